@@ -1,0 +1,28 @@
+"""One planning job: the resolved model, cluster and training, with the calibration that prices them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from cost_models.runtimes import RUNTIMES, Runtime
+from cost_models.specs.cluster import Cluster
+from cost_models.specs.model import Model
+from cost_models.specs.training import Training
+
+if TYPE_CHECKING:
+    from cost_models.calibration import Calibration
+
+
+@dataclass(frozen=True, eq=False)
+class Job:
+    """What every cost model is given beside the strategies; hashable by identity, so results can be cached on it."""
+
+    model: Model
+    cluster: Cluster
+    training: Training
+    calibration: Calibration
+
+    @property
+    def runtime(self) -> Runtime:
+        return RUNTIMES[self.training.framework]

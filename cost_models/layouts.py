@@ -1,0 +1,117 @@
+"""Which decoder layers each pipeline stage holds, for every split that a batch uses.
+
+A layout is (pp, vpp, layers per virtual stage in model order). Virtual stage i = chunk * pp + rank; the first holds the
+embedding, the last the final norm, head and loss. Array suffixes: L layouts, K slots, J layer kinds.
+
+A *slot* is a stage that can be the slowest or the fullest. Stages between the ends differ only in how many layers of
+each kind they hold and in how many micro-batches are in flight (never more on a later stage), so a middle stage that
+holds, kind by kind, no more than an earlier middle one can be left out: the maximum over the slots is the maximum
+over all stages. Layouts with fewer slots repeat one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.specs.model import Model
+
+Ints = NDArray[np.int64]
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class Layout:
+    """One split: decoder layers of each virtual stage, in model order."""
+
+    pp: int
+    vpp: int
+    layers: tuple[int, ...]
+    """pp*vpp counts, 0 allowed."""
+    recompute_per_stage: tuple[int, ...] | None = None
+    """Layers recomputed on each of the pp stages, where the strategy fixes them."""
+
+    def __post_init__(self) -> None:
+        assert len(self.layers) == self.pp * self.vpp
+
+    @property
+    def is_even(self) -> bool:
+        return len(set(self.layers)) == 1
+
+    def layers_on_stage(self, stage: int) -> int:
+        """Decoder layers held by one pipeline rank over all its chunks."""
+        return sum(self.layers[stage :: self.pp])
+
+
+@dataclass(frozen=True, eq=False)
+class Layouts:
+    """The splits of a batch and, per slot, what the stage holds."""
+
+    table: tuple[Layout, ...]
+    slot_stage_LK: Ints
+    """Stage index of each slot; slot 0 is stage 0, the last slot the last stage."""
+    layers_LKJ: Floats
+    """Decoder layers of each kind held by the slot's stage, all chunks together."""
+    largest_chunk_layers_LK: Floats
+    """Layers of the largest chunk of that stage (all of them without virtual stages)."""
+    has_embedding_LK: NDArray[np.bool_]
+    has_head_LK: NDArray[np.bool_]
+    recompute_layers_LK: Floats
+    """Layers of the stage that `recompute_per_stage` fixes; -1 where the strategy's own rule holds."""
+
+    @property
+    def num_slots(self) -> int:
+        return int(self.slot_stage_LK.shape[1])
+
+
+def build_layouts(table: Sequence[Layout], *, model: Model, all_stages: bool = False) -> Layouts:
+    """Slot tables of these layouts; `all_stages` makes every stage a slot (per-stage reports, tests)."""
+    kinds = model.distinct_kinds
+    kind_of_layer = np.array([kinds.index(kind) for kind in model.layer_kinds])
+    chosen: list[list[int]] = []
+    counts: list[NDArray[np.float64]] = []
+    largest: list[NDArray[np.float64]] = []
+    for layout in table:
+        per_stage, chunk = _stage_contents(layout, kind_of_layer, len(kinds))
+        counts.append(per_stage)
+        largest.append(chunk)
+        chosen.append(list(range(layout.pp)) if all_stages else _representatives(per_stage, chunk, layout))
+    width = max(len(stages) for stages in chosen)
+    slots = np.array([stages[:-1] + [stages[-1]] * (width - len(stages) + 1) for stages in chosen], dtype=np.int64)
+    last = np.array([layout.pp - 1 for layout in table])[:, None]
+    fixed = [layout.recompute_per_stage for layout in table]
+    return Layouts(
+        table=tuple(table),
+        slot_stage_LK=slots,
+        layers_LKJ=np.stack([c[s] for c, s in zip(counts, slots, strict=True)]),
+        largest_chunk_layers_LK=np.stack([c[s] for c, s in zip(largest, slots, strict=True)]),
+        has_embedding_LK=slots == 0,
+        has_head_LK=slots == last,
+        recompute_layers_LK=np.stack(
+            [np.full(width, -1.0) if f is None else np.array(f, float)[s] for f, s in zip(fixed, slots, strict=True)]
+        ),
+    )
+
+
+def _stage_contents(layout: Layout, kind_of_layer: Ints, num_kinds: int) -> tuple[Floats, Floats]:
+    """Layers of each kind per stage (pp, J), and the layers of each stage's largest chunk (pp,)."""
+    assert sum(layout.layers) == len(kind_of_layer), (layout, len(kind_of_layer))
+    owner = np.repeat(np.arange(len(layout.layers)) % layout.pp, layout.layers)
+    flat = np.bincount(owner * num_kinds + kind_of_layer, minlength=layout.pp * num_kinds)
+    chunk = np.array(layout.layers, dtype=np.float64).reshape(layout.vpp, layout.pp).max(axis=0)
+    return flat.reshape(layout.pp, num_kinds).astype(np.float64), chunk
+
+
+def _representatives(per_stage: Floats, chunk: Floats, layout: Layout) -> list[int]:
+    """The stages that no earlier middle stage dominates, ends always included."""
+    size = np.column_stack([per_stage, chunk])
+    if layout.recompute_per_stage is not None:  # fewer recomputed layers hold more: part of the comparison
+        size = np.column_stack([size, -np.array(layout.recompute_per_stage, float), layout.recompute_per_stage])
+    kept: list[int] = []
+    for stage in range(1, layout.pp - 1):
+        if not any(np.all(size[stage] <= size[other]) for other in kept):
+            kept.append(stage)
+    return [0, *kept, layout.pp - 1] if layout.pp > 1 else [0]

@@ -1,0 +1,115 @@
+"""What each framework keeps in memory, fuses, overlaps and defaults to, as data.
+
+A `Runtime` is chosen by framework and version (or software date). Cost models read its fields; none of them branches on a
+framework's name. Sources: the frameworks' own files as listed in EQUATIONS.md under each tag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from cost_models.specs.training import Framework
+
+ActivationTable = Literal["megatron-te", "megatron-local", "megatron-2021", "torchtitan", "nanotron", "huggingface"]
+StateLayout = Literal["megatron", "deepspeed", "fsdp", "plain"]
+SplitRule = Literal["even", "torchtitan", "nanotron", "deepspeed"]
+
+
+@dataclass(frozen=True, slots=True)
+class Runtime:
+    """The facts of one framework that the cost models need."""
+
+    framework: Framework
+    default_version: str
+    versions: tuple[str, ...]
+    """Known releases, oldest first."""
+    activation_table: ActivationTable
+    """Which tensors a layer saves for backward (memory); `training.transformer_impl` picks TE or local for Megatron."""
+    state_layout: StateLayout
+    split_rule: SplitRule
+    """What the framework does when layers don't divide by stages: `even` refuses."""
+    fused_elementwise: bool
+    """Norm, activation, bias-dropout-add run as one kernel each, compiled or hand-written."""
+    etp_defaults_to_tp: bool
+    default_zero: int
+    default_sequence_parallel: bool
+    """Where tp > 1."""
+    overlaps: Mapping[str, bool]
+    """Default of each strategy.overlap flag."""
+    overlap_tp_backward: bool
+    """TP all-reduce of the data gradient hidden behind the weight gradient."""
+    gathers_per_tensor: bool
+    """ZeRO-3 gathers one tensor a call rather than one layer."""
+    gradient_accumulation_bytes: float
+    """Bytes moved per held parameter and micro-batch by adding weight gradients into the buffer."""
+    optimizer_bytes_per_parameter: float
+    """Bytes moved per owned parameter by norm, clip, update and cast."""
+    kernels_forward: float
+    """Kernel launches of one dense layer's forward."""
+    kernels_backward: float
+    moe_extra_kernels: tuple[float, float]
+    """Forward and backward launches an MoE layer adds."""
+    keeps_gathered_norms: bool
+    """With sequence parallelism the gathered norm outputs stay saved rather than being gathered again in backward."""
+    has_interleaving: bool
+    supports_zero: tuple[int, ...]
+
+
+_OVERLAP_NONE = {"grad_reduce": False, "param_gather": False, "tp_comm": False, "p2p": False, "moe_all_to_all": False}
+_OVERLAP_MEGATRON = {**_OVERLAP_NONE, "grad_reduce": True, "param_gather": True, "p2p": True}
+_OVERLAP_FSDP = {**_OVERLAP_NONE, "grad_reduce": True, "param_gather": True}
+
+RUNTIMES: Mapping[Framework, Runtime] = {
+    "megatron": Runtime(
+        framework="megatron", default_version="0.16",
+        versions=("0.8", "0.9", "0.10", "0.11", "0.12", "0.13", "0.14", "0.15", "0.16", "0.17", "0.18", "0.19"),
+        activation_table="megatron-te", state_layout="megatron", split_rule="even", fused_elementwise=True,
+        etp_defaults_to_tp=True, default_zero=1, default_sequence_parallel=True, overlaps=_OVERLAP_MEGATRON,
+        overlap_tp_backward=True, gathers_per_tensor=False, gradient_accumulation_bytes=3.0,
+        optimizer_bytes_per_parameter=50.0, kernels_forward=34.0, kernels_backward=45.0, moe_extra_kernels=(25.0, 40.0),
+        keeps_gathered_norms=False, has_interleaving=True, supports_zero=(0, 1, 2, 3),
+    ),
+    "megatron-deepspeed": Runtime(
+        framework="megatron-deepspeed", default_version="2022", versions=("2022", "2023"),
+        activation_table="megatron-2021", state_layout="deepspeed", split_rule="deepspeed", fused_elementwise=True,
+        etp_defaults_to_tp=False, default_zero=1, default_sequence_parallel=False, overlaps=_OVERLAP_NONE,
+        overlap_tp_backward=False, gathers_per_tensor=False, gradient_accumulation_bytes=6.0,
+        optimizer_bytes_per_parameter=50.0, kernels_forward=34.0, kernels_backward=45.0, moe_extra_kernels=(25.0, 40.0),
+        keeps_gathered_norms=False, has_interleaving=False, supports_zero=(0, 1, 2),
+    ),
+    "deepspeed": Runtime(
+        framework="deepspeed", default_version="0.19",
+        versions=("0.5", "0.9", "0.12", "0.14", "0.15", "0.16", "0.17", "0.18", "0.19"),
+        activation_table="huggingface", state_layout="deepspeed", split_rule="deepspeed", fused_elementwise=False,
+        etp_defaults_to_tp=False, default_zero=3, default_sequence_parallel=False, overlaps=_OVERLAP_FSDP,
+        overlap_tp_backward=False, gathers_per_tensor=True, gradient_accumulation_bytes=6.0,
+        optimizer_bytes_per_parameter=50.0, kernels_forward=45.0, kernels_backward=67.5, moe_extra_kernels=(25.0, 40.0),
+        keeps_gathered_norms=False, has_interleaving=False, supports_zero=(0, 1, 2, 3),
+    ),
+    "torchtitan": Runtime(
+        framework="torchtitan", default_version="0.3", versions=("0.1", "0.2", "0.3"),
+        activation_table="torchtitan", state_layout="fsdp", split_rule="torchtitan", fused_elementwise=False,
+        etp_defaults_to_tp=False, default_zero=3, default_sequence_parallel=True, overlaps=_OVERLAP_FSDP,
+        overlap_tp_backward=False, gathers_per_tensor=False, gradient_accumulation_bytes=10.0,
+        optimizer_bytes_per_parameter=46.0, kernels_forward=45.0, kernels_backward=67.5, moe_extra_kernels=(25.0, 40.0),
+        keeps_gathered_norms=True, has_interleaving=True, supports_zero=(0, 2, 3),
+    ),
+    "fsdp": Runtime(
+        framework="fsdp", default_version="2.8", versions=("1.12", "2.0", "2.1", "2.4", "2.6", "2.8", "2.11", "2.13"),
+        activation_table="huggingface", state_layout="fsdp", split_rule="even", fused_elementwise=False,
+        etp_defaults_to_tp=False, default_zero=3, default_sequence_parallel=True, overlaps=_OVERLAP_FSDP,
+        overlap_tp_backward=False, gathers_per_tensor=False, gradient_accumulation_bytes=10.0,
+        optimizer_bytes_per_parameter=46.0, kernels_forward=45.0, kernels_backward=67.5, moe_extra_kernels=(25.0, 40.0),
+        keeps_gathered_norms=True, has_interleaving=False, supports_zero=(0, 2, 3),
+    ),
+    "nanotron": Runtime(
+        framework="nanotron", default_version="0.4", versions=("0.4", "0.5"),
+        activation_table="nanotron", state_layout="megatron", split_rule="nanotron", fused_elementwise=True,
+        etp_defaults_to_tp=False, default_zero=1, default_sequence_parallel=True, overlaps=_OVERLAP_NONE,
+        overlap_tp_backward=True, gathers_per_tensor=False, gradient_accumulation_bytes=10.0,
+        optimizer_bytes_per_parameter=50.0, kernels_forward=40.0, kernels_backward=60.0, moe_extra_kernels=(25.0, 40.0),
+        keeps_gathered_norms=True, has_interleaving=False, supports_zero=(0, 1),
+    ),
+}  # fmt: skip

@@ -1,0 +1,91 @@
+"""A cluster in base SI units: GPUs, nodes, the links between them, and where each fact came from.
+
+The boundary model (`cluster_input`) converts human units (GB/s, Gbit/s, GiB) and fills missing network facts with nominal
+values, each reported in `assumed` and `warnings`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Interconnect = Literal["nvswitch", "nvlink-mesh", "nvlink-pairs", "pcie", "xgmi", "custom"]
+Fabric = Literal["infiniband", "roce", "efa", "tcp"]
+Generation = Literal["volta", "ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4", "unknown"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One accelerator. Peaks are dense."""
+
+    name: str
+    generation: Generation
+    memory_bytes: float
+    """What the driver offers one process (about 79.1 GiB on an 80 GB H100)."""
+    peak_flops_per_s: Mapping[str, float]
+    """By precision ("bf16", "fp16", "fp8", "nvfp4", "tf32", "fp32"); a missing one is not supported."""
+    memory_bytes_per_s: float
+    link_bytes_per_s: float
+    """NVLink / xGMI, one direction, all links of a GPU together; 0 without one."""
+    pcie_bytes_per_s: float
+    """Host link, one direction."""
+    num_sms: int
+    power_limit_w: float | None = None
+    reference: str | None = None
+    """Name of the GPU whose measured reference curves are used when there is no calibration (itself where it has some)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """What is between the nodes."""
+
+    fabric: Fabric
+    nic_bytes_per_s: float
+    """One NIC, one direction."""
+    nics_per_node: int
+    latency_s: float
+    rail_optimized: bool = True
+    nodes_per_leaf: int | None = None
+    oversubscription: float = 1.0
+
+    @property
+    def node_bytes_per_s(self) -> float:
+        """All NICs of a node, one direction."""
+        return self.nic_bytes_per_s * self.nics_per_node
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Equal nodes of equal GPUs. (Clusters of several node kinds are a tuple of these, see issue 6.)"""
+
+    name: str
+    gpu: Gpu
+    num_nodes: int
+    gpus_per_node: int
+    nvlink_domain_gpus: int
+    """GPUs that reach each other over the fast link: gpus_per_node, or 72 on an NVL72; 1 means PCIe only."""
+    interconnect: Interconnect
+    intra_bytes_per_s: float
+    """One direction, per GPU, inside the fast domain."""
+    intra_latency_s: float
+    pcie_gpus_per_switch: int
+    pcie_gpus_per_socket: int
+    network: Network
+    host_memory_bytes: float | None = None
+    host_link_bytes_per_s: float = 0.0
+    reserved_memory_bytes: float = 0.0
+    price_per_gpu_hour: float | None = None
+    calibration: tuple[str, ...] = ()
+    """Names, ids or files in the order given; empty: the reference data of the GPU."""
+    assumed: Mapping[str, object] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def num_gpus(self) -> int:
+        return self.num_nodes * self.gpus_per_node
+
+    @property
+    def capacity_bytes(self) -> float:
+        """Memory a training process may use on one GPU."""
+        return self.gpu.memory_bytes - self.reserved_memory_bytes

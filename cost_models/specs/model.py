@@ -1,0 +1,112 @@
+"""A transformer as the cost models see it: sizes, layer kinds, nothing about how it is split or run.
+
+`Model` is what the readers (`model_input`, `hf_config`, presets) produce; it knows no defaults, they are applied (and
+reported) by the reader.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Norm = Literal["rmsnorm", "layernorm"]
+PositionEmbedding = Literal["rope", "learned", "alibi", "none"]
+
+
+@dataclass(frozen=True, slots=True)
+class Moe:
+    """A mixture-of-experts MLP. Counts are per MoE layer, widths in elements."""
+
+    num_experts: int
+    top_k: int
+    expert_intermediate_size: int
+    num_shared_experts: int = 0
+    shared_expert_intermediate_size: int = 0
+    """Width of ONE shared expert; 0 without shared experts."""
+    shared_expert_gate: bool = False
+    """A hidden -> 1 gate on the shared expert (qwen2_moe)."""
+    router_bias: bool = False
+    capacity_factor: float | None = None
+    num_groups: int = 1
+    topk_groups: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Mla:
+    """Multi-head latent attention (DeepSeek-V2, section 2.1). Ranks and head widths in elements."""
+
+    q_lora_rank: int | None
+    """None: the query projection is one full matrix."""
+    kv_lora_rank: int
+    qk_nope_head_dim: int
+    qk_rope_head_dim: int
+    v_head_dim: int
+
+
+@dataclass(frozen=True, slots=True)
+class LayerKind:
+    """Layers that cost the same: same attention window and same MLP."""
+
+    is_moe: bool
+    window: int | None
+    """Tokens a query can see (sliding window); None is full causal attention."""
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """A decoder-only transformer. Sizes in elements, counts in pieces."""
+
+    name: str
+    num_layers: int
+    hidden_size: int
+    num_attention_heads: int
+    num_key_value_heads: int
+    head_dim: int
+    intermediate_size: int
+    """Width of a dense MLP; 0 when every layer is MoE."""
+    vocab_size: int
+    gated_mlp: bool
+    tie_word_embeddings: bool
+    norm: Norm
+    norms_per_layer: int
+    """Full-width norms in a layer: 2, or 4 with sandwich norms, 1 where attention and MLP share one."""
+    qk_norm: Literal["none", "per_head", "full"]
+    """per_head: one head_dim-wide weight for q and one for k; full: heads*head_dim wide (olmo2)."""
+    position_embedding: PositionEmbedding
+    max_position_embeddings: int | None
+    qkv_bias: bool
+    attention_out_bias: bool
+    mlp_bias: bool
+    norm_bias: bool
+    """LayerNorm with a bias vector."""
+    head_bias: bool
+    parallel_block: bool
+    embedding_norm: bool
+    final_norm: bool
+    attention_sinks: bool
+    layer_kinds: tuple[LayerKind, ...]
+    """One entry per decoder layer, in model order."""
+    moe: Moe | None = None
+    mla: Mla | None = None
+    mtp_num_layers: int = 0
+    assumed: Mapping[str, object] = field(default_factory=dict)
+    """Contract fields that the reader filled in, with the value it used."""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def q_size(self) -> int:
+        """Elements of the concatenated query heads."""
+        if self.mla is not None:
+            return self.num_attention_heads * (self.mla.qk_nope_head_dim + self.mla.qk_rope_head_dim)
+        return self.num_attention_heads * self.head_dim
+
+    @property
+    def kv_size(self) -> int:
+        """Elements of the concatenated key heads (values have as many; not meaningful under MLA)."""
+        return self.num_key_value_heads * self.head_dim
+
+    @property
+    def distinct_kinds(self) -> tuple[LayerKind, ...]:
+        """The different layer kinds, in order of first appearance."""
+        return tuple(dict.fromkeys(self.layer_kinds))

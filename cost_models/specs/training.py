@@ -1,0 +1,62 @@
+"""How a model is trained: batch, precision, framework, and every default of that framework already applied.
+
+`Training` is resolved by `training_input` against `cost_models.runtimes`; nothing in it is optional, `assumed` says which
+fields the user did not give.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+Precision = Literal["bf16", "fp16", "fp8", "nvfp4", "fp32"]
+Framework = Literal["megatron", "megatron-deepspeed", "deepspeed", "torchtitan", "fsdp", "nanotron"]
+Attention = Literal["flash", "math"]
+AttentionKernel = Literal["fa1", "fa2", "fa3", "cudnn", "sdpa"]
+CrossEntropy = Literal["unfused", "fused", "te", "compiled", "linear"]
+Dtype = Literal["fp32", "bf16", "fp16", "fp8"]
+BYTES_PER: Mapping[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "nvfp4": 0.5625, "none": 0.0}
+"""Bytes of one stored element; nvfp4 carries one fp8 scale per 16 elements."""
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """A resolved training job. Lengths in tokens, batch in sequences."""
+
+    seq_length: int
+    global_batch_size: int
+    precision: Precision
+    framework: Framework
+    framework_version: str
+    software_date: str
+    """YYYY-MM: which generation of kernels is meant."""
+    transformer_impl: Literal["transformer-engine", "local"]
+    attention: Attention
+    attention_kernel: AttentionKernel
+    cross_entropy: CrossEntropy
+    fp8_recipe: Literal["delayed", "tensorwise", "rowwise", "blockwise", "mxfp8"]
+    optimizer: Literal["adam", "sgd", "adam-8bit"]
+    param_dtype: Dtype
+    main_param_dtype: Literal["fp32", "bf16", "fp16", "fp8", "none"]
+    grad_dtype: Dtype
+    grad_reduce_dtype: Dtype
+    optimizer_state_dtype: Dtype
+    compile: bool
+    cuda_graphs: bool
+    expandable_segments: bool
+    dropout: float
+    mean_document_length: float | None
+    total_tokens: float | None
+    assumed: Mapping[str, object] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def compute_dtype(self) -> Dtype:
+        """Type of activations and of the copies that matmuls read (fp8 and nvfp4 keep bf16 activations)."""
+        return {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}.get(self.precision, "bf16")  # type: ignore[return-value]
+
+    @property
+    def compute_bytes(self) -> float:
+        """Bytes of one activation element."""
+        return BYTES_PER[self.compute_dtype]

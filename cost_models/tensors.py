@@ -1,0 +1,69 @@
+"""Costs that depend on few axes are computed once per distinct combination and gathered to the batch.
+
+A search batch holds hundreds of thousands of strategies but only a few thousand different (tp, micro-batch, ...) tuples;
+`distinct` finds them in linear time, so a formula written for one strategy is evaluated on those alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.strategy import Strategies
+
+Index = NDArray[np.int64]
+_DENSE_CELLS_PER_ROW = 4
+"""A presence table up to this many times the batch is cheaper than sorting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct:
+    """The different combinations of some axes in a batch."""
+
+    rows: Strategies
+    """One strategy per combination, shape (U,); only the named axes are meaningful."""
+    inverse: Index
+    """Combination of each strategy, shape (N,)."""
+
+    def spread(self, values: NDArray[np.generic]) -> NDArray[np.generic]:
+        """Values over combinations, shape (..., U), gathered to (..., N)."""
+        return np.take(values, self.inverse, axis=-1)
+
+
+def distinct(strategies: Strategies, axes: Sequence[str]) -> Distinct:
+    """The distinct combinations of these fields; every field must hold whole numbers >= 0."""
+    code = np.zeros(len(strategies), dtype=np.int64)
+    cells = 1
+    for name in axes:
+        digit, radix = _digits(getattr(strategies, name))
+        if radix > 1:
+            code = code * radix + digit
+            cells *= radix
+        assert cells < 2**62, axes
+    if cells <= _DENSE_CELLS_PER_ROW * len(strategies) + 4096:
+        first = np.full(cells, -1, dtype=np.int64)
+        first[code[::-1]] = np.arange(len(strategies) - 1, -1, -1)
+        present = np.flatnonzero(first >= 0)
+        rank = np.empty(cells, dtype=np.int64)
+        rank[present] = np.arange(len(present))
+        return Distinct(strategies.take(first[present]), rank[code])
+    _, index, inverse = np.unique(code, return_index=True, return_inverse=True)
+    return Distinct(strategies.take(index), inverse.reshape(-1))
+
+
+def _digits(values: NDArray[np.generic]) -> tuple[Index, int]:
+    """Small consecutive integers standing for the values, and how many different ones there are."""
+    whole = values.astype(np.int64)
+    low, high = (int(whole.min()), int(whole.max())) if len(whole) else (0, 0)
+    if low == high:
+        return whole, 1
+    if high - low <= _DENSE_CELLS_PER_ROW * len(whole) + 4096:
+        seen = np.zeros(high - low + 1, dtype=np.int64)
+        seen[whole - low] = 1
+        rank = np.cumsum(seen) - 1
+        return rank[whole - low], int(seen.sum())
+    levels, digit = np.unique(whole, return_inverse=True)
+    return digit.reshape(-1), len(levels)

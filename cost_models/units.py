@@ -1,0 +1,11 @@
+"""Unit constants; SI base units everywhere inside, so these appear only where a human unit is read or printed."""
+
+from __future__ import annotations
+
+GIB = float(2**30)
+"""Bytes in a GiB."""
+GB = 1e9
+"""Bytes in a decimal gigabyte, the unit of vendor and NCCL bandwidths."""
+TERA = 1e12
+MICRO = 1e-6
+BITS_PER_BYTE = 8.0
