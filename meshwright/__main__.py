@@ -1,0 +1,31 @@
+"""`python -m meshwright` and the console script: the command line, safe from folders named like our packages.
+
+Python puts the current folder first on the path for `-m`; a user's own `app/` or `profiler.py` there would be imported
+in place of ours, so that entry is dropped unless it is the checkout this very file belongs to.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+
+def drop_working_folder(path: list[str]) -> list[str]:
+    """The import path without the current folder in front, unless this package was imported from it."""
+    home = Path(__file__).resolve().parent.parent
+    here = Path.cwd()
+    if path and Path(path[0] or ".").resolve() == here != home:
+        return path[1:]
+    return path
+
+
+def main() -> None:
+    if not sys.flags.safe_path:
+        sys.path[:] = drop_working_folder(sys.path)
+    from app.cli import run
+
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,57 @@
+"""What every test stands on: fixed seeds, skips that count as failures where everything is required, GPU tests only on GPUs.
+
+`MESHWRIGHT_REQUIRE=all` (set by `.ci/run`) says that torch, PostgreSQL and Chromium are there: a skip then hides a hole
+and fails. Tests marked `gpu` are deselected, not skipped, on a machine without a CUDA device.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Generator
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+REQUIRE_ALL = os.environ.get("MESHWRIGHT_REQUIRE") == "all"
+ROOT = Path(__file__).resolve().parent.parent
+
+# Derandomized: the same examples on every run; a shared machine makes per-example deadlines meaningless.
+settings.register_profile("fixed", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("fixed")
+
+
+@pytest.fixture(scope="session")
+def root() -> Path:
+    """The checkout."""
+    return ROOT
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    if Path("/dev/nvidia0").exists():
+        return
+    gpu = [item for item in items if item.get_closest_marker("gpu")]
+    config.hook.pytest_deselected(items=gpu)
+    items[:] = [item for item in items if item not in gpu]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    report = yield
+    if REQUIRE_ALL and report.skipped and not hasattr(report, "wasxfail"):
+        _fail(report)
+    return report
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    report = yield
+    if REQUIRE_ALL and report.skipped:
+        _fail(report)
+    return report
+
+
+def _fail(report: pytest.TestReport | pytest.CollectReport) -> None:
+    reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+    report.outcome = "failed"
+    report.longrepr = f"MESHWRIGHT_REQUIRE=all allows no skip: {reason}"
