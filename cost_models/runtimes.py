@@ -53,6 +53,16 @@ class Runtime:
     """Forward and backward launches an MoE layer adds."""
     keeps_gathered_norms: bool
     """With sequence parallelism the gathered norm outputs stay saved rather than being gathered again in backward."""
+    selective_repeats_matmuls: float
+    """Share of a layer's matmul operations that `recompute: selective` repeats."""
+    selective_repeats_attention: float
+    """Share of the attention core that it repeats."""
+    selective_repeats_elementwise: float
+    """Share of the norms, activations and the like that it repeats."""
+    optimizer_launches: float
+    """Kernel launches of one optimizer step, norm and clip included."""
+    separate_gate_projection: bool
+    """A gated MLP's two input projections are two matmuls, query, key and value three."""
     has_interleaving: bool
     supports_zero: tuple[int, ...]
 
@@ -69,6 +79,8 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         etp_defaults_to_tp=True, default_zero=1, default_sequence_parallel=True, overlaps=_OVERLAP_MEGATRON,
         overlap_tp_backward=True, gathers_per_tensor=False, gradient_accumulation_bytes=3.0,
         optimizer_bytes_per_parameter=50.0, kernels_forward=34.0, kernels_backward=45.0, moe_extra_kernels=(25.0, 40.0),
+        selective_repeats_matmuls=0.0, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
+        optimizer_launches=150.0, separate_gate_projection=False,
         keeps_gathered_norms=False, has_interleaving=True, supports_zero=(0, 1, 2, 3),
     ),
     "megatron-deepspeed": Runtime(
@@ -77,6 +89,8 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         etp_defaults_to_tp=False, default_zero=1, default_sequence_parallel=False, overlaps=_OVERLAP_NONE,
         overlap_tp_backward=False, gathers_per_tensor=False, gradient_accumulation_bytes=6.0,
         optimizer_bytes_per_parameter=50.0, kernels_forward=34.0, kernels_backward=45.0, moe_extra_kernels=(25.0, 40.0),
+        selective_repeats_matmuls=0.0, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
+        optimizer_launches=150.0, separate_gate_projection=False,
         keeps_gathered_norms=False, has_interleaving=False, supports_zero=(0, 1, 2),
     ),
     "deepspeed": Runtime(
@@ -86,6 +100,8 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         etp_defaults_to_tp=False, default_zero=3, default_sequence_parallel=False, overlaps=_OVERLAP_FSDP,
         overlap_tp_backward=False, gathers_per_tensor=True, gradient_accumulation_bytes=6.0,
         optimizer_bytes_per_parameter=50.0, kernels_forward=45.0, kernels_backward=67.5, moe_extra_kernels=(25.0, 40.0),
+        selective_repeats_matmuls=0.0, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
+        optimizer_launches=150.0, separate_gate_projection=True,
         keeps_gathered_norms=False, has_interleaving=False, supports_zero=(0, 1, 2, 3),
     ),
     "torchtitan": Runtime(
@@ -94,6 +110,8 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         etp_defaults_to_tp=False, default_zero=3, default_sequence_parallel=True, overlaps=_OVERLAP_FSDP,
         overlap_tp_backward=False, gathers_per_tensor=False, gradient_accumulation_bytes=10.0,
         optimizer_bytes_per_parameter=46.0, kernels_forward=45.0, kernels_backward=67.5, moe_extra_kernels=(25.0, 40.0),
+        selective_repeats_matmuls=0.5, selective_repeats_attention=0.0, selective_repeats_elementwise=1.0,
+        optimizer_launches=150.0, separate_gate_projection=True,
         keeps_gathered_norms=True, has_interleaving=True, supports_zero=(0, 2, 3),
     ),
     "fsdp": Runtime(
@@ -102,6 +120,8 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         etp_defaults_to_tp=False, default_zero=3, default_sequence_parallel=True, overlaps=_OVERLAP_FSDP,
         overlap_tp_backward=False, gathers_per_tensor=False, gradient_accumulation_bytes=10.0,
         optimizer_bytes_per_parameter=46.0, kernels_forward=45.0, kernels_backward=67.5, moe_extra_kernels=(25.0, 40.0),
+        selective_repeats_matmuls=0.5, selective_repeats_attention=0.0, selective_repeats_elementwise=1.0,
+        optimizer_launches=150.0, separate_gate_projection=True,
         keeps_gathered_norms=True, has_interleaving=False, supports_zero=(0, 2, 3),
     ),
     "nanotron": Runtime(
@@ -110,6 +130,8 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         etp_defaults_to_tp=False, default_zero=1, default_sequence_parallel=True, overlaps=_OVERLAP_NONE,
         overlap_tp_backward=True, gathers_per_tensor=False, gradient_accumulation_bytes=10.0,
         optimizer_bytes_per_parameter=50.0, kernels_forward=40.0, kernels_backward=60.0, moe_extra_kernels=(25.0, 40.0),
+        selective_repeats_matmuls=0.0, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
+        optimizer_launches=150.0, separate_gate_projection=False,
         keeps_gathered_norms=True, has_interleaving=False, supports_zero=(0, 1),
     ),
 }  # fmt: skip

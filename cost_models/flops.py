@@ -1,0 +1,89 @@
+"""Operations of one training step: what the model needs, and what the hardware executes with recomputation.
+
+A multiply-add is 2 operations. Model operations count active matmul weights with the output projection and full S x S
+attention; embedding look-up, norms and other elementwise work are not counted (contract, "Model FLOPs").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from cost_models.job import Job
+from cost_models.parameters import active_matmul_parameters
+from cost_models.recompute import recomputed_shares
+from cost_models.specs.model import LayerKind, Model
+from cost_models.strategy import Floats, Recompute, Strategies
+
+FORWARD_AND_BACKWARD = 3.0
+"""Backward does the data gradient and the weight gradient: twice the forward."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFlops:
+    """Forward operations per token, by what recomputation can repeat."""
+
+    layer_matmul_flops_per_token: float
+    attention_flops_per_token: float
+    head_flops_per_token: float
+
+    @property
+    def forward(self) -> float:
+        return self.layer_matmul_flops_per_token + self.attention_flops_per_token + self.head_flops_per_token
+
+
+def attention_flops_per_token(model: Model, kind: LayerKind, *, seq_length: int) -> float:
+    """Forward operations of one layer's scores and values for one token, full S x S (or its window).
+
+        2 * heads * span * (d_qk + d_v),  span = min(S, 2 * window)                                  [F-2]
+
+    A sliding window of w tokens covers half of what a full span of 2w would, as causal attention covers half of S.
+    """
+    d_qk, d_v = attention_head_dims(model)
+    span = seq_length if kind.window is None else min(seq_length, 2 * kind.window)
+    return 2.0 * model.num_attention_heads * span * (d_qk + d_v)
+
+
+def attention_head_dims(model: Model) -> tuple[int, int]:
+    """Widths of a query/key head and of a value head."""
+    if model.mla is not None:
+        return model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim, model.mla.v_head_dim
+    return model.head_dim, model.head_dim
+
+
+@lru_cache(maxsize=256)
+def model_flops(job: Job) -> ModelFlops:
+    """Forward operations per token of the whole model."""
+    model, seq = job.model, job.training.seq_length
+    head = 2.0 * model.hidden_size * model.vocab_size * (1 + model.mtp_num_layers)
+    attention = sum(attention_flops_per_token(model, kind, seq_length=seq) for kind in model.layer_kinds)
+    return ModelFlops(
+        layer_matmul_flops_per_token=2.0 * active_matmul_parameters(model) - 2.0 * model.hidden_size * model.vocab_size,
+        attention_flops_per_token=attention,
+        head_flops_per_token=head,
+    )
+
+
+def model_flops_per_step(job: Job, *, causal: bool = False) -> float:
+    """Operations of one optimizer step; `causal` counts half of the attention square."""
+    flops = model_flops(job)
+    forward = flops.forward - (0.5 * flops.attention_flops_per_token if causal else 0.0)
+    return FORWARD_AND_BACKWARD * forward * job.training.seq_length * job.training.global_batch_size
+
+
+def hardware_flops_per_step(job: Job, strategies: Strategies) -> Floats:
+    """Model operations plus the repeated forward ones, shape (N,).
+
+    Full recomputation repeats the recomputed layers' matmuls and attention; selective repeats what the framework's rule
+    repeats: the attention core in Megatron, every other matmul in torchtitan.
+    """
+    flops = model_flops(job)
+    tokens = float(job.training.seq_length) * job.training.global_batch_size
+    layers = flops.layer_matmul_flops_per_token + flops.attention_flops_per_token
+    selective = job.runtime.selective_repeats_matmuls * flops.layer_matmul_flops_per_token
+    selective += job.runtime.selective_repeats_attention * flops.attention_flops_per_token
+    full_share = recomputed_shares(strategies)
+    repeated = np.where(strategies.recompute == Recompute.SELECTIVE, selective, full_share * layers)
+    return model_flops_per_step(job) + repeated * tokens

@@ -1,0 +1,53 @@
+"""How many layers a strategy recomputes: per stage slot, and over the whole pipeline.
+
+`full` recomputes every layer of a stage (`every`, `uniform`) or the first `recompute_num_layers` of each model chunk
+(`block`); `recompute_per_stage` fixes the count of each stage. `selective` repeats parts of every layer and is priced by
+the layer costs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.strategy import Floats, Recompute, RecomputeMethod, Strategies
+from cost_models.tensors import distinct
+
+
+def recomputed_layers_KN(strategies: Strategies) -> Floats:
+    """Fully recomputed layers of each slot's stage, shape (K, N)."""
+    layouts, layout = strategies.layouts, strategies.layout
+    held_KN = layouts.layers_LKJ.sum(axis=2)[layout].T
+    block = strategies.recompute_method == RecomputeMethod.BLOCK
+    limit = np.where(block, strategies.recompute_num_layers * strategies.vpp, np.inf)
+    count_KN = np.where(strategies.recompute == Recompute.FULL, np.minimum(held_KN, limit), 0.0)
+    if (layouts.recompute_layers_LK >= 0).any():
+        fixed_KN = layouts.recompute_layers_LK[layout].T
+        count_KN = np.where(fixed_KN >= 0, np.minimum(fixed_KN, held_KN), count_KN)
+    return np.asarray(count_KN, dtype=np.float64)
+
+
+def recomputed_layers(strategies: Strategies) -> Floats:
+    """Fully recomputed layers over all stages, shape (N,)."""
+    cases = distinct(strategies, ("layout", "vpp", "recompute", "recompute_method", "recompute_num_layers"))
+    rows = cases.rows
+    totals = np.array([_total(rows, index) for index in range(len(rows))], dtype=np.float64)
+    return np.asarray(cases.spread(totals), dtype=np.float64)
+
+
+def recomputed_shares(strategies: Strategies) -> Floats:
+    """Share of the model's decoder layers that are fully recomputed, 0...1, shape (N,)."""
+    per_layout = np.array([sum(layout.layers) for layout in strategies.layouts.table], dtype=np.float64)
+    return recomputed_layers(strategies) / np.maximum(per_layout[strategies.layout], 1.0)
+
+
+def _total(rows: Strategies, index: int) -> float:
+    layout = rows.layouts.table[int(rows.layout[index])]
+    held: NDArray[np.int64] = np.array([layout.layers_on_stage(stage) for stage in range(layout.pp)])
+    if layout.recompute_per_stage is not None:
+        return float(np.minimum(held, layout.recompute_per_stage).sum())
+    if rows.recompute[index] != Recompute.FULL:
+        return 0.0
+    if rows.recompute_method[index] == RecomputeMethod.BLOCK:
+        held = np.minimum(held, int(rows.recompute_num_layers[index] * rows.vpp[index]))
+    return float(held.sum())
