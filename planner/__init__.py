@@ -1,0 +1,1 @@
+"""Which strategies are legal, which is best, why, and how a framework spells it."""

@@ -1,0 +1,122 @@
+"""What one strategy costs, as it is answered: verdict with reasons, step time and memory with their breakdowns, and where
+every number came from. All names that can appear (verdicts, reason codes, terms, tiers) are closed lists, given here.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import ConfigDict, Field
+
+from planner.schemas.base import ContractModel
+
+Verdict = Literal["fits", "at-risk", "oom", "invalid"]
+TierName = Literal["measured", "interpolated", "extrapolated", "nominal"]
+PeakMoment = Literal["loss", "layer_backward", "head", "optimizer_step"]
+TimeTerm = Literal[
+    "gemm", "attention", "elementwise", "launch", "embedding", "head", "loss", "recompute", "grad_accumulation",
+    "tp_comm", "cp_comm", "ep_comm", "pp_comm", "pp_bubble", "dp_comm", "tied_embedding_comm", "optimizer", "offload",
+    "jitter",
+]  # fmt: skip
+MemoryTerm = Literal[
+    "parameters", "main_parameters", "gradients", "optimizer_states", "activations", "layer_transient",
+    "logits_and_loss", "parameter_gather", "gradient_reduce", "comm_workspace", "optimizer_transient",
+    "library_workspace",
+]  # fmt: skip
+ReasonCode = Literal[
+    "invalid-json", "invalid-field", "unknown-field", "missing-field", "invalid-input", "not-modelled", "calibration",
+    "out-of-memory", "at-risk-of-memory", "host-memory",
+    "world-exceeds-gpus", "gpus-not-divisible", "batch-not-divisible", "heads-not-divisible", "kv-heads-not-divisible",
+    "mlp-not-divisible", "vocab-not-divisible", "layers-not-divisible", "layers-per-stage-mismatch",
+    "sequence-not-divisible", "sequence-exceeds-positions", "sequence-parallel-needs-tp",
+    "sequence-parallel-unsupported", "tensor-parallel-unsupported", "pipeline-unsupported", "pipeline-exceeds-layers",
+    "context-parallel-unsupported", "context-parallel-needs-flash", "context-parallel-heads",
+    "virtual-stages-unsupported", "virtual-stages-need-pipeline", "interleaving-needs-micro-batches",
+    "interleaving-needs-p2p-overlap", "schedule-unsupported", "schedule-mismatch", "too-few-micro-batches",
+    "experts-missing", "experts-not-divisible", "expert-mlp-not-divisible", "expert-ranks-not-divisible",
+    "expert-parallel-unsupported", "expert-tensor-parallel-unsupported", "moe-needs-sequence-parallel",
+    "dispatcher-unsupported",
+    "zero-unsupported", "zero-with-pipeline", "zero-with-tensor-parallel", "zero-shard-size-not-divisible",
+    "zero-shard-size-unsupported", "zero-param-shard-size-unsupported", "optimizer-unsupported",
+    "recompute-unsupported", "recompute-count-mismatch", "recompute-per-stage-mismatch",
+    "precision-unsupported-by-gpu", "precision-unsupported-by-framework", "attention-unsupported-by-gpu",
+    "overlap-unsupported", "offload-unsupported", "pools-unsupported",
+]  # fmt: skip
+
+
+class Reason(ContractModel):
+    """Why a strategy is not simply `fits`: what is wrong, with the value, and what to do."""
+
+    code: ReasonCode
+    message: str
+    hint: str
+
+
+class StageReport(ContractModel):
+    """Memory of one pipeline stage."""
+
+    stage: int
+    layers: int
+    """Decoder layers held."""
+    peak_moment: PeakMoment
+    peak_allocated_bytes: float
+    breakdown_bytes: dict[MemoryTerm, float]
+    """Sums to peak_allocated_bytes."""
+
+
+class Memory(ContractModel):
+    """Memory of the heaviest stage's GPUs, bytes per GPU, and of the host."""
+
+    peak_allocated_bytes: float
+    peak_reserved_bytes: float
+    """Adds what the allocator caches."""
+    peak_device_bytes: float
+    """Adds the context and communication buffers."""
+    peak_device_range_bytes: tuple[float, float]
+    """80 % interval."""
+    capacity_bytes: float
+    """What the driver offers one process, less reserved_memory_gib."""
+    host_bytes_per_node: float
+    stages: list[StageReport] | None = None
+
+
+class Provenance(ContractModel):
+    """Where the numbers came from."""
+
+    calibration: str | None
+    terms: dict[TimeTerm, TierName]
+
+
+class Evaluation(ContractModel):
+    """The cost of one strategy. Numbers are null where the verdict is `invalid`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: str | None = None
+    verdict: Verdict
+    reasons: list[Reason]
+    num_gpus_used: int | None = None
+    num_micro_batches: int | None = None
+    num_parameters: int | None = None
+    """What Hugging Face counts, without multi-token prediction."""
+    padded_vocab_size: int | None = None
+    step_time_s: float | None = None
+    """Median steady-state time between optimizer steps."""
+    step_time_range_s: tuple[float, float] | None = None
+    """80 % interval."""
+    tokens_per_s_per_gpu: float | None = None
+    model_tflops_per_gpu: float | None = None
+    """Full S x S attention, no recompute."""
+    model_tflops_per_gpu_causal: float | None = None
+    hardware_tflops_per_gpu: float | None = None
+    """Counts recompute."""
+    mfu: float | None = None
+    """Over the dense peak of training.precision."""
+    mfu_bf16: float | None = None
+    """Over the dense bf16 peak; given for fp8 and nvfp4."""
+    time_breakdown_s: dict[TimeTerm, float] | None = None
+    """Sums to step_time_s."""
+    memory: Memory | None = None
+    assumed: dict[str, Any] = Field(default_factory=dict)
+    """Every default that was applied, by field."""
+    provenance: Provenance | None = None

@@ -1,0 +1,85 @@
+"""What a plan request is answered with: ranked plans, how they were found, and why the rest were not."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import Field
+
+from planner.schemas.base import ContractModel
+from planner.schemas.evaluation import Evaluation, Reason
+from planner.schemas.strategy import StrategyInput
+
+Status = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+SCHEMA_VERSION = 1
+
+
+class RankedPlan(ContractModel):
+    """One plan. Plans of a tie group cannot be told from its first by what is known."""
+
+    rank: int
+    strategy: StrategyInput
+    evaluation: Evaluation
+    tie_group: int
+
+
+class Proof(ContractModel):
+    """How sure it is that nothing better lies in the searched space."""
+
+    optimal: bool
+    gap: float | None
+    """(best - lower bound) / best; 0 when optimal, null without a plan."""
+    lower_bound_s: float | None
+
+
+class SearchReport(ContractModel):
+    """How the plans were found."""
+
+    methods: list[str]
+    space: dict[str, list[Any]]
+    """Values that each axis took."""
+    evaluated: int
+    feasible: int
+    elapsed_s: float
+    proof: Proof
+
+
+class NearestInfeasible(ContractModel):
+    """A strategy that just fails, and the smallest change that would make it work."""
+
+    strategy: StrategyInput
+    reasons: list[Reason]
+    smallest_change: str
+
+
+class InexpressibleBest(ContractModel):
+    """A faster strategy that this framework and version cannot be told to run."""
+
+    strategy: StrategyInput
+    reasons: list[Reason]
+    step_time_s: float
+    gain_fraction: float
+    """Step time saved over the best plan, as a share of it."""
+
+
+class PlanResponse(ContractModel):
+    """The answer. `plans` is empty when nothing fits; the reasons are then in `rejected` and `nearest_infeasible`."""
+
+    id: str
+    status: Status
+    created_at: str
+    """RFC 3339, UTC."""
+    product_version: str
+    schema_version: int = SCHEMA_VERSION
+    request: dict[str, Any]
+    """The request with presets resolved and defaults filled."""
+    plans: list[RankedPlan]
+    search: SearchReport | None
+    rejected: dict[str, int]
+    """Strategies ruled out, by reason code (the first rule that was broken)."""
+    nearest_infeasible: list[NearestInfeasible]
+    inexpressible_best: InexpressibleBest | None = None
+    pareto: list[dict[str, Any]] = Field(default_factory=list)
+    what_if: list[dict[str, Any]] = Field(default_factory=list)
+    warnings: list[str]
+    request_digest: str

@@ -1,0 +1,40 @@
+"""One line of `evaluate`: a job and the strategy to price."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pydantic import ConfigDict
+from pydantic.config import JsonDict
+
+from planner.schemas.base import ContractModel
+from planner.schemas.strategy import EXAMPLE_STRATEGY, StrategyInput
+
+EXAMPLE_MODEL: JsonDict = {"preset": "llama-3.1-8b"}
+EXAMPLE_CLUSTER: JsonDict = {"gpu": "H100-SXM-80GB", "num_nodes": 16, "gpus_per_node": 8}
+EXAMPLE_TRAINING: JsonDict = {
+    "seq_length": 8192,
+    "global_batch_size": 512,
+    "precision": "bf16",
+    "framework": "megatron",
+}
+EXAMPLE_ROW: JsonDict = {
+    "id": "example",
+    "model": EXAMPLE_MODEL,
+    "cluster": EXAMPLE_CLUSTER,
+    "training": EXAMPLE_TRAINING,
+    "strategy": EXAMPLE_STRATEGY,
+}
+
+
+class EvaluateRow(ContractModel):
+    """A job and one strategy; other top-level fields (what was measured, notes) are ignored."""
+
+    model_config = ConfigDict(extra="ignore", json_schema_extra={"examples": [EXAMPLE_ROW]})
+
+    id: str | int | None = None
+    """Returned with the evaluation."""
+    model: dict[str, Any]
+    cluster: dict[str, Any]
+    training: dict[str, Any]
+    strategy: StrategyInput
