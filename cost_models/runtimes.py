@@ -44,8 +44,10 @@ class Runtime:
     """ZeRO-3 gathers one tensor a call rather than one layer."""
     gradient_accumulation_bytes: float
     """Bytes moved per held parameter and micro-batch by adding weight gradients into the buffer."""
-    optimizer_bytes_per_parameter: float
-    """Bytes moved per owned parameter by norm, clip, update and cast."""
+    scatters_pipeline_messages: bool
+    """Without sequence parallelism a stage's tp ranks send a slice each and gather it on arrival."""
+    zero1_all_reduces: bool
+    """ZeRO-1 reduces whole gradients on every rank rather than scattering them."""
     kernels_forward: float
     """Kernel launches of one dense layer's forward."""
     kernels_backward: float
@@ -78,20 +80,22 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         activation_table="megatron-te", state_layout="megatron", split_rule="even", fused_elementwise=True,
         etp_defaults_to_tp=True, default_zero=1, default_sequence_parallel=True, overlaps=_OVERLAP_MEGATRON,
         overlap_tp_backward=True, gathers_per_tensor=False, gradient_accumulation_bytes=3.0,
-        optimizer_bytes_per_parameter=50.0, kernels_forward=34.0, kernels_backward=45.0, moe_extra_kernels=(25.0, 40.0),
+        kernels_forward=34.0, kernels_backward=45.0, moe_extra_kernels=(25.0, 40.0),
         selective_repeats_matmuls=0.0, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
         optimizer_launches=150.0, separate_gate_projection=False,
-        keeps_gathered_norms=False, has_interleaving=True, supports_zero=(0, 1, 2, 3),
+        keeps_gathered_norms=False, scatters_pipeline_messages=True, zero1_all_reduces=False,
+        has_interleaving=True, supports_zero=(0, 1, 2, 3),
     ),
     "megatron-deepspeed": Runtime(
         framework="megatron-deepspeed", default_version="2022", versions=("2022", "2023"),
         activation_table="megatron-2021", state_layout="deepspeed", split_rule="deepspeed", fused_elementwise=True,
         etp_defaults_to_tp=False, default_zero=1, default_sequence_parallel=False, overlaps=_OVERLAP_NONE,
         overlap_tp_backward=False, gathers_per_tensor=False, gradient_accumulation_bytes=6.0,
-        optimizer_bytes_per_parameter=50.0, kernels_forward=34.0, kernels_backward=45.0, moe_extra_kernels=(25.0, 40.0),
+        kernels_forward=34.0, kernels_backward=45.0, moe_extra_kernels=(25.0, 40.0),
         selective_repeats_matmuls=0.0, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
         optimizer_launches=150.0, separate_gate_projection=False,
-        keeps_gathered_norms=False, has_interleaving=False, supports_zero=(0, 1, 2),
+        keeps_gathered_norms=False, scatters_pipeline_messages=True, zero1_all_reduces=True,
+        has_interleaving=False, supports_zero=(0, 1, 2),
     ),
     "deepspeed": Runtime(
         framework="deepspeed", default_version="0.19",
@@ -99,39 +103,43 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         activation_table="huggingface", state_layout="deepspeed", split_rule="deepspeed", fused_elementwise=False,
         etp_defaults_to_tp=False, default_zero=3, default_sequence_parallel=False, overlaps=_OVERLAP_FSDP,
         overlap_tp_backward=False, gathers_per_tensor=True, gradient_accumulation_bytes=6.0,
-        optimizer_bytes_per_parameter=50.0, kernels_forward=45.0, kernels_backward=67.5, moe_extra_kernels=(25.0, 40.0),
+        kernels_forward=45.0, kernels_backward=67.5, moe_extra_kernels=(25.0, 40.0),
         selective_repeats_matmuls=0.0, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
         optimizer_launches=150.0, separate_gate_projection=True,
-        keeps_gathered_norms=False, has_interleaving=False, supports_zero=(0, 1, 2, 3),
+        keeps_gathered_norms=False, scatters_pipeline_messages=False, zero1_all_reduces=True,
+        has_interleaving=False, supports_zero=(0, 1, 2, 3),
     ),
     "torchtitan": Runtime(
         framework="torchtitan", default_version="0.3", versions=("0.1", "0.2", "0.3"),
         activation_table="torchtitan", state_layout="fsdp", split_rule="torchtitan", fused_elementwise=False,
         etp_defaults_to_tp=False, default_zero=3, default_sequence_parallel=True, overlaps=_OVERLAP_FSDP,
         overlap_tp_backward=False, gathers_per_tensor=False, gradient_accumulation_bytes=10.0,
-        optimizer_bytes_per_parameter=46.0, kernels_forward=45.0, kernels_backward=67.5, moe_extra_kernels=(25.0, 40.0),
+        kernels_forward=45.0, kernels_backward=67.5, moe_extra_kernels=(25.0, 40.0),
         selective_repeats_matmuls=0.5, selective_repeats_attention=0.0, selective_repeats_elementwise=1.0,
         optimizer_launches=150.0, separate_gate_projection=True,
-        keeps_gathered_norms=True, has_interleaving=True, supports_zero=(0, 2, 3),
+        keeps_gathered_norms=True, scatters_pipeline_messages=False, zero1_all_reduces=False,
+        has_interleaving=True, supports_zero=(0, 2, 3),
     ),
     "fsdp": Runtime(
         framework="fsdp", default_version="2.8", versions=("1.12", "2.0", "2.1", "2.4", "2.6", "2.8", "2.11", "2.13"),
         activation_table="huggingface", state_layout="fsdp", split_rule="even", fused_elementwise=False,
         etp_defaults_to_tp=False, default_zero=3, default_sequence_parallel=True, overlaps=_OVERLAP_FSDP,
         overlap_tp_backward=False, gathers_per_tensor=False, gradient_accumulation_bytes=10.0,
-        optimizer_bytes_per_parameter=46.0, kernels_forward=45.0, kernels_backward=67.5, moe_extra_kernels=(25.0, 40.0),
+        kernels_forward=45.0, kernels_backward=67.5, moe_extra_kernels=(25.0, 40.0),
         selective_repeats_matmuls=0.5, selective_repeats_attention=0.0, selective_repeats_elementwise=1.0,
         optimizer_launches=150.0, separate_gate_projection=True,
-        keeps_gathered_norms=True, has_interleaving=False, supports_zero=(0, 2, 3),
+        keeps_gathered_norms=True, scatters_pipeline_messages=False, zero1_all_reduces=False,
+        has_interleaving=False, supports_zero=(0, 2, 3),
     ),
     "nanotron": Runtime(
         framework="nanotron", default_version="0.4", versions=("0.4", "0.5"),
         activation_table="nanotron", state_layout="megatron", split_rule="nanotron", fused_elementwise=True,
         etp_defaults_to_tp=False, default_zero=1, default_sequence_parallel=True, overlaps=_OVERLAP_NONE,
         overlap_tp_backward=True, gathers_per_tensor=False, gradient_accumulation_bytes=10.0,
-        optimizer_bytes_per_parameter=50.0, kernels_forward=40.0, kernels_backward=60.0, moe_extra_kernels=(25.0, 40.0),
+        kernels_forward=40.0, kernels_backward=60.0, moe_extra_kernels=(25.0, 40.0),
         selective_repeats_matmuls=0.0, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
         optimizer_launches=150.0, separate_gate_projection=False,
-        keeps_gathered_norms=True, has_interleaving=False, supports_zero=(0, 1),
+        keeps_gathered_norms=True, scatters_pipeline_messages=False, zero1_all_reduces=False,
+        has_interleaving=False, supports_zero=(0, 1),
     ),
 }  # fmt: skip

@@ -1,0 +1,198 @@
+"""Communication between replicas: gradient reduction and parameter gather, once a step or layer by layer.
+
+Two patterns. *Step-wise* (ZeRO 0 and 1, Megatron's and DeepSpeed's stage 2): whole gradient buffers are reduced after the
+last micro-batch (or each one) and parameters gathered once. *Layer-wise* (FSDP, ZeRO-3): every layer gathers its
+parameters before use and scatters its gradients after, for every micro-batch. Exposed time never exceeds link time.
+Array suffixes: J layer kinds, U distinct combinations.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.estimate import Estimate
+from cost_models.job import Job
+from cost_models.placement import Placement, StrategyPlacements, groups
+from cost_models.specs.training import BYTES_PER
+from cost_models.stage_parameters import rank_parameters
+from cost_models.strategy import Bools, Codes, Floats, Strategies
+from cost_models.tensors import Distinct, distinct
+
+INTERFERENCE = 0.15
+"""Slow-down of compute while a collective runs beside it (SMs and memory bandwidth taken), as a share of the shorter of the
+two. No measurement in the reference data; plausible 0.05-0.3. [O-2]"""
+BACKWARD_USABLE = 0.9
+"""Share of the last micro-batch's backward that gradient reduction can hide behind. [O-3]"""
+TENSORS_PER_LAYER = 11.0
+"""Parameter tensors of a layer: collectives per layer where each tensor is gathered alone. [C-14]"""
+LAYERWISE_AXES = ("tp", "pp", "cp", "dp", "ep", "etp", "zero_shard_size", "zero_param_shard_size")
+
+
+@dataclass(frozen=True, eq=False)
+class LayerwiseSeconds:
+    """Link seconds of one layer's collectives per micro-batch, over distinct LAYERWISE_AXES."""
+
+    cases: Distinct
+    gather_JU: Floats
+    reduce_JU: Floats
+    embedding_gather: Floats
+    """The root unit's (embedding and head), shape (U,); nothing runs before the first gather or after the last scatter."""
+    embedding_reduce: Floats
+    tier: Codes
+
+
+def is_layerwise(job: Job, strategies: Strategies) -> Bools:
+    """Where parameters are gathered layer by layer: stage 3 anywhere, stage 2 in FSDP runtimes."""
+    stage_two = (strategies.zero == 2) & (job.runtime.state_layout == "fsdp")
+    return np.asarray((strategies.zero == 3) | stage_two, np.bool_)
+
+
+def layerwise_s(job: Job, strategies: Strategies) -> LayerwiseSeconds:
+    """The layer-wise collectives' table of a batch. [C-14]"""
+    cases = distinct(strategies, LAYERWISE_AXES)
+    rows = cases.rows
+    held = rank_parameters(job, rows)
+    placements = groups(rows, job.cluster)
+    calls = TENSORS_PER_LAYER if job.runtime.gathers_per_tensor else 1.0
+    weight, grad = _gathered_bytes(job), BYTES_PER[job.training.grad_reduce_dtype]
+    gathers, reduces = [], []
+    tier = np.zeros(len(rows), np.int8)
+    for dense, expert in zip(held.dense_JN, held.expert_JN, strict=True):
+        parts = [(dense, placements.param_shard, placements.zero_shard, placements.zero_replica)]
+        if expert.any():
+            parts.append((expert, placements.edp, placements.edp, placements.nobody))
+        gather, reduce = np.zeros(len(rows)), np.zeros(len(rows))
+        for elements, param_group, shard_group, replica_group in parts:
+            one_gather = _split_calls(job, "all_gather", elements * weight, param_group, calls)
+            one_reduce = _reduce_in_shards(job, elements * grad, shard_group, replica_group, calls)
+            gather, reduce = gather + one_gather.seconds, reduce + one_reduce.seconds
+            tier = np.maximum(tier, np.maximum(one_gather.tier, one_reduce.tier))
+        gathers.append(gather)
+        reduces.append(reduce)
+    root = held.embedding
+    return LayerwiseSeconds(
+        cases=cases,
+        gather_JU=np.stack(gathers),
+        reduce_JU=np.stack(reduces),
+        embedding_gather=_split_calls(job, "all_gather", root * weight, placements.param_shard, 1.0).seconds,
+        embedding_reduce=_reduce_in_shards(
+            job, root * grad, placements.zero_shard, placements.zero_replica, 1.0
+        ).seconds,
+        tier=tier,
+    )
+
+
+def layerwise_exposed_s(
+    strategies: Strategies, *, gather: Floats, reduce: Floats, forward_s: Floats, backward_s: Floats, regathers: Bools
+) -> Floats:
+    """Exposed seconds of one layer and micro-batch. [O-2]
+
+        forward:  max(F + i min(F, AG), AG) - F;  backward the same with AG + RS (RS alone where parameters stay gathered)
+
+    Args:
+        gather: link seconds of the layer's parameter gather, likewise reduce.
+        forward_s: the layer's own forward, likewise backward_s.
+        regathers: parameters are gathered again in backward (stage 3).
+    """
+    forward = np.where(strategies.overlap_param_gather, _beside(forward_s, gather), gather)
+    link = np.where(regathers, gather, 0.0) + reduce
+    backward = np.where(strategies.overlap_grad_reduce, _beside(backward_s, link), link)
+    return np.asarray(forward + backward)
+
+
+def _beside(compute_s: Floats, link_s: Floats) -> Floats:
+    """What communication beside compute adds: interference, or what sticks out."""
+    return np.maximum(INTERFERENCE * np.minimum(compute_s, link_s), link_s - compute_s)
+
+
+@dataclass(frozen=True, slots=True)
+class StepwiseSeconds:
+    """Exposed seconds of one step, shape (N,)."""
+
+    exposed: Floats
+    tier: Codes
+
+
+def stepwise_s(
+    job: Job, strategies: Strategies, *, dense: Floats, expert: Floats, forward_s: Floats, backward_s: Floats, layers: Floats
+) -> StepwiseSeconds:
+    """Reduction of whole gradient buffers and gather of updated parameters. [C-14] [O-3]
+
+    Only the last micro-batch's backward can hide the reduction, and only the first one's forward the gather; the last
+    bucket is never hidden.
+
+    Args:
+        dense: dense parameters of the fullest stage on one rank, shape (N,); likewise expert.
+        forward_s: that stage's forward of one micro-batch, likewise backward_s.
+        layers: its decoder layers: the number of buckets.
+    """
+    placements = groups(strategies, job.cluster)
+    grad, weight = BYTES_PER[job.training.grad_reduce_dtype], _gathered_bytes(job)
+    reduce, gather, tier = _stepwise_links(job, strategies, placements, dense * grad, dense * weight)
+    if expert.any():
+        scatter = job.calibration.collective_s("reduce_scatter", expert * grad, placement=placements.edp)
+        regather = job.calibration.collective_s("all_gather", expert * weight, placement=placements.edp)
+        whole = job.calibration.collective_s("all_reduce", expert * grad, placement=placements.edp)
+        reduce = reduce + np.where(strategies.zero >= 1, scatter.seconds, whole.seconds)
+        gather = gather + np.where(strategies.zero >= 1, regather.seconds, 0.0)
+        tier = np.maximum(tier, scatter.tier)
+    buckets = layers + 1.0
+    hidden_reduce = np.maximum(reduce / buckets, reduce - BACKWARD_USABLE * backward_s)
+    hidden_gather = np.maximum(gather / buckets, gather - BACKWARD_USABLE * forward_s)
+    times = np.where(strategies.grad_sync_each, strategies.num_micro_batches, 1.0)
+    exposed = times * np.where(strategies.overlap_grad_reduce, hidden_reduce, reduce)
+    exposed += np.where(strategies.overlap_param_gather, hidden_gather, gather)
+    return StepwiseSeconds(exposed, tier)
+
+
+def _stepwise_links(
+    job: Job, strategies: Strategies, placements: StrategyPlacements, grad_bytes: Floats, weight_bytes: Floats
+) -> tuple[Floats, Floats, Codes]:
+    """Link seconds of reducing dense gradients and gathering dense parameters, and the tier."""
+    price = job.calibration.collective_s
+    whole = price("all_reduce", grad_bytes, placement=placements.dp_cp)
+    shards = _reduce_in_shards(job, grad_bytes, placements.zero_shard, placements.zero_replica, 1.0)
+    gather = price("all_gather", weight_bytes, placement=placements.zero_shard)
+    reduces_whole = (strategies.zero == 0) | ((strategies.zero == 1) & job.runtime.zero1_all_reduces)
+    reduce = np.where(reduces_whole, whole.seconds, shards.seconds)
+    tier = np.where(reduces_whole, whole.tier, np.maximum(shards.tier, gather.tier)).astype(np.int8)
+    return reduce, np.where(strategies.zero >= 1, gather.seconds, 0.0), tier
+
+
+def _reduce_in_shards(
+    job: Job, size: Floats, shard: Placement, replica: Placement, calls: float
+) -> Estimate:
+    """Reduce-scatter inside a shard group, then all-reduce of each shard across the groups."""
+    scatter = _split_calls(job, "reduce_scatter", size, shard, calls)
+    if np.all(replica.ranks == 1):
+        return scatter
+    across = _split_calls(job, "all_reduce", size / shard.ranks, replica, calls)
+    return Estimate(scatter.seconds + across.seconds, np.maximum(scatter.tier, across.tier))
+
+
+def _split_calls(job: Job, op: str, size: Floats, placement: Placement, calls: float) -> Estimate:
+    estimate = job.calibration.collective_s(op, size / calls, placement=placement)
+    return Estimate(estimate.seconds * calls, estimate.tier) if calls != 1.0 else estimate
+
+
+def _gathered_bytes(job: Job) -> float:
+    """Bytes per parameter of what is gathered: the compute copy."""
+    return min(BYTES_PER[job.training.param_dtype], job.training.compute_bytes)
+
+
+def tied_gradients_s(
+    job: Job, strategies: Strategies, *, embedding: Floats, layers: Floats, placements: StrategyPlacements
+) -> tuple[NDArray[np.float64], Codes]:
+    """Seconds of the all-reduces between the ends of a pipeline that share a tied embedding, and of the norm gradients
+    that sequence parallelism leaves partial on each tp rank, once a step. [C-15]
+    """
+    grad, price = BYTES_PER[job.training.grad_reduce_dtype], job.calibration.collective_s
+    tied = job.model.tie_word_embeddings & (strategies.pp > 1)
+    ends = price("all_reduce", embedding * grad, placement=placements.pipeline_ends)
+    norms = price("all_reduce", layers * job.model.norms_per_layer * job.model.hidden_size * grad, placement=placements.tp)
+    seconds = np.where(tied, ends.seconds, 0.0) + np.where(strategies.sequence_parallel, norms.seconds, 0.0)
+    tier = np.where(tied, ends.tier, np.where(strategies.sequence_parallel, norms.tier, 0)).astype(np.int8)
+    return seconds, tier

@@ -1,0 +1,73 @@
+"""The ends of the model: token embedding on the first stage; final norm, output projection and loss on the last.
+
+Seconds per micro-batch, forward and backward together; never recomputed. The vocabulary is padded and split over tp.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.job import Job
+from cost_models.layer_costs import matmul_s
+from cost_models.parameters import padded_vocab_size
+from cost_models.placement import groups
+from cost_models.shapes import Gemm
+from cost_models.strategy import Codes, Floats, Strategies
+from cost_models.tensors import Distinct, distinct
+
+HEAD_AXES = ("tp", "cp", "micro_batch_size", "sequence_parallel")
+LOSS_BYTES_PER_LOGIT = {"unfused": 36.0, "fused": 22.0, "compiled": 22.0, "te": 12.0, "linear": 22.0}
+"""Bytes moved per logit by forward and backward of the cross-entropy: `unfused` casts to fp32 and reads and writes it for
+maximum, exponent, sum, gradient and cast back; `te` overwrites bf16 logits in place. [F-7]"""
+EMBEDDING_PASSES = 3.0
+"""Passes over the embedded tokens: look-up write, gradient read, scatter. [F-5]"""
+LOSS_REDUCTIONS = 3.0
+"""All-reduces of one fp32 value per token over TP: maximum, target logit, sum of exponents. [F-7]"""
+
+
+@dataclass(frozen=True, eq=False)
+class EndCosts:
+    """Seconds per micro-batch over the distinct HEAD_AXES, shape (U,)."""
+
+    cases: Distinct
+    embedding: Floats
+    embedding_comm: Floats
+    head: Floats
+    loss: Floats
+    head_comm: Floats
+    head_tier: Codes
+    comm_tier: Codes
+
+
+def end_costs(job: Job, strategies: Strategies) -> EndCosts:
+    """The embedding's and the head's table of a batch. [F-5] [F-6] [F-7]"""
+    cases = distinct(strategies, HEAD_AXES)
+    rows, model, training = cases.rows, job.model, job.training
+    e, h, rate = training.compute_bytes, float(model.hidden_size), job.calibration.elementwise_bytes_per_s
+    tokens = rows.micro_batch_size * training.seq_length / rows.cp
+    vocab = padded_vocab_size(model, training.framework, rows.tp, training.framework_version) / rows.tp
+    copies = np.full(len(rows), 1.0 + model.mtp_num_layers)
+    precision = "bf16" if training.precision in ("fp8", "nvfp4") else training.precision
+    head = Gemm("lm_head", tokens, vocab, np.full(len(rows), h), copies, "head")
+    matmul = matmul_s(job, [head], precision=precision)
+    placements = groups(rows, job.cluster)
+    price, size = job.calibration.collective_s, tokens * h * e
+    gather = price("all_gather", size, placement=placements.tp)
+    scatter = price("reduce_scatter", size, placement=placements.tp)
+    reduce = price("all_reduce", size, placement=placements.tp)
+    small = price("all_reduce", tokens * 4.0, placement=placements.tp)
+    norm = 10.0 * tokens * h * e / np.where(rows.sequence_parallel, rows.tp, 1.0) / rate
+    loss_bytes = LOSS_BYTES_PER_LOGIT[training.cross_entropy] * tokens * vocab * (1.0 + model.mtp_num_layers)
+    gradient = vocab * h * 4.0
+    return EndCosts(
+        cases=cases,
+        embedding=(EMBEDDING_PASSES * tokens * h * e + gradient) / rate,
+        embedding_comm=np.where(rows.sequence_parallel, scatter.seconds + gather.seconds, reduce.seconds),
+        head=matmul.forward_s + matmul.dgrad_s + matmul.wgrad_s + norm,
+        loss=loss_bytes / rate + LOSS_REDUCTIONS * small.seconds,
+        head_comm=np.where(rows.sequence_parallel, 2.0 * gather.seconds + scatter.seconds, reduce.seconds),
+        head_tier=matmul.tier,
+        comm_tier=np.where(rows.tp > 1, np.maximum(gather.tier, reduce.tier), 0).astype(np.int8),
+    )

@@ -1,0 +1,134 @@
+"""Communication inside one layer: tensor and sequence parallelism, context parallelism, expert dispatch.
+
+Returns what stays exposed after overlapping, forward and backward, per micro-batch. Exposed time is never more than the
+link time of its own collectives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.job import Job
+from cost_models.placement import StrategyPlacements
+from cost_models.specs.model import LayerKind
+from cost_models.strategy import Codes, CpComm, Floats, MoeDispatcher, Strategies
+
+TP_BACKWARD_HIDDEN = 0.55
+"""Largest share of a data-gradient all-reduce that the weight-gradient matmul hides (Megatron): the rest waits for the
+first chunk and for the SMs that NCCL takes. Plausible 0.4-0.7; research notes, section 2. [O-1]"""
+WGRAD_OVERLAP_EFFICIENCY = 0.6
+"""Share of the weight-gradient matmul's time during which communication makes progress. [O-1]"""
+USERBUFFER_EXPOSED = 0.35
+"""Share of a TP collective left exposed when it is pipelined with its matmul (userbuffers, async TP). [O-1]"""
+ASYNC_TP_SINCE = "2022-01"
+"""Megatron-LM overlapped the backward all-reduce from 2022 on."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassSeconds:
+    """Seconds of one layer and micro-batch that a term adds to each pass."""
+
+    forward: Floats
+    backward: Floats
+    tier: Codes
+
+
+def tp_comm(
+    job: Job, kind: LayerKind, rows: Strategies, *, tokens: Floats, placements: StrategyPlacements, wgrad_s: Floats
+) -> PassSeconds:
+    """Exposed tensor-parallel collectives of one layer. [C-10]
+
+    Without sequence parallelism: an all-reduce of T*h after attention and after the MLP, and one each in backward. With
+    it: an all-gather before and a reduce-scatter after each, and in backward the saved input is gathered again unless
+    the framework kept the gathered copy. An MoE layer whose experts are not tensor parallel has only attention's pair.
+    """
+    size = tokens * job.model.hidden_size * job.training.compute_bytes
+    price = job.calibration.collective_s
+    all_reduce = price("all_reduce", size, placement=placements.tp)
+    gather = price("all_gather", size, placement=placements.tp)
+    scatter = price("reduce_scatter", size, placement=placements.tp)
+    blocks = 1.0 if job.model.parallel_block else 2.0
+    if kind.is_moe:
+        blocks = 1.0 if job.model.moe is None or not job.model.moe.num_shared_experts else 2.0
+    pair = gather.seconds + scatter.seconds
+    again = 0.0 if job.runtime.keeps_gathered_norms else 1.0
+    forward = blocks * np.where(rows.sequence_parallel, pair, all_reduce.seconds)
+    backward = blocks * np.where(rows.sequence_parallel, pair + again * gather.seconds, all_reduce.seconds)
+    if job.runtime.overlap_tp_backward and job.training.software_date >= ASYNC_TP_SINCE:
+        backward = np.maximum((1 - TP_BACKWARD_HIDDEN) * backward, backward - WGRAD_OVERLAP_EFFICIENCY * wgrad_s)
+    exposed = np.where(rows.overlap_tp_comm, USERBUFFER_EXPOSED, 1.0)
+    tier = np.where(rows.sequence_parallel, np.maximum(gather.tier, scatter.tier), all_reduce.tier)
+    return PassSeconds(forward * exposed, backward * exposed, _if_used(tier, rows.tp))
+
+
+def cp_comm(
+    job: Job, rows: Strategies, *, tokens: Floats, placements: StrategyPlacements, attention_s: tuple[Floats, Floats]
+) -> PassSeconds:
+    """Exposed context-parallel exchange of one layer's keys and values. [C-11]
+
+    Ring (p2p): cp - 1 steps, each hidden behind one step's attention; the key/value gradients travel with them in
+    backward. All-to-all: queries, keys, values and the output change between sequence- and head-sharded. All-gather:
+    keys and values gathered, their gradients reduce-scattered, nothing hidden.
+    """
+    model, e, price = job.model, job.training.compute_bytes, job.calibration.collective_s
+    if model.mla is not None:
+        kv_width = model.num_attention_heads * (model.q_size / model.num_attention_heads + model.mla.v_head_dim) / rows.tp
+        out_width = model.num_attention_heads * model.mla.v_head_dim / rows.tp
+    else:
+        kv_width = 2.0 * model.kv_size / np.minimum(rows.tp, model.num_key_value_heads)
+        out_width = model.q_size / rows.tp
+    kv_bytes = tokens * kv_width * e
+    steps = np.maximum(rows.cp - 1.0, 0.0)
+    hop = price("send_recv", kv_bytes, placement=placements.cp)
+    forward_attention, backward_attention = attention_s
+    ring_forward = steps * np.maximum(hop.seconds - forward_attention / rows.cp, 0.0)
+    ring_backward = steps * np.maximum(2.0 * hop.seconds - backward_attention / rows.cp, 0.0)
+    swapped = tokens * (model.q_size / rows.tp + kv_width + out_width) * e
+    a2a = price("all_to_all", swapped, placement=placements.cp)
+    gather = price("all_gather", kv_bytes * rows.cp, placement=placements.cp)
+    scatter = price("reduce_scatter", kv_bytes * rows.cp, placement=placements.cp)
+    kinds: list[NDArray[np.bool_]] = [rows.cp_comm == CpComm.P2P, rows.cp_comm == CpComm.A2A]
+    forward = np.select(kinds, [ring_forward, a2a.seconds], gather.seconds)
+    backward = np.select(kinds, [ring_backward, a2a.seconds], gather.seconds + scatter.seconds)
+    tier = np.select(kinds, [hop.tier, a2a.tier], np.maximum(gather.tier, scatter.tier)).astype(np.int8)
+    return PassSeconds(forward, backward, _if_used(tier, rows.cp))
+
+
+def ep_comm(
+    job: Job, kind: LayerKind, rows: Strategies, *, tokens: Floats, placements: StrategyPlacements, expert_s: Floats
+) -> PassSeconds:
+    """Exposed dispatch and combine of one MoE layer. [C-12]
+
+    All-to-all: every rank sends its tokens/tp tokens top_k times, and receives the results back; the same in backward.
+    All-gather: every rank of the group sees all tokens, and results are reduce-scattered. Tensor-parallel experts
+    gather their group's rows first. With `overlap.moe_all_to_all` another micro-batch's expert work hides it.
+    """
+    if not kind.is_moe or job.model.moe is None:
+        zero = np.zeros_like(tokens)
+        return PassSeconds(zero, zero, np.zeros(len(tokens), np.int8))
+    price, width = job.calibration.collective_s, job.model.hidden_size * job.training.compute_bytes
+    local = tokens / rows.tp
+    routed = local * job.model.moe.top_k * width
+    a2a = price("all_to_all", routed, placement=placements.ep)
+    whole = local * rows.ep * width
+    gather = price("all_gather", whole, placement=placements.ep)
+    scatter = price("reduce_scatter", whole, placement=placements.ep)
+    spread = routed * rows.etp
+    etp_gather = price("all_gather", spread, placement=placements.etp)
+    etp_scatter = price("reduce_scatter", spread, placement=placements.etp)
+    by_gather = rows.moe_dispatcher == MoeDispatcher.ALLGATHER
+    one_way = np.where(by_gather, gather.seconds + scatter.seconds, 2.0 * a2a.seconds)
+    one_way = one_way + etp_gather.seconds + etp_scatter.seconds
+    hidden = np.where(rows.overlap_moe_all_to_all, expert_s, 0.0)
+    forward = np.maximum(one_way - hidden, 0.0)
+    backward = np.maximum(one_way - 2.0 * hidden, 0.0)
+    tier = np.where(by_gather, gather.tier, a2a.tier).astype(np.int8)
+    return PassSeconds(forward, backward, np.maximum(_if_used(tier, rows.ep), _if_used(etp_gather.tier, rows.etp)))
+
+
+def _if_used(tier: NDArray[np.int8], degree: Floats) -> Codes:
+    """The tier where the group has more than one member; a group of one communicates nothing."""
+    return np.where(degree > 1, tier, 0).astype(np.int8)

@@ -1,0 +1,179 @@
+"""What one decoder layer of each kind costs per micro-batch, as a small dense table over the axes it depends on.
+
+Array suffixes: J layer kinds, P parts (LAYER_PARTS), U distinct combinations of LAYER_AXES in the batch. The table is
+computed once per batch and gathered; everything else in a step is a sum over layers of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.attention import LayerAttention, layer_attention_s
+from cost_models.elementwise import elementwise_s, is_fused
+from cost_models.job import Job
+from cost_models.layer_comm import PassSeconds, cp_comm, ep_comm, tp_comm
+from cost_models.placement import StrategyPlacements, groups
+from cost_models.shapes import Gemm, layer_gemms
+from cost_models.specs.model import LayerKind
+from cost_models.strategy import RECOMPUTE_MODULES, Codes, Floats, Strategies
+from cost_models.tensors import Distinct, distinct
+
+LAYER_AXES = (
+    "tp", "cp", "ep", "etp", "micro_batch_size", "sequence_parallel", "cp_comm", "moe_dispatcher", "overlap_tp_comm",
+    "overlap_moe_all_to_all", "recompute_modules",
+)  # fmt: skip
+LAYER_PARTS = ("gemm", "attention", "elementwise", "launch", "tp_comm", "cp_comm", "ep_comm")
+"""Parts of a layer's own forward and backward; each is a time term of the same name."""
+COMPILED_LAUNCH_SHARE = 0.35
+"""Kernel launches left by torch.compile, as a share of the eager ones. [F-4]"""
+GRAPHED_LAUNCH_SHARE = 0.05
+"""The same with the layer captured in a CUDA graph. [F-4]"""
+TP_EXTRA_KERNELS = 6.0
+"""Collectives and copies that tensor parallelism adds to a layer's pass. [F-4]"""
+RECOMPUTE_TERM_TIERS = ("gemm", "attention", "elementwise", "tp_comm")
+
+
+@dataclass(frozen=True, eq=False)
+class LayerCosts:
+    """Seconds per layer and micro-batch."""
+
+    cases: Distinct
+    parts_JPU: Floats
+    """Forward plus backward, by LAYER_PARTS."""
+    forward_JU: Floats
+    """All parts of forward: what full recomputation repeats."""
+    selective_JU: Floats
+    """What selective recomputation repeats."""
+    tiers_PU: Codes
+    """Worst tier over the layer kinds, by LAYER_PARTS."""
+
+
+def layer_costs(job: Job, strategies: Strategies) -> LayerCosts:
+    """The layer table of a batch."""
+    cases = distinct(strategies, LAYER_AXES)
+    rows = cases.rows
+    placements = groups(rows, job.cluster)
+    layers = [_one_kind(job, kind, rows, placements) for kind in job.model.distinct_kinds]
+    return LayerCosts(
+        cases=cases,
+        parts_JPU=np.stack([np.stack([f + b for f, b in zip(x.forward, x.backward, strict=True)]) for x in layers]),
+        forward_JU=np.stack([np.sum(x.forward, axis=0) for x in layers]),
+        selective_JU=np.stack([x.selective for x in layers]),
+        tiers_PU=np.max([np.stack(x.tiers) for x in layers], axis=0).astype(np.int8),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    forward: list[Floats]
+    backward: list[Floats]
+    tiers: list[Codes]
+    selective: Floats
+
+
+def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyPlacements) -> _Layer:
+    tokens = rows.micro_batch_size * job.training.seq_length / rows.cp
+    gemms = layer_gemms(job, kind, tokens=tokens, tp=rows.tp, ep=rows.ep, etp=rows.etp)
+    matmul = matmul_s(job, gemms)
+    attention = layer_attention_s(job, kind, rows)
+    element_forward, element_backward = elementwise_s(
+        job, kind, tokens=tokens, tp=rows.tp, sequence_parallel=rows.sequence_parallel
+    )
+    tp = tp_comm(job, kind, rows, tokens=tokens, placements=placements, wgrad_s=matmul.wgrad_s)
+    cp = cp_comm(
+        job, rows, tokens=tokens, placements=placements, attention_s=(attention.forward_s, attention.backward_s)
+    )
+    ep = ep_comm(job, kind, rows, tokens=tokens, placements=placements, expert_s=matmul.routed_forward_s)
+    forward = [matmul.forward_s, attention.forward_s, element_forward, tp.forward, cp.forward, ep.forward]
+    backward = [
+        matmul.dgrad_s + matmul.wgrad_s, attention.backward_s, element_backward, tp.backward, cp.backward, ep.backward
+    ]  # fmt: skip
+    launch_forward, launch_backward = _launch(job, kind, rows)
+    forward.insert(3, np.maximum(launch_forward - sum(forward), 0.0))
+    backward.insert(3, np.maximum(launch_backward - sum(backward), 0.0))
+    selective = _selective_s(job, rows, matmul=matmul, attention=attention, elementwise=element_forward, tp=tp)
+    bandwidth = np.full(len(rows), job.calibration.elementwise_tier, np.int8)
+    host = np.full(len(rows), job.calibration.host_tier, np.int8)
+    tiers = [matmul.tier, attention.tier, bandwidth, host, tp.tier, cp.tier, ep.tier]
+    return _Layer(forward, backward, tiers, selective)
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulSeconds:
+    """Seconds of a layer's multiplications, shape (U,) each."""
+
+    forward_s: Floats
+    dgrad_s: Floats
+    wgrad_s: Floats
+    routed_forward_s: Floats
+    """The routed experts' part of forward."""
+    by_module_s: dict[str, Floats]
+    """Forward seconds by recomputation module."""
+    tier: Codes
+
+
+def matmul_s(job: Job, gemms: list[Gemm], *, precision: str | None = None) -> MatmulSeconds:
+    """All three passes of these multiplications. [F-1]"""
+    chosen = precision or job.training.precision
+    passes: dict[str, list[NDArray[np.float64]]] = {"forward": [], "dgrad": [], "wgrad": []}
+    tiers: list[NDArray[np.int8]] = []
+    by_module: dict[str, Floats] = {}
+    for gemm in gemms:
+        m, n, k = gemm.m, gemm.n, gemm.k
+        exact = "bf16" if gemm.module == "router" and chosen in ("fp8", "nvfp4") else chosen
+        for kind, shape in (("forward", (m, n, k)), ("dgrad", (m, k, n)), ("wgrad", (k, n, m))):
+            estimate = job.calibration.gemm_s(*shape, precision=exact, kind=kind, batch=gemm.batch)
+            passes[kind].append(estimate.seconds)
+            tiers.append(estimate.tier)
+        by_module[gemm.module] = by_module.get(gemm.module, 0.0) + passes["forward"][-1]
+    forward, dgrad, wgrad = (np.sum(passes[kind], axis=0) for kind in ("forward", "dgrad", "wgrad"))
+    routed = by_module.get("moe", np.zeros_like(forward))
+    return MatmulSeconds(forward, dgrad, wgrad, routed, by_module, np.max(tiers, axis=0).astype(np.int8))
+
+
+def _launch(job: Job, kind: LayerKind, rows: Strategies) -> tuple[Floats, Floats]:
+    """Host seconds to launch a layer's kernels, forward and backward. [F-4]"""
+    runtime, extra = job.runtime, job.runtime.moe_extra_kernels if kind.is_moe else (0.0, 0.0)
+    tp = np.where(rows.tp > 1, TP_EXTRA_KERNELS, 0.0)
+    share = COMPILED_LAUNCH_SHARE if job.training.compile else 1.0
+    if job.training.cuda_graphs:
+        share = min(share, GRAPHED_LAUNCH_SHARE)
+    each = job.calibration.host_op_s * share
+    kernels_forward = runtime.kernels_forward + extra[0] + tp
+    kernels_backward = runtime.kernels_backward + extra[1] + tp
+    return kernels_forward * each, kernels_backward * each
+
+
+def _selective_s(
+    job: Job, rows: Strategies, *, matmul: MatmulSeconds, attention: LayerAttention, elementwise: Floats, tp: PassSeconds
+) -> Floats:
+    """Forward work that `recompute: selective` repeats in one layer. [F-8]
+
+    By the framework's rule (runtimes.py), or by Megatron's module list where the strategy names one.
+    """
+    runtime = job.runtime
+    by_rule = runtime.selective_repeats_matmuls * matmul.forward_s
+    by_rule = by_rule + runtime.selective_repeats_attention * attention.forward_s
+    by_rule = by_rule + runtime.selective_repeats_elementwise * elementwise
+    if runtime.selective_repeats_matmuls:
+        by_rule = by_rule + np.where(rows.sequence_parallel, 0.5 * tp.forward, 0.0)
+    if not rows.recompute_modules.any():
+        return by_rule
+    none = np.zeros_like(elementwise)
+    norms, activation = (0.5, 0.3) if is_fused(job) else (0.4, 0.4)
+    modules = {
+        "core_attn": attention.forward_s,
+        "mlp": matmul.by_module_s.get("mlp", none) + activation * elementwise,
+        "layernorm": norms * elementwise,
+        "moe": matmul.by_module_s.get("moe", none) + activation * elementwise,
+        "moe_act": activation * elementwise,
+        "shared_experts": matmul.by_module_s.get("shared_experts", none),
+        "mla_up_proj": 0.3 * matmul.by_module_s.get("attention", none) if job.model.mla is not None else none,
+    }
+    chosen = sum(
+        np.where(rows.recompute_modules & (1 << bit), modules[name], 0.0) for bit, name in enumerate(RECOMPUTE_MODULES)
+    )
+    return np.where(rows.recompute_modules > 0, chosen, by_rule)

@@ -1,0 +1,71 @@
+"""Time of the optimizer step, of accumulating gradients, and of moving offloaded state over the host link."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.job import Job
+from cost_models.specs.training import BYTES_PER
+from cost_models.strategy import Floats, Strategies
+
+HOST_ADAM_BYTES_PER_S = 60e9
+"""Memory traffic a CPU Adam (vectorised, all cores of a node's share) sustains per GPU; nominal, plausible 20-150e9. [C-16]"""
+
+
+def update_bytes_per_parameter(job: Job) -> float:
+    """Bytes moved per owned parameter by norm, clip and update. [F-10]
+
+    Read the gradient for the norm, read and write it for the clip, then read gradient, stored or main parameter and
+    moments, and write parameter, moments and the cast copy.
+    """
+    t = job.training
+    grad, stored = BYTES_PER[t.grad_dtype], BYTES_PER[t.param_dtype]
+    main = BYTES_PER[t.main_param_dtype]
+    moments = {"adam": 2.0, "sgd": 1.0, "adam-8bit": 2.0}[t.optimizer]
+    state = 1.0 if t.optimizer == "adam-8bit" else BYTES_PER[t.optimizer_state_dtype]
+    updated = main if main else stored
+    cast = stored if main else 0.0
+    return grad + 2 * grad + grad + 2 * updated + 2 * moments * state + cast
+
+
+def owned_parameters(strategies: Strategies, *, dense: Floats, expert: Floats) -> Floats:
+    """Parameters whose update this rank computes."""
+    sharded = strategies.zero >= 1
+    owned_dense = dense / np.where(sharded, strategies.zero_shard_size, 1.0)
+    return owned_dense + expert / np.where(sharded, strategies.expert_dp, 1.0)
+
+
+def optimizer_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floats) -> Floats:
+    """Seconds of one optimizer step on the fullest stage, shape (N,); offloaded shares are priced by `offload_s`. [F-10]"""
+    owned = owned_parameters(strategies, dense=dense, expert=expert) * (1.0 - strategies.offload_optimizer_fraction)
+    moved = update_bytes_per_parameter(job) * owned
+    launches = job.runtime.optimizer_launches * job.calibration.host_op_s
+    return np.maximum(moved / job.calibration.elementwise_bytes_per_s, launches)
+
+
+def accumulation_s(job: Job, parameters: Floats, strategies: Strategies, *, layerwise: np.ndarray) -> Floats:
+    """Seconds per micro-batch to add weight gradients into the held buffer, shape of `parameters`. [F-9]
+
+    Where gradients are sharded layer by layer only the reduced shard is added.
+    """
+    held = np.where(layerwise, parameters / strategies.zero_shard_size, parameters)
+    return np.asarray(held * job.runtime.gradient_accumulation_bytes / job.calibration.elementwise_bytes_per_s)
+
+
+def offload_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floats) -> Floats:
+    """Exposed seconds of a step's traffic over the host link and of the CPU's update, shape (N,). [C-16]
+
+    Offloaded optimizer state: gradients go down, updated parameters come up, the CPU streams its moments. Offloaded
+    parameters come up once per micro-batch pass.
+    """
+    if not (strategies.offload_optimizer_fraction.any() or strategies.offload_parameters.any()):
+        return np.zeros(len(strategies))
+    t = job.training
+    owned = owned_parameters(strategies, dense=dense, expert=expert)
+    link = job.cluster.host_link_bytes_per_s or job.cluster.gpu.pcie_bytes_per_s
+    moved = owned * strategies.offload_optimizer_fraction
+    optimizer = moved * (BYTES_PER[t.grad_dtype] + BYTES_PER[t.param_dtype]) / link
+    optimizer += moved * update_bytes_per_parameter(job) / HOST_ADAM_BYTES_PER_S
+    passes = 2.0 * strategies.num_micro_batches
+    parameters = np.where(strategies.offload_parameters, owned * t.compute_bytes * passes / link, 0.0)
+    return np.asarray(optimizer + parameters)

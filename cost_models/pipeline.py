@@ -1,0 +1,80 @@
+"""How a pipeline's schedule turns per-stage times into a step: the bubble of each schedule and the sends between stages.
+
+With stage times t_s per micro-batch (forward and backward) and m micro-batches, 1F1B and GPipe take
+sum(t_s) + (m - 1) * max(t_s): exact for equal stages and where the last stage is the slowest, an upper bound where an
+earlier one is. Everything above m times the slowest stage is bubble.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.job import Job
+from cost_models.placement import groups
+from cost_models.strategy import Codes, Floats, Schedule, Strategies
+from cost_models.tensors import distinct
+
+P2P_AXES = ("tp", "cp", "dp", "pp", "micro_batch_size", "sequence_parallel")
+SENDS_ON_STAGE = 0.5
+"""Share of a stage's sends that its own stream waits for in steady state where they don't overlap: a send and the matching
+receive are posted together. [C-13]"""
+
+
+def bubble_s(strategies: Strategies, *, stages_sum_s: Floats, slowest_s: Floats, wgrad_s: Floats) -> Floats:
+    """Idle seconds of the slowest stage in one step, shape (N,). [P-1]
+
+        1f1b, gpipe:  sum - slowest
+        interleaved:  (sum - slowest) / v
+        zb-h1:        (sum - slowest) - (p - 1) * wgrad          (Qi et al. 2023, section 2.3)
+        zb-v, dualpipe-v:  (sum - slowest) - 2 (p - 1) * wgrad, at least 0, times 1/2 for the V shape
+
+    Args:
+        stages_sum_s: sum of all stages' time per micro-batch.
+        slowest_s: the slowest stage's.
+        wgrad_s: weight-gradient time of one stage and micro-batch, which zero-bubble schedules move into the gaps.
+    """
+    plain = np.maximum(stages_sum_s - slowest_s, 0.0)
+    steps = strategies.pp - 1.0
+    kinds = [
+        strategies.schedule == Schedule.INTERLEAVED,
+        strategies.schedule == Schedule.ZB_H1,
+        (strategies.schedule == Schedule.ZB_V) | (strategies.schedule == Schedule.DUALPIPE_V),
+    ]
+    if not any(kind.any() for kind in kinds):
+        return plain
+    zero_bubble = np.maximum(plain - steps * wgrad_s, 0.0)
+    v_shaped = 0.5 * np.maximum(plain - 2.0 * steps * wgrad_s, 0.0)
+    return np.select(kinds, [plain / strategies.vpp, zero_bubble, v_shaped], plain)
+
+
+def hop_s(job: Job, strategies: Strategies) -> tuple[Floats, Codes]:
+    """Seconds to send one micro-batch's activations to the next stage, and the tier; shape (N,), 0 where pp is 1. [C-13]
+
+    Message: T * h elements, split over tp ranks with sequence parallelism or Megatron's scatter-gather (then gathered
+    inside the node).
+    """
+    cases = distinct(strategies, P2P_AXES)
+    rows = cases.rows
+    placements = groups(rows, job.cluster)
+    tokens = rows.micro_batch_size * job.training.seq_length / rows.cp
+    size = tokens * job.model.hidden_size * job.training.compute_bytes
+    scattered = rows.sequence_parallel | (job.runtime.scatters_pipeline_messages & (rows.tp > 1))
+    send = job.calibration.collective_s("send_recv", np.where(scattered, size / rows.tp, size), placement=placements.pp)
+    regather = job.calibration.collective_s("all_gather", size, placement=placements.tp)
+    seconds = send.seconds + np.where(scattered & ~rows.sequence_parallel, regather.seconds, 0.0)
+    used = rows.pp > 1
+    seconds = np.where(used, seconds, 0.0)
+    tier = np.where(used, send.tier, 0).astype(np.int8)
+    return np.asarray(cases.spread(seconds), np.float64), np.asarray(cases.spread(tier), np.int8)
+
+
+def exposed_sends_s(strategies: Strategies, *, hop: Floats) -> Floats:
+    """Exposed send time of one step, shape (N,). [C-13]
+
+    Forward and backward each send once per micro-batch and chunk. In steady state a stage waits for SENDS_ON_STAGE of
+    them unless they overlap; filling and draining the pipeline passes p - 1 hops each way, never hidden.
+    """
+    each_way = 2.0 * hop
+    steady = np.where(strategies.overlap_p2p & (strategies.vpp > 1), 0.0, SENDS_ON_STAGE)
+    fill = (strategies.pp - 1.0) * each_way
+    return np.where(strategies.pp > 1, strategies.num_micro_batches * strategies.vpp * each_way * steady + fill, 0.0)

@@ -1,0 +1,72 @@
+"""Parameters that one rank of each stage holds before data-parallel sharding, split by who shares them.
+
+Array suffixes: K slots, J layer kinds. Dense parameters are shared by dp*cp ranks, experts by edp ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.job import Job
+from cost_models.parameters import (
+    dense_layer_parameters_on_rank,
+    embedding_parameters,
+    expert_layer_parameters_on_rank,
+    padded_vocab_size,
+    position_parameters,
+)
+from cost_models.strategy import Floats, Strategies
+
+
+@dataclass(frozen=True, eq=False)
+class RankParameters:
+    """Elements per rank, over a batch of N strategies."""
+
+    dense_JN: Floats
+    """One layer of each kind, experts excluded."""
+    expert_JN: Floats
+    """Routed experts of one layer of each kind."""
+    embedding: Floats
+    """Token and position embedding, shape (N,)."""
+    head: Floats
+    """Output projection (a copy where it is tied and pp > 1; nothing where it is the embedding itself) and final norm."""
+    vocab_share: Floats
+    """Padded vocabulary rows on this rank, shape (N,)."""
+
+
+def rank_parameters(job: Job, strategies: Strategies) -> RankParameters:
+    """Elements of each part that a rank of these strategies holds."""
+    model, training = job.model, job.training
+    vocab = padded_vocab_size(model, training.framework, strategies.tp, training.framework_version)
+    word = embedding_parameters(model, vocab) / strategies.tp
+    shared = model.tie_word_embeddings & (strategies.pp == 1)
+    final_norm = model.hidden_size * (2.0 if model.norm_bias else 1.0) if model.final_norm else 0.0
+    return RankParameters(
+        dense_JN=np.stack([dense_layer_parameters_on_rank(model, kind, strategies.tp) for kind in model.distinct_kinds]),
+        expert_JN=np.stack(
+            [
+                expert_layer_parameters_on_rank(model, kind, strategies.ep, strategies.etp)
+                for kind in model.distinct_kinds
+            ]
+        ),
+        embedding=word + position_parameters(model),
+        head=np.where(shared, 0.0, word) + final_norm,
+        vocab_share=vocab / strategies.tp,
+    )
+
+
+def dense_KN(held: RankParameters, strategies: Strategies) -> Floats:
+    """Dense parameters of each slot's stage on one rank, shape (K, N)."""
+    layouts, layout = strategies.layouts, strategies.layout
+    layers_KJN = layouts.layers_LKJ[layout].transpose(1, 2, 0)
+    total = np.einsum("kjn,jn->kn", layers_KJN, held.dense_JN)
+    total += layouts.has_embedding_LK[layout].T * held.embedding
+    return np.asarray(total + layouts.has_head_LK[layout].T * held.head)
+
+
+def expert_KN(held: RankParameters, strategies: Strategies) -> Floats:
+    """Routed-expert parameters of each slot's stage on one rank, shape (K, N)."""
+    layers_KJN = strategies.layouts.layers_LKJ[strategies.layout].transpose(1, 2, 0)
+    return np.asarray(np.einsum("kjn,jn->kn", layers_KJN, held.expert_JN))
