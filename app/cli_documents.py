@@ -1,0 +1,120 @@
+"""JSON documents that the command line is given: files, `-` for standard input, preset names, `key=value` pairs.
+
+Anything that is not strict JSON of a sensible size is refused here with the place and what to do about it.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from cost_models.errors import InvalidInputError, Problem
+
+MAX_DOCUMENT_BYTES = 1 << 20
+"""As large a request as the service takes."""
+Json = dict[str, Any]
+
+
+def read_document(source: str) -> Json:
+    """The JSON object in a file, or on standard input for `-`."""
+    name = "standard input" if source == "-" else source
+    try:
+        if source == "-":
+            content = sys.stdin.buffer.read(MAX_DOCUMENT_BYTES + 1)
+        else:
+            with Path(source).open("rb") as file:
+                content = file.read(MAX_DOCUMENT_BYTES + 1)
+    except OSError as error:
+        _refuse(
+            f"{name} cannot be read: {error.strerror}", hint="Give the path of a JSON file, or - for standard input."
+        )
+    if len(content) > MAX_DOCUMENT_BYTES:
+        _refuse(
+            f"{name} is larger than 1 MiB", hint="A request holds a model, a cluster and a training job, no weights."
+        )
+    document = parse_json(content, name=name)
+    if not isinstance(document, dict):
+        _refuse(f"{name} holds a JSON {_kind(document)}, not an object", hint="A request is {...}.")
+    return document
+
+
+def parse_json(content: str | bytes, *, name: str) -> Any:
+    """The value of strict JSON: no NaN, no Infinity, no repeated key, no bottomless nesting."""
+    try:
+        return json.loads(content, parse_constant=_reject_constant, object_pairs_hook=_unique_keys)
+    except RecursionError:
+        _refuse(f"{name} is nested too deeply", hint="A request is at most a few levels deep.")
+    except json.JSONDecodeError as error:
+        _refuse(f"{name} is not JSON: {error.msg} in line {error.lineno}, column {error.colno}")
+    except ValueError as error:  # also text that is not UTF-8
+        _refuse(f"{name} is not JSON: {error}")
+
+
+def read_model(source: str) -> Json:
+    """The model part of a request: a `config.json` (or its folder), a specification, or a preset by name."""
+    document = _named_document(source, config_name="config.json")
+    if document is None:
+        return {"preset": source}
+    is_hugging_face = any(key in document for key in ("model_type", "architectures", "num_hidden_layers"))
+    return {"hf_config": document} if is_hugging_face else document
+
+
+def read_cluster(source: str) -> Json:
+    """The cluster part of a request: a specification, or a preset by name."""
+    document = _named_document(source, config_name="cluster.json")
+    return {"preset": source} if document is None else document
+
+
+def assignments(pairs: Sequence[str], *, option: str) -> Json:
+    """The `key=value` pairs as an object; a value is JSON, or a word taken as it stands. Dots reach inside."""
+    result: Json = {}
+    for pair in pairs:
+        key, separator, text = pair.partition("=")
+        if not separator or not key or not text:
+            _refuse(f"{option} {pair!r} is not of the form key=value", hint=f"For example {option} tp=8.")
+        target = result
+        *parents, last = key.split(".")
+        for parent in parents:
+            target = target.setdefault(parent, {})
+            if not isinstance(target, dict):
+                _refuse(f"{option} {pair!r} reaches into {parent!r}, which was given a value")
+        target[last] = _value(text)
+    return result
+
+
+def _value(text: str) -> Any:
+    try:
+        return json.loads(text, parse_constant=_reject_constant)
+    except ValueError:
+        return text
+
+
+def _named_document(source: str, *, config_name: str) -> Json | None:
+    path = Path(source)
+    if path.is_dir() and (path / config_name).is_file():
+        return read_document(str(path / config_name))
+    looks_like_path = source == "-" or path.is_file() or source.endswith(".json") or "/" in source
+    return read_document(source) if looks_like_path else None
+
+
+def _reject_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> Json:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        keys = [key for key, _ in pairs]
+        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} is given twice")
+    return result
+
+
+def _kind(value: Any) -> str:
+    return "array" if isinstance(value, list) else "null" if value is None else type(value).__name__
+
+
+def _refuse(message: str, *, hint: str = "") -> NoReturn:
+    raise InvalidInputError([Problem("", message, hint, code="invalid-json")])

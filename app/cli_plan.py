@@ -1,0 +1,167 @@
+"""`meshwright plan`: a request from a file, from options or from both, planned here or by a service; a table or JSON out."""
+
+from __future__ import annotations
+
+import json
+import signal
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from types import FrameType
+from typing import Annotated, Any
+
+import typer
+
+from app.cli_documents import Json, assignments, read_cluster, read_document, read_model
+from cost_models.errors import InvalidInputError, Problem
+
+EXIT_NO_PLAN, EXIT_INTERRUPTED = 3, 130
+REQUEST, JOB, SEARCH, OUTPUT = "Request", "Job", "Search", "Output"
+
+
+def plan(
+    context: typer.Context,
+    request: Annotated[str | None, typer.Argument(help="Plan request (JSON file, or - for standard input).")] = None,
+    *,
+    model: Annotated[
+        str | None, typer.Option(help="config.json, model specification or preset name.", rich_help_panel=JOB)
+    ] = None,
+    cluster: Annotated[
+        str | None, typer.Option(help="Cluster specification or preset name.", rich_help_panel=JOB)
+    ] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="GPU preset name, such as H100-SXM-80GB.", rich_help_panel=JOB)
+    ] = None,
+    num_nodes: Annotated[int | None, typer.Option(rich_help_panel=JOB)] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(rich_help_panel=JOB)] = None,
+    calibration: Annotated[
+        str | None, typer.Option(help="Calibration: a file or a shipped name.", rich_help_panel=JOB)
+    ] = None,
+    seq_length: Annotated[int | None, typer.Option(help="Tokens per sequence.", rich_help_panel=JOB)] = None,
+    global_batch_size: Annotated[int | None, typer.Option(help="Sequences per step.", rich_help_panel=JOB)] = None,
+    framework: Annotated[
+        str | None,
+        typer.Option(
+            help="megatron, megatron-deepspeed, deepspeed, torchtitan, fsdp or nanotron.", rich_help_panel=JOB
+        ),
+    ] = None,
+    framework_version: Annotated[str | None, typer.Option(rich_help_panel=JOB)] = None,
+    precision: Annotated[str | None, typer.Option(help="bf16, fp16, fp8, nvfp4 or fp32.", rich_help_panel=JOB)] = None,
+    training: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Any other training field.", rich_help_panel=JOB)
+    ] = None,
+    top: Annotated[int | None, typer.Option(help="Plans to show.", rich_help_panel=SEARCH)] = None,
+    objective: Annotated[
+        str | None, typer.Option(help="step_time, cost or fewest_gpus.", rich_help_panel=SEARCH)
+    ] = None,
+    fixed: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=VALUE", help="Fix a strategy field: --fixed tp=8.", rich_help_panel=SEARCH),
+    ] = None,
+    allowed: Annotated[
+        list[str] | None,
+        typer.Option(metavar="KEY=LIST", help="Values to search: --allowed zero=[0,1].", rich_help_panel=SEARCH),
+    ] = None,
+    as_json: Annotated[
+        bool, typer.Option("--json", help="Print the plan response as JSON.", rich_help_panel=OUTPUT)
+    ] = False,
+    server: Annotated[
+        str | None, typer.Option(help="Plan on this service.", envvar="MESHWRIGHT_SERVER", rich_help_panel=OUTPUT)
+    ] = None,
+    token: Annotated[
+        str | None, typer.Option(help="Key for the service.", envvar="MESHWRIGHT_TOKEN", rich_help_panel=OUTPUT)
+    ] = None,
+) -> None:
+    """Rank the ways to split a model's training over a cluster."""
+    parts = {
+        "model": read_model(model) if model else {},
+        "cluster": (read_cluster(cluster) if cluster else {})
+        | _given(gpu=gpu, num_nodes=num_nodes, gpus_per_node=gpus_per_node, calibration=calibration),
+        "training": _given(
+            seq_length=seq_length,
+            global_batch_size=global_batch_size,
+            framework=framework,
+            framework_version=framework_version,
+            precision=precision,
+        )
+        | assignments(training or (), option="--training"),
+        "constraints": _given(
+            fixed=assignments(fixed or (), option="--fixed") or None,
+            allowed=assignments(allowed or (), option="--allowed") or None,
+        ),
+    }
+    document = merged_request(read_document(request) if request else {}, parts) | _given(top_k=top, objective=objective)
+    _require_job(document)
+    with _stop_on_interrupt() as interrupted:
+        response = _planned(document, server=server, token=token, should_stop=interrupted)
+    _print_response(response, as_json=as_json, quiet=context.obj["quiet"])
+    if interrupted():
+        raise typer.Exit(EXIT_INTERRUPTED)
+    if not response["plans"]:
+        raise typer.Exit(EXIT_NO_PLAN)
+
+
+def merged_request(document: Json, parts: dict[str, Json]) -> Json:
+    """The request file with options laid over it, field by field; a model or cluster named anew replaces the old one."""
+    result = dict(document)
+    for name, given in parts.items():
+        if not given:
+            continue
+        old = result.get(name)
+        replaces = name == "model" or "preset" in given or not isinstance(old, dict)
+        result[name] = given if replaces else {**old, **given}
+    return result
+
+
+def _given(**options: Any) -> Json:
+    return {name: value for name, value in options.items() if value is not None}
+
+
+def _require_job(document: Json) -> None:
+    options = {"model": "--model", "cluster": "--cluster or --gpu", "training": "--seq-length, --global-batch-size"}
+    missing = [
+        Problem(f"/{name}", "is missing", f"Give it in the request file, or with {option}.", code="missing-field")
+        for name, option in options.items()
+        if name not in document
+    ]
+    if missing:
+        raise InvalidInputError(missing)
+
+
+def _planned(document: Json, *, server: str | None, token: str | None, should_stop: Callable[[], bool]) -> Json:
+    if server is not None:
+        from app.client import Client
+
+        with Client(server, token=token) as client:
+            return client.plan(document, should_stop=should_stop)
+    from planner.plan import plan as build_plan
+
+    return build_plan(document, should_stop=should_stop)
+
+
+@contextmanager
+def _stop_on_interrupt() -> Iterator[Callable[[], bool]]:
+    """Ctrl-C asks the search to stop with what it has; a second one ends the program at once."""
+    stopped = False
+
+    def stop(_signal: int, _frame: FrameType | None) -> None:
+        nonlocal stopped
+        if stopped:
+            raise KeyboardInterrupt
+        stopped = True
+        typer.echo("stopping with the best plans so far; Ctrl-C again to leave at once", err=True)
+
+    previous = signal.signal(signal.SIGINT, stop)
+    try:
+        yield lambda: stopped
+    finally:
+        signal.signal(signal.SIGINT, previous)
+
+
+def _print_response(response: Json, *, as_json: bool, quiet: bool) -> None:
+    if as_json:
+        sys.stdout.write(json.dumps(response, allow_nan=False) + "\n")
+        return
+    from app.cli_table import print_response
+
+    print_response(response, quiet=quiet)

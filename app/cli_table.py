@@ -1,0 +1,230 @@
+"""Ranked plans as a table for people: the columns that a width affords, what was searched, and what to do next.
+
+The table is data (stdout); warnings and hints are not (stderr). Human units appear here and nowhere further inside.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from cost_models.units import GIB
+
+Json = Mapping[str, Any]
+COMM_TERMS = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm", "tied_embedding_comm")
+"""Time terms that are exposed communication."""
+TIERS = ("measured", "interpolated", "extrapolated", "nominal")
+"""Best first; the worst one that takes time is shown."""
+PIPED_WIDTH = 120
+"""Columns where stdout is no terminal and COLUMNS is not set."""
+MEDIUM_WIDTH, NARROW_WIDTH = 118, 96
+MAX_LISTED = 6
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its heading, how a plan fills it, and the narrowest terminal that still shows it."""
+
+    heading: str
+    cell: Callable[[Json], str]
+    min_width: int = 0
+    max_width: int = 10_000
+    justify: Literal["left", "right"] = "right"
+
+
+def _degree(name: str) -> Callable[[Json], str]:
+    return lambda plan: str(plan["strategy"].get(name) or 1)
+
+
+def _split(plan: Json) -> str:
+    """All degrees above 1 in one cell, for narrow terminals."""
+    names = ("tp", "pp", "dp", "cp", "ep", "vpp")
+    parts = [f"{n}{plan['strategy'][n]}" for n in names if (plan["strategy"].get(n) or 1) > 1]
+    return " ".join([*parts, f"z{plan['strategy'].get('zero') or 0}"])
+
+
+def _recompute(plan: Json) -> str:
+    strategy = plan["strategy"]
+    kind, count = strategy.get("recompute") or "none", strategy.get("recompute_num_layers")
+    return f"{kind} {count}" if kind == "full" and count else kind
+
+
+def _step(plan: Json) -> str:
+    return seconds(plan["evaluation"]["step_time_s"])
+
+
+def _step_range(plan: Json) -> str:
+    low, high = plan["evaluation"]["step_time_range_s"]
+    return f"{seconds(low)}-{seconds(high)}"
+
+
+def _rank(plan: Json) -> str:
+    return str(plan["rank"])
+
+
+def _memory(plan: Json) -> str:
+    memory = plan["evaluation"]["memory"]
+    mark = "" if plan["evaluation"]["verdict"] == "fits" else "!"
+    return f"{memory['peak_device_bytes'] / GIB:.1f}/{memory['capacity_bytes'] / GIB:.1f}{mark}"
+
+
+def _share(*terms: str) -> Callable[[Json], str]:
+    def cell(plan: Json) -> str:
+        breakdown = plan["evaluation"]["time_breakdown_s"]
+        share = sum(breakdown.get(term, 0.0) for term in terms) / plan["evaluation"]["step_time_s"]
+        return f"{share:.1%}"
+
+    return cell
+
+
+def _worst_tier(plan: Json) -> str:
+    evaluation = plan["evaluation"]
+    used = [
+        tier for term, tier in evaluation["provenance"]["terms"].items() if evaluation["time_breakdown_s"].get(term)
+    ]
+    return max(used, key=TIERS.index, default=TIERS[0])
+
+
+COLUMNS: tuple[Column, ...] = (
+    Column("#", _rank),
+    *(Column(name, _degree(name), min_width=NARROW_WIDTH) for name in ("tp", "pp", "dp", "cp", "ep", "vpp")),
+    Column("zero", lambda plan: str(plan["strategy"].get("zero") or 0), min_width=NARROW_WIDTH),
+    Column("split", _split, max_width=NARROW_WIDTH - 1, justify="left"),
+    Column("mb", lambda plan: str(plan["strategy"]["micro_batch_size"])),
+    Column("recompute", _recompute, justify="left"),
+    Column("step s", _step),
+    Column("80 % range", _step_range, min_width=MEDIUM_WIDTH),
+    Column("tok/s/GPU", lambda plan: f"{plan['evaluation']['tokens_per_s_per_gpu']:,.0f}"),
+    Column("MFU", lambda plan: f"{plan['evaluation']['mfu']:.1%}"),
+    Column("GiB/GPU", _memory),
+    Column("bubble", _share("pp_bubble"), min_width=NARROW_WIDTH),
+    Column("comm", _share(*COMM_TERMS), min_width=NARROW_WIDTH),
+    Column(
+        "tier", lambda plan: _worst_tier(plan)[:7].rstrip("o"), min_width=MEDIUM_WIDTH, max_width=139, justify="left"
+    ),
+    Column("worst tier", _worst_tier, min_width=140, justify="left"),
+)
+
+
+def print_response(response: Json, *, quiet: bool) -> None:
+    """Prints the table and its footer on stdout, warnings on stderr."""
+    out = Console(file=sys.stdout, width=_width(), highlight=False, soft_wrap=False)
+    out.print(_title(response["request"]), style="bold")
+    if response["plans"]:
+        out.print(_table(response["plans"], width=out.width))
+    else:
+        out.print("No plan fits.", style="bold red")
+    for line in _footer(response, width=out.width):
+        out.print(line)
+    if not quiet:
+        err = Console(file=sys.stderr, width=out.width, highlight=False)
+        for warning in response["warnings"]:
+            err.print(Text.assemble(("warning: ", "yellow"), warning))
+
+
+def seconds(value: float) -> str:
+    """Seconds with three significant digits and no unit."""
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.3g}"
+
+
+def _width() -> int | None:
+    return None if sys.stdout.isatty() or os.environ.get("COLUMNS") else PIPED_WIDTH
+
+
+def _table(plans: Sequence[Json], *, width: int) -> Table:
+    columns = [column for column in COLUMNS if column.min_width <= width <= column.max_width]
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column.heading, justify=column.justify, no_wrap=True)
+    for plan in plans:
+        style = "yellow" if plan["evaluation"]["verdict"] != "fits" else ""
+        table.add_row(*(Text(column.cell(plan)) for column in columns), style=style)
+    return table
+
+
+def _title(request: Json) -> Text:
+    model, cluster, training = request["model"], request["cluster"], request["training"]
+    name = model.get("name") or model.get("preset") or "model"
+    gpu = cluster.get("gpu")
+    gpu_name = gpu.get("name", "GPU") if isinstance(gpu, Mapping) else gpu or cluster.get("preset", "GPU")
+    framework = " ".join(str(training[key]) for key in ("framework", "framework_version") if training.get(key))
+    return Text(
+        f"{name} on {cluster.get('num_nodes', '?')} x {cluster.get('gpus_per_node', '?')} {gpu_name}, "
+        f"sequence {training['seq_length']}, batch {training.get('global_batch_size', '?')}, "
+        f"{training.get('precision', '')}, {framework}"
+    )
+
+
+def _footer(response: Json, *, width: int) -> list[Text]:
+    lines = [*_ties(response["plans"]), *_searched(response)]
+    if response["plans"]:
+        calibration = response["plans"][0]["evaluation"]["provenance"]["calibration"]
+        lines.append(Text(f"Prices from {calibration}." if calibration else "Prices from nominal data sheets."))
+    if best := response.get("inexpressible_best"):
+        reasons = "; ".join(reason["message"] for reason in best["reasons"])
+        lines.append(Text(f"{best['gain_fraction']:.1%} faster, but not expressible here: {reasons}"))
+    if not response["plans"]:
+        lines += _nearest(response["nearest_infeasible"])
+    if width < MEDIUM_WIDTH and response["plans"]:
+        lines.append(Text("Some columns are left out: widen the terminal to 120, or use --json.", style="dim"))
+    return lines
+
+
+def _ties(plans: Sequence[Json]) -> list[Text]:
+    groups: dict[int, list[int]] = {}
+    for plan in plans:
+        groups.setdefault(plan["tie_group"], []).append(plan["rank"])
+    ties = [ranks for ranks in groups.values() if len(ranks) > 1]
+    if not ties:
+        return []
+    listed = ", ".join(f"{ranks[0]}-{ranks[-1]}" if _run(ranks) else "/".join(map(str, ranks)) for ranks in ties)
+    first = ties[0]
+    return [Text(f"Cannot be told apart: {listed}; measuring {first[0]} against {first[1]} would tell most.")]
+
+
+def _run(ranks: Sequence[int]) -> bool:
+    return len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1))
+
+
+def _searched(response: Json) -> list[Text]:
+    search = response["search"]
+    lines = []
+    if search is not None:
+        proof = search["proof"]
+        how = "optimal in the searched space" if proof["optimal"] else "not proved optimal"
+        if not proof["optimal"] and proof["gap"] is not None:
+            how += f", gap {proof['gap']:.1%}"
+        axes = " ".join(name for name, values in search["space"].items() if len(values) > 1)
+        lines.append(
+            Text(
+                f"Searched {axes or 'nothing'}: {search['evaluated']:,} evaluated, {search['feasible']:,} fit, "
+                f"{search['elapsed_s']:.2f} s; {how}."
+            )
+        )
+    if rejected := response["rejected"]:
+        ordered = sorted(rejected.items(), key=lambda item: -item[1])
+        shown = ", ".join(f"{code} {count:,}" for code, count in ordered[:MAX_LISTED])
+        more = f" and {len(ordered) - MAX_LISTED} other reasons" if len(ordered) > MAX_LISTED else ""
+        lines.append(Text(f"Rejected {sum(rejected.values()):,}: {shown}{more}."))
+    return lines
+
+
+def _nearest(candidates: Sequence[Json]) -> list[Text]:
+    lines = [Text("Nearest:", style="bold")] if candidates else []
+    for candidate in candidates[:MAX_LISTED]:
+        reasons = "; ".join(reason["message"] for reason in candidate["reasons"])
+        lines.append(
+            Text.assemble(
+                (f"  {_split(candidate)} mb{candidate['strategy'].get('micro_batch_size') or 1}: ", "bold"), reasons
+            )
+        )
+        lines.append(Text(f"    would work with: {candidate['smallest_change']}"))
+    return lines
