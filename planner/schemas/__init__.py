@@ -1,7 +1,7 @@
 """What the planner is asked and answers, in the contract's names and human units, as Pydantic models.
 
-The models validate what users send and document what they get (OpenAPI); the fast paths build plain dictionaries with the
-same keys, and tests hold the two together.
+The models validate what users send and document what they get (OpenAPI); the fast paths build plain dictionaries with
+the same keys, and tests hold the two together.
 """
 
 from __future__ import annotations

@@ -6,16 +6,17 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from cost_models.specs import fields
+
 
 class ContractModel(BaseModel):
     """A document of the public contract."""
 
-    model_config = ConfigDict(
-        frozen=True, extra="forbid", strict=True, allow_inf_nan=False, use_attribute_docstrings=True
-    )
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, use_attribute_docstrings=True)
 
 
-Degree = Annotated[int, Field(ge=1, le=1_000_000)]
+Degree = Annotated[fields.Count, Field(le=10_000_000)]
 """How many ways something is split."""
-Count = Annotated[int, Field(ge=0, le=1_000_000)]
-Fraction = Annotated[float, Field(ge=0.0, le=1.0)]
+Count = Annotated[fields.CountOrZero, Field(le=10_000_000)]
+Fraction = fields.Fraction
+Flag = fields.Flag

@@ -1,5 +1,6 @@
-"""What one strategy costs, as it is answered: verdict with reasons, step time and memory with their breakdowns, and where
-every number came from. All names that can appear (verdicts, reason codes, terms, tiers) are closed lists, given here.
+"""What one strategy costs, as it is answered: verdict with reasons, step time and memory with their breakdowns, and
+where every number came from. All names that can appear (verdicts, reason codes, terms, tiers) are closed lists, given
+here.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a plan is asked for: the job, what is fixed or allowed, what counts as best, and how long the search may take."""
+"""What a plan is asked for: the job, what is fixed or allowed, what counts as best, and how long to search."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import Annotated, Any, Literal
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
-from planner.schemas.base import ContractModel, Count, Degree, Fraction
+from cost_models.specs.fields import CountOrZero, Quantity, QuantityOrZero
+from planner.schemas.base import ContractModel, Count, Degree, Flag, Fraction
 from planner.schemas.row import EXAMPLE_CLUSTER, EXAMPLE_MODEL, EXAMPLE_TRAINING
 from planner.schemas.strategy import (
     Counts,
@@ -29,9 +30,9 @@ EXAMPLE_REQUEST: JsonDict = {
     "constraints": {"allowed": {"zero": [0, 1]}},
     "top_k": 5,
 }
-_Choices = Field(strict=False, min_length=1, max_length=1000)
+_Choices = Field(min_length=1, max_length=1000)
 Degrees = Annotated[tuple[Degree, ...], _Choices]
-Flags = Annotated[tuple[bool, ...], _Choices]
+Flags = Annotated[tuple[Flag, ...], _Choices]
 Objective = Literal["step_time", "cost", "fewest_gpus"]
 Extra = Literal["pareto", "what_if"]
 
@@ -73,9 +74,7 @@ class AllowedValues(ContractModel):
     recompute: Annotated[tuple[Recompute, ...], _Choices] | None = None
     recompute_method: Annotated[tuple[RecomputeMethod, ...], _Choices] | None = None
     recompute_num_layers: Degrees | None = None
-    recompute_modules: (
-        Annotated[tuple[Annotated[tuple[RecomputeModule, ...], Field(strict=False)], ...], _Choices] | None
-    ) = None
+    recompute_modules: Annotated[tuple[tuple[RecomputeModule, ...], ...], _Choices] | None = None
     schedule: Annotated[tuple[Schedule, ...], _Choices] | None = None
     layers_per_stage: Annotated[tuple[Counts, ...], _Choices] | None = None
     cp_comm: Annotated[tuple[CpComm, ...], _Choices] | None = None
@@ -104,12 +103,12 @@ class Constraints(ContractModel):
     """Strategy fields with one value each."""
     allowed: AllowedValues = AllowedValues()
     """Strategy fields with the values to search."""
-    memory_headroom_fraction: Annotated[float, Field(ge=0.0, lt=1.0)] = 0.03
+    memory_headroom_fraction: Annotated[Fraction, Field(lt=1.0)] = 0.03
     """Share of capacity that must stay free."""
-    allow_at_risk: bool = False
+    allow_at_risk: Flag = False
     """Whether plans whose memory range crosses the limit are listed too, after all that fit."""
     num_nodes: NodeRange = NodeRange()
-    allow_idle_gpus: bool = True
+    allow_idle_gpus: Flag = True
     """Whether a plan may leave whole nodes unused."""
 
     @model_validator(mode="after")
@@ -125,9 +124,9 @@ class Constraints(ContractModel):
 class Targets(ContractModel):
     """What a plan must reach."""
 
-    deadline_h: Annotated[float, Field(gt=0.0)] | None = None
+    deadline_h: Quantity | None = None
     """Hours within which training.total_tokens must be done."""
-    min_tokens_per_s: Annotated[float, Field(gt=0.0)] | None = None
+    min_tokens_per_s: Quantity | None = None
     """Tokens per second of the whole job."""
 
 
@@ -142,12 +141,12 @@ class PlanRequest(ContractModel):
     constraints: Constraints = Constraints()
     objective: Objective = "step_time"
     targets: Targets = Targets()
-    top_k: Annotated[int, Field(ge=1, le=1000)] = 10
+    top_k: Annotated[Degree, Field(le=1000)] = 10
     """Plans returned; all of them exact within the searched space."""
-    include: Annotated[tuple[Extra, ...], Field(strict=False, max_length=2)] = ()
+    include: Annotated[tuple[Extra, ...], Field(max_length=2)] = ()
     """Extra analyses to return."""
-    time_limit_s: Annotated[float, Field(gt=0.0, le=86_400.0)] | None = None
+    time_limit_s: Annotated[Quantity, Field(le=86_400.0)] | None = None
     """Search time after which the best so far is returned, with the gap that is left. Default: no limit."""
-    wait_s: Annotated[float, Field(ge=0.0, le=60.0)] = 10.0
+    wait_s: Annotated[QuantityOrZero, Field(le=60.0)] = 10.0
     """How long a POST waits for the finished answer."""
-    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    seed: Annotated[CountOrZero, Field(lt=2**31)] = 0

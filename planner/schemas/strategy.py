@@ -1,5 +1,6 @@
-"""A parallel strategy in the contract's names. Every field may be left out: `planner.strategy_input` fills the framework's
-default and reports it. A strategy in a response is the same document with everything filled in, so it can be sent back.
+"""A parallel strategy in the contract's names. Every field may be left out: `planner.strategy_input` fills the
+framework's default and reports it. A strategy in a response is the same document with everything filled in: it can be
+sent back.
 """
 
 from __future__ import annotations
@@ -9,7 +10,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field
 from pydantic.config import JsonDict
 
-from planner.schemas.base import ContractModel, Count, Degree, Fraction
+from planner.schemas.base import ContractModel, Count, Degree, Flag, Fraction
 
 Recompute = Literal["none", "selective", "full"]
 RecomputeMethod = Literal["block", "uniform"]
@@ -18,8 +19,8 @@ Schedule = Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zb-v", "dualpipe-v"
 CpComm = Literal["p2p", "a2a", "allgather"]
 MoeDispatcher = Literal["allgather", "alltoall", "flex"]
 GradSync = Literal["last", "each"]
-ZeroStage = Annotated[int, Field(ge=0, le=3)]
-Counts = Annotated[tuple[Count, ...], Field(strict=False, min_length=1, max_length=100_000)]
+ZeroStage = Annotated[Count, Field(le=3)]
+Counts = Annotated[tuple[Count, ...], Field(min_length=1, max_length=100_000)]
 
 EXAMPLE_STRATEGY: JsonDict = {"tp": 4, "pp": 4, "dp": 8, "zero": 1, "micro_batch_size": 1, "recompute": "selective"}
 
@@ -27,15 +28,15 @@ EXAMPLE_STRATEGY: JsonDict = {"tp": 4, "pp": 4, "dp": 8, "zero": 1, "micro_batch
 class OverlapInput(ContractModel):
     """Which communication runs beside computation; what is left out takes the framework's default."""
 
-    grad_reduce: bool | None = None
+    grad_reduce: Flag | None = None
     """Gradient reduction beside the backward pass."""
-    param_gather: bool | None = None
+    param_gather: Flag | None = None
     """Parameter gather beside the forward pass."""
-    tp_comm: bool | None = None
+    tp_comm: Flag | None = None
     """Tensor-parallel collectives split and run beside the GEMMs that need them."""
-    p2p: bool | None = None
+    p2p: Flag | None = None
     """Stage-to-stage sends beside computation."""
-    moe_all_to_all: bool | None = None
+    moe_all_to_all: Flag | None = None
     """Expert dispatch and combine beside another micro-batch's computation."""
 
 
@@ -44,7 +45,7 @@ class OffloadInput(ContractModel):
 
     optimizer_fraction: Fraction | None = None
     """Share of the optimizer state kept and updated on the host. Default 0."""
-    parameters: bool | None = None
+    parameters: Flag | None = None
     """Parameters live in host memory between uses. Default false."""
     activation_layers: Count | None = None
     """Layers of each stage whose saved activations go to the host. Default 0."""
@@ -77,7 +78,7 @@ class StrategyInput(ContractModel):
     """Ranks over which parameters are sharded for forward and backward (ZeRO++ hpZ, MiCS)."""
     grad_sync: GradSync | None = None
     """Whether gradients are reduced after the last micro-batch or each. Default: last for zero 0/1, each for 2/3."""
-    sequence_parallel: bool | None = None
+    sequence_parallel: Flag | None = None
     """Norms and residuals are split along the sequence over the tp ranks. Default by framework where tp > 1."""
     micro_batch_size: Degree | None = None
     """Sequences per forward of one replica."""
@@ -87,7 +88,7 @@ class StrategyInput(ContractModel):
     """With full recompute: a number of layers of each chunk (block), or every layer in units (uniform)."""
     recompute_num_layers: Degree | None = None
     """Layers recomputed per model chunk (block), or layers per recomputed unit (uniform)."""
-    recompute_modules: Annotated[tuple[RecomputeModule, ...], Field(strict=False, max_length=7)] | None = None
+    recompute_modules: Annotated[tuple[RecomputeModule, ...], Field(max_length=7)] | None = None
     """Megatron's modules of selective recompute. Default core_attn."""
     recompute_per_stage: Counts | None = None
     """Layers recomputed on each of the pp stages."""
@@ -95,7 +96,7 @@ class StrategyInput(ContractModel):
     """Pipeline schedule. Default interleaved where vpp > 1, else 1f1b."""
     layers_per_stage: Counts | None = None
     """Decoder layers of each of the pp * vpp virtual stages, in model order; 0 is allowed."""
-    pool_per_stage: Annotated[tuple[str, ...], Field(strict=False, min_length=1, max_length=100_000)] | None = None
+    pool_per_stage: Annotated[tuple[str, ...], Field(min_length=1, max_length=100_000)] | None = None
     """Name of the cluster pool each stage runs on."""
     cp_comm: CpComm | None = None
     """How context-parallel ranks exchange keys and values. Default by framework."""
