@@ -1,17 +1,21 @@
-"""Where the members of a communication group sit: how many share a node or fast domain, how many domains it spans.
+"""Where the members of a communication group sit: how many share a fast domain and a node, how many of these it spans.
 
 Ranks are numbered tp, cp, ep, dp, pp from the fastest-varying axis outward, node by node (Megatron's default order), so a
-group is a size and a stride. Nothing here assumes powers of two.
+group is a size and a stride. Nothing here assumes powers of two: where groups straddle boundaries differently, the worst
+one counts, because everybody waits for it.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.specs.cluster import Cluster
+from cost_models.strategy import Strategies
 
 Floats = NDArray[np.float64]
 
@@ -22,24 +26,181 @@ class Placement:
 
     ranks: Floats
     per_domain: Floats
-    """Members inside one fast domain (NVLink, NVSwitch, xGMI island, PCIe root); the fewest where domains differ."""
+    """Members inside one fast domain (NVLink, NVSwitch, xGMI island); the fewest where domains differ."""
     domains: Floats
-    """Fast domains the group spans; 1 means that it never leaves one."""
+    """Fast domains the group spans, the most where groups differ; 1 means that it never leaves one."""
     siblings_per_domain: Floats
-    """Groups of the same kind that share a domain, and so its NICs, at the same time."""
+    """Groups of the same kind that share a domain at the same time."""
     stride: Floats
+    per_island: Floats
+    """Members inside one island: the node, or the fast domain where that is larger. They share its NICs."""
+    islands: Floats
+    """Islands the group spans; 1 means that it needs no network."""
+    siblings_per_island: Floats
+    """Groups of the same kind that share an island's NICs at the same time."""
+
+    def take(self, index: NDArray[np.int64]) -> Placement:
+        """The placements at these positions."""
+        return Placement(*(getattr(self, name)[index] for name in Placement.__slots__))
 
 
-def place(size: Floats, *, stride: Floats, cluster: Cluster) -> Placement:
-    """Placement of the group {offset + i*stride, 0 <= i < size} on nodes filled in rank order."""
-    domain = float(max(1, min(cluster.nvlink_domain_gpus, cluster.num_gpus)))
-    inside = np.maximum(np.floor(domain / stride), 1.0)
-    per_domain = np.minimum(size, inside)
-    domains = np.ceil(size / per_domain)
+def place(
+    size: Floats | float, *, stride: Floats | float, cluster: Cluster, world: Floats | float | None = None
+) -> Placement:
+    """Placement of the groups {offset + i*stride, 0 <= i < size} on nodes filled in rank order.
+
+    Args:
+        size: members of a group, shape (N,).
+        stride: distance in ranks between neighbours, shape (N,).
+        cluster: nodes and fast domains.
+        world: ranks in use, shape (N,); the whole cluster where not given. Groups beyond it don't exist.
+    """
+    ranks, step, used = np.broadcast_arrays(
+        np.atleast_1d(np.asarray(size, dtype=np.float64)),
+        np.atleast_1d(np.asarray(stride, dtype=np.float64)),
+        np.asarray(float(cluster.num_gpus) if world is None else world, dtype=np.float64),
+    )
+    domain = max(1, min(cluster.nvlink_domain_gpus, cluster.num_gpus))
+    island = max(domain, min(cluster.gpus_per_node, cluster.num_gpus))
+    per_domain, domains = _spread(ranks, step, used, domain)
+    per_island, islands = (per_domain, domains) if island == domain else _spread(ranks, step, used, island)
     return Placement(
-        ranks=size,
+        ranks=ranks,
         per_domain=per_domain,
         domains=domains,
         siblings_per_domain=domain / per_domain,
-        stride=stride,
+        stride=step,
+        per_island=per_island,
+        islands=islands,
+        siblings_per_island=island / per_island,
     )
+
+
+def _spread(size: Floats, stride: Floats, world: Floats, block: int) -> tuple[Floats, Floats]:
+    """Fewest members in one block of `block` consecutive ranks, and most blocks spanned, over all groups."""
+    inside = np.clip(np.floor(block / stride), 1.0, size)
+    spanned = np.ceil(size / inside)
+    extent = size * stride
+    # A group set repeats every `extent` ranks; it sits alike on every block when one divides the other.
+    regular = (stride >= block) | (size == 1) | (np.fmod(block, extent) == 0)
+    regular |= (np.fmod(extent, block) == 0) & (np.fmod(block, stride) == 0)
+    odd = np.flatnonzero(~regular)
+    if len(odd):
+        sets = np.maximum(np.floor(world[odd] / extent[odd]), 1.0)
+        keys = np.stack([size[odd], stride[odd], np.minimum(sets, block)], axis=1).astype(np.int64)
+        distinct, inverse = np.unique(keys, axis=0, return_inverse=True)
+        worst = np.array([_straddling(int(n), int(s), int(g), block) for n, s, g in distinct], dtype=np.float64)
+        inside[odd], spanned[odd] = worst[inverse.reshape(-1)].T
+    return inside, spanned
+
+
+@lru_cache(maxsize=65536)
+def _straddling(size: int, stride: int, sets: int, block: int) -> tuple[int, int]:
+    """(fewest members, most blocks) over every group offset that occurs in `sets` repetitions; stride < block."""
+    extent = size * stride
+    repeats = min(block // gcd(extent, block), sets)
+    starts = (np.arange(repeats)[:, None] * extent + np.arange(stride)) % block
+    offset = np.unique(starts)
+    spanned = (offset + (size - 1) * stride) // block + 1
+    # No step is longer than a block, so none is skipped. Member counts of blocks repeat with period stride / gcd.
+    edges = np.arange(min(int(spanned.max()), stride // gcd(stride, block) + 1) + 1)
+    before = np.clip(-((offset[:, None] - edges * block) // stride), 0, size)  # members below each edge
+    counts = np.diff(before, axis=1)
+    last = size - np.clip(-((offset - (spanned - 1) * block) // stride), 0, size)
+    fewest = min(int(counts[counts > 0].min()), int(last.min()))
+    return fewest, int(spanned.max())
+
+
+@dataclass(frozen=True, eq=False)
+class StrategyPlacements:
+    """Placement of every communication group of N strategies, each computed when first asked for.
+
+    Dense parts use ranks as tp-cp-dp-pp, MoE layers regroup the same tp*cp*dp ranks as etp-ep-edp.
+    """
+
+    strategies: Strategies
+    cluster: Cluster
+
+    def _place(self, size: Floats, stride: Floats) -> Placement:
+        return place(size, stride=stride, cluster=self.cluster, world=self.strategies.world)
+
+    @cached_property
+    def tp(self) -> Placement:
+        """Tensor (and sequence) parallel group: neighbours."""
+        return self._place(self.strategies.tp, np.ones(len(self.strategies)))
+
+    @cached_property
+    def cp(self) -> Placement:
+        """Context parallel group."""
+        return self._place(self.strategies.cp, self.strategies.tp)
+
+    @cached_property
+    def dp(self) -> Placement:
+        """Data parallel group without context ranks."""
+        return self._place(self.strategies.dp, self.strategies.tp * self.strategies.cp)
+
+    @cached_property
+    def dp_cp(self) -> Placement:
+        """Ranks that hold the same dense parameters."""
+        return self._place(self.strategies.dp_cp, self.strategies.tp)
+
+    @cached_property
+    def etp(self) -> Placement:
+        """Tensor parallel group inside an expert."""
+        return self._place(self.strategies.etp, np.ones(len(self.strategies)))
+
+    @cached_property
+    def ep(self) -> Placement:
+        """Expert parallel group."""
+        return self._place(self.strategies.ep, self.strategies.etp)
+
+    @cached_property
+    def edp(self) -> Placement:
+        """Ranks that hold the same experts."""
+        return self._place(self.strategies.expert_dp, self.strategies.etp * self.strategies.ep)
+
+    @cached_property
+    def zero_shard(self) -> Placement:
+        """Ranks that share one copy of the sharded state: neighbours in the dp*cp group."""
+        return self._place(self.strategies.zero_shard_size, self.strategies.tp)
+
+    @cached_property
+    def zero_replica(self) -> Placement:
+        """Ranks that hold the same shard: one of each zero_shard group."""
+        s = self.strategies
+        return self._place(s.dp_cp / s.zero_shard_size, s.tp * s.zero_shard_size)
+
+    @cached_property
+    def param_shard(self) -> Placement:
+        """Ranks over which forward and backward parameters are sharded (hpZ, MiCS)."""
+        return self._place(self.strategies.zero_param_shard_size, self.strategies.tp)
+
+    @cached_property
+    def pp(self) -> Placement:
+        """Pipeline group; its neighbours are a whole stage apart, `send_recv` prices the slowest hop."""
+        return self._place(self.strategies.pp, self._stage_ranks)
+
+    @cached_property
+    def embedding(self) -> Placement:
+        """First and last stage of a pipeline, which share tied embeddings; one rank where pp is 1."""
+        ranks = np.minimum(self.strategies.pp, 2.0)
+        near, inside = self.pp.domains == 1, self.pp.islands == 1
+        return Placement(
+            ranks=ranks,
+            per_domain=np.where(near, ranks, 1.0),
+            domains=np.where(near, 1.0, ranks),
+            siblings_per_domain=self.pp.siblings_per_domain,
+            stride=self.pp.stride * np.maximum(self.strategies.pp - 1.0, 1.0),
+            per_island=np.where(inside, ranks, 1.0),
+            islands=np.where(inside, 1.0, ranks),
+            siblings_per_island=self.pp.siblings_per_island,
+        )
+
+    @property
+    def _stage_ranks(self) -> Floats:
+        return self.strategies.tp * self.strategies.cp * self.strategies.dp
+
+
+def groups(strategies: Strategies, cluster: Cluster) -> StrategyPlacements:
+    """Placements of all groups of a batch, lazily."""
+    return StrategyPlacements(strategies, cluster)

@@ -1,0 +1,145 @@
+"""Every physical constant of the time model that no curve supplies: value, unit, plausible range, source.
+
+Nothing here is fitted to a single table without saying so in `source`. A calibration replaces what it measured; the rest
+stays nominal, and `low`/`high` is how far a constant may reasonably move.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from cost_models.specs.cluster import Fabric, Generation
+from cost_models.units import MICRO
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """One number with its unit, its plausible range and where it comes from."""
+
+    value: float
+    unit: str
+    low: float
+    high: float
+    source: str
+
+    def __post_init__(self) -> None:
+        assert self.low <= self.value <= self.high, self
+
+
+# --- matrix multiplications -------------------------------------------------------------------------------------------
+
+KERNEL_FLOOR_S = Constant(
+    2.0 * MICRO, "s", 1.5 * MICRO, 4.0 * MICRO, "back-to-back kernels on one stream; no constant of any table"
+)
+ELEMENTWISE_KERNEL_S = Constant(
+    1.0 * MICRO, "s", 0.5 * MICRO, 3.0 * MICRO, "ramp-up and tail of a streaming kernel, beyond its bytes"
+)
+SUSTAINED_CLOCK: Mapping[Generation, Constant] = {
+    "volta": Constant(1.0, "1", 0.9, 1.0, "as ampere: not power-limited in GEMMs"),
+    "ampere": Constant(1.0, "1", 0.95, 1.0, "A100 training rows need no correction of the burst table"),
+    "ada": Constant(0.95, "1", 0.8, 1.0, "no measurement"),
+    "hopper": Constant(
+        0.88, "1", 0.85, 0.95, "4xH100 profile over the burst table at the same shapes: 0.79 (m 1024) to 0.90 (m 8192)"
+    ),
+    "blackwell": Constant(0.70, "1", 0.65, 0.95, "SimuMax B200 training rows; NVIDIA's fp8 rows want 0.85-0.95"),
+    "cdna2": Constant(0.95, "1", 0.8, 1.0, "no measurement"),
+    "cdna3": Constant(0.90, "1", 0.7, 1.0, "no measurement"),
+    "cdna4": Constant(0.90, "1", 0.7, 1.0, "no measurement"),
+    "unknown": Constant(0.90, "1", 0.7, 1.0, "no measurement"),
+}
+"""Clock under minutes of load with random data, over the clock of a short burst."""
+
+NOMINAL_GEMM_EFFICIENCY: Mapping[Generation, Constant] = {
+    "volta": Constant(0.75, "1", 0.6, 0.85, "share of dense peak of large fp16 GEMMs; no table here"),
+    "ampere": Constant(0.78, "1", 0.7, 0.87, "median of the A100 table at n, k >= 1024"),
+    "ada": Constant(0.60, "1", 0.5, 0.7, "median of the L40S table"),
+    "hopper": Constant(0.78, "1", 0.7, 0.85, "median of the H100 table"),
+    "blackwell": Constant(0.66, "1", 0.6, 0.78, "median of the B200 table"),
+    "cdna2": Constant(0.60, "1", 0.45, 0.75, "no measurement"),
+    "cdna3": Constant(0.50, "1", 0.35, 0.65, "vendors' and users' best shapes reach 0.5-0.6; gap of 44-70 % reported"),
+    "cdna4": Constant(0.60, "1", 0.4, 0.7, "best shapes reach 0.68"),
+    "unknown": Constant(0.60, "1", 0.4, 0.8, "no measurement"),
+}
+"""Large-shape share of dense peak where a GPU has no reference curve."""
+
+GEMM_TILE = Constant(128.0, "elements", 64.0, 256.0, "output tile edge of library GEMMs, for wave counts")
+GEMM_EDGE_TILE = Constant(
+    64.0, "elements", 32.0, 128.0, "H100 n=k=4096: m 256->257 costs 15 %, 512->513 10 %, 4096->4097 7 %, 2048->2049 0 %"
+)
+GEMM_K_HALF = Constant(256.0, "elements", 128.0, 512.0, "k at which prologue and epilogue take half of the time")
+GEMM_UNALIGNED = Constant(
+    0.68, "1", 0.2, 0.8, "a contiguous dimension that is no multiple of 8 (16 bytes): SwiGLU width 10922 loses 30 %"
+)
+GROUPED_GEMM_EFFICIENCY = Constant(0.85, "1", 0.6, 1.0, "no measurement: many experts in one kernel against one GEMM")
+PRECISION_EFFICIENCY: Mapping[str, Constant] = {
+    "bf16": Constant(1.0, "1", 1.0, 1.0, "the tables are bf16"),
+    "fp16": Constant(1.0, "1", 0.97, 1.03, "same pipes as bf16"),
+    "tf32": Constant(0.95, "1", 0.8, 1.0, "no measurement"),
+    "fp32": Constant(1.0, "1", 0.8, 1.2, "no measurement; fp32 rows on H100 agree within 3 %"),
+    "fp8": Constant(0.88, "1", 0.8, 0.95, "best fp8 over best bf16 share of peak, H100 0.88, B200 0.98"),
+    "nvfp4": Constant(0.75, "1", 0.5, 0.9, "no measurement"),
+}
+"""Share of its own dense peak that a precision reaches, over that of bf16 at the same shape."""
+
+BMM_EFFICIENCY = Constant(0.55, "1", 0.4, 0.7, "batched GEMMs of attention at large head width; no measurement")
+BMM_HEAD_HALF = Constant(64.0, "elements", 32.0, 128.0, "head width at which they reach half of it")
+BMM_UNALIGNED_16 = Constant(0.8, "1", 0.6, 1.0, "head width or length that is no multiple of 16")
+BMM_UNALIGNED_8 = Constant(0.2, "1", 0.1, 0.4, "no multiple of 8: BLOOM sweeps, 108-wide heads cost 30-50 % of the step")
+
+# --- memory -----------------------------------------------------------------------------------------------------------
+
+MEMORY_EFFICIENCY = Constant(0.80, "1", 0.65, 0.88, "share of HBM peak that streaming kernels reach")
+
+# --- attention --------------------------------------------------------------------------------------------------------
+
+FLASH_SHORT_SEQUENCE = Constant(512.0, "tokens", 256.0, 1024.0, "time x (1 + this / length): prologue, masked tiles")
+FLASH_NARROW_HEAD = (
+    Constant(0.85, "1", 0.75, 0.95, "published FA-2 speeds at width 64 over width 128, forward"),
+    Constant(0.80, "1", 0.70, 0.90, "the same, backward"),
+)
+FLASH_BACKWARD_FLOPS = Constant(2.5, "1", 2.5, 2.5, "five matrix products instead of two (arXiv:2307.08691)")
+FLASH_HEAD_MULTIPLE = Constant(32.0, "elements", 8.0, 64.0, "head widths are padded to a multiple of this")
+
+# --- collectives ------------------------------------------------------------------------------------------------------
+
+NIC_EFFICIENCY: Mapping[Fabric, Constant] = {
+    "infiniband": Constant(0.80, "1", 0.5, 0.95, "32-rank all-reduce curves: 0.91-0.95 of wire above 1 GiB"),
+    "roce": Constant(0.80, "1", 0.5, 0.93, "as infiniband; no measurement of its own"),
+    "efa": Constant(0.70, "1", 0.4, 0.95, "32 ranks: 0.39 of wire at 64 MiB, 0.57 at 256 MiB, 0.9 at 1 GiB"),
+    "tcp": Constant(0.50, "1", 0.2, 0.8, "no measurement"),
+}
+"""Share of the NICs' wire rate that collectives reach at training sizes."""
+
+RING_HOP_S = Constant(
+    3.4 * MICRO, "s", 0.8 * MICRO, 8.0 * MICRO,
+    "per rank of an all-gather or reduce-scatter ring that crosses nodes; with 5 us a node boundary 4 us a hop on nodes "
+    "of 8, from ZeRO-3 rows on 384-1536 GPUs",
+)  # fmt: skip
+TREE_HOP_S = Constant(
+    7.0 * MICRO, "s", 3.0 * MICRO, 15.0 * MICRO, "software part of one tree level of an inter-node all-reduce"
+)
+PEER_S = Constant(1.0 * MICRO, "s", 0.3 * MICRO, 3.0 * MICRO, "per remote peer of an all-to-all; no measurement")
+NOMINAL_LINK_EFFICIENCY = Constant(0.75, "1", 0.5, 0.85, "NVLink bus bandwidth over link rate at large sizes, H100 n=8")
+NOMINAL_HOP_S = Constant(0.75 * MICRO, "s", 0.4 * MICRO, 2.0 * MICRO, "growth of the small-message time per NVLink rank")
+NOMINAL_CALL_S = Constant(6.0 * MICRO, "s", 4.0 * MICRO, 20.0 * MICRO, "small-message time of two NVLink ranks")
+PCIE_EFFICIENCY = Constant(
+    0.45, "1", 0.05, 0.8, "ring through PCIe host bridges: users see 28-35 of 64 GB/s; 8 L40S without peer access 2 of 32"
+)
+PCIE_CROSS_SOCKET = Constant(0.7, "1", 0.3, 1.0, "no measurement: the ring also crosses the socket link")
+
+# --- host -------------------------------------------------------------------------------------------------------------
+
+HOST_OP_S = Constant(
+    22.0 * MICRO, "s", 15.0 * MICRO, 75.0 * MICRO, "CPU time per eager operation; A100 nodes of 2022 20-26, others to 75"
+)
+COMPILED_HOST_RATIO = Constant(0.35, "1", 0.1, 0.6, "host time of a compiled region over the eager one")
+GRAPH_HOST_RATIO = Constant(0.05, "1", 0.0, 0.2, "replay of a captured graph; no measurement")
+EAGER_LAYER_OPS = Constant(
+    112.5, "ops", 80.0, 150.0, "45 forward plus 0.75 x 90 backward: turns a measured eager layer into seconds per op"
+)
+
+# --- overlap and scale ------------------------------------------------------------------------------------------------
+
+INTERFERENCE = Constant(0.15, "1", 0.05, 0.3, "no measurement: SMs and HBM taken by a collective behind compute")
+STRAGGLING = Constant(0.007, "1", 0.004, 0.02, "step time per doubling of nodes; weak-scaling pairs of four sources")
