@@ -1,0 +1,419 @@
+"""The cluster as a user writes it, in GB/s, Gbit/s and GiB: a preset with overrides, or nodes of a GPU.
+
+`resolve_cluster` converts to base SI units and fills what is missing with nominal values of the GPU's reference server,
+each listed in `assumed`; a missing network between nodes is also a warning.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from functools import lru_cache
+from typing import Annotated, Any, Literal, get_args
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from cost_models import presets
+from cost_models.errors import InvalidInputError, NotModelledError, Problem
+from cost_models.specs.cluster import Cluster, Fabric, Generation, Gpu, Interconnect, Network
+from cost_models.specs.fields import (
+    STRICT,
+    Count,
+    Flag,
+    Name,
+    Quantity,
+    QuantityOrZero,
+    child,
+    resolved_once,
+    validated,
+)
+from cost_models.units import BITS_PER_BYTE, GB, GIB, MICRO, TERA
+
+MAX_GPUS = 2**18
+"""Past any cluster that exists, and past what the exact search is meant for."""
+
+INTRA_LATENCY_S: Mapping[str, float] = {
+    "nvswitch": 2.0e-6, "nvlink-mesh": 2.0e-6, "nvlink-pairs": 2.0e-6, "pcie": 4.0e-6, "xgmi": 3.0e-6, "custom": 3.0e-6,
+}  # fmt: skip
+"""Nominal seconds of one hop inside a node, between NCCL's tabled LL and Simple latencies (NCCL src/graph/tuning.cc)."""
+NETWORK_LATENCY_S: Mapping[str, float] = {"infiniband": 4.0e-6, "roce": 5.0e-6, "efa": 15.0e-6, "tcp": 30.0e-6}
+"""Nominal seconds of one ring hop between nodes; InfiniBand 3-8 us fits published ZeRO-3 runs on 384-1536 GPUs."""
+
+FAMILIES: tuple[tuple[str, str], ...] = (
+    ("GB300", "GB200-186GB"), ("GB200", "GB200-186GB"), ("B300", "B200-SXM-180GB"), ("B200", "B200-SXM-180GB"),
+    ("B100", "B200-SXM-180GB"), ("GH200", "GH200-96GB"), ("H200", "H200-SXM-141GB"), ("H20", "H20-SXM-96GB"),
+    ("H800", "H800-SXM-80GB"), ("H100", "H100-SXM-80GB"), ("A800", "A800-SXM-80GB"), ("A100", "A100-SXM-80GB"),
+    ("V100", "V100-SXM-32GB"), ("L40", "L40S-48GB"), ("RTX40", "RTX4090-24GB"), ("RTX 40", "RTX4090-24GB"),
+    ("4090", "RTX4090-24GB"), ("MI250", "MI250X-128GB"), ("MI300", "MI300X-192GB"), ("MI325", "MI300X-192GB"),
+    ("MI350", "MI355X-288GB"), ("MI355", "MI355X-288GB"),
+)  # fmt: skip
+"""Which preset lends a custom GPU the facts it does not state, by what its name contains; first match."""
+
+
+def _is_text(value: object) -> str:
+    return "text" if isinstance(value, str) else "object"
+
+
+def _is_name(value: object) -> str:
+    return "list" if isinstance(value, (list, tuple)) else "text"
+
+
+class PeakInput(BaseModel):
+    """Dense peak rates, 1e12 operations a second."""
+
+    model_config = STRICT
+
+    bf16: Quantity | None = None
+    fp16: Quantity | None = None
+    fp8: Quantity | None = None
+    nvfp4: Quantity | None = None
+    tf32: Quantity | None = None
+    fp32: Quantity | None = None
+
+
+class GpuInput(BaseModel):
+    """A GPU that is not among the presets."""
+
+    model_config = STRICT
+
+    name: Name
+    memory_gib: Annotated[Quantity, Field(le=1e6)]
+    peak_tflops: PeakInput
+    memory_bandwidth_gb_per_s: Annotated[Quantity, Field(le=1e9)]
+    nvlink_gb_per_s: Annotated[QuantityOrZero, Field(le=1e9)] = 0.0
+    pcie_gb_per_s: Annotated[Quantity, Field(le=1e9)] | None = None
+    generation: Generation | None = None
+    num_sms: Annotated[Count, Field(le=100_000)] | None = None
+    power_limit_w: Annotated[Quantity, Field(le=1e6)] | None = None
+    reference: Name | None = None
+    """Preset whose measured curves are borrowed."""
+
+
+class LinkInput(BaseModel):
+    """A fast link inside the node, described by its numbers."""
+
+    model_config = STRICT
+
+    bandwidth_gb_per_s: Annotated[Quantity, Field(le=1e9)]
+    latency_us: Annotated[QuantityOrZero, Field(le=1e6)] | None = None
+
+
+class PcieInput(BaseModel):
+    """How GPUs hang on PCIe switches and sockets."""
+
+    model_config = STRICT
+
+    gpus_per_switch: Count | None = None
+    gpus_per_socket: Count | None = None
+
+
+class NetworkInput(BaseModel):
+    """What is between the nodes."""
+
+    model_config = STRICT
+
+    fabric: Fabric | None = None
+    rail_optimized: Flag | None = None
+    nodes_per_leaf: Count | None = None
+    oversubscription: Annotated[float, Field(strict=True, ge=1, le=1000, allow_inf_nan=False)] | None = None
+    latency_us: Annotated[QuantityOrZero, Field(le=1e6)] | None = None
+
+
+class ClusterInput(BaseModel):
+    """A cluster: `preset` with overrides, or equal nodes of one GPU."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        json_schema_extra={
+            "examples": [
+                {"preset": "dgx-h100", "num_nodes": 16},
+                {"gpu": "H100-SXM-80GB", "num_nodes": 16, "gpus_per_node": 8, "nics_per_node": 8, "nic_gbit_per_s": 400},
+            ]
+        },
+    )
+
+    preset: Name | None = None
+    name: Name | None = None
+    gpu: (
+        Annotated[Annotated[Name, Tag("text")] | Annotated[GpuInput, Tag("object")], Discriminator(_is_text)] | None
+    ) = None
+    num_nodes: Count | None = None
+    gpus_per_node: Annotated[Count, Field(le=1024)] | None = None
+    nvlink_domain_gpus: Count | None = None
+    intra_node: (
+        Annotated[
+            Annotated[Literal["nvswitch", "nvlink-mesh", "nvlink-pairs", "pcie", "xgmi"], Tag("text")]
+            | Annotated[LinkInput, Tag("object")],
+            Discriminator(_is_text),
+        ]
+        | None
+    ) = None
+    pcie: PcieInput | None = None
+    nics_per_node: Annotated[Count, Field(le=1024)] | None = None
+    nic_gbit_per_s: Annotated[Quantity, Field(le=1e6)] | None = None
+    network: NetworkInput | None = None
+    host_memory_gib: Annotated[Quantity, Field(le=1e9)] | None = None
+    host_link_gb_per_s: Annotated[Quantity, Field(le=1e9)] | None = None
+    reserved_memory_gib: Annotated[QuantityOrZero, Field(le=1e6)] | None = None
+    price_per_gpu_hour: Annotated[QuantityOrZero, Field(le=1e6)] | None = None
+    calibration: (
+        Annotated[
+            Annotated[Name, Tag("text")] | Annotated[list[Name], Field(max_length=16), Tag("list")],
+            Discriminator(_is_name),
+        ]
+        | None
+    ) = None
+    pools: list[Any] | None = None
+
+
+def resolve_cluster(document: Mapping[str, Any], *, pointer: str = "/cluster") -> Cluster:
+    """The cluster that a document describes, in SI units, missing facts filled and reported.
+
+    Raises:
+        InvalidInputError: with one Problem per broken rule; NotModelledError for `pools`.
+    """
+    return resolved_once(lambda key: _from_json(key, pointer), lambda d: _resolved(d, pointer), document, pointer)
+
+
+@lru_cache(maxsize=4096)
+def _from_json(key: str, pointer: str) -> Cluster:
+    return _resolved(json.loads(key), pointer)
+
+
+def _resolved(document: Mapping[str, Any], pointer: str) -> Cluster:
+    given = validated(ClusterInput, document, pointer=pointer)
+    if given.pools is not None:
+        message = "clusters of several node kinds (pools) are not modelled yet"
+        hint = "Give 'gpu', 'num_nodes' and 'gpus_per_node' of one kind of node."
+        raise NotModelledError([Problem(child(pointer, "pools"), message, hint, "pools-not-supported")])
+    assumed: dict[str, object] = {}
+    if given.preset is not None:
+        spec = presets.load("clusters", given.preset, pointer=child(pointer, "preset")).spec
+        overrides = given.model_dump(exclude_unset=True, exclude={"preset"})
+        if "num_nodes" not in overrides:
+            assumed["num_nodes"] = spec["num_nodes"]
+        merged = {"name": given.preset, **spec}
+        for name, value in overrides.items():
+            nested = name in ("network", "pcie") and isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
+            merged[name] = {**merged[name], **value} if nested else value
+        given = validated(ClusterInput, merged, pointer=pointer)
+    _check_sizes(given, pointer)
+    return _cluster(given, assumed, pointer)
+
+
+def _check_sizes(spec: ClusterInput, pointer: str) -> None:
+    problems = [
+        Problem(child(pointer, name), f"{name} is required", f"Add {name!r}, or name a preset.", "missing-field")
+        for name in ("gpu", "num_nodes", "gpus_per_node")
+        if getattr(spec, name) is None
+    ]
+    if problems:
+        raise InvalidInputError(problems)
+    assert spec.num_nodes and spec.gpus_per_node
+    gpus = spec.num_nodes * spec.gpus_per_node
+    if gpus > MAX_GPUS:
+        message = f"num_nodes {spec.num_nodes} x gpus_per_node {spec.gpus_per_node} is {gpus} GPUs; at most {MAX_GPUS}"
+        raise InvalidInputError([Problem(child(pointer, "num_nodes"), message, "Lower num_nodes.")])
+    if spec.nvlink_domain_gpus is not None and spec.nvlink_domain_gpus > MAX_GPUS:
+        message = f"nvlink_domain_gpus is {spec.nvlink_domain_gpus}; at most {MAX_GPUS}"
+        raise InvalidInputError([Problem(child(pointer, "nvlink_domain_gpus"), message, "72 on an NVL72.")])
+
+
+def _cluster(spec: ClusterInput, assumed: dict[str, object], pointer: str) -> Cluster:
+    assert spec.num_nodes and spec.gpus_per_node
+    gpu, nominal, warnings = _gpu(spec.gpu, assumed, child(pointer, "gpu"))
+    interconnect, intra_bytes_per_s, intra_latency_s = _intra_node(spec, gpu, nominal, assumed, pointer)
+    domain = _domain(spec, interconnect, nominal, assumed, pointer)
+    network, network_warnings = _network(spec, nominal, assumed)
+    pcie = spec.pcie or PcieInput()
+    host_link = spec.host_link_gb_per_s or _filled(
+        assumed, "host_link_gb_per_s", nominal.get("host_link_gb_per_s", gpu.pcie_bytes_per_s / GB)
+    )
+    reserved_bytes = (spec.reserved_memory_gib or 0.0) * GIB
+    if reserved_bytes >= gpu.memory_bytes:
+        message = f"reserved_memory_gib is {spec.reserved_memory_gib}; the GPU has {gpu.memory_bytes / GIB:.1f} GiB"
+        raise InvalidInputError([Problem(child(pointer, "reserved_memory_gib"), message, "Reserve less.")])
+    calibration = (spec.calibration,) if isinstance(spec.calibration, str) else tuple(spec.calibration or ())
+    return Cluster(
+        name=spec.name or f"{spec.num_nodes}x{spec.gpus_per_node} {gpu.name}",
+        gpu=gpu,
+        num_nodes=spec.num_nodes,
+        gpus_per_node=spec.gpus_per_node,
+        nvlink_domain_gpus=domain,
+        interconnect=interconnect,
+        intra_bytes_per_s=intra_bytes_per_s,
+        intra_latency_s=intra_latency_s,
+        pcie_gpus_per_switch=min(pcie.gpus_per_switch or 2, spec.gpus_per_node),
+        pcie_gpus_per_socket=min(pcie.gpus_per_socket or max(1, spec.gpus_per_node // 2), spec.gpus_per_node),
+        network=network,
+        host_memory_bytes=None if spec.host_memory_gib is None else spec.host_memory_gib * GIB,
+        host_link_bytes_per_s=host_link * GB,
+        reserved_memory_bytes=reserved_bytes,
+        price_per_gpu_hour=spec.price_per_gpu_hour,
+        calibration=calibration,
+        assumed=assumed,
+        warnings=(*warnings, *network_warnings),
+    )
+
+
+def _filled(assumed: dict[str, object], name: str, value: Any) -> Any:
+    assumed[name] = value
+    return value
+
+
+def _gpu(
+    given: str | GpuInput | None, assumed: dict[str, object], pointer: str
+) -> tuple[Gpu, Mapping[str, Any], tuple[str, ...]]:
+    """The GPU, the nominal facts of its reference server, and warnings."""
+    assert given is not None
+    if isinstance(given, str):
+        preset = presets.load("gpus", given, pointer=pointer)
+        warning = preset.facts.get("warning")
+        return _preset_gpu(preset), preset.facts["nominal"], (warning,) if warning else ()
+    peaks = given.peak_tflops.model_dump(exclude_none=True)
+    if "bf16" not in peaks and "fp16" not in peaks:
+        message = "peak_tflops has neither bf16 nor fp16"
+        raise InvalidInputError([Problem(child(pointer, "peak_tflops"), message, "Add the dense bf16 peak.")])
+    if "fp16" not in peaks:
+        peaks["fp16"] = _filled(assumed, "gpu.peak_tflops.fp16", peaks["bf16"])
+    if given.reference is not None:
+        presets.load("gpus", given.reference, pointer=child(pointer, "reference"))
+    lender, known = _lender(given, peaks)
+    warnings = () if known else ("gpu-family-unknown",)
+    return _custom_gpu(given, peaks, lender, known, assumed), _custom_nominal(given, lender), warnings
+
+
+def _custom_gpu(
+    given: GpuInput, peaks: dict[str, float], lender: presets.Preset, known: bool, assumed: dict[str, object]
+) -> Gpu:
+    spec = lender.spec
+    scale = 1.0 if known else max(peaks.values()) / max(spec["peak_tflops"].values())
+    power = given.power_limit_w
+    if power is None and (stated := re.search(r"(?<!\d)(\d{2,4})W\b", given.name)):
+        power = _filled(assumed, "gpu.power_limit_w", float(stated.group(1)))
+    if power is None and known:
+        power = _filled(assumed, "gpu.power_limit_w", spec["power_limit_w"])
+    generation = given.generation or _filled(assumed, "gpu.generation", spec["generation"] if known else "unknown")
+    return Gpu(
+        name=given.name,
+        generation=generation,
+        memory_bytes=given.memory_gib * GIB,
+        peak_flops_per_s={name: value * TERA for name, value in peaks.items()},
+        memory_bytes_per_s=given.memory_bandwidth_gb_per_s * GB,
+        link_bytes_per_s=given.nvlink_gb_per_s * GB,
+        pcie_bytes_per_s=GB * (given.pcie_gb_per_s or _filled(assumed, "gpu.pcie_gb_per_s", spec["pcie_gb_per_s"])),
+        num_sms=given.num_sms or _filled(assumed, "gpu.num_sms", max(1, round(spec["num_sms"] * scale))),
+        power_limit_w=power,
+        reference=given.reference or _filled(assumed, "gpu.reference", spec["reference"]),
+    )
+
+
+def _custom_nominal(given: GpuInput, lender: presets.Preset) -> Mapping[str, Any]:
+    nominal = dict(lender.facts["nominal"])
+    if given.nvlink_gb_per_s == 0:
+        nominal.update(intra_node="pcie")
+        nominal.pop("nvlink_domain_gpus", None)
+    elif nominal["intra_node"] == "pcie":
+        nominal["intra_node"] = "nvswitch"
+    return nominal
+
+
+def _lender(given: GpuInput, peaks: Mapping[str, float]) -> tuple[presets.Preset, bool]:
+    """The preset that lends what a custom GPU leaves out, and whether it is of the same family."""
+    name = given.name.upper()
+    family = next((preset for part, preset in FAMILIES if part in name), None)
+    if family is not None:
+        return presets.load("gpus", family), True
+    peak = max(peaks.get("bf16", 0.0), peaks.get("fp16", 0.0))
+    candidates = [presets.load("gpus", n) for n in presets.names("gpus")]
+    return min(candidates, key=lambda p: abs(math.log(p.spec["peak_tflops"]["fp16"] / peak))), False
+
+
+def _preset_gpu(preset: presets.Preset) -> Gpu:
+    spec = preset.spec
+    return Gpu(
+        name=preset.name,
+        generation=spec["generation"],
+        memory_bytes=spec["memory_gib"] * GIB,
+        peak_flops_per_s={name: value * TERA for name, value in spec["peak_tflops"].items()},
+        memory_bytes_per_s=spec["memory_bandwidth_gb_per_s"] * GB,
+        link_bytes_per_s=spec["nvlink_gb_per_s"] * GB,
+        pcie_bytes_per_s=spec["pcie_gb_per_s"] * GB,
+        num_sms=spec["num_sms"],
+        power_limit_w=float(spec["power_limit_w"]),
+        reference=spec["reference"],
+    )
+
+
+def _intra_node(
+    spec: ClusterInput, gpu: Gpu, nominal: Mapping[str, Any], assumed: dict[str, object], pointer: str
+) -> tuple[Interconnect, float, float]:
+    """The link inside a node: its kind, bytes/s per GPU in one direction, seconds per hop."""
+    link = spec.intra_node if spec.intra_node is not None else _filled(assumed, "intra_node", nominal["intra_node"])
+    if isinstance(link, LinkInput):
+        latency_s = INTRA_LATENCY_S["custom"] if link.latency_us is None else link.latency_us * MICRO
+        return "custom", link.bandwidth_gb_per_s * GB, latency_s
+    kind: Interconnect = next(k for k in get_args(Interconnect) if k == link)
+    if kind == "pcie":
+        return kind, gpu.pcie_bytes_per_s, INTRA_LATENCY_S[kind]
+    if gpu.link_bytes_per_s == 0:
+        message = f"intra_node is {kind!r} but {gpu.name} has no such link (nvlink_gb_per_s 0)"
+        raise InvalidInputError([Problem(child(pointer, "intra_node"), message, "Use 'pcie'.")])
+    return kind, gpu.link_bytes_per_s, INTRA_LATENCY_S[kind]
+
+
+def _domain(
+    spec: ClusterInput, interconnect: Interconnect, nominal: Mapping[str, Any], assumed: dict[str, object], pointer: str
+) -> int:
+    """GPUs that share the fast link."""
+    assert spec.num_nodes and spec.gpus_per_node
+    if spec.nvlink_domain_gpus is not None:
+        domain, per_node = spec.nvlink_domain_gpus, spec.gpus_per_node
+        if domain > per_node and domain % per_node or domain < per_node and per_node % domain:
+            message = f"nvlink_domain_gpus {domain} and gpus_per_node {per_node} do not divide"
+            hint = "A fast domain is a whole number of nodes, or a node a whole number of domains."
+            raise InvalidInputError([Problem(child(pointer, "nvlink_domain_gpus"), message, hint)])
+        return domain
+    if interconnect == "pcie":
+        return 1
+    if interconnect == "nvlink-pairs":
+        return min(2, spec.gpus_per_node)
+    if spec.num_nodes > 1 and "nvlink_domain_gpus" in nominal:
+        return int(_filled(assumed, "nvlink_domain_gpus", nominal["nvlink_domain_gpus"]))
+    return spec.gpus_per_node
+
+
+def _network(
+    spec: ClusterInput, nominal: Mapping[str, Any], assumed: dict[str, object]
+) -> tuple[Network, tuple[str, ...]]:
+    """The network between nodes; what is missing is nominal, and told only where there is a second node."""
+    assert spec.num_nodes and spec.gpus_per_node
+    told: dict[str, object] = assumed if spec.num_nodes > 1 else {}
+    given = spec.network or NetworkInput()
+    missing = [name for name in ("nics_per_node", "nic_gbit_per_s") if getattr(spec, name) is None]
+    nics = spec.nics_per_node or _filled(
+        told, "nics_per_node", max(1, round(nominal["nics_per_gpu"] * spec.gpus_per_node))
+    )
+    gbit = spec.nic_gbit_per_s or _filled(told, "nic_gbit_per_s", nominal["nic_gbit_per_s"])
+    fabric = given.fabric or _filled(told, "network.fabric", nominal["fabric"])
+    latency_s = (
+        given.latency_us * MICRO
+        if given.latency_us is not None
+        else MICRO * _filled(told, "network.latency_us", round(NETWORK_LATENCY_S[fabric] / MICRO, 3))
+    )
+    warnings = ("network-nominal",) if missing and spec.num_nodes > 1 else ()
+    return (
+        Network(
+            fabric=fabric,
+            nic_bytes_per_s=gbit * GB / BITS_PER_BYTE,
+            nics_per_node=int(nics),
+            latency_s=latency_s,
+            rail_optimized=given.rail_optimized if given.rail_optimized is not None else fabric != "tcp",
+            nodes_per_leaf=given.nodes_per_leaf,
+            oversubscription=given.oversubscription if given.oversubscription is not None else 1.0,
+        ),
+        warnings,
+    )

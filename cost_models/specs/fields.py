@@ -1,0 +1,209 @@
+"""What every boundary model shares: field types that refuse surprises, and pydantic's errors turned into Problems.
+
+A whole number may be written 8 or 8.0 (JSON does not tell them apart) but never true or "8"; NaN, infinities and numbers
+past 1e15 are refused. Unknown names are answered with the nearest known one.
+"""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Callable, Iterable, Mapping
+from typing import Annotated, Any, TypeVar, get_args
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
+
+from cost_models.errors import InvalidInputError, Problem
+
+LARGEST = 10**15
+"""No size, count or rate in a request may exceed this; float64 still counts exactly there."""
+_MOST_PROBLEMS = 20
+_LONGEST_CACHED = 100_000
+
+STRICT = ConfigDict(extra="forbid", frozen=True)
+
+
+def _whole(value: object) -> object:
+    return int(value) if isinstance(value, float) and value.is_integer() and abs(value) <= 2**63 else value
+
+
+Count = Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=1, le=LARGEST)]
+CountOrZero = Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=0, le=LARGEST)]
+Layers = Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=1, le=10_000)]
+Quantity = Annotated[float, Field(strict=True, gt=0, le=float(LARGEST), allow_inf_nan=False)]
+QuantityOrZero = Annotated[float, Field(strict=True, ge=0, le=float(LARGEST), allow_inf_nan=False)]
+Fraction = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
+Flag = Annotated[bool, Field(strict=True)]
+Name = Annotated[str, Field(strict=True, min_length=1, max_length=300)]
+
+WARNINGS: Mapping[str, str] = {
+    "vision-tower-ignored": "The config is multimodal; only its text model is planned.",
+    "network-nominal": "The network between the nodes is not described; that of the GPU's reference server is taken.",
+    "gpu-family-unknown": "The GPU is of no known family; what it does not state is borrowed from the nearest preset.",
+    "mi250x-one-die": "The driver presents each of the two dies of an MI250X as a GPU of 64 GB; figures are of one die.",
+    "framework-version-unknown": "The framework version is not a known release; the nearest known one is taken.",
+    "attention-math-for-fp32": "No fused attention kernel takes fp32; the score matrix is materialised.",
+}
+"""What each warning of a resolved model, cluster or training means."""
+
+Boundary = TypeVar("Boundary", bound=BaseModel)
+Result = TypeVar("Result")
+
+SYNONYMS: Mapping[str, str] = {
+    "ffn_hidden_size": "intermediate_size",
+    "n_layer": "num_layers",
+    "n_layers": "num_layers",
+    "num_hidden_layers": "num_layers",
+    "n_embd": "hidden_size",
+    "d_model": "hidden_size",
+    "n_head": "num_attention_heads",
+    "num_kv_heads": "num_key_value_heads",
+    "num_query_groups": "num_key_value_heads",
+    "tied_embeddings": "tie_word_embeddings",
+    "num_experts_per_tok": "top_k",
+    "seq_len": "seq_length",
+    "sequence_length": "seq_length",
+    "gbs": "global_batch_size",
+    "mbs": "micro_batch_size",
+    "dtype": "precision",
+    "nodes": "num_nodes",
+    "num_gpus": "num_nodes",
+    "gpu_type": "gpu",
+}
+"""Other spellings that users bring along, and the field each means."""
+
+
+def validated(model_class: type[Boundary], document: object, *, pointer: str) -> Boundary:
+    """The document as this boundary model; every broken rule becomes a Problem under `pointer`."""
+    if not isinstance(document, Mapping):
+        raise InvalidInputError([Problem(pointer, f"is {shown(document)}; it must be an object {{…}}")])
+    try:
+        return model_class.model_validate(dict(document))
+    except ValidationError as error:
+        found = error.errors(include_url=False)[:_MOST_PROBLEMS]
+        raise InvalidInputError([_problem(e, model_class, document, pointer) for e in found]) from None
+
+
+def resolved_once(
+    resolve: Callable[[str], Result], afresh: Callable[[Mapping[str, Any]], Result], document: object, pointer: str
+) -> Result:
+    """`resolve` (a cached function of the canonical JSON) where the document has one of modest size, else `afresh`."""
+    if not isinstance(document, Mapping):
+        raise InvalidInputError([Problem(pointer, f"is {shown(document)}; it must be an object {{…}}")])
+    try:
+        key = json.dumps(document, sort_keys=True, separators=(",", ":"))
+    except (TypeError, ValueError, RecursionError):
+        return afresh(document)
+    return resolve(key) if len(key) <= _LONGEST_CACHED else afresh(document)
+
+
+def shown(value: object) -> str:
+    """A value for a message, short whatever it is."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if value is None:
+        return "null"
+    if isinstance(value, int) and value.bit_length() > 200:
+        return f"an integer of {value.bit_length()} bits"
+    if isinstance(value, (Mapping, list, tuple, set)):
+        return f"{'an object' if isinstance(value, Mapping) else 'a list'} of {len(value)} entries"
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def child(pointer: str, *names: str | int) -> str:
+    """The pointer to a member, names escaped as RFC 6901 says."""
+    escaped = (str(name)[:100].replace("~", "~0").replace("/", "~1") for name in names)
+    return "/".join([pointer, *escaped])
+
+
+def nearest(name: str, known: Iterable[str]) -> str | None:
+    """The known name most like this one, or None when none is."""
+    names = list(known)
+    if SYNONYMS.get(name.lower()) in names:
+        return SYNONYMS[name.lower()]
+    lower = {n.lower(): n for n in reversed(names)}
+    wanted = name.lower()[:100]
+    close = difflib.get_close_matches(wanted, lower, n=1, cutoff=0.6)
+    if close:
+        return lower[close[0]]
+    return next((n for key, n in lower.items() if len(wanted) >= 2 and (wanted in key or key in wanted)), None)
+
+
+def choice_hint(name: str, known: Iterable[str]) -> str:
+    """A hint that offers the nearest known name, or lists them all."""
+    names = list(known)
+    close = nearest(name, names)
+    return f"Did you mean {close!r}?" if close else "Known: " + ", ".join(names) + "."
+
+
+def _problem(error: Any, model_class: type[BaseModel], document: Mapping[str, Any], pointer: str) -> Problem:
+    """One pydantic error as a Problem; steps of the location that are union tags, not keys, are left out."""
+    path, owner = _located(error["loc"], model_class, document)
+    at = child(pointer, *path)
+    field = str(path[-1])[:100] if path else "the document"
+    kind, context, value = error["type"], error.get("ctx", {}), shown(error["input"])
+    if kind == "missing":
+        return Problem(at, f"{field} is required", f"Add {field!r}.", "missing-field")
+    if kind == "extra_forbidden":
+        return Problem(at, f"{field!r} is not a known field", choice_hint(field, owner.model_fields), "unknown-field")
+    if kind == "literal_error":
+        allowed = _literals(context["expected"])
+        hint = choice_hint(str(error["input"]), allowed)
+        return Problem(at, f"{field} is {value}; it must be one of {context['expected']}", hint)
+    rule = _RULES.get(kind)
+    if rule is None:
+        return Problem(at, f"{field} is {value}: {error['msg']}")
+    return Problem(at, f"{field} is {value}; it must be {rule.format(**context)}")
+
+
+def _literals(expected: str) -> list[str]:
+    return [part.strip(" '") for part in expected.replace(" or ", ", ").split(",")]
+
+
+_RULES: Mapping[str, str] = {
+    "greater_than": "greater than {gt}",
+    "greater_than_equal": "at least {ge}",
+    "less_than": "less than {lt}",
+    "less_than_equal": "at most {le}",
+    "finite_number": "a finite number",
+    "int_type": "a whole number",
+    "int_from_float": "a whole number",
+    "int_parsing": "a whole number",
+    "float_type": "a number",
+    "float_parsing": "a number",
+    "bool_type": "true or false",
+    "bool_parsing": "true or false",
+    "string_type": "a string",
+    "string_too_short": "a string of at least {min_length} character(s)",
+    "string_too_long": "a string of at most {max_length} characters",
+    "string_pattern_mismatch": "a string like {pattern}",
+    "dict_type": "an object {{…}}",
+    "model_type": "an object {{…}}",
+    "model_attributes_type": "an object {{…}}",
+    "list_type": "a list",
+    "too_short": "of at least {min_length} entries",
+    "too_long": "of at most {max_length} entries",
+}
+"""Pydantic error types that are a plain rule; `{name}` is filled from the error's context."""
+
+
+def _located(loc: tuple[Any, ...], owner: type[BaseModel], document: object) -> tuple[list[str | int], type[BaseModel]]:
+    path: list[str | int] = []
+    here: Any = document
+    for position, step in enumerate(loc):
+        inside = (isinstance(here, Mapping) and step in here) or (isinstance(here, (list, tuple)) and step != "int")
+        last_of_object = position == len(loc) - 1 and isinstance(here, Mapping)
+        if not inside and not last_of_object:
+            continue
+        path.append(step)
+        here = here[step] if inside and not (isinstance(here, (list, tuple)) and not isinstance(step, int)) else None
+        if isinstance(step, str) and step in owner.model_fields and position < len(loc) - 1:
+            owner = _model_in(owner.model_fields[step].annotation) or owner
+    return path, owner
+
+
+def _model_in(annotation: Any) -> type[BaseModel] | None:
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    return next((found for part in get_args(annotation) if (found := _model_in(part)) is not None), None)

@@ -1,0 +1,394 @@
+"""The model as a user writes it: a preset with overrides, a Hugging Face config, or a spec in the contract's names.
+
+`resolve_model` checks it once, fills the contract's defaults (each listed in `Model.assumed`) and returns the frozen
+`Model`. Encoder-decoder, state-space and hybrid models are refused, not approximated.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+
+from cost_models import presets
+from cost_models.errors import InvalidInputError, NotModelledError, Problem
+from cost_models.specs.fields import (
+    STRICT,
+    Count,
+    CountOrZero,
+    Flag,
+    Layers,
+    Name,
+    Quantity,
+    child,
+    resolved_once,
+    shown,
+    validated,
+)
+from cost_models.specs.model import LayerKind, Mla, Model, Moe
+
+WINDOWED_LAYERS = ("sliding_attention", "chunked_attention")
+"""Layer types in which a query sees `sliding_window` tokens only."""
+
+
+def _is_list(value: object) -> str:
+    return "list" if isinstance(value, (list, tuple)) else "scalar"
+
+
+def _is_text(value: object) -> str:
+    return "text" if isinstance(value, str) else "flag"
+
+
+class MoeInput(BaseModel):
+    """A mixture-of-experts MLP."""
+
+    model_config = STRICT
+
+    num_experts: Annotated[Count, Field(le=100_000)]
+    top_k: Count
+    expert_intermediate_size: Count | None = None
+    """Default: `intermediate_size`."""
+    num_shared_experts: CountOrZero | None = None
+    shared_expert_intermediate_size: CountOrZero | None = None
+    """Width of one shared expert; default: `expert_intermediate_size`."""
+    shared_expert_gate: Flag = False
+    first_dense_layers: CountOrZero = 0
+    moe_layer_freq: Annotated[
+        Annotated[Count, Tag("scalar")] | Annotated[list[Literal[0, 1]], Field(max_length=10_000), Tag("list")],
+        Discriminator(_is_list),
+    ] = 1
+    """n: every n-th layer (0, n, 2n, …) is MoE; or one 0/1 per layer."""
+    router_bias: Flag = False
+    capacity_factor: Quantity | None = None
+    num_groups: Count = 1
+    topk_groups: Count = 1
+
+
+class MlaInput(BaseModel):
+    """Multi-head latent attention."""
+
+    model_config = STRICT
+
+    q_lora_rank: Count | None = None
+    kv_lora_rank: Count
+    qk_nope_head_dim: Count
+    qk_rope_head_dim: Count
+    v_head_dim: Count
+
+
+class ModelInput(BaseModel):
+    """A model: `preset` with overrides, `hf_config`, or a spec."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        json_schema_extra={
+            "examples": [
+                {"preset": "llama-3.1-8b"},
+                {
+                    "name": "my-7b",
+                    "num_layers": 32,
+                    "hidden_size": 4096,
+                    "num_attention_heads": 32,
+                    "num_key_value_heads": 8,
+                    "intermediate_size": 14336,
+                    "vocab_size": 128256,
+                },
+            ]
+        },
+    )
+
+    preset: Name | None = None
+    hf_config: dict[str, Any] | None = None
+    name: Name | None = None
+    num_layers: Layers | None = None
+    hidden_size: Count | None = None
+    num_attention_heads: Count | None = None
+    num_key_value_heads: Count | None = None
+    head_dim: Count | None = None
+    intermediate_size: CountOrZero | None = None
+    vocab_size: Count | None = None
+    gated_mlp: Flag | None = None
+    tie_word_embeddings: Flag | None = None
+    norm: Literal["rmsnorm", "layernorm"] | None = None
+    norm_bias: Flag | None = None
+    norms_per_layer: Annotated[Count, Field(le=8)] | None = None
+    qk_norm: (
+        Annotated[
+            Annotated[Flag, Tag("flag")] | Annotated[Literal["none", "per_head", "full"], Tag("text")],
+            Discriminator(_is_text),
+        ]
+        | None
+    ) = None
+    """true means per head; "full" normalises the concatenated heads (OLMo 2)."""
+    position_embedding: Literal["rope", "learned", "alibi", "none"] | None = None
+    max_position_embeddings: Count | None = None
+    attention_bias: (
+        Annotated[
+            Annotated[Flag, Tag("flag")] | Annotated[Literal["qkv", "out"], Tag("text")], Discriminator(_is_text)
+        ]
+        | None
+    ) = None
+    mlp_bias: Flag | None = None
+    linear_bias: Flag | None = None
+    """Both `attention_bias` and `mlp_bias`, where those are absent."""
+    head_bias: Flag | None = None
+    parallel_block: Flag | None = None
+    embedding_norm: Flag | None = None
+    final_norm: Flag | None = None
+    attention_sinks: Flag | None = None
+    sliding_window: Count | None = None
+    layer_types: Annotated[list[Name], Field(max_length=10_000)] | None = None
+    mtp_num_layers: CountOrZero | None = None
+    moe: MoeInput | None = None
+    mla: MlaInput | None = None
+
+
+REQUIRED = ("num_layers", "hidden_size", "num_attention_heads", "vocab_size")
+
+
+@dataclass(slots=True)
+class _Reading:
+    """What resolving a spec has found so far."""
+
+    pointer: str
+    assumed: dict[str, object]
+    warnings: tuple[str, ...]
+    problems: list[Problem] = field(default_factory=list)
+
+    def filled(self, name: str, value: Any, default: Any) -> Any:
+        """The value, or the default, which is then reported."""
+        if value is not None:
+            return value
+        self.assumed[name] = default
+        return default
+
+    def refuse(self, name: str, message: str, hint: str, *, code: str = "invalid-field") -> None:
+        self.problems.append(Problem(child(self.pointer, *name.split(".")), message, hint, code))
+
+    def check(self) -> None:
+        if self.problems:
+            raise InvalidInputError(self.problems)
+
+
+def resolve_model(document: Mapping[str, Any], *, pointer: str = "/model") -> Model:
+    """The model that a document describes, defaults filled and reported.
+
+    Raises:
+        InvalidInputError: with one Problem per broken rule; NotModelledError for architectures without a model here.
+    """
+    return resolved_once(lambda key: _from_json(key, pointer), lambda d: _resolved(d, pointer), document, pointer)
+
+
+@lru_cache(maxsize=4096)
+def _from_json(key: str, pointer: str) -> Model:
+    return _resolved(json.loads(key), pointer)
+
+
+def _resolved(document: Mapping[str, Any], pointer: str) -> Model:
+    given = validated(ModelInput, document, pointer=pointer)
+    overrides = given.model_dump(exclude_unset=True, exclude={"preset", "hf_config"})
+    if given.preset is not None and given.hf_config is not None:
+        hint = "Give one of them; overrides may follow either."
+        raise InvalidInputError([Problem(child(pointer, "preset"), "preset and hf_config are both given", hint)])
+    if given.preset is not None:
+        spec = presets.load("models", given.preset, pointer=child(pointer, "preset")).spec
+        return _built({"name": given.preset, **spec}, overrides, _Reading(pointer, {}, ()))
+    if given.hf_config is not None:
+        from cost_models.specs.hf_config import read_hf_config
+
+        read = read_hf_config(given.hf_config, pointer=child(pointer, "hf_config"))
+        assumed = {name: value for name, value in read.assumed.items() if name not in overrides}
+        return _built(read.spec, overrides, _Reading(pointer, assumed, read.warnings))
+    return _model(given, _Reading(pointer, {}, ()))
+
+
+def _built(base: Mapping[str, Any], overrides: Mapping[str, Any], reading: _Reading) -> Model:
+    """The base spec with overrides on top; `moe` and `mla` are overridden field by field."""
+    merged = dict(base)
+    for name, value in overrides.items():
+        nested = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
+        merged[name] = {**merged[name], **value} if nested else value
+    if "num_layers" in overrides and "layer_types" not in overrides and merged.get("layer_types"):
+        merged["layer_types"] = _repeated(merged["layer_types"], overrides["num_layers"])
+    return _model(validated(ModelInput, merged, pointer=reading.pointer), reading)
+
+
+def _repeated(layer_types: list[str], num_layers: int) -> list[str]:
+    """A pattern of layer types continued or cut to another depth."""
+    return [layer_types[i % len(layer_types)] for i in range(num_layers)]
+
+
+def _model(spec: ModelInput, reading: _Reading) -> Model:
+    for name in REQUIRED:
+        if getattr(spec, name) is None:
+            reading.refuse(name, f"{name} is required", f"Add {name!r}, or name a preset.", code="missing-field")
+    reading.check()
+    assert spec.num_layers and spec.hidden_size and spec.num_attention_heads and spec.vocab_size
+    mla = None if spec.mla is None else Mla(**spec.mla.model_dump())
+    kv_heads, head_dim = _heads(spec, mla, reading)
+    moe, is_moe = _moe(spec, reading)
+    windows = _windows(spec, reading)
+    position = reading.filled("position_embedding", spec.position_embedding, "rope")
+    if position == "learned" and spec.max_position_embeddings is None:
+        message = "max_position_embeddings is required where position_embedding is 'learned'"
+        reading.refuse("max_position_embeddings", message, "Add the number of learned positions.", code="missing-field")
+    if position == "rope" and mla is None and head_dim % 2:
+        reading.refuse("head_dim", f"head_dim is {head_dim}; rotary positions need an even one", "Use an even head_dim.")
+    dense = not all(is_moe)
+    if dense and not spec.intermediate_size:
+        reading.refuse("intermediate_size", "intermediate_size is required where a layer has a dense MLP",
+                       "Add 'intermediate_size', or 'moe'.", code="missing-field")  # fmt: skip
+    reading.check()
+    qkv_bias, out_bias, mlp_bias = _biases(spec, reading)
+    norm = reading.filled("norm", spec.norm, "rmsnorm")
+    parallel = bool(spec.parallel_block)
+    return Model(
+        name=spec.name or "model",
+        num_layers=spec.num_layers,
+        hidden_size=spec.hidden_size,
+        num_attention_heads=spec.num_attention_heads,
+        num_key_value_heads=kv_heads,
+        head_dim=head_dim,
+        intermediate_size=(spec.intermediate_size or 0) if dense else 0,
+        vocab_size=spec.vocab_size,
+        gated_mlp=reading.filled("gated_mlp", spec.gated_mlp, True),
+        tie_word_embeddings=reading.filled("tie_word_embeddings", spec.tie_word_embeddings, False),
+        norm=norm,
+        norms_per_layer=spec.norms_per_layer if spec.norms_per_layer is not None else (1 if parallel else 2),
+        qk_norm={True: "per_head", False: "none", None: "none"}.get(spec.qk_norm, spec.qk_norm),  # type: ignore[arg-type]
+        position_embedding=position,
+        max_position_embeddings=spec.max_position_embeddings,
+        qkv_bias=qkv_bias,
+        attention_out_bias=out_bias,
+        mlp_bias=mlp_bias,
+        norm_bias=spec.norm_bias if spec.norm_bias is not None else norm == "layernorm",
+        head_bias=bool(spec.head_bias),
+        parallel_block=parallel,
+        embedding_norm=bool(spec.embedding_norm),
+        final_norm=spec.final_norm is not False,
+        attention_sinks=bool(spec.attention_sinks),
+        layer_kinds=tuple(LayerKind(m, w) for m, w in zip(is_moe, windows, strict=True)),
+        moe=moe,
+        mla=mla,
+        mtp_num_layers=spec.mtp_num_layers or 0,
+        assumed=dict(reading.assumed),
+        warnings=reading.warnings,
+    )
+
+
+def _heads(spec: ModelInput, mla: Mla | None, reading: _Reading) -> tuple[int, int]:
+    """Key-value heads and the width of one head (query-key width under MLA)."""
+    heads, hidden = spec.num_attention_heads or 1, spec.hidden_size or 1
+    if mla is not None:
+        return heads, mla.qk_nope_head_dim + mla.qk_rope_head_dim
+    kv_heads = int(reading.filled("num_key_value_heads", spec.num_key_value_heads, heads))
+    if heads % kv_heads:
+        message = f"num_attention_heads {heads} is not a multiple of num_key_value_heads {kv_heads}"
+        legal = [k for k in range(1, min(heads, 4096) + 1) if heads % k == 0]
+        best = min(legal, key=lambda k: abs(k - kv_heads))
+        reading.refuse("num_key_value_heads", message, f"Use a divisor of {heads}, such as {best}.")
+    if spec.head_dim is None and hidden % heads:
+        message = f"hidden_size {hidden} is not a multiple of num_attention_heads {heads}, and head_dim is not given"
+        reading.refuse("num_attention_heads", message, "Give 'head_dim', or heads that divide hidden_size.")
+        return kv_heads, max(2, hidden // heads)
+    return kv_heads, int(reading.filled("head_dim", spec.head_dim, hidden // heads))
+
+
+def _biases(spec: ModelInput, reading: _Reading) -> tuple[bool, bool, bool]:
+    """Biases of the q/k/v projections, of the attention output, and of the MLP."""
+    attention, mlp = spec.attention_bias, spec.mlp_bias
+    if attention is None:
+        attention = spec.linear_bias if spec.linear_bias is not None else reading.filled("attention_bias", None, False)
+    if mlp is None:
+        mlp = spec.linear_bias if spec.linear_bias is not None else reading.filled("mlp_bias", None, False)
+    return attention in (True, "qkv"), attention in (True, "out"), bool(mlp)
+
+
+def _windows(spec: ModelInput, reading: _Reading) -> list[int | None]:
+    """Tokens a query sees, per layer."""
+    assert spec.num_layers
+    if spec.layer_types is None:
+        return [spec.sliding_window] * spec.num_layers
+    if len(spec.layer_types) != spec.num_layers:
+        message = f"layer_types has {len(spec.layer_types)} entries for {spec.num_layers} layers"
+        reading.refuse("layer_types", message, "Give one entry per layer, or none.")
+        return [None] * spec.num_layers
+    unknown = [kind for kind in spec.layer_types if kind not in ("full_attention", *WINDOWED_LAYERS)]
+    if unknown:
+        place = child(reading.pointer, "layer_types")
+        message = f"layer type {shown(unknown[0])} is not modelled: only full and windowed attention layers are"
+        hint = "Recurrent, state-space and linear-attention layers have no cost model here."
+        raise NotModelledError([Problem(place, message, hint, "not-modelled")])
+    if spec.sliding_window is None and any(kind in WINDOWED_LAYERS for kind in spec.layer_types):
+        message = "sliding_window is required where layer_types has windowed layers"
+        reading.refuse("sliding_window", message, "Add the window in tokens.", code="missing-field")
+    return [spec.sliding_window if kind in WINDOWED_LAYERS else None for kind in spec.layer_types]
+
+
+def _moe(spec: ModelInput, reading: _Reading) -> tuple[Moe | None, list[bool]]:
+    """The experts, and which layers have them."""
+    assert spec.num_layers
+    moe = spec.moe
+    if moe is None:
+        return None, [False] * spec.num_layers
+    if moe.top_k > moe.num_experts:
+        reading.refuse("moe.top_k", f"top_k {moe.top_k} is more than num_experts {moe.num_experts}", "Lower top_k.")
+    if moe.num_experts % moe.num_groups:
+        message = f"num_experts {moe.num_experts} is not a multiple of num_groups {moe.num_groups}"
+        reading.refuse("moe.num_groups", message, "Use a divisor of num_experts.")
+    if moe.topk_groups > moe.num_groups:
+        message = f"topk_groups {moe.topk_groups} is more than num_groups {moe.num_groups}"
+        reading.refuse("moe.topk_groups", message, "Lower topk_groups.")
+    width = moe.expert_intermediate_size or reading.filled(
+        "moe.expert_intermediate_size", None, spec.intermediate_size or 0
+    )
+    if not width:
+        reading.refuse("moe.expert_intermediate_size", "expert_intermediate_size is required",
+                       "Add the width of one expert.", code="missing-field")  # fmt: skip
+    shared, shared_width = _shared_experts(moe, width, reading)
+    built = Moe(
+        num_experts=moe.num_experts,
+        top_k=moe.top_k,
+        expert_intermediate_size=width,
+        num_shared_experts=shared,
+        shared_expert_intermediate_size=shared_width,
+        shared_expert_gate=moe.shared_expert_gate,
+        router_bias=moe.router_bias,
+        capacity_factor=moe.capacity_factor,
+        num_groups=moe.num_groups,
+        topk_groups=moe.topk_groups,
+    )
+    return built, _moe_layers(moe, spec.num_layers, reading)
+
+
+def _shared_experts(moe: MoeInput, width: int, reading: _Reading) -> tuple[int, int]:
+    """How many shared experts, and the width of one."""
+    count = moe.num_shared_experts
+    if count is None:
+        count = reading.filled("moe.num_shared_experts", None, 1) if moe.shared_expert_intermediate_size else 0
+    if not count:
+        return 0, 0
+    return count, moe.shared_expert_intermediate_size or reading.filled(
+        "moe.shared_expert_intermediate_size", None, width
+    )
+
+
+def _moe_layers(moe: MoeInput, num_layers: int, reading: _Reading) -> list[bool]:
+    frequency = moe.moe_layer_freq
+    if isinstance(frequency, list):
+        if len(frequency) != num_layers:
+            message = f"moe_layer_freq has {len(frequency)} entries for {num_layers} layers"
+            reading.refuse("moe.moe_layer_freq", message, "Give one 0 or 1 per layer, or a number.")
+            return [True] * num_layers
+        layers = [flag == 1 and i >= moe.first_dense_layers for i, flag in enumerate(frequency)]
+    else:
+        layers = [i >= moe.first_dense_layers and i % frequency == 0 for i in range(num_layers)]
+    if not any(layers):
+        message = f"no layer of {num_layers} is MoE with first_dense_layers {moe.first_dense_layers}"
+        reading.refuse("moe.first_dense_layers", message, "Lower it, or leave 'moe' out.")
+    return layers

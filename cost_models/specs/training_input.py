@@ -1,0 +1,241 @@
+"""The training job as a user writes it, and its resolution: every default of the framework, its version or date, and the
+GPU's generation filled in and listed in `Training.assumed`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+from typing import Annotated, Any, Literal, cast
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from cost_models.errors import InvalidInputError, NotModelledError, Problem
+from cost_models.runtimes import RUNTIMES
+from cost_models.specs.cluster import Cluster
+from cost_models.specs.fields import Count, Flag, Fraction, Name, Quantity, child, resolved_once, validated
+from cost_models.specs.model import Model
+from cost_models.specs.training import Attention, AttentionKernel, CrossEntropy, Dtype, Framework, Precision, Training
+from cost_models.training_defaults import (
+    COMPUTE,
+    FP16_GRADIENTS,
+    PARAM,
+    STATE_DTYPES,
+    Setting,
+    date_of,
+    default_of,
+    release_at,
+    version_key,
+)
+
+Month = Annotated[str, Field(strict=True, pattern=r"^(19|20)\d\d-(0[1-9]|1[0-2])$")]
+
+
+class TrainingInput(BaseModel):
+    """A training job; all but the first five fields default by framework."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        json_schema_extra={
+            "examples": [
+                {"seq_length": 8192, "global_batch_size": 512, "precision": "bf16", "framework": "megatron"},
+            ]
+        },
+    )
+
+    seq_length: Count | None = None
+    global_batch_size: Count | None = None
+    """Sequences; or give `global_batch_tokens`."""
+    global_batch_tokens: Count | None = None
+    precision: Precision | None = None
+    framework: Framework | None = None
+    framework_version: Name | None = None
+    software_date: Month | None = None
+    transformer_impl: Literal["transformer-engine", "local"] | None = None
+    attention: Attention | None = None
+    attention_kernel: AttentionKernel | None = None
+    cross_entropy: CrossEntropy | None = None
+    fp8_recipe: Literal["delayed", "tensorwise", "rowwise", "blockwise", "mxfp8"] | None = None
+    optimizer: Literal["adam", "sgd", "adam-8bit"] | None = None
+    param_dtype: Dtype | None = None
+    main_param_dtype: Literal["fp32", "bf16", "fp16", "fp8", "none"] | None = None
+    grad_dtype: Dtype | None = None
+    grad_reduce_dtype: Dtype | None = None
+    optimizer_state_dtype: Dtype | None = None
+    compile: Flag | None = None
+    cuda_graphs: Flag | None = None
+    expandable_segments: Flag | None = None
+    dropout: Fraction | None = None
+    mean_document_length: Quantity | None = None
+    total_tokens: Annotated[float, Field(strict=True, gt=0, le=1e18, allow_inf_nan=False)] | None = None
+    adapter: Any = None
+    """Refused: adapters and frozen weights have no model here."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Facts:
+    """What a training job is checked against."""
+
+    gpu: str
+    generation: str
+    precisions: tuple[str, ...]
+    learned_positions: int | None
+
+
+def resolve_training(
+    document: Mapping[str, Any], *, model: Model, cluster: Cluster, pointer: str = "/training"
+) -> Training:
+    """The training job that a document describes, with every default filled and reported.
+
+    Raises:
+        InvalidInputError: with one Problem per broken rule; NotModelledError for `adapter`.
+    """
+    gpu = cluster.gpu
+    learned = model.max_position_embeddings if model.position_embedding == "learned" else None
+    facts = _Facts(gpu.name, gpu.generation, tuple(gpu.peak_flops_per_s), learned)
+    return resolved_once(
+        lambda key: _from_json(key, facts, pointer), lambda d: _resolved(d, facts, pointer), document, pointer
+    )
+
+
+@lru_cache(maxsize=4096)
+def _from_json(key: str, facts: _Facts, pointer: str) -> Training:
+    return _resolved(json.loads(key), facts, pointer)
+
+
+def _resolved(document: Mapping[str, Any], facts: _Facts, pointer: str) -> Training:
+    given = validated(TrainingInput, document, pointer=pointer)
+    if given.adapter is not None:
+        message = "training.adapter (LoRA, frozen weights) is not modelled"
+        hint = "Plan full training, or leave 'adapter' out."
+        raise NotModelledError([Problem(child(pointer, "adapter"), message, hint, "not-modelled")])
+    problems = _missing(given, pointer)
+    if problems:
+        raise InvalidInputError(problems)
+    assert given.precision and given.framework and given.seq_length
+    batch, problems = _batch(given, pointer)
+    problems += _unsupported(given, facts, pointer)
+    if problems:
+        raise InvalidInputError(problems)
+    return _filled(given, batch, facts)
+
+
+def _missing(given: TrainingInput, pointer: str) -> list[Problem]:
+    problems = [
+        Problem(child(pointer, name), f"{name} is required", f"Add {name!r}.", "missing-field")
+        for name in ("seq_length", "precision", "framework")
+        if getattr(given, name) is None
+    ]
+    if given.global_batch_size is None and given.global_batch_tokens is None:
+        message = "global_batch_size is required"
+        hint = "Add 'global_batch_size' (sequences) or 'global_batch_tokens'."
+        problems.append(Problem(child(pointer, "global_batch_size"), message, hint, "missing-field"))
+    return problems
+
+
+def _batch(given: TrainingInput, pointer: str) -> tuple[int, list[Problem]]:
+    """Sequences per step."""
+    assert given.seq_length
+    tokens, sequences = given.global_batch_tokens, given.global_batch_size
+    if tokens is None:
+        return sequences or 0, []
+    at = child(pointer, "global_batch_tokens")
+    if tokens % given.seq_length:
+        near = max(1, round(tokens / given.seq_length)) * given.seq_length
+        message = f"global_batch_tokens {tokens} is not a whole number of sequences of {given.seq_length} tokens"
+        return 0, [Problem(at, message, f"Use {near}.")]
+    whole = tokens // given.seq_length
+    if sequences not in (None, whole):
+        message = f"global_batch_tokens {tokens} is {whole} sequences, but global_batch_size is {sequences}"
+        return 0, [Problem(at, message, "Give one of the two.")]
+    return whole, []
+
+
+def _unsupported(given: TrainingInput, facts: _Facts, pointer: str) -> list[Problem]:
+    assert given.precision and given.seq_length
+    problems = []
+    if given.precision not in facts.precisions:
+        message = f"precision is {given.precision!r}, which {facts.gpu} does not have"
+        hint = "It has " + ", ".join(facts.precisions) + "; a custom GPU states peaks in gpu.peak_tflops."
+        problems.append(Problem(child(pointer, "precision"), message, hint, "precision-not-supported"))
+    if facts.learned_positions is not None and given.seq_length > facts.learned_positions:
+        message = f"seq_length {given.seq_length} is more than the model's {facts.learned_positions} learned positions"
+        problems.append(Problem(child(pointer, "seq_length"), message, "Shorten it, or raise max_position_embeddings."))
+    if given.framework_version is not None and not version_key(given.framework_version):
+        message = f"framework_version is {given.framework_version!r}; it has no number"
+        problems.append(Problem(child(pointer, "framework_version"), message, "Write it like '0.16'."))
+    return problems
+
+
+def _filled(given: TrainingInput, batch: int, facts: _Facts) -> Training:
+    assert given.precision and given.framework and given.seq_length
+    values: dict[str, Any] = given.model_dump(exclude_none=True, exclude={"global_batch_tokens", "adapter"})
+    values["global_batch_size"] = batch
+    assumed: dict[str, object] = {}
+    version, date, warnings = _release(given)
+    for name, value in (("framework_version", version), ("software_date", date)):
+        if name not in values:
+            values[name] = assumed[name] = value
+    setting = Setting(given.framework, date, facts.generation, given.precision)
+    for name in ("transformer_impl", "compile"):
+        if name not in values:
+            values[name] = assumed[name] = default_of(name, setting)
+    setting = Setting(given.framework, date, facts.generation, given.precision, values["transformer_impl"],
+                      values["compile"])  # fmt: skip
+    if given.precision == "fp32" and given.attention == "flash":
+        values["attention"] = assumed["attention"] = "math"
+        warnings = (*warnings, "attention-math-for-fp32")
+    plain = ("attention", "attention_kernel", "cross_entropy", "fp8_recipe", "cuda_graphs", "expandable_segments",
+             "dropout")  # fmt: skip
+    for name in plain:
+        if name not in values:
+            values[name] = default_of(name, setting)
+            if (name != "fp8_recipe" or given.precision == "fp8") and (
+                name != "attention_kernel" or values["attention"] == "flash"
+            ):
+                assumed[name] = values[name]
+    if "optimizer" not in values:
+        values["optimizer"] = assumed["optimizer"] = "adam"
+    _fill_state_dtypes(values, assumed, given)
+    for name in ("mean_document_length", "total_tokens"):
+        values.setdefault(name, None)
+    return Training(**values, assumed=assumed, warnings=warnings)
+
+
+def _release(given: TrainingInput) -> tuple[str, str, tuple[str, ...]]:
+    """Framework version, software date, warnings: each follows from the other where only one is given."""
+    assert given.framework
+    if given.framework_version is not None:
+        date, known = date_of(given.framework, given.framework_version)
+        return given.framework_version, given.software_date or date, () if known else ("framework-version-unknown",)
+    if given.software_date is not None:
+        return release_at(given.framework, given.software_date), given.software_date, ()
+    version = RUNTIMES[given.framework].default_version
+    return version, date_of(given.framework, version)[0], ()
+
+
+def _fill_state_dtypes(values: dict[str, Any], assumed: dict[str, object], given: TrainingInput) -> None:
+    """Types of parameters, main parameters, gradients and optimizer states."""
+    assert given.precision and given.framework
+    table = STATE_DTYPES[given.framework]
+    compute = cast(Dtype, given.precision if given.precision in ("bf16", "fp16", "fp32") else "bf16")
+
+    def fill(name: str, value: str) -> str:
+        if name not in values:
+            values[name] = assumed[name] = value
+        return str(values[name])
+
+    def named(value: str) -> str:
+        return {COMPUTE: compute, PARAM: str(values.get("param_dtype"))}.get(value, value)
+
+    param = fill("param_dtype", named(table["param_dtype"]))
+    main = fill("main_param_dtype", "none" if param == "fp32" else table["main_param_dtype"])
+    fp16_held = given.precision == "fp16" and given.framework in FP16_GRADIENTS
+    grad = fill("grad_dtype", "fp16" if fp16_held else named(table["grad_dtype"]))
+    reduce = table["grad_reduce_dtype"]
+    fill("grad_reduce_dtype", grad if reduce == "grad" else named(reduce))
+    state = param if main == "none" else main
+    fill("optimizer_state_dtype", "fp8" if values["optimizer"] == "adam-8bit" else state)
