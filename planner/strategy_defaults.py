@@ -7,7 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
+from cost_models.runtimes import Runtime
 from cost_models.specs.training import Framework
 from cost_models.strategy import CpComm, MoeDispatcher, Recompute
 
@@ -20,18 +22,45 @@ class StrategyDefaults:
     cp_comm: CpComm
     moe_dispatcher: MoeDispatcher = MoeDispatcher.ALLTOALL
     """Every framework's recipes use all-to-all, also Megatron's, whose parser defaults to allgather."""
+    recompute_modes: tuple[Recompute, ...] = (Recompute.NONE, Recompute.FULL)
+    """Modes a search tries."""
+    recompute_counts: bool = False
+    """`full` can be limited to some layers of each chunk (block)."""
+    shard_groups: bool = False
+    """Sharded state can be kept to a group of ranks and replicated across groups."""
 
+
+_ALL_MODES = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
 
 DEFAULTS: Mapping[Framework, StrategyDefaults] = {
     # megatron/core/model_parallel_config.py: cp_comm_type None is p2p; recompute_granularity None.
-    "megatron": StrategyDefaults(recompute=Recompute.NONE, cp_comm=CpComm.P2P),
+    "megatron": StrategyDefaults(
+        recompute=Recompute.NONE, cp_comm=CpComm.P2P, recompute_modes=_ALL_MODES, recompute_counts=True, shard_groups=True
+    ),
     "megatron-deepspeed": StrategyDefaults(recompute=Recompute.NONE, cp_comm=CpComm.A2A),
     # sequence_parallel_size is Ulysses: all-to-all over heads.
     "deepspeed": StrategyDefaults(recompute=Recompute.NONE, cp_comm=CpComm.A2A),
     # torchtitan/config: activation_checkpoint.mode "selective", context_parallel_rotate_method "allgather".
-    "torchtitan": StrategyDefaults(recompute=Recompute.SELECTIVE, cp_comm=CpComm.ALLGATHER),
+    "torchtitan": StrategyDefaults(
+        recompute=Recompute.SELECTIVE, cp_comm=CpComm.ALLGATHER, recompute_modes=_ALL_MODES, shard_groups=True
+    ),
     # accelerate/parallelism_config.py: cp_comm_strategy "allgather".
-    "fsdp": StrategyDefaults(recompute=Recompute.NONE, cp_comm=CpComm.ALLGATHER),
+    "fsdp": StrategyDefaults(recompute=Recompute.NONE, cp_comm=CpComm.ALLGATHER, shard_groups=True),
     # nanotron/config/parallelism_config.py: recompute_layer False; ring attention.
     "nanotron": StrategyDefaults(recompute=Recompute.NONE, cp_comm=CpComm.P2P),
 }
+
+
+def possible_overlaps(runtime: Runtime, row: Mapping[str, Any]) -> dict[str, Any]:
+    """Where each kind of overlap can exist at all, by flag; scalars or arrays, as `row` holds.
+
+    Megatron switches stage-to-stage overlap off without virtual stages, and parameter gather needs sharded state.
+    """
+    replicas = row["dp"] * row["cp"] > 1
+    return {
+        "grad_reduce": replicas,
+        "param_gather": replicas & (row["zero"] >= 1),
+        "tp_comm": row["tp"] > 1,
+        "p2p": (row["pp"] > 1) & ((row["vpp"] > 1) | (runtime.state_layout != "megatron")),
+        "moe_all_to_all": row["ep"] > 1,
+    }

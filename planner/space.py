@@ -1,0 +1,202 @@
+"""The strategies a request may choose from, as two nested batches.
+
+*Base* rows fix what a lower bound needs: the degrees, the micro-batch, sequence parallelism. Each expands into the
+remaining choices: virtual stages, ZeRO stage and shard size, recomputation, and whatever knob `constraints.allowed` lists.
+Nothing here judges legality (rules) or cost. Degrees need not be powers of two; GPUs are used in whole nodes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from itertools import product
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.job import Job
+from cost_models.layouts import Layouts
+from cost_models.strategy import (
+    Recompute,
+    RecomputeMethod,
+    Schedule,
+    Strategies,
+    build_strategies,
+)
+from planner.strategy_defaults import DEFAULTS, possible_overlaps
+
+Ints = NDArray[np.int64]
+Columns = dict[str, NDArray[Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One way to choose what a base row leaves open, for one number of stages."""
+
+    vpp: int
+    layout: int
+    zero: int
+    node_shard: bool
+    """State is sharded over the ranks of one node only (and replicated across nodes)."""
+    recompute: int
+    recompute_method: int
+    recompute_num_layers: int
+    knobs: tuple[Any, ...]
+
+
+@dataclass(frozen=True, eq=False)
+class Space:
+    """Everything that is searched for one job; built by `planner.axes.build_space`."""
+
+    job: Job
+    degrees: Columns
+    """tp, pp, cp, dp, ep, etp, micro_batch_size, sequence_parallel of every base row."""
+    chosen: Mapping[str, tuple[Any, ...]]
+    """Values by field where the request fixes or lists them, as the codes of `cost_models.strategy`."""
+    layouts: Layouts
+    layout_index: Mapping[int, tuple[tuple[int, int], ...]]
+    """(vpp, layout) pairs by pp."""
+    knobs: Mapping[str, tuple[Any, ...]]
+    """Other strategy fields that the request fixes or lists; their product is searched."""
+    _tables: dict[int, Columns] = field(default_factory=dict)
+
+    def base(self) -> Strategies:
+        """Every base row, its open choices the most favourable for time: nothing recomputed, sharded or offloaded."""
+        n = len(self.degrees["tp"])
+        plain = {pp: pairs[-1] for pp, pairs in self.layout_index.items()}
+        pps, inverse = np.unique(self.degrees["pp"], return_inverse=True)
+        vpp, layout = np.array([plain[int(pp)] for pp in pps]).T
+        columns = {
+            **self.degrees,
+            "vpp": vpp[inverse],
+            "layout": layout[inverse],
+            "zero": np.full(n, min(self.zeros)),
+            "recompute": np.full(n, Recompute.NONE),
+            "recompute_method": np.full(n, RecomputeMethod.EVERY),
+            "recompute_num_layers": np.zeros(n),
+        }
+        columns |= {name: np.full(n, values[0]) for name, values in self.knobs.items()}
+        return self.build(columns, node_shard=np.zeros(n, np.bool_))
+
+    def leanest(self, base: Strategies, *, zero: int, recompute: Recompute) -> Strategies:
+        """The base rows without virtual stages, with this ZeRO stage and recomputation: memory's most favourable."""
+        columns = {name: getattr(base, name) for name in self.degrees}
+        first = {pp: pairs[0] for pp, pairs in self.layout_index.items()}
+        pps, inverse = np.unique(base.pp, return_inverse=True)
+        vpp, layout = np.array([first[int(pp)] for pp in pps]).T
+        n = len(base)
+        columns |= {"vpp": vpp[inverse], "layout": layout[inverse], "zero": np.full(n, zero)}
+        columns |= {"recompute": np.full(n, recompute), "recompute_num_layers": np.zeros(n)}
+        columns["recompute_method"] = np.full(n, RecomputeMethod.EVERY)
+        columns |= {name: np.full(n, values[-1]) for name, values in self.knobs.items()}
+        return self.build(columns, node_shard=np.zeros(n, np.bool_))
+
+    def expand(self, base: Strategies) -> Strategies:
+        """Every option of every base row, in base order."""
+        tables = [self._option_table(int(pp)) for pp in base.pp]
+        which = np.repeat(np.arange(len(base)), [len(table["vpp"]) for table in tables])
+        columns = {name: getattr(base, name)[which] for name in self.degrees}
+        columns |= {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+        node_shard = columns.pop("node_shard")
+        rows = self.build(columns, node_shard=node_shard)
+        repeated = node_shard & (rows.zero_shard_size >= rows.dp_cp)  # one node holds every replica
+        return rows.take(~repeated) if repeated.any() else rows
+
+    def multiplicity(self, base: Strategies) -> Ints:
+        """How many strategies each base row stands for, shape (N,)."""
+        return np.array([len(self._option_table(int(pp))["vpp"]) for pp in base.pp], dtype=np.int64)
+
+    @property
+    def zeros(self) -> tuple[int, ...]:
+        """ZeRO stages searched."""
+        return self.chosen.get("zero", self.job.runtime.supports_zero)
+
+    @property
+    def recompute_modes(self) -> tuple[int, ...]:
+        """Codes of `Recompute` searched."""
+        return self.chosen.get("recompute", DEFAULTS[self.job.training.framework].recompute_modes)
+
+    def build(self, columns: Columns, *, node_shard: NDArray[np.bool_]) -> Strategies:
+        """Strategies from the searched columns: the rest follow from them or take the framework's best legal value."""
+        job, n = self.job, len(columns["tp"])
+        columns = dict(columns)
+        columns["num_micro_batches"] = job.training.global_batch_size / (columns["dp"] * columns["micro_batch_size"])
+        columns["zero_shard_size"] = self._shard_sizes(columns, node_shard)
+        defaults = DEFAULTS[job.training.framework]
+        fill = {
+            "zero_param_shard_size": columns["zero_shard_size"],
+            "grad_sync_each": columns["zero"] >= 2,
+            "recompute_modules": _modules(job, columns["recompute"]),
+            "schedule": np.where(columns["vpp"] > 1, Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B),
+            "cp_comm": np.full(n, defaults.cp_comm),
+            "moe_dispatcher": np.full(n, defaults.moe_dispatcher),
+            "offload_optimizer_fraction": np.zeros(n),
+            "offload_parameters": np.zeros(n, np.bool_),
+            "offload_activation_layers": np.zeros(n),
+        }
+        possible = possible_overlaps(job.runtime, columns)
+        for name, exists in possible.items():
+            wanted = columns.get(f"overlap_{name}", job.runtime.overlaps[name])
+            columns[f"overlap_{name}"] = exists & wanted
+        return build_strategies({**fill, **columns}, layouts=self.layouts)
+
+    def _shard_sizes(self, columns: Columns, node_shard: NDArray[np.bool_]) -> NDArray[Any]:
+        replicas = columns["dp"] * columns["cp"]
+        if "zero_shard_size" in columns:
+            return columns["zero_shard_size"]
+        in_node = np.maximum(self.job.cluster.gpus_per_node // columns["tp"], 1)
+        fits = node_shard & (in_node < replicas) & (replicas % in_node == 0) & (in_node > 1)
+        return np.where(fits, in_node, replicas)
+
+    def _option_table(self, pp: int) -> Columns:
+        if pp not in self._tables:
+            options = self._options(pp)
+            table: Columns = {
+                name: np.array([getattr(option, name) for option in options])
+                for name in Option.__slots__
+                if name != "knobs"
+            }
+            for position, name in enumerate(self.knobs):
+                table[name] = np.array([option.knobs[position] for option in options])
+            self._tables[pp] = table
+        return self._tables[pp]
+
+    def _options(self, pp: int) -> list[Option]:
+        return [
+            Option(vpp, layout, zero, shard, *recompute, knobs)
+            for vpp, layout in self.layout_index[pp]
+            for zero in self.zeros
+            for shard in self._shards(zero)
+            for recompute in self._recomputes(layout)
+            for knobs in product(*self.knobs.values())
+        ]
+
+    def _shards(self, zero: int) -> tuple[bool, ...]:
+        listed = "zero_shard_size" in self.knobs or self.job.cluster.num_nodes == 1
+        grouped = DEFAULTS[self.job.training.framework].shard_groups
+        return (False, True) if grouped and zero > 0 and not listed else (False,)
+
+    def _recomputes(self, layout: int) -> list[tuple[int, int, int]]:
+        """(recompute, method, layers) choices for one split."""
+        counts = self.chosen.get("recompute_num_layers")
+        largest = max(self.layouts.table[layout].layers)
+        found: list[tuple[int, int, int]] = []
+        for mode in self.recompute_modes:
+            if mode != Recompute.FULL:
+                found.append((mode, RecomputeMethod.EVERY, 0))
+                continue
+            if counts is None:
+                found.append((mode, RecomputeMethod.EVERY, 0))
+            if counts is not None or DEFAULTS[self.job.training.framework].recompute_counts:
+                tried = counts if counts is not None else range(1, largest)
+                found += [(mode, RecomputeMethod.BLOCK, count) for count in tried]
+        return found
+
+
+def _modules(job: Job, recompute: NDArray[Any]) -> NDArray[Any]:
+    """Megatron's selective recomputation repeats the attention core unless told otherwise."""
+    names = job.runtime.state_layout == "megatron"
+    return np.where(names & (recompute == Recompute.SELECTIVE), 1, 0)
+
+
