@@ -112,6 +112,7 @@ def _engine(url: str | None) -> Iterator[Engine]:
     from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError
 
     from app.db.engine import build_engine
+    from app.db.migrate import upgrade as upgrade_database
 
     settings = _settings(database_url=url)
     try:
@@ -120,6 +121,8 @@ def _engine(url: str | None) -> Iterator[Engine]:
         hint = "PostgreSQL needs the extra: pip install 'meshwright[postgres]'."
         raise InvalidInputError([Problem("", f"--db {settings.url!r} cannot be used: {error}", hint)]) from error
     try:
+        if settings.upgrades_itself:
+            upgrade_database(engine)
         yield engine
     except DatabaseError as error:
         hint = "Is it running, and was `meshwright db upgrade` run?"

@@ -25,18 +25,15 @@ TIERS = ("measured", "interpolated", "extrapolated", "nominal")
 """Best first; the worst one that takes time is shown."""
 PIPED_WIDTH = 120
 """Columns where stdout is no terminal and COLUMNS is not set."""
-MEDIUM_WIDTH, NARROW_WIDTH = 118, 96
 MAX_LISTED = 6
 
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column: its heading, how a plan fills it, and the narrowest terminal that still shows it."""
+    """One column: its heading, and how a plan fills it."""
 
     heading: str
     cell: Callable[[Json], str]
-    min_width: int = 0
-    max_width: int = 10_000
     justify: Literal["left", "right"] = "right"
 
 
@@ -66,10 +63,6 @@ def _step_range(plan: Json) -> str:
     return f"{seconds(low)}-{seconds(high)}"
 
 
-def _rank(plan: Json) -> str:
-    return str(plan["rank"])
-
-
 def _memory(plan: Json) -> str:
     memory = plan["evaluation"]["memory"]
     mark = "" if plan["evaluation"]["verdict"] == "fits" else "!"
@@ -93,25 +86,39 @@ def _worst_tier(plan: Json) -> str:
     return max(used, key=TIERS.index, default=TIERS[0])
 
 
-COLUMNS: tuple[Column, ...] = (
-    Column("#", _rank),
-    *(Column(name, _degree(name), min_width=NARROW_WIDTH) for name in ("tp", "pp", "dp", "cp", "ep", "vpp")),
-    Column("zero", lambda plan: str(plan["strategy"].get("zero") or 0), min_width=NARROW_WIDTH),
-    Column("split", _split, max_width=NARROW_WIDTH - 1, justify="left"),
+DEGREES = (
+    *(Column(name, _degree(name)) for name in ("tp", "pp", "dp", "cp", "ep", "vpp")),
+    Column("zero", lambda plan: str(plan["strategy"].get("zero") or 0)),
+)
+SPLIT = Column("split", _split, justify="left")
+"""Stands for all the degrees where they do not fit."""
+COLUMNS = (
+    Column("#", lambda plan: str(plan["rank"])),
+    *DEGREES,
+    SPLIT,
     Column("mb", lambda plan: str(plan["strategy"]["micro_batch_size"])),
     Column("recompute", _recompute, justify="left"),
     Column("step s", _step),
-    Column("80 % range", _step_range, min_width=MEDIUM_WIDTH),
+    Column("80 % range", _step_range),
     Column("tok/s/GPU", lambda plan: f"{plan['evaluation']['tokens_per_s_per_gpu']:,.0f}"),
     Column("MFU", lambda plan: f"{plan['evaluation']['mfu']:.1%}"),
     Column("GiB/GPU", _memory),
-    Column("bubble", _share("pp_bubble"), min_width=NARROW_WIDTH),
-    Column("comm", _share(*COMM_TERMS), min_width=NARROW_WIDTH),
-    Column(
-        "tier", lambda plan: _worst_tier(plan)[:7].rstrip("o"), min_width=MEDIUM_WIDTH, max_width=139, justify="left"
-    ),
-    Column("worst tier", _worst_tier, min_width=140, justify="left"),
+    Column("bubble", _share("pp_bubble")),
+    Column("comm", _share(*COMM_TERMS)),
+    Column("worst tier", _worst_tier, justify="left"),
 )
+DROPS: tuple[frozenset[str], ...] = (
+    frozenset({SPLIT.heading}),
+    frozenset({SPLIT.heading, "80 % range"}),
+    frozenset({SPLIT.heading, "80 % range", "worst tier"}),
+    frozenset({*(column.heading for column in DEGREES), "80 % range", "worst tier"}),
+    frozenset({*(column.heading for column in DEGREES), "80 % range", "worst tier", "bubble", "comm"}),
+    frozenset({*(column.heading for column in DEGREES), "80 % range", "worst tier", "bubble", "comm", "MFU"}),
+    frozenset(
+        {*(column.heading for column in DEGREES), *("80 % range", "worst tier", "bubble", "comm", "MFU", "tok/s/GPU")}
+    ),
+)
+"""Columns left out, from the widest table to the narrowest; the first that fits is shown."""
 
 
 def print_response(response: Json, *, quiet: bool) -> None:
@@ -119,11 +126,15 @@ def print_response(response: Json, *, quiet: bool) -> None:
     out = Console(file=sys.stdout, width=_width(), highlight=False, soft_wrap=False)
     out.print(_title(response["request"]), style="bold")
     if response["plans"]:
-        out.print(_table(response["plans"], width=out.width))
+        table, dropped = _table(response["plans"], width=out.width)
+        out.print(table)
     else:
+        dropped = frozenset()
         out.print("No plan fits.", style="bold red")
-    for line in _footer(response, width=out.width):
+    for line in _footer(response):
         out.print(line)
+    if dropped:
+        out.print("Some columns are left out: widen the terminal to 120, or use --json.", style="dim")
     if not quiet:
         err = Console(file=sys.stderr, width=out.width, highlight=False)
         for warning in response["warnings"]:
@@ -139,15 +150,25 @@ def _width() -> int | None:
     return None if sys.stdout.isatty() or os.environ.get("COLUMNS") else PIPED_WIDTH
 
 
-def _table(plans: Sequence[Json], *, width: int) -> Table:
-    columns = [column for column in COLUMNS if column.min_width <= width <= column.max_width]
-    table = Table(box=box.SIMPLE_HEAD, padding=(0, 1, 0, 0), pad_edge=False, header_style="bold")
+def _table(plans: Sequence[Json], *, width: int) -> tuple[Table, frozenset[str]]:
+    """The widest table that fits, and the headings it leaves out."""
+    cells = {column.heading: [column.cell(plan) for plan in plans] for column in COLUMNS}
+    widths = {heading: max(map(len, (heading, *texts))) for heading, texts in cells.items()}
+    tried = [(DROPS[0], 2), *((drop, 1) for drop in DROPS)]
+    fitting = (
+        (drop, gap)
+        for drop, gap in tried
+        if sum(w + gap for heading, w in widths.items() if heading not in drop) + 1 <= width
+    )
+    dropped, gap = next(fitting, (DROPS[-1], 1))
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False, header_style="bold")
+    columns = [column for column in COLUMNS if column.heading not in dropped]
     for column in columns:
         table.add_column(column.heading, justify=column.justify, no_wrap=True)
-    for plan in plans:
+    for index, plan in enumerate(plans):
         style = "yellow" if plan["evaluation"]["verdict"] != "fits" else ""
-        table.add_row(*(Text(column.cell(plan)) for column in columns), style=style)
-    return table
+        table.add_row(*(Text(cells[column.heading][index]) for column in columns), style=style)
+    return table, dropped - {SPLIT.heading}
 
 
 def _title(request: Json) -> Text:
@@ -163,7 +184,7 @@ def _title(request: Json) -> Text:
     )
 
 
-def _footer(response: Json, *, width: int) -> list[Text]:
+def _footer(response: Json) -> list[Text]:
     lines = [*_ties(response["plans"]), *_searched(response)]
     if response["plans"]:
         calibration = response["plans"][0]["evaluation"]["provenance"]["calibration"]
@@ -173,8 +194,6 @@ def _footer(response: Json, *, width: int) -> list[Text]:
         lines.append(Text(f"{best['gain_fraction']:.1%} faster, but not expressible here: {reasons}"))
     if not response["plans"]:
         lines += _nearest(response["nearest_infeasible"])
-    if width < MEDIUM_WIDTH and response["plans"]:
-        lines.append(Text("Some columns are left out: widen the terminal to 120, or use --json.", style="dim"))
     return lines
 
 

@@ -1,0 +1,175 @@
+"""The rules of the house that a linter does not know: imports, tags, unit suffixes, sizes, documents that match the program."""
+
+from __future__ import annotations
+
+import ast
+import re
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import meshwright
+from cost_models.terms import MEMORY_TERMS, TIME_TERMS
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PACKAGES = ("app", "cost_models", "meshwright", "planner", "profiler")
+SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
+OURS = [*SOURCES, *sorted((ROOT / "scripts").glob("*.py")), *sorted((ROOT / "benchmarks").glob("*.py"))]
+TAG = r"[FMCOPT]-\d+"
+HUMAN_UNITS = re.compile(r"_(ms|us|ns|kb|mb|gb|tb|kib|mib|gib|tib|gbps|gbit|tflops|gflops|percent|pct)(_[A-Z]+)?$")
+BOUNDARIES = (
+    "app/",  # the schemas and the table
+    "cost_models/specs/",  # readers of specifications
+    "cost_models/presets/",
+    "planner/schemas/",
+    "planner/export/",
+)
+"""Where human units may appear (STYLE: schemas, specification and preset loaders, exporters)."""
+MAX_FILE_LINES, MAX_FUNCTION_LINES = 400, 80
+
+
+def relative(path: Path) -> str:
+    return path.relative_to(ROOT).as_posix()
+
+
+def tracked_files() -> list[Path]:
+    listed = subprocess.run(["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, check=False)
+    if listed.returncode != 0:
+        pytest.skip("not a git checkout")
+    return [ROOT / name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).is_file()]
+
+
+def test_import_contracts_hold() -> None:
+    """app -> planner -> cost_models <- profiler, and each heavy library only where it belongs."""
+    code = "import sys; from importlinter.cli import lint_imports_command; sys.exit(lint_imports_command())"
+    result = subprocess.run(
+        [sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False, timeout=120
+    )
+    assert result.returncode == 0, result.stdout + result.stderr
+
+
+def external_imports(path: Path) -> set[str]:
+    """First name of everything the module imports, at any level."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            found |= {alias.name.partition(".")[0] for alias in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            found.add(node.module.partition(".")[0])
+    return found
+
+
+def test_heavy_libraries_live_in_one_place() -> None:
+    """A library that one module wraps can be replaced there."""
+    homes = {
+        "ortools": ("planner/search/",),
+        "optuna": ("planner/search/",),
+        "jinja2": ("planner/export/", "app/web/"),
+        "fastapi": ("app/",),
+        "sqlalchemy": ("app/",),
+        "torch": ("profiler/",),
+    }
+    misplaced = [
+        f"{relative(path)} imports {library}"
+        for path in SOURCES
+        for library in external_imports(path) & homes.keys()
+        if not relative(path).startswith(homes[library])
+    ]
+    assert not misplaced
+
+
+def test_cost_models_import_only_numpy_and_pydantic() -> None:
+    allowed = set(sys.stdlib_module_names) | {"numpy", "pydantic", "pydantic_core", "cost_models"}
+    foreign = {relative(p): external_imports(p) - allowed for p in SOURCES if relative(p).startswith("cost_models/")}
+    assert not {path: names for path, names in foreign.items() if names}
+
+
+def test_equation_tags_are_equal_in_code_and_document() -> None:
+    """Every [X-n] of a docstring and every tag of a term has one entry in EQUATIONS.md, and the reverse."""
+    text = (ROOT / "cost_models" / "EQUATIONS.md").read_text()
+    entries = Counter(re.findall(rf"^(?:#+|[-*|])\s*\**\[?({TAG})\b", text, flags=re.MULTILINE))
+    in_code = {tag for path in SOURCES for tag in re.findall(rf"\[({TAG})\]", path.read_text())}
+    in_code |= {term.tag for term in (*TIME_TERMS, *MEMORY_TERMS)}
+    assert in_code - entries.keys() == set(), "tags without an entry in EQUATIONS.md"
+    assert entries.keys() - in_code == set(), "entries of EQUATIONS.md that no code names"
+    assert [tag for tag, count in entries.items() if count > 1] == []
+
+
+def names_defined(tree: ast.AST) -> Iterator[tuple[str, int]]:
+    for node in ast.walk(tree):
+        if isinstance(node, ast.FunctionDef):
+            yield node.name, node.lineno
+        elif isinstance(node, ast.arg):
+            yield node.arg, node.lineno
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            yield node.id, node.lineno
+
+
+def test_names_inside_carry_base_units() -> None:
+    """Milliseconds, gigabytes and percent stay in the loaders and the schemas; inside there is one unit per quantity."""
+    human = [
+        f"{relative(path)}:{line} {name}"
+        for path in SOURCES
+        if not relative(path).startswith(BOUNDARIES)
+        for name, line in names_defined(ast.parse(path.read_text()))
+        if HUMAN_UNITS.search(name)
+    ]
+    assert not human
+
+
+@pytest.mark.parametrize("name", ["step_ms", "size_gb", "link_gbps", "stage_gib_NS", "bubble_percent"])
+def test_human_unit_names_are_recognised(name: str) -> None:
+    assert HUMAN_UNITS.search(name)
+
+
+@pytest.mark.parametrize("name", ["step_time_s", "size_bytes", "link_bytes_per_s", "peak_flops_per_s", "status", "GIB"])
+def test_base_unit_names_are_not(name: str) -> None:
+    assert not HUMAN_UNITS.search(name)
+
+
+def test_files_and_functions_stay_small() -> None:
+    large = [
+        f"{relative(path)}: {n} lines" for path in OURS if (n := len(path.read_text().splitlines())) > MAX_FILE_LINES
+    ]
+    for path in OURS:
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+                length = (node.end_lineno or node.lineno) - node.lineno + 1
+                if length > MAX_FUNCTION_LINES:
+                    large.append(f"{relative(path)}: {node.name} has {length} lines")
+    assert not large
+
+
+def test_no_module_is_a_drawer() -> None:
+    """A file is named after the thing it defines."""
+    drawers = {"utils.py", "util.py", "helpers.py", "helper.py", "common.py", "misc.py"}
+    assert not [relative(path) for path in OURS if path.name in drawers or "manager" in path.name]
+
+
+def test_tests_have_unique_names() -> None:
+    """pytest imports test files by path; two of one name would hide each other in reports."""
+    counted = Counter(path.name for path in (ROOT / "tests").rglob("test_*.py"))
+    assert not [name for name, count in counted.items() if count > 1]
+
+
+def test_no_absolute_path_of_a_machine() -> None:
+    """Nothing in the repository works only where it was written."""
+    machine_path = re.compile(r"(?<![\w.:/-])/(?:work|root|home|Users|opt|mnt|scratch)/[\w.-]+")
+    texts = {
+        path: path.read_text(errors="replace")
+        for path in tracked_files()
+        if path.suffix in {".py", ".md", ".toml", ".json", ".jsonl", ".csv", "", ".yml", ".ini"}
+        and "static" not in path.parts
+    }
+    found = [
+        f"{relative(path)}: {match.group()}" for path, text in texts.items() for match in machine_path.finditer(text)
+    ]
+    assert not found
+
+
+def test_changelog_tells_of_this_version() -> None:
+    assert f"\n## {meshwright.__version__}" in (ROOT / "CHANGELOG.md").read_text()

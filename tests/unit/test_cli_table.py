@@ -1,0 +1,159 @@
+"""The table: which columns a width shows, how numbers are written, what the footer tells."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+
+from app.cli_table import print_response, seconds
+
+GIB = 2**30
+
+
+def ranked(rank: int, *, tie_group: int, **strategy: Any) -> dict[str, Any]:
+    """A plan of 10 s per step: 7 of matrix multiplications, 2 of exposed communication, 1 of bubble."""
+    return {
+        "rank": rank,
+        "tie_group": tie_group,
+        "strategy": {"tp": 4, "pp": 2, "dp": 16, "cp": 1, "ep": 1, "vpp": 5, "zero": 1, "micro_batch_size": 2}
+        | {"recompute": "full", "recompute_num_layers": 3}
+        | strategy,
+        "evaluation": {
+            "verdict": "fits",
+            "step_time_s": 10.0,
+            "step_time_range_s": [9.5, 11.25],
+            "tokens_per_s_per_gpu": 3276.8,
+            "mfu": 0.4321,
+            "time_breakdown_s": {"gemm": 7.0, "tp_comm": 1.5, "dp_comm": 0.5, "pp_bubble": 1.0, "offload": 0.0},
+            "memory": {"peak_device_bytes": 60.25 * GIB, "capacity_bytes": 79.1 * GIB},
+            "provenance": {
+                "calibration": "reference-h100",
+                "terms": {
+                    "gemm": "interpolated",
+                    "tp_comm": "measured",
+                    "dp_comm": "extrapolated",
+                    "pp_bubble": "measured",
+                    "offload": "nominal",
+                },
+            },
+        },
+    }
+
+
+RESPONSE: dict[str, Any] = {
+    "request": {
+        "model": {"name": "llama-3.1-70b"},
+        "cluster": {"gpu": {"name": "H100-SXM-80GB"}, "num_nodes": 16, "gpus_per_node": 8},
+        "training": {
+            "seq_length": 8192,
+            "global_batch_size": 512,
+            "precision": "bf16",
+            "framework": "megatron",
+            "framework_version": "0.16",
+        },
+    },
+    "plans": [ranked(1, tie_group=1), ranked(2, tie_group=1, tp=2), ranked(3, tie_group=2)],
+    "search": {
+        "methods": ["exhaustive"],
+        "space": {"tp": [1, 2, 4], "pp": [1, 2], "cp": [1]},
+        "evaluated": 12345,
+        "feasible": 678,
+        "elapsed_s": 0.25,
+        "proof": {"optimal": True, "gap": 0.0, "lower_bound_s": 10.0},
+    },
+    "rejected": {"heads-not-divisible": 20, "out-of-memory": 3000},
+    "nearest_infeasible": [],
+    "inexpressible_best": None,
+    "warnings": ["network latency was not given"],
+}
+
+
+@pytest.fixture
+def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
+    def show(response: dict[str, Any], *, width: int, quiet: bool = False) -> tuple[str, str]:
+        monkeypatch.setenv("COLUMNS", str(width))
+        print_response(response, quiet=quiet)
+        return capsys.readouterr()
+
+    return show
+
+
+def row_of(text: str, rank: int) -> list[str]:
+    return next(line.split() for line in text.splitlines() if line.split()[:1] == [str(rank)])
+
+
+@pytest.mark.parametrize("width", [80, 96, 120, 160, 200])
+def test_no_line_is_wider_than_the_terminal(printed: Any, width: int) -> None:
+    out, _ = printed(RESPONSE, width=width)
+    assert max(map(len, out.splitlines())) <= width
+    assert "…" not in out
+
+
+def test_wide_table_shows_every_column(printed: Any) -> None:
+    """Bubble 1/10 = 10 %, communication (1.5 + 0.5)/10 = 20 %; offload takes no time, so its tier is not the worst."""
+    out, _ = printed(RESPONSE, width=160)
+    shown = row_of(out, 1)
+    assert shown == [
+        *("1", "4", "2", "16", "1", "1", "5", "1", "2", "full", "3", "10.0", "9.5-11.2"),
+        *("3,277", "43.2%", "60.2/79.1", "10.0%", "20.0%", "extrapolated"),
+    ]
+
+
+def test_narrow_table_folds_the_degrees_and_says_what_is_missing(printed: Any) -> None:
+    out, _ = printed(RESPONSE, width=80)
+    assert "tp4 pp2 dp16 vpp5 z1" in out
+    assert "widen the terminal" in out
+
+
+def test_footer_tells_ties_search_rejections_and_prices(printed: Any) -> None:
+    out, _ = printed(RESPONSE, width=160)
+    assert "Cannot be told apart: 1/2; measuring 1 against 2" in out
+    assert "Searched tp pp: 12,345 evaluated, 678 fit, 0.25 s; optimal in the searched space." in out
+    assert "Rejected 3,020: out-of-memory 3,000, heads-not-divisible 20." in out
+    assert "Prices from reference-h100." in out
+
+
+def test_warnings_go_to_stderr_unless_quiet(printed: Any) -> None:
+    out, err = printed(RESPONSE, width=120)
+    assert "network latency" in err
+    assert "network latency" not in out
+    _, err = printed(RESPONSE, width=120, quiet=True)
+    assert err == ""
+
+
+def test_no_plan_names_the_nearest_and_its_smallest_change(printed: Any) -> None:
+    response = copy.deepcopy(RESPONSE) | {"plans": []}
+    response["nearest_infeasible"] = [
+        {
+            "strategy": {"tp": 8, "pp": 1, "dp": 1, "zero": 3, "micro_batch_size": 1},
+            "reasons": [{"code": "out-of-memory", "message": "needs 95.0 GiB of 79.1 GiB", "hint": ""}],
+            "smallest_change": "pp=2",
+        }
+    ]
+    out, _ = printed(response, width=120)
+    assert "No plan fits." in out
+    assert "tp8 z3 mb1: needs 95.0 GiB of 79.1 GiB" in out
+    assert "would work with: pp=2" in out
+
+
+def test_a_better_plan_that_cannot_be_expressed_is_told(printed: Any) -> None:
+    best = {"strategy": {}, "reasons": [{"message": "unequal stages"}], "step_time_s": 9.0, "gain_fraction": 0.1}
+    out, _ = printed(RESPONSE | {"inexpressible_best": best}, width=120)
+    assert "10.0% faster, but not expressible here: unequal stages" in out
+
+
+def test_no_color_leaves_plain_text(printed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    assert "\x1b[" in printed(RESPONSE, width=120)[0]
+    monkeypatch.setenv("NO_COLOR", "1")
+    assert "\x1b[3" not in printed(RESPONSE, width=120)[0]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(123.4, "123"), (99.96, "100"), (12.34, "12.3"), (9.996, "10.0"), (9.87, "9.87"), (0.01234, "0.0123")],
+)
+def test_seconds_have_three_digits(value: float, text: str) -> None:
+    assert seconds(value) == text
