@@ -6,8 +6,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from cost_models.memory import StageMemory
+import numpy as np
+
+from cost_models.job import Job
+from cost_models.memory import StageMemory, stage_memory
+from cost_models.ranges import step_time_range
+from cost_models.step import step_time
 from cost_models.strategy import Codes, Floats, Strategies
+
+DEFAULT_HEADROOM_FRACTION = 0.03
+"""Share of capacity that must stay free for a plan to count as fitting (contract)."""
 
 
 class Verdict(IntEnum):
@@ -36,6 +44,43 @@ class Evaluated:
     worst_tier: Codes
     """Worst tier among the terms that take time."""
     memory: StageMemory
-    host_bytes_per_node: Floats
     verdict: Codes
     """Codes of `Verdict`."""
+    host_exceeded: np.ndarray
+    """Where offloaded state exceeds the node's memory: an out-of-memory of its own."""
+
+
+def evaluate(
+    job: Job, strategies: Strategies, *, headroom_fraction: float = DEFAULT_HEADROOM_FRACTION
+) -> Evaluated:
+    """Costs of N legal strategies; legality is `planner.rules`' business."""
+    memory = stage_memory(job, strategies)
+    verdict, host_exceeded = memory_verdict(job, memory, headroom_fraction=headroom_fraction)
+    time = step_time(job, strategies)
+    low, high = step_time_range(job.calibration, time.terms_s, time.tiers, time.total_s)
+    return Evaluated(
+        strategies=strategies,
+        step_time_s=time.total_s,
+        step_time_low_s=low,
+        step_time_high_s=high,
+        terms_s=time.terms_s,
+        tiers=time.tiers,
+        worst_tier=np.max(list(time.tiers.values()), axis=0),
+        memory=memory,
+        verdict=verdict,
+        host_exceeded=host_exceeded,
+    )
+
+
+def memory_verdict(job: Job, memory: StageMemory, *, headroom_fraction: float) -> tuple[Codes, np.ndarray]:
+    """Verdict by the contract's rule, and where host memory is what overflows; shape (N,) each.
+
+    `fits` when the interval's high end is within the limit, `oom` when its low end is above capacity.
+    """
+    capacity = job.cluster.capacity_bytes
+    limit = capacity * (1.0 - headroom_fraction)
+    host = job.cluster.host_memory_bytes
+    host_exceeded = np.zeros(len(memory.device), np.bool_) if host is None else memory.host_bytes_per_node > host
+    over = (memory.device_low > capacity) | host_exceeded
+    verdict = np.where(over, Verdict.OOM, np.where(memory.device_high <= limit, Verdict.FITS, Verdict.AT_RISK))
+    return verdict.astype(np.int8), host_exceeded

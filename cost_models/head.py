@@ -47,7 +47,7 @@ def end_costs(job: Job, strategies: Strategies) -> EndCosts:
     rows, model, training = cases.rows, job.model, job.training
     e, h, rate = training.compute_bytes, float(model.hidden_size), job.calibration.elementwise_bytes_per_s
     tokens = rows.micro_batch_size * training.seq_length / rows.cp
-    vocab = padded_vocab_size(model, training.framework, rows.tp, training.framework_version) / rows.tp
+    vocab = padded_vocab_size(model, training.framework, rows.tp) / rows.tp
     copies = np.full(len(rows), 1.0 + model.mtp_num_layers)
     precision = "bf16" if training.precision in ("fp8", "nvfp4") else training.precision
     head = Gemm("lm_head", tokens, vocab, np.full(len(rows), h), copies, "head")

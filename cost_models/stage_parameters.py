@@ -14,6 +14,7 @@ from cost_models.parameters import (
     dense_layer_parameters_on_rank,
     embedding_parameters,
     expert_layer_parameters_on_rank,
+    final_norm_parameters,
     padded_vocab_size,
     position_parameters,
 )
@@ -39,10 +40,9 @@ class RankParameters:
 def rank_parameters(job: Job, strategies: Strategies) -> RankParameters:
     """Elements of each part that a rank of these strategies holds."""
     model, training = job.model, job.training
-    vocab = padded_vocab_size(model, training.framework, strategies.tp, training.framework_version)
+    vocab = padded_vocab_size(model, training.framework, strategies.tp)
     word = embedding_parameters(model, vocab) / strategies.tp
     shared = model.tie_word_embeddings & (strategies.pp == 1)
-    final_norm = model.hidden_size * (2.0 if model.norm_bias else 1.0) if model.final_norm else 0.0
     return RankParameters(
         dense_JN=np.stack([dense_layer_parameters_on_rank(model, kind, strategies.tp) for kind in model.distinct_kinds]),
         expert_JN=np.stack(
@@ -52,7 +52,7 @@ def rank_parameters(job: Job, strategies: Strategies) -> RankParameters:
             ]
         ),
         embedding=word + position_parameters(model),
-        head=np.where(shared, 0.0, word) + final_norm,
+        head=np.where(shared, 0.0, word) + final_norm_parameters(model),
         vocab_share=vocab / strategies.tp,
     )
 

@@ -168,16 +168,20 @@ class Space:
             for vpp, layout in self.layout_index[pp]
             for zero in self.zeros
             for shard in self._shards(zero)
-            for recompute in self._recomputes(layout)
+            for recompute in self.recomputes(layout)
             for knobs in product(*self.knobs.values())
         ]
 
-    def _shards(self, zero: int) -> tuple[bool, ...]:
-        listed = "zero_shard_size" in self.knobs or self.job.cluster.num_nodes == 1
+    @property
+    def shards_in_nodes(self) -> bool:
+        """Whether sharding inside a node, with replicas across nodes, is tried beside sharding over all replicas."""
         grouped = DEFAULTS[self.job.training.framework].shard_groups
-        return (False, True) if grouped and zero > 0 and not listed else (False,)
+        return grouped and self.job.cluster.num_nodes > 1 and "zero_shard_size" not in self.knobs
 
-    def _recomputes(self, layout: int) -> list[tuple[int, int, int]]:
+    def _shards(self, zero: int) -> tuple[bool, ...]:
+        return (False, True) if zero > 0 and self.shards_in_nodes else (False,)
+
+    def recomputes(self, layout: int) -> list[tuple[int, int, int]]:
         """(recompute, method, layers) choices for one split."""
         counts = self.chosen.get("recompute_num_layers")
         largest = max(self.layouts.table[layout].layers)
@@ -198,5 +202,3 @@ def _modules(job: Job, recompute: NDArray[Any]) -> NDArray[Any]:
     """Megatron's selective recomputation repeats the attention core unless told otherwise."""
     names = job.runtime.state_layout == "megatron"
     return np.where(names & (recompute == Recompute.SELECTIVE), 1, 0)
-
-

@@ -1,0 +1,63 @@
+"""80 % intervals of step times, and whether two plans can be told apart.
+
+Each term has a relative half-width that follows from its tier and the calibration's residuals; terms are taken as
+independent, so their half-widths add in quadrature. For the difference of two plans only what differs counts: a term that
+both share to the last second cancels.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.calibration import Calibration
+from cost_models.strategy import Bools, Codes, Floats
+from cost_models.terms import TIME_NAMES, Tier
+
+FAMILY_OF_TERM: Mapping[str, str] = {
+    "gemm": "gemm", "attention": "attention", "elementwise": "elementwise", "launch": "host", "embedding": "elementwise",
+    "head": "gemm", "loss": "elementwise", "recompute": "gemm", "grad_accumulation": "elementwise",
+    "tp_comm": "collective", "cp_comm": "collective", "ep_comm": "collective", "pp_comm": "collective",
+    "pp_bubble": "gemm", "dp_comm": "collective", "tied_embedding_comm": "collective", "optimizer": "elementwise",
+    "offload": "host", "jitter": "jitter",
+}  # fmt: skip
+"""Which residual of the calibration a term takes."""
+UNMODELLED_FRACTION = 0.05
+"""Relative half-width of what no term holds: kernel versions, clocks under load, placement noise. Repeats of one
+configuration on one cluster differ by 4.6 % in the median (BLOOM tuning runs). [T-3]"""
+
+
+@lru_cache(maxsize=64)
+def _half_widths(calibration: Calibration) -> NDArray[np.float64]:
+    """Relative half-width by term and tier, shape (terms, tiers)."""
+    return np.array([[calibration.residual(FAMILY_OF_TERM[name], tier) for tier in Tier] for name in TIME_NAMES])
+
+
+def step_time_range(
+    calibration: Calibration, terms_s: Mapping[str, Floats], tiers: Mapping[str, Codes], total_s: Floats
+) -> tuple[Floats, Floats]:
+    """Low and high end of the 80 % interval, seconds, shape (N,). [T-3]"""
+    widths = _half_widths(calibration)
+    square = (UNMODELLED_FRACTION * total_s) ** 2
+    for row, name in enumerate(TIME_NAMES):
+        square += (widths[row][tiers[name]] * terms_s[name]) ** 2
+    half = np.minimum(np.sqrt(square), 0.9 * total_s)
+    return total_s - half, total_s + half
+
+
+def is_tied(
+    calibration: Calibration, terms_s: Mapping[str, Floats], tiers: Mapping[str, Codes], *, leader: int
+) -> Bools:
+    """Where the 80 % interval of the difference to the leader contains 0, shape (N,). [T-4]"""
+    widths = _half_widths(calibration)
+    difference = np.zeros(len(next(iter(terms_s.values()))))
+    square = np.zeros_like(difference)
+    for row, name in enumerate(TIME_NAMES):
+        apart = terms_s[name] - terms_s[name][leader]
+        width = np.maximum(widths[row][tiers[name]], widths[row][tiers[name][leader]])
+        difference += apart
+        square += (width * apart) ** 2
+    return np.asarray(np.abs(difference) <= np.sqrt(square) + UNMODELLED_FRACTION * np.abs(difference), np.bool_)

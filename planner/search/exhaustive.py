@@ -1,0 +1,274 @@
+"""Exact search: every legal strategy of a space is ranked, or shown by a bound to lose to the k best found.
+
+Cheapest first. Base rows (degrees and micro-batch) are checked against the rules, then against the least memory that any of
+their expansions could need, then ordered by a lower bound on their step time. They are expanded in that order, memory
+before time, until the bound of the next one exceeds the k-th best: what is left cannot be among the top k.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from time import perf_counter
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.evaluate import Verdict, memory_verdict
+from cost_models.memory import stage_memory
+from cost_models.step import step_time
+from cost_models.strategy import Floats, Recompute, Strategies, concatenated
+from cost_models.terms import TIME_NAMES
+from planner.rules import first_violations, rule_codes
+from planner.search.objective import Goal, ranked_order
+from planner.space import Space
+
+FIRST_CHUNK, LARGEST_CHUNK = 64, 4096
+"""Base rows expanded at a time: few at first, so that a good k-th best prunes early."""
+MAX_ROWS_AT_ONCE = 1 << 16
+"""Expanded strategies evaluated at a time: bounds memory, and stays near the cache."""
+BOUND_SLACK = 1e-9
+"""Relative allowance for rounding when a bound is compared with the k-th best."""
+BOUND_TERMS = (
+    "gemm",
+    "attention",
+    "elementwise",
+    "launch",
+    "embedding",
+    "head",
+    "loss",
+    "tp_comm",
+    "cp_comm",
+    "ep_comm",
+)
+"""Terms that no expansion of a base row can lower."""
+NEAREST_KEPT = 32
+"""Candidates kept for `nearest_infeasible`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a search has come."""
+
+    evaluated: int
+    best_s: float | None
+    bound_s: float | None
+
+
+@dataclass(eq=False)
+class Found:
+    """Result of a search."""
+
+    best: Strategies | None
+    """At most k strategies, best first."""
+    rejected: Counter[str]
+    evaluated: int = 0
+    """Strategies whose time was computed."""
+    covered: int = 0
+    """Strategies that were ruled out or evaluated, or that the bound excluded."""
+    feasible: int = 0
+    at_risk: int = 0
+    nearest: Strategies | None = None
+    """Strategies that break only the memory limit, least excess first."""
+    optimal: bool = True
+    lower_bound_s: float | None = None
+    elapsed_s: float = 0.0
+    stopped: str | None = None
+    """"time" or "cancelled" where the search ended early."""
+    warnings: list[str] = field(default_factory=list)
+
+
+class Exhaustive:
+    """One search; `run` may be called once."""
+
+    def __init__(
+        self,
+        space: Space,
+        *,
+        goal: Goal,
+        top_k: int,
+        headroom_fraction: float,
+        allow_at_risk: bool,
+        time_limit_s: float | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> None:
+        self.space, self.goal, self.top_k = space, goal, top_k
+        self.headroom_fraction, self.allow_at_risk = headroom_fraction, allow_at_risk
+        self.time_limit_s = time_limit_s
+        self.on_progress, self.should_stop = on_progress, should_stop
+        self.found = Found(best=None, rejected=Counter())
+        self._values = np.zeros(0)
+        self._at_risk = np.zeros(0, np.bool_)
+        self._excess = np.zeros(0)
+        self._started = perf_counter()
+
+    def run(self) -> Found:
+        """The k best strategies, and how sure that is."""
+        base = self._legal_base(self.space.base())
+        base = self._with_enough_memory(base)
+        bound_s = lower_bound_s(self.space, base)
+        values = self.goal.value(base, bound_s)
+        order = np.argsort(values, kind="stable")
+        base, bound_s, values = base.take(order), bound_s[order], values[order]
+        start, size = 0, FIRST_CHUNK
+        while start < len(base):
+            limit = self._kth_value()
+            stop = min(start + size, int(np.searchsorted(values, limit * (1 + BOUND_SLACK), side="right")))
+            if stop <= start:
+                break
+            if self._must_stop():
+                self.found.optimal = False
+                break
+            self._expand(base.take(np.arange(start, stop)))
+            start, size = stop, min(2 * size, LARGEST_CHUNK)
+            self._report(bound_s, start)
+        self.found.covered += int(self.space.multiplicity(base.take(np.arange(start, len(base)))).sum())
+        self.found.lower_bound_s = self._lower_bound(bound_s, start)
+        self.found.elapsed_s = perf_counter() - self._started
+        return self.found
+
+    def _legal_base(self, base: Strategies) -> Strategies:
+        """Base rows that break no rule that concerns base fields alone."""
+        first = first_violations(self.space.job, base, fields=frozenset(self.space.degrees))
+        self._count_rejected(first, weights=self.space.multiplicity(base) if (first >= 0).any() else None)
+        return base.take(first < 0)
+
+    def _with_enough_memory(self, base: Strategies) -> Strategies:
+        """Base rows of which some expansion could fit: the leanest choices decide, every ZeRO stage tried."""
+        possible = np.zeros(len(base), np.bool_)
+        modes = self.space.recompute_modes
+        recomputes = sorted({Recompute(modes[0]), Recompute(modes[-1])}, reverse=True)
+        for recompute in recomputes:
+            for zero in sorted(self.space.zeros, reverse=True):
+                rest = np.flatnonzero(~possible)
+                for part in np.array_split(rest, max(1, -(-len(rest) // MAX_ROWS_AT_ONCE))):
+                    if len(part):
+                        lean = self.space.leanest(base.take(part), zero=zero, recompute=recompute)
+                        possible[part] = self._could_fit(lean)
+        lost = base.take(~possible)
+        if len(lost):
+            self.found.rejected["out-of-memory"] += int(self.space.multiplicity(lost).sum())
+            lean = self.space.leanest(lost, zero=max(self.space.zeros), recompute=recomputes[0])
+            legal = lean.take(first_violations(self.space.job, lean) < 0)
+            if len(legal):
+                self._keep_nearest(legal)
+        return base.take(possible)
+
+    def _could_fit(self, rows: Strategies) -> NDArray[np.bool_]:
+        memory = stage_memory(self.space.job, rows)
+        verdict, _ = memory_verdict(self.space.job, memory, headroom_fraction=self.headroom_fraction)
+        return np.asarray(verdict != Verdict.OOM)
+
+    def _expand(self, base: Strategies) -> None:
+        """Evaluates every expansion of these base rows, a bounded number at a time."""
+        sizes = np.cumsum(self.space.multiplicity(base))
+        cuts = np.flatnonzero(np.diff(sizes // MAX_ROWS_AT_ONCE)) + 1
+        for part in np.split(np.arange(len(base)), cuts):
+            self._evaluate(self.space.expand(base.take(part)))
+
+    def _evaluate(self, rows: Strategies) -> None:
+        job = self.space.job
+        first = first_violations(job, rows)
+        self._count_rejected(first)
+        rows = rows.take(first < 0)
+        if not len(rows):
+            return
+        memory = stage_memory(job, rows)
+        verdict, _ = memory_verdict(job, memory, headroom_fraction=self.headroom_fraction)
+        self._note_memory(rows, verdict)
+        kept = verdict == Verdict.FITS
+        if self.allow_at_risk:
+            kept |= verdict == Verdict.AT_RISK
+        rows, at_risk = rows.take(kept), (verdict == Verdict.AT_RISK)[kept]
+        if not len(rows):
+            return
+        step_s = step_time(job, rows).total_s
+        self.found.evaluated += len(rows)
+        self.found.covered += len(rows)
+        reached = self.goal.reached(step_s)
+        self.found.rejected["misses-target"] += int((~reached).sum())
+        self.found.feasible += int((reached & ~at_risk).sum())
+        self._merge(rows.take(reached), self.goal.value(rows, step_s)[reached], at_risk[reached])
+
+    def _note_memory(self, rows: Strategies, verdict: NDArray[np.int8]) -> None:
+        oom, risky = verdict == Verdict.OOM, verdict == Verdict.AT_RISK
+        self.found.rejected["out-of-memory"] += int(oom.sum())
+        self.found.covered += int(oom.sum())
+        self.found.at_risk += int(risky.sum())
+        if not self.allow_at_risk:
+            self.found.rejected["at-risk-of-memory"] += int(risky.sum())
+            self.found.covered += int(risky.sum())
+        if oom.any() or risky.any():
+            self._keep_nearest(rows.take(oom | risky))
+
+    def _keep_nearest(self, rows: Strategies) -> None:
+        """Keeps the candidates whose memory exceeds capacity the least."""
+        excess = stage_memory(self.space.job, rows).device_high - self.space.job.cluster.capacity_bytes
+        if self.found.nearest is not None:
+            rows = concatenated([self.found.nearest, rows])
+            excess = np.concatenate([self._excess, excess])
+        order = ranked_order(excess, rows, last=np.zeros(len(rows), np.bool_))[:NEAREST_KEPT]
+        self.found.nearest, self._excess = rows.take(order), excess[order]
+
+    def _merge(self, rows: Strategies, values: Floats, at_risk: NDArray[np.bool_]) -> None:
+        """Keeps the k best of what was kept before and these."""
+        if self.found.best is not None:
+            rows = concatenated([self.found.best, rows])
+            values = np.concatenate([self._values, values])
+            at_risk = np.concatenate([self._at_risk, at_risk])
+        order = ranked_order(values, rows, last=at_risk)[: self.top_k]
+        if len(order):
+            self.found.best, self._values, self._at_risk = rows.take(order), values[order], at_risk[order]
+
+    def _kth_value(self) -> float:
+        """Value that a strategy must beat; infinite until k safe ones are known."""
+        safe = self._values[~self._at_risk]
+        return float(safe[-1]) if len(safe) >= self.top_k else np.inf
+
+    def _count_rejected(self, first: NDArray[np.int64], weights: NDArray[np.int64] | None = None) -> None:
+        broken = first >= 0
+        if not broken.any():
+            return
+        counts = np.bincount(first[broken], weights=None if weights is None else weights[broken])
+        for index in np.flatnonzero(counts):
+            self.found.rejected[rule_codes()[index]] += int(counts[index])
+        self.found.covered += int(counts.sum())
+
+    def _must_stop(self) -> bool:
+        if self.should_stop is not None and self.should_stop():
+            self.found.stopped = "cancelled"
+        elif self.time_limit_s is not None and perf_counter() - self._started > self.time_limit_s:
+            self.found.stopped = "time"
+        return self.found.stopped is not None
+
+    def _lower_bound(self, bound_s: Floats, start: int) -> float | None:
+        """Least step time that any strategy of the space can have, as far as it is known."""
+        left = float(bound_s[start:].min()) if start < len(bound_s) else np.inf
+        if self.found.best is None:
+            return None if left == np.inf else left
+        best = float(step_time(self.space.job, self.found.best).total_s.min())
+        return best if self.found.optimal else min(best, left)
+
+    def _report(self, bound_s: Floats, start: int) -> None:
+        if self.on_progress is None:
+            return
+        best = None if self.found.best is None else float(step_time(self.space.job, self.found.best).total_s[0])
+        bound = float(bound_s[start]) if start < len(bound_s) else best
+        self.on_progress(Progress(evaluated=self.found.evaluated, best_s=best, bound_s=bound))
+
+
+def lower_bound_s(space: Space, base: Strategies) -> Floats:
+    """Seconds that no expansion of each base row can beat, shape (N,).
+
+    The work and the layer communication of the slowest stage, and the bubble of the deepest interleaving; nothing that
+    depends on ZeRO, sharding, recomputation or knobs is counted.
+    """
+    bound = np.empty(len(base))
+    for start in range(0, len(base), MAX_ROWS_AT_ONCE):
+        part = np.arange(start, min(start + MAX_ROWS_AT_ONCE, len(base)))
+        terms = step_time(space.job, base.take(part)).terms_s
+        assert set(terms) == set(TIME_NAMES)
+        bound[part] = np.sum([terms[name] for name in (*BOUND_TERMS, "pp_bubble")], axis=0)
+    return bound

@@ -1,0 +1,67 @@
+"""What "best" means: one number per strategy, smaller is better, and a bound on it from a bound on step time."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.job import Job
+from cost_models.strategy import Floats, Strategies
+from planner.schemas.plan_request import Objective, Targets
+
+RELATIVE_STEP = 1e-6
+"""Times are rounded to this relative step before they are compared (contract), so that the last bits of a sum decide
+nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Goal:
+    """The objective of a request."""
+
+    objective: Objective
+    slowest_step_s: float
+    """Longest step that still reaches the targets; infinite without any."""
+
+    def value(self, strategies: Strategies, step_s: Floats) -> Floats:
+        """What is minimised, shape (N,): seconds, GPU-seconds, or GPUs with the time as a fraction of a GPU."""
+        if self.objective == "cost":
+            return rounded(step_s * strategies.world)
+        if self.objective == "fewest_gpus":
+            return strategies.world + rounded(step_s) / (1.0 + rounded(step_s))
+        return rounded(step_s)
+
+    def reached(self, step_s: Floats) -> NDArray[np.bool_]:
+        """Where the targets are met."""
+        return np.asarray(step_s <= self.slowest_step_s, np.bool_)
+
+
+def build_goal(job: Job, objective: Objective, targets: Targets) -> Goal:
+    """The goal of a request; its deadline needs `training.total_tokens`."""
+    tokens = float(job.training.seq_length) * job.training.global_batch_size
+    limits = [np.inf]
+    if targets.min_tokens_per_s is not None:
+        limits.append(tokens / targets.min_tokens_per_s)
+    if targets.deadline_h is not None and job.training.total_tokens is not None:
+        limits.append(targets.deadline_h * 3600.0 * tokens / job.training.total_tokens)
+    return Goal(objective=objective, slowest_step_s=float(min(limits)))
+
+
+def rounded(seconds: Floats) -> Floats:
+    """Seconds rounded to RELATIVE_STEP of their own size."""
+    safe = np.maximum(seconds, 1e-300)
+    scale = 10.0 ** np.floor(np.log10(safe)) * RELATIVE_STEP
+    return np.asarray(np.round(safe / scale) * scale)
+
+
+TIE_BREAK_FIELDS = (
+    "tp", "pp", "cp", "dp", "ep", "etp", "vpp", "zero", "zero_shard_size", "micro_batch_size", "recompute",
+    "recompute_method", "recompute_num_layers", "sequence_parallel", "schedule", "layout",
+)  # fmt: skip
+
+
+def ranked_order(values: Floats, strategies: Strategies, *, last: NDArray[np.bool_]) -> NDArray[np.int64]:
+    """Positions from best to worst: value, then degrees; rows marked `last` come after all others."""
+    keys = [getattr(strategies, name) for name in reversed(TIE_BREAK_FIELDS)]
+    return np.lexsort((*keys, values, last))
