@@ -1,0 +1,83 @@
+"""Every file under examples/ does what examples/README.md says."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from app.cli import run
+
+EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
+CONFIGS = sorted((EXAMPLES / "models").glob("*/config.json"))
+NUM_PARAMETERS = {
+    "llama-3.1-8b": 8_030_261_248,
+    "llama-3.1-70b": 70_553_706_496,
+    "qwen3-8b": 8_190_735_360,
+    "mixtral-8x7b": 46_702_792_704,
+    "deepseek-v3": 671_026_404_352,
+}
+"""What Hugging Face counts: the number of parameters the published checkpoints list (DeepSeek-V3 without MTP)."""
+
+
+@pytest.fixture
+def answered(capsys: pytest.CaptureFixture[str]) -> Any:
+    def ask(*arguments: str, code: int = 0) -> list[dict[str, Any]]:
+        assert run(["--quiet", *arguments]) == code
+        out, err = capsys.readouterr()
+        assert err == ""
+        return [json.loads(line) for line in out.splitlines()]
+
+    return ask
+
+
+@pytest.mark.parametrize("path", sorted((EXAMPLES / "requests").glob("*.json")), ids=lambda path: path.stem)
+def test_request_is_planned(answered: Any, path: Path) -> None:
+    """Ranked plans that fit, within the request's top_k; the one that is too small on purpose names its nearest."""
+    request = json.loads(path.read_text())
+    too_small = path.stem == "too-small"
+    (response,) = answered("plan", str(path), "--json", code=3 if too_small else 0)
+    if too_small:
+        assert response["nearest_infeasible"]
+        return
+    assert 0 < len(response["plans"]) <= request.get("top_k", 10)
+    assert all(plan["evaluation"]["verdict"] == "fits" for plan in response["plans"])
+
+
+@pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.parent.name)
+@pytest.mark.parametrize("cluster", sorted((EXAMPLES / "clusters").glob("*.json")), ids=lambda path: path.stem)
+def test_config_and_cluster_are_planned(answered: Any, path: Path, cluster: Path) -> None:
+    options = ("--seq-length", "4096", "--global-batch-size", "1024", "--framework", "megatron", "--top", "1")
+    allowed = ("--allowed", "micro_batch_size=[1]", "--allowed", "vpp=[1]")
+    command = ("plan", "--model", str(path.parent), "--cluster", str(cluster), *options, *allowed, "--json")
+    small = path.parent.name == "deepseek-v3"  # 671e9 parameters do not fit on 32 or 128 GPUs of 80 GB
+    (response,) = answered(*command, code=3 if small else 0)
+    if small:
+        assert sum(response["rejected"].values()) > 0
+    else:
+        assert response["plans"][0]["evaluation"]["num_parameters"] == NUM_PARAMETERS[path.parent.name]
+
+
+def test_parameters_of_the_largest_config(answered: Any, tmp_path: Path) -> None:
+    row = json.loads((EXAMPLES / "requests" / "evaluate.jsonl").read_text().splitlines()[0])
+    config = json.loads((EXAMPLES / "models" / "deepseek-v3" / "config.json").read_text())
+    rows = tmp_path / "rows.jsonl"
+    rows.write_text(json.dumps(row | {"model": {"hf_config": config}}))
+    (evaluation,) = answered("evaluate", str(rows))
+    assert evaluation["num_parameters"] == NUM_PARAMETERS["deepseek-v3"]
+
+
+def test_rows_are_priced_and_the_wrong_one_is_invalid(answered: Any) -> None:
+    evaluations = answered("evaluate", str(EXAMPLES / "requests" / "evaluate.jsonl"))
+    assert [evaluation["verdict"] == "invalid" for evaluation in evaluations] == [False, False, False, True]
+    assert evaluations[3]["reasons"]
+    for evaluation in evaluations[:3]:
+        assert sum(evaluation["time_breakdown_s"].values()) == pytest.approx(evaluation["step_time_s"], rel=1e-9)
+
+
+def test_every_config_names_its_origin() -> None:
+    text = (EXAMPLES / "README.md").read_text()
+    assert all(f"`models/{path.parent.name}/config.json`" in text for path in CONFIGS)
+    assert {path.parent.name for path in CONFIGS} == NUM_PARAMETERS.keys()

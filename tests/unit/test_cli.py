@@ -1,0 +1,237 @@
+"""The command line as a program: documents it reads, options over files, exit codes, what goes to which stream."""
+
+from __future__ import annotations
+
+import io
+import json
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import meshwright
+from app.cli import run
+from app.cli_documents import assignments, parse_json, read_cluster, read_model
+from app.cli_plan import merged_request
+from cost_models.errors import InvalidInputError
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+REQUESTS = ROOT / "examples" / "requests"
+SMALL = [
+    *("plan", "--model", "llama-3.1-8b", "--gpu", "H100-SXM-80GB", "--num-nodes", "1", "--gpus-per-node", "8"),
+    *("--seq-length", "4096", "--global-batch-size", "32", "--framework", "megatron", "--precision", "bf16"),
+]
+
+
+@pytest.fixture
+def outcome(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    def of(*arguments: str) -> tuple[int, str, str]:
+        code = run(arguments)
+        out, err = capsys.readouterr()
+        assert "Traceback" not in err
+        return code, out, err
+
+    return of
+
+
+def write(folder: Path, name: str, document: Any) -> str:
+    path = folder / name
+    path.write_text(document if isinstance(document, str) else json.dumps(document))
+    return str(path)
+
+
+def test_version(outcome: Any) -> None:
+    assert outcome("--version") == (0, f"meshwright {meshwright.__version__}\n", "")
+
+
+def test_help_lists_the_commands(outcome: Any) -> None:
+    code, out, _ = outcome("--help")
+    assert code == 0
+    assert all(name in out for name in ("plan", "evaluate", "serve", "db", "keys", "--install-completion"))
+
+
+def test_plan_prints_a_table_on_stdout(outcome: Any) -> None:
+    code, out, _ = outcome(*SMALL, "--top", "3")
+    assert code == 0
+    assert "8b" in out.splitlines()[0]
+    assert sum(line.split()[:1] == [rank] for line in out.splitlines() for rank in ("1", "2", "3")) == 3
+
+
+def test_plan_json_is_the_whole_response(outcome: Any) -> None:
+    """Only JSON on stdout, with the stages; --top limits the plans."""
+    code, out, err = outcome("--quiet", *SMALL, "--top", "2", "--json")
+    response = json.loads(out)
+    assert (code, err) == (0, "")
+    assert [plan["rank"] for plan in response["plans"]] == [1, 2]
+    assert response["plans"][0]["evaluation"]["memory"]["stages"]
+
+
+def test_fixed_and_allowed_reach_the_search(outcome: Any) -> None:
+    code, out, _ = outcome(*SMALL, "--fixed", "tp=2", "--allowed", "zero=[1]", "--json")
+    strategies = [plan["strategy"] for plan in json.loads(out)["plans"]]
+    assert code == 0
+    assert {(s["tp"], s["zero"]) for s in strategies} == {(2, 1)}
+
+
+def test_options_lie_over_the_request_file(outcome: Any, tmp_path: Path) -> None:
+    request = {
+        "model": {"preset": "llama-3.1-8b"},
+        "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 4, "gpus_per_node": 8},
+        "training": {"seq_length": 4096, "global_batch_size": 32, "precision": "bf16", "framework": "megatron"},
+        "top_k": 5,
+    }
+    path = write(tmp_path, "request.json", request)
+    code, out, _ = outcome("plan", path, "--num-nodes", "1", "--top", "1", "--json")
+    response = json.loads(out)
+    assert code == 0
+    assert response["request"]["cluster"]["num_nodes"] == 1
+    assert len(response["plans"]) == 1
+
+
+def test_no_feasible_plan_is_answered_and_ends_with_3(outcome: Any) -> None:
+    code, out, _ = outcome("plan", str(REQUESTS / "too-small.json"), "--json")
+    response = json.loads(out)
+    assert code == 3
+    assert response["plans"] == []
+    assert sum(response["rejected"].values()) > 0
+    assert outcome("plan", str(REQUESTS / "too-small.json"))[0] == 3
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["plan"], "/model"),
+        (["plan", "no-such-file.json"], "no-such-file.json"),
+        ([*SMALL, "--num-nodes", "0"], "num_nodes"),
+        ([*SMALL, "--num-nodes", "many"], "num-nodes"),
+        ([*SMALL, "--model", "lama-3.1-8b"], "llama-3.1-8b"),
+        ([*SMALL, "--gpu", "H100"], "H100-SXM-80GB"),
+        ([*SMALL, "--framework", "megatrom"], "megatron"),
+        ([*SMALL, "--fixed", "tpp=2"], "tp"),
+        ([*SMALL, "--fixed", "tp"], "key=value"),
+        ([*SMALL, "--training", "sequence_length=2"], "seq_length"),
+        (["plan", "--modle", "x"], "--model"),
+        (["evaluate", "no-such-file.jsonl"], "no-such-file.jsonl"),
+        (["keys", "list", "--db", "nonsense"], "nonsense"),
+    ],
+    ids=lambda value: " ".join(value[-2:]) if isinstance(value, list) else None,
+)
+def test_bad_input_ends_with_2_and_a_message(outcome: Any, arguments: list[str], told: str) -> None:
+    """The message names what is wrong, or the nearest thing that exists; stdout stays empty."""
+    code, out, err = outcome(*arguments)
+    assert (code, out) == (2, "")
+    assert told in err
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("{", "line 1, column 2"),
+        ("[]", "array"),
+        ('{"model": NaN}', "NaN"),
+        ('{"model": Infinity}', "Infinity"),
+        ('{"model": {}, "model": {}}', "twice"),
+        ("[" * 100_000, "nested"),
+        (" " * (1 << 20) + "{}", "1 MiB"),
+        ("\udcff{}", "JSON"),
+    ],
+    ids=["cut", "array", "nan", "infinity", "twice", "deep", "large", "not-utf8"],
+)
+def test_a_request_that_is_not_strict_json_is_refused(outcome: Any, tmp_path: Path, text: str, told: str) -> None:
+    path = tmp_path / "request.json"
+    path.write_bytes(text.encode(errors="surrogateescape"))
+    code, out, err = outcome("plan", str(path))
+    assert (code, out) == (2, "")
+    assert told in err
+
+
+def test_unreachable_service_ends_with_4(outcome: Any) -> None:
+    """Port 9 (discard) of this machine is closed."""
+    code, out, err = outcome(*SMALL, "--server", "http://127.0.0.1:9")
+    assert (code, out) == (4, "")
+    assert "127.0.0.1:9" in err
+
+
+def test_evaluate_answers_every_line_in_order(outcome: Any, tmp_path: Path) -> None:
+    good = json.loads((REQUESTS / "evaluate.jsonl").read_text().splitlines()[0])
+    lines = [
+        json.dumps(good),
+        "{not json",
+        json.dumps(good | {"id": "last"}),
+        json.dumps(good | {"strategy": {"tp": 0}}),
+    ]
+    code, out, err = outcome("evaluate", write(tmp_path, "rows.jsonl", "\n".join(lines) + "\n"))
+    answers = [json.loads(line) for line in out.splitlines()]
+    assert (code, err) == (0, "")
+    assert [answer["verdict"] != "invalid" for answer in answers] == [True, False, True, False]
+    assert [answers[0]["id"], answers[2]["id"]] == [good["id"], "last"]
+
+
+def test_evaluate_reads_standard_input(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bytes that are not UTF-8 spoil their own line only."""
+    good = (REQUESTS / "evaluate.jsonl").read_bytes().splitlines()[0]
+    stdin = io.TextIOWrapper(io.BytesIO(b"\xff\xfe\n" + good + b"\n"))
+    monkeypatch.setattr(sys, "stdin", stdin)
+    code, out, _ = outcome("evaluate", "-")
+    assert code == 0
+    assert [json.loads(line)["verdict"] == "invalid" for line in out.splitlines()] == [True, False]
+
+
+def test_keys_are_made_listed_and_revoked(outcome: Any, tmp_path: Path) -> None:
+    db = ("--db", f"sqlite:///{tmp_path / 'service.db'}")
+    assert outcome("db", "upgrade", *db)[0] == 0
+    code, secret, err = outcome("keys", "create", "laptop", "--tenant", "lab", *db)
+    key_id = err.split()[0]
+    assert code == 0
+    assert secret.strip() not in outcome("keys", "list", *db)[1]
+    assert outcome("keys", "list", *db)[1].split("\t")[:3] == [key_id, "lab", "laptop"]
+    assert outcome("keys", "revoke", key_id, *db)[0] == 0
+    assert "revoked" in outcome("keys", "list", *db)[1]
+    assert outcome("keys", "revoke", key_id, *db)[0] == 2
+
+
+class TestDocuments:
+    def test_a_hugging_face_config_is_recognised(self, tmp_path: Path) -> None:
+        config = {"model_type": "llama", "num_hidden_layers": 2}
+        path = write(tmp_path, "config.json", config)
+        assert read_model(path) == {"hf_config": config}
+        assert read_model(str(tmp_path)) == {"hf_config": config}
+
+    def test_a_specification_is_taken_as_it_stands(self, tmp_path: Path) -> None:
+        spec = {"num_layers": 2, "hidden_size": 8}
+        assert read_model(write(tmp_path, "model.json", spec)) == spec
+        assert read_cluster(write(tmp_path, "cluster.json", {"preset": "dgx-h100"})) == {"preset": "dgx-h100"}
+
+    def test_anything_else_is_a_preset(self) -> None:
+        assert read_model("llama-3.1-8b") == {"preset": "llama-3.1-8b"}
+        assert read_cluster("dgx-h100") == {"preset": "dgx-h100"}
+
+    def test_assignments_are_json_or_words_and_reach_inside(self) -> None:
+        pairs = ["tp=8", "recompute=full", "overlap.p2p=true", "layers_per_stage=[3,5]"]
+        assert assignments(pairs, option="--fixed") == {
+            "tp": 8,
+            "recompute": "full",
+            "overlap": {"p2p": True},
+            "layers_per_stage": [3, 5],
+        }
+
+    @pytest.mark.parametrize("pair", ["tp", "=3", "tp=", "tp=1 tp.x=2"])
+    def test_other_assignments_are_refused(self, pair: str) -> None:
+        with pytest.raises(InvalidInputError):
+            assignments(pair.split(), option="--fixed")
+
+    def test_large_numbers_survive(self) -> None:
+        assert parse_json(b'{"n": 1e300}', name="x") == {"n": 1e300}
+
+
+class TestMergedRequest:
+    def test_fields_are_merged_and_a_model_is_replaced(self) -> None:
+        document = {"model": {"preset": "a", "num_layers": 2}, "cluster": {"preset": "c", "num_nodes": 4}}
+        merged = merged_request(document, {"model": {"preset": "b"}, "cluster": {"num_nodes": 8}, "training": {}})
+        assert merged == {"model": {"preset": "b"}, "cluster": {"preset": "c", "num_nodes": 8}}
+
+    def test_a_cluster_named_anew_replaces_the_old_one(self) -> None:
+        document = {"cluster": {"gpu": "A100-SXM-80GB", "num_nodes": 4}}
+        assert merged_request(document, {"cluster": {"preset": "dgx-h100"}}) == {"cluster": {"preset": "dgx-h100"}}
