@@ -61,9 +61,11 @@ def layerwise_s(job: Job, strategies: Strategies) -> LayerwiseSeconds:
     gathers, reduces = [], []
     tier = np.zeros(len(rows), np.int8)
     for dense, expert in zip(held.dense_JN, held.expert_JN, strict=True):
-        parts = [(dense, placements.param_shard, placements.zero_shard, placements.zero_replica)]
+        parts: list[tuple[Floats, Placement, Placement, Placement | None]] = [
+            (dense, placements.param_shard, placements.zero_shard, placements.zero_replica)
+        ]
         if expert.any():
-            parts.append((expert, placements.edp, placements.edp, placements.nobody))
+            parts.append((expert, placements.edp, placements.edp, None))
         gather, reduce = np.zeros(len(rows)), np.zeros(len(rows))
         for elements, param_group, shard_group, replica_group in parts:
             one_gather = _split_calls(job, "all_gather", elements * weight, param_group, calls)
@@ -163,11 +165,11 @@ def _stepwise_links(
 
 
 def _reduce_in_shards(
-    job: Job, size: Floats, shard: Placement, replica: Placement, calls: float
+    job: Job, size: Floats, shard: Placement, replica: Placement | None, calls: float
 ) -> Estimate:
     """Reduce-scatter inside a shard group, then all-reduce of each shard across the groups."""
     scatter = _split_calls(job, "reduce_scatter", size, shard, calls)
-    if np.all(replica.ranks == 1):
+    if replica is None or np.all(replica.ranks == 1):
         return scatter
     across = _split_calls(job, "all_reduce", size / shard.ranks, replica, calls)
     return Estimate(scatter.seconds + across.seconds, np.maximum(scatter.tier, across.tier))
@@ -191,7 +193,7 @@ def tied_gradients_s(
     """
     grad, price = BYTES_PER[job.training.grad_reduce_dtype], job.calibration.collective_s
     tied = job.model.tie_word_embeddings & (strategies.pp > 1)
-    ends = price("all_reduce", embedding * grad, placement=placements.pipeline_ends)
+    ends = price("all_reduce", embedding * grad, placement=placements.embedding)
     norms = price("all_reduce", layers * job.model.norms_per_layer * job.model.hidden_size * grad, placement=placements.tp)
     seconds = np.where(tied, ends.seconds, 0.0) + np.where(strategies.sequence_parallel, norms.seconds, 0.0)
     tier = np.where(tied, ends.tier, np.where(strategies.sequence_parallel, norms.tier, 0)).astype(np.int8)

@@ -121,7 +121,7 @@ def elementwise_s(
     hidden_split = np.where(sequence_parallel, tp, 1.0)
     top_k = float(job.model.moe.top_k) if kind.is_moe and job.model.moe is not None else 0.0
     routed = top_k / tp  # routed copies per token of this rank: the sequence is split over tp before dispatch
-    rate = job.calibration.elementwise_bytes_per_s
+    rate = job.calibration.memory_bytes_per_s_effective.value
     forward = per.hidden_forward / hidden_split + per.sharded_forward / tp + routed * per.routed_forward
     backward = per.hidden_backward / hidden_split + per.sharded_backward / tp + routed * per.routed_backward
     return tokens * forward / rate, tokens * backward / rate

@@ -45,7 +45,7 @@ def end_costs(job: Job, strategies: Strategies) -> EndCosts:
     """The embedding's and the head's table of a batch. [F-5] [F-6] [F-7]"""
     cases = distinct(strategies, HEAD_AXES)
     rows, model, training = cases.rows, job.model, job.training
-    e, h, rate = training.compute_bytes, float(model.hidden_size), job.calibration.elementwise_bytes_per_s
+    e, h, rate = training.compute_bytes, float(model.hidden_size), job.calibration.memory_bytes_per_s_effective.value
     tokens = rows.micro_batch_size * training.seq_length / rows.cp
     vocab = padded_vocab_size(model, training.framework, rows.tp) / rows.tp
     copies = np.full(len(rows), 1.0 + model.mtp_num_layers)

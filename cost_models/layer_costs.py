@@ -11,9 +11,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.attention import LayerAttention, layer_attention_s
+from cost_models.calibration.runtime import HostMode, Scalar
 from cost_models.elementwise import elementwise_s, is_fused
 from cost_models.job import Job
+from cost_models.layer_attention import LayerAttention, layer_attention_s
 from cost_models.layer_comm import PassSeconds, cp_comm, ep_comm, tp_comm
 from cost_models.placement import StrategyPlacements, groups
 from cost_models.shapes import Gemm, layer_gemms
@@ -27,13 +28,8 @@ LAYER_AXES = (
 )  # fmt: skip
 LAYER_PARTS = ("gemm", "attention", "elementwise", "launch", "tp_comm", "cp_comm", "ep_comm")
 """Parts of a layer's own forward and backward; each is a time term of the same name."""
-COMPILED_LAUNCH_SHARE = 0.35
-"""Kernel launches left by torch.compile, as a share of the eager ones. [F-4]"""
-GRAPHED_LAUNCH_SHARE = 0.05
-"""The same with the layer captured in a CUDA graph. [F-4]"""
 TP_EXTRA_KERNELS = 6.0
 """Collectives and copies that tensor parallelism adds to a layer's pass. [F-4]"""
-RECOMPUTE_TERM_TIERS = ("gemm", "attention", "elementwise", "tp_comm")
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,8 +91,8 @@ def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyP
     forward.insert(3, np.maximum(launch_forward - sum(forward), 0.0))
     backward.insert(3, np.maximum(launch_backward - sum(backward), 0.0))
     selective = _selective_s(job, rows, matmul=matmul, attention=attention, elementwise=element_forward, tp=tp)
-    bandwidth = np.full(len(rows), job.calibration.elementwise_tier, np.int8)
-    host = np.full(len(rows), job.calibration.host_tier, np.int8)
+    bandwidth = np.full(len(rows), job.calibration.memory_bytes_per_s_effective.tier, np.int8)
+    host = np.full(len(rows), launch_cost(job).tier, np.int8)
     tiers = [matmul.tier, attention.tier, bandwidth, host, tp.tier, cp.tier, ep.tier]
     return _Layer(forward, backward, tiers, selective)
 
@@ -134,14 +130,17 @@ def matmul_s(job: Job, gemms: list[Gemm], *, precision: str | None = None) -> Ma
     return MatmulSeconds(forward, dgrad, wgrad, routed, by_module, np.max(tiers, axis=0).astype(np.int8))
 
 
+def launch_cost(job: Job) -> Scalar:
+    """Host seconds per kernel launch in this job's mode: eager, compiled, or captured in CUDA graphs."""
+    mode: HostMode = "graph" if job.training.cuda_graphs else "compiled" if job.training.compile else "eager"
+    return job.calibration.host_op_s(mode)
+
+
 def _launch(job: Job, kind: LayerKind, rows: Strategies) -> tuple[Floats, Floats]:
     """Host seconds to launch a layer's kernels, forward and backward. [F-4]"""
     runtime, extra = job.runtime, job.runtime.moe_extra_kernels if kind.is_moe else (0.0, 0.0)
     tp = np.where(rows.tp > 1, TP_EXTRA_KERNELS, 0.0)
-    share = COMPILED_LAUNCH_SHARE if job.training.compile else 1.0
-    if job.training.cuda_graphs:
-        share = min(share, GRAPHED_LAUNCH_SHARE)
-    each = job.calibration.host_op_s * share
+    each = launch_cost(job).value
     kernels_forward = runtime.kernels_forward + extra[0] + tp
     kernels_backward = runtime.kernels_backward + extra[1] + tp
     return kernels_forward * each, kernels_backward * each

@@ -39,8 +39,8 @@ def optimizer_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floa
     """Seconds of one optimizer step on the fullest stage, shape (N,); offloaded shares are priced by `offload_s`. [F-10]"""
     owned = owned_parameters(strategies, dense=dense, expert=expert) * (1.0 - strategies.offload_optimizer_fraction)
     moved = update_bytes_per_parameter(job) * owned
-    launches = job.runtime.optimizer_launches * job.calibration.host_op_s
-    return np.maximum(moved / job.calibration.elementwise_bytes_per_s, launches)
+    launches = job.runtime.optimizer_launches * job.calibration.host_op_s().value
+    return np.maximum(moved / job.calibration.memory_bytes_per_s_effective.value, launches)
 
 
 def accumulation_s(job: Job, parameters: Floats, strategies: Strategies, *, layerwise: np.ndarray) -> Floats:
@@ -49,7 +49,8 @@ def accumulation_s(job: Job, parameters: Floats, strategies: Strategies, *, laye
     Where gradients are sharded layer by layer only the reduced shard is added.
     """
     held = np.where(layerwise, parameters / strategies.zero_shard_size, parameters)
-    return np.asarray(held * job.runtime.gradient_accumulation_bytes / job.calibration.elementwise_bytes_per_s)
+    rate = job.calibration.memory_bytes_per_s_effective.value
+    return np.asarray(held * job.runtime.gradient_accumulation_bytes / rate)
 
 
 def offload_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floats) -> Floats:
@@ -62,7 +63,7 @@ def offload_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floats
         return np.zeros(len(strategies))
     t = job.training
     owned = owned_parameters(strategies, dense=dense, expert=expert)
-    link = job.cluster.host_link_bytes_per_s or job.cluster.gpu.pcie_bytes_per_s
+    link = job.calibration.host_link_bytes_per_s.value
     moved = owned * strategies.offload_optimizer_fraction
     optimizer = moved * (BYTES_PER[t.grad_dtype] + BYTES_PER[t.param_dtype]) / link
     optimizer += moved * update_bytes_per_parameter(job) / HOST_ADAM_BYTES_PER_S

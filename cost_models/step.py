@@ -252,11 +252,11 @@ def _tiers(
 ) -> dict[str, Codes]:
     """The tier of every term; a term that takes no time is as good as measured."""
     n = len(strategies)
-    bandwidth = np.full(n, job.calibration.elementwise_tier, np.int8)
+    bandwidth = np.full(n, job.calibration.memory_bytes_per_s_effective.tier, np.int8)
     nominal = np.full(n, Tier.NOMINAL, np.int8)
     tiers: dict[str, Codes] = dict(zip(LAYER_PARTS, layers.cases.spread(layers.tiers_PU), strict=True))
     tiers["recompute"] = np.max([tiers[name] for name in ("gemm", "attention", "elementwise", "tp_comm")], axis=0)
-    tiers |= {name: bandwidth for name in ("embedding", "loss", "grad_accumulation", "optimizer")}
+    tiers |= dict.fromkeys(("embedding", "loss", "grad_accumulation", "optimizer"), bandwidth)
     tiers["head"] = np.maximum(ends.cases.spread(ends.head_tier), 0)
     tiers["pp_comm"] = hop_s(job, strategies)[1] if (strategies.pp > 1).any() else np.zeros(n, np.int8)
     tiers["pp_bubble"] = np.max([tiers[name] for name in LAYER_PARTS], axis=0)

@@ -20,7 +20,7 @@ from cost_models.memory import stage_memory
 from cost_models.step import step_time
 from cost_models.strategy import Floats, Recompute, Strategies, concatenated
 from cost_models.terms import TIME_NAMES
-from planner.rules import first_violations, rule_codes
+from planner.rules import Violations, violations
 from planner.search.objective import Goal, ranked_order
 from planner.space import Space
 
@@ -43,6 +43,16 @@ BOUND_TERMS = (
     "ep_comm",
 )
 """Terms that no expansion of a base row can lower."""
+BASE_CODES = frozenset({
+    "world-exceeds-gpus", "batch-not-divisible", "heads-not-divisible", "kv-heads-not-divisible", "mlp-not-divisible",
+    "vocab-not-divisible", "sequence-not-divisible", "sequence-exceeds-positions", "sequence-parallel-needs-tp",
+    "sequence-parallel-unsupported", "tensor-parallel-unsupported", "pipeline-unsupported", "pipeline-exceeds-layers",
+    "context-parallel-unsupported", "context-parallel-needs-flash", "experts-missing",
+    "experts-not-divisible", "expert-mlp-not-divisible", "expert-ranks-not-divisible", "expert-parallel-unsupported",
+    "expert-tensor-parallel-unsupported", "moe-needs-sequence-parallel", "precision-unsupported-by-gpu",
+    "precision-unsupported-by-framework", "attention-unsupported-by-gpu", "optimizer-unsupported",
+})  # fmt: skip
+"""Rules that read base fields alone, so that a base row that breaks one loses all its expansions; a test holds this."""
 NEAREST_KEPT = 32
 """Candidates kept for `nearest_infeasible`."""
 
@@ -131,9 +141,9 @@ class Exhaustive:
 
     def _legal_base(self, base: Strategies) -> Strategies:
         """Base rows that break no rule that concerns base fields alone."""
-        first = first_violations(self.space.job, base, fields=frozenset(self.space.degrees))
-        self._count_rejected(first, weights=self.space.multiplicity(base) if (first >= 0).any() else None)
-        return base.take(first < 0)
+        found = violations(self.space.job, base).only(BASE_CODES)
+        self._count_rejected(found, weights=self.space.multiplicity(base))
+        return base.take(found.legal)
 
     def _with_enough_memory(self, base: Strategies) -> Strategies:
         """Base rows of which some expansion could fit: the leanest choices decide, every ZeRO stage tried."""
@@ -151,7 +161,7 @@ class Exhaustive:
         if len(lost):
             self.found.rejected["out-of-memory"] += int(self.space.multiplicity(lost).sum())
             lean = self.space.leanest(lost, zero=max(self.space.zeros), recompute=recomputes[0])
-            legal = lean.take(first_violations(self.space.job, lean) < 0)
+            legal = lean.take(violations(self.space.job, lean).legal)
             if len(legal):
                 self._keep_nearest(legal)
         return base.take(possible)
@@ -170,9 +180,9 @@ class Exhaustive:
 
     def _evaluate(self, rows: Strategies) -> None:
         job = self.space.job
-        first = first_violations(job, rows)
-        self._count_rejected(first)
-        rows = rows.take(first < 0)
+        found = violations(job, rows)
+        self._count_rejected(found, weights=None)
+        rows = rows.take(found.legal)
         if not len(rows):
             return
         memory = stage_memory(job, rows)
@@ -227,14 +237,10 @@ class Exhaustive:
         safe = self._values[~self._at_risk]
         return float(safe[-1]) if len(safe) >= self.top_k else np.inf
 
-    def _count_rejected(self, first: NDArray[np.int64], weights: NDArray[np.int64] | None = None) -> None:
-        broken = first >= 0
-        if not broken.any():
-            return
-        counts = np.bincount(first[broken], weights=None if weights is None else weights[broken])
-        for index in np.flatnonzero(counts):
-            self.found.rejected[rule_codes()[index]] += int(counts[index])
-        self.found.covered += int(counts.sum())
+    def _count_rejected(self, found: Violations, *, weights: NDArray[np.int64] | None) -> None:
+        for code, count in found.counts(weights).items():
+            self.found.rejected[code] += count
+            self.found.covered += count
 
     def _must_stop(self) -> bool:
         if self.should_stop is not None and self.should_stop():
