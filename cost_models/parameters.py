@@ -159,15 +159,14 @@ def _experts(m: _Sizes, moe: Moe) -> tuple[int, int, int]:
     return mlp(moe.expert_intermediate_size), shared, router
 
 
-def embedding_parameters(model: Model, padded_vocab: Floats | float) -> Floats | float:
-    """Parameters of the token table of this many rows, before any split."""
-    return padded_vocab * model.hidden_size
+def embedding_parameters(model: Model, padded_vocab: Floats) -> Floats:
+    """Parameters of the token table of this many rows, before any split; shape of padded_vocab."""
+    return padded_vocab * float(model.hidden_size)
 
 
-def head_parameters(model: Model, padded_vocab: Floats | float) -> Floats | float:
-    """Parameters of the output projection alone; 0 where it is the embedding (its bias, if any, remains)."""
-    bias = padded_vocab * float(model.head_bias)
-    return bias if model.tie_word_embeddings else padded_vocab * model.hidden_size + bias
+def head_parameters(model: Model, padded_vocab: Floats) -> Floats:
+    """Parameters of the output projection alone; only its bias, if any, where the matrix is the embedding."""
+    return padded_vocab * ((0.0 if model.tie_word_embeddings else model.hidden_size) + float(model.head_bias))
 
 
 def position_parameters(model: Model) -> int:
@@ -187,7 +186,7 @@ def count_parameters(model: Model) -> ParameterCounts:
     by_kind = {kind: layer_parameters(model, kind) for kind in model.distinct_kinds}
     per_layer = tuple(int(by_kind[kind].total) for kind in model.layer_kinds)
     embedding = model.vocab_size * model.hidden_size
-    head = int(head_parameters(model, model.vocab_size))
+    head = int(head_parameters(model, np.float64(model.vocab_size)))
     positions, final_norm = position_parameters(model), final_norm_parameters(model)
     total = embedding + positions + sum(per_layer) + final_norm + head
     idle = 0
@@ -219,8 +218,8 @@ def expert_layer_parameters_on_rank(model: Model, kind: LayerKind, ep: Floats, e
     return np.asarray(layer.num_experts / ep * (layer.per_expert / etp))
 
 
-def padded_vocab_size(model: Model, framework: Framework, tp: Floats) -> Floats:
-    """Rows of the embedding table as the framework pads it for this tp; shape of tp."""
+def padded_vocab_size(model: Model, framework: Framework, tp: Floats, _version: str = "") -> Floats:
+    """Rows of the embedding table as the framework pads it for this tp; shape of tp. No known version differs."""
     multiple = VOCAB_MULTIPLE_PER_TP[framework] * np.asarray(tp, dtype=np.float64)
     if not VOCAB_MULTIPLE_PER_TP[framework]:
         return np.full_like(multiple, float(model.vocab_size))

@@ -1,0 +1,1 @@
+"""Hugging Face configs: reading keys with their class defaults, and one table entry per `model_type`."""

@@ -1,0 +1,108 @@
+"""A Hugging Face `config.json` as a spec in the contract's names.
+
+The reader picks the family by `model_type`, takes the text model of a multimodal config, applies that family's class
+defaults to absent keys, and refuses architectures without a cost model by name. It never imports transformers.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from cost_models.errors import InvalidInputError, NotModelledError, Problem
+from cost_models.specs.fields import child, nearest, shown
+from cost_models.specs.hf.families import FAMILIES
+from cost_models.specs.hf.keys import Keys
+
+TEXT_MODELS: Mapping[str, str] = {
+    "llava": "llama", "llava_next": "llama", "mistral3": "mistral", "gemma3": "gemma3_text", "qwen2_vl": "qwen2",
+    "qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3", "qwen3_vl_moe": "qwen3_moe", "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3", "qwen3_vl_moe_text": "qwen3_moe",
+}  # fmt: skip
+"""Multimodal `model_type` -> the family its text model is read as, where the text model does not say."""
+
+_SSM = "state-space and hybrid layers are not modelled"
+_ENCODER_DECODER = "encoder-decoder models are not modelled"
+_ENCODER = "encoder-only models are not modelled"
+REFUSED: Mapping[str, str] = {
+    **dict.fromkeys(
+        ("mamba", "mamba2", "falcon_mamba", "rwkv", "jamba", "zamba", "zamba2", "bamba", "nemotron_h", "qwen3_next",
+         "lfm2", "lfm2_moe", "recurrent_gemma", "granitemoehybrid", "falcon_h1", "minimax", "kimi_linear", "plamo2",
+         "xlstm"), _SSM),
+    **dict.fromkeys(
+        ("t5", "mt5", "umt5", "longt5", "t5gemma", "bart", "mbart", "pegasus", "pegasus_x", "whisper", "led", "marian",
+         "blenderbot", "m2m_100", "nllb-moe", "switch_transformers", "prophetnet", "fsmt", "bigbird_pegasus"),
+        _ENCODER_DECODER),
+    **dict.fromkeys(
+        ("bert", "roberta", "xlm-roberta", "distilbert", "albert", "electra", "deberta", "deberta-v2", "modernbert",
+         "vit", "clip", "siglip"), _ENCODER),
+}  # fmt: skip
+"""`model_type` -> why it is refused."""
+
+
+@dataclass(frozen=True, slots=True)
+class HfReading:
+    """A config in contract fields, the class defaults it took, and warnings."""
+
+    spec: Mapping[str, Any]
+    assumed: Mapping[str, object]
+    warnings: tuple[str, ...]
+
+
+def read_hf_config(config: Mapping[str, Any], *, pointer: str) -> HfReading:
+    """The contract spec that a config describes.
+
+    Raises:
+        NotModelledError: an architecture without a cost model here.
+        InvalidInputError: an unknown `model_type`, or a key with an impossible value.
+    """
+    text, multimodal, pointer = _text_config(config, pointer)
+    model_type = _model_type(text, config, pointer)
+    family = FAMILIES[model_type]
+    defaults = dict(family.defaults)
+    if multimodal:  # a text model inside another config has defaults of its own; sizes must be given
+        for key in ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size"):
+            if key != "vocab_size" or model_type != "gemma3_text":
+                defaults.pop(key, None)
+        if "tie_word_embeddings" not in text and "tie_word_embeddings" in config:
+            defaults["tie_word_embeddings"] = config["tie_word_embeddings"]
+    keys = Keys(text, defaults, family.aliases, pointer)
+    spec = {**family.fixed, **family.read(keys)}
+    keys.check()
+    name = config.get("_name_or_path")
+    spec["name"] = name[:300] if isinstance(name, str) and name else model_type
+    return HfReading(spec, keys.assumed, ("vision-tower-ignored",) if multimodal else ())
+
+
+def _text_config(config: Mapping[str, Any], pointer: str) -> tuple[Mapping[str, Any], bool, str]:
+    """The text model's part, whether the config is multimodal, and a pointer to that part."""
+    for key in ("text_config", "llm_config", "language_config"):
+        nested = config.get(key)
+        if isinstance(nested, Mapping):
+            return nested, True, child(pointer, key)
+    flat = config.get("model_type") in TEXT_MODELS or "vision_config" in config
+    return config, flat, pointer
+
+
+def _model_type(text: Mapping[str, Any], config: Mapping[str, Any], pointer: str) -> str:
+    outer, at = config.get("model_type"), child(pointer, "model_type")
+    given = text.get("model_type", TEXT_MODELS.get(outer) if isinstance(outer, str) else None)
+    if not isinstance(given, str):
+        message = "model_type is required" if given is None else f"model_type is {shown(given)}; it must be a string"
+        raise InvalidInputError([Problem(at, message, _known(), "missing-field" if given is None else "invalid-field")])
+    model_type = TEXT_MODELS.get(given, given)
+    why = REFUSED.get(model_type)
+    if why is None and (text.get("is_encoder_decoder") is True or config.get("is_encoder_decoder") is True):
+        why = _ENCODER_DECODER
+    if why is not None:
+        raise NotModelledError([Problem(at, f"model_type {given[:100]!r}: {why}", _known(), "not-modelled")])
+    if model_type not in FAMILIES:
+        close = nearest(model_type, FAMILIES)
+        hint = (f"Did you mean {close!r}? " if close else "") + _known()
+        raise InvalidInputError([Problem(at, f"model_type {given[:100]!r} is not known", hint, "unknown-model-type")])
+    return model_type
+
+
+def _known() -> str:
+    return "Known: " + ", ".join(FAMILIES) + "."
