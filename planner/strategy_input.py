@@ -28,7 +28,7 @@ from cost_models.strategy import (
 )
 from planner.schemas.strategy import OffloadInput, OverlapInput, StrategyInput
 from planner.splits import default_split, suggested_split
-from planner.strategy_defaults import DEFAULTS
+from planner.strategy_defaults import DEFAULTS, possible_overlaps
 
 Reason = dict[str, str]
 """{code, message, hint}, as the contract's evaluation carries them."""
@@ -225,7 +225,7 @@ class _Builder:
         row["schedule"] = Schedule(NAMES["schedule"].index(name))
         if given.pool_per_stage is not None:
             self.refuse(
-                "pools-unsupported", "pool_per_stage is given, but the cluster has one kind of node", "Leave it out."
+                "pools-not-supported", "pool_per_stage is given, but the cluster has one kind of node", "Leave it out."
             )
         per_stage = given.recompute_per_stage
         if per_stage is not None and len(per_stage) != row["pp"]:
@@ -287,13 +287,7 @@ class _Builder:
     def _overlaps(self, row: dict[str, Any]) -> None:
         """Default overlaps where they can exist; what a framework switches off silently is off."""
         given = self.given.overlap or OverlapInput()
-        possible = {
-            "grad_reduce": row["dp"] * row["cp"] > 1,
-            "param_gather": row["dp"] * row["cp"] > 1 and row["zero"] >= 1,
-            "tp_comm": row["tp"] > 1,
-            "p2p": row["pp"] > 1 and (row["vpp"] > 1 or self.job.runtime.state_layout != "megatron"),
-            "moe_all_to_all": row["ep"] > 1,
-        }
+        possible = possible_overlaps(self.job.runtime, row)
         values = {name: getattr(given, name) for name in possible}
         if values["param_gather"] is None and values["grad_reduce"] is False:
             values["param_gather"] = False

@@ -28,10 +28,10 @@ ReasonCode = Literal[
     "invalid-json", "invalid-field", "unknown-field", "missing-field", "invalid-input", "not-modelled", "calibration",
     "out-of-memory", "at-risk-of-memory", "host-memory",
     "world-exceeds-gpus", "gpus-not-divisible", "batch-not-divisible", "heads-not-divisible", "kv-heads-not-divisible",
-    "mlp-not-divisible", "vocab-not-divisible", "layers-not-divisible", "layers-per-stage-mismatch",
+    "mlp-not-divisible", "layers-not-divisible", "layers-per-stage-mismatch",
     "sequence-not-divisible", "sequence-exceeds-positions", "sequence-parallel-needs-tp",
-    "sequence-parallel-unsupported", "tensor-parallel-unsupported", "pipeline-unsupported", "pipeline-exceeds-layers",
-    "context-parallel-unsupported", "context-parallel-needs-flash", "context-parallel-heads",
+    "sequence-parallel-unsupported", "tensor-parallel-unsupported", "pipeline-unsupported", "split-unsupported",
+    "context-parallel-unsupported", "context-parallel-needs-flash", "context-parallel-comm-unsupported", "context-parallel-heads",
     "virtual-stages-unsupported", "virtual-stages-need-pipeline", "interleaving-needs-micro-batches",
     "interleaving-needs-p2p-overlap", "schedule-unsupported", "schedule-mismatch", "too-few-micro-batches",
     "experts-missing", "experts-not-divisible", "expert-mlp-not-divisible", "expert-ranks-not-divisible",
@@ -39,9 +39,9 @@ ReasonCode = Literal[
     "dispatcher-unsupported",
     "zero-unsupported", "zero-with-pipeline", "zero-with-tensor-parallel", "zero-shard-size-not-divisible",
     "zero-shard-size-unsupported", "zero-param-shard-size-unsupported", "optimizer-unsupported",
-    "recompute-unsupported", "recompute-count-mismatch", "recompute-per-stage-mismatch",
+    "recompute-unsupported", "recompute-modules-unsupported", "recompute-count-mismatch", "recompute-per-stage-mismatch",
     "precision-unsupported-by-gpu", "precision-unsupported-by-framework", "attention-unsupported-by-gpu",
-    "overlap-unsupported", "offload-unsupported", "pools-unsupported",
+    "overlap-unsupported", "offload-unsupported", "cuda-graphs-with-pipeline", "pools-not-supported", "precision-not-supported",
 ]  # fmt: skip
 
 

@@ -1,0 +1,136 @@
+"""Legality as data: what each framework and version refuses to run, used by search, evaluation and exporters alike.
+
+Rules are ordered cheapest and commonest first; a strategy's bit-flag column has bit i set where `RULES[i]` is broken.
+A broken rule never raises.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+from functools import cache, lru_cache
+
+import numpy as np
+
+from cost_models.job import Job
+from cost_models.strategy import Bools, Ints, Strategies
+from planner.rules.degrees import DEGREE_RULES
+from planner.rules.experts import EXPERT_RULES
+from planner.rules.hardware import HARDWARE_RULES
+from planner.rules.pipeline import PIPELINE_RULES
+from planner.rules.rule import Rule, facts, rule_fields
+from planner.rules.states import STATE_RULES
+
+RULES: tuple[Rule, ...] = (*HARDWARE_RULES, *DEGREE_RULES, *PIPELINE_RULES, *EXPERT_RULES, *STATE_RULES)
+
+__all__ = [
+    "RULES",
+    "Rule",
+    "Violations",
+    "active_rules",
+    "first_violations",
+    "reasons",
+    "rule_codes",
+    "smallest_change",
+    "violations",
+]
+
+
+_DERIVED = frozenset({"num_micro_batches"})
+"""Fields that follow from the degrees and the micro-batch."""
+
+
+@dataclass(frozen=True, eq=False)
+class Violations:
+    """Which rules each strategy breaks."""
+
+    flags: Ints
+    """Bit i set where the rule `active[i]` is broken, shape (N,)."""
+    active: tuple[Rule, ...]
+    """The rules that this job is subject to, at most 63."""
+
+    @property
+    def legal(self) -> Bools:
+        """Strategies that break nothing, shape (N,)."""
+        return np.asarray(self.flags == 0)
+
+    def broken(self, index: int) -> list[Rule]:
+        """The rules that strategy `index` breaks, in order."""
+        flags = int(self.flags[index])
+        return [rule for bit, rule in enumerate(self.active) if flags >> bit & 1]
+
+    def only(self, codes: frozenset[str]) -> Violations:
+        """The same, looking at the rules of these codes alone."""
+        bits = sum(1 << bit for bit, rule in enumerate(self.active) if rule.code in codes)
+        return Violations(flags=self.flags & bits, active=self.active)
+
+    def counts(self, weights: Ints | None = None) -> dict[str, int]:
+        """Strategies by the code of the first rule they break; a row counts `weights` times."""
+        broken = np.flatnonzero(self.flags)
+        lowest, inverse = np.unique(self.flags[broken] & -self.flags[broken], return_inverse=True)
+        times = np.bincount(inverse, weights=None if weights is None else weights[broken])
+        totals: Counter[str] = Counter()
+        for flag, count in zip(lowest.tolist(), times.tolist(), strict=True):
+            totals[self.active[flag.bit_length() - 1].code] += int(count)
+        return dict(totals)
+
+
+@lru_cache(maxsize=256)
+def active_rules(job: Job) -> tuple[Rule, ...]:
+    """The rules that this job's framework, version, model and cluster are subject to."""
+    active = tuple(rule for rule in RULES if rule.applies(job))
+    assert len(active) < 64, len(active)
+    return active
+
+
+def violations(job: Job, strategies: Strategies) -> Violations:
+    """Every rule tested on every strategy."""
+    active = active_rules(job)
+    flags = np.zeros(len(strategies), dtype=np.int64)
+    for bit, rule in enumerate(active):
+        broken = rule.violated(job, strategies)
+        if broken.any():
+            flags[broken] |= 1 << bit
+    return Violations(flags=flags, active=active)
+
+
+def first_violations(job: Job, strategies: Strategies, *, fields: frozenset[str] | None = None) -> Ints:
+    """Index into `rule_codes()` of the first rule each strategy breaks, -1 where it breaks none; shape (N,).
+
+    Args:
+        fields: when given, only rules that read no other strategy field are tested.
+    """
+    first = np.full(len(strategies), -1, dtype=np.int64)
+    if not len(strategies):
+        return first
+    number = {code: index for index, code in enumerate(rule_codes())}
+    for rule in reversed(active_rules(job)):
+        if fields is None or rule_fields(rule, job, strategies.take(np.zeros(1, dtype=np.int64))) <= fields | _DERIVED:
+            broken = rule.violated(job, strategies)
+            if broken.any():
+                first[broken] = number[rule.code]
+    return first
+
+
+def reasons(job: Job, strategies: Strategies, index: int, *, found: Violations | None = None) -> list[dict[str, str]]:
+    """What strategy `index` breaks: code, message with the value, hint with the fix."""
+    broken = (found or violations(job, strategies)).broken(index)
+    known = facts(job, strategies, index) if broken else {}
+    return [
+        {"code": rule.code, "message": rule.message.format_map(known), "hint": rule.hint.format_map(known)}
+        for rule in broken
+    ]
+
+
+def smallest_change(job: Job, strategies: Strategies, index: int, *, found: Violations | None = None) -> str:
+    """The change that satisfies the first rule strategy `index` breaks, "" where it breaks none."""
+    broken = (found or violations(job, strategies)).broken(index)
+    if not broken:
+        return ""
+    return (broken[0].smallest_change or broken[0].hint).format_map(facts(job, strategies, index))
+
+
+@cache
+def rule_codes() -> tuple[str, ...]:
+    """Every code a rule can give, in order of first appearance."""
+    return tuple(dict.fromkeys(rule.code for rule in RULES))

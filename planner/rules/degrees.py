@@ -1,0 +1,248 @@
+"""Rules on the degrees: ranks, batch, heads, widths, sequence, context and sequence parallelism."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from cost_models.job import Job
+from cost_models.specs.training import Framework
+from cost_models.strategy import Bools, CpComm, Floats, Strategies
+from planner.rules.rule import Rule, always, indivisible, one_of, only
+
+_CORE = "megatron/core/transformer/transformer_config.py"
+_TITAN_DIMS = "torchtitan/distributed/parallel_dims.py"
+CP_COMM: Mapping[Framework, tuple[CpComm, ...]] = {
+    "megatron": (CpComm.P2P, CpComm.A2A, CpComm.ALLGATHER),
+    "deepspeed": (CpComm.A2A,),
+    "torchtitan": (CpComm.P2P, CpComm.ALLGATHER),
+    "fsdp": (CpComm.P2P, CpComm.ALLGATHER),
+    "nanotron": (CpComm.P2P,),
+    "megatron-deepspeed": (CpComm.A2A,),
+}
+"""Transports each framework has; PyTorch's "alltoall" rotation is a ring exchange, p2p here."""
+
+
+def _world(job: Job, s: Strategies) -> Bools:
+    return np.asarray(s.world > job.cluster.num_gpus)
+
+
+def _batch(job: Job, s: Strategies) -> Bools:
+    whole = s.num_micro_batches * s.dp * s.micro_batch_size == job.training.global_batch_size
+    return np.asarray(~whole | (s.num_micro_batches != np.floor(s.num_micro_batches)))
+
+
+def _heads(job: Job, s: Strategies) -> Bools:
+    return indivisible(job.model.num_attention_heads, s.tp)
+
+
+def _kv_heads(job: Job, s: Strategies) -> Bools:
+    return indivisible(job.model.num_key_value_heads, s.tp)
+
+
+def _kv_heads_or_replicas(job: Job, s: Strategies) -> Bools:
+    return indivisible(job.model.num_key_value_heads, s.tp) & indivisible(
+        s.tp, np.float64(job.model.num_key_value_heads)
+    )
+
+
+def _kv_heads_fewer(job: Job, s: Strategies) -> Bools:
+    return np.asarray(s.tp > job.model.num_key_value_heads)
+
+
+def _no_mla(job: Job) -> bool:
+    return job.model.mla is None
+
+
+def _dense_width(job: Job, s: Strategies) -> Bools:
+    return indivisible(job.model.intermediate_size, s.tp)
+
+
+def _has_dense(job: Job) -> bool:
+    return job.model.intermediate_size > 0 and any(not kind.is_moe for kind in job.model.distinct_kinds)
+
+
+def _shared_width(job: Job, s: Strategies) -> Bools:
+    assert job.model.moe is not None
+    return indivisible(job.model.moe.num_shared_experts * job.model.moe.shared_expert_intermediate_size, s.tp)
+
+
+def _has_shared(job: Job) -> bool:
+    return job.model.moe is not None and job.model.moe.num_shared_experts > 0
+
+
+def _sequence_zigzag(job: Job, s: Strategies) -> Bools:
+    """A context-parallel rank holds two equal chunks, each split over tp where sequence parallel."""
+    split = np.where(s.sequence_parallel, s.tp, 1.0)
+    even: Floats = np.where(split % 2 == 0, split, 2 * split)
+    return indivisible(job.training.seq_length, np.where(s.cp > 1, s.cp * even, split))
+
+
+def _sequence_torchtitan(job: Job, s: Strategies) -> Bools:
+    return indivisible(job.training.seq_length, s.tp * s.cp * 2)
+
+
+def _sequence_plain(job: Job, s: Strategies) -> Bools:
+    return indivisible(job.training.seq_length, s.cp * np.where(s.sequence_parallel, s.tp, 1.0))
+
+
+def _positions(job: Job) -> bool:
+    most = job.model.max_position_embeddings
+    return job.model.position_embedding == "learned" and most is not None and job.training.seq_length > most
+
+
+def _sequence_parallel_alone(_job: Job, s: Strategies) -> Bools:
+    return np.asarray(s.sequence_parallel & (s.tp == 1))
+
+
+def _sequence_parallel(_job: Job, s: Strategies) -> Bools:
+    return s.sequence_parallel
+
+
+def _context(_job: Job, s: Strategies) -> Bools:
+    return np.asarray(s.cp > 1)
+
+
+def _math_attention(job: Job) -> bool:
+    return job.training.attention == "math"
+
+
+def _transport(job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.cp > 1) & ~one_of(s.cp_comm, CP_COMM[job.training.framework]))
+
+
+def _heads_over_context(job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.cp > 1) & (s.cp_comm == CpComm.A2A) & indivisible(job.model.num_attention_heads, s.tp * s.cp))
+
+
+def _kv_heads_over_context(job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.cp > 1) & (s.cp_comm == CpComm.A2A) & indivisible(job.model.num_key_value_heads, s.tp * s.cp))
+
+
+def _tensor(_job: Job, s: Strategies) -> Bools:
+    return np.asarray(s.tp > 1)
+
+
+_TP_CHANGE = "tp {tp} -> {tp_fit}"
+DEGREE_RULES: tuple[Rule, ...] = (
+    Rule(
+        "world-exceeds-gpus", _world,
+        "tp {tp} x pp {pp} x cp {cp} x dp {dp} = {world} GPUs, but the cluster has {gpus}",
+        "Lower a degree, or add nodes.", "arithmetic of ranks",
+    ),
+    Rule(
+        "batch-not-divisible", _batch,
+        "global_batch_size {batch} is not a whole number of micro-batches of dp {dp} x micro_batch_size {micro_batch_size}",
+        "Choose dp and micro_batch_size whose product divides the global batch.",
+        "megatron/core/num_microbatches_calculator.py",
+    ),
+    Rule(
+        "heads-not-divisible", _heads, "{heads} attention heads do not divide by tp {tp}",
+        "Use a tp that divides the heads: {tp_options}.", f"{_CORE}; torchtitan and nanotron refuse likewise",
+        smallest_change=_TP_CHANGE,
+    ),
+    Rule(
+        "kv-heads-not-divisible", _kv_heads_or_replicas,
+        "tp {tp} neither divides the {kv_heads} key-value heads nor is a multiple of them",
+        "Use a tp that divides the key-value heads ({tp_options}) or is a multiple of them.",
+        f"{_CORE}; replication came with pull request 2565", frameworks=only("megatron"), since="0.16", when=_no_mla,
+        smallest_change=_TP_CHANGE,
+    ),
+    Rule(
+        "kv-heads-not-divisible", _kv_heads, "{kv_heads} key-value heads (query groups) do not divide by tp {tp}",
+        "Use a tp that divides the key-value heads: {tp_options}.", f"{_CORE} before core 0.16",
+        frameworks=only("megatron"), until="0.16", when=_no_mla, smallest_change=_TP_CHANGE,
+    ),
+    Rule(
+        "kv-heads-not-divisible", _kv_heads, "{kv_heads} key-value heads do not divide by tp {tp}",
+        "Use a tp that divides the key-value heads: {tp_options}.",
+        "pytorch/torchtitan pull request 2577; nanotron/models/llama.py; Megatron-DeepSpeed megatron/arguments.py",
+        frameworks=only("torchtitan", "fsdp", "nanotron", "megatron-deepspeed"), when=_no_mla,
+        smallest_change=_TP_CHANGE,
+    ),
+    Rule(
+        "kv-heads-not-divisible", _kv_heads_fewer, "tp {tp} exceeds the {kv_heads} key-value heads",
+        "Use a tp of at most {kv_heads}.", "deepspeed/module_inject/tp_shard.py: ranks past the last head get none",
+        frameworks=only("deepspeed"), when=_no_mla, smallest_change=_TP_CHANGE,
+    ),
+    Rule(
+        "mlp-not-divisible", _dense_width, "intermediate_size {width} does not divide by tp {tp}",
+        "Use a tp that divides it.", "megatron/core/tensor_parallel/layers.py (divide)", when=_has_dense,
+    ),
+    Rule(
+        "mlp-not-divisible", _shared_width, "the shared experts' width does not divide by tp {tp}",
+        "Use a tp that divides it.", "megatron/core/tensor_parallel/layers.py (divide)", when=_has_shared,
+    ),
+    Rule(
+        "sequence-not-divisible", _sequence_zigzag,
+        "seq_length {seq} does not divide by cp {cp} x lcm(2, tp {tp}) chunks (by tp alone without context parallelism, "
+        "by 2 x cp alone without sequence parallelism)",
+        "Pad seq_length, or lower cp or tp.",
+        "megatron/core/utils.py (get_batch_on_this_cp_rank: 2 chunks a rank); NVIDIA-NeMo/RL issue 3563",
+        frameworks=only("megatron", "fsdp"),
+    ),
+    Rule(
+        "sequence-not-divisible", _sequence_torchtitan, "seq_length {seq} does not divide by tp {tp} x 2 x cp {cp}",
+        "Pad seq_length, or lower cp or tp.", f"{_TITAN_DIMS} (seq_len_divisor)", frameworks=only("torchtitan"),
+    ),
+    Rule(
+        "sequence-not-divisible", _sequence_plain,
+        "seq_length {seq} does not divide by cp {cp} (and tp {tp} where sequence parallel)",
+        "Pad seq_length, or lower cp or tp.", "nanotron/parallel/tensor_parallel; deepspeed/sequence/layer.py",
+        frameworks=only("nanotron", "deepspeed", "megatron-deepspeed"),
+    ),
+    Rule(
+        "sequence-exceeds-positions", always,
+        "seq_length {seq} exceeds the {positions} learned position embeddings",
+        "Shorten seq_length, or give the model a larger max_position_embeddings.",
+        "megatron/training/arguments.py (max_position_embeddings >= seq_length)", when=_positions,
+    ),
+    Rule(
+        "sequence-parallel-needs-tp", _sequence_parallel_alone, "sequence_parallel is on, but tp is 1",
+        "Switch sequence_parallel off, or raise tp.", "megatron/core/model_parallel_config.py",
+        smallest_change="sequence_parallel true -> false",
+    ),
+    Rule(
+        "sequence-parallel-unsupported", _sequence_parallel, "{framework} has no Megatron-style sequence parallelism",
+        "Set sequence_parallel to false.", "deepspeed/runtime/tensor_parallel/config.py has no such key",
+        frameworks=only("deepspeed"), smallest_change="sequence_parallel true -> false",
+    ),
+    Rule(
+        "sequence-parallel-unsupported", _sequence_parallel, "{framework} {version} has no sequence parallelism",
+        "Set sequence_parallel to false.", "bigscience-workshop/Megatron-DeepSpeed megatron/arguments.py",
+        frameworks=only("megatron-deepspeed"), until="2023", smallest_change="sequence_parallel true -> false",
+    ),
+    Rule(
+        "tensor-parallel-unsupported", _tensor, "{framework} {version} cannot train with tp {tp}",
+        "Set tp to 1, or use a version with AutoTP training (0.16).", "deepspeed/runtime/tensor_parallel/config.py",
+        frameworks=only("deepspeed"), until="0.16", smallest_change="tp {tp} -> 1",
+    ),
+    Rule(
+        "context-parallel-unsupported", _context, "{framework} has no context parallelism (cp {cp})",
+        "Set cp to 1.", "Megatron-DeepSpeed megatron/arguments.py", frameworks=only("megatron-deepspeed"),
+        smallest_change="cp {cp} -> 1",
+    ),
+    Rule(
+        "context-parallel-needs-flash", _context, "cp {cp} needs flash attention, but attention is {attention}",
+        "Set training.attention to 'flash', or cp to 1.",
+        "megatron/core/extensions/transformer_engine.py (only its attention splits the context)", when=_math_attention,
+        smallest_change="cp {cp} -> 1",
+    ),
+    Rule(
+        "context-parallel-comm-unsupported", _transport, "{framework} has no cp_comm '{cp_comm}'",
+        "Leave cp_comm out to take the framework's own.",
+        "megatron/core/model_parallel_config.py; torchtitan/config (context_parallel_rotate_method)",
+    ),
+    Rule(
+        "context-parallel-heads", _heads_over_context,
+        "cp_comm 'a2a' splits the {heads} heads over tp {tp} x cp {cp}, which does not divide them",
+        "Lower cp or tp, or choose another cp_comm.", "deepspeed/sequence/layer.py; TransformerEngine attention (a2a)",
+    ),
+    Rule(
+        "context-parallel-heads", _kv_heads_over_context,
+        "cp_comm 'a2a' splits the {kv_heads} key-value heads over tp {tp} x cp {cp}, which does not divide them",
+        "Lower cp or tp, or choose another cp_comm.", "TransformerEngine attention (a2a)",
+        frameworks=only("megatron"), when=_no_mla,
+    ),
+)  # fmt: skip

@@ -1,0 +1,186 @@
+"""Rules on experts: which ranks expert parallelism takes, what must divide, and which dispatcher exists."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.job import Job
+from cost_models.strategy import Bools, MoeDispatcher, Recompute, Strategies
+from planner.rules.rule import Rule, indivisible, only
+
+_CORE = "megatron/core/transformer/transformer_config.py"
+_TITAN_DIMS = "torchtitan/distributed/parallel_dims.py"
+
+
+def _is_moe(job: Job) -> bool:
+    return job.model.moe is not None
+
+
+def _is_dense(job: Job) -> bool:
+    return job.model.moe is None
+
+
+def _experts_used(_job: Job, s: Strategies) -> Bools:
+    return np.asarray(s.ep > 1)
+
+
+def _num_experts(job: Job, s: Strategies) -> Bools:
+    assert job.model.moe is not None
+    return indivisible(job.model.moe.num_experts, s.ep)
+
+
+def _expert_width(job: Job, s: Strategies) -> Bools:
+    assert job.model.moe is not None
+    return indivisible(job.model.moe.expert_intermediate_size, s.etp)
+
+
+def _ranks(_job: Job, s: Strategies) -> Bools:
+    return indivisible(s.tp * s.cp * s.dp, s.ep * s.etp)
+
+
+def _shard_ranks(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.ep > 1) & indivisible(s.zero_shard_size * s.tp, s.ep * s.etp))
+
+
+def _borrows_whole_axes(_job: Job, s: Strategies) -> Bools:
+    axes = np.where(s.etp == 1, s.cp * s.tp, s.cp)
+    return np.asarray((s.ep > 1) & indivisible(s.ep, axes))
+
+
+def _multiplied_ranks(_job: Job, s: Strategies) -> Bools:
+    return indivisible(s.dp, s.ep)
+
+
+def _etp_neither(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.etp > 1) & (s.etp != s.tp))
+
+
+def _etp(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.ep > 1) & (s.etp > 1))
+
+
+def _with_tensor(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.ep > 1) & (s.tp > 1))
+
+
+def _needs_sequence_parallel(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.tp > 1) & ~s.sequence_parallel)
+
+
+def _flex(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.ep > 1) & (s.moe_dispatcher == MoeDispatcher.FLEX))
+
+
+def _not_all_to_all(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.ep > 1) & (s.moe_dispatcher != MoeDispatcher.ALLTOALL))
+
+
+def _overlapped(_job: Job, s: Strategies) -> Bools:
+    return s.overlap_moe_all_to_all
+
+
+def _overlap_conditions(_job: Job, s: Strategies) -> Bools:
+    gathers = s.moe_dispatcher == MoeDispatcher.ALLGATHER
+    unsplit = (s.pp > 1) & (s.vpp == 1)
+    return np.asarray(s.overlap_moe_all_to_all & (gathers | unsplit | (s.recompute == Recompute.FULL)))
+
+
+EXPERT_RULES: tuple[Rule, ...] = (
+    Rule(
+        "experts-missing", _experts_used, "ep {ep} is given, but the model has no experts",
+        "Set ep to 1.", _CORE, when=_is_dense, smallest_change="ep {ep} -> 1",
+    ),
+    Rule(
+        "experts-not-divisible", _num_experts, "{experts} experts do not divide by ep {ep}",
+        "Use an ep that divides them: {ep_options}.", "megatron/training/arguments.py", when=_is_moe,
+        smallest_change="ep {ep} -> {ep_fit}",
+    ),
+    Rule(
+        "expert-mlp-not-divisible", _expert_width, "expert_intermediate_size {expert_width} does not divide by etp {etp}",
+        "Use an etp that divides it, such as 1.", "megatron/core/transformer/moe/experts.py", when=_is_moe,
+        smallest_change="etp {etp} -> 1",
+    ),
+    Rule(
+        "expert-ranks-not-divisible", _ranks,
+        "ep {ep} x etp {etp} = {ep_etp} does not divide the {tp_cp_dp} ranks of a pipeline stage (tp x cp x dp)",
+        "Lower ep or etp, or pp so that a stage has more ranks.", "megatron/core/parallel_state.py (expert ranks)",
+        when=_is_moe,
+    ),
+    Rule(
+        "expert-ranks-not-divisible", _shard_ranks,
+        "ep {ep} x etp {etp} = {ep_etp} does not divide the sharded ranks, zero_shard_size {zero_shard_size} x tp {tp}",
+        "Lower ep, or raise zero_shard_size.", f"{_TITAN_DIMS} (dp_shard * cp * tp = efsdp * ep)",
+        frameworks=only("torchtitan", "fsdp"), when=_is_moe,
+    ),
+    Rule(
+        "expert-ranks-not-divisible", _borrows_whole_axes,
+        "ep {ep} must be a multiple of cp {cp} (and of tp {tp} where etp is 1) in torchtitan {version}",
+        "Raise ep, lower cp or tp, or use torchtitan 0.3.", f"{_TITAN_DIMS} (_validate)",
+        frameworks=only("torchtitan"), until="0.3", when=_is_moe,
+    ),
+    Rule(
+        "expert-ranks-not-divisible", _multiplied_ranks, "nanotron multiplies ranks by ep: ep {ep} must divide dp {dp}",
+        "Choose an ep that divides dp.", "nanotron slurm_launcher.py (world = dp * pp * tp * cp * ep)",
+        frameworks=only("nanotron"), when=_is_moe,
+    ),
+    Rule(
+        "expert-tensor-parallel-unsupported", _etp_neither, "torchtitan {version} takes etp 1 or tp {tp}, not {etp}",
+        "Set etp to 1 or to tp.", f"{_TITAN_DIMS} (_validate)", frameworks=only("torchtitan"), until="0.3",
+        when=_is_moe, smallest_change="etp {etp} -> 1",
+    ),
+    Rule(
+        "expert-tensor-parallel-unsupported", _etp, "torchtitan {version} has no expert tensor parallelism (etp {etp})",
+        "Set etp to 1.", "torchtitan 0.3 parallelism config", frameworks=only("torchtitan"), since="0.3", when=_is_moe,
+        smallest_change="etp {etp} -> 1",
+    ),
+    Rule(
+        "expert-tensor-parallel-unsupported", _etp, "{framework} takes only etp 1 with expert parallelism, not {etp}",
+        "Set etp to 1.", "deepspeed expert_parallel.expert_tensor_parallel_size",
+        frameworks=only("deepspeed", "megatron-deepspeed"), when=_is_moe, smallest_change="etp {etp} -> 1",
+    ),
+    Rule(
+        "expert-parallel-unsupported", _experts_used, "{framework} has no expert parallelism (ep {ep})",
+        "Set ep to 1, or use torchtitan.", "accelerate/parallelism_config.py has no such degree",
+        frameworks=only("fsdp"), when=_is_moe, smallest_change="ep {ep} -> 1",
+    ),
+    Rule(
+        "expert-parallel-unsupported", _with_tensor, "deepspeed cannot combine ep {ep} with tp {tp}",
+        "Set tp or ep to 1.", "deepspeed AutoEP refuses AutoTP", frameworks=only("deepspeed"), when=_is_moe,
+        smallest_change="tp {tp} -> 1",
+    ),
+    Rule(
+        "moe-needs-sequence-parallel", _needs_sequence_parallel,
+        "an MoE model with tp {tp} needs sequence parallelism in megatron", "Switch sequence_parallel on, or set tp to 1.",
+        "megatron/training/arguments.py; megatron/core/model_parallel_config.py", frameworks=only("megatron"),
+        when=_is_moe, smallest_change="sequence_parallel false -> true",
+    ),
+    Rule(
+        "dispatcher-unsupported", _flex, "megatron {version} has no moe_dispatcher 'flex'",
+        "Use 'alltoall', or core 0.12.", "megatron/training/arguments.py (moe_enable_deepep)",
+        frameworks=only("megatron"), until="0.12", when=_is_moe, smallest_change="moe_dispatcher flex -> alltoall",
+    ),
+    Rule(
+        "dispatcher-unsupported", _not_all_to_all, "{framework} has no moe_dispatcher '{moe_dispatcher}'",
+        "Leave moe_dispatcher out.", "deepspeed/moe/sharded_moe.py; nanotron moe_config.token_dispatcher_type",
+        frameworks=only("megatron-deepspeed", "deepspeed", "nanotron"), when=_is_moe,
+        smallest_change="moe_dispatcher {moe_dispatcher} -> alltoall",
+    ),
+    Rule(
+        "overlap-unsupported", _overlapped, "megatron {version} cannot overlap expert all-to-all",
+        "Switch overlap.moe_all_to_all off, or use core 0.14.", "megatron/training/arguments.py",
+        frameworks=only("megatron"), until="0.14", when=_is_moe, smallest_change="overlap.moe_all_to_all true -> false",
+    ),
+    Rule(
+        "overlap-unsupported", _overlap_conditions,
+        "overlap.moe_all_to_all needs the alltoall or flex dispatcher, vpp above 1 where pp is (pp {pp}, vpp {vpp}), "
+        "and no full recompute ({recompute})",
+        "Switch overlap.moe_all_to_all off.", _CORE, frameworks=only("megatron"), when=_is_moe,
+        smallest_change="overlap.moe_all_to_all true -> false",
+    ),
+    Rule(
+        "overlap-unsupported", _overlapped, "{framework} cannot overlap expert all-to-all",
+        "Switch overlap.moe_all_to_all off.", "no such key in its configuration",
+        frameworks=only("megatron-deepspeed", "deepspeed", "fsdp", "nanotron"), when=_is_moe,
+        smallest_change="overlap.moe_all_to_all true -> false",
+    ),
+)  # fmt: skip

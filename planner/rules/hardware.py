@@ -1,0 +1,84 @@
+"""Rules that a job breaks whatever its strategy: precisions and attention kernels a GPU or a framework does not have."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from cost_models.job import Job
+from cost_models.specs.cluster import Generation
+from planner.rules.rule import Rule, always, only
+
+_CHECKED = ("bf16", "fp8", "nvfp4")
+"""Precisions that some GPUs lack; fp16 and fp32 run everywhere."""
+_KERNEL_GENERATIONS: Mapping[str, tuple[Generation, ...]] = {
+    "fa1": ("ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"),
+    "fa2": ("ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"),
+    "fa3": ("hopper",),
+    "cudnn": ("ampere", "ada", "hopper", "blackwell"),
+}
+"""Dao-AILab/flash-attention README; NVIDIA cuDNN support matrix. sdpa has a kernel everywhere."""
+
+
+def _precision_missing(job: Job) -> bool:
+    return job.training.precision in _CHECKED and job.training.precision not in job.cluster.gpu.peak_flops_per_s
+
+
+def _recipe_missing(job: Job) -> bool:
+    older = job.cluster.gpu.generation in ("volta", "ampere", "ada", "hopper")
+    return job.training.precision == "fp8" and job.training.fp8_recipe == "mxfp8" and older
+
+
+def _kernel_missing(job: Job) -> bool:
+    training, generation = job.training, job.cluster.gpu.generation
+    known = _KERNEL_GENERATIONS.get(training.attention_kernel)
+    # A kernel that nobody asked for is the resolver's guess, and says nothing about the user's job.
+    asked = "attention_kernel" not in training.assumed and training.attention == "flash"
+    return asked and known is not None and generation != "unknown" and generation not in known
+
+
+def _low_precision(job: Job) -> bool:
+    return job.training.precision in ("fp8", "nvfp4")
+
+
+def _nvfp4(job: Job) -> bool:
+    return job.training.precision == "nvfp4"
+
+
+def _low_precision_locally(job: Job) -> bool:
+    return _low_precision(job) and job.training.transformer_impl == "local"
+
+
+_OTHER = "Use precision 'bf16'."
+HARDWARE_RULES: tuple[Rule, ...] = (
+    Rule(
+        "precision-unsupported-by-gpu", always, "{gpu} has no {precision}", "It has: {supported}.",
+        "cost_models/presets, vendors' data sheets", when=_precision_missing,
+    ),
+    Rule(
+        "precision-unsupported-by-gpu", always, "fp8_recipe '{recipe}' needs Blackwell or newer, not {gpu}",
+        "Use 'delayed', 'tensorwise' or 'blockwise'.", "TransformerEngine transformer_engine/pytorch/fp8.py",
+        when=_recipe_missing,
+    ),
+    Rule(
+        "precision-unsupported-by-framework", always, "{framework} has no {precision} training", _OTHER,
+        "no such key in its configuration", frameworks=only("megatron-deepspeed", "nanotron"), when=_low_precision,
+    ),
+    Rule(
+        "precision-unsupported-by-framework", always, "{framework} has no {precision} training", _OTHER,
+        "no such key in its configuration", frameworks=only("deepspeed", "fsdp"), when=_nvfp4,
+    ),
+    Rule(
+        "precision-unsupported-by-framework", always, "megatron {version} has no {precision}; it came with core 0.15",
+        _OTHER, "megatron/training/arguments.py (fp4_format)", frameworks=only("megatron"), until="0.15", when=_nvfp4,
+    ),
+    Rule(
+        "precision-unsupported-by-framework", always, "{precision} needs transformer_impl 'transformer-engine' in megatron",
+        "Set transformer_impl to 'transformer-engine'.", "megatron/training/arguments.py (fp8)",
+        frameworks=only("megatron"), when=_low_precision_locally,
+    ),
+    Rule(
+        "attention-unsupported-by-gpu", always, "attention_kernel '{kernel}' does not run on {gpu}",
+        "Use another attention_kernel, such as 'sdpa'.", "Dao-AILab/flash-attention README; cuDNN support matrix",
+        when=_kernel_missing,
+    ),
+)  # fmt: skip

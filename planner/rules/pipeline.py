@@ -1,0 +1,170 @@
+"""Rules on pipelines: which framework has them, which schedules, and what a schedule asks of micro-batches and layers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import numpy as np
+
+from cost_models.job import Job
+from cost_models.layouts import Layout
+from cost_models.specs.training import Framework
+from cost_models.strategy import Bools, Schedule, Strategies
+from planner.rules.rule import Rule, indivisible, one_of, only
+from planner.splits import default_split
+
+SCHEDULES: Mapping[Framework, tuple[Schedule, ...]] = {
+    "megatron": (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED),
+    "megatron-deepspeed": (Schedule.ONE_F_ONE_B,),
+    "deepspeed": (Schedule.ONE_F_ONE_B,),
+    "torchtitan": (
+        Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.GPIPE, Schedule.ZB_V, Schedule.DUALPIPE_V,
+    ),
+    "fsdp": (Schedule.ONE_F_ONE_B,),
+    "nanotron": (Schedule.ONE_F_ONE_B, Schedule.GPIPE),
+}  # fmt: skip
+_V_SHAPED = (Schedule.ZB_V, Schedule.DUALPIPE_V)
+_TORCH = "torch/distributed/pipelining/schedules.py"
+_CORE = "megatron/core/pipeline_parallel/schedules.py"
+
+
+def _pipeline(_job: Job, s: Strategies) -> Bools:
+    return np.asarray(s.pp > 1)
+
+
+def _virtual(_job: Job, s: Strategies) -> Bools:
+    return np.asarray(s.vpp > 1)
+
+
+def _no_interleaving(job: Job) -> bool:
+    return not job.runtime.has_interleaving
+
+
+def _virtual_alone(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.vpp > 1) & (s.pp == 1))
+
+
+def _schedule(job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.pp > 1) & ~one_of(s.schedule, SCHEDULES[job.training.framework]))
+
+
+def _mismatch(_job: Job, s: Strategies) -> Bools:
+    v_shaped = one_of(s.schedule, _V_SHAPED)
+    interleaved = s.schedule == Schedule.INTERLEAVED
+    single = ~v_shaped & ~interleaved
+    return np.asarray((v_shaped & (s.vpp != 2)) | (interleaved & (s.vpp == 1)) | (single & (s.vpp > 1)))
+
+
+def _megatron_rounds(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.vpp > 1) & indivisible(s.num_micro_batches, s.pp))
+
+
+def _torch_rounds(_job: Job, s: Strategies) -> Bools:
+    rounds = np.maximum(np.floor(s.num_micro_batches / s.pp), 1.0)
+    return np.asarray((s.schedule == Schedule.INTERLEAVED) & indivisible(s.num_micro_batches, rounds))
+
+
+def _two_stages_without_overlap(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.vpp > 1) & (s.pp == 2) & ~s.overlap_p2p)
+
+
+def _dual_pipe(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.schedule == Schedule.DUALPIPE_V) & (s.num_micro_batches < 2 * s.pp))
+
+
+def _only_ends_differ(_job: Job, s: Strategies) -> Bools:
+    return _per_layout(s, [not _ends_differ(layout) for layout in s.layouts.table])
+
+
+def _ends_differ(layout: Layout) -> bool:
+    return layout.is_even or (layout.vpp == 1 and len(set(layout.layers[1:-1])) <= 1)
+
+
+def _own_split(job: Job, s: Strategies) -> Bools:
+    tables = s.layouts.table
+    return _per_layout(s, [t.layers != default_split(job, pp=t.pp, vpp=t.vpp) for t in tables])
+
+
+def _own_or_even_split(job: Job, s: Strategies) -> Bools:
+    tables = s.layouts.table
+    return _per_layout(s, [not t.is_even and t.layers != default_split(job, pp=t.pp, vpp=t.vpp) for t in tables])
+
+
+def _per_layout(s: Strategies, broken: list[bool]) -> Bools:
+    return np.array(broken, np.bool_)[s.layout]
+
+
+def _cuda_graphs(job: Job) -> bool:
+    return job.training.cuda_graphs
+
+
+PIPELINE_RULES: tuple[Rule, ...] = (
+    Rule(
+        "pipeline-unsupported", _pipeline, "{framework} has no pipeline parallelism (pp {pp})",
+        "Set pp to 1, or use torchtitan.", "accelerate/parallelism_config.py has no such degree",
+        frameworks=only("fsdp"), smallest_change="pp {pp} -> 1",
+    ),
+    Rule(
+        "virtual-stages-unsupported", _virtual, "{framework} has no virtual pipeline stages (vpp {vpp})",
+        "Set vpp to 1.", "deepspeed/runtime/pipe/schedule.py; nanotron/parallel/pipeline_parallel/engine.py",
+        when=_no_interleaving, smallest_change="vpp {vpp} -> 1",
+    ),
+    Rule(
+        "virtual-stages-need-pipeline", _virtual_alone, "vpp {vpp} needs pp of at least 2",
+        "Set vpp to 1, or raise pp.", "megatron/core/parallel_state.py (interleaved schedule)",
+        smallest_change="vpp {vpp} -> 1",
+    ),
+    Rule(
+        "schedule-unsupported", _schedule, "{framework} has no pipeline schedule '{schedule}'",
+        "Leave schedule out to take the framework's own.",
+        f"{_CORE}; torchtitan config pipeline_parallel_schedule; nanotron ParallelismArgs.pp_engine",
+    ),
+    Rule(
+        "schedule-mismatch", _mismatch, "schedule '{schedule}' does not go with vpp {vpp}",
+        "1f1b, gpipe and zb-h1 need vpp 1, interleaved vpp of at least 2, zb-v and dualpipe-v vpp 2.", _TORCH,
+    ),
+    Rule(
+        "interleaving-needs-micro-batches", _megatron_rounds,
+        "interleaving (vpp {vpp}) needs num_micro_batches {num_micro_batches} to be a multiple of pp {pp}",
+        "Choose dp and micro_batch_size so that it is, or set vpp to 1.",
+        f"{_CORE} (micro-batch groups of pp, its default)", frameworks=only("megatron"),
+        smallest_change="vpp {vpp} -> 1",
+    ),
+    Rule(
+        "interleaving-needs-micro-batches", _torch_rounds,
+        "interleaving needs num_micro_batches {num_micro_batches} to be whole rounds of at least pp {pp}",
+        "Choose a multiple of pp, or set vpp to 1.", f"{_TORCH} (ScheduleInterleaved1F1B)",
+        frameworks=only("torchtitan"), smallest_change="vpp {vpp} -> 1",
+    ),
+    Rule(
+        "interleaving-needs-p2p-overlap", _two_stages_without_overlap,
+        "interleaving (vpp {vpp}) with pp 2 needs overlapped point-to-point communication (overlap.p2p)",
+        "Switch overlap.p2p on, raise pp, or set vpp to 1.", "megatron/training/arguments.py; NVIDIA/Megatron-LM issue 750",
+        frameworks=only("megatron"), smallest_change="overlap.p2p false -> true",
+    ),
+    Rule(
+        "too-few-micro-batches", _dual_pipe,
+        "dualpipe-v needs as many micro-batches as stages, 2 x pp {pp}, but there are {num_micro_batches}",
+        "Lower micro_batch_size, dp or pp.", f"{_TORCH} (ScheduleDualPipeV)",
+    ),
+    Rule(
+        "split-unsupported", _only_ends_differ,
+        "megatron {version} can make only the first and the last stage differ, not {layers_per_stage}",
+        "Use an even split, or core 0.13 with --pipeline-model-parallel-layout.", "megatron/training/arguments.py",
+        frameworks=only("megatron"), until="0.13",
+    ),
+    Rule(
+        "split-unsupported", _own_split, "nanotron splits layers by cost itself and cannot be told {layers_per_stage}",
+        "Leave layers_per_stage out.", "nanotron/models/base.py (build_model)", frameworks=only("nanotron"),
+    ),
+    Rule(
+        "split-unsupported", _own_or_even_split, "{framework} partitions layers itself and cannot be told {layers_per_stage}",
+        "Leave layers_per_stage out.", "deepspeed/runtime/pipe/module.py (partition_method)",
+        frameworks=only("deepspeed", "megatron-deepspeed"),
+    ),
+    Rule(
+        "cuda-graphs-with-pipeline", _pipeline, "torchtitan's CUDA graphs exclude pipelines (pp {pp})",
+        "Set training.cuda_graphs to false, or pp to 1.", "torchtitan/trainer.py", frameworks=only("torchtitan"),
+        when=_cuda_graphs, smallest_change="pp {pp} -> 1",
+    ),
+)  # fmt: skip
