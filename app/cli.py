@@ -70,12 +70,14 @@ def configure(
     _version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
     ] = False,
-    log_level: Annotated[LogLevel, typer.Option(help="What is logged on stderr.")] = LogLevel.WARNING,
+    log_level: Annotated[
+        LogLevel | None, typer.Option(help="What is logged on stderr; warning unless given, info for serve.")
+    ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")] = False,
 ) -> None:
-    level = LogLevel.ERROR if quiet else log_level
+    level = LogLevel.ERROR if quiet else log_level or LogLevel.WARNING
     logging.basicConfig(level=level.upper(), stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
-    context.obj = {"quiet": quiet, "log_level": str(level)}
+    context.obj = {"quiet": quiet, "log_level": str(level) if quiet or log_level else None}
 
 
 def run(arguments: Sequence[str]) -> int:

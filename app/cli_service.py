@@ -33,14 +33,12 @@ def serve(
 ) -> None:
     """Answer over HTTP; the documentation is at /docs."""
     settings = _settings(host=host, port=port, database_url=db, log_level=context.obj["log_level"])
-    import uvicorn
-
-    from app.main import create_app
+    from app.main import serve as run_service
 
     if not context.obj["quiet"]:
         address = f"[{settings.host}]" if ":" in settings.host else settings.host
         typer.echo(f"meshwright listens on http://{address}:{settings.port} (documentation at /docs)", err=True)
-    uvicorn.run(create_app(settings), host=settings.host, port=settings.port, log_level=settings.log_level)
+    run_service(settings)
 
 
 @db_app.command()
