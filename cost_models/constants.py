@@ -8,9 +8,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 from cost_models.specs.cluster import Fabric, Generation
+from cost_models.specs.training import AttentionKernel
 from cost_models.units import MICRO
+
+GENERATIONS: tuple[Generation, ...] = get_args(Generation)
+KERNELS: tuple[AttentionKernel, ...] = get_args(AttentionKernel)
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,13 +90,49 @@ PRECISION_EFFICIENCY: Mapping[str, Constant] = {
 BMM_EFFICIENCY = Constant(0.55, "1", 0.4, 0.7, "batched GEMMs of attention at large head width; no measurement")
 BMM_HEAD_HALF = Constant(64.0, "elements", 32.0, 128.0, "head width at which they reach half of it")
 BMM_UNALIGNED_16 = Constant(0.8, "1", 0.6, 1.0, "head width or length that is no multiple of 16")
-BMM_UNALIGNED_8 = Constant(0.2, "1", 0.1, 0.4, "no multiple of 8: BLOOM sweeps, 108-wide heads cost 30-50 % of the step")
+BMM_UNALIGNED_8 = Constant(
+    0.2, "1", 0.1, 0.4, "no multiple of 8: BLOOM sweeps, 108-wide heads cost 30-50 % of the step"
+)
 
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 MEMORY_EFFICIENCY = Constant(0.80, "1", 0.65, 0.88, "share of HBM peak that streaming kernels reach")
 
 # --- attention --------------------------------------------------------------------------------------------------------
+
+_MMA_SHARE = 0.62
+"""What mma.sync, which FA-1 and FA-2 use, reaches of the wgmma peak on Hopper (both instructions' throughput)."""
+
+
+def _flash(forward: float, backward: float, source: str) -> tuple[Constant, Constant]:
+    return (
+        Constant(forward, "1", max(forward - 0.08, 0.05), forward + 0.15, source),
+        Constant(backward, "1", max(backward - 0.08, 0.04), backward + 0.15, source),
+    )
+
+
+_FA1 = _flash(0.33, 0.28, "published FA-1 speeds on A100 (2022 to mid-2023)")
+_FA2 = _flash(0.60, 0.50, "published FA-2 speeds on A100 (arXiv:2307.08691)")
+_FA1_HOPPER = _flash(0.33 * _MMA_SHARE, 0.28 * _MMA_SHARE, "FA-1 times the mma.sync share")
+_FA2_HOPPER = _flash(
+    0.60 * _MMA_SHARE, 0.50 * _MMA_SHARE, "FA-2 times the mma.sync share (arXiv:2407.08608, section 1)"
+)
+_FA3 = _flash(0.55, 0.45, "published FA-3 and cuDNN speeds on H100 (arXiv:2407.08608)")
+_MMA_BLACKWELL = _flash(0.60 * 0.35, 0.50 * 0.35, "no measurement: mma.sync against tcgen05 on B200")
+_CUDNN_BLACKWELL = _flash(0.55, 0.42, "published cuDNN speeds on B200")
+_OTHER = _flash(0.35, 0.28, "no measurement")
+
+FLASH_EFFICIENCY: Mapping[tuple[Generation, AttentionKernel], tuple[Constant, Constant]] = {
+    **{(generation, kernel): _OTHER for generation in GENERATIONS for kernel in KERNELS},
+    ("ampere", "fa1"): _FA1, ("ampere", "fa2"): _FA2, ("ampere", "sdpa"): _FA2, ("ampere", "fa3"): _FA2,
+    ("ampere", "cudnn"): _FA2,
+    ("ada", "fa1"): _FA1, ("ada", "fa2"): _FA2, ("ada", "sdpa"): _FA2, ("ada", "fa3"): _FA2, ("ada", "cudnn"): _FA2,
+    ("hopper", "fa1"): _FA1_HOPPER, ("hopper", "fa2"): _FA2_HOPPER, ("hopper", "sdpa"): _FA2_HOPPER,
+    ("hopper", "fa3"): _FA3, ("hopper", "cudnn"): _FA3,
+    ("blackwell", "fa1"): _MMA_BLACKWELL, ("blackwell", "fa2"): _MMA_BLACKWELL, ("blackwell", "sdpa"): _CUDNN_BLACKWELL,
+    ("blackwell", "fa3"): _MMA_BLACKWELL, ("blackwell", "cudnn"): _CUDNN_BLACKWELL,
+}  # fmt: skip
+"""Share of dense peak, forward and backward, by GPU generation and kernel; fa3 off Hopper falls back to fa2's."""
 
 FLASH_SHORT_SEQUENCE = Constant(512.0, "tokens", 256.0, 1024.0, "time x (1 + this / length): prologue, masked tiles")
 FLASH_NARROW_HEAD = (
@@ -112,26 +153,36 @@ NIC_EFFICIENCY: Mapping[Fabric, Constant] = {
 """Share of the NICs' wire rate that collectives reach at training sizes."""
 
 RING_HOP_S = Constant(
-    3.4 * MICRO, "s", 0.8 * MICRO, 8.0 * MICRO,
-    "per rank of an all-gather or reduce-scatter ring that crosses nodes; with 5 us a node boundary 4 us a hop on nodes "
-    "of 8, from ZeRO-3 rows on 384-1536 GPUs",
+    4.0 * MICRO, "s", 0.8 * MICRO, 8.0 * MICRO,
+    "per in-node rank of an all-gather or reduce-scatter ring that crosses nodes; ZeRO-3 rows on 384-1536 GPUs",
 )  # fmt: skip
 TREE_HOP_S = Constant(
-    7.0 * MICRO, "s", 3.0 * MICRO, 15.0 * MICRO, "software part of one tree level of an inter-node all-reduce"
+    8.0 * MICRO, "s", 4.0 * MICRO, 16.0 * MICRO, "one tree level of an inter-node all-reduce beside the wire's latency"
 )
+SEND_S = Constant(7.0 * MICRO, "s", 4.0 * MICRO, 30.0 * MICRO, "posting and progressing one inter-node message")
 PEER_S = Constant(1.0 * MICRO, "s", 0.3 * MICRO, 3.0 * MICRO, "per remote peer of an all-to-all; no measurement")
 NOMINAL_LINK_EFFICIENCY = Constant(0.75, "1", 0.5, 0.85, "NVLink bus bandwidth over link rate at large sizes, H100 n=8")
-NOMINAL_HOP_S = Constant(0.75 * MICRO, "s", 0.4 * MICRO, 2.0 * MICRO, "growth of the small-message time per NVLink rank")
+NOMINAL_HOP_S = Constant(
+    0.75 * MICRO, "s", 0.4 * MICRO, 2.0 * MICRO, "growth of the small-message time per NVLink rank"
+)
 NOMINAL_CALL_S = Constant(6.0 * MICRO, "s", 4.0 * MICRO, 20.0 * MICRO, "small-message time of two NVLink ranks")
 PCIE_EFFICIENCY = Constant(
-    0.45, "1", 0.05, 0.8, "ring through PCIe host bridges: users see 28-35 of 64 GB/s; 8 L40S without peer access 2 of 32"
+    0.45,
+    "1",
+    0.05,
+    0.8,
+    "ring through PCIe host bridges: users see 28-35 of 64 GB/s; 8 L40S without peer access 2 of 32",
 )
 PCIE_CROSS_SOCKET = Constant(0.7, "1", 0.3, 1.0, "no measurement: the ring also crosses the socket link")
 
 # --- host -------------------------------------------------------------------------------------------------------------
 
 HOST_OP_S = Constant(
-    22.0 * MICRO, "s", 15.0 * MICRO, 75.0 * MICRO, "CPU time per eager operation; A100 nodes of 2022 20-26, others to 75"
+    22.0 * MICRO,
+    "s",
+    15.0 * MICRO,
+    75.0 * MICRO,
+    "CPU time per eager operation; A100 nodes of 2022 20-26, others to 75",
 )
 COMPILED_HOST_RATIO = Constant(0.35, "1", 0.1, 0.6, "host time of a compiled region over the eager one")
 GRAPH_HOST_RATIO = Constant(0.05, "1", 0.0, 0.2, "replay of a captured graph; no measurement")

@@ -1,0 +1,172 @@
+"""Seconds of the attention core, forward and backward: fused (flash) kernels by generation, and the unfused chain.  [F-2]
+
+Flash kernels are bound by the multiply units; what they reach depends on which instruction a kernel generation uses on
+which GPU, so the kernel matters as much as the GPU. Projections are matrix products of their own and not part of this.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.constants import (
+    BMM_EFFICIENCY,
+    BMM_HEAD_HALF,
+    BMM_UNALIGNED_8,
+    BMM_UNALIGNED_16,
+    ELEMENTWISE_KERNEL_S,
+    FLASH_BACKWARD_FLOPS,
+    FLASH_EFFICIENCY,
+    FLASH_HEAD_MULTIPLE,
+    FLASH_NARROW_HEAD,
+    FLASH_SHORT_SEQUENCE,
+    KERNEL_FLOOR_S,
+)
+from cost_models.estimate import Estimate
+from cost_models.specs.cluster import Gpu
+from cost_models.specs.training import AttentionKernel
+from cost_models.terms import Tier
+
+if TYPE_CHECKING:
+    from cost_models.calibration import Calibration, CalibrationDocument
+
+Floats = NDArray[np.float64]
+Direction = Literal["forward", "backward"]
+_FORWARD_KERNELS, _BACKWARD_KERNELS = 1.0, 3.0
+"""Launches: one, and row sums, the gradients, the cast of the query gradient."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTime:
+    """Seconds of one layer's attention core."""
+
+    forward: Estimate
+    backward: Estimate
+
+
+def visible_pairs(q_length: Floats, kv_length: Floats, window: Floats | float | None) -> Floats:
+    """Query-key pairs a causal mask leaves, for an evenly balanced share of q_length queries over kv_length keys.
+
+    With w = min(window, kv_length), query i sees min(i, w) keys: kv w - w^2/2 pairs in all, of which q/kv are ours.
+    """
+    reach = kv_length if window is None else np.minimum(window, kv_length)
+    return q_length * (reach - reach * reach / (2.0 * kv_length))
+
+
+def flash_attention_s(
+    *, sequences: Floats | float, heads: Floats | float, q_length: Floats | float, kv_length: Floats | float,
+    d_qk: Floats | float, d_v: Floats | float, window: Floats | float | None, calibration: Calibration,
+    kernel: AttentionKernel,
+) -> AttentionTime:  # fmt: skip
+    """Seconds of fused causal attention on one GPU, arrays broadcast together.
+
+        t = 2 sequences heads pairs (d_qk + d_v) / (peak eff clock) (1 + 512 / reach)                          [F-2]
+
+    backward 2.5 times the operations at its own efficiency.
+
+    Args:
+        sequences: sequences in the micro-batch.
+        heads: query heads on this rank; sharing key heads among them (GQA) doesn't change the operations.
+        q_length: queries of a sequence on this rank, seq_length / cp.
+        kv_length: keys each sequence has over all ranks, seq_length.
+        d_qk: width of a query-key head; `d_v` of a value head (they differ under MLA). Padded to a multiple of 32.
+        window: tokens a query can see; None is full causal attention.
+        calibration: GPU, clock, and samples if it has any.
+        kernel: which generation of kernel.
+    """
+    count, q, kv, qk, v = np.broadcast_arrays(
+        np.multiply(sequences, heads), *(np.asarray(x, dtype=np.float64) for x in (q_length, kv_length, d_qk, d_v))
+    )
+    reach = kv if window is None else np.minimum(window, kv)
+    width = _padded(qk) + _padded(v)
+    flops = 2.0 * count * visible_pairs(q, kv, window) * width * (1.0 + FLASH_SHORT_SEQUENCE.value / reach)
+    gpu, clock = calibration.cluster.gpu, calibration.sustained_clock
+    peak = calibration.peak_flops_per_s("bf16")
+
+    def priced(direction: Direction) -> Estimate:
+        backward = direction == "backward"
+        efficiency = FLASH_EFFICIENCY[gpu.generation, kernel][backward].value
+        narrow = np.where(np.maximum(qk, v) <= 64, FLASH_NARROW_HEAD[backward].value, 1.0)
+        work = flops * (FLASH_BACKWARD_FLOPS.value if backward else 1.0)
+        ratio = calibration.attention_ratio.get((kernel, direction), 0.0)
+        launches = _BACKWARD_KERNELS if backward else _FORWARD_KERNELS
+        seconds = work / (peak * efficiency * clock * narrow) * (ratio or 1.0) + launches * KERNEL_FLOOR_S.value
+        return Estimate(seconds, np.full(seconds.shape, np.int8(Tier.INTERPOLATED if ratio else Tier.NOMINAL)))
+
+    return AttentionTime(priced("forward"), priced("backward"))
+
+
+def math_attention_s(
+    *, sequences: Floats | float, heads: Floats | float, q_length: Floats | float, kv_length: Floats | float,
+    d: Floats | float, dropout: float, calibration: Calibration, precision: str = "bf16",
+) -> AttentionTime:  # fmt: skip
+    """Seconds of attention that writes its scores: two batched products and a fused scale-mask-softmax-dropout.
+
+        forward  2 bmm + (4 + 5 dropout) S / bandwidth,  backward 4 bmm + (6 + 5 dropout) S / bandwidth         [F-2]
+
+    for S = sequences heads q kv scores of 2 bytes (twice the traffic at 4), each bmm = max(2 S d / (peak eff), 2 S /
+    HBM rate) with eff = 0.55 d / (d + 64), lower where a size is no multiple of 16 or 8. The mask saves nothing.
+
+    Args:
+        sequences, heads, q_length, kv_length: as for `flash_attention_s`.
+        d: head width.
+        dropout: probability; 0 has no mask to read or write.
+        calibration: GPU, clock and bandwidth.
+        precision: of the products.
+    """
+    count, q, kv, width = np.broadcast_arrays(
+        np.multiply(sequences, heads), *(np.asarray(x, dtype=np.float64) for x in (q_length, kv_length, d))
+    )
+    scores = count * q * kv
+    element = 2.0 if precision == "fp32" else 1.0
+    peak = calibration.peak_flops_per_s("bf16" if precision not in {"fp16", "fp32"} else precision)
+    efficiency = BMM_EFFICIENCY.value * width / (width + BMM_HEAD_HALF.value) * _alignment(width, kv)
+    compute_s = 2.0 * scores * width / (peak * efficiency * calibration.sustained_clock)
+    product_s = np.maximum(compute_s, 2.0 * element * scores / calibration.cluster.gpu.memory_bytes_per_s)
+    extra = 5.0 if dropout > 0 else 0.0
+    stream = calibration.memory_bytes_per_s_effective.value / element
+    kernels = 2.0 if dropout > 0 else 1.0
+    forward = 2.0 * (product_s + KERNEL_FLOOR_S.value) + (4.0 + extra) * scores / stream
+    backward = 4.0 * (product_s + KERNEL_FLOOR_S.value) + (6.0 + extra) * scores / stream
+    tier = np.full(scores.shape, np.int8(Tier.NOMINAL))
+    ramp = kernels * ELEMENTWISE_KERNEL_S.value
+    return AttentionTime(Estimate(forward + ramp, tier), Estimate(backward + ramp, tier))
+
+
+def _padded(width: Floats) -> Floats:
+    return np.ceil(width / FLASH_HEAD_MULTIPLE.value) * FLASH_HEAD_MULTIPLE.value
+
+
+def _alignment(*sizes: Floats) -> Floats:
+    """Speed left over where a size is no multiple of 16, or of 8; the worst size counts."""
+    speed = np.ones(sizes[0].shape)
+    for size in sizes:
+        own = np.where(np.fmod(size, 8.0) != 0, BMM_UNALIGNED_8.value, 1.0)
+        speed = np.minimum(speed, np.where((own == 1) & (np.fmod(size, 16.0) != 0), BMM_UNALIGNED_16.value, own))
+    return speed
+
+
+def attention_ratios(document: CalibrationDocument, gpu: Gpu, clock: float) -> dict[tuple[str, str], float]:
+    """Measured over modelled seconds of a document's samples, the median by (kernel, direction)."""
+    ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
+    efficiencies: Mapping[tuple[str, str], tuple[object, object]] = FLASH_EFFICIENCY  # type: ignore[assignment]
+    for s in document.attention:
+        if (gpu.generation, s.kernel) not in efficiencies:
+            continue
+        backward = s.direction == "backward"
+        constant = FLASH_EFFICIENCY[gpu.generation, s.kernel][backward]  # type: ignore[index]
+        reach = min(s.window or s.kv_length, s.kv_length)
+        pairs = s.q_length * (reach - reach * reach / (2.0 * s.kv_length))
+        width = float(_padded(np.float64(s.d_qk)) + _padded(np.float64(s.d_v)))  # type: ignore[arg-type]
+        flops = 2.0 * s.sequences * s.heads * pairs * width * (1.0 + FLASH_SHORT_SEQUENCE.value / reach)
+        flops *= FLASH_BACKWARD_FLOPS.value if backward else 1.0
+        narrow = FLASH_NARROW_HEAD[backward].value if max(s.d_qk, s.d_v) <= 64 else 1.0
+        modelled_s = flops / (document.device.peak_flops_per_s["bf16"] * constant.value * clock * narrow)
+        ratios[s.kernel, s.direction].append(s.time_s / modelled_s)
+    return {key: median(values) for key, values in ratios.items()}

@@ -1,0 +1,198 @@
+"""The calibration document, schema 1: what one machine was measured to do, immutable, named by the digest of its content.
+
+Samples are kept as measured; fits are what the cost models read, with their residual and the range they hold in. The
+digest is over the canonical JSON (sorted keys, defaults left out), so fields added later don't change old ids.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import cached_property
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from cost_models.collectives import Op
+
+SCHEMA_VERSION = 1
+Positive = Annotated[float, Field(gt=0)]
+Fraction = Annotated[float, Field(ge=0)]
+Count = Annotated[int, Field(ge=1)]
+
+
+class _Strict(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class Fingerprint(_Strict):
+    """Which machine and software the numbers belong to."""
+
+    gpu: str
+    """GPU preset name."""
+    gpu_reported: str = ""
+    """As the driver spells it."""
+    driver: str = ""
+    torch: str = ""
+    cuda: str = ""
+    nccl: str = ""
+    cpu: str = ""
+    nvls: Literal["on", "off", "unknown"] = "unknown"
+    environment: dict[str, str] = {}
+    """Variables that change speed, such as NCCL_ALGO."""
+    interconnect: Literal["nvswitch", "nvlink-mesh", "nvlink-pairs", "pcie", "xgmi", "custom"] = "nvswitch"
+    gpus_per_node: Count = 1
+    num_nodes: Count = 1
+
+
+class Device(_Strict):
+    """Data-sheet facts that turn the samples into efficiencies; dense peaks."""
+
+    generation: str
+    peak_flops_per_s: dict[str, Positive]
+    memory_bytes_per_s: Positive
+    link_bytes_per_s: Fraction
+    """One direction, per GPU, of the link the collectives ran on (PCIe where there is no faster one)."""
+    num_sms: Count
+    power_limit_w: Positive | None = None
+
+
+class GemmSample(_Strict):
+    """One matrix product (m, k) x (k, n): median seconds of a call among back-to-back calls."""
+
+    m: Count
+    n: Count
+    k: Count
+    time_s: Positive
+    dtype: str = "bf16"
+    layout: Literal["forward", "dgrad", "wgrad"] = "forward"
+    batch: Count = 1
+    spread_fraction: Fraction = 0.0
+    """Half of the interquartile range of the repeats, over their median."""
+
+
+class CollectiveSample(_Strict):
+    """One collective: seconds of the slowest rank. `size_bytes` is nccl-tests' total array."""
+
+    op: Op
+    size_bytes: Positive
+    ranks: Count
+    ranks_per_node: Count
+    time_s: Positive
+    stride: Count = 1
+    concurrent_groups: Count = 1
+    spread_fraction: Fraction = 0.0
+
+
+class AttentionSample(_Strict):
+    """One causal attention call."""
+
+    kernel: str
+    direction: Literal["forward", "backward"]
+    sequences: Count
+    heads: Count
+    kv_heads: Count
+    q_length: Count
+    kv_length: Count
+    d_qk: Count
+    d_v: Count
+    time_s: Positive
+    window: Count | None = None
+    dtype: str = "bf16"
+    spread_fraction: Fraction = 0.0
+
+
+class MemorySample(_Strict):
+    """Bandwidth of one access pattern; `size_bytes` counts reads and writes."""
+
+    kind: Literal["copy", "elementwise", "optimizer", "host_to_device", "device_to_host"]
+    size_bytes: Positive
+    bytes_per_s: Positive
+    spread_fraction: Fraction = 0.0
+
+
+class Host(_Strict):
+    """CPU time of issuing work, nothing of it hidden."""
+
+    eager_op_s: Positive | None = None
+    """One operation of an eager training step (framework layers included)."""
+    raw_op_s: Positive | None = None
+    """One bare tensor operation in a loop."""
+    compiled_op_s: Positive | None = None
+    graph_op_s: Positive | None = None
+    collective_call_s: Positive | None = None
+    eager_layer_s: Positive | None = None
+    """Forward and backward of a whole small eager layer."""
+
+
+class MemoryFacts(_Strict):
+    """What the device holds beside the allocator's memory."""
+
+    capacity_bytes: Positive | None = None
+    context_bytes: Positive | None = None
+    communicator_bytes: Positive | None = None
+    p2p_neighbour_bytes: Positive | None = None
+
+
+class CollectiveFit(_Strict):
+    """Seconds against size for one operation and group, cleaned: medians, never falling with size."""
+
+    op: Op
+    ranks: Count
+    ranks_per_node: Count
+    size_bytes: tuple[Positive, ...]
+    time_s: tuple[Positive, ...]
+    residual_fraction: Fraction
+    """80th percentile of leaving one size out and interpolating it."""
+    stride: Count = 1
+    concurrent_groups: Count = 1
+
+
+class GemmFit(_Strict):
+    """How well the interpolated efficiency predicts a shape that was left out, and where the shapes lie."""
+
+    dtype: str
+    residual_fraction: Fraction
+    m_range: tuple[int, int]
+    n_range: tuple[int, int]
+    k_range: tuple[int, int]
+
+
+class CalibrationDocument(_Strict):
+    """One machine's measurements with their fits. Never edited: a new measurement is a new document."""
+
+    schema_version: Literal[1]
+    name: Annotated[str, Field(min_length=1, max_length=120)]
+    kind: Literal["reference", "measured"]
+    """reference: public curves of this GPU, not of the user's machine."""
+    fingerprint: Fingerprint
+    device: Device
+    created_at: str
+    """RFC 3339 date or time of the measurement (or of the compilation of public data)."""
+    source: str = ""
+    licence: str = ""
+    load: Literal["burst", "sustained"] = "sustained"
+    """burst: short runs at a boosted clock; the sustained-clock constant applies on top."""
+    gemm: tuple[GemmSample, ...] = ()
+    collectives: tuple[CollectiveSample, ...] = ()
+    attention: tuple[AttentionSample, ...] = ()
+    memory_bandwidth: tuple[MemorySample, ...] = ()
+    host: Host = Host()
+    memory: MemoryFacts = MemoryFacts()
+    collective_fits: tuple[CollectiveFit, ...] = ()
+    gemm_fits: tuple[GemmFit, ...] = ()
+    notes: tuple[str, ...] = ()
+
+    @cached_property
+    def id(self) -> str:
+        """SHA-256 of the canonical JSON, in hexadecimal."""
+        return hashlib.sha256(self.canonical_json().encode()).hexdigest()
+
+    def canonical_json(self) -> str:
+        """The content that the digest is over."""
+        content = self.model_dump(mode="json", exclude_defaults=True)
+        return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+    def file_text(self) -> str:
+        """What is stored: the canonical content with its id in front."""
+        return f'{{"id":"{self.id}",{self.canonical_json()[1:]}\n'

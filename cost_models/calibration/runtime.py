@@ -1,0 +1,160 @@
+"""What a cluster can do, as the cost models ask for it: every answer carries its tier.
+
+A `Calibration` is built once per job from the documents that the cluster names (or the reference curves of its GPU) and
+never changes. It knows hardware only: how a framework uses it is none of its business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from statistics import median
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models import collectives, gemm
+from cost_models.calibration.document import CalibrationDocument
+from cost_models.collectives import Op
+from cost_models.constants import (
+    COMPILED_HOST_RATIO,
+    EAGER_LAYER_OPS,
+    ELEMENTWISE_KERNEL_S,
+    GRAPH_HOST_RATIO,
+    HOST_OP_S,
+    MEMORY_EFFICIENCY,
+    PRECISION_EFFICIENCY,
+)
+from cost_models.errors import CalibrationError
+from cost_models.estimate import Estimate
+from cost_models.gemm import GemmSurface, Kind
+from cost_models.placement import Placement
+from cost_models.specs.cluster import Cluster
+from cost_models.terms import Tier
+
+Floats = NDArray[np.float64]
+HostMode = Literal["eager", "compiled", "graph"]
+
+_INPUT_BYTES = {"bf16": 2.0, "fp16": 2.0, "tf32": 4.0, "fp32": 4.0, "fp8": 1.0, "nvfp4": 0.5625}
+_OUTPUT_BYTES = {"bf16": 2.0, "fp16": 2.0, "tf32": 4.0, "fp32": 4.0, "fp8": 2.0, "nvfp4": 2.0}
+
+
+@dataclass(frozen=True, slots=True)
+class Scalar:
+    """One number with its tier."""
+
+    value: float
+    tier: Tier
+
+
+@dataclass(frozen=True, eq=False)
+class Calibration:
+    """Prices of operations on one cluster."""
+
+    cluster: Cluster
+    name: str
+    """Names of the documents, joined by " + "; `nominal` where there is none."""
+    id: str
+    """Digest of the document, or of both; changes whenever a price may."""
+    compute: CalibrationDocument | None
+    network: CalibrationDocument | None
+    surface: GemmSurface
+    links: collectives.Links
+    sustained_clock: float
+    """Sustained over data-sheet speed of anything compute-bound that has no samples of its own."""
+    attention_ratio: Mapping[tuple[str, str], float]
+    """Measured over modelled seconds by (kernel, direction)."""
+    residuals: Mapping[tuple[str, Tier], float]
+
+    @property
+    def fingerprint(self) -> Mapping[str, object]:
+        """Machine and software that the compute samples come from."""
+        return {} if self.compute is None else self.compute.fingerprint.model_dump(exclude_defaults=True)
+
+    def peak_flops_per_s(self, precision: str) -> float:
+        """Dense data-sheet peak of a precision.
+
+        Raises:
+            CalibrationError: the GPU has no such arithmetic.
+        """
+        peaks = self.cluster.gpu.peak_flops_per_s
+        peak = peaks.get(precision) or (peaks.get("fp16") if precision == "bf16" else None)
+        if peak is None:
+            known = ", ".join(sorted(peaks))
+            raise CalibrationError(
+                f"{self.cluster.gpu.name} has no {precision} peak", hint=f"It has: {known}.", context={"known": known}
+            )
+        return peak
+
+    def gemm_s(
+        self, m: Floats | float, n: Floats | float, k: Floats | float, *,
+        precision: str, kind: Kind = "forward", batch: Floats | float = 1.0,
+    ) -> Estimate:  # fmt: skip
+        """Seconds of a matrix product (m, k) x (k, n) on one GPU; see `cost_models.gemm.gemm_s`."""
+        efficiency = self.surface.precision_ratio.get(precision, PRECISION_EFFICIENCY[precision].value)
+        result = gemm.gemm_s(
+            np.asarray(m, dtype=np.float64), np.asarray(n, dtype=np.float64), np.asarray(k, dtype=np.float64),
+            surface=self.surface, peak_flops_per_s=self.peak_flops_per_s(precision) * efficiency,
+            memory_bytes_per_s=self.cluster.gpu.memory_bytes_per_s, input_bytes=_INPUT_BYTES[precision],
+            output_bytes=_OUTPUT_BYTES[precision], kind=kind, batch=batch,
+        )  # fmt: skip
+        borrowed = precision not in {"bf16", "fp16"} and precision not in self.surface.precision_ratio
+        return Estimate(result.seconds, np.maximum(result.tier, np.int8(Tier.EXTRAPOLATED))) if borrowed else result
+
+    def collective_s(self, op: Op, size_bytes: Floats | float, *, placement: Placement) -> Estimate:
+        """Seconds of a collective of `size_bytes` in nccl-tests' total; see `cost_models.collectives.collective_s`."""
+        return collectives.collective_s(op, size_bytes, placement=placement, links=self.links)
+
+    @property
+    def memory_bytes_per_s_effective(self) -> Scalar:
+        """Bytes/s that streaming kernels reach, reads plus writes."""
+        samples = [] if self.compute is None else self.compute.memory_bandwidth
+        for kind in ("elementwise", "copy"):
+            rates = [s.bytes_per_s for s in samples if s.kind == kind]
+            if rates:
+                return Scalar(median(rates), Tier.MEASURED)
+        return Scalar(self.cluster.gpu.memory_bytes_per_s * MEMORY_EFFICIENCY.value, Tier.NOMINAL)
+
+    def elementwise_s(self, moved_bytes: Floats | float, *, kernels: Floats | float = 0.0) -> Estimate:
+        """Seconds of streaming kernels that read and write `moved_bytes` in all."""
+        rate = self.memory_bytes_per_s_effective
+        seconds = np.asarray(moved_bytes, dtype=np.float64) / rate.value + ELEMENTWISE_KERNEL_S.value * np.asarray(
+            kernels
+        )
+        return Estimate(seconds, np.full(seconds.shape, np.int8(rate.tier)))
+
+    def host_op_s(self, mode: HostMode = "eager") -> Scalar:
+        """CPU seconds to issue one operation of a training step."""
+        host = None if self.compute is None else self.compute.host
+        eager = Scalar(HOST_OP_S.value, Tier.NOMINAL)
+        if host is not None and host.eager_op_s is not None:
+            eager = Scalar(host.eager_op_s, Tier.MEASURED)
+        elif host is not None and host.eager_layer_s is not None:
+            eager = Scalar(host.eager_layer_s / EAGER_LAYER_OPS.value, Tier.INTERPOLATED)
+        if mode == "eager":
+            return eager
+        measured = None if host is None else host.compiled_op_s if mode == "compiled" else host.graph_op_s
+        if measured is not None:
+            return Scalar(measured, Tier.MEASURED)
+        ratio = COMPILED_HOST_RATIO if mode == "compiled" else GRAPH_HOST_RATIO
+        return Scalar(eager.value * ratio.value, max(eager.tier, Tier.EXTRAPOLATED))
+
+    @property
+    def host_link_bytes_per_s(self) -> Scalar:
+        """Bytes/s between host and device memory, one direction."""
+        samples = [] if self.compute is None else self.compute.memory_bandwidth
+        rates = [s.bytes_per_s for s in samples if s.kind in {"host_to_device", "device_to_host"}]
+        if rates:
+            return Scalar(median(rates), Tier.MEASURED)
+        link = self.cluster.host_link_bytes_per_s or self.cluster.gpu.pcie_bytes_per_s
+        return Scalar(link * MEMORY_EFFICIENCY.value, Tier.NOMINAL)
+
+    def residual(self, family: str, tier: Tier) -> float:
+        """Half-width of the 80 % interval of one term, relative to it.
+
+        Args:
+            family: a key of `cost_models.calibration.residuals.NOMINAL_RESIDUALS`.
+            tier: how the term came about.
+        """
+        return self.residuals[family, tier]
