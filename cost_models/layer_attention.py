@@ -1,0 +1,53 @@
+"""The attention core of one layer for the job at hand: which kernel, which heads, how long the sequences really are.
+
+Documents packed into a sequence attend only within themselves where the job states their mean length; fp32 has no fused
+kernel and falls back to writing its scores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.attention import flash_attention_s, math_attention_s
+from cost_models.flops import attention_head_dims
+from cost_models.job import Job
+from cost_models.specs.model import LayerKind
+from cost_models.strategy import Codes, Floats, Strategies
+
+
+@dataclass(frozen=True, slots=True)
+class LayerAttention:
+    """Seconds per micro-batch, shape (N,)."""
+
+    forward_s: Floats
+    backward_s: Floats
+    tier: Codes
+
+
+def layer_attention_s(job: Job, kind: LayerKind, rows: Strategies) -> LayerAttention:
+    """Attention core of one layer of this kind. [F-2]"""
+    training, model = job.training, job.model
+    document = min(training.mean_document_length or training.seq_length, training.seq_length)
+    sequences = rows.micro_batch_size * training.seq_length / document
+    heads = model.num_attention_heads / rows.tp
+    d_qk, d_v = attention_head_dims(model)
+    if training.attention == "flash" and training.precision != "fp32":
+        time = flash_attention_s(
+            sequences=sequences, heads=heads, q_length=document / rows.cp, kv_length=float(document), d_qk=float(d_qk),
+            d_v=float(d_v), window=kind.window, calibration=job.calibration, kernel=training.attention_kernel,
+        )  # fmt: skip
+    else:
+        precision = training.precision if training.precision in ("fp16", "fp32") else "bf16"
+        time = math_attention_s(
+            sequences=sequences, heads=heads, q_length=document / rows.cp, kv_length=float(document),
+            d=(d_qk + d_v) / 2.0, dropout=training.dropout, calibration=job.calibration, precision=precision,
+        )  # fmt: skip
+    tier = np.maximum(time.forward.tier, time.backward.tier)
+    shape = np.shape(rows.tp)
+    return LayerAttention(
+        np.broadcast_to(time.forward.seconds, shape),
+        np.broadcast_to(time.backward.seconds, shape),
+        np.broadcast_to(tier, shape).astype(np.int8),
+    )
