@@ -1,0 +1,271 @@
+"""Bytes that one decoder layer saves for its backward, per kind of layer and table of saved tensors.
+
+A layer is a set of named parts, so that recomputation can drop some and keep others. Everything is per rank and for one
+micro-batch, shape (U,) over the distinct combinations of the axes that matter; kernels' private scratch is left out.
+Symbols as in EQUATIONS.md M-5: T tokens, h hidden, q query and kv key width, f MLP width, t tp, w bytes of the compute type.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, fields
+
+import numpy as np
+
+from cost_models.job import Job
+from cost_models.memory.traits import MemoryTraits
+from cost_models.specs.model import LayerKind, Mla, Model, Moe
+from cost_models.specs.training import BYTES_PER
+from cost_models.strategy import Bools, CpComm, Floats, Strategies
+
+_FP32 = 4.0
+_ROUTER_BYTES_PER_EXPERT = 16.0
+"""Logits and probabilities in fp32, about four tensors of the router's width."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Sizes of one micro-batch on a rank, shape (U,) unless a scalar."""
+
+    w: float
+    """Bytes of an activation element."""
+    linear_w: float
+    """Bytes of an element saved as a linear layer's input (1 under Transformer Engine's fp8)."""
+    residual_w: Floats
+    """Bytes of an element of the residual stream (4 under autocast of fp32 parameters)."""
+    tokens: Floats
+    sequence: Floats
+    """Tokens of one sequence on this rank."""
+    context: float
+    """Keys that unfused attention scores per query: the whole sequence."""
+    tp: Floats
+    sp: Floats
+    """Ways the residual stream is split: tp with sequence parallelism, else 1."""
+    etp: Floats
+    cp_p2p: Floats
+    """1 where context parallelism passes keys and values around a ring."""
+    ep: Floats
+
+    def hidden(self, model: Model) -> Floats:
+        """One residual-stream tensor as it is stored between layers."""
+        return self.residual_w * model.hidden_size * self.tokens / self.sp
+
+
+@dataclass(frozen=True, slots=True)
+class LayerParts:
+    """Saved bytes of one layer by part, shape (U,) each."""
+
+    block_input: Floats
+    """Input of the layer: all that full recomputation keeps."""
+    residual: Floats
+    """Other residual-stream tensors and norm statistics."""
+    norm_outputs: Floats
+    qkv: Floats
+    """Query, key, value and what leads to them."""
+    up_projections: Floats
+    """The part of `qkv` that MLA's up-projections make."""
+    scores: Floats
+    """Softmax matrices of unfused attention, or the log-sum-exp of flash attention."""
+    context: Floats
+    """Attention output, input of the output projection."""
+    mlp: Floats
+    """Hidden tensors of a dense MLP."""
+    shared: Floats
+    """Hidden tensors of shared experts."""
+    experts: Floats
+    """Permuted tokens, expert hidden tensors and router."""
+    expert_activation: Floats
+    """The part of `experts` behind the activation function."""
+    masks: Floats
+    matmul_outputs: Floats
+    """What an every-other-matmul policy keeps beside block_input, scores and context; not part of the sum."""
+    mlp_gradient: Floats
+    """Gradients alive together inside the MLP's backward, beyond what it frees; not part of the sum."""
+    score_gradient: Floats
+    """Gradients of the score matrices; not part of the sum."""
+
+    @property
+    def saved(self) -> Floats:
+        """Bytes saved without any recomputation. [M-5]"""
+        return np.asarray(sum(getattr(self, name) for name in _SAVED))
+
+
+_SAVED = ("block_input", "residual", "norm_outputs", "qkv", "scores", "context", "mlp", "shared", "experts", "masks")
+assert set(_SAVED) < {field.name for field in fields(LayerParts)}
+
+
+def batch_sizes(job: Job, traits: MemoryTraits, rows: Strategies) -> Sizes:
+    """Sizes of these combinations."""
+    training = job.training
+    w = training.compute_bytes
+    quantised = training.precision in ("fp8", "nvfp4") and traits.table == "megatron-te"
+    return Sizes(
+        w=w,
+        linear_w=1.0 if quantised else w,
+        residual_w=np.where(autocast(job, traits, rows), _FP32, w),
+        tokens=rows.micro_batch_size * training.seq_length / rows.cp,
+        sequence=training.seq_length / rows.cp,
+        context=float(training.seq_length),
+        tp=rows.tp,
+        sp=np.where(rows.sequence_parallel, rows.tp, 1.0),
+        etp=rows.etp,
+        cp_p2p=((rows.cp > 1) & (rows.cp_comm == CpComm.P2P)).astype(np.float64),
+        ep=rows.ep,
+    )
+
+
+def autocast(job: Job, traits: MemoryTraits, rows: Strategies) -> Bools:
+    """Where unsharded fp32 parameters compute in a narrower type, shape (N,)."""
+    casts = traits.casts_replicated_parameters and BYTES_PER[job.training.param_dtype] > job.training.compute_bytes
+    return (rows.zero == 0) & casts
+
+
+def layer_parts(job: Job, traits: MemoryTraits, kind: LayerKind, sizes: Sizes) -> LayerParts:
+    """Saved bytes of one layer of this kind, by part. [M-5]"""
+    model, s = job.model, sizes
+    before = float(min(model.norms_per_layer, 2))
+    after = float(max(model.norms_per_layer - 2, 0))
+    inputs = 1.0 if model.parallel_block else before
+    gathered = job.runtime.keeps_gathered_norms
+    statistics = (2.0 if model.norm == "layernorm" else 1.0) * _FP32 * (before + after)
+    block_input = s.hidden(model)
+    residual = (inputs - 1 + after) * block_input + statistics * s.tokens / s.sp
+    output = s.linear_w * model.hidden_size * s.tokens / (1.0 if gathered else s.sp)
+    if traits.table == "huggingface":
+        # LlamaRMSNorm upcasts: an fp32 copy of the input and the normalised tensor before its weight stay as well.
+        upcast = _FP32 * model.hidden_size * s.tokens / s.sp if model.norm == "rmsnorm" else 0.0
+        residual = residual + before * upcast
+    attention = _attention(job, traits, s)
+    mlp = _mlp(job, traits, kind, s)
+    masks = 2.0 * model.hidden_size * s.tokens / s.sp if job.training.dropout > 0 else 0.0
+    zero = np.zeros_like(s.tokens)
+    parts = {"block_input": block_input, "residual": residual, "norm_outputs": before * output, "masks": zero + masks}
+    return LayerParts(**{name: zero for name in _FIELDS} | parts | attention | mlp | {
+        "matmul_outputs": attention["matmul_outputs"] + mlp["matmul_outputs"]
+    })  # fmt: skip
+
+
+_FIELDS = tuple(field.name for field in fields(LayerParts))
+
+
+def _attention(job: Job, traits: MemoryTraits, s: Sizes) -> dict[str, Floats]:
+    """Parts of the attention block."""
+    model, flash = job.model, job.training.attention == "flash"
+    heads = model.num_attention_heads / s.tp
+    value_width = model.num_attention_heads * model.mla.v_head_dim if model.mla is not None else model.q_size
+    context = s.w * value_width * s.tokens / s.tp
+    if s.linear_w < s.w:  # the output projection keeps a quantised copy of its own
+        context = context * (1.0 + s.linear_w / s.w)
+    matrix = heads * s.tokens * s.context
+    copies = s.w * (2.0 if job.training.dropout > 0 else 1.0) + (1.0 if job.training.dropout > 0 else 0.0)
+    scores = _FP32 * heads * s.tokens if flash else copies * matrix
+    qkv = _mla_qkv(model.mla, model, s) if model.mla is not None else _qkv(job, traits, s)
+    kv = model.kv_size / np.minimum(s.tp, model.num_key_value_heads)
+    odd = s.w * s.tokens * (model.q_size / s.tp + (kv if model.mla is None else 0.0))
+    zero = np.zeros_like(s.tokens)
+    return {
+        "qkv": qkv + s.cp_p2p * (s.w * model.q_size * s.tokens / s.tp if traits.table == "megatron-te" else 0.0),
+        "up_projections": _mla_up(model.mla, model, s) if model.mla is not None else zero,
+        "scores": scores,
+        "context": context,
+        "matmul_outputs": odd,
+        "score_gradient": zero if flash else 2.0 * s.w * matrix,
+    }
+
+
+def _qkv(job: Job, traits: MemoryTraits, s: Sizes) -> Floats:
+    """Query, key and value of plain attention."""
+    model, table = job.model, traits.table
+    q = model.q_size / s.tp
+    kv = model.kv_size / np.minimum(s.tp, model.num_key_value_heads)
+    rotary = model.position_embedding == "rope"
+    whole, rotated = q + 2 * kv, q + kv
+    elements = whole
+    if table in ("megatron-local", "megatron-2021"):  # the value is a view: the fused projection's output stays whole
+        elements = whole + (rotated if rotary else 0.0)
+    elif table == "nanotron":
+        elements = whole + q
+    if table in ("torchtitan", "huggingface") and job.training.attention == "math":
+        elements = 3.0 * q  # keys and values are expanded to all heads
+    if model.qk_norm != "none" and table in ("torchtitan", "huggingface"):
+        elements = elements + rotated
+    elif model.qk_norm != "none" and table == "megatron-te":
+        elements = elements + whole
+    bytes_ = s.w * s.tokens * elements
+    if rotary and table == "megatron-local":
+        bytes_ = bytes_ + 2 * _FP32 * model.head_dim * s.sequence  # cosines and sines, neither split nor per sample
+    return np.asarray(bytes_)
+
+
+def _mla_qkv(mla: Mla, model: Model, s: Sizes) -> Floats:
+    """Latents before and after their norms, and the full-width query, key and value."""
+    latents = 2.0 * ((mla.q_lora_rank or 0) + mla.kv_lora_rank) + mla.qk_rope_head_dim
+    return s.w * latents * s.tokens + _mla_up(mla, model, s)
+
+
+def _mla_up(mla: Mla, model: Model, s: Sizes) -> Floats:
+    width = 2.0 * (mla.qk_nope_head_dim + mla.qk_rope_head_dim) + mla.v_head_dim
+    return np.asarray(s.w * model.num_attention_heads * width * s.tokens / s.tp)
+
+
+def _hidden_tensors(model: Model, table: str) -> tuple[float, float]:
+    """MLP-wide tensors saved before and behind the activation function."""
+    if not model.gated_mlp:
+        return 1.0, 1.0
+    if table in ("megatron-te", "megatron-local"):
+        return 2.0, 1.0
+    return 2.0, 2.0  # the activation's own output is saved beside the product
+
+
+def _mlp(job: Job, traits: MemoryTraits, kind: LayerKind, s: Sizes) -> dict[str, Floats]:
+    """Parts of the MLP, dense or mixture of experts, with the gradients of its backward."""
+    model, table = job.model, traits.table
+    first, second = _hidden_tensors(model, table)
+    unfused = table not in ("megatron-te", "megatron-local", "megatron-2021")
+
+    def dense(width: float) -> dict[str, Floats]:
+        column = width * s.tokens / s.tp
+        weight = s.w * width * model.hidden_size / s.tp
+        fused = 2.0 * s.w * column if model.gated_mlp else s.w * column
+        return {
+            "hidden": (s.w * (first + second - 1) + s.linear_w) * column,
+            "mlp_gradient": np.maximum(2.0 * s.w * column, s.w * column + weight) if unfused else fused,
+            "matmul_outputs": s.w * column + _second_matmul(model, s),
+        }
+
+    zero = np.zeros_like(s.tokens)
+    if not kind.is_moe:
+        parts = dense(float(model.intermediate_size))
+        return {"mlp": parts.pop("hidden"), **parts}
+    moe = model.moe
+    assert moe is not None
+    routed = _experts(model, moe, s, first=first, second=second)
+    width = float(moe.num_shared_experts * moe.shared_expert_intermediate_size)
+    shared = dense(width) if width else {"hidden": zero, "matmul_outputs": zero}
+    return {**routed, "shared": shared["hidden"], "matmul_outputs": shared["matmul_outputs"] + routed["matmul_outputs"]}
+
+
+def _second_matmul(model: Model, s: Sizes) -> Floats:
+    """What an every-other-matmul policy keeps of the second MLP matmul and of the reduce-scatters."""
+    full = s.w * model.hidden_size * s.tokens
+    split = s.sp > 1
+    return np.asarray((full if model.gated_mlp else 0.0 * full) + np.where(split, 2.0 * full / s.sp, 0.0))
+
+
+def _experts(model: Model, moe: Moe, s: Sizes, *, first: float, second: float) -> dict[str, Floats]:
+    """Permuted tokens, hidden tensors and router of the routed experts, balanced routing.
+
+    A rank's share of routed copies is T * top_k / t; expert tensor parallelism gathers etp shares and splits the width.
+    """
+    copies = moe.top_k * (moe.capacity_factor or 1.0) * s.tokens / s.tp
+    rows = copies * s.etp
+    width = moe.expert_intermediate_size / s.etp
+    activation = s.linear_w * width * rows
+    permuted = s.linear_w * model.hidden_size * rows
+    hidden = s.w * (first + second - 1) * width * rows
+    router = _ROUTER_BYTES_PER_EXPERT * moe.num_experts * s.tokens / s.sp
+    return {
+        "experts": permuted + hidden + activation + router,
+        "expert_activation": activation,
+        "mlp_gradient": 2.0 * s.w * (model.hidden_size + width) * rows,
+        "matmul_outputs": np.where(s.ep > 1, 2.0 * s.w * model.hidden_size * copies, 0.0),
+    }

@@ -1,0 +1,72 @@
+"""The free constants of the memory model: few, physical, each with value, unit, meaning, plausible range and source.
+
+Bytes that follow from tensor shapes are formulas in the other modules; here is only what had to be read off machines or
+out of a framework's defaults. `notes` below means shared measurements described in EQUATIONS.md, section M.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from cost_models.units import GIB
+
+MIB: Final = float(2**20)
+
+
+@dataclass(frozen=True, slots=True)
+class Constant:
+    """One number with its pedigree."""
+
+    name: str
+    value: float
+    unit: str
+    meaning: str
+    low: float
+    high: float
+    """Plausible range; outside it the number would have no physical reading."""
+    source: str
+
+
+_TABLE = (
+    Constant("cublas_workspace_hopper", 64 * MIB, "bytes", "two 32 MiB GEMM workspaces, forward and autograd thread",
+             32 * MIB, 128 * MIB, "PyTorch CUDABlas.cpp default for compute capability 9+; resident bytes of own_tt"),
+    Constant("cublas_workspace_older", 16.25 * MIB, "bytes", "two workspaces of 2 x 4 MiB + 8 x 16 KiB",
+             8 * MIB, 64 * MIB, "PyTorch CUDABlas.cpp, default :4096:2:16:8 before Hopper"),
+    Constant("cuda_context", 0.63 * GIB, "bytes", "CUDA context with the loaded kernels",
+             0.3 * GIB, 1.2 * GIB, "own_tt device minus reserved; only its sum with the first communicator is identified"),
+    Constant("communicator", 0.95 * GIB, "bytes", "buffers of one NCCL communicator that was used",
+             0.1 * GIB, 1.5 * GIB, "own_tt device minus reserved, 4 x H100, NVLS off, NCCL 2.28"),
+    Constant("p2p_neighbour", 0.40 * GIB, "bytes", "buffers towards one pipeline neighbour",
+             0.05 * GIB, 0.8 * GIB, "own_tt pipelines: 0.43 the first, 0.375 the second"),
+    Constant("ampere_context", 4.5 * GIB, "bytes", "context and communicators together, A100 with NCCL of 2022",
+             2.0 * GIB, 6.0 * GIB, "bigscience device readings, fitted together with the reserved factor"),
+    Constant("reserved_fsdp_rounding", 1.005, "ratio", "block rounding of the caching allocator",
+             1.0, 1.03, "own_tt reserved against the pool rule"),
+    Constant("reserved_megatron_te_tp", 1.035, "ratio", "reserved over allocated, Transformer Engine, tp > 1",
+             1.0, 1.10, "simumax_b200, range 1.028-1.077"),
+    Constant("reserved_megatron_te", 1.07, "ratio", "reserved over allocated, Transformer Engine, tp = 1",
+             1.0, 1.15, "simumax_b200, range 1.052-1.079"),
+    Constant("reserved_megatron_local", 1.065, "ratio", "reserved over allocated, local layers",
+             1.0, 1.15, "own_mcore, two clean readings 1.064 and 1.067"),
+    Constant("reserved_deepspeed", 1.13, "ratio", "reserved over allocated in DeepSpeed runs",
+             1.0, 1.25, "bigscience device readings, fitted together with ampere_context"),
+    Constant("reserved_zero3", 2.0 * GIB, "bytes", "allocator cache of ZeRO-3's changing gather sizes",
+             0.5 * GIB, 5.0 * GIB, "ml_engineering ZeRO-3 rows, 8 GPUs"),
+    Constant("reserved_nanotron", 1.02, "ratio", "reserved over allocated in nanotron",
+             1.0, 1.10, "assumed: persistent buffers dominate; no reading separates it"),
+    Constant("deepspeed_bucket_elements", 5e8, "elements", "reduce bucket; two with overlap",
+             1e8, 1e9, "DeepSpeed zero_optimization.reduce_bucket_size default"),
+    Constant("deepspeed_live_elements", 1e9, "elements", "gathered parameters kept alive by ZeRO-3",
+             1e8, 1e9, "DeepSpeed zero_optimization.stage3_max_live_parameters default"),
+    Constant("deepspeed_prefetch_elements", 5e7, "elements", "ZeRO-3 parameters gathered ahead",
+             1e7, 5e8, "DeepSpeed zero_optimization.stage3_prefetch_bucket_size default"),
+)  # fmt: skip
+
+CONSTANTS: Final = {constant.name: constant for constant in _TABLE}
+"""Every constant by name."""
+
+
+def constant(name: str) -> float:
+    """Value of a constant in its own unit."""
+    return CONSTANTS[name].value

@@ -1,0 +1,130 @@
+"""What each stage slot holds: layers, ends, and how many micro-batches' activations are alive when its backward starts.
+
+Array suffixes: L layouts, K slots, J layer kinds, S schedules.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.layouts import Layout, Layouts
+from cost_models.strategy import Bools, Floats, Schedule, Strategies
+
+
+@dataclass(frozen=True, eq=False)
+class StageContents:
+    """Stages of a batch."""
+
+    layers_JKN: list[Floats]
+    """Decoder layers of each kind."""
+    total_KN: Floats
+    """Decoder layers of all kinds."""
+    in_flight_KN: Floats
+    """Micro-batches whose activations are alive, in units of the whole stage."""
+    stage_KN: NDArray[np.int64]
+    first_KN: Bools
+    """Holds the embedding."""
+    head_KN: Bools
+    """Holds final norm, head and loss."""
+    folded: Bools | None
+    """Where the pipeline is folded (V schedules), shape (N,): the first stage holds the head too; None if nowhere."""
+
+    def at_head(self, values_KN: Floats) -> Floats:
+        """Values of the stage with the head, shape (N,)."""
+        if values_KN.ndim < 2:
+            return values_KN
+        return values_KN[-1] if self.folded is None else np.where(self.folded, values_KN[0], values_KN[-1])
+
+
+def stage_contents(strategies: Strategies, *, mtp_layers: int = 0) -> StageContents:
+    """Layers, ends and micro-batches in flight of every slot; MTP modules count as layers beside the head. [M-5]"""
+    layouts, layout = strategies.layouts, strategies.layout
+    tables = _tables(layouts)
+    layers_JKN = [np.take(table, layout, axis=-1) for table in tables.layers_JKL]
+    row = strategies.schedule.astype(np.int64) * len(layouts.table) + layout
+    in_flight_KN = np.minimum(np.take(tables.in_flight_KSL, row, axis=-1), strategies.num_micro_batches)
+    folded = (strategies.schedule == Schedule.ZB_V) | (strategies.schedule == Schedule.DUALPIPE_V)
+    folded = folded if folded.any() else None
+    first_KN = np.take(tables.first_KL, layout, axis=-1)
+    head_KN = np.take(tables.head_KL, layout, axis=-1)
+    if folded is not None:
+        head_KN = np.where(folded, first_KN, head_KN)
+    if mtp_layers:
+        layers_JKN[-1] = layers_JKN[-1] + mtp_layers * head_KN
+    return StageContents(
+        layers_JKN=layers_JKN,
+        total_KN=sum(layers_JKN[1:], layers_JKN[0]),
+        in_flight_KN=in_flight_KN,
+        stage_KN=np.take(tables.stage_KL, layout, axis=-1),
+        first_KN=first_KN,
+        head_KN=head_KN,
+        folded=folded,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Tables:
+    layers_JKL: list[Floats]
+    in_flight_KSL: Floats
+    """Schedule-major columns: schedule * number of layouts + layout."""
+    stage_KL: NDArray[np.int64]
+    first_KL: Bools
+    head_KL: Bools
+
+
+@lru_cache(maxsize=16)
+def _tables(layouts: Layouts) -> _Tables:
+    """Slot tables turned so that one gather gives (K, N)."""
+    warm_SLK = np.stack([_in_flight_LK(layouts, schedule) for schedule in Schedule])
+    return _Tables(
+        layers_JKL=[np.ascontiguousarray(layouts.layers_LKJ[:, :, j].T) for j in range(layouts.layers_LKJ.shape[2])],
+        in_flight_KSL=np.ascontiguousarray(warm_SLK.transpose(2, 0, 1).reshape(layouts.num_slots, -1)),
+        stage_KL=np.ascontiguousarray(layouts.slot_stage_LK.T),
+        first_KL=np.ascontiguousarray(layouts.has_embedding_LK.T),
+        head_KL=np.ascontiguousarray(layouts.has_head_LK.T),
+    )
+
+
+def _in_flight_LK(layouts: Layouts, schedule: Schedule) -> Floats:
+    return np.array(
+        [
+            [micro_batches_in_flight(layout, int(stage), schedule) for stage in stages]
+            for layout, stages in zip(layouts.table, layouts.slot_stage_LK, strict=True)
+        ]
+    )
+
+
+def micro_batches_in_flight(layout: Layout, stage: int, schedule: Schedule) -> float:
+    """Micro-batches alive on a stage when their number is not the limit, in units of the whole stage. [M-5]
+
+        1F1B: p - s;  GPipe: all;  ZB-H1, ZB-V: p;  DualPipe-V: p + 1/2
+        interleaved: 2 (p - s - 1) + (v - 1) p + 1 chunks, each weighed with its own number of layers
+
+    Source: Narayanan et al. 2021 (1F1B, interleaved), Qi et al. 2024 (ZB-H1, ZB-V), DeepSeek DualPipe repository.
+    """
+    pp = layout.pp
+    match schedule:
+        case Schedule.GPIPE:
+            return np.inf if pp > 1 else 1.0
+        case Schedule.ZB_H1 | Schedule.ZB_V:
+            return float(pp)
+        case Schedule.DUALPIPE_V:
+            return pp + 0.5 if pp > 1 else 1.0
+        case Schedule.INTERLEAVED if layout.vpp > 1:
+            return _interleaved(layout, stage)
+    return float(pp - stage)
+
+
+def _interleaved(layout: Layout, stage: int) -> float:
+    """Chunks run in groups of pp micro-batches each, so chunk i has run clip(c - i pp, 0, pp) times in a round of c."""
+    pp, vpp = layout.pp, layout.vpp
+    chunks = 2 * (pp - stage - 1) + (vpp - 1) * pp + 1
+    rounds, rest = divmod(chunks, pp * vpp)
+    layers = np.array(layout.layers[stage::pp], dtype=np.float64)
+    counts = rounds * pp + np.clip(rest - np.arange(vpp) * pp, 0, pp)
+    total = layers.sum()
+    return float((counts * layers).sum() / total) if total else float(counts.mean())

@@ -1,0 +1,150 @@
+"""Everything that depends on few axes, computed once per distinct combination and gathered to the batch in one go.
+
+Rows of the gathered matrix are per-rank elements or bytes of one micro-batch. Array suffixes: J layer kinds, U distinct
+combinations, N strategies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.job import Job
+from cost_models.memory.activations import Sizes, autocast, batch_sizes, layer_parts
+from cost_models.memory.loss import logits_and_loss
+from cost_models.memory.recompute import LayerMemory, layer_memory
+from cost_models.memory.traits import MemoryTraits
+from cost_models.parameters import (
+    dense_layer_parameters_on_rank,
+    embedding_parameters,
+    expert_layer_parameters_on_rank,
+    final_norm_parameters,
+    layer_parameters,
+    norm_parameters,
+    padded_vocab_size,
+    position_parameters,
+)
+from cost_models.strategy import Floats, Strategies
+from cost_models.tensors import distinct
+
+_AXES = (
+    "tp", "cp", "ep", "etp", "micro_batch_size", "sequence_parallel", "recompute", "recompute_modules", "cp_comm",
+)  # fmt: skip
+
+
+@dataclass(frozen=True, eq=False)
+class LayerTable:
+    """Per strategy, shape (N,) each; lists are over layer kinds."""
+
+    dense_J: list[Floats]
+    """Elements of one layer, routed experts left out."""
+    expert_J: list[Floats]
+    kept_J: list[Floats]
+    """Bytes saved by a layer that is not fully recomputed."""
+    transient_J: list[Floats]
+    whole_J: list[Floats]
+    """Bytes a fully recomputed layer makes anew."""
+    cached_dense: Floats
+    """Elements of the distinct weight shapes of a dense layer; `_moe` of one with experts, `_both` shared by the two."""
+    cached_moe: Floats
+    cached_both: Floats
+    mtp: Floats
+    """Elements of an MTP module beyond its decoder layer."""
+    mtp_bytes: Floats
+    """Bytes an MTP module saves beyond its decoder layer."""
+    word: Floats
+    """Elements of the embedding table's (or head's) share."""
+    positions: Floats
+    final_norm: Floats
+    final_norm_bytes: Floats
+    hidden: Floats
+    """Bytes of one residual-stream tensor as it travels between stages."""
+    sequence: Floats
+    """Bytes of the same gathered over tp."""
+    gathered_kv: Floats
+    """Bytes of keys and values of the whole sequence, where context parallelism gathers them."""
+    logit: Floats
+    """Logits of this rank (elements)."""
+    loss: Floats
+    """Bytes of logits and cross entropy at their peak."""
+
+
+def layer_table(job: Job, traits: MemoryTraits, strategies: Strategies) -> LayerTable:
+    """The table of a batch."""
+    axes = (*_AXES, "zero") if autocast(job, traits, strategies).any() else _AXES
+    cases = distinct(strategies, axes)
+    rows = cases.rows
+    sizes = batch_sizes(job, traits, rows)
+    columns = _ends(job, traits, rows, sizes) | _cached(job, rows)
+    kinds = job.model.distinct_kinds
+    layers: list[LayerMemory] = []
+    for kind in kinds:
+        parts = layer_parts(job, traits, kind, sizes)
+        layers.append(layer_memory(parts, rows, model=job.model, kind=kind, traits=traits))
+    lists = {
+        "dense_J": [dense_layer_parameters_on_rank(job.model, kind, rows.tp) for kind in kinds],
+        "expert_J": [expert_layer_parameters_on_rank(job.model, kind, rows.ep, rows.etp) for kind in kinds],
+        "kept_J": [layer.kept for layer in layers],
+        "transient_J": [layer.transient for layer in layers],
+        "whole_J": [layer.whole for layer in layers],
+    }
+    flat = [*columns.values(), *(value for values in lists.values() for value in values)]
+    spread = cases.spread(np.stack([np.broadcast_to(value, len(rows)) for value in flat]))
+    gathered = dict(zip(columns, spread, strict=False))
+    rest = list(spread[len(columns) :])
+    per_kind = {name: [rest.pop(0) for _ in kinds] for name in lists}
+    return LayerTable(**gathered, **per_kind)
+
+
+def _ends(job: Job, traits: MemoryTraits, rows: Strategies, s: Sizes) -> dict[str, Floats]:
+    """Embedding, head, loss and the tensors between stages."""
+    model = job.model
+    vocab_share = padded_vocab_size(model, job.training.framework, rows.tp) / rows.tp
+    hidden = s.hidden(model)
+    gathered = s.w * model.hidden_size * s.tokens
+    output = gathered if job.runtime.keeps_gathered_norms else gathered / s.sp
+    upcast = 2.0 * hidden if traits.table == "huggingface" and model.norm == "rmsnorm" else 0.0
+    kv = model.kv_size / np.minimum(rows.tp, model.num_key_value_heads)
+    allgather = (rows.cp > 1) & (rows.cp_comm == 2)
+    return {
+        "mtp": 2.0 * model.hidden_size**2 / rows.tp + 3.0 * norm_parameters(model),
+        "mtp_bytes": 2.0 * hidden + 4.0 * output,
+        "word": np.asarray(embedding_parameters(model, vocab_share)),
+        "positions": np.full(len(rows), float(position_parameters(model))),
+        "final_norm": np.full(len(rows), float(final_norm_parameters(model))),
+        "final_norm_bytes": hidden + output + upcast if model.final_norm else hidden,
+        "hidden": hidden,
+        "sequence": gathered,
+        "gathered_kv": np.where(allgather, 2.0 * s.w * kv * s.tokens * rows.cp, 0.0),
+        "logit": s.tokens * vocab_share,
+        "loss": logits_and_loss(job, traits, tokens=s.tokens, vocab_share=vocab_share, tp=rows.tp),
+    }
+
+
+def _cached(job: Job, rows: Strategies) -> dict[str, Floats]:
+    """Elements of the distinct weight shapes, by kind of layer; a mixture layer counts one expert."""
+    model = job.model
+    found: dict[bool, Floats] = {}
+    shared = np.zeros(len(rows))
+    for kind in model.distinct_kinds:
+        layer = layer_parameters(model, kind)
+        attention = layer.kv_matrices / np.minimum(rows.tp, float(model.num_key_value_heads))
+        attention = attention + _attention_matrices(job, layer.matrices, is_moe=kind.is_moe) / rows.tp
+        found[kind.is_moe] = attention + (layer.per_expert / rows.etp) + layer.shared_expert / rows.tp
+        if not kind.is_moe:
+            found[False] = found[False] + _dense_mlp(job) / rows.tp
+        shared = attention
+    return {
+        "cached_dense": found.get(False, np.zeros(len(rows))),
+        "cached_moe": found.get(True, np.zeros(len(rows))),
+        "cached_both": shared,
+    }
+
+
+def _dense_mlp(job: Job) -> float:
+    return float((3 if job.model.gated_mlp else 2) * job.model.hidden_size * job.model.intermediate_size)
+
+
+def _attention_matrices(job: Job, matrices: float, *, is_moe: bool) -> float:
+    return matrices if is_moe else matrices - _dense_mlp(job)

@@ -1,0 +1,76 @@
+"""Logits and cross entropy: how many bytes per logit each implementation holds at its peak. [M-7]
+
+One word ("fused") names implementations between 2 and 10 bytes per logit, so the table is keyed by who wrote it. Counted on
+meta tensors or read in source; EQUATIONS.md M-7 says which.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import numpy as np
+
+from cost_models.job import Job
+from cost_models.memory.traits import LossFamily, MemoryTraits
+from cost_models.specs.training import CrossEntropy
+from cost_models.strategy import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class LossBytes:
+    """Bytes per logit of this rank (tokens * padded vocabulary / tp)."""
+
+    peak: float
+    peak_tp: float
+    """The same where the vocabulary is split over tp."""
+    held: float
+    """What stays from the loss's forward to its backward: an MTP head's share."""
+    linear: bool = False
+    """The head's matmul and the loss are one kernel that never holds the logits."""
+
+
+LOSS_BYTES: Final[Mapping[tuple[LossFamily, CrossEntropy], LossBytes]] = {
+    ("torch", "unfused"): LossBytes(12.0, 16.0, 4.0),
+    ("torch", "fused"): LossBytes(12.0, 16.0, 4.0),
+    ("torch", "compiled"): LossBytes(4.0, 8.0, 4.0),
+    ("torch", "te"): LossBytes(2.0, 2.0, 2.0),
+    ("huggingface", "unfused"): LossBytes(18.0, 18.0, 6.0),
+    ("huggingface", "fused"): LossBytes(4.0, 4.0, 2.0),
+    ("huggingface", "compiled"): LossBytes(6.0, 10.0, 4.0),
+    ("huggingface", "te"): LossBytes(2.0, 2.0, 2.0),
+    ("megatron", "unfused"): LossBytes(6.0, 6.0, 4.0),
+    ("megatron", "fused"): LossBytes(10.0, 10.0, 4.0),
+    ("megatron", "compiled"): LossBytes(10.0, 10.0, 4.0),
+    ("megatron", "te"): LossBytes(2.0, 2.0, 2.0),
+}
+_LINEAR: Final = LossBytes(0.0, 0.0, 0.0, linear=True)
+_OLD_MEGATRON: Final = LossBytes(10.0, 10.0, 4.0)
+"""fp16 logits, their fp32 copy and the exponentials."""
+_TE_FP32_GRADIENT_FROM = "2026-08"
+_TE_FP32_GRADIENT: Final = LossBytes(6.0, 6.0, 2.0)
+"""Transformer Engine's main branch of that month stores the gradient in fp32."""
+
+
+def loss_bytes(job: Job, traits: MemoryTraits) -> LossBytes:
+    """The entry for this job's cross entropy."""
+    training = job.training
+    if training.cross_entropy == "linear":
+        return _LINEAR
+    if training.cross_entropy == "te" and training.software_date >= _TE_FP32_GRADIENT_FROM:
+        return _TE_FP32_GRADIENT
+    if traits.table in ("megatron-2021", "nanotron") and training.cross_entropy in ("unfused", "fused"):
+        return _OLD_MEGATRON
+    return LOSS_BYTES[traits.loss_family, training.cross_entropy]
+
+
+def logits_and_loss(job: Job, traits: MemoryTraits, *, tokens: Floats, vocab_share: Floats, tp: Floats) -> Floats:
+    """Bytes of logits and cross entropy at the loss's peak, shape of `tokens`. [M-7]"""
+    entry = loss_bytes(job, traits)
+    logits = tokens * vocab_share
+    if entry.linear:  # the head's weight gradient in compute type and an accumulator, and three hidden-wide tensors
+        hidden = job.training.compute_bytes * job.model.hidden_size
+        return np.asarray(2.0 * hidden * vocab_share + 3.0 * hidden * tokens)
+    per_logit = np.where(tp > 1, entry.peak_tp, entry.peak) + job.model.mtp_num_layers * entry.held
+    return np.asarray(per_logit * logits)

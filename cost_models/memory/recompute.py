@@ -1,0 +1,72 @@
+"""What a layer keeps, and what its backward makes anew, under each recomputation mode and framework.
+
+"Selective" means different things: Megatron drops named modules, torchtitan keeps every other matmul's output. Full
+recomputation keeps the layer's input alone; how many layers it covers is decided per stage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.memory.activations import LayerParts
+from cost_models.memory.traits import MemoryTraits
+from cost_models.specs.model import LayerKind, Model
+from cost_models.strategy import RECOMPUTE_MODULES, Floats, Recompute, Strategies
+
+_BIT = {name: 1 << index for index, name in enumerate(RECOMPUTE_MODULES)}
+
+
+@dataclass(frozen=True, slots=True)
+class LayerMemory:
+    """One layer of a kind under the strategies' recomputation, bytes per micro-batch, shape (U,) each."""
+
+    kept: Floats
+    """Saved by a layer that is not fully recomputed. [M-5]"""
+    transient: Floats
+    """Its backward's peak above what is saved when it starts. [M-6]"""
+    whole: Floats
+    """Saved without any recomputation: what a fully recomputed layer makes anew."""
+
+
+def layer_memory(
+    parts: LayerParts, rows: Strategies, *, model: Model, kind: LayerKind, traits: MemoryTraits
+) -> LayerMemory:
+    """Kept and transient bytes of a layer made of these parts. [M-5, M-6]"""
+    whole = parts.saved
+    gradients = np.maximum(parts.mlp_gradient, parts.score_gradient)
+    selective = rows.recompute == Recompute.SELECTIVE
+    if not selective.any():
+        return LayerMemory(whole, gradients, whole)
+    if traits.table in ("torchtitan", "huggingface"):
+        flash = np.where(parts.score_gradient > 0, 0.0, parts.scores)
+        kept = parts.block_input + flash + parts.context + parts.matmul_outputs
+        extra = whole - kept + parts.block_input
+    else:
+        dropped = _megatron_dropped(parts, rows, model=model, kind=kind)
+        kept, extra = whole - dropped, dropped
+    return LayerMemory(np.where(selective, kept, whole), gradients + np.where(selective, extra, 0.0), whole)
+
+
+def _megatron_dropped(parts: LayerParts, rows: Strategies, *, model: Model, kind: LayerKind) -> Floats:
+    """Bytes that the named modules need not save; the attention core where none is named."""
+    chosen = np.where(rows.recompute_modules == 0, _BIT["core_attn"], rows.recompute_modules)
+    moe_whole = parts.experts + parts.shared
+    by_module = {
+        "core_attn": parts.scores,
+        "mlp": parts.mlp,
+        "layernorm": parts.norm_outputs,
+        "moe": moe_whole,
+        "moe_act": parts.expert_activation,
+        "shared_experts": parts.shared,
+        "mla_up_proj": parts.up_projections,
+    }
+    moe = (chosen & _BIT["moe"]) != 0
+    dropped = np.zeros_like(parts.scores)
+    for name, bytes_ in by_module.items():
+        on = (chosen & _BIT[name]) != 0
+        if name in ("moe_act", "shared_experts"):
+            on = on & ~moe
+        dropped = dropped + np.where(on, bytes_, 0.0)
+    return np.asarray(dropped)

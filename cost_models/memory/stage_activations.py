@@ -1,0 +1,90 @@
+"""Activations of whole stages: layers times micro-batches in flight, after recomputation and offload. [M-5, M-6]
+
+Array suffixes: K slots, N strategies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.job import Job
+from cost_models.memory.activations import autocast
+from cost_models.memory.in_flight import StageContents
+from cost_models.memory.layer_table import LayerTable
+from cost_models.memory.traits import MemoryTraits
+from cost_models.recompute import recomputed_layers_KN
+from cost_models.strategy import Floats, Recompute, RecomputeMethod, Strategies
+
+
+@dataclass(frozen=True, eq=False)
+class StageActivations:
+    """Bytes per stage slot, shape (K, N) each."""
+
+    saved_KN: Floats
+    """Of all micro-batches in flight."""
+    layer_KN: Floats
+    """Of one layer and one micro-batch, on average."""
+    transient_KN: Floats
+    """A layer's backward on top, with what recomputation makes anew."""
+    host_KN: Floats
+    """Moved to host memory."""
+
+
+def stage_activations(
+    job: Job,
+    traits: MemoryTraits,
+    strategies: Strategies,
+    *,
+    stages: StageContents,
+    table: LayerTable,
+    parameters_KN: Floats,
+) -> StageActivations:
+    """Activations of every slot when its stage's first backward starts. [M-5, M-6]"""
+    held_KN = stages.total_KN
+    micro_KN = stages.layers_JKN[0] * table.kept_J[0]
+    transient_KN = np.where(stages.layers_JKN[0] > 0, table.transient_J[0], 0.0)
+    for layers_KN, kept, transient in zip(stages.layers_JKN[1:], table.kept_J[1:], table.transient_J[1:], strict=True):
+        micro_KN = micro_KN + layers_KN * kept
+        transient_KN = np.maximum(transient_KN, np.where(layers_KN > 0, transient, 0.0))
+    fixed = bool((strategies.layouts.recompute_layers_LK >= 0).any())
+    if fixed or bool((strategies.recompute == Recompute.FULL).any()):
+        micro_KN, transient_KN = _recomputed(strategies, stages, table, micro_KN, transient_KN)
+    if job.model.mtp_num_layers:
+        micro_KN = micro_KN + np.where(stages.head_KN, job.model.mtp_num_layers * table.mtp_bytes, 0.0)
+    host_KN = np.zeros(())
+    if bool((strategies.offload_activation_layers > 0).any()):
+        share_KN = np.minimum(strategies.offload_activation_layers, held_KN - 1.0).clip(0.0) / np.maximum(held_KN, 1.0)
+        host_KN = share_KN * micro_KN * stages.in_flight_KN
+        micro_KN = micro_KN * (1.0 - share_KN)
+    saved_KN = micro_KN * stages.in_flight_KN
+    cast = autocast(job, traits, strategies)
+    if bool(cast.any()):  # a copy of every weight in the compute type lives until the backward
+        saved_KN = saved_KN + np.where(cast, job.training.compute_bytes, 0.0) * parameters_KN
+    return StageActivations(saved_KN, micro_KN / np.maximum(held_KN, 1.0), transient_KN, host_KN)
+
+
+def _recomputed(
+    strategies: Strategies, stages: StageContents, table: LayerTable, micro_KN: Floats, transient_KN: Floats
+) -> tuple[Floats, Floats]:
+    """The same with fully recomputed layers: each unit keeps its input, and is made anew in its backward.
+
+    Where some layers of a stage keep everything, they run last, so the peak is at the start of the backward and the
+    units made anew later reuse what those layers have freed by then.
+    """
+    held_KN = stages.total_KN
+    count_KN = np.minimum(recomputed_layers_KN(strategies), held_KN)
+    kept_fraction_KN = 1.0 - count_KN / np.maximum(held_KN, 1.0)
+    uniform = strategies.recompute_method == RecomputeMethod.UNIFORM
+    unit = np.where(uniform, np.maximum(strategies.recompute_num_layers, 1.0), 1.0)
+    inputs_KN = count_KN
+    if bool(uniform.any()):
+        per_chunk_KN = np.ceil(held_KN / strategies.vpp / unit)
+        inputs_KN = np.where(uniform & (count_KN > 0), strategies.vpp * per_chunk_KN, count_KN)
+    whole = table.whole_J[0]
+    for other in table.whole_J[1:]:
+        whole = np.maximum(whole, other)
+    anew = np.maximum(unit * whole - table.hidden, 0.0)
+    all_KN = (count_KN >= held_KN) & (held_KN > 0)
+    return micro_KN * kept_fraction_KN + inputs_KN * table.hidden, transient_KN + np.where(all_KN, anew, 0.0)

@@ -1,0 +1,96 @@
+"""Peak memory per pipeline stage in three numbers: allocated, reserved, device, with an 80 % range of the last. [M]
+
+Arrays: K stage slots (see `layouts`), N strategies.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.job import Job
+from cost_models.memory.moments import Moments, moments
+from cost_models.memory.reserved import process_bytes_KN, reserved_KN
+from cost_models.strategy import Floats, Ints, Strategies
+from cost_models.terms import MEMORY_NAMES, PEAK_MOMENTS
+
+_PROCESS_SPREAD = 0.35
+"""80 % interval of context and communicators, as a fraction either way (own_tt against published readings)."""
+
+
+@dataclass(frozen=True, eq=False)
+class StageMemory:
+    """Memory of N strategies over K stage slots, bytes per GPU."""
+
+    allocated_KN: Floats
+    reserved_KN: Floats
+    device_KN: Floats
+    peak_moment_KN: Ints
+    """Index into terms.PEAK_MOMENTS."""
+    heaviest_slot: Ints
+    """Slot whose device memory is the largest, shape (N,)."""
+    allocated: Floats
+    """Of the stage where it is largest, shape (N,); likewise reserved and device."""
+    reserved: Floats
+    device: Floats
+    device_low: Floats
+    """80 % interval."""
+    device_high: Floats
+    host_bytes_per_node: Floats
+    """Offloaded states, parameters and activations of a node's ranks, shape (N,)."""
+    job: Job
+    strategies: Strategies
+
+    def breakdown(self, slot: int, index: int) -> dict[str, float]:
+        """Bytes by name of terms.MEMORY_NAMES at the slot's peak moment; they sum to its allocated bytes."""
+        row = self.strategies.take(np.array([index]))
+        found = moments(self.job, row)
+        terms = found.terms[PEAK_MOMENTS[int(self.peak_moment_KN[slot, index])]]
+        return {name: _at(terms.get(name, np.zeros(())), slot) for name in MEMORY_NAMES}
+
+
+def _at(term: Floats, slot: int) -> float:
+    return float(term[slot, 0] if term.ndim == 2 else term[0] if term.ndim else term)
+
+
+def stage_memory(job: Job, strategies: Strategies) -> StageMemory:
+    """Peak memory of every stage slot of these strategies. [M-5 ... M-14]"""
+    found = moments(job, strategies)
+    allocated_KN, peak_KN = _peak(found)
+    kept_KN = reserved_KN(
+        job, strategies, found, allocated_KN=allocated_KN, at_loss_KN=peak_KN == PEAK_MOMENTS.index("loss")
+    )
+    process_KN = process_bytes_KN(job, strategies, found.traits, found.stages)
+    device_KN = kept_KN + process_KN
+    low_KN = (1.0 - found.traits.spread_low) * kept_KN + (1.0 - _PROCESS_SPREAD) * process_KN
+    high_KN = (1.0 + found.traits.spread_high) * kept_KN + (1.0 + _PROCESS_SPREAD) * process_KN
+    ranks = np.minimum(strategies.world, float(job.cluster.gpus_per_node))
+    return StageMemory(
+        allocated_KN=allocated_KN,
+        reserved_KN=kept_KN,
+        device_KN=device_KN,
+        peak_moment_KN=peak_KN,
+        heaviest_slot=device_KN.argmax(axis=0),
+        allocated=allocated_KN.max(axis=0),
+        reserved=kept_KN.max(axis=0),
+        device=device_KN.max(axis=0),
+        device_low=low_KN.max(axis=0),
+        device_high=high_KN.max(axis=0),
+        host_bytes_per_node=found.host_KN.max(axis=0) * ranks,
+        job=job,
+        strategies=strategies,
+    )
+
+
+def _peak(found: Moments) -> tuple[Floats, Ints]:
+    """The largest moment of each slot and its index; moments of the head count where the head is."""
+    totals, head_KN = found.totals, found.stages.head_KN
+    best_KN = totals["layer_backward"]
+    which_KN = np.full(best_KN.shape, PEAK_MOMENTS.index("layer_backward"))
+    for name in ("optimizer_step", "head", "loss"):
+        value = totals[name]
+        larger_KN = value > best_KN if value.ndim == 2 else (value > best_KN) & head_KN
+        which_KN[larger_KN] = PEAK_MOMENTS.index(name)
+        best_KN = np.where(larger_KN, value, best_KN)
+    return best_KN, which_KN
