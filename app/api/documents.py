@@ -1,0 +1,152 @@
+"""What is sent beside the planner's own documents: problems, lists, events. Models document, the routes send dictionaries."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from planner.schemas import PlanResponse
+
+
+class _Document(BaseModel):
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class ProblemEntry(_Document):
+    """One thing wrong with the input."""
+
+    pointer: str
+    """JSON pointer into the body, or `/query/…`, `/path/…`, `/header/…`."""
+    message: str
+    hint: str
+    code: str
+
+
+class ProblemDocument(_Document):
+    """RFC 9457 problem details: the shape of every error."""
+
+    type: str
+    title: str
+    status: int
+    detail: str
+    code: str
+    """Stable, kebab-case."""
+    hint: str
+    """What to do."""
+    errors: list[ProblemEntry]
+    request_id: str | None
+
+
+Status = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+
+
+class PlanDocument(PlanResponse):
+    """A plan without per-stage detail; what is not known before the job has succeeded is empty."""
+
+    error: ProblemDocument | None = None
+    """Why the job failed."""
+
+
+class Headline(_Document):
+    """The best plan in a few numbers; null where there is none."""
+
+    num_plans: int
+    step_time_s: float | None
+    tokens_per_s_per_gpu: float | None
+    num_gpus_used: int | None
+
+
+class PlanEntry(_Document):
+    """A plan in a list."""
+
+    id: str
+    status: Status
+    created_at: str
+    finished_at: str | None
+    request_digest: str
+    headline: Headline | None
+
+
+class PlanPage(_Document):
+    """Plans, newest first."""
+
+    items: list[PlanEntry]
+    next_cursor: str | None
+    """Where the next page begins; null at the end."""
+
+
+class PlanState(_Document):
+    """Where a cancelled plan's job is."""
+
+    id: str
+    status: Status
+
+
+class PlanEvent(_Document):
+    """One event of a plan's stream. Seconds are of a training step."""
+
+    seq: int
+    type: Literal["queued", "started", "progress", "succeeded", "failed", "cancelled"]
+    at: str
+    evaluated: float | None
+    """Strategies so far."""
+    best_s: float | None
+    bound_s: float | None
+    """No strategy can be faster."""
+
+
+class CalibrationEntry(_Document):
+    """A calibration in a list."""
+
+    id: str
+    created_at: str
+    gpu: str
+    gpus_per_node: int | None
+
+
+class CalibrationPage(_Document):
+    """Calibrations, newest first."""
+
+    items: list[CalibrationEntry]
+    next_cursor: str | None
+
+
+class PresetEntry(_Document):
+    """One preset: what it sets, and what stands beside it (sources, dates)."""
+
+    name: str
+    spec: dict[str, Any]
+    facts: dict[str, Any]
+
+
+class PresetList(_Document):
+    """All presets of a kind."""
+
+    items: list[PresetEntry]
+
+
+class FrameworkEntry(_Document):
+    """One framework."""
+
+    name: str
+    default_version: str
+    versions: list[dict[str, str]]
+    """Known releases with the month each came out, oldest first."""
+    strategy_defaults: dict[str, Any]
+    training_defaults: dict[str, Any]
+    """By field: a value, or a list of values with when each holds (the first that matches wins)."""
+
+
+class FrameworkList(_Document):
+    """All frameworks."""
+
+    items: list[FrameworkEntry]
+
+
+class Health(_Document):
+    """Whether the service works."""
+
+    status: Literal["ok"]
+    version: str
+    workers: int | None = Field(default=None, description="Worker processes that run jobs.")

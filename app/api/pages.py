@@ -1,0 +1,33 @@
+"""The documentation page: Swagger UI from the files beside this package, so that it works without any other host."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fastapi import FastAPI
+from fastapi.openapi.docs import get_swagger_ui_html
+from fastapi.responses import HTMLResponse, RedirectResponse
+from starlette.staticfiles import StaticFiles
+
+_STATIC = Path(__file__).parent.parent / "web" / "static"
+_UI = {"tryItOutEnabled": True, "displayRequestDuration": True, "defaultModelsExpandDepth": 0, "validatorUrl": None}
+
+
+def install_pages(app: FastAPI) -> None:
+    """Adds /docs, what it loads, and the way there from /."""
+    app.mount("/static", StaticFiles(directory=_STATIC), name="static")
+
+    @app.get("/docs", include_in_schema=False)
+    def docs() -> HTMLResponse:
+        return get_swagger_ui_html(
+            openapi_url="/openapi.json",
+            title="meshwright",
+            swagger_js_url="/static/swagger/swagger-ui-bundle.js",
+            swagger_css_url="/static/swagger/swagger-ui.css",
+            swagger_favicon_url="/static/favicon.svg",
+            swagger_ui_parameters=_UI,
+        )
+
+    @app.get("/", include_in_schema=False)
+    def root() -> RedirectResponse:
+        return RedirectResponse("/docs")

@@ -1,0 +1,107 @@
+"""Errors as they are sent: every failure of every route is an RFC 9457 problem, made in this one place."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import structlog
+from fastapi import FastAPI, Request
+from fastapi.exceptions import RequestValidationError
+from fastapi.responses import JSONResponse
+from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from starlette.exceptions import HTTPException
+
+from app.errors import (
+    RETRY_AFTER_S,
+    InternalError,
+    MethodNotAllowedError,
+    NotFoundError,
+    UnavailableError,
+    problem_document,
+)
+from cost_models.errors import InvalidInputError, MeshwrightError, Problem
+
+MEDIA_TYPE = "application/problem+json"
+log = structlog.get_logger("meshwright.http")
+
+
+def install_problems(app: FastAPI) -> None:
+    """Makes the app answer every error as a problem."""
+    app.add_exception_handler(MeshwrightError, _on_error)
+    app.add_exception_handler(RequestValidationError, _on_invalid)
+    app.add_exception_handler(HTTPException, _on_http)
+    app.add_exception_handler(OperationalError, _on_database)
+    app.add_exception_handler(PoolTimeoutError, _on_database)
+
+
+def problem_response(error: MeshwrightError, *, request_id: str | None) -> JSONResponse:
+    """The error as a response."""
+    return stored_problem(problem_document(error), request_id=request_id)
+
+
+def stored_problem(document: dict[str, Any], *, request_id: str | None) -> JSONResponse:
+    """A problem that a job was left with, as a response to this request."""
+    document = {**document, "request_id": request_id}
+    headers: dict[str, str] = {}
+    if document["status"] in {429, 503}:
+        headers["Retry-After"] = str(RETRY_AFTER_S)
+    if document["status"] == 401:
+        headers["WWW-Authenticate"] = "Bearer"
+    return JSONResponse(document, status_code=document["status"], media_type=MEDIA_TYPE, headers=headers)
+
+
+def _answered(request: Request, error: MeshwrightError) -> JSONResponse:
+    return problem_response(error, request_id=request.scope.get("request_id"))
+
+
+async def _on_error(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, MeshwrightError)
+    return _answered(request, error)
+
+
+async def _on_invalid(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RequestValidationError)
+    problems = [_parameter_problem(entry) for entry in error.errors()]
+    return _answered(request, InvalidInputError(problems))
+
+
+def _parameter_problem(entry: dict[str, Any]) -> Problem:
+    place, *names = entry["loc"]
+    name = "/".join(str(part) for part in names)
+    hint = "The parameter is described in /docs."
+    return Problem(f"/{place}/{name}", f"{name}: {_message(entry)}", hint)
+
+
+def _message(entry: dict[str, Any]) -> str:
+    given = repr(entry.get("input"))
+    return f"{entry['msg']} (given {given[:80]})" if entry.get("input") is not None else str(entry["msg"])
+
+
+async def _on_http(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, HTTPException)
+    path = request.url.path[:200]
+    if error.status_code == 405:
+        allowed = (error.headers or {}).get("Allow", "")
+        answer = _answered(
+            request,
+            MethodNotAllowedError(f"{request.method} is not possible on {path}", hint=f"Allowed: {allowed or 'GET'}."),
+        )
+        if allowed:
+            answer.headers["Allow"] = allowed
+        return answer
+    if error.status_code == 404:
+        return _answered(request, NotFoundError(f"there is nothing at {path}", hint="/docs lists what there is."))
+    return _answered(request, InvalidInputError([Problem("", re.sub(r"\s+", " ", str(error.detail))[:300])]))
+
+
+async def _on_database(request: Request, error: Exception) -> JSONResponse:
+    log.error("the database is away", error=str(error)[:500])
+    return _answered(request, UnavailableError("the database is away", hint="Try again in a moment."))
+
+
+def internal_problem(request_id: str | None) -> JSONResponse:
+    """What a defect is answered with: no traceback, but the id to find it in the log."""
+    hint = f"Report it with the request id {request_id} and the server's log."
+    return problem_response(InternalError("this is a defect of the service", hint=hint), request_id=request_id)

@@ -1,0 +1,154 @@
+"""The HTTP client of a meshwright service: for `--server`, and for the agent that uploads what it measured.
+
+Light until it is used, and without the server's libraries. What the service refuses is raised as the same error it raised
+there; a service that cannot be reached, or that answers as something else would, is a `ServiceUnreachableError`.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import TracebackType
+from typing import TYPE_CHECKING, Any
+
+from app.errors import STATUSES, ServiceUnreachableError, UnavailableError, problems_of
+from cost_models.errors import InvalidInputError, MeshwrightError, NotModelledError, Problem
+
+if TYPE_CHECKING:
+    import httpx2
+
+Document = dict[str, Any]
+_CONNECT_TIMEOUT_S = 5.0
+_READ_TIMEOUT_S = 90.0
+"""Longer than the longest `wait_s`."""
+_ASK_EVERY_S = 0.5
+_PARTIAL_WAIT_S = 2.0
+"""What one POST waits: short, so that Ctrl-C is answered soon."""
+_RETRIES = 3
+
+
+class Client:
+    """One connection to a service; use it as a context manager."""
+
+    def __init__(self, server: str, *, token: str | None = None, http: httpx2.Client | None = None) -> None:
+        """Connects to `server`, such as http://127.0.0.1:8000; `http` is a ready client, for in-process services.
+
+        Raises:
+            InvalidInputError: `server` is no http or https address.
+        """
+        import httpx2
+
+        if not server.startswith(("http://", "https://")):
+            message = f"{server!r} is no address of a service"
+            raise InvalidInputError([Problem("", message, "Give one such as http://127.0.0.1:8000.")])
+        self._server = server.rstrip("/")
+        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._http = http or httpx2.Client(
+            timeout=httpx2.Timeout(_READ_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S), follow_redirects=False
+        )
+
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._http.close()
+
+    def plan(self, request: Mapping[str, Any], *, should_stop: Callable[[], bool] = lambda: False) -> Document:
+        """The finished plan response with the stages of every ranked plan, however long the service takes.
+
+        Raises:
+            MeshwrightError: the job was refused or failed; what the service says.
+            ServiceUnreachableError: there is no service there.
+        """
+        plan = self.submit_plan({**request, "wait_s": min(float(request.get("wait_s", 10.0)), _PARTIAL_WAIT_S)})
+        while plan["status"] in {"queued", "running"}:
+            if should_stop():
+                self.cancel_plan(plan["id"])
+            time.sleep(_ASK_EVERY_S)
+            plan = self.read_plan(plan["id"])
+        if plan["status"] == "failed":
+            raise _error_of(plan["error"])
+        if plan["status"] == "cancelled":
+            raise MeshwrightError("the plan was cancelled", hint="Ask again.")
+        ranked = [self.read_ranked(plan["id"], entry["rank"]) for entry in plan["plans"]]
+        return {**plan, "plans": ranked}
+
+    def submit_plan(self, request: Mapping[str, Any], *, idempotency_key: str | None = None) -> Document:
+        """The plan as it is after at most `wait_s`: finished, or still queued or running."""
+        headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
+        return self._call("POST", "/v1/plans", json=request, headers=headers)  # type: ignore[no-any-return]
+
+    def read_plan(self, plan_id: str) -> Document:
+        """The plan without per-stage detail."""
+        return self._call("GET", f"/v1/plans/{plan_id}")  # type: ignore[no-any-return]
+
+    def read_ranked(self, plan_id: str, rank: int) -> Document:
+        """One ranked plan with its stages."""
+        return self._call("GET", f"/v1/plans/{plan_id}/ranked/{rank}")  # type: ignore[no-any-return]
+
+    def cancel_plan(self, plan_id: str) -> None:
+        """Cancels the plan; one that has finished in the meantime stays as it is."""
+        try:
+            self._call("DELETE", f"/v1/plans/{plan_id}")
+        except MeshwrightError as error:
+            if error.code != "wrong-state":
+                raise
+
+    def evaluate(self, rows: Sequence[Mapping[str, Any]]) -> list[Document]:
+        """One evaluation per row, in order."""
+        return self._call("POST", "/v1/evaluate", json=list(rows))  # type: ignore[no-any-return]
+
+    def upload_calibration(self, document: Mapping[str, Any]) -> str:
+        """Id of the calibration, which is now stored."""
+        return str(self._call("POST", "/v1/calibrations", json=document)["id"])
+
+    def _call(self, method: str, path: str, *, json: Any = None, headers: Mapping[str, str] | None = None) -> Any:
+        """The parsed answer. A service that is busy or starting is asked again: every call here can be repeated."""
+        for attempt in range(_RETRIES + 1):
+            response = self._send(method, path, json=json, headers=headers)
+            if response.status_code not in {429, 503} or attempt == _RETRIES:
+                break
+            time.sleep(min(float(response.headers.get("Retry-After", "1")), 5.0))
+        return self._answer(response)
+
+    def _send(self, method: str, path: str, *, json: Any, headers: Mapping[str, str] | None) -> httpx2.Response:
+        import httpx2
+
+        try:
+            return self._http.request(
+                method, self._server + path, json=json, headers={**self._headers, **(headers or {})}
+            )
+        except (httpx2.HTTPError, httpx2.InvalidURL) as error:
+            raise ServiceUnreachableError(
+                f"{self._server} could not be reached: {str(error) or type(error).__name__}",
+                hint="Is `meshwright serve` running there, and is the address right?",
+            ) from error
+
+    def _answer(self, response: httpx2.Response) -> Any:
+        media_type = response.headers.get("content-type", "").partition(";")[0]
+        if media_type not in {"application/json", "application/problem+json"}:
+            raise ServiceUnreachableError(
+                f"{self._server} answered {response.status_code} with {media_type or 'nothing'}, not as meshwright does",
+                hint="Is something else listening there?",
+            )
+        try:
+            document = response.json()
+        except ValueError as error:
+            raise ServiceUnreachableError(f"{self._server} answered with broken JSON", hint="Try again.") from error
+        if response.is_success:
+            return document
+        raise _error_of(document if isinstance(document, dict) else {})
+
+
+def _error_of(problem: Mapping[str, Any]) -> MeshwrightError:
+    """The error that a problem document tells of, of the class that has its code."""
+    code, detail, hint = (str(problem.get(name) or "") for name in ("code", "detail", "hint"))
+    problems = problems_of(problem.get("errors") or [])
+    if problems:
+        return (NotModelledError if code == NotModelledError.code else InvalidInputError)(problems)
+    family = next((cls for cls in STATUSES if cls.code == code and not issubclass(cls, InvalidInputError)), None)
+    if family is None:
+        family = UnavailableError if problem.get("status") == 503 else MeshwrightError
+    return family(detail or "the service refused without saying why", hint=hint)

@@ -1,0 +1,169 @@
+"""The tables. Every row belongs to a tenant, and the tenant is part of every key, so no query can reach another's rows.
+
+Documents are kept as the exact JSON text that is sent: nothing is parsed to answer a GET.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    DateTime,
+    Dialect,
+    Float,
+    ForeignKeyConstraint,
+    Index,
+    Integer,
+    MetaData,
+    String,
+    Table,
+    Text,
+    TypeDecorator,
+    UniqueConstraint,
+)
+
+metadata = MetaData(
+    naming_convention={
+        "ix": "ix_%(table_name)s_%(column_0_N_name)s",
+        "uq": "uq_%(table_name)s_%(column_0_N_name)s",
+        "fk": "fk_%(table_name)s_%(column_0_N_name)s",
+        "pk": "pk_%(table_name)s",
+    }
+)
+
+
+class UtcDateTime(TypeDecorator[datetime]):
+    """A moment in UTC; SQLite, which forgets time zones, gets the same values back as PostgreSQL."""
+
+    impl = DateTime(timezone=True)
+    cache_ok = True
+
+    def process_bind_param(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        assert value is None or value.tzinfo is not None
+        return value and value.astimezone(UTC)
+
+    def process_result_value(self, value: datetime | None, dialect: Dialect) -> datetime | None:  # noqa: ARG002
+        if value is not None and value.tzinfo is None:
+            return value.replace(tzinfo=UTC)
+        return value and value.astimezone(UTC)
+
+
+def _tenant() -> Column[str]:
+    return Column("tenant", String(64), primary_key=True)
+
+
+def _id(name: str = "id") -> Column[str]:
+    return Column(name, String(80), primary_key=True)
+
+
+def _of_job(**options: Any) -> ForeignKeyConstraint:
+    return ForeignKeyConstraint(["tenant", "job_id"], ["jobs.tenant", "jobs.id"], ondelete="CASCADE", **options)
+
+
+jobs = Table(
+    "jobs",
+    metadata,
+    _tenant(),
+    _id(),
+    Column("kind", String(16), nullable=False, doc="plan; later profiling and tuning"),
+    Column("status", String(16), nullable=False),
+    Column("payload", Text, nullable=False, doc="the request as it was asked, JSON"),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("started_at", UtcDateTime),
+    Column("finished_at", UtcDateTime),
+    Column("attempts", Integer, nullable=False, default=0),
+    Column("time_limit_s", Float, nullable=False),
+    Column("owner", String(80), doc="the process that runs it"),
+    Column("lease_until", UtcDateTime, doc="when the owner counts as gone"),
+    Column("cancel_requested", Boolean, nullable=False, default=False),
+    Column("error", Text, doc="problem document of a failed job, JSON"),
+    Index(None, "status", "created_at"),
+)
+
+job_events = Table(
+    "job_events",
+    metadata,
+    _tenant(),
+    _id("job_id"),
+    Column("seq", Integer, primary_key=True),
+    Column("type", String(16), nullable=False),
+    Column("at", UtcDateTime, nullable=False),
+    Column("evaluated", Float, doc="strategies so far"),
+    Column("best_s", Float),
+    Column("bound_s", Float),
+    _of_job(),
+)
+
+plans = Table(
+    "plans",
+    metadata,
+    _tenant(),
+    _id(),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("request_digest", String(80), nullable=False),
+    Column("live_digest", String(80), doc="request_digest unless the job failed or was cancelled"),
+    Column("response", Text, doc="without per-stage detail, JSON"),
+    Column("headline", Text, doc="the few facts a list shows, JSON"),
+    UniqueConstraint("tenant", "live_digest"),
+    Index(None, "tenant", "created_at", "id"),
+    ForeignKeyConstraint(["tenant", "id"], ["jobs.tenant", "jobs.id"], ondelete="CASCADE"),
+)
+
+ranked_plans = Table(
+    "ranked_plans",
+    metadata,
+    _tenant(),
+    _id("plan_id"),
+    Column("rank", Integer, primary_key=True),
+    Column("document", Text, nullable=False, doc="with per-stage detail, JSON"),
+    ForeignKeyConstraint(["tenant", "plan_id"], ["plans.tenant", "plans.id"], ondelete="CASCADE"),
+)
+
+idempotency_keys = Table(
+    "idempotency_keys",
+    metadata,
+    _tenant(),
+    Column("key", String(255), primary_key=True),
+    Column("body_sha256", String(64), nullable=False),
+    Column("plan_id", String(80), nullable=False),
+    Column("created_at", UtcDateTime, nullable=False),
+    ForeignKeyConstraint(["tenant", "plan_id"], ["plans.tenant", "plans.id"], ondelete="CASCADE"),
+)
+
+calibrations = Table(
+    "calibrations",
+    metadata,
+    _tenant(),
+    _id(),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("gpu", String(64), nullable=False),
+    Column("gpus_per_node", Integer),
+    Column("document", Text, nullable=False),
+    Index(None, "tenant", "gpu", "gpus_per_node", "created_at"),
+)
+
+observations = Table(
+    "observations",
+    metadata,
+    _tenant(),
+    _id(),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("plan_id", String(80), doc="the plan that was run, where there is one"),
+    Column("rank", Integer),
+    Column("document", Text, nullable=False),
+    Index(None, "tenant", "created_at"),
+)
+
+keys = Table(
+    "keys",
+    metadata,
+    _tenant(),
+    _id(),
+    Column("name", String(80), nullable=False),
+    Column("secret_sha256", String(64), nullable=False, unique=True),
+    Column("created_at", UtcDateTime, nullable=False),
+    Column("revoked_at", UtcDateTime),
+)

@@ -1,0 +1,1 @@
+"""Jobs: what runs them (`JobRunner`), the embedded pool of worker processes, and the work itself."""

@@ -1,0 +1,126 @@
+"""The inside of a worker process: receives jobs over a pipe, calls the task, sends progress and the result back.
+
+It loads neither the server nor the storage. A worker whose parent is gone stops at the next look.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable, Mapping
+from ctypes import c_bool
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from typing import Any
+
+from app.errors import InternalError, problem_document
+from cost_models.errors import MeshwrightError
+
+_PROGRESS_EVERY_S = 0.2
+
+
+@dataclass(frozen=True, slots=True)
+class JobInput:
+    """What a task is given."""
+
+    id: str
+    kind: str
+    payload: str
+    """The request, JSON."""
+    created_at: str
+    """RFC 3339, UTC."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """The worker has loaded its tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Progressed:
+    """How far the task is."""
+
+    evaluated: float | None
+    best_s: float | None
+    bound_s: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What the task returned."""
+
+    result: Any
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """Why the task raised: a problem document for the user, and for the log, where it is a defect, the traceback."""
+
+    error: dict[str, Any]
+    traceback: str | None = None
+
+
+Message = Ready | Progressed | Done | Failed
+Task = Callable[..., Any]
+
+
+class Reporter:
+    """Sends progress to the service, at most a few times a second."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._next_at = 0.0
+
+    def __call__(self, progress: Any) -> None:
+        """Reports anything that has `evaluated`, `best_s` and `bound_s`."""
+        now = time.monotonic()
+        if now >= self._next_at:
+            self._next_at = now + _PROGRESS_EVERY_S
+            self._connection.send(Progressed(progress.evaluated, progress.best_s, progress.bound_s))
+
+
+def serve(connection: Connection, stop: c_bool, tasks: Mapping[str, str], path: list[str]) -> None:
+    """Runs jobs until the pipe closes. `path` is the service's own import path: a spawned interpreter would look into the
+    current folder first, where a user may well have an `app` or a `planner` of their own.
+    """
+    sys.path[:] = path
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the service's to handle
+    functions = {kind: _load(task) for kind, task in tasks.items()}
+    parent = os.getppid()
+
+    def should_stop() -> bool:
+        return bool(stop.value) or os.getppid() != parent
+
+    connection.send(Ready())
+    while True:
+        try:
+            job: JobInput = connection.recv()
+        except EOFError:
+            return
+        message = _run(functions[job.kind], job, on_progress=Reporter(connection), should_stop=should_stop)
+        try:
+            connection.send(message)
+        except BrokenPipeError:
+            return
+
+
+def _load(task: str) -> Task:
+    module, _, name = task.partition(":")
+    function: Task = getattr(importlib.import_module(module), name)
+    return function
+
+
+def _run(task: Task, job: JobInput, *, on_progress: Reporter, should_stop: Callable[[], bool]) -> Done | Failed:
+    try:
+        return Done(task(job, on_progress=on_progress, should_stop=should_stop))
+    except MeshwrightError as error:
+        return Failed(problem_document(error))
+    except Exception:  # noqa: BLE001 - the outermost edge of a worker
+        defect = InternalError(
+            "the job failed because of a defect of the program", hint="Report it with the server's log."
+        )
+        return Failed(problem_document(defect), traceback.format_exc())

@@ -1,0 +1,54 @@
+"""Figures for Prometheus; each service has a registry of its own. No label carries a tenant or an id."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily
+from prometheus_client.registry import Collector
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+
+class _Gauges(Collector):
+    """Figures read when they are asked for."""
+
+    def __init__(self, jobs: Callable[[], dict[str, int]], workers: Callable[[], int]) -> None:
+        self._jobs = jobs
+        self._workers = workers
+
+    def collect(self) -> Iterable[GaugeMetricFamily]:
+        """Jobs by status and workers, now."""
+        jobs = GaugeMetricFamily("meshwright_jobs", "Stored jobs by status.", labels=["status"])
+        for status, count in self._jobs().items():
+            jobs.add_metric([status], count)
+        yield jobs
+        yield GaugeMetricFamily("meshwright_workers_ready", "Worker processes that run jobs.", value=self._workers())
+
+    def describe(self) -> Iterable[GaugeMetricFamily]:
+        """Nothing: registering must not read the database."""
+        return []
+
+
+class Metrics:
+    """Counts requests; reads jobs and workers when asked."""
+
+    def __init__(self, *, jobs: Callable[[], dict[str, int]], workers: Callable[[], int]) -> None:
+        self._registry = CollectorRegistry()
+        self._requests = Counter(
+            "meshwright_http_requests", "Requests answered.", ["method", "route", "status"], registry=self._registry
+        )
+        self._seconds = Histogram(
+            "meshwright_http_request_seconds", "Time to answer.", ["method", "route"], registry=self._registry
+        )
+        self._registry.register(_Gauges(jobs, workers))
+
+    def count_request(self, *, method: str, route: str, status: int, seconds: float) -> None:
+        """Counts one answered request; `route` is the path template."""
+        self._requests.labels(method, route, str(status)).inc()
+        self._seconds.labels(method, route).observe(seconds)
+
+    def text(self) -> bytes:
+        """Everything, in Prometheus' text format."""
+        return generate_latest(self._registry)
