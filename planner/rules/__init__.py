@@ -97,8 +97,7 @@ def violations(job: Job, strategies: Strategies) -> Violations:
 def first_violations(job: Job, strategies: Strategies, *, fields: frozenset[str] | None = None) -> Ints:
     """Index into `rule_codes()` of the first rule each strategy breaks, -1 where it breaks none; shape (N,).
 
-    Args:
-        fields: when given, only rules that read no other strategy field are tested.
+    With `fields`, only the rules that read no other strategy field are tested.
     """
     first = np.full(len(strategies), -1, dtype=np.int64)
     if not len(strategies):

@@ -9,7 +9,7 @@ import numpy as np
 from cost_models.job import Job
 from cost_models.specs.training import Framework
 from cost_models.strategy import Bools, CpComm, Floats, Strategies
-from planner.rules.rule import Rule, always, indivisible, one_of, only
+from planner.rules.rule import Rule, indivisible, one_of, only
 
 _CORE = "megatron/core/transformer/transformer_config.py"
 _TITAN_DIMS = "torchtitan/distributed/parallel_dims.py"
@@ -85,11 +85,6 @@ def _sequence_torchtitan(job: Job, s: Strategies) -> Bools:
 
 def _sequence_plain(job: Job, s: Strategies) -> Bools:
     return indivisible(job.training.seq_length, s.cp * np.where(s.sequence_parallel, s.tp, 1.0))
-
-
-def _positions(job: Job) -> bool:
-    most = job.model.max_position_embeddings
-    return job.model.position_embedding == "learned" and most is not None and job.training.seq_length > most
 
 
 def _sequence_parallel_alone(_job: Job, s: Strategies) -> Bools:
@@ -191,12 +186,6 @@ DEGREE_RULES: tuple[Rule, ...] = (
         "seq_length {seq} does not divide by cp {cp} (and tp {tp} where sequence parallel)",
         "Pad seq_length, or lower cp or tp.", "nanotron/parallel/tensor_parallel; deepspeed/sequence/layer.py",
         frameworks=only("nanotron", "deepspeed", "megatron-deepspeed"),
-    ),
-    Rule(
-        "sequence-exceeds-positions", always,
-        "seq_length {seq} exceeds the {positions} learned position embeddings",
-        "Shorten seq_length, or give the model a larger max_position_embeddings.",
-        "megatron/training/arguments.py (max_position_embeddings >= seq_length)", when=_positions,
     ),
     Rule(
         "sequence-parallel-needs-tp", _sequence_parallel_alone, "sequence_parallel is on, but tp is 1",

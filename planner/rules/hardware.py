@@ -8,8 +8,6 @@ from cost_models.job import Job
 from cost_models.specs.cluster import Generation
 from planner.rules.rule import Rule, always, only
 
-_CHECKED = ("bf16", "fp8", "nvfp4")
-"""Precisions that some GPUs lack; fp16 and fp32 run everywhere."""
 _KERNEL_GENERATIONS: Mapping[str, tuple[Generation, ...]] = {
     "fa1": ("ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"),
     "fa2": ("ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"),
@@ -17,10 +15,6 @@ _KERNEL_GENERATIONS: Mapping[str, tuple[Generation, ...]] = {
     "cudnn": ("ampere", "ada", "hopper", "blackwell"),
 }
 """Dao-AILab/flash-attention README; NVIDIA cuDNN support matrix. sdpa has a kernel everywhere."""
-
-
-def _precision_missing(job: Job) -> bool:
-    return job.training.precision in _CHECKED and job.training.precision not in job.cluster.gpu.peak_flops_per_s
 
 
 def _recipe_missing(job: Job) -> bool:
@@ -51,11 +45,7 @@ def _low_precision_locally(job: Job) -> bool:
 _OTHER = "Use precision 'bf16'."
 HARDWARE_RULES: tuple[Rule, ...] = (
     Rule(
-        "precision-unsupported-by-gpu", always, "{gpu} has no {precision}", "It has: {supported}.",
-        "cost_models/presets, vendors' data sheets", when=_precision_missing,
-    ),
-    Rule(
-        "precision-unsupported-by-gpu", always, "fp8_recipe '{recipe}' needs Blackwell or newer, not {gpu}",
+        "recipe-unsupported-by-gpu", always, "fp8_recipe '{recipe}' needs Blackwell or newer, not {gpu}",
         "Use 'delayed', 'tensorwise' or 'blockwise'.", "TransformerEngine transformer_engine/pytorch/fp8.py",
         when=_recipe_missing,
     ),

@@ -29,7 +29,7 @@ ReasonCode = Literal[
     "out-of-memory", "at-risk-of-memory", "host-memory",
     "world-exceeds-gpus", "gpus-not-divisible", "batch-not-divisible", "heads-not-divisible", "kv-heads-not-divisible",
     "mlp-not-divisible", "layers-not-divisible", "layers-per-stage-mismatch",
-    "sequence-not-divisible", "sequence-exceeds-positions", "sequence-parallel-needs-tp",
+    "sequence-not-divisible", "sequence-parallel-needs-tp",
     "sequence-parallel-unsupported", "tensor-parallel-unsupported", "pipeline-unsupported", "split-unsupported",
     "context-parallel-unsupported", "context-parallel-needs-flash", "context-parallel-comm-unsupported", "context-parallel-heads",
     "virtual-stages-unsupported", "virtual-stages-need-pipeline", "interleaving-needs-micro-batches",
@@ -40,7 +40,7 @@ ReasonCode = Literal[
     "zero-unsupported", "zero-with-pipeline", "zero-with-tensor-parallel", "zero-shard-size-not-divisible",
     "zero-shard-size-unsupported", "zero-param-shard-size-unsupported", "optimizer-unsupported",
     "recompute-unsupported", "recompute-modules-unsupported", "recompute-count-mismatch", "recompute-per-stage-mismatch",
-    "precision-unsupported-by-gpu", "precision-unsupported-by-framework", "attention-unsupported-by-gpu",
+    "recipe-unsupported-by-gpu", "precision-unsupported-by-framework", "attention-unsupported-by-gpu",
     "overlap-unsupported", "offload-unsupported", "cuda-graphs-with-pipeline", "pools-not-supported", "precision-not-supported",
 ]  # fmt: skip
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
 from cost_models.specs.fields import CountOrZero, Quantity, QuantityOrZero
 from planner.schemas.base import ContractModel, Count, Degree, Flag, Fraction
+from planner.schemas.documents import ClusterDocument, ModelDocument, TrainingDocument
 from planner.schemas.row import EXAMPLE_CLUSTER, EXAMPLE_MODEL, EXAMPLE_TRAINING
 from planner.schemas.strategy import (
     Counts,
@@ -135,9 +136,9 @@ class PlanRequest(ContractModel):
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_REQUEST]})
 
-    model: dict[str, Any]
-    cluster: dict[str, Any]
-    training: dict[str, Any]
+    model: ModelDocument
+    cluster: ClusterDocument
+    training: TrainingDocument
     constraints: Constraints = Constraints()
     objective: Objective = "step_time"
     targets: Targets = Targets()

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from pydantic import ConfigDict
 from pydantic.config import JsonDict
 
 from planner.schemas.base import ContractModel
+from planner.schemas.documents import ClusterDocument, ModelDocument, TrainingDocument
 from planner.schemas.strategy import EXAMPLE_STRATEGY, StrategyInput
 
 EXAMPLE_MODEL: JsonDict = {"preset": "llama-3.1-8b"}
@@ -34,7 +33,7 @@ class EvaluateRow(ContractModel):
 
     id: str | int | None = None
     """Returned with the evaluation."""
-    model: dict[str, Any]
-    cluster: dict[str, Any]
-    training: dict[str, Any]
+    model: ModelDocument
+    cluster: ClusterDocument
+    training: TrainingDocument
     strategy: StrategyInput

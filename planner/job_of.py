@@ -1,0 +1,132 @@
+"""A job from the three specifications of a request, with the calibration its cluster asks for.
+
+Specifications repeat from row to row and from request to request, and cost models keep what they computed for a job:
+the same documents give the same `Job` object, as long as it is among the last few hundred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from threading import Lock
+from typing import Any
+
+from cost_models.calibration import Calibration, CalibrationDocument, load_calibration
+from cost_models.errors import InvalidInputError, Problem
+from cost_models.job import Job
+from cost_models.specs.cluster import Cluster
+from cost_models.specs.cluster_input import resolve_cluster
+from cost_models.specs.fields import shown
+from cost_models.specs.model import Model
+from cost_models.specs.model_input import resolve_model
+from cost_models.specs.training import Training
+from cost_models.specs.training_input import resolve_training
+
+_MOST_KEPT = 512
+Documents = Mapping[str, CalibrationDocument]
+
+
+class JobCache:
+    """Jobs and calibrations by the identity of the resolved specifications, which the resolvers keep too."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[tuple[int, ...], Job] = {}
+        self._priced: dict[tuple[int, str | None], tuple[Cluster, Calibration]] = {}
+        self._lock = Lock()
+
+    def job(
+        self,
+        model: Model,
+        cluster: Cluster,
+        training: Training,
+        *,
+        calibration: str | None,
+        extra: Documents,
+        files: bool,
+    ) -> Job:
+        """The job of these specifications; one object for the same three."""
+        with self._lock:
+            prices = self._calibration(cluster, calibration, extra=extra, files=files)
+            key = (id(model), id(training), id(prices))
+            job = self._jobs.get(key)
+            if job is None:
+                job = Job(model=model, cluster=prices.cluster, training=training, calibration=prices)
+                self._keep(self._jobs, key, job)
+            return job
+
+    def _calibration(self, cluster: Cluster, name: str | None, *, extra: Documents, files: bool) -> Calibration:
+        # Documents of a caller may share a name across tenants, so what they priced is not kept.
+        kept = None if extra and name is None else self._priced.get((id(cluster), name))
+        if kept is not None:
+            return kept[1]
+        asked = cluster if name is None else replace(cluster, calibration=(name,))
+        prices = load_calibration(asked, extra=extra, allow_files=files)
+        if not extra or name is not None:
+            self._keep(self._priced, (id(cluster), name), (cluster, prices))
+        return prices
+
+    @staticmethod
+    def _keep(table: dict[Any, Any], key: Any, value: Any) -> None:
+        if len(table) >= _MOST_KEPT:
+            table.pop(next(iter(table)))
+        table[key] = value
+
+
+_CACHE = JobCache()
+
+
+def resolve_job(
+    document: Mapping[str, Any],
+    *,
+    calibration: str | None = None,
+    extra: Documents | None = None,
+    allow_files: bool = False,
+    cache: JobCache = _CACHE,
+) -> Job:
+    """The job of a document's `model`, `cluster` and `training`.
+
+    Args:
+        document: a plan request, an evaluate row, or anything with the three.
+        calibration: name used in place of `cluster.calibration`.
+        extra: calibration documents of the caller, by id and name.
+        allow_files: whether a calibration name may be a path (on the command line).
+        cache: where jobs are kept; the process's own unless given.
+
+    Raises:
+        InvalidInputError: with the problems of all three parts; NotModelledError where one is refused.
+        CalibrationError: the calibration is missing, damaged, or of another GPU.
+    """
+    problems: list[Problem] = []
+    model = _part(document, "model", resolve_model, problems)
+    cluster = _part(document, "cluster", resolve_cluster, problems)
+    training: Training | None = None
+    if model is not None and cluster is not None:
+        training = _part(
+            document, "training", lambda given: resolve_training(given, model=model, cluster=cluster), problems
+        )
+    elif not isinstance(document.get("training"), Mapping):
+        problems.append(_not_an_object(document, "training"))
+    if problems:
+        raise InvalidInputError(problems)
+    assert model is not None
+    assert cluster is not None
+    assert training is not None
+    return cache.job(model, cluster, training, calibration=calibration, extra=extra or {}, files=allow_files)
+
+
+def _part(document: Mapping[str, Any], name: str, resolve: Any, problems: list[Problem]) -> Any:
+    given = document.get(name)
+    if not isinstance(given, Mapping):
+        problems.append(_not_an_object(document, name))
+        return None
+    try:
+        return resolve(given)
+    except InvalidInputError as error:
+        problems.extend(error.problems)
+        return None
+
+
+def _not_an_object(document: Mapping[str, Any], name: str) -> Problem:
+    if name not in document:
+        return Problem(f"/{name}", f"{name} is required", f"Add {name!r}.", "missing-field")
+    return Problem(f"/{name}", f"{name} is {shown(document[name])}; it must be an object {{…}}")

@@ -1,0 +1,170 @@
+"""Evaluate rows: JSON lines in, one evaluation each, in order; a bad line is answered `invalid` and the rest go on.
+
+Lines are taken in windows that grow from one, so that a reader at a terminal is answered at once and a file is priced in
+batches: rows of a window that share a job are evaluated together.
+"""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from cost_models.calibration import CalibrationDocument, read_document, reference_names, shipped_names
+from cost_models.errors import InvalidInputError, MeshwrightError, Problem
+from cost_models.evaluate import evaluate
+from cost_models.job import Job
+from cost_models.specs.fields import shown, validated
+from planner.evaluation_dict import Reason, evaluation_dict, invalid_dict
+from planner.job_of import Documents, resolve_job
+from planner.rules import reasons, violations
+from planner.schemas.strategy import StrategyInput
+from planner.strategy_input import assumed_fields, resolve_strategies
+
+LARGEST_WINDOW = 512
+Answer = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Row:
+    """One line on its way to an answer."""
+
+    row_id: str | int | None = None
+    job: Job | None = None
+    strategy: StrategyInput | None = None
+    problems: list[Reason] = field(default_factory=list)
+
+
+def evaluate_rows(
+    lines: Iterable[str | Mapping[str, Any]],
+    *,
+    calibration: str | None = None,
+    extra: Documents | None = None,
+    allow_files: bool = False,
+) -> Iterator[Answer]:
+    """One evaluation per row, in order; blank lines are skipped.
+
+    Args:
+        lines: JSON texts or parsed rows.
+        calibration: name or file that replaces every row's own.
+        extra: calibration documents of the caller, by id and name.
+        allow_files: whether a row's `cluster.calibration` may be a path.
+
+    Raises:
+        CalibrationError: `calibration` cannot be read. (A row's own bad calibration makes that row invalid.)
+    """
+    documents = {**(extra or {}), **_named(calibration, extra or {})}
+    source = (line for line in lines if not isinstance(line, str) or line.strip())
+    size = 1
+    while window := list(islice(source, size)):
+        rows = [_parsed(line, calibration=calibration, extra=documents, allow_files=allow_files) for line in window]
+        yield from _answers(rows)
+        size = min(2 * size, LARGEST_WINDOW)
+
+
+def _named(calibration: str | None, extra: Documents) -> dict[str, CalibrationDocument]:
+    """The document a command line names, read once and before any row."""
+    if calibration is None or calibration in (*shipped_names(), *reference_names(), *extra):
+        return {}
+    return {calibration: read_document(Path(calibration))}
+
+
+def _parsed(line: object, *, calibration: str | None, extra: Documents, allow_files: bool) -> _Row:
+    row = _Row()
+    document = _document(line, row)
+    if document is None:
+        return row
+    given_id = document.get("id")
+    if isinstance(given_id, str | int) and not isinstance(given_id, bool):
+        row.row_id = given_id
+    try:
+        row.job = resolve_job(document, calibration=calibration, extra=extra, allow_files=allow_files)
+    except InvalidInputError as error:
+        row.problems.extend(_reason(problem) for problem in error.problems)
+    except MeshwrightError as error:
+        row.problems.append({"code": error.code, "message": error.message, "hint": error.hint})
+    if "strategy" not in document:
+        row.problems.append(_plain_reason("missing-field", "strategy is required", "Add 'strategy'."))
+        return row
+    try:
+        row.strategy = validated(StrategyInput, document["strategy"], pointer="/strategy")
+    except InvalidInputError as error:
+        row.problems.extend(_reason(problem) for problem in error.problems)
+    return row
+
+
+def _document(line: object, row: _Row) -> Mapping[str, Any] | None:
+    found = line
+    if isinstance(line, str):
+        try:
+            found = json.loads(line, parse_constant=_refuse_constant)
+        except (ValueError, RecursionError) as error:
+            problem = "nested too deeply" if isinstance(error, RecursionError) else str(error)
+            row.problems.append(
+                _plain_reason("invalid-json", f"the line is not JSON: {problem}", "Write one object a line.")
+            )
+            return None
+    if isinstance(found, Mapping):
+        return found
+    row.problems.append(
+        _plain_reason("invalid-json", f"the row is {shown(found)}, not an object", "Write one object a line.")
+    )
+    return None
+
+
+def _refuse_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _plain_reason(code: str, message: str, hint: str) -> Reason:
+    return {"code": code, "message": message, "hint": hint}
+
+
+def _reason(problem: Problem) -> Reason:
+    """A problem as a reason; the pointer in front, since a row has no other place for it."""
+    where = problem.pointer.strip("/").replace("/", ".")
+    return _plain_reason(problem.code, f"{where}: {problem.message}" if where else problem.message, problem.hint)
+
+
+def _answers(rows: list[_Row]) -> list[Answer]:
+    answers: list[Answer | None] = [None] * len(rows)
+    groups: dict[int, list[int]] = defaultdict(list)
+    for position, row in enumerate(rows):
+        if row.job is None or row.strategy is None:
+            answers[position] = invalid_dict(row.problems, row_id=row.row_id)
+        else:
+            groups[id(row.job)].append(position)
+    for positions in groups.values():
+        members = [rows[position] for position in positions]
+        for position, answer in zip(positions, _group_answers(members), strict=True):
+            answers[position] = answer
+    return [answer for answer in answers if answer is not None]
+
+
+def _group_answers(members: list[_Row]) -> list[Answer]:
+    """Answers of rows that share one job."""
+    job = members[0].job
+    assert job is not None
+    resolved = resolve_strategies(job, [row.strategy for row in members if row.strategy is not None], all_stages=True)
+    answers = [
+        invalid_dict(problems, row_id=row.row_id, assumed=assumed_fields(job, assumed))
+        for row, problems, assumed in zip(members, resolved.problems, resolved.assumed, strict=True)
+    ]
+    if resolved.strategies is None:
+        return answers
+    found = violations(job, resolved.strategies)
+    for index in (~found.legal).nonzero()[0].tolist():
+        member = int(resolved.index[index])
+        answers[member]["reasons"] = reasons(job, resolved.strategies, index, found=found)
+    legal = found.legal.nonzero()[0]
+    if not len(legal):
+        return answers
+    evaluated = evaluate(job, resolved.strategies.take(legal))
+    for index, member in enumerate(resolved.index[legal].tolist()):
+        row, assumed = members[member], assumed_fields(job, resolved.assumed[member])
+        answers[member] = evaluation_dict(evaluated, index, job=job, row_id=row.row_id, assumed=assumed)
+    return answers

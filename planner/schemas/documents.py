@@ -1,0 +1,33 @@
+"""Specifications inside a request: kept as the documents they came as, described in the OpenAPI document as their models.
+
+They are checked where they are resolved (`resolve_model` and its like), which need each other to do so; checking them a
+second time here would report every mistake twice.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+from pydantic import BaseModel, GetJsonSchemaHandler
+from pydantic.json_schema import JsonSchemaValue
+from pydantic_core import CoreSchema
+
+from cost_models.specs.cluster_input import ClusterInput
+from cost_models.specs.model_input import ModelInput
+from cost_models.specs.training_input import TrainingInput
+
+
+@dataclass(frozen=True, slots=True)
+class _DescribedBy:
+    """Gives a plain object the JSON schema of a boundary model."""
+
+    model: type[BaseModel]
+
+    def __get_pydantic_json_schema__(self, _core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
+        return handler(self.model.__pydantic_core_schema__)
+
+
+ModelDocument = Annotated[dict[str, Any], _DescribedBy(ModelInput)]
+ClusterDocument = Annotated[dict[str, Any], _DescribedBy(ClusterInput)]
+TrainingDocument = Annotated[dict[str, Any], _DescribedBy(TrainingInput)]
