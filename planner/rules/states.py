@@ -23,6 +23,11 @@ def _sharded_gradients(_job: Job, s: Strategies) -> Bools:
     return np.asarray(s.zero >= 2)
 
 
+def _version_stated(job: Job) -> bool:
+    """A stack known only by its date may carry what its release did not (InternEvo's runs are such)."""
+    return "framework_version" not in job.training.assumed
+
+
 def _sharded_gradients_pipelined(_job: Job, s: Strategies) -> Bools:
     return np.asarray((s.zero >= 2) & (s.pp > 1))
 
@@ -71,6 +76,15 @@ def _counted(_job: Job, s: Strategies) -> Bools:
     """Anything but every layer, a unit each."""
     by_count = (s.recompute_method == RecomputeMethod.BLOCK) | (s.recompute_num_layers > 1)
     return np.asarray((s.recompute == Recompute.FULL) & by_count)
+
+
+def _not_every_nth(_job: Job, s: Strategies) -> Bools:
+    """A count that is not every n-th layer of a chunk, or units of several layers."""
+    chunk = s.layouts.largest_chunk_layers_LK.max(axis=1)[s.layout]
+    count = np.maximum(s.recompute_num_layers, 1.0)
+    uneven = (s.recompute_method == RecomputeMethod.BLOCK) & indivisible(chunk, count)
+    units = (s.recompute_method == RecomputeMethod.UNIFORM) & (count > 1)
+    return np.asarray((s.recompute == Recompute.FULL) & (uneven | units))
 
 
 def _block(_job: Job, s: Strategies) -> Bools:
@@ -151,7 +165,8 @@ STATE_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "zero-unsupported", _sharded_gradients, "megatron {version} has no zero {zero}; Megatron-FSDP came with core 0.12",
-        "Choose zero 0 or 1.", _ARGUMENTS, frameworks=only("megatron"), until="0.12", smallest_change="zero {zero} -> 1",
+        "Choose zero 0 or 1.", _ARGUMENTS, frameworks=only("megatron"), until="0.12", when=_version_stated,
+        smallest_change="zero {zero} -> 1",
     ),
     Rule(
         "zero-with-pipeline", _sharded_gradients_pipelined, "zero {zero} and pp {pp} exclude each other in {framework}",
@@ -212,8 +227,18 @@ STATE_RULES: tuple[Rule, ...] = (
     Rule(
         "recompute-unsupported", _counted, "{framework} recomputes every layer or none, not {recompute_num_layers} by "
         "'{recompute_method}'", "Leave recompute_method and recompute_num_layers out.",
-        "torchtitan/distributed/activation_checkpoint.py; nanotron ParallelismArgs.recompute_layer",
-        frameworks=only("torchtitan", "fsdp", "nanotron"),
+        "nanotron ParallelismArgs.recompute_layer; accelerate fsdp_activation_checkpointing",
+        frameworks=only("fsdp", "nanotron"),
+    ),
+    Rule(
+        "recompute-unsupported", _counted, "torchtitan {version} recomputes every layer or none, not "
+        "{recompute_num_layers} by '{recompute_method}'", "Leave recompute_method and recompute_num_layers out.",
+        "torchtitan 0.3 FullAC has no count", frameworks=only("torchtitan"), since="0.3",
+    ),
+    Rule(
+        "recompute-unsupported", _not_every_nth, "torchtitan {version} recomputes every n-th layer, not "
+        "{recompute_num_layers} by '{recompute_method}'", "Use recompute_method 'block' and a count that divides the layers.",
+        "torchtitan/distributed/activation_checkpoint.py (selective_ac_option)", frameworks=only("torchtitan"), until="0.3",
     ),
     Rule(
         "recompute-unsupported", _block, "deepspeed recomputes in uniform units, not in blocks",
