@@ -1,7 +1,7 @@
 """Which decoder layers each pipeline stage holds, for every split that a batch uses.
 
 A layout is (pp, vpp, layers per virtual stage in model order). Virtual stage i = chunk * pp + rank; the first holds the
-embedding, the last the final norm, head and loss. Array suffixes: L layouts, K slots, J layer kinds.
+embedding, the last the final norm, head and loss. Array suffixes: L layouts, S stages, K slots, J layer kinds.
 
 A *slot* is a stage that can be the slowest or the fullest. Stages between the ends differ only in how many layers of
 each kind they hold and in how many micro-batches are in flight (never more on a later stage), so a middle stage that
@@ -61,6 +61,10 @@ class Layouts:
     has_head_LK: NDArray[np.bool_]
     recompute_layers_LK: Floats
     """Layers of the stage that `recompute_per_stage` fixes; -1 where the strategy's own rule holds."""
+    held_LS: Floats
+    """Decoder layers of every stage, 0 beyond the last; S is the largest number of stages."""
+    recompute_limit_LS: Floats
+    """Most layers of every stage that may be recomputed: what `recompute_per_stage` fixes, else no limit."""
 
     @property
     def num_slots(self) -> int:
@@ -93,7 +97,17 @@ def build_layouts(table: Sequence[Layout], *, model: Model, all_stages: bool = F
         recompute_layers_LK=np.stack(
             [np.full(width, -1.0) if f is None else np.array(f, float)[s] for f, s in zip(fixed, slots, strict=True)]
         ),
+        held_LS=_padded([[float(x.layers_on_stage(stage)) for stage in range(x.pp)] for x in table], fill=0.0),
+        recompute_limit_LS=_padded([[np.inf] * x.pp if f is None else f for x, f in zip(table, fixed, strict=True)],
+                                   fill=np.inf),
     )
+
+
+def _padded(rows: Sequence[Sequence[float]], *, fill: float) -> Floats:
+    padded = np.full((len(rows), max(len(row) for row in rows)), fill)
+    for index, row in enumerate(rows):
+        padded[index, : len(row)] = row
+    return padded
 
 
 def _stage_contents(layout: Layout, kind_of_layer: Ints, num_kinds: int) -> tuple[Floats, Floats]:

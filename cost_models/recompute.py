@@ -8,7 +8,6 @@ the layer costs.
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cost_models.strategy import Floats, Recompute, RecomputeMethod, Strategies
 from cost_models.tensors import distinct
@@ -31,23 +30,16 @@ def recomputed_layers(strategies: Strategies) -> Floats:
     """Fully recomputed layers over all stages, shape (N,)."""
     cases = distinct(strategies, ("layout", "vpp", "recompute", "recompute_method", "recompute_num_layers"))
     rows = cases.rows
-    totals = np.array([_total(rows, index) for index in range(len(rows))], dtype=np.float64)
-    return np.asarray(cases.spread(totals), dtype=np.float64)
+    held_US = rows.layouts.held_LS[rows.layout]
+    fixed_US = rows.layouts.recompute_limit_LS[rows.layout]
+    block = rows.recompute_method == RecomputeMethod.BLOCK
+    limit = np.where(block, rows.recompute_num_layers * rows.vpp, np.inf)
+    limit = np.where(rows.recompute == Recompute.FULL, limit, 0.0)
+    limit_US = np.where(np.isfinite(fixed_US), fixed_US, limit[:, None])
+    return np.asarray(cases.spread(np.minimum(held_US, limit_US).sum(axis=1)), dtype=np.float64)
 
 
 def recomputed_shares(strategies: Strategies) -> Floats:
     """Share of the model's decoder layers that are fully recomputed, 0...1, shape (N,)."""
-    per_layout = np.array([sum(layout.layers) for layout in strategies.layouts.table], dtype=np.float64)
-    return recomputed_layers(strategies) / np.maximum(per_layout[strategies.layout], 1.0)
-
-
-def _total(rows: Strategies, index: int) -> float:
-    layout = rows.layouts.table[int(rows.layout[index])]
-    held: NDArray[np.int64] = np.array([layout.layers_on_stage(stage) for stage in range(layout.pp)])
-    if layout.recompute_per_stage is not None:
-        return float(np.minimum(held, layout.recompute_per_stage).sum())
-    if rows.recompute[index] != Recompute.FULL:
-        return 0.0
-    if rows.recompute_method[index] == RecomputeMethod.BLOCK:
-        held = np.minimum(held, int(rows.recompute_num_layers[index] * rows.vpp[index]))
-    return float(held.sum())
+    total = strategies.layouts.held_LS.sum(axis=1)[strategies.layout]
+    return recomputed_layers(strategies) / np.maximum(total, 1.0)

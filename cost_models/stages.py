@@ -1,0 +1,209 @@
+"""What the pipeline's stages do per micro-batch, which one is the slowest, and how long it waits for the others.
+
+A stage's time is linear in the layers of each kind it holds, plus the embedding on the first stage and the head and loss on
+the last. The terms are those of the slowest stage over all micro-batches, and the bubble. Array suffixes: K stage slots,
+J layer kinds, P layer parts; (N,) over strategies has none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.data_parallel import is_layerwise, layerwise_exposed_s, layerwise_s
+from cost_models.head import EndCosts, end_costs
+from cost_models.job import Job
+from cost_models.layer_costs import LAYER_PARTS, LayerCosts, layer_costs
+from cost_models.optimizer import accumulation_s
+from cost_models.pipeline import bubble_s
+from cost_models.recompute import recomputed_layers_KN, recomputed_shares
+from cost_models.stage_parameters import RankParameters, rank_parameters
+from cost_models.strategy import Bools, Codes, Floats, Recompute, Strategies
+
+WGRAD_SHARE = 1.0 / 3.0
+"""Share of a layer's forward and backward matmul time that its weight gradient takes. [P-1]"""
+
+
+@dataclass(frozen=True, eq=False)
+class Stages:
+    """The slowest stage's work over a step and what it waits for, shape (N,) unless a suffix says otherwise."""
+
+    terms_s: dict[str, Floats]
+    """Seconds of a step by term, `pp_bubble` included; once-a-step terms excluded."""
+    tiers: dict[str, Codes]
+    slowest_layers_JN: Floats
+    forward_s: Floats
+    """The slowest stage's forward of one micro-batch, likewise backward_s."""
+    backward_s: Floats
+    held: RankParameters
+
+
+@dataclass(frozen=True, eq=False)
+class _PerMicroBatch:
+    """Seconds per micro-batch of what a stage can hold."""
+
+    layer_JN: Floats
+    """One layer of each kind, everything but full recomputation."""
+    again_JN: Floats
+    """Full recomputation of one layer of each kind."""
+    first: Floats
+    """What only the first stage has."""
+    last: Floats
+    selective_JN: Floats
+    layerwise_JN: Floats
+    root: Floats
+    """Layer-wise traffic of the embedding unit."""
+    accumulation_JN: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class _Slowest:
+    """What the slowest stage of each strategy holds."""
+
+    layers_JN: Floats
+    is_first: Bools
+    is_last: Bools
+    recomputed_share: Floats
+    """Share of its layers that are fully recomputed."""
+    seconds: Floats
+    """Its time per micro-batch."""
+
+
+def stages(job: Job, strategies: Strategies) -> Stages:
+    """The slowest stage's terms over a step, and the pipeline bubble."""
+    layers, ends = layer_costs(job, strategies), end_costs(job, strategies)
+    held = rank_parameters(job, strategies)
+    per, layerwise_tier = _per_micro_batch(job, strategies, layers, ends, held)
+    slowest = _slowest(strategies, per)
+    terms = _terms(strategies, layers, ends, per, slowest)
+    terms["pp_bubble"] = _bubble(job, strategies, layers, per, slowest)
+    forward = _sum_over_kinds(slowest.layers_JN, layers.cases.spread(layers.forward_JU))
+    tiers: dict[str, Codes] = dict(zip(LAYER_PARTS, layers.cases.spread(layers.tiers_PU), strict=True))
+    tiers |= {"head": ends.cases.spread(ends.head_tier), "dp_comm": layerwise_tier}
+    return Stages(
+        terms_s=terms,
+        tiers=tiers,
+        slowest_layers_JN=slowest.layers_JN,
+        forward_s=forward,
+        backward_s=np.maximum(slowest.seconds - forward, 0.0),
+        held=held,
+    )
+
+
+def _per_micro_batch(
+    job: Job, strategies: Strategies, layers: LayerCosts, ends: EndCosts, held: RankParameters
+) -> tuple[_PerMicroBatch, Codes]:
+    full = strategies.recompute == Recompute.FULL
+    again_JN = np.where(full, layers.cases.spread(layers.forward_JU), 0.0)
+    selective_JN = np.zeros_like(again_JN)
+    if (strategies.recompute == Recompute.SELECTIVE).any():
+        selective_JN = np.where(
+            strategies.recompute == Recompute.SELECTIVE, layers.cases.spread(layers.selective_JU), 0.0
+        )
+    where = is_layerwise(job, strategies)
+    accumulation_JN = accumulation_s(job, held.dense_JN + held.expert_JN, strategies, layerwise=where)
+    layerwise_JN, root, tier = _layerwise(job, strategies, layers, again_JN, where)
+    whole_JN = layers.cases.spread(layers.parts_JPU.sum(axis=1))
+    per = _PerMicroBatch(
+        layer_JN=whole_JN + selective_JN + accumulation_JN + layerwise_JN,
+        again_JN=again_JN,
+        first=ends.cases.spread(ends.embedding + ends.embedding_comm) + root,
+        last=ends.cases.spread(ends.head + ends.loss + ends.head_comm),
+        selective_JN=selective_JN,
+        layerwise_JN=layerwise_JN,
+        root=root,
+        accumulation_JN=accumulation_JN,
+    )
+    return per, tier
+
+
+def _layerwise(
+    job: Job, strategies: Strategies, layers: LayerCosts, again_JN: Floats, where: Bools
+) -> tuple[Floats, Floats, Codes]:
+    """Exposed layer-wise parameter and gradient traffic: of one layer of each kind, of the embedding unit, its tier."""
+    if not where.any():
+        return np.zeros_like(again_JN), np.zeros(len(strategies)), np.zeros(len(strategies), np.int8)
+    link = layerwise_s(job, strategies)
+    forward_JN = layers.cases.spread(layers.forward_JU)
+    backward_JN = layers.cases.spread(layers.parts_JPU.sum(axis=1) - layers.forward_JU)
+    exposed_JN = layerwise_exposed_s(
+        strategies,
+        gather=link.cases.spread(link.gather_JU),
+        reduce=link.cases.spread(link.reduce_JU),
+        forward_s=forward_JN,
+        backward_s=backward_JN + again_JN,
+        regathers=strategies.zero == 3,
+    )
+    root = np.where(where, link.cases.spread(link.embedding_gather + link.embedding_reduce), 0.0)
+    tier = np.where(where, link.cases.spread(link.tier), 0).astype(np.int8)
+    return np.where(where, exposed_JN, 0.0), root, tier
+
+
+def _slowest(strategies: Strategies, per: _PerMicroBatch) -> _Slowest:
+    layouts, layout = strategies.layouts, strategies.layout
+    if layouts.num_slots == 1:
+        layers_JN = layouts.layers_LKJ[layout, 0].T
+        share = recomputed_layers_KN(strategies)[0] / np.maximum(layers_JN.sum(axis=0), 1.0)
+        seconds = _sum_over_kinds(layers_JN, per.layer_JN) + share * _sum_over_kinds(layers_JN, per.again_JN)
+        both = np.ones(len(strategies), np.bool_)
+        return _Slowest(layers_JN, both, both, share, seconds + per.first + per.last)
+    layers_KJN = layouts.layers_LKJ[layout].transpose(1, 2, 0)
+    first_KN, last_KN = layouts.has_embedding_LK[layout].T, layouts.has_head_LK[layout].T
+    share_KN = recomputed_layers_KN(strategies) / np.maximum(layers_KJN.sum(axis=1), 1.0)
+    stage_KN = np.einsum("kjn,jn->kn", layers_KJN, per.layer_JN)
+    stage_KN += share_KN * np.einsum("kjn,jn->kn", layers_KJN, per.again_JN)
+    stage_KN += first_KN * per.first
+    stage_KN += last_KN * per.last
+    slot, rows = stage_KN.argmax(axis=0), np.arange(len(strategies))
+    return _Slowest(
+        layers_JN=layers_KJN[slot, :, rows].T,
+        is_first=first_KN[slot, rows],
+        is_last=last_KN[slot, rows],
+        recomputed_share=share_KN[slot, rows],
+        seconds=stage_KN[slot, rows],
+    )
+
+
+def _terms(
+    strategies: Strategies, layers: LayerCosts, ends: EndCosts, per: _PerMicroBatch, slowest: _Slowest
+) -> dict[str, Floats]:
+    """The slowest stage's work over all micro-batches, by term."""
+    m, spread = strategies.num_micro_batches, ends.cases.spread
+    layers_JN = slowest.layers_JN * m
+    terms: dict[str, Floats] = {}
+    for position, name in enumerate(LAYER_PARTS):
+        terms[name] = _sum_over_kinds(layers_JN, layers.cases.spread(layers.parts_JPU[:, position]))
+    terms["recompute"] = slowest.recomputed_share * _sum_over_kinds(layers_JN, per.again_JN)
+    terms["recompute"] += _sum_over_kinds(layers_JN, per.selective_JN)
+    terms["grad_accumulation"] = _sum_over_kinds(layers_JN, per.accumulation_JN)
+    first, last = m * slowest.is_first, m * slowest.is_last
+    terms["embedding"] = first * spread(ends.embedding)
+    terms["head"] = last * spread(ends.head)
+    terms["loss"] = last * spread(ends.loss)
+    terms["tp_comm"] += first * spread(ends.embedding_comm) + last * spread(ends.head_comm)
+    terms["dp_comm"] = _sum_over_kinds(layers_JN, per.layerwise_JN) + first * per.root
+    return terms
+
+
+def _bubble(
+    job: Job, strategies: Strategies, layers: LayerCosts, per: _PerMicroBatch, slowest: _Slowest
+) -> Floats:
+    """Idle time of the slowest stage in one step. [P-1]"""
+    if np.all(strategies.pp == 1):
+        return np.zeros(len(strategies))
+    counts_J1 = np.array([[float(job.model.layer_kinds.count(kind))] for kind in job.model.distinct_kinds])
+    everything = _sum_over_kinds(counts_J1, per.layer_JN + recomputed_shares(strategies) * per.again_JN)
+    everything += per.first + per.last
+    matmul_JN = layers.cases.spread(layers.parts_JPU[:, LAYER_PARTS.index("gemm")])
+    wgrad = WGRAD_SHARE * _sum_over_kinds(slowest.layers_JN, matmul_JN)
+    bubble = bubble_s(strategies, stages_sum_s=everything, slowest_s=slowest.seconds, wgrad_s=wgrad)
+    return np.where(strategies.pp > 1, bubble, 0.0)
+
+
+def _sum_over_kinds(counts_JN: Floats, each_JN: NDArray[np.float64]) -> Floats:
+    """Sum over layer kinds of count times cost, shape (N,)."""
+    if len(each_JN) == 1:
+        return np.asarray(counts_JN[0] * each_JN[0])
+    return np.asarray((counts_JN * each_JN).sum(axis=0))
