@@ -186,7 +186,7 @@ def count_parameters(model: Model) -> ParameterCounts:
     by_kind = {kind: layer_parameters(model, kind) for kind in model.distinct_kinds}
     per_layer = tuple(int(by_kind[kind].total) for kind in model.layer_kinds)
     embedding = model.vocab_size * model.hidden_size
-    head = int(head_parameters(model, np.float64(model.vocab_size)))
+    head = int(head_parameters(model, np.array(float(model.vocab_size))))
     positions, final_norm = position_parameters(model), final_norm_parameters(model)
     total = embedding + positions + sum(per_layer) + final_norm + head
     idle = 0

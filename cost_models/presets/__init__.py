@@ -52,6 +52,10 @@ def load(kind: Kind, name: str, *, pointer: str = "") -> Preset:
 @cache
 def _read(kind: Kind, name: str) -> Preset:
     document = json.loads((_FOLDER / kind / f"{name}.json").read_text(encoding="utf-8"))
-    constants = document["constants"]
-    spec = {key: entry["value"] if isinstance(entry, Mapping) else entry for key, entry in constants.items()}
+    spec = {key: _bare(entry) for key, entry in document["constants"].items()}
     return Preset(name, spec, {key: value for key, value in document.items() if key != "constants"})
+
+
+def _bare(entry: Any) -> Any:
+    """A constant without its unit, source and date."""
+    return entry["value"] if isinstance(entry, Mapping) and "value" in entry else entry

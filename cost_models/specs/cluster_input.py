@@ -7,8 +7,6 @@ each listed in `assumed`; a missing network between nodes is also a warning.
 from __future__ import annotations
 
 import json
-import math
-import re
 from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Literal, get_args
@@ -17,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from cost_models import presets
 from cost_models.errors import InvalidInputError, NotModelledError, Problem
-from cost_models.specs.cluster import Cluster, Fabric, Generation, Gpu, Interconnect, Network
+from cost_models.specs.cluster import Cluster, Fabric, Gpu, Interconnect, Network
 from cost_models.specs.fields import (
     STRICT,
     Count,
@@ -29,7 +27,8 @@ from cost_models.specs.fields import (
     resolved_once,
     validated,
 )
-from cost_models.units import BITS_PER_BYTE, GB, GIB, MICRO, TERA
+from cost_models.specs.gpu_input import GpuInput, filled, resolve_gpu
+from cost_models.units import BITS_PER_BYTE, GB, GIB, MICRO
 
 MAX_GPUS = 2**18
 """Past any cluster that exists, and past what the exact search is meant for."""
@@ -41,16 +40,6 @@ INTRA_LATENCY_S: Mapping[str, float] = {
 NETWORK_LATENCY_S: Mapping[str, float] = {"infiniband": 4.0e-6, "roce": 5.0e-6, "efa": 15.0e-6, "tcp": 30.0e-6}
 """Nominal seconds of one ring hop between nodes; InfiniBand 3-8 us fits published ZeRO-3 runs on 384-1536 GPUs."""
 
-FAMILIES: tuple[tuple[str, str], ...] = (
-    ("GB300", "GB200-186GB"), ("GB200", "GB200-186GB"), ("B300", "B200-SXM-180GB"), ("B200", "B200-SXM-180GB"),
-    ("B100", "B200-SXM-180GB"), ("GH200", "GH200-96GB"), ("H200", "H200-SXM-141GB"), ("H20", "H20-SXM-96GB"),
-    ("H800", "H800-SXM-80GB"), ("H100", "H100-SXM-80GB"), ("A800", "A800-SXM-80GB"), ("A100", "A100-SXM-80GB"),
-    ("V100", "V100-SXM-32GB"), ("L40", "L40S-48GB"), ("RTX40", "RTX4090-24GB"), ("RTX 40", "RTX4090-24GB"),
-    ("4090", "RTX4090-24GB"), ("MI250", "MI250X-128GB"), ("MI300", "MI300X-192GB"), ("MI325", "MI300X-192GB"),
-    ("MI350", "MI355X-288GB"), ("MI355", "MI355X-288GB"),
-)  # fmt: skip
-"""Which preset lends a custom GPU the facts it does not state, by what its name contains; first match."""
-
 
 def _is_text(value: object) -> str:
     return "text" if isinstance(value, str) else "object"
@@ -58,37 +47,6 @@ def _is_text(value: object) -> str:
 
 def _is_name(value: object) -> str:
     return "list" if isinstance(value, (list, tuple)) else "text"
-
-
-class PeakInput(BaseModel):
-    """Dense peak rates, 1e12 operations a second."""
-
-    model_config = STRICT
-
-    bf16: Quantity | None = None
-    fp16: Quantity | None = None
-    fp8: Quantity | None = None
-    nvfp4: Quantity | None = None
-    tf32: Quantity | None = None
-    fp32: Quantity | None = None
-
-
-class GpuInput(BaseModel):
-    """A GPU that is not among the presets."""
-
-    model_config = STRICT
-
-    name: Name
-    memory_gib: Annotated[Quantity, Field(le=1e6)]
-    peak_tflops: PeakInput
-    memory_bandwidth_gb_per_s: Annotated[Quantity, Field(le=1e9)]
-    nvlink_gb_per_s: Annotated[QuantityOrZero, Field(le=1e9)] = 0.0
-    pcie_gb_per_s: Annotated[Quantity, Field(le=1e9)] | None = None
-    generation: Generation | None = None
-    num_sms: Annotated[Count, Field(le=100_000)] | None = None
-    power_limit_w: Annotated[Quantity, Field(le=1e6)] | None = None
-    reference: Name | None = None
-    """Preset whose measured curves are borrowed."""
 
 
 class LinkInput(BaseModel):
@@ -130,7 +88,13 @@ class ClusterInput(BaseModel):
         json_schema_extra={
             "examples": [
                 {"preset": "dgx-h100", "num_nodes": 16},
-                {"gpu": "H100-SXM-80GB", "num_nodes": 16, "gpus_per_node": 8, "nics_per_node": 8, "nic_gbit_per_s": 400},
+                {
+                    "gpu": "H100-SXM-80GB",
+                    "num_nodes": 16,
+                    "gpus_per_node": 8,
+                    "nics_per_node": 8,
+                    "nic_gbit_per_s": 400,
+                },
             ]
         },
     )
@@ -197,7 +161,9 @@ def _resolved(document: Mapping[str, Any], pointer: str) -> Cluster:
             assumed["num_nodes"] = spec["num_nodes"]
         merged = {"name": given.preset, **spec}
         for name, value in overrides.items():
-            nested = name in ("network", "pcie") and isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
+            nested = (
+                name in ("network", "pcie") and isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
+            )
             merged[name] = {**merged[name], **value} if nested else value
         given = validated(ClusterInput, merged, pointer=pointer)
     _check_sizes(given, pointer)
@@ -212,7 +178,8 @@ def _check_sizes(spec: ClusterInput, pointer: str) -> None:
     ]
     if problems:
         raise InvalidInputError(problems)
-    assert spec.num_nodes and spec.gpus_per_node
+    assert spec.num_nodes
+    assert spec.gpus_per_node
     gpus = spec.num_nodes * spec.gpus_per_node
     if gpus > MAX_GPUS:
         message = f"num_nodes {spec.num_nodes} x gpus_per_node {spec.gpus_per_node} is {gpus} GPUs; at most {MAX_GPUS}"
@@ -223,13 +190,14 @@ def _check_sizes(spec: ClusterInput, pointer: str) -> None:
 
 
 def _cluster(spec: ClusterInput, assumed: dict[str, object], pointer: str) -> Cluster:
-    assert spec.num_nodes and spec.gpus_per_node
-    gpu, nominal, warnings = _gpu(spec.gpu, assumed, child(pointer, "gpu"))
+    assert spec.num_nodes
+    assert spec.gpus_per_node
+    gpu, nominal, warnings = resolve_gpu(spec.gpu, assumed, child(pointer, "gpu"))
     interconnect, intra_bytes_per_s, intra_latency_s = _intra_node(spec, gpu, nominal, assumed, pointer)
     domain = _domain(spec, interconnect, nominal, assumed, pointer)
     network, network_warnings = _network(spec, nominal, assumed)
     pcie = spec.pcie or PcieInput()
-    host_link = spec.host_link_gb_per_s or _filled(
+    host_link = spec.host_link_gb_per_s or filled(
         assumed, "host_link_gb_per_s", nominal.get("host_link_gb_per_s", gpu.pcie_bytes_per_s / GB)
     )
     reserved_bytes = (spec.reserved_memory_gib or 0.0) * GIB
@@ -259,100 +227,11 @@ def _cluster(spec: ClusterInput, assumed: dict[str, object], pointer: str) -> Cl
     )
 
 
-def _filled(assumed: dict[str, object], name: str, value: Any) -> Any:
-    assumed[name] = value
-    return value
-
-
-def _gpu(
-    given: str | GpuInput | None, assumed: dict[str, object], pointer: str
-) -> tuple[Gpu, Mapping[str, Any], tuple[str, ...]]:
-    """The GPU, the nominal facts of its reference server, and warnings."""
-    assert given is not None
-    if isinstance(given, str):
-        preset = presets.load("gpus", given, pointer=pointer)
-        warning = preset.facts.get("warning")
-        return _preset_gpu(preset), preset.facts["nominal"], (warning,) if warning else ()
-    peaks = given.peak_tflops.model_dump(exclude_none=True)
-    if "bf16" not in peaks and "fp16" not in peaks:
-        message = "peak_tflops has neither bf16 nor fp16"
-        raise InvalidInputError([Problem(child(pointer, "peak_tflops"), message, "Add the dense bf16 peak.")])
-    if "fp16" not in peaks:
-        peaks["fp16"] = _filled(assumed, "gpu.peak_tflops.fp16", peaks["bf16"])
-    if given.reference is not None:
-        presets.load("gpus", given.reference, pointer=child(pointer, "reference"))
-    lender, known = _lender(given, peaks)
-    warnings = () if known else ("gpu-family-unknown",)
-    return _custom_gpu(given, peaks, lender, known, assumed), _custom_nominal(given, lender), warnings
-
-
-def _custom_gpu(
-    given: GpuInput, peaks: dict[str, float], lender: presets.Preset, known: bool, assumed: dict[str, object]
-) -> Gpu:
-    spec = lender.spec
-    scale = 1.0 if known else max(peaks.values()) / max(spec["peak_tflops"].values())
-    power = given.power_limit_w
-    if power is None and (stated := re.search(r"(?<!\d)(\d{2,4})W\b", given.name)):
-        power = _filled(assumed, "gpu.power_limit_w", float(stated.group(1)))
-    if power is None and known:
-        power = _filled(assumed, "gpu.power_limit_w", spec["power_limit_w"])
-    generation = given.generation or _filled(assumed, "gpu.generation", spec["generation"] if known else "unknown")
-    return Gpu(
-        name=given.name,
-        generation=generation,
-        memory_bytes=given.memory_gib * GIB,
-        peak_flops_per_s={name: value * TERA for name, value in peaks.items()},
-        memory_bytes_per_s=given.memory_bandwidth_gb_per_s * GB,
-        link_bytes_per_s=given.nvlink_gb_per_s * GB,
-        pcie_bytes_per_s=GB * (given.pcie_gb_per_s or _filled(assumed, "gpu.pcie_gb_per_s", spec["pcie_gb_per_s"])),
-        num_sms=given.num_sms or _filled(assumed, "gpu.num_sms", max(1, round(spec["num_sms"] * scale))),
-        power_limit_w=power,
-        reference=given.reference or _filled(assumed, "gpu.reference", spec["reference"]),
-    )
-
-
-def _custom_nominal(given: GpuInput, lender: presets.Preset) -> Mapping[str, Any]:
-    nominal = dict(lender.facts["nominal"])
-    if given.nvlink_gb_per_s == 0:
-        nominal.update(intra_node="pcie")
-        nominal.pop("nvlink_domain_gpus", None)
-    elif nominal["intra_node"] == "pcie":
-        nominal["intra_node"] = "nvswitch"
-    return nominal
-
-
-def _lender(given: GpuInput, peaks: Mapping[str, float]) -> tuple[presets.Preset, bool]:
-    """The preset that lends what a custom GPU leaves out, and whether it is of the same family."""
-    name = given.name.upper()
-    family = next((preset for part, preset in FAMILIES if part in name), None)
-    if family is not None:
-        return presets.load("gpus", family), True
-    peak = max(peaks.get("bf16", 0.0), peaks.get("fp16", 0.0))
-    candidates = [presets.load("gpus", n) for n in presets.names("gpus")]
-    return min(candidates, key=lambda p: abs(math.log(p.spec["peak_tflops"]["fp16"] / peak))), False
-
-
-def _preset_gpu(preset: presets.Preset) -> Gpu:
-    spec = preset.spec
-    return Gpu(
-        name=preset.name,
-        generation=spec["generation"],
-        memory_bytes=spec["memory_gib"] * GIB,
-        peak_flops_per_s={name: value * TERA for name, value in spec["peak_tflops"].items()},
-        memory_bytes_per_s=spec["memory_bandwidth_gb_per_s"] * GB,
-        link_bytes_per_s=spec["nvlink_gb_per_s"] * GB,
-        pcie_bytes_per_s=spec["pcie_gb_per_s"] * GB,
-        num_sms=spec["num_sms"],
-        power_limit_w=float(spec["power_limit_w"]),
-        reference=spec["reference"],
-    )
-
-
 def _intra_node(
     spec: ClusterInput, gpu: Gpu, nominal: Mapping[str, Any], assumed: dict[str, object], pointer: str
 ) -> tuple[Interconnect, float, float]:
     """The link inside a node: its kind, bytes/s per GPU in one direction, seconds per hop."""
-    link = spec.intra_node if spec.intra_node is not None else _filled(assumed, "intra_node", nominal["intra_node"])
+    link = spec.intra_node if spec.intra_node is not None else filled(assumed, "intra_node", nominal["intra_node"])
     if isinstance(link, LinkInput):
         latency_s = INTRA_LATENCY_S["custom"] if link.latency_us is None else link.latency_us * MICRO
         return "custom", link.bandwidth_gb_per_s * GB, latency_s
@@ -369,10 +248,11 @@ def _domain(
     spec: ClusterInput, interconnect: Interconnect, nominal: Mapping[str, Any], assumed: dict[str, object], pointer: str
 ) -> int:
     """GPUs that share the fast link."""
-    assert spec.num_nodes and spec.gpus_per_node
+    assert spec.num_nodes
+    assert spec.gpus_per_node
     if spec.nvlink_domain_gpus is not None:
         domain, per_node = spec.nvlink_domain_gpus, spec.gpus_per_node
-        if domain > per_node and domain % per_node or domain < per_node and per_node % domain:
+        if max(domain, per_node) % min(domain, per_node):
             message = f"nvlink_domain_gpus {domain} and gpus_per_node {per_node} do not divide"
             hint = "A fast domain is a whole number of nodes, or a node a whole number of domains."
             raise InvalidInputError([Problem(child(pointer, "nvlink_domain_gpus"), message, hint)])
@@ -382,7 +262,8 @@ def _domain(
     if interconnect == "nvlink-pairs":
         return min(2, spec.gpus_per_node)
     if spec.num_nodes > 1 and "nvlink_domain_gpus" in nominal:
-        return int(_filled(assumed, "nvlink_domain_gpus", nominal["nvlink_domain_gpus"]))
+        whole_nodes = max(1, nominal["nvlink_domain_gpus"] // spec.gpus_per_node)
+        return int(filled(assumed, "nvlink_domain_gpus", whole_nodes * spec.gpus_per_node))
     return spec.gpus_per_node
 
 
@@ -390,19 +271,20 @@ def _network(
     spec: ClusterInput, nominal: Mapping[str, Any], assumed: dict[str, object]
 ) -> tuple[Network, tuple[str, ...]]:
     """The network between nodes; what is missing is nominal, and told only where there is a second node."""
-    assert spec.num_nodes and spec.gpus_per_node
+    assert spec.num_nodes
+    assert spec.gpus_per_node
     told: dict[str, object] = assumed if spec.num_nodes > 1 else {}
     given = spec.network or NetworkInput()
     missing = [name for name in ("nics_per_node", "nic_gbit_per_s") if getattr(spec, name) is None]
-    nics = spec.nics_per_node or _filled(
+    nics = spec.nics_per_node or filled(
         told, "nics_per_node", max(1, round(nominal["nics_per_gpu"] * spec.gpus_per_node))
     )
-    gbit = spec.nic_gbit_per_s or _filled(told, "nic_gbit_per_s", nominal["nic_gbit_per_s"])
-    fabric = given.fabric or _filled(told, "network.fabric", nominal["fabric"])
+    gbit = spec.nic_gbit_per_s or filled(told, "nic_gbit_per_s", nominal["nic_gbit_per_s"])
+    fabric = given.fabric or filled(told, "network.fabric", nominal["fabric"])
     latency_s = (
         given.latency_us * MICRO
         if given.latency_us is not None
-        else MICRO * _filled(told, "network.latency_us", round(NETWORK_LATENCY_S[fabric] / MICRO, 3))
+        else MICRO * filled(told, "network.latency_us", round(NETWORK_LATENCY_S[fabric] / MICRO, 3))
     )
     warnings = ("network-nominal",) if missing and spec.num_nodes > 1 else ()
     return (

@@ -128,9 +128,7 @@ class ModelInput(BaseModel):
     position_embedding: Literal["rope", "learned", "alibi", "none"] | None = None
     max_position_embeddings: Count | None = None
     attention_bias: (
-        Annotated[
-            Annotated[Flag, Tag("flag")] | Annotated[Literal["qkv", "out"], Tag("text")], Discriminator(_is_text)
-        ]
+        Annotated[Annotated[Flag, Tag("flag")] | Annotated[Literal["qkv", "out"], Tag("text")], Discriminator(_is_text)]
         | None
     ) = None
     mlp_bias: Flag | None = None
@@ -228,7 +226,10 @@ def _model(spec: ModelInput, reading: _Reading) -> Model:
         if getattr(spec, name) is None:
             reading.refuse(name, f"{name} is required", f"Add {name!r}, or name a preset.", code="missing-field")
     reading.check()
-    assert spec.num_layers and spec.hidden_size and spec.num_attention_heads and spec.vocab_size
+    assert spec.num_layers
+    assert spec.hidden_size
+    assert spec.num_attention_heads
+    assert spec.vocab_size
     mla = None if spec.mla is None else Mla(**spec.mla.model_dump())
     kv_heads, head_dim = _heads(spec, mla, reading)
     moe, is_moe = _moe(spec, reading)
@@ -238,7 +239,9 @@ def _model(spec: ModelInput, reading: _Reading) -> Model:
         message = "max_position_embeddings is required where position_embedding is 'learned'"
         reading.refuse("max_position_embeddings", message, "Add the number of learned positions.", code="missing-field")
     if position == "rope" and mla is None and head_dim % 2:
-        reading.refuse("head_dim", f"head_dim is {head_dim}; rotary positions need an even one", "Use an even head_dim.")
+        reading.refuse(
+            "head_dim", f"head_dim is {head_dim}; rotary positions need an even one", "Use an even head_dim."
+        )
     dense = not all(is_moe)
     if dense and not spec.intermediate_size:
         reading.refuse("intermediate_size", "intermediate_size is required where a layer has a dense MLP",

@@ -6,9 +6,9 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Annotated, Any, Literal, cast
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
@@ -115,7 +115,9 @@ def _resolved(document: Mapping[str, Any], facts: _Facts, pointer: str) -> Train
     problems = _missing(given, pointer)
     if problems:
         raise InvalidInputError(problems)
-    assert given.precision and given.framework and given.seq_length
+    assert given.precision
+    assert given.framework
+    assert given.seq_length
     batch, problems = _batch(given, pointer)
     problems += _unsupported(given, facts, pointer)
     if problems:
@@ -155,7 +157,8 @@ def _batch(given: TrainingInput, pointer: str) -> tuple[int, list[Problem]]:
 
 
 def _unsupported(given: TrainingInput, facts: _Facts, pointer: str) -> list[Problem]:
-    assert given.precision and given.seq_length
+    assert given.precision
+    assert given.seq_length
     problems = []
     if given.precision not in facts.precisions:
         message = f"precision is {given.precision!r}, which {facts.gpu} does not have"
@@ -170,39 +173,51 @@ def _unsupported(given: TrainingInput, facts: _Facts, pointer: str) -> list[Prob
     return problems
 
 
+@dataclass(slots=True)
+class _Filling:
+    """The fields of a job as they are filled, and which of them the user did not give."""
+
+    values: dict[str, Any]
+    assumed: dict[str, object]
+
+    def fill(self, name: str, value: object, *, told: bool = True) -> Any:
+        """The field's value, or this one, reported unless it has no effect."""
+        if name not in self.values:
+            self.values[name] = value
+            if told:
+                self.assumed[name] = value
+        return self.values[name]
+
+
 def _filled(given: TrainingInput, batch: int, facts: _Facts) -> Training:
-    assert given.precision and given.framework and given.seq_length
-    values: dict[str, Any] = given.model_dump(exclude_none=True, exclude={"global_batch_tokens", "adapter"})
-    values["global_batch_size"] = batch
-    assumed: dict[str, object] = {}
+    assert given.precision
+    assert given.framework
+    values = given.model_dump(exclude_none=True, exclude={"global_batch_tokens", "adapter"})
+    job = _Filling({**values, "global_batch_size": batch}, {})
     version, date, warnings = _release(given)
-    for name, value in (("framework_version", version), ("software_date", date)):
-        if name not in values:
-            values[name] = assumed[name] = value
-    setting = Setting(given.framework, date, facts.generation, given.precision)
-    for name in ("transformer_impl", "compile"):
-        if name not in values:
-            values[name] = assumed[name] = default_of(name, setting)
-    setting = Setting(given.framework, date, facts.generation, given.precision, values["transformer_impl"],
-                      values["compile"])  # fmt: skip
+    job.fill("framework_version", version)
+    job.fill("software_date", date)
     if given.precision == "fp32" and given.attention == "flash":
-        values["attention"] = assumed["attention"] = "math"
+        job.values["attention"] = job.assumed["attention"] = "math"
         warnings = (*warnings, "attention-math-for-fp32")
-    plain = ("attention", "attention_kernel", "cross_entropy", "fp8_recipe", "cuda_graphs", "expandable_segments",
-             "dropout")  # fmt: skip
-    for name in plain:
-        if name not in values:
-            values[name] = default_of(name, setting)
-            if (name != "fp8_recipe" or given.precision == "fp8") and (
-                name != "attention_kernel" or values["attention"] == "flash"
-            ):
-                assumed[name] = values[name]
-    if "optimizer" not in values:
-        values["optimizer"] = assumed["optimizer"] = "adam"
-    _fill_state_dtypes(values, assumed, given)
+    _fill_kernels(job, Setting(given.framework, date, facts.generation, given.precision))
+    job.fill("optimizer", "adam")
+    _fill_state_dtypes(job, given.precision, given.framework)
     for name in ("mean_document_length", "total_tokens"):
-        values.setdefault(name, None)
-    return Training(**values, assumed=assumed, warnings=warnings)
+        job.fill(name, None, told=False)
+    return Training(**job.values, assumed=job.assumed, warnings=warnings)
+
+
+def _fill_kernels(job: _Filling, setting: Setting) -> None:
+    """Which kernels run: the fields whose default is one look-up."""
+    impl = job.fill("transformer_impl", default_of("transformer_impl", setting))
+    compiled = job.fill("compile", default_of("compile", setting))
+    setting = replace(setting, impl=impl, compiled=compiled)
+    flash = job.fill("attention", default_of("attention", setting)) == "flash"
+    job.fill("attention_kernel", default_of("attention_kernel", setting), told=flash)
+    job.fill("fp8_recipe", default_of("fp8_recipe", setting), told=setting.precision == "fp8")
+    for name in ("cross_entropy", "cuda_graphs", "expandable_segments", "dropout"):
+        job.fill(name, default_of(name, setting))
 
 
 def _release(given: TrainingInput) -> tuple[str, str, tuple[str, ...]]:
@@ -217,25 +232,16 @@ def _release(given: TrainingInput) -> tuple[str, str, tuple[str, ...]]:
     return version, date_of(given.framework, version)[0], ()
 
 
-def _fill_state_dtypes(values: dict[str, Any], assumed: dict[str, object], given: TrainingInput) -> None:
+def _fill_state_dtypes(job: _Filling, precision: Precision, framework: Framework) -> None:
     """Types of parameters, main parameters, gradients and optimizer states."""
-    assert given.precision and given.framework
-    table = STATE_DTYPES[given.framework]
-    compute = cast(Dtype, given.precision if given.precision in ("bf16", "fp16", "fp32") else "bf16")
-
-    def fill(name: str, value: str) -> str:
-        if name not in values:
-            values[name] = assumed[name] = value
-        return str(values[name])
-
-    def named(value: str) -> str:
-        return {COMPUTE: compute, PARAM: str(values.get("param_dtype"))}.get(value, value)
-
-    param = fill("param_dtype", named(table["param_dtype"]))
-    main = fill("main_param_dtype", "none" if param == "fp32" else table["main_param_dtype"])
-    fp16_held = given.precision == "fp16" and given.framework in FP16_GRADIENTS
-    grad = fill("grad_dtype", "fp16" if fp16_held else named(table["grad_dtype"]))
-    reduce = table["grad_reduce_dtype"]
-    fill("grad_reduce_dtype", grad if reduce == "grad" else named(reduce))
+    table = STATE_DTYPES[framework]
+    compute = precision if precision in ("bf16", "fp16", "fp32") else "bf16"
+    param = job.fill("param_dtype", compute if table["param_dtype"] == COMPUTE else table["param_dtype"])
+    main = job.fill("main_param_dtype", "none" if param == "fp32" else table["main_param_dtype"])
+    named = {COMPUTE: compute, PARAM: param}
+    fp16_held = precision == "fp16" and framework in FP16_GRADIENTS
+    grad = job.fill("grad_dtype", "fp16" if fp16_held else named.get(table["grad_dtype"], table["grad_dtype"]))
+    named["grad"] = grad
+    job.fill("grad_reduce_dtype", named.get(table["grad_reduce_dtype"], table["grad_reduce_dtype"]))
     state = param if main == "none" else main
-    fill("optimizer_state_dtype", "fp8" if values["optimizer"] == "adam-8bit" else state)
+    job.fill("optimizer_state_dtype", "fp8" if job.values["optimizer"] == "adam-8bit" else state)

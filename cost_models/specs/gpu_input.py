@@ -1,0 +1,150 @@
+"""The GPU as a user writes it: a preset name, or an object that states its own peaks, memory and links.
+
+What an object leaves out is lent by the preset of the same family, by name, and listed in `assumed`.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping
+from typing import Annotated, Any
+
+from pydantic import BaseModel, Field
+
+from cost_models import presets
+from cost_models.errors import InvalidInputError, Problem
+from cost_models.specs.cluster import Generation, Gpu
+from cost_models.specs.fields import STRICT, Count, Name, Quantity, QuantityOrZero, child
+from cost_models.units import GB, GIB, TERA
+
+FAMILIES: tuple[tuple[str, str], ...] = (
+    ("GB300", "GB200-186GB"), ("GB200", "GB200-186GB"), ("B300", "B200-SXM-180GB"), ("B200", "B200-SXM-180GB"),
+    ("B100", "B200-SXM-180GB"), ("GH200", "GH200-96GB"), ("H200", "H200-SXM-141GB"), ("H20", "H20-SXM-96GB"),
+    ("H800", "H800-SXM-80GB"), ("H100", "H100-SXM-80GB"), ("A800", "A800-SXM-80GB"), ("A100", "A100-SXM-80GB"),
+    ("V100", "V100-SXM-32GB"), ("L40", "L40S-48GB"), ("RTX40", "RTX4090-24GB"), ("RTX 40", "RTX4090-24GB"),
+    ("4090", "RTX4090-24GB"), ("MI250", "MI250X-128GB"), ("MI300", "MI300X-192GB"), ("MI325", "MI300X-192GB"),
+    ("MI350", "MI355X-288GB"), ("MI355", "MI355X-288GB"),
+)  # fmt: skip
+"""Which preset lends a custom GPU the facts it does not state, by what its name contains; first match."""
+
+
+class PeakInput(BaseModel):
+    """Dense peak rates, 1e12 operations a second."""
+
+    model_config = STRICT
+
+    bf16: Quantity | None = None
+    fp16: Quantity | None = None
+    fp8: Quantity | None = None
+    nvfp4: Quantity | None = None
+    tf32: Quantity | None = None
+    fp32: Quantity | None = None
+
+
+class GpuInput(BaseModel):
+    """A GPU that is not among the presets."""
+
+    model_config = STRICT
+
+    name: Name
+    memory_gib: Annotated[Quantity, Field(le=1e6)]
+    peak_tflops: PeakInput
+    memory_bandwidth_gb_per_s: Annotated[Quantity, Field(le=1e9)]
+    nvlink_gb_per_s: Annotated[QuantityOrZero, Field(le=1e9)] = 0.0
+    pcie_gb_per_s: Annotated[Quantity, Field(le=1e9)] | None = None
+    generation: Generation | None = None
+    num_sms: Annotated[Count, Field(le=100_000)] | None = None
+    power_limit_w: Annotated[Quantity, Field(le=1e6)] | None = None
+    reference: Name | None = None
+    """Preset whose measured curves are borrowed."""
+
+
+def filled(assumed: dict[str, object], name: str, value: Any) -> Any:
+    """The value, noted as assumed."""
+    assumed[name] = value
+    return value
+
+
+def resolve_gpu(
+    given: str | GpuInput | None, assumed: dict[str, object], pointer: str
+) -> tuple[Gpu, Mapping[str, Any], tuple[str, ...]]:
+    """The GPU, the nominal facts of its reference server, and warnings."""
+    assert given is not None
+    if isinstance(given, str):
+        preset = presets.load("gpus", given, pointer=pointer)
+        warning = preset.facts.get("warning")
+        return _preset_gpu(preset), preset.facts["nominal"], (warning,) if warning else ()
+    peaks = given.peak_tflops.model_dump(exclude_none=True)
+    if "bf16" not in peaks and "fp16" not in peaks:
+        message = "peak_tflops has neither bf16 nor fp16"
+        raise InvalidInputError([Problem(child(pointer, "peak_tflops"), message, "Add the dense bf16 peak.")])
+    if "fp16" not in peaks:
+        peaks["fp16"] = filled(assumed, "gpu.peak_tflops.fp16", peaks["bf16"])
+    if given.reference is not None:
+        presets.load("gpus", given.reference, pointer=child(pointer, "reference"))
+    family = next((preset for part, preset in FAMILIES if part in given.name.upper()), None)
+    lender = presets.load("gpus", family) if family is not None else _nearest_in_speed(peaks["fp16"])
+    gpu = _custom_gpu(given, peaks, lender, assumed, generation=lender.spec["generation"] if family else "unknown")
+    return gpu, _custom_nominal(given, lender), () if family else ("gpu-family-unknown",)
+
+
+def _custom_gpu(
+    given: GpuInput,
+    peaks: dict[str, float],
+    lender: presets.Preset,
+    assumed: dict[str, object],
+    *,
+    generation: Generation,
+) -> Gpu:
+    spec = lender.spec
+    scale = max(peaks.get("bf16", 0.0), peaks["fp16"]) / spec["peak_tflops"]["fp16"]
+    power = given.power_limit_w
+    if power is None and (stated := re.search(r"(?<!\d)(\d{2,4})W\b", given.name)):
+        power = filled(assumed, "gpu.power_limit_w", float(stated.group(1)))
+    if power is None and generation != "unknown":
+        power = filled(assumed, "gpu.power_limit_w", float(spec["power_limit_w"]))
+    return Gpu(
+        name=given.name,
+        generation=given.generation or filled(assumed, "gpu.generation", generation),
+        memory_bytes=given.memory_gib * GIB,
+        peak_flops_per_s={name: value * TERA for name, value in peaks.items()},
+        memory_bytes_per_s=given.memory_bandwidth_gb_per_s * GB,
+        link_bytes_per_s=given.nvlink_gb_per_s * GB,
+        pcie_bytes_per_s=GB * (given.pcie_gb_per_s or filled(assumed, "gpu.pcie_gb_per_s", spec["pcie_gb_per_s"])),
+        num_sms=given.num_sms or filled(assumed, "gpu.num_sms", max(1, round(spec["num_sms"] * scale))),
+        power_limit_w=power,
+        reference=given.reference or filled(assumed, "gpu.reference", spec["reference"]),
+    )
+
+
+def _custom_nominal(given: GpuInput, lender: presets.Preset) -> Mapping[str, Any]:
+    nominal = dict(lender.facts["nominal"])
+    if given.nvlink_gb_per_s == 0:
+        nominal.update(intra_node="pcie")
+        nominal.pop("nvlink_domain_gpus", None)
+    elif nominal["intra_node"] == "pcie":
+        nominal["intra_node"] = "nvswitch"
+    return nominal
+
+
+def _nearest_in_speed(peak_tflops: float) -> presets.Preset:
+    """The preset whose dense fp16 peak is nearest in ratio."""
+    candidates = [presets.load("gpus", name) for name in presets.names("gpus")]
+    return min(candidates, key=lambda preset: abs(math.log(preset.spec["peak_tflops"]["fp16"] / peak_tflops)))
+
+
+def _preset_gpu(preset: presets.Preset) -> Gpu:
+    spec = preset.spec
+    return Gpu(
+        name=preset.name,
+        generation=spec["generation"],
+        memory_bytes=spec["memory_gib"] * GIB,
+        peak_flops_per_s={name: value * TERA for name, value in spec["peak_tflops"].items()},
+        memory_bytes_per_s=spec["memory_bandwidth_gb_per_s"] * GB,
+        link_bytes_per_s=spec["nvlink_gb_per_s"] * GB,
+        pcie_bytes_per_s=spec["pcie_gb_per_s"] * GB,
+        num_sms=spec["num_sms"],
+        power_limit_w=float(spec["power_limit_w"]),
+        reference=spec["reference"],
+    )
