@@ -7,7 +7,6 @@ which GPU, so the kernel matters as much as the GPU. Projections are matrix prod
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
 from typing import TYPE_CHECKING, Literal
@@ -75,7 +74,8 @@ def flash_attention_s(
         heads: query heads on this rank; sharing key heads among them (GQA) doesn't change the operations.
         q_length: queries of a sequence on this rank, seq_length / cp.
         kv_length: keys each sequence has over all ranks, seq_length.
-        d_qk: width of a query-key head; `d_v` of a value head (they differ under MLA). Padded to a multiple of 32.
+        d_qk: width of a query-key head, padded to a multiple of 32.
+        d_v: width of a value head, likewise (narrower under MLA).
         window: tokens a query can see; None is full causal attention.
         calibration: GPU, clock, and samples if it has any.
         kernel: which generation of kernel.
@@ -83,23 +83,32 @@ def flash_attention_s(
     count, q, kv, qk, v = np.broadcast_arrays(
         np.multiply(sequences, heads), *(np.asarray(x, dtype=np.float64) for x in (q_length, kv_length, d_qk, d_v))
     )
-    reach = kv if window is None else np.minimum(window, kv)
-    width = _padded(qk) + _padded(v)
-    flops = 2.0 * count * visible_pairs(q, kv, window) * width * (1.0 + FLASH_SHORT_SEQUENCE.value / reach)
-    gpu, clock = calibration.cluster.gpu, calibration.sustained_clock
-    peak = calibration.peak_flops_per_s("bf16")
+    gpu = calibration.cluster.gpu
+    speed = calibration.peak_flops_per_s("bf16") * calibration.sustained_clock
 
     def priced(direction: Direction) -> Estimate:
-        backward = direction == "backward"
-        efficiency = FLASH_EFFICIENCY[gpu.generation, kernel][backward].value
-        narrow = np.where(np.maximum(qk, v) <= 64, FLASH_NARROW_HEAD[backward].value, 1.0)
-        work = flops * (FLASH_BACKWARD_FLOPS.value if backward else 1.0)
-        ratio = calibration.attention_ratio.get((kernel, direction), 0.0)
-        launches = _BACKWARD_KERNELS if backward else _FORWARD_KERNELS
-        seconds = work / (peak * efficiency * clock * narrow) * (ratio or 1.0) + launches * KERNEL_FLOOR_S.value
-        return Estimate(seconds, np.full(seconds.shape, np.int8(Tier.INTERPOLATED if ratio else Tier.NOMINAL)))
+        seconds = _flash_s(count, q, kv, qk, v, window=window, kernel=kernel, direction=direction, gpu=gpu, speed=speed)
+        ratio = calibration.attention_ratio.get((kernel, direction))
+        if ratio is None:
+            return Estimate(seconds, np.full(seconds.shape, np.int8(Tier.NOMINAL)))
+        return Estimate(seconds * ratio, np.full(seconds.shape, np.int8(Tier.INTERPOLATED)))
 
     return AttentionTime(priced("forward"), priced("backward"))
+
+
+def _flash_s(
+    count: Floats, q: Floats, kv: Floats, qk: Floats, v: Floats, *,
+    window: Floats | float | None, kernel: AttentionKernel, direction: Direction, gpu: Gpu, speed: float,
+) -> Floats:  # fmt: skip
+    """Seconds of one direction for `count` heads; `speed` is the sustained peak in operations a second."""
+    backward = direction == "backward"
+    reach = kv if window is None else np.minimum(window, kv)
+    flops = 2.0 * count * visible_pairs(q, kv, window) * (_padded(qk) + _padded(v))
+    flops = flops * (FLASH_BACKWARD_FLOPS.value if backward else 1.0) * (1.0 + FLASH_SHORT_SEQUENCE.value / reach)
+    narrow = np.where(np.maximum(qk, v) <= 64, FLASH_NARROW_HEAD[backward].value, 1.0)
+    efficiency = FLASH_EFFICIENCY[gpu.generation, kernel][backward].value
+    launches = _BACKWARD_KERNELS if backward else _FORWARD_KERNELS
+    return flops / (speed * efficiency * narrow) + launches * KERNEL_FLOOR_S.value
 
 
 def math_attention_s(
@@ -114,7 +123,10 @@ def math_attention_s(
     HBM rate) with eff = 0.55 d / (d + 64), lower where a size is no multiple of 16 or 8. The mask saves nothing.
 
     Args:
-        sequences, heads, q_length, kv_length: as for `flash_attention_s`.
+        sequences: sequences in the micro-batch.
+        heads: query heads on this rank.
+        q_length: queries of a sequence on this rank.
+        kv_length: keys each sequence has over all ranks.
         d: head width.
         dropout: probability; 0 has no mask to read or write.
         calibration: GPU, clock and bandwidth.
@@ -155,18 +167,9 @@ def _alignment(*sizes: Floats) -> Floats:
 def attention_ratios(document: CalibrationDocument, gpu: Gpu, clock: float) -> dict[tuple[str, str], float]:
     """Measured over modelled seconds of a document's samples, the median by (kernel, direction)."""
     ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
-    efficiencies: Mapping[tuple[str, str], tuple[object, object]] = FLASH_EFFICIENCY  # type: ignore[assignment]
     for s in document.attention:
-        if (gpu.generation, s.kernel) not in efficiencies:
-            continue
-        backward = s.direction == "backward"
-        constant = FLASH_EFFICIENCY[gpu.generation, s.kernel][backward]  # type: ignore[index]
-        reach = min(s.window or s.kv_length, s.kv_length)
-        pairs = s.q_length * (reach - reach * reach / (2.0 * s.kv_length))
-        width = float(_padded(np.float64(s.d_qk)) + _padded(np.float64(s.d_v)))  # type: ignore[arg-type]
-        flops = 2.0 * s.sequences * s.heads * pairs * width * (1.0 + FLASH_SHORT_SEQUENCE.value / reach)
-        flops *= FLASH_BACKWARD_FLOPS.value if backward else 1.0
-        narrow = FLASH_NARROW_HEAD[backward].value if max(s.d_qk, s.d_v) <= 64 else 1.0
-        modelled_s = flops / (document.device.peak_flops_per_s["bf16"] * constant.value * clock * narrow)
-        ratios[s.kernel, s.direction].append(s.time_s / modelled_s)
+        sizes = (np.array([float(x)]) for x in (s.sequences * s.heads, s.q_length, s.kv_length, s.d_qk, s.d_v))
+        speed = document.device.half_flops_per_s * clock
+        modelled_s = _flash_s(*sizes, window=s.window, kernel=s.kernel, direction=s.direction, gpu=gpu, speed=speed)
+        ratios[s.kernel, s.direction].append(float(s.time_s / modelled_s[0]))
     return {key: median(values) for key, values in ratios.items()}

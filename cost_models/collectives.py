@@ -3,32 +3,29 @@
 Sizes are nccl-tests' totals: the whole array for all-gather, reduce-scatter and broadcast, one rank's buffer for all-reduce,
 all-to-all and send/recv. Every curve is a row of one table of log2 seconds on a grid of powers of two, so a batch is two
 gathers. Which algorithm the library picks is not modelled beyond rings and trees.
-
-Array suffixes: R ranks 0...R-1, P grid sizes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, get_args
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.constants import (
-    NIC_EFFICIENCY,
-    NOMINAL_CALL_S,
-    NOMINAL_HOP_S,
-    NOMINAL_LINK_EFFICIENCY,
-    PCIE_CROSS_SOCKET,
-    PCIE_EFFICIENCY,
-    PEER_S,
-    RING_HOP_S,
-    SEND_S,
-    TREE_HOP_S,
-)
+from cost_models.constants import NIC_EFFICIENCY, PEER_S, RING_HOP_S, SEND_S, TREE_HOP_S
 from cost_models.estimate import Estimate
+from cost_models.link_tables import (
+    GRID_LOG2,
+    CurveTable,
+    Op,
+    bus_factor,
+    fast_tables,
+    grid_position,
+    on_grid,
+    pcie_tables,
+)
 from cost_models.placement import Placement
 from cost_models.specs.cluster import Cluster
 from cost_models.terms import Tier
@@ -38,46 +35,18 @@ if TYPE_CHECKING:
 
 Floats = NDArray[np.float64]
 Codes = NDArray[np.int8]
-Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"]
-OPS: tuple[Op, ...] = get_args(Op)
-_FIRST_LOG2, _LAST_LOG2 = 9, 36
-"""The grid: 512 B to 64 GiB; below the time is flat, above it grows with size."""
-_GRID_LOG2 = np.arange(_FIRST_LOG2, _LAST_LOG2 + 1, dtype=np.float64)
-_NO_TIME_LOG2 = -1000.0
-_MAX_TABLE_RANKS = 1024
-_TREE_OPS = ("all_reduce", "broadcast")
-"""Latency grows with the logarithm of the ranks past what was measured; elsewhere linearly."""
-
-
-def bus_factor(op: Op, ranks: Floats) -> Floats:
-    """Bytes each rank's link carries over the total size: nccl-tests' ratio of bus to algorithm bandwidth."""
-    share = np.where(ranks > 1, (ranks - 1.0) / np.maximum(ranks, 1.0), 0.0)
-    if op == "all_reduce":
-        return 2.0 * share
-    return np.where(ranks > 1, 1.0, 0.0) if op in {"broadcast", "send_recv"} else share
 
 
 @dataclass(frozen=True, eq=False)
-class CurveTable:
-    """One operation on one tier: seconds by ranks and size."""
+class NetworkCurves:
+    """Measured over modelled seconds of one operation on groups that leave their island, J measured groups."""
 
-    log2_s_RP: Floats
-    tier_RP: Codes
-
-    def seconds(self, ranks: Floats, size_bytes: Floats) -> tuple[Floats, Codes]:
-        """Interpolated in log-log, and the tier of the nearest grid size; groups of one cost nothing, empty calls a start."""
-        num_rows, num_sizes = self.log2_s_RP.shape
-        position = np.log2(np.maximum(size_bytes, 1.0)) - _FIRST_LOG2
-        past = np.maximum(position - (num_sizes - 1), 0.0)  # beyond the grid: proportional to size
-        position = np.clip(position, 0.0, num_sizes - 1)
-        cell = np.minimum(position.astype(np.int64), num_sizes - 2)
-        row = np.minimum(ranks, num_rows - 1).astype(np.int64) * num_sizes
-        at = row + cell
-        flat = self.log2_s_RP.ravel()
-        low = flat.take(at)
-        fraction = position - cell
-        seconds = np.exp2(low + fraction * (flat.take(at + 1) - low) + past)
-        return seconds, self.tier_RP.ravel().take(at + (fraction > 0.5))
+    islands_J: Floats
+    per_island_J: Floats
+    log2_ratio_JP: Floats
+    covered_JP: NDArray[np.bool_]
+    """Grid sizes inside the measured range."""
+    tier: Tier
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,6 +58,8 @@ class Links:
     """Inside a fast domain."""
     node: Mapping[Op, CurveTable]
     """Inside a node across fast domains: PCIe and the socket link. Empty where a domain fills its node."""
+    network: Mapping[Op, NetworkCurves] = field(default_factory=dict)
+    """What a calibration measured between nodes of this cluster."""
 
     @property
     def gpu_network_bytes_per_s(self) -> float:
@@ -127,6 +98,8 @@ def collective_s(op: Op, size_bytes: Floats | float, *, placement: Placement, li
         seconds, tier = _across_domains(op, size, placement, links, seconds, tier)
     if np.any(placement.islands > 1):
         seconds, tier = _across_islands(op, size, placement, links, seconds, tier)
+        if op in links.network:
+            seconds, tier = _as_measured(links.network[op], size, placement, seconds, tier)
     costs = (ranks > 1) & (size > 0)
     return Estimate(np.where(costs, seconds, 0.0), np.where(costs, tier, np.int8(Tier.MEASURED)))
 
@@ -199,136 +172,75 @@ def _network_latency_s(op: Op, ranks: Floats, members: Floats, islands: Floats, 
     return (ranks - islands) * RING_HOP_S.value + (islands - 1.0) * wire_s
 
 
-# --- building the tables ----------------------------------------------------------------------------------------------
+def _as_measured(
+    curves: NetworkCurves, size: Floats, placement: Placement, modelled_s: Floats, modelled_tier: Codes
+) -> tuple[Floats, Codes]:
+    """The formula times the ratio seen at the nearest measured group; exact where that very group was measured."""
+    islands, members = np.log2(placement.islands), np.log2(placement.per_island)
+    away = np.abs(islands - np.log2(curves.islands_J)[:, None])
+    away = away + np.abs(members - np.log2(curves.per_island_J)[:, None])
+    nearest = np.argmin(away, axis=0)
+    cell, fraction, _ = grid_position(size)
+    low, high = curves.log2_ratio_JP[nearest, cell], curves.log2_ratio_JP[nearest, cell + 1]
+    ratio = np.exp2(low + fraction * (high - low))
+    same = (away.min(axis=0) == 0) & curves.covered_JP[nearest, cell + (fraction > 0.5)]
+    tier = np.where(same, np.int8(curves.tier), np.int8(Tier.EXTRAPOLATED))
+    crosses = placement.islands > 1
+    return np.where(crosses, modelled_s * ratio, modelled_s), np.where(crosses, tier, modelled_tier)
+
+
+# --- building ---------------------------------------------------------------------------------------------------------
 
 
 def build_links(cluster: Cluster, document: CalibrationDocument | None) -> Links:
-    """Curve tables of a cluster, from a document's curves where they were measured on such a link, else nominal."""
+    """Everything that prices collectives on a cluster, from a document's curves where they apply, else nominal."""
     domain = max(1, min(cluster.nvlink_domain_gpus, cluster.num_gpus))
     node = min(cluster.gpus_per_node, cluster.num_gpus)
-    fast = _pcie_tables if cluster.interconnect == "pcie" else _fast_tables
-    return Links(
+    fast = pcie_tables if cluster.interconnect == "pcie" else fast_tables
+    links = Links(
         cluster=cluster,
-        domain=fast(cluster, document, max(domain, 2)),
-        node=_pcie_tables(cluster, document, node) if domain < node else {},
+        domain=fast(cluster, document, ranks=max(domain, 2)),
+        node=pcie_tables(cluster, document, ranks=node) if domain < node else {},
     )
-
-
-def _fast_tables(cluster: Cluster, document: CalibrationDocument | None, ranks: int) -> dict[Op, CurveTable]:
-    on_fast_link = document is not None and document.fingerprint.interconnect != "pcie"
-    same_kind = document is not None and _link_family(document.fingerprint.interconnect) == _link_family(
-        cluster.interconnect
-    )
-    if document is None or not (on_fast_link and same_kind) or cluster.interconnect == "custom":
-        bytes_per_s = cluster.intra_bytes_per_s * NOMINAL_LINK_EFFICIENCY.value
-        return _nominal_tables(bytes_per_s, cluster.intra_latency_s, ranks)
-    return _curve_tables(cluster, document, ranks, cluster.intra_bytes_per_s)
-
-
-def _link_family(interconnect: str) -> str:
-    return "nvlink" if interconnect.startswith("nv") else interconnect
-
-
-def _pcie_tables(cluster: Cluster, document: CalibrationDocument | None, ranks: int) -> dict[Op, CurveTable]:
-    if document is not None and document.fingerprint.interconnect == "pcie":
-        return _curve_tables(cluster, document, ranks, cluster.gpu.pcie_bytes_per_s)
-    bytes_per_s = cluster.gpu.pcie_bytes_per_s * PCIE_EFFICIENCY.value
-    tables = _nominal_tables(bytes_per_s, cluster.intra_latency_s, ranks)
-    far = np.arange(ranks + 1) > cluster.pcie_gpus_per_socket
-    slower = np.where(far, -np.log2(PCIE_CROSS_SOCKET.value), 0.0)[:, None]
-    return {op: CurveTable(table.log2_s_RP + slower, table.tier_RP) for op, table in tables.items()}
-
-
-def _rows(ranks: int) -> Floats:
-    return np.arange(min(ranks, _MAX_TABLE_RANKS) + 1, dtype=np.float64)
-
-
-def _as_table(seconds_RP: Floats, tier_RP: Codes) -> CurveTable:
-    log2_s = np.log2(np.maximum(seconds_RP, 1e-12))
-    log2_s[:2] = _NO_TIME_LOG2  # nobody to talk to
-    return CurveTable(log2_s, tier_RP)
-
-
-def _nominal_tables(bytes_per_s: float, hop_s: float, ranks: int) -> dict[Op, CurveTable]:
-    """A fixed cost per call and hop plus bytes over bandwidth."""
-    rows = _rows(ranks)[:, None]
-    extra_hop_s = max(NOMINAL_HOP_S.value, 0.5 * hop_s)
-    tables: dict[Op, CurveTable] = {}
-    for op in OPS:
-        hops = np.log2(np.maximum(rows, 1.0)) if op in _TREE_OPS else np.maximum(rows - 2.0, 0.0)
-        start_s = NOMINAL_CALL_S.value + hop_s + hops * extra_hop_s
-        seconds = start_s + bus_factor(op, rows) * np.exp2(_GRID_LOG2) / bytes_per_s
-        tables[op] = _as_table(seconds, np.full(seconds.shape, np.int8(Tier.NOMINAL)))
-    return tables
-
-
-def _curve_tables(
-    cluster: Cluster, document: CalibrationDocument, ranks: int, link_bytes_per_s: float
-) -> dict[Op, CurveTable]:
-    """Measured curves, re-scaled to this cluster's link where it is another."""
-    curves = _one_node_curves(document)
-    measured = document.device.link_bytes_per_s
-    scale = measured / link_bytes_per_s if measured > 0 and link_bytes_per_s > 0 else 1.0
-    known = document.kind == "measured"
-    own = abs(scale - 1.0) < 0.01 and document.fingerprint.gpu == cluster.gpu.name
-    best = Tier.EXTRAPOLATED if not own else Tier.MEASURED if known else Tier.INTERPOLATED
-    nominal = _nominal_tables(link_bytes_per_s * NOMINAL_LINK_EFFICIENCY.value, cluster.intra_latency_s, ranks)
-    return {
-        op: _scaled_table(op, curves[op], _rows(ranks), scale=scale, best=best) if op in curves else nominal[op]
-        for op in OPS
-    }
-
-
-def _one_node_curves(document: CalibrationDocument) -> dict[Op, list[CollectiveFit]]:
-    """Curves of contiguous groups inside one node, by operation; missing point-to-point ones derived."""
-    curves: dict[Op, list[CollectiveFit]] = {}
+    if document is None or document.kind != "measured":
+        return links
+    between: dict[Op, dict[tuple[int, int], CollectiveFit]] = {}
     for fit in document.collective_fits:
-        if fit.ranks == fit.ranks_per_node and fit.stride == 1 and fit.concurrent_groups == 1 and fit.ranks > 1:
-            curves.setdefault(fit.op, []).append(fit)
-    pairs = [fit for fit in curves.get("all_to_all", []) if fit.ranks == 2]
-    if "send_recv" not in curves and pairs:  # each of two ranks sends half of the total to the other
-        curves["send_recv"] = [_reinterpreted(pairs[0], "send_recv", 0.5)]
-    if "broadcast" not in curves and "all_gather" in curves:  # the same ring, which carries (n-1)/n of the total
-        curves["broadcast"] = [_reinterpreted(f, "broadcast", (f.ranks - 1) / f.ranks) for f in curves["all_gather"]]
-    return curves
+        group = (fit.ranks // fit.ranks_per_node, fit.ranks_per_node)
+        if group[0] > 1:
+            groups = between.setdefault(fit.op, {})
+            # The formula prices all sibling groups at once, so the most crowded measurement is the like one.
+            if group not in groups or fit.concurrent_groups > groups[group].concurrent_groups:
+                groups[group] = fit
+    curves = {op: _network_curves(op, list(fits.values()), links) for op, fits in between.items()}
+    return replace(links, network=curves)
 
 
-def _reinterpreted(fit: CollectiveFit, op: Op, size_ratio: float) -> CollectiveFit:
-    return fit.model_copy(update={"op": op, "size_bytes": tuple(s * size_ratio for s in fit.size_bytes)})
+def _network_curves(op: Op, fits: Sequence[CollectiveFit], links: Links) -> NetworkCurves:
+    sizes = np.exp2(GRID_LOG2)
+    ratios, covered = [], []
+    for fit in fits:
+        modelled = collective_s(op, sizes, placement=_placement_of(fit, links.cluster), links=links)
+        ratios.append(np.log2(on_grid(fit) / modelled.seconds))
+        low, high = np.log2(fit.size_bytes[0]), np.log2(fit.size_bytes[-1])
+        covered.append((low - 0.5 <= GRID_LOG2) & (high + 0.5 >= GRID_LOG2))
+    return NetworkCurves(
+        islands_J=np.array([fit.ranks / fit.ranks_per_node for fit in fits]),
+        per_island_J=np.array([float(fit.ranks_per_node) for fit in fits]),
+        log2_ratio_JP=np.stack(ratios),
+        covered_JP=np.stack(covered),
+        tier=Tier.MEASURED,
+    )
 
 
-def _scaled_table(op: Op, fits: Sequence[CollectiveFit], rows: Floats, *, scale: float, best: Tier) -> CurveTable:
-    """Every rank count from the nearest measured one: the part above the small-message time goes with bus factor and link."""
-    fits = sorted(fits, key=lambda fit: fit.ranks)
-    measured = np.array([fit.ranks for fit in fits], dtype=np.float64)
-    grid = np.stack([_on_grid(fit) for fit in fits])
-    start = grid[:, :1]
-    nearest = np.argmin(np.abs(np.log(np.maximum(rows, 1.0)[:, None] / measured)), axis=1)
-    ratio = bus_factor(op, rows) / bus_factor(op, measured)[nearest] * scale
-    seconds = (grid - start)[nearest] * ratio[:, None] + _start_s(op, rows, measured, start[:, 0])[:, None]
-    exact = np.isclose(rows[:, None], measured[nearest][:, None])
-    low = np.array([np.log2(fit.size_bytes[0]) for fit in fits])[nearest][:, None]
-    high = np.array([np.log2(fit.size_bytes[-1]) for fit in fits])[nearest][:, None]
-    covered = exact & (_GRID_LOG2 >= np.floor(low)) & (_GRID_LOG2 <= np.ceil(high))
-    return _as_table(seconds, np.where(covered, np.int8(best), np.int8(Tier.EXTRAPOLATED)))
-
-
-def _start_s(op: Op, rows: Floats, measured: Floats, start_s: Floats) -> Floats:
-    """Small-message seconds by ranks: interpolated between measured counts, continued by their last slope."""
-    position = np.log2(np.maximum(rows, 1.0)) if op in _TREE_OPS else rows
-    known = np.log2(measured) if op in _TREE_OPS else measured
-    inside = np.interp(position, known, start_s)
-    if len(known) < 2:
-        return inside
-    slope = max((start_s[-1] - start_s[-2]) / (known[-1] - known[-2]), 0.0)
-    return inside + slope * np.maximum(position - known[-1], 0.0)
-
-
-def _on_grid(fit: CollectiveFit) -> Floats:
-    """Seconds at the grid's sizes: log-log inside, flat below, the last two points' bandwidth above."""
-    size, time_s = np.array(fit.size_bytes), np.array(fit.time_s)
-    seconds = np.exp2(np.interp(_GRID_LOG2, np.log2(size), np.log2(time_s)))
-    if len(size) < 2:
-        return seconds
-    slope = (time_s[-1] - time_s[-2]) / (size[-1] - size[-2])
-    return np.asarray(seconds + slope * np.maximum(np.exp2(_GRID_LOG2) - size[-1], 0.0))
+def _placement_of(fit: CollectiveFit, cluster: Cluster) -> Placement:
+    """The measured group as a placement, repeated for every grid size."""
+    domain = max(1, min(cluster.nvlink_domain_gpus, cluster.num_gpus))
+    inside = min(fit.ranks_per_node, domain)
+    columns = {
+        "ranks": fit.ranks, "per_domain": inside, "domains": fit.ranks / inside,
+        "siblings_per_domain": domain / inside, "stride": fit.stride, "per_island": fit.ranks_per_node,
+        "islands": fit.ranks / fit.ranks_per_node,
+        "siblings_per_island": max(domain, cluster.gpus_per_node) / fit.ranks_per_node,
+    }  # fmt: skip
+    return Placement(**{name: np.full(len(GRID_LOG2), float(value)) for name, value in columns.items()})

@@ -78,11 +78,14 @@ def gemm_s(
     with m', n' rounded up to the edge tile where the table reaches, and below it share scaled by wave occupancy.
 
     Args:
-        m, n, k: sizes as the kernel sees them: forward (T, n, k), data gradient (T, k, n), weight gradient (n, k, T).
+        m: rows as the kernel sees them; (m, n, k) is forward (T, n, k), data gradient (T, k, n), weight gradient (n, k, T).
+        n: columns of the result.
+        k: summed dimension.
         surface: share of the peak at bf16.
         peak_flops_per_s: what a share of 1 means at this precision, its own factor included.
         memory_bytes_per_s: data-sheet bandwidth; a bound, so no efficiency applies.
-        input_bytes: bytes of one input element; likewise `output_bytes`.
+        input_bytes: bytes of one input element.
+        output_bytes: bytes of one element of the result.
         kind: which of the three; decides the contiguous dimensions.
         batch: independent products in the kernel; more than one pays the grouped-kernel efficiency.
     """

@@ -9,11 +9,14 @@ from __future__ import annotations
 import hashlib
 import json
 from functools import cached_property
-from typing import Annotated, Literal
+from itertools import pairwise
+from typing import Annotated, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from cost_models.collectives import Op
+from cost_models.link_tables import Op
+from cost_models.specs.cluster import Generation, Interconnect
+from cost_models.specs.training import AttentionKernel
 
 SCHEMA_VERSION = 1
 Positive = Annotated[float, Field(gt=0)]
@@ -40,7 +43,7 @@ class Fingerprint(_Strict):
     nvls: Literal["on", "off", "unknown"] = "unknown"
     environment: dict[str, str] = {}
     """Variables that change speed, such as NCCL_ALGO."""
-    interconnect: Literal["nvswitch", "nvlink-mesh", "nvlink-pairs", "pcie", "xgmi", "custom"] = "nvswitch"
+    interconnect: Interconnect = "nvswitch"
     gpus_per_node: Count = 1
     num_nodes: Count = 1
 
@@ -48,13 +51,24 @@ class Fingerprint(_Strict):
 class Device(_Strict):
     """Data-sheet facts that turn the samples into efficiencies; dense peaks."""
 
-    generation: str
+    generation: Generation
     peak_flops_per_s: dict[str, Positive]
     memory_bytes_per_s: Positive
     link_bytes_per_s: Fraction
     """One direction, per GPU, of the link the collectives ran on (PCIe where there is no faster one)."""
     num_sms: Count
     power_limit_w: Positive | None = None
+
+    @property
+    def half_flops_per_s(self) -> float:
+        """Peak that the shares of bf16 and fp16 samples are over."""
+        return self.peak_flops_per_s.get("bf16") or self.peak_flops_per_s["fp16"]
+
+    @model_validator(mode="after")
+    def _has_half_precision(self) -> Self:
+        if not {"bf16", "fp16"} & set(self.peak_flops_per_s):
+            raise ValueError("peak_flops_per_s needs bf16 or fp16")
+        return self
 
 
 class GemmSample(_Strict):
@@ -72,7 +86,9 @@ class GemmSample(_Strict):
 
 
 class CollectiveSample(_Strict):
-    """One collective: seconds of the slowest rank. `size_bytes` is nccl-tests' total array."""
+    """One collective: seconds of the slowest rank. `size_bytes` is nccl-tests' total array, `ranks_per_node` divides
+    `ranks`, `concurrent_groups` is how many such groups ran at once on the same nodes.
+    """
 
     op: Op
     size_bytes: Positive
@@ -87,7 +103,7 @@ class CollectiveSample(_Strict):
 class AttentionSample(_Strict):
     """One causal attention call."""
 
-    kernel: str
+    kernel: AttentionKernel
     direction: Literal["forward", "backward"]
     sequences: Count
     heads: Count
@@ -146,6 +162,16 @@ class CollectiveFit(_Strict):
     """80th percentile of leaving one size out and interpolating it."""
     stride: Count = 1
     concurrent_groups: Count = 1
+
+    @model_validator(mode="after")
+    def _is_a_curve(self) -> Self:
+        if not self.size_bytes or len(self.size_bytes) != len(self.time_s):
+            raise ValueError("size_bytes and time_s must be equally long and not empty")
+        if any(b <= a for a, b in pairwise(self.size_bytes)) or any(b < a for a, b in pairwise(self.time_s)):
+            raise ValueError("size_bytes must rise and time_s never fall")
+        if self.ranks % self.ranks_per_node:
+            raise ValueError("ranks_per_node must divide ranks")
+        return self
 
 
 class GemmFit(_Strict):

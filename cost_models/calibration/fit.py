@@ -65,7 +65,8 @@ def _rising(time_s: Floats) -> Floats:
             mean, count = (before * held + mean * count) / (held + count), held + count
         blocks.append((mean, count))
     pooled = np.exp([mean for mean, count in blocks for _ in range(count)])
-    return np.where(np.isclose(pooled, time_s, rtol=1e-9), time_s, pooled)
+    alone = np.array([count == 1 for _mean, count in blocks for _ in range(count)])
+    return np.maximum.accumulate(np.where(alone, time_s, pooled))
 
 
 def _curve_residual(size: Floats, time_s: Floats) -> float:

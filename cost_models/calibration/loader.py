@@ -9,6 +9,7 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
+import math
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -18,10 +19,11 @@ from pydantic import ValidationError
 
 from cost_models.attention import attention_ratios
 from cost_models.calibration.document import SCHEMA_VERSION, CalibrationDocument, GemmSample
+from cost_models.calibration.fit import fit_collectives
 from cost_models.calibration.residuals import residuals_of
 from cost_models.calibration.runtime import Calibration
 from cost_models.collectives import build_links
-from cost_models.constants import NOMINAL_GEMM_EFFICIENCY, PRECISION_EFFICIENCY, SUSTAINED_CLOCK
+from cost_models.constants import NOMINAL_GEMM_EFFICIENCY, SUSTAINED_CLOCK
 from cost_models.errors import CalibrationError
 from cost_models.gemm import GemmSurface, Shape, bent_surface, median_shares, nominal_surface, table_surface
 from cost_models.specs.cluster import Cluster, Gpu
@@ -135,7 +137,7 @@ def load_calibration(
             hint="At most two: the first for compute, the second for the network.",
         )
     reference = reference_document(cluster.gpu)
-    found = [_found(name, extra or {}, allow_files=allow_files) for name in names]
+    found = [_fitted(_found(name, extra or {}, allow_files=allow_files)) for name in names]
     for document in found[:1]:
         _check_gpu(document, cluster.gpu)
     compute = found[0] if found else reference
@@ -174,6 +176,15 @@ def _found(name: str, extra: Mapping[str, CalibrationDocument], *, allow_files: 
     raise CalibrationError(f"there is no calibration {name!r}", hint=hint, context={"name": name})
 
 
+def _fitted(document: CalibrationDocument) -> CalibrationDocument:
+    """With the fits that its samples give, where it was stored without; the id stays that of what was stored."""
+    if document.collective_fits or not document.collectives:
+        return document
+    fitted = document.model_copy(update={"collective_fits": fit_collectives(document.collectives)})
+    fitted.__dict__["id"] = document.id
+    return fitted
+
+
 def _check_gpu(document: CalibrationDocument, gpu: Gpu) -> None:
     measured = document.fingerprint.gpu
     if measured not in {gpu.name, gpu.reference}:
@@ -185,33 +196,33 @@ def _check_gpu(document: CalibrationDocument, gpu: Gpu) -> None:
 
 
 def _power_ratio(gpu: Gpu, document: CalibrationDocument | None) -> float:
-    """Clock of a GPU with a lower power limit than the measured one: cube-root to linear laws lie around the root."""
+    """Sustained clock of a GPU with less power per peak operation than the measured one, over the latter's.
+
+    The square root lies between the cube root of dynamic power's law and the linear one of a part held at its limit.
+    """
     measured = document.device.power_limit_w if document is not None else None
-    if measured is None or gpu.power_limit_w is None or document is None:
+    if document is None or measured is None or gpu.power_limit_w is None:
         return 1.0
-    if document.fingerprint.gpu != gpu.name and gpu.reference == gpu.name:
-        return 1.0
-    return min(1.0, (gpu.power_limit_w / measured) ** 0.5)
+    peak = gpu.peak_flops_per_s.get("bf16") or gpu.peak_flops_per_s["fp16"]
+    return min(1.0, math.sqrt(gpu.power_limit_w / measured * document.device.half_flops_per_s / peak))
 
 
 def _surface(compute: CalibrationDocument | None, reference: CalibrationDocument | None, gpu: Gpu) -> GemmSurface:
     base = _reference_surface(reference, gpu)
     if compute is None or compute is reference:
         return base
-    peak = compute.device.peak_flops_per_s["bf16"]
-    shares = median_shares(_rows(compute.gemm), peak_flops_per_s=peak)
+    shares = median_shares(_rows(compute.gemm), peak_flops_per_s=compute.device.half_flops_per_s)
     if not shares:
         return base
     power = _power_ratio(gpu, compute)
     own = compute.fingerprint.gpu == gpu.name
-    bent = bent_surface(
+    return bent_surface(
         base,
         {shape: share * power for shape, share in shares.items()},
         sampled=Tier.MEASURED if own else Tier.EXTRAPOLATED,
         inside=Tier.INTERPOLATED if own else Tier.EXTRAPOLATED,
         outside=Tier.EXTRAPOLATED,
     )
-    return bent
 
 
 def _rows(samples: tuple[GemmSample, ...]) -> list[tuple[Shape, float]]:
@@ -235,8 +246,8 @@ def _reference_surface(reference: CalibrationDocument | None, gpu: Gpu) -> GemmS
         inside = Tier.EXTRAPOLATED
     if reference.device.generation != gpu.generation:
         inside = outside = Tier.NOMINAL
-        scale *= level / NOMINAL_GEMM_EFFICIENCY[reference.device.generation].value  # type: ignore[index]
-    shares = median_shares(_rows(reference.gemm), peak_flops_per_s=reference.device.peak_flops_per_s["bf16"])
+        scale *= level / NOMINAL_GEMM_EFFICIENCY[reference.device.generation].value
+    shares = median_shares(_rows(reference.gemm), peak_flops_per_s=reference.device.half_flops_per_s)
     table = table_surface(
         {s: v * scale for s, v in shares.items()}, num_sms=gpu.num_sms, inside=inside, outside=outside
     )

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from cost_models import collectives, gemm
 from cost_models.calibration.document import CalibrationDocument
-from cost_models.collectives import Op
 from cost_models.constants import (
     COMPILED_HOST_RATIO,
     EAGER_LAYER_OPS,
@@ -29,6 +28,7 @@ from cost_models.constants import (
 from cost_models.errors import CalibrationError
 from cost_models.estimate import Estimate
 from cost_models.gemm import GemmSurface, Kind
+from cost_models.link_tables import Op
 from cost_models.placement import Placement
 from cost_models.specs.cluster import Cluster
 from cost_models.terms import Tier

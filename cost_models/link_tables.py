@@ -1,0 +1,199 @@
+"""Tables of collective times inside a node: one row per group size, one column per power-of-two size.
+
+From measured curves where the document was measured on such a link, re-scaled to another bandwidth and other group sizes
+by the bus factor; else a start per call and hop plus bytes over bandwidth. Nothing here leaves the node.
+
+Array suffixes: R ranks 0...R-1, P grid sizes.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, get_args
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.constants import (
+    NOMINAL_CALL_S,
+    NOMINAL_HOP_S,
+    NOMINAL_LINK_EFFICIENCY,
+    PCIE_CROSS_SOCKET,
+    PCIE_EFFICIENCY,
+)
+from cost_models.specs.cluster import Cluster
+from cost_models.terms import Tier
+
+if TYPE_CHECKING:
+    from cost_models.calibration.document import CalibrationDocument, CollectiveFit
+
+Floats = NDArray[np.float64]
+Codes = NDArray[np.int8]
+Op = Literal["all_reduce", "all_gather", "reduce_scatter", "all_to_all", "broadcast", "send_recv"]
+OPS: tuple[Op, ...] = get_args(Op)
+_FIRST_LOG2, _LAST_LOG2 = 9, 36
+"""The grid: 512 B to 64 GiB; below the time is flat, above it grows with size."""
+GRID_LOG2 = np.arange(_FIRST_LOG2, _LAST_LOG2 + 1, dtype=np.float64)
+_NO_TIME_LOG2 = -1000.0
+_MAX_TABLE_RANKS = 1024
+_TREE_OPS = ("all_reduce", "broadcast")
+"""Latency grows with the logarithm of the ranks past what was measured; elsewhere linearly."""
+
+
+def bus_factor(op: Op, ranks: Floats) -> Floats:
+    """Bytes each rank's link carries over the total size: nccl-tests' ratio of bus to algorithm bandwidth."""
+    share = np.where(ranks > 1, (ranks - 1.0) / np.maximum(ranks, 1.0), 0.0)
+    if op == "all_reduce":
+        return 2.0 * share
+    return np.where(ranks > 1, 1.0, 0.0) if op in {"broadcast", "send_recv"} else share
+
+
+def grid_position(size_bytes: Floats) -> tuple[NDArray[np.int64], Floats, Floats]:
+    """Grid cell of each size, fraction of the way to its end, and log2 of how far it lies beyond the grid."""
+    last = len(GRID_LOG2) - 1
+    position = np.log2(np.maximum(size_bytes, 1.0)) - _FIRST_LOG2
+    past = np.maximum(position - last, 0.0)  # beyond the grid time is proportional to size
+    position = np.clip(position, 0.0, last)
+    cell = np.minimum(position.astype(np.int64), last - 1)
+    return cell, position - cell, past
+
+
+@dataclass(frozen=True, eq=False)
+class CurveTable:
+    """One operation on one tier: seconds by ranks and size."""
+
+    log2_s_RP: Floats
+    tier_RP: Codes
+
+    def seconds(self, ranks: Floats, size_bytes: Floats) -> tuple[Floats, Codes]:
+        """Interpolated in log-log, and the tier of the nearest grid size; groups of one cost nothing, empty calls a start."""
+        num_rows, num_sizes = self.log2_s_RP.shape
+        cell, fraction, past = grid_position(size_bytes)
+        row = np.minimum(ranks, num_rows - 1).astype(np.int64) * num_sizes
+        at = row + cell
+        flat = self.log2_s_RP.ravel()
+        low = flat.take(at)
+        seconds = np.exp2(low + fraction * (flat.take(at + 1) - low) + past)
+        return seconds, self.tier_RP.ravel().take(at + (fraction > 0.5))
+
+
+def fast_tables(cluster: Cluster, document: CalibrationDocument | None, *, ranks: int) -> dict[Op, CurveTable]:
+    """Tables of the fast link for groups up to `ranks`. A custom link is what its user says, never a curve.   [C-1]"""
+    on_fast_link = document is not None and document.fingerprint.interconnect != "pcie"
+    same_kind = document is not None and _link_family(document.fingerprint.interconnect) == _link_family(
+        cluster.interconnect
+    )
+    if document is None or not (on_fast_link and same_kind) or cluster.interconnect == "custom":
+        bytes_per_s = cluster.intra_bytes_per_s * NOMINAL_LINK_EFFICIENCY.value
+        return _nominal_tables(bytes_per_s, cluster.intra_latency_s, ranks)
+    return _curve_tables(cluster, document, ranks, cluster.intra_bytes_per_s)
+
+
+def _link_family(interconnect: str) -> str:
+    return "nvlink" if interconnect.startswith("nv") else interconnect
+
+
+def pcie_tables(cluster: Cluster, document: CalibrationDocument | None, *, ranks: int) -> dict[Op, CurveTable]:
+    """Tables of groups that cross PCIe inside a node, and beyond the GPUs of one socket the socket link."""
+    if document is not None and document.fingerprint.interconnect == "pcie":
+        return _curve_tables(cluster, document, ranks, cluster.gpu.pcie_bytes_per_s)
+    bytes_per_s = cluster.gpu.pcie_bytes_per_s * PCIE_EFFICIENCY.value
+    tables = _nominal_tables(bytes_per_s, cluster.intra_latency_s, ranks)
+    far = _rows(ranks) > cluster.pcie_gpus_per_socket
+    slower = np.where(far, -np.log2(PCIE_CROSS_SOCKET.value), 0.0)[:, None]
+    return {op: CurveTable(table.log2_s_RP + slower, table.tier_RP) for op, table in tables.items()}
+
+
+def _rows(ranks: int) -> Floats:
+    return np.arange(min(ranks, _MAX_TABLE_RANKS) + 1, dtype=np.float64)
+
+
+def _as_table(seconds_RP: Floats, tier_RP: Codes) -> CurveTable:
+    log2_s = np.log2(np.maximum(seconds_RP, 1e-12))
+    log2_s[:2] = _NO_TIME_LOG2  # nobody to talk to
+    return CurveTable(log2_s, tier_RP)
+
+
+def _nominal_tables(bytes_per_s: float, hop_s: float, ranks: int) -> dict[Op, CurveTable]:
+    """A fixed cost per call and hop plus bytes over bandwidth."""
+    rows = _rows(ranks)[:, None]
+    extra_hop_s = max(NOMINAL_HOP_S.value, 0.5 * hop_s)
+    tables: dict[Op, CurveTable] = {}
+    for op in OPS:
+        hops = np.log2(np.maximum(rows, 1.0)) if op in _TREE_OPS else np.maximum(rows - 2.0, 0.0)
+        start_s = NOMINAL_CALL_S.value + hop_s + hops * extra_hop_s
+        seconds = start_s + bus_factor(op, rows) * np.exp2(GRID_LOG2) / bytes_per_s
+        tables[op] = _as_table(seconds, np.full(seconds.shape, np.int8(Tier.NOMINAL)))
+    return tables
+
+
+def _curve_tables(
+    cluster: Cluster, document: CalibrationDocument, ranks: int, link_bytes_per_s: float
+) -> dict[Op, CurveTable]:
+    """Measured curves, re-scaled to this cluster's link where it is another."""
+    curves = _one_node_curves(document)
+    measured = document.device.link_bytes_per_s
+    scale = measured / link_bytes_per_s if measured > 0 and link_bytes_per_s > 0 else 1.0
+    own = abs(scale - 1.0) < 0.01 and document.fingerprint.gpu == cluster.gpu.name
+    best = Tier.EXTRAPOLATED if not own else Tier.MEASURED if document.kind == "measured" else Tier.INTERPOLATED
+    nominal = _nominal_tables(link_bytes_per_s * NOMINAL_LINK_EFFICIENCY.value, cluster.intra_latency_s, ranks)
+    return {
+        op: _scaled_table(op, curves[op], _rows(ranks), scale=scale, best=best) if op in curves else nominal[op]
+        for op in OPS
+    }
+
+
+def _one_node_curves(document: CalibrationDocument) -> dict[Op, list[CollectiveFit]]:
+    """Curves of contiguous groups inside one node, by operation; missing point-to-point ones derived."""
+    curves: dict[Op, list[CollectiveFit]] = {}
+    for fit in document.collective_fits:
+        if fit.ranks == fit.ranks_per_node and fit.stride == 1 and fit.concurrent_groups == 1 and fit.ranks > 1:
+            curves.setdefault(fit.op, []).append(fit)
+    pairs = [fit for fit in curves.get("all_to_all", []) if fit.ranks == 2]
+    if "send_recv" not in curves and pairs:  # each of two ranks sends half of the total to the other
+        curves["send_recv"] = [_reinterpreted(pairs[0], "send_recv", 0.5)]
+    if "broadcast" not in curves and "all_gather" in curves:  # the same ring, which carries (n-1)/n of the total
+        curves["broadcast"] = [_reinterpreted(f, "broadcast", (f.ranks - 1) / f.ranks) for f in curves["all_gather"]]
+    return curves
+
+
+def _reinterpreted(fit: CollectiveFit, op: Op, size_ratio: float) -> CollectiveFit:
+    return fit.model_copy(update={"op": op, "size_bytes": tuple(s * size_ratio for s in fit.size_bytes)})
+
+
+def _scaled_table(op: Op, fits: Sequence[CollectiveFit], rows: Floats, *, scale: float, best: Tier) -> CurveTable:
+    """Every rank count from the nearest measured one: the part above the small-message time goes with bus factor and link."""
+    fits = sorted(fits, key=lambda fit: fit.ranks)
+    measured = np.array([fit.ranks for fit in fits], dtype=np.float64)
+    grid = np.stack([on_grid(fit) for fit in fits])
+    start = grid[:, :1]
+    nearest = np.argmin(np.abs(np.log(np.maximum(rows, 1.0)[:, None] / measured)), axis=1)
+    ratio = bus_factor(op, rows) / bus_factor(op, measured)[nearest] * scale
+    seconds = (grid - start)[nearest] * ratio[:, None] + _start_s(op, rows, measured, start[:, 0])[:, None]
+    exact = np.isclose(rows[:, None], measured[nearest][:, None])
+    low = np.array([np.log2(fit.size_bytes[0]) for fit in fits])[nearest][:, None]
+    high = np.array([np.log2(fit.size_bytes[-1]) for fit in fits])[nearest][:, None]
+    covered = exact & (np.floor(low) <= GRID_LOG2) & (np.ceil(high) >= GRID_LOG2)
+    return _as_table(seconds, np.where(covered, np.int8(best), np.int8(Tier.EXTRAPOLATED)))
+
+
+def _start_s(op: Op, rows: Floats, measured: Floats, start_s: Floats) -> Floats:
+    """Small-message seconds by ranks: interpolated between measured counts, continued by their last slope."""
+    position = np.log2(np.maximum(rows, 1.0)) if op in _TREE_OPS else rows
+    known = np.log2(measured) if op in _TREE_OPS else measured
+    inside: Floats = np.interp(position, known, start_s)
+    if len(known) < 2:
+        return inside
+    slope = max((start_s[-1] - start_s[-2]) / (known[-1] - known[-2]), 0.0)
+    return inside + slope * np.maximum(position - known[-1], 0.0)
+
+
+def on_grid(fit: CollectiveFit) -> Floats:
+    """Seconds at the grid's sizes: log-log inside, flat below, the last two points' bandwidth above."""
+    size, time_s = np.array(fit.size_bytes), np.array(fit.time_s)
+    seconds: Floats = np.exp2(np.interp(GRID_LOG2, np.log2(size), np.log2(time_s)))
+    if len(size) < 2:
+        return seconds
+    slope = (time_s[-1] - time_s[-2]) / (size[-1] - size[-2])
+    return seconds + slope * np.maximum(np.exp2(GRID_LOG2) - size[-1], 0.0)
