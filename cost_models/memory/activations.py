@@ -119,6 +119,16 @@ def autocast(job: Job, traits: MemoryTraits, rows: Strategies) -> Bools:
     return (rows.zero == 0) & casts
 
 
+def fused_kernels(job: Job, traits: MemoryTraits) -> bool:
+    """Hugging Face layers patched with Liger's kernels: what a fused linear cross entropy implies."""
+    return traits.table == "huggingface" and job.training.cross_entropy == "linear"
+
+
+def upcasts_norms(job: Job, traits: MemoryTraits) -> bool:
+    """LlamaRMSNorm of transformers computes in fp32 step by step."""
+    return traits.table == "huggingface" and job.model.norm == "rmsnorm" and not fused_kernels(job, traits)
+
+
 def layer_parts(job: Job, traits: MemoryTraits, kind: LayerKind, sizes: Sizes) -> LayerParts:
     """Saved bytes of one layer of this kind, by part. [M-5]"""
     model, s = job.model, sizes
@@ -130,10 +140,9 @@ def layer_parts(job: Job, traits: MemoryTraits, kind: LayerKind, sizes: Sizes) -
     block_input = s.hidden(model)
     residual = (inputs - 1 + after) * block_input + statistics * s.tokens / s.sp
     output = s.linear_w * model.hidden_size * s.tokens / (1.0 if gathered else s.sp)
-    if traits.table == "huggingface":
-        # LlamaRMSNorm upcasts: an fp32 copy of the input and the normalised tensor before its weight stay as well.
-        upcast = _FP32 * model.hidden_size * s.tokens / s.sp if model.norm == "rmsnorm" else 0.0
-        residual = residual + before * upcast
+    if upcasts_norms(job, traits):
+        # The fp32 copy replaces the input as the norm's saved tensor; the normalised tensor before its weight stays too.
+        residual = residual + before * _FP32 * model.hidden_size * s.tokens / s.sp
     attention = _attention(job, traits, s)
     mlp = _mlp(job, traits, kind, s)
     masks = 2.0 * model.hidden_size * s.tokens / s.sp if job.training.dropout > 0 else 0.0
@@ -207,28 +216,27 @@ def _mla_up(mla: Mla, model: Model, s: Sizes) -> Floats:
     return np.asarray(s.w * model.num_attention_heads * width * s.tokens / s.tp)
 
 
-def _hidden_tensors(model: Model, table: str) -> tuple[float, float]:
+def _hidden_tensors(job: Job, traits: MemoryTraits) -> tuple[float, float]:
     """MLP-wide tensors saved before and behind the activation function."""
-    if not model.gated_mlp:
+    if not job.model.gated_mlp:
         return 1.0, 1.0
-    if table in ("megatron-te", "megatron-local"):
+    if traits.table in ("megatron-te", "megatron-local") or fused_kernels(job, traits):
         return 2.0, 1.0
     return 2.0, 2.0  # the activation's own output is saved beside the product
 
 
 def _mlp(job: Job, traits: MemoryTraits, kind: LayerKind, s: Sizes) -> dict[str, Floats]:
     """Parts of the MLP, dense or mixture of experts, with the gradients of its backward."""
-    model, table = job.model, traits.table
-    first, second = _hidden_tensors(model, table)
-    unfused = table not in ("megatron-te", "megatron-local", "megatron-2021")
+    model = job.model
+    first, second = _hidden_tensors(job, traits)
 
     def dense(width: float) -> dict[str, Floats]:
         column = width * s.tokens / s.tp
-        weight = s.w * width * model.hidden_size / s.tp
-        fused = 2.0 * s.w * column if model.gated_mlp else s.w * column
+        gradients = (2.0 if model.gated_mlp else 1.0) * s.w * column
+        weight = 0.0 if traits.fuses_weight_gradients else s.w * width * model.hidden_size / s.tp
         return {
             "hidden": (s.w * (first + second - 1) + s.linear_w) * column,
-            "mlp_gradient": np.maximum(2.0 * s.w * column, s.w * column + weight) if unfused else fused,
+            "mlp_gradient": np.maximum(gradients, s.w * column + weight),
             "matmul_outputs": s.w * column + _second_matmul(model, s),
         }
 

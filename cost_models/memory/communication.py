@@ -110,11 +110,12 @@ def _reductions(scene: _Scene) -> tuple[Floats, Floats, Floats]:
     replicated = (zero == 0) & (strategies.dp_cp > 1) & traits.replicated_buckets
     if replicated.any():
         always_KN = np.where(replicated, held, 0.0) * scene.parameters_KN
-    if traits.reduce_bucket_elements > 0:
+    accumulates = traits.compute_gradients == "backward" and held > w
+    if traits.reduce_bucket_elements > 0 and not accumulates:
         elements_KN = np.minimum(scene.parameters_KN, traits.reduce_bucket_elements)
         always_KN = np.where(zero >= 1, 2.0 * BYTES_PER[training.param_dtype], 0.0) * elements_KN
     backward_KN = always_KN
-    if traits.compute_gradients == "backward" and held > w:
+    if accumulates:
         backward_KN = always_KN + w * scene.parameters_KN
     if traits.reduce_bucket_elements > 0 or not (zero >= 2).any():
         return always_KN, always_KN, backward_KN

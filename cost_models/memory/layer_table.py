@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.job import Job
-from cost_models.memory.activations import Sizes, autocast, batch_sizes, layer_parts
+from cost_models.memory.activations import Sizes, autocast, batch_sizes, layer_parts, upcasts_norms
 from cost_models.memory.loss import logits_and_loss
 from cost_models.memory.recompute import LayerMemory, layer_memory
 from cost_models.memory.traits import MemoryTraits
@@ -104,7 +104,7 @@ def _ends(job: Job, traits: MemoryTraits, rows: Strategies, s: Sizes) -> dict[st
     hidden = s.hidden(model)
     gathered = s.w * model.hidden_size * s.tokens
     output = gathered if job.runtime.keeps_gathered_norms else gathered / s.sp
-    upcast = 2.0 * hidden if traits.table == "huggingface" and model.norm == "rmsnorm" else 0.0
+    upcast = 4.0 * model.hidden_size * s.tokens / s.sp if upcasts_norms(job, traits) else 0.0
     kv = model.kv_size / np.minimum(rows.tp, model.num_key_value_heads)
     allgather = (rows.cp > 1) & (rows.cp_comm == 2)
     return {

@@ -58,6 +58,8 @@ def state_bytes(job: Job, traits: MemoryTraits, strategies: Strategies, *, shard
     main = BYTES_PER[training.main_param_dtype]
     gradient = BYTES_PER[training.grad_dtype]
 
+    cast = main if traits.casts_gradients_for_step and gradient < main else 0.0
+
     moved = strategies.offload_optimizer_fraction
     everything = strategies.offload_parameters & traits.zero2_shards_parameters
     moved = np.where(everything, 1.0, moved)  # FSDP's offload takes parameters, gradients and optimizer together
@@ -71,6 +73,6 @@ def state_bytes(job: Job, traits: MemoryTraits, strategies: Strategies, *, shard
         main=main * owned * stay,
         gradients=gradient * gradients_owned * (1.0 - gradients_moved),
         optimizer=moments * owned * stay,
-        step=(traits.step_gradient_bytes + traits.optimizer_copies * BYTES_PER[training.optimizer_state_dtype]) * owned * stay,
+        step=(cast + traits.optimizer_copies * BYTES_PER[training.optimizer_state_dtype]) * owned * stay,
         host=(main + moments) * owned * moved + parameter * parameters_owned * away + gradient * gradients_owned * gradients_moved,
     )

@@ -48,13 +48,14 @@ class MemoryTraits:
     gather_elements: float
     """Parameters gathered at once under zero 3; 0 means two layers (the running and the prefetched one)."""
     reduce_bucket_elements: float
-    """Elements of one of two reduction buckets; 0 means one layer."""
+    """Elements of one of two reduction buckets, where gradients are reduced in the type they are held in; 0 means that
+    a layer is reduced at once."""
     offload_takes_gradients: bool
     """Offloading the optimizer also moves the sharded gradients to the host."""
     optimizer_copies: float
     """Temporary copies of the local parameters in the state type during the step."""
-    step_gradient_bytes: float
-    """Bytes per owned parameter of gradients cast for the step."""
+    casts_gradients_for_step: bool
+    """Owned gradients narrower than the main parameters are cast to their type for the step."""
     sgd_states: int
     reuses_world_group: bool
     """A group that spans all ranks uses the default communicator."""
@@ -76,7 +77,7 @@ _MEGATRON = MemoryTraits(
     compute_gradients="none", replicated_buckets=False, casts_replicated_parameters=False,
     embedding_gradient_whole=False, defers_pipeline_reduction=False, buffers_pipeline_inputs=False,
     sequence_workspaces=2, fuses_weight_gradients=True, ends_stay_gathered=False, gather_elements=0.0,
-    reduce_bucket_elements=0.0, offload_takes_gradients=False, optimizer_copies=0.0, step_gradient_bytes=0.0,
+    reduce_bucket_elements=0.0, offload_takes_gradients=False, optimizer_copies=0.0, casts_gradients_for_step=False,
     sgd_states=1, reuses_world_group=False, norm_group=True, pooled_gathers=False,
     reserved_factor=constant("reserved_megatron_te"), reserved_factor_tp=constant("reserved_megatron_te_tp"),
     reserved_zero3_bytes=0.0, spread_low=0.04, spread_high=0.06,
@@ -88,7 +89,7 @@ _MEGATRON_LOCAL = replace(
 _MEGATRON_DEEPSPEED = replace(
     _MEGATRON_LOCAL, table="megatron-2021", compute_gradients="backward", gradients_persist=True,
     reduce_bucket_elements=constant("deepspeed_bucket_elements"), offload_takes_gradients=True,
-    step_gradient_bytes=2.0, norm_group=False, sequence_workspaces=1,
+    casts_gradients_for_step=True, norm_group=False, sequence_workspaces=1,
     reserved_factor=constant("reserved_deepspeed"), reserved_factor_tp=constant("reserved_deepspeed"),
     spread_low=0.10, spread_high=0.10,
 )  # fmt: skip
