@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 from cost_models.job import Job
 from cost_models.layouts import Layout, build_layouts
 from cost_models.strategy import NAMES, RECOMPUTE_MODULES
+from planner.rules.rule import divisors
 from planner.schemas.plan_request import AllowedValues, Constraints
 from planner.schemas.strategy import StrategyInput
 from planner.space import Space
@@ -45,12 +46,6 @@ def build_space(job: Job, constraints: Constraints) -> Space:
     if "recompute_num_layers" in given:
         chosen["recompute_num_layers"] = given["recompute_num_layers"]
     return Space(job=job, degrees=degrees, chosen=chosen, layouts=layouts, layout_index=used or index, knobs=knobs)
-
-
-def divisors(number: int) -> list[int]:
-    """All divisors, ascending."""
-    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
-    return sorted({*small, *(number // d for d in small)})
 
 
 def searched_values(space: Space) -> dict[str, list[Any]]:

@@ -28,6 +28,12 @@ class StrategyDefaults:
     """`full` can be limited to some layers of each chunk (block)."""
     shard_groups: bool = False
     """Sharded state can be kept to a group of ranks and replicated across groups."""
+    any_split: bool = False
+    """Any layers-per-stage list can be spelled."""
+    context_parallel: bool = True
+    expert_parallel: bool = True
+    sequence_parallel_optional: bool = True
+    """Tensor parallelism without sequence parallelism is worth trying."""
 
 
 _ALL_MODES = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
@@ -35,14 +41,23 @@ _ALL_MODES = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
 DEFAULTS: Mapping[Framework, StrategyDefaults] = {
     # megatron/core/model_parallel_config.py: cp_comm_type None is p2p; recompute_granularity None.
     "megatron": StrategyDefaults(
-        recompute=Recompute.NONE, cp_comm=CpComm.P2P, recompute_modes=_ALL_MODES, recompute_counts=True, shard_groups=True
+        recompute=Recompute.NONE,
+        cp_comm=CpComm.P2P,
+        recompute_modes=_ALL_MODES,
+        recompute_counts=True,
+        shard_groups=True,
+        any_split=True,
     ),
-    "megatron-deepspeed": StrategyDefaults(recompute=Recompute.NONE, cp_comm=CpComm.A2A),
+    "megatron-deepspeed": StrategyDefaults(recompute=Recompute.NONE, cp_comm=CpComm.A2A, context_parallel=False),
     # sequence_parallel_size is Ulysses: all-to-all over heads.
     "deepspeed": StrategyDefaults(recompute=Recompute.NONE, cp_comm=CpComm.A2A),
     # torchtitan/config: activation_checkpoint.mode "selective", context_parallel_rotate_method "allgather".
     "torchtitan": StrategyDefaults(
-        recompute=Recompute.SELECTIVE, cp_comm=CpComm.ALLGATHER, recompute_modes=_ALL_MODES, shard_groups=True
+        recompute=Recompute.SELECTIVE,
+        cp_comm=CpComm.ALLGATHER,
+        recompute_modes=_ALL_MODES,
+        shard_groups=True,
+        any_split=True,
     ),
     # accelerate/parallelism_config.py: cp_comm_strategy "allgather".
     "fsdp": StrategyDefaults(recompute=Recompute.NONE, cp_comm=CpComm.ALLGATHER, shard_groups=True),

@@ -1,8 +1,9 @@
 """Exact search: every legal strategy of a space is ranked, or shown by a bound to lose to the k best found.
 
-Cheapest first. Base rows (degrees and micro-batch) are checked against the rules, then against the least memory that any of
-their expansions could need, then ordered by a lower bound on their step time. They are expanded in that order, memory
-before time, until the bound of the next one exceeds the k-th best: what is left cannot be among the top k.
+Cheapest first. Base rows (degrees and micro-batch) are taken by the number of GPUs they use, most first; a number of GPUs whose
+peak arithmetic alone is too slow ends there. The rest are checked against the rules, then against the least memory that
+any of their expansions could need, then ordered by a lower bound on their step time. They are expanded in that order,
+memory before time, until the bound of the next one exceeds the k-th best: what is left cannot be among the top k.
 """
 
 from __future__ import annotations
@@ -16,10 +17,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.evaluate import Verdict, memory_verdict
+from cost_models.flops import model_flops_per_step
+from cost_models.job import Job
 from cost_models.memory import stage_memory
+from cost_models.stages import stages
 from cost_models.step import step_time
 from cost_models.strategy import Floats, Recompute, Strategies, concatenated
-from cost_models.terms import TIME_NAMES
 from planner.rules import Violations, violations
 from planner.search.objective import Goal, ranked_order
 from planner.space import Space
@@ -75,8 +78,8 @@ class Found:
     rejected: Counter[str]
     evaluated: int = 0
     """Strategies whose time was computed."""
-    covered: int = 0
-    """Strategies that were ruled out or evaluated, or that the bound excluded."""
+    bounded: int = 0
+    """Strategies that a bound excluded."""
     feasible: int = 0
     at_risk: int = 0
     nearest: Strategies | None = None
@@ -112,32 +115,56 @@ class Exhaustive:
         self._values = np.zeros(0)
         self._at_risk = np.zeros(0, np.bool_)
         self._excess = np.zeros(0)
+        self._unsearched_s: list[float] = []
+        """Lower bounds of what an early stop left out."""
         self._started = perf_counter()
 
     def run(self) -> Found:
         """The k best strategies, and how sure that is."""
-        base = self._legal_base(self.space.base())
-        base = self._with_enough_memory(base)
-        bound_s = lower_bound_s(self.space, base)
-        values = self.goal.value(base, bound_s)
-        order = np.argsort(values, kind="stable")
-        base, bound_s, values = base.take(order), bound_s[order], values[order]
-        start, size = 0, FIRST_CHUNK
-        while start < len(base):
-            limit = self._kth_value()
-            stop = min(start + size, int(np.searchsorted(values, limit * (1 + BOUND_SLACK), side="right")))
-            if stop <= start:
-                break
-            if self._must_stop():
-                self.found.optimal = False
-                break
-            self._expand(base.take(np.arange(start, stop)))
-            start, size = stop, min(2 * size, LARGEST_CHUNK)
-            self._report(bound_s, start)
-        self.found.covered += int(self.space.multiplicity(base.take(np.arange(start, len(base)))).sum())
-        self.found.lower_bound_s = self._lower_bound(bound_s, start)
+        base = self.space.base()
+        worlds = np.unique(base.world)
+        if self.goal.objective != "fewest_gpus":
+            worlds = worlds[::-1]
+        for world in worlds:
+            rows = base.take(base.world == world)
+            floor_s = arithmetic_floor_s(self.space.job, world)
+            if self._loses(rows.take(np.arange(1)), np.array([floor_s])).all():
+                self.found.bounded += int(self.space.multiplicity(rows).sum())
+            elif self.found.stopped is None and not self._must_stop():
+                self._search(rows)
+            else:
+                self._unsearched_s.append(floor_s)
+        self.found.optimal = not self._unsearched_s
+        self.found.lower_bound_s = self._lower_bound()
         self.found.elapsed_s = perf_counter() - self._started
         return self.found
+
+    def _search(self, base: Strategies) -> None:
+        """Searches base rows of one number of GPUs, best bound first."""
+        base = self._with_enough_memory(self._legal_base(base))
+        bound_s = lower_bound_s(self.space, base)
+        hopeless = ~self.goal.reached(bound_s)
+        if hopeless.any():
+            self.found.rejected["misses-target"] += int(self.space.multiplicity(base.take(hopeless)).sum())
+            base, bound_s = base.take(~hopeless), bound_s[~hopeless]
+        order = np.argsort(self.goal.value(base, bound_s), kind="stable")
+        base, bound_s = base.take(order), bound_s[order]
+        loses = self._loses(base, bound_s)
+        start, size = 0, FIRST_CHUNK
+        while start < len(base) and not loses[start]:
+            if self._must_stop():
+                self._unsearched_s.append(float(bound_s[start:].min()))
+                return
+            stop = min(start + size, len(base))
+            self._expand(base.take(np.arange(start, stop)[~loses[start:stop]]))
+            start, size = stop, min(2 * size, LARGEST_CHUNK)
+            loses = self._loses(base, bound_s)
+            self._report(bound_s[start] if start < len(base) else None)
+        self.found.bounded += int(self.space.multiplicity(base.take(np.arange(start, len(base)))).sum())
+
+    def _loses(self, rows: Strategies, bound_s: Floats) -> NDArray[np.bool_]:
+        """Where even the bound is worse than the k-th best."""
+        return np.asarray(self.goal.value(rows, bound_s) > self._kth_value() * (1.0 + BOUND_SLACK), np.bool_)
 
     def _legal_base(self, base: Strategies) -> Strategies:
         """Base rows that break no rule that concerns base fields alone."""
@@ -196,7 +223,6 @@ class Exhaustive:
             return
         step_s = step_time(job, rows).total_s
         self.found.evaluated += len(rows)
-        self.found.covered += len(rows)
         reached = self.goal.reached(step_s)
         self.found.rejected["misses-target"] += int((~reached).sum())
         self.found.feasible += int((reached & ~at_risk).sum())
@@ -205,11 +231,9 @@ class Exhaustive:
     def _note_memory(self, rows: Strategies, verdict: NDArray[np.int8]) -> None:
         oom, risky = verdict == Verdict.OOM, verdict == Verdict.AT_RISK
         self.found.rejected["out-of-memory"] += int(oom.sum())
-        self.found.covered += int(oom.sum())
         self.found.at_risk += int(risky.sum())
         if not self.allow_at_risk:
             self.found.rejected["at-risk-of-memory"] += int(risky.sum())
-            self.found.covered += int(risky.sum())
         if oom.any() or risky.any():
             self._keep_nearest(rows.take(oom | risky))
 
@@ -240,7 +264,6 @@ class Exhaustive:
     def _count_rejected(self, found: Violations, *, weights: NDArray[np.int64] | None) -> None:
         for code, count in found.counts(weights).items():
             self.found.rejected[code] += count
-            self.found.covered += count
 
     def _must_stop(self) -> bool:
         if self.should_stop is not None and self.should_stop():
@@ -249,20 +272,27 @@ class Exhaustive:
             self.found.stopped = "time"
         return self.found.stopped is not None
 
-    def _lower_bound(self, bound_s: Floats, start: int) -> float | None:
-        """Least step time that any strategy of the space can have, as far as it is known."""
-        left = float(bound_s[start:].min()) if start < len(bound_s) else np.inf
-        if self.found.best is None:
-            return None if left == np.inf else left
-        best = float(step_time(self.space.job, self.found.best).total_s.min())
-        return best if self.found.optimal else min(best, left)
+    def _lower_bound(self) -> float | None:
+        """Least step time that any plan worth ranking can have, as far as it is known."""
+        known = list(self._unsearched_s)
+        if self.found.best is not None:
+            known.append(float(step_time(self.space.job, self.found.best).total_s.min()))
+        return min(known, default=None)
 
-    def _report(self, bound_s: Floats, start: int) -> None:
+    def _report(self, bound_s: float | None) -> None:
         if self.on_progress is None:
             return
         best = None if self.found.best is None else float(step_time(self.space.job, self.found.best).total_s[0])
-        bound = float(bound_s[start]) if start < len(bound_s) else best
-        self.on_progress(Progress(evaluated=self.found.evaluated, best_s=best, bound_s=bound))
+        self.on_progress(
+            Progress(evaluated=self.found.evaluated, best_s=best, bound_s=best if bound_s is None else bound_s)
+        )
+
+
+def arithmetic_floor_s(job: Job, world: float) -> float:
+    """Seconds that the model's operations take on this many GPUs at their peak: no plan is faster."""
+    peaks = job.cluster.gpu.peak_flops_per_s
+    fastest = max(peaks.get(name, 0.0) for name in (job.training.precision, "bf16", "fp16"))
+    return model_flops_per_step(job, causal=True) / (world * fastest)
 
 
 def lower_bound_s(space: Space, base: Strategies) -> Floats:
@@ -274,7 +304,6 @@ def lower_bound_s(space: Space, base: Strategies) -> Floats:
     bound = np.empty(len(base))
     for start in range(0, len(base), MAX_ROWS_AT_ONCE):
         part = np.arange(start, min(start + MAX_ROWS_AT_ONCE, len(base)))
-        terms = step_time(space.job, base.take(part)).terms_s
-        assert set(terms) == set(TIME_NAMES)
-        bound[part] = np.sum([terms[name] for name in (*BOUND_TERMS, "pp_bubble")], axis=0)
+        terms = stages(space.job, base.take(part)).terms_s
+        bound[part] = sum(terms[name] for name in (*BOUND_TERMS, "pp_bubble"))
     return bound

@@ -1,0 +1,100 @@
+"""Why a strategy does not fit, and the smallest change that would make it fit."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from cost_models.evaluate import Verdict, evaluate
+from cost_models.job import Job
+from cost_models.strategy import Strategies
+from cost_models.units import GIB
+from planner.evaluation_dict import memory_reasons
+from planner.rules import violations
+from planner.rules.rule import divisors
+from planner.schemas.strategy import StrategyInput
+from planner.strategy_input import resolve_strategies, strategy_dict
+
+SHOWN = 3
+"""Nearest infeasible plans returned."""
+Change = tuple[str, dict[str, Any]]
+
+
+def nearest_infeasible(job: Job, nearest: Strategies, *, headroom_fraction: float) -> list[dict[str, Any]]:
+    """The contract's `nearest_infeasible`: the candidates with the least excess, one per split of the GPUs."""
+    found: list[dict[str, Any]] = []
+    seen = set()
+    for index in range(len(nearest)):
+        split = tuple(int(getattr(nearest, name)[index]) for name in ("tp", "pp", "cp", "dp", "ep"))
+        if split in seen:
+            continue
+        seen.add(split)
+        strategy = strategy_dict(nearest, index)
+        evaluated = evaluate(job, nearest.take([index]), headroom_fraction=headroom_fraction)
+        reasons = memory_reasons(evaluated, 0, job=job)
+        change = smallest_change(job, strategy, headroom_fraction=headroom_fraction)
+        found.append({"strategy": strategy, "reasons": reasons, "smallest_change": change})
+        if len(found) == SHOWN:
+            break
+    return found
+
+
+def smallest_change(job: Job, strategy: dict[str, Any], *, headroom_fraction: float) -> str:
+    """The first single change, mildest first, that makes the strategy legal and fitting; else what is missing."""
+    changes = list(_changes(job, strategy))
+    resolved = resolve_strategies(job, [StrategyInput.model_validate(changed) for _, changed in changes])
+    least: tuple[float, str] | None = None
+    if resolved.strategies is not None:
+        legal = violations(job, resolved.strategies).legal
+        rows, names = resolved.strategies.take(legal), [changes[i][0] for i in resolved.index[legal]]
+        if len(rows):
+            evaluated = evaluate(job, rows, headroom_fraction=headroom_fraction)
+            for name, verdict in zip(names, evaluated.verdict, strict=True):
+                if verdict == Verdict.FITS:
+                    return name
+            excess = evaluated.memory.device_high - job.cluster.capacity_bytes * (1.0 - headroom_fraction)
+            best = int(excess.argmin())
+            least = (float(excess[best]) / GIB, names[best])
+    advice = "use more GPUs, GPUs with more memory, or offload optimizer state (offload.optimizer_fraction)"
+    if least is None:
+        return advice
+    return f"no single change is enough: with {least[1]} it is still over by {least[0]:.1f} GiB a GPU; {advice}"
+
+
+def _changes(job: Job, strategy: dict[str, Any]) -> Iterator[Change]:
+    """Single changes of a strategy, mildest first."""
+    yield from _smaller_micro_batches(strategy)
+    if strategy["tp"] > 1 and not strategy["sequence_parallel"]:
+        yield "sequence_parallel true", {**strategy, "sequence_parallel": True}
+    for stage in job.runtime.supports_zero:
+        if stage > strategy["zero"]:
+            yield f"zero {stage}", {**_without(strategy, "grad_sync"), "zero": stage}
+    for mode in ("selective", "full"):
+        if mode != strategy["recompute"] and strategy["recompute"] != "full":
+            plain = _without(strategy, "recompute_method", "recompute_num_layers", "recompute_modules")
+            yield f"recompute {mode}", {**plain, "recompute": mode}
+    if strategy["recompute_method"] == "block":
+        plain = _without(strategy, "recompute_method", "recompute_num_layers")
+        yield "recompute full, every layer", {**plain, "recompute": "full"}
+    if strategy["vpp"] > 1:
+        yield "vpp 1", {**_without(strategy, "layers_per_stage", "schedule"), "vpp": 1}
+    for name in ("pp", "tp", "cp"):
+        yield from _larger_degree(strategy, name)
+
+
+def _smaller_micro_batches(strategy: dict[str, Any]) -> Iterator[Change]:
+    for size in sorted(divisors(strategy["micro_batch_size"]), reverse=True)[1:]:
+        yield f"micro_batch_size {size}", {**strategy, "micro_batch_size": size}
+
+
+def _larger_degree(strategy: dict[str, Any], name: str) -> Iterator[Change]:
+    """The next multiples of a degree, taken from the data-parallel ranks."""
+    for factor in divisors(strategy["dp"])[1:4]:
+        degree, replicas = strategy[name] * factor, strategy["dp"] // factor
+        plain = _without(strategy, "layers_per_stage", "zero_shard_size", "zero_param_shard_size", "schedule")
+        changed = {**plain, name: degree, "dp": replicas, "vpp": 1}
+        yield f"{name} {degree} (dp {replicas})", {**changed, "sequence_parallel": changed["tp"] > 1}
+
+
+def _without(strategy: dict[str, Any], *names: str) -> dict[str, Any]:
+    return {key: value for key, value in strategy.items() if key not in names}
