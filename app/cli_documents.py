@@ -6,6 +6,7 @@ Anything that is not strict JSON of a sensible size is refused here with the pla
 from __future__ import annotations
 
 import json
+import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,7 +45,7 @@ def read_document(source: str) -> Json:
 def parse_json(content: str | bytes, *, name: str) -> Any:
     """The value of strict JSON: no NaN, no Infinity, no repeated key, no bottomless nesting."""
     try:
-        return json.loads(content, parse_constant=_reject_constant, object_pairs_hook=_unique_keys)
+        return json.loads(content, parse_constant=_reject_constant, parse_float=_finite, object_pairs_hook=_unique_keys)
     except RecursionError:
         _refuse(f"{name} is nested too deeply", hint="A request is at most a few levels deep.")
     except json.JSONDecodeError as error:
@@ -102,6 +103,13 @@ def _named_document(source: str, *, config_name: str) -> Json | None:
 
 def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def _finite(text: str) -> float:
+    number = float(text)
+    if not math.isfinite(number):
+        raise ValueError(f"{text[:40]} is larger than any number here")
+    return number
 
 
 def _unique_keys(pairs: list[tuple[str, Any]]) -> Json:

@@ -26,7 +26,7 @@ def evaluate(
     from planner.rows import evaluate_rows
 
     with _opened(rows) as lines:
-        for evaluation in evaluate_rows(lines, calibration=calibration):
+        for evaluation in evaluate_rows(lines, calibration=calibration, allow_files=True):
             sys.stdout.write(json.dumps(evaluation, allow_nan=False, separators=(",", ":")) + "\n")
 
 

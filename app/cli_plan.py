@@ -108,8 +108,10 @@ def merged_request(document: Json, parts: dict[str, Json]) -> Json:
         if not given:
             continue
         old = result.get(name)
-        replaces = name == "model" or "preset" in given or not isinstance(old, dict)
-        result[name] = given if replaces else {**old, **given}
+        if isinstance(old, dict) and name != "model" and "preset" not in given:
+            result[name] = {**old, **given}
+        else:
+            result[name] = given
     return result
 
 
@@ -136,7 +138,7 @@ def _planned(document: Json, *, server: str | None, token: str | None, should_st
             return client.plan(document, should_stop=should_stop)
     from planner.plan import plan as build_plan
 
-    return build_plan(document, should_stop=should_stop)
+    return build_plan(document, allow_files=True, should_stop=should_stop)
 
 
 @contextmanager

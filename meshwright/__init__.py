@@ -6,30 +6,43 @@ Nothing heavy is imported before a function is called, and no user needs the nam
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from planner.search.exhaustive import Progress
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "evaluate", "plan"]
 
 
-def plan(request: Mapping[str, Any], *, on_progress: Callable[..., None] | None = None) -> dict[str, Any]:
+def plan(
+    request: Mapping[str, Any],
+    *,
+    on_progress: Callable[[Progress], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> dict[str, Any]:
     """The plan response for a plan request, both as the JSON documents of the HTTP interface.
 
     Args:
-        request: `{"model": ..., "cluster": ..., "training": ...}` and optional fields.
+        request: `{"model": ..., "cluster": ..., "training": ...}` and optional fields; `cluster.calibration` may be a path.
         on_progress: called now and then while the search runs.
+        should_stop: asked now and then; true ends the search with the best plans so far.
 
     Raises:
         cost_models.errors.InvalidInputError: the request breaks a rule; `problems` lists every one.
     """
     from planner.plan import plan as build_plan
-    from planner.schemas import PlanRequest
 
-    return build_plan(PlanRequest.model_validate(dict(request)), on_progress=on_progress)
+    return build_plan(request, allow_files=True, on_progress=on_progress, should_stop=should_stop)
 
 
-def evaluate(rows: Iterable[str], *, calibration: str | None = None) -> Iterator[dict[str, Any]]:
-    """One evaluation per JSON line, in order; a bad line gets the verdict "invalid" with its reasons."""
+def evaluate(rows: Iterable[str | Mapping[str, Any]], *, calibration: str | None = None) -> Iterator[dict[str, Any]]:
+    """One evaluation per row (a JSON text or its document), in order; a bad row gets the verdict "invalid" with its reasons.
+
+    Args:
+        rows: `{"id": ..., "model": ..., "cluster": ..., "training": ..., "strategy": ...}`.
+        calibration: name or file that replaces every row's own.
+    """
     from planner.rows import evaluate_rows
 
-    return iter(evaluate_rows(rows, calibration=calibration))
+    return evaluate_rows(rows, calibration=calibration, allow_files=True)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from pathlib import Path
 from typing import Any
 
@@ -49,9 +51,20 @@ def test_request_is_planned(answered: Any, path: Path) -> None:
 @pytest.mark.parametrize("path", CONFIGS, ids=lambda path: path.parent.name)
 @pytest.mark.parametrize("cluster", sorted((EXAMPLES / "clusters").glob("*.json")), ids=lambda path: path.stem)
 def test_config_and_cluster_are_planned(answered: Any, path: Path, cluster: Path) -> None:
-    options = ("--seq-length", "4096", "--global-batch-size", "1024", "--framework", "megatron", "--top", "1")
+    options = ("--seq-length", "4096", "--global-batch-size", "1024", "--framework", "megatron", "--precision", "bf16")
     allowed = ("--allowed", "micro_batch_size=[1]", "--allowed", "vpp=[1]")
-    command = ("plan", "--model", str(path.parent), "--cluster", str(cluster), *options, *allowed, "--json")
+    command = (
+        "plan",
+        "--model",
+        str(path.parent),
+        "--cluster",
+        str(cluster),
+        *options,
+        *allowed,
+        "--top",
+        "1",
+        "--json",
+    )
     small = path.parent.name == "deepseek-v3"  # 671e9 parameters do not fit on 32 or 128 GPUs of 80 GB
     (response,) = answered(*command, code=3 if small else 0)
     if small:
@@ -81,3 +94,23 @@ def test_every_config_names_its_origin() -> None:
     text = (EXAMPLES / "README.md").read_text()
     assert all(f"`models/{path.parent.name}/config.json`" in text for path in CONFIGS)
     assert {path.parent.name for path in CONFIGS} == NUM_PARAMETERS.keys()
+
+
+def shown_commands() -> list[str]:
+    """Commands of the documents that need no service and name real files."""
+    text = "\n".join(path.read_text() for path in (EXAMPLES.parent / "README.md", EXAMPLES / "README.md"))
+    found = re.findall(r"meshwright ((?:plan|evaluate) [^`\n]+)", text)
+    return sorted({line.strip() for line in found if not re.search(r"--server|REQUEST|--help", line)})
+
+
+@pytest.mark.parametrize("line", shown_commands())
+def test_shown_command_runs(line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(EXAMPLES.parent)
+    assert run(["--quiet", *shlex.split(line)]) == (3 if "too-small" in line else 0)
+    out, err = capsys.readouterr()
+    assert out
+    assert err == ""
+
+
+def test_documents_show_commands_that_run() -> None:
+    assert len(shown_commands()) >= 4

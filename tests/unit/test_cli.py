@@ -132,12 +132,13 @@ def test_bad_input_ends_with_2_and_a_message(outcome: Any, arguments: list[str],
         ("[]", "array"),
         ('{"model": NaN}', "NaN"),
         ('{"model": Infinity}', "Infinity"),
+        ('{"model": 1e999}', "1e999"),
         ('{"model": {}, "model": {}}', "twice"),
         ("[" * 100_000, "nested"),
         (" " * (1 << 20) + "{}", "1 MiB"),
         ("\udcff{}", "JSON"),
     ],
-    ids=["cut", "array", "nan", "infinity", "twice", "deep", "large", "not-utf8"],
+    ids=["cut", "array", "nan", "infinity", "overflow", "twice", "deep", "large", "not-utf8"],
 )
 def test_a_request_that_is_not_strict_json_is_refused(outcome: Any, tmp_path: Path, text: str, told: str) -> None:
     path = tmp_path / "request.json"
