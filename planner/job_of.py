@@ -6,8 +6,8 @@ the same documents give the same `Job` object, as long as it is among the last f
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Hashable, Mapping
+from dataclasses import fields, replace
 from threading import Lock
 from typing import Any
 
@@ -23,7 +23,18 @@ from cost_models.specs.training import Training
 from cost_models.specs.training_input import resolve_training
 
 _MOST_KEPT = 512
+_PRICED = tuple(
+    field.name for field in fields(Training) if field.name not in ("global_batch_size", "assumed", "warnings")
+)
 Documents = Mapping[str, CalibrationDocument]
+
+
+def cost_key(job: Job) -> tuple[Hashable, ...]:
+    """Equal for jobs that price a strategy alike: they differ at most in their global batch.
+
+    A step's cost depends on the batch only through the strategy's num_micro_batches.
+    """
+    return (id(job.model), id(job.calibration), *(getattr(job.training, name) for name in _PRICED))
 
 
 class JobCache:

@@ -1,29 +1,32 @@
 """Evaluate rows: JSON lines in, one evaluation each, in order; a bad line is answered `invalid` and the rest go on.
 
 Lines are taken in windows that grow from one, so that a reader at a terminal is answered at once and a file is priced in
-batches: rows of a window that share a job are evaluated together.
+batches: rows of a window whose jobs differ at most in their global batch are evaluated together.
 """
 
 from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 from pathlib import Path
 from typing import Any
+
+import numpy as np
 
 from cost_models.calibration import CalibrationDocument, read_document, reference_names, shipped_names
 from cost_models.errors import InvalidInputError, MeshwrightError, Problem
 from cost_models.evaluate import evaluate
 from cost_models.job import Job
 from cost_models.specs.fields import shown, validated
+from cost_models.strategy import Ints
 from planner.evaluation_dict import Reason, evaluation_dict, invalid_dict
-from planner.job_of import Documents, resolve_job
+from planner.job_of import Documents, cost_key, resolve_job
 from planner.rules import reasons, violations
 from planner.schemas.strategy import StrategyInput
-from planner.strategy_input import assumed_fields, resolve_strategies
+from planner.strategy_input import ResolvedStrategies, assumed_fields, resolve_strategies
 
 LARGEST_WINDOW = 512
 Answer = dict[str, Any]
@@ -131,40 +134,50 @@ def _reason(problem: Problem) -> Reason:
 
 
 def _answers(rows: list[_Row]) -> list[Answer]:
-    answers: list[Answer | None] = [None] * len(rows)
-    groups: dict[int, list[int]] = defaultdict(list)
+    answers: dict[int, Answer] = {}
+    groups: dict[Hashable, list[int]] = defaultdict(list)
     for position, row in enumerate(rows):
         if row.job is None or row.strategy is None:
             answers[position] = invalid_dict(row.problems, row_id=row.row_id)
         else:
-            groups[id(row.job)].append(position)
+            groups[cost_key(row.job)].append(position)
     for positions in groups.values():
-        members = [rows[position] for position in positions]
-        for position, answer in zip(positions, _group_answers(members), strict=True):
-            answers[position] = answer
-    return [answer for answer in answers if answer is not None]
+        answers |= zip(positions, _group_answers([rows[position] for position in positions]), strict=True)
+    return [answers[position] for position in range(len(rows))]
 
 
 def _group_answers(members: list[_Row]) -> list[Answer]:
-    """Answers of rows that share one job."""
-    job = members[0].job
-    assert job is not None
-    resolved = resolve_strategies(job, [row.strategy for row in members if row.strategy is not None], all_stages=True)
+    """Answers of rows whose jobs differ at most in their global batch."""
+    jobs, inputs = zip(*((row.job, row.strategy) for row in members if row.job and row.strategy), strict=True)
+    resolved = resolve_strategies(jobs[0], inputs, all_stages=True, jobs=jobs)
+    found = [list(problems) for problems in resolved.problems]
+    legal = _judged(jobs, resolved, found)
     answers = [
         invalid_dict(problems, row_id=row.row_id, assumed=assumed_fields(job, assumed))
-        for row, problems, assumed in zip(members, resolved.problems, resolved.assumed, strict=True)
+        for row, job, problems, assumed in zip(members, jobs, found, resolved.assumed, strict=True)
     ]
-    if resolved.strategies is None:
+    if resolved.strategies is None or not len(legal):
         return answers
-    found = violations(job, resolved.strategies)
-    for index in (~found.legal).nonzero()[0].tolist():
-        member = int(resolved.index[index])
-        answers[member]["reasons"] = reasons(job, resolved.strategies, index, found=found)
-    legal = found.legal.nonzero()[0]
-    if not len(legal):
-        return answers
-    evaluated = evaluate(job, resolved.strategies.take(legal))
+    evaluated = evaluate(jobs[0], resolved.strategies.take(legal))
     for index, member in enumerate(resolved.index[legal].tolist()):
-        row, assumed = members[member], assumed_fields(job, resolved.assumed[member])
-        answers[member] = evaluation_dict(evaluated, index, job=job, row_id=row.row_id, assumed=assumed)
+        job, assumed = jobs[member], answers[member]["assumed"]
+        answers[member] = evaluation_dict(evaluated, index, job=job, row_id=members[member].row_id, assumed=assumed)
     return answers
+
+
+def _judged(jobs: Sequence[Job], resolved: ResolvedStrategies, found: list[list[Reason]]) -> Ints:
+    """Rows of the batch that break no rule; the reasons of the others are added to `found`."""
+    if resolved.strategies is None:
+        return resolved.index
+    legal = np.ones(len(resolved.index), np.bool_)
+    by_job: dict[int, list[int]] = defaultdict(list)
+    for row, member in enumerate(resolved.index.tolist()):
+        by_job[id(jobs[member])].append(row)
+    for batch_rows in by_job.values():
+        job, strategies = jobs[int(resolved.index[batch_rows[0]])], resolved.strategies.take(np.array(batch_rows))
+        broken = violations(job, strategies)
+        legal[batch_rows] = broken.legal
+        for position in (~broken.legal).nonzero()[0].tolist():
+            member = int(resolved.index[batch_rows[position]])
+            found[member] += reasons(job, strategies, position, found=broken)
+    return legal.nonzero()[0]

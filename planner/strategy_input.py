@@ -48,9 +48,18 @@ class ResolvedStrategies:
     """Why an input could not be built; empty for those that could."""
 
 
-def resolve_strategies(job: Job, inputs: Sequence[StrategyInput], *, all_stages: bool = False) -> ResolvedStrategies:
-    """The batch of all inputs that can be built; `all_stages` keeps every pipeline stage for per-stage reports."""
-    builders = [_Builder(job, given) for given in inputs]
+def resolve_strategies(
+    job: Job, inputs: Sequence[StrategyInput], *, all_stages: bool = False, jobs: Sequence[Job] | None = None
+) -> ResolvedStrategies:
+    """The batch of all inputs that can be built.
+
+    Args:
+        job: what is planned.
+        inputs: strategies as given.
+        all_stages: keep every pipeline stage in the layouts, for per-stage reports.
+        jobs: the job of each input, where they differ in their global batch from `job`.
+    """
+    builders = [_Builder(own, given) for own, given in zip(jobs or [job] * len(inputs), inputs, strict=True)]
     rows = [builder.columns() for builder in builders]
     index = [position for position, builder in enumerate(builders) if not builder.problems]
     strategies = None
