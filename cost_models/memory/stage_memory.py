@@ -6,6 +6,7 @@ Arrays: K stage slots (see `layouts`), N strategies.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -15,6 +16,7 @@ from cost_models.memory.reserved import process_bytes_KN, reserved_KN
 from cost_models.strategy import Floats, Ints, Strategies
 from cost_models.terms import MEMORY_NAMES, PEAK_MOMENTS
 
+_MOST_KEPT = 4096
 _PROCESS_SPREAD = 0.35
 """80 % interval of context and communicators, as a fraction either way (own_tt against published readings)."""
 
@@ -44,14 +46,21 @@ class StageMemory:
 
     def breakdown(self, slot: int, index: int) -> dict[str, float]:
         """Bytes by name of terms.MEMORY_NAMES at the slot's peak moment; they sum to its allocated bytes."""
-        row = self.strategies.take(np.array([index]))
-        found = moments(self.job, row)
+        found, at = self._small_batch, index
+        if found is None:
+            found, at = moments(self.job, self.strategies.take(np.array([index]))), 0
         terms = found.terms[PEAK_MOMENTS[int(self.peak_moment_KN[slot, index])]]
-        return {name: _at(terms.get(name, np.zeros(())), slot) for name in MEMORY_NAMES}
+        return {name: _at(terms[name], slot, at) if name in terms else 0.0 for name in MEMORY_NAMES}
+
+    @cached_property
+    def _small_batch(self) -> Moments | None:
+        """Every term of the batch again, where it is small enough to keep: breakdowns are asked for many rows at once."""
+        return moments(self.job, self.strategies) if len(self.strategies) <= _MOST_KEPT else None
 
 
-def _at(term: Floats, slot: int) -> float:
-    return float(term[slot, 0] if term.ndim == 2 else term[0] if term.ndim else term)
+def _at(term: Floats, slot: int, index: int) -> float:
+    row = term[slot] if term.ndim == 2 else term
+    return float(row[index] if row.size > 1 else row.item())
 
 
 def stage_memory(job: Job, strategies: Strategies) -> StageMemory:
