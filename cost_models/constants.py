@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import get_args
 
 from cost_models.specs.cluster import Fabric, Generation
-from cost_models.specs.training import AttentionKernel
+from cost_models.specs.training import AttentionKernel, CrossEntropy
 from cost_models.units import MICRO
 
 GENERATIONS: tuple[Generation, ...] = get_args(Generation)
@@ -194,3 +194,36 @@ EAGER_LAYER_OPS = Constant(
 
 INTERFERENCE = Constant(0.15, "1", 0.05, 0.3, "no measurement: SMs and HBM taken by a collective behind compute")
 STRAGGLING = Constant(0.007, "1", 0.004, 0.02, "step time per doubling of nodes; weak-scaling pairs of four sources")
+TP_BACKWARD_HIDDEN = Constant(
+    0.55, "1", 0.4, 0.7, "no measurement: most of a data-gradient all-reduce that its weight-gradient GEMM hides [O-1]"
+)
+WGRAD_OVERLAP = Constant(0.6, "1", 0.4, 0.8, "no measurement: progress of communication beside a GEMM [O-1]")
+PIPELINED_TP_EXPOSED = Constant(
+    0.35, "1", 0.2, 0.6, "TP collective split and run beside its GEMM; async TP saves 9 % of a torchtitan step [O-1]"
+)
+BACKWARD_USABLE = Constant(0.9, "1", 0.7, 1.0, "share of the last backward that gradient reduction can hide behind [O-3]")
+SENDS_ON_STAGE = Constant(
+    0.5, "1", 0.25, 1.0, "share of a stage's sends that its stream waits for: a send and a receive are posted together [C-13]"
+)
+UNMODELLED_RANGE = Constant(
+    0.05, "1", 0.03, 0.10, "half-width of what no term holds; repeats of one BLOOM configuration differ by 4.6 % [T-3]"
+)
+WGRAD_SHARE = Constant(0.333, "1", 0.3, 0.35, "weight gradient over all three matmul passes of a layer [P-1]")
+
+# --- launches, traffic ------------------------------------------------------------------------------------------------
+
+TP_EXTRA_KERNELS = Constant(6.0, "launches", 2.0, 12.0, "collectives and copies that TP adds to a layer's pass [F-4]")
+TENSORS_PER_LAYER = Constant(
+    11.0, "tensors", 9.0, 16.0, "parameter tensors of a layer: collectives where each is gathered alone [C-14]"
+)
+EMBEDDING_PASSES = Constant(3.0, "1", 3.0, 5.0, "passes over the embedded tokens: write, gradient read, scatter [F-5]")
+FINAL_NORM_PASSES = Constant(10.0, "1", 6.0, 14.0, "passes of the final norm, forward and backward [F-6]")
+LOSS_BYTES_PER_LOGIT: Mapping[CrossEntropy, Constant] = {
+    "unfused": Constant(36.0, "B", 28.0, 44.0, "cast to fp32, then one pass per operator [F-7]"),
+    "fused": Constant(22.0, "B", 14.0, 28.0, "Megatron's compiled pieces on fp32 logits [F-7]"),
+    "compiled": Constant(22.0, "B", 14.0, 28.0, "torch.compile of the loss [F-7]"),
+    "te": Constant(12.0, "B", 8.0, 16.0, "bf16 logits read twice, gradient written in place [F-7]"),
+    "linear": Constant(22.0, "B", 12.0, 28.0, "chunked logits, recomputed [F-7]"),
+}
+LOSS_REDUCTIONS = Constant(3.0, "calls", 2.0, 3.0, "all-reduces of one fp32 per token over TP: maximum, target, sum [F-7]")
+HOST_ADAM_BYTES_PER_S = Constant(60e9, "B/s", 20e9, 150e9, "a vectorised CPU Adam's memory traffic per GPU [C-16]")

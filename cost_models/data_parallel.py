@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.constants import BACKWARD_USABLE, INTERFERENCE, TENSORS_PER_LAYER
 from cost_models.estimate import Estimate
 from cost_models.job import Job
 from cost_models.placement import Placement, StrategyPlacements, groups
@@ -21,13 +22,6 @@ from cost_models.stage_parameters import rank_parameters
 from cost_models.strategy import Bools, Codes, Floats, Strategies
 from cost_models.tensors import Distinct, distinct
 
-INTERFERENCE = 0.15
-"""Slow-down of compute while a collective runs beside it (SMs and memory bandwidth taken), as a share of the shorter of the
-two. No measurement in the reference data; plausible 0.05-0.3. [O-2]"""
-BACKWARD_USABLE = 0.9
-"""Share of the last micro-batch's backward that gradient reduction can hide behind. [O-3]"""
-TENSORS_PER_LAYER = 11.0
-"""Parameter tensors of a layer: collectives per layer where each tensor is gathered alone. [C-14]"""
 LAYERWISE_AXES = ("tp", "pp", "cp", "dp", "ep", "etp", "zero_shard_size", "zero_param_shard_size")
 
 
@@ -56,7 +50,7 @@ def layerwise_s(job: Job, strategies: Strategies) -> LayerwiseSeconds:
     rows = cases.rows
     held = rank_parameters(job, rows)
     placements = groups(rows, job.cluster)
-    calls = TENSORS_PER_LAYER if job.runtime.gathers_per_tensor else 1.0
+    calls = TENSORS_PER_LAYER.value if job.runtime.gathers_per_tensor else 1.0
     weight, grad = _gathered_bytes(job), BYTES_PER[job.training.grad_reduce_dtype]
     gathers, reduces = [], []
     tier = np.zeros(len(rows), np.int8)
@@ -107,7 +101,7 @@ def layerwise_exposed_s(
 
 def _beside(compute_s: Floats, link_s: Floats) -> Floats:
     """What communication beside compute adds: interference, or what sticks out."""
-    return np.maximum(INTERFERENCE * np.minimum(compute_s, link_s), link_s - compute_s)
+    return np.maximum(INTERFERENCE.value * np.minimum(compute_s, link_s), link_s - compute_s)
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,7 +113,14 @@ class StepwiseSeconds:
 
 
 def stepwise_s(
-    job: Job, strategies: Strategies, *, dense: Floats, expert: Floats, forward_s: Floats, backward_s: Floats, layers: Floats
+    job: Job,
+    strategies: Strategies,
+    *,
+    dense: Floats,
+    expert: Floats,
+    forward_s: Floats,
+    backward_s: Floats,
+    layers: Floats,
 ) -> StepwiseSeconds:
     """Reduction of whole gradient buffers and gather of updated parameters. [C-14] [O-3]
 
@@ -142,8 +143,8 @@ def stepwise_s(
         gather = gather + np.where(strategies.zero >= 1, regather.seconds, 0.0)
         tier = np.maximum(tier, scatter.tier)
     buckets = layers + 1.0
-    hidden_reduce = np.maximum(reduce / buckets, reduce - BACKWARD_USABLE * backward_s)
-    hidden_gather = np.maximum(gather / buckets, gather - BACKWARD_USABLE * forward_s)
+    hidden_reduce = np.maximum(reduce / buckets, reduce - BACKWARD_USABLE.value * backward_s)
+    hidden_gather = np.maximum(gather / buckets, gather - BACKWARD_USABLE.value * forward_s)
     times = np.where(strategies.grad_sync_each, strategies.num_micro_batches, 1.0)
     exposed = times * np.where(strategies.overlap_grad_reduce, hidden_reduce, reduce)
     exposed += np.where(strategies.overlap_param_gather, hidden_gather, gather)
@@ -164,9 +165,7 @@ def _stepwise_links(
     return reduce, np.where(strategies.zero >= 1, gather.seconds, 0.0), tier
 
 
-def _reduce_in_shards(
-    job: Job, size: Floats, shard: Placement, replica: Placement | None, calls: float
-) -> Estimate:
+def _reduce_in_shards(job: Job, size: Floats, shard: Placement, replica: Placement | None, calls: float) -> Estimate:
     """Reduce-scatter inside a shard group, then all-reduce of each shard across the groups."""
     scatter = _split_calls(job, "reduce_scatter", size, shard, calls)
     if replica is None or np.all(replica.ranks == 1):
@@ -194,7 +193,9 @@ def tied_gradients_s(
     grad, price = BYTES_PER[job.training.grad_reduce_dtype], job.calibration.collective_s
     tied = job.model.tie_word_embeddings & (strategies.pp > 1)
     ends = price("all_reduce", embedding * grad, placement=placements.embedding)
-    norms = price("all_reduce", layers * job.model.norms_per_layer * job.model.hidden_size * grad, placement=placements.tp)
+    norms = price(
+        "all_reduce", layers * job.model.norms_per_layer * job.model.hidden_size * grad, placement=placements.tp
+    )
     seconds = np.where(tied, ends.seconds, 0.0) + np.where(strategies.sequence_parallel, norms.seconds, 0.0)
     tier = np.where(tied, ends.tier, np.where(strategies.sequence_parallel, norms.tier, 0)).astype(np.int8)
     return seconds, tier

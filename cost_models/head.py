@@ -9,6 +9,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cost_models.constants import (
+    EMBEDDING_PASSES,
+    FINAL_NORM_PASSES,
+    LOSS_BYTES_PER_LOGIT,
+    LOSS_REDUCTIONS,
+)
 from cost_models.job import Job
 from cost_models.layer_costs import matmul_s
 from cost_models.parameters import padded_vocab_size
@@ -18,13 +24,6 @@ from cost_models.strategy import Codes, Floats, Strategies
 from cost_models.tensors import Distinct, distinct
 
 HEAD_AXES = ("tp", "cp", "micro_batch_size", "sequence_parallel")
-LOSS_BYTES_PER_LOGIT = {"unfused": 36.0, "fused": 22.0, "compiled": 22.0, "te": 12.0, "linear": 22.0}
-"""Bytes moved per logit by forward and backward of the cross-entropy: `unfused` casts to fp32 and reads and writes it for
-maximum, exponent, sum, gradient and cast back; `te` overwrites bf16 logits in place. [F-7]"""
-EMBEDDING_PASSES = 3.0
-"""Passes over the embedded tokens: look-up write, gradient read, scatter. [F-5]"""
-LOSS_REDUCTIONS = 3.0
-"""All-reduces of one fp32 value per token over TP: maximum, target logit, sum of exponents. [F-7]"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,15 +57,15 @@ def end_costs(job: Job, strategies: Strategies) -> EndCosts:
     scatter = price("reduce_scatter", size, placement=placements.tp)
     reduce = price("all_reduce", size, placement=placements.tp)
     small = price("all_reduce", tokens * 4.0, placement=placements.tp)
-    norm = 10.0 * tokens * h * e / np.where(rows.sequence_parallel, rows.tp, 1.0) / rate
-    loss_bytes = LOSS_BYTES_PER_LOGIT[training.cross_entropy] * tokens * vocab * (1.0 + model.mtp_num_layers)
+    norm = FINAL_NORM_PASSES.value * tokens * h * e / np.where(rows.sequence_parallel, rows.tp, 1.0) / rate
+    loss_bytes = LOSS_BYTES_PER_LOGIT[training.cross_entropy].value * tokens * vocab * (1.0 + model.mtp_num_layers)
     gradient = vocab * h * 4.0
     return EndCosts(
         cases=cases,
-        embedding=(EMBEDDING_PASSES * tokens * h * e + gradient) / rate,
+        embedding=(EMBEDDING_PASSES.value * tokens * h * e + gradient) / rate,
         embedding_comm=np.where(rows.sequence_parallel, scatter.seconds + gather.seconds, reduce.seconds),
         head=matmul.forward_s + matmul.dgrad_s + matmul.wgrad_s + norm,
-        loss=loss_bytes / rate + LOSS_REDUCTIONS * small.seconds,
+        loss=loss_bytes / rate + LOSS_REDUCTIONS.value * small.seconds,
         head_comm=np.where(rows.sequence_parallel, 2.0 * gather.seconds + scatter.seconds, reduce.seconds),
         head_tier=matmul.tier,
         comm_tier=np.where(rows.tp > 1, np.maximum(gather.tier, reduce.tier), 0).astype(np.int8),

@@ -11,18 +11,12 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.constants import PIPELINED_TP_EXPOSED, TP_BACKWARD_HIDDEN, WGRAD_OVERLAP
 from cost_models.job import Job
 from cost_models.placement import StrategyPlacements
 from cost_models.specs.model import LayerKind
 from cost_models.strategy import Codes, CpComm, Floats, MoeDispatcher, Strategies
 
-TP_BACKWARD_HIDDEN = 0.55
-"""Largest share of a data-gradient all-reduce that the weight-gradient matmul hides (Megatron): the rest waits for the
-first chunk and for the SMs that NCCL takes. Plausible 0.4-0.7; research notes, section 2. [O-1]"""
-WGRAD_OVERLAP_EFFICIENCY = 0.6
-"""Share of the weight-gradient matmul's time during which communication makes progress. [O-1]"""
-USERBUFFER_EXPOSED = 0.35
-"""Share of a TP collective left exposed when it is pipelined with its matmul (userbuffers, async TP). [O-1]"""
 ASYNC_TP_SINCE = "2022-01"
 """Megatron-LM overlapped the backward all-reduce from 2022 on."""
 
@@ -58,8 +52,8 @@ def tp_comm(
     forward = blocks * np.where(rows.sequence_parallel, pair, all_reduce.seconds)
     backward = blocks * np.where(rows.sequence_parallel, pair + again * gather.seconds, all_reduce.seconds)
     if job.runtime.overlap_tp_backward and job.training.software_date >= ASYNC_TP_SINCE:
-        backward = np.maximum((1 - TP_BACKWARD_HIDDEN) * backward, backward - WGRAD_OVERLAP_EFFICIENCY * wgrad_s)
-    exposed = np.where(rows.overlap_tp_comm, USERBUFFER_EXPOSED, 1.0)
+        backward = np.maximum((1 - TP_BACKWARD_HIDDEN.value) * backward, backward - WGRAD_OVERLAP.value * wgrad_s)
+    exposed = np.where(rows.overlap_tp_comm, PIPELINED_TP_EXPOSED.value, 1.0)
     tier = np.where(rows.sequence_parallel, np.maximum(gather.tier, scatter.tier), all_reduce.tier)
     return PassSeconds(forward * exposed, backward * exposed, _if_used(tier, rows.tp))
 
@@ -75,7 +69,9 @@ def cp_comm(
     """
     model, e, price = job.model, job.training.compute_bytes, job.calibration.collective_s
     if model.mla is not None:
-        kv_width = model.num_attention_heads * (model.q_size / model.num_attention_heads + model.mla.v_head_dim) / rows.tp
+        kv_width = (
+            model.num_attention_heads * (model.q_size / model.num_attention_heads + model.mla.v_head_dim) / rows.tp
+        )
         out_width = model.num_attention_heads * model.mla.v_head_dim / rows.tp
     else:
         kv_width = 2.0 * model.kv_size / np.minimum(rows.tp, model.num_key_value_heads)

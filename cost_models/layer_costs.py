@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.calibration.runtime import HostMode, Scalar
+from cost_models.constants import TP_EXTRA_KERNELS
 from cost_models.elementwise import elementwise_s, is_fused
 from cost_models.job import Job
 from cost_models.layer_attention import LayerAttention, layer_attention_s
@@ -28,8 +29,6 @@ LAYER_AXES = (
 )  # fmt: skip
 LAYER_PARTS = ("gemm", "attention", "elementwise", "launch", "tp_comm", "cp_comm", "ep_comm")
 """Parts of a layer's own forward and backward; each is a time term of the same name."""
-TP_EXTRA_KERNELS = 6.0
-"""Collectives and copies that tensor parallelism adds to a layer's pass. [F-4]"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -139,7 +138,7 @@ def launch_cost(job: Job) -> Scalar:
 def _launch(job: Job, kind: LayerKind, rows: Strategies) -> tuple[Floats, Floats]:
     """Host seconds to launch a layer's kernels, forward and backward. [F-4]"""
     runtime, extra = job.runtime, job.runtime.moe_extra_kernels if kind.is_moe else (0.0, 0.0)
-    tp = np.where(rows.tp > 1, TP_EXTRA_KERNELS, 0.0)
+    tp = np.where(rows.tp > 1, TP_EXTRA_KERNELS.value, 0.0)
     each = launch_cost(job).value
     kernels_forward = runtime.kernels_forward + extra[0] + tp
     kernels_backward = runtime.kernels_backward + extra[1] + tp
@@ -147,7 +146,13 @@ def _launch(job: Job, kind: LayerKind, rows: Strategies) -> tuple[Floats, Floats
 
 
 def _selective_s(
-    job: Job, rows: Strategies, *, matmul: MatmulSeconds, attention: LayerAttention, elementwise: Floats, tp: PassSeconds
+    job: Job,
+    rows: Strategies,
+    *,
+    matmul: MatmulSeconds,
+    attention: LayerAttention,
+    elementwise: Floats,
+    tp: PassSeconds,
 ) -> Floats:
     """Forward work that `recompute: selective` repeats in one layer. [F-8]
 

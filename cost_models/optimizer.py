@@ -4,12 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from cost_models.constants import HOST_ADAM_BYTES_PER_S
 from cost_models.job import Job
 from cost_models.specs.training import BYTES_PER
 from cost_models.strategy import Floats, Strategies
-
-HOST_ADAM_BYTES_PER_S = 60e9
-"""Memory traffic a CPU Adam (vectorised, all cores of a node's share) sustains per GPU; nominal, plausible 20-150e9. [C-16]"""
 
 
 def update_bytes_per_parameter(job: Job) -> float:
@@ -66,7 +64,7 @@ def offload_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floats
     link = job.calibration.host_link_bytes_per_s.value
     moved = owned * strategies.offload_optimizer_fraction
     optimizer = moved * (BYTES_PER[t.grad_dtype] + BYTES_PER[t.param_dtype]) / link
-    optimizer += moved * update_bytes_per_parameter(job) / HOST_ADAM_BYTES_PER_S
+    optimizer += moved * update_bytes_per_parameter(job) / HOST_ADAM_BYTES_PER_S.value
     passes = 2.0 * strategies.num_micro_batches
     parameters = np.where(strategies.offload_parameters, owned * t.compute_bytes * passes / link, 0.0)
     return np.asarray(optimizer + parameters)

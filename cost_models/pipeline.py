@@ -9,15 +9,13 @@ from __future__ import annotations
 
 import numpy as np
 
+from cost_models.constants import INTERFERENCE, SENDS_ON_STAGE
 from cost_models.job import Job
 from cost_models.placement import groups
 from cost_models.strategy import Codes, Floats, Schedule, Strategies
 from cost_models.tensors import distinct
 
 P2P_AXES = ("tp", "cp", "dp", "pp", "micro_batch_size", "sequence_parallel")
-SENDS_ON_STAGE = 0.5
-"""Share of a stage's sends that its own stream waits for in steady state where they don't overlap: a send and the matching
-receive are posted together. [C-13]"""
 
 
 def bubble_s(strategies: Strategies, *, stages_sum_s: Floats, slowest_s: Floats, wgrad_s: Floats) -> Floats:
@@ -71,10 +69,10 @@ def hop_s(job: Job, strategies: Strategies) -> tuple[Floats, Codes]:
 def exposed_sends_s(strategies: Strategies, *, hop: Floats) -> Floats:
     """Exposed send time of one step, shape (N,). [C-13]
 
-    Forward and backward each send once per micro-batch and chunk. In steady state a stage waits for SENDS_ON_STAGE of
-    them unless they overlap; filling and draining the pipeline passes p - 1 hops each way, never hidden.
+    Forward and backward each send once per micro-batch and chunk. In steady state a stage waits for a share of them, or,
+    where they overlap with computation, for what they slow it down; filling and draining the pipeline passes p - 1 hops each way, never hidden.
     """
     each_way = 2.0 * hop
-    steady = np.where(strategies.overlap_p2p & (strategies.vpp > 1), 0.0, SENDS_ON_STAGE)
+    steady = np.where(strategies.overlap_p2p, INTERFERENCE.value, SENDS_ON_STAGE.value)
     fill = (strategies.pp - 1.0) * each_way
     return np.where(strategies.pp > 1, strategies.num_micro_batches * strategies.vpp * each_way * steady + fill, 0.0)

@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.calibration import Calibration
+from cost_models.constants import UNMODELLED_RANGE
 from cost_models.strategy import Bools, Codes, Floats
 from cost_models.terms import TIME_NAMES, Tier
 
@@ -25,9 +26,6 @@ FAMILY_OF_TERM: Mapping[str, str] = {
     "offload": "host", "jitter": "jitter",
 }  # fmt: skip
 """Which residual of the calibration a term takes."""
-UNMODELLED_FRACTION = 0.05
-"""Relative half-width of what no term holds: kernel versions, clocks under load, placement noise. Repeats of one
-configuration on one cluster differ by 4.6 % in the median (BLOOM tuning runs). [T-3]"""
 
 
 @lru_cache(maxsize=64)
@@ -41,7 +39,7 @@ def step_time_range(
 ) -> tuple[Floats, Floats]:
     """Low and high end of the 80 % interval, seconds, shape (N,). [T-3]"""
     widths = _half_widths(calibration)
-    square = (UNMODELLED_FRACTION * total_s) ** 2
+    square = (UNMODELLED_RANGE.value * total_s) ** 2
     for row, name in enumerate(TIME_NAMES):
         square += (widths[row][tiers[name]] * terms_s[name]) ** 2
     half = np.minimum(np.sqrt(square), 0.9 * total_s)
@@ -60,4 +58,4 @@ def is_tied(
         width = np.maximum(widths[row][tiers[name]], widths[row][tiers[name][leader]])
         difference += apart
         square += (width * apart) ** 2
-    return np.asarray(np.abs(difference) <= np.sqrt(square) + UNMODELLED_FRACTION * np.abs(difference), np.bool_)
+    return np.asarray(np.abs(difference) <= np.sqrt(square) + UNMODELLED_RANGE.value * np.abs(difference), np.bool_)

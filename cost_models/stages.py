@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.constants import WGRAD_SHARE
 from cost_models.data_parallel import is_layerwise, layerwise_exposed_s, layerwise_s
 from cost_models.head import EndCosts, end_costs
 from cost_models.job import Job
@@ -21,9 +22,6 @@ from cost_models.pipeline import bubble_s
 from cost_models.recompute import recomputed_layers_KN, recomputed_shares
 from cost_models.stage_parameters import RankParameters, rank_parameters
 from cost_models.strategy import Bools, Codes, Floats, Recompute, Strategies
-
-WGRAD_SHARE = 1.0 / 3.0
-"""Share of a layer's forward and backward matmul time that its weight gradient takes. [P-1]"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,9 +185,7 @@ def _terms(
     return terms
 
 
-def _bubble(
-    job: Job, strategies: Strategies, layers: LayerCosts, per: _PerMicroBatch, slowest: _Slowest
-) -> Floats:
+def _bubble(job: Job, strategies: Strategies, layers: LayerCosts, per: _PerMicroBatch, slowest: _Slowest) -> Floats:
     """Idle time of the slowest stage in one step. [P-1]"""
     if np.all(strategies.pp == 1):
         return np.zeros(len(strategies))
@@ -197,7 +193,7 @@ def _bubble(
     everything = _sum_over_kinds(counts_J1, per.layer_JN + recomputed_shares(strategies) * per.again_JN)
     everything += per.first + per.last
     matmul_JN = layers.cases.spread(layers.parts_JPU[:, LAYER_PARTS.index("gemm")])
-    wgrad = WGRAD_SHARE * _sum_over_kinds(slowest.layers_JN, matmul_JN)
+    wgrad = WGRAD_SHARE.value * _sum_over_kinds(slowest.layers_JN, matmul_JN)
     bubble = bubble_s(strategies, stages_sum_s=everything, slowest_s=slowest.seconds, wgrad_s=wgrad)
     return np.where(strategies.pp > 1, bubble, 0.0)
 

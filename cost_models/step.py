@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cost_models.constants import STRAGGLING
 from cost_models.data_parallel import is_layerwise, stepwise_s, tied_gradients_s
 from cost_models.job import Job
 from cost_models.layer_costs import LAYER_PARTS
@@ -22,10 +23,6 @@ from cost_models.stage_parameters import dense_KN, expert_KN
 from cost_models.stages import Stages, stages
 from cost_models.strategy import Codes, Floats, Strategies
 from cost_models.terms import TIME_NAMES, Tier
-
-JITTER_PER_DOUBLING = 0.007
-"""Share of a step lost to the slowest rank per doubling of the nodes; plausible 0.004-0.02 (weak-scaling pairs of torchtitan,
-InternEvo and llm-foundry). [T-2]"""
 
 
 @dataclass(frozen=True, eq=False)
@@ -47,7 +44,7 @@ def step_time(job: Job, strategies: Strategies) -> StepTime:
     for seconds in terms.values():
         subtotal += seconds
     nodes = np.maximum(strategies.world / job.cluster.gpus_per_node, 1.0)
-    terms["jitter"] = subtotal * JITTER_PER_DOUBLING * np.log2(nodes)
+    terms["jitter"] = subtotal * STRAGGLING.value * np.log2(nodes)
     ordered = {name: terms[name] for name in TIME_NAMES}
     return StepTime(ordered, _tiers(job, work, once_tiers, ordered), subtotal + ordered["jitter"])
 
