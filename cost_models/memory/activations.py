@@ -116,7 +116,7 @@ def batch_sizes(job: Job, traits: MemoryTraits, rows: Strategies) -> Sizes:
 def autocast(job: Job, traits: MemoryTraits, rows: Strategies) -> Bools:
     """Where unsharded fp32 parameters compute in a narrower type, shape (N,)."""
     casts = traits.casts_replicated_parameters and BYTES_PER[job.training.param_dtype] > job.training.compute_bytes
-    return (rows.zero == 0) & casts
+    return np.asarray((rows.zero == 0) & casts)
 
 
 def fused_kernels(job: Job, traits: MemoryTraits) -> bool:
@@ -148,7 +148,7 @@ def layer_parts(job: Job, traits: MemoryTraits, kind: LayerKind, sizes: Sizes) -
     masks = 2.0 * model.hidden_size * s.tokens / s.sp if job.training.dropout > 0 else 0.0
     zero = np.zeros_like(s.tokens)
     parts = {"block_input": block_input, "residual": residual, "norm_outputs": before * output, "masks": zero + masks}
-    return LayerParts(**{name: zero for name in _FIELDS} | parts | attention | mlp | {
+    return LayerParts(**dict.fromkeys(_FIELDS, zero) | parts | attention | mlp | {
         "matmul_outputs": attention["matmul_outputs"] + mlp["matmul_outputs"]
     })  # fmt: skip
 

@@ -6,145 +6,106 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models.job import Job
-from cost_models.memory.in_flight import StageContents
-from cost_models.memory.layer_table import LayerTable
-from cost_models.memory.traits import MemoryTraits
+from cost_models.memory.batch import NOTHING, Batch
 from cost_models.specs.training import BYTES_PER
-from cost_models.strategy import Bools, Floats, Strategies
-
-
-_NOTHING = np.zeros(())
-"""A term that is zero everywhere; sums skip it."""
+from cost_models.strategy import Floats
 
 
 @dataclass(frozen=True, eq=False)
 class Buffers:
-    """Bytes by moment; shape (K, N), (N,) where the name lacks the suffix, or () where nothing is held."""
+    """Bytes by moment; shape (K, N), (N,), or () where nothing is held."""
 
-    gather_loss_KN: Floats
+    gather_loss: Floats
     """Gathered parameters while the loss runs."""
-    gather_backward_KN: Floats
-    reduce_always_KN: Floats
+    gather_backward: Floats
+    reduce_always: Floats
     """Reduction buffers that are never freed."""
-    reduce_loss_KN: Floats
+    reduce_loss: Floats
     """All of the gradient reduction while the loss runs."""
-    reduce_backward_KN: Floats
+    reduce_backward: Floats
     """The same while a layer's backward runs."""
     head_gradient: Floats
-    """Weight gradient of the head with its reduction, on top of reduce_loss_KN."""
-    permanent_KN: Floats
+    """Weight gradient of the head with its reduction, on top of reduce_loss."""
+    permanent: Floats
     """Sequence and pipeline workspaces that are never freed."""
-    working_KN: Floats
+    working: Floats
     """Those workspaces while forward and backward run."""
 
 
-def buffers(
-    job: Job,
-    traits: MemoryTraits,
-    strategies: Strategies,
-    *,
-    stages: StageContents,
-    table: LayerTable,
-    parameters_KN: Floats,
-) -> Buffers:
-    """Communication buffers; `parameters_KN` are a rank's elements before data-parallel sharding. [M-8, M-9, M-10]"""
+def buffers(batch: Batch, *, elements_KN: Floats) -> Buffers:
+    """Communication buffers; `elements_KN` are a rank's parameters before data-parallel sharding. [M-8] [M-9] [M-10]"""
+    table = batch.table
     layer = table.dense_J[0] + table.expert_J[0]
     for dense, expert in zip(table.dense_J[1:], table.expert_J[1:], strict=True):
         layer = np.maximum(layer, dense + expert)
-    scene = _Scene(job, traits, strategies, stages, table, parameters_KN, layer)
-    gather_loss_KN, gather_backward_KN = _gathers(scene)
-    always_KN, loss_KN, backward_KN = _reductions(scene)
-    permanent_KN, working_KN = _workspaces(scene)
+    gather_loss, gather_backward = _gathers(batch, elements_KN, layer)
+    always, at_loss, in_backward = _reductions(batch, elements_KN, layer)
+    permanent, working = _workspaces(batch)
     return Buffers(
-        gather_loss_KN=gather_loss_KN,
-        gather_backward_KN=gather_backward_KN,
-        reduce_always_KN=always_KN,
-        reduce_loss_KN=loss_KN,
-        reduce_backward_KN=backward_KN,
-        head_gradient=_head_gradient(scene),
-        permanent_KN=permanent_KN,
-        working_KN=working_KN,
+        gather_loss=gather_loss,
+        gather_backward=gather_backward,
+        reduce_always=always,
+        reduce_loss=at_loss,
+        reduce_backward=in_backward,
+        head_gradient=_head_gradient(batch),
+        permanent=permanent,
+        working=working,
     )
 
 
-@dataclass(frozen=True, slots=True)
-class _Scene:
-    """What every buffer depends on; `layer` is the largest layer's elements on a rank, shape (N,)."""
-
-    job: Job
-    traits: MemoryTraits
-    strategies: Strategies
-    stages: StageContents
-    table: LayerTable
-    parameters_KN: Floats
-    layer: Floats
-
-
-def _gathers(scene: _Scene) -> tuple[Floats, Floats]:
+def _gathers(batch: Batch, elements_KN: Floats, layer: Floats) -> tuple[Floats, Floats]:
     """Parameters gathered from their shards, at the loss and in a layer's backward. [M-8]"""
-    traits, stages, table, strategies = scene.traits, scene.stages, scene.table, scene.strategies
-    zero, w = strategies.zero, scene.job.training.compute_bytes
+    traits, strategies, stages = batch.traits, batch.strategies, batch.stages
+    zero, w = strategies.zero, batch.job.training.compute_bytes
     if not (zero >= (2 if traits.zero2_shards_parameters else 3)).any():
-        return _NOTHING, _NOTHING
+        return NOTHING, NOTHING
     whole = np.where((zero == 2) & traits.zero2_shards_parameters, w, 0.0)
     piecewise = np.where(zero >= 3, w, 0.0)
-    ends_KN = np.where(stages.head_KN, table.word, 0.0)
+    embedding_KN, ends_KN = batch.end_words
     if traits.ends_stay_gathered:
-        single = scene.job.model.tie_word_embeddings & (strategies.pp == 1)
-        ends_KN = ends_KN + np.where(stages.first_KN & ~single, table.word + table.positions, 0.0)
+        single = batch.job.model.tie_word_embeddings & (strategies.pp == 1)
+        ends_KN = ends_KN + np.where(single, 0.0, embedding_KN)
     if traits.gather_elements > 0:
-        live_KN = np.minimum(scene.parameters_KN, traits.gather_elements)
+        live_KN = np.minimum(elements_KN, traits.gather_elements)
     else:
-        live_KN = np.where(stages.total_KN > 0, 2.0 * scene.layer, 0.0)
-    kept_KN = whole * scene.parameters_KN
+        live_KN = np.where(stages.total_KN > 0, 2.0 * layer, 0.0)
+    kept_KN = whole * elements_KN
     backward_KN = live_KN + ends_KN if traits.ends_stay_gathered else live_KN
     return kept_KN + piecewise * ends_KN, kept_KN + piecewise * backward_KN
 
 
-def _reductions(scene: _Scene) -> tuple[Floats, Floats, Floats]:
+def _reductions(batch: Batch, elements_KN: Floats, layer: Floats) -> tuple[Floats, Floats, Floats]:
     """Unsharded gradients and reduction buckets: always there, at the loss, in a layer's backward. [M-9]"""
-    traits, strategies, training = scene.traits, scene.strategies, scene.job.training
+    traits, strategies, training = batch.traits, batch.strategies, batch.job.training
     zero, w, held = strategies.zero, training.compute_bytes, BYTES_PER[training.grad_dtype]
-    always_KN = _NOTHING
+    accumulates = traits.compute_gradients == "backward" and held > w
+    always = NOTHING
     replicated = (zero == 0) & (strategies.dp_cp > 1) & traits.replicated_buckets
     if replicated.any():
-        always_KN = np.where(replicated, held, 0.0) * scene.parameters_KN
-    accumulates = traits.compute_gradients == "backward" and held > w
+        always = np.where(replicated, held, 0.0) * elements_KN
     if traits.reduce_bucket_elements > 0 and not accumulates:
-        elements_KN = np.minimum(scene.parameters_KN, traits.reduce_bucket_elements)
-        always_KN = np.where(zero >= 1, 2.0 * BYTES_PER[training.param_dtype], 0.0) * elements_KN
-    backward_KN = always_KN
-    if accumulates:
-        backward_KN = always_KN + w * scene.parameters_KN
+        bucket = np.where(zero >= 1, 2.0 * BYTES_PER[training.param_dtype], 0.0)
+        always = bucket * np.minimum(elements_KN, traits.reduce_bucket_elements)
     if traits.reduce_bucket_elements > 0 or not (zero >= 2).any():
-        return always_KN, always_KN, backward_KN
-    reduced = BYTES_PER[training.grad_reduce_dtype]
-    deferred = (zero >= 2) & deferred_reduction(traits, strategies)
-    loss_KN = always_KN + np.where(deferred, reduced, 0.0) * scene.parameters_KN
-    head_KN = np.where(scene.stages.head_KN, scene.table.word, 0.0)
-    inputs_KN = np.where(deferred, 0.0, reduced) * (scene.layer + np.maximum(scene.layer, head_KN))
-    return always_KN, loss_KN, loss_KN + np.where(zero >= 2, w * scene.layer + inputs_KN, 0.0)
+        return always, always, always + w * elements_KN if accumulates else always
+    reduced, deferred = BYTES_PER[training.grad_reduce_dtype], batch.deferred
+    at_loss = always + reduced * deferred * elements_KN
+    inputs_KN = reduced * (1.0 - deferred) * (layer + np.maximum(layer, batch.end_words[1]))
+    return always, at_loss, at_loss + np.where(zero >= 2, w * layer + inputs_KN, 0.0)
 
 
-def _head_gradient(scene: _Scene) -> Floats:
-    """The head's weight gradient where no GEMM adds it into the buffer, and its reduction's input."""
-    training, zero = scene.job.training, scene.strategies.zero
-    w = 0.0 if scene.traits.fuses_weight_gradients else training.compute_bytes
-    if scene.traits.reduce_bucket_elements > 0 or not (zero >= 2).any():
-        return np.asarray(w * scene.table.word)
-    return np.asarray((training.compute_bytes + BYTES_PER[training.grad_reduce_dtype] * (zero >= 2)) * scene.table.word)
+def _head_gradient(batch: Batch) -> Floats:
+    """The head's weight gradient where no GEMM adds it into the buffer, and its reduction's input. [M-9]"""
+    traits, training = batch.traits, batch.job.training
+    w = 0.0 if traits.fuses_weight_gradients else training.compute_bytes
+    sharded = (batch.strategies.zero >= 2) & (traits.reduce_bucket_elements == 0)
+    reduction = np.where(sharded, training.compute_bytes - w + BYTES_PER[training.grad_reduce_dtype], 0.0)
+    return np.asarray((w + reduction) * batch.table.word)
 
 
-def deferred_reduction(traits: MemoryTraits, strategies: Strategies) -> Bools:
-    """Where gradients of all micro-batches accumulate unsharded before one reduction, shape (N,)."""
-    pipelined = (strategies.pp > 1) & traits.defers_pipeline_reduction
-    return (strategies.num_micro_batches > 1) & (pipelined | ~strategies.grad_sync_each)
-
-
-def _workspaces(scene: _Scene) -> tuple[Floats, Floats]:
+def _workspaces(batch: Batch) -> tuple[Floats, Floats]:
     """Sequence workspaces and pipeline buffers: permanent ones, and all that exist in forward and backward. [M-10]"""
-    traits, strategies, stages, table = scene.traits, scene.strategies, scene.stages, scene.table
+    traits, strategies, stages, table = batch.traits, batch.strategies, batch.stages, batch.table
     split = strategies.sequence_parallel & (strategies.tp > 1)
     permanent: Floats = np.where(split, traits.sequence_workspaces * table.sequence, 0.0)
     pipelined = strategies.pp > 1

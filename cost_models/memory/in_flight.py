@@ -37,7 +37,8 @@ class StageContents:
         """Values of the stage with the head, shape (N,)."""
         if values_KN.ndim < 2:
             return values_KN
-        return values_KN[-1] if self.folded is None else np.where(self.folded, values_KN[0], values_KN[-1])
+        last: Floats = values_KN[-1]
+        return last if self.folded is None else np.where(self.folded, values_KN[0], last)
 
 
 def stage_contents(strategies: Strategies, *, mtp_layers: int = 0) -> StageContents:
@@ -79,7 +80,7 @@ class _Tables:
 @lru_cache(maxsize=16)
 def _tables(layouts: Layouts) -> _Tables:
     """Slot tables turned so that one gather gives (K, N)."""
-    warm_SLK = np.stack([_in_flight_LK(layouts, schedule) for schedule in Schedule])
+    warm_SLK = np.stack([_in_flight_table(layouts, schedule) for schedule in Schedule])
     return _Tables(
         layers_JKL=[np.ascontiguousarray(layouts.layers_LKJ[:, :, j].T) for j in range(layouts.layers_LKJ.shape[2])],
         in_flight_KSL=np.ascontiguousarray(warm_SLK.transpose(2, 0, 1).reshape(layouts.num_slots, -1)),
@@ -89,7 +90,7 @@ def _tables(layouts: Layouts) -> _Tables:
     )
 
 
-def _in_flight_LK(layouts: Layouts, schedule: Schedule) -> Floats:
+def _in_flight_table(layouts: Layouts, schedule: Schedule) -> Floats:
     return np.array(
         [
             [micro_batches_in_flight(layout, int(stage), schedule) for stage in stages]

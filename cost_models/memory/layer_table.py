@@ -7,6 +7,7 @@ combinations, N strategies.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -81,7 +82,7 @@ def layer_table(job: Job, traits: MemoryTraits, strategies: Strategies) -> Layer
     layers: list[LayerMemory] = []
     for kind in kinds:
         parts = layer_parts(job, traits, kind, sizes)
-        layers.append(layer_memory(parts, rows, model=job.model, kind=kind, traits=traits))
+        layers.append(layer_memory(parts, rows, traits=traits))
     lists = {
         "dense_J": [dense_layer_parameters_on_rank(job.model, kind, rows.tp) for kind in kinds],
         "expert_J": [expert_layer_parameters_on_rank(job.model, kind, rows.ep, rows.etp) for kind in kinds],
@@ -91,10 +92,11 @@ def layer_table(job: Job, traits: MemoryTraits, strategies: Strategies) -> Layer
     }
     flat = [*columns.values(), *(value for values in lists.values() for value in values)]
     spread = cases.spread(np.stack([np.broadcast_to(value, len(rows)) for value in flat]))
-    gathered = dict(zip(columns, spread, strict=False))
+    gathered: dict[str, Any] = dict(zip(columns, spread, strict=False))
     rest = list(spread[len(columns) :])
-    per_kind = {name: [rest.pop(0) for _ in kinds] for name in lists}
-    return LayerTable(**gathered, **per_kind)
+    for name in lists:
+        gathered[name] = [rest.pop(0) for _ in kinds]
+    return LayerTable(**gathered)
 
 
 def _ends(job: Job, traits: MemoryTraits, rows: Strategies, s: Sizes) -> dict[str, Floats]:

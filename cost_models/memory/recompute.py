@@ -12,7 +12,6 @@ import numpy as np
 
 from cost_models.memory.activations import LayerParts
 from cost_models.memory.traits import MemoryTraits
-from cost_models.specs.model import LayerKind, Model
 from cost_models.strategy import RECOMPUTE_MODULES, Floats, Recompute, Strategies
 
 _BIT = {name: 1 << index for index, name in enumerate(RECOMPUTE_MODULES)}
@@ -30,10 +29,8 @@ class LayerMemory:
     """Saved without any recomputation: what a fully recomputed layer makes anew."""
 
 
-def layer_memory(
-    parts: LayerParts, rows: Strategies, *, model: Model, kind: LayerKind, traits: MemoryTraits
-) -> LayerMemory:
-    """Kept and transient bytes of a layer made of these parts. [M-5, M-6]"""
+def layer_memory(parts: LayerParts, rows: Strategies, *, traits: MemoryTraits) -> LayerMemory:
+    """Kept and transient bytes of a layer made of these parts. [M-5] [M-6]"""
     whole = parts.saved
     gradients = np.maximum(parts.mlp_gradient, parts.score_gradient)
     selective = rows.recompute == Recompute.SELECTIVE
@@ -44,12 +41,12 @@ def layer_memory(
         kept = parts.block_input + flash + parts.context + parts.matmul_outputs
         extra = whole - kept + parts.block_input
     else:
-        dropped = _megatron_dropped(parts, rows, model=model, kind=kind)
+        dropped = _megatron_dropped(parts, rows)
         kept, extra = whole - dropped, dropped
     return LayerMemory(np.where(selective, kept, whole), gradients + np.where(selective, extra, 0.0), whole)
 
 
-def _megatron_dropped(parts: LayerParts, rows: Strategies, *, model: Model, kind: LayerKind) -> Floats:
+def _megatron_dropped(parts: LayerParts, rows: Strategies) -> Floats:
     """Bytes that the named modules need not save; the attention core where none is named."""
     chosen = np.where(rows.recompute_modules == 0, _BIT["core_attn"], rows.recompute_modules)
     moe_whole = parts.experts + parts.shared

@@ -1,4 +1,4 @@
-"""Activations of whole stages: layers times micro-batches in flight, after recomputation and offload. [M-5, M-6]
+"""Activations of whole stages: layers times micro-batches in flight, after recomputation and offload. [M-5] [M-6]
 
 Array suffixes: K slots, N strategies.
 """
@@ -9,13 +9,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models.job import Job
 from cost_models.memory.activations import autocast
-from cost_models.memory.in_flight import StageContents
-from cost_models.memory.layer_table import LayerTable
-from cost_models.memory.traits import MemoryTraits
+from cost_models.memory.batch import NOTHING, Batch
 from cost_models.recompute import recomputed_layers_KN
-from cost_models.strategy import Floats, Recompute, RecomputeMethod, Strategies
+from cost_models.strategy import Floats, Recompute, RecomputeMethod
 
 
 @dataclass(frozen=True, eq=False)
@@ -32,16 +29,9 @@ class StageActivations:
     """Moved to host memory."""
 
 
-def stage_activations(
-    job: Job,
-    traits: MemoryTraits,
-    strategies: Strategies,
-    *,
-    stages: StageContents,
-    table: LayerTable,
-    parameters_KN: Floats,
-) -> StageActivations:
-    """Activations of every slot when its stage's first backward starts. [M-5, M-6]"""
+def stage_activations(batch: Batch, *, elements_KN: Floats) -> StageActivations:
+    """Activations of every slot when its stage's first backward starts. [M-5] [M-6]"""
+    job, strategies, stages, table = batch.job, batch.strategies, batch.stages, batch.table
     held_KN = stages.total_KN
     micro_KN = stages.layers_JKN[0] * table.kept_J[0]
     transient_KN = np.where(stages.layers_JKN[0] > 0, table.transient_J[0], 0.0)
@@ -50,30 +40,29 @@ def stage_activations(
         transient_KN = np.maximum(transient_KN, np.where(layers_KN > 0, transient, 0.0))
     fixed = bool((strategies.layouts.recompute_layers_LK >= 0).any())
     if fixed or bool((strategies.recompute == Recompute.FULL).any()):
-        micro_KN, transient_KN = _recomputed(strategies, stages, table, micro_KN, transient_KN)
+        micro_KN, transient_KN = _recomputed(batch, micro_KN, transient_KN)
     if job.model.mtp_num_layers:
         micro_KN = micro_KN + np.where(stages.head_KN, job.model.mtp_num_layers * table.mtp_bytes, 0.0)
-    host_KN = np.zeros(())
+    host_KN = NOTHING
     if bool((strategies.offload_activation_layers > 0).any()):
         share_KN = np.minimum(strategies.offload_activation_layers, held_KN - 1.0).clip(0.0) / np.maximum(held_KN, 1.0)
         host_KN = share_KN * micro_KN * stages.in_flight_KN
         micro_KN = micro_KN * (1.0 - share_KN)
     saved_KN = micro_KN * stages.in_flight_KN
-    cast = autocast(job, traits, strategies)
+    cast = autocast(job, batch.traits, strategies)
     if bool(cast.any()):  # a copy of every weight in the compute type lives until the backward
-        saved_KN = saved_KN + np.where(cast, job.training.compute_bytes, 0.0) * parameters_KN
+        saved_KN = saved_KN + np.where(cast, job.training.compute_bytes, 0.0) * elements_KN
     return StageActivations(saved_KN, micro_KN / np.maximum(held_KN, 1.0), transient_KN, host_KN)
 
 
-def _recomputed(
-    strategies: Strategies, stages: StageContents, table: LayerTable, micro_KN: Floats, transient_KN: Floats
-) -> tuple[Floats, Floats]:
+def _recomputed(batch: Batch, micro_KN: Floats, transient_KN: Floats) -> tuple[Floats, Floats]:
     """The same with fully recomputed layers: each unit keeps its input, and is made anew in its backward.
 
     Where some layers of a stage keep everything, they run last, so the peak is at the start of the backward and the
     units made anew later reuse what those layers have freed by then.
     """
-    held_KN = stages.total_KN
+    strategies, table = batch.strategies, batch.table
+    held_KN = batch.stages.total_KN
     count_KN = np.minimum(recomputed_layers_KN(strategies), held_KN)
     kept_fraction_KN = 1.0 - count_KN / np.maximum(held_KN, 1.0)
     uniform = strategies.recompute_method == RecomputeMethod.UNIFORM

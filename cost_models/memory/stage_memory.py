@@ -12,7 +12,7 @@ import numpy as np
 
 from cost_models.job import Job
 from cost_models.memory.moments import Moments, moments
-from cost_models.memory.reserved import process_bytes_KN, reserved_KN
+from cost_models.memory.reserved import process_bytes, reserved_bytes
 from cost_models.strategy import Floats, Ints, Strategies
 from cost_models.terms import MEMORY_NAMES, PEAK_MOMENTS
 
@@ -64,16 +64,15 @@ def _at(term: Floats, slot: int, index: int) -> float:
 
 
 def stage_memory(job: Job, strategies: Strategies) -> StageMemory:
-    """Peak memory of every stage slot of these strategies. [M-5 ... M-14]"""
+    """Peak memory of every stage slot of these strategies. [M-13] [M-14] [M-15]"""
     found = moments(job, strategies)
+    traits = found.batch.traits
     allocated_KN, peak_KN = _peak(found)
-    kept_KN = reserved_KN(
-        job, strategies, found, allocated_KN=allocated_KN, at_loss_KN=peak_KN == PEAK_MOMENTS.index("loss")
-    )
-    process_KN = process_bytes_KN(job, strategies, found.traits, found.stages)
+    kept_KN = reserved_bytes(found, allocated_KN=allocated_KN, at_loss_KN=peak_KN == PEAK_MOMENTS.index("loss"))
+    process_KN = process_bytes(found)
     device_KN = kept_KN + process_KN
-    low_KN = (1.0 - found.traits.spread_low) * kept_KN + (1.0 - _PROCESS_SPREAD) * process_KN
-    high_KN = (1.0 + found.traits.spread_high) * kept_KN + (1.0 + _PROCESS_SPREAD) * process_KN
+    low_KN = (1.0 - traits.spread_low) * kept_KN + (1.0 - _PROCESS_SPREAD) * process_KN
+    high_KN = (1.0 + traits.spread_high) * kept_KN + (1.0 + _PROCESS_SPREAD) * process_KN
     ranks = np.minimum(strategies.world, float(job.cluster.gpus_per_node))
     return StageMemory(
         allocated_KN=allocated_KN,
@@ -94,7 +93,7 @@ def stage_memory(job: Job, strategies: Strategies) -> StageMemory:
 
 def _peak(found: Moments) -> tuple[Floats, Ints]:
     """The largest moment of each slot and its index; moments of the head count where the head is."""
-    totals, head_KN = found.totals, found.stages.head_KN
+    totals, head_KN = found.totals, found.batch.stages.head_KN
     best_KN = totals["layer_backward"]
     which_KN = np.full(best_KN.shape, PEAK_MOMENTS.index("layer_backward"))
     for name in ("optimizer_step", "head", "loss"):

@@ -1,16 +1,17 @@
 """Parameters, main copies, gradients and optimizer states per rank, under ZeRO 0-3 and hybrid sharding.
 
 Dense parameters are shared by dp*cp ranks, experts by edp ranks; `zero_shard_size` of the former (and the like share of
-the latter) hold one copy of what is sharded.
+the latter) hold one copy of what is sharded. Array suffixes: K slots, N strategies.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
 from cost_models.job import Job
+from cost_models.memory.batch import NOTHING, Batch
 from cost_models.memory.traits import MemoryTraits
 from cost_models.specs.training import BYTES_PER, Training
 from cost_models.strategy import Floats, Strategies
@@ -21,7 +22,7 @@ _BLOCKWISE_SCALE_BYTES = 4.0 / 256.0
 
 @dataclass(frozen=True, slots=True)
 class StateBytes:
-    """Bytes per parameter of a rank before sharding, shape (N,) each, for one sharding group."""
+    """Bytes per parameter of a rank before sharding, shape (N,), or of a whole stage, shape (K, N)."""
 
     parameters: Floats
     main: Floats
@@ -30,6 +31,19 @@ class StateBytes:
     step: Floats
     """Gradients cast for the optimizer step, and its temporaries."""
     host: Floats
+
+
+@dataclass(frozen=True, eq=False)
+class StageStates:
+    """State of every slot."""
+
+    elements_KN: Floats
+    """A rank's parameters before data-parallel sharding."""
+    bytes_KN: StateBytes
+    early_gradients_KN: Floats
+    """Gradients held when a later micro-batch's loss and backward run."""
+    gradients_exist: Floats
+    """1 where gradients are held before the step's last backward, shape (N,)."""
 
 
 def optimizer_state_bytes(training: Training, traits: MemoryTraits) -> float:
@@ -47,32 +61,94 @@ def expert_shard(strategies: Strategies) -> Floats:
 
 
 def state_bytes(job: Job, traits: MemoryTraits, strategies: Strategies, *, shard: Floats) -> StateBytes:
-    """Bytes per parameter where `shard` ranks share the sharded state. [M-1, M-2, M-3, M-4, M-11]"""
+    """Bytes per parameter where `shard` ranks share the sharded state. [M-1] [M-2] [M-3] [M-4] [M-11]"""
     training, zero = job.training, strategies.zero
+    parameter, gradient = BYTES_PER[training.param_dtype], BYTES_PER[training.grad_dtype]
+    main, moments = BYTES_PER[training.main_param_dtype], optimizer_state_bytes(training, traits)
     owned = np.where(zero >= 1, 1.0 / shard, 1.0)
-    parameters_owned = np.where(zero >= (2 if traits.zero2_shards_parameters else 3), owned, 1.0)
-    gradients_owned = np.where(zero >= 2, owned, 1.0)
-    secondary = (zero >= 3) & (strategies.zero_param_shard_size < strategies.zero_shard_size)
-    parameter = BYTES_PER[training.param_dtype]
-    moments = optimizer_state_bytes(training, traits)
-    main = BYTES_PER[training.main_param_dtype]
-    gradient = BYTES_PER[training.grad_dtype]
+    parameters = parameter * np.where(zero >= (2 if traits.zero2_shards_parameters else 3), owned, 1.0)
+    gradients = gradient * np.where(zero >= 2, owned, 1.0)
+
+    # FSDP's offload takes parameters, gradients and optimizer together; DeepSpeed's optimizer takes sharded gradients.
+    away = strategies.offload_parameters.astype(np.float64)
+    moved = strategies.offload_optimizer_fraction
+    gradients_moved = np.where(zero >= 2, moved, 0.0) if traits.offload_takes_gradients else 0.0 * moved
+    if traits.zero2_shards_parameters:
+        moved, gradients_moved = np.maximum(moved, away), away
 
     cast = main if traits.casts_gradients_for_step and gradient < main else 0.0
-
-    moved = strategies.offload_optimizer_fraction
-    everything = strategies.offload_parameters & traits.zero2_shards_parameters
-    moved = np.where(everything, 1.0, moved)  # FSDP's offload takes parameters, gradients and optimizer together
-    away = strategies.offload_parameters.astype(np.float64)
-    gradients_moved = np.where(zero >= 2, moved, 0.0) if traits.offload_takes_gradients else np.where(everything, 1.0, 0.0)
-    stay = 1.0 - moved
-    # A secondary partition (hpZ) keeps a compute-type copy shared by fewer ranks.
-    hpz = np.where(secondary, training.compute_bytes / strategies.zero_param_shard_size, 0.0)
+    temporary = cast + traits.optimizer_copies * BYTES_PER[training.optimizer_state_dtype]
     return StateBytes(
-        parameters=parameter * parameters_owned * (1.0 - away) + hpz,
-        main=main * owned * stay,
-        gradients=gradient * gradients_owned * (1.0 - gradients_moved),
-        optimizer=moments * owned * stay,
-        step=(cast + traits.optimizer_copies * BYTES_PER[training.optimizer_state_dtype]) * owned * stay,
-        host=(main + moments) * owned * moved + parameter * parameters_owned * away + gradient * gradients_owned * gradients_moved,
+        parameters=parameters * (1.0 - away) + _secondary_partition(training, strategies),
+        main=main * owned * (1.0 - moved),
+        gradients=gradients * (1.0 - gradients_moved),
+        optimizer=moments * owned * (1.0 - moved),
+        step=temporary * owned * (1.0 - moved),
+        host=(main + moments) * owned * moved + parameters * away + gradients * gradients_moved,
     )
+
+
+def _secondary_partition(training: Training, strategies: Strategies) -> Floats:
+    """HpZ keeps a copy in the compute type, shared by fewer ranks than the state. [M-1]"""
+    fewer = (strategies.zero >= 3) & (strategies.zero_param_shard_size < strategies.zero_shard_size)
+    return np.where(fewer, training.compute_bytes / strategies.zero_param_shard_size, 0.0)
+
+
+def stage_states(batch: Batch) -> StageStates:
+    """State bytes of every slot. [M-1] [M-2] [M-3] [M-4]"""
+    job, traits, strategies = batch.job, batch.traits, batch.strategies
+    dense_KN, expert_KN = _elements(batch)
+    dense = state_bytes(job, traits, strategies, shard=strategies.zero_shard_size)
+    parts = {field.name: dense_KN * getattr(dense, field.name) for field in fields(StateBytes)}
+    elements_KN = dense_KN
+    if job.model.moe is not None:
+        expert = state_bytes(job, traits, strategies, shard=expert_shard(strategies))
+        parts = {name: value + expert_KN * getattr(expert, name) for name, value in parts.items()}
+        elements_KN = dense_KN + expert_KN
+    if not BYTES_PER[job.training.main_param_dtype]:
+        parts["main"] = NOTHING
+    parts["parameters"] = parts["parameters"] + _quantised_copies(batch, elements_KN)
+    parts["gradients"] = parts["gradients"] + _gradient_extras(batch, elements_KN)
+    exist = traits.gradients_persist | ((strategies.num_micro_batches > 1) & (batch.deferred == 0))
+    early_KN = parts["gradients"] if bool(exist.all()) else np.where(exist, parts["gradients"], 0.0)
+    return StageStates(elements_KN, StateBytes(**parts), early_KN, exist.astype(np.float64))
+
+
+def _elements(batch: Batch) -> tuple[Floats, Floats]:
+    """Dense and routed-expert elements of every slot on a rank, shape (K, N)."""
+    strategies, stages, table = batch.strategies, batch.stages, batch.table
+    dense_KN = stages.layers_JKN[0] * table.dense_J[0]
+    expert_KN = stages.layers_JKN[0] * table.expert_J[0]
+    for layers_KN, dense, expert in zip(stages.layers_JKN[1:], table.dense_J[1:], table.expert_J[1:], strict=True):
+        dense_KN = dense_KN + layers_KN * dense
+        expert_KN = expert_KN + layers_KN * expert
+    copy = table.word
+    if batch.job.model.tie_word_embeddings:  # one table where a rank holds both ends, else a copy on the last stage
+        copy = np.where(strategies.pp > 1, table.word, 0.0)
+        if stages.folded is not None:
+            copy = np.where(stages.folded, 0.0, copy)
+    head = copy + table.final_norm + batch.job.model.mtp_num_layers * table.mtp
+    dense_KN = dense_KN + np.where(stages.first_KN, table.word + table.positions, 0.0)
+    dense_KN += np.where(stages.head_KN, head, 0.0)
+    return dense_KN, expert_KN
+
+
+def _gradient_extras(batch: Batch, elements_KN: Floats) -> Floats:
+    """Second gradient copies that never go away, and embedding gradients that tp leaves whole. [M-3]"""
+    traits, training = batch.traits, batch.job.training
+    held, w = BYTES_PER[training.grad_dtype], training.compute_bytes
+    extra = w * elements_KN if traits.compute_gradients == "always" and held > w else NOTHING
+    if traits.embedding_gradient_whole:
+        missing = np.where(batch.strategies.zero == 0, held * (batch.strategies.tp - 1.0), 0.0)
+        extra = extra + missing * batch.end_words[0]
+    return extra
+
+
+def _quantised_copies(batch: Batch, elements_KN: Floats) -> Floats:
+    """fp8 copies of the layers' weights, as they are and transposed, kept over the micro-batches of a step. [M-1]"""
+    training = batch.job.training
+    if training.precision not in ("fp8", "nvfp4") or batch.traits.table != "megatron-te":
+        return NOTHING
+    embedding_KN, head_KN = batch.end_words
+    copies = 1.0 if training.param_dtype == "fp8" else 2.0
+    return copies * np.maximum(elements_KN - embedding_KN - head_KN, 0.0)
