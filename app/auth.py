@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, cast
+from typing import Annotated
 
 from fastapi import Depends, Request
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
@@ -45,7 +45,7 @@ def principal_of(
     else:
         raise UnauthorizedError("a key is needed", hint="Send it as `Authorization: Bearer …`.")
     service.seed(tenant)
-    return Principal(cast("str", tenant))
+    return Principal(tenant)
 
 
 def _require_local_name(request: Request) -> None:

@@ -26,7 +26,7 @@ from app.logs import configure_logs
 from app.metrics import Metrics
 from app.settings import Settings
 from app.state import Service
-from app.version import VERSION
+from planner.plan import PRODUCT_VERSION
 
 KINDS: Kinds = {"plan": Kind(task="app.jobs.plan_task:run", write_result=write_result)}
 _TAGS = [
@@ -52,7 +52,12 @@ def create_app(settings: Settings | None = None, *, kinds: Kinds = KINDS) -> Fas
         service.engine.dispose()
 
     app = FastAPI(
-        title="meshwright", version=VERSION, lifespan=lifespan, docs_url=None, redoc_url=None, openapi_tags=_TAGS
+        title="meshwright",
+        version=PRODUCT_VERSION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        openapi_tags=_TAGS,
     )
     app.state.service = service
     for module in (plans, evaluate, calibrations, presets, health):

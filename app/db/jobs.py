@@ -205,7 +205,7 @@ class JobStore:
         """Number of jobs by status."""
         with reading(self._engine) as connection:
             rows = connection.execute(select(jobs.c.status, func.count()).group_by(jobs.c.status))
-            return dict(rows.tuples().all())
+            return {row[0]: row[1] for row in rows}
 
 
 _PAST = {"succeeded": "succeeded", "failed": "failed", "cancelled": "been cancelled"}

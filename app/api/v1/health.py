@@ -12,7 +12,7 @@ from app.db.migrate import is_current
 from app.errors import UnavailableError
 from app.metrics import CONTENT_TYPE
 from app.state import Service, service_of
-from app.version import VERSION
+from planner.plan import PRODUCT_VERSION
 
 router = APIRouter(tags=["service"])
 Here = Annotated[Service, Depends(service_of)]
@@ -21,7 +21,7 @@ Here = Annotated[Service, Depends(service_of)]
 @router.get("/healthz", response_model=Health)
 def healthz() -> dict[str, Any]:
     """The process answers."""
-    return {"status": "ok", "version": VERSION}
+    return {"status": "ok", "version": PRODUCT_VERSION}
 
 
 @router.get("/readyz", response_model=Health)
@@ -32,7 +32,7 @@ def readyz(service: Here) -> dict[str, Any]:
     workers = service.runner.ready_workers()
     if workers == 0:
         raise UnavailableError("no worker is ready", hint="They take a second to start; the log says why if not.")
-    return {"status": "ok", "version": VERSION, "workers": workers}
+    return {"status": "ok", "version": PRODUCT_VERSION, "workers": workers}
 
 
 @router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})

@@ -24,7 +24,7 @@ from app.moments import rfc3339
 from app.plan_requests import prepare_request
 from app.seed import EXAMPLE_PLAN_ID
 from app.state import Service, service_of
-from app.version import VERSION
+from planner.plan import PRODUCT_VERSION
 from planner.schemas import PlanRequest, RankedPlan
 from planner.schemas.plan_response import SCHEMA_VERSION
 
@@ -155,7 +155,7 @@ def _unfinished(plan: PlanRow) -> dict[str, Any]:
         "id": plan.id,
         "status": plan.status,
         "created_at": rfc3339(plan.created_at),
-        "product_version": VERSION,
+        "product_version": PRODUCT_VERSION,
         "schema_version": SCHEMA_VERSION,
         "request": json.loads(plan.request)["request"],
         "plans": [],

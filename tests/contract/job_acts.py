@@ -1,0 +1,42 @@
+"""What jobs of the runner tests do in their worker process. The payload is JSON: `do`, and `seconds` where it takes time."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from app.jobs.plan_result import PlanResult
+from app.jobs.worker import JobInput
+from cost_models.errors import SearchBudgetError
+
+STEP_S = 0.02
+
+
+@dataclass(frozen=True)
+class Steps:
+    evaluated: float
+    best_s: float | None = 2.0
+    bound_s: float | None = 1.0
+
+
+def act(job: JobInput, *, on_progress: Callable[[Any], None], should_stop: Callable[[], bool]) -> PlanResult:
+    payload = json.loads(job.payload)
+    what = payload["do"]
+    if what == "refuse":
+        raise SearchBudgetError("too much", hint="ask for less")
+    if what == "break":
+        raise ZeroDivisionError
+    if what == "die":
+        os.kill(os.getpid(), signal.SIGKILL)
+    end_at = time.monotonic() + payload.get("seconds", 0.0)
+    while time.monotonic() < end_at:
+        on_progress(Steps(end_at - time.monotonic()))
+        time.sleep(STEP_S)
+        if what == "work" and should_stop():
+            break
+    return PlanResult(response=json.dumps({"pid": os.getpid(), "did": what}), headline="{}", ranked=('{"rank":1}',))

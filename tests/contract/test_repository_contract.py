@@ -1,0 +1,325 @@
+"""What the storage promises, on every database it supports."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from datetime import UTC, datetime
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from sqlalchemy import Engine, inspect, select, update
+
+from app.db.calibrations import CalibrationStore
+from app.db.engine import build_engine, reading, writing
+from app.db.jobs import JobKey, JobStore, Progress
+from app.db.keys import create_key, list_keys, revoke_key, tenant_of
+from app.db.migrate import VERSION_TABLE, is_current, upgrade
+from app.db.plans import PlanStore, Submission, write_result
+from app.db.tables import job_events, jobs, metadata
+from app.errors import NotFoundError, TooManyJobsError, UnavailableError, WrongStateError
+from app.jobs.plan_result import PlanResult
+from cost_models.errors import InvalidInputError
+
+RESULT = PlanResult(response='{"id":"x"}', headline='{"num_plans":2}', ranked=('{"rank":1}', '{"rank":2}'))
+
+
+@pytest.fixture
+def plans(engine: Engine) -> PlanStore:
+    return PlanStore(engine, max_queued_jobs=5)
+
+
+@pytest.fixture
+def job_store(engine: Engine) -> JobStore:
+    return JobStore(engine, lease_s=30.0)
+
+
+def asked(digest: str, *, key: str | None = None, body: str = "b") -> Submission:
+    return Submission(digest, '{"request":{}}', 60.0, idempotency_key=key, body_sha256=body)
+
+
+def finished(plans: PlanStore, job_store: JobStore, tenant: str, digest: str) -> str:
+    plan_id = plans.submit(tenant, asked(digest)).id
+    job = job_store.claim("me")
+    assert job is not None
+    assert job_store.finish(
+        job, owner="me", status="succeeded", store=lambda connection: write_result(connection, job.key, RESULT)
+    )
+    return plan_id
+
+
+class TestMigrations:
+    def test_they_make_exactly_the_tables_that_the_code_uses(self, engine: Engine) -> None:
+        with reading(engine) as connection:
+            context = MigrationContext.configure(
+                connection, opts={"version_table": VERSION_TABLE, "compare_type": True}
+            )
+            assert compare_metadata(context, metadata) == []
+        assert VERSION_TABLE in inspect(engine).get_table_names()
+        assert "alembic_version" not in inspect(engine).get_table_names()
+
+    def test_upgrading_twice_changes_nothing(self, engine: Engine) -> None:
+        assert is_current(engine)
+        assert upgrade(engine) == upgrade(engine)
+
+    def test_an_empty_database_is_not_current(self, database_url: str) -> None:
+        empty = build_engine(database_url)
+        assert not is_current(empty)
+        empty.dispose()
+
+    def test_a_database_of_a_newer_release_is_refused(self, engine: Engine) -> None:
+        with writing(engine) as connection:
+            connection.exec_driver_sql(f"UPDATE {VERSION_TABLE} SET version_num = '9999'")
+        with pytest.raises(UnavailableError, match="9999"):
+            upgrade(engine)
+
+    def test_every_row_has_a_tenant(self) -> None:
+        assert all("tenant" in table.primary_key.columns for table in metadata.tables.values())
+
+
+class TestPlans:
+    def test_a_new_request_makes_a_queued_plan(self, plans: PlanStore) -> None:
+        submitted = plans.submit("a", asked("d1"))
+        assert submitted.is_new
+        plan = plans.get("a", submitted.id)
+        assert (plan.status, plan.request_digest, plan.response) == ("queued", "d1", None)
+        assert plan.created_at.tzinfo is UTC
+
+    def test_the_same_digest_finds_the_same_plan(self, plans: PlanStore) -> None:
+        first = plans.submit("a", asked("d1"))
+        again = plans.submit("a", asked("d1"))
+        assert (again.id, again.is_new) == (first.id, False)
+        assert plans.submit("a", asked("d2")).id != first.id
+
+    def test_a_failed_plan_does_not_answer_its_digest(self, plans: PlanStore, job_store: JobStore) -> None:
+        first = plans.submit("a", asked("d1"))
+        job = job_store.claim("me")
+        assert job is not None
+        job_store.finish(job, owner="me", status="failed", error={"code": "x"})
+        assert plans.get("a", first.id).error == '{"code": "x"}'
+        assert plans.submit("a", asked("d1")).is_new
+
+    def test_an_idempotency_key_finds_its_plan_and_refuses_another_body(self, plans: PlanStore) -> None:
+        first = plans.submit("a", asked("d1", key="k", body="one"))
+        assert plans.submit("a", asked("d1", key="k", body="one")).id == first.id
+        with pytest.raises(InvalidInputError) as caught:
+            plans.submit("a", asked("d2", key="k", body="two"))
+        assert caught.value.problems[0].code == "idempotency-key-reused"
+        assert plans.submit("b", asked("d2", key="k", body="two")).is_new
+
+    def test_tenants_share_nothing(self, plans: PlanStore, job_store: JobStore) -> None:
+        mine = finished(plans, job_store, "a", "d1")
+        assert plans.submit("b", asked("d1")).id != mine
+        for read in (lambda: plans.get("b", mine), lambda: plans.ranked("b", mine, 1)):
+            with pytest.raises(NotFoundError):
+                read()
+        with pytest.raises(NotFoundError):
+            job_store.request_cancel(JobKey("b", mine))
+        assert mine not in [plan.id for plan in plans.page("b", limit=10)]
+        plans.delete("b", mine)
+        assert plans.get("a", mine).status == "succeeded"
+
+    def test_results_and_ranks_are_read_back_as_they_were_written(self, plans: PlanStore, job_store: JobStore) -> None:
+        plan_id = finished(plans, job_store, "a", "d1")
+        plan = plans.get("a", plan_id)
+        assert (plan.status, plan.response, plan.headline) == ("succeeded", RESULT.response, RESULT.headline)
+        assert plans.ranked("a", plan_id, 2) == '{"rank":2}'
+        with pytest.raises(NotFoundError):
+            plans.ranked("a", plan_id, 3)
+
+    def test_pages_cover_everything_once_newest_first(self, plans: PlanStore) -> None:
+        made = [plans.submit("a", asked(f"d{i}")).id for i in range(5)]
+        seen, after = [], None
+        while page := plans.page("a", limit=2, after=after):
+            seen += [plan.id for plan in page]
+            after = (page[-1].created_at, page[-1].id)
+        assert seen == made[::-1]
+
+    def test_a_page_can_hold_one_status(self, plans: PlanStore, job_store: JobStore) -> None:
+        done = finished(plans, job_store, "a", "d1")
+        plans.submit("a", asked("d2"))
+        assert [plan.id for plan in plans.page("a", limit=10, status="succeeded")] == [done]
+
+    def test_too_many_unfinished_jobs_are_refused(self, plans: PlanStore) -> None:
+        for i in range(5):
+            plans.submit("a", asked(f"d{i}"))
+        with pytest.raises(TooManyJobsError):
+            plans.submit("a", asked("d5"))
+        assert plans.submit("b", asked("d5")).is_new
+
+    def test_deleting_removes_all_traces(self, engine: Engine, plans: PlanStore, job_store: JobStore) -> None:
+        plan_id = finished(plans, job_store, "a", "d1")
+        plans.delete("a", plan_id)
+        with reading(engine) as connection:
+            left = [connection.execute(select(table)).all() for table in metadata.tables.values()]
+        assert not any(left)
+
+    def test_equal_requests_at_the_same_time_make_one_plan(self, plans: PlanStore) -> None:
+        ids: list[str] = []
+        together(8, lambda: ids.append(plans.submit("a", asked("d1")).id))
+        assert len(ids) == 8
+        assert len(set(ids)) == 1
+
+
+def together(count: int, action: Callable[[], object]) -> None:
+    barrier = threading.Barrier(count)
+
+    def run() -> None:
+        barrier.wait()
+        action()
+
+    threads = [threading.Thread(target=run) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+
+
+class TestJobs:
+    def test_the_oldest_is_claimed_first_and_each_only_once(self, plans: PlanStore, job_store: JobStore) -> None:
+        ids = [plans.submit("a", asked(f"d{i}")).id for i in range(2)]
+        claimed = [job_store.claim("me"), job_store.claim("me"), job_store.claim("me")]
+        assert [job and job.key.id for job in claimed] == [*ids, None]
+
+    def test_two_who_claim_at_once_get_different_jobs(self, plans: PlanStore, job_store: JobStore) -> None:
+        for i in range(4):
+            plans.submit("a", asked(f"d{i}"))
+        claimed: list[str] = []
+
+        def claim() -> None:
+            job = job_store.claim("me")
+            if job is not None:
+                claimed.append(job.key.id)
+
+        together(4, claim)
+        assert len(set(claimed)) == len(claimed) >= 1
+
+    def test_events_are_numbered_from_one(self, plans: PlanStore, job_store: JobStore) -> None:
+        plan_id = plans.submit("a", asked("d1")).id
+        key = JobKey("a", plan_id)
+        job = job_store.claim("me")
+        assert job is not None
+        job_store.add_progress(key, Progress(evaluated=10.0, best_s=2.0, bound_s=1.5))
+        job_store.finish(job, owner="me", status="succeeded")
+        events = job_store.events_after(key, 0)
+        assert [(e.seq, e.type) for e in events] == [(1, "queued"), (2, "started"), (3, "progress"), (4, "succeeded")]
+        assert (events[2].evaluated, events[2].best_s, events[2].bound_s) == (10.0, 2.0, 1.5)
+        assert [e.seq for e in job_store.events_after(key, 2)] == [3, 4]
+
+    def test_a_queued_job_is_cancelled_at_once(self, plans: PlanStore, job_store: JobStore) -> None:
+        key = JobKey("a", plans.submit("a", asked("d1")).id)
+        assert job_store.request_cancel(key) == "cancelled"
+        assert job_store.claim("me") is None
+        with pytest.raises(WrongStateError):
+            job_store.request_cancel(key)
+
+    def test_a_running_job_is_asked_to_stop(self, plans: PlanStore, job_store: JobStore) -> None:
+        key = JobKey("a", plans.submit("a", asked("d1")).id)
+        job_store.claim("me")
+        assert job_store.request_cancel(key) == "running"
+        assert job_store.cancel_requests("me") == [key]
+        assert job_store.cancel_requests("you") == []
+
+    def test_a_lapsed_lease_queues_the_job_again_and_then_fails_it(self, engine: Engine, plans: PlanStore) -> None:
+        lapsing = JobStore(engine, lease_s=0.0)
+        key = JobKey("a", plans.submit("a", asked("d1")).id)
+        lost = lapsing.claim("gone")
+        assert lost is not None
+        assert lapsing.recover() == 1
+        assert lapsing.status(key) == "queued"
+        assert not lapsing.finish(lost, owner="gone", status="succeeded")
+        lapsing.claim("gone too")
+        assert lapsing.recover() == 1
+        plan = plans.get("a", key.id)
+        assert plan.status == "failed"
+        assert "worker-lost" in str(plan.error)
+
+    def test_a_renewed_lease_does_not_lapse(self, engine: Engine, plans: PlanStore, job_store: JobStore) -> None:
+        key = JobKey("a", plans.submit("a", asked("d1")).id)
+        job_store.claim("me")
+        past = datetime(2020, 1, 1, tzinfo=UTC)
+        with writing(engine) as connection:
+            connection.execute(update(jobs).values(lease_until=past))
+        job_store.renew("me", [key])
+        assert job_store.recover() == 0
+        assert job_store.status(key) == "running"
+
+    def test_a_cancelled_job_whose_process_is_gone_is_cancelled(self, engine: Engine, plans: PlanStore) -> None:
+        lapsing = JobStore(engine, lease_s=0.0)
+        key = JobKey("a", plans.submit("a", asked("d1")).id)
+        lapsing.claim("gone")
+        lapsing.request_cancel(key)
+        lapsing.recover()
+        assert lapsing.status(key) == "cancelled"
+
+    def test_release_queues_what_was_running(self, plans: PlanStore, job_store: JobStore) -> None:
+        key = JobKey("a", plans.submit("a", asked("d1")).id)
+        job_store.claim("me")
+        job_store.release("me")
+        assert job_store.status(key) == "queued"
+        again = job_store.claim("you")
+        assert again is not None
+        assert again.key == key
+
+    def test_a_result_that_cannot_be_stored_leaves_the_job_running(
+        self, engine: Engine, plans: PlanStore, job_store: JobStore
+    ) -> None:
+        key = JobKey("a", plans.submit("a", asked("d1")).id)
+        job = job_store.claim("me")
+        assert job is not None
+
+        def broken(_connection: object) -> None:
+            raise RuntimeError
+
+        with pytest.raises(RuntimeError):
+            job_store.finish(job, owner="me", status="succeeded", store=broken)
+        assert job_store.status(key) == "running"
+        with reading(engine) as connection:
+            types = connection.execute(select(job_events.c.type).order_by(job_events.c.seq)).scalars().all()
+        assert types == ["queued", "started"]
+
+    def test_counts_are_by_status(self, plans: PlanStore, job_store: JobStore) -> None:
+        finished(plans, job_store, "a", "d1")
+        plans.submit("a", asked("d2"))
+        assert job_store.counts() == {"succeeded": 1, "queued": 1}
+
+
+class TestKeys:
+    def test_a_key_says_whose_it_is_until_it_is_revoked(self, engine: Engine) -> None:
+        key, secret = create_key(engine, tenant="a", name="laptop")
+        assert tenant_of(engine, secret) == "a"
+        assert tenant_of(engine, secret + "x") is None
+        revoke_key(engine, key.id)
+        assert tenant_of(engine, secret) is None
+        with pytest.raises(NotFoundError):
+            revoke_key(engine, key.id)
+
+    def test_the_secret_is_stored_nowhere(self, engine: Engine) -> None:
+        _, secret = create_key(engine, tenant="a", name="laptop")
+        with reading(engine) as connection:
+            rows = connection.exec_driver_sql("SELECT * FROM keys").all()
+        assert secret not in str(rows)
+        assert [(key.tenant, key.name) for key in list_keys(engine)] == [("a", "laptop")]
+
+
+class TestCalibrations:
+    def test_storing_twice_is_storing_once(self, engine: Engine) -> None:
+        store = CalibrationStore(engine)
+        for _ in range(2):
+            store.add("a", "id1", document='{"a":1}', gpu="H100", gpus_per_node=8)
+        assert [row.id for row in store.page("a", limit=10)] == ["id1"]
+        assert store.document("a", "id1") == '{"a":1}'
+        with pytest.raises(NotFoundError):
+            store.document("b", "id1")
+        assert store.page("b", limit=10) == []
+
+    def test_auto_is_the_newest_of_this_gpu_and_node_shape(self, engine: Engine) -> None:
+        store = CalibrationStore(engine)
+        store.add("a", "old", document="{}", gpu="H100", gpus_per_node=8)
+        store.add("a", "new", document="{}", gpu="H100", gpus_per_node=8)
+        store.add("a", "small", document="{}", gpu="H100", gpus_per_node=4)
+        store.add("a", "example", document="{}", gpu="H100", gpus_per_node=None)
+        assert store.newest("a", gpu="H100", gpus_per_node=8) == "new"
+        assert store.newest("a", gpu="A100", gpus_per_node=8) is None
+        assert store.newest("b", gpu="H100", gpus_per_node=8) is None
