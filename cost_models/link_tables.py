@@ -186,7 +186,8 @@ def _start_s(op: Op, rows: Floats, measured: Floats, start_s: Floats) -> Floats:
     if len(known) < 2:
         return inside
     slope = max((start_s[-1] - start_s[-2]) / (known[-1] - known[-2]), 0.0)
-    return inside + slope * np.maximum(position - known[-1], 0.0)
+    beyond: Floats = slope * np.maximum(position - known[-1], 0.0)
+    return inside + beyond
 
 
 def on_grid(fit: CollectiveFit) -> Floats:
@@ -196,4 +197,5 @@ def on_grid(fit: CollectiveFit) -> Floats:
     if len(size) < 2:
         return seconds
     slope = (time_s[-1] - time_s[-2]) / (size[-1] - size[-2])
-    return seconds + slope * np.maximum(np.exp2(GRID_LOG2) - size[-1], 0.0)
+    beyond: Floats = slope * np.maximum(np.exp2(GRID_LOG2) - size[-1], 0.0)
+    return seconds + beyond

@@ -1,0 +1,231 @@
+"""Calibration documents: their digest, what is refused, how fits clean curves, how documents combine."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from cost_models.calibration import (
+    NOMINAL_RESIDUALS,
+    CalibrationDocument,
+    CollectiveSample,
+    document_of,
+    fit_collectives,
+    load_calibration,
+    parse_document,
+    reference_document,
+    reference_names,
+    shipped_names,
+)
+from cost_models.errors import CalibrationError
+from cost_models.placement import place
+from cost_models.specs.cluster import Cluster, Gpu, Network
+from cost_models.terms import Tier
+
+H100 = Gpu("H100-SXM-80GB", "hopper", 85e9, {"bf16": 989.4e12, "fp8": 1978.9e12}, 3.352e12, 450e9, 63e9, 132, 700.0,
+           reference="H100-SXM-80GB")  # fmt: skip
+CLUSTER = Cluster("unit", H100, 4, 8, 8, "nvswitch", 450e9, 2e-6, 2, 4, Network("infiniband", 50e9, 8, 4e-6))
+PROFILE = "h100x4-nvls-off-2026"
+MINIMAL: dict[str, Any] = {
+    "schema_version": 1, "name": "mine", "kind": "measured", "created_at": "2026-11-27",
+    "fingerprint": {"gpu": "H100-SXM-80GB"},
+    "device": {
+        "generation": "hopper", "peak_flops_per_s": {"bf16": 989.4e12}, "memory_bytes_per_s": 3.352e12,
+        "link_bytes_per_s": 450e9, "num_sms": 132,
+    },
+}  # fmt: skip
+
+
+def collectives(op: str, times_s: list[float], *, ranks: int = 4, per_node: int = 4) -> list[dict[str, Any]]:
+    return [
+        {"op": op, "size_bytes": 2.0 ** (20 + i), "ranks": ranks, "ranks_per_node": per_node, "time_s": t}
+        for i, t in enumerate(times_s)
+    ]
+
+
+def test_a_document_survives_its_file_and_keeps_its_id() -> None:
+    document = document_of({**MINIMAL, "collectives": collectives("all_reduce", [1e-4, 2e-4])})
+    again = parse_document(document.file_text())
+    assert again == document
+    assert again.id == document.id
+    assert len(document.id) == 64
+
+
+def test_the_id_is_over_content_not_spelling() -> None:
+    """Key order, 1 against 1.0, and a default written out don't change it; a value does."""
+    reordered = dict(reversed(MINIMAL.items()))
+    spelled = {**MINIMAL, "licence": "", "device": {**MINIMAL["device"], "link_bytes_per_s": 450000000000}}
+    assert document_of(reordered).id == document_of(spelled).id == document_of(MINIMAL).id
+    assert document_of({**MINIMAL, "name": "yours"}).id != document_of(MINIMAL).id
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        (document_of(MINIMAL).file_text()[:-20], "not complete JSON"),
+        (document_of(MINIMAL).file_text().replace('"mine"', '"edited"'), "does not match its id"),
+        (json.dumps({**MINIMAL, "schema_version": 2}), "schema version 2; this release reads up to 1"),
+        (json.dumps({**MINIMAL, "created": "x"}), "/created: Extra inputs are not permitted"),
+        (json.dumps({**MINIMAL, "gemm": [{"m": 0, "n": 1, "k": 1, "time_s": 1.0}]}), "/gemm/0/m"),
+        ("[]", "no JSON object"),
+        (json.dumps({**MINIMAL, "device": {**MINIMAL["device"], "peak_flops_per_s": {}}}), "needs bf16 or fp16"),
+    ],
+)
+def test_damaged_edited_and_newer_documents_are_refused_by_name(text: str, message: str) -> None:
+    with pytest.raises(CalibrationError, match=message) as caught:
+        parse_document(text, origin="a.json")
+    assert caught.value.hint
+    assert "a.json" in caught.value.message
+
+
+def test_infinite_and_missing_times_are_refused() -> None:
+    for bad in (float("inf"), float("nan"), -1.0, 0.0):
+        with pytest.raises(CalibrationError):
+            document_of({**MINIMAL, "collectives": collectives("all_reduce", [bad])})
+
+
+def test_a_missing_file_and_an_unknown_name_say_so(tmp_path: Path) -> None:
+    with pytest.raises(CalibrationError, match="no calibration 'h100x4-nvls-of'") as caught:
+        load_calibration(replace(CLUSTER, calibration=("h100x4-nvls-of",)))
+    assert PROFILE in caught.value.hint
+    path = tmp_path / "mine.json"
+    path.write_text(document_of(MINIMAL).file_text(), encoding="utf-8")
+    named = replace(CLUSTER, calibration=(str(path),))
+    assert load_calibration(named, allow_files=True).name == "mine + H100-SXM-80GB reference"
+    with pytest.raises(CalibrationError, match="no calibration"):  # over HTTP a name is never a path
+        load_calibration(named)
+
+
+def test_another_gpus_calibration_is_refused() -> None:
+    a100 = replace(H100, name="A100-SXM-80GB", reference="A100-SXM-80GB", generation="ampere")
+    with pytest.raises(CalibrationError, match="was measured on H100-SXM-80GB, the cluster has A100-SXM-80GB"):
+        load_calibration(replace(CLUSTER, gpu=a100, calibration=(PROFILE,)))
+
+
+def test_two_documents_split_compute_from_network_and_three_are_too_many() -> None:
+    network = document_of({**MINIMAL, "name": "net", "collectives": collectives("all_reduce", [1e-4, 2e-4])})
+    both = load_calibration(replace(CLUSTER, calibration=(PROFILE, "net")), extra={"net": network})
+    assert both.compute is not None
+    assert both.compute.name == PROFILE
+    pair = both.collective_s("all_reduce", 2.0**21, placement=place(4, stride=1, cluster=CLUSTER))
+    assert pair.seconds[0] == pytest.approx(2e-4)
+    with pytest.raises(CalibrationError, match="3 calibrations"):
+        load_calibration(replace(CLUSTER, calibration=(PROFILE, "net", "net")), extra={"net": network})
+
+
+def test_no_calibration_named_means_reference_curves_never_the_shipped_profile() -> None:
+    calibration = load_calibration(CLUSTER)
+    assert calibration.name == "H100-SXM-80GB reference"
+    assert calibration.compute is reference_document(H100)
+    assert calibration.host_op_s().tier == Tier.NOMINAL
+
+
+def test_every_shipped_document_is_intact_and_free_of_share_alike_sources() -> None:
+    documents = [reference_document(replace(H100, name=name, reference=name)) for name in reference_names()]
+    documents += [load_calibration(replace(CLUSTER, calibration=(name,))).compute for name in shipped_names()]
+    assert len(documents) == 6
+    for document in documents:
+        assert document is not None
+        assert document.licence == "Apache-2.0"
+        assert "ml-engineering" not in document.file_text()
+    assert shipped_names() == (PROFILE,)
+
+
+def test_a_gpu_without_curves_is_nominal_throughout() -> None:
+    amd = Gpu("MI300X-192GB", "cdna3", 206e9, {"bf16": 1307.4e12}, 5.3e12, 448e9, 63e9, 304, 750.0, "MI300X-192GB")
+    on = replace(CLUSTER, gpu=amd, interconnect="xgmi", intra_bytes_per_s=448e9)
+    calibration = load_calibration(on)
+    assert calibration.name == "nominal"
+    assert int(calibration.gemm_s(8192, 8192, 8192, precision="bf16").tier) == Tier.NOMINAL
+    # 0.50 of the peak, 0.90 of it sustained: 2*8192^3 / (1307.4e12 * 0.45) + 2 us
+    expected = 2 * 8192**3 / (1307.4e12 * 0.45) + 2e-6
+    assert float(calibration.gemm_s(8192, 8192, 8192, precision="bf16").seconds) == pytest.approx(expected)
+    assert calibration.collective_s("all_reduce", 1e9, placement=place(8, stride=1, cluster=on)).tier[0] == Tier.NOMINAL
+
+
+def test_less_power_per_operation_slows_the_clock_by_the_root() -> None:
+    """A 500 W H100 against the table's 700 W: sqrt(5/7) = 0.845 of the speed."""
+    slow = load_calibration(replace(CLUSTER, gpu=replace(H100, name="H100-500W", power_limit_w=500.0)))
+    times = [
+        float(c.gemm_s(8192, 8192, 8192, precision="bf16").seconds) - 2e-6 for c in (load_calibration(CLUSTER), slow)
+    ]
+    assert times[0] / times[1] == pytest.approx((5 / 7) ** 0.5)
+
+
+def test_a_clean_curve_is_kept_and_an_interrupted_point_is_not() -> None:
+    """1, 2, [50], 8 at four doublings: 50 exceeds 1.5 times both neighbours, so their geometric mean 4 replaces it."""
+    fit = fit_collectives([CollectiveSample(**row) for row in collectives("all_reduce", [1.0, 2.0, 50.0, 8.0])])[0]
+    assert fit.time_s == pytest.approx((1.0, 2.0, 4.0, 8.0))
+
+
+def test_times_that_fall_with_size_are_pooled() -> None:
+    """4 then 1: both become their geometric mean 2."""
+    fit = fit_collectives([CollectiveSample(**row) for row in collectives("all_reduce", [4.0, 1.0, 9.0])])[0]
+    assert fit.time_s == pytest.approx((2.0, 2.0, 9.0))
+
+
+def test_repeats_of_one_point_count_by_their_median() -> None:
+    samples = [
+        CollectiveSample(op="all_gather", size_bytes=1e6, ranks=2, ranks_per_node=2, time_s=t) for t in (1, 2, 9)
+    ]
+    assert fit_collectives(samples)[0].time_s == (2.0,)
+
+
+def test_samples_without_fits_are_fitted_on_loading() -> None:
+    document = document_of({**MINIMAL, "collectives": collectives("reduce_scatter", [1e-4, 3e-4])})
+    calibration = load_calibration(replace(CLUSTER, calibration=("mine",)), extra={"mine": document})
+    got = calibration.collective_s("reduce_scatter", 2.0**20, placement=place(4, stride=1, cluster=CLUSTER))
+    assert (got.seconds[0], got.tier[0]) == (pytest.approx(1e-4), Tier.MEASURED)
+    assert calibration.network is not None
+    assert calibration.network.id == document.id
+
+
+def test_groups_measured_across_nodes_come_back_as_measured() -> None:
+    """16 ranks, 8 a node: 10 ms measured at 1 MiB, 20 ms at 2 MiB, whatever the formula says."""
+    rows = collectives("all_gather", [0.010, 0.020], ranks=16, per_node=8)
+    document = document_of({**MINIMAL, "collectives": rows})
+    calibration = load_calibration(replace(CLUSTER, calibration=("mine",)), extra={"mine": document})
+    got = calibration.collective_s("all_gather", 2.0**21, placement=place(16, stride=1, cluster=CLUSTER))
+    assert (got.seconds[0], got.tier[0]) == (pytest.approx(0.020), Tier.MEASURED)
+    other = calibration.collective_s("all_gather", 2.0**21, placement=place(32, stride=1, cluster=CLUSTER))
+    assert other.tier[0] == Tier.EXTRAPOLATED
+
+
+def test_host_cost_comes_from_the_profiles_eager_layer() -> None:
+    """2009 us for a layer forward and backward over 112.5 operations is 17.86 us each; compiled 0.35 of it."""
+    calibration = load_calibration(replace(CLUSTER, calibration=(PROFILE,)))
+    assert calibration.host_op_s().value == pytest.approx(2009e-6 / 112.5)
+    assert calibration.host_op_s().tier == Tier.INTERPOLATED
+    assert calibration.host_op_s("compiled").value == pytest.approx(0.35 * 2009e-6 / 112.5)
+
+
+def test_measured_bandwidth_and_host_link_replace_nominal_ones() -> None:
+    samples = [
+        {"kind": "copy", "size_bytes": 1e9, "bytes_per_s": 2.5e12},
+        {"kind": "elementwise", "size_bytes": 1e9, "bytes_per_s": 2.9e12},
+        {"kind": "host_to_device", "size_bytes": 1e9, "bytes_per_s": 5.5e10},
+    ]
+    document = document_of({**MINIMAL, "memory_bandwidth": samples})
+    own = load_calibration(replace(CLUSTER, calibration=("mine",)), extra={"mine": document})
+    assert (own.memory_bytes_per_s_effective.value, own.memory_bytes_per_s_effective.tier) == (2.9e12, Tier.MEASURED)
+    assert own.host_link_bytes_per_s.value == 5.5e10
+    reference = load_calibration(CLUSTER).memory_bytes_per_s_effective
+    assert (reference.value, reference.tier) == (pytest.approx(0.8 * 3.352e12), Tier.NOMINAL)
+
+
+def test_a_worse_tier_never_has_a_narrower_range() -> None:
+    for calibration in (load_calibration(CLUSTER), load_calibration(replace(CLUSTER, calibration=(PROFILE,)))):
+        for family in NOMINAL_RESIDUALS:
+            widths = [calibration.residual(family, tier) for tier in Tier]
+            assert widths == sorted(widths)
+            assert all(0 < width < 1 for width in widths)
+
+
+def test_documents_are_immutable() -> None:
+    document: CalibrationDocument = document_of(MINIMAL)
+    with pytest.raises(ValueError, match="frozen"):
+        document.name = "other"  # type: ignore[misc]

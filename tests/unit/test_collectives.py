@@ -1,0 +1,181 @@
+"""Prices of placed collectives: the measured points themselves, and every formula by hand."""
+
+from __future__ import annotations
+
+import csv
+from dataclasses import replace
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+import pytest
+
+from cost_models.calibration import load_calibration
+from cost_models.collectives import build_links, collective_s
+from cost_models.link_tables import bus_factor
+from cost_models.placement import Placement, place
+from cost_models.specs.cluster import Cluster, Gpu, Network
+from cost_models.terms import Tier
+
+H100 = Gpu(
+    "H100-SXM-80GB", "hopper", 85e9, {"bf16": 989.4e12}, 3.35e12, 450e9, 63e9, 132, 700.0, reference="H100-SXM-80GB"
+)
+NETWORK = Network("infiniband", 50e9, 8, 4e-6)
+
+
+def cluster(**changes: object) -> Cluster:
+    base = Cluster("unit", H100, 16, 8, 8, "nvswitch", 450e9, 2e-6, 2, 4, NETWORK)
+    return replace(base, **changes)  # type: ignore[arg-type]
+
+
+def nominal() -> Cluster:
+    """A custom link: 400 GB/s and 2 us a hop, so that every curve is arithmetic."""
+    return cluster(interconnect="custom", intra_bytes_per_s=400e9)
+
+
+def of(size: float, *, stride: float, on: Cluster) -> Placement:
+    return place(size, stride=stride, cluster=on)
+
+
+def test_measured_points_come_back_exactly() -> None:
+    """All-gather over 8 H100 from 1 MiB up: every row of the public table."""
+    table = Path(__file__).parents[2] / "data" / "reference" / "nccl_curves.csv"
+    rows = [
+        (float(row["size_bytes"]), float(row["time_us"]) * 1e-6)
+        for row in csv.DictReader(table.read_text(encoding="utf-8").splitlines())
+        if (row["gpu"], row["op"], row["ranks"]) == ("H100-SXM-80GB", "all_gather", "8")
+        and row["source"].startswith("aiconfigurator")
+    ]
+    calibration = load_calibration(cluster())
+    for size in {size for size, _ in rows if size >= 2**20}:
+        expected = median(time_s for row_size, time_s in rows if row_size == size)
+        got = calibration.collective_s("all_gather", size, placement=of(8, stride=1, on=cluster()))
+        assert got.seconds[0] == pytest.approx(expected, rel=1e-9)
+        assert got.tier[0] == Tier.INTERPOLATED
+
+
+def test_between_two_sizes_time_is_interpolated_in_logarithms() -> None:
+    """Half way between S and 2S in log size, the time is the geometric mean of both."""
+    price = load_calibration(cluster()).collective_s
+    group = of(4, stride=1, on=cluster())
+    ends = [price("all_reduce", size, placement=group).seconds[0] for size in (2.0**26, 2.0**27)]
+    assert price("all_reduce", 2.0**26.5, placement=group).seconds[0] == pytest.approx((ends[0] * ends[1]) ** 0.5)
+
+
+def test_bus_factors_are_nccl_tests() -> None:
+    assert bus_factor("all_reduce", np.array([8.0]))[0] == pytest.approx(1.75)
+    assert bus_factor("all_gather", np.array([8.0]))[0] == pytest.approx(0.875)
+    assert bus_factor("all_to_all", np.array([4.0]))[0] == pytest.approx(0.75)
+    assert bus_factor("send_recv", np.array([2.0]))[0] == 1.0
+    assert bus_factor("all_reduce", np.array([1.0]))[0] == 0.0
+
+
+def test_other_group_sizes_take_the_bus_factor_of_the_nearest() -> None:
+    """6 ranks at 512 MiB from 8: the part above the start goes with (5/6)/(7/8) = 0.952."""
+    links = load_calibration(cluster()).links
+    table = links.domain["all_gather"]
+    start, whole = (float(table.seconds(np.array([8.0]), np.array([x]))[0][0]) for x in (512.0, 2.0**29))
+    start_6 = float(table.seconds(np.array([6.0]), np.array([512.0]))[0][0])
+    seconds, tier = table.seconds(np.array([6.0]), np.array([2.0**29]))
+    assert seconds[0] == pytest.approx(start_6 + (whole - start) * (5 / 6) / (7 / 8), rel=1e-6)
+    assert tier[0] == Tier.EXTRAPOLATED
+
+
+def test_all_reduce_of_a_strided_group_shares_the_nics() -> None:
+    """16 ranks, one a node (stride 8), 1 GiB: one GPU's NIC share is 50e9*0.8 = 40e9 bytes/s.
+
+    2*15/16 * 2^30 / 40e9 = 50.33 ms; tree latency 2*log2(16)*(8 us + 4 us) = 96 us.
+    """
+    got = collective_s(
+        "all_reduce", 2.0**30, placement=of(16, stride=8, on=cluster()), links=load_calibration(cluster()).links
+    )
+    assert got.seconds[0] == pytest.approx(1.875 * 2**30 / 40e9 + 96e-6)
+    assert got.tier[0] == Tier.NOMINAL
+
+
+def test_all_gather_of_whole_nodes_pays_every_hop_of_the_ring() -> None:
+    """128 ranks on 16 nodes, 8 KiB: bandwidth is nothing, latency (128-16)*4 us + 15*4 us = 508 us."""
+    on = nominal()
+    got = collective_s("all_gather", 8192.0, placement=of(128, stride=1, on=on), links=build_links(on, None))
+    # inside a node: start 6 + 2 us, six further hops of 1 us, and 8192*(127/128) bytes at 300 GB/s
+    inside = 8e-6 + 6 * 1e-6 + 8192 * (127 / 128) / (400e9 * 0.75)
+    assert got.seconds[0] == pytest.approx(inside + 508e-6, rel=1e-4)  # curves are straight in logarithms only
+
+
+def test_all_to_all_sends_over_the_network_only_what_leaves_the_node() -> None:
+    """32 ranks, 8 a node, 1 GiB each: 24/32 of the buffer over 40e9 bytes/s, then 7+4 us and 24 peers of 1 us."""
+    on = nominal()
+    got = collective_s("all_to_all", 2.0**30, placement=of(32, stride=1, on=on), links=build_links(on, None))
+    assert got.seconds[0] == pytest.approx(0.75 * 2**30 / 40e9 + 11e-6 + 24e-6)
+
+
+@pytest.mark.parametrize(
+    ("stride", "nics", "bytes_per_s"),
+    [
+        (8, 8, 40e9),  # every GPU of the node sends at once: one NIC each
+        (8, 4, 20e9),  # four NICs for eight senders
+        (16, 8, 40e9),
+    ],
+)
+def test_sends_between_stages_share_the_nics(stride: int, nics: int, bytes_per_s: float) -> None:
+    on = cluster(network=replace(NETWORK, nics_per_node=nics))
+    got = collective_s("send_recv", 1e9, placement=of(2, stride=stride, on=on), links=build_links(on, None))
+    assert got.seconds[0] == pytest.approx(1e9 / bytes_per_s + 11e-6)
+
+
+def test_a_lone_sender_has_one_nic_not_all() -> None:
+    """Stages of 2 GPUs on nodes of 8: at a node's edge two senders share 8 NICs, but a flow uses one."""
+    got = collective_s("send_recv", 1e9, placement=of(8, stride=2, on=cluster()), links=build_links(cluster(), None))
+    assert got.seconds[0] == pytest.approx(1e9 / 40e9 + 11e-6)
+
+
+def test_nvl72_groups_of_72_never_touch_the_network() -> None:
+    on = cluster(num_nodes=18, gpus_per_node=4, nvlink_domain_gpus=72, interconnect="custom", intra_bytes_per_s=900e9)
+    got = collective_s("all_gather", 2.0**30, placement=of(72, stride=1, on=on), links=build_links(on, None))
+    # start 8 us, 70 hops of 1 us, 71/72 GiB at 0.75*900 GB/s
+    assert got.seconds[0] == pytest.approx(78e-6 + (71 / 72) * 2**30 / 675e9)
+
+
+def test_pairs_fall_back_to_pcie_beyond_the_bridge() -> None:
+    """8 GPUs in NVLink pairs: two ranks use the bridge, four ranks PCIe at 0.45 of 63 GB/s."""
+    on = cluster(num_nodes=1, nvlink_domain_gpus=2, interconnect="nvlink-pairs", intra_bytes_per_s=300e9)
+    links = build_links(on, None)
+    pair = collective_s("all_gather", 2.0**28, placement=of(2, stride=1, on=on), links=links)
+    four = collective_s("all_gather", 2.0**28, placement=of(4, stride=1, on=on), links=links)
+    assert pair.seconds[0] == pytest.approx(8e-6 + 2**27 / 225e9)
+    assert four.seconds[0] == pytest.approx(8e-6 + 2 * 1e-6 + 0.75 * 2**28 / (63e9 * 0.45))
+
+
+def test_measured_l40s_curves_price_its_pcie_node() -> None:
+    """8 L40S all-reduce 512 MiB in 649.471 ms (public table): 1.45 GB/s of bus bandwidth."""
+    l40s = Gpu("L40S-48GB", "ada", 48e9, {"bf16": 362.05e12}, 864e9, 0.0, 31.5e9, 142, 350.0, reference="L40S-48GB")
+    on = cluster(gpu=l40s, num_nodes=1, nvlink_domain_gpus=1, interconnect="pcie", intra_bytes_per_s=31.5e9)
+    got = load_calibration(on).collective_s("all_reduce", 2.0**29, placement=of(8, stride=1, on=on))
+    assert got.seconds[0] == pytest.approx(649.471e-3, rel=1e-4)
+
+
+def test_a_narrower_nvlink_scales_the_bandwidth_part_only() -> None:
+    """A100's link is 300 GB/s and A800's 200: the part above the start takes 1.5 times as long."""
+    a100 = Gpu("A100-SXM-80GB", "ampere", 85e9, {"bf16": 312e12}, 2e12, 300e9, 31e9, 108, 400.0, "A100-SXM-80GB")
+    a800 = replace(a100, name="A800-SXM-80GB", link_bytes_per_s=200e9)
+    both = [cluster(gpu=a100, intra_bytes_per_s=300e9), cluster(gpu=a800, intra_bytes_per_s=200e9)]
+    wide, narrow = (load_calibration(on) for on in both)
+    group = of(8, stride=1, on=both[0])
+    start = wide.collective_s("all_gather", 512.0, placement=group).seconds[0]
+    big = [c.collective_s("all_gather", 2.0**29, placement=group) for c in (wide, narrow)]
+    assert big[1].seconds[0] - start == pytest.approx(1.5 * (big[0].seconds[0] - start))
+    assert (big[0].tier[0], big[1].tier[0]) == (Tier.INTERPOLATED, Tier.EXTRAPOLATED)
+
+
+def test_one_rank_and_empty_calls_cost_nothing() -> None:
+    price = load_calibration(cluster()).collective_s
+    assert price("all_reduce", 1e9, placement=of(1, stride=8, on=cluster())).seconds[0] == 0.0
+    assert price("all_gather", 0.0, placement=of(64, stride=1, on=cluster())).seconds[0] == 0.0
+
+
+def test_send_recv_of_two_ranks_is_half_of_their_all_to_all() -> None:
+    """Two ranks exchanging S in all send S/2 each: 256 MiB sent costs what a 512 MiB all-to-all does."""
+    price = load_calibration(cluster()).collective_s
+    pair = of(2, stride=1, on=cluster())
+    sent = price("send_recv", 2.0**28, placement=pair).seconds[0]
+    assert sent == pytest.approx(price("all_to_all", 2.0**29, placement=pair).seconds[0])
