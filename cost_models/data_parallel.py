@@ -13,6 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.collectives import Op
 from cost_models.constants import BACKWARD_USABLE, INTERFERENCE, TENSORS_PER_LAYER
 from cost_models.estimate import Estimate
 from cost_models.job import Job
@@ -89,8 +90,11 @@ def layerwise_exposed_s(
         forward:  max(F + i min(F, AG), AG) - F;  backward the same with AG + RS (RS alone where parameters stay gathered)
 
     Args:
-        gather: link seconds of the layer's parameter gather, likewise reduce.
-        forward_s: the layer's own forward, likewise backward_s.
+        strategies: which of the two overlaps.
+        gather: link seconds of the layer's parameter gather.
+        reduce: of its gradient reduction.
+        forward_s: the layer's own forward.
+        backward_s: and backward.
         regathers: parameters are gathered again in backward (stage 3).
     """
     forward = np.where(strategies.overlap_param_gather, _beside(forward_s, gather), gather)
@@ -128,8 +132,12 @@ def stepwise_s(
     bucket is never hidden.
 
     Args:
-        dense: dense parameters of the fullest stage on one rank, shape (N,); likewise expert.
-        forward_s: that stage's forward of one micro-batch, likewise backward_s.
+        job: model, cluster and dtypes.
+        strategies: shape (N,), as all that follows.
+        dense: dense parameters of the fullest stage on one rank.
+        expert: its routed experts'.
+        forward_s: that stage's forward of one micro-batch.
+        backward_s: and backward.
         layers: its decoder layers: the number of buckets.
     """
     placements = groups(strategies, job.cluster)
@@ -174,7 +182,7 @@ def _reduce_in_shards(job: Job, size: Floats, shard: Placement, replica: Placeme
     return Estimate(scatter.seconds + across.seconds, np.maximum(scatter.tier, across.tier))
 
 
-def _split_calls(job: Job, op: str, size: Floats, placement: Placement, calls: float) -> Estimate:
+def _split_calls(job: Job, op: Op, size: Floats, placement: Placement, calls: float) -> Estimate:
     estimate = job.calibration.collective_s(op, size / calls, placement=placement)
     return Estimate(estimate.seconds * calls, estimate.tier) if calls != 1.0 else estimate
 

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from cost_models.calibration.runtime import HostMode, Scalar
 from cost_models.constants import TP_EXTRA_KERNELS
 from cost_models.elementwise import elementwise_s, is_fused
+from cost_models.gemm import Kind
 from cost_models.job import Job
 from cost_models.layer_attention import LayerAttention, layer_attention_s
 from cost_models.layer_comm import PassSeconds, cp_comm, ep_comm, tp_comm
@@ -119,7 +120,10 @@ def matmul_s(job: Job, gemms: list[Gemm], *, precision: str | None = None) -> Ma
     for gemm in gemms:
         m, n, k = gemm.m, gemm.n, gemm.k
         exact = "bf16" if gemm.module == "router" and chosen in ("fp8", "nvfp4") else chosen
-        for kind, shape in (("forward", (m, n, k)), ("dgrad", (m, k, n)), ("wgrad", (k, n, m))):
+        shapes: tuple[tuple[Kind, tuple[Floats, Floats, Floats]], ...] = (
+            ("forward", (m, n, k)), ("dgrad", (m, k, n)), ("wgrad", (k, n, m))
+        )  # fmt: skip
+        for kind, shape in shapes:
             estimate = job.calibration.gemm_s(*shape, precision=exact, kind=kind, batch=gemm.batch)
             passes[kind].append(estimate.seconds)
             tiers.append(estimate.tier)

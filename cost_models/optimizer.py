@@ -21,7 +21,7 @@ def update_bytes_per_parameter(job: Job) -> float:
     main = BYTES_PER[t.main_param_dtype]
     moments = {"adam": 2.0, "sgd": 1.0, "adam-8bit": 2.0}[t.optimizer]
     state = 1.0 if t.optimizer == "adam-8bit" else BYTES_PER[t.optimizer_state_dtype]
-    updated = main if main else stored
+    updated = main or stored
     cast = stored if main else 0.0
     return grad + 2 * grad + grad + 2 * updated + 2 * moments * state + cast
 

@@ -27,6 +27,7 @@ def bubble_s(strategies: Strategies, *, stages_sum_s: Floats, slowest_s: Floats,
         zb-v, dualpipe-v:  (sum - slowest) - 2 (p - 1) * wgrad, at least 0, times 1/2 for the V shape
 
     Args:
+        strategies: schedules, stages and virtual stages.
         stages_sum_s: sum of all stages' time per micro-batch.
         slowest_s: the slowest stage's.
         wgrad_s: weight-gradient time of one stage and micro-batch, which zero-bubble schedules move into the gaps.

@@ -13,7 +13,7 @@ from cost_models.strategy import Floats, Recompute, RecomputeMethod, Strategies
 from cost_models.tensors import distinct
 
 
-def recomputed_layers_KN(strategies: Strategies) -> Floats:
+def recomputed_layers_by_slot(strategies: Strategies) -> Floats:
     """Fully recomputed layers of each slot's stage, shape (K, N)."""
     layouts, layout = strategies.layouts, strategies.layout
     held_KN = layouts.layers_LKJ.sum(axis=2)[layout].T
@@ -42,4 +42,4 @@ def recomputed_layers(strategies: Strategies) -> Floats:
 def recomputed_shares(strategies: Strategies) -> Floats:
     """Share of the model's decoder layers that are fully recomputed, 0...1, shape (N,)."""
     total = strategies.layouts.held_LS.sum(axis=1)[strategies.layout]
-    return recomputed_layers(strategies) / np.maximum(total, 1.0)
+    return np.asarray(recomputed_layers(strategies) / np.maximum(total, 1.0))

@@ -44,7 +44,9 @@ def rank_parameters(job: Job, strategies: Strategies) -> RankParameters:
     word = embedding_parameters(model, vocab) / strategies.tp
     shared = model.tie_word_embeddings & (strategies.pp == 1)
     return RankParameters(
-        dense_JN=np.stack([dense_layer_parameters_on_rank(model, kind, strategies.tp) for kind in model.distinct_kinds]),
+        dense_JN=np.stack(
+            [dense_layer_parameters_on_rank(model, kind, strategies.tp) for kind in model.distinct_kinds]
+        ),
         expert_JN=np.stack(
             [
                 expert_layer_parameters_on_rank(model, kind, strategies.ep, strategies.etp)
@@ -57,7 +59,7 @@ def rank_parameters(job: Job, strategies: Strategies) -> RankParameters:
     )
 
 
-def dense_KN(held: RankParameters, strategies: Strategies) -> Floats:
+def dense_by_slot(held: RankParameters, strategies: Strategies) -> Floats:
     """Dense parameters of each slot's stage on one rank, shape (K, N)."""
     layouts, layout = strategies.layouts, strategies.layout
     layers_KJN = layouts.layers_LKJ[layout].transpose(1, 2, 0)
@@ -66,7 +68,7 @@ def dense_KN(held: RankParameters, strategies: Strategies) -> Floats:
     return np.asarray(total + layouts.has_head_LK[layout].T * held.head)
 
 
-def expert_KN(held: RankParameters, strategies: Strategies) -> Floats:
+def expert_by_slot(held: RankParameters, strategies: Strategies) -> Floats:
     """Routed-expert parameters of each slot's stage on one rank, shape (K, N)."""
     layers_KJN = strategies.layouts.layers_LKJ[strategies.layout].transpose(1, 2, 0)
     return np.asarray(np.einsum("kjn,jn->kn", layers_KJN, held.expert_JN))

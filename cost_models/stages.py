@@ -19,7 +19,7 @@ from cost_models.job import Job
 from cost_models.layer_costs import LAYER_PARTS, LayerCosts, layer_costs
 from cost_models.optimizer import accumulation_s
 from cost_models.pipeline import bubble_s
-from cost_models.recompute import recomputed_layers_KN, recomputed_shares
+from cost_models.recompute import recomputed_layers_by_slot, recomputed_shares
 from cost_models.stage_parameters import RankParameters, rank_parameters
 from cost_models.strategy import Bools, Codes, Floats, Recompute, Strategies
 
@@ -143,13 +143,13 @@ def _slowest(strategies: Strategies, per: _PerMicroBatch) -> _Slowest:
     layouts, layout = strategies.layouts, strategies.layout
     if layouts.num_slots == 1:
         layers_JN = layouts.layers_LKJ[layout, 0].T
-        share = recomputed_layers_KN(strategies)[0] / np.maximum(layers_JN.sum(axis=0), 1.0)
+        share = recomputed_layers_by_slot(strategies)[0] / np.maximum(layers_JN.sum(axis=0), 1.0)
         seconds = _sum_over_kinds(layers_JN, per.layer_JN) + share * _sum_over_kinds(layers_JN, per.again_JN)
         both = np.ones(len(strategies), np.bool_)
         return _Slowest(layers_JN, both, both, share, seconds + per.first + per.last)
     layers_KJN = layouts.layers_LKJ[layout].transpose(1, 2, 0)
     first_KN, last_KN = layouts.has_embedding_LK[layout].T, layouts.has_head_LK[layout].T
-    share_KN = recomputed_layers_KN(strategies) / np.maximum(layers_KJN.sum(axis=1), 1.0)
+    share_KN = recomputed_layers_by_slot(strategies) / np.maximum(layers_KJN.sum(axis=1), 1.0)
     stage_KN = np.einsum("kjn,jn->kn", layers_KJN, per.layer_JN)
     stage_KN += share_KN * np.einsum("kjn,jn->kn", layers_KJN, per.again_JN)
     stage_KN += first_KN * per.first

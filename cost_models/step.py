@@ -19,7 +19,7 @@ from cost_models.layer_costs import LAYER_PARTS
 from cost_models.optimizer import offload_s, optimizer_s
 from cost_models.pipeline import exposed_sends_s, hop_s
 from cost_models.placement import groups
-from cost_models.stage_parameters import dense_KN, expert_KN
+from cost_models.stage_parameters import dense_by_slot, expert_by_slot
 from cost_models.stages import Stages, stages
 from cost_models.strategy import Codes, Floats, Strategies
 from cost_models.terms import TIME_NAMES, Tier
@@ -51,7 +51,7 @@ def step_time(job: Job, strategies: Strategies) -> StepTime:
 
 def _once_a_step(job: Job, strategies: Strategies, work: Stages) -> tuple[dict[str, Floats], dict[str, Codes]]:
     """Gradient reduction, parameter gather, tied gradients, sends, optimizer, offload: on the fullest stage."""
-    dense, expert = dense_KN(work.held, strategies).max(axis=0), expert_KN(work.held, strategies).max(axis=0)
+    dense, expert = dense_by_slot(work.held, strategies).max(axis=0), expert_by_slot(work.held, strategies).max(axis=0)
     layers = work.slowest_layers_JN.sum(axis=0)
     stepwise = stepwise_s(
         job, strategies, dense=dense, expert=expert, forward_s=work.forward_s, backward_s=work.backward_s, layers=layers

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +16,7 @@ from numpy.typing import NDArray
 from cost_models.strategy import Strategies
 
 Index = NDArray[np.int64]
+Scalar = TypeVar("Scalar", bound=np.generic)
 _DENSE_CELLS_PER_ROW = 4
 """A presence table up to this many times the batch is cheaper than sorting."""
 
@@ -28,7 +30,7 @@ class Distinct:
     inverse: Index
     """Combination of each strategy, shape (N,)."""
 
-    def spread(self, values: NDArray[np.generic]) -> NDArray[np.generic]:
+    def spread(self, values: NDArray[Scalar]) -> NDArray[Scalar]:
         """Values over combinations, shape (..., U), gathered to (..., N)."""
         return np.take(values, self.inverse, axis=-1)
 
@@ -54,7 +56,7 @@ def distinct(strategies: Strategies, axes: Sequence[str]) -> Distinct:
     return Distinct(strategies.take(index), inverse.reshape(-1))
 
 
-def _digits(values: NDArray[np.generic]) -> tuple[Index, int]:
+def _digits(values: NDArray[Any]) -> tuple[Index, int]:
     """Small consecutive integers standing for the values, and how many different ones there are."""
     whole = values.astype(np.int64)
     low, high = (int(whole.min()), int(whole.max())) if len(whole) else (0, 0)

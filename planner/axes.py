@@ -42,7 +42,9 @@ def build_space(job: Job, constraints: Constraints) -> Space:
     used = {pp: index[pp] for pp in sorted(set(degrees["pp"].tolist()))}
     knobs = {_column(name): tuple(_coded(name, v) for v in given[name]) for name in KNOB_FIELDS if name in given}
     knobs |= {name: values for name, values in given.items() if name.startswith(("overlap_", "offload_"))}
-    chosen = {name: tuple(_coded(name, v) for v in given[name]) for name in ("zero", "recompute") if name in given}
+    chosen: dict[str, tuple[Any, ...]] = {
+        name: tuple(_coded(name, v) for v in given[name]) for name in ("zero", "recompute") if name in given
+    }
     if "recompute_num_layers" in given:
         chosen["recompute_num_layers"] = given["recompute_num_layers"]
     return Space(job=job, degrees=degrees, chosen=chosen, layouts=layouts, layout_index=used or index, knobs=knobs)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
+
 from cost_models.evaluate import Verdict, evaluate
 from cost_models.job import Job
 from cost_models.strategy import Strategies
@@ -30,7 +32,7 @@ def nearest_infeasible(job: Job, nearest: Strategies, *, headroom_fraction: floa
             continue
         seen.add(split)
         strategy = strategy_dict(nearest, index)
-        evaluated = evaluate(job, nearest.take([index]), headroom_fraction=headroom_fraction)
+        evaluated = evaluate(job, nearest.take(np.array([index])), headroom_fraction=headroom_fraction)
         reasons = memory_reasons(evaluated, 0, job=job)
         change = smallest_change(job, strategy, headroom_fraction=headroom_fraction)
         found.append({"strategy": strategy, "reasons": reasons, "smallest_change": change})
@@ -51,7 +53,7 @@ def smallest_change(job: Job, strategy: dict[str, Any], *, headroom_fraction: fl
             evaluated = evaluate(job, rows, headroom_fraction=headroom_fraction)
             for name, verdict in zip(names, evaluated.verdict, strict=True):
                 if verdict == Verdict.FITS:
-                    return name
+                    return str(name)
             excess = evaluated.memory.device_high - job.cluster.capacity_bytes * (1.0 - headroom_fraction)
             best = int(excess.argmin())
             least = (float(excess[best]) / GIB, names[best])
