@@ -201,9 +201,15 @@ WGRAD_OVERLAP = Constant(0.6, "1", 0.4, 0.8, "no measurement: progress of commun
 PIPELINED_TP_EXPOSED = Constant(
     0.35, "1", 0.2, 0.6, "TP collective split and run beside its GEMM; async TP saves 9 % of a torchtitan step [O-1]"
 )
-BACKWARD_USABLE = Constant(0.9, "1", 0.7, 1.0, "share of the last backward that gradient reduction can hide behind [O-3]")
+BACKWARD_USABLE = Constant(
+    0.9, "1", 0.7, 1.0, "share of the last backward that gradient reduction can hide behind [O-3]"
+)
 SENDS_ON_STAGE = Constant(
-    0.5, "1", 0.25, 1.0, "share of a stage's sends that its stream waits for: a send and a receive are posted together [C-13]"
+    0.5,
+    "1",
+    0.25,
+    1.0,
+    "share of a stage's sends that its stream waits for: a send and a receive are posted together [C-13]",
 )
 UNMODELLED_RANGE = Constant(
     0.05, "1", 0.03, 0.10, "half-width of what no term holds; repeats of one BLOOM configuration differ by 4.6 % [T-3]"
@@ -225,5 +231,7 @@ LOSS_BYTES_PER_LOGIT: Mapping[CrossEntropy, Constant] = {
     "te": Constant(12.0, "B", 8.0, 16.0, "bf16 logits read twice, gradient written in place [F-7]"),
     "linear": Constant(22.0, "B", 12.0, 28.0, "chunked logits, recomputed [F-7]"),
 }
-LOSS_REDUCTIONS = Constant(3.0, "calls", 2.0, 3.0, "all-reduces of one fp32 per token over TP: maximum, target, sum [F-7]")
+LOSS_REDUCTIONS = Constant(
+    3.0, "calls", 2.0, 3.0, "all-reduces of one fp32 per token over TP: maximum, target, sum [F-7]"
+)
 HOST_ADAM_BYTES_PER_S = Constant(60e9, "B/s", 20e9, 150e9, "a vectorised CPU Adam's memory traffic per GPU [C-16]")

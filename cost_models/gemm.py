@@ -230,6 +230,12 @@ def bent_surface(
     )
 
 
+def median_ratio(surface: GemmSurface, shares: Mapping[Shape, float]) -> float:
+    """Median of measured share over the surface's at the same shapes."""
+    model = _share_at(surface, np.log2(np.array(list(shares))))
+    return median(float(own / there) for own, there in zip(shares.values(), model, strict=True))
+
+
 def _share_at(surface: GemmSurface, log_shape: Floats) -> Floats:
     logs = list(log_shape.T)
     m, n, k = (np.exp2(x) for x in logs)

@@ -9,7 +9,6 @@ from __future__ import annotations
 import difflib
 import hashlib
 import json
-import math
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -18,16 +17,15 @@ from typing import Any
 from pydantic import ValidationError
 
 from cost_models.attention import attention_ratios
-from cost_models.calibration.document import SCHEMA_VERSION, CalibrationDocument, GemmSample
+from cost_models.calibration.document import SCHEMA_VERSION, CalibrationDocument
 from cost_models.calibration.fit import fit_collectives
 from cost_models.calibration.residuals import residuals_of
 from cost_models.calibration.runtime import Calibration
+from cost_models.calibration.surfaces import power_ratio, surface_of
 from cost_models.collectives import build_links
-from cost_models.constants import NOMINAL_GEMM_EFFICIENCY, SUSTAINED_CLOCK
+from cost_models.constants import SUSTAINED_CLOCK
 from cost_models.errors import CalibrationError
-from cost_models.gemm import GemmSurface, Shape, bent_surface, median_shares, nominal_surface, table_surface
 from cost_models.specs.cluster import Cluster, Gpu
-from cost_models.terms import Tier
 
 _REFERENCE = Path(__file__).parent.parent / "reference"
 _MAX_FILE_BYTES = 64 * 2**20
@@ -143,8 +141,8 @@ def load_calibration(
     compute = found[0] if found else reference
     network = next((d for d in reversed(found) if d.collective_fits), reference)
     shown = [document for document in (compute, network if network is not compute else None) if document is not None]
-    surface = _surface(compute, reference, cluster.gpu)
-    clock = SUSTAINED_CLOCK[cluster.gpu.generation].value * _power_ratio(cluster.gpu, compute or reference)
+    surface = surface_of(compute, reference, cluster.gpu)
+    clock = SUSTAINED_CLOCK[cluster.gpu.generation].value * power_ratio(cluster.gpu, compute or reference)
     return Calibration(
         cluster=cluster,
         name=" + ".join(d.name for d in shown) or "nominal",
@@ -193,63 +191,3 @@ def _check_gpu(document: CalibrationDocument, gpu: Gpu) -> None:
             hint="Name a calibration of this GPU, or none to use its reference data.",
             context={"calibration": document.id, "measured_on": measured, "gpu": gpu.name},
         )
-
-
-def _power_ratio(gpu: Gpu, document: CalibrationDocument | None) -> float:
-    """Sustained clock of a GPU with less power per peak operation than the measured one, over the latter's.
-
-    The square root lies between the cube root of dynamic power's law and the linear one of a part held at its limit.
-    """
-    measured = document.device.power_limit_w if document is not None else None
-    if document is None or measured is None or gpu.power_limit_w is None:
-        return 1.0
-    peak = gpu.peak_flops_per_s.get("bf16") or gpu.peak_flops_per_s["fp16"]
-    return min(1.0, math.sqrt(gpu.power_limit_w / measured * document.device.half_flops_per_s / peak))
-
-
-def _surface(compute: CalibrationDocument | None, reference: CalibrationDocument | None, gpu: Gpu) -> GemmSurface:
-    base = _reference_surface(reference, gpu)
-    if compute is None or compute is reference:
-        return base
-    shares = median_shares(_rows(compute.gemm), peak_flops_per_s=compute.device.half_flops_per_s)
-    if not shares:
-        return base
-    power = _power_ratio(gpu, compute)
-    own = compute.fingerprint.gpu == gpu.name
-    return bent_surface(
-        base,
-        {shape: share * power for shape, share in shares.items()},
-        sampled=Tier.MEASURED if own else Tier.EXTRAPOLATED,
-        inside=Tier.INTERPOLATED if own else Tier.EXTRAPOLATED,
-        outside=Tier.EXTRAPOLATED,
-    )
-
-
-def _rows(samples: tuple[GemmSample, ...]) -> list[tuple[Shape, float]]:
-    return [
-        ((float(s.m), float(s.n), float(s.k)), s.time_s)
-        for s in samples
-        if s.dtype in {"bf16", "fp16"} and s.batch == 1 and s.layout == "forward"
-    ]
-
-
-def _reference_surface(reference: CalibrationDocument | None, gpu: Gpu) -> GemmSurface:
-    """The public table at a sustained clock; of another generation, its shape at that generation's nominal level."""
-    level = NOMINAL_GEMM_EFFICIENCY[gpu.generation].value
-    if reference is None or not reference.gemm:
-        return nominal_surface(level * SUSTAINED_CLOCK[gpu.generation].value, num_sms=gpu.num_sms)
-    scale = _power_ratio(gpu, reference)
-    if reference.load == "burst":
-        scale *= SUSTAINED_CLOCK[gpu.generation].value
-    inside, outside = Tier.INTERPOLATED, Tier.EXTRAPOLATED
-    if reference.fingerprint.gpu != gpu.name:
-        inside = Tier.EXTRAPOLATED
-    if reference.device.generation != gpu.generation:
-        inside = outside = Tier.NOMINAL
-        scale *= level / NOMINAL_GEMM_EFFICIENCY[reference.device.generation].value
-    shares = median_shares(_rows(reference.gemm), peak_flops_per_s=reference.device.half_flops_per_s)
-    table = table_surface(
-        {s: v * scale for s, v in shares.items()}, num_sms=gpu.num_sms, inside=inside, outside=outside
-    )
-    assert table is not None, f"reference table of {reference.name} is no full grid"
-    return table

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import csv
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from cost_models.calibration import Calibration, load_calibration
+from cost_models.calibration import Calibration, document_of, load_calibration
 from cost_models.errors import CalibrationError
 from cost_models.gemm import bent_surface, gemm_s, nominal_surface, table_surface
 from cost_models.specs.cluster import Cluster, Gpu, Network
@@ -145,3 +146,29 @@ def test_scattered_samples_come_back_and_pull_their_neighbours() -> None:
     at = [int(i) for i in np.argwhere(bent.sampled_MNK)[0]]
     assert bent.share_MNK[tuple(at)] == pytest.approx(0.25)
     assert bent.share_MNK.max() == pytest.approx(0.25)
+
+
+def test_measured_gradient_layouts_and_precisions_scale_the_forward_surface() -> None:
+    """Forward 1 ms, weight gradient of that shape twice the net time, fp8 0.6 of it: 0.5 and 1/0.6/2 of the share."""
+    base = calibration(H100)
+    net_s = 2 * 8192**3 / 989.4e12
+    times = {"forward": 2 * net_s + 2e-6, "wgrad": 4 * net_s + 2e-6}
+    rows = [{"m": 8192, "n": 8192, "k": 8192, "layout": kind, "time_s": t} for kind, t in times.items()]
+    rows.append({"m": 8192, "n": 8192, "k": 8192, "dtype": "fp8", "time_s": 1.2 * net_s + 2e-6})
+    document = document_of(
+        {
+            "schema_version": 1, "name": "mine", "kind": "measured", "created_at": "2026-11-27", "gemm": rows,
+            "fingerprint": {"gpu": "H100-SXM-80GB"},
+            "device": {
+                "generation": "hopper", "peak_flops_per_s": {"bf16": 989.4e12, "fp8": 1978.9e12},
+                "memory_bytes_per_s": 3.352e12, "link_bytes_per_s": 450e9, "num_sms": 132,
+            },
+        }
+    )  # fmt: skip
+    own = load_calibration(replace(base.cluster, calibration=("mine",)), extra={"mine": document})
+    shape = (8192.0, 8192.0, 8192.0)
+    assert float(own.gemm_s(*shape, precision="bf16").seconds) == pytest.approx(times["forward"], rel=1e-5)
+    assert float(own.gemm_s(*shape, precision="bf16", kind="wgrad").seconds) == pytest.approx(times["wgrad"], rel=1e-5)
+    fp8 = own.gemm_s(*shape, precision="fp8")
+    assert float(fp8.seconds) == pytest.approx(1.2 * net_s + 2e-6, rel=1e-5)
+    assert int(fp8.tier) == Tier.MEASURED
