@@ -148,26 +148,31 @@ def _from_json(key: str, pointer: str) -> Cluster:
 
 
 def _resolved(document: Mapping[str, Any], pointer: str) -> Cluster:
-    given = validated(ClusterInput, document, pointer=pointer)
-    if given.pools is not None:
+    if document.get("pools") is not None:
         message = "clusters of several node kinds (pools) are not modelled yet"
         hint = "Give 'gpu', 'num_nodes' and 'gpus_per_node' of one kind of node."
         raise NotModelledError([Problem(child(pointer, "pools"), message, hint, "pools-not-supported")])
     assumed: dict[str, object] = {}
-    if given.preset is not None:
-        spec = presets.load("clusters", given.preset, pointer=child(pointer, "preset")).spec
-        overrides = given.model_dump(exclude_unset=True, exclude={"preset"})
-        if "num_nodes" not in overrides:
-            assumed["num_nodes"] = spec["num_nodes"]
-        merged = {"name": given.preset, **spec}
-        for name, value in overrides.items():
-            nested = (
-                name in ("network", "pcie") and isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
-            )
-            merged[name] = {**merged[name], **value} if nested else value
-        given = validated(ClusterInput, merged, pointer=pointer)
+    if document.get("preset") is not None:
+        document = _with_preset(document, assumed, pointer)
+    given = validated(ClusterInput, document, pointer=pointer)
     _check_sizes(given, pointer)
     return _cluster(given, assumed, pointer)
+
+
+def _with_preset(document: Mapping[str, Any], assumed: dict[str, object], pointer: str) -> dict[str, Any]:
+    """The preset's fields with the document's on top; `network` and `pcie` are overridden field by field."""
+    name = validated(ClusterInput, {"preset": document["preset"]}, pointer=pointer).preset
+    assert name is not None
+    merged: dict[str, Any] = {"name": name, **presets.load("clusters", name, pointer=child(pointer, "preset")).spec}
+    if document.get("num_nodes") is None:
+        assumed["num_nodes"] = merged["num_nodes"]
+    for field, value in document.items():
+        if field == "preset" or (field == "num_nodes" and value is None):
+            continue
+        nested = isinstance(value, Mapping) and field in ("network", "pcie") and isinstance(merged.get(field), Mapping)
+        merged[field] = {**merged[field], **value} if nested else value
+    return merged
 
 
 def _check_sizes(spec: ClusterInput, pointer: str) -> None:

@@ -124,7 +124,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
         return SYNONYMS[name.lower()]
     lower = {n.lower(): n for n in reversed(names)}
     wanted = name.lower()[:100]
-    close = difflib.get_close_matches(wanted, lower, n=1, cutoff=0.6)
+    close = difflib.get_close_matches(wanted, lower, n=1, cutoff=0.6) if wanted else []
     if close:
         return lower[close[0]]
     return next((n for key, n in lower.items() if len(wanted) >= 2 and (wanted in key or key in wanted)), None)
@@ -149,12 +149,15 @@ def _problem(error: Any, model_class: type[BaseModel], document: Mapping[str, An
         return Problem(at, f"{field!r} is not a known field", choice_hint(field, owner.model_fields), "unknown-field")
     if kind == "literal_error":
         allowed = _literals(context["expected"])
-        hint = choice_hint(str(error["input"]), allowed)
+        hint = choice_hint(error["input"] if isinstance(error["input"], str) else "", allowed)
         return Problem(at, f"{field} is {value}; it must be one of {context['expected']}", hint)
     rule = _RULES.get(kind)
     if rule is None:
-        return Problem(at, f"{field} is {value}: {error['msg']}")
-    return Problem(at, f"{field} is {value}; it must be {rule.format(**context)}")
+        return Problem(at, f"{field} is {value}: {error['msg']}", _CORRECT)
+    return Problem(at, f"{field} is {value}; it must be {rule.format(**context)}", _CORRECT)
+
+
+_CORRECT = "Correct it, or leave it out where it has a default."
 
 
 def _literals(expected: str) -> list[str]:
@@ -192,12 +195,14 @@ def _located(loc: tuple[Any, ...], owner: type[BaseModel], document: object) -> 
     path: list[str | int] = []
     here: Any = document
     for position, step in enumerate(loc):
-        inside = (isinstance(here, Mapping) and step in here) or (isinstance(here, (list, tuple)) and step != "int")
+        inside = (
+            step in here if isinstance(here, Mapping) else isinstance(here, (list, tuple)) and isinstance(step, int)
+        )
         last_of_object = position == len(loc) - 1 and isinstance(here, Mapping)
         if not inside and not last_of_object:
             continue
         path.append(step)
-        here = here[step] if inside and not (isinstance(here, (list, tuple)) and not isinstance(step, int)) else None
+        here = here[step] if inside else None
         if isinstance(step, str) and step in owner.model_fields and position < len(loc) - 1:
             owner = _model_in(owner.model_fields[step].annotation) or owner
     return path, owner

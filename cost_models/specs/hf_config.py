@@ -81,8 +81,9 @@ def _text_config(config: Mapping[str, Any], pointer: str) -> tuple[Mapping[str, 
         nested = config.get(key)
         if isinstance(nested, Mapping):
             return nested, True, child(pointer, key)
-    flat = config.get("model_type") in TEXT_MODELS or "vision_config" in config
-    return config, flat, pointer
+    outer = config.get("model_type")
+    multimodal = (isinstance(outer, str) and outer in TEXT_MODELS) or "vision_config" in config
+    return config, multimodal, pointer
 
 
 def _model_type(text: Mapping[str, Any], config: Mapping[str, Any], pointer: str) -> str:

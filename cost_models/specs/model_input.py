@@ -29,6 +29,7 @@ from cost_models.specs.fields import (
     shown,
     validated,
 )
+from cost_models.specs.hf_config import read_hf_config
 from cost_models.specs.model import LayerKind, Mla, Model, Moe
 
 WINDOWED_LAYERS = ("sliding_attention", "chunked_attention")
@@ -188,21 +189,20 @@ def _from_json(key: str, pointer: str) -> Model:
 
 
 def _resolved(document: Mapping[str, Any], pointer: str) -> Model:
-    given = validated(ModelInput, document, pointer=pointer)
-    overrides = given.model_dump(exclude_unset=True, exclude={"preset", "hf_config"})
-    if given.preset is not None and given.hf_config is not None:
+    bases = {name: document[name] for name in ("preset", "hf_config") if document.get(name) is not None}
+    overrides = {name: value for name, value in document.items() if name not in ("preset", "hf_config")}
+    given = validated(ModelInput, bases, pointer=pointer)
+    if len(bases) > 1:
         hint = "Give one of them; overrides may follow either."
         raise InvalidInputError([Problem(child(pointer, "preset"), "preset and hf_config are both given", hint)])
     if given.preset is not None:
         spec = presets.load("models", given.preset, pointer=child(pointer, "preset")).spec
         return _built({"name": given.preset, **spec}, overrides, _Reading(pointer, {}, ()))
     if given.hf_config is not None:
-        from cost_models.specs.hf_config import read_hf_config
-
         read = read_hf_config(given.hf_config, pointer=child(pointer, "hf_config"))
         assumed = {name: value for name, value in read.assumed.items() if name not in overrides}
         return _built(read.spec, overrides, _Reading(pointer, assumed, read.warnings))
-    return _model(given, _Reading(pointer, {}, ()))
+    return _model(validated(ModelInput, overrides, pointer=pointer), _Reading(pointer, {}, ()))
 
 
 def _built(base: Mapping[str, Any], overrides: Mapping[str, Any], reading: _Reading) -> Model:
@@ -211,9 +211,10 @@ def _built(base: Mapping[str, Any], overrides: Mapping[str, Any], reading: _Read
     for name, value in overrides.items():
         nested = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
         merged[name] = {**merged[name], **value} if nested else value
-    if "num_layers" in overrides and "layer_types" not in overrides and merged.get("layer_types"):
-        merged["layer_types"] = _repeated(merged["layer_types"], overrides["num_layers"])
-    return _model(validated(ModelInput, merged, pointer=reading.pointer), reading)
+    spec = validated(ModelInput, merged, pointer=reading.pointer)
+    if spec.num_layers and spec.layer_types and "num_layers" in overrides and "layer_types" not in overrides:
+        spec = spec.model_copy(update={"layer_types": _repeated(spec.layer_types, spec.num_layers)})
+    return _model(spec, reading)
 
 
 def _repeated(layer_types: list[str], num_layers: int) -> list[str]:

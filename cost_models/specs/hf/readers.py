@@ -292,11 +292,13 @@ def read_mpt(k: Keys) -> Spec:
     if not k.flag("no_bias"):
         k.refuse("no_bias", "MPT with biases is not modelled")
     hidden = k.count("d_model", reported_as="hidden_size")
+    if k.count("expansion_ratio") != 4:
+        k.refuse("expansion_ratio", "an MPT expansion_ratio other than 4 is not modelled: transformers ignores the key")
     return {
         "num_layers": k.layers("n_layers"),
         "hidden_size": hidden,
         "num_attention_heads": k.count("n_heads", reported_as="num_attention_heads"),
-        "intermediate_size": k.count("expansion_ratio") * hidden,
+        "intermediate_size": 4 * hidden,
         "vocab_size": k.count("vocab_size", reported_as="vocab_size"),
         "tie_word_embeddings": k.flag("tie_word_embeddings", reported_as="tie_word_embeddings"),
     }

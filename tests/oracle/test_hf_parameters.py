@@ -1,0 +1,238 @@
+"""Parameter counts against the real modules: transformers builds each model on the meta device and counts it.
+
+Every family is drawn at random sizes with its switches, with class defaults left in place, and every published
+config that a preset stands for is built whole.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cost_models import presets
+from cost_models.parameters import count_parameters
+from cost_models.specs.hf.families import FAMILIES
+from cost_models.specs.model_input import resolve_model
+
+torch = pytest.importorskip("torch", reason="torch is not installed: the modules cannot be built")
+transformers = pytest.importorskip("transformers", reason="transformers is not installed: no modules to count")
+transformers.utils.logging.set_verbosity_error()
+
+pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own deprecations are not ours to answer for
+
+
+def modules_count(config: dict[str, Any]) -> int:
+    """Parameters of the causal language model that transformers builds from this config."""
+    # Token ids default past a small vocabulary; they do not change a shape.
+    built = transformers.AutoConfig.for_model(**{"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0, **config})
+    with torch.device("meta"):
+        return int(transformers.AutoModelForCausalLM.from_config(built).num_parameters())
+
+
+def our_count(config: dict[str, Any]) -> int:
+    return count_parameters(resolve_model({"hf_config": config})).total
+
+
+@st.composite
+def sizes(draw: st.DrawFn) -> dict[str, Any]:
+    kv_heads = draw(st.sampled_from([1, 2, 3]))
+    heads = kv_heads * draw(st.sampled_from([1, 2, 4]))
+    return {
+        "num_hidden_layers": draw(st.integers(1, 4)),
+        "num_attention_heads": heads,
+        "num_key_value_heads": kv_heads,
+        "hidden_size": heads * draw(st.sampled_from([4, 8, 16])),
+        "intermediate_size": draw(st.integers(1, 96)),
+        "vocab_size": draw(st.integers(8, 300)),
+        "tie_word_embeddings": draw(st.booleans()),
+    }
+
+
+def without(config: dict[str, Any], *names: str, **more: Any) -> dict[str, Any]:
+    return {**{key: value for key, value in config.items() if key not in names}, **more}
+
+
+def family_config(draw: st.DrawFn, model_type: str) -> dict[str, Any]:
+    """A small random config of this family; keys that the class can default are sometimes left out."""
+    base, flag = draw(sizes()), st.booleans()
+    heads, kv_heads = base["num_attention_heads"], base["num_key_value_heads"]
+    bias = {"attention_bias": draw(flag)}
+    gpt = {"n_embd": base["hidden_size"], "n_layer": base["num_hidden_layers"], "n_head": heads}
+    no_kv = without(base, "num_key_value_heads")
+    few = {"num_experts_per_tok": draw(st.integers(1, 2))}
+    experts = draw(st.integers(2, 5))
+    qwen_moe = {
+        "num_experts": experts,
+        "moe_intermediate_size": draw(st.integers(1, 40)),
+        **few,
+        "decoder_sparse_step": draw(st.integers(1, 2)),
+        "mlp_only_layers": draw(st.sampled_from([None, [0]])),
+    }
+    latent = {
+        "kv_lora_rank": 12,
+        "q_lora_rank": draw(st.sampled_from([None, 20])),
+        "qk_nope_head_dim": 8,
+        "qk_rope_head_dim": 4,
+        "v_head_dim": draw(st.sampled_from([8, 12])),
+        "n_routed_experts": 8,
+        "n_group": 2,
+        "topk_group": 1,
+        "moe_intermediate_size": draw(st.integers(1, 40)),
+        "n_shared_experts": draw(st.integers(1, 2)),
+        "first_k_dense_replace": draw(st.integers(0, base["num_hidden_layers"])),
+        **few,
+        **bias,
+    }
+    specific: dict[str, dict[str, Any]] = {
+        "llama": {**base, **bias, "mlp_bias": draw(flag)},
+        "mistral": {**base, "head_dim": draw(st.sampled_from([None, 6]))},
+        "mixtral": {**base, "num_local_experts": experts, **few},
+        "qwen2": base,
+        "qwen3": {**base, **bias},
+        "qwen2_moe": {**base, **qwen_moe, "shared_expert_intermediate_size": 24, "qkv_bias": draw(flag)},
+        "qwen3_moe": {**base, **qwen_moe, **bias},
+        "gemma": {**base, **bias},
+        "gemma2": {**base, **bias, "head_dim": draw(st.sampled_from([8, 10]))},
+        "gemma3_text": {**base, **bias},
+        "gpt2": {**gpt, "vocab_size": base["vocab_size"], "n_positions": draw(st.integers(1, 90)),
+                 "n_inner": draw(st.sampled_from([None, 50])), "tie_word_embeddings": base["tie_word_embeddings"]},
+        "deepseek_v3": {**no_kv, **latent},
+        "deepseek_v2": {**no_kv, **latent},
+        "phi3": base,
+        "phi": base,
+        "olmo2": {**base, **bias},
+        "olmoe": {**base, **bias, "num_experts": experts, **few},
+        "gpt_neox": {**no_kv, **bias, "use_parallel_residual": draw(flag)},
+        "opt": {**without(no_kv, "intermediate_size"), "ffn_dim": 40, "enable_bias": draw(flag),
+                "do_layer_norm_before": draw(flag), "max_position_embeddings": draw(st.integers(1, 90))},
+        "bloom": {"hidden_size": base["hidden_size"], "n_layer": base["num_hidden_layers"], "n_head": heads,
+                  "vocab_size": base["vocab_size"]},
+        "falcon": {**without(no_kv, "intermediate_size"), "new_decoder_architecture": draw(flag), "bias": draw(flag),
+                   "multi_query": draw(flag), "parallel_attn": draw(flag), "alibi": draw(flag),
+                   "num_kv_heads": draw(st.sampled_from([None, kv_heads]))},
+        "mpt": {"d_model": base["hidden_size"], "n_layers": base["num_hidden_layers"], "n_heads": heads,
+                "vocab_size": base["vocab_size"]},
+        "starcoder2": {**base, "use_bias": draw(flag)},
+        "cohere": {**base, **bias, "use_qk_norm": draw(flag)},
+        "granite": {**base, **bias, "mlp_bias": draw(flag)},
+        "stablelm": {**base, "use_qkv_bias": draw(flag), "use_parallel_residual": draw(flag)},
+        "nemotron": {**base, **bias, "mlp_bias": draw(flag), "head_dim": draw(st.sampled_from([None, 6]))},
+        "gpt_oss": {**base, **bias, "num_local_experts": experts, **few},
+    }  # fmt: skip
+    config = specific[model_type]
+    droppable = sorted(set(config) & {"vocab_size", "intermediate_size", "tie_word_embeddings", "attention_bias"})
+    if droppable and draw(flag):
+        config = without(config, draw(st.sampled_from(droppable)))
+    return {"model_type": model_type, **config}
+
+
+@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+@settings(max_examples=12)
+@given(data=st.data())
+def test_a_drawn_config_counts_what_its_modules_hold(model_type: str, data: st.DataObject):
+    config = data.draw(st.composite(family_config)(model_type))
+    assert our_count(config) == modules_count(config), config
+
+
+def test_defaults_alone_count_what_the_class_builds():
+    """Only layers and vocabulary are cut, to keep it quick; every other size is the class's own."""
+    for model_type in ("llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma2", "qwen3_moe", "gpt_oss", "cohere"):
+        config = {"model_type": model_type, "num_hidden_layers": 2}
+        assert our_count(config) == modules_count(config), model_type
+
+
+PUBLISHED: dict[str, dict[str, Any]] = {
+    "llama-2-7b": {"model_type": "llama"},
+    "llama-2-13b": {"model_type": "llama", "hidden_size": 5120, "num_hidden_layers": 40, "num_attention_heads": 40,
+                    "intermediate_size": 13824},
+    "llama-2-70b": {"model_type": "llama", "hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64,
+                    "num_key_value_heads": 8, "intermediate_size": 28672},
+    "llama-3.1-8b": {"model_type": "llama", "num_key_value_heads": 8, "intermediate_size": 14336,
+                     "vocab_size": 128256},
+    "llama-3.1-70b": {"model_type": "llama", "hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64,
+                      "num_key_value_heads": 8, "intermediate_size": 28672, "vocab_size": 128256},
+    "llama-3.1-405b": {"model_type": "llama", "hidden_size": 16384, "num_hidden_layers": 126,
+                       "num_attention_heads": 128, "num_key_value_heads": 8, "intermediate_size": 53248,
+                       "vocab_size": 128256},
+    "llama-3.2-1b": {"model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 16, "num_key_value_heads": 8,
+                     "head_dim": 64, "intermediate_size": 8192, "vocab_size": 128256, "tie_word_embeddings": True},
+    "llama-3.2-3b": {"model_type": "llama", "hidden_size": 3072, "num_hidden_layers": 28, "num_attention_heads": 24,
+                     "num_key_value_heads": 8, "head_dim": 128, "intermediate_size": 8192, "vocab_size": 128256,
+                     "tie_word_embeddings": True},
+    "mistral-7b": {"model_type": "mistral"},
+    "mixtral-8x7b": {"model_type": "mixtral"},
+    "mixtral-8x22b": {"model_type": "mixtral", "hidden_size": 6144, "num_hidden_layers": 56,
+                      "num_attention_heads": 48, "intermediate_size": 16384},
+    "qwen2.5-7b": {"model_type": "qwen2", "hidden_size": 3584, "num_hidden_layers": 28, "num_attention_heads": 28,
+                   "num_key_value_heads": 4, "intermediate_size": 18944, "vocab_size": 152064},
+    "qwen2.5-72b": {"model_type": "qwen2", "hidden_size": 8192, "num_hidden_layers": 80, "num_attention_heads": 64,
+                    "num_key_value_heads": 8, "intermediate_size": 29568, "vocab_size": 152064},
+    "qwen3-8b": {"model_type": "qwen3", "num_hidden_layers": 36, "num_key_value_heads": 8,
+                 "intermediate_size": 12288},
+    "qwen3-32b": {"model_type": "qwen3", "hidden_size": 5120, "num_hidden_layers": 64, "num_attention_heads": 64,
+                  "num_key_value_heads": 8, "intermediate_size": 25600},
+    "qwen3-30b-a3b": {"model_type": "qwen3_moe", "num_hidden_layers": 48, "head_dim": 128},
+    "qwen3-235b-a22b": {"model_type": "qwen3_moe", "hidden_size": 4096, "num_hidden_layers": 94,
+                        "num_attention_heads": 64, "head_dim": 128, "moe_intermediate_size": 1536,
+                        "intermediate_size": 12288},
+    "gemma-2-9b": {"model_type": "gemma2", "hidden_size": 3584, "num_hidden_layers": 42, "num_attention_heads": 16,
+                   "num_key_value_heads": 8, "intermediate_size": 14336},
+    "gemma-3-27b": {"model_type": "gemma3_text", "hidden_size": 5376, "num_hidden_layers": 62,
+                    "num_attention_heads": 32, "num_key_value_heads": 16, "head_dim": 128,
+                    "intermediate_size": 21504, "sliding_window": 1024},
+    "phi-4": {"model_type": "phi3", "hidden_size": 5120, "num_hidden_layers": 40, "num_attention_heads": 40,
+              "num_key_value_heads": 10, "intermediate_size": 17920, "vocab_size": 100352},
+    "olmo-2-13b": {"model_type": "olmo2", "hidden_size": 5120, "num_hidden_layers": 40, "num_attention_heads": 40,
+                   "intermediate_size": 13824, "vocab_size": 100352},
+    "nemotron-4-340b": {"model_type": "nemotron", "hidden_size": 18432, "num_hidden_layers": 96,
+                        "num_attention_heads": 96, "num_key_value_heads": 8, "intermediate_size": 73728},
+    "gpt-oss-20b": {"model_type": "gpt_oss", "num_hidden_layers": 24, "num_local_experts": 32},
+    "gpt-oss-120b": {"model_type": "gpt_oss"},
+    "deepseek-v2": {"model_type": "deepseek_v2", "hidden_size": 5120, "num_hidden_layers": 60,
+                    "num_attention_heads": 128, "intermediate_size": 12288, "moe_intermediate_size": 1536,
+                    "n_routed_experts": 160, "num_experts_per_tok": 6, "first_k_dense_replace": 1, "n_group": 8,
+                    "topk_group": 3},
+    "deepseek-v3": {"model_type": "deepseek_v3"},
+    "gpt2-xl": {"model_type": "gpt2", "n_embd": 1600, "n_layer": 48, "n_head": 25},
+    "gpt3-1.3b": {"model_type": "gpt2", "n_embd": 2048, "n_layer": 24, "n_head": 16, "n_positions": 2048},
+    "gpt3-6.7b": {"model_type": "gpt2", "n_embd": 4096, "n_layer": 32, "n_head": 32, "n_positions": 2048},
+    "gpt3-13b": {"model_type": "gpt2", "n_embd": 5120, "n_layer": 40, "n_head": 40, "n_positions": 2048},
+    "gpt3-175b": {"model_type": "gpt2", "n_embd": 12288, "n_layer": 96, "n_head": 96, "n_positions": 2048},
+    "mt-nlg-530b": {"model_type": "gpt2", "n_embd": 20480, "n_layer": 105, "n_head": 128, "n_positions": 2048},
+    "megatron-1t": {"model_type": "gpt2", "n_embd": 25600, "n_layer": 128, "n_head": 160, "n_positions": 2048,
+                    "vocab_size": 51200},
+    "bloom-176b": {"model_type": "bloom", "hidden_size": 14336, "n_layer": 70, "n_head": 112},
+    "opt-66b": {"model_type": "opt", "hidden_size": 9216, "num_hidden_layers": 64, "num_attention_heads": 72,
+                "ffn_dim": 36864},
+    "falcon-40b": {"model_type": "falcon", "hidden_size": 8192, "num_hidden_layers": 60, "num_attention_heads": 128,
+                   "num_kv_heads": 8, "new_decoder_architecture": True},
+    "mpt-7b": {"model_type": "mpt", "d_model": 4096, "n_layers": 32, "n_heads": 32, "vocab_size": 50432},
+    "mpt-30b": {"model_type": "mpt", "d_model": 7168, "n_layers": 48, "n_heads": 64, "vocab_size": 50432},
+}  # fmt: skip
+"""Each preset's published config, less the keys in which it equals its class's defaults."""
+
+
+def test_every_preset_has_a_published_config():
+    assert set(PUBLISHED) == set(presets.names("models"))
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_a_published_model_counts_what_its_modules_hold(name: str):
+    config = PUBLISHED[name]
+    expected = modules_count(config)
+    assert our_count(config) == expected
+    assert count_parameters(resolve_model({"preset": name})).total == expected
+
+
+@pytest.mark.parametrize("name", sorted(PUBLISHED))
+def test_a_preset_is_what_the_reader_makes_of_the_published_config(name: str):
+    """Same layers, whichever way the model is named (names, positions and defaults aside)."""
+    preset = resolve_model({"preset": name})
+    read = resolve_model({"hf_config": PUBLISHED[name]})
+    for field in ("num_key_value_heads", "head_dim", "gated_mlp", "norm", "norms_per_layer", "qk_norm", "qkv_bias",
+                  "attention_out_bias", "mlp_bias", "parallel_block", "layer_kinds", "mla", "moe",
+                  "position_embedding", "tie_word_embeddings", "intermediate_size"):  # fmt: skip
+        assert getattr(preset, field) == getattr(read, field), field

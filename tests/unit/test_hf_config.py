@@ -1,0 +1,150 @@
+"""Reading a Hugging Face config: class defaults for absent keys, null as its own value, refusals by name."""
+
+from __future__ import annotations
+
+import pytest
+
+from cost_models.errors import InvalidInputError, NotModelledError
+from cost_models.parameters import count_parameters
+from cost_models.specs.hf.families import FAMILIES
+from cost_models.specs.hf_config import REFUSED
+from cost_models.specs.model_input import resolve_model
+
+
+def read(**config):
+    return resolve_model({"hf_config": config})
+
+
+def problems(error: type[InvalidInputError] = InvalidInputError, **config) -> list:
+    with pytest.raises(error) as caught:
+        read(**config)
+    return list(caught.value.problems)
+
+
+def test_absent_key_value_heads_are_the_class_default_not_the_heads():
+    """MistralConfig has 8 key-value heads whatever the heads; LlamaConfig has as many as heads."""
+    assert read(model_type="mistral", num_attention_heads=16, hidden_size=2048).num_key_value_heads == 8
+    assert read(model_type="llama", num_attention_heads=16, hidden_size=2048).num_key_value_heads == 16
+
+
+def test_null_key_value_heads_mean_the_heads():
+    assert read(model_type="mistral", num_attention_heads=16, num_key_value_heads=None).num_key_value_heads == 16
+
+
+def test_absent_head_dim_is_the_class_default():
+    """Qwen3Config has heads of 128: 2560 / 32 = 80 would be wrong (Qwen3-4B)."""
+    assert read(model_type="qwen3", hidden_size=2560, num_attention_heads=32).head_dim == 128
+    assert read(model_type="qwen2", hidden_size=2560, num_attention_heads=32).head_dim == 80
+
+
+def test_class_defaults_are_reported():
+    model = read(model_type="llama", num_hidden_layers=2)
+    assert model.assumed["hidden_size"] == 4096
+    assert model.assumed["vocab_size"] == 32000
+    assert "num_layers" not in model.assumed
+
+
+def test_gpt2_inner_width_null_is_four_times_the_width():
+    assert read(model_type="gpt2", n_embd=64, n_head=4, n_inner=None).intermediate_size == 256
+
+
+def test_gpt2_accepts_the_attribute_map_spellings():
+    assert read(model_type="gpt2", hidden_size=64, num_attention_heads=4, num_hidden_layers=3).num_layers == 3
+
+
+def test_qwen2_windows_only_where_switched_on():
+    off = read(model_type="qwen2", num_hidden_layers=4, sliding_window=128)
+    assert {kind.window for kind in off.layer_kinds} == {None}
+    on = read(model_type="qwen2", num_hidden_layers=4, sliding_window=128, use_sliding_window=True, max_window_layers=3)
+    assert [kind.window for kind in on.layer_kinds] == [None, None, None, 128]
+
+
+def test_gemma2_alternates_from_a_windowed_layer():
+    model = read(model_type="gemma2", num_hidden_layers=3)
+    assert [kind.window for kind in model.layer_kinds] == [4096, None, 4096]
+    assert model.norms_per_layer == 4
+
+
+def test_deepseek_first_layers_are_dense():
+    model = read(model_type="deepseek_v3", num_hidden_layers=4, num_nextn_predict_layers=1)
+    assert [kind.is_moe for kind in model.layer_kinds] == [False, False, False, True]
+    assert model.mla is not None
+    assert model.mla.q_lora_rank == 1536
+    assert model.mtp_num_layers == 1
+
+
+def test_version_5_and_4_spellings_read_alike():
+    sizes = {"num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "vocab_size": 100}
+    old = read(model_type="llama", torch_dtype="bfloat16", rope_theta=1e4, rope_scaling=None, **sizes)
+    new = read(model_type="llama", dtype="bfloat16", rope_parameters={"rope_theta": 1e4}, **sizes)
+    assert old == new
+
+
+def test_a_multimodal_config_is_read_as_its_text_model():
+    text = {
+        "model_type": "llama", "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4,
+        "intermediate_size": 96, "vocab_size": 100,
+    }  # fmt: skip
+    model = read(model_type="llava", text_config=text, vision_config={"model_type": "clip_vision_model"})
+    assert "vision-tower-ignored" in model.warnings
+    alone = read(**text)
+    assert count_parameters(model).total == count_parameters(alone).total
+    assert alone.warnings == ()
+
+
+def test_a_multimodal_config_without_sizes_is_not_given_those_of_another_model():
+    found = problems(model_type="qwen2_vl", vision_config={})
+    assert {"/model/hf_config/hidden_size", "/model/hf_config/num_hidden_layers"} <= {p.pointer for p in found}
+
+
+@pytest.mark.parametrize("model_type", sorted(REFUSED))
+def test_refused_architectures_say_why(model_type):
+    found = problems(NotModelledError, model_type=model_type, num_hidden_layers=2)
+    assert found[0].code == "not-modelled"
+    assert model_type in found[0].message
+
+
+def test_an_encoder_decoder_flag_is_refused_whatever_the_type():
+    assert problems(NotModelledError, model_type="llama", is_encoder_decoder=True)[0].code == "not-modelled"
+
+
+def test_an_unknown_type_lists_the_known_ones():
+    problem = problems(model_type="lama")[0]
+    assert problem.code == "unknown-model-type"
+    assert "Did you mean 'llama'?" in problem.hint
+    assert all(name in problem.hint for name in FAMILIES)
+
+
+@pytest.mark.parametrize("config", [{}, {"model_type": None}, {"model_type": 3}, {"model_type": ["llama"]}])
+def test_a_config_without_a_type_is_refused(config):
+    assert problems(**config)[0].pointer == "/model/hf_config/model_type"
+
+
+@pytest.mark.parametrize("value", [None, 0, -1, 1.5, "32", True, float("nan"), 10**16, [], {}])
+def test_an_impossible_size_names_its_own_key(value):
+    found = problems(model_type="llama", hidden_size=value)
+    assert found[0].pointer == "/model/hf_config/hidden_size"
+
+
+def test_unknown_keys_of_a_config_are_ignored():
+    assert read(model_type="llama", some_future_key={"a": 1}).hidden_size == 4096
+
+
+def test_overrides_follow_a_config():
+    model = resolve_model({"hf_config": {"model_type": "llama"}, "num_layers": 2, "name": "short"})
+    assert (model.name, model.num_layers) == ("short", 2)
+    assert "num_layers" not in model.assumed
+
+
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [
+        ({"model_type": "gpt2", "add_cross_attention": True}, "add_cross_attention"),
+        ({"model_type": "opt", "word_embed_proj_dim": 512, "hidden_size": 1024}, "word_embed_proj_dim"),
+        ({"model_type": "mpt", "no_bias": False}, "no_bias"),
+        ({"model_type": "mpt", "expansion_ratio": 3}, "expansion_ratio"),
+        ({"model_type": "gemma3_text", "use_bidirectional_attention": True}, "use_bidirectional_attention"),
+    ],
+)
+def test_features_without_a_model_are_refused(config, key):
+    assert problems(NotModelledError, **config)[0].pointer.endswith(key)
