@@ -13,7 +13,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.collectives import Op
+from cost_models.calibration.document import Op
 from cost_models.constants import BACKWARD_USABLE, INTERFERENCE, TENSORS_PER_LAYER
 from cost_models.estimate import Estimate
 from cost_models.job import Job

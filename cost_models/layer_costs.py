@@ -9,7 +9,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cost_models.calibration.runtime import HostMode, Scalar
 from cost_models.constants import TP_EXTRA_KERNELS
@@ -112,25 +111,29 @@ class MatmulSeconds:
 
 
 def matmul_s(job: Job, gemms: list[Gemm], *, precision: str | None = None) -> MatmulSeconds:
-    """All three passes of these multiplications. [F-1]"""
+    """All three passes of these multiplications, G of them; router weights stay in bf16. [F-1]"""
     chosen = precision or job.training.precision
-    passes: dict[str, list[NDArray[np.float64]]] = {"forward": [], "dgrad": [], "wgrad": []}
-    tiers: list[NDArray[np.int8]] = []
-    by_module: dict[str, Floats] = {}
-    for gemm in gemms:
-        m, n, k = gemm.m, gemm.n, gemm.k
-        exact = "bf16" if gemm.module == "router" and chosen in ("fp8", "nvfp4") else chosen
-        shapes: tuple[tuple[Kind, tuple[Floats, Floats, Floats]], ...] = (
-            ("forward", (m, n, k)), ("dgrad", (m, k, n)), ("wgrad", (k, n, m))
+    forward_GU, dgrad_GU, wgrad_GU = (np.zeros((len(gemms), len(gemms[0].m))) for _ in range(3))
+    tier = np.zeros(len(gemms[0].m), np.int8)
+    exact = np.array([gemm.module == "router" and chosen in ("fp8", "nvfp4") for gemm in gemms])
+    for which, name in ((~exact, chosen), (exact, "bf16")):
+        some = [gemm for gemm, mine in zip(gemms, which, strict=True) if mine]
+        if not some:
+            continue
+        m, n, k, batch = (np.stack([getattr(gemm, axis) for gemm in some]) for axis in ("m", "n", "k", "batch"))
+        shapes: tuple[tuple[Kind, Floats, tuple[Floats, Floats, Floats]], ...] = (
+            ("forward", forward_GU, (m, n, k)), ("dgrad", dgrad_GU, (m, k, n)), ("wgrad", wgrad_GU, (k, n, m))
         )  # fmt: skip
-        for kind, shape in shapes:
-            estimate = job.calibration.gemm_s(*shape, precision=exact, kind=kind, batch=gemm.batch)
-            passes[kind].append(estimate.seconds)
-            tiers.append(estimate.tier)
-        by_module[gemm.module] = by_module.get(gemm.module, 0.0) + passes["forward"][-1]
-    forward, dgrad, wgrad = (np.sum(passes[kind], axis=0) for kind in ("forward", "dgrad", "wgrad"))
+        for kind, seconds_GU, shape in shapes:
+            estimate = job.calibration.gemm_s(*shape, precision=name, kind=kind, batch=batch)
+            seconds_GU[which] = estimate.seconds
+            tier = np.maximum(tier, estimate.tier.max(axis=0))
+    by_module: dict[str, Floats] = {}
+    for gemm, seconds in zip(gemms, forward_GU, strict=True):
+        by_module[gemm.module] = by_module.get(gemm.module, 0.0) + seconds
+    forward = forward_GU.sum(axis=0)
     routed = by_module.get("moe", np.zeros_like(forward))
-    return MatmulSeconds(forward, dgrad, wgrad, routed, by_module, np.max(tiers, axis=0).astype(np.int8))
+    return MatmulSeconds(forward, dgrad_GU.sum(axis=0), wgrad_GU.sum(axis=0), routed, by_module, tier)
 
 
 def launch_cost(job: Job) -> Scalar:

@@ -98,8 +98,9 @@ def build_layouts(table: Sequence[Layout], *, model: Model, all_stages: bool = F
             [np.full(width, -1.0) if f is None else np.array(f, float)[s] for f, s in zip(fixed, slots, strict=True)]
         ),
         held_LS=_padded([[float(x.layers_on_stage(stage)) for stage in range(x.pp)] for x in table], fill=0.0),
-        recompute_limit_LS=_padded([[np.inf] * x.pp if f is None else f for x, f in zip(table, fixed, strict=True)],
-                                   fill=np.inf),
+        recompute_limit_LS=_padded(
+            [[np.inf] * x.pp if f is None else f for x, f in zip(table, fixed, strict=True)], fill=np.inf
+        ),
     )
 
 
@@ -124,8 +125,11 @@ def _representatives(per_stage: Floats, chunk: Floats, layout: Layout) -> list[i
     size = np.column_stack([per_stage, chunk])
     if layout.recompute_per_stage is not None:  # fewer recomputed layers hold more: part of the comparison
         size = np.column_stack([size, -np.array(layout.recompute_per_stage, float), layout.recompute_per_stage])
+    if layout.pp == 1:
+        return [0]
+    _, first = np.unique(size[1:-1], axis=0, return_index=True) if layout.pp > 2 else (None, np.zeros(0, np.int64))
     kept: list[int] = []
-    for stage in range(1, layout.pp - 1):
-        if not any(np.all(size[stage] <= size[other]) for other in kept):
+    for stage in (np.sort(first) + 1).tolist():
+        if not (size[stage] <= size[kept]).all(axis=1).any():
             kept.append(stage)
-    return [0, *kept, layout.pp - 1] if layout.pp > 1 else [0]
+    return [0, *kept, layout.pp - 1]

@@ -78,7 +78,8 @@ def stages(job: Job, strategies: Strategies) -> Stages:
     terms = _terms(strategies, layers, ends, per, slowest)
     terms["pp_bubble"] = _bubble(job, strategies, layers, per, slowest)
     forward = _sum_over_kinds(slowest.layers_JN, layers.cases.spread(layers.forward_JU))
-    tiers: dict[str, Codes] = dict(zip(LAYER_PARTS, layers.cases.spread(layers.tiers_PU), strict=True))
+    tiers_PN: Codes = layers.cases.spread(layers.tiers_PU)
+    tiers: dict[str, Codes] = dict(zip(LAYER_PARTS, tiers_PN, strict=True))
     tiers |= {"head": ends.cases.spread(ends.head_tier), "dp_comm": layerwise_tier}
     return Stages(
         terms_s=terms,

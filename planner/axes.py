@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.job import Job
-from cost_models.layouts import Layout, build_layouts
+from cost_models.layouts import Layout, Layouts, build_layouts
 from cost_models.strategy import NAMES, RECOMPUTE_MODULES
 from planner.rules.rule import divisors
 from planner.schemas.plan_request import AllowedValues, Constraints
@@ -37,9 +37,10 @@ KNOB_FIELDS = (
 def build_space(job: Job, constraints: Constraints) -> Space:
     """The space of one job under the request's constraints."""
     given = _given_values(constraints)
-    layouts, index = _layouts(job, given)
-    degrees = _degrees(job, constraints, given, stages=np.array(sorted(index), dtype=np.int64))
-    used = {pp: index[pp] for pp in sorted(set(degrees["pp"].tolist()))}
+    splits = _splits_by_stages(job, given)
+    degrees = _degrees(job, constraints, given, stages=np.array(sorted(splits), dtype=np.int64))
+    used = sorted(set(degrees["pp"].tolist())) or [1]
+    layouts, index = _layouts(job, given, {pp: splits.get(pp, []) for pp in used})
     knobs = {_column(name): tuple(_coded(name, v) for v in given[name]) for name in KNOB_FIELDS if name in given}
     knobs |= {name: values for name, values in given.items() if name.startswith(("overlap_", "offload_"))}
     chosen: dict[str, tuple[Any, ...]] = {
@@ -47,7 +48,7 @@ def build_space(job: Job, constraints: Constraints) -> Space:
     }
     if "recompute_num_layers" in given:
         chosen["recompute_num_layers"] = given["recompute_num_layers"]
-    return Space(job=job, degrees=degrees, chosen=chosen, layouts=layouts, layout_index=used or index, knobs=knobs)
+    return Space(job=job, degrees=degrees, chosen=chosen, layouts=layouts, layout_index=index, knobs=knobs)
 
 
 def searched_values(space: Space) -> dict[str, list[Any]]:
@@ -103,20 +104,31 @@ def _coded(name: str, value: Any) -> Any:
     return NAMES[name].index(value) if name in NAMES else value
 
 
-def _layouts(job: Job, given: Mapping[str, tuple[Any, ...]]) -> tuple[Any, dict[int, tuple[tuple[int, int], ...]]]:
-    """Splits of every number of stages, and (vpp, layout) pairs by pp, fewest virtual stages first."""
-    table: list[Layout] = []
-    index: dict[int, list[tuple[int, int]]] = {}
-    per_stage = given["recompute_per_stage"][0] if "recompute_per_stage" in given else None
+Splits = dict[int, list[tuple[int, Sequence[int]]]]
+"""(vpp, layers of each virtual stage) by number of stages, fewest virtual stages first."""
+
+
+def _splits_by_stages(job: Job, given: Mapping[str, tuple[Any, ...]]) -> Splits:
+    """The splits of every number of stages that has one."""
     largest = min(job.model.num_layers, job.cluster.num_gpus)
-    for pp in given.get("pp", range(1, largest + 1)):
-        for vpp, split in _splits(job, pp, given):
-            fixed = per_stage if per_stage is not None and len(per_stage) == pp else None
-            index.setdefault(pp, []).append((vpp, len(table)))
-            table.append(Layout(pp=pp, vpp=vpp, layers=tuple(split), recompute_per_stage=fixed))
+    found = {pp: _splits(job, pp, given) for pp in given.get("pp", range(1, largest + 1))}
+    return {pp: splits for pp, splits in found.items() if splits}
+
+
+def _layouts(
+    job: Job, given: Mapping[str, tuple[Any, ...]], splits: Splits
+) -> tuple[Layouts, dict[int, tuple[tuple[int, int], ...]]]:
+    """The table of these splits, and (vpp, layout) pairs by pp."""
+    table: list[Layout] = []
+    index: dict[int, tuple[tuple[int, int], ...]] = {}
+    per_stage = given["recompute_per_stage"][0] if "recompute_per_stage" in given else None
+    for pp, choices in splits.items():
+        fixed = per_stage if per_stage is not None and len(per_stage) == pp else None
+        index[pp] = tuple((vpp, len(table) + position) for position, (vpp, _) in enumerate(choices))
+        table += [Layout(pp, vpp, tuple(split), recompute_per_stage=fixed) for vpp, split in choices]
     if not table:
         table = [Layout(pp=1, vpp=1, layers=(job.model.num_layers,))]
-    return build_layouts(table, model=job.model), {pp: tuple(pairs) for pp, pairs in index.items()}
+    return build_layouts(table, model=job.model), index
 
 
 def _splits(job: Job, pp: int, given: Mapping[str, tuple[Any, ...]]) -> list[tuple[int, Sequence[int]]]:

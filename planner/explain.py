@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from cost_models.evaluate import Verdict, evaluate
+from cost_models.evaluate import Verdict, evaluate, memory_verdict
 from cost_models.job import Job
+from cost_models.memory import stage_memory
 from cost_models.strategy import Strategies
 from cost_models.units import GIB
 from planner.evaluation_dict import memory_reasons
@@ -24,43 +25,48 @@ Change = tuple[str, dict[str, Any]]
 
 def nearest_infeasible(job: Job, nearest: Strategies, *, headroom_fraction: float) -> list[dict[str, Any]]:
     """The contract's `nearest_infeasible`: the candidates with the least excess, one per split of the GPUs."""
-    found: list[dict[str, Any]] = []
-    seen = set()
-    for index in range(len(nearest)):
-        split = tuple(int(getattr(nearest, name)[index]) for name in ("tp", "pp", "cp", "dp", "ep"))
-        if split in seen:
-            continue
-        seen.add(split)
-        strategy = strategy_dict(nearest, index)
-        evaluated = evaluate(job, nearest.take(np.array([index])), headroom_fraction=headroom_fraction)
-        reasons = memory_reasons(evaluated, 0, job=job)
-        change = smallest_change(job, strategy, headroom_fraction=headroom_fraction)
-        found.append({"strategy": strategy, "reasons": reasons, "smallest_change": change})
-        if len(found) == SHOWN:
-            break
-    return found
+    shown = _different_splits(nearest)
+    evaluated = evaluate(job, shown, headroom_fraction=headroom_fraction)
+    strategies = [strategy_dict(shown, index) for index in range(len(shown))]
+    changes = smallest_changes(job, strategies, headroom_fraction=headroom_fraction)
+    return [
+        {"strategy": strategy, "reasons": memory_reasons(evaluated, index, job=job), "smallest_change": change}
+        for index, (strategy, change) in enumerate(zip(strategies, changes, strict=True))
+    ]
 
 
-def smallest_change(job: Job, strategy: dict[str, Any], *, headroom_fraction: float) -> str:
-    """The first single change, mildest first, that makes the strategy legal and fitting; else what is missing."""
-    changes = list(_changes(job, strategy))
-    resolved = resolve_strategies(job, [StrategyInput.model_validate(changed) for _, changed in changes])
-    least: tuple[float, str] | None = None
+def _different_splits(nearest: Strategies) -> Strategies:
+    """The first few candidates that differ in a degree."""
+    degrees = np.stack([getattr(nearest, name) for name in ("tp", "pp", "cp", "dp", "ep")], axis=1)
+    _, first = np.unique(degrees, axis=0, return_index=True)
+    return nearest.take(np.sort(first)[:SHOWN])
+
+
+def smallest_changes(job: Job, strategies: list[dict[str, Any]], *, headroom_fraction: float) -> list[str]:
+    """For each strategy the first single change, mildest first, that makes it legal and fitting; else what is missing."""
+    changes = [(index, *change) for index, strategy in enumerate(strategies) for change in _changes(job, strategy)]
+    resolved = resolve_strategies(job, [StrategyInput.model_validate(changed) for _, _, changed in changes])
+    fitting: dict[int, str] = {}
+    closest: dict[int, tuple[float, str]] = {}
     if resolved.strategies is not None:
         legal = violations(job, resolved.strategies).legal
-        rows, names = resolved.strategies.take(legal), [changes[i][0] for i in resolved.index[legal]]
-        if len(rows):
-            evaluated = evaluate(job, rows, headroom_fraction=headroom_fraction)
-            for name, verdict in zip(names, evaluated.verdict, strict=True):
-                if verdict == Verdict.FITS:
-                    return str(name)
-            excess = evaluated.memory.device_high - job.cluster.capacity_bytes * (1.0 - headroom_fraction)
-            best = int(excess.argmin())
-            least = (float(excess[best]) / GIB, names[best])
+        memory = stage_memory(job, resolved.strategies)
+        verdict, _ = memory_verdict(job, memory, headroom_fraction=headroom_fraction)
+        excess = memory.device_high - job.cluster.capacity_bytes * (1.0 - headroom_fraction)
+        for row, position in enumerate(resolved.index):
+            index, name, _ = changes[int(position)]
+            if legal[row] and verdict[row] == Verdict.FITS:
+                fitting.setdefault(index, name)
+            if legal[row]:
+                closest[index] = min(closest.get(index, (np.inf, "")), (float(excess[row]) / GIB, name))
+    return [fitting.get(index) or _no_change(closest.get(index)) for index in range(len(strategies))]
+
+
+def _no_change(closest: tuple[float, str] | None) -> str:
     advice = "use more GPUs, GPUs with more memory, or offload optimizer state (offload.optimizer_fraction)"
-    if least is None:
+    if closest is None:
         return advice
-    return f"no single change is enough: with {least[1]} it is still over by {least[0]:.1f} GiB a GPU; {advice}"
+    return f"no single change is enough: with {closest[1]} it is still over by {closest[0]:.1f} GiB a GPU; {advice}"
 
 
 def _changes(job: Job, strategy: dict[str, Any]) -> Iterator[Change]:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from itertools import product
 from typing import Any
 
 import numpy as np
@@ -28,21 +27,6 @@ from planner.strategy_defaults import DEFAULTS, possible_overlaps
 
 Ints = NDArray[np.int64]
 Columns = dict[str, NDArray[Any]]
-
-
-@dataclass(frozen=True, slots=True)
-class Option:
-    """One way to choose what a base row leaves open, for one number of stages."""
-
-    vpp: int
-    layout: int
-    zero: int
-    node_shard: bool
-    """State is sharded over the ranks of one node only (and replicated across nodes)."""
-    recompute: int
-    recompute_method: int
-    recompute_num_layers: int
-    knobs: tuple[Any, ...]
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,20 +76,29 @@ class Space:
         columns |= {name: np.full(n, values[-1]) for name, values in self.knobs.items()}
         return self.build(columns, node_shard=np.zeros(n, np.bool_))
 
-    def expand(self, base: Strategies) -> Strategies:
-        """Every option of every base row, in base order."""
+    def expand(self, base: Strategies) -> tuple[Strategies, Ints]:
+        """Every option of every base row, in base order, and the family of each.
+
+        A family differs in recomputation alone, and its members come in the order of rising work.
+        """
         tables = [self._option_table(int(pp)) for pp in base.pp]
         which = np.repeat(np.arange(len(base)), [len(table["vpp"]) for table in tables])
         columns = {name: getattr(base, name)[which] for name in self.degrees}
         columns |= {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
         node_shard = columns.pop("node_shard")
+        largest = max(int(table["family"].max()) for table in tables) + 1
+        family = which * largest + columns.pop("family")
         rows = self.build(columns, node_shard=node_shard)
         repeated = node_shard & (rows.zero_shard_size >= rows.dp_cp)  # one node holds every replica
-        return rows.take(~repeated) if repeated.any() else rows
+        if repeated.any():
+            return rows.take(~repeated), family[~repeated]
+        return rows, family
 
     def multiplicity(self, base: Strategies) -> Ints:
         """How many strategies each base row stands for, shape (N,)."""
-        return np.array([len(self._option_table(int(pp))["vpp"]) for pp in base.pp], dtype=np.int64)
+        pps, inverse = np.unique(base.pp, return_inverse=True)
+        sizes = np.array([len(self._option_table(int(pp))["vpp"]) for pp in pps], dtype=np.int64)
+        return sizes[inverse.reshape(-1)]
 
     @property
     def zeros(self) -> tuple[int, ...]:
@@ -150,27 +143,34 @@ class Space:
         return np.where(fits, in_node, replicas)
 
     def _option_table(self, pp: int) -> Columns:
+        """The ways to expand a base row of this many stages, one row each."""
         if pp not in self._tables:
-            options = self._options(pp)
-            table: Columns = {
-                name: np.array([getattr(option, name) for option in options])
-                for name in Option.__slots__
-                if name != "knobs"
-            }
-            for position, name in enumerate(self.knobs):
-                table[name] = np.array([option.knobs[position] for option in options])
-            self._tables[pp] = table
+            parts = [self._options(vpp, layout) for vpp, layout in self.layout_index[pp]]
+            table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+            starts = np.concatenate([part.pop("first") for part in parts])
+            del table["first"]
+            self._tables[pp] = {**table, "family": np.cumsum(starts) - 1}
         return self._tables[pp]
 
-    def _options(self, pp: int) -> list[Option]:
-        return [
-            Option(vpp, layout, zero, shard, *recompute, knobs)
-            for vpp, layout in self.layout_index[pp]
-            for zero in self.zeros
-            for shard in self._shards(zero)
-            for recompute in self.recomputes(layout)
-            for knobs in product(*self.knobs.values())
-        ]
+    def _options(self, vpp: int, layout: int) -> Columns:
+        """Every ZeRO stage, shard group, recomputation and knob value of one split."""
+        sharding = np.array([(zero, shard) for zero in self.zeros for shard in self._shards(zero)])
+        recompute = np.array(self.recomputes(layout))
+        knobs = [np.array(values) for values in self.knobs.values()]
+        shape = (len(sharding), *map(len, knobs), len(recompute))
+        at, *chosen, again = (index.reshape(-1) for index in np.indices(shape))
+        columns: Columns = {
+            "first": again == 0,
+            "vpp": np.full(len(at), vpp),
+            "layout": np.full(len(at), layout),
+            "zero": sharding[at, 0],
+            "node_shard": sharding[at, 1].astype(np.bool_),
+            "recompute": recompute[again, 0],
+            "recompute_method": recompute[again, 1],
+            "recompute_num_layers": recompute[again, 2],
+        }
+        columns |= {name: values[index] for name, values, index in zip(self.knobs, knobs, chosen, strict=True)}
+        return columns
 
     @property
     def shards_in_nodes(self) -> bool:
@@ -182,7 +182,7 @@ class Space:
         return (False, True) if zero > 0 and self.shards_in_nodes else (False,)
 
     def recomputes(self, layout: int) -> list[tuple[int, int, int]]:
-        """(recompute, method, layers) choices for one split."""
+        """(recompute, method, layers) choices for one split, full recomputation in the order of rising work."""
         counts = self.chosen.get("recompute_num_layers")
         largest = max(self.layouts.table[layout].layers)
         found: list[tuple[int, int, int]] = []
@@ -190,11 +190,11 @@ class Space:
             if mode != Recompute.FULL:
                 found.append((mode, RecomputeMethod.EVERY, 0))
                 continue
+            if counts is not None or DEFAULTS[self.job.training.framework].recompute_counts:
+                tried = sorted(counts) if counts is not None else range(1, largest)
+                found += [(mode, RecomputeMethod.BLOCK, count) for count in tried]
             if counts is None:
                 found.append((mode, RecomputeMethod.EVERY, 0))
-            if counts is not None or DEFAULTS[self.job.training.framework].recompute_counts:
-                tried = counts if counts is not None else range(1, largest)
-                found += [(mode, RecomputeMethod.BLOCK, count) for count in tried]
         return found
 
 

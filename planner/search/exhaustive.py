@@ -1,9 +1,8 @@
 """Exact search: every legal strategy of a space is ranked, or shown by a bound to lose to the k best found.
 
-Cheapest first. Base rows (degrees and micro-batch) are taken by the number of GPUs they use, most first; a number of GPUs whose
-peak arithmetic alone is too slow ends there. The rest are checked against the rules, then against the least memory that
-any of their expansions could need, then ordered by a lower bound on their step time. They are expanded in that order,
-memory before time, until the bound of the next one exceeds the k-th best: what is left cannot be among the top k.
+Cheapest first. Base rows (degrees and micro-batch) that break no rule are ordered by a lower bound on their step time. In that
+order they are checked against the least memory that any of their expansions could need, then expanded, memory before time,
+until the bound of the next one exceeds the k-th best: what is left cannot be among the top k.
 """
 
 from __future__ import annotations
@@ -17,22 +16,24 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.evaluate import Verdict, memory_verdict
-from cost_models.flops import model_flops_per_step
 from cost_models.job import Job
 from cost_models.memory import stage_memory
 from cost_models.stages import stages
 from cost_models.step import step_time
-from cost_models.strategy import Floats, Recompute, Strategies, concatenated
+from cost_models.strategy import Floats, Ints, Recompute, Strategies, concatenated
+from cost_models.tensors import distinct
 from planner.rules import Violations, violations
 from planner.search.objective import Goal, ranked_order
 from planner.space import Space
 
-FIRST_CHUNK, LARGEST_CHUNK = 64, 4096
+FIRST_CHUNK, LARGEST_CHUNK = 512, 8192
 """Base rows expanded at a time: few at first, so that a good k-th best prunes early."""
-MAX_ROWS_AT_ONCE = 1 << 16
+MAX_ROWS_AT_ONCE = 1 << 15
 """Expanded strategies evaluated at a time: bounds memory, and stays near the cache."""
 BOUND_SLACK = 1e-9
 """Relative allowance for rounding when a bound is compared with the k-th best."""
+BOUND_AXES = ("tp", "pp", "cp", "ep", "etp", "micro_batch_size", "sequence_parallel")
+"""Base fields that the bound follows from; the number of micro-batches multiplies it."""
 BOUND_TERMS = (
     "gemm",
     "attention",
@@ -81,6 +82,7 @@ class Found:
     bounded: int = 0
     """Strategies that a bound excluded."""
     feasible: int = 0
+    """Legal strategies that fit, whether or not they were timed."""
     at_risk: int = 0
     nearest: Strategies | None = None
     """Strategies that break only the memory limit, least excess first."""
@@ -114,57 +116,48 @@ class Exhaustive:
         self.found = Found(best=None, rejected=Counter())
         self._values = np.zeros(0)
         self._at_risk = np.zeros(0, np.bool_)
-        self._excess = np.zeros(0)
-        self._unsearched_s: list[float] = []
-        """Lower bounds of what an early stop left out."""
+        self._needed = np.zeros(0)
+        self._unsearched_s: float | None = None
+        """Lower bound of what an early stop left out."""
         self._started = perf_counter()
 
     def run(self) -> Found:
         """The k best strategies, and how sure that is."""
-        base = self.space.base()
-        worlds = np.unique(base.world)
-        if self.goal.objective != "fewest_gpus":
-            worlds = worlds[::-1]
-        for world in worlds:
-            rows = base.take(base.world == world)
-            floor_s = arithmetic_floor_s(self.space.job, world)
-            if self._loses(rows.take(np.arange(1)), np.array([floor_s])).all():
-                self.found.bounded += int(self.space.multiplicity(rows).sum())
-            elif self.found.stopped is None and not self._must_stop():
-                self._search(rows)
-            else:
-                self._unsearched_s.append(floor_s)
-        self.found.optimal = not self._unsearched_s
-        self.found.lower_bound_s = self._lower_bound()
-        self.found.elapsed_s = perf_counter() - self._started
-        return self.found
-
-    def _search(self, base: Strategies) -> None:
-        """Searches base rows of one number of GPUs, best bound first."""
-        base = self._with_enough_memory(self._legal_base(base))
+        base = self._legal_base(self.space.base())
         bound_s = lower_bound_s(self.space, base)
         hopeless = ~self.goal.reached(bound_s)
         if hopeless.any():
             self.found.rejected["misses-target"] += int(self.space.multiplicity(base.take(hopeless)).sum())
             base, bound_s = base.take(~hopeless), bound_s[~hopeless]
-        order = np.argsort(self.goal.value(base, bound_s), kind="stable")
-        base, bound_s = base.take(order), bound_s[order]
-        loses = self._loses(base, bound_s)
-        start, size = 0, FIRST_CHUNK
-        while start < len(base) and not loses[start]:
-            if self._must_stop():
-                self._unsearched_s.append(float(bound_s[start:].min()))
-                return
-            stop = min(start + size, len(base))
-            self._expand(base.take(np.arange(start, stop)[~loses[start:stop]]))
-            start, size = stop, min(2 * size, LARGEST_CHUNK)
-            loses = self._loses(base, bound_s)
-            self._report(bound_s[start] if start < len(base) else None)
-        self.found.bounded += int(self.space.multiplicity(base.take(np.arange(start, len(base)))).sum())
+        values = self.goal.value(base, bound_s)
+        order = np.argsort(values, kind="stable")
+        self._search(base.take(order), values=values[order], bound_s=bound_s[order])
+        self.found.lower_bound_s = self._lower_bound()
+        self.found.elapsed_s = perf_counter() - self._started
+        return self.found
 
-    def _loses(self, rows: Strategies, bound_s: Floats) -> NDArray[np.bool_]:
-        """Where even the bound is worse than the k-th best."""
-        return np.asarray(self.goal.value(rows, bound_s) > self._kth_value() * (1.0 + BOUND_SLACK), np.bool_)
+    def _search(self, base: Strategies, *, values: Floats, bound_s: Floats) -> None:
+        """Searches base rows in the order of the values that their bounds allow."""
+        multiplicity = self.space.multiplicity(base)
+        start, size = 0, FIRST_CHUNK
+        while start < len(base):
+            stop = min(start + size, self._first_loser(values))
+            if stop <= start:
+                break
+            if self._must_stop():
+                self.found.optimal = False
+                self._unsearched_s = float(bound_s[start:].min())
+                return
+            rows = base.take(np.arange(start, stop))
+            possible = np.flatnonzero(self._enough_memory(rows, multiplicity[start:stop]))
+            self._expand(rows.take(possible), values[start + possible], multiplicity[start + possible])
+            start, size = stop, min(2 * size, LARGEST_CHUNK)
+            self._report(bound_s[start] if start < len(base) else None)
+        self.found.bounded += int(multiplicity[start:].sum())
+
+    def _first_loser(self, values: Floats) -> int:
+        """Position in these ascending values from which on even the bound is worse than the k-th best."""
+        return int(np.searchsorted(values, self._kth_value() * (1.0 + BOUND_SLACK), side="right"))
 
     def _legal_base(self, base: Strategies) -> Strategies:
         """Base rows that break no rule that concerns base fields alone."""
@@ -172,82 +165,104 @@ class Exhaustive:
         self._count_rejected(found, weights=self.space.multiplicity(base))
         return base.take(found.legal)
 
-    def _with_enough_memory(self, base: Strategies) -> Strategies:
+    def _enough_memory(self, base: Strategies, multiplicity: Ints) -> NDArray[np.bool_]:
         """Base rows of which some expansion could fit: the leanest choices decide, every ZeRO stage tried."""
         possible = np.zeros(len(base), np.bool_)
         modes = self.space.recompute_modes
-        recomputes = sorted({Recompute(modes[0]), Recompute(modes[-1])}, reverse=True)
-        for recompute in recomputes:
+        leanest, *others = sorted({Recompute(modes[0]), Recompute(modes[-1])}, reverse=True)
+        for recompute in (leanest, *others):
             for zero in sorted(self.space.zeros, reverse=True):
                 rest = np.flatnonzero(~possible)
-                for part in np.array_split(rest, max(1, -(-len(rest) // MAX_ROWS_AT_ONCE))):
-                    if len(part):
-                        lean = self.space.leanest(base.take(part), zero=zero, recompute=recompute)
-                        possible[part] = self._could_fit(lean)
-        lost = base.take(~possible)
-        if len(lost):
-            self.found.rejected["out-of-memory"] += int(self.space.multiplicity(lost).sum())
-            lean = self.space.leanest(lost, zero=max(self.space.zeros), recompute=recomputes[0])
-            legal = lean.take(violations(self.space.job, lean).legal)
-            if len(legal):
-                self._keep_nearest(legal)
-        return base.take(possible)
+                if len(rest):
+                    lean = self.space.leanest(base.take(rest), zero=zero, recompute=recompute)
+                    possible[rest] = self._could_fit(lean)
+        self.found.rejected["out-of-memory"] += int(multiplicity[~possible].sum())
+        if self.found.best is None and not possible.all():
+            lean = self.space.leanest(base.take(~possible), zero=max(self.space.zeros), recompute=leanest)
+            lean = lean.take(violations(self.space.job, lean).legal)
+            if len(lean):
+                self._keep_nearest(lean, stage_memory(self.space.job, lean).device_high)
+        return possible
 
     def _could_fit(self, rows: Strategies) -> NDArray[np.bool_]:
         memory = stage_memory(self.space.job, rows)
         verdict, _ = memory_verdict(self.space.job, memory, headroom_fraction=self.headroom_fraction)
         return np.asarray(verdict != Verdict.OOM)
 
-    def _expand(self, base: Strategies) -> None:
-        """Evaluates every expansion of these base rows, a bounded number at a time."""
-        sizes = np.cumsum(self.space.multiplicity(base))
+    def _expand(self, base: Strategies, values: Floats, multiplicity: Ints) -> None:
+        """Evaluates the expansions of these base rows, a bounded number at a time, while their bounds may still win."""
+        sizes = np.cumsum(multiplicity)
         cuts = np.flatnonzero(np.diff(sizes // MAX_ROWS_AT_ONCE)) + 1
         for part in np.split(np.arange(len(base)), cuts):
-            self._evaluate(self.space.expand(base.take(part)))
+            kept = part[: self._first_loser(values[part])]
+            self.found.bounded += int(multiplicity[part].sum() - multiplicity[kept].sum())
+            if len(kept):
+                self._evaluate(*self.space.expand(base.take(kept)))
 
-    def _evaluate(self, rows: Strategies) -> None:
+    def _evaluate(self, rows: Strategies, family: Ints) -> None:
         job = self.space.job
         found = violations(job, rows)
         self._count_rejected(found, weights=None)
-        rows = rows.take(found.legal)
+        rows, family = rows.take(found.legal), family[found.legal]
         if not len(rows):
             return
         memory = stage_memory(job, rows)
         verdict, _ = memory_verdict(job, memory, headroom_fraction=self.headroom_fraction)
-        self._note_memory(rows, verdict)
+        self._note_memory(rows, memory.device_high, verdict)
         kept = verdict == Verdict.FITS
         if self.allow_at_risk:
             kept |= verdict == Verdict.AT_RISK
-        rows, at_risk = rows.take(kept), (verdict == Verdict.AT_RISK)[kept]
-        if not len(rows):
-            return
-        step_s = step_time(job, rows).total_s
-        self.found.evaluated += len(rows)
+        self.found.feasible += int((verdict == Verdict.FITS).sum())
+        rows, family, at_risk = rows.take(kept), family[kept], (verdict == Verdict.AT_RISK)[kept]
+        full = rows.recompute == Recompute.FULL
+        cheapest = ~full
+        cheapest[np.flatnonzero(full)[np.unique(family[full], return_index=True)[1]]] = True
+        value = self._time(rows, cheapest, at_risk)
+        first_of = np.full(int(family.max(initial=0)) + 1, -np.inf)
+        first_of[family[cheapest & full]] = value[cheapest & full]
+        rest = ~cheapest & (first_of[family] <= self._kth_value())  # recomputing more is never faster
+        self.found.bounded += int((~cheapest & ~rest).sum())
+        self._time(rows, rest, at_risk)
+
+    def _time(self, rows: Strategies, which: NDArray[np.bool_], at_risk: NDArray[np.bool_]) -> Floats:
+        """Times some of the rows, keeps the best, and returns the value of each; infinite where not timed."""
+        values = np.full(len(rows), np.inf)
+        if not which.any():
+            return values
+        chosen = rows.take(which)
+        step_s = step_time(self.space.job, chosen).total_s
+        self.found.evaluated += len(chosen)
+        values[which] = self.goal.value(chosen, step_s)
         reached = self.goal.reached(step_s)
         self.found.rejected["misses-target"] += int((~reached).sum())
-        self.found.feasible += int((reached & ~at_risk).sum())
-        self._merge(rows.take(reached), self.goal.value(rows, step_s)[reached], at_risk[reached])
+        self._merge(chosen.take(reached), values[which][reached], at_risk[which][reached])
+        return values
 
-    def _note_memory(self, rows: Strategies, verdict: NDArray[np.int8]) -> None:
+    def _note_memory(self, rows: Strategies, device_high: Floats, verdict: NDArray[np.int8]) -> None:
         oom, risky = verdict == Verdict.OOM, verdict == Verdict.AT_RISK
         self.found.rejected["out-of-memory"] += int(oom.sum())
         self.found.at_risk += int(risky.sum())
         if not self.allow_at_risk:
             self.found.rejected["at-risk-of-memory"] += int(risky.sum())
-        if oom.any() or risky.any():
-            self._keep_nearest(rows.take(oom | risky))
+        missed = np.flatnonzero(oom | risky)
+        if len(missed):
+            self._keep_nearest(rows.take(missed), device_high[missed])
 
-    def _keep_nearest(self, rows: Strategies) -> None:
-        """Keeps the candidates whose memory exceeds capacity the least."""
-        excess = stage_memory(self.space.job, rows).device_high - self.space.job.cluster.capacity_bytes
+    def _keep_nearest(self, rows: Strategies, needed: Floats) -> None:
+        """Keeps the candidates that need the least memory of those that need too much."""
+        if len(rows) > NEAREST_KEPT:
+            few = np.flatnonzero(needed <= np.partition(needed, NEAREST_KEPT)[NEAREST_KEPT])
+            rows, needed = rows.take(few), needed[few]
         if self.found.nearest is not None:
             rows = concatenated([self.found.nearest, rows])
-            excess = np.concatenate([self._excess, excess])
-        order = ranked_order(excess, rows, last=np.zeros(len(rows), np.bool_))[:NEAREST_KEPT]
-        self.found.nearest, self._excess = rows.take(order), excess[order]
+            needed = np.concatenate([self._needed, needed])
+        order = ranked_order(needed, rows, last=np.zeros(len(rows), np.bool_))[:NEAREST_KEPT]
+        self.found.nearest, self._needed = rows.take(order), needed[order]
 
     def _merge(self, rows: Strategies, values: Floats, at_risk: NDArray[np.bool_]) -> None:
         """Keeps the k best of what was kept before and these."""
+        promising = np.flatnonzero(values <= self._kth_value())
+        rows, values, at_risk = rows.take(promising), values[promising], at_risk[promising]
         if self.found.best is not None:
             rows = concatenated([self.found.best, rows])
             values = np.concatenate([self._values, values])
@@ -274,7 +289,7 @@ class Exhaustive:
 
     def _lower_bound(self) -> float | None:
         """Least step time that any plan worth ranking can have, as far as it is known."""
-        known = list(self._unsearched_s)
+        known = [] if self._unsearched_s is None else [self._unsearched_s]
         if self.found.best is not None:
             known.append(float(step_time(self.space.job, self.found.best).total_s.min()))
         return min(known, default=None)
@@ -288,22 +303,37 @@ class Exhaustive:
         )
 
 
-def arithmetic_floor_s(job: Job, world: float) -> float:
-    """Seconds that the model's operations take on this many GPUs at their peak: no plan is faster."""
-    peaks = job.cluster.gpu.peak_flops_per_s
-    fastest = max(peaks.get(name, 0.0) for name in (job.training.precision, "bf16", "fp16"))
-    return model_flops_per_step(job, causal=True) / (world * fastest)
-
-
 def lower_bound_s(space: Space, base: Strategies) -> Floats:
     """Seconds that no expansion of each base row can beat, shape (N,).
 
     The work and the layer communication of the slowest stage, and the bubble of the deepest interleaving; nothing that
-    depends on ZeRO, sharding, recomputation or knobs is counted.
+    depends on ZeRO, sharding, recomputation or knobs is counted. The number of replicas only multiplies it, unless a group
+    straddles nodes irregularly.
     """
+    if not len(base):
+        return np.zeros(0)
+    node = float(space.job.cluster.gpus_per_node)
+    regular = np.ones(len(base), np.bool_)
+    for extent in (base.tp, base.tp * base.cp, base.etp * base.ep):
+        regular &= (np.fmod(node, extent) == 0) | (np.fmod(extent, node) == 0)
     bound = np.empty(len(base))
-    for start in range(0, len(base), MAX_ROWS_AT_ONCE):
-        part = np.arange(start, min(start + MAX_ROWS_AT_ONCE, len(base)))
-        terms = stages(space.job, base.take(part)).terms_s
-        bound[part] = sum(terms[name] for name in (*BOUND_TERMS, "pp_bubble"))
+    if regular.any():
+        cases = distinct(base.take(regular), BOUND_AXES)
+        once, bubble = _bound_parts(space.job, cases.rows)
+        bound[regular] = base.num_micro_batches[regular] * once[cases.inverse] + bubble[cases.inverse]
+    if not regular.all():
+        rows = base.take(~regular)
+        once, bubble = _bound_parts(space.job, rows)
+        bound[~regular] = rows.num_micro_batches * once + bubble
     return bound
+
+
+def _bound_parts(job: Job, rows: Strategies) -> tuple[Floats, Floats]:
+    """The slowest stage's seconds per micro-batch that every expansion has, and the bubble."""
+    once, bubble = np.empty(len(rows)), np.empty(len(rows))
+    for start in range(0, len(rows), MAX_ROWS_AT_ONCE):
+        part = np.arange(start, min(start + MAX_ROWS_AT_ONCE, len(rows)))
+        terms = stages(job, rows.take(part)).terms_s
+        once[part] = sum(terms[name] for name in BOUND_TERMS) / rows.num_micro_batches[part]
+        bubble[part] = terms["pp_bubble"]
+    return once, bubble
