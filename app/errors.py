@@ -148,6 +148,9 @@ RETRY_AFTER_S = 2
 """What 429 and 503 ask the client to wait."""
 
 
+_HINT = "The examples in /docs show what is accepted."
+
+
 def status_of(error: MeshwrightError) -> int:
     """HTTP status of an error."""
     return next(STATUSES[cls] for cls in type(error).__mro__ if cls in STATUSES)
@@ -162,7 +165,7 @@ def problem_document(error: MeshwrightError, *, request_id: str | None = None) -
         "status": status,
         "detail": error.message,
         "code": error.code,
-        "hint": error.hint,
+        "hint": error.hint or _HINT,
         "errors": [_entry(p) for p in error.problems] if isinstance(error, InvalidInputError) else [],
         "request_id": request_id,
     }
@@ -182,4 +185,4 @@ def problems_of(entries: Iterable[dict[str, Any]]) -> list[Problem]:
 
 
 def _entry(problem: Problem) -> dict[str, str]:
-    return {"pointer": problem.pointer, "message": problem.message, "hint": problem.hint, "code": problem.code}
+    return {"pointer": problem.pointer, "message": problem.message, "hint": problem.hint or _HINT, "code": problem.code}

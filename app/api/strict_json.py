@@ -118,7 +118,7 @@ def _check(value: Any, *, max_depth: int) -> None:
     level, depth = [value], 0
     while level:
         depth += 1
-        if depth > max_depth + 1:
+        if depth > max_depth and any(isinstance(node, dict | list) for node in level):
             raise NotJsonError(_too_deep(max_depth), hint=_HINT)
         below: list[Any] = []
         for node in level:

@@ -1,0 +1,125 @@
+"""The OpenAPI document: its examples are valid and work as they stand, and what it promises is what is sent."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from app.seed import EXAMPLE_PLAN_ID
+from cost_models.calibration import CalibrationDocument
+from planner.schemas import EvaluateRow, PlanRequest
+
+METHODS = {"get", "post", "delete", "put", "patch"}
+
+
+@pytest.fixture(scope="module")
+def document(client: TestClient) -> dict[str, Any]:
+    response = client.get("/openapi.json")
+    assert response.status_code == 200
+    found: dict[str, Any] = response.json()
+    return found
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _example_is_planned(client: TestClient) -> None:
+    end_at = time.monotonic() + 30.0
+    while client.get(f"/v1/plans/{EXAMPLE_PLAN_ID}").json()["status"] != "succeeded":
+        assert time.monotonic() < end_at
+        time.sleep(0.05)
+
+
+def operations(document: dict[str, Any]) -> Iterator[tuple[str, str, dict[str, Any]]]:
+    for path, methods in document["paths"].items():
+        for method, operation in methods.items():
+            assert method in METHODS
+            yield path, method, operation
+
+
+def example_of(parameter: dict[str, Any]) -> object:
+    examples = list(parameter.get("examples", {}).values())
+    return examples[0]["value"] if examples else None
+
+
+def test_the_contracts_routes_are_there(document: dict[str, Any]) -> None:
+    present = {(method, path) for path, method, _ in operations(document)}
+    assert present == {
+        ("post", "/v1/plans"), ("get", "/v1/plans"), ("get", "/v1/plans/{plan_id}"),
+        ("get", "/v1/plans/{plan_id}/ranked/{rank}"), ("get", "/v1/plans/{plan_id}/events"),
+        ("delete", "/v1/plans/{plan_id}"), ("post", "/v1/evaluate"),
+        ("post", "/v1/calibrations"), ("get", "/v1/calibrations"), ("get", "/v1/calibrations/{calibration_id}"),
+        ("get", "/v1/presets/models"), ("get", "/v1/presets/gpus"), ("get", "/v1/presets/clusters"),
+        ("get", "/v1/presets/frameworks"), ("get", "/healthz"), ("get", "/readyz"), ("get", "/metrics"),
+    }  # fmt: skip
+
+
+def test_every_get_and_post_succeeds_with_its_examples_alone(client: TestClient, document: dict[str, Any]) -> None:
+    """What the first click on "try it out" sends: required parameters and the body from the examples, nothing else."""
+    tried = 0
+    for path, method, operation in operations(document):
+        if method not in {"get", "post"}:
+            continue
+        filled = path
+        for parameter in operation.get("parameters", []):
+            if parameter["required"]:
+                assert parameter["in"] == "path"
+                example = example_of(parameter)
+                assert example is not None, (path, parameter["name"])
+                filled = filled.replace(f"{{{parameter['name']}}}", str(example))
+        body = None
+        if "requestBody" in operation:
+            body = operation["requestBody"]["content"]["application/json"]["example"]
+        response = client.request(method, filled, json=body)
+        assert response.status_code in {200, 201}, (method, filled, response.text)
+        tried += 1
+    assert tried == 16
+
+
+@pytest.mark.parametrize(
+    ("path", "model"),
+    [("/v1/plans", PlanRequest), ("/v1/evaluate", EvaluateRow), ("/v1/calibrations", CalibrationDocument)],
+)
+def test_body_examples_are_valid(document: dict[str, Any], path: str, model: Any) -> None:
+    example = document["paths"][path]["post"]["requestBody"]["content"]["application/json"]["example"]
+    assert model.model_validate(example)
+
+
+def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+    def references(node: object) -> Iterator[str]:
+        if isinstance(node, dict):
+            for key, value in node.items():
+                if key == "$ref":
+                    yield value
+                yield from references(value)
+        elif isinstance(node, list):
+            for value in node:
+                yield from references(value)
+
+    found = set(references(document))
+    assert len(found) > 10
+    for reference in found:
+        assert reference.removeprefix("#/components/schemas/") in document["components"]["schemas"], reference
+
+
+def test_nothing_of_the_library_is_left_in_it(document: dict[str, Any]) -> None:
+    assert "HTTPValidationError" not in document["components"]["schemas"]
+    assert "x-definitions" not in str(document)
+
+
+class TestDocumentationPage:
+    def test_it_loads_from_this_service_only(self, client: TestClient) -> None:
+        page = client.get("/docs").text
+        assert "https://" not in page
+        assert "http://" not in page
+        for path in ("/static/swagger/swagger-ui-bundle.js", "/static/swagger/swagger-ui.css", "/static/favicon.svg"):
+            assert path in page
+            response = client.get(path)
+            assert response.status_code == 200
+            assert len(response.content) > 100
+
+    def test_the_root_leads_to_it(self, client: TestClient) -> None:
+        response = client.get("/", follow_redirects=False)
+        assert (response.status_code, response.headers["location"]) == (307, "/docs")

@@ -1,0 +1,112 @@
+"""Bodies: what strict JSON is, and that reading one never takes more memory than the limit allows."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import tracemalloc
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from starlette.requests import Request
+
+from app.api.strict_json import parse_json, read_json
+from app.errors import BodyTooLargeError, MediaTypeError, NotJsonError
+
+LIMIT = 1 << 20
+CHUNK = 1 << 16
+
+
+def request(chunks: int, *, headers: dict[str, str] | None = None) -> tuple[Request, list[int]]:
+    """A request with a body of this many chunks, and a place where the chunks taken are counted."""
+    taken = [0]
+
+    async def receive() -> dict[str, Any]:
+        taken[0] += 1
+        return {"type": "http.request", "body": b" " * CHUNK, "more_body": taken[0] < chunks}
+
+    given_headers = {"content-type": "application/json", **(headers or {})}
+    raw = [(name.encode(), value.encode()) for name, value in given_headers.items()]
+    return Request({"type": "http", "method": "POST", "headers": raw}, receive), taken
+
+
+def test_ten_megabytes_in_chunks_are_thrown_away_as_they_come() -> None:
+    body, taken = request(160)  # 160 chunks of 64 KiB are 10 MiB
+    tracemalloc.start()
+    with pytest.raises(BodyTooLargeError, match="1048576"):
+        asyncio.run(read_json(body, max_bytes=LIMIT, max_depth=64))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert taken == [160], "read to its end, so that its sender sees the answer"
+    assert peak_bytes < 2 * LIMIT
+
+
+def test_an_endless_body_is_cut_off() -> None:
+    body, taken = request(10**9)
+    with pytest.raises(BodyTooLargeError):
+        asyncio.run(read_json(body, max_bytes=LIMIT, max_depth=64))
+    assert taken[0] == 32 * LIMIT // CHUNK + 1  # up to 32 times the limit is drained
+
+
+def test_an_announced_size_above_the_limit_is_not_kept_at_all() -> None:
+    body, _ = request(2, headers={"content-length": str(10 * LIMIT)})
+    with pytest.raises(BodyTooLargeError):
+        asyncio.run(read_json(body, max_bytes=LIMIT, max_depth=64))
+
+
+@pytest.mark.parametrize("media_type", ["application/json; charset=utf-8", "APPLICATION/JSON"])
+def test_parameters_and_case_of_the_media_type_do_not_matter(media_type: str) -> None:
+    body, _ = request(1, headers={"content-type": media_type})
+    with pytest.raises(NotJsonError):  # white space is no document; the media type was accepted
+        asyncio.run(read_json(body, max_bytes=LIMIT, max_depth=64))
+
+
+def test_another_media_type_is_refused_before_reading() -> None:
+    body, taken = request(1, headers={"content-type": "text/json"})
+    with pytest.raises(MediaTypeError, match="text/json"):
+        asyncio.run(read_json(body, max_bytes=LIMIT, max_depth=64))
+    assert taken == [0]
+
+
+def nested(depth: int) -> bytes:
+    return b"[" * depth + b"]" * depth
+
+
+@pytest.mark.parametrize("depth", [1, 63, 64])
+def test_documents_up_to_the_depth_are_read(depth: int) -> None:
+    assert parse_json(nested(depth), max_depth=64) is not None
+
+
+@pytest.mark.parametrize("depth", [65, 66, 900, 100_000])
+def test_deeper_documents_are_refused(depth: int) -> None:
+    with pytest.raises(NotJsonError, match="64 levels"):
+        parse_json(nested(depth), max_depth=64)
+
+
+def test_a_repeated_key_is_named() -> None:
+    with pytest.raises(NotJsonError, match="'b' appears twice"):
+        parse_json(b'{"a": 1, "b": 2, "b": 3}', max_depth=64)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(10**18), 10**18) | st.floats(allow_nan=False, allow_infinity=False),
+        lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("abcé", max_size=3), inner, max_size=4),
+        max_leaves=20,
+    )
+)
+def test_every_strict_document_is_read_as_it_was_written(document: Any) -> None:
+    import json
+
+    assert parse_json(json.dumps(document).encode(), max_depth=64) == document
+
+
+@given(st.binary(max_size=60))
+def test_any_bytes_are_a_finite_document_or_an_error(raw: bytes) -> None:
+    try:
+        value = parse_json(raw, max_depth=64)
+    except NotJsonError:
+        return
+    assert not (isinstance(value, float) and not math.isfinite(value))
