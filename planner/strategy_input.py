@@ -134,6 +134,8 @@ class _Builder:
     def columns(self) -> dict[str, Any]:
         """One value per field of Strategies; meaningless where `problems` is not empty."""
         row = self._degrees()
+        if self.problems:  # what follows would only repeat that the degrees are wrong
+            return row
         self._batch(row)
         self._states(row)
         self._recompute(row)
@@ -209,7 +211,7 @@ class _Builder:
         row["recompute_modules"] = 0
         if given.recompute_modules is not None:
             row["recompute_modules"] = _module_bits(given.recompute_modules)
-        elif kind == Recompute.SELECTIVE and self.job.runtime.state_layout == "megatron":
+        elif kind == Recompute.SELECTIVE and self.job.training.framework == "megatron":
             row["recompute_modules"] = _module_bits(["core_attn"])
         if kind != Recompute.FULL:
             self._refuse_counts_without_full(name)

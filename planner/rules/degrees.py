@@ -51,8 +51,9 @@ def _kv_heads_fewer(job: Job, s: Strategies) -> Bools:
     return np.asarray(s.tp > job.model.num_key_value_heads)
 
 
-def _no_mla(job: Job) -> bool:
-    return job.model.mla is None
+def _grouped_heads(job: Job) -> bool:
+    """With as many key-value heads as heads, the rule on heads says it all; latent attention has none."""
+    return job.model.mla is None and job.model.num_key_value_heads != job.model.num_attention_heads
 
 
 def _dense_width(job: Job, s: Strategies) -> Bools:
@@ -141,25 +142,25 @@ DEGREE_RULES: tuple[Rule, ...] = (
         "kv-heads-not-divisible", _kv_heads_or_replicas,
         "tp {tp} neither divides the {kv_heads} key-value heads nor is a multiple of them",
         "Use a tp that divides the key-value heads ({tp_options}) or is a multiple of them.",
-        f"{_CORE}; replication came with pull request 2565", frameworks=only("megatron"), since="0.16", when=_no_mla,
+        f"{_CORE}; replication came with pull request 2565", frameworks=only("megatron"), since="0.16", when=_grouped_heads,
         smallest_change=_TP_CHANGE,
     ),
     Rule(
         "kv-heads-not-divisible", _kv_heads, "{kv_heads} key-value heads (query groups) do not divide by tp {tp}",
         "Use a tp that divides the key-value heads: {tp_options}.", f"{_CORE} before core 0.16",
-        frameworks=only("megatron"), until="0.16", when=_no_mla, smallest_change=_TP_CHANGE,
+        frameworks=only("megatron"), until="0.16", when=_grouped_heads, smallest_change=_TP_CHANGE,
     ),
     Rule(
         "kv-heads-not-divisible", _kv_heads, "{kv_heads} key-value heads do not divide by tp {tp}",
         "Use a tp that divides the key-value heads: {tp_options}.",
         "pytorch/torchtitan pull request 2577; nanotron/models/llama.py; Megatron-DeepSpeed megatron/arguments.py",
-        frameworks=only("torchtitan", "fsdp", "nanotron", "megatron-deepspeed"), when=_no_mla,
+        frameworks=only("torchtitan", "fsdp", "nanotron", "megatron-deepspeed"), when=_grouped_heads,
         smallest_change=_TP_CHANGE,
     ),
     Rule(
         "kv-heads-not-divisible", _kv_heads_fewer, "tp {tp} exceeds the {kv_heads} key-value heads",
         "Use a tp of at most {kv_heads}.", "deepspeed/module_inject/tp_shard.py: ranks past the last head get none",
-        frameworks=only("deepspeed"), when=_no_mla, smallest_change=_TP_CHANGE,
+        frameworks=only("deepspeed"), when=_grouped_heads, smallest_change=_TP_CHANGE,
     ),
     Rule(
         "mlp-not-divisible", _dense_width, "intermediate_size {width} does not divide by tp {tp}",
@@ -216,7 +217,7 @@ DEGREE_RULES: tuple[Rule, ...] = (
         "context-parallel-needs-flash", _context, "cp {cp} needs flash attention, but attention is {attention}",
         "Set training.attention to 'flash', or cp to 1.",
         "megatron/core/extensions/transformer_engine.py (only its attention splits the context)", when=_math_attention,
-        smallest_change="cp {cp} -> 1",
+        frameworks=only("megatron", "deepspeed", "torchtitan", "fsdp", "nanotron"), smallest_change="cp {cp} -> 1",
     ),
     Rule(
         "context-parallel-comm-unsupported", _transport, "{framework} has no cp_comm '{cp_comm}'",
@@ -232,6 +233,6 @@ DEGREE_RULES: tuple[Rule, ...] = (
         "context-parallel-heads", _kv_heads_over_context,
         "cp_comm 'a2a' splits the {kv_heads} key-value heads over tp {tp} x cp {cp}, which does not divide them",
         "Lower cp or tp, or choose another cp_comm.", "TransformerEngine attention (a2a)",
-        frameworks=only("megatron"), when=_no_mla,
+        frameworks=only("megatron"), when=_grouped_heads,
     ),
 )  # fmt: skip

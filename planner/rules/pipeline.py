@@ -45,7 +45,9 @@ def _virtual_alone(_job: Job, s: Strategies) -> Bools:
 
 
 def _schedule(job: Job, s: Strategies) -> Bools:
-    return np.asarray((s.pp > 1) & ~one_of(s.schedule, SCHEDULES[job.training.framework]))
+    known = one_of(s.schedule, SCHEDULES[job.training.framework])
+    virtual = (s.schedule == Schedule.INTERLEAVED) & (s.vpp > 1)  # the rule on virtual stages says it
+    return np.asarray((s.pp > 1) & ~known & ~virtual)
 
 
 def _mismatch(_job: Job, s: Strategies) -> Bools:

@@ -25,7 +25,7 @@ MemoryTerm = Literal[
     "library_workspace",
 ]  # fmt: skip
 ReasonCode = Literal[
-    "invalid-json", "invalid-field", "unknown-field", "missing-field", "invalid-input", "not-modelled", "calibration",
+    "invalid-json", "invalid-field", "unknown-field", "missing-field", "invalid-input", "not-modelled", "unknown-preset", "unknown-model-type", "calibration",
     "out-of-memory", "at-risk-of-memory", "host-memory",
     "world-exceeds-gpus", "gpus-not-divisible", "batch-not-divisible", "heads-not-divisible", "kv-heads-not-divisible",
     "mlp-not-divisible", "layers-not-divisible", "layers-per-stage-mismatch",
@@ -93,7 +93,7 @@ class Evaluation(ContractModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    id: str | None = None
+    id: str | int | None = None
     verdict: Verdict
     reasons: list[Reason]
     num_gpus_used: int | None = None

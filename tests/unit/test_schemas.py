@@ -1,0 +1,133 @@
+"""The contract models: closed lists equal what the code can produce, examples are valid, surprises are refused."""
+
+from __future__ import annotations
+
+import json
+from typing import get_args
+
+import pytest
+
+from cost_models.errors import InvalidInputError
+from cost_models.specs.fields import validated
+from cost_models.strategy import NAMES, RECOMPUTE_MODULES
+from cost_models.terms import MEMORY_NAMES, PEAK_MOMENTS, TIME_NAMES, Tier
+from planner.evaluation_dict import invalid_dict
+from planner.rules import rule_codes
+from planner.schemas import EvaluateRow, Evaluation, PlanRequest, PlanResponse, ReasonCode, StrategyInput, strategy
+from planner.schemas.evaluation import MemoryTerm, PeakMoment, TierName, TimeTerm
+from planner.schemas.plan_request import EXAMPLE_REQUEST, AllowedValues
+from planner.schemas.row import EXAMPLE_ROW
+
+NOT_RULES = {
+    "invalid-json", "invalid-field", "unknown-field", "missing-field", "invalid-input", "not-modelled", "calibration",
+    "unknown-preset", "unknown-model-type", "pools-not-supported", "precision-not-supported",  # the specification was refused
+    "gpus-not-divisible", "layers-not-divisible", "layers-per-stage-mismatch", "recompute-count-mismatch",
+    "recompute-per-stage-mismatch",  # no strategy could be built
+    "out-of-memory", "at-risk-of-memory", "host-memory",  # it was priced
+}  # fmt: skip
+
+
+def test_every_reason_code_has_one_origin():
+    assert set(get_args(ReasonCode)) == NOT_RULES | set(rule_codes())
+    assert not NOT_RULES & set(rule_codes())
+
+
+def test_term_names_are_those_of_the_registry():
+    assert get_args(TimeTerm) == TIME_NAMES
+    assert get_args(MemoryTerm) == MEMORY_NAMES
+    assert get_args(PeakMoment) == PEAK_MOMENTS
+    assert list(get_args(TierName)) == [tier.label for tier in Tier]
+
+
+def test_choices_are_spelled_as_in_the_strategy_arrays():
+    assert get_args(strategy.Recompute) == NAMES["recompute"]
+    assert get_args(strategy.RecomputeMethod) == NAMES["recompute_method"][1:]  # "every" is said by giving none
+    assert get_args(strategy.RecomputeModule) == RECOMPUTE_MODULES
+    assert get_args(strategy.Schedule) == NAMES["schedule"]
+    assert get_args(strategy.CpComm) == NAMES["cp_comm"]
+    assert get_args(strategy.MoeDispatcher) == NAMES["moe_dispatcher"]
+
+
+@pytest.mark.parametrize(("model", "example"), [(PlanRequest, EXAMPLE_REQUEST), (EvaluateRow, EXAMPLE_ROW)])
+def test_examples_in_the_openapi_document_are_valid(model, example):
+    assert example in model.model_json_schema()["examples"]
+    assert model.model_validate(json.loads(json.dumps(example)))
+
+
+def test_specifications_are_described_by_their_own_models():
+    schema = PlanRequest.model_json_schema()
+
+    def properties(name):
+        described = schema["properties"][name]
+        return (
+            schema["$defs"][described["$ref"].rpartition("/")[2]]["properties"]
+            if "$ref" in described
+            else described["properties"]
+        )
+
+    assert "num_attention_heads" in properties("model")
+    assert "nvlink_domain_gpus" in properties("cluster")
+    assert "global_batch_tokens" in properties("training")
+    assert "num_experts" in schema["$defs"]["MoeInput"]["properties"]
+
+
+def test_every_searched_field_of_a_strategy_can_be_listed_in_allowed():
+    per_stage = {"recompute_per_stage", "pool_per_stage"}  # chosen by the planner itself, never from a list
+    assert set(AllowedValues.model_fields) == set(StrategyInput.model_fields) - per_stage
+
+
+def test_a_field_is_fixed_or_allowed_but_not_both():
+    constraints = {"fixed": {"zero": 1}, "allowed": {"zero": [1, 2]}}
+    with pytest.raises(ValueError, match="zero given in both fixed and allowed"):
+        PlanRequest.model_validate({**EXAMPLE_REQUEST, "constraints": constraints})
+
+
+@pytest.mark.parametrize(
+    ("document", "pointer", "code", "hint"),
+    [
+        ({"tpp": 2}, "/strategy/tpp", "unknown-field", "'tp'"),
+        ({"tp": "2"}, "/strategy/tp", "invalid-field", ""),
+        ({"tp": True}, "/strategy/tp", "invalid-field", ""),
+        ({"tp": 0}, "/strategy/tp", "invalid-field", ""),
+        ({"micro_batch_size": 1.5}, "/strategy/micro_batch_size", "invalid-field", ""),
+        ({"zero": 4}, "/strategy/zero", "invalid-field", ""),
+        ({"recompute": "ful"}, "/strategy/recompute", "invalid-field", "'full'"),
+        ({"layers_per_stage": []}, "/strategy/layers_per_stage", "invalid-field", ""),
+        ({"layers_per_stage": [1, -1]}, "/strategy/layers_per_stage/1", "invalid-field", ""),
+        ({"overlap": {"p2pp": True}}, "/strategy/overlap/p2pp", "unknown-field", "'p2p'"),
+        (
+            {"offload": {"optimizer_fraction": float("nan")}},
+            "/strategy/offload/optimizer_fraction",
+            "invalid-field",
+            "",
+        ),
+    ],
+)
+def test_a_bad_strategy_names_the_field_and_the_nearest_known_one(document, pointer, code, hint):
+    with pytest.raises(InvalidInputError) as caught:
+        validated(StrategyInput, document, pointer="/strategy")
+    (problem,) = caught.value.problems
+    assert (problem.pointer, problem.code) == (pointer, code)
+    assert hint in problem.hint
+
+
+def test_whole_numbers_may_be_written_with_a_point():
+    assert validated(StrategyInput, {"tp": 8.0}, pointer="").tp == 8
+
+
+def test_an_evaluate_row_ignores_other_top_level_fields():
+    row = EvaluateRow.model_validate({**EXAMPLE_ROW, "measured": {"step_time_s": 1.0}})
+    assert row.strategy.tp == 4
+
+
+def test_the_answer_to_an_invalid_row_is_an_evaluation_without_numbers():
+    answer = invalid_dict([{"code": "missing-field", "message": "m", "hint": "h"}], row_id="a")
+    assert set(answer) == set(Evaluation.model_fields)
+    assert Evaluation.model_validate(answer).step_time_s is None
+
+
+def test_a_plan_response_documents_the_contract_s_fields():
+    assert set(PlanResponse.model_fields) == {
+        "id", "status", "created_at", "product_version", "schema_version", "request", "plans", "search", "rejected",
+        "nearest_infeasible", "inexpressible_best", "pareto", "what_if", "warnings", "request_digest",
+    }  # fmt: skip
