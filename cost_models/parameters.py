@@ -218,7 +218,7 @@ def expert_layer_parameters_on_rank(model: Model, kind: LayerKind, ep: Floats, e
     return np.asarray(layer.num_experts / ep * (layer.per_expert / etp))
 
 
-def padded_vocab_size(model: Model, framework: Framework, tp: Floats, _version: str = "") -> Floats:
+def padded_vocab_size(model: Model, framework: Framework, tp: Floats) -> Floats:
     """Rows of the embedding table as the framework pads it for this tp; shape of tp. No known version differs."""
     multiple = VOCAB_MULTIPLE_PER_TP[framework] * np.asarray(tp, dtype=np.float64)
     if not VOCAB_MULTIPLE_PER_TP[framework]:

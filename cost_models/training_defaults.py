@@ -15,13 +15,13 @@ from cost_models.specs.training import Framework
 RELEASES: Mapping[Framework, tuple[tuple[str, str], ...]] = {
     "megatron": (
         ("0.8", "2024-08"), ("0.9", "2024-10"), ("0.10", "2025-02"), ("0.11", "2025-03"), ("0.12", "2025-05"),
-        ("0.13", "2025-07"), ("0.14", "2025-10"), ("0.15", "2025-12"), ("0.16", "2026-02"), ("0.17", "2026-05"),
-        ("0.18", "2026-08"), ("0.19", "2026-11"),
+        ("0.13", "2025-07"), ("0.14", "2025-10"), ("0.15", "2025-12"), ("0.16", "2026-02"), ("0.17", "2026-04"),
+        ("0.18", "2026-06"), ("0.19", "2026-08"),
     ),
     "megatron-deepspeed": (("2022", "2022-01"), ("2023", "2023-07")),
     "deepspeed": (
         ("0.5", "2021-08"), ("0.9", "2023-04"), ("0.12", "2023-11"), ("0.14", "2024-03"), ("0.15", "2024-08"),
-        ("0.16", "2024-11"), ("0.17", "2025-06"), ("0.18", "2025-10"), ("0.19", "2026-04"),
+        ("0.16", "2024-11"), ("0.17", "2025-06"), ("0.18", "2025-10"), ("0.19", "2026-05"),
     ),
     "torchtitan": (("0.1", "2025-06"), ("0.2", "2025-10"), ("0.3", "2026-08")),
     "fsdp": (
@@ -30,7 +30,9 @@ RELEASES: Mapping[Framework, tuple[tuple[str, str], ...]] = {
     ),
     "nanotron": (("0.4", "2024-01"), ("0.5", "2025-06")),
 }  # fmt: skip
-"""Releases, oldest first, with the month each came out (fsdp: of PyTorch)."""
+"""Releases, oldest first, with the month each came out (fsdp: of PyTorch). Megatron 0.8-0.16 and torchtitan 0.1: build
+dates of the wheels on PyPI; Megatron 0.17 and 0.18 lie between their neighbours, 0.19 was tagged by 2026-08; the
+others are the repositories' release notes."""
 
 MEGATRONS: frozenset[str] = frozenset({"megatron", "megatron-deepspeed"})
 PYTORCH: frozenset[str] = frozenset({"fsdp", "torchtitan"})
