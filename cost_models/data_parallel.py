@@ -13,10 +13,10 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.calibration.document import Op
 from cost_models.constants import BACKWARD_USABLE, INTERFERENCE, TENSORS_PER_LAYER
 from cost_models.estimate import Estimate
 from cost_models.job import Job
+from cost_models.link_tables import Op
 from cost_models.placement import Placement, StrategyPlacements, groups
 from cost_models.specs.training import BYTES_PER
 from cost_models.stage_parameters import rank_parameters
@@ -140,6 +140,8 @@ def stepwise_s(
         backward_s: and backward.
         layers: its decoder layers: the number of buckets.
     """
+    if not (strategies.dp_cp > 1).any():
+        return StepwiseSeconds(np.zeros(len(strategies)), np.zeros(len(strategies), np.int8))
     placements = groups(strategies, job.cluster)
     grad, weight = BYTES_PER[job.training.grad_reduce_dtype], _gathered_bytes(job)
     reduce, gather, tier = _stepwise_links(job, strategies, placements, dense * grad, dense * weight)
@@ -200,6 +202,8 @@ def tied_gradients_s(
     """
     grad, price = BYTES_PER[job.training.grad_reduce_dtype], job.calibration.collective_s
     tied = job.model.tie_word_embeddings & (strategies.pp > 1)
+    if not (tied.any() or strategies.sequence_parallel.any()):
+        return np.zeros(len(strategies)), np.zeros(len(strategies), np.int8)
     ends = price("all_reduce", embedding * grad, placement=placements.embedding)
     norms = price(
         "all_reduce", layers * job.model.norms_per_layer * job.model.hidden_size * grad, placement=placements.tp

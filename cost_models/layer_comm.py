@@ -39,6 +39,8 @@ def tp_comm(
     it: an all-gather before and a reduce-scatter after each, and in backward the saved input is gathered again unless
     the framework kept the gathered copy. An MoE layer whose experts are not tensor parallel has only attention's pair.
     """
+    if not (rows.tp > 1).any():
+        return _nothing(tokens)
     size = tokens * job.model.hidden_size * job.training.compute_bytes
     price = job.calibration.collective_s
     all_reduce = price("all_reduce", size, placement=placements.tp)
@@ -67,6 +69,8 @@ def cp_comm(
     backward. All-to-all: queries, keys, values and the output change between sequence- and head-sharded. All-gather:
     keys and values gathered, their gradients reduce-scattered, nothing hidden.
     """
+    if not (rows.cp > 1).any():
+        return _nothing(tokens)
     model, e, price = job.model, job.training.compute_bytes, job.calibration.collective_s
     if model.mla is not None:
         kv_width = (
@@ -102,9 +106,8 @@ def ep_comm(
     All-gather: every rank of the group sees all tokens, and results are reduce-scattered. Tensor-parallel experts
     gather their group's rows first. With `overlap.moe_all_to_all` another micro-batch's expert work hides it.
     """
-    if not kind.is_moe or job.model.moe is None:
-        zero = np.zeros_like(tokens)
-        return PassSeconds(zero, zero, np.zeros(len(tokens), np.int8))
+    if not kind.is_moe or job.model.moe is None or not (rows.ep * rows.etp > 1).any():
+        return _nothing(tokens)
     price, width = job.calibration.collective_s, job.model.hidden_size * job.training.compute_bytes
     local = tokens / rows.tp
     routed = local * job.model.moe.top_k * width
@@ -123,6 +126,11 @@ def ep_comm(
     backward = np.maximum(one_way - 2.0 * hidden, 0.0)
     tier = np.where(by_gather, gather.tier, a2a.tier).astype(np.int8)
     return PassSeconds(forward, backward, np.maximum(_if_used(tier, rows.ep), _if_used(etp_gather.tier, rows.etp)))
+
+
+def _nothing(tokens: Floats) -> PassSeconds:
+    zero = np.zeros_like(tokens)
+    return PassSeconds(zero, zero, np.zeros(len(tokens), np.int8))
 
 
 def _if_used(tier: NDArray[np.int8], degree: Floats) -> Codes:

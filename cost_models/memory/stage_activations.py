@@ -11,7 +11,7 @@ import numpy as np
 
 from cost_models.memory.activations import autocast
 from cost_models.memory.batch import NOTHING, Batch
-from cost_models.recompute import recomputed_layers_KN
+from cost_models.recompute import recomputed_layers_by_slot
 from cost_models.strategy import Floats, Recompute, RecomputeMethod
 
 
@@ -63,7 +63,7 @@ def _recomputed(batch: Batch, micro_KN: Floats, transient_KN: Floats) -> tuple[F
     """
     strategies, table = batch.strategies, batch.table
     held_KN = batch.stages.total_KN
-    count_KN = np.minimum(recomputed_layers_KN(strategies), held_KN)
+    count_KN = np.minimum(recomputed_layers_by_slot(strategies), held_KN)
     kept_fraction_KN = 1.0 - count_KN / np.maximum(held_KN, 1.0)
     uniform = strategies.recompute_method == RecomputeMethod.UNIFORM
     unit = np.where(uniform, np.maximum(strategies.recompute_num_layers, 1.0), 1.0)

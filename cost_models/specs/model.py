@@ -93,6 +93,11 @@ class Model:
     assumed: Mapping[str, object] = field(default_factory=dict)
     """Contract fields that the reader filled in, with the value it used."""
     warnings: tuple[str, ...] = ()
+    distinct_kinds: tuple[LayerKind, ...] = field(init=False, repr=False, compare=False)
+    """The different layer kinds, in order of first appearance."""
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "distinct_kinds", tuple(dict.fromkeys(self.layer_kinds)))
 
     @property
     def q_size(self) -> int:
@@ -105,8 +110,3 @@ class Model:
     def kv_size(self) -> int:
         """Elements of the concatenated key heads (values have as many; not meaningful under MLA)."""
         return self.num_key_value_heads * self.head_dim
-
-    @property
-    def distinct_kinds(self) -> tuple[LayerKind, ...]:
-        """The different layer kinds, in order of first appearance."""
-        return tuple(dict.fromkeys(self.layer_kinds))
