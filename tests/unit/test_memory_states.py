@@ -1,0 +1,141 @@
+"""Parameters, gradients and optimizer states per rank, against arithmetic done by hand."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cost_models.calibration import load_calibration
+from cost_models.job import Job
+from cost_models.memory import StageMemory, stage_memory
+from cost_models.specs.cluster_input import resolve_cluster
+from cost_models.specs.model_input import resolve_model
+from cost_models.specs.training_input import resolve_training
+from planner.schemas.strategy import StrategyInput
+from planner.strategy_input import resolve_strategies
+
+DENSE = {
+    "num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 512,
+    "vocab_size": 1024,
+}  # fmt: skip
+LAYER = 2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 512 + 2 * 256
+"""q and output projections; k and v; gated MLP; two norms: 590,336."""
+WORD = 1024 * 256
+TOTAL = 4 * LAYER + 2 * WORD + 256
+EXPERTS = {**DENSE, "moe": {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 128}}
+EXPERT = 3 * 256 * 128
+STATE_TERMS = ("parameters", "main_parameters", "gradients", "optimizer_states")
+
+
+def memory(strategy: dict[str, Any], *, model: dict[str, Any] = DENSE, **training: Any) -> StageMemory:
+    """Memory of one strategy over all its stages, on up to 8 nodes of 8 GPUs."""
+    given = {"seq_length": 512, "global_batch_size": 64, "precision": "bf16", "framework": "megatron", **training}
+    cluster = resolve_cluster({"gpu": "H100-SXM-80GB", "num_nodes": 8, "gpus_per_node": 8})
+    resolved_model = resolve_model(model)
+    training_job = resolve_training(given, model=resolved_model, cluster=cluster)
+    job = Job(resolved_model, cluster, training_job, load_calibration(cluster))
+    resolved = resolve_strategies(
+        job, [StrategyInput.model_validate({"micro_batch_size": 1, **strategy})], all_stages=True
+    )
+    assert resolved.strategies is not None, resolved.problems
+    return stage_memory(job, resolved.strategies)
+
+
+def states(found: StageMemory, slot: int = 0) -> dict[str, float]:
+    return {name: found.breakdown(slot, 0)[name] for name in STATE_TERMS}
+
+
+def test_megatron_holds_eighteen_bytes_a_parameter() -> None:
+    """bf16 parameter 2, fp32 gradient 4, fp32 main copy 4, Adam 8."""
+    found = states(memory({"tp": 1, "pp": 1, "dp": 8, "zero": 0}))
+    assert found == {
+        "parameters": 2 * TOTAL, "main_parameters": 4 * TOTAL, "gradients": 4 * TOTAL, "optimizer_states": 8 * TOTAL,
+    }  # fmt: skip
+
+
+def test_the_distributed_optimizer_shards_twelve_of_them() -> None:
+    """6 + 12/8 = 7.5 bytes; context parallelism adds ranks to the same group: 6 + 12/16 = 6.75."""
+    assert sum(states(memory({"tp": 1, "pp": 1, "dp": 8, "zero": 1})).values()) == pytest.approx(7.5 * TOTAL)
+    assert sum(states(memory({"tp": 1, "pp": 1, "dp": 8, "cp": 2, "zero": 1})).values()) == pytest.approx(6.75 * TOTAL)
+
+
+def test_a_smaller_shard_group_holds_more() -> None:
+    """Two optimizer instances of four ranks each: 6 + 12/4 = 9 bytes."""
+    found = states(memory({"tp": 1, "pp": 1, "dp": 8, "zero": 1, "zero_shard_size": 4}))
+    assert sum(found.values()) == pytest.approx(9 * TOTAL)
+
+
+def test_fsdp_shards_everything_and_holds_gradients_only_after_backward() -> None:
+    """fp32 parameters 4 and Adam 8 over 8 ranks; at the loss of the only micro-batch no gradient exists."""
+    found = states(memory({"dp": 64, "zero": 3, "recompute": "none"}, framework="torchtitan"))
+    assert found["parameters"] == pytest.approx(4 * TOTAL / 64)
+    assert found["optimizer_states"] == pytest.approx(8 * TOTAL / 64)
+    assert found["main_parameters"] == 0
+    assert found["gradients"] == 0
+    several = states(memory({"dp": 8, "zero": 3, "recompute": "none"}, framework="torchtitan"))
+    assert several["gradients"] == pytest.approx(4 * TOTAL / 8)
+
+
+def test_nanotron_keeps_a_compute_gradient_beside_the_accumulator() -> None:
+    """2 + (4 + 2) + 12/d."""
+    found = states(memory({"dp": 8, "zero": 1}, framework="nanotron"))
+    assert found["gradients"] == pytest.approx(6 * TOTAL)
+
+
+def test_zero_3_of_deepspeed_shards_sixteen_bytes() -> None:
+    """2 parameter + 2 gradient + 12 main and Adam, over 8 ranks."""
+    found = memory({"dp": 8, "zero": 3}, framework="deepspeed")
+    assert sum(states(found).values()) == pytest.approx(16 * TOTAL / 8)
+
+
+def test_experts_are_sharded_over_their_own_replicas() -> None:
+    """8 experts over ep 4: two a rank, held by edp = 8/4 = 2 ranks; the rest is shared by 8.
+
+    Dense part of a layer: attention 2*256*256 + 2*256*128 = 196,608, router 8*256, norms 512.
+    """
+    dense = 4 * (196608 + 2048 + 512) + 2 * WORD + 256
+    experts = 4 * 2 * EXPERT
+    found = states(memory({"dp": 8, "ep": 4, "etp": 1, "zero": 1}, model=EXPERTS))
+    assert found["parameters"] == pytest.approx(2 * (dense + experts))
+    assert found["optimizer_states"] == pytest.approx(8 * (dense / 8 + experts / 2))
+
+
+def test_tied_embeddings_are_one_table_alone_and_two_in_a_pipeline() -> None:
+    tied = {**DENSE, "tie_word_embeddings": True}
+    alone = states(memory({"pp": 1, "dp": 8, "zero": 0}, model=tied))
+    assert alone["parameters"] == 2 * (4 * LAYER + WORD + 256)
+    staged = memory({"pp": 2, "dp": 4, "zero": 0}, model=tied)
+    assert states(staged, 0)["parameters"] == 2 * (2 * LAYER + WORD)
+    assert states(staged, 1)["parameters"] == 2 * (2 * LAYER + WORD + 256)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "bytes_per_parameter"),
+    [("adam", 8.0), ("sgd", 4.0), ("adam-8bit", 2 * (1 + 4 / 256))],
+)
+def test_optimizer_moments(optimizer: str, bytes_per_parameter: float) -> None:
+    """Adam: two fp32; Megatron's SGD: one; 8-bit Adam: two bytes and a scale per 256 elements each."""
+    found = states(memory({"dp": 8, "zero": 0}, optimizer=optimizer))
+    assert found["optimizer_states"] == pytest.approx(bytes_per_parameter * TOTAL)
+
+
+def test_offloaded_optimizer_moves_to_the_host() -> None:
+    """Half of main copy and Adam, 12/8 bytes a parameter, leaves each of a node's 8 ranks: 8 * 0.75 on the host."""
+    kept = memory({"dp": 8, "zero": 1})
+    moved = memory({"dp": 8, "zero": 1, "offload": {"optimizer_fraction": 0.5}})
+    assert sum(states(kept).values()) - sum(states(moved).values()) == pytest.approx(0.75 * TOTAL)
+    assert kept.host_bytes_per_node[0] == 0
+    assert moved.host_bytes_per_node[0] == pytest.approx(8 * 0.75 * TOTAL)
+
+
+def test_zero_3_gathers_two_layers_and_reduces_one() -> None:
+    """torchtitan: running and prefetched layer in bf16; unsharded bf16 gradients and two fp32 reduction inputs.
+
+    Full recomputation of four layers makes the backward of a layer the peak of the first stage of two.
+    """
+    found = memory({"pp": 2, "dp": 4, "zero": 3, "recompute": "full"}, framework="torchtitan")
+    terms = found.breakdown(0, 0)
+    assert terms["parameter_gather"] == 2 * 2 * LAYER
+    stage = 2 * LAYER + WORD
+    assert terms["gradient_reduce"] == 4 * stage + 2 * LAYER  # a pipeline accumulates whole gradients in fp32
