@@ -6,7 +6,6 @@ Arrays: K stage slots (see `layouts`), N strategies.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
 
 import numpy as np
 
@@ -43,19 +42,16 @@ class StageMemory:
     """Offloaded states, parameters and activations of a node's ranks, shape (N,)."""
     job: Job
     strategies: Strategies
+    kept: Moments | None
+    """Every term, where the batch is small enough to keep them: breakdowns are asked for many of its rows."""
 
     def breakdown(self, slot: int, index: int) -> dict[str, float]:
         """Bytes by name of terms.MEMORY_NAMES at the slot's peak moment; they sum to its allocated bytes."""
-        found, at = self._small_batch, index
+        found, at = self.kept, index
         if found is None:
             found, at = moments(self.job, self.strategies.take(np.array([index]))), 0
         terms = found.terms[PEAK_MOMENTS[int(self.peak_moment_KN[slot, index])]]
         return {name: _at(terms[name], slot, at) if name in terms else 0.0 for name in MEMORY_NAMES}
-
-    @cached_property
-    def _small_batch(self) -> Moments | None:
-        """Every term of the batch again, where it is small enough to keep: breakdowns are asked for many rows at once."""
-        return moments(self.job, self.strategies) if len(self.strategies) <= _MOST_KEPT else None
 
 
 def _at(term: Floats, slot: int, index: int) -> float:
@@ -88,6 +84,7 @@ def stage_memory(job: Job, strategies: Strategies) -> StageMemory:
         host_bytes_per_node=found.host_KN.max(axis=0) * ranks,
         job=job,
         strategies=strategies,
+        kept=found if len(strategies) <= _MOST_KEPT else None,
     )
 
 
