@@ -140,7 +140,7 @@ def stepwise_s(
         backward_s: and backward.
         layers: its decoder layers: the number of buckets.
     """
-    if not (strategies.dp_cp > 1).any():
+    if not ((strategies.dp_cp > 1) | (strategies.expert_dp > 1)).any():
         return StepwiseSeconds(np.zeros(len(strategies)), np.zeros(len(strategies), np.int8))
     placements = groups(strategies, job.cluster)
     grad, weight = BYTES_PER[job.training.grad_reduce_dtype], _gathered_bytes(job)
