@@ -42,6 +42,7 @@ def rank_parameters(job: Job, strategies: Strategies) -> RankParameters:
     model, training = job.model, job.training
     vocab = padded_vocab_size(model, training.framework, strategies.tp)
     word = embedding_parameters(model, vocab) / strategies.tp
+    bias = vocab / strategies.tp * float(model.head_bias)
     shared = model.tie_word_embeddings & (strategies.pp == 1)
     return RankParameters(
         dense_JN=np.stack(
@@ -54,7 +55,7 @@ def rank_parameters(job: Job, strategies: Strategies) -> RankParameters:
             ]
         ),
         embedding=word + position_parameters(model),
-        head=np.where(shared, 0.0, word) + final_norm_parameters(model),
+        head=np.where(shared, 0.0, word) + bias + final_norm_parameters(model),
         vocab_share=vocab / strategies.tp,
     )
 
