@@ -7,6 +7,7 @@ answers a second through Pydantic would cost more than pricing them.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -35,28 +36,34 @@ def evaluation_dict(
     stages: bool = True,
     row_id: str | int | None = None,
     assumed: Mapping[str, Any] | None = None,
+    hardware_flops: float | None = None,
 ) -> dict[str, Any]:
-    """The evaluation of strategy `index`; with `stages` its layouts must hold every stage (`all_stages`)."""
+    """The evaluation of strategy `index`; with `stages` its layouts must hold every stage (`all_stages`).
+
+    `hardware_flops` are its operations per step where the caller has computed them for the whole batch.
+    """
     strategies = evaluated.strategies
     gpus, step_s = float(strategies.world[index]), float(evaluated.step_time_s[index])
     tokens = float(job.training.seq_length) * job.training.global_batch_size
     per_gpu = step_s * gpus * TERA
     model_flops = model_flops_per_step(job)
-    one = strategies.take(np.array([index]))
+    vocab = padded_vocab_size(job.model, job.training.framework, strategies.tp[index : index + 1])
+    if hardware_flops is None:
+        hardware_flops = float(hardware_flops_per_step(job, strategies.take(np.array([index])))[0])
     return {
         "id": row_id,
         "verdict": Verdict(int(evaluated.verdict[index])).label,
         "reasons": memory_reasons(evaluated, index, job=job),
         "num_gpus_used": int(gpus),
         "num_micro_batches": int(strategies.num_micro_batches[index]),
-        "num_parameters": count_parameters(job.model).total,
-        "padded_vocab_size": int(padded_vocab_size(job.model, job.training.framework, one.tp)[0]),
+        "num_parameters": _num_parameters(job),
+        "padded_vocab_size": int(vocab[0]),
         "step_time_s": step_s,
         "step_time_range_s": [float(evaluated.step_time_low_s[index]), float(evaluated.step_time_high_s[index])],
         "tokens_per_s_per_gpu": tokens / (step_s * gpus),
         "model_tflops_per_gpu": model_flops / per_gpu,
         "model_tflops_per_gpu_causal": model_flops_per_step(job, causal=True) / per_gpu,
-        "hardware_tflops_per_gpu": float(hardware_flops_per_step(job, one)[0]) / per_gpu,
+        "hardware_tflops_per_gpu": hardware_flops / per_gpu,
         **_utilisation(job, model_flops / (step_s * gpus)),
         "time_breakdown_s": {name: float(evaluated.terms_s[name][index]) for name in TIME_NAMES},
         "memory": _memory(evaluated, index, job=job, stages=stages),
@@ -80,6 +87,11 @@ def invalid_dict(
         "assumed": dict(assumed or {}),
         "provenance": None,
     }
+
+
+@lru_cache(maxsize=1024)
+def _num_parameters(job: Job) -> int:
+    return count_parameters(job.model).total
 
 
 def memory_reasons(evaluated: Evaluated, index: int, *, job: Job) -> list[Reason]:

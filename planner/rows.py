@@ -19,6 +19,7 @@ import numpy as np
 from cost_models.calibration import CalibrationDocument, read_document, reference_names, shipped_names
 from cost_models.errors import InvalidInputError, MeshwrightError, Problem
 from cost_models.evaluate import evaluate
+from cost_models.flops import hardware_flops_per_step
 from cost_models.job import Job
 from cost_models.specs.fields import shown, validated
 from cost_models.strategy import Ints
@@ -159,9 +160,17 @@ def _group_answers(members: list[_Row]) -> list[Answer]:
     if resolved.strategies is None or not len(legal):
         return answers
     evaluated = evaluate(jobs[0], resolved.strategies.take(legal))
+    per_sequence = hardware_flops_per_step(jobs[0], evaluated.strategies) / jobs[0].training.global_batch_size
     for index, member in enumerate(resolved.index[legal].tolist()):
-        job, assumed = jobs[member], answers[member]["assumed"]
-        answers[member] = evaluation_dict(evaluated, index, job=job, row_id=members[member].row_id, assumed=assumed)
+        job = jobs[member]
+        answers[member] = evaluation_dict(
+            evaluated,
+            index,
+            job=job,
+            row_id=members[member].row_id,
+            assumed=answers[member]["assumed"],
+            hardware_flops=float(per_sequence[index]) * job.training.global_batch_size,
+        )
     return answers
 
 
