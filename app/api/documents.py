@@ -6,6 +6,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from cost_models.calibration import CalibrationDocument
 from planner.schemas import PlanResponse
 
 
@@ -94,6 +95,16 @@ class PlanEvent(_Document):
     best_s: float | None
     bound_s: float | None
     """No strategy can be faster."""
+
+
+def _add_id(schema: dict[str, Any]) -> None:
+    schema["properties"]["id"] = {"type": "string", "description": "Digest of the rest; computed where it is missing."}
+
+
+class CalibrationFile(CalibrationDocument):
+    """A calibration as it is stored and sent: the document with its id beside its fields."""
+
+    model_config = ConfigDict(json_schema_extra=_add_id)
 
 
 class CalibrationEntry(_Document):

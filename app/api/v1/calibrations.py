@@ -8,7 +8,7 @@ from fastapi import APIRouter, Depends, Path
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response
 
-from app.api.documents import CalibrationPage
+from app.api.documents import CalibrationFile, CalibrationPage
 from app.api.openapi import json_body
 from app.api.requests import Body, Limit, Place, page_of
 from app.auth import Principal, principal_of
@@ -34,8 +34,8 @@ CalibrationId = Annotated[
 @router.post(
     "",
     status_code=201,
-    response_model=CalibrationDocument,
-    openapi_extra=json_body(CalibrationDocument, example=EXAMPLE_CALIBRATION),
+    response_model=CalibrationFile,
+    openapi_extra=json_body(CalibrationFile, example=EXAMPLE_CALIBRATION),
 )
 async def upload_calibration(body: Body, caller: Caller, service: Here) -> Response:
     """Store what an agent measured. Storing the same document again changes nothing."""
@@ -62,7 +62,7 @@ def list_calibrations(caller: Caller, service: Here, place: Place, limit: Limit 
     return JSONResponse(page_of(items, last=last))
 
 
-@router.get("/{calibration_id}", response_model=CalibrationDocument)
+@router.get("/{calibration_id}", response_model=CalibrationFile)
 def read_calibration(calibration_id: CalibrationId, caller: Caller, service: Here) -> Response:
     """One calibration with its samples and fits."""
     return Response(service.calibrations.document(caller.tenant, calibration_id), media_type="application/json")
