@@ -1,0 +1,270 @@
+"""Saved bytes per layer and token, by framework and recomputation, against sums done by hand; micro-batches in flight."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cost_models.calibration import load_calibration
+from cost_models.job import Job
+from cost_models.layouts import Layout
+from cost_models.memory import stage_memory
+from cost_models.memory.in_flight import micro_batches_in_flight
+from cost_models.memory.layer_table import LayerTable, layer_table
+from cost_models.memory.loss import loss_bytes
+from cost_models.memory.moments import moments
+from cost_models.memory.traits import memory_traits
+from cost_models.specs.cluster_input import resolve_cluster
+from cost_models.specs.model_input import resolve_model
+from cost_models.specs.training_input import resolve_training
+from cost_models.strategy import Schedule, Strategies
+from planner.schemas.strategy import StrategyInput
+from planner.strategy_input import resolve_strategies
+
+LLAMA_8B = {
+    "num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "intermediate_size": 14336, "vocab_size": 128256,
+}  # fmt: skip
+GPT = {
+    "num_layers": 8, "hidden_size": 2048, "num_attention_heads": 16, "intermediate_size": 8192, "vocab_size": 51200,
+    "gated_mlp": False, "norm": "layernorm", "position_embedding": "none",
+}  # fmt: skip
+TOKENS = 8192
+
+
+def built(model: dict[str, Any], strategy: dict[str, Any], **training: Any) -> tuple[Job, Strategies]:
+    given = {"seq_length": TOKENS, "global_batch_size": 64, "precision": "bf16", "framework": "megatron", "dropout": 0.0}
+    cluster = resolve_cluster({"gpu": "H100-SXM-80GB", "num_nodes": 8, "gpus_per_node": 8})
+    resolved = resolve_model(model)
+    training_job = resolve_training({**given, **training}, model=resolved, cluster=cluster)
+    job = Job(resolved, cluster, training_job, load_calibration(cluster))
+    input_ = StrategyInput.model_validate({"micro_batch_size": 1, "dp": 1, "recompute": "none", **strategy})
+    found = resolve_strategies(job, [input_], all_stages=True)
+    assert found.strategies is not None, found.problems
+    return job, found.strategies
+
+
+def table(model: dict[str, Any], strategy: dict[str, Any], **training: Any) -> LayerTable:
+    job, strategies = built(model, strategy, **training)
+    return layer_table(job, memory_traits(job.training), strategies)
+
+
+def kept_per_token(model: dict[str, Any], strategy: dict[str, Any], **training: Any) -> float:
+    return float(table(model, strategy, **training).kept_J[0][0]) / TOKENS
+
+
+@pytest.mark.parametrize(
+    ("recompute", "expected"),
+    [
+        # 12h + 4kv + 8f + 4a + 8 = 49152 + 4096 + 114688 + 128 + 8
+        ("none", 168072),
+        # 8h + 2kv + 2f + 4a = 32768 + 2048 + 28672 + 128
+        ("selective", 63616),
+    ],
+)
+def test_torchtitan(recompute: str, expected: float) -> None:
+    strategy = {"zero": 3, "dp": 8, "recompute": recompute}
+    assert kept_per_token(LLAMA_8B, strategy, framework="torchtitan") == expected
+
+
+def test_torchtitan_keeps_gathered_norm_outputs_under_tensor_parallelism() -> None:
+    """t = 4: two norm outputs whole (4h = 16384), all else divided: (168072 - 16384) / 4 = 37922."""
+    strategy = {"tp": 4, "dp": 8, "zero": 3, "sequence_parallel": True}
+    expected = 4 * 4096 + (168072 - 4 * 4096) / 4
+    assert kept_per_token(LLAMA_8B, strategy, framework="torchtitan") == expected
+
+
+@pytest.mark.parametrize("tp", [1, 4])
+def test_megatron_transformer_engine_divides_everything(tp: int) -> None:
+    """10h + 2q + 4kv + 6f + 4a + 8 = 40960 + 8192 + 4096 + 86016 + 128 + 8, over t with sequence parallelism."""
+    strategy = {"tp": tp, "dp": 1, "sequence_parallel": tp > 1}
+    assert kept_per_token(LLAMA_8B, strategy) == 139400 / tp
+
+
+def test_megatron_local_keeps_the_fused_projection_and_the_rotary_tables() -> None:
+    """12h + 2q + 6kv + 6f + 4a + 8 = 49152 + 8192 + 6144 + 86016 + 128 + 8, and 8 * head_dim = 1024 a position."""
+    assert kept_per_token(LLAMA_8B, {}, transformer_impl="local") == 149640 + 1024
+
+
+def test_transformer_engine_in_fp8_saves_linear_inputs_in_one_byte() -> None:
+    """Norm outputs 2h and the activation f shrink by a byte, the attention output gains an fp8 copy q:
+    139400 - 2*4096 - 14336 + 4096."""
+    assert kept_per_token(LLAMA_8B, {}, precision="fp8") == 139400 - 8192 - 14336 + 4096
+
+
+def test_korthikanti_with_math_attention_and_dropout() -> None:
+    """Section 4.1: s b h (34 + 5 a s / h) bytes, and 16 of layer-norm statistics a token.
+
+    34 * 2048 = 69632; 5 * 16 * 8192 = 655360.
+    """
+    expected = 34 * 2048 + 5 * 16 * TOKENS + 16
+    assert kept_per_token(GPT, {}, attention="math", dropout=0.1, transformer_impl="local") == expected
+
+
+def test_korthikanti_with_tensor_parallelism_alone() -> None:
+    """Equation 2: s b h (10 + 24/t + 5 a s / (h t)), t = 8, and undivided statistics."""
+    expected = 10 * 2048 + 24 * 2048 / 8 + 5 * 16 * TOKENS / 8 + 16
+    strategy = {"tp": 8, "sequence_parallel": False}
+    assert kept_per_token(GPT, strategy, attention="math", dropout=0.1, transformer_impl="local") == expected
+
+
+@pytest.mark.parametrize(
+    ("modules", "dropped"),
+    [
+        (["core_attn"], 4 * 32),
+        (["mlp"], 6 * 14336),
+        (["layernorm"], 4 * 4096),
+        (["core_attn", "layernorm"], 4 * 32 + 4 * 4096),
+        ([], 4 * 32),
+    ],
+)
+def test_megatron_selective_modules(modules: list[str], dropped: float) -> None:
+    """With flash attention the core saves only the log-sum-exp beside what the projections need anyway."""
+    strategy = {"recompute": "selective", "recompute_modules": modules}
+    assert kept_per_token(LLAMA_8B, strategy) == 139400 - dropped
+
+
+MOE = {
+    **LLAMA_8B, "moe": {"num_experts": 16, "top_k": 2, "expert_intermediate_size": 1024, "num_shared_experts": 1,
+                        "shared_expert_intermediate_size": 2048},
+}  # fmt: skip
+
+
+def test_mixture_follows_the_routed_width() -> None:
+    """Attention and norms 139400 - 6*14336 = 53384; experts 2*(2h + 6*1024) = 28672; shared 6*2048; router 16*16."""
+    assert kept_per_token(MOE, {"dp": 8, "ep": 8}) == 53384 + 28672 + 12288 + 256
+
+
+@pytest.mark.parametrize(
+    ("modules", "dropped"), [(["moe"], 28672 + 12288 + 256), (["moe_act"], 4096), (["shared_experts"], 12288)]
+)
+def test_mixture_modules(modules: list[str], dropped: float) -> None:
+    strategy = {"dp": 8, "ep": 8, "recompute": "selective", "recompute_modules": modules}
+    assert kept_per_token(MOE, strategy) == 53384 + 28672 + 12288 + 256 - dropped
+
+
+def test_latent_attention() -> None:
+    """Per token: 4 q_lora + 4 kv_lora + 2 rope + 4a (nope + rope) + 2a v (value) + 2a v (output) + 4a, a = 32.
+
+    4*512 + 4*256 + 2*64 + 4*32*192 + 4*32*128 + 128 = 44288; norms 8h + 8; MLP 6f.
+    """
+    mla = {"q_lora_rank": 512, "kv_lora_rank": 256, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+    model = {**LLAMA_8B, "num_key_value_heads": 32, "mla": mla}
+    assert kept_per_token(model, {}) == 44288 + 8 * 4096 + 8 + 6 * 14336
+
+
+def test_full_recomputation_keeps_inputs() -> None:
+    """Every layer: 32 * 2h; block of 8: 8 * 2h + 24 whole layers; uniform units of 4: 8 inputs."""
+    per_layer = 139400 * TOKENS
+    hidden = 2 * 4096 * TOKENS
+
+    def activations(strategy: dict[str, Any]) -> float:
+        job, strategies = built(LLAMA_8B, {"recompute": "full", **strategy})
+        return float(moments(job, strategies).terms["layer_backward"]["activations"][0, 0])
+
+    assert activations({}) == 32 * hidden
+    block = {"recompute_method": "block", "recompute_num_layers": 8}
+    assert activations(block) == 8 * hidden + 24 * per_layer
+    assert activations({"recompute_method": "uniform", "recompute_num_layers": 4}) == 8 * hidden
+
+
+def test_recomputed_units_come_back_whole() -> None:
+    """A unit of four layers is made anew but for its input: 4 * 139400 - 2h, and the MLP's gradients 4f."""
+    job, strategies = built(
+        LLAMA_8B, {"recompute": "full", "recompute_method": "uniform", "recompute_num_layers": 4}
+    )
+    transient = float(moments(job, strategies).terms["layer_backward"]["layer_transient"][0, 0])
+    assert transient == (4 * 139400 - 2 * 4096 + 4 * 14336) * TOKENS
+
+
+@pytest.mark.parametrize(
+    ("schedule", "vpp", "expected"),
+    [
+        (Schedule.ONE_F_ONE_B, 1, [4, 3, 2, 1]),
+        (Schedule.GPIPE, 1, [np.inf] * 4),
+        (Schedule.ZB_H1, 1, [4, 4, 4, 4]),
+        (Schedule.ZB_V, 2, [4, 4, 4, 4]),
+        (Schedule.DUALPIPE_V, 2, [4.5] * 4),
+        # 2 (p - s - 1) + (v - 1) p + 1 = 11, 9, 7, 5 chunks, two to a stage
+        (Schedule.INTERLEAVED, 2, [5.5, 4.5, 3.5, 2.5]),
+    ],
+)
+def test_micro_batches_in_flight(schedule: Schedule, vpp: int, expected: list[float]) -> None:
+    layout = Layout(4, vpp, (2,) * (4 * vpp))
+    assert [micro_batches_in_flight(layout, stage, schedule) for stage in range(4)] == expected
+
+
+def test_interleaved_chunks_count_with_their_own_layers() -> None:
+    """Stage 0 of 4: 11 chunks = a round of 8 (4 of each) and 3 more of the first: 7 and 4 micro-batches.
+
+    Chunks of 3 and 4 layers: (7*3 + 4*4) / 7 = 37/7 of the whole stage.
+    """
+    layout = Layout(4, 2, (3, 4, 4, 4, 4, 4, 4, 3))
+    assert micro_batches_in_flight(layout, 0, Schedule.INTERLEAVED) == pytest.approx(37 / 7)
+
+
+def test_few_micro_batches_limit_what_is_in_flight() -> None:
+    """pp 8 with a step of two micro-batches holds two on every stage but the last."""
+    job, strategies = built(LLAMA_8B, {"pp": 8, "dp": 8}, global_batch_size=16)
+    found = moments(job, strategies).batch.stages.in_flight_KN[:, 0]
+    assert found.tolist() == [2, 2, 2, 2, 2, 2, 2, 1]
+
+
+def test_folded_pipelines_put_the_loss_on_the_first_stage() -> None:
+    strategy = {"pp": 4, "dp": 2, "vpp": 2, "schedule": "zb-v"}
+    job, strategies = built(LLAMA_8B, strategy)
+    found = stage_memory(job, strategies)
+    stages = moments(job, strategies).batch.stages
+    assert stages.head_KN[:, 0].tolist() == [True, False, False, False]
+    assert found.heaviest_slot[0] == 0
+
+
+def test_offloaded_layers_leave_the_device() -> None:
+    """4 of 32 layers: an eighth of the activations, and 8 ranks of a node write them to its memory."""
+    strategy = {"dp": 8, "zero": 1, "offload": {"activation_layers": 4}}
+    job, strategies = built(LLAMA_8B, strategy)
+    found = moments(job, strategies)
+    assert found.terms["layer_backward"]["activations"][0, 0] == 28 * 139400 * TOKENS
+    assert stage_memory(job, strategies).host_bytes_per_node[0] == 8 * 4 * 139400 * TOKENS
+
+
+@pytest.mark.parametrize(
+    ("given", "tp", "per_logit"),
+    [
+        ({"framework": "torchtitan", "cross_entropy": "unfused"}, 1, 12),
+        ({"framework": "torchtitan", "cross_entropy": "unfused"}, 2, 16),
+        ({"framework": "torchtitan", "cross_entropy": "compiled"}, 1, 4),
+        ({"framework": "deepspeed", "cross_entropy": "unfused"}, 1, 18),
+        ({"framework": "megatron", "cross_entropy": "fused"}, 1, 10),
+        ({"framework": "megatron", "cross_entropy": "unfused"}, 1, 6),
+        ({"framework": "megatron", "cross_entropy": "te", "software_date": "2026-04"}, 1, 2),
+        ({"framework": "megatron", "cross_entropy": "te", "software_date": "2026-08"}, 1, 6),
+        ({"framework": "megatron-deepspeed", "cross_entropy": "unfused"}, 1, 10),
+    ],
+)
+def test_loss_bytes_per_logit(given: dict[str, Any], tp: int, per_logit: float) -> None:
+    """8192 tokens * 128256 / tp logits."""
+    model = {**LLAMA_8B, "vocab_size": 131072}
+    found = table(model, {"tp": tp, "dp": 8, "zero": 1 if "megatron" in given["framework"] else 3}, **given)
+    assert found.logit[0] == TOKENS * 131072 / tp
+    assert found.loss[0] == per_logit * TOKENS * 131072 / tp
+
+
+def test_linear_cross_entropy_never_holds_logits() -> None:
+    """The head's gradient twice (4 V h) and three hidden-wide tensors (6 h T)."""
+    job, _ = built(LLAMA_8B, {"dp": 8, "zero": 3}, framework="deepspeed", cross_entropy="linear")
+    assert loss_bytes(job, memory_traits(job.training)).linear
+    found = table(LLAMA_8B, {"dp": 8, "zero": 3}, framework="deepspeed", cross_entropy="linear")
+    assert found.loss[0] == 4 * 128256 * 4096 + 6 * 4096 * TOKENS
+
+
+def test_multi_token_prediction_adds_a_layer_and_logits_beside_the_head() -> None:
+    plain, strategies = built(LLAMA_8B, {"pp": 2, "dp": 2}, cross_entropy="te", software_date="2026-04")
+    deep, same = built({**LLAMA_8B, "mtp_num_layers": 1}, {"pp": 2, "dp": 2}, cross_entropy="te", software_date="2026-04")
+    before, after = moments(plain, strategies), moments(deep, same)
+    assert (after.batch.stages.total_KN - before.batch.stages.total_KN)[:, 0].tolist() == [0, 1]
+    logits = TOKENS * 128256
+    grown = after.terms["loss"]["logits_and_loss"][0] - before.terms["loss"]["logits_and_loss"][0]
+    assert grown == 2 * logits
