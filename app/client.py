@@ -62,7 +62,7 @@ class Client:
             MeshwrightError: the job was refused or failed; what the service says.
             ServiceUnreachableError: there is no service there.
         """
-        plan = self.submit_plan({**request, "wait_s": min(float(request.get("wait_s", 10.0)), _PARTIAL_WAIT_S)})
+        plan = self.submit_plan({**request, "wait_s": _short_wait(request.get("wait_s"))})
         while plan["status"] in {"queued", "running"}:
             if should_stop():
                 self.cancel_plan(plan["id"])
@@ -140,6 +140,13 @@ class Client:
         if response.is_success:
             return document
         raise _error_of(document if isinstance(document, dict) else {})
+
+
+def _short_wait(asked: Any) -> Any:
+    """What was asked for where it is shorter; what is no number is the service's to refuse."""
+    if asked is None:
+        return _PARTIAL_WAIT_S
+    return min(asked, _PARTIAL_WAIT_S) if isinstance(asked, int | float) else asked
 
 
 def _error_of(problem: Mapping[str, Any]) -> MeshwrightError:

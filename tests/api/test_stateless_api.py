@@ -1,0 +1,153 @@
+"""What needs no storage: evaluations, presets, health and figures; and calibrations, which are stored as they came."""
+
+from __future__ import annotations
+
+import json
+import logging
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from app.logs import OWN_LOGGERS
+from app.main import create_app
+from app.seed import EXAMPLE_CALIBRATION
+from app.settings import Settings
+from cost_models import presets
+from cost_models.calibration import document_of
+from cost_models.runtimes import RUNTIMES
+from planner.rows import evaluate_rows
+from planner.schemas import Evaluation
+
+ROW: dict[str, Any] = {
+    "id": "r1",
+    "model": {"preset": "llama-3.1-8b"},
+    "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8},
+    "training": {"seq_length": 4096, "global_batch_size": 64, "precision": "bf16", "framework": "megatron"},
+    "strategy": {"tp": 2, "pp": 1, "micro_batch_size": 1},
+    "measured_step_time_s": 1.5,
+}
+
+
+class TestEvaluate:
+    def test_one_row_is_one_evaluation(self, client: TestClient) -> None:
+        response = client.post("/v1/evaluate", json=ROW)
+        assert response.status_code == 200
+        evaluation = Evaluation.model_validate_json(response.text)
+        assert (evaluation.id, evaluation.num_gpus_used) == ("r1", 8)
+        assert evaluation.memory is not None
+        assert evaluation.memory.stages
+
+    def test_it_is_what_the_command_line_answers(self, client: TestClient) -> None:
+        assert client.post("/v1/evaluate", json=[ROW]).json() == json.loads(json.dumps(list(evaluate_rows([ROW]))))
+
+    def test_a_list_is_answered_in_order_and_a_bad_row_in_its_place(self, client: TestClient) -> None:
+        bad = {**ROW, "id": "r2", "strategy": {"tpp": 2}}
+        answers = client.post("/v1/evaluate", json=[ROW, bad, {**ROW, "id": "r3"}]).json()
+        assert [answer["id"] for answer in answers] == ["r1", "r2", "r3"]
+        assert [answer["verdict"] == "invalid" for answer in answers] == [False, True, False]
+        assert "tp" in answers[1]["reasons"][0]["hint"]
+
+    def test_an_empty_list_has_no_answers(self, client: TestClient) -> None:
+        assert client.post("/v1/evaluate", json=[]).json() == []
+
+    def test_a_single_row_with_an_unknown_field_is_refused(self, client: TestClient) -> None:
+        response = client.post("/v1/evaluate", json={**ROW, "strategy": {"tpp": 2}})
+        assert (response.status_code, response.json()["errors"][0]["pointer"]) == (422, "/strategy/tpp")
+
+    @pytest.mark.parametrize("row", [None, 3, "", "{}", []])
+    def test_a_row_that_is_no_object_is_named(self, client: TestClient, row: object) -> None:
+        response = client.post("/v1/evaluate", json=[ROW, row])
+        assert (response.status_code, response.json()["errors"][0]["pointer"]) == (422, "/1")
+
+    def test_too_many_rows_are_refused(self, client: TestClient) -> None:
+        response = client.post("/v1/evaluate", json=[{}] * 10_001)
+        assert response.status_code == 422
+        assert "10001" in response.json()["errors"][0]["message"]
+
+
+class TestCalibrations:
+    def test_a_document_comes_back_as_it_was_stored(self, client: TestClient) -> None:
+        content = {**EXAMPLE_CALIBRATION, "name": "mine", "notes": ["by hand"]}
+        stored = client.post("/v1/calibrations", json=content)
+        assert stored.status_code == 201
+        digest = document_of(content).id
+        assert stored.headers["location"] == f"/v1/calibrations/{digest}"
+        read = client.get(stored.headers["location"])
+        assert read.json() == stored.json()
+        assert (read.json()["id"], read.json()["notes"]) == (digest, ["by hand"])
+        assert client.post("/v1/calibrations", json=read.json()).json()["id"] == digest
+        listed = [entry["id"] for entry in client.get("/v1/calibrations").json()["items"]]
+        assert listed.count(digest) == 1
+
+    def test_an_edited_document_is_refused(self, client: TestClient) -> None:
+        stored = client.post("/v1/calibrations", json={**EXAMPLE_CALIBRATION, "name": "original"}).json()
+        response = client.post("/v1/calibrations", json={**stored, "name": "edited"})
+        assert (response.status_code, response.json()["errors"][0]["code"]) == (422, "calibration")
+
+    def test_a_wrong_field_is_pointed_at(self, client: TestClient) -> None:
+        broken = {**EXAMPLE_CALIBRATION, "device": {**EXAMPLE_CALIBRATION["device"], "num_sms": -1}}
+        response = client.post("/v1/calibrations", json=broken)
+        assert (response.status_code, response.json()["errors"][0]["pointer"]) == (422, "/device/num_sms")
+
+    def test_auto_is_the_newest_one_uploaded(self, client: TestClient, asked: dict[str, Any]) -> None:
+        mine = client.post("/v1/calibrations", json={**EXAMPLE_CALIBRATION, "name": "newest"}).json()["id"]
+        asked["cluster"] = {**asked["cluster"], "calibration": "auto"}
+        plan = client.post("/v1/plans", json=asked).json()
+        assert plan["request"]["cluster"]["calibration"] == [mine]
+        assert plan["plans"][0]["evaluation"]["provenance"]["calibration"] == mine or "newest" in str(
+            plan["plans"][0]["evaluation"]["provenance"]["calibration"]
+        )
+
+    def test_auto_without_an_upload_is_the_reference_data(self, client: TestClient, asked: dict[str, Any]) -> None:
+        asked["cluster"] = {"gpu": "A100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8, "calibration": "auto"}
+        plan = client.post("/v1/plans", json=asked).json()
+        assert "calibration" not in plan["request"]["cluster"]
+
+
+class TestPresets:
+    @pytest.mark.parametrize("kind", presets.KINDS)
+    def test_every_preset_is_listed(self, client: TestClient, kind: presets.Kind) -> None:
+        items = client.get(f"/v1/presets/{kind}").json()["items"]
+        assert [item["name"] for item in items] == list(presets.names(kind))
+        assert all(item["spec"] for item in items)
+
+    def test_every_framework_is_listed_with_versions_and_defaults(self, client: TestClient) -> None:
+        items = {item["name"]: item for item in client.get("/v1/presets/frameworks").json()["items"]}
+        assert set(items) == set(RUNTIMES)
+        megatron = items["megatron"]
+        assert megatron["default_version"] in [entry["version"] for entry in megatron["versions"]]
+        assert megatron["training_defaults"]["main_param_dtype"] == "fp32"
+        assert megatron["training_defaults"]["transformer_impl"][0] == {
+            "value": "transformer-engine",
+            "when": {"since": "2024-01"},
+        }
+
+
+class TestService:
+    def test_health_needs_nothing(self, client: TestClient) -> None:
+        assert client.get("/healthz").json()["status"] == "ok"
+
+    def test_metrics_count_requests_by_route_and_never_by_id(self, client: TestClient) -> None:
+        client.get("/v1/plans/plan-of-nobody")
+        text = client.get("/metrics").text
+        assert 'meshwright_http_requests_total{method="GET",route="/v1/plans/{plan_id}",status="404"}' in text
+        assert "plan-of-nobody" not in text
+        assert "meshwright_workers_ready 1.0" in text
+        assert 'meshwright_jobs{status="succeeded"}' in text
+
+    def test_an_unknown_method_does_not_become_a_label(self, client: TestClient) -> None:
+        client.request("BREW", "/v1/plans")
+        assert "BREW" not in client.get("/metrics").text
+
+    def test_logs_are_json_lines_on_stderr(self, tmp_path: Any, capfd: pytest.CaptureFixture[str]) -> None:
+        kept = {name: logging.getLogger(name).handlers for name in OWN_LOGGERS}
+        with TestClient(create_app(Settings(data_dir=tmp_path, log_level="info", pool_size=1))) as client:
+            client.get("/healthz", headers={"x-request-id": "find-me"})
+        for name, handlers in kept.items():
+            logging.getLogger(name).handlers = handlers
+        out, err = capfd.readouterr()
+        assert out == ""
+        lines = [json.loads(line) for line in err.splitlines()]
+        (line,) = [line for line in lines if line.get("request_id") == "find-me"]
+        assert (line["event"], line["path"], line["status"], line["level"]) == ("request", "/healthz", 200, "info")
