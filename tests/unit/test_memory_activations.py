@@ -35,7 +35,13 @@ TOKENS = 8192
 
 
 def built(model: dict[str, Any], strategy: dict[str, Any], **training: Any) -> tuple[Job, Strategies]:
-    given = {"seq_length": TOKENS, "global_batch_size": 64, "precision": "bf16", "framework": "megatron", "dropout": 0.0}
+    given = {
+        "seq_length": TOKENS,
+        "global_batch_size": 64,
+        "precision": "bf16",
+        "framework": "megatron",
+        "dropout": 0.0,
+    }
     cluster = resolve_cluster({"gpu": "H100-SXM-80GB", "num_nodes": 8, "gpus_per_node": 8})
     resolved = resolve_model(model)
     training_job = resolve_training({**given, **training}, model=resolved, cluster=cluster)
@@ -172,9 +178,7 @@ def test_full_recomputation_keeps_inputs() -> None:
 
 def test_recomputed_units_come_back_whole() -> None:
     """A unit of four layers is made anew but for its input: 4 * 139400 - 2h, and the MLP's gradients 4f."""
-    job, strategies = built(
-        LLAMA_8B, {"recompute": "full", "recompute_method": "uniform", "recompute_num_layers": 4}
-    )
+    job, strategies = built(LLAMA_8B, {"recompute": "full", "recompute_method": "uniform", "recompute_num_layers": 4})
     transient = float(moments(job, strategies).terms["layer_backward"]["layer_transient"][0, 0])
     assert transient == (4 * 139400 - 2 * 4096 + 4 * 14336) * TOKENS
 
@@ -262,7 +266,9 @@ def test_linear_cross_entropy_never_holds_logits() -> None:
 
 def test_multi_token_prediction_adds_a_layer_and_logits_beside_the_head() -> None:
     plain, strategies = built(LLAMA_8B, {"pp": 2, "dp": 2}, cross_entropy="te", software_date="2026-04")
-    deep, same = built({**LLAMA_8B, "mtp_num_layers": 1}, {"pp": 2, "dp": 2}, cross_entropy="te", software_date="2026-04")
+    deep, same = built(
+        {**LLAMA_8B, "mtp_num_layers": 1}, {"pp": 2, "dp": 2}, cross_entropy="te", software_date="2026-04"
+    )
     before, after = moments(plain, strategies), moments(deep, same)
     assert (after.batch.stages.total_KN - before.batch.stages.total_KN)[:, 0].tolist() == [0, 1]
     logits = TOKENS * 128256
