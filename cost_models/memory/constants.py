@@ -1,7 +1,7 @@
 """The free constants of the memory model: few, physical, each with value, unit, meaning, plausible range and source.
 
 Bytes that follow from tensor shapes are formulas in the other modules; here is only what had to be read off machines or
-out of a framework's defaults. `notes` below means shared measurements described in EQUATIONS.md, section M.
+out of a framework's defaults. Sources are short names; EQUATIONS.md, section M, says what stands behind each.
 """
 
 from __future__ import annotations
@@ -39,6 +39,8 @@ _TABLE = (
              0.1 * GIB, 1.5 * GIB, "own_tt device minus reserved, 4 x H100, NVLS off, NCCL 2.28"),
     Constant("p2p_neighbour", 0.40 * GIB, "bytes", "buffers towards one pipeline neighbour",
              0.05 * GIB, 0.8 * GIB, "own_tt pipelines: 0.43 the first, 0.375 the second"),
+    Constant("process_spread", 0.35, "fraction", "80 % interval of context and communicators, either way",
+             0.1, 0.6, "own_tt against other machines' readings; NCCL's channels and NVLS differ by build"),
     Constant("ampere_context", 4.5 * GIB, "bytes", "context and communicators together, A100 with NCCL of 2022",
              2.0 * GIB, 6.0 * GIB, "bigscience device readings, fitted together with the reserved factor"),
     Constant("reserved_fsdp_rounding", 1.005, "ratio", "block rounding of the caching allocator",

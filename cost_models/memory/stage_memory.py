@@ -10,14 +10,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.job import Job
+from cost_models.memory.constants import constant
 from cost_models.memory.moments import Moments, moments
 from cost_models.memory.reserved import process_bytes, reserved_bytes
 from cost_models.strategy import Floats, Ints, Strategies
 from cost_models.terms import MEMORY_NAMES, PEAK_MOMENTS
 
 _MOST_KEPT = 4096
-_PROCESS_SPREAD = 0.35
-"""80 % interval of context and communicators, as a fraction either way (own_tt against published readings)."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,8 +66,9 @@ def stage_memory(job: Job, strategies: Strategies) -> StageMemory:
     kept_KN = reserved_bytes(found, allocated_KN=allocated_KN, at_loss_KN=peak_KN == PEAK_MOMENTS.index("loss"))
     process_KN = process_bytes(found)
     device_KN = kept_KN + process_KN
-    low_KN = (1.0 - traits.spread_low) * kept_KN + (1.0 - _PROCESS_SPREAD) * process_KN
-    high_KN = (1.0 + traits.spread_high) * kept_KN + (1.0 + _PROCESS_SPREAD) * process_KN
+    spread = constant("process_spread")
+    low_KN = (1.0 - traits.spread_low) * kept_KN + (1.0 - spread) * process_KN
+    high_KN = (1.0 + traits.spread_high) * kept_KN + (1.0 + spread) * process_KN
     ranks = np.minimum(strategies.world, float(job.cluster.gpus_per_node))
     return StageMemory(
         allocated_KN=allocated_KN,
