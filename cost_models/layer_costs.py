@@ -40,6 +40,8 @@ class LayerCosts:
     """Forward plus backward, by LAYER_PARTS."""
     forward_JU: Floats
     """All parts of forward: what full recomputation repeats."""
+    compute_forward_JU: Floats
+    """Of these the matmuls, attention and elementwise work: what every full recomputation repeats at least."""
     selective_JU: Floats
     """What selective recomputation repeats."""
     tiers_PU: Codes
@@ -56,6 +58,7 @@ def layer_costs(job: Job, strategies: Strategies) -> LayerCosts:
         cases=cases,
         parts_JPU=np.stack([np.stack([f + b for f, b in zip(x.forward, x.backward, strict=True)]) for x in layers]),
         forward_JU=np.stack([np.sum(x.forward, axis=0) for x in layers]),
+        compute_forward_JU=np.stack([np.sum(x.forward[:3], axis=0) for x in layers]),
         selective_JU=np.stack([x.selective for x in layers]),
         tiers_PU=np.max([np.stack(x.tiers) for x in layers], axis=0).astype(np.int8),
     )

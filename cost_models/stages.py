@@ -36,6 +36,7 @@ class Stages:
     """The slowest stage's forward of one micro-batch, likewise backward_s."""
     backward_s: Floats
     held: RankParameters
+    layers: LayerCosts
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,6 +89,7 @@ def stages(job: Job, strategies: Strategies) -> Stages:
         forward_s=forward,
         backward_s=np.maximum(slowest.seconds - forward, 0.0),
         held=held,
+        layers=layers,
     )
 
 

@@ -8,7 +8,9 @@ Nothing here judges legality (rules) or cost. Degrees need not be powers of two;
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import cached_property
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -30,6 +32,33 @@ Columns = dict[str, NDArray[Any]]
 
 
 @dataclass(frozen=True, eq=False)
+class Pairs:
+    """Every (base row, option) of some base rows, cheap to enumerate: strategies are built of those that matter."""
+
+    origin: Ints
+    """Base row of each, shape (N,)."""
+    option: Ints
+    """Row of the option table of each, shape (N,)."""
+
+    def take(self, index: Ints | NDArray[np.bool_]) -> Pairs:
+        """The pairs at these positions, or where the mask holds."""
+        return Pairs(self.origin[index], self.option[index])
+
+
+@dataclass(frozen=True, eq=False)
+class Expansion:
+    """Strategies built from pairs."""
+
+    rows: Strategies
+    family: Ints
+    """Rows of a family differ in full recomputation alone, shape (N,)."""
+
+    def take(self, index: Ints | NDArray[np.bool_]) -> Expansion:
+        """The rows at these positions, or where the mask holds."""
+        return Expansion(self.rows.take(index), self.family[index])
+
+
+@dataclass(frozen=True, eq=False)
 class Space:
     """Everything that is searched for one job; built by `planner.axes.build_space`."""
 
@@ -43,7 +72,6 @@ class Space:
     """(vpp, layout) pairs by pp."""
     knobs: Mapping[str, tuple[Any, ...]]
     """Other strategy fields that the request fixes or lists; their product is searched."""
-    _tables: dict[int, Columns] = field(default_factory=dict)
 
     def base(self) -> Strategies:
         """Every base row, its open choices the most favourable for time: nothing recomputed, sharded or offloaded."""
@@ -76,29 +104,52 @@ class Space:
         columns |= {name: np.full(n, values[-1]) for name, values in self.knobs.items()}
         return self.build(columns, node_shard=np.zeros(n, np.bool_))
 
-    def expand(self, base: Strategies) -> tuple[Strategies, Ints]:
-        """Every option of every base row, in base order, and the family of each.
+    @cached_property
+    def options(self) -> Columns:
+        """The ways to choose what a base row leaves open, for all numbers of stages one after the other.
 
-        A family differs in recomputation alone, and its members come in the order of rising work.
+        Beside the strategy fields: `node_shard`, `family` (options that differ in full recomputation alone), and
+        `again_layers` (layers that every stage recomputes at least).
         """
-        tables = [self._option_table(int(pp)) for pp in base.pp]
-        which = np.repeat(np.arange(len(base)), [len(table["vpp"]) for table in tables])
-        columns = {name: getattr(base, name)[which] for name in self.degrees}
-        columns |= {name: np.concatenate([table[name] for table in tables]) for name in tables[0]}
+        parts = [self._options(vpp, layout) for pairs in self.layout_index.values() for vpp, layout in pairs]
+        table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
+        table["family"] = np.cumsum(table["family"]) - 1
+        return table
+
+    @cached_property
+    def _option_range(self) -> Ints:
+        """First option and number of options of every number of stages, shape (largest pp + 1, 2)."""
+        table = np.zeros((max(self.layout_index) + 1, 2), dtype=np.int64)
+        start = 0
+        for pp, pairs in self.layout_index.items():
+            size = sum(self._num_options(layout) for _, layout in pairs)
+            table[pp] = start, size
+            start += size
+        return table
+
+    def pairs(self, base: Strategies) -> Pairs:
+        """Every option of every base row, in base order."""
+        first, size = self._option_range[base.pp.astype(np.int64)].T
+        origin = np.repeat(np.arange(len(base)), size)
+        within = np.arange(len(origin)) - np.repeat(np.cumsum(size) - size, size)
+        return Pairs(origin, first[origin] + within)
+
+    def expand(self, base: Strategies, pairs: Pairs | None = None) -> Expansion:
+        """The strategies of these pairs (all of the base rows' by default), those that are the same left out."""
+        pairs = pairs or self.pairs(base)
+        columns = {name: getattr(base, name)[pairs.origin] for name in self.degrees}
+        columns |= {name: values[pairs.option] for name, values in self.options.items()}
+        del columns["again_layers"]
+        family = pairs.origin * (int(self.options["family"][-1]) + 1) + columns.pop("family")
         node_shard = columns.pop("node_shard")
-        largest = max(int(table["family"].max()) for table in tables) + 1
-        family = which * largest + columns.pop("family")
         rows = self.build(columns, node_shard=node_shard)
         repeated = node_shard & (rows.zero_shard_size >= rows.dp_cp)  # one node holds every replica
-        if repeated.any():
-            return rows.take(~repeated), family[~repeated]
-        return rows, family
+        expansion = Expansion(rows, family)
+        return expansion.take(~repeated) if repeated.any() else expansion
 
     def multiplicity(self, base: Strategies) -> Ints:
         """How many strategies each base row stands for, shape (N,)."""
-        pps, inverse = np.unique(base.pp, return_inverse=True)
-        sizes = np.array([len(self._option_table(int(pp))["vpp"]) for pp in pps], dtype=np.int64)
-        return sizes[inverse.reshape(-1)]
+        return np.asarray(self._option_range[base.pp.astype(np.int64), 1])
 
     @property
     def zeros(self) -> tuple[int, ...]:
@@ -142,15 +193,9 @@ class Space:
         fits = node_shard & (in_node < replicas) & (replicas % in_node == 0) & (in_node > 1)
         return np.where(fits, in_node, replicas)
 
-    def _option_table(self, pp: int) -> Columns:
-        """The ways to expand a base row of this many stages, one row each."""
-        if pp not in self._tables:
-            parts = [self._options(vpp, layout) for vpp, layout in self.layout_index[pp]]
-            table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
-            starts = np.concatenate([part.pop("first") for part in parts])
-            del table["first"]
-            self._tables[pp] = {**table, "family": np.cumsum(starts) - 1}
-        return self._tables[pp]
+    def _num_options(self, layout: int) -> int:
+        sharding = sum(len(self._shards(zero)) for zero in self.zeros)
+        return sharding * prod(map(len, self.knobs.values())) * len(self.recomputes(layout))
 
     def _options(self, vpp: int, layout: int) -> Columns:
         """Every ZeRO stage, shard group, recomputation and knob value of one split."""
@@ -159,8 +204,12 @@ class Space:
         knobs = [np.array(values) for values in self.knobs.values()]
         shape = (len(sharding), *map(len, knobs), len(recompute))
         at, *chosen, again = (index.reshape(-1) for index in np.indices(shape))
+        smallest = self.layouts.recompute_limit_LS[layout] if self._fixes_recompute else self.layouts.held_LS[layout]
+        held = float(smallest[: self.layouts.table[layout].pp].min())
+        block = recompute[:, 1] == RecomputeMethod.BLOCK
+        layers = np.where(block, np.minimum(held, recompute[:, 2] * vpp), held) * (recompute[:, 0] == Recompute.FULL)
         columns: Columns = {
-            "first": again == 0,
+            "family": again == 0,
             "vpp": np.full(len(at), vpp),
             "layout": np.full(len(at), layout),
             "zero": sharding[at, 0],
@@ -168,9 +217,14 @@ class Space:
             "recompute": recompute[again, 0],
             "recompute_method": recompute[again, 1],
             "recompute_num_layers": recompute[again, 2],
+            "again_layers": layers[again],
         }
         columns |= {name: values[index] for name, values, index in zip(self.knobs, knobs, chosen, strict=True)}
         return columns
+
+    @property
+    def _fixes_recompute(self) -> bool:
+        return bool(np.isfinite(self.layouts.recompute_limit_LS).any())
 
     @property
     def shards_in_nodes(self) -> bool:

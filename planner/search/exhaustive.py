@@ -16,37 +16,22 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.evaluate import Verdict, memory_verdict
-from cost_models.job import Job
 from cost_models.memory import stage_memory
-from cost_models.stages import stages
 from cost_models.step import step_time
 from cost_models.strategy import Floats, Ints, Recompute, Strategies, concatenated
-from cost_models.tensors import distinct
 from planner.rules import Violations, violations
+from planner.search.bounds import Bounds, build_bounds
 from planner.search.objective import Goal, ranked_order
-from planner.space import Space
+from planner.space import Expansion, Space
 
 FIRST_CHUNK, LARGEST_CHUNK = 512, 8192
 """Base rows expanded at a time: few at first, so that a good k-th best prunes early."""
-MAX_ROWS_AT_ONCE = 1 << 15
+FIRST_ROWS = 1 << 11
+"""Expanded strategies evaluated before anything is known: enough for a good k-th best."""
+MAX_ROWS_AT_ONCE = 1 << 14
 """Expanded strategies evaluated at a time: bounds memory, and stays near the cache."""
 BOUND_SLACK = 1e-9
 """Relative allowance for rounding when a bound is compared with the k-th best."""
-BOUND_AXES = ("tp", "pp", "cp", "ep", "etp", "micro_batch_size", "sequence_parallel")
-"""Base fields that the bound follows from; the number of micro-batches multiplies it."""
-BOUND_TERMS = (
-    "gemm",
-    "attention",
-    "elementwise",
-    "launch",
-    "embedding",
-    "head",
-    "loss",
-    "tp_comm",
-    "cp_comm",
-    "ep_comm",
-)
-"""Terms that no expansion of a base row can lower."""
 BASE_CODES = frozenset({
     "world-exceeds-gpus", "batch-not-divisible", "heads-not-divisible", "kv-heads-not-divisible", "mlp-not-divisible",
     "vocab-not-divisible", "sequence-not-divisible", "sequence-exceeds-positions", "sequence-parallel-needs-tp",
@@ -124,21 +109,21 @@ class Exhaustive:
     def run(self) -> Found:
         """The k best strategies, and how sure that is."""
         base = self._legal_base(self.space.base())
-        bound_s = lower_bound_s(self.space, base)
-        hopeless = ~self.goal.reached(bound_s)
+        bounds = build_bounds(self.space, base)
+        hopeless = ~self.goal.reached(bounds.step_s)
         if hopeless.any():
             self.found.rejected["misses-target"] += int(self.space.multiplicity(base.take(hopeless)).sum())
-            base, bound_s = base.take(~hopeless), bound_s[~hopeless]
-        values = self.goal.value(base, bound_s)
-        order = np.argsort(values, kind="stable")
-        self._search(base.take(order), values=values[order], bound_s=bound_s[order])
+            base, bounds = base.take(~hopeless), bounds.take(~hopeless)
+        self._search(base, bounds, values=self.goal.value(base, bounds.step_s))
         self.found.lower_bound_s = self._lower_bound()
         self.found.elapsed_s = perf_counter() - self._started
         return self.found
 
-    def _search(self, base: Strategies, *, values: Floats, bound_s: Floats) -> None:
+    def _search(self, base: Strategies, bounds: Bounds, *, values: Floats) -> None:
         """Searches base rows in the order of the values that their bounds allow."""
         multiplicity = self.space.multiplicity(base)
+        order = np.argsort(values, kind="stable")
+        values = values[order]
         start, size = 0, FIRST_CHUNK
         while start < len(base):
             stop = min(start + size, self._first_loser(values))
@@ -146,27 +131,31 @@ class Exhaustive:
                 break
             if self._must_stop():
                 self.found.optimal = False
-                self._unsearched_s = float(bound_s[start:].min())
+                self._unsearched_s = float(bounds.step_s[order[start:]].min())
                 return
-            rows = base.take(np.arange(start, stop))
-            possible = np.flatnonzero(self._enough_memory(rows, multiplicity[start:stop]))
-            self._expand(rows.take(possible), values[start + possible], multiplicity[start + possible])
+            chosen = order[start:stop]
+            chosen = chosen[self._enough_memory(base.take(chosen), multiplicity[chosen])]
+            self._expand(base.take(chosen), bounds.take(chosen))
             start, size = stop, min(2 * size, LARGEST_CHUNK)
-            self._report(bound_s[start] if start < len(base) else None)
-        self.found.bounded += int(multiplicity[start:].sum())
+            self._report(bounds.step_s[order[start]] if start < len(base) else None)
+        self.found.bounded += int(multiplicity[order[start:]].sum())
 
     def _first_loser(self, values: Floats) -> int:
         """Position in these ascending values from which on even the bound is worse than the k-th best."""
-        return int(np.searchsorted(values, self._kth_value() * (1.0 + BOUND_SLACK), side="right"))
+        return int(np.searchsorted(values, self._limit(), side="right"))
 
     def _legal_base(self, base: Strategies) -> Strategies:
         """Base rows that break no rule that concerns base fields alone."""
         found = violations(self.space.job, base).only(BASE_CODES)
+        if found.legal.all():
+            return base
         self._count_rejected(found, weights=self.space.multiplicity(base))
         return base.take(found.legal)
 
     def _enough_memory(self, base: Strategies, multiplicity: Ints) -> NDArray[np.bool_]:
         """Base rows of which some expansion could fit: the leanest choices decide, every ZeRO stage tried."""
+        if any(len(values) > 1 for values in self.space.knobs.values()):
+            return np.ones(len(base), np.bool_)  # a knob may save memory that the leanest choices below don't
         possible = np.zeros(len(base), np.bool_)
         modes = self.space.recompute_modes
         leanest, *others = sorted({Recompute(modes[0]), Recompute(modes[-1])}, reverse=True)
@@ -189,39 +178,51 @@ class Exhaustive:
         verdict, _ = memory_verdict(self.space.job, memory, headroom_fraction=self.headroom_fraction)
         return np.asarray(verdict != Verdict.OOM)
 
-    def _expand(self, base: Strategies, values: Floats, multiplicity: Ints) -> None:
-        """Evaluates the expansions of these base rows, a bounded number at a time, while their bounds may still win."""
-        sizes = np.cumsum(multiplicity)
-        cuts = np.flatnonzero(np.diff(sizes // MAX_ROWS_AT_ONCE)) + 1
-        for part in np.split(np.arange(len(base)), cuts):
-            kept = part[: self._first_loser(values[part])]
-            self.found.bounded += int(multiplicity[part].sum() - multiplicity[kept].sum())
-            if len(kept):
-                self._evaluate(*self.space.expand(base.take(kept)))
-
-    def _evaluate(self, rows: Strategies, family: Ints) -> None:
-        job = self.space.job
-        found = violations(job, rows)
-        self._count_rejected(found, weights=None)
-        rows, family = rows.take(found.legal), family[found.legal]
-        if not len(rows):
+    def _expand(self, base: Strategies, bounds: Bounds) -> None:
+        """Evaluates what these base rows stand for in the order of its own bounds, while they may still win."""
+        if not len(base):
             return
-        memory = stage_memory(job, rows)
+        pairs = self.space.pairs(base)
+        world = self.goal.value_of_world(base.world[pairs.origin], bounds.paired_s(self.space, pairs))
+        order = np.argsort(world, kind="stable")
+        values = world[order]
+        start, most = 0, FIRST_ROWS if self.found.best is None else MAX_ROWS_AT_ONCE
+        while start < len(order):
+            stop = min(start + most, self._first_loser(values))
+            if stop <= start:
+                break
+            self._evaluate(self.space.expand(base, pairs.take(np.sort(order[start:stop]))))
+            start, most = stop, MAX_ROWS_AT_ONCE
+        self.found.bounded += len(order) - start
+
+    def _evaluate(self, expansion: Expansion) -> None:
+        job = self.space.job
+        found = violations(job, expansion.rows)
+        self._count_rejected(found, weights=None)
+        expansion = expansion.take(found.legal)
+        if not len(expansion.rows):
+            return
+        memory = stage_memory(job, expansion.rows)
         verdict, _ = memory_verdict(job, memory, headroom_fraction=self.headroom_fraction)
-        self._note_memory(rows, memory.device_high, verdict)
-        kept = verdict == Verdict.FITS
-        if self.allow_at_risk:
-            kept |= verdict == Verdict.AT_RISK
+        self._note_memory(expansion.rows, memory.device_high, verdict)
         self.found.feasible += int((verdict == Verdict.FITS).sum())
-        rows, family, at_risk = rows.take(kept), family[kept], (verdict == Verdict.AT_RISK)[kept]
-        full = rows.recompute == Recompute.FULL
-        cheapest = ~full
-        cheapest[np.flatnonzero(full)[np.unique(family[full], return_index=True)[1]]] = True
-        value = self._time(rows, cheapest, at_risk)
-        first_of = np.full(int(family.max(initial=0)) + 1, -np.inf)
-        first_of[family[cheapest & full]] = value[cheapest & full]
-        rest = ~cheapest & (first_of[family] <= self._kth_value())  # recomputing more is never faster
-        self.found.bounded += int((~cheapest & ~rest).sum())
+        kept = verdict != Verdict.OOM if self.allow_at_risk else verdict == Verdict.FITS
+        if kept.any():
+            self._time_families(expansion.take(kept), at_risk=verdict[kept] == Verdict.AT_RISK)
+
+    def _time_families(self, expansion: Expansion, *, at_risk: NDArray[np.bool_]) -> None:
+        """Times the least recomputation of each family, then the rest of the families that may still win."""
+        rows, family = expansion.rows, expansion.family
+        full = np.flatnonzero(rows.recompute == Recompute.FULL)  # within a family in the order of rising work
+        least = full[np.unique(family[full], return_index=True)[1]]
+        first = np.ones(len(rows), np.bool_)
+        first[full] = False
+        first[least] = True
+        value = self._time(rows, first, at_risk)
+        family_value = np.full(int(family.max()) + 1, -np.inf)
+        family_value[family[least]] = value[least]
+        rest = ~first & (family_value[family] <= self._limit())  # recomputing more is never faster
+        self.found.bounded += int((~first & ~rest).sum())
         self._time(rows, rest, at_risk)
 
     def _time(self, rows: Strategies, which: NDArray[np.bool_], at_risk: NDArray[np.bool_]) -> Floats:
@@ -271,6 +272,10 @@ class Exhaustive:
         if len(order):
             self.found.best, self._values, self._at_risk = rows.take(order), values[order], at_risk[order]
 
+    def _limit(self) -> float:
+        """Value above which a bound has lost."""
+        return self._kth_value() * (1.0 + BOUND_SLACK)
+
     def _kth_value(self) -> float:
         """Value that a strategy must beat; infinite until k safe ones are known."""
         safe = self._values[~self._at_risk]
@@ -301,39 +306,3 @@ class Exhaustive:
         self.on_progress(
             Progress(evaluated=self.found.evaluated, best_s=best, bound_s=best if bound_s is None else bound_s)
         )
-
-
-def lower_bound_s(space: Space, base: Strategies) -> Floats:
-    """Seconds that no expansion of each base row can beat, shape (N,).
-
-    The work and the layer communication of the slowest stage, and the bubble of the deepest interleaving; nothing that
-    depends on ZeRO, sharding, recomputation or knobs is counted. The number of replicas only multiplies it, unless a group
-    straddles nodes irregularly.
-    """
-    if not len(base):
-        return np.zeros(0)
-    node = float(space.job.cluster.gpus_per_node)
-    regular = np.ones(len(base), np.bool_)
-    for extent in (base.tp, base.tp * base.cp, base.etp * base.ep):
-        regular &= (np.fmod(node, extent) == 0) | (np.fmod(extent, node) == 0)
-    bound = np.empty(len(base))
-    if regular.any():
-        cases = distinct(base.take(regular), BOUND_AXES)
-        once, bubble = _bound_parts(space.job, cases.rows)
-        bound[regular] = base.num_micro_batches[regular] * once[cases.inverse] + bubble[cases.inverse]
-    if not regular.all():
-        rows = base.take(~regular)
-        once, bubble = _bound_parts(space.job, rows)
-        bound[~regular] = rows.num_micro_batches * once + bubble
-    return bound
-
-
-def _bound_parts(job: Job, rows: Strategies) -> tuple[Floats, Floats]:
-    """The slowest stage's seconds per micro-batch that every expansion has, and the bubble."""
-    once, bubble = np.empty(len(rows)), np.empty(len(rows))
-    for start in range(0, len(rows), MAX_ROWS_AT_ONCE):
-        part = np.arange(start, min(start + MAX_ROWS_AT_ONCE, len(rows)))
-        terms = stages(job, rows.take(part)).terms_s
-        once[part] = sum(terms[name] for name in BOUND_TERMS) / rows.num_micro_batches[part]
-        bubble[part] = terms["pp_bubble"]
-    return once, bubble

@@ -26,10 +26,14 @@ class Goal:
 
     def value(self, strategies: Strategies, step_s: Floats) -> Floats:
         """What is minimised, shape (N,): seconds, GPU-seconds, or GPUs with the time as a fraction of a GPU."""
+        return self.value_of_world(strategies.world, step_s)
+
+    def value_of_world(self, world: Floats, step_s: Floats) -> Floats:
+        """The same from the GPUs used."""
         if self.objective == "cost":
-            return rounded(step_s * strategies.world)
+            return rounded(step_s * world)
         if self.objective == "fewest_gpus":
-            return strategies.world + rounded(step_s) / (1.0 + rounded(step_s))
+            return world + rounded(step_s) / (1.0 + rounded(step_s))
         return rounded(step_s)
 
     def reached(self, step_s: Floats) -> NDArray[np.bool_]:
