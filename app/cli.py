@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import logging
-import os
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
@@ -91,8 +90,6 @@ def run(arguments: Sequence[str]) -> int:
         code = ended.code if isinstance(ended.code, int) else EXIT_BUG if ended.code else 0
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
-    except BrokenPipeError:
-        code = 0  # the reader has what it wanted: `meshwright plan | head`
     except MeshwrightError as error:
         _print_error(error)
         code = next(EXIT_CODES[cls] for cls in type(error).__mro__ if cls in EXIT_CODES)
@@ -102,7 +99,7 @@ def run(arguments: Sequence[str]) -> int:
     except Exception as error:  # noqa: BLE001 - the outermost edge
         _print_bug(error)
         code = EXIT_BUG
-    return _flushed(code)
+    return code
 
 
 def _print_error(error: MeshwrightError) -> None:
@@ -136,13 +133,3 @@ def _print_bug(error: Exception) -> None:
         "  Please report it with the command and its input; --log-level debug prints where it happened.",
         err=True,
     )
-
-
-def _flushed(code: int) -> int:
-    """The exit code, after stdout went out; a reader that left early is no failure."""
-    try:
-        sys.stdout.flush()
-    except BrokenPipeError:
-        # Python flushes stdout once more at exit and would complain.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-    return code

@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
-import io
-import json
 import sys
 from collections.abc import Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
+from io import BufferedReader
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from app.cli_output import reader_may_leave, write_document
 from cost_models.errors import InvalidInputError, Problem
+
+LARGEST_READ_BYTES = 1 << 20
 
 
 def evaluate(
@@ -25,22 +27,37 @@ def evaluate(
     """Price given strategies: one evaluation per input line, in order."""
     from planner.rows import evaluate_rows
 
-    with _opened(rows) as lines:
-        for evaluation in evaluate_rows(lines, calibration=calibration, allow_files=True):
-            sys.stdout.write(json.dumps(evaluation, allow_nan=False, separators=(",", ":")) + "\n")
+    with ExitStack() as stack, reader_may_leave():
+        source = sys.stdin.buffer if rows == "-" else stack.enter_context(_opened(rows))
+        assert isinstance(source, BufferedReader)
+        for lines in arriving_lines(source):
+            for evaluation in evaluate_rows(lines, calibration=calibration, allow_files=True):
+                write_document(evaluation)
+            sys.stdout.flush()
 
 
-@contextmanager
-def _opened(source: str) -> Iterator[io.TextIOBase]:
-    """Lines of the file; bytes that are not UTF-8 become marks that make their own line invalid, and no other."""
-    with ExitStack() as stack:
-        if source == "-":
-            lines = io.TextIOWrapper(sys.stdin.buffer, encoding="utf-8-sig", errors="replace")
-            stack.callback(lines.detach)
-        else:
-            try:
-                lines = stack.enter_context(Path(source).open(encoding="utf-8-sig", errors="replace"))
-            except OSError as error:
-                message = f"{source} cannot be read: {error.strerror}"
-                raise InvalidInputError([Problem("", message, "Give the path of a JSON-lines file, or -.")]) from error
-        yield lines
+def arriving_lines(source: BufferedReader) -> Iterator[list[str]]:
+    """The lines that are there, at once, however few: whoever writes rows one by one waits for each answer.
+
+    Bytes that are not UTF-8 become marks, which make their own line invalid and no other; a byte order mark is dropped.
+    """
+    held: list[bytes] = []
+    encoding = "utf-8-sig"
+    while data := source.read1(LARGEST_READ_BYTES):
+        *complete, rest = data.split(b"\n")
+        if complete:
+            text = b"\n".join([b"".join([*held, complete[0]]), *complete[1:]]).decode(encoding, errors="replace")
+            encoding = "utf-8"
+            held = []
+            yield text.split("\n")
+        held.append(rest)
+    if any(held):
+        yield [b"".join(held).decode(encoding, errors="replace")]
+
+
+def _opened(path: str) -> BufferedReader:
+    try:
+        return Path(path).open("rb")
+    except OSError as error:
+        message = f"{path} cannot be read: {error.strerror}"
+        raise InvalidInputError([Problem("", message, "Give the path of a JSON-lines file, or -.")]) from error

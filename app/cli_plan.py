@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 import signal
-import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
@@ -13,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from app.cli_documents import Json, assignments, read_cluster, read_document, read_model
+from app.cli_output import reader_may_leave, write_document
 from cost_models.errors import InvalidInputError, Problem
 
 EXIT_NO_PLAN, EXIT_INTERRUPTED = 3, 130
@@ -92,9 +91,10 @@ def plan(
     }
     document = merged_request(read_document(request) if request else {}, parts) | _given(top_k=top, objective=objective)
     _require_job(document)
-    with _stop_on_interrupt() as interrupted:
+    with stop_on_interrupt() as interrupted:
         response = _planned(document, server=server, token=token, should_stop=interrupted)
-    _print_response(response, as_json=as_json, quiet=context.obj["quiet"])
+    with reader_may_leave():
+        _print_response(response, as_json=as_json, quiet=context.obj["quiet"])
     if interrupted():
         raise typer.Exit(EXIT_INTERRUPTED)
     if not response["plans"]:
@@ -142,7 +142,7 @@ def _planned(document: Json, *, server: str | None, token: str | None, should_st
 
 
 @contextmanager
-def _stop_on_interrupt() -> Iterator[Callable[[], bool]]:
+def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
     """Ctrl-C asks the search to stop with what it has; a second one ends the program at once."""
     stopped = False
 
@@ -162,7 +162,7 @@ def _stop_on_interrupt() -> Iterator[Callable[[], bool]]:
 
 def _print_response(response: Json, *, as_json: bool, quiet: bool) -> None:
     if as_json:
-        sys.stdout.write(json.dumps(response, allow_nan=False) + "\n")
+        write_document(response)
         return
     from app.cli_table import print_response
 

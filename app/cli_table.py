@@ -41,11 +41,25 @@ def _degree(name: str) -> Callable[[Json], str]:
     return lambda plan: str(plan["strategy"].get(name) or 1)
 
 
+def _tp(plan: Json) -> str:
+    strategy = plan["strategy"]
+    return f"{strategy.get('tp') or 1}{'sp' if strategy.get('sequence_parallel') else ''}"
+
+
+def _zero(plan: Json) -> str:
+    """The ZeRO stage, and over how many ranks where these are not all replicas."""
+    strategy = plan["strategy"]
+    stage, shard = strategy.get("zero") or 0, strategy.get("zero_shard_size")
+    replicas = (strategy.get("dp") or 1) * (strategy.get("cp") or 1)
+    return f"{stage}/{shard}" if stage and shard and shard < replicas else str(stage)
+
+
 def _split(plan: Json) -> str:
     """All degrees above 1 in one cell, for narrow terminals."""
-    names = ("tp", "pp", "dp", "cp", "ep", "vpp")
+    names = ("pp", "dp", "cp", "ep", "vpp")
     parts = [f"{n}{plan['strategy'][n]}" for n in names if (plan["strategy"].get(n) or 1) > 1]
-    return " ".join([*parts, f"z{plan['strategy'].get('zero') or 0}"])
+    tp = _tp(plan)
+    return " ".join([*([] if tp == "1" else [f"tp{tp}"]), *parts, f"z{_zero(plan)}"])
 
 
 def _recompute(plan: Json) -> str:
@@ -87,8 +101,9 @@ def _worst_tier(plan: Json) -> str:
 
 
 DEGREES = (
-    *(Column(name, _degree(name)) for name in ("tp", "pp", "dp", "cp", "ep", "vpp")),
-    Column("zero", lambda plan: str(plan["strategy"].get("zero") or 0)),
+    Column("tp", _tp),
+    *(Column(name, _degree(name)) for name in ("pp", "dp", "cp", "ep", "vpp")),
+    Column("zero", _zero),
 )
 SPLIT = Column("split", _split, justify="left")
 """Stands for all the degrees where they do not fit."""
@@ -143,7 +158,7 @@ def print_response(response: Json, *, quiet: bool) -> None:
 
 def seconds(value: float) -> str:
     """Seconds with three significant digits and no unit."""
-    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:.3g}"
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:#.3g}"
 
 
 def _width() -> int | None:
@@ -185,7 +200,7 @@ def _title(request: Json) -> Text:
 
 
 def _footer(response: Json) -> list[Text]:
-    lines = [*_ties(response["plans"]), *_searched(response)]
+    lines = [*_legend(response["plans"]), *_ties(response["plans"]), *_searched(response)]
     if response["plans"]:
         calibration = response["plans"][0]["evaluation"]["provenance"]["calibration"]
         lines.append(Text(f"Prices from {calibration}." if calibration else "Prices from nominal data sheets."))
@@ -195,6 +210,16 @@ def _footer(response: Json) -> list[Text]:
     if not response["plans"]:
         lines += _nearest(response["nearest_infeasible"])
     return lines
+
+
+def _legend(plans: Sequence[Json]) -> list[Text]:
+    """What the short marks of this table mean."""
+    notes = []
+    if any(plan["strategy"].get("sequence_parallel") for plan in plans):
+        notes.append("sp: sequence parallel")
+    if any("/" in _zero(plan) for plan in plans):
+        notes.append("zero 1/8: state sharded over 8 ranks, replicated beyond")
+    return [Text("; ".join(notes) + ".", style="dim")] if notes else []
 
 
 def _ties(plans: Sequence[Json]) -> list[Text]:
@@ -218,7 +243,8 @@ def _searched(response: Json) -> list[Text]:
     lines = []
     if search is not None:
         proof = search["proof"]
-        how = "optimal in the searched space" if proof["optimal"] else "not proved optimal"
+        complete = "optimal in the searched space" if response["plans"] else "all of the searched space"
+        how = complete if proof["optimal"] else "not proved optimal"
         if not proof["optimal"] and proof["gap"] is not None:
             how += f", gap {proof['gap']:.1%}"
         axes = " ".join(name for name, values in search["space"].items() if len(values) > 1)

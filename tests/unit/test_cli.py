@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import signal
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,8 @@ import pytest
 import meshwright
 from app.cli import run
 from app.cli_documents import assignments, parse_json, read_cluster, read_model
-from app.cli_plan import merged_request
+from app.cli_evaluate import arriving_lines
+from app.cli_plan import merged_request, stop_on_interrupt
 from cost_models.errors import InvalidInputError
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -173,7 +175,7 @@ def test_evaluate_answers_every_line_in_order(outcome: Any, tmp_path: Path) -> N
 def test_evaluate_reads_standard_input(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes that are not UTF-8 spoil their own line only."""
     good = (REQUESTS / "evaluate.jsonl").read_bytes().splitlines()[0]
-    stdin = io.TextIOWrapper(io.BytesIO(b"\xff\xfe\n" + good + b"\n"))
+    stdin = io.TextIOWrapper(io.BufferedReader(io.BytesIO(b"\xff\xfe\n" + good)))
     monkeypatch.setattr(sys, "stdin", stdin)
     code, out, _ = outcome("evaluate", "-")
     assert code == 0
@@ -236,3 +238,28 @@ class TestMergedRequest:
     def test_a_cluster_named_anew_replaces_the_old_one(self) -> None:
         document = {"cluster": {"gpu": "A100-SXM-80GB", "num_nodes": 4}}
         assert merged_request(document, {"cluster": {"preset": "dgx-h100"}}) == {"cluster": {"preset": "dgx-h100"}}
+
+
+def test_the_first_interrupt_asks_to_stop_and_the_second_ends(capsys: pytest.CaptureFixture[str]) -> None:
+    before = signal.getsignal(signal.SIGINT)
+    with stop_on_interrupt() as interrupted:
+        assert not interrupted()
+        signal.raise_signal(signal.SIGINT)
+        assert interrupted()
+        with pytest.raises(KeyboardInterrupt):
+            signal.raise_signal(signal.SIGINT)
+    assert signal.getsignal(signal.SIGINT) is before
+    assert "best plans so far" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("size", [1, 2, 3, 1000])
+def test_lines_arrive_whole_however_they_are_cut(size: int) -> None:
+    """A byte order mark, an empty line, a broken byte, a last line without its end."""
+
+    class Trickle(io.BytesIO):
+        def read1(self, _size: int | None = -1, /) -> bytes:
+            return self.read(size)
+
+    content = b"\xef\xbb\xbf{}\n\n\xff\n" + "é".encode() * 3
+    arrived = [line for lines in arriving_lines(Trickle(content)) for line in lines]  # type: ignore[arg-type]
+    assert arrived == ["{}", "", "\ufffd", "ééé"]

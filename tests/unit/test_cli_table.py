@@ -96,7 +96,7 @@ def test_wide_table_shows_every_column(printed: Any) -> None:
     out, _ = printed(RESPONSE, width=160)
     shown = row_of(out, 1)
     assert shown == [
-        *("1", "4", "2", "16", "1", "1", "5", "1", "2", "full", "3", "10.0", "9.5-11.2"),
+        *("1", "4", "2", "16", "1", "1", "5", "1", "2", "full", "3", "10.0", "9.50-11.2"),
         *("3,277", "43.2%", "60.2/79.1", "10.0%", "20.0%", "extrapolated"),
     ]
 
@@ -105,6 +105,17 @@ def test_narrow_table_folds_the_degrees_and_says_what_is_missing(printed: Any) -
     out, _ = printed(RESPONSE, width=80)
     assert "tp4 pp2 dp16 vpp5 z1" in out
     assert "widen the terminal" in out
+
+
+def test_marks_tell_apart_what_the_degrees_do_not(printed: Any) -> None:
+    """16 replicas of 1 context rank: state over 8 of them is marked, over all 16 is not."""
+    marked = ranked(1, tie_group=1, sequence_parallel=True, zero_shard_size=8)
+    plain = ranked(2, tie_group=2, sequence_parallel=False, zero_shard_size=16)
+    out, _ = printed(RESPONSE | {"plans": [marked, plain]}, width=160)
+    assert row_of(out, 1)[1:9] == ["4sp", "2", "16", "1", "1", "5", "1/8", "2"]
+    assert row_of(out, 2)[1:9] == ["4", "2", "16", "1", "1", "5", "1", "2"]
+    assert "sp: sequence parallel" in out
+    assert "tp4sp pp2 dp16 vpp5 z1/8" in printed(RESPONSE | {"plans": [marked, plain]}, width=80)[0]
 
 
 def test_footer_tells_ties_search_rejections_and_prices(printed: Any) -> None:
@@ -153,7 +164,7 @@ def test_no_color_leaves_plain_text(printed: Any, monkeypatch: pytest.MonkeyPatc
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(123.4, "123"), (99.96, "100"), (12.34, "12.3"), (9.996, "10.0"), (9.87, "9.87"), (0.01234, "0.0123")],
+    [(123.4, "123"), (99.96, "100"), (12.34, "12.3"), (9.996, "10.0"), (9.8, "9.80"), (0.01234, "0.0123")],
 )
 def test_seconds_have_three_digits(value: float, text: str) -> None:
     assert seconds(value) == text
