@@ -246,7 +246,9 @@ def _mlp(job: Job, traits: MemoryTraits, kind: LayerKind, s: Sizes) -> dict[str,
         return {"mlp": parts.pop("hidden"), **parts}
     moe = model.moe
     assert moe is not None
-    routed = _experts(model, moe, s, first=first, second=second)
+    # Megatron weighs tokens inside the activation; elsewhere the tensor before or behind the weighing stays as well.
+    copies = 1.0 if traits.table.startswith("megatron") else 2.0
+    routed = _experts(model, moe, s, first=first, second=second, token_copies=copies)
     width = float(moe.num_shared_experts * moe.shared_expert_intermediate_size)
     shared = dense(width) if width else {"hidden": zero, "matmul_outputs": zero}
     return {**routed, "shared": shared["hidden"], "matmul_outputs": shared["matmul_outputs"] + routed["matmul_outputs"]}
@@ -259,7 +261,9 @@ def _second_matmul(model: Model, s: Sizes) -> Floats:
     return np.asarray((full if model.gated_mlp else 0.0 * full) + np.where(split, 2.0 * full / s.sp, 0.0))
 
 
-def _experts(model: Model, moe: Moe, s: Sizes, *, first: float, second: float) -> dict[str, Floats]:
+def _experts(
+    model: Model, moe: Moe, s: Sizes, *, first: float, second: float, token_copies: float
+) -> dict[str, Floats]:
     """Permuted tokens, hidden tensors and router of the routed experts, balanced routing.
 
     A rank's share of routed copies is T * top_k / t; expert tensor parallelism gathers etp shares and splits the width.
@@ -268,7 +272,7 @@ def _experts(model: Model, moe: Moe, s: Sizes, *, first: float, second: float) -
     rows = copies * s.etp
     width = moe.expert_intermediate_size / s.etp
     activation = s.linear_w * width * rows
-    permuted = s.linear_w * model.hidden_size * rows
+    permuted = token_copies * s.linear_w * model.hidden_size * rows
     hidden = s.w * (first + second - 1) * width * rows
     router = _ROUTER_BYTES_PER_EXPERT * moe.num_experts * s.tokens / s.sp
     return {

@@ -9,7 +9,8 @@ from cost_models.memory.constants import constant
 from cost_models.memory.moments import Moments
 from cost_models.strategy import Bools, Floats
 
-_OLD_NCCL_GENERATIONS = ("volta", "ampere")
+_OLD_NCCL_UNTIL = "2023-01"
+"""Stacks of 2022 and before are known by one sum only, context and communicators together."""
 
 
 def reserved_bytes(found: Moments, *, allocated_KN: Floats, at_loss_KN: Bools) -> Floats:
@@ -46,15 +47,17 @@ def process_bytes(found: Moments) -> Floats:
     world = strategies.world
     several = (world > 1).astype(np.float64)
     facts = _facts(batch.job)
-    if facts is None and batch.job.cluster.gpu.generation in _OLD_NCCL_GENERATIONS:
+    if facts is None and batch.job.training.software_date < _OLD_NCCL_UNTIL:
         context = constant("cuda_context")
-        return np.asarray(context + (constant("ampere_context") - context) * several + np.zeros_like(stages.total_KN))
+        return np.asarray(context + (constant("context_2022") - context) * several + np.zeros_like(stages.total_KN))
     groups = [strategies.tp, strategies.dp_cp, strategies.cp]
     if batch.job.model.moe is not None:
         groups += [strategies.ep * strategies.etp, np.where(strategies.ep > 1, strategies.expert_dp, 1.0)]
-    count = several * (2.0 if batch.traits.norm_group else 1.0)
+    count = several
+    if batch.traits.norm_group:  # over the ranks that share the optimizer's state, else over one model replica
+        groups.append(np.where(strategies.zero >= 1, world, strategies.tp * strategies.pp))
     for size in groups:
-        count += (size > 1) & (size < world) if batch.traits.reuses_world_group else size > 1
+        count = count + ((size > 1) & (size < world) if batch.traits.reuses_world_group else size > 1)
     neighbours_KN = (stages.stage_KN > 0) * 1.0 + (stages.stage_KN < strategies.pp - 1)
     ring = (strategies.vpp > 1) & (strategies.pp > 2)  # with virtual stages the last stage sends to the first
     neighbours_KN = np.where(ring, 2.0, neighbours_KN)

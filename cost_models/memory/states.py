@@ -76,6 +76,9 @@ def state_bytes(job: Job, traits: MemoryTraits, strategies: Strategies, *, shard
     if traits.zero2_shards_parameters:
         moved, gradients_moved = np.maximum(moved, away), away
 
+    # The host's Adam reads gradients of its own type, beside the copies that arrive.
+    converted = main * owned * gradients_moved if traits.offload_takes_gradients else 0.0 * moved
+
     cast = main if traits.casts_gradients_for_step and gradient < main else 0.0
     temporary = cast + traits.optimizer_copies * BYTES_PER[training.optimizer_state_dtype]
     return StateBytes(
@@ -84,7 +87,7 @@ def state_bytes(job: Job, traits: MemoryTraits, strategies: Strategies, *, shard
         gradients=gradients * (1.0 - gradients_moved),
         optimizer=moments * owned * (1.0 - moved),
         step=temporary * owned * (1.0 - moved),
-        host=(main + moments) * owned * moved + parameters * away + gradients * gradients_moved,
+        host=(main + moments) * owned * moved + parameters * away + gradients * gradients_moved + converted,
     )
 
 

@@ -143,6 +143,12 @@ def test_mixture_follows_the_routed_width() -> None:
     assert kept_per_token(MOE, {"dp": 8, "ep": 8}) == 53384 + 28672 + 12288 + 256
 
 
+def test_torchtitan_weighs_tokens_before_the_experts() -> None:
+    """Attention and norms 168072 - 8f = 53384; experts 2*(4h + 8*1024); shared 8*2048; router 16*16."""
+    strategy = {"dp": 8, "ep": 8, "zero": 3}
+    assert kept_per_token(MOE, strategy, framework="torchtitan") == 53384 + 2 * (4 * 4096 + 8 * 1024) + 16384 + 256
+
+
 @pytest.mark.parametrize(
     ("modules", "dropped"), [(["moe"], 28672 + 12288 + 256), (["moe_act"], 4096), (["shared_experts"], 12288)]
 )

@@ -129,6 +129,14 @@ def test_offloaded_optimizer_moves_to_the_host() -> None:
     assert moved.host_bytes_per_node[0] == pytest.approx(8 * 0.75 * TOTAL)
 
 
+def test_deepspeed_offload_takes_gradients_along() -> None:
+    """Host bytes per parameter: Adam and main 12, bf16 gradients 2, their fp32 copies 4, bf16 parameters 2."""
+    offload = {"optimizer_fraction": 1.0, "parameters": True}
+    found = memory({"dp": 8, "zero": 3, "offload": offload}, framework="deepspeed")
+    assert sum(states(found).values()) == 0
+    assert found.host_bytes_per_node[0] == pytest.approx(20 * TOTAL)
+
+
 def test_zero_3_gathers_two_layers_and_reduces_one() -> None:
     """torchtitan: running and prefetched layer in bf16; unsharded bf16 gradients and two fp32 reduction inputs.
 
