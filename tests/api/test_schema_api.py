@@ -2,21 +2,12 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-import time
-from collections.abc import Iterator
-
 import pytest
 import schemathesis
-import uvicorn
 from hypothesis import HealthCheck, Phase, given, settings
 from schemathesis import BaseSchema, GenerationMode
 from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
-
-from app.main import create_app
-from app.settings import Settings
 
 BOUNDED = settings(
     max_examples=40,
@@ -39,24 +30,9 @@ CHECKS = [
 
 
 @pytest.fixture(scope="module")
-def live_schema(tmp_path_factory: pytest.TempPathFactory) -> Iterator[BaseSchema]:
+def live_schema(live_address: str) -> BaseSchema:
     """The schema of a service that listens."""
-    folder = tmp_path_factory.mktemp("data")
-    listener = socket.socket()
-    listener.bind(("127.0.0.1", 0))
-    port = listener.getsockname()[1]
-    app = create_app(Settings(data_dir=folder, pool_size=1, log_level="error", max_queued_jobs=10_000))
-    server = uvicorn.Server(uvicorn.Config(app, log_config=None, ws="none"))
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-    thread.start()
-    end_at = time.monotonic() + 30.0
-    while not (server.started and app.state.service.runner.ready_workers()):
-        assert time.monotonic() < end_at
-        time.sleep(0.05)
-    yield schemathesis.openapi.from_url(f"http://127.0.0.1:{port}/openapi.json")
-    server.should_exit = True
-    thread.join()
-    listener.close()
+    return schemathesis.openapi.from_url(f"{live_address}/openapi.json")
 
 
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
