@@ -93,12 +93,9 @@ def plan(
     _require_job(document)
     with stop_on_interrupt() as interrupted:
         response = _planned(document, server=server, token=token, should_stop=interrupted)
-    with reader_may_leave():
-        _print_response(response, as_json=as_json, quiet=context.obj["quiet"])
-    if interrupted():
-        raise typer.Exit(EXIT_INTERRUPTED)
-    if not response["plans"]:
-        raise typer.Exit(EXIT_NO_PLAN)
+    _print_response(response, as_json=as_json, quiet=context.obj["quiet"])
+    if interrupted() or not response["plans"]:
+        raise typer.Exit(EXIT_INTERRUPTED if interrupted() else EXIT_NO_PLAN)
 
 
 def merged_request(document: Json, parts: dict[str, Json]) -> Json:
@@ -161,9 +158,10 @@ def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
 
 
 def _print_response(response: Json, *, as_json: bool, quiet: bool) -> None:
-    if as_json:
-        write_document(response)
-        return
-    from app.cli_table import print_response
+    with reader_may_leave():
+        if as_json:
+            write_document(response)
+        else:
+            from app.cli_table import print_response
 
-    print_response(response, quiet=quiet)
+            print_response(response, quiet=quiet)

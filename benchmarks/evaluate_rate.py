@@ -44,7 +44,7 @@ def legal_strategies(priced: Job, *, num_strategies: int = NUM_STRATEGIES) -> St
     batches: list[Strategies] = []
     total = 0
     for start in range(0, len(base), 256):
-        rows = space.expand(base.take(order[start : start + 256]))
+        rows = space.expand(base.take(order[start : start + 256])).rows
         legal = rows.take(violations(priced, rows).legal)
         batches.append(legal)
         total += len(legal)
