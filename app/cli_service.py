@@ -107,17 +107,13 @@ def _settings(**given: Any) -> Settings:
 @contextmanager
 def _engine(url: str | None) -> Iterator[Engine]:
     """The database of the settings; what it refuses is told in one line."""
-    from sqlalchemy.exc import ArgumentError, DatabaseError, NoSuchModuleError
+    from sqlalchemy.exc import DatabaseError
 
     from app.db.engine import build_engine
     from app.db.migrate import upgrade as upgrade_database
 
     settings = _settings(database_url=url)
-    try:
-        engine = build_engine(settings.url)
-    except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
-        hint = "PostgreSQL needs the extra: pip install 'meshwright[postgres]'."
-        raise InvalidInputError([Problem("", f"--db {settings.url!r} cannot be used: {error}", hint)]) from error
+    engine = build_engine(settings.url)
     try:
         if settings.upgrades_itself:
             upgrade_database(engine)

@@ -116,7 +116,7 @@ def test_no_feasible_plan_is_answered_and_ends_with_3(outcome: Any) -> None:
         ([*SMALL, "--training", "sequence_length=2"], "seq_length"),
         (["plan", "--modle", "x"], "--model"),
         (["evaluate", "no-such-file.jsonl"], "no-such-file.jsonl"),
-        (["keys", "list", "--db", "nonsense"], "nonsense"),
+        (["keys", "list", "--db", "nonsense"], "database URL"),
     ],
     ids=lambda value: " ".join(value[-2:]) if isinstance(value, list) else None,
 )
