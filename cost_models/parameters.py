@@ -118,7 +118,7 @@ def _sizes(model: Model) -> _Sizes:
 
 def norm_parameters(model: Model) -> int:
     """Parameters of one full-width norm."""
-    return model.hidden_size * (2 if model.norm_bias else 1)
+    return model.hidden_size * (int(model.norm_weight) + int(model.norm_bias))
 
 
 def layer_parameters(model: Model, kind: LayerKind) -> LayerParameters:

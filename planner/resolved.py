@@ -12,6 +12,7 @@ from typing import Any
 from cost_models import presets
 from cost_models.job import Job
 from cost_models.specs.cluster import Cluster, Gpu
+from cost_models.specs.gpu_input import resolve_gpu
 from cost_models.specs.model import Model
 from cost_models.specs.training import Training
 from cost_models.units import BITS_PER_BYTE, GB, GIB, MICRO, TERA
@@ -40,7 +41,7 @@ def model_document(model: Model) -> Document:
         for name in (
             "name", "num_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim",
             "intermediate_size", "vocab_size", "gated_mlp", "tie_word_embeddings", "norm", "norm_bias",
-            "norms_per_layer", "qk_norm", "position_embedding", "max_position_embeddings", "mlp_bias", "head_bias",
+            "norm_weight", "norms_per_layer", "qk_norm", "position_embedding", "max_position_embeddings", "mlp_bias", "head_bias",
             "parallel_block", "embedding_norm", "final_norm", "attention_sinks", "mtp_num_layers",
         )
     }  # fmt: skip
@@ -98,7 +99,8 @@ def cluster_document(cluster: Cluster) -> Document:
 
 
 def _gpu_document(gpu: Gpu) -> Document | str:
-    if gpu.name in presets.names("gpus"):
+    """The preset's name where the GPU is that preset in every figure; a user's own may bear the same name."""
+    if gpu.name in presets.names("gpus") and resolve_gpu(gpu.name, {}, "")[0] == gpu:
         return gpu.name
     return _stated({
         "name": gpu.name,

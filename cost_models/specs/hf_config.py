@@ -17,19 +17,27 @@ from cost_models.specs.hf.keys import Keys
 
 TEXT_MODELS: Mapping[str, str] = {
     "llava": "llama", "llava_next": "llama", "mistral3": "mistral", "gemma3": "gemma3_text", "qwen2_vl": "qwen2",
-    "qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3", "qwen3_vl_moe": "qwen3_moe", "qwen2_vl_text": "qwen2",
+    "qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3", "llama4": "llama4_text", "qwen3_vl_moe": "qwen3_moe", "qwen2_vl_text": "qwen2",
     "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3", "qwen3_vl_moe_text": "qwen3_moe",
 }  # fmt: skip
 """Multimodal `model_type` -> the family its text model is read as, where the text model does not say."""
+
+SAME_MODULES: Mapping[str, str] = {"kimi_k2": "deepseek_v3"}
+"""`model_type` whose published code is another family's under a new name."""
 
 _SSM = "state-space and hybrid layers are not modelled"
 _ENCODER_DECODER = "encoder-decoder models are not modelled"
 _ENCODER = "encoder-only models are not modelled"
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys(
-        ("mamba", "mamba2", "falcon_mamba", "rwkv", "jamba", "zamba", "zamba2", "bamba", "nemotron_h", "qwen3_next",
-         "lfm2", "lfm2_moe", "recurrent_gemma", "granitemoehybrid", "falcon_h1", "minimax", "kimi_linear", "plamo2",
-         "xlstm"), _SSM),
+        ("mamba", "mamba2", "falcon_mamba", "rwkv", "jamba", "zamba", "zamba2", "bamba", "nemotron_h",
+         "lfm2", "lfm2_moe", "recurrent_gemma", "granitemoehybrid", "falcon_h1", "kimi_linear", "plamo2", "xlstm",
+         "olmo_hybrid", "bailing_hybrid"), _SSM),
+    **dict.fromkeys(("minimax", "qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"),
+        "layers of linear attention between the others are not modelled"),
+    **dict.fromkeys(("deepseek_v32", "deepseek_v4", "glm_moe_dsa"), "sparse attention with an indexer is not modelled"),
+    **dict.fromkeys(("gemma3n", "gemma3n_text", "mllama", "mllama_text_model"),
+        "layers that share keys and values or attend across inputs are not modelled"),
     **dict.fromkeys(
         ("t5", "mt5", "umt5", "longt5", "t5gemma", "bart", "mbart", "pegasus", "pegasus_x", "whisper", "led", "marian",
          "blenderbot", "m2m_100", "nllb-moe", "switch_transformers", "prophetnet", "fsmt", "bigbird_pegasus"),
@@ -92,7 +100,7 @@ def _model_type(text: Mapping[str, Any], config: Mapping[str, Any], pointer: str
     if not isinstance(given, str):
         message = "model_type is required" if given is None else f"model_type is {shown(given)}; it must be a string"
         raise InvalidInputError([Problem(at, message, _known(), "missing-field" if given is None else "invalid-field")])
-    model_type = TEXT_MODELS.get(given, given)
+    model_type = SAME_MODULES.get(given, TEXT_MODELS.get(given, given))
     why = REFUSED.get(model_type)
     if why is None and (text.get("is_encoder_decoder") is True or config.get("is_encoder_decoder") is True):
         why = _ENCODER_DECODER

@@ -87,6 +87,8 @@ class Model:
     attention_sinks: bool
     layer_kinds: tuple[LayerKind, ...]
     """One entry per decoder layer, in model order."""
+    norm_weight: bool = True
+    """Norms have a weight vector; false for norms that only normalise (OLMo)."""
     moe: Moe | None = None
     mla: Mla | None = None
     mtp_num_layers: int = 0

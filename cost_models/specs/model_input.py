@@ -117,6 +117,7 @@ class ModelInput(BaseModel):
     tie_word_embeddings: Flag | None = None
     norm: Literal["rmsnorm", "layernorm"] | None = None
     norm_bias: Flag | None = None
+    norm_weight: Flag | None = None
     norms_per_layer: Annotated[Count, Field(le=8)] | None = None
     qk_norm: (
         Annotated[
@@ -271,6 +272,7 @@ def _model(spec: ModelInput, reading: _Reading) -> Model:
         attention_out_bias=out_bias,
         mlp_bias=mlp_bias,
         norm_bias=spec.norm_bias if spec.norm_bias is not None else norm == "layernorm",
+        norm_weight=spec.norm_weight is not False,
         head_bias=bool(spec.head_bias),
         parallel_block=parallel,
         embedding_norm=bool(spec.embedding_norm),

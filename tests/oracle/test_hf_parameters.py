@@ -86,6 +86,12 @@ def family_config(draw: st.DrawFn, model_type: str) -> dict[str, Any]:
         **few,
         **bias,
     }
+    small_gpt = {**gpt, "vocab_size": base["vocab_size"], "n_positions": draw(st.integers(1, 90)),
+                 "n_inner": draw(st.sampled_from([None, 50]))}  # fmt: skip
+    local = {"num_local_experts": experts, **few}
+    rope = {"rope_theta": 1e4}
+    glm_experts = {"n_routed_experts": 8, "moe_intermediate_size": 12, "n_shared_experts": draw(st.integers(1, 2)),
+                   "first_k_dense_replace": draw(st.integers(0, 5))}  # fmt: skip
     specific: dict[str, dict[str, Any]] = {
         "llama": {**base, **bias, "mlp_bias": draw(flag)},
         "mistral": {**base, "head_dim": draw(st.sampled_from([None, 6]))},
@@ -121,6 +127,40 @@ def family_config(draw: st.DrawFn, model_type: str) -> dict[str, Any]:
         "stablelm": {**base, "use_qkv_bias": draw(flag), "use_parallel_residual": draw(flag)},
         "nemotron": {**base, **bias, "mlp_bias": draw(flag), "head_dim": draw(st.sampled_from([None, 6]))},
         "gpt_oss": {**base, **bias, "num_local_experts": experts, **few},
+        "gptj": {**small_gpt, "rotary_dim": 2, "tie_word_embeddings": base["tie_word_embeddings"]},
+        "codegen": {**small_gpt, "n_head": 4, "n_embd": 32, "rotary_dim": 2, "tie_word_embeddings": base["tie_word_embeddings"]},
+        "gpt_bigcode": {**small_gpt, "multi_query": draw(flag), "tie_word_embeddings": base["tie_word_embeddings"]},
+        "cohere2": {**base, **bias, "sliding_window_pattern": draw(st.integers(1, 3))},
+        "olmo": {**base, **bias},
+        "olmo3": {**base, **bias},
+        "glm": {**base, **bias, "head_dim": draw(st.sampled_from([8, 12]))},
+        "glm4": {**base, **bias, "head_dim": draw(st.sampled_from([8, 12]))},
+        "smollm3": {**base, **bias, "mlp_bias": draw(flag)},
+        "ernie4_5": {**base, "use_bias": draw(flag), "head_dim": draw(st.sampled_from([None, 8]))},
+        "hunyuan_v1_dense": {**base, **bias, **rope, "head_dim": 8},
+        "arcee": {**base, **bias, "mlp_bias": draw(flag)},
+        "seed_oss": {**base, **bias, "attention_out_bias": draw(flag), "mlp_bias": draw(flag),
+                     "head_dim": draw(st.sampled_from([None, 8]))},
+        "glm4_moe": {**without(base, "tie_word_embeddings"), **glm_experts, **bias, **few, "use_qk_norm": draw(flag)},
+        "phimoe": {**base, **bias, **local, "lm_head_bias": draw(flag)},
+        "granitemoe": {**base, **bias, **local},
+        "minimax_m2": {**base, **local, "head_dim": 8},
+        "llama4_text": {**base, **bias, "num_local_experts": experts, "num_experts_per_tok": 1, "head_dim": 8,
+                        "intermediate_size_mlp": draw(st.integers(1, 40)),
+                        "interleave_moe_layer_step": draw(st.integers(1, 3)),
+                        "moe_layers": draw(st.sampled_from([None, [0], []]))},
+        "ernie4_5_moe": {**base, "moe_num_experts": experts, "moe_k": 2, "moe_intermediate_size": 12,
+                         "moe_num_shared_experts": draw(st.integers(0, 2)),
+                         "moe_layer_start_index": draw(st.integers(0, 2)),
+                         "moe_layer_end_index": draw(st.integers(-1, 3)),
+                         "moe_layer_interval": draw(st.integers(1, 2))},
+        "hunyuan_v1_moe": {**base, **bias, **rope, "num_experts": experts, "head_dim": 8,
+                           "moe_topk": draw(st.sampled_from([1, [2] * base["num_hidden_layers"]]))},
+        "dbrx": {"n_layers": base["num_hidden_layers"], "d_model": base["hidden_size"], "n_heads": heads,
+                 "vocab_size": base["vocab_size"],
+                 "attn_config": {"kv_n_heads": kv_heads, "rope_theta": 1e4},
+                 "ffn_config": {"ffn_hidden_size": base["intermediate_size"], "moe_num_experts": experts,
+                                "moe_top_k": 2}},
     }  # fmt: skip
     config = specific[model_type]
     droppable = sorted(set(config) & {"vocab_size", "intermediate_size", "tie_word_embeddings", "attention_bias"})
@@ -137,11 +177,19 @@ def test_a_drawn_config_counts_what_its_modules_hold(model_type: str, data: st.D
     assert our_count(config) == modules_count(config), config
 
 
-def test_defaults_alone_count_what_the_class_builds():
-    """Only layers and vocabulary are cut, to keep it quick; every other size is the class's own."""
-    for model_type in ("llama", "mistral", "mixtral", "qwen2", "qwen3", "gemma2", "qwen3_moe", "gpt_oss", "cohere"):
-        config = {"model_type": model_type, "num_hidden_layers": 2}
-        assert our_count(config) == modules_count(config), model_type
+NEEDED: dict[str, dict[str, Any]] = {
+    "dbrx": {"attn_config": {"rope_theta": 1e4}}, "hunyuan_v1_moe": {"rope_theta": 1e4, "head_dim": 128},
+    "hunyuan_v1_dense": {"rope_theta": 1e4, "head_dim": 128}, "nemotron": {"num_key_value_heads": 48},
+    "deepseek_v2": {"num_experts_per_tok": 6}, "glm4_moe": {"head_dim": 128},
+}  # fmt: skip
+"""What a class cannot build a model without."""
+
+
+@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+def test_defaults_alone_count_what_the_class_builds(model_type: str):
+    """A config that says nothing is the class's own model, which for most families is a published one."""
+    config = {"model_type": model_type, **NEEDED.get(model_type, {})}
+    assert our_count(config) == modules_count(config)
 
 
 PUBLISHED: dict[str, dict[str, Any]] = {
@@ -236,3 +284,53 @@ def test_a_preset_is_what_the_reader_makes_of_the_published_config(name: str):
                   "attention_out_bias", "mlp_bias", "parallel_block", "layer_kinds", "mla", "moe",
                   "position_embedding", "tie_word_embeddings", "intermediate_size"):  # fmt: skip
         assert getattr(preset, field) == getattr(read, field), field
+
+
+WELL_KNOWN: dict[str, tuple[dict[str, Any], float]] = {
+    "EleutherAI/gpt-j-6b": ({"model_type": "gptj"}, 6.05),
+    "bigcode/starcoder": (
+        {"model_type": "gpt_bigcode", "n_embd": 6144, "n_layer": 40, "n_head": 48, "n_positions": 8192,
+         "n_inner": 24576, "vocab_size": 49152}, 15.5),
+    "microsoft/Phi-3.5-MoE-instruct": (
+        {"model_type": "phimoe", "attention_bias": True, "lm_head_bias": True}, 41.9),
+    "CohereLabs/c4ai-command-a-03-2025": (
+        {"model_type": "cohere2", "hidden_size": 12288, "intermediate_size": 36864, "num_hidden_layers": 64,
+         "num_attention_heads": 96, "num_key_value_heads": 8}, 111.0),
+    "allenai/OLMo-7B-hf": ({"model_type": "olmo"}, 6.9),
+    "THUDM/glm-4-9b-chat-hf": ({"model_type": "glm"}, 9.4),
+    "zai-org/GLM-4.5": (
+        {"model_type": "glm4_moe", "hidden_size": 5120, "intermediate_size": 12288, "num_hidden_layers": 92,
+         "head_dim": 128, "attention_bias": True, "use_qk_norm": True, "moe_intermediate_size": 1536,
+         "n_routed_experts": 160, "first_k_dense_replace": 3, "num_nextn_predict_layers": 1}, 353.0),
+    "meta-llama/Llama-4-Scout-17B-16E": ({"model_type": "llama4_text"}, 107.8),
+    "meta-llama/Llama-4-Maverick-17B-128E": (
+        {"model_type": "llama4_text", "num_local_experts": 128, "interleave_moe_layer_step": 2}, 400.0),
+    "databricks/dbrx-base": (
+        {"model_type": "dbrx", "d_model": 6144, "n_heads": 48, "n_layers": 40, "vocab_size": 100352,
+         "attn_config": {"kv_n_heads": 8, "rope_theta": 5e5},
+         "ffn_config": {"ffn_hidden_size": 10752, "moe_num_experts": 16, "moe_top_k": 4}}, 131.6),
+    "baidu/ERNIE-4.5-21B-A3B-PT": ({"model_type": "ernie4_5_moe"}, 21.8),
+    "tencent/Hunyuan-A13B-Instruct": (
+        {"model_type": "hunyuan_v1_moe", "intermediate_size": 3072, "num_key_value_heads": 8, "head_dim": 128,
+         "num_experts": 64, "moe_topk": 8, "vocab_size": 128167, "tie_word_embeddings": True, "rope_theta": 1e4},
+        80.4),
+    "moonshotai/Kimi-K2-Instruct": (
+        {"model_type": "deepseek_v3", "num_attention_heads": 64, "n_routed_experts": 384, "first_k_dense_replace": 1,
+         "n_group": 1, "topk_group": 1, "vocab_size": 163840}, 1026.0),
+    "MiniMaxAI/MiniMax-M2": ({"model_type": "minimax_m2"}, 229.0),
+}  # fmt: skip
+"""Well-known models of families without a preset: the config less its class's defaults, and the size in billions that
+its model card or its name rounds to (text model, without multi-token prediction)."""
+
+
+@pytest.mark.parametrize("name", sorted(WELL_KNOWN))
+def test_a_well_known_model_counts_what_its_modules_hold(name: str):
+    config, billions = WELL_KNOWN[name]
+    expected = modules_count(config)
+    assert our_count(config) == expected
+    assert expected / 1e9 == pytest.approx(billions, rel=0.01)
+
+
+def test_kimi_is_read_as_the_family_whose_code_it_uses():
+    config, _ = WELL_KNOWN["moonshotai/Kimi-K2-Instruct"]
+    assert our_count({**config, "model_type": "kimi_k2"}) == our_count(config)

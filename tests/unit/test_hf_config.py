@@ -148,3 +148,55 @@ def test_overrides_follow_a_config():
 )
 def test_features_without_a_model_are_refused(config, key):
     assert problems(NotModelledError, **config)[0].pointer.endswith(key)
+
+
+@pytest.mark.parametrize(
+    ("config", "key"),
+    [
+        ({"model_type": "hunyuan_v1_moe", "num_experts": 8, "moe_topk": [1, 2]}, "moe_topk"),
+        ({"model_type": "ernie4_5_moe", "use_bias": True}, "use_bias"),
+        ({"model_type": "dbrx", "tie_word_embeddings": True}, "tie_word_embeddings"),
+    ],
+)
+def test_mixtures_without_a_model_are_refused(config, key):
+    assert problems(NotModelledError, **config)[0].pointer.endswith(key)
+
+
+def test_an_inner_config_is_read_and_its_problems_point_into_it():
+    model = read(model_type="dbrx", attn_config={"kv_n_heads": 8}, ffn_config={"moe_num_experts": 16, "moe_top_k": 4})
+    assert (model.num_key_value_heads, model.moe.num_experts, model.moe.top_k) == (8, 16, 4)
+    assert read(model_type="dbrx").assumed["num_key_value_heads"] == 1
+    found = problems(model_type="dbrx", attn_config={"kv_n_heads": 0}, ffn_config=[])
+    assert [p.pointer.removeprefix("/model/hf_config/") for p in found] == ["ffn_config", "attn_config/kv_n_heads"]
+
+
+def test_llama4_text_is_found_inside_its_multimodal_config():
+    """Every fourth layer sees everything, the others 8192 tokens; every second one is sparse in the larger model."""
+    text = {
+        "model_type": "llama4_text", "num_hidden_layers": 4, "hidden_size": 64, "num_attention_heads": 8,
+        "intermediate_size": 96, "intermediate_size_mlp": 192, "vocab_size": 100, "interleave_moe_layer_step": 2,
+    }  # fmt: skip
+    model = read(model_type="llama4", text_config=text, vision_config={})
+    assert [kind.window for kind in model.layer_kinds] == [8192, 8192, 8192, None]
+    assert [kind.is_moe for kind in model.layer_kinds] == [False, True, False, True]
+    assert (model.intermediate_size, model.moe.expert_intermediate_size) == (192, 96)
+    assert model.warnings == ("vision-tower-ignored",)
+
+
+def test_sandwich_norms_and_norms_without_weights():
+    sizes = {"num_hidden_layers": 1, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96}
+    assert read(model_type="glm4", num_key_value_heads=2, **sizes).norms_per_layer == 4
+    # OLMo: 4 h^2 of attention + 3 h f of MLP + two vocabulary matrices, and nothing else.
+    expected = 4 * 64**2 + 3 * 64 * 96 + 2 * 100 * 64
+    assert count_parameters(read(model_type="olmo", vocab_size=100, **sizes)).total == expected
+
+
+def test_smollm_windows_are_in_the_layers_without_rotary_positions():
+    on = read(model_type="smollm3", num_hidden_layers=4, use_sliding_window=True, sliding_window=64)
+    assert [kind.window for kind in on.layer_kinds] == [None, None, None, 64]
+
+
+@pytest.mark.parametrize("key", ["moe_layers", "no_rope_layers"])
+@pytest.mark.parametrize("value", ["all", [1.5], [-1], [None], {}])
+def test_a_list_of_layers_must_be_one(key, value):
+    assert problems(model_type="llama4_text", **{key: value})[0].pointer == f"/model/hf_config/{key}"

@@ -94,6 +94,24 @@ class Keys:
             return None
         return value
 
+    def numbers(self, key: str) -> list[int] | None:
+        """A list of whole numbers from 0, or None where absent or null."""
+        value = self.value(key)
+        if value is None:
+            return None
+        if not isinstance(value, list) or len(value) > MAX_LAYERS or not all(type(n) is int and n >= 0 for n in value):
+            self._problem(key, f"{key} is {shown(value)}; it must be a list of whole numbers", "Correct the config.")
+            return None
+        return value
+
+    def part(self, key: str, defaults: Mapping[str, Any]) -> Keys:
+        """A config inside the config; absent and null mean its class's defaults."""
+        value = self.value(key)
+        if value is not None and not isinstance(value, Mapping):
+            self._problem(key, f"{key} is {shown(value)}; it must be an object", "Correct the config.")
+            value = None
+        return Keys(value or {}, defaults, {}, child(self.pointer, key), self.assumed, self.problems)
+
     def refuse(self, key: str, why: str) -> None:
         """Stops reading: the config asks for something that has no model here."""
         problem = Problem(child(self.pointer, key), why, "No cost model exists for it here.", "not-modelled")

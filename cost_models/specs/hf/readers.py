@@ -13,8 +13,10 @@ from cost_models.specs.hf.keys import Keys
 Spec = dict[str, Any]
 
 
-def _sizes(k: Keys) -> Spec:
-    """The sizes that most families spell alike. Null key-value heads mean as many as heads."""
+def sizes(k: Keys, *, null_head_dim: bool = False) -> Spec:
+    """The sizes that most families spell alike. Null key-value heads mean as many as heads; a null head_dim, where
+    the class has a number, is only allowed where it means hidden_size / heads.
+    """
     heads = k.count("num_attention_heads", reported_as="num_attention_heads")
     spec: Spec = {
         "num_layers": k.layers("num_hidden_layers"),
@@ -28,15 +30,16 @@ def _sizes(k: Keys) -> Spec:
     if "num_key_value_heads" in k.defaults:
         spec["num_key_value_heads"] = k.count("num_key_value_heads", reported_as="num_key_value_heads", if_null=heads)
     if "head_dim" in k.defaults:
-        width = k.optional_count("head_dim") if k.defaults["head_dim"] is None else k.count(
-            "head_dim", reported_as="head_dim"
-        )  # fmt: skip
+        nullable = null_head_dim or k.defaults["head_dim"] is None
+        width = k.optional_count("head_dim") if nullable else k.count("head_dim")
+        if width is not None and k.spelling("head_dim") is None:
+            k.assumed["head_dim"] = width
         if width is not None:
             spec["head_dim"] = width
     return spec
 
 
-def _biases(k: Keys, *, mlp: bool = False) -> Spec:
+def biases(k: Keys, *, mlp: bool = False) -> Spec:
     return {
         "attention_bias": k.flag("attention_bias"),
         "mlp_bias": k.flag("mlp_bias") if mlp else False,
@@ -44,29 +47,23 @@ def _biases(k: Keys, *, mlp: bool = False) -> Spec:
 
 
 def read_llama(k: Keys) -> Spec:
-    return {**_sizes(k), **_biases(k, mlp=True)}
+    return {**sizes(k), **biases(k, mlp=True)}
+
+
+def read_biased(k: Keys) -> Spec:
+    return {**sizes(k), **biases(k)}
 
 
 def read_plain(k: Keys) -> Spec:
-    return {**_sizes(k), "attention_bias": False, "mlp_bias": False, **_one_window(k)}
+    return {**sizes(k), "attention_bias": False, "mlp_bias": False, **one_window(k)}
 
 
-def _one_window(k: Keys) -> Spec:
+def one_window(k: Keys) -> Spec:
     window = k.optional_count("sliding_window") if "sliding_window" in k.defaults else None
     return {} if window is None else {"sliding_window": window}
 
 
-def read_mixtral(k: Keys) -> Spec:
-    spec = read_plain(k)
-    spec["moe"] = {
-        "num_experts": k.count("num_local_experts"),
-        "top_k": k.count("num_experts_per_tok"),
-        "expert_intermediate_size": spec["intermediate_size"],
-    }
-    return spec
-
-
-def _late_windows(k: Keys, num_layers: int) -> Spec:
+def late_windows(k: Keys, num_layers: int) -> Spec:
     """Qwen: windows only where switched on, and then from `max_window_layers` on unless listed."""
     listed = k.strings("layer_types")
     if not k.flag("use_sliding_window"):
@@ -81,59 +78,16 @@ def _late_windows(k: Keys, num_layers: int) -> Spec:
 
 
 def read_qwen2(k: Keys) -> Spec:
-    spec = _sizes(k)
-    return {**spec, "attention_bias": "qkv", "mlp_bias": False, **_late_windows(k, spec["num_layers"])}
+    spec = sizes(k)
+    return {**spec, "attention_bias": "qkv", "mlp_bias": False, **late_windows(k, spec["num_layers"])}
 
 
 def read_qwen3(k: Keys) -> Spec:
-    spec = _sizes(k)
-    return {**spec, **_biases(k), "qk_norm": True, **_late_windows(k, spec["num_layers"])}
+    spec = sizes(k)
+    return {**spec, **biases(k), "qk_norm": True, **late_windows(k, spec["num_layers"])}
 
 
-def _sparse_layers(k: Keys, num_layers: int) -> list[int]:
-    """Qwen MoE: every `decoder_sparse_step`-th layer counted from 1, less `mlp_only_layers`."""
-    step = k.count("decoder_sparse_step")
-    dense = k.value("mlp_only_layers") or []
-    if not isinstance(dense, list):
-        k.count("mlp_only_layers")
-        dense = []
-    return [int((i + 1) % step == 0 and i not in dense) for i in range(num_layers)]
-
-
-def _with_experts(k: Keys, spec: Spec, moe: Spec) -> Spec:
-    """The spec with its experts, or dense where no layer is sparse."""
-    layers = _sparse_layers(k, spec["num_layers"])
-    return {**spec, "moe": {**moe, "moe_layer_freq": layers}} if any(layers) else spec
-
-
-def read_qwen3_moe(k: Keys) -> Spec:
-    spec = {**_sizes(k), **_biases(k), "qk_norm": True}
-    if k.flag("use_sliding_window"):
-        spec.update(_one_window(k))
-    moe = {
-        "num_experts": k.count("num_experts"),
-        "top_k": k.count("num_experts_per_tok"),
-        "expert_intermediate_size": k.count("moe_intermediate_size"),
-    }
-    return _with_experts(k, spec, moe)
-
-
-def read_qwen2_moe(k: Keys) -> Spec:
-    spec = {**_sizes(k), "attention_bias": "qkv" if k.flag("qkv_bias") else False, "mlp_bias": False}
-    if k.flag("use_sliding_window"):
-        k.refuse("use_sliding_window", "sliding windows of qwen2_moe are not modelled")
-    moe = {
-        "num_experts": k.count("num_experts"),
-        "top_k": k.count("num_experts_per_tok"),
-        "expert_intermediate_size": k.count("moe_intermediate_size"),
-        "num_shared_experts": 1,
-        "shared_expert_intermediate_size": k.count("shared_expert_intermediate_size"),
-        "shared_expert_gate": True,
-    }
-    return _with_experts(k, spec, moe)
-
-
-def _patterned(k: Keys, num_layers: int, period: int) -> Spec:
+def patterned(k: Keys, num_layers: int, period: int) -> Spec:
     """Windows in all layers but every `period`-th, unless listed."""
     listed = k.strings("layer_types")
     window = k.optional_count("sliding_window")
@@ -147,24 +101,72 @@ def _patterned(k: Keys, num_layers: int, period: int) -> Spec:
 
 def read_gemma(k: Keys) -> Spec:
     _refuse_bidirectional(k)
-    return {**_sizes(k), **_biases(k)}
+    return {**sizes(k), **biases(k)}
 
 
 def read_gemma2(k: Keys) -> Spec:
     _refuse_bidirectional(k)
-    spec = _sizes(k)
-    return {**spec, **_biases(k), **_patterned(k, spec["num_layers"], 2)}
+    spec = sizes(k)
+    return {**spec, **biases(k), **patterned(k, spec["num_layers"], 2)}
 
 
 def read_gemma3(k: Keys) -> Spec:
     _refuse_bidirectional(k)
-    spec = _sizes(k)
+    spec = sizes(k)
     return {
         **spec,
-        **_biases(k),
+        **biases(k),
         "qk_norm": True,
-        **_patterned(k, spec["num_layers"], k.count("sliding_window_pattern")),
+        **patterned(k, spec["num_layers"], k.count("sliding_window_pattern")),
     }
+
+
+def read_cohere2(k: Keys) -> Spec:
+    spec = {**sizes(k), **biases(k)}
+    return {**spec, **patterned(k, spec["num_layers"], k.count("sliding_window_pattern"))}
+
+
+def read_olmo3(k: Keys) -> Spec:
+    spec = read_olmo2(k)
+    return {**spec, **patterned(k, spec["num_layers"], 4)}
+
+
+def read_smollm3(k: Keys) -> Spec:
+    """Windows, where switched on, are in the layers without rotary positions."""
+    spec = read_llama(k)
+    listed, window = k.strings("layer_types"), k.optional_count("sliding_window")
+    if not k.flag("use_sliding_window", if_null=False) or window is None:
+        return spec
+    if listed is None:
+        rotary = rotary_layers(k, spec["num_layers"])
+        listed = ["full_attention" if has else "sliding_attention" for has in rotary]
+    return {**spec, "sliding_window": window, "layer_types": listed}
+
+
+def rotary_layers(k: Keys, num_layers: int) -> list[int]:
+    """Not 0 where a layer has rotary positions (`no_rope_layers` says 1 there, against its name)."""
+    listed, interval = k.numbers("no_rope_layers"), k.count("no_rope_layer_interval")
+    return listed or [(i + 1) % interval for i in range(num_layers)]
+
+
+def read_qkv_biased(k: Keys) -> Spec:
+    """GLM: `attention_bias` is of queries, keys and values alone."""
+    return {**sizes(k), "attention_bias": "qkv" if k.flag("attention_bias") else False, "mlp_bias": False}
+
+
+def read_seed_oss(k: Keys) -> Spec:
+    qkv, out = k.flag("attention_bias"), k.flag("attention_out_bias")
+    bias = qkv if qkv == out else "qkv" if qkv else "out"
+    return {**sizes(k, null_head_dim=True), "attention_bias": bias, "mlp_bias": k.flag("mlp_bias")}
+
+
+def read_ernie(k: Keys) -> Spec:
+    bias = k.flag("use_bias", if_null=False)
+    return {**sizes(k, null_head_dim=True), "attention_bias": bias, "mlp_bias": bias}
+
+
+def read_hunyuan(k: Keys) -> Spec:
+    return {**sizes(k), **biases(k), "qk_norm": True}
 
 
 def _refuse_bidirectional(k: Keys) -> None:
@@ -175,6 +177,16 @@ def _refuse_bidirectional(k: Keys) -> None:
 def read_gpt2(k: Keys) -> Spec:
     if k.flag("add_cross_attention"):
         k.refuse("add_cross_attention", "cross-attention is not modelled")
+    return read_gptj(k)
+
+
+def read_gpt_bigcode(k: Keys) -> Spec:
+    spec = read_gpt2(k)
+    return {**spec, "num_key_value_heads": 1 if k.flag("multi_query") else spec["num_attention_heads"]}
+
+
+def read_gptj(k: Keys) -> Spec:
+    """The spelling of GPT-2, GPT-J and CodeGen."""
     hidden = k.count("n_embd", reported_as="hidden_size")
     return {
         "num_layers": k.layers("n_layer"),
@@ -187,48 +199,14 @@ def read_gpt2(k: Keys) -> Spec:
     }
 
 
-def read_deepseek(k: Keys) -> Spec:
-    spec = {**_sizes(k), "attention_bias": k.flag("attention_bias"), "mlp_bias": False}
-    spec["mla"] = {
-        "q_lora_rank": k.optional_count("q_lora_rank"),
-        "kv_lora_rank": k.count("kv_lora_rank"),
-        "qk_nope_head_dim": k.count("qk_nope_head_dim"),
-        "qk_rope_head_dim": k.count("qk_rope_head_dim"),
-        "v_head_dim": k.count("v_head_dim"),
-    }
-    spec["mtp_num_layers"] = k.count("num_nextn_predict_layers", if_null=0, least=0)
-    first_dense = k.count("first_k_dense_replace", if_null=0, least=0)
-    if first_dense >= spec["num_layers"]:
-        return spec
-    width, shared = k.count("moe_intermediate_size"), k.count("n_shared_experts", if_null=0, least=0)
-    spec["moe"] = {
-        "num_experts": k.count("n_routed_experts"),
-        "top_k": k.count("num_experts_per_tok"),
-        "expert_intermediate_size": width,
-        # One module of n_shared x width: the parameters of n_shared experts.
-        "num_shared_experts": shared,
-        "shared_expert_intermediate_size": width if shared else 0,
-        "first_dense_layers": first_dense,
-        "num_groups": k.count("n_group", if_null=1),
-        "topk_groups": k.count("topk_group", if_null=1),
-    }
-    return spec
-
-
 def read_olmo2(k: Keys) -> Spec:
-    return {**_sizes(k), **_biases(k), "qk_norm": "full"}
-
-
-def read_olmoe(k: Keys) -> Spec:
-    spec = {**_sizes(k), **_biases(k), "qk_norm": "full"}
-    moe = {"num_experts": k.count("num_experts"), "top_k": k.count("num_experts_per_tok")}
-    return {**spec, "moe": {**moe, "expert_intermediate_size": spec["intermediate_size"]}}
+    return {**sizes(k), **biases(k), "qk_norm": "full"}
 
 
 def read_gpt_neox(k: Keys) -> Spec:
     parallel = k.flag("use_parallel_residual")
     return {
-        **_sizes(k), "attention_bias": k.flag("attention_bias"), "mlp_bias": True, "parallel_block": parallel,
+        **sizes(k), "attention_bias": k.flag("attention_bias"), "mlp_bias": True, "parallel_block": parallel,
         "norms_per_layer": 2,
     }  # fmt: skip
 
@@ -306,11 +284,11 @@ def read_mpt(k: Keys) -> Spec:
 
 def read_starcoder2(k: Keys) -> Spec:
     bias = k.flag("use_bias")
-    return {**_sizes(k), "attention_bias": bias, "mlp_bias": bias, **_one_window(k)}
+    return {**sizes(k), "attention_bias": bias, "mlp_bias": bias, **one_window(k)}
 
 
 def read_cohere(k: Keys) -> Spec:
-    return {**_sizes(k), **_biases(k), "qk_norm": "full" if k.flag("use_qk_norm", if_null=False) else "none"}
+    return {**sizes(k), **biases(k), "qk_norm": "full" if k.flag("use_qk_norm", if_null=False) else "none"}
 
 
 def read_stablelm(k: Keys) -> Spec:
@@ -318,23 +296,14 @@ def read_stablelm(k: Keys) -> Spec:
         k.refuse("qk_layernorm", "a norm per head with its own weights is not modelled")
     parallel = k.flag("use_parallel_residual")
     bias = "qkv" if k.flag("use_qkv_bias") else False
-    return {**_sizes(k), "attention_bias": bias, "mlp_bias": False, "parallel_block": parallel}
+    return {**sizes(k), "attention_bias": bias, "mlp_bias": False, "parallel_block": parallel}
 
 
 def read_phi(k: Keys) -> Spec:
     if k.flag("qk_layernorm"):
         k.refuse("qk_layernorm", "a LayerNorm of queries and keys is not modelled")
-    return _sizes(k)
+    return sizes(k)
 
 
 def read_nemotron(k: Keys) -> Spec:
-    return {**_sizes(k), **_biases(k, mlp=True)}
-
-
-def read_gpt_oss(k: Keys) -> Spec:
-    spec = _sizes(k)
-    moe = {
-        "num_experts": k.count("num_local_experts"), "top_k": k.count("num_experts_per_tok"),
-        "expert_intermediate_size": spec["intermediate_size"], "router_bias": True,
-    }  # fmt: skip
-    return {**spec, "attention_bias": k.flag("attention_bias"), "moe": moe, **_patterned(k, spec["num_layers"], 2)}
+    return {**sizes(k), **biases(k, mlp=True)}
