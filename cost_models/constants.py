@@ -187,7 +187,12 @@ HOST_OP_S = Constant(
 COMPILED_HOST_RATIO = Constant(0.35, "1", 0.1, 0.6, "host time of a compiled region over the eager one")
 GRAPH_HOST_RATIO = Constant(0.05, "1", 0.0, 0.2, "replay of a captured graph; no measurement")
 EAGER_LAYER_OPS = Constant(
-    112.5, "ops", 80.0, 150.0, "45 forward plus 0.75 x 90 backward: turns a measured eager layer into seconds per op"
+    40.0, "ops", 36.0, 59.0,
+    "operators that torch.nn.TransformerEncoderLayer dispatches forward and backward with fused attention, counted with a "
+    "dispatch mode (59 with unfused attention): turns a measured eager layer into seconds per operator",
+)  # fmt: skip
+CHECKPOINT_HOST_S = Constant(
+    0.3e-3, "s", 0.1e-3, 0.5e-3, "saving and restoring random states around one recomputed layer; no measurement [F-8]"
 )
 
 # --- overlap and scale ------------------------------------------------------------------------------------------------
@@ -235,3 +240,9 @@ LOSS_REDUCTIONS = Constant(
     3.0, "calls", 2.0, 3.0, "all-reduces of one fp32 per token over TP: maximum, target, sum [F-7]"
 )
 HOST_ADAM_BYTES_PER_S = Constant(60e9, "B/s", 20e9, 150e9, "a vectorised CPU Adam's memory traffic per GPU [C-16]")
+RING_MERGE_BYTES = Constant(
+    12.0, "B", 8.0, 20.0, "per output element and ring step: fp32 partial output read, rescaled, written [C-11]"
+)
+STAGE3_REUSE_PARAMETERS = Constant(
+    1e9, "parameters", 1e9, 1e9, "DeepSpeed stage3_max_reuse_distance default: a larger layer is gathered once more [C-14]"
+)

@@ -13,14 +13,15 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.constants import BACKWARD_USABLE, INTERFERENCE, TENSORS_PER_LAYER
+from cost_models.constants import BACKWARD_USABLE, INTERFERENCE, STAGE3_REUSE_PARAMETERS, TENSORS_PER_LAYER
 from cost_models.estimate import Estimate
 from cost_models.job import Job
 from cost_models.link_tables import Op
+from cost_models.parameters import layer_parameters
 from cost_models.placement import Placement, StrategyPlacements, groups
 from cost_models.specs.training import BYTES_PER
 from cost_models.stage_parameters import rank_parameters
-from cost_models.strategy import Bools, Codes, Floats, Strategies
+from cost_models.strategy import Bools, Codes, Floats, Recompute, Strategies
 from cost_models.tensors import Distinct, distinct
 
 LAYERWISE_AXES = ("tp", "pp", "cp", "dp", "ep", "etp", "zero_shard_size", "zero_param_shard_size")
@@ -43,6 +44,17 @@ def is_layerwise(job: Job, strategies: Strategies) -> Bools:
     """Where parameters are gathered layer by layer: stage 3 anywhere, stage 2 in FSDP runtimes."""
     stage_two = (strategies.zero == 2) & (job.runtime.state_layout == "fsdp")
     return np.asarray((strategies.zero == 3) | stage_two, np.bool_)
+
+
+def backward_gathers(job: Job, strategies: Strategies) -> Floats:
+    """Parameter gathers of one layer's backward, shape (N,): one in stage 3, two where DeepSpeed recomputes a layer too
+    large to keep from its repeated forward. [C-14]
+    """
+    model = job.model
+    largest = max(layer_parameters(model, kind).total for kind in model.distinct_kinds)
+    large = job.runtime.gathers_per_tensor and largest > STAGE3_REUSE_PARAMETERS.value
+    twice = large & (strategies.recompute == Recompute.FULL)
+    return np.where(strategies.zero == 3, 1.0 + twice, 0.0)
 
 
 def layerwise_s(job: Job, strategies: Strategies) -> LayerwiseSeconds:
@@ -83,7 +95,7 @@ def layerwise_s(job: Job, strategies: Strategies) -> LayerwiseSeconds:
 
 
 def layerwise_exposed_s(
-    strategies: Strategies, *, gather: Floats, reduce: Floats, forward_s: Floats, backward_s: Floats, regathers: Bools
+    strategies: Strategies, *, gather: Floats, reduce: Floats, forward_s: Floats, backward_s: Floats, regathers: Floats
 ) -> Floats:
     """Exposed seconds of one layer and micro-batch. [O-2]
 
@@ -95,10 +107,10 @@ def layerwise_exposed_s(
         reduce: of its gradient reduction.
         forward_s: the layer's own forward.
         backward_s: and backward.
-        regathers: parameters are gathered again in backward (stage 3).
+        regathers: how often parameters are gathered again in backward.
     """
     forward = np.where(strategies.overlap_param_gather, _beside(forward_s, gather), gather)
-    link = np.where(regathers, gather, 0.0) + reduce
+    link = regathers * gather + reduce
     backward = np.where(strategies.overlap_grad_reduce, _beside(backward_s, link), link)
     return np.asarray(forward + backward)
 

@@ -1,8 +1,8 @@
-"""Bytes that a layer's memory-bound kernels move: norms, rotary, activation, residual, dropout, casts.
+"""Memory-bound kernels of a layer: norms, rotary, activation, residual, dropout, casts, as bytes moved and kernels started.
 
-Time is bytes over achieved memory bandwidth. What scales with the hidden size is replicated over tensor-parallel ranks
-unless sequence parallelism splits it; what scales with heads or the MLP width is always split. `fused` builds (Megatron,
-compiled) read and write each tensor once per fused kernel, eager ones once per operator.
+Time is bytes over achieved memory bandwidth plus the ramp of each kernel. What scales with the hidden size is replicated
+over tensor-parallel ranks unless sequence parallelism splits it; what scales with heads or the MLP width is always split.
+Whether a part is one fused kernel or a chain of operators depends on the build and its date, part by part (`Build`).
 """
 
 from __future__ import annotations
@@ -11,117 +11,162 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cost_models.constants import ELEMENTWISE_KERNEL_S
 from cost_models.job import Job
 from cost_models.specs.model import LayerKind
-from cost_models.strategy import Floats
+from cost_models.strategy import Bools, Floats
 
 RMSNORM_COMPOSITE_BYTES = 30.0
-"""Bytes per element of an RMSNorm written as separate operators with an fp32 round trip (PyTorch before 2.9): cast, square,
-mean, rsqrt, two products, cast back. [F-3]"""
-ROTARY_EAGER_BYTES = 20.0
-"""Bytes per rotated element of an eager rotary embedding: cast to fp32, complex product, cast back. [F-3]"""
-FUSED_NORM_TORCH_DATE = "2025-10"
-"""PyTorch 2.9 made torch.nn.RMSNorm a fused kernel."""
+"""Bytes per element of an RMSNorm written as separate operators with an fp32 round trip: cast, square, mean, rsqrt, two
+products, cast back. [F-3]"""
+ROTARY_COMPOSITE_BYTES = 20.0
+"""Bytes per rotated element of a rotary embedding of separate operators: cast to fp32, complex product, cast back. [F-3]"""
 FP8_CAST_BYTES = 3.0
 """Bytes per activation element of a cast to fp8: read two, write one."""
+TORCH_FUSED_RMSNORM_SINCE = "2025-10"
+"""torch.nn.RMSNorm is one kernel from PyTorch 2.9 on."""
+MEGATRON_FUSED_SWIGLU_SINCE = "2023-10"
+"""megatron/core/fusions/fused_bias_swiglu.py; before, SwiGLU was a chunk, a SiLU and a product."""
+MEGATRON_FUSED_RMSNORM_SINCE = "2024-01"
+"""RMSNorm of Transformer Engine or Apex as the default of a Megatron build."""
+MEGATRON_FUSED_ROTARY_SINCE = "2024-01"
+"""--no-rope-fusion names the exception since then."""
 
 
 @dataclass(frozen=True, slots=True)
-class ElementBytes:
-    """Bytes per token of one layer, forward and backward."""
+class Build:
+    """Which parts of a layer are single kernels."""
 
-    hidden_forward: float
+    norm: bool
+    activation: bool
+    rotary: bool
+    residual: bool
+    """Bias, dropout and residual addition in one kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassTraffic:
+    """One layer's pass: bytes per token and kernels."""
+
+    hidden_bytes: float
     """Divided by tp only with sequence parallelism."""
-    hidden_backward: float
-    sharded_forward: float
+    sharded_bytes: float
     """Divided by tp."""
-    sharded_backward: float
-    routed_forward: float = 0.0
-    """Per routed copy of a token (MoE), divided by etp."""
-    routed_backward: float = 0.0
+    routed_bytes: float
+    """Per routed copy of a token (MoE)."""
+    kernels: float
 
 
-def is_fused(job: Job) -> bool:
-    """Whether norm, activation and bias-dropout-add run as fused kernels."""
-    return job.training.compile or job.runtime.fused_elementwise
+def build_of(job: Job) -> Build:
+    """What this job's software fuses."""
+    t, date = job.training, job.training.software_date
+    if t.compile or (job.runtime.fused_elementwise and t.transformer_impl == "transformer-engine"):
+        return Build(norm=True, activation=True, rotary=True, residual=True)
+    layernorm, gated = job.model.norm == "layernorm", job.model.gated_mlp
+    if job.runtime.fused_elementwise:
+        return Build(
+            norm=layernorm or date >= MEGATRON_FUSED_RMSNORM_SINCE,
+            activation=not gated or date >= MEGATRON_FUSED_SWIGLU_SINCE,
+            rotary=date >= MEGATRON_FUSED_ROTARY_SINCE,
+            residual=True,
+        )
+    return Build(norm=layernorm or date >= TORCH_FUSED_RMSNORM_SINCE, activation=False, rotary=False, residual=False)
 
 
-def element_bytes(job: Job, kind: LayerKind) -> ElementBytes:
-    """Bytes of one layer of this kind. [F-3]"""
-    return _fused(job, kind) if is_fused(job) else _eager(job, kind)
+def layer_traffic(job: Job, kind: LayerKind) -> tuple[PassTraffic, PassTraffic]:
+    """Forward and backward traffic of one layer of this kind. [F-3]"""
+    model, e, build = job.model, job.training.compute_bytes, build_of(job)
+    h, norms, adds = float(model.hidden_size), float(model.norms_per_layer), 1.0 if model.parallel_block else 2.0
+    cast = FP8_CAST_BYTES if job.training.precision in ("fp8", "nvfp4") else 0.0
+    norm, norm_back, norm_kernels = _norm(build, e)
+    add, add_back, add_kernels = _residual(build, e, dropout=job.training.dropout > 0)
+    act, act_back, act_kernels = _activation(build, e, gated=model.gated_mlp)
+    rotary, rotary_kernels = _rotary(job, build, e)
+    qk = (model.q_size + model.kv_size) if model.qk_norm != "none" else 0.0
+    qk_kernels = 2 * norm_kernels if qk else 0.0
+    width, expert_width = _mlp_widths(job, kind)
+    experts = 1.0 if expert_width else 0.0
+    biases = sum((model.qkv_bias, model.attention_out_bias, 2 * model.mlp_bias))
+    forward = PassTraffic(
+        hidden_bytes=h * (norms * norm + adds * add + 2 * cast),
+        sharded_bytes=rotary + qk * norm + width * (act + cast) + model.q_size * cast,
+        routed_bytes=experts * (expert_width * (act + cast) + 6 * e * h),
+        kernels=norms * norm_kernels + adds * add_kernels + act_kernels + rotary_kernels + qk_kernels + 4 * experts,
+    )
+    backward = PassTraffic(
+        hidden_bytes=h * (norms * norm_back + adds * add_back + 2 * cast),
+        sharded_bytes=rotary + 2 * qk * norm + width * (act_back + cast) + model.q_size * cast + _bias_bytes(job, e),
+        routed_bytes=experts * (expert_width * (act_back + cast) + 8 * e * h),
+        kernels=2 * norms * norm_kernels + adds * add_kernels + 1.5 * act_kernels + rotary_kernels + 2 * qk_kernels
+        + biases + 4 * experts,
+    )  # fmt: skip
+    return forward, backward
 
 
-def _mlp_width(job: Job, kind: LayerKind) -> tuple[float, float]:
-    """Width of the dense (or shared-expert) activation, and of one routed copy's."""
-    model = job.model
-    if not kind.is_moe or model.moe is None:
-        return float(model.intermediate_size), 0.0
-    shared = model.moe.num_shared_experts * model.moe.shared_expert_intermediate_size
-    return float(shared), float(model.moe.expert_intermediate_size)
+def _norm(build: Build, e: float) -> tuple[float, float, float]:
+    """Bytes per element forward and backward, kernels forward. Backward of a fused norm also reduces its weight's
+    gradient and joins the residual's.
+    """
+    return (2 * e, 8 * e, 1.0) if build.norm else (RMSNORM_COMPOSITE_BYTES, RMSNORM_COMPOSITE_BYTES + 6 * e, 6.0)
 
 
-def _rotary_elements(job: Job) -> float:
+def _residual(build: Build, e: float, *, dropout: bool) -> tuple[float, float, float]:
+    mask = 1.0 if dropout else 0.0
+    if build.residual:
+        return 3 * e + mask, 2 * e + mask, 1.0
+    return 3 * e + dropout * (2 * e + mask), 2 * e + dropout * (2 * e + mask), 1.0 + mask
+
+
+def _activation(build: Build, e: float, *, gated: bool) -> tuple[float, float, float]:
+    if build.activation:
+        return (3 * e, 5 * e, 1.0) if gated else (2 * e, 3 * e, 1.0)
+    return (5 * e, 9 * e, 2.0) if gated else (2 * e, 3 * e, 1.0)
+
+
+def _rotary(job: Job, build: Build, e: float) -> tuple[float, float]:
+    """Bytes per token and kernels of one pass."""
     model = job.model
     if model.position_embedding != "rope":
-        return 0.0
+        return 0.0, 0.0
+    elements = float(model.q_size + model.kv_size)
     if model.mla is not None:
-        return float((model.num_attention_heads + 1) * model.mla.qk_rope_head_dim)
-    return float(model.q_size + model.kv_size)
+        elements = float((model.num_attention_heads + 1) * model.mla.qk_rope_head_dim)
+    return (elements * 2 * e, 2.0) if build.rotary else (elements * ROTARY_COMPOSITE_BYTES * e / 2, 8.0)
 
 
-def _fused(job: Job, kind: LayerKind) -> ElementBytes:
-    model, e = job.model, job.training.compute_bytes
-    h, norms, adds = model.hidden_size, model.norms_per_layer, 1 if model.parallel_block else 2
-    mask = 1.0 if job.training.dropout > 0 else 0.0
-    width, expert_width = _mlp_width(job, kind)
-    read_write = (3.0 if model.gated_mlp else 2.0) * e
-    backward = (5.0 if model.gated_mlp else 3.0) * e
-    rotary = _rotary_elements(job) * 2 * e
-    cast = FP8_CAST_BYTES if job.training.precision in ("fp8", "nvfp4") else 0.0
-    qk_norm = (model.q_size + model.kv_size) * 2 * e if model.qk_norm != "none" else 0.0
-    return ElementBytes(
-        hidden_forward=h * (norms * 2 * e + adds * (3 * e + mask) + 2 * cast),
-        hidden_backward=h * (norms * 8 * e + adds * (2 * e + mask) + 2 * cast),
-        sharded_forward=rotary + qk_norm + width * (read_write + cast) + model.q_size * cast,
-        sharded_backward=rotary + 2 * qk_norm + width * (backward + cast) + model.q_size * cast,
-        routed_forward=expert_width * (read_write + cast) + (4 * e + 2 * e) * h,
-        routed_backward=expert_width * (backward + cast) + (4 * e + 4 * e) * h,
-    )
+def _bias_bytes(job: Job, e: float) -> float:
+    """Bytes per token to reduce bias gradients over the tokens: each biased output's gradient is read once."""
+    model = job.model
+    widths = model.qkv_bias * (model.q_size + 2 * model.kv_size) + model.attention_out_bias * model.hidden_size
+    widths += model.mlp_bias * (model.intermediate_size * (2 if model.gated_mlp else 1) + model.hidden_size)
+    return e * widths
 
 
-def _eager(job: Job, kind: LayerKind) -> ElementBytes:
-    model, e = job.model, job.training.compute_bytes
-    h, norms, adds = model.hidden_size, model.norms_per_layer, 1 if model.parallel_block else 2
-    has_fused_norm = model.norm == "layernorm" or job.training.software_date >= FUSED_NORM_TORCH_DATE
-    norm_forward, norm_backward = (2 * e, 4 * e) if has_fused_norm else (RMSNORM_COMPOSITE_BYTES, RMSNORM_COMPOSITE_BYTES)
-    width, expert_width = _mlp_width(job, kind)
-    activation, activation_backward = (5 * e, 9 * e) if model.gated_mlp else (2 * e, 3 * e)
-    rotary = _rotary_elements(job) * ROTARY_EAGER_BYTES * e / 2
-    dropout = 2 * (2 * e + 1) if job.training.dropout > 0 else 0.0
-    cast = FP8_CAST_BYTES if job.training.precision in ("fp8", "nvfp4") else 0.0
-    qk_norm = (model.q_size + model.kv_size) * norm_forward if model.qk_norm != "none" else 0.0
-    return ElementBytes(
-        hidden_forward=h * (norms * norm_forward + adds * 3 * e + dropout + 2 * cast),
-        hidden_backward=h * (norms * norm_backward + adds * 3 * e + dropout + 2 * cast),
-        sharded_forward=rotary + qk_norm + width * (activation + cast),
-        sharded_backward=rotary + 2 * qk_norm + width * (activation_backward + cast),
-        routed_forward=expert_width * (activation + cast) + 6 * e * h,
-        routed_backward=expert_width * (activation_backward + cast) + 8 * e * h,
-    )
+def _mlp_widths(job: Job, kind: LayerKind) -> tuple[float, float]:
+    """Width of the dense (or shared-expert) activation, and of one routed copy's."""
+    moe = job.model.moe
+    if not kind.is_moe or moe is None:
+        return float(job.model.intermediate_size), 0.0
+    return float(moe.num_shared_experts * moe.shared_expert_intermediate_size), float(moe.expert_intermediate_size)
 
 
 def elementwise_s(
-    job: Job, kind: LayerKind, *, tokens: Floats, tp: Floats, sequence_parallel: np.ndarray
+    job: Job, kind: LayerKind, *, tokens: Floats, tp: Floats, sequence_parallel: Bools
 ) -> tuple[Floats, Floats]:
-    """Seconds of one layer's memory-bound kernels, forward and backward, shape of `tokens`.
+    """Seconds of one layer's memory-bound kernels, forward and backward, shape of `tokens`. [F-3]
 
     `tokens` are those of one micro-batch on a context-parallel rank.
     """
-    per = element_bytes(job, kind)
+    moe = job.model.moe
+    routed = (
+        float(moe.top_k) if kind.is_moe and moe is not None else 0.0
+    ) / tp  # the sequence is split before dispatch
     hidden_split = np.where(sequence_parallel, tp, 1.0)
-    top_k = float(job.model.moe.top_k) if kind.is_moe and job.model.moe is not None else 0.0
-    routed = top_k / tp  # routed copies per token of this rank: the sequence is split over tp before dispatch
     rate = job.calibration.memory_bytes_per_s_effective.value
-    forward = per.hidden_forward / hidden_split + per.sharded_forward / tp + routed * per.routed_forward
-    backward = per.hidden_backward / hidden_split + per.sharded_backward / tp + routed * per.routed_backward
-    return tokens * forward / rate, tokens * backward / rate
+
+    def seconds(traffic: PassTraffic) -> Floats:
+        per_token = traffic.hidden_bytes / hidden_split + traffic.sharded_bytes / tp + routed * traffic.routed_bytes
+        return np.asarray(tokens * per_token / rate + traffic.kernels * ELEMENTWISE_KERNEL_S.value)
+
+    forward, backward = layer_traffic(job, kind)
+    return seconds(forward), seconds(backward)

@@ -26,3 +26,7 @@ class Job:
     @property
     def runtime(self) -> Runtime:
         return RUNTIMES[self.training.framework]
+
+    def overlaps_by_default(self, flag: str) -> bool:
+        """Default of a strategy.overlap flag for this framework at this software date."""
+        return self.runtime.overlaps[flag] and self.training.software_date >= self.runtime.overlaps_since

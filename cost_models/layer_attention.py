@@ -11,10 +11,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.attention import flash_attention_s, math_attention_s
+from cost_models.constants import FLASH_SHORT_SEQUENCE, RING_MERGE_BYTES
 from cost_models.flops import attention_head_dims
 from cost_models.job import Job
 from cost_models.specs.model import LayerKind
-from cost_models.strategy import Codes, Floats, Strategies
+from cost_models.strategy import Codes, CpComm, Floats, Strategies
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,9 +46,26 @@ def layer_attention_s(job: Job, kind: LayerKind, rows: Strategies) -> LayerAtten
             d=(d_qk + d_v) / 2.0, dropout=training.dropout, calibration=job.calibration, precision=precision,
         )  # fmt: skip
     tier = np.maximum(time.forward.tier, time.backward.tier)
+    forward, backward = _in_ring(job, rows, time.forward.seconds, time.backward.seconds, document=float(document))
     shape = np.shape(rows.tp)
     return LayerAttention(
-        np.broadcast_to(time.forward.seconds, shape),
-        np.broadcast_to(time.backward.seconds, shape),
+        np.broadcast_to(forward, shape),
+        np.broadcast_to(backward, shape),
         np.broadcast_to(tier, shape).astype(np.int8),
     )
+
+
+def _in_ring(
+    job: Job, rows: Strategies, forward_s: Floats, backward_s: Floats, *, document: float
+) -> tuple[Floats, Floats]:
+    """The same work cut into the ring's steps: shorter kernels, and partial outputs merged in fp32 between them. [C-11]"""
+    ring = (rows.cp > 1) & (rows.cp_comm == CpComm.P2P)
+    if not ring.any():
+        return forward_s, backward_s
+    short = FLASH_SHORT_SEQUENCE.value
+    cut = np.where(ring, (1.0 + short * rows.cp / document) / (1.0 + short / document), 1.0)
+    tokens = rows.micro_batch_size * job.training.seq_length / rows.cp
+    outputs = tokens * job.model.num_attention_heads * attention_head_dims(job.model)[1] / rows.tp
+    steps = np.where(ring, rows.cp - 1.0, 0.0)
+    merge = steps * outputs * RING_MERGE_BYTES.value / job.calibration.memory_bytes_per_s_effective.value
+    return forward_s * cut + merge, backward_s * cut + merge

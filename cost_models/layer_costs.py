@@ -11,8 +11,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.calibration.runtime import HostMode, Scalar
-from cost_models.constants import TP_EXTRA_KERNELS
-from cost_models.elementwise import elementwise_s, is_fused
+from cost_models.constants import CHECKPOINT_HOST_S, TP_EXTRA_KERNELS
+from cost_models.elementwise import build_of, elementwise_s
 from cost_models.gemm import Kind
 from cost_models.job import Job
 from cost_models.layer_attention import LayerAttention, layer_attention_s
@@ -39,7 +39,9 @@ class LayerCosts:
     parts_JPU: Floats
     """Forward plus backward, by LAYER_PARTS."""
     forward_JU: Floats
-    """All parts of forward: what full recomputation repeats."""
+    """All parts of forward."""
+    again_JU: Floats
+    """Forward as full recomputation repeats it: the host also saves and restores random states."""
     compute_forward_JU: Floats
     """Of these the matmuls, attention and elementwise work: what every full recomputation repeats at least."""
     selective_JU: Floats
@@ -58,6 +60,7 @@ def layer_costs(job: Job, strategies: Strategies) -> LayerCosts:
         cases=cases,
         parts_JPU=np.stack([np.stack([f + b for f, b in zip(x.forward, x.backward, strict=True)]) for x in layers]),
         forward_JU=np.stack([np.sum(x.forward, axis=0) for x in layers]),
+        again_JU=np.stack([x.again for x in layers]),
         compute_forward_JU=np.stack([np.sum(x.forward[:3], axis=0) for x in layers]),
         selective_JU=np.stack([x.selective for x in layers]),
         tiers_PU=np.max([np.stack(x.tiers) for x in layers], axis=0).astype(np.int8),
@@ -70,6 +73,7 @@ class _Layer:
     backward: list[Floats]
     tiers: list[Codes]
     selective: Floats
+    again: Floats
 
 
 def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyPlacements) -> _Layer:
@@ -90,13 +94,14 @@ def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyP
         matmul.dgrad_s + matmul.wgrad_s, attention.backward_s, element_backward, tp.backward, cp.backward, ep.backward
     ]  # fmt: skip
     launch_forward, launch_backward = _launch(job, kind, rows)
+    again = np.maximum(sum(forward), launch_forward + CHECKPOINT_HOST_S.value)
     forward.insert(3, np.maximum(launch_forward - sum(forward), 0.0))
     backward.insert(3, np.maximum(launch_backward - sum(backward), 0.0))
     selective = _selective_s(job, rows, matmul=matmul, attention=attention, elementwise=element_forward, tp=tp)
     bandwidth = np.full(len(rows), job.calibration.memory_bytes_per_s_effective.tier, np.int8)
     host = np.full(len(rows), launch_cost(job).tier, np.int8)
     tiers = [matmul.tier, attention.tier, bandwidth, host, tp.tier, cp.tier, ep.tier]
-    return _Layer(forward, backward, tiers, selective)
+    return _Layer(forward, backward, tiers, selective, again)
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +182,7 @@ def _selective_s(
     if not rows.recompute_modules.any():
         return by_rule
     none = np.zeros_like(elementwise)
-    norms, activation = (0.5, 0.3) if is_fused(job) else (0.4, 0.4)
+    norms, activation = (0.5, 0.3) if build_of(job).norm else (0.4, 0.4)
     modules = {
         "core_attn": attention.forward_s,
         "mlp": matmul.by_module_s.get("mlp", none) + activation * elementwise,

@@ -38,6 +38,8 @@ class Runtime:
     """Where tp > 1."""
     overlaps: Mapping[str, bool]
     """Default of each strategy.overlap flag."""
+    overlaps_since: str
+    """YYYY-MM from which these overlaps work; nothing overlaps before."""
     overlap_tp_backward: bool
     """TP all-reduce of the data gradient hidden behind the weight gradient."""
     gathers_per_tensor: bool
@@ -78,7 +80,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         framework="megatron", default_version="0.16",
         versions=("0.8", "0.9", "0.10", "0.11", "0.12", "0.13", "0.14", "0.15", "0.16", "0.17", "0.18", "0.19"),
         activation_table="megatron-te", state_layout="megatron", split_rule="even", fused_elementwise=True,
-        etp_defaults_to_tp=True, default_zero=1, default_sequence_parallel=True, overlaps=_OVERLAP_MEGATRON,
+        etp_defaults_to_tp=True, default_zero=1, default_sequence_parallel=True, overlaps=_OVERLAP_MEGATRON, overlaps_since="2023-07",
         overlap_tp_backward=True, gathers_per_tensor=False, gradient_accumulation_bytes=3.0,
         kernels_forward=34.0, kernels_backward=45.0, moe_extra_kernels=(25.0, 40.0),
         selective_repeats_matmuls=0.0, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
@@ -89,7 +91,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
     "megatron-deepspeed": Runtime(
         framework="megatron-deepspeed", default_version="2022", versions=("2022", "2023"),
         activation_table="megatron-2021", state_layout="deepspeed", split_rule="deepspeed", fused_elementwise=True,
-        etp_defaults_to_tp=False, default_zero=1, default_sequence_parallel=False, overlaps=_OVERLAP_NONE,
+        etp_defaults_to_tp=False, default_zero=1, default_sequence_parallel=False, overlaps=_OVERLAP_NONE, overlaps_since="",
         overlap_tp_backward=False, gathers_per_tensor=False, gradient_accumulation_bytes=6.0,
         kernels_forward=34.0, kernels_backward=45.0, moe_extra_kernels=(25.0, 40.0),
         selective_repeats_matmuls=0.0, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
@@ -101,7 +103,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         framework="deepspeed", default_version="0.19",
         versions=("0.5", "0.9", "0.12", "0.14", "0.15", "0.16", "0.17", "0.18", "0.19"),
         activation_table="huggingface", state_layout="deepspeed", split_rule="deepspeed", fused_elementwise=False,
-        etp_defaults_to_tp=False, default_zero=3, default_sequence_parallel=False, overlaps=_OVERLAP_FSDP,
+        etp_defaults_to_tp=False, default_zero=3, default_sequence_parallel=False, overlaps=_OVERLAP_FSDP, overlaps_since="2022-03",
         overlap_tp_backward=False, gathers_per_tensor=True, gradient_accumulation_bytes=6.0,
         kernels_forward=45.0, kernels_backward=67.5, moe_extra_kernels=(25.0, 40.0),
         selective_repeats_matmuls=0.0, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
@@ -112,7 +114,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
     "torchtitan": Runtime(
         framework="torchtitan", default_version="0.3", versions=("0.1", "0.2", "0.3"),
         activation_table="torchtitan", state_layout="fsdp", split_rule="torchtitan", fused_elementwise=False,
-        etp_defaults_to_tp=False, default_zero=3, default_sequence_parallel=True, overlaps=_OVERLAP_FSDP,
+        etp_defaults_to_tp=False, default_zero=3, default_sequence_parallel=True, overlaps=_OVERLAP_FSDP, overlaps_since="",
         overlap_tp_backward=False, gathers_per_tensor=False, gradient_accumulation_bytes=10.0,
         kernels_forward=45.0, kernels_backward=67.5, moe_extra_kernels=(25.0, 40.0),
         selective_repeats_matmuls=0.5, selective_repeats_attention=0.0, selective_repeats_elementwise=1.0,
@@ -123,7 +125,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
     "fsdp": Runtime(
         framework="fsdp", default_version="2.8", versions=("1.12", "2.0", "2.1", "2.4", "2.6", "2.8", "2.11", "2.13"),
         activation_table="huggingface", state_layout="fsdp", split_rule="even", fused_elementwise=False,
-        etp_defaults_to_tp=False, default_zero=3, default_sequence_parallel=True, overlaps=_OVERLAP_FSDP,
+        etp_defaults_to_tp=False, default_zero=3, default_sequence_parallel=True, overlaps=_OVERLAP_FSDP, overlaps_since="",
         overlap_tp_backward=False, gathers_per_tensor=False, gradient_accumulation_bytes=10.0,
         kernels_forward=45.0, kernels_backward=67.5, moe_extra_kernels=(25.0, 40.0),
         selective_repeats_matmuls=0.5, selective_repeats_attention=0.0, selective_repeats_elementwise=1.0,
@@ -134,7 +136,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
     "nanotron": Runtime(
         framework="nanotron", default_version="0.4", versions=("0.4", "0.5"),
         activation_table="nanotron", state_layout="megatron", split_rule="nanotron", fused_elementwise=True,
-        etp_defaults_to_tp=False, default_zero=1, default_sequence_parallel=True, overlaps=_OVERLAP_NONE,
+        etp_defaults_to_tp=False, default_zero=1, default_sequence_parallel=True, overlaps=_OVERLAP_NONE, overlaps_since="",
         overlap_tp_backward=True, gathers_per_tensor=False, gradient_accumulation_bytes=10.0,
         kernels_forward=40.0, kernels_backward=60.0, moe_extra_kernels=(25.0, 40.0),
         selective_repeats_matmuls=0.0, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,

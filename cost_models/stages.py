@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.constants import WGRAD_SHARE
-from cost_models.data_parallel import is_layerwise, layerwise_exposed_s, layerwise_s
+from cost_models.data_parallel import backward_gathers, is_layerwise, layerwise_exposed_s, layerwise_s
 from cost_models.head import EndCosts, end_costs
 from cost_models.job import Job
 from cost_models.layer_costs import LAYER_PARTS, LayerCosts, layer_costs
@@ -97,7 +97,7 @@ def _per_micro_batch(
     job: Job, strategies: Strategies, layers: LayerCosts, ends: EndCosts, held: RankParameters
 ) -> tuple[_PerMicroBatch, Codes]:
     full = strategies.recompute == Recompute.FULL
-    again_JN = np.where(full, layers.cases.spread(layers.forward_JU), 0.0)
+    again_JN = np.where(full, layers.cases.spread(layers.again_JU), 0.0)
     selective_JN = np.zeros_like(again_JN)
     if (strategies.recompute == Recompute.SELECTIVE).any():
         selective_JN = np.where(
@@ -135,7 +135,7 @@ def _layerwise(
         reduce=link.cases.spread(link.reduce_JU),
         forward_s=forward_JN,
         backward_s=backward_JN + again_JN,
-        regathers=strategies.zero == 3,
+        regathers=backward_gathers(job, strategies),
     )
     root = np.where(where, link.cases.spread(link.embedding_gather + link.embedding_reduce), 0.0)
     tier = np.where(where, link.cases.spread(link.tier), 0).astype(np.int8)

@@ -181,7 +181,7 @@ class Space:
         }
         possible = possible_overlaps(job.runtime, columns)
         for name, exists in possible.items():
-            wanted = columns.get(f"overlap_{name}", job.runtime.overlaps[name])
+            wanted = columns.get(f"overlap_{name}", job.overlaps_by_default(name))
             columns[f"overlap_{name}"] = exists & wanted
         return build_strategies({**fill, **columns}, layouts=self.layouts)
 
