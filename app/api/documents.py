@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from app.errors import STATUSES
 from cost_models.calibration import CalibrationDocument
 from planner.schemas import PlanResponse
 
@@ -31,7 +32,7 @@ class ProblemDocument(_Document):
     title: str
     status: int
     detail: str
-    code: str
+    code: Annotated[str, Field(json_schema_extra={"enum": sorted({cls.code for cls in STATUSES})})]
     """Stable, kebab-case."""
     hint: str
     """What to do."""

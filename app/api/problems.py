@@ -9,7 +9,7 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse
-from sqlalchemy.exc import OperationalError
+from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
 
@@ -24,6 +24,7 @@ from app.errors import (
 from cost_models.errors import InvalidInputError, MeshwrightError, Problem
 
 MEDIA_TYPE = "application/problem+json"
+_UNDEFINED_TABLE = "42P01"  # PostgreSQL, appendix A
 log = structlog.get_logger("meshwright.http")
 
 
@@ -33,6 +34,7 @@ def install_problems(app: FastAPI) -> None:
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)
     app.add_exception_handler(OperationalError, _on_database)
+    app.add_exception_handler(ProgrammingError, _on_statement)
     app.add_exception_handler(PoolTimeoutError, _on_database)
 
 
@@ -94,6 +96,13 @@ async def _on_http(request: Request, error: Exception) -> JSONResponse:
     if error.status_code == 404:
         return _answered(request, NotFoundError(f"there is nothing at {path}", hint="/docs lists what there is."))
     return _answered(request, InvalidInputError([Problem("", re.sub(r"\s+", " ", str(error.detail))[:300])]))
+
+
+async def _on_statement(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, ProgrammingError)
+    if getattr(error.orig, "sqlstate", None) != _UNDEFINED_TABLE:
+        raise error
+    return _answered(request, UnavailableError("the database has no tables", hint="Run `meshwright db upgrade`."))
 
 
 async def _on_database(request: Request, error: Exception) -> JSONResponse:

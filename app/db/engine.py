@@ -13,6 +13,9 @@ from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event
 from sqlalchemy.engine import make_url
+from sqlalchemy.exc import ArgumentError, NoSuchModuleError
+
+from cost_models.errors import InvalidInputError, Problem
 
 BUSY_TIMEOUT_MS = 10_000
 _POOL_SIZE = 8
@@ -20,7 +23,19 @@ _MAX_OVERFLOW = 40  # starlette's thread pool runs 40 requests at a time
 
 
 def build_engine(url: str) -> Engine:
-    """An engine for this URL; the folder of a SQLite file is made."""
+    """An engine for this URL; the folder of a SQLite file is made.
+
+    Raises:
+        InvalidInputError: it is no URL, or of a database whose driver is not there.
+    """
+    try:
+        return _engine_of(url)
+    except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
+        hint = "Such as postgresql://user@host/name, which needs the extra: pip install 'meshwright[postgres]'."
+        raise InvalidInputError([Problem("", f"the database URL cannot be used: {error}", hint)]) from error
+
+
+def _engine_of(url: str) -> Engine:
     parsed = make_url(url)
     if parsed.get_backend_name() != "sqlite":
         return create_engine(

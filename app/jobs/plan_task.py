@@ -6,11 +6,10 @@ import json
 from collections.abc import Callable
 from typing import Any
 
-from planner.plan import plan
-
 from app.jobs.plan_result import PlanResult, split_response
 from app.jobs.worker import JobInput
 from cost_models.calibration import document_of
+from planner.plan import plan
 
 
 def run(job: JobInput, *, on_progress: Callable[[Any], None], should_stop: Callable[[], bool]) -> PlanResult:

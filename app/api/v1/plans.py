@@ -35,7 +35,7 @@ PlanId = Annotated[
     str, Path(max_length=80, description="Id of a plan.", openapi_examples={"seeded": {"value": EXAMPLE_PLAN_ID}})
 ]
 Rank = Annotated[int, Path(ge=1, le=1000, description="1 is the best.", openapi_examples={"best": {"value": 1}})]
-_EVENTS_EVERY_S = 0.1
+_EVENTS_EVERY_S = 0.2
 
 
 @router.post(
@@ -135,11 +135,14 @@ async def watch_plan(
     """The plan's events as they happen (server-sent events); the stream ends with the job."""
     seq = last_event_id
     while not service.stopping.is_set():
-        status = await run_in_threadpool(service.jobs.status, key)
-        for event in await run_in_threadpool(service.jobs.events_after, key, seq):
+        events = await run_in_threadpool(service.jobs.events_after, key, seq)
+        for event in events:
             seq = event.seq
             yield ServerSentEvent(data=_event(event), event=event.type, id=str(seq))
-        if status in {*FINISHED, None}:
+        if events and events[-1].type in FINISHED:
+            return
+        # A stream that was resumed behind the last event, or whose plan was removed, sees no event that ends it.
+        if not events and await run_in_threadpool(service.jobs.status, key) in {*FINISHED, None}:
             return
         await asyncio.sleep(_EVENTS_EVERY_S)
 
