@@ -9,7 +9,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
 from app.errors import STATUSES, ServiceUnreachableError, UnavailableError, problems_of
 from cost_models.errors import InvalidInputError, MeshwrightError, NotModelledError, Problem
@@ -47,7 +47,7 @@ class Client:
             timeout=httpx2.Timeout(_READ_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S), follow_redirects=False
         )
 
-    def __enter__(self) -> Client:
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(

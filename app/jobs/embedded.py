@@ -13,6 +13,7 @@ from collections.abc import Callable
 from typing import TypeVar
 
 import structlog
+from sqlalchemy.exc import SQLAlchemyError
 
 from app.db.jobs import ClaimedJob, JobKey, JobStore, Progress
 from app.jobs.process import Limits, Outcome, WorkerProcess
@@ -172,9 +173,11 @@ class EmbeddedRunner:
     def _guarded(self, step: Callable[[], T]) -> T | None:
         try:
             return step()
+        except SQLAlchemyError as error:
+            log.error("the database refused a step of the job runner", error=str(error)[:300])  # noqa: TRY400 - repeats
         except Exception:
             # The outermost edge of the job threads: they outlive a database that is away. A job that could not be ended
             # loses its lease and is taken back.
             log.exception("a step of the job runner failed")
-            self._stopping.wait(_RETRY_AFTER_S)
-            return None
+        self._stopping.wait(_RETRY_AFTER_S)
+        return None

@@ -1,7 +1,0 @@
-"""The version of the installed distribution."""
-
-from __future__ import annotations
-
-from importlib.metadata import version
-
-VERSION = version("meshwright")
