@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -33,12 +35,81 @@ def test_every_name_of_the_contract_is_there(kind):
     assert set(presets.names(kind)) == set(CONTRACT[kind].split())
 
 
+def constants(kind: str, name: str) -> dict[str, dict]:
+    return json.loads((FOLDER / kind / f"{name}.json").read_text())["constants"]
+
+
 @pytest.mark.parametrize("kind", ["gpus", "clusters"])
-def test_every_constant_has_unit_source_and_date(kind):
+def test_every_constant_has_unit_source_date_and_check(kind):
+    """`checked` says where else the figure was found, or that it was found nowhere else."""
     for name in presets.names(kind):
-        for constant, entry in json.loads((FOLDER / kind / f"{name}.json").read_text())["constants"].items():
-            assert set(entry) == {"value", "unit", "source", "date"}, (name, constant)
-            assert all(entry[key] for key in ("unit", "source", "date")), (name, constant)
+        for constant, entry in constants(kind, name).items():
+            assert set(entry) == {"value", "unit", "source", "date", "checked"}, (name, constant)
+            assert all(entry[key] for key in ("unit", "source", "date", "checked")), (name, constant)
+            assert re.fullmatch(r"20\d\d-(0[1-9]|1[0-2])", entry["date"]), (name, constant)
+
+
+GPUS = {name: presets.load("gpus", name).spec for name in presets.names("gpus")}
+UNITS = {
+    "memory_gib": "GiB", "peak_tflops": "1e12 operations/s, dense", "memory_bandwidth_gb_per_s": "1e9 bytes/s",
+    "nvlink_gb_per_s": "1e9 bytes/s, one direction", "pcie_gb_per_s": "1e9 bytes/s, one direction", "power_limit_w": "W",
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_a_gpu_is_in_range_and_its_units_say_what_is_meant(name):
+    spec = GPUS[name]
+    for constant, unit in UNITS.items():
+        assert constants("gpus", name)[constant]["unit"].startswith(unit), constant
+    assert 10 < spec["memory_gib"] < 300
+    assert 800 < spec["memory_bandwidth_gb_per_s"] <= 8192
+    assert 0 <= spec["nvlink_gb_per_s"] <= 900
+    assert spec["pcie_gb_per_s"] in (15.75, 31.5, 63.0)
+    assert 70 < spec["num_sms"] <= 304
+    assert 250 <= spec["power_limit_w"] <= 1400
+    assert spec["reference"] in GPUS
+
+
+@pytest.mark.parametrize("name", GPUS)
+def test_no_peak_is_a_sparse_one(name):
+    """Each narrower type doubles the rate, and no peak needs a clock that its tensor cores never ran at: a sparse one
+    would need twice the real 1.4-2.5 GHz. (The H20's peaks are limited below its clock.)
+    """
+    peaks, sms = GPUS[name]["peak_tflops"], GPUS[name]["num_sms"]
+    assert peaks.get("bf16", peaks["fp16"]) == peaks["fp16"]
+    for wide, narrow in (("fp16", "fp8"), ("fp8", "nvfp4"), ("tf32", "fp16")):
+        if wide in peaks and narrow in peaks:
+            assert 1.95 < peaks[narrow] / peaks[wide] < 2.05, (wide, narrow)
+    # Dense fp16 operations a clock and SM, from the architectures' white papers.
+    most = {"volta": 1024, "ampere": 2048, "ada": 1024, "hopper": 4096, "blackwell": 8192, "cdna2": 1024,
+            "cdna3": 2048, "cdna4": 4096}  # fmt: skip
+    clock_ghz = peaks["fp16"] * 1e12 / (most[GPUS[name]["generation"]] * sms) / 1e9
+    assert 0.4 < clock_ghz < 2.6
+
+
+def test_generations_are_monotone():
+    chain = ["V100-SXM-32GB", "A100-SXM-80GB", "H100-SXM-80GB", "B200-SXM-180GB"]
+    for older, newer in itertools.pairwise(chain):
+        for field in ("memory_gib", "memory_bandwidth_gb_per_s", "nvlink_gb_per_s", "num_sms", "power_limit_w"):
+            if (field, newer) != ("memory_gib", "H100-SXM-80GB"):
+                assert GPUS[newer][field] > GPUS[older][field], (field, newer)
+        assert GPUS[newer]["peak_tflops"]["fp16"] > 2 * GPUS[older]["peak_tflops"]["fp16"]
+    for limited, whole in (("A800-SXM-80GB", "A100-SXM-80GB"), ("H800-SXM-80GB", "H100-SXM-80GB")):
+        assert GPUS[limited]["nvlink_gb_per_s"] < GPUS[whole]["nvlink_gb_per_s"]
+        assert GPUS[limited]["peak_tflops"] == GPUS[whole]["peak_tflops"]
+
+
+@pytest.mark.parametrize("name", presets.names("clusters"))
+def test_a_cluster_is_in_range_and_states_no_price(name):
+    spec = presets.load("clusters", name).spec
+    assert spec["nic_gbit_per_s"] in (100, 200, 400)
+    assert 1 <= spec["nics_per_node"] <= 32
+    # No more network than two 400 Gbit/s ports a GPU, no less than an eighth of a 100 Gbit/s one.
+    assert 12.5 <= spec["nics_per_node"] * spec["nic_gbit_per_s"] / spec["gpus_per_node"] <= 800
+    assert spec["pcie"]["gpus_per_switch"] <= spec["pcie"]["gpus_per_socket"] <= spec["gpus_per_node"]
+    assert "price_per_gpu_hour" not in spec
+    if "nvlink_domain_gpus" in spec:
+        assert spec["nvlink_domain_gpus"] == 72
 
 
 @pytest.mark.parametrize("name", presets.names("models"))
