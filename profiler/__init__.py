@@ -1,1 +1,4 @@
-"""What this machine can do: measuring, fitting and uploading. May import `cost_models`, never `planner` or `app`."""
+"""Measures the machine that training will run on: matrix products, attention, memory, collectives, the host.
+
+Nothing here imports torch before something is measured, and nothing here knows the planner or the service.
+"""

@@ -83,6 +83,8 @@ class GemmSample(_Strict):
     batch: Count = 1
     spread_fraction: Fraction = 0.0
     """Half of the interquartile range of the repeats, over their median."""
+    output_dtype: Literal["same", "fp32"] = "same"
+    """fp32: a gradient product that adds into an fp32 buffer in the same kernel."""
 
 
 class CollectiveSample(_Strict):
@@ -118,6 +120,59 @@ class AttentionSample(_Strict):
     spread_fraction: Fraction = 0.0
 
 
+class MathAttentionSample(_Strict):
+    """One causal attention call that writes its scores (the unfused chain of operators)."""
+
+    direction: Literal["forward", "backward"]
+    sequences: Count
+    heads: Count
+    kv_heads: Count
+    q_length: Count
+    kv_length: Count
+    d: Count
+    time_s: Positive
+    dtype: str = "bf16"
+    spread_fraction: Fraction = 0.0
+
+
+class OverlapSample(_Strict):
+    """A matrix product and a collective side by side: how much longer each takes than alone."""
+
+    op: Op
+    ranks: Count
+    size_bytes: Positive
+    m: Count
+    n: Count
+    k: Count
+    compute_slowdown_fraction: Fraction
+    communication_slowdown_fraction: Fraction
+
+
+class PairSample(_Strict):
+    """Two ranks that send to each other at once: bytes/s of one direction."""
+
+    first: Annotated[int, Field(ge=0)]
+    second: Annotated[int, Field(ge=0)]
+    bytes_per_s: Positive
+    link: str = ""
+    """What the driver says lies between them: nvlink, pcie, network."""
+
+
+class DeviceState(_Strict):
+    """One rank's device as its driver described it before, during and after the measurement."""
+
+    rank: Annotated[int, Field(ge=0)]
+    sm_clock_hz: tuple[float, float] | None = None
+    """Lowest and highest seen under load."""
+    power_w: tuple[float, float] | None = None
+    power_limit_w: Positive | None = None
+    temperature_celsius: tuple[float, float] | None = None
+    throttle: tuple[str, ...] = ()
+    ecc_uncorrected: int | None = None
+    numa_node: int | None = None
+    host: str = ""
+
+
 class MemorySample(_Strict):
     """Bandwidth of one access pattern; `size_bytes` counts reads and writes."""
 
@@ -139,6 +194,12 @@ class Host(_Strict):
     collective_call_s: Positive | None = None
     eager_layer_s: Positive | None = None
     """Forward and backward of a whole small eager layer."""
+    sharded_layer_s: Positive | None = None
+    """The same layer under FSDP2."""
+    tensor_parallel_layer_s: Positive | None = None
+    """The same layer with DTensor tensor parallelism."""
+    compiled_layer_s: Positive | None = None
+    """The same layer compiled."""
 
 
 class MemoryFacts(_Strict):
@@ -148,6 +209,8 @@ class MemoryFacts(_Strict):
     context_bytes: Positive | None = None
     communicator_bytes: Positive | None = None
     p2p_neighbour_bytes: Positive | None = None
+    allocator_slack_fraction: Fraction | None = None
+    """Reserved over allocated peak of a few training steps of changing length, less 1."""
 
 
 class CollectiveFit(_Strict):
@@ -202,6 +265,10 @@ class CalibrationDocument(_Strict):
     gemm: tuple[GemmSample, ...] = ()
     collectives: tuple[CollectiveSample, ...] = ()
     attention: tuple[AttentionSample, ...] = ()
+    math_attention: tuple[MathAttentionSample, ...] = ()
+    overlap: tuple[OverlapSample, ...] = ()
+    pairs: tuple[PairSample, ...] = ()
+    devices: tuple[DeviceState, ...] = ()
     memory_bandwidth: tuple[MemorySample, ...] = ()
     host: Host = Host()
     memory: MemoryFacts = MemoryFacts()

@@ -81,7 +81,9 @@ def _ratios(
 def _rows(
     samples: tuple[GemmSample, ...], layout: str = "forward", *, dtypes: Collection[str] = _HALF
 ) -> list[tuple[Shape, float]]:
-    chosen = [s for s in samples if s.dtype in dtypes and s.batch == 1 and s.layout == layout]
+    chosen = [
+        s for s in samples if s.dtype in dtypes and s.batch == 1 and s.layout == layout and s.output_dtype == "same"
+    ]
     return [((float(s.m), float(s.n), float(s.k)), s.time_s) for s in chosen]
 
 

@@ -1,0 +1,308 @@
+"""One measurement from start to end: devices checked, tasks in order of value within a budget, every result kept at once.
+
+All ranks run the same tasks; rank 0 decides which is next, keeps the state file and writes the calibration. A rerun with the
+same output continues where the last one stopped.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from cost_models.calibration import CalibrationDocument
+from cost_models.errors import MeasurementError
+from profiler import topology
+from profiler.bench import attention, collectives, elementwise, gemm, host, memory, overlap
+from profiler.device_state import DeviceLog, require_idle
+from profiler.fingerprint import fingerprint_of
+from profiler.fit import build_document, merge
+from profiler.nvml import Nvml
+from profiler.ranks import Ranks
+from profiler.rig import TIMEOUT, DeviceKind, Rig, load_torch, require_device
+from profiler.scale import cpu_scale, gpu_scale
+from profiler.state import State, save, state_path
+from profiler.tasks import Findings, NotSupportedError, Task, note
+from profiler.timing import Stopwatch, now_s
+from profiler.watch import Watch, leave
+
+_STOP = -1
+_CLOSING_S = 2.0
+"""Fitting, writing and leaving the process group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """What a measurement is asked for."""
+
+    out: Path
+    budget_s: float
+    device: DeviceKind
+    started_s: float
+    """`now_s()` when the program began: the budget covers loading too."""
+    name: str
+    gpu: str | None = None
+    merge_with: tuple[CalibrationDocument, ...] = ()
+    fresh: bool = False
+    allow_busy: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """Where a measurement stands."""
+
+    done: int
+    total: int
+    doing: str
+    elapsed_s: float
+    budget_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What a measurement gave: on rank 0 the document and where it lies."""
+
+    document: CalibrationDocument | None
+    path: Path | None
+    is_complete: bool
+    """False when it was stopped by a signal."""
+    exit_code: int
+    warnings: tuple[str, ...] = ()
+
+
+def measure(settings: Settings, place: Ranks, *, on_progress: Callable[[Progress], None]) -> Outcome:
+    """Measures and writes the calibration.
+
+    Raises:
+        MeasurementError: something stops a measurement: no device, a busy one, ranks that differ, a wrong result.
+    """
+    torch = load_torch()
+    nvml = Nvml.open() if settings.device == "cuda" else None
+    if settings.device == "cuda":
+        require_idle(torch, nvml, place, allow_busy=settings.allow_busy)
+    device = require_device(torch, settings.device, place.local_rank)
+    log = DeviceLog(torch, device, nvml, place)
+    scale = gpu_scale(budget_s=settings.budget_s) if settings.device == "cuda" else cpu_scale()
+    rig = Rig(torch, device, place, scale, Stopwatch(torch, device, probe=log.look))
+    session = _Session(settings, rig, log)
+    with session.watch if place.world > 1 or place.rank == 0 else nullcontext():
+        session.connect()
+        try:
+            session.prepare(nvml, on_progress)
+            session.run()
+            return session.finish()
+        finally:
+            session.disconnect()
+
+
+class _Session:
+    """One process's part of a measurement."""
+
+    def __init__(self, settings: Settings, rig: Rig, log: DeviceLog) -> None:
+        self._settings, self._rig, self._log = settings, rig, log
+        self._state: State | None = None
+        self._fingerprint: dict[str, Any] = {}
+        self._tasks: list[Task] = []
+        self._on_progress: Callable[[Progress], None] = lambda _progress: None
+        self._skipped: list[str] = []
+        self._notes: list[str] = []
+        self.watch = Watch(rig.place, rig.torch, on_end=self._end)
+
+    # --- starting ---------------------------------------------------------------------------------------------------
+
+    def connect(self) -> None:
+        """Joins the other ranks."""
+        rig, place = self._rig, self._rig.place
+        if place.world == 1:
+            return
+        dist = rig.torch.distributed
+        if rig.on_gpu and not dist.is_nccl_available():
+            raise MeasurementError(
+                "this PyTorch has no NCCL, so several GPUs cannot be measured together",
+                hint="Install a CUDA build of PyTorch for Linux, or measure one GPU without a launcher.",
+            )
+        try:
+            dist.init_process_group(
+                "nccl" if rig.on_gpu else "gloo",
+                init_method=f"tcp://{place.master_address}:{place.master_port}"
+                if place.launcher == "slurm"
+                else "env://",
+                rank=place.rank,
+                world_size=place.world,
+                timeout=TIMEOUT,
+            )
+            rig.control = dist.new_group(backend="gloo", timeout=TIMEOUT)
+        except (RuntimeError, ValueError) as error:
+            raise MeasurementError(
+                f"rank {place.rank} could not join the others at {place.master_address}:{place.master_port}: "
+                f"{str(error).splitlines()[0]}",
+                hint="Are all processes running, and is that port open between the nodes?",
+            ) from error
+
+    def prepare(self, nvml: Nvml | None, on_progress: Callable[[Progress], None]) -> None:
+        """Fingerprint, state of an earlier run, and the tasks in order."""
+        rig = self._rig
+        self._fingerprint = fingerprint_of(rig, nvml, os.environ, gpu=self._settings.gpu)
+        failure: MeasurementError | None = None
+        if rig.place.rank == 0:
+            try:
+                self._state = self._open_state()
+                self._on_progress = on_progress
+            except MeasurementError as error:
+                failure = error
+        if rig.decide(int(failure is not None)):
+            raise failure or MeasurementError("rank 0 stopped; its message says why")
+        links = topology.discover(rig, nvml)
+        modules = (memory, gemm, collectives, host, elementwise, attention, overlap)
+        tasks = [task for module in modules for task in module.tasks(rig)] + topology.tasks(rig, links)
+        self._tasks = sorted(tasks, key=lambda task: task.value)
+
+    def _open_state(self) -> State:
+        path = state_path(self._settings.out)
+        if self._settings.fresh:
+            path.unlink(missing_ok=True)
+        started_at = datetime.now(UTC).isoformat(timespec="seconds")
+        state = State(path, self._fingerprint, started_at=started_at)
+        if state.was_continued:
+            print(f"continuing {path}: {len(state.findings)} parts are done", file=sys.stderr)  # noqa: T201 - progress
+        return state
+
+    # --- measuring --------------------------------------------------------------------------------------------------
+
+    def run(self) -> None:
+        """Tasks until the budget, the list or somebody's patience ends."""
+        done = set(self._state.findings) if self._state is not None else set()
+        if self._rig.on_gpu:
+            gemm.heat(self._rig)
+        pace = 1.0
+        while True:
+            index, is_stopping = self._next(done, pace)
+            index = self._rig.decide(_STOP if is_stopping else index)
+            if index == _STOP:
+                return
+            task = self._tasks[index]
+            done.add(task.key)
+            began = now_s()
+            found = self._attempt(task, len(done))
+            took = now_s() - began
+            if took > 0.5:
+                pace = max(0.5, min(3.0, 0.7 * pace + 0.3 * took / task.expected_s))
+            if self._state is not None:
+                self._state.add(task.key, found)
+            self._rig.release()
+
+    def _next(self, done: set[str], pace: float) -> tuple[int, bool]:
+        """Rank 0's next task that fits into the budget, and whether any rank was asked to stop."""
+        is_stopping = self._rig.largest(float(self.watch.is_stopping)) > 0
+        left_s = self._settings.budget_s - _CLOSING_S - (now_s() - self._settings.started_s)
+        for index, task in enumerate(self._tasks):
+            if task.key in done:
+                continue
+            if task.expected_s * pace <= left_s:
+                return index, is_stopping
+            done.add(task.key)
+            self._skipped.append(task.key)
+        return _STOP, is_stopping
+
+    def _attempt(self, task: Task, number: int) -> Findings:
+        """What the task found; what this machine cannot do becomes a note."""
+        self.watch.progress = task.title or task.key
+        elapsed_s = now_s() - self._settings.started_s
+        self._on_progress(
+            Progress(number, len(self._tasks), self.watch.progress, elapsed_s, self._settings.budget_s)
+        )
+        reason = ""
+        found: Findings = {}
+        try:
+            found = task.run(self._rig)
+        except NotSupportedError as error:
+            reason = str(error)
+        except RuntimeError as error:  # what torch raises for memory, kernels and links alike
+            if not isinstance(error, self._rig.torch.OutOfMemoryError) and task.key.startswith("collectives"):
+                raise MeasurementError(
+                    f"{task.title or task.key} failed: {str(error).splitlines()[0][:300]}",
+                    hint="Run the same command again to continue; `meshwright profile doctor` checks the machine.",
+                ) from error
+            reason = str(error).splitlines()[0][:160]
+        reasons = [text for text in self._rig.gather(reason) if text]
+        return {"notes": [note(f"{task.key} was left out: {reasons[0]}")]} if reasons else found
+
+    # --- ending -----------------------------------------------------------------------------------------------------
+
+    def finish(self) -> Outcome:
+        """The calibration, written by rank 0."""
+        states = self._rig.gather(self._log.summary())
+        is_complete = self._rig.largest(float(self.watch.is_stopping)) == 0
+        code = 0 if is_complete else self.watch.exit_code
+        if self._state is None:
+            return Outcome(None, None, is_complete, code)
+        self._state.findings["devices"] = {"devices": [state for state in states if state]}
+        self._notes += self._log.warnings(states) + topology.slow_ranks(self._rig.slow)
+        return self._write(is_complete=is_complete, code=code)
+
+    def _write(self, *, is_complete: bool, code: int) -> Outcome:
+        assert self._state is not None
+        if not any(key != "devices" for key in self._state.findings):
+            raise MeasurementError(
+                "nothing was measured: the budget was over before the first part",
+                hint="Give more time, such as --budget 60s.",
+            )
+        document = self._document()
+        path, problem = save(self._settings.out, document.file_text())
+        warnings = list(document.notes) if is_complete else []
+        if problem is not None:
+            warnings.append(f"{self._settings.out} could not be written ({problem}); the calibration is in {path}")
+        if self._state.problem is not None:
+            warnings.append(f"finished parts could not be kept on disk: {self._state.problem}")
+        if is_complete and problem is None:
+            self._state.close()
+        return Outcome(document, path, is_complete, code, tuple(warnings))
+
+    def _document(self) -> CalibrationDocument:
+        assert self._state is not None
+        notes = list(self._notes)
+        if self._skipped:
+            notes.append(f"left out for want of time: {_listed(self._skipped)}")
+        document = build_document(
+            self._state.findings.values(),
+            name=self._settings.name,
+            fingerprint=self._fingerprint,
+            created_at=self._state.started_at,
+            notes=notes,
+        )
+        for older in self._settings.merge_with:
+            document = merge(document, older)
+        return document
+
+    def _end(self, why: str, code: int) -> None:
+        """From the watching thread: stores what there is and leaves, whatever the main thread hangs in."""
+        if self._state is not None and self._state.findings:
+            path = self._state.path
+            kept = f"; {len(self._state.findings)} finished parts are in {path}, run the same command to continue"
+            print(f"error: {why}{kept}", file=sys.stderr, flush=True)  # noqa: T201 - the process ends here
+        elif self._rig.place.rank == 0:
+            print(f"error: {why}", file=sys.stderr, flush=True)  # noqa: T201 - the process ends here
+        leave(code)
+
+    def disconnect(self) -> None:
+        """Leaves the group, where there is one."""
+        if self._rig.control is not None:
+            dist = self._rig.torch.distributed
+            if sys.exc_info()[0] is None:
+                self._rig.align()
+                dist.destroy_process_group()
+
+
+def _listed(keys: Sequence[str]) -> str:
+    """Tasks by their first two parts, each once."""
+    return ", ".join(dict.fromkeys("/".join(key.split("/")[:2]) for key in keys))
+
+
+def default_name(fingerprint: Mapping[str, Any], *, today: str) -> str:
+    """Such as `h100-sxm-80gb-x4-2026-11-28`."""
+    return f"{str(fingerprint['gpu']).lower()}-x{fingerprint['gpus_per_node']}-{today}"

@@ -1,0 +1,186 @@
+"""What it costs the host to issue work: a bare operation, a collective, a whole eager layer, the same layer under FSDP2,
+under DTensor tensor parallelism, compiled, and captured. Sizes are so small that the device waits for the host.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable
+from typing import Any
+
+from cost_models.constants import EAGER_LAYER_OPS
+from profiler.rig import Rig
+from profiler.tasks import Findings, NotSupportedError, Task, rounded
+
+_LENGTH, _HEAD_WIDTH = 64, 64
+_STACK = 4
+"""Layers in a row, so that what a step pays once is spread."""
+
+
+def tasks(rig: Rig) -> list[Task]:
+    """Bare and eager first; compiling takes longest and comes last."""
+    result = [
+        Task("host/ops", 26, 1.5, _bare, "host cost of an operation"),
+        Task("host/layer", 27, 3.0, _eager, "host cost of a layer"),
+    ]
+    if rig.place.world > 1:
+        result.append(Task("host/collective", 28, 1.0, _collective, "host cost of a collective"))
+        result.append(Task("host/sharded", 50, 5.0, _sharded, "host cost under FSDP2"))
+        result.append(Task("host/tensor-parallel", 51, 6.0, _tensor_parallel, "host cost under DTensor"))
+    if rig.on_gpu:
+        result.append(Task("host/graph", 140, 2.0, _graph, "host cost of a captured layer"))
+        result.append(Task("host/compiled", 141, 45.0, _compiled, "host cost of a compiled layer"))
+    return result
+
+
+def build_layer(rig: Rig) -> Any:
+    """A Llama layer in plain PyTorch: norm, projections, rotary, attention, gated MLP."""
+    torch, width = rig.torch, rig.scale.layer_width
+    nn, functional = torch.nn, torch.nn.functional
+    heads = max(1, width // _HEAD_WIDTH)
+
+    class Layer(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            for name in ("wq", "wk", "wv", "wo"):
+                setattr(self, name, nn.Linear(width, width, bias=False))
+            self.w1, self.w3 = (nn.Linear(width, 4 * width, bias=False) for _ in range(2))
+            self.w2 = nn.Linear(4 * width, width, bias=False)
+            self.attention_norm, self.ffn_norm = nn.RMSNorm(width), nn.RMSNorm(width)
+
+        def forward(self, x: Any) -> Any:
+            y = self.attention_norm(x)
+            batch, length, _ = y.shape
+            q, k, v = (
+                projection(y).view(batch, length, -1, width // heads) for projection in (self.wq, self.wk, self.wv)
+            )
+            q, k = _rotated(torch, q), _rotated(torch, k)
+            seen = functional.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)), is_causal=True)
+            x = x + self.wo(seen.transpose(1, 2).reshape(batch, length, -1))
+            z = self.ffn_norm(x)
+            return x + self.w2(functional.silu(self.w1(z)) * self.w3(z))
+
+    return Layer().to(device=rig.device, dtype=rig.half)
+
+
+def _rotated(torch: Any, x: Any) -> Any:
+    """A rotary embedding as public eager code writes it: fp32, complex product, cast back."""
+    length, half = x.shape[1], x.shape[-1] // 2
+    frequency = 10000.0 ** (-torch.arange(half, device=x.device, dtype=torch.float32) / half)
+    angle = torch.outer(torch.arange(length, device=x.device, dtype=torch.float32), frequency)
+    turn = torch.polar(torch.ones_like(angle), angle)[None, :, None, :]
+    pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], half, 2))
+    return torch.view_as_real(pairs * turn).flatten(3).to(x.dtype)
+
+
+def _step(rig: Rig, forward: Callable[[Any], Any]) -> Callable[[int], None]:
+    """Forward and backward of a stack on a short sequence."""
+    x = rig.random(1, _LENGTH, rig.scale.layer_width)
+
+    def call(_index: int) -> None:
+        forward(x).float().sum().backward()
+
+    return call
+
+
+def _host_s(rig: Rig, call: Callable[[int], None], *, calls: int, per: float = 1.0) -> float:
+    """Host seconds of one call on the slowest rank, over `per`; the collector stays away as training loops keep it."""
+    gc.collect()
+    gc.disable()
+    try:
+        return rounded(rig.slowest(rig.stopwatch.host_seconds(call, calls=calls)).time_s / per, 4)
+    finally:
+        gc.enable()
+
+
+def _bare(rig: Rig) -> Findings:
+    torch = rig.torch
+    x, y = rig.random(1024), rig.random(1024)
+    out = torch.empty_like(x)
+    calls = 500 if rig.on_gpu else 50
+    return {"host": [{"raw_op_s": _host_s(rig, lambda _i: torch.add(x, y, out=out), calls=calls)}]}
+
+
+def _eager(rig: Rig) -> Findings:
+    stack = rig.torch.nn.Sequential(*(build_layer(rig) for _ in range(_STACK)))
+    calls = 8 if rig.on_gpu else 2
+    layer_s = _host_s(rig, _step(rig, stack), calls=calls, per=_STACK)
+    return {"host": [{"eager_layer_s": layer_s}]}
+
+
+def _collective(rig: Rig) -> Findings:
+    dist = rig.torch.distributed
+    x = rig.random(1024, dtype=rig.wire, scale=0.0)
+    call_s = _host_s(rig, lambda _i: dist.all_reduce(x), calls=200 if rig.on_gpu else 20)
+    return {"host": [{"collective_call_s": call_s}]}
+
+
+def _sharded(rig: Rig) -> Findings:
+    """FSDP2 around every layer: what a step's operations cost with the framework's own work among them."""
+    try:
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    except ImportError as error:
+        raise NotSupportedError("this PyTorch has no FSDP2 (fully_shard)") from error
+    torch = rig.torch
+    stack = torch.nn.Sequential(*(build_layer(rig).float() for _ in range(_STACK)))
+    policy = MixedPrecisionPolicy(param_dtype=rig.half, reduce_dtype=torch.float32)
+    for layer in stack:
+        fully_shard(layer, mp_policy=policy)
+    fully_shard(stack, mp_policy=policy)
+    calls = 6 if rig.on_gpu else 2
+    layer_s = _host_s(rig, _step(rig, stack), calls=calls, per=_STACK)
+    # One operation of a training step, framework included: what the step model multiplies by its count of operations.
+    return {"host": [{"sharded_layer_s": layer_s, "eager_op_s": rounded(layer_s / EAGER_LAYER_OPS.value, 4)}]}
+
+
+def _tensor_parallel(rig: Rig) -> Findings:
+    """DTensor tensor parallelism over all ranks of a node, sequence kept whole."""
+    try:
+        from torch.distributed.device_mesh import DeviceMesh
+        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+    except ImportError as error:
+        raise NotSupportedError("this PyTorch has no DTensor parallel styles") from error
+    torch, place = rig.torch, rig.place
+    heads = max(1, rig.scale.layer_width // _HEAD_WIDTH)
+    if heads % place.local_world:
+        raise NotSupportedError(f"{heads} heads do not split over {place.local_world} ranks")
+    meshes = [
+        DeviceMesh(rig.device.type, list(range(first, first + place.local_world)))
+        for first in range(0, place.world, place.local_world)
+    ]
+    plan = {name: ColwiseParallel() for name in ("wq", "wk", "wv", "w1", "w3")}
+    plan |= {name: RowwiseParallel() for name in ("wo", "w2")}
+    stack = torch.nn.Sequential(*(build_layer(rig) for _ in range(_STACK)))
+    for layer in stack:
+        parallelize_module(layer, meshes[place.node], plan)
+    layer_s = _host_s(rig, _step(rig, stack), calls=6 if rig.on_gpu else 2, per=_STACK)
+    return {"host": [{"tensor_parallel_layer_s": layer_s}]}
+
+
+def _graph(rig: Rig) -> Findings:
+    torch = rig.torch
+    stack = torch.nn.Sequential(*(build_layer(rig) for _ in range(_STACK)))
+    x = rig.random(1, _LENGTH, rig.scale.layer_width)
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side), torch.no_grad():
+        for _ in range(3):
+            stack(x)
+    torch.cuda.current_stream().wait_stream(side)
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph), torch.no_grad():
+        stack(x)
+    # A replay is one call for a forward pass, 45 of the model's 112.5 operations.
+    op_s = _host_s(rig, lambda _i: graph.replay(), calls=50, per=_STACK * 0.4 * EAGER_LAYER_OPS.value)
+    return {"host": [{"graph_op_s": op_s}]}
+
+
+def _compiled(rig: Rig) -> Findings:
+    torch = rig.torch
+    stack = torch.nn.Sequential(*(torch.compile(build_layer(rig)) for _ in range(_STACK)))
+    try:
+        call = _step(rig, stack)
+        call(0)
+    except (RuntimeError, ImportError, OSError, AttributeError) as error:  # a missing compiler shows in many ways
+        raise NotSupportedError(f"torch.compile: {type(error).__name__}") from error
+    layer_s = _host_s(rig, call, calls=8, per=_STACK)
+    return {"host": [{"compiled_layer_s": layer_s, "compiled_op_s": rounded(layer_s / EAGER_LAYER_OPS.value, 4)}]}

@@ -1,0 +1,99 @@
+"""Memory facts of a device: what the driver offers, what a context, a communicator and a neighbour take beside the
+allocator's memory, how much the allocator rounds up; and the bandwidth between host and device.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from profiler.bench.elementwise import bandwidth
+from profiler.bench.host import build_layer
+from profiler.rig import Rig
+from profiler.tasks import Findings, Task, rounded
+
+_PROBE_BYTES = 64 * 2**20
+_LENGTHS = (512, 640, 448, 768, 512, 704)
+
+
+def tasks(rig: Rig) -> list[Task]:
+    """Communicators are measured before anything else has made one."""
+    result = [Task("memory/facts", 0, 8.0 if rig.place.world > 1 else 1.0, _facts, "memory facts")]
+    if rig.on_gpu:
+        result.append(Task("memory/host-link", 44, 2.0, _host_link, "host link"))
+        result.append(Task("memory/allocator", 80, 2.0, _slack, "allocator"))
+    return result
+
+
+def _outside_bytes(rig: Rig) -> float:
+    """Bytes in use on the device that are not the allocator's."""
+    free, total = rig.torch.cuda.mem_get_info(rig.device)
+    return float(total - free - rig.torch.cuda.memory_reserved(rig.device))
+
+
+def _facts(rig: Rig) -> Findings:
+    if not rig.on_gpu:
+        return {"memory": [{"capacity_bytes": rig.scale.host_bytes}]}
+    torch = rig.torch
+    warm = rig.random(4096, 4096)
+    torch.matmul(warm, warm)
+    torch.nn.functional.scaled_dot_product_attention(*(rig.random(1, 8, 512, 128) for _ in range(3)), is_causal=True)
+    rig.stopwatch.synchronize()
+    facts: dict[str, Any] = {"capacity_bytes": float(torch.cuda.mem_get_info(rig.device)[1])}
+    facts["context_bytes"] = max(rig.largest(_outside_bytes(rig)), 1.0)
+    if rig.place.world > 1:
+        facts |= _communicator(rig)
+    return {"memory": [facts]}
+
+
+def _communicator(rig: Rig) -> dict[str, float]:
+    """Bytes of the first communicator once its operations ran, then of a send to a neighbour."""
+    dist, torch = rig.torch.distributed, rig.torch
+    world, count = rig.place.world, int(_PROBE_BYTES / 2)
+    whole = torch.zeros(count - count % world, device=rig.device, dtype=rig.half)
+    part = torch.zeros(len(whole) // world, device=rig.device, dtype=rig.half)
+    before = _outside_bytes(rig)
+    dist.all_reduce(whole)
+    dist.all_gather_into_tensor(whole, part)
+    dist.reduce_scatter_tensor(part, whole)
+    rig.stopwatch.synchronize()
+    used = _outside_bytes(rig)
+    rank = rig.place.rank
+    for work in dist.batch_isend_irecv(
+        [dist.P2POp(dist.isend, part, (rank + 1) % world), dist.P2POp(dist.irecv, whole[: len(part)], (rank - 1) % world)]
+    ):
+        work.wait()
+    rig.stopwatch.synchronize()
+    neighbours = 1 if world == 2 else 2
+    facts = {
+        "communicator_bytes": rig.largest(used - before),
+        "p2p_neighbour_bytes": rig.largest((_outside_bytes(rig) - used) / neighbours),
+    }
+    return {name: value for name, value in facts.items() if value > 0}
+
+
+def _host_link(rig: Rig) -> Findings:
+    """Pinned copies, every device at once as an offloaded step would."""
+    torch, size = rig.torch, 256 * 2**20
+    host = torch.empty(size, dtype=torch.uint8, pin_memory=True)
+    device = torch.empty(size, dtype=torch.uint8, device=rig.device)
+    down = rig.local(lambda _index: device.copy_(host, non_blocking=True))
+    up = rig.local(lambda _index: host.copy_(device, non_blocking=True))
+    return {
+        "memory_bandwidth": [bandwidth("host_to_device", size, down), bandwidth("device_to_host", size, up)],
+    }
+
+
+def _slack(rig: Rig) -> Findings:
+    """Reserved over allocated peak of training steps whose length changes, as without padding."""
+    torch = rig.torch
+    rig.release()
+    torch.cuda.reset_peak_memory_stats(rig.device)
+    layers = [build_layer(rig) for _ in range(4)]
+    for length in _LENGTHS:
+        value = rig.random(4, length, rig.scale.layer_width)
+        for layer in layers:
+            value = layer(value)
+        value.float().sum().backward()
+    rig.stopwatch.synchronize()
+    peak = torch.cuda.max_memory_reserved(rig.device) / torch.cuda.max_memory_allocated(rig.device)
+    return {"memory": [{"allocator_slack_fraction": rounded(max(rig.largest(peak) - 1.0, 0.0), 3)}]}

@@ -1,0 +1,187 @@
+"""From findings to a calibration: samples with their fits, facts of the device, notes; and merging, which refuses to mix machines.
+
+Curves come from `cost_models.calibration.fit`, so that what is stored is what the cost models read. What was not measured
+is simply absent: the models keep their nominal values for it and say so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+from cost_models.calibration import (
+    CalibrationDocument,
+    CollectiveSample,
+    Device,
+    GemmSample,
+    PairSample,
+    fit_collectives,
+    fit_gemms,
+)
+from cost_models.errors import CalibrationError
+from profiler.fingerprint import CPU_NAME, device_of
+from profiler.tasks import Findings
+from profiler.topology import interconnect_of, slow_pairs
+
+MAX_AGE = timedelta(days=90)
+"""Older samples are not merged into a new calibration: drivers, libraries and links change."""
+_LISTS = (
+    "gemm", "collectives", "attention", "math_attention", "memory_bandwidth", "overlap", "pairs", "devices",
+)  # fmt: skip
+_FACTS = ("host", "memory")
+_HEADROOM = 1.25
+"""A processor's data-sheet peak, which nobody states, over the best rate seen."""
+
+
+def build_document(
+    findings: Iterable[Findings], *, name: str, fingerprint: Mapping[str, Any], created_at: str, notes: Sequence[str] = ()
+) -> CalibrationDocument:
+    """The calibration of one machine.
+
+    Args:
+        findings: what the finished tasks found, in any order.
+        name: the document's name.
+        fingerprint: fields of the fingerprint without the kind of link, which follows from the pairs.
+        created_at: RFC 3339 time of the measurement's start.
+        notes: what a reader must know: what was left out, throttling, slow ranks.
+    """
+    lists, facts, remarks = _collected(findings)
+    on_gpu = fingerprint["gpu"] != CPU_NAME
+    device = device_of(fingerprint["gpu"]) if on_gpu else _processor(lists)
+    pairs = [PairSample.model_validate(pair) for pair in lists["pairs"]]
+    link = interconnect_of(
+        pairs, link_bytes_per_s=device.link_bytes_per_s, ranks_per_node=fingerprint["gpus_per_node"]
+    )
+    if on_gpu and link == "pcie":
+        device = device_of(fingerprint["gpu"], on_fast_link=False)
+    limits = [state["power_limit_w"] for state in lists["devices"] if state.get("power_limit_w")]
+    if limits:
+        device = device.model_copy(update={"power_limit_w": min(limits)})
+    content = {
+        "schema_version": 1, "name": name, "kind": "measured", "created_at": created_at, "load": "sustained",
+        "source": "meshwright profile run", "fingerprint": {**fingerprint, "interconnect": link},
+        "device": device.model_dump(), **lists, **facts,
+        "notes": tuple(dict.fromkeys([*notes, *remarks, *slow_pairs(pairs)])),
+    }  # fmt: skip
+    return fitted(CalibrationDocument.model_validate(content))
+
+
+def fitted(document: CalibrationDocument) -> CalibrationDocument:
+    """The document with the fits that its samples give."""
+    precisions = sorted({s.dtype for s in document.gemm} & set(document.device.peak_flops_per_s))
+    fits = [
+        fit_gemms(document.gemm, peak_flops_per_s=document.device.peak_flops_per_s[precision], dtype=precision)
+        for precision in precisions
+    ]
+    content = document.model_dump()
+    content["collective_fits"] = [fit.model_dump() for fit in fit_collectives(document.collectives)]
+    content["gemm_fits"] = [fit.model_dump() for fit in fits if fit is not None]
+    return CalibrationDocument.model_validate(content)
+
+
+def _collected(findings: Iterable[Findings]) -> tuple[dict[str, list[Any]], dict[str, dict[str, Any]], list[str]]:
+    lists: dict[str, list[Any]] = {field: [] for field in _LISTS}
+    facts: dict[str, dict[str, Any]] = {field: {} for field in _FACTS}
+    remarks: list[str] = []
+    for found in findings:
+        for field, entries in found.items():
+            if field in lists:
+                lists[field] += entries
+            elif field in facts:
+                for entry in entries:
+                    facts[field] |= entry
+            else:
+                remarks += [entry["text"] for entry in entries]
+    return lists, facts, remarks
+
+
+def _processor(lists: Mapping[str, Sequence[Mapping[str, Any]]]) -> Device:
+    """What stands for a processor's data sheet: somewhat more than the best rates seen."""
+    rates = [2.0 * s["m"] * s["n"] * s["k"] * s.get("batch", 1) / s["time_s"] for s in lists["gemm"]]
+    streams = [s["bytes_per_s"] for s in lists["memory_bandwidth"]]
+    links = [s["bytes_per_s"] for s in lists["pairs"]]
+    peak = _HEADROOM * max(rates, default=1e10)
+    return Device(
+        generation="unknown",
+        peak_flops_per_s={"bf16": peak, "fp16": peak},
+        memory_bytes_per_s=_HEADROOM * max(streams, default=1e9),
+        link_bytes_per_s=_HEADROOM * max(links, default=1e9),
+        num_sms=1,
+    )
+
+
+# --- merging ----------------------------------------------------------------------------------------------------------
+
+
+def merge(newer: CalibrationDocument, older: CalibrationDocument, *, now: datetime | None = None) -> CalibrationDocument:
+    """The newer document with what only the older one measured.
+
+    Raises:
+        CalibrationError: they come from different machines or software, or the older one is too old.
+    """
+    mine, theirs = newer.fingerprint.model_dump(), older.fingerprint.model_dump()
+    differing = [field for field in mine if mine[field] != theirs[field]]
+    if differing:
+        shown = ", ".join(f"{field} {mine[field]!r} against {theirs[field]!r}" for field in differing[:3])
+        raise CalibrationError(
+            f"{older.name!r} was measured on another machine or with other software: {shown}",
+            hint="Only calibrations of one machine and one software stack can be merged.",
+        )
+    age = (now or datetime.now(UTC)) - moment_of(older)
+    if age > MAX_AGE:
+        raise CalibrationError(
+            f"{older.name!r} is {age.days} days old, {MAX_AGE.days} is the limit for merging",
+            hint="Measure again: drivers, libraries and links change.",
+        )
+    content = newer.model_dump()
+    for field, key in _KEYS.items():
+        have = {key(sample) for sample in getattr(newer, field)}
+        content[field] = [s.model_dump() for s in getattr(newer, field)] + [
+            s.model_dump() for s in getattr(older, field) if key(s) not in have
+        ]
+    for field in _FACTS:
+        before = getattr(older, field).model_dump(exclude_none=True)
+        content[field] = {**before, **getattr(newer, field).model_dump(exclude_none=True)}
+    content["notes"] = (*newer.notes, f"merged with {older.name} of {older.created_at} ({older.id[:12]})")
+    return fitted(CalibrationDocument.model_validate(content))
+
+
+def _collective_key(s: CollectiveSample) -> object:
+    return s.op, s.ranks, s.ranks_per_node, s.stride, s.concurrent_groups, s.size_bytes
+
+
+def _gemm_key(s: GemmSample) -> object:
+    return s.m, s.n, s.k, s.dtype, s.layout, s.batch, s.output_dtype
+
+
+def _untimed(s: Any) -> object:
+    """Everything that says what was measured, without the result."""
+    results = {"time_s", "spread_fraction", "bytes_per_s", "compute_slowdown_fraction", "communication_slowdown_fraction"}
+    return tuple(sorted((k, v) for k, v in s.model_dump(exclude=results).items() if v is not None))
+
+
+_KEYS: Mapping[str, Callable[[Any], object]] = {
+    "gemm": _gemm_key,
+    "collectives": _collective_key,
+    "attention": _untimed,
+    "math_attention": _untimed,
+    "memory_bandwidth": _untimed,
+    "overlap": _untimed,
+    "pairs": _untimed,
+}
+
+
+def moment_of(document: CalibrationDocument) -> datetime:
+    """When the document was measured; a date without a time counts from its start, UTC.
+
+    Raises:
+        CalibrationError: the document's time is none.
+    """
+    try:
+        moment = datetime.fromisoformat(document.created_at)
+    except ValueError as error:
+        raise CalibrationError(
+            f"{document.name!r} has no readable time: {document.created_at!r}", hint="Measure again."
+        ) from error
+    return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

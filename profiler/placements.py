@@ -1,0 +1,87 @@
+"""Groups of ranks worth measuring: every size inside a node, side by side, strided, and across nodes.
+
+A placement is what the document states of a group (ranks, ranks per node, stride, groups at once); here it also names the
+members. The planner's groups are regular in the same way: ranks `first + i * stride`, filled node by node.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Placed:
+    """Groups of one shape that run at once; the first one alone where `groups` has one member."""
+
+    groups: tuple[tuple[int, ...], ...]
+    ranks_per_node: int
+    stride: int
+
+    @property
+    def ranks(self) -> int:
+        return len(self.groups[0])
+
+    @property
+    def label(self) -> str:
+        """Short name for keys and tables, such as `4x1.s1.c1`."""
+        nodes = self.ranks // self.ranks_per_node
+        return f"{self.ranks_per_node}x{nodes}.s{self.stride}.c{len(self.groups)}"
+
+
+def placements(*, local_world: int, num_nodes: int) -> list[Placed]:
+    """The most telling first: the whole node, all nodes, then parts, siblings and strides.
+
+    Sizes that divide the node come with all their siblings; others (3 of 4) alone.
+    """
+    whole = local_world
+    result = [_inside(whole, 1, local_world)] if whole > 1 else []
+    result += _across(local_world, num_nodes)
+    divisors = [size for size in range(whole - 1, 1, -1) if whole % size == 0]
+    result += [_inside(size, 1, local_world) for size in divisors]
+    result += [_siblings(size, 1, local_world) for size in divisors]
+    for size in divisors:
+        stride = whole // size
+        if stride > 1:
+            result.append(_inside(size, stride, local_world))
+            result.append(_siblings(size, stride, local_world))
+    result += [_inside(size, 1, local_world) for size in range(3, whole) if whole % size]
+    return list(dict.fromkeys(result))
+
+
+def _inside(size: int, stride: int, local_world: int) -> Placed:
+    assert (size - 1) * stride < local_world
+    return Placed((tuple(range(0, size * stride, stride)),), size, stride)
+
+
+def _siblings(size: int, stride: int, local_world: int) -> Placed:
+    """All groups of one node at once: blocks of size * stride ranks, in each of them `stride` interleaved groups."""
+    block = size * stride
+    groups = tuple(
+        tuple(range(first + offset, first + block, stride))
+        for first in range(0, local_world, block)
+        for offset in range(stride)
+    )
+    return Placed(groups, size, stride)
+
+
+def _across(local_world: int, num_nodes: int) -> list[Placed]:
+    """Groups with k members on each of all nodes: alone, and with all their siblings sharing the NICs."""
+    if num_nodes < 2:
+        return []
+    world = local_world * num_nodes
+    result = [Placed((tuple(range(world)),), local_world, 1)]
+    counts = sorted({2, num_nodes})
+    for members in range(1, local_world):
+        if local_world % members:
+            continue
+        for nodes in counts:
+            groups = tuple(
+                tuple(node * local_world + first + i for node in range(nodes) for i in range(members))
+                for first in range(0, local_world, members)
+            )
+            stride = local_world if members == 1 else 1
+            result.append(Placed(groups, members, stride))
+            result.append(Placed(groups[:1], members, stride))
+    if num_nodes > 2:
+        result.append(Placed((tuple(range(2 * local_world)),), local_world, 1))
+    return result

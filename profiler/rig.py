@@ -1,0 +1,186 @@
+"""The machine under measurement as benchmarks see it: torch, this rank's device, and the processes that measure together.
+
+A control group of its own (gloo, on the hosts) carries agreements, so that what is measured is never disturbed by them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import timedelta
+from typing import Any, Literal
+
+from cost_models.errors import MeasurementError
+from profiler.ranks import Ranks
+from profiler.scale import Scale
+from profiler.timing import Call, Effort, Stopwatch, Timing
+
+DeviceKind = Literal["cuda", "cpu"]
+INSTALL = "pip install 'meshwright[profiler]' installs it; for another CUDA version see pytorch.org."
+TIMEOUT = timedelta(seconds=120)
+_CPU_CACHE_BYTES = 32e6
+
+
+def load_torch() -> Any:
+    """The torch module.
+
+    Raises:
+        MeasurementError: it is not installed, or cannot be loaded.
+    """
+    try:
+        import torch
+    except ModuleNotFoundError as error:
+        raise MeasurementError("measuring needs PyTorch, which is not installed", hint=INSTALL) from error
+    except (ImportError, OSError) as error:
+        raise MeasurementError(f"PyTorch is installed and cannot be loaded: {error}", hint=INSTALL) from error
+    return torch
+
+
+def require_device(torch: Any, kind: DeviceKind, local_rank: int) -> Any:
+    """This rank's torch device.
+
+    Raises:
+        MeasurementError: there is no such device, or NCCL is missing.
+    """
+    if kind == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        built = torch.version.cuda or torch.version.hip
+        why = "no GPU is visible" if built else "this PyTorch was built without CUDA"
+        raise MeasurementError(
+            f"nothing to measure: {why}",
+            hint="`meshwright profile doctor` says more; --device cpu tries everything on the processor.",
+        )
+    count = torch.cuda.device_count()
+    if local_rank >= count:
+        raise MeasurementError(
+            f"process {local_rank} of this node has no GPU: {count} are visible",
+            hint="Start as many processes per node as there are GPUs (torchrun --nproc-per-node).",
+        )
+    torch.cuda.set_device(local_rank)
+    return torch.device("cuda", local_rank)
+
+
+@dataclass(eq=False)
+class Rig:
+    """What a benchmark runs on."""
+
+    torch: Any
+    device: Any
+    place: Ranks
+    scale: Scale
+    stopwatch: Stopwatch
+    control: Any = None
+    """Group of all ranks on the hosts; None alone."""
+    timeout: timedelta = TIMEOUT
+    _groups: dict[tuple[int, ...], Any] = field(default_factory=dict)
+    slow: dict[int, list[float]] = field(default_factory=dict)
+    """Seconds over the ranks' median, by rank, of everything that all ranks did alike."""
+
+    @property
+    def on_gpu(self) -> bool:
+        return bool(self.device.type == "cuda")
+
+    @property
+    def half(self) -> Any:
+        """The 16-bit type that everything is measured in."""
+        return self.torch.bfloat16
+
+    @property
+    def wire(self) -> Any:
+        """Type of what collectives carry: half, or fp32 on processors, whose gloo sums it faster."""
+        return self.half if self.on_gpu else self.torch.float32
+
+    @property
+    def cache_bytes(self) -> float:
+        """Last-level cache that rotating buffers must exceed."""
+        if not self.on_gpu:
+            return _CPU_CACHE_BYTES
+        return float(self.torch.cuda.get_device_properties(self.device).L2_cache_size)
+
+    @property
+    def free_bytes(self) -> float:
+        """Memory that a benchmark may take."""
+        if not self.on_gpu:
+            return self.scale.host_bytes
+        free, _ = self.torch.cuda.mem_get_info(self.device)
+        cached = self.torch.cuda.memory_reserved(self.device) - self.torch.cuda.memory_allocated(self.device)
+        return 0.9 * float(free + cached)
+
+    def random(self, *shape: int, dtype: Any = None, scale: float = 1.0) -> Any:
+        """Normal random numbers of the device's own generator."""
+        values = self.torch.randn(*shape, device=self.device, dtype=self.torch.float32 if shape[-1] < 8 else None)
+        return (values * scale).to(dtype or self.half)
+
+    def rotation(self, bytes_per_set: float, *, most: int = 16) -> int:
+        """How many sets of buffers to rotate, so that none is still in the cache when its turn comes."""
+        wanted = int(3 * self.cache_bytes / max(bytes_per_set, 1.0)) + 1
+        affordable = int(0.5 * self.free_bytes / max(bytes_per_set, 1.0))
+        return max(1, min(wanted, most, affordable))
+
+    # --- agreements -------------------------------------------------------------------------------------------------
+
+    def gather(self, value: Any) -> list[Any]:
+        """Every rank's value, in rank order."""
+        if self.control is None:
+            return [value]
+        values: list[Any] = [None] * self.place.world
+        self.torch.distributed.all_gather_object(values, value, group=self.control)
+        return values
+
+    def largest(self, value: float) -> float:
+        """The largest of all ranks' numbers."""
+        if self.control is None:
+            return value
+        tensor = self.torch.tensor([value], dtype=self.torch.float64)
+        self.torch.distributed.all_reduce(tensor, op=self.torch.distributed.ReduceOp.MAX, group=self.control)
+        return float(tensor[0])
+
+    def decide(self, value: int) -> int:
+        """Rank 0's number, on every rank."""
+        if self.control is None:
+            return value
+        tensor = self.torch.tensor([value], dtype=self.torch.int64)
+        self.torch.distributed.broadcast(tensor, src=0, group=self.control)
+        return int(tensor[0])
+
+    def align(self) -> None:
+        """Brings all ranks to the same point."""
+        if self.control is not None:
+            self.torch.distributed.barrier(group=self.control)
+
+    def group(self, ranks: Sequence[int]) -> Any:
+        """Communication group of these ranks; every rank must ask, in the same order."""
+        key = tuple(ranks)
+        if len(key) == self.place.world:
+            return self.torch.distributed.group.WORLD
+        if key not in self._groups:
+            self._groups[key] = self.torch.distributed.new_group(list(key), timeout=self.timeout)
+        return self._groups[key]
+
+    # --- measuring --------------------------------------------------------------------------------------------------
+
+    def local(self, call: Call, *, effort: Effort | None = None) -> Timing:
+        """Every rank times the same local work; the slowest rank counts, the others are compared with it."""
+        own = self.stopwatch.measure(call, effort=effort or self.scale.effort)
+        return self.slowest(own)
+
+    def slowest(self, own: Timing) -> Timing:
+        """The slowest rank's timing; notes how far each rank is from the middle one."""
+        timings: list[Timing] = self.gather(own)
+        middle = sorted(t.time_s for t in timings)[(len(timings) - 1) // 2]
+        for rank, timing in enumerate(timings):
+            self.slow.setdefault(rank, []).append(timing.time_s / middle)
+        return max(timings, key=lambda timing: timing.time_s)
+
+    def joint(self, call: Call | None, *, effort: Effort | None = None) -> Timing:
+        """All ranks time a call that some make together; the slowest of those counts. None: this rank stands by."""
+        own = self.stopwatch.measure(
+            call or (lambda _index: None), effort=effort or self.scale.effort, together=self.largest, align=self.align
+        )
+        return max((t for t in self.gather(None if call is None else own) if t is not None), key=lambda t: t.time_s)
+
+    def release(self) -> None:
+        """Gives unused device memory back."""
+        if self.on_gpu:
+            self.torch.cuda.empty_cache()

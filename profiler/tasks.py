@@ -1,0 +1,47 @@
+"""A task: one to a few seconds of measuring with a stable name, a place in the order of value, and what it gives.
+
+What it gives are `Findings`: samples by the field of the calibration document that they belong to, plain JSON values, so
+that they can be written to a state file at once and read back by a later run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from profiler.rig import Rig
+
+Findings = dict[str, list[dict[str, Any]]]
+"""Keys: gemm, collectives, attention, math_attention, memory_bandwidth, overlap, pairs, host, memory, devices, notes."""
+
+
+class NotSupportedError(Exception):
+    """This device or library cannot do what a task measures; the task is left out and the reason noted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One unit of measuring."""
+
+    key: str
+    value: int
+    """Order: lower is measured earlier."""
+    expected_s: float
+    run: Callable[[Rig], Findings]
+    title: str = ""
+
+
+def note(text: str) -> dict[str, Any]:
+    """A sentence of the document's notes."""
+    return {"text": text}
+
+
+def rounded(value: float, digits: int = 6) -> float:
+    """Significant digits that a measurement has; keeps documents small."""
+    return float(f"{value:.{digits}g}")
+
+
+def timed(sample: Mapping[str, Any], *, time_s: float, spread_fraction: float) -> dict[str, Any]:
+    """A sample with its time."""
+    return {**sample, "time_s": rounded(time_s), "spread_fraction": rounded(spread_fraction, 3)}
