@@ -91,10 +91,13 @@ class Space:
         columns |= {name: np.full(n, values[0]) for name, values in self.knobs.items()}
         return self.build(columns, node_shard=np.zeros(n, np.bool_))
 
-    def leanest(self, base: Strategies, *, zero: int, recompute: Recompute) -> Strategies:
-        """The base rows without virtual stages, with this ZeRO stage and recomputation: memory's most favourable."""
+    def leanest(self, base: Strategies, *, zero: int, recompute: Recompute, split: int = 0) -> Strategies:
+        """The base rows with the fewest virtual stages, this ZeRO stage and recomputation: memory's most favourable.
+
+        `split` counts through `different_splits`; one that a number of stages has not is its last.
+        """
         columns = {name: getattr(base, name) for name in self.degrees}
-        first = {pp: pairs[0] for pp, pairs in self.layout_index.items()}
+        first = {pp: pairs[min(split, len(pairs) - 1)] for pp, pairs in self.different_splits.items()}
         pps, inverse = np.unique(base.pp, return_inverse=True)
         vpp, layout = np.array([first[int(pp)] for pp in pps]).T
         n = len(base)
@@ -103,6 +106,27 @@ class Space:
         columns["recompute_method"] = np.full(n, RecomputeMethod.EVERY)
         columns |= {name: np.full(n, values[-1]) for name, values in self.knobs.items()}
         return self.build(columns, node_shard=np.zeros(n, np.bool_))
+
+    @cached_property
+    def different_splits(self) -> Mapping[int, tuple[tuple[int, int], ...]]:
+        """(vpp, layout) pairs by pp whose stages hold different layers: of equal ones that with the fewest virtual stages."""
+        layouts = self.layouts
+        found: dict[int, tuple[tuple[int, int], ...]] = {}
+        for pp, pairs in self.layout_index.items():
+            unequal: dict[bytes, tuple[int, int]] = {}
+            for vpp, layout in sorted(pairs):
+                held = layouts.layers_LKJ[layout].tobytes() + layouts.slot_stage_LK[layout].tobytes()
+                unequal.setdefault(held, (vpp, layout))
+            found[pp] = tuple(unequal.values())
+        return found
+
+    @cached_property
+    def most_vpp(self) -> NDArray[np.float64]:
+        """Most virtual stages of every number of stages, shape (largest pp + 1,)."""
+        most = np.ones(max(self.layout_index) + 1)
+        for pp, pairs in self.layout_index.items():
+            most[pp] = max(vpp for vpp, _ in pairs)
+        return most
 
     @cached_property
     def options(self) -> Columns:

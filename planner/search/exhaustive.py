@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import product
 from time import perf_counter
 
 import numpy as np
@@ -153,17 +154,17 @@ class Exhaustive:
         return base.take(found.legal)
 
     def _enough_memory(self, base: Strategies, multiplicity: Ints) -> NDArray[np.bool_]:
-        """Base rows of which some expansion could fit: the leanest choices decide, every ZeRO stage tried."""
+        """Base rows of which some expansion could fit: the leanest choices decide, every ZeRO stage and split tried."""
         if any(len(values) > 1 for values in self.space.knobs.values()):
             return np.ones(len(base), np.bool_)  # a knob may save memory that the leanest choices below don't
         possible = np.zeros(len(base), np.bool_)
-        modes = self.space.recompute_modes
-        leanest, *others = sorted({Recompute(modes[0]), Recompute(modes[-1])}, reverse=True)
-        for recompute in (leanest, *others):
+        modes = sorted({Recompute(mode) for mode in self.space.recompute_modes}, reverse=True)
+        leanest, splits = modes[0], max(map(len, self.space.different_splits.values()))
+        for recompute, split in product(modes, range(splits)):
             for zero in sorted(self.space.zeros, reverse=True):
                 rest = np.flatnonzero(~possible)
                 if len(rest):
-                    lean = self.space.leanest(base.take(rest), zero=zero, recompute=recompute)
+                    lean = self.space.leanest(base.take(rest), zero=zero, recompute=recompute, split=split)
                     possible[rest] = self._could_fit(lean)
         self.found.rejected["out-of-memory"] += int(multiplicity[~possible].sum())
         if self.found.best is None and not possible.all():
