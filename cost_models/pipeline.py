@@ -2,7 +2,8 @@
 
 With stage times t_s per micro-batch (forward and backward) and m micro-batches, 1F1B and GPipe take
 sum(t_s) + (m - 1) * max(t_s): exact for equal stages and where the last stage is the slowest, an upper bound where an
-earlier one is. Everything above m times the slowest stage is bubble.
+earlier one is, as long as backward over forward is the same everywhere (else within a tenth). Everything above m times the
+slowest stage is bubble.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ def bubble_s(strategies: Strategies, *, stages_sum_s: Floats, slowest_s: Floats,
 
         1f1b, gpipe:  sum - slowest
         interleaved:  (sum - slowest) / v
-        zb-h1:        (sum - slowest) - (p - 1) * wgrad          (Qi et al. 2023, section 2.3)
-        zb-v, dualpipe-v:  (sum - slowest) - 2 (p - 1) * wgrad, at least 0, times 1/2 for the V shape
+        zb-h1:        (sum - slowest) - 2 (p - 1) * wgrad, at least 0: (p - 1)(F + B - W)     (Qi et al. 2023, section 2)
+        zb-v, dualpipe-v:  half of that for the V shape
 
     Args:
         strategies: schedules, stages and virtual stages.
@@ -41,9 +42,8 @@ def bubble_s(strategies: Strategies, *, stages_sum_s: Floats, slowest_s: Floats,
     ]
     if not any(kind.any() for kind in kinds):
         return plain
-    zero_bubble = np.maximum(plain - steps * wgrad_s, 0.0)
-    v_shaped = 0.5 * np.maximum(plain - 2.0 * steps * wgrad_s, 0.0)
-    return np.select(kinds, [plain / strategies.vpp, zero_bubble, v_shaped], plain)
+    zero_bubble = np.maximum(plain - 2.0 * steps * wgrad_s, 0.0)
+    return np.select(kinds, [plain / strategies.vpp, zero_bubble, 0.5 * zero_bubble], plain)
 
 
 def hop_s(job: Job, strategies: Strategies) -> tuple[Floats, Codes]:
