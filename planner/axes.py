@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from cost_models.job import Job
 from cost_models.layouts import Layout, Layouts, build_layouts
-from cost_models.strategy import NAMES, RECOMPUTE_MODULES
+from cost_models.strategy import NAMES, RECOMPUTE_MODULES, Recompute
 from planner.rules.rule import divisors
 from planner.schemas.plan_request import AllowedValues, Constraints
 from planner.schemas.strategy import StrategyInput
@@ -44,8 +44,12 @@ def build_space(job: Job, constraints: Constraints) -> Space:
     knobs = {_column(name): tuple(_coded(name, v) for v in given[name]) for name in KNOB_FIELDS if name in given}
     knobs |= {name: values for name, values in given.items() if name.startswith(("overlap_", "offload_"))}
     chosen: dict[str, tuple[Any, ...]] = {
-        name: tuple(_coded(name, v) for v in given[name]) for name in ("zero", "recompute") if name in given
+        name: tuple(_coded(name, v) for v in given[name])
+        for name in ("zero", "recompute", "recompute_method")
+        if name in given
     }
+    if "recompute_per_stage" in given:  # the counts are those of full recomputation
+        chosen["recompute"] = (Recompute.FULL,)
     if "recompute_num_layers" in given:
         chosen["recompute_num_layers"] = given["recompute_num_layers"]
     return Space(job=job, degrees=degrees, chosen=chosen, layouts=layouts, layout_index=index, knobs=knobs)
@@ -66,7 +70,7 @@ def searched_values(space: Space) -> dict[str, list[Any]]:
         "recompute": [NAMES["recompute"][mode] for mode in space.recompute_modes],
         "recompute_num_layers": counts,
         "layers_per_stage": ["even", *uneven] if len(uneven) < len(pairs) else uneven,
-        **{name: list(values) for name, values in space.knobs.items()},
+        **dict(_spelled(name, values) for name, values in space.knobs.items()),
     }
 
 
@@ -104,6 +108,18 @@ def _coded(name: str, value: Any) -> Any:
     return NAMES[name].index(value) if name in NAMES else value
 
 
+def _spelled(column: str, values: Sequence[Any]) -> tuple[str, list[Any]]:
+    """A knob in the contract's names."""
+    if column == "grad_sync_each":
+        return "grad_sync", ["each" if each else "last" for each in values]
+    if column == "recompute_modules":
+        return column, [[name for bit, name in enumerate(RECOMPUTE_MODULES) if bits >> bit & 1] for bits in values]
+    for group in ("overlap", "offload"):
+        if column.startswith(f"{group}_"):
+            return f"{group}.{column.removeprefix(f'{group}_')}", list(values)
+    return column, [NAMES[column][value] if column in NAMES else value for value in values]
+
+
 Splits = dict[int, list[tuple[int, Sequence[int]]]]
 """(vpp, layers of each virtual stage) by number of stages, fewest virtual stages first."""
 
@@ -111,7 +127,10 @@ Splits = dict[int, list[tuple[int, Sequence[int]]]]
 def _splits_by_stages(job: Job, given: Mapping[str, tuple[Any, ...]]) -> Splits:
     """The splits of every number of stages that has one."""
     largest = min(job.model.num_layers, job.cluster.num_gpus)
-    found = {pp: _splits(job, pp, given) for pp in given.get("pp", range(1, largest + 1))}
+    tried: Sequence[int] = given.get("pp", range(1, largest + 1))
+    if "recompute_per_stage" in given:
+        tried = [pp for pp in tried if pp == len(given["recompute_per_stage"][0])]
+    found = {pp: _splits(job, pp, given) for pp in tried}
     return {pp: splits for pp, splits in found.items() if splits}
 
 
@@ -123,9 +142,8 @@ def _layouts(
     index: dict[int, tuple[tuple[int, int], ...]] = {}
     per_stage = given["recompute_per_stage"][0] if "recompute_per_stage" in given else None
     for pp, choices in splits.items():
-        fixed = per_stage if per_stage is not None and len(per_stage) == pp else None
         index[pp] = tuple((vpp, len(table) + position) for position, (vpp, _) in enumerate(choices))
-        table += [Layout(pp, vpp, tuple(split), recompute_per_stage=fixed) for vpp, split in choices]
+        table += [Layout(pp, vpp, tuple(split), recompute_per_stage=per_stage) for vpp, split in choices]
     if not table:
         table = [Layout(pp=1, vpp=1, layers=(job.model.num_layers,))]
     return build_layouts(table, model=job.model), index

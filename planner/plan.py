@@ -82,8 +82,27 @@ def check_request(asked: PlanRequest, job: Job) -> None:
     if asked.objective == "fewest_gpus" and asked.targets.deadline_h is None and asked.targets.min_tokens_per_s is None:
         message = "objective fewest_gpus without targets would always choose the smallest cluster that fits"
         problems.append(Problem("/targets", message, "Add deadline_h or min_tokens_per_s.", "missing-field"))
+    problems += _contradicted_fields(asked)
     if problems:
         raise InvalidInputError(problems)
+
+
+def _contradicted_fields(asked: PlanRequest) -> list[Problem]:
+    """Fixed strategy fields that nothing could satisfy."""
+    fixed, allowed, problems = asked.constraints.fixed, asked.constraints.allowed, []
+    if fixed.pool_per_stage is not None:
+        message = "constraints.fixed.pool_per_stage is given, but the cluster has one kind of node"
+        problems.append(Problem("/constraints/fixed/pool_per_stage", message, "Leave it out."))
+    if fixed.recompute_per_stage is not None:
+        modes = allowed.recompute or (fixed.recompute or "full",)
+        counted = fixed.recompute_method or fixed.recompute_num_layers or allowed.recompute_num_layers
+        if "full" not in modes or counted or allowed.recompute_method:
+            message = (
+                "constraints.fixed.recompute_per_stage counts layers of full recomputation and replaces its method"
+            )
+            hint = "Leave recompute_method and recompute_num_layers out, and recompute, or make it 'full'."
+            problems.append(Problem("/constraints/fixed/recompute_per_stage", message, hint))
+    return problems
 
 
 def request_digest(resolved: Mapping[str, Any], *, calibration_id: str) -> str:

@@ -78,7 +78,7 @@ class Space:
         n = len(self.degrees["tp"])
         plain = {pp: pairs[-1] for pp, pairs in self.layout_index.items()}
         pps, inverse = np.unique(self.degrees["pp"], return_inverse=True)
-        vpp, layout = np.array([plain[int(pp)] for pp in pps]).T
+        vpp, layout = np.array([plain[int(pp)] for pp in pps], dtype=np.int64).reshape(-1, 2).T
         columns = {
             **self.degrees,
             "vpp": vpp[inverse],
@@ -261,18 +261,26 @@ class Space:
 
     def recomputes(self, layout: int) -> list[tuple[int, int, int]]:
         """(recompute, method, layers) choices for one split, full recomputation in the order of rising work."""
-        counts = self.chosen.get("recompute_num_layers")
-        largest = max(self.layouts.table[layout].layers)
         found: list[tuple[int, int, int]] = []
         for mode in self.recompute_modes:
-            if mode != Recompute.FULL:
+            if mode == Recompute.FULL and self.layouts.table[layout].recompute_per_stage is None:
+                found += [(mode, *way) for way in self._full_recomputes(max(self.layouts.table[layout].layers))]
+            else:
                 found.append((mode, RecomputeMethod.EVERY, 0))
-                continue
-            if counts is not None or DEFAULTS[self.job.training.framework].recompute_counts:
-                tried = sorted(counts) if counts is not None else range(1, largest)
-                found += [(mode, RecomputeMethod.BLOCK, count) for count in tried]
-            if counts is None:
-                found.append((mode, RecomputeMethod.EVERY, 0))
+        return found
+
+    def _full_recomputes(self, largest: int) -> list[tuple[int, int]]:
+        """(method, layers) choices of full recomputation where the largest chunk holds so many layers."""
+        counts, methods = self.chosen.get("recompute_num_layers"), self.chosen.get("recompute_method")
+        found: list[tuple[int, int]] = []
+        if methods is None:
+            searched = counts is not None or DEFAULTS[self.job.training.framework].recompute_counts
+            blocks = sorted(counts) if counts is not None else range(1, largest)
+            found += [(RecomputeMethod.BLOCK, count) for count in blocks if searched]
+            return found if counts is not None else [*found, (RecomputeMethod.EVERY, 0)]
+        for method in sorted(methods):
+            every = range(1, largest + 1) if method == RecomputeMethod.BLOCK else (1,)
+            found += [(method, count) for count in (every if counts is None else sorted(counts))]
         return found
 
 
