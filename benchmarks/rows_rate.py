@@ -9,9 +9,8 @@ import itertools
 import json
 import time
 
-from planner.rows import evaluate_rows
-
 from benchmarks.record import ROOT, record
+from planner.rows import evaluate_rows
 
 NUM_ROWS = 2000
 GOAL = ">= 1000"
