@@ -18,6 +18,7 @@ import typer
 
 from app.cli_evaluate import evaluate
 from app.cli_plan import plan
+from app.cli_profile import profile_app
 from app.cli_service import db_app, keys_app, serve
 from app.errors import ServiceUnreachableError, UnavailableError
 from cost_models.errors import InvalidInputError, MeasurementError, MeshwrightError
@@ -52,6 +53,7 @@ app.command()(evaluate)
 app.command()(serve)
 app.add_typer(db_app)
 app.add_typer(keys_app)
+app.add_typer(profile_app)
 
 
 def _show_version(value: bool) -> None:

@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -81,6 +82,8 @@ def measure(settings: Settings, place: Ranks, *, on_progress: Callable[[Progress
     Raises:
         MeasurementError: something stops a measurement: no device, a busy one, ranks that differ, a wrong result.
     """
+    # Messages of torch to itself (FSDP2 calls what torch deprecates) are no news for who measures.
+    warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
     torch = load_torch()
     nvml = Nvml.open() if settings.device == "cuda" else None
     if settings.device == "cuda":
@@ -254,14 +257,14 @@ class _Session:
             )
         document = self._document()
         path, problem = save(self._settings.out, document.file_text())
-        warnings = list(document.notes) if is_complete else []
+        told = list(document.notes) if is_complete else []
         if problem is not None:
-            warnings.append(f"{self._settings.out} could not be written ({problem}); the calibration is in {path}")
+            told.append(f"{self._settings.out} could not be written ({problem}); the calibration is in {path}")
         if self._state.problem is not None:
-            warnings.append(f"finished parts could not be kept on disk: {self._state.problem}")
+            told.append(f"finished parts could not be kept on disk: {self._state.problem}")
         if is_complete and problem is None:
             self._state.close()
-        return Outcome(document, path, is_complete, code, tuple(warnings))
+        return Outcome(document, path, is_complete, code, tuple(told))
 
     def _document(self) -> CalibrationDocument:
         assert self._state is not None
@@ -302,7 +305,3 @@ def _listed(keys: Sequence[str]) -> str:
     """Tasks by their first two parts, each once."""
     return ", ".join(dict.fromkeys("/".join(key.split("/")[:2]) for key in keys))
 
-
-def default_name(fingerprint: Mapping[str, Any], *, today: str) -> str:
-    """Such as `h100-sxm-80gb-x4-2026-11-28`."""
-    return f"{str(fingerprint['gpu']).lower()}-x{fingerprint['gpus_per_node']}-{today}"

@@ -109,8 +109,8 @@ class Rig:
 
     def random(self, *shape: int, dtype: Any = None, scale: float = 1.0) -> Any:
         """Normal random numbers of the device's own generator."""
-        values = self.torch.randn(*shape, device=self.device, dtype=self.torch.float32 if shape[-1] < 8 else None)
-        return (values * scale).to(dtype or self.half)
+        values = self.torch.randn(*shape, device=self.device, dtype=dtype or self.half)
+        return values if scale == 1.0 else values.mul_(scale)
 
     def rotation(self, bytes_per_set: float, *, most: int = 16) -> int:
         """How many sets of buffers to rotate, so that none is still in the cache when its turn comes."""
@@ -157,6 +157,16 @@ class Rig:
         if key not in self._groups:
             self._groups[key] = self.torch.distributed.new_group(list(key), timeout=self.timeout)
         return self._groups[key]
+
+    def all_gather(self, received: Any, sent: Any, *, group: Any = None) -> None:
+        """All-gather under the name that this PyTorch has for it (2.13 renamed it)."""
+        dist = self.torch.distributed
+        (getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor)(received, sent, group=group)
+
+    def reduce_scatter(self, received: Any, sent: Any, *, group: Any = None) -> None:
+        """Reduce-scatter, likewise."""
+        dist = self.torch.distributed
+        (getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor)(received, sent, group=group)
 
     # --- measuring --------------------------------------------------------------------------------------------------
 

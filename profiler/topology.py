@@ -140,7 +140,7 @@ def interconnect_of(pairs: Sequence[PairSample], *, link_bytes_per_s: float, ran
 def slow_pairs(pairs: Sequence[PairSample]) -> list[str]:
     """Sentences that name pairs far below others of the same kind of link."""
     sentences = []
-    for link in sorted({p.link for p in pairs}):
+    for link in sorted({p.link for p in pairs} - {"loopback"}):
         alike = [p for p in pairs if p.link == link]
         middle = median(p.bytes_per_s for p in alike)
         sentences += [

@@ -29,6 +29,7 @@ from cost_models.calibration.loader import (
     read_document,
     reference_document,
     reference_names,
+    shipped_document,
     shipped_names,
 )
 from cost_models.calibration.residuals import NOMINAL_RESIDUALS
@@ -62,5 +63,6 @@ __all__ = [
     "read_document",
     "reference_document",
     "reference_names",
+    "shipped_document",
     "shipped_names",
 ]

@@ -108,6 +108,11 @@ def _packaged(name: str) -> CalibrationDocument | None:
     return None
 
 
+def shipped_document(name: str) -> CalibrationDocument | None:
+    """The calibration of that name in this distribution; None where there is none."""
+    return _packaged(name) if name in shipped_names() or name in reference_names() else None
+
+
 def reference_document(gpu: Gpu) -> CalibrationDocument | None:
     """Public curves of this GPU, or of the one it borrows from; None where there are none."""
     name = gpu.reference or gpu.name

@@ -108,9 +108,9 @@ def issue(rig: Rig, op: Op, sent: Any, received: Any, *, ranks: tuple[int, ...],
     if op == "all_reduce":
         dist.all_reduce(sent, group=group)
     elif op == "all_gather":
-        dist.all_gather_into_tensor(received, sent, group=group)
+        rig.all_gather(received, sent, group=group)
     elif op == "reduce_scatter":
-        dist.reduce_scatter_tensor(received, sent, group=group)
+        rig.reduce_scatter(received, sent, group=group)
     elif op == "all_to_all":
         dist.all_to_all_single(received, sent, group=group)
     elif op == "broadcast":

@@ -53,8 +53,8 @@ def _communicator(rig: Rig) -> dict[str, float]:
     part = torch.zeros(len(whole) // world, device=rig.device, dtype=rig.half)
     before = _outside_bytes(rig)
     dist.all_reduce(whole)
-    dist.all_gather_into_tensor(whole, part)
-    dist.reduce_scatter_tensor(part, whole)
+    rig.all_gather(whole, part)
+    rig.reduce_scatter(part, whole)
     rig.stopwatch.synchronize()
     used = _outside_bytes(rig)
     rank = rig.place.rank
