@@ -119,7 +119,11 @@ _FA2_HOPPER = _flash(
 )
 _FA3 = _flash(0.55, 0.45, "published FA-3 and cuDNN speeds on H100 (arXiv:2407.08608)")
 _MMA_BLACKWELL = _flash(0.60 * 0.35, 0.50 * 0.35, "no measurement: mma.sync against tcgen05 on B200")
-_CUDNN_BLACKWELL = _flash(0.55, 0.42, "published cuDNN speeds on B200")
+_CUDNN_BLACKWELL = _flash(
+    0.62, 0.46,
+    "B200: cuDNN 9.13 reaches 1613 / 1.3 TF forward, FlashAttention-4 1613 (FlashAttention-4, 2026); newer cuDNN lies "
+    "between; backward in FA-3's ratio",
+)  # fmt: skip
 _OTHER = _flash(0.35, 0.28, "no measurement")
 
 FLASH_EFFICIENCY: Mapping[tuple[Generation, AttentionKernel], tuple[Constant, Constant]] = {
@@ -198,7 +202,14 @@ CHECKPOINT_HOST_S = Constant(
 # --- overlap and scale ------------------------------------------------------------------------------------------------
 
 INTERFERENCE = Constant(0.15, "1", 0.05, 0.3, "no measurement: SMs and HBM taken by a collective behind compute")
-STRAGGLING = Constant(0.007, "1", 0.004, 0.02, "step time per doubling of nodes; weak-scaling pairs of four sources")
+GPU_SPREAD = Constant(
+    0.012, "1", 0.005, 0.03,
+    "standard deviation of the speed of GPUs of one kind under load: Sinha et al. 2022 (SC22, 'Not All GPUs Are Created "
+    "Equal') measure 8 % between the fast and slow ends of A100 and V100 systems in compute-bound work [T-2]",
+)  # fmt: skip
+STRAGGLING = Constant(
+    0.004, "1", 0.002, 0.01, "per doubling of nodes beside the GPUs' own spread; weak-scaling pairs of four sources [T-2]"
+)
 TP_BACKWARD_HIDDEN = Constant(
     0.55, "1", 0.4, 0.7, "no measurement: most of a data-gradient all-reduce that its weight-gradient GEMM hides [O-1]"
 )

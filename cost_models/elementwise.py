@@ -104,17 +104,21 @@ def layer_traffic(job: Job, kind: LayerKind) -> tuple[PassTraffic, PassTraffic]:
 
 
 def _norm(build: Build, e: float) -> tuple[float, float, float]:
-    """Bytes per element forward and backward, kernels forward. Backward of a fused norm also reduces its weight's
-    gradient and joins the residual's.
+    """Bytes per element forward and backward, kernels forward.
+
+    Backward of a fused norm reads input and gradient twice, for its own and for its weight's gradient; in a fused build
+    it also carries the residual's gradient.
     """
-    return (2 * e, 8 * e, 1.0) if build.norm else (RMSNORM_COMPOSITE_BYTES, RMSNORM_COMPOSITE_BYTES + 6 * e, 6.0)
+    if not build.norm:
+        return RMSNORM_COMPOSITE_BYTES, RMSNORM_COMPOSITE_BYTES, 6.0
+    return 2 * e, (8 * e if build.residual else 5 * e), 1.0
 
 
 def _residual(build: Build, e: float, *, dropout: bool) -> tuple[float, float, float]:
     mask = 1.0 if dropout else 0.0
     if build.residual:
         return 3 * e + mask, 2 * e + mask, 1.0
-    return 3 * e + dropout * (2 * e + mask), 2 * e + dropout * (2 * e + mask), 1.0 + mask
+    return 3 * e + dropout * (2 * e + mask), 3 * e + dropout * (2 * e + mask), 1.0 + mask
 
 
 def _activation(build: Build, e: float, *, gated: bool) -> tuple[float, float, float]:

@@ -9,10 +9,12 @@ strategies has none.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
 
 import numpy as np
 
-from cost_models.constants import STRAGGLING
+from cost_models.constants import GPU_SPREAD, STRAGGLING
 from cost_models.data_parallel import is_layerwise, stepwise_s, tied_gradients_s
 from cost_models.job import Job
 from cost_models.layer_costs import LAYER_PARTS
@@ -43,10 +45,29 @@ def step_time(job: Job, strategies: Strategies) -> StepTime:
     subtotal = np.zeros(len(strategies))
     for seconds in terms.values():
         subtotal += seconds
-    nodes = np.maximum(strategies.world / job.cluster.gpus_per_node, 1.0)
-    terms["jitter"] = subtotal * STRAGGLING.value * np.log2(nodes)
+    terms["jitter"] = subtotal * jitter_fraction(job, strategies)
     ordered = {name: terms[name] for name in TIME_NAMES}
     return StepTime(ordered, _tiers(job, work, once_tiers, ordered), subtotal + ordered["jitter"])
+
+
+def jitter_fraction(job: Job, strategies: Strategies) -> Floats:
+    """Share of a step that all ranks wait for the slowest, shape (N,). [T-2]
+
+        sigma * E[max of n standard normals] + per doubling of nodes
+
+    n GPUs of one kind differ in speed by sigma, and everybody waits for the slowest of them; nodes add what their
+    networks and systems do.
+    """
+    nodes = np.maximum(strategies.world / job.cluster.gpus_per_node, 1.0)
+    levels, inverse = np.unique(strategies.world, return_inverse=True)
+    slowest = np.array([_expected_maximum(n) for n in levels.tolist()])[inverse.reshape(-1)]
+    return np.asarray(GPU_SPREAD.value * slowest + STRAGGLING.value * np.log2(nodes))
+
+
+@lru_cache(maxsize=4096)
+def _expected_maximum(n: float) -> float:
+    """Expected largest of n standard normals (Blom 1958)."""
+    return NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) if n > 1 else 0.0
 
 
 def _once_a_step(job: Job, strategies: Strategies, work: Stages) -> tuple[dict[str, Floats], dict[str, Codes]]:

@@ -85,7 +85,7 @@ DEFAULTS: Mapping[str, tuple[Row, ...]] = {
         Row("sdpa", generations=frozenset({"volta"})),
         Row("fa1", PYTORCH, before="2024-01"),
         Row("sdpa", PYTORCH),
-        Row("fa1", before="2023-07"),
+        Row("fa1", before="2023-08"),  # FlashAttention-2 came out on 2023-07-17
         Row("cudnn", frozenset({"megatron"}), since="2024-09", generations=HOPPER_ON, impl="transformer-engine"),
         Row("fa2"),
     ),

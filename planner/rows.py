@@ -25,6 +25,7 @@ from cost_models.specs.fields import shown, validated
 from cost_models.strategy import Ints
 from planner.evaluation_dict import Reason, evaluation_dict, invalid_dict
 from planner.job_of import Documents, cost_key, resolve_job
+from planner.open_facts import with_open_facts
 from planner.rules import reasons, violations
 from planner.schemas.strategy import StrategyInput
 from planner.strategy_input import ResolvedStrategies, assumed_fields, resolve_strategies
@@ -160,6 +161,8 @@ def _group_answers(members: list[_Row]) -> list[Answer]:
     if resolved.strategies is None or not len(legal):
         return answers
     evaluated = evaluate(jobs[0], resolved.strategies.take(legal))
+    assumed = [resolved.assumed[member] for member in resolved.index[legal].tolist()]
+    evaluated = with_open_facts(jobs[0], evaluated, assumed)
     per_sequence = hardware_flops_per_step(jobs[0], evaluated.strategies) / jobs[0].training.global_batch_size
     for index, member in enumerate(resolved.index[legal].tolist()):
         job = jobs[member]
