@@ -36,8 +36,8 @@ def problems(error=InvalidInputError, cluster=H100, model=MODEL, **changes):
 @pytest.mark.parametrize(
     ("changes", "cluster", "kernel"),
     [
-        ({"software_date": "2023-06"}, A100, "fa1"),
-        ({"software_date": "2023-07"}, A100, "fa2"),
+        ({"software_date": "2023-07"}, A100, "fa1"),
+        ({"software_date": "2023-08"}, A100, "fa2"),
         ({"software_date": "2024-08"}, H100, "fa2"),
         ({"software_date": "2024-09"}, H100, "cudnn"),
         ({"software_date": "2024-09"}, A100, "fa2"),
