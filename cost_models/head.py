@@ -18,7 +18,7 @@ from cost_models.constants import (
 from cost_models.job import Job
 from cost_models.layer_costs import matmul_s
 from cost_models.parameters import padded_vocab_size
-from cost_models.placement import groups
+from cost_models.placement import groups, world_key
 from cost_models.shapes import Gemm
 from cost_models.strategy import Codes, Floats, Strategies
 from cost_models.tensors import Distinct, distinct
@@ -42,7 +42,7 @@ class EndCosts:
 
 def end_costs(job: Job, strategies: Strategies) -> EndCosts:
     """The embedding's and the head's table of a batch. [F-5] [F-6] [F-7]"""
-    cases = distinct(strategies, HEAD_AXES)
+    cases = distinct(strategies, HEAD_AXES, also=world_key(strategies, job.cluster))
     rows, model, training = cases.rows, job.model, job.training
     e, h, rate = training.compute_bytes, float(model.hidden_size), job.calibration.memory_bytes_per_s_effective.value
     tokens = rows.micro_batch_size * training.seq_length / rows.cp

@@ -17,7 +17,7 @@ from cost_models.gemm import Kind
 from cost_models.job import Job
 from cost_models.layer_attention import LayerAttention, layer_attention_s
 from cost_models.layer_comm import PassSeconds, cp_comm, ep_comm, tp_comm
-from cost_models.placement import StrategyPlacements, groups
+from cost_models.placement import StrategyPlacements, groups, world_key
 from cost_models.shapes import Gemm, layer_gemms
 from cost_models.specs.model import LayerKind
 from cost_models.strategy import RECOMPUTE_MODULES, Codes, Floats, Strategies
@@ -52,7 +52,7 @@ class LayerCosts:
 
 def layer_costs(job: Job, strategies: Strategies) -> LayerCosts:
     """The layer table of a batch."""
-    cases = distinct(strategies, LAYER_AXES)
+    cases = distinct(strategies, LAYER_AXES, also=world_key(strategies, job.cluster))
     rows = cases.rows
     placements = groups(rows, job.cluster)
     layers = [_one_kind(job, kind, rows, placements) for kind in job.model.distinct_kinds]

@@ -60,8 +60,7 @@ def place(
         np.atleast_1d(np.asarray(stride, dtype=np.float64)),
         np.asarray(float(cluster.num_gpus) if world is None else world, dtype=np.float64),
     )
-    domain = max(1, min(cluster.nvlink_domain_gpus, cluster.num_gpus))
-    island = max(domain, min(cluster.gpus_per_node, cluster.num_gpus))
+    domain, island = _blocks(cluster)
     per_domain, domains = _spread(ranks, step, used, domain)
     per_island, islands = (per_domain, domains) if island == domain else _spread(ranks, step, used, island)
     return Placement(
@@ -76,15 +75,39 @@ def place(
     )
 
 
+def _blocks(cluster: Cluster) -> tuple[int, int]:
+    """GPUs of a fast domain, and of an island."""
+    domain = max(1, min(cluster.nvlink_domain_gpus, cluster.num_gpus))
+    return domain, max(domain, min(cluster.gpus_per_node, cluster.num_gpus))
+
+
+def world_key(strategies: Strategies, cluster: Cluster) -> Floats:
+    """What of the GPUs in use the tp, cp, etp and ep groups' placement depends on, shape (N,); 0 where on nothing.
+
+    Groups that straddle a block differ with their offset on it, and a small world has fewer offsets: equal keys place alike.
+    """
+    s, one = strategies, np.ones(len(strategies))
+    key = np.zeros(len(strategies))
+    for block in set(_blocks(cluster)):
+        for size, stride in ((s.tp, one), (s.cp, s.tp), (s.etp, one), (s.ep, s.etp)):
+            seen = np.minimum(s.world, size * stride * block)
+            key = np.where(_sits_alike(size, stride, block), key, np.maximum(key, seen))
+    return key
+
+
+def _sits_alike(size: Floats, stride: Floats, block: int) -> NDArray[np.bool_]:
+    """Where every group sits alike on its blocks: a set of groups repeats every size * stride ranks."""
+    extent = size * stride
+    regular = (stride >= block) | (size == 1) | (np.fmod(block, extent) == 0)
+    return np.asarray(regular | ((np.fmod(extent, block) == 0) & (np.fmod(block, stride) == 0)))
+
+
 def _spread(size: Floats, stride: Floats, world: Floats, block: int) -> tuple[Floats, Floats]:
     """Fewest members in one block of `block` consecutive ranks, and most blocks spanned, over all groups."""
     inside = np.clip(np.floor(block / stride), 1.0, size)
     spanned = np.ceil(size / inside)
     extent = size * stride
-    # A group set repeats every `extent` ranks; it sits alike on every block when one divides the other.
-    regular = (stride >= block) | (size == 1) | (np.fmod(block, extent) == 0)
-    regular |= (np.fmod(extent, block) == 0) & (np.fmod(block, stride) == 0)
-    odd = np.flatnonzero(~regular)
+    odd = np.flatnonzero(~_sits_alike(size, stride, block))
     if len(odd):
         sets = np.maximum(np.floor(world[odd] / extent[odd]), 1.0)
         keys = np.stack([size[odd], stride[odd], np.minimum(sets, block)], axis=1).astype(np.int64)

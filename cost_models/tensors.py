@@ -35,12 +35,13 @@ class Distinct:
         return np.take(values, self.inverse, axis=-1)
 
 
-def distinct(strategies: Strategies, axes: Sequence[str]) -> Distinct:
-    """The distinct combinations of these fields; every field must hold whole numbers >= 0."""
+def distinct(strategies: Strategies, axes: Sequence[str], *, also: NDArray[Any] | None = None) -> Distinct:
+    """The distinct combinations of these fields, and of `also` (N,); every one must hold whole numbers >= 0."""
     code = np.zeros(len(strategies), dtype=np.int64)
     cells = 1
-    for name in axes:
-        digit, radix = _digits(getattr(strategies, name))
+    columns = [getattr(strategies, name) for name in axes]
+    for values in columns if also is None else [*columns, also]:
+        digit, radix = _digits(values)
         if radix > 1:
             code = code * radix + digit
             cells *= radix

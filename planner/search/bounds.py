@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from cost_models.head import end_costs
 from cost_models.layer_costs import layer_costs
+from cost_models.placement import world_key
 from cost_models.strategy import DTYPES, Floats, Ints, Schedule, Strategies
 from cost_models.tensors import distinct
 from planner.space import Pairs, Space
@@ -61,22 +62,9 @@ class Bounds:
 
 
 def build_bounds(space: Space, base: Strategies) -> Bounds:
-    """Bounds of these base rows.
-
-    The number of replicas only multiplies the work, unless a group straddles nodes irregularly: those rows are computed one
-    by one, the others once per distinct combination.
-    """
-    node = float(space.job.cluster.gpus_per_node)
-    regular = np.ones(len(base), np.bool_)
-    for extent in (base.tp, base.tp * base.cp, base.etp * base.ep):
-        regular &= (np.fmod(node, extent) == 0) | (np.fmod(extent, node) == 0)
-    parts = np.zeros((3, len(base)))
-    if regular.any():
-        cases = distinct(base.take(regular), BOUND_AXES)
-        parts[:, regular] = cases.spread(_parts(space, cases.rows))
-    if not regular.all():
-        parts[:, ~regular] = _parts(space, base.take(~regular))
-    once, again, others = parts
+    """Bounds of these base rows; the number of replicas only multiplies the work, unless groups straddle nodes."""
+    cases = distinct(base, BOUND_AXES, also=world_key(base, space.job.cluster))
+    once, again, others = cases.spread(_parts(space, cases.rows))
     return Bounds(base.num_micro_batches, once, again, others, space.most_vpp[base.pp.astype(np.int64)])
 
 
