@@ -1,0 +1,101 @@
+"""Model and hardware operations against the arithmetic of the papers that define them."""
+
+from __future__ import annotations
+
+import pytest
+
+from cost_models.flops import hardware_flops_per_step, model_flops, model_flops_per_step
+from planner.job_of import resolve_job
+from planner.schemas import StrategyInput
+from planner.strategy_input import resolve_strategies
+
+CLUSTER = {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8}
+LLAMA = {
+    "num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
+    "intermediate_size": 14336, "vocab_size": 128256,
+}  # fmt: skip
+SEQ, BATCH = 8192, 16
+TOKENS = SEQ * BATCH
+LAYER = 4096 * 4096 + 2 * 4096 * 1024 + 4096 * 4096 + 3 * 4096 * 14336
+"""q; k and v of 8 heads of 128; output; gated MLP: 218,103,808 weights."""
+HEAD = 4096 * 128256
+ATTENTION = 2 * 32 * SEQ * (128 + 128)
+"""Per token and layer, full S x S: 2 (multiply-add) * heads * S * (scores 128 + values 128)."""
+
+
+def job(model=LLAMA, **training):
+    document = {"seq_length": SEQ, "global_batch_size": BATCH, "precision": "bf16", "framework": "megatron", **training}
+    return resolve_job({"model": model, "cluster": CLUSTER, "training": document})
+
+
+def rows(job, **strategy):
+    given = StrategyInput.model_validate({"micro_batch_size": 1, **strategy})
+    return resolve_strategies(job, [given]).strategies
+
+
+def test_llama_3_1_8b() -> None:
+    """3 passes * 2 * (32 layers + head) weights and 3 * 32 * attention, per token; causal takes half of the attention."""
+    assert LAYER == 218_103_808
+    weights, attention = 6 * (32 * LAYER + HEAD), 3 * 32 * ATTENTION
+    assert model_flops_per_step(job()) == pytest.approx((weights + attention) * TOKENS, rel=1e-12)
+    assert model_flops_per_step(job(), causal=True) == pytest.approx((weights + attention / 2) * TOKENS, rel=1e-12)
+
+
+def test_the_embedding_is_free_and_the_vocabulary_unpadded() -> None:
+    tied = job({**LLAMA, "tie_word_embeddings": True})
+    assert model_flops_per_step(tied) == model_flops_per_step(job())
+    odd = job({**LLAMA, "vocab_size": 50257})
+    assert model_flops(odd).head_flops_per_token == 2 * 4096 * 50257
+
+
+def test_only_routed_experts_count() -> None:
+    """2 of 8 experts of 3 * 4096 * 2048, the router of 4096 * 8, and one shared expert of width 1024."""
+    moe = {
+        "num_experts": 8, "top_k": 2, "expert_intermediate_size": 2048, "num_shared_experts": 1,
+        "shared_expert_intermediate_size": 1024,
+    }  # fmt: skip
+    layer = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 2 * 3 * 4096 * 2048 + 4096 * 8 + 3 * 4096 * 1024
+    forward = 2 * (32 * layer + HEAD) + 32 * ATTENTION
+    assert model_flops_per_step(job({**LLAMA, "moe": moe})) == pytest.approx(3 * forward * TOKENS, rel=1e-12)
+
+
+def test_a_sliding_window_counts_as_a_full_span_of_twice_its_width() -> None:
+    windowed = job({**LLAMA, "sliding_window": 1024, "layer_types": ["sliding_attention", "full_attention"] * 16})
+    expected = 16 * ATTENTION + 16 * 2 * 32 * 2048 * 256
+    assert model_flops(windowed).attention_flops_per_token == expected
+
+
+def test_latent_attention_has_wider_scores_than_values() -> None:
+    """Queries and keys 128 + 64 wide, values 128."""
+    mla = {
+        "q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128,
+    }  # fmt: skip
+    model = {name: value for name, value in LLAMA.items() if name != "num_key_value_heads"} | {"mla": mla}
+    assert model_flops(job(model)).attention_flops_per_token == 32 * 2 * 32 * SEQ * (192 + 128)
+    down_and_up = 4096 * 1536 + 1536 * 32 * 192 + 4096 * (512 + 64) + 512 * 32 * (128 + 128) + 32 * 128 * 4096
+    layer = down_and_up + 3 * 4096 * 14336
+    assert model_flops(job(model)).layer_matmul_flops_per_token == 2 * 32 * layer
+
+
+def test_multi_token_prediction_repeats_the_head() -> None:
+    assert model_flops(job({**LLAMA, "mtp_num_layers": 1})).head_flops_per_token == 2 * 2 * HEAD
+
+
+def test_hardware_operations_add_one_forward_of_what_is_recomputed() -> None:
+    """Full repeats layers and attention but not the head; 8 of 32 layers a quarter of that; Megatron's selective the attention."""
+    asked, plain = job(), model_flops_per_step(job())
+    layers, attention = 2 * 32 * LAYER * TOKENS, 32 * ATTENTION * TOKENS
+
+    def repeated(**strategy) -> float:
+        return float(hardware_flops_per_step(asked, rows(asked, **strategy))[0]) - plain
+
+    assert repeated(recompute="none") == 0
+    assert repeated(recompute="full") == pytest.approx(layers + attention, rel=1e-9)
+    assert repeated(recompute="full", recompute_num_layers=8) == pytest.approx((layers + attention) / 4, rel=1e-9)
+    assert repeated(recompute="selective") == pytest.approx(attention, rel=1e-9)
+
+
+def test_torchtitan_selective_repeats_every_other_matmul() -> None:
+    asked = job(framework="torchtitan")
+    more = float(hardware_flops_per_step(asked, rows(asked, recompute="selective"))[0]) - model_flops_per_step(asked)
+    assert more == pytest.approx(0.5 * 2 * 32 * LAYER * TOKENS, rel=1e-9)
