@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from cost_models.head import end_costs
 from cost_models.layer_costs import layer_costs
 from cost_models.placement import world_key
+from cost_models.step import jitter_fraction
 from cost_models.strategy import DTYPES, Floats, Ints, Schedule, Strategies
 from cost_models.tensors import distinct
 from planner.space import Pairs, Space
@@ -35,7 +36,7 @@ class Bounds:
 
     micro_batches: Floats
     once: Floats
-    """Seconds per micro-batch of the slowest stage that every expansion has."""
+    """Seconds per micro-batch of the slowest stage that every expansion has; all seconds with the jitter of its GPUs."""
     again: Floats
     """Seconds to recompute the cheapest layer once."""
     others: Floats
@@ -64,7 +65,8 @@ class Bounds:
 def build_bounds(space: Space, base: Strategies) -> Bounds:
     """Bounds of these base rows; the number of replicas only multiplies the work, unless groups straddle nodes."""
     cases = distinct(base, BOUND_AXES, also=world_key(base, space.job.cluster))
-    once, again, others = cases.spread(_parts(space, cases.rows))
+    slower = 1.0 + jitter_fraction(space.job, base)
+    once, again, others = cases.spread(_parts(space, cases.rows)) * slower
     return Bounds(base.num_micro_batches, once, again, others, space.most_vpp[base.pp.astype(np.int64)])
 
 

@@ -25,7 +25,7 @@ from planner.search.bounds import Bounds, build_bounds
 from planner.search.objective import Goal, ranked_order
 from planner.space import Expansion, Space
 
-FIRST_CHUNK, LARGEST_CHUNK = 512, 8192
+FIRST_CHUNK, LARGEST_CHUNK = 64, 8192
 """Base rows expanded at a time: few at first, so that a good k-th best prunes early."""
 FIRST_ROWS = 1 << 11
 """Expanded strategies evaluated before anything is known: enough for a good k-th best."""
@@ -101,6 +101,7 @@ class Exhaustive:
         self.on_progress, self.should_stop = on_progress, should_stop
         self.found = Found(best=None, rejected=Counter())
         self._values = np.zeros(0)
+        self._step_s = np.zeros(0)
         self._at_risk = np.zeros(0, np.bool_)
         self._needed = np.zeros(0)
         self._unsearched_s: float | None = None
@@ -137,7 +138,7 @@ class Exhaustive:
             chosen = order[start:stop]
             chosen = chosen[self._enough_memory(base.take(chosen), multiplicity[chosen])]
             self._expand(base.take(chosen), bounds.take(chosen))
-            start, size = stop, min(2 * size, LARGEST_CHUNK)
+            start, size = stop, min(4 * size, LARGEST_CHUNK)
             self._report(bounds.step_s[order[start]] if start < len(base) else None)
         self.found.bounded += int(multiplicity[order[start:]].sum())
 
@@ -185,7 +186,9 @@ class Exhaustive:
             return
         pairs = self.space.pairs(base)
         world = self.goal.value_of_world(base.world[pairs.origin], bounds.paired_s(self.space, pairs))
-        order = np.argsort(world, kind="stable")
+        may_win = np.flatnonzero(world <= self._limit())
+        self.found.bounded += len(world) - len(may_win)
+        order = may_win[np.argsort(world[may_win], kind="stable")]
         values = world[order]
         start, most = 0, FIRST_ROWS if self.found.best is None else MAX_ROWS_AT_ONCE
         while start < len(order):
@@ -237,7 +240,7 @@ class Exhaustive:
         values[which] = self.goal.value(chosen, step_s)
         reached = self.goal.reached(step_s)
         self.found.rejected["misses-target"] += int((~reached).sum())
-        self._merge(chosen.take(reached), values[which][reached], at_risk[which][reached])
+        self._merge(chosen.take(reached), values[which][reached], step_s[reached], at_risk[which][reached])
         return values
 
     def _note_memory(self, rows: Strategies, device_high: Floats, verdict: NDArray[np.int8]) -> None:
@@ -261,17 +264,19 @@ class Exhaustive:
         order = ranked_order(needed, rows, last=np.zeros(len(rows), np.bool_))[:NEAREST_KEPT]
         self.found.nearest, self._needed = rows.take(order), needed[order]
 
-    def _merge(self, rows: Strategies, values: Floats, at_risk: NDArray[np.bool_]) -> None:
+    def _merge(self, rows: Strategies, values: Floats, step_s: Floats, at_risk: NDArray[np.bool_]) -> None:
         """Keeps the k best of what was kept before and these."""
         promising = np.flatnonzero(values <= self._kth_value())
-        rows, values, at_risk = rows.take(promising), values[promising], at_risk[promising]
+        if not len(promising):
+            return
+        rows, values, step_s, at_risk = rows.take(promising), values[promising], step_s[promising], at_risk[promising]
         if self.found.best is not None:
             rows = concatenated([self.found.best, rows])
-            values = np.concatenate([self._values, values])
+            values, step_s = np.concatenate([self._values, values]), np.concatenate([self._step_s, step_s])
             at_risk = np.concatenate([self._at_risk, at_risk])
         order = ranked_order(values, rows, last=at_risk)[: self.top_k]
-        if len(order):
-            self.found.best, self._values, self._at_risk = rows.take(order), values[order], at_risk[order]
+        self.found.best, self._values = rows.take(order), values[order]
+        self._step_s, self._at_risk = step_s[order], at_risk[order]
 
     def _limit(self) -> float:
         """Value above which a bound has lost."""
@@ -297,13 +302,13 @@ class Exhaustive:
         """Least step time that any plan worth ranking can have, as far as it is known."""
         known = [] if self._unsearched_s is None else [self._unsearched_s]
         if self.found.best is not None:
-            known.append(float(step_time(self.space.job, self.found.best).total_s.min()))
+            known.append(float(self._step_s.min()))
         return min(known, default=None)
 
     def _report(self, bound_s: float | None) -> None:
         if self.on_progress is None:
             return
-        best = None if self.found.best is None else float(step_time(self.space.job, self.found.best).total_s[0])
+        best = None if self.found.best is None else float(self._step_s[0])
         self.on_progress(
             Progress(evaluated=self.found.evaluated, best_s=best, bound_s=best if bound_s is None else bound_s)
         )
