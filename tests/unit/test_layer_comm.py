@@ -1,0 +1,167 @@
+"""Exposed communication inside a layer: which collectives of how many bytes, and what hides them."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cost_models.constants import PIPELINED_TP_EXPOSED, TP_BACKWARD_HIDDEN, WGRAD_OVERLAP
+from cost_models.layer_comm import cp_comm, ep_comm, tp_comm
+from cost_models.placement import groups
+from planner.job_of import resolve_job
+from planner.schemas import StrategyInput
+from planner.strategy_input import resolve_strategies
+
+H, SEQ = 1024, 2048
+MODEL = {
+    "num_layers": 2, "hidden_size": H, "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 4096,
+    "vocab_size": 32000,
+}  # fmt: skip
+MOE = {**MODEL, "moe": {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 1024}}
+
+
+class Case:
+    """One strategy, and prices of its own groups."""
+
+    def __init__(self, strategy, *, model=MODEL, framework="megatron", **training) -> None:
+        self.job = resolve_job({
+            "model": model,
+            "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 2, "gpus_per_node": 8},
+            "training": {
+                "seq_length": SEQ, "global_batch_size": 32, "precision": "bf16", "framework": framework, **training,
+            },
+        })  # fmt: skip
+        given = StrategyInput.model_validate({"micro_batch_size": 2, **strategy})
+        resolved = resolve_strategies(self.job, [given])
+        assert resolved.strategies is not None, resolved.problems
+        self.rows = resolved.strategies
+        self.kind = self.job.model.layer_kinds[0]
+        self.placements = groups(self.rows, self.job.cluster)
+        self.tokens = 2 * SEQ / self.rows.cp
+
+    def price(self, op, size, group) -> float:
+        placement = getattr(self.placements, group)
+        return float(self.job.calibration.collective_s(op, size, placement=placement).seconds[0])
+
+    def tp(self, *, wgrad_s=0.0):
+        return tp_comm(
+            self.job, self.kind, self.rows, tokens=self.tokens, placements=self.placements, wgrad_s=np.array([wgrad_s])
+        )
+
+    def cp(self, *, attention_s=0.0):
+        attention = np.array([attention_s])
+        return cp_comm(
+            self.job, self.rows, tokens=self.tokens, placements=self.placements, attention_s=(attention, 2 * attention)
+        )
+
+    def ep(self, *, expert_s=0.0):
+        return ep_comm(
+            self.job,
+            self.kind,
+            self.rows,
+            tokens=self.tokens,
+            placements=self.placements,
+            expert_s=np.array([expert_s]),
+        )
+
+
+SIZE = 2 * SEQ * H * 2.0
+"""T*h elements of bf16."""
+
+
+def test_two_all_reduces_each_way_without_sequence_parallelism() -> None:
+    case = Case({"tp": 4, "sequence_parallel": False}, framework="deepspeed", model=MODEL)
+    found, each = case.tp(wgrad_s=1.0), case.price("all_reduce", SIZE, "tp")
+    assert found.forward[0] == pytest.approx(2 * each)
+    assert found.backward[0] == pytest.approx(2 * each)  # DeepSpeed hides nothing
+
+
+def test_sequence_parallelism_gathers_and_scatters() -> None:
+    """Megatron gathers the saved shard once more in backward: 2 (AG + RS) forward, 2 (2 AG + RS) backward."""
+    case = Case({"tp": 4, "sequence_parallel": True})
+    gather, scatter = case.price("all_gather", SIZE, "tp"), case.price("reduce_scatter", SIZE, "tp")
+    found = case.tp(wgrad_s=0.0)
+    assert found.forward[0] == pytest.approx(2 * (gather + scatter))
+    assert found.backward[0] == pytest.approx(2 * (2 * gather + scatter))
+
+
+def test_the_weight_gradient_hides_part_of_backward() -> None:
+    """[O-1] exposed = max(0.45 t, t - 0.6 weight-gradient time)."""
+    case = Case({"tp": 4, "sequence_parallel": False})
+    whole = 2 * case.price("all_reduce", SIZE, "tp")
+    some, much = case.tp(wgrad_s=whole / 3).backward[0], case.tp(wgrad_s=1.0).backward[0]
+    assert some == pytest.approx(whole - WGRAD_OVERLAP.value * whole / 3)
+    assert much == pytest.approx((1 - TP_BACKWARD_HIDDEN.value) * whole)
+
+
+def test_pipelined_collectives_expose_a_share() -> None:
+    plain, overlapped = (
+        Case({"tp": 4, "overlap": {"tp_comm": on}}, framework="torchtitan", compile=True).tp() for on in (False, True)
+    )
+    assert overlapped.forward[0] == pytest.approx(PIPELINED_TP_EXPOSED.value * plain.forward[0])
+
+
+def test_an_expert_layer_without_shared_experts_has_one_pair() -> None:
+    dense, routed = Case({"tp": 2}), Case({"tp": 2}, model=MOE)
+    shared = {**MOE["moe"], "num_shared_experts": 1, "shared_expert_intermediate_size": 512}
+    assert routed.tp().forward[0] == pytest.approx(dense.tp().forward[0] / 2)
+    assert Case({"tp": 2}, model={**MOE, "moe": shared}).tp().forward[0] == pytest.approx(dense.tp().forward[0])
+
+
+def test_one_rank_communicates_nothing() -> None:
+    case = Case({"tp": 1}, model=MOE)
+    for found in (case.tp(), case.cp(), case.ep()):
+        assert found.forward[0] == found.backward[0] == found.tier[0] == 0
+
+
+def test_all_gathered_keys_and_values() -> None:
+    """cp 4: 1024 tokens a rank, k and v of 4 heads of 128, bf16; the gathered size is the whole of 4096 tokens."""
+    case = Case({"cp": 4, "cp_comm": "allgather"}, framework="torchtitan")
+    whole = 2 * SEQ * 2 * 4 * 128 * 2.0
+    found = case.cp(attention_s=1.0)  # hides nothing
+    gather, scatter = case.price("all_gather", whole, "cp"), case.price("reduce_scatter", whole, "cp")
+    assert found.forward[0] == pytest.approx(gather)
+    assert found.backward[0] == pytest.approx(gather + scatter)
+
+
+def test_the_ring_hides_each_step_behind_its_share_of_attention() -> None:
+    """cp 4: 3 exchanges of a rank's keys and values, each beside a quarter of the layer's attention; doubled in backward."""
+    case = Case({"cp": 4, "cp_comm": "p2p"})
+    hop = case.price("send_recv", 2 * SEQ / 4 * 2 * 4 * 128 * 2.0, "cp")
+    assert case.cp().forward[0] == pytest.approx(3 * hop)
+    assert case.cp().backward[0] == pytest.approx(3 * 2 * hop)
+    partly = case.cp(attention_s=2 * hop)
+    assert partly.forward[0] == pytest.approx(3 * (hop - 2 * hop / 4))
+    assert partly.backward[0] == pytest.approx(3 * (2 * hop - 4 * hop / 4))
+    assert case.cp(attention_s=1.0).forward[0] == 0
+
+
+def test_ulysses_exchanges_queries_keys_values_and_the_output() -> None:
+    case = Case({"cp": 4, "cp_comm": "a2a"})
+    swapped = 2 * SEQ / 4 * (1024 + 2 * 512 + 1024) * 2.0
+    assert case.cp(attention_s=1.0).forward[0] == pytest.approx(case.price("all_to_all", swapped, "cp"))
+
+
+def test_dispatch_and_combine_are_two_all_to_alls_each_way() -> None:
+    """tp 2, ep 4: half of the 4096 tokens, two copies each, of 1024 bf16."""
+    case = Case({"tp": 2, "ep": 4, "etp": 1}, model=MOE)
+    one = case.price("all_to_all", 2 * SEQ / 2 * 2 * H * 2.0, "ep")
+    found = case.ep()
+    assert found.forward[0] == pytest.approx(2 * one)
+    assert found.backward[0] == pytest.approx(2 * one)
+
+
+def test_the_gathering_dispatcher_moves_every_token_of_the_group() -> None:
+    case = Case({"tp": 2, "ep": 4, "etp": 1, "moe_dispatcher": "allgather"}, model=MOE)
+    whole = 2 * SEQ / 2 * 4 * H * 2.0
+    both = case.price("all_gather", whole, "ep") + case.price("reduce_scatter", whole, "ep")
+    assert case.ep().forward[0] == pytest.approx(both)
+
+
+def test_another_micro_batch_s_experts_hide_the_dispatch() -> None:
+    plain = Case({"ep": 4, "pp": 1}, model=MOE)
+    hiding = Case({"ep": 4, "pp": 1, "overlap": {"moe_all_to_all": True}}, model=MOE)
+    whole = plain.ep().forward[0]
+    assert hiding.ep(expert_s=whole / 4).forward[0] == pytest.approx(3 * whole / 4)
+    assert hiding.ep(expert_s=whole / 4).backward[0] == pytest.approx(2 * whole / 4)
+    assert hiding.ep(expert_s=1.0).forward[0] == 0
