@@ -55,7 +55,7 @@ def _server_user(folder: Path) -> str | None:
     except KeyError:
         pytest.skip("PostgreSQL does not run as root, and there is no user postgres")
     shutil.chown(folder, "postgres")
-    for parent in folder.parents[:2]:
+    for parent in folder.parents[:3]:  # a folder per session, per worker, per user
         parent.chmod(parent.stat().st_mode | 0o011)
     return "postgres"
 
