@@ -1,0 +1,123 @@
+"""Bytes and seconds of the optimizer step, of accumulation and of offloading, by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cost_models.constants import HOST_ADAM_BYTES_PER_S, HOST_OP_S
+from cost_models.optimizer import accumulation_s, offload_s, optimizer_s, owned_parameters, update_bytes_per_parameter
+from planner.job_of import resolve_job
+from planner.schemas import StrategyInput
+from planner.strategy_input import resolve_strategies
+
+MODEL = {
+    "num_layers": 4, "hidden_size": 1024, "num_attention_heads": 8, "intermediate_size": 4096, "vocab_size": 32000,
+    "moe": {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 512},
+}  # fmt: skip
+GPU = {
+    "name": "unit", "memory_gib": 80, "peak_tflops": {"bf16": 100}, "memory_bandwidth_gb_per_s": 1000, "nvlink_gb_per_s": 100,
+}  # fmt: skip
+RATE = 800e9
+"""0.8 of 1000 GB/s."""
+LINK = 40e9
+"""0.8 of 50 GB/s."""
+
+
+def job(framework="megatron", **training):
+    return resolve_job({
+        "model": MODEL,
+        "cluster": {"gpu": GPU, "num_nodes": 4, "gpus_per_node": 8, "host_link_gb_per_s": 50},
+        "training": {
+            "seq_length": 2048, "global_batch_size": 64, "precision": "bf16", "framework": framework, **training,
+        },
+    })  # fmt: skip
+
+
+def rows(asked, **strategy):
+    resolved = resolve_strategies(asked, [StrategyInput.model_validate({"micro_batch_size": 1, **strategy})])
+    assert resolved.strategies is not None, resolved.problems
+    return resolved.strategies
+
+
+def size(value: float):
+    return np.array([value])
+
+
+@pytest.mark.parametrize(
+    ("training", "expected"),
+    [
+        # gradients 4 times, parameter and moments read and written, cast copy written
+        ({}, 4 * 4 + 2 * 4 + 2 * 2 * 4 + 2),  # fp32 gradients, main parameters and moments, bf16 copy
+        ({"optimizer": "sgd"}, 4 * 4 + 2 * 4 + 2 * 1 * 4 + 2),
+        ({"optimizer": "adam-8bit"}, 4 * 4 + 2 * 4 + 2 * 2 * 1 + 2),
+        ({"grad_dtype": "bf16", "optimizer_state_dtype": "bf16"}, 4 * 2 + 2 * 4 + 2 * 2 * 2 + 2),
+        ({"main_param_dtype": "none", "optimizer_state_dtype": "fp32"}, 4 * 4 + 2 * 2 + 2 * 2 * 4 + 0),  # bf16 itself
+    ],
+)
+def test_bytes_per_parameter(training, expected) -> None:
+    assert update_bytes_per_parameter(job(**training)) == expected
+
+
+def test_what_a_rank_owns() -> None:
+    """dp 32, ep 8: dense shared by 32, experts by 4; a shard group of 8 owns an eighth of the dense."""
+    asked = job()
+
+    def owned(**strategy) -> float:
+        return float(owned_parameters(rows(asked, ep=8, **strategy), dense=size(3200.0), expert=size(400.0))[0])
+
+    assert owned(zero=0) == 3200 + 400
+    assert owned(zero=1) == 3200 / 32 + 400 / 4
+    assert owned(zero=1, zero_shard_size=8) == 3200 / 8 + 400 / 4
+
+
+def test_a_step_streams_its_bytes() -> None:
+    """1e9 parameters of 42 bytes over 800 GB/s."""
+    asked = job()
+    found = optimizer_s(asked, rows(asked, zero=0), dense=size(1e9), expert=size(0.0))
+    assert found[0] == pytest.approx(42e9 / RATE)
+
+
+def test_a_tiny_step_is_bound_by_its_launches() -> None:
+    asked = job()
+    found = optimizer_s(asked, rows(asked, zero=1), dense=size(1e3), expert=size(0.0))
+    assert found[0] == pytest.approx(asked.runtime.optimizer_launches * HOST_OP_S.value)
+
+
+@pytest.mark.parametrize(("framework", "bytes_each"), [("megatron", 3.0), ("deepspeed", 6.0), ("torchtitan", 10.0)])
+def test_accumulation_by_framework(framework, bytes_each) -> None:
+    asked = job(framework)
+    whole = accumulation_s(asked, size(1e9), rows(asked), layerwise=np.array([False]))
+    assert whole[0] == pytest.approx(bytes_each * 1e9 / RATE)
+
+
+def test_layer_wise_accumulation_touches_the_shard_alone() -> None:
+    asked = job("torchtitan")
+    shard = accumulation_s(asked, size(1e9), rows(asked, zero=3), layerwise=np.array([True]))
+    assert shard[0] == pytest.approx(10 * 1e9 / 32 / RATE)
+
+
+def test_offloaded_state_crosses_the_link_and_is_updated_by_the_host() -> None:
+    """Half of 1e9/32 parameters: 4 bytes of gradient down, 2 of parameter up over the link, 42 through the host's memory.
+
+    The other half stays on the GPU.
+    """
+    asked = job()
+    batch, moved = rows(asked, zero=1, offload={"optimizer_fraction": 0.5}), 1e9 / 32 / 2
+    found = offload_s(asked, batch, dense=size(1e9), expert=size(0.0))
+    assert found[0] == pytest.approx(moved * 6 / LINK + moved * 42 / HOST_ADAM_BYTES_PER_S.value)
+    on_gpu = optimizer_s(asked, batch, dense=size(1e12), expert=size(0.0))
+    assert on_gpu[0] == pytest.approx(1e12 / 32 / 2 * 42 / RATE)
+
+
+def test_offloaded_parameters_come_up_for_every_pass() -> None:
+    """64 sequences over 32 replicas: 2 micro-batches, forward and backward, 2 bytes a parameter."""
+    asked = job("deepspeed")
+    batch = rows(asked, zero=3, offload={"parameters": True})
+    found = offload_s(asked, batch, dense=size(1e9), expert=size(0.0))
+    assert found[0] == pytest.approx(1e9 / 32 * 2 * (2 * 2) / LINK)
+
+
+def test_nothing_offloaded_costs_nothing() -> None:
+    asked = job()
+    assert offload_s(asked, rows(asked), dense=size(1e9), expert=size(1e9))[0] == 0

@@ -1,0 +1,113 @@
+"""Bubbles by schedule and the sends between stages, by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cost_models.constants import INTERFERENCE, SENDS_ON_STAGE
+from cost_models.pipeline import bubble_s, exposed_sends_s, hop_s
+from cost_models.placement import groups
+from cost_models.strategy import Schedule, Strategies
+from planner.job_of import resolve_job
+from planner.schemas import StrategyInput
+from planner.strategy_input import resolve_strategies
+
+H, SEQ = 1024, 2048
+MODEL = {
+    "num_layers": 8, "hidden_size": H, "num_attention_heads": 8, "intermediate_size": 4096, "vocab_size": 32000,
+}  # fmt: skip
+
+
+def job(framework="megatron"):
+    return resolve_job({
+        "model": MODEL,
+        "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 4, "gpus_per_node": 8},
+        "training": {"seq_length": SEQ, "global_batch_size": 32, "precision": "bf16", "framework": framework},
+    })  # fmt: skip
+
+
+def rows(asked, *given) -> Strategies:
+    inputs = [StrategyInput.model_validate({"micro_batch_size": 1, **each}) for each in given]
+    resolved = resolve_strategies(asked, inputs)
+    assert resolved.strategies is not None, resolved.problems
+    assert len(resolved.strategies) == len(given), resolved.problems
+    return resolved.strategies
+
+
+@pytest.mark.parametrize(
+    ("strategy", "expected"),
+    [
+        ({"pp": 4, "schedule": "1f1b"}, 30.0),  # 4 stages of 10: three wait for the fourth
+        ({"pp": 4, "schedule": "gpipe"}, 30.0),
+        ({"pp": 4, "vpp": 2}, 15.0),  # half of it with two chunks
+        ({"pp": 4, "schedule": "zb-h1"}, 30.0 - 2 * 3 * 3.0),  # (p - 1)(F + B - W) with W = 3
+        ({"pp": 4, "vpp": 2, "schedule": "zb-v"}, 0.5 * (30.0 - 2 * 3 * 3.0)),
+    ],
+)
+def test_bubble_of_equal_stages(strategy, expected) -> None:
+    found = bubble_s(
+        rows(job(), strategy), stages_sum_s=np.array([40.0]), slowest_s=np.array([10.0]), wgrad_s=np.array([3.0])
+    )
+    assert found[0] == pytest.approx(expected)
+
+
+def test_no_bubble_is_negative() -> None:
+    """Weight gradients longer than the gaps fill them and no more; rounding of the sum takes nothing off."""
+    batch = rows(job(), {"pp": 4, "schedule": "zb-h1"}, {"pp": 4})
+    found = bubble_s(
+        batch,
+        stages_sum_s=np.array([40.0, 10.0]),
+        slowest_s=np.array([10.0, 10.0 + 1e-12]),
+        wgrad_s=np.array([9.0, 9.0]),
+    )
+    assert found.tolist() == [0.0, 0.0]
+
+
+def test_schedules_of_one_batch_are_told_apart() -> None:
+    batch = rows(job(), {"pp": 4}, {"pp": 4, "vpp": 2}, {"pp": 4, "schedule": "zb-h1"})
+    assert batch.schedule.tolist() == [Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_H1]
+    whole, slowest, wgrad = np.full(3, 40.0), np.full(3, 10.0), np.full(3, 1.0)
+    assert bubble_s(batch, stages_sum_s=whole, slowest_s=slowest, wgrad_s=wgrad).tolist() == [30.0, 15.0, 24.0]
+
+
+def test_a_hop_sends_a_slice_per_tensor_parallel_rank() -> None:
+    """T*h bf16 = 4 MiB: whole with tp 1, a quarter with tp 4; without sequence parallelism Megatron gathers it again."""
+    asked = job()
+    batch = rows(
+        asked, {"pp": 4, "dp": 2}, {"tp": 4, "pp": 4, "dp": 2}, {"tp": 4, "pp": 4, "dp": 2, "sequence_parallel": False}
+    )
+    placed, size = groups(batch, asked.cluster), SEQ * H * 2.0
+    send = asked.calibration.collective_s("send_recv", size / np.array([1.0, 4.0, 4.0]), placement=placed.pp).seconds
+    gather = asked.calibration.collective_s("all_gather", size, placement=placed.tp).seconds
+    hop, _ = hop_s(asked, batch)
+    assert hop == pytest.approx([send[0], send[1], send[2] + gather[2]])
+
+
+def test_a_framework_without_scatter_gather_sends_everything() -> None:
+    asked = job("deepspeed")
+    batch = rows(asked, {"tp": 4, "pp": 4, "dp": 2, "zero": 1})
+    placed = groups(batch, asked.cluster)
+    send = asked.calibration.collective_s("send_recv", SEQ * H * 2.0, placement=placed.pp)
+    assert hop_s(asked, batch)[0] == pytest.approx(send.seconds)
+
+
+def test_one_stage_sends_nothing() -> None:
+    asked = job()
+    batch = rows(asked, {"tp": 2}, {"pp": 2})
+    hop, tier = hop_s(asked, batch)
+    assert hop[0] == tier[0] == 0
+    assert hop[1] > 0
+    assert exposed_sends_s(batch, hop=np.array([1.0, 1.0]))[0] == 0
+
+
+def test_sends_of_a_step() -> None:
+    """pp 4, dp 8, 4 micro-batches, hop 1: 2 (p - 1) = 6 to fill and drain, and half of 2 * 4 in between.
+
+    With two chunks twice as many, which Megatron then overlaps: 15 % of 2 * 4 * 2.
+    """
+    asked = job()
+    batch = rows(asked, {"pp": 4, "dp": 8}, {"pp": 4, "dp": 8, "vpp": 2})
+    assert batch.num_micro_batches.tolist() == [4, 4]
+    found = exposed_sends_s(batch, hop=np.ones(2))
+    assert found == pytest.approx([6 + SENDS_ON_STAGE.value * 8, 6 + INTERFERENCE.value * 16])
