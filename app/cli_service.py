@@ -35,10 +35,16 @@ def serve(
     settings = _settings(host=host, port=port, database_url=db, log_level=context.obj["log_level"])
     from app.main import serve as run_service
 
+    address = f"[{settings.host}]" if ":" in settings.host else settings.host
     if not context.obj["quiet"]:
-        address = f"[{settings.host}]" if ":" in settings.host else settings.host
         typer.echo(f"meshwright listens on http://{address}:{settings.port} (documentation at /docs)", err=True)
-    run_service(settings)
+    try:
+        run_service(settings)
+    except SystemExit as ended:
+        if not ended.code:
+            raise
+        message = f"{address}:{settings.port} cannot be listened on, or the service could not start: see the log above"
+        raise InvalidInputError([Problem("", message, "Is the port taken? Choose another with --port.")]) from ended
 
 
 @db_app.command()

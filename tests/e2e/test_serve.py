@@ -81,3 +81,15 @@ def test_the_documentation_needs_no_other_host(server: str) -> None:
     assert "swagger" in page
     assert "//cdn" not in page
     assert "fastapi.tiangolo.com" not in page
+
+
+def test_a_taken_port_is_bad_input(server: str, tmp_path: Path) -> None:
+    """Exit code 2, not the web server's own 3, which means that no plan fits."""
+    command = [sys.executable, "-m", "meshwright", "serve", "--port", server.rpartition(":")[2]]
+    environment = {**os.environ, "MESHWRIGHT_DATA_DIR": str(tmp_path)}
+    done = subprocess.run(
+        command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False, timeout=START_S
+    )
+    assert done.returncode == 2
+    assert "--port" in done.stderr
+    assert "Traceback" not in done.stderr
