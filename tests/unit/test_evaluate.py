@@ -1,0 +1,78 @@
+"""Verdicts by the contract's rule, at its edges."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from cost_models.evaluate import Verdict, evaluate, memory_verdict
+from planner.job_of import resolve_job
+from planner.schemas import StrategyInput
+from planner.strategy_input import resolve_strategies
+
+MODEL = {
+    "num_layers": 8, "hidden_size": 1024, "num_attention_heads": 8, "intermediate_size": 4096, "vocab_size": 32000,
+}  # fmt: skip
+
+
+def job(**cluster):
+    return resolve_job({
+        "model": MODEL,
+        "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8, **cluster},
+        "training": {"seq_length": 2048, "global_batch_size": 64, "precision": "bf16", "framework": "megatron"},
+    })  # fmt: skip
+
+
+def evaluated(asked, **strategy):
+    resolved = resolve_strategies(asked, [StrategyInput.model_validate({"micro_batch_size": 1, **strategy})])
+    return evaluate(asked, resolved.strategies)
+
+
+@pytest.mark.parametrize(
+    ("low", "high", "expected"),
+    [
+        (0.5, 0.90, Verdict.FITS),  # the limit is capacity less 10 %
+        (0.5, 0.91, Verdict.AT_RISK),
+        (1.0, 1.2, Verdict.AT_RISK),  # the low end may just reach the capacity
+        (1.01, 1.2, Verdict.OOM),
+    ],
+)
+def test_where_an_interval_lies(low, high, expected) -> None:
+    asked = job()
+    capacity = asked.cluster.capacity_bytes
+    memory = replace(
+        evaluated(asked).memory, device_low=np.array([low * capacity]), device_high=np.array([high * capacity])
+    )
+    verdict, exceeded = memory_verdict(asked, memory, headroom_fraction=0.1)
+    assert verdict.tolist() == [expected]
+    assert exceeded.tolist() == [False]
+
+
+def test_reserved_memory_is_no_capacity() -> None:
+    assert job().cluster.capacity_bytes - job(reserved_memory_gib=2).cluster.capacity_bytes == 2 * 2**30
+
+
+def test_host_memory_overflows_by_itself() -> None:
+    """Offloaded state beyond the node's memory is out of memory even where the GPU has room."""
+    offload = {"optimizer_fraction": 1.0}
+    roomy, tight = (
+        evaluated(job(host_memory_gib=2000), offload=offload),
+        evaluated(job(host_memory_gib=0.5), offload=offload),
+    )
+    assert Verdict(int(roomy.verdict[0])) == Verdict.FITS
+    assert not roomy.host_exceeded[0]
+    assert Verdict(int(tight.verdict[0])) == Verdict.OOM
+    assert tight.host_exceeded[0]
+    assert evaluated(job(), offload=offload).host_exceeded[0] == np.False_  # nothing is known of the host
+
+
+def test_labels_are_the_contract_s() -> None:
+    assert [verdict.label for verdict in Verdict] == ["fits", "at-risk", "oom"]
+
+
+def test_the_worst_tier_is_that_of_a_term_that_takes_time() -> None:
+    found = evaluated(job())
+    used = [found.tiers[name][0] for name, seconds in found.terms_s.items() if seconds[0] > 0]
+    assert found.worst_tier[0] == max(used)

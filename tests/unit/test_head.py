@@ -1,0 +1,105 @@
+"""Embedding, head and loss per micro-batch, by hand."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cost_models.constants import LOSS_BYTES_PER_LOGIT
+from cost_models.head import end_costs
+from cost_models.placement import groups
+from planner.job_of import resolve_job
+from planner.schemas import StrategyInput
+from planner.strategy_input import resolve_strategies
+
+H, SEQ, VOCAB = 1024, 2048, 50257
+MODEL = {"num_layers": 4, "hidden_size": H, "num_attention_heads": 8, "intermediate_size": 4096, "vocab_size": VOCAB}
+GPU = {
+    "name": "unit", "memory_gib": 80, "peak_tflops": {"bf16": 100}, "memory_bandwidth_gb_per_s": 1000, "nvlink_gb_per_s": 100,
+}  # fmt: skip
+RATE = 800e9
+"""0.8 of 1000 GB/s."""
+
+
+class Case:
+    def __init__(self, strategy, *, model=MODEL, framework="megatron", **training) -> None:
+        self.job = resolve_job({
+            "model": model,
+            "cluster": {"gpu": GPU, "num_nodes": 1, "gpus_per_node": 8},
+            "training": {
+                "seq_length": SEQ, "global_batch_size": 16, "precision": "bf16", "framework": framework, **training,
+            },
+        })  # fmt: skip
+        resolved = resolve_strategies(self.job, [StrategyInput.model_validate({"micro_batch_size": 2, **strategy})])
+        assert resolved.strategies is not None, resolved.problems
+        self.placements = groups(resolved.strategies, self.job.cluster)
+        self.found = end_costs(self.job, resolved.strategies)
+
+    def price(self, op, size) -> float:
+        return float(self.job.calibration.collective_s(op, size, placement=self.placements.tp).seconds[0])
+
+    def gemm(self, m, n, k) -> float:
+        estimates = [
+            self.job.calibration.gemm_s(*map(np.array, shape), precision="bf16", kind=kind, batch=1.0)
+            for kind, shape in (("forward", (m, n, k)), ("dgrad", (m, k, n)), ("wgrad", (k, n, m)))
+        ]
+        return float(sum(estimate.seconds for estimate in estimates))
+
+
+TOKENS = 2 * SEQ
+
+
+def test_one_rank() -> None:
+    """Padded to 50304 (a multiple of 128): three passes of T*h bf16, the gradient's V*h fp32; 10 passes of the final norm."""
+    case = Case({"tp": 1})
+    padded = 50304
+    assert case.found.embedding[0] == pytest.approx((3 * TOKENS * H * 2 + padded * H * 4) / RATE)
+    norm = 10 * TOKENS * H * 2 / RATE
+    assert case.found.head[0] == pytest.approx(case.gemm(TOKENS, padded, H) + norm)
+    each = LOSS_BYTES_PER_LOGIT[case.job.training.cross_entropy].value
+    assert case.found.loss[0] == pytest.approx(each * TOKENS * padded / RATE)
+    assert case.found.embedding_comm[0] == case.found.head_comm[0] == 0
+
+
+def test_tensor_parallel_ranks_share_the_vocabulary() -> None:
+    """tp 4: padded to a multiple of 512 = 50688, a quarter each; maximum, target and sum reduced, fp32 a token."""
+    case = Case({"tp": 4, "dp": 2, "sequence_parallel": False})
+    share = 50688 // 4
+    norm = 10 * TOKENS * H * 2 / RATE
+    assert case.found.head[0] == pytest.approx(case.gemm(TOKENS, share, H) + norm)
+    each = LOSS_BYTES_PER_LOGIT[case.job.training.cross_entropy].value
+    reduced = 3 * case.price("all_reduce", TOKENS * 4)
+    assert case.found.loss[0] == pytest.approx(each * TOKENS * share / RATE + reduced)
+    whole = case.price("all_reduce", TOKENS * H * 2)
+    assert case.found.embedding_comm[0] == pytest.approx(whole)
+    assert case.found.head_comm[0] == pytest.approx(whole)
+
+
+def test_sequence_parallelism_splits_the_norm_and_gathers_for_the_head() -> None:
+    case = Case({"tp": 4, "dp": 2, "sequence_parallel": True})
+    plain = Case({"tp": 4, "dp": 2, "sequence_parallel": False})
+    norm = 10 * TOKENS * H * 2 / RATE
+    assert plain.found.head[0] - case.found.head[0] == pytest.approx(norm * 3 / 4)
+    gather, scatter = case.price("all_gather", TOKENS * H * 2), case.price("reduce_scatter", TOKENS * H * 2)
+    assert case.found.embedding_comm[0] == pytest.approx(scatter + gather)
+    assert case.found.head_comm[0] == pytest.approx(2 * gather + scatter)
+
+
+def test_context_ranks_hold_their_own_tokens() -> None:
+    whole, half = Case({"cp": 1}), Case({"cp": 2, "dp": 4})
+    gradient = 50304 * H * 4 / RATE
+    assert half.found.embedding[0] - gradient == pytest.approx((whole.found.embedding[0] - gradient) / 2)
+    assert half.found.loss[0] == pytest.approx(whole.found.loss[0] / 2)
+
+
+def test_each_loss_moves_its_own_bytes() -> None:
+    seconds = {name: Case({}, cross_entropy=name).found.loss[0] for name in ("unfused", "fused", "te")}
+    assert seconds["unfused"] / seconds["te"] == pytest.approx(36 / 12)
+    assert seconds["fused"] / seconds["te"] == pytest.approx(22 / 12)
+
+
+def test_multi_token_prediction_does_the_head_twice() -> None:
+    once, twice = Case({}), Case({}, model={**MODEL, "mtp_num_layers": 1})
+    assert twice.found.loss[0] == pytest.approx(2 * once.found.loss[0])
+    norm = 10 * TOKENS * H * 2 / RATE
+    assert twice.found.head[0] - norm > 1.5 * (once.found.head[0] - norm)

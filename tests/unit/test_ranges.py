@@ -1,0 +1,72 @@
+"""Intervals of step times in quadrature, and which plans cannot be told apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cost_models.constants import UNMODELLED_RANGE
+from cost_models.ranges import FAMILY_OF_TERM, is_tied, step_time_range
+from cost_models.terms import TIME_NAMES, Tier
+from planner.job_of import resolve_job
+
+CALIBRATION = resolve_job({
+    "model": {
+        "num_layers": 2, "hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 64,
+    },
+    "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8},
+    "training": {"seq_length": 64, "global_batch_size": 1, "precision": "bf16", "framework": "megatron"},
+}).calibration  # fmt: skip
+
+
+def terms(**seconds: list[float]) -> dict[str, np.ndarray]:
+    n = len(next(iter(seconds.values())))
+    return {name: np.array(seconds.get(name, [0.0] * n)) for name in TIME_NAMES}
+
+
+def tiers(n: int, tier: Tier = Tier.INTERPOLATED) -> dict[str, np.ndarray]:
+    return {name: np.full(n, tier, np.int8) for name in TIME_NAMES}
+
+
+def width(name: str, tier: Tier = Tier.INTERPOLATED) -> float:
+    return CALIBRATION.residual(FAMILY_OF_TERM[name], tier)
+
+
+def test_every_term_has_a_family_that_the_calibration_knows() -> None:
+    assert set(FAMILY_OF_TERM) == set(TIME_NAMES)
+    for name in TIME_NAMES:
+        assert 0 < width(name, Tier.MEASURED) <= width(name, Tier.NOMINAL) < 1
+
+
+def test_half_widths_add_in_quadrature() -> None:
+    """[T-3] 3 s of matmuls, 1 s of collectives, and a share of the whole for what no term holds."""
+    low, high = step_time_range(CALIBRATION, terms(gemm=[3.0], dp_comm=[1.0]), tiers(1), np.array([4.0]))
+    half = np.sqrt((3 * width("gemm")) ** 2 + width("dp_comm") ** 2 + (4 * UNMODELLED_RANGE.value) ** 2)
+    assert (low[0], high[0]) == pytest.approx((4 - half, 4 + half))
+
+
+def test_a_worse_tier_is_never_narrower() -> None:
+    each = [step_time_range(CALIBRATION, terms(gemm=[3.0]), tiers(1, tier), np.array([3.0])) for tier in Tier]
+    highs = [float(high[0]) for _, high in each]
+    assert highs == sorted(highs)
+    assert highs[0] < highs[-1]
+
+
+def test_a_plan_ties_with_itself_and_with_one_that_differs_by_less_than_is_known() -> None:
+    """[T-4] The same collectives, matmuls 1 s apart: told apart, since a share of the difference alone is uncertain."""
+    found = is_tied(CALIBRATION, terms(gemm=[3.0, 3.0, 4.0], dp_comm=[1.0, 1.0, 1.0]), tiers(3), leader=0)
+    assert found.tolist() == [True, True, False]
+
+
+def test_what_cancels_says_nothing_and_what_differs_twice_hides_the_difference() -> None:
+    """More matmuls for fewer collectives: +3 s and -2.99 s are uncertain by far more than the 0.01 s between them."""
+    found = is_tied(CALIBRATION, terms(gemm=[3.0, 6.0], dp_comm=[4.0, 1.01]), tiers(2), leader=0)
+    assert found.tolist() == [True, True]
+
+
+def test_ties_are_mutual() -> None:
+    seconds = terms(gemm=[3.0, 3.5, 5.0], dp_comm=[2.0, 1.6, 0.4])
+    for a, b in ((0, 1), (0, 2), (1, 2)):
+        assert (
+            is_tied(CALIBRATION, seconds, tiers(3), leader=a)[b] == is_tied(CALIBRATION, seconds, tiers(3), leader=b)[a]
+        )

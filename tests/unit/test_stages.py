@@ -1,0 +1,122 @@
+"""The slowest stage of a pipeline, its terms over a step, and what it waits for."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cost_models.head import end_costs
+from cost_models.layer_costs import LAYER_PARTS, layer_costs
+from cost_models.optimizer import accumulation_s
+from cost_models.stages import stages
+from planner.job_of import resolve_job
+from planner.schemas import StrategyInput
+from planner.strategy_input import resolve_strategies
+
+MODEL = {
+    "num_layers": 8, "hidden_size": 1024, "num_attention_heads": 8, "intermediate_size": 4096, "vocab_size": 32000,
+}  # fmt: skip
+MICRO_BATCHES = 4
+
+
+class Case:
+    """One strategy of 4 micro-batches and the seconds of what its stages can hold."""
+
+    def __init__(self, strategy, *, model=MODEL, framework="megatron") -> None:
+        self.job = resolve_job({
+            "model": model,
+            "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8},
+            "training": {
+                "seq_length": 2048, "global_batch_size": MICRO_BATCHES, "precision": "bf16", "framework": framework,
+            },
+        })  # fmt: skip
+        given = {"micro_batch_size": 1, "dp": 1, "zero": 0, "recompute": "none", **strategy}
+        resolved = resolve_strategies(self.job, [StrategyInput.model_validate(given)])
+        assert resolved.strategies is not None, resolved.problems
+        self.rows = resolved.strategies
+        self.layers, ends = layer_costs(self.job, self.rows), end_costs(self.job, self.rows)
+        self.first = float((ends.embedding + ends.embedding_comm)[0])
+        self.last = float((ends.head + ends.loss + ends.head_comm)[0])
+        self.found = stages(self.job, self.rows)
+        held = self.found.held.dense_JN + self.found.held.expert_JN
+        self.accumulation_J = accumulation_s(self.job, held, self.rows, layerwise=np.array([False]))[:, 0]
+        self.layer_J = self.layers.parts_JPU[:, :, 0].sum(axis=1) + self.accumulation_J
+
+    def term(self, name: str) -> float:
+        return float(self.found.terms_s[name][0])
+
+
+def test_one_stage_has_everything() -> None:
+    case = Case({})
+    each, total = case.layers.parts_JPU[0, :, 0], sum(float(v[0]) for v in case.found.terms_s.values())
+    for position, name in enumerate(LAYER_PARTS):
+        if name != "tp_comm":
+            assert case.term(name) == pytest.approx(MICRO_BATCHES * 8 * each[position])
+    assert case.term("grad_accumulation") == pytest.approx(MICRO_BATCHES * 8 * case.accumulation_J[0])
+    assert total == pytest.approx(MICRO_BATCHES * (8 * case.layer_J[0] + case.first + case.last))
+    assert case.term("pp_bubble") == case.term("recompute") == case.term("dp_comm") == 0
+
+
+def test_the_head_makes_the_last_of_equal_stages_the_slowest() -> None:
+    """4 micro-batches of the last stage, and 1F1B waits for the other three once."""
+    case = Case({"pp": 4})
+    slowest = 2 * case.layer_J[0] + case.last
+    everything = 8 * case.layer_J[0] + case.first + case.last
+    assert case.term("head") > 0
+    assert case.term("embedding") == 0
+    assert case.term("gemm") == pytest.approx(MICRO_BATCHES * 2 * case.layers.parts_JPU[0, 0, 0])
+    assert case.term("pp_bubble") == pytest.approx(everything - slowest)
+
+
+def test_a_fuller_middle_stage_is_the_slowest() -> None:
+    case = Case({"pp": 4, "layers_per_stage": [1, 2, 4, 1]})
+    assert case.term("head") == case.term("embedding") == 0
+    assert case.found.slowest_layers_JN[:, 0].tolist() == [4]
+    total = sum(float(seconds[0]) for name, seconds in case.found.terms_s.items() if name != "pp_bubble")
+    assert total == pytest.approx(MICRO_BATCHES * 4 * case.layer_J[0])
+
+
+def test_layers_of_two_kinds_are_counted_apart() -> None:
+    """2 dense layers before 6 of experts on 2 stages: the second holds 4 expert layers and is the slower."""
+    moe = {"num_experts": 8, "top_k": 4, "expert_intermediate_size": 4096, "first_dense_layers": 2}
+    case = Case({"pp": 2}, model={**MODEL, "moe": moe})
+    dense, routed = case.layer_J
+    assert routed > dense
+    assert case.found.slowest_layers_JN[:, 0].tolist() == [0, 4]
+    everything = 2 * dense + 6 * routed + case.first + case.last
+    assert case.term("pp_bubble") == pytest.approx(everything - (4 * routed + case.last))
+
+
+def test_full_recomputation_repeats_the_forward_of_its_layers() -> None:
+    """Every layer, or two of each of eight: the layers' forward once more per micro-batch."""
+    again = Case({}).layers.again_JU[0, 0]
+    assert Case({"recompute": "full"}).term("recompute") == pytest.approx(MICRO_BATCHES * 8 * again)
+    some = Case({"recompute": "full", "recompute_method": "block", "recompute_num_layers": 2})
+    assert some.term("recompute") == pytest.approx(MICRO_BATCHES * 2 * again)
+
+
+def test_megatron_s_selective_recomputation_repeats_the_attention_core() -> None:
+    case = Case({"recompute": "selective"})
+    assert case.term("recompute") == pytest.approx(MICRO_BATCHES * 8 * case.layers.selective_JU[0, 0])
+    forward_of_attention = case.term("attention") / 3.5  # forward 1, backward 2.5 at about the same efficiency
+    assert case.term("recompute") == pytest.approx(MICRO_BATCHES * 8 * case.layers.selective_JU[0, 0])
+    assert case.term("recompute") == pytest.approx(forward_of_attention, rel=0.2)
+
+
+def test_counts_per_stage_shift_the_slowest() -> None:
+    """The first of two stages recomputes its four layers, the second none: longer than the head."""
+    small_head = {**MODEL, "vocab_size": 1024}
+    case = Case({"pp": 2, "recompute": "full", "recompute_per_stage": [4, 0]}, model=small_head)
+    again = case.layers.again_JU[0, 0]
+    assert case.term("recompute") == pytest.approx(MICRO_BATCHES * 4 * again)
+    assert case.term("head") == 0
+    slowest = 4 * (case.layer_J[0] + again) + case.first
+    everything = 8 * case.layer_J[0] + 4 * again + case.first + case.last
+    assert case.term("pp_bubble") == pytest.approx(everything - slowest)
+
+
+def test_forward_and_backward_of_the_slowest_stage_are_its_micro_batch() -> None:
+    case = Case({"pp": 4})
+    assert case.found.forward_s[0] == pytest.approx(2 * case.layers.forward_JU[0, 0])
+    whole = 2 * case.layer_J[0] + case.last
+    assert case.found.forward_s[0] + case.found.backward_s[0] == pytest.approx(whole)
