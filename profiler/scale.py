@@ -110,7 +110,7 @@ def gpu_scale(*, budget_s: float) -> Scale:
         overlap_bytes=64 * MIB,
         overlap_size=8192,
         host_bytes=0.0,
-        layer_width=2048,
+        layer_width=512,
         heat_s=2.0,
     )  # fmt: skip
 
@@ -135,6 +135,6 @@ def cpu_scale() -> Scale:
         overlap_bytes=1 * MIB,
         overlap_size=256,
         host_bytes=256 * MIB,
-        layer_width=64,
+        layer_width=256,
         heat_s=0.0,
     )

@@ -17,9 +17,11 @@ Call = Callable[[int], Any]
 """Issues one call; its argument counts calls, for rotating buffers."""
 _SHORT_S = 200e-6
 """Below it the host may be slower than the device."""
-_ISSUE_S = 60e-6
-"""Generous time of issuing one call."""
-_MAX_QUEUED = 64
+_LONG_S = 400e-6
+"""Above it a call alone draws the power that lowers the clock, and warm-up must last until it has."""
+_ISSUE_S = 150e-6
+"""Generous time of issuing one call, a collective of a slow host included."""
+_MAX_QUEUED = 48
 """Far less than the about 1000 launches that a stream takes before it blocks the host."""
 _CYCLES_PER_S = 1.9e9
 _MAX_CALLS = 2000
@@ -41,6 +43,8 @@ class Effort:
     block_s: float
     blocks: int
     warm_s: float
+    settle_s: float = 0.0
+    """Warm-up of long calls, until the power limit has set the clock."""
 
     @property
     def expected_s(self) -> float:
@@ -48,8 +52,8 @@ class Effort:
         return self.warm_s + self.block_s * self.blocks
 
 
-QUICK = Effort(block_s=0.008, blocks=5, warm_s=0.010)
-FULL = Effort(block_s=0.020, blocks=5, warm_s=0.025)
+QUICK = Effort(block_s=0.010, blocks=5, warm_s=0.010, settle_s=0.060)
+FULL = Effort(block_s=0.020, blocks=7, warm_s=0.025, settle_s=0.150)
 TINY = Effort(block_s=0.002, blocks=3, warm_s=0.001)
 """For the processor path, where a benchmark only shows that everything works."""
 
@@ -104,7 +108,8 @@ class Stopwatch:
         align()
         each_s = together(self._block(call, 2, start=2))
         align()
-        each_s = together(self._block(call, self._calls(each_s, effort.warm_s), start=4))
+        warm_s = max(effort.warm_s, effort.settle_s) if each_s > _LONG_S else effort.warm_s
+        each_s = together(self._block(call, self._calls(each_s, warm_s), start=4))
         calls = self._calls(each_s, effort.block_s)
         block_s = []
         for block in range(effort.blocks):

@@ -193,7 +193,9 @@ class Host(_Strict):
     graph_op_s: Positive | None = None
     collective_call_s: Positive | None = None
     eager_layer_s: Positive | None = None
-    """Forward and backward of a whole small eager layer."""
+    """Forward and backward of a whole small eager layer (torch.nn.TransformerEncoderLayer)."""
+    plain_layer_s: Positive | None = None
+    """Forward and backward of a Llama layer written in plain PyTorch."""
     sharded_layer_s: Positive | None = None
     """The same layer under FSDP2."""
     tensor_parallel_layer_s: Positive | None = None

@@ -8,13 +8,16 @@ import gc
 from collections.abc import Callable
 from typing import Any
 
-from cost_models.constants import EAGER_LAYER_OPS
+from cost_models.runtimes import RUNTIMES
 from profiler.rig import Rig
 from profiler.tasks import Findings, NotSupportedError, Task, rounded
 
 _LENGTH, _HEAD_WIDTH = 64, 64
 _STACK = 4
 """Layers in a row, so that what a step pays once is spread."""
+_FORWARD_OPS = RUNTIMES["fsdp"].kernels_forward
+_LAYER_OPS = _FORWARD_OPS + RUNTIMES["fsdp"].kernels_backward
+"""Operations that the step model counts in such a layer: what a layer's time is divided by to price one."""
 
 
 def tasks(rig: Rig) -> list[Task]:
@@ -102,10 +105,18 @@ def _bare(rig: Rig) -> Findings:
 
 
 def _eager(rig: Rig) -> Findings:
-    stack = rig.torch.nn.Sequential(*(build_layer(rig) for _ in range(_STACK)))
-    calls = 8 if rig.on_gpu else 2
+    """PyTorch's own encoder layer, which any release has, and a plain Llama layer."""
+    torch, calls, width = rig.torch, 8 if rig.on_gpu else 2, rig.scale.layer_width
+    encoder = torch.nn.TransformerEncoderLayer(
+        width, width // _HEAD_WIDTH, 4 * width, dropout=0.0, batch_first=True, device=rig.device, dtype=rig.half
+    )
+    encoder_s = _host_s(rig, _step(rig, encoder), calls=calls)
+    stack = torch.nn.Sequential(*(build_layer(rig) for _ in range(_STACK)))
     layer_s = _host_s(rig, _step(rig, stack), calls=calls, per=_STACK)
-    return {"host": [{"eager_layer_s": layer_s}]}
+    facts = {"eager_layer_s": encoder_s, "plain_layer_s": layer_s}
+    if rig.place.world == 1:
+        facts["eager_op_s"] = rounded(layer_s / _LAYER_OPS, 4)
+    return {"host": [facts]}
 
 
 def _collective(rig: Rig) -> Findings:
@@ -130,7 +141,7 @@ def _sharded(rig: Rig) -> Findings:
     calls = 6 if rig.on_gpu else 2
     layer_s = _host_s(rig, _step(rig, stack), calls=calls, per=_STACK)
     # One operation of a training step, framework included: what the step model multiplies by its count of operations.
-    return {"host": [{"sharded_layer_s": layer_s, "eager_op_s": rounded(layer_s / EAGER_LAYER_OPS.value, 4)}]}
+    return {"host": [{"sharded_layer_s": layer_s, "eager_op_s": rounded(layer_s / _LAYER_OPS, 4)}]}
 
 
 def _tensor_parallel(rig: Rig) -> Findings:
@@ -169,8 +180,7 @@ def _graph(rig: Rig) -> Findings:
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph), torch.no_grad():
         stack(x)
-    # A replay is one call for a forward pass, 45 of the model's 112.5 operations.
-    op_s = _host_s(rig, lambda _i: graph.replay(), calls=50, per=_STACK * 0.4 * EAGER_LAYER_OPS.value)
+    op_s = _host_s(rig, lambda _i: graph.replay(), calls=50, per=_STACK * _FORWARD_OPS)
     return {"host": [{"graph_op_s": op_s}]}
 
 
@@ -183,4 +193,4 @@ def _compiled(rig: Rig) -> Findings:
     except (RuntimeError, ImportError, OSError, AttributeError) as error:  # a missing compiler shows in many ways
         raise NotSupportedError(f"torch.compile: {type(error).__name__}") from error
     layer_s = _host_s(rig, call, calls=8, per=_STACK)
-    return {"host": [{"compiled_layer_s": layer_s, "compiled_op_s": rounded(layer_s / EAGER_LAYER_OPS.value, 4)}]}
+    return {"host": [{"compiled_layer_s": layer_s, "compiled_op_s": rounded(layer_s / _LAYER_OPS, 4)}]}

@@ -57,16 +57,16 @@ def _communicator(rig: Rig) -> dict[str, float]:
     rig.reduce_scatter(part, whole)
     rig.stopwatch.synchronize()
     used = _outside_bytes(rig)
-    rank = rig.place.rank
-    for work in dist.batch_isend_irecv(
-        [dist.P2POp(dist.isend, part, (rank + 1) % world), dist.P2POp(dist.irecv, whole[: len(part)], (rank - 1) % world)]
-    ):
+    neighbours = sorted({(rig.place.rank + 1) % world, (rig.place.rank - 1) % world})
+    # A pipeline stage sends to its neighbour and receives from it: activations one way, gradients the other.
+    calls = [dist.P2POp(dist.isend, part, rank) for rank in neighbours]
+    calls += [dist.P2POp(dist.irecv, torch.empty_like(part), rank) for rank in neighbours]
+    for work in dist.batch_isend_irecv(calls):
         work.wait()
     rig.stopwatch.synchronize()
-    neighbours = 1 if world == 2 else 2
     facts = {
         "communicator_bytes": rig.largest(used - before),
-        "p2p_neighbour_bytes": rig.largest((_outside_bytes(rig) - used) / neighbours),
+        "p2p_neighbour_bytes": rig.largest((_outside_bytes(rig) - used) / len(neighbours)),
     }
     return {name: value for name, value in facts.items() if value > 0}
 
