@@ -15,3 +15,7 @@ class Estimate:
     seconds: NDArray[np.float64]
     tier: NDArray[np.int8]
     """Codes of `terms.Tier`."""
+
+
+FREE = Estimate(np.zeros(1), np.zeros(1, np.int8))
+"""What a collective costs that no strategy of a batch uses; broadcasts to any shape."""

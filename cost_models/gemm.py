@@ -90,16 +90,39 @@ def gemm_s(
         batch: independent products in the kernel; more than one pays the grouped-kernel efficiency.
     """
     m, n, k, batch = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (m, n, k, batch)))
+    shape = {"forward": (m, n, k), "dgrad": (m, k, n), "wgrad": (m, n, k)}[kind]
+    forward = (shape[2], shape[1], shape[0]) if kind == "wgrad" else shape
+    passes = gemm_passes_s(
+        *forward, surface=surface, peak_flops_per_s=peak_flops_per_s, memory_bytes_per_s=memory_bytes_per_s,
+        input_bytes=input_bytes, output_bytes=output_bytes, batch=batch,
+    )  # fmt: skip
+    index = ("forward", "dgrad", "wgrad").index(kind)
+    return Estimate(passes.seconds[index], passes.tier[index])
+
+
+def gemm_passes_s(
+    m: Floats, n: Floats, k: Floats, *,
+    surface: GemmSurface, peak_flops_per_s: float, memory_bytes_per_s: float, input_bytes: float, output_bytes: float,
+    batch: Floats,
+) -> Estimate:  # fmt: skip
+    """Seconds of forward, data gradient and weight gradient of the same products, shape (3, ...): `gemm_s` of each.
+
+    The three share their operands, so the contiguous dimensions are n and k of forward in all of them.
+    """
+    kinds: tuple[Kind, ...] = ("forward", "dgrad", "wgrad")
+    each_m, each_n, each_k = np.array([m, m, k]), np.array([n, k, n]), np.array([k, n, m])
+    ratio = np.array([surface.kind_ratio.get(kind, 1.0) for kind in kinds]).reshape(3, *[1] * np.ndim(m))
     edge = surface.edge
-    wide_m, wide_n = _padded(m, edge[0]), _padded(n, edge[1])
-    logs = np.log2(wide_m), np.log2(wide_n), np.log2(k)
-    share = _trilinear(surface, logs) * _below_edge(surface, m, n, k, batch) * surface.kind_ratio.get(kind, 1.0)
-    contiguous = (m, n) if kind == "wgrad" else (n, k)
-    ragged = (np.fmod(contiguous[0], 8.0) != 0) | (np.fmod(contiguous[1], 8.0) != 0)
-    share = share * np.where(ragged, GEMM_UNALIGNED.value, 1.0) * np.where(batch > 1, GROUPED_GEMM_EFFICIENCY.value, 1)
-    compute_s = 2.0 * batch * wide_m * wide_n * k / (peak_flops_per_s * share)
-    memory_s = batch * ((m + n) * k * input_bytes + m * n * output_bytes) / memory_bytes_per_s
-    return Estimate(np.maximum(compute_s, memory_s) + KERNEL_FLOOR_S.value, _tiers(surface, logs))
+    wide_m, wide_n = _padded(each_m, edge[0]), _padded(each_n, edge[1])
+    logs = np.log2(wide_m), np.log2(wide_n), np.log2(each_k)
+    share = _trilinear(surface, logs) * _below_edge(surface, each_m, each_n, each_k, batch)
+    ragged = (np.fmod(n, 8.0) != 0) | (np.fmod(k, 8.0) != 0)
+    share = share * ratio * np.where(ragged, GEMM_UNALIGNED.value, 1.0)
+    share = share * np.where(batch > 1, GROUPED_GEMM_EFFICIENCY.value, 1.0)
+    compute_s = 2.0 * batch * wide_m * wide_n * each_k / (peak_flops_per_s * share)
+    moved = batch * ((each_m + each_n) * each_k * input_bytes + each_m * each_n * output_bytes)
+    seconds = np.maximum(compute_s, moved / memory_bytes_per_s) + KERNEL_FLOOR_S.value
+    return Estimate(seconds, _tiers(surface, logs))
 
 
 def net_share(shape: Shape, time_s: float, *, peak_flops_per_s: float) -> float:

@@ -15,6 +15,7 @@ from cost_models.constants import (
     LOSS_BYTES_PER_LOGIT,
     LOSS_REDUCTIONS,
 )
+from cost_models.estimate import FREE
 from cost_models.job import Job
 from cost_models.layer_costs import matmul_s
 from cost_models.parameters import padded_vocab_size
@@ -53,10 +54,11 @@ def end_costs(job: Job, strategies: Strategies) -> EndCosts:
     matmul = matmul_s(job, [head], precision=precision)
     placements = groups(rows, job.cluster)
     price, size = job.calibration.collective_s, tokens * h * e
-    gather = price("all_gather", size, placement=placements.tp)
-    scatter = price("reduce_scatter", size, placement=placements.tp)
-    reduce = price("all_reduce", size, placement=placements.tp)
-    small = price("all_reduce", tokens * 4.0, placement=placements.tp)
+    several, split = (rows.tp > 1).any(), rows.sequence_parallel.any()
+    gather = price("all_gather", size, placement=placements.tp) if several and split else FREE
+    scatter = price("reduce_scatter", size, placement=placements.tp) if several and split else FREE
+    reduce = price("all_reduce", size, placement=placements.tp) if several else FREE
+    small = price("all_reduce", tokens * 4.0, placement=placements.tp) if several else FREE
     norm = FINAL_NORM_PASSES.value * tokens * h * e / np.where(rows.sequence_parallel, rows.tp, 1.0) / rate
     loss_bytes = LOSS_BYTES_PER_LOGIT[training.cross_entropy].value * tokens * vocab * (1.0 + model.mtp_num_layers)
     gradient = vocab * h * 4.0

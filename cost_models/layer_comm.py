@@ -12,6 +12,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.constants import PIPELINED_TP_EXPOSED, TP_BACKWARD_HIDDEN, WGRAD_OVERLAP
+from cost_models.estimate import FREE
 from cost_models.job import Job
 from cost_models.placement import StrategyPlacements
 from cost_models.specs.model import LayerKind
@@ -43,20 +44,21 @@ def tp_comm(
         return _nothing(tokens)
     size = tokens * job.model.hidden_size * job.training.compute_bytes
     price = job.calibration.collective_s
-    all_reduce = price("all_reduce", size, placement=placements.tp)
-    gather = price("all_gather", size, placement=placements.tp)
-    scatter = price("reduce_scatter", size, placement=placements.tp)
+    whole = FREE if rows.sequence_parallel.all() else price("all_reduce", size, placement=placements.tp)
+    split = rows.sequence_parallel.any()
+    gather = price("all_gather", size, placement=placements.tp) if split else FREE
+    scatter = price("reduce_scatter", size, placement=placements.tp) if split else FREE
     blocks = 1.0 if job.model.parallel_block else 2.0
     if kind.is_moe:
         blocks = 1.0 if job.model.moe is None or not job.model.moe.num_shared_experts else 2.0
     pair = gather.seconds + scatter.seconds
     again = 0.0 if job.runtime.keeps_gathered_norms else 1.0
-    forward = blocks * np.where(rows.sequence_parallel, pair, all_reduce.seconds)
-    backward = blocks * np.where(rows.sequence_parallel, pair + again * gather.seconds, all_reduce.seconds)
+    forward = blocks * np.where(rows.sequence_parallel, pair, whole.seconds)
+    backward = blocks * np.where(rows.sequence_parallel, pair + again * gather.seconds, whole.seconds)
     if job.runtime.overlap_tp_backward and job.training.software_date >= ASYNC_TP_SINCE:
         backward = np.maximum((1 - TP_BACKWARD_HIDDEN.value) * backward, backward - WGRAD_OVERLAP.value * wgrad_s)
     exposed = np.where(rows.overlap_tp_comm, PIPELINED_TP_EXPOSED.value, 1.0)
-    tier = np.where(rows.sequence_parallel, np.maximum(gather.tier, scatter.tier), all_reduce.tier)
+    tier = np.where(rows.sequence_parallel, np.maximum(gather.tier, scatter.tier), whole.tier)
     return PassSeconds(forward * exposed, backward * exposed, _if_used(tier, rows.tp))
 
 
@@ -82,14 +84,16 @@ def cp_comm(
         out_width = model.q_size / rows.tp
     kv_bytes = tokens * kv_width * e
     steps = np.maximum(rows.cp - 1.0, 0.0)
-    hop = price("send_recv", kv_bytes, placement=placements.cp)
+    used = set(rows.cp_comm.tolist())
+    hop = price("send_recv", kv_bytes, placement=placements.cp) if CpComm.P2P in used else FREE
     forward_attention, backward_attention = attention_s
     ring_forward = steps * np.maximum(hop.seconds - forward_attention / rows.cp, 0.0)
     ring_backward = steps * np.maximum(2.0 * hop.seconds - backward_attention / rows.cp, 0.0)
     swapped = tokens * (model.q_size / rows.tp + kv_width + out_width) * e
-    a2a = price("all_to_all", swapped, placement=placements.cp)
-    gather = price("all_gather", kv_bytes * rows.cp, placement=placements.cp)
-    scatter = price("reduce_scatter", kv_bytes * rows.cp, placement=placements.cp)
+    a2a = price("all_to_all", swapped, placement=placements.cp) if CpComm.A2A in used else FREE
+    by_gather = CpComm.ALLGATHER in used
+    gather = price("all_gather", kv_bytes * rows.cp, placement=placements.cp) if by_gather else FREE
+    scatter = price("reduce_scatter", kv_bytes * rows.cp, placement=placements.cp) if by_gather else FREE
     kinds: list[NDArray[np.bool_]] = [rows.cp_comm == CpComm.P2P, rows.cp_comm == CpComm.A2A]
     forward = np.select(kinds, [ring_forward, a2a.seconds], gather.seconds)
     backward = np.select(kinds, [ring_backward, a2a.seconds], gather.seconds + scatter.seconds)

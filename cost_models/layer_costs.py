@@ -13,7 +13,6 @@ import numpy as np
 from cost_models.calibration.runtime import HostMode, Scalar
 from cost_models.constants import CHECKPOINT_HOST_S, TP_EXTRA_KERNELS
 from cost_models.elementwise import build_of, elementwise_s
-from cost_models.gemm import Kind
 from cost_models.job import Job
 from cost_models.layer_attention import LayerAttention, layer_attention_s
 from cost_models.layer_comm import PassSeconds, cp_comm, ep_comm, tp_comm
@@ -121,27 +120,23 @@ class MatmulSeconds:
 def matmul_s(job: Job, gemms: list[Gemm], *, precision: str | None = None) -> MatmulSeconds:
     """All three passes of these multiplications, G of them; router weights stay in bf16. [F-1]"""
     chosen = precision or job.training.precision
-    forward_GU, dgrad_GU, wgrad_GU = (np.zeros((len(gemms), len(gemms[0].m))) for _ in range(3))
+    passes_3GU = np.zeros((3, len(gemms), len(gemms[0].m)))
     tier = np.zeros(len(gemms[0].m), np.int8)
     exact = np.array([gemm.module == "router" and chosen in ("fp8", "nvfp4") for gemm in gemms])
     for which, name in ((~exact, chosen), (exact, "bf16")):
         some = [gemm for gemm, mine in zip(gemms, which, strict=True) if mine]
-        if not some:
-            continue
-        m, n, k, batch = (np.stack([getattr(gemm, axis) for gemm in some]) for axis in ("m", "n", "k", "batch"))
-        shapes: tuple[tuple[Kind, Floats, tuple[Floats, Floats, Floats]], ...] = (
-            ("forward", forward_GU, (m, n, k)), ("dgrad", dgrad_GU, (m, k, n)), ("wgrad", wgrad_GU, (k, n, m))
-        )  # fmt: skip
-        for kind, seconds_GU, shape in shapes:
-            estimate = job.calibration.gemm_s(*shape, precision=name, kind=kind, batch=batch)
-            seconds_GU[which] = estimate.seconds
-            tier = np.maximum(tier, estimate.tier.max(axis=0))
+        if some:
+            m, n, k, batch = (np.array([getattr(gemm, axis) for gemm in some]) for axis in ("m", "n", "k", "batch"))
+            estimate = job.calibration.gemm_passes_s(m, n, k, precision=name, batch=batch)
+            passes_3GU[:, which] = estimate.seconds
+            tier = np.maximum(tier, estimate.tier.max(axis=(0, 1)))
+    forward_GU = passes_3GU[0]
     by_module: dict[str, Floats] = {}
     for gemm, seconds in zip(gemms, forward_GU, strict=True):
         by_module[gemm.module] = by_module.get(gemm.module, 0.0) + seconds
-    forward = forward_GU.sum(axis=0)
+    forward, dgrad, wgrad = passes_3GU.sum(axis=1)
     routed = by_module.get("moe", np.zeros_like(forward))
-    return MatmulSeconds(forward, dgrad_GU.sum(axis=0), wgrad_GU.sum(axis=0), routed, by_module, tier)
+    return MatmulSeconds(forward, dgrad, wgrad, routed, by_module, tier)
 
 
 def launch_cost(job: Job) -> Scalar:

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,13 +92,28 @@ class Calibration:
         precision: str, kind: Kind = "forward", batch: Floats | float = 1.0,
     ) -> Estimate:  # fmt: skip
         """Seconds of a matrix product (m, k) x (k, n) on one GPU; see `cost_models.gemm.gemm_s`."""
-        efficiency = self.surface.precision_ratio.get(precision, PRECISION_EFFICIENCY[precision].value)
         result = gemm.gemm_s(
             np.asarray(m, dtype=np.float64), np.asarray(n, dtype=np.float64), np.asarray(k, dtype=np.float64),
-            surface=self.surface, peak_flops_per_s=self.peak_flops_per_s(precision) * efficiency,
-            memory_bytes_per_s=self.cluster.gpu.memory_bytes_per_s, input_bytes=_INPUT_BYTES[precision],
-            output_bytes=_OUTPUT_BYTES[precision], kind=kind, batch=batch,
+            kind=kind, batch=batch, **self._gemm_rates(precision),
         )  # fmt: skip
+        return self._as_borrowed(result, precision)
+
+    def gemm_passes_s(self, m: Floats, n: Floats, k: Floats, *, precision: str, batch: Floats) -> Estimate:
+        """Seconds of forward, data gradient and weight gradient, shape (3, ...); (m, n, k) is forward's."""
+        return self._as_borrowed(gemm.gemm_passes_s(m, n, k, batch=batch, **self._gemm_rates(precision)), precision)
+
+    def _gemm_rates(self, precision: str) -> dict[str, Any]:
+        efficiency = self.surface.precision_ratio.get(precision, PRECISION_EFFICIENCY[precision].value)
+        return {
+            "surface": self.surface,
+            "peak_flops_per_s": self.peak_flops_per_s(precision) * efficiency,
+            "memory_bytes_per_s": self.cluster.gpu.memory_bytes_per_s,
+            "input_bytes": _INPUT_BYTES[precision],
+            "output_bytes": _OUTPUT_BYTES[precision],
+        }
+
+    def _as_borrowed(self, result: Estimate, precision: str) -> Estimate:
+        """A precision without samples of its own borrows bf16's shares."""
         borrowed = precision not in {"bf16", "fp16"} and precision not in self.surface.precision_ratio
         return Estimate(result.seconds, np.maximum(result.tier, np.int8(Tier.EXTRAPOLATED))) if borrowed else result
 
