@@ -97,7 +97,7 @@ def layerwise_s(job: Job, strategies: Strategies) -> LayerwiseSeconds:
 def layerwise_exposed_s(
     strategies: Strategies, *, gather: Floats, reduce: Floats, forward_s: Floats, backward_s: Floats, regathers: Floats
 ) -> Floats:
-    """Exposed seconds of one layer and micro-batch. [O-2]
+    """Exposed seconds of one layer and micro-batch, on average where only the last one reduces. [O-2]
 
         forward:  max(F + i min(F, AG), AG) - F;  backward the same with AG + RS (RS alone where parameters stay gathered)
 
@@ -110,9 +110,14 @@ def layerwise_exposed_s(
         regathers: how often parameters are gathered again in backward.
     """
     forward = np.where(strategies.overlap_param_gather, _beside(forward_s, gather), gather)
-    link = regathers * gather + reduce
-    backward = np.where(strategies.overlap_grad_reduce, _beside(backward_s, link), link)
-    return np.asarray(forward + backward)
+    regather, overlaps = regathers * gather, strategies.overlap_grad_reduce
+    reducing = np.where(overlaps, _beside(backward_s, regather + reduce), regather + reduce)
+    if not strategies.grad_sync_each.all():
+        plain = np.where(overlaps, _beside(backward_s, regather), regather)
+        reducing = np.where(
+            strategies.grad_sync_each, reducing, plain + (reducing - plain) / strategies.num_micro_batches
+        )
+    return np.asarray(forward + reducing)
 
 
 def _beside(compute_s: Floats, link_s: Floats) -> Floats:

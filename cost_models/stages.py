@@ -104,7 +104,8 @@ def _per_micro_batch(
             strategies.recompute == Recompute.SELECTIVE, layers.cases.spread(layers.selective_JU), 0.0
         )
     where = is_layerwise(job, strategies)
-    accumulation_JN = accumulation_s(job, held.dense_JN + held.expert_JN, strategies, layerwise=where)
+    sharded = where & strategies.grad_sync_each
+    accumulation_JN = accumulation_s(job, held.dense_JN + held.expert_JN, strategies, layerwise=sharded)
     layerwise_JN, root, tier = _layerwise(job, strategies, layers, again_JN, where)
     whole_JN = layers.cases.spread(layers.parts_JPU.sum(axis=1))
     per = _PerMicroBatch(
@@ -137,7 +138,9 @@ def _layerwise(
         backward_s=backward_JN + again_JN,
         regathers=backward_gathers(job, strategies),
     )
-    root = np.where(where, link.cases.spread(link.embedding_gather + link.embedding_reduce), 0.0)
+    times = np.where(strategies.grad_sync_each, 1.0, 1.0 / strategies.num_micro_batches)
+    reduced = link.cases.spread(link.embedding_reduce) * times
+    root = np.where(where, link.cases.spread(link.embedding_gather) + reduced, 0.0)
     tier = np.where(where, link.cases.spread(link.tier), 0).astype(np.int8)
     return np.where(where, exposed_JN, 0.0), root, tier
 

@@ -198,3 +198,12 @@ def test_sequence_parallel_norms_are_summed_over_tp() -> None:
     """4 layers of 2 norms of 1024, fp32."""
     case = Case({"tp": 4, "sequence_parallel": True})
     assert tied(case) == pytest.approx(case.price("all_reduce", 4 * 2 * H * 4, "tp"))
+
+
+def test_reducing_after_the_last_micro_batch_alone_shares_the_scatter() -> None:
+    """64 sequences over 32 replicas are two micro-batches: each gathers twice, one of them scatters."""
+    case, one = Case({"zero": 3, "grad_sync": "last", **NO_OVERLAP}, framework="torchtitan"), np.ones(1)
+    found = layerwise_exposed_s(
+        case.rows, gather=2 * one, reduce=3 * one, forward_s=9 * one, backward_s=9 * one, regathers=one
+    )
+    assert found[0] == 2 + 2 + 3 / 2
