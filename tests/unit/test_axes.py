@@ -1,0 +1,140 @@
+"""Which values each axis takes: divisors of what it splits, whole nodes, what the request fixes or lists."""
+
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+
+from planner.axes import build_space, searched_values
+from planner.job_of import resolve_job
+from planner.schemas import Constraints
+from planner.space import Space
+
+MODEL = {
+    "num_layers": 6, "hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 768, "vocab_size": 1000,
+}  # fmt: skip
+MOE = {**MODEL, "moe": {"num_experts": 4, "top_k": 1, "expert_intermediate_size": 256}}
+
+
+def space(framework="megatron", *, model=MODEL, nodes=2, gpus=6, seq=1024, batch=12, **constraints) -> Space:
+    job = resolve_job({
+        "model": model,
+        "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": nodes, "gpus_per_node": gpus},
+        "training": {"seq_length": seq, "global_batch_size": batch, "precision": "bf16", "framework": framework},
+    })  # fmt: skip
+    return build_space(job, Constraints.model_validate(constraints))
+
+
+def rows(found: Space, *names: str) -> set[tuple[int, ...]]:
+    return set(zip(*(found.degrees[name].tolist() for name in names), strict=True))
+
+
+def test_every_combination_on_whole_nodes_and_no_other() -> None:
+    """Brute force over all degrees: products that fill 6 or 12 GPUs, batches that divide."""
+    found = space("deepspeed", fixed={"cp": 1})
+    expected = {
+        (tp, pp, dp, micro)
+        for tp, pp, dp, micro in product((1, 2, 3, 6), range(1, 7), (1, 2, 3, 4, 6, 12), (1, 2, 3, 4, 6, 12))
+        if tp * pp * dp in (6, 12) and 12 % (dp * micro) == 0
+    }
+    assert rows(found, "tp", "pp", "dp", "micro_batch_size") == expected
+    assert len(found.degrees["tp"]) >= len(expected)
+
+
+def test_context_degrees_leave_256_tokens_and_an_even_share() -> None:
+    """1024 tokens: 2 and 4; a zigzag over cp ranks needs 2*cp to divide the sequence: 768 allows 3."""
+    assert rows(space(), "cp") == {(1,), (2,), (4,)}
+    assert rows(space(seq=768), "cp") == {(1,), (2,), (3,)}
+
+
+def test_expert_degrees_divide_the_experts_and_fit_the_ranks() -> None:
+    found = rows(space(model=MOE, gpus=4), "tp", "cp", "dp", "ep", "etp")
+    for tp, cp, dp, ep, etp in found:
+        assert 4 % ep == 0
+        assert etp in {1, tp}
+        assert (tp * cp * dp) % (ep * etp) == 0
+    for tp, cp, dp in {row[:3] for row in found}:
+        tried = {(ep, etp) for ep in (1, 2, 4) for etp in (1, tp) if (tp * cp * dp) % (ep * etp) == 0}
+        assert {row[3:] for row in found if row[:3] == (tp, cp, dp)} == tried
+
+
+def test_sequence_parallelism_needs_tensor_parallelism() -> None:
+    assert rows(space(), "tp", "sequence_parallel") >= {(1, False), (2, False), (2, True)}
+    assert (1, True) not in rows(space(), "tp", "sequence_parallel")
+
+
+def test_fixed_and_listed_values_replace_the_candidates() -> None:
+    found = space(fixed={"tp": 2, "micro_batch_size": 1}, allowed={"pp": [1, 3], "zero": [1, 0]})
+    assert rows(found, "tp") == {(2,)}
+    assert rows(found, "pp") == {(1,), (3,)}
+    assert found.zeros == (1, 0)
+
+
+@pytest.mark.parametrize(
+    ("constraints", "worlds"),
+    [
+        ({}, {6, 12, 18}),
+        ({"allow_idle_gpus": False}, {18}),
+        ({"num_nodes": {"min": 2}}, {12, 18}),
+        ({"num_nodes": {"max": 2}}, {6, 12}),
+        ({"num_nodes": {"max": 2}, "allow_idle_gpus": False}, {12}),
+    ],
+)
+def test_gpus_come_in_whole_nodes(constraints, worlds) -> None:
+    found = space(nodes=3, batch=36, fixed={"cp": 1}, **constraints)
+    assert {tp * pp * dp for tp, pp, dp in rows(found, "tp", "pp", "dp")} == worlds
+
+
+def test_layers_that_do_not_divide_are_split_where_the_framework_can_be_told() -> None:
+    """7 layers on 2 stages: Megatron takes a list, nanotron splits by its own rule, FSDP refuses."""
+    seven = {**MODEL, "num_layers": 7}
+    for framework, expected in (("megatron", True), ("nanotron", True), ("fsdp", False)):
+        found = space(framework, model=seven, fixed={"cp": 1})
+        assert ((2,) in rows(found, "pp")) == expected
+        for pp, pairs in found.layout_index.items():
+            for vpp, layout in pairs:
+                assert (found.layouts.table[layout].pp, found.layouts.table[layout].vpp) == (pp, vpp)
+                assert sum(found.layouts.table[layout].layers) == 7
+
+
+def test_listed_splits_are_the_only_ones() -> None:
+    found = space(allowed={"layers_per_stage": [[4, 2], [2, 4], [1, 2, 3]]}, fixed={"vpp": 1})
+    assert {pp: [found.layouts.table[layout].layers for _, layout in pairs] for pp, pairs in found.layout_index.items()} == {
+        2: [(4, 2), (2, 4)], 3: [(1, 2, 3)],
+    }  # fmt: skip
+
+
+def test_counts_per_stage_fix_the_stages() -> None:
+    found = space(fixed={"recompute_per_stage": [1, 0, 2]})
+    assert rows(found, "pp") == {(3,)}
+    assert {layout.recompute_per_stage for layout in found.layouts.table} == {(1, 0, 2)}
+    assert found.recompute_modes == (2,)
+
+
+def test_the_report_speaks_the_contract_s_names() -> None:
+    found = searched_values(
+        space(
+            fixed={"tp": 2, "cp": 1, "grad_sync": "each", "schedule": "1f1b", "layers_per_stage": [4, 2]},
+            allowed={
+                "overlap": {"p2p": [False]},
+                "recompute_modules": [["core_attn", "mlp"]],
+                "cp_comm": ["a2a", "p2p"],
+            },
+        )
+    )
+    assert found["tp"] == [2]
+    assert found["recompute"] == ["none", "selective", "full"]
+    assert found["grad_sync"] == ["each"]
+    assert found["schedule"] == ["1f1b"]
+    assert found["cp_comm"] == ["a2a", "p2p"]
+    assert found["overlap.p2p"] == [False]
+    assert found["recompute_modules"] == [["core_attn", "mlp"]]
+    assert [4, 2] in found["layers_per_stage"]
+
+
+def test_equal_requests_have_equal_spaces() -> None:
+    one, other = space(model=MOE), space(model=MOE)
+    for name, column in one.degrees.items():
+        assert column.tolist() == other.degrees[name].tolist()
+    assert one.layouts.table == other.layouts.table

@@ -1,0 +1,153 @@
+"""What base rows stand for: every ZeRO stage, shard group, split, recomputation and listed knob, once each."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from cost_models.strategy import ARRAY_FIELDS, Recompute, RecomputeMethod, Schedule
+from planner.axes import build_space
+from planner.job_of import resolve_job
+from planner.schemas import Constraints
+from planner.space import Space
+
+MODEL = {
+    "num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 512, "vocab_size": 1000,
+}  # fmt: skip
+
+
+def space(framework="megatron", *, model=MODEL, nodes=1, fixed=None, allowed=None) -> Space:
+    job = resolve_job({
+        "model": model,
+        "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": nodes, "gpus_per_node": 4},
+        "training": {"seq_length": 512, "global_batch_size": 8, "precision": "bf16", "framework": framework},
+    })  # fmt: skip
+    return build_space(job, Constraints.model_validate({"fixed": fixed or {}, "allowed": allowed or {}}))
+
+
+ONE = {"tp": 1, "pp": 2, "cp": 1, "dp": 2, "micro_batch_size": 1}
+NO_EXTRAS = {"zero": 0, "recompute": "none", "vpp": 1}
+
+
+def expanded(found: Space) -> list[dict]:
+    rows = found.expand(found.base()).rows
+    return [{name: getattr(rows, name)[index].item() for name in ARRAY_FIELDS} for index in range(len(rows))]
+
+
+def test_a_base_row_stands_for_every_combination() -> None:
+    """vpp 1 (chunks of 2 layers: none, selective, block 1, every) and vpp 2 (chunks of 1: no block), 4 ZeRO stages."""
+    found = space(fixed=ONE)
+    rows = expanded(found)
+    assert len(rows) == 4 * 4 + 4 * 3 == found.multiplicity(found.base())[0]
+    counted = Counter((row["vpp"], row["zero"]) for row in rows)
+    assert counted == {(1, zero): 4 for zero in range(4)} | {(2, zero): 3 for zero in range(4)}
+    assert len({tuple(row.items()) for row in rows}) == len(rows)
+
+
+def test_what_follows_from_the_searched_fields() -> None:
+    for row in expanded(space(fixed=ONE)):
+        assert row["num_micro_batches"] == 8 / (2 * 1)
+        assert row["schedule"] == (Schedule.INTERLEAVED if row["vpp"] > 1 else Schedule.ONE_F_ONE_B)
+        assert row["grad_sync_each"] == (row["zero"] >= 2)
+        assert row["zero_shard_size"] == row["zero_param_shard_size"] == 2
+        assert row["recompute_modules"] == (row["recompute"] == Recompute.SELECTIVE)
+        assert row["overlap_p2p"] == (row["vpp"] > 1)
+        assert row["overlap_param_gather"] == (row["zero"] >= 1)
+        assert not row["overlap_tp_comm"]
+
+
+def test_shards_stay_in_a_node_where_there_are_several() -> None:
+    """4 replicas of 2 nodes of 4 with tp 2: groups of 2 beside groups of 4; nothing to shard without ZeRO."""
+    one = {**ONE, "pp": 1, "tp": 2, "dp": 4, "recompute": "none"}
+    sizes = Counter((row["zero"], row["zero_shard_size"]) for row in expanded(space(nodes=2, fixed=one)))
+    both_ways = 2  # with and without sequence parallelism
+    expected = {(0, 4.0): both_ways} | {(zero, size): both_ways for zero in (1, 2, 3) for size in (2.0, 4.0)}
+    assert sizes == expected
+
+
+def test_a_node_that_holds_every_replica_is_not_tried_twice() -> None:
+    one = {**ONE, "pp": 2, "tp": 2, "dp": 2, "recompute": "none", "vpp": 1}
+    rows = expanded(space(nodes=2, fixed=one, allowed={"sequence_parallel": [True]}))
+    assert [(row["zero"], row["zero_shard_size"]) for row in rows] == [(0, 2), (1, 2), (2, 2), (3, 2)]
+
+
+def test_knobs_multiply() -> None:
+    allowed = {"cp_comm": ["p2p", "a2a"], "overlap": {"grad_reduce": [True, False]}}
+    rows = expanded(space(fixed={**ONE, **NO_EXTRAS}, allowed=allowed))
+    assert Counter((row["cp_comm"], row["overlap_grad_reduce"]) for row in rows) == {
+        (0, True): 1, (0, False): 1, (1, True): 1, (1, False): 1,
+    }  # fmt: skip
+
+
+FULL, EVERY, BLOCK, UNIFORM = Recompute.FULL, RecomputeMethod.EVERY, RecomputeMethod.BLOCK, RecomputeMethod.UNIFORM
+
+
+@pytest.mark.parametrize(
+    ("fixed", "expected"),
+    [
+        ({"recompute": "full"}, [(FULL, BLOCK, 1), (FULL, EVERY, 0)]),
+        ({"recompute": "full", "recompute_num_layers": 2}, [(FULL, BLOCK, 2)]),
+        ({"recompute": "full", "recompute_method": "block"}, [(FULL, BLOCK, 1), (FULL, BLOCK, 2)]),
+        ({"recompute": "full", "recompute_method": "uniform"}, [(FULL, UNIFORM, 1)]),
+        ({"recompute": "full", "recompute_method": "uniform", "recompute_num_layers": 2}, [(FULL, UNIFORM, 2)]),
+        ({"recompute_per_stage": [1, 0]}, [(FULL, EVERY, 0)]),
+    ],
+)
+def test_fixed_recomputation_is_what_is_searched(fixed, expected) -> None:
+    found = space(fixed={**ONE, "vpp": 1, "zero": 0, **fixed})
+    rows = expanded(found)
+    assert [(row["recompute"], row["recompute_method"], row["recompute_num_layers"]) for row in rows] == expected
+    assert found.layouts.table[rows[0]["layout"]].recompute_per_stage == (fixed.get("recompute_per_stage") and (1, 0))
+
+
+def test_a_family_differs_in_full_recomputation_alone_and_comes_in_rising_work() -> None:
+    found = space(fixed={**ONE, "pp": 1, "dp": 4})
+    expansion = found.expand(found.base())
+    for family in np.unique(expansion.family):
+        rows = expansion.rows.take(expansion.family == family)
+        for name in set(ARRAY_FIELDS) - {"recompute", "recompute_method", "recompute_num_layers", "recompute_modules"}:
+            assert len(set(getattr(rows, name).tolist())) == 1, name
+        full = rows.take(rows.recompute == FULL)
+        assert full.recompute_num_layers.tolist() == [1, 2, 3, 0]
+
+
+def test_pairs_build_the_same_strategies_as_the_whole() -> None:
+    found = space(fixed={"tp": 1})
+    base = found.base()
+    whole, pairs = found.expand(base), found.pairs(base)
+    assert len(pairs.origin) == found.multiplicity(base).sum() == len(whole.rows)
+    some = np.array([0, 5, len(pairs.origin) - 1])
+    few = found.expand(base, pairs.take(some))
+    for name in ARRAY_FIELDS:
+        assert getattr(few.rows, name).tolist() == getattr(whole.rows, name)[some].tolist()
+
+
+def test_splits_with_equal_stages_count_once() -> None:
+    """12 equal layers: every vpp holds the same. Alternating kinds: chunks of one layer give a stage one kind alone."""
+    equal = space(model={**MODEL, "num_layers": 12}, fixed={"pp": 2})
+    assert equal.different_splits == {2: ((1, 0),)}
+    types = ["sliding_attention", "full_attention"] * 6
+    mixed = space(model={**MODEL, "num_layers": 12, "sliding_window": 128, "layer_types": types}, fixed={"pp": 2})
+    assert [vpp for vpp, _ in mixed.different_splits[2]] == [
+        1,
+        2,
+        6,
+    ]  # chunks of 6, 3 and 1; those of 2 are as those of 6
+    assert mixed.most_vpp[2] == 6
+
+
+def test_the_leanest_choice_is_without_virtual_stages() -> None:
+    found = space(fixed={"pp": 2, "tp": 1})
+    lean = found.leanest(found.base(), zero=1, recompute=Recompute.FULL)
+    assert set(lean.vpp.tolist()) == {1.0}
+    assert set(lean.zero.tolist()) == {1}
+    assert set(lean.recompute_method.tolist()) == {EVERY}
+
+
+def test_an_empty_space_is_empty_everywhere() -> None:
+    found = space(fixed={"tp": 3})
+    assert len(found.base()) == 0
+    assert found.multiplicity(found.base()).tolist() == []
+    assert len(found.expand(found.base()).rows) == 0
