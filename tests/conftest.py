@@ -1,13 +1,15 @@
 """What every test stands on: fixed seeds, skips that count as failures where everything is required, GPU tests only on GPUs.
 
 `MESHWRIGHT_REQUIRE=all` (set by `.ci/run`) says that torch, PostgreSQL and Chromium are there: a skip then hides a hole
-and fails. Tests marked `gpu` are deselected, not skipped, on a machine without a CUDA device.
+and fails. Tests marked `gpu` are deselected, not skipped, on a machine without a CUDA device, those marked `frameworks` where
+the training frameworks are not installed (they want an environment of their own, see CONTRIBUTING.md).
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Generator
+from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
@@ -28,11 +30,14 @@ def root() -> Path:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if Path("/dev/nvidia0").exists():
-        return
-    gpu = [item for item in items if item.get_closest_marker("gpu")]
-    config.hook.pytest_deselected(items=gpu)
-    items[:] = [item for item in items if item not in gpu]
+    absent = set()
+    if not Path("/dev/nvidia0").exists():
+        absent.add("gpu")
+    if find_spec("megatron") is None:
+        absent.add("frameworks")
+    without = [item for item in items if any(item.get_closest_marker(name) for name in absent)]
+    config.hook.pytest_deselected(items=without)
+    items[:] = [item for item in items if item not in without]
 
 
 @pytest.hookimpl(wrapper=True)

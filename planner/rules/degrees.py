@@ -84,6 +84,12 @@ def _sequence_torchtitan(job: Job, s: Strategies) -> Bools:
     return indivisible(job.training.seq_length, s.tp * s.cp * 2)
 
 
+def _sequence_titan_trainer(job: Job, s: Strategies) -> Bools:
+    return indivisible(
+        job.training.seq_length, np.where(s.sequence_parallel, s.tp, 1.0) * np.where(s.cp > 1, 2 * s.cp, 1.0)
+    )
+
+
 def _sequence_plain(job: Job, s: Strategies) -> Bools:
     return indivisible(job.training.seq_length, s.cp * np.where(s.sequence_parallel, s.tp, 1.0))
 
@@ -181,6 +187,13 @@ DEGREE_RULES: tuple[Rule, ...] = (
     Rule(
         "sequence-not-divisible", _sequence_torchtitan, "seq_length {seq} does not divide by tp {tp} x 2 x cp {cp}",
         "Pad seq_length, or lower cp or tp.", f"{_TITAN_DIMS} (seq_len_divisor)", frameworks=only("torchtitan"),
+        until="0.3",
+    ),
+    Rule(
+        "sequence-not-divisible", _sequence_titan_trainer,
+        "seq_length {seq} does not divide by tp {tp} (where sequence parallel) x 2 x cp {cp} (where context parallel)",
+        "Pad seq_length, or lower cp or tp.", "torchtitan/trainer.py (seq_len_divisor)", frameworks=only("torchtitan"),
+        since="0.3",
     ),
     Rule(
         "sequence-not-divisible", _sequence_plain,
@@ -205,8 +218,8 @@ DEGREE_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "tensor-parallel-unsupported", _tensor, "{framework} {version} cannot train with tp {tp}",
-        "Set tp to 1, or use a version with AutoTP training (0.16).", "deepspeed/runtime/tensor_parallel/config.py",
-        frameworks=only("deepspeed"), until="0.16", smallest_change="tp {tp} -> 1",
+        "Set tp to 1, or use a version with AutoTP training (0.16.4).", "deepspeed/runtime/tensor_parallel/config.py",
+        frameworks=only("deepspeed"), until="0.16.4", smallest_change="tp {tp} -> 1",
     ),
     Rule(
         "context-parallel-unsupported", _context, "{framework} has no context parallelism (cp {cp})",

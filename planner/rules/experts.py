@@ -39,7 +39,8 @@ def _ranks(_job: Job, s: Strategies) -> Bools:
 
 
 def _shard_ranks(_job: Job, s: Strategies) -> Bools:
-    return np.asarray((s.ep > 1) & indivisible(s.zero_shard_size * s.tp, s.ep * s.etp))
+    sharded = np.where(s.zero >= 1, s.zero_shard_size, s.cp)  # replicas of whole parameters lie outside
+    return np.asarray((s.ep > 1) & indivisible(sharded * s.tp, s.ep * s.etp))
 
 
 def _borrows_whole_axes(_job: Job, s: Strategies) -> Bools:
@@ -61,6 +62,23 @@ def _etp(_job: Job, s: Strategies) -> Bools:
 
 def _with_tensor(_job: Job, s: Strategies) -> Bools:
     return np.asarray((s.ep > 1) & (s.tp > 1))
+
+
+def _folded_with_more(_job: Job, s: Strategies) -> Bools:
+    offloaded = (s.offload_optimizer_fraction > 0) | s.offload_parameters
+    return np.asarray((s.ep > 1) & (s.tp > 1) & ((s.pp > 1) | (s.cp > 1) | offloaded))
+
+
+def _folded_zero3(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.ep > 1) & (s.tp > 1) & (s.zero == 3))
+
+
+def _zero3(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.ep > 1) & (s.zero == 3))
+
+
+def _zero3_context(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.ep > 1) & (s.zero == 3) & (s.cp > 1))
 
 
 def _needs_sequence_parallel(_job: Job, s: Strategies) -> Bools:
@@ -144,9 +162,31 @@ EXPERT_RULES: tuple[Rule, ...] = (
         frameworks=only("fsdp"), when=_is_moe, smallest_change="ep {ep} -> 1",
     ),
     Rule(
-        "expert-parallel-unsupported", _with_tensor, "deepspeed cannot combine ep {ep} with tp {tp}",
-        "Set tp or ep to 1.", "deepspeed AutoEP refuses AutoTP", frameworks=only("deepspeed"), when=_is_moe,
-        smallest_change="tp {tp} -> 1",
+        "expert-parallel-unsupported", _with_tensor, "deepspeed {version} cannot combine ep {ep} with tp {tp}",
+        "Set tp or ep to 1, or use 0.19.3.", "deepspeed pull request 8064 (AutoEP with AutoTP)",
+        frameworks=only("deepspeed"), until="0.19.3", when=_is_moe, smallest_change="tp {tp} -> 1",
+    ),
+    Rule(
+        "expert-parallel-unsupported", _folded_with_more,
+        "deepspeed combines ep {ep} with tp {tp} only without pipelines (pp {pp}), context parallelism (cp {cp}) and offload",
+        "Set tp to 1, or the others to 1 and offload off.",
+        "deepspeed/module_inject/auto_ep_folding.py (validate_folding_global)", frameworks=only("deepspeed"),
+        since="0.19.3", when=_is_moe, smallest_change="tp {tp} -> 1",
+    ),
+    Rule(
+        "expert-parallel-unsupported", _folded_zero3, "deepspeed {version} cannot combine ep {ep}, tp {tp} and zero 3",
+        "Use zero 2, or 0.19.8.", "deepspeed/runtime/engine.py (AutoEP with ZeRO Stage 3)",
+        frameworks=only("deepspeed"), since="0.19.3", until="0.19.8", when=_is_moe, smallest_change="zero 3 -> 2",
+    ),
+    Rule(
+        "expert-parallel-unsupported", _zero3, "deepspeed {version} cannot combine ep {ep} with zero 3",
+        "Use zero 2, or 0.19.3.", "deepspeed/runtime/engine.py (MoE not supported with Stage 3)",
+        frameworks=only("deepspeed"), until="0.19.3", when=_is_moe, smallest_change="zero 3 -> 2",
+    ),
+    Rule(
+        "expert-parallel-unsupported", _zero3_context, "deepspeed cannot combine ep {ep}, zero 3 and cp {cp}",
+        "Use zero 2, or cp 1.", "deepspeed/runtime/engine.py (AutoEP with ZeRO Stage 3)",
+        frameworks=only("deepspeed"), since="0.19.3", when=_is_moe, smallest_change="zero 3 -> 2",
     ),
     Rule(
         "moe-needs-sequence-parallel", _needs_sequence_parallel,

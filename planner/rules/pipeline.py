@@ -74,6 +74,14 @@ def _dual_pipe(_job: Job, s: Strategies) -> Bools:
     return np.asarray((s.schedule == Schedule.DUALPIPE_V) & (s.num_micro_batches < 2 * s.pp))
 
 
+def _fewer_than_stages(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.schedule == Schedule.ONE_F_ONE_B) & (s.num_micro_batches < s.pp))
+
+
+def _tied(job: Job) -> bool:
+    return job.model.tie_word_embeddings
+
+
 def _only_ends_differ(_job: Job, s: Strategies) -> Bools:
     return _per_layout(s, [not _ends_differ(layout) for layout in s.layouts.table])
 
@@ -148,6 +156,16 @@ PIPELINE_RULES: tuple[Rule, ...] = (
         "too-few-micro-batches", _dual_pipe,
         "dualpipe-v needs as many micro-batches as stages, 2 x pp {pp}, but there are {num_micro_batches}",
         "Lower micro_batch_size, dp or pp.", f"{_TORCH} (ScheduleDualPipeV)",
+    ),
+    Rule(
+        "too-few-micro-batches", _fewer_than_stages,
+        "1f1b needs as many micro-batches as stages, pp {pp}, but there are {num_micro_batches}",
+        "Lower micro_batch_size, dp or pp.", f"{_TORCH} (Schedule1F1B)", frameworks=only("torchtitan"),
+    ),
+    Rule(
+        "pipeline-unsupported", _pipeline, "torchtitan cannot pipeline a model whose head is its embedding (pp {pp})",
+        "Set pp to 1, or untie the embedding.", "torchtitan/models/common/decoder.py (update_from_config)",
+        frameworks=only("torchtitan"), when=_tied, smallest_change="pp {pp} -> 1",
     ),
     Rule(
         "split-unsupported", _only_ends_differ,

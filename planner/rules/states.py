@@ -56,6 +56,20 @@ def _partial_below_three(_job: Job, s: Strategies) -> Bools:
     return np.asarray(_partial(s) & (s.zero < 3))
 
 
+def _shards_part_of_context(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.zero >= 1) & indivisible(s.zero_shard_size, s.cp))
+
+
+def _instances_of_experts(_job: Job, s: Strategies) -> Bools:
+    instances = np.where(s.zero >= 1, s.dp_cp / s.zero_shard_size, 1.0)
+    return np.asarray((instances > 1) & indivisible(s.expert_dp, instances))
+
+
+def _replicates_whole(_job: Job, s: Strategies) -> Bools:
+    whole = (s.zero == 0) | (s.zero_shard_size == s.cp)
+    return np.asarray(whole & (s.dp > 1) & ((s.tp > 1) | (s.cp > 1)))
+
+
 def _hpz(_job: Job, s: Strategies) -> Bools:
     return np.asarray((s.zero_param_shard_size != s.zero_shard_size) & (s.zero >= 1))
 
@@ -174,9 +188,9 @@ STATE_RULES: tuple[Rule, ...] = (
         frameworks=only("deepspeed", "megatron-deepspeed"), smallest_change="zero {zero} -> 1",
     ),
     Rule(
-        "zero-with-tensor-parallel", _zero3_tensor, "zero 3 and tp {tp} exclude each other in deepspeed",
-        "Use zero 2 with tensor parallelism, or tp 1.", "deepspeed/runtime/engine.py (_configure_tensor_parallel)",
-        frameworks=only("deepspeed"), smallest_change="zero 3 -> 2",
+        "zero-with-tensor-parallel", _zero3_tensor, "zero 3 and tp {tp} exclude each other in deepspeed {version}",
+        "Use zero 2 with tensor parallelism, tp 1, or 0.19.4.", "deepspeed/runtime/engine.py (_configure_tensor_parallel)",
+        frameworks=only("deepspeed"), until="0.19.4", smallest_change="zero 3 -> 2",
     ),
     Rule(
         "zero-shard-size-not-divisible", _shard_size, "zero_shard_size {zero_shard_size} does not divide dp x cp = {dp_cp}",
@@ -196,7 +210,33 @@ STATE_RULES: tuple[Rule, ...] = (
     Rule(
         "zero-shard-size-unsupported", _partial_below_three, "deepspeed shards in groups (MiCS) only with zero 3, not {zero}",
         "Use zero 3, or leave zero_shard_size out.", "deepspeed/runtime/zero/mics.py", frameworks=only("deepspeed"),
+        until="0.19.7",
         smallest_change="zero_shard_size {zero_shard_size} -> {dp_cp}",
+    ),
+    Rule(
+        "zero-shard-size-unsupported", _partial_shards, "deepspeed {version} shards over all of dp x cp = {dp_cp}, "
+        "not {zero_shard_size}: MiCS was removed", "Leave zero_shard_size out.",
+        "deepspeed/runtime/config.py (removed keys)", frameworks=only("deepspeed"), since="0.19.7",
+        smallest_change="zero_shard_size {zero_shard_size} -> {dp_cp}",
+    ),
+    Rule(
+        "zero-shard-size-not-divisible", _shards_part_of_context,
+        "zero_shard_size {zero_shard_size} is not a multiple of cp {cp}, whose ranks always share one copy",
+        "Choose a multiple of cp.", "torchtitan/distributed/parallel_dims.py; accelerate/parallelism_config.py (dp_shard x cp)",
+        frameworks=only("torchtitan", "fsdp"), smallest_change="zero_shard_size {zero_shard_size} -> {dp_cp}",
+    ),
+    Rule(
+        "zero-shard-size-not-divisible", _instances_of_experts,
+        "dp x cp / zero_shard_size optimizer instances do not divide the expert data-parallel ranks, "
+        "{tp_cp_dp} / (ep {ep} x etp {etp})", "Raise zero_shard_size, or lower ep.",
+        "megatron/core/parallel_state.py (partial DistOpt shard factor)", frameworks=only("megatron"),
+        when=lambda job: job.model.moe is not None, smallest_change="zero_shard_size {zero_shard_size} -> {dp_cp}",
+    ),
+    Rule(
+        "zero-with-tensor-parallel", _replicates_whole,
+        "replicas of whole parameters exclude tp {tp} and cp {cp} in accelerate",
+        "Use zero 2 or 3 with a zero_shard_size above cp.", "accelerate/parallelism_config.py (__post_init__)",
+        frameworks=only("fsdp"), smallest_change="zero {zero} -> 3",
     ),
     Rule(
         "zero-param-shard-size-unsupported", _hpz, "{framework} has no second shard group for parameters",
