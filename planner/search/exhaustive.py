@@ -38,8 +38,7 @@ BASE_CODES = frozenset({
     "vocab-not-divisible", "sequence-not-divisible", "sequence-exceeds-positions", "sequence-parallel-needs-tp",
     "sequence-parallel-unsupported", "tensor-parallel-unsupported", "pipeline-unsupported", "pipeline-exceeds-layers",
     "context-parallel-unsupported", "context-parallel-needs-flash", "experts-missing",
-    "experts-not-divisible", "expert-mlp-not-divisible", "expert-ranks-not-divisible", "expert-parallel-unsupported",
-    "expert-tensor-parallel-unsupported", "moe-needs-sequence-parallel", "precision-unsupported-by-gpu",
+    "experts-not-divisible", "expert-mlp-not-divisible", "expert-tensor-parallel-unsupported", "moe-needs-sequence-parallel", "precision-unsupported-by-gpu",
     "precision-unsupported-by-framework", "attention-unsupported-by-gpu", "optimizer-unsupported",
 })  # fmt: skip
 """Rules that read base fields alone, so that a base row that breaks one loses all its expansions; a test holds this."""
