@@ -7,7 +7,8 @@ J layer kinds, P layer parts; (N,) over strategies has none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +38,24 @@ class Stages:
     backward_s: Floats
     held: RankParameters
     layers: LayerCosts
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """What layers and the model's ends cost, for strategies that share them: computed once, used for many batches."""
+
+    layers: LayerCosts
+    ends: EndCosts
+
+    def at(self, index: NDArray[Any]) -> Tables:
+        """The tables for the strategies at these positions."""
+        layers = replace(self.layers, cases=self.layers.cases.at(index))
+        return Tables(layers, replace(self.ends, cases=self.ends.cases.at(index)))
+
+
+def build_tables(job: Job, strategies: Strategies) -> Tables:
+    """The tables of a batch."""
+    return Tables(layer_costs(job, strategies), end_costs(job, strategies))
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,9 +89,10 @@ class _Slowest:
     """Its time per micro-batch."""
 
 
-def stages(job: Job, strategies: Strategies) -> Stages:
-    """The slowest stage's terms over a step, and the pipeline bubble."""
-    layers, ends = layer_costs(job, strategies), end_costs(job, strategies)
+def stages(job: Job, strategies: Strategies, *, tables: Tables | None = None) -> Stages:
+    """The slowest stage's terms over a step, and the pipeline bubble; `tables` of these strategies where they are known."""
+    tables = tables or build_tables(job, strategies)
+    layers, ends = tables.layers, tables.ends
     held = rank_parameters(job, strategies)
     per, layerwise_tier = _per_micro_batch(job, strategies, layers, ends, held)
     slowest = _slowest(strategies, per)

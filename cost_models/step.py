@@ -22,7 +22,7 @@ from cost_models.optimizer import offload_s, optimizer_s
 from cost_models.pipeline import exposed_sends_s, hop_s
 from cost_models.placement import groups
 from cost_models.stage_parameters import dense_by_slot, expert_by_slot
-from cost_models.stages import Stages, stages
+from cost_models.stages import Stages, Tables, stages
 from cost_models.strategy import Codes, Floats, Strategies
 from cost_models.terms import TIME_NAMES, Tier
 
@@ -37,9 +37,9 @@ class StepTime:
     total_s: Floats
 
 
-def step_time(job: Job, strategies: Strategies) -> StepTime:
-    """Step time and its terms. [T-1]"""
-    work = stages(job, strategies)
+def step_time(job: Job, strategies: Strategies, *, tables: Tables | None = None) -> StepTime:
+    """Step time and its terms; `tables` of these strategies where they are known. [T-1]"""
+    work = stages(job, strategies, tables=tables)
     once, once_tiers = _once_a_step(job, strategies, work)
     terms = {**work.terms_s, **once, "dp_comm": work.terms_s["dp_comm"] + once["dp_comm"]}
     subtotal = np.zeros(len(strategies))

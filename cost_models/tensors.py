@@ -30,6 +30,10 @@ class Distinct:
     inverse: Index
     """Combination of each strategy, shape (N,)."""
 
+    def at(self, index: NDArray[Any]) -> Distinct:
+        """The same combinations, for the strategies at these positions."""
+        return Distinct(self.rows, self.inverse[index])
+
     def spread(self, values: NDArray[Scalar]) -> NDArray[Scalar]:
         """Values over combinations, shape (..., U), gathered to (..., N)."""
         return np.take(values, self.inverse, axis=-1)

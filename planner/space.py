@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from cost_models.job import Job
 from cost_models.layouts import Layouts
 from cost_models.strategy import (
+    RECOMPUTE_MODULES,
     Recompute,
     RecomputeMethod,
     Schedule,
@@ -50,12 +51,14 @@ class Expansion:
     """Strategies built from pairs."""
 
     rows: Strategies
+    origin: Ints
+    """Base row of each, shape (N,)."""
     family: Ints
     """Rows of a family differ in full recomputation alone, shape (N,)."""
 
     def take(self, index: Ints | NDArray[np.bool_]) -> Expansion:
         """The rows at these positions, or where the mask holds."""
-        return Expansion(self.rows.take(index), self.family[index])
+        return Expansion(self.rows.take(index), self.origin[index], self.family[index])
 
 
 @dataclass(frozen=True, eq=False)
@@ -73,14 +76,23 @@ class Space:
     knobs: Mapping[str, tuple[Any, ...]]
     """Other strategy fields that the request fixes or lists; their product is searched."""
 
-    def base(self) -> Strategies:
-        """Every base row, its open choices the most favourable for time: nothing recomputed, sharded or offloaded."""
-        n = len(self.degrees["tp"])
+    @cached_property
+    def worlds(self) -> Ints:
+        """GPUs that each base row uses."""
+        return np.asarray(self.degrees["tp"] * self.degrees["pp"] * self.degrees["cp"] * self.degrees["dp"])
+
+    def base(self, which: NDArray[np.bool_] | None = None) -> Strategies:
+        """Every base row (or those of the mask), its open choices the most favourable for time.
+
+        Nothing is recomputed, sharded or offloaded.
+        """
+        degrees = self.degrees if which is None else {name: values[which] for name, values in self.degrees.items()}
+        n = len(degrees["tp"])
         plain = {pp: pairs[-1] for pp, pairs in self.layout_index.items()}
-        pps, inverse = np.unique(self.degrees["pp"], return_inverse=True)
+        pps, inverse = np.unique(degrees["pp"], return_inverse=True)
         vpp, layout = np.array([plain[int(pp)] for pp in pps], dtype=np.int64).reshape(-1, 2).T
         columns = {
-            **self.degrees,
+            **degrees,
             "vpp": vpp[inverse],
             "layout": layout[inverse],
             "zero": np.full(n, min(self.zeros)),
@@ -168,12 +180,12 @@ class Space:
         node_shard = columns.pop("node_shard")
         rows = self.build(columns, node_shard=node_shard)
         repeated = node_shard & (rows.zero_shard_size >= rows.dp_cp)  # one node holds every replica
-        expansion = Expansion(rows, family)
+        expansion = Expansion(rows, pairs.origin, family)
         return expansion.take(~repeated) if repeated.any() else expansion
 
-    def multiplicity(self, base: Strategies) -> Ints:
-        """How many strategies each base row stands for, shape (N,)."""
-        return np.asarray(self._option_range[base.pp.astype(np.int64), 1])
+    def multiplicity(self, pp: NDArray[Any]) -> Ints:
+        """How many strategies a base row of this many stages stands for, shape of `pp`."""
+        return np.asarray(self._option_range[pp.astype(np.int64), 1])
 
     @property
     def zeros(self) -> tuple[int, ...]:
@@ -195,7 +207,7 @@ class Space:
         fill = {
             "zero_param_shard_size": columns["zero_shard_size"],
             "grad_sync_each": columns["zero"] >= 2,
-            "recompute_modules": _modules(job, columns["recompute"]),
+            "recompute_modules": np.where(columns["recompute"] == Recompute.SELECTIVE, self.selective_modules, 0),
             "schedule": np.where(columns["vpp"] > 1, Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B),
             "cp_comm": np.full(n, defaults.cp_comm),
             "moe_dispatcher": np.full(n, defaults.moe_dispatcher),
@@ -251,6 +263,11 @@ class Space:
         return bool(np.isfinite(self.layouts.recompute_limit_LS).any())
 
     @property
+    def selective_modules(self) -> int:
+        """What Megatron's selective recomputation repeats unless told otherwise: the attention core."""
+        return 1 << RECOMPUTE_MODULES.index("core_attn") if self.job.runtime.state_layout == "megatron" else 0
+
+    @property
     def shards_in_nodes(self) -> bool:
         """Whether sharding inside a node, with replicas across nodes, is tried beside sharding over all replicas."""
         grouped = DEFAULTS[self.job.training.framework].shard_groups
@@ -282,9 +299,3 @@ class Space:
             every = range(1, largest + 1) if method == RecomputeMethod.BLOCK else (1,)
             found += [(method, count) for count in (every if counts is None else sorted(counts))]
         return found
-
-
-def _modules(job: Job, recompute: NDArray[Any]) -> NDArray[Any]:
-    """Megatron's selective recomputation repeats the attention core unless told otherwise."""
-    names = job.runtime.state_layout == "megatron"
-    return np.where(names & (recompute == Recompute.SELECTIVE), 1, 0)

@@ -102,6 +102,12 @@ class Calibration:
         """Seconds of forward, data gradient and weight gradient, shape (3, ...); (m, n, k) is forward's."""
         return self._as_borrowed(gemm.gemm_passes_s(m, n, k, batch=batch, **self._gemm_rates(precision)), precision)
 
+    def fastest_gemm_flops_per_s(self, precision: str) -> float:
+        """Rate that no product's price exceeds at any shape: the highest share of the surface."""
+        rates = self._gemm_rates(precision)
+        ratio = max(1.0, *self.surface.kind_ratio.values()) if self.surface.kind_ratio else 1.0
+        return float(rates["peak_flops_per_s"] * self.surface.share_MNK.max() * ratio)
+
     def _gemm_rates(self, precision: str) -> dict[str, Any]:
         efficiency = self.surface.precision_ratio.get(precision, PRECISION_EFFICIENCY[precision].value)
         return {

@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.head import end_costs
-from cost_models.layer_costs import layer_costs
+from cost_models.flops import FORWARD_AND_BACKWARD, model_flops
 from cost_models.placement import world_key
+from cost_models.stages import Tables, build_tables
 from cost_models.step import jitter_fraction
 from cost_models.strategy import DTYPES, Floats, Ints, Schedule, Strategies
 from cost_models.tensors import distinct
@@ -27,7 +27,6 @@ LAYER_KNOBS = ("cp_comm", "moe_dispatcher", "overlap_tp_comm", "overlap_moe_all_
 """Knobs that a layer's own time depends on: the fastest of their listed values counts."""
 BUBBLES = frozenset({Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.GPIPE})
 """Schedules whose bubble is at least the other stages' time over the virtual stages."""
-_ROWS_AT_ONCE = 1 << 15
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +41,8 @@ class Bounds:
     others: Floats
     """Seconds per micro-batch of all other stages together: the bubble is that over the virtual stages."""
     most_vpp: Floats
+    tables: Tables | None
+    """What layers and ends cost in every expansion; None where a listed knob changes it."""
 
     @property
     def step_s(self) -> Floats:
@@ -57,50 +58,72 @@ class Bounds:
 
     def take(self, index: Ints | NDArray[np.bool_]) -> Bounds:
         """The bounds at these positions, or where the mask holds."""
+        tables = None if self.tables is None else self.tables.at(index)
         return Bounds(
-            self.micro_batches[index], self.once[index], self.again[index], self.others[index], self.most_vpp[index]
+            self.micro_batches[index],
+            self.once[index],
+            self.again[index],
+            self.others[index],
+            self.most_vpp[index],
+            tables,
         )
+
+
+def floor_s(space: Space, world: Floats) -> Floats:
+    """Seconds that the layers' matmuls take on this many GPUs at the fastest rate of any shape, shape of `world`."""
+    job = space.job
+    tokens = float(job.training.seq_length) * job.training.global_batch_size
+    flops = FORWARD_AND_BACKWARD * model_flops(job).layer_matmul_flops_per_token * tokens
+    return np.asarray(flops / (world * job.calibration.fastest_gemm_flops_per_s(job.training.precision)))
 
 
 def build_bounds(space: Space, base: Strategies) -> Bounds:
     """Bounds of these base rows; the number of replicas only multiplies the work, unless groups straddle nodes."""
     cases = distinct(base, BOUND_AXES, also=world_key(base, space.job.cluster))
+    variants = [build_tables(space.job, rows) for rows in _variants(space, cases.rows)]
     slower = 1.0 + jitter_fraction(space.job, base)
-    once, again, others = cases.spread(_parts(space, cases.rows)) * slower
-    return Bounds(base.num_micro_batches, once, again, others, space.most_vpp[base.pp.astype(np.int64)])
+    once, again, others = cases.spread(_parts(space, cases.rows, variants)) * slower
+    alone = len(variants) == 1 and "recompute_modules" not in space.knobs
+    return Bounds(
+        micro_batches=base.num_micro_batches,
+        once=once,
+        again=again,
+        others=others,
+        most_vpp=space.most_vpp[base.pp.astype(np.int64)],
+        tables=variants[0].at(cases.inverse) if alone else None,
+    )
 
 
-def _parts(space: Space, rows: Strategies) -> Floats:
-    """`once`, `again` and `others` of each row, shape (3, N)."""
-    parts = np.empty((3, len(rows)))
-    kinds = space.job.model.distinct_kinds
-    counts_J = np.array([float(space.job.model.layer_kinds.count(kind)) for kind in kinds])
-    has_bubble = BUBBLES.issuperset(space.knobs.get("schedule", ()))
-    for start in range(0, len(rows), _ROWS_AT_ONCE):
-        part = np.arange(start, min(start + _ROWS_AT_ONCE, len(rows)))
-        some = rows.take(part)
-        each_JN, again_JN = _fastest_layers(space, some)
-        ends = end_costs(space.job, some)
-        first = ends.cases.spread(ends.embedding + ends.embedding_comm)
-        last = ends.cases.spread(ends.head + ends.loss + ends.head_comm)
-        once = _slowest_stage_s(space, some, each_JN, first=first, last=last)
-        parts[0, part] = once
-        parts[1, part] = again_JN.min(axis=0)
-        parts[2, part] = np.maximum(counts_J @ each_JN + first + last - once, 0.0) if has_bubble else 0.0
-    return parts
+def _variants(space: Space, rows: Strategies) -> list[Strategies]:
+    """The rows with every combination of the listed values that a layer's own time depends on.
 
-
-def _fastest_layers(space: Space, rows: Strategies) -> tuple[Floats, Floats]:
-    """Least seconds of one layer of each kind, and of its repeated forward, over the knobs' values; (J, N) each."""
+    Selective recomputation takes its default modules: whether a row recomputes at all is not the table's business.
+    """
     knobs = {name: values for name, values in space.knobs.items() if name in LAYER_KNOBS}
-    each, again = [], []
+    modules: dict[str, Any] = {
+        "recompute_modules": np.full(len(rows), space.selective_modules, DTYPES["recompute_modules"])
+    }
+    variants = []
     for values in product(*knobs.values()):
         chosen = dict(zip(knobs, values, strict=True))
         columns: dict[str, Any] = {name: np.full(len(rows), value, DTYPES[name]) for name, value in chosen.items()}
-        layers = layer_costs(space.job, replace(rows, **columns))
-        each.append(layers.cases.spread(layers.parts_JPU.sum(axis=1)))
-        again.append(layers.cases.spread(layers.compute_forward_JU))
-    return np.min(each, axis=0), np.min(again, axis=0)
+        variants.append(replace(rows, **{**modules, **columns}))
+    return variants
+
+
+def _parts(space: Space, rows: Strategies, variants: list[Tables]) -> Floats:
+    """`once`, `again` and `others` of each row, the fastest of the variants, shape (3, N)."""
+    counts_J = np.array([float(space.job.model.layer_kinds.count(kind)) for kind in space.job.model.distinct_kinds])
+    each_JN = np.min([v.layers.cases.spread(v.layers.parts_JPU.sum(axis=1)) for v in variants], axis=0)
+    again_JN = np.min([v.layers.cases.spread(v.layers.compute_forward_JU) for v in variants], axis=0)
+    ends = variants[0].ends
+    first = ends.cases.spread(ends.embedding + ends.embedding_comm)
+    last = ends.cases.spread(ends.head + ends.loss + ends.head_comm)
+    once = _slowest_stage_s(space, rows, each_JN, first=first, last=last)
+    others = np.zeros(len(rows))
+    if BUBBLES.issuperset(space.knobs.get("schedule", ())):
+        others = np.maximum(counts_J @ each_JN + first + last - once, 0.0)
+    return np.stack([once, again_JN.min(axis=0), others])
 
 
 def _slowest_stage_s(space: Space, rows: Strategies, each_JN: Floats, *, first: Floats, last: Floats) -> Floats:

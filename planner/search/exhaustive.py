@@ -18,10 +18,11 @@ from numpy.typing import NDArray
 
 from cost_models.evaluate import Verdict, memory_verdict
 from cost_models.memory import stage_memory
+from cost_models.stages import Tables
 from cost_models.step import step_time
 from cost_models.strategy import Floats, Ints, Recompute, Strategies, concatenated
 from planner.rules import Violations, violations
-from planner.search.bounds import Bounds, build_bounds
+from planner.search.bounds import Bounds, build_bounds, floor_s
 from planner.search.objective import Goal, ranked_order
 from planner.space import Expansion, Space
 
@@ -109,20 +110,44 @@ class Exhaustive:
 
     def run(self) -> Found:
         """The k best strategies, and how sure that is."""
-        base = self._legal_base(self.space.base())
-        bounds = build_bounds(self.space, base)
-        hopeless = ~self.goal.reached(bounds.step_s)
-        if hopeless.any():
-            self.found.rejected["misses-target"] += int(self.space.multiplicity(base.take(hopeless)).sum())
-            base, bounds = base.take(~hopeless), bounds.take(~hopeless)
-        self._search(base, bounds, values=self.goal.value(base, bounds.step_s))
+        worlds = self.space.worlds
+        if len(worlds):
+            promising = worlds == (worlds.min() if self.goal.objective == "fewest_gpus" else worlds.max())
+            self._search(promising)
+            rest = self._may_win(~promising)
+            if self.found.stopped is None:
+                self._search(rest)
+            elif rest.any():
+                self._leave_out(float(floor_s(self.space, worlds[rest].astype(np.float64)).min()))
         self.found.lower_bound_s = self._lower_bound()
         self.found.elapsed_s = perf_counter() - self._started
         return self.found
 
-    def _search(self, base: Strategies, bounds: Bounds, *, values: Floats) -> None:
+    def _may_win(self, which: NDArray[np.bool_]) -> NDArray[np.bool_]:
+        """Those of the base rows that use enough GPUs: the others' matmuls alone take too long."""
+        floor = floor_s(self.space, self.space.worlds.astype(np.float64))
+        reached = self.goal.reached(floor)
+        wins = reached & (self.goal.value_of_world(self.space.worlds.astype(np.float64), floor) <= self._limit())
+        counts = self.space.multiplicity(self.space.degrees["pp"])
+        self.found.rejected["misses-target"] += int(counts[which & ~reached].sum())
+        self.found.bounded += int(counts[which & reached & ~wins].sum())
+        return which & wins
+
+    def _search(self, which: NDArray[np.bool_]) -> None:
+        """Searches some of the base rows."""
+        if not which.any():
+            return
+        base = self._legal_base(self.space.base(which))
+        bounds = build_bounds(self.space, base)
+        hopeless = ~self.goal.reached(bounds.step_s)
+        if hopeless.any():
+            self.found.rejected["misses-target"] += int(self.space.multiplicity(base.pp[hopeless]).sum())
+            base, bounds = base.take(~hopeless), bounds.take(~hopeless)
+        self._search_in_order(base, bounds, values=self.goal.value(base, bounds.step_s))
+
+    def _search_in_order(self, base: Strategies, bounds: Bounds, *, values: Floats) -> None:
         """Searches base rows in the order of the values that their bounds allow."""
-        multiplicity = self.space.multiplicity(base)
+        multiplicity = self.space.multiplicity(base.pp)
         order = np.argsort(values, kind="stable")
         values = values[order]
         start, size = 0, FIRST_CHUNK
@@ -131,8 +156,7 @@ class Exhaustive:
             if stop <= start:
                 break
             if self._must_stop():
-                self.found.optimal = False
-                self._unsearched_s = float(bounds.step_s[order[start:]].min())
+                self._leave_out(float(bounds.step_s[order[start:]].min()))
                 return
             chosen = order[start:stop]
             chosen = chosen[self._enough_memory(base.take(chosen), multiplicity[chosen])]
@@ -140,6 +164,11 @@ class Exhaustive:
             start, size = stop, min(4 * size, LARGEST_CHUNK)
             self._report(bounds.step_s[order[start]] if start < len(base) else None)
         self.found.bounded += int(multiplicity[order[start:]].sum())
+
+    def _leave_out(self, bound_s: float) -> None:
+        """Notes that strategies of this bound were not looked at."""
+        self.found.optimal = False
+        self._unsearched_s = bound_s if self._unsearched_s is None else min(self._unsearched_s, bound_s)
 
     def _first_loser(self, values: Floats) -> int:
         """Position in these ascending values from which on even the bound is worse than the k-th best."""
@@ -150,7 +179,7 @@ class Exhaustive:
         found = violations(self.space.job, base).only(BASE_CODES)
         if found.legal.all():
             return base
-        self._count_rejected(found, weights=self.space.multiplicity(base))
+        self._count_rejected(found, weights=self.space.multiplicity(base.pp))
         return base.take(found.legal)
 
     def _enough_memory(self, base: Strategies, multiplicity: Ints) -> NDArray[np.bool_]:
@@ -194,11 +223,11 @@ class Exhaustive:
             stop = min(start + most, self._first_loser(values))
             if stop <= start:
                 break
-            self._evaluate(self.space.expand(base, pairs.take(np.sort(order[start:stop]))))
+            self._evaluate(self.space.expand(base, pairs.take(np.sort(order[start:stop]))), bounds.tables)
             start, most = stop, MAX_ROWS_AT_ONCE
         self.found.bounded += len(order) - start
 
-    def _evaluate(self, expansion: Expansion) -> None:
+    def _evaluate(self, expansion: Expansion, tables: Tables | None) -> None:
         job = self.space.job
         found = violations(job, expansion.rows)
         self._count_rejected(found, weights=None)
@@ -211,9 +240,9 @@ class Exhaustive:
         self.found.feasible += int((verdict == Verdict.FITS).sum())
         kept = verdict != Verdict.OOM if self.allow_at_risk else verdict == Verdict.FITS
         if kept.any():
-            self._time_families(expansion.take(kept), at_risk=verdict[kept] == Verdict.AT_RISK)
+            self._time_families(expansion.take(kept), tables, at_risk=verdict[kept] == Verdict.AT_RISK)
 
-    def _time_families(self, expansion: Expansion, *, at_risk: NDArray[np.bool_]) -> None:
+    def _time_families(self, expansion: Expansion, tables: Tables | None, *, at_risk: NDArray[np.bool_]) -> None:
         """Times the least recomputation of each family, then the rest of the families that may still win."""
         rows, family = expansion.rows, expansion.family
         full = np.flatnonzero(rows.recompute == Recompute.FULL)  # within a family in the order of rising work
@@ -221,20 +250,23 @@ class Exhaustive:
         first = np.ones(len(rows), np.bool_)
         first[full] = False
         first[least] = True
-        value = self._time(rows, first, at_risk)
+        value = self._time(expansion, tables, first, at_risk)
         family_value = np.full(int(family.max()) + 1, -np.inf)
         family_value[family[least]] = value[least]
         rest = ~first & (family_value[family] <= self._limit())  # recomputing more is never faster
         self.found.bounded += int((~first & ~rest).sum())
-        self._time(rows, rest, at_risk)
+        self._time(expansion, tables, rest, at_risk)
 
-    def _time(self, rows: Strategies, which: NDArray[np.bool_], at_risk: NDArray[np.bool_]) -> Floats:
+    def _time(
+        self, expansion: Expansion, tables: Tables | None, which: NDArray[np.bool_], at_risk: NDArray[np.bool_]
+    ) -> Floats:
         """Times some of the rows, keeps the best, and returns the value of each; infinite where not timed."""
-        values = np.full(len(rows), np.inf)
+        values = np.full(len(expansion.rows), np.inf)
         if not which.any():
             return values
-        chosen = rows.take(which)
-        step_s = step_time(self.space.job, chosen).total_s
+        chosen = expansion.rows.take(which)
+        known = None if tables is None else tables.at(expansion.origin[which])
+        step_s = step_time(self.space.job, chosen, tables=known).total_s
         self.found.evaluated += len(chosen)
         values[which] = self.goal.value(chosen, step_s)
         reached = self.goal.reached(step_s)
