@@ -36,11 +36,11 @@ BOUND_SLACK = 1e-9
 """Relative allowance for rounding when a bound is compared with the k-th best."""
 BASE_CODES = frozenset({
     "world-exceeds-gpus", "batch-not-divisible", "heads-not-divisible", "kv-heads-not-divisible", "mlp-not-divisible",
-    "vocab-not-divisible", "sequence-not-divisible", "sequence-exceeds-positions", "sequence-parallel-needs-tp",
-    "sequence-parallel-unsupported", "tensor-parallel-unsupported", "pipeline-unsupported", "pipeline-exceeds-layers",
-    "context-parallel-unsupported", "context-parallel-needs-flash", "experts-missing",
-    "experts-not-divisible", "expert-mlp-not-divisible", "expert-tensor-parallel-unsupported", "moe-needs-sequence-parallel", "precision-unsupported-by-gpu",
-    "precision-unsupported-by-framework", "attention-unsupported-by-gpu", "optimizer-unsupported",
+    "sequence-not-divisible", "sequence-parallel-needs-tp", "sequence-parallel-unsupported",
+    "tensor-parallel-unsupported", "pipeline-unsupported", "context-parallel-unsupported",
+    "context-parallel-needs-flash", "experts-missing", "experts-not-divisible", "expert-mlp-not-divisible",
+    "expert-tensor-parallel-unsupported", "moe-needs-sequence-parallel", "precision-unsupported-by-framework",
+    "attention-unsupported-by-gpu", "optimizer-unsupported",
 })  # fmt: skip
 """Rules that read base fields alone, so that a base row that breaks one loses all its expansions; a test holds this."""
 NEAREST_KEPT = 32
