@@ -16,6 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
+from cost_models.specs.fields import WARNINGS
 from cost_models.units import GIB
 
 Json = Mapping[str, Any]
@@ -153,7 +154,8 @@ def print_response(response: Json, *, quiet: bool) -> None:
     if not quiet:
         err = Console(file=sys.stderr, width=out.width, highlight=False)
         for warning in response["warnings"]:
-            err.print(Text.assemble(("warning: ", "yellow"), warning))
+            meaning = f": {WARNINGS[warning]}" if warning in WARNINGS else ""
+            err.print(Text.assemble(("warning: ", "yellow"), warning, meaning))
 
 
 def seconds(value: float) -> str:

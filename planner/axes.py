@@ -188,7 +188,7 @@ def _degrees(job: Job, constraints: Constraints, given: Mapping[str, Any], *, st
         rows.cross("sequence_parallel", given["sequence_parallel"])
         rows.keep((rows["tp"] > 1) | ~rows["sequence_parallel"].astype(bool))
     else:
-        both = DEFAULTS[job.training.framework].sequence_parallel_optional
+        both = DEFAULTS[job.training.framework].sequence_parallel_optional and job.model.moe is None
         rows.cross("sequence_parallel", (True, False) if both else (job.runtime.default_sequence_parallel,))
         rows.keep((rows["tp"] > 1) | ~rows["sequence_parallel"].astype(bool) | (not both))
         rows.columns["sequence_parallel"] = rows["sequence_parallel"].astype(bool) & (rows["tp"] > 1)

@@ -48,9 +48,11 @@ DEFAULTS: Mapping[Framework, StrategyDefaults] = {
         shard_groups=True,
         any_split=True,
     ),
-    "megatron-deepspeed": StrategyDefaults(recompute=Recompute.NONE, cp_comm=CpComm.A2A, context_parallel=False),
+    "megatron-deepspeed": StrategyDefaults(
+        recompute=Recompute.NONE, cp_comm=CpComm.A2A, context_parallel=False, sequence_parallel_optional=False
+    ),
     # sequence_parallel_size is Ulysses: all-to-all over heads.
-    "deepspeed": StrategyDefaults(recompute=Recompute.NONE, cp_comm=CpComm.A2A),
+    "deepspeed": StrategyDefaults(recompute=Recompute.NONE, cp_comm=CpComm.A2A, sequence_parallel_optional=False),
     # torchtitan/config: activation_checkpoint.mode "selective", context_parallel_rotate_method "allgather".
     "torchtitan": StrategyDefaults(
         recompute=Recompute.SELECTIVE,
