@@ -40,7 +40,7 @@ def test_a_base_row_stands_for_every_combination() -> None:
     """vpp 1 (chunks of 2 layers: none, selective, block 1, every) and vpp 2 (chunks of 1: no block), 4 ZeRO stages."""
     found = space(fixed=ONE)
     rows = expanded(found)
-    assert len(rows) == 4 * 4 + 4 * 3 == found.multiplicity(found.base())[0]
+    assert len(rows) == 4 * 4 + 4 * 3 == found.multiplicity(found.degrees["pp"])[0]
     counted = Counter((row["vpp"], row["zero"]) for row in rows)
     assert counted == {(1, zero): 4 for zero in range(4)} | {(2, zero): 3 for zero in range(4)}
     assert len({tuple(row.items()) for row in rows}) == len(rows)
@@ -117,7 +117,7 @@ def test_pairs_build_the_same_strategies_as_the_whole() -> None:
     found = space(fixed={"tp": 1})
     base = found.base()
     whole, pairs = found.expand(base), found.pairs(base)
-    assert len(pairs.origin) == found.multiplicity(base).sum() == len(whole.rows)
+    assert len(pairs.origin) == found.multiplicity(base.pp).sum() == len(whole.rows)
     some = np.array([0, 5, len(pairs.origin) - 1])
     few = found.expand(base, pairs.take(some))
     for name in ARRAY_FIELDS:
@@ -149,5 +149,5 @@ def test_the_leanest_choice_is_without_virtual_stages() -> None:
 def test_an_empty_space_is_empty_everywhere() -> None:
     found = space(fixed={"tp": 3})
     assert len(found.base()) == 0
-    assert found.multiplicity(found.base()).tolist() == []
+    assert found.multiplicity(found.degrees["pp"]).tolist() == []
     assert len(found.expand(found.base()).rows) == 0
