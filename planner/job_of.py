@@ -76,6 +76,12 @@ class JobCache:
             self._keep(self._priced, (id(cluster), name), (cluster, prices))
         return prices
 
+    def clear(self) -> None:
+        """Forgets everything, for trials that change what the cost models are made of."""
+        with self._lock:
+            self._jobs.clear()
+            self._priced.clear()
+
     @staticmethod
     def _keep(table: dict[Any, Any], key: Any, value: Any) -> None:
         if len(table) >= _MOST_KEPT:

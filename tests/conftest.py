@@ -40,6 +40,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items[:] = [item for item in items if item not in without]
 
 
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Shows what accuracy tests noted, also from parallel workers, whose own output is not seen."""
+    noted = [note for report in terminalreporter.getreports("passed") for note in report.user_properties]
+    for name, line in noted:
+        if name == "accuracy drift":
+            terminalreporter.write_line(f"{name}: {line}")
+
+
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
     report = yield

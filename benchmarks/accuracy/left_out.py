@@ -1,0 +1,132 @@
+"""Free constants refitted without one source, and what that source's figures are then.
+
+A constant is free when its source text says that nothing measured it, or when it was chosen with some of these rows in
+view (free_constants.json). The search moves one at a time over a grid inside its plausible range, minimising the mean
+over sources of the mean time error; seconds of a trial are taken as the product of the effects of single moves, which are
+evaluated once, and the source that was left out is then evaluated with the chosen values for real.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+
+from benchmarks.accuracy.importance import predicted_times, thinned
+from benchmarks.accuracy.measured_rows import Floats
+from benchmarks.accuracy.named_constants import moved, named_constants
+from benchmarks.accuracy.state import SourceState, State, evaluate_source, layer_errors
+from benchmarks.record import RESULTS
+
+FREE_CONSTANTS = Path(__file__).with_name("free_constants.json")
+RESULT = "accuracy_left_out"
+GRID_POINTS = 5
+MAX_SWEEPS = 6
+SMALLEST_GAIN = 2e-4
+"""Gain of the mean error for which a constant is worth moving."""
+LAYER_SOURCE = "korthikanti2022"
+"""Source whose paper the layer times are from: they are left out with it."""
+
+
+def free_constants() -> list[str]:
+    """Names of the free constants."""
+    return list(json.loads(FREE_CONSTANTS.read_text(encoding="utf-8"))["constants"])
+
+
+@dataclass(frozen=True, eq=False)
+class Effects:
+    """Relative errors of the timed rows and what single moves of constants do to the predicted seconds."""
+
+    ratio: Mapping[str, Floats]
+    """Predicted / measured by source, constants as they are."""
+    grid: Mapping[str, tuple[float, ...]]
+    """Values tried of each free constant; the first is the present one."""
+    log_effect: Mapping[tuple[str, float], Mapping[str, Floats]]
+    """log(seconds with the move / seconds without), by source."""
+
+    def mean_error(self, values: Mapping[str, float], sources: Sequence[str]) -> float:
+        """Mean over the sources of their mean error."""
+        errors = []
+        for source in sources:
+            moves = [self.log_effect[name, value][source] for name, value in values.items()]
+            ratio = self.ratio[source] * np.exp(np.sum(moves, axis=0))
+            errors.append(float(np.nanmean(np.abs(ratio - 1.0))))
+        return float(np.mean(errors))
+
+
+def single_moves(state: State) -> Effects:
+    """Evaluates every grid value of every free constant."""
+    tables, named = thinned(state), named_constants()
+    now = predicted_times(tables)
+    still = {source: np.zeros(len(seconds)) for source, seconds in now.items()}
+    grid: dict[str, tuple[float, ...]] = {}
+    log_effect: dict[tuple[str, float], dict[str, Floats]] = {}
+    for name in free_constants():
+        constant = named[name]
+        others: list[float] = np.linspace(constant.low, constant.high, GRID_POINTS).tolist()
+        grid[name] = (constant.value, *(value for value in others if value != constant.value))
+        log_effect[name, constant.value] = still
+        for value in grid[name][1:]:
+            with moved({name: value}):
+                there = predicted_times(tables)
+            log_effect[name, value] = {source: np.log(there[source] / now[source]) for source in tables}
+    ratio = {source: now[source] / scored.measured_s for source, scored in tables.items()}
+    return Effects(ratio, grid, log_effect)
+
+
+def refit(effects: Effects, sources: Sequence[str]) -> dict[str, float]:
+    """Values of the free constants that these sources prefer; those that hardly matter stay."""
+    values = {name: grid[0] for name, grid in effects.grid.items()}
+    best = effects.mean_error(values, sources)
+    for _ in range(MAX_SWEEPS):
+        before = best
+        for name, grid in effects.grid.items():
+            errors = {value: effects.mean_error({**values, name: value}, sources) for value in grid}
+            value = min(errors, key=errors.__getitem__)
+            if errors[value] < best - SMALLEST_GAIN:
+                values[name], best = value, errors[value]
+        if before - best < SMALLEST_GAIN:
+            break
+    return values
+
+
+@dataclass(frozen=True, eq=False)
+class LeftOut:
+    """The state in which every source is predicted with constants that it had no part in."""
+
+    state: State
+    chosen: Mapping[str, Mapping[str, float]]
+    """By source: constants that were moved to predict it, and where to."""
+
+
+def leave_each_out(state: State) -> LeftOut:
+    """Refits without each source in turn, and evaluates that source."""
+    effects = single_moves(state)
+    now = {name: grid[0] for name, grid in effects.grid.items()}
+    chosen: dict[str, dict[str, float]] = {}
+    sources: dict[str, SourceState] = {}
+    layers = state.layer_errors
+    for name, source in state.sources.items():
+        others = [other for other in effects.ratio if other != name]
+        if name not in effects.ratio:
+            sources[name] = source
+            continue
+        values = refit(effects, others)
+        chosen[name] = {constant: value for constant, value in values.items() if value != now[constant]}
+        with moved(chosen[name]):
+            sources[name] = evaluate_source(name, list(source.rows.rows))
+            if name == LAYER_SOURCE:
+                layers = layer_errors()
+    return LeftOut(State(sources, layers), chosen)
+
+
+def stored_left_out() -> dict[tuple[str, str], float]:
+    """Bar values of the last leave-one-source-out run, by rows and figure; empty before the first."""
+    path = RESULTS / f"{RESULT}.json"
+    if not path.exists():
+        return {}
+    newest = max(json.loads(path.read_text(encoding="utf-8")), key=lambda entry: entry["date"])
+    return {(bar["rows"], bar["figure"]): bar["value"] for bar in newest["details"]["bars"] if bar["value"] is not None}

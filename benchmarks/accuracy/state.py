@@ -1,0 +1,100 @@
+"""Everything the accuracy report is computed from: each source's rows evaluated with reference data, and the own machine's
+rows also with each calibration that was measured on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.accuracy.figures import Figures, figures
+from benchmarks.accuracy.layer_times import layer_time_cases
+from benchmarks.accuracy.measured_rows import (
+    MEASURED_ROWS,
+    Floats,
+    Json,
+    Scored,
+    evaluations,
+    joined,
+    read_rows,
+    score_rows,
+    scored_part,
+)
+from cost_models.calibration import shipped_names
+
+OWN_SOURCES = ("own_tt", "own_mcore")
+OWN_PROFILE = "h100x4-nvls-off-2026"
+"""The machine of the own rows, as compiled from data/reference/h100x4_profile.json."""
+
+
+@dataclass(frozen=True, eq=False)
+class SourceState:
+    """One source's rows."""
+
+    rows: Scored
+    """All of them, reference data."""
+    scored: Scored
+    """The complete ones, or all where there is none; baselines among these."""
+    own: Mapping[str, Scored]
+    """The scored rows by named calibration, for rows of the own machine."""
+
+    @property
+    def priced(self) -> Scored:
+        """The scored rows as their machine is best known: with its profile, else with reference data."""
+        return self.own.get(OWN_PROFILE, self.scored)
+
+
+@dataclass(frozen=True, eq=False)
+class State:
+    """All sources."""
+
+    sources: Mapping[str, SourceState]
+    layer_errors: Floats
+    """Predicted / measured - 1 of the layer times."""
+
+    def figures(self) -> dict[str, Figures]:
+        """Scores of the scored rows by source, reference data."""
+        return {name: figures(source.scored) for name, source in self.sources.items()}
+
+    def all_scored(self) -> Scored:
+        """The scored rows of every source in one table, reference data."""
+        return joined([source.scored for source in self.sources.values()])
+
+    def timed(self) -> dict[str, Scored]:
+        """Priced rows by source, of the sources that have times."""
+        priced = {name: source.priced for name, source in self.sources.items()}
+        return {name: scored for name, scored in priced.items() if scored.timed.any()}
+
+
+def mask(scored: Scored, keep: Callable[[Json], bool]) -> NDArray[np.bool_]:
+    """Where rows satisfy a condition."""
+    return np.array([keep(row) for row in scored.rows], np.bool_)
+
+
+def evaluate_source(source: str, measured: Sequence[Json]) -> SourceState:
+    """Evaluates the rows of one source."""
+    kept = scored_part(measured)
+    answers = evaluations(measured)
+    by_row = {id(row): answer for row, answer in zip(measured, answers, strict=True)}
+    own = {}
+    if source in OWN_SOURCES:
+        tables = {name: score_rows(kept, evaluations(kept, calibration=name)) for name in shipped_names()}
+        own = {name: table for name, table in tables.items() if table.answered.any()}
+    return SourceState(
+        rows=score_rows(measured, answers), scored=score_rows(kept, [by_row[id(row)] for row in kept]), own=own
+    )
+
+
+def layer_errors() -> Floats:
+    """Errors of the layer times with the constants of this moment."""
+    return np.array([predicted / measured - 1.0 for _, measured, predicted in layer_time_cases()])
+
+
+def evaluate_state(folder: Path = MEASURED_ROWS) -> State:
+    """Evaluates every row of a folder."""
+    sources = {name: evaluate_source(name, rows) for name, rows in read_rows(folder).items()}
+    return State(sources, layer_errors())
