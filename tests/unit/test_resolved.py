@@ -1,48 +1,97 @@
-"""A resolved job written back means the same job, also where a user's own GPU bears a preset's name."""
+"""A resolved request says everything and, posted again, means the same."""
 
 from __future__ import annotations
 
 import pytest
 
 from cost_models import presets
-from cost_models.specs.cluster_input import resolve_cluster
-from cost_models.specs.model_input import resolve_model
-from planner.resolved import cluster_document, model_document
+from planner.job_of import resolve_job
+from planner.plan import request_digest
+from planner.resolved import cluster_document, model_document, resolved_request, training_document
+from planner.schemas import PlanRequest
 
-OWN_H100 = {
-    "name": "H100-SXM-80GB", "memory_gib": 79.1, "peak_tflops": {"bf16": 800.0},
-    "memory_bandwidth_gb_per_s": 3352, "nvlink_gb_per_s": 450,
-}  # fmt: skip
-
-
-def test_a_gpu_of_ones_own_under_a_preset_name_keeps_its_figures():
-    cluster = resolve_cluster({"gpu": OWN_H100, "num_nodes": 2, "gpus_per_node": 8})
-    document = cluster_document(cluster)
-    assert document["gpu"]["peak_tflops"]["bf16"] == 800.0
-    assert resolve_cluster(document).gpu == cluster.gpu
+CLUSTER = {"gpu": "H100-SXM-80GB", "num_nodes": 2, "gpus_per_node": 8}
+TRAINING = {"seq_length": 1024, "global_batch_size": 16, "precision": "bf16", "framework": "megatron"}
+MODEL = {"num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 512, "vocab_size": 1000}
 
 
-def test_a_preset_gpu_is_written_by_its_name():
-    cluster = resolve_cluster({"gpu": "H100-SXM-80GB", "num_nodes": 2, "gpus_per_node": 8})
-    assert cluster_document(cluster)["gpu"] == "H100-SXM-80GB"
+def resolved(request):
+    return resolved_request(PlanRequest.model_validate(request), resolve_job(request))
+
+
+def twice(request):
+    once = resolved(request)
+    return once, resolved(once)
+
+
+@pytest.mark.parametrize("name", presets.names("models"))
+def test_every_model_preset_survives(name) -> None:
+    model = resolve_job(
+        {"model": {"preset": name}, "cluster": CLUSTER, "training": {**TRAINING, "seq_length": 512}}
+    ).model
+    again = resolve_job(
+        {"model": model_document(model), "cluster": CLUSTER, "training": {**TRAINING, "seq_length": 512}}
+    ).model
+    ours = {
+        field: getattr(model, field) for field in model.__dataclass_fields__ if field not in ("assumed", "warnings")
+    }
+    for field, value in ours.items():
+        assert getattr(again, field) == value, field
 
 
 @pytest.mark.parametrize("name", presets.names("clusters"))
-def test_a_cluster_preset_comes_back_the_same(name):
-    cluster = resolve_cluster({"preset": name, "num_nodes": 4})
-    again = resolve_cluster(cluster_document(cluster))
-    for field in cluster.__slots__:
-        if field not in ("assumed", "warnings"):
-            assert getattr(again, field) == getattr(cluster, field), field
+def test_every_cluster_preset_survives(name) -> None:
+    request = {"model": MODEL, "cluster": {"preset": name}, "training": {**TRAINING, "precision": "fp16"}}
+    cluster = resolve_job(request).cluster
+    again = resolve_job({**request, "cluster": cluster_document(cluster)}).cluster
+    for field in set(cluster.__dataclass_fields__) - {"assumed", "warnings"}:
+        expected = getattr(cluster, field)
+        close = pytest.approx(expected) if isinstance(expected, float) else expected
+        assert getattr(again, field) == close, field
 
 
-@pytest.mark.parametrize("document", [
-    *({"preset": name} for name in presets.names("models")), {"hf_config": {"model_type": "olmo"}},
-    {"hf_config": {"model_type": "llama4_text"}}, {"hf_config": {"model_type": "dbrx"}},
-])  # fmt: skip
-def test_a_model_comes_back_the_same(document):
-    model = resolve_model(document)
-    again = resolve_model(model_document(model))
-    for field in model.__slots__:
+@pytest.mark.parametrize(
+    "training",
+    [
+        {}, {"framework": "torchtitan"}, {"framework": "deepspeed", "optimizer": "adam-8bit"}, {"precision": "fp8"},
+        {"framework": "nanotron", "dropout": 0.1}, {"mean_document_length": 300, "total_tokens": 1e9},
+        {"framework": "fsdp", "compile": True, "param_dtype": "bf16"}, {"software_date": "2023-05"},
+    ],
+)  # fmt: skip
+def test_training_survives(training) -> None:
+    request = {"model": MODEL, "cluster": CLUSTER, "training": {**TRAINING, **training}}
+    found = resolve_job(request).training
+    again = resolve_job({**request, "training": training_document(found)}).training
+    for field in found.__dataclass_fields__:
         if field not in ("assumed", "warnings"):
-            assert getattr(again, field) == getattr(model, field), field
+            assert getattr(again, field) == getattr(found, field), field
+
+
+def test_a_gpu_of_ones_own_is_spelled_out() -> None:
+    gpu = {
+        "name": "mine", "memory_gib": 40, "peak_tflops": {"bf16": 123}, "memory_bandwidth_gb_per_s": 1234, "nvlink_gb_per_s": 55,
+    }  # fmt: skip
+    one, two = twice({"model": MODEL, "cluster": {**CLUSTER, "gpu": gpu}, "training": TRAINING})
+    assert one["cluster"]["gpu"]["memory_bandwidth_gb_per_s"] == 1234
+    assert one == two
+
+
+def test_the_rest_of_a_request_comes_with_its_defaults() -> None:
+    one, two = twice({"model": MODEL, "cluster": CLUSTER, "training": TRAINING, "constraints": {"fixed": {"tp": 2}}})
+    assert one["top_k"] == 10
+    assert one["objective"] == "step_time"
+    assert one["constraints"]["fixed"]["tp"] == 2
+    assert one["constraints"]["memory_headroom_fraction"] == 0.03
+    assert one == two
+
+
+def test_a_digest_follows_from_the_request_the_calibration_and_nothing_else() -> None:
+    request = {"model": MODEL, "cluster": CLUSTER, "training": TRAINING}
+    digest = request_digest(resolved(request), calibration_id="a")
+    assert digest == request_digest(resolved({**request, "wait_s": 3}), calibration_id="a")
+    assert digest == request_digest(resolved(resolved(request)), calibration_id="a")
+    assert digest != request_digest(resolved({**request, "top_k": 9}), calibration_id="a")
+    assert digest != request_digest(
+        resolved({**request, "training": {**TRAINING, "seq_length": 512}}), calibration_id="a"
+    )
+    assert digest != request_digest(resolved(request), calibration_id="b")

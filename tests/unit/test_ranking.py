@@ -1,0 +1,95 @@
+"""Ranked plans: numbered, with every stage, grouped where they cannot be told apart."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from cost_models.evaluate import evaluate
+from cost_models.ranges import is_tied
+from planner.job_of import resolve_job
+from planner.ranking import ranked_plans, with_all_stages
+from planner.rows import evaluate_rows
+from planner.schemas import StrategyInput
+from planner.strategy_input import resolve_strategies
+
+PARTS = {
+    "model": {"preset": "llama-3.2-1b"},
+    "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8},
+    "training": {"seq_length": 2048, "global_batch_size": 64, "precision": "bf16", "framework": "megatron"},
+}
+INPUTS = [
+    {"tp": 1, "pp": 1, "dp": 8}, {"tp": 2, "pp": 1, "dp": 4}, {"tp": 1, "pp": 4, "dp": 2}, {"tp": 8, "pp": 1, "dp": 1},
+]  # fmt: skip
+
+
+def best():
+    job = resolve_job(PARTS)
+    inputs = [StrategyInput.model_validate({"micro_batch_size": 1, **each}) for each in INPUTS]
+    return job, resolve_strategies(job, inputs).strategies
+
+
+def plans():
+    job, strategies = best()
+    return ranked_plans(job, strategies, headroom_fraction=0.03, assumed={"x": 1})
+
+
+def test_plans_are_numbered_in_the_order_given_and_name_their_stages() -> None:
+    found = plans()
+    assert [plan["rank"] for plan in found] == [1, 2, 3, 4]
+    for plan, given in zip(found, INPUTS, strict=True):
+        assert {name: plan["strategy"][name] for name in given} == given
+        stages = plan["evaluation"]["memory"]["stages"]
+        assert [stage["stage"] for stage in stages] == list(range(given["pp"]))
+        assert sum(stage["layers"] for stage in stages) == 16
+        assert (
+            max(stage["peak_allocated_bytes"] for stage in stages)
+            == plan["evaluation"]["memory"]["peak_allocated_bytes"]
+        )
+        assert plan["evaluation"]["assumed"] == {"x": 1}
+
+
+def test_a_ranked_plan_evaluates_to_the_same_numbers() -> None:
+    """The strategy of a response, sent to `evaluate`, costs what the response said."""
+    rows = [{**PARTS, "id": plan["rank"], "strategy": plan["strategy"]} for plan in plans()]
+    for answer, plan in zip(evaluate_rows(rows), plans(), strict=True):
+        for name in ("verdict", "step_time_s", "time_breakdown_s", "memory", "mfu", "step_time_range_s"):
+            assert answer[name] == plan["evaluation"][name], name
+
+
+def test_groups_are_numbered_from_one_and_open_with_a_plan_that_differs_from_their_leader() -> None:
+    job, strategies = best()
+    groups = [plan["tie_group"] for plan in plans()]
+    costs = evaluate(job, strategies)
+    leader = 0
+    for index, group in enumerate(groups):
+        tied = is_tied(job.calibration, costs.terms_s, costs.tiers, leader=leader)[index]
+        if index and not tied:
+            leader = index
+        assert group == groups[leader]
+    assert groups[0] == 1
+    assert np.diff(groups).tolist() == [int(groups[i + 1] != groups[i]) for i in range(3)]
+    assert groups[-1] > 1  # tp 8 on a 1B model is far behind
+
+
+def test_identical_plans_tie() -> None:
+    job, strategies = best()
+    twice = strategies.take(np.array([0, 0, 3]))
+    groups = [plan["tie_group"] for plan in ranked_plans(job, twice, headroom_fraction=0.03, assumed={})]
+    assert groups == [1, 1, 2]
+
+
+def test_every_stage_is_a_slot_of_the_layouts_used() -> None:
+    _, strategies = best()
+    detailed = with_all_stages(*best())
+    assert detailed.layouts.num_slots == 4
+    for index in range(len(strategies)):
+        before = strategies.layouts.table[int(strategies.layout[index])]
+        assert detailed.layouts.table[int(detailed.layout[index])] == before
+
+
+@pytest.mark.parametrize(("headroom", "verdict"), [(0.03, "fits"), (0.97, "at-risk")])
+def test_the_request_s_headroom_decides(headroom, verdict) -> None:
+    job, strategies = best()
+    found = ranked_plans(job, strategies.take(np.array([0])), headroom_fraction=headroom, assumed={})
+    assert found[0]["evaluation"]["verdict"] == verdict
