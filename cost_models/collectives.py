@@ -25,6 +25,8 @@ from cost_models.link_tables import (
     grid_position,
     on_grid,
     pcie_tables,
+    reach_rows,
+    reach_tables,
 )
 from cost_models.placement import Placement
 from cost_models.specs.cluster import Cluster
@@ -57,7 +59,10 @@ class Links:
     domain: Mapping[Op, CurveTable]
     """Inside a fast domain."""
     node: Mapping[Op, CurveTable]
-    """Inside a node across fast domains: PCIe and the socket link. Empty where a domain fills its node."""
+    """Inside a node across fast domains, a block of rows per reach (switch, socket, node). Empty where a domain fills its
+    node."""
+    node_rows: int = 0
+    """Rows of one reach in `node`."""
     network: Mapping[Op, NetworkCurves] = field(default_factory=dict)
     """What a calibration measured between nodes of this cluster."""
 
@@ -65,15 +70,21 @@ class Links:
     def gpu_network_bytes_per_s(self) -> float:
         """Achieved NIC bandwidth of one GPU's share of its node, one direction, all GPUs sending."""
         network = self.cluster.network
-        wire = network.node_bytes_per_s / self.cluster.gpus_per_node / max(network.oversubscription, 1.0)
+        wire = network.node_bytes_per_s / self.cluster.gpus_per_node
         return wire * NIC_EFFICIENCY[network.fabric].value
 
     @property
     def nic_bytes_per_s(self) -> float:
         """Achieved bandwidth of one NIC, one direction."""
         network = self.cluster.network
-        wire = network.nic_bytes_per_s / max(network.oversubscription, 1.0)
-        return wire * NIC_EFFICIENCY[network.fabric].value
+        return network.nic_bytes_per_s * NIC_EFFICIENCY[network.fabric].value
+
+    @property
+    def leaf_ranks(self) -> float:
+        """GPUs whose NICs hang on one leaf (or one leaf per rail); one island's where the network does not say."""
+        cluster = self.cluster
+        island = max(cluster.gpus_per_node, min(cluster.nvlink_domain_gpus, cluster.num_gpus))
+        return float(max((cluster.network.nodes_per_leaf or 0) * cluster.gpus_per_node, island))
 
 
 def collective_s(op: Op, size_bytes: Floats | float, *, placement: Placement, links: Links) -> Estimate:
@@ -83,8 +94,10 @@ def collective_s(op: Op, size_bytes: Floats | float, *, placement: Placement, li
         over islands         max(curve(op, k, S bus(n)/bus(k)), bus(n) S / (k gpu_nic)) + latency             [C-2]
         all-to-all           max(curve(k, S k/n), S (n-k)/n / gpu_nic) + latency                              [C-3]
         send/recv            S / min(nic, node_nic / senders) + latency                                       [C-4]
+        through the spine    wire time x max(1, o share), share: of the traffic that leaves its leaf          [C-6]
 
-    n ranks of which k share an island (node or fast domain) and its NICs; gpu_nic is one GPU's share of them.
+    n ranks of which k share an island (node or fast domain) and its NICs; gpu_nic is one GPU's share of them; o is the
+    oversubscription.
 
     Args:
         op: the operation.
@@ -128,11 +141,12 @@ def _across_domains(
     """Also what moves over PCIe between the fast domains of a node; the slower of the two."""
     crosses = placement.per_island > placement.per_domain
     members = np.where(crosses, placement.per_island, 1.0)
+    reach = np.where(placement.sockets > placement.islands, 2.0, (placement.switches > placement.islands) * 1.0)
     if op == "send_recv":
         members, part = np.where(crosses & (placement.islands == 1), 2.0, 1.0), size
     else:
         part = _part(op, size, members, placement.ranks)
-    outer_s, outer_tier = links.node[op].seconds(members, part)
+    outer_s, outer_tier = links.node[op].seconds(reach * links.node_rows + members, part)
     return np.maximum(inner_s, outer_s), np.where(crosses, np.maximum(inner_tier, outer_tier), inner_tier)
 
 
@@ -150,8 +164,30 @@ def _across_islands(
         wire_s = size / np.minimum(links.nic_bytes_per_s, node_bytes_per_s / senders)
     else:
         wire_s = bus_factor(op, ranks) * size / (links.gpu_network_bytes_per_s * members)
+    wire_s = wire_s * _spine(op, placement, links)
     total_s = np.maximum(inner_s, wire_s) + _network_latency_s(op, ranks, members, islands, links)
     return np.where(crosses, total_s, inner_s), np.where(crosses, np.int8(Tier.NOMINAL), inner_tier)
+
+
+def _spine(op: Op, placement: Placement, links: Links) -> Floats | float:
+    """How much longer the wire time is where part of the traffic leaves its leaf by an oversubscribed uplink.  [C-6]
+
+    rings, trees     max(1, o leaves / islands)              one of a ring's edges in each leaf leaves it
+    all-to-all       max(1, o (n - n/leaves) / (n - k))      what goes to ranks of other leaves
+    send/recv        max(1, o min(1, stride / leaf ranks))   the ranks at the end of a leaf
+    """
+    over = links.cluster.network.oversubscription
+    if over <= 1:
+        return 1.0
+    leaves = placement.leaves
+    if op == "all_to_all":
+        away = placement.ranks - placement.ranks / leaves
+        share = away / np.maximum(placement.ranks - placement.per_island, 1.0)
+    elif op == "send_recv":
+        share = np.minimum(placement.stride / links.leaf_ranks, 1.0)
+    else:
+        share = leaves / placement.islands
+    return np.where(leaves > 1, np.maximum(over * share, 1.0), 1.0)
 
 
 def _network_latency_s(op: Op, ranks: Floats, members: Floats, islands: Floats, links: Links) -> Floats:
@@ -200,7 +236,8 @@ def build_links(cluster: Cluster, document: CalibrationDocument | None) -> Links
     links = Links(
         cluster=cluster,
         domain=fast(cluster, document, ranks=max(domain, 2)),
-        node=pcie_tables(cluster, document, ranks=node) if domain < node else {},
+        node=reach_tables(cluster, document, ranks=node) if domain < node else {},
+        node_rows=reach_rows(node),
     )
     if document is None or document.kind != "measured":
         return links
@@ -242,5 +279,7 @@ def _placement_of(fit: CollectiveFit, cluster: Cluster) -> Placement:
         "siblings_per_domain": domain / inside, "stride": fit.stride, "per_island": fit.ranks_per_node,
         "islands": fit.ranks / fit.ranks_per_node,
         "siblings_per_island": max(domain, cluster.gpus_per_node) / fit.ranks_per_node,
+        "switches": fit.ranks / fit.ranks_per_node, "sockets": fit.ranks / fit.ranks_per_node,
+        "leaves": 1.0,  # what was measured has its spine in it
     }  # fmt: skip
     return Placement(**{name: np.full(len(GRID_LOG2), float(value)) for name, value in columns.items()})

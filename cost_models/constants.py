@@ -177,6 +177,13 @@ PCIE_EFFICIENCY = Constant(
     0.8,
     "ring through PCIe host bridges: users see 28-35 of 64 GB/s; 8 L40S without peer access 2 of 32",
 )
+PCIE_SAME_SWITCH = Constant(
+    0.7,
+    "1",
+    0.45,
+    0.85,
+    "no measurement: peer copies through one switch reach 0.75-0.85 of the lanes, less a ring's own",
+)
 PCIE_CROSS_SOCKET = Constant(0.7, "1", 0.3, 1.0, "no measurement: the ring also crosses the socket link")
 
 # --- host -------------------------------------------------------------------------------------------------------------
@@ -206,7 +213,11 @@ GPU_SPREAD = Constant(
     "Equal') measure 8 % between the fast and slow ends of A100 and V100 systems in compute-bound work [T-2]",
 )  # fmt: skip
 STRAGGLING = Constant(
-    0.004, "1", 0.002, 0.01, "per doubling of nodes beside the GPUs' own spread; weak-scaling pairs of four sources [T-2]"
+    0.004,
+    "1",
+    0.002,
+    0.01,
+    "per doubling of nodes beside the GPUs' own spread; weak-scaling pairs of four sources [T-2]",
 )
 TP_BACKWARD_HIDDEN = Constant(
     0.55, "1", 0.4, 0.7, "no measurement: most of a data-gradient all-reduce that its weight-gradient GEMM hides [O-1]"
@@ -253,5 +264,9 @@ RING_MERGE_BYTES = Constant(
     12.0, "B", 8.0, 20.0, "per output element and ring step: fp32 partial output read, rescaled, written [C-11]"
 )
 STAGE3_REUSE_PARAMETERS = Constant(
-    1e9, "parameters", 1e9, 1e9, "DeepSpeed stage3_max_reuse_distance default: a larger layer is gathered once more [C-14]"
+    1e9,
+    "parameters",
+    1e9,
+    1e9,
+    "DeepSpeed stage3_max_reuse_distance default: a larger layer is gathered once more [C-14]",
 )

@@ -21,6 +21,7 @@ from cost_models.constants import (
     NOMINAL_LINK_EFFICIENCY,
     PCIE_CROSS_SOCKET,
     PCIE_EFFICIENCY,
+    PCIE_SAME_SWITCH,
 )
 from cost_models.specs.cluster import Cluster
 from cost_models.terms import Tier
@@ -103,6 +104,36 @@ def pcie_tables(cluster: Cluster, document: CalibrationDocument | None, *, ranks
     far = _rows(ranks) > cluster.pcie_gpus_per_socket
     slower = np.where(far, -np.log2(PCIE_CROSS_SOCKET.value), 0.0)[:, None]
     return {op: CurveTable(table.log2_s_RP + slower, table.tier_RP) for op, table in tables.items()}
+
+
+def reach_tables(cluster: Cluster, document: CalibrationDocument | None, *, ranks: int) -> dict[Op, CurveTable]:
+    """Tables of groups that cross PCIe inside a node, one block of `reach_rows(ranks)` rows per reach: one switch, one
+    socket, both sockets.                                                                                        [C-1]
+
+    Measured curves are of neighbouring GPUs: they already cross what a group of their size crosses.
+    """
+    rows = _rows(ranks)[:, None]
+    slower = -np.log2(PCIE_CROSS_SOCKET.value)
+    if document is not None and document.fingerprint.interconnect == "pcie":
+        near = _curve_tables(cluster, document, ranks, cluster.gpu.pcie_bytes_per_s)
+        switch, socket = near, near
+        slower = np.where(rows > cluster.pcie_gpus_per_socket, 0.0, slower)
+    else:
+        pcie = cluster.gpu.pcie_bytes_per_s
+        switch = _nominal_tables(pcie * PCIE_SAME_SWITCH.value, cluster.intra_latency_s, ranks)
+        socket = _nominal_tables(pcie * PCIE_EFFICIENCY.value, cluster.intra_latency_s, ranks)
+    return {
+        op: CurveTable(
+            np.concatenate([switch[op].log2_s_RP, socket[op].log2_s_RP, socket[op].log2_s_RP + slower]),
+            np.concatenate([switch[op].tier_RP, socket[op].tier_RP, socket[op].tier_RP]),
+        )
+        for op in OPS
+    }
+
+
+def reach_rows(ranks: int) -> int:
+    """Rows of one reach in `reach_tables`."""
+    return len(_rows(ranks))
 
 
 def _rows(ranks: int) -> Floats:

@@ -1,4 +1,5 @@
-"""Where the members of a communication group sit: how many share a fast domain and a node, how many of these it spans.
+"""Where the members of a communication group sit: how many share a fast domain and a node, how many of these, of PCIe
+switches, sockets and network leaves it spans.
 
 Ranks are numbered tp, cp, ep, dp, pp from the fastest-varying axis outward, node by node (Megatron's default order), so a
 group is a size and a stride. Nothing here assumes powers of two: where groups straddle boundaries differently, the worst
@@ -38,6 +39,12 @@ class Placement:
     """Islands the group spans; 1 means that it needs no network."""
     siblings_per_island: Floats
     """Groups of the same kind that share an island's NICs at the same time."""
+    switches: Floats
+    """PCIe switches the group spans, the most where groups differ; `islands` where no group crosses PCIe."""
+    sockets: Floats
+    """Sockets the group spans, the most where groups differ; `islands` where no group crosses PCIe."""
+    leaves: Floats
+    """Network leaves the group spans, the most where groups differ; 1 where it never needs the spine."""
 
     def take(self, index: NDArray[np.int64]) -> Placement:
         """The placements at these positions."""
@@ -63,6 +70,12 @@ def place(
     domain, island = _blocks(cluster)
     per_domain, domains = _spread(ranks, step, used, domain)
     per_island, islands = (per_domain, domains) if island == domain else _spread(ranks, step, used, island)
+    switches = sockets = islands
+    if domain < island:
+        switches, sockets = (
+            _parts(ranks, step, used, block, island, per_island, islands)
+            for block in (cluster.pcie_gpus_per_switch, cluster.pcie_gpus_per_socket)
+        )
     return Placement(
         ranks=ranks,
         per_domain=per_domain,
@@ -72,7 +85,41 @@ def place(
         per_island=per_island,
         islands=islands,
         siblings_per_island=island / per_island,
+        switches=switches,
+        sockets=sockets,
+        leaves=_leaves(ranks, step, used, cluster, per_island, islands),
     )
+
+
+def _parts(
+    size: Floats, stride: Floats, world: Floats, block: int, island: int, per_island: Floats, islands: Floats
+) -> Floats:
+    """Parts of `block` GPUs of a node that a group spans; counted from whole nodes where such parts do not fill one."""
+    if island % block:
+        return np.asarray(islands * np.ceil(per_island / block))
+    return _spread(size, stride, world, block)[1]
+
+
+def _leaves(
+    size: Floats, stride: Floats, world: Floats, cluster: Cluster, per_island: Floats, islands: Floats
+) -> Floats:
+    """Leaves a group spans. A rail keeps GPUs of the same place in their nodes together, and parts all others."""
+    leaf = _leaf(cluster)
+    if leaf is None:
+        return islands  # no spine slower than its leaves, or none is told
+    spanned = _spread(size, stride, world, leaf)[1]
+    if not cluster.network.rail_optimized:
+        return spanned
+    off_rail = (per_island == 1) & (np.fmod(stride, cluster.gpus_per_node) != 0)
+    return np.where(off_rail, islands, spanned)
+
+
+def _leaf(cluster: Cluster) -> int | None:
+    """GPUs whose NICs hang on one leaf (one of each rail), where leaving it costs anything."""
+    network = cluster.network
+    if network.oversubscription <= 1 or network.nodes_per_leaf is None:
+        return None
+    return max(network.nodes_per_leaf * cluster.gpus_per_node, _blocks(cluster)[1])
 
 
 def _blocks(cluster: Cluster) -> tuple[int, int]:
@@ -88,7 +135,9 @@ def world_key(strategies: Strategies, cluster: Cluster) -> Floats:
     """
     s, one = strategies, np.ones(len(strategies))
     key = np.zeros(len(strategies))
-    for block in set(_blocks(cluster)):
+    domain, island = _blocks(cluster)
+    parts = (cluster.pcie_gpus_per_switch, cluster.pcie_gpus_per_socket) if domain < island else ()
+    for block in {domain, island, *parts, _leaf(cluster) or island}:
         for size, stride in ((s.tp, one), (s.cp, s.tp), (s.etp, one), (s.ep, s.etp)):
             seen = np.minimum(s.world, size * stride * block)
             key = np.where(_sits_alike(size, stride, block), key, np.maximum(key, seen))
@@ -217,6 +266,9 @@ class StrategyPlacements:
             per_island=np.where(inside, ranks, 1.0),
             islands=np.where(inside, 1.0, ranks),
             siblings_per_island=self.pp.siblings_per_island,
+            switches=np.where(self.pp.switches == 1, 1.0, ranks),
+            sockets=np.where(self.pp.sockets == 1, 1.0, ranks),
+            leaves=np.where(self.pp.leaves == 1, 1.0, ranks),
         )
 
     @property

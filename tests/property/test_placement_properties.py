@@ -58,6 +58,26 @@ def test_fast_domains_smaller_or_larger_than_a_node_are_counted_apart(size: int,
 
 
 @given(
+    size=st.integers(1, 16), stride=st.integers(1, 24), switch=st.sampled_from([1, 2, 4]), socket=st.sampled_from([4, 8]),
+    nodes_per_leaf=st.integers(1, 5), rails=st.booleans(),
+)  # fmt: skip
+@settings(max_examples=300, deadline=None)
+def test_switches_sockets_and_leaves_equal_a_listing(
+    size: int, stride: int, switch: int, socket: int, nodes_per_leaf: int, *, rails: bool
+) -> None:
+    """Nodes of 8 in NVLink pairs; off its rail a group of one rank a node has a leaf of its own on every node."""
+    nodes = -(-size * stride // 8)
+    network = Network("infiniband", 25e9, 8, 5e-6, rails, nodes_per_leaf, 2.0)
+    machine = Cluster("drawn", GPU, nodes, 8, 2, "nvlink-pairs", 300e9, 3e-6, switch, socket, network)
+    found = place(size, stride=stride, cluster=machine)
+    assert found.switches[0] == listed(size, stride, switch, nodes * 8)[1]
+    assert found.sockets[0] == listed(size, stride, socket, nodes * 8)[1]
+    fewest, islands = listed(size, stride, min(8, nodes * 8), nodes * 8)
+    off_rail = rails and fewest == 1 and stride % 8 != 0
+    assert found.leaves[0] == (islands if off_rail else listed(size, stride, 8 * nodes_per_leaf, nodes * 8)[1])
+
+
+@given(
     rows=st.lists(st.tuples(st.integers(1, 64), st.integers(1, 64), st.integers(1, 4096)), min_size=1, max_size=20),
     gpus_per_node=st.integers(1, 16),
 )
@@ -68,3 +88,8 @@ def test_a_batch_equals_its_rows(rows: list[tuple[int, int, int]], gpus_per_node
     for i in range(len(rows)):
         one = place(size[i], stride=stride[i], cluster=machine, world=world[i])
         assert (one.per_island[0], one.islands[0]) == (batch.per_island[i], batch.islands[i])
+        assert (one.switches[0], one.sockets[0], one.leaves[0]) == (
+            batch.switches[i],
+            batch.sockets[i],
+            batch.leaves[i],
+        )

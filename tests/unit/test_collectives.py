@@ -179,3 +179,68 @@ def test_send_recv_of_two_ranks_is_half_of_their_all_to_all() -> None:
     pair = of(2, stride=1, on=cluster())
     sent = price("send_recv", 2.0**28, placement=pair).seconds[0]
     assert sent == pytest.approx(price("all_to_all", 2.0**29, placement=pair).seconds[0])
+
+
+def spread(nodes_per_leaf: int | None, oversubscription: float, *, rail_optimized: bool = True) -> Cluster:
+    """16 nodes of 8 whose leaves hold so many nodes and whose uplinks carry 1/oversubscription of them."""
+    return cluster(
+        network=replace(
+            NETWORK, nodes_per_leaf=nodes_per_leaf, oversubscription=oversubscription, rail_optimized=rail_optimized
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "on", "factor"),
+    [
+        (4, 8, spread(4, 2.0), 1.0),  # four neighbouring nodes: one leaf, no uplink
+        (16, 8, spread(4, 2.0), 1.0),  # 4 leaves of 4 nodes: 4 of 16 ring edges leave, 2 x 4/16 < 1
+        (16, 8, spread(4, 8.0), 2.0),  # 8 x 4/16
+        (4, 32, spread(4, 2.0), 2.0),  # a node in each leaf: every edge leaves
+        (16, 8, spread(None, 2.0), 2.0),  # leaves unknown: everything is taken to leave
+        (16, 8, spread(4, 1.0), 1.0),
+        (2, 12, spread(16, 2.0), 2.0),  # ranks 0 and 12 have other places in their nodes, so other rails
+        (2, 12, spread(16, 2.0, rail_optimized=False), 1.0),
+    ],
+)
+def test_only_what_leaves_its_leaf_pays_oversubscription(size: int, stride: int, on: Cluster, factor: float) -> None:
+    """An all-gather of a GiB, one rank a node, at 40e9 bytes/s a GPU: (n-1)/n S / 40e9, times the factor."""
+    got = collective_s("all_gather", 2.0**30, placement=of(size, stride=stride, on=on), links=build_links(on, None))
+    latency = (size - 1) * 4e-6  # one rank a node: each of the n-1 steps is a hop of the wire
+    assert got.seconds[0] == pytest.approx(factor * (size - 1) / size * 2**30 / 40e9 + latency, rel=1e-6)
+
+
+def test_all_to_all_pays_for_what_goes_to_other_leaves() -> None:
+    """32 ranks on 4 nodes, 2 nodes a leaf: 24 of 32 parts leave the node, 16 the leaf; 4 x 16/24 = 2.667."""
+    on = replace(nominal(), network=replace(NETWORK, nodes_per_leaf=2, oversubscription=4.0))
+    got = collective_s("all_to_all", 2.0**30, placement=of(32, stride=1, on=on), links=build_links(on, None))
+    assert got.seconds[0] == pytest.approx(0.75 * 2**30 / 40e9 * 4 * 16 / 24 + 11e-6 + 24e-6)
+
+
+@pytest.mark.parametrize(("stride", "factor"), [(8, 1.0), (16, 2.0), (32, 4.0), (64, 4.0)])
+def test_stages_near_each_other_seldom_leave_their_leaf(stride: int, factor: float) -> None:
+    """32 GPUs a leaf, uplinks of a quarter: stride/32 of a leaf's ranks send out of it."""
+    on = spread(4, 4.0)
+    pair = of(128 // stride, stride=stride, on=on)
+    got = collective_s("send_recv", 1e9, placement=pair, links=build_links(on, None))
+    assert got.seconds[0] == pytest.approx(factor * 1e9 / 40e9 + 11e-6)
+
+
+@pytest.mark.parametrize(
+    ("size", "stride", "bytes_per_s"),
+    [
+        (2, 1, 63e9 * 0.7),  # GPUs 0 and 1: one switch
+        (2, 2, 63e9 * 0.45),  # 0 and 2: two switches of a socket
+        (4, 1, 63e9 * 0.45),
+        (2, 4, 63e9 * 0.45 * 0.7),  # 0 and 4: both sockets
+        (8, 1, 63e9 * 0.45 * 0.7),
+    ],
+)
+def test_pcie_groups_pay_for_the_highest_thing_they_cross(size: int, stride: int, bytes_per_s: float) -> None:
+    """Switches of 2, sockets of 4, no NVLink: the slope between 256 MiB and 512 MiB is bus / bandwidth."""
+    on = cluster(num_nodes=1, nvlink_domain_gpus=1, interconnect="pcie", intra_bytes_per_s=63e9)
+    group, links = of(size, stride=stride, on=on), build_links(on, None)
+    small, large = (
+        collective_s("all_gather", 2.0**exponent, placement=group, links=links).seconds[0] for exponent in (28, 29)
+    )
+    assert 2**28 * (size - 1) / size / (large - small) == pytest.approx(bytes_per_s, rel=1e-6)
