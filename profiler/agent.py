@@ -83,7 +83,8 @@ def measure(settings: Settings, place: Ranks, *, on_progress: Callable[[Progress
         MeasurementError: something stops a measurement: no device, a busy one, ranks that differ, a wrong result.
     """
     # Messages of torch to itself (FSDP2 calls what torch deprecates) are no news for who measures.
-    warnings.filterwarnings("ignore", category=FutureWarning, module="torch")
+    for category in (FutureWarning, UserWarning):
+        warnings.filterwarnings("ignore", category=category, module="torch")
     torch = load_torch()
     nvml = Nvml.open() if settings.device == "cuda" else None
     if settings.device == "cuda":

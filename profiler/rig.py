@@ -13,7 +13,7 @@ from typing import Any, Literal
 from cost_models.errors import MeasurementError
 from profiler.ranks import Ranks
 from profiler.scale import Scale
-from profiler.timing import Call, Effort, Stopwatch, Timing
+from profiler.timing import LONG_S, Call, Effort, Stopwatch, Timing, pooled
 
 DeviceKind = Literal["cuda", "cpu"]
 INSTALL = "pip install 'meshwright[profiler]' installs it; for another CUDA version see pytorch.org."
@@ -177,6 +177,17 @@ class Rig:
         """Every rank times the same local work; the slowest rank counts, the others are compared with it."""
         effort = effort or self.scale.effort
         return self._calmer(lambda: self.slowest(self.stopwatch.measure(call, effort=effort)))
+
+    def local_each(self, builders: Sequence[Callable[[], Call]]) -> list[Timing]:
+        """Times many local calls, the long ones in several passes over all of them; slowest rank of each."""
+        effort, own = self.scale.effort, [list[Timing]() for _ in builders]
+        for number in range(effort.passes):
+            for build, timings in zip(builders, own, strict=True):
+                # Every rank must skip alike, so the slowest one's first pass decides.
+                if number and self.largest(timings[0].time_s) < LONG_S:
+                    continue
+                timings.append(self.stopwatch.measure(build(), effort=effort))
+        return [self.slowest(pooled(timings)) for timings in own]
 
     def slowest(self, own: Timing) -> Timing:
         """The slowest rank's timing; notes how far each rank is from the middle one."""

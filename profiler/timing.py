@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median, quantiles
 from typing import Any
@@ -17,7 +17,7 @@ Call = Callable[[int], Any]
 """Issues one call; its argument counts calls, for rotating buffers."""
 _SHORT_S = 200e-6
 """Below it the host may be slower than the device."""
-_LONG_S = 400e-6
+LONG_S = 400e-6
 """Above it a call alone draws the power that lowers the clock, and warm-up must last until it has."""
 _ISSUE_S = 150e-6
 """Generous time of issuing one call, a collective of a slow host included."""
@@ -34,6 +34,8 @@ class Timing:
     time_s: float
     spread_fraction: float
     calls: int
+    block_s: tuple[float, ...] = ()
+    """Seconds per call of every block."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,6 +47,8 @@ class Effort:
     warm_s: float
     settle_s: float = 0.0
     """Warm-up of long calls, until the power limit has set the clock."""
+    passes: int = 1
+    """How often long calls are measured, others in between: a clock at its power limit wanders for seconds."""
 
     @property
     def expected_s(self) -> float:
@@ -52,8 +56,8 @@ class Effort:
         return self.warm_s + self.block_s * self.blocks
 
 
-QUICK = Effort(block_s=0.010, blocks=5, warm_s=0.010, settle_s=0.060)
-FULL = Effort(block_s=0.020, blocks=7, warm_s=0.025, settle_s=0.150)
+QUICK = Effort(block_s=0.010, blocks=5, warm_s=0.010, settle_s=0.040, passes=2)
+FULL = Effort(block_s=0.020, blocks=5, warm_s=0.025, settle_s=0.060, passes=4)
 TINY = Effort(block_s=0.002, blocks=3, warm_s=0.001)
 """For the processor path, where a benchmark only shows that everything works."""
 
@@ -67,9 +71,14 @@ def summary(block_s: list[float], *, calls: int) -> Timing:
     """Median and spread of the blocks' seconds per call."""
     middle = median(block_s)
     if len(block_s) < 3:
-        return Timing(middle, 0.0, calls)
+        return Timing(middle, 0.0, calls, tuple(block_s))
     low, _, high = quantiles(block_s, n=4, method="inclusive")
-    return Timing(middle, 0.5 * (high - low) / middle, calls)
+    return Timing(middle, 0.5 * (high - low) / middle, calls, tuple(block_s))
+
+
+def pooled(timings: Sequence[Timing]) -> Timing:
+    """Several timings of one call as one."""
+    return summary([value for timing in timings for value in timing.block_s], calls=timings[0].calls)
 
 
 class Stopwatch:
@@ -108,7 +117,7 @@ class Stopwatch:
         align()
         each_s = together(self._block(call, 2, start=2))
         align()
-        warm_s = max(effort.warm_s, effort.settle_s) if each_s > _LONG_S else effort.warm_s
+        warm_s = max(effort.warm_s, effort.settle_s) if each_s > LONG_S else effort.warm_s
         each_s = together(self._block(call, self._calls(each_s, warm_s), start=4))
         calls = self._calls(each_s, effort.block_s)
         block_s = []

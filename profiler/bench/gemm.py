@@ -6,6 +6,7 @@ Inputs are random (zeros run faster) and rotated beyond the cache, as weights an
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Any
 
 from profiler.rig import Rig
@@ -16,17 +17,22 @@ from profiler.timing import Call
 _FP8_SHAPES = ((8192, 4096, 4096), (8192, 14336, 4096), (8192, 4096, 14336), (8192, 8192, 8192), (2048, 8192, 8192))
 _FP16_SHAPES = ((8192, 4096, 4096), (8192, 8192, 8192), (4096, 14336, 4096))
 _SQUARES = (1024, 2048, 4096, 8192)
+_Wanted = tuple[dict[str, Any], Callable[[], Call]]
+"""A sample without its time, and what builds the call."""
 
 
 def tasks(rig: Rig) -> list[Task]:
     """The most telling shapes first, by rows."""
-    scale, each_s = rig.scale, 1.5 * rig.scale.effort.expected_s + 0.01
+    scale, each_s = rig.scale, 1.3 * rig.scale.effort.expected_s + 0.01
     result = []
     for order, rows in enumerate(scale.tokens):
         value = 20 + 3 * order if order < 2 else 60 + order
-        result.append(_forward_task(rig, f"gemm/forward/{rows}", value, rows, scale.weights, each_s))
+        # Products of many rows are long, so that they are measured in several passes.
+        passes = scale.effort.passes if rows >= 4096 else 1
+        long_s = each_s * (1 + 0.7 * (passes - 1))
+        result.append(_forward_task(f"gemm/forward/{rows}", value, rows, scale.weights, long_s))
         more = 66 if order < 2 else 120 + order
-        result.append(_forward_task(rig, f"gemm/forward-more/{rows}", more, rows, scale.more_weights, each_s))
+        result.append(_forward_task(f"gemm/forward-more/{rows}", more, rows, scale.more_weights, long_s))
     if rig.on_gpu:
         squares = tuple((size, size, size) for size in _SQUARES)
         result.append(_shapes_task("gemm/squares", 22, squares, "bf16", each_s))
@@ -120,9 +126,9 @@ def _eight_bit(rig: Rig, m: int, n: int, k: int) -> Call:
 # --- tasks ------------------------------------------------------------------------------------------------------------
 
 
-def _forward_task(rig: Rig, key: str, value: int, rows: int, weights: Sequence[Weight], each_s: float) -> Task:
+def _forward_task(key: str, value: int, rows: int, weights: Sequence[Weight], each_s: float) -> Task:
     def run(rig: Rig) -> Findings:
-        return {"gemm": [_sample(rig, _forward(rig, rows, n, k), m=rows, n=n, k=k) for n, k in weights]}
+        return _samples(rig, [({"m": rows, "n": n, "k": k}, partial(_forward, rig, rows, n, k)) for n, k in weights])
 
     return Task(key, value, each_s * len(weights), run, f"matrix products of {rows} rows")
 
@@ -134,18 +140,21 @@ def _shapes_task(key: str, value: int, shapes: Sequence[tuple[int, int, int]], d
         return _forward(rig, m, n, k, dtype=rig.torch.float16 if dtype == "fp16" else None)
 
     def run(rig: Rig) -> Findings:
-        return {"gemm": [_sample(rig, build(rig, m, n, k), m=m, n=n, k=k, dtype=dtype) for m, n, k in shapes]}
+        return _samples(
+            rig, [({"m": m, "n": n, "k": k, "dtype": dtype}, partial(build, rig, m, n, k)) for m, n, k in shapes]
+        )
 
     return Task(key, value, each_s * len(shapes), run, f"matrix products in {dtype}")
 
 
 def _gradient_task(key: str, value: int, rows: int, weights: Sequence[Weight], each_s: float) -> Task:
     def run(rig: Rig) -> Findings:
-        found = []
+        wanted: list[_Wanted] = []
         for n, k in weights:
-            found.append(_sample(rig, _data_gradient(rig, rows, k, n), m=rows, n=k, k=n, layout="dgrad"))
-            found.append(_sample(rig, _weight_gradient(rig, n, k, rows), m=n, n=k, k=rows, layout="wgrad"))
-        return {"gemm": found}
+            data, weight = {"m": rows, "n": k, "k": n}, {"m": n, "n": k, "k": rows}
+            wanted.append(({**data, "layout": "dgrad"}, partial(_data_gradient, rig, rows, k, n)))
+            wanted.append(({**weight, "layout": "wgrad"}, partial(_weight_gradient, rig, n, k, rows)))
+        return _samples(rig, wanted)
 
     return Task(key, value, 2 * each_s * len(weights), run, f"gradient products of {rows} rows")
 
@@ -170,11 +179,8 @@ def _accumulating_task(rows: int, weights: Sequence[Weight], each_s: float) -> T
         return call
 
     def run(rig: Rig) -> Findings:
-        found = []
-        for n, k in weights[:6]:
-            call = build(rig, n, k)
-            found.append(_sample(rig, call, m=n, n=k, k=rows, layout="wgrad", output_dtype="fp32"))
-        return {"gemm": found}
+        same = {"k": rows, "layout": "wgrad", "output_dtype": "fp32"}
+        return _samples(rig, [({"m": n, "n": k, **same}, partial(build, rig, n, k)) for n, k in weights[:6]])
 
     return Task("gemm/accumulating", 132, 6 * each_s, run, "gradient products into fp32")
 
@@ -188,7 +194,9 @@ def _batched_task(shapes: Sequence[tuple[int, int, int, int]], each_s: float) ->
         return lambda index: torch.bmm(*sets[index % count], out=out)
 
     def run(rig: Rig) -> Findings:
-        return {"gemm": [_sample(rig, build(rig, *s), m=s[1], n=s[2], k=s[3], batch=s[0]) for s in shapes]}
+        return _samples(
+            rig, [({"m": m, "n": n, "k": k, "batch": b}, partial(build, rig, b, m, n, k)) for b, m, n, k in shapes]
+        )
 
     return Task("gemm/batched", 74, each_s * len(shapes), run, "batched products of math attention")
 
@@ -210,12 +218,18 @@ def _grouped_task(shapes: Sequence[tuple[int, int, int, int]], each_s: float) ->
         return lambda index: product(x, weights[index % len(weights)], offs=ends)
 
     def run(rig: Rig) -> Findings:
-        return {"gemm": [_sample(rig, build(rig, *s), m=s[1], n=s[2], k=s[3], batch=s[0]) for s in shapes]}
+        return _samples(
+            rig, [({"m": m, "n": n, "k": k, "batch": b}, partial(build, rig, b, m, n, k)) for b, m, n, k in shapes]
+        )
 
     return Task("gemm/grouped", 134, each_s * len(shapes), run, "grouped products of experts")
 
 
-def _sample(rig: Rig, call: Call, **shape: Any) -> dict[str, Any]:
-    timing = rig.local(call)
-    sample = {k: v for k, v in shape.items() if (k, v) not in {("dtype", "bf16"), ("batch", 1)}}
-    return timed(sample, time_s=timing.time_s, spread_fraction=timing.spread_fraction)
+def _samples(rig: Rig, wanted: Sequence[_Wanted]) -> Findings:
+    """Samples of these shapes, defaults of the document left out."""
+    timings = rig.local_each([build for _, build in wanted])
+    found = []
+    for (shape, _), timing in zip(wanted, timings, strict=True):
+        sample = {k: v for k, v in shape.items() if (k, v) not in {("dtype", "bf16"), ("batch", 1)}}
+        found.append(timed(sample, time_s=timing.time_s, spread_fraction=timing.spread_fraction))
+    return {"gemm": found}

@@ -113,10 +113,8 @@ def _eager(rig: Rig) -> Findings:
     encoder_s = _host_s(rig, _step(rig, encoder), calls=calls)
     stack = torch.nn.Sequential(*(build_layer(rig) for _ in range(_STACK)))
     layer_s = _host_s(rig, _step(rig, stack), calls=calls, per=_STACK)
-    facts = {"eager_layer_s": encoder_s, "plain_layer_s": layer_s}
-    if rig.place.world == 1:
-        facts["eager_op_s"] = rounded(layer_s / _LAYER_OPS, 4)
-    return {"host": [facts]}
+    op_s = rounded(layer_s / _LAYER_OPS, 4)
+    return {"host": [{"eager_layer_s": encoder_s, "plain_layer_s": layer_s, "eager_op_s": op_s}]}
 
 
 def _collective(rig: Rig) -> Findings:
@@ -140,8 +138,7 @@ def _sharded(rig: Rig) -> Findings:
     fully_shard(stack, mp_policy=policy)
     calls = 6 if rig.on_gpu else 2
     layer_s = _host_s(rig, _step(rig, stack), calls=calls, per=_STACK)
-    # One operation of a training step, framework included: what the step model multiplies by its count of operations.
-    return {"host": [{"sharded_layer_s": layer_s, "eager_op_s": rounded(layer_s / _LAYER_OPS, 4)}]}
+    return {"host": [{"sharded_layer_s": layer_s}]}
 
 
 def _tensor_parallel(rig: Rig) -> Findings:
