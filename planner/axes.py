@@ -48,7 +48,8 @@ def build_space(job: Job, constraints: Constraints) -> Space:
         for name in ("zero", "recompute", "recompute_method")
         if name in given
     }
-    if "recompute_per_stage" in given:  # the counts are those of full recomputation
+    full_alone = ("recompute_per_stage", "recompute_method", "recompute_num_layers")
+    if any(getattr(constraints.fixed, name) is not None for name in full_alone):
         chosen["recompute"] = (Recompute.FULL,)
     if "recompute_num_layers" in given:
         chosen["recompute_num_layers"] = given["recompute_num_layers"]

@@ -15,6 +15,7 @@ from cost_models.units import GIB
 from planner.evaluation_dict import memory_reasons
 from planner.rules import violations
 from planner.rules.rule import divisors
+from planner.schemas.plan_request import AllowedValues, Constraints
 from planner.schemas.strategy import StrategyInput
 from planner.strategy_input import resolve_strategies, strategy_dict
 
@@ -33,6 +34,35 @@ def nearest_infeasible(job: Job, nearest: Strategies, *, headroom_fraction: floa
         {"strategy": strategy, "reasons": memory_reasons(evaluated, index, job=job), "smallest_change": change}
         for index, (strategy, change) in enumerate(zip(strategies, changes, strict=True))
     ]
+
+
+def contradiction(job: Job, constraints: Constraints) -> dict[str, Any]:
+    """Why no combination of degrees is left at all: the strategy of the first values given, and what is wrong with it."""
+    nested = ("overlap", "offload")
+    given = constraints.fixed.model_dump(mode="json", exclude=set(nested), exclude_none=True)
+    for name in AllowedValues.model_fields:
+        values = getattr(constraints.allowed, name)
+        if values is not None and name not in nested:
+            given[name] = values[0]
+    strategy = {"tp": 1, "pp": 1, "cp": 1, "micro_batch_size": 1, **given}
+    if strategy["tp"] * strategy["pp"] * strategy["cp"] <= job.cluster.num_gpus:
+        strategy = {"dp": 1, **strategy}
+    reasons = list(resolve_strategies(job, [StrategyInput.model_validate(strategy)]).problems[0])
+    reasons = reasons or [_not_whole_nodes(job, constraints, given)]
+    return {"strategy": strategy, "reasons": reasons, "smallest_change": reasons[0]["hint"]}
+
+
+def _not_whole_nodes(job: Job, constraints: Constraints, given: dict[str, Any]) -> dict[str, str]:
+    nodes, size = job.cluster.num_nodes, job.cluster.gpus_per_node
+    most = min(constraints.num_nodes.max or nodes, nodes)
+    least = (constraints.num_nodes.min or 1) if constraints.allow_idle_gpus else most
+    counts = f"{least} to {most}" if least < most else f"{most}"
+    degrees = ", ".join(f"{name} {given[name]}" for name in ("tp", "pp", "cp", "dp") if name in given)
+    return {
+        "code": "gpus-not-divisible",
+        "message": f"no tp x pp x cp x dp{f' with {degrees}' if degrees else ''} is {counts} whole nodes of {size} GPUs",
+        "hint": "Choose degrees whose product is whole nodes, a batch with more divisors, or another num_nodes.",
+    }
 
 
 def _different_splits(nearest: Strategies) -> Strategies:

@@ -14,7 +14,7 @@ from cost_models.errors import InvalidInputError, Problem
 from cost_models.job import Job
 from cost_models.specs.fields import validated
 from planner.axes import build_space, searched_values
-from planner.explain import nearest_infeasible
+from planner.explain import contradiction, nearest_infeasible
 from planner.job_of import resolve_job
 from planner.ranking import ranked_plans
 from planner.resolved import resolved_request
@@ -82,7 +82,7 @@ def check_request(asked: PlanRequest, job: Job) -> None:
     if asked.objective == "fewest_gpus" and asked.targets.deadline_h is None and asked.targets.min_tokens_per_s is None:
         message = "objective fewest_gpus without targets would always choose the smallest cluster that fits"
         problems.append(Problem("/targets", message, "Add deadline_h or min_tokens_per_s.", "missing-field"))
-    problems += _contradicted_fields(asked)
+    problems += _contradicted_fields(asked) + _wrong_splits(asked, layers=job.model.num_layers)
     if problems:
         raise InvalidInputError(problems)
 
@@ -102,7 +102,30 @@ def _contradicted_fields(asked: PlanRequest) -> list[Problem]:
             )
             hint = "Leave recompute_method and recompute_num_layers out, and recompute, or make it 'full'."
             problems.append(Problem("/constraints/fixed/recompute_per_stage", message, hint))
+    for name in ("recompute_method", "recompute_num_layers"):
+        if getattr(fixed, name) is not None and "full" not in (allowed.recompute or (fixed.recompute or "full",)):
+            message = f"constraints.fixed.{name} is part of full recomputation, which recompute excludes"
+            hint = f"Leave {name} out, or make recompute 'full'."
+            problems.append(Problem(f"/constraints/fixed/{name}", message, hint))
     return problems
+
+
+def _wrong_splits(asked: PlanRequest, *, layers: int) -> list[Problem]:
+    """Splits, fixed or listed, that hold another number of layers than the model."""
+    fixed, listed = asked.constraints.fixed.layers_per_stage, asked.constraints.allowed.layers_per_stage or ()
+    splits = {f"allowed/layers_per_stage/{position}": split for position, split in enumerate(listed)}
+    if fixed is not None:
+        splits["fixed/layers_per_stage"] = fixed
+    return [
+        Problem(
+            f"/constraints/{where}",
+            f"layers_per_stage sums to {sum(split)} layers, but the model has {layers}",
+            f"Give pp x vpp counts that sum to {layers}.",
+            "layers-per-stage-mismatch",
+        )
+        for where, split in splits.items()
+        if sum(split) != layers
+    ]
 
 
 def request_digest(resolved: Mapping[str, Any], *, calibration_id: str) -> str:
@@ -123,6 +146,9 @@ def _response(asked: PlanRequest, job: Job, space: Space, found: Found) -> dict[
     nearest = []
     if found.nearest is not None:
         nearest = nearest_infeasible(job, found.nearest, headroom_fraction=headroom)
+    elif not len(space.worlds):
+        nearest = [contradiction(job, asked.constraints)]
+        found.rejected.update(reason["code"] for reason in nearest[0]["reasons"][:1])
     return {
         "id": f"plan_{digest[:16]}",
         "status": "cancelled" if found.stopped == "cancelled" else "succeeded",

@@ -1,14 +1,14 @@
 """What every boundary model shares: field types that refuse surprises, and pydantic's errors turned into Problems.
 
-A whole number may be written 8 or 8.0 (JSON does not tell them apart) but never true or "8"; NaN, infinities and numbers
-past 1e15 are refused. Unknown names are answered with the nearest known one.
+A whole number may be written 8 or 8.0 (JSON does not tell them apart) but never true or "8"; NaN, infinities, numbers past
+1e15 and positive rates below 1e-6 are refused. Unknown names are answered with the nearest known one.
 """
 
 from __future__ import annotations
 
 import difflib
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
@@ -17,6 +17,8 @@ from cost_models.errors import InvalidInputError, Problem
 
 LARGEST = 10**15
 """No size, count or rate in a request may exceed this; float64 still counts exactly there."""
+SMALLEST = 1e-6
+"""No positive rate or amount may be less: what is divided by it stays far from infinity."""
 _MOST_PROBLEMS = 20
 _LONGEST_CACHED = 100_000
 
@@ -30,7 +32,7 @@ def _whole(value: object) -> object:
 Count = Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=1, le=LARGEST)]
 CountOrZero = Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=0, le=LARGEST)]
 Layers = Annotated[int, BeforeValidator(_whole), Field(strict=True, ge=1, le=10_000)]
-Quantity = Annotated[float, Field(strict=True, gt=0, le=float(LARGEST), allow_inf_nan=False)]
+Quantity = Annotated[float, Field(strict=True, ge=SMALLEST, le=float(LARGEST), allow_inf_nan=False)]
 QuantityOrZero = Annotated[float, Field(strict=True, ge=0, le=float(LARGEST), allow_inf_nan=False)]
 Fraction = Annotated[float, Field(strict=True, ge=0, le=1, allow_inf_nan=False)]
 Flag = Annotated[bool, Field(strict=True)]
@@ -80,7 +82,7 @@ def validated(model_class: type[Boundary], document: object, *, pointer: str) ->
     try:
         return model_class.model_validate(dict(document))
     except ValidationError as error:
-        found = error.errors(include_url=False)[:_MOST_PROBLEMS]
+        found = _own_errors(error.errors(include_url=False))[:_MOST_PROBLEMS]
         raise InvalidInputError([_problem(e, model_class, document, pointer) for e in found]) from None
 
 
@@ -137,11 +139,25 @@ def choice_hint(name: str, known: Iterable[str]) -> str:
     return f"Did you mean {close!r}?" if close else "Known: " + ", ".join(names) + "."
 
 
+def _own_errors(errors: list[Any]) -> list[Any]:
+    """The errors without those of a list that is only short because its entries were refused."""
+    refused = {error["loc"][:length] for error in errors for length in range(len(error["loc"]))}
+    return [error for error in errors if error["type"] != "too_short" or error["loc"] not in refused]
+
+
+def _field_name(path: Sequence[str | int]) -> str:
+    """The last name of a path, with the positions inside it: `tp[0]`."""
+    name, positions = "the document", ""
+    for step in path:
+        name, positions = (name, f"{positions}[{step}]") if isinstance(step, int) else (step[:100], "")
+    return name + positions
+
+
 def _problem(error: Any, model_class: type[BaseModel], document: Mapping[str, Any], pointer: str) -> Problem:
     """One pydantic error as a Problem; steps of the location that are union tags, not keys, are left out."""
     path, owner = _located(error["loc"], model_class, document)
     at = child(pointer, *path)
-    field = str(path[-1])[:100] if path else "the document"
+    field = _field_name(path)
     kind, context, value = error["type"], error.get("ctx", {}), shown(error["input"])
     if kind == "missing":
         return Problem(at, f"{field} is required", f"Add {field!r}.", "missing-field")
@@ -151,6 +167,8 @@ def _problem(error: Any, model_class: type[BaseModel], document: Mapping[str, An
         allowed = _literals(context["expected"])
         hint = choice_hint(error["input"] if isinstance(error["input"], str) else "", allowed)
         return Problem(at, f"{field} is {value}; it must be one of {context['expected']}", hint)
+    if kind == "value_error":
+        return Problem(at, f"{field}: {context['error']}", "Change one of them.")
     rule = _RULES.get(kind)
     if rule is None:
         return Problem(at, f"{field} is {value}: {error['msg']}", _CORRECT)
@@ -185,6 +203,7 @@ _RULES: Mapping[str, str] = {
     "model_type": "an object {{…}}",
     "model_attributes_type": "an object {{…}}",
     "list_type": "a list",
+    "tuple_type": "a list",
     "too_short": "of at least {min_length} entries",
     "too_long": "of at most {max_length} entries",
 }

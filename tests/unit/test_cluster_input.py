@@ -116,6 +116,13 @@ def test_calibrations_keep_their_order():
         ({**NODE, "nvlink_domain_gpus": 12}, "/cluster/nvlink_domain_gpus", "do not divide", "whole number"),
         ({**NODE, "gpu": "L40S-48GB", "intra_node": "nvswitch"}, "/cluster/intra_node", "no such link", "pcie"),
         ({**NODE, "reserved_memory_gib": 80}, "/cluster/reserved_memory_gib", "79.1 GiB", "less"),
+        ({**NODE, "nic_gbit_per_s": 5e-324}, "/cluster/nic_gbit_per_s", "must be at least 1e-06", "Correct"),
+        (
+            {**NODE, "gpu": {**CUSTOM, "peak_tflops": {"bf16": 0}}},
+            "/cluster/gpu/peak_tflops/bf16",
+            "at least",
+            "Correct",
+        ),
         ({**NODE, "gpu": {**CUSTOM, "peak_tflops": {"fp8": 1}}}, "/cluster/gpu/peak_tflops", "neither", "bf16"),
         ({**NODE, "gpu": {**CUSTOM, "memory_gib": float("inf")}}, "/cluster/gpu/memory_gib", "finite", "Correct"),
         ({**NODE, "network": {"fabric": "ib"}}, "/cluster/network/fabric", "must be one of", "infiniband"),

@@ -164,7 +164,7 @@ def test_a_cancelled_search_says_so() -> None:
 
 
 def test_a_search_out_of_time_says_so() -> None:
-    response = plan(with_parts(time_limit_s=1e-9))
+    response = plan(with_parts(time_limit_s=1e-6))
     assert response["status"] == "succeeded"
     assert response["search"]["proof"]["optimal"] is False
     assert any("time_limit_s" in warning for warning in response["warnings"])
@@ -198,3 +198,51 @@ def test_contradictions_are_named_before_searching(parts, pointer) -> None:
         plan(with_parts(**parts))
     assert [problem.pointer for problem in raised.value.problems] == [pointer]
     assert raised.value.problems[0].hint
+
+
+@pytest.mark.parametrize(
+    ("constraints", "pointer", "text"),
+    [
+        ({"fixed": {"layers_per_stage": [8, 9]}}, "/constraints/fixed/layers_per_stage", "sums to 17 layers, but the model has 16"),
+        ({"allowed": {"layers_per_stage": [[8, 8], [1]]}}, "/constraints/allowed/layers_per_stage/1", "sums to 1 layers"),
+        ({"fixed": {"recompute": "none", "recompute_num_layers": 2}}, "/constraints/fixed/recompute_num_layers", "which recompute excludes"),
+        ({"fixed": {"recompute_method": "block"}, "allowed": {"recompute": ["none"]}}, "/constraints/fixed/recompute_method", "which recompute excludes"),
+        ({"fixed": {"tp": 8}, "allowed": {"tp": [1]}}, "/constraints", "constraints: tp given in both fixed and allowed"),
+        ({"num_nodes": {"min": 2, "max": 1}}, "/constraints/num_nodes", "min 2 is more than max 1"),
+    ],
+)  # fmt: skip
+def test_constraints_that_contradict_are_named(constraints, pointer, text) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        plan(with_parts(constraints=constraints))
+    (problem,) = caught.value.problems
+    assert problem.pointer == pointer
+    assert text in problem.message
+    assert problem.hint
+
+
+def test_a_fixed_count_of_recomputed_layers_holds_in_every_plan() -> None:
+    response = plan(with_parts(constraints={"fixed": {"recompute_num_layers": 2}}))
+    assert response["plans"]
+    assert {each["strategy"]["recompute_num_layers"] for each in response["plans"]} == {2}
+
+
+@pytest.mark.parametrize(
+    ("fixed", "code", "text"),
+    [
+        ({"dp": 7}, "batch-not-divisible", "64 is not a multiple of dp 7"),
+        ({"micro_batch_size": 5}, "batch-not-divisible", "micro_batch_size 5"),
+        ({"pp": 16}, "layers-not-divisible", "4 layers do not divide by pp 16"),
+        ({"pp": 4, "layers_per_stage": [8, 8]}, "layers-per-stage-mismatch", "lists 2 stages, but pp x vpp is 4"),
+        ({"tp": 1024}, "world-exceeds-gpus", "exceeds the 16 GPUs"),
+        ({"tp": 1, "pp": 1, "cp": 1, "dp": 4}, "gpus-not-divisible", "with tp 1, pp 1, cp 1, dp 4 is 1 to 2 whole nodes of 8"),
+    ],
+)  # fmt: skip
+def test_where_no_degrees_are_left_the_answer_says_why(fixed, code, text) -> None:
+    model = {**REQUEST["model"], "num_layers": 4 if fixed.get("pp") == 16 else 16}
+    response = plan(with_parts(model=model, constraints={"fixed": fixed}))
+    PlanResponse.model_validate(response)
+    assert response["plans"] == []
+    assert response["rejected"] == {code: 1}
+    (nearest,) = response["nearest_infeasible"]
+    assert text in nearest["reasons"][0]["message"]
+    assert nearest["smallest_change"]

@@ -131,3 +131,14 @@ def test_a_plan_response_documents_the_contract_s_fields():
         "id", "status", "created_at", "product_version", "schema_version", "request", "plans", "search", "rejected",
         "nearest_infeasible", "inexpressible_best", "pareto", "what_if", "warnings", "request_digest",
     }  # fmt: skip
+
+
+def test_a_wrong_entry_of_a_list_is_named_by_its_field_and_nothing_else_is_said():
+    with pytest.raises(InvalidInputError) as caught:
+        validated(AllowedValues, {"tp": ["x"], "zero": [], "layers_per_stage": [[1], 3]}, pointer="")
+    said = {problem.pointer: problem.message for problem in caught.value.problems}
+    assert said == {
+        "/tp/0": "tp[0] is 'x'; it must be a whole number",
+        "/zero": "zero is a list of 0 entries; it must be of at least 1 entries",
+        "/layers_per_stage/1": "layers_per_stage[1] is 3; it must be a list",
+    }
