@@ -30,7 +30,9 @@ def main() -> None:
     for source, scored in now.items():
         changes = ", ".join(f"{name} {value:.3g}" for name, value in found.chosen[source].items())
         lines.append([source, percent(mape(scored.error)), percent(mape(then[source].error)), changes or "nothing"])
-    print(table(["left out", "error now, %", "error refitted without it, %", "moved on the others' rows"], lines))
+    print(
+        table(["left out", "error now, %", "error refitted without it, %", "other values than the present ones"], lines)
+    )
     mean = float(np.mean([mape(scored.error) for scored in then.values()]))
     named = named_constants()
     record(

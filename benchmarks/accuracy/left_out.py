@@ -1,14 +1,17 @@
 """Free constants refitted without one source, and what that source's figures are then.
 
 A constant is free when its source text says that nothing measured it, or when it was chosen with some of these rows in
-view (free_constants.json). The search moves one at a time over a grid inside its plausible range, minimising the mean
-over sources of the mean time error; seconds of a trial are taken as the product of the effects of single moves, which are
-evaluated once, and the source that was left out is then evaluated with the chosen values for real.
+view (free_constants.json). One that was chosen with the left-out source in view starts from the geometric middle of its
+plausible range, the others from their present value. Then one at a time moves over a grid inside its range where that
+lowers the mean over sources of the mean time error and helps at least two sources: what a single table wants, it cannot
+tell from its own missing terms. Sources that leave facts unstated have no say. Seconds of a trial are the product of the
+effects of single moves, each evaluated once; the left-out source is then evaluated with the chosen values for real.
 """
 
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -27,13 +30,17 @@ GRID_POINTS = 5
 MAX_SWEEPS = 6
 SMALLEST_GAIN = 2e-4
 """Gain of the mean error for which a constant is worth moving."""
+MIN_SOURCES_HELPED, HELPED = 2, 1e-3
+"""Sources whose error must fall by more than this."""
+SMALLEST_LOW = 1e-9
 LAYER_SOURCE = "korthikanti2022"
 """Source whose paper the layer times are from: they are left out with it."""
 
 
-def free_constants() -> list[str]:
-    """Names of the free constants."""
-    return list(json.loads(FREE_CONSTANTS.read_text(encoding="utf-8"))["constants"])
+def free_constants() -> dict[str, list[str]]:
+    """Free constants, and the sources that were in view when each was chosen."""
+    entries = json.loads(FREE_CONSTANTS.read_text(encoding="utf-8"))["constants"]
+    return {name: entry["fitted_on"] for name, entry in entries.items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -43,18 +50,18 @@ class Effects:
     ratio: Mapping[str, Floats]
     """Predicted / measured by source, constants as they are."""
     grid: Mapping[str, tuple[float, ...]]
-    """Values tried of each free constant; the first is the present one."""
+    """Values tried of each free constant; the first is the present one, the second the middle of its range."""
     log_effect: Mapping[tuple[str, float], Mapping[str, Floats]]
     """log(seconds with the move / seconds without), by source."""
 
-    def mean_error(self, values: Mapping[str, float], sources: Sequence[str]) -> float:
-        """Mean over the sources of their mean error."""
-        errors = []
+    def errors(self, values: Mapping[str, float], sources: Sequence[str]) -> Floats:
+        """Mean time error of each of the sources."""
+        found = []
         for source in sources:
             moves = [self.log_effect[name, value][source] for name, value in values.items()]
             ratio = self.ratio[source] * np.exp(np.sum(moves, axis=0))
-            errors.append(float(np.nanmean(np.abs(ratio - 1.0))))
-        return float(np.mean(errors))
+            found.append(float(np.nanmean(np.abs(ratio - 1.0))))
+        return np.array(found)
 
 
 def single_moves(state: State) -> Effects:
@@ -66,8 +73,9 @@ def single_moves(state: State) -> Effects:
     log_effect: dict[tuple[str, float], dict[str, Floats]] = {}
     for name in free_constants():
         constant = named[name]
-        others: list[float] = np.linspace(constant.low, constant.high, GRID_POINTS).tolist()
-        grid[name] = (constant.value, *(value for value in others if value != constant.value))
+        middle = math.sqrt(max(constant.low, SMALLEST_LOW) * constant.high)
+        even = np.linspace(constant.low, constant.high, GRID_POINTS).tolist()
+        grid[name] = tuple(dict.fromkeys((constant.value, middle, *even)))
         log_effect[name, constant.value] = still
         for value in grid[name][1:]:
             with moved({name: value}):
@@ -77,20 +85,26 @@ def single_moves(state: State) -> Effects:
     return Effects(ratio, grid, log_effect)
 
 
-def refit(effects: Effects, sources: Sequence[str]) -> dict[str, float]:
-    """Values of the free constants that these sources prefer; those that hardly matter stay."""
-    values = {name: grid[0] for name, grid in effects.grid.items()}
-    best = effects.mean_error(values, sources)
+def refit(effects: Effects, sources: Sequence[str], *, start: Mapping[str, float]) -> dict[str, float]:
+    """Values of the free constants that these sources agree on; those they cannot tell stay at their start."""
+    values = dict(start)
+    best = effects.errors(values, sources)
     for _ in range(MAX_SWEEPS):
-        before = best
+        before = best.mean()
         for name, grid in effects.grid.items():
-            errors = {value: effects.mean_error({**values, name: value}, sources) for value in grid}
-            value = min(errors, key=errors.__getitem__)
-            if errors[value] < best - SMALLEST_GAIN:
-                values[name], best = value, errors[value]
-        if before - best < SMALLEST_GAIN:
+            trials = {value: effects.errors({**values, name: value}, sources) for value in grid}
+            value = min(trials, key=lambda trial: float(trials[trial].mean()))
+            helped = int((best - trials[value] > HELPED).sum())
+            if best.mean() - trials[value].mean() > SMALLEST_GAIN and helped >= MIN_SOURCES_HELPED:
+                values[name], best = value, trials[value]
+        if before - best.mean() < SMALLEST_GAIN:
             break
     return values
+
+
+def blind_start(effects: Effects, source: str) -> dict[str, float]:
+    """Values before any row of this source was seen."""
+    return {name: effects.grid[name][1 if source in seen else 0] for name, seen in free_constants().items()}
 
 
 @dataclass(frozen=True, eq=False)
@@ -99,7 +113,7 @@ class LeftOut:
 
     state: State
     chosen: Mapping[str, Mapping[str, float]]
-    """By source: constants that were moved to predict it, and where to."""
+    """By source: constants that take another value to predict it."""
 
 
 def leave_each_out(state: State) -> LeftOut:
@@ -110,11 +124,11 @@ def leave_each_out(state: State) -> LeftOut:
     sources: dict[str, SourceState] = {}
     layers = state.layer_errors
     for name, source in state.sources.items():
-        others = [other for other in effects.ratio if other != name]
         if name not in effects.ratio:
             sources[name] = source
             continue
-        values = refit(effects, others)
+        others = [other for other in effects.ratio if other != name and state.sources[other].is_complete]
+        values = refit(effects, others, start=blind_start(effects, name))
         chosen[name] = {constant: value for constant, value in values.items() if value != now[constant]}
         with moved(chosen[name]):
             sources[name] = evaluate_source(name, list(source.rows.rows))

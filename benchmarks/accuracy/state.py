@@ -43,6 +43,11 @@ class SourceState:
     """The scored rows by named calibration, for rows of the own machine."""
 
     @property
+    def is_complete(self) -> bool:
+        """Whether the scored rows state everything that matters."""
+        return all(row.get("complete") is True for row in self.scored.rows)
+
+    @property
     def priced(self) -> Scored:
         """The scored rows as their machine is best known: with its profile, else with reference data."""
         return self.own.get(OWN_PROFILE, self.scored)

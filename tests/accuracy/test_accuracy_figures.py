@@ -11,7 +11,7 @@ import pytest
 from benchmarks.accuracy.active_share import total_and_active
 from benchmarks.accuracy.baseline import drifts
 from benchmarks.accuracy.figures import figures, rank_quality
-from benchmarks.accuracy.left_out import FREE_CONSTANTS, Effects, free_constants, refit
+from benchmarks.accuracy.left_out import FREE_CONSTANTS, Effects, blind_start, free_constants, refit
 from benchmarks.accuracy.measured_rows import read_rows, score_rows, scored_part
 from benchmarks.accuracy.memory_by_kind import kind_errors, rank_errors
 from benchmarks.accuracy.named_constants import moved, named_constants
@@ -150,16 +150,32 @@ def test_free_constants_name_measured_sources() -> None:
     assert {source for entry in entries for source in entry["fitted_on"]} <= known
 
 
-def test_refit_takes_what_the_other_sources_prefer() -> None:
-    """x 2 repairs source p, spoils q: chosen when q is left out, not when p is."""
-    effects = Effects(
-        ratio={"p": np.array([0.5, 0.5]), "q": np.array([1.0])},
-        grid={"c": (1.0, 2.0)},
+def made_effects() -> Effects:
+    """Constant c at 2 doubles all seconds: right for p and r, wrong for q."""
+    twice, once = np.log([2.0]), np.zeros(1)
+    return Effects(
+        ratio={"p": np.array([0.5]), "q": np.array([1.0]), "r": np.array([0.4])},
+        grid={"c": (1.0, 1.5, 2.0)},
         log_effect={
-            ("c", 1.0): {"p": np.zeros(2), "q": np.zeros(1)},
-            ("c", 2.0): {"p": np.log([2.0, 2.0]), "q": np.log([2.0])},
+            ("c", 1.0): dict.fromkeys("pqr", once),
+            ("c", 1.5): dict.fromkeys("pqr", np.log([1.5])),
+            ("c", 2.0): dict.fromkeys("pqr", twice),
         },
     )
-    assert refit(effects, ["p"]) == {"c": 2.0}
-    assert refit(effects, ["q"]) == {"c": 1.0}
-    assert effects.mean_error({"c": 2.0}, ["p", "q"]) == pytest.approx(0.5)
+
+
+def test_refit_takes_what_two_other_sources_want() -> None:
+    """p and r together move c; p alone, or r against q, does not: its own missing term would do the same."""
+    effects = made_effects()
+    assert refit(effects, ["p", "r"], start={"c": 1.0}) == {"c": 2.0}
+    assert refit(effects, ["p"], start={"c": 1.0}) == {"c": 1.0}
+    assert refit(effects, ["q", "r"], start={"c": 1.0}) == {"c": 1.0}
+    # p: 0.5 x 2 is right, r: 0.4 x 2 is 20 % low
+    assert effects.errors({"c": 2.0}, ["p", "r"]) == pytest.approx([0.0, 0.2])
+
+
+def test_constant_chosen_in_view_of_a_source_starts_blind_for_it(monkeypatch) -> None:
+    """The geometric middle of the range stands second in the grid."""
+    monkeypatch.setattr("benchmarks.accuracy.left_out.free_constants", lambda: {"c": ["p"]})
+    assert blind_start(made_effects(), "p") == {"c": 1.5}
+    assert blind_start(made_effects(), "q") == {"c": 1.0}
