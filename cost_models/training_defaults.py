@@ -23,16 +23,18 @@ RELEASES: Mapping[Framework, tuple[tuple[str, str], ...]] = {
         ("0.5", "2021-08"), ("0.9", "2023-04"), ("0.12", "2023-11"), ("0.14", "2024-03"), ("0.15", "2024-08"),
         ("0.16", "2024-11"), ("0.17", "2025-06"), ("0.18", "2025-10"), ("0.19", "2026-05"),
     ),
-    "torchtitan": (("0.1", "2025-06"), ("0.2", "2025-10"), ("0.3", "2026-08")),
+    "torchtitan": (("0.1", "2025-06"), ("0.2", "2025-10"), ("0.3", "2026-09")),
     "fsdp": (
         ("1.12", "2022-06"), ("2.0", "2023-03"), ("2.1", "2023-10"), ("2.4", "2024-07"), ("2.6", "2025-01"),
         ("2.8", "2025-08"), ("2.11", "2026-03"), ("2.13", "2026-07"),
     ),
     "nanotron": (("0.4", "2024-01"), ("0.5", "2025-06")),
 }  # fmt: skip
-"""Releases, oldest first, with the month each came out (fsdp: of PyTorch). Megatron 0.8-0.16 and torchtitan 0.1: build
-dates of the wheels on PyPI; Megatron 0.17 and 0.18 lie between their neighbours, 0.19 was tagged by 2026-08; the
-others are the repositories' release notes."""
+"""Releases, oldest first, with the month each came out (fsdp: of PyTorch). Checked: Megatron 0.8-0.16, torchtitan and
+nanotron 0.4 by the build dates of their wheels, Megatron 0.18 by its source archive, DeepSpeed 0.5, 0.12-0.17 and 0.19 by
+the dates in their source packages, PyTorch 1.12-2.6 by the project's table of versions. Not checked beyond memory of the
+release notes: Megatron 0.17 and 0.19 (between their neighbours), DeepSpeed 0.9 and 0.18, PyTorch 2.8 on, nanotron 0.5,
+Megatron-DeepSpeed (which has no releases: 2022 is BigScience's, 2023 Microsoft's)."""
 
 MEGATRONS: frozenset[str] = frozenset({"megatron", "megatron-deepspeed"})
 PYTORCH: frozenset[str] = frozenset({"fsdp", "torchtitan"})

@@ -6,14 +6,11 @@ else that differs fails. `scripts/framework_rules.py` prints the table.
 
 from __future__ import annotations
 
-import importlib.util
-import sys
-from pathlib import Path
-from types import ModuleType
-
 import pytest
 
-SCRIPT = Path(__file__).parents[2] / "scripts" / "framework_rules.py"
+from scripts.framework_judges import SEEN_LATER
+from scripts.framework_rules import compared
+
 PACKAGES = {"megatron": "megatron.core", "deepspeed": "deepspeed", "torchtitan": "torchtitan", "fsdp": "accelerate"}
 PLANS = 1000
 
@@ -24,21 +21,12 @@ pytestmark = [
 ]  # their deprecations are not ours to answer for
 
 
-def judges() -> ModuleType:
-    spec = importlib.util.spec_from_file_location("framework_rules", SCRIPT)
-    module = importlib.util.module_from_spec(spec)
-    sys.modules[spec.name] = module
-    spec.loader.exec_module(module)
-    return module
-
-
 @pytest.mark.parametrize("framework", PACKAGES)
 def test_what_we_judge_is_what_the_framework_says(framework: str):
     package = PACKAGES[framework]
     pytest.importorskip(package, reason=f"{package} is not installed: its classes cannot be asked")
-    rules = judges()
-    seen = rules.compared(framework, PLANS)
+    seen = compared(framework, PLANS)
     assert (seen.legal, seen.illegal) == (PLANS, PLANS)
     assert dict(seen.legal_refused) == {}
-    assert set(seen.illegal_accepted) <= set(rules.SEEN_LATER[framework])
+    assert set(seen.illegal_accepted) <= set(SEEN_LATER[framework])
     assert seen.illegal_refused > PLANS / 2
