@@ -19,7 +19,7 @@ from typing import Any
 
 from profiler.ranks import Ranks
 
-_BEAT_S, _LOST_S, _GRACE_S = 1.0, 15.0, 8.0
+_BEAT_S, _LOST_S, _GRACE_S = 1.0, 15.0, 12.0
 """Heartbeats, how long a rank may be silent, how long a task may run on after a signal."""
 
 

@@ -16,6 +16,7 @@ from profiler.timing import Call
 
 _FP8_SHAPES = ((8192, 4096, 4096), (8192, 14336, 4096), (8192, 4096, 14336), (8192, 8192, 8192), (2048, 8192, 8192))
 _FP16_SHAPES = ((8192, 4096, 4096), (8192, 8192, 8192), (4096, 14336, 4096))
+_SHAPES_PER_TASK = 8
 _SQUARES = (1024, 2048, 4096, 8192)
 _Wanted = tuple[dict[str, Any], Callable[[], Call]]
 """A sample without its time, and what builds the call."""
@@ -30,9 +31,9 @@ def tasks(rig: Rig) -> list[Task]:
         # Products of many rows are long, so that they are measured in several passes.
         passes = scale.effort.passes if rows >= 4096 else 1
         long_s = each_s * (1 + 0.7 * (passes - 1))
-        result.append(_forward_task(f"gemm/forward/{rows}", value, rows, scale.weights, long_s))
+        result += _forward_tasks(f"gemm/forward/{rows}", value, rows, scale.weights, long_s)
         more = 66 if order < 2 else 120 + order
-        result.append(_forward_task(f"gemm/forward-more/{rows}", more, rows, scale.more_weights, long_s))
+        result += _forward_tasks(f"gemm/forward-more/{rows}", more, rows, scale.more_weights, long_s)
     if rig.on_gpu:
         squares = tuple((size, size, size) for size in _SQUARES)
         result.append(_shapes_task("gemm/squares", 22, squares, "bf16", each_s))
@@ -126,11 +127,18 @@ def _eight_bit(rig: Rig, m: int, n: int, k: int) -> Call:
 # --- tasks ------------------------------------------------------------------------------------------------------------
 
 
-def _forward_task(key: str, value: int, rows: int, weights: Sequence[Weight], each_s: float) -> Task:
-    def run(rig: Rig) -> Findings:
-        return _samples(rig, [({"m": rows, "n": n, "k": k}, partial(_forward, rig, rows, n, k)) for n, k in weights])
+def _forward_tasks(key: str, value: int, rows: int, weights: Sequence[Weight], each_s: float) -> list[Task]:
+    """Tasks of at most eight shapes, so that each ends within seconds of being asked to."""
+    result = []
+    for first in range(0, len(weights), _SHAPES_PER_TASK):
+        chosen = weights[first : first + _SHAPES_PER_TASK]
 
-    return Task(key, value, each_s * len(weights), run, f"matrix products of {rows} rows")
+        def run(rig: Rig, chosen: Sequence[Weight] = chosen) -> Findings:
+            return _samples(rig, [({"m": rows, "n": n, "k": k}, partial(_forward, rig, rows, n, k)) for n, k in chosen])
+
+        title = f"matrix products of {rows} rows"
+        result.append(Task(f"{key}/{first}", value, each_s * len(chosen), run, title))
+    return result
 
 
 def _shapes_task(key: str, value: int, shapes: Sequence[tuple[int, int, int]], dtype: str, each_s: float) -> Task:

@@ -1,0 +1,80 @@
+"""Compiles data/measured_h100 into named calibrations that ship inside the package; run from the repository root.
+
+Runs of one machine are pooled: the median of each sample over the runs. Nothing named so is ever a default.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+from cost_models.calibration import CalibrationDocument, read_document
+from cost_models.runtimes import RUNTIMES
+from profiler.fit import fitted
+
+ROOT = Path(__file__).resolve().parent.parent
+SOURCE = ROOT / "data" / "measured_h100"
+TARGET = ROOT / "cost_models" / "reference" / "named"
+DATE = "2026-11-27"
+COMPILED = {
+    f"h100x4-nvls-off-{DATE}": ("h100x4-full-run1", "h100x4-full-run2"),
+    f"h100x2-nvls-off-{DATE}": ("h100x2",),
+    f"h100x1-{DATE}": ("h100x1", "h100x1-products"),
+}
+MEASURED = ("time_s", "bytes_per_s", "spread_fraction", "compute_slowdown_fraction", "communication_slowdown_fraction")
+POOLED = ("gemm", "collectives", "attention", "math_attention", "memory_bandwidth", "overlap", "pairs")
+LAYER_OPS = RUNTIMES["fsdp"].kernels_forward + RUNTIMES["fsdp"].kernels_backward
+"""Operations of an eager layer in the step model: what a plain layer's host time is divided by."""
+
+
+def pooled(name: str, documents: Sequence[CalibrationDocument]) -> CalibrationDocument:
+    """One document of several runs."""
+    first = documents[0]
+    content = first.model_dump()
+    for field in POOLED:
+        groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
+        for document in documents:
+            for sample in getattr(document, field):
+                groups[repr(sample.model_dump(exclude=set(MEASURED)))].append(sample.model_dump())
+        content[field] = [middle(samples) for samples in groups.values()]
+    for field in ("host", "memory"):
+        facts: dict[str, list[float]] = defaultdict(list)
+        for document in documents:
+            for fact, value in getattr(document, field).model_dump(exclude_none=True).items():
+                facts[fact].append(value)
+        content[field] = {fact: rounded(median(values)) for fact, values in facts.items()}
+    content["host"]["eager_op_s"] = rounded(content["host"]["plain_layer_s"] / LAYER_OPS)
+    sources = ", ".join(f"{document.name} ({document.id[:12]})" for document in documents)
+    content |= {"name": name, "licence": "Apache-2.0", "notes": (*first.notes, f"pooled from {sources}")}
+    content["source"] = "meshwright authors, data/measured_h100"
+    return fitted(CalibrationDocument.model_validate(content))
+
+
+def middle(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """The sample with the medians of what was measured, and the widest spread."""
+    result = dict(samples[0])
+    for field in MEASURED:
+        if field in result:
+            values = [sample[field] for sample in samples]
+            result[field] = rounded(max(values) if field == "spread_fraction" else median(values))
+    return result
+
+
+def rounded(value: float) -> float:
+    return float(f"{value:.6g}")
+
+
+def main() -> None:
+    """Writes every named calibration and prints its size and id."""
+    for name, sources in COMPILED.items():
+        document = pooled(name, [read_document(SOURCE / f"{source}.json") for source in sources])
+        path = TARGET / f"{name}.json"
+        path.write_text(document.file_text(), encoding="utf-8")
+        print(f"{path.relative_to(ROOT)}  {path.stat().st_size} bytes  id {document.id[:12]}")
+
+
+if __name__ == "__main__":
+    main()
