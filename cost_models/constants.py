@@ -243,7 +243,12 @@ WGRAD_SHARE = Constant(0.333, "1", 0.3, 0.35, "weight gradient over all three ma
 
 # --- launches, traffic ------------------------------------------------------------------------------------------------
 
-TP_EXTRA_KERNELS = Constant(6.0, "launches", 2.0, 12.0, "collectives and copies that TP adds to a layer's pass [F-4]")
+TP_CALLS: Mapping[str, Constant] = {
+    "forward": Constant(2.0, "calls", 2.0, 2.0, "all-reduces of a layer's forward, one a block, and of its backward"),
+    "forward_sp": Constant(4.0, "calls", 4.0, 4.0, "all-gather and reduce-scatter of each block"),
+    "backward_sp": Constant(6.0, "calls", 4.0, 6.0, "the same, and the saved inputs gathered again"),
+}
+"""Collective calls that tensor parallelism adds to a layer's pass: each is launched like an operator. [F-4]"""
 TENSORS_PER_LAYER = Constant(
     11.0, "tensors", 9.0, 16.0, "parameter tensors of a layer: collectives where each is gathered alone [C-14]"
 )

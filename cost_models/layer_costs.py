@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.calibration.runtime import HostMode, Scalar
-from cost_models.constants import CHECKPOINT_HOST_S, TP_EXTRA_KERNELS
+from cost_models.constants import CHECKPOINT_HOST_S, TP_CALLS
 from cost_models.elementwise import build_of, elementwise_s
 from cost_models.job import Job
 from cost_models.layer_attention import LayerAttention, layer_attention_s
@@ -38,11 +38,9 @@ class LayerCosts:
     parts_JPU: Floats
     """Forward plus backward, by LAYER_PARTS."""
     forward_JU: Floats
-    """All parts of forward."""
+    """The device's part of forward: waiting for the host is shared by both passes."""
     again_JU: Floats
-    """Forward as full recomputation repeats it: the host also saves and restores random states."""
-    compute_forward_JU: Floats
-    """Of these the matmuls, attention and elementwise work: what every full recomputation repeats at least."""
+    """What full recomputation of the layer adds: its forward, or what the host needs to launch it again."""
     selective_JU: Floats
     """What selective recomputation repeats."""
     tiers_PU: Codes
@@ -58,9 +56,8 @@ def layer_costs(job: Job, strategies: Strategies) -> LayerCosts:
     return LayerCosts(
         cases=cases,
         parts_JPU=np.stack([np.stack([f + b for f, b in zip(x.forward, x.backward, strict=True)]) for x in layers]),
-        forward_JU=np.stack([np.sum(x.forward, axis=0) for x in layers]),
+        forward_JU=np.stack([x.device_forward for x in layers]),
         again_JU=np.stack([x.again for x in layers]),
-        compute_forward_JU=np.stack([np.sum(x.forward[:3], axis=0) for x in layers]),
         selective_JU=np.stack([x.selective for x in layers]),
         tiers_PU=np.max([np.stack(x.tiers) for x in layers], axis=0).astype(np.int8),
     )
@@ -73,6 +70,7 @@ class _Layer:
     tiers: list[Codes]
     selective: Floats
     again: Floats
+    device_forward: Floats
 
 
 def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyPlacements) -> _Layer:
@@ -92,15 +90,20 @@ def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyP
     backward = [
         matmul.dgrad_s + matmul.wgrad_s, attention.backward_s, element_backward, tp.backward, cp.backward, ep.backward
     ]  # fmt: skip
-    launch_forward, launch_backward = _launch(job, kind, rows)
-    again = np.maximum(sum(forward), launch_forward + CHECKPOINT_HOST_S.value)
-    forward.insert(3, np.maximum(launch_forward - sum(forward), 0.0))
-    backward.insert(3, np.maximum(launch_backward - sum(backward), 0.0))
+    host_forward, host_backward = _launch(job, kind, rows)
+    device_forward: Floats = np.sum(forward, axis=0)
+    device: Floats = device_forward + np.sum(backward, axis=0)
+    # The host runs ahead from forward into backward: what it lacks is missed once, over both passes.
+    waits = np.maximum(host_forward + host_backward - device, 0.0)
+    repeated = np.maximum(2 * host_forward + CHECKPOINT_HOST_S.value + host_backward, device + device_forward)
+    again = repeated - (device + waits)
+    forward.insert(3, waits)
+    backward.insert(3, np.zeros_like(waits))
     selective = _selective_s(job, rows, matmul=matmul, attention=attention, elementwise=element_forward, tp=tp)
     bandwidth = np.full(len(rows), job.calibration.memory_bytes_per_s_effective.tier, np.int8)
     host = np.full(len(rows), launch_cost(job).tier, np.int8)
     tiers = [matmul.tier, attention.tier, bandwidth, host, tp.tier, cp.tier, ep.tier]
-    return _Layer(forward, backward, tiers, selective, again)
+    return _Layer(forward, backward, tiers, selective, again, device_forward)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +151,13 @@ def launch_cost(job: Job) -> Scalar:
 def _launch(job: Job, kind: LayerKind, rows: Strategies) -> tuple[Floats, Floats]:
     """Host seconds to launch a layer's kernels, forward and backward. [F-4]"""
     runtime, extra = job.runtime, job.runtime.moe_extra_kernels if kind.is_moe else (0.0, 0.0)
-    tp = np.where(rows.tp > 1, TP_EXTRA_KERNELS.value, 0.0)
+    whole, split = rows.tp > 1, rows.sequence_parallel
+    calls_forward = whole * np.where(split, TP_CALLS["forward_sp"].value, TP_CALLS["forward"].value)
+    calls_backward = whole * np.where(split, TP_CALLS["backward_sp"].value, TP_CALLS["forward"].value)
     each = launch_cost(job).value
-    kernels_forward = runtime.kernels_forward + extra[0] + tp
-    kernels_backward = runtime.kernels_backward + extra[1] + tp
-    return kernels_forward * each, kernels_backward * each
+    kernels_forward = runtime.kernels_forward + extra[0] + calls_forward
+    kernels_backward = runtime.kernels_backward + extra[1] + calls_backward
+    return np.asarray(kernels_forward * each), np.asarray(kernels_backward * each)
 
 
 def _selective_s(

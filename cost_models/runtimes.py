@@ -91,7 +91,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
     "megatron-deepspeed": Runtime(
         framework="megatron-deepspeed", default_version="2022", versions=("2022", "2023"),
         activation_table="megatron-2021", state_layout="deepspeed", split_rule="deepspeed", fused_elementwise=True,
-        etp_defaults_to_tp=False, default_zero=1, default_sequence_parallel=False, overlaps=_OVERLAP_NONE, overlaps_since="",
+        etp_defaults_to_tp=False, default_zero=0, default_sequence_parallel=False, overlaps=_OVERLAP_NONE, overlaps_since="",
         overlap_tp_backward=False, gathers_per_tensor=False, gradient_accumulation_bytes=6.0,
         kernels_forward=34.0, kernels_backward=45.0, moe_extra_kernels=(25.0, 40.0),
         selective_repeats_matmuls=0.0, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,

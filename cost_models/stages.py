@@ -24,6 +24,8 @@ from cost_models.recompute import recomputed_layers_by_slot, recomputed_shares
 from cost_models.stage_parameters import RankParameters, rank_parameters
 from cost_models.strategy import Bools, Codes, Floats, Recompute, Strategies
 
+LAUNCH = LAYER_PARTS.index("launch")
+
 
 @dataclass(frozen=True, eq=False)
 class Stages:
@@ -34,7 +36,8 @@ class Stages:
     tiers: dict[str, Codes]
     slowest_layers_JN: Floats
     forward_s: Floats
-    """The slowest stage's forward of one micro-batch, likewise backward_s."""
+    """The slowest stage's forward of one micro-batch, likewise backward_s; communication can hide in either while the
+    device waits for the host, so that waiting is part of both."""
     backward_s: Floats
     held: RankParameters
     layers: LayerCosts
@@ -99,6 +102,7 @@ def stages(job: Job, strategies: Strategies, *, tables: Tables | None = None) ->
     terms = _terms(strategies, layers, ends, per, slowest)
     terms["pp_bubble"] = _bubble(job, strategies, layers, per, slowest)
     forward = _sum_over_kinds(slowest.layers_JN, layers.cases.spread(layers.forward_JU))
+    waits = _sum_over_kinds(slowest.layers_JN, layers.cases.spread(layers.parts_JPU[:, LAUNCH]))
     tiers_PN: Codes = layers.cases.spread(layers.tiers_PU)
     tiers: dict[str, Codes] = dict(zip(LAYER_PARTS, tiers_PN, strict=True))
     tiers |= {"head": ends.cases.spread(ends.head_tier), "dp_comm": layerwise_tier}
@@ -106,7 +110,7 @@ def stages(job: Job, strategies: Strategies, *, tables: Tables | None = None) ->
         terms_s=terms,
         tiers=tiers,
         slowest_layers_JN=slowest.layers_JN,
-        forward_s=forward,
+        forward_s=forward + waits,
         backward_s=np.maximum(slowest.seconds - forward, 0.0),
         held=held,
         layers=layers,
@@ -148,7 +152,7 @@ def _layerwise(
     if not where.any():
         return np.zeros_like(again_JN), np.zeros(len(strategies)), np.zeros(len(strategies), np.int8)
     link = layerwise_s(job, strategies)
-    forward_JN = layers.cases.spread(layers.forward_JU)
+    forward_JN = layers.cases.spread(layers.forward_JU + layers.parts_JPU[:, LAUNCH])
     backward_JN = layers.cases.spread(layers.parts_JPU.sum(axis=1) - layers.forward_JU)
     exposed_JN = layerwise_exposed_s(
         strategies,

@@ -127,12 +127,12 @@ def test_no_calibration_named_means_reference_curves_never_the_shipped_profile()
 def test_every_shipped_document_is_intact_and_free_of_share_alike_sources() -> None:
     documents = [reference_document(replace(H100, name=name, reference=name)) for name in reference_names()]
     documents += [load_calibration(replace(CLUSTER, calibration=(name,))).compute for name in shipped_names()]
-    assert len(documents) == 6
     for document in documents:
         assert document is not None
         assert document.licence == "Apache-2.0"
         assert "ml-engineering" not in document.file_text()
-    assert shipped_names() == (PROFILE,)
+    assert PROFILE in shipped_names()
+    assert len(documents) == len(reference_names()) + len(shipped_names()) > len(shipped_names()) + 1
 
 
 def test_a_gpu_without_curves_is_nominal_throughout() -> None:
