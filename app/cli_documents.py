@@ -16,6 +16,8 @@ from cost_models.errors import InvalidInputError, Problem
 
 MAX_DOCUMENT_BYTES = 1 << 20
 """As large a request as the service takes."""
+_LONGEST_INTEGER = 4000
+"""Digits; Python refuses a little more, with advice to change Python."""
 Json = dict[str, Any]
 
 
@@ -45,7 +47,13 @@ def read_document(source: str) -> Json:
 def parse_json(content: str | bytes, *, name: str) -> Any:
     """The value of strict JSON: no NaN, no Infinity, no repeated key, no bottomless nesting."""
     try:
-        return json.loads(content, parse_constant=_reject_constant, parse_float=_finite, object_pairs_hook=_unique_keys)
+        return json.loads(
+            content,
+            parse_constant=_reject_constant,
+            parse_float=_finite,
+            parse_int=_whole,
+            object_pairs_hook=_unique_keys,
+        )
     except RecursionError:
         _refuse(f"{name} is nested too deeply", hint="A request is at most a few levels deep.")
     except json.JSONDecodeError as error:
@@ -89,7 +97,7 @@ def assignments(pairs: Sequence[str], *, option: str) -> Json:
 def _value(text: str) -> Any:
     try:
         return json.loads(text, parse_constant=_reject_constant)
-    except ValueError:
+    except (ValueError, RecursionError):
         return text
 
 
@@ -103,6 +111,12 @@ def _named_document(source: str, *, config_name: str) -> Json | None:
 
 def _reject_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def _whole(text: str) -> int:
+    if len(text) > _LONGEST_INTEGER:
+        raise ValueError(f"an integer of {len(text)} digits is larger than any number here")
+    return int(text)
 
 
 def _finite(text: str) -> float:

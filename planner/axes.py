@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.errors import SearchBudgetError
 from cost_models.job import Job
 from cost_models.layouts import Layout, Layouts, build_layouts
 from cost_models.strategy import NAMES, RECOMPUTE_MODULES, Recompute
@@ -23,6 +24,8 @@ from planner.splits import default_split, even_split, suggested_split
 from planner.strategy_defaults import DEFAULTS
 
 Ints = NDArray[np.int64]
+MOST_COMBINATIONS = 20_000_000
+"""Combinations of degrees held at a time: some 2 GiB. 100,000 GPUs with a batch of 60 divisors need a quarter."""
 MIN_TOKENS_PER_CP_RANK = 256
 """Shortest share of a sequence for which context parallelism is tried."""
 DEGREE_AXES = ("tp", "pp", "cp", "dp", "ep", "etp", "micro_batch_size", "sequence_parallel")
@@ -220,12 +223,13 @@ def _cross_experts(job: Job, given: Mapping[str, Any], rows: _Rows) -> None:
         rows.cross("etp", given.get("etp", (1,)))
         return
     rows.cross("ep", given.get("ep", divisors(moe.num_experts) if defaults.expert_parallel else (1,)))
+    rows.keep((rows["tp"] * rows["cp"] * rows["dp"]) % rows["ep"] == 0)
     if "etp" in given:
         rows.cross("etp", given["etp"])
     else:
         rows.cross("etp", (0, 1) if job.runtime.etp_defaults_to_tp else (1,))
+        rows.keep((rows["etp"] != 0) | (rows["tp"] > 1))  # tp 1 is the other choice already
         rows.columns["etp"] = np.where(rows["etp"] == 0, rows["tp"], rows["etp"])
-        rows.unique()
     rows.keep((rows["tp"] * rows["cp"] * rows["dp"]) % (rows["ep"] * rows["etp"]) == 0)
 
 
@@ -242,15 +246,11 @@ class _Rows:
         """Every row with every value."""
         listed = np.array(list(values))
         length = len(next(iter(self.columns.values())))
+        if length * len(listed) > MOST_COMBINATIONS:
+            message = f"{length:,} combinations of {', '.join(self.columns)} with {len(listed)} values of {name} are too many to search"
+            raise SearchBudgetError(message, hint="Fix or list tp, pp, dp, cp, ep or micro_batch_size in constraints.")
         self.columns = {key: np.repeat(column, len(listed)) for key, column in self.columns.items()}
         self.columns[name] = np.tile(listed, length)
 
     def keep(self, mask: NDArray[np.bool_]) -> None:
         self.columns = {key: column[mask] for key, column in self.columns.items()}
-
-    def unique(self) -> None:
-        """Drops repeated rows, keeping the order of first appearance."""
-        stacked = np.stack([column.astype(np.int64) for column in self.columns.values()], axis=1)
-        _, first = np.unique(stacked, axis=0, return_index=True)
-        kept = np.sort(first)
-        self.columns = {key: column[kept] for key, column in self.columns.items()}

@@ -7,13 +7,15 @@ import secrets
 import time
 
 import structlog
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from app.api.problems import internal_problem
 from app.metrics import Metrics
 
 log = structlog.get_logger("meshwright.http")
+CLIENT_LEFT = 499
+"""Status noted for a request whose sender hung up before it was whole; nobody is answered."""
 _GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -45,6 +47,8 @@ class Edge:
         with structlog.contextvars.bound_contextvars(request_id=request_id):
             try:
                 await self._app(scope, receive, send_with_id)
+            except ClientDisconnect:
+                status = status or CLIENT_LEFT
             except Exception:
                 log.exception("request failed")
                 if status:

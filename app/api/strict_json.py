@@ -16,6 +16,8 @@ from fastapi import Request
 
 from app.errors import BodyTooLargeError, MediaTypeError, NotJsonError
 
+_LONGEST_INTEGER = 4000
+"""Digits; Python refuses a little more, with advice to change Python."""
 _DRAINED_BODIES = 32
 """A body over the limit is read and thrown away up to this many times the limit, so that its sender sees the answer."""
 
@@ -47,7 +49,11 @@ def parse_json(raw: bytes, *, max_depth: int) -> Any:
     """
     try:
         value = json.loads(
-            raw.decode("utf-8"), parse_constant=_refuse_constant, parse_float=_finite, object_pairs_hook=_object
+            raw.decode("utf-8"),
+            parse_constant=_refuse_constant,
+            parse_float=_finite,
+            parse_int=_whole,
+            object_pairs_hook=_object,
         )
     except UnicodeDecodeError as error:
         raise NotJsonError(f"the body is not UTF-8: byte {error.start}", hint=_HINT) from error
@@ -96,6 +102,12 @@ async def _read(request: Request, *, max_bytes: int) -> bytes:
 
 def _refuse_constant(name: str) -> Any:
     raise ValueError(f"{name} is not a JSON number")
+
+
+def _whole(text: str) -> int:
+    if len(text) > _LONGEST_INTEGER:
+        raise ValueError(f"an integer of {len(text)} digits is larger than any number here")
+    return int(text)
 
 
 def _finite(text: str) -> float:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from math import isqrt
 from typing import Any
 
 import numpy as np
@@ -18,6 +19,7 @@ from cost_models.strategy import ARRAY_FIELDS, NAMES, Bools, Codes, Floats, Stra
 
 Violated = Callable[[Job, Strategies], Bools]
 _LISTED = 12
+_TRIED_AT_ONCE = 1 << 20
 _CODES = 8
 """More than any choice has."""
 _FIELDS = frozenset(ARRAY_FIELDS)
@@ -141,7 +143,11 @@ def _fits(job: Job, tp: int) -> bool:
 
 def divisors(number: int) -> list[int]:
     """All divisors, ascending; none of 0."""
-    small = [d for d in range(1, int(number**0.5) + 1) if number % d == 0]
+    small: list[int] = []
+    last = isqrt(number)
+    for start in range(1, last + 1, _TRIED_AT_ONCE):
+        tried = np.arange(start, min(start + _TRIED_AT_ONCE, last + 1))
+        small += tried[number % tried == 0].tolist()
     return sorted({*small, *(number // d for d in small)})
 
 

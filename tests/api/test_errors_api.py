@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import re
+import socket
+import time
 from typing import Any
 
+import httpx
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy.exc import OperationalError
@@ -179,3 +183,15 @@ def test_every_error_of_the_openapi_document_is_a_problem(client: TestClient) ->
             for status, response in operation["responses"].items():
                 if int(status) >= 400:
                     assert list(response["content"]) == ["application/problem+json"], (path, method, status)
+
+
+def test_a_sender_that_hangs_up_is_no_failure(live_address: str) -> None:
+    with socket.create_connection(("127.0.0.1", int(live_address.rpartition(":")[2]))) as sender:
+        head = b"POST /v1/plans HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 99\r\n\r\n{"
+        sender.sendall(head)
+    noted = re.compile(r'requests_total\{method="POST",route="/v1/plans",status="(\d+)"\}')
+    end_at = time.monotonic() + 10.0
+    while not (found := noted.findall(httpx.get(f"{live_address}/metrics").text)):
+        assert time.monotonic() < end_at
+        time.sleep(0.05)
+    assert found == ["499"]

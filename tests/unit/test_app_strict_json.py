@@ -110,3 +110,8 @@ def test_any_bytes_are_a_finite_document_or_an_error(raw: bytes) -> None:
     except NotJsonError:
         return
     assert not (isinstance(value, float) and not math.isfinite(value))
+
+
+def test_an_integer_of_thousands_of_digits_is_refused_by_its_length() -> None:
+    with pytest.raises(NotJsonError, match="an integer of 5000 digits is larger than any number here"):
+        parse_json(b"9" * 5000, max_depth=64)

@@ -6,6 +6,8 @@ from itertools import product
 
 import pytest
 
+from cost_models.errors import SearchBudgetError
+from planner import axes
 from planner.axes import build_space, searched_values
 from planner.job_of import resolve_job
 from planner.schemas import Constraints
@@ -138,3 +140,10 @@ def test_equal_requests_have_equal_spaces() -> None:
     for name, column in one.degrees.items():
         assert column.tolist() == other.degrees[name].tolist()
     assert one.layouts.table == other.layouts.table
+
+
+def test_more_combinations_than_memory_holds_are_refused_before_they_are_made(monkeypatch) -> None:
+    monkeypatch.setattr(axes, "MOST_COMBINATIONS", 50)
+    with pytest.raises(SearchBudgetError, match="too many to search") as caught:
+        space()
+    assert "micro_batch_size" in caught.value.hint

@@ -16,7 +16,7 @@ from planner.rules import (
     smallest_change,
     violations,
 )
-from planner.rules.rule import rule_fields, version_key
+from planner.rules.rule import divisors, rule_fields, version_key
 from planner.schemas import StrategyInput
 from planner.strategy_input import resolve_strategies
 
@@ -271,3 +271,14 @@ def test_every_rule_says_where_it_comes_from():
 )
 def test_versions_compare_by_number(text, numbers):
     assert version_key(text) == numbers
+
+
+@pytest.mark.parametrize(
+    ("number", "count"), [(0, 0), (1, 1), (36, 9), (97, 2), (720720, 240), (10**15, 256), (999_999_999_989, 2)]
+)
+def test_divisors_are_all_there_are_also_of_large_numbers(number, count):
+    """36 = 2²·3² has 3·3; 720720 = 2⁴·3²·5·7·11·13 has 5·3·2⁴; 10¹⁵ = 2¹⁵·5¹⁵ has 16·16; 999999999989 is prime."""
+    found = divisors(number)
+    assert len(found) == count
+    assert found == sorted(found)
+    assert all(number % each == 0 for each in found)
