@@ -137,10 +137,22 @@ def leave_each_out(state: State) -> LeftOut:
     return LeftOut(State(sources, layers), chosen)
 
 
-def stored_left_out() -> dict[tuple[str, str], float]:
-    """Bar values of the last leave-one-source-out run, by rows and figure; empty before the first."""
+@dataclass(frozen=True, slots=True)
+class StoredLeftOut:
+    """What the last leave-one-source-out run gave."""
+
+    commit: str
+    """What it was run on; `no run` before the first."""
+    values: Mapping[tuple[str, str], float]
+    """Value of each bar, by rows and figure."""
+
+
+def stored_left_out() -> StoredLeftOut:
+    """The newest stored run."""
     path = RESULTS / f"{RESULT}.json"
     if not path.exists():
-        return {}
+        return StoredLeftOut("no run", {})
     newest = max(json.loads(path.read_text(encoding="utf-8")), key=lambda entry: entry["date"])
-    return {(bar["rows"], bar["figure"]): bar["value"] for bar in newest["details"]["bars"] if bar["value"] is not None}
+    stored = newest["details"]["bars"]
+    values = {(bar["rows"], bar["figure"]): bar["value"] for bar in stored if bar["value"] is not None}
+    return StoredLeftOut(newest["commit"], values)

@@ -27,6 +27,8 @@ from benchmarks.accuracy.measured_rows import (
 from cost_models.calibration import shipped_names
 
 OWN_SOURCES = ("own_tt", "own_mcore")
+OWN_MACHINE = "h100x4-"
+"""How names of calibrations begin that were measured on such a machine."""
 OWN_PROFILE = "h100x4-nvls-off-2026"
 """The machine of the own rows, as compiled from data/reference/h100x4_profile.json."""
 
@@ -87,7 +89,8 @@ def evaluate_source(source: str, measured: Sequence[Json]) -> SourceState:
     by_row = {id(row): answer for row, answer in zip(measured, answers, strict=True)}
     own = {}
     if source in OWN_SOURCES:
-        tables = {name: score_rows(kept, evaluations(kept, calibration=name)) for name in shipped_names()}
+        names = [name for name in shipped_names() if name.startswith(OWN_MACHINE)]
+        tables = {name: score_rows(kept, evaluations(kept, calibration=name)) for name in names}
         own = {name: table for name, table in tables.items() if table.answered.any()}
     return SourceState(
         rows=score_rows(measured, answers), scored=score_rows(kept, [by_row[id(row)] for row in kept]), own=own

@@ -6,6 +6,7 @@ import json
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -21,6 +22,7 @@ from planner.job_of import resolve_job
 
 PEERS = Path(__file__).with_name("peers.json")
 FIGURE = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?(?: %)?|-")
+VERDICT_WORDS = {True: "reached", False: "**missed**", None: "-"}
 SHOWN_SHARE = 0.05
 """Terms below this share of the step are left out where a row is explained."""
 SHOWN_EFFECT = 0.005
@@ -49,10 +51,10 @@ def bar_table(found: Sequence[Bar], left_out: Mapping[tuple[str, str], float]) -
     """Each bar with its value now and with free constants refitted on the other sources."""
     lines = []
     for bar in found:
-        other = left_out.get((bar.rows, bar.figure), math.nan)
-        verdict = {True: "reached", False: "**missed**", None: "no rows"}[bar.passed]
-        lines.append([f"{bar.rows}: {bar.figure}", _value(bar, bar.value), _value(bar, other), _bound(bar), verdict])
-    return table(["rows: figure", "now", "left out", "bar", ""], lines)
+        other = replace(bar, value=left_out.get((bar.rows, bar.figure), math.nan))
+        verdicts = [VERDICT_WORDS[bar.passed], VERDICT_WORDS[other.passed]]
+        lines.append([f"{bar.rows}: {bar.figure}", _bound(bar), _value(bar), verdicts[0], _value(other), verdicts[1]])
+    return table(["rows: figure", "bar", "now", "", "left out", ""], lines)
 
 
 def _is_count(bar: Bar) -> bool:
@@ -63,7 +65,11 @@ def _is_ratio(bar: Bar) -> bool:
     return bar.figure.startswith(("Spearman", "median width"))
 
 
-def _value(bar: Bar, value: float) -> str:
+def _value(bar: Bar) -> str:
+    return _shown(bar, bar.value)
+
+
+def _shown(bar: Bar, value: float) -> str:
     if math.isnan(value):
         return "-"
     if _is_count(bar):
@@ -73,9 +79,9 @@ def _value(bar: Bar, value: float) -> str:
 
 def _bound(bar: Bar) -> str:
     if bar.low > 0 and bar.high < 1 and not _is_ratio(bar):
-        return f"{_value(bar, bar.low)} to {_value(bar, bar.high)}"
+        return f"{_shown(bar, bar.low)} to {_shown(bar, bar.high)}"
     at_least = bar.high == 1.0
-    return f"{'≥' if at_least else '≤'} {_value(bar, bar.low if at_least else bar.high)}"
+    return f"{'≥' if at_least else '≤'} {_shown(bar, bar.low if at_least else bar.high)}"
 
 
 def source_table(state: State) -> str:
