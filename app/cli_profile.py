@@ -228,7 +228,9 @@ def _tell(outcome: Outcome, *, elapsed_s: float, quiet: bool) -> None:
     if quiet:
         return
     document = outcome.document
-    counts = f"{len(document.gemm)} products, {len(document.collectives)} collectives, {len(document.attention)} attention"
+    counts = (
+        f"{len(document.gemm)} products, {len(document.collectives)} collectives, {len(document.attention)} attention"
+    )
     state = "measured" if outcome.is_complete else "stopped early; the same command continues"
     typer.echo(f"{outcome.path}: {counts} ({elapsed_s:.0f} s, {state}), id {document.id}", err=True)
 

@@ -23,8 +23,7 @@ def read(name: str) -> CalibrationDocument:
 
 
 def products(document: CalibrationDocument) -> dict[tuple[object, ...], float]:
-    keyed = {(s.layout, s.dtype, s.batch, s.output_dtype, s.m, s.n, s.k): s.time_s for s in document.gemm}
-    return dict(keyed)
+    return {(s.layout, s.dtype, s.batch, s.output_dtype, s.m, s.n, s.k): s.time_s for s in document.gemm}
 
 
 def collectives(document: CalibrationDocument) -> dict[tuple[object, ...], float]:
@@ -63,9 +62,9 @@ def main() -> None:
     for key in c.keys() & d.keys():
         op, ranks, per_node, stride, concurrent, size_bytes = key
         if isinstance(size_bytes, float) and size_bytes >= LARGE_BYTES:
-            by_group[f"{op} {per_node}x{int(str(ranks)) // int(str(per_node))} stride {stride} at once {concurrent}"].append(
-                c[key] / d[key] - 1.0
-            )
+            by_group[
+                f"{op} {per_node}x{int(str(ranks)) // int(str(per_node))} stride {stride} at once {concurrent}"
+            ].append(c[key] / d[key] - 1.0)
             by_group["collectives, all of 16 MiB and larger"].append(c[key] / d[key] - 1.0)
     for label, ratios in sorted(by_group.items()):
         show(label, ratios)

@@ -100,6 +100,10 @@ def measure(settings: Settings, place: Ranks, *, on_progress: Callable[[Progress
             session.prepare(nvml, on_progress)
             session.run()
             return session.finish()
+        except RuntimeError as error:  # what torch.distributed raises when a peer is gone
+            if place.world == 1:
+                raise
+            raise session.lost(error) from error
         finally:
             session.disconnect()
 
@@ -217,9 +221,7 @@ class _Session:
         """What the task found; what this machine cannot do becomes a note."""
         self.watch.progress = task.title or task.key
         elapsed_s = now_s() - self._settings.started_s
-        self._on_progress(
-            Progress(number, len(self._tasks), self.watch.progress, elapsed_s, self._settings.budget_s)
-        )
+        self._on_progress(Progress(number, len(self._tasks), self.watch.progress, elapsed_s, self._settings.budget_s))
         reason = ""
         found: Findings = {}
         try:
@@ -293,6 +295,17 @@ class _Session:
             print(f"error: {why}", file=sys.stderr, flush=True)  # noqa: T201 - the process ends here
         leave(code)
 
+    def lost(self, error: RuntimeError) -> MeasurementError:
+        """The error that another rank's end means for this one."""
+        kept = ""
+        if self._state is not None and self._state.findings:
+            kept = f"{len(self._state.findings)} finished parts are in {self._state.path}: "
+        return MeasurementError(
+            f"rank {self._rig.place.rank} lost the others during {self.watch.progress or 'the start'}: "
+            f"{str(error).splitlines()[0][:200]}",
+            hint=f"{kept}run the same command again to continue.",
+        )
+
     def disconnect(self) -> None:
         """Leaves the group, where there is one."""
         if self._rig.control is not None:
@@ -305,4 +318,3 @@ class _Session:
 def _listed(keys: Sequence[str]) -> str:
     """Tasks by their first two parts, each once."""
     return ", ".join(dict.fromkeys("/".join(key.split("/")[:2]) for key in keys))
-

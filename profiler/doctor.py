@@ -119,7 +119,7 @@ def _libraries(torch: Any) -> list[Finding]:
     shm = Path("/dev/shm")  # noqa: S108 - NCCL's shared memory, looked at and not written
     if shm.exists() and shutil.disk_usage(shm).total < _MIN_SHM_BYTES:
         size = shutil.disk_usage(shm).total / 2**20
-        message = f"/dev/shm holds {size:.0f} MiB, too little for NCCL between processes"
+        message = f"{shm} holds {size:.0f} MiB, too little for NCCL between processes"
         return [Finding("stop", "shared memory", message, "Start the container with --shm-size=1g or --ipc=host.")]
     return []
 

@@ -35,7 +35,12 @@ _HEADROOM = 1.25
 
 
 def build_document(
-    findings: Iterable[Findings], *, name: str, fingerprint: Mapping[str, Any], created_at: str, notes: Sequence[str] = ()
+    findings: Iterable[Findings],
+    *,
+    name: str,
+    fingerprint: Mapping[str, Any],
+    created_at: str,
+    notes: Sequence[str] = (),
 ) -> CalibrationDocument:
     """The calibration of one machine.
 
@@ -50,9 +55,7 @@ def build_document(
     on_gpu = fingerprint["gpu"] != CPU_NAME
     device = device_of(fingerprint["gpu"]) if on_gpu else _processor(lists)
     pairs = [PairSample.model_validate(pair) for pair in lists["pairs"]]
-    link = interconnect_of(
-        pairs, link_bytes_per_s=device.link_bytes_per_s, ranks_per_node=fingerprint["gpus_per_node"]
-    )
+    link = interconnect_of(pairs, link_bytes_per_s=device.link_bytes_per_s, ranks_per_node=fingerprint["gpus_per_node"])
     if on_gpu and link == "pcie":
         device = device_of(fingerprint["gpu"], on_fast_link=False)
     limits = [state["power_limit_w"] for state in lists["devices"] if state.get("power_limit_w")]
@@ -114,7 +117,9 @@ def _processor(lists: Mapping[str, Sequence[Mapping[str, Any]]]) -> Device:
 # --- merging ----------------------------------------------------------------------------------------------------------
 
 
-def merge(newer: CalibrationDocument, older: CalibrationDocument, *, now: datetime | None = None) -> CalibrationDocument:
+def merge(
+    newer: CalibrationDocument, older: CalibrationDocument, *, now: datetime | None = None
+) -> CalibrationDocument:
     """The newer document with what only the older one measured.
 
     Raises:
@@ -157,7 +162,13 @@ def _gemm_key(s: GemmSample) -> object:
 
 def _untimed(s: Any) -> object:
     """Everything that says what was measured, without the result."""
-    results = {"time_s", "spread_fraction", "bytes_per_s", "compute_slowdown_fraction", "communication_slowdown_fraction"}
+    results = {
+        "time_s",
+        "spread_fraction",
+        "bytes_per_s",
+        "compute_slowdown_fraction",
+        "communication_slowdown_fraction",
+    }
     return tuple(sorted((k, v) for k, v in s.model_dump(exclude=results).items() if v is not None))
 
 

@@ -112,9 +112,7 @@ class Nvml:
 
     def num_nvlinks(self, handle: Any) -> int:
         """Active NVLinks of a device."""
-        active = (
-            self._ask(self._nvml.nvmlDeviceGetNvLinkState, handle, link) == 1 for link in range(_MAX_LINKS)
-        )
+        active = (self._ask(self._nvml.nvmlDeviceGetNvLinkState, handle, link) == 1 for link in range(_MAX_LINKS))
         return sum(active)
 
     def has_nvlink(self, first: Any, second: Any) -> bool:

@@ -205,8 +205,8 @@ class Rig:
             own = self.stopwatch.measure(
                 call or (lambda _index: None), effort=chosen, together=self.largest, align=self.align
             )
-            everyone = self.gather(None if call is None else own)
-            return max((t for t in everyone if t is not None), key=lambda timing: timing.time_s)
+            members: list[Timing] = [t for t in self.gather(None if call is None else own) if t is not None]
+            return max(members, key=lambda timing: timing.time_s)
 
         return self._calmer(once)
 

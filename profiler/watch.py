@@ -15,7 +15,7 @@ import time
 from collections.abc import Callable, Sequence
 from datetime import timedelta
 from types import FrameType, TracebackType
-from typing import Any
+from typing import Any, Self
 
 from profiler.ranks import Ranks
 
@@ -47,7 +47,7 @@ class Watch:
         """128 + the signal that asked to stop."""
         return 128 + (self._signal or signal.SIGINT)
 
-    def __enter__(self) -> Watch:
+    def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM):
             self._previous[number] = signal.signal(number, self._noticed)
         self._writer.setblocking(False)

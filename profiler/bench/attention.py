@@ -58,9 +58,7 @@ def _samples(rig: Rig, kernel: str, shape: AttentionShape) -> list[dict[str, Any
             raise NotSupportedError(f"attention kernel {kernel}: {str(error).splitlines()[0][:120]}") from error
         with torch.no_grad():
             forward = rig.local(lambda _index: attend(query, key, value, is_causal=True, **grouped))
-        backward = rig.local(
-            lambda _index: torch.autograd.grad(out, (query, key, value), gradient, retain_graph=True)
-        )
+        backward = rig.local(lambda _index: torch.autograd.grad(out, (query, key, value), gradient, retain_graph=True))
     sizes: dict[str, Any] = {
         "sequences": shape.sequences, "heads": shape.heads, "kv_heads": shape.kv_heads, "q_length": shape.length,
         "kv_length": shape.length,

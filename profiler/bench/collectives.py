@@ -91,7 +91,9 @@ def collective_call(rig: Rig, op: Op, elements: int, *, ranks: tuple[int, ...], 
     count = rig.rotation(2 * size_bytes, most=16)
     shard = elements // len(ranks)
     sent = shard if op == "all_gather" else elements
-    received = {"all_gather": elements, "reduce_scatter": shard, "all_to_all": elements, "send_recv": elements}.get(op, 0)
+    received = {"all_gather": elements, "reduce_scatter": shard, "all_to_all": elements, "send_recv": elements}.get(
+        op, 0
+    )
     sets = [
         (
             rig.random(sent, dtype=rig.wire, scale=amplitude),

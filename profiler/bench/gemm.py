@@ -82,7 +82,7 @@ def _forward(rig: Rig, m: int, n: int, k: int, *, dtype: Any = None) -> Call:
     """Y(m, n) = X(m, k) W(n, k)^T, as a linear layer stores its weight."""
     sets = _sets(rig, (m, k), (n, k), (m, n))
     if dtype is not None:
-        sets = [tuple(t.to(dtype) for t in one) for one in sets]  # type: ignore[misc]
+        sets = [(x.to(dtype), w.to(dtype), y.to(dtype)) for x, w, y in sets]
     return _multiply(rig, [(x, w.t(), y) for x, w, y in sets])
 
 
@@ -221,7 +221,9 @@ def _grouped_task(shapes: Sequence[tuple[int, int, int, int]], each_s: float) ->
             raise NotSupportedError("this PyTorch has no grouped product")
         ends = torch.arange(1, experts + 1, device=rig.device, dtype=torch.int32) * rows
         x = rig.random(experts * rows, k)
-        weights = [rig.random(experts, n, k).transpose(1, 2) for _ in range(rig.rotation(2.0 * experts * n * k, most=3))]
+        weights = [
+            rig.random(experts, n, k).transpose(1, 2) for _ in range(rig.rotation(2.0 * experts * n * k, most=3))
+        ]
         product = grouped
         return lambda index: product(x, weights[index % len(weights)], offs=ends)
 

@@ -4,6 +4,7 @@ allocator's memory, how much the allocator rounds up; and the bandwidth between 
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from profiler.bench.elementwise import bandwidth
@@ -32,7 +33,8 @@ def _outside_bytes(rig: Rig) -> float:
 
 def _facts(rig: Rig) -> Findings:
     if not rig.on_gpu:
-        return {"memory": [{"capacity_bytes": rig.scale.host_bytes}]}
+        pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+        return {"memory": [{"capacity_bytes": float(pages) / rig.place.local_world}]}
     torch = rig.torch
     warm = rig.random(4096, 4096)
     torch.matmul(warm, warm)

@@ -1,0 +1,103 @@
+"""The kind of link that pairs reveal, slow pairs and ranks by name, presets by the driver's names, speed variables."""
+
+from __future__ import annotations
+
+from itertools import combinations
+
+import pytest
+
+from cost_models.calibration import PairSample
+from cost_models.units import GIB
+from profiler.fingerprint import _SPEED_VARIABLES, nvls_of, preset_of
+from profiler.timing import summary
+from profiler.topology import interconnect_of, slow_pairs, slow_ranks
+
+NVLINK = 450e9
+
+
+def pairs(rate: float, *, link: str, ranks: int = 4) -> list[PairSample]:
+    return [PairSample(first=i, second=j, bytes_per_s=rate, link=link) for i, j in combinations(range(ranks), 2)]
+
+
+@pytest.mark.parametrize(
+    ("measured", "kind"),
+    [
+        (pairs(290e9, link="nvlink"), "nvswitch"),  # 0.64 of 450 GB/s between one pair: all links
+        (pairs(130e9, link="nvlink"), "nvlink-mesh"),  # 0.29: a third of the links, less overhead
+        (pairs(25e9, link="pcie"), "pcie"),
+        (pairs(25e9, link=""), "pcie"),  # no driver library: the measurement decides
+        (pairs(290e9, link=""), "nvswitch"),
+        ([], "pcie"),
+    ],
+)
+def test_kind_of_link(measured: list[PairSample], kind: str) -> None:
+    assert interconnect_of(measured, link_bytes_per_s=NVLINK, ranks_per_node=4) == kind
+
+
+def test_bridges_between_pairs() -> None:
+    """0-1 and 2-3 over NVLink, the rest over PCIe."""
+    bridged = [
+        p.model_copy(update={"link": "nvlink", "bytes_per_s": 200e9}) if (p.first, p.second) in {(0, 1), (2, 3)} else p
+        for p in pairs(20e9, link="pcie")
+    ]
+    assert interconnect_of(bridged, link_bytes_per_s=NVLINK, ranks_per_node=4) == "nvlink-pairs"
+
+
+def test_a_single_gpu_keeps_its_data_sheets_link() -> None:
+    assert interconnect_of([], link_bytes_per_s=NVLINK, ranks_per_node=1) == "nvswitch"
+
+
+def test_a_slow_pair_is_named() -> None:
+    """One of six pairs at 100 of 290 GB/s."""
+    measured = pairs(290e9, link="nvlink")
+    measured[3] = measured[3].model_copy(update={"bytes_per_s": 100e9})
+    assert slow_pairs(measured) == [
+        "slow pair: ranks 1 and 2 reach 100.0 GB/s over nvlink, the median is 290.0",
+    ]
+
+
+def test_a_slow_rank_is_named() -> None:
+    assert slow_ranks({0: [1.0] * 6, 1: [1.12] * 6, 2: [1.5]}) == [
+        "slow rank: rank 1 takes 1.12 times as long as the middle one at the same work",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("reported", "gib", "preset"),
+    [
+        ("NVIDIA H100 80GB HBM3", 79.2, "H100-SXM-80GB"),
+        ("NVIDIA H100 PCIe", 79.1, "H100-PCIe-80GB"),
+        ("NVIDIA H200", 139.8, "H200-SXM-141GB"),
+        ("NVIDIA A100-SXM4-40GB", 39.4, "A100-SXM-40GB"),
+        ("NVIDIA A100-SXM4-80GB", 79.3, "A100-SXM-80GB"),
+        ("NVIDIA H100 80GB HBM3 MIG 1g.10gb", 9.5, None),  # a slice is no H100
+        ("NVIDIA GeForce GTX 1080", 8.0, None),
+    ],
+)
+def test_presets_by_the_drivers_names(reported: str, gib: float, preset: str | None) -> None:
+    assert preset_of(reported, gib * GIB) == preset
+
+
+@pytest.mark.parametrize(("value", "nvls"), [(None, "unknown"), ("0", "off"), ("1", "on"), ("2", "unknown")])
+def test_nvls_is_read_from_the_environment(value: str | None, nvls: str) -> None:
+    assert nvls_of({} if value is None else {"NCCL_NVLS_ENABLE": value}) == nvls
+
+
+def test_only_variables_that_change_speed_are_kept() -> None:
+    given = [
+        "NCCL_ALGO",
+        "NCCL_DEBUG",
+        "NCCL_DEBUG_FILE",
+        "NCCL_SOCKET_IFNAME",
+        "NCCL_VERSION",
+        "HOME",
+        "CUDA_DEVICE_MAX_CONNECTIONS",
+    ]
+    assert [n for n in given if _SPEED_VARIABLES.match(n)] == ["NCCL_ALGO", "CUDA_DEVICE_MAX_CONNECTIONS"]
+
+
+def test_a_timing_is_the_median_with_half_its_interquartile_range() -> None:
+    """1, 2, 3, 4, 100: median 3, quartiles 2 and 4, so (4 - 2) / 2 / 3."""
+    timing = summary([1.0, 2.0, 3.0, 4.0, 100.0], calls=7)
+    assert timing.time_s == 3.0
+    assert timing.spread_fraction == pytest.approx(1.0 / 3.0)
