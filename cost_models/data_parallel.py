@@ -35,8 +35,11 @@ class LayerwiseSeconds:
     gather_JU: Floats
     reduce_JU: Floats
     embedding_gather: Floats
-    """The root unit's (embedding and head), shape (U,); nothing runs before the first gather or after the last scatter."""
+    """The embedding's, shape (U,); nothing runs before the first gather or after the last scatter."""
     embedding_reduce: Floats
+    head_gather: Floats
+    """The final norm's and the output projection's, a unit of their own."""
+    head_reduce: Floats
     tier: Codes
 
 
@@ -81,15 +84,19 @@ def layerwise_s(job: Job, strategies: Strategies) -> LayerwiseSeconds:
             tier = np.maximum(tier, np.maximum(one_gather.tier, one_reduce.tier))
         gathers.append(gather)
         reduces.append(reduce)
-    root = held.embedding
+    ends_gather, ends_reduce = [], []
+    for elements in (held.embedding, held.head):
+        ends_gather.append(_split_calls(job, "all_gather", elements * weight, placements.param_shard, 1.0).seconds)
+        scattered = _reduce_in_shards(job, elements * grad, placements.zero_shard, placements.zero_replica, 1.0)
+        ends_reduce.append(scattered.seconds)
     return LayerwiseSeconds(
         cases=cases,
         gather_JU=np.stack(gathers),
         reduce_JU=np.stack(reduces),
-        embedding_gather=_split_calls(job, "all_gather", root * weight, placements.param_shard, 1.0).seconds,
-        embedding_reduce=_reduce_in_shards(
-            job, root * grad, placements.zero_shard, placements.zero_replica, 1.0
-        ).seconds,
+        embedding_gather=ends_gather[0],
+        embedding_reduce=ends_reduce[0],
+        head_gather=ends_gather[1],
+        head_reduce=ends_reduce[1],
         tier=tier,
     )
 
@@ -212,7 +219,7 @@ def _gathered_bytes(job: Job) -> float:
 
 
 def tied_gradients_s(
-    job: Job, strategies: Strategies, *, embedding: Floats, layers: Floats, placements: StrategyPlacements
+    job: Job, strategies: Strategies, *, word: Floats, layers: Floats, placements: StrategyPlacements
 ) -> tuple[NDArray[np.float64], Codes]:
     """Seconds of the all-reduces between the ends of a pipeline that share a tied embedding, and of the norm gradients
     that sequence parallelism leaves partial on each tp rank, once a step. [C-15]
@@ -221,7 +228,7 @@ def tied_gradients_s(
     tied = job.model.tie_word_embeddings & (strategies.pp > 1)
     if not (tied.any() or strategies.sequence_parallel.any()):
         return np.zeros(len(strategies)), np.zeros(len(strategies), np.int8)
-    ends = price("all_reduce", embedding * grad, placement=placements.embedding)
+    ends = price("all_reduce", word * grad, placement=placements.embedding)
     norms = price(
         "all_reduce", layers * job.model.norms_per_layer * job.model.hidden_size * grad, placement=placements.tp
     )

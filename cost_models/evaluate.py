@@ -50,9 +50,7 @@ class Evaluated:
     """Where offloaded state exceeds the node's memory: an out-of-memory of its own."""
 
 
-def evaluate(
-    job: Job, strategies: Strategies, *, headroom_fraction: float = DEFAULT_HEADROOM_FRACTION
-) -> Evaluated:
+def evaluate(job: Job, strategies: Strategies, *, headroom_fraction: float = DEFAULT_HEADROOM_FRACTION) -> Evaluated:
     """Costs of N legal strategies; legality is `planner.rules`' business."""
     memory = stage_memory(job, strategies)
     verdict, host_exceeded = memory_verdict(job, memory, headroom_fraction=headroom_fraction)

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
@@ -45,6 +46,10 @@ class Layout:
         """Decoder layers held by one pipeline rank over all its chunks."""
         return sum(self.layers[stage :: self.pp])
 
+    def block_layers_on_stage(self, stage: int, count: int) -> int:
+        """Of these the first `count` of each chunk."""
+        return sum(min(layers, count) for layers in self.layers[stage :: self.pp])
+
 
 @dataclass(frozen=True, eq=False)
 class Layouts:
@@ -70,6 +75,19 @@ class Layouts:
     def num_slots(self) -> int:
         return int(self.slot_stage_LK.shape[1])
 
+    @cached_property
+    def has_uneven_chunks(self) -> NDArray[np.bool_]:
+        """Where virtual stages differ, so that a block of each is not the same number of layers of every stage, shape (L,)."""
+        return np.array([layout.vpp > 1 and not layout.is_even for layout in self.table])
+
+    @cached_property
+    def chunk_layers(self) -> Floats:
+        """Layers of every chunk of every stage, 0 beyond the last of either, shape (L, largest vpp, S)."""
+        chunks = np.zeros((len(self.table), max(x.vpp for x in self.table), self.held_LS.shape[1]))
+        for index, layout in enumerate(self.table):
+            chunks[index, : layout.vpp, : layout.pp] = np.reshape(layout.layers, (layout.vpp, layout.pp))
+        return chunks
+
 
 def build_layouts(table: Sequence[Layout], *, model: Model, all_stages: bool = False) -> Layouts:
     """Slot tables of these layouts; `all_stages` makes every stage a slot (per-stage reports, tests)."""
@@ -79,10 +97,10 @@ def build_layouts(table: Sequence[Layout], *, model: Model, all_stages: bool = F
     counts: list[NDArray[np.float64]] = []
     largest: list[NDArray[np.float64]] = []
     for layout in table:
-        per_stage, chunk = _stage_contents(layout, kind_of_layer, len(kinds))
+        per_stage, chunks = _stage_contents(layout, kind_of_layer, len(kinds))
         counts.append(per_stage)
-        largest.append(chunk)
-        chosen.append(list(range(layout.pp)) if all_stages else _representatives(per_stage, chunk, layout))
+        largest.append(chunks[:, 0])
+        chosen.append(list(range(layout.pp)) if all_stages else _representatives(per_stage, chunks, layout))
     width = max(len(stages) for stages in chosen)
     slots = np.array([stages[:-1] + [stages[-1]] * (width - len(stages) + 1) for stages in chosen], dtype=np.int64)
     last = np.array([layout.pp - 1 for layout in table])[:, None]
@@ -112,17 +130,17 @@ def _padded(rows: Sequence[Sequence[float]], *, fill: float) -> Floats:
 
 
 def _stage_contents(layout: Layout, kind_of_layer: Ints, num_kinds: int) -> tuple[Floats, Floats]:
-    """Layers of each kind per stage (pp, J), and the layers of each stage's largest chunk (pp,)."""
+    """Layers of each kind per stage (pp, J), and of each chunk of a stage, largest first (pp, vpp)."""
     assert sum(layout.layers) == len(kind_of_layer), (layout, len(kind_of_layer))
     owner = np.repeat(np.arange(len(layout.layers)) % layout.pp, layout.layers)
     flat = np.bincount(owner * num_kinds + kind_of_layer, minlength=layout.pp * num_kinds)
-    chunk = np.array(layout.layers, dtype=np.float64).reshape(layout.vpp, layout.pp).max(axis=0)
-    return flat.reshape(layout.pp, num_kinds).astype(np.float64), chunk
+    chunks = -np.sort(-np.array(layout.layers, dtype=np.float64).reshape(layout.vpp, layout.pp).T, axis=1)
+    return flat.reshape(layout.pp, num_kinds).astype(np.float64), chunks
 
 
-def _representatives(per_stage: Floats, chunk: Floats, layout: Layout) -> list[int]:
+def _representatives(per_stage: Floats, chunks: Floats, layout: Layout) -> list[int]:
     """The stages that no earlier middle stage dominates, ends always included."""
-    size = np.column_stack([per_stage, chunk])
+    size = np.column_stack([per_stage, chunks])
     if layout.recompute_per_stage is not None:  # fewer recomputed layers hold more: part of the comparison
         size = np.column_stack([size, -np.array(layout.recompute_per_stage, float), layout.recompute_per_stage])
     if layout.pp == 1:

@@ -41,13 +41,14 @@ def optimizer_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floa
     return np.maximum(moved / job.calibration.memory_bytes_per_s_effective.value, launches)
 
 
-def accumulation_s(job: Job, parameters: Floats, strategies: Strategies, *, layerwise: np.ndarray) -> Floats:
-    """Seconds per micro-batch to add weight gradients into the held buffer, shape of `parameters`. [F-9]
+def accumulation_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floats, layerwise: np.ndarray) -> Floats:
+    """Seconds per micro-batch to add weight gradients into the held buffer, shape of `dense` and `expert`. [F-9]
 
     Where gradients are sharded layer by layer only the reduced shard is added.
     """
-    held = np.where(layerwise, parameters / strategies.zero_shard_size, parameters)
+    sharded = dense / strategies.zero_shard_size + expert / strategies.expert_dp
     rate = job.calibration.memory_bytes_per_s_effective.value
+    held = np.where(layerwise, sharded, dense + expert)
     return np.asarray(held * job.runtime.gradient_accumulation_bytes / rate)
 
 

@@ -58,4 +58,5 @@ def is_tied(
         width = np.maximum(widths[row][tiers[name]], widths[row][tiers[name][leader]])
         difference += apart
         square += (width * apart) ** 2
-    return np.asarray(np.abs(difference) <= np.sqrt(square) + UNMODELLED_RANGE.value * np.abs(difference), np.bool_)
+    square += (UNMODELLED_RANGE.value * difference) ** 2
+    return np.asarray(difference**2 <= square, np.bool_)

@@ -9,34 +9,54 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.strategy import Floats, Recompute, RecomputeMethod, Strategies
+from cost_models.strategy import Bools, Floats, Recompute, RecomputeMethod, Strategies
 from cost_models.tensors import distinct
 
 
 def recomputed_layers_by_slot(strategies: Strategies) -> Floats:
     """Fully recomputed layers of each slot's stage, shape (K, N)."""
     layouts, layout = strategies.layouts, strategies.layout
-    held_KN = layouts.layers_LKJ.sum(axis=2)[layout].T
-    block = strategies.recompute_method == RecomputeMethod.BLOCK
-    limit = np.where(block, strategies.recompute_num_layers * strategies.vpp, np.inf)
-    count_KN = np.where(strategies.recompute == Recompute.FULL, np.minimum(held_KN, limit), 0.0)
+    held_NK, full = layouts.layers_LKJ.sum(axis=2)[layout], strategies.recompute == Recompute.FULL
+    count_NK = np.where(full[:, None], np.minimum(held_NK, _limit(strategies)[:, None]), 0.0)
+    some = np.flatnonzero(_blocks_of_uneven_chunks(strategies))
+    if len(some):
+        stages = layouts.slot_stage_LK[layout[some]]
+        count_NK[some] = np.take_along_axis(_blocks(strategies.take(some)), stages, axis=1)
     if (layouts.recompute_layers_LK >= 0).any():
-        fixed_KN = layouts.recompute_layers_LK[layout].T
-        count_KN = np.where(fixed_KN >= 0, np.minimum(fixed_KN, held_KN), count_KN)
-    return np.asarray(count_KN, dtype=np.float64)
+        fixed_NK = layouts.recompute_layers_LK[layout]
+        count_NK = np.where(fixed_NK >= 0, np.minimum(fixed_NK, held_NK), count_NK)
+    return np.asarray(count_NK.T, dtype=np.float64)
 
 
 def recomputed_layers(strategies: Strategies) -> Floats:
     """Fully recomputed layers over all stages, shape (N,)."""
     cases = distinct(strategies, ("layout", "vpp", "recompute", "recompute_method", "recompute_num_layers"))
     rows = cases.rows
-    held_US = rows.layouts.held_LS[rows.layout]
+    held_US, full = rows.layouts.held_LS[rows.layout], rows.recompute == Recompute.FULL
+    count_US = np.where(full[:, None], np.minimum(held_US, _limit(rows)[:, None]), 0.0)
+    some = np.flatnonzero(_blocks_of_uneven_chunks(rows))
+    if len(some):
+        count_US[some] = _blocks(rows.take(some))
     fixed_US = rows.layouts.recompute_limit_LS[rows.layout]
-    block = rows.recompute_method == RecomputeMethod.BLOCK
-    limit = np.where(block, rows.recompute_num_layers * rows.vpp, np.inf)
-    limit = np.where(rows.recompute == Recompute.FULL, limit, 0.0)
-    limit_US = np.where(np.isfinite(fixed_US), fixed_US, limit[:, None])
-    return np.asarray(cases.spread(np.minimum(held_US, limit_US).sum(axis=1)), dtype=np.float64)
+    count_US = np.where(np.isfinite(fixed_US), np.minimum(held_US, fixed_US), count_US)
+    return np.asarray(cases.spread(count_US.sum(axis=1)), dtype=np.float64)
+
+
+def _limit(strategies: Strategies) -> Floats:
+    """Most layers of a stage that are repeated where its chunks are alike, shape (N,)."""
+    block = strategies.recompute_method == RecomputeMethod.BLOCK
+    return np.where(block, strategies.recompute_num_layers * strategies.vpp, np.inf)
+
+
+def _blocks_of_uneven_chunks(strategies: Strategies) -> Bools:
+    block = (strategies.recompute == Recompute.FULL) & (strategies.recompute_method == RecomputeMethod.BLOCK)
+    return np.asarray(block & strategies.layouts.has_uneven_chunks[strategies.layout])
+
+
+def _blocks(strategies: Strategies) -> Floats:
+    """Layers of every stage within the first `recompute_num_layers` of each of its chunks, shape (N, S)."""
+    count = strategies.recompute_num_layers[:, None, None]
+    return np.asarray(np.minimum(strategies.layouts.chunk_layers[strategies.layout], count).sum(axis=1))
 
 
 def recomputed_shares(strategies: Strategies) -> Floats:

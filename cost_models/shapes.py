@@ -37,7 +37,9 @@ def layer_gemms(job: Job, kind: LayerKind, *, tokens: Floats, tp: Floats, ep: Fl
     return gemms + _moe_gemms(job, tokens=tokens, tp=tp, ep=ep, etp=etp)
 
 
-def _gemm(name: str, m: Floats, n: Floats | float, k: Floats | float, *, module: str, batch: Floats | float = 1.0) -> Gemm:
+def _gemm(
+    name: str, m: Floats, n: Floats | float, k: Floats | float, *, module: str, batch: Floats | float = 1.0
+) -> Gemm:
     m, n, k, batch = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (m, n, k, batch)))
     return Gemm(name, m, n, k, batch, module)
 

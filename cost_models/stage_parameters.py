@@ -33,6 +33,8 @@ class RankParameters:
     """Token and position embedding, shape (N,)."""
     head: Floats
     """Output projection (a copy where it is tied and pp > 1; nothing where it is the embedding itself) and final norm."""
+    word: Floats
+    """Of the embedding what a tied output projection shares."""
     vocab_share: Floats
     """Padded vocabulary rows on this rank, shape (N,)."""
 
@@ -56,6 +58,7 @@ def rank_parameters(job: Job, strategies: Strategies) -> RankParameters:
         ),
         embedding=word + position_parameters(model),
         head=np.where(shared, 0.0, word) + bias + final_norm_parameters(model),
+        word=word,
         vocab_share=vocab / strategies.tp,
     )
 

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from cost_models.constants import WGRAD_SHARE
 from cost_models.data_parallel import backward_gathers, is_layerwise, layerwise_exposed_s, layerwise_s
+from cost_models.flops import FORWARD_AND_BACKWARD
 from cost_models.head import EndCosts, end_costs
 from cost_models.job import Job
 from cost_models.layer_costs import LAYER_PARTS, LayerCosts, layer_costs
@@ -75,6 +76,9 @@ class _PerMicroBatch:
     selective_JN: Floats
     layerwise_JN: Floats
     root: Floats
+    """Parameter and gradient traffic of the embedding, part of `first`."""
+    head_link: Floats
+    """That of the output projection, part of `last`."""
     """Layer-wise traffic of the embedding unit."""
     accumulation_JN: Floats
 
@@ -129,44 +133,63 @@ def _per_micro_batch(
         )
     where = is_layerwise(job, strategies)
     sharded = where & strategies.grad_sync_each
-    accumulation_JN = accumulation_s(job, held.dense_JN + held.expert_JN, strategies, layerwise=sharded)
-    layerwise_JN, root, tier = _layerwise(job, strategies, layers, again_JN, where)
+    accumulation_JN = accumulation_s(job, strategies, dense=held.dense_JN, expert=held.expert_JN, layerwise=sharded)
+    repeated_JN = recomputed_shares(strategies) * again_JN + selective_JN
+    link = _layerwise(job, strategies, layers, ends, repeated_JN, where)
     whole_JN = layers.cases.spread(layers.parts_JPU.sum(axis=1))
     per = _PerMicroBatch(
-        layer_JN=whole_JN + selective_JN + accumulation_JN + layerwise_JN,
+        layer_JN=whole_JN + selective_JN + accumulation_JN + link.layer_JN,
         again_JN=again_JN,
-        first=ends.cases.spread(ends.embedding + ends.embedding_comm) + root,
-        last=ends.cases.spread(ends.head + ends.loss + ends.head_comm),
+        first=ends.cases.spread(ends.embedding + ends.embedding_comm) + link.root,
+        last=ends.cases.spread(ends.head + ends.loss + ends.head_comm) + link.head,
         selective_JN=selective_JN,
-        layerwise_JN=layerwise_JN,
-        root=root,
+        layerwise_JN=link.layer_JN,
+        root=link.root,
+        head_link=link.head,
         accumulation_JN=accumulation_JN,
     )
-    return per, tier
+    return per, link.tier
+
+
+@dataclass(frozen=True, slots=True)
+class _Layerwise:
+    """Exposed seconds per micro-batch of parameters gathered and gradients scattered unit by unit."""
+
+    layer_JN: Floats
+    root: Floats
+    head: Floats
+    tier: Codes
 
 
 def _layerwise(
-    job: Job, strategies: Strategies, layers: LayerCosts, again_JN: Floats, where: Bools
-) -> tuple[Floats, Floats, Codes]:
-    """Exposed layer-wise parameter and gradient traffic: of one layer of each kind, of the embedding unit, its tier."""
+    job: Job, strategies: Strategies, layers: LayerCosts, ends: EndCosts, repeated_JN: Floats, where: Bools
+) -> _Layerwise:
     if not where.any():
-        return np.zeros_like(again_JN), np.zeros(len(strategies)), np.zeros(len(strategies), np.int8)
+        none = np.zeros(len(strategies))
+        return _Layerwise(np.zeros_like(repeated_JN), none, none, none.astype(np.int8))
     link = layerwise_s(job, strategies)
-    forward_JN = layers.cases.spread(layers.forward_JU + layers.parts_JPU[:, LAUNCH])
-    backward_JN = layers.cases.spread(layers.parts_JPU.sum(axis=1) - layers.forward_JU)
-    exposed_JN = layerwise_exposed_s(
+    spread = link.cases.spread
+    layer_JN = layerwise_exposed_s(
         strategies,
-        gather=link.cases.spread(link.gather_JU),
-        reduce=link.cases.spread(link.reduce_JU),
-        forward_s=forward_JN,
-        backward_s=backward_JN + again_JN,
+        gather=spread(link.gather_JU),
+        reduce=spread(link.reduce_JU),
+        forward_s=layers.cases.spread(layers.forward_JU + layers.parts_JPU[:, LAUNCH]),
+        backward_s=layers.cases.spread(layers.parts_JPU.sum(axis=1) - layers.forward_JU) + repeated_JN,
         regathers=backward_gathers(job, strategies),
     )
+    matmul = ends.cases.spread(ends.head)
+    head = layerwise_exposed_s(
+        strategies,
+        gather=spread(link.head_gather),
+        reduce=spread(link.head_reduce),
+        forward_s=matmul / FORWARD_AND_BACKWARD,
+        backward_s=matmul * (1.0 - 1.0 / FORWARD_AND_BACKWARD) + ends.cases.spread(ends.loss),
+        regathers=np.zeros(len(strategies)),
+    )
     times = np.where(strategies.grad_sync_each, 1.0, 1.0 / strategies.num_micro_batches)
-    reduced = link.cases.spread(link.embedding_reduce) * times
-    root = np.where(where, link.cases.spread(link.embedding_gather) + reduced, 0.0)
-    tier = np.where(where, link.cases.spread(link.tier), 0).astype(np.int8)
-    return np.where(where, exposed_JN, 0.0), root, tier
+    root = spread(link.embedding_gather) + spread(link.embedding_reduce) * times
+    tier = np.where(where, spread(link.tier), 0).astype(np.int8)
+    return _Layerwise(np.where(where, layer_JN, 0.0), np.where(where, root, 0.0), np.where(where, head, 0.0), tier)
 
 
 def _slowest(strategies: Strategies, per: _PerMicroBatch) -> _Slowest:
@@ -211,7 +234,7 @@ def _terms(
     terms["head"] = last * spread(ends.head)
     terms["loss"] = last * spread(ends.loss)
     terms["tp_comm"] += first * spread(ends.embedding_comm) + last * spread(ends.head_comm)
-    terms["dp_comm"] = _sum_over_kinds(layers_JN, per.layerwise_JN) + first * per.root
+    terms["dp_comm"] = _sum_over_kinds(layers_JN, per.layerwise_JN) + first * per.root + last * per.head_link
     return terms
 
 

@@ -79,7 +79,7 @@ def _once_a_step(job: Job, strategies: Strategies, work: Stages) -> tuple[dict[s
     )
     whole = ~is_layerwise(job, strategies)
     tied, tied_tier = tied_gradients_s(
-        job, strategies, embedding=work.held.embedding, layers=layers, placements=groups(strategies, job.cluster)
+        job, strategies, word=work.held.word, layers=layers, placements=groups(strategies, job.cluster)
     )
     if (strategies.pp > 1).any():
         hop, hop_tier = hop_s(job, strategies)

@@ -158,7 +158,9 @@ DTYPES: Mapping[str, type] = {
 def build_strategies(columns: Mapping[str, Sequence[Any] | NDArray[Any]], *, layouts: Layouts) -> Strategies:
     """A batch from one column per field of ARRAY_FIELDS, broadcast to a common length and cast to the field's type."""
     arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(columns[name])) for name in ARRAY_FIELDS))
-    cast: dict[str, Any] = {n: np.ascontiguousarray(a, dtype=DTYPES[n]) for n, a in zip(ARRAY_FIELDS, arrays, strict=True)}
+    cast: dict[str, Any] = {
+        n: np.ascontiguousarray(a, dtype=DTYPES[n]) for n, a in zip(ARRAY_FIELDS, arrays, strict=True)
+    }
     return Strategies(**cast, layouts=layouts)
 
 

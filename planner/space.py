@@ -240,10 +240,7 @@ class Space:
         knobs = [np.array(values) for values in self.knobs.values()]
         shape = (len(sharding), *map(len, knobs), len(recompute))
         at, *chosen, again = (index.reshape(-1) for index in np.indices(shape))
-        smallest = self.layouts.recompute_limit_LS[layout] if self._fixes_recompute else self.layouts.held_LS[layout]
-        held = float(smallest[: self.layouts.table[layout].pp].min())
-        block = recompute[:, 1] == RecomputeMethod.BLOCK
-        layers = np.where(block, np.minimum(held, recompute[:, 2] * vpp), held) * (recompute[:, 0] == Recompute.FULL)
+        layers = np.array([self._repeated_at_least(layout, mode, method, count) for mode, method, count in recompute])
         columns: Columns = {
             "family": again == 0,
             "vpp": np.full(len(at), vpp),
@@ -258,9 +255,16 @@ class Space:
         columns |= {name: values[index] for name, values, index in zip(self.knobs, knobs, chosen, strict=True)}
         return columns
 
-    @property
-    def _fixes_recompute(self) -> bool:
-        return bool(np.isfinite(self.layouts.recompute_limit_LS).any())
+    def _repeated_at_least(self, layout: int, mode: int, method: int, count: int) -> float:
+        """Layers that every stage of this split repeats in full."""
+        split = self.layouts.table[layout]
+        if mode != Recompute.FULL:
+            return 0.0
+        fixed = split.recompute_per_stage
+        if fixed is not None:
+            return float(min(min(count, split.layers_on_stage(stage)) for stage, count in enumerate(fixed)))
+        most = count if method == RecomputeMethod.BLOCK else max(split.layers)
+        return float(min(split.block_layers_on_stage(stage, most) for stage in range(split.pp)))
 
     @property
     def selective_modules(self) -> int:

@@ -181,7 +181,7 @@ def test_without_overlap_a_layer_exposes_all() -> None:
 
 def tied(case, *, embedding=1e6, layers=4.0) -> float:
     seconds, _ = tied_gradients_s(
-        case.job, case.rows, embedding=np.array([embedding]), layers=np.array([layers]), placements=case.placements
+        case.job, case.rows, word=np.array([embedding]), layers=np.array([layers]), placements=case.placements
     )
     return float(seconds[0])
 

@@ -29,6 +29,14 @@ CASES = [
     (UNEVEN, Recompute.FULL, BLOCK, 4, [3, 4, 4]),  # four of each stage, the first has only three
     (Layout(2, 2, (2, 2, 2, 2)), Recompute.FULL, BLOCK, 1, [2, 2]),  # one of each of two chunks
     (Layout(2, 2, (2, 2, 2, 2)), Recompute.FULL, BLOCK, 9, [4, 4]),
+    (
+        Layout(2, 2, (3, 4, 1, 2)),
+        Recompute.FULL,
+        BLOCK,
+        2,
+        [3, 4],
+    ),  # the first has chunks of 3 and 1, the second 4 and 2
+    (Layout(2, 2, (3, 4, 1, 2)), Recompute.FULL, EVERY, 0, [4, 6]),
     (Layout(3, 1, (3, 5, 4), recompute_per_stage=(0, 2, 9)), Recompute.FULL, EVERY, 0, [0, 2, 4]),
 ]
 

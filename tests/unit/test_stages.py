@@ -38,8 +38,10 @@ class Case:
         self.first = float((ends.embedding + ends.embedding_comm)[0])
         self.last = float((ends.head + ends.loss + ends.head_comm)[0])
         self.found = stages(self.job, self.rows)
-        held = self.found.held.dense_JN + self.found.held.expert_JN
-        self.accumulation_J = accumulation_s(self.job, held, self.rows, layerwise=np.array([False]))[:, 0]
+        held, whole = self.found.held, np.array([False])
+        self.accumulation_J = accumulation_s(
+            self.job, self.rows, dense=held.dense_JN, expert=held.expert_JN, layerwise=whole
+        )[:, 0]
         self.layer_J = self.layers.parts_JPU[:, :, 0].sum(axis=1) + self.accumulation_J
 
     def term(self, name: str) -> float:
