@@ -13,6 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models import presets
+from cost_models.errors import InvalidInputError
 from cost_models.parameters import count_parameters
 from cost_models.specs.hf.families import FAMILIES
 from cost_models.specs.model_input import resolve_model
@@ -175,6 +176,29 @@ def family_config(draw: st.DrawFn, model_type: str) -> dict[str, Any]:
 def test_a_drawn_config_counts_what_its_modules_hold(model_type: str, data: st.DataObject):
     config = data.draw(st.composite(family_config)(model_type))
     assert our_count(config) == modules_count(config), config
+
+
+AWKWARD = st.sampled_from([None, -1, 0, 1, 3, 7, True, False, 1.5, "8", [], {}, 10**12])
+
+
+@pytest.mark.parametrize("model_type", sorted(FAMILIES))
+@settings(max_examples=8)
+@given(data=st.data())
+def test_a_config_with_a_key_missing_or_wrong_is_refused_or_counted_right(model_type: str, data: st.DataObject):
+    config = data.draw(st.composite(family_config)(model_type))
+    key = data.draw(st.sampled_from(sorted(set(config) - {"model_type"})))
+    config = without(config, key) if data.draw(st.booleans()) else {**config, key: data.draw(AWKWARD)}
+    try:
+        ours = our_count(config)
+    except InvalidInputError:
+        return
+    if ours > 10**10:
+        return  # layers and experts in numbers that nobody can build
+    try:
+        theirs = modules_count(config)
+    except Exception:  # noqa: BLE001 - the classes refuse in their own ways, often later than we need to
+        return
+    assert ours == theirs, config
 
 
 NEEDED: dict[str, dict[str, Any]] = {

@@ -45,7 +45,10 @@ CONFIG_KEYS = {
     "intermediate_size": 96, "vocab_size": 100, "max_position_embeddings": 128, "tie_word_embeddings": False,
     "num_experts": 4, "num_local_experts": 4, "n_routed_experts": 8, "num_experts_per_tok": 2, "n_layer": 3,
     "n_embd": 64, "n_head": 8, "layer_types": None, "sliding_window": 16, "use_sliding_window": True,
-    "attention_bias": True, "mlp_bias": False, "mlp_only_layers": [], "q_lora_rank": 8,
+    "attention_bias": True, "mlp_bias": False, "mlp_only_layers": [], "q_lora_rank": 8, "moe_layers": [0],
+    "no_rope_layers": [1, 0, 1], "moe_topk": [2, 2, 2], "attention_chunk_size": 16, "moe_layer_end_index": -1,
+    "n_layers": 3, "d_model": 64, "n_heads": 8, "attn_config": {"kv_n_heads": 2}, "ffn_config": {"moe_num_experts": 4},
+    "moe_num_experts": 4, "sliding_window_pattern": 2, "multi_query": False, "n_inner": None, "use_bias": False,
 }  # fmt: skip
 
 awkward = st.one_of(
