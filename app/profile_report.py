@@ -227,4 +227,5 @@ def cluster_of(document: CalibrationDocument, *, num_nodes: int | None, referenc
         "memory_bandwidth_gb_per_s": device.memory_bytes_per_s / GB, "pcie_gb_per_s": device.link_bytes_per_s / GB,
         "generation": device.generation, "num_sms": device.num_sms,
     }  # fmt: skip
-    return {"gpu": gpu, "intra_node": "pcie", **cluster}
+    # What was measured holds for the node as it is: no socket boundary is added to it.
+    return {"gpu": gpu, "intra_node": "pcie", "pcie": {"gpus_per_socket": machine.gpus_per_node}, **cluster}

@@ -142,7 +142,8 @@ def _rows(ranks: int) -> Floats:
 
 def _as_table(seconds_RP: Floats, tier_RP: Codes) -> CurveTable:
     log2_s = np.log2(np.maximum(seconds_RP, 1e-12))
-    log2_s[:2] = _NO_TIME_LOG2  # nobody to talk to
+    log2_s[:2] = _NO_TIME_LOG2  # nobody to talk to, and nothing uncertain about it
+    tier_RP[:2] = np.int8(Tier.MEASURED)
     return CurveTable(log2_s, tier_RP)
 
 

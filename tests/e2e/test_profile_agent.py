@@ -212,7 +212,7 @@ def plan_with(url: str, cluster: dict[str, Any], home: Path) -> dict[str, Any]:
         "model": {"preset": "gpt3-1.3b", "num_layers": 2},
         "cluster": cluster,
         "training": {"seq_length": 256, "global_batch_size": 8, "framework": "megatron", "precision": "bf16"},
-        "constraints": {"fixed": {"tp": 2}, "allow_at_risk": True},
+        "constraints": {"fixed": {"tp": 2, "micro_batch_size": 1}, "allow_at_risk": True},
     }
     path = home / "request.json"
     path.write_text(json.dumps(request))
