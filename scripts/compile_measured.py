@@ -22,7 +22,7 @@ DATE = "2026-11-27"
 COMPILED = {
     f"h100x4-nvls-off-{DATE}": ("h100x4-full-run1", "h100x4-full-run2"),
     f"h100x2-nvls-off-{DATE}": ("h100x2",),
-    f"h100x1-{DATE}": ("h100x1", "h100x1-products"),
+    f"h100x1-{DATE}": ("h100x1",),
 }
 MEASURED = ("time_s", "bytes_per_s", "spread_fraction", "compute_slowdown_fraction", "communication_slowdown_fraction")
 POOLED = ("gemm", "collectives", "attention", "math_attention", "memory_bandwidth", "overlap", "pairs")
@@ -33,6 +33,7 @@ LAYER_OPS = RUNTIMES["fsdp"].kernels_forward + RUNTIMES["fsdp"].kernels_backward
 def pooled(name: str, documents: Sequence[CalibrationDocument]) -> CalibrationDocument:
     """One document of several runs."""
     first = documents[0]
+    assert all(document.fingerprint == first.fingerprint for document in documents), "runs of different machines"
     content = first.model_dump()
     for field in POOLED:
         groups: dict[str, list[dict[str, Any]]] = defaultdict(list)
