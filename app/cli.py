@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import io
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from enum import StrEnum
@@ -83,6 +84,7 @@ def configure(
 
 def run(arguments: Sequence[str]) -> int:
     """Exit code of the program run with these arguments; never raises."""
+    _replace_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a name is no reason to fail
@@ -90,6 +92,8 @@ def run(arguments: Sequence[str]) -> int:
         app(list(arguments), prog_name="meshwright")
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else EXIT_BUG if ended.code else 0
+        if isinstance(ended.__context__, BrokenPipeError):  # the reader of a table or of --help left, as `head` does
+            code = 0
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
     except MeshwrightError as error:
@@ -102,6 +106,13 @@ def run(arguments: Sequence[str]) -> int:
         _print_bug(error)
         code = EXIT_BUG
     return code
+
+
+def _replace_closed_streams() -> None:
+    """Nothing is read from, and nobody reads, a stream that was closed before the program began (`>&-`)."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - open to the end
 
 
 def _print_error(error: MeshwrightError) -> None:

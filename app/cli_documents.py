@@ -103,9 +103,13 @@ def _value(text: str) -> Any:
 
 def _named_document(source: str, *, config_name: str) -> Json | None:
     path = Path(source)
-    if path.is_dir() and (path / config_name).is_file():
-        return read_document(str(path / config_name))
-    looks_like_path = source == "-" or path.is_file() or source.endswith(".json") or "/" in source
+    try:
+        if path.is_dir() and (path / config_name).is_file():
+            return read_document(str(path / config_name))
+        is_file = path.is_file()
+    except OSError:  # longer than any file's name
+        is_file = False
+    looks_like_path = source == "-" or is_file or source.endswith(".json") or "/" in source
     return read_document(source) if looks_like_path else None
 
 

@@ -26,6 +26,8 @@ TIERS = ("measured", "interpolated", "extrapolated", "nominal")
 """Best first; the worst one that takes time is shown."""
 PIPED_WIDTH = 120
 """Columns where stdout is no terminal and COLUMNS is not set."""
+NARROWEST = 20
+"""Columns used where COLUMNS says fewer, such as 0 in some containers."""
 MAX_LISTED = 6
 
 
@@ -164,7 +166,10 @@ def seconds(value: float) -> str:
 
 
 def _width() -> int | None:
-    return None if sys.stdout.isatty() or os.environ.get("COLUMNS") else PIPED_WIDTH
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal():
+        return max(int(columns), NARROWEST)
+    return None if sys.stdout.isatty() else PIPED_WIDTH
 
 
 def _table(plans: Sequence[Json], *, width: int) -> tuple[Table, frozenset[str]]:

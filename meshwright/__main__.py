@@ -13,7 +13,10 @@ from pathlib import Path
 def drop_working_folder(path: list[str]) -> list[str]:
     """The import path without the current folder in front, unless this package was imported from it."""
     home = Path(__file__).resolve().parent.parent
-    here = Path.cwd()
+    try:
+        here = Path.cwd()
+    except FileNotFoundError:  # the folder was removed: nothing in it can get in the way
+        return path
     if path and Path(path[0] or ".").resolve() == here != home:
         return path[1:]
     return path
@@ -22,9 +25,13 @@ def drop_working_folder(path: list[str]) -> list[str]:
 def main() -> None:
     if not sys.flags.safe_path:
         sys.path[:] = drop_working_folder(sys.path)
-    from app.cli import run
+    try:
+        from app.cli import run
 
-    sys.exit(run(sys.argv[1:]))
+        code = run(sys.argv[1:])
+    except KeyboardInterrupt:  # while modules were still being imported
+        code = 130
+    sys.exit(code)
 
 
 if __name__ == "__main__":

@@ -106,7 +106,7 @@ def _document(line: object, row: _Row) -> Mapping[str, Any] | None:
     found = line
     if isinstance(line, str):
         try:
-            found = json.loads(line, parse_constant=_refuse_constant)
+            found = json.loads(line, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
         except (ValueError, RecursionError) as error:
             problem = "nested too deeply" if isinstance(error, RecursionError) else str(error)
             row.problems.append(
@@ -119,6 +119,14 @@ def _document(line: object, row: _Row) -> Mapping[str, Any] | None:
         _plain_reason("invalid-json", f"the row is {shown(found)}, not an object", "Write one object a line.")
     )
     return None
+
+
+def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    result = dict(pairs)
+    if len(result) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise ValueError(f"the key {shown(max(names, key=names.count))} appears twice in one object")
+    return result
 
 
 def _refuse_constant(name: str) -> None:

@@ -88,3 +88,21 @@ class TestDropWorkingFolder:
     def test_another_first_entry_is_kept(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
         assert drop_working_folder(["scripts", "library"]) == ["scripts", "library"]
+
+
+def test_a_working_folder_that_was_removed_is_no_failure(tmp_path: Path) -> None:
+    script = 'mkdir "$0/gone" && cd "$0/gone" && rmdir "$0/gone" && exec "$1" -m meshwright --version'
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    command = ["bash", "-c", script, str(tmp_path), sys.executable]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_interrupt_while_modules_are_imported_ends_with_130(tmp_path: Path) -> None:
+    (tmp_path / "app").mkdir()
+    (tmp_path / "app" / "__init__.py").write_text("raise KeyboardInterrupt")
+    code = (
+        f"import sys; sys.path[:0] = [{str(tmp_path)!r}, {str(ROOT)!r}]; from meshwright.__main__ import main; main()"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, cwd=ROOT)
+    assert (done.returncode, done.stderr) == (130, "")

@@ -65,3 +65,22 @@ def test_a_reader_that_leaves_early_is_no_failure() -> None:
     first, code = done.stdout.splitlines()
     assert json.loads(first)["verdict"] == "fits"
     assert (code, done.stderr) == ("0", "")
+
+
+@pytest.mark.parametrize("command", [["plan", "examples/requests/qwen3-8b-fsdp.json"], ["plan", "--help"]])
+def test_a_reader_of_a_table_or_of_help_may_leave_at_once(command: list[str]) -> None:
+    script = '"$0" -m meshwright "$@" | true; echo "${PIPESTATUS[0]}"'
+    done = subprocess.run(
+        ["bash", "-c", script, sys.executable, *command],
+        cwd=ROOT, capture_output=True, text=True, check=True, timeout=WAIT_S,
+    )  # fmt: skip
+    assert (done.stdout, done.stderr) == ("0\n", "")
+
+
+@pytest.mark.parametrize("redirected", [">&-", "--json >&-", "2>&-", "<&-"])
+def test_closed_streams_are_no_failure(redirected: str) -> None:
+    script = f'"$0" -m meshwright plan examples/requests/qwen3-8b-fsdp.json {redirected}'
+    done = subprocess.run(
+        ["bash", "-c", script, sys.executable], cwd=ROOT, capture_output=True, text=True, check=False, timeout=WAIT_S
+    )
+    assert (done.returncode, done.stderr) == (0, "")

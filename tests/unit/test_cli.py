@@ -263,3 +263,11 @@ def test_lines_arrive_whole_however_they_are_cut(size: int) -> None:
     content = b"\xef\xbb\xbf{}\n\n\xff\n" + "é".encode() * 3
     arrived = [line for lines in arriving_lines(Trickle(content)) for line in lines]  # type: ignore[arg-type]
     assert arrived == ["{}", "", "\ufffd", "ééé"]
+
+
+def test_a_name_longer_than_any_file_is_no_preset_and_is_shown_short(capsys):
+    assert run(["plan", "--model", "x" * 5000, "--cluster", "dgx-h100", "--training", "seq_length=8"]) == 2
+    said = capsys.readouterr().err
+    assert "/model/preset: preset is 'xxx" in said
+    assert "at most 300 characters" in said
+    assert len(said) < 1000

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from app import cli_table
 from app.cli_table import print_response, seconds
 
 GIB = 2**30
@@ -168,3 +169,11 @@ def test_no_color_leaves_plain_text(printed: Any, monkeypatch: pytest.MonkeyPatc
 )
 def test_seconds_have_three_digits(value: float, text: str) -> None:
     assert seconds(value) == text
+
+
+@pytest.mark.parametrize(
+    ("columns", "width"), [("0", 20), ("7", 20), ("100", 100), ("-5", 120), ("abc", 120), ("", 120)]
+)
+def test_the_width_is_that_of_the_environment_where_it_is_one(monkeypatch, columns, width):
+    monkeypatch.setenv("COLUMNS", columns)
+    assert cli_table._width() == width

@@ -176,3 +176,9 @@ def test_a_named_calibration_that_cannot_be_read_stops_before_any_row(tmp_path):
 def test_a_row_may_name_a_file_only_where_files_are_allowed(tmp_path):
     answer = one(row(cluster={"calibration": str(tmp_path / "mine.json")}))
     assert [reason["code"] for reason in answer["reasons"]] == ["calibration"]
+
+
+def test_a_key_given_twice_makes_the_line_invalid() -> None:
+    (answer,) = evaluate_rows(['{"id": 1, "strategy": {"dp": 4, "tp": 1, "dp": 2}}'])
+    assert (answer["verdict"], answer["reasons"][0]["code"]) == ("invalid", "invalid-json")
+    assert "the key 'dp' appears twice" in answer["reasons"][0]["message"]
