@@ -195,6 +195,15 @@ HOST_OP_S = Constant(
 )  # fmt: skip
 COMPILED_HOST_RATIO = Constant(0.35, "1", 0.1, 0.6, "host time of a compiled region over the eager one")
 GRAPH_HOST_RATIO = Constant(0.05, "1", 0.0, 0.2, "replay of a captured graph; no measurement")
+SHARDED_HOST_RATIO = Constant(
+    2.6, "1", 2.0, 3.2,
+    "host time of a plain eager Llama layer under FSDP2 over that layer's alone: 2.8 and 2.4 on two and four H100 with "
+    "PyTorch 2.11 (data/measured_h100)",
+)  # fmt: skip
+DTENSOR_HOST_RATIO = Constant(
+    5.4, "1", 3.0, 6.0,
+    "the same layer, tensor parallel through DTensor: 5.3 and 5.4 on the same machines; compiling traces DTensor away",
+)  # fmt: skip
 EAGER_LAYER_OPS = Constant(
     40.0, "ops", 36.0, 59.0,
     "operators that torch.nn.TransformerEncoderLayer dispatches forward and backward with fused attention, counted with a "

@@ -43,6 +43,10 @@ class LayerCosts:
     """What full recomputation of the layer adds: its forward, or what the host needs to launch it again."""
     selective_JU: Floats
     """What selective recomputation repeats."""
+    sharded_waits_JU: Floats
+    """More waiting for the host where parameters are gathered layer by layer."""
+    sharded_again_JU: Floats
+    """What that changes of `again_JU`."""
     tiers_PU: Codes
     """Worst tier over the layer kinds, by LAYER_PARTS."""
 
@@ -59,6 +63,8 @@ def layer_costs(job: Job, strategies: Strategies) -> LayerCosts:
         forward_JU=np.stack([x.device_forward for x in layers]),
         again_JU=np.stack([x.again for x in layers]),
         selective_JU=np.stack([x.selective for x in layers]),
+        sharded_waits_JU=np.stack([x.sharded[0] for x in layers]),
+        sharded_again_JU=np.stack([x.sharded[1] for x in layers]),
         tiers_PU=np.max([np.stack(x.tiers) for x in layers], axis=0).astype(np.int8),
     )
 
@@ -71,6 +77,7 @@ class _Layer:
     selective: Floats
     again: Floats
     device_forward: Floats
+    sharded: tuple[Floats, Floats]
 
 
 def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyPlacements) -> _Layer:
@@ -90,20 +97,16 @@ def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyP
     backward = [
         matmul.dgrad_s + matmul.wgrad_s, attention.backward_s, element_backward, tp.backward, cp.backward, ep.backward
     ]  # fmt: skip
-    host_forward, host_backward = _launch(job, kind, rows)
-    device_forward: Floats = np.sum(forward, axis=0)
-    device: Floats = device_forward + np.sum(backward, axis=0)
-    # The host runs ahead from forward into backward: what it lacks is missed once, over both passes.
-    waits = np.maximum(host_forward + host_backward - device, 0.0)
-    repeated = np.maximum(2 * host_forward + CHECKPOINT_HOST_S.value + host_backward, device + device_forward)
-    again = repeated - (device + waits)
+    device: tuple[Floats, Floats] = np.sum(forward, axis=0), np.sum(backward, axis=0)
+    waits, again = _waits(_launch(job, kind, rows), device)
+    sharded = _waits(_launch(job, kind, rows, sharded=True), device)
     forward.insert(3, waits)
     backward.insert(3, np.zeros_like(waits))
     selective = _selective_s(job, rows, matmul=matmul, attention=attention, elementwise=element_forward, tp=tp)
     bandwidth = np.full(len(rows), job.calibration.memory_bytes_per_s_effective.tier, np.int8)
     host = np.full(len(rows), launch_cost(job).tier, np.int8)
     tiers = [matmul.tier, attention.tier, bandwidth, host, tp.tier, cp.tier, ep.tier]
-    return _Layer(forward, backward, tiers, selective, again, device_forward)
+    return _Layer(forward, backward, tiers, selective, again, device[0], (sharded[0] - waits, sharded[1] - again))
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,16 +151,41 @@ def launch_cost(job: Job) -> Scalar:
     return job.calibration.host_op_s(mode)
 
 
-def _launch(job: Job, kind: LayerKind, rows: Strategies) -> tuple[Floats, Floats]:
+def _waits(host: tuple[Floats, Floats], device: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+    """What a layer waits for its host, and what repeating its forward adds; (forward, backward) seconds each. [F-4]
+
+    The host runs ahead from forward into backward: what it lacks is missed once, over both passes.
+    """
+    busy = device[0] + device[1]
+    waits = np.maximum(host[0] + host[1] - busy, 0.0)
+    repeated = np.maximum(2 * host[0] + CHECKPOINT_HOST_S.value + host[1], busy + device[0])
+    return waits, repeated - (busy + waits)
+
+
+def _launch(job: Job, kind: LayerKind, rows: Strategies, *, sharded: bool = False) -> tuple[Floats, Floats]:
     """Host seconds to launch a layer's kernels, forward and backward. [F-4]"""
     runtime, extra = job.runtime, job.runtime.moe_extra_kernels if kind.is_moe else (0.0, 0.0)
     whole, split = rows.tp > 1, rows.sequence_parallel
     calls_forward = whole * np.where(split, TP_CALLS["forward_sp"].value, TP_CALLS["forward"].value)
     calls_backward = whole * np.where(split, TP_CALLS["backward_sp"].value, TP_CALLS["forward"].value)
-    each = launch_cost(job).value
+    each, wrapped = launch_cost(job).value, _wrapper_s(job, rows, sharded=sharded)
     kernels_forward = runtime.kernels_forward + extra[0] + calls_forward
     kernels_backward = runtime.kernels_backward + extra[1] + calls_backward
-    return np.asarray(kernels_forward * each), np.asarray(kernels_backward * each)
+    return (
+        np.asarray(kernels_forward * each + runtime.kernels_forward * wrapped),
+        np.asarray(kernels_backward * each + runtime.kernels_backward * wrapped),
+    )
+
+
+def _wrapper_s(job: Job, rows: Strategies, *, sharded: bool) -> Floats:
+    """Host seconds that FSDP2 and DTensor add, for each kernel of the plain layer; compiling leaves FSDP2's alone."""
+    if not job.runtime.wraps_layers or job.training.cuda_graphs:
+        return np.zeros(len(rows))
+    ratio = job.calibration.wrapped_layer_ratio
+    added = np.full(len(rows), ratio("sharded").value - 1.0 if sharded else 0.0)
+    if not job.training.compile:
+        added += np.where(rows.tp > 1, ratio("tensor_parallel").value - 1.0, 0.0)
+    return added * job.calibration.host_op_s().value
 
 
 def _selective_s(

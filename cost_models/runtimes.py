@@ -53,6 +53,8 @@ class Runtime:
     kernels_forward: float
     """Kernel launches of one dense layer's forward."""
     kernels_backward: float
+    wraps_layers: bool
+    """FSDP2 and DTensor, with their host time, stand around every layer that is sharded or tensor parallel."""
     moe_extra_kernels: tuple[float, float]
     """Forward and backward launches an MoE layer adds."""
     keeps_gathered_norms: bool
@@ -82,7 +84,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         activation_table="megatron-te", state_layout="megatron", split_rule="even", fused_elementwise=True,
         etp_defaults_to_tp=True, default_zero=1, default_sequence_parallel=True, overlaps=_OVERLAP_MEGATRON, overlaps_since="2023-07",
         overlap_tp_backward=True, gathers_per_tensor=False, gradient_accumulation_bytes=3.0,
-        kernels_forward=34.0, kernels_backward=45.0, moe_extra_kernels=(25.0, 40.0),
+        kernels_forward=34.0, kernels_backward=45.0, wraps_layers=False, moe_extra_kernels=(25.0, 40.0),
         selective_repeats_matmuls=0.0, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
         optimizer_launches=150.0, separate_gate_projection=False,
         keeps_gathered_norms=False, scatters_pipeline_messages=True, zero1_all_reduces=False,
@@ -93,7 +95,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         activation_table="megatron-2021", state_layout="deepspeed", split_rule="deepspeed", fused_elementwise=True,
         etp_defaults_to_tp=False, default_zero=0, default_sequence_parallel=False, overlaps=_OVERLAP_NONE, overlaps_since="",
         overlap_tp_backward=False, gathers_per_tensor=False, gradient_accumulation_bytes=6.0,
-        kernels_forward=34.0, kernels_backward=45.0, moe_extra_kernels=(25.0, 40.0),
+        kernels_forward=34.0, kernels_backward=45.0, wraps_layers=False, moe_extra_kernels=(25.0, 40.0),
         selective_repeats_matmuls=0.0, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
         optimizer_launches=150.0, separate_gate_projection=False,
         keeps_gathered_norms=False, scatters_pipeline_messages=True, zero1_all_reduces=True,
@@ -105,7 +107,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         activation_table="huggingface", state_layout="deepspeed", split_rule="deepspeed", fused_elementwise=False,
         etp_defaults_to_tp=False, default_zero=3, default_sequence_parallel=False, overlaps=_OVERLAP_FSDP, overlaps_since="2022-03",
         overlap_tp_backward=False, gathers_per_tensor=True, gradient_accumulation_bytes=6.0,
-        kernels_forward=45.0, kernels_backward=67.5, moe_extra_kernels=(25.0, 40.0),
+        kernels_forward=45.0, kernels_backward=67.5, wraps_layers=False, moe_extra_kernels=(25.0, 40.0),
         selective_repeats_matmuls=0.0, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
         optimizer_launches=150.0, separate_gate_projection=True,
         keeps_gathered_norms=False, scatters_pipeline_messages=False, zero1_all_reduces=True,
@@ -116,7 +118,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         activation_table="torchtitan", state_layout="fsdp", split_rule="torchtitan", fused_elementwise=False,
         etp_defaults_to_tp=False, default_zero=3, default_sequence_parallel=True, overlaps=_OVERLAP_FSDP, overlaps_since="",
         overlap_tp_backward=False, gathers_per_tensor=False, gradient_accumulation_bytes=10.0,
-        kernels_forward=45.0, kernels_backward=67.5, moe_extra_kernels=(25.0, 40.0),
+        kernels_forward=45.0, kernels_backward=67.5, wraps_layers=True, moe_extra_kernels=(25.0, 40.0),
         selective_repeats_matmuls=0.5, selective_repeats_attention=0.0, selective_repeats_elementwise=1.0,
         optimizer_launches=150.0, separate_gate_projection=True,
         keeps_gathered_norms=True, scatters_pipeline_messages=False, zero1_all_reduces=False,
@@ -127,7 +129,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         activation_table="huggingface", state_layout="fsdp", split_rule="even", fused_elementwise=False,
         etp_defaults_to_tp=False, default_zero=3, default_sequence_parallel=True, overlaps=_OVERLAP_FSDP, overlaps_since="",
         overlap_tp_backward=False, gathers_per_tensor=False, gradient_accumulation_bytes=10.0,
-        kernels_forward=45.0, kernels_backward=67.5, moe_extra_kernels=(25.0, 40.0),
+        kernels_forward=45.0, kernels_backward=67.5, wraps_layers=True, moe_extra_kernels=(25.0, 40.0),
         selective_repeats_matmuls=0.5, selective_repeats_attention=0.0, selective_repeats_elementwise=1.0,
         optimizer_launches=150.0, separate_gate_projection=True,
         keeps_gathered_norms=True, scatters_pipeline_messages=False, zero1_all_reduces=False,
@@ -138,7 +140,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         activation_table="nanotron", state_layout="megatron", split_rule="nanotron", fused_elementwise=True,
         etp_defaults_to_tp=False, default_zero=1, default_sequence_parallel=True, overlaps=_OVERLAP_NONE, overlaps_since="",
         overlap_tp_backward=True, gathers_per_tensor=False, gradient_accumulation_bytes=10.0,
-        kernels_forward=40.0, kernels_backward=60.0, moe_extra_kernels=(25.0, 40.0),
+        kernels_forward=40.0, kernels_backward=60.0, wraps_layers=False, moe_extra_kernels=(25.0, 40.0),
         selective_repeats_matmuls=0.0, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
         optimizer_launches=150.0, separate_gate_projection=False,
         keeps_gathered_norms=True, scatters_pipeline_messages=False, zero1_all_reduces=False,

@@ -68,6 +68,8 @@ class _PerMicroBatch:
 
     layer_JN: Floats
     """One layer of each kind, everything but full recomputation."""
+    waits_JN: Floats
+    """Of these waiting for the host."""
     again_JN: Floats
     """Full recomputation of one layer of each kind."""
     first: Floats
@@ -106,7 +108,7 @@ def stages(job: Job, strategies: Strategies, *, tables: Tables | None = None) ->
     terms = _terms(strategies, layers, ends, per, slowest)
     terms["pp_bubble"] = _bubble(job, strategies, layers, per, slowest)
     forward = _sum_over_kinds(slowest.layers_JN, layers.cases.spread(layers.forward_JU))
-    waits = _sum_over_kinds(slowest.layers_JN, layers.cases.spread(layers.parts_JPU[:, LAUNCH]))
+    waits = _sum_over_kinds(slowest.layers_JN, per.waits_JN)
     tiers_PN: Codes = layers.cases.spread(layers.tiers_PU)
     tiers: dict[str, Codes] = dict(zip(LAYER_PARTS, tiers_PN, strict=True))
     tiers |= {"head": ends.cases.spread(ends.head_tier), "dp_comm": layerwise_tier}
@@ -124,21 +126,26 @@ def stages(job: Job, strategies: Strategies, *, tables: Tables | None = None) ->
 def _per_micro_batch(
     job: Job, strategies: Strategies, layers: LayerCosts, ends: EndCosts, held: RankParameters
 ) -> tuple[_PerMicroBatch, Codes]:
-    full = strategies.recompute == Recompute.FULL
-    again_JN = np.where(full, layers.cases.spread(layers.again_JU), 0.0)
+    where, spread = is_layerwise(job, strategies), layers.cases.spread
+    waits_JN, again_JN = spread(layers.parts_JPU[:, LAUNCH]), spread(layers.again_JU)
+    whole_JN = spread(layers.parts_JPU.sum(axis=1))
+    if layers.sharded_waits_JU.any():
+        added_JN = np.where(where, spread(layers.sharded_waits_JU), 0.0)
+        waits_JN, whole_JN = waits_JN + added_JN, whole_JN + added_JN
+        again_JN = again_JN + np.where(where, spread(layers.sharded_again_JU), 0.0)
+    again_JN = np.where(strategies.recompute == Recompute.FULL, again_JN, 0.0)
     selective_JN = np.zeros_like(again_JN)
     if (strategies.recompute == Recompute.SELECTIVE).any():
         selective_JN = np.where(
             strategies.recompute == Recompute.SELECTIVE, layers.cases.spread(layers.selective_JU), 0.0
         )
-    where = is_layerwise(job, strategies)
     sharded = where & strategies.grad_sync_each
     accumulation_JN = accumulation_s(job, strategies, dense=held.dense_JN, expert=held.expert_JN, layerwise=sharded)
     repeated_JN = recomputed_shares(strategies) * again_JN + selective_JN
-    link = _layerwise(job, strategies, layers, ends, repeated_JN, where)
-    whole_JN = layers.cases.spread(layers.parts_JPU.sum(axis=1))
+    link = _layerwise(job, strategies, layers, ends, waits_JN, repeated_JN, where)
     per = _PerMicroBatch(
         layer_JN=whole_JN + selective_JN + accumulation_JN + link.layer_JN,
+        waits_JN=waits_JN,
         again_JN=again_JN,
         first=ends.cases.spread(ends.embedding + ends.embedding_comm) + link.root,
         last=ends.cases.spread(ends.head + ends.loss + ends.head_comm) + link.head,
@@ -162,7 +169,13 @@ class _Layerwise:
 
 
 def _layerwise(
-    job: Job, strategies: Strategies, layers: LayerCosts, ends: EndCosts, repeated_JN: Floats, where: Bools
+    job: Job,
+    strategies: Strategies,
+    layers: LayerCosts,
+    ends: EndCosts,
+    waits_JN: Floats,
+    repeated_JN: Floats,
+    where: Bools,
 ) -> _Layerwise:
     if not where.any():
         none = np.zeros(len(strategies))
@@ -173,7 +186,7 @@ def _layerwise(
         strategies,
         gather=spread(link.gather_JU),
         reduce=spread(link.reduce_JU),
-        forward_s=layers.cases.spread(layers.forward_JU + layers.parts_JPU[:, LAUNCH]),
+        forward_s=layers.cases.spread(layers.forward_JU) + waits_JN,
         backward_s=layers.cases.spread(layers.parts_JPU.sum(axis=1) - layers.forward_JU) + repeated_JN,
         regathers=backward_gathers(job, strategies),
     )
@@ -225,7 +238,8 @@ def _terms(
     layers_JN = slowest.layers_JN * m
     terms: dict[str, Floats] = {}
     for position, name in enumerate(LAYER_PARTS):
-        terms[name] = _sum_over_kinds(layers_JN, layers.cases.spread(layers.parts_JPU[:, position]))
+        each_JN = per.waits_JN if position == LAUNCH else layers.cases.spread(layers.parts_JPU[:, position])
+        terms[name] = _sum_over_kinds(layers_JN, each_JN)
     terms["recompute"] = slowest.recomputed_share * _sum_over_kinds(layers_JN, per.again_JN)
     terms["recompute"] += _sum_over_kinds(layers_JN, per.selective_JN)
     terms["grad_accumulation"] = _sum_over_kinds(layers_JN, per.accumulation_JN)

@@ -12,7 +12,7 @@ from threading import Lock
 from typing import Any
 
 from cost_models.calibration import Calibration, CalibrationDocument, load_calibration
-from cost_models.errors import InvalidInputError, Problem
+from cost_models.errors import InvalidInputError, NotModelledError, Problem
 from cost_models.job import Job
 from cost_models.specs.cluster import Cluster
 from cost_models.specs.cluster_input import resolve_cluster
@@ -113,37 +113,40 @@ def resolve_job(
         InvalidInputError: with the problems of all three parts; NotModelledError where one is refused.
         CalibrationError: the calibration is missing, damaged, or of another GPU.
     """
-    problems: list[Problem] = []
-    model = _part(document, "model", resolve_model, problems)
-    cluster = _part(document, "cluster", resolve_cluster, problems)
+    errors: list[InvalidInputError] = []
+    model = _part(document, "model", resolve_model, errors)
+    cluster = _part(document, "cluster", resolve_cluster, errors)
     training: Training | None = None
     if model is not None and cluster is not None:
         training = _part(
-            document, "training", lambda given: resolve_training(given, model=model, cluster=cluster), problems
+            document, "training", lambda given: resolve_training(given, model=model, cluster=cluster), errors
         )
     elif not isinstance(document.get("training"), Mapping):
-        problems.append(_not_an_object(document, "training"))
-    if problems:
-        raise InvalidInputError(problems)
+        errors.append(_not_an_object(document, "training"))
+    if errors:
+        refused = any(isinstance(error, NotModelledError) for error in errors)
+        problems = [problem for error in errors for problem in error.problems]
+        raise (NotModelledError if refused else InvalidInputError)(problems)
     assert model is not None
     assert cluster is not None
     assert training is not None
     return cache.job(model, cluster, training, calibration=calibration, extra=extra or {}, files=allow_files)
 
 
-def _part(document: Mapping[str, Any], name: str, resolve: Any, problems: list[Problem]) -> Any:
+def _part(document: Mapping[str, Any], name: str, resolve: Any, errors: list[InvalidInputError]) -> Any:
     given = document.get(name)
     if not isinstance(given, Mapping):
-        problems.append(_not_an_object(document, name))
+        errors.append(_not_an_object(document, name))
         return None
     try:
         return resolve(given)
     except InvalidInputError as error:
-        problems.extend(error.problems)
+        errors.append(error)
         return None
 
 
-def _not_an_object(document: Mapping[str, Any], name: str) -> Problem:
+def _not_an_object(document: Mapping[str, Any], name: str) -> InvalidInputError:
     if name not in document:
-        return Problem(f"/{name}", f"{name} is required", f"Add {name!r}.", "missing-field")
-    return Problem(f"/{name}", f"{name} is {shown(document[name])}; it must be an object {{…}}")
+        return InvalidInputError([Problem(f"/{name}", f"{name} is required", f"Add {name!r}.", "missing-field")])
+    message = f"{name} is {shown(document[name])}; it must be an object {{…}}"
+    return InvalidInputError([Problem(f"/{name}", message)])

@@ -18,12 +18,14 @@ from cost_models import collectives, gemm
 from cost_models.calibration.document import CalibrationDocument
 from cost_models.constants import (
     COMPILED_HOST_RATIO,
+    DTENSOR_HOST_RATIO,
     EAGER_LAYER_OPS,
     ELEMENTWISE_KERNEL_S,
     GRAPH_HOST_RATIO,
     HOST_OP_S,
     MEMORY_EFFICIENCY,
     PRECISION_EFFICIENCY,
+    SHARDED_HOST_RATIO,
 )
 from cost_models.errors import CalibrationError
 from cost_models.estimate import Estimate
@@ -35,6 +37,8 @@ from cost_models.terms import Tier
 
 Floats = NDArray[np.float64]
 HostMode = Literal["eager", "compiled", "graph"]
+Wrapper = Literal["sharded", "tensor_parallel"]
+"""What PyTorch wraps around a layer: FSDP2, or DTensor tensor parallelism."""
 
 _INPUT_BYTES = {"bf16": 2.0, "fp16": 2.0, "tf32": 4.0, "fp32": 4.0, "fp8": 1.0, "nvfp4": 0.5625}
 _OUTPUT_BYTES = {"bf16": 2.0, "fp16": 2.0, "tf32": 4.0, "fp32": 4.0, "fp8": 2.0, "nvfp4": 2.0}
@@ -160,6 +164,16 @@ class Calibration:
             return Scalar(measured, Tier.MEASURED)
         ratio = COMPILED_HOST_RATIO if mode == "compiled" else GRAPH_HOST_RATIO
         return Scalar(eager.value * ratio.value, max(eager.tier, Tier.EXTRAPOLATED))
+
+    def wrapped_layer_ratio(self, wrapper: Wrapper) -> Scalar:
+        """Host time of a wrapped eager layer over the plain one's."""
+        host = None if self.compute is None else self.compute.host
+        if host is not None and host.plain_layer_s is not None:
+            wrapped = host.sharded_layer_s if wrapper == "sharded" else host.tensor_parallel_layer_s
+            if wrapped is not None:
+                return Scalar(max(wrapped / host.plain_layer_s, 1.0), Tier.MEASURED)
+        ratio = SHARDED_HOST_RATIO if wrapper == "sharded" else DTENSOR_HOST_RATIO
+        return Scalar(ratio.value, Tier.NOMINAL)
 
     @property
     def host_link_bytes_per_s(self) -> Scalar:

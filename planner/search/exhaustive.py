@@ -280,7 +280,7 @@ class Exhaustive:
         self.found.at_risk += int(risky.sum())
         if not self.allow_at_risk:
             self.found.rejected["at-risk-of-memory"] += int(risky.sum())
-        missed = np.flatnonzero(oom | risky)
+        missed = np.flatnonzero(oom if self.allow_at_risk else oom | risky)
         if len(missed):
             self._keep_nearest(rows.take(missed), device_high[missed])
 

@@ -21,6 +21,7 @@ from cost_models.calibration import (
     reference_names,
     shipped_names,
 )
+from cost_models.constants import DTENSOR_HOST_RATIO
 from cost_models.errors import CalibrationError
 from cost_models.placement import place
 from cost_models.specs.cluster import Cluster, Gpu, Network
@@ -201,6 +202,15 @@ def test_host_cost_comes_from_the_profiles_eager_layer() -> None:
     assert calibration.host_op_s().value == pytest.approx(2009e-6 / 40)
     assert calibration.host_op_s().tier == Tier.INTERPOLATED
     assert calibration.host_op_s("compiled").value == pytest.approx(0.35 * 2009e-6 / 40)
+
+
+def test_wrapped_layers_cost_what_was_measured_else_the_nominal_ratio() -> None:
+    """A plain layer of 3 ms, 9 ms under FSDP2; DTensor was not measured on one GPU."""
+    document = document_of({**MINIMAL, "host": {"plain_layer_s": 0.003, "sharded_layer_s": 0.009}})
+    own = load_calibration(replace(CLUSTER, calibration=("mine",)), extra={"mine": document})
+    sharded, split = own.wrapped_layer_ratio("sharded"), own.wrapped_layer_ratio("tensor_parallel")
+    assert (sharded.value, sharded.tier) == (pytest.approx(3.0), Tier.MEASURED)
+    assert (split.value, split.tier) == (DTENSOR_HOST_RATIO.value, Tier.NOMINAL)
 
 
 def test_measured_bandwidth_and_host_link_replace_nominal_ones() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cost_models.constants import CHECKPOINT_HOST_S, DTENSOR_HOST_RATIO, HOST_OP_S, SHARDED_HOST_RATIO
 from cost_models.head import end_costs
 from cost_models.layer_costs import LAYER_PARTS, layer_costs
 from cost_models.optimizer import accumulation_s
+from cost_models.runtimes import RUNTIMES
 from cost_models.stages import stages
 from planner.job_of import resolve_job
 from planner.schemas import StrategyInput
@@ -124,3 +126,39 @@ def test_forward_and_backward_of_the_slowest_stage_are_its_micro_batch() -> None
     assert case.found.forward_s[0] == pytest.approx(2 * (case.layers.forward_JU[0, 0] + waits))
     whole = 2 * case.layer_J[0] + case.last
     assert case.found.forward_s[0] + case.found.backward_s[0] == pytest.approx(whole + 2 * waits)
+
+
+SMALL = {**MODEL, "hidden_size": 256, "intermediate_size": 1024, "vocab_size": 512}
+"""So small that the device waits for the host throughout."""
+TORCHTITAN = RUNTIMES["torchtitan"]
+PLAIN = HOST_OP_S.value * (TORCHTITAN.kernels_forward + TORCHTITAN.kernels_backward)
+"""Host seconds of a plain layer."""
+
+
+def layer_seconds(strategy) -> float:
+    """What the layers of the single stage take, in layers: device work and waiting together are the host's time."""
+    case = Case(strategy, model=SMALL, framework="torchtitan")
+    names = [name for name in LAYER_PARTS if name != "cp_comm"]
+    ends = float(spread_ends(case))
+    return (sum(case.term(name) for name in names) - ends) / (MICRO_BATCHES * 8)
+
+
+def spread_ends(case: Case):
+    """The ends' own tensor-parallel traffic."""
+    costs = end_costs(case.job, case.rows)
+    return MICRO_BATCHES * (costs.embedding_comm + costs.head_comm)[0]
+
+
+def test_fsdp2_and_dtensor_take_host_time_of_their_own() -> None:
+    assert layer_seconds({}) == pytest.approx(PLAIN)
+    assert layer_seconds({"zero": 3}) == pytest.approx(SHARDED_HOST_RATIO.value * PLAIN)
+    calls = 10 * HOST_OP_S.value  # collectives of the sequence-parallel layer
+    assert layer_seconds({"tp": 2}) == pytest.approx(DTENSOR_HOST_RATIO.value * PLAIN + calls)
+    both = DTENSOR_HOST_RATIO.value + SHARDED_HOST_RATIO.value - 1
+    assert layer_seconds({"tp": 2, "zero": 3}) == pytest.approx(both * PLAIN + calls)
+
+
+def test_recomputing_a_wrapped_layer_launches_it_again() -> None:
+    case = Case({"zero": 3, "recompute": "full"}, model=SMALL, framework="torchtitan")
+    forward = SHARDED_HOST_RATIO.value * HOST_OP_S.value * TORCHTITAN.kernels_forward
+    assert case.term("recompute") == pytest.approx(MICRO_BATCHES * 8 * (forward + CHECKPOINT_HOST_S.value))

@@ -1,0 +1,44 @@
+"""A job from a document's three parts: every problem of all of them, and what is refused on purpose told apart."""
+
+from __future__ import annotations
+
+import pytest
+
+from cost_models.errors import InvalidInputError, NotModelledError
+from planner.job_of import resolve_job
+
+MODEL = {
+    "num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024, "vocab_size": 1000,
+}  # fmt: skip
+CLUSTER = {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8}
+TRAINING = {"seq_length": 1024, "global_batch_size": 8, "precision": "bf16", "framework": "megatron"}
+GIVEN = {"model": MODEL, "cluster": CLUSTER, "training": TRAINING}
+
+
+def test_the_same_document_is_the_same_job() -> None:
+    assert resolve_job(GIVEN) is resolve_job({**GIVEN})
+
+
+def test_all_parts_tell_their_problems_at_once() -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        resolve_job({"model": {**MODEL, "num_layers": 0}, "cluster": {**CLUSTER, "num_nodes": 0}})
+    assert type(caught.value) is InvalidInputError
+    assert [problem.pointer for problem in caught.value.problems] == [
+        "/model/num_layers",
+        "/cluster/num_nodes",
+        "/training",
+    ]
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"cluster": {**CLUSTER, "pools": [{"gpu": "H100-SXM-80GB"}]}},
+        {"training": {**TRAINING, "adapter": {"type": "lora"}}},
+        {"model": {"hf_config": {"model_type": "mamba", "num_hidden_layers": 2}}},
+    ],
+)
+def test_what_has_no_model_is_refused_as_such(part) -> None:
+    """Not a mistake of the sender: the code of the whole answer says so too."""
+    with pytest.raises(NotModelledError):
+        resolve_job({**GIVEN, **part})
