@@ -139,6 +139,7 @@ def family_config(draw: st.DrawFn, model_type: str) -> dict[str, Any]:
         "smollm3": {**base, **bias, "mlp_bias": draw(flag)},
         "ernie4_5": {**base, "use_bias": draw(flag), "head_dim": draw(st.sampled_from([None, 8]))},
         "hunyuan_v1_dense": {**base, **bias, **rope, "head_dim": 8},
+        "exaone4": {**base, "sliding_window_pattern": draw(st.integers(1, 3))},
         "arcee": {**base, **bias, "mlp_bias": draw(flag)},
         "seed_oss": {**base, **bias, "attention_out_bias": draw(flag), "mlp_bias": draw(flag),
                      "head_dim": draw(st.sampled_from([None, 8]))},
@@ -320,6 +321,9 @@ WELL_KNOWN: dict[str, tuple[dict[str, Any], float]] = {
     "CohereLabs/c4ai-command-a-03-2025": (
         {"model_type": "cohere2", "hidden_size": 12288, "intermediate_size": 36864, "num_hidden_layers": 64,
          "num_attention_heads": 96, "num_key_value_heads": 8}, 111.0),
+    "LGAI-EXAONE/EXAONE-4.0-32B": (
+        {"model_type": "exaone4", "hidden_size": 5120, "intermediate_size": 27392, "num_hidden_layers": 64,
+         "num_attention_heads": 40, "num_key_value_heads": 8}, 32.0),
     "allenai/OLMo-7B-hf": ({"model_type": "olmo"}, 6.9),
     "THUDM/glm-4-9b-chat-hf": ({"model_type": "glm"}, 9.4),
     "zai-org/GLM-4.5": (

@@ -173,6 +173,13 @@ DENSE: Mapping[str, Family] = {
         },
         RMS_GATED, readers.read_smollm3,
     ),
+    "exaone4": Family(
+        {
+            **LLAMA, "vocab_size": 102400, "intermediate_size": 16384, "num_key_value_heads": 32,
+            "sliding_window": 4096, "sliding_window_pattern": 4, "layer_types": None,
+        },
+        RMS_GATED, readers.read_exaone4,
+    ),
     "ernie4_5": Family(_ERNIE, RMS_GATED, readers.read_ernie),
     "hunyuan_v1_dense": Family({**LLAMA, "vocab_size": 290943}, RMS_GATED, readers.read_hunyuan),
     "arcee": Family(

@@ -131,6 +131,13 @@ def read_olmo3(k: Keys) -> Spec:
     return {**spec, **patterned(k, spec["num_layers"], 4)}
 
 
+def read_exaone4(k: Keys) -> Spec:
+    """The published configs list their layers and spell the pattern "LLLG", which the class cannot count with."""
+    spec = {**sizes(k), "attention_bias": False, "mlp_bias": False, "qk_norm": True}
+    unlisted = k.strings("layer_types") is None and k.optional_count("sliding_window") is not None
+    return {**spec, **patterned(k, spec["num_layers"], k.count("sliding_window_pattern") if unlisted else 1)}
+
+
 def read_smollm3(k: Keys) -> Spec:
     """Windows, where switched on, are in the layers without rotary positions."""
     spec = read_llama(k)
