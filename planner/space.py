@@ -240,7 +240,7 @@ class Space:
         knobs = [np.array(values) for values in self.knobs.values()]
         shape = (len(sharding), *map(len, knobs), len(recompute))
         at, *chosen, again = (index.reshape(-1) for index in np.indices(shape))
-        layers = np.array([self._repeated_at_least(layout, mode, method, count) for mode, method, count in recompute])
+        layers = self._repeated_at_least(layout, recompute)
         columns: Columns = {
             "family": again == 0,
             "vpp": np.full(len(at), vpp),
@@ -255,16 +255,16 @@ class Space:
         columns |= {name: values[index] for name, values, index in zip(self.knobs, knobs, chosen, strict=True)}
         return columns
 
-    def _repeated_at_least(self, layout: int, mode: int, method: int, count: int) -> float:
-        """Layers that every stage of this split repeats in full."""
-        split = self.layouts.table[layout]
-        if mode != Recompute.FULL:
-            return 0.0
-        fixed = split.recompute_per_stage
-        if fixed is not None:
-            return float(min(min(count, split.layers_on_stage(stage)) for stage, count in enumerate(fixed)))
-        most = count if method == RecomputeMethod.BLOCK else max(split.layers)
-        return float(min(split.block_layers_on_stage(stage, most) for stage in range(split.pp)))
+    def _repeated_at_least(self, layout: int, recompute: Ints) -> NDArray[Any]:
+        """Layers that every stage of this split repeats in full, for each (recompute, method, layers) row."""
+        split, held = self.layouts.table[layout], self.layouts.held_LS[layout]
+        if split.recompute_per_stage is not None:
+            least: NDArray[Any] = np.minimum(held, self.layouts.recompute_limit_LS[layout])[: split.pp].min()
+        else:
+            chunks = self.layouts.chunk_layers[layout, : split.vpp, : split.pp]
+            limit = np.where(recompute[:, 1] == RecomputeMethod.BLOCK, recompute[:, 2], max(split.layers))
+            least = np.minimum(chunks, limit[:, None, None]).sum(axis=1).min(axis=1)
+        return np.asarray(least * (recompute[:, 0] == Recompute.FULL))
 
     @property
     def selective_modules(self) -> int:

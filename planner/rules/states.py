@@ -32,6 +32,10 @@ def _sharded_gradients_pipelined(_job: Job, s: Strategies) -> Bools:
     return np.asarray((s.zero >= 2) & (s.pp > 1))
 
 
+def _sharded_but_reduced_once(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.zero >= 2) & ~s.grad_sync_each)
+
+
 def _zero3_tensor(_job: Job, s: Strategies) -> Bools:
     return np.asarray((s.zero == 3) & (s.tp > 1))
 
@@ -186,6 +190,12 @@ STATE_RULES: tuple[Rule, ...] = (
         "zero-with-pipeline", _sharded_gradients_pipelined, "zero {zero} and pp {pp} exclude each other in {framework}",
         "Use zero 0 or 1 with pipelines, or pp 1.", "deepspeed/runtime/pipe/engine.py",
         frameworks=only("deepspeed", "megatron-deepspeed"), smallest_change="zero {zero} -> 1",
+    ),
+    Rule(
+        "zero-unsupported", _sharded_but_reduced_once,
+        "grad_sync 'last' and zero {zero} exclude each other in deepspeed: it keeps no whole gradients to reduce later",
+        "Leave grad_sync out.", "deepspeed/runtime/engine.py (no_sync)", frameworks=only("deepspeed"),
+        smallest_change="grad_sync last -> each",
     ),
     Rule(
         "zero-with-tensor-parallel", _zero3_tensor, "zero 3 and tp {tp} exclude each other in deepspeed {version}",

@@ -145,6 +145,9 @@ TWELVE_HEADS = {
         ({"zero": 3}, "megatron", DENSE, {"framework_version": "0.11"}, "zero-unsupported"),
         ({"zero": 3}, "megatron", DENSE, {"framework_version": "0.12"}, None),
         ({"zero": 2, "pp": 2}, "deepspeed", DENSE, {}, "zero-with-pipeline"),
+        ({"zero": 3, "grad_sync": "last"}, "deepspeed", DENSE, {}, "zero-unsupported"),
+        ({"zero": 1, "grad_sync": "last"}, "deepspeed", DENSE, {}, None),
+        ({"zero": 3, "grad_sync": "last"}, "torchtitan", DENSE, {}, None),
         # torchtitan: torch's 1F1B wants a micro-batch a stage (16 GPUs, pp 8: dp 2, 64 / (2 x 8) = 4 < 8); tied heads.
         ({"pp": 8, "micro_batch_size": 8}, "torchtitan", DENSE, {}, "too-few-micro-batches"),
         ({"pp": 8, "micro_batch_size": 4}, "torchtitan", DENSE, {}, None),
