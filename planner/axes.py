@@ -26,6 +26,8 @@ from planner.strategy_defaults import DEFAULTS
 Ints = NDArray[np.int64]
 MOST_COMBINATIONS = 20_000_000
 """Combinations of degrees held at a time: some 2 GiB. 100,000 GPUs with a batch of 60 divisors need a quarter."""
+MOST_OPTIONS = 2_000_000
+"""Choices that a combination of degrees leaves open, over all numbers of stages: a table of some hundred MiB."""
 MIN_TOKENS_PER_CP_RANK = 256
 """Shortest share of a sequence for which context parallelism is tried."""
 DEGREE_AXES = ("tp", "pp", "cp", "dp", "ep", "etp", "micro_batch_size", "sequence_parallel")
@@ -56,7 +58,12 @@ def build_space(job: Job, constraints: Constraints) -> Space:
         chosen["recompute"] = (Recompute.FULL,)
     if "recompute_num_layers" in given:
         chosen["recompute_num_layers"] = given["recompute_num_layers"]
-    return Space(job=job, degrees=degrees, chosen=chosen, layouts=layouts, layout_index=index, knobs=knobs)
+    space = Space(job=job, degrees=degrees, chosen=chosen, layouts=layouts, layout_index=index, knobs=knobs)
+    most = int(space.multiplicity(np.array(used)).sum())
+    if most > MOST_OPTIONS:
+        message = f"the values of constraints.allowed make {most:,} choices for each combination of degrees, too many to search"
+        raise SearchBudgetError(message, hint="List fewer values, or fix some of these fields.")
+    return space
 
 
 def searched_values(space: Space) -> dict[str, list[Any]]:

@@ -32,6 +32,8 @@ FIRST_ROWS = 1 << 11
 """Expanded strategies evaluated before anything is known: enough for a good k-th best."""
 MAX_ROWS_AT_ONCE = 1 << 14
 """Expanded strategies evaluated at a time: bounds memory, and stays near the cache."""
+MAX_PAIRS = 1 << 22
+"""Expansions of one chunk: where a base row stands for very many, fewer base rows are expanded at a time."""
 BOUND_SLACK = 1e-9
 """Relative allowance for rounding when a bound is compared with the k-th best."""
 BASE_CODES = frozenset({
@@ -155,6 +157,7 @@ class Exhaustive:
             stop = min(start + size, self._first_loser(values))
             if stop <= start:
                 break
+            stop = start + max(1, int(np.searchsorted(np.cumsum(multiplicity[order[start:stop]]), MAX_PAIRS, "right")))
             if self._must_stop():
                 self._leave_out(float(bounds.step_s[order[start:]].min()))
                 return

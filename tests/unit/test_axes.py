@@ -147,3 +147,9 @@ def test_more_combinations_than_memory_holds_are_refused_before_they_are_made(mo
     with pytest.raises(SearchBudgetError, match="too many to search") as caught:
         space()
     assert "micro_batch_size" in caught.value.hint
+
+
+def test_more_choices_than_a_table_holds_are_refused(monkeypatch) -> None:
+    monkeypatch.setattr(axes, "MOST_OPTIONS", 50)
+    with pytest.raises(SearchBudgetError, match="choices for each combination of degrees"):
+        space(allowed={"cp_comm": ["p2p", "a2a", "allgather"]})

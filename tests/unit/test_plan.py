@@ -11,6 +11,7 @@ from cost_models.errors import InvalidInputError
 from planner.plan import plan
 from planner.rows import evaluate_rows
 from planner.schemas.plan_response import PlanResponse
+from planner.search import exhaustive
 
 REQUEST: dict[str, Any] = {
     "model": {"preset": "llama-3.2-1b"},
@@ -246,3 +247,9 @@ def test_where_no_degrees_are_left_the_answer_says_why(fixed, code, text) -> Non
     (nearest,) = response["nearest_infeasible"]
     assert text in nearest["reasons"][0]["message"]
     assert nearest["smallest_change"]
+
+
+def test_how_many_base_rows_are_expanded_at_a_time_does_not_change_the_ranking(monkeypatch) -> None:
+    one = plan(REQUEST)
+    monkeypatch.setattr(exhaustive, "MAX_PAIRS", 1)
+    assert ranking(plan(REQUEST)) == ranking(one)
