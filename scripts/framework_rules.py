@@ -9,6 +9,7 @@ python -m scripts.framework_rules [--plans 1000] [--frameworks megatron,deepspee
 from __future__ import annotations
 
 import argparse
+import logging
 import random
 import sys
 import warnings
@@ -114,6 +115,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--plans", type=int, default=1000)
     parser.add_argument("--frameworks", default=",".join(ASK))
     options = parser.parse_args(arguments)
+    logging.disable(logging.WARNING)  # of the frameworks
     warnings.simplefilter("ignore")
     worst = 0
     for framework in options.frameworks.split(","):
