@@ -72,6 +72,8 @@ class _PerMicroBatch:
     """Of these waiting for the host."""
     again_JN: Floats
     """Full recomputation of one layer of each kind."""
+    share: Floats
+    """Of all layers those fully recomputed, shape (N,)."""
     first: Floats
     """What only the first stage has."""
     last: Floats
@@ -141,12 +143,13 @@ def _per_micro_batch(
         )
     sharded = where & strategies.grad_sync_each
     accumulation_JN = accumulation_s(job, strategies, dense=held.dense_JN, expert=held.expert_JN, layerwise=sharded)
-    repeated_JN = recomputed_shares(strategies) * again_JN + selective_JN
-    link = _layerwise(job, strategies, layers, ends, waits_JN, repeated_JN, where)
+    share = recomputed_shares(strategies)
+    link = _layerwise(job, strategies, layers, ends, waits_JN, share * again_JN + selective_JN, where)
     per = _PerMicroBatch(
         layer_JN=whole_JN + selective_JN + accumulation_JN + link.layer_JN,
         waits_JN=waits_JN,
         again_JN=again_JN,
+        share=share,
         first=ends.cases.spread(ends.embedding + ends.embedding_comm) + link.root,
         last=ends.cases.spread(ends.head + ends.loss + ends.head_comm) + link.head,
         selective_JN=selective_JN,
@@ -257,7 +260,7 @@ def _bubble(job: Job, strategies: Strategies, layers: LayerCosts, per: _PerMicro
     if np.all(strategies.pp == 1):
         return np.zeros(len(strategies))
     counts_J1 = np.array([[float(job.model.layer_kinds.count(kind))] for kind in job.model.distinct_kinds])
-    everything = _sum_over_kinds(counts_J1, per.layer_JN + recomputed_shares(strategies) * per.again_JN)
+    everything = _sum_over_kinds(counts_J1, per.layer_JN + per.share * per.again_JN)
     everything += per.first + per.last
     matmul_JN = layers.cases.spread(layers.parts_JPU[:, LAYER_PARTS.index("gemm")])
     wgrad = WGRAD_SHARE.value * _sum_over_kinds(slowest.layers_JN, matmul_JN)
