@@ -138,6 +138,21 @@ class PresetList(_Document):
     items: list[PresetEntry]
 
 
+class FrameworkRule(_Document):
+    """A reason why a framework would not run a strategy; texts are templates over the strategy that breaks it."""
+
+    code: str
+    message: str
+    hint: str
+    smallest_change: str
+    source: str
+    """What enforces it."""
+    since: str | None
+    """First release with this rule; null: all."""
+    until: str | None
+    """First release without it."""
+
+
 class FrameworkEntry(_Document):
     """One framework."""
 
@@ -148,6 +163,11 @@ class FrameworkEntry(_Document):
     strategy_defaults: dict[str, Any]
     training_defaults: dict[str, Any]
     """By field: a value, or a list of values with when each holds (the first that matches wins)."""
+    choices: dict[str, Any]
+    """By field of a strategy: what the framework can spell."""
+    vocabulary_multiple_per_tp: int
+    """The vocabulary is padded to a multiple of this times tp."""
+    rules: list[FrameworkRule]
 
 
 class FrameworkList(_Document):

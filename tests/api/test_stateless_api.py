@@ -122,6 +122,9 @@ class TestPresets:
             "value": "transformer-engine",
             "when": {"since": "2024-01"},
         }
+        assert megatron["vocabulary_multiple_per_tp"] == 128
+        assert {rule["code"] for rule in megatron["rules"]} >= {"kv-heads-not-divisible", "layers-not-divisible"}
+        assert all(rule["source"] for rule in megatron["rules"])
 
 
 class TestService:
