@@ -50,7 +50,7 @@ def end_costs(job: Job, strategies: Strategies) -> EndCosts:
     vocab = padded_vocab_size(model, training.framework, rows.tp) / rows.tp
     copies = np.full(len(rows), 1.0 + model.mtp_num_layers)
     precision = "bf16" if training.precision in ("fp8", "nvfp4") else training.precision
-    head = Gemm("lm_head", tokens, vocab, np.full(len(rows), h), copies, "head")
+    head = Gemm("lm_head", tokens, vocab, np.full(len(rows), h), np.ones(len(rows)), copies, "head")
     matmul = matmul_s(job, [head], precision=precision)
     placements = groups(rows, job.cluster)
     price, size = job.calibration.collective_s, tokens * h * e

@@ -132,9 +132,11 @@ def matmul_s(job: Job, gemms: list[Gemm], *, precision: str | None = None) -> Ma
     for which, name in ((~exact, chosen), (exact, "bf16")):
         some = [gemm for gemm, mine in zip(gemms, which, strict=True) if mine]
         if some:
-            m, n, k, batch = (np.array([getattr(gemm, axis) for gemm in some]) for axis in ("m", "n", "k", "batch"))
+            m, n, k, batch, repeats = (
+                np.array([getattr(gemm, axis) for gemm in some]) for axis in ("m", "n", "k", "batch", "repeats")
+            )
             estimate = job.calibration.gemm_passes_s(m, n, k, precision=name, batch=batch)
-            passes_3GU[:, which] = estimate.seconds
+            passes_3GU[:, which] = repeats * estimate.seconds
             tier = np.maximum(tier, estimate.tier.max(axis=(0, 1)))
     forward_GU = passes_3GU[0]
     by_module: dict[str, Floats] = {}

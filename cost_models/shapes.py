@@ -18,13 +18,14 @@ from cost_models.strategy import Floats
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """One multiplication, done `batch` times with different operands."""
+    """One kernel of `batch` multiplications with different operands, launched `repeats` times."""
 
     name: str
     m: Floats
     n: Floats
     k: Floats
     batch: Floats
+    repeats: Floats
     module: str
     """What recomputation calls it: "attention", "mlp", "moe", "shared_experts" or "router"."""
 
@@ -38,10 +39,17 @@ def layer_gemms(job: Job, kind: LayerKind, *, tokens: Floats, tp: Floats, ep: Fl
 
 
 def _gemm(
-    name: str, m: Floats, n: Floats | float, k: Floats | float, *, module: str, batch: Floats | float = 1.0
+    name: str,
+    m: Floats,
+    n: Floats | float,
+    k: Floats | float,
+    *,
+    module: str,
+    batch: Floats | float = 1.0,
+    repeats: float = 1.0,
 ) -> Gemm:
-    m, n, k, batch = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (m, n, k, batch)))
-    return Gemm(name, m, n, k, batch, module)
+    m, n, k, batch, copies = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (m, n, k, batch, repeats)))
+    return Gemm(name, m, n, k, batch, copies, module)
 
 
 def _attention_gemms(job: Job, *, tokens: Floats, tp: Floats) -> list[Gemm]:
@@ -53,7 +61,7 @@ def _attention_gemms(job: Job, *, tokens: Floats, tp: Floats) -> list[Gemm]:
     if job.runtime.separate_gate_projection:
         projections = [
             _gemm("q_proj", tokens, q, h, module="attention"),
-            _gemm("kv_proj", tokens, kv, h, module="attention", batch=2.0),
+            _gemm("kv_proj", tokens, kv, h, module="attention", repeats=2.0),
         ]
     else:
         projections = [_gemm("qkv_proj", tokens, q + 2 * kv, h, module="attention")]
@@ -85,8 +93,8 @@ def _mlp_gemms(
 ) -> list[Gemm]:
     h, f = float(job.model.hidden_size), width / split
     inputs = 2 if job.model.gated_mlp else 1
-    fused = not job.runtime.separate_gate_projection
-    first = _gemm("fc1", tokens, inputs * f if fused else f, h, module=module, batch=batch * (1 if fused else inputs))
+    wide, repeats = (f, inputs) if job.runtime.separate_gate_projection else (inputs * f, 1)
+    first = _gemm("fc1", tokens, wide, h, module=module, batch=batch, repeats=repeats)
     return [first, _gemm("fc2", tokens, h, f, module=module, batch=batch)]
 
 

@@ -123,7 +123,7 @@ class TestPresets:
             "when": {"since": "2024-01"},
         }
         assert megatron["vocabulary_multiple_per_tp"] == 128
-        assert {rule["code"] for rule in megatron["rules"]} >= {"kv-heads-not-divisible", "layers-not-divisible"}
+        assert {rule["code"] for rule in megatron["rules"]} >= {"kv-heads-not-divisible", "split-unsupported"}
         assert all(rule["source"] for rule in megatron["rules"])
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.shapes import layer_gemms
+from cost_models.shapes import Gemm, layer_gemms
 from planner.job_of import resolve_job
 
 LLAMA = {
@@ -17,8 +17,8 @@ TOKENS = 4096.0
 Shapes = dict[str, tuple[float, float, float, float]]
 
 
-def shapes(model=LLAMA, *, framework: str = "megatron", tp=1.0, ep=1.0, etp=1.0) -> Shapes:
-    """(m, n, k, how often) by name; an MoE layer's own shared and routed MLPs by "module.name"."""
+def gemms_of(model=LLAMA, *, framework: str = "megatron", tp=1.0, ep=1.0, etp=1.0) -> dict[str, Gemm]:
+    """Products by name; an MoE layer's own shared and routed MLPs by "module.name"."""
     job = resolve_job(
         {
             "model": model,
@@ -30,7 +30,12 @@ def shapes(model=LLAMA, *, framework: str = "megatron", tp=1.0, ep=1.0, etp=1.0)
     gemms = layer_gemms(job, job.model.layer_kinds[-1], tokens=TOKENS * one, tp=tp * one, ep=ep * one, etp=etp * one)
     named = {(f"{g.module}.{g.name}" if g.name.startswith("fc") and g.module != "mlp" else g.name): g for g in gemms}
     assert len(named) == len(gemms)
-    return {name: (g.m[0], g.n[0], g.k[0], g.batch[0]) for name, g in named.items()}
+    return named
+
+
+def shapes(model=LLAMA, **asked) -> Shapes:
+    """(m, n, k, how often)."""
+    return {name: (g.m[0], g.n[0], g.k[0], g.batch[0] * g.repeats[0]) for name, g in gemms_of(model, **asked).items()}
 
 
 def test_grouped_queries_fused() -> None:
@@ -117,3 +122,11 @@ def test_shared_experts_are_one_dense_mlp() -> None:
     found = shapes({**LLAMA, "moe": moe}, tp=2.0)
     assert found["shared_experts.fc1"] == (TOKENS, 2 * 1024, 4096, 1)
     assert found["shared_experts.fc2"] == (TOKENS, 4096, 1024, 1)
+
+
+def test_separate_projections_are_kernels_one_after_the_other_and_experts_one_grouped_kernel() -> None:
+    dense = gemms_of(framework="torchtitan")
+    assert (dense["kv_proj"].batch[0], dense["kv_proj"].repeats[0]) == (1, 2)
+    assert (dense["fc1"].batch[0], dense["fc1"].repeats[0]) == (1, 2)
+    routed = gemms_of({**LLAMA, "moe": MOE}, framework="torchtitan")["moe.fc1"]
+    assert (routed.batch[0], routed.repeats[0]) == (8, 2)
