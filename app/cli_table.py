@@ -278,5 +278,5 @@ def _nearest(candidates: Sequence[Json]) -> list[Text]:
                 (f"  {_split(candidate)} mb{candidate['strategy'].get('micro_batch_size') or 1}: ", "bold"), reasons
             )
         )
-        lines.append(Text(f"    would work with: {candidate['smallest_change']}"))
+        lines.append(Text(f"    smallest change: {candidate['smallest_change']}"))
     return lines

@@ -10,6 +10,10 @@ import numpy as np
 from cost_models.evaluate import Verdict, evaluate, memory_verdict
 from cost_models.job import Job
 from cost_models.memory import stage_memory
+from cost_models.memory.states import optimizer_state_bytes
+from cost_models.memory.traits import memory_traits
+from cost_models.parameters import count_parameters
+from cost_models.specs.training import BYTES_PER
 from cost_models.strategy import Strategies
 from cost_models.units import GIB
 from planner.evaluation_dict import memory_reasons
@@ -82,21 +86,36 @@ def smallest_changes(job: Job, strategies: list[dict[str, Any]], *, headroom_fra
         legal = violations(job, resolved.strategies).legal
         memory = stage_memory(job, resolved.strategies)
         verdict, _ = memory_verdict(job, memory, headroom_fraction=headroom_fraction)
-        excess = memory.device_high - job.cluster.capacity_bytes * (1.0 - headroom_fraction)
+        excess = (memory.device - job.cluster.capacity_bytes * (1.0 - headroom_fraction)) / GIB
         for row, position in enumerate(resolved.index):
             index, name, _ = changes[int(position)]
             if legal[row] and verdict[row] == Verdict.FITS:
                 fitting.setdefault(index, name)
             if legal[row]:
-                closest[index] = min(closest.get(index, (np.inf, "")), (float(excess[row]) / GIB, name))
-    return [fitting.get(index) or _no_change(closest.get(index)) for index in range(len(strategies))]
+                closest[index] = min(closest.get(index, (np.inf, "")), (float(excess[row]), name))
+    advice = _more_memory(job, headroom_fraction=headroom_fraction)
+    return [fitting.get(index) or _no_change(closest.get(index), advice) for index in range(len(strategies))]
 
 
-def _no_change(closest: tuple[float, str] | None) -> str:
-    advice = "use more GPUs, GPUs with more memory, or offload optimizer state (offload.optimizer_fraction)"
+def _no_change(closest: tuple[float, str] | None, advice: str) -> str:
     if closest is None:
         return advice
-    return f"no single change is enough: with {closest[1]} it is still over by {closest[0]:.1f} GiB a GPU; {advice}"
+    over = f"still over by {closest[0]:.1f} GiB a GPU" if closest[0] > 0 else "still at risk"
+    return f"no single change is enough: {closest[1]} comes closest, {over}; {advice}"
+
+
+def _more_memory(job: Job, *, headroom_fraction: float) -> str:
+    """What is missing when no change of the strategy helps: a bound from the model's states where it says anything."""
+    training = job.training
+    each = BYTES_PER[training.param_dtype] + BYTES_PER[training.main_param_dtype] + BYTES_PER[training.grad_dtype]
+    each += optimizer_state_bytes(training, memory_traits(training))
+    states = count_parameters(job.model).total * each
+    capacity = job.cluster.capacity_bytes * (1.0 - headroom_fraction)
+    needed = int(np.ceil(states / capacity))
+    if needed <= job.cluster.num_gpus:
+        return "use more GPUs, GPUs with more memory, or offload optimizer state (offload.optimizer_fraction)"
+    held = f"parameters, gradients and optimizer state ({states / GIB:,.0f} GiB)"
+    return f"use more GPUs, or GPUs with more memory: {held} alone need {needed:,} of these"
 
 
 def _changes(job: Job, strategy: dict[str, Any]) -> Iterator[Change]:

@@ -8,7 +8,7 @@ import socket
 import time
 from typing import Any
 
-import httpx
+import httpx2
 import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy.exc import OperationalError
@@ -191,7 +191,7 @@ def test_a_sender_that_hangs_up_is_no_failure(live_address: str) -> None:
         sender.sendall(head)
     noted = re.compile(r'requests_total\{method="POST",route="/v1/plans",status="(\d+)"\}')
     end_at = time.monotonic() + 10.0
-    while not (found := noted.findall(httpx.get(f"{live_address}/metrics").text)):
+    while not (found := noted.findall(httpx2.get(f"{live_address}/metrics").text)):
         assert time.monotonic() < end_at
         time.sleep(0.05)
     assert found == ["499"]

@@ -147,7 +147,7 @@ def test_no_plan_names_the_nearest_and_its_smallest_change(printed: Any) -> None
     out, _ = printed(response, width=120)
     assert "No plan fits." in out
     assert "tp8 z3 mb1: needs 95.0 GiB of 79.1 GiB" in out
-    assert "would work with: pp=2" in out
+    assert "smallest change: pp=2" in out
 
 
 def test_a_better_plan_that_cannot_be_expressed_is_told(printed: Any) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
@@ -83,8 +84,22 @@ def test_a_smaller_micro_batch_is_the_mildest_change() -> None:
 def test_where_no_single_change_is_enough_it_says_by_how_much() -> None:
     document = parts(4)
     (change,) = smallest_changes(resolve_job(document), [full(document, zero=0)], headroom_fraction=0.03)
-    assert change.startswith("no single change is enough: with ")
+    assert change.startswith("no single change is enough: ")
+    assert "comes closest, still over by " in change
     assert "GiB a GPU" in change
+
+
+def test_a_model_whose_states_alone_exceed_the_cluster_is_told_how_many_gpus_they_need() -> None:
+    """405.9e9 parameters x 16 bytes (bf16, fp32 gradients, main copy, two moments) of 8 x 79.2 GiB with 3 % free."""
+    document = {
+        "model": {"preset": "llama-3.1-405b"},
+        "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8},
+        "training": {"seq_length": 8192, "global_batch_size": 16, "precision": "bf16", "framework": "megatron"},
+    }
+    (change,) = smallest_changes(resolve_job(document), [full(document, tp=8, zero=0)], headroom_fraction=0.03)
+    job = resolve_job(document)
+    needed = math.ceil(405_853_388_800 * 18 / (0.97 * job.cluster.capacity_bytes))
+    assert change.endswith(f"alone need {needed} of these")
 
 
 def test_the_headroom_of_the_request_counts() -> None:
