@@ -87,9 +87,10 @@ def test_plans_keep_the_constraints_and_evaluate_to_what_they_say(request) -> No
 @settings(max_examples=40)
 @given(REQUESTS.filter(consistent))
 def test_a_smallest_change_makes_it_fit(request) -> None:
-    """Applied to the strategy it belongs to, whatever the framework."""
-    parts = {part: request[part] for part in PARTS}
-    for each in plan(request)["nearest_infeasible"]:
+    """Applied to the strategy it belongs to, whatever the framework, every fact stated as the plan took it."""
+    response = plan(request)
+    parts = {part: response["request"][part] for part in PARTS}
+    for each in response["nearest_infeasible"]:
         (before,) = evaluate_rows([{**parts, "strategy": each["strategy"]}])
         if before["verdict"] == "invalid":  # nothing was left to search: one contradiction, told as a rule
             assert each["reasons"]
