@@ -30,6 +30,7 @@ def evaluate(
     with ExitStack() as stack, reader_may_leave():
         source = sys.stdin.buffer if rows == "-" else stack.enter_context(_opened(rows))
         assert isinstance(source, BufferedReader)
+        _refuse_one_document(source, rows)
         for lines in arriving_lines(source):
             for evaluation in evaluate_rows(lines, calibration=calibration, allow_files=True):
                 write_document(evaluation)
@@ -53,6 +54,16 @@ def arriving_lines(source: BufferedReader) -> Iterator[list[str]]:
         held.append(rest)
     if any(held):
         yield [b"".join(held).decode(encoding, errors="replace")]
+
+
+def _refuse_one_document(source: BufferedReader, name: str) -> None:
+    """A document printed over several lines is no row a line: said once instead of for each of its lines."""
+    first = source.peek().split(b"\n", 1)[0].strip()
+    if first in {b"{", b"["}:
+        message = f"{'standard input' if name == '-' else name} is one JSON document over several lines"
+        raise InvalidInputError(
+            [Problem("", message, "Write one row per line; a plan request goes to `meshwright plan`.", "invalid-json")]
+        )
 
 
 def _opened(path: str) -> BufferedReader:

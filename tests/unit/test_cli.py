@@ -172,6 +172,13 @@ def test_evaluate_answers_every_line_in_order(outcome: Any, tmp_path: Path) -> N
     assert [answers[0]["id"], answers[2]["id"]] == [good["id"], "last"]
 
 
+def test_evaluate_says_once_that_a_document_is_no_row_a_line(outcome: Any) -> None:
+    code, out, err = outcome("evaluate", str(REQUESTS / "llama-3.1-70b.json"))
+    assert (code, out) == (2, "")
+    assert "one JSON document over several lines" in err
+    assert "meshwright plan" in err
+
+
 def test_evaluate_reads_standard_input(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Bytes that are not UTF-8 spoil their own line only."""
     good = (REQUESTS / "evaluate.jsonl").read_bytes().splitlines()[0]
