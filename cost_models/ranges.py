@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.calibration import Calibration
-from cost_models.constants import UNMODELLED_RANGE
+from cost_models.constants import SHAPE_RANGE, UNMODELLED_RANGE
 from cost_models.strategy import Bools, Codes, Floats
 from cost_models.terms import TIME_NAMES, Tier
 
@@ -26,6 +26,9 @@ FAMILY_OF_TERM: Mapping[str, str] = {
     "offload": "host", "jitter": "jitter",
 }  # fmt: skip
 """Which residual of the calibration a term takes."""
+
+_SAME = 1e-9
+"""Matmul seconds this close, relatively, are of the same shapes."""
 
 
 @lru_cache(maxsize=64)
@@ -58,5 +61,8 @@ def is_tied(
         width = np.maximum(widths[row][tiers[name]], widths[row][tiers[name][leader]])
         difference += apart
         square += (width * apart) ** 2
+    gemm = terms_s["gemm"]
+    other_shapes = np.abs(gemm - gemm[leader]) > _SAME * gemm
+    square += np.where(other_shapes, SHAPE_RANGE.value**2 * (gemm**2 + gemm[leader] ** 2), 0.0)
     square += (UNMODELLED_RANGE.value * difference) ** 2
     return np.asarray(difference**2 <= square, np.bool_)

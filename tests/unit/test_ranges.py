@@ -64,6 +64,14 @@ def test_what_cancels_says_nothing_and_what_differs_twice_hides_the_difference()
     assert found.tolist() == [True, True]
 
 
+def test_matmuls_of_other_shapes_err_on_their_own() -> None:
+    """3 % of 4.0 s and of 4.1 s in quadrature are 0.17 s: more than the 0.10 s between them, less than 0.20 s."""
+    other = is_tied(CALIBRATION, terms(gemm=[4.0, 4.1, 4.2]), tiers(3), leader=0)
+    assert other.tolist() == [True, True, False]
+    same = is_tied(CALIBRATION, terms(gemm=[4.0, 4.0], pp_bubble=[0.1, 0.2]), tiers(2), leader=0)
+    assert same.tolist() == [True, False]
+
+
 def test_ties_are_mutual() -> None:
     seconds = terms(gemm=[3.0, 3.5, 5.0], dp_comm=[2.0, 1.6, 0.4])
     for a, b in ((0, 1), (0, 2), (1, 2)):
