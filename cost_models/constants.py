@@ -249,7 +249,10 @@ UNMODELLED_RANGE = Constant(
     0.05, "1", 0.03, 0.10, "half-width of what no term holds; repeats of one BLOOM configuration differ by 4.6 % [T-3]"
 )
 SHAPE_RANGE = Constant(
-    0.03, "1", 0.02, 0.05,
+    0.03,
+    "1",
+    0.02,
+    0.05,
     "half-width of a layer's matmuls of other shapes against each other: a grid value left out is found within 7-8 % (80th "
     "percentile, F-1), and a layer has some six products [T-4]",
 )
