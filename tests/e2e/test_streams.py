@@ -21,14 +21,18 @@ WAIT_S = 30
 def evaluating() -> Iterator[subprocess.Popen[str]]:
     """`meshwright evaluate -` with all three streams open."""
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-    with subprocess.Popen(
-        [sys.executable, "-m", "meshwright", "evaluate", "-"], cwd=ROOT, text=True, **pipes
-    ) as process:
+    command = [sys.executable, "-m", "meshwright", "evaluate", "-"]
+    with subprocess.Popen(command, cwd=ROOT, text=True, preexec_fn=hear_interrupts, **pipes) as process:  # noqa: PLW1509
         watchdog = Timer(WAIT_S, process.kill)
         watchdog.start()
         yield process
         watchdog.cancel()
         process.kill()
+
+
+def hear_interrupts() -> None:
+    """A shell starts background jobs, such as a whole test run, deaf to Ctrl-C, and children inherit that."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def answer(process: subprocess.Popen[str], row: str) -> dict[str, object]:
