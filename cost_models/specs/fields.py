@@ -126,7 +126,7 @@ def nearest(name: str, known: Iterable[str]) -> str | None:
         return SYNONYMS[name.lower()]
     lower = {n.lower(): n for n in reversed(names)}
     wanted = name.lower()[:100]
-    longer = [n for key, n in lower.items() if len(wanted) >= 4 and key.startswith(wanted)]
+    longer = [n for key, n in lower.items() if key.startswith(f"{wanted}-")]
     if longer:
         return min(longer, key=lambda n: (len(n), n))
     close = difflib.get_close_matches(wanted, lower, n=1, cutoff=0.6) if wanted else []
