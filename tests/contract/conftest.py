@@ -7,6 +7,7 @@ import pwd
 import secrets
 import shutil
 import subprocess
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
@@ -22,8 +23,11 @@ FOLDERS = [Path(found).resolve().parent for name in ("postgres", "initdb") if (f
 
 
 @pytest.fixture(scope="session")
-def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """URL of a PostgreSQL server in which databases may be made."""
+def postgres_url() -> Iterator[str]:
+    """URL of a PostgreSQL server in which databases may be made.
+
+    Its folder is not one of pytest's, whose parents every later session of the same user closes to other users.
+    """
     pytest.importorskip("psycopg", reason="psycopg (the extra `postgres`) is not installed")
     given = os.environ.get("MESHWRIGHT_TEST_POSTGRES")
     if given:
@@ -31,7 +35,7 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         return
     if not FOLDERS:
         pytest.skip("neither MESHWRIGHT_TEST_POSTGRES nor the program initdb is there")
-    folder = Path(tmp_path_factory.mktemp("pg"))
+    folder = Path(tempfile.mkdtemp(prefix="meshwright-pg-"))
     user = _server_user(folder)
     data, programs = folder / "data", FOLDERS[-1]
     _run([programs / "initdb", "-D", data, "-U", "postgres", "-A", "trust", "-N"], user=user)
@@ -40,6 +44,7 @@ def postgres_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     _run([*control, "-o", options, "start"], user=user)
     yield f"postgresql://postgres@/postgres?host={folder}"
     _run([*control, "-m", "immediate", "stop"], user=user)
+    shutil.rmtree(folder)
 
 
 def _run(command: list[str | Path], *, user: str | None) -> None:
@@ -47,7 +52,7 @@ def _run(command: list[str | Path], *, user: str | None) -> None:
 
 
 def _server_user(folder: Path) -> str | None:
-    """PostgreSQL does not run as root: there it is started as its own user, who then needs the way to its folder."""
+    """PostgreSQL does not run as root: there it is started as its own user, whose folder it then must be."""
     if os.getuid() != 0:
         return None
     try:
@@ -55,8 +60,6 @@ def _server_user(folder: Path) -> str | None:
     except KeyError:
         pytest.skip("PostgreSQL does not run as root, and there is no user postgres")
     shutil.chown(folder, "postgres")
-    for parent in folder.parents[:3]:  # a folder per session, per worker, per user
-        parent.chmod(parent.stat().st_mode | 0o011)
     return "postgres"
 
 
