@@ -63,8 +63,8 @@ def build_tables(job: Job, strategies: Strategies) -> Tables:
 
 
 @dataclass(frozen=True, eq=False)
-class _PerMicroBatch:
-    """Seconds per micro-batch of what a stage can hold."""
+class MicroBatchCosts:
+    """Seconds per micro-batch of what a stage can hold; a stage's time is linear in it."""
 
     layer_JN: Floats
     """One layer of each kind, everything but full recomputation."""
@@ -125,9 +125,16 @@ def stages(job: Job, strategies: Strategies, *, tables: Tables | None = None) ->
     )
 
 
+def micro_batch_costs(job: Job, strategies: Strategies) -> tuple[MicroBatchCosts, LayerCosts, RankParameters]:
+    """What the stages of these strategies are made of, however their layers are split: seconds, and parameters held."""
+    layers, held = layer_costs(job, strategies), rank_parameters(job, strategies)
+    per, _ = _per_micro_batch(job, strategies, layers, end_costs(job, strategies), held)
+    return per, layers, held
+
+
 def _per_micro_batch(
     job: Job, strategies: Strategies, layers: LayerCosts, ends: EndCosts, held: RankParameters
-) -> tuple[_PerMicroBatch, Codes]:
+) -> tuple[MicroBatchCosts, Codes]:
     where, spread = is_layerwise(job, strategies), layers.cases.spread
     waits_JN, again_JN = spread(layers.parts_JPU[:, LAUNCH]), spread(layers.again_JU)
     whole_JN = spread(layers.parts_JPU.sum(axis=1))
@@ -145,7 +152,7 @@ def _per_micro_batch(
     accumulation_JN = accumulation_s(job, strategies, dense=held.dense_JN, expert=held.expert_JN, layerwise=sharded)
     share = recomputed_shares(strategies)
     link = _layerwise(job, strategies, layers, ends, waits_JN, share * again_JN + selective_JN, where)
-    per = _PerMicroBatch(
+    per = MicroBatchCosts(
         layer_JN=whole_JN + selective_JN + accumulation_JN + link.layer_JN,
         waits_JN=waits_JN,
         again_JN=again_JN,
@@ -208,7 +215,7 @@ def _layerwise(
     return _Layerwise(np.where(where, layer_JN, 0.0), np.where(where, root, 0.0), np.where(where, head, 0.0), tier)
 
 
-def _slowest(strategies: Strategies, per: _PerMicroBatch) -> _Slowest:
+def _slowest(strategies: Strategies, per: MicroBatchCosts) -> _Slowest:
     layouts, layout = strategies.layouts, strategies.layout
     if layouts.num_slots == 1:
         layers_JN = layouts.layers_LKJ[layout, 0].T
@@ -234,7 +241,7 @@ def _slowest(strategies: Strategies, per: _PerMicroBatch) -> _Slowest:
 
 
 def _terms(
-    strategies: Strategies, layers: LayerCosts, ends: EndCosts, per: _PerMicroBatch, slowest: _Slowest
+    strategies: Strategies, layers: LayerCosts, ends: EndCosts, per: MicroBatchCosts, slowest: _Slowest
 ) -> dict[str, Floats]:
     """The slowest stage's work over all micro-batches, by term."""
     m, spread = strategies.num_micro_batches, ends.cases.spread
@@ -255,7 +262,7 @@ def _terms(
     return terms
 
 
-def _bubble(job: Job, strategies: Strategies, layers: LayerCosts, per: _PerMicroBatch, slowest: _Slowest) -> Floats:
+def _bubble(job: Job, strategies: Strategies, layers: LayerCosts, per: MicroBatchCosts, slowest: _Slowest) -> Floats:
     """Idle time of the slowest stage in one step. [P-1]"""
     if np.all(strategies.pp == 1):
         return np.zeros(len(strategies))

@@ -72,14 +72,38 @@ def _expected_maximum(n: float) -> float:
 
 def _once_a_step(job: Job, strategies: Strategies, work: Stages) -> tuple[dict[str, Floats], dict[str, Codes]]:
     """Gradient reduction, parameter gather, tied gradients, sends, optimizer, offload: on the fullest stage."""
-    dense, expert = dense_by_slot(work.held, strategies).max(axis=0), expert_by_slot(work.held, strategies).max(axis=0)
-    layers = work.slowest_layers_JN.sum(axis=0)
+    return once_a_step(
+        job,
+        strategies,
+        dense=dense_by_slot(work.held, strategies).max(axis=0),
+        expert=expert_by_slot(work.held, strategies).max(axis=0),
+        forward_s=work.forward_s,
+        backward_s=work.backward_s,
+        layers=work.slowest_layers_JN.sum(axis=0),
+        word=work.held.word,
+    )
+
+
+def once_a_step(
+    job: Job,
+    strategies: Strategies,
+    *,
+    dense: Floats,
+    expert: Floats,
+    forward_s: Floats,
+    backward_s: Floats,
+    layers: Floats,
+    word: Floats,
+) -> tuple[dict[str, Floats], dict[str, Codes]]:
+    """Seconds and tiers of what happens once a step, from the fullest stage's parameters on one rank (`dense`, `expert`), the
+    slowest stage's passes and decoder layers, and the vocabulary's share (`word`).
+    """
     stepwise = stepwise_s(
-        job, strategies, dense=dense, expert=expert, forward_s=work.forward_s, backward_s=work.backward_s, layers=layers
+        job, strategies, dense=dense, expert=expert, forward_s=forward_s, backward_s=backward_s, layers=layers
     )
     whole = ~is_layerwise(job, strategies)
     tied, tied_tier = tied_gradients_s(
-        job, strategies, word=work.held.word, layers=layers, placements=groups(strategies, job.cluster)
+        job, strategies, word=word, layers=layers, placements=groups(strategies, job.cluster)
     )
     if (strategies.pp > 1).any():
         hop, hop_tier = hop_s(job, strategies)

@@ -14,14 +14,19 @@ from cost_models.errors import InvalidInputError, Problem
 from cost_models.job import Job
 from cost_models.specs.fields import validated
 from planner.axes import build_space, searched_values
+from planner.comparison import compared, ties
 from planner.explain import contradiction, nearest_infeasible
+from planner.expressible import inexpressible_best
 from planner.job_of import resolve_job
 from planner.ranking import ranked_plans
 from planner.resolved import resolved_request
 from planner.schemas.plan_request import PlanRequest
 from planner.schemas.plan_response import SCHEMA_VERSION
-from planner.search.exhaustive import Exhaustive, Found, Progress
+from planner.search.complete import search
+from planner.search.exhaustive import Found, Progress
 from planner.search.objective import build_goal
+from planner.search.pareto import front_documents, pareto_front
+from planner.search.what_if import what_if
 from planner.space import Space
 from planner.strategy_input import assumed_fields
 
@@ -52,17 +57,22 @@ def plan(
     job = resolve_job(request, extra=calibrations, allow_files=allow_files)
     check_request(asked, job)
     space = build_space(job, asked.constraints)
-    found = Exhaustive(
-        space,
-        goal=build_goal(job, asked.objective, asked.targets),
-        top_k=asked.top_k,
-        headroom_fraction=asked.constraints.memory_headroom_fraction,
-        allow_at_risk=asked.constraints.allow_at_risk,
-        time_limit_s=asked.time_limit_s,
-        on_progress=on_progress,
-        should_stop=should_stop,
-    ).run()
-    return _response(asked, job, space, found)
+    goal = build_goal(job, asked.objective, asked.targets)
+    found = search(space, goal=goal, asked=asked, on_progress=on_progress, should_stop=should_stop)
+    response = _response(asked, job, space, found)
+    stopped = found.stopped is not None
+    if "pareto" in asked.include and not stopped:
+        headroom = asked.constraints.memory_headroom_fraction
+        front = pareto_front(space, goal=goal, headroom_fraction=headroom, seed=asked.seed, should_stop=should_stop)
+        response["pareto"] = front_documents(front)
+        response["search"]["methods"] += ["nsga-ii"] * (front.method == "nsga-ii")
+    if "what_if" in asked.include and not stopped:
+
+        def solve(changed: Mapping[str, Any]) -> dict[str, Any]:
+            return plan(changed, calibrations=calibrations, allow_files=allow_files, should_stop=should_stop)
+
+        response["what_if"] = what_if(request, job, response["plans"], solve=solve, should_stop=should_stop)
+    return response
 
 
 def check_request(asked: PlanRequest, job: Job) -> None:
@@ -142,7 +152,7 @@ def _response(asked: PlanRequest, job: Job, space: Space, found: Found) -> dict[
     digest = request_digest(resolved, calibration_id=job.calibration.id)
     plans = []
     if found.best is not None:
-        plans = ranked_plans(job, found.best, headroom_fraction=headroom, assumed=assumed)
+        plans = compared(ranked_plans(job, found.best, headroom_fraction=headroom, assumed=assumed))
     nearest = []
     if found.nearest is not None:
         nearest = nearest_infeasible(job, found.nearest, headroom_fraction=headroom)
@@ -157,10 +167,11 @@ def _response(asked: PlanRequest, job: Job, space: Space, found: Found) -> dict[
         "schema_version": SCHEMA_VERSION,
         "request": resolved,
         "plans": plans,
+        "ties": ties(plans),
         "search": _search_report(space, found, plans),
         "rejected": {code: count for code, count in sorted(found.rejected.items()) if count},
         "nearest_infeasible": nearest,
-        "inexpressible_best": None,
+        "inexpressible_best": inexpressible_best(job, found, plans),
         "pareto": [],
         "what_if": [],
         "warnings": _warnings(asked, job, found),
@@ -175,7 +186,7 @@ def _search_report(space: Space, found: Found, plans: list[dict[str, Any]]) -> d
     if best is not None and bound is not None:
         gap = 0.0 if found.optimal else max(0.0, (best - bound) / best)
     return {
-        "methods": ["exhaustive"],
+        "methods": found.methods,
         "space": searched_values(space),
         "evaluated": found.evaluated,
         "feasible": found.feasible,
@@ -190,6 +201,7 @@ def _warnings(asked: PlanRequest, job: Job, found: Found) -> list[str]:
         warnings.append(f"the search stopped at time_limit_s {asked.time_limit_s:g}: the ranking is the best so far")
     elif found.stopped == "cancelled":
         warnings.append("the search was cancelled: the ranking is the best so far")
-    if asked.include:
-        warnings.append(f"not computed by this version: {', '.join(asked.include)}")
+    warnings += found.warnings
+    if asked.include and found.stopped is not None:
+        warnings.append(f"not computed, since the search was stopped: {', '.join(asked.include)}")
     return list(dict.fromkeys(warnings))

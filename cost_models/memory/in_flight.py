@@ -80,7 +80,7 @@ class _Tables:
 @lru_cache(maxsize=16)
 def _tables(layouts: Layouts) -> _Tables:
     """Slot tables turned so that one gather gives (K, N)."""
-    warm_SLK = np.stack([_in_flight_table(layouts, schedule) for schedule in Schedule])
+    warm_SLK = _in_flight_tables(layouts)
     return _Tables(
         layers_JKL=[np.ascontiguousarray(layouts.layers_LKJ[:, :, j].T) for j in range(layouts.layers_LKJ.shape[2])],
         in_flight_KSL=np.ascontiguousarray(warm_SLK.transpose(2, 0, 1).reshape(layouts.num_slots, -1)),
@@ -90,13 +90,20 @@ def _tables(layouts: Layouts) -> _Tables:
     )
 
 
-def _in_flight_table(layouts: Layouts, schedule: Schedule) -> Floats:
-    return np.array(
-        [
-            [micro_batches_in_flight(layout, int(stage), schedule) for stage in stages]
-            for layout, stages in zip(layouts.table, layouts.slot_stage_LK, strict=True)
-        ]
-    )
+def _in_flight_tables(layouts: Layouts) -> Floats:
+    """Micro-batches in flight by schedule, layout and slot; a table may hold one layout object many times."""
+    number: dict[tuple[int, int], int] = {}
+    known: list[tuple[Layout, int]] = []
+    index_LK = np.empty(layouts.slot_stage_LK.shape, np.int64)
+    for row, (layout, stages) in enumerate(zip(layouts.table, layouts.slot_stage_LK.tolist(), strict=True)):
+        for slot, stage in enumerate(stages):
+            key = (id(layout), stage)
+            if key not in number:
+                number[key] = len(known)
+                known.append((layout, stage))
+            index_LK[row, slot] = number[key]
+    counts = np.array([[micro_batches_in_flight(*pair, schedule) for pair in known] for schedule in Schedule])
+    return np.asarray(counts[:, index_LK], np.float64)
 
 
 def micro_batches_in_flight(layout: Layout, stage: int, schedule: Schedule) -> float:

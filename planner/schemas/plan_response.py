@@ -21,6 +21,18 @@ class RankedPlan(ContractModel):
     strategy: StrategyInput
     evaluation: Evaluation
     tie_group: int
+    variant_of: int | None = None
+    """Rank of a better plan with the same degrees and micro-batch: they differ only in a knob."""
+    against_next: str | None = None
+    """What it gains and loses by term against the next plan."""
+
+
+class Tie(ContractModel):
+    """Plans that the model cannot tell apart, and the two whose measurement says most."""
+
+    tie_group: int
+    ranks: list[int]
+    measure: list[int]
 
 
 class Proof(ContractModel):
@@ -74,6 +86,7 @@ class PlanResponse(ContractModel):
     request: dict[str, Any]
     """The request with presets resolved and defaults filled."""
     plans: list[RankedPlan]
+    ties: list[Tie] = Field(default_factory=list)
     search: SearchReport | None
     rejected: dict[str, int]
     """Strategies ruled out, by reason code (the first rule that was broken)."""

@@ -79,6 +79,11 @@ class Found:
     elapsed_s: float = 0.0
     stopped: str | None = None
     """"time" or "cancelled" where the search ended early."""
+    methods: list[str] = field(default_factory=lambda: ["exhaustive"])
+    inexpressible: Strategies | None = None
+    """A better strategy that the framework cannot be told, a batch of one."""
+    families: int = 0
+    """Families of strategies whose split was searched."""
     warnings: list[str] = field(default_factory=list)
 
 
@@ -106,6 +111,8 @@ class Exhaustive:
         self._step_s = np.zeros(0)
         self._at_risk = np.zeros(0, np.bool_)
         self._needed = np.zeros(0)
+        self.legal: list[tuple[Strategies, Bounds]] = []
+        """Base rows that break no rule and may win, with their bounds: what open splits start from."""
         self._unsearched_s: float | None = None
         """Lower bound of what an early stop left out."""
         self._started = perf_counter()
@@ -145,6 +152,7 @@ class Exhaustive:
         if hopeless.any():
             self.found.rejected["misses-target"] += int(self.space.multiplicity(base.pp[hopeless]).sum())
             base, bounds = base.take(~hopeless), bounds.take(~hopeless)
+        self.legal.append((base, bounds))
         self._search_in_order(base, bounds, values=self.goal.value(base, bounds.step_s))
 
     def _search_in_order(self, base: Strategies, bounds: Bounds, *, values: Floats) -> None:
@@ -158,7 +166,7 @@ class Exhaustive:
             if stop <= start:
                 break
             stop = start + max(1, int(np.searchsorted(np.cumsum(multiplicity[order[start:stop]]), MAX_PAIRS, "right")))
-            if self._must_stop():
+            if self.must_stop():
                 self._leave_out(float(bounds.step_s[order[start:]].min()))
                 return
             chosen = order[start:stop]
@@ -312,20 +320,31 @@ class Exhaustive:
         self.found.best, self._values = rows.take(order), values[order]
         self._step_s, self._at_risk = step_s[order], at_risk[order]
 
+    @property
+    def at_risk(self) -> NDArray[np.bool_]:
+        """Which of the best strategies may exceed memory."""
+        return self._at_risk
+
+    @property
+    def safe_values(self) -> Floats:
+        """Values of the best strategies that surely fit, best first."""
+        return self._values[~self._at_risk]
+
     def _limit(self) -> float:
         """Value above which a bound has lost."""
         return self._kth_value() * (1.0 + BOUND_SLACK)
 
     def _kth_value(self) -> float:
         """Value that a strategy must beat; infinite until k safe ones are known."""
-        safe = self._values[~self._at_risk]
+        safe = self.safe_values
         return float(safe[-1]) if len(safe) >= self.top_k else np.inf
 
     def _count_rejected(self, found: Violations, *, weights: NDArray[np.int64] | None) -> None:
         for code, count in found.counts(weights).items():
             self.found.rejected[code] += count
 
-    def _must_stop(self) -> bool:
+    def must_stop(self) -> bool:
+        """Whether the caller or the time limit ends the search here."""
         if self.should_stop is not None and self.should_stop():
             self.found.stopped = "cancelled"
         elif self.time_limit_s is not None and perf_counter() - self._started > self.time_limit_s:

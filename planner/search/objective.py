@@ -36,6 +36,16 @@ class Goal:
             return world + rounded(step_s) / (1.0 + rounded(step_s))
         return rounded(step_s)
 
+    def longest_step_s(self, world: float, value: float) -> float:
+        """The longest step on so many GPUs that reaches the targets and is at most this value."""
+        limit_s = value
+        if self.objective == "cost":
+            limit_s = value / world
+        elif self.objective == "fewest_gpus":
+            share = value - world  # t / (1 + t)
+            limit_s = np.inf if share >= 1.0 else share / (1.0 - share) if share > 0.0 else 0.0
+        return float(min(limit_s * (1.0 + RELATIVE_STEP), self.slowest_step_s))
+
     def reached(self, step_s: Floats) -> NDArray[np.bool_]:
         """Where the targets are met."""
         return np.asarray(step_s <= self.slowest_step_s, np.bool_)

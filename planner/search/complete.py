@@ -1,0 +1,92 @@
+"""One whole search: the listed splits exhaustively, then the best open split of every family that may still win."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from time import perf_counter
+
+import numpy as np
+
+from planner.schemas.plan_request import PlanRequest
+from planner.search.exhaustive import Exhaustive, Found, Progress
+from planner.search.objective import Goal
+from planner.search.open_splits import OpenSplits, OpenSplitsFound, merged
+from planner.space import Space
+
+
+def search(
+    space: Space,
+    *,
+    goal: Goal,
+    asked: PlanRequest,
+    on_progress: Callable[[Progress], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Found:
+    """The k best strategies of a space and of its open splits, and how sure that is."""
+    constraints = asked.constraints
+    exhaustive = Exhaustive(
+        space,
+        goal=goal,
+        top_k=asked.top_k,
+        headroom_fraction=constraints.memory_headroom_fraction,
+        allow_at_risk=constraints.allow_at_risk,
+        time_limit_s=asked.time_limit_s,
+        on_progress=on_progress,
+        should_stop=should_stop,
+    )
+    started = perf_counter()
+    found = exhaustive.run()
+    if found.stopped is None and splits_are_open(asked):
+        _open_splits(exhaustive, asked, on_progress)
+        found.elapsed_s = perf_counter() - started
+    return found
+
+
+def splits_are_open(asked: PlanRequest) -> bool:
+    """Whether the request leaves layers per stage to the search."""
+    fixed, allowed = asked.constraints.fixed, asked.constraints.allowed
+    return fixed.layers_per_stage is None and allowed.layers_per_stage is None and fixed.recompute_per_stage is None
+
+
+def _open_splits(exhaustive: Exhaustive, asked: PlanRequest, on_progress: Callable[[Progress], None] | None) -> None:
+    """Adds the best open splits to what an exhaustive search found."""
+    space, goal, found = exhaustive.space, exhaustive.goal, exhaustive.found
+    best_s = found.lower_bound_s
+
+    def report(bound_s: float) -> None:
+        if on_progress is not None:
+            on_progress(Progress(evaluated=found.evaluated, best_s=best_s, bound_s=bound_s))
+
+    searcher = OpenSplits(
+        space,
+        goal=goal,
+        top_k=asked.top_k,
+        headroom_fraction=asked.constraints.memory_headroom_fraction,
+        known=exhaustive.safe_values,
+        should_stop=exhaustive.must_stop,
+        on_family=report,
+    )
+    for base, bounds in exhaustive.legal:
+        searcher.run(base, bounds)
+    opened = searcher.found
+    before = found.best
+    found.best = merged(space, before, opened.ranked, goal=goal, top_k=asked.top_k, at_risk=exhaustive.at_risk)
+    found.families, found.feasible = opened.families, found.feasible + len(opened.ranked)
+    found.methods += ["thresholds"] * bool(opened.families) + ["cp-sat"] * bool(opened.solved)
+    _prove(found, opened)
+    if opened.inexpressible is not None:
+        best = min(searcher.values, default=np.inf)
+        found.inexpressible = opened.inexpressible.row if opened.inexpressible.value < best else None
+    for failure in opened.failures:
+        found.warnings.append(f"CP-SAT could not be used, so balanced splits stand unproven: {failure}")
+
+
+def _prove(found: Found, opened: OpenSplitsFound) -> None:
+    """Lowers the proof to what was left open."""
+    steps = [candidate.step_s for candidate in opened.ranked]
+    known = [found.lower_bound_s] if found.lower_bound_s is not None else []
+    best_s = min([*known, *steps], default=np.inf)
+    if opened.unproven_s < best_s:
+        found.optimal = False
+    bound_s = min(best_s, opened.unproven_s)
+    found.lower_bound_s = bound_s if np.isfinite(bound_s) else None

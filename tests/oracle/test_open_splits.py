@@ -1,0 +1,155 @@
+"""Splits by thresholds and by CP-SAT against brute force over every split, priced by the cost models themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import product
+
+import numpy as np
+import pytest
+
+from cost_models.evaluate import Verdict, evaluate
+from cost_models.layouts import Layout, build_layouts
+from cost_models.strategy import Strategies
+from planner.job_of import resolve_job
+from planner.schemas.strategy import StrategyInput
+from planner.search.balanced import balance
+from planner.search.cp_sat import solve
+from planner.search.layers_model import SplitModel, build_split_model, layers_in_order
+from planner.strategy_input import resolve_strategies
+
+HEADROOM = 0.03
+DENSE_THEN_MOE = {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 4096}
+
+
+def random_problem(seed: int) -> tuple[object, Strategies, bool]:
+    """A small job, one strategy of it whose split is open, and whether stages recompute counts of their own."""
+    draw = np.random.default_rng(seed)
+    per_stage = bool(draw.random() < 0.4)
+    layers, pp = int(draw.integers(4, 8 if per_stage else 11)), int(draw.integers(2, 4))
+    vpp = int(draw.choice([1, 1, 2])) if layers >= 2 * pp else 1
+    model = {
+        "num_layers": layers, "hidden_size": 4096, "num_attention_heads": 32, "intermediate_size": 14336,
+        "vocab_size": int(draw.choice([32000, 128256, 250000])),
+    }  # fmt: skip
+    if draw.random() < 0.4:
+        model["moe"] = DENSE_THEN_MOE | {"first_dense_layers": int(draw.integers(1, 3))}
+    request = {
+        "model": model,
+        "cluster": {
+            "preset": "dgx-a100-80gb", "num_nodes": 2, "reserved_memory_gib": float(draw.choice([0.0, 30.0, 50.0, 60.0]))
+        },
+        "training": {"seq_length": 4096, "global_batch_size": 96, "precision": "bf16", "framework": "megatron"},
+    }  # fmt: skip
+    job = resolve_job(request)
+    stages = pp * vpp
+    base, extra = divmod(layers, stages)
+    split = [base + (stage < extra) for stage in range(stages)]
+    recompute = "full" if per_stage else str(draw.choice(["none", "selective", "full"]))
+    strategy = {
+        "tp": int(draw.choice([1, 2])), "pp": pp, "dp": 4, "vpp": vpp, "zero": int(draw.choice([0, 1])),
+        "micro_batch_size": int(draw.choice([1, 2])), "recompute": recompute, "layers_per_stage": split,
+    }  # fmt: skip
+    resolved = resolve_strategies(job, [StrategyInput.model_validate(strategy)])
+    assert resolved.strategies is not None, resolved.problems
+    return job, resolved.strategies, per_stage
+
+
+def every_split(job: object, row: Strategies, *, per_stage: bool) -> list[Layout]:
+    """Every layout that the model may choose: stage totals, and with `per_stage` every count of recomputed layers."""
+    pp, vpp, layers = int(row.pp[0]), int(row.vpp[0]), job.model.num_layers
+    least = [max(vpp - (stage == 0) - (stage == pp - 1), 0) for stage in range(pp)]
+    found = []
+    for totals in product(*(range(low, layers + 1) for low in least)):
+        if sum(totals) == layers:
+            counts = product(*(range(total + 1) for total in totals)) if per_stage else [None]
+            found += [Layout(pp, vpp, layers_in_order(list(totals), vpp), count) for count in counts]
+    return found
+
+
+def brute_force(job: object, row: Strategies, *, per_stage: bool) -> tuple[float, tuple[int, ...]] | None:
+    """The least step time of all splits that fit, and the smallest stage totals that reach it."""
+    table = every_split(job, row, per_stage=per_stage)
+    rows = replace(
+        row.take(np.zeros(len(table), np.int64)),
+        layout=np.arange(len(table)),
+        layouts=build_layouts(table, model=job.model, all_stages=True),
+    )
+    found = evaluate(job, rows, headroom_fraction=HEADROOM)
+    fits = np.flatnonzero(found.verdict == Verdict.FITS)
+    if not len(fits):
+        return None
+    best_s = found.step_time_s[fits].min()
+    equal = fits[found.step_time_s[fits] <= best_s * (1 + 1e-9)]
+    return float(best_s), min(totals_of(table[index]) for index in equal)
+
+
+def totals_of(layout: Layout) -> tuple[int, ...]:
+    return tuple(layout.layers_on_stage(stage) for stage in range(layout.pp))
+
+
+def model_of(job: object, row: Strategies, *, per_stage: bool, limit_s: float = np.inf) -> SplitModel | None:
+    return build_split_model(job, row, headroom_fraction=HEADROOM, limit_s=limit_s, per_stage_recompute=per_stage)
+
+
+@pytest.mark.parametrize("batch", range(10))
+def test_thresholds_and_bound_enclose_brute_force(batch: int) -> None:
+    """300 problems: the split is never better than the optimum, the bound never worse; nearly all of them meet."""
+    met = feasible = 0
+    for seed in range(30 * batch, 30 * batch + 30):
+        job, row, per_stage = random_problem(seed)
+        truth = brute_force(job, row, per_stage=per_stage)
+        model = model_of(job, row, per_stage=per_stage)
+        found = balance(model) if model is not None and model.is_feasible else None
+        if truth is None:
+            assert found is None or found.picked is None, seed
+            continue
+        feasible += 1
+        assert found is not None, seed
+        assert found.bound_s <= truth[0] * (1 + 1e-9), seed
+        assert found.step_s >= truth[0] * (1 - 1e-9), seed
+        met += found.step_s <= truth[0] * (1 + 1e-9)
+        if found.step_s <= found.bound_s * (1 + 1e-9):
+            assert totals_of(model.layout(list(found.picked))) == truth[1], seed
+    assert feasible >= 5
+    assert met >= 0.8 * feasible
+
+
+@pytest.mark.parametrize("batch", range(10))
+def test_cp_sat_is_brute_force(batch: int) -> None:
+    """200 problems, to the integer scaling: 1e-7 of an average stage a stage and micro-batch."""
+    compared = 0
+    for seed in range(1000 + 20 * batch, 1000 + 20 * batch + 20):
+        job, row, per_stage = random_problem(seed)
+        truth = brute_force(job, row, per_stage=per_stage)
+        model = model_of(job, row, per_stage=per_stage)
+        if model is None or not model.is_feasible:
+            assert truth is None, seed
+            continue
+        answer = solve(model, hint=None, deterministic_limit=60.0)
+        assert answer.proven, seed
+        if truth is None:
+            assert answer.picked is None, seed
+            continue
+        compared += 1
+        assert answer.picked is not None, seed
+        layout = model.layout(list(answer.picked))
+        assert model.step_s(list(answer.picked)) == pytest.approx(truth[0], rel=1e-6), seed
+        assert totals_of(layout) == truth[1], seed
+    assert compared >= 4
+
+
+def test_the_same_answer_twice() -> None:
+    job, row, per_stage = random_problem(1007)
+    model = model_of(job, row, per_stage=per_stage)
+    assert model is not None
+    assert solve(model, hint=None) == solve(model, hint=None)
+
+
+def test_a_limit_that_nothing_beats_leaves_nothing() -> None:
+    job, row, per_stage = random_problem(1)
+    truth = brute_force(job, row, per_stage=per_stage)
+    assert truth is not None
+    model = model_of(job, row, per_stage=per_stage, limit_s=truth[0] * 0.9)
+    found = balance(model) if model is not None and model.is_feasible else None
+    assert found is None or found.picked is None or found.bound_s > truth[0] * 0.9

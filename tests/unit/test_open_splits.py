@@ -1,0 +1,104 @@
+"""Open splits inside a whole plan: proof, failure of the solver, cancelling, what cannot be launched."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cost_models.step import step_time
+from planner.axes import build_space
+from planner.job_of import resolve_job
+from planner.plan import plan
+from planner.schemas.plan_request import PlanRequest
+from planner.search.balanced import balance
+from planner.search.cp_sat import SolverError
+from planner.search.exhaustive import Exhaustive
+from planner.search.layers_model import build_split_model, split_numbers
+from planner.search.objective import build_goal
+from planner.search.open_splits import Best, OpenSplits, split_bound_s
+
+UNEVEN: dict[str, Any] = {
+    "model": {
+        "num_layers": 13, "hidden_size": 4096, "num_attention_heads": 32, "intermediate_size": 14336,
+        "vocab_size": 250_000,
+    },
+    "cluster": {"preset": "dgx-h100", "num_nodes": 2},
+    "training": {"seq_length": 4096, "global_batch_size": 64, "precision": "bf16", "framework": "megatron"},
+    "constraints": {"fixed": {"pp": 4, "tp": 2, "cp": 1}},
+    "top_k": 3,
+}  # fmt: skip
+
+
+def test_a_large_vocabulary_leaves_the_last_stage_fewer_layers() -> None:
+    found = plan(UNEVEN)
+    best = found["plans"][0]["strategy"]["layers_per_stage"]
+    assert sum(best) == 13
+    assert best[-1] < min(best[1:-1])
+    assert found["search"]["proof"]["optimal"]
+    assert "thresholds" in found["search"]["methods"]
+
+
+def test_no_listed_split_is_better_than_the_open_one() -> None:
+    listed = plan(UNEVEN | {"constraints": {"fixed": {"pp": 4, "tp": 2, "cp": 1, "layers_per_stage": [3, 4, 3, 3]}}})
+    open_s = plan(UNEVEN)["plans"][0]["evaluation"]["step_time_s"]
+    assert open_s < listed["plans"][0]["evaluation"]["step_time_s"]
+
+
+def test_what_cannot_be_told_is_kept_apart() -> None:
+    training = UNEVEN["training"] | {"framework_version": "0.12"}
+    found = plan(UNEVEN | {"training": training})
+    launched = found["plans"][0]["evaluation"]["step_time_s"]
+    other = found["inexpressible_best"]
+    assert all(len(set(p["strategy"]["layers_per_stage"][1:-1])) == 1 for p in found["plans"])
+    if other is not None:
+        assert other["step_time_s"] < launched
+        assert other["gain_fraction"] == pytest.approx(1 - other["step_time_s"] / launched)
+        assert {reason["code"] for reason in other["reasons"]} <= {"split-unsupported", "recompute-per-stage-mismatch"}
+
+
+def searcher(**changed: Any) -> tuple[OpenSplits, Any]:
+    asked = PlanRequest.model_validate(UNEVEN)
+    job = resolve_job(UNEVEN)
+    space = build_space(job, asked.constraints)
+    goal = build_goal(job, asked.objective, asked.targets)
+    exhaustive = Exhaustive(space, goal=goal, top_k=3, headroom_fraction=0.03, allow_at_risk=False)
+    exhaustive.run()
+    options = {"known": exhaustive.safe_values, "should_stop": lambda: False} | changed
+    return OpenSplits(space, goal=goal, top_k=3, headroom_fraction=0.03, **options), exhaustive.legal[0]
+
+
+def test_a_failing_solver_leaves_the_balanced_split_and_says_so() -> None:
+    def fails(*_args: Any, **_keywords: Any) -> Any:
+        raise SolverError("no solver here")
+
+    opened, (base, bounds) = searcher(solver=fails)
+    opened.run(base, bounds)
+    best = min(opened.found.ranked, key=lambda candidate: candidate.step_s)
+    model = build_split_model(opened.job, best.row, headroom_fraction=0.03, limit_s=2 * best.step_s)
+    balanced = balance(model)
+    before = Best(model, balanced.picked, balanced.step_s)
+    after = opened._close(before, bound_s=0.9 * balanced.step_s, limit_s=2 * best.step_s)
+    assert after is before
+    assert opened.found.failures == ["no solver here"]
+    assert opened.found.unproven_s == 0.9 * balanced.step_s
+
+
+def test_stopping_leaves_a_bound_at_once() -> None:
+    opened, legal = searcher(should_stop=lambda: True)
+    started = time.perf_counter()
+    found = opened.run(*legal)
+    assert found.stopped
+    assert not found.ranked
+    assert 0 < found.unproven_s < np.inf
+    assert time.perf_counter() - started < 5
+
+
+def test_the_bound_holds_for_every_listed_split() -> None:
+    opened, (base, _) = searcher()
+    rows = opened.space.expand(base.take(np.arange(min(len(base), 20)))).rows
+    rows = rows.take(np.flatnonzero(rows.recompute < 2))
+    bound_s = split_bound_s(opened.job, rows, split_numbers(opened.job, rows))
+    assert (bound_s <= step_time(opened.job, rows).total_s * (1 + 1e-9)).all()

@@ -1,0 +1,58 @@
+"""The enumerated front against definition, and NSGA-II against the enumerated front."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from planner.axes import build_space
+from planner.job_of import resolve_job
+from planner.schemas.plan_request import PlanRequest
+from planner.search.objective import build_goal
+from planner.search.pareto import Front, pareto_front, undominated
+
+REQUEST: dict[str, Any] = {
+    "model": {"preset": "llama-3.1-8b"},
+    "cluster": {"preset": "dgx-h100", "num_nodes": 2},
+    "training": {"seq_length": 4096, "global_batch_size": 32, "precision": "bf16", "framework": "megatron"},
+    "constraints": {
+        "fixed": {"cp": 1, "vpp": 1, "sequence_parallel": True},
+        "allowed": {"zero": [1, 3], "recompute": ["none", "full"], "tp": [2, 4, 8], "pp": [1, 2, 4]},
+    },
+}
+
+
+def front(method: str, seed: int = 0) -> Front:
+    asked = PlanRequest.model_validate(REQUEST)
+    job = resolve_job(REQUEST)
+    goal = build_goal(job, asked.objective, asked.targets)
+    space = build_space(job, asked.constraints)
+    return pareto_front(space, goal=goal, headroom_fraction=0.03, seed=seed, method=method)
+
+
+def test_undominated_keeps_what_nothing_beats() -> None:
+    points = np.array([[1.0, 5.0], [2.0, 4.0], [2.0, 6.0], [1.0, 5.0], [3.0, 4.0], [0.5, 9.0]])
+    # (2, 6) and (3, 4) are beaten by (2, 4), the second (1, 5) repeats the first
+    assert undominated(points).tolist() == [True, True, False, False, False, True]
+
+
+def test_no_point_of_the_front_beats_another() -> None:
+    points = front("exhaustive").objectives_ND
+    assert len(points) > 3
+    better = (points[None] <= points[:, None]).all(axis=2)
+    assert (better.sum(axis=1) == 1).all()  # itself alone
+
+
+def test_the_sampled_front_lies_on_or_behind_the_enumerated_one() -> None:
+    exact, sampled = front("exhaustive").objectives_ND, front("nsga-ii").objectives_ND
+    assert len(sampled)
+    for point in sampled:
+        assert (exact <= point * (1 + 1e-12)).all(axis=1).any()
+    hit = [bool((np.abs(sampled / point - 1) < 1e-9).all(axis=1).any()) for point in exact]
+    assert np.mean(hit) >= 0.5
+    assert sampled[:, 0].min() <= exact[:, 0].min() * 1.02
+
+
+def test_equal_seeds_sample_equally() -> None:
+    assert np.array_equal(front("nsga-ii", 3).objectives_ND, front("nsga-ii", 3).objectives_ND)
