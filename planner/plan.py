@@ -185,9 +185,12 @@ def _search_report(space: Space, found: Found, plans: list[dict[str, Any]]) -> d
     gap = None
     if best is not None and bound is not None:
         gap = 0.0 if found.optimal else max(0.0, (best - bound) / best)
+    values = searched_values(space)
+    if "thresholds" in found.methods:
+        values["layers_per_stage"] = [*values["layers_per_stage"], "the best of all"]
     return {
         "methods": found.methods,
-        "space": searched_values(space),
+        "space": values,
         "evaluated": found.evaluated,
         "feasible": found.feasible,
         "elapsed_s": found.elapsed_s,

@@ -1,0 +1,88 @@
+"""Seconds and memory of whole searches with their proof: jobs between 1,024 and 100,000 GPUs, each in a process of its own.
+
+Run: python -m benchmarks.search_proofs [NAME...].
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import subprocess
+import sys
+import time
+from typing import Any
+
+from benchmarks.record import ROOT, record
+
+GOAL = "<= 10"
+LARGEST_GOAL = "<= 20"
+
+
+def request(model: Any, cluster: str, nodes: int, seq_length: int, batch: int, **training: Any) -> dict[str, Any]:
+    """A plan request; `model` is a preset's name or a specification."""
+    return {
+        "model": {"preset": model} if isinstance(model, str) else model,
+        "cluster": {"preset": cluster, "num_nodes": nodes},
+        "training": {
+            "seq_length": seq_length, "global_batch_size": batch, "precision": "bf16", "framework": "megatron", **training
+        },
+    }  # fmt: skip
+
+
+def dense(num_layers: int, vocab_size: int = 128_256) -> dict[str, Any]:
+    """A 70B-wide model with so many layers."""
+    return {
+        "num_layers": num_layers, "hidden_size": 8192, "num_attention_heads": 64, "num_key_value_heads": 8,
+        "intermediate_size": 28_672, "vocab_size": vocab_size,
+    }  # fmt: skip
+
+
+JOBS: dict[str, dict[str, Any]] = {
+    "gpt3_175b_4096_a100": request("gpt3-175b", "dgx-a100-80gb", 512, 2048, 1536),
+    "deepseek_v3_2048_h800": request("deepseek-v3", "hgx-h800", 256, 4096, 15_360),
+    "llama_405b_16384_h100": request("llama-3.1-405b", "dgx-h100", 2048, 8192, 2048),
+    "layers_78_over_12_stages": request(dense(78), "dgx-h100", 96, 8192, 1536) | {"constraints": {"fixed": {"pp": 12}}},
+    "layers_126": request(dense(126), "dgx-h100", 128, 8192, 1024),
+    "llama_405b_100000_h100": request("llama-3.1-405b", "dgx-h100", 12_500, 8192, 4000),
+}
+
+
+def measured(name: str) -> dict[str, Any]:
+    """What this process takes to plan one job."""
+    from planner.plan import plan
+
+    started = time.perf_counter()
+    cpu = time.process_time()
+    answer = plan(JOBS[name])
+    report = answer["search"]
+    best = answer["plans"][0] if answer["plans"] else None
+    return {
+        "wall_s": time.perf_counter() - started,
+        "cpu_s": time.process_time() - cpu,
+        "peak_gib": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
+        "proof": report["proof"],
+        "methods": report["methods"],
+        "evaluated": report["evaluated"],
+        "step_time_s": best and best["evaluation"]["step_time_s"],
+        "strategy": best and {name: best["strategy"][name] for name in ("tp", "pp", "cp", "dp", "ep", "vpp", "zero")},
+        "layers_per_stage": best and best["strategy"]["layers_per_stage"],
+        "inexpressible_gain": answer["inexpressible_best"] and answer["inexpressible_best"]["gain_fraction"],
+    }
+
+
+def measure(names: list[str]) -> None:
+    """Measures and records every job."""
+    for name in names:
+        command = [sys.executable, "-m", "benchmarks.search_proofs", "--one", name]
+        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
+        found = json.loads(done.stdout.splitlines()[-1])
+        goal = LARGEST_GOAL if "100000" in name else GOAL
+        record(f"search_{name}", value=found.pop("wall_s"), unit="s", goal=goal, **found)
+        print(json.dumps(found))
+
+
+if __name__ == "__main__":
+    if sys.argv[1:2] == ["--one"]:
+        print(json.dumps(measured(sys.argv[2])))
+    else:
+        measure(sys.argv[1:] or list(JOBS))
