@@ -18,7 +18,7 @@ from planner.search.layers_model import SplitNumbers, slowest_allowed_s
 from planner.search.lone_stages import fits_alone
 
 SCREENED = (0, 1, 2, 3, 5, 8, 12, 18, 27, 40, 60, 90)
-"""Stages that are asked: the first ones hold the most micro-batches."""
+"""Stages that are asked beside the last two: the first ones hold the most micro-batches."""
 
 
 def could_hold(
@@ -38,38 +38,41 @@ def could_hold(
     possible = (first >= 0) & (last >= 0)
     room = np.where(possible, first + last + (rows.pp - 2.0) * most, -1.0)
     possible &= room >= total
-    before = -1
-    for stage in SCREENED:
-        here = np.flatnonzero(possible & (rows.pp - 1 > stage))
+    before = np.full(len(rows), -1.0)
+    for stage in (*(np.full(len(rows), float(number)) for number in SCREENED), rows.pp - 2.0, rows.pp - 1.0):
+        is_last = stage == rows.pp - 1
+        here = np.flatnonzero(possible & (stage > before) & (is_last | (stage < rows.pp - 1)))
+        here = here if is_last.all() else here[~is_last[here]]
         if not len(here):
-            break
+            continue
+        end_s = numbers.first * (stage == 0) + numbers.last * is_last
+        in_time = np.where(is_last, last, np.where(stage == 0, first, most))[here]
         screen = _Screen(
             job,
             rows.take(here),
-            stage,
+            stage[here].astype(np.int64),
             kind,
-            allowed_s=(allowed_s - numbers.first * (stage == 0))[here],
+            allowed_s=(allowed_s - end_s)[here],
             each_s=each_s[here],
             again_s=again_s[here],
             headroom_fraction=headroom_fraction,
         )
-        in_time = (first if stage == 0 else most)[here]
-        covered = stage - before  # the stages since the last one asked hold no more than this one
+        covered = np.where(is_last, 1.0, stage - before)[here]  # the stages since the last one asked hold no more
         least = np.maximum(in_time - np.floor((room[here] - total) / covered), 0.0)
         held = screen.most_layers(least, in_time)
         room[here] -= covered * (in_time - held)
         possible[here] = (held >= least) & (room[here] >= total)
-        before = stage
+        before[here] = stage[here]
     return np.asarray(possible)
 
 
 @dataclass(frozen=True, eq=False)
 class _Screen:
-    """One stage of many strategies, shape (N,) each."""
+    """One stage of each of many strategies, shape (N,) each."""
 
     job: Job
     rows: Strategies
-    stage: int
+    stage: Ints
     kind: int
     """Kind of the layers that are placed."""
     allowed_s: Floats
@@ -100,7 +103,7 @@ class _Screen:
         return fits_alone(
             self.job,
             asked,
-            stage=np.full(len(rows), self.stage),
+            stage=self.stage[rows],
             contents_NJ=contents,
             recomputed=recomputed,
             headroom_fraction=self.headroom_fraction,
