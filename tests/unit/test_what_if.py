@@ -1,0 +1,55 @@
+"""The same job on other GPUs, micro-batches and sequence lengths."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from planner.plan import plan
+
+REQUEST: dict[str, Any] = {
+    "model": {"preset": "llama-3.1-8b"},
+    "cluster": {"preset": "dgx-h100", "num_nodes": 2},
+    "training": {"seq_length": 4096, "global_batch_size": 64, "precision": "bf16", "framework": "megatron"},
+    "constraints": {"fixed": {"tp": 4, "cp": 1}},
+    "include": ["what_if"],
+}
+
+
+@pytest.fixture(scope="module")
+def found() -> list[dict[str, Any]]:
+    return plan(REQUEST)["what_if"]
+
+
+def entries(found: list[dict[str, Any]], field: str) -> dict[int, dict[str, Any]]:
+    return {entry["value"]: entry for entry in found if entry["field"] == field}
+
+
+def test_nodes_are_halved_doubled_and_quadrupled(found: list[dict[str, Any]]) -> None:
+    nodes = entries(found, "cluster.num_nodes")
+    assert list(nodes) == [1, 4, 8]
+    base = found[0]
+    assert base["field"] == "as asked"
+    for value, entry in nodes.items():
+        assert entry["num_gpus"] <= 8 * value
+        assert entry["speedup"] == pytest.approx(base["step_time_s"] / entry["step_time_s"])
+        assert entry["proof"]["optimal"]
+    assert nodes[1]["step_time_s"] > base["step_time_s"] > nodes[4]["step_time_s"]
+
+
+def test_a_variant_is_what_planning_it_gives(found: list[dict[str, Any]]) -> None:
+    alone = plan({**REQUEST, "include": [], "cluster": {"preset": "dgx-h100", "num_nodes": 4}})
+    assert entries(found, "cluster.num_nodes")[4]["step_time_s"] == alone["plans"][0]["evaluation"]["step_time_s"]
+
+
+def test_sequences_keep_the_tokens_of_a_step(found: list[dict[str, Any]]) -> None:
+    lengths = entries(found, "training.seq_length")
+    assert list(lengths) == [2048, 8192, 16384]
+    for entry in lengths.values():
+        assert entry["tokens_per_s"] * entry["step_time_s"] == pytest.approx(4096 * 64)
+
+
+def test_without_a_plan_there_is_nothing_to_compare() -> None:
+    small = {**REQUEST, "model": {"preset": "llama-3.1-405b"}, "cluster": {"preset": "dgx-h100", "num_nodes": 1}}
+    assert plan(small)["what_if"] == []
