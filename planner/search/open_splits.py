@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.constants import BACKWARD_USABLE
 from cost_models.data_parallel import is_layerwise
 from cost_models.job import Job
 from cost_models.layouts import Layout, build_layouts
@@ -41,6 +42,8 @@ PART = 512
 TOLERANCE = 1e-9
 """Relative difference below which a split reaches its bound."""
 _HIDES_ALL_S = 1e30
+_MORE_LAYERS = 5
+"""Layers above the average that are tried for the slowest stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -309,7 +312,11 @@ def split_bound_s(job: Job, rows: Strategies, numbers: SplitNumbers) -> Floats:
             slowest_s, _whole_layers_s(numbers.layer_JN[0], rows.pp, numbers.first, numbers.last, counts_J[0])
         )
     m, share = rows.num_micro_batches, np.where(rows.schedule == Schedule.INTERLEAVED, rows.vpp, 1.0)
-    passes_s = np.where(m >= 2, slowest_s, _HIDES_ALL_S)
+    # A slower stage hides more, up to BACKWARD_USABLE of it for each reduction and for the gather: with too few
+    # micro-batches that could outweigh its own time, so everything counts as hidden.
+    usable = BACKWARD_USABLE.value
+    reductions = np.where(rows.grad_sync_each, m, 1.0)
+    passes_s = np.where(m >= usable * (reductions + 1.0), slowest_s, _HIDES_ALL_S)
     ends = numbers.embedding + numbers.head
     terms, _ = once_a_step(
         job,
@@ -330,14 +337,17 @@ def _whole_layers_s(layer_s: Floats, pp: Floats, first_s: Floats, last_s: Floats
     """Least slowest stage that holds whole layers of one kind: the smallest time under which they all find a place."""
     least = np.full(len(layer_s), np.inf)
     average = np.floor((num_layers * layer_s + first_s + last_s) / pp / layer_s)
-    for more in range(4):
-        for end_s in (0.0 * first_s, first_s, last_s):
-            tried = (np.maximum(average - np.ceil(end_s / layer_s), 0.0) + more) * layer_s + end_s
+    for end_s in (np.zeros(len(layer_s)), first_s, last_s):
+        start = np.maximum(average - np.ceil(end_s / layer_s), 0.0)  # fewer layers would be below the average
+        of_end = (start + _MORE_LAYERS) * layer_s + end_s  # no less than that where none of those tried is enough
+        for more in reversed(range(_MORE_LAYERS)):
+            tried = (start + more) * layer_s + end_s
             room = np.floor((tried - first_s) / layer_s + 1e-9) + np.floor((tried - last_s) / layer_s + 1e-9)
             room = room + (pp - 2.0) * np.floor(tried / layer_s + 1e-9)
             fits = (room >= num_layers) & (tried >= np.maximum(first_s, last_s) * (1.0 - 1e-12))
-            least = np.where(fits, np.minimum(least, tried), least)
-    return np.where(np.isfinite(least), least, 0.0)
+            of_end = np.where(fits, tried, of_end)
+        least = np.minimum(least, of_end)
+    return least
 
 
 def _base_bound_s(base: Strategies, bounds: Bounds) -> Floats:

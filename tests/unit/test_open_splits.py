@@ -18,7 +18,7 @@ from planner.search.cp_sat import SolverError
 from planner.search.exhaustive import Exhaustive
 from planner.search.layers_model import build_split_model, split_numbers
 from planner.search.objective import build_goal
-from planner.search.open_splits import Best, OpenSplits, split_bound_s
+from planner.search.open_splits import Best, OpenSplits, _whole_layers_s, split_bound_s
 
 UNEVEN: dict[str, Any] = {
     "model": {
@@ -102,3 +102,22 @@ def test_the_bound_holds_for_every_listed_split() -> None:
     rows = rows.take(np.flatnonzero(rows.recompute < 2))
     bound_s = split_bound_s(opened.job, rows, split_numbers(opened.job, rows))
     assert (bound_s <= step_time(opened.job, rows).total_s * (1 + 1e-9)).all()
+
+
+def test_whole_layers_bound_is_the_least_slowest_stage_or_below() -> None:
+    """Against every time k * layer + end under which floor((t - end) / layer) layers fit on each stage."""
+    draw = np.random.default_rng(0)
+    exact = 0
+    for _ in range(300):
+        layers, pp = int(draw.integers(3, 60)), int(draw.integers(2, 20))
+        first, last = draw.uniform(0, 3, 2)
+        levels = sorted(k + end for k in range(layers + 1) for end in (0.0, first, last))
+        ends = [first, last, *[0.0] * (pp - 2)]
+        truth = next(
+            t for t in levels
+            if t >= max(first, last) - 1e-9 and sum(int(t - end + 1e-9) for end in ends) >= layers
+        )  # fmt: skip
+        bound = _whole_layers_s(*(np.array([x]) for x in (1.0, float(pp), first, last)), float(layers))[0]
+        assert bound <= truth + 1e-9
+        exact += bool(bound >= truth - 1e-9)
+    assert exact >= 270
