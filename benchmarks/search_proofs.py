@@ -19,8 +19,9 @@ LARGEST_GOAL = "<= 20"
 
 
 def request(model: Any, cluster: str, nodes: int, seq_length: int, batch: int, **training: Any) -> dict[str, Any]:
-    """A plan request; `model` is a preset's name or a specification."""
+    """A plan request for the best split of all; `model` is a preset's name or a specification."""
     return {
+        "include": ["open_splits"],
         "model": {"preset": model} if isinstance(model, str) else model,
         "cluster": {"preset": cluster, "num_nodes": nodes},
         "training": {

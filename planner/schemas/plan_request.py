@@ -35,7 +35,7 @@ _Choices = Field(min_length=1, max_length=1000)
 Degrees = Annotated[tuple[Degree, ...], _Choices]
 Flags = Annotated[tuple[Flag, ...], _Choices]
 Objective = Literal["step_time", "cost", "fewest_gpus"]
-Extra = Literal["pareto", "what_if"]
+Extra = Literal["pareto", "what_if", "open_splits"]
 
 
 class AllowedOverlap(ContractModel):
@@ -144,8 +144,9 @@ class PlanRequest(ContractModel):
     targets: Targets = Targets()
     top_k: Annotated[Degree, Field(le=1000)] = 10
     """Plans returned; all of them exact within the searched space."""
-    include: Annotated[tuple[Extra, ...], Field(max_length=2)] = ()
-    """Extra analyses to return."""
+    include: Annotated[tuple[Extra, ...], Field(max_length=3)] = ()
+    """Extra analyses to return, and `open_splits`: seconds more of search for the best layers of every stage, where the
+    listed even and nearly even splits are not the best."""
     time_limit_s: Annotated[Quantity, Field(le=86_400.0)] | None = None
     """Search time after which the best so far is returned, with the gap that is left. Default: no limit."""
     wait_s: Annotated[QuantityOrZero, Field(le=60.0)] = 10.0

@@ -43,7 +43,9 @@ def search(
 
 
 def splits_are_open(asked: PlanRequest) -> bool:
-    """Whether the request leaves layers per stage to the search."""
+    """Whether the request asks for the best layers of every stage and does not fix them."""
+    if "open_splits" not in asked.include:
+        return False
     fixed, allowed = asked.constraints.fixed, asked.constraints.allowed
     return fixed.layers_per_stage is None and allowed.layers_per_stage is None and fixed.recompute_per_stage is None
 

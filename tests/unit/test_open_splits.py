@@ -29,6 +29,7 @@ UNEVEN: dict[str, Any] = {
     "training": {"seq_length": 4096, "global_batch_size": 64, "precision": "bf16", "framework": "megatron"},
     "constraints": {"fixed": {"pp": 4, "tp": 2, "cp": 1}},
     "top_k": 3,
+    "include": ["open_splits"],
 }  # fmt: skip
 
 
@@ -45,6 +46,12 @@ def test_no_listed_split_is_better_than_the_open_one() -> None:
     listed = plan(UNEVEN | {"constraints": {"fixed": {"pp": 4, "tp": 2, "cp": 1, "layers_per_stage": [3, 4, 3, 3]}}})
     open_s = plan(UNEVEN)["plans"][0]["evaluation"]["step_time_s"]
     assert open_s < listed["plans"][0]["evaluation"]["step_time_s"]
+
+
+def test_only_who_asks_waits_for_open_splits() -> None:
+    found = plan({name: value for name, value in UNEVEN.items() if name != "include"})
+    assert found["search"]["methods"] == ["exhaustive"]
+    assert found["plans"][0]["evaluation"]["step_time_s"] > plan(UNEVEN)["plans"][0]["evaluation"]["step_time_s"]
 
 
 def test_what_cannot_be_told_is_kept_apart() -> None:
