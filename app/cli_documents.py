@@ -6,18 +6,16 @@ Anything that is not strict JSON of a sensible size is refused here with the pla
 from __future__ import annotations
 
 import json
-import math
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from cost_models.errors import InvalidInputError, Problem
+from cost_models.strict_json import strict_loads
 
 MAX_DOCUMENT_BYTES = 1 << 20
 """As large a request as the service takes."""
-_LONGEST_INTEGER = 4000
-"""Digits; Python refuses a little more, with advice to change Python."""
 Json = dict[str, Any]
 
 
@@ -47,13 +45,7 @@ def read_document(source: str) -> Json:
 def parse_json(content: str | bytes, *, name: str) -> Any:
     """The value of strict JSON: no NaN, no Infinity, no repeated key, no bottomless nesting."""
     try:
-        return json.loads(
-            content,
-            parse_constant=_reject_constant,
-            parse_float=_finite,
-            parse_int=_whole,
-            object_pairs_hook=_unique_keys,
-        )
+        return strict_loads(content)
     except RecursionError:
         _refuse(f"{name} is nested too deeply", hint="A request is at most a few levels deep.")
     except json.JSONDecodeError as error:
@@ -96,7 +88,7 @@ def assignments(pairs: Sequence[str], *, option: str) -> Json:
 
 def _value(text: str) -> Any:
     try:
-        return json.loads(text, parse_constant=_reject_constant)
+        return strict_loads(text)
     except (ValueError, RecursionError):
         return text
 
@@ -111,31 +103,6 @@ def _named_document(source: str, *, config_name: str) -> Json | None:
         is_file = False
     looks_like_path = source == "-" or is_file or source.endswith(".json") or "/" in source
     return read_document(source) if looks_like_path else None
-
-
-def _reject_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _whole(text: str) -> int:
-    if len(text) > _LONGEST_INTEGER:
-        raise ValueError(f"an integer of {len(text)} digits is larger than any number here")
-    return int(text)
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text[:40]} is larger than any number here")
-    return number
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> Json:
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        keys = [key for key, _ in pairs]
-        raise ValueError(f"key {next(key for key in keys if keys.count(key) > 1)!r} is given twice")
-    return result
 
 
 def _kind(value: Any) -> str:

@@ -46,10 +46,6 @@ class Layout:
         """Decoder layers held by one pipeline rank over all its chunks."""
         return sum(self.layers[stage :: self.pp])
 
-    def block_layers_on_stage(self, stage: int, count: int) -> int:
-        """Of these the first `count` of each chunk."""
-        return sum(min(layers, count) for layers in self.layers[stage :: self.pp])
-
 
 @dataclass(frozen=True, eq=False)
 class Layouts:

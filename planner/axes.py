@@ -31,8 +31,6 @@ MOST_OPTIONS = 2_000_000
 MIN_TOKENS_PER_CP_RANK = 256
 """Shortest share of a sequence for which context parallelism is tried."""
 DEGREE_AXES = ("tp", "pp", "cp", "dp", "ep", "etp", "micro_batch_size", "sequence_parallel")
-SPACE_AXES = ("vpp", "zero", "recompute", "recompute_num_layers", "layers_per_stage")
-"""Searched axes that `Space` expands by itself; every other listed field is a knob."""
 KNOB_FIELDS = (
     "zero_shard_size", "zero_param_shard_size", "grad_sync", "recompute_modules", "schedule", "cp_comm",
     "moe_dispatcher",

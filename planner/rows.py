@@ -6,7 +6,6 @@ batches: rows of a window whose jobs differ at most in their global batch are ev
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -23,6 +22,7 @@ from cost_models.flops import hardware_flops_per_step
 from cost_models.job import Job
 from cost_models.specs.fields import shown, validated
 from cost_models.strategy import Ints
+from cost_models.strict_json import strict_loads
 from planner.evaluation_dict import Reason, evaluation_dict, invalid_dict
 from planner.job_of import Documents, cost_key, resolve_job
 from planner.open_facts import with_open_facts
@@ -106,7 +106,7 @@ def _document(line: object, row: _Row) -> Mapping[str, Any] | None:
     found = line
     if isinstance(line, str):
         try:
-            found = json.loads(line, parse_constant=_refuse_constant, object_pairs_hook=_unique_keys)
+            found = strict_loads(line)
         except (ValueError, RecursionError) as error:
             problem = "nested too deeply" if isinstance(error, RecursionError) else str(error)
             row.problems.append(
@@ -119,18 +119,6 @@ def _document(line: object, row: _Row) -> Mapping[str, Any] | None:
         _plain_reason("invalid-json", f"the row is {shown(found)}, not an object", "Write one object a line.")
     )
     return None
-
-
-def _unique_keys(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) < len(pairs):
-        names = [name for name, _ in pairs]
-        raise ValueError(f"the key {shown(max(names, key=names.count))} appears twice in one object")
-    return result
-
-
-def _refuse_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
 
 
 def _plain_reason(code: str, message: str, hint: str) -> Reason:

@@ -20,7 +20,6 @@ THROTTLES: dict[str, str] = {
 """NVML's names of the reasons that slow a busy device, in words."""
 SPOILING = frozenset(THROTTLES.values()) - {"power cap"}
 """Reasons that make a measurement doubtful; the power cap is how a large part normally runs."""
-_MAX_LINKS = 18
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,11 +108,6 @@ class Nvml:
             is_mig=bool(mode and mode[0]),
             pci_bus_id="" if pci is None else _text(pci.busId).lower()[-12:],
         )
-
-    def num_nvlinks(self, handle: Any) -> int:
-        """Active NVLinks of a device."""
-        active = (self._ask(self._nvml.nvmlDeviceGetNvLinkState, handle, link) == 1 for link in range(_MAX_LINKS))
-        return sum(active)
 
     def has_nvlink(self, first: Any, second: Any) -> bool:
         """Whether peers reach each other over NVLink."""

@@ -7,17 +7,14 @@ not valid Unicode, and nesting deeper than any document of the contract.
 from __future__ import annotations
 
 import hashlib
-import json
-import math
 from dataclasses import dataclass
 from typing import Any
 
 from fastapi import Request
 
 from app.errors import BodyTooLargeError, MediaTypeError, NotJsonError
+from cost_models.strict_json import strict_loads
 
-_LONGEST_INTEGER = 4000
-"""Digits; Python refuses a little more, with advice to change Python."""
 _DRAINED_BODIES = 32
 """A body over the limit is read and thrown away up to this many times the limit, so that its sender sees the answer."""
 
@@ -48,13 +45,7 @@ def parse_json(raw: bytes, *, max_depth: int) -> Any:
         NotJsonError: it is not strict JSON.
     """
     try:
-        value = json.loads(
-            raw.decode("utf-8"),
-            parse_constant=_refuse_constant,
-            parse_float=_finite,
-            parse_int=_whole,
-            object_pairs_hook=_object,
-        )
+        value = strict_loads(raw.decode("utf-8"))
     except UnicodeDecodeError as error:
         raise NotJsonError(f"the body is not UTF-8: byte {error.start}", hint=_HINT) from error
     except RecursionError as error:
@@ -98,32 +89,6 @@ async def _read(request: Request, *, max_bytes: int) -> bytes:
     if too_large:
         raise BodyTooLargeError(f"the body is larger than {max_bytes} bytes", hint="Send smaller requests.")
     return b"".join(parts)
-
-
-def _refuse_constant(name: str) -> Any:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _whole(text: str) -> int:
-    if len(text) > _LONGEST_INTEGER:
-        raise ValueError(f"an integer of {len(text)} digits is larger than any number here")
-    return int(text)
-
-
-def _finite(text: str) -> float:
-    number = float(text)
-    if not math.isfinite(number):
-        raise ValueError(f"{text[:40]} is larger than any double")
-    return number
-
-
-def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    result = dict(pairs)
-    if len(result) != len(pairs):
-        seen: set[str] = set()
-        twice = next(key for key, _ in pairs if key in seen or seen.add(key))  # type: ignore[func-returns-value]
-        raise ValueError(f"the key {twice[:80]!r} appears twice in one object")
-    return result
 
 
 def _check(value: Any, *, max_depth: int) -> None:

@@ -134,9 +134,3 @@ def verdict_figures(scored: Scored) -> Figures:
         else math.nan
         for name, (oom, verdict) in VERDICTS.items()
     }
-
-
-def mean_over_sources(sections: list[Figures]) -> Figures:
-    """The unweighted mean of each score over the sources where it is defined; counts have none."""
-    names = [name for name, value in sections[0].items() if any(isinstance(s[name], float) for s in sections)]
-    return {name: reduced(np.mean, np.array([float(s[name]) for s in sections])) for name in names}

@@ -182,3 +182,10 @@ def test_a_key_given_twice_makes_the_line_invalid() -> None:
     (answer,) = evaluate_rows(['{"id": 1, "strategy": {"dp": 4, "tp": 1, "dp": 2}}'])
     assert (answer["verdict"], answer["reasons"][0]["code"]) == ("invalid", "invalid-json")
     assert "the key 'dp' appears twice" in answer["reasons"][0]["message"]
+
+
+@pytest.mark.parametrize(("number", "said"), [("1e999", "larger than any double"), ("9" * 5000, "5000 digits")])
+def test_a_number_that_no_double_holds_makes_the_line_invalid_like_any_other_document(number, said) -> None:
+    (answer,) = evaluate_rows([f'{{"id": 1, "strategy": {{"dp": {number}}}}}'])
+    assert (answer["verdict"], answer["reasons"][0]["code"]) == ("invalid", "invalid-json")
+    assert said in answer["reasons"][0]["message"]
