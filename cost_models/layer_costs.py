@@ -105,6 +105,10 @@ def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyP
     selective = _selective_s(job, rows, matmul=matmul, attention=attention, elementwise=element_forward, tp=tp)
     bandwidth = np.full(len(rows), job.calibration.memory_bytes_per_s_effective.tier, np.int8)
     host = np.full(len(rows), launch_cost(job).tier, np.int8)
+    if job.runtime.wraps_layers and not job.training.compile:
+        host = np.where(
+            rows.tp > 1, np.maximum(host, job.calibration.wrapped_layer_ratio("tensor_parallel").tier), host
+        )
     tiers = [matmul.tier, attention.tier, bandwidth, host, tp.tier, cp.tier, ep.tier]
     return _Layer(forward, backward, tiers, selective, again, device[0], (sharded[0] - waits, sharded[1] - again))
 

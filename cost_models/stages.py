@@ -113,6 +113,9 @@ def stages(job: Job, strategies: Strategies, *, tables: Tables | None = None) ->
     waits = _sum_over_kinds(slowest.layers_JN, per.waits_JN)
     tiers_PN: Codes = layers.cases.spread(layers.tiers_PU)
     tiers: dict[str, Codes] = dict(zip(LAYER_PARTS, tiers_PN, strict=True))
+    if job.runtime.wraps_layers:
+        sharded = np.where(is_layerwise(job, strategies), job.calibration.wrapped_layer_ratio("sharded").tier, 0)
+        tiers["launch"] = np.maximum(tiers["launch"], sharded).astype(np.int8)
     tiers |= {"head": ends.cases.spread(ends.head_tier), "dp_comm": layerwise_tier}
     return Stages(
         terms_s=terms,

@@ -11,6 +11,7 @@ from cost_models.layer_costs import LAYER_PARTS, layer_costs
 from cost_models.optimizer import accumulation_s
 from cost_models.runtimes import RUNTIMES
 from cost_models.stages import stages
+from cost_models.terms import Tier
 from planner.job_of import resolve_job
 from planner.schemas import StrategyInput
 from planner.strategy_input import resolve_strategies
@@ -24,14 +25,14 @@ MICRO_BATCHES = 4
 class Case:
     """One strategy of 4 micro-batches and the seconds of what its stages can hold."""
 
-    def __init__(self, strategy, *, model=MODEL, framework="megatron") -> None:
+    def __init__(self, strategy, *, model=MODEL, framework="megatron", calibration=None) -> None:
         self.job = resolve_job({
             "model": model,
             "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8},
             "training": {
                 "seq_length": 2048, "global_batch_size": MICRO_BATCHES, "precision": "bf16", "framework": framework,
             },
-        })  # fmt: skip
+        }, calibration=calibration)  # fmt: skip
         given = {"micro_batch_size": 1, "dp": 1, "zero": 0, "recompute": "none", **strategy}
         resolved = resolve_strategies(self.job, [StrategyInput.model_validate(given)])
         assert resolved.strategies is not None, resolved.problems
@@ -162,3 +163,12 @@ def test_recomputing_a_wrapped_layer_launches_it_again() -> None:
     case = Case({"zero": 3, "recompute": "full"}, model=SMALL, framework="torchtitan")
     forward = SHARDED_HOST_RATIO.value * HOST_OP_S.value * TORCHTITAN.kernels_forward
     assert case.term("recompute") == pytest.approx(MICRO_BATCHES * 8 * (forward + CHECKPOINT_HOST_S.value))
+
+
+def test_a_nominal_ratio_makes_waiting_for_the_host_nominal_whatever_was_measured_of_the_plain_layer() -> None:
+    """The older profile of four H100 holds an eager layer, and neither a sharded nor a tensor-parallel one."""
+    launch = {}
+    for name, given in {"plain": {"zero": 0}, "sharded": {"zero": 3}, "split": {"zero": 0, "tp": 2}}.items():
+        case = Case(given, model=SMALL, framework="torchtitan", calibration="h100x4-nvls-off-2026")
+        launch[name] = Tier(int(case.found.tiers["launch"][0]))
+    assert launch == {"plain": Tier.INTERPOLATED, "sharded": Tier.NOMINAL, "split": Tier.NOMINAL}
