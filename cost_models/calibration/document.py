@@ -199,9 +199,15 @@ class Host(_Strict):
     sharded_layer_s: Positive | None = None
     """The same layer under FSDP2."""
     tensor_parallel_layer_s: Positive | None = None
-    """The same layer with DTensor tensor parallelism."""
+    """The same layer with DTensor tensor parallelism, sequence kept whole."""
+    sequence_parallel_layer_s: Positive | None = None
+    """The same with the sequence split between the projections."""
     compiled_layer_s: Positive | None = None
-    """The same layer compiled."""
+    """The plain layer compiled."""
+    compiled_sharded_layer_s: Positive | None = None
+    """The same under FSDP2."""
+    compiled_sequence_parallel_layer_s: Positive | None = None
+    """The plain layer with DTensor tensor and sequence parallelism, compiled."""
 
 
 class MemoryFacts(_Strict):

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 from collections.abc import Callable
+from functools import cache
 from typing import Any
 
 from cost_models.runtimes import RUNTIMES
@@ -30,40 +31,62 @@ def tasks(rig: Rig) -> list[Task]:
         result.append(Task("host/collective", 28, 1.0, _collective, "host cost of a collective"))
         result.append(Task("host/sharded", 50, 5.0, _sharded, "host cost under FSDP2"))
         result.append(Task("host/tensor-parallel", 51, 6.0, _tensor_parallel, "host cost under DTensor"))
+        result.append(Task("host/sequence-parallel", 52, 6.0, _sequence_parallel, "host cost under DTensor, split"))
     if rig.on_gpu:
         result.append(Task("host/graph", 140, 2.0, _graph, "host cost of a captured layer"))
         result.append(Task("host/compiled", 141, 45.0, _compiled, "host cost of a compiled layer"))
+    if rig.on_gpu and rig.place.world > 1:
+        result.append(Task("host/compiled-sharded", 142, 30.0, _compiled_sharded, "compiled, under FSDP2"))
+        result.append(Task("host/compiled-split", 143, 40.0, _compiled_split, "compiled, under DTensor, split"))
     return result
 
 
 def build_layer(rig: Rig) -> Any:
     """A Llama layer in plain PyTorch: norm, projections, rotary, attention, gated MLP."""
-    torch, width = rig.torch, rig.scale.layer_width
+    return _layer_class(rig.torch, rig.scale.layer_width)().to(device=rig.device, dtype=rig.half)
+
+
+@cache
+def _layer_class(torch: Any, width: int) -> Any:
+    """One class for all layers, as in a model: the compiler makes code, and checks it at every call, by class."""
     nn, functional = torch.nn, torch.nn.functional
     heads = max(1, width // _HEAD_WIDTH)
 
-    class Layer(nn.Module):  # type: ignore[misc, name-defined]
+    class Attention(nn.Module):  # type: ignore[misc, name-defined]
         def __init__(self) -> None:
             super().__init__()
             for name in ("wq", "wk", "wv", "wo"):
                 setattr(self, name, nn.Linear(width, width, bias=False))
-            self.w1, self.w3 = (nn.Linear(width, 4 * width, bias=False) for _ in range(2))
-            self.w2 = nn.Linear(4 * width, width, bias=False)
-            self.attention_norm, self.ffn_norm = nn.RMSNorm(width), nn.RMSNorm(width)
 
         def forward(self, x: Any) -> Any:
-            y = self.attention_norm(x)
-            batch, length, _ = y.shape
+            batch, length, _ = x.shape
             q, k, v = (
-                projection(y).view(batch, length, -1, width // heads) for projection in (self.wq, self.wk, self.wv)
+                projection(x).view(batch, length, -1, width // heads) for projection in (self.wq, self.wk, self.wv)
             )
             q, k = _rotated(torch, q), _rotated(torch, k)
             seen = functional.scaled_dot_product_attention(*(t.transpose(1, 2) for t in (q, k, v)), is_causal=True)
-            x = x + self.wo(seen.transpose(1, 2).reshape(batch, length, -1))
-            z = self.ffn_norm(x)
-            return x + self.w2(functional.silu(self.w1(z)) * self.w3(z))
+            return self.wo(seen.transpose(1, 2).reshape(batch, length, -1))
 
-    return Layer().to(device=rig.device, dtype=rig.half)
+    class FeedForward(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.w1, self.w3 = (nn.Linear(width, 4 * width, bias=False) for _ in range(2))
+            self.w2 = nn.Linear(4 * width, width, bias=False)
+
+        def forward(self, x: Any) -> Any:
+            return self.w2(functional.silu(self.w1(x)) * self.w3(x))
+
+    class Layer(nn.Module):  # type: ignore[misc, name-defined]
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention, self.feed_forward = Attention(), FeedForward()
+            self.attention_norm, self.ffn_norm = nn.RMSNorm(width), nn.RMSNorm(width)
+
+        def forward(self, x: Any) -> Any:
+            x = x + self.attention(self.attention_norm(x))
+            return x + self.feed_forward(self.ffn_norm(x))
+
+    return Layer
 
 
 def _rotated(torch: Any, x: Any) -> Any:
@@ -76,9 +99,9 @@ def _rotated(torch: Any, x: Any) -> Any:
     return torch.view_as_real(pairs * turn).flatten(3).to(x.dtype)
 
 
-def _step(rig: Rig, forward: Callable[[Any], Any]) -> Callable[[int], None]:
-    """Forward and backward of a stack on a short sequence."""
-    x = rig.random(1, _LENGTH, rig.scale.layer_width)
+def _step(rig: Rig, forward: Callable[[Any], Any], *, split: int = 1) -> Callable[[int], None]:
+    """Forward and backward of a stack on a short sequence, of which each rank holds 1 / `split`."""
+    x = rig.random(1, _LENGTH // split, rig.scale.layer_width)
 
     def call(_index: int) -> None:
         forward(x).float().sum().backward()
@@ -111,8 +134,7 @@ def _eager(rig: Rig) -> Findings:
         width, width // _HEAD_WIDTH, 4 * width, dropout=0.0, batch_first=True, device=rig.device, dtype=rig.half
     )
     encoder_s = _host_s(rig, _step(rig, encoder), calls=calls)
-    stack = torch.nn.Sequential(*(build_layer(rig) for _ in range(_STACK)))
-    layer_s = _host_s(rig, _step(rig, stack), calls=calls, per=_STACK)
+    layer_s = _host_s(rig, _step(rig, _stack(rig)), calls=calls, per=_STACK)
     op_s = rounded(layer_s / _LAYER_OPS, 4)
     return {"host": [{"eager_layer_s": encoder_s, "plain_layer_s": layer_s, "eager_op_s": op_s}]}
 
@@ -126,48 +148,82 @@ def _collective(rig: Rig) -> Findings:
 
 def _sharded(rig: Rig) -> Findings:
     """FSDP2 around every layer: what a step's operations cost with the framework's own work among them."""
-    try:
-        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-    except ImportError as error:
-        raise NotSupportedError("this PyTorch has no FSDP2 (fully_shard)") from error
-    torch = rig.torch
-    stack = torch.nn.Sequential(*(build_layer(rig).float() for _ in range(_STACK)))
-    policy = MixedPrecisionPolicy(param_dtype=rig.half, reduce_dtype=torch.float32)
-    for layer in stack:
-        fully_shard(layer, mp_policy=policy)
-    fully_shard(stack, mp_policy=policy)
-    calls = 6 if rig.on_gpu else 2
-    layer_s = _host_s(rig, _step(rig, stack), calls=calls, per=_STACK)
+    stack = _stack(rig, master=True)
+    _shard(rig, stack)
+    layer_s = _host_s(rig, _step(rig, stack), calls=6 if rig.on_gpu else 2, per=_STACK)
     return {"host": [{"sharded_layer_s": layer_s}]}
 
 
 def _tensor_parallel(rig: Rig) -> Findings:
     """DTensor tensor parallelism over all ranks of a node, sequence kept whole."""
+    stack = _stack(rig)
+    _split(rig, stack, sequence=False)
+    layer_s = _host_s(rig, _step(rig, stack), calls=6 if rig.on_gpu else 2, per=_STACK)
+    return {"host": [{"tensor_parallel_layer_s": layer_s}]}
+
+
+def _sequence_parallel(rig: Rig) -> Findings:
+    """The same with the sequence split between the projections, as torchtitan lays a layer out."""
+    stack = _stack(rig)
+    _split(rig, stack, sequence=True)
+    call = _step(rig, stack, split=rig.place.local_world)
+    return {"host": [{"sequence_parallel_layer_s": _host_s(rig, call, calls=6 if rig.on_gpu else 2, per=_STACK)}]}
+
+
+def _stack(rig: Rig, *, master: bool = False) -> Any:
+    """Layers in a row; with fp32 parameters where a framework casts them."""
+    layers = (build_layer(rig) for _ in range(_STACK))
+    return rig.torch.nn.Sequential(*(layer.float() if master else layer for layer in layers))
+
+
+def _shard(rig: Rig, stack: Any) -> None:
+    """FSDP2 around each layer and around all."""
+    try:
+        from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+    except ImportError as error:
+        raise NotSupportedError("this PyTorch has no FSDP2 (fully_shard)") from error
+    policy = MixedPrecisionPolicy(param_dtype=rig.half, reduce_dtype=rig.torch.float32)
+    for layer in stack:
+        fully_shard(layer, mp_policy=policy)
+    fully_shard(stack, mp_policy=policy)
+
+
+def _split(rig: Rig, stack: Any, *, sequence: bool) -> None:
+    """DTensor tensor parallelism over the ranks of this node."""
     try:
         from torch.distributed.device_mesh import DeviceMesh
-        from torch.distributed.tensor.parallel import ColwiseParallel, RowwiseParallel, parallelize_module
+        from torch.distributed.tensor import Replicate, Shard
+        from torch.distributed.tensor.parallel import (
+            ColwiseParallel,
+            PrepareModuleInput,
+            RowwiseParallel,
+            SequenceParallel,
+            parallelize_module,
+        )
     except ImportError as error:
         raise NotSupportedError("this PyTorch has no DTensor parallel styles") from error
-    torch, place = rig.torch, rig.place
+    place = rig.place
     heads = max(1, rig.scale.layer_width // _HEAD_WIDTH)
-    if heads % place.local_world:
+    if heads % place.local_world or _LENGTH % place.local_world:
         raise NotSupportedError(f"{heads} heads do not split over {place.local_world} ranks")
     meshes = [
         DeviceMesh(rig.device.type, list(range(first, first + place.local_world)))
         for first in range(0, place.world, place.local_world)
     ]
-    plan = {name: ColwiseParallel() for name in ("wq", "wk", "wv", "w1", "w3")}
-    plan |= {name: RowwiseParallel() for name in ("wo", "w2")}
-    stack = torch.nn.Sequential(*(build_layer(rig) for _ in range(_STACK)))
+    into = {"attention": ("wq", "wk", "wv"), "feed_forward": ("w1", "w3")}
+    plan: dict[str, Any] = {f"{block}.{name}": ColwiseParallel() for block, names in into.items() for name in names}
+    if sequence:
+        whole = {"input_layouts": (Shard(1),), "desired_input_layouts": (Replicate(),)}
+        plan |= {block: PrepareModuleInput(**whole) for block in into}
+        plan |= {norm: SequenceParallel() for norm in ("attention_norm", "ffn_norm")}
+    out = {"output_layouts": Shard(1)} if sequence else {}
+    plan |= {name: RowwiseParallel(**out) for name in ("attention.wo", "feed_forward.w2")}
     for layer in stack:
         parallelize_module(layer, meshes[place.node], plan)
-    layer_s = _host_s(rig, _step(rig, stack), calls=6 if rig.on_gpu else 2, per=_STACK)
-    return {"host": [{"tensor_parallel_layer_s": layer_s}]}
 
 
 def _graph(rig: Rig) -> Findings:
-    torch = rig.torch
-    stack = torch.nn.Sequential(*(build_layer(rig) for _ in range(_STACK)))
+    torch, stack = rig.torch, _stack(rig)
     x = rig.random(1, _LENGTH, rig.scale.layer_width)
     side = torch.cuda.Stream()
     with torch.cuda.stream(side), torch.no_grad():
@@ -182,12 +238,33 @@ def _graph(rig: Rig) -> Findings:
 
 
 def _compiled(rig: Rig) -> Findings:
-    torch = rig.torch
-    stack = torch.nn.Sequential(*(torch.compile(build_layer(rig)) for _ in range(_STACK)))
+    layer_s = _compiled_s(rig, _stack(rig))
+    return {"host": [{"compiled_layer_s": layer_s, "compiled_op_s": rounded(layer_s / _LAYER_OPS, 4)}]}
+
+
+def _compiled_sharded(rig: Rig) -> Findings:
+    """Each layer compiled, then under FSDP2, in torchtitan's order."""
+    return {"host": [{"compiled_sharded_layer_s": _compiled_s(rig, _stack(rig, master=True), shard=True)}]}
+
+
+def _compiled_split(rig: Rig) -> Findings:
+    """Each layer tensor and sequence parallel, then compiled, in torchtitan's order."""
+    stack = _stack(rig)
+    _split(rig, stack, sequence=True)
+    layer_s = _compiled_s(rig, stack, split=rig.place.local_world)
+    return {"host": [{"compiled_sequence_parallel_layer_s": layer_s}]}
+
+
+def _compiled_s(rig: Rig, stack: Any, *, shard: bool = False, split: int = 1) -> float:
+    """Host seconds of one of a stack's layers, each compiled by itself."""
+    rig.torch.compiler.reset()
+    for layer in stack:
+        layer.compile()
+    if shard:
+        _shard(rig, stack)
     try:
-        call = _step(rig, stack)
+        call = _step(rig, stack, split=split)
         call(0)
     except (RuntimeError, ImportError, OSError, AttributeError) as error:  # a missing compiler shows in many ways
         raise NotSupportedError(f"torch.compile: {type(error).__name__}") from error
-    layer_s = _host_s(rig, call, calls=8, per=_STACK)
-    return {"host": [{"compiled_layer_s": layer_s, "compiled_op_s": rounded(layer_s / _LAYER_OPS, 4)}]}
+    return _host_s(rig, call, calls=8, per=_STACK)
