@@ -1,12 +1,13 @@
-"""What a layer of Megatron Core's own ("local") modules costs its host: seconds a micro-batch, by tensor parallelism.
+"""What a layer of Megatron Core's own ("local") modules costs its host, by tensor parallelism, beside a plain layer.
 
     torchrun --standalone --nproc-per-node 4 -m benchmarks.megatron_host --tp 2 --out tp2.json
 
-Needs GPUs, PyTorch and megatron-core; nothing else of meshwright. A model of few and one of more layers run forward and
-backward under Megatron's DistributedDataParallel (fp32 gradients, distributed optimizer's buffers, reduction overlapped);
-what one layer adds is the difference over the layers between them. Twice: with so few tokens that the device waits for the
-host, and with the tokens of real training. Attention is PyTorch's scaled_dot_product_attention; nothing is fused, compiled
-or captured. Kernels and their device seconds are counted by PyTorch's profiler in a run of its own.
+Needs GPUs, PyTorch and megatron-core. A model of few and one of more layers run forward and backward under Megatron's
+DistributedDataParallel (fp32 gradients, distributed optimizer, reduction overlapped); what one layer adds to a micro-batch
+is the difference over the layers between them. Twice: with so few tokens that the device waits for the host, and with
+the tokens of real training. The host of shared machines wanders, so all are measured in rounds, and the agent's plain Llama
+layer (profiler/bench/host.py) with them. Attention is PyTorch's scaled_dot_product_attention; nothing is fused, compiled or
+captured. Kernels and their device seconds are counted by PyTorch's profiler in a step of its own.
 """
 
 from __future__ import annotations
@@ -16,17 +17,33 @@ import gc
 import json
 import os
 import time
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
+from statistics import median, quantiles
 from typing import Any
 
 import torch
 import torch.distributed as dist
+from megatron.core import __version__ as version
+from megatron.core import parallel_state
+from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
+from megatron.core.models.gpt import GPTModel
+from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
+from megatron.core.optimizer import OptimizerConfig, get_megatron_optimizer
+from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
+from megatron.core.transformer import TransformerConfig
+from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
+from torch.profiler import ProfilerActivity, profile
 
-WIDTH, FEED_FORWARD, HEAD_WIDTH = 2048, 8192, 64
+from profiler.bench.host import layer_class
+
+WIDTH, FEED_FORWARD, VOCABULARY = 2048, 8192, 4096
 FEW, MORE = 4, 12
 TOKENS = {"short": (1, 64), "real": (2, 2048)}
 """Micro-batch and sequence length."""
 MICRO_BATCHES = 4
+ROUNDS, STEPS = 3, 5
 LIBRARY = {"gpt": {"gated": False, "norm": "LayerNorm", "groups": None, "bias": True, "heads": 16},
            "llama": {"gated": True, "norm": "RMSNorm", "groups": 8, "bias": False, "heads": 32}}  # fmt: skip
 
@@ -56,12 +73,6 @@ class Norm:
 
 def build(name: str, layers: int, tp: int) -> Any:
     """A GPT of Megatron's local modules under its data parallelism."""
-    from megatron.core.distributed import DistributedDataParallel, DistributedDataParallelConfig
-    from megatron.core.models.gpt import GPTModel
-    from megatron.core.models.gpt.gpt_layer_specs import get_gpt_layer_local_spec
-    from megatron.core.transformer import TransformerConfig
-    from megatron.core.transformer.transformer_block import TransformerBlockSubmodules
-
     library = LIBRARY[name]
     config = TransformerConfig(
         num_layers=layers, hidden_size=WIDTH, num_attention_heads=library["heads"], num_query_groups=library["groups"],
@@ -76,7 +87,7 @@ def build(name: str, layers: int, tp: int) -> Any:
     spec.submodules.input_layernorm = spec.submodules.pre_mlp_layernorm = Norm
     block = TransformerBlockSubmodules(layer_specs=[spec] * layers, layer_norm=Norm)
     model = GPTModel(
-        config, block, vocab_size=4096, max_sequence_length=4096, position_embedding_type="rope",
+        config, block, vocab_size=VOCABULARY, max_sequence_length=4096, position_embedding_type="rope",
         share_embeddings_and_output_weights=True,
     ).cuda().bfloat16()  # fmt: skip
     wrapped = DistributedDataParallelConfig(
@@ -98,73 +109,88 @@ def step(model: Any, tokens: Any) -> None:
     model.finish_grad_sync()
 
 
-def seconds(model: Any, tokens: Any, *, repeats: int) -> list[float]:
-    """Wall seconds of steps, the slowest rank's each."""
-    for _ in range(3):
-        step(model, tokens)
+def seconds(call: Callable[[], None]) -> list[float]:
+    """Wall seconds of some steps after one that warms up, the slowest rank's each."""
+    call()
     taken = []
-    gc.collect()
-    gc.disable()
-    for _ in range(repeats):
+    for _ in range(STEPS):
         torch.cuda.synchronize()
         dist.barrier()
         torch.cuda.synchronize()
         begun = time.perf_counter()
-        step(model, tokens)
+        call()
         torch.cuda.synchronize()
-        slowest = torch.tensor([time.perf_counter() - begun], device=tokens.device)
+        slowest = torch.tensor([time.perf_counter() - begun], device="cuda")
         dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
         taken.append(float(slowest))
-    gc.enable()
     return taken
 
 
-def kernels(model: Any, tokens: Any) -> dict[str, float]:
-    """Kernels of one step and their device seconds: computing, and communicating."""
-    from torch.profiler import ProfilerActivity, profile
+def plain() -> Callable[[], None]:
+    """Forward and backward of the agent's plain layers, as many as MORE, on so few tokens that they wait for the host."""
+    made = layer_class(torch, WIDTH)
+    stack = torch.nn.Sequential(*(made() for _ in range(MORE))).cuda().bfloat16()
+    x = torch.randn(1, TOKENS["short"][1], WIDTH, device="cuda", dtype=torch.bfloat16)
+    return lambda: stack(x).float().sum().backward()
 
+
+def kernels(call: Callable[[], None]) -> dict[str, float]:
+    """Kernels of one step and their device seconds: computing, and communicating."""
     with profile(activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA]) as observed:
-        step(model, tokens)
+        call()
         torch.cuda.synchronize()
-    found = {"kernels": 0, "busy_s": 0.0, "collectives": 0, "collective_s": 0.0, "operators": 0}
+    found = {"kernels": 0.0, "busy_s": 0.0, "collectives": 0.0, "collective_s": 0.0, "operators": 0.0}
     for event in observed.events():
-        if event.device_type == torch.autograd.DeviceType.CUDA:
-            collective = event.name.startswith("nccl")
-            if event.name.startswith(("Memcpy HtoD", "Memcpy DtoH", "record_param_comms")):
-                continue
-            found["collectives" if collective else "kernels"] += 1
-            found["collective_s" if collective else "busy_s"] += event.device_time_total * 1e-6
-        elif event.name.startswith("aten::"):
-            found["operators"] += 1
+        if event.device_type != torch.autograd.DeviceType.CUDA:
+            found["operators"] += event.name.startswith("aten::")
+        elif event.name.startswith("ncclDevKernel"):
+            found["collectives"] += 1
+            found["collective_s"] += event.device_time_total * 1e-6
+        elif not event.name.startswith("nccl:"):
+            found["kernels"] += 1
+            found["busy_s"] += event.device_time_total * 1e-6
     return found
 
 
-def one_model(name: str, tp: int) -> dict[str, Any]:
-    """Seconds and kernels that one layer adds to one micro-batch."""
-    wall: dict[str, dict[int, list[float]]] = {kind: {} for kind in TOKENS}
-    counted: dict[str, dict[int, dict[str, float]]] = {kind: {} for kind in TOKENS}
-    for layers in (FEW, MORE):
-        model = build(name, layers, tp)
-        for kind, (micro_batch, length) in TOKENS.items():
-            tokens = torch.randint(0, 4096, (micro_batch, length), device="cuda")
-            wall[kind][layers] = seconds(model, tokens, repeats=10 if kind == "short" else 6)
-            counted[kind][layers] = kernels(model, tokens)
-        del model
-        gc.collect()
-        torch.cuda.empty_cache()
-    per = (MORE - FEW) * MICRO_BATCHES
-    result: dict[str, Any] = {"model": name, "tp": tp, "dp": dist.get_world_size() // tp}
-    for kind in TOKENS:
-        middle = {layers: sorted(times)[len(times) // 2] for layers, times in wall[kind].items()}
-        few, more = counted[kind][FEW], counted[kind][MORE]
-        result[kind] = {
-            "micro_batch_size": TOKENS[kind][0], "seq_length": TOKENS[kind][1],
-            "layer_s": round((middle[MORE] - middle[FEW]) / per, 7),
-            "steps_s": {str(layers): [round(t, 5) for t in times] for layers, times in wall[kind].items()},
-            "layer": {key: round((more[key] - few[key]) / per, 9) for key in more},
-        }  # fmt: skip
+def measure(tp: int) -> list[dict[str, Any]]:
+    """Seconds and kernels that one layer adds to one micro-batch, for each kind of model."""
+    cases: dict[tuple[str, str, int], Callable[[], None]] = {("plain", "short", MORE): plain()}
+    optimizers: dict[str, Callable[[], None]] = {}
+    for name in LIBRARY:
+        for layers in (FEW, MORE):
+            model = build(name, layers, tp)
+            for kind, shape in TOKENS.items():
+                tokens = torch.randint(0, VOCABULARY, shape, device="cuda")
+                cases[name, kind, layers] = partial(step, model, tokens)
+        wanted = OptimizerConfig(optimizer="adam", lr=1e-4, bf16=True, use_distributed_optimizer=True)
+        optimizers[name] = get_megatron_optimizer(wanted, [model]).step
+    counted = {key: kernels(call) for key, call in cases.items()}
+    taken: dict[tuple[str, str, int], list[float]] = {key: [] for key in cases}
+    updates: dict[str, list[float]] = {name: [] for name in optimizers}
+    gc.collect()
+    gc.disable()
+    for _ in range(ROUNDS):
+        for key, call in cases.items():
+            taken[key] += seconds(call)
+        for name, call in optimizers.items():
+            updates[name] += seconds(call)
+    middle = {key: median(times) for key, times in taken.items()}
+    plain_s = middle["plain", "short", MORE] / MORE
     free, total = torch.cuda.mem_get_info()
-    result["device_bytes_beyond_allocator"] = total - free - torch.cuda.memory_reserved()
+    result = []
+    for name in LIBRARY:
+        row: dict[str, Any] = {"model": name, "tp": tp, "dp": dist.get_world_size() // tp, "plain_layer_s": plain_s}
+        row["device_bytes_beyond_allocator"] = total - free - torch.cuda.memory_reserved()
+        row["optimizer_step_s"] = median(updates[name])
+        for kind, (micro_batch, length) in TOKENS.items():
+            few, more, per = counted[name, kind, FEW], counted[name, kind, MORE], (MORE - FEW) * MICRO_BATCHES
+            row[kind] = {
+                "micro_batch_size": micro_batch, "seq_length": length,
+                "layer_s": (middle[name, kind, MORE] - middle[name, kind, FEW]) / per,
+                "layer": {key: (more[key] - few[key]) / per for key in more},
+                "quartiles_s": {str(n): quantiles(taken[name, kind, n], n=4) for n in (FEW, MORE)},
+            }  # fmt: skip
+        result.append(row)
     return result
 
 
@@ -174,21 +200,18 @@ def main() -> None:
     options.add_argument("--tp", type=int, required=True)
     options.add_argument("--out", type=Path, required=True)
     given = options.parse_args()
-    from megatron.core import __version__ as version
-    from megatron.core import parallel_state
-    from megatron.core.tensor_parallel.random import model_parallel_cuda_manual_seed
-
     torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
-    dist.init_process_group("nccl", device_id=torch.device("cuda", int(os.environ["LOCAL_RANK"])))
+    dist.init_process_group("nccl")
     parallel_state.initialize_model_parallel(tensor_model_parallel_size=given.tp)
     model_parallel_cuda_manual_seed(1)
-    found = [one_model(name, given.tp) for name in LIBRARY]
+    found = measure(given.tp)
     if dist.get_rank() == 0:
         about = {"megatron_core": version, "torch": torch.__version__, "gpu": torch.cuda.get_device_name()}
         given.out.write_text(json.dumps({**about, "layers": found}, indent=1) + "\n")
         for row in found:
             print(json.dumps(row), flush=True)
-    dist.destroy_process_group()
+    dist.barrier()
+    os._exit(0)  # taking Megatron's groups down one by one can hang
 
 
 if __name__ == "__main__":

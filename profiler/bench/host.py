@@ -34,20 +34,20 @@ def tasks(rig: Rig) -> list[Task]:
         result.append(Task("host/sequence-parallel", 52, 6.0, _sequence_parallel, "host cost under DTensor, split"))
     if rig.on_gpu:
         result.append(Task("host/graph", 140, 2.0, _graph, "host cost of a captured layer"))
-        result.append(Task("host/compiled", 141, 45.0, _compiled, "host cost of a compiled layer"))
+        result.append(Task("host/compiled", 141, 20.0, _compiled, "host cost of a compiled layer"))
     if rig.on_gpu and rig.place.world > 1:
-        result.append(Task("host/compiled-sharded", 142, 30.0, _compiled_sharded, "compiled, under FSDP2"))
-        result.append(Task("host/compiled-split", 143, 40.0, _compiled_split, "compiled, under DTensor, split"))
+        result.append(Task("host/compiled-sharded", 142, 12.0, _compiled_sharded, "compiled, under FSDP2"))
+        result.append(Task("host/compiled-split", 143, 20.0, _compiled_split, "compiled, under DTensor, split"))
     return result
 
 
 def build_layer(rig: Rig) -> Any:
     """A Llama layer in plain PyTorch: norm, projections, rotary, attention, gated MLP."""
-    return _layer_class(rig.torch, rig.scale.layer_width)().to(device=rig.device, dtype=rig.half)
+    return layer_class(rig.torch, rig.scale.layer_width)().to(device=rig.device, dtype=rig.half)
 
 
 @cache
-def _layer_class(torch: Any, width: int) -> Any:
+def layer_class(torch: Any, width: int) -> Any:
     """One class for all layers, as in a model: the compiler makes code, and checks it at every call, by class."""
     nn, functional = torch.nn, torch.nn.functional
     heads = max(1, width // _HEAD_WIDTH)
