@@ -25,6 +25,7 @@ from cost_models.constants import (
     FLASH_HEAD_MULTIPLE,
     FLASH_NARROW_HEAD,
     FLASH_SHORT_SEQUENCE,
+    FLASH_WIDE_HEAD,
     KERNEL_FLOOR_S,
 )
 from cost_models.estimate import Estimate
@@ -106,6 +107,7 @@ def _flash_s(
     flops = 2.0 * count * visible_pairs(q, kv, window) * (_padded(qk) + _padded(v))
     flops = flops * (FLASH_BACKWARD_FLOPS.value if backward else 1.0) * (1.0 + FLASH_SHORT_SEQUENCE.value / reach)
     narrow = np.where(np.maximum(qk, v) <= 64, FLASH_NARROW_HEAD[backward].value, 1.0)
+    narrow = np.where(np.maximum(qk, v) > 128, FLASH_WIDE_HEAD[backward].value, narrow)
     efficiency = FLASH_EFFICIENCY[gpu.generation, kernel][backward].value
     launches = _BACKWARD_KERNELS if backward else _FORWARD_KERNELS
     return flops / (speed * efficiency * narrow) + launches * KERNEL_FLOOR_S.value

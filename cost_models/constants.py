@@ -98,6 +98,20 @@ BMM_UNALIGNED_8 = Constant(
 
 MEMORY_EFFICIENCY = Constant(0.80, "1", 0.65, 0.88, "share of HBM peak that streaming kernels reach")
 
+PERMUTED_ROW_RATIO = Constant(
+    1.6, "1", 1.3, 2.0,
+    "time of rows gathered and scattered by index over rows streamed: 0.50 of HBM peak in Transformer Engine's permutation on "
+    "B200 (SimuMax) and in PyTorch's on H100 (36 bytes an element of 4096 x 6 rows of 5120 in 2.7 ms, own), against 0.80",
+)  # fmt: skip
+ROUTING_KERNELS: Mapping[str, Constant] = {
+    "forward": Constant(35.0, "kernels", 15.0, 45.0, "grouped top-k of scores, maps, loss, positions: 69 with backward and rows, own count"),
+    "backward": Constant(20.0, "kernels", 10.0, 30.0, "their gradients"),
+}  # fmt: skip
+ROUTING_LOGIT_S = Constant(
+    0.9e-9, "s", 0.3e-9, 1.5e-9,
+    "those kernels per token and expert, both passes: 0.7 ms for 4096 x 160 scores on H100 less their starts (own)",
+)  # fmt: skip
+
 # --- attention --------------------------------------------------------------------------------------------------------
 
 _MMA_SHARE = 0.62
@@ -120,9 +134,9 @@ _FA2_HOPPER = _flash(
 _FA3 = _flash(0.55, 0.45, "published FA-3 and cuDNN speeds on H100 (arXiv:2407.08608)")
 _MMA_BLACKWELL = _flash(0.60 * 0.35, 0.50 * 0.35, "no measurement: mma.sync against tcgen05 on B200")
 _CUDNN_BLACKWELL = _flash(
-    0.62, 0.46,
-    "B200: cuDNN 9.13 reaches 1613 / 1.3 TF forward, FlashAttention-4 1613 (FlashAttention-4, 2026); newer cuDNN lies "
-    "between; backward in FA-3's ratio",
+    0.71, 0.59,
+    "B200: burst of FlashAttention-4 and newer cuDNN 0.72 forward (FlashAttention-4, 2026); x the sustained clock this is what "
+    "SimuMax measured of Transformer Engine's kernels on B200: forward 0.44 (4k tokens) to 0.50 (131k), backward 0.37 to 0.41",
 )  # fmt: skip
 _OTHER = _flash(0.35, 0.28, "no measurement")
 
@@ -142,6 +156,10 @@ FLASH_SHORT_SEQUENCE = Constant(512.0, "tokens", 256.0, 1024.0, "time x (1 + thi
 FLASH_NARROW_HEAD = (
     Constant(0.85, "1", 0.75, 0.95, "published FA-2 speeds at width 64 over width 128, forward"),
     Constant(0.80, "1", 0.70, 0.90, "the same, backward"),
+)
+FLASH_WIDE_HEAD = (
+    Constant(0.94, "1", 0.75, 1.0, "B200: heads of 192 over 128 wide, forward 4096 tokens (SimuMax); 0.69 at 131072"),
+    Constant(0.84, "1", 0.75, 1.0, "the same, backward: 0.32 of peak against 0.38; 0.80 at 131072"),
 )
 FLASH_BACKWARD_FLOPS = Constant(2.5, "1", 2.5, 2.5, "five matrix products instead of two (arXiv:2307.08691)")
 FLASH_HEAD_MULTIPLE = Constant(32.0, "elements", 8.0, 64.0, "head widths are padded to a multiple of this")
@@ -229,12 +247,21 @@ STRAGGLING = Constant(
     "per doubling of nodes beside the GPUs' own spread; weak-scaling pairs of four sources [T-2]",
 )
 TP_BACKWARD_HIDDEN = Constant(
-    0.55, "1", 0.4, 0.7, "no measurement: most of a data-gradient all-reduce that its weight-gradient GEMM hides [O-1]"
-)
+    0.55, "1", 0.3, 0.75,
+    "most of a backward collective that the product beside it hides: on two and four H100 with CUDA_DEVICE_MAX_CONNECTIONS=1 "
+    "medians of 0.7 (reduce-scatter), 0.6 (all-gather) and 0.6 (all-reduce) over seven shapes, scattered widely at the power "
+    "limit; 0.1 with 8 connections (own) [O-1]",
+)  # fmt: skip
 WGRAD_OVERLAP = Constant(0.6, "1", 0.4, 0.8, "no measurement: progress of communication beside a GEMM [O-1]")
-PIPELINED_TP_EXPOSED = Constant(
-    0.35, "1", 0.2, 0.6, "TP collective split and run beside its GEMM; async TP saves 9 % of a torchtitan step [O-1]"
-)
+PIPELINED_TP_EXPOSED: Mapping[str, Constant] = {
+    "userbuffers": Constant(0.35, "1", 0.2, 0.6, "Transformer Engine's ring exchange beside the product; no measurement"),
+    "symmetric_memory": Constant(
+        0.85, "1", 0.7, 1.0,
+        "PyTorch 2.11 on four H100: three compiled Llama 8B MLPs, 17.8 to 16.5 ms each, of which 0.7 ms of copies and 3.9 ms of "
+        "collectives fall away and products take 1.9 ms longer (own); torchtitan's published pairs save 9 % of a step",
+    ),
+}  # fmt: skip
+"""Share of a tensor-parallel collective that stays exposed where it is cut up and run beside its product. [O-1]"""
 BACKWARD_USABLE = Constant(
     0.9, "1", 0.7, 1.0, "share of the last backward that gradient reduction can hide behind [O-3]"
 )
@@ -266,9 +293,6 @@ TP_CALLS: Mapping[str, Constant] = {
     "backward_sp": Constant(6.0, "calls", 4.0, 6.0, "the same, and the saved inputs gathered again"),
 }
 """Collective calls that tensor parallelism adds to a layer's pass: each is launched like an operator. [F-4]"""
-TENSORS_PER_LAYER = Constant(
-    11.0, "tensors", 9.0, 16.0, "parameter tensors of a layer: collectives where each is gathered alone [C-14]"
-)
 EMBEDDING_PASSES = Constant(3.0, "1", 3.0, 5.0, "passes over the embedded tokens: write, gradient read, scatter [F-5]")
 FINAL_NORM_PASSES = Constant(10.0, "1", 6.0, 14.0, "passes of the final norm, forward and backward [F-6]")
 LOSS_BYTES_PER_LOGIT: Mapping[CrossEntropy, Constant] = {

@@ -13,12 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.constants import BACKWARD_USABLE, INTERFERENCE, STAGE3_REUSE_PARAMETERS, TENSORS_PER_LAYER
+from cost_models.constants import BACKWARD_USABLE, INTERFERENCE, STAGE3_REUSE_PARAMETERS
 from cost_models.estimate import Estimate
 from cost_models.job import Job
 from cost_models.link_tables import Op
 from cost_models.parameters import layer_parameters
 from cost_models.placement import Placement, StrategyPlacements, groups
+from cost_models.specs.model import LayerKind
 from cost_models.specs.training import BYTES_PER
 from cost_models.stage_parameters import rank_parameters
 from cost_models.strategy import Bools, Codes, Floats, Recompute, Strategies
@@ -60,17 +61,28 @@ def backward_gathers(job: Job, strategies: Strategies) -> Floats:
     return np.where(strategies.zero == 3, 1.0 + twice, 0.0)
 
 
+def parameter_tensors(job: Job, kind: LayerKind) -> float:
+    """Parameter tensors of one layer outside its routed experts: as many collectives where each is gathered alone. [C-14]"""
+    model = job.model
+    norms = model.norms_per_layer * (1.0 + model.norm_bias)
+    inputs = 1.0 if model.fused_qkv or not job.runtime.separate_gate_projection else 3.0
+    attention = inputs * (1.0 + model.qkv_bias) + 1.0 + model.attention_out_bias
+    dense = not kind.is_moe or (model.moe is not None and model.moe.num_shared_experts > 0)
+    return norms + attention + dense * (2.0 + model.gated_mlp) * (1.0 + model.mlp_bias)
+
+
 def layerwise_s(job: Job, strategies: Strategies) -> LayerwiseSeconds:
     """The layer-wise collectives' table of a batch. [C-14]"""
     cases = distinct(strategies, LAYERWISE_AXES)
     rows = cases.rows
     held = rank_parameters(job, rows)
     placements = groups(rows, job.cluster)
-    calls = TENSORS_PER_LAYER.value if job.runtime.gathers_per_tensor else 1.0
+    per_tensor = job.runtime.gathers_per_tensor
     weight, grad = _gathered_bytes(job), BYTES_PER[job.training.grad_reduce_dtype]
     gathers, reduces = [], []
     tier = np.zeros(len(rows), np.int8)
-    for dense, expert in zip(held.dense_JN, held.expert_JN, strict=True):
+    for kind, dense, expert in zip(job.model.distinct_kinds, held.dense_JN, held.expert_JN, strict=True):
+        calls = parameter_tensors(job, kind) if per_tensor else 1.0
         parts: list[tuple[Floats, Placement, Placement, Placement | None]] = [
             (dense, placements.param_shard, placements.zero_shard, placements.zero_replica)
         ]
@@ -148,12 +160,11 @@ def stepwise_s(
     expert: Floats,
     forward_s: Floats,
     backward_s: Floats,
-    layers: Floats,
 ) -> StepwiseSeconds:
     """Reduction of whole gradient buffers and gather of updated parameters. [C-14] [O-3]
 
     Only the last micro-batch's backward can hide the reduction, and only the first one's forward the gather; the last
-    bucket is never hidden.
+    bucket is never hidden. An even stage's layers count as buckets, so that no split changes their size.
 
     Args:
         job: model, cluster and dtypes.
@@ -162,7 +173,6 @@ def stepwise_s(
         expert: its routed experts'.
         forward_s: that stage's forward of one micro-batch.
         backward_s: and backward.
-        layers: its decoder layers: the number of buckets.
     """
     if not ((strategies.dp_cp > 1) | (strategies.expert_dp > 1)).any():
         return StepwiseSeconds(np.zeros(len(strategies)), np.zeros(len(strategies), np.int8))
@@ -176,7 +186,7 @@ def stepwise_s(
         reduce = reduce + np.where(strategies.zero >= 1, scatter.seconds, whole.seconds)
         gather = gather + np.where(strategies.zero >= 1, regather.seconds, 0.0)
         tier = np.maximum(tier, scatter.tier)
-    buckets = layers + 1.0
+    buckets = job.model.num_layers / strategies.pp + 1.0
     hidden_reduce = np.maximum(reduce / buckets, reduce - BACKWARD_USABLE.value * backward_s)
     hidden_gather = np.maximum(gather / buckets, gather - BACKWARD_USABLE.value * forward_s)
     times = np.where(strategies.grad_sync_each, strategies.num_micro_batches, 1.0)

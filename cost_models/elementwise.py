@@ -11,7 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models.constants import ELEMENTWISE_KERNEL_S
+from cost_models.casts import cast_traffic, casts_shards
+from cost_models.constants import ELEMENTWISE_KERNEL_S, PERMUTED_ROW_RATIO, ROUTING_KERNELS, ROUTING_LOGIT_S
+from cost_models.copies import gradient_sums, layout_copies
 from cost_models.job import Job
 from cost_models.specs.model import LayerKind
 from cost_models.strategy import Bools, Floats
@@ -21,8 +23,6 @@ RMSNORM_COMPOSITE_BYTES = 30.0
 products, cast back. [F-3]"""
 ROTARY_COMPOSITE_BYTES = 20.0
 """Bytes per rotated element of a rotary embedding of separate operators: cast to fp32, complex product, cast back. [F-3]"""
-FP8_CAST_BYTES = 3.0
-"""Bytes per activation element of a cast to fp8: read two, write one."""
 TORCH_FUSED_RMSNORM_SINCE = "2025-10"
 """torch.nn.RMSNorm is one kernel from PyTorch 2.9 on."""
 MEGATRON_FUSED_SWIGLU_SINCE = "2023-10"
@@ -55,6 +55,8 @@ class PassTraffic:
     routed_bytes: float
     """Per routed copy of a token (MoE)."""
     kernels: float
+    gathered_bytes: float = 0.0
+    """Of rows that are whole on every rank: never divided."""
 
 
 def build_of(job: Job) -> Build:
@@ -77,7 +79,6 @@ def layer_traffic(job: Job, kind: LayerKind) -> tuple[PassTraffic, PassTraffic]:
     """Forward and backward traffic of one layer of this kind. [F-3]"""
     model, e, build = job.model, job.training.compute_bytes, build_of(job)
     h, norms, adds = float(model.hidden_size), float(model.norms_per_layer), 1.0 if model.parallel_block else 2.0
-    cast = FP8_CAST_BYTES if job.training.precision in ("fp8", "nvfp4") else 0.0
     norm, norm_back, norm_kernels = _norm(build, e)
     add, add_back, add_kernels = _residual(build, e, dropout=job.training.dropout > 0)
     act, act_back, act_kernels = _activation(build, e, gated=model.gated_mlp)
@@ -85,20 +86,28 @@ def layer_traffic(job: Job, kind: LayerKind) -> tuple[PassTraffic, PassTraffic]:
     qk = (model.q_size + model.kv_size) if model.qk_norm != "none" else 0.0
     qk_kernels = 2 * norm_kernels if qk else 0.0
     width, expert_width = _mlp_widths(job, kind)
+    cast, cast_back = cast_traffic(job, width=width, expert_width=expert_width)
+    shards = casts_shards(job)
     experts = 1.0 if expert_width else 0.0
+    copies, copies_back = layout_copies(job, e)
+    sums = gradient_sums(job, kind, e)
     biases = sum((model.qkv_bias, model.attention_out_bias, 2 * model.mlp_bias))
     forward = PassTraffic(
-        hidden_bytes=h * (norms * norm + adds * add + 2 * cast),
-        sharded_bytes=rotary + qk * norm + width * (act + cast) + model.q_size * cast,
-        routed_bytes=experts * (expert_width * (act + cast) + 6 * e * h),
-        kernels=norms * norm_kernels + adds * add_kernels + act_kernels + rotary_kernels + qk_kernels + 4 * experts,
-    )
+        hidden_bytes=h * (norms * norm + adds * add) + shards * cast.hidden,
+        sharded_bytes=rotary + qk * norm + width * act + copies.moved_bytes + cast.sharded,
+        routed_bytes=experts * (expert_width * act + cast.routed + PERMUTED_ROW_RATIO.value * 6 * e * h),
+        kernels=norms * norm_kernels + adds * add_kernels + act_kernels + rotary_kernels + qk_kernels
+        + ROUTING_KERNELS["forward"].value * experts + copies.kernels,
+        gathered_bytes=(1 - shards) * cast.hidden,
+    )  # fmt: skip
     backward = PassTraffic(
-        hidden_bytes=h * (norms * norm_back + adds * add_back + 2 * cast),
-        sharded_bytes=rotary + 2 * qk * norm + width * (act_back + cast) + model.q_size * cast + _bias_bytes(job, e),
-        routed_bytes=experts * (expert_width * (act_back + cast) + 8 * e * h),
+        hidden_bytes=h * (norms * norm_back + adds * add_back) + shards * cast_back.hidden,
+        sharded_bytes=rotary + 2 * qk * norm + width * act_back + _bias_bytes(job, e) + cast_back.sharded
+        + copies_back.moved_bytes,
+        gathered_bytes=h * sums.moved_bytes + (1 - shards) * cast_back.hidden,
+        routed_bytes=experts * (expert_width * act_back + cast_back.routed + PERMUTED_ROW_RATIO.value * 8 * e * h),
         kernels=2 * norms * norm_kernels + adds * add_kernels + 1.5 * act_kernels + rotary_kernels + 2 * qk_kernels
-        + biases + 4 * experts,
+        + biases + ROUTING_KERNELS["backward"].value * experts + copies_back.kernels + sums.kernels,
     )  # fmt: skip
     return forward, backward
 
@@ -135,6 +144,7 @@ def _rotary(job: Job, build: Build, e: float) -> tuple[float, float]:
     elements = float(model.q_size + model.kv_size)
     if model.mla is not None:
         elements = float((model.num_attention_heads + 1) * model.mla.qk_rope_head_dim)
+        return elements * ROTARY_COMPOSITE_BYTES * e / 2, 8.0
     return (elements * 2 * e, 2.0) if build.rotary else (elements * ROTARY_COMPOSITE_BYTES * e / 2, 8.0)
 
 
@@ -168,9 +178,13 @@ def elementwise_s(
     hidden_split = np.where(sequence_parallel, tp, 1.0)
     rate = job.calibration.memory_bytes_per_s_effective.value
 
-    def seconds(traffic: PassTraffic) -> Floats:
+    logits = tokens / tp * moe.num_experts if kind.is_moe and moe is not None else np.zeros_like(tokens)
+
+    def seconds(traffic: PassTraffic, routing: float) -> Floats:
         per_token = traffic.hidden_bytes / hidden_split + traffic.sharded_bytes / tp + routed * traffic.routed_bytes
-        return np.asarray(tokens * per_token / rate + traffic.kernels * ELEMENTWISE_KERNEL_S.value)
+        per_token = per_token + traffic.gathered_bytes
+        kernels = traffic.kernels * ELEMENTWISE_KERNEL_S.value
+        return np.asarray(tokens * per_token / rate + kernels + routing * logits * ROUTING_LOGIT_S.value)
 
     forward, backward = layer_traffic(job, kind)
-    return seconds(forward), seconds(backward)
+    return seconds(forward, 2 / 3), seconds(backward, 1 / 3)

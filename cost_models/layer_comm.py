@@ -11,11 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.casts import casts_shards
 from cost_models.constants import PIPELINED_TP_EXPOSED, TP_BACKWARD_HIDDEN, WGRAD_OVERLAP
 from cost_models.estimate import FREE
 from cost_models.job import Job
 from cost_models.placement import StrategyPlacements
 from cost_models.specs.model import LayerKind
+from cost_models.specs.training import BYTES_PER
 from cost_models.strategy import Codes, CpComm, Floats, MoeDispatcher, Strategies
 
 ASYNC_TP_SINCE = "2022-01"
@@ -46,20 +48,29 @@ def tp_comm(
     price = job.calibration.collective_s
     whole = FREE if rows.sequence_parallel.all() else price("all_reduce", size, placement=placements.tp)
     split = rows.sequence_parallel.any()
-    gather = price("all_gather", size, placement=placements.tp) if split else FREE
+    gathered = size * (BYTES_PER["fp8"] / job.training.compute_bytes if casts_shards(job) else 1.0)
+    gather = price("all_gather", gathered, placement=placements.tp) if split else FREE
     scatter = price("reduce_scatter", size, placement=placements.tp) if split else FREE
     blocks = 1.0 if job.model.parallel_block else 2.0
     if kind.is_moe:
         blocks = 1.0 if job.model.moe is None or not job.model.moe.num_shared_experts else 2.0
     pair = gather.seconds + scatter.seconds
     again = 0.0 if job.runtime.keeps_gathered_norms else 1.0
+    copies = np.zeros_like(size)
+    if job.runtime.copies_around_gathers:
+        copies = (
+            np.where(rows.overlap_tp_comm, 0.0, 2.0 * (size + gathered))
+            / job.calibration.memory_bytes_per_s_effective.value
+        )
     forward = blocks * np.where(rows.sequence_parallel, pair, whole.seconds)
     backward = blocks * np.where(rows.sequence_parallel, pair + again * gather.seconds, whole.seconds)
     if job.runtime.overlap_tp_backward and job.training.software_date >= ASYNC_TP_SINCE:
         backward = np.maximum((1 - TP_BACKWARD_HIDDEN.value) * backward, backward - WGRAD_OVERLAP.value * wgrad_s)
-    exposed = np.where(rows.overlap_tp_comm, PIPELINED_TP_EXPOSED.value, 1.0)
+    pipelined = PIPELINED_TP_EXPOSED["symmetric_memory" if job.runtime.copies_around_gathers else "userbuffers"].value
+    exposed = np.where(rows.overlap_tp_comm, pipelined, 1.0)
+    copies = np.where(rows.sequence_parallel, blocks * copies, 0.0)
     tier = np.where(rows.sequence_parallel, np.maximum(gather.tier, scatter.tier), whole.tier)
-    return PassSeconds(forward * exposed, backward * exposed, _if_used(tier, rows.tp))
+    return PassSeconds(forward * exposed + copies, backward * exposed + copies, _if_used(tier, rows.tp))
 
 
 def cp_comm(

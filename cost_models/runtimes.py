@@ -55,6 +55,9 @@ class Runtime:
     kernels_backward: float
     wraps_layers: bool
     """FSDP2 and DTensor, with their host time, stand around every layer that is sharded or tensor parallel."""
+    copies_around_gathers: bool
+    """The sequence is not the outermost dimension, so that a gather or scatter along it copies the whole tensor once more:
+    torch/distributed/_functional_collectives.py (all_gather_tensor, reduce_scatter_tensor)."""
     moe_extra_kernels: tuple[float, float]
     """Forward and backward launches an MoE layer adds."""
     keeps_gathered_norms: bool
@@ -84,7 +87,8 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         activation_table="megatron-te", state_layout="megatron", split_rule="even", fused_elementwise=True,
         etp_defaults_to_tp=True, default_zero=1, default_sequence_parallel=True, overlaps=_OVERLAP_MEGATRON, overlaps_since="2023-07",
         overlap_tp_backward=True, gathers_per_tensor=False, gradient_accumulation_bytes=3.0,
-        kernels_forward=34.0, kernels_backward=45.0, wraps_layers=False, moe_extra_kernels=(25.0, 40.0),
+        kernels_forward=34.0, kernels_backward=45.0, wraps_layers=False, copies_around_gathers=False,
+        moe_extra_kernels=(25.0, 40.0),
         selective_repeats_matmuls=0.0, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
         optimizer_launches=150.0, separate_gate_projection=False,
         keeps_gathered_norms=False, scatters_pipeline_messages=True, zero1_all_reduces=False,
@@ -95,7 +99,8 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         activation_table="megatron-2021", state_layout="deepspeed", split_rule="deepspeed", fused_elementwise=True,
         etp_defaults_to_tp=False, default_zero=0, default_sequence_parallel=False, overlaps=_OVERLAP_NONE, overlaps_since="",
         overlap_tp_backward=False, gathers_per_tensor=False, gradient_accumulation_bytes=6.0,
-        kernels_forward=34.0, kernels_backward=45.0, wraps_layers=False, moe_extra_kernels=(25.0, 40.0),
+        kernels_forward=34.0, kernels_backward=45.0, wraps_layers=False, copies_around_gathers=False,
+        moe_extra_kernels=(25.0, 40.0),
         selective_repeats_matmuls=0.0, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
         optimizer_launches=150.0, separate_gate_projection=False,
         keeps_gathered_norms=False, scatters_pipeline_messages=True, zero1_all_reduces=True,
@@ -107,7 +112,8 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         activation_table="huggingface", state_layout="deepspeed", split_rule="deepspeed", fused_elementwise=False,
         etp_defaults_to_tp=False, default_zero=3, default_sequence_parallel=False, overlaps=_OVERLAP_FSDP, overlaps_since="2022-03",
         overlap_tp_backward=False, gathers_per_tensor=True, gradient_accumulation_bytes=6.0,
-        kernels_forward=45.0, kernels_backward=67.5, wraps_layers=False, moe_extra_kernels=(25.0, 40.0),
+        kernels_forward=45.0, kernels_backward=67.5, wraps_layers=False, copies_around_gathers=False,
+        moe_extra_kernels=(25.0, 40.0),
         selective_repeats_matmuls=0.0, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
         optimizer_launches=150.0, separate_gate_projection=True,
         keeps_gathered_norms=False, scatters_pipeline_messages=False, zero1_all_reduces=True,
@@ -118,7 +124,8 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         activation_table="torchtitan", state_layout="fsdp", split_rule="torchtitan", fused_elementwise=False,
         etp_defaults_to_tp=False, default_zero=3, default_sequence_parallel=True, overlaps=_OVERLAP_FSDP, overlaps_since="",
         overlap_tp_backward=False, gathers_per_tensor=False, gradient_accumulation_bytes=10.0,
-        kernels_forward=45.0, kernels_backward=67.5, wraps_layers=True, moe_extra_kernels=(25.0, 40.0),
+        kernels_forward=45.0, kernels_backward=67.5, wraps_layers=True, copies_around_gathers=True,
+        moe_extra_kernels=(25.0, 40.0),
         selective_repeats_matmuls=0.5, selective_repeats_attention=0.0, selective_repeats_elementwise=1.0,
         optimizer_launches=150.0, separate_gate_projection=True,
         keeps_gathered_norms=True, scatters_pipeline_messages=False, zero1_all_reduces=False,
@@ -129,7 +136,8 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         activation_table="huggingface", state_layout="fsdp", split_rule="even", fused_elementwise=False,
         etp_defaults_to_tp=False, default_zero=3, default_sequence_parallel=True, overlaps=_OVERLAP_FSDP, overlaps_since="",
         overlap_tp_backward=False, gathers_per_tensor=False, gradient_accumulation_bytes=10.0,
-        kernels_forward=45.0, kernels_backward=67.5, wraps_layers=True, moe_extra_kernels=(25.0, 40.0),
+        kernels_forward=45.0, kernels_backward=67.5, wraps_layers=True, copies_around_gathers=True,
+        moe_extra_kernels=(25.0, 40.0),
         selective_repeats_matmuls=0.5, selective_repeats_attention=0.0, selective_repeats_elementwise=1.0,
         optimizer_launches=150.0, separate_gate_projection=True,
         keeps_gathered_norms=True, scatters_pipeline_messages=False, zero1_all_reduces=False,
@@ -140,7 +148,8 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         activation_table="nanotron", state_layout="megatron", split_rule="nanotron", fused_elementwise=True,
         etp_defaults_to_tp=False, default_zero=1, default_sequence_parallel=True, overlaps=_OVERLAP_NONE, overlaps_since="",
         overlap_tp_backward=True, gathers_per_tensor=False, gradient_accumulation_bytes=10.0,
-        kernels_forward=40.0, kernels_backward=60.0, wraps_layers=False, moe_extra_kernels=(25.0, 40.0),
+        kernels_forward=40.0, kernels_backward=60.0, wraps_layers=False, copies_around_gathers=False,
+        moe_extra_kernels=(25.0, 40.0),
         selective_repeats_matmuls=0.0, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
         optimizer_launches=150.0, separate_gate_projection=False,
         keeps_gathered_norms=True, scatters_pipeline_messages=False, zero1_all_reduces=False,

@@ -58,7 +58,7 @@ def _attention_gemms(job: Job, *, tokens: Floats, tp: Floats) -> list[Gemm]:
         return _mla_gemms(job, tokens=tokens, tp=tp)
     q = model.q_size / tp
     kv = model.kv_size / np.minimum(tp, model.num_key_value_heads)
-    if job.runtime.separate_gate_projection:
+    if job.runtime.separate_gate_projection and not model.fused_qkv:
         projections = [
             _gemm("q_proj", tokens, q, h, module="attention"),
             _gemm("kv_proj", tokens, kv, h, module="attention", repeats=2.0),

@@ -98,9 +98,7 @@ def once_a_step(
     """Seconds and tiers of what happens once a step, from the fullest stage's parameters on one rank (`dense`, `expert`), the
     slowest stage's passes and decoder layers, and the vocabulary's share (`word`).
     """
-    stepwise = stepwise_s(
-        job, strategies, dense=dense, expert=expert, forward_s=forward_s, backward_s=backward_s, layers=layers
-    )
+    stepwise = stepwise_s(job, strategies, dense=dense, expert=expert, forward_s=forward_s, backward_s=backward_s)
     whole = ~is_layerwise(job, strategies)
     tied, tied_tier = tied_gradients_s(
         job, strategies, word=word, layers=layers, placements=groups(strategies, job.cluster)

@@ -109,6 +109,13 @@ class Model:
         return self.num_attention_heads * self.head_dim
 
     @property
+    def fused_qkv(self) -> bool:
+        """Query, key and value are one matrix in the model itself, whatever the framework: GPT-2's line (GPT-2, BLOOM, MPT,
+        Falcon-RW), known here by its positions. OPT, which has three, is priced as if it had one.
+        """
+        return self.mla is None and self.position_embedding in ("learned", "alibi")
+
+    @property
     def kv_size(self) -> int:
         """Elements of the concatenated key heads (values have as many; not meaningful under MLA)."""
         return self.num_key_value_heads * self.head_dim

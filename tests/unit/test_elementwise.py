@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -74,29 +76,106 @@ def test_a_later_pytorch_fuses_the_norm_alone() -> None:
 
 
 def test_compiling_fuses_everything() -> None:
-    assert traffic(job(framework="torchtitan", compile=True)) == traffic(job())
+    """All but the sums of its separate projections' input gradients: 3 + 1 and 2 + 1 passes of 2 bytes, two kernels."""
+    (forward, backward), fused = traffic(job(framework="torchtitan", compile=True)), traffic(job())
+    assert forward == fused[0]
+    assert backward.gathered_bytes == H * (4 + 3) * 2
+    assert replace(backward, gathered_bytes=0.0, kernels=backward.kernels - 2) == fused[1]
 
 
-def test_fp8_casts_what_its_products_read() -> None:
-    """3 bytes an element: twice the hidden width, the MLP's and the attention output."""
-    gpu = {**GPU, "peak_tflops": {"bf16": 100, "fp8": 200}, "generation": "hopper"}
-    cast = resolve_job({
+def test_eager_sums_read_two_and_write_one() -> None:
+    """Two additions for query, key and value, one for gate and up, 6 bytes each; GPT-2's line has one matrix and no gate."""
+    eager = traffic(job(framework="torchtitan", compile=False))[1]
+    assert eager.gathered_bytes == H * 3 * 6
+    gpt = {**MODEL, "position_embedding": "learned", "max_position_embeddings": 1024, "gated_mlp": False}
+    assert traffic(job(gpt, framework="fsdp"))[1].gathered_bytes == 0
+
+
+def test_flash_attention_1_copies_what_it_packs() -> None:
+    """4 bytes an element of query, key, value and output, each way; FlashAttention 2 takes them as they lie."""
+    old, new = (traffic(job(framework="fsdp", attention_kernel=kernel)) for kernel in ("fa1", "fa2"))
+    moved = 4 * (Q + 2 * KV + Q)
+    assert [a.sharded_bytes - b.sharded_bytes for a, b in zip(old, new, strict=True)] == [moved, moved]
+    assert [a.kernels - b.kernels for a, b in zip(old, new, strict=True)] == [4, 4]
+
+
+def test_one_matrix_joins_the_gradients_of_query_key_and_value() -> None:
+    """Read and written once, 4 bytes an element; Transformer Engine writes them in place."""
+    local, engine = (traffic(job(transformer_impl=impl))[1] for impl in ("local", "transformer-engine"))
+    assert local.sharded_bytes - engine.sharded_bytes == 4 * (Q + 2 * KV)
+
+
+def test_unfused_attention_permutes_its_output() -> None:
+    unfused, flash = (traffic(job(attention=kind))[0] for kind in ("math", "flash"))
+    assert unfused.sharded_bytes - flash.sharded_bytes == 4 * Q
+
+
+def fp8(recipe, **training):
+    gpu = {**GPU, "peak_tflops": {"bf16": 100, "fp8": 200}, "generation": "blackwell"}
+    asked = {"precision": "fp8", "fp8_recipe": recipe, "framework": "megatron", **training}
+    return resolve_job({
         "model": MODEL,
         "cluster": {"gpu": gpu, "num_nodes": 1, "gpus_per_node": 8},
-        "training": {"seq_length": 1024, "global_batch_size": 8, "precision": "fp8", "framework": "megatron"},
+        "training": {"seq_length": 1024, "global_batch_size": 8, **asked},
     })  # fmt: skip
-    plain, casting = traffic(job())[0], traffic(cast)[0]
-    assert casting.hidden_bytes - plain.hidden_bytes == 2 * H * 3
-    assert casting.sharded_bytes - plain.sharded_bytes == (WIDTH + Q) * 3
+
+
+@pytest.mark.parametrize(
+    ("recipe", "each"), [("delayed", 4), ("mxfp8", 4), ("blockwise", 4), ("tensorwise", 6), ("rowwise", 8)]
+)
+def test_fp8_casts_what_its_products_read(recipe, each) -> None:
+    """Read 2, write both layouts: 4 bytes, 2 more for a pass that finds the tensor's maximum; by row 3 and by column 5.
+
+    Transformer Engine's norms write fp8, so forward casts what attention and SwiGLU put out; backward casts the gradients of
+    the four products' outputs: two hidden-wide, query, key and value, gate and up.
+    """
+    cast, plain = traffic(fp8(recipe)), traffic(job())
+    assert cast[0].sharded_bytes - plain[0].sharded_bytes == (WIDTH + Q) * each
+    assert cast[1].sharded_bytes - plain[1].sharded_bytes == (Q + 2 * KV + 2 * WIDTH) * each
+    hidden = [(c.hidden_bytes - p.hidden_bytes) + c.gathered_bytes for c, p in zip(cast, plain, strict=True)]
+    assert hidden == [0, 2 * H * each]
+
+
+def test_scales_by_row_need_whole_rows() -> None:
+    """What is cast before it is gathered divides by tp with sequence parallelism; rows and columns are cast after."""
+    compiled = {"framework": "torchtitan", "compile": True}
+    shards, rows = traffic(fp8("tensorwise", **compiled)), traffic(fp8("rowwise", **compiled))
+    plain = traffic(job(framework="torchtitan", compile=True))
+    assert shards[0].hidden_bytes - plain[0].hidden_bytes == 2 * H * 5  # the producer finds the maximum
+    assert shards[0].gathered_bytes == 0
+    assert rows[0].gathered_bytes == 2 * H * 8
+    assert rows[0].hidden_bytes == plain[0].hidden_bytes
+    assert rows[1].gathered_bytes - plain[1].gathered_bytes == 2 * H * 8
 
 
 def test_an_expert_layer_moves_each_routed_copy() -> None:
-    """Per copy: SwiGLU of the expert's width, and 3 reads and writes of the hidden width to gather and scatter it."""
+    """Per copy: SwiGLU of the expert's width, and 3 reads and writes of the hidden width to gather and scatter it, which
+    take 1.6 times a stream's time.
+    """
     moe = {"num_experts": 4, "top_k": 2, "expert_intermediate_size": 512}
     forward, backward = traffic(job({**MODEL, "moe": moe}))
-    assert forward.routed_bytes == 512 * 6 + 6 * 2 * H
-    assert backward.routed_bytes == 512 * 10 + 8 * 2 * H
+    assert forward.routed_bytes == pytest.approx(512 * 6 + 1.6 * 6 * 2 * H)
+    assert backward.routed_bytes == pytest.approx(512 * 10 + 1.6 * 8 * 2 * H)
     assert forward.sharded_bytes == (Q + KV) * 4
+
+
+def test_routing_takes_time_for_every_score() -> None:
+    """2048 tokens on 4 ranks score 4 experts each; two thirds of 0.9 ns a score in forward."""
+    few, many = (
+        job({**MODEL, "moe": {"num_experts": n, "top_k": 2, "expert_intermediate_size": 512}}) for n in (4, 64)
+    )
+    split = {"tokens": np.array([2048.0]), "tp": np.array([4.0]), "sequence_parallel": np.array([True])}
+    (forward, backward), (more, more_back) = (elementwise_s(j, j.model.layer_kinds[0], **split) for j in (few, many))
+    assert more[0] - forward[0] == pytest.approx(512 * 60 * 0.9e-9 * 2 / 3)
+    assert more_back[0] - backward[0] == pytest.approx(512 * 60 * 0.9e-9 / 3)
+
+
+def test_latent_attention_joins_its_parts() -> None:
+    """4 bytes an element each way: query, key in full width (8 heads of 48), value (8 of 32); rotary 20 over 9 x 16."""
+    mla = {"q_lora_rank": 64, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32}
+    forward, backward = traffic(job({**MODEL, "num_key_value_heads": 8, "mla": mla}))
+    assert forward.sharded_bytes == 4 * (2 * 8 * 48 + 8 * 32) + 9 * 16 * 20 + WIDTH * 6
+    assert backward.sharded_bytes == 4 * (2 * 8 * 48 + 8 * 32) + 9 * 16 * 20 + WIDTH * 10
 
 
 @pytest.mark.parametrize("sequence_parallel", [False, True])

@@ -95,10 +95,26 @@ def test_the_weight_gradient_hides_part_of_backward() -> None:
 
 
 def test_pipelined_collectives_expose_a_share() -> None:
+    plain, overlapped = (Case({"tp": 4, "overlap": {"tp_comm": on}}).tp() for on in (False, True))
+    assert overlapped.forward[0] == pytest.approx(PIPELINED_TP_EXPOSED["userbuffers"].value * plain.forward[0])
+
+
+def test_functional_collectives_copy_what_they_gather_and_scatter() -> None:
+    """PyTorch's batch comes first: each of two pairs reads and writes T h of 2 bytes twice more. Pipelined ones don't."""
     plain, overlapped = (
-        Case({"tp": 4, "overlap": {"tp_comm": on}}, framework="torchtitan", compile=True).tp() for on in (False, True)
+        Case({"tp": 4, "overlap": {"tp_comm": on}}, framework="torchtitan", compile=True) for on in (False, True)
     )
-    assert overlapped.forward[0] == pytest.approx(PIPELINED_TP_EXPOSED.value * plain.forward[0])
+    links = 2 * (plain.price("all_gather", SIZE, "tp") + plain.price("reduce_scatter", SIZE, "tp"))
+    copies = 2 * 2 * 2 * SIZE / plain.job.calibration.memory_bytes_per_s_effective.value
+    assert plain.tp().forward[0] == pytest.approx(links + copies)
+    assert overlapped.tp().forward[0] == pytest.approx(PIPELINED_TP_EXPOSED["symmetric_memory"].value * links)
+
+
+def test_fp8_shards_are_gathered_in_one_byte() -> None:
+    plain, cast = Case({"tp": 4}), Case({"tp": 4}, precision="fp8", fp8_recipe="delayed")
+    saved = plain.price("all_gather", SIZE, "tp") - plain.price("all_gather", SIZE / 2, "tp")
+    assert plain.tp().forward[0] - cast.tp().forward[0] == pytest.approx(2 * saved)
+    assert Case({"tp": 4}, precision="fp8", fp8_recipe="rowwise").tp().forward[0] == plain.tp().forward[0]
 
 
 def test_an_expert_layer_without_shared_experts_has_one_pair() -> None:

@@ -63,6 +63,12 @@ def test_more_ranks_than_key_value_heads_repeat_one() -> None:
     assert shapes(tp=16.0)["qkv_proj"] == (TOKENS, 256 + 2 * 128, 4096, 1)
 
 
+def test_models_of_one_matrix_keep_it_anywhere() -> None:
+    """GPT-2's line has one query, key and value matrix of its own, so FSDP multiplies by it as it is."""
+    gpt = {**LLAMA, "position_embedding": "learned", "max_position_embeddings": 4096}
+    assert shapes(gpt, framework="fsdp")["qkv_proj"] == (TOKENS, 4096 + 2 * 1024, 4096, 1)
+
+
 def test_separate_projections() -> None:
     """torchtitan: q alone, k and v twice the same shape, gate and up twice the same shape."""
     assert shapes(framework="torchtitan", tp=2.0) == {

@@ -1,0 +1,60 @@
+"""Copies and additions that no module of a layer asks for: autograd and tensor layouts do.
+
+What a framework's eager or compiled graph moves beside its norms and activations, by who lays out query, key and value and
+who reads the same input.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from cost_models.job import Job
+from cost_models.specs.model import LayerKind
+
+
+@dataclass(frozen=True, slots=True)
+class Copies:
+    """Traffic of one pass: bytes per token (or per element, where said), and kernels."""
+
+    moved_bytes: float
+    kernels: float
+
+
+def layout_copies(job: Job, e: float) -> tuple[Copies, Copies]:
+    """Forward and backward copies around the attention core, bytes per token; divided by tp. [F-12]
+
+    FlashAttention 1 takes packed tokens only: query, key, value and output are copied on the way in and out, and so are
+    their gradients. Unfused attention permutes its output. Where one matrix makes query, key and value, their gradients are
+    joined into one tensor (Transformer Engine writes them there). Latent attention joins the rotated part to query and key
+    and takes the value out of its up projection, each a copy.
+    """
+    model, training = job.model, job.training
+    if model.mla is not None:
+        mla, count = model.mla, model.num_attention_heads
+        joined_bytes = 2 * e * (2.0 * model.q_size + count * mla.v_head_dim)
+        return Copies(joined_bytes, 3.0), Copies(joined_bytes, 3.0)
+    heads = float(model.q_size + 2 * model.kv_size)
+    packs = training.attention == "flash" and training.attention_kernel == "fa1"
+    output = 1.0 if packs or training.attention == "math" else 0.0
+    one_matrix = model.fused_qkv or not job.runtime.separate_gate_projection
+    joined = 1.0 if one_matrix and training.transformer_impl == "local" else 0.0
+    moved = 2 * e * (packs * heads + output * model.q_size)
+    kernels = 3.0 * packs + output
+    return Copies(moved, kernels), Copies(moved + 2 * e * joined * heads, kernels + joined)
+
+
+def gradient_sums(job: Job, kind: LayerKind, e: float) -> Copies:
+    """Sums of the input gradients of projections that share their input, bytes per hidden-wide element; not divided. [F-12]
+
+    Query, key and value, and gate and up, where they are separate products. Compiled, a sum of n reads n and writes one;
+    eager, each of n - 1 additions reads two and writes one. Under tensor parallelism the gradients are whole and partial, so
+    nothing divides them.
+    """
+    if not job.runtime.separate_gate_projection:
+        return Copies(0.0, 0.0)
+    attention = 1 if job.model.fused_qkv or job.model.mla is not None else 3
+    mlp = 2 if job.model.gated_mlp and not kind.is_moe else 1
+    sums = [float(n) for n in (attention, mlp) if n > 1]
+    if job.training.compile:
+        return Copies(sum((n + 1) * e for n in sums), float(len(sums)))
+    return Copies(sum((n - 1) * 3 * e for n in sums), sum(n - 1 for n in sums))
