@@ -211,16 +211,44 @@ HOST_OP_S = Constant(
     "CPU time per eager operator: A100 nodes of 2022 20-26, virtual machines with H100 of 2026 20-27; chosen with "
     "vtrain_single in view, every other host-bound source wants more",
 )  # fmt: skip
-COMPILED_HOST_RATIO = Constant(0.35, "1", 0.1, 0.6, "host time of a compiled region over the eager one")
+HOST_STEP_RATIO = Constant(
+    1.4, "1", 1.15, 1.6,
+    "host time of an operator in a step over that in a loop: plain layers in steps of twelve, the slowest of four ranks, against "
+    "the agent's loop of four 1.31; Megatron's in another lease 1.47 (data/measured_h100, megatron_host) [F-4]",
+)  # fmt: skip
+COMPILED_HOST_RATIO = Constant(
+    0.93, "1", 0.35, 1.05,
+    "host time of a compiled Llama layer over the eager one: its guards and wrappers stay; four H100, PyTorch 2.11 "
+    "(data/measured_h100)",
+)  # fmt: skip
 GRAPH_HOST_RATIO = Constant(0.05, "1", 0.0, 0.2, "replay of a captured graph; no measurement")
 SHARDED_HOST_RATIO = Constant(
     2.6, "1", 2.0, 3.2,
-    "host time of a plain eager Llama layer under FSDP2 over that layer's alone: 2.8 and 2.4 on two and four H100 with "
-    "PyTorch 2.11 (data/measured_h100)",
+    "host time of a plain eager Llama layer under FSDP2 over that layer's alone: 2.8 on two, 2.4 on four H100 with PyTorch 2.11 "
+    "(data/measured_h100); compiled it adds as much",
 )  # fmt: skip
 DTENSOR_HOST_RATIO = Constant(
     5.4, "1", 3.0, 6.0,
-    "the same layer, tensor parallel through DTensor: 5.3 and 5.4 on the same machines; compiling traces DTensor away",
+    "the same layer, tensor parallel through DTensor: 4.6 to 5.4 on the same machines, with the sequence split 4.9 and 5.6",
+)  # fmt: skip
+COMPILED_DTENSOR_HOST_RATIO = Constant(
+    2.4, "1", 1.5, 3.5,
+    "one, and what DTensor adds to the compiled layer over the plain eager one: parameters are unwrapped and checked at every "
+    "call (data/measured_h100)",
+)  # fmt: skip
+MEGATRON_LOCAL_OPS: Mapping[str, Constant] = {
+    "forward": Constant(65.0, "ops", 58.0, 80.0, "as backward, split as its dispatched operators, 59 and 75"),
+    "backward": Constant(
+        82.0, "ops", 74.0, 100.0,
+        "host time of a layer of Megatron Core's own modules, unfused: 1.31 of a plain Llama layer's 112.5 operators; GPT and "
+        "Llama kinds 1.24 to 1.38 on four H100, megatron-core 0.16.1 (data/measured_h100, megatron_host)",
+    ),
+}  # fmt: skip
+"""Operators of one layer of Megatron Core's "local" modules without Apex or Transformer Engine. [F-4]"""
+TP_CALL_OPS = Constant(
+    7.0, "ops", 3.0, 12.0,
+    "host time of one collective call of Megatron's tensor parallelism (autograd function, buffer, launch, wait) in "
+    "operators: ten add 1.6 to 2.4 ms to a layer of 4.7 ms (data/measured_h100, megatron_host)",
 )  # fmt: skip
 EAGER_LAYER_OPS = Constant(
     100.0, "ops", 88.0, 114.0,

@@ -14,6 +14,11 @@ if TYPE_CHECKING:
     from cost_models.calibration import Calibration
 
 
+MEGATRON_CORE_MODULES_SINCE = "2024-01"
+"""From here on a Megatron layer without Transformer Engine is made of Megatron Core's own modules; before, of
+Megatron-LM's with Apex's kernels."""
+
+
 @dataclass(frozen=True, eq=False)
 class Job:
     """What every cost model is given beside the strategies; hashable by identity, so results can be cached on it."""
@@ -26,6 +31,13 @@ class Job:
     @property
     def runtime(self) -> Runtime:
         return RUNTIMES[self.training.framework]
+
+    @property
+    def has_core_modules(self) -> bool:
+        """Layers are Megatron Core's own ("local") modules, which without Apex fuse nothing by default."""
+        training = self.training
+        is_core = training.framework == "megatron" and training.software_date >= MEGATRON_CORE_MODULES_SINCE
+        return is_core and training.transformer_impl == "local" and not training.compile
 
     def overlaps_by_default(self, flag: str) -> bool:
         """Default of a strategy.overlap flag for this framework at this software date."""

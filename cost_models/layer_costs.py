@@ -11,7 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.calibration.runtime import HostMode, Scalar
-from cost_models.constants import CHECKPOINT_HOST_S, TP_CALLS
+from cost_models.constants import (
+    CHECKPOINT_HOST_S,
+    HOST_STEP_RATIO,
+    MEGATRON_LOCAL_OPS,
+    TP_CALL_OPS,
+    TP_CALLS,
+)
 from cost_models.elementwise import build_of, elementwise_s
 from cost_models.job import Job
 from cost_models.layer_attention import LayerAttention, layer_attention_s
@@ -105,10 +111,9 @@ def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyP
     selective = _selective_s(job, rows, matmul=matmul, attention=attention, elementwise=element_forward, tp=tp)
     bandwidth = np.full(len(rows), job.calibration.memory_bytes_per_s_effective.tier, np.int8)
     host = np.full(len(rows), launch_cost(job).tier, np.int8)
-    if job.runtime.wraps_layers and not job.training.compile:
-        host = np.where(
-            rows.tp > 1, np.maximum(host, job.calibration.wrapped_layer_ratio("tensor_parallel").tier), host
-        )
+    if job.runtime.wraps_layers:
+        wrapped = job.calibration.wrapped_layer_ratio("tensor_parallel", compiled=job.training.compile)
+        host = np.where(rows.tp > 1, np.maximum(host, wrapped.tier), host)
     tiers = [matmul.tier, attention.tier, bandwidth, host, tp.tier, cp.tier, ep.tier]
     return _Layer(forward, backward, tiers, selective, again, device[0], (sharded[0] - waits, sharded[1] - again))
 
@@ -170,28 +175,38 @@ def _waits(host: tuple[Floats, Floats], device: tuple[Floats, Floats]) -> tuple[
 
 def _launch(job: Job, kind: LayerKind, rows: Strategies, *, sharded: bool = False) -> tuple[Floats, Floats]:
     """Host seconds to launch a layer's kernels, forward and backward. [F-4]"""
-    runtime, extra = job.runtime, job.runtime.moe_extra_kernels if kind.is_moe else (0.0, 0.0)
-    whole, split = rows.tp > 1, rows.sequence_parallel
-    calls_forward = whole * np.where(split, TP_CALLS["forward_sp"].value, TP_CALLS["forward"].value)
-    calls_backward = whole * np.where(split, TP_CALLS["backward_sp"].value, TP_CALLS["forward"].value)
+    extra = job.runtime.moe_extra_kernels if kind.is_moe else (0.0, 0.0)
     each, wrapped = launch_cost(job).value, _wrapper_s(job, rows, sharded=sharded)
-    kernels_forward = runtime.kernels_forward + extra[0] + calls_forward
-    kernels_backward = runtime.kernels_backward + extra[1] + calls_backward
-    return (
-        np.asarray(kernels_forward * each + runtime.kernels_forward * wrapped),
-        np.asarray(kernels_backward * each + runtime.kernels_backward * wrapped),
+    call_ops = TP_CALL_OPS.value if job.runtime.framework == "megatron" else 1.0
+    passes = zip(kernels_per_layer(job), extra, _calls(rows), strict=True)
+    forward, backward = (
+        np.asarray((kernels + more + calls * call_ops) * each + kernels * wrapped) for kernels, more, calls in passes
     )
+    return forward, backward
+
+
+def kernels_per_layer(job: Job) -> tuple[float, float]:
+    """Operators that the host issues for a plain dense layer, forward and backward."""
+    if job.has_core_modules:
+        return MEGATRON_LOCAL_OPS["forward"].value, MEGATRON_LOCAL_OPS["backward"].value
+    return job.runtime.kernels_forward, job.runtime.kernels_backward
+
+
+def _calls(rows: Strategies) -> tuple[Floats, Floats]:
+    """Collective calls of tensor parallelism in a layer's forward and backward."""
+    whole, split = (rows.tp > 1).astype(np.float64), rows.sequence_parallel
+    forward = whole * np.where(split, TP_CALLS["forward_sp"].value, TP_CALLS["forward"].value)
+    return forward, whole * np.where(split, TP_CALLS["backward_sp"].value, TP_CALLS["forward"].value)
 
 
 def _wrapper_s(job: Job, rows: Strategies, *, sharded: bool) -> Floats:
-    """Host seconds that FSDP2 and DTensor add, for each kernel of the plain layer; compiling leaves FSDP2's alone."""
+    """Host seconds that FSDP2 and DTensor add, for each kernel of the plain layer; measured in loops, taken as such."""
     if not job.runtime.wraps_layers or job.training.cuda_graphs:
         return np.zeros(len(rows))
-    ratio = job.calibration.wrapped_layer_ratio
-    added = np.full(len(rows), ratio("sharded").value - 1.0 if sharded else 0.0)
-    if not job.training.compile:
-        added += np.where(rows.tp > 1, ratio("tensor_parallel").value - 1.0, 0.0)
-    return added * job.calibration.host_op_s().value
+    ratio, compiled = job.calibration.wrapped_layer_ratio, job.training.compile
+    added = np.full(len(rows), ratio("sharded", compiled=compiled).value - 1.0 if sharded else 0.0)
+    added += np.where(rows.tp > 1, ratio("tensor_parallel", compiled=compiled).value - 1.0, 0.0)
+    return added * job.calibration.host_op_s().value / HOST_STEP_RATIO.value
 
 
 def _selective_s(

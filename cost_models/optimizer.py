@@ -9,6 +9,9 @@ from cost_models.job import Job
 from cost_models.specs.training import BYTES_PER
 from cost_models.strategy import Floats, Strategies
 
+UNFUSED_ACCUMULATION_BYTES = 10.0
+"""Adding a bf16 gradient to an fp32 buffer in an operator of its own: read 2 and 4, write 4."""
+
 
 def update_bytes_per_parameter(job: Job) -> float:
     """Bytes moved per owned parameter by norm, clip and update. [F-10]
@@ -49,7 +52,8 @@ def accumulation_s(job: Job, strategies: Strategies, *, dense: Floats, expert: F
     sharded = dense / strategies.zero_shard_size + expert / strategies.expert_dp
     rate = job.calibration.memory_bytes_per_s_effective.value
     held = np.where(layerwise, sharded, dense + expert)
-    return np.asarray(held * job.runtime.gradient_accumulation_bytes / rate)
+    moved = UNFUSED_ACCUMULATION_BYTES if job.has_core_modules else job.runtime.gradient_accumulation_bytes
+    return np.asarray(held * moved / rate)
 
 
 def offload_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floats) -> Floats:

@@ -114,7 +114,8 @@ def stages(job: Job, strategies: Strategies, *, tables: Tables | None = None) ->
     tiers_PN: Codes = layers.cases.spread(layers.tiers_PU)
     tiers: dict[str, Codes] = dict(zip(LAYER_PARTS, tiers_PN, strict=True))
     if job.runtime.wraps_layers:
-        sharded = np.where(is_layerwise(job, strategies), job.calibration.wrapped_layer_ratio("sharded").tier, 0)
+        wrapped = job.calibration.wrapped_layer_ratio("sharded", compiled=job.training.compile)
+        sharded = np.where(is_layerwise(job, strategies), wrapped.tier, 0)
         tiers["launch"] = np.maximum(tiers["launch"], sharded).astype(np.int8)
     tiers |= {"head": ends.cases.spread(ends.head_tier), "dp_comm": layerwise_tier}
     return Stages(

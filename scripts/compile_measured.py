@@ -18,11 +18,11 @@ from profiler.fit import fitted
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "data" / "measured_h100"
 TARGET = ROOT / "cost_models" / "reference" / "named"
-DATE = "2026-11-27"
+EARLIER, LATER = "2026-11-27", "2026-11-28"
 COMPILED = {
-    f"h100x4-nvls-off-{DATE}": ("h100x4-full-run1", "h100x4-full-run2"),
-    f"h100x2-nvls-off-{DATE}": ("h100x2",),
-    f"h100x1-{DATE}": ("h100x1",),
+    f"h100x4-nvls-off-{LATER}": ("h100x4-full-run3", "h100x4-full-run4"),
+    f"h100x2-nvls-off-{EARLIER}": ("h100x2",),
+    f"h100x1-{EARLIER}": ("h100x1",),
 }
 MEASURED = ("time_s", "bytes_per_s", "spread_fraction", "compute_slowdown_fraction", "communication_slowdown_fraction")
 POOLED = ("gemm", "collectives", "attention", "math_attention", "memory_bandwidth", "overlap", "pairs")

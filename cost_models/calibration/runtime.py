@@ -17,12 +17,14 @@ from numpy.typing import NDArray
 from cost_models import collectives, gemm
 from cost_models.calibration.document import CalibrationDocument
 from cost_models.constants import (
+    COMPILED_DTENSOR_HOST_RATIO,
     COMPILED_HOST_RATIO,
     DTENSOR_HOST_RATIO,
     EAGER_LAYER_OPS,
     ELEMENTWISE_KERNEL_S,
     GRAPH_HOST_RATIO,
     HOST_OP_S,
+    HOST_STEP_RATIO,
     MEMORY_EFFICIENCY,
     PRECISION_EFFICIENCY,
     SHARDED_HOST_RATIO,
@@ -150,29 +152,34 @@ class Calibration:
         return Estimate(seconds, np.full(seconds.shape, np.int8(rate.tier)))
 
     def host_op_s(self, mode: HostMode = "eager") -> Scalar:
-        """CPU seconds to issue one operation of a training step."""
+        """CPU seconds to issue one operation of a training step; profiles measure loops. [F-4]"""
         host = None if self.compute is None else self.compute.host
         eager = Scalar(HOST_OP_S.value, Tier.NOMINAL)
         if host is not None and host.eager_op_s is not None:
-            eager = Scalar(host.eager_op_s, Tier.MEASURED)
+            eager = Scalar(host.eager_op_s * HOST_STEP_RATIO.value, Tier.INTERPOLATED)
         elif host is not None and host.eager_layer_s is not None:
-            eager = Scalar(host.eager_layer_s / EAGER_LAYER_OPS.value, Tier.INTERPOLATED)
+            eager = Scalar(host.eager_layer_s / EAGER_LAYER_OPS.value * HOST_STEP_RATIO.value, Tier.INTERPOLATED)
         if mode == "eager":
             return eager
         measured = None if host is None else host.compiled_op_s if mode == "compiled" else host.graph_op_s
         if measured is not None:
-            return Scalar(measured, Tier.MEASURED)
+            return Scalar(measured * (HOST_STEP_RATIO.value if mode == "compiled" else 1.0), Tier.INTERPOLATED)
         ratio = COMPILED_HOST_RATIO if mode == "compiled" else GRAPH_HOST_RATIO
         return Scalar(eager.value * ratio.value, max(eager.tier, Tier.EXTRAPOLATED))
 
-    def wrapped_layer_ratio(self, wrapper: Wrapper) -> Scalar:
-        """Host time of a wrapped eager layer over the plain one's."""
+    def wrapped_layer_ratio(self, wrapper: Wrapper, *, compiled: bool = False) -> Scalar:
+        """Host time of a wrapped layer over the plain eager one's; compiled, 1 and what the wrapper adds, over that."""
         host = None if self.compute is None else self.compute.host
+        sharded = wrapper == "sharded"
         if host is not None and host.plain_layer_s is not None:
-            wrapped = host.sharded_layer_s if wrapper == "sharded" else host.tensor_parallel_layer_s
-            if wrapped is not None:
-                return Scalar(max(wrapped / host.plain_layer_s, 1.0), Tier.MEASURED)
-        ratio = SHARDED_HOST_RATIO if wrapper == "sharded" else DTENSOR_HOST_RATIO
+            split = host.sequence_parallel_layer_s or host.tensor_parallel_layer_s
+            wrapped = host.sharded_layer_s if sharded else split
+            if compiled:
+                wrapped = host.compiled_sharded_layer_s if sharded else host.compiled_sequence_parallel_layer_s
+            alone = host.compiled_layer_s if compiled else host.plain_layer_s
+            if wrapped is not None and alone is not None:
+                return Scalar(1.0 + max(wrapped - alone, 0.0) / host.plain_layer_s, Tier.MEASURED)
+        ratio = SHARDED_HOST_RATIO if sharded else COMPILED_DTENSOR_HOST_RATIO if compiled else DTENSOR_HOST_RATIO
         return Scalar(ratio.value, Tier.NOMINAL)
 
     @property

@@ -101,8 +101,19 @@ def test_flash_attention_1_copies_what_it_packs() -> None:
 
 def test_one_matrix_joins_the_gradients_of_query_key_and_value() -> None:
     """Read and written once, 4 bytes an element; Transformer Engine writes them in place."""
-    local, engine = (traffic(job(transformer_impl=impl))[1] for impl in ("local", "transformer-engine"))
+    model = {**MODEL, "position_embedding": "none", "gated_mlp": False}  # nothing else that either fuses
+    local, engine = (traffic(job(model, transformer_impl=impl))[1] for impl in ("local", "transformer-engine"))
     assert local.sharded_bytes - engine.sharded_bytes == 4 * (Q + 2 * KV)
+
+
+def test_megatron_cores_own_modules_fuse_nothing() -> None:
+    """Rotary in eight operators of 20 bytes, half of them an element's; Megatron-LM's modules of before had two kernels."""
+    core, before = (
+        traffic(job(transformer_impl="local", software_date=date, attention="flash"))[0]
+        for date in ("2024-01", "2023-12")
+    )
+    assert core.kernels > before.kernels
+    assert core.sharded_bytes > before.sharded_bytes
 
 
 def test_unfused_attention_permutes_its_output() -> None:

@@ -5,7 +5,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cost_models.constants import CHECKPOINT_HOST_S, DTENSOR_HOST_RATIO, HOST_OP_S, SHARDED_HOST_RATIO
+from cost_models.constants import (
+    CHECKPOINT_HOST_S,
+    COMPILED_DTENSOR_HOST_RATIO,
+    COMPILED_HOST_RATIO,
+    DTENSOR_HOST_RATIO,
+    HOST_OP_S,
+    HOST_STEP_RATIO,
+    SHARDED_HOST_RATIO,
+)
 from cost_models.head import end_costs
 from cost_models.layer_costs import LAYER_PARTS, layer_costs
 from cost_models.optimizer import accumulation_s
@@ -25,12 +33,13 @@ MICRO_BATCHES = 4
 class Case:
     """One strategy of 4 micro-batches and the seconds of what its stages can hold."""
 
-    def __init__(self, strategy, *, model=MODEL, framework="megatron", calibration=None) -> None:
+    def __init__(self, strategy, *, model=MODEL, framework="megatron", calibration=None, training=None) -> None:
         self.job = resolve_job({
             "model": model,
             "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8},
             "training": {
                 "seq_length": 2048, "global_batch_size": MICRO_BATCHES, "precision": "bf16", "framework": framework,
+                **(training or {}),
             },
         }, calibration=calibration)  # fmt: skip
         given = {"micro_batch_size": 1, "dp": 1, "zero": 0, "recompute": "none", **strategy}
@@ -136,9 +145,9 @@ PLAIN = HOST_OP_S.value * (TORCHTITAN.kernels_forward + TORCHTITAN.kernels_backw
 """Host seconds of a plain layer."""
 
 
-def layer_seconds(strategy) -> float:
+def layer_seconds(strategy, *, training=None, framework="torchtitan") -> float:
     """What the layers of the single stage take, in layers: device work and waiting together are the host's time."""
-    case = Case(strategy, model=SMALL, framework="torchtitan")
+    case = Case(strategy, model=SMALL, framework=framework, training=training)
     names = [name for name in LAYER_PARTS if name != "cp_comm"]
     ends = float(spread_ends(case))
     return (sum(case.term(name) for name in names) - ends) / (MICRO_BATCHES * 8)
@@ -150,18 +159,43 @@ def spread_ends(case: Case):
     return MICRO_BATCHES * (costs.embedding_comm + costs.head_comm)[0]
 
 
+def wrapped(*ratios: float) -> float:
+    """A plain layer and what wrappers of these ratios add, in plain layers; they are measured in loops."""
+    return 1 + sum(ratio - 1 for ratio in ratios) / HOST_STEP_RATIO.value
+
+
 def test_fsdp2_and_dtensor_take_host_time_of_their_own() -> None:
     assert layer_seconds({}) == pytest.approx(PLAIN)
-    assert layer_seconds({"zero": 3}) == pytest.approx(SHARDED_HOST_RATIO.value * PLAIN)
+    assert layer_seconds({"zero": 3}) == pytest.approx(wrapped(SHARDED_HOST_RATIO.value) * PLAIN)
     calls = 10 * HOST_OP_S.value  # collectives of the sequence-parallel layer
-    assert layer_seconds({"tp": 2}) == pytest.approx(DTENSOR_HOST_RATIO.value * PLAIN + calls)
-    both = DTENSOR_HOST_RATIO.value + SHARDED_HOST_RATIO.value - 1
+    assert layer_seconds({"tp": 2}) == pytest.approx(wrapped(DTENSOR_HOST_RATIO.value) * PLAIN + calls)
+    both = wrapped(DTENSOR_HOST_RATIO.value, SHARDED_HOST_RATIO.value)
     assert layer_seconds({"tp": 2, "zero": 3}) == pytest.approx(both * PLAIN + calls)
+
+
+def test_compiling_leaves_most_of_the_host_time() -> None:
+    """Kernels are fewer, but guards and wrappers of every call stay, FSDP2's whole and DTensor's in part."""
+    compiled = {"compile": True}
+    each = COMPILED_HOST_RATIO.value
+    assert layer_seconds({}, training=compiled) == pytest.approx(each * PLAIN)
+    sharded = each + wrapped(SHARDED_HOST_RATIO.value) - 1
+    assert layer_seconds({"zero": 3}, training=compiled) == pytest.approx(sharded * PLAIN)
+    split = each + wrapped(COMPILED_DTENSOR_HOST_RATIO.value) - 1
+    calls = 10 * each * HOST_OP_S.value
+    assert layer_seconds({"tp": 2}, training=compiled) == pytest.approx(split * PLAIN + calls)
+
+
+def test_a_layer_of_megatron_cores_own_modules_takes_more_host_time_and_more_with_tensor_parallelism() -> None:
+    """65 + 82 operators a layer, and with sequence parallelism ten collective calls of seven operators each."""
+    local = {"transformer_impl": "local", "software_date": "2026-11"}
+    assert layer_seconds({}, training=local, framework="megatron") == pytest.approx(147 * HOST_OP_S.value)
+    split = layer_seconds({"tp": 2}, training=local, framework="megatron")
+    assert split == pytest.approx((147 + 10 * 7) * HOST_OP_S.value)
 
 
 def test_recomputing_a_wrapped_layer_launches_it_again() -> None:
     case = Case({"zero": 3, "recompute": "full"}, model=SMALL, framework="torchtitan")
-    forward = SHARDED_HOST_RATIO.value * HOST_OP_S.value * TORCHTITAN.kernels_forward
+    forward = wrapped(SHARDED_HOST_RATIO.value) * HOST_OP_S.value * TORCHTITAN.kernels_forward
     assert case.term("recompute") == pytest.approx(MICRO_BATCHES * 8 * (forward + CHECKPOINT_HOST_S.value))
 
 
