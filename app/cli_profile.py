@@ -57,11 +57,14 @@ def run(
     ] = DeviceChoice.CUDA,
 ) -> None:
     """Measure this node; under torchrun or srun, these nodes."""
-    started_s = time.perf_counter()
+    began_s = time.perf_counter()
     budget_s = _seconds(budget)
     from cost_models.calibration import read_document
     from profiler.agent import Settings, measure
     from profiler.ranks import ranks_from
+    from profiler.timing import launched_s
+
+    started_s = began_s - launched_s()
 
     if not out.absolute().parent.is_dir():
         raise MeasurementError(f"there is no folder {out.absolute().parent}", hint="Make it, or give --out elsewhere.")

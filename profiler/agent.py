@@ -33,7 +33,7 @@ from profiler.timing import Stopwatch, now_s
 from profiler.watch import Watch, leave
 
 _STOP = -1
-_CLOSING_S = 2.0
+_CLOSING_S = 5.0
 """Fitting, writing and leaving the process group."""
 
 

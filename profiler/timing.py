@@ -7,9 +7,11 @@ behind a spinning kernel, so that what is timed is the device and not how fast t
 from __future__ import annotations
 
 import math
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import median, quantiles
 from typing import Any
 
@@ -65,6 +67,23 @@ TINY = Effort(block_s=0.002, blocks=3, warm_s=0.001)
 def now_s() -> float:
     """Seconds of a clock that never goes back."""
     return time.perf_counter()
+
+
+def launched_s() -> float:
+    """Seconds since the torchrun that started this process began; 0 without one, or where the system does not say."""
+    if "TORCHELASTIC_RUN_ID" not in os.environ:
+        return 0.0
+    try:
+        return _age_s(os.getppid())
+    except (OSError, ValueError, IndexError, AttributeError):
+        return 0.0
+
+
+def _age_s(pid: int) -> float:
+    """Seconds since a process began: its start is the 22nd field, in clock ticks since boot (proc(5))."""
+    fields_after_name = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8").rpartition(")")[2].split()
+    began_s = float(fields_after_name[19]) / os.sysconf("SC_CLK_TCK")
+    return max(time.clock_gettime(time.CLOCK_BOOTTIME) - began_s, 0.0)
 
 
 def summary(block_s: list[float], *, calls: int) -> Timing:
