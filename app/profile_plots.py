@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.profile_report import bus_gb_per_s, headline, product_tflops, tables
+from app.profile_report import bus_gb_per_s, headline, product_tflops, size_text, tables
 from cost_models.calibration import CalibrationDocument
 from cost_models.errors import MeasurementError
 from cost_models.units import TERA
@@ -128,13 +128,20 @@ def _axes(plot: Plot, right: float, top: float, low: float, high: float) -> str:
         lines.append(
             f'<text x="{_LEFT - 6}" y="{y + 4:.0f}" text-anchor="end" font-size="12">{top / 1.05 * share:.0f}</text>'
         )
-        x = _LEFT + share * (right - _LEFT)
-        value = 2.0 ** (low + share * (high - low))
-        lines.append(f'<text x="{x:.0f}" y="{base + 16}" text-anchor="middle" font-size="12">{value:.3g}</text>')
+    for value, label in _ticks(plot, 2.0**low, 2.0**high):
+        x = _LEFT + (math.log2(value) - low) / max(high - low, 1e-9) * (right - _LEFT)
+        lines.append(f'<text x="{x:.0f}" y="{base + 16}" text-anchor="middle" font-size="12">{label}</text>')
     middle = (_LEFT + right) / 2
     lines.append(f'<text x="{middle:.0f}" y="{base + 34}" text-anchor="middle" font-size="12">{plot.x_label}</text>')
     lines.append(f'<text x="{_LEFT + 6}" y="20" font-size="12">{plot.y_label}</text>')
     return "".join(lines)
+
+
+def _ticks(plot: Plot, low: float, high: float) -> list[tuple[float, str]]:
+    """Places on the logarithmic axis and what stands there: whole KiB, MiB, GiB, or powers of ten."""
+    if plot.x_label == "bytes":
+        return [(2.0**power, size_text(2.0**power)) for power in range(0, 60, 5) if low * 0.99 <= 2.0**power <= high]
+    return [(10.0**power, f"{10.0**power:g}") for power in range(-6, 9) if low <= 10.0**power <= high]
 
 
 def write_png(document: CalibrationDocument, path: Path) -> None:

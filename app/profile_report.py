@@ -104,7 +104,7 @@ def bus_gb_per_s(fit: CollectiveFit, place: int) -> float:
 def _collectives(document: CalibrationDocument) -> Table | None:
     if not document.collective_fits:
         return None
-    sizes = [_size(size) for size in SHOWN_BYTES]
+    sizes = [size_text(size) for size in SHOWN_BYTES]
     table = _table(
         "Collectives, bus bandwidth in GB/s; x nodes, stride, groups at once", "operation", "group",
         *sizes, "smallest, us", "range", "residual",
@@ -118,14 +118,15 @@ def _collectives(document: CalibrationDocument) -> Table | None:
         group = f"{fit.ranks_per_node} x {fit.ranks // fit.ranks_per_node}"
         group += f" s{fit.stride}" if fit.stride > 1 else ""
         group += f" c{fit.concurrent_groups}" if fit.concurrent_groups > 1 else ""
-        span = f"{_size(fit.size_bytes[0])}-{_size(fit.size_bytes[-1])}"
+        span = f"{size_text(fit.size_bytes[0])}-{size_text(fit.size_bytes[-1])}"
         table.add_row(
             fit.op, group, *cells, f"{fit.time_s[0] / MICRO:.0f}", span, f"{100 * fit.residual_fraction:.1f} %"
         )
     return table
 
 
-def _size(size_bytes: float) -> str:
+def size_text(size_bytes: float) -> str:
+    """A size in whole binary units, such as 16M."""
     for unit, name in ((GIB, "G"), (2.0**20, "M"), (2.0**10, "K")):
         if size_bytes >= unit:
             return f"{size_bytes / unit:.0f}{name}"
@@ -149,7 +150,7 @@ def _attention(document: CalibrationDocument) -> Table | None:
 
 def _memory(document: CalibrationDocument) -> Table | None:
     rows = [
-        (s.kind.replace("_", " "), f"{_size(s.size_bytes)}: {s.bytes_per_s / GB:.0f} GB/s")
+        (s.kind.replace("_", " "), f"{size_text(s.size_bytes)}: {s.bytes_per_s / GB:.0f} GB/s")
         for s in document.memory_bandwidth
     ]
     facts = document.memory
@@ -170,7 +171,7 @@ def _host(document: CalibrationDocument) -> Table | None:
     ]
     rows += [
         (
-            f"{s.op} {_size(s.size_bytes)} beside {s.m}^3: product, collective",
+            f"{s.op} {size_text(s.size_bytes)} beside {s.m}^3: product, collective",
             f"{100 * s.compute_slowdown_fraction:.0f} %, {100 * s.communication_slowdown_fraction:.0f} % longer",
         )
         for s in document.overlap
