@@ -21,7 +21,7 @@ NOMINAL_RESIDUALS: Mapping[str, tuple[float, float, float, float]] = {
     "elementwise": (0.05, 0.08, 0.12, 0.15),
     "collective": (0.05, 0.08, 0.15, 0.30),
     "network": (0.08, 0.12, 0.20, 0.35),
-    "host": (0.10, 0.15, 0.30, 0.50),
+    "host": (0.15, 0.22, 0.30, 0.50),
     "optimizer": (0.05, 0.08, 0.12, 0.15),
     "overlap": (0.10, 0.15, 0.30, 0.50),
     "jitter": (0.20, 0.30, 0.50, 0.80),
