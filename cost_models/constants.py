@@ -332,6 +332,11 @@ LOSS_BYTES_PER_LOGIT: Mapping[CrossEntropy, Constant] = {
     "te": Constant(12.0, "B", 8.0, 16.0, "bf16 logits read twice, gradient written in place [F-7]"),
     "linear": Constant(22.0, "B", 12.0, 28.0, "chunked logits, recomputed [F-7]"),
 }
+TE_LOSS_LOGITS_PER_SM_S = Constant(
+    2.0e9, "logits/s", 1.5e9, 3.0e9,
+    "Transformer Engine's Triton kernels, both passes, per multiprocessor: 8 bytes a logit at 0.28 of 8 TB/s on the 148 of B200, seven "
+    "sizes (SimuMax); memory bounds them before Blackwell [F-7]",
+)  # fmt: skip
 LOSS_REDUCTIONS = Constant(
     3.0, "calls", 2.0, 3.0, "all-reduces of one fp32 per token over TP: maximum, target, sum [F-7]"
 )

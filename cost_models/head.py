@@ -14,6 +14,7 @@ from cost_models.constants import (
     FINAL_NORM_PASSES,
     LOSS_BYTES_PER_LOGIT,
     LOSS_REDUCTIONS,
+    TE_LOSS_LOGITS_PER_SM_S,
 )
 from cost_models.estimate import FREE
 from cost_models.job import Job
@@ -60,14 +61,17 @@ def end_costs(job: Job, strategies: Strategies) -> EndCosts:
     reduce = price("all_reduce", size, placement=placements.tp) if several else FREE
     small = price("all_reduce", tokens * 4.0, placement=placements.tp) if several else FREE
     norm = FINAL_NORM_PASSES.value * tokens * h * e / np.where(rows.sequence_parallel, rows.tp, 1.0) / rate
-    loss_bytes = LOSS_BYTES_PER_LOGIT[training.cross_entropy].value * tokens * vocab * (1.0 + model.mtp_num_layers)
+    logits = tokens * vocab * (1.0 + model.mtp_num_layers)
+    loss = LOSS_BYTES_PER_LOGIT[training.cross_entropy].value * logits / rate
+    if training.cross_entropy == "te":
+        loss = np.maximum(loss, logits / (TE_LOSS_LOGITS_PER_SM_S.value * job.cluster.gpu.num_sms))
     gradient = vocab * h * 4.0
     return EndCosts(
         cases=cases,
         embedding=(EMBEDDING_PASSES.value * tokens * h * e + gradient) / rate,
         embedding_comm=np.where(rows.sequence_parallel, scatter.seconds + gather.seconds, reduce.seconds),
         head=matmul.forward_s + matmul.dgrad_s + matmul.wgrad_s + norm,
-        loss=loss_bytes / rate + LOSS_REDUCTIONS.value * small.seconds,
+        loss=loss + LOSS_REDUCTIONS.value * small.seconds,
         head_comm=np.where(rows.sequence_parallel, 2.0 * gather.seconds + scatter.seconds, reduce.seconds),
         head_tier=matmul.tier,
         comm_tier=np.where(rows.tp > 1, np.maximum(gather.tier, reduce.tier), 0).astype(np.int8),

@@ -98,6 +98,21 @@ def test_each_loss_moves_its_own_bytes() -> None:
     assert seconds["fused"] / seconds["te"] == pytest.approx(22 / 12)
 
 
+def test_transformer_engines_loss_is_bound_by_its_multiprocessors_on_fast_memory() -> None:
+    """148 of them at 2.0e9 logits/s take 3.4 ps a logit; 12 bytes at 0.8 of 8 TB/s would take 1.9."""
+    fast = {**GPU, "memory_bandwidth_gb_per_s": 8000, "num_sms": 148}
+    row = {"tp": 1, "micro_batch_size": 2}
+    job = resolve_job({
+        "model": MODEL,
+        "cluster": {"gpu": fast, "num_nodes": 1, "gpus_per_node": 8},
+        "training": {"seq_length": SEQ, "global_batch_size": 16, "precision": "bf16", "framework": "megatron",
+                     "cross_entropy": "te"},
+    })  # fmt: skip
+    strategies = resolve_strategies(job, [StrategyInput.model_validate(row)]).strategies
+    assert strategies is not None
+    assert end_costs(job, strategies).loss[0] == pytest.approx(TOKENS * 50304 / (2.0e9 * 148))
+
+
 def test_multi_token_prediction_does_the_head_twice() -> None:
     once, twice = Case({}), Case({}, model={**MODEL, "mtp_num_layers": 1})
     assert twice.found.loss[0] == pytest.approx(2 * once.found.loss[0])
