@@ -140,9 +140,9 @@ def every_one_priced() -> dict[str, Any]:
     space, asked = _space(SAME_AXES)
     strategies = legal = fitting = 0
     best_s = np.inf
-    for rows in _rows(space):
-        strategies += len(rows)
-        rows = rows.take(violations(space.job, rows).legal)
+    for every in _rows(space):
+        strategies += len(every)
+        rows = every.take(violations(space.job, every).legal)
         legal += len(rows)
         if not len(rows):
             continue
