@@ -1,0 +1,170 @@
+"""How well the planner ranks plans that were measured: Spearman, top-1 and top-5 regret of every group in data/measured.
+
+Each row is planned with its whole strategy fixed, so it passes the search, its rules and its memory verdict; the rows of a
+group are then put in the planner's order: plans that fit before those at risk, rounded times, ties by degrees, rows that
+get no plan last. Beside it stand the figures of `evaluate` alone, now and at an older commit.
+Run: python -m benchmarks.measured_groups [--against COMMIT] (minutes).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import math
+import subprocess
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from benchmarks.accuracy.figures import rank_quality, ranking_groups
+from benchmarks.accuracy.measured_rows import Scored
+from benchmarks.accuracy.state import OWN_PROFILE, OWN_SOURCES, evaluate_state
+from benchmarks.accuracy.tables import number, percent, table
+from benchmarks.record import ROOT, record
+from cost_models.errors import MeshwrightError
+from planner.plan import plan
+from planner.schemas.strategy import StrategyInput
+from planner.search.objective import TIE_BREAK_FIELDS, rounded
+
+Figures = dict[str, float]
+NAMES = ("spearman", "top1_regret", "top5_regret", "order_accuracy")
+TIES = tuple(name for name in TIE_BREAK_FIELDS if name != "layout")
+OLD = """
+import json
+from benchmarks.accuracy.figures import rank_quality, ranking_groups
+from benchmarks.accuracy.state import evaluate_state
+sources = evaluate_state().sources.values()
+groups = {name: rows for source in sources for name, rows in ranking_groups(source.priced).items()}
+print(json.dumps({name: rank_quality(rows.predicted_s, rows.measured_s) for name, rows in groups.items()}))
+"""
+"""Run in the older checkout: modules of that commit alone."""
+
+
+def groups() -> dict[str, Scored]:
+    """Rows of every ranking group, priced as their machine is best known."""
+    sources = evaluate_state().sources.values()
+    return {name: rows for source in sources for name, rows in ranking_groups(source.priced).items()}
+
+
+def planned_key(row: Mapping[str, Any], answer: Mapping[str, Any]) -> tuple[Any, ...]:
+    """Where the planner puts a row: sorts before the rows that are ranked after it; the last entry says why it has no plan."""
+    cluster = dict(row["cluster"])
+    if row["source"] in OWN_SOURCES:
+        cluster["calibration"] = OWN_PROFILE
+    request = {
+        "model": row["model"],
+        "cluster": cluster,
+        "training": row["training"],
+        "constraints": {"fixed": filled_in(row, answer), "allow_at_risk": True},
+        "top_k": 1,
+    }
+    try:
+        found = plan(request)
+    except MeshwrightError as error:
+        return (2, math.inf, (), f"{error.code}: {error.message}")
+    if not found["plans"]:
+        return (2, math.inf, (), ", ".join(found["rejected"]) or "no plan")
+    best = found["plans"][0]
+    step_s = best["evaluation"]["step_time_s"]
+    degrees = tuple(str(best["strategy"][name]) for name in TIES)
+    at_risk = best["evaluation"]["verdict"] != "fits"
+    return (int(at_risk), float(rounded(np.array([step_s]))[0]), degrees, "")
+
+
+def filled_in(row: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, Any]:
+    """The row's strategy with every default that `evaluate` applied, so that nothing is left to search."""
+    fixed = dict(row["strategy"])
+    for name, value in answer["assumed"].items():
+        group, _, part = name.partition(".")
+        if part and group in StrategyInput.model_fields:
+            fixed[group] = {part: value, **fixed.get(group, {})}
+        elif name in StrategyInput.model_fields:
+            fixed.setdefault(name, value)
+    return fixed
+
+
+def quality(predicted: Sequence[float], rows: Scored) -> Figures:
+    """The four figures of a group under these predicted times or places."""
+    found = rank_quality(np.array(predicted, np.float64), rows.measured_s)
+    return dict(zip(NAMES, found, strict=True))
+
+
+def at_commit(commit: str) -> dict[str, Figures]:
+    """Figures of `evaluate` by group, with everything as it was at a commit of this repository."""
+    with tempfile.TemporaryDirectory() as folder:
+        tree = f"{folder}/tree"
+        subprocess.run(["git", "worktree", "add", "--quiet", "--detach", tree, commit], cwd=ROOT, check=True)
+        try:
+            command = [sys.executable, "-c", OLD]
+            done = subprocess.run(
+                command, cwd=tree, env={"PYTHONPATH": tree}, capture_output=True, text=True, check=True
+            )
+        finally:
+            subprocess.run(["git", "worktree", "remove", "--force", tree], cwd=ROOT, check=True)
+    found = json.loads(done.stdout)
+    return {name: dict(zip(NAMES, values, strict=True)) for name, values in found.items()}
+
+
+def worst(figures: Mapping[str, Figures]) -> dict[str, float]:
+    """Means over groups, and the worst one."""
+    columns = {name: np.array([each[name] for each in figures.values()], np.float64) for name in NAMES}
+    found = {f"mean_{name}": float(np.nanmean(values)) for name, values in columns.items()}
+    found["min_spearman"] = float(np.nanmin(columns["spearman"]))
+    return found | {f"max_{name}": float(np.nanmax(columns[name])) for name in ("top1_regret", "top5_regret")}
+
+
+def measure(against: str | None) -> None:
+    """Measures, prints and records all groups."""
+    now: dict[str, dict[str, Figures]] = {"planner": {}, "evaluate": {}}
+    unplanned: Counter[str] = Counter()
+    sizes = {}
+    for name, rows in groups().items():
+        keys = [planned_key(row, answer) for row, answer in zip(rows.rows, rows.answers, strict=True)]
+        unplanned.update(key[-1] for key in keys if key[-1])
+        places = {key: place for place, key in enumerate(sorted(set(keys)))}
+        now["planner"][name] = quality([places[key] for key in keys], rows)
+        now["evaluate"][name] = quality(rows.predicted_s.tolist(), rows)
+        sizes[name] = len(rows)
+    before = {} if against is None else at_commit(against)
+    columns = now | ({"before": before} if before else {})
+    lines = [
+        [name, str(size), *(cell for figures in columns.values() for cell in _cells(figures.get(name)))]
+        for name, size in sizes.items()
+    ]
+    header = ["group", "rows", *(f"{who}: {what}" for who in columns for what in ("Spearman", "top-1, %", "top-5, %"))]
+    print(table(header, lines))
+    print("no plan:", dict(unplanned))
+    record(
+        "measured_groups",
+        value=float(np.nanmean([figures["spearman"] for figures in now["planner"].values()])),
+        unit="mean Spearman of the planner's order",
+        goal="no worse than before",
+        groups=len(sizes),
+        rows=sum(sizes.values()),
+        against=against,
+        summary={who: _plain(worst(figures)) for who, figures in columns.items()},
+        without_plan=dict(unplanned),
+        by_group={
+            name: {who: _plain(figures[name]) for who, figures in columns.items() if name in figures} for name in sizes
+        },
+    )
+
+
+def _cells(figures: Figures | None) -> list[str]:
+    if figures is None:
+        return ["-"] * 3
+    return [number(figures["spearman"]), percent(figures["top1_regret"]), percent(figures["top5_regret"])]
+
+
+def _plain(figures: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: None if math.isnan(value) else float(f"{value:.4g}") for name, value in figures.items()}
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--against", metavar="COMMIT", help="also the figures of evaluate at this commit")
+    measure(parser.parse_args().against)
