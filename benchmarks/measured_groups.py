@@ -2,8 +2,8 @@
 
 Each row is planned with its whole strategy fixed, so it passes the search, its rules and its memory verdict; the rows of a
 group are then put in the planner's order: plans that fit before those at risk, rounded times, ties by degrees, rows that
-get no plan last. Beside it stand the figures of `evaluate` alone, now and at an older commit.
-Run: python -m benchmarks.measured_groups [--against COMMIT] (minutes).
+get no plan last. Beside it stand that order with no word on memory, `evaluate`'s, and all of them at an older commit.
+Run: python -m benchmarks.measured_groups [--against COMMIT].
 """
 
 from __future__ import annotations
@@ -33,15 +33,8 @@ from planner.search.objective import TIE_BREAK_FIELDS, rounded
 Figures = dict[str, float]
 NAMES = ("spearman", "top1_regret", "top5_regret", "order_accuracy")
 TIES = tuple(name for name in TIE_BREAK_FIELDS if name != "layout")
-OLD = """
-import json
-from benchmarks.accuracy.figures import rank_quality, ranking_groups
-from benchmarks.accuracy.state import evaluate_state
-sources = evaluate_state().sources.values()
-groups = {name: rows for source in sources for name, rows in ranking_groups(source.priced).items()}
-print(json.dumps({name: rank_quality(rows.predicted_s, rows.measured_s) for name, rows in groups.items()}))
-"""
-"""Run in the older checkout: modules of that commit alone."""
+WAYS = ("ranked", "ranked_by_time", "evaluate")
+"""The planner's order; the same with plans at risk among the others; the order of `evaluate`'s times."""
 
 
 def groups() -> dict[str, Scored]:
@@ -93,25 +86,43 @@ def quality(predicted: Sequence[float], rows: Scored) -> Figures:
     return dict(zip(NAMES, found, strict=True))
 
 
-def at_commit(commit: str) -> dict[str, Figures]:
-    """Figures of `evaluate` by group, with everything as it was at a commit of this repository."""
+def figures() -> dict[str, Any]:
+    """Figures by way and group, rows by group, and why rows have no plan."""
+    found: dict[str, dict[str, Figures]] = {way: {} for way in WAYS}
+    sizes, unplanned = {}, Counter[str]()
+    for name, rows in groups().items():
+        keys = [planned_key(row, answer) for row, answer in zip(rows.rows, rows.answers, strict=True)]
+        unplanned.update(key[-1] for key in keys if key[-1])
+        found["ranked"][name] = quality(places(keys), rows)
+        found["ranked_by_time"][name] = quality(places([key[1:] for key in keys]), rows)
+        found["evaluate"][name] = quality(rows.predicted_s.tolist(), rows)
+        sizes[name] = len(rows)
+    return {"ways": found, "rows": sizes, "without_plan": dict(unplanned)}
+
+
+def places(keys: Sequence[tuple[Any, ...]]) -> list[float]:
+    """Position of each key in rising order, equal keys together."""
+    order = {key: float(place) for place, key in enumerate(sorted(set(keys)))}
+    return [order[key] for key in keys]
+
+
+def at_commit(commit: str) -> dict[str, Any]:
+    """The same figures with the planner, the cost models, the calibrations and the rows of a commit of this repository."""
     with tempfile.TemporaryDirectory() as folder:
         tree = f"{folder}/tree"
         subprocess.run(["git", "worktree", "add", "--quiet", "--detach", tree, commit], cwd=ROOT, check=True)
         try:
-            command = [sys.executable, "-c", OLD]
-            done = subprocess.run(
-                command, cwd=tree, env={"PYTHONPATH": tree}, capture_output=True, text=True, check=True
-            )
+            command = [sys.executable, __file__, "--figures"]
+            environment = {"PYTHONPATH": tree}
+            done = subprocess.run(command, cwd=tree, env=environment, capture_output=True, text=True, check=True)
         finally:
             subprocess.run(["git", "worktree", "remove", "--force", tree], cwd=ROOT, check=True)
-    found = json.loads(done.stdout)
-    return {name: dict(zip(NAMES, values, strict=True)) for name, values in found.items()}
+    return dict(json.loads(done.stdout))
 
 
-def worst(figures: Mapping[str, Figures]) -> dict[str, float]:
-    """Means over groups, and the worst one."""
-    columns = {name: np.array([each[name] for each in figures.values()], np.float64) for name in NAMES}
+def summary(by_group: Mapping[str, Figures]) -> dict[str, float]:
+    """Means over groups, and the worst ones."""
+    columns = {name: np.array([each[name] for each in by_group.values()], np.float64) for name in NAMES}
     found = {f"mean_{name}": float(np.nanmean(values)) for name, values in columns.items()}
     found["min_spearman"] = float(np.nanmin(columns["spearman"]))
     return found | {f"max_{name}": float(np.nanmax(columns[name])) for name in ("top1_regret", "top5_regret")}
@@ -119,52 +130,47 @@ def worst(figures: Mapping[str, Figures]) -> dict[str, float]:
 
 def measure(against: str | None) -> None:
     """Measures, prints and records all groups."""
-    now: dict[str, dict[str, Figures]] = {"planner": {}, "evaluate": {}}
-    unplanned: Counter[str] = Counter()
-    sizes = {}
-    for name, rows in groups().items():
-        keys = [planned_key(row, answer) for row, answer in zip(rows.rows, rows.answers, strict=True)]
-        unplanned.update(key[-1] for key in keys if key[-1])
-        places = {key: place for place, key in enumerate(sorted(set(keys)))}
-        now["planner"][name] = quality([places[key] for key in keys], rows)
-        now["evaluate"][name] = quality(rows.predicted_s.tolist(), rows)
-        sizes[name] = len(rows)
-    before = {} if against is None else at_commit(against)
-    columns = now | ({"before": before} if before else {})
+    now = figures()
+    columns = dict(now["ways"])
+    if against is not None:
+        columns |= {f"{way} at {against}": by_group for way, by_group in at_commit(against)["ways"].items()}
     lines = [
-        [name, str(size), *(cell for figures in columns.values() for cell in _cells(figures.get(name)))]
-        for name, size in sizes.items()
+        [name, str(size), *(cell for by_group in columns.values() for cell in _cells(by_group.get(name)))]
+        for name, size in now["rows"].items()
     ]
-    header = ["group", "rows", *(f"{who}: {what}" for who in columns for what in ("Spearman", "top-1, %", "top-5, %"))]
-    print(table(header, lines))
-    print("no plan:", dict(unplanned))
+    print(table(["group", "rows", *(f"{way}: Spearman, top-1, top-5 regret, %" for way in columns)], lines))
+    for way, by_group in columns.items():
+        print(way, json.dumps(_plain(summary(by_group))))
     record(
         "measured_groups",
-        value=float(np.nanmean([figures["spearman"] for figures in now["planner"].values()])),
+        value=float(np.nanmean([each["spearman"] for each in now["ways"]["ranked"].values()])),
         unit="mean Spearman of the planner's order",
         goal="no worse than before",
-        groups=len(sizes),
-        rows=sum(sizes.values()),
+        groups=len(now["rows"]),
+        rows=now["rows"],
         against=against,
-        summary={who: _plain(worst(figures)) for who, figures in columns.items()},
-        without_plan=dict(unplanned),
-        by_group={
-            name: {who: _plain(figures[name]) for who, figures in columns.items() if name in figures} for name in sizes
-        },
+        without_plan=now["without_plan"],
+        summary={way: _plain(summary(by_group)) for way, by_group in columns.items()},
+        by_group={way: {name: _plain(each) for name, each in by_group.items()} for way, by_group in columns.items()},
     )
 
 
-def _cells(figures: Figures | None) -> list[str]:
-    if figures is None:
-        return ["-"] * 3
-    return [number(figures["spearman"]), percent(figures["top1_regret"]), percent(figures["top5_regret"])]
+def _cells(found: Figures | None) -> list[str]:
+    if found is None:
+        return ["-"]
+    return [f"{number(found['spearman'])}, {percent(found['top1_regret'])}, {percent(found['top5_regret'])}"]
 
 
-def _plain(figures: Mapping[str, float]) -> dict[str, float | None]:
-    return {name: None if math.isnan(value) else float(f"{value:.4g}") for name, value in figures.items()}
+def _plain(found: Mapping[str, float]) -> dict[str, float | None]:
+    return {name: None if math.isnan(value) else float(f"{value:.4g}") for name, value in found.items()}
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--against", metavar="COMMIT", help="also the figures of evaluate at this commit")
-    measure(parser.parse_args().against)
+    parser.add_argument("--against", metavar="COMMIT", help="also the figures at this commit")
+    parser.add_argument("--figures", action="store_true", help="print the figures as JSON and store nothing")
+    asked = parser.parse_args()
+    if asked.figures:
+        print(json.dumps(figures()))
+    else:
+        measure(asked.against)
