@@ -26,6 +26,7 @@ from benchmarks.accuracy.state import OWN_PROFILE, OWN_SOURCES, evaluate_state
 from benchmarks.accuracy.tables import number, percent, table
 from benchmarks.record import ROOT, record
 from cost_models.errors import MeshwrightError
+from cost_models.strategy import NAMES as NAMES_OF
 from planner.plan import plan
 from planner.schemas.strategy import StrategyInput
 from planner.search.objective import TIE_BREAK_FIELDS, rounded
@@ -63,9 +64,16 @@ def planned_key(row: Mapping[str, Any], answer: Mapping[str, Any]) -> tuple[Any,
         return (2, math.inf, (), ", ".join(found["rejected"]) or "no plan")
     best = found["plans"][0]
     step_s = best["evaluation"]["step_time_s"]
-    degrees = tuple(str(best["strategy"][name]) for name in TIES)
+    degrees = tuple(_code(name, best["strategy"][name]) for name in TIES)
     at_risk = best["evaluation"]["verdict"] != "fits"
     return (int(at_risk), float(rounded(np.array([step_s]))[0]), degrees, "")
+
+
+def _code(name: str, value: Any) -> float:
+    """A strategy field as the number that ties are broken by."""
+    if value is None:
+        return 0.0
+    return float(NAMES_OF[name].index(value) if name in NAMES_OF else value)
 
 
 def filled_in(row: Mapping[str, Any], answer: Mapping[str, Any]) -> dict[str, Any]:
