@@ -49,6 +49,8 @@ def what_if(
 def _variants(request: Mapping[str, Any], job: Job, best: Mapping[str, Any]) -> Iterator[tuple[str, int, Document]]:
     """Field, value and changed request of every variant that can be asked."""
     plain = {key: value for key, value in request.items() if key != "include"} | {"top_k": 1}
+    if "open_splits" in request.get("include", ()):
+        plain["include"] = ["open_splits"]
     cluster, training = dict(request["cluster"]), dict(request["training"])
     for nodes in _scaled(job.cluster.num_nodes, NODE_FACTORS):
         without = {key: value for key, value in plain.items() if key != "constraints"}

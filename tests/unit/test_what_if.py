@@ -53,3 +53,24 @@ def test_sequences_keep_the_tokens_of_a_step(found: list[dict[str, Any]]) -> Non
 def test_without_a_plan_there_is_nothing_to_compare() -> None:
     small = {**REQUEST, "model": {"preset": "llama-3.1-405b"}, "cluster": {"preset": "dgx-h100", "num_nodes": 1}}
     assert plan(small)["what_if"] == []
+
+
+def test_variants_of_an_open_split_are_open_too() -> None:
+    """Else a job that gains by its split would seem to lose by every change."""
+    asked = {
+        **REQUEST,
+        "model": {
+            "num_layers": 13, "hidden_size": 4096, "num_attention_heads": 32, "intermediate_size": 14336,
+            "vocab_size": 250_000,
+        },
+        "constraints": {"fixed": {"pp": 4, "tp": 2, "cp": 1}},
+        "include": ["open_splits", "what_if"],
+    }  # fmt: skip
+    variant = entries(plan(asked)["what_if"], "cluster.num_nodes")[4]
+    changed = {**asked, "cluster": {"preset": "dgx-h100", "num_nodes": 4}, "top_k": 1}
+    opened, listed = (
+        plan({**changed, "include": include})["plans"][0]["evaluation"]["step_time_s"]
+        for include in (["open_splits"], [])
+    )
+    assert opened < listed
+    assert variant["step_time_s"] == opened
