@@ -18,6 +18,7 @@ from typing import Annotated
 import typer
 
 from app.cli_evaluate import evaluate
+from app.cli_knobs import knobs_app
 from app.cli_plan import plan
 from app.cli_profile import profile_app
 from app.cli_service import db_app, keys_app, serve
@@ -55,6 +56,7 @@ app.command()(serve)
 app.add_typer(db_app)
 app.add_typer(keys_app)
 app.add_typer(profile_app)
+app.add_typer(knobs_app)
 
 
 def _show_version(value: bool) -> None:

@@ -1,4 +1,4 @@
-"""The thin front of meshwright: `plan` and `evaluate` for Python programs, and the version.
+"""The thin front of meshwright: `plan`, `evaluate` and the tuning of knobs for Python programs, and the version.
 
 Nothing heavy is imported before a function is called, and no user needs the names of the packages behind it.
 """
@@ -9,10 +9,11 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from app.knob_tuning import KnobTuning
     from planner.search.exhaustive import Progress
 
 __version__ = "0.1.0"
-__all__ = ["__version__", "evaluate", "plan"]
+__all__ = ["__version__", "evaluate", "plan", "resume_knobs", "start_knobs"]
 
 
 def plan(
@@ -46,3 +47,27 @@ def evaluate(rows: Iterable[str | Mapping[str, Any]], *, calibration: str | None
     from planner.rows import evaluate_rows
 
     return evaluate_rows(rows, calibration=calibration, allow_files=True)
+
+
+def start_knobs(
+    response: Mapping[str, Any], *, storage: str, plan: int = 1, name: str | None = None, seed: int = 0
+) -> KnobTuning:
+    """A tuning of the run-time knobs of one plan: `ask` for values, run them, `tell` the seconds, see the `best`.
+
+    Args:
+        response: what `plan` returned.
+        storage: SQLAlchemy URL that keeps it, such as "sqlite:///knobs.db".
+        plan: rank of the plan.
+        name: by which it is resumed; by default from the request and the rank.
+        seed: equal seeds and equal times ask for equal values.
+    """
+    from app.knob_tuning import KnobTuning
+
+    return KnobTuning.start(response, storage=storage, plan=plan, name=name, seed=seed)
+
+
+def resume_knobs(storage: str, *, name: str | None = None) -> KnobTuning:
+    """The stored tuning of that name, or the only one that a storage has."""
+    from app.knob_tuning import KnobTuning
+
+    return KnobTuning.resume(storage, name=name)

@@ -1,17 +1,22 @@
 """Knobs without a closed form, searched by asking for values and telling what they cost: TPE, seeded, storable.
 
-Bucket sizes, prefetch depth and shares of offload have no formula here; whoever measures them (live trials) asks for the
-next values and tells the seconds. Studies live in memory, or in a database whose URL is given.
+Whoever measures asks for the next values, runs some steps and tells the seconds. A study lives in memory, or in a database
+whose URL is given, where any later process goes on with it. Values follow from the seed, the number of the trial and what
+was told before, so a study that was interrupted asks the same as one that was not.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
+
+import numpy as np
 
 STARTUP_TRIALS = 10
 """Random values before the first model of what is good."""
+_KNOBS, _SEED, _ABOUT = "knobs", "seed", "about"
+"""What a study remembers beside its trials."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,69 +31,154 @@ class Knob:
     """Whether factors rather than differences matter."""
 
 
-KNOBS: Mapping[str, Knob] = {
-    "bucket_elements": Knob(low=1_000_000, high=1_000_000_000, is_log=True),
-    "prefetch_depth": Knob(low=0, high=4),
-    "offload_optimizer_fraction": Knob(low=0.0, high=1.0, is_whole=False),
-}
-"""The knobs that the search itself leaves at their defaults."""
-
-
 @dataclass(frozen=True, slots=True)
-class Asked:
-    """Values to try, with the number to tell their cost by."""
+class Trial:
+    """Values that were asked for, by number."""
 
     number: int
     values: Mapping[str, Any]
+    step_s: float | None = None
+    """What they were told to cost."""
+
+
+class StudyExistsError(Exception):
+    """The storage has a study of that name."""
 
 
 class KnobStudy:
     """One search over knobs; equal seeds and equal costs ask for equal values."""
 
-    def __init__(self, knobs: Mapping[str, Knob], *, name: str, seed: int, storage_url: str | None = None) -> None:
-        """`storage_url` is SQLAlchemy's; Optuna keeps tables of its own there, so give it a schema or a file of its own."""
+    def __init__(self, study: Any) -> None:
+        """An Optuna study that `start` made."""
+        self._study = study
+        self.knobs = {
+            name: Knob(**{**knob, "choices": None if knob["choices"] is None else tuple(knob["choices"])})
+            for name, knob in study.user_attrs[_KNOBS].items()
+        }
+        self.seed = int(study.user_attrs[_SEED])
+
+    @classmethod
+    def start(
+        cls,
+        knobs: Mapping[str, Knob],
+        *,
+        name: str,
+        seed: int,
+        storage: Any = None,
+        first: Mapping[str, Any] | None = None,
+        about: Mapping[str, Any] | None = None,
+    ) -> KnobStudy:
+        """A new study.
+
+        Args:
+            knobs: ranges by name.
+            name: by which the study is found again.
+            seed: of the sampler.
+            storage: an Optuna storage; in memory without.
+            first: values that are asked before any others.
+            about: JSON that is kept with the study.
+
+        Raises:
+            StudyExistsError: the storage has a study of that name.
+        """
         import optuna
 
         optuna.logging.set_verbosity(optuna.logging.WARNING)
-        self.knobs = dict(knobs)
-        storage = None if storage_url is None else optuna.storages.RDBStorage(storage_url)
-        sampler = optuna.samplers.TPESampler(seed=seed, n_startup_trials=STARTUP_TRIALS)
-        self._study = optuna.create_study(
-            study_name=name, storage=storage, sampler=sampler, direction="minimize", load_if_exists=True
-        )
-        self._open: dict[int, Any] = {}
+        try:
+            study = optuna.create_study(study_name=name, storage=storage, direction="minimize")
+        except optuna.exceptions.DuplicatedStudyError as error:
+            raise StudyExistsError(name) from error
+        study.set_user_attr(_KNOBS, {key: asdict(knob) for key, knob in knobs.items()})
+        study.set_user_attr(_SEED, seed)
+        study.set_user_attr(_ABOUT, dict(about or {}))
+        if first is not None:
+            study.enqueue_trial(dict(first))
+        return cls(study)
 
-    def ask(self) -> Asked:
+    @classmethod
+    def resume(cls, name: str, *, storage: Any) -> KnobStudy:
+        """The stored study of that name.
+
+        Raises:
+            KeyError: there is none, or it is not one that `start` made.
+        """
+        import optuna
+
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
+        return cls(optuna.load_study(study_name=name, storage=storage))
+
+    @property
+    def about(self) -> dict[str, Any]:
+        """What was kept with the study."""
+        return dict(self._study.user_attrs[_ABOUT])
+
+    def ask(self) -> Trial:
         """The next values to try."""
+        from optuna.samplers import TPESampler
+
         trial = self._study.ask()
-        values = {name: _suggested(trial, name, knob) for name, knob in self.knobs.items()}
-        self._open[trial.number] = trial
-        return Asked(trial.number, values)
+        own = np.random.SeedSequence([self.seed, trial.number]).generate_state(1)
+        self._study.sampler = TPESampler(seed=int(own[0]), n_startup_trials=STARTUP_TRIALS)
+        return Trial(trial.number, {name: _suggested(trial, name, knob) for name, knob in self.knobs.items()})
 
     def tell(self, number: int, step_s: float | None) -> None:
-        """What they cost; None where they could not be run."""
-        trial = self._open.pop(number)
+        """What they cost; None where they could not be run, which counts as worse than all that could.
+
+        Raises:
+            ValueError: there is no such trial, or its cost was told before.
+        """
+        from optuna.trial import TrialState
+
         if step_s is None:
-            from optuna.trial import TrialState
-
-            self._study.tell(trial, state=TrialState.FAIL)
+            self._study.tell(number, state=TrialState.PRUNED)
         else:
-            self._study.tell(trial, step_s)
+            self._study.tell(number, step_s)
+
+    def trials(self) -> list[Trial]:
+        """Every trial whose cost was told, in the order they were asked."""
+        return [
+            Trial(trial.number, dict(trial.params), trial.value)
+            for trial in self._study.get_trials(deepcopy=False)
+            if trial.value is not None
+        ]
+
+    def counts(self) -> dict[str, int]:
+        """Trials by state: told, failed, open."""
+        from optuna.trial import TrialState
+
+        states = [trial.state for trial in self._study.get_trials(deepcopy=False)]
+        names = {"told": TrialState.COMPLETE, "failed": TrialState.PRUNED, "open": TrialState.RUNNING}
+        return {name: states.count(state) for name, state in names.items()}
 
     @property
-    def best(self) -> tuple[Mapping[str, Any], float] | None:
-        """The best values told so far and their cost."""
-        done = [trial for trial in self._study.get_trials(deepcopy=False) if trial.value is not None]
-        if not done:
-            return None
-        best = min(done, key=lambda trial: (trial.value, trial.number))
-        assert best.value is not None
-        return best.params, best.value
+    def best(self) -> Trial | None:
+        """The cheapest trial told so far."""
+        return min(self.trials(), key=lambda trial: (trial.step_s, trial.number), default=None)
 
-    @property
-    def told(self) -> int:
-        """Trials with a cost, those of earlier sessions included."""
-        return sum(trial.value is not None for trial in self._study.get_trials(deepcopy=False))
+
+def open_storage(url: str) -> Any:
+    """Optuna's storage at SQLAlchemy's URL. Its tables are Optuna's own, so give it a schema or a file of its own.
+
+    Raises:
+        sqlalchemy.exc.SQLAlchemyError, ImportError: the URL, its driver or its database are not there.
+    """
+    from optuna.storages import RDBStorage
+
+    return RDBStorage(url)
+
+
+def study_names(storage: Any) -> list[str]:
+    """Names of the studies in a storage, sorted."""
+    from optuna.study import get_all_study_names
+
+    return sorted(get_all_study_names(storage))
+
+
+def storage_errors() -> tuple[type[Exception], ...]:
+    """What Optuna raises where its storage fails."""
+    from optuna.exceptions import StorageInternalError
+
+    return (StorageInternalError,)
 
 
 def _suggested(trial: Any, name: str, knob: Knob) -> Any:

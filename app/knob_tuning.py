@@ -1,0 +1,202 @@
+"""Tuning of a plan's run-time knobs by measured steps: started from a plan response, kept in a database, resumed by name."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from app.errors import NotFoundError, UnavailableError, WrongStateError
+from cost_models.errors import InvalidInputError, Problem
+from planner.knobs import default_values, knobs_of, meanings, spelled
+from planner.search.bayes import KnobStudy, StudyExistsError, Trial, open_storage, storage_errors, study_names
+
+Json = dict[str, Any]
+
+
+class KnobTuning:
+    """One tuning; make it with `start` or `resume`."""
+
+    def __init__(self, study: KnobStudy, *, name: str) -> None:
+        self._study, self.name = study, name
+
+    @classmethod
+    def start(
+        cls, response: Mapping[str, Any], *, storage: str, plan: int = 1, name: str | None = None, seed: int = 0
+    ) -> KnobTuning:
+        """A new tuning of one plan of a response; the framework's defaults are asked first.
+
+        Args:
+            response: what `meshwright.plan` returned.
+            storage: SQLAlchemy URL, such as "sqlite:///knobs.db"; Optuna keeps its own tables there.
+            plan: rank of the plan.
+            name: of the tuning; by default from the request and the rank.
+            seed: of the sampler.
+
+        Raises:
+            InvalidInputError: no plan response, or no such plan.
+            NotExpressibleError: nothing can be tuned there.
+            WrongStateError: the storage has a tuning of that name.
+        """
+        chosen, training = _plan_of(response, plan)
+        framework, strategy = training["framework"], chosen["strategy"]
+        knobs = knobs_of(framework, strategy)
+        name = name or f"{str(response['request_digest'])[:12]}-{plan}"
+        about = {
+            "framework": framework,
+            "framework_version": training.get("framework_version"),
+            "strategy": strategy,
+            "predicted_step_time_s": chosen["evaluation"]["step_time_s"],
+            "request_digest": response["request_digest"],
+        }
+        with _storage(storage) as opened:
+            study = KnobStudy.start(
+                knobs, name=name, seed=seed, storage=opened, first=default_values(framework, strategy), about=about
+            )
+        return cls(study, name=name)
+
+    @classmethod
+    def resume(cls, storage: str, *, name: str | None = None) -> KnobTuning:
+        """The tuning of that name, or the only one of a storage.
+
+        Raises:
+            NotFoundError: there is none of that name, or none at all; InvalidInputError where a name is needed.
+        """
+        _must_exist(storage)
+        with _storage(storage) as opened:
+            names = study_names(opened)
+            if name is None and len(names) > 1:
+                message = f"{storage_shown(storage)} has several tunings: {', '.join(names)}"
+                raise InvalidInputError([Problem("/name", message, "Give the name of one.")])
+            if name not in ([None, *names] if names else []):
+                shown = f"no tuning named {name}" if name else "no tuning"
+                hint = f"It has: {', '.join(names)}." if names else "Start one from a plan response first."
+                raise NotFoundError(f"{storage_shown(storage)} has {shown}", hint=hint)
+            name = name or names[0]
+            try:
+                return cls(KnobStudy.resume(name, storage=opened), name=name)
+            except KeyError as error:
+                message = f"{name} in {storage_shown(storage)} is a study that meshwright did not start"
+                raise WrongStateError(message, hint="Give another name, or a storage of its own.") from error
+
+    @property
+    def knobs(self) -> Json:
+        """Range, unit and default of every knob, by the framework's name of it."""
+        about = self._study.about
+        known, defaults = meanings(about["framework"]), default_values(about["framework"], about["strategy"])
+        return {
+            name: {"low": knob.low, "high": knob.high, "default": defaults[name], "meaning": known[name]}
+            for name, knob in self._study.knobs.items()
+        }
+
+    def ask(self) -> Json:
+        """The next trial: its number, the values, and how the framework is told."""
+        with _running():
+            return _trial_document(self._study.ask())
+
+    def tell(self, trial: int, step_time_s: float | None) -> None:
+        """The measured median seconds of a step of a trial; None where it could not run.
+
+        Raises:
+            InvalidInputError: no time; WrongStateError: no such trial, or told before.
+        """
+        if step_time_s is not None and not (math.isfinite(step_time_s) and step_time_s > 0.0):
+            message = f"step_time_s {step_time_s} is not a time"
+            raise InvalidInputError([Problem("/step_time_s", message, "Give seconds above 0, or say that it failed.")])
+        with _running():
+            try:
+                self._study.tell(trial, step_time_s)
+            except ValueError as error:
+                message = f"trial {trial} of {self.name} is not open"
+                raise WrongStateError(message, hint="Ask for a trial first; each is told once.") from error
+
+    def best(self) -> Json:
+        """The best trial told, how many were, and the gain over the framework's defaults where these were measured."""
+        with _running():
+            best, counts, about = self._study.best, self._study.counts(), self._study.about
+            defaults = default_values(about["framework"], about["strategy"])
+            plain = [trial.step_s for trial in self._study.trials() if dict(trial.values) == defaults]
+        default_s = min((seconds for seconds in plain if seconds is not None), default=None)
+        found: Json = {
+            "name": self.name,
+            **counts,
+            "predicted_step_time_s": about["predicted_step_time_s"],
+            "default_step_time_s": default_s,
+            "best": None,
+            "gain_fraction": None,
+        }
+        if best is not None and best.step_s is not None:
+            found["best"] = {**_trial_document(best), "step_time_s": best.step_s}
+            found["gain_fraction"] = None if default_s is None else 1.0 - best.step_s / default_s
+        return found
+
+
+def _trial_document(trial: Trial) -> Json:
+    return {"trial": trial.number, "values": dict(trial.values), **spelled(trial.values)}
+
+
+def _plan_of(response: Mapping[str, Any], rank: int) -> tuple[Json, Json]:
+    """The plan of that rank, and the training part of its request."""
+    plans, request = response.get("plans"), response.get("request")
+    training = request.get("training") if isinstance(request, dict) else None
+    told = isinstance(training, dict) and "framework" in training and "request_digest" in response
+    if not isinstance(plans, list) or not isinstance(training, dict) or not told:
+        message = "this is no plan response: it lacks plans, request or request_digest"
+        raise InvalidInputError([Problem("", message, "Write one with `meshwright plan ... --json`.")])
+    for plan in plans:
+        if isinstance(plan, dict) and plan.get("rank") == rank and {"strategy", "evaluation"} <= plan.keys():
+            return plan, training
+    message = f"plan {rank} is not in the response, which has {len(plans)}"
+    raise InvalidInputError([Problem("/plans", message, "Give the rank of a plan in it.")])
+
+
+def storage_shown(url: str) -> str:
+    """A storage's URL without the password."""
+    before, separator, after = url.partition("://")
+    return f"{before}{separator}{after.rpartition('@')[2]}"
+
+
+def _must_exist(url: str) -> None:
+    """A SQLite file that is not there would be made, empty, by opening it."""
+    from sqlalchemy.engine import make_url
+    from sqlalchemy.exc import ArgumentError
+
+    try:
+        parsed = make_url(url)
+    except ArgumentError:
+        return  # told when it is opened
+    if parsed.get_backend_name() == "sqlite" and parsed.database and not Path(parsed.database).exists():
+        raise NotFoundError(f"{storage_shown(url)} does not exist", hint="Start a tuning from a plan response first.")
+
+
+@contextmanager
+def _storage(url: str) -> Iterator[Any]:
+    """Optuna's storage at a URL; what it refuses is told in one line."""
+    from sqlalchemy.exc import ArgumentError
+
+    hint = "Give a SQLAlchemy URL, such as sqlite:///knobs.db or postgresql+psycopg://user@host/name."
+    try:
+        with _running():
+            yield open_storage(url)
+    except StudyExistsError as error:
+        message = f"{storage_shown(url)} has a tuning of that name already"
+        raise WrongStateError(message, hint="Go on with it (ask), or give another name.") from error
+    except (ArgumentError, ImportError) as error:
+        message = f"storage {storage_shown(url)!r} cannot be used: {str(error).splitlines()[0]}"
+        raise InvalidInputError([Problem("/storage", message, hint)]) from error
+
+
+@contextmanager
+def _running() -> Iterator[None]:
+    """A database that goes away is an error of its own."""
+    from sqlalchemy.exc import DBAPIError
+
+    try:
+        yield
+    except (DBAPIError, *storage_errors()) as error:
+        reason = str(getattr(error, "orig", None) or error).splitlines()[0]
+        raise UnavailableError(
+            f"the storage refuses: {reason}", hint="Is the database there, and may it be written?"
+        ) from error

@@ -1,0 +1,177 @@
+"""Which run-time knobs a plan has, how they are spelled, and their tuning from the command line and from Python."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import meshwright
+from app.cli import run
+from app.errors import NotFoundError, WrongStateError
+from cost_models.errors import InvalidInputError, NotExpressibleError
+from planner.knobs import default_values, knobs_of, spelled
+
+BUCKETS = ("zero_optimization.reduce_bucket_size", "zero_optimization.allgather_bucket_size")
+
+
+def strategy(**given: Any) -> dict[str, Any]:
+    plain = {
+        "dp": 64, "cp": 2, "zero": 1, "overlap": {"grad_reduce": True}, "offload": {"optimizer_fraction": 0.0},
+    }  # fmt: skip
+    return plain | given
+
+
+def test_megatron_has_buckets_where_reduction_overlaps() -> None:
+    """A million parameters a replica, 40 million at least; ten times that to either side."""
+    knob = knobs_of("megatron", strategy())["--ddp-bucket-size"]
+    assert default_values("megatron", strategy()) == {"--ddp-bucket-size": 128_000_000}
+    assert (knob.low, knob.high, knob.is_log) == (12_800_000, 1_280_000_000, True)
+    assert default_values("megatron", strategy(dp=8, cp=1)) == {"--ddp-bucket-size": 40_000_000}
+    with pytest.raises(NotExpressibleError, match="no knob"):
+        knobs_of("megatron", strategy(overlap={"grad_reduce": False}))
+
+
+def test_a_plan_that_offloads_has_its_share() -> None:
+    offloading = strategy(zero=3, offload={"optimizer_fraction": 0.5})
+    assert set(knobs_of("megatron", offloading)) == {"--optimizer-offload-fraction"}
+    assert default_values("deepspeed", offloading)["zero_optimization.offload_optimizer.ratio"] == 0.5
+    assert "zero_optimization.offload_optimizer.ratio" not in knobs_of("deepspeed", offloading | {"zero": 2})
+
+
+def test_deepspeed_has_other_knobs_by_stage() -> None:
+    assert tuple(knobs_of("deepspeed", strategy(zero=2))) == BUCKETS
+    assert set(knobs_of("deepspeed", strategy(zero=3))) == {
+        BUCKETS[0],
+        "zero_optimization.stage3_prefetch_bucket_size",
+        "zero_optimization.stage3_param_persistence_threshold",
+        "zero_optimization.stage3_max_live_parameters",
+    }
+
+
+@pytest.mark.parametrize("framework", ["torchtitan", "fsdp"])
+def test_what_has_no_knob_says_so(framework: str) -> None:
+    with pytest.raises(NotExpressibleError, match=framework) as caught:
+        knobs_of(framework, strategy(zero=3))
+    assert "none in its configuration" in caught.value.hint
+
+
+def test_defaults_lie_in_their_ranges() -> None:
+    for framework in ("megatron", "deepspeed", "megatron-deepspeed", "nanotron"):
+        for zero in (0, 1, 2, 3):
+            plan = strategy(zero=zero, offload={"optimizer_fraction": 1.0})
+            try:
+                knobs = knobs_of(framework, plan)
+            except NotExpressibleError:
+                continue
+            for name, value in default_values(framework, plan).items():
+                assert knobs[name].low <= value <= knobs[name].high, name
+
+
+def test_arguments_and_keys_are_spelled_as_the_framework_reads_them() -> None:
+    assert spelled({"--ddp-bucket-size": 5}) == {"arguments": ["--ddp-bucket-size", "5"]}
+    nested = {"zero_optimization": {"reduce_bucket_size": 5, "offload_optimizer": {"ratio": 0.5}}}
+    assert spelled({BUCKETS[0]: 5, "zero_optimization.offload_optimizer.ratio": 0.5}) == {"config": nested}
+
+
+@pytest.fixture(scope="module")
+def response() -> dict[str, Any]:
+    return meshwright.plan(
+        {
+            "model": {"preset": "llama-3.1-8b"},
+            "cluster": {"preset": "dgx-h100", "num_nodes": 1},
+            "training": {"seq_length": 4096, "global_batch_size": 64, "precision": "bf16", "framework": "deepspeed"},
+            "top_k": 2,
+        }
+    )
+
+
+@pytest.fixture
+def url(tmp_path: Path) -> str:
+    return f"sqlite:///{tmp_path / 'knobs.db'}"
+
+
+def test_a_tuning_goes_on_in_another_process(response: dict[str, Any], url: str) -> None:
+    tuning = meshwright.start_knobs(response, storage=url, name="ours")
+    first = tuning.ask()
+    defaults = {name: knob["default"] for name, knob in tuning.knobs.items()}
+    assert first["values"] == defaults
+    later = meshwright.resume_knobs(url)
+    assert later.name == "ours"
+    later.tell(first["trial"], 2.0)
+    second, third = later.ask(), later.ask()
+    later.tell(second["trial"], 1.5)
+    later.tell(third["trial"], None)
+    best = meshwright.resume_knobs(url, name="ours").best()
+    assert best["best"] == {**second, "step_time_s": 1.5}
+    assert best["gain_fraction"] == pytest.approx(0.25)  # 1 - 1.5 / 2.0
+    assert (best["told"], best["failed"], best["open"]) == (2, 1, 0)
+    assert best["predicted_step_time_s"] == response["plans"][0]["evaluation"]["step_time_s"]
+
+
+def test_without_the_defaults_there_is_no_gain(response: dict[str, Any], url: str) -> None:
+    tuning = meshwright.start_knobs(response, storage=url)
+    assert tuning.best()["best"] is None
+    tuning.ask()
+    tuning.tell(tuning.ask()["trial"], 1.5)
+    assert tuning.best()["gain_fraction"] is None
+
+
+def test_what_is_wrong_is_named(response: dict[str, Any], url: str, tmp_path: Path) -> None:
+    with pytest.raises(NotFoundError, match="does not exist"):
+        meshwright.resume_knobs(url)
+    assert not (tmp_path / "knobs.db").exists()
+    with pytest.raises(InvalidInputError, match="plan 7 is not in the response, which has 2"):
+        meshwright.start_knobs(response, storage=url, plan=7)
+    with pytest.raises(InvalidInputError, match="no plan response"):
+        meshwright.start_knobs({"plans": []}, storage=url)
+    with pytest.raises(InvalidInputError, match="cannot be used"):
+        meshwright.start_knobs(response, storage="knobs.db")
+    tuning = meshwright.start_knobs(response, storage=url, name="a")
+    with pytest.raises(WrongStateError, match="already"):
+        meshwright.start_knobs(response, storage=url, name="a")
+    meshwright.start_knobs(response, storage=url, name="b")
+    with pytest.raises(InvalidInputError, match="several tunings: a, b"):
+        meshwright.resume_knobs(url)
+    with pytest.raises(NotFoundError, match="no tuning named c"):
+        meshwright.resume_knobs(url, name="c")
+    with pytest.raises(WrongStateError, match="trial 5 of a is not open"):
+        tuning.tell(5, 1.0)
+    for seconds in (0.0, -1.0, float("nan"), float("inf")):
+        with pytest.raises(InvalidInputError, match="is not a time"):
+            tuning.tell(0, seconds)
+
+
+def test_a_password_is_never_shown(response: dict[str, Any]) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        meshwright.start_knobs(response, storage="nosuch://user:secret@host/name")
+    assert "secret" not in str(caught.value)
+    assert "nosuch://host/name" in str(caught.value)
+
+
+def test_the_commands(response: dict[str, Any], url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    file = tmp_path / "response.json"
+    file.write_text(json.dumps(response))
+
+    def of(*arguments: str) -> tuple[int, str, str]:
+        code = run(["knobs", *arguments, "--storage", url])
+        return code, *capsys.readouterr()
+
+    code, out, _ = of("start", str(file), "--plan", "1")
+    assert code == 0
+    assert "zero_optimization.reduce_bucket_size: gradients reduced at a time (parameters)" in out
+    code, out, _ = of("ask")
+    assert out.startswith("trial 0\n")
+    assert json.loads(out.partition("\n")[2])["zero_optimization"]["reduce_bucket_size"] == 500_000_000
+    assert json.loads(of("ask", "--json")[1])["trial"] == 1
+    assert of("tell", "0", "2.5")[0] == 0
+    assert of("tell", "1", "--failed")[0] == 0
+    code, _, err = of("tell", "0")
+    assert (code, "--failed" in err) == (2, True)
+    code, out, err = of("best")
+    assert "2.5 s a step" in out
+    assert "1 told, 1 failed, 0 open" in err
+    assert json.loads(of("best", "--json")[1])["best"]["trial"] == 0
+    assert of("tell", "0", "2.5")[0] == 2
