@@ -193,9 +193,10 @@ def _running() -> Iterator[None]:
     """A database that goes away is an error of its own."""
     from sqlalchemy.exc import DBAPIError
 
+    refusals: tuple[type[Exception], ...] = (DBAPIError, *storage_errors())
     try:
         yield
-    except (DBAPIError, *storage_errors()) as error:
+    except refusals as error:
         reason = str(getattr(error, "orig", None) or error).splitlines()[0]
         raise UnavailableError(
             f"the storage refuses: {reason}", hint="Is the database there, and may it be written?"
