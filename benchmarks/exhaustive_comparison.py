@@ -23,7 +23,8 @@ from benchmarks.record import ROOT, record
 from benchmarks.search_proofs import request
 from cost_models.evaluate import Verdict, evaluate
 from cost_models.strategy import Recompute, Strategies
-from planner.axes import DEGREE_AXES, build_space
+from planner.axes import build_space
+from planner.degrees import DEGREE_AXES
 from planner.job_of import resolve_job
 from planner.plan import plan
 from planner.rules import violations
@@ -125,7 +126,7 @@ def planned(constraints: dict[str, Any]) -> dict[str, Any]:
     return {
         "seconds": seconds,
         "peak_gib": _peak_gib(),
-        "strategies": int(space.multiplicity(space.degrees["pp"]).sum()),
+        "strategies": int(space.mesh_sizes.sum()),
         "evaluated": report["evaluated"],
         "proof": report["proof"],
         "step_time_s": best["evaluation"]["step_time_s"],

@@ -1,5 +1,6 @@
 """Seconds and memory of whole searches with their proof: jobs between 1,024 and 100,000 GPUs, each in a process of its own.
 
+And how late the largest one hears that it is to stop, or ends after its time limit.
 Run: python -m benchmarks.search_proofs [NAME...].
 """
 
@@ -10,6 +11,7 @@ import resource
 import subprocess
 import sys
 import time
+from functools import partial
 from typing import Any
 
 from benchmarks.record import ROOT, record
@@ -44,8 +46,35 @@ JOBS: dict[str, dict[str, Any]] = {
     "llama_405b_16384_h100": request("llama-3.1-405b", "dgx-h100", 2048, 8192, 2048),
     "layers_78_over_12_stages": request(dense(78), "dgx-h100", 96, 8192, 1536) | {"constraints": {"fixed": {"pp": 12}}},
     "layers_126": request(dense(126), "dgx-h100", 128, 8192, 1024),
+    "deepseek_v3_100000_h800": request("deepseek-v3", "hgx-h800", 12_500, 4096, 15_360),
     "llama_405b_100000_h100": request("llama-3.1-405b", "dgx-h100", 12_500, 8192, 4000),
 }
+
+
+STOPPED = "deepseek_v3_100000_h800"
+STOPS_S = (0.05, 0.2, 0.5, 1.0, 2.0, 3.0)
+LATE_GOAL = "<= 0.5"
+
+
+def latest_s() -> dict[str, Any]:
+    """The longest time between a stop and the answer, over stops at different times: asked for, and by time limit."""
+    from planner.plan import plan
+
+    late: dict[str, float] = {"cancelled": 0.0, "time": 0.0}
+    for stop_s in STOPS_S:
+        started = time.perf_counter()
+        answer = plan(JOBS[STOPPED], should_stop=partial(_is_past, started + stop_s))
+        assert answer["status"] == "cancelled"
+        late["cancelled"] = max(late["cancelled"], time.perf_counter() - started - stop_s)
+        started = time.perf_counter()
+        answer = plan(JOBS[STOPPED] | {"time_limit_s": stop_s})
+        assert any("time_limit_s" in warning for warning in answer["warnings"])
+        late["time"] = max(late["time"], time.perf_counter() - started - stop_s)
+    return late
+
+
+def _is_past(end_s: float) -> bool:
+    return time.perf_counter() > end_s
 
 
 def measured(name: str) -> dict[str, Any]:
@@ -80,6 +109,9 @@ def measure(names: list[str]) -> None:
         goal = LARGEST_GOAL if "100000" in name else GOAL
         record(f"search_{name}", value=found.pop("wall_s"), unit="s", goal=goal, **found)
         print(json.dumps(found))
+    if STOPPED in names:
+        late = latest_s()
+        record("search_stop", value=max(late.values()), unit="s late", goal=LATE_GOAL, stops_s=STOPS_S, **late)
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
-"""Which values each axis of a search takes, and every combination of degrees that uses whole nodes.
+"""Which values each axis of a search takes.
 
 Degrees are divisors of what they split (heads, the batch, experts), of any kind, not only powers of two. What the request
-fixes or lists replaces the candidates. The combinations come out in a fixed order, so equal requests search alike.
+fixes or lists replaces the candidates. Everything comes in a fixed order, so equal requests search alike.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from cost_models.errors import SearchBudgetError
 from cost_models.job import Job
 from cost_models.layouts import Layout, Layouts, build_layouts
 from cost_models.strategy import NAMES, RECOMPUTE_MODULES, Recompute
+from planner.degrees import DEGREE_AXES, build_degrees
 from planner.rules.rule import divisors
 from planner.schemas.plan_request import AllowedValues, Constraints
 from planner.schemas.strategy import StrategyInput
@@ -23,14 +23,8 @@ from planner.space import Space
 from planner.splits import default_split, even_split, suggested_split
 from planner.strategy_defaults import DEFAULTS
 
-Ints = NDArray[np.int64]
-MOST_COMBINATIONS = 20_000_000
-"""Combinations of degrees held at a time: some 2 GiB. 100,000 GPUs with a batch of 60 divisors need a quarter."""
 MOST_OPTIONS = 2_000_000
 """Choices that a combination of degrees leaves open, over all numbers of stages: a table of some hundred MiB."""
-MIN_TOKENS_PER_CP_RANK = 256
-"""Shortest share of a sequence for which context parallelism is tried."""
-DEGREE_AXES = ("tp", "pp", "cp", "dp", "ep", "etp", "micro_batch_size", "sequence_parallel")
 KNOB_FIELDS = (
     "zero_shard_size", "zero_param_shard_size", "grad_sync", "recompute_modules", "schedule", "cp_comm",
     "moe_dispatcher",
@@ -41,8 +35,8 @@ def build_space(job: Job, constraints: Constraints) -> Space:
     """The space of one job under the request's constraints."""
     given = _given_values(constraints)
     splits = _splits_by_stages(job, given)
-    degrees = _degrees(job, constraints, given, stages=np.array(sorted(splits), dtype=np.int64))
-    used = sorted(set(degrees["pp"].tolist())) or [1]
+    degrees = build_degrees(job, constraints, given, stages=np.array(sorted(splits), dtype=np.int64))
+    used = degrees.values("pp") or [1]
     layouts, index = _layouts(job, given, {pp: splits.get(pp, []) for pp in used})
     knobs = {_column(name): tuple(_coded(name, v) for v in given[name]) for name in KNOB_FIELDS if name in given}
     knobs |= {name: values for name, values in given.items() if name.startswith(("overlap_", "offload_"))}
@@ -66,7 +60,7 @@ def build_space(job: Job, constraints: Constraints) -> Space:
 
 def searched_values(space: Space) -> dict[str, list[Any]]:
     """Values that each axis takes, in the contract's names, for `search.space`."""
-    degrees = {name: np.unique(space.degrees[name]).tolist() for name in DEGREE_AXES}
+    degrees = {name: space.degrees.values(name) for name in DEGREE_AXES}
     table = space.layouts.table
     pairs = [pair for pairs in space.layout_index.values() for pair in pairs]
     counts = sorted({option[2] for _, layout in pairs for option in space.recomputes(layout)} - {0})
@@ -176,86 +170,3 @@ def _splits(job: Job, pp: int, given: Mapping[str, tuple[Any, ...]]) -> list[tup
         if split is not None:
             found.append((vpp, split))
     return found
-
-
-def _degrees(job: Job, constraints: Constraints, given: Mapping[str, Any], *, stages: Ints) -> dict[str, NDArray[Any]]:
-    """Every combination of degrees on whole nodes, one array per DEGREE_AXES."""
-    cluster, batch = job.cluster, job.training.global_batch_size
-    allowed_gpus = _allowed_gpus(job, constraints)
-    tp = np.array([t for t in given.get("tp", divisors(job.model.num_attention_heads)) if t <= cluster.num_gpus])
-    cp = np.array(given.get("cp", _context_degrees(job)))
-    grid = [axis.reshape(-1) for axis in np.meshgrid(tp, stages, cp, indexing="ij")]
-    rows = _Rows({"tp": grid[0], "pp": grid[1], "cp": grid[2]})
-    rows.keep(rows["tp"] * rows["pp"] * rows["cp"] <= cluster.num_gpus)
-    rows.cross("dp", given.get("dp", divisors(batch)))
-    world = rows["tp"] * rows["pp"] * rows["cp"] * rows["dp"]
-    rows.keep(np.isin(world, allowed_gpus) & (batch % rows["dp"] == 0))
-    rows.cross("micro_batch_size", given.get("micro_batch_size", divisors(batch)))
-    rows.keep((batch // rows["dp"]) % rows["micro_batch_size"] == 0)
-    _cross_experts(job, given, rows)
-    if "sequence_parallel" in given:
-        rows.cross("sequence_parallel", given["sequence_parallel"])
-        rows.keep((rows["tp"] > 1) | ~rows["sequence_parallel"].astype(bool))
-    else:
-        both = DEFAULTS[job.training.framework].sequence_parallel_optional and job.model.moe is None
-        rows.cross("sequence_parallel", (True, False) if both else (job.runtime.default_sequence_parallel,))
-        rows.keep((rows["tp"] > 1) | ~rows["sequence_parallel"].astype(bool) | (not both))
-        rows.columns["sequence_parallel"] = rows["sequence_parallel"].astype(bool) & (rows["tp"] > 1)
-    return rows.columns
-
-
-def _allowed_gpus(job: Job, constraints: Constraints) -> Ints:
-    """GPU counts a plan may use: whole nodes within the requested range, all of them where none may idle."""
-    cluster, limits = job.cluster, constraints.num_nodes
-    most = min(limits.max or cluster.num_nodes, cluster.num_nodes)
-    least = limits.min or 1
-    nodes = np.arange(least if constraints.allow_idle_gpus else most, most + 1, dtype=np.int64)
-    return nodes * cluster.gpus_per_node
-
-
-def _context_degrees(job: Job) -> list[int]:
-    if not DEFAULTS[job.training.framework].context_parallel:
-        return [1]
-    longest = job.training.seq_length // MIN_TOKENS_PER_CP_RANK
-    found = [c for c in divisors(job.training.seq_length) if c <= min(longest, job.cluster.num_gpus)]
-    return [1, *(c for c in found if c > 1 and job.training.seq_length % (2 * c) == 0)]
-
-
-def _cross_experts(job: Job, given: Mapping[str, Any], rows: _Rows) -> None:
-    moe, defaults = job.model.moe, DEFAULTS[job.training.framework]
-    if moe is None:
-        rows.cross("ep", given.get("ep", (1,)))
-        rows.cross("etp", given.get("etp", (1,)))
-        return
-    rows.cross("ep", given.get("ep", divisors(moe.num_experts) if defaults.expert_parallel else (1,)))
-    rows.keep((rows["tp"] * rows["cp"] * rows["dp"]) % rows["ep"] == 0)
-    if "etp" in given:
-        rows.cross("etp", given["etp"])
-    else:
-        rows.cross("etp", (0, 1) if job.runtime.etp_defaults_to_tp else (1,))
-        rows.keep((rows["etp"] != 0) | (rows["tp"] > 1))  # tp 1 is the other choice already
-        rows.columns["etp"] = np.where(rows["etp"] == 0, rows["tp"], rows["etp"])
-    rows.keep((rows["tp"] * rows["cp"] * rows["dp"]) % (rows["ep"] * rows["etp"]) == 0)
-
-
-class _Rows:
-    """Columns of equal length that grow by crossing with new values and shrink by masks."""
-
-    def __init__(self, columns: dict[str, NDArray[Any]]) -> None:
-        self.columns = columns
-
-    def __getitem__(self, name: str) -> NDArray[Any]:
-        return self.columns[name]
-
-    def cross(self, name: str, values: Iterable[Any]) -> None:
-        """Every row with every value."""
-        listed = np.array(list(values))
-        length = len(next(iter(self.columns.values())))
-        if length * len(listed) > MOST_COMBINATIONS:
-            message = f"{length:,} combinations of {', '.join(self.columns)} with {len(listed)} values of {name} are too many to search"
-            raise SearchBudgetError(message, hint="Fix or list tp, pp, dp, cp, ep or micro_batch_size in constraints.")
-        self.columns = {key: np.repeat(column, len(listed)) for key, column in self.columns.items()}
-        self.columns[name] = np.tile(listed, length)
-
-    def keep(self, mask: NDArray[np.bool_]) -> None:
-        self.columns = {key: column[mask] for key, column in self.columns.items()}

@@ -7,6 +7,7 @@ import json
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from importlib.metadata import version
+from time import perf_counter
 from typing import Any
 
 from cost_models.calibration import CalibrationDocument
@@ -53,12 +54,13 @@ def plan(
     Raises:
         InvalidInputError: with every broken rule; CalibrationError where a calibration cannot be used.
     """
+    started = perf_counter()
     asked = validated(PlanRequest, request, pointer="")
     job = resolve_job(request, extra=calibrations, allow_files=allow_files)
     check_request(asked, job)
     space = build_space(job, asked.constraints)
     goal = build_goal(job, asked.objective, asked.targets)
-    found = search(space, goal=goal, asked=asked, on_progress=on_progress, should_stop=should_stop)
+    found = search(space, goal=goal, asked=asked, on_progress=on_progress, should_stop=should_stop, started=started)
     response = _response(asked, job, space, found)
     stopped = found.stopped is not None
     if "pareto" in asked.include and not stopped:
@@ -156,7 +158,7 @@ def _response(asked: PlanRequest, job: Job, space: Space, found: Found) -> dict[
     nearest = []
     if found.nearest is not None:
         nearest = nearest_infeasible(job, found.nearest, headroom_fraction=headroom)
-    elif not len(space.worlds):
+    elif not len(space.degrees):
         nearest = [contradiction(job, asked.constraints)]
         found.rejected.update(reason["code"] for reason in nearest[0]["reasons"][:1])
     return {

@@ -26,6 +26,7 @@ from cost_models.strategy import (
     Strategies,
     build_strategies,
 )
+from planner.degrees import DEGREE_AXES, Degrees
 from planner.strategy_defaults import DEFAULTS, possible_overlaps
 
 Ints = NDArray[np.int64]
@@ -66,8 +67,8 @@ class Space:
     """Everything that is searched for one job; built by `planner.axes.build_space`."""
 
     job: Job
-    degrees: Columns
-    """tp, pp, cp, dp, ep, etp, micro_batch_size, sequence_parallel of every base row."""
+    degrees: Degrees
+    """What base rows have: DEGREE_AXES of every combination."""
     chosen: Mapping[str, tuple[Any, ...]]
     """Values by field where the request fixes or lists them, as the codes of `cost_models.strategy`."""
     layouts: Layouts
@@ -77,24 +78,23 @@ class Space:
     """Other strategy fields that the request fixes or lists; their product is searched."""
 
     @cached_property
-    def worlds(self) -> Ints:
-        """GPUs that each base row uses."""
-        return np.asarray(self.degrees["tp"] * self.degrees["pp"] * self.degrees["cp"] * self.degrees["dp"])
+    def mesh_sizes(self) -> Ints:
+        """How many strategies each mesh of `degrees` stands for, shape (M,)."""
+        return np.asarray(self.degrees.sizes * self.multiplicity(self.degrees.mesh["pp"]))
 
-    def base(self, which: NDArray[np.bool_] | None = None) -> Strategies:
-        """Every base row (or those of the mask), its open choices the most favourable for time.
+    def base(self, meshes: Ints | None = None) -> Strategies:
+        """Every base row (or those of these meshes), its open choices the most favourable for time.
 
         Nothing is recomputed, sharded or offloaded.
         """
-        degrees = self.degrees if which is None else {name: values[which] for name, values in self.degrees.items()}
+        degrees = self.degrees.rows(np.arange(len(self.degrees)) if meshes is None else meshes)
         n = len(degrees["tp"])
         plain = {pp: pairs[-1] for pp, pairs in self.layout_index.items()}
-        pps, inverse = np.unique(degrees["pp"], return_inverse=True)
-        vpp, layout = np.array([plain[int(pp)] for pp in pps], dtype=np.int64).reshape(-1, 2).T
+        vpp, layout = self._by_stages(plain, degrees["pp"])
         columns = {
             **degrees,
-            "vpp": vpp[inverse],
-            "layout": layout[inverse],
+            "vpp": vpp,
+            "layout": layout,
             "zero": np.full(n, min(self.zeros)),
             "recompute": np.full(n, Recompute.NONE),
             "recompute_method": np.full(n, RecomputeMethod.EVERY),
@@ -108,16 +108,23 @@ class Space:
 
         `split` counts through `different_splits`; one that a number of stages has not is its last.
         """
-        columns = {name: getattr(base, name) for name in self.degrees}
+        columns = {name: getattr(base, name) for name in DEGREE_AXES}
         first = {pp: pairs[min(split, len(pairs) - 1)] for pp, pairs in self.different_splits.items()}
-        pps, inverse = np.unique(base.pp, return_inverse=True)
-        vpp, layout = np.array([first[int(pp)] for pp in pps]).T
+        vpp, layout = self._by_stages(first, base.pp)
         n = len(base)
-        columns |= {"vpp": vpp[inverse], "layout": layout[inverse], "zero": np.full(n, zero)}
+        columns |= {"vpp": vpp, "layout": layout, "zero": np.full(n, zero)}
         columns |= {"recompute": np.full(n, recompute), "recompute_num_layers": np.zeros(n)}
         columns["recompute_method"] = np.full(n, RecomputeMethod.EVERY)
         columns |= {name: np.full(n, values[-1]) for name, values in self.knobs.items()}
         return self.build(columns, node_shard=np.zeros(n, np.bool_))
+
+    @staticmethod
+    def _by_stages(pairs: Mapping[int, tuple[int, int]], pp: NDArray[Any]) -> Ints:
+        """(vpp, layout) of each number of stages, shape (2, N)."""
+        table = np.zeros((max(pairs) + 1, 2), dtype=np.int64)
+        for stages, pair in pairs.items():
+            table[stages] = pair
+        return np.asarray(table[pp.astype(np.int64)].T)
 
     @cached_property
     def different_splits(self) -> Mapping[int, tuple[tuple[int, int], ...]]:
@@ -173,7 +180,7 @@ class Space:
     def expand(self, base: Strategies, pairs: Pairs | None = None) -> Expansion:
         """The strategies of these pairs (all of the base rows' by default), those that are the same left out."""
         pairs = pairs or self.pairs(base)
-        columns = {name: getattr(base, name)[pairs.origin] for name in self.degrees}
+        columns = {name: getattr(base, name)[pairs.origin] for name in DEGREE_AXES}
         columns |= {name: values[pairs.option] for name, values in self.options.items()}
         del columns["again_layers"]
         family = pairs.origin * (int(self.options["family"][-1]) + 1) + columns.pop("family")

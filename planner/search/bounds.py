@@ -49,6 +49,10 @@ class Bounds:
         """Seconds that no expansion can beat."""
         return np.asarray(self.micro_batches * self.once + self.others / self.most_vpp)
 
+    def open_split_s(self, pp: Floats) -> Floats:
+        """Seconds that no split of the layers over so many stages can beat, listed or not; shape of `pp`."""
+        return open_split_s(self.micro_batches, self.once + self.others, pp, self.most_vpp)
+
     def paired_s(self, space: Space, pairs: Pairs) -> Floats:
         """Seconds that each pair itself cannot beat: its own recomputation and virtual stages count."""
         origin, options = pairs.origin, space.options
@@ -67,6 +71,12 @@ class Bounds:
             self.most_vpp[index],
             tables,
         )
+
+
+def open_split_s(m: Floats, work_s: Floats, pp: Floats, vpp: Floats) -> Floats:
+    """Seconds of `m` micro-batches where all stages take as long, from the seconds of all of them together."""
+    average_s = work_s / pp
+    return np.asarray(m * average_s + (work_s - average_s) / vpp)
 
 
 def floor_s(space: Space, world: Floats) -> Floats:

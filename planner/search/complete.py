@@ -21,8 +21,12 @@ def search(
     asked: PlanRequest,
     on_progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
+    started: float | None = None,
 ) -> Found:
-    """The k best strategies of a space and of its open splits, and how sure that is."""
+    """The k best strategies of a space and of its open splits, and how sure that is.
+
+    `started` is when the request was taken up, on `perf_counter`'s clock: time limits count from there.
+    """
     constraints = asked.constraints
     exhaustive = Exhaustive(
         space,
@@ -33,12 +37,13 @@ def search(
         time_limit_s=asked.time_limit_s,
         on_progress=on_progress,
         should_stop=should_stop,
+        keep_legal=splits_are_open(asked),
+        started=started,
     )
-    started = perf_counter()
     found = exhaustive.run()
     if found.stopped is None and splits_are_open(asked):
         _open_splits(exhaustive, asked, on_progress)
-        found.elapsed_s = perf_counter() - started
+        found.elapsed_s = perf_counter() - exhaustive.started
     return found
 
 
@@ -71,6 +76,7 @@ def _open_splits(exhaustive: Exhaustive, asked: PlanRequest, on_progress: Callab
     for base, bounds in exhaustive.legal:
         searcher.run(base, bounds)
     opened = searcher.found
+    opened.unproven_s = min(opened.unproven_s, exhaustive.unkept_s)
     before = found.best
     found.best = merged(space, before, opened.ranked, goal=goal, top_k=asked.top_k, at_risk=exhaustive.at_risk)
     found.families, found.feasible = opened.families, found.feasible + len(opened.ranked)

@@ -34,6 +34,10 @@ MAX_ROWS_AT_ONCE = 1 << 14
 """Expanded strategies evaluated at a time: bounds memory, and stays near the cache."""
 MAX_PAIRS = 1 << 22
 """Expansions of one chunk: where a base row stands for very many, fewer base rows are expanded at a time."""
+MOST_BASE_ROWS = 1 << 17
+"""Base rows held at a time, some 50 MiB with their bounds: a search of any size stays within memory, and hears of a stop."""
+MOST_KEPT_ROWS = 1 << 20
+"""Base rows kept for open splits."""
 BOUND_SLACK = 1e-9
 """Relative allowance for rounding when a bound is compared with the k-th best."""
 BASE_CODES = frozenset({
@@ -101,7 +105,10 @@ class Exhaustive:
         time_limit_s: float | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         should_stop: Callable[[], bool] | None = None,
+        keep_legal: bool = False,
+        started: float | None = None,
     ) -> None:
+        """`keep_legal` is for a search of open splits that follows; the time limit counts from `started`, or from now."""
         self.space, self.goal, self.top_k = space, goal, top_k
         self.headroom_fraction, self.allow_at_risk = headroom_fraction, allow_at_risk
         self.time_limit_s = time_limit_s
@@ -111,49 +118,75 @@ class Exhaustive:
         self._step_s = np.zeros(0)
         self._at_risk = np.zeros(0, np.bool_)
         self._needed = np.zeros(0)
+        self.keep_legal = keep_legal
         self.legal: list[tuple[Strategies, Bounds]] = []
-        """Base rows that break no rule and may win, with their bounds: what open splits start from."""
+        """Base rows that break no rule and may win under some split, with their bounds: what open splits start from."""
+        self.unkept_s = np.inf
+        """Lower bound of such rows that there was no room for."""
         self._unsearched_s: float | None = None
         """Lower bound of what an early stop left out."""
-        self._started = perf_counter()
+        self.started = perf_counter() if started is None else started
 
     def run(self) -> Found:
         """The k best strategies, and how sure that is."""
-        worlds = self.space.worlds
+        worlds = self.space.degrees.worlds
         if len(worlds):
             promising = worlds == (worlds.min() if self.goal.objective == "fewest_gpus" else worlds.max())
-            self._search(promising)
-            rest = self._may_win(~promising)
-            if self.found.stopped is None:
-                self._search(rest)
-            elif rest.any():
-                self._leave_out(float(floor_s(self.space, worlds[rest].astype(np.float64)).min()))
+            self._search(np.flatnonzero(promising))
+            self._search(np.flatnonzero(~promising))
         self.found.lower_bound_s = self._lower_bound()
-        self.found.elapsed_s = perf_counter() - self._started
+        self.found.elapsed_s = perf_counter() - self.started
         return self.found
 
-    def _may_win(self, which: NDArray[np.bool_]) -> NDArray[np.bool_]:
-        """Those of the base rows that use enough GPUs: the others' matmuls alone take too long."""
-        floor = floor_s(self.space, self.space.worlds.astype(np.float64))
-        reached = self.goal.reached(floor)
-        wins = reached & (self.goal.value_of_world(self.space.worlds.astype(np.float64), floor) <= self._limit())
-        counts = self.space.multiplicity(self.space.degrees["pp"])
-        self.found.rejected["misses-target"] += int(counts[which & ~reached].sum())
-        self.found.bounded += int(counts[which & reached & ~wins].sum())
-        return which & wins
+    def _search(self, meshes: Ints) -> None:
+        """Searches what these meshes stand for, so many base rows at a time."""
+        for block in self.space.degrees.blocks(self._may_win(meshes), most_rows=MOST_BASE_ROWS):
+            wins = self._may_win(block)
+            if len(wins) and not self._search_block(wins):
+                self._leave_out(float(self._floor_s(wins).min()))
 
-    def _search(self, which: NDArray[np.bool_]) -> None:
-        """Searches some of the base rows."""
-        if not which.any():
-            return
-        base = self._legal_base(self.space.base(which))
+    def _floor_s(self, meshes: Ints) -> Floats:
+        return floor_s(self.space, self.space.degrees.worlds[meshes].astype(np.float64))
+
+    def _may_win(self, meshes: Ints) -> Ints:
+        """Those of the meshes that use enough GPUs: the others' matmuls alone take too long."""
+        floor = self._floor_s(meshes)
+        reached = self.goal.reached(floor)
+        worlds = self.space.degrees.worlds[meshes].astype(np.float64)
+        wins = reached & (self.goal.value_of_world(worlds, floor) <= self._limit())
+        counts = self.space.mesh_sizes[meshes]
+        self.found.rejected["misses-target"] += int(counts[~reached].sum())
+        self.found.bounded += int(counts[reached & ~wins].sum())
+        return meshes[wins]
+
+    def _search_block(self, meshes: Ints) -> bool:
+        """Searches all base rows of these meshes; false where the search was stopped before their bounds were known."""
+        if self.must_stop():
+            return False
+        base = self._legal_base(self.space.base(meshes))
+        if self.must_stop():
+            return False
         bounds = build_bounds(self.space, base)
         hopeless = ~self.goal.reached(bounds.step_s)
         if hopeless.any():
             self.found.rejected["misses-target"] += int(self.space.multiplicity(base.pp[hopeless]).sum())
             base, bounds = base.take(~hopeless), bounds.take(~hopeless)
-        self.legal.append((base, bounds))
         self._search_in_order(base, bounds, values=self.goal.value(base, bounds.step_s))
+        self._keep_for_open_splits(base, bounds)
+        return True
+
+    def _keep_for_open_splits(self, base: Strategies, bounds: Bounds) -> None:
+        """Remembers base rows that may still win under another split of their layers."""
+        if not self.keep_legal:
+            return
+        open_s = bounds.open_split_s(base.pp)
+        wins = (base.pp > 1) & (self.goal.value(base, open_s) <= self._limit())
+        if not wins.any():
+            return
+        if sum(len(kept) for kept, _ in self.legal) + int(wins.sum()) > MOST_KEPT_ROWS:
+            self.unkept_s = min(self.unkept_s, float(open_s[wins].min()))
+        else:
+            self.legal.append((base.take(wins), bounds.take(wins)))
 
     def _search_in_order(self, base: Strategies, bounds: Bounds, *, values: Floats) -> None:
         """Searches base rows in the order of the values that their bounds allow."""
@@ -347,7 +380,7 @@ class Exhaustive:
         """Whether the caller or the time limit ends the search here."""
         if self.should_stop is not None and self.should_stop():
             self.found.stopped = "cancelled"
-        elif self.time_limit_s is not None and perf_counter() - self._started > self.time_limit_s:
+        elif self.time_limit_s is not None and perf_counter() - self.started > self.time_limit_s:
             self.found.stopped = "time"
         return self.found.stopped is not None
 

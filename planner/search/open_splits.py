@@ -22,7 +22,7 @@ from cost_models.strategy import Floats, Recompute, RecomputeMethod, Schedule, S
 from planner.expressible import SPLIT_CODES, splits_freely
 from planner.rules import violations
 from planner.search.balanced import balance
-from planner.search.bounds import Bounds
+from planner.search.bounds import Bounds, open_split_s
 from planner.search.cp_sat import Solved, SolverError, solve
 from planner.search.layers_model import (
     PRICED_SCHEDULES,
@@ -101,7 +101,7 @@ class OpenSplits:
 
     def run(self, base: Strategies, bounds: Bounds) -> OpenSplitsFound:
         """Solves every family that may still win; `base` are the legal base rows."""
-        least_s = _base_bound_s(base, bounds)
+        least_s = bounds.open_split_s(base.pp)
         values = self.goal.value(base, least_s)
         if self.found.stopped:
             self._leave(least_s)
@@ -350,19 +350,9 @@ def _whole_layers_s(layer_s: Floats, pp: Floats, first_s: Floats, last_s: Floats
     return least
 
 
-def _base_bound_s(base: Strategies, bounds: Bounds) -> Floats:
-    """Seconds that no split of a base row beats, from the bounds of its listed splits."""
-    return _open_bound_s(bounds.micro_batches, bounds.once + bounds.others, base.pp, bounds.most_vpp)
-
-
 def _pair_bound_s(base: Strategies, bounds: Bounds, pairs: Pairs, vpp: Floats) -> Floats:
     work_s = (bounds.once + bounds.others)[pairs.origin]
-    return _open_bound_s(bounds.micro_batches[pairs.origin], work_s, base.pp[pairs.origin], vpp)
-
-
-def _open_bound_s(m: Floats, work_s: Floats, pp: Floats, vpp: Floats) -> Floats:
-    average_s = work_s / pp
-    return np.asarray(m * average_s + (work_s - average_s) / vpp)
+    return open_split_s(bounds.micro_batches[pairs.origin], work_s, base.pp[pairs.origin], vpp)
 
 
 def merged(

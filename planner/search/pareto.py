@@ -6,7 +6,7 @@ finds points of the front but proves none. Listed splits only. Array suffix: D o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -17,7 +17,7 @@ from cost_models.job import Job
 from cost_models.memory import stage_memory
 from cost_models.step import step_time
 from cost_models.strategy import Bools, Floats, Ints, Strategies, concatenated
-from planner.axes import DEGREE_AXES
+from planner.degrees import DEGREE_AXES
 from planner.rules import violations
 from planner.search.objective import Goal
 from planner.space import Pairs, Space
@@ -52,15 +52,13 @@ def pareto_front(
     method: Literal["exhaustive", "nsga-ii"] | None = None,
 ) -> Front:
     """The front of a space; `method` is chosen by its size unless given."""
-    base = space.base()
-    total = int(space.multiplicity(base.pp).sum()) if len(base) else 0
-    chosen = method or ("exhaustive" if total <= MOST_ENUMERATED else "nsga-ii")
+    chosen = method or ("exhaustive" if int(space.mesh_sizes.sum()) <= MOST_ENUMERATED else "nsga-ii")
     sampler = _Points(space, goal, headroom_fraction)
-    if len(base):
+    if len(space.degrees):
         if chosen == "exhaustive":
-            _enumerate(sampler, base, should_stop)
+            _enumerate(sampler, space.base(), should_stop)
         else:
-            _evolve(sampler, base, seed, should_stop)
+            _evolve(sampler, seed, should_stop)
     return Front(sampler.rows, sampler.objectives_ND, chosen)
 
 
@@ -152,31 +150,49 @@ def _enumerate(points: _Points, base: Strategies, should_stop: Callable[[], bool
         points.add(rows)
 
 
-def _evolve(points: _Points, base: Strategies, seed: int, should_stop: Callable[[], bool] | None) -> None:
+def _evolve(points: _Points, seed: int, should_stop: Callable[[], bool] | None) -> None:
     """NSGA-II over positions on every axis; the nearest base row that exists is the one that is priced."""
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
-    levels = {name: np.unique(getattr(base, name)) for name in DEGREE_AXES}
-    place = np.stack([np.searchsorted(levels[name], getattr(base, name)) for name in DEGREE_AXES], axis=1)
+    nearest = _Nearest(points.space)
     sampler = optuna.samplers.NSGAIISampler(population_size=_POPULATION, seed=seed)
     study = optuna.create_study(directions=["minimize"] * len(OBJECTIVES), sampler=sampler)
-    size = points.space.multiplicity(base.pp)
     for _ in range(_GENERATIONS):
         if should_stop is not None and should_stop():
             return
         trials = [study.ask() for _ in range(_POPULATION)]
-        wanted = np.array([[t.suggest_int(n, 0, len(levels[n]) - 1) for n in DEGREE_AXES] for t in trials])
+        wanted = [{n: t.suggest_int(n, 0, most) for n, most in nearest.most.items()} for t in trials]
         share = np.array([trial.suggest_float("option", 0.0, 1.0) for trial in trials])
-        rows = np.array([_nearest(place, target) for target in wanted])
-        option = np.minimum((share * size[rows]).astype(np.int64), size[rows] - 1)
-        objectives_ND = _priced(points, base.take(rows), option)
+        rows = concatenated([nearest.row(target) for target in wanted])
+        size = points.space.multiplicity(rows.pp)
+        option = np.minimum((share * size).astype(np.int64), size - 1)
+        objectives_ND = _priced(points, rows, option)
         for trial, values in zip(trials, objectives_ND.tolist(), strict=True):
             study.tell(trial, [min(value, _NEVER) for value in values])
 
 
-def _nearest(place: Ints, target: Ints) -> int:
-    return int(np.abs(place - target).sum(axis=1).argmin())
+class _Nearest:
+    """Base rows by position on every axis: the nearest mesh that exists, and of what goes with it the nearest."""
+
+    def __init__(self, space: Space) -> None:
+        self.space = space
+        self.levels = {name: np.array(space.degrees.values(name)) for name in DEGREE_AXES}
+        self.most = {name: len(levels) - 1 for name, levels in self.levels.items()}
+        self.meshes = self._places(space.degrees.mesh)
+
+    def _places(self, columns: Mapping[str, Any]) -> Ints:
+        """Positions of these values on their axes, shape (N, axes)."""
+        return np.stack([np.searchsorted(self.levels[name], column) for name, column in columns.items()], axis=1)
+
+    def row(self, target: Mapping[str, int]) -> Strategies:
+        """The base row nearest to these positions, a batch of one."""
+        degrees = self.space.degrees
+        mesh = int(np.abs(self.meshes - [target[name] for name in degrees.mesh]).sum(axis=1).argmin())
+        rows = self.space.base(np.array([mesh]))
+        places = self._places({name: getattr(rows, name) for name in degrees.inner})
+        at = np.abs(places - [target[name] for name in degrees.inner]).sum(axis=1).argmin()
+        return rows.take(np.array([at]))
 
 
 def _priced(points: _Points, base: Strategies, option: Ints) -> Floats:

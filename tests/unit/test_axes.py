@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from itertools import product
 
+import numpy as np
 import pytest
 
 from cost_models.errors import SearchBudgetError
-from planner import axes
+from planner import axes, degrees
 from planner.axes import build_space, searched_values
+from planner.degrees import Columns
 from planner.job_of import resolve_job
 from planner.schemas import Constraints
 from planner.space import Space
@@ -29,7 +31,12 @@ def space(framework="megatron", *, model=MODEL, nodes=2, gpus=6, seq=1024, batch
 
 
 def rows(found: Space, *names: str) -> set[tuple[int, ...]]:
-    return set(zip(*(found.degrees[name].tolist() for name in names), strict=True))
+    every = everything(found)
+    return set(zip(*(every[name].tolist() for name in names), strict=True))
+
+
+def everything(found: Space) -> Columns:
+    return found.degrees.rows(np.arange(len(found.degrees)))
 
 
 def test_every_combination_on_whole_nodes_and_no_other() -> None:
@@ -41,7 +48,7 @@ def test_every_combination_on_whole_nodes_and_no_other() -> None:
         if tp * pp * dp in (6, 12) and 12 % (dp * micro) == 0
     }
     assert rows(found, "tp", "pp", "dp", "micro_batch_size") == expected
-    assert len(found.degrees["tp"]) >= len(expected)
+    assert found.degrees.sizes.sum() >= len(expected)
 
 
 def test_context_degrees_leave_256_tokens_and_an_even_share() -> None:
@@ -137,16 +144,32 @@ def test_the_report_speaks_the_contract_s_names() -> None:
 
 def test_equal_requests_have_equal_spaces() -> None:
     one, other = space(model=MOE), space(model=MOE)
-    for name, column in one.degrees.items():
-        assert column.tolist() == other.degrees[name].tolist()
+    for name, column in everything(one).items():
+        assert column.tolist() == everything(other)[name].tolist()
     assert one.layouts.table == other.layouts.table
 
 
-def test_more_combinations_than_memory_holds_are_refused_before_they_are_made(monkeypatch) -> None:
-    monkeypatch.setattr(axes, "MOST_COMBINATIONS", 50)
+@pytest.mark.parametrize("limit", ["MOST_ROWS", "MOST_COMBINATIONS"])
+def test_more_combinations_than_memory_holds_are_refused_before_they_are_made(monkeypatch, limit) -> None:
+    monkeypatch.setattr(degrees, limit, 50)
     with pytest.raises(SearchBudgetError, match="too many to search") as caught:
         space()
     assert "micro_batch_size" in caught.value.hint
+
+
+def test_blocks_hold_every_mesh_once_and_the_first_a_bit_of_everything() -> None:
+    found = space(model=MOE, nodes=16, gpus=8, batch=384).degrees
+    meshes = np.arange(len(found))
+    largest = found.sizes.max()
+    blocks = found.blocks(meshes, most_rows=found.sizes.sum() // 4)
+    assert len(blocks) >= 4
+    assert sorted(np.concatenate(blocks).tolist()) == meshes.tolist()
+    for name in ("tp", "pp", "cp"):
+        assert set(found.mesh[name][blocks[0]].tolist()) == set(found.values(name))
+    for block in blocks[1:]:
+        assert found.sizes[block].sum() < found.sizes.sum() // 4 + largest
+        assert (np.diff(found.group[block]) >= 0).all()
+    assert [block.tolist() for block in found.blocks(meshes, most_rows=1_000_000)] == [meshes.tolist()]
 
 
 def test_more_choices_than_a_table_holds_are_refused(monkeypatch) -> None:

@@ -40,7 +40,7 @@ def test_a_base_row_stands_for_every_combination() -> None:
     """vpp 1 (chunks of 2 layers: none, selective, block 1, every) and vpp 2 (chunks of 1: no block), 4 ZeRO stages."""
     found = space(fixed=ONE)
     rows = expanded(found)
-    assert len(rows) == 4 * 4 + 4 * 3 == found.multiplicity(found.degrees["pp"])[0]
+    assert len(rows) == 4 * 4 + 4 * 3 == found.mesh_sizes[0]
     counted = Counter((row["vpp"], row["zero"]) for row in rows)
     assert counted == {(1, zero): 4 for zero in range(4)} | {(2, zero): 3 for zero in range(4)}
     assert len({tuple(row.items()) for row in rows}) == len(rows)
@@ -149,5 +149,5 @@ def test_the_leanest_choice_is_without_virtual_stages() -> None:
 def test_an_empty_space_is_empty_everywhere() -> None:
     found = space(fixed={"tp": 3})
     assert len(found.base()) == 0
-    assert found.multiplicity(found.degrees["pp"]).tolist() == []
+    assert found.mesh_sizes.tolist() == []
     assert len(found.expand(found.base()).rows) == 0
