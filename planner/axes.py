@@ -16,6 +16,7 @@ from cost_models.job import Job
 from cost_models.layouts import Layout, Layouts, build_layouts
 from cost_models.strategy import NAMES, RECOMPUTE_MODULES, Recompute
 from planner.degrees import DEGREE_AXES, build_degrees
+from planner.expressible import splits_freely
 from planner.rules.rule import divisors
 from planner.schemas.plan_request import AllowedValues, Constraints
 from planner.schemas.strategy import StrategyInput
@@ -25,6 +26,8 @@ from planner.strategy_defaults import DEFAULTS
 
 MOST_OPTIONS = 2_000_000
 """Choices that a combination of degrees leaves open, over all numbers of stages: a table of some hundred MiB."""
+ENDS = 2
+"""Virtual stages that need no layer: the first, which holds the embedding, and the last, which holds the head."""
 KNOB_FIELDS = (
     "zero_shard_size", "zero_param_shard_size", "grad_sync", "recompute_modules", "schedule", "cp_comm",
     "moe_dispatcher",
@@ -158,14 +161,15 @@ def _splits(job: Job, pp: int, given: Mapping[str, tuple[Any, ...]]) -> list[tup
     if "layers_per_stage" in given:
         splits = [split for split in given["layers_per_stage"] if len(split) % pp == 0]
         return [(len(split) // pp, split) for split in splits if listed_vpp is None or len(split) // pp in listed_vpp]
-    layers = job.model.num_layers
+    layers, any_split = job.model.num_layers, DEFAULTS[job.training.framework].any_split
     if listed_vpp is None:
-        interleaved = job.runtime.has_interleaving and pp > 1 and layers % pp == 0
-        listed_vpp = tuple(divisors(layers // pp)) if interleaved else (1,)
+        interleaved = job.runtime.has_interleaving and pp > 1 and (layers % pp == 0 or splits_freely(job))
+        about = {layers // pp, -(-layers // pp)} if interleaved else {1}
+        listed_vpp = tuple({vpp for chunks in about for vpp in divisors(chunks)})
     found: list[tuple[int, Sequence[int]]] = []
     for vpp in sorted(listed_vpp):
         split = even_split(layers, pp * vpp) or default_split(job, pp=pp, vpp=vpp)
-        if split is None and DEFAULTS[job.training.framework].any_split and pp * vpp <= layers:
+        if split is None and any_split and pp * vpp <= layers + (ENDS if vpp > 1 else 0):
             split = suggested_split(layers, pp * vpp)
         if split is not None:
             found.append((vpp, split))

@@ -8,7 +8,7 @@ from cost_models.job import Job
 from cost_models.layouts import Layout
 from cost_models.step import step_time
 from planner.rules import active_rules
-from planner.search.exhaustive import Found
+from planner.search.found import Found
 from planner.strategy_defaults import DEFAULTS
 from planner.strategy_input import strategy_dict
 

@@ -24,7 +24,7 @@ from planner.resolved import resolved_request
 from planner.schemas.plan_request import PlanRequest
 from planner.schemas.plan_response import SCHEMA_VERSION
 from planner.search.complete import search
-from planner.search.exhaustive import Found, Progress
+from planner.search.found import Found, Progress
 from planner.search.objective import build_goal
 from planner.search.pareto import front_documents, pareto_front
 from planner.search.what_if import what_if

@@ -103,20 +103,35 @@ class Space:
         columns |= {name: np.full(n, values[0]) for name, values in self.knobs.items()}
         return self.build(columns, node_shard=np.zeros(n, np.bool_))
 
-    def leanest(self, base: Strategies, *, zero: int, recompute: Recompute, split: int = 0) -> Strategies:
+    def leanest(self, base: Strategies, *, zero: int, recompute: Recompute, split: Ints | None = None) -> Strategies:
         """The base rows with the fewest virtual stages, this ZeRO stage and recomputation: memory's most favourable.
 
-        `split` counts through `different_splits`; one that a number of stages has not is its last.
+        `split` says which of `different_splits` each row takes, shape (N,); the first by default.
         """
         columns = {name: getattr(base, name) for name in DEGREE_AXES}
-        first = {pp: pairs[min(split, len(pairs) - 1)] for pp, pairs in self.different_splits.items()}
-        vpp, layout = self._by_stages(first, base.pp)
-        n = len(base)
+        n, pp = len(base), base.pp.astype(np.int64)
+        vpp, layout = self._splits_table[pp, np.zeros(n, np.int64) if split is None else split].T
         columns |= {"vpp": vpp, "layout": layout, "zero": np.full(n, zero)}
         columns |= {"recompute": np.full(n, recompute), "recompute_num_layers": np.zeros(n)}
         columns["recompute_method"] = np.full(n, RecomputeMethod.EVERY)
         columns |= {name: np.full(n, values[-1]) for name, values in self.knobs.items()}
         return self.build(columns, node_shard=np.zeros(n, np.bool_))
+
+    @cached_property
+    def _splits_table(self) -> Ints:
+        """(vpp, layout) of every number of stages and of its `different_splits`, shape (largest pp + 1, most splits, 2)."""
+        found = self.different_splits
+        table = np.zeros((max(found) + 1, max(map(len, found.values())), 2), dtype=np.int64)
+        for pp, pairs in found.items():
+            table[pp, : len(pairs)] = pairs
+        return table
+
+    def num_splits(self, pp: NDArray[Any]) -> Ints:
+        """How many `different_splits` these numbers of stages have, shape of `pp`."""
+        counts = np.zeros(max(self.different_splits) + 1, dtype=np.int64)
+        for stages, pairs in self.different_splits.items():
+            counts[stages] = len(pairs)
+        return np.asarray(counts[pp.astype(np.int64)])
 
     @staticmethod
     def _by_stages(pairs: Mapping[int, tuple[int, int]], pp: NDArray[Any]) -> Ints:

@@ -8,7 +8,8 @@ from time import perf_counter
 import numpy as np
 
 from planner.schemas.plan_request import PlanRequest
-from planner.search.exhaustive import Exhaustive, Found, Progress
+from planner.search.exhaustive import Exhaustive
+from planner.search.found import Found, Progress
 from planner.search.objective import Goal
 from planner.search.open_splits import OpenSplits, OpenSplitsFound, merged
 from planner.space import Space

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 from itertools import product
 from time import perf_counter
 
@@ -23,6 +22,7 @@ from cost_models.step import step_time
 from cost_models.strategy import Floats, Ints, Recompute, Strategies, concatenated
 from planner.rules import Violations, violations
 from planner.search.bounds import Bounds, build_bounds, floor_s
+from planner.search.found import Found, Progress
 from planner.search.objective import Goal, ranked_order
 from planner.space import Expansion, Space
 
@@ -51,44 +51,6 @@ BASE_CODES = frozenset({
 """Rules that read base fields alone, so that a base row that breaks one loses all its expansions; a test holds this."""
 NEAREST_KEPT = 32
 """Candidates kept for `nearest_infeasible`."""
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a search has come."""
-
-    evaluated: int
-    best_s: float | None
-    bound_s: float | None
-
-
-@dataclass(eq=False)
-class Found:
-    """Result of a search."""
-
-    best: Strategies | None
-    """At most k strategies, best first."""
-    rejected: Counter[str]
-    evaluated: int = 0
-    """Strategies whose time was computed."""
-    bounded: int = 0
-    """Strategies that a bound excluded."""
-    feasible: int = 0
-    """Legal strategies that fit, whether or not they were timed."""
-    at_risk: int = 0
-    nearest: Strategies | None = None
-    """Strategies that break only the memory limit, least excess first."""
-    optimal: bool = True
-    lower_bound_s: float | None = None
-    elapsed_s: float = 0.0
-    stopped: str | None = None
-    """"time" or "cancelled" where the search ended early."""
-    methods: list[str] = field(default_factory=lambda: ["exhaustive"])
-    inexpressible: Strategies | None = None
-    """A better strategy that the framework cannot be told, a batch of one."""
-    families: int = 0
-    """Families of strategies whose split was searched."""
-    warnings: list[str] = field(default_factory=list)
 
 
 class Exhaustive:
@@ -232,13 +194,17 @@ class Exhaustive:
             return np.ones(len(base), np.bool_)  # a knob may save memory that the leanest choices below don't
         possible = np.zeros(len(base), np.bool_)
         modes = sorted({Recompute(mode) for mode in self.space.recompute_modes}, reverse=True)
-        leanest, splits = modes[0], max(map(len, self.space.different_splits.values()))
-        for recompute, split in product(modes, range(splits)):
-            for zero in sorted(self.space.zeros, reverse=True):
-                rest = np.flatnonzero(~possible)
-                if len(rest):
-                    lean = self.space.leanest(base.take(rest), zero=zero, recompute=recompute, split=split)
-                    possible[rest] = self._could_fit(lean)
+        leanest, num_splits = modes[0], self.space.num_splits(base.pp)
+        for others, recompute, zero in product((False, True), modes, sorted(self.space.zeros, reverse=True)):
+            rest = np.flatnonzero(~possible & ((num_splits > 1) | (not others)))
+            if not len(rest):
+                continue
+            # The first split of each is asked alone, since it mostly fits where any does; then all others at once.
+            each = num_splits[rest] - 1 if others else np.ones(len(rest), np.int64)
+            row = np.repeat(rest, each)
+            split = np.arange(len(row)) - np.repeat(np.cumsum(each) - each, each) + others
+            fits = self._could_fit(self.space.leanest(base.take(row), zero=zero, recompute=recompute, split=split))
+            possible[row[fits]] = True
         self.found.rejected["out-of-memory"] += int(multiplicity[~possible].sum())
         if self.found.best is None and not possible.all():
             lean = self.space.leanest(base.take(~possible), zero=max(self.space.zeros), recompute=leanest)

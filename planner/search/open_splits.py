@@ -35,9 +35,9 @@ from planner.search.memory_screen import could_hold
 from planner.search.objective import Goal, ranked_order
 from planner.space import Pairs, Space
 
-CHUNK = 256
+CHUNK = 1024
 """Base rows whose families are bounded at a time."""
-PART = 512
+PART = 2048
 """Families whose memory is screened at a time."""
 TOLERANCE = 1e-9
 """Relative difference below which a split reaches its bound."""

@@ -19,7 +19,8 @@ from planner.rules.rule import rule_fields
 from planner.schemas import PlanRequest
 from planner.search import exhaustive
 from planner.search.bounds import build_bounds, floor_s
-from planner.search.exhaustive import BASE_CODES, Exhaustive, Found
+from planner.search.exhaustive import BASE_CODES, Exhaustive
+from planner.search.found import Found
 from planner.search.objective import build_goal, ranked_order
 from planner.space import Space
 

@@ -176,3 +176,24 @@ def test_more_choices_than_a_table_holds_are_refused(monkeypatch) -> None:
     monkeypatch.setattr(axes, "MOST_OPTIONS", 50)
     with pytest.raises(SearchBudgetError, match="choices for each combination of degrees"):
         space(allowed={"cp_comm": ["p2p", "a2a", "allgather"]})
+
+
+def test_virtual_stages_are_tried_where_layers_do_not_divide() -> None:
+    """13 layers on 4 stages: 3 or 4 a stage, so 1 to 4 chunks; 16 chunks are more than 13 layers and the two ends fill."""
+    found = space(model={**MODEL, "num_layers": 13}, fixed={"pp": 4, "cp": 1})
+    assert {vpp: found.layouts.table[layout].layers for vpp, layout in found.layout_index[4]} == {
+        1: (3, 4, 3, 3),
+        2: (1, 2, 2, 2, 2, 2, 1, 1),
+        3: (1, 1, 1, 1, 1, 2, 1, 1, 1, 1, 1, 1),
+    }
+    assert [vpp for vpp, _ in space(model={**MODEL, "num_layers": 14}, fixed={"pp": 4, "cp": 1}).layout_index[4]] == [
+        1, 2, 3, 4,
+    ]  # fmt: skip
+    restricted = space("nanotron", model={**MODEL, "num_layers": 13}, fixed={"pp": 4})
+    assert [vpp for vpp, _ in restricted.layout_index[4]] == [1]
+
+
+def test_chunks_without_layers_are_the_ends() -> None:
+    found = space(model={**MODEL, "num_layers": 14}, fixed={"pp": 4, "vpp": 4, "cp": 1})
+    split = found.layouts.table[found.layout_index[4][0][1]].layers
+    assert split == (0, *[1] * 14, 0)
