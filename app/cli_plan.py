@@ -15,6 +15,10 @@ from app.cli_output import reader_may_leave, write_document
 from cost_models.errors import InvalidInputError, Problem
 
 EXIT_NO_PLAN, EXIT_INTERRUPTED = 3, 130
+TOP, MOST_ASKED = 10, 1000
+"""Plans that are shown, and the most that a request may ask for."""
+SPARE = 4
+"""Plans asked for each that a table shows."""
 REQUEST, JOB, SEARCH, OUTPUT = "Request", "Job", "Search", "Output"
 
 
@@ -91,9 +95,11 @@ def plan(
     }
     document = merged_request(read_document(request) if request else {}, parts) | _given(top_k=top, objective=objective)
     _require_job(document)
+    wanted = document.get("top_k", TOP)
+    document = document if as_json else with_spare_plans(document, wanted)
     with stop_on_interrupt() as interrupted:
         response = _planned(document, server=server, token=token, should_stop=interrupted)
-    _print_response(response, as_json=as_json, quiet=context.obj["quiet"])
+    _print_response(response, as_json=as_json, most=wanted, quiet=context.obj["quiet"])
     if interrupted() or not response["plans"]:
         raise typer.Exit(EXIT_INTERRUPTED if interrupted() else EXIT_NO_PLAN)
 
@@ -110,6 +116,13 @@ def merged_request(document: Json, parts: dict[str, Json]) -> Json:
         else:
             result[name] = given
     return result
+
+
+def with_spare_plans(document: Json, wanted: Any) -> Json:
+    """The request for more plans than are shown, since near-copies of a plan share its row."""
+    if isinstance(wanted, int) and 1 <= wanted <= MOST_ASKED // SPARE:
+        return document | {"top_k": SPARE * wanted}
+    return document
 
 
 def _given(**options: Any) -> Json:
@@ -157,11 +170,11 @@ def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
         signal.signal(signal.SIGINT, previous)
 
 
-def _print_response(response: Json, *, as_json: bool, quiet: bool) -> None:
+def _print_response(response: Json, *, as_json: bool, most: int, quiet: bool) -> None:
     with reader_may_leave():
         if as_json:
             write_document(response)
         else:
             from app.cli_table import print_response
 
-            print_response(response, quiet=quiet)
+            print_response(response, most=most, quiet=quiet)

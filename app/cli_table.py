@@ -18,6 +18,7 @@ from rich.text import Text
 
 from cost_models.specs.fields import WARNINGS
 from cost_models.units import GIB
+from planner.comparison import differing_knobs
 
 Json = Mapping[str, Any]
 COMM_TERMS = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm", "tied_embedding_comm")
@@ -139,12 +140,13 @@ DROPS: tuple[frozenset[str], ...] = (
 """Columns left out, from the widest table to the narrowest; the first that fits is shown."""
 
 
-def print_response(response: Json, *, quiet: bool) -> None:
-    """Prints the table and its footer on stdout, warnings on stderr."""
+def print_response(response: Json, *, most: int | None = None, quiet: bool) -> None:
+    """Prints the table and its footer on stdout, warnings on stderr; at most so many plans, near-copies not counted."""
+    response = _first_shown(response, most)
     out = Console(file=sys.stdout, width=_width(), highlight=False, soft_wrap=False)
     out.print(_title(response["request"]), style="bold")
     if response["plans"]:
-        table, dropped = _table(response["plans"], width=out.width)
+        table, dropped = _table(_shown(response["plans"]), width=out.width)
         out.print(table)
     else:
         dropped = frozenset()
@@ -207,7 +209,14 @@ def _title(request: Json) -> Text:
 
 
 def _footer(response: Json) -> list[Text]:
-    lines = [*_legend(response["plans"]), *_ties(response["plans"]), *_searched(response)]
+    plans = response["plans"]
+    lines = [
+        *_legend(_shown(plans)),
+        *_folded(plans),
+        *_first_against_next(plans),
+        *_ties(response),
+        *_searched(response),
+    ]
     if response["plans"]:
         calibration = response["plans"][0]["evaluation"]["provenance"]["calibration"]
         lines.append(Text(f"Prices from {calibration}." if calibration else "Prices from nominal data sheets."))
@@ -229,16 +238,56 @@ def _legend(plans: Sequence[Json]) -> list[Text]:
     return [Text("; ".join(notes) + ".", style="dim")] if notes else []
 
 
-def _ties(plans: Sequence[Json]) -> list[Text]:
-    groups: dict[int, list[int]] = {}
+def _shown(plans: Sequence[Json]) -> list[Json]:
+    """The plans that are no near-copy of a better one."""
+    return [plan for plan in plans if plan.get("folded_under") is None]
+
+
+def _first_shown(response: Json, most: int | None) -> Json:
+    """The response without the plans, and the ties among them, that come after so many shown ones."""
+    shown = _shown(response["plans"])
+    if most is None or len(shown) <= most:
+        return response
+    end = shown[most]["rank"]
+    ties = [tie | {"ranks": [rank for rank in tie["ranks"] if rank < end]} for tie in response.get("ties") or []]
+    return {
+        **response,
+        "plans": [plan for plan in response["plans"] if plan["rank"] < end],
+        "ties": [tie for tie in ties if len(tie["ranks"]) > 1 and max(tie["measure"]) < end],
+    }
+
+
+def _folded(plans: Sequence[Json]) -> list[Text]:
+    """How many plans are left out of the table under which, and what sets them apart."""
+    by_rank = {plan["rank"]: plan for plan in plans}
+    copies: dict[int, list[Json]] = {}
     for plan in plans:
-        groups.setdefault(plan["tie_group"], []).append(plan["rank"])
-    ties = [ranks for ranks in groups.values() if len(ranks) > 1]
+        if (leader := plan.get("folded_under")) is not None:
+            copies.setdefault(leader, []).append(plan)
+    told = []
+    for leader, members in copies.items():
+        knobs = dict.fromkeys(knob for plan in members for knob in differing_knobs(by_rank[leader], plan))
+        told.append(f"{len(members)} of plan {leader} ({', '.join(knobs) or 'details'})")
+    return [Text(f"Near-copies, as fast to within 1 %, left out: {'; '.join(told)}.")] if told else []
+
+
+def _first_against_next(plans: Sequence[Json]) -> list[Text]:
+    told = plans[0].get("against_next") if plans else None
+    return [Text(f"Plan {plans[0]['rank']} is {told}.")] if told else []
+
+
+def _ties(response: Json) -> list[Text]:
+    ties = response.get("ties") or []
     if not ties:
         return []
-    listed = ", ".join(f"{ranks[0]}-{ranks[-1]}" if _run(ranks) else "/".join(map(str, ranks)) for ranks in ties)
-    first = ties[0]
-    return [Text(f"Cannot be told apart: {listed}; measuring {first[0]} against {first[1]} would tell most.")]
+    shown = {plan["rank"] for plan in _shown(response["plans"])}
+    one, other = next((tie["measure"] for tie in ties if shown.issuperset(tie["measure"])), ties[0]["measure"])
+    listed = ", ".join(_listed(tie["ranks"]) for tie in ties)
+    return [Text(f"Cannot be told apart: {listed}; measuring {one} against {other} would tell most.")]
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    return f"{ranks[0]}-{ranks[-1]}" if _run(ranks) else "/".join(map(str, ranks))
 
 
 def _run(ranks: Sequence[int]) -> bool:

@@ -8,6 +8,14 @@ from typing import Any
 Document = dict[str, Any]
 SPLIT_FIELDS = ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batch_size")
 """Plans that agree in these differ only in a knob."""
+KNOBS = (
+    "vpp", "zero", "zero_shard_size", "sequence_parallel", "recompute", "recompute_num_layers", "schedule",
+    "layers_per_stage", "cp_comm", "moe_dispatcher", "overlap", "offload",
+)  # fmt: skip
+"""What variants can differ in; the others follow from these."""
+RUN_TO_RUN = 0.01
+"""Share of a step that two runs of one plan differ by: of the pairs of equal runs in data/measured/own_*.jsonl, between 0.1
+and 1.5 %. A variant this close to a better plan is no choice of its own."""
 LEAST_SHARE = 0.002
 """Share of a step below which a term's difference is not worth a word."""
 _WORDS = {
@@ -18,21 +26,36 @@ _WORDS = {
 
 
 def compared(plans: Sequence[Document]) -> list[Document]:
-    """The plans with `against_next` and `variant_of`."""
+    """The plans with `variant_of`, `folded_under` and `against_next`."""
     first_rank: dict[tuple[Any, ...], int] = {}
+    leaders: dict[tuple[Any, ...], list[Document]] = {}
     found = []
-    for index, plan in enumerate(plans):
+    for plan in plans:
         split = tuple(plan["strategy"][name] for name in SPLIT_FIELDS)
         first = first_rank.setdefault(split, plan["rank"])
-        following = plans[index + 1] if index + 1 < len(plans) else None
-        found.append(
-            plan
-            | {
-                "variant_of": None if first == plan["rank"] else first,
-                "against_next": None if following is None else against(plan, following),
-            }
-        )
+        near = (other["rank"] for other in leaders.setdefault(split, []) if _alike(other, plan))
+        folded = next(near, None)
+        if folded is None:
+            leaders[split].append(plan)
+        found.append(plan | {"variant_of": None if first == plan["rank"] else first, "folded_under": folded})
+    for index, plan in enumerate(found):
+        following = next((other for other in found[index + 1 :] if _leader(other) != _leader(plan)), None)
+        plan["against_next"] = None if following is None else against(plan, following)
     return found
+
+
+def _alike(plan: Document, other: Document) -> bool:
+    """Whether both fit alike and take as long, to within what runs differ by."""
+    own, its = plan["evaluation"], other["evaluation"]
+    same = own["verdict"] == its["verdict"]
+    return bool(same and abs(its["step_time_s"] / own["step_time_s"] - 1.0) <= RUN_TO_RUN)
+
+
+def differing_knobs(plan: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
+    """Names of the knobs that two variants differ in; virtual stages bring their schedule and split along."""
+    own, its = plan["strategy"], other["strategy"]
+    names = [name for name in KNOBS if own.get(name) != its.get(name)]
+    return [name for name in names if "vpp" not in names or name not in ("schedule", "layers_per_stage", "overlap")]
 
 
 def against(plan: Mapping[str, Any], other: Mapping[str, Any]) -> str:
@@ -53,7 +76,7 @@ def against(plan: Mapping[str, Any], other: Mapping[str, Any]) -> str:
 
 def ties(plans: Sequence[Mapping[str, Any]]) -> list[Document]:
     """Groups that the model cannot tell apart, each with the two plans whose measurement says most: its leader and the plan
-    that differs most from it, term by term.
+    that differs most from it, term by term; one that is folded under the same plan only where there is no other.
     """
     groups: dict[int, list[Mapping[str, Any]]] = {}
     for plan in plans:
@@ -62,11 +85,21 @@ def ties(plans: Sequence[Mapping[str, Any]]) -> list[Document]:
         {
             "tie_group": group,
             "ranks": [plan["rank"] for plan in members],
-            "measure": [members[0]["rank"], max(members[1:], key=lambda plan: _apart_s(members[0], plan))["rank"]],
+            "measure": [members[0]["rank"], _other_to_measure(members)["rank"]],
         }
         for group, members in groups.items()
         if len(members) > 1
     ]
+
+
+def _other_to_measure(members: Sequence[Mapping[str, Any]]) -> Mapping[str, Any]:
+    first, *others = members
+    different = [plan for plan in others if _leader(plan) != _leader(first)]
+    return max(different or others, key=lambda plan: _apart_s(first, plan))
+
+
+def _leader(plan: Mapping[str, Any]) -> int:
+    return int(plan.get("folded_under") or plan["rank"])
 
 
 def _apart_s(plan: Mapping[str, Any], other: Mapping[str, Any]) -> float:

@@ -23,8 +23,10 @@ class RankedPlan(ContractModel):
     tie_group: int
     variant_of: int | None = None
     """Rank of a better plan with the same degrees and micro-batch: they differ only in a knob."""
+    folded_under: int | None = None
+    """Rank of such a plan whose step is as long to within what two runs of one plan differ by."""
     against_next: str | None = None
-    """What it gains and loses by term against the next plan."""
+    """What it gains and loses by term against the next plan that is not folded under the same one."""
 
 
 class Tie(ContractModel):

@@ -58,7 +58,10 @@ def test_plan_prints_a_table_on_stdout(outcome: Any) -> None:
     code, out, _ = outcome(*SMALL, "--top", "3")
     assert code == 0
     assert "8b" in out.splitlines()[0]
-    assert sum(line.split()[:1] == [rank] for line in out.splitlines() for rank in ("1", "2", "3")) == 3
+    ranks = [int(line.split()[0]) for line in out.splitlines() if line.split()[:1] and line.split()[0].isdigit()]
+    assert len(ranks) == 3  # of different plans: near-copies are folded, so ranks may be left out
+    assert ranks[0] == 1
+    assert ranks == sorted(set(ranks))
 
 
 def test_plan_json_is_the_whole_response(outcome: Any) -> None:

@@ -120,11 +120,46 @@ def test_marks_tell_apart_what_the_degrees_do_not(printed: Any) -> None:
 
 
 def test_footer_tells_ties_search_rejections_and_prices(printed: Any) -> None:
-    out, _ = printed(RESPONSE, width=160)
+    ties = [{"tie_group": 1, "ranks": [1, 2], "measure": [1, 2]}]
+    out, _ = printed(RESPONSE | {"ties": ties}, width=160)
     assert "Cannot be told apart: 1/2; measuring 1 against 2" in out
     assert "Searched tp pp: 12,345 evaluated, 678 fit, 0.25 s; optimal in the searched space." in out
     assert "Rejected 3,020: out-of-memory 3,000, heads-not-divisible 20." in out
     assert "Prices from reference-h100." in out
+
+
+def test_near_copies_are_folded_and_the_tie_of_shown_plans_is_told(printed: Any) -> None:
+    plans = [ranked(rank, tie_group=1) for rank in (1, 2, 3, 4)]
+    for plan, leader in zip(plans, (None, 1, None, 1), strict=True):
+        plan |= {"folded_under": leader, "against_next": "0.5% faster than plan 3: gains 0.5% in bubble"}
+        plan["strategy"] = plan["strategy"] | {"vpp": plan["rank"]}
+    ties = [
+        {"tie_group": 1, "ranks": [1, 2], "measure": [1, 2]}, {"tie_group": 2, "ranks": [3, 1, 4], "measure": [3, 1]},
+    ]  # fmt: skip
+    out, _ = printed(RESPONSE | {"plans": plans, "ties": ties}, width=160)
+    assert [line.split()[0] for line in out.splitlines() if line.split()[:1] and line.split()[0].isdigit()] == [
+        "1",
+        "3",
+    ]
+    assert "Near-copies, as fast to within 1 %, left out: 2 of plan 1 (vpp)." in out
+    assert "Plan 1 is 0.5% faster than plan 3: gains 0.5% in bubble." in out
+    assert "measuring 3 against 1 would tell most" in out
+
+
+def test_only_as_many_plans_as_asked_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    plans = [
+        ranked(rank, tie_group=1) | {"folded_under": leader} for rank, leader in enumerate([None, 1, None, None], 1)
+    ]
+    ties = [
+        {"tie_group": 1, "ranks": [1, 2, 4], "measure": [1, 4]}, {"tie_group": 2, "ranks": [1, 3, 4], "measure": [1, 3]},
+    ]  # fmt: skip
+    print_response(RESPONSE | {"plans": plans, "ties": ties}, most=2, quiet=True)
+    out = capsys.readouterr().out
+    assert [line.split()[0] for line in out.splitlines() if line.split()[:1] and line.split()[0].isdigit()] == [
+        "1",
+        "3",
+    ]
+    assert "Cannot be told apart: 1/3; measuring 1 against 3" in out
 
 
 def test_warnings_go_to_stderr_unless_quiet(printed: Any) -> None:
