@@ -47,6 +47,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "layers_78_over_12_stages": request(dense(78), "dgx-h100", 96, 8192, 1536) | {"constraints": {"fixed": {"pp": 12}}},
     "layers_126": request(dense(126), "dgx-h100", 128, 8192, 1024),
     "deepseek_v3_100000_h800": request("deepseek-v3", "hgx-h800", 12_500, 4096, 15_360),
+    "deepseek_v3_100000_h800_batch_55440": request("deepseek-v3", "hgx-h800", 12_500, 4096, 55_440),
     "llama_405b_100000_h100": request("llama-3.1-405b", "dgx-h100", 12_500, 8192, 4000),
 }
 
