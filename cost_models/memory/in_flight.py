@@ -102,19 +102,28 @@ def _in_flight_tables(layouts: Layouts) -> Floats:
                 number[key] = len(known)
                 known.append((layout, stage))
             index_LK[row, slot] = number[key]
-    counts = np.array([[micro_batches_in_flight(*pair, schedule) for pair in known] for schedule in Schedule])
-    return np.asarray(counts[:, index_LK], np.float64)
+    counts = np.array(
+        [_by_schedule(layout.pp, layout.vpp, stage, layout.layers[stage :: layout.pp]) for layout, stage in known]
+    )
+    return np.asarray(counts.T[:, index_LK], np.float64)
 
 
-def micro_batches_in_flight(layout: Layout, stage: int, schedule: Schedule) -> float:
+@lru_cache(maxsize=1 << 16)
+def _by_schedule(pp: int, vpp: int, stage: int, layers: tuple[int, ...]) -> tuple[float, ...]:
+    """Micro-batches in flight under every schedule; searches ask for the same stages over and over."""
+    return tuple(micro_batches_in_flight(pp, vpp, stage, layers, schedule) for schedule in Schedule)
+
+
+def micro_batches_in_flight(pp: int, vpp: int, stage: int, layers: tuple[int, ...], schedule: Schedule) -> float:
     """Micro-batches alive on a stage when their number is not the limit, in units of the whole stage. [M-5]
+
+    `layers` are those of the stage's chunks.
 
         1F1B: p - s;  GPipe: all;  ZB-H1, ZB-V: p;  DualPipe-V: p + 1/2
         interleaved: 2 (p - s - 1) + (v - 1) p + 1 chunks, each weighed with its own number of layers
 
     Source: Narayanan et al. 2021 (1F1B, interleaved), Qi et al. 2024 (ZB-H1, ZB-V), DeepSeek DualPipe repository.
     """
-    pp = layout.pp
     match schedule:
         case Schedule.GPIPE:
             return np.inf if pp > 1 else 1.0
@@ -122,17 +131,17 @@ def micro_batches_in_flight(layout: Layout, stage: int, schedule: Schedule) -> f
             return float(pp)
         case Schedule.DUALPIPE_V:
             return pp + 0.5 if pp > 1 else 1.0
-        case Schedule.INTERLEAVED if layout.vpp > 1:
-            return _interleaved(layout, stage)
+        case Schedule.INTERLEAVED if vpp > 1:
+            return _interleaved(pp, vpp, stage, layers)
     return float(pp - stage)
 
 
-def _interleaved(layout: Layout, stage: int) -> float:
+def _interleaved(pp: int, vpp: int, stage: int, layers: tuple[int, ...]) -> float:
     """Chunks run in groups of pp micro-batches each, so chunk i has run clip(c - i pp, 0, pp) times in a round of c."""
-    pp, vpp = layout.pp, layout.vpp
     chunks = 2 * (pp - stage - 1) + (vpp - 1) * pp + 1
     rounds, rest = divmod(chunks, pp * vpp)
-    layers = np.array(layout.layers[stage::pp], dtype=np.float64)
-    counts = rounds * pp + np.clip(rest - np.arange(vpp) * pp, 0, pp)
-    total = layers.sum()
-    return float((counts * layers).sum() / total) if total else float(counts.mean())
+    counts = [rounds * pp + min(max(rest - chunk * pp, 0), pp) for chunk in range(vpp)]
+    total = sum(layers)
+    if not total:
+        return sum(counts) / vpp
+    return sum(count * held for count, held in zip(counts, layers, strict=True)) / total

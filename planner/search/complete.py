@@ -76,7 +76,7 @@ def _open_splits(exhaustive: Exhaustive, asked: PlanRequest, on_progress: Callab
     )
     for base, bounds in exhaustive.legal:
         searcher.run(base, bounds)
-    opened = searcher.found
+    opened = searcher.close()
     opened.unproven_s = min(opened.unproven_s, exhaustive.unkept_s)
     before = found.best
     found.best = merged(space, before, opened.ranked, goal=goal, top_k=asked.top_k, at_risk=exhaustive.at_risk)

@@ -13,12 +13,10 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.constants import BACKWARD_USABLE
 from cost_models.data_parallel import is_layerwise
-from cost_models.job import Job
 from cost_models.layouts import Layout, build_layouts
-from cost_models.step import jitter_fraction, once_a_step, step_time
-from cost_models.strategy import Floats, Recompute, RecomputeMethod, Schedule, Strategies, concatenated
+from cost_models.step import step_time
+from cost_models.strategy import Floats, Recompute, RecomputeMethod, Strategies, concatenated
 from planner.expressible import SPLIT_CODES, splits_freely
 from planner.rules import violations
 from planner.search.balanced import balance
@@ -33,17 +31,15 @@ from planner.search.layers_model import (
 )
 from planner.search.memory_screen import could_hold
 from planner.search.objective import Goal, ranked_order
+from planner.search.split_bounds import split_bound_s
 from planner.space import Pairs, Space
 
-CHUNK = 1024
+CHUNK = 8192
 """Base rows whose families are bounded at a time."""
-PART = 2048
+PART = 16_384
 """Families whose memory is screened at a time."""
 TOLERANCE = 1e-9
 """Relative difference below which a split reaches its bound."""
-_HIDES_ALL_S = 1e30
-_MORE_LAYERS = 5
-"""Layers above the average that are tried for the slowest stage."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,7 +71,7 @@ class OpenSplitsFound:
 
 
 class OpenSplits:
-    """One search over open splits; `run` takes base rows in as many parts as they come."""
+    """One search over open splits; `run` takes base rows in as many parts as they come, `close` ends it."""
 
     def __init__(
         self,
@@ -98,6 +94,7 @@ class OpenSplits:
         self.counts_given = "recompute_num_layers" in space.chosen or "recompute_method" in space.chosen
         self.solver = solver
         self.found = OpenSplitsFound()
+        self._gaps: list[_Gap] = []
 
     def run(self, base: Strategies, bounds: Bounds) -> OpenSplitsFound:
         """Solves every family that may still win; `base` are the legal base rows."""
@@ -213,11 +210,42 @@ class OpenSplits:
         best = Best(model, balanced.picked, balanced.step_s)
         if per_stage:
             limit_s = best_s
+        kept = self._keep(best, row) if best.picked is not None and best.step_s <= limit_s else None
         if balanced.bound_s < min(balanced.step_s, limit_s) * (1.0 - TOLERANCE):
-            best = self._close(best, bound_s=balanced.bound_s, limit_s=limit_s)
-        if best.picked is not None and best.step_s <= limit_s:
-            self._keep(best, row)
+            self._gaps.append(_Gap(best, row, balanced.bound_s, kept))
         return True
+
+    def close(self) -> OpenSplitsFound:
+        """Closes what gaps may still hide a winner, least bound first; called once, after the last `run`.
+
+        Only now, since every family's balanced split is known: most gaps lie above the k-th best of them.
+        """
+        for gap in sorted(self._gaps, key=lambda gap: gap.bound_s):
+            best, row = gap.best, gap.row
+            value = float(self.goal.value(row, np.array([gap.bound_s]))[0])
+            own = best.model.per_stage_recompute
+            if value > (min(self._limit, self._best_value) if own else self._limit):
+                continue
+            if self.found.stopped or self.should_stop():
+                self._unproven(best.model, gap.bound_s)
+                self.found.stopped = True
+                continue
+            limit_s = self.goal.longest_step_s(
+                float(row.world[0]), min(self._limit, self._best_value) if own else self._limit
+            )
+            closed = self._close(best, bound_s=gap.bound_s, limit_s=limit_s)
+            if closed is not best and closed.picked is not None and closed.step_s <= limit_s:
+                if gap.kept is not None:
+                    self._forget(gap.kept)
+                self._keep(closed, row)
+        self._gaps.clear()
+        return self.found
+
+    def _forget(self, candidate: Candidate) -> None:
+        """Takes a split that a better one of its family replaces out of the ranking."""
+        self.found.ranked = [other for other in self.found.ranked if other is not candidate]
+        if candidate.value in self.values:
+            self.values.remove(candidate.value)
 
     def _close(self, best: Best, *, bound_s: float, limit_s: float) -> Best:
         """Asks CP-SAT for what lies between the bound and the best split; where it fails the closed form stands."""
@@ -249,25 +277,27 @@ class OpenSplits:
         if not model.per_stage_recompute:  # what cannot be launched is no part of the ranking's proof
             self.found.unproven_s = min(self.found.unproven_s, bound_s)
 
-    def _keep(self, best: Best, row: Strategies) -> None:
-        """Ranks a split, or keeps it apart where the framework cannot be told."""
+    def _keep(self, best: Best, row: Strategies) -> Candidate | None:
+        """Ranks a split, or keeps it apart where the framework cannot be told; what was ranked."""
         assert best.picked is not None
         layout = best.model.layout(list(best.picked))
         if layout == row.layouts.table[int(row.layout[0])]:
-            return  # a listed split: ranked already
+            return None  # a listed split: ranked already
         strategies = replace(row, layout=np.zeros(1, np.int64), layouts=build_layouts([layout], model=self.job.model))
         step_s = step_time(self.job, strategies).total_s
         value = float(self.goal.value(strategies, step_s)[0])
         candidate = Candidate(strategies, layout, float(step_s[0]), value)
         if not self.goal.reached(step_s)[0]:
-            return
+            return None
         if not best.model.per_stage_recompute and violations(self.job, strategies).legal[0]:
             self.found.ranked.append(candidate)
             self.values = sorted([*self.values, value])[: self.top_k]
-        elif not (best.model.per_stage_recompute and self.counts_given):
+            return candidate
+        if not (best.model.per_stage_recompute and self.counts_given):
             known = self.found.inexpressible
             if known is None or value < known.value:
                 self.found.inexpressible = candidate
+        return None
 
     @property
     def _limit(self) -> float:
@@ -297,57 +327,15 @@ class Best:
     step_s: float
 
 
-def split_bound_s(job: Job, rows: Strategies, numbers: SplitNumbers) -> Floats:
-    """Seconds of a step that no split of these strategies beats, memory aside; full recomputation costs nothing here.
+@dataclass(frozen=True, slots=True)
+class _Gap:
+    """A family whose balanced split lies above its bound."""
 
-    The slowest stage takes at least the average, and at least what whole layers come to; the fullest one holds at least the
-    average; the passes hide as much of the reduction as the slowest stage could.
-    """
-    kinds = job.model.distinct_kinds
-    counts_J = np.array([float(job.model.layer_kinds.count(kind)) for kind in kinds])
-    work_s = counts_J @ numbers.layer_JN + numbers.first + numbers.last
-    slowest_s = np.maximum(work_s / rows.pp, np.maximum(numbers.first, numbers.last))
-    if len(kinds) == 1:
-        slowest_s = np.maximum(
-            slowest_s, _whole_layers_s(numbers.layer_JN[0], rows.pp, numbers.first, numbers.last, counts_J[0])
-        )
-    m, share = rows.num_micro_batches, np.where(rows.schedule == Schedule.INTERLEAVED, rows.vpp, 1.0)
-    # A slower stage hides more, up to BACKWARD_USABLE of it for each reduction and for the gather: with too few
-    # micro-batches that could outweigh its own time, so everything counts as hidden.
-    usable = BACKWARD_USABLE.value
-    reductions = np.where(rows.grad_sync_each, m, 1.0)
-    passes_s = np.where(m >= usable * (reductions + 1.0), slowest_s, _HIDES_ALL_S)
-    ends = numbers.embedding + numbers.head
-    terms, _ = once_a_step(
-        job,
-        rows,
-        dense=(counts_J @ numbers.dense_JN + ends) / rows.pp,
-        expert=counts_J @ numbers.expert_JN / rows.pp,
-        forward_s=passes_s,
-        backward_s=passes_s,
-        layers=np.full(len(rows), counts_J.sum()),
-        word=numbers.word,
-    )
-    terms.pop("tied_embedding_comm")  # part of it grows with the slowest stage's layers
-    total_s = m * slowest_s + (work_s - slowest_s) / share + np.sum(list(terms.values()), axis=0)
-    return np.asarray(total_s * (1.0 + jitter_fraction(job, rows)))
-
-
-def _whole_layers_s(layer_s: Floats, pp: Floats, first_s: Floats, last_s: Floats, num_layers: float) -> Floats:
-    """Least slowest stage that holds whole layers of one kind: the smallest time under which they all find a place."""
-    least = np.full(len(layer_s), np.inf)
-    average = np.floor((num_layers * layer_s + first_s + last_s) / pp / layer_s)
-    for end_s in (np.zeros(len(layer_s)), first_s, last_s):
-        start = np.maximum(average - np.ceil(end_s / layer_s), 0.0)  # fewer layers would be below the average
-        of_end = (start + _MORE_LAYERS) * layer_s + end_s  # no less than that where none of those tried is enough
-        for more in reversed(range(_MORE_LAYERS)):
-            tried = (start + more) * layer_s + end_s
-            room = np.floor((tried - first_s) / layer_s + 1e-9) + np.floor((tried - last_s) / layer_s + 1e-9)
-            room = room + (pp - 2.0) * np.floor(tried / layer_s + 1e-9)
-            fits = (room >= num_layers) & (tried >= np.maximum(first_s, last_s) * (1.0 - 1e-12))
-            of_end = np.where(fits, tried, of_end)
-        least = np.minimum(least, of_end)
-    return least
+    best: Best
+    row: Strategies
+    bound_s: float
+    kept: Candidate | None
+    """What of it is ranked."""
 
 
 def _pair_bound_s(base: Strategies, bounds: Bounds, pairs: Pairs, vpp: Floats) -> Floats:

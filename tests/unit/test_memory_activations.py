@@ -9,7 +9,6 @@ import pytest
 
 from cost_models.calibration import load_calibration
 from cost_models.job import Job
-from cost_models.layouts import Layout
 from cost_models.memory import stage_memory
 from cost_models.memory.in_flight import micro_batches_in_flight
 from cost_models.memory.layer_table import LayerTable, layer_table
@@ -202,8 +201,7 @@ def test_recomputed_units_come_back_whole() -> None:
     ],
 )
 def test_micro_batches_in_flight(schedule: Schedule, vpp: int, expected: list[float]) -> None:
-    layout = Layout(4, vpp, (2,) * (4 * vpp))
-    assert [micro_batches_in_flight(layout, stage, schedule) for stage in range(4)] == expected
+    assert [micro_batches_in_flight(4, vpp, stage, (2,) * vpp, schedule) for stage in range(4)] == expected
 
 
 def test_interleaved_chunks_count_with_their_own_layers() -> None:
@@ -211,8 +209,7 @@ def test_interleaved_chunks_count_with_their_own_layers() -> None:
 
     Chunks of 3 and 4 layers: (7*3 + 4*4) / 7 = 37/7 of the whole stage.
     """
-    layout = Layout(4, 2, (3, 4, 4, 4, 4, 4, 4, 3))
-    assert micro_batches_in_flight(layout, 0, Schedule.INTERLEAVED) == pytest.approx(37 / 7)
+    assert micro_batches_in_flight(4, 2, 0, (3, 4), Schedule.INTERLEAVED) == pytest.approx(37 / 7)
 
 
 def test_few_micro_batches_limit_what_is_in_flight() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -13,12 +14,14 @@ from planner.axes import build_space
 from planner.job_of import resolve_job
 from planner.plan import plan
 from planner.schemas.plan_request import PlanRequest
+from planner.search import open_splits
 from planner.search.balanced import balance
-from planner.search.cp_sat import SolverError
+from planner.search.cp_sat import SolverError, solve
 from planner.search.exhaustive import Exhaustive
 from planner.search.layers_model import build_split_model, split_numbers
 from planner.search.objective import build_goal
-from planner.search.open_splits import Best, OpenSplits, _whole_layers_s, split_bound_s
+from planner.search.open_splits import Best, OpenSplits
+from planner.search.split_bounds import _whole_layers_s, split_bound_s
 
 UNEVEN: dict[str, Any] = {
     "model": {
@@ -66,9 +69,9 @@ def test_what_cannot_be_told_is_kept_apart() -> None:
         assert {reason["code"] for reason in other["reasons"]} <= {"split-unsupported", "recompute-per-stage-mismatch"}
 
 
-def searcher(**changed: Any) -> tuple[OpenSplits, Any]:
-    asked = PlanRequest.model_validate(UNEVEN)
-    job = resolve_job(UNEVEN)
+def searcher(request: Any = UNEVEN, **changed: Any) -> tuple[OpenSplits, Any]:
+    asked = PlanRequest.model_validate(request)
+    job = resolve_job(request)
     space = build_space(job, asked.constraints)
     goal = build_goal(job, asked.objective, asked.targets)
     exhaustive = Exhaustive(space, goal=goal, top_k=3, headroom_fraction=0.03, allow_at_risk=False, keep_legal=True)
@@ -91,6 +94,61 @@ def test_a_failing_solver_leaves_the_balanced_split_and_says_so() -> None:
     assert after is before
     assert opened.found.failures == ["no solver here"]
     assert opened.found.unproven_s == 0.9 * balanced.step_s
+
+
+def loosely(model: Any, **options: Any) -> Any:
+    """Balanced splits whose bound is too low, so that all of them leave a gap."""
+    found = balance(model, **options)
+    return None if found is None else replace(found, bound_s=0.9 * found.bound_s)
+
+
+def test_gaps_are_closed_once_every_balanced_split_is_known(monkeypatch: pytest.MonkeyPatch) -> None:
+    """CP-SAT finds nothing better than the balanced splits, which stay ranked once each; gaps above the last are left."""
+    known, legal = searcher()
+    known.run(*legal)
+    expected = sorted((candidate.step_s, candidate.layout.layers) for candidate in known.close().ranked)
+    limits: list[float] = []
+
+    def counted(model: Any, **options: Any) -> Any:
+        limits.append(options["limit_s"])
+        return solve(model, **options)
+
+    monkeypatch.setattr(open_splits, "balance", loosely)
+    opened, legal = searcher(solver=counted)
+    opened.run(*legal)
+    assert not limits
+    found = opened.close()
+    assert found.solved == len(limits) > 0
+    assert sorted((candidate.step_s, candidate.layout.layers) for candidate in found.ranked) == expected
+    assert max(limits) <= expected[-1][0] * (1 + 1e-6)
+
+
+def test_a_better_split_takes_the_place_of_the_balanced_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here balancing says that a split which moves a layer from one inner stage to the other is the best."""
+    plain = {**UNEVEN, "constraints": {"fixed": {"pp": 4, "tp": 2, "cp": 1, "vpp": 1, "recompute": "none"}}}
+    known, legal = searcher(plain)
+    known.run(*legal)
+    best = min(known.close().ranked, key=lambda candidate: candidate.step_s)
+
+    def worse(model: Any, **options: Any) -> Any:
+        found = balance(model, **options)
+        if found is None or model.layout(list(found.picked)) != best.layout:
+            return found
+        moved = [i + step for i, step in zip(found.picked, (0, -1, 1, 0), strict=True)]
+        if min(moved) < 0 or any(i >= len(c.layers) for i, c in zip(moved, model.choices, strict=True)):
+            return found
+        return replace(found, picked=tuple(moved), step_s=model.step_s(moved))
+
+    monkeypatch.setattr(open_splits, "balance", worse)
+    opened, legal = searcher(plain)
+    opened.run(*legal)
+    before = [candidate.layout for candidate in opened.found.ranked]
+    found = opened.close()
+    assert best.layout not in before
+    assert found.solved > 0
+    again = min(found.ranked, key=lambda candidate: candidate.step_s)
+    assert again.step_s == pytest.approx(best.step_s, rel=1e-9)
+    assert len(found.ranked) == len(before)
 
 
 def test_stopping_leaves_a_bound_at_once() -> None:
