@@ -37,11 +37,17 @@ KNOB_FIELDS = (
 )  # fmt: skip
 
 
-def build_space(job: Job, constraints: Constraints) -> Space:
-    """The space of one job under the request's constraints."""
+def build_space(job: Job, constraints: Constraints, *, worlds: Ints | None = None) -> Space:
+    """The space of one job under the request's constraints.
+
+    Args:
+        job: what is planned.
+        constraints: what is fixed, what is listed.
+        worlds: GPU counts that a plan may use; whole nodes of the job's cluster unless given.
+    """
     given = _given_values(constraints)
     splits = _splits_by_stages(job, given)
-    degrees = _degrees(job, constraints, given, stages=np.array(sorted(splits), dtype=np.int64))
+    degrees = _degrees(job, constraints, given, stages=np.array(sorted(splits), dtype=np.int64), worlds=worlds)
     used = sorted(set(degrees["pp"].tolist())) or [1]
     layouts, index = _layouts(job, given, {pp: splits.get(pp, []) for pp in used})
     knobs = {_column(name): tuple(_coded(name, v) for v in given[name]) for name in KNOB_FIELDS if name in given}
@@ -178,10 +184,12 @@ def _splits(job: Job, pp: int, given: Mapping[str, tuple[Any, ...]]) -> list[tup
     return found
 
 
-def _degrees(job: Job, constraints: Constraints, given: Mapping[str, Any], *, stages: Ints) -> dict[str, NDArray[Any]]:
+def _degrees(
+    job: Job, constraints: Constraints, given: Mapping[str, Any], *, stages: Ints, worlds: Ints | None
+) -> dict[str, NDArray[Any]]:
     """Every combination of degrees on whole nodes, one array per DEGREE_AXES."""
     cluster, batch = job.cluster, job.training.global_batch_size
-    allowed_gpus = _allowed_gpus(job, constraints)
+    allowed_gpus = _allowed_gpus(job, constraints) if worlds is None else worlds
     tp = np.array([t for t in given.get("tp", divisors(job.model.num_attention_heads)) if t <= cluster.num_gpus])
     cp = np.array(given.get("cp", _context_degrees(job)))
     grid = [axis.reshape(-1) for axis in np.meshgrid(tp, stages, cp, indexing="ij")]

@@ -10,6 +10,7 @@ from __future__ import annotations
 from dataclasses import dataclass, fields, replace
 from functools import lru_cache
 from itertools import product
+from typing import Protocol
 
 import numpy as np
 
@@ -98,6 +99,25 @@ class StageChoices:
         )
 
 
+class OpenModel(Protocol):
+    """What is common to the open splits of one strategy, on one kind of node or on pools."""
+
+    @property
+    def pp(self) -> int: ...
+    @property
+    def vpp(self) -> int: ...
+    @property
+    def choices(self) -> tuple[StageChoices, ...]: ...
+    @property
+    def kind_of_layer(self) -> Ints: ...
+    @property
+    def row(self) -> Strategies: ...
+    @property
+    def factor(self) -> float: ...
+    @property
+    def unit_s(self) -> float: ...
+
+
 @dataclass(frozen=True, eq=False)
 class SplitModel:
     """The open split of one strategy."""
@@ -125,6 +145,11 @@ class SplitModel:
     @property
     def vpp(self) -> int:
         return int(self.row.vpp[0])
+
+    @property
+    def unit_s(self) -> float:
+        """Seconds of an average stage per micro-batch."""
+        return self.work_s / self.pp
 
     @property
     def is_feasible(self) -> bool:
@@ -226,7 +251,7 @@ def slowest_allowed_s(rows: Strategies, work_s: Floats, limit_s: Floats) -> Floa
 
 
 @lru_cache(maxsize=8)
-def _runs_of(kinds: tuple[int, ...]) -> Ints:
+def runs_of(kinds: tuple[int, ...]) -> Ints:
     """Different contents of all runs of consecutive layers, shape (C, J)."""
     num_kinds = max(kinds) + 1
     before = np.zeros((len(kinds) + 1, num_kinds), np.int64)
@@ -235,6 +260,11 @@ def _runs_of(kinds: tuple[int, ...]) -> Ints:
         return before
     start, stop = np.triu_indices(len(before))
     return np.unique(before[stop] - before[start], axis=0)
+
+
+def products_of(counts_J: Ints) -> Ints:
+    """Contents of any so many layers of each kind, shape (C, J)."""
+    return np.array(list(product(*(range(count + 1) for count in counts_J))), np.int64)
 
 
 class _Builder:
@@ -298,10 +328,10 @@ class _Builder:
 
     def _windows(self) -> Ints:
         """Contents of every run of consecutive layers."""
-        return _runs_of(tuple(self.kind_of_layer.tolist()))
+        return runs_of(tuple(self.kind_of_layer.tolist()))
 
     def _products(self) -> Ints:
-        return np.array(list(product(*(range(count + 1) for count in self.counts_J))), np.int64)
+        return products_of(self.counts_J)
 
     @staticmethod
     def _within_reach(contents: list[Ints], num_layers: int) -> list[Ints]:
@@ -359,15 +389,20 @@ class _Builder:
 
     def _own_counts(self, totals: Ints) -> Ints:
         """Layers that the strategy itself recomputes on stages with so many; none where each stage may choose."""
-        if self.own_counts or self.row.recompute[0] != Recompute.FULL:
-            return np.zeros_like(totals)
-        if self.row.recompute_method[0] != RecomputeMethod.BLOCK:
-            return totals
-        count = int(self.row.recompute_num_layers[0])
-        if self.vpp == 1:
-            return np.minimum(totals, count)
-        blocks = [  # how many chunks hold one layer more is the same from either end
-            sum(min(chunk, count) for chunk in chunk_layers(total, self.vpp, is_last=False))
-            for total in range(int(totals.max(initial=0)) + 1)
-        ]
-        return np.array(blocks, np.int64)[totals]
+        return np.zeros_like(totals) if self.own_counts else own_counts(self.row, totals)
+
+
+def own_counts(row: Strategies, totals: Ints) -> Ints:
+    """Layers that one strategy recomputes in full on stages with so many."""
+    if row.recompute[0] != Recompute.FULL:
+        return np.zeros_like(totals)
+    if row.recompute_method[0] != RecomputeMethod.BLOCK:
+        return totals
+    count, vpp = int(row.recompute_num_layers[0]), int(row.vpp[0])
+    if vpp == 1:
+        return np.minimum(totals, count)
+    blocks = [  # how many chunks hold one layer more is the same from either end
+        sum(min(chunk, count) for chunk in chunk_layers(total, vpp, is_last=False))
+        for total in range(int(totals.max(initial=0)) + 1)
+    ]
+    return np.array(blocks, np.int64)[totals]
