@@ -1,0 +1,111 @@
+"""One family: a strategy on a placement whose split is open, and its best split, proven or with a bound."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from cost_models.layouts import Layout, build_layouts
+from cost_models.mixed import MixedJob
+from cost_models.strategy import Ints, Strategies
+from planner.pools.program import PooledProgram
+from planner.pools.split_model import PooledSplit, build_pooled_split
+from planner.pools.thresholds import balance_pools
+from planner.search.balanced import Balanced
+from planner.search.cp_sat import Solved, SolverError
+from planner.search.layers_model import SplitNumbers
+
+TOLERANCE = 1e-9
+"""Relative difference below which a split reaches its bound."""
+
+
+@dataclass(frozen=True, eq=False)
+class Family:
+    """A strategy on a placement, a batch of one."""
+
+    row: Strategies
+    pools: tuple[int, ...]
+    """Pool of every stage."""
+    numbers: tuple[SplitNumbers, ...]
+    weight: float
+    """What the objective weighs a step with."""
+    limit_s: float
+    """Step time to beat."""
+    slowest_s: float
+    """Seconds per micro-batch that no stage may exceed to beat it."""
+    once_floor_s: float
+    """Once-a-step seconds that no split is below."""
+    most_layers: Ints
+    """The most layers of the commonest kind that fit on every stage."""
+
+
+@dataclass(frozen=True, slots=True)
+class BestSplit:
+    """What became of one family."""
+
+    layout: Layout | None = None
+    """The best split that is known to beat the limit."""
+    unproven_s: float = np.inf
+    """Seconds of a step below which nothing better is left, where that is not proven to be the best."""
+    by_solver: bool = False
+    failure: str | None = None
+    """Why the solver could not be used."""
+
+
+def best_split(
+    mixed: MixedJob,
+    family: Family,
+    *,
+    headroom_fraction: float,
+    solver: Callable[..., Solved],
+    should_stop: Callable[[], bool],
+) -> BestSplit:
+    """The best split of a family: by thresholds, and by CP-SAT where those leave a gap."""
+    one_kind = len(mixed.jobs[0].model.distinct_kinds) == 1
+    model = build_pooled_split(
+        mixed,
+        family.row,
+        family.pools,
+        family.numbers,
+        slowest_s=family.slowest_s,
+        once_floor_s=family.once_floor_s,
+        headroom_fraction=headroom_fraction,
+        most_layers=family.most_layers if one_kind else None,
+    )
+    if model is None or not model.is_feasible:
+        return BestSplit()
+    balanced = balance_pools(model, limit_s=family.limit_s)
+    if balanced is None or balanced.bound_s > family.limit_s * (1.0 + TOLERANCE):
+        return BestSplit()
+    if balanced.bound_s >= min(balanced.step_s, family.limit_s) * (1.0 - TOLERANCE):
+        return BestSplit(None if balanced.picked is None else model.layout(balanced.picked))
+    return _closed(model, balanced, limit_s=family.limit_s, solver=solver, should_stop=should_stop)
+
+
+def _closed(
+    model: PooledSplit,
+    balanced: Balanced,
+    *,
+    limit_s: float,
+    solver: Callable[..., Solved],
+    should_stop: Callable[[], bool],
+) -> BestSplit:
+    """Asks CP-SAT for what lies between the bound and the best split; where it fails that split stands, unproven."""
+    known = None if balanced.picked is None else model.layout(balanced.picked)
+    target_s = min(balanced.step_s, limit_s)
+    try:
+        answer = solver(model, hint=None, limit_s=target_s, should_stop=should_stop, program=PooledProgram)
+    except SolverError as error:
+        return BestSplit(known, balanced.bound_s, failure=error.message)
+    layout = known if answer.picked is None else model.layout(answer.picked)
+    unproven_s = np.inf if answer.proven else max(balanced.bound_s, answer.bound_s)
+    return BestSplit(layout, unproven_s, by_solver=True)
+
+
+def placed(mixed: MixedJob, row: Strategies, layout: Layout, pools: Sequence[int]) -> Strategies:
+    """A strategy with this split on these pools, every stage a slot."""
+    named = replace(layout, pool_per_stage=tuple(mixed.names[pool] for pool in pools))
+    layouts = build_layouts([named], model=mixed.jobs[0].model, all_stages=True)
+    return replace(row, layout=np.zeros(1, np.int64), layouts=layouts)

@@ -1,0 +1,336 @@
+"""Exact search on pools: every legal strategy on every placement, with the best split of its layers, or a bound that it loses.
+
+Sites (base rows on placements) are taken in the order of a bound that holds for all their expansions and splits. Each expands
+into families (ZeRO, sharding, virtual stages, recomputation) with bounds of their own; families whose stages cannot hold the
+model are left out, the others solved while their bound is below the k-th best known. Zero-bubble schedules are not searched,
+nor are recomputation counts of each stage's own.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from time import perf_counter
+
+import numpy as np
+
+from cost_models.data_parallel import is_layerwise
+from cost_models.evaluate import Verdict
+from cost_models.layouts import Layout
+from cost_models.mixed import MixedJob, mixed_step_time
+from cost_models.mixed_memory import mixed_memory
+from cost_models.strategy import Bools, Floats, Ints, Recompute, RecomputeMethod, Strategies
+from planner.expressible import SPLIT_CODES, splits_freely
+from planner.pools.bounds import RowBound, Work, base_bound_s, base_work, row_bound, row_numbers, row_work
+from planner.pools.families import TOLERANCE, Family, best_split, placed
+from planner.pools.placements import NodeLimits, Sites, build_sites, price_weight
+from planner.pools.screen import could_hold, in_parts
+from planner.rules import violations
+from planner.search.cp_sat import Solved, solve
+from planner.search.exhaustive import BASE_CODES, Progress
+from planner.search.layers_model import PRICED_SCHEDULES, SplitNumbers
+from planner.search.objective import TIE_BREAK_FIELDS, Goal
+from planner.space import Space
+
+CHUNK = 256
+"""Sites whose families are bounded at a time."""
+SITES_AT_ONCE = 1 << 18
+"""Sites that are bounded at a time."""
+PART_STAGES = 4096
+"""Stages whose memory is screened at a time."""
+GPU_COUNT_CODES = frozenset({"world-exceeds-gpus"})
+"""Rules on the number of GPUs: placements keep to what every pool has."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One strategy on pools, a batch of one whose layout names them and holds every stage."""
+
+    row: Strategies
+    step_s: float
+    value: float
+
+    @property
+    def layout(self) -> Layout:
+        """Its split and pools."""
+        return self.row.layouts.table[int(self.row.layout[0])]
+
+    @property
+    def order(self) -> tuple[object, ...]:
+        """What plans are ranked by: value, then degrees, layers and pools."""
+        degrees = (float(getattr(self.row, name)[0]) for name in TIE_BREAK_FIELDS if name != "layout")
+        return (self.value, *degrees, self.layout.layers, self.layout.pool_per_stage)
+
+
+@dataclass(eq=False)
+class PoolsFound:
+    """Result of a search on pools."""
+
+    best: list[Plan] = field(default_factory=list)
+    """At most k, best first."""
+    inexpressible: Plan | None = None
+    """The best one that the framework cannot be told."""
+    rejected: Counter[str] = field(default_factory=Counter)
+    families: int = 0
+    """Families whose split was asked for."""
+    solved: int = 0
+    """Of these, by CP-SAT."""
+    feasible: int = 0
+    """Plans that were ranked at some time."""
+    unproven_s: float = np.inf
+    """Least bound of what was left unproven or not looked at."""
+    stopped: str | None = None
+    failures: list[str] = field(default_factory=list)
+    """Why the solver could not be used."""
+    elapsed_s: float = 0.0
+    nearest: Strategies | None = None
+    """A strategy whose stages cannot hold the model, the one of these with the least bound."""
+
+    @property
+    def optimal(self) -> bool:
+        """Whether nothing better lies in the space."""
+        return self.stopped is None and not self.unproven_s < self.best_s
+
+    @property
+    def best_s(self) -> float:
+        """The least step time that is ranked."""
+        return min((plan.step_s for plan in self.best), default=np.inf)
+
+    @property
+    def lower_bound_s(self) -> float | None:
+        """Seconds of a step that nothing in the space beats."""
+        found = min(self.unproven_s, self.best_s)
+        return float(found) if np.isfinite(found) else None
+
+
+class PoolSearch:
+    """One search; `run` may be called once."""
+
+    def __init__(
+        self,
+        mixed: MixedJob,
+        space: Space,
+        *,
+        goal: Goal,
+        limits: NodeLimits,
+        top_k: int,
+        headroom_fraction: float,
+        pools: Sequence[str] | None = None,
+        listed_alone: bool = False,
+        time_limit_s: float | None = None,
+        on_progress: Callable[[Progress], None] | None = None,
+        should_stop: Callable[[], bool] | None = None,
+        solver: Callable[..., Solved] = solve,
+    ) -> None:
+        """`pools` are the pool of every stage where the request says it; with `listed_alone` the splits of the space, too."""
+        self.mixed, self.space, self.goal, self.limits = mixed, space, goal, limits
+        self.top_k, self.headroom_fraction = top_k, headroom_fraction
+        self.pools, self.listed_alone = pools, listed_alone
+        self.time_limit_s, self.on_progress, self.should_stop = time_limit_s, on_progress, should_stop
+        self.solver = solver
+        self.freely = splits_freely(mixed.jobs[0])
+        self.found = PoolsFound()
+        self._started = perf_counter()
+
+    def run(self) -> PoolsFound:
+        """The k best plans, and how sure that is."""
+        found, base = self.found, self.space.base()
+        base = base.take(self._legal(base, only=BASE_CODES))
+        sites, homeless = build_sites(self.mixed, base, limits=self.limits, fixed=self.pools)
+        found.rejected["unequal-data-parallel-shares"] += int(self.space.multiplicity(base.pp[homeless]).sum())
+        if len(sites):
+            self._search(base, sites)
+        found.rejected = Counter({code: count for code, count in found.rejected.items() if count})
+        found.elapsed_s = perf_counter() - self._started
+        return found
+
+    def _search(self, base: Strategies, sites: Sites) -> None:
+        """Searches the sites in the order of the values that their bounds allow."""
+        work = base_work(self.mixed, self.space, base)
+        starts = range(0, len(sites), SITES_AT_ONCE)
+        parts = (np.arange(start, min(start + SITES_AT_ONCE, len(sites))) for start in starts)
+        bound_s = np.concatenate([self._site_bound_s(base, work, sites.take(part)) for part in parts])
+        values = self.goal.value_of_world(self._weight(base.take(sites.base), sites), bound_s)
+        reached = self.goal.reached(bound_s)
+        self.found.rejected["misses-target"] += int((~reached).sum())
+        order = np.argsort(values, kind="stable")
+        order = order[reached[order]]
+        for start in range(0, len(order), CHUNK):
+            chunk = order[start : start + CHUNK]
+            if values[chunk[0]] > self.limit:
+                break
+            if self._must_stop() or not self._families(base, sites.take(chunk)):
+                self._leave(bound_s[order[start:]])
+                break
+            if self.on_progress is not None:
+                best_s = self.found.best[0].step_s if self.found.best else None
+                self.on_progress(Progress(self.found.families, best_s, float(bound_s[chunk[-1]])))
+
+    def _site_bound_s(self, base: Strategies, work: Work, sites: Sites) -> Floats:
+        rows = base.take(sites.base)
+        vpp = self.space.most_vpp[rows.pp.astype(np.int64)]
+        return base_bound_s(self.mixed, work.take(sites.base), rows, sites, vpp=vpp)
+
+    def _weight(self, rows: Strategies, sites: Sites) -> Floats:
+        """What the objective weighs a step with: GPUs, or their price for `cost`."""
+        if self.goal.objective != "cost":
+            return rows.world
+        return price_weight(self.mixed, sites.stages_PN, rows.world / rows.pp)
+
+    def _leave(self, bounds_s: Floats) -> None:
+        self.found.unproven_s = min(self.found.unproven_s, float(bounds_s.min()))
+
+    def _families(self, base: Strategies, sites: Sites) -> bool:
+        """Solves the families of these sites, best bound first; false where the search was stopped."""
+        rows, sites = self._rows(base, sites)
+        if not len(rows):
+            return True
+        numbers = row_numbers(self.mixed, rows)
+        bound = row_bound(self.mixed, numbers, rows, sites)
+        weight = self._weight(rows, sites)
+        values = self.goal.value_of_world(weight, bound.step_s)
+        order = np.argsort(values, kind="stable")
+        order = order[values[order] <= self.limit]
+        for piece in in_parts(rows.pp[order].astype(int).tolist(), PART_STAGES):
+            part = order[piece]
+            if values[part[0]] > self.limit:
+                break
+            for index, family in self._holding(rows, sites, numbers, bound, weight, part):
+                if values[index] > self.limit:
+                    break
+                if self._must_stop():
+                    self._leave(bound.step_s[order[piece.start :]])
+                    return False
+                self._solve(family)
+        return True
+
+    def _holding(
+        self,
+        rows: Strategies,
+        sites: Sites,
+        numbers: tuple[SplitNumbers, ...],
+        bound: RowBound,
+        weight: Floats,
+        part: Ints,
+    ) -> list[tuple[int, Family]]:
+        """Those of the families whose stages could hold the model in time."""
+        some, where, its = rows.take(part), sites.take(part), tuple(each.take(part) for each in numbers)
+        limits_s = np.array([self.goal.longest_step_s(each, self.limit) for each in weight[part].tolist()])
+        work = row_work(its, some, num_layers=self.mixed.jobs[0].model.num_layers)
+        slowest_s = bound.take(part).slowest_allowed_s(some, limits_s)
+        holding, most_layers = could_hold(
+            self.mixed, some, where, work, slowest_s=slowest_s, headroom_fraction=self.headroom_fraction
+        )
+        if not self.found.best:
+            self.found.rejected["out-of-memory"] += int((~holding).sum())
+            if self.found.nearest is None and not holding.all():
+                first = int(np.argmin(holding))
+                self.found.nearest = self._listed(some.take(np.array([first])), where.pools(first))
+        return [
+            (
+                int(part[index]),
+                Family(
+                    row=some.take(np.array([index])),
+                    pools=where.pools(index),
+                    numbers=tuple(each.take(np.array([index])) for each in its),
+                    weight=float(weight[part[index]]),
+                    limit_s=float(limits_s[index]),
+                    slowest_s=float(slowest_s[index]),
+                    once_floor_s=float(bound.once_s[part[index]]),
+                    most_layers=most_layers[index],
+                ),
+            )
+            for index in np.flatnonzero(holding).tolist()
+        ]
+
+    def _listed(self, row: Strategies, pools: Sequence[int]) -> Strategies:
+        """The strategy on its placement with the split that the space lists for it."""
+        return placed(self.mixed, row, row.layouts.table[int(row.layout[0])], pools)
+
+    def _rows(self, base: Strategies, sites: Sites) -> tuple[Strategies, Sites]:
+        """The families of these sites, legal on every pool."""
+        used, inverse = np.unique(sites.base, return_inverse=True)
+        expansion = self.space.expand(base.take(used))
+        rows, origin = expansion.rows, expansion.origin
+        kept = np.isin(rows.schedule, PRICED_SCHEDULES)
+        block = (rows.recompute == Recompute.FULL) & (rows.recompute_method == RecomputeMethod.BLOCK)
+        kept &= ~(block & is_layerwise(self.mixed.jobs[0], rows))  # what is hidden there depends on all stages' counts
+        rows, origin = rows.take(kept), origin[kept]
+        legal = self._legal(rows)
+        rows, origin = rows.take(legal), origin[legal]
+        by_base = np.argsort(origin, kind="stable")
+        count = np.bincount(origin, minlength=len(used))
+        start, times = np.cumsum(count) - count, count[inverse]
+        which = np.repeat(np.arange(len(sites)), times)
+        within = np.arange(len(which)) - np.repeat(np.cumsum(times) - times, times)
+        return rows.take(by_base[start[inverse][which] + within]), sites.take(which)
+
+    def _legal(self, rows: Strategies, *, only: frozenset[str] | None = None) -> Bools:
+        """Which rows break no rule on any pool (none of these codes), how their layers are split and how many GPUs there are
+        left aside; the others are counted.
+        """
+        legal = np.ones(len(rows), np.bool_)
+        weights = None if only is None else self.space.multiplicity(rows.pp)
+        for job in self.mixed.whole:
+            broken = violations(job, rows)
+            codes = frozenset(rule.code for rule in broken.active) if only is None else only
+            broken = broken.only(codes - SPLIT_CODES - GPU_COUNT_CODES)
+            fresh = replace(broken, flags=np.where(legal, broken.flags, 0))
+            self.found.rejected.update(fresh.counts(weights))
+            legal &= broken.legal
+        return legal
+
+    def _solve(self, family: Family) -> None:
+        """The best split of one family, and the listed one where the framework or the request takes no other."""
+        found = self.found
+        found.families += 1
+        if self.listed_alone or not self.freely:
+            self._keep(self._listed(family.row, family.pools), family.weight)
+        if self.listed_alone:
+            return
+        best = best_split(
+            self.mixed,
+            family,
+            headroom_fraction=self.headroom_fraction,
+            solver=self.solver,
+            should_stop=self._must_stop,
+        )
+        found.solved += best.by_solver
+        if best.failure is not None and best.failure not in found.failures:
+            found.failures.append(best.failure)
+        if self.freely:  # what cannot be launched is no part of the ranking's proof
+            self._leave(np.array([best.unproven_s]))
+        if best.layout is not None:
+            self._keep(placed(self.mixed, family.row, best.layout, family.pools), family.weight)
+
+    def _keep(self, row: Strategies, weight: float) -> None:
+        """Ranks a plan, or keeps it apart where the framework cannot be told its split."""
+        found = self.found
+        verdict = int(mixed_memory(self.mixed, row, headroom_fraction=self.headroom_fraction).verdict[0])
+        if verdict != Verdict.FITS:
+            found.rejected["out-of-memory" if verdict == Verdict.OOM else "at-risk-of-memory"] += 1
+            return
+        step_s = mixed_step_time(self.mixed, row).total_s
+        if not self.goal.reached(step_s)[0]:
+            return
+        plan = Plan(row, float(step_s[0]), float(self.goal.value_of_world(np.array([weight]), step_s)[0]))
+        if all(violations(job, row).only(SPLIT_CODES).legal[0] for job in self.mixed.whole):
+            found.feasible += 1
+            known = {each.order: each for each in [*found.best, plan]}
+            found.best = [known[order] for order in sorted(known)][: self.top_k]
+        elif found.inexpressible is None or plan.order < found.inexpressible.order:
+            found.inexpressible = plan
+
+    @property
+    def limit(self) -> float:
+        """Value above which nothing counts: the k-th best; the best of all where splits cannot be told freely."""
+        best = self.found.best
+        return best[-1].value * (1.0 + TOLERANCE) if len(best) == self.top_k else np.inf
+
+    def _must_stop(self) -> bool:
+        if self.should_stop is not None and self.should_stop():
+            self.found.stopped = "cancelled"
+        elif self.time_limit_s is not None and perf_counter() - self._started > self.time_limit_s:
+            self.found.stopped = "time"
+        return self.found.stopped is not None
