@@ -11,9 +11,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from cost_models.errors import InvalidInputError, Problem
-from cost_models.specs.cluster import Cluster, MixedCluster, Pool
+from cost_models.specs.cluster import Cluster, MixedCluster, Network, Pool
 from cost_models.specs.cluster_input import ClusterInput, NodesInput, resolve_cluster
 from cost_models.specs.fields import child, shown, validated
+from cost_models.units import MICRO
 
 MOST_POOLS = 6
 """Every order of the pools along the pipeline is searched; a cluster of more kinds of node is not known to exist."""
@@ -93,7 +94,7 @@ def _sizes(listed: list[Any], at: str) -> list[Problem]:
 
 
 def _clusters(listed: list[Any], shared: dict[str, Any], at: str) -> tuple[list[Cluster], list[Problem]]:
-    """The nodes of every pool as a cluster on the shared network, whose fabric is the first pool's where none is given."""
+    """The nodes of every pool as a cluster on the shared network; what that leaves open is as the first pool fills it."""
     clusters: list[Cluster] = []
     problems: list[Problem] = []
     for position, given in enumerate(listed):
@@ -104,10 +105,19 @@ def _clusters(listed: list[Any], shared: dict[str, Any], at: str) -> tuple[list[
         except InvalidInputError as error:
             problems += error.problems
             continue
-        if "fabric" not in shared:
-            shared = {**shared, "fabric": cluster.network.fabric, "rail_optimized": cluster.network.rail_optimized}
+        shared = shared if clusters else _whole_network(cluster.network)
         clusters.append(cluster)
     return clusters, problems
+
+
+def _whole_network(network: Network) -> dict[str, Any]:
+    return {
+        "fabric": network.fabric,
+        "rail_optimized": network.rail_optimized,
+        "nodes_per_leaf": network.nodes_per_leaf,
+        "oversubscription": network.oversubscription,
+        "latency_us": network.latency_s / MICRO,
+    }
 
 
 def _names(listed: list[Any], clusters: list[Cluster], at: str) -> tuple[list[str], list[Problem]]:
