@@ -44,6 +44,15 @@ JOBS: dict[str, dict[str, Any]] = {
     "llama_405b_16384_h100": request("llama-3.1-405b", "dgx-h100", 2048, 8192, 2048),
     "layers_78_over_12_stages": request(dense(78), "dgx-h100", 96, 8192, 1536) | {"constraints": {"fixed": {"pp": 12}}},
     "layers_126": request(dense(126), "dgx-h100", 128, 8192, 1024),
+    "two_pools_a100_h100": request("llama-3.1-70b", "dgx-h100", 64, 8192, 1024)
+    | {
+        "cluster": {
+            "pools": [
+                {"name": "old", "preset": "dgx-a100-80gb", "num_nodes": 64},
+                {"name": "new", "preset": "dgx-h100", "num_nodes": 64},
+            ]
+        }
+    },
     "llama_405b_100000_h100": request("llama-3.1-405b", "dgx-h100", 12_500, 8192, 4000),
 }
 
@@ -67,6 +76,7 @@ def measured(name: str) -> dict[str, Any]:
         "step_time_s": best and best["evaluation"]["step_time_s"],
         "strategy": best and {name: best["strategy"][name] for name in ("tp", "pp", "cp", "dp", "ep", "vpp", "zero")},
         "layers_per_stage": best and best["strategy"]["layers_per_stage"],
+        "pool_per_stage": best and best["strategy"].get("pool_per_stage"),
         "inexpressible_gain": answer["inexpressible_best"] and answer["inexpressible_best"]["gain_fraction"],
     }
 

@@ -92,7 +92,7 @@ def pool_by_slot(mixed: MixedJob, strategies: Strategies) -> Ints:
 
 
 def mixed_step_time(mixed: MixedJob, strategies: Strategies) -> MixedTime:
-    """Step time of stages on pools, and its terms. [T-6]"""
+    """Step time of stages on pools, and its terms. [T-5]"""
     pool_KN = pool_by_slot(mixed, strategies)
     used = np.unique(pool_KN[pool_KN >= 0]).tolist()
     costs = {pool: stage_costs(mixed.jobs[pool], strategies) for pool in used}

@@ -31,6 +31,8 @@ class Family:
     numbers: tuple[SplitNumbers, ...]
     weight: float
     """What the objective weighs a step with."""
+    bound_s: float
+    """Step time that no split beats, memory aside."""
     limit_s: float
     """Step time to beat."""
     slowest_s: float

@@ -20,6 +20,7 @@ from planner.pools.evaluation import mixed_evaluation
 from planner.pools.jobs import assumed_of
 from planner.pools.placements import NodeLimits, node_limits, possible_worlds
 from planner.pools.search import Plan, PoolSearch, PoolsFound
+from planner.pools.strategy import SAME_WIDTH
 from planner.prepared import Prepared
 from planner.schemas.plan_request import Constraints, PlanRequest
 from planner.search.exhaustive import Progress
@@ -28,6 +29,7 @@ from planner.space import Space
 from planner.strategy_input import strategy_dict
 
 Document = dict[str, Any]
+_SMALLEST = {"tp": 1, "pp": 1, "dp": 1, "micro_batch_size": 1}
 
 
 def plan_on_pools(
@@ -123,6 +125,15 @@ def _tie_groups(mixed: MixedJob, plans: Strategies) -> list[int]:
 
 def _nearest(mixed: MixedJob, found: PoolsFound, limits: NodeLimits, *, headroom_fraction: float) -> Document:
     """The contract's `nearest_infeasible` entry: the most promising strategy that needs too much, or why there is none."""
+    if found.nearest is None and found.rejected["unequal-data-parallel-shares"]:
+        largest = max(pool.cluster.num_gpus for pool in mixed.cluster.pools)
+        message = f"a stage of tp x cp x dp GPUs would be more than any pool has ({largest}): {SAME_WIDTH}"
+        reason = {
+            "code": "unequal-data-parallel-shares",
+            "message": message,
+            "hint": "Lower tp, cp or dp, or raise pp.",
+        }
+        return {"strategy": _SMALLEST, "reasons": [reason], "smallest_change": reason["hint"]}
     if found.nearest is None:
         pools = ", ".join(
             f"{pool.name} ({pool.cluster.num_nodes} x {pool.cluster.gpus_per_node})" for pool in mixed.cluster.pools

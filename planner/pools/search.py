@@ -17,7 +17,7 @@ import numpy as np
 
 from cost_models.data_parallel import is_layerwise
 from cost_models.evaluate import Verdict
-from cost_models.layouts import Layout
+from cost_models.layouts import Layout, build_layouts
 from cost_models.mixed import MixedJob, mixed_step_time
 from cost_models.mixed_memory import mixed_memory
 from cost_models.strategy import Bools, Floats, Ints, Recompute, RecomputeMethod, Strategies
@@ -192,6 +192,10 @@ class PoolSearch:
         values = self.goal.value_of_world(weight, bound.step_s)
         order = np.argsort(values, kind="stable")
         order = order[values[order] <= self.limit]
+        if self.listed_alone or not self.freely:
+            self._rank_listed(rows.take(order), sites.take(order), weight[order])
+        if self.listed_alone:
+            return True
         for piece in in_parts(rows.pp[order].astype(int).tolist(), PART_STAGES):
             part = order[piece]
             if values[part[0]] > self.limit:
@@ -235,6 +239,7 @@ class PoolSearch:
                     pools=where.pools(index),
                     numbers=tuple(each.take(np.array([index])) for each in its),
                     weight=float(weight[part[index]]),
+                    bound_s=float(bound.step_s[part[index]]),
                     limit_s=float(limits_s[index]),
                     slowest_s=float(slowest_s[index]),
                     once_floor_s=float(bound.once_s[part[index]]),
@@ -282,13 +287,14 @@ class PoolSearch:
         return legal
 
     def _solve(self, family: Family) -> None:
-        """The best split of one family, and the listed one where the framework or the request takes no other."""
+        """The best split of one family."""
         found = self.found
         found.families += 1
-        if self.listed_alone or not self.freely:
-            self._keep(self._listed(family.row, family.pools), family.weight)
-        if self.listed_alone:
-            return
+        if not self.freely:  # only the best of all is worth telling apart
+            limit_s = self.goal.longest_step_s(family.weight, self._best_value * (1.0 + TOLERANCE))
+            if family.bound_s > limit_s:
+                return
+            family = replace(family, limit_s=min(family.limit_s, limit_s))
         best = best_split(
             self.mixed,
             family,
@@ -303,6 +309,35 @@ class PoolSearch:
             self._leave(np.array([best.unproven_s]))
         if best.layout is not None:
             self._keep(placed(self.mixed, family.row, best.layout, family.pools), family.weight)
+
+    def _rank_listed(self, rows: Strategies, sites: Sites, weight: Floats) -> None:
+        """Ranks strategies with the split that the request or the framework gives them, all priced at once."""
+        if not len(rows):
+            return
+        placements = [(int(layout), sites.pools(index)) for index, layout in enumerate(rows.layout)]
+        number = {placement: position for position, placement in enumerate(dict.fromkeys(placements))}
+        table = [
+            replace(rows.layouts.table[layout], pool_per_stage=tuple(self.mixed.names[pool] for pool in pools))
+            for layout, pools in number
+        ]
+        layouts = build_layouts(table, model=self.mixed.jobs[0].model, all_stages=True)
+        listed = replace(rows, layout=np.array([number[placement] for placement in placements]), layouts=layouts)
+        self.found.families += len(listed)
+        verdict = mixed_memory(self.mixed, listed, headroom_fraction=self.headroom_fraction).verdict
+        self.found.rejected["out-of-memory"] += int((verdict == Verdict.OOM).sum())
+        self.found.rejected["at-risk-of-memory"] += int((verdict == Verdict.AT_RISK).sum())
+        if self.found.nearest is None and (verdict != Verdict.FITS).any():
+            first = int(np.argmax(verdict != Verdict.FITS))
+            self.found.nearest = self._listed(rows.take(np.array([first])), placements[first][1])
+        fits = np.flatnonzero(verdict == Verdict.FITS)
+        if not len(fits):
+            return
+        values = self.goal.value_of_world(weight[fits], mixed_step_time(self.mixed, listed.take(fits)).total_s)
+        for position in np.argsort(values, kind="stable").tolist():
+            if values[position] > self.limit:
+                break
+            at = int(fits[position])
+            self._keep(self._listed(rows.take(np.array([at])), placements[at][1]), float(weight[at]))
 
     def _keep(self, row: Strategies, weight: float) -> None:
         """Ranks a plan, or keeps it apart where the framework cannot be told its split."""
@@ -324,9 +359,15 @@ class PoolSearch:
 
     @property
     def limit(self) -> float:
-        """Value above which nothing counts: the k-th best; the best of all where splits cannot be told freely."""
+        """Value above which nothing counts: the k-th best."""
         best = self.found.best
         return best[-1].value * (1.0 + TOLERANCE) if len(best) == self.top_k else np.inf
+
+    @property
+    def _best_value(self) -> float:
+        """The best value of all, launchable or not."""
+        known = [*self.found.best[:1], *([self.found.inexpressible] if self.found.inexpressible else [])]
+        return min((plan.value for plan in known), default=np.inf)
 
     def _must_stop(self) -> bool:
         if self.should_stop is not None and self.should_stop():

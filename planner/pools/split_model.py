@@ -13,9 +13,11 @@ from functools import cached_property
 
 import numpy as np
 
+from cost_models.data_parallel import StepwiseLinks, is_layerwise, stepwise_exposed_s, stepwise_links_s
 from cost_models.job import Job
 from cost_models.layouts import Layout
-from cost_models.mixed import MixedJob, mixed_jitter_fraction, sends_s, stage_end_s, tied_s
+from cost_models.mixed import MixedJob, mixed_jitter_fraction, sends_s, tied_s
+from cost_models.optimizer import offload_s, optimizer_s
 from cost_models.strategy import Bools, Floats, Ints, Strategies
 from planner.pools.bounds import virtual_share
 from planner.search.layers_model import (
@@ -23,11 +25,18 @@ from planner.search.layers_model import (
     SplitNumbers,
     StageChoices,
     layers_in_order,
-    own_counts,
-    products_of,
-    runs_of,
 )
 from planner.search.lone_stages import fits_alone
+from planner.search.stage_contents import own_counts, products_of, runs_of
+
+
+@dataclass(frozen=True, slots=True)
+class _StageEnds:
+    """What the choices of one stage do once a step, shape (C,)."""
+
+    links: StepwiseLinks
+    own_s: Floats
+    """Optimizer and offload."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,6 +101,27 @@ class PooledSplit:
         sends, _ = sends_s(self.mixed, self.row, self.stages_by_pool)
         return np.asarray(sends + tied_s(self.mixed, rows, stages_PN, word=word, layers=layers)[0])
 
+    @cached_property
+    def _ends(self) -> list[_StageEnds]:
+        """What every choice of every stage does once a step, by itself."""
+        found: list[_StageEnds | None] = [None] * self.pp
+        for pool in dict.fromkeys(self.pools):
+            job = self.mixed.jobs[pool]
+            stages = [stage for stage, its in enumerate(self.pools) if its == pool]
+            dense, expert = (
+                np.concatenate([getattr(self.choices[stage], name) for stage in stages]) for name in ("dense", "expert")
+            )
+            held, inverse = np.unique(np.stack([dense, expert]), axis=1, return_inverse=True)
+            rows = self.row.take(np.zeros(held.shape[1], np.int64))
+            links = stepwise_links_s(job, rows, dense=held[0], expert=held[1])
+            own_s = optimizer_s(job, rows, dense=held[0], expert=held[1])
+            own_s = own_s + offload_s(job, rows, dense=held[0], expert=held[1])
+            at = inverse.reshape(-1)
+            edges = np.cumsum([len(self.choices[stage]) for stage in stages])[:-1]
+            for stage, part in zip(stages, np.split(at, edges), strict=True):
+                found[stage] = _StageEnds(links.take(part), own_s[part])
+        return [each for each in found if each is not None]
+
     def stage_ends_s(self, pool: int, contents_J: Ints, slowest_s: float) -> list[Floats]:
         """Seconds of what every choice of every stage does once a step, beside a slowest stage of this pool, contents and
         time.
@@ -99,38 +129,26 @@ class PooledSplit:
         key = (pool, *contents_J.tolist(), slowest_s)
         if key in self.beside:
             return self.beside[key]
+        if is_layerwise(self.mixed.jobs[pool], self.row)[0]:
+            return self.beside.setdefault(key, [each.own_s for each in self._ends])
         numbers = self.numbers[pool]
         forward_s = float(contents_J @ numbers.forward_JN[:, 0])
-        passes = (forward_s + float(contents_J @ numbers.waits_JN[:, 0]), max(slowest_s - forward_s, 0.0))
-        return self.beside.setdefault(key, self.ends_beside(*passes, num_layers=float(contents_J.sum())))
-
-    def ends_beside(self, forward_s: float, backward_s: float, *, num_layers: float) -> list[Floats]:
-        """The same beside passes of this length and so many layers."""
-        found: list[Floats] = [np.zeros(0)] * self.pp
-        for pool in dict.fromkeys(self.pools):
-            stages = [stage for stage, its in enumerate(self.pools) if its == pool]
-            dense, expert = (
-                np.concatenate([getattr(self.choices[stage], name) for stage in stages]) for name in ("dense", "expert")
+        waits_s, layers = float(contents_J @ numbers.waits_JN[:, 0]), np.array([float(contents_J.sum())])
+        found = [
+            each.own_s
+            + stepwise_exposed_s(
+                self.row,
+                each.links,
+                forward_s=np.array([forward_s + waits_s]),
+                backward_s=np.array([max(slowest_s - forward_s, 0.0)]),
+                layers=layers,
             )
-            held, inverse = np.unique(np.stack([dense, expert]), axis=1, return_inverse=True)
-            n = held.shape[1]
-            terms, _ = stage_end_s(
-                self.mixed.jobs[pool],
-                self.row.take(np.zeros(n, np.int64)),
-                dense=held[0],
-                expert=held[1],
-                forward_s=np.full(n, forward_s),
-                backward_s=np.full(n, backward_s),
-                layers=np.full(n, num_layers),
-            )
-            seconds = np.sum(list(terms.values()), axis=0)[inverse.reshape(-1)]
-            edges = np.cumsum([len(self.choices[stage]) for stage in stages])[:-1]
-            for stage, part in zip(stages, np.split(seconds, edges), strict=True):
-                found[stage] = part
-        return found
+            for each in self._ends
+        ]
+        return self.beside.setdefault(key, found)
 
     def step_s(self, picked: Sequence[int]) -> float:
-        """Seconds of a step with one choice for each stage. [T-6]"""
+        """Seconds of a step with one choice for each stage. [T-5]"""
         times = np.array([choices.time_s[index] for choices, index in zip(self.choices, picked, strict=True)])
         slow = int(times.argmax())
         contents_J = self.choices[slow].contents_CJ[picked[slow]]
