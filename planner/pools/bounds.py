@@ -148,6 +148,8 @@ class RowBound:
     """Seconds of a step that no split beats, memory aside."""
     once_s: Floats
     """Of these what happens once a step, at least."""
+    sends_s: Floats
+    """Of these the exposed sends, the same for every split."""
     factor: Floats
     """What straggling multiplies a step with."""
     all_s: Floats
@@ -155,7 +157,7 @@ class RowBound:
 
     def take(self, index: Ints) -> RowBound:
         """The bounds at these positions."""
-        return RowBound(self.step_s[index], self.once_s[index], self.factor[index], self.all_s[index])
+        return RowBound(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
 
     def slowest_allowed_s(self, rows: Strategies, limit_s: Floats) -> Floats:
         """Longest stage with which work, bubble and once-a-step time stay within a step time, shape (N,)."""
@@ -198,7 +200,7 @@ def row_bound(mixed: MixedJob, numbers: tuple[SplitNumbers, ...], rows: Strategi
         ends = np.where(stages_N > 0, np.minimum(ends, np.sum(list(terms.values()), axis=0)), ends)
     factor = 1.0 + mixed_jitter_fraction(mixed, rows, sites.stages_PN)
     once_s = sends + ends
-    return RowBound((pace + once_s) * factor, once_s, factor, all_s)
+    return RowBound((pace + once_s) * factor, once_s, sends, factor, all_s)
 
 
 def _counts(mixed: MixedJob) -> Floats:

@@ -37,6 +37,8 @@ class Family:
     """Step time to beat."""
     slowest_s: float
     """Seconds per micro-batch that no stage may exceed to beat it."""
+    sends_s: float
+    """Exposed seconds of a step's sends."""
     once_floor_s: float
     """Once-a-step seconds that no split is below."""
     most_layers: Ints
@@ -49,6 +51,8 @@ class BestSplit:
 
     layout: Layout | None = None
     """The best split that is known to beat the limit."""
+    step_s: float = np.inf
+    """Its step time."""
     unproven_s: float = np.inf
     """Seconds of a step below which nothing better is left, where that is not proven to be the best."""
     by_solver: bool = False
@@ -72,6 +76,7 @@ def best_split(
         family.pools,
         family.numbers,
         slowest_s=family.slowest_s,
+        sends_s=family.sends_s,
         once_floor_s=family.once_floor_s,
         headroom_fraction=headroom_fraction,
         most_layers=family.most_layers if one_kind else None,
@@ -82,7 +87,7 @@ def best_split(
     if balanced is None or balanced.bound_s > family.limit_s * (1.0 + TOLERANCE):
         return BestSplit()
     if balanced.bound_s >= min(balanced.step_s, family.limit_s) * (1.0 - TOLERANCE):
-        return BestSplit(None if balanced.picked is None else model.layout(balanced.picked))
+        return _known(model, balanced)
     return _closed(model, balanced, limit_s=family.limit_s, solver=solver, should_stop=should_stop)
 
 
@@ -95,15 +100,23 @@ def _closed(
     should_stop: Callable[[], bool],
 ) -> BestSplit:
     """Asks CP-SAT for what lies between the bound and the best split; where it fails that split stands, unproven."""
-    known = None if balanced.picked is None else model.layout(balanced.picked)
     target_s = min(balanced.step_s, limit_s)
     try:
         answer = solver(model, hint=None, limit_s=target_s, should_stop=should_stop, program=PooledProgram)
     except SolverError as error:
-        return BestSplit(known, balanced.bound_s, failure=error.message)
-    layout = known if answer.picked is None else model.layout(answer.picked)
+        return replace(_known(model, balanced), unproven_s=balanced.bound_s, failure=error.message)
+    found = _known(model, balanced)
+    if answer.picked is not None:
+        found = BestSplit(model.layout(answer.picked), model.step_s(answer.picked))
     unproven_s = np.inf if answer.proven else max(balanced.bound_s, answer.bound_s)
-    return BestSplit(layout, unproven_s, by_solver=True)
+    return replace(found, unproven_s=unproven_s, by_solver=True)
+
+
+def _known(model: PooledSplit, balanced: Balanced) -> BestSplit:
+    """What thresholds found."""
+    if balanced.picked is None:
+        return BestSplit()
+    return BestSplit(model.layout(balanced.picked), balanced.step_s)
 
 
 def placed(mixed: MixedJob, row: Strategies, layout: Layout, pools: Sequence[int]) -> Strategies:

@@ -242,6 +242,7 @@ class PoolSearch:
                     bound_s=float(bound.step_s[part[index]]),
                     limit_s=float(limits_s[index]),
                     slowest_s=float(slowest_s[index]),
+                    sends_s=float(bound.sends_s[part[index]]),
                     once_floor_s=float(bound.once_s[part[index]]),
                     most_layers=most_layers[index],
                 ),
@@ -308,7 +309,7 @@ class PoolSearch:
         if self.freely:  # what cannot be launched is no part of the ranking's proof
             self._leave(np.array([best.unproven_s]))
         if best.layout is not None:
-            self._keep(placed(self.mixed, family.row, best.layout, family.pools), family.weight)
+            self._keep(placed(self.mixed, family.row, best.layout, family.pools), family.weight, step_s=best.step_s)
 
     def _rank_listed(self, rows: Strategies, sites: Sites, weight: Floats) -> None:
         """Ranks strategies with the split that the request or the framework gives them, all priced at once."""
@@ -332,30 +333,26 @@ class PoolSearch:
         fits = np.flatnonzero(verdict == Verdict.FITS)
         if not len(fits):
             return
-        values = self.goal.value_of_world(weight[fits], mixed_step_time(self.mixed, listed.take(fits)).total_s)
-        for position in np.argsort(values, kind="stable").tolist():
-            if values[position] > self.limit:
-                break
+        step_s = mixed_step_time(self.mixed, listed.take(fits)).total_s
+        for position in np.argsort(self.goal.value_of_world(weight[fits], step_s), kind="stable").tolist():
             at = int(fits[position])
-            self._keep(self._listed(rows.take(np.array([at])), placements[at][1]), float(weight[at]))
+            row = self._listed(rows.take(np.array([at])), placements[at][1])
+            if not self._keep(row, float(weight[at]), step_s=float(step_s[position])):
+                break
 
-    def _keep(self, row: Strategies, weight: float) -> None:
-        """Ranks a plan, or keeps it apart where the framework cannot be told its split."""
-        found = self.found
-        verdict = int(mixed_memory(self.mixed, row, headroom_fraction=self.headroom_fraction).verdict[0])
-        if verdict != Verdict.FITS:
-            found.rejected["out-of-memory" if verdict == Verdict.OOM else "at-risk-of-memory"] += 1
-            return
-        step_s = mixed_step_time(self.mixed, row).total_s
-        if not self.goal.reached(step_s)[0]:
-            return
-        plan = Plan(row, float(step_s[0]), float(self.goal.value_of_world(np.array([weight]), step_s)[0]))
+    def _keep(self, row: Strategies, weight: float, *, step_s: float) -> bool:
+        """Ranks a plan that fits, or keeps it apart where the framework cannot be told its split; false where it is too slow."""
+        found, value = self.found, float(self.goal.value_of_world(np.array([weight]), np.array([step_s]))[0])
+        if value > self.limit or not self.goal.reached(np.array([step_s]))[0]:
+            return False
+        plan = Plan(row, step_s, value)
         if all(violations(job, row).only(SPLIT_CODES).legal[0] for job in self.mixed.whole):
             found.feasible += 1
             known = {each.order: each for each in [*found.best, plan]}
             found.best = [known[order] for order in sorted(known)][: self.top_k]
         elif found.inexpressible is None or plan.order < found.inexpressible.order:
             found.inexpressible = plan
+        return True
 
     @property
     def limit(self) -> float:

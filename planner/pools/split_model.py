@@ -16,7 +16,7 @@ import numpy as np
 from cost_models.data_parallel import StepwiseLinks, is_layerwise, stepwise_exposed_s, stepwise_links_s
 from cost_models.job import Job
 from cost_models.layouts import Layout
-from cost_models.mixed import MixedJob, mixed_jitter_fraction, sends_s, tied_s
+from cost_models.mixed import MixedJob, mixed_jitter_fraction, tied_s
 from cost_models.optimizer import offload_s, optimizer_s
 from cost_models.strategy import Bools, Floats, Ints, Strategies
 from planner.pools.bounds import virtual_share
@@ -54,6 +54,8 @@ class PooledSplit:
     kind_of_layer: Ints
     factor: float
     """What straggling multiplies a step with: the same for every split."""
+    sends_s: float
+    """Exposed seconds of a step's sends."""
     once_floor_s: float
     """Once-a-step seconds that no split is below."""
     beside: dict[tuple[float, ...], list[Floats]] = field(default_factory=dict)
@@ -98,8 +100,7 @@ class PooledSplit:
         rows = self.row.take(np.zeros(len(layers), np.int64))
         stages_PN = np.tile(self.stages_by_pool, len(layers))
         word = np.broadcast_to(self.numbers[0].word, len(layers))
-        sends, _ = sends_s(self.mixed, self.row, self.stages_by_pool)
-        return np.asarray(sends + tied_s(self.mixed, rows, stages_PN, word=word, layers=layers)[0])
+        return np.asarray(self.sends_s + tied_s(self.mixed, rows, stages_PN, word=word, layers=layers)[0])
 
     @cached_property
     def _ends(self) -> list[_StageEnds]:
@@ -175,6 +176,7 @@ def build_pooled_split(
     numbers: Sequence[SplitNumbers],
     *,
     slowest_s: float,
+    sends_s: float,
     once_floor_s: float,
     headroom_fraction: float,
     most_layers: Ints | None = None,
@@ -187,6 +189,7 @@ def build_pooled_split(
         pools: pool of every stage.
         numbers: of this strategy, by pool.
         slowest_s: seconds per micro-batch that no stage may exceed; infinite where nothing is known.
+        sends_s: exposed seconds of a step's sends.
         once_floor_s: once-a-step seconds that no split is below.
         headroom_fraction: share of capacity that stays free.
         most_layers: the most layers that fit on each stage, where there is one kind of layer and they are known.
@@ -202,12 +205,15 @@ def build_pooled_split(
         numbers=tuple(numbers),
         choices=(),
         kind_of_layer=kind_of_layer,
+        sends_s=sends_s,
         once_floor_s=once_floor_s,
         factor=1.0 + float(mixed_jitter_fraction(mixed, row, stages_PN)[0]),
     )
     choices = []
-    for stage in range(len(pools)):
-        found = _stage_choices(bare, stage)
+    known: dict[tuple[int, bool, bool], StageChoices] = {}
+    for stage, pool in enumerate(pools):
+        kind = (pool, stage == 0, stage == len(pools) - 1)
+        found = known.get(kind) or known.setdefault(kind, _stage_choices(bare, stage))
         kept = found.time_s <= slowest_s * (1.0 + 1e-12)
         choices.append(found.take(kept if most_layers is None else kept & (found.layers <= most_layers[stage])))
     choices = _within_reach(choices, len(kind_of_layer))

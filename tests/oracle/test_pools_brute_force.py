@@ -133,6 +133,7 @@ def model_of(mixed: MixedJob, row: Strategies, pools: tuple[int, ...]) -> Pooled
         pools,
         numbers,
         slowest_s=np.inf,
+        sends_s=float(bound.sends_s[0]),
         once_floor_s=float(bound.once_s[0]),
         headroom_fraction=HEADROOM,
     )

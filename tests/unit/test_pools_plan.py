@@ -260,6 +260,7 @@ def test_a_failing_solver_leaves_the_split_unproven() -> None:
         (0, 1),
         row_numbers(mixed, resolved.strategies),
         slowest_s=np.inf,
+        sends_s=0.0,
         once_floor_s=0.0,
         headroom_fraction=0.03,
     )
