@@ -10,7 +10,6 @@ from itertools import product
 import numpy as np
 
 from cost_models.strategy import Ints, Recompute, RecomputeMethod, Strategies
-from planner.search.lone_stages import chunk_layers
 
 
 @lru_cache(maxsize=8)
@@ -37,10 +36,5 @@ def own_counts(row: Strategies, totals: Ints) -> Ints:
     if row.recompute_method[0] != RecomputeMethod.BLOCK:
         return totals
     count, vpp = int(row.recompute_num_layers[0]), int(row.vpp[0])
-    if vpp == 1:
-        return np.minimum(totals, count)
-    blocks = [  # how many chunks hold one layer more is the same from either end
-        sum(min(chunk, count) for chunk in chunk_layers(total, vpp, is_last=False))
-        for total in range(int(totals.max(initial=0)) + 1)
-    ]
-    return np.array(blocks, np.int64)[totals]
+    base, larger = np.divmod(totals, vpp)  # how many chunks hold one layer more is the same from either end
+    return np.asarray(larger * np.minimum(base + 1, count) + (vpp - larger) * np.minimum(base, count))
