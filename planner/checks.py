@@ -20,7 +20,7 @@ def check_request(asked: PlanRequest, job: Job | MixedJob) -> None:
         InvalidInputError: naming the fields that contradict; NotModelledError for what is not modelled on pools.
     """
     if isinstance(job, MixedJob):
-        _refuse_on_pools(asked)
+        _refuse_on_pools(asked, job.jobs[0])
         _check(asked, job.jobs[0], nodes=job.cluster.num_nodes, problems=_wrong_pools(asked, job))
     else:
         _check(asked, job, nodes=job.cluster.num_nodes, problems=_pools_of_one_kind(asked))
@@ -104,17 +104,24 @@ def _wrong_pools(asked: PlanRequest, mixed: MixedJob) -> list[Problem]:
     return found
 
 
-def _refuse_on_pools(asked: PlanRequest) -> None:
+def _refuse_on_pools(asked: PlanRequest, job: Job) -> None:
     """What knows one kind of node only."""
+    fixed, allowed = asked.constraints.fixed, asked.constraints.allowed
     hint = "Leave it out, or plan each pool as a cluster of its own."
     problems = [
         Problem("/include", f"include names {name!r}, which is not modelled on pools", hint, "pools-not-supported")
         for name in ANALYSES
         if name in asked.include
     ]
-    if asked.constraints.fixed.recompute_per_stage is not None:
-        given = shown(asked.constraints.fixed.recompute_per_stage)
+    if fixed.recompute_per_stage is not None:
+        given = shown(fixed.recompute_per_stage)
         message = f"recompute_per_stage is {given}: counts of each stage's own are not modelled on pools"
         problems.append(Problem("/constraints/fixed/recompute_per_stage", message, hint, "pools-not-supported"))
+    largest = max(allowed.vpp or (fixed.vpp or 1,))
+    if largest > 1 and len(job.model.distinct_kinds) > 1 and not (fixed.layers_per_stage or allowed.layers_per_stage):
+        where = "allowed" if allowed.vpp else "fixed"
+        message = f"vpp is {largest}: virtual stages of a model with several kinds of layer are not searched on pools"
+        other = "Make it 1, or give layers_per_stage."
+        problems.append(Problem(f"/constraints/{where}/vpp", message, other, "pools-not-supported"))
     if problems:
         raise NotModelledError(problems)

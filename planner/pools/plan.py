@@ -41,9 +41,12 @@ def plan_on_pools(
 ) -> Document:
     """The plan response of the contract for a mixed cluster; arguments as of `planner.plan.plan`."""
     asked = prepared.asked
+    listed_alone = bool(asked.constraints.fixed.layers_per_stage or asked.constraints.allowed.layers_per_stage)
     constraints, limits = _with_stages(asked.constraints), node_limits(mixed, asked.constraints)
+    one_chunk = len(mixed.jobs[0].model.distinct_kinds) > 1 and not listed_alone and constraints.fixed.vpp is None
+    if one_chunk:
+        constraints = constraints.model_copy(update={"allowed": constraints.allowed.model_copy(update={"vpp": (1,)})})
     space = build_space(mixed.whole[0], constraints, worlds=possible_worlds(mixed, limits))
-    fixed, allowed = constraints.fixed, constraints.allowed
     search = PoolSearch(
         mixed,
         space,
@@ -51,8 +54,8 @@ def plan_on_pools(
         limits=limits,
         top_k=asked.top_k,
         headroom_fraction=constraints.memory_headroom_fraction,
-        pools=fixed.pool_per_stage,
-        listed_alone=fixed.layers_per_stage is not None or allowed.layers_per_stage is not None,
+        pools=constraints.fixed.pool_per_stage,
+        listed_alone=listed_alone,
         time_limit_s=asked.time_limit_s,
         on_progress=on_progress,
         should_stop=should_stop,
@@ -73,7 +76,7 @@ def plan_on_pools(
         rejected=dict(sorted(found.rejected.items())),
         nearest_infeasible=nearest,
         inexpressible_best=_inexpressible(mixed, found),
-        warnings=_warnings(asked, mixed, found),
+        warnings=["pools-no-interleaving"] * one_chunk + _warnings(asked, mixed, found),
     )
 
 

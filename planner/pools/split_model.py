@@ -27,7 +27,7 @@ from planner.search.layers_model import (
     layers_in_order,
 )
 from planner.search.lone_stages import fits_alone
-from planner.search.stage_contents import own_counts, products_of, runs_of
+from planner.search.stage_contents import own_counts, runs_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,8 +227,7 @@ def build_pooled_split(
 def _stage_choices(bare: PooledSplit, stage: int) -> StageChoices:
     """Everything that a stage could hold, memory aside."""
     pp, vpp, numbers = len(bare.pools), bare.vpp, bare.numbers[bare.pools[stage]]
-    counts_J = np.bincount(bare.kind_of_layer)
-    contents = runs_of(tuple(bare.kind_of_layer.tolist())) if vpp == 1 else products_of(counts_J)
+    contents = runs_of(tuple(bare.kind_of_layer.tolist()))
     least = max(
         vpp - (stage == 0) - (stage == pp - 1), 0
     )  # a chunk without layers is one that holds an end of the model

@@ -3,8 +3,8 @@
 A split costs (m - 1/v) times the slowest stage, 1/v times the sum of all, and the longest of what stages do once a step. For
 one slowest stage a dynamic program over (stage, layers placed) finds the split with the least sum; for one kind of layer
 that is filling the fastest pools first. Lowering the limit on the once-a-step time, split by split, bounds that slowest
-stage's costs from below. Virtual stages with several kinds of layer are placed without their order: the bound holds, splits
-count only where the order gives the same. Of equal sums the lexicographically smallest split is taken.
+stage's costs from below. Of equal sums the lexicographically smallest split is taken. Virtual stages hold one kind of layer:
+the order of several would be for more than a sum of stages to know.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import numpy as np
 
 from cost_models.strategy import Bools, Floats, Ints
 from planner.pools.split_model import PooledSplit
-from planner.search.balanced import Balanced, in_order, positions_table, unordered_table
+from planner.search.balanced import Balanced, positions_table
 
 _NEVER = 1 << 60
 """Time steps of what cannot be placed."""
@@ -42,9 +42,8 @@ class _Thresholds:
         one_kind = model.choices[0].contents_CJ.shape[1] == 1
         counted = any(((c.recomputed > 0) & (c.recomputed < c.layers)).any() for c in model.choices)
         self.plain = one_kind and not counted
-        self.is_ordered = one_kind or model.vpp == 1
-        place = positions_table if self.is_ordered else unordered_table
-        self.tables = [] if self.plain else [place(model, stage) for stage in range(model.pp)]
+        assert one_kind or model.vpp == 1, "chunks of several kinds of layer are not in one order"
+        self.tables = [] if self.plain else [positions_table(model, stage) for stage in range(model.pp)]
         self.best_s, self.picked = np.inf, None  # type: float, list[int] | None
 
     def best(self, limit_s: float) -> Balanced | None:
@@ -124,12 +123,10 @@ class _Thresholds:
         return float(sum(c.time_s[index] for c, index in zip(self.model.choices, split, strict=True)))
 
     def _try(self, split: list[int]) -> None:
-        """Keeps a split if it is the best yet; where the order of kinds was left open, what it really holds."""
-        real = split if self.is_ordered else in_order(self.model, split)
-        if real is not None:
-            step_s = self.model.step_s(real) / self.model.factor
-            if step_s < self.best_s * (1.0 - 1e-12):
-                self.best_s, self.picked = step_s, real
+        """Keeps a split if it is the best yet."""
+        step_s = self.model.step_s(split) / self.model.factor
+        if step_s < self.best_s * (1.0 - 1e-12):
+            self.best_s, self.picked = step_s, split
 
     def split(
         self,

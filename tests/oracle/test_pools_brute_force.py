@@ -62,7 +62,7 @@ def random_problem(seed: int) -> tuple[MixedJob, Strategies, tuple[int, ...]]:
         "vocab_size": int(draw.choice([32000, 128256, 250000])), "tie_word_embeddings": bool(draw.random() < 0.3),
     }  # fmt: skip
     if draw.random() < 0.3:
-        model["moe"] = MOE | {"first_dense_layers": int(draw.integers(0, 3))}
+        model["moe"] = MOE | {"first_dense_layers": int(draw.integers(0, 3)) if vpp == 1 else 0}
     document = {
         "model": model,
         "cluster": two_pools(draw, nodes=(2, 2)),

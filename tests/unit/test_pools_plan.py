@@ -230,6 +230,22 @@ def test_what_is_not_modelled_on_pools_is_refused(changed: dict[str, Any]) -> No
     assert {problem.code for problem in raised.value.problems} == {"pools-not-supported"}
 
 
+DENSE_THEN_MOE = MODEL | {
+    "moe": {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 4096, "first_dense_layers": 2}
+}
+
+
+def test_virtual_stages_of_several_kinds_of_layer_are_left_out_and_said() -> None:
+    found = planned(model=DENSE_THEN_MOE, constraints={"allowed": {"cp": [1], "tp": [2, 4]}})
+    assert found["search"]["space"]["vpp"] == [1]
+    assert "pools-no-interleaving" in found["warnings"]
+    assert found["search"]["proof"]["optimal"]
+    assert set(best(found)["pool_per_stage"]) == {"old", "new"}
+    with pytest.raises(NotModelledError) as raised:
+        planned(model=DENSE_THEN_MOE, constraints={"fixed": {"vpp": 2}})
+    assert raised.value.problems[0].pointer == "/constraints/fixed/vpp"
+
+
 def test_pools_of_a_cluster_of_one_kind_are_refused() -> None:
     with pytest.raises(InvalidInputError) as raised:
         planned(cluster={"preset": "dgx-h100", "num_nodes": 2}, constraints={"fixed": {"pool_per_stage": ["a"]}})
