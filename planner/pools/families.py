@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -10,12 +10,14 @@ import numpy as np
 from cost_models.layouts import Layout, build_layouts
 from cost_models.mixed import MixedJob
 from cost_models.strategy import Ints, Strategies
+from planner.pools.bounds import Work
+from planner.pools.placements import Sites
 from planner.pools.program import PooledProgram
 from planner.pools.split_model import PooledSplit, build_pooled_split
 from planner.pools.thresholds import balance_pools
 from planner.search.balanced import Balanced
 from planner.search.cp_sat import Solved, SolverError
-from planner.search.layers_model import SplitNumbers
+from planner.search.layers_model import SplitNumbers, layers_in_order
 
 TOLERANCE = 1e-9
 """Relative difference below which a split reaches its bound."""
@@ -119,8 +121,33 @@ def _known(model: PooledSplit, balanced: Balanced) -> BestSplit:
     return BestSplit(model.layout(balanced.picked), balanced.step_s)
 
 
-def placed(mixed: MixedJob, row: Strategies, layout: Layout, pools: Sequence[int]) -> Strategies:
-    """A strategy with this split on these pools, every stage a slot."""
-    named = replace(layout, pool_per_stage=tuple(mixed.names[pool] for pool in pools))
-    layouts = build_layouts([named], model=mixed.jobs[0].model, all_stages=True)
+def placed(mixed: MixedJob, row: Strategies, layout: Layout) -> Strategies:
+    """A strategy with this split on its pools, every stage a slot."""
+    layouts = build_layouts([layout], model=mixed.jobs[0].model, all_stages=True)
     return replace(row, layout=np.zeros(1, np.int64), layouts=layouts)
+
+
+def layers_by_speed(mixed: MixedJob, work: Work, sites: Sites, index: int, *, vpp: int) -> Layout:
+    """A split of one strategy on its site whose stages take nearly as long as each other; memory aside."""
+    model = mixed.jobs[0].model
+    counts_J = np.array([model.layer_kinds.count(kind) for kind in model.distinct_kinds])
+    pools = np.array(sites.pools(index))
+    pp = len(pools)
+    layer_s = (counts_J @ work.layer_PJN[:, :, index].T / model.num_layers)[pools]
+    ends_s = np.zeros(pp)
+    ends_s[0] += work.first[pools[0], index]
+    ends_s[-1] += work.last[pools[-1], index]
+    least = np.full(pp, vpp)  # a chunk without layers is one that holds an end of the model
+    least[0] -= 1
+    least[-1] -= 1
+    least = np.maximum(least, 0)
+    even_s = (model.num_layers + (ends_s / layer_s).sum()) / (1.0 / layer_s).sum()
+    wanted = np.maximum((even_s - ends_s) / layer_s, least)
+    totals = np.floor(wanted + 1e-9).astype(np.int64)
+    while (missing := model.num_layers - int(totals.sum())) != 0:
+        if missing > 0:
+            totals[int(np.argmin((totals + 1) * layer_s + ends_s))] += 1
+        else:
+            slower = np.where(totals > least, totals * layer_s + ends_s, -np.inf)
+            totals[int(np.argmax(slower))] -= 1
+    return Layout(pp=pp, vpp=vpp, layers=layers_in_order(totals.tolist(), vpp))

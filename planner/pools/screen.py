@@ -7,6 +7,7 @@ no suffix; Q questions are a stage of a strategy each.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -37,12 +38,15 @@ def could_hold(
     possible = _sum(row_Q, np.maximum(high_Q, 0), len(rows)) >= total
     possible &= ~(_sum(row_Q, high_Q < 0, len(rows)) > 0)  # an end alone takes too long
     held_Q = np.maximum(high_Q, 0)
+    questions = _Questions(mixed, rows, row_Q, stage_Q, pool_Q, kind, len(counts_J), headroom_fraction)
+    spare = _sum(row_Q, held_Q, len(rows)) - total  # what all stages together may hold less than in time they could
+    needed_Q = np.maximum(high_Q - spare[row_Q], 0)
+    for early in _first_to_overflow(row_Q, stage_Q, pool_Q):
+        here = early[possible[row_Q[early]]]
+        possible[row_Q[here[~questions.fit(here, needed_Q[here])]]] = False
     asked = possible[row_Q]
-    for pool in np.unique(pool_Q[asked]).tolist():
-        here = np.flatnonzero(asked & (pool_Q == pool))
-        held_Q[here] = _most_layers(
-            mixed, pool, rows, row_Q[here], stage_Q[here], high_Q[here], kind, len(counts_J), headroom_fraction
-        )
+    here = np.flatnonzero(asked)
+    held_Q[here] = questions.most_layers(here, high_Q[here])
     lost = _sum(row_Q, asked & (held_Q < 0), len(rows)) > 0
     possible = possible & ~lost & (_sum(row_Q, np.maximum(held_Q, 0), len(rows)) >= total)
     return possible, np.split(held_Q, np.cumsum([len(each) for each in pools])[:-1])
@@ -52,40 +56,53 @@ def _sum(row_Q: Ints, values: Ints | Bools, count: int) -> Ints:
     return np.bincount(row_Q, weights=values, minlength=count).astype(np.int64)
 
 
-def _most_layers(
-    mixed: MixedJob,
-    pool: int,
-    rows: Strategies,
-    row_Q: Ints,
-    stage_Q: Ints,
-    high_Q: Ints,
-    kind: int,
-    num_kinds: int,
-    headroom_fraction: float,
-) -> Ints:
-    """The most layers that each stage holds on its pool's GPU, -1 where not even none; shape (Q,)."""
+def _first_to_overflow(row_Q: Ints, stage_Q: Ints, pool_Q: Ints) -> list[Ints]:
+    """Questions to ask before all others: each strategy's first stage, then the first one on every other pool."""
+    starts = np.ones(len(row_Q), np.bool_)
+    starts[1:] = (row_Q[1:] != row_Q[:-1]) | (pool_Q[1:] != pool_Q[:-1])
+    return [np.flatnonzero(starts & (stage_Q == 0)), np.flatnonzero(starts & (stage_Q > 0))]
 
-    def fits(which: Ints, layers: Ints) -> Bools:
-        contents = np.zeros((len(which), num_kinds), np.int64)
-        contents[:, kind] = layers
-        return fits_alone(
-            mixed.jobs[pool],
-            rows.take(row_Q[which]),
-            stage=stage_Q[which],
-            contents_NJ=contents,
-            recomputed=None,
-            headroom_fraction=headroom_fraction,
-        )
 
-    everything = np.arange(len(row_Q))
-    full = fits(everything, high_Q)
-    low, high = np.where(full, high_Q, -1), np.where(full, high_Q, high_Q - 1)
-    while (rest := np.flatnonzero(low < high)).size:
-        middle = (low[rest] + high[rest] + 1) // 2
-        good = fits(rest, middle)
-        low[rest[good]] = middle[good]
-        high[rest[~good]] = middle[~good] - 1
-    return low
+@dataclass(frozen=True, eq=False)
+class _Questions:
+    """Whether stages hold so many layers of one kind on their pool's GPU."""
+
+    mixed: MixedJob
+    rows: Strategies
+    row_Q: Ints
+    stage_Q: Ints
+    pool_Q: Ints
+    kind: int
+    num_kinds: int
+    headroom_fraction: float
+
+    def fit(self, asked: Ints, layers: Ints) -> Bools:
+        """Whether these questions' stages hold so many layers, shape of `asked`."""
+        found = np.zeros(len(asked), np.bool_)
+        for pool in np.unique(self.pool_Q[asked]).tolist():
+            here = np.flatnonzero(self.pool_Q[asked] == pool)
+            contents = np.zeros((len(here), self.num_kinds), np.int64)
+            contents[:, self.kind] = layers[here]
+            found[here] = fits_alone(
+                self.mixed.jobs[pool],
+                self.rows.take(self.row_Q[asked[here]]),
+                stage=self.stage_Q[asked[here]],
+                contents_NJ=contents,
+                recomputed=None,
+                headroom_fraction=self.headroom_fraction,
+            )
+        return found
+
+    def most_layers(self, asked: Ints, high_Q: Ints) -> Ints:
+        """The most layers up to `high_Q` that each stage holds, -1 where not even none; shape of `asked`."""
+        full = self.fit(asked, high_Q)
+        low, high = np.where(full, high_Q, -1), np.where(full, high_Q, high_Q - 1)
+        while (rest := np.flatnonzero(low < high)).size:
+            middle = (low[rest] + high[rest] + 1) // 2
+            good = self.fit(asked[rest], middle)
+            low[rest[good]] = middle[good]
+            high[rest[~good]] = middle[~good] - 1
+        return low
 
 
 def in_parts(sizes: Sequence[int], most: int) -> list[slice]:

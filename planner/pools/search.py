@@ -20,10 +20,10 @@ from cost_models.evaluate import Verdict
 from cost_models.layouts import Layout, build_layouts
 from cost_models.mixed import MixedJob, mixed_step_time
 from cost_models.mixed_memory import mixed_memory
-from cost_models.strategy import Bools, Floats, Ints, Recompute, RecomputeMethod, Strategies
+from cost_models.strategy import Bools, Codes, Floats, Ints, Recompute, RecomputeMethod, Strategies
 from planner.expressible import SPLIT_CODES, splits_freely
 from planner.pools.bounds import RowBound, Work, base_bound_s, base_work, row_bound, row_numbers, row_work
-from planner.pools.families import TOLERANCE, Family, best_split, placed
+from planner.pools.families import TOLERANCE, Family, best_split, layers_by_speed, placed
 from planner.pools.placements import NodeLimits, Sites, build_sites, price_weight
 from planner.pools.screen import could_hold, in_parts
 from planner.rules import violations
@@ -37,6 +37,8 @@ CHUNK = 256
 """Sites whose families are bounded at a time."""
 SITES_AT_ONCE = 1 << 18
 """Sites that are bounded at a time."""
+SEEDS = 256
+"""Base rows that are tried before the search."""
 PART_STAGES = 4096
 """Stages whose memory is screened at a time."""
 GPU_COUNT_CODES = frozenset({"world-exceeds-gpus"})
@@ -156,6 +158,8 @@ class PoolSearch:
         self.found.rejected["misses-target"] += int((~reached).sum())
         order = np.argsort(values, kind="stable")
         order = order[reached[order]]
+        if self.freely and not self.listed_alone and len(order) > CHUNK and not self._must_stop():
+            self._seed(base, sites, order)
         for start in range(0, len(order), CHUNK):
             chunk = order[start : start + CHUNK]
             if values[chunk[0]] > self.limit:
@@ -230,7 +234,9 @@ class PoolSearch:
             self.found.rejected["out-of-memory"] += int((~holding).sum())
             if self.found.nearest is None and not holding.all():
                 first = int(np.argmin(holding))
-                self.found.nearest = self._listed(some.take(np.array([first])), where.pools(first))
+                row = some.take(np.array([first]))
+                layout = replace(row.layouts.table[int(row.layout[0])], pool_per_stage=self._names(where.pools(first)))
+                self.found.nearest = placed(self.mixed, row, layout)
         return [
             (
                 int(part[index]),
@@ -250,14 +256,12 @@ class PoolSearch:
             for index in np.flatnonzero(holding).tolist()
         ]
 
-    def _listed(self, row: Strategies, pools: Sequence[int]) -> Strategies:
-        """The strategy on its placement with the split that the space lists for it."""
-        return placed(self.mixed, row, row.layouts.table[int(row.layout[0])], pools)
-
-    def _rows(self, base: Strategies, sites: Sites) -> tuple[Strategies, Sites]:
-        """The families of these sites, legal on every pool."""
+    def _rows(self, base: Strategies, sites: Sites, *, options: Bools | None = None) -> tuple[Strategies, Sites]:
+        """The families of these sites, legal on every pool; of some options where these are given."""
         used, inverse = np.unique(sites.base, return_inverse=True)
-        expansion = self.space.expand(base.take(used))
+        chosen = base.take(used)
+        pairs = self.space.pairs(chosen)
+        expansion = self.space.expand(chosen, pairs if options is None else pairs.take(options[pairs.option]))
         rows, origin = expansion.rows, expansion.origin
         kept = np.isin(rows.schedule, PRICED_SCHEDULES)
         block = (rows.recompute == Recompute.FULL) & (rows.recompute_method == RecomputeMethod.BLOCK)
@@ -309,36 +313,61 @@ class PoolSearch:
         if self.freely:  # what cannot be launched is no part of the ranking's proof
             self._leave(np.array([best.unproven_s]))
         if best.layout is not None:
-            self._keep(placed(self.mixed, family.row, best.layout, family.pools), family.weight, step_s=best.step_s)
+            self._keep(placed(self.mixed, family.row, best.layout), family.weight, step_s=best.step_s)
 
     def _rank_listed(self, rows: Strategies, sites: Sites, weight: Floats) -> None:
         """Ranks strategies with the split that the request or the framework gives them, all priced at once."""
-        if not len(rows):
-            return
-        placements = [(int(layout), sites.pools(index)) for index, layout in enumerate(rows.layout)]
-        number = {placement: position for position, placement in enumerate(dict.fromkeys(placements))}
         table = [
-            replace(rows.layouts.table[layout], pool_per_stage=tuple(self.mixed.names[pool] for pool in pools))
-            for layout, pools in number
+            replace(rows.layouts.table[int(layout)], pool_per_stage=self._names(sites.pools(index)))
+            for index, layout in enumerate(rows.layout)
         ]
-        layouts = build_layouts(table, model=self.mixed.jobs[0].model, all_stages=True)
-        listed = replace(rows, layout=np.array([number[placement] for placement in placements]), layouts=layouts)
-        self.found.families += len(listed)
-        verdict = mixed_memory(self.mixed, listed, headroom_fraction=self.headroom_fraction).verdict
+        self.found.families += len(rows)
+        verdict = self._rank(rows, table, weight)
         self.found.rejected["out-of-memory"] += int((verdict == Verdict.OOM).sum())
         self.found.rejected["at-risk-of-memory"] += int((verdict == Verdict.AT_RISK).sum())
         if self.found.nearest is None and (verdict != Verdict.FITS).any():
             first = int(np.argmax(verdict != Verdict.FITS))
-            self.found.nearest = self._listed(rows.take(np.array([first])), placements[first][1])
+            self.found.nearest = placed(self.mixed, rows.take(np.array([first])), table[first])
+
+    def _rank(self, rows: Strategies, table: Sequence[Layout], weight: Floats) -> Codes:
+        """Ranks strategies under a layout each, and returns their verdicts on memory."""
+        if not len(rows):
+            return np.zeros(0, np.int8)
+        number = {layout: position for position, layout in enumerate(dict.fromkeys(table))}
+        layouts = build_layouts(list(number), model=self.mixed.jobs[0].model, all_stages=True)
+        priced = replace(rows, layout=np.array([number[layout] for layout in table]), layouts=layouts)
+        verdict = mixed_memory(self.mixed, priced, headroom_fraction=self.headroom_fraction).verdict
         fits = np.flatnonzero(verdict == Verdict.FITS)
-        if not len(fits):
-            return
-        step_s = mixed_step_time(self.mixed, listed.take(fits)).total_s
-        for position in np.argsort(self.goal.value_of_world(weight[fits], step_s), kind="stable").tolist():
-            at = int(fits[position])
-            row = self._listed(rows.take(np.array([at])), placements[at][1])
-            if not self._keep(row, float(weight[at]), step_s=float(step_s[position])):
-                break
+        if len(fits):
+            step_s = mixed_step_time(self.mixed, priced.take(fits)).total_s
+            for position in np.argsort(self.goal.value_of_world(weight[fits], step_s), kind="stable").tolist():
+                at = int(fits[position])
+                row = placed(self.mixed, rows.take(np.array([at])), table[at])
+                if not self._keep(row, float(weight[at]), step_s=float(step_s[position])):
+                    break
+        return verdict
+
+    def _names(self, pools: Sequence[int]) -> tuple[str, ...]:
+        return tuple(self.mixed.names[pool] for pool in pools)
+
+    def _seed(self, base: Strategies, sites: Sites, order: Ints) -> None:
+        """Ranks some strategies of every kind with layers by speed, so that what cannot win is soon known."""
+        _, first = np.unique(sites.base[order], return_index=True)
+        promising = order[np.sort(first)]  # every base row on its most promising placement
+        some = promising[np.unique(np.linspace(0, len(promising) - 1, SEEDS).astype(np.int64))]
+        options = self.space.options
+        plain = ~options["node_shard"] & (options["recompute_method"] == RecomputeMethod.EVERY)
+        rows, where = self._rows(base, sites.take(some), options=plain)
+        weight = self._weight(rows, where)
+        work = row_work(row_numbers(self.mixed, rows), rows, num_layers=self.mixed.jobs[0].model.num_layers)
+        table = [
+            replace(
+                layers_by_speed(self.mixed, work, where, index, vpp=int(rows.vpp[index])),
+                pool_per_stage=self._names(where.pools(index)),
+            )
+            for index in range(len(rows))
+        ]
+        self._rank(rows, table, weight)
 
     def _keep(self, row: Strategies, weight: float, *, step_s: float) -> bool:
         """Ranks a plan that fits, or keeps it apart where the framework cannot be told its split; false where it is too slow."""
