@@ -8,6 +8,7 @@ least where the fastest pools do as much as a slowest stage's time allows. Array
 from __future__ import annotations
 
 from dataclasses import dataclass, fields
+from typing import Literal
 
 import numpy as np
 
@@ -19,6 +20,7 @@ from planner.search.bounds import layer_variants
 from planner.search.layers_model import SplitNumbers, split_numbers
 from planner.space import Space
 
+Layers = Literal["whole", "fractions"]
 _HIDES_ALL_S = 1e30
 _HALVINGS = 12
 """Of one layer's time, to find the least slowest stage of whole layers."""
@@ -70,10 +72,13 @@ def row_work(numbers: tuple[SplitNumbers, ...], rows: Strategies, *, num_layers:
     )
 
 
-def pace_s(mixed: MixedJob, work: Work, rows: Strategies, sites: Sites, *, vpp: Floats) -> tuple[Floats, Floats]:
+def pace_s(
+    mixed: MixedJob, work: Work, rows: Strategies, sites: Sites, *, vpp: Floats, layers: Layers = "whole"
+) -> tuple[Floats, Floats]:
     """Least seconds of a step's work and bubble, jitter left out, and of all stages together per micro-batch, shape (N,).
 
-    Both hold for every split; the first is the least over how long the slowest stage takes.
+    Both hold for every split; the first is the least over how long the slowest stage takes. Fractions of layers are looser
+    and sooner computed.
     """
     counts_J = _counts(mixed)
     columns = np.arange(len(sites))
@@ -88,7 +93,7 @@ def pace_s(mixed: MixedJob, work: Work, rows: Strategies, sites: Sites, *, vpp: 
     m, share = rows.num_micro_batches, 1.0 / vpp
     even_s = np.where(rate > 0, (layers_s + ahead) / np.maximum(rate, 1e-30), _NEVER_S)
     least_s = even_s[-1]
-    if len(counts_J) == 1:
+    if len(counts_J) == 1 and layers == "whole":
         least_s = np.maximum(least_s, _whole_layers_s(work, sites, num_layers=counts_J[0], above_s=least_s))
     pace, all_s = np.full(len(sites), np.inf), np.full(len(sites), np.inf)
     for slowest_s in (least_s, *np.maximum(even_s[:-1], least_s)):
@@ -134,9 +139,9 @@ def _ends_of(sites: Sites) -> tuple[tuple[str, Ints], tuple[str, Ints]]:
     return ("first", sites.first_pool), ("last", sites.last_pool)
 
 
-def base_bound_s(mixed: MixedJob, work: Work, rows: Strategies, sites: Sites, *, vpp: Floats) -> Floats:
+def base_bound_s(mixed: MixedJob, work: Work, rows: Strategies, sites: Sites, *, vpp: Floats, layers: Layers) -> Floats:
     """Seconds of a step that no expansion and no split of these sites beats; `rows` and `work` are of each site."""
-    pace, _ = pace_s(mixed, work, rows, sites, vpp=vpp)
+    pace, _ = pace_s(mixed, work, rows, sites, vpp=vpp, layers=layers)
     return np.asarray(pace * (1.0 + mixed_jitter_fraction(mixed, rows, sites.stages_PN)))
 
 

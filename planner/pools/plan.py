@@ -17,9 +17,10 @@ from planner.axes import build_space, searched_values
 from planner.comparison import compared, ties
 from planner.expressible import inexpressible_reasons
 from planner.pools.evaluation import mixed_evaluation
+from planner.pools.found import Plan, PoolsFound
 from planner.pools.jobs import assumed_of
 from planner.pools.placements import NodeLimits, node_limits, possible_worlds
-from planner.pools.search import Plan, PoolSearch, PoolsFound
+from planner.pools.search import PoolSearch
 from planner.pools.strategy import SAME_WIDTH
 from planner.prepared import Prepared
 from planner.schemas.plan_request import Constraints, PlanRequest

@@ -46,7 +46,7 @@ def could_hold(
         possible[row_Q[here[~questions.fit(here, needed_Q[here])]]] = False
     asked = possible[row_Q]
     here = np.flatnonzero(asked)
-    held_Q[here] = questions.most_layers(here, high_Q[here])
+    held_Q[here] = questions.most_layers(here, needed_Q[here], high_Q[here])
     lost = _sum(row_Q, asked & (held_Q < 0), len(rows)) > 0
     possible = possible & ~lost & (_sum(row_Q, np.maximum(held_Q, 0), len(rows)) >= total)
     return possible, np.split(held_Q, np.cumsum([len(each) for each in pools])[:-1])
@@ -93,16 +93,16 @@ class _Questions:
             )
         return found
 
-    def most_layers(self, asked: Ints, high_Q: Ints) -> Ints:
-        """The most layers up to `high_Q` that each stage holds, -1 where not even none; shape of `asked`."""
-        full = self.fit(asked, high_Q)
-        low, high = np.where(full, high_Q, -1), np.where(full, high_Q, high_Q - 1)
+    def most_layers(self, asked: Ints, least_Q: Ints, most_Q: Ints) -> Ints:
+        """The most layers within these limits that each stage holds, -1 where not even the least; shape of `asked`."""
+        full = self.fit(asked, most_Q)
+        low, high = np.where(full, most_Q, least_Q - 1), np.where(full, most_Q, most_Q - 1)
         while (rest := np.flatnonzero(low < high)).size:
             middle = (low[rest] + high[rest] + 1) // 2
             good = self.fit(asked[rest], middle)
             low[rest[good]] = middle[good]
             high[rest[~good]] = middle[~good] - 1
-        return low
+        return np.where(low < least_Q, -1, low)
 
 
 def in_parts(sizes: Sequence[int], most: int) -> list[slice]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from time import perf_counter
 
 import numpy as np
@@ -22,88 +22,28 @@ from cost_models.mixed import MixedJob, mixed_step_time
 from cost_models.mixed_memory import mixed_memory
 from cost_models.strategy import Bools, Codes, Floats, Ints, Recompute, RecomputeMethod, Strategies
 from planner.expressible import SPLIT_CODES, splits_freely
-from planner.pools.bounds import RowBound, Work, base_bound_s, base_work, row_bound, row_numbers, row_work
+from planner.pools.bounds import Layers, RowBound, Work, base_bound_s, base_work, row_bound, row_numbers, row_work
 from planner.pools.families import TOLERANCE, Family, best_split, layers_by_speed, placed
+from planner.pools.found import Plan, PoolsFound
 from planner.pools.placements import NodeLimits, Sites, build_sites, price_weight
 from planner.pools.screen import could_hold, in_parts
 from planner.rules import violations
 from planner.search.cp_sat import Solved, solve
 from planner.search.exhaustive import BASE_CODES, Progress
 from planner.search.layers_model import PRICED_SCHEDULES, SplitNumbers
-from planner.search.objective import TIE_BREAK_FIELDS, Goal
+from planner.search.objective import Goal
 from planner.space import Space
 
 CHUNK = 256
 """Sites whose families are bounded at a time."""
 SITES_AT_ONCE = 1 << 18
 """Sites that are bounded at a time."""
-SEEDS = 256
+SEEDS = 128
 """Base rows that are tried before the search."""
 PART_STAGES = 4096
 """Stages whose memory is screened at a time."""
 GPU_COUNT_CODES = frozenset({"world-exceeds-gpus"})
 """Rules on the number of GPUs: placements keep to what every pool has."""
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """One strategy on pools, a batch of one whose layout names them and holds every stage."""
-
-    row: Strategies
-    step_s: float
-    value: float
-
-    @property
-    def layout(self) -> Layout:
-        """Its split and pools."""
-        return self.row.layouts.table[int(self.row.layout[0])]
-
-    @property
-    def order(self) -> tuple[object, ...]:
-        """What plans are ranked by: value, then degrees, layers and pools."""
-        degrees = (float(getattr(self.row, name)[0]) for name in TIE_BREAK_FIELDS if name != "layout")
-        return (self.value, *degrees, self.layout.layers, self.layout.pool_per_stage)
-
-
-@dataclass(eq=False)
-class PoolsFound:
-    """Result of a search on pools."""
-
-    best: list[Plan] = field(default_factory=list)
-    """At most k, best first."""
-    inexpressible: Plan | None = None
-    """The best one that the framework cannot be told."""
-    rejected: Counter[str] = field(default_factory=Counter)
-    families: int = 0
-    """Families whose split was asked for."""
-    solved: int = 0
-    """Of these, by CP-SAT."""
-    feasible: int = 0
-    """Plans that were ranked at some time."""
-    unproven_s: float = np.inf
-    """Least bound of what was left unproven or not looked at."""
-    stopped: str | None = None
-    failures: list[str] = field(default_factory=list)
-    """Why the solver could not be used."""
-    elapsed_s: float = 0.0
-    nearest: Strategies | None = None
-    """A strategy whose stages cannot hold the model, the one of these with the least bound."""
-
-    @property
-    def optimal(self) -> bool:
-        """Whether nothing better lies in the space."""
-        return self.stopped is None and not self.unproven_s < self.best_s
-
-    @property
-    def best_s(self) -> float:
-        """The least step time that is ranked."""
-        return min((plan.step_s for plan in self.best), default=np.inf)
-
-    @property
-    def lower_bound_s(self) -> float | None:
-        """Seconds of a step that nothing in the space beats."""
-        found = min(self.unproven_s, self.best_s)
-        return float(found) if np.isfinite(found) else None
 
 
 class PoolSearch:
@@ -150,16 +90,16 @@ class PoolSearch:
     def _search(self, base: Strategies, sites: Sites) -> None:
         """Searches the sites in the order of the values that their bounds allow."""
         work = base_work(self.mixed, self.space, base)
-        starts = range(0, len(sites), SITES_AT_ONCE)
-        parts = (np.arange(start, min(start + SITES_AT_ONCE, len(sites))) for start in starts)
-        bound_s = np.concatenate([self._site_bound_s(base, work, sites.take(part)) for part in parts])
+        bound_s = self._site_bounds_s(base, work, sites, layers="fractions")
         values = self.goal.value_of_world(self._weight(base.take(sites.base), sites), bound_s)
+        if self.freely and not self.listed_alone and len(sites) > CHUNK and not self._must_stop():
+            self._seed(base, sites, np.argsort(values, kind="stable"))
         reached = self.goal.reached(bound_s)
         self.found.rejected["misses-target"] += int((~reached).sum())
+        sites = sites.take(np.flatnonzero(reached & (values <= self.limit)))
+        bound_s = self._site_bounds_s(base, work, sites, layers="whole")
+        values = self.goal.value_of_world(self._weight(base.take(sites.base), sites), bound_s)
         order = np.argsort(values, kind="stable")
-        order = order[reached[order]]
-        if self.freely and not self.listed_alone and len(order) > CHUNK and not self._must_stop():
-            self._seed(base, sites, order)
         for start in range(0, len(order), CHUNK):
             chunk = order[start : start + CHUNK]
             if values[chunk[0]] > self.limit:
@@ -171,10 +111,16 @@ class PoolSearch:
                 best_s = self.found.best[0].step_s if self.found.best else None
                 self.on_progress(Progress(self.found.families, best_s, float(bound_s[chunk[-1]])))
 
-    def _site_bound_s(self, base: Strategies, work: Work, sites: Sites) -> Floats:
-        rows = base.take(sites.base)
-        vpp = self.space.most_vpp[rows.pp.astype(np.int64)]
-        return base_bound_s(self.mixed, work.take(sites.base), rows, sites, vpp=vpp)
+    def _site_bounds_s(self, base: Strategies, work: Work, sites: Sites, *, layers: Layers) -> Floats:
+        """Seconds of a step that nothing at each of these sites beats."""
+        found = np.zeros(len(sites))
+        for start in range(0, len(sites), SITES_AT_ONCE):
+            part = np.arange(start, min(start + SITES_AT_ONCE, len(sites)))
+            some = sites.take(part)
+            rows = base.take(some.base)
+            vpp = self.space.most_vpp[rows.pp.astype(np.int64)]
+            found[part] = base_bound_s(self.mixed, work.take(some.base), rows, some, vpp=vpp, layers=layers)
+        return found
 
     def _weight(self, rows: Strategies, sites: Sites) -> Floats:
         """What the objective weighs a step with: GPUs, or their price for `cost`."""

@@ -39,10 +39,10 @@ class _Thresholds:
         longest_s = max(float(choices.time_s.max()) for choices in model.choices)
         self.step_s = longest_s / _STEPS
         self.steps = [np.rint(choices.time_s / self.step_s).astype(np.int64) for choices in model.choices]
-        one_kind = model.choices[0].contents_CJ.shape[1] == 1
+        self.one_kind = model.choices[0].contents_CJ.shape[1] == 1
         counted = any(((c.recomputed > 0) & (c.recomputed < c.layers)).any() for c in model.choices)
-        self.plain = one_kind and not counted
-        assert one_kind or model.vpp == 1, "chunks of several kinds of layer are not in one order"
+        self.plain = self.one_kind and not counted
+        assert self.one_kind or model.vpp == 1, "chunks of several kinds of layer are not in one order"
         self.tables = [] if self.plain else [positions_table(model, stage) for stage in range(model.pp)]
         self.best_s, self.picked = np.inf, None  # type: float, list[int] | None
 
@@ -82,12 +82,15 @@ class _Thresholds:
         return low
 
     def _slowest_of(self, slowest_s: float) -> list[tuple[int, int]]:
-        """Stages and their choices that take so long."""
-        return [
-            (stage, int(index))
-            for stage, choices in enumerate(self.model.choices)
-            for index in np.flatnonzero(choices.time_s == slowest_s)
-        ]
+        """Stages and their choices that take so long; of stages that may hold the same, the last."""
+        model = self.model
+        found: dict[tuple[int, ...], tuple[int, int]] = {}
+        for stage, choices in enumerate(model.choices):
+            for index in np.flatnonzero(choices.time_s == slowest_s).tolist():
+                ends = (stage == 0, stage == model.pp - 1)
+                alike = (model.pools[stage], *ends, *choices.layers[[0, -1, index]].tolist())
+                found[alike if self.one_kind else (stage, index)] = (stage, index)
+        return list(found.values())
 
     def _class_bound_s(self, slowest_s: float, stage: int, index: int, floor_s: float, limit: float) -> float:
         """Seconds that no split beats whose slowest stage is this one with this choice; the split under each limit is tried.
