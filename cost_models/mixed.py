@@ -109,9 +109,7 @@ def mixed_step_time(mixed: MixedJob, strategies: Strategies) -> MixedTime:
     forward_s, backward_s = (_of_pool(slowest_pool, {p: passes[p][side] for p in used}) for side in (0, 1))
     layers = slowest.layers_JN.sum(axis=0)
     terms = {name: _of_pool(slowest_pool, {p: work[p][name] for p in used}) for name in work[used[0]]}
-    ends, end_tier = _stage_ends(
-        mixed, strategies, pool_KN, costs[used[0]], forward_s=forward_s, backward_s=backward_s, layers=layers
-    )
+    ends, end_tier = _stage_ends(mixed, strategies, pool_KN, costs[used[0]], forward_s=forward_s, backward_s=backward_s)
     terms |= ends | {"dp_comm": terms["dp_comm"] + ends["dp_comm"]}
     stages_PN = np.array([(pool_KN == pool).sum(axis=0) for pool in range(len(mixed.jobs))])
     sends, hop_tier = sends_s(mixed, strategies, stages_PN)
@@ -160,7 +158,6 @@ def stage_end_s(
     expert: Floats,
     forward_s: Floats,
     backward_s: Floats,
-    layers: Floats,
 ) -> tuple[dict[str, Floats], Codes]:
     """Seconds of what a stage does once a step by itself, by STAGE_END_TERMS, and the tier of its reduction.
 
@@ -171,11 +168,8 @@ def stage_end_s(
         expert: its routed experts'.
         forward_s: the slowest stage's forward of one micro-batch: a faster stage waits for it, so it hides as much.
         backward_s: and backward.
-        layers: the slowest stage's decoder layers: the number of buckets.
     """
-    stepwise = stepwise_s(
-        job, strategies, dense=dense, expert=expert, forward_s=forward_s, backward_s=backward_s, layers=layers
-    )
+    stepwise = stepwise_s(job, strategies, dense=dense, expert=expert, forward_s=forward_s, backward_s=backward_s)
     whole = ~is_layerwise(job, strategies)
     terms = {
         "dp_comm": np.where(whole, stepwise.exposed, 0.0),
@@ -193,7 +187,6 @@ def _stage_ends(
     *,
     forward_s: Floats,
     backward_s: Floats,
-    layers: Floats,
 ) -> tuple[dict[str, Floats], Codes]:
     """STAGE_END_TERMS of the stage for which they take longest together."""
     dense_KN, expert_KN = dense_by_slot(costs.held, strategies), expert_by_slot(costs.held, strategies)
@@ -208,7 +201,6 @@ def _stage_ends(
             expert=expert_KN[slot, row],
             forward_s=forward_s[row],
             backward_s=backward_s[row],
-            layers=layers[row],
         )
         for name, seconds in terms.items():
             parts_KN[name][slot, row] = seconds

@@ -200,7 +200,6 @@ def row_bound(mixed: MixedJob, numbers: tuple[SplitNumbers, ...], rows: Strategi
             expert=expert,
             forward_s=passes,
             backward_s=passes,
-            layers=np.full(len(rows), counts_J.sum()),
         )
         ends = np.where(stages_N > 0, np.minimum(ends, np.sum(list(terms.values()), axis=0)), ends)
     factor = 1.0 + mixed_jitter_fraction(mixed, rows, sites.stages_PN)

@@ -134,7 +134,7 @@ class PooledSplit:
             return self.beside.setdefault(key, [each.own_s for each in self._ends])
         numbers = self.numbers[pool]
         forward_s = float(contents_J @ numbers.forward_JN[:, 0])
-        waits_s, layers = float(contents_J @ numbers.waits_JN[:, 0]), np.array([float(contents_J.sum())])
+        waits_s = float(contents_J @ numbers.waits_JN[:, 0])
         found = [
             each.own_s
             + stepwise_exposed_s(
@@ -142,7 +142,7 @@ class PooledSplit:
                 each.links,
                 forward_s=np.array([forward_s + waits_s]),
                 backward_s=np.array([max(slowest_s - forward_s, 0.0)]),
-                layers=layers,
+                num_layers=len(self.kind_of_layer),
             )
             for each in self._ends
         ]
