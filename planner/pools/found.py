@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from cost_models.layouts import Layout
-from cost_models.strategy import Strategies
+from cost_models.strategy import ARRAY_FIELDS, Strategies
 from planner.search.objective import TIE_BREAK_FIELDS
 
 
@@ -24,6 +24,12 @@ class Plan:
     def layout(self) -> Layout:
         """Its split and pools."""
         return self.row.layouts.table[int(self.row.layout[0])]
+
+    @property
+    def family(self) -> tuple[object, ...]:
+        """What it shares with the plans that differ from it in their split alone."""
+        fields = (getattr(self.row, name)[0].item() for name in ARRAY_FIELDS if name != "layout")
+        return (*fields, self.layout.recompute_per_stage, self.layout.pool_per_stage)
 
     @property
     def order(self) -> tuple[object, ...]:

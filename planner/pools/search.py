@@ -303,7 +303,9 @@ class PoolSearch:
         some = promising[np.unique(np.linspace(0, len(promising) - 1, SEEDS).astype(np.int64))]
         options = self.space.options
         plain = ~options["node_shard"] & (options["recompute_method"] == RecomputeMethod.EVERY)
+        rejected = self.found.rejected.copy()
         rows, where = self._rows(base, sites.take(some), options=plain)
+        self.found.rejected = rejected  # they are counted when their turn comes
         weight = self._weight(rows, where)
         work = row_work(row_numbers(self.mixed, rows), rows, num_layers=self.mixed.jobs[0].model.num_layers)
         table = [
@@ -323,8 +325,9 @@ class PoolSearch:
         plan = Plan(row, step_s, value)
         if all(violations(job, row).only(SPLIT_CODES).legal[0] for job in self.mixed.whole):
             found.feasible += 1
-            known = {each.order: each for each in [*found.best, plan]}
-            found.best = [known[order] for order in sorted(known)][: self.top_k]
+            others = [each for each in found.best if self.listed_alone or each.family != plan.family]
+            same = [each for each in found.best if not self.listed_alone and each.family == plan.family]
+            found.best = sorted([*others, min([*same, plan], key=_order)], key=_order)[: self.top_k]
         elif found.inexpressible is None or plan.order < found.inexpressible.order:
             found.inexpressible = plan
         return True
@@ -347,3 +350,7 @@ class PoolSearch:
         elif self.time_limit_s is not None and perf_counter() - self._started > self.time_limit_s:
             self.found.stopped = "time"
         return self.found.stopped is not None
+
+
+def _order(plan: Plan) -> tuple[object, ...]:
+    return plan.order

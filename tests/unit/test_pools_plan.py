@@ -74,6 +74,19 @@ def test_no_split_that_is_given_is_better() -> None:
         assert given >= step_s * (1 - 1e-6)
 
 
+def test_every_plan_is_the_best_split_of_its_own_family() -> None:
+    """No two plans differ in their layers alone, also where strategies are tried before the search."""
+    found = planned(constraints={"allowed": {"vpp": [1]}}, top_k=20)
+    families = [{**each["strategy"], "layers_per_stage": None} for each in found["plans"]]
+    assert len(families) == 20
+    assert all(family not in families[:position] for position, family in enumerate(families))
+    for each in found["plans"][::5]:
+        fixed = {name: value for name, value in each["strategy"].items() if name in ("tp", "pp", "dp", "cp", "zero")}
+        fixed |= {name: each["strategy"][name] for name in ("micro_batch_size", "zero_shard_size", "pool_per_stage")}
+        one = planned(constraints={"fixed": fixed, "allowed": {"vpp": [1]}}, top_k=1)
+        assert one["plans"][0]["evaluation"]["step_time_s"] <= each["evaluation"]["step_time_s"] * (1 + 1e-9)
+
+
 def test_stages_say_their_pool_and_its_capacity() -> None:
     evaluation = planned()["plans"][0]["evaluation"]
     capacity = {stage["pool"]: stage["capacity_bytes"] for stage in evaluation["memory"]["stages"]}
