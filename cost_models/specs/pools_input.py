@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from cost_models.errors import InvalidInputError, Problem
+from cost_models.errors import InvalidInputError, NotModelledError, Problem
 from cost_models.specs.cluster import Cluster, MixedCluster, Network, Pool
 from cost_models.specs.cluster_input import ClusterInput, NodesInput, resolve_cluster
 from cost_models.specs.fields import child, shown, validated
@@ -31,7 +31,7 @@ def resolve_pools(document: Mapping[str, Any], *, pointer: str = "/cluster") -> 
     """The mixed cluster that a document describes, in SI units, missing facts filled and reported.
 
     Raises:
-        InvalidInputError: with one Problem per broken rule.
+        InvalidInputError: with one Problem per broken rule; NotModelledError for GPUs that no library connects.
     """
     listed = document["pools"]
     at = child(pointer, "pools")
@@ -48,6 +48,7 @@ def resolve_pools(document: Mapping[str, Any], *, pointer: str = "/cluster") -> 
     names, problems = _names(listed, clusters, at)
     if problems:
         raise InvalidInputError(problems)
+    _refuse_two_vendors(names, clusters, at)
     pools = tuple(Pool(name, cluster) for name, cluster in zip(names, clusters, strict=True))
     assumed: dict[str, object] = {
         f"pools.{position}.name": name for position, name in enumerate(names) if listed[position].get("name") is None
@@ -108,6 +109,16 @@ def _clusters(listed: list[Any], shared: dict[str, Any], at: str) -> tuple[list[
         shared = shared if clusters else _whole_network(cluster.network)
         clusters.append(cluster)
     return clusters, problems
+
+
+def _refuse_two_vendors(names: list[str], clusters: list[Cluster], at: str) -> None:
+    """NCCL and RCCL do not talk to each other, so AMD and NVIDIA GPUs are never ranks of one job."""
+    amd = [cluster.gpu.generation.startswith("cdna") for cluster in clusters]
+    if any(amd) and not all(amd):
+        one, other = names[amd.index(True)], names[amd.index(False)]
+        message = f"pools {one!r} and {other!r} have GPUs of different vendors, which no collective library connects"
+        problem = Problem(at, message, "Plan the pools of each vendor by themselves.", "pools-not-supported")
+        raise NotModelledError([problem])
 
 
 def _whole_network(network: Network) -> dict[str, Any]:

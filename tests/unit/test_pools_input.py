@@ -37,10 +37,19 @@ def test_every_pool_is_a_cluster_on_the_shared_network() -> None:
 
 
 def test_an_open_network_is_the_first_pools() -> None:
-    first = {"name": "amd", "preset": "mi300x-8", "num_nodes": 2}
+    first = {"name": "cloud", "preset": "aws-p4d", "num_nodes": 2}
     pools = resolve_pools({"pools": [first, NEW]}).pools
-    assert pools[0].cluster.network.fabric == pools[1].cluster.network.fabric
+    assert pools[0].cluster.network.fabric == pools[1].cluster.network.fabric == "efa"
     assert pools[0].cluster.network.latency_s == pools[1].cluster.network.latency_s
+
+
+def test_gpus_of_two_vendors_are_refused() -> None:
+    amd = {"name": "amd", "preset": "mi300x-8", "num_nodes": 2}
+    with pytest.raises(NotModelledError) as raised:
+        resolve_pools({"pools": [amd, NEW]})
+    assert raised.value.problems[0].code == "pools-not-supported"
+    assert "'amd' and 'new'" in raised.value.problems[0].message
+    assert len(resolve_pools({"pools": [amd, {**amd, "name": "more"}]}).pools) == 2
 
 
 def test_a_pool_takes_its_gpus_name() -> None:

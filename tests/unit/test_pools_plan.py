@@ -123,6 +123,21 @@ def test_one_kind_of_node_cut_in_two_has_the_same_best_plan(preset: str) -> None
     assert best(halves) == best(whole) | {"pool_per_stage": ["a", "a", "b", "b"]}
 
 
+@pytest.mark.parametrize("framework", ["megatron", "torchtitan"])
+def test_a_single_pool_is_the_cluster_of_one_kind(framework: str) -> None:
+    """The whole space, virtual stages and recomputed blocks included: the open splits of one kind of node find the same."""
+    nodes = {"preset": "dgx-a100-80gb", "num_nodes": 2, "reserved_memory_gib": 40}
+    asked = {"training": REQUEST["training"] | {"framework": framework}, "constraints": {}, "top_k": 1}
+    whole = planned(**asked, cluster=nodes, include=["open_splits"])
+    single = planned(**asked, cluster={"pools": [{"name": "a", **nodes}]})
+    strategy = dict(best(single))
+    assert set(strategy.pop("pool_per_stage")) == {"a"}
+    assert strategy == best(whole)
+    assert single["plans"][0]["evaluation"]["step_time_s"] == pytest.approx(
+        whole["plans"][0]["evaluation"]["step_time_s"], rel=1e-9
+    )
+
+
 def test_the_pool_of_every_stage_can_be_fixed() -> None:
     found = constrained(fixed={"pool_per_stage": ["new", "new", "old", "old"]})
     assert best(found)["pool_per_stage"] == ["new", "new", "old", "old"]
