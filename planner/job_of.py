@@ -89,7 +89,8 @@ class JobCache:
         table[key] = value
 
 
-_CACHE = JobCache()
+JOBS = JobCache()
+"""The process's own."""
 
 
 def resolve_job(
@@ -98,7 +99,7 @@ def resolve_job(
     calibration: str | None = None,
     extra: Documents | None = None,
     allow_files: bool = False,
-    cache: JobCache = _CACHE,
+    cache: JobCache = JOBS,
 ) -> Job:
     """The job of a document's `model`, `cluster` and `training`.
 

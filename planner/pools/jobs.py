@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from typing import Any
 
-from cost_models.calibration import load_calibration
 from cost_models.errors import CalibrationError, InvalidInputError, NotModelledError, Problem
-from cost_models.job import Job
 from cost_models.mixed import MixedJob
 from cost_models.specs.cluster import MixedCluster
 from cost_models.specs.model import Model
@@ -16,7 +13,7 @@ from cost_models.specs.model_input import resolve_model
 from cost_models.specs.pools_input import resolve_pools
 from cost_models.specs.training import Training
 from cost_models.specs.training_input import resolve_training
-from planner.job_of import Documents, missing_or_wrong
+from planner.job_of import JOBS, Documents, missing_or_wrong
 
 WITHOUT_PIPELINE = frozenset({"fsdp"})
 """Frameworks whose groups would span the kinds of node: stages are what a pool holds."""
@@ -63,12 +60,11 @@ def resolve_mixed_job(
     assert cluster is not None
     jobs = []
     for pool, training in zip(cluster.pools, trainings, strict=True):
-        asked = pool.cluster if calibration is None else replace(pool.cluster, calibration=(calibration,))
         try:
-            prices = load_calibration(asked, extra=extra or {}, allow_files=allow_files)
+            job = JOBS.job(model, pool.cluster, training, calibration=calibration, extra=extra or {}, files=allow_files)
         except CalibrationError as error:
             raise CalibrationError(f"pool {pool.name!r}: {error.message}", hint=error.hint) from error
-        jobs.append(Job(model=model, cluster=prices.cluster, training=training, calibration=prices))
+        jobs.append(job)
     return MixedJob(cluster=cluster, jobs=tuple(jobs))
 
 
