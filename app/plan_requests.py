@@ -10,6 +10,7 @@ from app.jobs.plan_result import encoded
 from app.own_calibrations import OwnCalibrations
 from cost_models.errors import CalibrationError, InvalidInputError, Problem
 from cost_models.specs.fields import validated
+from cost_models.specs.pools_input import is_mixed
 from planner.prepared import prepare
 from planner.schemas import PlanRequest
 
@@ -43,7 +44,8 @@ def prepare_request(
     try:
         prepared = prepare(request, calibrations=own.found)
     except CalibrationError as error:
-        raise InvalidInputError([Problem("/cluster/calibration", error.message, error.hint, error.code)]) from error
+        at = "/cluster/pools" if is_mixed(request["cluster"]) else "/cluster/calibration"
+        raise InvalidInputError([Problem(at, error.message, error.hint, error.code)]) from error
     asked = prepared.asked
     texts = {name: found.model_dump(mode="json", exclude_defaults=True) for name, found in own.found.items()}
     limit_s = job_time_limit_s if asked.time_limit_s is None else asked.time_limit_s + _STOP_AFTER_S

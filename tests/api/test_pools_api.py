@@ -78,7 +78,8 @@ def test_a_pool_has_its_own_calibration(client: TestClient, mixed: dict[str, Any
     missing = {"pools": [{**POOLS[0], "calibration": "no-such-one"}, POOLS[1]]}
     response = client.post("/v1/plans", json=mixed | {"cluster": missing})
     assert response.status_code == 422
-    assert "pool 'old'" in response.text
+    error = response.json()["errors"][0]
+    assert (error["pointer"], error["message"].startswith("pool 'old': ")) == ("/cluster/pools", True)
 
 
 def test_the_openapi_document_describes_pools(client: TestClient) -> None:
