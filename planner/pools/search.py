@@ -40,8 +40,8 @@ SITES_AT_ONCE = 1 << 18
 """Sites that are bounded at a time."""
 SEEDS = 128
 """Base rows that are tried before the search."""
-PART_STAGES = 4096
-"""Stages whose memory is screened at a time."""
+FIRST_STAGES, LATER_STAGES = 1 << 12, 1 << 16
+"""Stages whose memory is screened at a time: few while there is no time to beat, which screens best."""
 GPU_COUNT_CODES = frozenset({"world-exceeds-gpus"})
 """Rules on the number of GPUs: placements keep to what every pool has."""
 
@@ -146,7 +146,8 @@ class PoolSearch:
             self._rank_listed(rows.take(order), sites.take(order), weight[order])
         if self.listed_alone:
             return True
-        for piece in in_parts(rows.pp[order].astype(int).tolist(), PART_STAGES):
+        most = LATER_STAGES if np.isfinite(self.limit) else FIRST_STAGES
+        for piece in in_parts(rows.pp[order].astype(int).tolist(), most):
             part = order[piece]
             if values[part[0]] > self.limit:
                 break
