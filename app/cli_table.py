@@ -198,20 +198,27 @@ def _table(plans: Sequence[Json], *, width: int) -> tuple[Table, frozenset[str]]
 def _title(request: Json) -> Text:
     model, cluster, training = request["model"], request["cluster"], request["training"]
     name = model.get("name") or model.get("preset") or "model"
-    gpu = cluster.get("gpu")
-    gpu_name = gpu.get("name", "GPU") if isinstance(gpu, Mapping) else gpu or cluster.get("preset", "GPU")
+    nodes = " + ".join(_nodes(pool) for pool in cluster.get("pools") or [cluster])
     framework = " ".join(str(training[key]) for key in ("framework", "framework_version") if training.get(key))
     return Text(
-        f"{name} on {cluster.get('num_nodes', '?')} x {cluster.get('gpus_per_node', '?')} {gpu_name}, "
+        f"{name} on {nodes}, "
         f"sequence {training['seq_length']}, batch {training.get('global_batch_size', '?')}, "
         f"{training.get('precision', '')}, {framework}"
     )
+
+
+def _nodes(cluster: Json) -> str:
+    """The nodes of one kind: how many, of how many of which GPU."""
+    gpu = cluster.get("gpu")
+    gpu_name = gpu.get("name", "GPU") if isinstance(gpu, Mapping) else gpu or cluster.get("preset", "GPU")
+    return f"{cluster.get('num_nodes', '?')} x {cluster.get('gpus_per_node', '?')} {gpu_name}"
 
 
 def _footer(response: Json) -> list[Text]:
     plans = response["plans"]
     lines = [
         *_legend(_shown(plans)),
+        *_pools(plans),
         *_folded(plans),
         *_first_against_next(plans),
         *_ties(response),
@@ -236,6 +243,22 @@ def _legend(plans: Sequence[Json]) -> list[Text]:
     if any("/" in _zero(plan) for plan in plans):
         notes.append("zero 1/8: state sharded over 8 ranks, replicated beyond")
     return [Text("; ".join(notes) + ".", style="dim")] if notes else []
+
+
+def _pools(plans: Sequence[Json]) -> list[Text]:
+    """Where the stages of the best plan lie, with the layers of each."""
+    best = plans[0]["strategy"] if plans else {}
+    pools = best.get("pool_per_stage")
+    if not pools:
+        return []
+    stages, split = len(pools), best["layers_per_stage"]
+    held = [sum(split[stage::stages]) for stage in range(stages)]
+    parts = [
+        f"{pools.count(pool)} {'stage' if pools.count(pool) == 1 else 'stages'} on {pool} "
+        f"({'+'.join(str(held[stage]) for stage in range(stages) if pools[stage] == pool)} layers)"
+        for pool in dict.fromkeys(pools)
+    ]
+    return [Text(f"Plan 1 puts {', then '.join(parts)}.")]
 
 
 def _shown(plans: Sequence[Json]) -> list[Json]:

@@ -26,7 +26,7 @@ from app.logs import configure_logs
 from app.metrics import Metrics
 from app.settings import Settings
 from app.state import Service
-from planner.plan import PRODUCT_VERSION
+from planner.prepared import PRODUCT_VERSION
 
 KINDS: Kinds = {"plan": Kind(task="app.jobs.plan_task:run", write_result=write_result)}
 _TAGS = [

@@ -35,15 +35,22 @@ class OwnCalibrations:
         What is malformed is left for the planner to refuse.
         """
         cluster = document.get("cluster") if isinstance(document, dict) else None
+        if not isinstance(cluster, dict):
+            return document
+        if isinstance(cluster.get("pools"), list):
+            return {**document, "cluster": {**cluster, "pools": [self._of_nodes(pool) for pool in cluster["pools"]]}}
+        return {**document, "cluster": self._of_nodes(cluster)}
+
+    def _of_nodes(self, cluster: Any) -> Any:
+        """The same of a cluster of one kind of node, or a pool."""
         names = _names(cluster)
         if not names:
-            return document
-        assert isinstance(cluster, dict)
+            return cluster
         kept = [name for given in names if (name := self._newest(cluster) if given == AUTO else given) is not None]
         for name in kept:
             self._look_up(name)
         rest = {field: value for field, value in cluster.items() if field != "calibration"}
-        return {**document, "cluster": {**rest, "calibration": kept} if kept else rest}
+        return {**rest, "calibration": kept} if kept else rest
 
     def _newest(self, cluster: Mapping[str, Any]) -> str | None:
         try:

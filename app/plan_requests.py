@@ -10,9 +10,8 @@ from app.jobs.plan_result import encoded
 from app.own_calibrations import OwnCalibrations
 from cost_models.errors import CalibrationError, InvalidInputError, Problem
 from cost_models.specs.fields import validated
-from planner.job_of import resolve_job
-from planner.plan import check_request, request_digest
-from planner.resolved import resolved_request
+from cost_models.specs.pools_input import is_mixed
+from planner.prepared import prepare
 from planner.schemas import PlanRequest
 
 _STOP_AFTER_S = 5.0
@@ -39,18 +38,19 @@ def prepare_request(
     Raises:
         InvalidInputError: with every broken rule that can be seen without searching.
     """
-    asked = validated(PlanRequest, document, pointer="")
+    validated(PlanRequest, document, pointer="")
     own = OwnCalibrations(calibrations, tenant=tenant)
     request = own.named(document)
     try:
-        job = resolve_job(request, extra=own.found)
+        prepared = prepare(request, calibrations=own.found)
     except CalibrationError as error:
-        raise InvalidInputError([Problem("/cluster/calibration", error.message, error.hint, error.code)]) from error
-    check_request(asked, job)
+        at = "/cluster/pools" if is_mixed(request["cluster"]) else "/cluster/calibration"
+        raise InvalidInputError([Problem(at, error.message, error.hint, error.code)]) from error
+    asked = prepared.asked
     texts = {name: found.model_dump(mode="json", exclude_defaults=True) for name, found in own.found.items()}
     limit_s = job_time_limit_s if asked.time_limit_s is None else asked.time_limit_s + _STOP_AFTER_S
     return PreparedRequest(
-        digest=request_digest(resolved_request(asked, job), calibration_id=job.calibration.id),
+        digest=prepared.digest,
         payload=encoded({"request": request, "calibrations": texts}),
         time_limit_s=min(limit_s, job_time_limit_s),
         wait_s=asked.wait_s,

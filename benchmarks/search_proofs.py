@@ -48,6 +48,15 @@ JOBS: dict[str, dict[str, Any]] = {
     "layers_126": request(dense(126), "dgx-h100", 128, 8192, 1024),
     "deepseek_v3_100000_h800": request("deepseek-v3", "hgx-h800", 12_500, 4096, 15_360),
     "deepseek_v3_100000_h800_batch_55440": request("deepseek-v3", "hgx-h800", 12_500, 4096, 55_440),
+    "two_pools_a100_h100": request("llama-3.1-70b", "dgx-h100", 64, 8192, 1024)
+    | {
+        "cluster": {
+            "pools": [
+                {"name": "old", "preset": "dgx-a100-80gb", "num_nodes": 64},
+                {"name": "new", "preset": "dgx-h100", "num_nodes": 64},
+            ]
+        }
+    },
     "llama_405b_100000_h100": request("llama-3.1-405b", "dgx-h100", 12_500, 8192, 4000),
 }
 
@@ -97,6 +106,7 @@ def measured(name: str) -> dict[str, Any]:
         "step_time_s": best and best["evaluation"]["step_time_s"],
         "strategy": best and {name: best["strategy"][name] for name in ("tp", "pp", "cp", "dp", "ep", "vpp", "zero")},
         "layers_per_stage": best and best["strategy"]["layers_per_stage"],
+        "pool_per_stage": best and best["strategy"].get("pool_per_stage"),
         "inexpressible_gain": answer["inexpressible_best"] and answer["inexpressible_best"]["gain_fraction"],
     }
 

@@ -174,8 +174,33 @@ def stepwise_s(
         forward_s: that stage's forward of one micro-batch.
         backward_s: and backward.
     """
+    links = stepwise_links_s(job, strategies, dense=dense, expert=expert)
+    exposed = stepwise_exposed_s(
+        strategies, links, forward_s=forward_s, backward_s=backward_s, num_layers=job.model.num_layers
+    )
+    return StepwiseSeconds(exposed, links.tier)
+
+
+@dataclass(frozen=True, slots=True)
+class StepwiseLinks:
+    """Link seconds of one step, shape (N,)."""
+
+    reduce: Floats
+    """Of one reduction of all gradients."""
+    gather: Floats
+    """Of one gather of all parameters."""
+    tier: Codes
+
+    def take(self, index: NDArray[np.int64]) -> StepwiseLinks:
+        """The seconds at these positions."""
+        return StepwiseLinks(self.reduce[index], self.gather[index], self.tier[index])
+
+
+def stepwise_links_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floats) -> StepwiseLinks:
+    """Link seconds of reducing gradients and gathering parameters, whatever hides them. [C-14]"""
     if not ((strategies.dp_cp > 1) | (strategies.expert_dp > 1)).any():
-        return StepwiseSeconds(np.zeros(len(strategies)), np.zeros(len(strategies), np.int8))
+        none = np.zeros(len(strategies))
+        return StepwiseLinks(none, none, none.astype(np.int8))
     placements = groups(strategies, job.cluster)
     grad, weight = BYTES_PER[job.training.grad_reduce_dtype], _gathered_bytes(job)
     reduce, gather, tier = _stepwise_links(job, strategies, placements, dense * grad, dense * weight)
@@ -186,13 +211,19 @@ def stepwise_s(
         reduce = reduce + np.where(strategies.zero >= 1, scatter.seconds, whole.seconds)
         gather = gather + np.where(strategies.zero >= 1, regather.seconds, 0.0)
         tier = np.maximum(tier, scatter.tier)
-    buckets = job.model.num_layers / strategies.pp + 1.0
+    return StepwiseLinks(reduce, gather, tier)
+
+
+def stepwise_exposed_s(
+    strategies: Strategies, links: StepwiseLinks, *, forward_s: Floats, backward_s: Floats, num_layers: int
+) -> Floats:
+    """What of these is not hidden by the passes, shape (N,); an even stage's share of `num_layers` counts as buckets. [O-3]"""
+    buckets, reduce, gather = num_layers / strategies.pp + 1.0, links.reduce, links.gather
     hidden_reduce = np.maximum(reduce / buckets, reduce - BACKWARD_USABLE.value * backward_s)
     hidden_gather = np.maximum(gather / buckets, gather - BACKWARD_USABLE.value * forward_s)
     times = np.where(strategies.grad_sync_each, strategies.num_micro_batches, 1.0)
     exposed = times * np.where(strategies.overlap_grad_reduce, hidden_reduce, reduce)
-    exposed += np.where(strategies.overlap_param_gather, hidden_gather, gather)
-    return StepwiseSeconds(exposed, tier)
+    return np.asarray(exposed + np.where(strategies.overlap_param_gather, hidden_gather, gather))
 
 
 def _stepwise_links(

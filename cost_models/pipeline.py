@@ -8,6 +8,8 @@ slowest stage is bubble.
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from cost_models.constants import INTERFERENCE, SENDS_ON_STAGE
@@ -46,11 +48,12 @@ def bubble_s(strategies: Strategies, *, stages_sum_s: Floats, slowest_s: Floats,
     return np.select(kinds, [plain / strategies.vpp, zero_bubble, 0.5 * zero_bubble], plain)
 
 
-def hop_s(job: Job, strategies: Strategies) -> tuple[Floats, Codes]:
+def hop_s(job: Job, strategies: Strategies, *, reach: Literal["placed", "network"] = "placed") -> tuple[Floats, Codes]:
     """Seconds to send one micro-batch's activations to the next stage, and the tier; shape (N,), 0 where pp is 1. [C-13]
 
     Message: T * h elements, split over tp ranks with sequence parallelism or Megatron's scatter-gather (then gathered
-    inside the node).
+    inside the node). The slowest hop of ranks numbered over all nodes counts (`placed`), or one between two nodes
+    (`network`), such as those of two pools.
     """
     cases = distinct(strategies, P2P_AXES)
     rows = cases.rows
@@ -58,7 +61,8 @@ def hop_s(job: Job, strategies: Strategies) -> tuple[Floats, Codes]:
     tokens = rows.micro_batch_size * job.training.seq_length / rows.cp
     size = tokens * job.model.hidden_size * job.training.compute_bytes
     scattered = rows.sequence_parallel | (job.runtime.scatters_pipeline_messages & (rows.tp > 1))
-    send = job.calibration.collective_s("send_recv", np.where(scattered, size / rows.tp, size), placement=placements.pp)
+    pipeline = placements.pp if reach == "placed" else placements.pp.over_network()
+    send = job.calibration.collective_s("send_recv", np.where(scattered, size / rows.tp, size), placement=pipeline)
     regather = job.calibration.collective_s("all_gather", size, placement=placements.tp)
     seconds = send.seconds + np.where(scattered & ~rows.sequence_parallel, regather.seconds, 0.0)
     used = rows.pp > 1
@@ -67,13 +71,18 @@ def hop_s(job: Job, strategies: Strategies) -> tuple[Floats, Codes]:
     return np.asarray(cases.spread(seconds), np.float64), np.asarray(cases.spread(tier), np.int8)
 
 
-def exposed_sends_s(strategies: Strategies, *, hop: Floats) -> Floats:
+def exposed_sends_s(strategies: Strategies, *, hop: Floats, filling: Floats | None = None) -> Floats:
     """Exposed send time of one step, shape (N,). [C-13]
 
     Forward and backward each send once per micro-batch and chunk. In steady state a stage waits for a share of them, or,
     where they overlap with computation, for what they slow it down; filling and draining the pipeline passes p - 1 hops each way, never hidden.
+
+    Args:
+        strategies: schedules and stages.
+        hop: seconds of the slowest hop.
+        filling: of all p - 1 hops together, where they differ.
     """
     each_way = 2.0 * hop
     steady = np.where(strategies.overlap_p2p, INTERFERENCE.value, SENDS_ON_STAGE.value)
-    fill = (strategies.pp - 1.0) * each_way
+    fill = (strategies.pp - 1.0) * each_way if filling is None else 2.0 * filling
     return np.where(strategies.pp > 1, strategies.num_micro_batches * strategies.vpp * each_way * steady + fill, 0.0)

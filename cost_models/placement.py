@@ -8,7 +8,7 @@ one counts, because everybody waits for it.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from math import gcd
 
@@ -49,6 +49,16 @@ class Placement:
     def take(self, index: NDArray[np.int64]) -> Placement:
         """The placements at these positions."""
         return Placement(*(getattr(self, name)[index] for name in Placement.__slots__))
+
+    def over_network(self) -> Placement:
+        """The same group where its neighbours are sure to sit on different nodes."""
+        return replace(
+            self,
+            domains=np.maximum(self.domains, 2.0),
+            islands=np.maximum(self.islands, 2.0),
+            switches=np.maximum(self.switches, 2.0),
+            sockets=np.maximum(self.sockets, 2.0),
+        )
 
 
 def place(
@@ -270,6 +280,15 @@ class StrategyPlacements:
             sockets=np.where(self.pp.sockets == 1, 1.0, ranks),
             leaves=np.where(self.pp.leaves == 1, 1.0, ranks),
         )
+
+    def with_ends_apart(self) -> StrategyPlacements:
+        """The same groups where the first and the last stage are sure to sit on different nodes."""
+        found = StrategyPlacements(self.strategies, self.cluster)
+        ends = replace(
+            self.embedding, per_domain=np.ones_like(self.embedding.ranks), per_island=np.ones_like(self.embedding.ranks)
+        )
+        found.__dict__["embedding"] = ends.over_network()
+        return found
 
     @property
     def _stage_ranks(self) -> Floats:

@@ -88,7 +88,18 @@ class MicroBatchCosts:
 
 
 @dataclass(frozen=True, eq=False)
-class _Slowest:
+class StageCosts:
+    """What the stages of a batch are made of, however their layers are split."""
+
+    per: MicroBatchCosts
+    layers: LayerCosts
+    ends: EndCosts
+    held: RankParameters
+    layerwise_tier: Codes
+
+
+@dataclass(frozen=True, eq=False)
+class Slowest:
     """What the slowest stage of each strategy holds."""
 
     layers_JN: Floats
@@ -102,38 +113,53 @@ class _Slowest:
 
 def stages(job: Job, strategies: Strategies, *, tables: Tables | None = None) -> Stages:
     """The slowest stage's terms over a step, and the pipeline bubble; `tables` of these strategies where they are known."""
+    costs = stage_costs(job, strategies, tables=tables)
+    slowest = _slowest(strategies, costs.per)
+    terms = slowest_terms(strategies, costs, slowest)
+    terms["pp_bubble"] = _bubble(job, strategies, costs, slowest)
+    forward_s, backward_s = slowest_passes_s(costs, slowest)
+    return Stages(
+        terms_s=terms,
+        tiers=stage_tiers(job, strategies, costs),
+        slowest_layers_JN=slowest.layers_JN,
+        forward_s=forward_s,
+        backward_s=backward_s,
+        held=costs.held,
+        layers=costs.layers,
+    )
+
+
+def stage_costs(job: Job, strategies: Strategies, *, tables: Tables | None = None) -> StageCosts:
+    """What the stages of these strategies are made of; `tables` of these strategies where they are known."""
     tables = tables or build_tables(job, strategies)
-    layers, ends = tables.layers, tables.ends
     held = rank_parameters(job, strategies)
-    per, layerwise_tier = _per_micro_batch(job, strategies, layers, ends, held)
-    slowest = _slowest(strategies, per)
-    terms = _terms(strategies, layers, ends, per, slowest)
-    terms["pp_bubble"] = _bubble(job, strategies, layers, per, slowest)
-    forward = _sum_over_kinds(slowest.layers_JN, layers.cases.spread(layers.forward_JU))
-    waits = _sum_over_kinds(slowest.layers_JN, per.waits_JN)
+    per, tier = _per_micro_batch(job, strategies, tables.layers, tables.ends, held)
+    return StageCosts(per, tables.layers, tables.ends, held, tier)
+
+
+def slowest_passes_s(costs: StageCosts, slowest: Slowest) -> tuple[Floats, Floats]:
+    """The slowest stage's forward and backward of one micro-batch, each with its waiting for the host, shape (N,)."""
+    forward = _sum_over_kinds(slowest.layers_JN, costs.layers.cases.spread(costs.layers.forward_JU))
+    waits = _sum_over_kinds(slowest.layers_JN, costs.per.waits_JN)
+    return forward + waits, np.maximum(slowest.seconds - forward, 0.0)
+
+
+def stage_tiers(job: Job, strategies: Strategies, costs: StageCosts) -> dict[str, Codes]:
+    """Tiers of what stages do per micro-batch."""
+    layers, ends = costs.layers, costs.ends
     tiers_PN: Codes = layers.cases.spread(layers.tiers_PU)
     tiers: dict[str, Codes] = dict(zip(LAYER_PARTS, tiers_PN, strict=True))
     if job.runtime.wraps_layers:
         wrapped = job.calibration.wrapped_layer_ratio("sharded", compiled=job.training.compile)
         sharded = np.where(is_layerwise(job, strategies), wrapped.tier, 0)
         tiers["launch"] = np.maximum(tiers["launch"], sharded).astype(np.int8)
-    tiers |= {"head": ends.cases.spread(ends.head_tier), "dp_comm": layerwise_tier}
-    return Stages(
-        terms_s=terms,
-        tiers=tiers,
-        slowest_layers_JN=slowest.layers_JN,
-        forward_s=forward + waits,
-        backward_s=np.maximum(slowest.seconds - forward, 0.0),
-        held=held,
-        layers=layers,
-    )
+    return tiers | {"head": ends.cases.spread(ends.head_tier), "dp_comm": costs.layerwise_tier}
 
 
 def micro_batch_costs(job: Job, strategies: Strategies) -> tuple[MicroBatchCosts, LayerCosts, RankParameters]:
     """What the stages of these strategies are made of, however their layers are split: seconds, and parameters held."""
-    layers, held = layer_costs(job, strategies), rank_parameters(job, strategies)
-    per, _ = _per_micro_batch(job, strategies, layers, end_costs(job, strategies), held)
-    return per, layers, held
+    costs = stage_costs(job, strategies)
+    return costs.per, costs.layers, costs.held
 
 
 def _per_micro_batch(
@@ -219,35 +245,50 @@ def _layerwise(
     return _Layerwise(np.where(where, layer_JN, 0.0), np.where(where, root, 0.0), np.where(where, head, 0.0), tier)
 
 
-def _slowest(strategies: Strategies, per: MicroBatchCosts) -> _Slowest:
+def _slowest(strategies: Strategies, per: MicroBatchCosts) -> Slowest:
     layouts, layout = strategies.layouts, strategies.layout
     if layouts.num_slots == 1:
         layers_JN = layouts.layers_LKJ[layout, 0].T
         share = recomputed_layers_by_slot(strategies)[0] / np.maximum(layers_JN.sum(axis=0), 1.0)
         seconds = _sum_over_kinds(layers_JN, per.layer_JN) + share * _sum_over_kinds(layers_JN, per.again_JN)
         both = np.ones(len(strategies), np.bool_)
-        return _Slowest(layers_JN, both, both, share, seconds + per.first + per.last)
+        return Slowest(layers_JN, both, both, share, seconds + per.first + per.last)
+    share_KN = recomputed_shares_by_slot(strategies)
+    return slowest_of(strategies, stage_seconds(strategies, per, share_KN=share_KN), share_KN=share_KN)
+
+
+def stage_seconds(strategies: Strategies, per: MicroBatchCosts, *, share_KN: Floats) -> Floats:
+    """Seconds per micro-batch of every slot's stage, of whose layers a share is recomputed, shape (K, N)."""
+    layouts, layout = strategies.layouts, strategies.layout
     layers_KJN = layouts.layers_LKJ[layout].transpose(1, 2, 0)
-    first_KN, last_KN = layouts.has_embedding_LK[layout].T, layouts.has_head_LK[layout].T
-    share_KN = recomputed_layers_by_slot(strategies) / np.maximum(layers_KJN.sum(axis=1), 1.0)
     stage_KN = np.einsum("kjn,jn->kn", layers_KJN, per.layer_JN)
     stage_KN += share_KN * np.einsum("kjn,jn->kn", layers_KJN, per.again_JN)
-    stage_KN += first_KN * per.first
-    stage_KN += last_KN * per.last
+    stage_KN += layouts.has_embedding_LK[layout].T * per.first
+    return np.asarray(stage_KN + layouts.has_head_LK[layout].T * per.last)
+
+
+def recomputed_shares_by_slot(strategies: Strategies) -> Floats:
+    """Share of every slot's layers that are fully recomputed, shape (K, N)."""
+    held_KN = strategies.layouts.layers_LKJ[strategies.layout].sum(axis=2).T
+    return np.asarray(recomputed_layers_by_slot(strategies) / np.maximum(held_KN, 1.0))
+
+
+def slowest_of(strategies: Strategies, stage_KN: Floats, *, share_KN: Floats) -> Slowest:
+    """What the slowest of these stages holds, the first one of equals."""
+    layouts, layout = strategies.layouts, strategies.layout
     slot, rows = stage_KN.argmax(axis=0), np.arange(len(strategies))
-    return _Slowest(
-        layers_JN=layers_KJN[slot, :, rows].T,
-        is_first=first_KN[slot, rows],
-        is_last=last_KN[slot, rows],
+    return Slowest(
+        layers_JN=layouts.layers_LKJ[layout, slot].T,
+        is_first=layouts.has_embedding_LK[layout, slot],
+        is_last=layouts.has_head_LK[layout, slot],
         recomputed_share=share_KN[slot, rows],
         seconds=stage_KN[slot, rows],
     )
 
 
-def _terms(
-    strategies: Strategies, layers: LayerCosts, ends: EndCosts, per: MicroBatchCosts, slowest: _Slowest
-) -> dict[str, Floats]:
+def slowest_terms(strategies: Strategies, costs: StageCosts, slowest: Slowest) -> dict[str, Floats]:
     """The slowest stage's work over all micro-batches, by term."""
+    layers, ends, per = costs.layers, costs.ends, costs.per
     m, spread = strategies.num_micro_batches, ends.cases.spread
     layers_JN = slowest.layers_JN * m
     terms: dict[str, Floats] = {}
@@ -266,17 +307,23 @@ def _terms(
     return terms
 
 
-def _bubble(job: Job, strategies: Strategies, layers: LayerCosts, per: MicroBatchCosts, slowest: _Slowest) -> Floats:
+def _bubble(job: Job, strategies: Strategies, costs: StageCosts, slowest: Slowest) -> Floats:
     """Idle time of the slowest stage in one step. [P-1]"""
     if np.all(strategies.pp == 1):
         return np.zeros(len(strategies))
+    per = costs.per
     counts_J1 = np.array([[float(job.model.layer_kinds.count(kind))] for kind in job.model.distinct_kinds])
     everything = _sum_over_kinds(counts_J1, per.layer_JN + per.share * per.again_JN)
     everything += per.first + per.last
-    matmul_JN = layers.cases.spread(layers.parts_JPU[:, LAYER_PARTS.index("gemm")])
-    wgrad = WGRAD_SHARE.value * _sum_over_kinds(slowest.layers_JN, matmul_JN)
+    wgrad = weight_gradient_s(costs, slowest)
     bubble = bubble_s(strategies, stages_sum_s=everything, slowest_s=slowest.seconds, wgrad_s=wgrad)
     return np.where(strategies.pp > 1, bubble, 0.0)
+
+
+def weight_gradient_s(costs: StageCosts, slowest: Slowest) -> Floats:
+    """Seconds of the slowest stage's weight gradients of one micro-batch, shape (N,)."""
+    matmul_JN = costs.layers.cases.spread(costs.layers.parts_JPU[:, LAYER_PARTS.index("gemm")])
+    return np.asarray(WGRAD_SHARE.value * _sum_over_kinds(slowest.layers_JN, matmul_JN))
 
 
 def _sum_over_kinds(counts_JN: Floats, each_JN: NDArray[np.float64]) -> Floats:

@@ -47,7 +47,7 @@ def step_time(job: Job, strategies: Strategies, *, tables: Tables | None = None)
         subtotal += seconds
     terms["jitter"] = subtotal * jitter_fraction(job, strategies)
     ordered = {name: terms[name] for name in TIME_NAMES}
-    return StepTime(ordered, _tiers(job, work, once_tiers, ordered), subtotal + ordered["jitter"])
+    return StepTime(ordered, term_tiers(job, work.tiers, once_tiers, ordered), subtotal + ordered["jitter"])
 
 
 def jitter_fraction(job: Job, strategies: Strategies) -> Floats:
@@ -58,10 +58,14 @@ def jitter_fraction(job: Job, strategies: Strategies) -> Floats:
     n GPUs of one kind differ in speed by sigma, and everybody waits for the slowest of them; nodes add what their
     networks and systems do.
     """
-    nodes = np.maximum(strategies.world / job.cluster.gpus_per_node, 1.0)
-    levels, inverse = np.unique(strategies.world, return_inverse=True)
+    return straggling_fraction(strategies.world, nodes=strategies.world / job.cluster.gpus_per_node)
+
+
+def straggling_fraction(world: Floats, *, nodes: Floats) -> Floats:
+    """The same from the GPUs and the nodes in use, shape (N,). [T-2]"""
+    levels, inverse = np.unique(world, return_inverse=True)
     slowest = np.array([_expected_maximum(n) for n in levels.tolist()])[inverse.reshape(-1)]
-    return np.asarray(GPU_SPREAD.value * slowest + STRAGGLING.value * np.log2(nodes))
+    return np.asarray(GPU_SPREAD.value * slowest + STRAGGLING.value * np.log2(np.maximum(nodes, 1.0)))
 
 
 @lru_cache(maxsize=4096)
@@ -119,16 +123,18 @@ def once_a_step(
     return terms, {"dp_comm": reduced, "tied_embedding_comm": tied_tier, "pp_comm": hop_tier}
 
 
-def _tiers(job: Job, work: Stages, once: dict[str, Codes], terms: dict[str, Floats]) -> dict[str, Codes]:
-    """The tier of every term; a term that takes no time is as good as measured."""
-    n = len(work.forward_s)
+def term_tiers(job: Job, work: dict[str, Codes], once: dict[str, Codes], terms: dict[str, Floats]) -> dict[str, Codes]:
+    """The tier of every term, from those of the stages' work and of what happens once a step; a term that takes no time is
+    as good as measured.
+    """
+    n = len(terms["gemm"])
     bandwidth = np.full(n, job.calibration.memory_bytes_per_s_effective.tier, np.int8)
     nominal = np.full(n, Tier.NOMINAL, np.int8)
-    tiers: dict[str, Codes] = {**work.tiers, **once}
+    tiers: dict[str, Codes] = {**work, **once}
     tiers["recompute"] = _worst(tiers, ("gemm", "attention", "elementwise", "tp_comm"))
     tiers |= dict.fromkeys(("embedding", "loss", "grad_accumulation", "optimizer"), bandwidth)
     tiers["pp_bubble"] = _worst(tiers, LAYER_PARTS)
-    tiers["dp_comm"] = np.maximum(work.tiers["dp_comm"], once["dp_comm"])
+    tiers["dp_comm"] = np.maximum(work["dp_comm"], once["dp_comm"])
     tiers["offload"] = tiers["jitter"] = nominal
     return {name: tiers[name] * (terms[name] > 0) for name in TIME_NAMES}
 

@@ -15,7 +15,7 @@ from cost_models.errors import SearchBudgetError
 from cost_models.job import Job
 from cost_models.layouts import Layout, Layouts, build_layouts
 from cost_models.strategy import NAMES, RECOMPUTE_MODULES, Recompute
-from planner.degrees import DEGREE_AXES, build_degrees
+from planner.degrees import DEGREE_AXES, Ints, build_degrees
 from planner.expressible import splits_freely
 from planner.rules.rule import divisors
 from planner.schemas.plan_request import AllowedValues, Constraints
@@ -34,11 +34,17 @@ KNOB_FIELDS = (
 )  # fmt: skip
 
 
-def build_space(job: Job, constraints: Constraints) -> Space:
-    """The space of one job under the request's constraints."""
+def build_space(job: Job, constraints: Constraints, *, worlds: Ints | None = None) -> Space:
+    """The space of one job under the request's constraints.
+
+    Args:
+        job: what is planned.
+        constraints: what is fixed, what is listed.
+        worlds: GPU counts that a plan may use; whole nodes of the job's cluster unless given.
+    """
     given = _given_values(constraints)
     splits = _splits_by_stages(job, given)
-    degrees = build_degrees(job, constraints, given, stages=np.array(sorted(splits), dtype=np.int64))
+    degrees = build_degrees(job, constraints, given, stages=np.array(sorted(splits), dtype=np.int64), worlds=worlds)
     used = degrees.values("pp") or [1]
     layouts, index = _layouts(job, given, {pp: splits.get(pp, []) for pp in used})
     knobs = {_column(name): tuple(_coded(name, v) for v in given[name]) for name in KNOB_FIELDS if name in given}

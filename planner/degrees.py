@@ -97,7 +97,9 @@ class Degrees:
         return [alike[is_sample], *np.split(rest, ends)]
 
 
-def build_degrees(job: Job, constraints: Constraints, given: Mapping[str, Any], *, stages: Ints) -> Degrees:
+def build_degrees(
+    job: Job, constraints: Constraints, given: Mapping[str, Any], *, stages: Ints, worlds: Ints | None = None
+) -> Degrees:
     """Every combination of degrees on whole nodes.
 
     Args:
@@ -105,11 +107,13 @@ def build_degrees(job: Job, constraints: Constraints, given: Mapping[str, Any], 
         constraints: how many nodes may be used.
         given: values by field where the request fixes or lists them.
         stages: numbers of stages that the layers can be split over.
+        worlds: GPU counts that may be used; whole nodes of the job's cluster unless given.
 
     Raises:
         SearchBudgetError: there are more than can be held or searched.
     """
-    mesh = _meshes(job, given, stages=stages, allowed_gpus=_allowed_gpus(job, constraints))
+    allowed_gpus = _allowed_gpus(job, constraints) if worlds is None else worlds
+    mesh = _meshes(job, given, stages=stages, allowed_gpus=allowed_gpus)
     keys = np.stack([mesh["tp"], mesh["cp"], mesh["dp"]], axis=1)
     groups, group = np.unique(keys, axis=0, return_inverse=True)
     rows = _Rows({"tp": groups[:, 0], "cp": groups[:, 1], "dp": groups[:, 2], "group": np.arange(len(groups))})

@@ -89,7 +89,8 @@ class JobCache:
         table[key] = value
 
 
-_CACHE = JobCache()
+JOBS = JobCache()
+"""The process's own."""
 
 
 def resolve_job(
@@ -98,7 +99,7 @@ def resolve_job(
     calibration: str | None = None,
     extra: Documents | None = None,
     allow_files: bool = False,
-    cache: JobCache = _CACHE,
+    cache: JobCache = JOBS,
 ) -> Job:
     """The job of a document's `model`, `cluster` and `training`.
 
@@ -122,7 +123,7 @@ def resolve_job(
             document, "training", lambda given: resolve_training(given, model=model, cluster=cluster), errors
         )
     elif not isinstance(document.get("training"), Mapping):
-        errors.append(_not_an_object(document, "training"))
+        errors.append(missing_or_wrong(document, "training"))
     if errors:
         refused = any(isinstance(error, NotModelledError) for error in errors)
         problems = [problem for error in errors for problem in error.problems]
@@ -136,7 +137,7 @@ def resolve_job(
 def _part(document: Mapping[str, Any], name: str, resolve: Any, errors: list[InvalidInputError]) -> Any:
     given = document.get(name)
     if not isinstance(given, Mapping):
-        errors.append(_not_an_object(document, name))
+        errors.append(missing_or_wrong(document, name))
         return None
     try:
         return resolve(given)
@@ -145,7 +146,8 @@ def _part(document: Mapping[str, Any], name: str, resolve: Any, errors: list[Inv
         return None
 
 
-def _not_an_object(document: Mapping[str, Any], name: str) -> InvalidInputError:
+def missing_or_wrong(document: Mapping[str, Any], name: str) -> InvalidInputError:
+    """The error for a specification that is absent or no object."""
     if name not in document:
         return InvalidInputError([Problem(f"/{name}", f"{name} is required", f"Add {name!r}.", "missing-field")])
     message = f"{name} is {shown(document[name])}; it must be an object {{…}}"

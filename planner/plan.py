@@ -2,27 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
-import json
 from collections.abc import Callable, Mapping
-from datetime import UTC, datetime
-from importlib.metadata import version
 from time import perf_counter
 from typing import Any
 
 from cost_models.calibration import CalibrationDocument
-from cost_models.errors import InvalidInputError, Problem
 from cost_models.job import Job
-from cost_models.specs.fields import validated
+from cost_models.mixed import MixedJob
+from planner.answer import answered, stop_warnings
 from planner.axes import build_space, searched_values
 from planner.comparison import compared, ties
 from planner.explain import contradiction, nearest_infeasible
 from planner.expressible import inexpressible_best
-from planner.job_of import resolve_job
+from planner.pools.plan import plan_on_pools
+from planner.prepared import Prepared, prepare
 from planner.ranking import ranked_plans
-from planner.resolved import resolved_request
 from planner.schemas.plan_request import PlanRequest
-from planner.schemas.plan_response import SCHEMA_VERSION
 from planner.search.complete import search
 from planner.search.found import Found, Progress
 from planner.search.objective import build_goal
@@ -30,8 +25,6 @@ from planner.search.pareto import front_documents, pareto_front
 from planner.search.what_if import what_if
 from planner.space import Space
 from planner.strategy_input import assumed_fields
-
-PRODUCT_VERSION = version("meshwright")
 
 
 def plan(
@@ -55,13 +48,14 @@ def plan(
         InvalidInputError: with every broken rule; CalibrationError where a calibration cannot be used.
     """
     started = perf_counter()
-    asked = validated(PlanRequest, request, pointer="")
-    job = resolve_job(request, extra=calibrations, allow_files=allow_files)
-    check_request(asked, job)
+    prepared = prepare(request, calibrations=calibrations, allow_files=allow_files)
+    asked, job = prepared.asked, prepared.job
+    if isinstance(job, MixedJob):
+        return plan_on_pools(prepared, job, on_progress=on_progress, should_stop=should_stop)
     space = build_space(job, asked.constraints)
     goal = build_goal(job, asked.objective, asked.targets)
     found = search(space, goal=goal, asked=asked, on_progress=on_progress, should_stop=should_stop, started=started)
-    response = _response(asked, job, space, found)
+    response = _response(prepared, job, space, found)
     stopped = found.stopped is not None
     if "pareto" in asked.include and not stopped:
         headroom = asked.constraints.memory_headroom_fraction
@@ -77,81 +71,10 @@ def plan(
     return response
 
 
-def check_request(asked: PlanRequest, job: Job) -> None:
-    """Contradictions that can be named before searching.
-
-    Raises:
-        InvalidInputError: naming the fields that contradict.
-    """
-    problems = []
-    least, nodes = asked.constraints.num_nodes.min or 1, job.cluster.num_nodes
-    if least > nodes:
-        message = f"constraints.num_nodes.min {least} is more than the cluster's {nodes} nodes"
-        problems.append(Problem("/constraints/num_nodes/min", message, f"Use at most {nodes}."))
-    if asked.targets.deadline_h is not None and job.training.total_tokens is None:
-        message = "targets.deadline_h needs training.total_tokens"
-        problems.append(Problem("/targets/deadline_h", message, "Add 'total_tokens' to training.", "missing-field"))
-    if asked.objective == "fewest_gpus" and asked.targets.deadline_h is None and asked.targets.min_tokens_per_s is None:
-        message = "objective fewest_gpus without targets would always choose the smallest cluster that fits"
-        problems.append(Problem("/targets", message, "Add deadline_h or min_tokens_per_s.", "missing-field"))
-    problems += _contradicted_fields(asked) + _wrong_splits(asked, layers=job.model.num_layers)
-    if problems:
-        raise InvalidInputError(problems)
-
-
-def _contradicted_fields(asked: PlanRequest) -> list[Problem]:
-    """Fixed strategy fields that nothing could satisfy."""
-    fixed, allowed, problems = asked.constraints.fixed, asked.constraints.allowed, []
-    if fixed.pool_per_stage is not None:
-        message = "constraints.fixed.pool_per_stage is given, but the cluster has one kind of node"
-        problems.append(Problem("/constraints/fixed/pool_per_stage", message, "Leave it out."))
-    if fixed.recompute_per_stage is not None:
-        modes = allowed.recompute or (fixed.recompute or "full",)
-        counted = fixed.recompute_method or fixed.recompute_num_layers or allowed.recompute_num_layers
-        if "full" not in modes or counted or allowed.recompute_method:
-            message = (
-                "constraints.fixed.recompute_per_stage counts layers of full recomputation and replaces its method"
-            )
-            hint = "Leave recompute_method and recompute_num_layers out, and recompute, or make it 'full'."
-            problems.append(Problem("/constraints/fixed/recompute_per_stage", message, hint))
-    for name in ("recompute_method", "recompute_num_layers"):
-        if getattr(fixed, name) is not None and "full" not in (allowed.recompute or (fixed.recompute or "full",)):
-            message = f"constraints.fixed.{name} is part of full recomputation, which recompute excludes"
-            hint = f"Leave {name} out, or make recompute 'full'."
-            problems.append(Problem(f"/constraints/fixed/{name}", message, hint))
-    return problems
-
-
-def _wrong_splits(asked: PlanRequest, *, layers: int) -> list[Problem]:
-    """Splits, fixed or listed, that hold another number of layers than the model."""
-    fixed, listed = asked.constraints.fixed.layers_per_stage, asked.constraints.allowed.layers_per_stage or ()
-    splits = {f"allowed/layers_per_stage/{position}": split for position, split in enumerate(listed)}
-    if fixed is not None:
-        splits["fixed/layers_per_stage"] = fixed
-    return [
-        Problem(
-            f"/constraints/{where}",
-            f"layers_per_stage sums to {sum(split)} layers, but the model has {layers}",
-            f"Give pp x vpp counts that sum to {layers}.",
-            "layers-per-stage-mismatch",
-        )
-        for where, split in splits.items()
-        if sum(split) != layers
-    ]
-
-
-def request_digest(resolved: Mapping[str, Any], *, calibration_id: str) -> str:
-    """SHA-256 of all that the ranking follows from: request, product version, calibration."""
-    content = {name: value for name, value in resolved.items() if name != "wait_s"}
-    text = json.dumps([content, PRODUCT_VERSION, calibration_id], sort_keys=True, separators=(",", ":"))
-    return hashlib.sha256(text.encode()).hexdigest()
-
-
-def _response(asked: PlanRequest, job: Job, space: Space, found: Found) -> dict[str, Any]:
+def _response(prepared: Prepared, job: Job, space: Space, found: Found) -> dict[str, Any]:
+    asked = prepared.asked
     headroom = asked.constraints.memory_headroom_fraction
     assumed = assumed_fields(job, {})
-    resolved = resolved_request(asked, job)
-    digest = request_digest(resolved, calibration_id=job.calibration.id)
     plans = []
     if found.best is not None:
         plans = compared(ranked_plans(job, found.best, headroom_fraction=headroom, assumed=assumed))
@@ -161,24 +84,17 @@ def _response(asked: PlanRequest, job: Job, space: Space, found: Found) -> dict[
     elif not len(space.degrees):
         nearest = [contradiction(job, asked.constraints)]
         found.rejected.update(reason["code"] for reason in nearest[0]["reasons"][:1])
-    return {
-        "id": f"plan_{digest[:16]}",
-        "status": "cancelled" if found.stopped == "cancelled" else "succeeded",
-        "created_at": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
-        "product_version": PRODUCT_VERSION,
-        "schema_version": SCHEMA_VERSION,
-        "request": resolved,
-        "plans": plans,
-        "ties": ties(plans),
-        "search": _search_report(space, found, plans),
-        "rejected": {code: count for code, count in sorted(found.rejected.items()) if count},
-        "nearest_infeasible": nearest,
-        "inexpressible_best": inexpressible_best(job, found, plans),
-        "pareto": [],
-        "what_if": [],
-        "warnings": _warnings(asked, job, found),
-        "request_digest": digest,
-    }
+    return answered(
+        prepared,
+        stopped=found.stopped,
+        plans=plans,
+        ties=ties(plans),
+        search=_search_report(space, found, plans),
+        rejected={code: count for code, count in sorted(found.rejected.items()) if count},
+        nearest_infeasible=nearest,
+        inexpressible_best=inexpressible_best(job, found, plans),
+        warnings=_warnings(asked, job, found),
+    )
 
 
 def _search_report(space: Space, found: Found, plans: list[dict[str, Any]]) -> dict[str, Any]:
@@ -202,11 +118,7 @@ def _search_report(space: Space, found: Found, plans: list[dict[str, Any]]) -> d
 
 def _warnings(asked: PlanRequest, job: Job, found: Found) -> list[str]:
     warnings = [*job.model.warnings, *job.cluster.warnings, *job.training.warnings]
-    if found.stopped == "time":
-        warnings.append(f"the search stopped at time_limit_s {asked.time_limit_s:g}: the ranking is the best so far")
-    elif found.stopped == "cancelled":
-        warnings.append("the search was cancelled: the ranking is the best so far")
-    warnings += found.warnings
+    warnings += stop_warnings(found.stopped, time_limit_s=asked.time_limit_s) + found.warnings
     if asked.include and found.stopped is not None:
         warnings.append(f"not computed, since the search was stopped: {', '.join(asked.include)}")
     return list(dict.fromkeys(warnings))

@@ -11,7 +11,8 @@ from typing import Any
 
 from cost_models import presets
 from cost_models.job import Job
-from cost_models.specs.cluster import Cluster, Gpu
+from cost_models.mixed import MixedJob
+from cost_models.specs.cluster import Cluster, Gpu, MixedCluster
 from cost_models.specs.gpu_input import resolve_gpu
 from cost_models.specs.model import Model
 from cost_models.specs.training import Training
@@ -21,9 +22,18 @@ from planner.schemas.plan_request import PlanRequest
 Document = dict[str, Any]
 
 
-def resolved_request(request: PlanRequest, job: Job) -> Document:
+def resolved_request(request: PlanRequest, job: Job | MixedJob) -> Document:
     """The request with its three specifications resolved."""
     rest = request.model_dump(mode="json", exclude={"model", "cluster", "training"}, exclude_unset=False)
+    if isinstance(job, MixedJob):
+        trainings = [training_document(each.training) for each in job.jobs]
+        return {
+            "model": model_document(job.jobs[0].model),
+            "cluster": pools_document(job.cluster),
+            # what follows from the GPU and differs between pools is left open, to be filled for each again
+            "training": {n: v for n, v in trainings[0].items() if all(other.get(n) == v for other in trainings)},
+            **rest,
+        }
     return {
         "model": model_document(job.model),
         "cluster": cluster_document(job.cluster),
@@ -96,6 +106,16 @@ def cluster_document(cluster: Cluster) -> Document:
     }
     document["network"] = _stated(document["network"])
     return _stated(document)
+
+
+def pools_document(cluster: MixedCluster) -> Document:
+    """A mixed cluster with every field of every pool; they share the network."""
+    documents = [cluster_document(pool.cluster) for pool in cluster.pools]
+    pools = [
+        {name: value for name, value in document.items() if name != "network"} | {"name": pool.name}
+        for document, pool in zip(documents, cluster.pools, strict=True)
+    ]
+    return {"name": cluster.name, "network": documents[0]["network"], "pools": pools}
 
 
 def _gpu_document(gpu: Gpu) -> Document | str:

@@ -20,12 +20,16 @@ from cost_models.errors import InvalidInputError, MeshwrightError, Problem
 from cost_models.evaluate import evaluate
 from cost_models.flops import hardware_flops_per_step
 from cost_models.job import Job
+from cost_models.mixed import MixedJob
 from cost_models.specs.fields import shown, validated
+from cost_models.specs.pools_input import is_mixed
 from cost_models.strategy import Ints
 from cost_models.strict_json import strict_loads
 from planner.evaluation_dict import Reason, evaluation_dict, invalid_dict
 from planner.job_of import Documents, cost_key, resolve_job
 from planner.open_facts import with_open_facts
+from planner.pools.jobs import resolve_mixed_job
+from planner.pools.rows import evaluate_on_pools
 from planner.rules import reasons, violations
 from planner.schemas.strategy import StrategyInput
 from planner.strategy_input import ResolvedStrategies, assumed_fields, resolve_strategies
@@ -40,6 +44,8 @@ class _Row:
 
     row_id: str | int | None = None
     job: Job | None = None
+    mixed: MixedJob | None = None
+    """The job where its cluster has several kinds of node."""
     strategy: StrategyInput | None = None
     problems: list[Reason] = field(default_factory=list)
 
@@ -87,7 +93,10 @@ def _parsed(line: object, *, calibration: str | None, extra: Documents, allow_fi
     if isinstance(given_id, str | int) and not isinstance(given_id, bool):
         row.row_id = given_id
     try:
-        row.job = resolve_job(document, calibration=calibration, extra=extra, allow_files=allow_files)
+        if is_mixed(document.get("cluster")):
+            row.mixed = resolve_mixed_job(document, calibration=calibration, extra=extra, allow_files=allow_files)
+        else:
+            row.job = resolve_job(document, calibration=calibration, extra=extra, allow_files=allow_files)
     except InvalidInputError as error:
         row.problems.extend(_reason(problem) for problem in error.problems)
     except MeshwrightError as error:
@@ -135,7 +144,9 @@ def _answers(rows: list[_Row]) -> list[Answer]:
     answers: dict[int, Answer] = {}
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for position, row in enumerate(rows):
-        if row.job is None or row.strategy is None:
+        if row.mixed is not None and row.strategy is not None:
+            answers[position] = evaluate_on_pools(row.mixed, row.strategy, row_id=row.row_id)
+        elif row.job is None or row.strategy is None:
             answers[position] = invalid_dict(row.problems, row_id=row.row_id)
         else:
             groups[cost_key(row.job)].append(position)

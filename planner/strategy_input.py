@@ -99,6 +99,7 @@ def strategy_dict(strategies: Strategies, index: int) -> dict[str, Any]:
         "recompute_per_stage": list(layout.recompute_per_stage) if layout.recompute_per_stage else None,
         "schedule": NAMES["schedule"][row["schedule"]],
         "layers_per_stage": list(layout.layers),
+        **({"pool_per_stage": list(layout.pool_per_stage)} if layout.pool_per_stage else {}),
         "cp_comm": NAMES["cp_comm"][row["cp_comm"]],
         "moe_dispatcher": NAMES["moe_dispatcher"][row["moe_dispatcher"]],
         "overlap": {name: row[f"overlap_{name}"] for name in OverlapInput.model_fields},

@@ -57,7 +57,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Equal nodes of equal GPUs. (Clusters of several node kinds are a tuple of these, see issue 6.)"""
+    """Equal nodes of equal GPUs. Several kinds of node are a `MixedCluster`, one of these for each."""
 
     name: str
     gpu: Gpu
@@ -89,3 +89,30 @@ class Cluster:
     def capacity_bytes(self) -> float:
         """Memory a training process may use on one GPU."""
         return self.gpu.memory_bytes - self.reserved_memory_bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Pool:
+    """The nodes of one kind in a mixed cluster."""
+
+    name: str
+    cluster: Cluster
+
+
+@dataclass(frozen=True, slots=True)
+class MixedCluster:
+    """Pools of different nodes on one network."""
+
+    name: str
+    pools: tuple[Pool, ...]
+    assumed: Mapping[str, object] = field(default_factory=dict)
+    """Fields of a pool as `pools.NAME.field`."""
+    warnings: tuple[str, ...] = ()
+
+    @property
+    def num_nodes(self) -> int:
+        return sum(pool.cluster.num_nodes for pool in self.pools)
+
+    @property
+    def num_gpus(self) -> int:
+        return sum(pool.cluster.num_gpus for pool in self.pools)

@@ -79,25 +79,10 @@ class NetworkInput(BaseModel):
     latency_us: Annotated[QuantityOrZero, Field(le=1e6)] | None = None
 
 
-class ClusterInput(BaseModel):
-    """A cluster: `preset` with overrides, or equal nodes of one GPU."""
+class NodesInput(BaseModel):
+    """Equal nodes of one GPU: what a cluster of one kind says of itself, and a mixed cluster of each of its pools."""
 
-    model_config = ConfigDict(
-        extra="forbid",
-        frozen=True,
-        json_schema_extra={
-            "examples": [
-                {"preset": "dgx-h100", "num_nodes": 16},
-                {
-                    "gpu": "H100-SXM-80GB",
-                    "num_nodes": 16,
-                    "gpus_per_node": 8,
-                    "nics_per_node": 8,
-                    "nic_gbit_per_s": 400,
-                },
-            ]
-        },
-    )
+    model_config = STRICT
 
     preset: Name | None = None
     name: Name | None = None
@@ -118,7 +103,6 @@ class ClusterInput(BaseModel):
     pcie: PcieInput | None = None
     nics_per_node: Annotated[Count, Field(le=1024)] | None = None
     nic_gbit_per_s: Annotated[Quantity, Field(le=1e6)] | None = None
-    network: NetworkInput | None = None
     host_memory_gib: Annotated[Quantity, Field(le=1e9)] | None = None
     host_link_gb_per_s: Annotated[Quantity, Field(le=1e9)] | None = None
     reserved_memory_gib: Annotated[QuantityOrZero, Field(le=1e6)] | None = None
@@ -130,14 +114,43 @@ class ClusterInput(BaseModel):
         ]
         | None
     ) = None
-    pools: list[Any] | None = None
+
+
+class ClusterInput(NodesInput):
+    """A cluster: `preset` with overrides, equal nodes of one GPU, or `pools` of different nodes."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        json_schema_extra={
+            "examples": [
+                {"preset": "dgx-h100", "num_nodes": 16},
+                {
+                    "gpu": "H100-SXM-80GB",
+                    "num_nodes": 16,
+                    "gpus_per_node": 8,
+                    "nics_per_node": 8,
+                    "nic_gbit_per_s": 400,
+                },
+                {
+                    "pools": [
+                        {"name": "old", "gpu": "A100-SXM-80GB", "num_nodes": 8, "gpus_per_node": 8},
+                        {"name": "new", "gpu": "H100-SXM-80GB", "num_nodes": 8, "gpus_per_node": 8},
+                    ]
+                },
+            ]
+        },
+    )
+
+    network: NetworkInput | None = None
+    pools: list[NodesInput] | None = None
 
 
 def resolve_cluster(document: Mapping[str, Any], *, pointer: str = "/cluster") -> Cluster:
     """The cluster that a document describes, in SI units, missing facts filled and reported.
 
     Raises:
-        InvalidInputError: with one Problem per broken rule; NotModelledError for `pools`.
+        InvalidInputError: with one Problem per broken rule; NotModelledError for `pools`, which `resolve_pools` reads.
     """
     return resolved_once(lambda key: _from_json(key, pointer), lambda d: _resolved(d, pointer), document, pointer)
 
@@ -149,7 +162,7 @@ def _from_json(key: str, pointer: str) -> Cluster:
 
 def _resolved(document: Mapping[str, Any], pointer: str) -> Cluster:
     if document.get("pools") is not None:
-        message = "clusters of several node kinds (pools) are not modelled yet"
+        message = "cluster.pools holds several kinds of node, where one kind is asked for"
         hint = "Give 'gpu', 'num_nodes' and 'gpus_per_node' of one kind of node."
         raise NotModelledError([Problem(child(pointer, "pools"), message, hint, "pools-not-supported")])
     assumed: dict[str, object] = {}

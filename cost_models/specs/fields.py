@@ -44,9 +44,13 @@ WARNINGS: Mapping[str, str] = {
     "gpu-family-unknown": "The GPU is of no known family; what it does not state is borrowed from the nearest preset.",
     "mi250x-one-die": "The driver presents each of the two dies of an MI250X as a GPU of 64 GB; figures are of one die.",
     "framework-version-unknown": "The framework version is not a known release; the nearest known one is taken.",
+    "pools-in-order": "Ranks are numbered along the pipeline: start the nodes of the pools in the order of pool_per_stage.",
+    "pools-no-interleaving": "Virtual stages of a model with several kinds of layer are not searched on pools.",
+    "pools-cost-alike": "Not every pool has a price_per_gpu_hour, so the objective cost counts the hours of all GPUs alike.",
+    "pools-no-at-risk": "Plans at risk of memory are not listed for pools.",
     "attention-math-for-fp32": "No fused attention kernel takes fp32; the score matrix is materialised.",
 }
-"""What each warning of a resolved model, cluster or training means."""
+"""What each warning that is a code means."""
 
 Boundary = TypeVar("Boundary", bound=BaseModel)
 Result = TypeVar("Result")

@@ -42,6 +42,7 @@ ReasonCode = Literal[
     "recompute-unsupported", "recompute-modules-unsupported", "recompute-count-mismatch", "recompute-per-stage-mismatch",
     "recipe-unsupported-by-gpu", "precision-unsupported-by-framework", "attention-unsupported-by-gpu",
     "overlap-unsupported", "offload-unsupported", "cuda-graphs-with-pipeline", "pools-not-supported", "precision-not-supported",
+    "pool-unknown", "pool-per-stage-mismatch", "pool-exceeded", "unequal-data-parallel-shares",
 ]  # fmt: skip
 
 
@@ -63,6 +64,11 @@ class StageReport(ContractModel):
     peak_allocated_bytes: float
     breakdown_bytes: dict[MemoryTerm, float]
     """Sums to peak_allocated_bytes."""
+    pool: str | None = None
+    """Pool of a mixed cluster that the stage lies on; this and what follows only there."""
+    peak_device_bytes: float | None = None
+    capacity_bytes: float | None = None
+    """Of that pool's GPU."""
 
 
 class Memory(ContractModel):

@@ -15,7 +15,7 @@ from heapq import heappop, heappush
 import numpy as np
 
 from cost_models.strategy import Bools, Floats, Ints
-from planner.search.layers_model import SplitModel, layers_in_order
+from planner.search.layers_model import OpenModel, SplitModel, layers_in_order
 
 _NEVER = 1 << 40
 """Recomputed layers of what cannot be placed."""
@@ -54,7 +54,7 @@ class _Thresholds:
         one_kind = len(model.forward_J) == 1
         self.plain = one_kind and not any(choices.recomputed.any() for choices in model.choices)
         self.is_ordered = one_kind or model.vpp == 1
-        place = _positions if self.is_ordered else _unordered
+        place = positions_table if self.is_ordered else unordered_table
         self.tables = [] if self.plain else [place(model, stage) for stage in range(model.pp)]
         self.best_s = np.inf
         self.picked: list[int] | None = None
@@ -158,26 +158,11 @@ class _Thresholds:
 
     def _try(self, split: list[int]) -> None:
         """Keeps a split if it is the best yet; where the order of kinds was left open, what it really holds."""
-        real = split if self.is_ordered else self._in_order(split)
+        real = split if self.is_ordered else in_order(self.model, split)
         if real is not None:
             step_s = self.model.step_s(real) / self.model.factor
             if step_s < self.best_s * (1.0 - 1e-12):
                 self.best_s, self.picked = step_s, real
-
-    def _in_order(self, split: list[int]) -> list[int] | None:
-        """The choices that these numbers of layers really are, None where a stage then does not fit."""
-        model = self.model
-        totals = [int(choices.layers[index]) for choices, index in zip(model.choices, split, strict=True)]
-        layers = layers_in_order(totals, model.vpp)
-        stage_of_layer = np.repeat(np.arange(len(layers)) % model.pp, layers)
-        real: list[int] = []
-        for stage, choices in enumerate(model.choices):
-            held = np.bincount(model.kind_of_layer[stage_of_layer == stage], minlength=len(model.forward_J))
-            found = np.flatnonzero((choices.contents_CJ == held).all(axis=1))
-            if not len(found):
-                return None
-            real.append(int(found[0]))
-        return real
 
     def _least(self, levels: Floats, ask: Callable[[float], object]) -> int:
         """Position of the smallest level for which `ask` finds a split; the largest one is known to have one."""
@@ -247,7 +232,22 @@ Table = tuple[Ints, Ints]
 """Choice of a stage by what is placed before it and how much it takes, -1 where there is none; what is placed after it."""
 
 
-def _positions(model: SplitModel, stage: int) -> Table:
+def in_order(model: OpenModel, split: list[int]) -> list[int] | None:
+    """The choices that these numbers of layers really are in model order, None where a stage then does not fit."""
+    totals = [int(choices.layers[index]) for choices, index in zip(model.choices, split, strict=True)]
+    layers = layers_in_order(totals, model.vpp)
+    stage_of_layer = np.repeat(np.arange(len(layers)) % model.pp, layers)
+    real: list[int] = []
+    for stage, choices in enumerate(model.choices):
+        held = np.bincount(model.kind_of_layer[stage_of_layer == stage], minlength=choices.contents_CJ.shape[1])
+        found = np.flatnonzero((choices.contents_CJ == held).all(axis=1))
+        if not len(found):
+            return None
+        real.append(int(found[0]))
+    return real
+
+
+def positions_table(model: OpenModel, stage: int) -> Table:
     """Behind so many layers in model order, runs of so many, shape (positions, widths); widths rise."""
     choices, num_layers = model.choices[stage], len(model.kind_of_layer)
     kinds = choices.contents_CJ.shape[1]
@@ -268,7 +268,7 @@ def _positions(model: SplitModel, stage: int) -> Table:
     return np.where(found, order[at], -1), target
 
 
-def _unordered(model: SplitModel, stage: int) -> Table:
+def unordered_table(model: OpenModel, stage: int) -> Table:
     """After so many layers of each kind, any choice that leaves enough of them, shape (states, choices)."""
     choices = model.choices[stage]
     counts_J = np.bincount(model.kind_of_layer, minlength=choices.contents_CJ.shape[1])

@@ -90,7 +90,7 @@ def floor_s(space: Space, world: Floats) -> Floats:
 def build_bounds(space: Space, base: Strategies) -> Bounds:
     """Bounds of these base rows; the number of replicas only multiplies the work, unless groups straddle nodes."""
     cases = distinct(base, BOUND_AXES, also=world_key(base, space.job.cluster))
-    variants = [build_tables(space.job, rows) for rows in _variants(space, cases.rows)]
+    variants = [build_tables(space.job, rows) for rows in layer_variants(space, cases.rows)]
     slower = 1.0 + jitter_fraction(space.job, base)
     once, again, others = cases.spread(_parts(space, cases.rows, variants)) * slower
     alone = len(variants) == 1 and "recompute_modules" not in space.knobs
@@ -104,7 +104,7 @@ def build_bounds(space: Space, base: Strategies) -> Bounds:
     )
 
 
-def _variants(space: Space, rows: Strategies) -> list[Strategies]:
+def layer_variants(space: Space, rows: Strategies) -> list[Strategies]:
     """The rows with every combination of the listed values that a layer's own time depends on.
 
     Selective recomputation takes its default modules: whether a row recomputes at all is not the table's business.

@@ -9,6 +9,7 @@ answer does not depend on the machine.
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event, Thread
@@ -18,7 +19,7 @@ import numpy as np
 
 from cost_models.errors import MeshwrightError
 from cost_models.strategy import Schedule
-from planner.search.layers_model import SplitModel
+from planner.search.layers_model import OpenModel, SplitModel
 from planner.search.lone_stages import chunk_layers
 
 TIME_STEPS = 10_000_000
@@ -50,13 +51,14 @@ class Solved:
 
 
 def solve(
-    model: SplitModel,
+    model: OpenModel,
     *,
     hint: tuple[int, ...] | None,
     limit_s: float = np.inf,
     deterministic_limit: float = DETERMINISTIC_LIMIT,
     should_stop: Callable[[], bool] | None = None,
     canonical: bool = True,
+    program: type[Program] | None = None,
 ) -> Solved:
     """The best split of a model.
 
@@ -66,33 +68,39 @@ def solve(
         limit_s: step time to beat; splits that don't are left out.
         deterministic_limit: work after which the best so far is returned, unproven.
         should_stop: asked every 50 ms; true ends the solver.
+        program: how the model is written down; `SplitProgram` unless given.
         canonical: among equal optima the one with the lexicographically smallest layers per stage.
 
     Raises:
         SolverError: the model is invalid, or the solver is not there.
     """
-    program = _Program(model)
+    written = (program or SplitProgram)(model)
     if hint is not None:
-        program.start_from(hint)
+        written.start_from(hint)
     if np.isfinite(limit_s):
-        program.beat(limit_s)
-    found = program.run(deterministic_limit, should_stop)
+        written.beat(limit_s)
+    found = written.run(deterministic_limit, should_stop)
     if found.picked is not None and found.proven and canonical:
-        found = Solved(program.smallest(found.picked, should_stop), found.bound_s, proven=True)
+        found = Solved(written.smallest(found.picked, should_stop), found.bound_s, proven=True)
     return found
 
 
-class _Program:
-    """Variables and constraints of one model."""
+class Program(ABC):
+    """Variables and constraints of one model; what a split costs is for those that derive from it."""
 
-    def __init__(self, model: SplitModel) -> None:
+    share: int
+    """Virtual stages that the bubble is divided by; the objective is multiplied with it, to be whole."""
+    objective: Any
+    """Time steps of a step times `share`, jitter left out."""
+
+    def __init__(self, model: OpenModel) -> None:
         try:
             from ortools.sat.python import cp_model
         except ImportError as error:
             raise SolverError(f"OR-Tools cannot be loaded: {error}", hint="Install ortools.") from error
         self.cp, self.model = cp_model, model
         self.sat: Any = cp_model.CpModel()
-        self.step_s = model.work_s / model.pp / TIME_STEPS
+        self.step_s = model.unit_s / TIME_STEPS
         self.pick = [
             [self.sat.new_bool_var(f"stage{stage}_choice{choice}") for choice in range(len(choices))]
             for stage, choices in enumerate(model.choices)
@@ -114,7 +122,7 @@ class _Program:
     def _place(self) -> None:
         """Chunks cover all layers in order, and what a stage's chunks hold is what its choice says."""
         model, num_layers = self.model, len(self.model.kind_of_layer)
-        kinds = len(model.forward_J)
+        kinds = model.choices[0].contents_CJ.shape[1]
         self.sat.add(sum(self.layers) == num_layers)
         if kinds == 1:
             return
@@ -142,11 +150,13 @@ class _Program:
             for stage, choices in enumerate(model.choices):
                 self.sat.add(held[kind][stage] == self._sum(stage, choices.contents_CJ[:, kind]))
 
+    @abstractmethod
     def _price(self) -> None:
-        """The objective: m times the slowest stage, the bubble, and what happens once a step."""
+        """Sets the objective, and minimises it."""
+
+    def _slowest(self) -> tuple[Any, list[Any], list[Any]]:
+        """The slowest stage's time, flags that say which stage it is, and the time steps of every choice."""
         model = self.model
-        m = int(model.row.num_micro_batches[0])
-        share = model.vpp if model.row.schedule[0] == Schedule.INTERLEAVED else 1
         times = [self._steps(choices.time_s) for choices in model.choices]
         longest = int(max(time.max() for time in times))
         slowest = self.sat.new_int_var(int(max(time.min() for time in times)), longest, "slowest")
@@ -158,60 +168,7 @@ class _Program:
             self.sat.add(stage_time[stage] == slowest).only_enforce_if(flag)
             for earlier in stage_time[:stage]:
                 self.sat.add(earlier <= slowest - 1).only_enforce_if(flag)
-        recomputed = sum(self._sum(stage, choices.recomputed) for stage, choices in enumerate(model.choices))
-        again, work = int(self._steps(model.again_s)), int(self._steps(model.work_s))
-        once = self._once(is_slowest, times)
-        self.objective = (share * m - 1) * slowest + work + again * recomputed + share * once
-        self.share = share
-        self.sat.minimize(self.objective)
-
-    def _once(self, is_slowest: list[Any], times: list[Any]) -> Any:
-        """Once-a-step time, looked up by the slowest stage's contents and the fullest stages' parameters."""
-        model = self.model
-        ranks, levels = zip(
-            *(self._fullest(name) for name in ("dense", "expert")), strict=True
-        )  # variables over the sorted distinct values
-        kinds_of_slowest: dict[tuple[int, ...], int] = {}
-        seconds, contents = [], []
-        number: list[list[int]] = []
-        for choices, time in zip(model.choices, times, strict=True):
-            number.append([])
-            for index, held in enumerate(choices.contents_CJ.tolist()):
-                key = (int(time[index]), *held)
-                if key not in kinds_of_slowest:
-                    kinds_of_slowest[key] = len(kinds_of_slowest)
-                    seconds.append(float(choices.time_s[index]))
-                    contents.append(held)
-                number[-1].append(kinds_of_slowest[key])
-        shape = (len(seconds), len(levels[0]), len(levels[1]))
-        if np.prod(shape) > _MOST_ONCE:
-            raise SolverError(f"the once-a-step table would have {np.prod(shape)} cells", hint="Fix more degrees.")
-        at = np.indices(shape).reshape(3, -1)
-        once_s = model.once_s(
-            contents_NJ=np.array(contents)[at[0]],
-            slowest_s=np.array(seconds)[at[0]],
-            dense=levels[0][at[1]],
-            expert=levels[1][at[2]],
-        )
-        which = self.sat.new_int_var(0, shape[0] - 1, "slowest_contents")
-        for stage, flag in enumerate(is_slowest):
-            self.sat.add(which == self._sum(stage, number[stage])).only_enforce_if(flag)
-        once_steps = self._steps(once_s)
-        once = self.sat.new_int_var(int(once_steps.min()), int(once_steps.max()), "once")
-        cell = (which * shape[1] + ranks[0]) * shape[2] + ranks[1]
-        index = self.sat.new_int_var(0, int(np.prod(shape)) - 1, "cell")
-        self.sat.add(index == cell)
-        self.sat.add_element(index, once_steps.tolist(), once)
-        return once
-
-    def _fullest(self, name: str) -> tuple[Any, Any]:
-        """The rank of the fullest stage's parameters among all that occur, and the sorted values."""
-        values = [getattr(choices, name) for choices in self.model.choices]
-        levels = np.unique(np.concatenate(values))
-        rank = self.sat.new_int_var(0, len(levels) - 1, f"fullest_{name}")
-        each = [self._sum(stage, np.searchsorted(levels, value)) for stage, value in enumerate(values)]
-        self.sat.add_max_equality(rank, each)
-        return rank, levels
+        return slowest, is_slowest, times
 
     def start_from(self, picked: tuple[int, ...]) -> None:
         """Gives the solver a split to begin with."""
@@ -299,3 +256,69 @@ class _Program:
 
     def _picked(self, solver: Any) -> tuple[int, ...]:
         return tuple(next(i for i, variable in enumerate(stage) if solver.value(variable)) for stage in self.pick)
+
+
+class SplitProgram(Program):
+    """The open split of a strategy on one kind of node."""
+
+    model: SplitModel
+
+    def _price(self) -> None:
+        """The objective: m times the slowest stage, the bubble, and what happens once a step."""
+        model = self.model
+        m = int(model.row.num_micro_batches[0])
+        self.share = model.vpp if model.row.schedule[0] == Schedule.INTERLEAVED else 1
+        slowest, is_slowest, times = self._slowest()
+        recomputed = sum(self._sum(stage, choices.recomputed) for stage, choices in enumerate(model.choices))
+        again, work = int(self._steps(model.again_s)), int(self._steps(model.work_s))
+        once = self._once(is_slowest, times)
+        self.objective = (self.share * m - 1) * slowest + work + again * recomputed + self.share * once
+        self.sat.minimize(self.objective)
+
+    def _once(self, is_slowest: list[Any], times: list[Any]) -> Any:
+        """Once-a-step time, looked up by the slowest stage's contents and the fullest stages' parameters."""
+        model = self.model
+        ranks, levels = zip(
+            *(self._fullest(name) for name in ("dense", "expert")), strict=True
+        )  # variables over the sorted distinct values
+        kinds_of_slowest: dict[tuple[int, ...], int] = {}
+        seconds, contents = [], []
+        number: list[list[int]] = []
+        for choices, time in zip(model.choices, times, strict=True):
+            number.append([])
+            for index, held in enumerate(choices.contents_CJ.tolist()):
+                key = (int(time[index]), *held)
+                if key not in kinds_of_slowest:
+                    kinds_of_slowest[key] = len(kinds_of_slowest)
+                    seconds.append(float(choices.time_s[index]))
+                    contents.append(held)
+                number[-1].append(kinds_of_slowest[key])
+        shape = (len(seconds), len(levels[0]), len(levels[1]))
+        if np.prod(shape) > _MOST_ONCE:
+            raise SolverError(f"the once-a-step table would have {np.prod(shape)} cells", hint="Fix more degrees.")
+        at = np.indices(shape).reshape(3, -1)
+        once_s = model.once_s(
+            contents_NJ=np.array(contents)[at[0]],
+            slowest_s=np.array(seconds)[at[0]],
+            dense=levels[0][at[1]],
+            expert=levels[1][at[2]],
+        )
+        which = self.sat.new_int_var(0, shape[0] - 1, "slowest_contents")
+        for stage, flag in enumerate(is_slowest):
+            self.sat.add(which == self._sum(stage, number[stage])).only_enforce_if(flag)
+        once_steps = self._steps(once_s)
+        once = self.sat.new_int_var(int(once_steps.min()), int(once_steps.max()), "once")
+        cell = (which * shape[1] + ranks[0]) * shape[2] + ranks[1]
+        index = self.sat.new_int_var(0, int(np.prod(shape)) - 1, "cell")
+        self.sat.add(index == cell)
+        self.sat.add_element(index, once_steps.tolist(), once)
+        return once
+
+    def _fullest(self, name: str) -> tuple[Any, Any]:
+        """The rank of the fullest stage's parameters among all that occur, and the sorted values."""
+        values = [getattr(choices, name) for choices in self.model.choices]
+        levels = np.unique(np.concatenate(values))
+        rank = self.sat.new_int_var(0, len(levels) - 1, f"fullest_{name}")
+        each = [self._sum(stage, np.searchsorted(levels, value)) for stage, value in enumerate(values)]
+        self.sat.add_max_equality(rank, each)
+        return rank, levels

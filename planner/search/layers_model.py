@@ -8,8 +8,7 @@ each kind and layers recomputed. Array suffixes: C choices of a stage, J layer k
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from functools import lru_cache
-from itertools import product
+from typing import Protocol
 
 import numpy as np
 
@@ -17,8 +16,9 @@ from cost_models.job import Job
 from cost_models.layouts import Layout
 from cost_models.stages import micro_batch_costs
 from cost_models.step import jitter_fraction, once_a_step
-from cost_models.strategy import Bools, Floats, Ints, Recompute, RecomputeMethod, Schedule, Strategies
+from cost_models.strategy import Bools, Floats, Ints, Schedule, Strategies
 from planner.search.lone_stages import chunk_layers, fits_alone
+from planner.search.stage_contents import own_counts, products_of, runs_of
 
 PRICED_SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.GPIPE)
 """Schedules whose bubble is the other stages' time over the virtual stages; zero-bubble ones keep the even split."""
@@ -98,6 +98,25 @@ class StageChoices:
         )
 
 
+class OpenModel(Protocol):
+    """What is common to the open splits of one strategy, on one kind of node or on pools."""
+
+    @property
+    def pp(self) -> int: ...
+    @property
+    def vpp(self) -> int: ...
+    @property
+    def choices(self) -> tuple[StageChoices, ...]: ...
+    @property
+    def kind_of_layer(self) -> Ints: ...
+    @property
+    def row(self) -> Strategies: ...
+    @property
+    def factor(self) -> float: ...
+    @property
+    def unit_s(self) -> float: ...
+
+
 @dataclass(frozen=True, eq=False)
 class SplitModel:
     """The open split of one strategy."""
@@ -125,6 +144,11 @@ class SplitModel:
     @property
     def vpp(self) -> int:
         return int(self.row.vpp[0])
+
+    @property
+    def unit_s(self) -> float:
+        """Seconds of an average stage per micro-batch."""
+        return self.work_s / self.pp
 
     @property
     def is_feasible(self) -> bool:
@@ -225,18 +249,6 @@ def slowest_allowed_s(rows: Strategies, work_s: Floats, limit_s: Floats) -> Floa
     return np.asarray(np.where(np.isfinite(limit_s), allowed, np.inf))
 
 
-@lru_cache(maxsize=8)
-def _runs_of(kinds: tuple[int, ...]) -> Ints:
-    """Different contents of all runs of consecutive layers, shape (C, J)."""
-    num_kinds = max(kinds) + 1
-    before = np.zeros((len(kinds) + 1, num_kinds), np.int64)
-    before[1:] = np.cumsum(np.eye(num_kinds, dtype=np.int64)[list(kinds)], axis=0)
-    if num_kinds == 1:
-        return before
-    start, stop = np.triu_indices(len(before))
-    return np.unique(before[stop] - before[start], axis=0)
-
-
 class _Builder:
     """Numbers of one strategy on the way to a model."""
 
@@ -298,10 +310,10 @@ class _Builder:
 
     def _windows(self) -> Ints:
         """Contents of every run of consecutive layers."""
-        return _runs_of(tuple(self.kind_of_layer.tolist()))
+        return runs_of(tuple(self.kind_of_layer.tolist()))
 
     def _products(self) -> Ints:
-        return np.array(list(product(*(range(count + 1) for count in self.counts_J))), np.int64)
+        return products_of(self.counts_J)
 
     @staticmethod
     def _within_reach(contents: list[Ints], num_layers: int) -> list[Ints]:
@@ -359,15 +371,4 @@ class _Builder:
 
     def _own_counts(self, totals: Ints) -> Ints:
         """Layers that the strategy itself recomputes on stages with so many; none where each stage may choose."""
-        if self.own_counts or self.row.recompute[0] != Recompute.FULL:
-            return np.zeros_like(totals)
-        if self.row.recompute_method[0] != RecomputeMethod.BLOCK:
-            return totals
-        count = int(self.row.recompute_num_layers[0])
-        if self.vpp == 1:
-            return np.minimum(totals, count)
-        blocks = [  # how many chunks hold one layer more is the same from either end
-            sum(min(chunk, count) for chunk in chunk_layers(total, self.vpp, is_last=False))
-            for total in range(int(totals.max(initial=0)) + 1)
-        ]
-        return np.array(blocks, np.int64)[totals]
+        return np.zeros_like(totals) if self.own_counts else own_counts(self.row, totals)

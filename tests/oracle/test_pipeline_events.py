@@ -222,3 +222,34 @@ def test_zb_h1_fills_a_third_of_the_bubble_of_1f1b(ranks: int, more: int, each: 
     assert simulated == pytest.approx((3 * micro_batches + ranks - 1) * each)
     closed = closed_form_s(Schedule.ZB_H1, micro_batches=micro_batches, stage_s=[3 * each] * ranks, wgrad_s=each)
     assert closed == pytest.approx(simulated)
+
+
+POOLED = [  # layers of each virtual stage, stages, those on the slower pool, micro-batches
+    ([6, 6, 6, 6, 14, 14, 14, 14], 8, range(4), 64),
+    ([11, 11, 4, 4, 4, 4, 11, 11, 11, 9], 10, range(2, 6), 128),
+    ([0, 1, 1, 1, 3, 3, 3, 3] + [1, 1, 1, 1, 3, 3, 3, 3] * 2 + [1, 1, 1, 1, 3, 3, 3, 2] + [1, 2, 2, 2, 3, 3, 3, 2],
+     8, range(4), 64),
+    (([3] * 8 + [1] * 8) * 3, 16, range(8, 16), 96),
+]  # fmt: skip
+"""Splits that the planner finds for two pools, one of which takes 0.36 of the other's time a layer."""
+
+
+@pytest.mark.parametrize(("layers", "stages", "slow", "micro_batches"), POOLED)
+def test_pipelines_over_two_pools_stay_within_the_stated_slack(
+    layers: list[int], stages: int, slow: range, micro_batches: int
+) -> None:
+    """1F1B within a hundredth; interleaved, with chunks that whole layers leave unequal, within 4 %."""
+    chunks = len(layers) // stages
+    forward = [held * (1.0 if index % stages in slow else 0.36) / 3 + 1e-9 for index, held in enumerate(layers)]
+    forward[-1] += 0.1  # the head
+    backward = [2 * each for each in forward]
+    if chunks == 1:
+        order, schedule = one_f_one_b, Schedule.ONE_F_ONE_B
+        simulated = simulated_plain_s(order, micro_batches=micro_batches, forward=forward, backward=backward)
+    else:
+        schedule = Schedule.INTERLEAVED
+        orders = [interleaved(r, ranks=stages, micro_batches=micro_batches, chunks=chunks) for r in range(stages)]
+        simulated = simulated_s(orders, seconds={"F": forward, "B": backward})
+    stage_s = [3 * sum(forward[rank::stages]) for rank in range(stages)]
+    closed = closed_form_s(schedule, micro_batches=micro_batches, stage_s=stage_s, vpp=chunks)
+    assert closed == pytest.approx(simulated, rel=0.01 if chunks == 1 else 0.04)

@@ -6,7 +6,7 @@ import pytest
 
 from cost_models import presets
 from planner.job_of import resolve_job
-from planner.plan import request_digest
+from planner.prepared import request_digest
 from planner.resolved import cluster_document, model_document, resolved_request, training_document
 from planner.schemas import PlanRequest
 

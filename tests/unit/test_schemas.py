@@ -21,6 +21,7 @@ from planner.schemas.row import EXAMPLE_ROW
 NOT_RULES = {
     "invalid-json", "invalid-field", "unknown-field", "missing-field", "invalid-input", "not-modelled", "calibration",
     "unknown-preset", "unknown-model-type", "pools-not-supported", "precision-not-supported",  # the specification was refused
+    "pool-unknown", "pool-per-stage-mismatch", "pool-exceeded", "unequal-data-parallel-shares",  # stages on pools
     "gpus-not-divisible", "layers-not-divisible", "layers-per-stage-mismatch", "recompute-count-mismatch",
     "recompute-per-stage-mismatch",  # no strategy could be built
     "out-of-memory", "at-risk-of-memory", "host-memory",  # it was priced

@@ -12,7 +12,7 @@ from app.db.migrate import is_current
 from app.errors import UnavailableError
 from app.metrics import CONTENT_TYPE
 from app.state import Service, service_of
-from planner.plan import PRODUCT_VERSION
+from planner.prepared import PRODUCT_VERSION
 
 router = APIRouter(tags=["service"])
 Here = Annotated[Service, Depends(service_of)]

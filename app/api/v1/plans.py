@@ -24,7 +24,7 @@ from app.moments import rfc3339
 from app.plan_requests import prepare_request
 from app.seed import EXAMPLE_PLAN_ID
 from app.state import Service, service_of
-from planner.plan import PRODUCT_VERSION
+from planner.prepared import PRODUCT_VERSION
 from planner.schemas import PlanRequest, RankedPlan
 from planner.schemas.plan_response import SCHEMA_VERSION
 

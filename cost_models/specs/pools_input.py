@@ -1,0 +1,146 @@
+"""A mixed cluster as a user writes it: `pools`, each the nodes of one kind, on one `network`.
+
+Every pool is resolved like a cluster of its own nodes (`cluster_input`), with the shared network. What a pool assumes is
+listed under its name.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any
+
+from cost_models.errors import InvalidInputError, NotModelledError, Problem
+from cost_models.specs.cluster import Cluster, MixedCluster, Network, Pool
+from cost_models.specs.cluster_input import ClusterInput, NodesInput, resolve_cluster
+from cost_models.specs.fields import child, shown, validated
+from cost_models.units import MICRO
+
+MOST_POOLS = 6
+"""Every order of the pools along the pipeline is searched; a cluster of more kinds of node is not known to exist."""
+_BESIDE = ("name", "network", "pools")
+"""What a mixed cluster says of itself; everything else is a pool's."""
+
+
+def is_mixed(document: object) -> bool:
+    """Whether a cluster document lists pools."""
+    return isinstance(document, Mapping) and document.get("pools") is not None
+
+
+def resolve_pools(document: Mapping[str, Any], *, pointer: str = "/cluster") -> MixedCluster:
+    """The mixed cluster that a document describes, in SI units, missing facts filled and reported.
+
+    Raises:
+        InvalidInputError: with one Problem per broken rule; NotModelledError for GPUs that no library connects.
+    """
+    listed = document["pools"]
+    at = child(pointer, "pools")
+    if not isinstance(listed, list):
+        raise InvalidInputError([Problem(at, f"pools is {shown(listed)}; it must be a list", "List the node kinds.")])
+    problems = _beside(document, pointer) + _sizes(listed, at)
+    if problems:
+        raise InvalidInputError(problems)
+    network = validated(ClusterInput, {"network": document.get("network")}, pointer=pointer).network
+    shared: dict[str, Any] = network.model_dump(exclude_none=True) if network is not None else {}
+    clusters, problems = _clusters(listed, shared, at)
+    if problems:
+        raise InvalidInputError(problems)
+    names, problems = _names(listed, clusters, at)
+    if problems:
+        raise InvalidInputError(problems)
+    _refuse_two_vendors(names, clusters, at)
+    pools = tuple(Pool(name, cluster) for name, cluster in zip(names, clusters, strict=True))
+    assumed: dict[str, object] = {
+        f"pools.{position}.name": name for position, name in enumerate(names) if listed[position].get("name") is None
+    }
+    for pool in pools:
+        assumed |= {f"pools.{pool.name}.{field}": value for field, value in pool.cluster.assumed.items()}
+    return MixedCluster(
+        name=str(document.get("name") or " + ".join(cluster.name for cluster in clusters)),
+        pools=pools,
+        assumed=assumed,
+        warnings=tuple(dict.fromkeys(warning for cluster in clusters for warning in cluster.warnings)),
+    )
+
+
+def _beside(document: Mapping[str, Any], pointer: str) -> list[Problem]:
+    """Fields of one kind of node that stand beside the pools, and names that no cluster has."""
+    extra = [name for name, value in document.items() if name not in _BESIDE and value is not None]
+    unknown = {name: None for name in extra if name not in ClusterInput.model_fields}
+    if unknown:
+        validated(ClusterInput, unknown, pointer=pointer)
+    return [
+        Problem(child(pointer, name), f"{name} stands beside pools, which say it themselves", "Move it into each pool.")
+        for name in extra
+    ]
+
+
+def _sizes(listed: list[Any], at: str) -> list[Problem]:
+    """No pools, too many of them, or some without nodes."""
+    if not listed:
+        return [Problem(at, "pools is empty", "List at least one pool: its gpu, num_nodes and gpus_per_node.")]
+    if len(listed) > MOST_POOLS:
+        return [Problem(at, f"pools lists {len(listed)} kinds of node; at most {MOST_POOLS}", "Merge equal kinds.")]
+    return [
+        Problem(
+            child(at, position, name),
+            f"pool {pool.get('name') or position!r} is empty: {name} is 0",
+            "Leave the pool out, or give it nodes.",
+        )
+        for position, pool in enumerate(listed)
+        if isinstance(pool, Mapping)
+        for name in ("num_nodes", "gpus_per_node")
+        if pool.get(name) == 0 and not isinstance(pool[name], bool)
+    ]
+
+
+def _clusters(listed: list[Any], shared: dict[str, Any], at: str) -> tuple[list[Cluster], list[Problem]]:
+    """The nodes of every pool as a cluster on the shared network; what that leaves open is as the first pool fills it."""
+    clusters: list[Cluster] = []
+    problems: list[Problem] = []
+    for position, given in enumerate(listed):
+        here = child(at, position)
+        try:
+            validated(NodesInput, given, pointer=here)
+            cluster = resolve_cluster({**given, "network": shared}, pointer=here)
+        except InvalidInputError as error:
+            problems += error.problems
+            continue
+        shared = shared if clusters else _whole_network(cluster.network)
+        clusters.append(cluster)
+    return clusters, problems
+
+
+def _refuse_two_vendors(names: list[str], clusters: list[Cluster], at: str) -> None:
+    """NCCL and RCCL do not talk to each other, so AMD and NVIDIA GPUs are never ranks of one job."""
+    amd = [cluster.gpu.generation.startswith("cdna") for cluster in clusters]
+    if any(amd) and not all(amd):
+        one, other = names[amd.index(True)], names[amd.index(False)]
+        message = f"pools {one!r} and {other!r} have GPUs of different vendors, which no collective library connects"
+        problem = Problem(at, message, "Plan the pools of each vendor by themselves.", "pools-not-supported")
+        raise NotModelledError([problem])
+
+
+def _whole_network(network: Network) -> dict[str, Any]:
+    return {
+        "fabric": network.fabric,
+        "rail_optimized": network.rail_optimized,
+        "nodes_per_leaf": network.nodes_per_leaf,
+        "oversubscription": network.oversubscription,
+        "latency_us": network.latency_s / MICRO,
+    }
+
+
+def _names(listed: list[Any], clusters: list[Cluster], at: str) -> tuple[list[str], list[Problem]]:
+    """Every pool's name, its GPU's where it has none."""
+    names = [given.get("name") or cluster.gpu.name for given, cluster in zip(listed, clusters, strict=True)]
+    problems = [
+        Problem(
+            child(at, position, "name"),
+            f"two pools are called {name!r}" + ("" if listed[position].get("name") else ", the name of their GPU"),
+            "Give every pool a name of its own.",
+        )
+        for position, name in enumerate(names)
+        if Counter(names[: position + 1])[name] > 1
+    ]
+    return names, problems

@@ -1,0 +1,1 @@
+"""Planning on mixed clusters: pipeline stages on pools of different nodes."""

@@ -1,0 +1,98 @@
+"""A mixed job from the three specifications of a request: the job of every pool, priced by that pool's own calibration."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from cost_models.errors import CalibrationError, InvalidInputError, NotModelledError, Problem
+from cost_models.mixed import MixedJob
+from cost_models.specs.cluster import MixedCluster
+from cost_models.specs.model import Model
+from cost_models.specs.model_input import resolve_model
+from cost_models.specs.pools_input import resolve_pools
+from cost_models.specs.training import Training
+from cost_models.specs.training_input import resolve_training
+from planner.job_of import JOBS, Documents, missing_or_wrong
+
+WITHOUT_PIPELINE = frozenset({"fsdp"})
+"""Frameworks whose groups would span the kinds of node: stages are what a pool holds."""
+
+
+def resolve_mixed_job(
+    document: Mapping[str, Any],
+    *,
+    calibration: str | None = None,
+    extra: Documents | None = None,
+    allow_files: bool = False,
+) -> MixedJob:
+    """The mixed job of a document's `model`, `cluster` (with `pools`) and `training`; see `planner.job_of.resolve_job`.
+
+    Raises:
+        InvalidInputError: with the problems of all three parts; NotModelledError where one is refused.
+        CalibrationError: a pool's calibration is missing, damaged, or of another GPU.
+    """
+    errors: list[InvalidInputError] = []
+    model: Model | None = None
+    cluster: MixedCluster | None = None
+    try:
+        model = resolve_model(_object(document, "model"))
+    except InvalidInputError as error:
+        errors.append(error)
+    try:
+        cluster = resolve_pools(document["cluster"])
+    except InvalidInputError as error:
+        errors.append(error)
+    trainings: list[Training] = []
+    try:
+        given = _object(document, "training")
+        if model is not None and cluster is not None:
+            trainings = [resolve_training(given, model=model, cluster=pool.cluster) for pool in cluster.pools]
+            if trainings[0].framework in WITHOUT_PIPELINE:
+                raise _no_pipeline(trainings[0].framework)
+    except InvalidInputError as error:
+        errors.append(error)
+    if errors:
+        refused = any(isinstance(error, NotModelledError) for error in errors)
+        problems = [problem for error in errors for problem in error.problems]
+        raise (NotModelledError if refused else InvalidInputError)(problems)
+    assert model is not None
+    assert cluster is not None
+    jobs = []
+    for pool, training in zip(cluster.pools, trainings, strict=True):
+        try:
+            job = JOBS.job(model, pool.cluster, training, calibration=calibration, extra=extra or {}, files=allow_files)
+        except CalibrationError as error:
+            raise CalibrationError(f"pool {pool.name!r}: {error.message}", hint=error.hint) from error
+        jobs.append(job)
+    return MixedJob(cluster=cluster, jobs=tuple(jobs))
+
+
+def _object(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    given = document.get(name)
+    if not isinstance(given, Mapping):
+        raise missing_or_wrong(document, name)
+    return given
+
+
+def _no_pipeline(framework: str) -> NotModelledError:
+    message = (
+        f"{framework} has no pipeline parallelism, so its replicas would lie on different kinds of GPU and need unequal "
+        f"shares of the batch, which it cannot be told and which is not modelled"
+    )
+    hint = "Use megatron or torchtitan, or plan each pool as a cluster of its own."
+    return NotModelledError([Problem("/training/framework", message, hint, "pools-not-supported")])
+
+
+def assumed_of(mixed: MixedJob, strategy: Mapping[str, Any]) -> dict[str, Any]:
+    """Every default applied to a mixed job and one of its strategies, by contract field.
+
+    A training default that follows from the GPU is listed under the pools' names where it differs.
+    """
+    first = mixed.jobs[0]
+    training: dict[str, Any] = {}
+    for field, value in first.training.assumed.items():
+        values = [job.training.assumed.get(field, value) for job in mixed.jobs]
+        same = all(other == value for other in values)
+        training[field] = value if same else dict(zip(mixed.names, values, strict=True))
+    return {**first.model.assumed, **mixed.cluster.assumed, **training, **strategy}

@@ -1,0 +1,183 @@
+"""Which pools the stages of a pipeline lie on: every order of pools and every number of whole nodes' stages on each.
+
+A *placement* is the pools in pipeline order with the number of stages on each; a *site* is a base row (degrees and
+micro-batch) on one placement. Array suffixes: P pools, V placements; (N,) over sites has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import groupby, permutations
+
+import numpy as np
+
+from cost_models.errors import SearchBudgetError
+from cost_models.mixed import MixedJob
+from cost_models.strategy import Floats, Ints, Strategies
+from planner.schemas.plan_request import Constraints
+
+MOST_SITES = 20_000_000
+"""Sites held at a time: some GiB."""
+
+
+@dataclass(frozen=True, eq=False)
+class Sites:
+    """Base rows on placements, shape (N,) unless a suffix says otherwise."""
+
+    base: Ints
+    """Position of the base row."""
+    stages_PN: Ints
+    """Stages on each pool."""
+    order_PN: Ints
+    """Pools in pipeline order, those with stages first."""
+
+    def __len__(self) -> int:
+        return len(self.base)
+
+    def take(self, index: Ints) -> Sites:
+        """The sites at these positions, or where the mask holds."""
+        return Sites(self.base[index], self.stages_PN[:, index], self.order_PN[:, index])
+
+    @property
+    def first_pool(self) -> Ints:
+        """Pool of the first stage."""
+        return np.asarray(self.order_PN[0])
+
+    @property
+    def last_pool(self) -> Ints:
+        """Pool of the last stage."""
+        used = (self.stages_PN > 0).sum(axis=0)
+        return np.asarray(self.order_PN[used - 1, np.arange(len(self))])
+
+    def pools(self, index: int) -> tuple[int, ...]:
+        """Pool of every stage of one site."""
+        order = self.order_PN[:, index].tolist()
+        return tuple(pool for pool in order for _ in range(int(self.stages_PN[pool, index])))
+
+
+@dataclass(frozen=True, slots=True)
+class NodeLimits:
+    """How many nodes a plan may use."""
+
+    least: int
+    most: int
+
+
+def node_limits(mixed: MixedJob, constraints: Constraints) -> NodeLimits:
+    """The limits of a request: all nodes where none may idle."""
+    nodes = mixed.cluster.num_nodes
+    most = min(constraints.num_nodes.max or nodes, nodes)
+    least = constraints.num_nodes.min or 1
+    return NodeLimits(least if constraints.allow_idle_gpus else most, most)
+
+
+def possible_worlds(mixed: MixedJob, limits: NodeLimits) -> Ints:
+    """GPU counts of whole nodes of any pools within the limits."""
+    found = np.zeros((1, 2), np.int64)  # nodes, GPUs
+    for pool in mixed.cluster.pools:
+        nodes = np.arange(pool.cluster.num_nodes + 1)
+        more = np.stack([nodes, nodes * pool.cluster.gpus_per_node], axis=1)
+        found = np.unique((found[:, None, :] + more[None, :, :]).reshape(-1, 2), axis=0)
+    kept = (found[:, 0] >= limits.least) & (found[:, 0] <= limits.most)
+    return np.unique(found[kept, 1])
+
+
+def build_sites(
+    mixed: MixedJob, base: Strategies, *, limits: NodeLimits, fixed: Sequence[str] | None
+) -> tuple[Sites, Ints]:
+    """Every base row on every placement that has room for it, and the base rows that no pool has room for.
+
+    Args:
+        mixed: the pools.
+        base: base rows; their pp and tp*cp*dp decide.
+        limits: nodes that may be used.
+        fixed: the pool of every stage, where the request says it.
+
+    Raises:
+        SearchBudgetError: there are too many.
+    """
+    stage_gpus = (base.world / base.pp).astype(np.int64)
+    largest = max(pool.cluster.num_gpus for pool in mixed.cluster.pools)
+    parts: list[tuple[Ints, Ints, Ints]] = []
+    size = 0
+    for gpus in np.unique(stage_gpus[stage_gpus <= largest]).tolist():
+        rows = np.flatnonzero(stage_gpus == gpus)
+        stages_PV, order_PV = _placements(mixed, gpus, limits, most=int(base.pp[rows].max()), fixed=fixed)
+        if not stages_PV.shape[1]:
+            continue
+        by_pp = np.argsort(stages_PV.sum(axis=0), kind="stable")
+        stages_PV, order_PV = stages_PV[:, by_pp], order_PV[:, by_pp]
+        total_V, pp = stages_PV.sum(axis=0), base.pp[rows].astype(np.int64)
+        start = np.searchsorted(total_V, pp, "left")
+        count = np.searchsorted(total_V, pp, "right") - start
+        size += int(count.sum())
+        if size > MOST_SITES:
+            message = f"more than {MOST_SITES:,} combinations of degrees and pools are too many to search"
+            raise SearchBudgetError(message, hint="Fix or list tp, pp, dp, cp, ep or micro_batch_size in constraints.")
+        which = np.repeat(np.arange(len(rows)), count)
+        within = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
+        at = start[which] + within
+        parts.append((rows[which], stages_PV[:, at], order_PV[:, at]))
+    pools = len(mixed.jobs)
+    if not parts:
+        none = np.zeros((pools, 0), np.int64)
+        return Sites(np.zeros(0, np.int64), none, none), np.flatnonzero(stage_gpus > largest)
+    sites = Sites(
+        np.concatenate([rows for rows, _, _ in parts]),
+        np.concatenate([stages for _, stages, _ in parts], axis=1),
+        np.concatenate([order for _, _, order in parts], axis=1),
+    )
+    return sites, np.flatnonzero(stage_gpus > largest)
+
+
+def _placements(
+    mixed: MixedJob, stage_gpus: int, limits: NodeLimits, *, most: int, fixed: Sequence[str] | None
+) -> tuple[Ints, Ints]:
+    """Stages on each pool and pools in pipeline order of every placement, shape (P, V) each."""
+    if fixed is not None:
+        counts = np.array([[fixed.count(name)] for name in mixed.names])
+    else:
+        counts = _counts(mixed, stage_gpus, most=most)
+    nodes = np.zeros(counts.shape[1])
+    for pool, stages_V in zip(mixed.cluster.pools, counts, strict=True):
+        used = stages_V * stage_gpus / pool.cluster.gpus_per_node
+        nodes += np.where((used % 1 == 0) & (used <= pool.cluster.num_nodes), used, np.inf)
+    counts = counts[:, (nodes >= limits.least) & (nodes <= limits.most)]
+    stages: list[Ints] = []
+    orders: list[Ints] = []
+    pools = range(len(mixed.jobs))
+    for used_P in np.unique(counts > 0, axis=1).T:
+        same = counts[:, ((counts > 0) == used_P[:, None]).all(axis=0)]
+        mine, idle = [pool for pool in pools if used_P[pool]], [pool for pool in pools if not used_P[pool]]
+        for order in permutations(mine):
+            if fixed is not None and [mixed.names[pool] for pool in order] != [name for name, _ in groupby(fixed)]:
+                continue
+            stages.append(same)
+            orders.append(np.tile(np.array([*order, *idle])[:, None], same.shape[1]))
+    if not stages:
+        return np.zeros((len(pools), 0), np.int64), np.zeros((len(pools), 0), np.int64)
+    return np.concatenate(stages, axis=1), np.concatenate(orders, axis=1)
+
+
+def _counts(mixed: MixedJob, stage_gpus: int, *, most: int) -> Ints:
+    """Every number of stages on each pool that uses whole nodes, at least one stage in all, shape (P, V)."""
+    found = np.zeros((0, 1), np.int64)
+    for pool in mixed.cluster.pools:
+        room = np.arange(min(pool.cluster.num_gpus // stage_gpus, most) + 1)
+        room = room[room * stage_gpus % pool.cluster.gpus_per_node == 0]
+        if found.shape[1] * len(room) > MOST_SITES:
+            message = f"more than {MOST_SITES:,} ways to lay stages on {len(mixed.jobs)} pools are too many to search"
+            raise SearchBudgetError(message, hint="Fix dp, tp or pp in constraints.")
+        found = np.concatenate([np.repeat(found, len(room), axis=1), np.tile(room, found.shape[1])[None]])
+        found = found[:, found.sum(axis=0) <= most]
+    return found[:, found.sum(axis=0) > 0]
+
+
+def price_weight(mixed: MixedJob, stages_PN: Ints, stage_gpus: Floats) -> Floats:
+    """What the objective `cost` multiplies the step time with: the price of the GPUs in use per hour, or their number where
+    not every pool has a price, shape (N,).
+    """
+    prices = [job.cluster.price_per_gpu_hour for job in mixed.jobs]
+    each = np.ones(len(prices)) if None in prices else np.array(prices, np.float64)
+    return np.asarray((each @ stages_PN) * stage_gpus)

@@ -1,0 +1,209 @@
+"""The main job on a mixed cluster: a checked request in, ranked plans on pools out, with the proof."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from cost_models.layouts import build_layouts
+from cost_models.mixed import MixedJob, mixed_step_time
+from cost_models.ranges import is_tied
+from cost_models.strategy import Strategies, concatenated
+from planner.answer import answered, stop_warnings
+from planner.axes import build_space, searched_values
+from planner.comparison import compared, ties
+from planner.expressible import inexpressible_reasons
+from planner.pools.evaluation import mixed_evaluation
+from planner.pools.found import Plan, PoolsFound
+from planner.pools.jobs import assumed_of
+from planner.pools.placements import NodeLimits, node_limits, possible_worlds
+from planner.pools.search import PoolSearch
+from planner.pools.strategy import SAME_WIDTH
+from planner.prepared import Prepared
+from planner.schemas.plan_request import Constraints, PlanRequest
+from planner.search.found import Progress
+from planner.search.objective import build_goal
+from planner.space import Space
+from planner.strategy_input import strategy_dict
+
+Document = dict[str, Any]
+_SMALLEST = {"tp": 1, "pp": 1, "dp": 1, "micro_batch_size": 1}
+
+
+def plan_on_pools(
+    prepared: Prepared,
+    mixed: MixedJob,
+    *,
+    on_progress: Callable[[Progress], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+) -> Document:
+    """The plan response of the contract for a mixed cluster; arguments as of `planner.plan.plan`."""
+    asked = prepared.asked
+    listed_alone = bool(asked.constraints.fixed.layers_per_stage or asked.constraints.allowed.layers_per_stage)
+    constraints, limits = _with_stages(asked.constraints), node_limits(mixed, asked.constraints)
+    one_chunk = len(mixed.jobs[0].model.distinct_kinds) > 1 and not listed_alone and constraints.fixed.vpp is None
+    if one_chunk:
+        constraints = constraints.model_copy(update={"allowed": constraints.allowed.model_copy(update={"vpp": (1,)})})
+    space = build_space(mixed.whole[0], constraints, worlds=possible_worlds(mixed, limits))
+    search = PoolSearch(
+        mixed,
+        space,
+        goal=build_goal(mixed.jobs[0], asked.objective, asked.targets),
+        limits=limits,
+        top_k=asked.top_k,
+        headroom_fraction=constraints.memory_headroom_fraction,
+        pools=constraints.fixed.pool_per_stage,
+        listed_alone=listed_alone,
+        time_limit_s=asked.time_limit_s,
+        on_progress=on_progress,
+        should_stop=should_stop,
+    )
+    found = search.run()
+    plans = compared(_ranked(mixed, found.best, headroom_fraction=constraints.memory_headroom_fraction))
+    nearest = []
+    if not plans:
+        nearest = [_nearest(mixed, found, limits, headroom_fraction=constraints.memory_headroom_fraction)]
+        if not found.rejected:
+            found.rejected.update(reason["code"] for reason in nearest[0]["reasons"][:1])
+    return answered(
+        prepared,
+        stopped=found.stopped,
+        plans=plans,
+        ties=ties(plans),
+        search=_report(search, space, found),
+        rejected=dict(sorted(found.rejected.items())),
+        nearest_infeasible=nearest,
+        inexpressible_best=_inexpressible(mixed, found),
+        warnings=["pools-no-interleaving"] * one_chunk + _warnings(asked, mixed, found),
+    )
+
+
+def _with_stages(constraints: Constraints) -> Constraints:
+    """The constraints with pp fixed where the pool of every stage is."""
+    pools = constraints.fixed.pool_per_stage
+    if pools is None or constraints.fixed.pp is not None or constraints.allowed.pp is not None:
+        return constraints
+    return constraints.model_copy(update={"fixed": constraints.fixed.model_copy(update={"pp": len(pools)})})
+
+
+def _ranked(mixed: MixedJob, plans: list[Plan], *, headroom_fraction: float) -> list[Document]:
+    """The contract's `plans`, best first, with per-stage memory."""
+    groups = _tie_groups(mixed, _together(mixed, plans)) if plans else []
+    assumed = assumed_of(mixed, {})
+    return [
+        {
+            "rank": rank,
+            "strategy": strategy_dict(plan.row, 0),
+            "evaluation": mixed_evaluation(mixed, plan.row, headroom_fraction=headroom_fraction, assumed=assumed),
+            "tie_group": group,
+        }
+        for rank, (plan, group) in enumerate(zip(plans, groups, strict=True), start=1)
+    ]
+
+
+def _together(mixed: MixedJob, plans: list[Plan]) -> Strategies:
+    """All plans as one batch over one table of layouts."""
+    layouts = build_layouts([plan.layout for plan in plans], model=mixed.jobs[0].model, all_stages=True)
+    return concatenated([replace(plan.row, layouts=layouts, layout=np.array([n])) for n, plan in enumerate(plans)])
+
+
+def _tie_groups(mixed: MixedJob, plans: Strategies) -> list[int]:
+    """Group number of each plan: it joins the open group while any pool's calibration leaves the difference to that group's
+    first uncertain.
+    """
+    time = mixed_step_time(mixed, plans)
+    groups: list[int] = []
+    tied = np.zeros(len(plans), np.bool_)
+    for index in range(len(plans)):
+        if groups and tied[index]:
+            groups.append(groups[-1])
+            continue
+        each = [is_tied(job.calibration, time.terms_s, time.tiers, leader=index) for job in mixed.jobs]
+        tied = np.any(each, axis=0)
+        groups.append(groups[-1] + 1 if groups else 1)
+    return groups
+
+
+def _nearest(mixed: MixedJob, found: PoolsFound, limits: NodeLimits, *, headroom_fraction: float) -> Document:
+    """The contract's `nearest_infeasible` entry: the most promising strategy that needs too much, or why there is none."""
+    if found.nearest is None and found.rejected["unequal-data-parallel-shares"]:
+        largest = max(pool.cluster.num_gpus for pool in mixed.cluster.pools)
+        message = f"a stage of tp x cp x dp GPUs would be more than any pool has ({largest}): {SAME_WIDTH}"
+        reason = {
+            "code": "unequal-data-parallel-shares",
+            "message": message,
+            "hint": "Lower tp, cp or dp, or raise pp.",
+        }
+        return {"strategy": _SMALLEST, "reasons": [reason], "smallest_change": reason["hint"]}
+    if found.nearest is None:
+        pools = ", ".join(
+            f"{pool.name} ({pool.cluster.num_nodes} x {pool.cluster.gpus_per_node})" for pool in mixed.cluster.pools
+        )
+        message = f"no tp x cp x dp makes stages of equal width that fill {limits.least} to {limits.most} whole nodes of {pools}"
+        hint = (
+            "Choose degrees whose stages are whole nodes of a pool, a batch with more divisors, or another num_nodes."
+        )
+        reason = {"code": "gpus-not-divisible", "message": message, "hint": hint}
+        return {
+            "strategy": {"tp": 1, "pp": 1, "dp": 1, "micro_batch_size": 1},
+            "reasons": [reason],
+            "smallest_change": hint,
+        }
+    evaluation = mixed_evaluation(mixed, found.nearest, headroom_fraction=headroom_fraction)
+    change = "recompute more, or use more nodes or GPUs with more memory in the pool that is over"
+    return {"strategy": strategy_dict(found.nearest, 0), "reasons": evaluation["reasons"], "smallest_change": change}
+
+
+def _inexpressible(mixed: MixedJob, found: PoolsFound) -> Document | None:
+    """The contract's `inexpressible_best`: a better plan that cannot be launched, with its gain in step time."""
+    plan = found.inexpressible
+    if plan is None or (found.best and found.best[0].value <= plan.value):
+        return None
+    gain = (found.best[0].step_s - plan.step_s) / found.best[0].step_s if found.best else 1.0
+    return {
+        "strategy": strategy_dict(plan.row, 0),
+        "reasons": inexpressible_reasons(mixed.jobs[0], plan.layout),
+        "step_time_s": plan.step_s,
+        "gain_fraction": gain,
+    }
+
+
+def _report(search: PoolSearch, space: Space, found: PoolsFound) -> Document:
+    bound = found.lower_bound_s
+    gap = None
+    if found.best and bound is not None:
+        gap = 0.0 if found.optimal else max(0.0, (found.best_s - bound) / found.best_s)
+    values = searched_values(space)
+    if search.freely and not search.listed_alone:
+        values["layers_per_stage"] = ["the best of all"]
+    values["pool_per_stage"] = (
+        [list(search.pools)] if search.pools else ["stages of whole nodes on every pool, in every order of the pools"]
+    )
+    return {
+        "methods": ["exhaustive", "thresholds"] + ["cp-sat"] * bool(found.solved),
+        "space": values,
+        "evaluated": found.families,
+        "feasible": found.feasible,
+        "elapsed_s": found.elapsed_s,
+        "proof": {"optimal": found.optimal, "gap": gap, "lower_bound_s": bound},
+    }
+
+
+def _warnings(asked: PlanRequest, mixed: MixedJob, found: PoolsFound) -> list[str]:
+    warnings = [*mixed.jobs[0].model.warnings, *mixed.cluster.warnings]
+    for job in mixed.jobs:
+        warnings += job.training.warnings
+    if any(len(set(plan.layout.pool_per_stage or ())) > 1 for plan in found.best):
+        warnings.append("pools-in-order")
+    if asked.objective == "cost" and any(job.cluster.price_per_gpu_hour is None for job in mixed.jobs):
+        warnings.append("pools-cost-alike")
+    if asked.constraints.allow_at_risk:
+        warnings.append("pools-no-at-risk")
+    warnings += stop_warnings(found.stopped, time_limit_s=asked.time_limit_s)
+    warnings += [
+        f"CP-SAT could not be used, so splits by thresholds stand unproven: {failure}" for failure in found.failures
+    ]
+    return list(dict.fromkeys(warnings))
