@@ -156,9 +156,18 @@ def world_key(strategies: Strategies, cluster: Cluster) -> Floats:
 
 def _sits_alike(size: Floats, stride: Floats, block: int) -> NDArray[np.bool_]:
     """Where every group sits alike on its blocks: a set of groups repeats every size * stride ranks."""
-    extent = size * stride
-    regular = (stride >= block) | (size == 1) | (np.fmod(block, extent) == 0)
-    return np.asarray(regular | ((np.fmod(extent, block) == 0) & (np.fmod(block, stride) == 0)))
+    extent, divides = size * stride, _divides(block)
+    regular = (stride >= block) | (size == 1) | divides[np.minimum(extent, block + 1.0).astype(np.int64)]
+    blocks = extent / block
+    return np.asarray(
+        regular | ((blocks == np.floor(blocks)) & divides[np.minimum(stride, block + 1.0).astype(np.int64)])
+    )
+
+
+@lru_cache(maxsize=64)
+def _divides(block: int) -> NDArray[np.bool_]:
+    """Whether each number up to the block divides it; the entry after the last stands for all larger ones."""
+    return np.array([number > 0 and block % number == 0 for number in range(block + 2)])
 
 
 def _spread(size: Floats, stride: Floats, world: Floats, block: int) -> tuple[Floats, Floats]:

@@ -24,6 +24,7 @@ from cost_models.placement import groups
 from cost_models.stage_parameters import dense_by_slot, expert_by_slot
 from cost_models.stages import Stages, Tables, stages
 from cost_models.strategy import Codes, Floats, Strategies
+from cost_models.tensors import levels_of
 from cost_models.terms import TIME_NAMES, Tier
 
 
@@ -63,8 +64,8 @@ def jitter_fraction(job: Job, strategies: Strategies) -> Floats:
 
 def straggling_fraction(world: Floats, *, nodes: Floats) -> Floats:
     """The same from the GPUs and the nodes in use, shape (N,). [T-2]"""
-    levels, inverse = np.unique(world, return_inverse=True)
-    slowest = np.array([_expected_maximum(n) for n in levels.tolist()])[inverse.reshape(-1)]
+    levels, inverse = levels_of(world)
+    slowest = np.array([_expected_maximum(n) for n in levels.tolist()])[inverse]
     return np.asarray(GPU_SPREAD.value * slowest + STRAGGLING.value * np.log2(np.maximum(nodes, 1.0)))
 
 

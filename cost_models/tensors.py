@@ -61,6 +61,16 @@ def distinct(strategies: Strategies, axes: Sequence[str], *, also: NDArray[Any] 
     return Distinct(strategies.take(index), inverse.reshape(-1))
 
 
+def levels_of(values: NDArray[Any]) -> tuple[NDArray[np.float64], Index]:
+    """The different values, whole numbers >= 0, in rising order, and which one each is."""
+    digit, count = _digits(values)
+    if count == 1:
+        digit = np.zeros(len(values), dtype=np.int64)
+    levels = np.empty(count, dtype=np.float64)
+    levels[digit] = values
+    return levels, digit
+
+
 def _digits(values: NDArray[Any]) -> tuple[Index, int]:
     """Small consecutive integers standing for the values, and how many different ones there are."""
     whole = values.astype(np.int64)
