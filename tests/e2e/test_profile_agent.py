@@ -58,7 +58,7 @@ def measured(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, float]:
     home = tmp_path_factory.mktemp("agent")
     out = home / "cpu.json"
     began = time.monotonic()
-    result = run([*torchrun(2), "profile", "run", *CPU, "--out", str(out), "--budget", "40s"], home)
+    result = run([*torchrun(2), "profile", "run", *CPU, "--out", str(out), "--budget", "45s"], home)
     assert result.returncode == 0, result.stderr
     return out, time.monotonic() - began
 
@@ -91,7 +91,7 @@ def test_show_prints_tables_and_writes_a_page(measured: tuple[Path, float], tmp_
 def test_two_nodes_on_loopback(tmp_path: Path) -> None:
     """Two launchers of one rank each are two nodes: groups across them are measured as such."""
     port, out = free_port(), tmp_path / "two.json"
-    command = ["profile", "run", *CPU, "--out", str(out), "--budget", "20s"]
+    command = ["profile", "run", *CPU, "--out", str(out), "--budget", "45s"]
     launched = [
         subprocess.Popen(
             [*torchrun(1, port=port, node=node, nodes=2), *command],
