@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
+
+import numpy as np
+
+from cost_models.strategy import Bools
 
 Document = dict[str, Any]
 SPLIT_FIELDS = ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batch_size")
@@ -72,6 +76,22 @@ def against(plan: Mapping[str, Any], other: Mapping[str, Any]) -> str:
     ]
     total = (step_s - own["step_time_s"]) / step_s
     return f"{total:.1%} faster than plan {other['rank']}" + (f": {', '.join(parts)}" if parts else "")
+
+
+def tie_groups(count: int, tied_with: Callable[[int], Bools]) -> list[int]:
+    """Group number of each of `count` plans, best first: every plan that cannot be told from its group's first, however many
+    that can lie between them, such as near-copies that are certainly a little slower.
+
+    Args:
+        count: how many plans are ranked, N.
+        tied_with: for the place of a plan, which plans cannot be told from it, shape (N,).
+    """
+    groups, number = np.zeros(count, np.int64), 0
+    for place in range(count):
+        if not groups[place]:
+            number += 1
+            groups[(groups == 0) & tied_with(place)] = number
+    return [int(group) for group in groups]
 
 
 def ties(plans: Sequence[Mapping[str, Any]]) -> list[Document]:

@@ -14,6 +14,7 @@ from cost_models.job import Job
 from cost_models.layouts import build_layouts
 from cost_models.ranges import is_tied
 from cost_models.strategy import Strategies
+from planner.comparison import tie_groups
 from planner.evaluation_dict import evaluation_dict
 from planner.strategy_input import strategy_dict
 
@@ -24,7 +25,9 @@ def ranked_plans(
     """The contract's `plans`, best first, with per-stage memory."""
     detailed = with_all_stages(job, best)
     evaluated = evaluate(job, detailed, headroom_fraction=headroom_fraction)
-    groups = _tie_groups(job, evaluated.terms_s, evaluated.tiers, count=len(detailed))
+    groups = tie_groups(
+        len(detailed), lambda leader: is_tied(job.calibration, evaluated.terms_s, evaluated.tiers, leader=leader)
+    )
     return [
         {
             "rank": index + 1,
@@ -42,18 +45,3 @@ def with_all_stages(job: Job, strategies: Strategies) -> Strategies:
     table = [strategies.layouts.table[int(number)] for number in used]
     layouts = build_layouts(table, model=job.model, all_stages=True)
     return replace(strategies, layout=inverse.reshape(-1).astype(np.int64), layouts=layouts)
-
-
-def _tie_groups(job: Job, terms_s: Any, tiers: Any, *, count: int) -> list[int]:
-    """Group number of each plan: a plan joins the open group while its difference to that group's first is uncertain."""
-    groups: list[int] = []
-    leader = 0
-    tied = np.zeros(0, np.bool_)
-    for index in range(count):
-        if index == 0 or not tied[index]:
-            leader = index
-            tied = is_tied(job.calibration, terms_s, tiers, leader=leader)
-            groups.append(groups[-1] + 1 if groups else 1)
-        else:
-            groups.append(groups[-1])
-    return groups

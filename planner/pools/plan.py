@@ -11,10 +11,10 @@ import numpy as np
 from cost_models.layouts import build_layouts
 from cost_models.mixed import MixedJob, mixed_step_time
 from cost_models.ranges import is_tied
-from cost_models.strategy import Strategies, concatenated
+from cost_models.strategy import Bools, Strategies, concatenated
 from planner.answer import answered, stop_warnings
 from planner.axes import build_space, searched_values
-from planner.comparison import compared, ties
+from planner.comparison import compared, tie_groups, ties
 from planner.expressible import inexpressible_reasons
 from planner.pools.evaluation import mixed_evaluation
 from planner.pools.found import Plan, PoolsFound
@@ -111,20 +111,14 @@ def _together(mixed: MixedJob, plans: list[Plan]) -> Strategies:
 
 
 def _tie_groups(mixed: MixedJob, plans: Strategies) -> list[int]:
-    """Group number of each plan: it joins the open group while any pool's calibration leaves the difference to that group's
-    first uncertain.
-    """
+    """Group number of each plan; two tie where any pool's calibration leaves their difference uncertain."""
     time = mixed_step_time(mixed, plans)
-    groups: list[int] = []
-    tied = np.zeros(len(plans), np.bool_)
-    for index in range(len(plans)):
-        if groups and tied[index]:
-            groups.append(groups[-1])
-            continue
-        each = [is_tied(job.calibration, time.terms_s, time.tiers, leader=index) for job in mixed.jobs]
-        tied = np.any(each, axis=0)
-        groups.append(groups[-1] + 1 if groups else 1)
-    return groups
+
+    def tied_with(leader: int) -> Bools:
+        each = [is_tied(job.calibration, time.terms_s, time.tiers, leader=leader) for job in mixed.jobs]
+        return np.asarray(np.any(each, axis=0), np.bool_)
+
+    return tie_groups(len(plans), tied_with)
 
 
 def _nearest(mixed: MixedJob, found: PoolsFound, limits: NodeLimits, *, headroom_fraction: float) -> Document:
@@ -178,7 +172,7 @@ def _report(search: PoolSearch, space: Space, found: PoolsFound) -> Document:
         gap = 0.0 if found.optimal else max(0.0, (found.best_s - bound) / found.best_s)
     values = searched_values(space)
     if search.freely and not search.listed_alone:
-        values["layers_per_stage"] = ["the best of all"]
+        values["layers_per_stage"] = [*values["layers_per_stage"], "the best of all"]
     values["pool_per_stage"] = (
         [list(search.pools)] if search.pools else ["stages of whole nodes on every pool, in every order of the pools"]
     )

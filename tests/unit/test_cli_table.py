@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from app import cli_table
-from app.cli_table import print_response, seconds
+from app.cli_cells import seconds
+from app.cli_table import print_response
 
 GIB = 2**30
 
@@ -59,7 +60,7 @@ RESPONSE: dict[str, Any] = {
     "search": {
         "methods": ["exhaustive"],
         "space": {"tp": [1, 2, 4], "pp": [1, 2], "cp": [1]},
-        "evaluated": 12345,
+        "evaluated": 345,
         "feasible": 678,
         "elapsed_s": 0.25,
         "proof": {"optimal": True, "gap": 0.0, "lower_bound_s": 10.0},
@@ -120,46 +121,54 @@ def test_marks_tell_apart_what_the_degrees_do_not(printed: Any) -> None:
 
 
 def test_footer_tells_ties_search_rejections_and_prices(printed: Any) -> None:
-    ties = [{"tie_group": 1, "ranks": [1, 2], "measure": [1, 2]}]
-    out, _ = printed(RESPONSE | {"ties": ties}, width=160)
+    out, _ = printed(RESPONSE, width=160)
     assert "Cannot be told apart: 1/2; measuring 1 against 2" in out
-    assert "Searched tp pp: 12,345 evaluated, 678 fit, 0.25 s; optimal in the searched space." in out
+    assert "Searched tp pp: 678 found to fit, 345 priced, bounds exclude the rest, 0.25 s; optimal in the" in out
     assert "Rejected 3,020: out-of-memory 3,000, heads-not-divisible 20." in out
     assert "Prices from reference-h100." in out
 
 
-def test_near_copies_are_folded_and_the_tie_of_shown_plans_is_told(printed: Any) -> None:
-    plans = [ranked(rank, tie_group=1) for rank in (1, 2, 3, 4)]
-    for plan, leader in zip(plans, (None, 1, None, 1), strict=True):
+def shown_ranks(out: str) -> list[int]:
+    starts = [line.split()[0] for line in out.splitlines() if line.split()]
+    return [int(start) for start in starts if start.isdigit()]
+
+
+def test_near_copies_are_folded_and_ties_are_of_shown_plans(printed: Any) -> None:
+    """Plans 2 and 4 are near-copies of 1; 3 ties with 1 by its group, 5 with nothing, 6 with a near-copy alone."""
+    folded, groups = (None, 1, None, 1, None, None), (1, 2, 1, 2, 3, 2)
+    plans = [ranked(rank, tie_group=group) for rank, group in enumerate(groups, 1)]
+    for plan, leader in zip(plans, folded, strict=True):
         plan |= {"folded_under": leader, "against_next": "0.5% faster than plan 3: gains 0.5% in bubble"}
         plan["strategy"] = plan["strategy"] | {"vpp": plan["rank"]}
-    ties = [
-        {"tie_group": 1, "ranks": [1, 2], "measure": [1, 2]}, {"tie_group": 2, "ranks": [3, 1, 4], "measure": [3, 1]},
-    ]  # fmt: skip
-    out, _ = printed(RESPONSE | {"plans": plans, "ties": ties}, width=160)
-    assert [line.split()[0] for line in out.splitlines() if line.split()[:1] and line.split()[0].isdigit()] == [
-        "1",
-        "3",
-    ]
-    assert "Near-copies, as fast to within 1 %, left out: 2 of plan 1 (vpp)." in out
+    out, _ = printed(RESPONSE | {"plans": plans}, width=160)
+    assert shown_ranks(out) == [1, 3, 5, 6]
+    assert "Ranks left out are near-copies, as fast to within 1 %: 2 of plan 1 (vpp)." in out
     assert "Plan 1 is 0.5% faster than plan 3: gains 0.5% in bubble." in out
-    assert "measuring 3 against 1 would tell most" in out
+    assert "Cannot be told apart: 1/3; measuring 1 against 3 would tell most." in out
 
 
 def test_only_as_many_plans_as_asked_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
     plans = [
         ranked(rank, tie_group=1) | {"folded_under": leader} for rank, leader in enumerate([None, 1, None, None], 1)
     ]
-    ties = [
-        {"tie_group": 1, "ranks": [1, 2, 4], "measure": [1, 4]}, {"tie_group": 2, "ranks": [1, 3, 4], "measure": [1, 3]},
-    ]  # fmt: skip
-    print_response(RESPONSE | {"plans": plans, "ties": ties}, most=2, quiet=True)
+    print_response(RESPONSE | {"plans": plans}, most=2, quiet=True)
     out = capsys.readouterr().out
-    assert [line.split()[0] for line in out.splitlines() if line.split()[:1] and line.split()[0].isdigit()] == [
-        "1",
-        "3",
-    ]
+    assert shown_ranks(out) == [1, 3]
     assert "Cannot be told apart: 1/3; measuring 1 against 3" in out
+
+
+@pytest.mark.parametrize(
+    ("space", "told"),
+    [
+        ({"tp": [1], "pool_per_stage": ["stages on every pool"]}, "pool_per_stage"),
+        ({"tp": [1], "layers_per_stage": ["even"], "pool_per_stage": [["old", "new"]]}, "nothing"),
+        ({"tp": [1], "layers_per_stage": ["even", "the best of all"]}, "layers_per_stage"),
+    ],
+)
+def test_what_was_searched_is_told(printed: Any, space: dict[str, Any], told: str) -> None:
+    search = RESPONSE["search"] | {"space": space, "evaluated": 678}
+    out, _ = printed(RESPONSE | {"search": search}, width=160)
+    assert f"Searched {told}: 678 found to fit, 678 priced, 0.25 s; optimal" in out
 
 
 def test_warnings_go_to_stderr_unless_quiet(printed: Any) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from planner.comparison import SPLIT_FIELDS, against, compared, differing_knobs, ties
+import numpy as np
+
+from planner.comparison import SPLIT_FIELDS, against, compared, differing_knobs, tie_groups, ties
 
 
 def plan(rank: int, group: int, *, tp: int = 1, **terms_s: float) -> dict[str, Any]:
@@ -64,3 +66,12 @@ def test_near_copies_are_measured_only_where_there_is_nothing_else() -> None:
     other = plan(3, 1, tp=2, gemm=5.001, tp_comm=1.0)
     assert ties(compared([plan(1, 1, gemm=5.02, tp_comm=0.96), copy, other]))[0]["measure"] == [1, 3]
     assert ties(compared([plan(1, 1, gemm=5.02, tp_comm=0.96), copy]))[0]["measure"] == [1, 2]
+
+
+def test_a_plan_ties_across_one_that_does_not() -> None:
+    """Plan 2 is certainly slower than 1, plan 3 not; 4 ties with 2 alone, though 3 lies between, and 5 with 3, no leader."""
+    tied = np.eye(5, dtype=np.bool_)
+    for one, other in ((0, 2), (1, 3), (2, 4)):
+        tied[one, other] = tied[other, one] = True
+    assert tie_groups(5, lambda place: tied[place]) == [1, 2, 1, 2, 3]
+    assert tie_groups(0, lambda place: tied[place]) == []

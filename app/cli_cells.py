@@ -1,0 +1,87 @@
+"""How the fields of a ranked plan are written in the table and under it. Human units appear here and nowhere further inside."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from cost_models.units import GIB
+
+Json = Mapping[str, Any]
+COMM_TERMS = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm", "tied_embedding_comm")
+"""Time terms that are exposed communication."""
+TIERS = ("measured", "interpolated", "extrapolated", "nominal")
+"""Best first; the worst one that takes time is shown."""
+
+
+def degree(name: str) -> Callable[[Json], str]:
+    return lambda plan: str(plan["strategy"].get(name) or 1)
+
+
+def tensor_parallel(plan: Json) -> str:
+    strategy = plan["strategy"]
+    return f"{strategy.get('tp') or 1}{'sp' if strategy.get('sequence_parallel') else ''}"
+
+
+def zero_stage(plan: Json) -> str:
+    """The ZeRO stage, and over how many ranks where these are not all replicas."""
+    strategy = plan["strategy"]
+    stage, shard = strategy.get("zero") or 0, strategy.get("zero_shard_size")
+    replicas = (strategy.get("dp") or 1) * (strategy.get("cp") or 1)
+    return f"{stage}/{shard}" if stage and shard and shard < replicas else str(stage)
+
+
+def degrees_above_one(plan: Json) -> str:
+    """All degrees above 1 in one cell, for narrow terminals."""
+    names = ("pp", "dp", "cp", "ep", "vpp")
+    parts = [f"{n}{plan['strategy'][n]}" for n in names if (plan["strategy"].get(n) or 1) > 1]
+    tp = tensor_parallel(plan)
+    return " ".join([*([] if tp == "1" else [f"tp{tp}"]), *parts, f"z{zero_stage(plan)}"])
+
+
+def recomputed(plan: Json) -> str:
+    strategy = plan["strategy"]
+    kind, count = strategy.get("recompute") or "none", strategy.get("recompute_num_layers")
+    return f"{kind} {count}" if kind == "full" and count else kind
+
+
+def step_time(plan: Json) -> str:
+    return seconds(plan["evaluation"]["step_time_s"])
+
+
+def step_range(plan: Json) -> str:
+    low, high = plan["evaluation"]["step_time_range_s"]
+    return f"{seconds(low)}-{seconds(high)}"
+
+
+def memory_of_capacity(plan: Json) -> str:
+    memory = plan["evaluation"]["memory"]
+    mark = "" if plan["evaluation"]["verdict"] == "fits" else "!"
+    return f"{memory['peak_device_bytes'] / GIB:.1f}/{memory['capacity_bytes'] / GIB:.1f}{mark}"
+
+
+def share_of_step(*terms: str) -> Callable[[Json], str]:
+    def cell(plan: Json) -> str:
+        breakdown = plan["evaluation"]["time_breakdown_s"]
+        share = sum(breakdown.get(term, 0.0) for term in terms) / plan["evaluation"]["step_time_s"]
+        return f"{share:.1%}"
+
+    return cell
+
+
+def worst_tier(plan: Json) -> str:
+    evaluation = plan["evaluation"]
+    used = [
+        tier for term, tier in evaluation["provenance"]["terms"].items() if evaluation["time_breakdown_s"].get(term)
+    ]
+    return max(used, key=TIERS.index, default=TIERS[0])
+
+
+def seconds(value: float) -> str:
+    """Seconds with three significant digits and no unit."""
+    return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:#.3g}"
+
+
+def shown_plans(plans: Sequence[Json]) -> list[Json]:
+    """The plans that are no near-copy of a better one."""
+    return [plan for plan in plans if plan.get("folded_under") is None]
