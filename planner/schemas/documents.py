@@ -14,7 +14,7 @@ from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
 from cost_models.specs.cluster_input import ClusterInput
-from cost_models.specs.model_input import ModelInput
+from cost_models.specs.model_fields import ModelInput
 from cost_models.specs.training_input import TrainingInput
 
 

@@ -14,7 +14,8 @@ from cost_models.parameters import count_parameters
 from cost_models.specs.cluster_input import resolve_cluster
 from cost_models.specs.hf.families import FAMILIES
 from cost_models.specs.hf_config import read_hf_config
-from cost_models.specs.model_input import ModelInput, resolve_model
+from cost_models.specs.model_fields import ModelInput
+from cost_models.specs.model_input import resolve_model
 from cost_models.specs.training_input import TrainingInput, resolve_training
 
 MODEL = {
