@@ -43,7 +43,8 @@ def start(
         return
     typer.echo(f"tuning {tuning.name}")
     for flag, knob in tuning.knobs.items():
-        typer.echo(f"{flag}: {knob['meaning']}, {knob['low']:g} to {knob['high']:g}, default {knob['default']:g}")
+        low, high, default = (_number(knob[key]) for key in ("low", "high", "default"))
+        typer.echo(f"{flag}: {knob['meaning']}, {low} to {high}, default {default}")
 
 
 @knobs_app.command()
@@ -81,11 +82,20 @@ def best(*, storage: Storage, name: Name = None, as_json: AsJson = False) -> Non
         return
     _show(found["best"], as_json=False)
     typer.echo(f"{found['best']['step_time_s']:.6g} s a step; the plan said {found['predicted_step_time_s']:.6g} s")
-    if found["gain_fraction"] is not None:
+    if found["gain_fraction"] is None:
+        typer.echo("the framework's defaults were not told, so what this gains is not known")
+    elif found["gain_fraction"] <= 0.0:
+        typer.echo("nothing told so far is faster than the framework's defaults")
+    else:
         typer.echo(
             f"{100 * found['gain_fraction']:.2f} % less than the defaults' {found['default_step_time_s']:.6g} s; "
             "each was run once, so measure both again before you rely on a small gain"
         )
+
+
+def _number(value: float) -> str:
+    """Sizes as whole numbers, as flags take them; shares with their decimals."""
+    return f"{value:,.0f}" if value >= 1000 else f"{value:g}"
 
 
 def _resumed(storage: str, name: str | None) -> KnobTuning:

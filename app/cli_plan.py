@@ -20,6 +20,19 @@ TOP, MOST_ASKED = 10, 1000
 SPARE = 4
 """Plans asked for each that a table shows."""
 REQUEST, JOB, SEARCH, OUTPUT = "Request", "Job", "Search", "Output"
+Framework = Annotated[
+    str | None,
+    typer.Option(help="megatron, megatron-deepspeed, deepspeed, torchtitan, fsdp or nanotron.", rich_help_panel=JOB),
+]
+FrameworkVersion = Annotated[
+    str | None, typer.Option(help="Release of it, such as 0.16; each has a default.", rich_help_panel=JOB)
+]
+Server = Annotated[
+    str | None, typer.Option(help="Plan on this service.", envvar="MESHWRIGHT_SERVER", rich_help_panel=OUTPUT)
+]
+Token = Annotated[
+    str | None, typer.Option(help="Key for the service.", envvar="MESHWRIGHT_TOKEN", rich_help_panel=OUTPUT)
+]
 
 
 def plan(
@@ -27,33 +40,31 @@ def plan(
     request: Annotated[str | None, typer.Argument(help="Plan request (JSON file, or - for standard input).")] = None,
     *,
     model: Annotated[
-        str | None, typer.Option(help="config.json, model specification or preset name.", rich_help_panel=JOB)
+        str | None,
+        typer.Option(help="Preset name, config.json (or its folder) or model specification.", rich_help_panel=JOB),
     ] = None,
     cluster: Annotated[
-        str | None, typer.Option(help="Cluster specification or preset name.", rich_help_panel=JOB)
+        str | None, typer.Option(help="Preset name or cluster specification.", rich_help_panel=JOB)
     ] = None,
     gpu: Annotated[
         str | None, typer.Option(help="GPU preset name, such as H100-SXM-80GB.", rich_help_panel=JOB)
     ] = None,
-    num_nodes: Annotated[int | None, typer.Option(rich_help_panel=JOB)] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(rich_help_panel=JOB)] = None,
+    num_nodes: Annotated[int | None, typer.Option(help="Nodes of the cluster.", rich_help_panel=JOB)] = None,
+    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs of each node.", rich_help_panel=JOB)] = None,
     calibration: Annotated[
         str | None, typer.Option(help="Calibration: a file or a shipped name.", rich_help_panel=JOB)
     ] = None,
     seq_length: Annotated[int | None, typer.Option(help="Tokens per sequence.", rich_help_panel=JOB)] = None,
     global_batch_size: Annotated[int | None, typer.Option(help="Sequences per step.", rich_help_panel=JOB)] = None,
-    framework: Annotated[
-        str | None,
-        typer.Option(
-            help="megatron, megatron-deepspeed, deepspeed, torchtitan, fsdp or nanotron.", rich_help_panel=JOB
-        ),
-    ] = None,
-    framework_version: Annotated[str | None, typer.Option(rich_help_panel=JOB)] = None,
+    framework: Framework = None,
+    framework_version: FrameworkVersion = None,
     precision: Annotated[str | None, typer.Option(help="bf16, fp16, fp8, nvfp4 or fp32.", rich_help_panel=JOB)] = None,
     training: Annotated[
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Any other training field.", rich_help_panel=JOB)
     ] = None,
-    top: Annotated[int | None, typer.Option(help="Plans to show.", rich_help_panel=SEARCH)] = None,
+    top: Annotated[
+        int | None, typer.Option(help="Plans to show, near-copies not counted.", rich_help_panel=SEARCH)
+    ] = None,
     objective: Annotated[
         str | None, typer.Option(help="step_time, cost or fewest_gpus.", rich_help_panel=SEARCH)
     ] = None,
@@ -68,12 +79,8 @@ def plan(
     as_json: Annotated[
         bool, typer.Option("--json", help="Print the plan response as JSON.", rich_help_panel=OUTPUT)
     ] = False,
-    server: Annotated[
-        str | None, typer.Option(help="Plan on this service.", envvar="MESHWRIGHT_SERVER", rich_help_panel=OUTPUT)
-    ] = None,
-    token: Annotated[
-        str | None, typer.Option(help="Key for the service.", envvar="MESHWRIGHT_TOKEN", rich_help_panel=OUTPUT)
-    ] = None,
+    server: Server = None,
+    token: Token = None,
 ) -> None:
     """Rank the ways to split a model's training over a cluster."""
     parts = {

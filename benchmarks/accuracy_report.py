@@ -94,8 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = report(state, found, ablate=options.ablate, constants=options.constants)
     print(text)
     if options.write:
+        write_result(state, found)  # first, since it names the commit, and a written log is a change
         write_log(text)
-        write_result(state, found)
     if options.baseline:
         write_baseline(state)
 

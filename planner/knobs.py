@@ -90,7 +90,7 @@ _DEEPSPEED = (
 FLAGS: Mapping[str, tuple[Flag, ...]] = {
     "megatron": (
         Flag(
-            "--ddp-bucket-size", "parameters of a gradient bucket", "parameters",
+            "--ddp-bucket-size", "size of a gradient bucket", "parameters",
             lambda strategy: max(40e6, 1e6 * _replicas(strategy)), _reduces_in_buckets,
             "megatron/core/distributed/distributed_data_parallel_config.py (bucket_size); without overlap there is one bucket",
         ),

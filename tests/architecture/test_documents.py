@@ -12,7 +12,12 @@ import typer.main
 from app.cli import app
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", ROOT / "examples" / "README.md"]
+DOCUMENTS = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    ROOT / "examples" / "README.md",
+    *(ROOT / "docs").glob("*.md"),
+]
 SHOWN = re.compile(
     r"^    ((?:\./run|\./test|meshwright) ?[^\n]*)$|`((?:\./run|\./test|meshwright) [^`\n]+)`", re.MULTILINE
 )

@@ -161,7 +161,8 @@ def test_the_commands(response: dict[str, Any], url: str, tmp_path: Path, capsys
 
     code, out, _ = of("start", str(file), "--plan", "1")
     assert code == 0
-    assert "zero_optimization.reduce_bucket_size: gradients reduced at a time (parameters)" in out
+    described = "gradients reduced at a time (parameters), 50,000,000 to 1,000,000,000, default 500,000,000"
+    assert f"zero_optimization.reduce_bucket_size: {described}" in out
     code, out, _ = of("ask")
     assert out.startswith("trial 0\n")
     assert json.loads(out.partition("\n")[2])["zero_optimization"]["reduce_bucket_size"] == 500_000_000
@@ -172,6 +173,7 @@ def test_the_commands(response: dict[str, Any], url: str, tmp_path: Path, capsys
     assert (code, "--failed" in err) == (2, True)
     code, out, err = of("best")
     assert "2.5 s a step" in out
+    assert "nothing told so far is faster than the framework's defaults" in out
     assert "1 told, 1 failed, 0 open" in err
     assert json.loads(of("best", "--json")[1])["best"]["trial"] == 0
     assert of("tell", "0", "2.5")[0] == 2
