@@ -6,7 +6,8 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from app.cli_cells import Json, degrees_above_one, shown_plans, zero_stage
+from app.cli_cells import Json, degrees_above_one, seconds, shown_plans, zero_stage
+from cost_models.units import GIB
 from planner.comparison import differing_knobs, ties
 
 MAX_LISTED = 6
@@ -29,9 +30,32 @@ def footer(response: Json) -> list[Text]:
     if best := response.get("inexpressible_best"):
         reasons = "; ".join(reason["message"] for reason in best["reasons"])
         lines.append(Text(f"{best['gain_fraction']:.1%} faster, but not expressible here: {reasons}"))
+    lines += _included(response)
     if not response["plans"]:
         lines += _nearest(response["nearest_infeasible"])
     return lines
+
+
+def _included(response: Json) -> list[Text]:
+    """What a request's `include` asked for: each what-if answer, and how large the front is, too long for a table."""
+    lines = []
+    if answers := response.get("what_if"):
+        lines.append(Text("What if, with the best plan of each:", style="bold"))
+        lines += [Text(f"  {_what_if(answer)}") for answer in answers]
+    if front := response.get("pareto"):
+        lines.append(Text(f"Front of time, memory, GPUs and cost: {len(front)} plans, with --json."))
+    return lines
+
+
+def _what_if(answer: Json) -> str:
+    asked = answer["field"] if answer["value"] is None else f"{answer['field'].partition('.')[2]} {answer['value']}"
+    if answer["plan"] is None:
+        return f"{asked}: none, {answer['reason']}"
+    used = f"{answer['num_gpus']} GPUs, {answer['peak_device_bytes'] / GIB:.1f} GiB/GPU"
+    speed = (
+        f"{seconds(answer['step_time_s'])} s, {answer['tokens_per_s_per_gpu']:,.0f} tok/s/GPU, MFU {answer['mfu']:.1%}"
+    )
+    return f"{asked}: {speed}, {used}, {degrees_above_one({'strategy': answer['plan']})}"
 
 
 def _legend(plans: Sequence[Json]) -> list[Text]:

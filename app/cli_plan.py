@@ -19,6 +19,7 @@ TOP, MOST_ASKED = 10, 1000
 """Plans that are shown, and the most that a request may ask for."""
 SPARE = 4
 """Plans asked for each that a table shows."""
+TRAINING = "--seq-length, --global-batch-size, --precision and --framework"
 REQUEST, JOB, SEARCH, OUTPUT = "Request", "Job", "Search", "Output"
 Framework = Annotated[
     str | None,
@@ -137,7 +138,7 @@ def _given(**options: Any) -> Json:
 
 
 def _require_job(document: Json) -> None:
-    options = {"model": "--model", "cluster": "--cluster or --gpu", "training": "--seq-length, --global-batch-size"}
+    options = {"model": "--model", "cluster": "--cluster or --gpu", "training": TRAINING}
     missing = [
         Problem(f"/{name}", "is missing", f"Give it in the request file, or with {option}.", code="missing-field")
         for name, option in options.items()

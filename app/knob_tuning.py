@@ -149,7 +149,9 @@ def _plan_of(response: Mapping[str, Any], rank: int) -> tuple[Json, Json]:
         if isinstance(plan, dict) and plan.get("rank") == rank and {"strategy", "evaluation"} <= plan.keys():
             return plan, training
     message = f"plan {rank} is not in the response, which has {len(plans)}"
-    raise InvalidInputError([Problem("/plans", message, "Give the rank of a plan in it, or plan again with more of them (--top).")])
+    raise InvalidInputError(
+        [Problem("/plans", message, "Give the rank of a plan in it, or plan again with more of them (--top).")]
+    )
 
 
 def storage_shown(url: str) -> str:

@@ -200,6 +200,18 @@ def test_a_better_plan_that_cannot_be_expressed_is_told(printed: Any) -> None:
     assert "10.0% faster, but not expressible here: unequal stages" in out
 
 
+def test_what_a_request_included_is_told(printed: Any) -> None:
+    asked = {
+        "field": "as asked", "value": None, "num_gpus": 16, "step_time_s": 6.4, "tokens_per_s_per_gpu": 10240.0, "mfu": 0.5,
+        "peak_device_bytes": 53.5 * GIB, "plan": {"tp": 2, "pp": 1, "dp": 8, "cp": 1, "zero": 2},
+    }  # fmt: skip
+    none = {"field": "cluster.num_nodes", "value": 1, "plan": None, "reason": "out-of-memory"}
+    out, _ = printed(RESPONSE | {"what_if": [asked, none], "pareto": [{}, {}, {}]}, width=160)
+    assert "  as asked: 6.40 s, 10,240 tok/s/GPU, MFU 50.0%, 16 GPUs, 53.5 GiB/GPU, tp2 dp8 z2\n" in out
+    assert "  num_nodes 1: none, out-of-memory\n" in out
+    assert "Front of time, memory, GPUs and cost: 3 plans, with --json." in out
+
+
 def test_no_color_leaves_plain_text(printed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FORCE_COLOR", "1")
     assert "\x1b[" in printed(RESPONSE, width=120)[0]
