@@ -17,11 +17,21 @@ from cost_models.strategy import Bools, Ints, Strategies
 from planner.rules.degrees import DEGREE_RULES
 from planner.rules.experts import EXPERT_RULES
 from planner.rules.hardware import HARDWARE_RULES
+from planner.rules.offload import OFFLOAD_RULES
 from planner.rules.pipeline import PIPELINE_RULES
+from planner.rules.recompute import RECOMPUTE_RULES
 from planner.rules.rule import Rule, facts, rule_fields
 from planner.rules.states import STATE_RULES
 
-RULES: tuple[Rule, ...] = (*HARDWARE_RULES, *DEGREE_RULES, *PIPELINE_RULES, *EXPERT_RULES, *STATE_RULES)
+RULES: tuple[Rule, ...] = (
+    *HARDWARE_RULES,
+    *DEGREE_RULES,
+    *PIPELINE_RULES,
+    *EXPERT_RULES,
+    *STATE_RULES,
+    *RECOMPUTE_RULES,
+    *OFFLOAD_RULES,
+)
 
 __all__ = [
     "RULES",

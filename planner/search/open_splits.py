@@ -26,12 +26,12 @@ from planner.search.layers_model import (
     PRICED_SCHEDULES,
     SplitModel,
     SplitNumbers,
-    build_split_model,
     split_numbers,
 )
 from planner.search.memory_screen import could_hold
 from planner.search.objective import Goal, ranked_order
 from planner.search.split_bounds import split_bound_s
+from planner.search.split_builder import build_split_model
 from planner.space import Pairs, Space
 
 CHUNK = 8192

@@ -15,7 +15,8 @@ from planner.job_of import resolve_job
 from planner.schemas.strategy import StrategyInput
 from planner.search.balanced import balance
 from planner.search.cp_sat import solve
-from planner.search.layers_model import SplitModel, build_split_model, layers_in_order
+from planner.search.layers_model import SplitModel, layers_in_order
+from planner.search.split_builder import build_split_model
 from planner.strategy_input import resolve_strategies
 
 HEADROOM = 0.03

@@ -18,10 +18,11 @@ from planner.search import open_splits
 from planner.search.balanced import balance
 from planner.search.cp_sat import SolverError, solve
 from planner.search.exhaustive import Exhaustive
-from planner.search.layers_model import build_split_model, split_numbers
+from planner.search.layers_model import split_numbers
 from planner.search.objective import build_goal
 from planner.search.open_splits import Best, OpenSplits
 from planner.search.split_bounds import _whole_layers_s, split_bound_s
+from planner.search.split_builder import build_split_model
 
 UNEVEN: dict[str, Any] = {
     "model": {

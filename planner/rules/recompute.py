@@ -1,0 +1,130 @@
+"""Rules on recomputation: which kinds, counts and modules each framework knows."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.job import Job
+from cost_models.strategy import RECOMPUTE_MODULES, Bools, Recompute, RecomputeMethod, Strategies
+from planner.rules.rule import Rule, indivisible, only
+
+_CORE = "megatron/core/transformer/transformer_config.py"
+_ARGUMENTS = "megatron/training/arguments.py"
+_CORE_ATTENTION = 1 << RECOMPUTE_MODULES.index("core_attn")
+_MOE_MODULES = sum(1 << RECOMPUTE_MODULES.index(name) for name in ("moe", "moe_act", "shared_experts"))
+_MLA_MODULES = 1 << RECOMPUTE_MODULES.index("mla_up_proj")
+_LEAVE_MODULES = "Leave recompute_modules out."
+
+
+def _selective(_job: Job, s: Strategies) -> Bools:
+    return np.asarray(s.recompute == Recompute.SELECTIVE)
+
+
+def _counted(_job: Job, s: Strategies) -> Bools:
+    """Anything but every layer, a unit each."""
+    by_count = (s.recompute_method == RecomputeMethod.BLOCK) | (s.recompute_num_layers > 1)
+    return np.asarray((s.recompute == Recompute.FULL) & by_count)
+
+
+def _not_every_nth(_job: Job, s: Strategies) -> Bools:
+    """A count that is not every n-th layer of a chunk, or units of several layers."""
+    chunk = s.layouts.largest_chunk_layers_LK.max(axis=1)[s.layout]
+    count = np.maximum(s.recompute_num_layers, 1.0)
+    uneven = (s.recompute_method == RecomputeMethod.BLOCK) & indivisible(chunk, count)
+    units = (s.recompute_method == RecomputeMethod.UNIFORM) & (count > 1)
+    return np.asarray((s.recompute == Recompute.FULL) & (uneven | units))
+
+
+def _block(_job: Job, s: Strategies) -> Bools:
+    return np.asarray(s.recompute_method == RecomputeMethod.BLOCK)
+
+
+def _modules(s: Strategies, bits: int) -> Bools:
+    return np.asarray((s.recompute_modules & bits) != 0)
+
+
+def _any_modules(_job: Job, s: Strategies) -> Bools:
+    return np.asarray(s.recompute_modules != 0)
+
+
+def _later_modules(_job: Job, s: Strategies) -> Bools:
+    return _modules(s, ~_CORE_ATTENTION & 0x7F)
+
+
+def _modules_without_selective(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.recompute_modules != 0) & (s.recompute != Recompute.SELECTIVE))
+
+
+def _moe_modules(_job: Job, s: Strategies) -> Bools:
+    return _modules(s, _MOE_MODULES)
+
+
+def _mla_modules(_job: Job, s: Strategies) -> Bools:
+    return _modules(s, _MLA_MODULES)
+
+
+def _mtp_units(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.recompute_method == RecomputeMethod.UNIFORM) & (s.recompute_num_layers != 1))
+
+
+RECOMPUTE_RULES: tuple[Rule, ...] = (
+    Rule(
+        "recompute-unsupported", _selective, "{framework} has no selective recompute",
+        "Use recompute 'full' or 'none'.", "nanotron ParallelismArgs.recompute_layer; DeepSpeed activation_checkpointing; "
+        "accelerate fsdp_activation_checkpointing",
+        frameworks=only("nanotron", "deepspeed", "fsdp"), smallest_change="recompute selective -> full",
+    ),
+    Rule(
+        "recompute-unsupported", _selective, "{framework} {version} has no selective recompute",
+        "Use recompute 'full' or 'none'.", "Megatron-DeepSpeed megatron/arguments.py", until="2023",
+        frameworks=only("megatron-deepspeed"), smallest_change="recompute selective -> full",
+    ),
+    Rule(
+        "recompute-unsupported", _counted, "{framework} recomputes every layer or none, not {recompute_num_layers} by "
+        "'{recompute_method}'", "Leave recompute_method and recompute_num_layers out.",
+        "nanotron ParallelismArgs.recompute_layer; accelerate fsdp_activation_checkpointing",
+        frameworks=only("fsdp", "nanotron"),
+    ),
+    Rule(
+        "recompute-unsupported", _counted, "torchtitan {version} recomputes every layer or none, not "
+        "{recompute_num_layers} by '{recompute_method}'", "Leave recompute_method and recompute_num_layers out.",
+        "torchtitan 0.3 FullAC has no count", frameworks=only("torchtitan"), since="0.3",
+    ),
+    Rule(
+        "recompute-unsupported", _not_every_nth, "torchtitan {version} recomputes every n-th layer, not "
+        "{recompute_num_layers} by '{recompute_method}'", "Use recompute_method 'block' and a count that divides the layers.",
+        "torchtitan/distributed/activation_checkpoint.py (selective_ac_option)", frameworks=only("torchtitan"), until="0.3",
+    ),
+    Rule(
+        "recompute-unsupported", _block, "deepspeed recomputes in uniform units, not in blocks",
+        "Use recompute_method 'uniform'.", "deepspeed/runtime/pipe/module.py (activation_checkpoint_interval)",
+        frameworks=only("deepspeed"), smallest_change="recompute_method block -> uniform",
+    ),
+    Rule(
+        "recompute-unsupported", _mtp_units, "with multi-token prediction layers, uniform units must be 1 layer, not "
+        "{recompute_num_layers}", "Set recompute_num_layers to 1.", "megatron/core/transformer/multi_token_prediction.py",
+        frameworks=only("megatron"), when=lambda job: job.model.mtp_num_layers > 0,
+        smallest_change="recompute_num_layers {recompute_num_layers} -> 1",
+    ),
+    Rule(
+        "recompute-modules-unsupported", _any_modules, "recompute_modules exist only in megatron, not in {framework}",
+        _LEAVE_MODULES, _CORE,
+        frameworks=only("megatron-deepspeed", "deepspeed", "torchtitan", "fsdp", "nanotron"),
+    ),
+    Rule(
+        "recompute-modules-unsupported", _modules_without_selective, "recompute_modules needs recompute 'selective', "
+        "not '{recompute}'", _LEAVE_MODULES, _CORE, frameworks=only("megatron"),
+    ),
+    Rule(
+        "recompute-modules-unsupported", _later_modules, "megatron {version} recomputes only core_attn selectively",
+        _LEAVE_MODULES, _ARGUMENTS, frameworks=only("megatron"), until="0.12",
+    ),
+    Rule(
+        "recompute-modules-unsupported", _moe_modules, "recompute_modules names MoE parts, but the model has no experts",
+        _LEAVE_MODULES, _CORE, frameworks=only("megatron"), when=lambda job: job.model.moe is None,
+    ),
+    Rule(
+        "recompute-modules-unsupported", _mla_modules, "recompute_modules names mla_up_proj, but the model has no MLA",
+        _LEAVE_MODULES, _CORE, frameworks=only("megatron"), when=lambda job: job.model.mla is None,
+    ),
+)  # fmt: skip
