@@ -99,8 +99,14 @@ def _folded(plans: Sequence[Json]) -> list[Text]:
 
 
 def _first_against_next(plans: Sequence[Json]) -> list[Text]:
+    """What the best plan gains and loses against the next row, and whether the two are a tie."""
     told = plans[0].get("against_next") if plans else None
-    return [Text(f"Plan {plans[0]['rank']} is {told}.")] if told else []
+    if not told:
+        return []
+    best, *others = shown_plans(plans)
+    total, colon, terms = told.partition(":")
+    tied = any(other["tie_group"] == best["tie_group"] for other in others[:1])
+    return [Text(f"Plan {best['rank']} is {total}{', too little to tell' if tied else ''}{colon}{terms}.")]
 
 
 def _ties(plans: Sequence[Json]) -> list[Text]:

@@ -143,8 +143,14 @@ def test_near_copies_are_folded_and_ties_are_of_shown_plans(printed: Any) -> Non
     out, _ = printed(RESPONSE | {"plans": plans}, width=160)
     assert shown_ranks(out) == [1, 3, 5, 6]
     assert "Ranks left out are near-copies, as fast to within 1 %: 2 of plan 1 (vpp)." in out
-    assert "Plan 1 is 0.5% faster than plan 3: gains 0.5% in bubble." in out
+    assert "Plan 1 is 0.5% faster than plan 3, too little to tell: gains 0.5% in bubble." in out
     assert "Cannot be told apart: 1/3; measuring 1 against 3 would tell most." in out
+
+
+def test_the_next_row_of_another_group_is_slower_without_doubt(printed: Any) -> None:
+    told = "5.0% faster than plan 2: gains 5.0% in bubble"
+    plans = [ranked(1, tie_group=1) | {"against_next": told}, ranked(2, tie_group=2)]
+    assert f"Plan 1 is {told}." in printed(RESPONSE | {"plans": plans}, width=160)[0]
 
 
 def test_only_as_many_plans_as_asked_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
@@ -154,6 +160,7 @@ def test_only_as_many_plans_as_asked_are_shown(capsys: pytest.CaptureFixture[str
     print_response(RESPONSE | {"plans": plans}, most=2, quiet=True)
     out = capsys.readouterr().out
     assert shown_ranks(out) == [1, 3]
+    assert "faster" not in out
     assert "Cannot be told apart: 1/3; measuring 1 against 3" in out
 
 
