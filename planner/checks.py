@@ -6,8 +6,10 @@ from cost_models.errors import InvalidInputError, NotModelledError, Problem
 from cost_models.job import Job
 from cost_models.mixed import MixedJob
 from cost_models.specs.fields import shown
+from cost_models.strategy import NAMES
 from planner.pools.strategy import pool_problems
 from planner.schemas.plan_request import PlanRequest
+from planner.search.layers_model import PRICED_SCHEDULES
 
 ANALYSES = ("pareto", "what_if")
 """Extra analyses that know one kind of node."""
@@ -97,6 +99,11 @@ def _wrong_pools(asked: PlanRequest, mixed: MixedJob) -> list[Problem]:
         Problem("/constraints/fixed/pool_per_stage", reason["message"], reason["hint"], reason["code"])
         for reason in pool_problems(mixed, pools, pp=fixed.pp)
     ]
+    stages = asked.constraints.allowed.pp
+    if stages is not None and len(pools) not in stages:
+        message = f"pool_per_stage lists {len(pools)} stages, which allowed.pp does not"
+        hint = "List that number in allowed.pp, or leave one of them out."
+        found.append(Problem("/constraints/fixed/pool_per_stage", message, hint, "pool-per-stage-mismatch"))
     if split is not None and len(split) % len(pools):
         message = f"layers_per_stage lists {len(split)} virtual stages, no multiple of pool_per_stage's {len(pools)}"
         at = "/constraints/fixed/layers_per_stage"
@@ -109,7 +116,12 @@ def _refuse_on_pools(asked: PlanRequest, job: Job) -> None:
     fixed, allowed = asked.constraints.fixed, asked.constraints.allowed
     hint = "Leave it out, or plan each pool as a cluster of its own."
     problems = [
-        Problem("/include", f"include names {name!r}, which is not modelled on pools", hint, "pools-not-supported")
+        Problem(
+            f"/include/{asked.include.index(name)}",
+            f"include names {name!r}, which is not modelled on pools",
+            hint,
+            "pools-not-supported",
+        )
         for name in ANALYSES
         if name in asked.include
     ]
@@ -117,6 +129,12 @@ def _refuse_on_pools(asked: PlanRequest, job: Job) -> None:
         given = shown(fixed.recompute_per_stage)
         message = f"recompute_per_stage is {given}: counts of each stage's own are not modelled on pools"
         problems.append(Problem("/constraints/fixed/recompute_per_stage", message, hint, "pools-not-supported"))
+    schedules = allowed.schedule or (() if fixed.schedule is None else (fixed.schedule,))
+    unpriced = [name for name in schedules if NAMES["schedule"].index(name) not in PRICED_SCHEDULES]
+    if unpriced:
+        where = "allowed" if allowed.schedule else "fixed"
+        message = f"schedule is {unpriced[0]!r}, which is not modelled on pools"
+        problems.append(Problem(f"/constraints/{where}/schedule", message, hint, "pools-not-supported"))
     largest = max(allowed.vpp or (fixed.vpp or 1,))
     if largest > 1 and len(job.model.distinct_kinds) > 1 and not (fixed.layers_per_stage or allowed.layers_per_stage):
         where = "allowed" if allowed.vpp else "fixed"

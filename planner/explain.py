@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from math import prod
 from typing import Any
 
 import numpy as np
@@ -16,7 +17,7 @@ from cost_models.parameters import count_parameters
 from cost_models.specs.training import BYTES_PER
 from cost_models.strategy import Strategies
 from cost_models.units import GIB
-from planner.evaluation_dict import memory_reasons
+from planner.evaluation_dict import Reason, memory_reasons
 from planner.rules import violations
 from planner.rules.rule import divisors
 from planner.schemas.plan_request import AllowedValues, Constraints
@@ -40,23 +41,65 @@ def nearest_infeasible(job: Job, nearest: Strategies, *, headroom_fraction: floa
     ]
 
 
-def contradiction(job: Job, constraints: Constraints) -> dict[str, Any]:
-    """Why no combination of degrees is left at all: the strategy of the first values given, and what is wrong with it."""
-    nested = ("overlap", "offload")
-    given = constraints.fixed.model_dump(mode="json", exclude=set(nested), exclude_none=True)
-    for name in AllowedValues.model_fields:
-        values = getattr(constraints.allowed, name)
-        if values is not None and name not in nested:
-            given[name] = values[0]
-    strategy = {"tp": 1, "pp": 1, "cp": 1, "micro_batch_size": 1, **given}
-    if strategy["tp"] * strategy["pp"] * strategy["cp"] <= job.cluster.num_gpus:
-        strategy = {"dp": 1, **strategy}
-    reasons = list(resolve_strategies(job, [StrategyInput.model_validate(strategy)]).problems[0])
-    reasons = reasons or [_not_whole_nodes(job, constraints, given)]
+def contradiction(
+    job: Job,
+    constraints: Constraints,
+    *,
+    num_gpus: int | None = None,
+    apart: frozenset[str] = frozenset(),
+    otherwise: Reason | None = None,
+) -> dict[str, Any]:
+    """Why no combination of degrees is left at all: the strategy of the first values given, and what is wrong with it.
+
+    Args:
+        job: the job.
+        constraints: those of the request.
+        num_gpus: GPUs there are; the cluster's own by default.
+        apart: codes of rules that do not count.
+        otherwise: the reason where that strategy breaks no rule; that no degrees are whole nodes by default.
+    """
+    gpus = job.cluster.num_gpus if num_gpus is None else num_gpus
+    strategy = first_values(constraints, num_gpus=gpus)
+    reasons = _more_than_all(strategy, gpus)
+    if not reasons:
+        found = resolve_strategies(job, [StrategyInput.model_validate(strategy)]).problems[0]
+        reasons = [reason for reason in found if reason["code"] not in apart]
+    reasons = reasons or [otherwise or _not_whole_nodes(job, constraints)]
     return {"strategy": strategy, "reasons": reasons, "smallest_change": reasons[0]["hint"]}
 
 
-def _not_whole_nodes(job: Job, constraints: Constraints, given: dict[str, Any]) -> dict[str, str]:
+def first_values(constraints: Constraints, *, num_gpus: int) -> dict[str, Any]:
+    """A strategy of what the constraints fix and the first of what they list, else the smallest degrees."""
+    given = _given(constraints)
+    strategy = {"tp": 1, "pp": 1, "cp": 1, "micro_batch_size": 1, **given}
+    if strategy["tp"] * strategy["pp"] * strategy["cp"] <= num_gpus:
+        strategy = {"dp": 1, **strategy}
+    return strategy
+
+
+def _given(constraints: Constraints) -> dict[str, Any]:
+    apart = ("overlap", "offload", "pool_per_stage")
+    given = constraints.fixed.model_dump(mode="json", exclude=set(apart), exclude_none=True)
+    for name in AllowedValues.model_fields:
+        values = getattr(constraints.allowed, name)
+        if values is not None and name not in apart:
+            given[name] = values[0]
+    return given
+
+
+def _more_than_all(strategy: dict[str, Any], num_gpus: int) -> list[Reason]:
+    """That the degrees multiply to more GPUs than there are."""
+    names = [name for name in ("tp", "pp", "cp", "dp") if name in strategy]
+    world = prod(strategy[name] for name in names)
+    if world <= num_gpus:
+        return []
+    product = " x ".join(f"{name} {strategy[name]}" for name in names)
+    message = f"{product} = {world} exceeds the {num_gpus} GPUs of the cluster"
+    return [{"code": "world-exceeds-gpus", "message": message, "hint": "Lower a degree."}]
+
+
+def _not_whole_nodes(job: Job, constraints: Constraints) -> Reason:
+    given = _given(constraints)
     nodes, size = job.cluster.num_nodes, job.cluster.gpus_per_node
     most = min(constraints.num_nodes.max or nodes, nodes)
     least = (constraints.num_nodes.min or 1) if constraints.allow_idle_gpus else most

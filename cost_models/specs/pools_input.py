@@ -40,7 +40,9 @@ def resolve_pools(document: Mapping[str, Any], *, pointer: str = "/cluster") -> 
     problems = _beside(document, pointer) + _sizes(listed, at)
     if problems:
         raise InvalidInputError(problems)
-    network = validated(ClusterInput, {"network": document.get("network")}, pointer=pointer).network
+    beside = {name: document.get(name) for name in ("name", "network")}
+    own = validated(ClusterInput, beside, pointer=pointer)
+    network = own.network
     shared: dict[str, Any] = network.model_dump(exclude_none=True) if network is not None else {}
     clusters, problems = _clusters(listed, shared, at)
     if problems:
@@ -56,7 +58,7 @@ def resolve_pools(document: Mapping[str, Any], *, pointer: str = "/cluster") -> 
     for pool in pools:
         assumed |= {f"pools.{pool.name}.{field}": value for field, value in pool.cluster.assumed.items()}
     return MixedCluster(
-        name=str(document.get("name") or " + ".join(cluster.name for cluster in clusters)),
+        name=own.name or " + ".join(cluster.name for cluster in clusters),
         pools=pools,
         assumed=assumed,
         warnings=tuple(dict.fromkeys(warning for cluster in clusters for warning in cluster.warnings)),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from functools import cached_property
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from cost_models.strategy import ARRAY_FIELDS, Strategies
 from planner.search.objective import TIE_BREAK_FIELDS
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Plan:
     """One strategy on pools, a batch of one whose layout names them and holds every stage."""
 
@@ -25,13 +26,13 @@ class Plan:
         """Its split and pools."""
         return self.row.layouts.table[int(self.row.layout[0])]
 
-    @property
+    @cached_property
     def family(self) -> tuple[object, ...]:
         """What it shares with the plans that differ from it in their split alone."""
         fields = (getattr(self.row, name)[0].item() for name in ARRAY_FIELDS if name != "layout")
         return (*fields, self.layout.recompute_per_stage, self.layout.pool_per_stage)
 
-    @property
+    @cached_property
     def order(self) -> tuple[object, ...]:
         """What plans are ranked by: value, then degrees, layers and pools."""
         degrees = (float(getattr(self.row, name)[0]) for name in TIE_BREAK_FIELDS if name != "layout")
@@ -61,6 +62,8 @@ class PoolsFound:
     elapsed_s: float = 0.0
     nearest: Strategies | None = None
     """A strategy whose stages cannot hold the model, the one of these with the least bound."""
+    unplaced: bool = False
+    """Whether there are legal degrees, and none that find room on the pools."""
 
     @property
     def optimal(self) -> bool:

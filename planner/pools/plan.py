@@ -17,11 +17,11 @@ from planner.axes import build_space, searched_values
 from planner.comparison import compared, tie_groups, ties
 from planner.expressible import inexpressible_reasons
 from planner.pools.evaluation import mixed_evaluation
+from planner.pools.explain import nearest_on_pools
 from planner.pools.found import Plan, PoolsFound
 from planner.pools.jobs import assumed_of
-from planner.pools.placements import NodeLimits, node_limits, possible_worlds
+from planner.pools.placements import node_limits, possible_worlds
 from planner.pools.search import PoolSearch
-from planner.pools.strategy import SAME_WIDTH
 from planner.prepared import Prepared
 from planner.schemas.plan_request import Constraints, PlanRequest
 from planner.search.found import Progress
@@ -30,7 +30,6 @@ from planner.space import Space
 from planner.strategy_input import strategy_dict
 
 Document = dict[str, Any]
-_SMALLEST = {"tp": 1, "pp": 1, "dp": 1, "micro_batch_size": 1}
 
 
 def plan_on_pools(
@@ -65,8 +64,8 @@ def plan_on_pools(
     plans = compared(_ranked(mixed, found.best, headroom_fraction=constraints.memory_headroom_fraction))
     nearest = []
     if not plans:
-        nearest = [_nearest(mixed, found, limits, headroom_fraction=constraints.memory_headroom_fraction)]
-        if not found.rejected:
+        nearest = nearest_on_pools(mixed, found, constraints, limits, any_degrees=bool(len(space.degrees)))
+        if nearest and not found.rejected:
             found.rejected.update(reason["code"] for reason in nearest[0]["reasons"][:1])
     return answered(
         prepared,
@@ -119,36 +118,6 @@ def _tie_groups(mixed: MixedJob, plans: Strategies) -> list[int]:
         return np.asarray(np.any(each, axis=0), np.bool_)
 
     return tie_groups(len(plans), tied_with)
-
-
-def _nearest(mixed: MixedJob, found: PoolsFound, limits: NodeLimits, *, headroom_fraction: float) -> Document:
-    """The contract's `nearest_infeasible` entry: the most promising strategy that needs too much, or why there is none."""
-    if found.nearest is None and found.rejected["unequal-data-parallel-shares"]:
-        largest = max(pool.cluster.num_gpus for pool in mixed.cluster.pools)
-        message = f"a stage of tp x cp x dp GPUs would be more than any pool has ({largest}): {SAME_WIDTH}"
-        reason = {
-            "code": "unequal-data-parallel-shares",
-            "message": message,
-            "hint": "Lower tp, cp or dp, or raise pp.",
-        }
-        return {"strategy": _SMALLEST, "reasons": [reason], "smallest_change": reason["hint"]}
-    if found.nearest is None:
-        pools = ", ".join(
-            f"{pool.name} ({pool.cluster.num_nodes} x {pool.cluster.gpus_per_node})" for pool in mixed.cluster.pools
-        )
-        message = f"no tp x cp x dp makes stages of equal width that fill {limits.least} to {limits.most} whole nodes of {pools}"
-        hint = (
-            "Choose degrees whose stages are whole nodes of a pool, a batch with more divisors, or another num_nodes."
-        )
-        reason = {"code": "gpus-not-divisible", "message": message, "hint": hint}
-        return {
-            "strategy": {"tp": 1, "pp": 1, "dp": 1, "micro_batch_size": 1},
-            "reasons": [reason],
-            "smallest_change": hint,
-        }
-    evaluation = mixed_evaluation(mixed, found.nearest, headroom_fraction=headroom_fraction)
-    change = "recompute more, or use more nodes or GPUs with more memory in the pool that is over"
-    return {"strategy": strategy_dict(found.nearest, 0), "reasons": evaluation["reasons"], "smallest_change": change}
 
 
 def _inexpressible(mixed: MixedJob, found: PoolsFound) -> Document | None:

@@ -8,6 +8,7 @@ nor are recomputation counts of each stage's own.
 
 from __future__ import annotations
 
+from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -78,15 +79,21 @@ class PoolSearch:
 
     def run(self) -> PoolsFound:
         """The k best plans, and how sure that is."""
+        found = self.found
+        if len(self.space.degrees):
+            self._run()
+        found.rejected = Counter({code: count for code, count in found.rejected.items() if count})
+        found.elapsed_s = perf_counter() - self._started
+        return found
+
+    def _run(self) -> None:
         found, base = self.found, self.space.base()
         base = base.take(self._legal(base, only=BASE_CODES))
         sites, homeless = build_sites(self.mixed, base, limits=self.limits, fixed=self.pools)
         found.rejected["unequal-data-parallel-shares"] += int(self.space.multiplicity(base.pp[homeless]).sum())
+        found.unplaced = bool(len(base)) and not len(sites)
         if len(sites):
             self._search(base, sites)
-        found.rejected = Counter({code: count for code, count in found.rejected.items() if count})
-        found.elapsed_s = perf_counter() - self._started
-        return found
 
     def _search(self, base: Strategies, sites: Sites) -> None:
         """Searches the sites in the order of the values that their bounds allow."""
@@ -327,12 +334,22 @@ class PoolSearch:
         plan = Plan(row, step_s, value)
         if all(violations(job, row).only(SPLIT_CODES).legal[0] for job in self.mixed.whole):
             found.feasible += 1
-            others = [each for each in found.best if self.listed_alone or each.family != plan.family]
-            same = [each for each in found.best if not self.listed_alone and each.family == plan.family]
-            found.best = sorted([*others, min([*same, plan], key=_order)], key=_order)[: self.top_k]
+            self._insert(plan)
         elif found.inexpressible is None or plan.order < found.inexpressible.order:
             found.inexpressible = plan
         return True
+
+    def _insert(self, plan: Plan) -> None:
+        """Ranks a plan; of a family the best one alone, where splits are not listed."""
+        best = self.found.best
+        if not self.listed_alone:
+            same = next((at for at, each in enumerate(best) if each.family == plan.family), None)
+            if same is not None and best[same].order <= plan.order:
+                return
+            if same is not None:
+                del best[same]
+        insort(best, plan, key=_order)
+        del best[self.top_k :]
 
     @property
     def limit(self) -> float:

@@ -63,7 +63,7 @@ def test_wrong_pools_are_refused_before_searching(
 
 def test_what_is_not_modelled_on_pools_is_refused(client: TestClient, mixed: dict[str, Any]) -> None:
     response = client.post("/v1/plans", json=mixed | {"include": ["pareto"]})
-    assert (response.status_code, response.json()["errors"][0]["pointer"]) == (422, "/include")
+    assert (response.status_code, response.json()["errors"][0]["pointer"]) == (422, "/include/0")
 
 
 def test_a_pool_has_its_own_calibration(client: TestClient, mixed: dict[str, Any]) -> None:

@@ -230,8 +230,72 @@ def test_stages_wider_than_any_pool_are_refused_with_the_reason() -> None:
 
 
 @pytest.mark.parametrize(
+    ("fixed", "code", "says"),
+    [
+        ({"pp": 33}, "world-exceeds-gpus", "tp 1 x pp 33 x cp 1 = 33 exceeds the 32 GPUs"),
+        ({"pp": 17}, "gpus-not-divisible", "with pp 17 makes stages"),  # layers need not divide: it is the nodes
+        ({"pool_per_stage": ["old"] * 3}, "gpus-not-divisible", "with 3 on old that fill 1 to 4 whole nodes"),
+        ({"dp": 3}, "batch-not-divisible", "global_batch_size 64 is not a multiple of dp 3"),
+        ({"micro_batch_size": 100}, "batch-not-divisible", "dp 1 x micro_batch_size 100"),
+        ({"tp": 4, "dp": 16}, "world-exceeds-gpus", "= 64 exceeds the 32 GPUs"),
+    ],
+)
+def test_degrees_that_leave_nothing_are_named(fixed: dict[str, Any], code: str, says: str) -> None:
+    found = planned(constraints={"fixed": fixed})
+    (nearest,) = found["nearest_infeasible"]
+    assert (found["plans"], found["rejected"]) == ([], {code: 1})
+    assert nearest["reasons"][0]["code"] == code
+    assert says in nearest["reasons"][0]["message"]
+    assert {name: nearest["strategy"][name] for name in fixed if name != "pool_per_stage"} == {
+        name: value for name, value in fixed.items() if name != "pool_per_stage"
+    }
+    PlanResponse.model_validate(found)
+
+
+@pytest.mark.parametrize(
+    ("changed", "code"),
+    [
+        ({"constraints": {"fixed": {"ep": 2}}}, "experts-missing"),
+        ({"constraints": {"fixed": {"tp": 3}}}, "heads-not-divisible"),
+        ({"targets": {"min_tokens_per_s": 1e15}}, "misses-target"),
+    ],
+)
+def test_what_rules_or_targets_ruled_out_is_counted_and_not_explained_otherwise(
+    changed: dict[str, Any], code: str
+) -> None:
+    found = planned(**changed)
+    assert (found["plans"], found["nearest_infeasible"]) == ([], [])
+    assert found["rejected"][code] > 0
+
+
+def test_a_search_that_was_stopped_at_once_blames_nothing() -> None:
+    found = planned(time_limit_s=1e-6)
+    assert (found["plans"], found["nearest_infeasible"]) == ([], [])
+    assert found["search"]["proof"]["optimal"] is False
+    assert any("time_limit_s 1e-06" in warning for warning in found["warnings"])
+
+
+def test_a_family_is_ranked_once_however_many_plans_are_asked() -> None:
+    """Of plans that differ in their split alone the best stands; a longer list begins with the shorter one."""
+    constraints = {"fixed": {"tp": 8}, "allowed": {"vpp": [1, 2], "cp": [1]}}
+    many, few = planned(constraints=constraints, top_k=40), planned(constraints=constraints, top_k=5)
+    families = [{**each["strategy"], "layers_per_stage": None} for each in many["plans"]]
+    assert len(families) == len({str(family) for family in families}) > 5
+    times = [each["evaluation"]["step_time_s"] for each in many["plans"]]
+    assert times == sorted(times)
+    assert [each["strategy"] for each in few["plans"]] == [each["strategy"] for each in many["plans"][:5]]
+
+
+@pytest.mark.parametrize(
     ("changed", "pointer", "code"),
     [
+        (
+            {"fixed": {"pool_per_stage": ["old", "new"]}, "allowed": {"pp": [1, 4]}},
+            "/constraints/fixed/pool_per_stage",
+            "pool-per-stage-mismatch",
+        ),
+        ({"fixed": {"schedule": "zb-h1"}}, "/constraints/fixed/schedule", "pools-not-supported"),
+        ({"allowed": {"schedule": ["1f1b", "zb-v"]}}, "/constraints/allowed/schedule", "pools-not-supported"),
         ({"fixed": {"pool_per_stage": ["old", "neu"]}}, "/constraints/fixed/pool_per_stage", "pool-unknown"),
         ({"fixed": {"pool_per_stage": ["old", "new"], "pp": 3}}, "/constraints/fixed/pool_per_stage", "pool-per-stage-mismatch"),
         ({"fixed": {"pool_per_stage": ["old", "new", "old"]}}, "/constraints/fixed/pool_per_stage", "pool-per-stage-mismatch"),

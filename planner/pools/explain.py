@@ -1,0 +1,93 @@
+"""Why no plan on pools is left: the strategy that comes closest, or which degrees, batch or limits contradict each other.
+
+Where rules, memory or targets ruled out every strategy that finds room, the counts in `rejected` say so and nothing is added.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cost_models.mixed import MixedJob
+from planner.evaluation_dict import Reason
+from planner.explain import contradiction, first_values
+from planner.expressible import splits_freely
+from planner.pools.evaluation import mixed_evaluation
+from planner.pools.found import PoolsFound
+from planner.pools.placements import NodeLimits
+from planner.pools.strategy import SAME_WIDTH
+from planner.schemas.plan_request import Constraints
+from planner.strategy_input import strategy_dict
+
+Document = dict[str, Any]
+_EVEN = frozenset({"layers-not-divisible"})
+"""What a split by speed need not care for."""
+_MORE_MEMORY = "recompute more, or use more nodes or GPUs with more memory in the pool that is over"
+
+
+def nearest_on_pools(
+    mixed: MixedJob, found: PoolsFound, constraints: Constraints, limits: NodeLimits, *, any_degrees: bool
+) -> list[Document]:
+    """The contract's `nearest_infeasible` of a search that found no plan.
+
+    Args:
+        mixed: the pools.
+        found: what the search found.
+        constraints: those of the request.
+        limits: nodes that a plan may use.
+        any_degrees: whether any degrees agree with the batch, the GPUs and the constraints.
+    """
+    if found.nearest is not None:
+        headroom = constraints.memory_headroom_fraction
+        reasons = mixed_evaluation(mixed, found.nearest, headroom_fraction=headroom)["reasons"]
+        return [{"strategy": strategy_dict(found.nearest, 0), "reasons": reasons, "smallest_change": _MORE_MEMORY}]
+    if not any_degrees:
+        given = constraints.fixed.layers_per_stage or constraints.allowed.layers_per_stage
+        open_split = splits_freely(mixed.jobs[0]) and not given
+        return [
+            contradiction(
+                mixed.whole[0],
+                constraints,
+                num_gpus=mixed.cluster.num_gpus,
+                apart=_EVEN if open_split else frozenset(),
+                otherwise=_no_room(mixed, constraints, limits),
+            )
+        ]
+    if not found.unplaced:
+        return []
+    wide = found.rejected["unequal-data-parallel-shares"] > 0
+    reason = _too_wide(mixed) if wide else _no_room(mixed, constraints, limits)
+    strategy = first_values(constraints, num_gpus=mixed.cluster.num_gpus)
+    return [{"strategy": strategy, "reasons": [reason], "smallest_change": reason["hint"]}]
+
+
+def _too_wide(mixed: MixedJob) -> Reason:
+    largest = max(pool.cluster.num_gpus for pool in mixed.cluster.pools)
+    return {
+        "code": "unequal-data-parallel-shares",
+        "message": f"a stage of tp x cp x dp GPUs would be more than any pool has ({largest}): {SAME_WIDTH}",
+        "hint": "Lower tp, cp or dp, or raise pp.",
+    }
+
+
+def _no_room(mixed: MixedJob, constraints: Constraints, limits: NodeLimits) -> Reason:
+    counts = f"{limits.least} to {limits.most}" if limits.least < limits.most else f"{limits.most}"
+    pools = ", ".join(
+        f"{pool.name} ({pool.cluster.num_nodes} x {pool.cluster.gpus_per_node})" for pool in mixed.cluster.pools
+    )
+    named = constraints.fixed.pool_per_stage
+    placed = "" if named is None else f" with {_stages_of(named)}"
+    degrees = " and ".join(
+        f"{name} {value}"
+        for name in ("tp", "pp", "cp", "dp")
+        if (value := getattr(constraints.fixed, name)) is not None and not (named and name == "pp")
+    )
+    given = f" with {degrees}" if degrees else ""
+    return {
+        "code": "gpus-not-divisible",
+        "message": f"no tp x cp x dp{given} makes stages of equal width{placed} that fill {counts} whole nodes of {pools}",
+        "hint": "Choose degrees whose stages are whole nodes of a pool, a batch with more divisors, or another num_nodes.",
+    }
+
+
+def _stages_of(pools: tuple[str, ...]) -> str:
+    return ", ".join(f"{pools.count(name)} on {name}" for name in dict.fromkeys(pools))
