@@ -16,25 +16,28 @@ from cost_models.strict_json import strict_loads
 
 MAX_DOCUMENT_BYTES = 1 << 20
 """As large a request as the service takes."""
+MAX_RESPONSE_BYTES = 1 << 28
+"""More than a thousand plans of a hundred stages each."""
 Json = dict[str, Any]
 
 
-def read_document(source: str) -> Json:
+def read_document(source: str, *, most_bytes: int = MAX_DOCUMENT_BYTES) -> Json:
     """The JSON object in a file, or on standard input for `-`."""
     name = "standard input" if source == "-" else source
     try:
         if source == "-":
-            content = sys.stdin.buffer.read(MAX_DOCUMENT_BYTES + 1)
+            content = sys.stdin.buffer.read(most_bytes + 1)
         else:
             with Path(source).open("rb") as file:
-                content = file.read(MAX_DOCUMENT_BYTES + 1)
+                content = file.read(most_bytes + 1)
     except OSError as error:
         _refuse(
             f"{name} cannot be read: {error.strerror}", hint="Give the path of a JSON file, or - for standard input."
         )
-    if len(content) > MAX_DOCUMENT_BYTES:
+    if len(content) > most_bytes:
         _refuse(
-            f"{name} is larger than 1 MiB", hint="A request holds a model, a cluster and a training job, no weights."
+            f"{name} is larger than {most_bytes >> 20} MiB",
+            hint="A request holds a model, a cluster and a training job, no weights.",
         )
     document = parse_json(content, name=name)
     if not isinstance(document, dict):

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli_documents import read_document
+from app.cli_documents import MAX_RESPONSE_BYTES, read_document
 from app.cli_output import write_document
 from cost_models.errors import InvalidInputError, Problem
 
@@ -35,9 +35,14 @@ def start(
     as_json: AsJson = False,
 ) -> None:
     """Begin the tuning of one plan, and show its knobs."""
+    from app.knob_storage import is_in_memory
     from app.knob_tuning import KnobTuning
 
-    tuning = KnobTuning.start(read_document(response), storage=storage, plan=plan, name=name, seed=seed)
+    if is_in_memory(storage):
+        message = f"storage {storage!r} is gone when this command ends"
+        raise InvalidInputError([Problem("/storage", message, "Name a file, such as sqlite:///knobs.db.")])
+    document = read_document(response, most_bytes=MAX_RESPONSE_BYTES)
+    tuning = KnobTuning.start(document, storage=storage, plan=plan, name=name, seed=seed)
     if as_json:
         write_document({"name": tuning.name, "knobs": tuning.knobs})
         return

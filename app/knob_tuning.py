@@ -2,18 +2,67 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
-from pathlib import Path
-from typing import Any
+from collections.abc import Mapping
+from typing import Annotated, Any
 
-from app.errors import NotFoundError, UnavailableError, WrongStateError
+from pydantic import BaseModel, ConfigDict, Field
+
+from app.errors import NotFoundError, WrongStateError
+from app.knob_storage import opened_storage, running, storage_shown
 from cost_models.errors import InvalidInputError, Problem
+from cost_models.specs.fields import LARGEST, SMALLEST, Flag, Fraction, Name, Quantity, validated
+from cost_models.specs.training import Framework
 from planner.knobs import default_values, knobs_of, meanings, spelled
-from planner.search.bayes import KnobStudy, StudyExistsError, Trial, open_storage, storage_errors, study_names
+from planner.schemas.base import Degree
+from planner.schemas.strategy import ZeroStage
+from planner.search.bayes import KnobStudy, StudyExistsError, Trial, study_names
 
 Json = dict[str, Any]
+_LAST_TRIAL = 2**31 - 1
+"""What every database can count to."""
+
+
+class _Part(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+
+class _Training(_Part):
+    framework: Framework
+
+
+class _Overlap(_Part):
+    grad_reduce: Flag
+
+
+class _Offload(_Part):
+    optimizer_fraction: Fraction
+
+
+class _Strategy(_Part):
+    """What knobs are decided by."""
+
+    dp: Degree
+    cp: Degree
+    zero: ZeroStage
+    overlap: _Overlap
+    offload: _Offload
+
+
+class _Evaluation(_Part):
+    step_time_s: Quantity
+
+
+class _Plan(_Part):
+    strategy: _Strategy
+    evaluation: _Evaluation
+
+
+class _Response(_Part):
+    request_digest: Name
+
+
+class _Tuning(_Part):
+    name: Annotated[Name, Field(pattern=r"^[^\x00-\x1f\x7f]*[^\s\x00-\x1f\x7f][^\x00-\x1f\x7f]*$")]
 
 
 class KnobTuning:
@@ -43,7 +92,8 @@ class KnobTuning:
         chosen, training = _plan_of(response, plan)
         framework, strategy = training["framework"], chosen["strategy"]
         knobs = knobs_of(framework, strategy)
-        name = name or f"{str(response['request_digest'])[:12]}-{plan}"
+        name = f"{response['request_digest'][:12]}-{plan}" if name is None else name
+        validated(_Tuning, {"name": name}, pointer="")
         about = {
             "framework": framework,
             "framework_version": training.get("framework_version"),
@@ -51,10 +101,15 @@ class KnobTuning:
             "predicted_step_time_s": chosen["evaluation"]["step_time_s"],
             "request_digest": response["request_digest"],
         }
-        with _storage(storage) as opened:
-            study = KnobStudy.start(
-                knobs, name=name, seed=seed, storage=opened, first=default_values(framework, strategy), about=about
-            )
+        kept = opened_storage(storage, must_exist=False)
+        try:
+            with running():
+                study = KnobStudy.start(
+                    knobs, name=name, seed=seed, storage=kept, first=default_values(framework, strategy), about=about
+                )
+        except StudyExistsError as error:
+            message = f"{storage_shown(storage)} has a tuning of that name already"
+            raise WrongStateError(message, hint="Go on with it (ask), or give another name.") from error
         return cls(study, name=name)
 
     @classmethod
@@ -64,9 +119,9 @@ class KnobTuning:
         Raises:
             NotFoundError: there is none of that name, or none at all; InvalidInputError where a name is needed.
         """
-        _must_exist(storage)
-        with _storage(storage) as opened:
-            names = study_names(opened)
+        kept = opened_storage(storage, must_exist=True)
+        with running():
+            names = study_names(kept)
             if name is None and len(names) > 1:
                 message = f"{storage_shown(storage)} has several tunings: {', '.join(names)}"
                 raise InvalidInputError([Problem("/name", message, "Give the name of one.")])
@@ -76,8 +131,10 @@ class KnobTuning:
                 raise NotFoundError(f"{storage_shown(storage)} has {shown}", hint=hint)
             name = name or names[0]
             try:
-                return cls(KnobStudy.resume(name, storage=opened), name=name)
-            except KeyError as error:
+                study = KnobStudy.resume(name, storage=kept)
+                default_values(study.about["framework"], study.about["strategy"])
+                return cls(study, name=name)
+            except (KeyError, TypeError, ValueError, AttributeError) as error:
                 message = f"{name} in {storage_shown(storage)} is a study that meshwright did not start"
                 raise WrongStateError(message, hint="Give another name, or a storage of its own.") from error
 
@@ -93,7 +150,7 @@ class KnobTuning:
 
     def ask(self) -> Json:
         """The next trial: its number, the values, and how the framework is told."""
-        with _running():
+        with running():
             return _trial_document(self._study.ask())
 
     def tell(self, trial: int, step_time_s: float | None) -> None:
@@ -102,11 +159,13 @@ class KnobTuning:
         Raises:
             InvalidInputError: no time; WrongStateError: no such trial, or told before.
         """
-        if step_time_s is not None and not (math.isfinite(step_time_s) and step_time_s > 0.0):
-            message = f"step_time_s {step_time_s} is not a time"
-            raise InvalidInputError([Problem("/step_time_s", message, "Give seconds above 0, or say that it failed.")])
-        with _running():
+        if step_time_s is not None and not SMALLEST <= step_time_s <= LARGEST:
+            message = f"step_time_s {step_time_s} is not a time of {SMALLEST:g} to {LARGEST:g} s"
+            raise InvalidInputError([Problem("/step_time_s", message, "Give seconds, or say that it failed.")])
+        with running():
             try:
+                if not 0 <= trial <= _LAST_TRIAL:
+                    raise ValueError(trial)  # noqa: TRY301 - as Optuna does
                 self._study.tell(trial, step_time_s)
             except ValueError as error:
                 message = f"trial {trial} of {self.name} is not open"
@@ -114,7 +173,7 @@ class KnobTuning:
 
     def best(self) -> Json:
         """The best trial told, how many were, and the gain over the framework's defaults where these were measured."""
-        with _running():
+        with running():
             best, counts, about = self._study.best, self._study.counts(), self._study.about
             defaults = default_values(about["framework"], about["strategy"])
             plain = [trial.step_s for trial in self._study.trials() if dict(trial.values) == defaults]
@@ -145,61 +204,13 @@ def _plan_of(response: Mapping[str, Any], rank: int) -> tuple[Json, Json]:
     if not isinstance(plans, list) or not isinstance(training, dict) or not told:
         message = "this is no plan response: it lacks plans, request or request_digest"
         raise InvalidInputError([Problem("", message, "Write one with `meshwright plan ... --json`.")])
-    for plan in plans:
-        if isinstance(plan, dict) and plan.get("rank") == rank and {"strategy", "evaluation"} <= plan.keys():
+    validated(_Response, response, pointer="")
+    validated(_Training, training, pointer="/request/training")
+    for position, plan in enumerate(plans):
+        if isinstance(plan, dict) and plan.get("rank") == rank:
+            validated(_Plan, plan, pointer=f"/plans/{position}")
             return plan, training
     message = f"plan {rank} is not in the response, which has {len(plans)}"
     raise InvalidInputError(
         [Problem("/plans", message, "Give the rank of a plan in it, or plan again with more of them (--top).")]
     )
-
-
-def storage_shown(url: str) -> str:
-    """A storage's URL without the password."""
-    before, separator, after = url.partition("://")
-    return f"{before}{separator}{after.rpartition('@')[2]}"
-
-
-def _must_exist(url: str) -> None:
-    """A SQLite file that is not there would be made, empty, by opening it."""
-    from sqlalchemy.engine import make_url
-    from sqlalchemy.exc import ArgumentError
-
-    try:
-        parsed = make_url(url)
-    except ArgumentError:
-        return  # told when it is opened
-    if parsed.get_backend_name() == "sqlite" and parsed.database and not Path(parsed.database).exists():
-        raise NotFoundError(f"{storage_shown(url)} does not exist", hint="Start a tuning from a plan response first.")
-
-
-@contextmanager
-def _storage(url: str) -> Iterator[Any]:
-    """Optuna's storage at a URL; what it refuses is told in one line."""
-    from sqlalchemy.exc import ArgumentError
-
-    hint = "Give a SQLAlchemy URL, such as sqlite:///knobs.db or postgresql+psycopg://user@host/name."
-    try:
-        with _running():
-            yield open_storage(url)
-    except StudyExistsError as error:
-        message = f"{storage_shown(url)} has a tuning of that name already"
-        raise WrongStateError(message, hint="Go on with it (ask), or give another name.") from error
-    except (ArgumentError, ImportError) as error:
-        message = f"storage {storage_shown(url)!r} cannot be used: {str(error).splitlines()[0]}"
-        raise InvalidInputError([Problem("/storage", message, hint)]) from error
-
-
-@contextmanager
-def _running() -> Iterator[None]:
-    """A database that goes away is an error of its own."""
-    from sqlalchemy.exc import DBAPIError
-
-    refusals: tuple[type[Exception], ...] = (DBAPIError, *storage_errors())
-    try:
-        yield
-    except refusals as error:
-        reason = str(getattr(error, "orig", None) or error).splitlines()[0]
-        raise UnavailableError(
-            f"the storage refuses: {reason}", hint="Is the database there, and may it be written?"
-        ) from error

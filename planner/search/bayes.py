@@ -49,12 +49,18 @@ class KnobStudy:
     """One search over knobs; equal seeds and equal costs ask for equal values."""
 
     def __init__(self, study: Any) -> None:
-        """An Optuna study that `start` made."""
+        """An Optuna study that `start` made.
+
+        Raises:
+            KeyError, TypeError, ValueError, AttributeError: it is another one.
+        """
         self._study = study
         self.knobs = {
             name: Knob(**{**knob, "choices": None if knob["choices"] is None else tuple(knob["choices"])})
             for name, knob in study.user_attrs[_KNOBS].items()
         }
+        if not self.knobs or any(k.choices is None and (k.low is None or k.high is None) for k in self.knobs.values()):
+            raise ValueError("knobs need a range or choices")
         self.seed = int(study.user_attrs[_SEED])
 
     @classmethod
@@ -100,7 +106,7 @@ class KnobStudy:
         """The stored study of that name.
 
         Raises:
-            KeyError: there is none, or it is not one that `start` made.
+            KeyError, TypeError, ValueError, AttributeError: there is none, or it is not one that `start` made.
         """
         import optuna
 
@@ -127,12 +133,16 @@ class KnobStudy:
         Raises:
             ValueError: there is no such trial, or its cost was told before.
         """
+        from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
 
-        if step_s is None:
-            self._study.tell(number, state=TrialState.PRUNED)
-        else:
-            self._study.tell(number, step_s)
+        try:
+            if step_s is None:
+                self._study.tell(number, state=TrialState.PRUNED)
+            else:
+                self._study.tell(number, step_s)
+        except UpdateFinishedTrialError as error:  # another process told it in between
+            raise ValueError(f"trial {number} was told before") from error
 
     def trials(self) -> list[Trial]:
         """Every trial whose cost was told, in the order they were asked."""
@@ -161,10 +171,16 @@ def open_storage(url: str) -> Any:
 
     Raises:
         sqlalchemy.exc.SQLAlchemyError, ImportError: the URL, its driver or its database are not there.
+        ValueError, TypeError: an option of the URL cannot be read.
+        RuntimeError: its tables are of another version of Optuna.
     """
     from optuna.storages import RDBStorage
 
     return RDBStorage(url)
+
+
+TABLES = frozenset({"studies", "trials", "version_info"})
+"""Some of what Optuna keeps."""
 
 
 def study_names(storage: Any) -> list[str]:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import copy
 import json
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -142,6 +145,118 @@ def test_what_is_wrong_is_named(response: dict[str, Any], url: str, tmp_path: Pa
     for seconds in (0.0, -1.0, float("nan"), float("inf")):
         with pytest.raises(InvalidInputError, match="is not a time"):
             tuning.tell(0, seconds)
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "pointer"),
+    [
+        (("plans", 0, "strategy"), None, "/plans/0/strategy"),
+        (("plans", 0, "strategy", "zero"), "1", "/plans/0/strategy/zero"),
+        (("plans", 0, "strategy", "dp"), -4, "/plans/0/strategy/dp"),
+        (("plans", 0, "strategy", "offload"), None, "/plans/0/strategy/offload"),
+        (("plans", 0, "strategy", "offload", "optimizer_fraction"), 5, "/plans/0/strategy/offload/optimizer_fraction"),
+        (("plans", 0, "evaluation"), {}, "/plans/0/evaluation/step_time_s"),
+        (("request", "training", "framework"), [], "/request/training/framework"),
+        (("request_digest",), None, "/request_digest"),
+    ],
+)
+def test_a_damaged_response_is_named_and_nothing_is_stored(
+    response: dict[str, Any], url: str, tmp_path: Path, path: tuple[Any, ...], value: Any, pointer: str
+) -> None:
+    damaged = copy.deepcopy(response)
+    *parents, last = path
+    part: Any = damaged
+    for name in parents:
+        part = part[name]
+    part[last] = value
+    with pytest.raises(InvalidInputError) as caught:
+        meshwright.start_knobs(damaged, storage=url)
+    assert caught.value.problems[0].pointer == pointer
+    assert not (tmp_path / "knobs.db").exists()
+
+
+@pytest.mark.parametrize("name", ["", "   ", "a\nb", "\0", "x" * 301])
+def test_a_name_can_be_read_and_stored(response: dict[str, Any], url: str, name: str) -> None:
+    with pytest.raises(InvalidInputError) as caught:
+        meshwright.start_knobs(response, storage=url, name=name)
+    assert caught.value.problems[0].pointer == "/name"
+
+
+@pytest.mark.parametrize("url", ["postgresql+psycopg://host:port/x", "sqlite:///file.db?timeout=soon", "sqlite:////"])
+def test_a_url_that_cannot_be_used_is_bad_input(
+    response: dict[str, Any], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, url: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "file.db").touch()
+    for call in (lambda: meshwright.start_knobs(response, storage=url), lambda: meshwright.resume_knobs(url)):
+        with pytest.raises(InvalidInputError) as caught:
+            call()
+        assert caught.value.problems[0].pointer == "/storage"
+
+
+def test_a_file_of_something_else_is_left_as_it_is(response: dict[str, Any], url: str, tmp_path: Path) -> None:
+    file = tmp_path / "knobs.db"
+    with closing(sqlite3.connect(file)) as other:
+        other.execute("create table mine (x)")
+        other.commit()
+    before = file.read_bytes()
+    for call in (lambda: meshwright.start_knobs(response, storage=url), lambda: meshwright.resume_knobs(url)):
+        with pytest.raises(WrongStateError, match=r"something else \(mine\)"):
+            call()
+    assert file.read_bytes() == before
+    file.write_bytes(b"")
+    with pytest.raises(NotFoundError, match="has no tuning"):
+        meshwright.resume_knobs(url)
+    assert file.read_bytes() == b""
+
+
+def test_tables_of_another_optuna_and_studies_of_others_are_named(response: dict[str, Any], url: str) -> None:
+    optuna = pytest.importorskip("optuna")
+    alien = optuna.create_study(study_name="alien", storage=url)
+    for knobs in (
+        None,
+        [1],
+        {"a": {"low": None, "high": None, "choices": None}},
+        {"a": {"colour": 1, "choices": None}},
+    ):
+        if knobs is not None:
+            alien.set_user_attr("knobs", knobs)
+            alien.set_user_attr("seed", 1)
+        with pytest.raises(WrongStateError, match="did not start"):
+            meshwright.resume_knobs(url)
+    with closing(sqlite3.connect(url.removeprefix("sqlite:///"))) as file:
+        file.execute("update alembic_version set version_num = 'v99'")
+        file.execute("update version_info set schema_version = 99")
+        file.commit()
+    with pytest.raises(WrongStateError, match="another version of Optuna"):
+        meshwright.resume_knobs(url)
+
+
+def test_times_and_trials_that_cannot_be_are_refused(response: dict[str, Any], url: str) -> None:
+    tuning = meshwright.start_knobs(response, storage=url)
+    tuning.ask()
+    for seconds in (1e-300, 1e300):
+        with pytest.raises(InvalidInputError, match="is not a time"):
+            tuning.tell(0, seconds)
+    for trial in (-1, 2**31, 10**30):
+        with pytest.raises(WrongStateError, match="is not open"):
+            tuning.tell(trial, 1.0)
+    assert tuning.best()["open"] == 1
+
+
+def test_a_long_response_is_read_and_memory_is_no_storage(
+    response: dict[str, Any], url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "response.json"
+    file.write_text(json.dumps({**response, "warnings": ["x" * (2 << 20)]}))
+    assert run(["knobs", "start", str(file), "--storage", "sqlite://"]) == 2
+    assert "/storage" in capsys.readouterr().err
+    assert run(["knobs", "start", str(file), "--storage", url]) == 0
+    assert run(["knobs", "ask", "--storage", url]) == 0
+    assert run(["knobs", "tell", "0", "2.5", "--storage", url]) == 0
+    capsys.readouterr()
+    assert run(["knobs", "best", "--storage", url]) == 0
+    assert "nothing told so far is faster than the framework's defaults" in capsys.readouterr().out
 
 
 def test_a_password_is_never_shown(response: dict[str, Any]) -> None:
