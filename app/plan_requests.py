@@ -10,7 +10,6 @@ from app.jobs.plan_result import encoded
 from app.own_calibrations import OwnCalibrations
 from cost_models.errors import CalibrationError, InvalidInputError, Problem
 from cost_models.specs.fields import validated
-from cost_models.specs.pools_input import is_mixed
 from planner.prepared import prepare
 from planner.schemas import PlanRequest
 
@@ -44,7 +43,7 @@ def prepare_request(
     try:
         prepared = prepare(request, calibrations=own.found)
     except CalibrationError as error:
-        at = "/cluster/pools" if is_mixed(request["cluster"]) else "/cluster/calibration"
+        at = str(error.context.get("field", "/cluster/calibration"))
         raise InvalidInputError([Problem(at, error.message, error.hint, error.code)]) from error
     asked = prepared.asked
     texts = {name: found.model_dump(mode="json", exclude_defaults=True) for name, found in own.found.items()}

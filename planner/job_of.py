@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Mapping
 from dataclasses import fields, replace
+from pathlib import Path
 from threading import Lock
 from typing import Any
 
@@ -42,7 +43,7 @@ class JobCache:
 
     def __init__(self) -> None:
         self._jobs: dict[tuple[int, ...], Job] = {}
-        self._priced: dict[tuple[int, str | None], tuple[Cluster, Calibration]] = {}
+        self._priced: dict[tuple[Hashable, ...], tuple[Cluster, Calibration]] = {}
         self._lock = Lock()
 
     def job(
@@ -67,13 +68,15 @@ class JobCache:
 
     def _calibration(self, cluster: Cluster, name: str | None, *, extra: Documents, files: bool) -> Calibration:
         # Documents of a caller may share a name across tenants, so what they priced is not kept.
-        kept = None if extra and name is None else self._priced.get((id(cluster), name))
+        names = cluster.calibration if name is None else (name,)
+        key = (id(cluster), name, *(_file_state(each) for each in names if files))
+        kept = None if extra and name is None else self._priced.get(key)
         if kept is not None:
             return kept[1]
         asked = cluster if name is None else replace(cluster, calibration=(name,))
         prices = load_calibration(asked, extra=extra, allow_files=files)
         if not extra or name is not None:
-            self._keep(self._priced, (id(cluster), name), (cluster, prices))
+            self._keep(self._priced, key, (cluster, prices))
         return prices
 
     def clear(self) -> None:
@@ -87,6 +90,15 @@ class JobCache:
         if len(table) >= _MOST_KEPT:
             table.pop(next(iter(table)))
         table[key] = value
+
+
+def _file_state(name: str) -> Hashable:
+    """What changes when a file is written anew; None where there is no such file."""
+    try:
+        found = Path(name).stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 JOBS = JobCache()

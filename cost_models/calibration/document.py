@@ -19,9 +19,11 @@ from cost_models.specs.cluster import Generation, Interconnect
 from cost_models.specs.training import AttentionKernel
 
 SCHEMA_VERSION = 1
-Positive = Annotated[float, Field(gt=0)]
-Fraction = Annotated[float, Field(ge=0)]
-Count = Annotated[int, Field(ge=1)]
+Positive = Annotated[float, Field(ge=1e-15, le=1e21)]
+"""Seconds, bytes or rates in SI units: wider than any machine's, and what is computed of them stays finite."""
+Fraction = Annotated[float, Field(ge=0, le=1e6)]
+Count = Annotated[int, Field(ge=1, le=10**15)]
+Position = Annotated[int, Field(ge=0, le=10**15)]
 
 
 class _Strict(BaseModel):
@@ -54,7 +56,7 @@ class Device(_Strict):
     generation: Generation
     peak_flops_per_s: dict[str, Positive]
     memory_bytes_per_s: Positive
-    link_bytes_per_s: Fraction
+    link_bytes_per_s: Annotated[float, Field(ge=0, le=1e21)]
     """One direction, per GPU, of the link the collectives ran on (PCIe where there is no faster one)."""
     num_sms: Count
     power_limit_w: Positive | None = None
@@ -151,8 +153,8 @@ class OverlapSample(_Strict):
 class PairSample(_Strict):
     """Two ranks that send to each other at once: bytes/s of one direction."""
 
-    first: Annotated[int, Field(ge=0)]
-    second: Annotated[int, Field(ge=0)]
+    first: Position
+    second: Position
     bytes_per_s: Positive
     link: str = ""
     """What the driver says lies between them: nvlink, pcie, network."""
@@ -161,7 +163,7 @@ class PairSample(_Strict):
 class DeviceState(_Strict):
     """One rank's device as its driver described it before, during and after the measurement."""
 
-    rank: Annotated[int, Field(ge=0)]
+    rank: Position
     sm_clock_hz: tuple[float, float] | None = None
     """Lowest and highest seen under load."""
     power_w: tuple[float, float] | None = None
@@ -250,9 +252,9 @@ class GemmFit(_Strict):
 
     dtype: str
     residual_fraction: Fraction
-    m_range: tuple[int, int]
-    n_range: tuple[int, int]
-    k_range: tuple[int, int]
+    m_range: tuple[Position, Position]
+    n_range: tuple[Position, Position]
+    k_range: tuple[Position, Position]
 
 
 class CalibrationDocument(_Strict):

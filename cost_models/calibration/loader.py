@@ -171,6 +171,12 @@ def _found(name: str, extra: Mapping[str, CalibrationDocument], *, allow_files: 
         return document
     if allow_files and Path(name).is_file():
         return read_document(Path(name))
+    if name == "auto":
+        raise CalibrationError(
+            "calibration 'auto' is the newest one of a tenant, which a service knows",
+            hint="Name a shipped one or a file, or plan with --server.",
+            context={"name": name},
+        )
     known = [*extra, *shipped_names(), *reference_names()]
     near = difflib.get_close_matches(name, known, n=1)
     hint = f"Did you mean {near[0]!r}?" if near else f"Known: {', '.join(known) or 'none'}."

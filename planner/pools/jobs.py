@@ -59,11 +59,13 @@ def resolve_mixed_job(
     assert model is not None
     assert cluster is not None
     jobs = []
-    for pool, training in zip(cluster.pools, trainings, strict=True):
+    for position, (pool, training) in enumerate(zip(cluster.pools, trainings, strict=True)):
         try:
             job = JOBS.job(model, pool.cluster, training, calibration=calibration, extra=extra or {}, files=allow_files)
         except CalibrationError as error:
-            raise CalibrationError(f"pool {pool.name!r}: {error.message}", hint=error.hint) from error
+            at = f"/cluster/pools/{position}/calibration"
+            message = f"pool {pool.name!r}: {error.message}"
+            raise CalibrationError(message, hint=error.hint, context={"field": at}) from error
         jobs.append(job)
     return MixedJob(cluster=cluster, jobs=tuple(jobs))
 

@@ -89,6 +89,31 @@ def test_infinite_and_missing_times_are_refused() -> None:
             document_of({**MINIMAL, "collectives": collectives("all_reduce", [bad])})
 
 
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"collectives": collectives("all_reduce", [1e300])},
+        {"gemm": [{"m": 1, "n": 1, "k": 1, "time_s": 1e-300}]},
+        {"gemm": [{"m": 10**30, "n": 1, "k": 1, "time_s": 1.0}]},
+        {"device": {**MINIMAL["device"], "peak_flops_per_s": {"bf16": 1e-300}}},
+        {
+            "gemm_fits": [
+                {"dtype": "bf16", "residual_fraction": 1e300, "m_range": (1, 2), "n_range": (1, 2), "k_range": (1, 2)}
+            ]
+        },
+    ],
+)
+def test_numbers_that_no_machine_has_are_refused(changed: dict[str, Any]) -> None:
+    """What is computed of a document must stay finite: the square of 1e300 is not."""
+    with pytest.raises(CalibrationError, match="is not a calibration: /"):
+        document_of({**MINIMAL, **changed})
+
+
+def test_auto_is_a_services() -> None:
+    with pytest.raises(CalibrationError, match="a service knows"):
+        load_calibration(replace(CLUSTER, calibration=("auto",)), allow_files=True)
+
+
 def test_a_missing_file_and_an_unknown_name_say_so(tmp_path: Path) -> None:
     with pytest.raises(CalibrationError, match="no calibration 'h100x4-nvls-of'") as caught:
         load_calibration(replace(CLUSTER, calibration=("h100x4-nvls-of",)))

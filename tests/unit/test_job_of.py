@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from cost_models.calibration import shipped_document
 from cost_models.errors import InvalidInputError, NotModelledError
 from planner.job_of import resolve_job
 
@@ -17,6 +20,20 @@ GIVEN = {"model": MODEL, "cluster": CLUSTER, "training": TRAINING}
 
 def test_the_same_document_is_the_same_job() -> None:
     assert resolve_job(GIVEN) is resolve_job({**GIVEN})
+
+
+def test_a_calibration_file_written_anew_is_read_anew(tmp_path: Path) -> None:
+    shipped = shipped_document("h100x4-nvls-off-2026")
+    assert shipped is not None
+    file = tmp_path / "mine.json"
+    given = {**GIVEN, "cluster": {**CLUSTER, "calibration": str(file)}}
+    file.write_text(shipped.model_copy(update={"name": "first"}).canonical_json())
+    first = resolve_job(given, allow_files=True)
+    assert resolve_job(given, allow_files=True) is first
+    file.write_text(shipped.model_copy(update={"name": "the second"}).canonical_json())
+    second = resolve_job(given, allow_files=True)
+    assert first.calibration.name.startswith("first")
+    assert second.calibration.name.startswith("the second")
 
 
 def test_all_parts_tell_their_problems_at_once() -> None:
