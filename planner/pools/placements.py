@@ -73,14 +73,21 @@ def node_limits(mixed: MixedJob, constraints: Constraints) -> NodeLimits:
 
 
 def possible_worlds(mixed: MixedJob, limits: NodeLimits) -> Ints:
-    """GPU counts of whole nodes of any pools within the limits."""
-    found = np.zeros((1, 2), np.int64)  # nodes, GPUs
+    """GPU counts of whole nodes of any pools, with the fewest and the most nodes that make each on either side of the limits."""
+    gpus = mixed.cluster.num_gpus + 1
+    fewest = np.full(gpus, mixed.cluster.num_nodes + 1, np.int64)
+    most = np.full(gpus, -1, np.int64)
+    fewest[0] = most[0] = 0
     for pool in mixed.cluster.pools:
-        nodes = np.arange(pool.cluster.num_nodes + 1)
-        more = np.stack([nodes, nodes * pool.cluster.gpus_per_node], axis=1)
-        found = np.unique((found[:, None, :] + more[None, :, :]).reshape(-1, 2), axis=0)
-    kept = (found[:, 0] >= limits.least) & (found[:, 0] <= limits.most)
-    return np.unique(found[kept, 1])
+        left, part = pool.cluster.num_nodes, 1
+        while left > 0:  # 1, 2, 4 … nodes and the rest: together every number of them
+            part = min(part, left)
+            width = part * pool.cluster.gpus_per_node
+            fewest[width:] = np.minimum(fewest[width:], fewest[:-width] + part)
+            some = most[:-width]
+            most[width:] = np.maximum(most[width:], np.where(some >= 0, some + part, -1))
+            left, part = left - part, 2 * part
+    return np.flatnonzero((most >= limits.least) & (fewest <= limits.most))
 
 
 def build_sites(

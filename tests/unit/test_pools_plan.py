@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import time
+import tracemalloc
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -13,7 +15,7 @@ from planner.plan import plan
 from planner.pools.bounds import row_numbers
 from planner.pools.families import _closed
 from planner.pools.jobs import resolve_mixed_job
-from planner.pools.placements import node_limits, possible_worlds
+from planner.pools.placements import NodeLimits, node_limits, possible_worlds
 from planner.pools.split_model import build_pooled_split
 from planner.pools.thresholds import balance_pools
 from planner.rows import evaluate_rows
@@ -164,6 +166,36 @@ def test_worlds_are_whole_nodes_of_any_pools() -> None:
     assert possible_worlds(mixed, limits).tolist() == [4, 8, 12, 16, 20]
     two = node_limits(mixed, Constraints.model_validate({"num_nodes": {"min": 2, "max": 2}}))
     assert possible_worlds(mixed, two).tolist() == [12, 16]
+
+
+def test_worlds_are_what_brute_force_counts() -> None:
+    """5 nodes of 3, 2 of 4 and 6 of 8: every (i, j, k) tried."""
+    sizes = {"x": (5, 3), "y": (2, 4), "z": (6, 8)}
+    pools = [
+        {"name": name, "gpu": "H100-SXM-80GB", "num_nodes": nodes, "gpus_per_node": gpus}
+        for name, (nodes, gpus) in sizes.items()
+    ]
+    mixed = resolve_mixed_job(REQUEST | {"cluster": {"pools": pools}})
+    ranges = [range(nodes + 1) for nodes, _ in sizes.values()]
+    tried = [(sum(n), sum(k * gpus for k, (_, gpus) in zip(n, sizes.values(), strict=True))) for n in product(*ranges)]
+    for least, most in ((1, 13), (2, 4), (7, 7), (13, 13)):
+        limits = NodeLimits(least, most)
+        fewest = {gpus: min(n for n, other in tried if other == gpus) for _, gpus in tried}
+        largest = {gpus: max(n for n, other in tried if other == gpus) for _, gpus in tried}
+        expected = sorted(g for g in fewest if fewest[g] <= most and largest[g] >= least)
+        assert possible_worlds(mixed, limits).tolist() == expected
+
+
+def test_pools_of_very_many_nodes_take_little_memory() -> None:
+    """Two pools of 32,768 nodes: all multiples of 8 GPUs up to 524,288, without trying every pair of counts (16 GiB)."""
+    pools = [{**pool, "num_nodes": 32_768} for pool in POOLS]
+    mixed = resolve_mixed_job(REQUEST | {"cluster": {"pools": pools}})
+    tracemalloc.start()
+    found = possible_worlds(mixed, node_limits(mixed, Constraints()))
+    _, peak_bytes = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert found.tolist() == list(range(8, 524_288 + 1, 8))
+    assert peak_bytes < 100e6
 
 
 def test_a_response_asked_again_is_the_same() -> None:
