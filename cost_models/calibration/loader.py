@@ -55,6 +55,12 @@ def parse_document(text: str, *, origin: str = "the calibration") -> Calibration
 def document_of(content: Mapping[str, Any], *, origin: str = "the calibration") -> CalibrationDocument:
     """As `parse_document`, from parsed JSON; a missing id is computed, a wrong one refused."""
     version = content.get("schema_version")
+    if isinstance(version, bool):  # equal to 1, and another digest
+        raise CalibrationError(
+            f"{origin} is not a calibration: /schema_version: {version} is no whole number",
+            hint=f"Make it {SCHEMA_VERSION}.",
+            context={"pointer": "/schema_version"},
+        )
     if isinstance(version, int) and version > SCHEMA_VERSION:
         raise CalibrationError(
             f"{origin} has schema version {version}; this release reads up to {SCHEMA_VERSION}",

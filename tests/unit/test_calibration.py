@@ -70,6 +70,7 @@ def test_the_id_is_over_content_not_spelling() -> None:
         (document_of(MINIMAL).file_text()[:-20], "not complete JSON"),
         (document_of(MINIMAL).file_text().replace('"mine"', '"edited"'), "does not match its id"),
         (json.dumps({**MINIMAL, "schema_version": 2}), "schema version 2; this release reads up to 1"),
+        (json.dumps({**MINIMAL, "schema_version": True}), "/schema_version: True is no whole number"),
         (json.dumps({**MINIMAL, "created": "x"}), "/created: Extra inputs are not permitted"),
         (json.dumps({**MINIMAL, "gemm": [{"m": 0, "n": 1, "k": 1, "time_s": 1.0}]}), "/gemm/0/m"),
         ("[]", "no JSON object"),
