@@ -17,7 +17,7 @@ from cost_models.strategy import Bools, Floats, Ints, Recompute, Strategies
 from planner.search.layers_model import SplitNumbers, slowest_allowed_s
 from planner.search.lone_stages import fits_alone
 
-SCREENED = (0, 2, 8, 30)
+SCREENED = (0, 2, 5, 12, 30)
 """Stages that are asked beside the last two: the first ones hold the most micro-batches."""
 
 

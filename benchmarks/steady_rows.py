@@ -1,0 +1,53 @@
+"""Errors of the own machine's steady rows: priced with reference data, and with our agent's calibration of that kind of machine.
+
+    python -m benchmarks.steady_rows [CALIBRATION]
+
+A row is steady where its fastest and slowest step lie within 6 % of the middle one. Prints step time and allocated memory.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from typing import Any
+
+from benchmarks.record import ROOT
+from planner.rows import evaluate_rows
+
+ROWS = ROOT / "data" / "measured" / "own_tt.jsonl"
+CALIBRATION = "h100x4-nvls-off-2026-11-28"
+STEADY = 0.06
+GIB = 2.0**30
+
+
+def steady_rows() -> list[dict[str, Any]]:
+    """Rows that ran, with little spread."""
+    rows = [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
+    return [row for row in rows if _spread(row["measured"]) <= STEADY]
+
+
+def _spread(measured: dict[str, Any]) -> float:
+    if not measured.get("step_time_s") or not measured.get("step_time_range_s"):
+        return float("inf")
+    fastest, slowest = measured["step_time_range_s"]
+    return float(max(slowest / measured["step_time_s"] - 1.0, 1.0 - fastest / measured["step_time_s"]))
+
+
+def main() -> None:
+    """Prints a line for each calibration."""
+    rows = steady_rows()
+    for calibration in (None, sys.argv[1] if len(sys.argv) > 1 else CALIBRATION):
+        times, memory = [], []
+        for row, answer in zip(rows, evaluate_rows(rows, calibration=calibration), strict=True):
+            found, measured = answer, row["measured"]
+            times.append(abs(found["step_time_s"] / measured["step_time_s"] - 1.0))
+            if measured.get("memory_kind") == "allocated":
+                memory.append(abs(found["memory"]["peak_allocated_bytes"] / GIB / measured["peak_memory_gib"] - 1.0))
+        print(
+            f"{calibration or 'reference data'}: {len(times)} rows, time error {100 * sum(times) / len(times):.1f} %, "
+            f"largest {100 * max(times):.1f} %; allocated of {len(memory)} rows, largest error {100 * max(memory):.2f} %"
+        )
+
+
+if __name__ == "__main__":
+    main()
