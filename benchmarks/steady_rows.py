@@ -7,26 +7,22 @@ A row is steady where its fastest and slowest step lie within 6 % of the middle 
 
 from __future__ import annotations
 
-import json
 import sys
-from typing import Any
 
-from benchmarks.record import ROOT
-from planner.rows import evaluate_rows
+from benchmarks.accuracy.measured_rows import Json, evaluations, read_rows
+from cost_models.units import GIB
 
-ROWS = ROOT / "data" / "measured" / "own_tt.jsonl"
+SOURCE = "own_tt"
 CALIBRATION = "h100x4-nvls-off-2026-11-28"
 STEADY = 0.06
-GIB = 2.0**30
 
 
-def steady_rows() -> list[dict[str, Any]]:
+def steady_rows() -> list[Json]:
     """Rows that ran, with little spread."""
-    rows = [json.loads(line) for line in ROWS.read_text(encoding="utf-8").splitlines()]
-    return [row for row in rows if _spread(row["measured"]) <= STEADY]
+    return [row for row in read_rows()[SOURCE] if _spread(row["measured"]) <= STEADY]
 
 
-def _spread(measured: dict[str, Any]) -> float:
+def _spread(measured: Json) -> float:
     if not measured.get("step_time_s") or not measured.get("step_time_range_s"):
         return float("inf")
     fastest, slowest = measured["step_time_range_s"]
@@ -38,8 +34,8 @@ def main() -> None:
     rows = steady_rows()
     for calibration in (None, sys.argv[1] if len(sys.argv) > 1 else CALIBRATION):
         times, memory = [], []
-        for row, answer in zip(rows, evaluate_rows(rows, calibration=calibration), strict=True):
-            found, measured = answer, row["measured"]
+        for row, found in zip(rows, evaluations(rows, calibration=calibration), strict=True):
+            measured = row["measured"]
             times.append(abs(found["step_time_s"] / measured["step_time_s"] - 1.0))
             if measured.get("memory_kind") == "allocated":
                 memory.append(abs(found["memory"]["peak_allocated_bytes"] / GIB / measured["peak_memory_gib"] - 1.0))

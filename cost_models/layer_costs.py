@@ -13,7 +13,6 @@ import numpy as np
 from cost_models.calibration.runtime import HostMode, Scalar
 from cost_models.constants import (
     CHECKPOINT_HOST_S,
-    HOST_STEP_RATIO,
     MEGATRON_LOCAL_OPS,
     TP_CALL_OPS,
     TP_CALLS,
@@ -206,7 +205,7 @@ def _wrapper_s(job: Job, rows: Strategies, *, sharded: bool) -> Floats:
     ratio, compiled = job.calibration.wrapped_layer_ratio, job.training.compile
     added = np.full(len(rows), ratio("sharded", compiled=compiled).value - 1.0 if sharded else 0.0)
     added += np.where(rows.tp > 1, ratio("tensor_parallel", compiled=compiled).value - 1.0, 0.0)
-    return added * job.calibration.host_op_s().value / HOST_STEP_RATIO.value
+    return added * job.calibration.looped_op_s.value
 
 
 def _selective_s(

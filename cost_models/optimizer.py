@@ -10,7 +10,7 @@ from cost_models.specs.training import BYTES_PER
 from cost_models.strategy import Floats, Strategies
 
 UNFUSED_ACCUMULATION_BYTES = 10.0
-"""Adding a bf16 gradient to an fp32 buffer in an operator of its own: read 2 and 4, write 4."""
+"""Adding a bf16 gradient to an fp32 buffer in an operator of its own: read 2 and 4, write 4. [F-9]"""
 
 
 def update_bytes_per_parameter(job: Job) -> float:

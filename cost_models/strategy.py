@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
-from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -136,11 +135,6 @@ class Strategies:
     def take(self, index: Ints | Bools) -> Strategies:
         """The strategies at these positions, or where the mask holds."""
         return replace(self, **{name: getattr(self, name)[index] for name in ARRAY_FIELDS})
-
-    @cached_property
-    def stage_slots(self) -> Ints:
-        """Representative stages, shape (K, N): see `Layouts.slot_stage_LK`."""
-        return np.ascontiguousarray(self.layouts.slot_stage_LK[self.layout].T)
 
 
 ARRAY_FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Strategies) if f.name != "layouts")

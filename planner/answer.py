@@ -25,6 +25,23 @@ def answered(prepared: Prepared, *, stopped: str | None, **found: Any) -> dict[s
     }
 
 
+def search_report(
+    *,
+    best_s: float | None,
+    bound_s: float | None,
+    optimal: bool,
+    methods: list[str],
+    space: dict[str, Any],
+    **counted: float,
+) -> dict[str, Any]:
+    """The contract's `search`; `counted` holds evaluated, feasible, elapsed_s."""
+    gap = None
+    if best_s is not None and bound_s is not None:
+        gap = 0.0 if optimal else max(0.0, (best_s - bound_s) / best_s)
+    proof = {"optimal": optimal, "gap": gap, "lower_bound_s": bound_s}
+    return {"methods": methods, "space": space, **counted, "proof": proof}
+
+
 def stop_warnings(stopped: str | None, *, time_limit_s: float | None) -> list[str]:
     """What an early stop means for the ranking."""
     if stopped == "time":

@@ -9,7 +9,7 @@ from typing import Any
 from cost_models.calibration import CalibrationDocument
 from cost_models.job import Job
 from cost_models.mixed import MixedJob
-from planner.answer import answered, stop_warnings
+from planner.answer import answered, search_report, stop_warnings
 from planner.axes import build_space, searched_values
 from planner.comparison import compared, ties
 from planner.explain import contradiction, nearest_infeasible
@@ -98,22 +98,19 @@ def _response(prepared: Prepared, job: Job, space: Space, found: Found) -> dict[
 
 
 def _search_report(space: Space, found: Found, plans: list[dict[str, Any]]) -> dict[str, Any]:
-    best = min((p["evaluation"]["step_time_s"] for p in plans), default=None)
-    bound = found.lower_bound_s
-    gap = None
-    if best is not None and bound is not None:
-        gap = 0.0 if found.optimal else max(0.0, (best - bound) / best)
     values = searched_values(space)
     if "thresholds" in found.methods:
         values["layers_per_stage"] = [*values["layers_per_stage"], "the best of all"]
-    return {
-        "methods": found.methods,
-        "space": values,
-        "evaluated": found.evaluated,
-        "feasible": found.feasible,
-        "elapsed_s": found.elapsed_s,
-        "proof": {"optimal": found.optimal, "gap": gap, "lower_bound_s": bound},
-    }
+    return search_report(
+        best_s=min((p["evaluation"]["step_time_s"] for p in plans), default=None),
+        bound_s=found.lower_bound_s,
+        optimal=found.optimal,
+        methods=found.methods,
+        space=values,
+        evaluated=found.evaluated,
+        feasible=found.feasible,
+        elapsed_s=found.elapsed_s,
+    )
 
 
 def _warnings(asked: PlanRequest, job: Job, found: Found) -> list[str]:

@@ -151,21 +151,29 @@ class Calibration:
         )
         return Estimate(seconds, np.full(seconds.shape, np.int8(rate.tier)))
 
-    def host_op_s(self, mode: HostMode = "eager") -> Scalar:
-        """CPU seconds to issue one operation of a training step; profiles measure loops. [F-4]"""
+    @property
+    def looped_op_s(self) -> Scalar:
+        """CPU seconds to issue one eager operation in a loop, which is what profiles measure. [F-4]"""
         host = None if self.compute is None else self.compute.host
-        eager = Scalar(HOST_OP_S.value, Tier.NOMINAL)
         if host is not None and host.eager_op_s is not None:
-            eager = Scalar(host.eager_op_s * HOST_STEP_RATIO.value, Tier.INTERPOLATED)
-        elif host is not None and host.eager_layer_s is not None:
-            eager = Scalar(host.eager_layer_s / EAGER_LAYER_OPS.value * HOST_STEP_RATIO.value, Tier.INTERPOLATED)
+            return Scalar(host.eager_op_s, Tier.MEASURED)
+        if host is not None and host.eager_layer_s is not None:
+            return Scalar(host.eager_layer_s / EAGER_LAYER_OPS.value, Tier.INTERPOLATED)
+        return Scalar(HOST_OP_S.value / HOST_STEP_RATIO.value, Tier.NOMINAL)
+
+    def host_op_s(self, mode: HostMode = "eager") -> Scalar:
+        """CPU seconds to issue one operation of a training step; a captured graph is replayed in either alike. [F-4]"""
+        host, looped = None if self.compute is None else self.compute.host, self.looped_op_s
+        eager = Scalar(looped.value * HOST_STEP_RATIO.value, max(looped.tier, Tier.INTERPOLATED))
         if mode == "eager":
             return eager
-        measured = None if host is None else host.compiled_op_s if mode == "compiled" else host.graph_op_s
-        if measured is not None:
-            return Scalar(measured * (HOST_STEP_RATIO.value if mode == "compiled" else 1.0), Tier.INTERPOLATED)
-        ratio = COMPILED_HOST_RATIO if mode == "compiled" else GRAPH_HOST_RATIO
-        return Scalar(eager.value * ratio.value, max(eager.tier, Tier.EXTRAPOLATED))
+        if mode == "graph":
+            if host is not None and host.graph_op_s is not None:
+                return Scalar(host.graph_op_s, Tier.MEASURED)
+            return Scalar(eager.value * GRAPH_HOST_RATIO.value, max(eager.tier, Tier.EXTRAPOLATED))
+        if host is not None and host.compiled_op_s is not None:
+            return Scalar(host.compiled_op_s * HOST_STEP_RATIO.value, Tier.INTERPOLATED)
+        return Scalar(eager.value * COMPILED_HOST_RATIO.value, max(eager.tier, Tier.EXTRAPOLATED))
 
     def wrapped_layer_ratio(self, wrapper: Wrapper, *, compiled: bool = False) -> Scalar:
         """Host time of a wrapped layer over the plain eager one's; compiled, 1 and what the wrapper adds, over that."""

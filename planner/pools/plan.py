@@ -12,7 +12,7 @@ from cost_models.layouts import build_layouts
 from cost_models.mixed import MixedJob, mixed_step_time
 from cost_models.ranges import is_tied
 from cost_models.strategy import Bools, Strategies, concatenated
-from planner.answer import answered, stop_warnings
+from planner.answer import answered, search_report, stop_warnings
 from planner.axes import build_space, searched_values
 from planner.comparison import compared, tie_groups, ties
 from planner.expressible import inexpressible_reasons
@@ -135,24 +135,22 @@ def _inexpressible(mixed: MixedJob, found: PoolsFound) -> Document | None:
 
 
 def _report(search: PoolSearch, space: Space, found: PoolsFound) -> Document:
-    bound = found.lower_bound_s
-    gap = None
-    if found.best and bound is not None:
-        gap = 0.0 if found.optimal else max(0.0, (found.best_s - bound) / found.best_s)
     values = searched_values(space)
     if search.freely and not search.listed_alone:
         values["layers_per_stage"] = [*values["layers_per_stage"], "the best of all"]
     values["pool_per_stage"] = (
         [list(search.pools)] if search.pools else ["stages of whole nodes on every pool, in every order of the pools"]
     )
-    return {
-        "methods": ["exhaustive", "thresholds"] + ["cp-sat"] * bool(found.solved),
-        "space": values,
-        "evaluated": found.families,
-        "feasible": found.feasible,
-        "elapsed_s": found.elapsed_s,
-        "proof": {"optimal": found.optimal, "gap": gap, "lower_bound_s": bound},
-    }
+    return search_report(
+        best_s=found.best_s if found.best else None,
+        bound_s=found.lower_bound_s,
+        optimal=found.optimal,
+        methods=["exhaustive", "thresholds"] + ["cp-sat"] * bool(found.solved),
+        space=values,
+        evaluated=found.families,
+        feasible=found.feasible,
+        elapsed_s=found.elapsed_s,
+    )
 
 
 def _warnings(asked: PlanRequest, mixed: MixedJob, found: PoolsFound) -> list[str]:

@@ -230,6 +230,21 @@ def test_host_cost_comes_from_the_profiles_eager_layer() -> None:
     assert calibration.host_op_s("compiled").value == pytest.approx(0.93 * 1.4 * 2009e-6 / 100)
 
 
+def test_a_step_takes_its_host_longer_than_a_loop_and_a_captured_graph_as_long() -> None:
+    """25 us an eager and 20 us a compiled operation in a loop are 35 and 28 us in a step; a replay is measured as it is used."""
+    host = {"eager_op_s": 25e-6, "compiled_op_s": 20e-6, "graph_op_s": 1e-7}
+    own = load_calibration(
+        replace(CLUSTER, calibration=("mine",)), extra={"mine": document_of({**MINIMAL, "host": host})}
+    )
+    assert (own.looped_op_s.value, own.looped_op_s.tier) == (25e-6, Tier.MEASURED)
+    found = {mode: own.host_op_s(mode) for mode in ("eager", "compiled", "graph")}
+    assert {mode: scalar.value for mode, scalar in found.items()} == pytest.approx(
+        {"eager": 35e-6, "compiled": 28e-6, "graph": 1e-7}
+    )
+    tiers = {mode: scalar.tier for mode, scalar in found.items()}
+    assert tiers == {"eager": Tier.INTERPOLATED, "compiled": Tier.INTERPOLATED, "graph": Tier.MEASURED}
+
+
 def test_wrapped_layers_cost_what_was_measured_else_the_nominal_ratio() -> None:
     """A plain layer of 3 ms, 9 ms under FSDP2; DTensor was not measured on one GPU."""
     document = document_of({**MINIMAL, "host": {"plain_layer_s": 0.003, "sharded_layer_s": 0.009}})
