@@ -42,7 +42,7 @@ class WorkerProcess:
         )
         self._process.start()
         theirs.close()
-        self._cancelled = False
+        self._cancelled_at: float | None = None
 
     @property
     def pid(self) -> int | None:
@@ -62,8 +62,8 @@ class WorkerProcess:
         return False
 
     def cancel(self) -> None:
-        """Tells the running job to stop; it is made to after its grace."""
-        self._cancelled = True
+        """Tells the running job to stop; it is made to after its grace, which counts from here."""
+        self._cancelled_at = time.monotonic()
         self._stop.value = 1
 
     def run(
@@ -75,7 +75,7 @@ class WorkerProcess:
         is_abandoned: Callable[[], bool],
     ) -> Outcome:
         """The job's outcome; the process is no longer alive where it had to be ended, or ended by itself."""
-        self._cancelled = False
+        self._cancelled_at = None
         self._stop.value = 0
         try:
             self._connection.send(job)
@@ -84,23 +84,32 @@ class WorkerProcess:
         end_at = time.monotonic() + limits.time_limit_s
         stopped_at: float | None = None
         while True:
-            message = self._receive(_LOOK_EVERY_S)
+            left_s = _LOOK_EVERY_S if stopped_at is None else stopped_at + limits.grace_s - time.monotonic()
+            message = self._receive(min(max(left_s, 0.0), _LOOK_EVERY_S))
             if isinstance(message, Progressed):
                 on_progress(message)
             elif isinstance(message, Done | Failed):
-                return "cancelled" if self._cancelled else message
+                return "cancelled" if self._is_cancelled else message
             elif message == "ended":
-                return "cancelled" if self._cancelled else self._lost()
+                return "cancelled" if self._is_cancelled else self._lost()
             if is_abandoned():
                 self.terminate()
                 return "abandoned"
             now = time.monotonic()
-            if stopped_at is None and (self._cancelled or now >= end_at):
-                stopped_at = now
+            if stopped_at is None and (self._is_cancelled or now >= end_at):
+                stopped_at = self._told_at(now)
                 self._stop.value = 1
             if stopped_at is not None and now >= stopped_at + limits.grace_s:
                 self.terminate()
-                return "cancelled" if self._cancelled else _timed_out(limits)
+                return "cancelled" if self._is_cancelled else _timed_out(limits)
+
+    @property
+    def _is_cancelled(self) -> bool:
+        return self._cancelled_at is not None
+
+    def _told_at(self, now: float) -> float:
+        """When the job was told to stop: when it was cancelled, else now."""
+        return now if self._cancelled_at is None else self._cancelled_at
 
     def terminate(self) -> None:
         """Ends the process now."""
