@@ -38,6 +38,7 @@ Megatron-DeepSpeed (which has no releases: 2022 is BigScience's, 2023 Microsoft'
 
 MEGATRONS: frozenset[str] = frozenset({"megatron", "megatron-deepspeed"})
 PYTORCH: frozenset[str] = frozenset({"fsdp", "torchtitan"})
+HUGGING_FACE: frozenset[str] = frozenset({"deepspeed", "fsdp"})
 HOPPER_ON: frozenset[str] = frozenset({"hopper", "blackwell"})
 
 
@@ -154,6 +155,11 @@ def _holds(row: Row, setting: Setting) -> bool:
         and (row.precisions is None or setting.precision in row.precisions)
         and (row.compiled is None or setting.compiled == row.compiled)
     )
+
+
+def default_model_impl(framework: Framework) -> str:
+    """Whose modules run where the user does not say: most people run Hugging Face models under DeepSpeed and FSDP."""
+    return "transformers" if framework in HUGGING_FACE else "native"
 
 
 def version_key(version: str) -> tuple[int, ...]:

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from planner.prepared import PRODUCT_VERSION, Prepared
+from planner.revision import model_revision
 from planner.schemas.plan_response import SCHEMA_VERSION
 
 
@@ -16,6 +17,7 @@ def answered(prepared: Prepared, *, stopped: str | None, **found: Any) -> dict[s
         "status": "cancelled" if stopped == "cancelled" else "succeeded",
         "created_at": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "product_version": PRODUCT_VERSION,
+        "model_revision": model_revision(),
         "schema_version": SCHEMA_VERSION,
         "request": prepared.resolved,
         **found,

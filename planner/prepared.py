@@ -17,6 +17,7 @@ from planner.checks import check_request
 from planner.job_of import Documents, resolve_job
 from planner.pools.jobs import resolve_mixed_job
 from planner.resolved import resolved_request
+from planner.revision import model_revision
 from planner.schemas.plan_request import PlanRequest
 
 PRODUCT_VERSION = version("meshwright")
@@ -47,12 +48,14 @@ def prepare(
     check_request(asked, job)
     resolved = resolved_request(asked, job)
     jobs = job.jobs if isinstance(job, MixedJob) else (job,)
-    digest = request_digest(resolved, calibration_id=" ".join(each.calibration.id for each in jobs))
+    digest = request_digest(
+        resolved, calibration_id=" ".join(each.calibration.id for each in jobs), revision=model_revision()
+    )
     return Prepared(asked, job, resolved, digest)
 
 
-def request_digest(resolved: Mapping[str, Any], *, calibration_id: str) -> str:
-    """SHA-256 of all that the ranking follows from: request, product version, calibration."""
+def request_digest(resolved: Mapping[str, Any], *, calibration_id: str, revision: str) -> str:
+    """SHA-256 of all that the ranking follows from: request, product version, model revision, calibration."""
     content = {name: value for name, value in resolved.items() if name != "wait_s"}
-    text = json.dumps([content, PRODUCT_VERSION, calibration_id], sort_keys=True, separators=(",", ":"))
+    text = json.dumps([content, PRODUCT_VERSION, revision, calibration_id], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -14,6 +14,7 @@ Precision = Literal["bf16", "fp16", "fp8", "nvfp4", "fp32"]
 Framework = Literal["megatron", "megatron-deepspeed", "deepspeed", "torchtitan", "fsdp", "nanotron"]
 Attention = Literal["flash", "math"]
 AttentionKernel = Literal["fa1", "fa2", "fa3", "cudnn", "sdpa"]
+ModelImpl = Literal["native", "transformers", "liger"]
 CrossEntropy = Literal["unfused", "fused", "te", "compiled", "linear"]
 Dtype = Literal["fp32", "bf16", "fp16", "fp8"]
 BYTES_PER: Mapping[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "nvfp4": 0.5625, "none": 0.0}
@@ -31,6 +32,8 @@ class Training:
     framework_version: str
     software_date: str
     """YYYY-MM: which generation of kernels is meant."""
+    model_impl: ModelImpl
+    """Whose modules run: the framework's own, Hugging Face transformers, or these with Liger's kernels. No formula reads it yet."""
     transformer_impl: Literal["transformer-engine", "local"]
     attention: Attention
     attention_kernel: AttentionKernel

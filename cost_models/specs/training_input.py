@@ -17,7 +17,16 @@ from cost_models.runtimes import RUNTIMES
 from cost_models.specs.cluster import Cluster
 from cost_models.specs.fields import Count, Flag, Fraction, Name, Quantity, child, resolved_once, validated
 from cost_models.specs.model import Model
-from cost_models.specs.training import Attention, AttentionKernel, CrossEntropy, Dtype, Framework, Precision, Training
+from cost_models.specs.training import (
+    Attention,
+    AttentionKernel,
+    CrossEntropy,
+    Dtype,
+    Framework,
+    ModelImpl,
+    Precision,
+    Training,
+)
 from cost_models.training_defaults import (
     COMPUTE,
     FP16_GRADIENTS,
@@ -25,6 +34,7 @@ from cost_models.training_defaults import (
     STATE_DTYPES,
     Setting,
     date_of,
+    default_model_impl,
     default_of,
     release_at,
     version_key,
@@ -54,6 +64,8 @@ class TrainingInput(BaseModel):
     framework: Framework | None = None
     framework_version: Name | None = None
     software_date: Month | None = None
+    model_impl: ModelImpl | None = None
+    """Whose modules run: the framework's own, Hugging Face transformers, or these with Liger's kernels. Kept and returned; no price depends on it yet."""
     transformer_impl: Literal["transformer-engine", "local"] | None = None
     attention: Attention | None = None
     attention_kernel: AttentionKernel | None = None
@@ -197,6 +209,7 @@ def _filled(given: TrainingInput, batch: int, facts: _Facts) -> Training:
     version, date, warnings = _release(given)
     job.fill("framework_version", version)
     job.fill("software_date", date)
+    job.fill("model_impl", default_model_impl(given.framework))
     if given.precision == "fp32" and given.attention == "flash":
         job.values["attention"] = job.assumed["attention"] = "math"
         warnings = (*warnings, "attention-math-for-fp32")

@@ -84,6 +84,8 @@ class PlanResponse(ContractModel):
     created_at: str
     """RFC 3339, UTC."""
     product_version: str
+    model_revision: str | None = None
+    """Digest of the cost models and the planner that computed the answer; another revision may price otherwise. Null before."""
     schema_version: int = SCHEMA_VERSION
     request: dict[str, Any]
     """The request with presets resolved and defaults filled."""

@@ -87,11 +87,12 @@ def test_the_rest_of_a_request_comes_with_its_defaults() -> None:
 
 def test_a_digest_follows_from_the_request_the_calibration_and_nothing_else() -> None:
     request = {"model": MODEL, "cluster": CLUSTER, "training": TRAINING}
-    digest = request_digest(resolved(request), calibration_id="a")
-    assert digest == request_digest(resolved({**request, "wait_s": 3}), calibration_id="a")
-    assert digest == request_digest(resolved(resolved(request)), calibration_id="a")
-    assert digest != request_digest(resolved({**request, "top_k": 9}), calibration_id="a")
+    digest = request_digest(resolved(request), calibration_id="a", revision="r")
+    assert digest == request_digest(resolved({**request, "wait_s": 3}), calibration_id="a", revision="r")
+    assert digest == request_digest(resolved(resolved(request)), calibration_id="a", revision="r")
+    assert digest != request_digest(resolved({**request, "top_k": 9}), calibration_id="a", revision="r")
     assert digest != request_digest(
-        resolved({**request, "training": {**TRAINING, "seq_length": 512}}), calibration_id="a"
+        resolved({**request, "training": {**TRAINING, "seq_length": 512}}), calibration_id="a", revision="r"
     )
-    assert digest != request_digest(resolved(request), calibration_id="b")
+    assert digest != request_digest(resolved(request), calibration_id="b", revision="r")
+    assert digest != request_digest(resolved(request), calibration_id="a", revision="s")

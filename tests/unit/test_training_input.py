@@ -178,3 +178,25 @@ def test_every_framework_has_releases_in_order_and_defaults(framework):
     assert set(RUNTIMES[framework].versions) <= {version for version, _ in releases}
     assert resolve(framework=framework).framework_version == RUNTIMES[framework].default_version
     assert framework in STATE_DTYPES
+
+
+@pytest.mark.parametrize(
+    ("framework", "default"),
+    [
+        ("deepspeed", "transformers"), ("fsdp", "transformers"), ("megatron", "native"), ("torchtitan", "native"),
+        ("nanotron", "native"), ("megatron-deepspeed", "native"),
+    ],
+)  # fmt: skip
+def test_whose_modules_run_is_kept_and_defaults_by_framework(framework, default):
+    """CONTRACT: transformers for deepspeed and fsdp, native elsewhere; liger is transformers with Liger's kernels."""
+    left_open = resolve(framework=framework)
+    assert (left_open.model_impl, left_open.assumed["model_impl"]) == (default, default)
+    given = resolve(framework=framework, model_impl="liger")
+    assert given.model_impl == "liger"
+    assert "model_impl" not in given.assumed
+
+
+def test_an_unknown_model_implementation_names_the_known_ones():
+    found = problems(model_impl="hf")
+    assert [problem.pointer for problem in found] == ["/training/model_impl"]
+    assert "transformers" in found[0].message + found[0].hint

@@ -159,6 +159,7 @@ def _unfinished(plan: PlanRow) -> dict[str, Any]:
         "status": plan.status,
         "created_at": rfc3339(plan.created_at),
         "product_version": PRODUCT_VERSION,
+        "model_revision": None,
         "schema_version": SCHEMA_VERSION,
         "request": json.loads(plan.request)["request"],
         "plans": [],
