@@ -13,10 +13,11 @@ from numpy.typing import NDArray
 
 from cost_models.casts import casts_shards
 from cost_models.constants import PIPELINED_TP_EXPOSED, TP_BACKWARD_HIDDEN, WGRAD_OVERLAP
-from cost_models.estimate import FREE
+from cost_models.estimate import FREE, Estimate
+from cost_models.expert_spread import expected_places
 from cost_models.job import Job
 from cost_models.placement import StrategyPlacements
-from cost_models.specs.model import LayerKind
+from cost_models.specs.model import LayerKind, Moe
 from cost_models.specs.training import BYTES_PER
 from cost_models.strategy import Codes, CpComm, Floats, MoeDispatcher, Strategies
 
@@ -119,7 +120,8 @@ def ep_comm(
 
     All-to-all: every rank sends its tokens/tp tokens top_k times, and receives the results back; the same in backward.
     All-gather: every rank of the group sees all tokens, and results are reduce-scattered. Tensor-parallel experts
-    gather their group's rows first. With `overlap.moe_all_to_all` another micro-batch's expert work hides it.
+    gather their group's rows first. Flex sends to nodes and from there to ranks (`_flex_s`), expert tensor parallel ranks
+    included. With `overlap.moe_all_to_all` another micro-batch's expert work hides it.
     """
     if not kind.is_moe or job.model.moe is None or not (rows.ep * rows.etp > 1).any():
         return _nothing(tokens)
@@ -133,14 +135,46 @@ def ep_comm(
     spread = routed * rows.etp
     etp_gather = price("all_gather", spread, placement=placements.etp)
     etp_scatter = price("reduce_scatter", spread, placement=placements.etp)
-    by_gather = rows.moe_dispatcher == MoeDispatcher.ALLGATHER
+    by_gather, by_node = (rows.moe_dispatcher == code for code in (MoeDispatcher.ALLGATHER, MoeDispatcher.FLEX))
     one_way = np.where(by_gather, gather.seconds + scatter.seconds, 2.0 * a2a.seconds)
     one_way = one_way + etp_gather.seconds + etp_scatter.seconds
+    tier = np.where(by_gather, gather.tier, a2a.tier).astype(np.int8)
+    tier = np.maximum(_if_used(tier, rows.ep), _if_used(etp_gather.tier, rows.etp))
+    if by_node.any():
+        each = _flex_s(job, job.model.moe, rows, token_bytes=local * width, placements=placements)
+        one_way = np.where(by_node, 2.0 * each.seconds, one_way)
+        tier = np.where(by_node, each.tier, tier).astype(np.int8)
     hidden = np.where(rows.overlap_moe_all_to_all, expert_s, 0.0)
     forward = np.maximum(one_way - hidden, 0.0)
     backward = np.maximum(one_way - 2.0 * hidden, 0.0)
-    tier = np.where(by_gather, gather.tier, a2a.tier).astype(np.int8)
-    return PassSeconds(forward, backward, np.maximum(_if_used(tier, rows.ep), _if_used(etp_gather.tier, rows.etp)))
+    return PassSeconds(forward, backward, tier)
+
+
+def _flex_s(job: Job, moe: Moe, rows: Strategies, *, token_bytes: Floats, placements: StrategyPlacements) -> Estimate:
+    """Seconds of one dispatch, or one combine, by kernels that send a token once to each node that needs it. [C-18]
+
+        max(all-to-all of T m h e over the nodes, all-to-all of T r h e inside one)
+
+    m is the expected number of different nodes (NVLink domains, where these are larger), r that of different ranks, which
+    hold one of a token's experts. Both are bf16 in training: the frameworks pass activations on as they are.
+
+    Args:
+        job: prices of the links.
+        moe: how many experts a token has, out of which.
+        rows: shape (N,).
+        token_bytes: bytes of all tokens that a rank dispatches, each counted once, shape (N,).
+        placements: of these rows.
+    """
+    price, group = job.calibration.collective_s, placements.etp_ep
+    ranks = expected_places(moe, rows.ep) * rows.etp
+    inside = price("all_to_all", token_bytes * ranks, placement=group.inside_islands())
+    if not (group.islands > 1).any():
+        return inside
+    rails = group.one_per_island(siblings=group.per_island * group.siblings_per_island)
+    places = np.minimum(group.islands, rows.ep)  # an expert whose ranks span several nodes needs its tokens on each
+    islands = expected_places(moe, places) * group.islands / places
+    wire = price("all_to_all", token_bytes * islands, placement=rails)
+    return Estimate(np.maximum(inside.seconds, wire.seconds), np.maximum(inside.tier, wire.tier))
 
 
 def _nothing(tokens: Floats) -> PassSeconds:

@@ -60,6 +60,34 @@ class Placement:
             sockets=np.maximum(self.sockets, 2.0),
         )
 
+    def inside_islands(self) -> Placement:
+        """The members that share an island, as a group of their own: what moves once it has arrived there."""
+        one = np.ones_like(self.ranks)
+        return replace(
+            self,
+            ranks=self.per_island,
+            domains=self.per_island / self.per_domain,
+            islands=one,
+            switches=self.switches / self.islands,
+            sockets=self.sockets / self.islands,
+            leaves=one,
+        )
+
+    def one_per_island(self, siblings: Floats) -> Placement:
+        """One member of every island, `siblings` such groups on each: what crosses the network once for an island."""
+        one = np.ones_like(self.ranks)
+        return replace(
+            self,
+            ranks=self.islands,
+            per_domain=one,
+            domains=self.islands,
+            siblings_per_domain=siblings,
+            per_island=one,
+            siblings_per_island=siblings,
+            switches=self.islands,
+            sockets=self.islands,
+        )
+
 
 def place(
     size: Floats | float, *, stride: Floats | float, cluster: Cluster, world: Floats | float | None = None
@@ -148,7 +176,7 @@ def world_key(strategies: Strategies, cluster: Cluster) -> Floats:
     domain, island = _blocks(cluster)
     parts = (cluster.pcie_gpus_per_switch, cluster.pcie_gpus_per_socket) if domain < island else ()
     for block in {domain, island, *parts, _leaf(cluster) or island}:
-        for size, stride in ((s.tp, one), (s.cp, s.tp), (s.etp, one), (s.ep, s.etp)):
+        for size, stride in ((s.tp, one), (s.cp, s.tp), (s.etp, one), (s.ep, s.etp), (s.etp * s.ep, one)):
             seen = np.minimum(s.world, size * stride * block)
             key = np.where(_sits_alike(size, stride, block), key, np.maximum(key, seen))
     return key
@@ -244,6 +272,11 @@ class StrategyPlacements:
     def ep(self) -> Placement:
         """Expert parallel group."""
         return self._place(self.strategies.ep, self.strategies.etp)
+
+    @cached_property
+    def etp_ep(self) -> Placement:
+        """Ranks that hold one whole copy of the experts, each expert's tensor parallel ranks next to each other."""
+        return self._place(self.strategies.etp * self.strategies.ep, np.ones(len(self.strategies)))
 
     @cached_property
     def edp(self) -> Placement:

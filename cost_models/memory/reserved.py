@@ -6,6 +6,7 @@ import numpy as np
 
 from cost_models.job import Job
 from cost_models.memory.constants import constant
+from cost_models.memory.expert_buffers import flex_buffer_bytes
 from cost_models.memory.moments import Moments
 from cost_models.strategy import Bools, Floats
 
@@ -62,7 +63,8 @@ def process_bytes(found: Moments) -> Floats:
     ring = (strategies.vpp > 1) & (strategies.pp > 2)  # with virtual stages the last stage sends to the first
     neighbours_KN = np.where(ring, 2.0, neighbours_KN)
     context, communicator, neighbour = facts or tuple(constant(n) for n in _PROCESS_CONSTANTS)
-    return np.asarray(context + communicator * count + neighbour * neighbours_KN)
+    own = flex_buffer_bytes(batch.job, strategies)
+    return np.asarray(context + communicator * count + neighbour * neighbours_KN + own)
 
 
 _PROCESS_CONSTANTS = ("cuda_context", "communicator", "p2p_neighbour")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.job import Job
+from cost_models.memory.expert_buffers import NVLINK_PEERS
 from cost_models.strategy import Bools, MoeDispatcher, Recompute, Strategies
 from planner.rules.rule import Rule, indivisible, only
 
@@ -91,6 +92,19 @@ def _flex(_job: Job, s: Strategies) -> Bools:
 
 def _not_all_to_all(_job: Job, s: Strategies) -> Bools:
     return np.asarray((s.ep > 1) & (s.moe_dispatcher != MoeDispatcher.ALLTOALL))
+
+
+def _gathers(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.ep > 1) & (s.moe_dispatcher == MoeDispatcher.ALLGATHER))
+
+
+def _flex_ranks(_job: Job, s: Strategies) -> Bools:
+    whole_nodes = ~indivisible(s.ep * s.etp, NVLINK_PEERS)
+    return np.asarray(_flex(_job, s) & (s.ep * s.etp > NVLINK_PEERS) & ~whole_nodes)
+
+
+def _before_ampere(job: Job) -> bool:
+    return job.model.moe is not None and job.cluster.gpu.generation == "volta"
 
 
 def _overlapped(_job: Job, s: Strategies) -> Bools:
@@ -198,6 +212,27 @@ EXPERT_RULES: tuple[Rule, ...] = (
         "dispatcher-unsupported", _flex, "megatron {version} has no moe_dispatcher 'flex'",
         "Use 'alltoall', or core 0.12.", "megatron/training/arguments.py (moe_enable_deepep)",
         frameworks=only("megatron"), until="0.12", when=_is_moe, smallest_change="moe_dispatcher flex -> alltoall",
+    ),
+    Rule(
+        "dispatcher-unsupported", _flex, "torchtitan {version} has no moe_dispatcher 'flex'",
+        "Use 'alltoall', or torchtitan 0.2.", "torchtitan job_config.py (expert_parallel_comm_backend, from 0.2.1)",
+        frameworks=only("torchtitan"), until="0.2", when=_is_moe, smallest_change="moe_dispatcher flex -> alltoall",
+    ),
+    Rule(
+        "dispatcher-unsupported", _gathers, "torchtitan has no moe_dispatcher 'allgather'", "Use 'alltoall', or 'flex'.",
+        "torchtitan/models/common/config_utils.py (comm_backend)", frameworks=only("torchtitan"), when=_is_moe,
+        smallest_change="moe_dispatcher allgather -> alltoall",
+    ),
+    Rule(
+        "dispatcher-unsupported", _flex, "moe_dispatcher 'flex' (DeepEP) does not run on {gpu}, which is older than Ampere",
+        "Use 'alltoall'.", "deepseek-ai/DeepEP README (SM80 and later)", when=_before_ampere,
+        smallest_change="moe_dispatcher flex -> alltoall",
+    ),
+    Rule(
+        "dispatcher-unsupported", _flex_ranks,
+        "moe_dispatcher 'flex' (DeepEP) takes up to 8 ranks or a multiple of 8, not ep x etp = {ep_etp}",
+        "Choose such an ep, or use 'alltoall'.", "deepseek-ai/DeepEP csrc/config.hpp (NUM_MAX_NVL_PEERS)", when=_is_moe,
+        smallest_change="moe_dispatcher flex -> alltoall",
     ),
     Rule(
         "dispatcher-unsupported", _not_all_to_all, "{framework} has no moe_dispatcher '{moe_dispatcher}'",

@@ -30,6 +30,7 @@ MLA = {
     "mla": {"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128},
 }  # fmt: skip
 CLUSTER = {"gpu": "H100-SXM-80GB", "num_nodes": 2, "gpus_per_node": 8}
+DOZEN = {**MOE, "moe": {**MOE["moe"], "num_experts": 12}}
 
 
 def job_for(framework="megatron", model=DENSE, cluster=CLUSTER, **training):
@@ -138,6 +139,13 @@ TWELVE_HEADS = {
         ({"tp": 2, "ep": 4, "etp": 2}, "torchtitan", MOE, {"framework_version": "0.3"}, "expert-tensor-parallel-unsupported"),
         ({"tp": 4, "dp": 2, "ep": 4}, "nanotron", MOE, {}, "expert-ranks-not-divisible"),
         ({"ep": 4, "moe_dispatcher": "flex"}, "megatron", MOE, {"framework_version": "0.11"}, "dispatcher-unsupported"),
+        ({"ep": 4, "moe_dispatcher": "flex"}, "torchtitan", MOE, {"framework_version": "0.1"}, "dispatcher-unsupported"),
+        ({"ep": 4, "moe_dispatcher": "flex"}, "torchtitan", MOE, {"framework_version": "0.2"}, None),
+        ({"ep": 4, "moe_dispatcher": "allgather"}, "torchtitan", MOE, {}, "dispatcher-unsupported"),
+        # DeepEP knows 8 ranks a node: csrc/config.hpp asserts n < 8 or n % 8 == 0.
+        ({"dp": 12, "ep": 12, "etp": 1, "moe_dispatcher": "flex"}, "megatron", DOZEN, {"global_batch_size": 48},
+         "dispatcher-unsupported"),
+        ({"dp": 12, "ep": 6, "etp": 1, "moe_dispatcher": "flex"}, "megatron", DOZEN, {"global_batch_size": 48}, None),
         ({"ep": 4, "zero": 1, "moe_dispatcher": "allgather"}, "deepspeed", MOE, {}, "dispatcher-unsupported"),
         # States.
         ({"zero": 2}, "nanotron", DENSE, {}, "zero-unsupported"),

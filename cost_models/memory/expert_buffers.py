@@ -1,0 +1,38 @@
+"""Buffers that expert dispatchers allocate for themselves, outside of PyTorch's allocator. [M-14]"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.job import Job
+from cost_models.strategy import Floats, MoeDispatcher, Strategies
+
+NVLINK_PEERS = 8.0
+"""Ranks of a node that DeepEP's kernels know (NUM_MAX_NVL_PEERS, csrc/config.hpp)."""
+_CHANNELS = 10.0
+"""Half of the 20 multiprocessors that Megatron lends the kernels (moe_deepep_num_sms)."""
+_ROW_FACTS = 128 * (8 + 4 + 4) + 8.0
+"""Bytes beside a token's row: 128 places each for expert indices, weights and scales, and where it comes from."""
+_NETWORK_SLOTS = 128.0
+"""Tokens of each network peer's queue, of which there are two."""
+_NVLINK_SLOTS = ((64.0, 288.0), (96.0, 480.0), (128.0, 560.0), (np.inf, 720.0))
+"""Tokens of each NVLink peer's queue up to so many ranks; 256 inside a node (Buffer.get_dispatch_config)."""
+
+
+def flex_buffer_bytes(job: Job, strategies: Strategies) -> Floats:
+    """Bytes of DeepEP's queues on a rank where it dispatches, shape (N,). [M-14]
+
+        channels min(n, 8) slots (2h + facts)  +  2 channels n/8 128 (2h + facts)     the latter over several nodes
+
+    n ranks share the experts; two bytes an element, in fp8 too.
+    """
+    flex = (strategies.moe_dispatcher == MoeDispatcher.FLEX) & (strategies.ep * strategies.etp > 1)
+    if job.model.moe is None or not flex.any():
+        return np.zeros(len(strategies))
+    ranks = strategies.ep * strategies.etp
+    row = 2.0 * job.model.hidden_size + _ROW_FACTS
+    several = ranks > NVLINK_PEERS
+    slots = np.select([ranks <= most for most, _ in _NVLINK_SLOTS], [count for _, count in _NVLINK_SLOTS])
+    inside = _CHANNELS * np.minimum(ranks, NVLINK_PEERS) * np.where(several, slots, 256.0) * row
+    across = np.where(several, 2.0 * _CHANNELS * ranks / NVLINK_PEERS * _NETWORK_SLOTS * row, 0.0)
+    return np.where(flex, inside + across, 0.0)
