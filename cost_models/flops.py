@@ -34,8 +34,11 @@ class ModelFlops:
         return self.layer_matmul_flops_per_token + self.attention_flops_per_token + self.head_flops_per_token
 
 
-def attention_flops_per_token(model: Model, kind: LayerKind, *, seq_length: int) -> float:
+def attention_flops_per_token(model: Model, kind: LayerKind, *, seq_length: float) -> float:
     """Forward operations of one layer's scores and values for one token, full S x S (or its window).
+
+    `seq_length` is the span in which tokens see each other: of packed documents that of one document, since nothing
+    attends across their boundaries.
 
         2 * heads * span * (d_qk + d_v),  span = min(S, 2 * window)                                  [F-2]
 
@@ -56,9 +59,9 @@ def attention_head_dims(model: Model) -> tuple[int, int]:
 @lru_cache(maxsize=256)
 def model_flops(job: Job) -> ModelFlops:
     """Forward operations per token of the whole model."""
-    model, seq = job.model, job.training.seq_length
+    model = job.model
     head = 2.0 * model.hidden_size * model.vocab_size * (1 + model.mtp_num_layers)
-    attention = sum(attention_flops_per_token(model, kind, seq_length=seq) for kind in model.layer_kinds)
+    attention = sum(attention_flops_per_token(model, kind, seq_length=job.training.attended_length) for kind in model.layer_kinds)
     return ModelFlops(
         layer_matmul_flops_per_token=2.0 * active_matmul_parameters(model) - 2.0 * model.hidden_size * model.vocab_size,
         attention_flops_per_token=attention,

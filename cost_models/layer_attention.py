@@ -30,23 +30,23 @@ class LayerAttention:
 def layer_attention_s(job: Job, kind: LayerKind, rows: Strategies) -> LayerAttention:
     """Attention core of one layer of this kind. [F-2]"""
     training, model = job.training, job.model
-    document = min(training.mean_document_length or training.seq_length, training.seq_length)
+    document = training.attended_length
     sequences = rows.micro_batch_size * training.seq_length / document
     heads = model.num_attention_heads / rows.tp
     d_qk, d_v = attention_head_dims(model)
     if training.attention == "flash" and training.precision != "fp32":
         time = flash_attention_s(
-            sequences=sequences, heads=heads, q_length=document / rows.cp, kv_length=float(document), d_qk=float(d_qk),
+            sequences=sequences, heads=heads, q_length=document / rows.cp, kv_length=document, d_qk=float(d_qk),
             d_v=float(d_v), window=kind.window, calibration=job.calibration, kernel=training.attention_kernel,
         )  # fmt: skip
     else:
         precision = training.precision if training.precision in ("fp16", "fp32") else "bf16"
         time = math_attention_s(
-            sequences=sequences, heads=heads, q_length=document / rows.cp, kv_length=float(document),
+            sequences=sequences, heads=heads, q_length=document / rows.cp, kv_length=document,
             d=(d_qk + d_v) / 2.0, dropout=training.dropout, calibration=job.calibration, precision=precision,
         )  # fmt: skip
     tier = np.maximum(time.forward.tier, time.backward.tier)
-    forward, backward = _in_ring(job, rows, time.forward.seconds, time.backward.seconds, document=float(document))
+    forward, backward = _in_ring(job, rows, time.forward.seconds, time.backward.seconds, document=document)
     shape = np.shape(rows.tp)
     return LayerAttention(
         np.broadcast_to(forward, shape),

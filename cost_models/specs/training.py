@@ -55,6 +55,11 @@ class Training:
     warnings: tuple[str, ...] = ()
 
     @property
+    def attended_length(self) -> float:
+        """Tokens that one token's attention square spans: the whole sequence, or the document where several are packed."""
+        return min(self.mean_document_length or self.seq_length, float(self.seq_length))
+
+    @property
     def compute_dtype(self) -> Dtype:
         """Type of activations and of the copies that matmuls read (fp8 and nvfp4 keep bf16 activations)."""
         return {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}.get(self.precision, "bf16")  # type: ignore[return-value]

@@ -65,6 +65,15 @@ def test_a_sliding_window_counts_as_a_full_span_of_twice_its_width() -> None:
     assert model_flops(windowed).attention_flops_per_token == expected
 
 
+def test_packed_documents_attend_within_themselves_only() -> None:
+    """Documents of 1,024 tokens in sequences of 8,192: an eighth of the square; longer ones than the sequence change nothing."""
+    assert model_flops(job(mean_document_length=1024)).attention_flops_per_token == 32 * ATTENTION / 8
+    assert model_flops(job(mean_document_length=100_000)).attention_flops_per_token == 32 * ATTENTION
+    mixed = {**LLAMA, "sliding_window": 512, "layer_types": ["sliding_attention", "full_attention"] * 16}
+    # windows of 512 span at most 1,024: the document cuts nothing more off them
+    assert model_flops(job(mixed, mean_document_length=1024)).attention_flops_per_token == 32 * ATTENTION / 8
+
+
 def test_latent_attention_has_wider_scores_than_values() -> None:
     """Queries and keys 128 + 64 wide, values 128."""
     mla = {
