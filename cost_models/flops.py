@@ -61,7 +61,9 @@ def model_flops(job: Job) -> ModelFlops:
     """Forward operations per token of the whole model."""
     model = job.model
     head = 2.0 * model.hidden_size * model.vocab_size * (1 + model.mtp_num_layers)
-    attention = sum(attention_flops_per_token(model, kind, seq_length=job.training.attended_length) for kind in model.layer_kinds)
+    attention = sum(
+        attention_flops_per_token(model, kind, seq_length=job.training.attended_length) for kind in model.layer_kinds
+    )
     return ModelFlops(
         layer_matmul_flops_per_token=2.0 * active_matmul_parameters(model) - 2.0 * model.hidden_size * model.vocab_size,
         attention_flops_per_token=attention,

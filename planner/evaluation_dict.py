@@ -37,10 +37,12 @@ def evaluation_dict(
     row_id: str | int | None = None,
     assumed: Mapping[str, Any] | None = None,
     hardware_flops: float | None = None,
+    open_facts: Sequence[Reason] = (),
 ) -> dict[str, Any]:
     """The evaluation of strategy `index`; with `stages` its layouts must hold every stage (`all_stages`).
 
-    `hardware_flops` are its operations per step where the caller has computed them for the whole batch.
+    `hardware_flops` are its operations per step where the caller has computed them for the whole batch; `open_facts` are
+    the reasons that name what the row leaves open and its verdict hangs on.
     """
     strategies = evaluated.strategies
     gpus, step_s = float(strategies.world[index]), float(evaluated.step_time_s[index])
@@ -53,7 +55,7 @@ def evaluation_dict(
     return {
         "id": row_id,
         "verdict": Verdict(int(evaluated.verdict[index])).label,
-        "reasons": memory_reasons(evaluated, index, job=job),
+        "reasons": [*memory_reasons(evaluated, index, job=job), *open_facts],
         "num_gpus_used": int(gpus),
         "num_micro_batches": int(strategies.num_micro_batches[index]),
         "num_parameters": _num_parameters(job),

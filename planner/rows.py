@@ -27,7 +27,7 @@ from cost_models.strategy import Ints
 from cost_models.strict_json import strict_loads
 from planner.evaluation_dict import Reason, evaluation_dict, invalid_dict
 from planner.job_of import Documents, cost_key, resolve_job
-from planner.open_facts import with_open_facts
+from planner.open_rows import OpenRow, with_open_facts
 from planner.pools.jobs import resolve_mixed_job
 from planner.pools.rows import evaluate_on_pools
 from planner.rules import reasons, violations
@@ -168,10 +168,11 @@ def _group_answers(members: list[_Row]) -> list[Answer]:
     if resolved.strategies is None or not len(legal):
         return answers
     evaluated = evaluate(jobs[0], resolved.strategies.take(legal))
-    assumed = [resolved.assumed[member] for member in resolved.index[legal].tolist()]
-    evaluated = with_open_facts(jobs[0], evaluated, assumed)
+    priced = resolved.index[legal].tolist()
+    given = [OpenRow(jobs[member], inputs[member], resolved.assumed[member]) for member in priced]
+    evaluated, told = with_open_facts(evaluated, given)
     per_sequence = hardware_flops_per_step(jobs[0], evaluated.strategies) / jobs[0].training.global_batch_size
-    for index, member in enumerate(resolved.index[legal].tolist()):
+    for index, member in enumerate(priced):
         job = jobs[member]
         answers[member] = evaluation_dict(
             evaluated,
@@ -180,6 +181,7 @@ def _group_answers(members: list[_Row]) -> list[Answer]:
             row_id=members[member].row_id,
             assumed=answers[member]["assumed"],
             hardware_flops=float(per_sequence[index]) * job.training.global_batch_size,
+            open_facts=told.get(index, ()),
         )
     return answers
 
