@@ -64,7 +64,7 @@ def cast_traffic(job: Job, *, width: float, expert_width: float) -> tuple[CastTr
         each = COMPILED_TENSORWISE_BYTES
     h, inputs = float(model.hidden_size), 2.0 if model.gated_mlp else 1.0
     norms = 0.0 if training.transformer_impl == "transformer-engine" else 2.0
-    heads = float(model.q_size + 2 * model.kv_size)
+    heads = float(model.q_size * (1 + model.attention_gate) + 2 * model.kv_size)
     forward = CastTraffic(each * norms * h, each * (model.q_size + width), each * expert_width)
     backward = CastTraffic(each * 2.0 * h, each * (heads + inputs * width), each * inputs * expert_width)
     return forward, backward

@@ -85,6 +85,7 @@ def layer_traffic(job: Job, kind: LayerKind) -> tuple[PassTraffic, PassTraffic]:
     rotary, rotary_kernels = _rotary(job, build, e)
     qk = (model.q_size + model.kv_size) if model.qk_norm != "none" else 0.0
     qk_kernels = 2 * norm_kernels if qk else 0.0
+    gated, gated_back, gate_kernels = _attention_gate(job, e)
     width, expert_width = _mlp_widths(job, kind)
     cast, cast_back = cast_traffic(job, width=width, expert_width=expert_width)
     shards = casts_shards(job)
@@ -94,20 +95,21 @@ def layer_traffic(job: Job, kind: LayerKind) -> tuple[PassTraffic, PassTraffic]:
     biases = sum((model.qkv_bias, model.attention_out_bias, 2 * model.mlp_bias))
     forward = PassTraffic(
         hidden_bytes=h * (norms * norm + adds * add) + shards * cast.hidden,
-        sharded_bytes=rotary + qk * norm + width * act + copies.moved_bytes + cast.sharded,
+        sharded_bytes=rotary + qk * norm + width * act + gated + copies.moved_bytes + cast.sharded,
         routed_bytes=experts * (expert_width * act + cast.routed + PERMUTED_ROW_RATIO.value * 6 * e * h),
         kernels=norms * norm_kernels + adds * add_kernels + act_kernels + rotary_kernels + qk_kernels
-        + ROUTING_KERNELS["forward"].value * experts + copies.kernels,
+        + gate_kernels + ROUTING_KERNELS["forward"].value * experts + copies.kernels,
         gathered_bytes=(1 - shards) * cast.hidden,
     )  # fmt: skip
     backward = PassTraffic(
         hidden_bytes=h * (norms * norm_back + adds * add_back) + shards * cast_back.hidden,
-        sharded_bytes=rotary + 2 * qk * norm + width * act_back + _bias_bytes(job, e) + cast_back.sharded
+        sharded_bytes=rotary + 2 * qk * norm + width * act_back + gated_back + _bias_bytes(job, e)
+        + cast_back.sharded
         + copies_back.moved_bytes,
         gathered_bytes=h * sums.moved_bytes + (1 - shards) * cast_back.hidden,
         routed_bytes=experts * (expert_width * act_back + cast_back.routed + PERMUTED_ROW_RATIO.value * 8 * e * h),
         kernels=2 * norms * norm_kernels + adds * add_kernels + 1.5 * act_kernels + rotary_kernels + 2 * qk_kernels
-        + biases + ROUTING_KERNELS["backward"].value * experts + copies_back.kernels + sums.kernels,
+        + 1.5 * gate_kernels + biases + ROUTING_KERNELS["backward"].value * experts + copies_back.kernels + sums.kernels,
     )  # fmt: skip
     return forward, backward
 
@@ -134,6 +136,14 @@ def _activation(build: Build, e: float, *, gated: bool) -> tuple[float, float, f
     if build.activation:
         return (3 * e, 5 * e, 1.0) if gated else (2 * e, 3 * e, 1.0)
     return (5 * e, 9 * e, 2.0) if gated else (2 * e, 3 * e, 1.0)
+
+
+def _attention_gate(job: Job, e: float) -> tuple[float, float, float]:
+    """Bytes per token forward and backward, and kernels forward, of a sigmoid and a product as wide as the queries."""
+    if not job.model.attention_gate:
+        return 0.0, 0.0, 0.0
+    product, product_back, kernels = _activation(build_of(job), e, gated=True)
+    return job.model.q_size * product, job.model.q_size * product_back, kernels
 
 
 def _rotary(job: Job, build: Build, e: float) -> tuple[float, float]:

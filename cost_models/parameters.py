@@ -80,6 +80,7 @@ def _layer(kind: LayerKind, model_key: _Sizes) -> LayerParameters:
         )  # fmt: skip
     wide = 2 if m.gated_mlp else 1
     matrices += (wide + 1) * m.hidden * m.intermediate
+    replicated += m.activation
     if m.mlp_bias:
         vectors += wide * m.intermediate
         replicated += m.hidden
@@ -104,6 +105,8 @@ class _Sizes:
     out_bias: bool
     mlp_bias: bool
     sinks: bool
+    gate: bool
+    activation: int
     moe: Moe | None
     mla: Mla | None
 
@@ -112,7 +115,8 @@ def _sizes(model: Model) -> _Sizes:
     return _Sizes(
         model.hidden_size, model.num_attention_heads, model.q_size, model.kv_size, model.head_dim,
         model.intermediate_size, model.gated_mlp, model.norms_per_layer, norm_parameters(model), model.qk_norm,
-        model.qkv_bias, model.attention_out_bias, model.mlp_bias, model.attention_sinks, model.moe, model.mla,
+        model.qkv_bias, model.attention_out_bias, model.mlp_bias, model.attention_sinks, model.attention_gate,
+        model.activation_parameters, model.moe, model.mla,
     )  # fmt: skip
 
 
@@ -132,7 +136,7 @@ def _attention(m: _Sizes) -> tuple[int, int, int, int]:
         return _latent_attention(m, m.mla)
     vectors = (m.q_size + 2 * m.kv_size) * m.qkv_bias + m.heads * m.sinks
     norms = {"none": 0, "per_head": 2 * m.head_dim, "full": m.q_size + m.kv_size}[m.qk_norm]
-    return 2 * m.hidden * m.q_size, 2 * m.hidden * m.kv_size, vectors, norms + m.hidden * m.out_bias
+    return (2 + m.gate) * m.hidden * m.q_size, 2 * m.hidden * m.kv_size, vectors, norms + m.hidden * m.out_bias
 
 
 def _latent_attention(m: _Sizes, mla: Mla) -> tuple[int, int, int, int]:

@@ -58,13 +58,16 @@ def _attention_gemms(job: Job, *, tokens: Floats, tp: Floats) -> list[Gemm]:
         return _mla_gemms(job, tokens=tokens, tp=tp)
     q = model.q_size / tp
     kv = model.kv_size / np.minimum(tp, model.num_key_value_heads)
+    gate = q * model.attention_gate
     if job.runtime.separate_gate_projection and not model.fused_qkv:
         projections = [
             _gemm("q_proj", tokens, q, h, module="attention"),
             _gemm("kv_proj", tokens, kv, h, module="attention", repeats=2.0),
         ]
+        if model.attention_gate:
+            projections.append(_gemm("gate_proj", tokens, gate, h, module="attention"))
     else:
-        projections = [_gemm("qkv_proj", tokens, q + 2 * kv, h, module="attention")]
+        projections = [_gemm("qkv_proj", tokens, q + 2 * kv + gate, h, module="attention")]
     return [*projections, _gemm("o_proj", tokens, h, q, module="attention")]
 
 

@@ -52,7 +52,8 @@ def model_document(model: Model) -> Document:
             "name", "num_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim",
             "intermediate_size", "vocab_size", "gated_mlp", "tie_word_embeddings", "norm", "norm_bias",
             "norm_weight", "norms_per_layer", "qk_norm", "position_embedding", "max_position_embeddings", "mlp_bias", "head_bias",
-            "parallel_block", "embedding_norm", "final_norm", "attention_sinks", "mtp_num_layers",
+            "parallel_block", "embedding_norm", "final_norm", "attention_sinks", "attention_gate",
+            "activation_parameters", "mtp_num_layers",
         )
     }  # fmt: skip
     document["attention_bias"] = _bias(qkv=model.qkv_bias, out=model.attention_out_bias)

@@ -162,6 +162,8 @@ def _attention(job: Job, traits: MemoryTraits, s: Sizes) -> dict[str, Floats]:
     heads = model.num_attention_heads / s.tp
     value_width = model.num_attention_heads * model.mla.v_head_dim if model.mla is not None else model.q_size
     context = s.w * value_width * s.tokens / s.tp
+    # The sigmoid of the attention's gate, and the product that replaces the attention's output as the projection's input.
+    gates = 2.0 * s.w * model.q_size * s.tokens / s.tp if model.attention_gate else 0.0
     if s.linear_w < s.w:  # the output projection keeps a quantised copy of its own
         context = context * (1.0 + s.linear_w / s.w)
     matrix = heads * s.tokens * s.context
@@ -172,7 +174,9 @@ def _attention(job: Job, traits: MemoryTraits, s: Sizes) -> dict[str, Floats]:
     odd = s.w * s.tokens * (model.q_size / s.tp + (kv if model.mla is None else 0.0))
     zero = np.zeros_like(s.tokens)
     return {
-        "qkv": qkv + s.cp_p2p * (s.w * model.q_size * s.tokens / s.tp if traits.table == "megatron-te" else 0.0),
+        "qkv": qkv
+        + gates
+        + s.cp_p2p * (s.w * model.q_size * s.tokens / s.tp if traits.table == "megatron-te" else 0.0),
         "up_projections": _mla_up(model.mla, model, s) if model.mla is not None else zero,
         "scores": scores,
         "context": context,

@@ -40,6 +40,8 @@ Name = Annotated[str, Field(strict=True, min_length=1, max_length=300)]
 
 WARNINGS: Mapping[str, str] = {
     "vision-tower-ignored": "The config is multimodal; only its text model is planned.",
+    "quantization-ignored": "The config's quantization_config is ignored; training starts from weights in param_dtype.",
+    "sequence-beyond-positions": "Sequences are longer than the model's max_position_embeddings; extend its positions first.",
     "network-nominal": "The network between the nodes is not described; that of the GPU's reference server is taken.",
     "gpu-family-unknown": "The GPU is of no known family; what it does not state is borrowed from the nearest preset.",
     "mi250x-one-die": "The driver presents each of the two dies of an MI250X as a GPU of 64 GB; figures are of one die.",

@@ -14,13 +14,20 @@ from cost_models.errors import InvalidInputError, NotModelledError, Problem
 from cost_models.specs.fields import child, nearest, shown
 from cost_models.specs.hf.families import FAMILIES
 from cost_models.specs.hf.keys import Keys
+from cost_models.specs.hf.own_spec import spec_hint
 
 TEXT_MODELS: Mapping[str, str] = {
     "llava": "llama", "llava_next": "llama", "mistral3": "mistral", "gemma3": "gemma3_text", "qwen2_vl": "qwen2",
     "qwen2_5_vl": "qwen2", "qwen3_vl": "qwen3", "llama4": "llama4_text", "qwen3_vl_moe": "qwen3_moe", "qwen2_vl_text": "qwen2",
-    "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3", "qwen3_vl_moe_text": "qwen3_moe",
+    "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3", "qwen3_vl_moe_text": "qwen3_moe", "glm4v": "glm4v_text",
+    "glm46v": "glm4v_text", "glm4v_moe": "glm4v_moe_text",
 }  # fmt: skip
 """Multimodal `model_type` -> the family its text model is read as, where the text model does not say."""
+
+OWN_DEFAULTS = frozenset(
+    ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text",
+     "qwen3_vl_moe_text"))  # fmt: skip
+"""`model_type` of text models with the modules of their family but other class defaults, so that sizes must be given."""
 
 SAME_MODULES: Mapping[str, str] = {"kimi_k2": "deepseek_v3"}
 """`model_type` whose published code is another family's under a new name."""
@@ -31,10 +38,11 @@ _ENCODER = "encoder-only models are not modelled"
 REFUSED: Mapping[str, str] = {
     **dict.fromkeys(
         ("mamba", "mamba2", "falcon_mamba", "rwkv", "jamba", "zamba", "zamba2", "bamba", "nemotron_h",
-         "lfm2", "lfm2_moe", "recurrent_gemma", "granitemoehybrid", "falcon_h1", "kimi_linear", "plamo2", "xlstm",
+         "lfm2", "lfm2_moe", "recurrent_gemma", "falcon_h1", "kimi_linear", "plamo2", "xlstm",
          "olmo_hybrid", "bailing_hybrid"), _SSM),
     **dict.fromkeys(("minimax", "qwen3_next", "qwen3_5", "qwen3_5_text", "qwen3_5_moe", "qwen3_5_moe_text"),
         "layers of linear attention between the others are not modelled"),
+    "mimo_v2_flash": "values narrower than keys, and other numbers of key-value heads in windowed layers, are not modelled",
     **dict.fromkeys(("deepseek_v32", "deepseek_v4", "glm_moe_dsa"), "sparse attention with an indexer is not modelled"),
     **dict.fromkeys(("gemma3n", "gemma3n_text", "mllama", "mllama_text_model"),
         "layers that share keys and values or attend across inputs are not modelled"),
@@ -65,22 +73,37 @@ def read_hf_config(config: Mapping[str, Any], *, pointer: str) -> HfReading:
         NotModelledError: an architecture without a cost model here.
         InvalidInputError: an unknown `model_type`, or a key with an impossible value.
     """
+    _refuse_adapter(config, pointer)
     text, multimodal, pointer = _text_config(config, pointer)
     model_type = _model_type(text, config, pointer)
     family = FAMILIES[model_type]
     defaults = dict(family.defaults)
-    if multimodal:  # a text model inside another config has defaults of its own; sizes must be given
+    if multimodal and (
+        text is config or not OWN_DEFAULTS.isdisjoint((config.get("model_type"), text.get("model_type")))
+    ):
         for key in ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size"):
-            if key != "vocab_size" or model_type != "gemma3_text":
-                defaults.pop(key, None)
-        if "tie_word_embeddings" not in text and "tie_word_embeddings" in config:
-            defaults["tie_word_embeddings"] = config["tie_word_embeddings"]
+            defaults.pop(key, None)
+    if multimodal and "tie_word_embeddings" not in text and "tie_word_embeddings" in config:
+        defaults["tie_word_embeddings"] = config["tie_word_embeddings"]
     keys = Keys(text, defaults, family.aliases, pointer)
     spec = {**family.fixed, **family.read(keys)}
     keys.check()
     name = config.get("_name_or_path")
     spec["name"] = name[:300] if isinstance(name, str) and name else model_type
-    return HfReading(spec, keys.assumed, ("vision-tower-ignored",) if multimodal else ())
+    quantized = any(part.get("quantization_config") for part in (config, text))
+    warnings = ("vision-tower-ignored",) * multimodal + ("quantization-ignored",) * quantized
+    return HfReading(spec, keys.assumed, warnings)
+
+
+def _refuse_adapter(config: Mapping[str, Any], pointer: str) -> None:
+    """An adapter's `adapter_config.json` says which weights it adds to a model, but nothing of the model."""
+    kind, base = config.get("peft_type"), config.get("base_model_name_or_path")
+    if kind is None or "model_type" in config:
+        return
+    of = f" ({base[:200]})" if isinstance(base, str) and base else ""
+    message = f"this is the config of a {str(kind)[:30]} adapter, not of a model"
+    hint = f"Give the config.json of its base model{of}; the plan is then for training all of its weights."
+    raise NotModelledError([Problem(pointer, message, hint, "not-modelled")])
 
 
 def _text_config(config: Mapping[str, Any], pointer: str) -> tuple[Mapping[str, Any], bool, str]:
@@ -99,7 +122,8 @@ def _model_type(text: Mapping[str, Any], config: Mapping[str, Any], pointer: str
     given = text.get("model_type", TEXT_MODELS.get(outer) if isinstance(outer, str) else None)
     if not isinstance(given, str):
         message = "model_type is required" if given is None else f"model_type is {shown(given)}; it must be a string"
-        raise InvalidInputError([Problem(at, message, _known(), "missing-field" if given is None else "invalid-field")])
+        hint = spec_hint(text) + _known()
+        raise InvalidInputError([Problem(at, message, hint, "missing-field" if given is None else "invalid-field")])
     model_type = SAME_MODULES.get(given, TEXT_MODELS.get(given, given))
     why = REFUSED.get(model_type)
     if why is None and (text.get("is_encoder_decoder") is True or config.get("is_encoder_decoder") is True):
@@ -108,7 +132,7 @@ def _model_type(text: Mapping[str, Any], config: Mapping[str, Any], pointer: str
         raise NotModelledError([Problem(at, f"model_type {given[:100]!r}: {why}", _known(), "not-modelled")])
     if model_type not in FAMILIES:
         close = nearest(model_type, FAMILIES)
-        hint = (f"Did you mean {close!r}? " if close else "") + _known()
+        hint = (f"Did you mean {close!r}? " if close else "") + spec_hint(text) + _known()
         raise InvalidInputError([Problem(at, f"model_type {given[:100]!r} is not known", hint, "unknown-model-type")])
     return model_type
 

@@ -89,6 +89,10 @@ class Model:
     """One entry per decoder layer, in model order."""
     norm_weight: bool = True
     """Norms have a weight vector; false for norms that only normalise (OLMo)."""
+    attention_gate: bool = False
+    """The attention's output is multiplied by the sigmoid of a projection as wide as the queries (AFMoE)."""
+    activation_parameters: int = 0
+    """Scalars that the activation function of each dense MLP learns (xIELU: 2)."""
     moe: Moe | None = None
     mla: Mla | None = None
     mtp_num_layers: int = 0

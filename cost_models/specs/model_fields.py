@@ -114,6 +114,10 @@ class ModelInput(BaseModel):
     embedding_norm: Flag | None = None
     final_norm: Flag | None = None
     attention_sinks: Flag | None = None
+    attention_gate: Flag | None = None
+    """The attention's output is multiplied by the sigmoid of a projection of the layer's input (AFMoE)."""
+    activation_parameters: CountOrZero | None = None
+    """Scalars that the activation function of each dense MLP learns (xIELU: 2)."""
     sliding_window: Count | None = None
     layer_types: Annotated[list[Name], Field(max_length=10_000)] | None = None
     mtp_num_layers: CountOrZero | None = None

@@ -119,6 +119,8 @@ def _model(spec: ModelInput, reading: _Reading) -> Model:
         reading.refuse(
             "head_dim", f"head_dim is {head_dim}; rotary positions need an even one", "Use an even head_dim."
         )
+    if spec.attention_gate and mla is not None:
+        reading.refuse("attention_gate", "a gate on latent attention is not modelled", "Leave attention_gate out.")
     dense = not all(is_moe)
     if dense and not spec.intermediate_size:
         reading.refuse("intermediate_size", "intermediate_size is required where a layer has a dense MLP",
@@ -153,6 +155,8 @@ def _model(spec: ModelInput, reading: _Reading) -> Model:
         embedding_norm=bool(spec.embedding_norm),
         final_norm=spec.final_norm is not False,
         attention_sinks=bool(spec.attention_sinks),
+        attention_gate=bool(spec.attention_gate),
+        activation_parameters=spec.activation_parameters or 0,
         layer_kinds=tuple(LayerKind(m, w) for m, w in zip(is_moe, windows, strict=True)),
         moe=moe,
         mla=mla,

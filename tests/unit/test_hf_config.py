@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 from cost_models.errors import InvalidInputError, NotModelledError
@@ -200,3 +202,77 @@ def test_smollm_windows_are_in_the_layers_without_rotary_positions():
 @pytest.mark.parametrize("value", ["all", [1.5], [-1], [None], {}])
 def test_a_list_of_layers_must_be_one(key, value):
     assert problems(model_type="llama4_text", **{key: value})[0].pointer == f"/model/hf_config/{key}"
+
+
+SIZES = {
+    "num_hidden_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96, "vocab_size": 100,
+}  # fmt: skip
+
+
+def test_class_defaults_hold_for_a_text_model_that_is_the_class_itself():
+    """LlavaConfig builds the class that its text_config names; Qwen2VLTextConfig has defaults other than Qwen2Config's."""
+    text = {"model_type": "llama", "vocab_size": 32064}
+    assert read(model_type="llava", text_config=text).num_layers == 32
+    assert "/model/hf_config/text_config/hidden_size" in {
+        p.pointer for p in problems(model_type="qwen2_vl", text_config={})
+    }
+
+
+def test_an_unknown_family_is_answered_with_the_spec_that_would_say_it():
+    """The specification in the hint is one that can be planned: 2 layers, 2 of 8 experts of 24."""
+    problem = problems(
+        model_type="newcomer", num_local_experts=8, num_experts_per_tok=2, moe_intermediate_size=24, **SIZES
+    )[0]
+    start = problem.hint.index("{")
+    spec, _ = json.JSONDecoder().raw_decode(problem.hint[start:])
+    model = resolve_model(spec)
+    assert (model.num_layers, model.hidden_size, model.moe.num_experts, model.moe.top_k) == (2, 64, 8, 2)
+    assert model.moe.expert_intermediate_size == 24
+    assert spec == {
+        "num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96, "vocab_size": 100,
+        "moe": {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 24},
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    "foreign",
+    [{"mamba_d_state": 16}, {"layer_types": ["full_attention", "linear_attention"]}, {"vocab_size": None}, {"hidden_size": 66},
+     {"intermediate_size": None}],
+)  # fmt: skip
+def test_no_spec_is_offered_for_what_none_says(foreign):
+    assert "{" not in problems(model_type="newcomer", **{**SIZES, **foreign})[0].hint
+
+
+def test_an_adapter_is_told_apart_from_a_model_in_one_sentence():
+    adapter = {
+        "peft_type": "LORA",
+        "r": 16,
+        "target_modules": ["q_proj"],
+        "base_model_name_or_path": "meta-llama/Llama-3.1-8B",
+    }
+    found = problems(NotModelledError, **adapter)
+    assert len(found) == 1
+    assert "LORA adapter" in found[0].message
+    assert "base model (meta-llama/Llama-3.1-8B)" in found[0].hint
+
+
+def test_a_quantised_checkpoint_is_planned_unquantised_and_says_so():
+    assert read(model_type="llama", quantization_config={"quant_method": "fp8"}).warnings == ("quantization-ignored",)
+    inner = {"model_type": "llama", "quantization_config": {"quant_method": "awq"}, **SIZES}
+    assert "quantization-ignored" in read(model_type="llava", text_config=inner).warnings
+    assert read(model_type="llama", quantization_config=None).warnings == ()
+
+
+def test_granite_4_is_refused_where_a_layer_does_not_attend():
+    mixed = {"model_type": "granitemoehybrid", **SIZES, "shared_intermediate_size": 96}
+    assert problems(NotModelledError, **mixed, layer_types=["attention", "mamba"])[0].pointer.endswith("layer_types")
+    assert problems(NotModelledError, **mixed)[0].pointer.endswith("layer_types")
+    assert problems(**mixed, layer_types=["attention"])[0].pointer.endswith("layer_types")
+    assert read(**mixed, layer_types=["attention"] * 2, num_local_experts=0).position_embedding == "none"
+
+
+def test_ling_of_the_first_version_with_biases_everywhere_is_refused():
+    sizes = {**SIZES, "num_key_value_heads": 2, "num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 8}
+    assert problems(NotModelledError, model_type="bailing_moe", **sizes)[0].pointer.endswith("use_bias")
+    second = read(model_type="bailing_moe", n_group=2, topk_group=1, **sizes)
+    assert (second.qkv_bias, second.attention_out_bias, second.moe.num_groups) == (False, True, 2)

@@ -8,7 +8,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cost_models.specs.hf import readers
-from cost_models.specs.hf.family import BIASED, GPT_ALIASES, LAYERNORM_PLAIN, LLAMA, MISTRAL, OLMO, RMS_GATED, Family
+from cost_models.specs.hf.family import (
+    BIASED,
+    GPT_ALIASES,
+    LAYERNORM_PLAIN,
+    LLAMA,
+    MISTRAL,
+    MTP_ALIASES,
+    OLMO,
+    RMS_GATED,
+    Family,
+    without,
+)
 
 _QWEN2 = {
     "vocab_size": 151936, "hidden_size": 4096, "intermediate_size": 22016, "num_hidden_layers": 32,
@@ -83,6 +94,26 @@ DENSE: Mapping[str, Family] = {
         {**LAYERNORM_PLAIN, **BIASED, "position_embedding": "rope", "parallel_block": True, "head_bias": True}, readers.read_phi,
     ),
     "olmo2": Family(OLMO, RMS_GATED, readers.read_olmo2),
+    "apertus": Family(
+        {
+            **LLAMA, "vocab_size": 131072, "intermediate_size": 14336, "max_position_embeddings": 65536,
+            "hidden_act": "xielu",
+        },
+        {**RMS_GATED, "gated_mlp": False}, readers.read_apertus,
+    ),
+    "ministral": Family({**MISTRAL, "layer_types": None}, RMS_GATED, readers.read_ministral),
+    "ministral3": Family(
+        {
+            **MISTRAL, "vocab_size": 131072, "num_hidden_layers": 34, "head_dim": 128,
+            "max_position_embeddings": 262144, "sliding_window": None,
+        },
+        RMS_GATED, readers.read_ministral3,
+    ),
+    "mimo": Family({**_QWEN2, "num_nextn_predict_layers": 0}, RMS_GATED, readers.read_mimo, MTP_ALIASES),
+    "glm4v_text": Family(
+        {**without(_GLM, "attention_bias", "head_dim"), "max_position_embeddings": 32768},
+        {**RMS_GATED, "norms_per_layer": 4}, readers.read_glm4v,
+    ),
     "gpt_neox": Family(
         {
             "vocab_size": 50432, "hidden_size": 6144, "num_hidden_layers": 44, "num_attention_heads": 64,

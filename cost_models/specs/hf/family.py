@@ -31,6 +31,7 @@ GPT_ALIASES = {
     "n_embd": ("hidden_size",),
     "n_positions": ("max_position_embeddings",),
 }
+MTP_ALIASES = {"num_nextn_predict_layers": ("num_mtp_layers",)}
 LLAMA = {
     "vocab_size": 32000, "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32,
     "num_attention_heads": 32, "num_key_value_heads": None, "head_dim": None, "max_position_embeddings": 2048,
@@ -42,3 +43,8 @@ MISTRAL = {
     "tie_word_embeddings": False, "sliding_window": 4096,
 }  # fmt: skip
 OLMO = {**LLAMA, "vocab_size": 50304}
+
+
+def without(defaults: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    """The defaults of a class that has all of these keys but some."""
+    return {key: value for key, value in defaults.items() if key not in keys}

@@ -84,6 +84,14 @@ class Keys:
         """A whole number, or None where the config (or its class) says null."""
         return None if self.value(key) is None else self.count(key, least=least)
 
+    def text(self, key: str) -> str | None:
+        """A string, or None where absent or null."""
+        value = self.value(key)
+        if value is not None and not isinstance(value, str):
+            self._problem(key, f"{key} is {shown(value)}; it must be a string", "Correct the config.")
+            return None
+        return value
+
     def strings(self, key: str) -> list[str] | None:
         """A list of strings, or None where absent or null."""
         value = self.value(key)
@@ -116,6 +124,10 @@ class Keys:
         """Stops reading: the config asks for something that has no model here."""
         problem = Problem(child(self.pointer, key), why, "No cost model exists for it here.", "not-modelled")
         raise NotModelledError([problem])
+
+    def wrong(self, key: str, message: str) -> None:
+        """Notes a rule that the config breaks."""
+        self._problem(key, message, "Correct the config.")
 
     def _problem(self, key: str, message: str, hint: str, code: str = "invalid-field") -> None:
         self.problems.append(Problem(child(self.pointer, self.spelling(key) or key), message, hint, code))

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from cost_models.specs.hf import mixture_readers as readers
-from cost_models.specs.hf.family import LLAMA, MISTRAL, OLMO, RMS_GATED, Family
+from cost_models.specs.hf.family import LLAMA, MISTRAL, MTP_ALIASES, OLMO, RMS_GATED, Family
 
 _QWEN_MOE = {
     "vocab_size": 151936, "hidden_size": 2048, "num_hidden_layers": 24, "head_dim": None,
@@ -32,7 +32,20 @@ _DEEPSEEK_V2 = {
     "tie_word_embeddings": False, "attention_bias": False, "num_nextn_predict_layers": 0,
 }  # fmt: skip
 _LOCAL = {"num_local_experts": ("num_experts",)}
-_ROUTED = {"n_routed_experts": ("num_local_experts",), "num_nextn_predict_layers": ("num_mtp_layers",)}
+_ROUTED = {"n_routed_experts": ("num_local_experts",), **MTP_ALIASES}
+_GLM_MOE = {
+    "vocab_size": 151552, "hidden_size": 4096, "intermediate_size": 10944, "num_hidden_layers": 46,
+    "num_attention_heads": 96, "num_key_value_heads": 8, "head_dim": None, "max_position_embeddings": 131072,
+    "tie_word_embeddings": False, "attention_bias": False, "moe_intermediate_size": 1408,
+    "num_experts_per_tok": 8, "n_shared_experts": 1, "n_routed_experts": 128, "n_group": 1, "topk_group": 1,
+    "first_k_dense_replace": 1, "num_nextn_predict_layers": 0,
+}  # fmt: skip
+_BAILING = {
+    "max_position_embeddings": 16384, "tie_word_embeddings": False, "head_dim": None, "use_qkv_bias": False,
+    "use_bias": True, "use_qk_norm": False, "num_shared_experts": 0, "first_k_dense_replace": 0,
+    "num_nextn_predict_layers": 0,
+}  # fmt: skip
+"""The class's sizes are of no published model, so a config must state its own."""
 
 MIXTURES: Mapping[str, Family] = {
     "mixtral": Family(
@@ -77,14 +90,55 @@ MIXTURES: Mapping[str, Family] = {
         {"num_local_experts": ("num_experts",)},
     ),
     "glm4_moe": Family(
-        {
-            "vocab_size": 151552, "hidden_size": 4096, "intermediate_size": 10944, "num_hidden_layers": 46,
-            "num_attention_heads": 96, "num_key_value_heads": 8, "head_dim": None, "max_position_embeddings": 131072,
-            "tie_word_embeddings": False, "attention_bias": False, "moe_intermediate_size": 1408,
-            "num_experts_per_tok": 8, "n_shared_experts": 1, "n_routed_experts": 128, "n_group": 1, "topk_group": 1,
-            "first_k_dense_replace": 1, "use_qk_norm": False, "num_nextn_predict_layers": 0,
-        },
+        {**_GLM_MOE, "use_qk_norm": False}, RMS_GATED, readers.read_glm4_moe, _ROUTED,
+    ),
+    "glm4v_moe_text": Family(
+        {**_GLM_MOE, "vocab_size": 151424, "max_position_embeddings": 65536, "attention_bias": True},
         RMS_GATED, readers.read_glm4_moe, _ROUTED,
+    ),
+    "glm4_moe_lite": Family(
+        {
+            **_DEEPSEEK_V3, "vocab_size": 154880, "hidden_size": 2048, "intermediate_size": 10240,
+            "moe_intermediate_size": 1536, "num_hidden_layers": 47, "num_attention_heads": 20,
+            "n_routed_experts": 64, "q_lora_rank": 768, "v_head_dim": 256, "qk_nope_head_dim": 192, "n_group": 1,
+            "topk_group": 1, "num_experts_per_tok": 4, "max_position_embeddings": 202752, "mlp_layer_types": None,
+        },
+        RMS_GATED, readers.read_glm4_moe_lite, _ROUTED,
+    ),
+    "dots1": Family(
+        {
+            "vocab_size": 152064, "hidden_size": 4608, "intermediate_size": 10944, "moe_intermediate_size": 1408,
+            "num_hidden_layers": 62, "num_attention_heads": 32, "num_key_value_heads": 32, "head_dim": None,
+            "n_shared_experts": None, "n_routed_experts": None, "num_experts_per_tok": None, "n_group": 1,
+            "topk_group": 1, "first_k_dense_replace": 0, "max_position_embeddings": 2048,
+            "tie_word_embeddings": False, "attention_bias": False, "sliding_window": 4096, "max_window_layers": 62,
+            "layer_types": None,
+        },
+        RMS_GATED, readers.read_dots1, _ROUTED,
+    ),
+    "afmoe": Family(
+        {
+            "vocab_size": 200192, "hidden_size": 2048, "intermediate_size": 6144, "moe_intermediate_size": 1408,
+            "num_hidden_layers": 32, "num_dense_layers": 1, "num_attention_heads": 16, "num_key_value_heads": None,
+            "head_dim": 128, "max_position_embeddings": 16384, "tie_word_embeddings": False, "num_experts": 64,
+            "num_experts_per_tok": 6, "num_shared_experts": 2, "global_attn_every_n_layers": 4,
+            "sliding_window": 1024, "layer_types": None, "attention_bias": False,
+        },
+        {**RMS_GATED, "norms_per_layer": 4, "attention_gate": True}, readers.read_afmoe,
+        {"num_experts": ("num_local_experts",)},
+    ),
+    "bailing_moe": Family(_BAILING, RMS_GATED, readers.read_bailing, MTP_ALIASES),
+    "bailing_moe_v2": Family({**_BAILING, "n_group": 8, "topk_group": 4}, RMS_GATED, readers.read_bailing, MTP_ALIASES),
+    "granitemoeshared": Family(
+        {**LLAMA, "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 0}, RMS_GATED,
+        readers.read_granitemoeshared, _LOCAL,
+    ),
+    "granitemoehybrid": Family(
+        {
+            **LLAMA, "num_local_experts": 8, "num_experts_per_tok": 2, "shared_intermediate_size": 1024,
+            "position_embedding_type": None, "layer_types": None,
+        },
+        RMS_GATED, readers.read_granitemoehybrid, {**_LOCAL, "layer_types": ("layers_block_type",)},
     ),
     "phimoe": Family(
         {

@@ -75,6 +75,11 @@ def read_qwen2_moe(k: Keys) -> Spec:
 
 
 def read_deepseek(k: Keys) -> Spec:
+    return _deepseek_experts(k, _latent(k))
+
+
+def _latent(k: Keys) -> Spec:
+    """Everything of DeepSeek's models but their experts."""
     spec = {**sizes(k), "attention_bias": k.flag("attention_bias"), "mlp_bias": False}
     spec["mla"] = {
         "q_lora_rank": k.optional_count("q_lora_rank"),
@@ -84,7 +89,7 @@ def read_deepseek(k: Keys) -> Spec:
         "v_head_dim": k.count("v_head_dim"),
     }
     spec["mtp_num_layers"] = k.count("num_nextn_predict_layers", if_null=0, least=0)
-    return _deepseek_experts(k, spec)
+    return spec
 
 
 def _deepseek_experts(k: Keys, spec: Spec) -> Spec:
@@ -92,6 +97,11 @@ def _deepseek_experts(k: Keys, spec: Spec) -> Spec:
     first_dense = k.count("first_k_dense_replace", if_null=0, least=0)
     if first_dense >= spec["num_layers"]:
         return spec
+    return _shared_and_routed(k, spec, first_dense_layers=first_dense)
+
+
+def _shared_and_routed(k: Keys, spec: Spec, **which_layers: object) -> Spec:
+    """The spec with DeepSeek's experts in these layers."""
     width, shared = k.count("moe_intermediate_size"), k.count("n_shared_experts", if_null=0, least=0)
     spec["moe"] = {
         "num_experts": k.count("n_routed_experts"),
@@ -100,9 +110,9 @@ def _deepseek_experts(k: Keys, spec: Spec) -> Spec:
         # One module of n_shared x width: the parameters of n_shared experts.
         "num_shared_experts": shared,
         "shared_expert_intermediate_size": width if shared else 0,
-        "first_dense_layers": first_dense,
         "num_groups": k.count("n_group", if_null=1),
         "topk_groups": k.count("topk_group", if_null=1),
+        **which_layers,
     }
     return spec
 
@@ -123,9 +133,95 @@ def read_gpt_oss(k: Keys) -> Spec:
 
 
 def read_glm4_moe(k: Keys) -> Spec:
-    spec = {**read_qkv_biased(k), "qk_norm": k.flag("use_qk_norm")}
+    """GLM-4.5V's text model has no norm of queries and keys, whatever its config says."""
+    spec = {**read_qkv_biased(k), "qk_norm": "use_qk_norm" in k.defaults and k.flag("use_qk_norm")}
     spec["mtp_num_layers"] = k.count("num_nextn_predict_layers", if_null=0, least=0)
     return _deepseek_experts(k, spec)
+
+
+def read_glm4_moe_lite(k: Keys) -> Spec:
+    """DeepSeek's layers, but the sparse ones are listed; unlisted, all but the first are."""
+    spec = _latent(k)
+    listed = k.strings("mlp_layer_types")
+    layers = [int(i > 0) for i in range(spec["num_layers"])] if listed is None else [int(t == "sparse") for t in listed]
+    return _shared_and_routed(k, spec, moe_layer_freq=layers) if any(layers) else spec
+
+
+def read_dots1(k: Keys) -> Spec:
+    """Windows from `max_window_layers` on, which is past the last layer in the published models, unless listed."""
+    spec = {**sizes(k), **biases(k), "qk_norm": True}
+    listed, window = k.strings("layer_types"), k.optional_count("sliding_window")
+    if listed is None:
+        first = k.count("max_window_layers", least=0)
+        listed = ["sliding_attention" if i >= first else "full_attention" for i in range(spec["num_layers"])]
+    spec.update(
+        patterned(k, spec["num_layers"], 1) if window is None else {"layer_types": listed, "sliding_window": window}
+    )
+    return _deepseek_experts(k, spec)
+
+
+def read_afmoe(k: Keys) -> Spec:
+    """A gate multiplies the attention's output; the experts' bias of the router is adjusted, not trained."""
+    spec = {**sizes(k), **biases(k), "qk_norm": True}
+    spec.update(patterned(k, spec["num_layers"], k.count("global_attn_every_n_layers")))
+    first_dense = k.count("num_dense_layers", least=0)
+    if first_dense >= spec["num_layers"]:
+        return spec
+    width, shared = k.count("moe_intermediate_size"), k.count("num_shared_experts", least=0)
+    spec["moe"] = {
+        "num_experts": k.count("num_experts"), "top_k": k.count("num_experts_per_tok"),
+        "expert_intermediate_size": width, "num_shared_experts": shared,
+        "shared_expert_intermediate_size": width if shared else 0, "first_dense_layers": first_dense,
+        "router_bias": True,
+    }  # fmt: skip
+    return spec
+
+
+def read_bailing(k: Keys) -> Spec:
+    """Ling and Ring (inclusionAI): the first version biases every projection where `use_bias` is set, the second the
+    attention's output alone; both versions' configs call themselves `bailing_moe` at times.
+    """
+    second = "n_group" in k.raw or "n_group" in k.defaults
+    qkv, out = k.flag("use_qkv_bias"), k.flag("use_bias")
+    if out and not second:
+        k.refuse("use_bias", "biases in all projections of bailing_moe are not modelled")
+    bias = qkv if qkv == out else "qkv" if qkv else "out"
+    spec = {**sizes(k), "num_key_value_heads": k.count("num_key_value_heads"), "attention_bias": bias, "mlp_bias": False,
+            "qk_norm": k.flag("use_qk_norm")}  # fmt: skip
+    spec["mtp_num_layers"] = k.count("num_nextn_predict_layers", if_null=0, least=0)
+    first_dense = k.count("first_k_dense_replace", if_null=0, least=0)
+    if first_dense >= spec["num_layers"]:
+        return spec
+    width, shared = k.count("moe_intermediate_size"), k.count("num_shared_experts", if_null=0, least=0)
+    spec["moe"] = {
+        "num_experts": k.count("num_experts"), "top_k": k.count("num_experts_per_tok"),
+        "expert_intermediate_size": width, "num_shared_experts": shared,
+        "shared_expert_intermediate_size": width if shared else 0, "first_dense_layers": first_dense,
+        "num_groups": k.count("n_group") if second else 1, "topk_groups": k.count("topk_group") if second else 1,
+    }  # fmt: skip
+    return spec
+
+
+def read_granitemoeshared(k: Keys) -> Spec:
+    spec, width = read_granitemoe(k), k.count("shared_intermediate_size", least=0)
+    if width:
+        spec["moe"] |= {"num_shared_experts": 1, "shared_expert_intermediate_size": width}
+    return spec
+
+
+def read_granitemoehybrid(k: Keys) -> Spec:
+    """Granite 4 where every layer attends; its dense MLP is the shared expert, beside which there may be others."""
+    spec = {**sizes(k), **biases(k)}
+    listed = k.strings("layer_types")
+    if listed is None or any("attention" not in kind or "linear" in kind for kind in listed):
+        k.refuse("layer_types", "state-space layers between the others are not modelled")
+    if len(listed or []) != spec["num_layers"]:
+        k.wrong("layer_types", f"layer_types has {len(listed or [])} entries for {spec['num_layers']} layers")
+    spec["position_embedding"] = "rope" if k.text("position_embedding_type") == "rope" else "none"
+    width = k.count("shared_intermediate_size")
+    if not k.count("num_local_experts", if_null=0, least=0):
+        return {**spec, "intermediate_size": width}
+    return _whole_width(k, spec, num_shared_experts=1, shared_expert_intermediate_size=width)
 
 
 def _whole_width(k: Keys, spec: Spec, **more: object) -> Spec:

@@ -306,6 +306,32 @@ def read_stablelm(k: Keys) -> Spec:
     return {**sizes(k), "attention_bias": bias, "mlp_bias": False, "parallel_block": parallel}
 
 
+def read_apertus(k: Keys) -> Spec:
+    """The activation xIELU (arXiv 2411.13010) learns two scalars in each layer."""
+    learned = 2 if k.text("hidden_act") == "xielu" else 0
+    return {**sizes(k), **biases(k), "qk_norm": True, "activation_parameters": learned}
+
+
+def read_ministral(k: Keys) -> Spec:
+    """Every layer has the window, where there is one, unless the layers are listed."""
+    spec = {**sizes(k), "attention_bias": False, "mlp_bias": False}
+    listed = k.strings("layer_types")
+    return {**spec, **(one_window(k) if listed is None else patterned(k, spec["num_layers"], 1))}
+
+
+def read_ministral3(k: Keys) -> Spec:
+    return {**sizes(k, null_head_dim=True), "attention_bias": False, "mlp_bias": False, **one_window(k)}
+
+
+def read_mimo(k: Keys) -> Spec:
+    """MiMo-7B's published code is Qwen2's with modules that predict further tokens."""
+    return {**read_qwen2(k), "mtp_num_layers": k.count("num_nextn_predict_layers", if_null=0, least=0)}
+
+
+def read_glm4v(k: Keys) -> Spec:
+    return {**sizes(k), "attention_bias": "qkv", "mlp_bias": False}
+
+
 def read_phi(k: Keys) -> Spec:
     if k.flag("qk_layernorm"):
         k.refuse("qk_layernorm", "a LayerNorm of queries and keys is not modelled")
