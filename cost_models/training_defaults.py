@@ -18,7 +18,7 @@ RELEASES: Mapping[Framework, tuple[tuple[str, str], ...]] = {
         ("0.13", "2025-07"), ("0.14", "2025-10"), ("0.15", "2025-12"), ("0.16", "2026-02"), ("0.17", "2026-04"),
         ("0.18", "2026-06"), ("0.19", "2026-08"),
     ),
-    "megatron-deepspeed": (("2022", "2022-01"), ("2023", "2023-07")),
+    "megatron-deepspeed": (("2022", "2022-01"), ("2023", "2023-07"), ("2024", "2024-04")),
     "deepspeed": (
         ("0.5", "2021-08"), ("0.9", "2023-04"), ("0.12", "2023-11"), ("0.14", "2024-03"), ("0.15", "2024-08"),
         ("0.16", "2024-11"), ("0.17", "2025-06"), ("0.18", "2025-10"), ("0.19", "2026-05"),
@@ -34,7 +34,7 @@ RELEASES: Mapping[Framework, tuple[tuple[str, str], ...]] = {
 nanotron 0.4 by the build dates of their wheels, Megatron 0.18 by its source archive, DeepSpeed 0.5, 0.12-0.17 and 0.19 by
 the dates in their source packages, PyTorch 1.12-2.6 by the project's table of versions. Not checked beyond memory of the
 release notes: Megatron 0.17 and 0.19 (between their neighbours), DeepSpeed 0.9 and 0.18, PyTorch 2.8 on, nanotron 0.5,
-Megatron-DeepSpeed (which has no releases: 2022 is BigScience's, 2023 Microsoft's)."""
+Megatron-DeepSpeed (which has no releases: 2022 is BigScience's, 2023 and 2024 Microsoft's)."""
 
 MEGATRONS: frozenset[str] = frozenset({"megatron", "megatron-deepspeed"})
 PYTORCH: frozenset[str] = frozenset({"fsdp", "torchtitan"})

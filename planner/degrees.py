@@ -181,8 +181,6 @@ def _allowed_gpus(job: Job, constraints: Constraints) -> Ints:
 
 
 def _context_degrees(job: Job) -> list[int]:
-    if not DEFAULTS[job.training.framework].context_parallel:
-        return [1]
     longest = job.training.seq_length // MIN_TOKENS_PER_CP_RANK
     found = [c for c in divisors(job.training.seq_length) if c <= min(longest, job.cluster.num_gpus)]
     return [1, *(c for c in found if c > 1 and job.training.seq_length % (2 * c) == 0)]

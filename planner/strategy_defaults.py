@@ -30,7 +30,6 @@ class StrategyDefaults:
     """Sharded state can be kept to a group of ranks and replicated across groups."""
     any_split: bool = False
     """Any layers-per-stage list can be spelled."""
-    context_parallel: bool = True
     expert_parallel: bool = True
     sequence_parallel_optional: bool = True
     """Tensor parallelism without sequence parallelism is worth trying."""
@@ -49,7 +48,7 @@ DEFAULTS: Mapping[Framework, StrategyDefaults] = {
         any_split=True,
     ),
     "megatron-deepspeed": StrategyDefaults(
-        recompute=Recompute.NONE, cp_comm=CpComm.A2A, context_parallel=False, sequence_parallel_optional=False
+        recompute=Recompute.NONE, cp_comm=CpComm.A2A, sequence_parallel_optional=False
     ),
     # sequence_parallel_size is Ulysses: all-to-all over heads.
     "deepspeed": StrategyDefaults(recompute=Recompute.NONE, cp_comm=CpComm.A2A, sequence_parallel_optional=False),

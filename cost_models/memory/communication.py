@@ -83,11 +83,12 @@ def _reductions(batch: Batch, elements_KN: Floats, layer: Floats) -> tuple[Float
     replicated = (zero == 0) & (strategies.dp_cp > 1) & traits.replicated_buckets
     if replicated.any():
         always = np.where(replicated, held, 0.0) * elements_KN
-    if traits.reduce_bucket_elements > 0 and not accumulates:
-        bucket = np.where(zero >= 1, 2.0 * BYTES_PER[training.param_dtype], 0.0)
+    if traits.reduce_bucket_elements > 0 and (not accumulates or (zero >= 2).any()):
+        # BF16_Optimizer, which accumulates without buckets, knows stage 1 alone.
+        bucket = np.where(zero >= (2 if accumulates else 1), 2.0 * BYTES_PER[training.param_dtype], 0.0)
         always = bucket * np.minimum(elements_KN, traits.reduce_bucket_elements)
     if traits.reduce_bucket_elements > 0 or not (zero >= 2).any():
-        return always, always, always + w * elements_KN if accumulates else always
+        return always, always, always + np.where(zero < 2, w, 0.0) * elements_KN if accumulates else always
     reduced, deferred = BYTES_PER[training.grad_reduce_dtype], batch.deferred
     at_loss = always + reduced * deferred * elements_KN
     inputs_KN = reduced * (1.0 - deferred) * (layer + np.maximum(layer, batch.end_words[1]))

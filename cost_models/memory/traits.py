@@ -90,14 +90,14 @@ _MEGATRON_DEEPSPEED = replace(
     _MEGATRON_LOCAL, table="megatron-2021", compute_gradients="backward", gradients_persist=True,
     reduce_bucket_elements=constant("deepspeed_bucket_elements"), offload_takes_gradients=True,
     casts_gradients_for_step=True, norm_group=False, sequence_workspaces=1,
+    gather_elements=constant("deepspeed_live_elements") + constant("deepspeed_prefetch_elements"),
+    ends_stay_gathered=True, reserved_zero3_bytes=constant("reserved_zero3"),
     reserved_factor=constant("reserved_deepspeed"), reserved_factor_tp=constant("reserved_deepspeed"),
     spread_low=0.10, spread_high=0.10,
 )  # fmt: skip
 _DEEPSPEED = replace(
-    _MEGATRON_DEEPSPEED, table="huggingface", loss_family="huggingface", compute_gradients="none",
-    gather_elements=constant("deepspeed_live_elements") + constant("deepspeed_prefetch_elements"),
-    ends_stay_gathered=True, sgd_states=0,
-    reserved_factor=1.02, reserved_factor_tp=1.02, reserved_zero3_bytes=constant("reserved_zero3"),
+    _MEGATRON_DEEPSPEED, table="huggingface", loss_family="huggingface", compute_gradients="none", sgd_states=0,
+    reserved_factor=1.02, reserved_factor_tp=1.02,
     spread_low=0.15, spread_high=0.20,
 )  # fmt: skip
 _TORCHTITAN = replace(

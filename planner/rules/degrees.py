@@ -9,7 +9,7 @@ import numpy as np
 from cost_models.job import Job
 from cost_models.specs.training import Framework
 from cost_models.strategy import Bools, CpComm, Floats, Strategies
-from planner.rules.rule import Rule, indivisible, one_of, only
+from planner.rules.rule import Rule, indivisible, one_of, only, version_stated
 
 _CORE = "megatron/core/transformer/transformer_config.py"
 _TITAN_DIMS = "torchtitan/distributed/parallel_dims.py"
@@ -104,6 +104,10 @@ def _sequence_parallel(_job: Job, s: Strategies) -> Bools:
 
 def _context(_job: Job, s: Strategies) -> Bools:
     return np.asarray(s.cp > 1)
+
+
+def _ulysses_with_others(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.cp > 1) & ((s.tp > 1) | (s.pp > 1)))
 
 
 def _math_attention(job: Job) -> bool:
@@ -222,9 +226,17 @@ DEGREE_RULES: tuple[Rule, ...] = (
         frameworks=only("deepspeed"), until="0.16.4", smallest_change="tp {tp} -> 1",
     ),
     Rule(
-        "context-parallel-unsupported", _context, "{framework} has no context parallelism (cp {cp})",
-        "Set cp to 1.", "Megatron-DeepSpeed megatron/arguments.py", frameworks=only("megatron-deepspeed"),
-        smallest_change="cp {cp} -> 1",
+        "context-parallel-unsupported", _context, "megatron-deepspeed {version} has no context parallelism (cp {cp})",
+        "Set cp to 1, or use version 2023, whose --ds-sequence-parallel-size came with DeepSpeed 0.10.2.",
+        "Megatron-DeepSpeed megatron/arguments.py (ds_sequence_parallel_size)", frameworks=only("megatron-deepspeed"),
+        until="2023", when=version_stated, smallest_change="cp {cp} -> 1",
+    ),
+    Rule(
+        "context-parallel-unsupported", _ulysses_with_others,
+        "context parallelism (cp {cp}) in megatron-deepspeed excludes tp {tp} and pp {pp}",
+        "Set tp and pp to 1, or cp to 1.",
+        "Megatron-DeepSpeed megatron/core/parallel_state.py (initialize_model_parallel)",
+        frameworks=only("megatron-deepspeed"), smallest_change="cp {cp} -> 1",
     ),
     Rule(
         "context-parallel-needs-flash", _context, "cp {cp} needs flash attention, but attention is {attention}",

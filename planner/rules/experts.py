@@ -82,6 +82,10 @@ def _zero3_context(_job: Job, s: Strategies) -> Bools:
     return np.asarray((s.ep > 1) & (s.zero == 3) & (s.cp > 1))
 
 
+def _with_pipeline(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.ep > 1) & (s.pp > 1))
+
+
 def _needs_sequence_parallel(_job: Job, s: Strategies) -> Bools:
     return np.asarray((s.tp > 1) & ~s.sequence_parallel)
 
@@ -201,6 +205,17 @@ EXPERT_RULES: tuple[Rule, ...] = (
         "expert-parallel-unsupported", _zero3_context, "deepspeed cannot combine ep {ep}, zero 3 and cp {cp}",
         "Use zero 2, or cp 1.", "deepspeed/runtime/engine.py (AutoEP with ZeRO Stage 3)",
         frameworks=only("deepspeed"), since="0.19.3", when=_is_moe, smallest_change="zero 3 -> 2",
+    ),
+    Rule(
+        "expert-parallel-unsupported", _with_pipeline, "deepspeed {version} cannot combine ep {ep} with pp {pp}",
+        "Set pp or ep to 1, or use 0.14.1.", "deepspeed pull request 5338 (MoE for pipeline models)",
+        frameworks=only("deepspeed"), until="0.14.1", when=_is_moe, smallest_change="pp {pp} -> 1",
+    ),
+    Rule(
+        "expert-parallel-unsupported", _with_pipeline, "megatron-deepspeed {version} cannot combine ep {ep} with pp {pp}",
+        "Set pp or ep to 1, or use the repository as of April 2024 (version 2024).",
+        "Megatron-DeepSpeed pull request 373, with DeepSpeed 0.14.1", frameworks=only("megatron-deepspeed"),
+        until="2024", when=_is_moe, smallest_change="pp {pp} -> 1",
     ),
     Rule(
         "moe-needs-sequence-parallel", _needs_sequence_parallel,

@@ -32,6 +32,38 @@ def _optimizer_offload(_job: Job, s: Strategies) -> Bools:
     return np.asarray(s.offload_optimizer_fraction > 0)
 
 
+def _optimizer_without_zero(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.offload_optimizer_fraction > 0) & (s.zero == 0))
+
+
+def _part_below_three(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.offload_optimizer_fraction > 0) & (s.offload_optimizer_fraction < 1) & (s.zero < 3))
+
+
+def _part_of_optimizer(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.offload_optimizer_fraction > 0) & (s.offload_optimizer_fraction < 1))
+
+
+def _optimizer_pipelined(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.offload_optimizer_fraction > 0) & (s.pp > 1))
+
+
+def _in_bf16(job: Job) -> bool:
+    return job.training.compute_bytes == 2.0 and job.training.precision != "fp16"
+
+
+def _eight_bit(job: Job) -> bool:
+    return job.training.optimizer == "adam-8bit"
+
+
+def _activation_offload(_job: Job, s: Strategies) -> Bools:
+    return np.asarray(s.offload_activation_layers > 0)
+
+
+def _activations_not_recomputed(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.offload_activation_layers > 0) & (s.recompute != Recompute.FULL))
+
+
 def _parameter_offload(_job: Job, s: Strategies) -> Bools:
     return s.offload_parameters
 
@@ -73,7 +105,7 @@ OFFLOAD_RULES: tuple[Rule, ...] = (
         smallest_change="overlap.param_gather true -> false",
     ),
     Rule(
-        "offload-unsupported", _any_offload, "nanotron offloads nothing", "Leave offload out.",
+        "offload-unsupported", _any_offload, "nanotron offloads neither states nor activations", "Leave offload out.",
         "no such key in its configuration", frameworks=only("nanotron"),
     ),
     Rule(
@@ -88,9 +120,59 @@ OFFLOAD_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "offload-unsupported", _activation_offload_mixed,
-        "activation offload excludes recompute ({recompute}) and pipelines (pp {pp}) in megatron",
-        "Set offload.activation_layers to 0.", f"{_CORE} (cpu_offloading)", frameworks=only("megatron"),
+        "megatron {version} offloads whole layers, which excludes recompute ({recompute}) and pipelines (pp {pp})",
+        "Set offload.activation_layers to 0, or use core 0.16, which offloads by module.",
+        f"{_CORE} (cpu_offloading; from core 0.16 on fine_grained_activation_offloading, with neither limit)",
+        frameworks=only("megatron"), until="0.16",
         smallest_change="offload.activation_layers {offload_activation_layers} -> 0",
+    ),
+    Rule(
+        "offload-unsupported", _activation_offload, "torchtitan offloads no activations",
+        "Set offload.activation_layers to 0.", "torchtitan/config/configs.py (no such key)", frameworks=only("torchtitan"),
+        smallest_change="offload.activation_layers {offload_activation_layers} -> 0",
+    ),
+    Rule(
+        "offload-unsupported", _activations_not_recomputed,
+        "{framework} offloads the inputs of recomputed layers alone, but recompute is {recompute}",
+        "Set recompute to 'full', or offload.activation_layers to 0.",
+        "deepspeed/runtime/activation_checkpointing/checkpointing.py (cpu_checkpointing)",
+        frameworks=only("deepspeed", "megatron-deepspeed"),
+        smallest_change="offload.activation_layers {offload_activation_layers} -> 0",
+    ),
+    Rule(
+        "offload-unsupported", _optimizer_without_zero,
+        "{framework} offloads the optimizer inside ZeRO 1 to 3 alone, but zero is {zero}",
+        "Use zero 1, 2 or 3, or set offload.optimizer_fraction to 0.",
+        "deepspeed/runtime/zero/config.py (offload_optimizer; the engine builds no ZeRO optimizer at stage 0)",
+        frameworks=only("deepspeed", "megatron-deepspeed"), smallest_change="zero {zero} -> 1",
+    ),
+    Rule(
+        "offload-unsupported", _optimizer_pipelined,
+        "{framework} cannot offload the optimizer of a pipeline (pp {pp}) that trains in bf16",
+        "Set pp to 1, train in fp16, or set offload.optimizer_fraction to 0.",
+        "deepspeed/runtime/bf16_optimizer.py keeps its fp32 parameters on the GPU; deepspeedai/DeepSpeed issue 3866, "
+        "deepspeedai/Megatron-DeepSpeed issue 369",
+        frameworks=only("deepspeed", "megatron-deepspeed"), when=_in_bf16, smallest_change="pp {pp} -> 1",
+    ),
+    Rule(
+        "offload-unsupported", _part_below_three,
+        "{framework} offloads a part of the optimizer with zero 3 alone, not with zero {zero}",
+        "Set offload.optimizer_fraction to 1, or use zero 3.",
+        "deepspeed/runtime/engine.py (offload_ratio goes to the stage 3 optimizer)",
+        frameworks=only("deepspeed", "megatron-deepspeed"),
+        smallest_change="offload.optimizer_fraction {offload_optimizer_fraction} -> 1",
+    ),
+    Rule(
+        "offload-unsupported", _part_of_optimizer, "deepspeed {version} offloads the whole optimizer or nothing of it",
+        "Set offload.optimizer_fraction to 1, or use 0.12.4.",
+        "deepspeed/runtime/zero/offload_config.py (ratio came with pull request 4636)", frameworks=only("deepspeed"),
+        until="0.12.4", smallest_change="offload.optimizer_fraction {offload_optimizer_fraction} -> 1",
+    ),
+    Rule(
+        "offload-unsupported", _optimizer_offload, "an 8-bit Adam updates its state on the GPU alone",
+        "Set training.optimizer to 'adam', or offload.optimizer_fraction to 0.",
+        "bitsandbytes/functional.py (the blockwise 8-bit update is a CUDA kernel)", when=_eight_bit,
+        smallest_change="offload.optimizer_fraction {offload_optimizer_fraction} -> 0",
     ),
     Rule(
         "offload-unsupported", _parameters_below_three, "offload.parameters needs zero 3, not {zero}",

@@ -64,6 +64,13 @@ def version_key(version: str) -> tuple[int, ...]:
     return tuple(int(number) for number in re.findall(r"\d+", version))
 
 
+def version_stated(job: Job) -> bool:
+    """Whether the user named the version: a stack known only by its date may carry what its release did not (InternEvo's
+    runs are such).
+    """
+    return "framework_version" not in job.training.assumed
+
+
 def only(*frameworks: Framework) -> frozenset[Framework]:
     """These frameworks."""
     return frozenset(frameworks)

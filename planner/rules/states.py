@@ -6,7 +6,7 @@ import numpy as np
 
 from cost_models.job import Job
 from cost_models.strategy import Bools, Strategies
-from planner.rules.rule import Rule, always, indivisible, one_of, only
+from planner.rules.rule import Rule, always, indivisible, one_of, only, version_stated
 
 _ARGUMENTS = "megatron/training/arguments.py"
 
@@ -17,11 +17,6 @@ def _zero(job: Job, s: Strategies) -> Bools:
 
 def _sharded_gradients(_job: Job, s: Strategies) -> Bools:
     return np.asarray(s.zero >= 2)
-
-
-def _version_stated(job: Job) -> bool:
-    """A stack known only by its date may carry what its release did not (InternEvo's runs are such)."""
-    return "framework_version" not in job.training.assumed
 
 
 def _sharded_gradients_pipelined(_job: Job, s: Strategies) -> Bools:
@@ -89,7 +84,7 @@ STATE_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "zero-unsupported", _sharded_gradients, "megatron {version} has no zero {zero}; Megatron-FSDP came with core 0.12",
-        "Choose zero 0 or 1.", _ARGUMENTS, frameworks=only("megatron"), until="0.12", when=_version_stated,
+        "Choose zero 0 or 1.", _ARGUMENTS, frameworks=only("megatron"), until="0.12", when=version_stated,
         smallest_change="zero {zero} -> 1",
     ),
     Rule(
