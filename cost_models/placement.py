@@ -15,10 +15,15 @@ from math import gcd
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.segments import domain_gpus
 from cost_models.specs.cluster import Cluster
 from cost_models.strategy import Strategies
 
 Floats = NDArray[np.float64]
+
+
+_KEY_STEP = 2.0**20
+"""Above every number of GPUs, so that a domain and a number of ranks share one key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,12 @@ class Placement:
 
 
 def place(
-    size: Floats | float, *, stride: Floats | float, cluster: Cluster, world: Floats | float | None = None
+    size: Floats | float,
+    *,
+    stride: Floats | float,
+    cluster: Cluster,
+    world: Floats | float | None = None,
+    domain: Floats | float | None = None,
 ) -> Placement:
     """Placement of the groups {offset + i*stride, 0 <= i < size} on nodes filled in rank order.
 
@@ -99,13 +109,30 @@ def place(
         stride: distance in ranks between neighbours, shape (N,).
         cluster: nodes and fast domains.
         world: ranks in use, shape (N,); the whole cluster where not given. Groups beyond it don't exist.
+        domain: consecutive ranks that share a fast domain, shape (N,); the cluster's where not given.
     """
     ranks, step, used = np.broadcast_arrays(
         np.atleast_1d(np.asarray(size, dtype=np.float64)),
         np.atleast_1d(np.asarray(stride, dtype=np.float64)),
         np.asarray(float(cluster.num_gpus) if world is None else world, dtype=np.float64),
     )
-    domain, island = _blocks(cluster)
+    whole = max(1, min(cluster.nvlink_domain_gpus, cluster.num_gpus))
+    blocks = np.broadcast_to(np.asarray(float(whole) if domain is None else domain), ranks.shape)
+    different = np.unique(blocks)
+    if len(different) <= 1:
+        return _on_blocks(ranks, step, used, cluster, domain=int(different[0]) if len(different) else whole)
+    columns = {name: np.empty(ranks.shape) for name in Placement.__slots__}
+    for block in different:
+        rows = np.flatnonzero(blocks == block)
+        part = _on_blocks(ranks[rows], step[rows], used[rows], cluster, domain=int(block))
+        for name, column in columns.items():
+            column[rows] = getattr(part, name)
+    return Placement(**columns)
+
+
+def _on_blocks(ranks: Floats, step: Floats, used: Floats, cluster: Cluster, *, domain: int) -> Placement:
+    """Placement of groups on fast domains of `domain` consecutive ranks."""
+    island = _island(cluster, domain)
     per_domain, domains = _spread(ranks, step, used, domain)
     per_island, islands = (per_domain, domains) if island == domain else _spread(ranks, step, used, island)
     switches = sockets = islands
@@ -157,13 +184,12 @@ def _leaf(cluster: Cluster) -> int | None:
     network = cluster.network
     if network.oversubscription <= 1 or network.nodes_per_leaf is None:
         return None
-    return max(network.nodes_per_leaf * cluster.gpus_per_node, _blocks(cluster)[1])
+    return max(network.nodes_per_leaf * cluster.gpus_per_node, _island(cluster, cluster.nvlink_domain_gpus))
 
 
-def _blocks(cluster: Cluster) -> tuple[int, int]:
-    """GPUs of a fast domain, and of an island."""
-    domain = max(1, min(cluster.nvlink_domain_gpus, cluster.num_gpus))
-    return domain, max(domain, min(cluster.gpus_per_node, cluster.num_gpus))
+def _island(cluster: Cluster, domain: int) -> int:
+    """GPUs that need no network between them: the node's, or the fast domain's where that is larger."""
+    return min(max(domain, cluster.gpus_per_node), cluster.num_gpus)
 
 
 def world_key(strategies: Strategies, cluster: Cluster) -> Floats:
@@ -171,12 +197,23 @@ def world_key(strategies: Strategies, cluster: Cluster) -> Floats:
 
     Groups that straddle a block differ with their offset on it, and a small world has fewer offsets: equal keys place alike.
     """
+    key = np.zeros(len(strategies))
+    domains = domain_gpus(cluster, strategies)
+    different = np.unique(domains)
+    for domain in different:
+        on_it = _key_on_blocks(strategies, cluster, int(domain))
+        key = np.where(domains == domain, on_it + (domain * _KEY_STEP if len(different) > 1 else 0.0), key)
+    return key
+
+
+def _key_on_blocks(strategies: Strategies, cluster: Cluster, domain: int) -> Floats:
+    """The key where fast domains hold `domain` consecutive ranks."""
     s, one = strategies, np.ones(len(strategies))
     key = np.zeros(len(strategies))
-    domain, island = _blocks(cluster)
+    island = _island(cluster, domain)
     parts = (cluster.pcie_gpus_per_switch, cluster.pcie_gpus_per_socket) if domain < island else ()
     for block in {domain, island, *parts, _leaf(cluster) or island}:
-        for size, stride in ((s.tp, one), (s.cp, s.tp), (s.etp, one), (s.ep, s.etp), (s.etp * s.ep, one)):
+        for size, stride in ((s.tp, one), (s.cp, s.tp), (s.etp, one), (s.ep, s.etp)):
             seen = np.minimum(s.world, size * stride * block)
             key = np.where(_sits_alike(size, stride, block), key, np.maximum(key, seen))
     return key
@@ -241,7 +278,12 @@ class StrategyPlacements:
     cluster: Cluster
 
     def _place(self, size: Floats, stride: Floats) -> Placement:
-        return place(size, stride=stride, cluster=self.cluster, world=self.strategies.world)
+        return place(size, stride=stride, cluster=self.cluster, world=self.strategies.world, domain=self._domain)
+
+    @cached_property
+    def _domain(self) -> Floats:
+        """GPUs of a fast domain as the scheduler's segments leave them."""
+        return domain_gpus(self.cluster, self.strategies)
 
     @cached_property
     def tp(self) -> Placement:

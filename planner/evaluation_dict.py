@@ -16,6 +16,8 @@ from cost_models.evaluate import Evaluated, Verdict
 from cost_models.flops import hardware_flops_per_step, model_flops_per_step
 from cost_models.job import Job
 from cost_models.parameters import count_parameters, padded_vocab_size
+from cost_models.segments import segment_nodes, spans_nodes
+from cost_models.strategy import Strategies
 from cost_models.terms import PEAK_MOMENTS, TIME_NAMES, Tier
 from cost_models.units import GIB, TERA
 
@@ -69,7 +71,7 @@ def evaluation_dict(
         **_utilisation(job, model_flops / (step_s * gpus)),
         "time_breakdown_s": {name: float(evaluated.terms_s[name][index]) for name in TIME_NAMES},
         "memory": _memory(evaluated, index, job=job, stages=stages),
-        "assumed": dict(assumed or {}),
+        "assumed": {**(assumed or {}), **assumed_segment(job, strategies, index)},
         "provenance": {
             "calibration": job.calibration.name,
             "terms": {name: _TIERS[int(evaluated.tiers[name][index])] for name in TIME_NAMES},
@@ -89,6 +91,15 @@ def invalid_dict(
         "assumed": dict(assumed or {}),
         "provenance": None,
     }
+
+
+def assumed_segment(job: Job, strategies: Strategies, index: int) -> dict[str, int]:
+    """Nodes of a scheduler's segment where the strategy needs several of them and nobody stated their size."""
+    world = int(strategies.world[index])
+    if job.cluster.segment_nodes is not None or not spans_nodes(job.cluster) or world <= job.cluster.nvlink_domain_gpus:
+        return {}
+    dense, experts = (int((a * b)[index]) for a, b in ((strategies.tp, strategies.cp), (strategies.etp, strategies.ep)))
+    return {"segment_nodes": segment_nodes(job.cluster, world=world, dense=dense, experts=experts)}
 
 
 @lru_cache(maxsize=1024)

@@ -103,6 +103,7 @@ def cluster_document(cluster: Cluster) -> Document:
         "host_link_gb_per_s": cluster.host_link_bytes_per_s / GB or None,
         "reserved_memory_gib": cluster.reserved_memory_bytes / GIB,
         "price_per_gpu_hour": cluster.price_per_gpu_hour,
+        "segment_nodes": cluster.segment_nodes,
         "calibration": list(cluster.calibration) or None,
     }
     document["network"] = _stated(document["network"])

@@ -76,6 +76,8 @@ class Cluster:
     host_link_bytes_per_s: float = 0.0
     reserved_memory_bytes: float = 0.0
     price_per_gpu_hour: float | None = None
+    segment_nodes: int | None = None
+    """Nodes that a scheduler keeps together inside one fast domain; None: as many as fit (`segments.segment_nodes`)."""
     calibration: tuple[str, ...] = ()
     """Names, ids or files in the order given; empty: the reference data of the GPU."""
     assumed: Mapping[str, object] = field(default_factory=dict)

@@ -92,6 +92,8 @@ class NodesInput(BaseModel):
     num_nodes: Count | None = None
     gpus_per_node: Annotated[Count, Field(le=1024)] | None = None
     nvlink_domain_gpus: Count | None = None
+    segment_nodes: Count | None = None
+    """Nodes of one scheduler segment, each whole inside an NVLink domain; the most that fit where it is not stated."""
     intra_node: (
         Annotated[
             Annotated[Literal["nvswitch", "nvlink-mesh", "nvlink-pairs", "pcie", "xgmi"], Tag("text")]
@@ -239,6 +241,7 @@ def _cluster(spec: ClusterInput, assumed: dict[str, object], pointer: str) -> Cl
         host_link_bytes_per_s=host_link * GB,
         reserved_memory_bytes=reserved_bytes,
         price_per_gpu_hour=spec.price_per_gpu_hour,
+        segment_nodes=_segment(spec, domain, pointer),
         calibration=calibration,
         assumed=assumed,
         warnings=(*warnings, *network_warnings),
@@ -283,6 +286,16 @@ def _domain(
         whole_nodes = max(1, nominal["nvlink_domain_gpus"] // spec.gpus_per_node)
         return int(filled(assumed, "nvlink_domain_gpus", whole_nodes * spec.gpus_per_node))
     return spec.gpus_per_node
+
+
+def _segment(spec: ClusterInput, domain: int, pointer: str) -> int | None:
+    """The stated segment, which must fit a domain that spans nodes."""
+    assert spec.gpus_per_node
+    whole = domain // spec.gpus_per_node
+    if spec.segment_nodes is not None and 1 < whole < spec.segment_nodes:
+        message = f"segment_nodes is {spec.segment_nodes}; an NVLink domain of {domain} GPUs holds {whole} nodes"
+        raise InvalidInputError([Problem(child(pointer, "segment_nodes"), message, f"Use at most {whole}.")])
+    return spec.segment_nodes
 
 
 def _network(

@@ -16,7 +16,7 @@ from cost_models.mixed import MixedJob, MixedTime, mixed_step_time
 from cost_models.mixed_memory import MixedMemory, mixed_memory
 from cost_models.strategy import Strategies
 from cost_models.terms import PEAK_MOMENTS
-from planner.evaluation_dict import Reason, evaluation_dict, memory_reasons
+from planner.evaluation_dict import Reason, assumed_segment, evaluation_dict, memory_reasons
 
 
 def mixed_evaluation(
@@ -39,6 +39,10 @@ def mixed_evaluation(
     answer["reasons"] = _reasons(mixed, evaluated)
     answer |= _utilisation(mixed, row, memory, step_s=float(time.total_s[0]))
     answer["memory"]["stages"] = _stages(mixed, row, memory)
+    answer["assumed"].pop("segment_nodes", None)
+    for pool in memory.pools:
+        for field, value in assumed_segment(mixed.jobs[pool], row, 0).items():
+            answer["assumed"][f"pools.{mixed.names[pool]}.{field}"] = value
     used = [mixed.jobs[pool].calibration.name for pool in memory.pools]
     answer["provenance"]["calibration"] = " + ".join(dict.fromkeys(used))
     return answer
