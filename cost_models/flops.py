@@ -79,16 +79,20 @@ def model_flops_per_step(job: Job, *, causal: bool = False) -> float:
 
 
 def hardware_flops_per_step(job: Job, strategies: Strategies) -> Floats:
-    """Model operations plus the repeated forward ones, shape (N,).
+    """Model operations plus the repeated forward ones, shape (N,)."""
+    tokens = float(job.training.seq_length) * job.training.global_batch_size
+    return model_flops_per_step(job) + repeated_flops_per_token(job, strategies) * tokens
+
+
+def repeated_flops_per_token(job: Job, strategies: Strategies) -> Floats:
+    """Forward operations of one token that recomputation repeats, shape (N,); the global batch plays no part.
 
     Full recomputation repeats the recomputed layers' matmuls and attention; selective repeats what the framework's rule
     repeats: the attention core in Megatron, every other matmul in torchtitan.
     """
     flops = model_flops(job)
-    tokens = float(job.training.seq_length) * job.training.global_batch_size
     layers = flops.layer_matmul_flops_per_token + flops.attention_flops_per_token
     selective = job.runtime.selective_repeats_matmuls * flops.layer_matmul_flops_per_token
     selective += job.runtime.selective_repeats_attention * flops.attention_flops_per_token
     full_share = recomputed_shares(strategies)
-    repeated = np.where(strategies.recompute == Recompute.SELECTIVE, selective, full_share * layers)
-    return model_flops_per_step(job) + repeated * tokens
+    return np.where(strategies.recompute == Recompute.SELECTIVE, selective, full_share * layers)

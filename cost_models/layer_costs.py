@@ -7,6 +7,7 @@ computed once per batch and gathered; everything else in a step is a sum over la
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 
@@ -25,7 +26,7 @@ from cost_models.placement import StrategyPlacements, groups, world_key
 from cost_models.shapes import Gemm, layer_gemms
 from cost_models.specs.model import LayerKind
 from cost_models.strategy import RECOMPUTE_MODULES, Codes, Floats, Strategies
-from cost_models.tensors import Distinct, distinct
+from cost_models.tensors import Distinct, distinct, summed
 
 LAYER_AXES = (
     "tp", "cp", "ep", "etp", "micro_batch_size", "sequence_parallel", "cp_comm", "moe_dispatcher", "overlap_tp_comm",
@@ -54,6 +55,11 @@ class LayerCosts:
     """What that changes of `again_JU`."""
     tiers_PU: Codes
     """Worst tier over the layer kinds, by LAYER_PARTS."""
+
+    @cached_property
+    def whole(self) -> Floats:
+        """Forward and backward, all parts together, shape (J, U)."""
+        return np.stack([summed(parts_PU) for parts_PU in self.parts_JPU])
 
 
 def layer_costs(job: Job, strategies: Strategies) -> LayerCosts:
@@ -102,7 +108,7 @@ def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyP
     backward = [
         matmul.dgrad_s + matmul.wgrad_s, attention.backward_s, element_backward, tp.backward, cp.backward, ep.backward
     ]  # fmt: skip
-    device: tuple[Floats, Floats] = np.sum(forward, axis=0), np.sum(backward, axis=0)
+    device = summed(forward), summed(backward)
     waits, again = _waits(_launch(job, kind, rows), device)
     sharded = _waits(_launch(job, kind, rows, sharded=True), device)
     forward.insert(3, waits)
@@ -150,7 +156,7 @@ def matmul_s(job: Job, gemms: list[Gemm], *, precision: str | None = None) -> Ma
     by_module: dict[str, Floats] = {}
     for gemm, seconds in zip(gemms, forward_GU, strict=True):
         by_module[gemm.module] = by_module.get(gemm.module, 0.0) + seconds
-    forward, dgrad, wgrad = passes_3GU.sum(axis=1)
+    forward, dgrad, wgrad = (summed(each_GU) for each_GU in passes_3GU)
     routed = by_module.get("moe", np.zeros_like(forward))
     return MatmulSeconds(forward, dgrad, wgrad, routed, by_module, tier)
 

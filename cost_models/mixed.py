@@ -35,6 +35,7 @@ from cost_models.stages import (
 )
 from cost_models.step import straggling_fraction, term_tiers
 from cost_models.strategy import Codes, Floats, Ints, Strategies
+from cost_models.tensors import summed
 from cost_models.terms import TIME_NAMES
 
 STAGE_END_TERMS = ("dp_comm", "optimizer", "offload")
@@ -103,7 +104,7 @@ def mixed_step_time(mixed: MixedJob, strategies: Strategies) -> MixedTime:
         stage_KN = np.where(pool_KN == pool, seconds_KN, stage_KN)
     slowest = slowest_of(strategies, stage_KN, share_KN=share_KN)
     slowest_pool = pool_KN[stage_KN.argmax(axis=0), np.arange(len(strategies))]
-    sum_s = np.where(pool_KN >= 0, stage_KN, 0.0).sum(axis=0)
+    sum_s = summed(np.where(pool_KN >= 0, stage_KN, 0.0))
     work = {pool: _pool_terms(strategies, costs[pool], slowest, sum_s) for pool in used}
     passes = {pool: slowest_passes_s(costs[pool], slowest) for pool in used}
     forward_s, backward_s = (_of_pool(slowest_pool, {p: passes[p][side] for p in used}) for side in (0, 1))
@@ -115,7 +116,7 @@ def mixed_step_time(mixed: MixedJob, strategies: Strategies) -> MixedTime:
     sends, hop_tier = sends_s(mixed, strategies, stages_PN)
     tied, tied_tier = tied_s(mixed, strategies, stages_PN, word=costs[used[0]].held.word, layers=layers)
     terms |= {"pp_comm": sends, "tied_embedding_comm": tied}
-    subtotal = np.sum(list(terms.values()), axis=0)
+    subtotal = summed(terms.values())
     terms["jitter"] = subtotal * mixed_jitter_fraction(mixed, strategies, stages_PN)
     ordered = {name: terms[name] for name in TIME_NAMES}
     total_s = subtotal + ordered["jitter"]
@@ -205,7 +206,7 @@ def _stage_ends(
         for name, seconds in terms.items():
             parts_KN[name][slot, row] = seconds
         tier_KN[slot, row] = tier
-    longest, rows = np.sum(list(parts_KN.values()), axis=0).argmax(axis=0), np.arange(len(strategies))
+    longest, rows = summed(parts_KN.values()).argmax(axis=0), np.arange(len(strategies))
     return {name: part_KN[longest, rows] for name, part_KN in parts_KN.items()}, tier_KN[longest, rows]
 
 

@@ -19,6 +19,7 @@ from cost_models.parameters import (
     position_parameters,
 )
 from cost_models.strategy import Floats, Strategies
+from cost_models.tensors import summed
 
 
 @dataclass(frozen=True, eq=False)
@@ -67,7 +68,7 @@ def dense_by_slot(held: RankParameters, strategies: Strategies) -> Floats:
     """Dense parameters of each slot's stage on one rank, shape (K, N)."""
     layouts, layout = strategies.layouts, strategies.layout
     layers_KJN = layouts.layers_LKJ[layout].transpose(1, 2, 0)
-    total = np.einsum("kjn,jn->kn", layers_KJN, held.dense_JN)
+    total = over_kinds(layers_KJN, held.dense_JN)
     total += layouts.has_embedding_LK[layout].T * held.embedding
     return np.asarray(total + layouts.has_head_LK[layout].T * held.head)
 
@@ -75,4 +76,9 @@ def dense_by_slot(held: RankParameters, strategies: Strategies) -> Floats:
 def expert_by_slot(held: RankParameters, strategies: Strategies) -> Floats:
     """Routed-expert parameters of each slot's stage on one rank, shape (K, N)."""
     layers_KJN = strategies.layouts.layers_LKJ[strategies.layout].transpose(1, 2, 0)
-    return np.asarray(np.einsum("kjn,jn->kn", layers_KJN, held.expert_JN))
+    return over_kinds(layers_KJN, held.expert_JN)
+
+
+def over_kinds(layers_KJN: Floats, each_JN: Floats) -> Floats:
+    """Sum over layer kinds of a slot's layers times what one of them has, shape (K, N)."""
+    return summed(layers_KJN[:, kind] * each for kind, each in enumerate(each_JN))

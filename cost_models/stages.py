@@ -22,8 +22,9 @@ from cost_models.layer_costs import LAYER_PARTS, LayerCosts, layer_costs
 from cost_models.optimizer import accumulation_s
 from cost_models.pipeline import bubble_s
 from cost_models.recompute import recomputed_layers_by_slot, recomputed_shares
-from cost_models.stage_parameters import RankParameters, rank_parameters
+from cost_models.stage_parameters import RankParameters, over_kinds, rank_parameters
 from cost_models.strategy import Bools, Codes, Floats, Recompute, Strategies
+from cost_models.tensors import summed
 
 LAUNCH = LAYER_PARTS.index("launch")
 
@@ -167,8 +168,10 @@ def _per_micro_batch(
 ) -> tuple[MicroBatchCosts, Codes]:
     where, spread = is_layerwise(job, strategies), layers.cases.spread
     waits_JN, again_JN = spread(layers.parts_JPU[:, LAUNCH]), spread(layers.again_JU)
-    whole_JN = spread(layers.parts_JPU.sum(axis=1))
-    if layers.sharded_waits_JU.any():
+    whole_JN = spread(layers.whole)
+    if (
+        job.runtime.wraps_layers
+    ):  # a layer that waits no longer may still take longer to repeat: both always go together
         added_JN = np.where(where, spread(layers.sharded_waits_JU), 0.0)
         waits_JN, whole_JN = waits_JN + added_JN, whole_JN + added_JN
         again_JN = again_JN + np.where(where, spread(layers.sharded_again_JU), 0.0)
@@ -227,7 +230,7 @@ def _layerwise(
         gather=spread(link.gather_JU),
         reduce=spread(link.reduce_JU),
         forward_s=layers.cases.spread(layers.forward_JU) + waits_JN,
-        backward_s=layers.cases.spread(layers.parts_JPU.sum(axis=1) - layers.forward_JU) + repeated_JN,
+        backward_s=layers.cases.spread(layers.whole - layers.forward_JU) + repeated_JN,
         regathers=backward_gathers(job, strategies),
     )
     matmul = ends.cases.spread(ends.head)
@@ -261,8 +264,8 @@ def stage_seconds(strategies: Strategies, per: MicroBatchCosts, *, share_KN: Flo
     """Seconds per micro-batch of every slot's stage, of whose layers a share is recomputed, shape (K, N)."""
     layouts, layout = strategies.layouts, strategies.layout
     layers_KJN = layouts.layers_LKJ[layout].transpose(1, 2, 0)
-    stage_KN = np.einsum("kjn,jn->kn", layers_KJN, per.layer_JN)
-    stage_KN += share_KN * np.einsum("kjn,jn->kn", layers_KJN, per.again_JN)
+    stage_KN = over_kinds(layers_KJN, per.layer_JN)
+    stage_KN += share_KN * over_kinds(layers_KJN, per.again_JN)
     stage_KN += layouts.has_embedding_LK[layout].T * per.first
     return np.asarray(stage_KN + layouts.has_head_LK[layout].T * per.last)
 
@@ -328,6 +331,4 @@ def weight_gradient_s(costs: StageCosts, slowest: Slowest) -> Floats:
 
 def _sum_over_kinds(counts_JN: Floats, each_JN: NDArray[np.float64]) -> Floats:
     """Sum over layer kinds of count times cost, shape (N,)."""
-    if len(each_JN) == 1:
-        return np.asarray(counts_JN[0] * each_JN[0])
-    return np.asarray((counts_JN * each_JN).sum(axis=0))
+    return summed(counts * each for counts, each in zip(counts_JN, each_JN, strict=True))

@@ -6,7 +6,7 @@ A search batch holds hundreds of thousands of strategies but only a few thousand
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -59,6 +59,19 @@ def distinct(strategies: Strategies, axes: Sequence[str], *, also: NDArray[Any] 
         return Distinct(strategies.take(first[present]), rank[code])
     _, index, inverse = np.unique(code, return_index=True, return_inverse=True)
     return Distinct(strategies.take(index), inverse.reshape(-1))
+
+
+def summed(parts: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Sum of arrays (or of the rows of one along its first axis), added one after the other.
+
+    NumPy adds in pairs along an axis that lies contiguous in memory, as it does in a batch of one: its sums of the same
+    numbers then differ in the last digit from those of a larger batch.
+    """
+    each = iter(parts)
+    total = np.array(next(each), np.float64)
+    for part in each:
+        total += part
+    return total
 
 
 def levels_of(values: NDArray[Any]) -> tuple[NDArray[np.float64], Index]:

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 
 from cost_models.evaluate import Evaluated, Verdict
-from cost_models.flops import hardware_flops_per_step, model_flops_per_step
+from cost_models.flops import model_flops_per_step, repeated_flops_per_token
 from cost_models.job import Job
 from cost_models.parameters import count_parameters, padded_vocab_size
 from cost_models.segments import segment_nodes, spans_nodes
@@ -38,13 +38,13 @@ def evaluation_dict(
     stages: bool = True,
     row_id: str | int | None = None,
     assumed: Mapping[str, Any] | None = None,
-    hardware_flops: float | None = None,
+    repeated_flops: float | None = None,
     open_facts: Sequence[Reason] = (),
 ) -> dict[str, Any]:
     """The evaluation of strategy `index`; with `stages` its layouts must hold every stage (`all_stages`).
 
-    `hardware_flops` are its operations per step where the caller has computed them for the whole batch; `open_facts` are
-    the reasons that name what the row leaves open and its verdict hangs on.
+    `repeated_flops` are the operations of one token that it repeats, where the caller has them for a whole batch;
+    `open_facts` are the reasons that name what the row leaves open and its verdict hangs on.
     """
     strategies = evaluated.strategies
     gpus, step_s = float(strategies.world[index]), float(evaluated.step_time_s[index])
@@ -52,8 +52,8 @@ def evaluation_dict(
     per_gpu = step_s * gpus * TERA
     model_flops = model_flops_per_step(job)
     vocab = padded_vocab_size(job.model, job.training.framework, strategies.tp[index : index + 1])
-    if hardware_flops is None:
-        hardware_flops = float(hardware_flops_per_step(job, strategies.take(np.array([index])))[0])
+    if repeated_flops is None:
+        repeated_flops = float(repeated_flops_per_token(job, strategies.take(np.array([index])))[0])
     return {
         "id": row_id,
         "verdict": Verdict(int(evaluated.verdict[index])).label,
@@ -67,7 +67,7 @@ def evaluation_dict(
         "tokens_per_s_per_gpu": tokens / (step_s * gpus),
         "model_tflops_per_gpu": model_flops / per_gpu,
         "model_tflops_per_gpu_causal": model_flops_per_step(job, causal=True) / per_gpu,
-        "hardware_tflops_per_gpu": hardware_flops / per_gpu,
+        "hardware_tflops_per_gpu": (model_flops + repeated_flops * tokens) / per_gpu,
         **_utilisation(job, model_flops / (step_s * gpus)),
         "time_breakdown_s": {name: float(evaluated.terms_s[name][index]) for name in TIME_NAMES},
         "memory": _memory(evaluated, index, job=job, stages=stages),

@@ -18,7 +18,7 @@ import numpy as np
 from cost_models.calibration import CalibrationDocument, read_document, reference_names, shipped_names
 from cost_models.errors import InvalidInputError, MeshwrightError, Problem
 from cost_models.evaluate import evaluate
-from cost_models.flops import hardware_flops_per_step
+from cost_models.flops import repeated_flops_per_token
 from cost_models.job import Job
 from cost_models.mixed import MixedJob
 from cost_models.specs.fields import shown, validated
@@ -171,7 +171,7 @@ def _group_answers(members: list[_Row]) -> list[Answer]:
     priced = resolved.index[legal].tolist()
     given = [OpenRow(jobs[member], inputs[member], resolved.assumed[member]) for member in priced]
     evaluated, told = with_open_facts(evaluated, given)
-    per_sequence = hardware_flops_per_step(jobs[0], evaluated.strategies) / jobs[0].training.global_batch_size
+    repeated = repeated_flops_per_token(jobs[0], evaluated.strategies).tolist()
     for index, member in enumerate(priced):
         job = jobs[member]
         answers[member] = evaluation_dict(
@@ -180,7 +180,7 @@ def _group_answers(members: list[_Row]) -> list[Answer]:
             job=job,
             row_id=members[member].row_id,
             assumed=answers[member]["assumed"],
-            hardware_flops=float(per_sequence[index]) * job.training.global_batch_size,
+            repeated_flops=repeated[index],
             open_facts=told.get(index, ()),
         )
     return answers

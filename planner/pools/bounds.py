@@ -47,7 +47,7 @@ def base_work(mixed: MixedJob, space: Space, base: Strategies) -> Work:
     for job in mixed.jobs:
         variants = [build_tables(job, rows) for rows in layer_variants(space, base)]
         ends = variants[0].ends
-        layer.append(np.min([v.layers.cases.spread(v.layers.parts_JPU.sum(axis=1)) for v in variants], axis=0))
+        layer.append(np.min([v.layers.cases.spread(v.layers.whole) for v in variants], axis=0))
         first.append(ends.cases.spread(ends.embedding + ends.embedding_comm))
         last.append(ends.cases.spread(ends.head + ends.loss + ends.head_comm))
     return Work(np.stack(layer), np.stack(first), np.stack(last))

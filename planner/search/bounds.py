@@ -124,7 +124,7 @@ def layer_variants(space: Space, rows: Strategies) -> list[Strategies]:
 def _parts(space: Space, rows: Strategies, variants: list[Tables]) -> Floats:
     """`once`, `again` and `others` of each row, the fastest of the variants, shape (3, N)."""
     counts_J = np.array([float(space.job.model.layer_kinds.count(kind)) for kind in space.job.model.distinct_kinds])
-    each_JN = np.min([v.layers.cases.spread(v.layers.parts_JPU.sum(axis=1)) for v in variants], axis=0)
+    each_JN = np.min([v.layers.cases.spread(v.layers.whole) for v in variants], axis=0)
     again_JN = np.min([v.layers.cases.spread(v.layers.again_JU) for v in variants], axis=0)
     ends = variants[0].ends
     first = ends.cases.spread(ends.embedding + ends.embedding_comm)
