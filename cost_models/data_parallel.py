@@ -8,6 +8,7 @@ Array suffixes: J layer kinds, U distinct combinations.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
@@ -29,18 +30,40 @@ LAYERWISE_AXES = ("tp", "pp", "cp", "dp", "ep", "etp", "zero_shard_size", "zero_
 
 
 @dataclass(frozen=True, eq=False)
+class UnitSeconds:
+    """Link seconds of the collectives of one unit that is gathered and scattered as a whole."""
+
+    gather: Floats
+    """A gather inside the group that holds a copy of the parameters between uses."""
+    first_gather: Floats
+    """A gather over all ranks that share the state: where hpZ keeps such copies, the first of a step and all others where
+    there is none."""
+    reduce: Floats
+    """Gradients reduced among the ranks that share a copy of the state."""
+    reduce_across: Floats
+    """These shards reduced across the copies."""
+
+    def of(self, cases: Distinct) -> UnitSeconds:
+        """The seconds of every strategy of the batch."""
+        gather = cases.spread(self.gather)
+        first = gather if self.first_gather is self.gather else cases.spread(self.first_gather)
+        return UnitSeconds(gather, first, cases.spread(self.reduce), cases.spread(self.reduce_across))
+
+    def __add__(self, other: UnitSeconds) -> UnitSeconds:
+        return _combined(np.add, self, other)
+
+
+@dataclass(frozen=True, eq=False)
 class LayerwiseSeconds:
     """Link seconds of one layer's collectives per micro-batch, over distinct LAYERWISE_AXES."""
 
     cases: Distinct
-    gather_JU: Floats
-    reduce_JU: Floats
-    embedding_gather: Floats
+    layer_JU: UnitSeconds
+    """Of a layer of each kind."""
+    embedding: UnitSeconds
     """The embedding's, shape (U,); nothing runs before the first gather or after the last scatter."""
-    embedding_reduce: Floats
-    head_gather: Floats
+    head: UnitSeconds
     """The final norm's and the output projection's, a unit of their own."""
-    head_reduce: Floats
     tier: Codes
 
 
@@ -79,64 +102,114 @@ def layerwise_s(job: Job, strategies: Strategies) -> LayerwiseSeconds:
     placements = groups(rows, job.cluster)
     per_tensor = job.runtime.gathers_per_tensor
     weight, grad = _gathered_bytes(job), BYTES_PER[job.training.grad_reduce_dtype]
-    gathers, reduces = [], []
+    units: list[UnitSeconds] = []
     tier = np.zeros(len(rows), np.int8)
     for kind, dense, expert in zip(job.model.distinct_kinds, held.dense_JN, held.expert_JN, strict=True):
         calls = parameter_tensors(job, kind) if per_tensor else 1.0
-        parts: list[tuple[Floats, Placement, Placement, Placement | None]] = [
-            (dense, placements.param_shard, placements.zero_shard, placements.zero_replica)
-        ]
+        unit, found = _unit_s(job, dense, weight=weight, grad=grad, calls=calls, groups_of=_dense_groups(placements))
+        tier = np.maximum(tier, found)
         if expert.any():
-            parts.append((expert, placements.edp, placements.edp, None))
-        gather, reduce = np.zeros(len(rows)), np.zeros(len(rows))
-        for elements, param_group, shard_group, replica_group in parts:
-            one_gather = _split_calls(job, "all_gather", elements * weight, param_group, calls)
-            one_reduce = _reduce_in_shards(job, elements * grad, shard_group, replica_group, calls)
-            gather, reduce = gather + one_gather.seconds, reduce + one_reduce.seconds
-            tier = np.maximum(tier, np.maximum(one_gather.tier, one_reduce.tier))
-        gathers.append(gather)
-        reduces.append(reduce)
-    ends_gather, ends_reduce = [], []
-    for elements in (held.embedding, held.head):
-        ends_gather.append(_split_calls(job, "all_gather", elements * weight, placements.param_shard, 1.0).seconds)
-        scattered = _reduce_in_shards(job, elements * grad, placements.zero_shard, placements.zero_replica, 1.0)
-        ends_reduce.append(scattered.seconds)
-    return LayerwiseSeconds(
-        cases=cases,
-        gather_JU=np.stack(gathers),
-        reduce_JU=np.stack(reduces),
-        embedding_gather=ends_gather[0],
-        embedding_reduce=ends_reduce[0],
-        head_gather=ends_gather[1],
-        head_reduce=ends_reduce[1],
-        tier=tier,
+            edp = (placements.edp, placements.edp, None)
+            routed, found = _unit_s(job, expert, weight=weight, grad=grad, calls=calls, groups_of=edp)
+            unit += routed
+            tier = np.maximum(tier, found)
+        units.append(unit)
+    ends = [
+        _unit_s(job, elements, weight=weight, grad=grad, calls=1.0, groups_of=_dense_groups(placements))[0]
+        for elements in (held.embedding, held.head)
+    ]
+    layer_JU = _combined(lambda *parts: np.stack(parts), *units)
+    return LayerwiseSeconds(cases=cases, layer_JU=layer_JU, embedding=ends[0], head=ends[1], tier=tier)
+
+
+def _combined(join: Callable[..., Floats], *units: UnitSeconds) -> UnitSeconds:
+    """Units joined part by part; first gathers stay the same array as the others where all are."""
+    gather = join(*(unit.gather for unit in units))
+    same = all(unit.first_gather is unit.gather for unit in units)
+    first = gather if same else join(*(unit.first_gather for unit in units))
+    return UnitSeconds(
+        gather, first, join(*(unit.reduce for unit in units)), join(*(unit.reduce_across for unit in units))
     )
 
 
+Groups = tuple[Placement, Placement, Placement | None]
+"""Of a unit's parameters between uses, of all that share its state, and of the copies of that state."""
+
+
+def _dense_groups(placements: StrategyPlacements) -> Groups:
+    state = placements.zero_shard
+    kept = placements.param_shard if keeps_copies(placements.strategies).any() else state
+    return kept, state, placements.zero_replica
+
+
+def keeps_copies(strategies: Strategies) -> Bools:
+    """Where a smaller group than all that share the state keeps a copy of the parameters (hpZ), shape (N,)."""
+    return np.asarray(strategies.zero_param_shard_size < strategies.zero_shard_size)
+
+
+def _unit_s(
+    job: Job, elements: Floats, *, weight: float, grad: float, calls: float, groups_of: Groups
+) -> tuple[UnitSeconds, Codes]:
+    """Link seconds of one unit of so many parameters on a rank, and their tier."""
+    kept, state, replica = groups_of
+    gather = _split_calls(job, "all_gather", elements * weight, kept, calls)
+    first = gather if kept is state else _split_calls(job, "all_gather", elements * weight, state, calls)
+    scatter = _split_calls(job, "reduce_scatter", elements * grad, state, calls)
+    across = _reduce_across(job, elements * grad, state, replica, calls)
+    tier = np.maximum(np.maximum(gather.tier, first.tier), np.maximum(scatter.tier, across.tier))
+    return UnitSeconds(gather.seconds, first.seconds, scatter.seconds, across.seconds), tier
+
+
 def layerwise_exposed_s(
-    strategies: Strategies, *, gather: Floats, reduce: Floats, forward_s: Floats, backward_s: Floats, regathers: Floats
+    job: Job, strategies: Strategies, unit: UnitSeconds, *, forward_s: Floats, backward_s: Floats, regathers: Floats
 ) -> Floats:
-    """Exposed seconds of one layer and micro-batch, on average where only the last one reduces. [O-2]
+    """Exposed seconds of one unit and micro-batch, on average over those of a step. [O-2]
 
         forward:  max(F + i min(F, AG), AG) - F;  backward the same with AG + RS (RS alone where parameters stay gathered)
 
+    Micro-batches differ: hpZ gathers over all ranks in the first forward alone, and gradients that are reduced once a step,
+    among all ranks or across copies of the state, burden the last backward alone.
+
     Args:
+        job: whose runtime says when parameters are gathered and shards reduced.
         strategies: which of the two overlaps.
-        gather: link seconds of the layer's parameter gather.
-        reduce: of its gradient reduction.
-        forward_s: the layer's own forward.
+        unit: link seconds of the unit's collectives.
+        forward_s: the unit's own forward.
         backward_s: and backward.
         regathers: how often parameters are gathered again in backward.
     """
-    forward = np.where(strategies.overlap_param_gather, _beside(forward_s, gather), gather)
-    regather, overlaps = regathers * gather, strategies.overlap_grad_reduce
-    reducing = np.where(overlaps, _beside(backward_s, regather + reduce), regather + reduce)
-    if not strategies.grad_sync_each.all():
-        plain = np.where(overlaps, _beside(backward_s, regather), regather)
-        reducing = np.where(
-            strategies.grad_sync_each, reducing, plain + (reducing - plain) / strategies.num_micro_batches
-        )
-    return np.asarray(forward + reducing)
+    m, runtime = strategies.num_micro_batches, job.runtime
+    gathers, overlaps = strategies.overlap_param_gather, strategies.overlap_grad_reduce
+
+    def forward(gather: Floats) -> Floats:
+        return np.where(gathers, _beside(forward_s, gather), gather)
+
+    def backward(link_s: Floats) -> Floats:
+        return np.where(overlaps, _beside(backward_s, link_s), link_s)
+
+    ahead = forward(unit.first_gather)
+    if runtime.param_shards_serve_forward and unit.first_gather is not unit.gather:
+        later = ahead / m + forward(unit.gather) * (1.0 - 1.0 / m)
+        ahead = np.where(keeps_copies(strategies), later, ahead)
+    regather = regathers * unit.gather
+    behind = backward(regather + unit.reduce + unit.reduce_across)
+    across_once = (unit.reduce_across > 0) & runtime.replicas_reduce_once
+    once = ~strategies.grad_sync_each | across_once
+    if once.any():
+        across_each = np.where(across_once, 0.0, unit.reduce_across)
+        each = np.where(strategies.grad_sync_each, unit.reduce + across_each, 0.0)
+        behind = np.where(once, backward(regather + each) * (1.0 - 1.0 / m) + behind / m, behind)
+    return np.asarray(ahead + behind)
+
+
+def root_exposed_s(job: Job, strategies: Strategies, unit: UnitSeconds) -> Floats:
+    """Exposed seconds per micro-batch of the embedding's collectives, beside which nothing runs. [C-14]"""
+    m, runtime, gather = strategies.num_micro_batches, job.runtime, unit.first_gather
+    if runtime.param_shards_serve_forward and gather is not unit.gather:
+        gather = np.where(keeps_copies(strategies), gather / m + unit.gather * (1.0 - 1.0 / m), gather)
+    times = np.where(strategies.grad_sync_each, 1.0, 1.0 / m)
+    across = 1.0 / m if runtime.replicas_reduce_once else times
+    return np.asarray(gather + unit.reduce * times + unit.reduce_across * across)
 
 
 def _beside(compute_s: Floats, link_s: Floats) -> Floats:
@@ -208,7 +281,7 @@ def stepwise_links_s(job: Job, strategies: Strategies, *, dense: Floats, expert:
         scatter = job.calibration.collective_s("reduce_scatter", expert * grad, placement=placements.edp)
         regather = job.calibration.collective_s("all_gather", expert * weight, placement=placements.edp)
         whole = job.calibration.collective_s("all_reduce", expert * grad, placement=placements.edp)
-        reduce = reduce + np.where(strategies.zero >= 1, scatter.seconds, whole.seconds)
+        reduce = reduce + np.where(_reduces_whole(job, strategies), whole.seconds, scatter.seconds)
         gather = gather + np.where(strategies.zero >= 1, regather.seconds, 0.0)
         tier = np.maximum(tier, scatter.tier)
     return StepwiseLinks(reduce, gather, tier)
@@ -234,19 +307,31 @@ def _stepwise_links(
     whole = price("all_reduce", grad_bytes, placement=placements.dp_cp)
     shards = _reduce_in_shards(job, grad_bytes, placements.zero_shard, placements.zero_replica, 1.0)
     gather = price("all_gather", weight_bytes, placement=placements.zero_shard)
-    reduces_whole = (strategies.zero == 0) | ((strategies.zero == 1) & job.runtime.zero1_all_reduces)
+    reduces_whole = _reduces_whole(job, strategies)
     reduce = np.where(reduces_whole, whole.seconds, shards.seconds)
     tier = np.where(reduces_whole, whole.tier, np.maximum(shards.tier, gather.tier)).astype(np.int8)
     return reduce, np.where(strategies.zero >= 1, gather.seconds, 0.0), tier
 
 
+def _reduces_whole(job: Job, strategies: Strategies) -> Bools:
+    """Where every rank receives whole reduced gradients, shape (N,). [C-14]"""
+    zero, runtime = strategies.zero, job.runtime
+    sharded = ((zero == 1) & runtime.zero1_all_reduces) | ((zero == 2) & runtime.zero2_all_reduces)
+    return np.asarray((zero == 0) | sharded)
+
+
 def _reduce_in_shards(job: Job, size: Floats, shard: Placement, replica: Placement | None, calls: float) -> Estimate:
     """Reduce-scatter inside a shard group, then all-reduce of each shard across the groups."""
     scatter = _split_calls(job, "reduce_scatter", size, shard, calls)
-    if replica is None or np.all(replica.ranks == 1):
-        return scatter
-    across = _split_calls(job, "all_reduce", size / shard.ranks, replica, calls)
+    across = _reduce_across(job, size, shard, replica, calls)
     return Estimate(scatter.seconds + across.seconds, np.maximum(scatter.tier, across.tier))
+
+
+def _reduce_across(job: Job, size: Floats, shard: Placement, replica: Placement | None, calls: float) -> Estimate:
+    """All-reduce of each shard across the groups that hold a copy of the state."""
+    if replica is None or np.all(replica.ranks == 1):
+        return Estimate(np.zeros(len(size)), np.zeros(len(size), np.int8))
+    return _split_calls(job, "all_reduce", size / shard.ranks, replica, calls)
 
 
 def _split_calls(job: Job, op: Op, size: Floats, placement: Placement, calls: float) -> Estimate:

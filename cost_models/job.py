@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from cost_models.runtimes import RUNTIMES, Runtime
+from cost_models.former_runtimes import runtime_of
+from cost_models.runtimes import Runtime
 from cost_models.specs.cluster import Cluster
 from cost_models.specs.model import Model
 from cost_models.specs.training import Training
@@ -30,7 +31,7 @@ class Job:
 
     @property
     def runtime(self) -> Runtime:
-        return RUNTIMES[self.training.framework]
+        return runtime_of(self.training)
 
     @property
     def has_core_modules(self) -> bool:
@@ -39,6 +40,7 @@ class Job:
         is_core = training.framework == "megatron" and training.software_date >= MEGATRON_CORE_MODULES_SINCE
         return is_core and training.transformer_impl == "local" and not training.compile
 
-    def overlaps_by_default(self, flag: str) -> bool:
-        """Default of a strategy.overlap flag for this framework at this software date."""
-        return self.runtime.overlaps[flag] and self.training.software_date >= self.runtime.overlaps_since
+    def overlaps_by_default(self, flag: str, *, zero: Any) -> Any:
+        """Default of a strategy.overlap flag for this framework at this software date, for one ZeRO stage or an array."""
+        usual = self.runtime.overlaps[flag] and self.training.software_date >= self.runtime.overlaps_since
+        return usual & (zero >= self.runtime.overlaps_from_zero)

@@ -74,6 +74,21 @@ class Runtime:
     """A gated MLP's two input projections are two matmuls, query, key and value three."""
     has_interleaving: bool
     supports_zero: tuple[int, ...]
+    zero2_all_reduces: bool = False
+    """ZeRO-2 all-reduces each bucket and keeps its shard rather than scattering it."""
+    replicas_reduce_once: bool = False
+    """Sharding in groups: shards are reduced across the groups once a step, whatever happens inside them."""
+    param_shards_serve_forward: bool = False
+    """Parameters gathered over all shards are kept in the small groups until the step ends, so that only the first forward
+    needs all shards; otherwise every forward does, and the backwards alone gather inside."""
+    overlaps_from_zero: int = 0
+    """Lowest ZeRO stage in which `overlaps` are the defaults; below it nothing overlaps unless told."""
+    reduces_in_backward_from: int = 0
+    """Lowest ZeRO stage that can reduce gradients while the backward runs; DeepSpeed's has its reduction buckets ready then."""
+    gathers_in_forward_from: int = 1
+    """Lowest ZeRO stage that can gather parameters while the forward runs."""
+    overlaps_in_pipelines: bool = True
+    """Gradients can be reduced while a pipeline's backward runs."""
 
 
 _OVERLAP_NONE = {"grad_reduce": False, "param_gather": False, "tp_comm": False, "p2p": False, "moe_all_to_all": False}
@@ -97,7 +112,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
     "megatron-deepspeed": Runtime(
         framework="megatron-deepspeed", default_version="2022", versions=("2022", "2023", "2024"),
         activation_table="megatron-2021", state_layout="deepspeed", split_rule="deepspeed", fused_elementwise=True,
-        etp_defaults_to_tp=False, default_zero=0, default_sequence_parallel=False, overlaps=_OVERLAP_NONE, overlaps_since="",
+        etp_defaults_to_tp=False, default_zero=0, default_sequence_parallel=False, overlaps=_OVERLAP_FSDP, overlaps_since="2022-03",
         overlap_tp_backward=False, gathers_per_tensor=True, gradient_accumulation_bytes=6.0,
         kernels_forward=34.0, kernels_backward=45.0, wraps_layers=False, copies_around_gathers=False,
         moe_extra_kernels=(25.0, 40.0),
@@ -105,6 +120,8 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         optimizer_launches=150.0, separate_gate_projection=False,
         keeps_gathered_norms=False, scatters_pipeline_messages=True, zero1_all_reduces=True,
         has_interleaving=False, supports_zero=(0, 1, 2, 3),
+        zero2_all_reduces=True, replicas_reduce_once=True, param_shards_serve_forward=True, overlaps_from_zero=3,
+        reduces_in_backward_from=1, gathers_in_forward_from=3, overlaps_in_pipelines=False,
     ),
     "deepspeed": Runtime(
         framework="deepspeed", default_version="0.19",
@@ -118,6 +135,8 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         optimizer_launches=150.0, separate_gate_projection=True,
         keeps_gathered_norms=False, scatters_pipeline_messages=False, zero1_all_reduces=True,
         has_interleaving=False, supports_zero=(0, 1, 2, 3),
+        zero2_all_reduces=True, replicas_reduce_once=True, param_shards_serve_forward=True, overlaps_from_zero=3,
+        reduces_in_backward_from=1, gathers_in_forward_from=3, overlaps_in_pipelines=False,
     ),
     "torchtitan": Runtime(
         framework="torchtitan", default_version="0.3", versions=("0.1", "0.2", "0.3"),

@@ -14,7 +14,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.constants import WGRAD_SHARE
-from cost_models.data_parallel import backward_gathers, is_layerwise, layerwise_exposed_s, layerwise_s
+from cost_models.data_parallel import (
+    backward_gathers,
+    is_layerwise,
+    layerwise_exposed_s,
+    layerwise_s,
+    root_exposed_s,
+)
 from cost_models.flops import FORWARD_AND_BACKWARD
 from cost_models.head import EndCosts, end_costs
 from cost_models.job import Job
@@ -224,27 +230,25 @@ def _layerwise(
         none = np.zeros(len(strategies))
         return _Layerwise(np.zeros_like(repeated_JN), none, none, none.astype(np.int8))
     link = layerwise_s(job, strategies)
-    spread = link.cases.spread
     layer_JN = layerwise_exposed_s(
+        job,
         strategies,
-        gather=spread(link.gather_JU),
-        reduce=spread(link.reduce_JU),
+        link.layer_JU.of(link.cases),
         forward_s=layers.cases.spread(layers.forward_JU) + waits_JN,
         backward_s=layers.cases.spread(layers.whole - layers.forward_JU) + repeated_JN,
         regathers=backward_gathers(job, strategies),
     )
     matmul = ends.cases.spread(ends.head)
     head = layerwise_exposed_s(
+        job,
         strategies,
-        gather=spread(link.head_gather),
-        reduce=spread(link.head_reduce),
+        link.head.of(link.cases),
         forward_s=matmul / FORWARD_AND_BACKWARD,
         backward_s=matmul * (1.0 - 1.0 / FORWARD_AND_BACKWARD) + ends.cases.spread(ends.loss),
         regathers=np.zeros(len(strategies)),
     )
-    times = np.where(strategies.grad_sync_each, 1.0, 1.0 / strategies.num_micro_batches)
-    root = spread(link.embedding_gather) + spread(link.embedding_reduce) * times
-    tier = np.where(where, spread(link.tier), 0).astype(np.int8)
+    root = root_exposed_s(job, strategies, link.embedding.of(link.cases))
+    tier = np.where(where, link.cases.spread(link.tier), 0).astype(np.int8)
     return _Layerwise(np.where(where, layer_JN, 0.0), np.where(where, root, 0.0), np.where(where, head, 0.0), tier)
 
 

@@ -42,6 +42,7 @@ def _document(runtime: Runtime) -> Document:
             "moe_dispatcher": NAMES["moe_dispatcher"][own.moe_dispatcher],
             "layers_per_stage": runtime.split_rule,
             "overlap": dict(runtime.overlaps),
+            "overlap_from_zero": runtime.overlaps_from_zero,
         },
         "training_defaults": {
             **{field: _choices(rows, name) for field, rows in TRAINING_DEFAULTS.items()},

@@ -239,7 +239,7 @@ class Space:
         }
         possible = possible_overlaps(job.runtime, columns)
         for name, exists in possible.items():
-            wanted = columns.get(f"overlap_{name}", job.overlaps_by_default(name))
+            wanted = columns.get(f"overlap_{name}", job.overlaps_by_default(name, zero=columns["zero"]))
             columns[f"overlap_{name}"] = exists & wanted
         return build_strategies({**fill, **columns}, layouts=self.layouts)
 

@@ -70,12 +70,14 @@ DEFAULTS: Mapping[Framework, StrategyDefaults] = {
 def possible_overlaps(runtime: Runtime, row: Mapping[str, Any]) -> dict[str, Any]:
     """Where each kind of overlap can exist at all, by flag; scalars or arrays, as `row` holds.
 
-    Megatron switches stage-to-stage overlap off without virtual stages, and parameter gather needs sharded state.
+    Megatron switches stage-to-stage overlap off without virtual stages, and parameter gather needs sharded state. DeepSpeed
+    gathers inside step() below stage 3 and overlaps nothing in pipelines.
     """
-    replicas = row["dp"] * row["cp"] > 1
+    replicas, zero = row["dp"] * row["cp"] > 1, row["zero"]
+    piped = (row["pp"] > 1) & (not runtime.overlaps_in_pipelines)
     return {
-        "grad_reduce": replicas,
-        "param_gather": replicas & (row["zero"] >= 1),
+        "grad_reduce": replicas & (zero >= runtime.reduces_in_backward_from) & (piped ^ True),
+        "param_gather": replicas & (zero >= runtime.gathers_in_forward_from),
         "tp_comm": row["tp"] > 1,
         "p2p": (row["pp"] > 1) & ((row["vpp"] > 1) | (runtime.state_layout != "megatron")),
         "moe_all_to_all": row["ep"] > 1,

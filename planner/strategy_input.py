@@ -306,7 +306,7 @@ class _Builder:
         for name, exists in possible.items():
             value = values[name]
             if value is None:
-                value = self.job.overlaps_by_default(name) and exists
+                value = bool(self.job.overlaps_by_default(name, zero=row["zero"])) and exists
                 if exists:
                     self.assumed[f"overlap.{name}"] = value
             row[f"overlap_{name}"] = value and exists

@@ -20,6 +20,8 @@ class Buffers:
     gather_backward: Floats
     reduce_always: Floats
     """Reduction buffers that are never freed."""
+    reduce_before_step: Floats
+    """Gradients flattened for their reduction between the last backward and the optimizer step."""
     reduce_loss: Floats
     """All of the gradient reduction while the loss runs."""
     reduce_backward: Floats
@@ -39,12 +41,15 @@ def buffers(batch: Batch, *, elements_KN: Floats) -> Buffers:
     for dense, expert in zip(table.dense_J[1:], table.expert_J[1:], strict=True):
         layer = np.maximum(layer, dense + expert)
     gather_loss, gather_backward = _gathers(batch, elements_KN, layer)
-    always, at_loss, in_backward = _reductions(batch, elements_KN, layer)
+    bucketed = batch.traits.reduce_bucket_elements > 0
+    reductions = _bucket_reductions(batch, elements_KN) if bucketed else _reductions(batch, elements_KN, layer)
+    always, before_step, at_loss, in_backward = reductions
     permanent, working = _workspaces(batch)
     return Buffers(
         gather_loss=gather_loss,
         gather_backward=gather_backward,
         reduce_always=always,
+        reduce_before_step=before_step,
         reduce_loss=at_loss,
         reduce_backward=in_backward,
         head_gradient=_head_gradient(batch),
@@ -74,25 +79,46 @@ def _gathers(batch: Batch, elements_KN: Floats, layer: Floats) -> tuple[Floats, 
     return kept_KN + piecewise * ends_KN, kept_KN + piecewise * backward_KN
 
 
-def _reductions(batch: Batch, elements_KN: Floats, layer: Floats) -> tuple[Floats, Floats, Floats]:
-    """Unsharded gradients and reduction buckets: always there, at the loss, in a layer's backward. [M-9]"""
+Reductions = tuple[Floats, Floats, Floats, Floats]
+"""Bytes of the gradient reduction: always there, flattened before the step, at the loss, in a layer's backward."""
+
+
+def _reductions(batch: Batch, elements_KN: Floats, layer: Floats) -> Reductions:
+    """Unsharded gradients and reduction inputs of DDP and FSDP. [M-9]"""
     traits, strategies, training = batch.traits, batch.strategies, batch.job.training
     zero, w, held = strategies.zero, training.compute_bytes, BYTES_PER[training.grad_dtype]
-    accumulates = traits.compute_gradients == "backward" and held > w
     always = NOTHING
     replicated = (zero == 0) & (strategies.dp_cp > 1) & traits.replicated_buckets
     if replicated.any():
         always = np.where(replicated, held, 0.0) * elements_KN
-    if traits.reduce_bucket_elements > 0 and (not accumulates or (zero >= 2).any()):
-        # BF16_Optimizer, which accumulates without buckets, knows stage 1 alone.
-        bucket = np.where(zero >= (2 if accumulates else 1), 2.0 * BYTES_PER[training.param_dtype], 0.0)
-        always = bucket * np.minimum(elements_KN, traits.reduce_bucket_elements)
-    if traits.reduce_bucket_elements > 0 or not (zero >= 2).any():
-        return always, always, always + np.where(zero < 2, w, 0.0) * elements_KN if accumulates else always
+    if not (zero >= 2).any():
+        return always, NOTHING, always, always
     reduced, deferred = BYTES_PER[training.grad_reduce_dtype], batch.deferred
     at_loss = always + reduced * deferred * elements_KN
     inputs_KN = reduced * (1.0 - deferred) * (layer + np.maximum(layer, batch.end_words[1]))
-    return always, at_loss, at_loss + np.where(zero >= 2, w * layer + inputs_KN, 0.0)
+    return always, NOTHING, at_loss, at_loss + np.where(zero >= 2, w * layer + inputs_KN, 0.0)
+
+
+def _bucket_reductions(batch: Batch, elements_KN: Floats) -> Reductions:
+    """DeepSpeed's reduction buckets. [M-9]
+
+    Stage 3 allocates one when training starts. Stages that reduce through hooks allocate one for a backward and free it
+    behind it, a second where reduction overlaps. Elsewhere, and for gradients accumulated in a type of their own, gradients
+    are flattened a bucket at a time when the last backward is over.
+    """
+    traits, strategies, training = batch.traits, batch.strategies, batch.job.training
+    zero, size, replicas = strategies.zero, traits.reduce_bucket_elements, strategies.dp_cp > 1
+    w, held = training.compute_bytes, BYTES_PER[training.grad_dtype]
+    accumulates = traits.compute_gradients == "backward" and held > w  # BF16_Optimizer, which knows no stage above 1
+    hooks_from = 2 if accumulates else batch.job.runtime.reduces_in_backward_from
+    bucket = BYTES_PER[training.param_dtype] * size
+    always = np.where(zero >= 3, bucket, 0.0)
+    staged = (zero >= hooks_from) & (zero <= 2)
+    at_loss = always + np.where(staged, bucket * (1.0 + strategies.overlap_grad_reduce), 0.0)
+    flat_KN = np.where(replicas, held, 0.0) * np.minimum(elements_KN, size)
+    before_step_KN = np.where(zero < hooks_from, flat_KN, 0.0)
+    in_backward = at_loss + np.where(zero < 2, w, 0.0) * elements_KN if accumulates else at_loss
+    return always, before_step_KN, at_loss, in_backward
 
 
 def _head_gradient(batch: Batch) -> Floats:

@@ -57,13 +57,21 @@ def moments(job: Job, strategies: Strategies) -> Moments:
         "optimizer_step": always
         | {
             "gradients": states.bytes_KN.gradients,
-            "gradient_reduce": communication.reduce_always,
+            "gradient_reduce": _reduced_by_step(states, communication),
             "comm_workspace": communication.permanent,
             "optimizer_transient": states.bytes_KN.step,
         },
     }
     totals = {name: _total(held) for name, held in terms.items()}
     return Moments(terms, totals, batch, states, states.bytes_KN.host + activations.host_KN)
+
+
+def _reduced_by_step(states: StageStates, communication: Buffers) -> Floats:
+    """Reduction buffers around the optimizer step, of which those before it make room for the step's own temporaries."""
+    before, during = communication.reduce_before_step, states.bytes_KN.step
+    if not before.ndim:
+        return communication.reduce_always
+    return np.asarray(communication.reduce_always + np.maximum(before - during, 0.0))
 
 
 def _total(terms: Terms) -> Floats:

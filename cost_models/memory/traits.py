@@ -48,8 +48,7 @@ class MemoryTraits:
     gather_elements: float
     """Parameters gathered at once under zero 3; 0 means two layers (the running and the prefetched one)."""
     reduce_bucket_elements: float
-    """Elements of one of two reduction buckets, where gradients are reduced in the type they are held in; 0 means that
-    a layer is reduced at once."""
+    """Elements of a reduction bucket of DeepSpeed's kind; 0 means that a layer is reduced at once."""
     offload_takes_gradients: bool
     """Offloading the optimizer also moves the sharded gradients to the host."""
     optimizer_copies: float

@@ -6,8 +6,17 @@ import numpy as np
 import pytest
 
 from cost_models.constants import BACKWARD_USABLE, INTERFERENCE
-from cost_models.data_parallel import is_layerwise, layerwise_exposed_s, layerwise_s, stepwise_s, tied_gradients_s
+from cost_models.data_parallel import (
+    UnitSeconds,
+    is_layerwise,
+    layerwise_exposed_s,
+    layerwise_s,
+    root_exposed_s,
+    stepwise_s,
+    tied_gradients_s,
+)
 from cost_models.placement import groups
+from cost_models.step import step_time
 from planner.job_of import resolve_job
 from planner.schemas import StrategyInput
 from planner.strategy_input import resolve_strategies
@@ -50,6 +59,17 @@ class Case:
             backward_s=backward_s * one,
         )  # fmt: skip
         return float(found.exposed[0])
+
+    def exposed(self, *, gather, reduce, compute, backward_s=None, first=None, across=0.0, regathers=1.0) -> float:
+        """Exposed seconds of a unit and micro-batch whose backward takes twice its forward unless told."""
+        one = np.ones(1)
+        shared = gather * one
+        unit = UnitSeconds(shared, shared if first is None else first * one, reduce * one, across * one)
+        found = layerwise_exposed_s(
+            self.job, self.rows, unit, forward_s=compute * one,
+            backward_s=(2 * compute if backward_s is None else backward_s) * one, regathers=regathers * one,
+        )  # fmt: skip
+        return float(found[0])
 
 
 NO_OVERLAP = {"overlap": {"grad_reduce": False, "param_gather": False}}
@@ -134,8 +154,8 @@ def test_fsdp_gathers_compute_copies_and_scatters_gradients_of_a_layer() -> None
     """bf16 copies of fp32 shards gathered, fp32 gradients scattered."""
     case = Case({"zero": 3, "dp": 32}, framework="torchtitan", grad_reduce_dtype="fp32")
     link = layerwise_s(case.job, case.rows)
-    assert link.gather_JU[0, 0] == pytest.approx(case.price("all_gather", 2 * LAYER, "dp_cp"))
-    assert link.reduce_JU[0, 0] == pytest.approx(case.price("reduce_scatter", 4 * LAYER, "dp_cp"))
+    assert link.layer_JU.gather[0, 0] == pytest.approx(case.price("all_gather", 2 * LAYER, "dp_cp"))
+    assert link.layer_JU.reduce[0, 0] == pytest.approx(case.price("reduce_scatter", 4 * LAYER, "dp_cp"))
 
 
 def test_deepspeed_gathers_tensor_by_tensor() -> None:
@@ -143,15 +163,16 @@ def test_deepspeed_gathers_tensor_by_tensor() -> None:
     case = Case({"zero": 3}, framework="deepspeed")
     calls = 9
     link = layerwise_s(case.job, case.rows)
-    assert link.gather_JU[0, 0] == pytest.approx(calls * case.price("all_gather", 2 * LAYER / calls, "dp_cp"))
+    assert link.layer_JU.gather[0, 0] == pytest.approx(calls * case.price("all_gather", 2 * LAYER / calls, "dp_cp"))
 
 
 def test_hybrid_sharding_gathers_inside_its_group() -> None:
     case = Case({"zero": 3, "zero_shard_size": 8}, framework="torchtitan", grad_reduce_dtype="fp32")
     link = layerwise_s(case.job, case.rows)
-    assert link.gather_JU[0, 0] == pytest.approx(case.price("all_gather", 2 * LAYER, "zero_shard"))
+    assert link.layer_JU.gather[0, 0] == pytest.approx(case.price("all_gather", 2 * LAYER, "zero_shard"))
+    assert link.layer_JU.reduce[0, 0] == pytest.approx(case.price("reduce_scatter", 4 * LAYER, "zero_shard"))
     across = case.price("all_reduce", 4 * LAYER / 8, "zero_replica")
-    assert link.reduce_JU[0, 0] == pytest.approx(case.price("reduce_scatter", 4 * LAYER, "zero_shard") + across)
+    assert link.layer_JU.reduce_across[0, 0] == pytest.approx(across)
 
 
 @pytest.mark.parametrize(
@@ -164,20 +185,13 @@ def test_hybrid_sharding_gathers_inside_its_group() -> None:
 )
 def test_what_a_layer_exposes(compute, regathers, expected) -> None:
     """[O-2] gather 2 s, reduce 3 s, backward twice the forward."""
-    case, one = Case({"zero": 3}, framework="torchtitan"), np.ones(1)
-    found = layerwise_exposed_s(
-        case.rows, gather=2 * one, reduce=3 * one, forward_s=compute * one, backward_s=2 * compute * one,
-        regathers=regathers * one,
-    )  # fmt: skip
-    assert found[0] == pytest.approx(expected)
+    case = Case({"zero": 3}, framework="torchtitan")
+    assert case.exposed(gather=2, reduce=3, compute=compute, regathers=regathers) == pytest.approx(expected)
 
 
 def test_without_overlap_a_layer_exposes_all() -> None:
-    case, one = Case({"zero": 3, **NO_OVERLAP}, framework="torchtitan"), np.ones(1)
-    found = layerwise_exposed_s(
-        case.rows, gather=2 * one, reduce=3 * one, forward_s=9 * one, backward_s=9 * one, regathers=one
-    )
-    assert found[0] == 2 + 2 + 3
+    case = Case({"zero": 3, **NO_OVERLAP}, framework="torchtitan")
+    assert case.exposed(gather=2, reduce=3, compute=9) == 2 + 2 + 3
 
 
 def tied(case, *, embedding=1e6, layers=4.0) -> float:
@@ -203,8 +217,137 @@ def test_sequence_parallel_norms_are_summed_over_tp() -> None:
 
 def test_reducing_after_the_last_micro_batch_alone_shares_the_scatter() -> None:
     """64 sequences over 32 replicas are two micro-batches: each gathers twice, one of them scatters."""
-    case, one = Case({"zero": 3, "grad_sync": "last", **NO_OVERLAP}, framework="torchtitan"), np.ones(1)
-    found = layerwise_exposed_s(
-        case.rows, gather=2 * one, reduce=3 * one, forward_s=9 * one, backward_s=9 * one, regathers=one
-    )
-    assert found[0] == 2 + 2 + 3 / 2
+    case = Case({"zero": 3, "grad_sync": "last", **NO_OVERLAP}, framework="torchtitan")
+    assert case.exposed(gather=2, reduce=3, compute=9) == 2 + 2 + 3 / 2
+
+
+# DeepSpeed. What it does was read in its source packages 0.9.0 to 0.19.8, named at each test.
+
+
+@pytest.mark.parametrize(
+    ("version", "op"),
+    [("0.12.3", "reduce_scatter"), ("0.12.4", "all_reduce"), ("0.12", "all_reduce"), ("0.9", "reduce_scatter"),
+     ("0.14", "all_reduce"), ("0.19.8", "all_reduce")],
+)  # fmt: skip
+def test_deepspeed_s_stage_2_reduces_whole_gradients_since_0_12_4(version, op) -> None:
+    """stage_1_and_2.py, average_tensor: with use_multi_rank_bucket_allreduce (default true) every bucket is all-reduced and
+    each rank copies its slice out. bf16 gradients, once for each of the two micro-batches, then bf16 parameters gathered.
+    """
+    case = Case({"zero": 2}, framework="deepspeed", framework_version=version)
+    assert case.rows.num_micro_batches[0] == 2
+    expected = 2 * case.price(op, 2 * DENSE, "dp_cp") + case.price("all_gather", 2 * DENSE, "dp_cp")
+    assert case.stepwise() == pytest.approx(expected)
+
+
+@pytest.mark.parametrize(("month", "op"), [("2023-07", "reduce_scatter"), ("2023-12", "all_reduce")])
+def test_megatron_deepspeed_reduces_as_the_deepspeed_of_its_month(month, op) -> None:
+    case = Case({"zero": 2}, framework="megatron-deepspeed", software_date=month, grad_dtype="bf16")
+    expected = 2 * case.price(op, 2 * DENSE, "dp_cp") + case.price("all_gather", 2 * DENSE, "dp_cp")
+    assert case.stepwise() == pytest.approx(expected)
+
+
+def test_deepspeed_s_experts_are_reduced_whole_too() -> None:
+    """average_tensor takes the expert's group into the same all-reduces."""
+    moe = {**MODEL, "moe": {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 512}}
+    case = Case({"zero": 1, "ep": 8}, framework="deepspeed", model=moe)
+    routed = case.price("all_reduce", 2 * EXPERT, "edp") + case.price("all_gather", 2 * EXPERT, "edp")
+    assert case.stepwise(expert=EXPERT) == pytest.approx(case.stepwise() + routed)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "version", "reduces", "gathers"),
+    [
+        ({"zero": 0}, "0.19", False, False),
+        ({"zero": 1}, "0.19", False, False),
+        ({"zero": 2}, "0.19", False, False),
+        ({"zero": 3}, "0.19", True, True),
+        ({"zero": 2}, "0.9", False, False),
+        ({"zero": 3}, "0.9", True, True),
+        # What the engine cannot do stays off, whoever asks.
+        ({"zero": 0, "overlap": {"grad_reduce": True, "param_gather": True}}, "0.19", False, False),
+        ({"zero": 1, "overlap": {"grad_reduce": True, "param_gather": True}}, "0.19", True, False),
+        ({"zero": 1, "overlap": {"grad_reduce": True, "param_gather": True}}, "0.12", False, False),
+        ({"zero": 2, "overlap": {"grad_reduce": True, "param_gather": True}}, "0.12", True, False),
+        ({"zero": 1, "pp": 2, "overlap": {"grad_reduce": True, "param_gather": True}}, "0.19", False, False),
+    ],
+)
+def test_deepspeed_overlaps_by_default_in_stage_3_alone(strategy, version, reduces, gathers) -> None:
+    """config.py (overlap_comm: stage 3 only), stage_1_and_2.py (step() gathers), engine.py (no overlap in pipelines, for
+    stage 1 before 0.13, and none in the fallback of stage 0).
+    """
+    rows = Case(strategy, framework="deepspeed", framework_version=version).rows
+    assert (rows.overlap_grad_reduce[0], rows.overlap_param_gather[0]) == (reduces, gathers)
+
+
+def test_deepspeed_without_overlap_hides_nothing_of_stage_2() -> None:
+    case = Case({"zero": 2}, framework="deepspeed")
+    expected = 2 * case.price("all_reduce", 2 * DENSE, "dp_cp") + case.price("all_gather", 2 * DENSE, "dp_cp")
+    assert case.stepwise(forward_s=100.0, backward_s=200.0) == pytest.approx(expected)
+
+
+def test_hpz_gathers_over_all_ranks_once_a_step() -> None:
+    """ZeRO++ (Wang 2023, section 3.2) with copies that serve every later pass of a step (partition_parameters.py:
+    use_secondary_tensor wherever one exists; stage3.py drops them after step()): of m = 2 micro-batches' four gathers of a
+    layer, one crosses all 32 ranks and 2 m - 1 = 3 stay in the group of 8.
+    """
+    case = Case({"zero": 3, "zero_param_shard_size": 8, **NO_OVERLAP}, framework="deepspeed")
+    calls = 9
+    over_all = calls * case.price("all_gather", 2 * LAYER / calls, "dp_cp")
+    inside = calls * case.price("all_gather", 2 * LAYER / calls, "param_shard")
+    unit = layerwise_s(case.job, case.rows).layer_JU
+    assert case.placements.param_shard.ranks[0] == 8
+    assert (unit.first_gather[0, 0], unit.gather[0, 0]) == (pytest.approx(over_all), pytest.approx(inside))
+    found = case.exposed(gather=inside, first=over_all, reduce=0.0, compute=1.0)
+    assert 2 * found == pytest.approx(over_all + 3 * inside)
+
+
+def test_hpz_s_step_is_the_sum_of_its_collectives() -> None:
+    """Four layers, the embedding (32,000 x 1,024) and the head (with the final norm) over two micro-batches, unhidden.
+
+    Layers gather for two forwards and two backwards, the ends for two forwards; bf16 gradients are scattered over all ranks.
+    """
+    case = Case({"zero": 3, "zero_param_shard_size": 8, **NO_OVERLAP}, framework="deepspeed")
+
+    def unit(elements: float, *, calls: int, gathers: int) -> float:
+        def each(op: str, group: str) -> float:
+            return calls * case.price(op, 2 * elements / calls, group)
+
+        over_all, inside = each("all_gather", "dp_cp"), each("all_gather", "param_shard")
+        return over_all + (gathers - 1) * inside + 2 * each("reduce_scatter", "dp_cp")
+
+    embedding = 32000 * H
+    expected = 4 * unit(LAYER, calls=9, gathers=4) + unit(embedding, calls=1, gathers=2)
+    expected += unit(embedding + H, calls=1, gathers=2)
+    assert step_time(case.job, case.rows).terms_s["dp_comm"][0] == pytest.approx(expected)
+
+
+def test_hpz_of_2023_gathers_over_all_ranks_in_every_forward() -> None:
+    """0.12.6 reads the secondary tensor in backward alone: m gathers over all ranks and m inside."""
+    case = Case({"zero": 3, "zero_param_shard_size": 8, **NO_OVERLAP}, framework="deepspeed", framework_version="0.12")
+    assert 2 * case.exposed(gather=2.0, first=7.0, reduce=0.0, compute=1.0) == pytest.approx(2 * 7.0 + 2 * 2.0)
+
+
+def test_hpz_gathers_the_embedding_once_over_all_ranks_and_then_inside() -> None:
+    case, one = Case({"zero": 3, "zero_param_shard_size": 8}, framework="deepspeed"), np.ones(1)
+    unit = UnitSeconds(2.0 * one, 7.0 * one, 0.0 * one, 0.0 * one)
+    assert 2 * root_exposed_s(case.job, case.rows, unit)[0] == pytest.approx(7.0 + 2.0)
+
+
+def test_mics_reduces_its_shards_across_groups_once_a_step() -> None:
+    """mics.py (allreduce_mics_shard_grads) waits for the accumulation boundary; FSDP2 reduces across in every backward."""
+    strategy = {"zero": 3, "zero_shard_size": 8, **NO_OVERLAP}
+    mics, fsdp = Case(strategy, framework="deepspeed", framework_version="0.18"), Case(strategy, framework="torchtitan")
+    assert 2 * mics.exposed(gather=2, reduce=3, across=5, compute=1) == pytest.approx(2 * (2 + 2 + 3) + 5)
+    assert 2 * fsdp.exposed(gather=2, reduce=3, across=5, compute=1) == pytest.approx(2 * (2 + 2 + 3 + 5))
+    one = np.ones(1)
+    unit = UnitSeconds(2.0 * one, 2.0 * one, 3.0 * one, 5.0 * one)
+    assert 2 * root_exposed_s(mics.job, mics.rows, unit)[0] == pytest.approx(2 * (2 + 3) + 5)
+    assert 2 * root_exposed_s(fsdp.job, fsdp.rows, unit)[0] == pytest.approx(2 * (2 + 3 + 5))
+
+
+def test_what_mics_reduces_last_hides_behind_the_last_backward_alone() -> None:
+    """Backward 10 of two micro-batches: 2 + 3 hide in the first, and of 2 + 3 + 8 = 13 in the last 3 stick out."""
+    case = Case({"zero": 3, "zero_shard_size": 8}, framework="deepspeed", framework_version="0.18")
+    found = case.exposed(gather=2, reduce=3, across=8, compute=100.0, backward_s=10.0)
+    first, last = INTERFERENCE.value * (2 + 5), INTERFERENCE.value * 2 + 3
+    assert 2 * found == pytest.approx(first + last)

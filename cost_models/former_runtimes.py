@@ -1,0 +1,66 @@
+"""What earlier releases of a framework did differently, as data: the facts of `runtimes` as they stood before a release.
+
+`runtime_of` picks the facts of a training job's release. A release written with two numbers ("0.12") stands for the newest
+patch of that series, which is what package managers install.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from functools import lru_cache
+
+from cost_models.runtimes import RUNTIMES, Runtime
+from cost_models.specs.training import Framework, Training
+from cost_models.training_defaults import version_key
+
+
+@dataclass(frozen=True, slots=True)
+class Former:
+    """Facts that held until a release or, for a framework that has none, until a month."""
+
+    facts: Mapping[str, object]
+    """Values by field of `Runtime`."""
+    until: str = ""
+    """The first release in which they no longer hold."""
+    until_month: str = ""
+    """The first month (YYYY-MM) in which they no longer hold; read only where `until` is empty."""
+
+
+FORMER: Mapping[Framework, tuple[Former, ...]] = {
+    "deepspeed": (
+        # deepspeed/runtime/zero/stage_1_and_2.py (average_tensor): a bucket's slices were reduced to their owners one by
+        # one until use_multi_rank_bucket_allreduce came with 0.12.4 and the default true (zero/config.py).
+        Former({"zero2_all_reduces": False}, until="0.12.4"),
+        # deepspeed/runtime/engine.py (_configure_zero_optimizer) switched overlap_comm off for stage 1.
+        Former({"reduces_in_backward_from": 2}, until="0.13"),
+        # deepspeed/runtime/zero/partition_parameters.py: 0.13.0 takes the secondary tensor in backward only, 0.13.2
+        # wherever it exists (0.13.1 was not looked at).
+        Former({"param_shards_serve_forward": False}, until="0.13.2"),
+    ),
+    # The same files; Megatron-DeepSpeed has no releases of its own, so the months of DeepSpeed's count.
+    "megatron-deepspeed": (
+        Former({"zero2_all_reduces": False}, until_month="2023-12"),
+        Former({"reduces_in_backward_from": 2}, until_month="2024-01"),
+    ),
+}
+
+
+def precedes(version: str, release: str) -> bool:
+    """Whether a version is older than a release; one that gives fewer numbers stands for the newest of its series."""
+    key = version_key(version)
+    return key < version_key(release)[: len(key)]
+
+
+def runtime_of(training: Training) -> Runtime:
+    """The facts of the framework at this job's release."""
+    return _runtime(training.framework, training.framework_version, training.software_date)
+
+
+@lru_cache(maxsize=1024)
+def _runtime(framework: Framework, version: str, month: str) -> Runtime:
+    runtime = RUNTIMES[framework]
+    for former in FORMER.get(framework, ()):
+        if precedes(version, former.until) if former.until else month < former.until_month:
+            runtime = replace(runtime, **former.facts)  # type: ignore[arg-type]
+    return runtime
