@@ -16,7 +16,7 @@ import numpy as np
 from cost_models.data_parallel import is_layerwise, stepwise_s, tied_gradients_s
 from cost_models.job import Job
 from cost_models.optimizer import offload_s, optimizer_s
-from cost_models.pipeline import bubble_s, exposed_sends_s, hop_s
+from cost_models.pipeline import exposed_sends_s, hop_s
 from cost_models.placement import groups
 from cost_models.ranges import step_time_range
 from cost_models.specs.cluster import MixedCluster
@@ -31,7 +31,7 @@ from cost_models.stages import (
     stage_costs,
     stage_seconds,
     stage_tiers,
-    weight_gradient_s,
+    waiting_s,
 )
 from cost_models.step import straggling_fraction, term_tiers
 from cost_models.strategy import Codes, Floats, Ints, Strategies
@@ -146,9 +146,7 @@ def _of_pool(which: Ints, values: dict[int, Floats]) -> Floats:
 def _pool_terms(strategies: Strategies, costs: StageCosts, slowest: Slowest, sum_s: Floats) -> dict[str, Floats]:
     """The slowest stage's terms as if it lay on this pool, and the bubble of all stages' own times. [P-1]"""
     terms = slowest_terms(strategies, costs, slowest)
-    wgrad = weight_gradient_s(costs, slowest)
-    bubble = bubble_s(strategies, stages_sum_s=sum_s, slowest_s=slowest.seconds, wgrad_s=wgrad)
-    return terms | {"pp_bubble": np.where(strategies.pp > 1, bubble, 0.0)}
+    return terms | {"pp_bubble": waiting_s(strategies, costs, slowest, stages_sum_s=sum_s)}
 
 
 def stage_end_s(

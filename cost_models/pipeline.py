@@ -15,37 +15,56 @@ import numpy as np
 from cost_models.constants import INTERFERENCE, SENDS_ON_STAGE
 from cost_models.job import Job
 from cost_models.placement import groups
-from cost_models.strategy import Codes, Floats, Schedule, Strategies
+from cost_models.strategy import Bools, Codes, Floats, Schedule, Strategies
 from cost_models.tensors import distinct
 
+_NO_TIME_S = 1e-30
+"""Keeps a division by the time of empty stages finite."""
+_ZERO_BUBBLE = (Schedule.ZB_H1, Schedule.ZB_V, Schedule.DUALPIPE_V)
 P2P_AXES = ("tp", "cp", "dp", "pp", "micro_batch_size", "sequence_parallel")
 
 
-def bubble_s(strategies: Strategies, *, stages_sum_s: Floats, slowest_s: Floats, wgrad_s: Floats) -> Floats:
+def bubble_s(
+    strategies: Strategies, *, stages_sum_s: Floats, slowest_s: Floats, forward_s: Floats, wgrad_s: Floats
+) -> Floats:
     """Idle seconds of the slowest stage in one step, shape (N,). [P-1]
 
         1f1b, gpipe:  sum - slowest
         interleaved:  (sum - slowest) / v
-        zb-h1:        (sum - slowest) - 2 (p - 1) * wgrad, at least 0: (p - 1)(F + B - W)     (Qi et al. 2023, section 2)
-        zb-v, dualpipe-v:  half of that for the V shape
+        zb-h1:        (p - 1) max(F, I, F + I - W)
+        zb-v:         (p - 1) / 2 max(I, W, 2F - I, 2 (I - W), 2 (F - W))
+        dualpipe-v:   (p - 1) / 2 (F + max(F, I) + max(I - W, 0))
+
+    F, I and W are a stage's forward, the rest of its backward, and its weight gradients; the other stages' are as much
+    smaller than the slowest one's as their sum tells. A V-shaped stage's chunk has half of them.
 
     Args:
         strategies: schedules, stages and virtual stages.
         stages_sum_s: sum of all stages' time per micro-batch.
         slowest_s: the slowest stage's.
-        wgrad_s: weight-gradient time of one stage and micro-batch, which zero-bubble schedules move into the gaps.
+        forward_s: its forward.
+        wgrad_s: its weight gradients, which zero-bubble schedules move into the gaps.
     """
     plain = np.maximum(stages_sum_s - slowest_s, 0.0)
-    steps = strategies.pp - 1.0
-    kinds = [
-        strategies.schedule == Schedule.INTERLEAVED,
-        strategies.schedule == Schedule.ZB_H1,
-        (strategies.schedule == Schedule.ZB_V) | (strategies.schedule == Schedule.DUALPIPE_V),
+    interleaved = strategies.schedule == Schedule.INTERLEAVED
+    if not splits_backward(strategies).any():
+        return np.where(interleaved, plain / strategies.vpp, plain)
+    kinds = [interleaved, *(strategies.schedule == schedule for schedule in _ZERO_BUBBLE)]
+    scale = plain / np.maximum(slowest_s, _NO_TIME_S)  # p - 1 for equal stages
+    f, w = scale * forward_s, scale * wgrad_s
+    i = np.maximum(scale * (slowest_s - forward_s - wgrad_s), 0.0)
+    waits = [
+        plain / strategies.vpp,
+        np.maximum.reduce([f, i, f + i - w]),
+        np.maximum.reduce([i, w, 2.0 * f - i, 2.0 * (i - w), 2.0 * (f - w)]) / 2.0,
+        (f + np.maximum(f, i) + np.maximum(i - w, 0.0)) / 2.0,
     ]
-    if not any(kind.any() for kind in kinds):
-        return plain
-    zero_bubble = np.maximum(plain - 2.0 * steps * wgrad_s, 0.0)
-    return np.select(kinds, [plain / strategies.vpp, zero_bubble, 0.5 * zero_bubble], plain)
+    return np.select(kinds, waits, plain)
+
+
+def splits_backward(strategies: Strategies) -> Bools:
+    """Where weight gradients are a task of their own, shape (N,)."""
+    return np.asarray(strategies.schedule >= _ZERO_BUBBLE[0])
 
 
 def hop_s(job: Job, strategies: Strategies, *, reach: Literal["placed", "network"] = "placed") -> tuple[Floats, Codes]:

@@ -26,7 +26,7 @@ from cost_models.head import EndCosts, end_costs
 from cost_models.job import Job
 from cost_models.layer_costs import LAYER_PARTS, LayerCosts, layer_costs
 from cost_models.optimizer import accumulation_s
-from cost_models.pipeline import bubble_s
+from cost_models.pipeline import bubble_s, splits_backward
 from cost_models.recompute import recomputed_layers_by_slot, recomputed_shares
 from cost_models.stage_parameters import RankParameters, over_kinds, rank_parameters
 from cost_models.strategy import Bools, Codes, Floats, Recompute, Strategies
@@ -322,9 +322,26 @@ def _bubble(job: Job, strategies: Strategies, costs: StageCosts, slowest: Slowes
     counts_J1 = np.array([[float(job.model.layer_kinds.count(kind))] for kind in job.model.distinct_kinds])
     everything = _sum_over_kinds(counts_J1, per.layer_JN + per.share * per.again_JN)
     everything += per.first + per.last
-    wgrad = weight_gradient_s(costs, slowest)
-    bubble = bubble_s(strategies, stages_sum_s=everything, slowest_s=slowest.seconds, wgrad_s=wgrad)
+    return waiting_s(strategies, costs, slowest, stages_sum_s=everything)
+
+
+def waiting_s(strategies: Strategies, costs: StageCosts, slowest: Slowest, *, stages_sum_s: Floats) -> Floats:
+    """Idle seconds of the slowest stage in one step, from all stages' seconds per micro-batch, shape (N,). [P-1]"""
+    forward = wgrad = np.zeros(len(strategies))
+    if splits_backward(strategies).any():
+        forward, wgrad = _forward_s(costs, slowest), weight_gradient_s(costs, slowest)
+    bubble = bubble_s(
+        strategies, stages_sum_s=stages_sum_s, slowest_s=slowest.seconds, forward_s=forward, wgrad_s=wgrad
+    )
     return np.where(strategies.pp > 1, bubble, 0.0)
+
+
+def _forward_s(costs: StageCosts, slowest: Slowest) -> Floats:
+    """Seconds of the slowest stage's forward of one micro-batch, a third of the model's ends included, shape (N,)."""
+    layers = _sum_over_kinds(slowest.layers_JN, costs.per.layer_JN)
+    layers = layers + slowest.recomputed_share * _sum_over_kinds(slowest.layers_JN, costs.per.again_JN)
+    ends = np.maximum(slowest.seconds - layers, 0.0)
+    return np.asarray(slowest_passes_s(costs, slowest)[0] + ends / FORWARD_AND_BACKWARD)
 
 
 def weight_gradient_s(costs: StageCosts, slowest: Slowest) -> Floats:

@@ -47,7 +47,11 @@ def stage_contents(strategies: Strategies, *, mtp_layers: int = 0) -> StageConte
     tables = _tables(layouts)
     layers_JKN = [np.take(table, layout, axis=-1) for table in tables.layers_JKL]
     row = strategies.schedule.astype(np.int64) * len(layouts.table) + layout
-    in_flight_KN = np.minimum(np.take(tables.in_flight_KSL, row, axis=-1), strategies.num_micro_batches)
+    in_flight_KN = np.take(tables.in_flight_KSL, row, axis=-1)
+    odd = np.flatnonzero(_warms_up_longer(strategies))
+    if len(odd):
+        in_flight_KN[:, odd] = _interleaved_in_flight(strategies.take(odd))
+    in_flight_KN = np.minimum(in_flight_KN, strategies.num_micro_batches)
     folded = (strategies.schedule == Schedule.ZB_V) | (strategies.schedule == Schedule.DUALPIPE_V)
     folded = folded if folded.any() else None
     first_KN = np.take(tables.first_KL, layout, axis=-1)
@@ -120,7 +124,8 @@ def micro_batches_in_flight(pp: int, vpp: int, stage: int, layers: tuple[int, ..
     `layers` are those of the stage's chunks.
 
         1F1B: p - s;  GPipe: all;  ZB-H1, ZB-V: p;  DualPipe-V: p + 1/2
-        interleaved: 2 (p - s - 1) + (v - 1) p + 1 chunks, each weighed with its own number of layers
+        interleaved: 2 (p - s - 1) + (v - 1) p + 1 chunks, each weighed with its own number of layers, in rounds of p
+        micro-batches; `_interleaved_in_flight` has longer rounds
 
     Source: Narayanan et al. 2021 (1F1B, interleaved), Qi et al. 2024 (ZB-H1, ZB-V), DeepSeek DualPipe repository.
     """
@@ -145,3 +150,43 @@ def _interleaved(pp: int, vpp: int, stage: int, layers: tuple[int, ...]) -> floa
     if not total:
         return sum(counts) / vpp
     return sum(count * held for count, held in zip(counts, layers, strict=True)) / total
+
+
+def _micro_batches_per_round(strategies: Strategies) -> Floats:
+    """Micro-batches that pass one chunk before the next one's turn: pp, or more where they are no multiple of it. [M-5]"""
+    m = strategies.num_micro_batches
+    return np.asarray(np.floor(m / np.maximum(np.floor(m / strategies.pp), 1.0)))
+
+
+def _warms_up_longer(strategies: Strategies) -> Bools:
+    """Interleaved pipelines whose first backward waits for more forwards than the tables count, shape (N,)."""
+    interleaved = np.asarray(
+        (strategies.schedule == Schedule.INTERLEAVED) & (strategies.vpp > 1) & (strategies.pp > 1), np.bool_
+    )
+    if not interleaved.any():
+        return interleaved
+    return np.asarray(interleaved & (_micro_batches_per_round(strategies) != strategies.pp))
+
+
+def _interleaved_in_flight(strategies: Strategies) -> Floats:
+    """Micro-batches in flight of interleaved pipelines in units of the whole stage, shape (K, N). [M-5]
+
+        2 (p - s - 1) + (v - 1) r + 1 chunks, in rounds of r micro-batches
+
+    torch divides m micro-batches into floor(m / p) rounds.
+
+    Source: torch/distributed/pipelining/schedules.py (ScheduleInterleaved1F1B, _get_warmup_ops).
+    """
+    layouts, layout = strategies.layouts, strategies.layout
+    stage_KN = layouts.slot_stage_LK[layout].T
+    each, v = _micro_batches_per_round(strategies), strategies.vpp
+    warm_up_KN = 2.0 * (strategies.pp - stage_KN - 1.0) + (v - 1.0) * each
+    chunks_KN = np.minimum(warm_up_KN + 1.0, v * strategies.num_micro_batches)
+    rounds_KN = np.floor(chunks_KN / (each * v))
+    rest_KN = chunks_KN - rounds_KN * each * v
+    held_VKN = layouts.chunk_layers[layout].transpose(1, 2, 0)[:, stage_KN, np.arange(len(strategies))]
+    weighed_KN, layers_KN = np.zeros(stage_KN.shape), held_VKN.sum(axis=0)
+    plain_KN = chunks_KN / v
+    for chunk, held_KN in enumerate(held_VKN):
+        weighed_KN += held_KN * (rounds_KN * each + np.clip(rest_KN - chunk * each, 0.0, each))
+    return np.where(layers_KN > 0, weighed_KN / np.maximum(layers_KN, 1.0), plain_KN)

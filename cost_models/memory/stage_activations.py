@@ -49,10 +49,27 @@ def stage_activations(batch: Batch, *, elements_KN: Floats) -> StageActivations:
         host_KN = share_KN * micro_KN * stages.in_flight_KN
         micro_KN = micro_KN * (1.0 - share_KN)
     saved_KN = micro_KN * stages.in_flight_KN
+    if job.model.moe is not None and bool(strategies.overlap_moe_all_to_all.any()):
+        saved_KN = saved_KN + _forward_beside_backward(batch)
     cast = autocast(job, batch.traits, strategies)
     if bool(cast.any()):  # a copy of every weight in the compute type lives until the backward
         saved_KN = saved_KN + np.where(cast, job.training.compute_bytes, 0.0) * elements_KN
     return StageActivations(saved_KN, micro_KN / np.maximum(held_KN, 1.0), transient_KN, host_KN)
+
+
+def _forward_beside_backward(batch: Batch) -> Floats:
+    """Bytes of the layer whose forward overlaps another micro-batch's backward, shape (N,).
+
+    Overlapped expert all-to-all runs a layer's forward beside a layer's backward, which is freed only then. The forward
+    that it schedules ahead for this stands in for the one that would precede the backward otherwise, so nothing else is
+    added: megatron/core/models/common/model_chunk_schedule_plan.py (run), pipeline_parallel/schedules.py.
+    """
+    strategies = batch.strategies
+    layer = batch.table.kept_J[0]
+    for other in batch.table.kept_J[1:]:
+        layer = np.maximum(layer, other)
+    beside = strategies.overlap_moe_all_to_all & (strategies.num_micro_batches > 1)
+    return np.where(beside, layer, 0.0)
 
 
 def _recomputed(batch: Batch, micro_KN: Floats, transient_KN: Floats) -> tuple[Floats, Floats]:

@@ -102,7 +102,13 @@ def simulated_plain_s(
 
 
 def closed_form_s(
-    schedule: Schedule, *, micro_batches: int, stage_s: Sequence[float], vpp: int = 1, wgrad_s: float = 0.0
+    schedule: Schedule,
+    *,
+    micro_batches: int,
+    stage_s: Sequence[float],
+    vpp: int = 1,
+    forward_s: float = 0.0,
+    wgrad_s: float = 0.0,
 ) -> float:
     """m * slowest + bubble, as the step model adds it up."""
     stages = len(stage_s)
@@ -120,6 +126,7 @@ def closed_form_s(
         strategies,
         stages_sum_s=np.array([sum(stage_s)]),
         slowest_s=np.array([max(stage_s)]),
+        forward_s=np.array([forward_s]),
         wgrad_s=np.array([wgrad_s]),
     )
     return micro_batches * max(stage_s) + float(bubble[0])
@@ -213,14 +220,18 @@ def test_interleaving_divides_the_bubble_by_the_chunks(
     assert closed == pytest.approx(simulated)
 
 
-@given(ranks=st.integers(2, 6), more=st.integers(0, 6), each=times)
-def test_zb_h1_fills_a_third_of_the_bubble_of_1f1b(ranks: int, more: int, each: float) -> None:
-    """Forward, data gradient and weight gradient of one length T: (p - 1)(F + B - W) = (p - 1) T instead of 3 (p - 1) T."""
+@given(ranks=st.integers(2, 6), more=st.integers(0, 6), forward=times, inputs=times, weights=times)
+def test_zb_h1_hides_weight_gradients_in_the_gaps(
+    ranks: int, more: int, forward: float, inputs: float, weights: float
+) -> None:
+    """(p - 1)(F + I - W), but no less than one trip of forwards or of data gradients; at one length T (p - 1) T."""
     micro_batches = 2 * ranks + more
     orders = [zb_h1(rank, ranks=ranks, micro_batches=micro_batches) for rank in range(ranks)]
-    simulated = simulated_s(orders, seconds={kind: [each] * ranks for kind in "FBW"})
-    assert simulated == pytest.approx((3 * micro_batches + ranks - 1) * each)
-    closed = closed_form_s(Schedule.ZB_H1, micro_batches=micro_batches, stage_s=[3 * each] * ranks, wgrad_s=each)
+    simulated = simulated_s(orders, seconds={"F": [forward] * ranks, "B": [inputs] * ranks, "W": [weights] * ranks})
+    each = forward + inputs + weights
+    closed = closed_form_s(
+        Schedule.ZB_H1, micro_batches=micro_batches, stage_s=[each] * ranks, forward_s=forward, wgrad_s=weights
+    )
     assert closed == pytest.approx(simulated)
 
 

@@ -212,6 +212,27 @@ def test_interleaved_chunks_count_with_their_own_layers() -> None:
     assert micro_batches_in_flight(4, 2, 0, (3, 4), Schedule.INTERLEAVED) == pytest.approx(37 / 7)
 
 
+def test_chunks_of_longer_rounds_count_with_their_own_layers() -> None:
+    """Ten micro-batches on four stages pass in two rounds of five (torch): the last stage holds 0 + 5 + 1 = 6 chunks, five
+    of its first, which has three layers, and one of its second, which has one: (5 * 3 + 1) / 4.
+    """
+    strategy = {"pp": 4, "vpp": 2, "layers_per_stage": [4, 4, 4, 3, 5, 5, 6, 1], "zero": 0}
+    job, strategies = built(LLAMA_8B, strategy, framework="torchtitan", global_batch_size=10)
+    found = moments(job, strategies).batch.stages.in_flight_KN[:, 0]
+    assert found[3] == pytest.approx((5 * 3 + 1 * 1) / 4)
+
+
+def test_overlapped_expert_all_to_all_holds_one_more_layer() -> None:
+    """A layer runs forward beside a layer's backward; one micro-batch has nothing to overlap with."""
+    strategy = {"dp": 8, "ep": 8, "overlap": {"moe_all_to_all": True}}
+    for batch, layers in ((64, 1), (8, 0)):
+        saved = [
+            moments(*built(MOE, given, global_batch_size=batch)).terms["layer_backward"]["activations"][0, 0]
+            for given in (strategy, {"dp": 8, "ep": 8})
+        ]
+        assert saved[0] - saved[1] == layers * TOKENS * (53384 + 28672 + 12288 + 256)
+
+
 def test_few_micro_batches_limit_what_is_in_flight() -> None:
     """pp 8 with a step of two micro-batches holds two on every stage but the last."""
     job, strategies = built(LLAMA_8B, {"pp": 8, "dp": 8}, global_batch_size=16)

@@ -41,34 +41,39 @@ def rows(asked, *given) -> Strategies:
         ({"pp": 4, "schedule": "1f1b"}, 30.0),  # 4 stages of 10: three wait for the fourth
         ({"pp": 4, "schedule": "gpipe"}, 30.0),
         ({"pp": 4, "vpp": 2}, 15.0),  # half of it with two chunks
-        ({"pp": 4, "schedule": "zb-h1"}, 30.0 - 2 * 3 * 3.0),  # (p - 1)(F + B - W) with W = 3
-        ({"pp": 4, "vpp": 2, "schedule": "zb-v"}, 0.5 * (30.0 - 2 * 3 * 3.0)),
+        # A stage's forward takes 3, its data gradients 5, its weight gradients 2.
+        ({"pp": 4, "schedule": "zb-h1"}, 3 * (3.0 + (5.0 - 2.0))),  # (p - 1)(F + I - W), Qi 2023
+        ({"pp": 4, "vpp": 2, "schedule": "zb-v"}, 3 * (2 * (5.0 - 2.0) / 2)),  # 2 (I - W) is the longest of its waits
+        ({"pp": 4, "vpp": 2, "schedule": "dualpipe-v"}, 3 * (3.0 + 5.0 + (5.0 - 2.0)) / 2),
     ],
 )
 def test_bubble_of_equal_stages(strategy, expected) -> None:
     found = bubble_s(
-        rows(job(), strategy), stages_sum_s=np.array([40.0]), slowest_s=np.array([10.0]), wgrad_s=np.array([3.0])
-    )
+        rows(job(), strategy), stages_sum_s=np.array([40.0]), slowest_s=np.array([10.0]), forward_s=np.array([3.0]),
+        wgrad_s=np.array([2.0]),
+    )  # fmt: skip
     assert found[0] == pytest.approx(expected)
 
 
 def test_no_bubble_is_negative() -> None:
-    """Weight gradients longer than the gaps fill them and no more; rounding of the sum takes nothing off."""
+    """Weight gradients longer than the gaps fill them but for the forward; rounding of the sum takes nothing off."""
     batch = rows(job(), {"pp": 4, "schedule": "zb-h1"}, {"pp": 4})
     found = bubble_s(
         batch,
         stages_sum_s=np.array([40.0, 10.0]),
         slowest_s=np.array([10.0, 10.0 + 1e-12]),
+        forward_s=np.array([0.5, 3.0]),
         wgrad_s=np.array([9.0, 9.0]),
     )
-    assert found.tolist() == [0.0, 0.0]
+    assert found == pytest.approx([1.5, 0.0])  # (p - 1) F = 3 x 0.5
 
 
 def test_schedules_of_one_batch_are_told_apart() -> None:
     batch = rows(job(), {"pp": 4}, {"pp": 4, "vpp": 2}, {"pp": 4, "schedule": "zb-h1"})
     assert batch.schedule.tolist() == [Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_H1]
-    whole, slowest, wgrad = np.full(3, 40.0), np.full(3, 10.0), np.full(3, 1.0)
-    assert bubble_s(batch, stages_sum_s=whole, slowest_s=slowest, wgrad_s=wgrad).tolist() == [30.0, 15.0, 24.0]
+    whole, slowest, forward, wgrad = np.full(3, 40.0), np.full(3, 10.0), np.full(3, 4.0), np.full(3, 1.0)
+    found = bubble_s(batch, stages_sum_s=whole, slowest_s=slowest, forward_s=forward, wgrad_s=wgrad)
+    assert found == pytest.approx([30.0, 15.0, 3 * (4.0 + 5.0 - 1.0)])
 
 
 def test_a_hop_sends_a_slice_per_tensor_parallel_rank() -> None:
