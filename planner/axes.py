@@ -21,13 +21,10 @@ from planner.rules.rule import divisors
 from planner.schemas.plan_request import AllowedValues, Constraints
 from planner.schemas.strategy import StrategyInput
 from planner.space import Space
-from planner.splits import default_split, even_split, suggested_split
-from planner.strategy_defaults import DEFAULTS
+from planner.splits import ENDS, legal_split
 
 MOST_OPTIONS = 2_000_000
 """Choices that a combination of degrees leaves open, over all numbers of stages: a table of some hundred MiB."""
-ENDS = 2
-"""Virtual stages that need no layer: the first, which holds the embedding, and the last, which holds the head."""
 KNOB_FIELDS = (
     "zero_shard_size", "zero_param_shard_size", "grad_sync", "recompute_modules", "schedule", "cp_comm",
     "moe_dispatcher",
@@ -138,7 +135,7 @@ Splits = dict[int, list[tuple[int, Sequence[int]]]]
 
 def _splits_by_stages(job: Job, given: Mapping[str, tuple[Any, ...]]) -> Splits:
     """The splits of every number of stages that has one."""
-    largest = min(job.model.num_layers, job.cluster.num_gpus)
+    largest = min(job.model.num_layers + ENDS, job.cluster.num_gpus)
     tried: Sequence[int] = given.get("pp", range(1, largest + 1))
     if "recompute_per_stage" in given:
         tried = [pp for pp in tried if pp == len(given["recompute_per_stage"][0])]
@@ -167,16 +164,14 @@ def _splits(job: Job, pp: int, given: Mapping[str, tuple[Any, ...]]) -> list[tup
     if "layers_per_stage" in given:
         splits = [split for split in given["layers_per_stage"] if len(split) % pp == 0]
         return [(len(split) // pp, split) for split in splits if listed_vpp is None or len(split) // pp in listed_vpp]
-    layers, any_split = job.model.num_layers, DEFAULTS[job.training.framework].any_split
+    layers = job.model.num_layers
     if listed_vpp is None:
         interleaved = job.runtime.has_interleaving and pp > 1 and (layers % pp == 0 or splits_freely(job))
         about = {layers // pp, -(-layers // pp)} if interleaved else {1}
         listed_vpp = tuple({vpp for chunks in about for vpp in divisors(chunks)})
     found: list[tuple[int, Sequence[int]]] = []
     for vpp in sorted(listed_vpp):
-        split = even_split(layers, pp * vpp) or default_split(job, pp=pp, vpp=vpp)
-        if split is None and any_split and pp * vpp <= layers + (ENDS if vpp > 1 else 0):
-            split = suggested_split(layers, pp * vpp)
+        split = legal_split(job, pp=pp, vpp=vpp)
         if split is not None:
             found.append((vpp, split))
     return found

@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from cost_models.job import Job
-from cost_models.layouts import Layout
 from cost_models.step import step_time
-from planner.rules import active_rules
+from cost_models.strategy import Strategies
+from planner.rules import active_rules, violations
 from planner.search.found import Found
 from planner.strategy_defaults import DEFAULTS
 from planner.strategy_input import strategy_dict
@@ -22,15 +22,16 @@ def splits_freely(job: Job) -> bool:
     return DEFAULTS[job.training.framework].any_split and not restricted
 
 
-def inexpressible_reasons(job: Job, layout: Layout) -> list[dict[str, str]]:
-    """Why a split or a recomputation cannot be launched here, as the contract's reasons."""
+def inexpressible_reasons(job: Job, row: Strategies) -> list[dict[str, str]]:
+    """Why the split or the recomputation of a strategy (a batch of one) cannot be launched here, as the contract's reasons."""
+    layout = row.layouts.table[int(row.layout[0])]
     name = f"{job.training.framework} {job.training.framework_version}"
     found: list[dict[str, Any]] = []
     if layout.recompute_per_stage is not None:
         message = f"{name} recomputes the same number of layers on every stage, not {list(layout.recompute_per_stage)}"
         hint = "Count the layers of each stage in the model's own forward, or take the best launchable plan."
         found.append({"code": "recompute-per-stage-mismatch", "message": message, "hint": hint})
-    if not splits_freely(job) and not layout.is_even:
+    if not violations(job, row).only(SPLIT_CODES).legal[0]:
         message = f"{name} cannot be told layers_per_stage {list(layout.layers)}"
         hint = "Use megatron from core 0.13 or torchtitan, or take the best launchable plan."
         found.append({"code": "split-unsupported", "message": message, "hint": hint})
@@ -46,7 +47,7 @@ def inexpressible_best(job: Job, found: Found, plans: list[dict[str, Any]]) -> d
     best_s = plans[0]["evaluation"]["step_time_s"] if plans else None
     return {
         "strategy": strategy_dict(row, 0),
-        "reasons": inexpressible_reasons(job, row.layouts.table[int(row.layout[0])]),
+        "reasons": inexpressible_reasons(job, row),
         "step_time_s": step_s,
         "gain_fraction": (best_s - step_s) / best_s if best_s is not None else 1.0,
     }

@@ -27,7 +27,7 @@ from cost_models.strategy import (
     build_strategies,
 )
 from planner.schemas.strategy import OffloadInput, OverlapInput, StrategyInput
-from planner.splits import default_split, suggested_split
+from planner.splits import default_split, legal_split
 from planner.strategy_defaults import DEFAULTS, possible_overlaps
 
 Reason = dict[str, str]
@@ -244,22 +244,26 @@ class _Builder:
             message = f"recompute_per_stage lists {len(per_stage)} stages, but pp is {row['pp']}"
             self.refuse("recompute-per-stage-mismatch", message, "Give one count for each pipeline stage.")
             per_stage = None
-        split = self._given_split(stages) if given.layers_per_stage is not None else self._default_split(row, stages)
+        split = (
+            self._given_split(row, stages) if given.layers_per_stage is not None else self._default_split(row, stages)
+        )
         if split is not None:
             self.layout = Layout(pp=row["pp"], vpp=row["vpp"], layers=split, recompute_per_stage=per_stage)
 
-    def _given_split(self, stages: int) -> tuple[int, ...] | None:
+    def _given_split(self, row: dict[str, Any], stages: int) -> tuple[int, ...] | None:
         split, layers = self.given.layers_per_stage, self.job.model.num_layers
         assert split is not None
         if len(split) == stages and sum(split) == layers:
             return split
-        legal = (
-            list(suggested_split(layers, stages)) if stages <= layers else "none: there are fewer layers than stages"
-        )
+        legal = legal_split(self.job, pp=row["pp"], vpp=row["vpp"])
         what = f"lists {len(split)} stages, but pp x vpp is {stages}"
         if len(split) == stages:
             what = f"sums to {sum(split)} layers, but the model has {layers}"
-        self.refuse("layers-per-stage-mismatch", f"layers_per_stage {what}", f"A legal split: {legal}.")
+        self.refuse(
+            "layers-per-stage-mismatch",
+            f"layers_per_stage {what}",
+            f"A legal split: {list(legal)}." if legal else "Lower pp or vpp.",
+        )
         return None
 
     def _default_split(self, row: dict[str, Any], stages: int) -> tuple[int, ...] | None:
@@ -270,10 +274,17 @@ class _Builder:
                 self.assumed["layers_per_stage"] = list(split)
             return split
         chunks = f"pp {row['pp']}" + (f" x vpp {row['vpp']}" if row["vpp"] > 1 else "")
-        hint = f"Lower pp: {layers} layers cannot fill {stages} stages."
-        if stages <= layers:
-            hint = f"Choose a pp x vpp that divides {layers}, or give layers_per_stage {list(suggested_split(layers, stages))}."
         message = f"{layers} layers do not divide by {chunks}, and {framework} splits evenly unless told how"
+        hint = f"Lower pp: {layers} layers cannot fill {stages} stages."
+        if self.job.runtime.split_rule in ("nanotron", "deepspeed"):
+            message = (
+                f"{framework} splits the {layers} layers by its own rule, which leaves a stage of {chunks} without any"
+            )
+            hint = "Choose another pp."
+        elif stages <= layers:
+            told = legal_split(self.job, pp=row["pp"], vpp=row["vpp"])
+            hint = f"Choose a pp x vpp that divides {layers}"
+            hint += "." if told is None else f", or give layers_per_stage {list(told)}."
         self.refuse("layers-not-divisible", message, hint)
         return None
 

@@ -128,7 +128,7 @@ def _inexpressible(mixed: MixedJob, found: PoolsFound) -> Document | None:
     gain = (found.best[0].step_s - plan.step_s) / found.best[0].step_s if found.best else 1.0
     return {
         "strategy": strategy_dict(plan.row, 0),
-        "reasons": inexpressible_reasons(mixed.jobs[0], plan.layout),
+        "reasons": inexpressible_reasons(mixed.jobs[0], plan.row),
         "step_time_s": plan.step_s,
         "gain_fraction": gain,
     }
