@@ -176,6 +176,10 @@ def _host(document: CalibrationDocument) -> Table | None:
         )
         for s in document.overlap
     ]
+    rows += [
+        (f"Adam on the host, {s.ranks} ranks of {s.threads} threads", f"{s.bytes_per_s / GB:.0f} GB/s")
+        for s in document.host_adam
+    ]
     return _pairs("Host and overlap", rows)
 
 

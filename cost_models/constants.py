@@ -344,7 +344,12 @@ TE_LOSS_LOGITS_PER_SM_S = Constant(
 LOSS_REDUCTIONS = Constant(
     3.0, "calls", 2.0, 3.0, "all-reduces of one fp32 per token over TP: maximum, target, sum [F-7]"
 )
-HOST_ADAM_BYTES_PER_S = Constant(60e9, "B/s", 20e9, 150e9, "a vectorised CPU Adam's memory traffic per GPU [C-16]")
+HOST_CORE_STREAM_BYTES_PER_S = Constant(
+    13e9, "B/s", 7e9, 30e9,
+    "memory traffic of one processor core that updates parameters: 512 tensors of 1 Mi elements, 12 passes of 4 bytes, in 1.93 s "
+    "on one thread of an 8xH100 node (ISEEKYAN/Megatron-LM issue 188). torchrun gives each of several ranks one thread "
+    "(torch/distributed/run.py: OMP_NUM_THREADS=1) [C-16]",
+)  # fmt: skip
 RING_MERGE_BYTES = Constant(
     12.0, "B", 8.0, 20.0, "per output element and ring step: fp32 partial output read, rescaled, written [C-11]"
 )

@@ -15,7 +15,8 @@ import numpy as np
 
 from cost_models.data_parallel import is_layerwise, stepwise_s, tied_gradients_s
 from cost_models.job import Job
-from cost_models.optimizer import offload_s, optimizer_s
+from cost_models.offload import offload_s, offload_tier
+from cost_models.optimizer import optimizer_s
 from cost_models.pipeline import exposed_sends_s, hop_s
 from cost_models.placement import groups
 from cost_models.ranges import step_time_range
@@ -122,7 +123,12 @@ def mixed_step_time(mixed: MixedJob, strategies: Strategies) -> MixedTime:
     total_s = subtotal + ordered["jitter"]
     once = {"dp_comm": end_tier, "tied_embedding_comm": tied_tier, "pp_comm": hop_tier}
     by_pool = {
-        pool: term_tiers(mixed.jobs[pool], stage_tiers(mixed.jobs[pool], strategies, costs[pool]), once, ordered)
+        pool: term_tiers(
+            mixed.jobs[pool],
+            stage_tiers(mixed.jobs[pool], strategies, costs[pool]),
+            once | {"offload": offload_tier(mixed.jobs[pool], strategies)},
+            ordered,
+        )
         for pool in used
     }
     tiers: dict[str, Codes] = {name: np.zeros(len(strategies), np.int8) for name in TIME_NAMES}
@@ -173,7 +179,7 @@ def stage_end_s(
     terms = {
         "dp_comm": np.where(whole, stepwise.exposed, 0.0),
         "optimizer": optimizer_s(job, strategies, dense=dense, expert=expert),
-        "offload": offload_s(job, strategies, dense=dense, expert=expert),
+        "offload": offload_s(job, strategies, dense=dense, expert=expert, forward_s=forward_s, backward_s=backward_s),
     }
     return terms, np.where(whole, stepwise.tier, 0).astype(np.int8)
 

@@ -1,14 +1,17 @@
-"""Time of the optimizer step, of accumulating gradients, and of moving offloaded state over the host link."""
+"""Time of the optimizer step on the GPU and of accumulating gradients; what the host updates is priced by `offload`."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import numpy as np
 
-from cost_models.constants import HOST_ADAM_BYTES_PER_S
 from cost_models.job import Job
 from cost_models.specs.training import BYTES_PER
 from cost_models.strategy import Floats, Strategies
 
+MOMENTS: Mapping[str, float] = {"adam": 2.0, "sgd": 1.0, "adam-8bit": 2.0}
+"""Moments by optimizer; plain momentum for sgd."""
 UNFUSED_ACCUMULATION_BYTES = 10.0
 """Adding a bf16 gradient to an fp32 buffer in an operator of its own: read 2 and 4, write 4. [F-9]"""
 
@@ -22,7 +25,7 @@ def update_bytes_per_parameter(job: Job) -> float:
     t = job.training
     grad, stored = BYTES_PER[t.grad_dtype], BYTES_PER[t.param_dtype]
     main = BYTES_PER[t.main_param_dtype]
-    moments = {"adam": 2.0, "sgd": 1.0, "adam-8bit": 2.0}[t.optimizer]
+    moments = MOMENTS[t.optimizer]
     state = 1.0 if t.optimizer == "adam-8bit" else BYTES_PER[t.optimizer_state_dtype]
     updated = main or stored
     cast = stored if main else 0.0
@@ -37,7 +40,7 @@ def owned_parameters(strategies: Strategies, *, dense: Floats, expert: Floats) -
 
 
 def optimizer_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floats) -> Floats:
-    """Seconds of one optimizer step on the fullest stage, shape (N,); offloaded shares are priced by `offload_s`. [F-10]"""
+    """Seconds of one optimizer step on the fullest stage, shape (N,); offloaded shares are priced by `offload.offload_s`. [F-10]"""
     owned = owned_parameters(strategies, dense=dense, expert=expert) * (1.0 - strategies.offload_optimizer_fraction)
     moved = update_bytes_per_parameter(job) * owned
     launches = job.runtime.optimizer_launches * job.calibration.host_op_s().value
@@ -54,22 +57,3 @@ def accumulation_s(job: Job, strategies: Strategies, *, dense: Floats, expert: F
     held = np.where(layerwise, sharded, dense + expert)
     moved = UNFUSED_ACCUMULATION_BYTES if job.has_core_modules else job.runtime.gradient_accumulation_bytes
     return np.asarray(held * moved / rate)
-
-
-def offload_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floats) -> Floats:
-    """Exposed seconds of a step's traffic over the host link and of the CPU's update, shape (N,). [C-16]
-
-    Offloaded optimizer state: gradients go down, updated parameters come up, the CPU streams its moments. Offloaded
-    parameters come up once per micro-batch pass.
-    """
-    if not (strategies.offload_optimizer_fraction.any() or strategies.offload_parameters.any()):
-        return np.zeros(len(strategies))
-    t = job.training
-    owned = owned_parameters(strategies, dense=dense, expert=expert)
-    link = job.calibration.host_link_bytes_per_s.value
-    moved = owned * strategies.offload_optimizer_fraction
-    optimizer = moved * (BYTES_PER[t.grad_dtype] + BYTES_PER[t.param_dtype]) / link
-    optimizer += moved * update_bytes_per_parameter(job) / HOST_ADAM_BYTES_PER_S.value
-    passes = 2.0 * strategies.num_micro_batches
-    parameters = np.where(strategies.offload_parameters, owned * t.compute_bytes * passes / link, 0.0)
-    return np.asarray(optimizer + parameters)

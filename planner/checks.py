@@ -135,6 +135,11 @@ def _refuse_on_pools(asked: PlanRequest, job: Job) -> None:
         where = "allowed" if allowed.schedule else "fixed"
         message = f"schedule is {unpriced[0]!r}, which is not modelled on pools"
         problems.append(Problem(f"/constraints/{where}/schedule", message, hint, "pools-not-supported"))
+    if _offloads_activations(asked):
+        message = "offload.activation_layers is above 0: activation offload is not searched on pools"
+        where = "allowed" if allowed.offload and allowed.offload.activation_layers else "fixed"
+        at = f"/constraints/{where}/offload/activation_layers"
+        problems.append(Problem(at, message, hint, "pools-not-supported"))
     largest = max(allowed.vpp or (fixed.vpp or 1,))
     if largest > 1 and len(job.model.distinct_kinds) > 1 and not (fixed.layers_per_stage or allowed.layers_per_stage):
         where = "allowed" if allowed.vpp else "fixed"
@@ -143,3 +148,10 @@ def _refuse_on_pools(asked: PlanRequest, job: Job) -> None:
         problems.append(Problem(f"/constraints/{where}/vpp", message, other, "pools-not-supported"))
     if problems:
         raise NotModelledError(problems)
+
+
+def _offloads_activations(asked: PlanRequest) -> bool:
+    """Whether the request fixes or lists layers whose activations go to the host."""
+    fixed, allowed = asked.constraints.fixed.offload, asked.constraints.allowed.offload
+    listed = (allowed.activation_layers if allowed else None) or ((fixed.activation_layers if fixed else None) or 0,)
+    return max(listed) > 0

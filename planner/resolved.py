@@ -101,6 +101,7 @@ def cluster_document(cluster: Cluster) -> Document:
         },
         "host_memory_gib": None if cluster.host_memory_bytes is None else cluster.host_memory_bytes / GIB,
         "host_link_gb_per_s": cluster.host_link_bytes_per_s / GB or None,
+        "host_adam_gb_per_s": cluster.host_adam_bytes_per_s / GB or None,
         "reserved_memory_gib": cluster.reserved_memory_bytes / GIB,
         "price_per_gpu_hour": cluster.price_per_gpu_hour,
         "segment_nodes": cluster.segment_nodes,

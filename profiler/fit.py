@@ -27,7 +27,8 @@ from profiler.topology import interconnect_of, slow_pairs
 MAX_AGE = timedelta(days=90)
 """Older samples are not merged into a new calibration: drivers, libraries and links change."""
 _LISTS = (
-    "gemm", "collectives", "attention", "math_attention", "memory_bandwidth", "overlap", "pairs", "devices",
+    "gemm", "collectives", "attention", "math_attention", "memory_bandwidth", "host_adam", "overlap", "pairs",
+    "devices",
 )  # fmt: skip
 _FACTS = ("host", "memory")
 _HEADROOM = 1.25
@@ -178,6 +179,7 @@ _KEYS: Mapping[str, Callable[[Any], object]] = {
     "attention": _untimed,
     "math_attention": _untimed,
     "memory_bandwidth": _untimed,
+    "host_adam": _untimed,
     "overlap": _untimed,
     "pairs": _untimed,
 }

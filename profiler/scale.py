@@ -47,6 +47,8 @@ class Scale:
     math_attention: tuple[AttentionShape, ...]
     stream_bytes: tuple[float, ...]
     optimizer_parameters: int
+    host_adam_parameters: int
+    """Of each rank; 16 bytes each in host memory."""
     collective_bytes: tuple[float, ...]
     pair_bytes: float
     overlap_bytes: float
@@ -105,6 +107,7 @@ def gpu_scale(*, budget_s: float) -> Scale:
         ),
         stream_bytes=(64 * MIB, 256 * MIB, 1 * GIB),
         optimizer_parameters=2**27,
+        host_adam_parameters=2**26,
         collective_bytes=_powers(1 * KIB, 2 * GIB),
         pair_bytes=256 * MIB,
         overlap_bytes=64 * MIB,
@@ -130,6 +133,7 @@ def cpu_scale() -> Scale:
         math_attention=(AttentionShape(1, 4, 4, 128, 64),),
         stream_bytes=(4 * MIB, 16 * MIB),
         optimizer_parameters=2**20,
+        host_adam_parameters=2**18,
         collective_bytes=_powers(1 * KIB, 4 * MIB),
         pair_bytes=1 * MIB,
         overlap_bytes=1 * MIB,

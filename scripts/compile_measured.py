@@ -25,7 +25,7 @@ COMPILED = {
     f"h100x1-{EARLIER}": ("h100x1",),
 }
 MEASURED = ("time_s", "bytes_per_s", "spread_fraction", "compute_slowdown_fraction", "communication_slowdown_fraction")
-POOLED = ("gemm", "collectives", "attention", "math_attention", "memory_bandwidth", "overlap", "pairs")
+POOLED = ("gemm", "collectives", "attention", "math_attention", "memory_bandwidth", "host_adam", "overlap", "pairs")
 LAYER_OPS = RUNTIMES["fsdp"].kernels_forward + RUNTIMES["fsdp"].kernels_backward
 """Operations of an eager layer in the step model: what a plain layer's host time is divided by."""
 

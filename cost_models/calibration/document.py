@@ -184,6 +184,22 @@ class MemorySample(_Strict):
     spread_fraction: Fraction = 0.0
 
 
+class HostAdamSample(_Strict):
+    """Adam on the processors, all ranks of a node at once: fp32 parameters, gradients and two moments read, all but the
+    gradients written.
+    """
+
+    ranks: Count
+    """Ranks of the node."""
+    parameters: Count
+    """Parameters of each rank."""
+    threads: Count
+    """Threads of each rank."""
+    bytes_per_s: Positive
+    """Memory traffic of all ranks together."""
+    spread_fraction: Fraction = 0.0
+
+
 class Host(_Strict):
     """CPU time of issuing work, nothing of it hidden."""
 
@@ -280,6 +296,7 @@ class CalibrationDocument(_Strict):
     pairs: tuple[PairSample, ...] = ()
     devices: tuple[DeviceState, ...] = ()
     memory_bandwidth: tuple[MemorySample, ...] = ()
+    host_adam: tuple[HostAdamSample, ...] = ()
     host: Host = Host()
     memory: MemoryFacts = MemoryFacts()
     collective_fits: tuple[CollectiveFit, ...] = ()

@@ -23,6 +23,7 @@ from cost_models.constants import (
     EAGER_LAYER_OPS,
     ELEMENTWISE_KERNEL_S,
     GRAPH_HOST_RATIO,
+    HOST_CORE_STREAM_BYTES_PER_S,
     HOST_OP_S,
     HOST_STEP_RATIO,
     MEMORY_EFFICIENCY,
@@ -199,6 +200,15 @@ class Calibration:
             return Scalar(median(rates), Tier.MEASURED)
         link = self.cluster.host_link_bytes_per_s or self.cluster.gpu.pcie_bytes_per_s
         return Scalar(link * MEMORY_EFFICIENCY.value, Tier.NOMINAL)
+
+    @property
+    def host_adam_bytes_per_s(self) -> Scalar:
+        """Memory traffic of a node's optimizer updates on its processors, bytes/s of all ranks together. [C-16]"""
+        samples = () if self.compute is None else self.compute.host_adam
+        if samples:
+            return Scalar(median(s.bytes_per_s for s in samples), Tier.MEASURED)
+        nominal = self.cluster.gpus_per_node * HOST_CORE_STREAM_BYTES_PER_S.value
+        return Scalar(self.cluster.host_adam_bytes_per_s or nominal, Tier.NOMINAL)
 
     def residual(self, family: str, tier: Tier) -> float:
         """Half-width of the 80 % interval of one term, relative to it.

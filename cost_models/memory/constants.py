@@ -61,6 +61,10 @@ _TABLE = (
              1e8, 1e9, "DeepSpeed zero_optimization.reduce_bucket_size default"),
     Constant("deepspeed_live_elements", 1e9, "elements", "gathered parameters kept alive by ZeRO-3",
              1e8, 1e9, "DeepSpeed zero_optimization.stage3_max_live_parameters default"),
+    Constant("host_buffer_factor", 1.5, "ratio", "host memory that a node needs over the state counted in it",
+             1.1, 1.6, "DeepSpeed's own estimators, additional_buffer_factor; see M-16"),
+    Constant("host_process", 3e9, "bytes", "host memory of one training process beside its tensors",
+             2e9, 6e9, "vLLM pull request 48436: 35 and 67 GB resident with 32 and 64 GB of pinned buffers"),
     Constant("deepspeed_prefetch_elements", 5e7, "elements", "ZeRO-3 parameters gathered ahead",
              1e7, 5e8, "DeepSpeed zero_optimization.stage3_prefetch_bucket_size default"),
 )  # fmt: skip

@@ -9,10 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cost_models.job import Job
 from cost_models.memory.activations import autocast
-from cost_models.memory.batch import NOTHING, Batch
+from cost_models.memory.batch import NOTHING, Batch, build_batch
 from cost_models.recompute import recomputed_layers_by_slot
-from cost_models.strategy import Floats, Recompute, RecomputeMethod
+from cost_models.strategy import Floats, Recompute, RecomputeMethod, Strategies
 
 
 @dataclass(frozen=True, eq=False)
@@ -31,30 +32,16 @@ class StageActivations:
 
 def stage_activations(batch: Batch, *, elements_KN: Floats) -> StageActivations:
     """Activations of every slot when its stage's first backward starts. [M-5] [M-6]"""
-    job, strategies, stages, table = batch.job, batch.strategies, batch.stages, batch.table
-    held_KN = stages.total_KN
-    micro_KN = stages.layers_JKN[0] * table.kept_J[0]
-    transient_KN = np.where(stages.layers_JKN[0] > 0, table.transient_J[0], 0.0)
-    for layers_KN, kept, transient in zip(stages.layers_JKN[1:], table.kept_J[1:], table.transient_J[1:], strict=True):
-        micro_KN = micro_KN + layers_KN * kept
-        transient_KN = np.maximum(transient_KN, np.where(layers_KN > 0, transient, 0.0))
-    fixed = bool((strategies.layouts.recompute_layers_LK >= 0).any())
-    if fixed or bool((strategies.recompute == Recompute.FULL).any()):
-        micro_KN, transient_KN = _recomputed(batch, micro_KN, transient_KN)
-    if job.model.mtp_num_layers:
-        micro_KN = micro_KN + np.where(stages.head_KN, job.model.mtp_num_layers * table.mtp_bytes, 0.0)
-    host_KN = NOTHING
-    if bool((strategies.offload_activation_layers > 0).any()):
-        share_KN = np.minimum(strategies.offload_activation_layers, held_KN - 1.0).clip(0.0) / np.maximum(held_KN, 1.0)
-        host_KN = share_KN * micro_KN * stages.in_flight_KN
-        micro_KN = micro_KN * (1.0 - share_KN)
+    job, strategies, stages = batch.job, batch.strategies, batch.stages
+    micro_KN, away_KN, transient_KN = _one_micro_batch(batch)
     saved_KN = micro_KN * stages.in_flight_KN
     if job.model.moe is not None and bool(strategies.overlap_moe_all_to_all.any()):
         saved_KN = saved_KN + _forward_beside_backward(batch)
     cast = autocast(job, batch.traits, strategies)
     if bool(cast.any()):  # a copy of every weight in the compute type lives until the backward
         saved_KN = saved_KN + np.where(cast, job.training.compute_bytes, 0.0) * elements_KN
-    return StageActivations(saved_KN, micro_KN / np.maximum(held_KN, 1.0), transient_KN, host_KN)
+    layer_KN = micro_KN / np.maximum(stages.total_KN, 1.0)
+    return StageActivations(saved_KN, layer_KN, transient_KN, away_KN * stages.in_flight_KN)
 
 
 def _forward_beside_backward(batch: Batch) -> Floats:
@@ -72,7 +59,57 @@ def _forward_beside_backward(batch: Batch) -> Floats:
     return np.where(beside, layer, 0.0)
 
 
-def _recomputed(batch: Batch, micro_KN: Floats, transient_KN: Floats) -> tuple[Floats, Floats]:
+def offloaded_activation_bytes(job: Job, strategies: Strategies) -> Floats:
+    """Bytes of one micro-batch's activations that the fullest stage sends to the host, shape (N,). [M-5] [C-16]"""
+    found = np.zeros(len(strategies))
+    some = np.flatnonzero(strategies.offload_activation_layers > 0)
+    if len(some):
+        _, away_KN, _ = _one_micro_batch(build_batch(job, strategies.take(some)))
+        found[some] = away_KN.max(axis=0)
+    return found
+
+
+def _one_micro_batch(batch: Batch) -> tuple[Floats, Floats, Floats]:
+    """Saved bytes of one micro-batch that stay on the device and that go to the host, and a layer's transient; (K, N)."""
+    job, strategies, stages, table = batch.job, batch.strategies, batch.stages, batch.table
+    layers_KN = stages.total_KN
+    micro_KN = stages.layers_JKN[0] * table.kept_J[0]
+    transient_KN = np.where(stages.layers_JKN[0] > 0, table.transient_J[0], 0.0)
+    for held_KN, kept, transient in zip(stages.layers_JKN[1:], table.kept_J[1:], table.transient_J[1:], strict=True):
+        micro_KN = micro_KN + held_KN * kept
+        transient_KN = np.maximum(transient_KN, np.where(held_KN > 0, transient, 0.0))
+    staying_KN: Floats = NOTHING
+    fixed = bool((strategies.layouts.recompute_layers_LK >= 0).any())
+    if fixed or bool((strategies.recompute == Recompute.FULL).any()):
+        again = _recomputed(batch, micro_KN, transient_KN)
+        micro_KN, transient_KN = again.saved_KN, again.transient_KN
+        if not batch.traits.offloads_layer_inputs:
+            staying_KN, layers_KN = again.inputs_KN, layers_KN - again.layers_KN
+    away_KN: Floats = NOTHING
+    if bool((strategies.offload_activation_layers > 0).any()):
+        # The last layer's activations are needed at once.
+        count_KN = np.minimum(strategies.offload_activation_layers, layers_KN - 1.0).clip(0.0)
+        away_KN = count_KN / np.maximum(layers_KN, 1.0) * (micro_KN - staying_KN)
+        micro_KN = micro_KN - away_KN
+    if job.model.mtp_num_layers:
+        micro_KN = micro_KN + np.where(stages.head_KN, job.model.mtp_num_layers * table.mtp_bytes, 0.0)
+    return micro_KN, away_KN, transient_KN
+
+
+@dataclass(frozen=True, slots=True)
+class _Recomputed:
+    """A stage with fully recomputed layers, shape (K, N) each."""
+
+    saved_KN: Floats
+    """Of one micro-batch, all layers."""
+    inputs_KN: Floats
+    """Of these the inputs of recomputed units."""
+    layers_KN: Floats
+    """Recomputed layers."""
+    transient_KN: Floats
+
+
+def _recomputed(batch: Batch, micro_KN: Floats, transient_KN: Floats) -> _Recomputed:
     """The same with fully recomputed layers: each unit keeps its input, and is made anew in its backward.
 
     Where some layers of a stage keep everything, they run last, so the peak is at the start of the backward and the
@@ -93,4 +130,10 @@ def _recomputed(batch: Batch, micro_KN: Floats, transient_KN: Floats) -> tuple[F
         whole = np.maximum(whole, other)
     anew = np.maximum(unit * whole - table.hidden, 0.0)
     all_KN = (count_KN >= held_KN) & (held_KN > 0)
-    return micro_KN * kept_fraction_KN + inputs_KN * table.hidden, transient_KN + np.where(all_KN, anew, 0.0)
+    kept_inputs_KN = inputs_KN * table.hidden
+    return _Recomputed(
+        saved_KN=micro_KN * kept_fraction_KN + kept_inputs_KN,
+        inputs_KN=kept_inputs_KN,
+        layers_KN=count_KN,
+        transient_KN=transient_KN + np.where(all_KN, anew, 0.0),
+    )

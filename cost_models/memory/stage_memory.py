@@ -13,6 +13,7 @@ from cost_models.job import Job
 from cost_models.memory.constants import constant
 from cost_models.memory.moments import Moments, moments
 from cost_models.memory.reserved import process_bytes, reserved_bytes
+from cost_models.specs.cluster import Cluster
 from cost_models.strategy import Floats, Ints, Strategies
 from cost_models.terms import MEMORY_NAMES, PEAK_MOMENTS
 
@@ -38,7 +39,7 @@ class StageMemory:
     """80 % interval."""
     device_high: Floats
     host_bytes_per_node: Floats
-    """Offloaded states, parameters and activations of a node's ranks, shape (N,)."""
+    """What offloaded states, parameters and activations of a node's ranks need, 0 where nothing is offloaded. [M-16]"""
     job: Job
     strategies: Strategies
     kept: Moments | None
@@ -58,6 +59,11 @@ def _at(term: Floats, slot: int, index: int) -> float:
     return float(row[index] if row.size > 1 else row.item())
 
 
+def ranks_per_node(cluster: Cluster, strategies: Strategies) -> Floats:
+    """Ranks that share a node's host, shape (N,)."""
+    return np.minimum(strategies.world, float(cluster.gpus_per_node))
+
+
 def stage_memory(job: Job, strategies: Strategies) -> StageMemory:
     """Peak memory of every stage slot of these strategies. [M-13] [M-14] [M-15]"""
     found = moments(job, strategies)
@@ -69,7 +75,8 @@ def stage_memory(job: Job, strategies: Strategies) -> StageMemory:
     spread = constant("process_spread")
     low_KN = (1.0 - traits.spread_low) * kept_KN + (1.0 - spread) * process_KN
     high_KN = (1.0 + traits.spread_high) * kept_KN + (1.0 + spread) * process_KN
-    ranks = np.minimum(strategies.world, float(job.cluster.gpus_per_node))
+    host = found.host_KN.max(axis=0)
+    host = host + np.where(host > 0, constant("host_process"), 0.0)
     return StageMemory(
         allocated_KN=allocated_KN,
         reserved_KN=kept_KN,
@@ -81,7 +88,7 @@ def stage_memory(job: Job, strategies: Strategies) -> StageMemory:
         device=device_KN.max(axis=0),
         device_low=low_KN.max(axis=0),
         device_high=high_KN.max(axis=0),
-        host_bytes_per_node=found.host_KN.max(axis=0) * ranks,
+        host_bytes_per_node=host * ranks_per_node(job.cluster, strategies),
         job=job,
         strategies=strategies,
         kept=found if len(strategies) <= _MOST_KEPT else None,

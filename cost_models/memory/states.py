@@ -12,6 +12,7 @@ import numpy as np
 
 from cost_models.job import Job
 from cost_models.memory.batch import NOTHING, Batch
+from cost_models.memory.constants import constant
 from cost_models.memory.traits import MemoryTraits
 from cost_models.specs.training import BYTES_PER, Training
 from cost_models.strategy import Floats, Strategies
@@ -31,6 +32,7 @@ class StateBytes:
     step: Floats
     """Gradients cast for the optimizer step, and its temporaries."""
     host: Floats
+    """What a node needs for state on the host: what is held there, with the gradients that the update reads, and buffers."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -61,7 +63,7 @@ def expert_shard(strategies: Strategies) -> Floats:
 
 
 def state_bytes(job: Job, traits: MemoryTraits, strategies: Strategies, *, shard: Floats) -> StateBytes:
-    """Bytes per parameter where `shard` ranks share the sharded state. [M-1] [M-2] [M-3] [M-4] [M-11]"""
+    """Bytes per parameter where `shard` ranks share the sharded state. [M-1] [M-2] [M-3] [M-4] [M-11] [M-16]"""
     training, zero = job.training, strategies.zero
     parameter, gradient = BYTES_PER[training.param_dtype], BYTES_PER[training.grad_dtype]
     main, moments = BYTES_PER[training.main_param_dtype], optimizer_state_bytes(training, traits)
@@ -73,11 +75,10 @@ def state_bytes(job: Job, traits: MemoryTraits, strategies: Strategies, *, shard
     away = strategies.offload_parameters.astype(np.float64)
     moved = strategies.offload_optimizer_fraction
     gradients_moved = np.where(zero >= 2, moved, 0.0) if traits.offload_takes_gradients else 0.0 * moved
+    host_gradients = main * owned * moved
     if traits.zero2_shards_parameters:
         moved, gradients_moved = np.maximum(moved, away), away
-
-    # The host's Adam reads gradients of its own type, beside the copies that arrive.
-    converted = main * owned * gradients_moved if traits.offload_takes_gradients else 0.0 * moved
+        host_gradients = gradients * away
 
     cast = main if traits.casts_gradients_for_step and gradient < main else 0.0
     temporary = cast + traits.optimizer_copies * BYTES_PER[training.optimizer_state_dtype]
@@ -87,7 +88,7 @@ def state_bytes(job: Job, traits: MemoryTraits, strategies: Strategies, *, shard
         gradients=gradients * (1.0 - gradients_moved),
         optimizer=moments * owned * (1.0 - moved),
         step=temporary * owned * (1.0 - moved),
-        host=(main + moments) * owned * moved + parameters * away + gradients * gradients_moved + converted,
+        host=constant("host_buffer_factor") * ((main + moments) * owned * moved + parameters * away + host_gradients),
     )
 
 

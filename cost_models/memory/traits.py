@@ -51,6 +51,8 @@ class MemoryTraits:
     """Elements of a reduction bucket of DeepSpeed's kind; 0 means that a layer is reduced at once."""
     offload_takes_gradients: bool
     """Offloading the optimizer also moves the sharded gradients to the host."""
+    offloads_layer_inputs: bool
+    """Activation offload moves the inputs of fully recomputed layers too; Megatron's moves what modules save."""
     optimizer_copies: float
     """Temporary copies of the local parameters in the state type during the step."""
     casts_gradients_for_step: bool
@@ -76,7 +78,8 @@ _MEGATRON = MemoryTraits(
     compute_gradients="none", replicated_buckets=False, casts_replicated_parameters=False,
     embedding_gradient_whole=False, defers_pipeline_reduction=False, buffers_pipeline_inputs=False,
     sequence_workspaces=2, fuses_weight_gradients=True, ends_stay_gathered=False, gather_elements=0.0,
-    reduce_bucket_elements=0.0, offload_takes_gradients=False, optimizer_copies=0.0, casts_gradients_for_step=False,
+    reduce_bucket_elements=0.0, offload_takes_gradients=False, offloads_layer_inputs=False, optimizer_copies=0.0,
+    casts_gradients_for_step=False,
     sgd_states=1, reuses_world_group=False, norm_group=True, pooled_gathers=False,
     reserved_factor=constant("reserved_megatron_te"), reserved_factor_tp=constant("reserved_megatron_te_tp"),
     reserved_zero3_bytes=0.0, spread_low=0.04, spread_high=0.06,
@@ -88,6 +91,7 @@ _MEGATRON_LOCAL = replace(
 _MEGATRON_DEEPSPEED = replace(
     _MEGATRON_LOCAL, table="megatron-2021", compute_gradients="backward", gradients_persist=True,
     reduce_bucket_elements=constant("deepspeed_bucket_elements"), offload_takes_gradients=True,
+    offloads_layer_inputs=True,
     casts_gradients_for_step=True, norm_group=False, sequence_workspaces=1,
     gather_elements=constant("deepspeed_live_elements") + constant("deepspeed_prefetch_elements"),
     ends_stay_gathered=True, reserved_zero3_bytes=constant("reserved_zero3"),
@@ -103,6 +107,7 @@ _TORCHTITAN = replace(
     _MEGATRON, table="torchtitan", loss_family="torch", zero2_shards_parameters=True, gradients_persist=False,
     replicated_buckets=True, casts_replicated_parameters=True, embedding_gradient_whole=True,
     defers_pipeline_reduction=True, buffers_pipeline_inputs=True, sequence_workspaces=0, fuses_weight_gradients=False,
+    offloads_layer_inputs=True,
     sgd_states=0, reuses_world_group=True, norm_group=False, pooled_gathers=True,
     reserved_factor=constant("reserved_fsdp_rounding"), reserved_factor_tp=constant("reserved_fsdp_rounding"),
     spread_low=0.03, spread_high=0.07,

@@ -74,6 +74,9 @@ class Cluster:
     network: Network
     host_memory_bytes: float | None = None
     host_link_bytes_per_s: float = 0.0
+    """Between one GPU and host memory, one direction, while every GPU of the node copies."""
+    host_adam_bytes_per_s: float = 0.0
+    """Memory traffic of a node's optimizer updates on its processors, all ranks together; 0: nominal."""
     reserved_memory_bytes: float = 0.0
     price_per_gpu_hour: float | None = None
     segment_nodes: int | None = None

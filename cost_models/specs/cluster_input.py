@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from cost_models import presets
+from cost_models.constants import HOST_CORE_STREAM_BYTES_PER_S
 from cost_models.errors import InvalidInputError, NotModelledError, Problem
 from cost_models.specs.cluster import Cluster, Fabric, Gpu, Interconnect, Network
 from cost_models.specs.fields import (
@@ -107,6 +108,7 @@ class NodesInput(BaseModel):
     nic_gbit_per_s: Annotated[Quantity, Field(le=1e6)] | None = None
     host_memory_gib: Annotated[Quantity, Field(le=1e9)] | None = None
     host_link_gb_per_s: Annotated[Quantity, Field(le=1e9)] | None = None
+    host_adam_gb_per_s: Annotated[Quantity, Field(le=1e9)] | None = None
     reserved_memory_gib: Annotated[QuantityOrZero, Field(le=1e6)] | None = None
     price_per_gpu_hour: Annotated[QuantityOrZero, Field(le=1e6)] | None = None
     calibration: (
@@ -217,9 +219,6 @@ def _cluster(spec: ClusterInput, assumed: dict[str, object], pointer: str) -> Cl
     domain = _domain(spec, interconnect, nominal, assumed, pointer)
     network, network_warnings = _network(spec, nominal, assumed)
     pcie = spec.pcie or PcieInput()
-    host_link = spec.host_link_gb_per_s or filled(
-        assumed, "host_link_gb_per_s", nominal.get("host_link_gb_per_s", gpu.pcie_bytes_per_s / GB)
-    )
     reserved_bytes = (spec.reserved_memory_gib or 0.0) * GIB
     if reserved_bytes >= gpu.memory_bytes:
         message = f"reserved_memory_gib is {spec.reserved_memory_gib}; the GPU has {gpu.memory_bytes / GIB:.1f} GiB"
@@ -238,7 +237,9 @@ def _cluster(spec: ClusterInput, assumed: dict[str, object], pointer: str) -> Cl
         pcie_gpus_per_socket=min(pcie.gpus_per_socket or max(1, spec.gpus_per_node // 2), spec.gpus_per_node),
         network=network,
         host_memory_bytes=None if spec.host_memory_gib is None else spec.host_memory_gib * GIB,
-        host_link_bytes_per_s=host_link * GB,
+        host_link_bytes_per_s=_host_link(spec, gpu, nominal, assumed) * GB,
+        host_adam_bytes_per_s=GB
+        * (spec.host_adam_gb_per_s or filled(assumed, "host_adam_gb_per_s", _host_adam(spec.gpus_per_node))),
         reserved_memory_bytes=reserved_bytes,
         price_per_gpu_hour=spec.price_per_gpu_hour,
         segment_nodes=_segment(spec, domain, pointer),
@@ -246,6 +247,22 @@ def _cluster(spec: ClusterInput, assumed: dict[str, object], pointer: str) -> Cl
         assumed=assumed,
         warnings=(*warnings, *network_warnings),
     )
+
+
+def _host_link(spec: ClusterInput, gpu: Gpu, nominal: Mapping[str, Any], assumed: dict[str, object]) -> float:
+    """GB/s between a GPU and the host, one direction; GPUs that are known to hang on one PCIe switch share its uplink."""
+    if spec.host_link_gb_per_s is not None:
+        return spec.host_link_gb_per_s
+    if "host_link_gb_per_s" in nominal:
+        return float(filled(assumed, "host_link_gb_per_s", nominal["host_link_gb_per_s"]))
+    assert spec.gpus_per_node
+    sharing = min((spec.pcie or PcieInput()).gpus_per_switch or 1, spec.gpus_per_node)
+    return float(filled(assumed, "host_link_gb_per_s", gpu.pcie_bytes_per_s / GB / sharing))
+
+
+def _host_adam(gpus_per_node: int) -> float:
+    """GB/s of a node's updates where each rank has one thread, as torchrun sets it for several processes a node."""
+    return gpus_per_node * HOST_CORE_STREAM_BYTES_PER_S.value / GB
 
 
 def _intra_node(

@@ -17,7 +17,8 @@ from cost_models.data_parallel import StepwiseLinks, is_layerwise, stepwise_expo
 from cost_models.job import Job
 from cost_models.layouts import Layout
 from cost_models.mixed import MixedJob, mixed_jitter_fraction, tied_s
-from cost_models.optimizer import offload_s, optimizer_s
+from cost_models.offload import is_offloaded, offload_s
+from cost_models.optimizer import optimizer_s
 from cost_models.strategy import Bools, Floats, Ints, Strategies
 from planner.pools.bounds import virtual_share
 from planner.search.layers_model import (
@@ -35,8 +36,10 @@ class _StageEnds:
     """What the choices of one stage do once a step, shape (C,)."""
 
     links: StepwiseLinks
-    own_s: Floats
-    """Optimizer and offload."""
+    optimizer_s: Floats
+    dense: Floats
+    """Parameters held, for what the host updates; likewise expert."""
+    expert: Floats
 
 
 @dataclass(frozen=True, eq=False)
@@ -116,11 +119,10 @@ class PooledSplit:
             rows = self.row.take(np.zeros(held.shape[1], np.int64))
             links = stepwise_links_s(job, rows, dense=held[0], expert=held[1])
             own_s = optimizer_s(job, rows, dense=held[0], expert=held[1])
-            own_s = own_s + offload_s(job, rows, dense=held[0], expert=held[1])
             at = inverse.reshape(-1)
             edges = np.cumsum([len(self.choices[stage]) for stage in stages])[:-1]
             for stage, part in zip(stages, np.split(at, edges), strict=True):
-                found[stage] = _StageEnds(links.take(part), own_s[part])
+                found[stage] = _StageEnds(links.take(part), own_s[part], held[0, part], held[1, part])
         return [each for each in found if each is not None]
 
     def stage_ends_s(self, pool: int, contents_J: Ints, slowest_s: float) -> list[Floats]:
@@ -130,22 +132,26 @@ class PooledSplit:
         key = (pool, *contents_J.tolist(), slowest_s)
         if key in self.beside:
             return self.beside[key]
-        if is_layerwise(self.mixed.jobs[pool], self.row)[0]:
-            return self.beside.setdefault(key, [each.own_s for each in self._ends])
         numbers = self.numbers[pool]
         forward_s = float(contents_J @ numbers.forward_JN[:, 0])
         waits_s = float(contents_J @ numbers.waits_JN[:, 0])
-        found = [
-            each.own_s
-            + stepwise_exposed_s(
-                self.row,
-                each.links,
-                forward_s=np.array([forward_s + waits_s]),
-                backward_s=np.array([max(slowest_s - forward_s, 0.0)]),
-                num_layers=len(self.kind_of_layer),
-            )
-            for each in self._ends
-        ]
+        passes = {
+            "forward_s": np.array([forward_s + waits_s]),
+            "backward_s": np.array([max(slowest_s - forward_s, 0.0)]),
+        }
+        layerwise = is_layerwise(self.mixed.jobs[pool], self.row)[0]
+        found = []
+        for stage, each in enumerate(self._ends):
+            seconds = each.optimizer_s
+            if not layerwise:
+                seconds = seconds + stepwise_exposed_s(
+                    self.row, each.links, **passes, num_layers=len(self.kind_of_layer)
+                )
+            if is_offloaded(self.row)[0]:
+                rows = self.row.take(np.zeros(len(seconds), np.int64))
+                job = self.mixed.jobs[self.pools[stage]]
+                seconds = seconds + offload_s(job, rows, dense=each.dense, expert=each.expert, **passes)
+            found.append(seconds)
         return self.beside.setdefault(key, found)
 
     def step_s(self, picked: Sequence[int]) -> float:

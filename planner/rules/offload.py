@@ -114,6 +114,14 @@ OFFLOAD_RULES: tuple[Rule, ...] = (
         smallest_change="offload.optimizer_fraction {offload_optimizer_fraction} -> 0",
     ),
     Rule(
+        "offload-unsupported", _optimizer_without_zero,
+        "megatron offloads its distributed optimizer alone, but zero is {zero}",
+        "Use zero 1, or set offload.optimizer_fraction to 0.",
+        f"{_ARGUMENTS} (--optimizer-cpu-offload needs --use-precision-aware-optimizer); "
+        "megatron/core/optimizer/optimizer_config.py (which needs the distributed optimizer)",
+        frameworks=only("megatron"), smallest_change="zero {zero} -> 1",
+    ),
+    Rule(
         "offload-unsupported", _parameter_offload, "megatron cannot offload parameters",
         "Set offload.parameters to false.", _ARGUMENTS, frameworks=only("megatron"),
         smallest_change="offload.parameters true -> false",

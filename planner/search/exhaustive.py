@@ -260,6 +260,7 @@ class Exhaustive:
         first = np.ones(len(rows), np.bool_)
         first[full] = False
         first[least] = True
+        first[rows.offload_activation_layers > 0] = True  # recomputing more leaves less to send: it may be faster
         value = self._time(expansion, tables, first, at_risk)
         family_value = np.full(int(family.max()) + 1, -np.inf)
         family_value[family[least]] = value[least]

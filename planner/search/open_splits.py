@@ -163,7 +163,8 @@ class OpenSplits:
         if not len(pairs.origin):
             return base.take(np.zeros(0, np.int64))
         rows = self.space.expand(base, pairs).rows
-        rows = rows.take(np.isin(rows.schedule, PRICED_SCHEDULES))
+        # How much of its activations a stage sends to the host depends on how many layers it holds: not priced here.
+        rows = rows.take(np.isin(rows.schedule, PRICED_SCHEDULES) & (rows.offload_activation_layers == 0))
         if not len(rows):
             return rows
         broken = violations(self.job, rows)

@@ -9,6 +9,7 @@ import numpy as np
 
 from cost_models.constants import BACKWARD_USABLE
 from cost_models.job import Job
+from cost_models.offload import is_offloaded
 from cost_models.step import jitter_fraction, once_a_step
 from cost_models.strategy import Floats, Schedule, Strategies
 from planner.search.layers_model import SplitNumbers
@@ -37,7 +38,8 @@ def split_bound_s(job: Job, rows: Strategies, numbers: SplitNumbers) -> Floats:
     # micro-batches that could outweigh its own time, so everything counts as hidden.
     usable = BACKWARD_USABLE.value
     reductions = np.where(rows.grad_sync_each, m, 1.0)
-    passes_s = np.where(m >= usable * (reductions + 1.0), slowest_s, _HIDES_ALL_S)
+    enough = (m >= usable * (reductions + 1.0)) & ~is_offloaded(rows)  # offloaded traffic hides in every pass
+    passes_s = np.where(enough, slowest_s, _HIDES_ALL_S)
     ends = numbers.embedding + numbers.head
     terms, _ = once_a_step(
         job,

@@ -1,5 +1,6 @@
 """What it costs the host to issue work: a bare operation, a collective, a whole eager layer, the same layer under FSDP2,
-under DTensor tensor parallelism, compiled, and captured. Sizes are so small that the device waits for the host.
+under DTensor tensor parallelism, compiled, and captured. Sizes are so small that the device waits for the host. And how fast
+the host updates parameters itself, every rank at once.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ _LENGTH, _HEAD_WIDTH = 64, 64
 _STACK = 4
 """Layers in a row, so that what a step pays once is spread."""
 _FORWARD_OPS = RUNTIMES["fsdp"].kernels_forward
+_ADAM_BYTES = 28.0
+"""Of fp32 parameter, gradient and two moments read, and all but the gradient written."""
 _LAYER_OPS = _FORWARD_OPS + RUNTIMES["fsdp"].kernels_backward
 """Operations that the step model counts in such a layer: what a layer's time is divided by to price one."""
 
@@ -26,6 +29,7 @@ def tasks(rig: Rig) -> list[Task]:
     result = [
         Task("host/ops", 26, 1.5, _bare, "host cost of an operation"),
         Task("host/layer", 27, 3.0, _eager, "host cost of a layer"),
+        Task("host/adam", 45, 3.0, _adam, "Adam on the host"),
     ]
     if rig.place.world > 1:
         result.append(Task("host/collective", 28, 1.0, _collective, "host cost of a collective"))
@@ -137,6 +141,30 @@ def _eager(rig: Rig) -> Findings:
     layer_s = _host_s(rig, _step(rig, _stack(rig)), calls=calls, per=_STACK)
     op_s = rounded(layer_s / _LAYER_OPS, 4)
     return {"host": [{"eager_layer_s": encoder_s, "plain_layer_s": layer_s, "eager_op_s": op_s}]}
+
+
+def _adam(rig: Rig) -> Findings:
+    """Adam over fp32 parameters in host memory with the threads that a training process has, all ranks of a node at once."""
+    torch, count, ranks = rig.torch, rig.scale.host_adam_parameters, rig.place.local_world
+    parameter = torch.nn.Parameter(torch.zeros(count))
+    parameter.grad = torch.ones(count)
+    try:
+        optimizer = torch.optim.AdamW([parameter], fused=True)
+    except (RuntimeError, TypeError):  # PyTorch before 2.4 fuses on GPUs alone
+        optimizer = torch.optim.AdamW([parameter])
+    rig.align()
+    timing = rig.slowest(rig.stopwatch.host_seconds(lambda _index: optimizer.step(), calls=1, blocks=3))
+    return {
+        "host_adam": [
+            {
+                "ranks": ranks,
+                "parameters": count,
+                "threads": torch.get_num_threads(),
+                "bytes_per_s": rounded(ranks * count * _ADAM_BYTES / timing.time_s),
+                "spread_fraction": rounded(timing.spread_fraction, 3),
+            }
+        ]
+    }
 
 
 def _collective(rig: Rig) -> Findings:

@@ -75,6 +75,7 @@ def test_a_gloo_profile_takes_less_than_a_minute(measured: tuple[Path, float]) -
     assert document.attention
     assert document.memory_bandwidth
     assert document.host.eager_op_s is not None
+    assert [s.ranks for s in document.host_adam] == [2]
     assert document.pairs[0].link == "loopback"
     assert (document.fingerprint.gpu, document.fingerprint.gpus_per_node) == ("CPU", 2)
     assert not out.with_name("cpu.json.partial").exists()

@@ -202,6 +202,9 @@ TWELVE_HEADS = {
         ({"zero": 0, "offload": {"optimizer_fraction": 1.0}}, "deepspeed", DENSE, {}, "offload-unsupported"),
         ({"zero": 0, "offload": {"optimizer_fraction": 1.0}}, "megatron-deepspeed", DENSE, {}, "offload-unsupported"),
         ({"zero": 1, "offload": {"optimizer_fraction": 1.0}}, "deepspeed", DENSE, {}, None),
+        # Megatron's --optimizer-cpu-offload needs the distributed optimizer.
+        ({"zero": 0, "offload": {"optimizer_fraction": 1.0}}, "megatron", DENSE, {}, "offload-unsupported"),
+        ({"zero": 1, "pp": 2, "offload": {"optimizer_fraction": 0.5}}, "megatron", DENSE, {}, None),
         ({"zero": 1, "pp": 2, "offload": {"optimizer_fraction": 1.0}}, "deepspeed", DENSE, {}, "offload-unsupported"),
         ({"zero": 1, "pp": 2, "offload": {"optimizer_fraction": 1.0}}, "megatron-deepspeed", DENSE, {},
          "offload-unsupported"),
