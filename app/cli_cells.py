@@ -60,6 +60,21 @@ def memory_of_capacity(plan: Json) -> str:
     return f"{memory['peak_device_bytes'] / GIB:.1f}/{memory['capacity_bytes'] / GIB:.1f}{mark}"
 
 
+def gpus_used(plan: Json) -> str:
+    return f"{plan['evaluation']['num_gpus_used']:,}"
+
+
+def throughput(plan: Json) -> float:
+    """Tokens per second of the whole job."""
+    return float(plan["evaluation"]["tokens_per_s_per_gpu"] * plan["evaluation"]["num_gpus_used"])
+
+
+def total_gpus(request: Json) -> int:
+    """GPUs of the cluster that a request asks about."""
+    cluster = request["cluster"]
+    return sum(int(part["num_nodes"]) * int(part["gpus_per_node"]) for part in cluster.get("pools") or [cluster])
+
+
 def share_of_step(*terms: str) -> Callable[[Json], str]:
     def cell(plan: Json) -> str:
         breakdown = plan["evaluation"]["time_breakdown_s"]

@@ -6,22 +6,39 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from app.cli_cells import Json, degrees_above_one, seconds, shown_plans, zero_stage
+from app.cli_cells import (
+    Json,
+    degrees_above_one,
+    recomputed,
+    seconds,
+    shown_plans,
+    throughput,
+    total_gpus,
+    zero_stage,
+)
 from cost_models.units import GIB
 from planner.comparison import differing_knobs, ties
+from planner.rejections import rejections
 
-MAX_LISTED = 6
+MAX_LISTED, MOST_REASONS = 6, 3
+"""Reasons and candidates listed where no plan fits, and reasons where some do."""
+MOST_TIED = 10
+"""Plans among which ties are told, however few are shown."""
 
 
-def footer(response: Json) -> list[Text]:
-    """The lines under a table that shows the response's plans but for near-copies."""
+def footer(response: Json, shown: Sequence[Json]) -> list[Text]:
+    """The lines under a table that shows these first plans of a response but for near-copies.
+
+    What is claimed of plans follows from the response alone: it does not change with how many of them are shown.
+    """
     plans = response["plans"]
     lines = [
-        *_legend(shown_plans(plans)),
+        *_legend(shown_plans(shown)),
+        *_idle(response["request"], shown_plans(shown)),
         *_pools(plans),
-        *_folded(plans),
-        *_first_against_next(plans),
-        *_ties(plans),
+        *_folded(shown),
+        *_first_against_next(plans, shown),
+        *_ties(plans, shown),
         *_searched(response),
     ]
     if response["plans"]:
@@ -29,7 +46,9 @@ def footer(response: Json) -> list[Text]:
         lines.append(Text(f"Prices from {calibration}." if calibration else "Prices from nominal data sheets."))
     if best := response.get("inexpressible_best"):
         reasons = "; ".join(reason["message"] for reason in best["reasons"])
-        lines.append(Text(f"{best['gain_fraction']:.1%} faster, but not expressible here: {reasons}"))
+        lines.append(
+            Text(f"A plan {best['gain_fraction']:.1%} faster cannot be expressed in this framework: {reasons}.")
+        )
     lines += _included(response)
     if not response["plans"]:
         lines += _nearest(response["nearest_infeasible"])
@@ -50,7 +69,7 @@ def _included(response: Json) -> list[Text]:
 def _what_if(answer: Json) -> str:
     asked = answer["field"] if answer["value"] is None else f"{answer['field'].partition('.')[2]} {answer['value']}"
     if answer["plan"] is None:
-        return f"{asked}: none, {answer['reason']}"
+        return f"{asked}: no plan; {answer['reason']}"
     used = f"{answer['num_gpus']} GPUs, {answer['peak_device_bytes'] / GIB:.1f} GiB/GPU"
     speed = (
         f"{seconds(answer['step_time_s'])} s, {answer['tokens_per_s_per_gpu']:,.0f} tok/s/GPU, MFU {answer['mfu']:.1%}"
@@ -63,9 +82,37 @@ def _legend(plans: Sequence[Json]) -> list[Text]:
     notes = []
     if any(plan["strategy"].get("sequence_parallel") for plan in plans):
         notes.append("sp: sequence parallel")
-    if any("/" in zero_stage(plan) for plan in plans):
-        notes.append("zero 1/8: state sharded over 8 ranks, replicated beyond")
+    if partly := next((mark for plan in plans if "/" in (mark := zero_stage(plan))), None):
+        stage, ranks = partly.split("/")
+        notes.append(
+            f"zero {partly}: ZeRO stage {stage} over groups of {ranks} ranks, each group with a copy of its own"
+        )
     return [Text("; ".join(notes) + ".", style="dim")] if notes else []
+
+
+def _idle(request: Json, plans: Sequence[Json]) -> list[Text]:
+    """Which plans leave GPUs of the cluster unused, and what that does to rates for each GPU in use."""
+    total = total_gpus(request)
+    idle = {plan["rank"]: total - plan["evaluation"]["num_gpus_used"] for plan in plans}
+    leaving = [rank for rank, count in idle.items() if count]
+    if not leaving:
+        return []
+    best = plans[0]
+    if best["rank"] not in leaving:
+        return [Text(f"{_plans(leaving)} leave{'s' * (len(leaving) == 1)} GPUs idle; tok/s is that of the whole job.")]
+    used = best["evaluation"]["num_gpus_used"]
+    rate = f"{best['evaluation']['tokens_per_s_per_gpu']:,.0f} tok/s on each GPU in use, {throughput(best) / total:,.0f} over all"
+    told = f"Plan {best['rank']} uses {used:,} of the {total:,} GPUs and leaves {total - used:,} idle: {rate}."
+    if leaving[1:]:
+        told += f" {_plans(leaving[1:])} leave{'s' * (len(leaving) == 2)} GPUs idle, too."
+    if request.get("objective", "step_time") == "step_time":
+        told += " For plans on all of them try another batch, or set constraints.allow_idle_gpus to false."
+    return [Text(told)]
+
+
+def _plans(ranks: Sequence[int], *, capital: bool = True) -> str:
+    word = "plan" if len(ranks) == 1 else "plans"
+    return f"{word.capitalize() if capital else word} {_listed(ranks)}"
 
 
 def _pools(plans: Sequence[Json]) -> list[Text]:
@@ -98,29 +145,49 @@ def _folded(plans: Sequence[Json]) -> list[Text]:
     return [Text(f"Ranks left out are near-copies, as fast to within 1 %: {'; '.join(told)}.")] if told else []
 
 
-def _first_against_next(plans: Sequence[Json]) -> list[Text]:
-    """What the best plan gains and loses against the next row, and whether the two are a tie."""
+def _first_against_next(plans: Sequence[Json], shown: Sequence[Json]) -> list[Text]:
+    """How the best plan compares with the next different one, which is described where the table does not show it."""
     told = plans[0].get("against_next") if plans else None
     if not told:
         return []
     best, *others = shown_plans(plans)
-    total, colon, terms = told.partition(":")
-    tied = any(other["tie_group"] == best["tie_group"] for other in others[:1])
-    return [Text(f"Plan {best['rank']} is {total}{', too little to tell' if tied else ''}{colon}{terms}.")]
+    line = f"Plan {best['rank']} is {told}."
+    if others and others[0]["rank"] not in {plan["rank"] for plan in shown}:
+        line += f" Plan {others[0]['rank']}, which is not shown, is {_described(others[0])}."
+    return [Text(line)]
 
 
-def _ties(plans: Sequence[Json]) -> list[Text]:
-    """Which of the shown plans cannot be told apart, and which two of the first such group to measure."""
-    groups = ties(shown_plans(plans))
+def _ties(plans: Sequence[Json], shown: Sequence[Json]) -> list[Text]:
+    """Which plans cannot be told from one that is shown, and which two of the first such group to measure."""
+    in_table = [plan["rank"] for plan in shown_plans(shown)]
+    leaders = shown_plans(plans)[: max(len(in_table), MOST_TIED)]
+    by_rank = {plan["rank"]: plan for plan in leaders}
+    groups = [group for group in ties(leaders) if set(group["ranks"]) & set(in_table)]
     if not groups:
         return []
-    one, other = groups[0]["measure"]
-    listed = ", ".join(_listed(group["ranks"]) for group in groups)
-    return [Text(f"Cannot be told apart: {listed}; measuring {one} against {other} would tell most.")]
+    first, *rest = [_of_group(group["ranks"], in_table) for group in groups]
+    line = f"Too close to call: {'; '.join([first, *rest])}."
+    one, other = next(group["measure"] for group in ties(leaders[:MOST_TIED]) or groups)
+    unseen = "" if other in in_table else f" ({_described(by_rank[other])})"
+    return [Text(f"{line} Measuring plans {one} and {other}{unseen} first would tell you the most.")]
+
+
+def _of_group(ranks: Sequence[int], in_table: Sequence[int]) -> str:
+    """The plans of a tie: those of the table by their rank, and how many more."""
+    seen = [rank for rank in ranks if rank in in_table]
+    more = len(ranks) - len(seen)
+    return _plans(seen, capital=False) + (f" and {more} that {'is' if more == 1 else 'are'} not shown" if more else "")
+
+
+def _described(plan: Json) -> str:
+    return f"{degrees_above_one(plan)} mb{plan['strategy'].get('micro_batch_size') or 1} {recomputed(plan)}"
 
 
 def _listed(ranks: Sequence[int]) -> str:
-    return f"{ranks[0]}-{ranks[-1]}" if _run(ranks) else "/".join(map(str, ranks))
+    if _run(ranks):
+        return f"{ranks[0]}-{ranks[-1]}"
+    words = [str(rank) for rank in ranks]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
 
 
 def _run(ranks: Sequence[int]) -> bool:
@@ -142,10 +209,8 @@ def _searched(response: Json) -> list[Text]:
         rest = ", bounds exclude the rest" if bounded else ""
         lines.append(Text(f"Searched {axes or 'nothing'}: {counted}{rest}, {search['elapsed_s']:.2f} s; {how}."))
     if rejected := response["rejected"]:
-        ordered = sorted(rejected.items(), key=lambda item: -item[1])
-        shown = ", ".join(f"{code} {count:,}" for code, count in ordered[:MAX_LISTED])
-        more = f" and {len(ordered) - MAX_LISTED} other reasons" if len(ordered) > MAX_LISTED else ""
-        lines.append(Text(f"Rejected {sum(rejected.values()):,}: {shown}{more}."))
+        most = MOST_REASONS if response["plans"] else MAX_LISTED
+        lines.append(Text(f"Of the other strategies, {rejections(rejected, most=most)}."))
     return lines
 
 

@@ -18,7 +18,8 @@ EXIT_NO_PLAN, EXIT_INTERRUPTED = 3, 130
 TOP, MOST_ASKED = 10, 1000
 """Plans that are shown, and the most that a request may ask for."""
 SPARE = 4
-"""Plans asked for each that a table shows."""
+"""Plans asked for each that a table shows; as many as for a table of TOP where it shows fewer, so that the words under it do
+not change with its length."""
 TRAINING = "--seq-length, --global-batch-size, --precision and --framework"
 REQUEST, JOB, SEARCH, OUTPUT = "Request", "Job", "Search", "Output"
 Framework = Annotated[
@@ -129,7 +130,7 @@ def merged_request(document: Json, parts: dict[str, Json]) -> Json:
 def with_spare_plans(document: Json, wanted: Any) -> Json:
     """The request for more plans than are shown, since near-copies of a plan share its row."""
     if isinstance(wanted, int) and 1 <= wanted <= MOST_ASKED // SPARE:
-        return document | {"top_k": SPARE * wanted}
+        return document | {"top_k": SPARE * max(wanted, TOP)}
     return document
 
 

@@ -21,6 +21,7 @@ from app.cli_cells import (
     Json,
     degree,
     degrees_above_one,
+    gpus_used,
     memory_of_capacity,
     recomputed,
     share_of_step,
@@ -28,11 +29,17 @@ from app.cli_cells import (
     step_range,
     step_time,
     tensor_parallel,
+    throughput,
+    total_gpus,
     worst_tier,
     zero_stage,
 )
 from app.cli_footer import footer
+from cost_models.errors import InvalidInputError
+from cost_models.parameters import count_parameters
 from cost_models.specs.fields import WARNINGS
+from cost_models.specs.model_input import resolve_model
+from planner.step_cost import is_priced, step_cost
 
 PIPED_WIDTH = 120
 """Columns where stdout is no terminal and COLUMNS is not set."""
@@ -56,47 +63,62 @@ DEGREES = (
 )
 SPLIT = Column("split", degrees_above_one, justify="left")
 """Stands for all the degrees where they do not fit."""
-COLUMNS = (
-    Column("#", lambda plan: str(plan["rank"])),
-    *DEGREES,
-    SPLIT,
-    Column("mb", lambda plan: str(plan["strategy"]["micro_batch_size"])),
-    Column("recompute", recomputed, justify="left"),
-    Column("step s", step_time),
-    Column("80 % range", step_range),
-    Column("tok/s/GPU", lambda plan: f"{plan['evaluation']['tokens_per_s_per_gpu']:,.0f}"),
-    Column("MFU", lambda plan: f"{plan['evaluation']['mfu']:.1%}"),
-    Column("GiB/GPU", memory_of_capacity),
-    Column("bubble", share_of_step("pp_bubble")),
-    Column("comm", share_of_step(*COMM_TERMS)),
-    Column("worst tier", worst_tier, justify="left"),
-)
+_FOLDED = frozenset(column.heading for column in DEGREES)
 DROPS: tuple[frozenset[str], ...] = (
     frozenset({SPLIT.heading}),
     frozenset({SPLIT.heading, "80 % range"}),
     frozenset({SPLIT.heading, "80 % range", "worst tier"}),
-    frozenset({*(column.heading for column in DEGREES), "80 % range", "worst tier"}),
-    frozenset({*(column.heading for column in DEGREES), "80 % range", "worst tier", "bubble", "comm"}),
-    frozenset({*(column.heading for column in DEGREES), "80 % range", "worst tier", "bubble", "comm", "MFU"}),
-    frozenset(
-        {*(column.heading for column in DEGREES), *("80 % range", "worst tier", "bubble", "comm", "MFU", "tok/s/GPU")}
-    ),
+    _FOLDED | {"80 % range", "worst tier"},
+    _FOLDED | {"80 % range", "worst tier", "bubble", "comm"},
+    _FOLDED | {"80 % range", "worst tier", "bubble", "comm", "MFU"},
+    _FOLDED | {"80 % range", "worst tier", "bubble", "comm", "MFU", "tok/s/GPU", "tok/s"},
 )
 """Columns left out, from the widest table to the narrowest; the first that fits is shown."""
 
 
+def columns_of(request: Json, plans: Sequence[Json]) -> tuple[Column, ...]:
+    """The columns of a table of these plans, were it wide enough.
+
+    Where plans differ in their GPUs, or leave some idle, they are counted, and the tokens are those of the whole job: a
+    rate for each GPU in use would make the plan that uses few look best.
+    """
+    cluster, objective = request["cluster"], request.get("objective", "step_time")
+    everything = {total_gpus(request)}
+    counted = objective != "step_time" or {plan["evaluation"]["num_gpus_used"] for plan in plans} != everything
+    rate = Column("tok/s/GPU", lambda plan: f"{plan['evaluation']['tokens_per_s_per_gpu']:,.0f}")
+    cost = Column("cost/step" if is_priced(cluster) else "GPU-s/step", lambda plan: f"{step_cost(plan, cluster):,.4g}")
+    return (
+        Column("#", lambda plan: str(plan["rank"])),
+        *[Column("GPUs", gpus_used)] * counted,
+        *DEGREES,
+        SPLIT,
+        Column("mb", lambda plan: str(plan["strategy"]["micro_batch_size"])),
+        Column("recompute", recomputed, justify="left"),
+        *[cost] * (objective == "cost"),
+        Column("step s", step_time),
+        Column("80 % range", step_range),
+        Column("tok/s", lambda plan: f"{throughput(plan):,.0f}") if counted else rate,
+        Column("MFU", lambda plan: f"{plan['evaluation']['mfu']:.1%}"),
+        Column("GiB/GPU", memory_of_capacity),
+        Column("bubble", share_of_step("pp_bubble")),
+        Column("comm", share_of_step(*COMM_TERMS)),
+        Column("worst tier", worst_tier, justify="left"),
+    )
+
+
 def print_response(response: Json, *, most: int | None = None, quiet: bool) -> None:
     """Prints the table and its footer on stdout, warnings on stderr; at most so many plans, near-copies not counted."""
-    response = _first_shown(response, most)
+    shown = _first_shown(response["plans"], most)
     out = Console(file=sys.stdout, width=_width(), highlight=False, soft_wrap=False)
     out.print(_title(response["request"]), style="bold")
-    if response["plans"]:
-        table, dropped = _table(shown_plans(response["plans"]), width=out.width)
+    if shown:
+        rows = shown_plans(shown)
+        table, dropped = _table(columns_of(response["request"], rows), rows, width=out.width)
         out.print(table)
     else:
         dropped = frozenset()
         out.print("No plan fits.", style="bold red")
-    for line in footer(response):
+    for line in footer(response, shown):
         out.print(line)
     if dropped:
         out.print("Some columns are left out: widen the terminal to 120, or use --json.", style="dim")
@@ -114,9 +136,9 @@ def _width() -> int | None:
     return None if sys.stdout.isatty() else PIPED_WIDTH
 
 
-def _table(plans: Sequence[Json], *, width: int) -> tuple[Table, frozenset[str]]:
+def _table(columns: Sequence[Column], plans: Sequence[Json], *, width: int) -> tuple[Table, frozenset[str]]:
     """The widest table that fits, and the headings it leaves out."""
-    cells = {column.heading: [column.cell(plan) for plan in plans] for column in COLUMNS}
+    cells = {column.heading: [column.cell(plan) for plan in plans] for column in columns}
     widths = {heading: max(map(len, (heading, *texts))) for heading, texts in cells.items()}
     tried = [(DROPS[0], 2), *((drop, 1) for drop in DROPS)]
     fitting = (
@@ -126,18 +148,18 @@ def _table(plans: Sequence[Json], *, width: int) -> tuple[Table, frozenset[str]]
     )
     dropped, gap = next(fitting, (DROPS[-1], 1))
     table = Table(box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False, header_style="bold")
-    columns = [column for column in COLUMNS if column.heading not in dropped]
-    for column in columns:
+    kept = [column for column in columns if column.heading not in dropped]
+    for column in kept:
         table.add_column(column.heading, justify=column.justify, no_wrap=True)
     for index, plan in enumerate(plans):
         style = "yellow" if plan["evaluation"]["verdict"] != "fits" else ""
-        table.add_row(*(Text(cells[column.heading][index]) for column in columns), style=style)
-    return table, dropped - {SPLIT.heading}
+        table.add_row(*(Text(cells[column.heading][index]) for column in kept), style=style)
+    return table, (dropped & cells.keys()) - {SPLIT.heading}
 
 
 def _title(request: Json) -> Text:
     model, cluster, training = request["model"], request["cluster"], request["training"]
-    name = model.get("name") or model.get("preset") or "model"
+    name = f"{model.get('name') or 'model'}{_size(model)}"
     nodes = " + ".join(_nodes(pool) for pool in cluster.get("pools") or [cluster])
     framework = " ".join(str(training[key]) for key in ("framework", "framework_version") if training.get(key))
     return Text(
@@ -154,10 +176,21 @@ def _nodes(cluster: Json) -> str:
     return f"{cluster.get('num_nodes', '?')} x {cluster.get('gpus_per_node', '?')} {gpu_name}"
 
 
-def _first_shown(response: Json, most: int | None) -> Json:
-    """The response without the plans that come after so many shown ones."""
-    shown = shown_plans(response["plans"])
+def _size(model: Json) -> str:
+    """The number of parameters in brackets, three digits of it; nothing where the model is not described in full."""
+    try:
+        count = count_parameters(resolve_model(model)).total
+    except InvalidInputError:
+        return ""
+    power = 12 if count >= 999.5e9 else 9 if count >= 999.5e6 else 6
+    shown = count / 10**power
+    digits = 0 if shown >= 99.95 else 1 if shown >= 9.995 else 2
+    return f" ({shown:.{digits}f}{ {12: 'T', 9: 'B', 6: 'M'}[power] } parameters)"
+
+
+def _first_shown(plans: Sequence[Json], most: int | None) -> Sequence[Json]:
+    """The plans without those that come after so many shown ones."""
+    shown = shown_plans(plans)
     if most is None or len(shown) <= most:
-        return response
-    end = shown[most]["rank"]
-    return {**response, "plans": [plan for plan in response["plans"] if plan["rank"] < end]}
+        return plans
+    return [plan for plan in plans if plan["rank"] < shown[most]["rank"]]

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from cost_models.calibration import Calibration
 from cost_models.constants import SHAPE_RANGE, UNMODELLED_RANGE
-from cost_models.strategy import Bools, Codes, Floats
+from cost_models.strategy import Bools, Codes, Floats, Ints
 from cost_models.terms import TIME_NAMES, Tier
 
 FAMILY_OF_TERM: Mapping[str, str] = {
@@ -50,9 +50,9 @@ def step_time_range(
 
 
 def is_tied(
-    calibration: Calibration, terms_s: Mapping[str, Floats], tiers: Mapping[str, Codes], *, leader: int
+    calibration: Calibration, terms_s: Mapping[str, Floats], tiers: Mapping[str, Codes], *, leader: int | Ints
 ) -> Bools:
-    """Where the 80 % interval of the difference to the leader contains 0, shape (N,). [T-4]"""
+    """Where the 80 % interval of the difference to the leader, or to each row's own, contains 0, shape (N,). [T-4]"""
     widths = _half_widths(calibration)
     difference = np.zeros(len(next(iter(terms_s.values()))))
     square = np.zeros_like(difference)

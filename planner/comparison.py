@@ -7,7 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from cost_models.strategy import Bools
+from cost_models.strategy import Bools, Ints
+from planner.schemas.plan_request import Objective
+from planner.step_cost import gpu_weight, is_priced
 
 Document = dict[str, Any]
 SPLIT_FIELDS = ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batch_size")
@@ -22,15 +24,32 @@ RUN_TO_RUN = 0.01
 and 1.5 %. A variant this close to a better plan is no choice of its own."""
 LEAST_SHARE = 0.002
 """Share of a step below which a term's difference is not worth a word."""
+MOST_TERMS = 4
 _WORDS = {
-    "gemm": "matmuls", "tp_comm": "exposed TP communication", "cp_comm": "exposed CP communication",
-    "ep_comm": "exposed EP communication", "dp_comm": "exposed DP communication", "pp_comm": "pipeline sends",
-    "pp_bubble": "bubble", "recompute": "recomputation",
+    "gemm": "matrix products", "elementwise": "elementwise kernels", "launch": "kernel launches", "head": "the output layer",
+    "loss": "the loss", "embedding": "the embedding", "grad_accumulation": "adding up gradients",
+    "tp_comm": "exposed tensor-parallel communication", "cp_comm": "exposed context-parallel communication",
+    "ep_comm": "exposed expert-parallel communication", "dp_comm": "exposed data-parallel communication",
+    "pp_comm": "pipeline sends", "pp_bubble": "the pipeline bubble", "recompute": "recomputation",
+    "tied_embedding_comm": "reducing the tied embedding", "optimizer": "the optimizer", "jitter": "waiting for the slowest rank",
 }  # fmt: skip
 
 
-def compared(plans: Sequence[Document]) -> list[Document]:
-    """The plans with `variant_of`, `folded_under` and `against_next`."""
+def compared(
+    plans: Sequence[Document],
+    *,
+    objective: Objective = "step_time",
+    cluster: Mapping[str, Any] | None = None,
+    close: Callable[[Ints], Bools] | None = None,
+) -> list[Document]:
+    """The plans with `variant_of`, `folded_under` and `against_next`.
+
+    Args:
+        plans: ranked, best first.
+        objective: what the request minimises, in which plans are compared.
+        cluster: the resolved cluster, for prices.
+        close: for the place of another plan for each, which plans cannot be told from it in that objective, shape (N,).
+    """
     first_rank: dict[tuple[Any, ...], int] = {}
     leaders: dict[tuple[Any, ...], list[Document]] = {}
     found = []
@@ -42,10 +61,21 @@ def compared(plans: Sequence[Document]) -> list[Document]:
         if folded is None:
             leaders[split].append(plan)
         found.append(plan | {"variant_of": None if first == plan["rank"] else first, "folded_under": folded})
-    for index, plan in enumerate(found):
-        following = next((other for other in found[index + 1 :] if _leader(other) != _leader(plan)), None)
-        plan["against_next"] = None if following is None else against(plan, following)
+    next_leader = [_next_leader(found, index) for index in range(len(found))]
+    others = np.array([index if after is None else after for index, after in enumerate(next_leader)], np.int64)
+    tied = np.zeros(len(found), np.bool_) if close is None or not found else close(others)
+    for index, (plan, after) in enumerate(zip(found, next_leader, strict=True)):
+        plan["against_next"] = None
+        if after is not None:
+            told = against(plan, found[after], objective=objective, cluster=cluster, close=bool(tied[index]))
+            plan["against_next"] = told
     return found
+
+
+def _next_leader(plans: Sequence[Document], index: int) -> int | None:
+    """Place of the next plan that is not folded under the same one."""
+    leader = _leader(plans[index])
+    return next((place for place in range(index + 1, len(plans)) if _leader(plans[place]) != leader), None)
 
 
 def _alike(plan: Document, other: Document) -> bool:
@@ -62,20 +92,61 @@ def differing_knobs(plan: Mapping[str, Any], other: Mapping[str, Any]) -> list[s
     return [name for name in names if "vpp" not in names or name not in ("schedule", "layers_per_stage", "overlap")]
 
 
-def against(plan: Mapping[str, Any], other: Mapping[str, Any]) -> str:
-    """What a plan gains and loses by term against another, in percent of the other's step, largest first."""
+def against(
+    plan: Mapping[str, Any],
+    other: Mapping[str, Any],
+    *,
+    objective: Objective = "step_time",
+    cluster: Mapping[str, Any] | None = None,
+    close: bool = False,
+) -> str:
+    """How a plan compares with another in the objective asked for, and which terms make the difference, largest first.
+
+    Args:
+        plan: the better one.
+        other: the one it is compared with.
+        objective: what the request minimises.
+        cluster: the resolved cluster, for prices.
+        close: whether what is known cannot tell which of the two is better.
+    """
+    cluster = cluster or {}
     own, its = plan["evaluation"], other["evaluation"]
-    step_s = its["step_time_s"]
+    number = f"plan {other['rank']}"
+    weigh = objective == "cost"
+    own_weight, its_weight = (gpu_weight(p, cluster) if weigh else 1.0 for p in (plan, other))
+    ratio = own["step_time_s"] * own_weight / (its["step_time_s"] * its_weight) if its_weight else 1.0
+    if objective == "fewest_gpus" and own["num_gpus_used"] < its["num_gpus_used"]:
+        claim = f"on {own['num_gpus_used']:,} GPUs where {number} is on {its['num_gpus_used']:,}, and {_slower(ratio)}"
+    elif weigh:
+        costs = [f"{gpu_weight(p, cluster) * p['evaluation']['step_time_s']:,.4g}" for p in (plan, other)]
+        unit = "a step" if is_priced(cluster) else "GPU-seconds a step"
+        claim = f"{abs(1.0 - ratio):.1%} {'cheaper' if ratio <= 1.0 else 'dearer'} than {number}, {costs[0]} against {costs[1]} {unit}"
+    else:
+        claim = f"{_slower(ratio)} than {number}"
+    claim += ", which may not fit" if its["verdict"] == "at-risk" != own["verdict"] else ""
+    claim += ", too close to call" if close else ""
     shares = {
-        name: (its["time_breakdown_s"][name] - seconds) / step_s for name, seconds in own["time_breakdown_s"].items()
-    }
+        name: (seconds * own_weight - its["time_breakdown_s"][name] * its_weight) / (its["step_time_s"] * its_weight)
+        for name, seconds in own["time_breakdown_s"].items()
+    } if its_weight else {}  # fmt: skip
     told = sorted((name for name in shares if abs(shares[name]) >= LEAST_SHARE), key=lambda name: -abs(shares[name]))
     parts = [
-        f"{'gains' if shares[name] > 0 else 'loses'} {abs(shares[name]):.1%} in {_WORDS.get(name, name.replace('_', ' '))}"
-        for name in told[:4]
+        f"{abs(shares[name]):.1%} {'more' if shares[name] > 0 else 'less'} on {_WORDS.get(name, name.replace('_', ' '))}"
+        for name in told[:MOST_TERMS]
     ]
-    total = (step_s - own["step_time_s"]) / step_s
-    return f"{total:.1%} faster than plan {other['rank']}" + (f": {', '.join(parts)}" if parts else "")
+    if not parts:
+        return claim
+    whole = "cost" if weigh else "step"
+    return f"{claim}: of that plan's {whole} it spends {_listed(parts)}"
+
+
+def _slower(ratio: float) -> str:
+    """How a step compares with one that takes 1 / `ratio` of it."""
+    return f"{1.0 - ratio:.1%} faster" if ratio <= 1.0 else f"{ratio - 1.0:.1%} slower"
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
 
 
 def tie_groups(count: int, tied_with: Callable[[int], Bools]) -> list[int]:

@@ -11,16 +11,17 @@ from cost_models.job import Job
 from cost_models.mixed import MixedJob
 from planner.answer import answered, search_report, stop_warnings
 from planner.axes import build_space, searched_values
-from planner.comparison import compared, ties
+from planner.closest import closest_illegal, too_slow
+from planner.comparison import ties
 from planner.explain import contradiction, nearest_infeasible
 from planner.expressible import inexpressible_best
 from planner.pools.plan import plan_on_pools
 from planner.prepared import Prepared, prepare
-from planner.ranking import ranked_plans
+from planner.ranking import compared_plans, ranked_plans
 from planner.schemas.plan_request import PlanRequest
 from planner.search.complete import search
 from planner.search.found import Found, Progress
-from planner.search.objective import build_goal
+from planner.search.objective import build_goal, without_targets
 from planner.search.pareto import front_documents, pareto_front
 from planner.search.what_if import what_if
 from planner.space import Space
@@ -57,6 +58,10 @@ def plan(
     found = search(space, goal=goal, asked=asked, on_progress=on_progress, should_stop=should_stop, started=started)
     response = _response(prepared, job, space, found)
     stopped = found.stopped is not None
+    if not response["plans"] and found.rejected["misses-target"] and not stopped:
+        alone = asked.model_copy(update={"top_k": 1, "include": ()})
+        fastest = search(space, goal=without_targets(), asked=alone, should_stop=should_stop, started=started)
+        response["nearest_infeasible"] = too_slow(job, goal, fastest.best) or _nearest(asked, job, space, fastest)
     if "pareto" in asked.include and not stopped:
         headroom = asked.constraints.memory_headroom_fraction
         front = pareto_front(space, goal=goal, headroom_fraction=headroom, seed=asked.seed, should_stop=should_stop)
@@ -77,12 +82,10 @@ def _response(prepared: Prepared, job: Job, space: Space, found: Found) -> dict[
     assumed = assumed_fields(job, {})
     plans = []
     if found.best is not None:
-        plans = compared(ranked_plans(job, found.best, headroom_fraction=headroom, assumed=assumed))
-    nearest = []
-    if found.nearest is not None:
-        nearest = nearest_infeasible(job, found.nearest, headroom_fraction=headroom)
-    elif not len(space.degrees):
-        nearest = [contradiction(job, asked.constraints)]
+        plans = ranked_plans(job, found.best, headroom_fraction=headroom, assumed=assumed)
+        plans = compared_plans(plans, prepared, calibrations=[job.calibration])
+    nearest = _nearest(asked, job, space, found)
+    if not len(space.degrees):
         found.rejected.update(reason["code"] for reason in nearest[0]["reasons"][:1])
     return answered(
         prepared,
@@ -95,6 +98,16 @@ def _response(prepared: Prepared, job: Job, space: Space, found: Found) -> dict[
         inexpressible_best=inexpressible_best(job, found, plans),
         warnings=_warnings(asked, job, found),
     )
+
+
+def _nearest(asked: PlanRequest, job: Job, space: Space, found: Found) -> list[dict[str, Any]]:
+    """The contract's `nearest_infeasible`."""
+    if found.nearest is not None:
+        headroom = asked.constraints.memory_headroom_fraction
+        return nearest_infeasible(job, found.nearest, headroom_fraction=headroom)
+    if not len(space.degrees):
+        return [contradiction(job, asked.constraints)]
+    return closest_illegal(space) if found.best is None and not found.rejected["misses-target"] else []
 
 
 def _search_report(space: Space, found: Found, plans: list[dict[str, Any]]) -> dict[str, Any]:

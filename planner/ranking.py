@@ -4,18 +4,24 @@ apart.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
+from cost_models.calibration import Calibration
 from cost_models.evaluate import evaluate
 from cost_models.job import Job
 from cost_models.layouts import build_layouts
 from cost_models.ranges import is_tied
-from cost_models.strategy import Strategies
-from planner.comparison import tie_groups
+from cost_models.strategy import Bools, Ints, Strategies
+from cost_models.terms import TIME_NAMES, Tier
+from planner.comparison import compared, tie_groups
 from planner.evaluation_dict import evaluation_dict
+from planner.prepared import Prepared
+from planner.schemas.plan_request import Objective
+from planner.step_cost import gpu_weight
 from planner.strategy_input import strategy_dict
 
 
@@ -37,6 +43,42 @@ def ranked_plans(
         }
         for index in range(len(detailed))
     ]
+
+
+def compared_plans(
+    plans: list[dict[str, Any]], prepared: Prepared, *, calibrations: Sequence[Calibration]
+) -> list[dict[str, Any]]:
+    """The ranked plans, each compared with the next one in the objective asked for; `calibrations` priced them."""
+    objective, cluster = prepared.asked.objective, prepared.resolved["cluster"]
+    close = close_plans(plans, calibrations=calibrations, objective=objective, cluster=cluster)
+    return compared(plans, objective=objective, cluster=cluster, close=close)
+
+
+def close_plans(
+    plans: Sequence[Mapping[str, Any]],
+    *,
+    calibrations: Sequence[Calibration],
+    objective: Objective,
+    cluster: Mapping[str, Any],
+) -> Callable[[Ints], Bools]:
+    """For the place of another plan for each, which plans cannot be told from that one in the objective asked for, shape (N,).
+
+    Args:
+        plans: ranked plans with their evaluations.
+        calibrations: what they were priced with; plans are close where any of these leaves it open.
+        objective: what the request minimises.
+        cluster: the resolved cluster, for prices.
+    """
+    weight = np.array([gpu_weight(plan, cluster) if objective == "cost" else 1.0 for plan in plans])
+    evaluations = [plan["evaluation"] for plan in plans]
+    terms = {name: weight * np.array([e["time_breakdown_s"][name] for e in evaluations]) for name in TIME_NAMES}
+    codes = {tier.label: tier.value for tier in Tier}
+    tiers = {name: np.array([codes[e["provenance"]["terms"][name]] for e in evaluations]) for name in TIME_NAMES}
+
+    def close(others: Ints) -> Bools:
+        return np.asarray(np.any([is_tied(c, terms, tiers, leader=others) for c in calibrations], axis=0), np.bool_)
+
+    return close
 
 
 def with_all_stages(job: Job, strategies: Strategies) -> Strategies:

@@ -1,6 +1,6 @@
 """Why no plan on pools is left: the strategy that comes closest, or which degrees, batch or limits contradict each other.
 
-Where rules, memory or targets ruled out every strategy that finds room, the counts in `rejected` say so and nothing is added.
+Where rules alone ruled out every strategy, those that break the fewest; where targets did, the fastest plan that fits.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from typing import Any
 
 from cost_models.mixed import MixedJob
+from planner.closest import closest_illegal, reachable, target_reason
 from planner.evaluation_dict import Reason
 from planner.explain import contradiction, first_values
 from planner.expressible import splits_freely
@@ -15,7 +16,9 @@ from planner.pools.evaluation import mixed_evaluation
 from planner.pools.found import PoolsFound
 from planner.pools.placements import NodeLimits
 from planner.pools.strategy import SAME_WIDTH
+from planner.rules import rule_codes
 from planner.schemas.plan_request import Constraints
+from planner.space import Space
 from planner.strategy_input import strategy_dict
 
 Document = dict[str, Any]
@@ -25,7 +28,7 @@ _MORE_MEMORY = "recompute more, or use more nodes or GPUs with more memory in th
 
 
 def nearest_on_pools(
-    mixed: MixedJob, found: PoolsFound, constraints: Constraints, limits: NodeLimits, *, any_degrees: bool
+    mixed: MixedJob, found: PoolsFound, constraints: Constraints, limits: NodeLimits, *, space: Space
 ) -> list[Document]:
     """The contract's `nearest_infeasible` of a search that found no plan.
 
@@ -34,13 +37,13 @@ def nearest_on_pools(
         found: what the search found.
         constraints: those of the request.
         limits: nodes that a plan may use.
-        any_degrees: whether any degrees agree with the batch, the GPUs and the constraints.
+        space: what was searched, its degrees those that agree with the batch, the GPUs and the constraints.
     """
     if found.nearest is not None:
         headroom = constraints.memory_headroom_fraction
         reasons = mixed_evaluation(mixed, found.nearest, headroom_fraction=headroom)["reasons"]
         return [{"strategy": strategy_dict(found.nearest, 0), "reasons": reasons, "smallest_change": _MORE_MEMORY}]
-    if not any_degrees:
+    if not len(space.degrees):
         given = constraints.fixed.layers_per_stage or constraints.allowed.layers_per_stage
         open_split = splits_freely(mixed.jobs[0]) and not given
         return [
@@ -53,11 +56,23 @@ def nearest_on_pools(
             )
         ]
     if not found.unplaced:
-        return []
+        return closest_illegal(space) if found.rejected.keys() & set(rule_codes()) else []
     wide = found.rejected["unequal-data-parallel-shares"] > 0
     reason = _too_wide(mixed) if wide else _no_room(mixed, constraints, limits)
     strategy = first_values(constraints, num_gpus=mixed.cluster.num_gpus)
     return [{"strategy": strategy, "reasons": [reason], "smallest_change": reason["hint"]}]
+
+
+def too_slow_on_pools(mixed: MixedJob, fastest: PoolsFound, *, wanted_s: float) -> list[Document]:
+    """The contract's `nearest_infeasible` where targets leave nothing: the fastest plan that fits, if any does."""
+    if not fastest.best:
+        return []
+    plan, training = fastest.best[0], mixed.jobs[0].training
+    tokens = float(training.seq_length) * training.global_batch_size
+    reason = target_reason(plan.step_s, wanted_s=wanted_s, tokens=tokens)
+    return [
+        {"strategy": strategy_dict(plan.row, 0), "reasons": [reason], "smallest_change": reachable(plan.step_s, tokens)}
+    ]
 
 
 def _too_wide(mixed: MixedJob) -> Reason:

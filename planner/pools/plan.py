@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -14,18 +15,19 @@ from cost_models.ranges import is_tied
 from cost_models.strategy import Bools, Strategies, concatenated
 from planner.answer import answered, search_report, stop_warnings
 from planner.axes import build_space, searched_values
-from planner.comparison import compared, tie_groups, ties
+from planner.comparison import tie_groups, ties
 from planner.expressible import inexpressible_reasons
 from planner.pools.evaluation import mixed_evaluation
-from planner.pools.explain import nearest_on_pools
+from planner.pools.explain import nearest_on_pools, too_slow_on_pools
 from planner.pools.found import Plan, PoolsFound
 from planner.pools.jobs import assumed_of
 from planner.pools.placements import node_limits, possible_worlds
 from planner.pools.search import PoolSearch
 from planner.prepared import Prepared
+from planner.ranking import compared_plans
 from planner.schemas.plan_request import Constraints, PlanRequest
 from planner.search.found import Progress
-from planner.search.objective import build_goal
+from planner.search.objective import build_goal, without_targets
 from planner.space import Space
 from planner.strategy_input import strategy_dict
 
@@ -47,24 +49,28 @@ def plan_on_pools(
     if one_chunk:
         constraints = constraints.model_copy(update={"allowed": constraints.allowed.model_copy(update={"vpp": (1,)})})
     space = build_space(mixed.whole[0], constraints, worlds=possible_worlds(mixed, limits))
-    search = PoolSearch(
+    search = partial(
+        PoolSearch,
         mixed,
         space,
-        goal=build_goal(mixed.jobs[0], asked.objective, asked.targets),
         limits=limits,
-        top_k=asked.top_k,
         headroom_fraction=constraints.memory_headroom_fraction,
         pools=constraints.fixed.pool_per_stage,
         listed_alone=listed_alone,
         time_limit_s=asked.time_limit_s,
-        on_progress=on_progress,
         should_stop=should_stop,
     )
-    found = search.run()
-    plans = compared(_ranked(mixed, found.best, headroom_fraction=constraints.memory_headroom_fraction))
+    goal = build_goal(mixed.jobs[0], asked.objective, asked.targets)
+    main = search(goal=goal, top_k=asked.top_k, on_progress=on_progress)
+    found = main.run()
+    plans = _ranked(mixed, found.best, headroom_fraction=constraints.memory_headroom_fraction)
+    plans = compared_plans(plans, prepared, calibrations=[job.calibration for job in mixed.jobs])
     nearest = []
     if not plans:
-        nearest = nearest_on_pools(mixed, found, constraints, limits, any_degrees=bool(len(space.degrees)))
+        nearest = nearest_on_pools(mixed, found, constraints, limits, space=space)
+        if found.rejected["misses-target"] and found.stopped is None:
+            fastest = search(goal=without_targets(), top_k=1).run()
+            nearest = too_slow_on_pools(mixed, fastest, wanted_s=goal.slowest_step_s) or nearest
         if nearest and not found.rejected:
             found.rejected.update(reason["code"] for reason in nearest[0]["reasons"][:1])
     return answered(
@@ -72,7 +78,7 @@ def plan_on_pools(
         stopped=found.stopped,
         plans=plans,
         ties=ties(plans),
-        search=_report(search, space, found),
+        search=_report(main, space, found),
         rejected=dict(sorted(found.rejected.items())),
         nearest_infeasible=nearest,
         inexpressible_best=_inexpressible(mixed, found),

@@ -26,7 +26,7 @@ MemoryTerm = Literal[
 ]  # fmt: skip
 ReasonCode = Literal[
     "invalid-json", "invalid-field", "unknown-field", "missing-field", "invalid-input", "not-modelled", "unknown-preset", "unknown-model-type", "calibration",
-    "out-of-memory", "at-risk-of-memory", "unstated-fact", "host-memory",
+    "out-of-memory", "at-risk-of-memory", "unstated-fact", "host-memory", "misses-target",
     "world-exceeds-gpus", "gpus-not-divisible", "batch-not-divisible", "heads-not-divisible", "kv-heads-not-divisible",
     "mlp-not-divisible", "layers-not-divisible", "layers-per-stage-mismatch",
     "sequence-not-divisible", "sequence-parallel-needs-tp",

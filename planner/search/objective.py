@@ -62,6 +62,11 @@ def build_goal(job: Job, objective: Objective, targets: Targets) -> Goal:
     return Goal(objective=objective, slowest_step_s=float(min(limits)))
 
 
+def without_targets() -> Goal:
+    """The goal of the fastest plan, whatever a request's targets."""
+    return Goal(objective="step_time", slowest_step_s=float(np.inf))
+
+
 def rounded(seconds: Floats) -> Floats:
     """Seconds rounded to RELATIVE_STEP of their own size."""
     safe = np.maximum(seconds, 1e-300)

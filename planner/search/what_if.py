@@ -10,11 +10,14 @@ from typing import Any
 
 from cost_models.errors import MeshwrightError
 from cost_models.job import Job
+from planner.rejections import rejections
 
 Document = dict[str, Any]
 NODE_FACTORS = (0.5, 2.0, 4.0)
 MICRO_BATCH_FACTORS = (0.5, 2.0, 4.0)
 SEQUENCE_FACTORS = (0.5, 2.0, 4.0)
+MOST_REASONS = 2
+"""Reasons told where a variant has no plan."""
 
 
 def what_if(
@@ -91,7 +94,8 @@ def _solved(
     except MeshwrightError as error:  # such as a sequence beyond the model's positions: said, not raised
         return {"field": field, "value": value, "plan": None, "reason": error.message}
     if not response["plans"]:
-        reasons = ", ".join(response["rejected"]) or "no strategy exists"
+        told = rejections(response["rejected"], most=MOST_REASONS)
+        reasons = f"of the strategies, {told}" if told else "no strategy exists"
         return {"field": field, "value": value, "plan": None, "reason": reasons}
     entry = _entry(field, value, response["plans"][0], tokens=tokens)
     return entry | {

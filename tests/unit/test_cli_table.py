@@ -24,6 +24,7 @@ def ranked(rank: int, *, tie_group: int, **strategy: Any) -> dict[str, Any]:
         | strategy,
         "evaluation": {
             "verdict": "fits",
+            "num_gpus_used": 128,
             "step_time_s": 10.0,
             "step_time_range_s": [9.5, 11.25],
             "tokens_per_s_per_gpu": 3276.8,
@@ -117,14 +118,20 @@ def test_marks_tell_apart_what_the_degrees_do_not(printed: Any) -> None:
     assert row_of(out, 1)[1:9] == ["4sp", "2", "16", "1", "1", "5", "1/8", "2"]
     assert row_of(out, 2)[1:9] == ["4", "2", "16", "1", "1", "5", "1", "2"]
     assert "sp: sequence parallel" in out
+    assert "zero 1/8: ZeRO stage 1 over groups of 8 ranks, each group with a copy of its own." in out
+    fours = ranked(1, tie_group=1, zero=2, zero_shard_size=4)
+    assert "zero 2/4: ZeRO stage 2 over groups of 4 ranks" in printed(RESPONSE | {"plans": [fours]}, width=160)[0]
     assert "tp4sp pp2 dp16 vpp5 z1/8" in printed(RESPONSE | {"plans": [marked, plain]}, width=80)[0]
 
 
 def test_footer_tells_ties_search_rejections_and_prices(printed: Any) -> None:
     out, _ = printed(RESPONSE, width=160)
-    assert "Cannot be told apart: 1/2; measuring 1 against 2" in out
+    assert "Too close to call: plans 1 and 2. Measuring plans 1 and 2 first would tell you the most." in out
     assert "Searched tp pp: 678 found to fit, 345 priced, bounds exclude the rest, 0.25 s; optimal in the" in out
-    assert "Rejected 3,020: out-of-memory 3,000, heads-not-divisible 20." in out
+    assert (
+        "Of the other strategies, 3,000 need more memory than a GPU has (out-of-memory); 20 have a tp that does not divide the "
+        "attention heads (heads-not-divisible)."
+    ) in out.replace("\n", " ")
     assert "Prices from reference-h100." in out
 
 
@@ -138,30 +145,83 @@ def test_near_copies_are_folded_and_ties_are_of_shown_plans(printed: Any) -> Non
     folded, groups = (None, 1, None, 1, None, None), (1, 2, 1, 2, 3, 2)
     plans = [ranked(rank, tie_group=group) for rank, group in enumerate(groups, 1)]
     for plan, leader in zip(plans, folded, strict=True):
-        plan |= {"folded_under": leader, "against_next": "0.5% faster than plan 3: gains 0.5% in bubble"}
+        plan |= {"folded_under": leader, "against_next": "0.5% faster than plan 3, too close to call"}
         plan["strategy"] = plan["strategy"] | {"vpp": plan["rank"]}
     out, _ = printed(RESPONSE | {"plans": plans}, width=160)
     assert shown_ranks(out) == [1, 3, 5, 6]
     assert "Ranks left out are near-copies, as fast to within 1 %: 2 of plan 1 (vpp)." in out
-    assert "Plan 1 is 0.5% faster than plan 3, too little to tell: gains 0.5% in bubble." in out
-    assert "Cannot be told apart: 1/3; measuring 1 against 3 would tell most." in out
+    assert "Plan 1 is 0.5% faster than plan 3, too close to call.\n" in out
+    assert "Too close to call: plans 1 and 3. Measuring plans 1 and 3 first would tell you the most." in out
 
 
-def test_the_next_row_of_another_group_is_slower_without_doubt(printed: Any) -> None:
-    told = "5.0% faster than plan 2: gains 5.0% in bubble"
-    plans = [ranked(1, tie_group=1) | {"against_next": told}, ranked(2, tie_group=2)]
-    assert f"Plan 1 is {told}." in printed(RESPONSE | {"plans": plans}, width=160)[0]
+def test_claims_are_the_same_however_many_plans_are_shown(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Plan 2 is a near-copy of 1; 3 is the next one. Of the tie of 1, 3 and 4 the last differs most: measure 1 and 4."""
+    monkeypatch.setenv("COLUMNS", "400")
+    plans = [ranked(rank, tie_group=1, dp=rank) | {"folded_under": leader, "against_next": "0.3% faster than plan 3"}
+             for rank, leader in enumerate([None, 1, None, None], 1)]  # fmt: skip
+    plans[3]["evaluation"]["time_breakdown_s"] = {
+        "gemm": 5.0,
+        "tp_comm": 3.5,
+        "dp_comm": 0.5,
+        "pp_bubble": 1.0,
+        "offload": 0.0,
+    }
+    told = {}
+    for most in (1, 2, 3):
+        print_response(RESPONSE | {"plans": plans}, most=most, quiet=True)
+        told[most] = capsys.readouterr().out
+    assert [shown_ranks(out) for out in told.values()] == [[1], [1, 3], [1, 3, 4]]
+    described = "tp4 pp2 dp{} vpp5 z1 mb2 full 3"
+    assert f"faster than plan 3. Plan 3, which is not shown, is {described.format(3)}." in told[1]
+    assert "faster than plan 3.\n" in told[2]
+    unseen = f"Measuring plans 1 and 4 ({described.format(4)}) first would tell you the most."
+    assert f"Too close to call: plan 1 and 2 that are not shown. {unseen}" in told[1]
+    assert f"Too close to call: plans 1 and 3 and 1 that is not shown. {unseen}" in told[2]
+    assert "Too close to call: plans 1, 3 and 4. Measuring plans 1 and 4 first would tell you the most." in told[3]
 
 
-def test_only_as_many_plans_as_asked_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
-    plans = [
-        ranked(rank, tie_group=1) | {"folded_under": leader} for rank, leader in enumerate([None, 1, None, None], 1)
-    ]
-    print_response(RESPONSE | {"plans": plans}, most=2, quiet=True)
-    out = capsys.readouterr().out
-    assert shown_ranks(out) == [1, 3]
-    assert "faster" not in out
-    assert "Cannot be told apart: 1/3; measuring 1 against 3" in out
+def test_gpus_left_idle_are_counted_and_rates_are_of_the_whole_job(printed: Any) -> None:
+    """96 of 128 GPUs at 3,276.8 tokens/s each are 314,573 tokens/s, which is 2,457.6 for each of the 128."""
+    idle = ranked(1, tie_group=1)
+    idle["evaluation"] = idle["evaluation"] | {"num_gpus_used": 96}
+    full = ranked(2, tie_group=2)
+    out, _ = printed(RESPONSE | {"plans": [idle, full]}, width=160)
+    assert "tok/s/GPU" not in out
+    assert row_of(out, 1)[1] == "96"
+    assert {"314,573"} <= set(row_of(out, 1))
+    assert {"419,430"} <= set(row_of(out, 2))  # 128 x 3,276.8
+    told = "Plan 1 uses 96 of the 128 GPUs and leaves 32 idle: 3,277 tok/s on each GPU in use, 2,458 over all."
+    assert told in out.replace("\n", " ")
+    assert "constraints.allow_idle_gpus" in out
+    later, _ = printed(RESPONSE | {"plans": [full | {"rank": 1}, idle | {"rank": 2}]}, width=160)
+    assert "Plan 2 leaves GPUs idle; tok/s is that of the whole job." in later
+    assert "idle" not in printed(RESPONSE, width=160)[0]
+
+
+def test_the_objective_has_a_column_of_its_own(printed: Any) -> None:
+    """128 GPUs for 10 s are 1,280 GPU-seconds; at 4.5 an hour 128 x 4.5 x 10 / 3600 = 1.6."""
+    cost = RESPONSE | {"request": RESPONSE["request"] | {"objective": "cost"}}
+    out, _ = printed(cost, width=160)
+    assert "GPU-s/step" in out
+    assert "1,280" in row_of(out, 1)
+    priced = copy.deepcopy(cost)
+    priced["request"]["cluster"]["price_per_gpu_hour"] = 4.5
+    out, _ = printed(priced, width=160)
+    assert "cost/step" in out
+    assert "1.6" in row_of(out, 1)
+    assert "GPU-s/step" not in printed(RESPONSE, width=160)[0]
+
+
+@pytest.mark.parametrize("layers", [4, 32])
+def test_the_title_counts_parameters(printed: Any, layers: int) -> None:
+    """A layer of width 64: 4 x 64 x 64 of attention, 3 x 64 x 176 of MLP, 2 norms; two tables of 5,000 x 64, and a norm."""
+    model = {"name": "tiny", "num_layers": layers, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 176,
+             "vocab_size": 5000}  # fmt: skip
+    count = layers * (4 * 64 * 64 + 3 * 64 * 176 + 2 * 64) + 2 * 5000 * 64 + 64
+    out, _ = printed(RESPONSE | {"request": RESPONSE["request"] | {"model": model}}, width=160)
+    assert f"tiny ({count / 1e6:.2f}M parameters) on 16 x 8" in out
 
 
 @pytest.mark.parametrize(
@@ -204,7 +264,7 @@ def test_no_plan_names_the_nearest_and_its_smallest_change(printed: Any) -> None
 def test_a_better_plan_that_cannot_be_expressed_is_told(printed: Any) -> None:
     best = {"strategy": {}, "reasons": [{"message": "unequal stages"}], "step_time_s": 9.0, "gain_fraction": 0.1}
     out, _ = printed(RESPONSE | {"inexpressible_best": best}, width=120)
-    assert "10.0% faster, but not expressible here: unequal stages" in out
+    assert "A plan 10.0% faster cannot be expressed in this framework: unequal stages." in out
 
 
 def test_what_a_request_included_is_told(printed: Any) -> None:
@@ -212,10 +272,10 @@ def test_what_a_request_included_is_told(printed: Any) -> None:
         "field": "as asked", "value": None, "num_gpus": 16, "step_time_s": 6.4, "tokens_per_s_per_gpu": 10240.0, "mfu": 0.5,
         "peak_device_bytes": 53.5 * GIB, "plan": {"tp": 2, "pp": 1, "dp": 8, "cp": 1, "zero": 2},
     }  # fmt: skip
-    none = {"field": "cluster.num_nodes", "value": 1, "plan": None, "reason": "out-of-memory"}
+    none = {"field": "cluster.num_nodes", "value": 1, "plan": None, "reason": "of the strategies, 8 need more memory"}
     out, _ = printed(RESPONSE | {"what_if": [asked, none], "pareto": [{}, {}, {}]}, width=160)
     assert "  as asked: 6.40 s, 10,240 tok/s/GPU, MFU 50.0%, 16 GPUs, 53.5 GiB/GPU, tp2 dp8 z2\n" in out
-    assert "  num_nodes 1: none, out-of-memory\n" in out
+    assert "  num_nodes 1: no plan; of the strategies, 8 need more memory\n" in out
     assert "Front of time, memory, GPUs and cost: 3 plans, with --json." in out
 
 

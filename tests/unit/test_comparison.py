@@ -5,25 +5,86 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from planner.comparison import SPLIT_FIELDS, against, compared, differing_knobs, tie_groups, ties
+from planner.step_cost import step_cost
 
 
 def plan(rank: int, group: int, *, tp: int = 1, **terms_s: float) -> dict[str, Any]:
-    strategy = dict.fromkeys(SPLIT_FIELDS, 1) | {"tp": tp, "vpp": rank}
+    strategy: dict[str, Any] = dict.fromkeys(SPLIT_FIELDS, 1) | {"tp": tp, "vpp": rank}
     terms = {"gemm": 0.0, "tp_comm": 0.0, "pp_bubble": 0.0} | terms_s
     return {
         "rank": rank, "tie_group": group, "strategy": strategy,
-        "evaluation": {"verdict": "fits", "step_time_s": sum(terms.values()), "time_breakdown_s": terms},
+        "evaluation": {
+            "verdict": "fits", "step_time_s": sum(terms.values()), "time_breakdown_s": terms, "num_gpus_used": 8,
+        },
     }  # fmt: skip
 
 
 def test_terms_are_shares_of_the_other_step() -> None:
     best = plan(1, 1, gemm=8.0, tp_comm=0.9, pp_bubble=0.9)  # 9.8 s
     other = plan(2, 2, gemm=8.0, tp_comm=0.6, pp_bubble=1.4)  # 10.0 s: 0.3 s less in tp_comm, 0.5 s more bubble
-    assert (
-        against(best, other) == "2.0% faster than plan 2: gains 5.0% in bubble, loses 3.0% in exposed TP communication"
+    assert against(best, other) == (
+        "2.0% faster than plan 2: of that plan's step it spends 5.0% less on the pipeline bubble and 3.0% more on "
+        "exposed tensor-parallel communication"
     )
+
+
+def on_gpus(found: dict[str, Any], gpus: int) -> dict[str, Any]:
+    found["evaluation"]["num_gpus_used"] = gpus
+    return found
+
+
+def test_cost_is_compared_in_what_a_step_costs() -> None:
+    """8 GPUs for 10 s are 80 GPU-seconds, 16 for 6 s 96: 16.7 % cheaper, though two thirds slower. Of the 96, the matmuls take
+    8 x 8 - 16 x 4 = 0 less, and the bubble 8 x 2 - 16 x 2 = -16, a sixth.
+    """
+    best = on_gpus(plan(1, 1, gemm=8.0, pp_bubble=2.0), 8)
+    other = on_gpus(plan(3, 2, gemm=4.0, pp_bubble=2.0), 16)
+    told = against(best, other, objective="cost")
+    assert told == (
+        "16.7% cheaper than plan 3, 80 against 96 GPU-seconds a step: of that plan's cost it spends 16.7% less on the "
+        "pipeline bubble"
+    )
+    # 2 an hour and GPU: 80 x 2 / 3600 = 0.04444 and 96 x 2 / 3600 = 0.05333.
+    assert "0.04444 against 0.05333 a step" in against(
+        best, other, objective="cost", cluster={"price_per_gpu_hour": 2.0}
+    )
+
+
+def test_cost_on_pools_is_that_of_the_pools_it_uses() -> None:
+    """Two stages of 4 GPUs: at 1 and 3 an hour 8 GPUs cost 4 x 1 + 4 x 3 = 16 an hour, both on the first 8."""
+    cluster = {"pools": [{"name": "old", "price_per_gpu_hour": 1.0}, {"name": "new", "price_per_gpu_hour": 3.0}]}
+    mixed, cheap = plan(1, 1, gemm=1.0), plan(2, 2, gemm=1.0)
+    mixed["strategy"]["pool_per_stage"], cheap["strategy"]["pool_per_stage"] = ["old", "new"], ["old", "old"]
+    assert step_cost(mixed, cluster) == pytest.approx(16 / 3600)
+    assert step_cost(cheap, cluster) == pytest.approx(8 / 3600)
+    free = {"pools": [{"name": "old"}, {"name": "new", "price_per_gpu_hour": 3.0}]}
+    assert step_cost(mixed, free) == 8.0  # not every pool has a price: GPU-seconds
+
+
+def test_the_fewest_gpus_are_compared_by_their_number_first() -> None:
+    best, other = on_gpus(plan(1, 1, gemm=9.0), 8), on_gpus(plan(2, 2, gemm=6.0), 16)
+    assert against(best, other, objective="fewest_gpus").startswith(
+        "on 8 GPUs where plan 2 is on 16, and 50.0% slower: "
+    )
+    same = on_gpus(plan(3, 2, gemm=10.0), 8)
+    assert against(best, same, objective="fewest_gpus").startswith("10.0% faster than plan 3: ")
+
+
+def test_a_faster_plan_that_may_not_fit_is_ranked_last_and_said_to_be_so() -> None:
+    risky = plan(2, 2, gemm=8.0)
+    risky["evaluation"]["verdict"] = "at-risk"
+    assert against(plan(1, 1, gemm=9.0), risky).startswith("12.5% slower than plan 2, which may not fit: ")
+
+
+def test_plans_that_are_close_say_so_where_they_are_compared() -> None:
+    plans = [plan(1, 1, gemm=1.0), plan(2, 1, tp=2, gemm=1.1), plan(3, 2, tp=4, gemm=1.2)]
+    found = compared(plans, close=lambda others: others == 1)  # plan 2 alone is close to what it is compared with
+    assert found[0]["against_next"].startswith("9.1% faster than plan 2, too close to call: ")
+    assert found[1]["against_next"].startswith("8.3% faster than plan 3: ")
+    assert compared([]) == []
 
 
 def test_a_plan_with_the_same_degrees_is_a_variant() -> None:

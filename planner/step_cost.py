@@ -1,0 +1,31 @@
+"""What a step of a plan costs: in the currency of `price_per_gpu_hour` where every GPU has a price, else in GPU-seconds."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+_HOUR_S = 3600.0
+Document = Mapping[str, Any]
+
+
+def is_priced(cluster: Document) -> bool:
+    """Whether every GPU of a request's cluster has a price."""
+    return all(part.get("price_per_gpu_hour") is not None for part in cluster.get("pools") or [cluster])
+
+
+def gpu_weight(plan: Document, cluster: Document) -> float:
+    """Cost of a second of a ranked plan: its GPUs, or what these are paid each second."""
+    gpus = float(plan["evaluation"]["num_gpus_used"])
+    if not is_priced(cluster):
+        return gpus
+    if "pools" not in cluster:
+        return gpus * float(cluster["price_per_gpu_hour"]) / _HOUR_S
+    prices = {pool["name"]: float(pool["price_per_gpu_hour"]) for pool in cluster["pools"]}
+    stages = plan["strategy"]["pool_per_stage"]
+    return gpus / len(stages) * sum(prices[pool] for pool in stages) / _HOUR_S
+
+
+def step_cost(plan: Document, cluster: Document) -> float:
+    """Cost of a step of a ranked plan, in GPU-seconds or in the currency of the cluster's prices."""
+    return gpu_weight(plan, cluster) * float(plan["evaluation"]["step_time_s"])
