@@ -107,7 +107,8 @@ def _nearest(asked: PlanRequest, job: Job, space: Space, found: Found) -> list[d
         return nearest_infeasible(job, found.nearest, headroom_fraction=headroom)
     if not len(space.degrees):
         return [contradiction(job, asked.constraints)]
-    return closest_illegal(space) if found.best is None and not found.rejected["misses-target"] else []
+    ruled_out = found.best is None and found.stopped is None and not found.rejected["misses-target"]
+    return closest_illegal(space) if ruled_out else []
 
 
 def _search_report(space: Space, found: Found, plans: list[dict[str, Any]]) -> dict[str, Any]:

@@ -56,7 +56,8 @@ def nearest_on_pools(
             )
         ]
     if not found.unplaced:
-        return closest_illegal(space) if found.rejected.keys() & set(rule_codes()) else []
+        ruled_out = found.stopped is None and found.rejected.keys() & set(rule_codes())
+        return closest_illegal(space) if ruled_out else []
     wide = found.rejected["unequal-data-parallel-shares"] > 0
     reason = _too_wide(mixed) if wide else _no_room(mixed, constraints, limits)
     strategy = first_values(constraints, num_gpus=mixed.cluster.num_gpus)

@@ -56,6 +56,10 @@ def test_a_rule_that_leaves_nothing_is_told_with_the_nearest_plan() -> None:
     assert next(iter(evaluate_rows([{**JOB, "strategy": changed}])))["verdict"] == "fits"
 
 
+def test_a_search_that_was_stopped_at_once_blames_no_rule() -> None:
+    assert answered(time_limit_s=1e-6)["nearest_infeasible"] == []
+
+
 def test_a_rule_on_what_the_degrees_leave_open_is_told_too() -> None:
     response = answered("deepspeed", constraints={"fixed": {"pp": 2, "zero": 3}})
     codes = [reason["code"] for reason in response["nearest_infeasible"][0]["reasons"]]
