@@ -116,7 +116,7 @@ def layerwise_s(job: Job, strategies: Strategies) -> LayerwiseSeconds:
         units.append(unit)
     ends = [
         _unit_s(job, elements, weight=weight, grad=grad, calls=1.0, groups_of=_dense_groups(placements))[0]
-        for elements in (held.embedding, held.head)
+        for elements in (held.embedding, held.head_unit)
     ]
     layer_JU = _combined(lambda *parts: np.stack(parts), *units)
     return LayerwiseSeconds(cases=cases, layer_JU=layer_JU, embedding=ends[0], head=ends[1], tier=tier)
@@ -347,11 +347,13 @@ def _gathered_bytes(job: Job) -> float:
 def tied_gradients_s(
     job: Job, strategies: Strategies, *, word: Floats, layers: Floats, placements: StrategyPlacements
 ) -> tuple[NDArray[np.float64], Codes]:
-    """Seconds of the all-reduces between the ends of a pipeline that share a tied embedding, and of the norm gradients
-    that sequence parallelism leaves partial on each tp rank, once a step. [C-15]
+    """Seconds of the all-reduces between the ends of a pipeline that share an embedding, since it is tied to the head or
+    multi-token prediction embeds there too, and of the norm gradients that sequence parallelism leaves partial on each tp
+    rank, once a step. [C-15]
     """
     grad, price = BYTES_PER[job.training.grad_reduce_dtype], job.calibration.collective_s
-    tied = job.model.tie_word_embeddings & (strategies.pp > 1)
+    copied = job.model.tie_word_embeddings or job.mtp_num_layers > 0
+    tied = copied & (strategies.pp > 1)
     if not (tied.any() or strategies.sequence_parallel.any()):
         return np.zeros(len(strategies)), np.zeros(len(strategies), np.int8)
     ends = price("all_reduce", word * grad, placement=placements.embedding)

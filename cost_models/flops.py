@@ -12,8 +12,8 @@ from functools import lru_cache
 import numpy as np
 
 from cost_models.job import Job
-from cost_models.parameters import active_matmul_parameters
-from cost_models.recompute import recomputed_shares
+from cost_models.parameters import active_matmul_parameters, layer_matmul_parameters
+from cost_models.recompute import recomputed_mtp_share, recomputed_shares
 from cost_models.specs.model import LayerKind, Model
 from cost_models.strategy import Floats, Recompute, Strategies
 
@@ -28,24 +28,35 @@ class ModelFlops:
     layer_matmul_flops_per_token: float
     attention_flops_per_token: float
     head_flops_per_token: float
+    mtp_matmul_flops_per_token: float
+    """Of the decoder layers and projections in multi-token-prediction modules; `_attention` their attention."""
+    mtp_attention_flops_per_token: float
 
     @property
     def forward(self) -> float:
-        return self.layer_matmul_flops_per_token + self.attention_flops_per_token + self.head_flops_per_token
+        layers = self.layer_matmul_flops_per_token + self.mtp_matmul_flops_per_token
+        return layers + self.all_attention + self.head_flops_per_token
+
+    @property
+    def all_attention(self) -> float:
+        """Scores and values of every layer."""
+        return self.attention_flops_per_token + self.mtp_attention_flops_per_token
 
 
 def attention_flops_per_token(model: Model, kind: LayerKind, *, seq_length: float) -> float:
-    """Forward operations of one layer's scores and values for one token, full S x S (or its window).
+    """Forward operations of one layer's scores and values for one token, full S x S (or twice what its
+    window leaves).
 
     `seq_length` is the span in which tokens see each other: of packed documents that of one document, since nothing
     attends across their boundaries.
 
-        2 * heads * span * (d_qk + d_v),  span = min(S, 2 * window)                                  [F-2]
+        2 * heads * span * (d_qk + d_v),  span = 2w - w^2 / S,  w = min(window, S)                    [F-2]
 
-    A sliding window of w tokens covers half of what a full span of 2w would, as causal attention covers half of S.
+    Token i sees min(i, w) others: S w - w^2/2 pairs in all, of which a whole square has twice as many.
     """
     d_qk, d_v = attention_head_dims(model)
-    span = seq_length if kind.window is None else min(seq_length, 2 * kind.window)
+    reach = seq_length if kind.window is None else min(seq_length, kind.window)
+    span = 2.0 * reach - reach * reach / seq_length
     return 2.0 * model.num_attention_heads * span * (d_qk + d_v)
 
 
@@ -59,22 +70,26 @@ def attention_head_dims(model: Model) -> tuple[int, int]:
 @lru_cache(maxsize=256)
 def model_flops(job: Job) -> ModelFlops:
     """Forward operations per token of the whole model."""
-    model = job.model
-    head = 2.0 * model.hidden_size * model.vocab_size * (1 + model.mtp_num_layers)
-    attention = sum(
-        attention_flops_per_token(model, kind, seq_length=job.training.attended_length) for kind in model.layer_kinds
-    )
+    model, modules = job.model, float(job.mtp_num_layers)
+    head = 2.0 * model.hidden_size * model.vocab_size * (1 + modules)
+    by_kind = {
+        kind: attention_flops_per_token(model, kind, seq_length=job.training.attended_length)
+        for kind in model.distinct_kinds
+    }
+    attention, last = sum(by_kind[kind] for kind in model.layer_kinds), model.layer_kinds[-1]
     return ModelFlops(
         layer_matmul_flops_per_token=2.0 * active_matmul_parameters(model) - 2.0 * model.hidden_size * model.vocab_size,
         attention_flops_per_token=attention,
         head_flops_per_token=head,
+        mtp_matmul_flops_per_token=2.0 * modules * (layer_matmul_parameters(model, last) + 2.0 * model.hidden_size**2),
+        mtp_attention_flops_per_token=modules * by_kind[last],
     )
 
 
 def model_flops_per_step(job: Job, *, causal: bool = False) -> float:
     """Operations of one optimizer step; `causal` counts half of the attention square."""
     flops = model_flops(job)
-    forward = flops.forward - (0.5 * flops.attention_flops_per_token if causal else 0.0)
+    forward = flops.forward - (0.5 * flops.all_attention if causal else 0.0)
     return FORWARD_AND_BACKWARD * forward * job.training.seq_length * job.training.global_batch_size
 
 
@@ -92,7 +107,10 @@ def repeated_flops_per_token(job: Job, strategies: Strategies) -> Floats:
     """
     flops = model_flops(job)
     layers = flops.layer_matmul_flops_per_token + flops.attention_flops_per_token
-    selective = job.runtime.selective_repeats_matmuls * flops.layer_matmul_flops_per_token
-    selective += job.runtime.selective_repeats_attention * flops.attention_flops_per_token
-    full_share = recomputed_shares(strategies)
-    return np.where(strategies.recompute == Recompute.SELECTIVE, selective, full_share * layers)
+    modules = flops.mtp_matmul_flops_per_token + flops.mtp_attention_flops_per_token
+    selective = job.runtime.selective_repeats_matmuls * (
+        flops.layer_matmul_flops_per_token + flops.mtp_matmul_flops_per_token
+    )
+    selective += job.runtime.selective_repeats_attention * flops.all_attention
+    full = recomputed_shares(strategies) * layers + recomputed_mtp_share(strategies) * modules
+    return np.where(strategies.recompute == Recompute.SELECTIVE, selective, full)

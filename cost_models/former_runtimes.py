@@ -28,6 +28,10 @@ class Former:
 
 
 FORMER: Mapping[Framework, tuple[Former, ...]] = {
+    "megatron": (
+        # CHANGELOG.md of core 0.12: "Multi-Token Prediction (MTP) Support".
+        Former({"builds_mtp": False}, until="0.12"),
+    ),
     "deepspeed": (
         # deepspeed/runtime/zero/stage_1_and_2.py (average_tensor): a bucket's slices were reduced to their owners one by
         # one until use_multi_rank_bucket_allreduce came with 0.12.4 and the default true (zero/config.py).

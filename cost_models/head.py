@@ -1,6 +1,7 @@
 """The ends of the model: token embedding on the first stage; final norm, output projection and loss on the last.
 
 Seconds per micro-batch, forward and backward together; never recomputed. The vocabulary is padded and split over tp.
+Modules of multi-token prediction repeat the head and the loss; their embedding, norms and projection are part of the head.
 """
 
 from __future__ import annotations
@@ -19,6 +20,7 @@ from cost_models.constants import (
 from cost_models.estimate import FREE
 from cost_models.job import Job
 from cost_models.layer_costs import matmul_s
+from cost_models.mtp import mtp_s
 from cost_models.parameters import padded_vocab_size
 from cost_models.placement import groups, world_key
 from cost_models.shapes import Gemm
@@ -49,7 +51,8 @@ def end_costs(job: Job, strategies: Strategies) -> EndCosts:
     e, h, rate = training.compute_bytes, float(model.hidden_size), job.calibration.memory_bytes_per_s_effective.value
     tokens = rows.micro_batch_size * training.seq_length / rows.cp
     vocab = padded_vocab_size(model, training.framework, rows.tp) / rows.tp
-    copies = np.full(len(rows), 1.0 + model.mtp_num_layers)
+    heads = 1.0 + job.mtp_num_layers
+    copies = np.full(len(rows), heads)
     precision = "bf16" if training.precision in ("fp8", "nvfp4") else training.precision
     head = Gemm("lm_head", tokens, vocab, np.full(len(rows), h), np.ones(len(rows)), copies, "head")
     matmul = matmul_s(job, [head], precision=precision)
@@ -61,18 +64,20 @@ def end_costs(job: Job, strategies: Strategies) -> EndCosts:
     reduce = price("all_reduce", size, placement=placements.tp) if several else FREE
     small = price("all_reduce", tokens * 4.0, placement=placements.tp) if several else FREE
     norm = FINAL_NORM_PASSES.value * tokens * h * e / np.where(rows.sequence_parallel, rows.tp, 1.0) / rate
-    logits = tokens * vocab * (1.0 + model.mtp_num_layers)
+    logits = tokens * vocab * heads
     loss = LOSS_BYTES_PER_LOGIT[training.cross_entropy].value * logits / rate
     if training.cross_entropy == "te":
         loss = np.maximum(loss, logits / (TE_LOSS_LOGITS_PER_SM_S.value * job.cluster.gpu.num_sms))
     gradient = vocab * h * 4.0
+    head_comm = np.where(rows.sequence_parallel, 2.0 * gather.seconds + scatter.seconds, reduce.seconds)
+    modules = mtp_s(job, rows, tokens=tokens, vocab=vocab, placements=placements)
     return EndCosts(
         cases=cases,
         embedding=(EMBEDDING_PASSES.value * tokens * h * e + gradient) / rate,
         embedding_comm=np.where(rows.sequence_parallel, scatter.seconds + gather.seconds, reduce.seconds),
-        head=matmul.forward_s + matmul.dgrad_s + matmul.wgrad_s + norm,
-        loss=loss + LOSS_REDUCTIONS.value * small.seconds,
-        head_comm=np.where(rows.sequence_parallel, 2.0 * gather.seconds + scatter.seconds, reduce.seconds),
+        head=matmul.forward_s + matmul.dgrad_s + matmul.wgrad_s + norm + modules.work,
+        loss=loss + heads * LOSS_REDUCTIONS.value * small.seconds,
+        head_comm=heads * head_comm + modules.comm,
         head_tier=matmul.tier,
         comm_tier=np.where(rows.tp > 1, np.maximum(gather.tier, reduce.tier), 0).astype(np.int8),
     )

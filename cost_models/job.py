@@ -40,6 +40,11 @@ class Job:
         is_core = training.framework == "megatron" and training.software_date >= MEGATRON_CORE_MODULES_SINCE
         return is_core and training.transformer_impl == "local" and not training.compile
 
+    @property
+    def mtp_num_layers(self) -> int:
+        """Multi-token-prediction modules that this framework builds and trains."""
+        return self.model.mtp_num_layers if self.runtime.builds_mtp else 0
+
     def overlaps_by_default(self, flag: str, *, zero: Any) -> Any:
         """Default of a strategy.overlap flag for this framework at this software date, for one ZeRO stage or an array."""
         usual = self.runtime.overlaps[flag] and self.training.software_date >= self.runtime.overlaps_since

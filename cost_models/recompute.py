@@ -63,3 +63,12 @@ def recomputed_shares(strategies: Strategies) -> Floats:
     """Share of the model's decoder layers that are fully recomputed, 0...1, shape (N,)."""
     total = strategies.layouts.held_LS.sum(axis=1)[strategies.layout]
     return np.asarray(recomputed_layers(strategies) / np.maximum(total, 1.0))
+
+
+def recomputed_mtp_share(strategies: Strategies) -> Floats:
+    """Share of a multi-token-prediction module's layer that is fully recomputed, 0 or 1, shape (N,).
+
+    Source: megatron/core/transformer/multi_token_prediction.py (_checkpointed_forward): not with the block method.
+    """
+    full = strategies.recompute == Recompute.FULL
+    return np.where(full & (strategies.recompute_method != RecomputeMethod.BLOCK), 1.0, 0.0)

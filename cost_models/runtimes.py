@@ -87,6 +87,8 @@ class Runtime:
     """Lowest ZeRO stage that can reduce gradients while the backward runs; DeepSpeed's has its reduction buckets ready then."""
     gathers_in_forward_from: int = 1
     """Lowest ZeRO stage that can gather parameters while the forward runs."""
+    builds_mtp: bool = False
+    """Multi-token-prediction modules of a model are built and trained; elsewhere they are left out."""
     overlaps_in_pipelines: bool = True
     """Gradients can be reduced while a pipeline's backward runs."""
 
@@ -107,7 +109,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         selective_repeats_matmuls=0.0, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
         optimizer_launches=150.0, separate_gate_projection=False,
         keeps_gathered_norms=False, scatters_pipeline_messages=True, zero1_all_reduces=False,
-        has_interleaving=True, supports_zero=(0, 1, 2, 3),
+        has_interleaving=True, supports_zero=(0, 1, 2, 3), builds_mtp=True,
     ),
     "megatron-deepspeed": Runtime(
         framework="megatron-deepspeed", default_version="2022", versions=("2022", "2023", "2024"),

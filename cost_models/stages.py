@@ -27,7 +27,7 @@ from cost_models.job import Job
 from cost_models.layer_costs import LAYER_PARTS, LayerCosts, layer_costs
 from cost_models.optimizer import accumulation_s
 from cost_models.pipeline import bubble_s, splits_backward
-from cost_models.recompute import recomputed_layers_by_slot, recomputed_shares
+from cost_models.recompute import recomputed_layers_by_slot, recomputed_mtp_share, recomputed_shares
 from cost_models.stage_parameters import RankParameters, over_kinds, rank_parameters
 from cost_models.strategy import Bools, Codes, Floats, Recompute, Strategies
 from cost_models.tensors import summed
@@ -86,6 +86,10 @@ class MicroBatchCosts:
     last: Floats
     selective_JN: Floats
     layerwise_JN: Floats
+    mtp_JN: Floats
+    """Multi-token-prediction modules of each kind of layer, which `last` holds."""
+    mtp_again: Floats
+    """Seconds to recompute their layers, part of `last`, shape (N,)."""
     root: Floats
     """Parameter and gradient traffic of the embedding, part of `first`."""
     head_link: Floats
@@ -117,6 +121,10 @@ class Slowest:
     seconds: Floats
     """Its time per micro-batch."""
 
+    def every_layer(self, per: MicroBatchCosts) -> Floats:
+        """Its decoder layers, those of multi-token-prediction modules included."""
+        return self.layers_JN + self.is_last * per.mtp_JN
+
 
 def stages(job: Job, strategies: Strategies, *, tables: Tables | None = None) -> Stages:
     """The slowest stage's terms over a step, and the pipeline bubble; `tables` of these strategies where they are known."""
@@ -128,7 +136,7 @@ def stages(job: Job, strategies: Strategies, *, tables: Tables | None = None) ->
     return Stages(
         terms_s=terms,
         tiers=stage_tiers(job, strategies, costs),
-        slowest_layers_JN=slowest.layers_JN,
+        slowest_layers_JN=slowest.every_layer(costs.per),
         forward_s=forward_s,
         backward_s=backward_s,
         held=costs.held,
@@ -146,8 +154,9 @@ def stage_costs(job: Job, strategies: Strategies, *, tables: Tables | None = Non
 
 def slowest_passes_s(costs: StageCosts, slowest: Slowest) -> tuple[Floats, Floats]:
     """The slowest stage's forward and backward of one micro-batch, each with its waiting for the host, shape (N,)."""
-    forward = _sum_over_kinds(slowest.layers_JN, costs.layers.cases.spread(costs.layers.forward_JU))
-    waits = _sum_over_kinds(slowest.layers_JN, costs.per.waits_JN)
+    layers_JN = slowest.every_layer(costs.per)
+    forward = _sum_over_kinds(layers_JN, costs.layers.cases.spread(costs.layers.forward_JU))
+    waits = _sum_over_kinds(layers_JN, costs.per.waits_JN)
     return forward + waits, np.maximum(slowest.seconds - forward, 0.0)
 
 
@@ -191,20 +200,34 @@ def _per_micro_batch(
     accumulation_JN = accumulation_s(job, strategies, dense=held.dense_JN, expert=held.expert_JN, layerwise=sharded)
     share = recomputed_shares(strategies)
     link = _layerwise(job, strategies, layers, ends, waits_JN, share * again_JN + selective_JN, where)
+    layer_JN = whole_JN + selective_JN + accumulation_JN + link.layer_JN
+    mtp_J1 = mtp_layers(job)
+    mtp_again = recomputed_mtp_share(strategies) * _sum_over_kinds(mtp_J1, again_JN)
     per = MicroBatchCosts(
-        layer_JN=whole_JN + selective_JN + accumulation_JN + link.layer_JN,
+        layer_JN=layer_JN,
         waits_JN=waits_JN,
         again_JN=again_JN,
         share=share,
         first=ends.cases.spread(ends.embedding + ends.embedding_comm) + link.root,
-        last=ends.cases.spread(ends.head + ends.loss + ends.head_comm) + link.head,
+        last=ends.cases.spread(ends.head + ends.loss + ends.head_comm)
+        + link.head
+        + _sum_over_kinds(mtp_J1, layer_JN)
+        + mtp_again,
         selective_JN=selective_JN,
         layerwise_JN=link.layer_JN,
+        mtp_JN=np.broadcast_to(mtp_J1, layer_JN.shape),
+        mtp_again=mtp_again,
         root=link.root,
         head_link=link.head,
         accumulation_JN=accumulation_JN,
     )
     return per, link.tier
+
+
+def mtp_layers(job: Job) -> Floats:
+    """Decoder layers of each kind in multi-token-prediction modules, shape (J, 1)."""
+    model = job.model
+    return np.array([[float(job.mtp_num_layers * (kind == model.layer_kinds[-1]))] for kind in model.distinct_kinds])
 
 
 @dataclass(frozen=True, slots=True)
@@ -297,12 +320,13 @@ def slowest_terms(strategies: Strategies, costs: StageCosts, slowest: Slowest) -
     """The slowest stage's work over all micro-batches, by term."""
     layers, ends, per = costs.layers, costs.ends, costs.per
     m, spread = strategies.num_micro_batches, ends.cases.spread
-    layers_JN = slowest.layers_JN * m
+    layers_JN = slowest.every_layer(per) * m
     terms: dict[str, Floats] = {}
     for position, name in enumerate(LAYER_PARTS):
         each_JN = per.waits_JN if position == LAUNCH else layers.cases.spread(layers.parts_JPU[:, position])
         terms[name] = _sum_over_kinds(layers_JN, each_JN)
-    terms["recompute"] = slowest.recomputed_share * _sum_over_kinds(layers_JN, per.again_JN)
+    terms["recompute"] = slowest.recomputed_share * _sum_over_kinds(slowest.layers_JN * m, per.again_JN)
+    terms["recompute"] += m * slowest.is_last * per.mtp_again
     terms["recompute"] += _sum_over_kinds(layers_JN, per.selective_JN)
     terms["grad_accumulation"] = _sum_over_kinds(layers_JN, per.accumulation_JN)
     first, last = m * slowest.is_first, m * slowest.is_last
@@ -338,7 +362,8 @@ def waiting_s(strategies: Strategies, costs: StageCosts, slowest: Slowest, *, st
 
 def _forward_s(costs: StageCosts, slowest: Slowest) -> Floats:
     """Seconds of the slowest stage's forward of one micro-batch, a third of the model's ends included, shape (N,)."""
-    layers = _sum_over_kinds(slowest.layers_JN, costs.per.layer_JN)
+    layers = _sum_over_kinds(slowest.every_layer(costs.per), costs.per.layer_JN)
+    layers = layers + slowest.is_last * costs.per.mtp_again
     layers = layers + slowest.recomputed_share * _sum_over_kinds(slowest.layers_JN, costs.per.again_JN)
     ends = np.maximum(slowest.seconds - layers, 0.0)
     return np.asarray(slowest_passes_s(costs, slowest)[0] + ends / FORWARD_AND_BACKWARD)
@@ -347,7 +372,7 @@ def _forward_s(costs: StageCosts, slowest: Slowest) -> Floats:
 def weight_gradient_s(costs: StageCosts, slowest: Slowest) -> Floats:
     """Seconds of the slowest stage's weight gradients of one micro-batch, shape (N,)."""
     matmul_JN = costs.layers.cases.spread(costs.layers.parts_JPU[:, LAYER_PARTS.index("gemm")])
-    return np.asarray(WGRAD_SHARE.value * _sum_over_kinds(slowest.layers_JN, matmul_JN))
+    return np.asarray(WGRAD_SHARE.value * _sum_over_kinds(slowest.every_layer(costs.per), matmul_JN))
 
 
 def _sum_over_kinds(counts_JN: Floats, each_JN: NDArray[np.float64]) -> Floats:

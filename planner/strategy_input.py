@@ -329,4 +329,5 @@ def _code(name: str, value: str | None, default: int) -> int:
 
 def assumed_fields(job: Job, strategy: Mapping[str, Any]) -> dict[str, Any]:
     """Every default applied to a job and one of its strategies, by contract field."""
-    return {**job.model.assumed, **job.cluster.assumed, **job.training.assumed, **strategy}
+    left_out = {"mtp_num_layers": 0} if job.model.mtp_num_layers > job.mtp_num_layers else {}
+    return {**job.model.assumed, **left_out, **job.cluster.assumed, **job.training.assumed, **strategy}

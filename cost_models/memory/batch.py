@@ -50,6 +50,10 @@ def build_batch(job: Job, strategies: Strategies) -> Batch:
         job=job,
         traits=traits,
         strategies=strategies,
-        stages=stage_contents(strategies, mtp_layers=job.model.mtp_num_layers),
+        stages=stage_contents(
+            strategies,
+            mtp_layers=job.mtp_num_layers,
+            mtp_kind=job.model.distinct_kinds.index(job.model.layer_kinds[-1]),
+        ),
         table=layer_table(job, traits, strategies),
     )

@@ -41,7 +41,7 @@ class StageContents:
         return last if self.folded is None else np.where(self.folded, values_KN[0], last)
 
 
-def stage_contents(strategies: Strategies, *, mtp_layers: int = 0) -> StageContents:
+def stage_contents(strategies: Strategies, *, mtp_layers: int = 0, mtp_kind: int = -1) -> StageContents:
     """Layers, ends and micro-batches in flight of every slot; MTP modules count as layers beside the head. [M-5]"""
     layouts, layout = strategies.layouts, strategies.layout
     tables = _tables(layouts)
@@ -59,7 +59,7 @@ def stage_contents(strategies: Strategies, *, mtp_layers: int = 0) -> StageConte
     if folded is not None:
         head_KN = np.where(folded, first_KN, head_KN)
     if mtp_layers:
-        layers_JKN[-1] = layers_JKN[-1] + mtp_layers * head_KN
+        layers_JKN[mtp_kind] = layers_JKN[mtp_kind] + mtp_layers * head_KN
     return StageContents(
         layers_JKN=layers_JKN,
         total_KN=sum(layers_JKN[1:], layers_JKN[0]),

@@ -72,5 +72,5 @@ def logits_and_loss(job: Job, traits: MemoryTraits, *, tokens: Floats, vocab_sha
     if entry.linear:  # the head's weight gradient in compute type and an accumulator, and three hidden-wide tensors
         hidden = job.training.compute_bytes * job.model.hidden_size
         return np.asarray(2.0 * hidden * vocab_share + 3.0 * hidden * tokens)
-    per_logit = np.where(tp > 1, entry.peak_tp, entry.peak) + job.model.mtp_num_layers * entry.held
+    per_logit = np.where(tp > 1, entry.peak_tp, entry.peak) + job.mtp_num_layers * entry.held
     return np.asarray(per_logit * logits)

@@ -12,7 +12,7 @@ import numpy as np
 from cost_models.job import Job
 from cost_models.memory.activations import autocast
 from cost_models.memory.batch import NOTHING, Batch, build_batch
-from cost_models.recompute import recomputed_layers_by_slot
+from cost_models.recompute import recomputed_layers_by_slot, recomputed_mtp_share
 from cost_models.strategy import Floats, Recompute, RecomputeMethod, Strategies
 
 
@@ -91,8 +91,8 @@ def _one_micro_batch(batch: Batch) -> tuple[Floats, Floats, Floats]:
         count_KN = np.minimum(strategies.offload_activation_layers, layers_KN - 1.0).clip(0.0)
         away_KN = count_KN / np.maximum(layers_KN, 1.0) * (micro_KN - staying_KN)
         micro_KN = micro_KN - away_KN
-    if job.model.mtp_num_layers:
-        micro_KN = micro_KN + np.where(stages.head_KN, job.model.mtp_num_layers * table.mtp_bytes, 0.0)
+    if job.mtp_num_layers:
+        micro_KN = micro_KN + np.where(stages.head_KN, job.mtp_num_layers * table.mtp_bytes, 0.0)
     return micro_KN, away_KN, transient_KN
 
 
@@ -117,7 +117,11 @@ def _recomputed(batch: Batch, micro_KN: Floats, transient_KN: Floats) -> _Recomp
     """
     strategies, table = batch.strategies, batch.table
     held_KN = batch.stages.total_KN
-    count_KN = np.minimum(recomputed_layers_by_slot(strategies), held_KN)
+    count_KN = recomputed_layers_by_slot(strategies)
+    if batch.job.mtp_num_layers:
+        modules = batch.job.mtp_num_layers * recomputed_mtp_share(strategies)
+        count_KN = count_KN + np.where(batch.stages.head_KN, modules, 0.0)
+    count_KN = np.minimum(count_KN, held_KN)
     kept_fraction_KN = 1.0 - count_KN / np.maximum(held_KN, 1.0)
     uniform = strategies.recompute_method == RecomputeMethod.UNIFORM
     unit = np.where(uniform, np.maximum(strategies.recompute_num_layers, 1.0), 1.0)

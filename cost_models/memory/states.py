@@ -131,10 +131,21 @@ def _elements(batch: Batch) -> tuple[Floats, Floats]:
         copy = np.where(strategies.pp > 1, table.word, 0.0)
         if stages.folded is not None:
             copy = np.where(stages.folded, 0.0, copy)
-    head = copy + table.final_norm + batch.job.model.mtp_num_layers * table.mtp
+    modules = batch.job.mtp_num_layers
+    head = copy + table.final_norm + modules * table.mtp + _embedding_beside_modules(batch)
     dense_KN = dense_KN + np.where(stages.first_KN, table.word + table.positions, 0.0)
     dense_KN += np.where(stages.head_KN, head, 0.0)
     return dense_KN, expert_KN
+
+
+def _embedding_beside_modules(batch: Batch) -> Floats:
+    """Elements of the embedding's copy on the last stage, which multi-token prediction needs, shape (N,) or (). [M-1]
+
+    Source: megatron/core/models/gpt/gpt_model.py (`pre_process or mtp_process`).
+    """
+    if not batch.job.mtp_num_layers or batch.job.model.tie_word_embeddings:
+        return NOTHING
+    return np.where(batch.strategies.pp > 1, batch.table.word, 0.0)
 
 
 def _gradient_extras(batch: Batch, elements_KN: Floats) -> Floats:
@@ -154,5 +165,6 @@ def _quantised_copies(batch: Batch, elements_KN: Floats) -> Floats:
     if training.precision not in ("fp8", "nvfp4") or batch.traits.table != "megatron-te":
         return NOTHING
     embedding_KN, head_KN = batch.end_words
+    head_KN = head_KN + np.where(batch.stages.head_KN, _embedding_beside_modules(batch), 0.0)
     copies = 1.0 if training.param_dtype == "fp8" else 2.0
     return copies * np.maximum(elements_KN - embedding_KN - head_KN, 0.0)

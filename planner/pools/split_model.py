@@ -250,7 +250,7 @@ def _stage_choices(bare: PooledSplit, stage: int) -> StageChoices:
         recomputed=counts,
         time_s=seconds,
         dense=contents @ numbers.dense_JN[:, 0] + ends,
-        expert=contents @ numbers.expert_JN[:, 0],
+        expert=contents @ numbers.expert_JN[:, 0] + float(numbers.head_expert[0]) * (stage == pp - 1),
     )
 
 

@@ -103,7 +103,7 @@ RECOMPUTE_RULES: tuple[Rule, ...] = (
     Rule(
         "recompute-unsupported", _mtp_units, "with multi-token prediction layers, uniform units must be 1 layer, not "
         "{recompute_num_layers}", "Set recompute_num_layers to 1.", "megatron/core/transformer/multi_token_prediction.py",
-        frameworks=only("megatron"), when=lambda job: job.model.mtp_num_layers > 0,
+        frameworks=only("megatron"), when=lambda job: job.mtp_num_layers > 0,
         smallest_change="recompute_num_layers {recompute_num_layers} -> 1",
     ),
     Rule(

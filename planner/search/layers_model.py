@@ -43,6 +43,8 @@ class SplitNumbers:
     last: Floats
     embedding: Floats
     head: Floats
+    head_expert: Floats
+    """Routed experts that only the last stage has."""
     word: Floats
     """Of these the vocabulary's share."""
 
@@ -65,6 +67,7 @@ def split_numbers(job: Job, rows: Strategies) -> SplitNumbers:
         last=per.last,
         embedding=held.embedding,
         head=held.head,
+        head_expert=held.head_expert,
         word=held.word,
     )
 

@@ -136,7 +136,8 @@ class _Builder:
         seconds = held @ self.layer_J + count / totals * (held @ self.again_J) + ends
         numbers = self.numbers
         dense = held @ numbers.dense_JN[:, 0] + numbers.embedding * (stage == 0) + numbers.head * (stage == self.pp - 1)
-        everything = StageChoices(held, count, seconds, dense, held @ numbers.expert_JN[:, 0])
+        expert = held @ numbers.expert_JN[:, 0] + numbers.head_expert * (stage == self.pp - 1)
+        everything = StageChoices(held, count, seconds, dense, expert)
         return [everything.take(np.flatnonzero(stage == number)) for number in range(self.pp)]
 
     def _least_that_fits(self, stage: Ints, held: Ints) -> Ints:

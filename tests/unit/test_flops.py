@@ -59,9 +59,10 @@ def test_only_routed_experts_count() -> None:
     assert model_flops_per_step(job({**LLAMA, "moe": moe})) == pytest.approx(3 * forward * TOKENS, rel=1e-12)
 
 
-def test_a_sliding_window_counts_as_a_full_span_of_twice_its_width() -> None:
+def test_a_sliding_window_counts_the_pairs_it_leaves_twice() -> None:
+    """Token i sees min(i, 1024) of 8,192: 1024 * 8192 - 1024^2 / 2 pairs, where the whole square counts twice its half."""
     windowed = job({**LLAMA, "sliding_window": 1024, "layer_types": ["sliding_attention", "full_attention"] * 16})
-    expected = 16 * ATTENTION + 16 * 2 * 32 * 2048 * 256
+    expected = 16 * ATTENTION + 16 * 2 * 32 * (2 * (1024 * 8192 - 1024**2 / 2) / 8192) * 256
     assert model_flops(windowed).attention_flops_per_token == expected
 
 
@@ -70,8 +71,9 @@ def test_packed_documents_attend_within_themselves_only() -> None:
     assert model_flops(job(mean_document_length=1024)).attention_flops_per_token == 32 * ATTENTION / 8
     assert model_flops(job(mean_document_length=100_000)).attention_flops_per_token == 32 * ATTENTION
     mixed = {**LLAMA, "sliding_window": 512, "layer_types": ["sliding_attention", "full_attention"] * 16}
-    # windows of 512 span at most 1,024: the document cuts nothing more off them
-    assert model_flops(job(mixed, mean_document_length=1024)).attention_flops_per_token == 32 * ATTENTION / 8
+    # windows of 512 leave 512 * 1024 - 512^2 / 2 = 393,216 of a document's 524,288 pairs: three quarters
+    expected = 16 * ATTENTION / 8 + 16 * 0.75 * ATTENTION / 8
+    assert model_flops(job(mixed, mean_document_length=1024)).attention_flops_per_token == expected
 
 
 def test_latent_attention_has_wider_scores_than_values() -> None:
