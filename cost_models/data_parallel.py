@@ -14,6 +14,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.casts import layer_gather_bytes
 from cost_models.constants import BACKWARD_USABLE, INTERFERENCE, STAGE3_REUSE_PARAMETERS
 from cost_models.estimate import Estimate
 from cost_models.job import Job
@@ -101,21 +102,28 @@ def layerwise_s(job: Job, strategies: Strategies) -> LayerwiseSeconds:
     held = rank_parameters(job, rows)
     placements = groups(rows, job.cluster)
     per_tensor = job.runtime.gathers_per_tensor
-    weight, grad = _gathered_bytes(job), BYTES_PER[job.training.grad_reduce_dtype]
+    stored, layer_weight, grad = (
+        _gathered_bytes(job),
+        layer_gather_bytes(job),
+        BYTES_PER[job.training.grad_reduce_dtype],
+    )
+    ends_weight = max(stored, BYTES_PER["bf16"])  # no recipe keeps the embedding or the head in fp8
     units: list[UnitSeconds] = []
     tier = np.zeros(len(rows), np.int8)
     for kind, dense, expert in zip(job.model.distinct_kinds, held.dense_JN, held.expert_JN, strict=True):
         calls = parameter_tensors(job, kind) if per_tensor else 1.0
-        unit, found = _unit_s(job, dense, weight=weight, grad=grad, calls=calls, groups_of=_dense_groups(placements))
+        unit, found = _unit_s(
+            job, dense, weight=layer_weight, grad=grad, calls=calls, groups_of=_dense_groups(placements)
+        )
         tier = np.maximum(tier, found)
         if expert.any():
             edp = (placements.edp, placements.edp, None)
-            routed, found = _unit_s(job, expert, weight=weight, grad=grad, calls=calls, groups_of=edp)
+            routed, found = _unit_s(job, expert, weight=stored, grad=grad, calls=calls, groups_of=edp)
             unit += routed
             tier = np.maximum(tier, found)
         units.append(unit)
     ends = [
-        _unit_s(job, elements, weight=weight, grad=grad, calls=1.0, groups_of=_dense_groups(placements))[0]
+        _unit_s(job, elements, weight=ends_weight, grad=grad, calls=1.0, groups_of=_dense_groups(placements))[0]
         for elements in (held.embedding, held.head_unit)
     ]
     layer_JU = _combined(lambda *parts: np.stack(parts), *units)

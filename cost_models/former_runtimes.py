@@ -47,6 +47,8 @@ FORMER: Mapping[Framework, tuple[Former, ...]] = {
         Former({"zero2_all_reduces": False}, until_month="2023-12"),
         Former({"reduces_in_backward_from": 2}, until_month="2024-01"),
     ),
+    # accelerate/utils/dataclasses.py: AORecipeKwargs has the switch, on by default, from 1.13 (2026-03).
+    "fsdp": (Former({"fp8_gather_recipes": frozenset()}, until_month="2026-03"),),
 }
 
 

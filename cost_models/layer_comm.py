@@ -11,14 +11,13 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.casts import casts_shards
+from cost_models.casts import shard_bytes
 from cost_models.constants import PIPELINED_TP_EXPOSED, TP_BACKWARD_HIDDEN, WGRAD_OVERLAP
 from cost_models.estimate import FREE, Estimate
 from cost_models.expert_spread import expected_places
 from cost_models.job import Job
 from cost_models.placement import StrategyPlacements
 from cost_models.specs.model import LayerKind, Moe
-from cost_models.specs.training import BYTES_PER
 from cost_models.strategy import Codes, CpComm, Floats, MoeDispatcher, Strategies
 
 ASYNC_TP_SINCE = "2022-01"
@@ -49,13 +48,17 @@ def tp_comm(
     price = job.calibration.collective_s
     whole = FREE if rows.sequence_parallel.all() else price("all_reduce", size, placement=placements.tp)
     split = rows.sequence_parallel.any()
-    gathered = size * (BYTES_PER["fp8"] / job.training.compute_bytes if casts_shards(job) else 1.0)
+    each, each_gradient = shard_bytes(job, tokens / rows.tp)
+    gathered, gathered_gradient = (tokens * job.model.hidden_size * width for width in (each, each_gradient))
     gather = price("all_gather", gathered, placement=placements.tp) if split else FREE
+    gather_back = gather
+    if split and not np.array_equal(each, each_gradient):
+        gather_back = price("all_gather", gathered_gradient, placement=placements.tp)
     scatter = price("reduce_scatter", size, placement=placements.tp) if split else FREE
     blocks = 1.0 if job.model.parallel_block else 2.0
     if kind.is_moe:
         blocks = 1.0 if job.model.moe is None or not job.model.moe.num_shared_experts else 2.0
-    pair = gather.seconds + scatter.seconds
+    pair, pair_back = gather.seconds + scatter.seconds, gather_back.seconds + scatter.seconds
     again = 0.0 if job.runtime.keeps_gathered_norms else 1.0
     copies = np.zeros_like(size)
     if job.runtime.copies_around_gathers:
@@ -64,7 +67,7 @@ def tp_comm(
             / job.calibration.memory_bytes_per_s_effective.value
         )
     forward = blocks * np.where(rows.sequence_parallel, pair, whole.seconds)
-    backward = blocks * np.where(rows.sequence_parallel, pair + again * gather.seconds, whole.seconds)
+    backward = blocks * np.where(rows.sequence_parallel, pair_back + again * gather.seconds, whole.seconds)
     if job.runtime.overlap_tp_backward and job.training.software_date >= ASYNC_TP_SINCE:
         backward = np.maximum((1 - TP_BACKWARD_HIDDEN.value) * backward, backward - WGRAD_OVERLAP.value * wgrad_s)
     pipelined = PIPELINED_TP_EXPOSED["symmetric_memory" if job.runtime.copies_around_gathers else "userbuffers"].value

@@ -81,6 +81,10 @@ class Runtime:
     param_shards_serve_forward: bool = False
     """Parameters gathered over all shards are kept in the small groups until the step ends, so that only the first forward
     needs all shards; otherwise every forward does, and the backwards alone gather inside."""
+    fp8_gather_recipes: frozenset[str] = frozenset()
+    """Fp8 recipes under which layers' weights are cast before they are gathered."""
+    fp8_gather_source: str = ""
+    """Who switches that on, for `assumed`: a recipe's habit, or a default."""
     overlaps_from_zero: int = 0
     """Lowest ZeRO stage in which `overlaps` are the defaults; below it nothing overlaps unless told."""
     reduces_in_backward_from: int = 0
@@ -151,6 +155,8 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         optimizer_launches=150.0, separate_gate_projection=True,
         keeps_gathered_norms=True, scatters_pipeline_messages=False, zero1_all_reduces=False,
         has_interleaving=True, supports_zero=(0, 2, 3),
+        fp8_gather_recipes=frozenset({"tensorwise"}),
+        fp8_gather_source="habit of torchtitan's float8 benchmarks (enable_fsdp_float8_all_gather); the parser's default is bf16",
     ),
     "fsdp": Runtime(
         framework="fsdp", default_version="2.8", versions=("1.12", "2.0", "2.1", "2.4", "2.6", "2.8", "2.11", "2.13"),
@@ -163,6 +169,8 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         optimizer_launches=150.0, separate_gate_projection=True,
         keeps_gathered_norms=True, scatters_pipeline_messages=False, zero1_all_reduces=False,
         has_interleaving=False, supports_zero=(0, 2, 3),
+        fp8_gather_recipes=frozenset({"tensorwise"}),
+        fp8_gather_source="accelerate's default for torchao (AORecipeKwargs.enable_fsdp_float8_all_gather)",
     ),
     "nanotron": Runtime(
         framework="nanotron", default_version="0.4", versions=("0.4", "0.5"),

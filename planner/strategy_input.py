@@ -198,10 +198,24 @@ class _Builder:
         row["grad_sync_each"] = row["zero"] >= 2
         if given.grad_sync is not None:
             row["grad_sync_each"] = given.grad_sync == "each"
+        self._quantised_weights(row["zero"])
         offload = given.offload or OffloadInput()
         row["offload_optimizer_fraction"] = offload.optimizer_fraction or 0.0
         row["offload_parameters"] = bool(offload.parameters)
         row["offload_activation_layers"] = offload.activation_layers or 0
+
+    def _quantised_weights(self, zero: int) -> None:
+        """Notes how ZeRO gathers weights that products read in fp8, which no field states."""
+        training, runtime = self.job.training, self.job.runtime
+        if training.precision != "fp8" or zero < 2:
+            return
+        if training.fp8_recipe in runtime.fp8_gather_recipes:
+            self.assumed["gather_dtype"] = f"fp8: {runtime.fp8_gather_source}"
+        elif zero == 3 and runtime.state_layout == "megatron" and training.param_dtype != "fp8":
+            self.assumed["gather_dtype"] = (
+                f"{training.param_dtype}, cast layer by layer: without --fp8-param-gather, which is off by default, "
+                "Transformer Engine can cache fp8 copies of all layers"
+            )
 
     def _recompute(self, row: dict[str, Any]) -> None:
         given, default = self.given, DEFAULTS[self.job.training.framework].recompute

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cost_models.casts import layer_gather_bytes, weight_copy_bytes
 from cost_models.memory.batch import NOTHING, Batch
 from cost_models.specs.training import BYTES_PER
 from cost_models.strategy import Floats
@@ -40,7 +41,7 @@ def buffers(batch: Batch, *, elements_KN: Floats) -> Buffers:
     layer = table.dense_J[0] + table.expert_J[0]
     for dense, expert in zip(table.dense_J[1:], table.expert_J[1:], strict=True):
         layer = np.maximum(layer, dense + expert)
-    gather_loss, gather_backward = _gathers(batch, elements_KN, layer)
+    gather_loss, gather_backward = _gathers(batch, elements_KN)
     bucketed = batch.traits.reduce_bucket_elements > 0
     reductions = _bucket_reductions(batch, elements_KN) if bucketed else _reductions(batch, elements_KN, layer)
     always, before_step, at_loss, in_backward = reductions
@@ -58,25 +59,46 @@ def buffers(batch: Batch, *, elements_KN: Floats) -> Buffers:
     )
 
 
-def _gathers(batch: Batch, elements_KN: Floats, layer: Floats) -> tuple[Floats, Floats]:
+def _gathers(batch: Batch, elements_KN: Floats) -> tuple[Floats, Floats]:
     """Parameters gathered from their shards, at the loss and in a layer's backward. [M-8]"""
     traits, strategies, stages = batch.traits, batch.strategies, batch.stages
     zero, w = strategies.zero, batch.job.training.compute_bytes
     if not (zero >= (2 if traits.zero2_shards_parameters else 3)).any():
         return NOTHING, NOTHING
-    whole = np.where((zero == 2) & traits.zero2_shards_parameters, w, 0.0)
-    piecewise = np.where(zero >= 3, w, 0.0)
     embedding_KN, ends_KN = batch.end_words
+    kept_KN = NOTHING
+    if traits.zero2_shards_parameters:
+        narrow = w - layer_gather_bytes(batch.job)  # of every weight in a layer outside its routed experts
+        layers_KN = elements_KN - embedding_KN - ends_KN - _expert_elements(batch) if narrow else NOTHING
+        kept_KN = np.where(zero == 2, w * elements_KN - narrow * layers_KN, 0.0)
     if traits.ends_stay_gathered:
         single = batch.job.model.tie_word_embeddings & (strategies.pp == 1)
         ends_KN = ends_KN + np.where(single, 0.0, embedding_KN)
     if traits.gather_elements > 0:
-        live_KN = np.minimum(elements_KN, traits.gather_elements)
+        live_KN = w * np.minimum(elements_KN, traits.gather_elements)
     else:
-        live_KN = np.where(stages.total_KN > 0, 2.0 * layer, 0.0)
-    kept_KN = whole * elements_KN
-    backward_KN = live_KN + ends_KN if traits.ends_stay_gathered else live_KN
-    return kept_KN + piecewise * ends_KN, kept_KN + piecewise * backward_KN
+        live_KN = np.where(stages.total_KN > 0, 2.0 * _gathered_layer(batch), 0.0)
+    piecewise = zero >= 3
+    backward_KN = live_KN + w * ends_KN if traits.ends_stay_gathered else live_KN
+    return kept_KN + np.where(piecewise, w * ends_KN, 0.0), kept_KN + np.where(piecewise, backward_KN, 0.0)
+
+
+def _gathered_layer(batch: Batch) -> Floats:
+    """Bytes of the largest layer gathered, with its quantised copies, shape (N,)."""
+    job, table = batch.job, batch.table
+    copies = weight_copy_bytes(job) if batch.traits.table == "megatron-te" else 0.0
+    dense_bytes = layer_gather_bytes(job) + copies
+    expert_bytes = min(BYTES_PER[job.training.param_dtype], job.training.compute_bytes) + copies
+    each_J = [dense_bytes * d + expert_bytes * e for d, e in zip(table.dense_J, table.expert_J, strict=True)]
+    return np.asarray(np.max(each_J, axis=0))
+
+
+def _expert_elements(batch: Batch) -> Floats:
+    """Routed-expert elements of every slot on a rank, shape (K, N)."""
+    found = batch.stages.layers_JKN[0] * batch.table.expert_J[0]
+    for layers_KN, expert in zip(batch.stages.layers_JKN[1:], batch.table.expert_J[1:], strict=True):
+        found = found + layers_KN * expert
+    return found
 
 
 Reductions = tuple[Floats, Floats, Floats, Floats]

@@ -23,6 +23,8 @@ from cost_models.strategy import Floats, Strategies
 from cost_models.terms import MEMORY_NAMES
 
 Terms = Mapping[str, Floats]
+DUMMY_GRADIENTS_CACHED_SINCE = "2025-05"
+"""Transformer Engine 2.3 (get_dummy_wgrad in pytorch/module/base.py); 2.2 allocates one for each use and frees it."""
 _LARGE_WORKSPACE_GENERATIONS = ("hopper", "blackwell")
 
 
@@ -139,11 +141,12 @@ def _in_backward(
 
 
 def _library(batch: Batch) -> Floats:
-    """GEMM workspaces, and one cached dummy gradient per distinct weight shape. [M-12]"""
+    """GEMM workspaces, and one cached dummy gradient per distinct weight shape where Transformer Engine caches them. [M-12]"""
     stages, table = batch.stages, batch.table
     large = batch.job.cluster.gpu.generation in _LARGE_WORKSPACE_GENERATIONS
     workspace = constant("cublas_workspace_hopper" if large else "cublas_workspace_older")
-    if not batch.traits.fuses_weight_gradients:
+    caches = batch.traits.fuses_weight_gradients and batch.job.training.software_date >= DUMMY_GRADIENTS_CACHED_SINCE
+    if not caches:
         return np.full(len(batch.strategies), workspace)
     elements_KN = batch.end_words[1]
     kinds = batch.job.model.distinct_kinds

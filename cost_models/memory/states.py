@@ -10,6 +10,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from cost_models.casts import weight_copy_bytes
 from cost_models.job import Job
 from cost_models.memory.batch import NOTHING, Batch
 from cost_models.memory.constants import constant
@@ -160,11 +161,14 @@ def _gradient_extras(batch: Batch, elements_KN: Floats) -> Floats:
 
 
 def _quantised_copies(batch: Batch, elements_KN: Floats) -> Floats:
-    """fp8 copies of the layers' weights, as they are and transposed, kept over the micro-batches of a step. [M-1]"""
-    training = batch.job.training
-    if training.precision not in ("fp8", "nvfp4") or batch.traits.table != "megatron-te":
+    """Quantised copies of the layers' weights, kept over the micro-batches of a step. [M-1]
+
+    Where parameters are sharded, copies live as long as the gathered weights they are of (see `communication`).
+    """
+    copies = weight_copy_bytes(batch.job) if batch.traits.table == "megatron-te" else 0.0
+    if not copies:
         return NOTHING
     embedding_KN, head_KN = batch.end_words
     head_KN = head_KN + np.where(batch.stages.head_KN, _embedding_beside_modules(batch), 0.0)
-    copies = 1.0 if training.param_dtype == "fp8" else 2.0
-    return copies * np.maximum(elements_KN - embedding_KN - head_KN, 0.0)
+    kept = np.where(batch.strategies.zero >= 3, 0.0, copies)
+    return kept * np.maximum(elements_KN - embedding_KN - head_KN, 0.0)

@@ -23,10 +23,10 @@ MOE = {**MODEL, "moe": {"num_experts": 8, "top_k": 2, "expert_intermediate_size"
 class Case:
     """One strategy, and prices of its own groups."""
 
-    def __init__(self, strategy, *, model=MODEL, framework="megatron", **training) -> None:
+    def __init__(self, strategy, *, model=MODEL, framework="megatron", gpu="H100-SXM-80GB", **training) -> None:
         self.job = resolve_job({
             "model": model,
-            "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 2, "gpus_per_node": 8},
+            "cluster": {"gpu": gpu, "num_nodes": 2, "gpus_per_node": 8},
             "training": {
                 "seq_length": SEQ, "global_batch_size": 32, "precision": "bf16", "framework": framework, **training,
             },
@@ -181,3 +181,41 @@ def test_another_micro_batch_s_experts_hide_the_dispatch() -> None:
     assert hiding.ep(expert_s=whole / 4).forward[0] == pytest.approx(3 * whole / 4)
     assert hiding.ep(expert_s=whole / 4).backward[0] == pytest.approx(2 * whole / 4)
     assert hiding.ep(expert_s=1.0).forward[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("training", "activation", "gradient"),
+    [
+        ({"precision": "bf16"}, 2, 2),
+        # One scale for the tensor: by rows alone, the receiver transposes.
+        ({"precision": "fp8", "fp8_recipe": "tensorwise"}, 1, 1),
+        ({"precision": "fp8", "fp8_recipe": "delayed"}, 1, 1),
+        # Blocks by rows for the data gradient and by columns for the weight's, of a gradient both at once.
+        ({"precision": "fp8", "fp8_recipe": "mxfp8"}, 1, 2),
+        ({"precision": "fp8", "fp8_recipe": "blockwise", "software_date": "2025-07"}, 1, 2),
+        ({"precision": "fp8", "fp8_recipe": "blockwise", "software_date": "2025-06"}, 2, 2),
+        # 96 tokens a rank hold no whole block of 128 but three of 32; 16 tokens none of either.
+        ({"precision": "fp8", "fp8_recipe": "blockwise", "seq_length": 384}, 2, 2),
+        ({"precision": "fp8", "fp8_recipe": "mxfp8", "seq_length": 384}, 1, 2),
+        ({"precision": "fp8", "fp8_recipe": "mxfp8", "seq_length": 64}, 2, 2),
+        ({"precision": "nvfp4", "gpu": "B200-SXM-180GB"}, 0.5625, 1.125),
+    ],
+)
+def test_what_sequence_parallel_shards_travel_in(training, activation, gradient) -> None:
+    """transformer_engine/pytorch/distributed.py (gather_along_first_dim: _all_gather_fp8, _all_gather_fp8_blockwise since
+    2.5, _all_gather_mxfp8, _all_gather_nvfp4; is_quantizable), module/linear.py (usages asked for). Twice a layer and pass:
+    a gather and a bf16 scatter; in backward the gradient is gathered, and the input once more.
+    """
+    case = Case({"tp": 4, "sequence_parallel": True, "micro_batch_size": 1}, **training)
+    tokens = case.job.training.seq_length
+    case.tokens = np.array([float(tokens)])
+    size = tokens * H
+
+    def gather(width: float) -> float:
+        return case.price("all_gather", width * size, "tp")
+
+    scatter = case.price("reduce_scatter", 2 * size, "tp")
+    found = case.tp()
+    assert found.forward[0] == pytest.approx(2 * (gather(activation) + scatter))
+    backward = 2 * (gather(gradient) + scatter + gather(activation))
+    assert found.backward[0] == pytest.approx(backward)
