@@ -31,6 +31,9 @@ FORMER: Mapping[Framework, tuple[Former, ...]] = {
     "megatron": (
         # CHANGELOG.md of core 0.12: "Multi-Token Prediction (MTP) Support".
         Former({"builds_mtp": False}, until="0.12"),
+        # megatron/core/models/gpt/gpt_layer_specs.py: TEColumnParallelLinear, and from 0.14 on TELinear, whose parallel
+        # mode multi_latent_attention.py sets to "duplicated".
+        Former({"latent_down": "columns"}, until="0.14"),
     ),
     "deepspeed": (
         # deepspeed/runtime/zero/stage_1_and_2.py (average_tensor): a bucket's slices were reduced to their owners one by

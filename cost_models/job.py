@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from cost_models.former_runtimes import runtime_of
-from cost_models.runtimes import Runtime
+from cost_models.runtimes import LatentDown, Runtime
 from cost_models.specs.cluster import Cluster
 from cost_models.specs.model import Model
 from cost_models.specs.training import Training
@@ -39,6 +39,12 @@ class Job:
         training = self.training
         is_core = training.framework == "megatron" and training.software_date >= MEGATRON_CORE_MODULES_SINCE
         return is_core and training.transformer_impl == "local" and not training.compile
+
+    @property
+    def latent_down(self) -> LatentDown:
+        """How latent attention's down-projections are split; Megatron Core's own modules split them by columns."""
+        split = self.runtime.latent_down
+        return "columns" if split == "shards" and self.training.transformer_impl == "local" else split
 
     @property
     def mtp_num_layers(self) -> int:

@@ -16,6 +16,7 @@ from cost_models.constants import PIPELINED_TP_EXPOSED, TP_BACKWARD_HIDDEN, WGRA
 from cost_models.estimate import FREE, Estimate
 from cost_models.expert_spread import expected_places
 from cost_models.job import Job
+from cost_models.latent_comm import latent_s
 from cost_models.placement import StrategyPlacements
 from cost_models.specs.model import LayerKind, Moe
 from cost_models.strategy import Codes, CpComm, Floats, MoeDispatcher, Strategies
@@ -40,7 +41,7 @@ def tp_comm(
 
     Without sequence parallelism: an all-reduce of T*h after attention and after the MLP, and one each in backward. With
     it: an all-gather before and a reduce-scatter after each, and in backward the saved input is gathered again unless
-    the framework kept the gathered copy. An MoE layer whose experts are not tensor parallel has only attention's pair.
+    the framework kept the gathered copy. Megatron's latent attention gathers other rows (`latent_comm`). An MoE layer whose experts are not tensor parallel has only attention's pair.
     """
     if not (rows.tp > 1).any():
         return _nothing(tokens)
@@ -66,8 +67,13 @@ def tp_comm(
             np.where(rows.overlap_tp_comm, 0.0, 2.0 * (size + gathered))
             / job.calibration.memory_bytes_per_s_effective.value
         )
-    forward = blocks * np.where(rows.sequence_parallel, pair, whole.seconds)
-    backward = blocks * np.where(rows.sequence_parallel, pair_back + again * gather.seconds, whole.seconds)
+    split_forward, split_backward = blocks * pair, blocks * (pair_back + again * gather.seconds)
+    if job.model.mla is not None and job.latent_down != "whole" and split:
+        latent = latent_s(job, job.model.mla, tokens=tokens, tp=placements.tp)
+        split_forward = split_forward - gather.seconds + latent.forward
+        split_backward = split_backward - (scatter.seconds + again * gather.seconds) + latent.backward
+    forward = np.where(rows.sequence_parallel, split_forward, blocks * whole.seconds)
+    backward = np.where(rows.sequence_parallel, split_backward, blocks * whole.seconds)
     if job.runtime.overlap_tp_backward and job.training.software_date >= ASYNC_TP_SINCE:
         backward = np.maximum((1 - TP_BACKWARD_HIDDEN.value) * backward, backward - WGRAD_OVERLAP.value * wgrad_s)
     pipelined = PIPELINED_TP_EXPOSED["symmetric_memory" if job.runtime.copies_around_gathers else "userbuffers"].value

@@ -93,7 +93,8 @@ class _Layer:
 
 def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyPlacements) -> _Layer:
     tokens = rows.micro_batch_size * job.training.seq_length / rows.cp
-    gemms = layer_gemms(job, kind, tokens=tokens, tp=rows.tp, ep=rows.ep, etp=rows.etp)
+    sp = np.where(rows.sequence_parallel, rows.tp, 1.0)
+    gemms = layer_gemms(job, kind, tokens=tokens, tp=rows.tp, ep=rows.ep, etp=rows.etp, sp=sp)
     matmul = matmul_s(job, gemms)
     attention = layer_attention_s(job, kind, rows)
     element_forward, element_backward = elementwise_s(

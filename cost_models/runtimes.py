@@ -14,6 +14,7 @@ from cost_models.specs.training import Framework
 
 ActivationTable = Literal["megatron-te", "megatron-local", "megatron-2021", "torchtitan", "nanotron", "huggingface"]
 StateLayout = Literal["megatron", "deepspeed", "fsdp", "plain"]
+LatentDown = Literal["whole", "shards", "columns"]
 SplitRule = Literal["even", "torchtitan", "nanotron", "deepspeed"]
 
 
@@ -91,6 +92,9 @@ class Runtime:
     """Lowest ZeRO stage that can reduce gradients while the backward runs; DeepSpeed's has its reduction buckets ready then."""
     gathers_in_forward_from: int = 1
     """Lowest ZeRO stage that can gather parameters while the forward runs."""
+    latent_down: LatentDown = "whole"
+    """Latent attention's down-projections under sequence parallelism: of gathered rows on every rank (`whole`), of each
+    rank's own tokens (`shards`), or of gathered rows with columns split (`columns`)."""
     builds_mtp: bool = False
     """Multi-token-prediction modules of a model are built and trained; elsewhere they are left out."""
     overlaps_in_pipelines: bool = True
@@ -113,7 +117,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         selective_repeats_matmuls=0.0, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
         optimizer_launches=150.0, separate_gate_projection=False,
         keeps_gathered_norms=False, scatters_pipeline_messages=True, zero1_all_reduces=False,
-        has_interleaving=True, supports_zero=(0, 1, 2, 3), builds_mtp=True,
+        has_interleaving=True, supports_zero=(0, 1, 2, 3), builds_mtp=True, latent_down="shards",
     ),
     "megatron-deepspeed": Runtime(
         framework="megatron-deepspeed", default_version="2022", versions=("2022", "2023", "2024"),

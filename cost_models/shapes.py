@@ -30,9 +30,14 @@ class Gemm:
     """What recomputation calls it: "attention", "mlp", "moe", "shared_experts" or "router"."""
 
 
-def layer_gemms(job: Job, kind: LayerKind, *, tokens: Floats, tp: Floats, ep: Floats, etp: Floats) -> list[Gemm]:
-    """Every multiplication of one layer's forward; arrays of the shape of `tokens`. [F-1]"""
-    gemms = _attention_gemms(job, tokens=tokens, tp=tp)
+def layer_gemms(
+    job: Job, kind: LayerKind, *, tokens: Floats, tp: Floats, ep: Floats, etp: Floats, sp: Floats | float = 1.0
+) -> list[Gemm]:
+    """Every multiplication of one layer's forward; arrays of the shape of `tokens`. [F-1]
+
+    `sp` are the ways in which sequence parallelism splits the tokens: tp, or 1 without it.
+    """
+    gemms = _attention_gemms(job, tokens=tokens, tp=tp, sp=sp)
     if not kind.is_moe:
         return gemms + _mlp_gemms(job, job.model.intermediate_size, tokens=tokens, split=tp, module="mlp")
     return gemms + _moe_gemms(job, tokens=tokens, tp=tp, ep=ep, etp=etp)
@@ -52,10 +57,10 @@ def _gemm(
     return Gemm(name, m, n, k, batch, copies, module)
 
 
-def _attention_gemms(job: Job, *, tokens: Floats, tp: Floats) -> list[Gemm]:
+def _attention_gemms(job: Job, *, tokens: Floats, tp: Floats, sp: Floats | float) -> list[Gemm]:
     model, h = job.model, float(job.model.hidden_size)
     if model.mla is not None:
-        return _mla_gemms(job, tokens=tokens, tp=tp)
+        return _mla_gemms(job, tokens=tokens, tp=tp, sp=sp)
     q = model.q_size / tp
     kv = model.kv_size / np.minimum(tp, model.num_key_value_heads)
     gate = q * model.attention_gate
@@ -71,21 +76,27 @@ def _attention_gemms(job: Job, *, tokens: Floats, tp: Floats) -> list[Gemm]:
     return [*projections, _gemm("o_proj", tokens, h, q, module="attention")]
 
 
-def _mla_gemms(job: Job, *, tokens: Floats, tp: Floats) -> list[Gemm]:
+def _mla_gemms(job: Job, *, tokens: Floats, tp: Floats, sp: Floats | float) -> list[Gemm]:
+    """Latent attention's products; the down-projections are split as `Job.latent_down` says."""
     model, mla, h = job.model, job.model.mla, float(job.model.hidden_size)
     assert mla is not None
     heads = model.num_attention_heads / tp
     qk = mla.qk_nope_head_dim + mla.qk_rope_head_dim
+    rows, columns = tokens, np.ones_like(tp)
+    if job.latent_down == "shards":
+        rows = tokens / sp
+    elif job.latent_down == "columns":
+        columns = tp
     if mla.q_lora_rank is None:
         query = [_gemm("q_proj", tokens, heads * qk, h, module="attention")]
     else:
         query = [
-            _gemm("q_down_proj", tokens, float(mla.q_lora_rank), h, module="attention"),
+            _gemm("q_down_proj", rows, mla.q_lora_rank / columns, h, module="attention"),
             _gemm("q_up_proj", tokens, heads * qk, float(mla.q_lora_rank), module="attention"),
         ]
     return [
         *query,
-        _gemm("kv_down_proj", tokens, float(mla.kv_lora_rank + mla.qk_rope_head_dim), h, module="attention"),
+        _gemm("kv_down_proj", rows, (mla.kv_lora_rank + mla.qk_rope_head_dim) / columns, h, module="attention"),
         _gemm("kv_up_proj", tokens, heads * (mla.qk_nope_head_dim + mla.v_head_dim), float(mla.kv_lora_rank), module="attention"),
         _gemm("o_proj", tokens, h, heads * mla.v_head_dim, module="attention"),
     ]  # fmt: skip

@@ -169,7 +169,7 @@ def _attention(job: Job, traits: MemoryTraits, s: Sizes) -> dict[str, Floats]:
     matrix = heads * s.tokens * s.context
     copies = s.w * (2.0 if job.training.dropout > 0 else 1.0) + (1.0 if job.training.dropout > 0 else 0.0)
     scores = _FP32 * heads * s.tokens if flash else copies * matrix
-    qkv = _mla_qkv(model.mla, model, s) if model.mla is not None else _qkv(job, traits, s)
+    qkv = _mla_qkv(job, model.mla, s) if model.mla is not None else _qkv(job, traits, s)
     kv = model.kv_size / np.minimum(s.tp, model.num_key_value_heads)
     odd = s.w * s.tokens * (model.q_size / s.tp + (kv if model.mla is None else 0.0))
     zero = np.zeros_like(s.tokens)
@@ -209,10 +209,13 @@ def _qkv(job: Job, traits: MemoryTraits, s: Sizes) -> Floats:
     return np.asarray(bytes_)
 
 
-def _mla_qkv(mla: Mla, model: Model, s: Sizes) -> Floats:
-    """Latents before and after their norms, and the full-width query, key and value."""
+def _mla_qkv(job: Job, mla: Mla, s: Sizes) -> Floats:
+    """Latents before and after their norms, of a rank's own tokens where these are split again, and the full-width query,
+    key and value.
+    """
     latents = 2.0 * ((mla.q_lora_rank or 0) + mla.kv_lora_rank) + mla.qk_rope_head_dim
-    return s.w * latents * s.tokens + _mla_up(mla, model, s)
+    rows = s.tokens if job.latent_down == "whole" else s.tokens / s.sp
+    return s.w * latents * rows + _mla_up(mla, job.model, s)
 
 
 def _mla_up(mla: Mla, model: Model, s: Sizes) -> Floats:

@@ -124,6 +124,47 @@ def test_an_expert_layer_without_shared_experts_has_one_pair() -> None:
     assert Case({"tp": 2}, model={**MOE, "moe": shared}).tp().forward[0] == pytest.approx(dense.tp().forward[0])
 
 
+LATENT = {
+    **{name: value for name, value in MODEL.items() if name != "num_key_value_heads"},
+    "mla": {"q_lora_rank": 256, "kv_lora_rank": 128, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64},
+}
+
+
+def test_latent_attention_gathers_latents() -> None:
+    """Core 0.14: 256, 128 and 32 of a token's 1024 elements before attention, all 1024 before the MLP; 1024 scattered twice.
+
+    In backward what the up-projections' weight gradients need is gathered again, and three gradients are scattered.
+    """
+    case = Case({"tp": 4}, model=LATENT, framework_version="0.14")
+    gathers = {width: case.price("all_gather", 2 * SEQ * width * 2.0, "tp") for width in (H, 256, 128, 32)}
+    scatters = {width: case.price("reduce_scatter", 2 * SEQ * width * 2.0, "tp") for width in (H, 256, 128, 32)}
+    found = case.tp()
+    before = gathers[256] + gathers[128] + gathers[32]
+    assert found.forward[0] == pytest.approx(before + gathers[H] + 2 * scatters[H])
+    again = gathers[256] + gathers[128] + scatters[256] + scatters[128] + scatters[32]
+    assert found.backward[0] == pytest.approx(again + gathers[H] + (2 * gathers[H] + scatters[H]))
+
+
+def test_columns_of_the_down_projections_gather_hidden_rows_twice() -> None:
+    """Core 0.13: query and key-value down-projections each gather T h; their columns come together, are split along the
+    sequence for their norms, and are gathered by the up-projections.
+    """
+    case = Case({"tp": 4}, model=LATENT, framework_version="0.13")
+    gathers = {width: case.price("all_gather", 2 * SEQ * width * 2.0, "tp") for width in (H, 256, 128, 160)}
+    scatters = {width: case.price("reduce_scatter", 2 * SEQ * width * 2.0, "tp") for width in (H, 256, 128)}
+    found = case.tp()
+    before = 2 * gathers[H] + 2 * gathers[256] + gathers[160] + gathers[128]
+    assert found.forward[0] == pytest.approx(before + gathers[H] + 2 * scatters[H])
+    again = 2 * (gathers[H] + scatters[H]) + 2 * (gathers[256] + gathers[128]) + scatters[256] + scatters[128]
+    assert found.backward[0] == pytest.approx(again + gathers[H] + (2 * gathers[H] + scatters[H]))
+
+
+def test_elsewhere_latent_attention_gathers_hidden_rows() -> None:
+    case = Case({"tp": 4}, model=LATENT, framework="nanotron")
+    plain = Case({"tp": 4}, framework="nanotron")
+    assert case.tp().forward[0] == plain.tp().forward[0]
+
+
 def test_one_rank_communicates_nothing() -> None:
     case = Case({"tp": 1}, model=MOE)
     for found in (case.tp(), case.cp(), case.ep()):

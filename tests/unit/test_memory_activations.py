@@ -166,6 +166,19 @@ def test_latent_attention() -> None:
     assert kept_per_token(model, {}) == 44288 + 8 * 4096 + 8 + 6 * 14336
 
 
+@pytest.mark.parametrize(("framework", "split"), [("megatron", 4), ("torchtitan", 1)])
+def test_latents_are_of_a_rank_s_own_tokens_in_megatron(framework: str, split: int) -> None:
+    """Down-projected rows are split along the sequence before their norms and gathered by the up-projections, which save the
+    shard (multi_latent_attention.py); torchtitan keeps whole rows. A wider kv_lora adds 2 * 2 bytes a token and element.
+    """
+    mla = {"q_lora_rank": 512, "kv_lora_rank": 256, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+    model = {**LLAMA_8B, "num_key_value_heads": 32, "mla": mla}
+    wider = {**model, "mla": {**mla, "kv_lora_rank": 512}}
+    strategy = {"tp": 4, "zero": 0}
+    found = [kept_per_token(each, strategy, framework=framework) for each in (model, wider)]
+    assert found[1] - found[0] == 2 * 2 * 256 / split
+
+
 def test_full_recomputation_keeps_inputs() -> None:
     """Every layer: 32 * 2h; block of 8: 8 * 2h + 24 whole layers; uniform units of 4: 8 inputs."""
     per_layer = 139400 * TOKENS

@@ -17,17 +17,27 @@ TOKENS = 4096.0
 Shapes = dict[str, tuple[float, float, float, float]]
 
 
-def gemms_of(model=LLAMA, *, framework: str = "megatron", tp=1.0, ep=1.0, etp=1.0) -> dict[str, Gemm]:
+def gemms_of(
+    model=LLAMA, *, framework: str = "megatron", tp=1.0, ep=1.0, etp=1.0, sp=1.0, **training
+) -> dict[str, Gemm]:
     """Products by name; an MoE layer's own shared and routed MLPs by "module.name"."""
     job = resolve_job(
         {
             "model": model,
             "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 4, "gpus_per_node": 8},
-            "training": {"seq_length": 4096, "global_batch_size": 32, "precision": "bf16", "framework": framework},
+            "training": {
+                "seq_length": 4096,
+                "global_batch_size": 32,
+                "precision": "bf16",
+                "framework": framework,
+                **training,
+            },
         }
     )
     one = np.ones(1)
-    gemms = layer_gemms(job, job.model.layer_kinds[-1], tokens=TOKENS * one, tp=tp * one, ep=ep * one, etp=etp * one)
+    gemms = layer_gemms(
+        job, job.model.layer_kinds[-1], tokens=TOKENS * one, tp=tp * one, ep=ep * one, etp=etp * one, sp=sp * one
+    )
     named = {(f"{g.module}.{g.name}" if g.name.startswith("fc") and g.module != "mlp" else g.name): g for g in gemms}
     assert len(named) == len(gemms)
     return named
@@ -96,6 +106,23 @@ def test_latent_attention_splits_only_the_up_projections() -> None:
     plain = shapes({**model, "mla": {**MLA, "q_lora_rank": None}}, tp=4.0)
     assert plain["q_proj"] == (TOKENS, 8 * 192, 4096, 1)
     assert "q_down_proj" not in plain
+
+
+def test_latent_attention_projects_a_rank_s_own_tokens_down_in_transformer_engine() -> None:
+    """Core 0.14's TELinear is duplicated and sees T/t tokens; 0.13's, and the local layers', is split by columns and sees all
+    (megatron/core/models/gpt/gpt_layer_specs.py). torchtitan gathers whole rows and projects them on every rank.
+    """
+    model = {name: value for name, value in LLAMA.items() if name != "num_key_value_heads"} | {"mla": MLA}
+    for asked, rows, columns in (
+        ({"framework_version": "0.14"}, 4, 1),
+        ({"framework_version": "0.13"}, 1, 4),
+        ({"transformer_impl": "local"}, 1, 4),
+        ({"framework": "torchtitan"}, 1, 1),
+    ):
+        found = shapes(model, tp=4.0, sp=4.0, **asked)
+        assert found["q_down_proj"] == (TOKENS / rows, 1536 / columns, 4096, 1)
+        assert found["kv_down_proj"] == (TOKENS / rows, 576 / columns, 4096, 1)
+        assert found["q_up_proj"] == (TOKENS, 8 * 192, 1536, 1)
 
 
 def test_experts_see_their_group_s_tokens() -> None:
