@@ -182,9 +182,7 @@ def elementwise_s(
     `tokens` are those of one micro-batch on a context-parallel rank.
     """
     moe = job.model.moe
-    routed = (
-        float(moe.top_k) if kind.is_moe and moe is not None else 0.0
-    ) / tp  # the sequence is split before dispatch
+    routed = (job.routed_copies if kind.is_moe else 0.0) / tp  # the sequence is split before dispatch
     hidden_split = np.where(sequence_parallel, tp, 1.0)
     rate = job.calibration.memory_bytes_per_s_effective.value
 

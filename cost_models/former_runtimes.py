@@ -31,6 +31,8 @@ FORMER: Mapping[Framework, tuple[Former, ...]] = {
     "megatron": (
         # CHANGELOG.md of core 0.12: "Multi-Token Prediction (MTP) Support".
         Former({"builds_mtp": False}, until="0.12"),
+        # CHANGELOG.md of core 0.13: "moving the probs multiplication from unpermutation to activation function".
+        Former({"weighs_inside_experts": False}, until="0.13"),
         # megatron/core/models/gpt/gpt_layer_specs.py: TEColumnParallelLinear, and from 0.14 on TELinear, whose parallel
         # mode multi_latent_attention.py sets to "duplicated".
         Former({"latent_down": "columns"}, until="0.14"),

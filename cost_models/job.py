@@ -47,6 +47,18 @@ class Job:
         return "columns" if split == "shards" and self.training.transformer_impl == "local" else split
 
     @property
+    def routed_copies(self) -> float:
+        """Rows that the experts compute per token, 0 without experts: top_k, filled up to the capacity or cut by it.
+
+        Routing is taken as balanced, so that a capacity of at least one drops nothing.
+        """
+        moe = self.model.moe
+        if moe is None:
+            return 0.0
+        capacity = moe.capacity_factor or 1.0
+        return moe.top_k * (capacity if self.runtime.pads_experts else min(capacity, 1.0))
+
+    @property
     def mtp_num_layers(self) -> int:
         """Multi-token-prediction modules that this framework builds and trains."""
         return self.model.mtp_num_layers if self.runtime.builds_mtp else 0

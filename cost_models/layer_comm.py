@@ -136,7 +136,7 @@ def ep_comm(
         return _nothing(tokens)
     price, width = job.calibration.collective_s, job.model.hidden_size * job.training.compute_bytes
     local = tokens / rows.tp
-    routed = local * job.model.moe.top_k * width
+    routed = local * job.routed_copies * width
     a2a = price("all_to_all", routed, placement=placements.ep)
     whole = local * rows.ep * width
     gather = price("all_gather", whole, placement=placements.ep)

@@ -92,6 +92,10 @@ class Runtime:
     """Lowest ZeRO stage that can reduce gradients while the backward runs; DeepSpeed's has its reduction buckets ready then."""
     gathers_in_forward_from: int = 1
     """Lowest ZeRO stage that can gather parameters while the forward runs."""
+    pads_experts: bool = False
+    """Every expert's input is filled up to its capacity; elsewhere a capacity only drops what exceeds it."""
+    weighs_inside_experts: bool = False
+    """A token's weights are applied inside the experts' activation; elsewhere a tensor before or behind stays for them."""
     latent_down: LatentDown = "whole"
     """Latent attention's down-projections under sequence parallelism: of gathered rows on every rank (`whole`), of each
     rank's own tokens (`shards`), or of gathered rows with columns split (`columns`)."""
@@ -117,7 +121,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         selective_repeats_matmuls=0.0, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
         optimizer_launches=150.0, separate_gate_projection=False,
         keeps_gathered_norms=False, scatters_pipeline_messages=True, zero1_all_reduces=False,
-        has_interleaving=True, supports_zero=(0, 1, 2, 3), builds_mtp=True, latent_down="shards",
+        has_interleaving=True, supports_zero=(0, 1, 2, 3), builds_mtp=True, latent_down="shards", weighs_inside_experts=True,
     ),
     "megatron-deepspeed": Runtime(
         framework="megatron-deepspeed", default_version="2022", versions=("2022", "2023", "2024"),
@@ -130,7 +134,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         optimizer_launches=150.0, separate_gate_projection=False,
         keeps_gathered_norms=False, scatters_pipeline_messages=True, zero1_all_reduces=True,
         has_interleaving=False, supports_zero=(0, 1, 2, 3),
-        zero2_all_reduces=True, replicas_reduce_once=True, param_shards_serve_forward=True, overlaps_from_zero=3,
+        pads_experts=True, zero2_all_reduces=True, replicas_reduce_once=True, param_shards_serve_forward=True, overlaps_from_zero=3,
         reduces_in_backward_from=1, gathers_in_forward_from=3, overlaps_in_pipelines=False,
     ),
     "deepspeed": Runtime(
@@ -145,7 +149,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         optimizer_launches=150.0, separate_gate_projection=True,
         keeps_gathered_norms=False, scatters_pipeline_messages=False, zero1_all_reduces=True,
         has_interleaving=False, supports_zero=(0, 1, 2, 3),
-        zero2_all_reduces=True, replicas_reduce_once=True, param_shards_serve_forward=True, overlaps_from_zero=3,
+        pads_experts=True, zero2_all_reduces=True, replicas_reduce_once=True, param_shards_serve_forward=True, overlaps_from_zero=3,
         reduces_in_backward_from=1, gathers_in_forward_from=3, overlaps_in_pipelines=False,
     ),
     "torchtitan": Runtime(

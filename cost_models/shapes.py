@@ -116,11 +116,11 @@ def _moe_gemms(job: Job, *, tokens: Floats, tp: Floats, ep: Floats, etp: Floats)
     """Router, routed experts (balanced: every expert sees the same number of tokens), shared experts.
 
     The ep*etp ranks that share one copy of the experts bring tokens/tp each, so an expert multiplies
-    ep * etp * tokens / tp * top_k / num_experts rows.
+    ep * etp * tokens / tp * top_k / num_experts rows (`Job.routed_copies` where a capacity fills or cuts them).
     """
     moe, h = job.model.moe, float(job.model.hidden_size)
     assert moe is not None
-    rows = np.maximum(ep * etp * tokens / tp * moe.top_k / moe.num_experts, 1.0)
+    rows = np.maximum(ep * etp * tokens / tp * job.routed_copies / moe.num_experts, 1.0)
     gemms = [_gemm("router", tokens / tp, float(moe.num_experts), h, module="router")]
     gemms += _mlp_gemms(
         job, float(moe.expert_intermediate_size), tokens=rows, split=etp, module="moe", batch=moe.num_experts / ep

@@ -253,9 +253,7 @@ def _mlp(job: Job, traits: MemoryTraits, kind: LayerKind, s: Sizes) -> dict[str,
         return {"mlp": parts.pop("hidden"), **parts}
     moe = model.moe
     assert moe is not None
-    # Megatron weighs tokens inside the activation; elsewhere the tensor before or behind the weighing stays as well.
-    copies = 1.0 if traits.table.startswith("megatron") else 2.0
-    routed = _experts(model, moe, s, first=first, second=second, token_copies=copies)
+    routed = _experts(job, moe, s, first=first, second=second)
     width = float(moe.num_shared_experts * moe.shared_expert_intermediate_size)
     shared = dense(width) if width else {"hidden": zero, "matmul_outputs": zero}
     return {**routed, "shared": shared["hidden"], "matmul_outputs": shared["matmul_outputs"] + routed["matmul_outputs"]}
@@ -268,18 +266,19 @@ def _second_matmul(model: Model, s: Sizes) -> Floats:
     return np.asarray((full if model.gated_mlp else 0.0 * full) + np.where(split, 2.0 * full / s.sp, 0.0))
 
 
-def _experts(
-    model: Model, moe: Moe, s: Sizes, *, first: float, second: float, token_copies: float
-) -> dict[str, Floats]:
+def _experts(job: Job, moe: Moe, s: Sizes, *, first: float, second: float) -> dict[str, Floats]:
     """Permuted tokens, hidden tensors and router of the routed experts, balanced routing.
 
     A rank's share of routed copies is T * top_k / t; expert tensor parallelism gathers etp shares and splits the width.
+    Where tokens are weighed outside the experts, the tensor before or behind the weighing stays as well.
     """
-    copies = moe.top_k * (moe.capacity_factor or 1.0) * s.tokens / s.tp
+    model = job.model
+    copies = job.routed_copies * s.tokens / s.tp
     rows = copies * s.etp
     width = moe.expert_intermediate_size / s.etp
     activation = s.linear_w * width * rows
-    permuted = token_copies * s.linear_w * model.hidden_size * rows
+    weighed = 0.0 if job.runtime.weighs_inside_experts else s.w * model.hidden_size * copies
+    permuted = s.linear_w * model.hidden_size * rows + weighed
     hidden = s.w * (first + second - 1) * width * rows
     router = _ROUTER_BYTES_PER_EXPERT * moe.num_experts * s.tokens / s.sp
     return {

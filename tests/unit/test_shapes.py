@@ -134,6 +134,15 @@ def test_experts_see_their_group_s_tokens() -> None:
     assert "fc1" not in found
 
 
+def test_padded_experts_multiply_their_whole_capacity() -> None:
+    """DeepSpeed's dispatched tensor is (experts, capacity, h): 1.25 of 4096 rows; Megatron's 1.25 only limits, 0.5 halves."""
+    limited = {**LLAMA, "moe": {**MOE, "capacity_factor": 1.25}}
+    assert shapes(limited, framework="deepspeed", ep=4.0)["moe.fc2"] == (5120, 4096, 2048, 2)
+    assert shapes(limited, ep=4.0)["moe.fc2"] == (4096, 4096, 2048, 2)
+    halved = {**LLAMA, "moe": {**MOE, "capacity_factor": 0.5}}
+    assert shapes(halved, ep=4.0)["moe.fc2"] == (2048, 4096, 2048, 2)
+
+
 def test_tensor_parallel_ranks_share_the_tokens_before_dispatch() -> None:
     """tp 4, ep 2, etp 2: the 4 ranks of an expert group bring 1024 tokens each: 4*1024*2/8 = 1024 rows, width halved."""
     found = shapes({**LLAMA, "moe": MOE}, tp=4.0, ep=2.0, etp=2.0)
