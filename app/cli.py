@@ -94,6 +94,8 @@ def run(arguments: Sequence[str]) -> int:
         app(list(arguments), prog_name="meshwright")
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else EXIT_BUG if ended.code else 0
+        if code == EXIT_BAD_INPUT:
+            _hint_at_fixed(arguments)
         if isinstance(ended.__context__, BrokenPipeError):  # the reader of a table or of --help left, as `head` does
             code = 0
     except KeyboardInterrupt:
@@ -108,6 +110,18 @@ def run(arguments: Sequence[str]) -> int:
         _print_bug(error)
         code = EXIT_BUG
     return code
+
+
+def _hint_at_fixed(arguments: Sequence[str]) -> None:
+    """Says how a field of the strategy is given, where one was given as an option of its own."""
+    from cost_models.specs.synonyms import synonym
+    from planner.schemas.strategy import StrategyInput
+
+    for argument in arguments:
+        name = argument.removeprefix("--").partition("=")[0]
+        field = synonym(name) or name.replace("-", "_")
+        if argument.startswith("--") and field in StrategyInput.model_fields:
+            typer.echo(f"  {argument.partition('=')[0]} is a field of the strategy: --fixed {field}=VALUE", err=True)
 
 
 def _replace_closed_streams() -> None:

@@ -6,18 +6,21 @@ Anything that is not strict JSON of a sensible size is refused here with the pla
 from __future__ import annotations
 
 import json
+import re
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
 from cost_models.errors import InvalidInputError, Problem
+from cost_models.presets import is_hub_id
 from cost_models.strict_json import strict_loads
 
 MAX_DOCUMENT_BYTES = 1 << 20
 """As large a request as the service takes."""
 MAX_RESPONSE_BYTES = 1 << 28
 """More than a thousand plans of a hundred stages each."""
+_LONGEST_NAME = 300
 Json = dict[str, Any]
 
 
@@ -59,11 +62,31 @@ def parse_json(content: str | bytes, *, name: str) -> Any:
 
 def read_model(source: str) -> Json:
     """The model part of a request: a `config.json` (or its folder), a specification, or a preset by name."""
+    if is_hub_id(source) and not Path(source).exists():
+        return {"preset": source}  # which is refused with what to do about it
     document = _named_document(source, config_name="config.json")
     if document is None:
         return {"preset": source}
-    is_hugging_face = any(key in document for key in ("model_type", "architectures", "num_hidden_layers"))
-    return {"hf_config": document} if is_hugging_face else document
+    is_hugging_face = any(key in document for key in ("model_type", "architectures", "num_hidden_layers", "peft_type"))
+    named = {} if {"name", "preset"} & document.keys() else _name_of(source, document)
+    return {"hf_config": document, **named} if is_hugging_face else {**document, **named}
+
+
+def _name_of(source: str, document: Json) -> Json:
+    """The name of a model that a file describes: the file's own, or where that is `config.json` whichever says more."""
+    if source == "-":
+        return {}
+    path = Path(source).resolve()
+    path = path / "config.json" if path.is_dir() else path
+    if path.stem != "config":
+        return {"name": path.stem[:_LONGEST_NAME]}
+    snapshot = re.search(r"/models--([^/]+)--([^/]+)/snapshots/", path.as_posix())
+    if snapshot:
+        return {"name": "/".join(snapshot.groups())[:_LONGEST_NAME]}
+    stated = document.get("_name_or_path")
+    if isinstance(stated, str) and stated:
+        return {}  # the config's reader takes it
+    return {"name": path.parent.name[:_LONGEST_NAME]} if path.parent.name else {}
 
 
 def read_cluster(source: str) -> Json:

@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping, Sequence
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from app.errors import STATUSES, ServiceUnreachableError, UnavailableError, problems_of
+from app.errors import STATUSES, ServiceUnreachableError, UnauthorizedError, UnavailableError, problems_of
 from cost_models.errors import InvalidInputError, MeshwrightError, NotModelledError, Problem
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Client:
         import httpx2
 
         if not server.startswith(("http://", "https://")):
-            message = f"{server!r} is no address of a service"
+            message = f"{server!r} is not a service address"
             raise InvalidInputError([Problem("", message, "Give one such as http://127.0.0.1:8000.")])
         self._server = server.rstrip("/")
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
@@ -139,7 +139,18 @@ class Client:
             raise ServiceUnreachableError(f"{self._server} answered with broken JSON", hint="Try again.") from error
         if response.is_success:
             return document
-        raise _error_of(document if isinstance(document, dict) else {})
+        refusal = _error_of(document if isinstance(document, dict) else {})
+        if isinstance(refusal, UnauthorizedError):
+            refusal.hint = self._key_hint()
+        raise refusal
+
+    def _key_hint(self) -> str:
+        """Where the key goes, which the service cannot know of its clients."""
+        given = "The key given is not one of this service's" if "Authorization" in self._headers else "None was given"
+        return (
+            f"{given}: give one with --token or in the variable MESHWRIGHT_TOKEN; `meshwright keys create NAME` makes one "
+            "where the service runs."
+        )
 
 
 def _short_wait(asked: Any) -> Any:

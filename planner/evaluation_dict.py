@@ -15,11 +15,13 @@ import numpy as np
 from cost_models.evaluate import Evaluated, Verdict
 from cost_models.flops import model_flops_per_step, repeated_flops_per_token
 from cost_models.job import Job
+from cost_models.mixed import MixedJob
 from cost_models.parameters import count_parameters, padded_vocab_size
 from cost_models.segments import segment_nodes, spans_nodes
 from cost_models.strategy import Strategies
 from cost_models.terms import PEAK_MOMENTS, TIME_NAMES, Tier
 from cost_models.units import GIB, TERA
+from planner.job_warnings import job_warnings
 
 Reason = dict[str, str]
 _TIERS = tuple(tier.label for tier in Tier)
@@ -76,11 +78,16 @@ def evaluation_dict(
             "calibration": job.calibration.name,
             "terms": {name: _TIERS[int(evaluated.tiers[name][index])] for name in TIME_NAMES},
         },
+        "warnings": job_warnings(job),
     }
 
 
 def invalid_dict(
-    reasons: Sequence[Reason], *, row_id: str | int | None = None, assumed: Mapping[str, Any] | None = None
+    reasons: Sequence[Reason],
+    *,
+    row_id: str | int | None = None,
+    assumed: Mapping[str, Any] | None = None,
+    job: Job | MixedJob | None = None,
 ) -> dict[str, Any]:
     """The evaluation of what no framework could run: reasons, and null for every number."""
     return {
@@ -90,6 +97,7 @@ def invalid_dict(
         **dict.fromkeys(_NUMBERS),
         "assumed": dict(assumed or {}),
         "provenance": None,
+        "warnings": [] if job is None else job_warnings(job),
     }
 
 

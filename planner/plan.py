@@ -15,6 +15,7 @@ from planner.closest import closest_illegal, too_slow
 from planner.comparison import ties
 from planner.explain import contradiction, nearest_infeasible
 from planner.expressible import inexpressible_best
+from planner.job_warnings import job_warnings
 from planner.pools.plan import plan_on_pools
 from planner.prepared import Prepared, prepare
 from planner.ranking import compared_plans, ranked_plans
@@ -128,7 +129,7 @@ def _search_report(space: Space, found: Found, plans: list[dict[str, Any]]) -> d
 
 
 def _warnings(asked: PlanRequest, job: Job, found: Found) -> list[str]:
-    warnings = [*job.model.warnings, *job.cluster.warnings, *job.training.warnings]
+    warnings = job_warnings(job)
     warnings += stop_warnings(found.stopped, time_limit_s=asked.time_limit_s) + found.warnings
     if asked.include and found.stopped is not None:
         warnings.append(f"not computed, since the search was stopped: {', '.join(asked.include)}")

@@ -147,7 +147,7 @@ def _answers(rows: list[_Row]) -> list[Answer]:
         if row.mixed is not None and row.strategy is not None:
             answers[position] = evaluate_on_pools(row.mixed, row.strategy, row_id=row.row_id)
         elif row.job is None or row.strategy is None:
-            answers[position] = invalid_dict(row.problems, row_id=row.row_id)
+            answers[position] = invalid_dict(row.problems, row_id=row.row_id, job=row.job or row.mixed)
         else:
             groups[cost_key(row.job)].append(position)
     for positions in groups.values():
@@ -162,7 +162,7 @@ def _group_answers(members: list[_Row]) -> list[Answer]:
     found = [list(problems) for problems in resolved.problems]
     legal = _judged(jobs, resolved, found)
     answers = [
-        invalid_dict(problems, row_id=row.row_id, assumed=assumed_fields(job, assumed))
+        invalid_dict(problems, row_id=row.row_id, assumed=assumed_fields(job, assumed), job=job)
         for row, job, problems, assumed in zip(members, jobs, found, resolved.assumed, strict=True)
     ]
     if resolved.strategies is None or not len(legal):

@@ -6,6 +6,7 @@ A file is read when it is first asked for; listing the names reads none.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache
@@ -13,7 +14,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cost_models.errors import InvalidInputError, Problem
-from cost_models.specs.fields import choice_hint, shown
+from cost_models.specs.fields import choice_hint, nearest, shown
 
 Kind = Literal["models", "gpus", "clusters"]
 KINDS: tuple[Kind, ...] = ("models", "gpus", "clusters")
@@ -43,10 +44,25 @@ def load(kind: Kind, name: str, *, pointer: str = "") -> Preset:
         InvalidInputError: no such preset; the hint offers the nearest name.
     """
     if name not in names(kind):
-        problem = Problem(pointer, f"{shown(name)} is not a {kind[:-1]} preset", choice_hint(name, names(kind)),
-                          "unknown-preset")  # fmt: skip
-        raise InvalidInputError([problem])
+        message = f"{shown(name)} is not a {kind[:-1]} preset"
+        raise InvalidInputError([Problem(pointer, message, _hint(kind, name), "unknown-preset")])
     return _read(kind, name)
+
+
+def _hint(kind: Kind, name: str) -> str:
+    """What to give instead: the nearest preset, and for an id of a model hub its config."""
+    if kind != "models" or not is_hub_id(name):
+        return choice_hint(name, names(kind))
+    download = (
+        f"Nothing is downloaded: fetch its config (`hf download {name} config.json`) and give the path of that file"
+    )
+    close = nearest(name.partition("/")[2], names(kind))
+    return f"{download}, or take the preset {close!r}." if close else f"{download}."
+
+
+def is_hub_id(name: str) -> bool:
+    """Whether a name looks like `organisation/model` on a hub."""
+    return re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name) is not None and not name.endswith(".json")
 
 
 @cache

@@ -14,6 +14,7 @@ from typing import Annotated, Any, TypeVar, get_args
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from cost_models.errors import InvalidInputError, Problem
+from cost_models.specs.synonyms import synonym
 
 LARGEST = 10**15
 """No size, count or rate in a request may exceed this; float64 still counts exactly there."""
@@ -41,7 +42,7 @@ Name = Annotated[str, Field(strict=True, min_length=1, max_length=300)]
 WARNINGS: Mapping[str, str] = {
     "vision-tower-ignored": "The config is multimodal; only its text model is planned.",
     "quantization-ignored": "The config's quantization_config is ignored; training starts from weights in param_dtype.",
-    "sequence-beyond-positions": "Sequences are longer than the model's max_position_embeddings; extend its positions first.",
+    "sequence-beyond-positions": "Sequences are longer than the model's max_position_embeddings; scale its rotary positions (rope_scaling), or shorten seq_length.",
     "network-nominal": "The network between the nodes is not described; that of the GPU's reference server is taken.",
     "gpu-family-unknown": "The GPU is of no known family; what it does not state is borrowed from the nearest preset.",
     "mi250x-one-die": "The driver presents each of the two dies of an MI250X as a GPU of 64 GB; figures are of one die.",
@@ -56,29 +57,6 @@ WARNINGS: Mapping[str, str] = {
 
 Boundary = TypeVar("Boundary", bound=BaseModel)
 Result = TypeVar("Result")
-
-SYNONYMS: Mapping[str, str] = {
-    "ffn_hidden_size": "intermediate_size",
-    "n_layer": "num_layers",
-    "n_layers": "num_layers",
-    "num_hidden_layers": "num_layers",
-    "n_embd": "hidden_size",
-    "d_model": "hidden_size",
-    "n_head": "num_attention_heads",
-    "num_kv_heads": "num_key_value_heads",
-    "num_query_groups": "num_key_value_heads",
-    "tied_embeddings": "tie_word_embeddings",
-    "num_experts_per_tok": "top_k",
-    "seq_len": "seq_length",
-    "sequence_length": "seq_length",
-    "gbs": "global_batch_size",
-    "mbs": "micro_batch_size",
-    "dtype": "precision",
-    "nodes": "num_nodes",
-    "num_gpus": "num_nodes",
-    "gpu_type": "gpu",
-}
-"""Other spellings that users bring along, and the field each means."""
 
 
 def validated(model_class: type[Boundary], document: object, *, pointer: str) -> Boundary:
@@ -128,8 +106,9 @@ def child(pointer: str, *names: str | int) -> str:
 def nearest(name: str, known: Iterable[str]) -> str | None:
     """The known name most like this one, or None when none is."""
     names = list(known)
-    if SYNONYMS.get(name.lower()) in names:
-        return SYNONYMS[name.lower()]
+    meant = synonym(name)
+    if meant in names:
+        return meant
     lower = {n.lower(): n for n in reversed(names)}
     wanted = name.lower()[:100]
     longer = [n for key, n in lower.items() if key.startswith(f"{wanted}-")]

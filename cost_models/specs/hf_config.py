@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cost_models.errors import InvalidInputError, NotModelledError, Problem
-from cost_models.specs.fields import child, nearest, shown
+from cost_models.specs.fields import LARGEST, child, nearest, shown
 from cost_models.specs.hf.families import FAMILIES
 from cost_models.specs.hf.keys import Keys
 from cost_models.specs.hf.own_spec import spec_hint
@@ -88,6 +88,8 @@ def read_hf_config(config: Mapping[str, Any], *, pointer: str) -> HfReading:
     keys = Keys(text, defaults, family.aliases, pointer)
     spec = {**family.fixed, **family.read(keys)}
     keys.check()
+    if isinstance(spec.get("max_position_embeddings"), int):
+        spec["max_position_embeddings"] = _scaled_positions(text, spec["max_position_embeddings"])
     name = config.get("_name_or_path")
     spec["name"] = name[:300] if isinstance(name, str) and name else model_type
     quantized = any(part.get("quantization_config") for part in (config, text))
@@ -104,6 +106,18 @@ def _refuse_adapter(config: Mapping[str, Any], pointer: str) -> None:
     message = f"this is the config of a {str(kind)[:30]} adapter, not of a model"
     hint = f"Give the config.json of its base model{of}; the plan is then for training all of its weights."
     raise NotModelledError([Problem(pointer, message, hint, "not-modelled")])
+
+
+def _scaled_positions(text: Mapping[str, Any], positions: int) -> int:
+    """Positions that rotary scaling makes of the config's own: its factor times those before scaling, where it says so."""
+    given = [text.get("rope_scaling"), text.get("rope_parameters")]
+    scalings = [part for part in given if isinstance(part, Mapping)]
+    scalings += [inner for part in scalings for inner in part.values() if isinstance(inner, Mapping)]
+    for scaling in scalings:
+        factor, before = scaling.get("factor"), scaling.get("original_max_position_embeddings", positions)
+        if isinstance(factor, (int, float)) and isinstance(before, int) and 1.0 <= factor * before <= LARGEST:
+            positions = max(positions, int(factor * before))
+    return positions
 
 
 def _text_config(config: Mapping[str, Any], pointer: str) -> tuple[Mapping[str, Any], bool, str]:

@@ -65,6 +65,7 @@ def _from_json(key: str, pointer: str) -> Model:
 
 
 def _resolved(document: Mapping[str, Any], pointer: str) -> Model:
+    _refuse_bare_config(document, pointer)
     bases = {name: document[name] for name in ("preset", "hf_config") if document.get(name) is not None}
     overrides = {name: value for name, value in document.items() if name not in ("preset", "hf_config")}
     given = validated(ModelInput, bases, pointer=pointer)
@@ -79,6 +80,15 @@ def _resolved(document: Mapping[str, Any], pointer: str) -> Model:
         assumed = {name: value for name, value in read.assumed.items() if name not in overrides}
         return _built(read.spec, overrides, _Reading(pointer, assumed, read.warnings))
     return _model(validated(ModelInput, overrides, pointer=pointer), _Reading(pointer, {}, ()))
+
+
+def _refuse_bare_config(document: Mapping[str, Any], pointer: str) -> None:
+    """A config of Hugging Face in the place of a specification: said once instead of for each of its keys."""
+    if "hf_config" in document or not {"model_type", "architectures", "peft_type"} & document.keys():
+        return
+    read_hf_config(document, pointer=pointer)  # says what is wrong with it
+    hint = 'Put it inside the model: {"hf_config": {…}}.'
+    raise InvalidInputError([Problem(pointer, "this is a Hugging Face config, not a specification", hint)])
 
 
 def _built(base: Mapping[str, Any], overrides: Mapping[str, Any], reading: _Reading) -> Model:

@@ -17,6 +17,7 @@ from cost_models.mixed_memory import MixedMemory, mixed_memory
 from cost_models.strategy import Strategies
 from cost_models.terms import PEAK_MOMENTS
 from planner.evaluation_dict import Reason, assumed_segment, evaluation_dict, memory_reasons
+from planner.job_warnings import job_warnings
 
 
 def mixed_evaluation(
@@ -35,6 +36,7 @@ def mixed_evaluation(
     answer = evaluation_dict(
         evaluated[tightest], 0, job=mixed.jobs[tightest], stages=False, row_id=row_id, assumed=assumed
     )
+    answer["warnings"] = job_warnings(mixed)
     answer["verdict"] = Verdict(int(memory.verdict[0])).label
     answer["reasons"] = _reasons(mixed, evaluated)
     answer |= _utilisation(mixed, row, memory, step_s=float(time.total_s[0]))

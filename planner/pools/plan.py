@@ -17,6 +17,7 @@ from planner.answer import answered, search_report, stop_warnings
 from planner.axes import build_space, searched_values
 from planner.comparison import tie_groups, ties
 from planner.expressible import inexpressible_reasons
+from planner.job_warnings import job_warnings
 from planner.pools.evaluation import mixed_evaluation
 from planner.pools.explain import nearest_on_pools, too_slow_on_pools
 from planner.pools.found import Plan, PoolsFound
@@ -160,9 +161,7 @@ def _report(search: PoolSearch, space: Space, found: PoolsFound) -> Document:
 
 
 def _warnings(asked: PlanRequest, mixed: MixedJob, found: PoolsFound) -> list[str]:
-    warnings = [*mixed.jobs[0].model.warnings, *mixed.cluster.warnings]
-    for job in mixed.jobs:
-        warnings += job.training.warnings
+    warnings = job_warnings(mixed)
     if any(len(set(plan.layout.pool_per_stage or ())) > 1 for plan in found.best):
         warnings.append("pools-in-order")
     if asked.objective == "cost" and any(job.cluster.price_per_gpu_hour is None for job in mixed.jobs):

@@ -22,7 +22,7 @@ def evaluate_on_pools(mixed: MixedJob, given: StrategyInput, *, row_id: str | in
     resolved = resolve_on_pools(mixed, given)
     assumed = assumed_of(mixed, resolved.assumed)
     if resolved.row is None:
-        return invalid_dict(resolved.problems, row_id=row_id, assumed=assumed)
+        return invalid_dict(resolved.problems, row_id=row_id, assumed=assumed, job=mixed)
     answer = mixed_evaluation(
         mixed, resolved.row, headroom_fraction=DEFAULT_HEADROOM_FRACTION, row_id=row_id, assumed=assumed
     )

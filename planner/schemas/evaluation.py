@@ -127,3 +127,5 @@ class Evaluation(ContractModel):
     assumed: dict[str, Any] = Field(default_factory=dict)
     """Every default that was applied, by field."""
     provenance: Provenance | None = None
+    warnings: list[str] = Field(default_factory=list)
+    """What the answer is to be read with, such as a vision tower that is not planned."""

@@ -18,6 +18,7 @@ from app.cli_documents import assignments, parse_json, read_cluster, read_model
 from app.cli_evaluate import arriving_lines
 from app.cli_plan import merged_request, stop_on_interrupt
 from cost_models.errors import InvalidInputError
+from cost_models.specs.model_input import resolve_model
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 REQUESTS = ROOT / "examples" / "requests"
@@ -209,11 +210,11 @@ class TestDocuments:
     def test_a_hugging_face_config_is_recognised(self, tmp_path: Path) -> None:
         config = {"model_type": "llama", "num_hidden_layers": 2}
         path = write(tmp_path, "config.json", config)
-        assert read_model(path) == {"hf_config": config}
-        assert read_model(str(tmp_path)) == {"hf_config": config}
+        assert read_model(path)["hf_config"] == config
+        assert read_model(str(tmp_path)) == read_model(path)
 
     def test_a_specification_is_taken_as_it_stands(self, tmp_path: Path) -> None:
-        spec = {"num_layers": 2, "hidden_size": 8}
+        spec = {"name": "mine", "num_layers": 2, "hidden_size": 8}
         assert read_model(write(tmp_path, "model.json", spec)) == spec
         assert read_cluster(write(tmp_path, "cluster.json", {"preset": "dgx-h100"})) == {"preset": "dgx-h100"}
 
@@ -281,3 +282,49 @@ def test_a_name_longer_than_any_file_is_no_preset_and_is_shown_short(capsys):
     assert "/model/preset: preset is 'xxx" in said
     assert "at most 300 characters" in said
     assert len(said) < 1000
+
+
+def error_of(outcome: Any, model: str) -> str:
+    code, _, err = outcome(*SMALL[:1], "--model", model, *SMALL[3:])
+    assert code == 2
+    assert err.count("error:") == 1
+    return str(err)
+
+
+def test_an_id_of_a_hub_is_told_what_to_fetch(outcome: Any) -> None:
+    told = error_of(outcome, "meta-llama/Llama-3.1-8B")
+    assert "hf download meta-llama/Llama-3.1-8B config.json" in told
+    assert "the preset 'llama-3.1-8b'" in told
+    assert "No such file" in error_of(outcome, "./nowhere/config.json")
+
+
+def test_an_adapters_config_is_told_apart_in_one_sentence(outcome: Any, tmp_path: Path) -> None:
+    adapter = {"peft_type": "LORA", "r": 8, "target_modules": ["q_proj"], "base_model_name_or_path": "org/base"}
+    assert "LORA adapter" in error_of(outcome, write(tmp_path, "adapter_config.json", adapter))
+
+
+@pytest.mark.parametrize(
+    ("path", "document", "name"),
+    [
+        ("my-8b.json", {"model_type": "llama"}, "my-8b"),
+        ("my-8b/config.json", {"model_type": "llama"}, "my-8b"),
+        ("my-8b/config.json", {"model_type": "llama", "_name_or_path": "org/their-8b"}, "org/their-8b"),
+        ("models--Qwen--Qwen3-8B/snapshots/0a1b/config.json", {"model_type": "qwen3"}, "Qwen/Qwen3-8B"),
+        ("spec.json", {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96,
+                       "vocab_size": 100}, "spec"),
+        ("spec.json", {"preset": "llama-3.1-8b"}, "llama-3.1-8b"),
+    ],
+)  # fmt: skip
+def test_a_model_is_named_after_its_file(tmp_path: Path, path: str, document: dict[str, Any], name: str) -> None:
+    file = tmp_path / path
+    file.parent.mkdir(parents=True, exist_ok=True)
+    assert resolve_model(read_model(write(file.parent, file.name, document))).name == name
+    if file.name == "config.json" and "snapshots" not in path:
+        assert resolve_model(read_model(str(file.parent))).name == name
+
+
+@pytest.mark.parametrize("option", ["--tp", "--tensor-model-parallel-size"])
+def test_a_strategy_field_given_as_an_option_is_told_of_fixed(outcome: Any, option: str) -> None:
+    code, _, err = outcome("plan", option, "8")
+    assert code == 2
+    assert f"{option} is a field of the strategy: --fixed tp=VALUE" in err

@@ -276,3 +276,36 @@ def test_ling_of_the_first_version_with_biases_everywhere_is_refused():
     assert problems(NotModelledError, model_type="bailing_moe", **sizes)[0].pointer.endswith("use_bias")
     second = read(model_type="bailing_moe", n_group=2, topk_group=1, **sizes)
     assert (second.qkv_bias, second.attention_out_bias, second.moe.num_groups) == (False, True, 2)
+
+
+@pytest.mark.parametrize(
+    ("config", "positions"),
+    [
+        ({}, 32768),
+        ({"rope_scaling": {"type": "yarn", "factor": 4.0, "original_max_position_embeddings": 32768}}, 131072),
+        ({"rope_scaling": {"rope_type": "linear", "factor": 2.0}}, 65536),
+        ({"rope_parameters": {"full_attention": {"rope_type": "yarn", "factor": 4.0}}}, 131072),
+        (
+            {
+                "max_position_embeddings": 131072,
+                "rope_scaling": {"factor": 8.0, "original_max_position_embeddings": 8192},
+            },
+            131072,
+        ),
+        ({"rope_scaling": {"factor": "four"}}, 32768),
+        ({"rope_scaling": None}, 32768),
+    ],
+)
+def test_positions_are_those_after_scaling(config, positions):
+    """Qwen2Config has 32,768; YaRN with factor 4 makes 131,072 of them (Qwen2.5's model card)."""
+    assert read(model_type="qwen2", **config).max_position_embeddings == positions
+
+
+@pytest.mark.parametrize(
+    "bare", [{"model_type": "llama"}, {"architectures": ["LlamaForCausalLM"], "model_type": "llama"}]
+)
+def test_a_config_in_the_place_of_a_specification_is_said_once(bare):
+    with pytest.raises(InvalidInputError) as caught:
+        resolve_model({**bare, "torch_dtype": "bfloat16", "rope_theta": 1e4})
+    assert len(caught.value.problems) == 1
+    assert "hf_config" in caught.value.problems[0].hint

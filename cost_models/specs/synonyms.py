@@ -1,0 +1,122 @@
+"""Spellings that users bring along from frameworks' flags and configs, and the contract's field that each means.
+
+A spelling is written in lower case with underscores; the field may exist in one part of a request only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+SYNONYMS: Mapping[str, str] = {
+    # models
+    "ffn_hidden_size": "intermediate_size",
+    "n_layer": "num_layers",
+    "n_layers": "num_layers",
+    "num_hidden_layers": "num_layers",
+    "n_embd": "hidden_size",
+    "d_model": "hidden_size",
+    "n_head": "num_attention_heads",
+    "n_heads": "num_attention_heads",
+    "num_kv_heads": "num_key_value_heads",
+    "n_kv_heads": "num_key_value_heads",
+    "num_query_groups": "num_key_value_heads",
+    "kv_channels": "head_dim",
+    "tied_embeddings": "tie_word_embeddings",
+    "num_experts_per_tok": "top_k",
+    "num_moe_experts": "num_experts",
+    "num_local_experts": "num_experts",
+    "n_routed_experts": "num_experts",
+    "moe_router_topk": "top_k",
+    "moe_ffn_hidden_size": "expert_intermediate_size",
+    "moe_intermediate_size": "expert_intermediate_size",
+    "n_shared_experts": "num_shared_experts",
+    "first_k_dense_replace": "first_dense_layers",
+    # clusters
+    "nodes": "num_nodes",
+    "nnodes": "num_nodes",
+    "num_gpus": "num_nodes",
+    "nproc_per_node": "gpus_per_node",
+    "num_gpus_per_node": "gpus_per_node",
+    "gpu_type": "gpu",
+    # training jobs
+    "seq_len": "seq_length",
+    "sequence_length": "seq_length",
+    "max_seq_len": "seq_length",
+    "max_seq_length": "seq_length",
+    "encoder_seq_length": "seq_length",
+    "gbs": "global_batch_size",
+    "train_batch_size": "global_batch_size",
+    "dtype": "precision",
+    "mixed_precision": "precision",
+    "cross_entropy_loss_fusion": "cross_entropy",
+    # strategies: Megatron-LM, Megatron Core and NeMo
+    "tensor_model_parallel_size": "tp",
+    "pipeline_model_parallel_size": "pp",
+    "virtual_pipeline_model_parallel_size": "vpp",
+    "context_parallel_size": "cp",
+    "expert_model_parallel_size": "ep",
+    "expert_tensor_parallel_size": "etp",
+    "data_parallel_size": "dp",
+    "num_layers_per_virtual_pipeline_stage": "vpp",
+    "num_virtual_stages_per_pipeline_rank": "vpp",
+    "pipeline_model_parallel_layout": "layers_per_stage",
+    "use_distributed_optimizer": "zero",
+    "data_parallel_sharding_strategy": "zero",
+    "num_distributed_optimizer_instances": "zero_shard_size",
+    "recompute_granularity": "recompute",
+    "recompute_activations": "recompute",
+    "moe_token_dispatcher_type": "moe_dispatcher",
+    "cp_comm_type": "cp_comm",
+    "overlap_grad_reduce": "overlap",
+    "overlap_param_gather": "overlap",
+    "tp_comm_overlap": "overlap",
+    "optimizer_cpu_offload": "offload",
+    # DeepSpeed and Megatron-DeepSpeed
+    "zero_optimization": "zero",
+    "zero_stage": "zero",
+    "stage": "zero",
+    "train_micro_batch_size_per_gpu": "micro_batch_size",
+    "autotp_size": "tp",
+    "tensor_parallel": "tp",
+    "num_stages": "pp",
+    "ds_sequence_parallel_size": "cp",
+    "sequence_parallel_size": "cp",
+    "moe_expert_parallel_size": "ep",
+    "ep_size": "ep",
+    "zero_hpz_partition_size": "zero_param_shard_size",
+    "mics_shard_size": "zero_shard_size",
+    "offload_optimizer": "offload",
+    "offload_param": "offload",
+    # torchtitan and accelerate
+    "tensor_parallel_degree": "tp",
+    "pipeline_parallel_degree": "pp",
+    "context_parallel_degree": "cp",
+    "expert_parallel_degree": "ep",
+    "expert_tensor_parallel_degree": "etp",
+    "data_parallel_replicate_degree": "dp",
+    "data_parallel_shard_degree": "zero_shard_size",
+    "pipeline_parallel_schedule": "schedule",
+    "local_batch_size": "micro_batch_size",
+    "activation_checkpoint": "recompute",
+    "dp_replicate_size": "dp",
+    "dp_shard_size": "zero_shard_size",
+    "fsdp_sharding_strategy": "zero",
+    "sharding_strategy": "zero",
+    "reshard_after_forward": "zero",
+    "per_device_train_batch_size": "micro_batch_size",
+    "gradient_checkpointing": "recompute",
+    # in short
+    "tensor_parallel_size": "tp",
+    "pipeline_parallel_size": "pp",
+    "expert_parallel_size": "ep",
+    "tp_size": "tp",
+    "pp_size": "pp",
+    "cp_size": "cp",
+    "dp_size": "dp",
+    "mbs": "micro_batch_size",
+}
+
+
+def synonym(name: str) -> str | None:
+    """The field that another spelling means, however it is cased or dashed."""
+    return SYNONYMS.get(name.lower().lstrip("-").replace("-", "_"))
