@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
+from cost_models.units import GIB
+from planner.evaluation_dict import UNKNOWN_HOST
 from planner.prepared import PRODUCT_VERSION, Prepared
 from planner.revision import model_revision
 from planner.schemas.plan_response import SCHEMA_VERSION
@@ -51,3 +54,17 @@ def stop_warnings(stopped: str | None, *, time_limit_s: float | None) -> list[st
     if stopped == "cancelled":
         return ["the search was cancelled: the ranking is the best so far"]
     return []
+
+
+def host_warnings(plans: Sequence[Mapping[str, Any]]) -> list[str]:
+    """What ranked plans need of hosts of which nobody said how much memory they have."""
+    needs = [
+        plan["evaluation"]["memory"]["host_bytes_per_node"]
+        for plan in plans
+        if any(reason["code"] == UNKNOWN_HOST for reason in plan["evaluation"]["reasons"])
+    ]
+    if not needs:
+        return []
+    some = f"{len(needs)} of the {len(plans)} plans" if len(needs) < len(plans) else "every plan"
+    needed = f"{some} would keep up to {max(needs) / GIB:,.0f} GiB in the memory of each host"
+    return [f"{needed}, and host_memory_gib is not given: check that the nodes have as much"]

@@ -24,6 +24,8 @@ from cost_models.units import GIB, TERA
 from planner.job_warnings import job_warnings
 
 Reason = dict[str, str]
+UNKNOWN_HOST = "host-memory-unknown"
+"""Code of the reason that goes with any verdict."""
 _TIERS = tuple(tier.label for tier in Tier)
 _NUMBERS = (
     "num_gpus_used", "num_micro_batches", "num_parameters", "padded_vocab_size", "step_time_s", "step_time_range_s",
@@ -116,10 +118,11 @@ def _num_parameters(job: Job) -> int:
 
 
 def memory_reasons(evaluated: Evaluated, index: int, *, job: Job) -> list[Reason]:
-    """Why strategy `index` does not simply fit; nothing where it does."""
+    """Why strategy `index` does not simply fit, and what it needs of a host of unknown memory; nothing where neither holds."""
     memory, verdict = evaluated.memory, Verdict(int(evaluated.verdict[index]))
+    unknown = _unknown_host(float(memory.host_bytes_per_node[index]), job)
     if verdict == Verdict.FITS:
-        return []
+        return unknown
     found = []
     if evaluated.host_exceeded[index]:
         assert job.cluster.host_memory_bytes is not None
@@ -135,7 +138,15 @@ def memory_reasons(evaluated: Evaluated, index: int, *, job: Job) -> list[Reason
     elif not found:
         hint = "Lower micro_batch_size or recompute more, or test this plan for a few steps."
         found.append(_reason("at-risk-of-memory", f"{needs} {capacity}, headroom included", hint))
-    return found
+    return found + unknown
+
+
+def _unknown_host(needed_bytes: float, job: Job) -> list[Reason]:
+    """That nobody said whether the nodes have what offloaded state needs."""
+    if not needed_bytes or job.cluster.host_memory_bytes is not None:
+        return []
+    message = f"offload needs {needed_bytes / GIB:,.0f} GiB of host memory a node, and host_memory_gib is not given"
+    return [_reason(UNKNOWN_HOST, message, "State cluster.host_memory_gib, or check that every node has as much.")]
 
 
 def _reason(code: str, message: str, hint: str) -> Reason:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from dataclasses import dataclass
 from math import prod
 from typing import Any
 
@@ -15,29 +15,34 @@ from cost_models.memory.states import optimizer_state_bytes
 from cost_models.memory.traits import memory_traits
 from cost_models.parameters import count_parameters
 from cost_models.specs.training import BYTES_PER
-from cost_models.strategy import Strategies
+from cost_models.strategy import Ints, Strategies
 from cost_models.units import GIB
+from planner.changes import changes
 from planner.evaluation_dict import Reason, memory_reasons
 from planner.rules import violations
-from planner.rules.rule import divisors
 from planner.schemas.plan_request import AllowedValues, Constraints
 from planner.schemas.strategy import StrategyInput
 from planner.strategy_input import resolve_strategies, strategy_dict
 
 SHOWN = 3
 """Nearest infeasible plans returned."""
-Change = tuple[str, dict[str, Any]]
 
 
 def nearest_infeasible(job: Job, nearest: Strategies, *, headroom_fraction: float) -> list[dict[str, Any]]:
-    """The contract's `nearest_infeasible`: the candidates with the least excess, one per split of the GPUs."""
-    shown = _different_splits(nearest)
-    evaluated = evaluate(job, shown, headroom_fraction=headroom_fraction)
-    strategies = [strategy_dict(shown, index) for index in range(len(shown))]
-    changes = smallest_changes(job, strategies, headroom_fraction=headroom_fraction)
+    """The contract's `nearest_infeasible`: the candidates with the least excess, one per split of the GPUs; those that some
+    change makes fit come first.
+    """
+    every = [strategy_dict(nearest, index) for index in range(len(nearest))]
+    found = _fitting_changes(job, every, headroom_fraction=headroom_fraction)
+    shown = _different_splits(nearest, first=[index in found.names for index in range(len(nearest))])
+    evaluated = evaluate(job, nearest.take(shown), headroom_fraction=headroom_fraction)
     return [
-        {"strategy": strategy, "reasons": memory_reasons(evaluated, index, job=job), "smallest_change": change}
-        for index, (strategy, change) in enumerate(zip(strategies, changes, strict=True))
+        {
+            "strategy": every[index],
+            "reasons": memory_reasons(evaluated, position, job=job),
+            "smallest_change": found.told(index),
+        }
+        for position, index in enumerate(shown.tolist())
     ]
 
 
@@ -112,39 +117,76 @@ def _not_whole_nodes(job: Job, constraints: Constraints) -> Reason:
     }
 
 
-def _different_splits(nearest: Strategies) -> Strategies:
-    """The first few candidates that differ in a degree."""
-    degrees = np.stack([getattr(nearest, name) for name in ("tp", "pp", "cp", "dp", "ep")], axis=1)
-    _, first = np.unique(degrees, axis=0, return_index=True)
-    return nearest.take(np.sort(first)[:SHOWN])
+def _different_splits(nearest: Strategies, *, first: list[bool]) -> Ints:
+    """Positions of the first few candidates that differ in a degree, the marked ones before the others."""
+    order = np.argsort(~np.array(first, np.bool_), kind="stable")
+    degrees = np.stack([getattr(nearest, name)[order] for name in ("tp", "pp", "cp", "dp", "ep")], axis=1)
+    _, at = np.unique(degrees, axis=0, return_index=True)
+    return np.asarray(order[np.sort(at)[:SHOWN]])
 
 
 def smallest_changes(job: Job, strategies: list[dict[str, Any]], *, headroom_fraction: float) -> list[str]:
-    """For each strategy the first single change, mildest first, that makes it legal and fitting; else what is missing."""
-    changes = [(index, *change) for index, strategy in enumerate(strategies) for change in _changes(job, strategy)]
-    resolved = resolve_strategies(job, [StrategyInput.model_validate(changed) for _, _, changed in changes])
-    fitting: dict[int, str] = {}
+    """For each strategy the first change, mildest first, that makes it legal and fitting; else what is missing."""
+    found = _fitting_changes(job, strategies, headroom_fraction=headroom_fraction)
+    return [found.told(index) for index in range(len(strategies))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitting:
+    """The mildest change that makes each strategy fit."""
+
+    names: dict[int, str]
+    """By position of the strategy; what makes none fit is left out."""
+    closest: dict[int, tuple[float, str]]
+    """GiB too many under the legal change that comes closest, and its name."""
+    advice: str
+
+    def told(self, index: int) -> str:
+        """The change in a sentence, or what is missing."""
+        return self.names.get(index) or _no_change(self.closest.get(index), self.advice)
+
+
+def _fitting_changes(job: Job, strategies: list[dict[str, Any]], *, headroom_fraction: float) -> _Fitting:
+    tried = [(index, change) for index, strategy in enumerate(strategies) for change in changes(job, strategy)]
+    fitting: dict[int, tuple[int, str]] = {}
     closest: dict[int, tuple[float, str]] = {}
-    if resolved.strategies is not None:
-        legal = violations(job, resolved.strategies).legal
-        memory = stage_memory(job, resolved.strategies)
-        verdict, _ = memory_verdict(job, memory, headroom_fraction=headroom_fraction)
+    for eight_bit in (False, True):
+        some = [position for position, (_, change) in enumerate(tried) if change.eight_bit == eight_bit]
+        if not some:
+            continue
+        changed = tried[some[0]][1].job(job)
+        inputs = [StrategyInput.model_validate(tried[position][1].strategy) for position in some]
+        resolved = resolve_strategies(changed, inputs)
+        if resolved.strategies is None:
+            continue
+        legal = violations(changed, resolved.strategies).legal
+        memory = stage_memory(changed, resolved.strategies)
+        verdict, _ = memory_verdict(changed, memory, headroom_fraction=headroom_fraction)
         excess = (memory.device - job.cluster.capacity_bytes * (1.0 - headroom_fraction)) / GIB
-        for row, position in enumerate(resolved.index):
-            index, name, _ = changes[int(position)]
-            if legal[row] and verdict[row] == Verdict.FITS:
-                fitting.setdefault(index, name)
-            if legal[row]:
-                closest[index] = min(closest.get(index, (np.inf, "")), (float(excess[row]), name))
-    advice = _more_memory(job, headroom_fraction=headroom_fraction)
-    return [fitting.get(index) or _no_change(closest.get(index), advice) for index in range(len(strategies))]
+        for row in np.flatnonzero(legal).tolist():
+            position = some[int(resolved.index[row])]
+            index, change = tried[position]
+            if verdict[row] == Verdict.FITS:
+                name = change.name + _on_the_host(float(memory.host_bytes_per_node[row]), job)
+                fitting[index] = min(fitting.get(index, (len(tried), "")), (position, name))
+            closest[index] = min(closest.get(index, (np.inf, "")), (float(excess[row]), change.name))
+    names = {index: name for index, (_, name) in fitting.items()}
+    return _Fitting(names, closest, _more_memory(job, headroom_fraction=headroom_fraction))
+
+
+def _on_the_host(needed_bytes: float, job: Job) -> str:
+    """What a change asks of the nodes' own memory."""
+    if not needed_bytes:
+        return ""
+    unknown = "" if job.cluster.host_memory_bytes is not None else "; host_memory_gib is not given"
+    return f" (which needs {needed_bytes / GIB:,.0f} GiB of host memory a node{unknown})"
 
 
 def _no_change(closest: tuple[float, str] | None, advice: str) -> str:
     if closest is None:
         return advice
     over = f"still over by {closest[0]:.1f} GiB a GPU" if closest[0] > 0 else "still at risk"
-    return f"no single change is enough: {closest[1]} comes closest, {over}; {advice}"
+    return f"no change is enough, alone or with others: {closest[1]} comes closest, {over}; {advice}"
 
 
 def _more_memory(job: Job, *, headroom_fraction: float) -> str:
@@ -156,45 +198,6 @@ def _more_memory(job: Job, *, headroom_fraction: float) -> str:
     capacity = job.cluster.capacity_bytes * (1.0 - headroom_fraction)
     needed = int(np.ceil(states / capacity))
     if needed <= job.cluster.num_gpus:
-        return "use more GPUs, GPUs with more memory, or offload optimizer state (offload.optimizer_fraction)"
+        return "use more GPUs, or GPUs with more memory"
     held = f"parameters, gradients and optimizer state ({states / GIB:,.0f} GiB)"
     return f"use more GPUs, or GPUs with more memory: {held} alone need {needed:,} of these"
-
-
-def _changes(job: Job, strategy: dict[str, Any]) -> Iterator[Change]:
-    """Single changes of a strategy, mildest first."""
-    yield from _smaller_micro_batches(strategy)
-    if strategy["tp"] > 1 and not strategy["sequence_parallel"]:
-        yield "sequence_parallel true", {**strategy, "sequence_parallel": True}
-    for stage in job.runtime.supports_zero:
-        if stage > strategy["zero"]:
-            yield f"zero {stage}", {**_without(strategy, "grad_sync"), "zero": stage}
-    for mode in ("selective", "full"):
-        if mode != strategy["recompute"] and strategy["recompute"] != "full":
-            plain = _without(strategy, "recompute_method", "recompute_num_layers", "recompute_modules")
-            yield f"recompute {mode}", {**plain, "recompute": mode}
-    if strategy["recompute_method"] == "block":
-        plain = _without(strategy, "recompute_method", "recompute_num_layers")
-        yield "recompute full, every layer", {**plain, "recompute": "full"}
-    if strategy["vpp"] > 1:
-        yield "vpp 1", {**_without(strategy, "layers_per_stage", "schedule"), "vpp": 1}
-    for name in ("pp", "tp", "cp"):
-        yield from _larger_degree(strategy, name)
-
-
-def _smaller_micro_batches(strategy: dict[str, Any]) -> Iterator[Change]:
-    for size in sorted(divisors(strategy["micro_batch_size"]), reverse=True)[1:]:
-        yield f"micro_batch_size {size}", {**strategy, "micro_batch_size": size}
-
-
-def _larger_degree(strategy: dict[str, Any], name: str) -> Iterator[Change]:
-    """The next multiples of a degree, taken from the data-parallel ranks."""
-    for factor in divisors(strategy["dp"])[1:4]:
-        degree, replicas = strategy[name] * factor, strategy["dp"] // factor
-        plain = _without(strategy, "layers_per_stage", "zero_shard_size", "zero_param_shard_size", "schedule")
-        changed = {**plain, name: degree, "dp": replicas, "vpp": 1}
-        yield f"{name} {degree} (dp {replicas})", {**changed, "sequence_parallel": changed["tp"] > 1}
-
-
-def _without(strategy: dict[str, Any], *names: str) -> dict[str, Any]:
-    return {key: value for key, value in strategy.items() if key not in names}

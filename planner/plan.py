@@ -9,7 +9,7 @@ from typing import Any
 from cost_models.calibration import CalibrationDocument
 from cost_models.job import Job
 from cost_models.mixed import MixedJob
-from planner.answer import answered, search_report, stop_warnings
+from planner.answer import answered, host_warnings, search_report, stop_warnings
 from planner.axes import build_space, searched_values
 from planner.closest import closest_illegal, too_slow
 from planner.comparison import ties
@@ -97,7 +97,7 @@ def _response(prepared: Prepared, job: Job, space: Space, found: Found) -> dict[
         rejected={code: count for code, count in sorted(found.rejected.items()) if count},
         nearest_infeasible=nearest,
         inexpressible_best=inexpressible_best(job, found, plans),
-        warnings=_warnings(asked, job, found),
+        warnings=_warnings(asked, job, found) + host_warnings(plans),
     )
 
 

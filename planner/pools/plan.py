@@ -13,7 +13,7 @@ from cost_models.layouts import build_layouts
 from cost_models.mixed import MixedJob, mixed_step_time
 from cost_models.ranges import is_tied
 from cost_models.strategy import Bools, Strategies, concatenated
-from planner.answer import answered, search_report, stop_warnings
+from planner.answer import answered, host_warnings, search_report, stop_warnings
 from planner.axes import build_space, searched_values
 from planner.comparison import tie_groups, ties
 from planner.expressible import inexpressible_reasons
@@ -83,7 +83,7 @@ def plan_on_pools(
         rejected=dict(sorted(found.rejected.items())),
         nearest_infeasible=nearest,
         inexpressible_best=_inexpressible(mixed, found),
-        warnings=["pools-no-interleaving"] * one_chunk + _warnings(asked, mixed, found),
+        warnings=["pools-no-interleaving"] * one_chunk + _warnings(asked, mixed, found) + host_warnings(plans),
     )
 
 

@@ -26,7 +26,7 @@ MemoryTerm = Literal[
 ]  # fmt: skip
 ReasonCode = Literal[
     "invalid-json", "invalid-field", "unknown-field", "missing-field", "invalid-input", "not-modelled", "unknown-preset", "unknown-model-type", "calibration",
-    "out-of-memory", "at-risk-of-memory", "unstated-fact", "host-memory", "misses-target",
+    "out-of-memory", "at-risk-of-memory", "unstated-fact", "host-memory", "host-memory-unknown", "misses-target",
     "world-exceeds-gpus", "gpus-not-divisible", "batch-not-divisible", "heads-not-divisible", "kv-heads-not-divisible",
     "mlp-not-divisible", "layers-not-divisible", "layers-per-stage-mismatch",
     "sequence-not-divisible", "sequence-parallel-needs-tp",
@@ -47,7 +47,7 @@ ReasonCode = Literal[
 
 
 class Reason(ContractModel):
-    """Why a strategy is not simply `fits`: what is wrong, with the value, and what to do."""
+    """Why a strategy is not simply `fits`, or what must hold for it: what is wrong, with the value, and what to do."""
 
     code: ReasonCode
     message: str

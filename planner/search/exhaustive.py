@@ -205,13 +205,27 @@ class Exhaustive:
             split = np.arange(len(row)) - np.repeat(np.cumsum(each) - each, each) + others
             fits = self._could_fit(self.space.leanest(base.take(row), zero=zero, recompute=recompute, split=split))
             possible[row[fits]] = True
-        self.found.rejected["out-of-memory"] += int(multiplicity[~possible].sum())
+        self._count_impossible(base.take(~possible), multiplicity[~possible])
         if self.found.best is None and not possible.all():
             lean = self.space.leanest(base.take(~possible), zero=max(self.space.zeros), recompute=leanest)
             lean = lean.take(violations(self.space.job, lean).legal)
             if len(lean):
                 self._keep_nearest(lean, stage_memory(self.space.job, lean).device_high)
         return possible
+
+    def _count_impossible(self, base: Strategies, multiplicity: Ints) -> None:
+        """Counts base rows of which nothing fits; where a knob that the request fixes breaks a rule with every choice of the
+        others, the rule is the reason.
+        """
+        legal = np.full(len(base), not self.space.knobs)
+        for recompute, zero in product(self.space.recompute_modes, self.space.zeros) if self.space.knobs else ():
+            lean = self.space.leanest(base, zero=zero, recompute=Recompute(recompute))
+            found = violations(self.space.job, lean)
+            legal |= found.legal
+        if not legal.all():
+            broken = Violations(found.flags[~legal], found.active)
+            self._count_rejected(broken, weights=multiplicity[~legal])
+        self.found.rejected["out-of-memory"] += int(multiplicity[legal].sum())
 
     def _could_fit(self, rows: Strategies) -> NDArray[np.bool_]:
         memory = stage_memory(self.space.job, rows)

@@ -17,6 +17,7 @@ from cost_models.step import step_time
 from cost_models.strategy import Strategies
 from cost_models.terms import Tier
 from planner.job_of import resolve_job
+from planner.plan import plan
 from planner.rows import evaluate_rows
 from planner.schemas import StrategyInput
 from planner.strategy_input import resolve_strategies
@@ -201,6 +202,59 @@ def test_a_measured_step_with_adam_on_the_host() -> None:
     assert answer["time_breakdown_s"]["offload"] == pytest.approx(3.2127e9 * 42 / (2 * CORE), rel=0.02)
     assert answer["step_time_s"] == pytest.approx(6.31, rel=0.15)
     assert answer["provenance"]["terms"]["offload"] == "nominal"
+
+
+HOST_ROW = {
+    "model": {"preset": "llama-3.1-8b"},
+    "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8},
+    "training": {"seq_length": 4096, "global_batch_size": 64, "precision": "bf16", "framework": "megatron"},
+    "strategy": {"zero": 1, "micro_batch_size": 1, "recompute": "full", "offload": {"optimizer_fraction": 1.0}},
+}
+
+
+def test_a_host_of_unknown_memory_is_asked_for_what_is_needed() -> None:
+    """8.03e9 parameters of 24 bytes and 3 GB for each of 8 processes: 202 GiB."""
+    (unknown,) = evaluate_rows([HOST_ROW])
+    assert unknown["verdict"] == "fits"
+    (reason,) = unknown["reasons"]
+    assert reason["code"] == "host-memory-unknown"
+    assert f"needs {(8.03e9 * 24 + 8 * 3e9) / 2**30:.0f} GiB of host memory a node" in reason["message"]
+    (stated,) = evaluate_rows([{**HOST_ROW, "cluster": {**HOST_ROW["cluster"], "host_memory_gib": 512}}])
+    assert (stated["verdict"], stated["reasons"]) == ("fits", [])
+    (small,) = evaluate_rows([{**HOST_ROW, "cluster": {**HOST_ROW["cluster"], "host_memory_gib": 128}}])
+    assert (small["verdict"], [each["code"] for each in small["reasons"]]) == ("oom", ["host-memory"])
+
+
+def test_a_plan_request_is_warned_of_what_its_hosts_need() -> None:
+    request = {name: HOST_ROW[name] for name in ("model", "cluster", "training")}
+    fixed = {**HOST_ROW["strategy"], "tp": 1, "pp": 1, "cp": 1}
+    answer = plan({**request, "constraints": {"fixed": fixed}})
+    assert answer["plans"]
+    (warning,) = answer["warnings"]
+    assert warning.startswith(
+        "every plan would keep up to 202 GiB in the memory of each host, and host_memory_gib is not"
+    )
+
+
+def test_activation_offload_is_not_ranked_first_for_free() -> None:
+    """llama-3.1-8b, 8 H100, 32k: a plan that sends all layers but one to the host was first at no cost. One layer's 139,400
+    bytes a token (M-5) are 4.6 GB each way; two GPUs share 63 GB/s, of which 0.8 is reached.
+    """
+    row = {
+        "model": {"preset": "llama-3.1-8b"},
+        "cluster": {"preset": "dgx-h100", "num_nodes": 1},
+        "training": {"seq_length": 32768, "global_batch_size": 16, "precision": "bf16", "framework": "megatron"},
+        "strategy": {"dp": 8, "zero": 1, "micro_batch_size": 1, "offload": {"activation_layers": 31}},
+    }
+    kept = {**row, "strategy": {**row["strategy"], "dp": 4, "cp": 2, "offload": {"activation_layers": 0}}}
+    away, near = evaluate_rows([row, kept])
+    each_way = 31 * 139_400 * 32768 / (63e9 / 2 * 0.8)
+    passes = (
+        away["step_time_s"] - away["time_breakdown_s"]["offload"]
+    )  # forward and backward hide no more than they take
+    assert away["time_breakdown_s"]["offload"] == pytest.approx(2 * 2 * each_way - passes, rel=0.15)
+    assert away["step_time_s"] > near["step_time_s"]
+    assert away["provenance"]["terms"]["offload"] == "nominal"
 
 
 def test_nothing_offloaded_costs_nothing() -> None:
