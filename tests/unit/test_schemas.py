@@ -24,7 +24,7 @@ NOT_RULES = {
     "pool-unknown", "pool-per-stage-mismatch", "pool-exceeded", "unequal-data-parallel-shares",  # stages on pools
     "gpus-not-divisible", "layers-not-divisible", "layers-per-stage-mismatch", "recompute-count-mismatch",
     "recompute-per-stage-mismatch",  # no strategy could be built
-    "out-of-memory", "at-risk-of-memory", "unstated-fact", "host-memory", "misses-target",  # it was priced
+    "out-of-memory", "at-risk-of-memory", "unstated-fact", "host-memory", "host-memory-unknown", "misses-target",  # it was priced
 }  # fmt: skip
 
 
