@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.explain import _changes
+from planner.changes import changes
 from planner.job_of import resolve_job
 from planner.plan import plan
 from planner.rows import evaluate_rows
@@ -92,15 +92,18 @@ def test_a_smallest_change_makes_it_fit(request) -> None:
     parts = {part: response["request"][part] for part in PARTS}
     for each in response["nearest_infeasible"]:
         (before,) = evaluate_rows([{**parts, "strategy": each["strategy"]}])
-        if before["verdict"] == "invalid":  # nothing was left to search: one contradiction, told as a rule
+        if before["verdict"] == "invalid":  # nothing legal was left: a contradiction or broken rules, each told as one
             assert each["reasons"]
-            assert each["smallest_change"] == each["reasons"][0]["hint"]
+            assert each["smallest_change"]
             continue
         assert before["verdict"] in {"oom", "at-risk"}
         assert [reason["code"] for reason in before["reasons"]] == [reason["code"] for reason in each["reasons"]]
-        changed = dict(_changes(resolve_job(parts), each["strategy"])).get(each["smallest_change"])
-        if changed is None:
-            assert each["smallest_change"].startswith(("no single change is enough", "use more GPUs"))
+        name = each["smallest_change"].split(" (which needs ", maxsplit=1)[0]
+        found = [change for change in changes(resolve_job(parts), each["strategy"]) if change.name == name]
+        if not found:
+            assert each["smallest_change"].startswith(("no change is enough", "use more GPUs"))
         else:
-            (after,) = evaluate_rows([{**parts, "strategy": changed}])
+            optimizer = {"optimizer": "adam-8bit"} if found[0].eight_bit else {}
+            training = {**parts["training"], **optimizer}
+            (after,) = evaluate_rows([{**parts, "training": training, "strategy": found[0].strategy}])
             assert after["verdict"] == "fits"
