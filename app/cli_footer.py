@@ -176,7 +176,8 @@ def _of_group(ranks: Sequence[int], in_table: Sequence[int]) -> str:
     """The plans of a tie: those of the table by their rank, and how many more."""
     seen = [rank for rank in ranks if rank in in_table]
     more = len(ranks) - len(seen)
-    return _plans(seen, capital=False) + (f" and {more} that {'is' if more == 1 else 'are'} not shown" if more else "")
+    unseen = f"{',' * (len(seen) > 1)} and {more} more not shown" if more else ""
+    return _plans(seen, capital=False) + unseen
 
 
 def _described(plan: Json) -> str:

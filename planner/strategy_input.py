@@ -288,7 +288,7 @@ class _Builder:
                 self.assumed["layers_per_stage"] = list(split)
             return split
         chunks = f"pp {row['pp']}" + (f" x vpp {row['vpp']}" if row["vpp"] > 1 else "")
-        message = f"{layers} layers do not divide by {chunks}, and {framework} splits evenly unless told how"
+        message = f"{chunks} does not divide the model's {layers} layers, and {framework} splits evenly unless told how"
         hint = f"Lower pp: {layers} layers cannot fill {stages} stages."
         if self.job.runtime.split_rule in ("nanotron", "deepspeed"):
             message = (

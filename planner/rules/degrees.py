@@ -144,7 +144,7 @@ DEGREE_RULES: tuple[Rule, ...] = (
         "megatron/core/num_microbatches_calculator.py",
     ),
     Rule(
-        "heads-not-divisible", _heads, "{heads} attention heads do not divide by tp {tp}",
+        "heads-not-divisible", _heads, "tp {tp} does not divide the model's {heads} attention heads",
         "Use a tp that divides the heads: {tp_options}.", f"{_CORE}; torchtitan and nanotron refuse likewise",
         smallest_change=_TP_CHANGE,
     ),
@@ -156,12 +156,12 @@ DEGREE_RULES: tuple[Rule, ...] = (
         smallest_change=_TP_CHANGE,
     ),
     Rule(
-        "kv-heads-not-divisible", _kv_heads, "{kv_heads} key-value heads (query groups) do not divide by tp {tp}",
+        "kv-heads-not-divisible", _kv_heads, "tp {tp} does not divide the model's {kv_heads} key-value heads (query groups)",
         "Use a tp that divides the key-value heads: {tp_options}.", f"{_CORE} before core 0.16",
         frameworks=only("megatron"), until="0.16", when=_grouped_heads, smallest_change=_TP_CHANGE,
     ),
     Rule(
-        "kv-heads-not-divisible", _kv_heads, "{kv_heads} key-value heads do not divide by tp {tp}",
+        "kv-heads-not-divisible", _kv_heads, "tp {tp} does not divide the model's {kv_heads} key-value heads",
         "Use a tp that divides the key-value heads: {tp_options}.",
         "pytorch/torchtitan pull request 2577; nanotron/models/llama.py; Megatron-DeepSpeed megatron/arguments.py",
         frameworks=only("torchtitan", "fsdp", "nanotron", "megatron-deepspeed"), when=_grouped_heads,
@@ -173,35 +173,35 @@ DEGREE_RULES: tuple[Rule, ...] = (
         frameworks=only("deepspeed"), when=_grouped_heads, smallest_change=_TP_CHANGE,
     ),
     Rule(
-        "mlp-not-divisible", _dense_width, "intermediate_size {width} does not divide by tp {tp}",
+        "mlp-not-divisible", _dense_width, "tp {tp} does not divide intermediate_size {width}",
         "Use a tp that divides it.", "megatron/core/tensor_parallel/layers.py (divide)", when=_has_dense,
     ),
     Rule(
-        "mlp-not-divisible", _shared_width, "the shared experts' width does not divide by tp {tp}",
+        "mlp-not-divisible", _shared_width, "tp {tp} does not divide the shared experts' width",
         "Use a tp that divides it.", "megatron/core/tensor_parallel/layers.py (divide)", when=_has_shared,
     ),
     Rule(
         "sequence-not-divisible", _sequence_zigzag,
-        "seq_length {seq} does not divide by cp {cp} x lcm(2, tp {tp}) chunks (by tp alone without context parallelism, "
-        "by 2 x cp alone without sequence parallelism)",
+        "cp {cp} x lcm(2, tp {tp}) chunks do not divide seq_length {seq} (tp alone without context parallelism, "
+        "2 x cp alone without sequence parallelism)",
         "Pad seq_length, or lower cp or tp.",
         "megatron/core/utils.py (get_batch_on_this_cp_rank: 2 chunks a rank); NVIDIA-NeMo/RL issue 3563",
         frameworks=only("megatron", "fsdp"),
     ),
     Rule(
-        "sequence-not-divisible", _sequence_torchtitan, "seq_length {seq} does not divide by tp {tp} x 2 x cp {cp}",
+        "sequence-not-divisible", _sequence_torchtitan, "tp {tp} x 2 x cp {cp} does not divide seq_length {seq}",
         "Pad seq_length, or lower cp or tp.", f"{_TITAN_DIMS} (seq_len_divisor)", frameworks=only("torchtitan"),
         until="0.3",
     ),
     Rule(
         "sequence-not-divisible", _sequence_titan_trainer,
-        "seq_length {seq} does not divide by tp {tp} (where sequence parallel) x 2 x cp {cp} (where context parallel)",
+        "tp {tp} (where sequence parallel) x 2 x cp {cp} (where context parallel) does not divide seq_length {seq}",
         "Pad seq_length, or lower cp or tp.", "torchtitan/trainer.py (seq_len_divisor)", frameworks=only("torchtitan"),
         since="0.3",
     ),
     Rule(
         "sequence-not-divisible", _sequence_plain,
-        "seq_length {seq} does not divide by cp {cp} (and tp {tp} where sequence parallel)",
+        "cp {cp} (and tp {tp} where sequence parallel) does not divide seq_length {seq}",
         "Pad seq_length, or lower cp or tp.", "nanotron/parallel/tensor_parallel; deepspeed/sequence/layer.py",
         frameworks=only("nanotron", "deepspeed", "megatron-deepspeed"),
     ),

@@ -127,12 +127,12 @@ EXPERT_RULES: tuple[Rule, ...] = (
         "Set ep to 1.", _CORE, when=_is_dense, smallest_change="ep {ep} -> 1",
     ),
     Rule(
-        "experts-not-divisible", _num_experts, "{experts} experts do not divide by ep {ep}",
+        "experts-not-divisible", _num_experts, "ep {ep} does not divide the model's {experts} experts",
         "Use an ep that divides them: {ep_options}.", "megatron/training/arguments.py", when=_is_moe,
         smallest_change="ep {ep} -> {ep_fit}",
     ),
     Rule(
-        "expert-mlp-not-divisible", _expert_width, "expert_intermediate_size {expert_width} does not divide by etp {etp}",
+        "expert-mlp-not-divisible", _expert_width, "etp {etp} does not divide expert_intermediate_size {expert_width}",
         "Use an etp that divides it, such as 1.", "megatron/core/transformer/moe/experts.py", when=_is_moe,
         smallest_change="etp {etp} -> 1",
     ),

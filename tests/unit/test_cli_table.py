@@ -177,8 +177,8 @@ def test_claims_are_the_same_however_many_plans_are_shown(
     assert f"faster than plan 3. Plan 3, which is not shown, is {described.format(3)}." in told[1]
     assert "faster than plan 3.\n" in told[2]
     unseen = f"Measuring plans 1 and 4 ({described.format(4)}) first would tell you the most."
-    assert f"Too close to call: plan 1 and 2 that are not shown. {unseen}" in told[1]
-    assert f"Too close to call: plans 1 and 3 and 1 that is not shown. {unseen}" in told[2]
+    assert f"Too close to call: plan 1 and 2 more not shown. {unseen}" in told[1]
+    assert f"Too close to call: plans 1 and 3, and 1 more not shown. {unseen}" in told[2]
     assert "Too close to call: plans 1, 3 and 4. Measuring plans 1 and 4 first would tell you the most." in told[3]
 
 

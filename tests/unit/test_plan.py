@@ -232,7 +232,7 @@ def test_a_fixed_count_of_recomputed_layers_holds_in_every_plan() -> None:
     [
         ({"dp": 7}, "batch-not-divisible", "64 is not a multiple of dp 7"),
         ({"micro_batch_size": 5}, "batch-not-divisible", "micro_batch_size 5"),
-        ({"pp": 16}, "layers-not-divisible", "4 layers do not divide by pp 16"),
+        ({"pp": 16}, "layers-not-divisible", "pp 16 does not divide the model's 4 layers"),
         ({"pp": 4, "layers_per_stage": [8, 8]}, "layers-per-stage-mismatch", "lists 2 stages, but pp x vpp is 4"),
         ({"tp": 1024}, "world-exceeds-gpus", "exceeds the 16 GPUs"),
         ({"tp": 1, "pp": 1, "cp": 1, "dp": 4}, "gpus-not-divisible", "with tp 1, pp 1, cp 1, dp 4 is 1 to 2 whole nodes of 8"),

@@ -264,7 +264,7 @@ def test_a_reason_names_the_value_and_the_fix():
     job = job_for("torchtitan", TEN_KV_HEADS)
     row = resolve_strategies(job, [StrategyInput(tp=4, dp=1, micro_batch_size=1)]).strategies
     (reason,) = reasons(job, row, 0)
-    assert reason["message"] == "10 key-value heads do not divide by tp 4"
+    assert reason["message"] == "tp 4 does not divide the model's 10 key-value heads"
     assert reason["hint"] == "Use a tp that divides the key-value heads: 1, 2, 5, 10."
     assert smallest_change(job, row, 0) == "tp 4 -> 2"
 
