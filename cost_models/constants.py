@@ -347,7 +347,8 @@ LOSS_REDUCTIONS = Constant(
 HOST_CORE_STREAM_BYTES_PER_S = Constant(
     13e9, "B/s", 7e9, 30e9,
     "memory traffic of one processor core that updates parameters: 512 tensors of 1 Mi elements, 12 passes of 4 bytes, in 1.93 s "
-    "on one thread of an 8xH100 node (ISEEKYAN/Megatron-LM issue 188). torchrun gives each of several ranks one thread "
+    "on one thread of an 8xH100 node (ISEEKYAN/Megatron-LM issue 188); eight such processes at once 13.5, one alone 22 "
+    "(benchmarks/host_adam.py). torchrun gives each of several ranks one thread "
     "(torch/distributed/run.py: OMP_NUM_THREADS=1) [C-16]",
 )  # fmt: skip
 RING_MERGE_BYTES = Constant(

@@ -240,13 +240,15 @@ EXPERT_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "dispatcher-unsupported", _flex, "moe_dispatcher 'flex' (DeepEP) does not run on {gpu}, which is older than Ampere",
-        "Use 'alltoall'.", "deepseek-ai/DeepEP README (SM80 and later)", when=_before_ampere,
+        "Use 'alltoall'.", "deepseek-ai/DeepEP README (SM80 and later)",
+        frameworks=only("megatron", "torchtitan"), when=_before_ampere,
         smallest_change="moe_dispatcher flex -> alltoall",
     ),
     Rule(
         "dispatcher-unsupported", _flex_ranks,
         "moe_dispatcher 'flex' (DeepEP) takes up to 8 ranks or a multiple of 8, not ep x etp = {ep_etp}",
-        "Choose such an ep, or use 'alltoall'.", "deepseek-ai/DeepEP csrc/config.hpp (NUM_MAX_NVL_PEERS)", when=_is_moe,
+        "Choose such an ep, or use 'alltoall'.", "deepseek-ai/DeepEP csrc/config.hpp (NUM_MAX_NVL_PEERS)",
+        frameworks=only("megatron", "torchtitan"), when=_is_moe,
         smallest_change="moe_dispatcher flex -> alltoall",
     ),
     Rule(
