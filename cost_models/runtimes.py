@@ -77,6 +77,9 @@ class Runtime:
     supports_zero: tuple[int, ...]
     zero2_all_reduces: bool = False
     """ZeRO-2 all-reduces each bucket and keeps its shard rather than scattering it."""
+    accumulates_unreduced: frozenset[str] = frozenset()
+    """Whose modules (`training.model_impl`) usually run in a loop that leaves gradients of ZeRO 2 and 3 unreduced until the
+    last micro-batch."""
     replicas_reduce_once: bool = False
     """Sharding in groups: shards are reduced across the groups once a step, whatever happens inside them."""
     param_shards_serve_forward: bool = False
@@ -177,6 +180,8 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         optimizer_launches=150.0, separate_gate_projection=True,
         keeps_gathered_norms=True, scatters_pipeline_messages=False, zero1_all_reduces=False,
         has_interleaving=False, supports_zero=(0, 2, 3),
+        # accelerate/accelerator.py (accumulate, no_sync) unless sync_each_batch, and transformers' Trainer through it.
+        accumulates_unreduced=frozenset({"transformers", "liger"}),
         fp8_gather_recipes=frozenset({"tensorwise"}),
         fp8_gather_source="accelerate's default for torchao (AORecipeKwargs.enable_fsdp_float8_all_gather)",
     ),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
+from functools import partial
 from itertools import combinations
 from typing import Any
 
@@ -51,9 +52,7 @@ def _single_fields(job: Job, strategy: Strategy) -> Iterator[tuple[str, Strategy
         yield f"micro_batch_size {size}", {**strategy, "micro_batch_size": size}
     if strategy["tp"] > 1 and not strategy["sequence_parallel"]:
         yield "sequence_parallel true", {**strategy, "sequence_parallel": True}
-    for stage in job.runtime.supports_zero:
-        if stage > strategy["zero"]:
-            yield f"zero {stage}", _with_zero(strategy, stage)
+    yield from ((name, apply(strategy)) for name, apply in _shardings(job, strategy))
     for mode in ("selective", "full"):
         if mode != strategy["recompute"] and strategy["recompute"] != "full":
             yield f"recompute {mode}", _recomputing(strategy, mode)
@@ -107,9 +106,7 @@ def _together(job: Job, strategy: Strategy, offloads: list[tuple[str, Apply]]) -
         parts.append(("micro_batch_size 1", lambda s: {**s, "micro_batch_size": 1}))
     if strategy["tp"] > 1 and not strategy["sequence_parallel"]:
         parts.append(("sequence_parallel true", lambda s: {**s, "sequence_parallel": True}))
-    highest = max(job.runtime.supports_zero)
-    if highest > strategy["zero"]:
-        parts.append((f"zero {highest}", lambda s: _with_zero(s, highest)))
+    parts += _shardings(job, strategy)[-1:]
     if strategy["recompute"] != "full" or strategy["recompute_method"] == "block":
         parts.append(("recompute full", lambda s: _recomputing(s, "full")))
     if job.training.optimizer == "adam":
@@ -127,8 +124,17 @@ def _together(job: Job, strategy: Strategy, offloads: list[tuple[str, Apply]]) -
             yield Change(" and ".join(names), changed, eight_bit=EIGHT_BIT in names)
 
 
+def _shardings(job: Job, strategy: Strategy) -> list[tuple[str, Apply]]:
+    """What leaves less of the states on a rank, the most at the end: gradients that wait for no last micro-batch, stages."""
+    found: list[tuple[str, Apply]] = []
+    if strategy["zero"] >= 2 and strategy["grad_sync"] == "last":
+        found.append(("grad_sync each", lambda changed: {**changed, "grad_sync": "each"}))
+    higher = [stage for stage in job.runtime.supports_zero if stage > strategy["zero"]]
+    return found + [(f"zero {stage}", partial(_with_zero, stage=stage)) for stage in higher]
+
+
 def _with_zero(strategy: Strategy, stage: int) -> Strategy:
-    return {**_without(strategy, "grad_sync"), "zero": stage}
+    return {**strategy, "zero": stage, "grad_sync": "each" if stage >= 2 else "last"}
 
 
 def _recomputing(strategy: Strategy, mode: str) -> Strategy:

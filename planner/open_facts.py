@@ -23,7 +23,7 @@ from planner.evaluation_dict import Reason
 from planner.resolved import training_document
 from planner.schemas.strategy import StrategyInput
 
-STRATEGY_FACTS = ("recompute", "zero")
+STRATEGY_FACTS = ("recompute", "zero", "grad_sync")
 TRAINING_FACTS = ("cross_entropy", "grad_dtype", "param_dtype")
 """What may be left open, in the order in which reasons name it."""
 
@@ -81,7 +81,11 @@ def open_choices(job: Job, assumed: Mapping[str, Any]) -> list[Choice]:
         job: of the row itself; `training.assumed` tells what its training leaves open.
         assumed: defaults applied to its strategy.
     """
-    other: dict[str, Sequence[Any]] = {"recompute": ("selective", "full"), "zero": job.runtime.supports_zero}
+    other: dict[str, Sequence[Any]] = {
+        "recompute": ("selective", "full"),
+        "zero": job.runtime.supports_zero,
+        "grad_sync": ("each",),
+    }
     choices = [
         Choice(field, value, assumed[field])
         for field in STRATEGY_FACTS

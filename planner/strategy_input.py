@@ -195,14 +195,20 @@ class _Builder:
         row["zero"] = self.fill("zero", given.zero, runtime.default_zero)
         row["zero_shard_size"] = self.fill("zero_shard_size", given.zero_shard_size, shard)
         row["zero_param_shard_size"] = given.zero_param_shard_size or row["zero_shard_size"]
-        row["grad_sync_each"] = row["zero"] >= 2
-        if given.grad_sync is not None:
-            row["grad_sync_each"] = given.grad_sync == "each"
+        row["grad_sync_each"] = self._grad_sync(row) == "each"
         self._quantised_weights(row["zero"])
         offload = given.offload or OffloadInput()
         row["offload_optimizer_fraction"] = offload.optimizer_fraction or 0.0
         row["offload_parameters"] = bool(offload.parameters)
         row["offload_activation_layers"] = offload.activation_layers or 0
+
+    def _grad_sync(self, row: dict[str, Any]) -> str:
+        """When gradients are reduced; the usual loops of some frameworks wait for the last micro-batch, which is said."""
+        default = "each" if row["zero"] >= 2 else "last"
+        loops = self.job.runtime.accumulates_unreduced
+        if default == "each" and row["num_micro_batches"] > 1 and self.job.training.model_impl in loops:
+            return str(self.fill("grad_sync", self.given.grad_sync, "last"))
+        return self.given.grad_sync or default
 
     def _quantised_weights(self, zero: int) -> None:
         """Notes how ZeRO gathers weights that products read in fp8, which no field states."""

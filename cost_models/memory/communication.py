@@ -27,6 +27,8 @@ class Buffers:
     """All of the gradient reduction while the loss runs."""
     reduce_backward: Floats
     """The same while a layer's backward runs."""
+    deferred: Floats
+    """Of these the gradients that wait unsharded for the last micro-batch, whose backward replaces them by shards."""
     head_gradient: Floats
     """Weight gradient of the head with its reduction, on top of reduce_loss."""
     permanent: Floats
@@ -53,6 +55,7 @@ def buffers(batch: Batch, *, elements_KN: Floats) -> Buffers:
         reduce_before_step=before_step,
         reduce_loss=at_loss,
         reduce_backward=in_backward,
+        deferred=_deferred(batch, elements_KN),
         head_gradient=_head_gradient(batch),
         permanent=permanent,
         working=working,
@@ -115,10 +118,17 @@ def _reductions(batch: Batch, elements_KN: Floats, layer: Floats) -> Reductions:
         always = np.where(replicated, held, 0.0) * elements_KN
     if not (zero >= 2).any():
         return always, NOTHING, always, always
-    reduced, deferred = BYTES_PER[training.grad_reduce_dtype], batch.deferred
-    at_loss = always + reduced * deferred * elements_KN
-    inputs_KN = reduced * (1.0 - deferred) * (layer + np.maximum(layer, batch.end_words[1]))
+    reduced = BYTES_PER[training.grad_reduce_dtype]
+    at_loss = always + _deferred(batch, elements_KN)
+    inputs_KN = reduced * (1.0 - batch.deferred) * (layer + np.maximum(layer, batch.end_words[1]))
     return always, NOTHING, at_loss, at_loss + np.where(zero >= 2, w * layer + inputs_KN, 0.0)
+
+
+def _deferred(batch: Batch, elements_KN: Floats) -> Floats:
+    """Gradients that accumulate unsharded, in the type they are reduced in. [M-9]"""
+    if not batch.deferred.any() or batch.traits.reduce_bucket_elements > 0:
+        return NOTHING
+    return BYTES_PER[batch.job.training.grad_reduce_dtype] * batch.deferred * elements_KN
 
 
 def _bucket_reductions(batch: Batch, elements_KN: Floats) -> Reductions:

@@ -123,11 +123,14 @@ def _in_backward(
     backward with everything saved, or the last one's with all gradients.
     """
     saved_KN, gradients_KN = activations.saved_KN, states.early_gradients_KN
+    reduce = communication.reduce_backward
     if not bool(states.gradients_exist.all()):
-        grown_KN = states.bytes_KN.gradients - gradients_KN
+        grown_KN = states.bytes_KN.gradients - gradients_KN - communication.deferred
         late_KN = (states.gradients_exist == 0) & (grown_KN > saved_KN - activations.layer_KN)
         saved_KN = np.where(late_KN, activations.layer_KN, saved_KN)
         gradients_KN = np.where(late_KN, states.bytes_KN.gradients, gradients_KN)
+        if communication.deferred.ndim:
+            reduce = np.where(late_KN, reduce - communication.deferred, reduce)
     kept = _kept_logits(batch)
     return {
         "gradients": gradients_KN,
@@ -135,7 +138,7 @@ def _in_backward(
         "layer_transient": activations.transient_KN,
         "logits_and_loss": np.where(batch.stages.head_KN, kept, 0.0) if kept.ndim else NOTHING,
         "parameter_gather": communication.gather_backward,
-        "gradient_reduce": communication.reduce_backward,
+        "gradient_reduce": reduce,
         "comm_workspace": communication.working,
     }
 

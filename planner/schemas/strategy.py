@@ -77,7 +77,8 @@ class StrategyInput(ContractModel):
     zero_param_shard_size: Degree | None = None
     """Ranks over which parameters are sharded for forward and backward (ZeRO++ hpZ, MiCS)."""
     grad_sync: GradSync | None = None
-    """Whether gradients are reduced after the last micro-batch or each. Default: last for zero 0/1, each for 2/3."""
+    """Whether gradients are reduced after the last micro-batch or each. Default: last for zero 0/1, each for 2/3; last too for
+    several micro-batches of transformers' or Liger's modules under fsdp, whose usual loops (accelerate) wait; listed in `assumed`."""
     sequence_parallel: Flag | None = None
     """Norms and residuals are split along the sequence over the tp ranks. Default by framework where tp > 1."""
     micro_batch_size: Degree | None = None

@@ -221,6 +221,20 @@ def test_reducing_after_the_last_micro_batch_alone_shares_the_scatter() -> None:
     assert case.exposed(gather=2, reduce=3, compute=9) == 2 + 2 + 3 / 2
 
 
+def test_accelerate_scatters_gradients_once_a_step() -> None:
+    """Two micro-batches of 32 replicas: each layer is gathered for two forwards and two backwards, each end for two forwards;
+    bf16 gradients are scattered once.
+    """
+    case = Case({"zero": 3, **NO_OVERLAP}, framework="fsdp")
+
+    def unit(elements: float, *, gathers: int) -> float:
+        gather = case.price("all_gather", 2 * elements, "dp_cp")
+        return gathers * gather + case.price("reduce_scatter", 2 * elements, "dp_cp")
+
+    ends = unit(32000 * H, gathers=2) + unit(32000 * H + H, gathers=2)
+    assert step_time(case.job, case.rows).terms_s["dp_comm"][0] == pytest.approx(4 * unit(LAYER, gathers=4) + ends)
+
+
 # DeepSpeed. What it does was read in its source packages 0.9.0 to 0.19.8, named at each test.
 
 

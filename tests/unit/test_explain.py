@@ -183,10 +183,26 @@ def test_a_host_that_is_known_to_be_too_small_takes_no_offload() -> None:
 def test_changes_are_tried_together() -> None:
     """Without recomputation the activations of 4k tokens fill a card; with it the states alone do."""
     long = {**CARDS, "training": {**CARDS["training"], "seq_length": 4096}}
-    given = full(long, zero=3, recompute="none")
+    given = full(long, zero=3, recompute="none", grad_sync="each")
     (change,) = smallest_changes(resolve_job(long), [given], headroom_fraction=0.03)
     assert change.startswith("recompute full and offload {optimizer_fraction: 1, parameters: true} (")
     assert applied(long, given, change) == "fits"
+
+
+def test_gradients_that_wait_unsharded_are_told_not_to() -> None:
+    """Llama-3.1-8B on eight A100 of 40 GiB: its bf16 gradients, 15 GiB, wait for the last micro-batch unless reduced in each,
+    as 3.7 GiB of fp32 shards.
+    """
+    document = {
+        "model": {"preset": "llama-3.1-8b"},
+        "cluster": {"gpu": "A100-SXM-40GB", "num_nodes": 1, "gpus_per_node": 8},
+        "training": {"seq_length": 4096, "global_batch_size": 64, "precision": "bf16", "framework": "fsdp"},
+    }
+    given = full(document, zero=3, recompute="full")
+    assert given["grad_sync"] == "last"
+    (change,) = smallest_changes(resolve_job(document), [given], headroom_fraction=0.03)
+    assert change == "grad_sync each"
+    assert verdict(document, {**given, "grad_sync": "each"}) == "fits"
 
 
 def test_an_eight_bit_adam_is_tried() -> None:
@@ -195,7 +211,7 @@ def test_an_eight_bit_adam_is_tried() -> None:
     """
     for memory_gib in range(30, 60):
         document = parts(memory_gib / 5, framework="fsdp")
-        given = full(document, tp=4, zero=3, recompute="full")
+        given = full(document, tp=4, zero=3, recompute="full", grad_sync="each")
         if verdict(document, given) == "fits":
             break
         (change,) = smallest_changes(resolve_job(document), [given], headroom_fraction=0.03)

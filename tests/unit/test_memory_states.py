@@ -178,3 +178,15 @@ def test_megatron_deepspeed_shards_parameters_like_deepspeed() -> None:
     assert memory({"dp": 8, "zero": 1, "recompute": "full"}, framework="megatron-deepspeed").breakdown(0, 0)[
         "gradient_reduce"
     ] == pytest.approx(2 * TOTAL)
+
+
+def test_gradients_that_wait_for_the_last_micro_batch_lie_unsharded() -> None:
+    """accelerate under FSDP2, 8 micro-batches: bf16 gradients of all parameters in the type they are reduced in, beside one
+    layer's own and none of its reduction's inputs; reduced in each micro-batch, fp32 shards and two inputs of a layer.
+    """
+    waiting = memory({"dp": 8, "zero": 3, "recompute": "full"}, framework="fsdp").breakdown(0, 0)
+    assert waiting["gradients"] == 0
+    assert waiting["gradient_reduce"] == pytest.approx(2 * TOTAL + 2 * LAYER)
+    reduced = memory({"dp": 8, "zero": 3, "recompute": "full", "grad_sync": "each"}, framework="fsdp").breakdown(0, 0)
+    assert reduced["gradients"] == pytest.approx(4 * TOTAL / 8)
+    assert reduced["gradient_reduce"] == pytest.approx(2 * LAYER + 2 * 2 * LAYER)

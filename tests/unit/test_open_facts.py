@@ -47,7 +47,14 @@ CASES = [
     # logits of 16,384 tokens x 128,256 words: 12 bytes each unfused are 23.5 GiB
     (row("fsdp", {"recompute": "full", "zero": 3}, seq_length=16384), "training.cross_entropy", "linear", "unfused"),
     # fp32 parameters, gradients and moments of 8.03e9 parameters over 2 ranks are 60 GiB; in bf16 30
-    (row("fsdp", {"dp": 2, "recompute": "full", "zero": 3}), "training.param_dtype", "bf16", "fp32"),
+    (
+        row("fsdp", {"dp": 2, "recompute": "full", "zero": 3, "grad_sync": "each"}),
+        "training.param_dtype",
+        "bf16",
+        "fp32",
+    ),
+    # bf16 gradients of 8.03e9 parameters that wait unsharded are 15 GiB; fp32 shards over 8 ranks 3.7
+    (row("fsdp", {"dp": 8, "recompute": "full", "zero": 3}), "strategy.grad_sync", "each", "last"),
     # fp32 gradients of 8.03e9 / 2 parameters are 15 GiB; in bf16 7.5
     (row("nanotron", {"tp": 2, "recompute": "full", "zero": 1}), "training.grad_dtype", "bf16", "fp32"),
 ]
@@ -83,7 +90,7 @@ def test_stated_facts_give_a_narrow_range_and_no_such_reason():
 
 
 def test_facts_that_decide_only_together_are_named_together():
-    given = row("fsdp", {"dp": 2}, A100_80, seq_length=16384)
+    given = row("fsdp", {"dp": 2, "grad_sync": "each"}, A100_80, seq_length=16384)
     (reason,) = (r for r in one(given)["reasons"] if r["code"] == "unstated-fact")
     assert reason["hint"] == "State strategy.recompute and training.cross_entropy."
     assert one(stated(given, "strategy.recompute", "full"))["verdict"] == "at-risk"

@@ -172,6 +172,30 @@ def test_gradients_are_reduced_each_micro_batch_from_zero_2_on_unless_said_other
     assert not row_of({"zero": 3, "grad_sync": "last", "micro_batch_size": 1}).grad_sync_each[0]
 
 
+@pytest.mark.parametrize(
+    ("framework", "training", "given", "each", "said"),
+    [
+        ("fsdp", {}, {"zero": 3}, False, "last"),
+        ("fsdp", {"model_impl": "liger"}, {"zero": 2}, False, "last"),
+        ("fsdp", {}, {"zero": 3, "grad_sync": "each"}, True, None),
+        # A loop of one's own reduces in every backward unless it says otherwise, as PyTorch does.
+        ("fsdp", {"model_impl": "native"}, {"zero": 3}, True, None),
+        # With one micro-batch there is nothing to wait for.
+        ("fsdp", {}, {"zero": 3, "micro_batch_size": 4}, True, None),
+        ("deepspeed", {}, {"zero": 3}, True, None),
+        ("torchtitan", {}, {"zero": 3}, True, None),
+        ("fsdp", {}, {"zero": 0}, False, None),
+    ],
+)
+def test_accelerate_leaves_gradients_unreduced_until_the_last_micro_batch(framework, training, given, each, said):
+    """accelerate/accelerator.py (accumulate: no_sync unless sync_each_batch) and transformers' Trainer; 64 sequences over 16
+    replicas are four micro-batches.
+    """
+    found = resolved({"micro_batch_size": 1, **given}, framework, **training)
+    assert found.strategies.grad_sync_each[0] == each
+    assert found.assumed[0].get("grad_sync") == said
+
+
 def test_sharded_state_covers_all_replicas_by_default():
     row = row_of({"tp": 2, "cp": 2, "micro_batch_size": 1})
     assert (row.dp_cp[0], row.zero_shard_size[0], row.zero_param_shard_size[0]) == (8, 8, 8)
