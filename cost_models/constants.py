@@ -327,6 +327,24 @@ TP_CALLS: Mapping[str, Constant] = {
     "backward_sp": Constant(6.0, "calls", 4.0, 6.0, "the same, and the saved inputs gathered again"),
 }
 """Collective calls that tensor parallelism adds to a layer's pass: each is launched like an operator. [F-4]"""
+EXPERT_LOOP_OPS: Mapping[tuple[str, str], Constant] = {
+    ("picked", "forward"): Constant(
+        12.0, "operators", 10.0, 15.0,
+        "an expert of transformers 4.57: its tokens found and taken, five of its MLP, weights, sum; counted (aten, views left out)",
+    ),
+    ("picked", "backward"): Constant(20.0, "operators", 16.0, 26.0, "the same in backward; counted"),
+    ("picked", "syncs"): Constant(2.0, "waits", 2.0, 5.0, "its number and its tokens are read by the host; counted"),
+    ("chunked", "forward"): Constant(5.0, "operators", 5.0, 7.0, "an expert of deepspeed/moe/experts.py: three products, SiLU, gate"),
+    ("chunked", "backward"): Constant(10.0, "operators", 9.0, 14.0, "six products, three elementwise, a sum"),
+}  # fmt: skip
+"""Operators and waits that one expert of a Python loop adds to a layer. [F-4]"""
+HOST_SYNC_S = Constant(
+    20.0 * MICRO,
+    "s",
+    8.0 * MICRO,
+    50.0 * MICRO,
+    "the host waits for the device and reads a number of it; no measurement [F-4]",
+)
 EMBEDDING_PASSES = Constant(3.0, "1", 3.0, 5.0, "passes over the embedded tokens: write, gradient read, scatter [F-5]")
 FINAL_NORM_PASSES = Constant(10.0, "1", 6.0, 14.0, "passes of the final norm, forward and backward [F-6]")
 LOSS_BYTES_PER_LOGIT: Mapping[CrossEntropy, Constant] = {

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from cost_models.casts import layer_gather_bytes
 from cost_models.constants import BACKWARD_USABLE, INTERFERENCE, STAGE3_REUSE_PARAMETERS
 from cost_models.estimate import Estimate
+from cost_models.expert_loop import has_looped_modules
 from cost_models.job import Job
 from cost_models.link_tables import Op
 from cost_models.parameters import layer_parameters
@@ -95,6 +96,16 @@ def parameter_tensors(job: Job, kind: LayerKind) -> float:
     return norms + attention + dense * (2.0 + model.gated_mlp) * (1.0 + model.mlp_bias)
 
 
+def expert_tensors(job: Job) -> float:
+    """Parameter tensors of one layer's routed experts on a rank that holds all of them: each expert's own where they are
+    modules of a loop, else one for their inputs and one for their outputs. [C-14]
+    """
+    moe = job.model.moe
+    if moe is None:
+        return 1.0
+    return moe.num_experts * (2.0 + job.model.gated_mlp) if has_looped_modules(job) else 2.0
+
+
 def layerwise_s(job: Job, strategies: Strategies) -> LayerwiseSeconds:
     """The layer-wise collectives' table of a batch. [C-14]"""
     cases = distinct(strategies, LAYERWISE_AXES)
@@ -118,7 +129,8 @@ def layerwise_s(job: Job, strategies: Strategies) -> LayerwiseSeconds:
         tier = np.maximum(tier, found)
         if expert.any():
             edp = (placements.edp, placements.edp, None)
-            routed, found = _unit_s(job, expert, weight=stored, grad=grad, calls=calls, groups_of=edp)
+            tensors = expert_tensors(job) if per_tensor else 1.0
+            routed, found = _unit_s(job, expert, weight=stored, grad=grad, calls=tensors, groups_of=edp)
             unit += routed
             tier = np.maximum(tier, found)
         units.append(unit)

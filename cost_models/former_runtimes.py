@@ -38,6 +38,9 @@ FORMER: Mapping[Framework, tuple[Former, ...]] = {
         Former({"latent_down": "columns"}, until="0.14"),
     ),
     "deepspeed": (
+        # Before AutoEP (deepspeed/module_inject/auto_ep.py, moe/ep_experts.py) experts were those of deepspeed/moe/layer.py:
+        # chunks padded to a capacity, one expert after another.
+        Former({"loops_experts": True, "pads_experts": True}, until="0.19.2"),
         # deepspeed/runtime/zero/stage_1_and_2.py (average_tensor): a bucket's slices were reduced to their owners one by
         # one until use_multi_rank_bucket_allreduce came with 0.12.4 and the default true (zero/config.py).
         Former({"zero2_all_reduces": False}, until="0.12.4"),

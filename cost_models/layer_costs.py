@@ -19,6 +19,7 @@ from cost_models.constants import (
     TP_CALLS,
 )
 from cost_models.elementwise import build_of, elementwise_s
+from cost_models.expert_loop import loop_launches_s
 from cost_models.job import Job
 from cost_models.layer_attention import LayerAttention, layer_attention_s
 from cost_models.layer_comm import PassSeconds, cp_comm, ep_comm, tp_comm
@@ -188,7 +189,10 @@ def _launch(job: Job, kind: LayerKind, rows: Strategies, *, sharded: bool = Fals
     forward, backward = (
         np.asarray((kernels + more + calls * call_ops) * each + kernels * wrapped) for kernels, more, calls in passes
     )
-    return forward, backward
+    if not kind.is_moe:
+        return forward, backward
+    loop = loop_launches_s(job, rows.ep, op_s=each)
+    return forward + loop.forward, backward + loop.backward
 
 
 def kernels_per_layer(job: Job) -> tuple[float, float]:

@@ -95,6 +95,8 @@ class Runtime:
     """Lowest ZeRO stage that can reduce gradients while the backward runs; DeepSpeed's has its reduction buckets ready then."""
     gathers_in_forward_from: int = 1
     """Lowest ZeRO stage that can gather parameters while the forward runs."""
+    loops_experts: bool = False
+    """Expert-parallel layers run a rank's experts one after another; otherwise as one grouped kernel."""
     pads_experts: bool = False
     """Every expert's input is filled up to its capacity; elsewhere a capacity only drops what exceeds it."""
     weighs_inside_experts: bool = False
@@ -137,7 +139,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         optimizer_launches=150.0, separate_gate_projection=False,
         keeps_gathered_norms=False, scatters_pipeline_messages=True, zero1_all_reduces=True,
         has_interleaving=False, supports_zero=(0, 1, 2, 3),
-        pads_experts=True, zero2_all_reduces=True, replicas_reduce_once=True, param_shards_serve_forward=True, overlaps_from_zero=3,
+        pads_experts=True, loops_experts=True, zero2_all_reduces=True, replicas_reduce_once=True, param_shards_serve_forward=True, overlaps_from_zero=3,
         reduces_in_backward_from=1, gathers_in_forward_from=3, overlaps_in_pipelines=False,
     ),
     "deepspeed": Runtime(
@@ -152,7 +154,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         optimizer_launches=150.0, separate_gate_projection=True,
         keeps_gathered_norms=False, scatters_pipeline_messages=False, zero1_all_reduces=True,
         has_interleaving=False, supports_zero=(0, 1, 2, 3),
-        pads_experts=True, zero2_all_reduces=True, replicas_reduce_once=True, param_shards_serve_forward=True, overlaps_from_zero=3,
+        zero2_all_reduces=True, replicas_reduce_once=True, param_shards_serve_forward=True, overlaps_from_zero=3,
         reduces_in_backward_from=1, gathers_in_forward_from=3, overlaps_in_pipelines=False,
     ),
     "torchtitan": Runtime(

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cost_models.expert_loop import loops_over_experts
 from cost_models.job import Job
 from cost_models.specs.model import LayerKind
 from cost_models.strategy import Floats
@@ -51,7 +52,7 @@ def _gemm(
     *,
     module: str,
     batch: Floats | float = 1.0,
-    repeats: float = 1.0,
+    repeats: Floats | float = 1.0,
 ) -> Gemm:
     m, n, k, batch, copies = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (m, n, k, batch, repeats)))
     return Gemm(name, m, n, k, batch, copies, module)
@@ -103,13 +104,21 @@ def _mla_gemms(job: Job, *, tokens: Floats, tp: Floats, sp: Floats | float) -> l
 
 
 def _mlp_gemms(
-    job: Job, width: float, *, tokens: Floats, split: Floats, module: str, batch: Floats | float = 1.0
+    job: Job,
+    width: float,
+    *,
+    tokens: Floats,
+    split: Floats,
+    module: str,
+    batch: Floats | float = 1.0,
+    times: Floats | float = 1.0,
 ) -> list[Gemm]:
+    """Products of one MLP, or of `batch` of them in one kernel; `times` such kernels one after another."""
     h, f = float(job.model.hidden_size), width / split
     inputs = 2 if job.model.gated_mlp else 1
     wide, repeats = (f, inputs) if job.runtime.separate_gate_projection else (inputs * f, 1)
-    first = _gemm("fc1", tokens, wide, h, module=module, batch=batch, repeats=repeats)
-    return [first, _gemm("fc2", tokens, h, f, module=module, batch=batch)]
+    first = _gemm("fc1", tokens, wide, h, module=module, batch=batch, repeats=repeats * times)
+    return [first, _gemm("fc2", tokens, h, f, module=module, batch=batch, repeats=times)]
 
 
 def _moe_gemms(job: Job, *, tokens: Floats, tp: Floats, ep: Floats, etp: Floats) -> list[Gemm]:
@@ -122,8 +131,16 @@ def _moe_gemms(job: Job, *, tokens: Floats, tp: Floats, ep: Floats, etp: Floats)
     assert moe is not None
     rows = np.maximum(ep * etp * tokens / tp * job.routed_copies / moe.num_experts, 1.0)
     gemms = [_gemm("router", tokens / tp, float(moe.num_experts), h, module="router")]
+    held = moe.num_experts / ep
+    looped = loops_over_experts(job, ep)
     gemms += _mlp_gemms(
-        job, float(moe.expert_intermediate_size), tokens=rows, split=etp, module="moe", batch=moe.num_experts / ep
+        job,
+        float(moe.expert_intermediate_size),
+        tokens=rows,
+        split=etp,
+        module="moe",
+        batch=np.where(looped, 1.0, held),
+        times=np.where(looped, held, 1.0),
     )
     if moe.num_shared_experts:
         width = float(moe.num_shared_experts * moe.shared_expert_intermediate_size)

@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from cost_models.expert_loop import has_looped_modules
 from cost_models.job import Job
 from cost_models.layouts import Layout, build_layouts
 from cost_models.strategy import (
@@ -349,5 +350,7 @@ def _code(name: str, value: str | None, default: int) -> int:
 
 def assumed_fields(job: Job, strategy: Mapping[str, Any]) -> dict[str, Any]:
     """Every default applied to a job and one of its strategies, by contract field."""
-    left_out = {"mtp_num_layers": 0} if job.model.mtp_num_layers > job.mtp_num_layers else {}
+    left_out: dict[str, Any] = {"mtp_num_layers": 0} if job.model.mtp_num_layers > job.mtp_num_layers else {}
+    if has_looped_modules(job):  # the field of the model's configuration in transformers 5
+        left_out["experts_implementation"] = "eager"
     return {**job.model.assumed, **left_out, **job.cluster.assumed, **job.training.assumed, **strategy}

@@ -159,18 +159,20 @@ def test_megatron_before_0_13_keeps_the_experts_outputs_to_weigh_them() -> None:
     ("framework", "factor", "rows"), [("megatron", 1.25, 2.0), ("megatron", 0.5, 1.0), ("deepspeed", 1.25, 2.5)]
 )
 def test_a_capacity_fills_experts_up_only_where_it_pads_them(framework: str, factor: float, rows: float) -> None:
-    """Megatron drops what exceeds it (padding is a flag of its own), DeepSpeed's (experts, capacity, h) tensor is always full.
+    """Megatron drops what exceeds it (padding is a flag of its own), the (experts, capacity, h) tensor of
+    DeepSpeed's own layer (before AutoEP) is always full.
 
     Rows a token of 2 experts: 2.5 where 1.25 of the balanced share are padded, 2 where nothing exceeds it.
     """
     strategy = {"dp": 8, "ep": 8, "zero": 1}
     limited = {**MOE, "moe": {**MOE["moe"], "capacity_factor": factor}}
-    found = [moments(*built(model, strategy, framework=framework)) for model in (MOE, limited)]
+    given = {"framework": framework, **({"framework_version": "0.18"} if framework == "deepspeed" else {})}
+    found = [moments(*built(model, strategy, **given)) for model in (MOE, limited)]
     saved = [each.terms["layer_backward"]["activations"][0, 0] / TOKENS / 32 for each in found]
     each = (saved[1] - saved[0]) / (rows - 2.0) if rows != 2.0 else 0.0
     width = {"megatron": 2 * 4096 + 6 * 1024, "deepspeed": 4 * 4096 + 8 * 1024}[framework]
     assert saved[1] == saved[0] if rows == 2.0 else each == pytest.approx(width)
-    jobs = [built(model, strategy, framework=framework) for model in (MOE, limited)]
+    jobs = [built(model, strategy, **given) for model in (MOE, limited)]
     gemm, link = ([evaluate(*one).terms_s[name][0] for one in jobs] for name in ("gemm", "ep_comm"))
     assert [gemm[1] > gemm[0], link[1] > link[0]] == [rows > 2.0] * 2
     assert [gemm[1] < gemm[0], link[1] < link[0]] == [rows < 2.0] * 2

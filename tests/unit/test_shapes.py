@@ -137,7 +137,7 @@ def test_experts_see_their_group_s_tokens() -> None:
 def test_padded_experts_multiply_their_whole_capacity() -> None:
     """DeepSpeed's dispatched tensor is (experts, capacity, h): 1.25 of 4096 rows; Megatron's 1.25 only limits, 0.5 halves."""
     limited = {**LLAMA, "moe": {**MOE, "capacity_factor": 1.25}}
-    assert shapes(limited, framework="deepspeed", ep=4.0)["moe.fc2"] == (5120, 4096, 2048, 2)
+    assert shapes(limited, framework="megatron-deepspeed", ep=4.0)["moe.fc2"] == (5120, 4096, 2048, 2)
     assert shapes(limited, ep=4.0)["moe.fc2"] == (4096, 4096, 2048, 2)
     halved = {**LLAMA, "moe": {**MOE, "capacity_factor": 0.5}}
     assert shapes(halved, ep=4.0)["moe.fc2"] == (2048, 4096, 2048, 2)
