@@ -58,12 +58,20 @@ class MoeDispatcher(IntEnum):
     FLEX = 2
 
 
+class FlexBackend(IntEnum):
+    """Kernels of the flex dispatcher."""
+
+    DEEPEP = 0
+    HYBRIDEP = 1
+
+
 NAMES: Mapping[str, tuple[str, ...]] = {
     "recompute": ("none", "selective", "full"),
     "recompute_method": ("every", "block", "uniform"),
     "schedule": ("1f1b", "interleaved", "gpipe", "zb-h1", "zb-v", "dualpipe-v"),
     "cp_comm": ("p2p", "a2a", "allgather"),
     "moe_dispatcher": ("allgather", "alltoall", "flex"),
+    "flex_backend": ("deepep", "hybridep"),
 }
 """Contract spelling of each code, by field."""
 
@@ -103,6 +111,8 @@ class Strategies:
     """Index into `layouts`: which decoder layers each (stage, chunk) holds."""
     cp_comm: Codes
     moe_dispatcher: Codes
+    flex_backend: Codes
+    """Read only where the dispatcher is flex."""
     overlap_grad_reduce: Bools
     overlap_param_gather: Bools
     overlap_tp_comm: Bools
@@ -138,7 +148,16 @@ class Strategies:
 
 
 ARRAY_FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Strategies) if f.name != "layouts")
-_CODES = {"zero", "recompute", "recompute_method", "recompute_modules", "schedule", "cp_comm", "moe_dispatcher"}
+_CODES = {
+    "zero",
+    "recompute",
+    "recompute_method",
+    "recompute_modules",
+    "schedule",
+    "cp_comm",
+    "moe_dispatcher",
+    "flex_backend",
+}
 _FLAGS = {
     "grad_sync_each", "sequence_parallel", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp_comm",
     "overlap_p2p", "overlap_moe_all_to_all", "offload_parameters",

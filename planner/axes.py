@@ -27,7 +27,7 @@ MOST_OPTIONS = 2_000_000
 """Choices that a combination of degrees leaves open, over all numbers of stages: a table of some hundred MiB."""
 KNOB_FIELDS = (
     "zero_shard_size", "zero_param_shard_size", "grad_sync", "recompute_modules", "schedule", "cp_comm",
-    "moe_dispatcher",
+    "moe_dispatcher", "flex_backend",
 )  # fmt: skip
 
 

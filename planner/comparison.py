@@ -16,7 +16,7 @@ SPLIT_FIELDS = ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batch_size")
 """Plans that agree in these differ only in a knob."""
 KNOBS = (
     "vpp", "zero", "zero_shard_size", "sequence_parallel", "recompute", "recompute_num_layers", "schedule",
-    "layers_per_stage", "cp_comm", "moe_dispatcher", "overlap", "offload",
+    "layers_per_stage", "cp_comm", "moe_dispatcher", "flex_backend", "overlap", "offload",
 )  # fmt: skip
 """What variants can differ in; the others follow from these."""
 RUN_TO_RUN = 0.01

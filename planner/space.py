@@ -27,7 +27,7 @@ from cost_models.strategy import (
     build_strategies,
 )
 from planner.degrees import DEGREE_AXES, Degrees
-from planner.strategy_defaults import DEFAULTS, possible_overlaps
+from planner.strategy_defaults import DEFAULTS, default_flex_backend, possible_overlaps
 
 Ints = NDArray[np.int64]
 Columns = dict[str, NDArray[Any]]
@@ -233,6 +233,7 @@ class Space:
             "schedule": np.where(columns["vpp"] > 1, Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B),
             "cp_comm": np.full(n, defaults.cp_comm),
             "moe_dispatcher": np.full(n, defaults.moe_dispatcher),
+            "flex_backend": np.full(n, default_flex_backend(job)),
             "offload_optimizer_fraction": np.zeros(n),
             "offload_parameters": np.zeros(n, np.bool_),
             "offload_activation_layers": np.zeros(n),

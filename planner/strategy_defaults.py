@@ -9,9 +9,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from cost_models.job import Job
+from cost_models.memory.expert_buffers import NVLINK_PEERS
 from cost_models.runtimes import Runtime
 from cost_models.specs.training import Framework
-from cost_models.strategy import CpComm, MoeDispatcher, Recompute
+from cost_models.strategy import CpComm, FlexBackend, MoeDispatcher, Recompute
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +67,11 @@ DEFAULTS: Mapping[Framework, StrategyDefaults] = {
     # nanotron/config/parallelism_config.py: recompute_layer False; ring attention.
     "nanotron": StrategyDefaults(recompute=Recompute.NONE, cp_comm=CpComm.P2P),
 }
+
+
+def default_flex_backend(job: Job) -> FlexBackend:
+    """DeepEP, the frameworks' default, but in NVLink domains larger than the nodes of 8 that its kernels know."""
+    return FlexBackend.HYBRIDEP if job.cluster.nvlink_domain_gpus > NVLINK_PEERS else FlexBackend.DEEPEP
 
 
 def possible_overlaps(runtime: Runtime, row: Mapping[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from cost_models.strategy import (
     NAMES,
     RECOMPUTE_MODULES,
     Ints,
+    MoeDispatcher,
     Recompute,
     RecomputeMethod,
     Schedule,
@@ -29,7 +30,7 @@ from cost_models.strategy import (
 )
 from planner.schemas.strategy import OffloadInput, OverlapInput, StrategyInput
 from planner.splits import default_split, legal_split
-from planner.strategy_defaults import DEFAULTS, possible_overlaps
+from planner.strategy_defaults import DEFAULTS, default_flex_backend, possible_overlaps
 
 Reason = dict[str, str]
 """{code, message, hint}, as the contract's evaluation carries them."""
@@ -103,6 +104,11 @@ def strategy_dict(strategies: Strategies, index: int) -> dict[str, Any]:
         **({"pool_per_stage": list(layout.pool_per_stage)} if layout.pool_per_stage else {}),
         "cp_comm": NAMES["cp_comm"][row["cp_comm"]],
         "moe_dispatcher": NAMES["moe_dispatcher"][row["moe_dispatcher"]],
+        **(
+            {"flex_backend": NAMES["flex_backend"][row["flex_backend"]]}
+            if row["moe_dispatcher"] == MoeDispatcher.FLEX
+            else {}
+        ),
         "overlap": {name: row[f"overlap_{name}"] for name in OverlapInput.model_fields},
         "offload": {name: _plain(name, row[f"offload_{name}"]) for name in OffloadInput.model_fields},
     }
@@ -322,6 +328,9 @@ class _Builder:
             )
         row["cp_comm"] = _code("cp_comm", given.cp_comm, defaults.cp_comm)
         row["moe_dispatcher"] = _code("moe_dispatcher", given.moe_dispatcher, defaults.moe_dispatcher)
+        row["flex_backend"] = _code("flex_backend", given.flex_backend, default_flex_backend(job))
+        if row["moe_dispatcher"] == MoeDispatcher.FLEX and given.flex_backend is None:
+            self.assumed["flex_backend"] = NAMES["flex_backend"][row["flex_backend"]]
         if row["cp"] > 1 and given.cp_comm is None:
             self.assumed["cp_comm"] = NAMES["cp_comm"][row["cp_comm"]]
         if row["ep"] > 1 and given.moe_dispatcher is None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.job import Job
-from cost_models.strategy import Floats, MoeDispatcher, Strategies
+from cost_models.placement import groups
+from cost_models.strategy import FlexBackend, Floats, MoeDispatcher, Strategies
 
 NVLINK_PEERS = 8.0
 """Ranks of a node that DeepEP's kernels know (NUM_MAX_NVL_PEERS, csrc/config.hpp)."""
@@ -13,6 +14,8 @@ _CHANNELS = 10.0
 """Half of the 20 multiprocessors that Megatron lends the kernels (moe_deepep_num_sms)."""
 _ROW_FACTS = 128 * (8 + 4 + 4) + 8.0
 """Bytes beside a token's row: 128 places each for expert indices, weights and scales, and where it comes from."""
+_PER_OTHER_NODE = 3.0
+"""Buffers of one rank's tokens that HybridEP keeps for each other node: sent, received and partly summed."""
 _NETWORK_SLOTS = 128.0
 """Tokens of each network peer's queue, of which there are two."""
 _NVLINK_SLOTS = ((64.0, 288.0), (96.0, 480.0), (128.0, 560.0), (np.inf, 720.0))
@@ -20,19 +23,39 @@ _NVLINK_SLOTS = ((64.0, 288.0), (96.0, 480.0), (128.0, 560.0), (np.inf, 720.0))
 
 
 def flex_buffer_bytes(job: Job, strategies: Strategies) -> Floats:
-    """Bytes of DeepEP's queues on a rank where it dispatches, shape (N,). [M-14]
-
-        channels min(n, 8) slots (2h + facts)  +  2 channels n/8 128 (2h + facts)     the latter over several nodes
-
-    n ranks share the experts; two bytes an element, in fp8 too.
-    """
+    """Bytes of the flex dispatcher's own buffers on a rank, shape (N,). [M-14]"""
     flex = (strategies.moe_dispatcher == MoeDispatcher.FLEX) & (strategies.ep * strategies.etp > 1)
     if job.model.moe is None or not flex.any():
         return np.zeros(len(strategies))
+    hybrid = strategies.flex_backend == FlexBackend.HYBRIDEP
+    found = np.where(hybrid, _hybridep_bytes(job, strategies), _deepep_bytes(job, strategies))
+    return np.where(flex, found, 0.0)
+
+
+def _deepep_bytes(job: Job, strategies: Strategies) -> Floats:
+    """Queues towards the peers, for n ranks that share the experts; two bytes an element, in fp8 too.
+
+    channels min(n, 8) slots (2h + facts)  +  2 channels n/8 128 (2h + facts)     the latter over several nodes
+    """
     ranks = strategies.ep * strategies.etp
     row = 2.0 * job.model.hidden_size + _ROW_FACTS
     several = ranks > NVLINK_PEERS
     slots = np.select([ranks <= most for most, _ in _NVLINK_SLOTS], [count for _, count in _NVLINK_SLOTS])
     inside = _CHANNELS * np.minimum(ranks, NVLINK_PEERS) * np.where(several, slots, 256.0) * row
     across = np.where(several, 2.0 * _CHANNELS * ranks / NVLINK_PEERS * _NETWORK_SLOTS * row, 0.0)
-    return np.where(flex, inside + across, 0.0)
+    return np.asarray(inside + across)
+
+
+def _hybridep_bytes(job: Job, strategies: Strategies) -> Floats:
+    """Room for every token of all n ranks, should one rank get them all, and three copies of a rank's for each other node.
+
+    (n T + 3 (N - 1) T) (2h + 4 E/N)
+
+    T tokens of a rank, N nodes or NVLink domains of n ranks; dispatch and combine share the room. Source: deepseek-ai/
+    DeepEP, branch hybrid-ep, csrc/hybrid_ep/hybrid_ep.cu (allocate_buffer).
+    """
+    moe, group = job.model.moe, groups(strategies, job.cluster).etp_ep
+    assert moe is not None
+    tokens = strategies.micro_batch_size * job.training.seq_length / strategies.cp / strategies.tp
+    row = 2.0 * job.model.hidden_size + 4.0 * moe.num_experts / group.islands
+    return np.asarray((group.ranks + _PER_OTHER_NODE * (group.islands - 1.0)) * tokens * row)

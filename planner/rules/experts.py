@@ -6,7 +6,7 @@ import numpy as np
 
 from cost_models.job import Job
 from cost_models.memory.expert_buffers import NVLINK_PEERS
-from cost_models.strategy import Bools, MoeDispatcher, Recompute, Strategies
+from cost_models.strategy import Bools, FlexBackend, MoeDispatcher, Recompute, Strategies
 from planner.rules.rule import Rule, indivisible, only
 
 _CORE = "megatron/core/transformer/transformer_config.py"
@@ -102,9 +102,15 @@ def _gathers(_job: Job, s: Strategies) -> Bools:
     return np.asarray((s.ep > 1) & (s.moe_dispatcher == MoeDispatcher.ALLGATHER))
 
 
-def _flex_ranks(_job: Job, s: Strategies) -> Bools:
-    whole_nodes = ~indivisible(s.ep * s.etp, NVLINK_PEERS)
-    return np.asarray(_flex(_job, s) & (s.ep * s.etp > NVLINK_PEERS) & ~whole_nodes)
+def _hybrid(_job: Job, s: Strategies) -> Bools:
+    return np.asarray(_flex(_job, s) & (s.flex_backend == FlexBackend.HYBRIDEP))
+
+
+def _flex_ranks(job: Job, s: Strategies) -> Bools:
+    deepep, ranks, domain = s.flex_backend == FlexBackend.DEEPEP, s.ep * s.etp, job.cluster.nvlink_domain_gpus
+    odd = (ranks > NVLINK_PEERS) & indivisible(ranks, NVLINK_PEERS)
+    other_nodes = (domain > NVLINK_PEERS) | ((domain < NVLINK_PEERS) & (ranks > domain))
+    return np.asarray(_flex(job, s) & deepep & (odd | other_nodes))
 
 
 def _before_ampere(job: Job) -> bool:
@@ -246,10 +252,21 @@ EXPERT_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "dispatcher-unsupported", _flex_ranks,
-        "moe_dispatcher 'flex' (DeepEP) takes up to 8 ranks or a multiple of 8, not ep x etp = {ep_etp}",
-        "Choose such an ep, or use 'alltoall'.", "deepseek-ai/DeepEP csrc/config.hpp (NUM_MAX_NVL_PEERS)",
+        "flex_backend 'deepep' knows NVLink nodes of 8 GPUs: it takes up to 8 ranks or a multiple of 8, not ep x etp = {ep_etp} "
+        "on this cluster",
+        "Choose such an ep, or use flex_backend 'hybridep' or moe_dispatcher 'alltoall'.", "deepseek-ai/DeepEP csrc/config.hpp (NUM_MAX_NVL_PEERS)",
         frameworks=only("megatron", "torchtitan"), when=_is_moe,
         smallest_change="moe_dispatcher flex -> alltoall",
+    ),
+    Rule(
+        "dispatcher-unsupported", _hybrid, "megatron {version} has no flex_backend 'hybridep'",
+        "Use 'deepep', or core 0.16.", f"{_CORE} (moe_flex_dispatcher_backend)", frameworks=only("megatron"), until="0.16",
+        when=_is_moe, smallest_change="flex_backend hybridep -> deepep",
+    ),
+    Rule(
+        "dispatcher-unsupported", _hybrid, "torchtitan {version} has no flex_backend 'hybridep'",
+        "Use 'deepep', or torchtitan 0.3.", "torchtitan/models/common/token_dispatcher.py", frameworks=only("torchtitan"),
+        until="0.3", when=_is_moe, smallest_change="flex_backend hybridep -> deepep",
     ),
     Rule(
         "dispatcher-unsupported", _not_all_to_all, "{framework} has no moe_dispatcher '{moe_dispatcher}'",

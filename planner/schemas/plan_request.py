@@ -14,6 +14,7 @@ from planner.schemas.row import EXAMPLE_CLUSTER, EXAMPLE_MODEL, EXAMPLE_TRAINING
 from planner.schemas.strategy import (
     Counts,
     CpComm,
+    FlexBackend,
     GradSync,
     MoeDispatcher,
     Recompute,
@@ -80,6 +81,7 @@ class AllowedValues(ContractModel):
     layers_per_stage: Annotated[tuple[Counts, ...], _Choices] | None = None
     cp_comm: Annotated[tuple[CpComm, ...], _Choices] | None = None
     moe_dispatcher: Annotated[tuple[MoeDispatcher, ...], _Choices] | None = None
+    flex_backend: Annotated[tuple[FlexBackend, ...], _Choices] | None = None
     overlap: AllowedOverlap | None = None
     offload: AllowedOffload | None = None
 

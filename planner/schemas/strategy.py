@@ -18,6 +18,7 @@ RecomputeModule = Literal["core_attn", "mlp", "layernorm", "moe", "moe_act", "sh
 Schedule = Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zb-v", "dualpipe-v"]
 CpComm = Literal["p2p", "a2a", "allgather"]
 MoeDispatcher = Literal["allgather", "alltoall", "flex"]
+FlexBackend = Literal["deepep", "hybridep"]
 GradSync = Literal["last", "each"]
 ZeroStage = Annotated[Count, Field(le=3)]
 Counts = Annotated[tuple[Count, ...], Field(min_length=1, max_length=100_000)]
@@ -103,6 +104,8 @@ class StrategyInput(ContractModel):
     """How context-parallel ranks exchange keys and values. Default by framework."""
     moe_dispatcher: MoeDispatcher | None = None
     """How tokens reach their experts. Default by framework."""
+    flex_backend: FlexBackend | None = None
+    """Kernels of the flex dispatcher. Default deepep, where an NVLink domain is larger than a node of 8 hybridep."""
     overlap: OverlapInput | None = None
     """Which communication runs beside computation. Default by framework."""
     offload: OffloadInput | None = None

@@ -83,6 +83,7 @@ def row(draw: st.DrawFn, framework: str, name: str, table: dict[Layout, int], *,
         "recompute": draw(st.integers(0, 2)), "recompute_method": draw(st.integers(0, 2)),
         "recompute_num_layers": draw(st.integers(1, 3)), "recompute_modules": 0, "schedule": int(schedule),
         "moe_dispatcher": 1,
+        "flex_backend": 0,
     }  # fmt: skip
 
 

@@ -13,6 +13,7 @@ from cost_models.layer_comm import ep_comm
 from cost_models.placement import groups
 from cost_models.specs.model import Moe
 from planner.job_of import resolve_job
+from planner.rows import evaluate_rows
 from planner.schemas import StrategyInput
 from planner.strategy_input import resolve_strategies
 
@@ -124,3 +125,28 @@ def test_deepep_s_queues_lie_beside_the_allocator() -> None:
         flex, plain = (Case(ep=ranks, moe_dispatcher=name) for name in ("flex", "alltoall"))
         device = [evaluate(case.job, case.rows).memory.device[0] for case in (flex, plain)]
         assert device[0] - device[1] == pytest.approx(queues * row)
+
+
+def test_hybridep_keeps_room_for_every_token_of_all_ranks() -> None:
+    """hybrid_ep.cu: 16 ranks on two nodes, 4,096 tokens each, rows of 2,048 bytes and the weights of a node's 16 experts, 4
+    bytes each; three times a rank's tokens for the other node.
+    """
+    flex, plain = Case(ep=16, moe_dispatcher="flex", flex_backend="hybridep"), Case(ep=16)
+    device = [evaluate(case.job, case.rows).memory.device[0] for case in (flex, plain)]
+    assert device[0] - device[1] == pytest.approx((16 + 3) * 2 * SEQ * (2 * H + 4 * 16))
+
+
+def test_nvl72_takes_hybridep_unless_told() -> None:
+    """DeepEP's kernels know nodes of 8; a plan says which kernels it means, and only where it dispatches by them."""
+    row = {
+        "model": {"preset": "deepseek-v3"}, "cluster": {"preset": "gb200-nvl72", "num_nodes": 64},
+        "training": {"seq_length": 4096, "global_batch_size": 1024, "precision": "bf16", "framework": "megatron"},
+    }  # fmt: skip
+    strategy = {"pp": 4, "ep": 64, "etp": 1, "micro_batch_size": 1, "layers_per_stage": [15, 15, 15, 16]}
+    found = {}
+    for name, more in (("default", {}), ("deepep", {"flex_backend": "deepep"})):
+        given = {**row, "strategy": {**strategy, "moe_dispatcher": "flex", **more}}
+        (found[name],) = evaluate_rows([given])
+    assert found["default"]["assumed"]["flex_backend"] == "hybridep"
+    assert found["default"]["verdict"] != "invalid"
+    assert [reason["code"] for reason in found["deepep"]["reasons"]] == ["dispatcher-unsupported"]

@@ -145,6 +145,12 @@ TWELVE_HEADS = {
         # DeepEP knows 8 ranks a node: csrc/config.hpp asserts n < 8 or n % 8 == 0.
         ({"dp": 12, "ep": 12, "etp": 1, "moe_dispatcher": "flex"}, "megatron", DOZEN, {"global_batch_size": 48},
          "dispatcher-unsupported"),
+        ({"dp": 12, "ep": 12, "etp": 1, "moe_dispatcher": "flex", "flex_backend": "hybridep"}, "megatron", DOZEN,
+         {"global_batch_size": 48}, None),
+        ({"ep": 8, "etp": 1, "moe_dispatcher": "flex", "flex_backend": "hybridep"}, "megatron", MOE, {"framework_version": "0.15"},
+         "dispatcher-unsupported"),
+        ({"ep": 8, "etp": 1, "moe_dispatcher": "flex", "flex_backend": "hybridep"}, "torchtitan", MOE,
+         {"framework_version": "0.2"}, "dispatcher-unsupported"),
         ({"dp": 12, "ep": 6, "etp": 1, "moe_dispatcher": "flex"}, "megatron", DOZEN, {"global_batch_size": 48}, None),
         ({"ep": 4, "zero": 1, "moe_dispatcher": "allgather"}, "deepspeed", MOE, {}, "dispatcher-unsupported"),
         # States.

@@ -47,6 +47,7 @@ def test_choices_are_spelled_as_in_the_strategy_arrays():
     assert get_args(strategy.Schedule) == NAMES["schedule"]
     assert get_args(strategy.CpComm) == NAMES["cp_comm"]
     assert get_args(strategy.MoeDispatcher) == NAMES["moe_dispatcher"]
+    assert get_args(strategy.FlexBackend) == NAMES["flex_backend"]
 
 
 @pytest.mark.parametrize(("model", "example"), [(PlanRequest, EXAMPLE_REQUEST), (EvaluateRow, EXAMPLE_ROW)])
