@@ -81,7 +81,7 @@ def state_bytes(job: Job, traits: MemoryTraits, strategies: Strategies, *, shard
         moved, gradients_moved = np.maximum(moved, away), away
         host_gradients = gradients * away
 
-    cast = main if traits.casts_gradients_for_step and gradient < main else 0.0
+    cast = main if gradient < main and _casts_gradients(training, traits) else 0.0
     temporary = cast + traits.optimizer_copies * BYTES_PER[training.optimizer_state_dtype]
     return StateBytes(
         parameters=parameters * (1.0 - away) + _secondary_partition(training, strategies),
@@ -91,6 +91,13 @@ def state_bytes(job: Job, traits: MemoryTraits, strategies: Strategies, *, shard
         step=temporary * owned * (1.0 - moved),
         host=constant("host_buffer_factor") * ((main + moments) * owned * moved + parameters * away + host_gradients),
     )
+
+
+def _casts_gradients(training: Training, traits: MemoryTraits) -> bool:
+    """Whether narrow gradients are copied to the main parameters' type for the step."""
+    if traits.casts_gradients_for_step == "unless-states-narrow":
+        return BYTES_PER[training.optimizer_state_dtype] >= BYTES_PER[training.main_param_dtype]
+    return traits.casts_gradients_for_step == "always"
 
 
 def _secondary_partition(training: Training, strategies: Strategies) -> Floats:

@@ -55,8 +55,9 @@ class MemoryTraits:
     """Activation offload moves the inputs of fully recomputed layers too; Megatron's moves what modules save."""
     optimizer_copies: float
     """Temporary copies of the local parameters in the state type during the step."""
-    casts_gradients_for_step: bool
-    """Owned gradients narrower than the main parameters are cast to their type for the step."""
+    casts_gradients_for_step: Literal["never", "unless-states-narrow", "always"]
+    """Owned gradients narrower than the main parameters are cast to their type for the step; Megatron's precision-aware
+    optimizer, which keeps narrow states, reads them as they are."""
     sgd_states: int
     reuses_world_group: bool
     """A group that spans all ranks uses the default communicator."""
@@ -79,7 +80,7 @@ _MEGATRON = MemoryTraits(
     embedding_gradient_whole=False, defers_pipeline_reduction=False, buffers_pipeline_inputs=False,
     sequence_workspaces=2, fuses_weight_gradients=True, ends_stay_gathered=False, gather_elements=0.0,
     reduce_bucket_elements=0.0, offload_takes_gradients=False, offloads_layer_inputs=False, optimizer_copies=0.0,
-    casts_gradients_for_step=False,
+    casts_gradients_for_step="unless-states-narrow",
     sgd_states=1, reuses_world_group=False, norm_group=True, pooled_gathers=False,
     reserved_factor=constant("reserved_megatron_te"), reserved_factor_tp=constant("reserved_megatron_te_tp"),
     reserved_zero3_bytes=0.0, spread_low=0.04, spread_high=0.06,
@@ -92,7 +93,7 @@ _MEGATRON_DEEPSPEED = replace(
     _MEGATRON_LOCAL, table="megatron-2021", compute_gradients="backward", gradients_persist=True,
     reduce_bucket_elements=constant("deepspeed_bucket_elements"), offload_takes_gradients=True,
     offloads_layer_inputs=True,
-    casts_gradients_for_step=True, norm_group=False, sequence_workspaces=1,
+    casts_gradients_for_step="always", norm_group=False, sequence_workspaces=1,
     gather_elements=constant("deepspeed_live_elements") + constant("deepspeed_prefetch_elements"),
     ends_stay_gathered=True, reserved_zero3_bytes=constant("reserved_zero3"),
     reserved_factor=constant("reserved_deepspeed"), reserved_factor_tp=constant("reserved_deepspeed"),
@@ -104,7 +105,7 @@ _DEEPSPEED = replace(
     spread_low=0.15, spread_high=0.20,
 )  # fmt: skip
 _TORCHTITAN = replace(
-    _MEGATRON, table="torchtitan", loss_family="torch", zero2_shards_parameters=True, gradients_persist=False,
+    _MEGATRON, table="torchtitan", casts_gradients_for_step="never", loss_family="torch", zero2_shards_parameters=True, gradients_persist=False,
     replicated_buckets=True, casts_replicated_parameters=True, embedding_gradient_whole=True,
     defers_pipeline_reduction=True, buffers_pipeline_inputs=True, sequence_workspaces=0, fuses_weight_gradients=False,
     offloads_layer_inputs=True,
@@ -117,7 +118,7 @@ _FSDP = replace(
     spread_low=0.10, spread_high=0.10,
 )  # fmt: skip
 _NANOTRON = replace(
-    _MEGATRON_LOCAL, table="nanotron", compute_gradients="always", sequence_workspaces=0, norm_group=False,
+    _MEGATRON_LOCAL, table="nanotron", casts_gradients_for_step="never", compute_gradients="always", sequence_workspaces=0, norm_group=False,
     reserved_factor=constant("reserved_nanotron"), reserved_factor_tp=constant("reserved_nanotron"),
     spread_low=0.15, spread_high=0.12,
 )  # fmt: skip

@@ -66,6 +66,26 @@ def test_a_smaller_shard_group_holds_more() -> None:
     assert sum(found.values()) == pytest.approx(9 * TOTAL)
 
 
+@pytest.mark.parametrize(
+    ("training", "bytes_per_parameter"),
+    [
+        ({"grad_dtype": "bf16"}, 4 / 8),  # distrib_optimizer.py: shard_main_param.grad = shard_model_grad.float()
+        (
+            {"grad_dtype": "bf16", "optimizer_state_dtype": "bf16"},
+            0,
+        ),  # precision-aware: decoupled_grad is the shard itself
+        ({"grad_dtype": "fp32"}, 0),  # .float() of fp32 copies nothing
+        ({"grad_dtype": "bf16", "framework": "nanotron"}, 0),
+    ],
+)
+def test_megatron_casts_its_shard_of_narrow_gradients_for_the_step(training, bytes_per_parameter) -> None:
+    """A sequence of 64 tokens, so that the optimizer's step is the peak where it holds more than the passes do."""
+    found = memory({"tp": 1, "pp": 1, "dp": 8, "zero": 1}, **{"seq_length": 64, "framework": "megatron", **training})
+    assert found.kept is not None
+    step = found.kept.terms["optimizer_step"]["optimizer_transient"]
+    assert float(step.max()) == pytest.approx(bytes_per_parameter * TOTAL)
+
+
 def test_fsdp_shards_everything_and_holds_gradients_only_after_backward() -> None:
     """fp32 parameters 4 and Adam 8 over 8 ranks; at the loss of the only micro-batch no gradient exists."""
     found = states(memory({"dp": 64, "zero": 3, "recompute": "none"}, framework="torchtitan"))
