@@ -2,7 +2,7 @@
 
 Sizes are nccl-tests' totals: the whole array for all-gather, reduce-scatter and broadcast, one rank's buffer for all-reduce,
 all-to-all and send/recv. Every curve is a row of one table of log2 seconds on a grid of powers of two, so a batch is two
-gathers. Which algorithm the library picks is not modelled beyond rings and trees.
+gathers. Between nodes a call takes the fastest of NCCL's rings, trees and protocols.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.constants import NIC_EFFICIENCY, PEER_S, RING_HOP_S, SEND_S, TREE_HOP_S
+from cost_models.constants import NIC_EFFICIENCY, PEER_S, SEND_S
 from cost_models.estimate import Estimate
 from cost_models.link_tables import (
     GRID_LOG2,
     CurveTable,
     Op,
     bus_factor,
+    extra_hop_s,
     fast_tables,
     grid_position,
     on_grid,
@@ -28,6 +29,7 @@ from cost_models.link_tables import (
     reach_rows,
     reach_tables,
 )
+from cost_models.nccl import Hop, network_choices
 from cost_models.placement import Placement
 from cost_models.specs.cluster import Cluster
 from cost_models.terms import Tier
@@ -106,9 +108,7 @@ def collective_s(op: Op, size_bytes: Floats | float, *, placement: Placement, li
         links: curves and cluster.
     """
     size, ranks = np.broadcast_arrays(np.asarray(size_bytes, dtype=np.float64), placement.ranks)
-    seconds, tier = _inside_domain(op, size, placement, links)
-    if links.node and np.any(placement.per_island > placement.per_domain):
-        seconds, tier = _across_domains(op, size, placement, links, seconds, tier)
+    seconds, tier = _inside_island(op, size, placement, links)
     if np.any(placement.islands > 1):
         seconds, tier = _across_islands(op, size, placement, links, seconds, tier)
         if op in links.network:
@@ -123,6 +123,14 @@ def _part(op: Op, size: Floats, members: Floats, ranks: Floats) -> Floats:
         return size * (members / ranks)
     ratio = bus_factor(op, ranks) / np.maximum(bus_factor(op, members), 0.5)
     return size * np.where(members > 1, np.maximum(ratio, 0.0), 0.0)
+
+
+def _inside_island(op: Op, size: Floats, placement: Placement, links: Links) -> tuple[Floats, Codes]:
+    """What moves without the network."""
+    seconds, tier = _inside_domain(op, size, placement, links)
+    if links.node and np.any(placement.per_island > placement.per_domain):
+        return _across_domains(op, size, placement, links, seconds, tier)
+    return seconds, tier
 
 
 def _inside_domain(op: Op, size: Floats, placement: Placement, links: Links) -> tuple[Floats, Codes]:
@@ -164,9 +172,37 @@ def _across_islands(
         wire_s = size / np.minimum(links.nic_bytes_per_s, node_bytes_per_s / senders)
     else:
         wire_s = bus_factor(op, ranks) * size / (links.gpu_network_bytes_per_s * members)
-    wire_s = wire_s * _spine(op, placement, links)
-    total_s = np.maximum(inner_s, wire_s) + _network_latency_s(op, ranks, members, islands, links)
+    crossing_s: Floats = np.multiply(wire_s, _spine(op, placement, links))
+    if op in {"all_to_all", "send_recv"}:
+        peers = ranks - members if op == "all_to_all" else 0.0
+        wait_s = SEND_S.value + links.cluster.network.latency_s + PEER_S.value * peers
+        total_s = np.maximum(inner_s, crossing_s) + wait_s
+    else:
+        total_s = _fastest_s(op, size, placement, links, inner_s=inner_s, wire_s=crossing_s)
     return np.where(crosses, total_s, inner_s), np.where(crosses, np.int8(Tier.NOMINAL), inner_tier)
+
+
+def _fastest_s(op: Op, size: Floats, placement: Placement, links: Links, *, inner_s: Floats, wire_s: Floats) -> Floats:
+    """Seconds of a ring or tree over islands with the algorithm and protocol that are fastest for each call.    [C-5]
+
+    A protocol's bandwidth bounds what crosses the network; the hops inside the node are in its latency, so that only the
+    part of the measured time there that grows with the size counts beside it.
+    """
+    cluster = links.cluster
+    members = placement.per_island
+    start_s, _ = _inside_island(op, np.zeros_like(size), placement, links)
+    inner_s = np.maximum(inner_s - start_s, 0.0)
+    hop: Hop = "pcie" if cluster.link_kind == "pcie" else "nvlink"
+    choices = network_choices(
+        op, members=members, nodes=placement.islands, ranks=placement.ranks, hop=hop, extra_hop_s=extra_hop_s(cluster),
+        network_s=cluster.network.latency_s,
+    )  # fmt: skip
+    moved = bus_factor(op, placement.ranks) * size
+    fastest = np.full(size.shape, np.inf)
+    for choice in choices:
+        own_s = np.maximum(wire_s / choice.bandwidth_share, moved / choice.most_bytes_per_s)
+        fastest = np.minimum(fastest, np.maximum(inner_s, own_s) + choice.latency_s)
+    return fastest
 
 
 def _spine(op: Op, placement: Placement, links: Links) -> Floats | float:
@@ -188,24 +224,6 @@ def _spine(op: Op, placement: Placement, links: Links) -> Floats | float:
     else:
         share = leaves / placement.islands
     return np.where(leaves > 1, np.maximum(over * share, 1.0), 1.0)
-
-
-def _network_latency_s(op: Op, ranks: Floats, members: Floats, islands: Floats, links: Links) -> Floats:
-    """Size-independent seconds of a call that leaves its island.                                            [C-5]
-
-    All-reduce climbs and descends a tree of nodes. All-gather and reduce-scatter have only rings: every rank is a hop.
-    """
-    wire_s = links.cluster.network.latency_s
-    levels = np.log2(np.maximum(islands, 1.0))
-    if op == "all_reduce":
-        return 2.0 * levels * (TREE_HOP_S.value + wire_s)
-    if op == "broadcast":
-        return levels * (TREE_HOP_S.value + wire_s)
-    if op == "send_recv":
-        return np.full(ranks.shape, SEND_S.value + wire_s)
-    if op == "all_to_all":
-        return SEND_S.value + wire_s + PEER_S.value * (ranks - members)
-    return (ranks - islands) * RING_HOP_S.value + (islands - 1.0) * wire_s
 
 
 def _as_measured(
@@ -232,7 +250,7 @@ def build_links(cluster: Cluster, document: CalibrationDocument | None) -> Links
     """Everything that prices collectives on a cluster, from a document's curves where they apply, else nominal."""
     domain = max(1, min(cluster.nvlink_domain_gpus, cluster.num_gpus))
     node = min(cluster.gpus_per_node, cluster.num_gpus)
-    fast = pcie_tables if cluster.interconnect == "pcie" else fast_tables
+    fast = pcie_tables if cluster.link_kind == "pcie" else fast_tables
     links = Links(
         cluster=cluster,
         domain=fast(cluster, document, ranks=max(domain, 2)),

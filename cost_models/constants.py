@@ -180,15 +180,20 @@ NIC_EFFICIENCY: Mapping[Fabric, Constant] = {
 }
 """Share of the NICs' wire rate that collectives reach at training sizes."""
 
-RING_HOP_S = Constant(
-    4.0 * MICRO, "s", 0.8 * MICRO, 8.0 * MICRO,
-    "per in-node rank of an all-gather or reduce-scatter ring that crosses nodes; ZeRO-3 rows on 384-1536 GPUs",
-)  # fmt: skip
-TREE_HOP_S = Constant(
-    8.0 * MICRO, "s", 4.0 * MICRO, 16.0 * MICRO, "one tree level of an inter-node all-reduce beside the wire's latency"
-)
 SEND_S = Constant(7.0 * MICRO, "s", 4.0 * MICRO, 30.0 * MICRO, "posting and progressing one inter-node message")
 PEER_S = Constant(1.0 * MICRO, "s", 0.3 * MICRO, 3.0 * MICRO, "per remote peer of an all-to-all; no measurement")
+LIST_SLICE_S = Constant(
+    4.0 * MICRO, "s", 2.0 * MICRO, 8.0 * MICRO,
+    "copy of one rank's slice that PyTorch starts from C++ around a collective on a list: half of a bare operation's 7.1 to 8.6 us "
+    "from Python (data/measured_h100), the other half being Python's [C-14]",
+)  # fmt: skip
+LIST_CALL_S = Constant(
+    0.38e-3, "s", 0.2e-3, 0.5e-3,
+    "host time of one such call, none of it hidden: 130 us before and 250 us of launching (A100, 8 ranks; DeepSpeed issue 1069) [C-14]",
+)  # fmt: skip
+LIST_TRAFFIC: Mapping[str, float] = {"all_gather": 3.0, "reduce_scatter": 2.0}
+"""Bytes moved in memory around it over those of the tensor: the output zeroed, then read and written; gradients read and
+written (DeepSpeed 0.3 partition_parameters.py, PyTorch 1.8 ProcessGroupNCCL.cpp). [C-14]"""
 NOMINAL_LINK_EFFICIENCY = Constant(0.75, "1", 0.5, 0.85, "NVLink bus bandwidth over link rate at large sizes, H100 n=8")
 NOMINAL_HOP_S = Constant(
     0.75 * MICRO, "s", 0.4 * MICRO, 2.0 * MICRO, "growth of the small-message time per NVLink rank"

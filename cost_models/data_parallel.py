@@ -15,7 +15,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.casts import layer_gather_bytes
-from cost_models.constants import BACKWARD_USABLE, INTERFERENCE, STAGE3_REUSE_PARAMETERS
+from cost_models.constants import (
+    BACKWARD_USABLE,
+    INTERFERENCE,
+    LIST_CALL_S,
+    LIST_SLICE_S,
+    LIST_TRAFFIC,
+    STAGE3_REUSE_PARAMETERS,
+)
 from cost_models.estimate import Estimate
 from cost_models.expert_loop import has_looped_modules
 from cost_models.job import Job
@@ -172,9 +179,10 @@ def _unit_s(
 ) -> tuple[UnitSeconds, Codes]:
     """Link seconds of one unit of so many parameters on a rank, and their tier."""
     kept, state, replica = groups_of
-    gather = _split_calls(job, "all_gather", elements * weight, kept, calls)
-    first = gather if kept is state else _split_calls(job, "all_gather", elements * weight, state, calls)
-    scatter = _split_calls(job, "reduce_scatter", elements * grad, state, calls)
+    price = _listed_s if job.runtime.lists_slices else _split_calls
+    gather = price(job, "all_gather", elements * weight, kept, calls)
+    first = gather if kept is state else price(job, "all_gather", elements * weight, state, calls)
+    scatter = price(job, "reduce_scatter", elements * grad, state, calls)
     across = _reduce_across(job, elements * grad, state, replica, calls)
     tier = np.maximum(np.maximum(gather.tier, first.tier), np.maximum(scatter.tier, across.tier))
     return UnitSeconds(gather.seconds, first.seconds, scatter.seconds, across.seconds), tier
@@ -357,6 +365,14 @@ def _reduce_across(job: Job, size: Floats, shard: Placement, replica: Placement 
 def _split_calls(job: Job, op: Op, size: Floats, placement: Placement, calls: float) -> Estimate:
     estimate = job.calibration.collective_s(op, size / calls, placement=placement)
     return Estimate(estimate.seconds * calls, estimate.tier) if calls != 1.0 else estimate
+
+
+def _listed_s(job: Job, op: Op, size: Floats, placement: Placement, calls: float) -> Estimate:
+    """Calls on lists of slices: around each, a copy per rank, the tensor moved in memory, and a host that waits. [C-14]"""
+    estimate = _split_calls(job, op, size, placement, calls)
+    memory_s = LIST_TRAFFIC[op] * size / job.calibration.memory_bytes_per_s_effective.value
+    around_s = calls * (LIST_CALL_S.value + placement.ranks * LIST_SLICE_S.value) + memory_s
+    return Estimate(np.where(placement.ranks > 1, estimate.seconds + around_s, 0.0), estimate.tier)
 
 
 def _gathered_bytes(job: Job) -> float:

@@ -49,11 +49,14 @@ FORMER: Mapping[Framework, tuple[Former, ...]] = {
         # deepspeed/runtime/zero/partition_parameters.py: 0.13.0 takes the secondary tensor in backward only, 0.13.2
         # wherever it exists (0.13.1 was not looked at).
         Former({"param_shards_serve_forward": False}, until="0.13.2"),
+        # deepspeed/runtime/zero/partition_parameters.py (_allgather_param, _reduce_scatter_gradient), until pull request 1188.
+        Former({"lists_slices": True}, until_month="2021-08"),
     ),
     # The same files; Megatron-DeepSpeed has no releases of its own, so the months of DeepSpeed's count.
     "megatron-deepspeed": (
         Former({"zero2_all_reduces": False}, until_month="2023-12"),
         Former({"reduces_in_backward_from": 2}, until_month="2024-01"),
+        Former({"lists_slices": True}, until_month="2021-08"),
     ),
     # accelerate/utils/dataclasses.py: AORecipeKwargs has the switch, on by default, from 1.13 (2026-03).
     "fsdp": (Former({"fp8_gather_recipes": frozenset()}, until_month="2026-03"),),

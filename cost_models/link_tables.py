@@ -1,7 +1,7 @@
 """Tables of collective times inside a node: one row per group size, one column per power-of-two size.
 
-From measured curves where the document was measured on such a link, re-scaled to another bandwidth and other group sizes
-by the bus factor; else a start per call and hop plus bytes over bandwidth. Nothing here leaves the node.
+From measured curves where the document was measured on such a link, carried to another bandwidth and other group sizes;
+else NCCL's published latencies plus bytes over bandwidth. Nothing here leaves the node.
 
 Array suffixes: R ranks 0...R-1, P grid sizes.
 """
@@ -23,7 +23,9 @@ from cost_models.constants import (
     PCIE_EFFICIENCY,
     PCIE_SAME_SWITCH,
 )
+from cost_models.nccl import Hop, inside_choices
 from cost_models.specs.cluster import Cluster
+from cost_models.specs.cluster_input import FASTEST_PCIE_BYTES_PER_S, INTRA_LATENCY_S
 from cost_models.terms import Tier
 
 if TYPE_CHECKING:
@@ -80,27 +82,70 @@ class CurveTable:
 
 
 def fast_tables(cluster: Cluster, document: CalibrationDocument | None, *, ranks: int) -> dict[Op, CurveTable]:
-    """Tables of the fast link for groups up to `ranks`. A custom link is what its user says, never a curve.   [C-1]"""
-    on_fast_link = document is not None and document.fingerprint.interconnect != "pcie"
-    same_kind = document is not None and _link_family(document.fingerprint.interconnect) == _link_family(
-        cluster.interconnect
-    )
-    if document is None or not (on_fast_link and same_kind) or cluster.interconnect == "custom":
-        bytes_per_s = cluster.intra_bytes_per_s * NOMINAL_LINK_EFFICIENCY.value
-        return _nominal_tables(bytes_per_s, cluster.intra_latency_s, ranks)
-    return _curve_tables(cluster, document, ranks, cluster.intra_bytes_per_s)
+    """Tables of the fast link for groups up to `ranks`; a custom link is priced like the kind it stands for.   [C-1]
+
+    Curves of another machine may say less of this link than its bandwidth does: inside a node a borrowed or nominal link is
+    never slower than the PCIe beside it.
+    """
+    mesh = _mesh_share(cluster, _rows(ranks))
+    if document is None or _link_family(document.fingerprint.interconnect) != _link_family(cluster.link_kind):
+        bytes_per_s = cluster.intra_bytes_per_s * NOMINAL_LINK_EFFICIENCY.value * mesh
+        tables = _nominal_tables(cluster, bytes_per_s, ranks=ranks, hop="nvlink")
+    else:
+        tables = _curve_tables(cluster, document, ranks=ranks, link_bytes_per_s=cluster.intra_bytes_per_s, mesh=mesh)
+    return _at_least_pcie(cluster, tables, ranks=ranks)
 
 
 def _link_family(interconnect: str) -> str:
     return "nvlink" if interconnect.startswith("nv") else interconnect
 
 
+def _mesh_share(cluster: Cluster, rows: Floats) -> Floats:
+    """Share of a GPU's links that a group of this many uses: g - 1 of its peers where each has links of its own."""
+    peers = cluster.mesh_peers
+    if peers is None:
+        return np.ones_like(rows)
+    return np.clip((rows - 1.0) / peers, 1.0 / peers, 1.0)
+
+
+def _at_least_pcie(cluster: Cluster, tables: dict[Op, CurveTable], *, ranks: int) -> dict[Op, CurveTable]:
+    """The tables where borrowed and nominal calls take PCIe if it is the faster path."""
+    pcie = cluster.gpu.pcie_bytes_per_s
+    if cluster.interconnect == "custom" and cluster.link_kind == "nvswitch":
+        pcie = max(pcie, min(cluster.intra_bytes_per_s, FASTEST_PCIE_BYTES_PER_S))
+    rows = _rows(ranks)
+    others = _nominal_tables(cluster, np.full(len(rows), pcie * PCIE_SAME_SWITCH.value), ranks=ranks, hop="pcie")
+    inside = ((rows > 1) & (rows <= cluster.gpus_per_node))[:, None]
+    return {
+        op: CurveTable(
+            np.where(
+                inside & (table.tier_RP > Tier.INTERPOLATED),
+                np.minimum(table.log2_s_RP, others[op].log2_s_RP),
+                table.log2_s_RP,
+            ),
+            table.tier_RP,
+        )
+        for op, table in tables.items()
+    }
+
+
+def _own_pcie(document: CalibrationDocument | None) -> CalibrationDocument | None:
+    """A document that measured this user's PCIe. What another server's cards reach says little of this one's.
+
+    Whether cards have peer access, and how they hang on switches and sockets, moves a server from 0.04 to 0.8 of its lanes:
+    eight L40S without it (the public curves) move 1.2 of 31.5 GB/s.
+    """
+    measured = document is not None and document.kind == "measured" and document.fingerprint.interconnect == "pcie"
+    return document if measured else None
+
+
 def pcie_tables(cluster: Cluster, document: CalibrationDocument | None, *, ranks: int) -> dict[Op, CurveTable]:
     """Tables of groups that cross PCIe inside a node, and beyond the GPUs of one socket the socket link."""
-    if document is not None and document.fingerprint.interconnect == "pcie":
-        return _curve_tables(cluster, document, ranks, cluster.gpu.pcie_bytes_per_s)
-    bytes_per_s = cluster.gpu.pcie_bytes_per_s * PCIE_EFFICIENCY.value
-    tables = _nominal_tables(bytes_per_s, cluster.intra_latency_s, ranks)
+    own = _own_pcie(document)
+    if own is not None:
+        return _curve_tables(cluster, own, ranks=ranks, link_bytes_per_s=cluster.pcie_bytes_per_s)
+    bytes_per_s = np.full(len(_rows(ranks)), cluster.pcie_bytes_per_s * PCIE_EFFICIENCY.value)
+    tables = _nominal_tables(cluster, bytes_per_s, ranks=ranks, hop="pcie")
     far = _rows(ranks) > cluster.pcie_gpus_per_socket
     slower = np.where(far, -np.log2(PCIE_CROSS_SOCKET.value), 0.0)[:, None]
     return {op: CurveTable(table.log2_s_RP + slower, table.tier_RP) for op, table in tables.items()}
@@ -114,14 +159,15 @@ def reach_tables(cluster: Cluster, document: CalibrationDocument | None, *, rank
     """
     rows = _rows(ranks)[:, None]
     slower = -np.log2(PCIE_CROSS_SOCKET.value)
-    if document is not None and document.fingerprint.interconnect == "pcie":
-        near = _curve_tables(cluster, document, ranks, cluster.gpu.pcie_bytes_per_s)
+    own = _own_pcie(document)
+    if own is not None:
+        near = _curve_tables(cluster, own, ranks=ranks, link_bytes_per_s=cluster.pcie_bytes_per_s)
         switch, socket = near, near
         slower = np.where(rows > cluster.pcie_gpus_per_socket, 0.0, slower)
     else:
-        pcie = cluster.gpu.pcie_bytes_per_s
-        switch = _nominal_tables(pcie * PCIE_SAME_SWITCH.value, cluster.intra_latency_s, ranks)
-        socket = _nominal_tables(pcie * PCIE_EFFICIENCY.value, cluster.intra_latency_s, ranks)
+        pcie = np.full(len(rows), cluster.pcie_bytes_per_s)
+        switch = _nominal_tables(cluster, pcie * PCIE_SAME_SWITCH.value, ranks=ranks, hop="pcie")
+        socket = _nominal_tables(cluster, pcie * PCIE_EFFICIENCY.value, ranks=ranks, hop="pcie")
     return {
         op: CurveTable(
             np.concatenate([switch[op].log2_s_RP, socket[op].log2_s_RP, socket[op].log2_s_RP + slower]),
@@ -147,31 +193,59 @@ def _as_table(seconds_RP: Floats, tier_RP: Codes) -> CurveTable:
     return CurveTable(log2_s, tier_RP)
 
 
-def _nominal_tables(bytes_per_s: float, hop_s: float, ranks: int) -> dict[Op, CurveTable]:
-    """A fixed cost per call and hop plus bytes over bandwidth."""
-    rows = _rows(ranks)[:, None]
-    extra_hop_s = max(NOMINAL_HOP_S.value, 0.5 * hop_s)
+def extra_hop_s(cluster: Cluster) -> float:
+    """Seconds that a stated link takes longer a hop than its kind does in NCCL's table; less than 0 where it is faster."""
+    return cluster.intra_latency_s - INTRA_LATENCY_S[cluster.link_kind]
+
+
+def _nominal_tables(cluster: Cluster, bytes_per_s_R: Floats, *, ranks: int, hop: Hop) -> dict[Op, CurveTable]:
+    """NCCL's published latencies plus bytes over bandwidth, the fastest protocol of each call; sends as one call and hops."""
+    rows, bytes_per_s = _rows(ranks)[:, None], bytes_per_s_R[:, None]
     tables: dict[Op, CurveTable] = {}
     for op in OPS:
-        hops = np.log2(np.maximum(rows, 1.0)) if op in _TREE_OPS else np.maximum(rows - 2.0, 0.0)
-        start_s = NOMINAL_CALL_S.value + hop_s + hops * extra_hop_s
-        seconds = start_s + bus_factor(op, rows) * np.exp2(GRID_LOG2) / bytes_per_s
+        moved = bus_factor(op, rows) * np.exp2(GRID_LOG2)
+        if op in {"all_to_all", "send_recv"}:
+            hop_s = max(NOMINAL_HOP_S.value, 0.5 * cluster.intra_latency_s)
+            start_s = NOMINAL_CALL_S.value + cluster.intra_latency_s + np.maximum(rows - 2.0, 0.0) * hop_s
+            seconds = start_s + moved / bytes_per_s
+        else:
+            choices = inside_choices(
+                op, rows, hop=hop, extra_hop_s=extra_hop_s(cluster), generation=cluster.gpu.generation
+            )
+            seconds = np.min(
+                [
+                    c.latency_s + moved / np.minimum(bytes_per_s * c.bandwidth_share, c.most_bytes_per_s)
+                    for c in choices
+                ],
+                axis=0,
+            )
         tables[op] = _as_table(seconds, np.full(seconds.shape, np.int8(Tier.NOMINAL)))
     return tables
 
 
 def _curve_tables(
-    cluster: Cluster, document: CalibrationDocument, ranks: int, link_bytes_per_s: float
+    cluster: Cluster,
+    document: CalibrationDocument,
+    *,
+    ranks: int,
+    link_bytes_per_s: float,
+    mesh: Floats | None = None,
 ) -> dict[Op, CurveTable]:
-    """Measured curves, re-scaled to this cluster's link where it is another."""
+    """Measured curves, carried to this cluster's link where it is another."""
     curves = _one_node_curves(document)
     measured = document.device.link_bytes_per_s
-    scale = measured / link_bytes_per_s if measured > 0 and link_bytes_per_s > 0 else 1.0
-    own = abs(scale - 1.0) < 0.01 and document.fingerprint.gpu == cluster.gpu.name
+    slower = measured / link_bytes_per_s if measured > 0 and link_bytes_per_s > 0 else 1.0
+    own = abs(slower - 1.0) < 0.01 and document.fingerprint.gpu == cluster.gpu.name
     best = Tier.EXTRAPOLATED if not own else Tier.MEASURED if document.kind == "measured" else Tier.INTERPOLATED
-    nominal = _nominal_tables(link_bytes_per_s * NOMINAL_LINK_EFFICIENCY.value, cluster.intra_latency_s, ranks)
+    share = np.ones(len(_rows(ranks))) if mesh is None else mesh
+    meshed = document.fingerprint.interconnect in {"xgmi", "nvlink-mesh"}
+    hop: Hop = "pcie" if document.fingerprint.interconnect == "pcie" else "nvlink"
+    bytes_per_s = link_bytes_per_s * NOMINAL_LINK_EFFICIENCY.value * share
+    nominal = _nominal_tables(cluster, bytes_per_s, ranks=ranks, hop=hop)
     return {
-        op: _scaled_table(op, curves[op], _rows(ranks), scale=scale, best=best) if op in curves else nominal[op]
+        op: _carried_table(op, curves[op], share, meshed=meshed, slower=slower, best=best)
+        if op in curves
+        else nominal[op]
         for op in OPS
     }
 
@@ -194,15 +268,26 @@ def _reinterpreted(fit: CollectiveFit, op: Op, size_ratio: float) -> CollectiveF
     return fit.model_copy(update={"op": op, "size_bytes": tuple(s * size_ratio for s in fit.size_bytes)})
 
 
-def _scaled_table(op: Op, fits: Sequence[CollectiveFit], rows: Floats, *, scale: float, best: Tier) -> CurveTable:
-    """Every rank count from the nearest measured one: the part above the small-message time goes with bus factor and link."""
+def _carried_table(
+    op: Op, fits: Sequence[CollectiveFit], share_R: Floats, *, meshed: bool, slower: float, best: Tier
+) -> CurveTable:
+    """Every rank count from the nearest measured one, on a link that is `slower` times as slow.                  [C-1]
+
+    The part above the small-message time goes with the bus factor and the share of the links that a group uses. Of that
+    part only the bytes' time at the bandwidth of the largest size goes with the link: what a smaller message loses beside
+    it, it loses in protocol and start-up, whatever the link.
+    """
     fits = sorted(fits, key=lambda fit: fit.ranks)
+    rows = np.arange(len(share_R), dtype=np.float64)
     measured = np.array([fit.ranks for fit in fits], dtype=np.float64)
     grid = np.stack([on_grid(fit) for fit in fits])
-    start = grid[:, :1]
+    above = grid - grid[:, :1]
+    wire = np.minimum(above, np.exp2(GRID_LOG2 - GRID_LOG2[-1]) * above[:, -1:])
     nearest = np.argmin(np.abs(np.log(np.maximum(rows, 1.0)[:, None] / measured)), axis=1)
-    ratio = bus_factor(op, rows) / bus_factor(op, measured)[nearest] * scale
-    seconds = (grid - start)[nearest] * ratio[:, None] + _start_s(op, rows, measured, start[:, 0])[:, None]
+    used = share_R[np.minimum(measured, len(share_R) - 1).astype(np.int64)] if meshed else np.ones_like(measured)
+    ratio = bus_factor(op, rows) / bus_factor(op, measured)[nearest] * used[nearest] / share_R
+    seconds = (above + wire * (slower - 1.0))[nearest] * ratio[:, None]
+    seconds = seconds + _start_s(op, rows, measured, grid[:, 0])[:, None]
     exact = np.isclose(rows[:, None], measured[nearest][:, None])
     low = np.array([np.log2(fit.size_bytes[0]) for fit in fits])[nearest][:, None]
     high = np.array([np.log2(fit.size_bytes[-1]) for fit in fits])[nearest][:, None]

@@ -106,6 +106,9 @@ class Runtime:
     rank's own tokens (`shards`), or of gathered rows with columns split (`columns`)."""
     builds_mtp: bool = False
     """Multi-token-prediction modules of a model are built and trained; elsewhere they are left out."""
+    lists_slices: bool = False
+    """Stage 3 hands collectives a list with every rank's slice of one tensor, which PyTorch copies one by one between
+    synchronizations of the device."""
     overlaps_in_pipelines: bool = True
     """Gradients can be reduced while a pipeline's backward runs."""
 

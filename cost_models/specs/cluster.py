@@ -81,6 +81,8 @@ class Cluster:
     price_per_gpu_hour: float | None = None
     segment_nodes: int | None = None
     """Nodes that a scheduler keeps together inside one fast domain; None: as many as fit (`segments.segment_nodes`)."""
+    priced_like: Interconnect | None = None
+    """Kind of link whose curves and topology a custom link takes; None: a switch."""
     calibration: tuple[str, ...] = ()
     """Names, ids or files in the order given; empty: the reference data of the GPU."""
     assumed: Mapping[str, object] = field(default_factory=dict)
@@ -89,6 +91,23 @@ class Cluster:
     @property
     def num_gpus(self) -> int:
         return self.num_nodes * self.gpus_per_node
+
+    @property
+    def link_kind(self) -> Interconnect:
+        """What a collective inside a node runs over: the interconnect, a custom one by the kind that prices it."""
+        return self.interconnect if self.interconnect != "custom" else self.priced_like or "nvswitch"
+
+    @property
+    def pcie_bytes_per_s(self) -> float:
+        """What a GPU sends over PCIe to its neighbours, one direction."""
+        return self.intra_bytes_per_s if self.link_kind == "pcie" else self.gpu.pcie_bytes_per_s
+
+    @property
+    def mesh_peers(self) -> int | None:
+        """GPUs to each of which a GPU has links of its own; None where a switch or a bridge gives any peer the whole link."""
+        if self.link_kind == "xgmi":
+            return {"cdna2": None, "cdna3": 7, "cdna4": 7}.get(self.gpu.generation, max(self.nvlink_domain_gpus - 1, 1))
+        return max(self.nvlink_domain_gpus - 1, 1) if self.link_kind == "nvlink-mesh" else None
 
     @property
     def capacity_bytes(self) -> float:

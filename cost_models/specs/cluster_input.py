@@ -35,11 +35,13 @@ MAX_GPUS = 2**18
 """Past any cluster that exists, and past what the exact search is meant for."""
 
 INTRA_LATENCY_S: Mapping[str, float] = {
-    "nvswitch": 2.0e-6, "nvlink-mesh": 2.0e-6, "nvlink-pairs": 2.0e-6, "pcie": 4.0e-6, "xgmi": 3.0e-6, "custom": 3.0e-6,
+    "nvswitch": 2.0e-6, "nvlink-mesh": 2.0e-6, "nvlink-pairs": 2.0e-6, "pcie": 4.0e-6, "xgmi": 3.0e-6,
 }  # fmt: skip
 """Nominal seconds of one hop inside a node, between NCCL's tabled LL and Simple latencies (NCCL src/graph/tuning.cc)."""
-NETWORK_LATENCY_S: Mapping[str, float] = {"infiniband": 4.0e-6, "roce": 5.0e-6, "efa": 15.0e-6, "tcp": 30.0e-6}
-"""Nominal seconds of one ring hop between nodes; InfiniBand 3-8 us fits published ZeRO-3 runs on 384-1536 GPUs."""
+FASTEST_PCIE_BYTES_PER_S = 64e9
+"""A PCIe 5 x16 slot (63.0e9 after encoding): a custom link of at most this on a GPU without NVLink is its PCIe."""
+NETWORK_LATENCY_S: Mapping[str, float] = {"infiniband": 2.7e-6, "roce": 3.7e-6, "efa": 15.0e-6, "tcp": 30.0e-6}
+"""Nominal seconds of one hop between nodes: InfiniBand NCCL's tabled ring hop under LL; the others have no measurement."""
 
 
 def _is_text(value: object) -> str:
@@ -215,8 +217,8 @@ def _cluster(spec: ClusterInput, assumed: dict[str, object], pointer: str) -> Cl
     assert spec.num_nodes
     assert spec.gpus_per_node
     gpu, nominal, warnings = resolve_gpu(spec.gpu, assumed, child(pointer, "gpu"))
-    interconnect, intra_bytes_per_s, intra_latency_s = _intra_node(spec, gpu, nominal, assumed, pointer)
-    domain = _domain(spec, interconnect, nominal, assumed, pointer)
+    interconnect, priced_like, intra_bytes_per_s, intra_latency_s = _intra_node(spec, gpu, nominal, assumed, pointer)
+    domain = _domain(spec, priced_like, nominal, assumed, pointer)
     network, network_warnings = _network(spec, nominal, assumed)
     pcie = spec.pcie or PcieInput()
     reserved_bytes = (spec.reserved_memory_gib or 0.0) * GIB
@@ -243,6 +245,7 @@ def _cluster(spec: ClusterInput, assumed: dict[str, object], pointer: str) -> Cl
         reserved_memory_bytes=reserved_bytes,
         price_per_gpu_hour=spec.price_per_gpu_hour,
         segment_nodes=_segment(spec, domain, pointer),
+        priced_like=priced_like if interconnect == "custom" else None,
         calibration=calibration,
         assumed=assumed,
         warnings=(*warnings, *network_warnings),
@@ -267,19 +270,32 @@ def _host_adam(gpus_per_node: int) -> float:
 
 def _intra_node(
     spec: ClusterInput, gpu: Gpu, nominal: Mapping[str, Any], assumed: dict[str, object], pointer: str
-) -> tuple[Interconnect, float, float]:
-    """The link inside a node: its kind, bytes/s per GPU in one direction, seconds per hop."""
+) -> tuple[Interconnect, Interconnect, float, float]:
+    """The link inside a node: its kind, the kind that prices it, bytes/s per GPU in one direction, seconds per hop."""
     link = spec.intra_node if spec.intra_node is not None else filled(assumed, "intra_node", nominal["intra_node"])
     if isinstance(link, LinkInput):
-        latency_s = INTRA_LATENCY_S["custom"] if link.latency_us is None else link.latency_us * MICRO
-        return "custom", link.bandwidth_gb_per_s * GB, latency_s
+        bytes_per_s = link.bandwidth_gb_per_s * GB
+        like = _custom_kind(nominal["intra_node"], bytes_per_s)
+        latency_s = INTRA_LATENCY_S[like] if link.latency_us is None else link.latency_us * MICRO
+        return "custom", like, bytes_per_s, latency_s
     kind: Interconnect = next(k for k in get_args(Interconnect) if k == link)
     if kind == "pcie":
-        return kind, gpu.pcie_bytes_per_s, INTRA_LATENCY_S[kind]
+        return kind, kind, gpu.pcie_bytes_per_s, INTRA_LATENCY_S[kind]
+    at = child(pointer, "intra_node")
     if gpu.link_bytes_per_s == 0:
         message = f"intra_node is {kind!r} but {gpu.name} has no such link (nvlink_gb_per_s 0)"
-        raise InvalidInputError([Problem(child(pointer, "intra_node"), message, "Use 'pcie'.")])
-    return kind, gpu.link_bytes_per_s, INTRA_LATENCY_S[kind]
+        raise InvalidInputError([Problem(at, message, "Use 'pcie'.")])
+    if nominal["intra_node"] in ("pcie", "nvlink-pairs") and kind != "nvlink-pairs":
+        message = f"intra_node is {kind!r} but {gpu.name} is a PCIe card, whose NVLink bridge joins two cards"
+        raise InvalidInputError([Problem(at, message, "Use 'nvlink-pairs', or 'pcie' without bridges.")])
+    return kind, kind, gpu.link_bytes_per_s, INTRA_LATENCY_S[kind]
+
+
+def _custom_kind(native: str, bytes_per_s: float) -> Interconnect:
+    """The kind of link that prices a custom one: the GPU's own; on a card PCIe, or a switch where it is faster than that."""
+    if native in ("pcie", "nvlink-pairs"):
+        return "pcie" if bytes_per_s <= FASTEST_PCIE_BYTES_PER_S else "nvswitch"
+    return next(kind for kind in get_args(Interconnect) if kind == native)
 
 
 def _domain(

@@ -5,7 +5,6 @@ What an object leaves out is lent by the preset of the same family, by name, and
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Mapping
 from typing import Annotated, Any
@@ -27,6 +26,12 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ("MI350", "MI355X-288GB"), ("MI355", "MI355X-288GB"),
 )  # fmt: skip
 """Which preset lends a custom GPU the facts it does not state, by what its name contains; first match."""
+CARDS: tuple[tuple[str, str], ...] = (("H100", "H100-PCIe-80GB"), ("A100", "A100-PCIe-80GB"))
+"""The same for PCIe cards, told by their name: their NVLink bridges join pairs."""
+_CARD = re.compile(r"PCI-?E|\bNVL\b")
+_UNKNOWN, _UNKNOWN_CARD = "A100-SXM-80GB", "L40S-48GB"
+"""Lender of GPUs of no known family, and of their server where they have no NVLink. One for all speeds: with the nearest in
+speed, a faster GPU would borrow another's links and efficiency and could come out slower."""
 
 
 class PeakInput(BaseModel):
@@ -83,10 +88,13 @@ def resolve_gpu(
         peaks["fp16"] = filled(assumed, "gpu.peak_tflops.fp16", peaks["bf16"])
     if given.reference is not None:
         presets.load("gpus", given.reference, pointer=child(pointer, "reference"))
-    family = next((preset for part, preset in FAMILIES if part in given.name.upper()), None)
-    lender = presets.load("gpus", family) if family is not None else _nearest_in_speed(peaks["fp16"])
+    name = given.name.upper()
+    families = (CARDS + FAMILIES) if _CARD.search(name) else FAMILIES
+    family = next((preset for part, preset in families if part in name), None)
+    lender = presets.load("gpus", family or _UNKNOWN)
     gpu = _custom_gpu(given, peaks, lender, assumed, generation=lender.spec["generation"] if family else "unknown")
-    return gpu, _custom_nominal(given, lender), () if family else ("gpu-family-unknown",)
+    server = lender if family or given.nvlink_gb_per_s > 0 else presets.load("gpus", _UNKNOWN_CARD)
+    return gpu, _custom_nominal(given, server), () if family else ("gpu-family-unknown",)
 
 
 def _custom_gpu(
@@ -98,7 +106,6 @@ def _custom_gpu(
     generation: Generation,
 ) -> Gpu:
     spec = lender.spec
-    scale = max(peaks.get("bf16", 0.0), peaks["fp16"]) / spec["peak_tflops"]["fp16"]
     power = given.power_limit_w
     if power is None and (stated := re.search(r"(?<!\d)(\d{2,4})W\b", given.name)):
         power = filled(assumed, "gpu.power_limit_w", float(stated.group(1)))
@@ -112,7 +119,7 @@ def _custom_gpu(
         memory_bytes_per_s=given.memory_bandwidth_gb_per_s * GB,
         link_bytes_per_s=given.nvlink_gb_per_s * GB,
         pcie_bytes_per_s=GB * (given.pcie_gb_per_s or filled(assumed, "gpu.pcie_gb_per_s", spec["pcie_gb_per_s"])),
-        num_sms=given.num_sms or filled(assumed, "gpu.num_sms", max(1, round(spec["num_sms"] * scale))),
+        num_sms=given.num_sms or filled(assumed, "gpu.num_sms", spec["num_sms"]),
         power_limit_w=power,
         reference=given.reference or filled(assumed, "gpu.reference", spec["reference"]),
     )
@@ -124,14 +131,8 @@ def _custom_nominal(given: GpuInput, lender: presets.Preset) -> Mapping[str, Any
         nominal.update(intra_node="pcie")
         nominal.pop("nvlink_domain_gpus", None)
     elif nominal["intra_node"] == "pcie":
-        nominal["intra_node"] = "nvswitch"
+        nominal["intra_node"] = "nvlink-pairs"
     return nominal
-
-
-def _nearest_in_speed(peak_tflops: float) -> presets.Preset:
-    """The preset whose dense fp16 peak is nearest in ratio."""
-    candidates = [presets.load("gpus", name) for name in presets.names("gpus")]
-    return min(candidates, key=lambda preset: abs(math.log(preset.spec["peak_tflops"]["fp16"] / peak_tflops)))
 
 
 def _preset_gpu(preset: presets.Preset) -> Gpu:

@@ -8,6 +8,7 @@ from cost_models import presets
 from cost_models.errors import InvalidInputError, NotModelledError
 from cost_models.specs.cluster_input import resolve_cluster
 
+NODES = {"num_nodes": 2, "gpus_per_node": 8}
 NODE = {"gpu": "H100-SXM-80GB", "num_nodes": 2, "gpus_per_node": 8}
 CUSTOM = {
     "name": "H100-96GB-HBM2e-500W",
@@ -86,6 +87,32 @@ def test_a_custom_gpu_of_no_family_is_said_to_be_unknown():
     cluster = resolve_cluster({"gpu": {**CUSTOM, "name": "Fast-1"}, "num_nodes": 1, "gpus_per_node": 8})
     assert cluster.gpu.generation == "unknown"
     assert "gpu-family-unknown" in cluster.warnings
+
+
+def test_a_faster_gpu_of_no_family_borrows_the_same_facts():
+    """With the preset nearest in speed, 165 TFLOP/s (RTX 4090) would halve H20's PCIe and take its network away."""
+    found = [
+        resolve_cluster({"gpu": {**CUSTOM, "name": "Fast-1", "peak_tflops": {"bf16": peak}}, **NODES})
+        for peak in (120, 148, 165, 320, 362, 1000, 2300)
+    ]
+    assert (
+        len({(c.gpu.pcie_bytes_per_s, c.gpu.num_sms, c.gpu.reference, c.network, c.intra_bytes_per_s) for c in found})
+        == 1
+    )
+
+
+@pytest.mark.parametrize(
+    ("gpu", "gb_per_s", "kind", "domain"),
+    [
+        ("L40S-48GB", 31.5, "pcie", 1),  # at most PCIe 5's 63 GB/s, on a card: its slot
+        ("L40S-48GB", 100, "nvswitch", 8),
+        ("H100-SXM-80GB", 50, "nvswitch", 8),  # a slower switch
+        ("MI300X-192GB", 448, "xgmi", 8),
+    ],
+)
+def test_a_stated_link_takes_the_kind_of_the_gpu(gpu, gb_per_s, kind, domain):
+    cluster = resolve_cluster({"gpu": gpu, **NODES, "intra_node": {"bandwidth_gb_per_s": gb_per_s}})
+    assert (cluster.interconnect, cluster.link_kind, cluster.nvlink_domain_gpus) == ("custom", kind, domain)
 
 
 def test_a_preset_takes_overrides():
