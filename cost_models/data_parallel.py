@@ -15,18 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.casts import layer_gather_bytes
-from cost_models.constants import (
-    BACKWARD_USABLE,
-    INTERFERENCE,
-    LIST_CALL_S,
-    LIST_SLICE_S,
-    LIST_TRAFFIC,
-    STAGE3_REUSE_PARAMETERS,
-)
+from cost_models.constants import BACKWARD_USABLE, INTERFERENCE, STAGE3_REUSE_PARAMETERS
 from cost_models.estimate import Estimate
 from cost_models.expert_loop import has_looped_modules
 from cost_models.job import Job
-from cost_models.link_tables import Op
+from cost_models.link_calls import listed_calls, split_calls
 from cost_models.parameters import layer_parameters
 from cost_models.placement import Placement, StrategyPlacements, groups
 from cost_models.specs.model import LayerKind
@@ -179,7 +172,7 @@ def _unit_s(
 ) -> tuple[UnitSeconds, Codes]:
     """Link seconds of one unit of so many parameters on a rank, and their tier."""
     kept, state, replica = groups_of
-    price = _listed_s if job.runtime.lists_slices else _split_calls
+    price = listed_calls if job.runtime.lists_slices else split_calls
     gather = price(job, "all_gather", elements * weight, kept, calls)
     first = gather if kept is state else price(job, "all_gather", elements * weight, state, calls)
     scatter = price(job, "reduce_scatter", elements * grad, state, calls)
@@ -350,7 +343,7 @@ def _reduces_whole(job: Job, strategies: Strategies) -> Bools:
 
 def _reduce_in_shards(job: Job, size: Floats, shard: Placement, replica: Placement | None, calls: float) -> Estimate:
     """Reduce-scatter inside a shard group, then all-reduce of each shard across the groups."""
-    scatter = _split_calls(job, "reduce_scatter", size, shard, calls)
+    scatter = split_calls(job, "reduce_scatter", size, shard, calls)
     across = _reduce_across(job, size, shard, replica, calls)
     return Estimate(scatter.seconds + across.seconds, np.maximum(scatter.tier, across.tier))
 
@@ -359,20 +352,7 @@ def _reduce_across(job: Job, size: Floats, shard: Placement, replica: Placement 
     """All-reduce of each shard across the groups that hold a copy of the state."""
     if replica is None or np.all(replica.ranks == 1):
         return Estimate(np.zeros(len(size)), np.zeros(len(size), np.int8))
-    return _split_calls(job, "all_reduce", size / shard.ranks, replica, calls)
-
-
-def _split_calls(job: Job, op: Op, size: Floats, placement: Placement, calls: float) -> Estimate:
-    estimate = job.calibration.collective_s(op, size / calls, placement=placement)
-    return Estimate(estimate.seconds * calls, estimate.tier) if calls != 1.0 else estimate
-
-
-def _listed_s(job: Job, op: Op, size: Floats, placement: Placement, calls: float) -> Estimate:
-    """Calls on lists of slices: around each, a copy per rank, the tensor moved in memory, and a host that waits. [C-14]"""
-    estimate = _split_calls(job, op, size, placement, calls)
-    memory_s = LIST_TRAFFIC[op] * size / job.calibration.memory_bytes_per_s_effective.value
-    around_s = calls * (LIST_CALL_S.value + placement.ranks * LIST_SLICE_S.value) + memory_s
-    return Estimate(np.where(placement.ranks > 1, estimate.seconds + around_s, 0.0), estimate.tier)
+    return split_calls(job, "all_reduce", size / shard.ranks, replica, calls)
 
 
 def _gathered_bytes(job: Job) -> float:
