@@ -86,8 +86,8 @@ class MicroBatchCosts:
     last: Floats
     selective_JN: Floats
     layerwise_JN: Floats
-    mtp_JN: Floats
-    """Multi-token-prediction modules of each kind of layer, which `last` holds."""
+    mtp_J1: Floats
+    """Multi-token-prediction modules of each kind of layer, which `last` holds, shape (J, 1)."""
     mtp_again: Floats
     """Seconds to recompute their layers, part of `last`, shape (N,)."""
     root: Floats
@@ -123,7 +123,7 @@ class Slowest:
 
     def every_layer(self, per: MicroBatchCosts) -> Floats:
         """Its decoder layers, those of multi-token-prediction modules included."""
-        return self.layers_JN + self.is_last * per.mtp_JN
+        return self.layers_JN + self.is_last * per.mtp_J1 if per.mtp_J1.any() else self.layers_JN
 
 
 def stages(job: Job, strategies: Strategies, *, tables: Tables | None = None) -> Stages:
@@ -202,20 +202,20 @@ def _per_micro_batch(
     link = _layerwise(job, strategies, layers, ends, waits_JN, share * again_JN + selective_JN, where)
     layer_JN = whole_JN + selective_JN + accumulation_JN + link.layer_JN
     mtp_J1 = mtp_layers(job)
-    mtp_again = recomputed_mtp_share(strategies) * _sum_over_kinds(mtp_J1, again_JN)
+    last, mtp_again = ends.cases.spread(ends.head + ends.loss + ends.head_comm) + link.head, np.zeros(len(strategies))
+    if mtp_J1.any():
+        mtp_again = recomputed_mtp_share(strategies) * _sum_over_kinds(mtp_J1, again_JN)
+        last = last + _sum_over_kinds(mtp_J1, layer_JN) + mtp_again
     per = MicroBatchCosts(
         layer_JN=layer_JN,
         waits_JN=waits_JN,
         again_JN=again_JN,
         share=share,
         first=ends.cases.spread(ends.embedding + ends.embedding_comm) + link.root,
-        last=ends.cases.spread(ends.head + ends.loss + ends.head_comm)
-        + link.head
-        + _sum_over_kinds(mtp_J1, layer_JN)
-        + mtp_again,
+        last=last,
         selective_JN=selective_JN,
         layerwise_JN=link.layer_JN,
-        mtp_JN=np.broadcast_to(mtp_J1, layer_JN.shape),
+        mtp_J1=mtp_J1,
         mtp_again=mtp_again,
         root=link.root,
         head_link=link.head,
@@ -326,7 +326,8 @@ def slowest_terms(strategies: Strategies, costs: StageCosts, slowest: Slowest) -
         each_JN = per.waits_JN if position == LAUNCH else layers.cases.spread(layers.parts_JPU[:, position])
         terms[name] = _sum_over_kinds(layers_JN, each_JN)
     terms["recompute"] = slowest.recomputed_share * _sum_over_kinds(slowest.layers_JN * m, per.again_JN)
-    terms["recompute"] += m * slowest.is_last * per.mtp_again
+    if per.mtp_J1.any():
+        terms["recompute"] += m * slowest.is_last * per.mtp_again
     terms["recompute"] += _sum_over_kinds(layers_JN, per.selective_JN)
     terms["grad_accumulation"] = _sum_over_kinds(layers_JN, per.accumulation_JN)
     first, last = m * slowest.is_first, m * slowest.is_last
