@@ -79,8 +79,21 @@ def searched_values(space: Space) -> dict[str, list[Any]]:
         "recompute": [NAMES["recompute"][mode] for mode in space.recompute_modes],
         "recompute_num_layers": counts,
         "layers_per_stage": ["even", *uneven] if len(uneven) < len(pairs) else uneven,
+        **_settled(space.job),
         **dict(_spelled(name, values) for name, values in space.knobs.items()),
     }
+
+
+def _settled(job: Job) -> dict[str, list[Any]]:
+    """What a search settles without trying the other value, which could spare memory or time; listing it tries both."""
+    settled: dict[str, list[Any]] = {}
+    if (
+        job.runtime.accumulates_unreduced
+    ):  # waiting for the last micro-batch spares reductions and holds whole gradients
+        settled["grad_sync"] = ["each"]
+    if job.runtime.overlaps_from_zero > 0:  # without overlap a bucket less is held
+        settled["overlap.grad_reduce"] = [True]
+    return settled
 
 
 def _given_values(constraints: Constraints) -> dict[str, tuple[Any, ...]]:

@@ -240,7 +240,8 @@ class Space:
         }
         possible = possible_overlaps(job.runtime, columns)
         for name, exists in possible.items():
-            wanted = columns.get(f"overlap_{name}", job.overlaps_by_default(name, zero=columns["zero"]))
+            # What a framework overlaps in its highest stage alone can be switched on wherever it is possible.
+            wanted = columns.get(f"overlap_{name}", job.overlaps_by_default(name, zero=max(job.runtime.supports_zero)))
             columns[f"overlap_{name}"] = exists & wanted
         return build_strategies({**fill, **columns}, layouts=self.layouts)
 

@@ -197,3 +197,20 @@ def test_chunks_without_layers_are_the_ends() -> None:
     found = space(model={**MODEL, "num_layers": 14}, fixed={"pp": 4, "vpp": 4, "cp": 1})
     split = found.layouts.table[found.layout_index[4][0][1]].layers
     assert split == (0, *[1] * 14, 0)
+
+
+@pytest.mark.parametrize(
+    ("framework", "allowed", "field", "named"),
+    [
+        # accelerate waits for the last micro-batch by default; a search reduces in each unless it is told to try both.
+        ("fsdp", {}, "grad_sync", ["each"]),
+        ("fsdp", {"grad_sync": ["each", "last"]}, "grad_sync", ["each", "last"]),
+        ("torchtitan", {}, "grad_sync", None),
+        # DeepSpeed overlaps stage 3 alone by default; a search overlaps wherever it can.
+        ("deepspeed", {}, "overlap.grad_reduce", [True]),
+        ("deepspeed", {"overlap": {"grad_reduce": [False]}}, "overlap.grad_reduce", [False]),
+        ("megatron", {}, "overlap.grad_reduce", None),
+    ],
+)
+def test_what_a_search_settles_is_named(framework, allowed, field, named) -> None:
+    assert searched_values(space(framework, allowed=allowed)).get(field) == named

@@ -151,3 +151,12 @@ def test_an_empty_space_is_empty_everywhere() -> None:
     assert len(found.base()) == 0
     assert found.mesh_sizes.tolist() == []
     assert len(found.expand(found.base()).rows) == 0
+
+
+def test_what_deepspeed_can_overlap_is_switched_on_although_it_is_off_by_default() -> None:
+    """overlap_comm is false below stage 3, can reduce gradients in the backward of stages 1 to 3, and gathers in stage 3."""
+    rows = expanded(space(framework="deepspeed", fixed={**ONE, "pp": 1, "dp": 4, "recompute": "none"}))
+    found = {(row["zero"], row["overlap_grad_reduce"], row["overlap_param_gather"]) for row in rows}
+    assert found == {(0, False, False), (1, True, False), (2, True, False), (3, True, True)}
+    piped = expanded(space(framework="deepspeed", fixed={**ONE, "recompute": "none", "zero": 1}))
+    assert {row["overlap_grad_reduce"] for row in piped} == {False}
