@@ -128,9 +128,9 @@ def layerwise_s(job: Job, strategies: Strategies) -> LayerwiseSeconds:
         )
         tier = np.maximum(tier, found)
         if expert.any():
-            edp = (placements.edp, placements.edp, None)
             tensors = expert_tensors(job) if per_tensor else 1.0
-            routed, found = _unit_s(job, expert, weight=stored, grad=grad, calls=tensors, groups_of=edp)
+            shards = (placements.expert_shard, placements.expert_shard, placements.expert_replica)
+            routed, found = _unit_s(job, expert, weight=stored, grad=grad, calls=tensors, groups_of=shards)
             unit += routed
             tier = np.maximum(tier, found)
         units.append(unit)
@@ -299,8 +299,8 @@ def stepwise_links_s(job: Job, strategies: Strategies, *, dense: Floats, expert:
     grad, weight = BYTES_PER[job.training.grad_reduce_dtype], _gathered_bytes(job)
     reduce, gather, tier = _stepwise_links(job, strategies, placements, dense * grad, dense * weight)
     if expert.any():
-        scatter = job.calibration.collective_s("reduce_scatter", expert * grad, placement=placements.edp)
-        regather = job.calibration.collective_s("all_gather", expert * weight, placement=placements.edp)
+        scatter = _reduce_in_shards(job, expert * grad, placements.expert_shard, placements.expert_replica, 1.0)
+        regather = job.calibration.collective_s("all_gather", expert * weight, placement=placements.expert_shard)
         whole = job.calibration.collective_s("all_reduce", expert * grad, placement=placements.edp)
         reduce = reduce + np.where(_reduces_whole(job, strategies), whole.seconds, scatter.seconds)
         gather = gather + np.where(strategies.zero >= 1, regather.seconds, 0.0)

@@ -36,7 +36,7 @@ def owned_parameters(strategies: Strategies, *, dense: Floats, expert: Floats) -
     """Parameters whose update this rank computes."""
     sharded = strategies.zero >= 1
     owned_dense = dense / np.where(sharded, strategies.zero_shard_size, 1.0)
-    return owned_dense + expert / np.where(sharded, strategies.expert_dp, 1.0)
+    return owned_dense + expert / np.where(sharded, strategies.expert_shard_size, 1.0)
 
 
 def optimizer_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floats) -> Floats:
@@ -52,7 +52,7 @@ def accumulation_s(job: Job, strategies: Strategies, *, dense: Floats, expert: F
 
     Where gradients are sharded layer by layer only the reduced shard is added.
     """
-    sharded = dense / strategies.zero_shard_size + expert / strategies.expert_dp
+    sharded = dense / strategies.zero_shard_size + expert / strategies.expert_shard_size
     rate = job.calibration.memory_bytes_per_s_effective.value
     held = np.where(layerwise, sharded, dense + expert)
     moved = UNFUSED_ACCUMULATION_BYTES if job.has_core_modules else job.runtime.gradient_accumulation_bytes

@@ -337,6 +337,18 @@ class StrategyPlacements:
         return self._place(s.dp_cp / s.zero_shard_size, s.tp * s.zero_shard_size)
 
     @cached_property
+    def expert_shard(self) -> Placement:
+        """Ranks that share one copy of the experts' sharded state: neighbours in the edp group."""
+        s = self.strategies
+        return self._place(s.expert_shard_size, s.etp * s.ep)
+
+    @cached_property
+    def expert_replica(self) -> Placement:
+        """Ranks that hold the same shard of the experts: one of each expert_shard group."""
+        s = self.strategies
+        return self._place(s.expert_dp / s.expert_shard_size, s.etp * s.ep * s.expert_shard_size)
+
+    @cached_property
     def param_shard(self) -> Placement:
         """Ranks over which forward and backward parameters are sharded (hpZ, MiCS)."""
         return self._place(self.strategies.zero_param_shard_size, self.strategies.tp)

@@ -142,6 +142,12 @@ class Strategies:
         """Ranks that hold the same experts: edp = tp*cp*dp / (ep*etp)."""
         return self.tp * self.cp * self.dp / (self.ep * self.etp)
 
+    @property
+    def expert_shard_size(self) -> Floats:
+        """Ranks that share one copy of sharded expert state: edp by the copies that zero_shard_size leaves."""
+        copies = self.dp_cp / self.zero_shard_size
+        return np.asarray(np.maximum(np.floor(self.expert_dp / copies), 1.0))
+
     def take(self, index: Ints | Bools) -> Strategies:
         """The strategies at these positions, or where the mask holds."""
         return replace(self, **{name: getattr(self, name)[index] for name in ARRAY_FIELDS})

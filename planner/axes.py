@@ -57,7 +57,7 @@ def build_space(job: Job, constraints: Constraints, *, worlds: Ints | None = Non
     if "recompute_num_layers" in given:
         chosen["recompute_num_layers"] = given["recompute_num_layers"]
     space = Space(job=job, degrees=degrees, chosen=chosen, layouts=layouts, layout_index=index, knobs=knobs)
-    most = int(space.multiplicity(np.array(used)).sum())
+    most = int(space.num_options(np.array(used)).sum())
     if most > MOST_OPTIONS:
         message = f"the values of constraints.allowed make {most:,} choices for each combination of degrees, too many to search"
         raise SearchBudgetError(message, hint="List fewer values, or fix some of these fields.")
@@ -75,7 +75,7 @@ def searched_values(space: Space) -> dict[str, list[Any]]:
         **degrees,
         "vpp": sorted({vpp for vpp, _ in pairs}),
         "zero": list(space.zeros),
-        "zero_shard_size": ["all replicas", "one node"] if space.shards_in_nodes else ["all replicas"],
+        "zero_shard_size": ["all replicas", *space.group_sizes],
         "recompute": [NAMES["recompute"][mode] for mode in space.recompute_modes],
         "recompute_num_layers": counts,
         "layers_per_stage": ["even", *uneven] if len(uneven) < len(pairs) else uneven,

@@ -1,14 +1,15 @@
 """The strategies a request may choose from, as two nested batches.
 
 *Base* rows fix what a lower bound needs: the degrees, the micro-batch, sequence parallelism. Each expands into the
-remaining choices: virtual stages, ZeRO stage and shard size, recomputation, and whatever knob `constraints.allowed` lists.
+remaining choices: virtual stages, ZeRO stage, recomputation, and whatever knob `constraints.allowed` lists; and what shards
+its state does so over all replicas, or over every smaller group.
 Nothing here judges legality (rules) or cost. Degrees need not be powers of two; GPUs are used in whole nodes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
 from typing import Any
@@ -27,6 +28,8 @@ from cost_models.strategy import (
     build_strategies,
 )
 from planner.degrees import DEGREE_AXES, Degrees
+from planner.group_sizes import GroupSizes, build_group_sizes
+from planner.shard_groups import shard_group_stages
 from planner.strategy_defaults import DEFAULTS, default_flex_backend, possible_overlaps
 
 Ints = NDArray[np.int64]
@@ -41,10 +44,17 @@ class Pairs:
     """Base row of each, shape (N,)."""
     option: Ints
     """Row of the option table of each, shape (N,)."""
+    group: NDArray[np.float64]
+    """Ranks that share one copy of the sharded state, 0 for all replicas, shape (N,)."""
 
     def take(self, index: Ints | NDArray[np.bool_]) -> Pairs:
         """The pairs at these positions, or where the mask holds."""
-        return Pairs(self.origin[index], self.option[index])
+        return Pairs(self.origin[index], self.option[index], self.group[index])
+
+    def followed_by(self, others: Pairs) -> Pairs:
+        """These pairs, then the others."""
+        columns = ((getattr(self, name), getattr(others, name)) for name in ("origin", "option", "group"))
+        return Pairs(*(np.concatenate(both) for both in columns))
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,14 +62,19 @@ class Expansion:
     """Strategies built from pairs."""
 
     rows: Strategies
-    origin: Ints
-    """Base row of each, shape (N,)."""
+    pairs: Pairs
+    """What each was built from."""
     family: Ints
     """Rows of a family differ in full recomputation alone, shape (N,)."""
 
+    @property
+    def origin(self) -> Ints:
+        """Base row of each, shape (N,)."""
+        return self.pairs.origin
+
     def take(self, index: Ints | NDArray[np.bool_]) -> Expansion:
         """The rows at these positions, or where the mask holds."""
-        return Expansion(self.rows.take(index), self.origin[index], self.family[index])
+        return Expansion(self.rows.take(index), self.pairs.take(index), self.family[index])
 
 
 @dataclass(frozen=True, eq=False)
@@ -80,7 +95,24 @@ class Space:
     @cached_property
     def mesh_sizes(self) -> Ints:
         """How many strategies each mesh of `degrees` stands for, shape (M,)."""
-        return np.asarray(self.degrees.sizes * self.multiplicity(self.degrees.mesh["pp"]))
+        mesh = self.degrees.mesh
+        return np.asarray(self.degrees.sizes * self._multiplicity(mesh["pp"], mesh["dp"] * mesh["cp"], mesh["cp"]))
+
+    @cached_property
+    def group_stages(self) -> frozenset[int]:
+        """ZeRO stages whose state is sharded over smaller groups too: none where the request says how."""
+        return frozenset() if "zero_shard_size" in self.knobs else shard_group_stages(self.job) & set(self.zeros)
+
+    @cached_property
+    def _groups(self) -> GroupSizes:
+        mesh = self.degrees.mesh
+        some = slice(None) if self.group_stages else slice(0)
+        return build_group_sizes(self.job, dp=mesh["dp"][some], cp=mesh["cp"][some])
+
+    @property
+    def group_sizes(self) -> list[int]:
+        """Every size of a smaller group, rising."""
+        return [int(size) for size in np.unique(self._groups.sizes_S)]
 
     def base(self, meshes: Ints | None = None) -> Strategies:
         """Every base row (or those of these meshes), its open choices the most favourable for time.
@@ -101,7 +133,7 @@ class Space:
             "recompute_num_layers": np.zeros(n),
         }
         columns |= {name: np.full(n, values[0]) for name, values in self.knobs.items()}
-        return self.build(columns, node_shard=np.zeros(n, np.bool_))
+        return self.build(columns)
 
     def leanest(self, base: Strategies, *, zero: int, recompute: Recompute, split: Ints | None = None) -> Strategies:
         """The base rows with the fewest virtual stages, this ZeRO stage and recomputation: memory's most favourable.
@@ -115,7 +147,7 @@ class Space:
         columns |= {"recompute": np.full(n, recompute), "recompute_num_layers": np.zeros(n)}
         columns["recompute_method"] = np.full(n, RecomputeMethod.EVERY)
         columns |= {name: np.full(n, values[-1]) for name, values in self.knobs.items()}
-        return self.build(columns, node_shard=np.zeros(n, np.bool_))
+        return self.build(columns)
 
     @cached_property
     def _splits_table(self) -> Ints:
@@ -166,8 +198,8 @@ class Space:
     def options(self) -> Columns:
         """The ways to choose what a base row leaves open, for all numbers of stages one after the other.
 
-        Beside the strategy fields: `node_shard`, `family` (options that differ in full recomputation alone), and
-        `again_layers` (layers that every stage recomputes at least).
+        Beside the strategy fields: `family` (options that differ in full recomputation alone), `again_layers` (layers that
+        every stage recomputes at least), and `grouped` (state may be sharded over smaller groups).
         """
         parts = [self._options(vpp, layout) for pairs in self.layout_index.values() for vpp, layout in pairs]
         table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -176,38 +208,62 @@ class Space:
 
     @cached_property
     def _option_range(self) -> Ints:
-        """First option and number of options of every number of stages, shape (largest pp + 1, 2)."""
-        table = np.zeros((max(self.layout_index) + 1, 2), dtype=np.int64)
+        """First option, number of options and of grouped ones of every number of stages, shape (largest pp + 1, 3)."""
+        table = np.zeros((max(self.layout_index) + 1, 3), dtype=np.int64)
         start = 0
         for pp, pairs in self.layout_index.items():
             size = sum(self._num_options(layout) for _, layout in pairs)
-            table[pp] = start, size
+            table[pp] = start, size, size // len(self.zeros) * len(self.group_stages)
             start += size
         return table
 
     def pairs(self, base: Strategies) -> Pairs:
-        """Every option of every base row, in base order."""
-        first, size = self._option_range[base.pp.astype(np.int64)].T
+        """Every option of every base row, in base order, its state sharded over all replicas."""
+        first, size, _ = self._option_range[base.pp.astype(np.int64)].T
         origin = np.repeat(np.arange(len(base)), size)
         within = np.arange(len(origin)) - np.repeat(np.cumsum(size) - size, size)
-        return Pairs(origin, first[origin] + within)
+        return Pairs(origin, first[origin] + within, np.zeros(len(origin)))
+
+    def grouped(self, base: Strategies, pairs: Pairs) -> Pairs:
+        """Of these pairs those whose state can be sharded over smaller groups, once for every such group."""
+        which = np.flatnonzero(self.options["grouped"][pairs.option])
+        origin = pairs.origin[which]
+        row, sizes = self._groups.each(base.dp_cp[origin], base.cp[origin])
+        return replace(pairs.take(which[row]), group=sizes)
+
+    def num_groups(self, base: Strategies, pairs: Pairs) -> Ints:
+        """How many pairs `grouped` makes of each, shape (N,)."""
+        counts = self._groups.counts(base.dp_cp, base.cp)
+        return np.asarray(counts[pairs.origin] * self.options["grouped"][pairs.option])
+
+    def every_pair(self, base: Strategies) -> Pairs:
+        """All that these base rows stand for: sharded over all replicas, then over every smaller group."""
+        whole = self.pairs(base)
+        return whole.followed_by(self.grouped(base, whole))
 
     def expand(self, base: Strategies, pairs: Pairs | None = None) -> Expansion:
-        """The strategies of these pairs (all of the base rows' by default), those that are the same left out."""
-        pairs = pairs or self.pairs(base)
+        """The strategies of these pairs, of all that the base rows stand for by default."""
+        pairs = self.every_pair(base) if pairs is None else pairs
         columns = {name: getattr(base, name)[pairs.origin] for name in DEGREE_AXES}
         columns |= {name: values[pairs.option] for name, values in self.options.items()}
-        del columns["again_layers"]
+        del columns["again_layers"], columns["grouped"]
         family = pairs.origin * (int(self.options["family"][-1]) + 1) + columns.pop("family")
-        node_shard = columns.pop("node_shard")
-        rows = self.build(columns, node_shard=node_shard)
-        repeated = node_shard & (rows.zero_shard_size >= rows.dp_cp)  # one node holds every replica
-        expansion = Expansion(rows, pairs.origin, family)
-        return expansion.take(~repeated) if repeated.any() else expansion
+        if pairs.group.any():
+            whole = family * (int(pairs.group.max()) + 1) + pairs.group.astype(np.int64)
+            family = np.unique(whole, return_inverse=True)[1].reshape(-1)
+        return Expansion(self.build(columns, group=pairs.group), pairs, family)
 
-    def multiplicity(self, pp: NDArray[Any]) -> Ints:
-        """How many strategies a base row of this many stages stands for, shape of `pp`."""
+    def num_options(self, pp: NDArray[Any]) -> Ints:
+        """How many options a base row of this many stages has, shape of `pp`."""
         return np.asarray(self._option_range[pp.astype(np.int64), 1])
+
+    def multiplicity(self, base: Strategies) -> Ints:
+        """How many strategies each base row stands for, shape (N,)."""
+        return self._multiplicity(base.pp, base.dp_cp, base.cp)
+
+    def _multiplicity(self, pp: NDArray[Any], replicas: NDArray[Any], cp: NDArray[Any]) -> Ints:
+        _, options, grouped = self._option_range[pp.astype(np.int64)].T
+        return np.asarray(options + grouped * self._groups.counts(replicas, cp))
 
     @property
     def zeros(self) -> tuple[int, ...]:
@@ -219,12 +275,17 @@ class Space:
         """Codes of `Recompute` searched."""
         return self.chosen.get("recompute", DEFAULTS[self.job.training.framework].recompute_modes)
 
-    def build(self, columns: Columns, *, node_shard: NDArray[np.bool_]) -> Strategies:
-        """Strategies from the searched columns: the rest follow from them or take the framework's best legal value."""
+    def build(self, columns: Columns, *, group: NDArray[np.float64] | None = None) -> Strategies:
+        """Strategies from the searched columns: the rest follow from them or take the framework's best legal value.
+
+        `group` says how many ranks share one copy of the sharded state, 0 for all replicas, which is the default.
+        """
         job, n = self.job, len(columns["tp"])
         columns = dict(columns)
         columns["num_micro_batches"] = job.training.global_batch_size / (columns["dp"] * columns["micro_batch_size"])
-        columns["zero_shard_size"] = self._shard_sizes(columns, node_shard)
+        if "zero_shard_size" not in columns:
+            replicas = columns["dp"] * columns["cp"]
+            columns["zero_shard_size"] = replicas if group is None else np.where(group > 0, group, replicas)
         defaults = DEFAULTS[job.training.framework]
         fill = {
             "zero_param_shard_size": columns["zero_shard_size"],
@@ -245,32 +306,23 @@ class Space:
             columns[f"overlap_{name}"] = exists & wanted
         return build_strategies({**fill, **columns}, layouts=self.layouts)
 
-    def _shard_sizes(self, columns: Columns, node_shard: NDArray[np.bool_]) -> NDArray[Any]:
-        replicas = columns["dp"] * columns["cp"]
-        if "zero_shard_size" in columns:
-            return columns["zero_shard_size"]
-        in_node = np.maximum(self.job.cluster.gpus_per_node // columns["tp"], 1)
-        fits = node_shard & (in_node < replicas) & (replicas % in_node == 0) & (in_node > 1)
-        return np.where(fits, in_node, replicas)
-
     def _num_options(self, layout: int) -> int:
-        sharding = sum(len(self._shards(zero)) for zero in self.zeros)
-        return sharding * prod(map(len, self.knobs.values())) * len(self.recomputes(layout))
+        return len(self.zeros) * prod(map(len, self.knobs.values())) * len(self.recomputes(layout))
 
     def _options(self, vpp: int, layout: int) -> Columns:
-        """Every ZeRO stage, shard group, recomputation and knob value of one split."""
-        sharding = np.array([(zero, shard) for zero in self.zeros for shard in self._shards(zero)])
+        """Every ZeRO stage, recomputation and knob value of one split."""
+        zeros = np.array(self.zeros)
         recompute = np.array(self.recomputes(layout))
         knobs = [np.array(values) for values in self.knobs.values()]
-        shape = (len(sharding), *map(len, knobs), len(recompute))
+        shape = (len(zeros), *map(len, knobs), len(recompute))
         at, *chosen, again = (index.reshape(-1) for index in np.indices(shape))
         layers = self._repeated_at_least(layout, recompute)
         columns: Columns = {
             "family": again == 0,
             "vpp": np.full(len(at), vpp),
             "layout": np.full(len(at), layout),
-            "zero": sharding[at, 0],
-            "node_shard": sharding[at, 1].astype(np.bool_),
+            "zero": zeros[at],
+            "grouped": np.isin(zeros, list(self.group_stages))[at],
             "recompute": recompute[again, 0],
             "recompute_method": recompute[again, 1],
             "recompute_num_layers": recompute[again, 2],
@@ -294,15 +346,6 @@ class Space:
     def selective_modules(self) -> int:
         """What Megatron's selective recomputation repeats unless told otherwise: the attention core."""
         return 1 << RECOMPUTE_MODULES.index("core_attn") if self.job.runtime.state_layout == "megatron" else 0
-
-    @property
-    def shards_in_nodes(self) -> bool:
-        """Whether sharding inside a node, with replicas across nodes, is tried beside sharding over all replicas."""
-        grouped = DEFAULTS[self.job.training.framework].shard_groups
-        return grouped and self.job.cluster.num_nodes > 1 and "zero_shard_size" not in self.knobs
-
-    def _shards(self, zero: int) -> tuple[bool, ...]:
-        return (False, True) if zero > 0 and self.shards_in_nodes else (False,)
 
     def recomputes(self, layout: int) -> list[tuple[int, int, int]]:
         """(recompute, method, layers) choices for one split, full recomputation in the order of rising work."""

@@ -28,8 +28,6 @@ class StrategyDefaults:
     """Modes a search tries."""
     recompute_counts: bool = False
     """`full` can be limited to some layers of each chunk (block)."""
-    shard_groups: bool = False
-    """Sharded state can be kept to a group of ranks and replicated across groups."""
     any_split: bool = False
     """Any layers-per-stage list can be spelled."""
     expert_parallel: bool = True
@@ -46,7 +44,6 @@ DEFAULTS: Mapping[Framework, StrategyDefaults] = {
         cp_comm=CpComm.P2P,
         recompute_modes=_ALL_MODES,
         recompute_counts=True,
-        shard_groups=True,
         any_split=True,
     ),
     "megatron-deepspeed": StrategyDefaults(
@@ -59,11 +56,10 @@ DEFAULTS: Mapping[Framework, StrategyDefaults] = {
         recompute=Recompute.SELECTIVE,
         cp_comm=CpComm.ALLGATHER,
         recompute_modes=_ALL_MODES,
-        shard_groups=True,
         any_split=True,
     ),
     # accelerate/parallelism_config.py: cp_comm_strategy "allgather".
-    "fsdp": StrategyDefaults(recompute=Recompute.NONE, cp_comm=CpComm.ALLGATHER, shard_groups=True),
+    "fsdp": StrategyDefaults(recompute=Recompute.NONE, cp_comm=CpComm.ALLGATHER),
     # nanotron/config/parallelism_config.py: recompute_layer False; ring attention.
     "nanotron": StrategyDefaults(recompute=Recompute.NONE, cp_comm=CpComm.P2P),
 }

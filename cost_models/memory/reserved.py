@@ -27,15 +27,23 @@ def reserved_bytes(found: Moments, *, allocated_KN: Floats, at_loss_KN: Bools) -
     if not traits.pooled_gathers:
         return base_KN + np.where(strategies.zero >= 3, traits.reserved_zero3_bytes, 0.0)
     w = batch.job.training.compute_bytes
-    if w < 4.0:  # fp32 logits are freed whole; narrower ones split the space their fp32 copies need
-        kept = (strategies.pp > 1) & traits.buffers_pipeline_inputs
-        base_KN = base_KN + np.where(at_loss_KN, np.where(kept, 2.0, 1.0) * w * batch.table.logit, 0.0)
+    base_KN = base_KN + np.where(at_loss_KN, largest_hole_bytes(found), 0.0)
     sharded = strategies.zero >= 2
     if not bool(sharded.any()):
         return base_KN
     embedding_KN, head_KN = batch.end_words
     shards_KN = found.states.bytes_KN.gradients - found.states.early_gradients_KN
     return base_KN + np.where(sharded, shards_KN + w * (embedding_KN + head_KN), 0.0)
+
+
+def largest_hole_bytes(found: Moments) -> Floats:
+    """Bytes of the hole that freed logits leave where the loss is the peak, shape (N,). [M-13]"""
+    batch, traits, strategies = found.batch, found.batch.traits, found.batch.strategies
+    w = batch.job.training.compute_bytes
+    if not traits.pooled_gathers or w >= 4.0:  # fp32 logits are freed whole; narrower ones split what their copies need
+        return np.zeros(len(strategies))
+    kept = (strategies.pp > 1) & traits.buffers_pipeline_inputs
+    return np.asarray(np.where(kept, 2.0, 1.0) * w * batch.table.logit)
 
 
 def process_bytes(found: Moments) -> Floats:

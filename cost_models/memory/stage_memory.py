@@ -12,7 +12,7 @@ import numpy as np
 from cost_models.job import Job
 from cost_models.memory.constants import constant
 from cost_models.memory.moments import Moments, moments
-from cost_models.memory.reserved import process_bytes, reserved_bytes
+from cost_models.memory.reserved import largest_hole_bytes, process_bytes, reserved_bytes
 from cost_models.specs.cluster import Cluster
 from cost_models.strategy import Floats, Ints, Strategies
 from cost_models.terms import MEMORY_NAMES, PEAK_MOMENTS
@@ -38,6 +38,8 @@ class StageMemory:
     device_low: Floats
     """80 % interval."""
     device_high: Floats
+    hole: Floats
+    """The most that more state could lower these by: the hole that logits leave counts only while the loss is the peak."""
     host_bytes_per_node: Floats
     """What offloaded states, parameters and activations of a node's ranks need, 0 where nothing is offloaded. [M-16]"""
     job: Job
@@ -88,6 +90,7 @@ def stage_memory(job: Job, strategies: Strategies) -> StageMemory:
         device=device_KN.max(axis=0),
         device_low=low_KN.max(axis=0),
         device_high=high_KN.max(axis=0),
+        hole=(1.0 + traits.spread_high) * largest_hole_bytes(found),
         host_bytes_per_node=host * ranks_per_node(job.cluster, strategies),
         job=job,
         strategies=strategies,

@@ -57,12 +57,6 @@ def optimizer_state_bytes(training: Training, traits: MemoryTraits) -> float:
     return moments * BYTES_PER[training.optimizer_state_dtype]
 
 
-def expert_shard(strategies: Strategies) -> Floats:
-    """Ranks that share one copy of sharded expert state: edp by the replicas that zero_shard_size leaves."""
-    replicas = strategies.dp_cp / strategies.zero_shard_size
-    return np.maximum(strategies.expert_dp / replicas, 1.0)
-
-
 def state_bytes(job: Job, traits: MemoryTraits, strategies: Strategies, *, shard: Floats) -> StateBytes:
     """Bytes per parameter where `shard` ranks share the sharded state. [M-1] [M-2] [M-3] [M-4] [M-11] [M-16]"""
     training, zero = job.training, strategies.zero
@@ -114,7 +108,7 @@ def stage_states(batch: Batch) -> StageStates:
     parts = {field.name: dense_KN * getattr(dense, field.name) for field in fields(StateBytes)}
     elements_KN = dense_KN
     if job.model.moe is not None:
-        expert = state_bytes(job, traits, strategies, shard=expert_shard(strategies))
+        expert = state_bytes(job, traits, strategies, shard=strategies.expert_shard_size)
         parts = {name: value + expert_KN * getattr(expert, name) for name, value in parts.items()}
         elements_KN = dense_KN + expert_KN
     if not BYTES_PER[job.training.main_param_dtype]:

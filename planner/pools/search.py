@@ -90,7 +90,7 @@ class PoolSearch:
         found, base = self.found, self.space.base()
         base = base.take(self._legal(base, only=BASE_CODES))
         sites, homeless = build_sites(self.mixed, base, limits=self.limits, fixed=self.pools)
-        found.rejected["unequal-data-parallel-shares"] += int(self.space.multiplicity(base.pp[homeless]).sum())
+        found.rejected["unequal-data-parallel-shares"] += int(self.space.multiplicity(base.take(homeless)).sum())
         found.unplaced = bool(len(base)) and not len(sites)
         if len(sites):
             self._search(base, sites)
@@ -216,7 +216,7 @@ class PoolSearch:
         used, inverse = np.unique(sites.base, return_inverse=True)
         chosen = base.take(used)
         pairs = self.space.pairs(chosen)
-        expansion = self.space.expand(chosen, pairs if options is None else pairs.take(options[pairs.option]))
+        expansion = self.space.expand(chosen, None if options is None else pairs.take(options[pairs.option]))
         rows, origin = expansion.rows, expansion.origin
         kept = np.isin(rows.schedule, PRICED_SCHEDULES)
         block = (rows.recompute == Recompute.FULL) & (rows.recompute_method == RecomputeMethod.BLOCK)
@@ -236,7 +236,7 @@ class PoolSearch:
         left aside; the others are counted.
         """
         legal = np.ones(len(rows), np.bool_)
-        weights = None if only is None else self.space.multiplicity(rows.pp)
+        weights = None if only is None else self.space.multiplicity(rows)
         for job in self.mixed.whole:
             broken = violations(job, rows)
             codes = frozenset(rule.code for rule in broken.active) if only is None else only
@@ -311,7 +311,7 @@ class PoolSearch:
         promising = order[np.sort(first)]  # every base row on its most promising placement
         some = promising[np.unique(np.linspace(0, len(promising) - 1, SEEDS).astype(np.int64))]
         options = self.space.options
-        plain = ~options["node_shard"] & (options["recompute_method"] == RecomputeMethod.EVERY)
+        plain = options["recompute_method"] == RecomputeMethod.EVERY
         rejected = self.found.rejected.copy()
         rows, where = self._rows(base, sites.take(some), options=plain)
         self.found.rejected = rejected  # they are counted when their turn comes

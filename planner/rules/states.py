@@ -7,6 +7,14 @@ import numpy as np
 from cost_models.job import Job
 from cost_models.strategy import Bools, Strategies
 from planner.rules.rule import Rule, always, indivisible, one_of, only, version_stated
+from planner.shard_groups import (
+    EXPERT_INSTANCES_SINCE,
+    EXPERTS_LEFT_OUT_SINCE,
+    FSDP_INSTANCES_SINCE,
+    HYBRID_SHARD_SINCE,
+    INSTANCES_SINCE,
+    MICS_UNTIL,
+)
 
 _ARGUMENTS = "megatron/training/arguments.py"
 
@@ -49,6 +57,10 @@ def _partial_shards(_job: Job, s: Strategies) -> Bools:
 
 def _partial_below_three(_job: Job, s: Strategies) -> Bools:
     return np.asarray(_partial(s) & (s.zero < 3))
+
+
+def _partial_gradients(_job: Job, s: Strategies) -> Bools:
+    return np.asarray(_partial(s) & (s.zero >= 2))
 
 
 def _shards_part_of_context(_job: Job, s: Strategies) -> Bools:
@@ -119,15 +131,42 @@ STATE_RULES: tuple[Rule, ...] = (
         frameworks=only("nanotron", "megatron-deepspeed"), smallest_change="zero_shard_size {zero_shard_size} -> {dp_cp}",
     ),
     Rule(
+        "zero-shard-size-unsupported", _partial_shards, "megatron {version} has no optimizer instances: it shards over all of "
+        "dp x cp = {dp_cp}, not {zero_shard_size}", "Leave zero_shard_size out, or use core 0.10.",
+        "megatron/core/parallel_state.py (num_distributed_optimizer_instances)", frameworks=only("megatron"),
+        until=INSTANCES_SINCE, when=version_stated, smallest_change="zero_shard_size {zero_shard_size} -> {dp_cp}",
+    ),
+    Rule(
+        "zero-shard-size-unsupported", _partial_gradients, "Megatron-FSDP (zero {zero}) of core {version} shards over all of "
+        "dp x cp = {dp_cp}, not {zero_shard_size}", "Leave zero_shard_size out, or use zero 1 or core 0.13.",
+        "megatron/core/distributed/custom_fsdp", frameworks=only("megatron"), until=FSDP_INSTANCES_SINCE,
+        when=version_stated, smallest_change="zero_shard_size {zero_shard_size} -> {dp_cp}",
+    ),
+    Rule(
+        "zero-shard-size-unsupported", _partial_gradients, "Megatron-FSDP (zero {zero}) of core {version} has no groups of "
+        "experts' copies: it shards over all of dp x cp = {dp_cp}, not {zero_shard_size}",
+        "Leave zero_shard_size out, or use zero 1 or core 0.17.",
+        "megatron/core/distributed/fsdp/mcore_fsdp_adapter.py (_init_dist_index)", frameworks=only("megatron"),
+        since=EXPERTS_LEFT_OUT_SINCE, until=EXPERT_INSTANCES_SINCE, when=lambda job: job.model.moe is not None,
+        smallest_change="zero_shard_size {zero_shard_size} -> {dp_cp}",
+    ),
+    Rule(
+        "zero-shard-size-unsupported", _partial_shards, "PyTorch {version} shards over all of dp x cp = {dp_cp}, not "
+        "{zero_shard_size}", "Leave zero_shard_size out, or use PyTorch 2.0.",
+        "torch/distributed/fsdp/api.py (ShardingStrategy.HYBRID_SHARD)", frameworks=only("fsdp"),
+        until=HYBRID_SHARD_SINCE, when=version_stated,
+        smallest_change="zero_shard_size {zero_shard_size} -> {dp_cp}",
+    ),
+    Rule(
         "zero-shard-size-unsupported", _partial_below_three, "deepspeed shards in groups (MiCS) only with zero 3, not {zero}",
         "Use zero 3, or leave zero_shard_size out.", "deepspeed/runtime/zero/mics.py", frameworks=only("deepspeed"),
-        until="0.19.7",
+        until=MICS_UNTIL,
         smallest_change="zero_shard_size {zero_shard_size} -> {dp_cp}",
     ),
     Rule(
         "zero-shard-size-unsupported", _partial_shards, "deepspeed {version} shards over all of dp x cp = {dp_cp}, "
         "not {zero_shard_size}: MiCS was removed", "Leave zero_shard_size out.",
-        "deepspeed/runtime/config.py (removed keys)", frameworks=only("deepspeed"), since="0.19.7",
+        "deepspeed/runtime/config.py (removed keys)", frameworks=only("deepspeed"), since=MICS_UNTIL,
         smallest_change="zero_shard_size {zero_shard_size} -> {dp_cp}",
     ),
     Rule(
@@ -138,9 +177,10 @@ STATE_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "zero-shard-size-not-divisible", _instances_of_experts,
-        "dp x cp / zero_shard_size optimizer instances do not divide the expert data-parallel ranks, "
+        "the dp x cp / zero_shard_size copies of the state do not divide the expert data-parallel ranks, "
         "{tp_cp_dp} / (ep {ep} x etp {etp})", "Raise zero_shard_size, or lower ep.",
-        "megatron/core/parallel_state.py (partial DistOpt shard factor)", frameworks=only("megatron"),
+        "megatron/core/parallel_state.py (partial DistOpt shard factor); torchtitan/distributed/parallel_dims.py (efsdp)",
+        frameworks=only("megatron", "torchtitan"),
         when=lambda job: job.model.moe is not None, smallest_change="zero_shard_size {zero_shard_size} -> {dp_cp}",
     ),
     Rule(

@@ -15,16 +15,17 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.data_parallel import is_layerwise
 from cost_models.evaluate import Verdict, memory_verdict
-from cost_models.memory import stage_memory
-from cost_models.stages import Tables
-from cost_models.step import step_time
-from cost_models.strategy import Floats, Ints, Recompute, Strategies, concatenated
+from cost_models.memory import StageMemory, stage_memory
+from cost_models.step import jitter_fraction, step_time
+from cost_models.strategy import Floats, Ints, Recompute, Strategies
 from planner.rules import Violations, violations
 from planner.search.bounds import Bounds, build_bounds, floor_s
 from planner.search.found import Found, Progress
-from planner.search.objective import Goal, ranked_order
-from planner.space import Expansion, Space
+from planner.search.kept import Kept, Nearest
+from planner.search.objective import Goal
+from planner.space import Expansion, Pairs, Space
 
 FIRST_CHUNK, LARGEST_CHUNK = 64, 8192
 """Base rows expanded at a time: few at first, so that a good k-th best prunes early."""
@@ -38,8 +39,6 @@ MOST_BASE_ROWS = 1 << 17
 """Base rows held at a time, some 50 MiB with their bounds: a search of any size stays within memory, and hears of a stop."""
 MOST_KEPT_ROWS = 1 << 20
 """Base rows kept for open splits."""
-BOUND_SLACK = 1e-9
-"""Relative allowance for rounding when a bound is compared with the k-th best."""
 BASE_CODES = frozenset({
     "world-exceeds-gpus", "batch-not-divisible", "heads-not-divisible", "kv-heads-not-divisible", "mlp-not-divisible",
     "sequence-not-divisible", "sequence-parallel-needs-tp", "sequence-parallel-unsupported",
@@ -49,8 +48,8 @@ BASE_CODES = frozenset({
     "attention-unsupported-by-gpu", "optimizer-unsupported",
 })  # fmt: skip
 """Rules that read base fields alone, so that a base row that breaks one loses all its expansions; a test holds this."""
-NEAREST_KEPT = 32
-"""Candidates kept for `nearest_infeasible`."""
+_HOPELESS = 1e300
+"""Value of what no choice brings below the targets."""
 
 
 class Exhaustive:
@@ -76,10 +75,8 @@ class Exhaustive:
         self.time_limit_s = time_limit_s
         self.on_progress, self.should_stop = on_progress, should_stop
         self.found = Found(best=None, rejected=Counter())
-        self._values = np.zeros(0)
-        self._step_s = np.zeros(0)
-        self._at_risk = np.zeros(0, np.bool_)
-        self._needed = np.zeros(0)
+        self._kept = Kept(top_k)
+        self._nearest = Nearest()
         self.keep_legal = keep_legal
         self.legal: list[tuple[Strategies, Bounds]] = []
         """Base rows that break no rule and may win under some split, with their bounds: what open splits start from."""
@@ -115,7 +112,7 @@ class Exhaustive:
         floor = self._floor_s(meshes)
         reached = self.goal.reached(floor)
         worlds = self.space.degrees.worlds[meshes].astype(np.float64)
-        wins = reached & (self.goal.value_of_world(worlds, floor) <= self._limit())
+        wins = reached & (self.goal.value_of_world(worlds, floor) <= self._kept.limit)
         counts = self.space.mesh_sizes[meshes]
         self.found.rejected["misses-target"] += int(counts[~reached].sum())
         self.found.bounded += int(counts[reached & ~wins].sum())
@@ -131,7 +128,7 @@ class Exhaustive:
         bounds = build_bounds(self.space, base)
         hopeless = ~self.goal.reached(bounds.step_s)
         if hopeless.any():
-            self.found.rejected["misses-target"] += int(self.space.multiplicity(base.pp[hopeless]).sum())
+            self.found.rejected["misses-target"] += int(self.space.multiplicity(base.take(hopeless)).sum())
             base, bounds = base.take(~hopeless), bounds.take(~hopeless)
         self._search_in_order(base, bounds, values=self.goal.value(base, bounds.step_s))
         self._keep_for_open_splits(base, bounds)
@@ -142,7 +139,7 @@ class Exhaustive:
         if not self.keep_legal:
             return
         open_s = bounds.open_split_s(base.pp)
-        wins = (base.pp > 1) & (self.goal.value(base, open_s) <= self._limit())
+        wins = (base.pp > 1) & (self.goal.value(base, open_s) <= self._kept.limit)
         if not wins.any():
             return
         if sum(len(kept) for kept, _ in self.legal) + int(wins.sum()) > MOST_KEPT_ROWS:
@@ -152,7 +149,7 @@ class Exhaustive:
 
     def _search_in_order(self, base: Strategies, bounds: Bounds, *, values: Floats) -> None:
         """Searches base rows in the order of the values that their bounds allow."""
-        multiplicity = self.space.multiplicity(base.pp)
+        multiplicity = self.space.multiplicity(base)
         order = np.argsort(values, kind="stable")
         values = values[order]
         start, size = 0, FIRST_CHUNK
@@ -178,14 +175,14 @@ class Exhaustive:
 
     def _first_loser(self, values: Floats) -> int:
         """Position in these ascending values from which on even the bound is worse than the k-th best."""
-        return int(np.searchsorted(values, self._limit(), side="right"))
+        return int(np.searchsorted(values, self._kept.limit, side="right"))
 
     def _legal_base(self, base: Strategies) -> Strategies:
         """Base rows that break no rule that concerns base fields alone."""
         found = violations(self.space.job, base).only(BASE_CODES)
         if found.legal.all():
             return base
-        self._count_rejected(found, weights=self.space.multiplicity(base.pp))
+        self._count_rejected(found, weights=self.space.multiplicity(base))
         return base.take(found.legal)
 
     def _enough_memory(self, base: Strategies, multiplicity: Ints) -> NDArray[np.bool_]:
@@ -230,7 +227,9 @@ class Exhaustive:
     def _could_fit(self, rows: Strategies) -> NDArray[np.bool_]:
         memory = stage_memory(self.space.job, rows)
         verdict, _ = memory_verdict(self.space.job, memory, headroom_fraction=self.headroom_fraction)
-        return np.asarray(verdict != Verdict.OOM)
+        return np.asarray(
+            (verdict != Verdict.OOM) | (memory.device_low - memory.hole <= self.space.job.cluster.capacity_bytes)
+        )
 
     def _expand(self, base: Strategies, bounds: Bounds) -> None:
         """Evaluates what these base rows stand for in the order of its own bounds, while they may still win."""
@@ -238,8 +237,9 @@ class Exhaustive:
             return
         pairs = self.space.pairs(base)
         world = self.goal.value_of_world(base.world[pairs.origin], bounds.paired_s(self.space, pairs))
-        may_win = np.flatnonzero(world <= self._limit())
-        self.found.bounded += len(world) - len(may_win)
+        may_win = np.flatnonzero(world <= self._kept.limit)
+        weights = 1 + self.space.num_groups(base, pairs)
+        self.found.bounded += int(weights.sum() - weights[may_win].sum())
         order = may_win[np.argsort(world[may_win], kind="stable")]
         values = world[order]
         start, most = 0, FIRST_ROWS if self.found.best is None else MAX_ROWS_AT_ONCE
@@ -247,27 +247,74 @@ class Exhaustive:
             stop = min(start + most, self._first_loser(values))
             if stop <= start:
                 break
-            self._evaluate(self.space.expand(base, pairs.take(np.sort(order[start:stop]))), bounds.tables)
+            self._evaluate(base, pairs.take(np.sort(order[start:stop])), bounds)
             start, most = stop, MAX_ROWS_AT_ONCE
-        self.found.bounded += len(order) - start
+        self.found.bounded += int(weights[order[start:]].sum())
 
-    def _evaluate(self, expansion: Expansion, tables: Tables | None) -> None:
-        job = self.space.job
+    def _evaluate(self, base: Strategies, pairs: Pairs, bounds: Bounds) -> None:
+        """Judges and prices these pairs, and those of their groups of fewer ranks that may still win.
+
+        Fewer ranks that share the state hold more of it each, and gain nothing but communication between replicas: what
+        a pair takes without that is a bound for all its groups, and what is illegal or does not fit stays so.
+        """
+        open_values = self._priced(base, pairs, bounds)
+        rest = np.flatnonzero(open_values <= self._kept.limit)
+        groups = self.space.num_groups(base, pairs)
+        self.found.bounded += int(groups[np.isfinite(open_values)].sum() - groups[rest].sum())
+        rest = rest[groups[rest] > 0]
+        ends = np.flatnonzero(np.diff(np.cumsum(groups[rest]) // MAX_ROWS_AT_ONCE)) + 1
+        for part in np.split(rest, ends) if len(rest) else ():
+            if self.must_stop():
+                self._leave_out(float(bounds.step_s[pairs.origin[part]].min()))
+                continue
+            may_win = part[open_values[part] <= self._kept.limit]
+            self.found.bounded += int(groups[part].sum() - groups[may_win].sum())
+            self._priced(base, self.space.grouped(base, pairs.take(may_win)), bounds)
+
+    def _priced(self, base: Strategies, pairs: Pairs, bounds: Bounds) -> Floats:
+        """Judges and prices these pairs. Returns a value that none of a pair's groups of fewer ranks is below, infinite where
+        they are all illegal or too large, shape of `pairs`; the groups of what is rejected count as rejected too.
+        """
+        job, open_values = self.space.job, np.full(len(pairs.origin), np.inf)
+        if not len(pairs.origin):
+            return open_values
+        expansion = self.space.expand(base, pairs)
+        weights = 1 + np.where(pairs.group > 0, 0, self.space.num_groups(base, pairs))
         found = violations(job, expansion.rows)
-        self._count_rejected(found, weights=None)
-        expansion = expansion.take(found.legal)
-        if not len(expansion.rows):
-            return
+        self._count_rejected(found, weights=weights)
+        legal = np.flatnonzero(found.legal)
+        expansion, weights = expansion.take(legal), weights[legal]
+        if not len(legal):
+            return open_values
         memory = stage_memory(job, expansion.rows)
         verdict, _ = memory_verdict(job, memory, headroom_fraction=self.headroom_fraction)
-        self._note_memory(expansion.rows, memory.device_high, verdict)
-        self.found.feasible += int((verdict == Verdict.FITS).sum())
         kept = verdict != Verdict.OOM if self.allow_at_risk else verdict == Verdict.FITS
+        near = ~kept & self._may_fit_in_groups(memory)
+        self._note_memory(expansion.rows, memory.device_high, verdict, weights=np.where(kept | near, 1, weights))
+        self.found.feasible += int((verdict == Verdict.FITS).sum())
+        open_values[legal[near]] = self._bound_values(bounds, expansion.take(near))
         if kept.any():
-            self._time_families(expansion.take(kept), tables, at_risk=verdict[kept] == Verdict.AT_RISK)
+            timed = self._time_families(expansion.take(kept), bounds, at_risk=verdict[kept] == Verdict.AT_RISK)
+            open_values[legal[kept]] = timed
+        return open_values
 
-    def _time_families(self, expansion: Expansion, tables: Tables | None, *, at_risk: NDArray[np.bool_]) -> None:
-        """Times the least recomputation of each family, then the rest of the families that may still win."""
+    def _may_fit_in_groups(self, memory: StageMemory) -> NDArray[np.bool_]:
+        """Where groups of fewer ranks might fit although all replicas together do not: the hole that the logits leave counts
+        only while the loss is the peak, which more state may end.
+        """
+        capacity = self.space.job.cluster.capacity_bytes
+        if self.allow_at_risk:
+            return np.asarray(memory.device_low - memory.hole <= capacity)
+        return np.asarray(memory.device_high - memory.hole <= capacity * (1.0 - self.headroom_fraction))
+
+    def _bound_values(self, bounds: Bounds, expansion: Expansion) -> Floats:
+        """Values that these rows are not below."""
+        return self.goal.value_of_world(expansion.rows.world, bounds.paired_s(self.space, expansion.pairs))
+
+    def _time_families(self, expansion: Expansion, bounds: Bounds, *, at_risk: NDArray[np.bool_]) -> Floats:
+        """Times the least recomputation of each family, then the rest of the families that may still win; what `_priced`
+        returns of these rows.
+        """
         rows, family = expansion.rows, expansion.family
         full = np.flatnonzero(rows.recompute == Recompute.FULL)  # within a family in the order of rising work
         least = full[np.unique(family[full], return_index=True)[1]]
@@ -275,83 +322,63 @@ class Exhaustive:
         first[full] = False
         first[least] = True
         first[rows.offload_activation_layers > 0] = True  # recomputing more leaves less to send: it may be faster
-        value = self._time(expansion, tables, first, at_risk)
-        family_value = np.full(int(family.max()) + 1, -np.inf)
-        family_value[family[least]] = value[least]
-        rest = ~first & (family_value[family] <= self._limit())  # recomputing more is never faster
+        values, open_s = self._time(expansion, bounds, first, at_risk)
+        family_value, family_open_s = (np.full(int(family.max()) + 1, -np.inf) for _ in range(2))
+        family_value[family[least]], family_open_s[family[least]] = values[least], open_s[least]
+        rest = ~first & (family_value[family] <= self._kept.limit)  # recomputing more is never faster
         self.found.bounded += int((~first & ~rest).sum())
-        self._time(expansion, tables, rest, at_risk)
+        _, rest_open_s = self._time(expansion, bounds, rest, at_risk)
+        open_s = np.where(first, open_s, np.where(rest, rest_open_s, family_open_s[family]))
+        open_s = np.maximum(open_s, bounds.paired_s(self.space, expansion.pairs))
+        return np.where(self.goal.reached(open_s), self.goal.value_of_world(rows.world, open_s), _HOPELESS)
 
     def _time(
-        self, expansion: Expansion, tables: Tables | None, which: NDArray[np.bool_], at_risk: NDArray[np.bool_]
-    ) -> Floats:
-        """Times some of the rows, keeps the best, and returns the value of each; infinite where not timed."""
-        values = np.full(len(expansion.rows), np.inf)
+        self, expansion: Expansion, bounds: Bounds, which: NDArray[np.bool_], at_risk: NDArray[np.bool_]
+    ) -> tuple[Floats, Floats]:
+        """Times some of the rows and keeps the best. Returns the value of each, and the seconds of each that its groups of
+        fewer ranks cannot save; infinite where not timed.
+        """
+        values, open_s = np.full(len(expansion.rows), np.inf), np.full(len(expansion.rows), np.inf)
         if not which.any():
-            return values
-        chosen = expansion.rows.take(which)
-        known = None if tables is None else tables.at(expansion.origin[which])
-        step_s = step_time(self.space.job, chosen, tables=known).total_s
+            return values, open_s
+        job, chosen = self.space.job, expansion.rows.take(which)
+        known = None if bounds.tables is None else bounds.tables.at(expansion.origin[which])
+        time = step_time(job, chosen, tables=known)
         self.found.evaluated += len(chosen)
-        values[which] = self.goal.value(chosen, step_s)
-        reached = self.goal.reached(step_s)
+        values[which] = self.goal.value(chosen, time.total_s)
+        # What is gathered layer by layer is part of every stage's time, so of the bubble too.
+        saved_s = time.terms_s["dp_comm"] + np.where(is_layerwise(job, chosen), time.terms_s["pp_bubble"], 0.0)
+        open_s[which] = time.total_s - saved_s * (1.0 + jitter_fraction(job, chosen))
+        reached = self.goal.reached(time.total_s)
         self.found.rejected["misses-target"] += int((~reached).sum())
-        self._merge(chosen.take(reached), values[which][reached], step_s[reached], at_risk[which][reached])
-        return values
+        self._kept.merge(chosen.take(reached), values[which][reached], time.total_s[reached], at_risk[which][reached])
+        self.found.best = self._kept.rows
+        return values, open_s
 
-    def _note_memory(self, rows: Strategies, device_high: Floats, verdict: NDArray[np.int8]) -> None:
+    def _note_memory(self, rows: Strategies, device_high: Floats, verdict: NDArray[np.int8], *, weights: Ints) -> None:
+        """Counts what does not fit, so many strategies each, and keeps the nearest."""
         oom, risky = verdict == Verdict.OOM, verdict == Verdict.AT_RISK
-        self.found.rejected["out-of-memory"] += int(oom.sum())
+        self.found.rejected["out-of-memory"] += int(weights[oom].sum())
         self.found.at_risk += int(risky.sum())
         if not self.allow_at_risk:
-            self.found.rejected["at-risk-of-memory"] += int(risky.sum())
+            self.found.rejected["at-risk-of-memory"] += int(weights[risky].sum())
         missed = np.flatnonzero(oom if self.allow_at_risk else oom | risky)
         if len(missed):
             self._keep_nearest(rows.take(missed), device_high[missed])
 
     def _keep_nearest(self, rows: Strategies, needed: Floats) -> None:
-        """Keeps the candidates that need the least memory of those that need too much."""
-        if len(rows) > NEAREST_KEPT:
-            few = np.flatnonzero(needed <= np.partition(needed, NEAREST_KEPT)[NEAREST_KEPT])
-            rows, needed = rows.take(few), needed[few]
-        if self.found.nearest is not None:
-            rows = concatenated([self.found.nearest, rows])
-            needed = np.concatenate([self._needed, needed])
-        order = ranked_order(needed, rows, last=np.zeros(len(rows), np.bool_))[:NEAREST_KEPT]
-        self.found.nearest, self._needed = rows.take(order), needed[order]
-
-    def _merge(self, rows: Strategies, values: Floats, step_s: Floats, at_risk: NDArray[np.bool_]) -> None:
-        """Keeps the k best of what was kept before and these."""
-        promising = np.flatnonzero(values <= self._kth_value())
-        if not len(promising):
-            return
-        rows, values, step_s, at_risk = rows.take(promising), values[promising], step_s[promising], at_risk[promising]
-        if self.found.best is not None:
-            rows = concatenated([self.found.best, rows])
-            values, step_s = np.concatenate([self._values, values]), np.concatenate([self._step_s, step_s])
-            at_risk = np.concatenate([self._at_risk, at_risk])
-        order = ranked_order(values, rows, last=at_risk)[: self.top_k]
-        self.found.best, self._values = rows.take(order), values[order]
-        self._step_s, self._at_risk = step_s[order], at_risk[order]
+        self._nearest.merge(rows, needed)
+        self.found.nearest = self._nearest.rows
 
     @property
     def at_risk(self) -> NDArray[np.bool_]:
         """Which of the best strategies may exceed memory."""
-        return self._at_risk
+        return self._kept.at_risk
 
     @property
     def safe_values(self) -> Floats:
         """Values of the best strategies that surely fit, best first."""
-        return self._values[~self._at_risk]
-
-    def _limit(self) -> float:
-        """Value above which a bound has lost."""
-        return self._kth_value() * (1.0 + BOUND_SLACK)
-
-    def _kth_value(self) -> float:
-        """Value that a strategy must beat; infinite until k safe ones are known."""
-        safe = self.safe_values
-        return float(safe[-1]) if len(safe) >= self.top_k else np.inf
+        return self._kept.safe_values
 
     def _count_rejected(self, found: Violations, *, weights: NDArray[np.int64] | None) -> None:
         for code, count in found.counts(weights).items():
@@ -369,13 +396,13 @@ class Exhaustive:
         """Least step time that any plan worth ranking can have, as far as it is known."""
         known = [] if self._unsearched_s is None else [self._unsearched_s]
         if self.found.best is not None:
-            known.append(float(self._step_s.min()))
+            known.append(float(self._kept.step_s.min()))
         return min(known, default=None)
 
     def _report(self, bound_s: float | None) -> None:
         if self.on_progress is None:
             return
-        best = None if self.found.best is None else float(self._step_s[0])
+        best = None if self.found.best is None else float(self._kept.step_s[0])
         self.on_progress(
             Progress(evaluated=self.found.evaluated, best_s=best, bound_s=best if bound_s is None else bound_s)
         )

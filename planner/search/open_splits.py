@@ -162,7 +162,7 @@ class OpenSplits:
         pairs = pairs.take(self.goal.value_of_world(world, least_s) <= self._limit)
         if not len(pairs.origin):
             return base.take(np.zeros(0, np.int64))
-        rows = self.space.expand(base, pairs).rows
+        rows = self.space.expand(base, pairs.followed_by(self.space.grouped(base, pairs))).rows
         # How much of its activations a stage sends to the host depends on how many layers it holds: not priced here.
         rows = rows.take(np.isin(rows.schedule, PRICED_SCHEDULES) & (rows.offload_activation_layers == 0))
         if not len(rows):

@@ -20,7 +20,7 @@ from cost_models.strategy import Bools, Floats, Ints, Strategies, concatenated
 from planner.degrees import DEGREE_AXES
 from planner.rules import violations
 from planner.search.objective import Goal
-from planner.space import Pairs, Space
+from planner.space import Space
 from planner.strategy_input import strategy_dict
 
 MOST_ENUMERATED = 3_000_000
@@ -165,7 +165,7 @@ def _evolve(points: _Points, seed: int, should_stop: Callable[[], bool] | None) 
         wanted = [{n: t.suggest_int(n, 0, most) for n, most in nearest.most.items()} for t in trials]
         share = np.array([trial.suggest_float("option", 0.0, 1.0) for trial in trials])
         rows = concatenated([nearest.row(target) for target in wanted])
-        size = points.space.multiplicity(rows.pp)
+        size = points.space.multiplicity(rows)
         option = np.minimum((share * size).astype(np.int64), size - 1)
         objectives_ND = _priced(points, rows, option)
         for trial, values in zip(trials, objectives_ND.tolist(), strict=True):
@@ -196,10 +196,11 @@ class _Nearest:
 
 
 def _priced(points: _Points, base: Strategies, option: Ints) -> Floats:
-    """Objectives of one option of each of these base rows, which join the front; infinite where it repeats another."""
-    every = points.space.pairs(base)
-    start = np.searchsorted(every.origin, np.arange(len(base)))
-    expansion = points.space.expand(base, Pairs(np.arange(len(base)), every.option[start + option]))
+    """Objectives of one strategy of each of these base rows, which join the front."""
+    every = points.space.every_pair(base)
+    by_base = np.argsort(every.origin, kind="stable")
+    start = np.searchsorted(every.origin[by_base], np.arange(len(base)))
+    expansion = points.space.expand(base, every.take(by_base[start + option]))
     found = np.full((len(base), len(OBJECTIVES)), np.inf)
     values = points.evaluated(expansion.rows)
     points.keep(expansion.rows, values)

@@ -34,11 +34,12 @@ def split_bound_s(job: Job, rows: Strategies, numbers: SplitNumbers) -> Floats:
             slowest_s, _whole_layers_s(numbers.layer_JN[0], rows.pp, numbers.first, numbers.last, counts_J[0])
         )
     m, share = rows.num_micro_batches, np.where(rows.schedule == Schedule.INTERLEAVED, rows.vpp, 1.0)
-    # A slower stage hides more, up to BACKWARD_USABLE of it for each reduction and for the gather: with too few
-    # micro-batches that could outweigh its own time, so everything counts as hidden.
-    usable = BACKWARD_USABLE.value
+    # A second more of the slowest stage takes m - 1/v of them, and hides up to BACKWARD_USABLE of its backward for each
+    # reduction and of its forward for the gather, of a wait for the host in both: where that could be more, everything
+    # counts as hidden.
     reductions = np.where(rows.grad_sync_each, m, 1.0)
-    enough = (m >= usable * (reductions + 1.0)) & ~is_offloaded(rows)  # offloaded traffic hides in every pass
+    hides = BACKWARD_USABLE.value * (reductions + (numbers.waits_JN > 0).any(axis=0))
+    enough = (m - 1.0 / share >= hides) & ~is_offloaded(rows)  # offloaded traffic hides in every pass
     passes_s = np.where(enough, slowest_s, _HIDES_ALL_S)
     ends = numbers.embedding + numbers.head
     terms, _ = once_a_step(

@@ -58,7 +58,9 @@ def test_bytes_per_parameter(training, expected) -> None:
 
 
 def test_what_a_rank_owns() -> None:
-    """dp 32, ep 8: dense shared by 32, experts by 4; a shard group of 8 owns an eighth of the dense."""
+    """dp 32, ep 8: dense shared by 32, experts by 4; a shard group of 8 owns an eighth of the dense, and its 4 copies leave one
+    rank for each expert (megatron/core/parallel_state.py: intra_partial_expert_data_parallel_size = 4 // 4).
+    """
     asked = job()
 
     def owned(**strategy) -> float:
@@ -66,7 +68,8 @@ def test_what_a_rank_owns() -> None:
 
     assert owned(zero=0) == 3200 + 400
     assert owned(zero=1) == 3200 / 32 + 400 / 4
-    assert owned(zero=1, zero_shard_size=8) == 3200 / 8 + 400 / 4
+    assert owned(zero=1, zero_shard_size=8) == 3200 / 8 + 400
+    assert owned(zero=1, zero_shard_size=16) == 3200 / 16 + 400 / 2
 
 
 def test_a_step_streams_its_bytes() -> None:

@@ -55,7 +55,7 @@ def test_the_sampled_front_lies_on_or_behind_the_enumerated_one() -> None:
         hit += [bool((np.abs(sampled / point - 1) < 1e-9).all(axis=1).any()) for point in exact]
         fastest.append(sampled[:, 0].min() / exact[:, 0].min())
     assert np.mean(hit) >= 0.45
-    assert min(fastest) <= 1.02
+    assert min(fastest) <= 1.03
 
 
 def test_equal_seeds_sample_equally() -> None:

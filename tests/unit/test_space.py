@@ -58,19 +58,36 @@ def test_what_follows_from_the_searched_fields() -> None:
         assert not row["overlap_tp_comm"]
 
 
-def test_shards_stay_in_a_node_where_there_are_several() -> None:
-    """4 replicas of 2 nodes of 4 with tp 2: groups of 2 beside groups of 4; nothing to shard without ZeRO."""
-    one = {**ONE, "pp": 1, "tp": 2, "dp": 4, "recompute": "none"}
-    sizes = Counter((row["zero"], row["zero_shard_size"]) for row in expanded(space(nodes=2, fixed=one)))
-    both_ways = 2  # with and without sequence parallelism
-    expected = {(0, 4.0): both_ways} | {(zero, size): both_ways for zero in (1, 2, 3) for size in (2.0, 4.0)}
-    assert sizes == expected
+def sizes_of(found: Space) -> Counter:
+    return Counter((row["zero"], row["zero_shard_size"]) for row in expanded(found))
 
 
-def test_a_node_that_holds_every_replica_is_not_tried_twice() -> None:
-    one = {**ONE, "pp": 2, "tp": 2, "dp": 2, "recompute": "none", "vpp": 1}
-    rows = expanded(space(nodes=2, fixed=one, allowed={"sequence_parallel": [True]}))
-    assert [(row["zero"], row["zero_shard_size"]) for row in rows] == [(0, 2), (1, 2), (2, 2), (3, 2)]
+def test_state_is_sharded_over_every_divisor_of_the_replicas() -> None:
+    """8 replicas: all of them, or groups of 2 and 4, inside a node and across; nothing to shard without ZeRO, by one alone."""
+    one = {**ONE, "pp": 1, "tp": 1, "dp": 8, "recompute": "none"}
+    found = space(nodes=2, fixed=one)
+    assert sizes_of(found) == {(0, 8): 1} | {(zero, size): 1 for zero in (1, 2, 3) for size in (2, 4, 8)}
+    assert found.group_sizes == [2, 4]
+    assert found.mesh_sizes.tolist() == [10]
+    assert sizes_of(space(fixed={**one, "dp": 4})) == {(0, 4): 1} | {(z, size): 1 for z in (1, 2, 3) for size in (2, 4)}
+    two_replicas = space(fixed={**one, "tp": 2, "dp": 2, "sequence_parallel": True})
+    assert sizes_of(two_replicas) == {(zero, 2): 1 for zero in (0, 1, 2, 3)}
+
+
+def test_fsdp_shards_whole_context_parallel_groups() -> None:
+    """dp 4 x cp 2: groups of 2 and 4 hold whole cp groups; with cp 4 a group of 2 is part of one. Megatron takes any divisor."""
+    one = {**ONE, "pp": 1, "tp": 1, "recompute": "none", "zero": 3}
+    wide = {**one, "dp": 2, "cp": 4}
+    assert sizes_of(space("torchtitan", nodes=2, fixed={**one, "dp": 4, "cp": 2})) == {
+        (3, size): 1 for size in (2, 4, 8)
+    }
+    assert sizes_of(space("torchtitan", nodes=2, fixed=wide)) == {(3, size): 1 for size in (4, 8)}
+    assert sizes_of(space("megatron", nodes=2, fixed=wide)) == {(3, size): 1 for size in (2, 4, 8)}
+
+
+def test_a_request_that_lists_sizes_gets_those_alone() -> None:
+    one = {**ONE, "pp": 1, "tp": 1, "dp": 8, "recompute": "none", "zero": 1}
+    assert sizes_of(space(nodes=2, fixed=one, allowed={"zero_shard_size": [8, 2]})) == {(1, 8): 1, (1, 2): 1}
 
 
 def test_knobs_multiply() -> None:
@@ -116,8 +133,8 @@ def test_a_family_differs_in_full_recomputation_alone_and_comes_in_rising_work()
 def test_pairs_build_the_same_strategies_as_the_whole() -> None:
     found = space(fixed={"tp": 1})
     base = found.base()
-    whole, pairs = found.expand(base), found.pairs(base)
-    assert len(pairs.origin) == found.multiplicity(base.pp).sum() == len(whole.rows)
+    whole, pairs = found.expand(base), found.every_pair(base)
+    assert len(pairs.origin) == found.multiplicity(base).sum() == len(whole.rows)
     some = np.array([0, 5, len(pairs.origin) - 1])
     few = found.expand(base, pairs.take(some))
     for name in ARRAY_FIELDS:
