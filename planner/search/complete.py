@@ -70,7 +70,7 @@ def _open_splits(exhaustive: Exhaustive, asked: PlanRequest, on_progress: Callab
         goal=goal,
         top_k=asked.top_k,
         headroom_fraction=asked.constraints.memory_headroom_fraction,
-        known=exhaustive.safe_values,
+        known=exhaustive.kept.safe_values,
         should_stop=exhaustive.must_stop,
         on_family=report,
     )
@@ -79,7 +79,7 @@ def _open_splits(exhaustive: Exhaustive, asked: PlanRequest, on_progress: Callab
     opened = searcher.close()
     opened.unproven_s = min(opened.unproven_s, exhaustive.unkept_s)
     before = found.best
-    found.best = merged(space, before, opened.ranked, goal=goal, top_k=asked.top_k, at_risk=exhaustive.at_risk)
+    found.best = merged(space, before, opened.ranked, goal=goal, top_k=asked.top_k, at_risk=exhaustive.kept.at_risk)
     found.families, found.feasible = opened.families, found.feasible + len(opened.ranked)
     found.methods += ["thresholds"] * bool(opened.families) + ["cp-sat"] * bool(opened.solved)
     _prove(found, opened)

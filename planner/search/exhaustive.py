@@ -2,7 +2,8 @@
 
 Cheapest first. Base rows (degrees and micro-batch) that break no rule are ordered by a lower bound on their step time. In that
 order they are checked against the least memory that any of their expansions could need, then expanded, memory before time,
-until the bound of the next one exceeds the k-th best: what is left cannot be among the top k.
+until the bound of the next one exceeds the k-th best: what is left cannot be among the top k. Sharding over fewer ranks than
+all replicas is looked at where it could save enough of the communication between replicas.
 """
 
 from __future__ import annotations
@@ -75,7 +76,7 @@ class Exhaustive:
         self.time_limit_s = time_limit_s
         self.on_progress, self.should_stop = on_progress, should_stop
         self.found = Found(best=None, rejected=Counter())
-        self._kept = Kept(top_k)
+        self.kept = Kept(top_k)
         self._nearest = Nearest()
         self.keep_legal = keep_legal
         self.legal: list[tuple[Strategies, Bounds]] = []
@@ -112,7 +113,7 @@ class Exhaustive:
         floor = self._floor_s(meshes)
         reached = self.goal.reached(floor)
         worlds = self.space.degrees.worlds[meshes].astype(np.float64)
-        wins = reached & (self.goal.value_of_world(worlds, floor) <= self._kept.limit)
+        wins = reached & (self.goal.value_of_world(worlds, floor) <= self.kept.limit)
         counts = self.space.mesh_sizes[meshes]
         self.found.rejected["misses-target"] += int(counts[~reached].sum())
         self.found.bounded += int(counts[reached & ~wins].sum())
@@ -139,7 +140,7 @@ class Exhaustive:
         if not self.keep_legal:
             return
         open_s = bounds.open_split_s(base.pp)
-        wins = (base.pp > 1) & (self.goal.value(base, open_s) <= self._kept.limit)
+        wins = (base.pp > 1) & (self.goal.value(base, open_s) <= self.kept.limit)
         if not wins.any():
             return
         if sum(len(kept) for kept, _ in self.legal) + int(wins.sum()) > MOST_KEPT_ROWS:
@@ -175,7 +176,7 @@ class Exhaustive:
 
     def _first_loser(self, values: Floats) -> int:
         """Position in these ascending values from which on even the bound is worse than the k-th best."""
-        return int(np.searchsorted(values, self._kept.limit, side="right"))
+        return int(np.searchsorted(values, self.kept.limit, side="right"))
 
     def _legal_base(self, base: Strategies) -> Strategies:
         """Base rows that break no rule that concerns base fields alone."""
@@ -237,7 +238,7 @@ class Exhaustive:
             return
         pairs = self.space.pairs(base)
         world = self.goal.value_of_world(base.world[pairs.origin], bounds.paired_s(self.space, pairs))
-        may_win = np.flatnonzero(world <= self._kept.limit)
+        may_win = np.flatnonzero(world <= self.kept.limit)
         weights = 1 + self.space.num_groups(base, pairs)
         self.found.bounded += int(weights.sum() - weights[may_win].sum())
         order = may_win[np.argsort(world[may_win], kind="stable")]
@@ -258,7 +259,7 @@ class Exhaustive:
         a pair takes without that is a bound for all its groups, and what is illegal or does not fit stays so.
         """
         open_values = self._priced(base, pairs, bounds)
-        rest = np.flatnonzero(open_values <= self._kept.limit)
+        rest = np.flatnonzero(open_values <= self.kept.limit)
         groups = self.space.num_groups(base, pairs)
         self.found.bounded += int(groups[np.isfinite(open_values)].sum() - groups[rest].sum())
         rest = rest[groups[rest] > 0]
@@ -267,7 +268,7 @@ class Exhaustive:
             if self.must_stop():
                 self._leave_out(float(bounds.step_s[pairs.origin[part]].min()))
                 continue
-            may_win = part[open_values[part] <= self._kept.limit]
+            may_win = part[open_values[part] <= self.kept.limit]
             self.found.bounded += int(groups[part].sum() - groups[may_win].sum())
             self._priced(base, self.space.grouped(base, pairs.take(may_win)), bounds)
 
@@ -325,7 +326,7 @@ class Exhaustive:
         values, open_s = self._time(expansion, bounds, first, at_risk)
         family_value, family_open_s = (np.full(int(family.max()) + 1, -np.inf) for _ in range(2))
         family_value[family[least]], family_open_s[family[least]] = values[least], open_s[least]
-        rest = ~first & (family_value[family] <= self._kept.limit)  # recomputing more is never faster
+        rest = ~first & (family_value[family] <= self.kept.limit)  # recomputing more is never faster
         self.found.bounded += int((~first & ~rest).sum())
         _, rest_open_s = self._time(expansion, bounds, rest, at_risk)
         open_s = np.where(first, open_s, np.where(rest, rest_open_s, family_open_s[family]))
@@ -351,8 +352,8 @@ class Exhaustive:
         open_s[which] = time.total_s - saved_s * (1.0 + jitter_fraction(job, chosen))
         reached = self.goal.reached(time.total_s)
         self.found.rejected["misses-target"] += int((~reached).sum())
-        self._kept.merge(chosen.take(reached), values[which][reached], time.total_s[reached], at_risk[which][reached])
-        self.found.best = self._kept.rows
+        self.kept.merge(chosen.take(reached), values[which][reached], time.total_s[reached], at_risk[which][reached])
+        self.found.best = self.kept.rows
         return values, open_s
 
     def _note_memory(self, rows: Strategies, device_high: Floats, verdict: NDArray[np.int8], *, weights: Ints) -> None:
@@ -370,16 +371,6 @@ class Exhaustive:
         self._nearest.merge(rows, needed)
         self.found.nearest = self._nearest.rows
 
-    @property
-    def at_risk(self) -> NDArray[np.bool_]:
-        """Which of the best strategies may exceed memory."""
-        return self._kept.at_risk
-
-    @property
-    def safe_values(self) -> Floats:
-        """Values of the best strategies that surely fit, best first."""
-        return self._kept.safe_values
-
     def _count_rejected(self, found: Violations, *, weights: NDArray[np.int64] | None) -> None:
         for code, count in found.counts(weights).items():
             self.found.rejected[code] += count
@@ -396,13 +387,13 @@ class Exhaustive:
         """Least step time that any plan worth ranking can have, as far as it is known."""
         known = [] if self._unsearched_s is None else [self._unsearched_s]
         if self.found.best is not None:
-            known.append(float(self._kept.step_s.min()))
+            known.append(float(self.kept.step_s.min()))
         return min(known, default=None)
 
     def _report(self, bound_s: float | None) -> None:
         if self.on_progress is None:
             return
-        best = None if self.found.best is None else float(self._kept.step_s[0])
+        best = None if self.found.best is None else float(self.kept.step_s[0])
         self.on_progress(
             Progress(evaluated=self.found.evaluated, best_s=best, bound_s=best if bound_s is None else bound_s)
         )

@@ -77,7 +77,7 @@ def searcher(request: Any = UNEVEN, **changed: Any) -> tuple[OpenSplits, Any]:
     goal = build_goal(job, asked.objective, asked.targets)
     exhaustive = Exhaustive(space, goal=goal, top_k=3, headroom_fraction=0.03, allow_at_risk=False, keep_legal=True)
     exhaustive.run()
-    options = {"known": exhaustive.safe_values, "should_stop": lambda: False} | changed
+    options = {"known": exhaustive.kept.safe_values, "should_stop": lambda: False} | changed
     return OpenSplits(space, goal=goal, top_k=3, headroom_fraction=0.03, **options), exhaustive.legal[0]
 
 
