@@ -144,6 +144,21 @@ _CUDNN_BLACKWELL = _flash(
     "B200: burst of FlashAttention-4 and newer cuDNN 0.72 forward (FlashAttention-4, 2026); x the sustained clock this is what "
     "SimuMax measured of Transformer Engine's kernels on B200: forward 0.44 (4k tokens) to 0.50 (131k), backward 0.37 to 0.41",
 )  # fmt: skip
+_FLEX_AMPERE = _flash(
+    0.54,
+    0.425,
+    "FlexAttention's announcement (pytorch.org/blog/flexattention, 2024): 0.90 of FA-2 forward, 0.85 backward",
+)
+_FLEX_HOPPER = _flash(
+    0.46, 0.39,
+    "FlexAttention of PyTorch 2.11 on H100 with torchtitan's options and a causal document mask, 4k to 32k tokens: 415-433 TFLOP/s "
+    "forward and 345-385 backward, where FA-2 has 332-346 and 250-313, cuDNN 568-641 and 473-546 (data/measured_h100/kernels.md)",
+)  # fmt: skip
+_FLEX_BLACKWELL = _flash(
+    0.26,
+    0.22,
+    "no measurement: Triton's attention on B200 is 2.7 times slower than 0.71 of peak (FlashAttention-4, 2026)",
+)
 _OTHER = _flash(0.35, 0.28, "no measurement")
 
 FLASH_EFFICIENCY: Mapping[tuple[Generation, AttentionKernel], tuple[Constant, Constant]] = {
@@ -153,6 +168,8 @@ FLASH_EFFICIENCY: Mapping[tuple[Generation, AttentionKernel], tuple[Constant, Co
     ("ada", "fa1"): _FA1, ("ada", "fa2"): _FA2, ("ada", "sdpa"): _FA2, ("ada", "fa3"): _FA2, ("ada", "cudnn"): _FA2,
     ("hopper", "fa1"): _FA1_HOPPER, ("hopper", "fa2"): _FA2_HOPPER, ("hopper", "sdpa"): _FA2_HOPPER,
     ("hopper", "fa3"): _FA3, ("hopper", "cudnn"): _FA3,
+    ("ampere", "flex"): _FLEX_AMPERE, ("ada", "flex"): _FLEX_AMPERE, ("hopper", "flex"): _FLEX_HOPPER,
+    ("blackwell", "flex"): _FLEX_BLACKWELL,
     ("blackwell", "fa1"): _MMA_BLACKWELL, ("blackwell", "fa2"): _MMA_BLACKWELL, ("blackwell", "sdpa"): _CUDNN_BLACKWELL,
     ("blackwell", "fa3"): _MMA_BLACKWELL, ("blackwell", "cudnn"): _CUDNN_BLACKWELL,
 }  # fmt: skip
@@ -359,6 +376,13 @@ LOSS_BYTES_PER_LOGIT: Mapping[CrossEntropy, Constant] = {
     "te": Constant(12.0, "B", 8.0, 16.0, "bf16 logits read twice, gradient written in place [F-7]"),
     "linear": Constant(22.0, "B", 12.0, 28.0, "chunked logits, recomputed [F-7]"),
 }
+LOSS_CHUNKS = Constant(
+    8.0,
+    "1",
+    8.0,
+    8.0,
+    "torchtitan 0.3 components/loss.py, ChunkedLossWrapper.Config.num_chunks; no recipe changes it [M-7]",
+)
 TE_LOSS_LOGITS_PER_SM_S = Constant(
     2.0e9, "logits/s", 1.5e9, 3.0e9,
     "Transformer Engine's Triton kernels, both passes, per multiprocessor: 8 bytes a logit at 0.28 of 8 TB/s on the 148 of B200, seven "

@@ -90,7 +90,8 @@ def parameter_tensors(job: Job, kind: LayerKind) -> float:
     """Parameter tensors of one layer outside its routed experts: as many collectives where each is gathered alone. [C-14]"""
     model = job.model
     norms = model.norms_per_layer * (1.0 + model.norm_bias)
-    inputs = 1.0 if model.fused_qkv or not job.runtime.separate_gate_projection else 3.0
+    separate = job.runtime.separate_gate_projection and not (model.fused_qkv or job.runtime.fuses_qkv)
+    inputs = 3.0 if separate else 1.0
     attention = inputs * (1.0 + model.qkv_bias) + 1.0 + model.attention_out_bias
     dense = not kind.is_moe or (model.moe is not None and model.moe.num_shared_experts > 0)
     return norms + attention + dense * (2.0 + model.gated_mlp) * (1.0 + model.mlp_bias)
@@ -212,6 +213,7 @@ def layerwise_exposed_s(
     if runtime.param_shards_serve_forward and unit.first_gather is not unit.gather:
         later = ahead / m + forward(unit.gather) * (1.0 - 1.0 / m)
         ahead = np.where(keeps_copies(strategies), later, ahead)
+    ahead = np.where(_gathered_for_step(job, strategies), ahead / m, ahead)
     regather = regathers * unit.gather
     behind = backward(regather + unit.reduce + unit.reduce_across)
     across_once = (unit.reduce_across > 0) & runtime.replicas_reduce_once
@@ -228,9 +230,19 @@ def root_exposed_s(job: Job, strategies: Strategies, unit: UnitSeconds) -> Float
     m, runtime, gather = strategies.num_micro_batches, job.runtime, unit.first_gather
     if runtime.param_shards_serve_forward and gather is not unit.gather:
         gather = np.where(keeps_copies(strategies), gather / m + unit.gather * (1.0 - 1.0 / m), gather)
+    gather = np.where(_gathered_for_step(job, strategies), gather / m, gather)
     times = np.where(strategies.grad_sync_each, 1.0, 1.0 / m)
     across = 1.0 / m if runtime.replicas_reduce_once else times
     return np.asarray(gather + unit.reduce * times + unit.reduce_across * across)
+
+
+def _gathered_for_step(job: Job, strategies: Strategies) -> Bools:
+    """Where a pipeline's first micro-batch gathers parameters for all of the step, shape (N,).
+
+    torch/distributed/pipelining/stage.py (backward_maybe_with_nosync) reshards behind the last backward alone, and
+    torchtitan's layers do not reshard behind a pipeline's forward.
+    """
+    return np.asarray((strategies.zero == 2) & (strategies.pp > 1) & job.runtime.keeps_parameters_in_pipelines)
 
 
 def _beside(compute_s: Floats, link_s: Floats) -> Floats:

@@ -14,6 +14,7 @@ import numpy as np
 from cost_models.job import Job
 from cost_models.parameters import active_matmul_parameters, layer_matmul_parameters
 from cost_models.recompute import recomputed_mtp_share, recomputed_shares
+from cost_models.selective import repeated_matmul_flops_per_token
 from cost_models.specs.model import LayerKind, Model
 from cost_models.strategy import Floats, Recompute, Strategies
 
@@ -103,14 +104,13 @@ def repeated_flops_per_token(job: Job, strategies: Strategies) -> Floats:
     """Forward operations of one token that recomputation repeats, shape (N,); the global batch plays no part.
 
     Full recomputation repeats the recomputed layers' matmuls and attention; selective repeats what the framework's rule
-    repeats: the attention core in Megatron, every other matmul in torchtitan.
+    repeats: the attention core in Megatron, every other matmul and every grouped one in torchtitan.
     """
     flops = model_flops(job)
     layers = flops.layer_matmul_flops_per_token + flops.attention_flops_per_token
     modules = flops.mtp_matmul_flops_per_token + flops.mtp_attention_flops_per_token
-    selective = job.runtime.selective_repeats_matmuls * (
-        flops.layer_matmul_flops_per_token + flops.mtp_matmul_flops_per_token
-    )
-    selective += job.runtime.selective_repeats_attention * flops.all_attention
+    selective = job.runtime.selective_repeats_attention * flops.all_attention
+    if job.runtime.selective_alternates:
+        selective += sum(repeated_matmul_flops_per_token(job, kind) for kind in job.model.layer_kinds)
     full = recomputed_shares(strategies) * layers + recomputed_mtp_share(strategies) * modules
     return np.where(strategies.recompute == Recompute.SELECTIVE, selective, full)

@@ -12,7 +12,7 @@ from functools import lru_cache
 
 from cost_models.runtimes import RUNTIMES, Runtime
 from cost_models.specs.training import Framework, Training
-from cost_models.training_defaults import version_key
+from cost_models.training_defaults import precedes
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +60,15 @@ FORMER: Mapping[Framework, tuple[Former, ...]] = {
     ),
     # accelerate/utils/dataclasses.py: AORecipeKwargs has the switch, on by default, from 1.13 (2026-03).
     "fsdp": (Former({"fp8_gather_recipes": frozenset()}, until_month="2026-03"),),
+    # Megatron-LM's own p2p_communication.py sent a slice from each rank of a tensor-parallel group (Narayanan 2021, section
+    # 4.1). Megatron Core, whose first package (0.1.0) is of 2023-03, has no such thing; the flag in arguments.py is unread.
+    "megatron": (Former({"scatters_pipeline_messages": True}, until_month="2023-03"),),
+    # torchtitan/models/llama3: query, key and value are three products up to 0.2.
+    "torchtitan": (Former({"fuses_qkv": False}, until="0.3"),),
+    # nanotron/parallel/tensor_parallel/functional.py: gathered inputs of column-parallel products stayed saved until
+    # tp_recompute_allgather, true by default, came in July 2024.
+    "nanotron": (Former({"keeps_gathered_norms": True}, until_month="2024-07"),),
 }
-
-
-def precedes(version: str, release: str) -> bool:
-    """Whether a version is older than a release; one that gives fewer numbers stands for the newest of its series."""
-    key = version_key(version)
-    return key < version_key(release)[: len(key)]
 
 
 def runtime_of(training: Training) -> Runtime:

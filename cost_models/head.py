@@ -14,6 +14,7 @@ from cost_models.constants import (
     EMBEDDING_PASSES,
     FINAL_NORM_PASSES,
     LOSS_BYTES_PER_LOGIT,
+    LOSS_CHUNKS,
     LOSS_REDUCTIONS,
     TE_LOSS_LOGITS_PER_SM_S,
 )
@@ -54,7 +55,10 @@ def end_costs(job: Job, strategies: Strategies) -> EndCosts:
     heads = 1.0 + job.mtp_num_layers
     copies = np.full(len(rows), heads)
     precision = "bf16" if training.precision in ("fp8", "nvfp4") else training.precision
-    head = Gemm("lm_head", tokens, vocab, np.full(len(rows), h), np.ones(len(rows)), copies, "head")
+    chunks, kind = 1.0, training.cross_entropy
+    if kind == "chunked":  # head and loss run on one piece of the sequence after the other
+        chunks, kind = LOSS_CHUNKS.value, "compiled" if training.compile else "unfused"
+    head = Gemm("lm_head", tokens / chunks, vocab, np.full(len(rows), h), np.ones(len(rows)), copies * chunks, "head")
     matmul = matmul_s(job, [head], precision=precision)
     placements = groups(rows, job.cluster)
     price, size = job.calibration.collective_s, tokens * h * e
@@ -65,7 +69,7 @@ def end_costs(job: Job, strategies: Strategies) -> EndCosts:
     small = price("all_reduce", tokens * 4.0, placement=placements.tp) if several else FREE
     norm = FINAL_NORM_PASSES.value * tokens * h * e / np.where(rows.sequence_parallel, rows.tp, 1.0) / rate
     logits = tokens * vocab * heads
-    loss = LOSS_BYTES_PER_LOGIT[training.cross_entropy].value * logits / rate
+    loss = LOSS_BYTES_PER_LOGIT[kind].value * logits / rate
     if training.cross_entropy == "te":
         loss = np.maximum(loss, logits / (TE_LOSS_LOGITS_PER_SM_S.value * job.cluster.gpu.num_sms))
     gradient = vocab * h * 4.0

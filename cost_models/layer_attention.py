@@ -7,6 +7,7 @@ kernel and falls back to writing its scores.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import cast
 
 import numpy as np
 
@@ -15,7 +16,9 @@ from cost_models.constants import FLASH_SHORT_SEQUENCE, RING_MERGE_BYTES
 from cost_models.flops import attention_head_dims
 from cost_models.job import Job
 from cost_models.specs.model import LayerKind
+from cost_models.specs.training import AttentionKernel
 from cost_models.strategy import Codes, CpComm, Floats, Strategies
+from cost_models.training_defaults import Setting, sdpa_kernel
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +28,18 @@ class LayerAttention:
     forward_s: Floats
     backward_s: Floats
     tier: Codes
+
+
+def running_kernel(job: Job) -> AttentionKernel:
+    """The kernel that runs: what the job names, or what PyTorch's scaled_dot_product_attention picks. [F-2]"""
+    training = job.training
+    if training.attention_kernel != "sdpa":
+        return training.attention_kernel
+    setting = Setting(
+        training.framework, training.software_date, job.cluster.gpu.generation, training.precision,
+        version=training.framework_version,
+    )  # fmt: skip
+    return cast("AttentionKernel", sdpa_kernel(setting))
 
 
 def layer_attention_s(job: Job, kind: LayerKind, rows: Strategies) -> LayerAttention:
@@ -37,7 +52,7 @@ def layer_attention_s(job: Job, kind: LayerKind, rows: Strategies) -> LayerAtten
     if training.attention == "flash" and training.precision != "fp32":
         time = flash_attention_s(
             sequences=sequences, heads=heads, q_length=document / rows.cp, kv_length=document, d_qk=float(d_qk),
-            d_v=float(d_v), window=kind.window, calibration=job.calibration, kernel=training.attention_kernel,
+            d_v=float(d_v), window=kind.window, calibration=job.calibration, kernel=running_kernel(job),
         )  # fmt: skip
     else:
         precision = training.precision if training.precision in ("fp16", "fp32") else "bf16"

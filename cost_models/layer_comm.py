@@ -75,7 +75,8 @@ def tp_comm(
     forward = np.where(rows.sequence_parallel, split_forward, blocks * whole.seconds)
     backward = np.where(rows.sequence_parallel, split_backward, blocks * whole.seconds)
     if job.runtime.overlap_tp_backward and job.training.software_date >= ASYNC_TP_SINCE:
-        backward = np.maximum((1 - TP_BACKWARD_HIDDEN.value) * backward, backward - WGRAD_OVERLAP.value * wgrad_s)
+        hidden = np.maximum((1 - TP_BACKWARD_HIDDEN.value) * backward, backward - WGRAD_OVERLAP.value * wgrad_s)
+        backward = np.where(rows.sequence_parallel | (not job.runtime.tp_overlap_needs_split), hidden, backward)
     pipelined = PIPELINED_TP_EXPOSED["symmetric_memory" if job.runtime.copies_around_gathers else "userbuffers"].value
     exposed = np.where(rows.overlap_tp_comm, pipelined, 1.0)
     copies = np.where(rows.sequence_parallel, blocks * copies, 0.0)

@@ -24,6 +24,7 @@ from cost_models.job import Job
 from cost_models.layer_attention import LayerAttention, layer_attention_s
 from cost_models.layer_comm import PassSeconds, cp_comm, ep_comm, tp_comm
 from cost_models.placement import StrategyPlacements, groups, world_key
+from cost_models.selective import repeated_copies, separate_norms
 from cost_models.shapes import Gemm, layer_gemms
 from cost_models.specs.model import LayerKind
 from cost_models.strategy import RECOMPUTE_MODULES, Codes, Floats, Strategies
@@ -115,7 +116,9 @@ def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyP
     sharded = _waits(_launch(job, kind, rows, sharded=True), device)
     forward.insert(3, waits)
     backward.insert(3, np.zeros_like(waits))
-    selective = _selective_s(job, rows, matmul=matmul, attention=attention, elementwise=element_forward, tp=tp)
+    selective = _selective_s(
+        job, kind, rows, gemms, matmul=matmul, attention=attention, elementwise=element_forward, tp=tp
+    )
     bandwidth = np.full(len(rows), job.calibration.memory_bytes_per_s_effective.tier, np.int8)
     host = np.full(len(rows), launch_cost(job).tier, np.int8)
     if job.runtime.wraps_layers:
@@ -136,6 +139,8 @@ class MatmulSeconds:
     """The routed experts' part of forward."""
     by_module_s: dict[str, Floats]
     """Forward seconds by recomputation module."""
+    each_forward_GU: Floats
+    """Forward seconds of each multiplication with all its launches."""
     tier: Codes
 
 
@@ -160,7 +165,7 @@ def matmul_s(job: Job, gemms: list[Gemm], *, precision: str | None = None) -> Ma
         by_module[gemm.module] = by_module.get(gemm.module, 0.0) + seconds
     forward, dgrad, wgrad = (summed(each_GU) for each_GU in passes_3GU)
     routed = by_module.get("moe", np.zeros_like(forward))
-    return MatmulSeconds(forward, dgrad, wgrad, routed, by_module, tier)
+    return MatmulSeconds(forward, dgrad, wgrad, routed, by_module, forward_GU, tier)
 
 
 def launch_cost(job: Job) -> Scalar:
@@ -221,7 +226,9 @@ def _wrapper_s(job: Job, rows: Strategies, *, sharded: bool) -> Floats:
 
 def _selective_s(
     job: Job,
+    kind: LayerKind,
     rows: Strategies,
+    gemms: list[Gemm],
     *,
     matmul: MatmulSeconds,
     attention: LayerAttention,
@@ -233,10 +240,11 @@ def _selective_s(
     By the framework's rule (runtimes.py), or by Megatron's module list where the strategy names one.
     """
     runtime = job.runtime
-    by_rule = runtime.selective_repeats_matmuls * matmul.forward_s
-    by_rule = by_rule + runtime.selective_repeats_attention * attention.forward_s
+    by_rule = runtime.selective_repeats_attention * attention.forward_s
     by_rule = by_rule + runtime.selective_repeats_elementwise * elementwise
-    if runtime.selective_repeats_matmuls:
+    if runtime.selective_alternates:
+        for gemm, times, forward_s in zip(gemms, repeated_copies(gemms), matmul.each_forward_GU, strict=True):
+            by_rule = by_rule + times / gemm.repeats * forward_s
         by_rule = by_rule + np.where(rows.sequence_parallel, 0.5 * tp.forward, 0.0)
     if not rows.recompute_modules.any():
         return by_rule
@@ -245,7 +253,7 @@ def _selective_s(
     modules = {
         "core_attn": attention.forward_s,
         "mlp": matmul.by_module_s.get("mlp", none) + activation * elementwise,
-        "layernorm": norms * elementwise,
+        "layernorm": 0.5 * separate_norms(job, kind) * norms * elementwise,
         "moe": matmul.by_module_s.get("moe", none) + activation * elementwise,
         "moe_act": activation * elementwise,
         "shared_experts": matmul.by_module_s.get("shared_experts", none),

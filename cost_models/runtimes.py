@@ -63,8 +63,8 @@ class Runtime:
     """Forward and backward launches an MoE layer adds."""
     keeps_gathered_norms: bool
     """With sequence parallelism the gathered norm outputs stay saved rather than being gathered again in backward."""
-    selective_repeats_matmuls: float
-    """Share of a layer's matmul operations that `recompute: selective` repeats."""
+    selective_alternates: bool
+    """`recompute: selective` keeps the output of every other matrix product and of no grouped one, and repeats the rest."""
     selective_repeats_attention: float
     """Share of the attention core that it repeats."""
     selective_repeats_elementwise: float
@@ -111,6 +111,13 @@ class Runtime:
     synchronizations of the device."""
     overlaps_in_pipelines: bool = True
     """Gradients can be reduced while a pipeline's backward runs."""
+    fuses_qkv: bool = False
+    """Query, key and value are one matmul although the gate's are two."""
+    keeps_parameters_in_pipelines: bool = False
+    """In a pipeline parameters are gathered for the whole step (zero 2) unless told otherwise, once, and gradients are
+    reduced behind the last micro-batch alone."""
+    tp_overlap_needs_split: bool = False
+    """`overlap_tp_backward` holds with sequence parallelism alone."""
 
 
 _OVERLAP_NONE = {"grad_reduce": False, "param_gather": False, "tp_comm": False, "p2p": False, "moe_all_to_all": False}
@@ -126,9 +133,9 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         overlap_tp_backward=True, gathers_per_tensor=False, gradient_accumulation_bytes=3.0,
         kernels_forward=34.0, kernels_backward=45.0, wraps_layers=False, copies_around_gathers=False,
         moe_extra_kernels=(25.0, 40.0),
-        selective_repeats_matmuls=0.0, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
+        selective_alternates=False, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
         optimizer_launches=150.0, separate_gate_projection=False,
-        keeps_gathered_norms=False, scatters_pipeline_messages=True, zero1_all_reduces=False,
+        keeps_gathered_norms=False, scatters_pipeline_messages=False, zero1_all_reduces=False,
         has_interleaving=True, supports_zero=(0, 1, 2, 3), builds_mtp=True, latent_down="shards", weighs_inside_experts=True,
     ),
     "megatron-deepspeed": Runtime(
@@ -138,7 +145,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         overlap_tp_backward=False, gathers_per_tensor=True, gradient_accumulation_bytes=6.0,
         kernels_forward=34.0, kernels_backward=45.0, wraps_layers=False, copies_around_gathers=False,
         moe_extra_kernels=(25.0, 40.0),
-        selective_repeats_matmuls=0.0, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
+        selective_alternates=False, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
         optimizer_launches=150.0, separate_gate_projection=False,
         keeps_gathered_norms=False, scatters_pipeline_messages=True, zero1_all_reduces=True,
         has_interleaving=False, supports_zero=(0, 1, 2, 3),
@@ -153,7 +160,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         overlap_tp_backward=False, gathers_per_tensor=True, gradient_accumulation_bytes=6.0,
         kernels_forward=45.0, kernels_backward=67.5, wraps_layers=False, copies_around_gathers=False,
         moe_extra_kernels=(25.0, 40.0),
-        selective_repeats_matmuls=0.0, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
+        selective_alternates=False, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
         optimizer_launches=150.0, separate_gate_projection=True,
         keeps_gathered_norms=False, scatters_pipeline_messages=False, zero1_all_reduces=True,
         has_interleaving=False, supports_zero=(0, 1, 2, 3),
@@ -167,10 +174,10 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         overlap_tp_backward=False, gathers_per_tensor=False, gradient_accumulation_bytes=10.0,
         kernels_forward=45.0, kernels_backward=67.5, wraps_layers=True, copies_around_gathers=True,
         moe_extra_kernels=(25.0, 40.0),
-        selective_repeats_matmuls=0.5, selective_repeats_attention=0.0, selective_repeats_elementwise=1.0,
+        selective_alternates=True, selective_repeats_attention=0.0, selective_repeats_elementwise=1.0,
         optimizer_launches=150.0, separate_gate_projection=True,
         keeps_gathered_norms=True, scatters_pipeline_messages=False, zero1_all_reduces=False,
-        has_interleaving=True, supports_zero=(0, 2, 3),
+        has_interleaving=True, supports_zero=(0, 2, 3), fuses_qkv=True, keeps_parameters_in_pipelines=True,
         fp8_gather_recipes=frozenset({"tensorwise"}),
         fp8_gather_source="habit of torchtitan's float8 benchmarks (enable_fsdp_float8_all_gather); the parser's default is bf16",
     ),
@@ -181,7 +188,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         overlap_tp_backward=False, gathers_per_tensor=False, gradient_accumulation_bytes=10.0,
         kernels_forward=45.0, kernels_backward=67.5, wraps_layers=True, copies_around_gathers=True,
         moe_extra_kernels=(25.0, 40.0),
-        selective_repeats_matmuls=0.5, selective_repeats_attention=0.0, selective_repeats_elementwise=1.0,
+        selective_alternates=True, selective_repeats_attention=0.0, selective_repeats_elementwise=1.0,
         optimizer_launches=150.0, separate_gate_projection=True,
         keeps_gathered_norms=True, scatters_pipeline_messages=False, zero1_all_reduces=False,
         has_interleaving=False, supports_zero=(0, 2, 3),
@@ -191,15 +198,15 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         fp8_gather_source="accelerate's default for torchao (AORecipeKwargs.enable_fsdp_float8_all_gather)",
     ),
     "nanotron": Runtime(
-        framework="nanotron", default_version="0.4", versions=("0.4", "0.5"),
+        framework="nanotron", default_version="2025", versions=("0.4", "0.5", "2025"),
         activation_table="nanotron", state_layout="megatron", split_rule="nanotron", fused_elementwise=True,
-        etp_defaults_to_tp=False, default_zero=1, default_sequence_parallel=True, overlaps=_OVERLAP_NONE, overlaps_since="",
+        etp_defaults_to_tp=False, default_zero=1, default_sequence_parallel=False, overlaps=_OVERLAP_NONE, overlaps_since="",
         overlap_tp_backward=True, gathers_per_tensor=False, gradient_accumulation_bytes=10.0,
         kernels_forward=40.0, kernels_backward=60.0, wraps_layers=False, copies_around_gathers=False,
         moe_extra_kernels=(25.0, 40.0),
-        selective_repeats_matmuls=0.0, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
+        selective_alternates=False, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
         optimizer_launches=150.0, separate_gate_projection=False,
-        keeps_gathered_norms=True, scatters_pipeline_messages=False, zero1_all_reduces=False,
-        has_interleaving=False, supports_zero=(0, 1),
+        keeps_gathered_norms=False, scatters_pipeline_messages=False, zero1_all_reduces=False,
+        has_interleaving=False, supports_zero=(0, 1), tp_overlap_needs_split=True,
     ),
 }  # fmt: skip

@@ -65,7 +65,7 @@ def _attention_gemms(job: Job, *, tokens: Floats, tp: Floats, sp: Floats | float
     q = model.q_size / tp
     kv = model.kv_size / np.minimum(tp, model.num_key_value_heads)
     gate = q * model.attention_gate
-    if job.runtime.separate_gate_projection and not model.fused_qkv:
+    if job.runtime.separate_gate_projection and not (model.fused_qkv or job.runtime.fuses_qkv):
         projections = [
             _gemm("q_proj", tokens, q, h, module="attention"),
             _gemm("kv_proj", tokens, kv, h, module="attention", repeats=2.0),

@@ -28,18 +28,21 @@ RELEASES: Mapping[Framework, tuple[tuple[str, str], ...]] = {
         ("1.12", "2022-06"), ("2.0", "2023-03"), ("2.1", "2023-10"), ("2.4", "2024-07"), ("2.6", "2025-01"),
         ("2.8", "2025-08"), ("2.11", "2026-03"), ("2.13", "2026-07"),
     ),
-    "nanotron": (("0.4", "2024-01"), ("0.5", "2025-06")),
+    "nanotron": (("0.4", "2024-03"), ("0.5", "2024-04"), ("2025", "2025-06")),
 }  # fmt: skip
 """Releases, oldest first, with the month each came out (fsdp: of PyTorch). Checked: Megatron 0.8-0.16, torchtitan and
-nanotron 0.4 by the build dates of their wheels, Megatron 0.18 by its source archive, DeepSpeed 0.5, 0.12-0.17 and 0.19 by
+nanotron 0.4 by the build dates of their wheels, nanotron 0.5 by its tag (2024-04-19), Megatron 0.18 by its source archive, DeepSpeed 0.5, 0.12-0.17 and 0.19 by
 the dates in their source packages, PyTorch 1.12-2.6 by the project's table of versions. Not checked beyond memory of the
-release notes: Megatron 0.17 and 0.19 (between their neighbours), DeepSpeed 0.9 and 0.18, PyTorch 2.8 on, nanotron 0.5,
-Megatron-DeepSpeed (which has no releases: 2022 is BigScience's, 2023 and 2024 Microsoft's)."""
+release notes: Megatron 0.17 and 0.19 (between their neighbours), DeepSpeed 0.9 and 0.18, PyTorch 2.8 on,
+Megatron-DeepSpeed (which has no releases: 2022 is BigScience's, 2023 and 2024 Microsoft's). nanotron has tagged none since
+0.5, and its package still calls itself 0.4: 2025 is its main branch of that year, and `software_date` tells any other."""
 
 MEGATRONS: frozenset[str] = frozenset({"megatron", "megatron-deepspeed"})
 PYTORCH: frozenset[str] = frozenset({"fsdp", "torchtitan"})
 HUGGING_FACE: frozenset[str] = frozenset({"deepspeed", "fsdp"})
+TORCHTITAN: frozenset[str] = frozenset({"torchtitan"})
 HOPPER_ON: frozenset[str] = frozenset({"hopper", "blackwell"})
+AMPERE_ON: frozenset[str] = frozenset({"ampere", "ada", *HOPPER_ON})
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,9 @@ class Row:
     impl: str | None = None
     precisions: frozenset[str] | None = None
     compiled: bool | None = None
+    since_version: str = ""
+    """The first release; for what a stack's date cannot tell, since its framework may be older than the stack."""
+    recipe: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +72,8 @@ class Setting:
     precision: str
     impl: str = ""
     compiled: bool = False
+    version: str = ""
+    recipe: str | None = None
 
 
 DEFAULTS: Mapping[str, tuple[Row, ...]] = {
@@ -83,18 +91,25 @@ DEFAULTS: Mapping[str, tuple[Row, ...]] = {
         Row("flash"),
     ),
     # FlashAttention-2: 2023-07, in PyTorch's scaled_dot_product_attention from 2.2 (2024-01). Transformer Engine picks
-    # cuDNN's kernel on Hopper and later.
+    # cuDNN's kernel on Hopper and later. torchtitan 0.3's language models take FlexAttention (models/common/config_utils.py,
+    # models/llama3/__init__.py); what scaled_dot_product_attention runs elsewhere is SDPA_KERNELS.
     "attention_kernel": (
         Row("sdpa", generations=frozenset({"volta"})),
         Row("fa1", PYTORCH, before="2024-01"),
+        Row("flex", TORCHTITAN, since_version="0.3"),
+        Row("cudnn", TORCHTITAN, since_version="0.2", generations=AMPERE_ON),
+        Row("cudnn", frozenset({"fsdp"}), since_version="2.11", generations=HOPPER_ON),
         Row("sdpa", PYTORCH),
         Row("fa1", before="2023-08"),  # FlashAttention-2 came out on 2023-07-17
         Row("cudnn", frozenset({"megatron"}), since="2024-09", generations=HOPPER_ON, impl="transformer-engine"),
         Row("fa2"),
     ),
-    # Transformer Engine's parallel cross entropy is in NVIDIA's recipes of 2025; torchtitan compiles its loss from 2025.
+    # Transformer Engine's parallel cross entropy is in NVIDIA's recipes of 2025, whereas Megatron's parser leaves fusion off
+    # and the implementation native (model_parallel_config.py, through 0.19). torchtitan compiles its loss from 2025, and
+    # all recipes of 0.3 cut it into chunks (config_registry.py of each model: ChunkedLossWrapper).
     "cross_entropy": (
-        Row("te", frozenset({"megatron"}), since="2025-01", impl="transformer-engine"),
+        Row("te", frozenset({"megatron"}), since="2025-01", impl="transformer-engine", recipe="nvidia-perf"),
+        Row("chunked", TORCHTITAN, since_version="0.3"),
         Row("compiled", frozenset({"torchtitan"}), since="2025-01", compiled=True),
         Row("unfused"),
     ),
@@ -113,6 +128,19 @@ DEFAULTS: Mapping[str, tuple[Row, ...]] = {
     "dropout": (Row(0.1, MEGATRONS, before="2023-01"), Row(0.0)),
 }
 """Defaults of `training` fields that are plain look-ups. Types of parameters and gradients follow from STATE_DTYPES."""
+
+SDPA_KERNELS: tuple[Row, ...] = (
+    # torchtitan/models/attention.py: FlashAttention comes first in 0.1 (but on B200), cuDNN's kernel from 0.2.
+    Row("cudnn", TORCHTITAN, since_version="0.2", generations=AMPERE_ON),
+    Row("sdpa", TORCHTITAN),
+    # aten/src/ATen/native/transformers/cuda/sdp_utils.cpp (check_prefer_cudnn_attention): cuDNN's first on Hopper and
+    # Blackwell where cuDNN is newer than 9.15; PyTorch's wheels carry 9.10 up to 2.10 and 9.19 from 2.11. Seen on an H100.
+    Row("cudnn", frozenset({"fsdp"}), since_version="2.11", generations=HOPPER_ON),
+    Row("sdpa", frozenset({"fsdp"})),
+    Row("cudnn", since="2026-03", generations=HOPPER_ON),
+    Row("sdpa"),
+)
+"""Which kernel scaled_dot_product_attention runs; `sdpa` itself stands for FlashAttention 2, or what a GPU has in its place."""
 
 COMPUTE = "compute"
 """In STATE_DTYPES: the type of `training.precision`'s matrix inputs as stored (bf16 for fp8 and nvfp4)."""
@@ -146,6 +174,11 @@ def default_of(field: str, setting: Setting) -> object:
     return next(row.value for row in DEFAULTS[field] if _holds(row, setting))
 
 
+def sdpa_kernel(setting: Setting) -> object:
+    """The kernel that runs where a job asks for `sdpa`."""
+    return next(row.value for row in SDPA_KERNELS if _holds(row, setting))
+
+
 def _holds(row: Row, setting: Setting) -> bool:
     return (
         (row.frameworks is None or setting.framework in row.frameworks)
@@ -154,7 +187,15 @@ def _holds(row: Row, setting: Setting) -> bool:
         and (row.impl is None or setting.impl == row.impl)
         and (row.precisions is None or setting.precision in row.precisions)
         and (row.compiled is None or setting.compiled == row.compiled)
+        and (row.recipe is None or setting.recipe == row.recipe)
+        and not (row.since_version and precedes(setting.version, row.since_version))
     )
+
+
+def precedes(version: str, release: str) -> bool:
+    """Whether a version is older than a release; one that gives fewer numbers stands for the newest of its series."""
+    key = version_key(version)
+    return key < version_key(release)[: len(key)]
 
 
 def default_model_impl(framework: Framework) -> str:

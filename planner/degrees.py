@@ -165,7 +165,8 @@ def _cross_inner(job: Job, given: Mapping[str, Any], rows: _Rows) -> None:
         rows.cross("sequence_parallel", given["sequence_parallel"])
         rows.keep((rows["tp"] > 1) | ~rows["sequence_parallel"].astype(bool))
     else:
-        both = DEFAULTS[job.training.framework].sequence_parallel_optional and job.model.moe is None
+        optional = DEFAULTS[job.training.framework].sequence_parallel_optional
+        both = optional and (job.model.moe is None or not job.runtime.default_sequence_parallel)
         rows.cross("sequence_parallel", (True, False) if both else (job.runtime.default_sequence_parallel,))
         rows.keep((rows["tp"] > 1) | ~rows["sequence_parallel"].astype(bool) | (not both))
         rows.columns["sequence_parallel"] = rows["sequence_parallel"].astype(bool) & (rows["tp"] > 1)

@@ -17,6 +17,7 @@ from planner.rules.degrees import CP_COMM
 from planner.rules.pipeline import SCHEDULES
 from planner.rules.rule import Rule
 from planner.strategy_defaults import DEFAULTS as STRATEGY_DEFAULTS
+from planner.strategy_defaults import default_zero
 
 Document = dict[str, Any]
 
@@ -35,6 +36,7 @@ def _document(runtime: Runtime) -> Document:
         "versions": [{"version": version, "released": month} for version, month in RELEASES[name]],
         "strategy_defaults": {
             "zero": runtime.default_zero,
+            "zero_in_pipelines": default_zero(runtime, 2),
             "sequence_parallel": runtime.default_sequence_parallel,
             "etp": "tp" if runtime.etp_defaults_to_tp else 1,
             "recompute": NAMES["recompute"][own.recompute],
@@ -87,5 +89,7 @@ def _conditions(row: Row) -> Document:
         "transformer_impl": row.impl,
         "precisions": sorted(row.precisions) if row.precisions else None,
         "compile": row.compiled,
+        "framework_version": row.since_version or None,
+        "recipe": row.recipe,
     }
     return {name: value for name, value in conditions.items() if value is not None}

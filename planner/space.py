@@ -30,7 +30,7 @@ from cost_models.strategy import (
 from planner.degrees import DEGREE_AXES, Degrees
 from planner.group_sizes import GroupSizes, build_group_sizes
 from planner.shard_groups import shard_group_stages
-from planner.strategy_defaults import DEFAULTS, default_flex_backend, possible_overlaps
+from planner.strategy_defaults import DEFAULTS, default_flex_backend, possible_overlaps, reduces_each
 
 Ints = NDArray[np.int64]
 Columns = dict[str, NDArray[Any]]
@@ -289,7 +289,7 @@ class Space:
         defaults = DEFAULTS[job.training.framework]
         fill = {
             "zero_param_shard_size": columns["zero_shard_size"],
-            "grad_sync_each": columns["zero"] >= 2,
+            "grad_sync_each": reduces_each(job.runtime, zero=columns["zero"], pp=columns["pp"]),
             "recompute_modules": np.where(columns["recompute"] == Recompute.SELECTIVE, self.selective_modules, 0),
             "schedule": np.where(columns["vpp"] > 1, Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B),
             "cp_comm": np.full(n, defaults.cp_comm),

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
 from cost_models.job import Job
 from cost_models.memory.expert_buffers import NVLINK_PEERS
 from cost_models.runtimes import Runtime
@@ -68,6 +70,24 @@ DEFAULTS: Mapping[Framework, StrategyDefaults] = {
 def default_flex_backend(job: Job) -> FlexBackend:
     """DeepEP, the frameworks' default, but in NVLink domains larger than the nodes of 8 that its kernels know."""
     return FlexBackend.HYBRIDEP if job.cluster.nvlink_domain_gpus > NVLINK_PEERS else FlexBackend.DEEPEP
+
+
+def default_zero(runtime: Runtime, pp: int) -> int:
+    """The ZeRO stage where none is given: torchtitan keeps parameters gathered in a pipeline, whose layers would otherwise
+    gather them for every micro-batch.
+
+    Source: torchtitan/distributed/fsdp.py (get_fsdp_reshard_after_forward_policy); models/llama3/infra/parallelize.py in 0.1
+    and 0.2.
+    """
+    return 2 if pp > 1 and runtime.keeps_parameters_in_pipelines else runtime.default_zero
+
+
+def reduces_each(runtime: Runtime, *, zero: Any, pp: Any) -> Any:
+    """Whether gradients are reduced for each micro-batch where `grad_sync` is not given; scalars or arrays.
+
+    torch/distributed/pipelining/stage.py reduces FSDP's gradients behind a pipeline's last backward alone.
+    """
+    return (zero >= 2) & ~(np.asarray(pp > 1) & runtime.keeps_parameters_in_pipelines)
 
 
 def possible_overlaps(runtime: Runtime, row: Mapping[str, Any]) -> dict[str, Any]:

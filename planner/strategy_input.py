@@ -28,9 +28,16 @@ from cost_models.strategy import (
     Strategies,
     build_strategies,
 )
+from planner.habits import with_habits
 from planner.schemas.strategy import OffloadInput, OverlapInput, StrategyInput
 from planner.splits import default_split, legal_split
-from planner.strategy_defaults import DEFAULTS, default_flex_backend, possible_overlaps
+from planner.strategy_defaults import (
+    DEFAULTS,
+    default_flex_backend,
+    default_zero,
+    possible_overlaps,
+    reduces_each,
+)
 
 Reason = dict[str, str]
 """{code, message, hint}, as the contract's evaluation carries them."""
@@ -199,7 +206,7 @@ class _Builder:
     def _states(self, row: dict[str, Any]) -> None:
         given, runtime = self.given, self.job.runtime
         shard = row["dp"] * row["cp"]
-        row["zero"] = self.fill("zero", given.zero, runtime.default_zero)
+        row["zero"] = self.fill("zero", given.zero, default_zero(runtime, row["pp"]))
         row["zero_shard_size"] = self.fill("zero_shard_size", given.zero_shard_size, shard)
         row["zero_param_shard_size"] = given.zero_param_shard_size or row["zero_shard_size"]
         row["grad_sync_each"] = self._grad_sync(row) == "each"
@@ -211,7 +218,7 @@ class _Builder:
 
     def _grad_sync(self, row: dict[str, Any]) -> str:
         """When gradients are reduced; the usual loops of some frameworks wait for the last micro-batch, which is said."""
-        default = "each" if row["zero"] >= 2 else "last"
+        default = "each" if reduces_each(self.job.runtime, zero=row["zero"], pp=row["pp"]) else "last"
         loops = self.job.runtime.accumulates_unreduced
         if default == "each" and row["num_micro_batches"] > 1 and self.job.training.model_impl in loops:
             return str(self.fill("grad_sync", self.given.grad_sync, "last"))
@@ -358,8 +365,9 @@ def _code(name: str, value: str | None, default: int) -> int:
 
 
 def assumed_fields(job: Job, strategy: Mapping[str, Any]) -> dict[str, Any]:
-    """Every default applied to a job and one of its strategies, by contract field."""
+    """Every default applied to a job and one of its strategies, by contract field; a recipe's habits are named as such."""
     left_out: dict[str, Any] = {"mtp_num_layers": 0} if job.model.mtp_num_layers > job.mtp_num_layers else {}
     if has_looped_modules(job):  # the field of the model's configuration in transformers 5
         left_out["experts_implementation"] = "eager"
-    return {**job.model.assumed, **left_out, **job.cluster.assumed, **job.training.assumed, **strategy}
+    assumed = {**job.model.assumed, **left_out, **job.cluster.assumed, **job.training.assumed, **strategy}
+    return with_habits(job, assumed)

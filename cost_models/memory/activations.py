@@ -13,9 +13,10 @@ import numpy as np
 
 from cost_models.job import Job
 from cost_models.memory.traits import MemoryTraits
+from cost_models.selective import kept_output_bytes, separate_norms
 from cost_models.specs.model import LayerKind, Mla, Model, Moe
 from cost_models.specs.training import BYTES_PER
-from cost_models.strategy import Bools, CpComm, Floats, Strategies
+from cost_models.strategy import Bools, Floats, Strategies
 
 _FP32 = 4.0
 _ROUTER_BYTES_PER_EXPERT = 16.0
@@ -41,8 +42,8 @@ class Sizes:
     sp: Floats
     """Ways the residual stream is split: tp with sequence parallelism, else 1."""
     etp: Floats
-    cp_p2p: Floats
-    """1 where context parallelism passes keys and values around a ring."""
+    context_outputs: Floats
+    """1 where context parallelism keeps an attention output of its own beside the projection's input."""
     ep: Floats
 
     def hidden(self, model: Model) -> Floats:
@@ -59,6 +60,8 @@ class LayerParts:
     residual: Floats
     """Other residual-stream tensors and norm statistics."""
     norm_outputs: Floats
+    separate_norm_outputs: Floats
+    """The part of `norm_outputs` that norms outside linear layers make."""
     qkv: Floats
     """Query, key, value and what leads to them."""
     up_projections: Floats
@@ -108,7 +111,7 @@ def batch_sizes(job: Job, traits: MemoryTraits, rows: Strategies) -> Sizes:
         tp=rows.tp,
         sp=np.where(rows.sequence_parallel, rows.tp, 1.0),
         etp=rows.etp,
-        cp_p2p=((rows.cp > 1) & (rows.cp_comm == CpComm.P2P)).astype(np.float64),
+        context_outputs=np.where((rows.cp > 1) & (traits.table == "megatron-te"), 1.0, 0.0),
         ep=rows.ep,
     )
 
@@ -148,8 +151,9 @@ def layer_parts(job: Job, traits: MemoryTraits, kind: LayerKind, sizes: Sizes) -
     masks = 2.0 * model.hidden_size * s.tokens / s.sp if job.training.dropout > 0 else 0.0
     zero = np.zeros_like(s.tokens)
     parts = {"block_input": block_input, "residual": residual, "norm_outputs": before * output, "masks": zero + masks}
+    parts["separate_norm_outputs"] = separate_norms(job, kind) * output
     return LayerParts(**dict.fromkeys(_FIELDS, zero) | parts | attention | mlp | {
-        "matmul_outputs": attention["matmul_outputs"] + mlp["matmul_outputs"]
+        "matmul_outputs": _kept_outputs(job, kind, s)
     })  # fmt: skip
 
 
@@ -170,17 +174,15 @@ def _attention(job: Job, traits: MemoryTraits, s: Sizes) -> dict[str, Floats]:
     copies = s.w * (2.0 if job.training.dropout > 0 else 1.0) + (1.0 if job.training.dropout > 0 else 0.0)
     scores = _FP32 * heads * s.tokens if flash else copies * matrix
     qkv = _mla_qkv(job, model.mla, s) if model.mla is not None else _qkv(job, traits, s)
-    kv = model.kv_size / np.minimum(s.tp, model.num_key_value_heads)
-    odd = s.w * s.tokens * (model.q_size / s.tp + (kv if model.mla is None else 0.0))
+    # The ring's output (SimuMax), the one before the last all-to-all, the halves of the all-gather's: transformer_engine
+    # context_parallel.py saves them, and the output projection saves its input.
+    kept = s.context_outputs * s.w * value_width * s.tokens / s.tp
     zero = np.zeros_like(s.tokens)
     return {
-        "qkv": qkv
-        + gates
-        + s.cp_p2p * (s.w * model.q_size * s.tokens / s.tp if traits.table == "megatron-te" else 0.0),
+        "qkv": qkv + gates + kept,
         "up_projections": _mla_up(model.mla, model, s) if model.mla is not None else zero,
         "scores": scores,
         "context": context,
-        "matmul_outputs": odd,
         "score_gradient": zero if flash else 2.0 * s.w * matrix,
     }
 
@@ -244,7 +246,6 @@ def _mlp(job: Job, traits: MemoryTraits, kind: LayerKind, s: Sizes) -> dict[str,
         return {
             "hidden": (s.w * (first + second - 1) + s.linear_w) * column,
             "mlp_gradient": np.maximum(gradients, s.w * column + weight),
-            "matmul_outputs": s.w * column + _second_matmul(model, s),
         }
 
     zero = np.zeros_like(s.tokens)
@@ -255,15 +256,22 @@ def _mlp(job: Job, traits: MemoryTraits, kind: LayerKind, s: Sizes) -> dict[str,
     assert moe is not None
     routed = _experts(job, moe, s, first=first, second=second)
     width = float(moe.num_shared_experts * moe.shared_expert_intermediate_size)
-    shared = dense(width) if width else {"hidden": zero, "matmul_outputs": zero}
-    return {**routed, "shared": shared["hidden"], "matmul_outputs": shared["matmul_outputs"] + routed["matmul_outputs"]}
+    return {**routed, "shared": dense(width)["hidden"] if width else zero}
 
 
-def _second_matmul(model: Model, s: Sizes) -> Floats:
-    """What an every-other-matmul policy keeps of the second MLP matmul and of the reduce-scatters."""
-    full = s.w * model.hidden_size * s.tokens
-    split = s.sp > 1
-    return np.asarray((full if model.gated_mlp else 0.0 * full) + np.where(split, 2.0 * full / s.sp, 0.0))
+def _kept_outputs(job: Job, kind: LayerKind, s: Sizes) -> Floats:
+    """What a policy by operator keeps of matrix products, of the reduce-scatters behind them and of experts' all-to-alls."""
+    if not job.runtime.selective_alternates:
+        return np.zeros_like(s.tokens)
+    model, moe = job.model, job.model.moe if kind.is_moe else None
+    outputs = kept_output_bytes(job, kind, tokens=s.tokens, tp=s.tp, ep=s.ep, etp=s.etp, element_bytes=s.w)
+    whole = s.w * model.hidden_size * s.tokens
+    blocks = 1.0 if model.parallel_block or (moe is not None and not moe.num_shared_experts) else 2.0
+    outputs = outputs + np.where(s.sp > 1, blocks * whole / s.sp, 0.0)
+    if moe is not None:
+        routed = job.routed_copies * whole / s.tp
+        outputs = outputs + np.where(s.ep > 1, 2.0 * routed, 0.0)
+    return np.asarray(outputs)
 
 
 def _experts(job: Job, moe: Moe, s: Sizes, *, first: float, second: float) -> dict[str, Floats]:
@@ -285,5 +293,4 @@ def _experts(job: Job, moe: Moe, s: Sizes, *, first: float, second: float) -> di
         "experts": permuted + hidden + activation + router,
         "expert_activation": activation,
         "mlp_gradient": 2.0 * s.w * (model.hidden_size + width) * rows,
-        "matmul_outputs": np.where(s.ep > 1, 2.0 * s.w * model.hidden_size * copies, 0.0),
     }

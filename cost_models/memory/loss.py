@@ -7,11 +7,12 @@ meta tensors or read in source; EQUATIONS.md M-7 says which.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 
 import numpy as np
 
+from cost_models.constants import LOSS_CHUNKS
 from cost_models.job import Job
 from cost_models.memory.traits import LossFamily, MemoryTraits
 from cost_models.specs.training import CrossEntropy
@@ -29,6 +30,8 @@ class LossBytes:
     """What stays from the loss's forward to its backward: an MTP head's share."""
     linear: bool = False
     """The head's matmul and the loss are one kernel that never holds the logits."""
+    chunks: float = 1.0
+    """Pieces of the sequence whose logits, loss and backward follow each other, so that one piece's are alive."""
 
 
 LOSS_BYTES: Final[Mapping[tuple[LossFamily, CrossEntropy], LossBytes]] = {
@@ -48,6 +51,8 @@ LOSS_BYTES: Final[Mapping[tuple[LossFamily, CrossEntropy], LossBytes]] = {
 _LINEAR: Final = LossBytes(0.0, 0.0, 0.0, linear=True)
 _OLD_MEGATRON: Final = LossBytes(10.0, 10.0, 4.0)
 """fp16 logits, their fp32 copy and the exponentials."""
+_CHUNK_GRADIENT_BYTES: Final = 4.0
+"""torchtitan/components/loss.py, GradAccumulator."""
 _TE_FP32_GRADIENT_FROM = "2026-08"
 _TE_FP32_GRADIENT: Final = LossBytes(6.0, 6.0, 2.0)
 """Transformer Engine's main branch of that month stores the gradient in fp32."""
@@ -58,6 +63,9 @@ def loss_bytes(job: Job, traits: MemoryTraits) -> LossBytes:
     training = job.training
     if training.cross_entropy == "linear":
         return _LINEAR
+    if training.cross_entropy == "chunked":
+        inner: CrossEntropy = "compiled" if training.compile else "unfused"
+        return replace(LOSS_BYTES[traits.loss_family, inner], chunks=LOSS_CHUNKS.value)
     if training.cross_entropy == "te" and training.software_date >= _TE_FP32_GRADIENT_FROM:
         return _TE_FP32_GRADIENT
     if traits.table in ("megatron-2021", "nanotron") and training.cross_entropy in ("unfused", "fused"):
@@ -73,4 +81,7 @@ def logits_and_loss(job: Job, traits: MemoryTraits, *, tokens: Floats, vocab_sha
         hidden = job.training.compute_bytes * job.model.hidden_size
         return np.asarray(2.0 * hidden * vocab_share + 3.0 * hidden * tokens)
     per_logit = np.where(tp > 1, entry.peak_tp, entry.peak) + job.mtp_num_layers * entry.held
+    if entry.chunks > 1:  # the pieces of the hidden states are copies, and their gradients are gathered in fp32
+        hidden = (job.training.compute_bytes + _CHUNK_GRADIENT_BYTES) * job.model.hidden_size
+        return np.asarray(per_logit * logits / entry.chunks + hidden * tokens)
     return np.asarray(per_logit * logits)

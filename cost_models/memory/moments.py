@@ -99,11 +99,14 @@ def _at_head(
     }
     common = {name: batch.stages.at_head(value) for name, value in common.items()}
     common["activations"] = common["activations"] + table.final_norm_bytes
-    kept = _kept_logits(batch)
-    gradient = NOTHING if loss_bytes(batch.job, batch.traits).linear else w * table.logit
+    kept, entry = _kept_logits(batch), loss_bytes(batch.job, batch.traits)
+    gradient = NOTHING if entry.linear else w * table.logit / entry.chunks
     reduce = common["gradient_reduce"] + communication.head_gradient
+    at_loss = {"logits_and_loss": table.loss + kept}
+    if entry.chunks > 1:  # all chunks but the first find the head's gradient of those before them
+        at_loss["gradient_reduce"] = reduce
     return {
-        "loss": common | {"logits_and_loss": table.loss + kept},
+        "loss": common | at_loss,
         "head": common | {"logits_and_loss": gradient + kept, "gradient_reduce": reduce},
     }
 
@@ -111,6 +114,8 @@ def _at_head(
 def _kept_logits(batch: Batch) -> Floats:
     """Logits that a pipeline schedule keeps as its last stage's output. [M-7]"""
     keeps = (batch.strategies.pp > 1) & batch.traits.buffers_pipeline_inputs
+    if loss_bytes(batch.job, batch.traits).chunks > 1:  # the stage's output is the hidden states, which the head reads
+        return NOTHING
     return np.where(keeps, batch.job.training.compute_bytes * batch.table.logit, 0.0) if bool(keeps.any()) else NOTHING
 
 

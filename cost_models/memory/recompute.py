@@ -53,7 +53,7 @@ def _megatron_dropped(parts: LayerParts, rows: Strategies) -> Floats:
     by_module = {
         "core_attn": parts.scores,
         "mlp": parts.mlp,
-        "layernorm": parts.norm_outputs,
+        "layernorm": parts.separate_norm_outputs,
         "moe": moe_whole,
         "moe_act": parts.expert_activation,
         "shared_experts": parts.shared,

@@ -7,6 +7,7 @@ import numpy as np
 from cost_models.job import Job
 from cost_models.memory.constants import constant
 from cost_models.memory.expert_buffers import flex_buffer_bytes
+from cost_models.memory.loss import loss_bytes
 from cost_models.memory.moments import Moments
 from cost_models.strategy import Bools, Floats
 
@@ -42,8 +43,9 @@ def largest_hole_bytes(found: Moments) -> Floats:
     w = batch.job.training.compute_bytes
     if not traits.pooled_gathers or w >= 4.0:  # fp32 logits are freed whole; narrower ones split what their copies need
         return np.zeros(len(strategies))
-    kept = (strategies.pp > 1) & traits.buffers_pipeline_inputs
-    return np.asarray(np.where(kept, 2.0, 1.0) * w * batch.table.logit)
+    chunks = loss_bytes(batch.job, traits).chunks
+    kept = (strategies.pp > 1) & traits.buffers_pipeline_inputs & (chunks == 1)
+    return np.asarray(np.where(kept, 2.0, 1.0) * w * batch.table.logit / chunks)
 
 
 def process_bytes(found: Moments) -> Floats:

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
+from cost_models.former_runtimes import runtime_of
 from cost_models.memory.constants import constant
 from cost_models.runtimes import ActivationTable
 from cost_models.specs.training import Training
@@ -123,6 +124,9 @@ _NANOTRON = replace(
     spread_low=0.15, spread_high=0.12,
 )  # fmt: skip
 
+_NANOTRON_GATHER_BUFFERS: Final = 2
+"""nanotron/parallel/tensor_parallel/functional.py: "allgather" and, in backward, "allgather2" of its MemoryBuffer."""
+
 TRAITS: Final[Mapping[str, MemoryTraits]] = {
     "megatron": _MEGATRON,
     "megatron/local": _MEGATRON_LOCAL,
@@ -141,4 +145,6 @@ def memory_traits(training: Training) -> MemoryTraits:
     traits = TRAITS.get(name, TRAITS[training.framework])
     if training.attention == "math" and traits.table.startswith("megatron"):
         return replace(traits, table="megatron-2021", fuses_weight_gradients=False)
+    if traits.table == "nanotron" and not runtime_of(training).keeps_gathered_norms:
+        return replace(traits, sequence_workspaces=_NANOTRON_GATHER_BUFFERS)
     return traits

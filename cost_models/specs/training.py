@@ -13,9 +13,10 @@ from typing import Literal
 Precision = Literal["bf16", "fp16", "fp8", "nvfp4", "fp32"]
 Framework = Literal["megatron", "megatron-deepspeed", "deepspeed", "torchtitan", "fsdp", "nanotron"]
 Attention = Literal["flash", "math"]
-AttentionKernel = Literal["fa1", "fa2", "fa3", "cudnn", "sdpa"]
+AttentionKernel = Literal["fa1", "fa2", "fa3", "cudnn", "sdpa", "flex"]
 ModelImpl = Literal["native", "transformers", "liger"]
-CrossEntropy = Literal["unfused", "fused", "te", "compiled", "linear"]
+CrossEntropy = Literal["unfused", "fused", "te", "compiled", "linear", "chunked"]
+Recipe = Literal["nvidia-perf"]
 Dtype = Literal["fp32", "bf16", "fp16", "fp8"]
 BYTES_PER: Mapping[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "nvfp4": 0.5625, "none": 0.0}
 """Bytes of one stored element; nvfp4 carries one fp8 scale per 16 elements."""
@@ -49,6 +50,8 @@ class Training:
     cuda_graphs: bool
     expandable_segments: bool
     dropout: float
+    recipe: Recipe | None
+    """Whose habits stand in for what the user did not say; None: the framework's own defaults."""
     mean_document_length: float | None
     total_tokens: float | None
     assumed: Mapping[str, object] = field(default_factory=dict)

@@ -25,6 +25,7 @@ from cost_models.specs.training import (
     Framework,
     ModelImpl,
     Precision,
+    Recipe,
     Training,
 )
 from cost_models.training_defaults import (
@@ -81,6 +82,8 @@ class TrainingInput(BaseModel):
     cuda_graphs: Flag | None = None
     expandable_segments: Flag | None = None
     dropout: Fraction | None = None
+    recipe: Recipe | None = None
+    """Whose habits stand in for what is not said: NVIDIA's published performance recipes for Megatron. Without one, the framework's own defaults do."""
     mean_document_length: Quantity | None = None
     total_tokens: Annotated[float, Field(strict=True, gt=0, le=1e18, allow_inf_nan=False)] | None = None
     adapter: Any = None
@@ -179,6 +182,9 @@ def _unsupported(given: TrainingInput, facts: _Facts, pointer: str) -> list[Prob
     if facts.learned_positions is not None and given.seq_length > facts.learned_positions:
         message = f"seq_length {given.seq_length} is more than the model's {facts.learned_positions} learned positions"
         problems.append(Problem(child(pointer, "seq_length"), message, "Shorten it, or raise max_position_embeddings."))
+    if given.recipe is not None and given.framework != "megatron":
+        message = f"recipe is {given.recipe!r}, which is written for megatron, not for {given.framework}"
+        problems.append(Problem(child(pointer, "recipe"), message, "Leave 'recipe' out, or plan for megatron."))
     if given.framework_version is not None and not version_key(given.framework_version):
         message = f"framework_version is {given.framework_version!r}; it has no number"
         problems.append(Problem(child(pointer, "framework_version"), message, "Write it like '0.16'."))
@@ -213,10 +219,11 @@ def _filled(given: TrainingInput, batch: int, facts: _Facts) -> Training:
     if given.precision == "fp32" and given.attention == "flash":
         job.values["attention"] = job.assumed["attention"] = "math"
         warnings = (*warnings, "attention-math-for-fp32")
-    _fill_kernels(job, Setting(given.framework, date, facts.generation, given.precision))
+    setting = Setting(given.framework, date, facts.generation, given.precision, version=version, recipe=given.recipe)
+    _fill_kernels(job, setting)
     job.fill("optimizer", "adam")
     _fill_state_dtypes(job, given.precision, given.framework)
-    for name in ("mean_document_length", "total_tokens"):
+    for name in ("recipe", "mean_document_length", "total_tokens"):
         job.fill(name, None, told=False)
     return Training(**job.values, assumed=job.assumed, warnings=warnings)
 

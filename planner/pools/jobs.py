@@ -13,6 +13,7 @@ from cost_models.specs.model_input import resolve_model
 from cost_models.specs.pools_input import resolve_pools
 from cost_models.specs.training import Training
 from cost_models.specs.training_input import resolve_training
+from planner.habits import with_habits
 from planner.job_of import JOBS, Documents, missing_or_wrong
 
 WITHOUT_PIPELINE = frozenset({"fsdp"})
@@ -97,4 +98,4 @@ def assumed_of(mixed: MixedJob, strategy: Mapping[str, Any]) -> dict[str, Any]:
         values = [job.training.assumed.get(field, value) for job in mixed.jobs]
         same = all(other == value for other in values)
         training[field] = value if same else dict(zip(mixed.names, values, strict=True))
-    return {**first.model.assumed, **mixed.cluster.assumed, **training, **strategy}
+    return with_habits(first, {**first.model.assumed, **mixed.cluster.assumed, **training, **strategy})

@@ -12,6 +12,7 @@ _KERNEL_GENERATIONS: Mapping[str, tuple[Generation, ...]] = {
     "fa1": ("ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"),
     "fa2": ("ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"),
     "fa3": ("hopper",),
+    "flex": ("ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"),
     "cudnn": ("ampere", "ada", "hopper", "blackwell"),
 }
 """Dao-AILab/flash-attention README; NVIDIA cuDNN support matrix. sdpa has a kernel everywhere."""
@@ -28,6 +29,25 @@ def _kernel_missing(job: Job) -> bool:
     # A kernel that nobody asked for is the resolver's guess, and says nothing about the user's job.
     asked = "attention_kernel" not in training.assumed and training.attention == "flash"
     return asked and known is not None and generation != "unknown" and generation not in known
+
+
+def _asks_for(job: Job, *kernels: str) -> bool:
+    """The user named one of these kernels."""
+    training = job.training
+    asked = "attention_kernel" not in training.assumed and training.attention == "flash"
+    return asked and training.attention_kernel in kernels
+
+
+def _without_positions(job: Job) -> bool:
+    return job.cluster.gpu.generation != "volta" and _asks_for(job, "sdpa", "cudnn", "fa1")
+
+
+def _flex(job: Job) -> bool:
+    return _asks_for(job, "flex")
+
+
+def _chunked(job: Job) -> bool:
+    return job.training.cross_entropy == "chunked"
 
 
 def _low_precision(job: Job) -> bool:
@@ -70,5 +90,26 @@ HARDWARE_RULES: tuple[Rule, ...] = (
         "attention-unsupported-by-gpu", always, "attention_kernel '{kernel}' does not run on {gpu}",
         "Use another attention_kernel, such as 'sdpa'.", "Dao-AILab/flash-attention README; cuDNN support matrix",
         when=_kernel_missing,
+    ),
+    Rule(
+        "attention-unsupported-by-framework", always, "torchtitan {version} has no attention_kernel '{kernel}' for language "
+        "models, whose tokens carry positions", "Use 'flex', torchtitan's default, or leave attention_kernel out.",
+        "torchtitan/models/common/config_utils.py (get_attention_config)", frameworks=only("torchtitan"), since="0.3",
+        when=_without_positions,
+    ),
+    Rule(
+        "attention-unsupported-by-framework", always, "{framework} has no attention_kernel 'flex'",
+        "Leave attention_kernel out.", "no such key in its configuration", frameworks=only("megatron", "megatron-deepspeed"),
+        when=_flex,
+    ),
+    Rule(
+        "cross-entropy-unsupported", always, "{framework} does not cut its loss into chunks", "Leave cross_entropy out.",
+        "torchtitan/components/loss.py (ChunkedLossWrapper)",
+        frameworks=only("megatron", "megatron-deepspeed", "deepspeed", "fsdp", "nanotron"), when=_chunked,
+    ),
+    Rule(
+        "cross-entropy-unsupported", always, "torchtitan {version} does not cut its loss into chunks; that came with 0.3",
+        "Leave cross_entropy out, or use 0.3.", "torchtitan/components/loss.py (ChunkedLossWrapper)",
+        frameworks=only("torchtitan"), until="0.3", when=_chunked,
     ),
 )  # fmt: skip

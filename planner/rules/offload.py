@@ -84,6 +84,12 @@ def _half_offloaded(_job: Job, s: Strategies) -> Bools:
 
 OFFLOAD_RULES: tuple[Rule, ...] = (
     Rule(
+        "overlap-unsupported", _tp_overlap, "overlap.tp_comm needs transformer_impl 'transformer-engine' in megatron: its own "
+        "layers have no such exchange", "Set transformer_impl to 'transformer-engine', or overlap.tp_comm off.",
+        "megatron/core/extensions/transformer_engine.py (the only reader of tp_comm_overlap)", frameworks=only("megatron"),
+        when=lambda job: job.training.transformer_impl == "local", smallest_change="overlap.tp_comm true -> false",
+    ),
+    Rule(
         "overlap-unsupported", _tp_overlap_unsplit, "overlap.tp_comm needs sequence parallelism in megatron",
         "Switch sequence_parallel on, or overlap.tp_comm off.", _ARGUMENTS, frameworks=only("megatron"),
         smallest_change="overlap.tp_comm true -> false",

@@ -41,6 +41,7 @@ ReasonCode = Literal[
     "zero-shard-size-unsupported", "zero-param-shard-size-unsupported", "optimizer-unsupported",
     "recompute-unsupported", "recompute-modules-unsupported", "recompute-count-mismatch", "recompute-per-stage-mismatch",
     "recipe-unsupported-by-gpu", "precision-unsupported-by-framework", "attention-unsupported-by-gpu",
+    "attention-unsupported-by-framework", "cross-entropy-unsupported",
     "overlap-unsupported", "offload-unsupported", "cuda-graphs-with-pipeline", "pools-not-supported", "precision-not-supported",
     "pool-unknown", "pool-per-stage-mismatch", "pool-exceeded", "unequal-data-parallel-shares",
 ]  # fmt: skip

@@ -46,7 +46,8 @@ BASE_CODES = frozenset({
     "tensor-parallel-unsupported", "pipeline-unsupported", "context-parallel-unsupported",
     "context-parallel-needs-flash", "experts-missing", "experts-not-divisible", "expert-mlp-not-divisible",
     "expert-tensor-parallel-unsupported", "moe-needs-sequence-parallel", "precision-unsupported-by-framework",
-    "attention-unsupported-by-gpu", "optimizer-unsupported",
+    "attention-unsupported-by-gpu", "attention-unsupported-by-framework", "cross-entropy-unsupported",
+    "optimizer-unsupported",
 })  # fmt: skip
 """Rules that read base fields alone, so that a base row that breaks one loses all its expansions; a test holds this."""
 _HOPELESS = 1e300

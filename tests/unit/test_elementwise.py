@@ -34,6 +34,11 @@ def job(model=MODEL, **training):
     })  # fmt: skip
 
 
+def old_torchtitan(**training):
+    """0.2's layers, whose query, key and value are three products."""
+    return job(framework="torchtitan", framework_version="0.2", **training)
+
+
 def traffic(asked):
     return layer_traffic(asked, asked.model.layer_kinds[0])
 
@@ -77,7 +82,7 @@ def test_a_later_pytorch_fuses_the_norm_alone() -> None:
 
 def test_compiling_fuses_everything() -> None:
     """All but the sums of its separate projections' input gradients: 3 + 1 and 2 + 1 passes of 2 bytes, two kernels."""
-    (forward, backward), fused = traffic(job(framework="torchtitan", compile=True)), traffic(job())
+    (forward, backward), fused = traffic(old_torchtitan(compile=True)), traffic(job())
     assert forward == fused[0]
     assert backward.gathered_bytes == H * (4 + 3) * 2
     assert replace(backward, gathered_bytes=0.0, kernels=backward.kernels - 2) == fused[1]
@@ -85,7 +90,7 @@ def test_compiling_fuses_everything() -> None:
 
 def test_eager_sums_read_two_and_write_one() -> None:
     """Two additions for query, key and value, one for gate and up, 6 bytes each; GPT-2's line has one matrix and no gate."""
-    eager = traffic(job(framework="torchtitan", compile=False))[1]
+    eager = traffic(old_torchtitan(compile=False))[1]
     assert eager.gathered_bytes == H * 3 * 6
     gpt = {**MODEL, "position_embedding": "learned", "max_position_embeddings": 1024, "gated_mlp": False}
     assert traffic(job(gpt, framework="fsdp"))[1].gathered_bytes == 0

@@ -106,7 +106,26 @@ def test_hardware_operations_add_one_forward_of_what_is_recomputed() -> None:
     assert repeated(recompute="selective") == pytest.approx(attention, rel=1e-9)
 
 
-def test_torchtitan_selective_repeats_every_other_matmul() -> None:
-    asked = job(framework="torchtitan")
+def selective_share(model, **training) -> float:
+    """Share of the layers' products that torchtitan's selective recomputation repeats."""
+    asked = job(model, framework="torchtitan", **training)
     more = float(hardware_flops_per_step(asked, rows(asked, recompute="selective"))[0]) - model_flops_per_step(asked)
-    assert more == pytest.approx(0.5 * 2 * 32 * LAYER * TOKENS, rel=1e-9)
+    return more / TOKENS / model_flops(asked).layer_matmul_flops_per_token
+
+
+def test_torchtitan_selective_repeats_every_second_product_as_they_run() -> None:
+    """To 0.2 wq [wk] wv [wo] w1 [w3] w2: 4096*1024 + 4096^2 + 4096*14336 of 218.1e6; 0.3 has one wqkv: wqkv [wo] w1 [w3] w2."""
+    wk, wo, w3 = 4096 * 1024, 4096 * 4096, 4096 * 14336
+    layer = 2 * wo + 2 * wk + 3 * w3
+    assert selective_share(LLAMA, framework_version="0.2.2") == pytest.approx((wk + wo + w3) / layer, rel=1e-9)
+    assert (wk + wo + w3) / layer == pytest.approx(0.365, abs=1e-3)
+    assert selective_share(LLAMA, framework_version="0.3") == pytest.approx((wo + w3) / layer, rel=1e-9)
+
+
+def test_torchtitan_selective_repeats_every_grouped_product_and_the_router() -> None:
+    """Qwen3-30B-A3B: wq [wk] wv [wo], router, 8 of 128 experts 768 wide; grouped_mm is in no list of what is saved."""
+    h, q, kv = 2048, 4096, 512
+    wq, wk, experts, router = h * q, h * kv, 8 * 3 * h * 768, h * 128
+    share = (wk + wq + router + experts) / (2 * wq + 2 * wk + router + experts)
+    assert share == pytest.approx(0.83, abs=5e-3)
+    assert selective_share({"preset": "qwen3-30b-a3b"}, framework_version="0.2") == pytest.approx(share, rel=1e-9)

@@ -260,3 +260,13 @@ def test_what_sequence_parallel_shards_travel_in(training, activation, gradient)
     assert found.forward[0] == pytest.approx(2 * (gather(activation) + scatter))
     backward = 2 * (gather(gradient) + scatter + gather(activation))
     assert found.backward[0] == pytest.approx(backward)
+
+
+def test_nanotron_hides_no_all_reduce() -> None:
+    """functional.py: asynchronous row-parallel products take REDUCE_SCATTER alone, so two whole all-reduces each way."""
+    case = Case({"tp": 4, "sequence_parallel": False}, framework="nanotron")
+    found, each = case.tp(wgrad_s=1.0), case.price("all_reduce", SIZE, "tp")
+    assert found.forward[0] == pytest.approx(2 * each)
+    assert found.backward[0] == pytest.approx(2 * each)
+    split = Case({"tp": 4, "sequence_parallel": True}, framework="nanotron")
+    assert split.tp(wgrad_s=1.0).backward[0] < split.tp().backward[0]

@@ -62,17 +62,20 @@ def kept_per_token(model: dict[str, Any], strategy: dict[str, Any], **training: 
 
 
 @pytest.mark.parametrize(
-    ("recompute", "expected"),
+    ("recompute", "version", "expected"),
     [
         # 12h + 4kv + 8f + 4a + 8 = 49152 + 4096 + 114688 + 128 + 8
-        ("none", 168072),
-        # 8h + 2kv + 2f + 4a = 32768 + 2048 + 28672 + 128
-        ("selective", 63616),
+        ("none", "0.2", 168072),
+        ("none", "0.3", 168072),
+        # Input 2h, attention's output 2q and statistics 4a, outputs of wq, wv, w1, w2: 2q + 2kv + 2f + 2h
+        ("selective", "0.2", 63616),
+        # wqkv in place of wq and wv: 2kv more
+        ("selective", "0.3", 65664),
     ],
 )
-def test_torchtitan(recompute: str, expected: float) -> None:
+def test_torchtitan(recompute: str, version: str, expected: float) -> None:
     strategy = {"zero": 3, "dp": 8, "recompute": recompute}
-    assert kept_per_token(LLAMA_8B, strategy, framework="torchtitan") == expected
+    assert kept_per_token(LLAMA_8B, strategy, framework="torchtitan", framework_version=version) == expected
 
 
 def test_torchtitan_keeps_gathered_norm_outputs_under_tensor_parallelism() -> None:
@@ -121,8 +124,9 @@ def test_korthikanti_with_tensor_parallelism_alone() -> None:
     [
         (["core_attn"], 4 * 32),
         (["mlp"], 6 * 14336),
-        (["layernorm"], 4 * 4096),
-        (["core_attn", "layernorm"], 4 * 32 + 4 * 4096),
+        # Transformer Engine's linear layers make the norms' outputs themselves: there is no module to recompute
+        (["layernorm"], 0),
+        (["core_attn", "layernorm"], 4 * 32),
         ([], 4 * 32),
     ],
 )
@@ -184,6 +188,39 @@ def test_a_capacity_fills_experts_up_only_where_it_pads_them(framework: str, fac
 def test_mixture_modules(modules: list[str], dropped: float) -> None:
     strategy = {"dp": 8, "ep": 8, "recompute": "selective", "recompute_modules": modules}
     assert kept_per_token(MOE, strategy) == 53384 + 28672 + 12288 + 256 - dropped
+
+
+@pytest.mark.parametrize(
+    ("model", "training", "norms"),
+    [
+        (MOE, {}, 1),  # the norm before the router is a module, that of attention lies in linear_qkv
+        (LLAMA_8B, {"transformer_impl": "local"}, 2),
+        (MOE, {"transformer_impl": "local"}, 2),
+    ],
+)
+def test_layernorm_recomputation_frees_what_separate_norms_make(model, training, norms) -> None:
+    """2h each: megatron/core/models/gpt/gpt_layer_specs.py has pre_mlp_layernorm IdentityOp where there are no experts."""
+    plain = {"dp": 8, "ep": 8 if "moe" in model else 1}
+    named = {**plain, "recompute": "selective", "recompute_modules": ["layernorm"]}
+    freed = kept_per_token(model, plain, **training) - kept_per_token(model, named, **training)
+    assert freed == norms * 2 * 4096
+
+
+def test_layernorm_recomputation_frees_latent_attentions_input_norm() -> None:
+    """MLASelfAttention has no linear layer that a norm could join; its dense MLP's norm lies in linear_fc1."""
+    mla = {"q_lora_rank": 512, "kv_lora_rank": 256, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
+    model = {**LLAMA_8B, "num_key_value_heads": 32, "mla": mla}
+    named = {"recompute": "selective", "recompute_modules": ["layernorm"]}
+    assert kept_per_token(model, {}) - kept_per_token(model, named) == 2 * 4096
+
+
+@pytest.mark.parametrize("comm", ["p2p", "a2a", "allgather"])
+def test_context_parallelism_keeps_one_attention_output_more(comm: str) -> None:
+    """2q a token with any exchange: transformer_engine context_parallel.py saves the ring's output, the one before the
+    all-to-all that returns it, or the halves that the all-gather's are copied from, beside the output projection's input.
+    """
+    ring = table(LLAMA_8B, {"cp": 2, "dp": 4, "cp_comm": comm})
+    assert float(ring.kept_J[0][0]) == (139400 + 2 * 4096) * TOKENS / 2
 
 
 def test_latent_attention() -> None:

@@ -30,7 +30,9 @@ UNEVEN: dict[str, Any] = {
         "vocab_size": 250_000,
     },
     "cluster": {"preset": "dgx-h100", "num_nodes": 2},
-    "training": {"seq_length": 4096, "global_batch_size": 64, "precision": "bf16", "framework": "megatron"},
+    "training": {
+        "seq_length": 4096, "global_batch_size": 64, "precision": "bf16", "framework": "megatron", "cross_entropy": "te",
+    },
     "constraints": {"fixed": {"pp": 4, "tp": 2, "cp": 1}},
     "top_k": 3,
     "include": ["open_splits"],

@@ -19,11 +19,11 @@ MODEL = {
 }  # fmt: skip
 
 
-def job(framework="megatron"):
+def job(framework="megatron", **training):
     return resolve_job({
         "model": MODEL,
         "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 4, "gpus_per_node": 8},
-        "training": {"seq_length": SEQ, "global_batch_size": 32, "precision": "bf16", "framework": framework},
+        "training": {"seq_length": SEQ, "global_batch_size": 32, "precision": "bf16", "framework": framework, **training},
     })  # fmt: skip
 
 
@@ -77,8 +77,9 @@ def test_schedules_of_one_batch_are_told_apart() -> None:
 
 
 def test_a_hop_sends_a_slice_per_tensor_parallel_rank() -> None:
-    """T*h bf16 = 4 MiB: whole with tp 1, a quarter with tp 4; without sequence parallelism Megatron gathers it again."""
-    asked = job()
+    """T*h bf16 = 4 MiB: whole with tp 1, a quarter with tp 4; without sequence parallelism Megatron-LM gathered it again
+    before it took Megatron Core's pipelines in 2023 (Narayanan 2021, section 4.1)."""
+    asked = job(software_date="2022-05")
     batch = rows(
         asked, {"pp": 4, "dp": 2}, {"tp": 4, "pp": 4, "dp": 2}, {"tp": 4, "pp": 4, "dp": 2, "sequence_parallel": False}
     )
@@ -89,9 +90,10 @@ def test_a_hop_sends_a_slice_per_tensor_parallel_rank() -> None:
     assert hop == pytest.approx([send[0], send[1], send[2] + gather[2]])
 
 
-def test_a_framework_without_scatter_gather_sends_everything() -> None:
-    asked = job("deepspeed")
-    batch = rows(asked, {"tp": 4, "pp": 4, "dp": 2, "zero": 1})
+@pytest.mark.parametrize("asked", [job("deepspeed"), job(), job(software_date="2023-03")])
+def test_a_framework_without_scatter_gather_sends_everything(asked) -> None:
+    """Megatron Core: schedules.py (get_tensor_shapes) divides by tp with sequence parallelism alone; 0.1.0 is of 2023-03."""
+    batch = rows(asked, {"tp": 4, "pp": 4, "dp": 2, "zero": 1, "sequence_parallel": False})
     placed = groups(batch, asked.cluster)
     send = asked.calibration.collective_s("send_recv", SEQ * H * 2.0, placement=placed.pp)
     assert hop_s(asked, batch)[0] == pytest.approx(send.seconds)

@@ -144,7 +144,7 @@ def test_an_empty_space_is_an_answer() -> None:
 
 def test_risky_plans_come_last_and_only_where_allowed() -> None:
     """Headroom so large that the best plans are at risk."""
-    limits = {"memory_headroom_fraction": 0.86, "fixed": {"tp": 1, "pp": 1, "cp": 1}}
+    limits = {"memory_headroom_fraction": 0.84, "fixed": {"tp": 1, "pp": 1, "cp": 1}}
     strict = plan(with_parts(constraints=limits, top_k=30))
     loose = plan(with_parts(constraints={**limits, "allow_at_risk": True}, top_k=30))
     assert {each["evaluation"]["verdict"] for each in strict["plans"]} == {"fits"}

@@ -191,6 +191,9 @@ TWELVE_HEADS = {
          "recompute-unsupported"),
         ({"recompute": "selective", "recompute_modules": ["moe"]}, "megatron", DENSE, {}, "recompute-modules-unsupported"),
         ({"tp": 2, "sequence_parallel": False, "overlap": {"tp_comm": True}}, "megatron", DENSE, {}, "overlap-unsupported"),
+        # Only Megatron's wrappers of Transformer Engine's layers read tp_comm_overlap.
+        ({"tp": 2, "overlap": {"tp_comm": True}}, "megatron", DENSE, {"transformer_impl": "local"}, "overlap-unsupported"),
+        ({"tp": 2, "overlap": {"tp_comm": True}}, "megatron", DENSE, {}, None),
         ({"offload": {"parameters": True}}, "megatron", DENSE, {}, "offload-unsupported"),
         # Megatron offloads whole layers up to core 0.15, modules (--fine-grained-activation-offloading) from 0.16 on.
         ({"pp": 2, "offload": {"activation_layers": 2}}, "megatron", DENSE, {"framework_version": "0.15"},
@@ -243,6 +246,13 @@ TWELVE_HEADS = {
         ({}, "nanotron", DENSE, {"precision": "fp8"}, "precision-unsupported-by-framework"),
         ({}, "megatron", DENSE, {"precision": "fp8", "fp8_recipe": "mxfp8"}, "recipe-unsupported-by-gpu"),
         ({}, "megatron", DENSE, {"precision": "fp8"}, None),
+        # torchtitan 0.3's get_attention_config refuses sdpa; FlexAttention and the chunked loss are its own defaults.
+        ({}, "torchtitan", DENSE, {"attention_kernel": "sdpa"}, "attention-unsupported-by-framework"),
+        ({}, "torchtitan", DENSE, {"attention_kernel": "sdpa", "framework_version": "0.2"}, None),
+        ({}, "torchtitan", DENSE, {"attention_kernel": "flex", "cross_entropy": "chunked"}, None),
+        ({}, "torchtitan", DENSE, {"cross_entropy": "chunked", "framework_version": "0.2"}, "cross-entropy-unsupported"),
+        ({}, "megatron", DENSE, {"attention_kernel": "flex"}, "attention-unsupported-by-framework"),
+        ({}, "fsdp", DENSE, {"cross_entropy": "chunked"}, "cross-entropy-unsupported"),
     ],
 )  # fmt: skip
 def test_what_a_framework_refuses(strategy, framework, model, training, code):

@@ -80,14 +80,22 @@ def test_models_of_one_matrix_keep_it_anywhere() -> None:
 
 
 def test_separate_projections() -> None:
-    """torchtitan: q alone, k and v twice the same shape, gate and up twice the same shape."""
-    assert shapes(framework="torchtitan", tp=2.0) == {
+    """torchtitan to 0.2: q alone, k and v twice the same shape, gate and up twice the same shape."""
+    assert shapes(framework="torchtitan", framework_version="0.2.2", tp=2.0) == {
         "q_proj": (TOKENS, 2048, 4096, 1),
         "kv_proj": (TOKENS, 512, 4096, 2),
         "o_proj": (TOKENS, 4096, 2048, 1),
         "fc1": (TOKENS, 7168, 4096, 2),
         "fc2": (TOKENS, 4096, 7168, 1),
     }
+
+
+def test_torchtitan_fuses_query_key_and_value_from_0_3() -> None:
+    """models/common/config_utils.py of 0.3.0: FusedQKVLinear in every Llama; gate and up stay two products."""
+    found = shapes(framework="torchtitan", framework_version="0.3")
+    assert found["qkv_proj"] == (TOKENS, 4096 + 2 * 1024, 4096, 1)
+    assert found["fc1"] == (TOKENS, 14336, 4096, 2)
+    assert "q_proj" not in found
 
 
 def test_an_ungated_mlp_has_one_input_projection() -> None:
@@ -167,7 +175,7 @@ def test_shared_experts_are_one_dense_mlp() -> None:
 
 
 def test_separate_projections_are_kernels_one_after_the_other_and_experts_one_grouped_kernel() -> None:
-    dense = gemms_of(framework="torchtitan")
+    dense = gemms_of(framework="torchtitan", framework_version="0.2")
     assert (dense["kv_proj"].batch[0], dense["kv_proj"].repeats[0]) == (1, 2)
     assert (dense["fc1"].batch[0], dense["fc1"].repeats[0]) == (1, 2)
     routed = gemms_of({**LLAMA, "moe": MOE}, framework="torchtitan")["moe.fc1"]
