@@ -36,6 +36,10 @@ FORMER: Mapping[Framework, tuple[Former, ...]] = {
         # megatron/core/models/gpt/gpt_layer_specs.py: TEColumnParallelLinear, and from 0.14 on TELinear, whose parallel
         # mode multi_latent_attention.py sets to "duplicated".
         Former({"latent_down": "columns"}, until="0.14"),
+        # Megatron-LM's own p2p_communication.py sent a slice from each rank of a tensor-parallel group (Narayanan 2021,
+        # section 4.1). Megatron Core, whose first package (0.1.0) is of 2023-03, has no such thing; the flag in arguments.py
+        # is unread.
+        Former({"scatters_pipeline_messages": True}, until_month="2023-03"),
     ),
     "deepspeed": (
         # Before AutoEP (deepspeed/module_inject/auto_ep.py, moe/ep_experts.py) experts were those of deepspeed/moe/layer.py:
@@ -60,9 +64,6 @@ FORMER: Mapping[Framework, tuple[Former, ...]] = {
     ),
     # accelerate/utils/dataclasses.py: AORecipeKwargs has the switch, on by default, from 1.13 (2026-03).
     "fsdp": (Former({"fp8_gather_recipes": frozenset()}, until_month="2026-03"),),
-    # Megatron-LM's own p2p_communication.py sent a slice from each rank of a tensor-parallel group (Narayanan 2021, section
-    # 4.1). Megatron Core, whose first package (0.1.0) is of 2023-03, has no such thing; the flag in arguments.py is unread.
-    "megatron": (Former({"scatters_pipeline_messages": True}, until_month="2023-03"),),
     # torchtitan/models/llama3: query, key and value are three products up to 0.2.
     "torchtitan": (Former({"fuses_qkv": False}, until="0.3"),),
     # nanotron/parallel/tensor_parallel/functional.py: gathered inputs of column-parallel products stayed saved until

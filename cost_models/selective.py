@@ -36,7 +36,7 @@ def repeated_copies(gemms: Sequence[Gemm]) -> list[float]:
     """How many of each product's launches the policy repeats, in the order of the list. [F-8]"""
     repeated, count = [], 0
     for gemm in gemms:
-        launches = int(gemm.repeats.flat[0])
+        launches = int(gemm.repeats.max(initial=0.0))
         if gemm.module in _NEVER_SAVED:
             repeated.append(float(launches))
             continue

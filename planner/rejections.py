@@ -16,6 +16,8 @@ REJECTIONS: Mapping[str, str] = {
     "precision-unsupported-by-framework": "train in a precision that the framework does not have",
     "precision-not-supported": "train in a precision that the GPU does not have",
     "attention-unsupported-by-gpu": "use an attention kernel that the GPU does not run",
+    "attention-unsupported-by-framework": "use an attention kernel that the framework does not have",
+    "cross-entropy-unsupported": "compute the loss in a way that the framework does not have",
     "world-exceeds-gpus": "need more GPUs than there are",
     "gpus-not-divisible": "do not fill whole nodes",
     "batch-not-divisible": "do not split the batch into whole micro-batches",

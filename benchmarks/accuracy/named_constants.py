@@ -1,4 +1,4 @@
-"""The constants of `cost_models.constants` by name, and a way to try other values of them.
+"""The constants of `cost_models.constants` and `cost_models.flash_constants` by name, and a way to try other values of them.
 
 Constants are frozen objects that modules share by identity, so a trial sets the value inside the object and puts it back;
 whatever was computed from it and kept is forgotten on both ways. For trials in this process only: nothing is written.
@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from inspect import signature
 from typing import Any
 
-from cost_models import constants
+from cost_models import constants, flash_constants
 from cost_models.constants import Constant
 from planner.job_of import JobCache, resolve_job
 
@@ -21,7 +21,7 @@ def named_constants() -> dict[str, Constant]:
     """Each constant once, under its first name: NAME, NAME[key], NAME[0]."""
     seen: set[int] = set()
     found: dict[str, Constant] = {}
-    for name, value in vars(constants).items():
+    for name, value in (vars(constants) | vars(flash_constants)).items():
         for label, constant in _inside(name.lstrip("_"), value):
             if id(constant) not in seen:
                 seen.add(id(constant))
