@@ -20,15 +20,17 @@ from cost_models.constants import (
     BMM_UNALIGNED_8,
     BMM_UNALIGNED_16,
     ELEMENTWISE_KERNEL_S,
+    KERNEL_FLOOR_S,
+)
+from cost_models.estimate import Estimate
+from cost_models.flash_constants import (
     FLASH_BACKWARD_FLOPS,
     FLASH_EFFICIENCY,
     FLASH_HEAD_MULTIPLE,
     FLASH_NARROW_HEAD,
     FLASH_SHORT_SEQUENCE,
     FLASH_WIDE_HEAD,
-    KERNEL_FLOOR_S,
 )
-from cost_models.estimate import Estimate
 from cost_models.specs.cluster import Gpu
 from cost_models.specs.training import AttentionKernel
 from cost_models.terms import Tier

@@ -12,7 +12,8 @@ from typing import cast
 import numpy as np
 
 from cost_models.attention import flash_attention_s, math_attention_s
-from cost_models.constants import FLASH_SHORT_SEQUENCE, RING_MERGE_BYTES
+from cost_models.constants import RING_MERGE_BYTES
+from cost_models.flash_constants import FLASH_SHORT_SEQUENCE
 from cost_models.flops import attention_head_dims
 from cost_models.job import Job
 from cost_models.specs.model import LayerKind

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from cost_models.constants import FLASH_EFFICIENCY
+from cost_models.flash_constants import FLASH_EFFICIENCY
 from cost_models.layer_attention import running_kernel
 from cost_models.memory.moments import moments
 from cost_models.training_defaults import RELEASES
