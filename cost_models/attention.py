@@ -21,17 +21,21 @@ from cost_models.constants import (
     BMM_UNALIGNED_16,
     ELEMENTWISE_KERNEL_S,
     KERNEL_FLOOR_S,
+    SUSTAINED_CLOCK,
 )
+from cost_models.efficiency import carried_share
 from cost_models.estimate import Estimate
 from cost_models.flash_constants import (
     FLASH_BACKWARD_FLOPS,
     FLASH_EFFICIENCY,
     FLASH_HEAD_MULTIPLE,
+    FLASH_INSTRUCTION_SHARE,
     FLASH_NARROW_HEAD,
+    FLASH_REFERENCE_FLOPS_PER_S,
     FLASH_SHORT_SEQUENCE,
     FLASH_WIDE_HEAD,
 )
-from cost_models.specs.cluster import Gpu
+from cost_models.specs.cluster import Generation
 from cost_models.specs.training import AttentionKernel
 from cost_models.terms import Tier
 
@@ -87,10 +91,13 @@ def flash_attention_s(
         np.multiply(sequences, heads), *(np.asarray(x, dtype=np.float64) for x in (q_length, kv_length, d_qk, d_v))
     )
     gpu = calibration.cluster.gpu
-    speed = calibration.peak_flops_per_s("bf16") * calibration.sustained_clock
+    peak, clocks = calibration.peak_flops_per_s("bf16"), (calibration.sustained_clock, calibration.waiting_clock)
 
     def priced(direction: Direction) -> Estimate:
-        seconds = _flash_s(count, q, kv, qk, v, window=window, kernel=kernel, direction=direction, gpu=gpu, speed=speed)
+        seconds = _flash_s(
+            count, q, kv, qk, v, window=window, kernel=kernel, direction=direction, generation=gpu.generation, peak=peak,
+            clocks=clocks,
+        )  # fmt: skip
         ratio = calibration.attention_ratio.get((kernel, direction))
         if ratio is None:
             return Estimate(seconds, np.full(seconds.shape, np.int8(Tier.NOMINAL)))
@@ -101,18 +108,33 @@ def flash_attention_s(
 
 def _flash_s(
     count: Floats, q: Floats, kv: Floats, qk: Floats, v: Floats, *,
-    window: Floats | float | None, kernel: AttentionKernel, direction: Direction, gpu: Gpu, speed: float,
+    window: Floats | float | None, kernel: AttentionKernel, direction: Direction, generation: Generation, peak: float,
+    clocks: tuple[float, float],
 ) -> Floats:  # fmt: skip
-    """Seconds of one direction for `count` heads; `speed` is the sustained peak in operations a second."""
+    """Seconds of one direction for `count` heads on a GPU of this dense peak; sustained clock and that of waits."""
     backward = direction == "backward"
     reach = kv if window is None else np.minimum(window, kv)
     flops = 2.0 * count * visible_pairs(q, kv, window) * (_padded(qk) + _padded(v))
     flops = flops * (FLASH_BACKWARD_FLOPS.value if backward else 1.0) * (1.0 + FLASH_SHORT_SEQUENCE.value / reach)
     narrow = np.where(np.maximum(qk, v) <= 64, FLASH_NARROW_HEAD[backward].value, 1.0)
     narrow = np.where(np.maximum(qk, v) > 128, FLASH_WIDE_HEAD[backward].value, narrow)
-    efficiency = FLASH_EFFICIENCY[gpu.generation, kernel][backward].value
+    speed = peak * _flash_share(generation, kernel, backward=backward, peak=peak, clocks=clocks)
     launches = _BACKWARD_KERNELS if backward else _FORWARD_KERNELS
-    return flops / (speed * efficiency * narrow) + launches * KERNEL_FLOOR_S.value
+    return flops / (speed * narrow) + launches * KERNEL_FLOOR_S.value
+
+
+def _flash_share(
+    generation: Generation, kernel: AttentionKernel, *, backward: bool, peak: float, clocks: tuple[float, float]
+) -> float:
+    """Sustained share of the peak: the published one, carried to another peak like that of a matrix product.     [F-2]
+
+    A kernel's instruction bounds both: what mma.sync cannot issue on the measured GPU, it cannot elsewhere.
+    """
+    share, measured = FLASH_EFFICIENCY[generation, kernel][backward].value, FLASH_REFERENCE_FLOPS_PER_S.get(generation)
+    if measured is None:
+        return share * clocks[0]
+    most = FLASH_INSTRUCTION_SHARE.get((generation, kernel), 1.0)
+    return most * carried_share(share / most, ratio=peak / measured, clock=clocks[0], waiting_clock=clocks[1])
 
 
 def math_attention_s(
@@ -168,12 +190,15 @@ def _alignment(*sizes: Floats) -> Floats:
     return speed
 
 
-def attention_ratios(document: CalibrationDocument, gpu: Gpu, clock: float) -> dict[tuple[str, str], float]:
-    """Measured over modelled seconds of a document's samples, the median by (kernel, direction)."""
+def attention_ratios(document: CalibrationDocument) -> dict[tuple[str, str], float]:
+    """Measured over modelled seconds of a document's samples on its own GPU, the median by (kernel, direction)."""
     ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
+    clock = SUSTAINED_CLOCK[document.device.generation].value
     for s in document.attention:
         sizes = (np.array([float(x)]) for x in (s.sequences * s.heads, s.q_length, s.kv_length, s.d_qk, s.d_v))
-        speed = document.device.half_flops_per_s * clock
-        modelled_s = _flash_s(*sizes, window=s.window, kernel=s.kernel, direction=s.direction, gpu=gpu, speed=speed)
+        modelled_s = _flash_s(
+            *sizes, window=s.window, kernel=s.kernel, direction=s.direction, generation=document.device.generation,
+            peak=document.device.half_flops_per_s, clocks=(clock, clock),
+        )  # fmt: skip
         ratios[s.kernel, s.direction].append(float(s.time_s / modelled_s[0]))
     return {key: median(values) for key, values in ratios.items()}

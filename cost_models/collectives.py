@@ -133,6 +133,21 @@ def _inside_island(op: Op, size: Floats, placement: Placement, links: Links) -> 
     return seconds, tier
 
 
+def _start_s(op: Op, placement: Placement, links: Links) -> Floats:
+    """What of the time inside an island no byte takes."""
+    start_s = links.domain[op].start_s(placement.per_domain)
+    crosses = placement.per_island > placement.per_domain
+    if not links.node or not np.any(crosses):
+        return start_s
+    row = _reach(placement) * links.node_rows + np.where(crosses, placement.per_island, 1.0)
+    return np.maximum(start_s, links.node[op].start_s(row))
+
+
+def _reach(placement: Placement) -> Floats:
+    """0 inside one PCIe switch, 1 inside one socket, 2 across sockets."""
+    return np.where(placement.sockets > placement.islands, 2.0, (placement.switches > placement.islands) * 1.0)
+
+
 def _inside_domain(op: Op, size: Floats, placement: Placement, links: Links) -> tuple[Floats, Codes]:
     """What moves over the fast link."""
     if op == "send_recv":
@@ -149,7 +164,7 @@ def _across_domains(
     """Also what moves over PCIe between the fast domains of a node; the slower of the two."""
     crosses = placement.per_island > placement.per_domain
     members = np.where(crosses, placement.per_island, 1.0)
-    reach = np.where(placement.sockets > placement.islands, 2.0, (placement.switches > placement.islands) * 1.0)
+    reach = _reach(placement)
     if op == "send_recv":
         members, part = np.where(crosses & (placement.islands == 1), 2.0, 1.0), size
     else:
@@ -190,8 +205,7 @@ def _fastest_s(op: Op, size: Floats, placement: Placement, links: Links, *, inne
     """
     cluster = links.cluster
     members = placement.per_island
-    start_s, _ = _inside_island(op, np.zeros_like(size), placement, links)
-    inner_s = np.maximum(inner_s - start_s, 0.0)
+    inner_s = np.maximum(inner_s - _start_s(op, placement, links), 0.0)
     hop: Hop = "pcie" if cluster.link_kind == "pcie" else "nvlink"
     choices = network_choices(
         op, members=members, nodes=placement.islands, ranks=placement.ranks, hop=hop, extra_hop_s=extra_hop_s(cluster),

@@ -83,10 +83,26 @@ PRECISION_EFFICIENCY: Mapping[str, Constant] = {
     "fp16": Constant(1.0, "1", 0.97, 1.03, "same pipes as bf16"),
     "tf32": Constant(0.95, "1", 0.8, 1.0, "no measurement"),
     "fp32": Constant(1.0, "1", 0.8, 1.2, "no measurement; fp32 rows on H100 agree within 3 %"),
-    "fp8": Constant(0.88, "1", 0.8, 0.95, "best fp8 over best bf16 share of peak, H100 0.88, B200 0.98"),
+    "fp8": Constant(
+        0.88, "1", 0.8, 0.95, "best fp8 over best bf16 share of peak on H100, 0.709 over 0.803; H200 0.93, GH200 0.93"
+    ),
     "nvfp4": Constant(0.75, "1", 0.5, 0.9, "no measurement"),
 }
 """Share of its own dense peak that a precision reaches, over that of bf16 at the same shape."""
+BLACKWELL_EFFICIENCY: Mapping[str, Constant] = {
+    **PRECISION_EFFICIENCY,
+    "fp8": Constant(
+        0.98, "1", 0.9, 1.0, "best fp8 over best bf16 share of peak: B200 0.763 over 0.776, GB200 0.99, B300 0.95"
+    ),
+}
+"""The same on Blackwell. Best shapes of a search: github.com/stas00/ml-engineering, compute/accelerator."""
+TOP_SHARE = Constant(
+    0.94, "1", 0.89, 0.97,
+    "share of dense peak of the best shape in any reference table (H200; H100 0.92, A100 0.89), where nothing but the multiply "
+    "units binds [F-1]",
+)  # fmt: skip
+PEAKS_OVER_HALF: Mapping[str, float] = {"fp8": 2.0, "nvfp4": 4.0, "tf32": 0.5, "fp32": 1 / 16}
+"""Peak over that of bf16 where the GPU whose curves are borrowed has no such arithmetic."""
 
 BMM_EFFICIENCY = Constant(
     0.475, "1", 0.4, 0.7,

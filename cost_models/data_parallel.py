@@ -183,12 +183,20 @@ def _unit_s(
 
 
 def layerwise_exposed_s(
-    job: Job, strategies: Strategies, unit: UnitSeconds, *, forward_s: Floats, backward_s: Floats, regathers: Floats
+    job: Job,
+    strategies: Strategies,
+    unit: UnitSeconds,
+    *,
+    forward_s: Floats,
+    backward_s: Floats,
+    regathers: Floats,
+    waits_s: Floats | float = 0.0,
 ) -> Floats:
     """Exposed seconds of one unit and micro-batch, on average over those of a step. [O-2]
 
         forward:  max(F + i min(F, AG), AG) - F;  backward the same with AG + RS (RS alone where parameters stay gathered)
 
+    What sticks out of both passes runs while the device waits for the host, which takes as long wherever it happens.
     Micro-batches differ: hpZ gathers over all ranks in the first forward alone, and gradients that are reduced once a step,
     among all ranks or across copies of the state, burden the last backward alone.
 
@@ -196,18 +204,19 @@ def layerwise_exposed_s(
         job: whose runtime says when parameters are gathered and shards reduced.
         strategies: which of the two overlaps.
         unit: link seconds of the unit's collectives.
-        forward_s: the unit's own forward.
+        forward_s: the device's own forward.
         backward_s: and backward.
         regathers: how often parameters are gathered again in backward.
+        waits_s: how much longer the host takes to launch both.
     """
     m, runtime = strategies.num_micro_batches, job.runtime
     gathers, overlaps = strategies.overlap_param_gather, strategies.overlap_grad_reduce
 
     def forward(gather: Floats) -> Floats:
-        return np.where(gathers, _beside(forward_s, gather), gather)
+        return _beside(forward_s, gather, hides=gathers)
 
     def backward(link_s: Floats) -> Floats:
-        return np.where(overlaps, _beside(backward_s, link_s), link_s)
+        return _beside(backward_s, link_s, hides=overlaps)
 
     ahead = forward(unit.first_gather)
     if runtime.param_shards_serve_forward and unit.first_gather is not unit.gather:
@@ -222,7 +231,8 @@ def layerwise_exposed_s(
         across_each = np.where(across_once, 0.0, unit.reduce_across)
         each = np.where(strategies.grad_sync_each, unit.reduce + across_each, 0.0)
         behind = np.where(once, backward(regather + each) * (1.0 - 1.0 / m) + behind / m, behind)
-    return np.asarray(ahead + behind)
+    taken, out = ahead + behind
+    return np.asarray(taken + np.maximum(out - waits_s, 0.0))
 
 
 def root_exposed_s(job: Job, strategies: Strategies, unit: UnitSeconds) -> Floats:
@@ -245,9 +255,12 @@ def _gathered_for_step(job: Job, strategies: Strategies) -> Bools:
     return np.asarray((strategies.zero == 2) & (strategies.pp > 1) & job.runtime.keeps_parameters_in_pipelines)
 
 
-def _beside(compute_s: Floats, link_s: Floats) -> Floats:
-    """What communication beside compute adds: interference, or what sticks out."""
-    return np.maximum(INTERFERENCE.value * np.minimum(compute_s, link_s), link_s - compute_s)
+def _beside(compute_s: Floats, link_s: Floats, *, hides: Bools) -> Floats:
+    """What communication beside compute adds in any case (interference, or all of it where it does not overlap), and what
+    of it sticks out beyond that: two rows.
+    """
+    taken = np.where(hides, INTERFERENCE.value * np.minimum(compute_s, link_s), link_s)
+    return np.stack([taken, np.where(hides, np.maximum(link_s - compute_s - taken, 0.0), 0.0)])
 
 
 @dataclass(frozen=True, slots=True)

@@ -66,6 +66,16 @@ FLASH_EFFICIENCY: Mapping[tuple[Generation, AttentionKernel], tuple[Constant, Co
 }  # fmt: skip
 """Share of dense peak, forward and backward, by GPU generation and kernel; fa3 off Hopper falls back to fa2's."""
 
+FLASH_REFERENCE_FLOPS_PER_S: Mapping[Generation, float] = {
+    "ampere": 312e12, "ada": 312e12, "hopper": 989.4e12, "blackwell": 2250e12,
+}  # fmt: skip
+"""Dense bf16 peak of the GPU on which those shares were published: A100 (Ada's are A100's), H100, B200. [F-2]"""
+FLASH_INSTRUCTION_SHARE: Mapping[tuple[Generation, AttentionKernel], float] = {
+    ("hopper", "fa1"): _MMA_SHARE, ("hopper", "fa2"): _MMA_SHARE, ("hopper", "sdpa"): _MMA_SHARE,
+    ("blackwell", "fa1"): 0.35, ("blackwell", "fa2"): 0.35, ("blackwell", "fa3"): 0.35,
+}  # fmt: skip
+"""Of the peak, what the instruction of a kernel can issue at all; 1 elsewhere."""
+
 FLASH_SHORT_SEQUENCE = Constant(512.0, "tokens", 256.0, 1024.0, "time x (1 + this / length): prologue, masked tiles")
 FLASH_NARROW_HEAD = (
     Constant(0.85, "1", 0.75, 0.95, "published FA-2 speeds at width 64 over width 128, forward"),

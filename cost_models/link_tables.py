@@ -68,6 +68,12 @@ class CurveTable:
 
     log2_s_RP: Floats
     tier_RP: Codes
+    start_s_R: Floats
+    """Of these, what no byte and no link takes."""
+
+    def start_s(self, ranks: Floats) -> Floats:
+        """Size-independent part of a call's seconds."""
+        return self.start_s_R.take(np.minimum(ranks, len(self.start_s_R) - 1).astype(np.int64))
 
     def seconds(self, ranks: Floats, size_bytes: Floats) -> tuple[Floats, Codes]:
         """Interpolated in log-log, and the tier of the nearest grid size; groups of one cost nothing, empty calls a start."""
@@ -124,6 +130,7 @@ def _at_least_pcie(cluster: Cluster, tables: dict[Op, CurveTable], *, ranks: int
                 table.log2_s_RP,
             ),
             table.tier_RP,
+            table.start_s_R,
         )
         for op, table in tables.items()
     }
@@ -148,7 +155,7 @@ def pcie_tables(cluster: Cluster, document: CalibrationDocument | None, *, ranks
     tables = _nominal_tables(cluster, bytes_per_s, ranks=ranks, hop="pcie")
     far = _rows(ranks) > cluster.pcie_gpus_per_socket
     slower = np.where(far, -np.log2(PCIE_CROSS_SOCKET.value), 0.0)[:, None]
-    return {op: CurveTable(table.log2_s_RP + slower, table.tier_RP) for op, table in tables.items()}
+    return {op: CurveTable(table.log2_s_RP + slower, table.tier_RP, table.start_s_R) for op, table in tables.items()}
 
 
 def reach_tables(cluster: Cluster, document: CalibrationDocument | None, *, ranks: int) -> dict[Op, CurveTable]:
@@ -172,6 +179,7 @@ def reach_tables(cluster: Cluster, document: CalibrationDocument | None, *, rank
         op: CurveTable(
             np.concatenate([switch[op].log2_s_RP, socket[op].log2_s_RP, socket[op].log2_s_RP + slower]),
             np.concatenate([switch[op].tier_RP, socket[op].tier_RP, socket[op].tier_RP]),
+            np.concatenate([switch[op].start_s_R, socket[op].start_s_R, socket[op].start_s_R]),
         )
         for op in OPS
     }
@@ -186,11 +194,11 @@ def _rows(ranks: int) -> Floats:
     return np.arange(min(ranks, _MAX_TABLE_RANKS) + 1, dtype=np.float64)
 
 
-def _as_table(seconds_RP: Floats, tier_RP: Codes) -> CurveTable:
+def _as_table(seconds_RP: Floats, tier_RP: Codes, start_s_R: Floats) -> CurveTable:
     log2_s = np.log2(np.maximum(seconds_RP, 1e-12))
     log2_s[:2] = _NO_TIME_LOG2  # nobody to talk to, and nothing uncertain about it
     tier_RP[:2] = np.int8(Tier.MEASURED)
-    return CurveTable(log2_s, tier_RP)
+    return CurveTable(log2_s, tier_RP, np.where(np.arange(len(start_s_R)) > 1, start_s_R, 0.0))
 
 
 def extra_hop_s(cluster: Cluster) -> float:
@@ -209,9 +217,10 @@ def _nominal_tables(cluster: Cluster, bytes_per_s_R: Floats, *, ranks: int, hop:
             start_s = NOMINAL_CALL_S.value + cluster.intra_latency_s + np.maximum(rows - 2.0, 0.0) * hop_s
             seconds = start_s + moved / bytes_per_s
         else:
-            choices = inside_choices(
-                op, rows, hop=hop, extra_hop_s=extra_hop_s(cluster), generation=cluster.gpu.generation
+            choices = list(
+                inside_choices(op, rows, hop=hop, extra_hop_s=extra_hop_s(cluster), generation=cluster.gpu.generation)
             )
+            start_s = np.min([c.latency_s for c in choices], axis=0)
             seconds = np.min(
                 [
                     c.latency_s + moved / np.minimum(bytes_per_s * c.bandwidth_share, c.most_bytes_per_s)
@@ -219,7 +228,7 @@ def _nominal_tables(cluster: Cluster, bytes_per_s_R: Floats, *, ranks: int, hop:
                 ],
                 axis=0,
             )
-        tables[op] = _as_table(seconds, np.full(seconds.shape, np.int8(Tier.NOMINAL)))
+        tables[op] = _as_table(seconds, np.full(seconds.shape, np.int8(Tier.NOMINAL)), start_s[:, 0])
     return tables
 
 
@@ -287,12 +296,13 @@ def _carried_table(
     used = share_R[np.minimum(measured, len(share_R) - 1).astype(np.int64)] if meshed else np.ones_like(measured)
     ratio = bus_factor(op, rows) / bus_factor(op, measured)[nearest] * used[nearest] / share_R
     seconds = (above + wire * (slower - 1.0))[nearest] * ratio[:, None]
-    seconds = seconds + _start_s(op, rows, measured, grid[:, 0])[:, None]
+    start_s = _start_s(op, rows, measured, grid[:, 0])
+    seconds = seconds + start_s[:, None]
     exact = np.isclose(rows[:, None], measured[nearest][:, None])
     low = np.array([np.log2(fit.size_bytes[0]) for fit in fits])[nearest][:, None]
     high = np.array([np.log2(fit.size_bytes[-1]) for fit in fits])[nearest][:, None]
     covered = exact & (np.floor(low) <= GRID_LOG2) & (np.ceil(high) >= GRID_LOG2)
-    return _as_table(seconds, np.where(covered, np.int8(best), np.int8(Tier.EXTRAPOLATED)))
+    return _as_table(seconds, np.where(covered, np.int8(best), np.int8(Tier.EXTRAPOLATED)), start_s)
 
 
 def _start_s(op: Op, rows: Floats, measured: Floats, start_s: Floats) -> Floats:

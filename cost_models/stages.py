@@ -257,9 +257,10 @@ def _layerwise(
         job,
         strategies,
         link.layer_JU.of(link.cases),
-        forward_s=layers.cases.spread(layers.forward_JU) + waits_JN,
-        backward_s=layers.cases.spread(layers.whole - layers.forward_JU) + repeated_JN,
+        forward_s=layers.cases.spread(layers.forward_JU),
+        backward_s=layers.cases.spread(layers.whole - layers.parts_JPU[:, LAUNCH] - layers.forward_JU) + repeated_JN,
         regathers=backward_gathers(job, strategies),
+        waits_s=waits_JN,
     )
     matmul = ends.cases.spread(ends.head)
     head = layerwise_exposed_s(

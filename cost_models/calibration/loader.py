@@ -21,9 +21,8 @@ from cost_models.calibration.document import SCHEMA_VERSION, CalibrationDocument
 from cost_models.calibration.fit import fit_collectives
 from cost_models.calibration.residuals import residuals_of
 from cost_models.calibration.runtime import Calibration
-from cost_models.calibration.surfaces import power_ratio, surface_of
+from cost_models.calibration.surfaces import precision_surfaces, surface_of, sustained_clock, waiting_clock
 from cost_models.collectives import build_links
-from cost_models.constants import SUSTAINED_CLOCK
 from cost_models.errors import CalibrationError
 from cost_models.specs.cluster import Cluster, Gpu
 
@@ -153,7 +152,7 @@ def load_calibration(
     network = next((d for d in reversed(found) if d.collective_fits), reference)
     shown = [document for document in (compute, network if network is not compute else None) if document is not None]
     surface = surface_of(compute, reference, cluster.gpu)
-    clock = SUSTAINED_CLOCK[cluster.gpu.generation].value * power_ratio(cluster.gpu, compute or reference)
+    clock, waiting = (clock_of(cluster.gpu, compute or reference) for clock_of in (sustained_clock, waiting_clock))
     return Calibration(
         cluster=cluster,
         name=" + ".join(d.name for d in shown) or "nominal",
@@ -161,9 +160,11 @@ def load_calibration(
         compute=compute,
         network=network,
         surface=surface,
+        precision_surfaces=precision_surfaces(compute, reference, cluster.gpu),
         links=build_links(cluster, network),
         sustained_clock=clock,
-        attention_ratio=attention_ratios(compute, cluster.gpu, clock) if compute is not None else {},
+        waiting_clock=waiting,
+        attention_ratio=attention_ratios(compute) if compute is not None else {},
         residuals=residuals_of(compute, network),
     )
 

@@ -27,9 +27,9 @@ from cost_models.constants import (
     HOST_OP_S,
     HOST_STEP_RATIO,
     MEMORY_EFFICIENCY,
-    PRECISION_EFFICIENCY,
     SHARDED_HOST_RATIO,
 )
+from cost_models.efficiency import precision_efficiency
 from cost_models.errors import CalibrationError
 from cost_models.estimate import Estimate
 from cost_models.gemm import GemmSurface, Kind
@@ -67,9 +67,13 @@ class Calibration:
     compute: CalibrationDocument | None
     network: CalibrationDocument | None
     surface: GemmSurface
+    precision_surfaces: Mapping[str, GemmSurface]
+    """Those of precisions whose peak stands otherwise to the reference's than bf16's."""
     links: collectives.Links
     sustained_clock: float
     """Sustained over data-sheet speed of anything compute-bound that has no samples of its own."""
+    waiting_clock: float
+    """The same of what the multiply units wait for."""
     attention_ratio: Mapping[tuple[str, str], float]
     """Measured over modelled seconds by (kernel, direction)."""
     residuals: Mapping[tuple[str, Tier], float]
@@ -112,13 +116,15 @@ class Calibration:
     def fastest_gemm_flops_per_s(self, precision: str) -> float:
         """Rate that no product's price exceeds at any shape: the highest share of the surface."""
         rates = self._gemm_rates(precision)
-        ratio = max(1.0, *self.surface.kind_ratio.values()) if self.surface.kind_ratio else 1.0
-        return float(rates["peak_flops_per_s"] * self.surface.share_MNK.max() * ratio)
+        surface = rates["surface"]
+        ratio = max(1.0, *surface.kind_ratio.values()) if surface.kind_ratio else 1.0
+        return float(rates["peak_flops_per_s"] * surface.share_MNK.max() * ratio)
 
     def _gemm_rates(self, precision: str) -> dict[str, Any]:
-        efficiency = self.surface.precision_ratio.get(precision, PRECISION_EFFICIENCY[precision].value)
+        nominal = precision_efficiency(self.cluster.gpu.generation, precision)
+        efficiency = self.surface.precision_ratio.get(precision, nominal)
         return {
-            "surface": self.surface,
+            "surface": self.precision_surfaces.get(precision, self.surface),
             "peak_flops_per_s": self.peak_flops_per_s(precision) * efficiency,
             "memory_bytes_per_s": self.cluster.gpu.memory_bytes_per_s,
             "input_bytes": _INPUT_BYTES[precision],
