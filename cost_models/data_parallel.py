@@ -16,10 +16,9 @@ from numpy.typing import NDArray
 
 from cost_models.casts import layer_gather_bytes
 from cost_models.constants import BACKWARD_USABLE, INTERFERENCE, STAGE3_REUSE_PARAMETERS
-from cost_models.estimate import Estimate
 from cost_models.expert_loop import has_looped_modules
 from cost_models.job import Job
-from cost_models.link_calls import listed_calls, split_calls
+from cost_models.link_calls import listed_calls, reduce_across, reduce_in_shards, split_calls
 from cost_models.parameters import layer_parameters
 from cost_models.placement import Placement, StrategyPlacements, groups
 from cost_models.specs.model import LayerKind
@@ -177,7 +176,7 @@ def _unit_s(
     gather = price(job, "all_gather", elements * weight, kept, calls)
     first = gather if kept is state else price(job, "all_gather", elements * weight, state, calls)
     scatter = price(job, "reduce_scatter", elements * grad, state, calls)
-    across = _reduce_across(job, elements * grad, state, replica, calls)
+    across = reduce_across(job, elements * grad, state, replica, calls)
     tier = np.maximum(np.maximum(gather.tier, first.tier), np.maximum(scatter.tier, across.tier))
     return UnitSeconds(gather.seconds, first.seconds, scatter.seconds, across.seconds), tier
 
@@ -324,7 +323,7 @@ def stepwise_links_s(job: Job, strategies: Strategies, *, dense: Floats, expert:
     grad, weight = BYTES_PER[job.training.grad_reduce_dtype], _gathered_bytes(job)
     reduce, gather, tier = _stepwise_links(job, strategies, placements, dense * grad, dense * weight)
     if expert.any():
-        scatter = _reduce_in_shards(job, expert * grad, placements.expert_shard, placements.expert_replica, 1.0)
+        scatter = reduce_in_shards(job, expert * grad, placements.expert_shard, placements.expert_replica, 1.0)
         regather = job.calibration.collective_s("all_gather", expert * weight, placement=placements.expert_shard)
         whole = job.calibration.collective_s("all_reduce", expert * grad, placement=placements.edp)
         reduce = reduce + np.where(_reduces_whole(job, strategies), whole.seconds, scatter.seconds)
@@ -351,7 +350,7 @@ def _stepwise_links(
     """Link seconds of reducing dense gradients and gathering dense parameters, and the tier."""
     price = job.calibration.collective_s
     whole = price("all_reduce", grad_bytes, placement=placements.dp_cp)
-    shards = _reduce_in_shards(job, grad_bytes, placements.zero_shard, placements.zero_replica, 1.0)
+    shards = reduce_in_shards(job, grad_bytes, placements.zero_shard, placements.zero_replica, 1.0)
     gather = price("all_gather", weight_bytes, placement=placements.zero_shard)
     reduces_whole = _reduces_whole(job, strategies)
     reduce = np.where(reduces_whole, whole.seconds, shards.seconds)
@@ -364,20 +363,6 @@ def _reduces_whole(job: Job, strategies: Strategies) -> Bools:
     zero, runtime = strategies.zero, job.runtime
     sharded = ((zero == 1) & runtime.zero1_all_reduces) | ((zero == 2) & runtime.zero2_all_reduces)
     return np.asarray((zero == 0) | sharded)
-
-
-def _reduce_in_shards(job: Job, size: Floats, shard: Placement, replica: Placement | None, calls: float) -> Estimate:
-    """Reduce-scatter inside a shard group, then all-reduce of each shard across the groups."""
-    scatter = split_calls(job, "reduce_scatter", size, shard, calls)
-    across = _reduce_across(job, size, shard, replica, calls)
-    return Estimate(scatter.seconds + across.seconds, np.maximum(scatter.tier, across.tier))
-
-
-def _reduce_across(job: Job, size: Floats, shard: Placement, replica: Placement | None, calls: float) -> Estimate:
-    """All-reduce of each shard across the groups that hold a copy of the state."""
-    if replica is None or np.all(replica.ranks == 1):
-        return Estimate(np.zeros(len(size)), np.zeros(len(size), np.int8))
-    return split_calls(job, "all_reduce", size / shard.ranks, replica, calls)
 
 
 def _gathered_bytes(job: Job) -> float:

@@ -1,4 +1,6 @@
-"""Seconds of moving one unit's bytes in several collective calls, and of what a framework does around each."""
+"""Seconds of moving one unit's bytes in several collective calls or over two kinds of group, and of what a framework does
+around each call.
+"""
 
 from __future__ import annotations
 
@@ -24,3 +26,17 @@ def listed_calls(job: Job, op: Op, size: Floats, placement: Placement, calls: fl
     memory_s = LIST_TRAFFIC[op] * size / job.calibration.memory_bytes_per_s_effective.value
     around_s = calls * (LIST_CALL_S.value + placement.ranks * LIST_SLICE_S.value) + memory_s
     return Estimate(np.where(placement.ranks > 1, estimate.seconds + around_s, 0.0), estimate.tier)
+
+
+def reduce_in_shards(job: Job, size: Floats, shard: Placement, replica: Placement | None, calls: float) -> Estimate:
+    """Reduce-scatter inside a shard group, then all-reduce of each shard across the groups."""
+    scatter = split_calls(job, "reduce_scatter", size, shard, calls)
+    across = reduce_across(job, size, shard, replica, calls)
+    return Estimate(scatter.seconds + across.seconds, np.maximum(scatter.tier, across.tier))
+
+
+def reduce_across(job: Job, size: Floats, shard: Placement, replica: Placement | None, calls: float) -> Estimate:
+    """All-reduce of each shard across the groups that hold a copy of the state."""
+    if replica is None or np.all(replica.ranks == 1):
+        return Estimate(np.zeros(len(size)), np.zeros(len(size), np.int8))
+    return split_calls(job, "all_reduce", size / shard.ranks, replica, calls)
