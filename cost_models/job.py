@@ -28,6 +28,9 @@ class Job:
     cluster: Cluster
     training: Training
     calibration: Calibration
+    states_version: bool = False
+    """Whether the answer states the framework's version, as a plan's files do; otherwise a version that the user did not name
+    is a guess."""
 
     @property
     def runtime(self) -> Runtime:

@@ -14,7 +14,7 @@ import numpy as np
 from cost_models.errors import SearchBudgetError
 from cost_models.job import Job
 from cost_models.layouts import Layout, Layouts, build_layouts
-from cost_models.strategy import NAMES, RECOMPUTE_MODULES, Recompute
+from cost_models.strategy import NAMES, RECOMPUTE_MODULES, MoeDispatcher, Recompute
 from planner.degrees import DEGREE_AXES, Ints, build_degrees
 from planner.expressible import splits_freely
 from planner.rules.rule import divisors
@@ -46,6 +46,8 @@ def build_space(job: Job, constraints: Constraints, *, worlds: Ints | None = Non
     layouts, index = _layouts(job, given, {pp: splits.get(pp, []) for pp in used})
     knobs = {_column(name): tuple(_coded(name, v) for v in given[name]) for name in KNOB_FIELDS if name in given}
     knobs |= {name: values for name, values in given.items() if name.startswith(("overlap_", "offload_"))}
+    if "flex_backend" in knobs:
+        knobs.setdefault("moe_dispatcher", (MoeDispatcher.FLEX,))
     chosen: dict[str, tuple[Any, ...]] = {
         name: tuple(_coded(name, v) for v in given[name])
         for name in ("zero", "recompute", "recompute_method")

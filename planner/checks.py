@@ -56,6 +56,13 @@ def _contradicted_fields(asked: PlanRequest) -> list[Problem]:
             )
             hint = "Leave recompute_method and recompute_num_layers out, and recompute, or make it 'full'."
             problems.append(Problem("/constraints/fixed/recompute_per_stage", message, hint))
+    backends = allowed.flex_backend or (fixed.flex_backend and (fixed.flex_backend,))
+    dispatchers = allowed.moe_dispatcher or (fixed.moe_dispatcher and (fixed.moe_dispatcher,)) or ("flex",)
+    if backends and "flex" not in dispatchers:
+        where = "allowed" if allowed.flex_backend else "fixed"
+        message = f"flex_backend is {shown(backends[0])}, but moe_dispatcher is {shown(dispatchers[0])}"
+        hint = "Let moe_dispatcher be 'flex', or leave flex_backend out."
+        problems.append(Problem(f"/constraints/{where}/flex_backend", message, hint))
     for name in ("recompute_method", "recompute_num_layers"):
         if getattr(fixed, name) is not None and "full" not in (allowed.recompute or (fixed.recompute or "full",)):
             message = f"constraints.fixed.{name} is part of full recomputation, which recompute excludes"

@@ -55,14 +55,15 @@ class JobCache:
         calibration: str | None,
         extra: Documents,
         files: bool,
+        states_version: bool = False,
     ) -> Job:
         """The job of these specifications; one object for the same three."""
         with self._lock:
             prices = self._calibration(cluster, calibration, extra=extra, files=files)
-            key = (id(model), id(training), id(prices))
+            key = (id(model), id(training), id(prices), int(states_version))
             job = self._jobs.get(key)
             if job is None:
-                job = Job(model=model, cluster=prices.cluster, training=training, calibration=prices)
+                job = Job(model, prices.cluster, training, prices, states_version=states_version)
                 self._keep(self._jobs, key, job)
             return job
 
@@ -111,6 +112,7 @@ def resolve_job(
     calibration: str | None = None,
     extra: Documents | None = None,
     allow_files: bool = False,
+    states_version: bool = False,
     cache: JobCache = JOBS,
 ) -> Job:
     """The job of a document's `model`, `cluster` and `training`.
@@ -120,6 +122,7 @@ def resolve_job(
         calibration: name used in place of `cluster.calibration`.
         extra: calibration documents of the caller, by id and name.
         allow_files: whether a calibration name may be a path (on the command line).
+        states_version: whether the answer states the framework's version (see `Job`).
         cache: where jobs are kept; the process's own unless given.
 
     Raises:
@@ -143,7 +146,15 @@ def resolve_job(
     assert model is not None
     assert cluster is not None
     assert training is not None
-    return cache.job(model, cluster, training, calibration=calibration, extra=extra or {}, files=allow_files)
+    return cache.job(
+        model,
+        cluster,
+        training,
+        calibration=calibration,
+        extra=extra or {},
+        files=allow_files,
+        states_version=states_version,
+    )
 
 
 def _part(document: Mapping[str, Any], name: str, resolve: Any, errors: list[InvalidInputError]) -> Any:

@@ -44,7 +44,7 @@ def prepare(
     """
     asked = validated(PlanRequest, request, pointer="")
     resolve = resolve_mixed_job if is_mixed(request.get("cluster")) else resolve_job
-    job: Job | MixedJob = resolve(request, extra=calibrations, allow_files=allow_files)
+    job: Job | MixedJob = resolve(request, extra=calibrations, allow_files=allow_files, states_version=True)
     check_request(asked, job)
     resolved = resolved_request(asked, job)
     jobs = job.jobs if isinstance(job, MixedJob) else (job,)

@@ -21,6 +21,7 @@ from cost_models.job import Job
 from cost_models.layouts import Layouts
 from cost_models.strategy import (
     RECOMPUTE_MODULES,
+    MoeDispatcher,
     Recompute,
     RecomputeMethod,
     Schedule,
@@ -223,6 +224,19 @@ class Space:
         origin = np.repeat(np.arange(len(base)), size)
         within = np.arange(len(origin)) - np.repeat(np.cumsum(size) - size, size)
         return Pairs(origin, first[origin] + within, np.zeros(len(origin)))
+
+    def distinct_pairs(self, base: Strategies) -> Pairs:
+        """`pairs` without those that repeat another: a listed knob takes its first value alone where none has an effect."""
+        pairs, listed = self.pairs(base), [name for name, values in self.knobs.items() if len(values) > 1]
+        row = {name: getattr(base, name)[pairs.origin] for name in DEGREE_AXES}
+        row |= {name: values[pairs.option] for name, values in self.options.items()}
+        possible = possible_overlaps(self.job.runtime, row)
+        matters = {f"overlap_{name}": exists for name, exists in possible.items()}
+        matters |= {"cp_comm": row["cp"] > 1, "moe_dispatcher": row["ep"] * row["etp"] > 1}
+        if "flex_backend" in listed:
+            matters["flex_backend"] = matters["moe_dispatcher"] & (row["moe_dispatcher"] == MoeDispatcher.FLEX)
+        repeats = [~matters[name] & (row[name] != self.knobs[name][0]) for name in listed if name in matters]
+        return pairs.take(~np.any(repeats, axis=0)) if repeats else pairs
 
     def grouped(self, base: Strategies, pairs: Pairs) -> Pairs:
         """Of these pairs those whose state can be sharded over smaller groups, once for every such group."""

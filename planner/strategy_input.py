@@ -334,7 +334,13 @@ class _Builder:
                 "sequence_parallel", given.sequence_parallel, runtime.default_sequence_parallel
             )
         row["cp_comm"] = _code("cp_comm", given.cp_comm, defaults.cp_comm)
-        row["moe_dispatcher"] = _code("moe_dispatcher", given.moe_dispatcher, defaults.moe_dispatcher)
+        flex_meant = given.flex_backend is not None  # these kernels belong to no other dispatcher
+        dispatcher = MoeDispatcher.FLEX if flex_meant else defaults.moe_dispatcher
+        row["moe_dispatcher"] = _code("moe_dispatcher", given.moe_dispatcher, dispatcher)
+        if flex_meant and row["moe_dispatcher"] != MoeDispatcher.FLEX:
+            message = f"flex_backend is {given.flex_backend!r}, but moe_dispatcher is {given.moe_dispatcher!r}"
+            hint = "Set moe_dispatcher to 'flex', or leave flex_backend out."
+            self.refuse("dispatcher-unsupported", message, hint)
         row["flex_backend"] = _code("flex_backend", given.flex_backend, default_flex_backend(job))
         if row["moe_dispatcher"] == MoeDispatcher.FLEX and given.flex_backend is None:
             self.assumed["flex_backend"] = NAMES["flex_backend"][row["flex_backend"]]

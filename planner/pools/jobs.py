@@ -26,6 +26,7 @@ def resolve_mixed_job(
     calibration: str | None = None,
     extra: Documents | None = None,
     allow_files: bool = False,
+    states_version: bool = False,
 ) -> MixedJob:
     """The mixed job of a document's `model`, `cluster` (with `pools`) and `training`; see `planner.job_of.resolve_job`.
 
@@ -62,7 +63,15 @@ def resolve_mixed_job(
     jobs = []
     for position, (pool, training) in enumerate(zip(cluster.pools, trainings, strict=True)):
         try:
-            job = JOBS.job(model, pool.cluster, training, calibration=calibration, extra=extra or {}, files=allow_files)
+            job = JOBS.job(
+                model,
+                pool.cluster,
+                training,
+                calibration=calibration,
+                extra=extra or {},
+                files=allow_files,
+                states_version=states_version,
+            )
         except CalibrationError as error:
             at = f"/cluster/pools/{position}/calibration"
             message = f"pool {pool.name!r}: {error.message}"

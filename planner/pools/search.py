@@ -215,8 +215,10 @@ class PoolSearch:
         """The families of these sites, legal on every pool; of some options where these are given."""
         used, inverse = np.unique(sites.base, return_inverse=True)
         chosen = base.take(used)
-        pairs = self.space.pairs(chosen)
-        expansion = self.space.expand(chosen, None if options is None else pairs.take(options[pairs.option]))
+        pairs = self.space.distinct_pairs(chosen)
+        grouped = self.space.grouped(chosen, pairs)
+        pairs = pairs.followed_by(grouped) if options is None else pairs.take(options[pairs.option])
+        expansion = self.space.expand(chosen, pairs)
         rows, origin = expansion.rows, expansion.origin
         kept = np.isin(rows.schedule, PRICED_SCHEDULES)
         block = (rows.recompute == Recompute.FULL) & (rows.recompute_method == RecomputeMethod.BLOCK)

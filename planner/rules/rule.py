@@ -65,10 +65,10 @@ def version_key(version: str) -> tuple[int, ...]:
 
 
 def version_stated(job: Job) -> bool:
-    """Whether the user named the version: a stack known only by its date may carry what its release did not (InternEvo's
-    runs are such).
+    """Whether the version is a fact: a plan states it, and a row may. The stack of a row that is known only by its date may
+    carry what its release did not (InternEvo's runs are such).
     """
-    return "framework_version" not in job.training.assumed
+    return job.states_version or "framework_version" not in job.training.assumed
 
 
 def only(*frameworks: Framework) -> frozenset[Framework]:

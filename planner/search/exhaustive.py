@@ -237,7 +237,7 @@ class Exhaustive:
         """Evaluates what these base rows stand for in the order of its own bounds, while they may still win."""
         if not len(base):
             return
-        pairs = self.space.pairs(base)
+        pairs = self.space.distinct_pairs(base)
         world = self.goal.value_of_world(base.world[pairs.origin], bounds.paired_s(self.space, pairs))
         may_win = np.flatnonzero(world <= self.kept.limit)
         weights = 1 + self.space.num_groups(base, pairs)
