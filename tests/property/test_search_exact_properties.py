@@ -11,7 +11,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cost_models.evaluate import Verdict, evaluate
-from cost_models.strategy import ARRAY_FIELDS, Strategies
+from cost_models.strategy import ARRAY_FIELDS, MoeDispatcher, Strategies
 from planner.axes import build_space
 from planner.job_of import resolve_job
 from planner.rules import RULES, rule_codes, violations
@@ -128,12 +128,25 @@ def fields(rows: Strategies | None) -> list[tuple[Any, ...]]:
     return list(zip(*(getattr(rows, name).tolist() for name in ARRAY_FIELDS), strict=True))
 
 
+def runs(rows: Strategies) -> list[tuple[Any, ...]]:
+    """What each strategy is when it runs: without the fields that say nothing where there is no such group of ranks."""
+    alone = {
+        "cp_comm": rows.cp == 1,
+        "moe_dispatcher": rows.ep * rows.etp == 1,
+        "flex_backend": (rows.ep * rows.etp == 1) | (rows.moe_dispatcher != MoeDispatcher.FLEX),
+    }
+    columns = (np.where(alone.get(name, False), -1, getattr(rows, name)).tolist() for name in ARRAY_FIELDS)
+    return list(zip(*columns, strict=True))
+
+
 class BruteForce:
     """Every strategy of a space, judged and priced one and all."""
 
     def __init__(self, asked: PlanRequest, space: Space) -> None:
         job, limits = space.job, asked.constraints
         rows = space.expand(space.base()).rows
+        first = {run: at for at, run in reversed(list(enumerate(runs(rows))))}
+        rows = rows.take(np.array(sorted(first.values())))
         found = violations(job, rows)
         self.size = len(rows)
         self.broken = Counter(rule.code for index in np.flatnonzero(~found.legal) for rule in set(found.broken(index)))
