@@ -120,7 +120,9 @@ def _ends(job: Job, traits: MemoryTraits, rows: Strategies, s: Sizes) -> dict[st
         "sequence": gathered,
         "gathered_kv": np.where(allgather, 2.0 * s.w * kv * s.tokens * rows.cp, 0.0),
         "logit": s.tokens * vocab_share,
-        "loss": logits_and_loss(job, traits, tokens=s.tokens, vocab_share=vocab_share, tp=rows.tp),
+        "loss": logits_and_loss(
+            job, traits, tokens=s.tokens, vocab_share=vocab_share, tp=rows.tp, sequences=rows.micro_batch_size
+        ),
     }
 
 

@@ -52,7 +52,9 @@ _LINEAR: Final = LossBytes(0.0, 0.0, 0.0, linear=True)
 _OLD_MEGATRON: Final = LossBytes(10.0, 10.0, 4.0)
 """fp16 logits, their fp32 copy and the exponentials."""
 _CHUNK_GRADIENT_BYTES: Final = 4.0
-"""torchtitan/components/loss.py, GradAccumulator."""
+"""torchtitan/components/loss.py, GradAccumulator: the hidden states' gradients in fp32."""
+_CHUNK_LOGIT_BYTES: Final = 2.0
+"""The loop's own name for a piece's logits keeps them while the piece runs backward; whole logits are let go before."""
 _TE_FP32_GRADIENT_FROM = "2026-08"
 _TE_FP32_GRADIENT: Final = LossBytes(6.0, 6.0, 2.0)
 """Transformer Engine's main branch of that month stores the gradient in fp32."""
@@ -65,7 +67,9 @@ def loss_bytes(job: Job, traits: MemoryTraits) -> LossBytes:
         return _LINEAR
     if training.cross_entropy == "chunked":
         inner: CrossEntropy = "compiled" if training.compile else "unfused"
-        return replace(LOSS_BYTES[traits.loss_family, inner], chunks=LOSS_CHUNKS.value)
+        entry = LOSS_BYTES[traits.loss_family, inner]
+        kept = 0.0 if training.compile else _CHUNK_LOGIT_BYTES
+        return replace(entry, peak=entry.peak + kept, peak_tp=entry.peak_tp + kept, chunks=LOSS_CHUNKS.value)
     if training.cross_entropy == "te" and training.software_date >= _TE_FP32_GRADIENT_FROM:
         return _TE_FP32_GRADIENT
     if traits.table in ("megatron-2021", "nanotron") and training.cross_entropy in ("unfused", "fused"):
@@ -73,15 +77,27 @@ def loss_bytes(job: Job, traits: MemoryTraits) -> LossBytes:
     return LOSS_BYTES[traits.loss_family, training.cross_entropy]
 
 
-def logits_and_loss(job: Job, traits: MemoryTraits, *, tokens: Floats, vocab_share: Floats, tp: Floats) -> Floats:
-    """Bytes of logits and cross entropy at the loss's peak, shape of `tokens`. [M-7]"""
+def logits_and_loss(
+    job: Job, traits: MemoryTraits, *, tokens: Floats, vocab_share: Floats, tp: Floats, sequences: Floats
+) -> Floats:
+    """Bytes of logits and cross entropy at the loss's peak, shape of `tokens`. [M-7]
+
+    Args:
+        job: whose cross entropy it is.
+        traits: of its framework.
+        tokens: of a micro-batch on this rank.
+        vocab_share: logits of a token on this rank.
+        tp: tensor-parallel ranks.
+        sequences: of the micro-batch; pieces of several sequences are copies, those of one are views.
+    """
     entry = loss_bytes(job, traits)
     logits = tokens * vocab_share
     if entry.linear:  # the head's weight gradient in compute type and an accumulator, and three hidden-wide tensors
         hidden = job.training.compute_bytes * job.model.hidden_size
         return np.asarray(2.0 * hidden * vocab_share + 3.0 * hidden * tokens)
     per_logit = np.where(tp > 1, entry.peak_tp, entry.peak) + job.mtp_num_layers * entry.held
-    if entry.chunks > 1:  # the pieces of the hidden states are copies, and their gradients are gathered in fp32
-        hidden = (job.training.compute_bytes + _CHUNK_GRADIENT_BYTES) * job.model.hidden_size
-        return np.asarray(per_logit * logits / entry.chunks + hidden * tokens)
+    if entry.chunks > 1:
+        copied = np.where(sequences > 1, job.training.compute_bytes, 0.0)
+        hidden_wide = (copied + _CHUNK_GRADIENT_BYTES) * job.model.hidden_size
+        return np.asarray(per_logit * logits / entry.chunks + hidden_wide * tokens)
     return np.asarray(per_logit * logits)

@@ -9,16 +9,17 @@ from __future__ import annotations
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
+import numpy as np
 import pytest
 
 from cost_models.calibration import load_calibration
 from cost_models.job import Job
 from cost_models.layouts import Layout, build_layouts
 from cost_models.memory.activations import batch_sizes, layer_parts
-from cost_models.memory.loss import LOSS_BYTES
+from cost_models.memory.loss import LOSS_BYTES, logits_and_loss
 from cost_models.memory.recompute import LayerMemory, layer_memory
 from cost_models.memory.traits import TRAITS, memory_traits
 from cost_models.specs.cluster_input import resolve_cluster
@@ -56,15 +57,17 @@ class RmsNorm(torch.autograd.Function):
 
 
 class Block(torch.nn.Module):
-    """A Llama block as torchtitan 0.2 writes it."""
+    """A Llama block as torchtitan 0.2 writes it, or with 0.3's one product for query, key and value."""
 
-    def __init__(self, tokens: int) -> None:
+    def __init__(self, tokens: int, *, fused: bool = False) -> None:
         super().__init__()
-        self.tokens = tokens
+        self.tokens, self.fused = tokens, fused
         kv = KV_HEADS * HEAD_DIM
         make = {"device": "meta", "dtype": torch.bfloat16}
         shapes = {"wq": (HIDDEN, HIDDEN), "wk": (kv, HIDDEN), "wv": (kv, HIDDEN), "wo": (HIDDEN, HIDDEN),
                   "w1": (WIDTH, HIDDEN), "w2": (HIDDEN, WIDTH), "w3": (WIDTH, HIDDEN)}  # fmt: skip
+        if fused:
+            shapes = {"wqkv": (HIDDEN + 2 * kv, HIDDEN), **{name: shapes[name] for name in ("wo", "w1", "w2", "w3")}}
         for name, shape in shapes.items():
             setattr(self, name, torch.nn.Parameter(torch.empty(*shape, **make)))
         self.norm1, self.norm2 = (torch.nn.Parameter(torch.empty(HIDDEN, **make)) for _ in range(2))
@@ -74,9 +77,24 @@ class Block(torch.nn.Module):
         pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
         return torch.view_as_real(pairs * self.frequencies).flatten(3).type_as(x)
 
+    def projected(self, n: Any) -> tuple[Any, Any, Any]:
+        """Query, key and value; 0.3 makes each of them whole from its strided part (FusedQKVLinear)."""
+        if not self.fused:
+            one, two, three = (
+                functional.linear(n, w).view(1, self.tokens, -1, HEAD_DIM) for w in (self.wq, self.wk, self.wv)
+            )
+            return one, two, three
+        groups = HEADS // KV_HEADS
+        parts = functional.linear(n, self.wqkv).view(1, self.tokens, KV_HEADS, groups + 2, HEAD_DIM)
+        one, two, three = (
+            part.reshape(1, self.tokens, -1, HEAD_DIM).contiguous()
+            for part in torch.split(parts, [groups, 1, 1], dim=-2)
+        )
+        return one, two, three
+
     def forward(self, x: Any) -> Any:
         n = RmsNorm.apply(x, self.norm1)
-        q, k, v = (functional.linear(n, w).view(1, self.tokens, -1, HEAD_DIM) for w in (self.wq, self.wk, self.wv))
+        q, k, v = self.projected(n)
         q, k = self.rotated(q).transpose(1, 2), self.rotated(k).transpose(1, 2)
         flash = torch.ops.aten._scaled_dot_product_flash_attention
         context = flash(q, k, v.transpose(1, 2), 0.0, is_causal=True)[0]
@@ -166,9 +184,9 @@ def applied(block: Block, mode: str) -> Callable[[Any], Any]:
     return lambda x: checkpoint(block, x, **settings)
 
 
-def counted(mode: str, tokens: int) -> tuple[int, int]:
+def counted(mode: str, tokens: int, *, fused: bool = False) -> tuple[int, int]:
     """Bytes a block adds to what is saved, and its backward's peak above the state it starts from."""
-    blocks = [Block(tokens) for _ in range(3)]
+    blocks = [Block(tokens, fused=fused) for _ in range(3)]
     x = torch.empty(1, tokens, HIDDEN, device="meta", dtype=torch.bfloat16, requires_grad=True)
     marks = []
     with counting(blocks, x) as live:
@@ -186,14 +204,18 @@ def counted(mode: str, tokens: int) -> tuple[int, int]:
 
 @pytest.fixture(scope="module")
 def job() -> Job:
-    """One block of Llama 3 8B's sizes under torchtitan."""
+    return job_of("0.2.2")
+
+
+def job_of(version: str) -> Job:
+    """One block of Llama 3 8B's sizes under a release of torchtitan."""
     model = resolve_model({
         "num_layers": 1, "hidden_size": HIDDEN, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS,
         "intermediate_size": WIDTH, "vocab_size": 1000,
     })  # fmt: skip
     cluster = resolve_cluster({"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8})
     given = {"seq_length": 1024, "global_batch_size": 8, "precision": "bf16", "framework": "torchtitan"}
-    training = resolve_training(given, model=model, cluster=cluster)
+    training = resolve_training({**given, "framework_version": version}, model=model, cluster=cluster)
     return Job(model, cluster, training, load_calibration(cluster))
 
 
@@ -221,6 +243,14 @@ def test_saved_and_backward_bytes_are_what_pytorch_holds(job: Job, mode: str, to
     assert transient == pytest.approx(layer.transient[0], abs=RANDOM_STATE_BYTES, rel=0)
 
 
+@pytest.mark.parametrize("mode", ["none", "selective"])
+def test_one_product_for_query_key_and_value_saves_what_pytorch_holds(mode: str) -> None:
+    """torchtitan 0.3, exact: the policy's every second product is another one, and nothing of the joined output stays."""
+    saved, _ = counted(mode, 1024, fused=True)
+    layer = modelled(job_of("0.3"), mode, 1024)
+    assert saved == pytest.approx(layer.kept[0], abs=RANDOM_STATE_BYTES, rel=0)
+
+
 @pytest.mark.parametrize("tokens", [1024, 8192])
 def test_full_recomputation_keeps_the_input_and_makes_the_rest_anew(job: Job, tokens: int) -> None:
     saved, transient = counted("full", tokens)
@@ -244,6 +274,32 @@ def test_eager_cross_entropy_peaks_at_twelve_bytes_a_logit() -> None:
         del logits
         loss.backward()
     assert live.most / (tokens * vocab) == pytest.approx(LOSS_BYTES["torch", "unfused"].peak, rel=1e-3)
+
+
+@pytest.mark.parametrize("sequences", [1, 2])
+def test_a_chunked_cross_entropy_holds_what_one_piece_and_the_gradients_take(sequences: int) -> None:
+    """torchtitan 0.3's loop over 8 pieces of the sequence: product, loss, backward, the gradient into a buffer of fp32."""
+    length, vocab, pieces = 2048, 32000, 8
+    hidden = torch.empty(sequences, length, 256, device="meta", dtype=torch.bfloat16, requires_grad=True)
+    weight = torch.nn.Parameter(torch.empty(vocab, 256, device="meta", dtype=torch.bfloat16))
+    weight.grad = torch.zeros_like(weight)
+    labels = torch.empty(sequences * length // pieces, device="meta", dtype=torch.int64)
+    with counting([], hidden, weight, weight.grad, labels) as live:
+        cut = torch.split(hidden, length // pieces, dim=1)
+        parts = [part.contiguous().detach().requires_grad_() for part in cut]
+        buffer = torch.zeros_like(hidden, dtype=torch.float32)
+        for position, part in enumerate(parts):
+            logits = functional.linear(part, weight)
+            functional.cross_entropy(logits.flatten(0, 1).float(), labels, reduction="sum").backward()
+            buffer[:, position * length // pieces : (position + 1) * length // pieces] = part.grad.float()
+            part.grad = None
+    tokens = np.array([float(sequences * length)])
+    job = job_of("0.3")
+    found = logits_and_loss(
+        replace(job, model=replace(job.model, hidden_size=256)), memory_traits(job.training), tokens=tokens,
+        vocab_share=np.array([float(vocab)]), tp=np.ones(1), sequences=np.array([float(sequences)]),
+    )  # fmt: skip
+    assert live.most == pytest.approx(found[0], rel=1e-3)
 
 
 def test_foreach_adamw_holds_one_copy_of_the_parameters() -> None:

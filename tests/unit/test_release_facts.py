@@ -60,17 +60,21 @@ class TestChunkedLoss:
     FULL: ClassVar = {"recompute": "full", "zero": 3}
 
     def test_one_eighth_of_the_logits_is_alive(self) -> None:
-        """12 bytes a logit / 8, a copy of the hidden states in pieces (2h a token), their gradients in fp32 (4h)."""
+        """12 bytes a logit, and 2 for the piece's own, which the loop still names; / 8; the hidden states' gradients in fp32
+        (4h a token), and copies of the pieces (2h) where a micro-batch holds several sequences.
+        """
         logits = TOKENS * 128256
         found = terms_at("loss", "torchtitan", self.FULL)["logits_and_loss"]
-        assert found == pytest.approx(12 / 8 * logits + (2 + 4) * 4096 * TOKENS)
+        assert found == pytest.approx(14 / 8 * logits + 4 * 4096 * TOKENS)
+        two = terms_at("loss", "torchtitan", {**self.FULL, "micro_batch_size": 2})["logits_and_loss"]
+        assert two == pytest.approx(2 * (14 / 8 * logits + (2 + 4) * 4096 * TOKENS))
         whole = terms_at("loss", "torchtitan", self.FULL, framework_version="0.2.2")["logits_and_loss"]
         assert whole == pytest.approx(12 * logits)
 
     def test_a_compiled_loss_is_cut_too(self) -> None:
         """4 bytes a logit of Inductor's kernels, / 8."""
         found = terms_at("loss", "torchtitan", self.FULL, compile=True)["logits_and_loss"]
-        assert found == pytest.approx(4 / 8 * TOKENS * 128256 + (2 + 4) * 4096 * TOKENS)
+        assert found == pytest.approx(4 / 8 * TOKENS * 128256 + 4 * 4096 * TOKENS)
 
     def test_the_heads_gradient_is_there_while_later_chunks_run(self) -> None:
         """Gradient in bf16 and its sum over the chunks in fp32: 6 bytes of each of the head's 4096 x 128256 elements more."""
