@@ -111,6 +111,13 @@ def repeated_flops_per_token(job: Job, strategies: Strategies) -> Floats:
     modules = flops.mtp_matmul_flops_per_token + flops.mtp_attention_flops_per_token
     selective = job.runtime.selective_repeats_attention * flops.all_attention
     if job.runtime.selective_alternates:
-        selective += sum(repeated_matmul_flops_per_token(job, kind) for kind in job.model.layer_kinds)
+        selective += _repeated_matmuls(job)
     full = recomputed_shares(strategies) * layers + recomputed_mtp_share(strategies) * modules
     return np.where(strategies.recompute == Recompute.SELECTIVE, selective, full)
+
+
+@lru_cache(maxsize=256)
+def _repeated_matmuls(job: Job) -> float:
+    """Operations of one token in all layers' products that a policy by operator repeats; a job is hashed by identity."""
+    kinds = job.model.layer_kinds
+    return sum(kinds.count(kind) * repeated_matmul_flops_per_token(job, kind) for kind in job.model.distinct_kinds)
