@@ -12,12 +12,13 @@ from pathlib import Path
 from threading import Lock
 from typing import Any
 
+from cost_models import presets
 from cost_models.calibration import Calibration, CalibrationDocument, load_calibration
 from cost_models.errors import InvalidInputError, NotModelledError, Problem
 from cost_models.job import Job
 from cost_models.specs.cluster import Cluster
 from cost_models.specs.cluster_input import resolve_cluster
-from cost_models.specs.fields import shown
+from cost_models.specs.fields import nearest, shown
 from cost_models.specs.model import Model
 from cost_models.specs.model_input import resolve_model
 from cost_models.specs.training import Training
@@ -174,4 +175,15 @@ def missing_or_wrong(document: Mapping[str, Any], name: str) -> InvalidInputErro
     if name not in document:
         return InvalidInputError([Problem(f"/{name}", f"{name} is required", f"Add {name!r}.", "missing-field")])
     message = f"{name} is {shown(document[name])}; it must be an object {{…}}"
-    return InvalidInputError([Problem(f"/{name}", message)])
+    return InvalidInputError([Problem(f"/{name}", message, _spelt_out(document[name], name))])
+
+
+def _spelt_out(given: object, name: str) -> str:
+    """How to write a specification that was given as something else; a bare name mostly is a preset's."""
+    if name not in ("model", "cluster"):
+        return 'Write an object such as {"seq_length": 8192, "global_batch_size": 512, "precision": "bf16", "framework": "megatron"}.'
+    known = presets.names("models" if name == "model" else "clusters")
+    close = nearest(given.rpartition("/")[2], known) if isinstance(given, str) else None
+    meant = close or ("llama-3.1-8b" if name == "model" else "dgx-h100")
+    nodes = ', "num_nodes": 1' if name == "cluster" else ""
+    return f'Write an object such as {{"preset": "{meant}"{nodes}}}, or its fields.'

@@ -9,12 +9,13 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
+from cost_models.errors import InvalidInputError
 from cost_models.job import Job
 from cost_models.mixed import MixedJob
 from cost_models.specs.fields import validated
 from cost_models.specs.pools_input import is_mixed
 from planner.checks import check_request
-from planner.job_of import Documents, resolve_job
+from planner.job_of import Documents, missing_or_wrong, resolve_job
 from planner.pools.jobs import resolve_mixed_job
 from planner.resolved import resolved_request
 from planner.revision import model_revision
@@ -42,6 +43,7 @@ def prepare(
     Raises:
         InvalidInputError: with every broken rule; CalibrationError where a calibration cannot be used.
     """
+    _refuse_names(request)
     asked = validated(PlanRequest, request, pointer="")
     resolve = resolve_mixed_job if is_mixed(request.get("cluster")) else resolve_job
     job: Job | MixedJob = resolve(request, extra=calibrations, allow_files=allow_files, states_version=True)
@@ -52,6 +54,16 @@ def prepare(
         resolved, calibration_id=" ".join(each.calibration.id for each in jobs), revision=model_revision()
     )
     return Prepared(asked, job, resolved, digest)
+
+
+def _refuse_names(document: object) -> None:
+    """A specification given as a name or a number is answered with how to write it."""
+    if not isinstance(document, Mapping):
+        return  # the schema says so
+    given = [name for name in ("model", "cluster", "training") if name in document]
+    wrong = [missing_or_wrong(document, name) for name in given if not isinstance(document[name], Mapping)]
+    if wrong:
+        raise InvalidInputError([problem for error in wrong for problem in error.problems])
 
 
 def request_digest(resolved: Mapping[str, Any], *, calibration_id: str, revision: str) -> str:

@@ -62,7 +62,7 @@ Result = TypeVar("Result")
 def validated(model_class: type[Boundary], document: object, *, pointer: str) -> Boundary:
     """The document as this boundary model; every broken rule becomes a Problem under `pointer`."""
     if not isinstance(document, Mapping):
-        raise InvalidInputError([Problem(pointer, f"is {shown(document)}; it must be an object {{…}}")])
+        raise _no_object(document, pointer)
     try:
         return model_class.model_validate(dict(document))
     except ValidationError as error:
@@ -75,12 +75,18 @@ def resolved_once(
 ) -> Result:
     """`resolve` (a cached function of the canonical JSON) where the document has one of modest size, else `afresh`."""
     if not isinstance(document, Mapping):
-        raise InvalidInputError([Problem(pointer, f"is {shown(document)}; it must be an object {{…}}")])
+        raise _no_object(document, pointer)
     try:
         key = json.dumps(document, sort_keys=True, separators=(",", ":"))
     except (TypeError, ValueError, RecursionError):
         return afresh(document)
     return resolve(key) if len(key) <= _LONGEST_CACHED else afresh(document)
+
+
+def _no_object(document: object, pointer: str) -> InvalidInputError:
+    name = pointer.rpartition("/")[2] or "the document"
+    message = f"{f'entry {name}' if name.isdigit() else name} is {shown(document)}; it must be an object {{…}}"
+    return InvalidInputError([Problem(pointer, message, "Write its fields between braces, as names and values.")])
 
 
 def shown(value: object) -> str:
@@ -160,7 +166,8 @@ def _problem(error: Any, model_class: type[BaseModel], document: Mapping[str, An
     rule = _RULES.get(kind)
     if rule is None:
         return Problem(at, f"{field} is {value}: {error['msg']}", _CORRECT)
-    return Problem(at, f"{field} is {value}; it must be {rule.format(**context)}", _CORRECT)
+    or_name = " or a name" if error["loc"][-1:] == ("object",) and kind.startswith("model_") else ""
+    return Problem(at, f"{field} is {value}; it must be {rule.format(**context)}{or_name}", _CORRECT)
 
 
 _CORRECT = "Correct it, or leave it out where it has a default."

@@ -126,6 +126,9 @@ def _text_config(config: Mapping[str, Any], pointer: str) -> tuple[Mapping[str, 
         nested = config.get(key)
         if isinstance(nested, Mapping):
             return nested, True, child(pointer, key)
+        if nested is not None:
+            message = f"{key} is {shown(nested)}; it must be an object {{…}}"
+            raise InvalidInputError([Problem(child(pointer, key), message, "Give the text model's config there.")])
     outer = config.get("model_type")
     multimodal = (isinstance(outer, str) and outer in TEXT_MODELS) or "vision_config" in config
     return config, multimodal, pointer

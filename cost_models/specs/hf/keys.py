@@ -52,6 +52,9 @@ class Keys:
             value = int(value)
         if self.problems and key not in self.defaults and self.spelling(key) is None:
             return max(least, 1)
+        if value is None and self.spelling(key) is None:  # the class itself has no number to offer
+            self._problem(key, f"{key} is required", f"Add {key!r}.", "missing-field")
+            return max(least, 1)
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
             rule = f"{key} is {shown(value)}; it must be a whole number of at least {least}"
             self._problem(key, rule, "Correct the config, or leave the key out for its class default.")
