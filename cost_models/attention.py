@@ -139,14 +139,15 @@ def _flash_share(
 
 def math_attention_s(
     *, sequences: Floats | float, heads: Floats | float, q_length: Floats | float, kv_length: Floats | float,
-    d: Floats | float, dropout: float, calibration: Calibration, precision: str = "bf16",
+    d: Floats | float, dropout: float, calibration: Calibration, precision: str = "bf16", composed: bool = False,
 ) -> AttentionTime:  # fmt: skip
     """Seconds of attention that writes its scores: two batched products and a fused scale-mask-softmax-dropout.
 
         forward  2 bmm + (4 + 5 dropout) S / bandwidth,  backward 4 bmm + (6 + 5 dropout) S / bandwidth         [F-2]
 
-    for S = sequences heads q kv scores of 2 bytes (twice the traffic at 4), each bmm = max(2 S d / (peak eff), 2 S /
-    HBM rate) with eff = 0.55 d / (d + 64), lower where a size is no multiple of 16 or 8. The mask saves nothing.
+    for S = sequences heads q kv scores of 2 bytes (twice the traffic at 4). The mask saves nothing. Where a calibration
+    measured the products, they take its ratio; where PyTorch composes the chain of operators and a calibration measured
+    that, all of it takes that ratio.
 
     Args:
         sequences: sequences in the micro-batch.
@@ -157,6 +158,7 @@ def math_attention_s(
         dropout: probability; 0 has no mask to read or write.
         calibration: GPU, clock and bandwidth.
         precision: of the products.
+        composed: PyTorch's chain of operators runs, not a fused softmax.
     """
     count, q, kv, width = np.broadcast_arrays(
         np.multiply(sequences, heads), *(np.asarray(x, dtype=np.float64) for x in (q_length, kv_length, d))
@@ -164,17 +166,43 @@ def math_attention_s(
     scores = count * q * kv
     element = 2.0 if precision == "fp32" else 1.0
     peak = calibration.peak_flops_per_s("bf16" if precision not in {"fp16", "fp32"} else precision)
-    efficiency = BMM_EFFICIENCY.value * width / (width + BMM_HEAD_HALF.value) * _alignment(width, kv)
-    compute_s = 2.0 * scores * width / (peak * efficiency * calibration.sustained_clock)
-    product_s = np.maximum(compute_s, 2.0 * element * scores / calibration.cluster.gpu.memory_bytes_per_s)
-    extra = 5.0 if dropout > 0 else 0.0
+    product_s = batched_product_s(
+        scores, width, kv, speed=peak * calibration.sustained_clock, element_bytes=2.0 * element,
+        memory_bytes_per_s=calibration.cluster.gpu.memory_bytes_per_s,
+    )  # fmt: skip
+    products, tier = calibration.products, Tier.NOMINAL
+    measured = products.composed_ratio if composed and precision != "fp32" else {}
+    if not measured and len(products.log2_widths_W) and precision != "fp32":
+        product_s, tier = product_s * products.batched_ratio(width), Tier.EXTRAPOLATED
     stream = calibration.memory_bytes_per_s_effective.value / element
-    kernels = 2.0 if dropout > 0 else 1.0
-    forward = 2.0 * (product_s + KERNEL_FLOOR_S.value) + (4.0 + extra) * scores / stream
-    backward = 4.0 * (product_s + KERNEL_FLOOR_S.value) + (6.0 + extra) * scores / stream
-    tier = np.full(scores.shape, np.int8(Tier.NOMINAL))
-    ramp = kernels * ELEMENTWISE_KERNEL_S.value
-    return AttentionTime(Estimate(forward + ramp, tier), Estimate(backward + ramp, tier))
+
+    def priced(direction: Direction) -> Estimate:
+        seconds = composed_s(product_s, scores, direction=direction, stream=stream, dropout=dropout)
+        known = Tier.INTERPOLATED if direction in measured else tier
+        return Estimate(seconds * measured.get(direction, 1.0), np.full(scores.shape, np.int8(known)))
+
+    return AttentionTime(priced("forward"), priced("backward"))
+
+
+def batched_product_s(
+    scores: Floats, width: Floats, kv: Floats, *, speed: float, memory_bytes_per_s: float, element_bytes: float = 2.0
+) -> Floats:
+    """Seconds of one batched product between scores and heads of `width`, launch left out.                     [F-2]
+
+        max(2 S d / (speed eff), S element / memory bandwidth),  eff = 0.475 d / (d + 64)
+
+    lower where a size is no multiple of 16 or 8. `speed` is the sustained peak in operations a second.
+    """
+    efficiency = BMM_EFFICIENCY.value * width / (width + BMM_HEAD_HALF.value) * _alignment(width, kv)
+    return np.maximum(2.0 * scores * width / (speed * efficiency), element_bytes * scores / memory_bytes_per_s)
+
+
+def composed_s(product_s: Floats, scores: Floats, *, direction: Direction, stream: float, dropout: float) -> Floats:
+    """Seconds of one direction of attention whose products take `product_s` each, shape of `scores`.            [F-2]"""
+    products, passes = (2.0, 4.0) if direction == "forward" else (4.0, 6.0)
+    extra, kernels = (5.0, 2.0) if dropout > 0 else (0.0, 1.0)
+    seconds = products * (product_s + KERNEL_FLOOR_S.value) + (passes + extra) * scores / stream
+    return seconds + kernels * ELEMENTWISE_KERNEL_S.value
 
 
 def _padded(width: Floats) -> Floats:
@@ -195,6 +223,8 @@ def attention_ratios(document: CalibrationDocument) -> dict[tuple[str, str], flo
     ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
     clock = SUSTAINED_CLOCK[document.device.generation].value
     for s in document.attention:
+        if s.dtype not in ("bf16", "fp16"):
+            continue
         sizes = (np.array([float(x)]) for x in (s.sequences * s.heads, s.q_length, s.kv_length, s.d_qk, s.d_v))
         modelled_s = _flash_s(
             *sizes, window=s.window, kernel=s.kernel, direction=s.direction, generation=document.device.generation,

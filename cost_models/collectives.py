@@ -28,6 +28,7 @@ from cost_models.link_tables import (
     pcie_tables,
     reach_rows,
     reach_tables,
+    strided_tables,
 )
 from cost_models.nccl import Hop, network_choices
 from cost_models.placement import Placement
@@ -63,6 +64,8 @@ class Links:
     node: Mapping[Op, CurveTable]
     """Inside a node across fast domains, a block of rows per reach (switch, socket, node). Empty where a domain fills its
     node."""
+    strided: Mapping[Op, CurveTable] = field(default_factory=dict)
+    """Inside a fast domain, groups whose members are not neighbours, where a calibration measured such."""
     node_rows: int = 0
     """Rows of one reach in `node`."""
     network: Mapping[Op, NetworkCurves] = field(default_factory=dict)
@@ -150,12 +153,22 @@ def _reach(placement: Placement) -> Floats:
 
 def _inside_domain(op: Op, size: Floats, placement: Placement, links: Links) -> tuple[Floats, Codes]:
     """What moves over the fast link."""
+    seconds, tier = _among(op, size, placement, links.domain[op])
+    if op in links.strided and np.any(placement.stride > 1):
+        apart_s, apart_tier = _among(op, size, placement, links.strided[op])
+        apart = placement.stride > 1
+        seconds, tier = np.where(apart, apart_s, seconds), np.where(apart, apart_tier, tier)
+    return seconds, tier
+
+
+def _among(op: Op, size: Floats, placement: Placement, table: CurveTable) -> tuple[Floats, Codes]:
+    """The same by one table."""
     if op == "send_recv":
-        return links.domain[op].seconds(np.where(placement.domains > 1, 1.0, 2.0), size)
+        return table.seconds(np.where(placement.domains > 1, 1.0, 2.0), size)
     if np.all(placement.domains == 1):
-        return links.domain[op].seconds(placement.ranks, size)
+        return table.seconds(placement.ranks, size)
     part = _part(op, size, placement.per_domain, placement.ranks)
-    return links.domain[op].seconds(placement.per_domain, part)
+    return table.seconds(placement.per_domain, part)
 
 
 def _across_domains(
@@ -268,6 +281,7 @@ def build_links(cluster: Cluster, document: CalibrationDocument | None) -> Links
     links = Links(
         cluster=cluster,
         domain=fast(cluster, document, ranks=max(domain, 2)),
+        strided=strided_tables(cluster, document, ranks=max(domain, 2)),
         node=reach_tables(cluster, document, ranks=node) if domain < node else {},
         node_rows=reach_rows(node),
     )

@@ -14,18 +14,20 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.calibration.beside import beside_s
 from cost_models.casts import layer_gather_bytes
-from cost_models.constants import BACKWARD_USABLE, INTERFERENCE, STAGE3_REUSE_PARAMETERS
+from cost_models.constants import BACKWARD_USABLE, STAGE3_REUSE_PARAMETERS
 from cost_models.expert_loop import has_looped_modules
 from cost_models.job import Job
 from cost_models.link_calls import listed_calls, reduce_across, reduce_in_shards, split_calls
+from cost_models.link_tables import Op
 from cost_models.parameters import layer_parameters
 from cost_models.placement import Placement, StrategyPlacements, groups
 from cost_models.specs.model import LayerKind
 from cost_models.specs.training import BYTES_PER
 from cost_models.stage_parameters import rank_parameters
 from cost_models.strategy import Bools, Codes, Floats, Recompute, Strategies
-from cost_models.tensors import Distinct, distinct
+from cost_models.tensors import Distinct, distinct, summed
 
 LAYERWISE_AXES = ("tp", "pp", "cp", "dp", "ep", "etp", "zero_shard_size", "zero_param_shard_size")
 
@@ -193,7 +195,7 @@ def layerwise_exposed_s(
 ) -> Floats:
     """Exposed seconds of one unit and micro-batch, on average over those of a step. [O-2]
 
-        forward:  max(F + i min(F, AG), AG) - F;  backward the same with AG + RS (RS alone where parameters stay gathered)
+        forward:  what AG costs beside F;  backward the same with AG + RS (RS alone where parameters stay gathered)
 
     What sticks out of both passes runs while the device waits for the host, which takes as long wherever it happens.
     Micro-batches differ: hpZ gathers over all ranks in the first forward alone, and gradients that are reduced once a step,
@@ -212,10 +214,11 @@ def layerwise_exposed_s(
     gathers, overlaps = strategies.overlap_param_gather, strategies.overlap_grad_reduce
 
     def forward(gather: Floats) -> Floats:
-        return _beside(forward_s, gather, hides=gathers)
+        return _beside(job, forward_s, {"all_gather": gather}, hides=gathers)
 
-    def backward(link_s: Floats) -> Floats:
-        return _beside(backward_s, link_s, hides=overlaps)
+    def backward(gather: Floats, scatter: Floats, across: Floats) -> Floats:
+        parts: dict[Op, Floats] = {"all_gather": gather, "reduce_scatter": scatter, "all_reduce": across}
+        return _beside(job, backward_s, parts, hides=overlaps)
 
     ahead = forward(unit.first_gather)
     if runtime.param_shards_serve_forward and unit.first_gather is not unit.gather:
@@ -223,13 +226,13 @@ def layerwise_exposed_s(
         ahead = np.where(keeps_copies(strategies), later, ahead)
     ahead = np.where(_gathered_for_step(job, strategies), ahead / m, ahead)
     regather = regathers * unit.gather
-    behind = backward(regather + unit.reduce + unit.reduce_across)
+    behind = backward(regather, unit.reduce, unit.reduce_across)
     across_once = (unit.reduce_across > 0) & runtime.replicas_reduce_once
     once = ~strategies.grad_sync_each | across_once
     if once.any():
         across_each = np.where(across_once, 0.0, unit.reduce_across)
-        each = np.where(strategies.grad_sync_each, unit.reduce + across_each, 0.0)
-        behind = np.where(once, backward(regather + each) * (1.0 - 1.0 / m) + behind / m, behind)
+        scatter, across = (np.where(strategies.grad_sync_each, each, 0.0) for each in (unit.reduce, across_each))
+        behind = np.where(once, backward(regather, scatter, across) * (1.0 - 1.0 / m) + behind / m, behind)
     taken, out = ahead + behind
     return np.asarray(taken + np.maximum(out - waits_s, 0.0))
 
@@ -254,12 +257,14 @@ def _gathered_for_step(job: Job, strategies: Strategies) -> Bools:
     return np.asarray((strategies.zero == 2) & (strategies.pp > 1) & job.runtime.keeps_parameters_in_pipelines)
 
 
-def _beside(compute_s: Floats, link_s: Floats, *, hides: Bools) -> Floats:
+def _beside(job: Job, compute_s: Floats, parts: dict[Op, Floats], *, hides: Bools) -> Floats:
     """What communication beside compute adds in any case (interference, or all of it where it does not overlap), and what
     of it sticks out beyond that: two rows.
     """
-    taken = np.where(hides, INTERFERENCE.value * np.minimum(compute_s, link_s), link_s)
-    return np.stack([taken, np.where(hides, np.maximum(link_s - compute_s - taken, 0.0), 0.0)])
+    alone = summed(parts.values())
+    return np.where(
+        hides, beside_s(compute_s, parts, each=job.calibration.beside), np.stack([alone, np.zeros_like(alone)])
+    )
 
 
 @dataclass(frozen=True, slots=True)

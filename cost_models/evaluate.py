@@ -8,6 +8,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from cost_models.exposure import exposure
 from cost_models.job import Job
 from cost_models.memory import StageMemory, stage_memory
 from cost_models.ranges import step_time_range
@@ -55,7 +56,9 @@ def evaluate(job: Job, strategies: Strategies, *, headroom_fraction: float = DEF
     memory = stage_memory(job, strategies)
     verdict, host_exceeded = memory_verdict(job, memory, headroom_fraction=headroom_fraction)
     time = step_time(job, strategies)
-    low, high = step_time_range(job.calibration, time.terms_s, time.tiers, time.total_s)
+    low, high = step_time_range(
+        job.calibration, time.terms_s, time.tiers, time.total_s, exposed=exposure(job, strategies)
+    )
     return Evaluated(
         strategies=strategies,
         step_time_s=time.total_s,

@@ -9,6 +9,7 @@ Array suffixes: M, N, K the grid's axes.
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -33,10 +34,12 @@ Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
 Kind = Literal["forward", "dgrad", "wgrad"]
 Shape = tuple[float, float, float]
+Box = tuple[Shape, Shape]
 
 _SAME_SHAPE_LOG2 = 0.02
 """Shapes this close (1.4 % in each size) count as the measured one."""
 _NEAREST = 4
+_EVERYWHERE: Box = ((-math.inf,) * 3, (math.inf,) * 3)
 _MAX_AXIS = 32
 """Values kept of one axis when a profile's shapes are merged into a grid."""
 
@@ -59,6 +62,10 @@ class GemmSurface:
     """Measured share of a gradient layout over the forward one."""
     precision_ratio: Mapping[str, float] = field(default_factory=dict)
     """Measured share of its own peak over bf16's share, by precision."""
+    grouped_ratio: float = GROUPED_GEMM_EFFICIENCY.value
+    """Share of several products in one kernel over that of one by itself, waves counted together."""
+    boxes: Mapping[str, Box] = field(default_factory=dict)
+    """Smallest and largest measured log2 sizes by precision; shapes outside are extrapolated."""
 
     @property
     def edge(self) -> Shape:
@@ -69,7 +76,7 @@ class GemmSurface:
 def gemm_s(
     m: Floats, n: Floats, k: Floats, *,
     surface: GemmSurface, peak_flops_per_s: float, memory_bytes_per_s: float, input_bytes: float, output_bytes: float,
-    kind: Kind = "forward", batch: Floats | float = 1.0,
+    kind: Kind = "forward", batch: Floats | float = 1.0, precision: str = "bf16",
 ) -> Estimate:  # fmt: skip
     """Seconds of `batch` products (m, k) x (k, n) issued as one kernel, arrays broadcast together.
 
@@ -88,13 +95,14 @@ def gemm_s(
         output_bytes: bytes of one element of the result.
         kind: which of the three; decides the contiguous dimensions.
         batch: independent products in the kernel; more than one pays the grouped-kernel efficiency.
+        precision: whose measured shapes tell what is extrapolated.
     """
     m, n, k, batch = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (m, n, k, batch)))
     shape = {"forward": (m, n, k), "dgrad": (m, k, n), "wgrad": (m, n, k)}[kind]
     forward = (shape[2], shape[1], shape[0]) if kind == "wgrad" else shape
     passes = gemm_passes_s(
         *forward, surface=surface, peak_flops_per_s=peak_flops_per_s, memory_bytes_per_s=memory_bytes_per_s,
-        input_bytes=input_bytes, output_bytes=output_bytes, batch=batch,
+        input_bytes=input_bytes, output_bytes=output_bytes, batch=batch, precision=precision,
     )  # fmt: skip
     index = ("forward", "dgrad", "wgrad").index(kind)
     return Estimate(passes.seconds[index], passes.tier[index])
@@ -103,7 +111,7 @@ def gemm_s(
 def gemm_passes_s(
     m: Floats, n: Floats, k: Floats, *,
     surface: GemmSurface, peak_flops_per_s: float, memory_bytes_per_s: float, input_bytes: float, output_bytes: float,
-    batch: Floats,
+    batch: Floats, precision: str = "bf16",
 ) -> Estimate:  # fmt: skip
     """Seconds of forward, data gradient and weight gradient of the same products, shape (3, ...): `gemm_s` of each.
 
@@ -118,11 +126,11 @@ def gemm_passes_s(
     share = _trilinear(surface, logs) * _below_edge(surface, each_m, each_n, each_k, batch)
     ragged = (np.fmod(n, 8.0) != 0) | (np.fmod(k, 8.0) != 0)
     share = share * ratio * np.where(ragged, GEMM_UNALIGNED.value, 1.0)
-    share = share * np.where(batch > 1, GROUPED_GEMM_EFFICIENCY.value, 1.0)
+    share = share * np.where(batch > 1, surface.grouped_ratio, 1.0)
     compute_s = 2.0 * batch * wide_m * wide_n * each_k / (peak_flops_per_s * share)
     moved = batch * ((each_m + each_n) * each_k * input_bytes + each_m * each_n * output_bytes)
     seconds = np.maximum(compute_s, moved / memory_bytes_per_s) + KERNEL_FLOOR_S.value
-    return Estimate(seconds, _tiers(surface, logs))
+    return Estimate(seconds, _tiers(surface, logs, precision))
 
 
 def net_share(shape: Shape, time_s: float, *, peak_flops_per_s: float) -> float:
@@ -186,11 +194,14 @@ def _trilinear(surface: GemmSurface, logs: Sequence[Floats]) -> Floats:
     return low + x * (along_nk(corner + di) - low)
 
 
-def _tiers(surface: GemmSurface, logs: Sequence[Floats]) -> NDArray[np.int8]:
+def _tiers(surface: GemmSurface, logs: Sequence[Floats], precision: str) -> NDArray[np.int8]:
     axes = (surface.log2_m, surface.log2_n, surface.log2_k)
+    smallest, largest = surface.boxes.get(precision, _EVERYWHERE)
     inside = np.ones(logs[0].shape, dtype=bool)
-    for log_size, axis in zip(logs, axes, strict=True):
-        inside &= (log_size >= axis[0] - _SAME_SHAPE_LOG2) & (log_size <= axis[-1] + _SAME_SHAPE_LOG2)
+    for log_size, axis, low, high in zip(logs, axes, smallest, largest, strict=True):
+        inside &= (log_size >= max(axis[0], low) - _SAME_SHAPE_LOG2) & (
+            log_size <= min(axis[-1], high) + _SAME_SHAPE_LOG2
+        )
     tier = np.where(inside, np.int8(surface.inside_tier), np.int8(surface.outside_tier))
     if surface.sampled_tier == surface.inside_tier:
         return tier
@@ -259,10 +270,19 @@ def median_ratio(surface: GemmSurface, shares: Mapping[Shape, float]) -> float:
     return median(float(own / there) for own, there in zip(shares.values(), model, strict=True))
 
 
-def _share_at(surface: GemmSurface, log_shape: Floats) -> Floats:
+def grouped_ratio(surface: GemmSurface, shares: Sequence[tuple[Shape, float, float]]) -> float:
+    """Median of measured share over the surface's, of kernels of several products: (shape, products, share) of each."""
+    ratios = []
+    for shape, batch, own in shares:
+        there = _share_at(surface, np.log2(np.array([shape])), batch=batch)
+        ratios.append(own / float(there[0]))
+    return median(ratios)
+
+
+def _share_at(surface: GemmSurface, log_shape: Floats, *, batch: float = 1.0) -> Floats:
     logs = list(log_shape.T)
     m, n, k = (np.exp2(x) for x in logs)
-    return _trilinear(surface, logs) * _below_edge(surface, m, n, k, np.ones(len(m)))
+    return _trilinear(surface, logs) * _below_edge(surface, m, n, k, np.full(len(m), batch))
 
 
 def _merged_axis(base: Floats, extra: Floats) -> Floats:

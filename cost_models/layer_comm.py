@@ -63,10 +63,7 @@ def tp_comm(
     again = 0.0 if job.runtime.keeps_gathered_norms else 1.0
     copies = np.zeros_like(size)
     if job.runtime.copies_around_gathers:
-        copies = (
-            np.where(rows.overlap_tp_comm, 0.0, 2.0 * (size + gathered))
-            / job.calibration.memory_bytes_per_s_effective.value
-        )
+        copies = np.where(rows.overlap_tp_comm, 0.0, 2.0 * (size + gathered)) / job.calibration.copy_bytes_per_s.value
     split_forward, split_backward = blocks * pair, blocks * (pair_back + again * gather.seconds)
     if job.model.mla is not None and job.latent_down != "whole" and split:
         latent = latent_s(job, job.model.mla, tokens=tokens, tp=placements.tp)

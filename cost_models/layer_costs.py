@@ -11,7 +11,7 @@ from functools import cached_property
 
 import numpy as np
 
-from cost_models.calibration.runtime import HostMode, Scalar
+from cost_models.calibration.runtime import HostMode, Scalar, Wrapper
 from cost_models.constants import (
     CHECKPOINT_HOST_S,
     MEGATRON_LOCAL_OPS,
@@ -29,6 +29,7 @@ from cost_models.shapes import Gemm, layer_gemms
 from cost_models.specs.model import LayerKind
 from cost_models.strategy import RECOMPUTE_MODULES, Codes, Floats, Strategies
 from cost_models.tensors import Distinct, distinct, summed
+from cost_models.terms import Tier
 
 LAYER_AXES = (
     "tp", "cp", "ep", "etp", "micro_batch_size", "sequence_parallel", "cp_comm", "moe_dispatcher", "overlap_tp_comm",
@@ -122,7 +123,7 @@ def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyP
     bandwidth = np.full(len(rows), job.calibration.memory_bytes_per_s_effective.tier, np.int8)
     host = np.full(len(rows), launch_cost(job).tier, np.int8)
     if job.runtime.wraps_layers:
-        wrapped = job.calibration.wrapped_layer_ratio("tensor_parallel", compiled=job.training.compile)
+        wrapped = job.calibration.wrapped_layer_ratio("sequence_parallel", compiled=job.training.compile)
         host = np.where(rows.tp > 1, np.maximum(host, wrapped.tier), host)
     tiers = [matmul.tier, attention.tier, bandwidth, host, tp.tier, cp.tier, ep.tier]
     return _Layer(forward, backward, tiers, selective, again, device[0], (sharded[0] - waits, sharded[1] - again))
@@ -170,8 +171,12 @@ def matmul_s(job: Job, gemms: list[Gemm], *, precision: str | None = None) -> Ma
 
 def launch_cost(job: Job) -> Scalar:
     """Host seconds per kernel launch in this job's mode: eager, compiled, or captured in CUDA graphs."""
-    mode: HostMode = "graph" if job.training.cuda_graphs else "compiled" if job.training.compile else "eager"
-    return job.calibration.host_op_s(mode)
+    return job.calibration.host_op_s(host_mode(job))
+
+
+def host_mode(job: Job) -> HostMode:
+    """How this job's operations are issued."""
+    return "graph" if job.training.cuda_graphs else "compiled" if job.training.compile else "eager"
 
 
 def _waits(host: tuple[Floats, Floats], device: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
@@ -190,9 +195,12 @@ def _launch(job: Job, kind: LayerKind, rows: Strategies, *, sharded: bool = Fals
     extra = job.runtime.moe_extra_kernels if kind.is_moe else (0.0, 0.0)
     each, wrapped = launch_cost(job).value, _wrapper_s(job, rows, sharded=sharded)
     call_ops = TP_CALL_OPS.value if job.runtime.framework == "megatron" else 1.0
+    call_s = (call_ops - 1.0) * each + job.calibration.collective_call_s(host_mode(job)).value
+    if job.runtime.wraps_layers and _measured_wrapper(job):
+        call_s = 0.0  # the measured layers made their calls
     passes = zip(kernels_per_layer(job), extra, _calls(rows), strict=True)
     forward, backward = (
-        np.asarray((kernels + more + calls * call_ops) * each + kernels * wrapped) for kernels, more, calls in passes
+        np.asarray((kernels + more) * each + calls * call_s + kernels * wrapped) for kernels, more, calls in passes
     )
     if not kind.is_moe:
         return forward, backward
@@ -205,6 +213,12 @@ def kernels_per_layer(job: Job) -> tuple[float, float]:
     if job.has_core_modules:
         return MEGATRON_LOCAL_OPS["forward"].value, MEGATRON_LOCAL_OPS["backward"].value
     return job.runtime.kernels_forward, job.runtime.kernels_backward
+
+
+def _measured_wrapper(job: Job) -> bool:
+    """Whether a profile measured layers under DTensor, over several ranks."""
+    ratio = job.calibration.wrapped_layer_ratio("sequence_parallel", compiled=job.training.compile)
+    return ratio.tier == Tier.MEASURED and not job.training.cuda_graphs
 
 
 def _calls(rows: Strategies) -> tuple[Floats, Floats]:
@@ -220,7 +234,9 @@ def _wrapper_s(job: Job, rows: Strategies, *, sharded: bool) -> Floats:
         return np.zeros(len(rows))
     ratio, compiled = job.calibration.wrapped_layer_ratio, job.training.compile
     added = np.full(len(rows), ratio("sharded", compiled=compiled).value - 1.0 if sharded else 0.0)
-    added += np.where(rows.tp > 1, ratio("tensor_parallel", compiled=compiled).value - 1.0, 0.0)
+    kinds: tuple[Wrapper, Wrapper] = ("tensor_parallel", "sequence_parallel")
+    whole, split = (ratio(kind, compiled=compiled).value - 1.0 for kind in kinds)
+    added += np.where(rows.tp > 1, np.where(rows.sequence_parallel, split, whole), 0.0)
     return added * job.calibration.looped_op_s.value
 
 

@@ -102,6 +102,23 @@ def fast_tables(cluster: Cluster, document: CalibrationDocument | None, *, ranks
     return _at_least_pcie(cluster, tables, ranks=ranks)
 
 
+def strided_tables(cluster: Cluster, document: CalibrationDocument | None, *, ranks: int) -> dict[Op, CurveTable]:
+    """Tables of groups whose members are not neighbours, inside one fast domain, for the operations that were measured so;
+    a table of neighbours holds for the others.                                                                 [C-1]
+    """
+    if document is None or document.kind != "measured":
+        return {}
+    curves = _crowded_curves(document, strided=True)
+    if not curves or _link_family(document.fingerprint.interconnect) != _link_family(cluster.link_kind):
+        return {}
+    on_pcie = cluster.link_kind == "pcie"
+    link = cluster.pcie_bytes_per_s if on_pcie else cluster.intra_bytes_per_s
+    slower, best = _slower_and_tier(cluster, document, link)
+    share = np.ones(len(_rows(ranks))) if on_pcie else _mesh_share(cluster, _rows(ranks))
+    meshed = document.fingerprint.interconnect in {"xgmi", "nvlink-mesh"}
+    return {op: _carried_table(op, fits, share, meshed=meshed, slower=slower, best=best) for op, fits in curves.items()}
+
+
 def _link_family(interconnect: str) -> str:
     return "nvlink" if interconnect.startswith("nv") else interconnect
 
@@ -242,10 +259,7 @@ def _curve_tables(
 ) -> dict[Op, CurveTable]:
     """Measured curves, carried to this cluster's link where it is another."""
     curves = _one_node_curves(document)
-    measured = document.device.link_bytes_per_s
-    slower = measured / link_bytes_per_s if measured > 0 and link_bytes_per_s > 0 else 1.0
-    own = abs(slower - 1.0) < 0.01 and document.fingerprint.gpu == cluster.gpu.name
-    best = Tier.EXTRAPOLATED if not own else Tier.MEASURED if document.kind == "measured" else Tier.INTERPOLATED
+    slower, best = _slower_and_tier(cluster, document, link_bytes_per_s)
     share = np.ones(len(_rows(ranks))) if mesh is None else mesh
     meshed = document.fingerprint.interconnect in {"xgmi", "nvlink-mesh"}
     hop: Hop = "pcie" if document.fingerprint.interconnect == "pcie" else "nvlink"
@@ -259,18 +273,50 @@ def _curve_tables(
     }
 
 
+def _slower_and_tier(cluster: Cluster, document: CalibrationDocument, link_bytes_per_s: float) -> tuple[float, Tier]:
+    """The measured link's bandwidth over this one, and how well a curve of it can be known."""
+    measured = document.device.link_bytes_per_s
+    slower = measured / link_bytes_per_s if measured > 0 and link_bytes_per_s > 0 else 1.0
+    own = abs(slower - 1.0) < 0.01 and document.fingerprint.gpu == cluster.gpu.name
+    return slower, Tier.EXTRAPOLATED if not own else Tier.MEASURED if document.kind == "measured" else Tier.INTERPOLATED
+
+
 def _one_node_curves(document: CalibrationDocument) -> dict[Op, list[CollectiveFit]]:
     """Curves of contiguous groups inside one node, by operation; missing point-to-point ones derived."""
-    curves: dict[Op, list[CollectiveFit]] = {}
-    for fit in document.collective_fits:
-        if fit.ranks == fit.ranks_per_node and fit.stride == 1 and fit.concurrent_groups == 1 and fit.ranks > 1:
-            curves.setdefault(fit.op, []).append(fit)
+    curves = _crowded_curves(document, strided=False)
     pairs = [fit for fit in curves.get("all_to_all", []) if fit.ranks == 2]
+    if "send_recv" not in curves and not pairs and document.pairs:
+        curves["send_recv"] = [_slowest_pair(document)]
     if "send_recv" not in curves and pairs:  # each of two ranks sends half of the total to the other
         curves["send_recv"] = [_reinterpreted(pairs[0], "send_recv", 0.5)]
     if "broadcast" not in curves and "all_gather" in curves:  # the same ring, which carries (n-1)/n of the total
         curves["broadcast"] = [_reinterpreted(f, "broadcast", (f.ranks - 1) / f.ranks) for f in curves["all_gather"]]
     return curves
+
+
+def _crowded_curves(document: CalibrationDocument, *, strided: bool) -> dict[Op, list[CollectiveFit]]:
+    """Curves of groups of neighbours, or of ranks apart, inside one node, by operation. In training all sibling groups
+    communicate at once, so of one size the most crowded measurement is the like one.
+    """
+    found: dict[Op, dict[int, CollectiveFit]] = {}
+    for fit in document.collective_fits:
+        if fit.ranks == fit.ranks_per_node and (fit.stride > 1) == strided and fit.ranks > 1:
+            groups = found.setdefault(fit.op, {})
+            if fit.ranks not in groups or fit.concurrent_groups > groups[fit.ranks].concurrent_groups:
+                groups[fit.ranks] = fit
+    return {op: list(groups.values()) for op, groups in found.items()}
+
+
+def _slowest_pair(document: CalibrationDocument) -> CollectiveFit:
+    """Sends between two ranks at the slowest pair's rate, for which everybody waits, started as a nominal call is."""
+    from cost_models.calibration.document import CollectiveFit  # a document imports this module
+
+    rate = min(pair.bytes_per_s for pair in document.pairs)
+    sizes = tuple(float(size) for size in np.exp2(GRID_LOG2))
+    return CollectiveFit(
+        op="send_recv", ranks=2, ranks_per_node=2, size_bytes=sizes,
+        time_s=tuple(NOMINAL_CALL_S.value + size / rate for size in sizes), residual_fraction=0.0,
+    )  # fmt: skip
 
 
 def _reinterpreted(fit: CollectiveFit, op: Op, size_ratio: float) -> CollectiveFit:

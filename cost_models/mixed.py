@@ -14,6 +14,7 @@ from functools import cached_property
 import numpy as np
 
 from cost_models.data_parallel import is_layerwise, stepwise_s, tied_gradients_s
+from cost_models.exposure import exposure
 from cost_models.job import Job
 from cost_models.offload import offload_s, offload_tier
 from cost_models.optimizer import optimizer_s
@@ -136,7 +137,11 @@ def mixed_step_time(mixed: MixedJob, strategies: Strategies) -> MixedTime:
         tiers = {name: np.where(slowest_pool == pool, its[name], tier) for name, tier in tiers.items()}
     bubble = np.max([np.where((pool_KN == p).any(axis=0), by_pool[p]["pp_bubble"], 0) for p in used], axis=0)
     tiers["pp_bubble"] = bubble.astype(np.int8)
-    ranges = {p: step_time_range(mixed.jobs[p].calibration, ordered, tiers, total_s) for p in used}
+    jobs = {pool: mixed.jobs[pool] for pool in used}
+    ranges = {
+        p: step_time_range(job.calibration, ordered, tiers, total_s, exposed=exposure(job, strategies))
+        for p, job in jobs.items()
+    }
     low_s, high_s = (_of_pool(slowest_pool, {p: ranges[p][side] for p in used}) for side in (0, 1))
     return MixedTime(ordered, tiers, total_s, low_s, high_s, slowest_pool)
 
@@ -233,7 +238,9 @@ def sends_s(mixed: MixedJob, strategies: Strategies, stages_PN: Ints) -> tuple[F
         between = np.maximum(between, np.where(joins, far, 0.0))
         tier = np.maximum(tier, np.maximum(np.where(inside > 0, hop_tier, 0), np.where(joins, far_tier, 0)))
     slowest = np.maximum(slowest, between)
-    return exposed_sends_s(strategies, hop=slowest, filling=filling + crossings * between), tier.astype(np.int8)
+    lost = max(job.calibration.beside["send_recv"].lost_fraction for job in mixed.jobs)
+    sends = exposed_sends_s(strategies, hop=slowest, interference=lost, filling=filling + crossings * between)
+    return sends, tier.astype(np.int8)
 
 
 def tied_s(

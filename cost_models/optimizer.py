@@ -7,6 +7,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from cost_models.job import Job
+from cost_models.runtimes import FUSED_ACCUMULATION_BYTES
 from cost_models.specs.training import BYTES_PER
 from cost_models.strategy import Floats, Strategies
 
@@ -16,10 +17,10 @@ UNFUSED_ACCUMULATION_BYTES = 10.0
 """Adding a bf16 gradient to an fp32 buffer in an operator of its own: read 2 and 4, write 4. [F-9]"""
 
 
-def update_bytes_per_parameter(job: Job) -> float:
-    """Bytes moved per owned parameter by norm, clip and update. [F-10]
+def update_bytes_per_parameter(job: Job) -> tuple[float, float]:
+    """Bytes moved per owned parameter by norm and clip, and by the update. [F-10]
 
-    Read the gradient for the norm, read and write it for the clip, then read gradient, stored or main parameter and
+    Read the gradient for the norm, read and write it for the clip; then read gradient, stored or main parameter and
     moments, and write parameter, moments and the cast copy.
     """
     t = job.training
@@ -29,7 +30,7 @@ def update_bytes_per_parameter(job: Job) -> float:
     state = 1.0 if t.optimizer == "adam-8bit" else BYTES_PER[t.optimizer_state_dtype]
     updated = main or stored
     cast = stored if main else 0.0
-    return grad + 2 * grad + grad + 2 * updated + 2 * moments * state + cast
+    return 3 * grad, grad + 2 * updated + 2 * moments * state + cast
 
 
 def owned_parameters(strategies: Strategies, *, dense: Floats, expert: Floats) -> Floats:
@@ -42,9 +43,11 @@ def owned_parameters(strategies: Strategies, *, dense: Floats, expert: Floats) -
 def optimizer_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floats) -> Floats:
     """Seconds of one optimizer step on the fullest stage, shape (N,); offloaded shares are priced by `offload.offload_s`. [F-10]"""
     owned = owned_parameters(strategies, dense=dense, expert=expert) * (1.0 - strategies.offload_optimizer_fraction)
-    moved = update_bytes_per_parameter(job) * owned
-    launches = job.runtime.optimizer_launches * job.calibration.host_op_s().value
-    return np.maximum(moved / job.calibration.memory_bytes_per_s_effective.value, launches)
+    clipped, updated = update_bytes_per_parameter(job)
+    stream, update = job.calibration.memory_bytes_per_s_effective.value, job.calibration.update_bytes_per_s.value
+    moved = (clipped + updated * (stream / update)) * owned
+    launches = job.runtime.optimizer_launches * job.calibration.bare_op_s.value
+    return np.maximum(moved / stream, launches)
 
 
 def accumulation_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floats, layerwise: np.ndarray) -> Floats:
@@ -56,4 +59,7 @@ def accumulation_s(job: Job, strategies: Strategies, *, dense: Floats, expert: F
     rate = job.calibration.memory_bytes_per_s_effective.value
     held = np.where(layerwise, sharded, dense + expert)
     moved = UNFUSED_ACCUMULATION_BYTES if job.has_core_modules else job.runtime.gradient_accumulation_bytes
-    return np.asarray(held * moved / rate)
+    each_s = moved / rate
+    if moved == FUSED_ACCUMULATION_BYTES and job.calibration.products.accumulation_s is not None:
+        each_s = job.calibration.products.accumulation_s
+    return np.asarray(held * each_s)

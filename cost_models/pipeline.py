@@ -12,7 +12,7 @@ from typing import Literal
 
 import numpy as np
 
-from cost_models.constants import INTERFERENCE, SENDS_ON_STAGE
+from cost_models.constants import SENDS_ON_STAGE
 from cost_models.job import Job
 from cost_models.placement import groups
 from cost_models.strategy import Bools, Codes, Floats, Schedule, Strategies
@@ -90,7 +90,9 @@ def hop_s(job: Job, strategies: Strategies, *, reach: Literal["placed", "network
     return np.asarray(cases.spread(seconds), np.float64), np.asarray(cases.spread(tier), np.int8)
 
 
-def exposed_sends_s(strategies: Strategies, *, hop: Floats, filling: Floats | None = None) -> Floats:
+def exposed_sends_s(
+    strategies: Strategies, *, hop: Floats, interference: float, filling: Floats | None = None
+) -> Floats:
     """Exposed send time of one step, shape (N,). [C-13]
 
     Forward and backward each send once per micro-batch and chunk. In steady state a stage waits for a share of them, or,
@@ -99,9 +101,10 @@ def exposed_sends_s(strategies: Strategies, *, hop: Floats, filling: Floats | No
     Args:
         strategies: schedules and stages.
         hop: seconds of the slowest hop.
+        interference: share of a send that computation beside it loses.
         filling: of all p - 1 hops together, where they differ.
     """
     each_way = 2.0 * hop
-    steady = np.where(strategies.overlap_p2p, INTERFERENCE.value, SENDS_ON_STAGE.value)
+    steady = np.where(strategies.overlap_p2p, interference, SENDS_ON_STAGE.value)
     fill = (strategies.pp - 1.0) * each_way if filling is None else 2.0 * filling
     return np.where(strategies.pp > 1, strategies.num_micro_batches * strategies.vpp * each_way * steady + fill, 0.0)

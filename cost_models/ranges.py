@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from cost_models.calibration import Calibration
 from cost_models.constants import SHAPE_RANGE, UNMODELLED_RANGE
+from cost_models.exposure import Exposure
 from cost_models.strategy import Bools, Codes, Floats, Ints
 from cost_models.terms import TIME_NAMES, Tier
 
@@ -22,10 +23,12 @@ FAMILY_OF_TERM: Mapping[str, str] = {
     "gemm": "gemm", "attention": "attention", "elementwise": "elementwise", "launch": "host", "embedding": "elementwise",
     "head": "gemm", "loss": "elementwise", "recompute": "gemm", "grad_accumulation": "elementwise",
     "tp_comm": "collective", "cp_comm": "collective", "ep_comm": "collective", "pp_comm": "collective",
-    "pp_bubble": "gemm", "dp_comm": "collective", "tied_embedding_comm": "collective", "optimizer": "elementwise",
+    "pp_bubble": "gemm", "dp_comm": "collective", "tied_embedding_comm": "collective", "optimizer": "optimizer",
     "offload": "host", "jitter": "jitter",
 }  # fmt: skip
-"""Which residual of the calibration a term takes."""
+"""Which residual of the calibration a term takes; where a collective's group leaves its node, NETWORK in its place, and
+where a term is what overlapping leaves, OVERLAP beside it."""
+NETWORK, OVERLAP = "network", "overlap"
 
 _SAME = 1e-9
 """Matmul seconds this close, relatively, are of the same shapes."""
@@ -38,15 +41,43 @@ def _half_widths(calibration: Calibration) -> NDArray[np.float64]:
 
 
 def step_time_range(
-    calibration: Calibration, terms_s: Mapping[str, Floats], tiers: Mapping[str, Codes], total_s: Floats
+    calibration: Calibration,
+    terms_s: Mapping[str, Floats],
+    tiers: Mapping[str, Codes],
+    total_s: Floats,
+    *,
+    exposed: Exposure | None = None,
 ) -> tuple[Floats, Floats]:
-    """Low and high end of the 80 % interval, seconds, shape (N,). [T-3]"""
+    """Low and high end of the 80 % interval, seconds, shape (N,). [T-3]
+
+    Args:
+        calibration: whose residuals count.
+        terms_s: seconds by term, which sum to `total_s`.
+        tiers: how each of them came about.
+        total_s: the step.
+        exposed: which communication leaves its node or overlaps; None does neither.
+    """
     widths = _half_widths(calibration)
     square = (UNMODELLED_RANGE.value * total_s) ** 2
     for row, name in enumerate(TIME_NAMES):
-        square += (widths[row][tiers[name]] * terms_s[name]) ** 2
+        width = widths[row][tiers[name]]
+        if exposed is not None and name in exposed.crosses:
+            width = _communication_width(calibration, width, name, tiers[name], exposed)
+        square += (width * terms_s[name]) ** 2
     half = np.minimum(np.sqrt(square), 0.9 * total_s)
     return total_s - half, total_s + half
+
+
+def _communication_width(calibration: Calibration, width: Floats, name: str, tier: Codes, exposed: Exposure) -> Floats:
+    """Half-width of a communication term: of the links it uses, in quadrature with what overlapping leaves."""
+    crosses = exposed.crosses[name]
+    if crosses.any():
+        network = np.array([calibration.residual(NETWORK, each) for each in Tier])
+        width = np.where(crosses, network[tier], width)
+    if name in exposed.overlaps and exposed.overlaps[name].any():
+        beside = calibration.residual(OVERLAP, exposed.beside[name])
+        width = np.sqrt(width**2 + np.where(exposed.overlaps[name], beside, 0.0) ** 2)
+    return width
 
 
 def is_tied(

@@ -120,6 +120,8 @@ class Runtime:
     """`overlap_tp_backward` holds with sequence parallelism alone."""
 
 
+FUSED_ACCUMULATION_BYTES = 3.0
+"""What adding into the buffer costs a weight gradient whose own kernel adds it, bytes per parameter. [F-9]"""
 _OVERLAP_NONE = {"grad_reduce": False, "param_gather": False, "tp_comm": False, "p2p": False, "moe_all_to_all": False}
 _OVERLAP_MEGATRON = {**_OVERLAP_NONE, "grad_reduce": True, "param_gather": True, "p2p": True}
 _OVERLAP_FSDP = {**_OVERLAP_NONE, "grad_reduce": True, "param_gather": True}
@@ -130,7 +132,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         versions=("0.8", "0.9", "0.10", "0.11", "0.12", "0.13", "0.14", "0.15", "0.16", "0.17", "0.18", "0.19"),
         activation_table="megatron-te", state_layout="megatron", split_rule="even", fused_elementwise=True,
         etp_defaults_to_tp=True, default_zero=1, default_sequence_parallel=True, overlaps=_OVERLAP_MEGATRON, overlaps_since="2023-07",
-        overlap_tp_backward=True, gathers_per_tensor=False, gradient_accumulation_bytes=3.0,
+        overlap_tp_backward=True, gathers_per_tensor=False, gradient_accumulation_bytes=FUSED_ACCUMULATION_BYTES,
         kernels_forward=34.0, kernels_backward=45.0, wraps_layers=False, copies_around_gathers=False,
         moe_extra_kernels=(25.0, 40.0),
         selective_alternates=False, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,

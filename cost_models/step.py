@@ -111,7 +111,7 @@ def once_a_step(
     )
     if (strategies.pp > 1).any():
         hop, hop_tier = hop_s(job, strategies)
-        sends = exposed_sends_s(strategies, hop=hop)
+        sends = exposed_sends_s(strategies, hop=hop, interference=job.calibration.beside["send_recv"].lost_fraction)
     else:
         sends, hop_tier = np.zeros(len(strategies)), np.zeros(len(strategies), np.int8)
     terms = {

@@ -1,4 +1,4 @@
-"""Compiles data/measured_h100 into named calibrations that ship inside the package; run from the repository root.
+"""Compiles data/measured_h100 and data/measured_h200 into named calibrations that ship inside the package; run from the repository root.
 
 Runs of one machine are pooled: the median of each sample over the runs. Nothing named so is ever a default.
 """
@@ -16,22 +16,24 @@ from cost_models.runtimes import RUNTIMES
 from profiler.fit import fitted
 
 ROOT = Path(__file__).resolve().parent.parent
-SOURCE = ROOT / "data" / "measured_h100"
+DATA = ROOT / "data"
 TARGET = ROOT / "cost_models" / "reference" / "named"
 EARLIER, LATER = "2026-11-27", "2026-11-28"
 COMPILED = {
-    f"h100x4-nvls-off-{LATER}": ("h100x4-full-run3", "h100x4-full-run4"),
-    f"h100x2-nvls-off-{EARLIER}": ("h100x2",),
-    f"h100x1-{EARLIER}": ("h100x1",),
+    f"h100x4-nvls-off-{LATER}": ("measured_h100", ("h100x4-full-run3", "h100x4-full-run4")),
+    f"h100x2-nvls-off-{EARLIER}": ("measured_h100", ("h100x2",)),
+    f"h100x1-{EARLIER}": ("measured_h100", ("h100x1",)),
+    f"h200x2-nvls-off-{LATER}": ("measured_h200", ("h200x2",)),
 }
+"""Folder of data, and the runs in it, by the name that ships."""
 MEASURED = ("time_s", "bytes_per_s", "spread_fraction", "compute_slowdown_fraction", "communication_slowdown_fraction")
 POOLED = ("gemm", "collectives", "attention", "math_attention", "memory_bandwidth", "host_adam", "overlap", "pairs")
 LAYER_OPS = RUNTIMES["fsdp"].kernels_forward + RUNTIMES["fsdp"].kernels_backward
 """Operations of an eager layer in the step model: what a plain layer's host time is divided by."""
 
 
-def pooled(name: str, documents: Sequence[CalibrationDocument]) -> CalibrationDocument:
-    """One document of several runs."""
+def pooled(name: str, documents: Sequence[CalibrationDocument], *, folder: str) -> CalibrationDocument:
+    """One document of several runs, which lie in this folder of data."""
     first = documents[0]
     assert all(document.fingerprint == first.fingerprint for document in documents), "runs of different machines"
     content = first.model_dump()
@@ -50,7 +52,7 @@ def pooled(name: str, documents: Sequence[CalibrationDocument]) -> CalibrationDo
     content["host"]["eager_op_s"] = rounded(content["host"]["plain_layer_s"] / LAYER_OPS)
     sources = ", ".join(f"{document.name} ({document.id[:12]})" for document in documents)
     content |= {"name": name, "licence": "Apache-2.0", "notes": (*first.notes, f"pooled from {sources}")}
-    content["source"] = "meshwright authors, data/measured_h100"
+    content["source"] = f"meshwright authors, data/{folder}"
     return fitted(CalibrationDocument.model_validate(content))
 
 
@@ -70,8 +72,9 @@ def rounded(value: float) -> float:
 
 def main() -> None:
     """Writes every named calibration and prints its size and id."""
-    for name, sources in COMPILED.items():
-        document = pooled(name, [read_document(SOURCE / f"{source}.json") for source in sources])
+    for name, (folder, sources) in COMPILED.items():
+        runs = [read_document(DATA / folder / f"{source}.json") for source in sources]
+        document = pooled(name, runs, folder=folder)
         path = TARGET / f"{name}.json"
         path.write_text(document.file_text(), encoding="utf-8")
         print(f"{path.relative_to(ROOT)}  {path.stat().st_size} bytes  id {document.id[:12]}")

@@ -10,6 +10,7 @@ import difflib
 import hashlib
 import json
 from collections.abc import Mapping
+from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ from typing import Any
 from pydantic import ValidationError
 
 from cost_models.attention import attention_ratios
+from cost_models.calibration.beside import beside_of
 from cost_models.calibration.document import SCHEMA_VERSION, CalibrationDocument
 from cost_models.calibration.fit import fit_collectives
+from cost_models.calibration.products import products_of
 from cost_models.calibration.residuals import residuals_of
 from cost_models.calibration.runtime import Calibration
 from cost_models.calibration.surfaces import precision_surfaces, surface_of, sustained_clock, waiting_clock
@@ -151,6 +154,8 @@ def load_calibration(
     compute = found[0] if found else reference
     network = next((d for d in reversed(found) if d.collective_fits), reference)
     shown = [document for document in (compute, network if network is not compute else None) if document is not None]
+    if compute is not None and compute.kind == "measured" and compute.fingerprint.gpu == cluster.gpu.name:
+        cluster = replace(cluster, measured_memory_bytes=compute.memory.capacity_bytes)
     surface = surface_of(compute, reference, cluster.gpu)
     clock, waiting = (clock_of(cluster.gpu, compute or reference) for clock_of in (sustained_clock, waiting_clock))
     return Calibration(
@@ -165,6 +170,8 @@ def load_calibration(
         sustained_clock=clock,
         waiting_clock=waiting,
         attention_ratio=attention_ratios(compute) if compute is not None else {},
+        products=products_of(compute),
+        beside=beside_of(next((d for d in (compute, network) if d is not None and d.overlap), None)),
         residuals=residuals_of(compute, network),
     )
 

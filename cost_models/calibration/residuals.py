@@ -12,7 +12,7 @@ from statistics import median
 
 import numpy as np
 
-from cost_models.calibration.document import CalibrationDocument
+from cost_models.calibration.document import CalibrationDocument, CollectiveSample
 from cost_models.terms import Tier
 
 NOMINAL_RESIDUALS: Mapping[str, tuple[float, float, float, float]] = {
@@ -27,6 +27,12 @@ NOMINAL_RESIDUALS: Mapping[str, tuple[float, float, float, float]] = {
     "jitter": (0.20, 0.30, 0.50, 0.80),
 }
 """Relative half-widths, in the order of `Tier`."""
+_KINDS: Mapping[str, frozenset[str]] = {
+    "elementwise": frozenset({"elementwise", "copy"}),
+    "optimizer": frozenset({"optimizer"}),
+    "host": frozenset({"host_to_device", "device_to_host"}),
+}
+"""Memory samples that a family rests on."""
 
 
 def residuals_of(
@@ -35,16 +41,49 @@ def residuals_of(
     """Half-width for every (family, tier)."""
     table = {(family, tier): widths[tier] for family, widths in NOMINAL_RESIDUALS.items() for tier in Tier}
     gemm = [fit.residual_fraction for fit in compute.gemm_fits if fit.residual_fraction > 0] if compute else []
-    curves = [fit.residual_fraction for fit in network.collective_fits if fit.residual_fraction > 0] if network else []
-    for family, own in (("gemm", gemm), ("collective", curves)):
+    curves, between = _curve_residuals(network, inside=True), _curve_residuals(network, inside=False)
+    for family, own in (("gemm", gemm), ("collective", curves), ("network", between)):
         if own:
             table[family, Tier.INTERPOLATED] = max(median(own), table[family, Tier.MEASURED])
-    samples = (("gemm", compute.gemm if compute else ()), ("collective", network.collectives if network else ()))
+    samples = (("gemm", compute.gemm if compute else ()), ("collective", _calls(network, inside=True)))
     for family, rows in samples:
         spreads = [row.spread_fraction for row in rows if row.spread_fraction > 0]
         if spreads:
             table[family, Tier.MEASURED] = max(float(np.quantile(spreads, 0.8)), 0.01)
+    for family, groups in _other_spreads(compute, network).items():
+        # What these families hold is more than the kernel that was timed, so that its spread can only widen them.
+        for each in filter(None, groups):
+            table[family, Tier.MEASURED] = max(float(np.quantile(each, 0.8)), table[family, Tier.MEASURED])
     for family in NOMINAL_RESIDUALS:  # a worse tier is never narrower
         for better, worse in zip(list(Tier)[:-1], list(Tier)[1:], strict=True):
             table[family, worse] = max(table[family, worse], table[family, better])
     return table
+
+
+def _calls(network: CalibrationDocument | None, *, inside: bool) -> list[CollectiveSample]:
+    """Collectives measured inside nodes, or between them."""
+    samples = network.collectives if network else ()
+    return [s for s in samples if (s.ranks == s.ranks_per_node) == inside]
+
+
+def _curve_residuals(network: CalibrationDocument | None, *, inside: bool) -> list[float]:
+    fits = network.collective_fits if network else ()
+    chosen = [fit for fit in fits if (fit.ranks == fit.ranks_per_node) == inside]
+    return [fit.residual_fraction for fit in chosen if fit.residual_fraction > 0]
+
+
+def _other_spreads(
+    compute: CalibrationDocument | None, network: CalibrationDocument | None
+) -> dict[str, list[list[float]]]:
+    """Spreads of repeats by family, one list for each group of samples that it rests on."""
+    found = {"network": [[s.spread_fraction for s in _calls(network, inside=False)]]}
+    if compute is None:
+        return found
+    memory = {
+        family: [s.spread_fraction for s in compute.memory_bandwidth if s.kind in kinds]
+        for family, kinds in _KINDS.items()
+    }
+    found["attention"] = [[s.spread_fraction for s in compute.attention]]
+    found["attention"] += [[s.spread_fraction for s in compute.math_attention]]
+    found["host"] = [memory.pop("host"), [s.spread_fraction for s in compute.host_adam]]
+    return found | {family: [spreads] for family, spreads in memory.items()}

@@ -15,7 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models import collectives, gemm
-from cost_models.calibration.document import CalibrationDocument
+from cost_models.calibration.beside import Beside
+from cost_models.calibration.document import CalibrationDocument, Host
+from cost_models.calibration.products import Products, rate_of
 from cost_models.constants import (
     COMPILED_DTENSOR_HOST_RATIO,
     COMPILED_HOST_RATIO,
@@ -40,8 +42,8 @@ from cost_models.terms import Tier
 
 Floats = NDArray[np.float64]
 HostMode = Literal["eager", "compiled", "graph"]
-Wrapper = Literal["sharded", "tensor_parallel"]
-"""What PyTorch wraps around a layer: FSDP2, or DTensor tensor parallelism."""
+Wrapper = Literal["sharded", "tensor_parallel", "sequence_parallel"]
+"""What PyTorch wraps around a layer: FSDP2, or DTensor tensor parallelism, the sequence whole or split."""
 
 _INPUT_BYTES = {"bf16": 2.0, "fp16": 2.0, "tf32": 4.0, "fp32": 4.0, "fp8": 1.0, "nvfp4": 0.5625}
 _OUTPUT_BYTES = {"bf16": 2.0, "fp16": 2.0, "tf32": 4.0, "fp32": 4.0, "fp8": 2.0, "nvfp4": 2.0}
@@ -76,6 +78,10 @@ class Calibration:
     """The same of what the multiply units wait for."""
     attention_ratio: Mapping[tuple[str, str], float]
     """Measured over modelled seconds by (kernel, direction)."""
+    products: Products
+    """What was measured of batched and accumulating products."""
+    beside: Mapping[Op, Beside]
+    """What each collective and a computation beside it cost each other."""
     residuals: Mapping[tuple[str, Tier], float]
 
     @property
@@ -105,19 +111,21 @@ class Calibration:
         """Seconds of a matrix product (m, k) x (k, n) on one GPU; see `cost_models.gemm.gemm_s`."""
         result = gemm.gemm_s(
             np.asarray(m, dtype=np.float64), np.asarray(n, dtype=np.float64), np.asarray(k, dtype=np.float64),
-            kind=kind, batch=batch, **self._gemm_rates(precision),
+            kind=kind, batch=batch, precision=precision, **self._gemm_rates(precision),
         )  # fmt: skip
         return self._as_borrowed(result, precision)
 
     def gemm_passes_s(self, m: Floats, n: Floats, k: Floats, *, precision: str, batch: Floats) -> Estimate:
         """Seconds of forward, data gradient and weight gradient, shape (3, ...); (m, n, k) is forward's."""
-        return self._as_borrowed(gemm.gemm_passes_s(m, n, k, batch=batch, **self._gemm_rates(precision)), precision)
+        passes = gemm.gemm_passes_s(m, n, k, batch=batch, precision=precision, **self._gemm_rates(precision))
+        return self._as_borrowed(passes, precision)
 
     def fastest_gemm_flops_per_s(self, precision: str) -> float:
         """Rate that no product's price exceeds at any shape: the highest share of the surface."""
         rates = self._gemm_rates(precision)
         surface = rates["surface"]
         ratio = max(1.0, *surface.kind_ratio.values()) if surface.kind_ratio else 1.0
+        ratio *= max(1.0, surface.grouped_ratio)
         return float(rates["peak_flops_per_s"] * surface.share_MNK.max() * ratio)
 
     def _gemm_rates(self, precision: str) -> dict[str, Any]:
@@ -142,13 +150,30 @@ class Calibration:
 
     @property
     def memory_bytes_per_s_effective(self) -> Scalar:
-        """Bytes/s that streaming kernels reach, reads plus writes."""
-        samples = [] if self.compute is None else self.compute.memory_bandwidth
-        for kind in ("elementwise", "copy"):
-            rates = [s.bytes_per_s for s in samples if s.kind == kind]
-            if rates:
-                return Scalar(median(rates), Tier.MEASURED)
+        """Bytes/s that streaming kernels reach, reads plus writes: of all measured sizes together."""
+        return self._rate("elementwise") or self._rate("copy") or self._nominal_rate
+
+    @property
+    def copy_bytes_per_s(self) -> Scalar:
+        """Bytes/s of copies of whole tensors, reads plus writes."""
+        return self._rate("copy") or self.memory_bytes_per_s_effective
+
+    @property
+    def update_bytes_per_s(self) -> Scalar:
+        """Bytes/s of a fused optimizer's update, reads plus writes. [F-10]"""
+        return self._rate("optimizer") or self.memory_bytes_per_s_effective
+
+    @property
+    def _nominal_rate(self) -> Scalar:
         return Scalar(self.cluster.gpu.memory_bytes_per_s * MEMORY_EFFICIENCY.value, Tier.NOMINAL)
+
+    def _rate(self, kind: str) -> Scalar | None:
+        if self.compute is None:
+            return None
+        gpu = self.cluster.gpu
+        rate = rate_of(self.compute, kind, gpu=gpu)
+        tier = Tier.MEASURED if self.compute.fingerprint.gpu == gpu.name else Tier.EXTRAPOLATED
+        return None if rate is None else Scalar(rate, tier)
 
     def elementwise_s(self, moved_bytes: Floats | float, *, kernels: Floats | float = 0.0) -> Estimate:
         """Seconds of streaming kernels that read and write `moved_bytes` in all."""
@@ -159,9 +184,26 @@ class Calibration:
         return Estimate(seconds, np.full(seconds.shape, np.int8(rate.tier)))
 
     @property
+    def _host(self) -> Host | None:
+        return None if self.compute is None else self.compute.host
+
+    @property
+    def bare_op_s(self) -> Scalar:
+        """CPU seconds to issue one tensor operation outside modules and autograd, as an optimizer's step does. [F-10]"""
+        if self._host is not None and self._host.raw_op_s is not None:
+            return Scalar(self._host.raw_op_s * HOST_STEP_RATIO.value, Tier.INTERPOLATED)
+        return self.host_op_s()
+
+    def collective_call_s(self, mode: HostMode = "eager") -> Scalar:
+        """CPU seconds of one collective's own call in a training step; a captured one is replayed as any operation. [F-4]"""
+        if mode != "graph" and self._host is not None and self._host.collective_call_s is not None:
+            return Scalar(self._host.collective_call_s * HOST_STEP_RATIO.value, Tier.INTERPOLATED)
+        return self.host_op_s(mode)
+
+    @property
     def looped_op_s(self) -> Scalar:
         """CPU seconds to issue one eager operation in a loop, which is what profiles measure. [F-4]"""
-        host = None if self.compute is None else self.compute.host
+        host = self._host
         if host is not None and host.eager_op_s is not None:
             return Scalar(host.eager_op_s, Tier.MEASURED)
         if host is not None and host.eager_layer_s is not None:
@@ -170,7 +212,7 @@ class Calibration:
 
     def host_op_s(self, mode: HostMode = "eager") -> Scalar:
         """CPU seconds to issue one operation of a training step; a captured graph is replayed in either alike. [F-4]"""
-        host, looped = None if self.compute is None else self.compute.host, self.looped_op_s
+        host, looped = self._host, self.looped_op_s
         eager = Scalar(looped.value * HOST_STEP_RATIO.value, max(looped.tier, Tier.INTERPOLATED))
         if mode == "eager":
             return eager
@@ -184,10 +226,12 @@ class Calibration:
 
     def wrapped_layer_ratio(self, wrapper: Wrapper, *, compiled: bool = False) -> Scalar:
         """Host time of a wrapped layer over the plain eager one's; compiled, 1 and what the wrapper adds, over that."""
-        host = None if self.compute is None else self.compute.host
+        host = self._host
         sharded = wrapper == "sharded"
         if host is not None and host.plain_layer_s is not None:
             split = host.sequence_parallel_layer_s or host.tensor_parallel_layer_s
+            if wrapper == "tensor_parallel":
+                split = host.tensor_parallel_layer_s or split
             wrapped = host.sharded_layer_s if sharded else split
             if compiled:
                 wrapped = host.compiled_sharded_layer_s if sharded else host.compiled_sequence_parallel_layer_s
@@ -200,10 +244,9 @@ class Calibration:
     @property
     def host_link_bytes_per_s(self) -> Scalar:
         """Bytes/s between host and device memory, one direction."""
-        samples = [] if self.compute is None else self.compute.memory_bandwidth
-        rates = [s.bytes_per_s for s in samples if s.kind in {"host_to_device", "device_to_host"}]
-        if rates:
-            return Scalar(median(rates), Tier.MEASURED)
+        own = None if self.compute is None else rate_of(self.compute, "host_to_device", "device_to_host", gpu=None)
+        if own is not None:
+            return Scalar(own, Tier.MEASURED)
         link = self.cluster.host_link_bytes_per_s or self.cluster.gpu.pcie_bytes_per_s
         return Scalar(link * MEMORY_EFFICIENCY.value, Tier.NOMINAL)
 

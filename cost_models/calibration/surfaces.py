@@ -11,15 +11,21 @@ import math
 from collections.abc import Collection, Mapping
 from dataclasses import replace
 
+import numpy as np
+
 from cost_models.calibration.document import CalibrationDocument, GemmSample
+from cost_models.calibration.products import is_grouped
 from cost_models.constants import NOMINAL_GEMM_EFFICIENCY, PEAKS_OVER_HALF, SUSTAINED_CLOCK
 from cost_models.efficiency import carried_share, precision_efficiency
 from cost_models.gemm import (
+    Box,
     GemmSurface,
     Shape,
     bent_surface,
+    grouped_ratio,
     median_ratio,
     median_shares,
+    net_share,
     nominal_surface,
     table_surface,
 )
@@ -96,7 +102,31 @@ def surface_of(compute: CalibrationDocument | None, reference: CalibrationDocume
         outside=Tier.EXTRAPOLATED,
     )
     kinds, precisions = _ratios(bent, compute, gpu)
-    return replace(bent, kind_ratio=kinds, precision_ratio=precisions)
+    found = replace(bent, kind_ratio=kinds, precision_ratio=precisions, boxes=_boxes(compute))
+    grouped = [_grouped_share(s, compute) for s in compute.gemm if own and is_grouped(s)]
+    return replace(found, grouped_ratio=grouped_ratio(found, grouped)) if grouped else found
+
+
+def _boxes(compute: CalibrationDocument) -> dict[str, Box]:
+    """Measured sizes by precision, bf16's and fp16's together."""
+    boxes: dict[str, Box] = {}
+    for fit in compute.gemm_fits:
+        lows, highs = zip(fit.m_range, fit.n_range, fit.k_range, strict=True)
+        low, high = (tuple(float(np.log2(max(size, 1))) for size in sizes) for sizes in (lows, highs))
+        for name in _HALF if fit.dtype in _HALF else (fit.dtype,):
+            before = boxes.get(name, (low, high))
+            boxes[name] = (
+                tuple(map(min, before[0], low)),  # type: ignore[assignment]  # three sizes each
+                tuple(map(max, before[1], high)),
+            )
+    return boxes
+
+
+def _grouped_share(sample: GemmSample, compute: CalibrationDocument) -> tuple[Shape, float, float]:
+    """Shape, products and share of peak of a kernel of several products."""
+    m, n, k, batch = float(sample.m), float(sample.n), float(sample.k), float(sample.batch)
+    share = net_share((m * batch, n, k), sample.time_s, peak_flops_per_s=compute.device.half_flops_per_s)
+    return (m, n, k), batch, share
 
 
 def _measured_shares(
@@ -108,7 +138,8 @@ def _measured_shares(
     rows = _rows(compute.gemm, layout, dtypes=_HALF if half else (precision,))
     shares = median_shares(rows, peak_flops_per_s=peak)
     if compute.fingerprint.gpu == gpu.name:
-        return shares
+        kept = SUSTAINED_CLOCK[gpu.generation].value if compute.load == "burst" else 1.0
+        return {shape: share * kept for shape, share in shares.items()}
     if compute.device.generation != gpu.generation:
         power = min(1.0, power_ratio(gpu, compute))
         return {shape: share * power for shape, share in shares.items()}

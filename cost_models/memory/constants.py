@@ -43,6 +43,8 @@ _TABLE = (
              0.1, 0.6, "own_tt against other machines' readings; NCCL's channels and NVLS differ by build"),
     Constant("context_2022", 4.5 * GIB, "bytes", "context and communicators together, A100 and software of 2022",
              2.0 * GIB, 6.0 * GIB, "bigscience device readings, fitted together with the reserved factor"),
+    Constant("allocator_slack", 0.10, "fraction", "reserved beyond the usual where sizes change each step, over what changes",
+             0.04, 0.30, "the agent's steps of changing length: 0.074 to 0.118; data/measured_h100/allocator.md: 0.04 to 0.20"),
     Constant("reserved_fsdp_rounding", 1.005, "ratio", "block rounding of the caching allocator",
              1.0, 1.03, "own_tt reserved against the pool rule"),
     Constant("reserved_megatron_te_tp", 1.035, "ratio", "reserved over allocated, Transformer Engine, tp > 1",

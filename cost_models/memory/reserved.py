@@ -72,20 +72,38 @@ def process_bytes(found: Moments) -> Floats:
     neighbours_KN = (stages.stage_KN > 0) * 1.0 + (stages.stage_KN < strategies.pp - 1)
     ring = (strategies.vpp > 1) & (strategies.pp > 2)  # with virtual stages the last stage sends to the first
     neighbours_KN = np.where(ring, 2.0, neighbours_KN)
-    context, communicator, neighbour = facts or tuple(constant(n) for n in _PROCESS_CONSTANTS)
+    context, communicator, neighbour = (
+        constant(name) if fact is None else fact
+        for fact, name in zip(facts or _NOTHING, _PROCESS_CONSTANTS, strict=True)
+    )
     own = flex_buffer_bytes(batch.job, strategies)
     return np.asarray(context + communicator * count + neighbour * neighbours_KN + own)
 
 
 _PROCESS_CONSTANTS = ("cuda_context", "communicator", "p2p_neighbour")
+_NOTHING = (None, None, None)
 
 
-def _facts(job: Job) -> tuple[float, float, float] | None:
-    """Context, communicator and neighbour bytes that the user's own machine measured, all three or none."""
+def _facts(job: Job) -> tuple[float | None, float | None, float | None] | None:
+    """Context, communicator and neighbour bytes, each where the user's own machine measured it; None without any."""
     document = job.calibration.compute
     if document is None or document.kind != "measured":
         return None
-    facts = document.memory
-    if facts.context_bytes is None or facts.communicator_bytes is None or facts.p2p_neighbour_bytes is None:
-        return None
-    return facts.context_bytes, facts.communicator_bytes, facts.p2p_neighbour_bytes
+    own = document.memory.context_bytes, document.memory.communicator_bytes, document.memory.p2p_neighbour_bytes
+    return None if own == _NOTHING else own
+
+
+def slack_bytes(found: Moments) -> Floats:
+    """Bytes that the caching allocator may hold beyond the usual because sizes change from step to step, shape (K, N). [M-13]
+
+    Experts without a capacity receive another number of rows in every step, so that freed blocks rarely fit what comes
+    next. Expandable segments join neighbouring free blocks whatever their sizes, and hold what equal steps would.
+    """
+    job, sizes = found.batch.job, found.terms["layer_backward"]
+    moe = job.model.moe
+    if moe is None or moe.capacity_factor is not None or job.training.expandable_segments:
+        return np.zeros(found.batch.stages.total_KN.shape)
+    document = job.calibration.compute
+    measured = None if document is None else document.memory.allocator_slack_fraction
+    share = constant("allocator_slack") if measured is None else measured
+    return np.asarray(share * (sizes["activations"] + sizes["layer_transient"]))

@@ -12,7 +12,7 @@ import numpy as np
 from cost_models.job import Job
 from cost_models.memory.constants import constant
 from cost_models.memory.moments import Moments, moments
-from cost_models.memory.reserved import largest_hole_bytes, process_bytes, reserved_bytes
+from cost_models.memory.reserved import largest_hole_bytes, process_bytes, reserved_bytes, slack_bytes
 from cost_models.specs.cluster import Cluster
 from cost_models.strategy import Floats, Ints, Strategies
 from cost_models.terms import MEMORY_NAMES, PEAK_MOMENTS
@@ -76,7 +76,7 @@ def stage_memory(job: Job, strategies: Strategies) -> StageMemory:
     device_KN = kept_KN + process_KN
     spread = constant("process_spread")
     low_KN = (1.0 - traits.spread_low) * kept_KN + (1.0 - spread) * process_KN
-    high_KN = (1.0 + traits.spread_high) * kept_KN + (1.0 + spread) * process_KN
+    high_KN = (1.0 + traits.spread_high) * kept_KN + slack_bytes(found) + (1.0 + spread) * process_KN
     host = found.host_KN.max(axis=0)
     host = host + np.where(host > 0, constant("host_process"), 0.0)
     return StageMemory(

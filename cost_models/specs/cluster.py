@@ -85,6 +85,8 @@ class Cluster:
     """Kind of link whose curves and topology a custom link takes; None: a switch."""
     calibration: tuple[str, ...] = ()
     """Names, ids or files in the order given; empty: the reference data of the GPU."""
+    measured_memory_bytes: float | None = None
+    """What the driver offered one process where a calibration measured this GPU."""
     assumed: Mapping[str, object] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
@@ -112,7 +114,7 @@ class Cluster:
     @property
     def capacity_bytes(self) -> float:
         """Memory a training process may use on one GPU."""
-        return self.gpu.memory_bytes - self.reserved_memory_bytes
+        return (self.measured_memory_bytes or self.gpu.memory_bytes) - self.reserved_memory_bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -43,7 +43,6 @@ class PeakInput(BaseModel):
     fp16: Quantity | None = None
     fp8: Quantity | None = None
     nvfp4: Quantity | None = None
-    tf32: Quantity | None = None
     fp32: Quantity | None = None
 
 

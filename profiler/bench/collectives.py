@@ -1,6 +1,6 @@
-"""Every collective the planner uses, by nccl-tests' definitions, on every group that exists; results are checked.
+"""Every collective that a plan uses, by nccl-tests' definitions, on every group that exists; results are checked.
 
-Sizes are totals: the whole array for all-gather, reduce-scatter and broadcast, one rank's buffer for all-reduce, all-to-all
+Sizes are totals: the whole array for all-gather and reduce-scatter, one rank's buffer for all-reduce, all-to-all
 and send/recv (both neighbours at once). Buffers rotate beyond the cache; the slowest member counts.
 """
 
@@ -10,13 +10,15 @@ from collections.abc import Sequence
 from typing import Any
 
 from cost_models.errors import MeasurementError
-from cost_models.link_tables import OPS, Op
+from cost_models.link_tables import Op
 from profiler.placements import Placed, placements
 from profiler.rig import Rig
 from profiler.tasks import Findings, Task, timed
 from profiler.timing import Call
 
 _MAIN: tuple[Op, ...] = ("all_reduce", "all_gather", "reduce_scatter")
+_OPS: tuple[Op, ...] = (*_MAIN, "all_to_all", "send_recv")
+"""No plan broadcasts."""
 _CHECKED_ELEMENTS = 2**14
 _MAIN_SIZES_STEP = 4
 """A first pass measures every fourth power of two; the second fills the gaps."""
@@ -34,7 +36,7 @@ def tasks(rig: Rig) -> list[Task]:
     result = []
     for order, placed in enumerate(placements(local_world=rig.place.local_world, num_nodes=rig.place.num_nodes)):
         first = 24 if order == 0 else 40 + order
-        for op in OPS:
+        for op in _OPS:
             value = first if op in _MAIN else first + (10 if order == 0 else 5)
             result.append(_task(rig, value, op, placed, coarse, "coarse"))
             result.append(_task(rig, value + (60 if order == 0 else 70), op, placed, fine, "fine"))
@@ -115,8 +117,6 @@ def issue(rig: Rig, op: Op, sent: Any, received: Any, *, ranks: tuple[int, ...],
         rig.reduce_scatter(received, sent, group=group)
     elif op == "all_to_all":
         dist.all_to_all_single(received, sent, group=group)
-    elif op == "broadcast":
-        dist.broadcast(sent, src=ranks[0], group=group)
     else:
         place = ranks.index(rig.place.rank)
         following, preceding = ranks[(place + 1) % len(ranks)], ranks[place - 1]
@@ -169,8 +169,6 @@ def _wrong_elements(rig: Rig, op: Op, ranks: tuple[int, ...], group: Any) -> int
     elif op == "all_to_all":
         sources = torch.arange(size, device=rig.device, dtype=torch.float32).repeat_interleave(shard)
         got, expected = received, base[mine].repeat(size) + sources
-    elif op == "broadcast":
-        got, expected = sent, base
     else:
         got, expected = received, base + (place - 1) % size
     return int((got != expected).sum())

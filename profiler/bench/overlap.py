@@ -14,7 +14,7 @@ from profiler.rig import Rig
 from profiler.tasks import Findings, Task, rounded
 from profiler.timing import Call, Effort
 
-_OPS: tuple[Op, ...] = ("all_reduce", "all_gather", "reduce_scatter")
+_OPS: tuple[Op, ...] = ("all_reduce", "all_gather", "reduce_scatter", "send_recv")
 
 
 def tasks(rig: Rig) -> list[Task]:

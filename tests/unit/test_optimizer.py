@@ -54,7 +54,7 @@ def size(value: float):
     ],
 )
 def test_bytes_per_parameter(training, expected) -> None:
-    assert update_bytes_per_parameter(job(**training)) == expected
+    assert sum(update_bytes_per_parameter(job(**training))) == expected
 
 
 def test_what_a_rank_owns() -> None:

@@ -105,7 +105,7 @@ def test_one_stage_sends_nothing() -> None:
     hop, tier = hop_s(asked, batch)
     assert hop[0] == tier[0] == 0
     assert hop[1] > 0
-    assert exposed_sends_s(batch, hop=np.array([1.0, 1.0]))[0] == 0
+    assert exposed_sends_s(batch, hop=np.array([1.0, 1.0]), interference=0.15)[0] == 0
 
 
 def test_sends_of_a_step() -> None:
@@ -116,5 +116,5 @@ def test_sends_of_a_step() -> None:
     asked = job()
     batch = rows(asked, {"pp": 4, "dp": 8}, {"pp": 4, "dp": 8, "vpp": 2})
     assert batch.num_micro_batches.tolist() == [4, 4]
-    found = exposed_sends_s(batch, hop=np.ones(2))
+    found = exposed_sends_s(batch, hop=np.ones(2), interference=INTERFERENCE.value)
     assert found == pytest.approx([6 + SENDS_ON_STAGE.value * 8, 6 + INTERFERENCE.value * 16])

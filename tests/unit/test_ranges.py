@@ -5,18 +5,20 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cost_models.calibration import NOMINAL_RESIDUALS
 from cost_models.constants import UNMODELLED_RANGE
-from cost_models.ranges import FAMILY_OF_TERM, is_tied, step_time_range
+from cost_models.exposure import Exposure
+from cost_models.ranges import FAMILY_OF_TERM, NETWORK, OVERLAP, is_tied, step_time_range
 from cost_models.terms import TIME_NAMES, Tier
 from planner.job_of import resolve_job
 
-CALIBRATION = resolve_job({
+CALIBRATION, NO_CURVES = (resolve_job({
     "model": {
         "num_layers": 2, "hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 64,
     },
-    "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8},
+    "cluster": {"gpu": gpu, "num_nodes": 1, "gpus_per_node": 8},
     "training": {"seq_length": 64, "global_batch_size": 1, "precision": "bf16", "framework": "megatron"},
-}).calibration  # fmt: skip
+}).calibration for gpu in ("H100-SXM-80GB", "MI300X-192GB"))  # fmt: skip
 
 
 def terms(**seconds: list[float]) -> dict[str, np.ndarray]:
@@ -36,6 +38,24 @@ def test_every_term_has_a_family_that_the_calibration_knows() -> None:
     assert set(FAMILY_OF_TERM) == set(TIME_NAMES)
     for name in TIME_NAMES:
         assert 0 < width(name, Tier.MEASURED) <= width(name, Tier.NOMINAL) < 1
+
+
+def test_every_residual_family_is_some_terms() -> None:
+    """Nothing is measured or written down that no range uses."""
+    assert {*FAMILY_OF_TERM.values(), NETWORK, OVERLAP} == set(NOMINAL_RESIDUALS)
+    assert FAMILY_OF_TERM["optimizer"] == "optimizer"
+
+
+def test_collectives_between_nodes_and_overlapped_ones_have_widths_of_their_own() -> None:
+    """Three plans of 1 s of gradient reduction alone, nominal links: inside a node 0.30 of it, between nodes 0.35, and
+    overlapped between nodes 0.35 and nominal interference's 0.50 in quadrature; 0.05 of the whole for what no term holds.
+    """
+    flags = np.array([False, True, True]), np.array([False, False, True])
+    exposed = Exposure({"dp_comm": flags[0]}, {"dp_comm": flags[1]}, {"dp_comm": Tier.NOMINAL})
+    nominal, one = tiers(3, Tier.NOMINAL), np.ones(3)
+    _, high = step_time_range(NO_CURVES, terms(dp_comm=[1.0, 1.0, 1.0]), nominal, one, exposed=exposed)
+    expected = [np.hypot(0.30, 0.05), np.hypot(0.35, 0.05), np.sqrt(0.35**2 + 0.50**2 + 0.05**2)]
+    assert high - 1 == pytest.approx(expected)
 
 
 def test_half_widths_add_in_quadrature() -> None:

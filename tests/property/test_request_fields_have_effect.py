@@ -1,0 +1,351 @@
+"""Every input field of a request can change an answer: an evaluation of some job, or some request's ranked plans.
+
+The fields come from the schemas themselves, so that a new one without effect fails here by its name. A field is tried with
+values of its own type on every job of a list until an answer changes; `HINTS` gives values where the type does not say one.
+Labels and transport are exempt, each with its reason.
+"""
+
+from __future__ import annotations
+
+import copy
+import json
+import types
+from collections.abc import Iterator, Mapping
+from functools import cache
+from typing import Annotated, Any, Literal, Union, get_args, get_origin
+
+import pytest
+from pydantic import BaseModel
+
+from cost_models.specs.cluster_input import ClusterInput
+from cost_models.specs.model_fields import ModelInput
+from cost_models.specs.training_input import TrainingInput
+from planner.plan import plan
+from planner.rows import evaluate_rows
+from planner.schemas.plan_request import PlanRequest
+from planner.schemas.strategy import StrategyInput
+
+Json = dict[str, Any]
+Path = tuple[str, ...]
+
+EXEMPT = {
+    "model.name": "a label",
+    "cluster.name": "a label",
+    "cluster.pools.name": "a label, which pool_per_stage refers to",
+    "cluster.pools.preset": "pools list their nodes; a preset inside a pool is the same document spelled out",
+    "training.model_impl": "accepted and stored; the accuracy issue gives it its effect",
+    "training.adapter": "refused as not modelled",
+    "wait_s": "how long the transport waits for a finished answer",
+    "seed": "of a search that has no closed form (Pareto fronts too large to enumerate); the ranking is exact",
+}
+"""Fields that name things or steer the transport, and why none of them changes an answer."""
+
+# --- jobs -------------------------------------------------------------------------------------------------------------
+
+DENSE = {
+    "num_layers": 8, "hidden_size": 2048, "num_attention_heads": 16, "num_key_value_heads": 8, "intermediate_size": 8192,
+    "vocab_size": 32000,
+}  # fmt: skip
+MOE = {**DENSE, "moe": {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 2048, "num_shared_experts": 1}}
+MLA = {
+    **DENSE,
+    "mla": {"q_lora_rank": 512, "kv_lora_rank": 256, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64},
+}
+H100 = {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8}
+TOY = {
+    "name": "toy", "memory_gib": 80, "peak_tflops": {"bf16": 400, "fp8": 800, "fp32": 60, "nvfp4": 1600},
+    "memory_bandwidth_gb_per_s": 2000, "nvlink_gb_per_s": 300,
+}  # fmt: skip
+CUSTOM = {"gpu": TOY, "num_nodes": 4, "gpus_per_node": 4, "price_per_gpu_hour": 2.0}
+PCIE = {"gpu": "L40S-48GB", "num_nodes": 2, "gpus_per_node": 8, "intra_node": "pcie", "network": {"fabric": "roce"}}
+RACKS = {"num_nodes": 36, "gpus_per_node": 4, "nvlink_domain_gpus": 72}
+PAIRS = {
+    "gpu": "A100-PCIe-80GB", "num_nodes": 1, "gpus_per_node": 8, "intra_node": "nvlink-pairs",
+    "pcie": {"gpus_per_switch": 4, "gpus_per_socket": 4},
+}  # fmt: skip
+STAGES_ON_POOLS = {"tp": 2, "pp": 4, "pool_per_stage": ["old", "old", "new", "new"]}
+CONFIG = {
+    "model_type": "llama", "hidden_size": 2048, "num_hidden_layers": 8, "num_attention_heads": 16, "num_key_value_heads": 8,
+    "intermediate_size": 8192, "vocab_size": 32000,
+}  # fmt: skip
+
+
+def training(framework: str, **given: Any) -> Json:
+    return {"seq_length": 4096, "global_batch_size": 64, "precision": "bf16", "framework": framework, **given}
+
+
+def pools_of(*kinds: Json) -> Json:
+    """A mixed cluster of one node of eight GPUs of each kind."""
+    names = ("old", "new")
+    nodes = {"num_nodes": 1, "gpus_per_node": 8}
+    return {"pools": [{"name": name, **nodes, **kind} for name, kind in zip(names, kinds, strict=True)]}
+
+
+def row(model: Json, cluster: Json, trained: Json, strategy: Json) -> Json:
+    return {"model": model, "cluster": cluster, "training": trained, "strategy": {"micro_batch_size": 1, **strategy}}
+
+
+ROWS: dict[str, Json] = {
+    "megatron": row(DENSE, H100, training("megatron"), {"tp": 2, "zero": 1}),
+    "torchtitan": row(DENSE, CUSTOM, training("torchtitan"), {"zero": 3, "zero_shard_size": 4}),
+    "pipeline": row(DENSE, CUSTOM, training("megatron"), {
+        "tp": 2, "pp": 4, "recompute": "full", "recompute_method": "block", "recompute_num_layers": 1,
+    }),
+    "interleaved": row(DENSE, CUSTOM, training("megatron"), {"pp": 4, "vpp": 2}),
+    "experts": row(MOE, CUSTOM, training("megatron"), {"tp": 2, "ep": 4, "sequence_parallel": True}),
+    "groups": row({**DENSE, "moe": {**MOE["moe"], "num_experts": 64, "top_k": 8, "num_groups": 8, "topk_groups": 2}},
+                  {"gpu": TOY, "num_nodes": 4, "gpus_per_node": 8}, training("megatron"),
+                  {"ep": 32, "moe_dispatcher": "flex"}),
+    "racks": row(
+        {**DENSE, "moe": {**MOE["moe"], "num_experts": 64}},
+        {"gpu": "GB200-186GB", **RACKS},
+        training("megatron", global_batch_size=128),
+        {"ep": 32, "dp": 128, "moe_dispatcher": "alltoall"},
+    ),
+    "latent": row({**MLA, "mtp_num_layers": 1}, H100, training("megatron", precision="fp8"), {"tp": 2}),
+    "eight-bit": row(DENSE, {**CUSTOM, "intra_node": {"bandwidth_gb_per_s": 200}}, training("torchtitan", precision="fp8"),
+                     {"tp": 2, "zero": 3}),
+    "context": row(DENSE, CUSTOM, training("megatron", seq_length=32768), {"cp": 4, "cp_comm": "p2p"}),
+    "uniform": row(DENSE, H100, training("megatron"), {"recompute": "full", "recompute_method": "uniform"}),
+    "selective": row(MOE, H100, training("megatron"), {"recompute": "selective"}),
+    "offload": row(DENSE, {**H100, "host_memory_gib": 4000}, training("deepspeed"),
+                   {"zero": 2, "offload": {"optimizer_fraction": 1.0}}),
+    "offload-3": row(DENSE, {**H100, "host_memory_gib": 1000}, training("deepspeed"),
+                     {"zero": 3, "offload": {"optimizer_fraction": 1.0, "parameters": True}}),
+    "fsdp": row(DENSE, CUSTOM, training("fsdp", optimizer="adam-8bit"), {"zero": 2}),
+    "math": row({**DENSE, "position_embedding": "learned", "max_position_embeddings": 4096}, H100,
+                training("megatron", attention="math", software_date="2022-06", dropout=0.1, cross_entropy="fused"),
+                {"tp": 2}),
+    "fp32": row(DENSE, CUSTOM, training("torchtitan", precision="fp32"), {"zero": 3}),
+    "half": row(DENSE, CUSTOM, training("megatron", precision="fp16"), {"tp": 2}),
+    "nvfp4": row(DENSE, CUSTOM, training("megatron", precision="nvfp4"), {"tp": 2}),
+    "pcie": row(DENSE, PCIE, training("deepspeed"), {"zero": 1}),
+    "plain-pcie": row(DENSE, {"gpu": {**TOY, "nvlink_gb_per_s": 0.0}, "num_nodes": 1, "gpus_per_node": 4},
+                      training("deepspeed"), {"zero": 3}),
+    "pairs": row(DENSE, PAIRS, training("megatron"), {"tp": 4, "pp": 2}),
+    "leaves": row(DENSE, {**CUSTOM, "num_nodes": 8, "network": {
+        "fabric": "infiniband", "oversubscription": 4.0, "nodes_per_leaf": 2, "rail_optimized": False,
+    }}, training("megatron"), {"tp": 4}),
+    "rails": row({**DENSE, "hidden_size": 1536, "num_attention_heads": 12, "num_key_value_heads": 6, "intermediate_size": 6144}, {**CUSTOM, "num_nodes": 8, "network": {
+        "fabric": "infiniband", "oversubscription": 4.0, "nodes_per_leaf": 4, "rail_optimized": False,
+    }}, training("megatron", seq_length=6144), {"tp": 6, "dp": 4}),
+    "windowed": row({**DENSE, "sliding_window": 1024}, H100, training("nanotron"), {"tp": 2, "pp": 2}),
+    "presets": row({"preset": "llama-3.2-1b"}, {"preset": "dgx-h100", "num_nodes": 1}, {
+        "seq_length": 4096, "global_batch_tokens": 4096 * 64, "precision": "bf16", "framework": "megatron",
+    }, {"tp": 2}),
+    "config": row({"hf_config": CONFIG}, H100, training("megatron"), {"tp": 2}),
+    "pools": row(DENSE, pools_of({"gpu": "A100-SXM-80GB"}, {"gpu": TOY}), training("megatron"), STAGES_ON_POOLS),
+    "pools-eight-bit": row(DENSE, pools_of({"gpu": {**TOY, "nvlink_gb_per_s": 0.0}},
+                                           {"gpu": {**TOY, "name": "other", "nvlink_gb_per_s": 0.0}}),
+                           training("megatron", precision="fp8"), STAGES_ON_POOLS),
+    "pools-four-bit": row(DENSE, pools_of({"gpu": TOY}, {"gpu": {**TOY, "name": "other"}}),
+                          training("megatron", precision="nvfp4"), STAGES_ON_POOLS),
+    "pools-small": row(
+        DENSE,
+        pools_of({"gpu": TOY}, {"gpu": {**TOY, "name": "other"}}),
+        training("megatron", seq_length=64),
+        STAGES_ON_POOLS,
+    ),
+    "pools-half": row(
+        DENSE,
+        pools_of({"gpu": TOY}, {"gpu": {**TOY, "name": "other"}}),
+        training("megatron", precision="fp16"),
+        STAGES_ON_POOLS,
+    ),
+    "pools-fp32": row(DENSE, pools_of({"gpu": TOY}, {"gpu": {**TOY, "name": "other"}}),
+                      training("megatron", precision="fp32"), STAGES_ON_POOLS),
+    "pools-offload": row(DENSE, pools_of({"gpu": "A100-SXM-80GB"}, {"gpu": "H100-SXM-80GB", "host_memory_gib": 1000}),
+                         training("megatron"), {**STAGES_ON_POOLS, "offload": {"optimizer_fraction": 1.0}}),
+    "pools-links": row(DENSE, pools_of({"gpu": "A100-SXM-80GB"}, {
+        "gpu": "A100-PCIe-80GB", "intra_node": "nvlink-pairs", "pcie": {"gpus_per_switch": 4, "gpus_per_socket": 4},
+    }), training("megatron"), {**STAGES_ON_POOLS, "tp": 4}),
+    "pools-racks": row(
+        {**DENSE, "moe": {**MOE["moe"], "num_experts": 64}},
+        pools_of({"gpu": "B200-SXM-180GB", "num_nodes": 16}, {"gpu": "GB200-186GB", **RACKS}),
+        training("megatron", global_batch_size=128),
+        {"pp": 2, "ep": 32, "dp": 128, "moe_dispatcher": "alltoall", "pool_per_stage": ["old", "new"]},
+    ),
+    "pools-custom-link": row(DENSE, pools_of({"gpu": TOY}, {"gpu": TOY, "intra_node": {"bandwidth_gb_per_s": 200}}),
+                             training("megatron"), STAGES_ON_POOLS),
+}  # fmt: skip
+
+TINY = {"num_layers": 4, "hidden_size": 1024, "num_attention_heads": 8, "intermediate_size": 4096, "vocab_size": 32000}
+TINY_MOE = {**TINY, "moe": {"num_experts": 4, "top_k": 2, "expert_intermediate_size": 1024}}
+FEW = {"gpu": TOY, "num_nodes": 2, "gpus_per_node": 4, "price_per_gpu_hour": 2.0}
+TIGHT = {"gpu": {**TOY, "memory_gib": 5}, "num_nodes": 2, "gpus_per_node": 2}
+
+
+def request(model: Json, cluster: Json, framework: str, trained: Json | None = None, **asked: Any) -> Json:
+    short = training(framework, seq_length=2048, global_batch_size=16, **(trained or {}))
+    return {"model": model, "cluster": cluster, "training": short, "top_k": 20, **asked}
+
+
+REQUESTS: dict[str, Json] = {
+    "megatron": request(TINY, FEW, "megatron"),
+    "torchtitan": request(TINY, FEW, "torchtitan"),
+    "deepspeed": request(TINY, FEW, "deepspeed"),
+    "experts": request(TINY_MOE, FEW, "megatron"),
+    "tight": request(TINY, TIGHT, "deepspeed"),
+    "recomputing": request(TINY, FEW, "megatron", constraints={"fixed": {"recompute": "full"}}),
+    "uniform": request(TINY, FEW, "megatron", constraints={"fixed": {"recompute": "full", "recompute_method": "uniform"}}),
+    "selective": request(TINY_MOE, FEW, "megatron", constraints={"fixed": {"recompute": "selective"}}),
+    "stages": request(TINY, FEW, "megatron", constraints={"fixed": {"pp": 2}}),
+    "context": request(TINY, FEW, "megatron", constraints={"fixed": {"cp": 2}}),
+    "state": request(TINY, FEW, "torchtitan", constraints={"fixed": {"zero": 3}}),
+    "gathered": request(TINY, FEW, "deepspeed", constraints={"fixed": {"zero": 3}}),
+    "tokens": request(TINY, FEW, "megatron", {"total_tokens": 1e9}, targets={"deadline_h": 1.0}),
+    "flex": request(
+        TINY_MOE,
+        {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8},
+        "megatron",
+        {"framework_version": "0.19"},
+        constraints={"fixed": {"ep": 4, "moe_dispatcher": "flex"}},
+    ),
+    "front": request(TINY, FEW, "megatron", include=["pareto"]),
+    "pools": request(TINY, pools_of({"gpu": "A100-SXM-80GB", "gpus_per_node": 2}, {"gpu": TOY, "gpus_per_node": 2}),
+                     "megatron"),
+    "cheapest": request(TINY, pools_of({"gpu": "A100-SXM-80GB", "gpus_per_node": 2, "price_per_gpu_hour": 2.0},
+                                       {"gpu": TOY, "gpus_per_node": 2, "price_per_gpu_hour": 2.0}),
+                        "megatron", objective="cost"),
+}  # fmt: skip
+
+
+# --- fields -----------------------------------------------------------------------------------------------------------
+
+
+def models_in(annotation: Any) -> list[type[BaseModel]]:
+    """Boundary models that a value of this type can be, lists of them included."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [found for part in get_args(annotation) for found in models_in(part)]
+
+
+def values_of(annotation: Any) -> Iterator[Any]:
+    """Values of a type, those of its alternatives one after the other; none for models and for free text."""
+    origin, parts = get_origin(annotation), get_args(annotation)
+    if origin is Literal:
+        yield from parts
+    elif origin in (Union, types.UnionType):
+        for part in parts:
+            yield from values_of(part)
+    elif origin is Annotated:
+        yield from values_of(parts[0])
+    elif origin in (tuple, list):
+        for value in values_of(parts[0]):
+            yield [value]
+    elif annotation is bool:
+        yield from (True, False)
+    elif annotation is int:
+        yield from (2, 1, 4, 8, 3, 64, 0, 4096)
+    elif annotation is float:
+        yield from (0.5, 1.0, 2.0, 1024.0, 1e6, 0.01, 1e12)
+
+
+def fields_of(model: type[BaseModel], before: Path = ()) -> Iterator[tuple[Path, Any]]:
+    """Paths of all fields, nested ones by their names, with the type of what can be written there."""
+    for name, field in model.model_fields.items():
+        inner = models_in(field.annotation)
+        for each in inner:
+            yield from fields_of(each, (*before, name))
+        if not inner or list(values_of(field.annotation)):
+            yield (*before, name), field.annotation
+
+
+PARTS = {"model": ModelInput, "cluster": ClusterInput, "training": TrainingInput, "strategy": StrategyInput}
+ROW_FIELDS = {
+    ".".join(path): annotation for part, model in PARTS.items() for path, annotation in fields_of(model, (part,))
+}
+PLAN_FIELDS = {".".join(path): annotation for path, annotation in fields_of(PlanRequest) if path[0] not in PARTS}
+HINTS: dict[str, list[Any]] = {
+    "model.preset": ["llama-3.2-3b"],
+    "model.hf_config": [{**CONFIG, "vocab_size": 64000}],
+    "model.layer_types": [["full_attention"] * 8],
+    "model.max_position_embeddings": [8192],
+    "cluster.preset": ["dgx-h200"],
+    "cluster.gpu": ["A100-SXM-80GB"],
+    "cluster.gpu.name": ["H100 of ours"],
+    "cluster.gpu.reference": ["A100-SXM-80GB", "H100-SXM-80GB"],
+    "cluster.calibration": ["h100x4-nvls-off-2026"],
+    "cluster.pools.gpu": ["L40S-48GB"],
+    "cluster.pools.gpu.name": ["H100 of ours"],
+    "cluster.pools.gpu.reference": ["A100-SXM-80GB", "H100-SXM-80GB"],
+    "cluster.pools.calibration": ["h100x4-nvls-off-2026"],
+    "training.framework_version": ["0.1", "0.8", "1.12"],
+    "training.software_date": ["2022-06"],
+    "training.global_batch_tokens": [4096 * 32],
+    "strategy.layers_per_stage": [[3, 2, 2, 1]],
+    "constraints.fixed.layers_per_stage": [[3, 1]],
+    "constraints.fixed.recompute_per_stage": [[1, 0]],
+    "constraints.fixed.pool_per_stage": [["old", "new"]],
+    "constraints.allowed.layers_per_stage": [[[3, 1]]],
+    "strategy.pool_per_stage": [["old", "new", "new", "new"]],
+}
+
+# --- trying -----------------------------------------------------------------------------------------------------------
+
+
+def changed(document: Json, path: str, value: Any) -> Json:
+    """The document with one field set; a list on the way stands for its last element."""
+    found = copy.deepcopy(document)
+    here: Any = found
+    *way, last = path.split(".")
+    for name in way:
+        inner = here.get(name)
+        if isinstance(inner, list):
+            inner = inner[-1]
+        elif not isinstance(inner, dict):
+            inner = here[name] = {}
+        here = inner
+    here[last] = value
+    return found
+
+
+def told(answer: Mapping[str, Any]) -> str:
+    """What an evaluation says of time, memory and fitting."""
+    left_out = ("id", "assumed", "provenance", "reasons")
+    return json.dumps({name: value for name, value in answer.items() if name not in left_out}, sort_keys=True)
+
+
+@cache
+def priced(text: str) -> str | None:
+    (answer,) = evaluate_rows([text])
+    return None if answer["verdict"] == "invalid" else told(answer)
+
+
+@cache
+def ranked(text: str) -> str | None:
+    try:
+        response = plan(json.loads(text))
+    except Exception:  # noqa: BLE001 - a value that the request's checks refuse
+        return None
+    plans = [[each["strategy"], told(each["evaluation"])] for each in response["plans"]]
+    return json.dumps([plans, response["pareto"], response["what_if"]], sort_keys=True)
+
+
+def changes_an_answer(path: str, annotation: Any, *, documents: Mapping[str, Json], answer: Any) -> bool:
+    """Whether some value of the field changes the answer to some document."""
+    for base in documents.values():
+        before = answer(json.dumps(base))
+        assert before is not None, f"a document of the list is invalid: {base}"
+        for value in [*HINTS.get(path, []), *values_of(annotation)]:
+            after = answer(json.dumps(changed(base, path, value)))
+            if after is not None and after != before:
+                return True
+    return False
+
+
+@pytest.mark.parametrize("path", sorted(set(ROW_FIELDS) - set(EXEMPT)))
+def test_a_field_of_a_job_changes_an_evaluation_or_a_plan(path):
+    found = changes_an_answer(path, ROW_FIELDS[path], documents=ROWS, answer=priced)
+    if not found and not path.startswith("strategy."):
+        found = changes_an_answer(path, ROW_FIELDS[path], documents=REQUESTS, answer=ranked)
+    assert found, f"{path} changes no evaluation and no plan"
+
+
+@pytest.mark.parametrize("path", sorted(set(PLAN_FIELDS) - set(EXEMPT)))
+def test_a_field_of_a_plan_request_changes_the_plans(path):
+    assert changes_an_answer(path, PLAN_FIELDS[path], documents=REQUESTS, answer=ranked), f"{path} changes no plan"
+
+
+def test_what_is_exempt_exists():
+    assert set(EXEMPT) <= set(ROW_FIELDS) | set(PLAN_FIELDS)
