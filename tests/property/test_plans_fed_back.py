@@ -12,7 +12,7 @@ import pytest
 
 from benchmarks.plan_against_evaluate import JOBS, compared, differing_fields
 
-QUICK = ("8b_fsdp", "1b_torchtitan_l40s", "8b_nanotron", "8b_pools_nanotron")
+QUICK = ("8b_fsdp", "6.7b_megatron_deepspeed", "1b_torchtitan_l40s", "8b_nanotron", "8b_pools_nanotron")
 
 
 @pytest.mark.parametrize("name", QUICK)
