@@ -17,7 +17,7 @@ from meshwright import evaluate, plan
 
 TOP_K = 1000
 GOAL = "<= 0"
-WRITTEN_DIFFERENTLY = frozenset({"id", "assumed"})
+WRITTEN_DIFFERENTLY = frozenset({"id", "assumed", "warnings"})
 """Fields of an evaluation that say how it was asked for."""
 Document = dict[str, Any]
 
