@@ -120,9 +120,12 @@ def against(
     elif weigh:
         costs = [f"{gpu_weight(p, cluster) * p['evaluation']['step_time_s']:,.4g}" for p in (plan, other)]
         unit = "a step" if is_priced(cluster) else "GPU-seconds a step"
-        claim = f"{abs(1.0 - ratio):.1%} {'cheaper' if ratio <= 1.0 else 'dearer'} than {number}, {costs[0]} against {costs[1]} {unit}"
+        than = f"{abs(1.0 - ratio):.1%} {'cheaper' if ratio <= 1.0 else 'dearer'} than {number}"
+        claim = (
+            f"{than if _tells(ratio) else f'as cheap as {number} to within 0.1%'}, {costs[0]} against {costs[1]} {unit}"
+        )
     else:
-        claim = f"{_slower(ratio)} than {number}"
+        claim = f"{_slower(ratio)} than {number}" if _tells(ratio) else f"as fast as {number} to within 0.1%"
     claim += ", which may not fit" if its["verdict"] == "at-risk" != own["verdict"] else ""
     claim += ", too close to call" if close else ""
     shares = {
@@ -140,8 +143,15 @@ def against(
     return f"{claim}: of that plan's {whole} it spends {_listed(parts)}"
 
 
+def _tells(ratio: float) -> bool:
+    """Whether a difference is left when it is rounded as it is told."""
+    return round(abs(1.0 - ratio), 3) > 0.0
+
+
 def _slower(ratio: float) -> str:
     """How a step compares with one that takes 1 / `ratio` of it."""
+    if not _tells(ratio):
+        return "as fast to within 0.1%"
     return f"{1.0 - ratio:.1%} faster" if ratio <= 1.0 else f"{ratio - 1.0:.1%} slower"
 
 

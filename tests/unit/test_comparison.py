@@ -136,3 +136,13 @@ def test_a_plan_ties_across_one_that_does_not() -> None:
         tied[one, other] = tied[other, one] = True
     assert tie_groups(5, lambda place: tied[place]) == [1, 2, 1, 2, 3]
     assert tie_groups(0, lambda place: tied[place]) == []
+
+
+def test_no_difference_is_told_that_rounds_to_nothing() -> None:
+    """10.000 against 10.003 s are 0.03 % apart: "0.0% faster" would say less than that they are alike."""
+    best, other = plan(1, 1, gemm=9.0, pp_bubble=1.0), plan(2, 1, gemm=9.0, pp_bubble=1.003)
+    assert against(best, other, close=True) == "as fast as plan 2 to within 0.1%, too close to call"
+    assert against(best, other, objective="cost").startswith("as cheap as plan 2 to within 0.1%, 80 against 80.02 ")
+    fewer = on_gpus(plan(1, 1, gemm=10.0), 4)
+    told = against(fewer, other, objective="fewest_gpus")
+    assert told.startswith("on 4 GPUs where plan 2 is on 8, and as fast to within 0.1%: ")
