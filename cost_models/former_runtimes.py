@@ -50,8 +50,8 @@ FORMER: Mapping[Framework, tuple[Former, ...]] = {
         Former({"zero2_all_reduces": False}, until="0.12.4"),
         # deepspeed/runtime/engine.py (_configure_zero_optimizer) switched overlap_comm off for stage 1.
         Former({"reduces_in_backward_from": 2}, until="0.13"),
-        # deepspeed/runtime/zero/partition_parameters.py: 0.13.0 takes the secondary tensor in backward only, 0.13.2
-        # wherever it exists (0.13.1 was not looked at).
+        # deepspeed/runtime/zero/partition_parameters.py: 0.13.0 and 0.13.1 take the secondary tensor in backward
+        # only, 0.13.2 wherever it exists.
         Former({"param_shards_serve_forward": False}, until="0.13.2"),
         # deepspeed/runtime/zero/partition_parameters.py (_allgather_param, _reduce_scatter_gradient), until pull request 1188.
         Former({"lists_slices": True}, until_month="2021-08"),

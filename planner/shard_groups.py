@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 from cost_models.job import Job
 from cost_models.specs.training import Framework
-from cost_models.training_defaults import version_key
+from cost_models.training_defaults import precedes
 
 INSTANCES_SINCE = "0.10"
 """Megatron core's num_distributed_optimizer_instances: in parallel_state.py of 0.10.0, not of 0.9.0."""
@@ -21,29 +21,31 @@ EXPERT_INSTANCES_SINCE = "0.17"
 EXPERTS_LEFT_OUT_SINCE = "0.14"
 HYBRID_SHARD_SINCE = "2.0"
 """PyTorch's FSDP: ShardingStrategy.HYBRID_SHARD, with process groups of any size."""
+MICS_SINCE = "0.9.2"
+"""DeepSpeed's MiCS: runtime/zero/mics.py is in the source package of 0.9.2, not in that of 0.9.1."""
 MICS_UNTIL = "0.19.7"
-"""DeepSpeed's MiCS: deepspeed/runtime/config.py lists its keys as removed from then on."""
+"""deepspeed/runtime/config.py lists its keys as removed from then on."""
 _STAGES: Mapping[Framework, frozenset[int]] = {
     "megatron": frozenset({1, 2, 3}),
     "torchtitan": frozenset({1, 2, 3}),
     "fsdp": frozenset({1, 2, 3}),
     "deepspeed": frozenset({3}),
 }
-_NEWEST_PATCH = 1 << 30
 
 
 def shard_group_stages(job: Job) -> frozenset[int]:
     """ZeRO stages whose state the framework and version can keep to a part of the replicas."""
     training = job.training
     stages = _STAGES.get(training.framework, frozenset())
-    version = version_key(training.framework_version)
+    version = training.framework_version
     if training.framework == "megatron":
-        experts = job.model.moe is not None and version_key(EXPERTS_LEFT_OUT_SINCE) <= version
+        experts = job.model.moe is not None and not precedes(version, EXPERTS_LEFT_OUT_SINCE)
         whole_since = EXPERT_INSTANCES_SINCE if experts else FSDP_INSTANCES_SINCE
-        if version < version_key(whole_since):
-            stages = stages & {1} if version >= version_key(INSTANCES_SINCE) else frozenset()
-    elif training.framework == "fsdp" and version < version_key(HYBRID_SHARD_SINCE):
+        if precedes(version, whole_since):
+            stages = frozenset() if precedes(version, INSTANCES_SINCE) else stages & {1}
+    elif training.framework == "fsdp" and precedes(version, HYBRID_SHARD_SINCE):
         stages = frozenset()
-    elif training.framework == "deepspeed":  # a minor release stands for its newest patch
-        stages = stages if (*version, _NEWEST_PATCH)[:3] < version_key(MICS_UNTIL) else frozenset()
+    elif training.framework == "deepspeed":
+        has_mics = precedes(version, MICS_UNTIL) and not precedes(version, MICS_SINCE)
+        stages = stages if has_mics else frozenset()
     return stages

@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping
 
 from cost_models.job import Job
 from cost_models.runtimes import SplitRule
-from cost_models.training_defaults import version_key
+from cost_models.training_defaults import precedes
 from planner.strategy_defaults import DEFAULTS
 
 Split = tuple[int, ...]
@@ -34,8 +34,8 @@ def legal_split(job: Job, *, pp: int, vpp: int) -> Split | None:
     told = DEFAULTS[job.training.framework].any_split and pp * vpp <= job.model.num_layers + (ENDS if vpp > 1 else 0)
     if found is not None or not told:
         return found
-    version = version_key(job.training.framework_version)
-    if job.training.framework == "megatron" and version < version_key(ANY_MEGATRON_SPLIT_SINCE):
+    version = job.training.framework_version
+    if job.training.framework == "megatron" and precedes(version, ANY_MEGATRON_SPLIT_SINCE):
         return _smaller_ends(job.model.num_layers, pp) if vpp == 1 else even_split(job.model.num_layers, pp * vpp)
     return suggested_split(job.model.num_layers, pp * vpp)
 
@@ -120,7 +120,7 @@ def _deepspeed(job: Job, stages: int) -> Split | None:
     layers, training = job.model.num_layers, job.training
     base, extra = divmod(layers, stages)
     split = [base + (stage < extra) for stage in range(stages)]
-    if version_key(training.framework_version) < version_key(_LEAST_DIFFERENCE_SINCE[training.framework]):
+    if precedes(training.framework_version, _LEAST_DIFFERENCE_SINCE[training.framework]):
         largest = max(split)
         split = [min(largest, max(layers - stage * largest, 0)) for stage in range(stages)]
     return tuple(split) if all(split[:-1]) and base else None

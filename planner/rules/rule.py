@@ -16,6 +16,7 @@ import numpy as np
 from cost_models.job import Job
 from cost_models.specs.training import Framework
 from cost_models.strategy import ARRAY_FIELDS, NAMES, Bools, Codes, Floats, Strategies
+from cost_models.training_defaults import precedes
 
 Violated = Callable[[Job, Strategies], Bools]
 _LISTED = 12
@@ -39,9 +40,9 @@ class Rule:
     frameworks: frozenset[Framework] | None = None
     """None: every framework."""
     since: str | None = None
-    """First framework version with this rule; None: all."""
+    """First framework version with this rule; None: all. A version of two numbers stands for its newest patch (`precedes`)."""
     until: str | None = None
-    """First version without it."""
+    """First version without it, read likewise."""
     when: Callable[[Job], bool] | None = None
     """Whether the rule can be broken at all in this job, told without looking at a strategy."""
     smallest_change: str | None = None
@@ -51,10 +52,10 @@ class Rule:
         """Whether this job's framework, version and model are subject to the rule."""
         if self.frameworks is not None and job.training.framework not in self.frameworks:
             return False
-        version = version_key(job.training.framework_version)
-        if self.since is not None and version < version_key(self.since):
+        version = job.training.framework_version
+        if self.since is not None and precedes(version, self.since):
             return False
-        if self.until is not None and version >= version_key(self.until):
+        if self.until is not None and not precedes(version, self.until):
             return False
         return self.when is None or self.when(job)
 

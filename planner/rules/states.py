@@ -13,6 +13,7 @@ from planner.shard_groups import (
     FSDP_INSTANCES_SINCE,
     HYBRID_SHARD_SINCE,
     INSTANCES_SINCE,
+    MICS_SINCE,
     MICS_UNTIL,
 )
 
@@ -165,6 +166,12 @@ STATE_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "zero-shard-size-unsupported", _partial_shards, "deepspeed {version} shards over all of dp x cp = {dp_cp}, "
+        "not {zero_shard_size}: MiCS came with 0.9.2", "Leave zero_shard_size out, or use 0.9.2.",
+        "deepspeed/runtime/zero/mics.py", frameworks=only("deepspeed"), until=MICS_SINCE, when=version_stated,
+        smallest_change="zero_shard_size {zero_shard_size} -> {dp_cp}",
+    ),
+    Rule(
+        "zero-shard-size-unsupported", _partial_shards, "deepspeed {version} shards over all of dp x cp = {dp_cp}, "
         "not {zero_shard_size}: MiCS was removed", "Leave zero_shard_size out.",
         "deepspeed/runtime/config.py (removed keys)", frameworks=only("deepspeed"), since=MICS_UNTIL,
         smallest_change="zero_shard_size {zero_shard_size} -> {dp_cp}",
@@ -193,6 +200,11 @@ STATE_RULES: tuple[Rule, ...] = (
         "zero-param-shard-size-unsupported", _hpz, "{framework} has no second shard group for parameters",
         "Leave zero_param_shard_size out.", "ZeRO++ hpZ and MiCS are DeepSpeed's",
         frameworks=only("megatron", "megatron-deepspeed", "torchtitan", "fsdp", "nanotron"),
+    ),
+    Rule(
+        "zero-param-shard-size-unsupported", _hpz, "deepspeed {version} has no second shard group for parameters; hpZ came with "
+        "0.10", "Leave zero_param_shard_size out, or use 0.10.", "deepspeed/runtime/zero/config.py (zero_hpz_partition_size)",
+        frameworks=only("deepspeed"), until="0.10", when=version_stated,
     ),
     Rule(
         "zero-param-shard-size-unsupported", _hpz_below_three, "zero_param_shard_size needs zero 3, not {zero}",

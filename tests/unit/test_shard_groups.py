@@ -48,6 +48,9 @@ def job(framework: str, version: str | None = None, *, moe: bool = False) -> Job
         ("torchtitan", "0.2", True, {1, 2, 3}),
         ("fsdp", "1.12", False, set()),  # ShardingStrategy.HYBRID_SHARD came with PyTorch 2.0
         ("fsdp", "2.6", False, {1, 2, 3}),
+        ("deepspeed", "0.5", False, set()),  # runtime/zero/mics.py is in the source package of 0.9.2, not of 0.9.1
+        ("deepspeed", "0.9.1", False, set()),
+        ("deepspeed", "0.9", False, {3}),
         ("deepspeed", "0.16", False, {3}),  # MiCS
         ("deepspeed", "0.19.6", False, {3}),
         ("deepspeed", "0.19", False, set()),  # its newest patch has removed MiCS
