@@ -1,7 +1,7 @@
 """NCCL's own published estimate of a collective's latency, by algorithm and protocol: the nominal tier of small calls.
 
 NCCL chooses an algorithm and a protocol for every call by these numbers. LL and LL128 cost less a hop and carry less of the
-link's bandwidth than Simple; a call takes the fastest. All-gather and reduce-scatter have only rings, all-reduce trees too.
+link's bandwidth than Simple; a call takes the fastest. All-reduce has rings and trees, everything else only rings.
 Left out: NVLS and CollNet over nodes, which need switches set up for them, PAT and the larger hop that NCCL counts for one
 rank a node since 2.23 (64 nodes: 211 us against 266 of the ring here).
 """
@@ -38,7 +38,11 @@ POST_US = 1.0
 RING_SIMPLE_ALL_REDUCE = 1.4
 """What NCCL multiplies the latency of a ring all-reduce over nodes by under Simple ("plateau effect of ring")."""
 BANDWIDTH_SHARE: dict[Algorithm, tuple[float, float, float]] = {"ring": (0.5, 0.92, 1.0), "tree": (1 / 3.8, 0.92, 1.0)}
-"""Of the link's bandwidth. A tree's own 0.92 is in the bandwidth that all-reduces were measured to reach."""
+"""Of the network's bandwidth. A tree's own 0.92 is in the bandwidth that all-reduces were measured to reach."""
+INSIDE_SHARE: dict[Algorithm, tuple[float, float, float]] = {
+    "ring": (0.5, 0.92, 1.0), "tree": (0.92 / 3.8, 0.92 * 7 / 9, 0.92),
+}  # fmt: skip
+"""Of a link's bandwidth inside a node, as rings reach it. The same file, ncclTopoTuneModel at one node."""
 LL_NODES_BYTES_PER_S = (39.0 * GB, 20.4 * GB)
 """Most that LL moves per node between two nodes, and between more. The same file, llMaxBws, Intel processors."""
 LL_NODE_BYTES_PER_S = {"volta": 39.0 * GB, "ampere": 87.7 * GB, "hopper": 141.0 * GB, "blackwell": 282.0 * GB}
@@ -69,14 +73,14 @@ def inside_choices(op: str, ranks: Floats, *, hop: Hop, extra_hop_s: float, gene
         generation: of the GPU, which bounds what LL moves.
     """
     cap = LL_NODE_BYTES_PER_S.get(generation, 87.7 * GB)
-    ways: tuple[Algorithm, ...] = ("tree",) if op in ("all_reduce", "broadcast") else ("ring",)
+    ways: tuple[Algorithm, ...] = ("ring", "tree") if op == "all_reduce" else ("ring",)
     steps = np.maximum(ranks - 1.0, 0.0) * (2.0 if op == "all_reduce" else 1.0)
     for algorithm in ways:
         for number, protocol in enumerate(PROTOCOLS):
             each_s = np.maximum(HOP_US[hop][algorithm][number] * MICRO + extra_hop_s, 0.0)
             yield Choice(
                 algorithm, protocol, BASE_US[algorithm][number] * MICRO + steps * each_s,
-                BANDWIDTH_SHARE["ring"][number], cap if protocol == "LL" else np.inf,
+                INSIDE_SHARE[algorithm][number], cap if protocol == "LL" else np.inf,
             )  # fmt: skip
 
 
@@ -86,7 +90,7 @@ def network_choices(
     """Every algorithm and protocol of one operation between nodes.                                              [C-5]
 
         ring  base + (steps - inter) max(hop, post) + inter * net,  inter = N - 1 (all-reduce: twice)
-        tree  base + 2 ((k - 1) hop + log2 N net)                   (broadcast: once)
+        tree  base + 2 ((k - 1) hop + log2 N net)                   (all-reduce alone)
 
     Args:
         op: the operation, as in `inside_choices`.
@@ -101,9 +105,7 @@ def network_choices(
     slower_s = network_s - NETWORK_HOP_S
     levels = np.log2(np.maximum(nodes, 1.0))
     most = np.where(nodes > 2, LL_NODES_BYTES_PER_S[1], LL_NODES_BYTES_PER_S[0])
-    ways: tuple[Algorithm, ...] = (
-        ("ring", "tree") if op == "all_reduce" else ("tree",) if op == "broadcast" else ("ring",)
-    )
+    ways: tuple[Algorithm, ...] = ("ring", "tree") if op == "all_reduce" else ("ring",)
     for algorithm in ways:
         for number, protocol in enumerate(PROTOCOLS):
             simple = protocol == "Simple"

@@ -55,9 +55,28 @@ def test_inside_a_node() -> None:
         return min(float(c.latency_s[0]) * 1e6 for c in choices)
 
     assert least("all_gather", "nvlink") == pytest.approx(6.6 + 7 * 0.6)
-    assert least("all_reduce", "nvlink") == pytest.approx(6.8 + 14 * 0.6)
+    assert least("all_reduce", "nvlink") == pytest.approx(6.6 + 14 * 0.6)
     assert least("all_gather", "pcie") == pytest.approx(6.6 + 7 * 1.0)
-    assert least("all_reduce", "pcie") == pytest.approx(6.8 + 14 * 1.0)
+    assert least("all_reduce", "pcie") == pytest.approx(6.6 + 14 * 1.0)
+
+
+def test_inside_a_node_trees_and_rings_keep_their_own_latency_and_bandwidth():
+    """8 ranks over NVLink, tuning.cc at one node: tree 0.92, LL128 x 7/9, LL / 3.8; a ring's Simple hop is shorter, its LL128
+    hop longer. Only all-reduce has trees.
+    """
+    each = {
+        (c.algorithm, c.protocol): (float(c.latency_s[0]) * 1e6, c.bandwidth_share)
+        for c in inside_choices("all_reduce", np.array([8.0]), hop="nvlink", extra_hop_s=0.0, generation="hopper")
+    }
+    assert each["ring", "LL128"] == pytest.approx((14 + 14 * 1.9, 0.92))
+    assert each["ring", "Simple"] == pytest.approx((8.4 + 14 * 3.4, 1.0))
+    assert each["tree", "LL"] == pytest.approx((6.8 + 14 * 0.6, 0.92 / 3.8))
+    assert each["tree", "LL128"] == pytest.approx((14 + 14 * 1.25, 0.92 * 7 / 9))
+    assert each["tree", "Simple"] == pytest.approx((8.4 + 14 * 4.0, 0.92))
+    for op in ("all_gather", "reduce_scatter", "broadcast"):
+        found = inside_choices(op, np.array([8.0]), hop="nvlink", extra_hop_s=0.0, generation="hopper")
+        assert {c.algorithm for c in found} == {"ring"}
+        assert {algorithm for algorithm, _ in network(op, members=8, nodes=4)} == {"ring"}
 
 
 def dgx(num_nodes: int) -> Cluster:
