@@ -236,7 +236,7 @@ CHECKPOINT_HOST_S = Constant(
 # --- overlap and scale ------------------------------------------------------------------------------------------------
 
 INTERFERENCE = Constant(
-    0.15, "1", 0.05, 0.3,
+    0.15, "1", 0.05, 0.45,
     "SMs and HBM taken by a collective behind compute, where no profile measured it: gathers and scatters beside an 8192^3 product "
     "0.14 to 0.16 on two H200, 0.31 to 0.41 on two and four H100 [O-2]",
 )  # fmt: skip

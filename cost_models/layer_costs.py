@@ -194,7 +194,7 @@ def _launch(job: Job, kind: LayerKind, rows: Strategies, *, sharded: bool = Fals
     """Host seconds to launch a layer's kernels, forward and backward. [F-4]"""
     extra = job.runtime.moe_extra_kernels if kind.is_moe else (0.0, 0.0)
     each, wrapped = launch_cost(job).value, _wrapper_s(job, rows, sharded=sharded)
-    call_ops = TP_CALL_OPS.value if job.runtime.framework == "megatron" else 1.0
+    call_ops = TP_CALL_OPS.value if job.runtime.wraps_tp_calls else 1.0
     call_s = (call_ops - 1.0) * each + job.calibration.collective_call_s(host_mode(job)).value
     if job.runtime.wraps_layers and _measured_wrapper(job):
         call_s = 0.0  # the measured layers made their calls

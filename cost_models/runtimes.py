@@ -116,6 +116,9 @@ class Runtime:
     keeps_parameters_in_pipelines: bool = False
     """In a pipeline parameters are gathered for the whole step (zero 2) unless told otherwise, once, and gradients are
     reduced behind the last micro-batch alone."""
+    wraps_tp_calls: bool = False
+    """Tensor-parallel collectives stand in autograd functions with buffers and waits of their own, so that the host takes
+    `constants.TP_CALL_OPS` operators for each instead of one."""
     tp_overlap_needs_split: bool = False
     """`overlap_tp_backward` holds with sequence parallelism alone."""
 
@@ -139,6 +142,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         optimizer_launches=150.0, separate_gate_projection=False,
         keeps_gathered_norms=False, scatters_pipeline_messages=False, zero1_all_reduces=False,
         has_interleaving=True, supports_zero=(0, 1, 2, 3), builds_mtp=True, latent_down="shards", weighs_inside_experts=True,
+        wraps_tp_calls=True,
     ),
     "megatron-deepspeed": Runtime(
         framework="megatron-deepspeed", default_version="2022", versions=("2022", "2023", "2024"),

@@ -129,7 +129,7 @@ def test_fsdp_fetches_its_parameters_for_every_pass() -> None:
     second added on the host (12 bytes), then 40 bytes a parameter; nothing goes up after the step.
     """
     asked, moved = job("fsdp"), 1e9 / 32
-    batch = rows(asked, zero=3, offload={"optimizer_fraction": 1.0, "parameters": True})
+    batch = rows(asked, zero=3, grad_sync="each", offload={"optimizer_fraction": 1.0, "parameters": True})
     after = moved * (40 + 12) / CORE
     assert seconds(asked, batch, dense=1e9, forward_s=LONG, backward_s=LONG) == pytest.approx(after)
     bare = after + 2 * moved * 4 / LINK + 2 * moved * 4 / LINK  # both directions of the link at once in backward
