@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import re
+from itertools import takewhile
 from typing import Any
 
 import pytest
@@ -136,8 +138,9 @@ def test_footer_tells_ties_search_rejections_and_prices(printed: Any) -> None:
 
 
 def shown_ranks(out: str) -> list[int]:
-    starts = [line.split()[0] for line in out.splitlines() if line.split()]
-    return [int(start) for start in starts if start.isdigit()]
+    """Ranks of the rows, which stand between the rule under the titles and the sentences below the table."""
+    _, table = re.split(r"─ *\n", out, maxsplit=1)
+    return [int(row.split()[0]) for row in takewhile(str.strip, table.splitlines())]
 
 
 def test_near_copies_are_folded_and_ties_are_of_shown_plans(printed: Any) -> None:
