@@ -1,0 +1,187 @@
+"""Answers of many varied requests and rows, frozen before a restructuring and compared after each step of it.
+
+    python -m scripts.frozen_answers write FOLDER       # answers of this checkout
+    python -m scripts.frozen_answers compare FOLDER     # this checkout's answers against the frozen ones; exit code 1 if any differs
+
+Every number, strategy, rank, code and proof must be equal to the last bit. Words (message, hint, warnings, smallest_change,
+against_next), identities (id, digests, revision) and times (created_at, elapsed_s) may differ and are left out.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gzip
+import json
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import product
+from pathlib import Path
+from random import Random
+from typing import Any
+
+from cost_models.errors import MeshwrightError
+from planner.plan import plan
+from planner.rows import evaluate_rows
+
+ROOT = Path(__file__).resolve().parent.parent
+WORDS = frozenset({"message", "hint", "warnings", "smallest_change", "against_next"})
+IDENTITIES = frozenset({"id", "request_digest", "product_version", "model_revision", "created_at", "elapsed_s"})
+FRAMEWORKS = ("megatron", "megatron-deepspeed", "deepspeed", "torchtitan", "fsdp", "nanotron")
+Document = dict[str, Any]
+
+
+def requests() -> Iterator[Document]:
+    """Plan requests over every framework, several kinds of model and cluster, pools, open splits, extras and errors."""
+    yield from _plain()
+    yield from _with_extras()
+    yield from _on_pools()
+    yield from _that_fail()
+
+
+def _request(model: str, cluster: Mapping[str, Any], framework: str, *, seq: int, batch: int, **more: Any) -> Document:
+    training = {"seq_length": seq, "global_batch_size": batch, "precision": "bf16", "framework": framework}
+    return {
+        "model": {"preset": model},
+        "cluster": dict(cluster),
+        "training": training | more.pop("training", {}),
+        "top_k": 20,
+        **more,
+    }
+
+
+def _plain() -> Iterator[Document]:
+    h100 = {"preset": "dgx-h100", "num_nodes": 2}
+    jobs: tuple[tuple[str, Document, int, int], ...] = (
+        ("llama-3.1-8b", h100, 8192, 128),
+        ("llama-3.1-70b", {"preset": "dgx-h100", "num_nodes": 8}, 4096, 256),
+        ("qwen3-30b-a3b", h100, 4096, 64),
+        ("gemma-2-9b", {"preset": "dgx-b200", "num_nodes": 1}, 8192, 64),
+        ("gpt3-6.7b", {"preset": "selene", "num_nodes": 4}, 2048, 512),
+        ("llama-3.2-1b", {"preset": "rtx4090-pcie-8", "num_nodes": 1}, 2048, 64),
+    )
+    for framework, (model, cluster, seq, batch) in product(FRAMEWORKS, jobs):
+        yield _request(model, cluster, framework, seq=seq, batch=batch)
+    for framework in ("megatron", "torchtitan"):
+        yield _request("llama-3.1-8b", h100, framework, seq=8192, batch=64, training={"precision": "fp8"})
+        fixed = {"fixed": {"tp": 2, "pp": 4, "vpp": 2}}
+        yield _request("llama-2-13b", h100, framework, seq=4096, batch=64, constraints=fixed)
+    yield _request("deepseek-v2", {"preset": "dgx-h100", "num_nodes": 16}, "megatron", seq=4096, batch=512)
+    yield _request("gpt-oss-20b", {"preset": "dgx-h200", "num_nodes": 1}, "megatron", seq=8192, batch=32)
+    yield _request("llama-2-13b", h100, "deepspeed", seq=4096, batch=64, objective="cost")
+    offload = {"fixed": {"offload": {"optimizer_fraction": 1.0}, "zero": 2}}
+    yield _request("llama-3.1-8b", h100, "deepspeed", seq=4096, batch=64, constraints=offload)
+
+
+def _with_extras() -> Iterator[Document]:
+    h100 = {"preset": "dgx-h100", "num_nodes": 2}
+    for include in (["open_splits"], ["pareto"], ["what_if"], ["open_splits", "pareto", "what_if"]):
+        yield _request("llama-3.2-3b", h100, "megatron", seq=4096, batch=64, include=include)
+    for model, pp in (("llama-2-13b", 3), ("qwen3-30b-a3b", 5), ("gemma-2-9b", 4)):
+        yield _request(
+            model, h100, "megatron", seq=4096, batch=64, include=["open_splits"], constraints={"allowed": {"pp": [1, pp, 8]}}
+        )
+    yield _request("llama-3.2-3b", h100, "torchtitan", seq=4096, batch=64, include=["open_splits"])
+
+
+def _on_pools() -> Iterator[Document]:
+    pools = [
+        {"name": "old", "preset": "dgx-a100-80gb", "num_nodes": 2},
+        {"name": "new", "preset": "dgx-h100", "num_nodes": 2},
+    ]
+    cluster = {"pools": pools, "network": {"fabric": "infiniband"}}
+    jobs = (("llama-3.1-8b", 8192, 64), ("llama-2-13b", 4096, 128), ("qwen3-30b-a3b", 4096, 64))
+    for framework, (model, seq, batch) in product(("megatron", "torchtitan", "nanotron"), jobs):
+        yield _request(model, cluster, framework, seq=seq, batch=batch)
+    yield json.loads((ROOT / "examples/requests/llama-3.1-70b-two-pools.json").read_text())
+    one = {"pools": pools[1:], "network": {"fabric": "infiniband"}}
+    yield _request("llama-3.1-8b", one, "megatron", seq=8192, batch=64)
+
+
+def _that_fail() -> Iterator[Document]:
+    h100 = {"preset": "dgx-h100", "num_nodes": 1}
+    yield json.loads((ROOT / "examples/requests/too-small.json").read_text())
+    yield _request("llama-3.1-405b", h100, "fsdp", seq=8192, batch=64)
+    yield _request("llama-3.1-70b", {"preset": "rtx4090-pcie-8", "num_nodes": 1}, "megatron", seq=4096, batch=8)
+    yield _request("llama-3.1-8b", h100, "megatron", seq=8192, batch=64, constraints={"fixed": {"tp": 7}})
+    yield _request("llama-3.1-8b", h100, "nanotron", seq=8192, batch=7)
+    yield _request("no-such-model", h100, "megatron", seq=8192, batch=64)
+    yield _request("llama-3.1-8b", {"preset": "dgx-h100", "num_nodes": 0}, "megatron", seq=8192, batch=64)
+    yield _request("llama-3.1-8b", h100, "megatron", seq=8192, batch=64, constraints={"fixed": {"tpp": 2}})
+    yield {"model": {"preset": "llama-3.1-8b"}}
+
+
+def rows() -> Iterator[Document]:
+    """Evaluate rows: the measured runs, and drawn strategies of every framework, legal and not, on one pool and on two."""
+    for file in sorted((ROOT / "data" / "measured").rglob("*.jsonl")):
+        yield from (json.loads(line) for line in file.read_text().splitlines() if line.strip())
+    draw = Random(11)  # noqa: S311 - equal seeds draw equal rows
+    asked = [request for request in requests() if {"cluster", "training"} <= request.keys()]
+    for number in range(1500):
+        request = draw.choice(asked)
+        parts = {name: request[name] for name in ("model", "cluster", "training")}
+        yield {"id": f"drawn-{number}", **parts, "strategy": _drawn_strategy(draw)}
+
+
+def _drawn_strategy(draw: Random) -> Document:
+    strategy: Document = {"micro_batch_size": draw.choice([1, 1, 2, 4])}
+    fields: dict[str, list[Any]] = {
+        "tp": [1, 2, 4, 8], "pp": [1, 2, 4, 8], "cp": [1, 2], "ep": [1, 2, 8], "vpp": [1, 2], "zero": [0, 1, 2, 3],
+        "recompute": ["none", "selective", "full"], "sequence_parallel": [True, False], "zero_shard_size": [4, 8],
+        "grad_sync": ["last", "each"], "schedule": ["1f1b", "zb-h1", "gpipe"], "dp": [1, 2, 4],
+        "moe_dispatcher": ["allgather", "alltoall", "flex"], "cp_comm": ["p2p", "a2a", "allgather"],
+        "offload": [{"optimizer_fraction": 1.0}, {"activation_layers": 2}], "overlap": [{"tp_comm": True}],
+    }  # fmt: skip
+    for name, values in fields.items():
+        if draw.random() < (0.6 if name in {"tp", "pp", "zero", "recompute"} else 0.15):
+            strategy[name] = draw.choice(values)
+    return strategy
+
+
+def numbers_of(answer: Any) -> Any:
+    """The answer without words, identities and times."""
+    if isinstance(answer, Mapping):
+        return {k: numbers_of(v) for k, v in sorted(answer.items()) if k not in WORDS | IDENTITIES}
+    return [numbers_of(item) for item in answer] if isinstance(answer, list) else answer
+
+
+def answers() -> Iterator[tuple[str, Document]]:
+    """Name and answer of every request and row; a request that is refused is answered by its problems."""
+    for number, request in enumerate(requests()):
+        try:
+            answer = plan(request)
+        except MeshwrightError as error:
+            problems = getattr(error, "problems", ())
+            answer = {"refused": error.code, "problems": [[p.pointer, p.code] for p in problems]}
+        yield f"request {number}", numbers_of(answer)
+    for number, answer in enumerate(evaluate_rows(rows())):
+        yield f"row {number}", numbers_of(answer)
+
+
+def _lines(found: Iterable[tuple[str, Document]]) -> Iterator[str]:
+    return (json.dumps([name, answer], separators=(",", ":"), sort_keys=True) + "\n" for name, answer in found)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Writes or compares; 1 where an answer differs."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("act", choices=("write", "compare"))
+    parser.add_argument("folder", type=Path)
+    asked = parser.parse_args(arguments)
+    file = asked.folder / "answers.jsonl.gz"
+    if asked.act == "write":
+        asked.folder.mkdir(parents=True, exist_ok=True)
+        with gzip.open(file, "wt") as out:
+            count = sum(bool(out.write(line)) for line in _lines(answers()))
+        print(f"{count} answers written to {file}")
+        return 0
+    with gzip.open(file, "rt") as frozen:
+        pairs = list(zip(frozen, _lines(answers()), strict=True))
+    different = [json.loads(was)[0] for was, now in pairs if was != now]
+    print(f"{len(pairs)} answers compared, {len(different)} differ")
+    for name in different[:20]:
+        print(f"  {name}")
+    return int(bool(different))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
