@@ -78,7 +78,13 @@ def _with_extras() -> Iterator[Document]:
         yield _request("llama-3.2-3b", h100, "megatron", seq=4096, batch=64, include=include)
     for model, pp in (("llama-2-13b", 3), ("qwen3-30b-a3b", 5), ("gemma-2-9b", 4)):
         yield _request(
-            model, h100, "megatron", seq=4096, batch=64, include=["open_splits"], constraints={"allowed": {"pp": [1, pp, 8]}}
+            model,
+            h100,
+            "megatron",
+            seq=4096,
+            batch=64,
+            include=["open_splits"],
+            constraints={"allowed": {"pp": [1, pp, 8]}},
         )
     yield _request("llama-3.2-3b", h100, "torchtitan", seq=4096, batch=64, include=["open_splits"])
 
