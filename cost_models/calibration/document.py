@@ -103,6 +103,13 @@ class CollectiveSample(_Strict):
     concurrent_groups: Count = 1
     spread_fraction: Fraction = 0.0
 
+    @model_validator(mode="after")
+    def _fills_its_nodes(self) -> Self:
+        # A curve is fitted to samples only when a job is priced, too late to refuse them.
+        if self.ranks % self.ranks_per_node:
+            raise ValueError("ranks_per_node must divide ranks")
+        return self
+
 
 class AttentionSample(_Strict):
     """One causal attention call."""

@@ -102,17 +102,27 @@ def test_a_list_pages_through_all_plans_newest_first(client: TestClient, asked: 
     made = [client.post("/v1/plans", json={**asked, "top_k": k}).json()["id"] for k in (4, 5, 6)]
     seen: list[dict[str, Any]] = []
     cursor: dict[str, str] = {}
-    while True:
+    for _ in range(50):
         page = client.get("/v1/plans", params={"limit": 2, **cursor}).json()
         seen += page["items"]
         if page["next_cursor"] is None:
             break
         cursor = {"cursor": page["next_cursor"]}
+    assert page["next_cursor"] is None
     ids = [entry["id"] for entry in seen]
     assert ids[:3] == made[::-1]
     assert len(set(ids)) == len(ids)
     assert seen[0]["headline"]["step_time_s"] > 0
     assert [e["id"] for e in client.get("/v1/plans", params={"status": "failed"}).json()["items"]] == []
+
+
+@pytest.mark.parametrize("path", ["/v1/plans", "/v1/calibrations"])
+@pytest.mark.parametrize(("limit", "status"), [(0, 422), (1, 200), (100, 200), (101, 422)])
+def test_a_page_holds_one_to_a_hundred_entries(client: TestClient, path: str, limit: int, status: int) -> None:
+    response = client.get(path, params={"limit": limit})
+    assert response.status_code == status
+    if status == 422:
+        assert response.json()["errors"][0]["pointer"] == "/query/limit"
 
 
 def test_a_list_entry_is_small(client: TestClient, planned: dict[str, Any]) -> None:

@@ -65,6 +65,12 @@ class TestEvaluate:
         assert response.status_code == 422
         assert "10001" in response.json()["errors"][0]["message"]
 
+    def test_as_many_rows_as_are_allowed_are_answered(self, client: TestClient) -> None:
+        """10,000, in order, each with what is wrong with it."""
+        answers = client.post("/v1/evaluate", json=[{"id": number} for number in range(10_000)]).json()
+        assert [answer["id"] for answer in answers] == list(range(10_000))
+        assert {answer["verdict"] for answer in answers} == {"invalid"}
+
 
 class TestCalibrations:
     def test_a_document_comes_back_as_it_was_stored(self, client: TestClient) -> None:

@@ -11,6 +11,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, inspect, select, update
 
+from app.db import tables
 from app.db.calibrations import CalibrationStore
 from app.db.engine import build_engine, reading, writing
 from app.db.jobs import JobKey, JobStore, Progress
@@ -131,10 +132,21 @@ class TestPlans:
     def test_pages_cover_everything_once_newest_first(self, plans: PlanStore) -> None:
         made = [plans.submit("a", asked(f"d{i}")).id for i in range(5)]
         seen, after = [], None
-        while page := plans.page("a", limit=2, after=after):
+        for _ in range(4):  # two, two, one and none
+            page = plans.page("a", limit=2, after=after)
             seen += [plan.id for plan in page]
-            after = (page[-1].created_at, page[-1].id)
+            after = (page[-1].created_at, page[-1].id) if page else after
         assert seen == made[::-1]
+        assert page == []
+
+    def test_plans_of_one_moment_are_in_the_order_of_their_ids(self, engine: Engine, plans: PlanStore) -> None:
+        made = sorted(plans.submit("a", asked(f"d{i}")).id for i in range(3))
+        moment = datetime(2026, 1, 1, tzinfo=UTC)
+        with writing(engine) as connection:
+            connection.execute(update(tables.plans).values(created_at=moment))
+        assert [plan.id for plan in plans.page("a", limit=10)] == made[::-1]
+        assert [plan.id for plan in plans.page("a", limit=10, after=(moment, made[1]))] == [made[0]]
+        assert plans.page("a", limit=10, after=(moment, made[0])) == []
 
     def test_a_page_can_hold_one_status(self, plans: PlanStore, job_store: JobStore) -> None:
         done = finished(plans, job_store, "a", "d1")
@@ -261,6 +273,21 @@ class TestJobs:
         again = job_store.claim("you")
         assert again is not None
         assert again.key == key
+
+    def test_a_release_does_not_count_as_a_failed_attempt(self, engine: Engine, plans: PlanStore) -> None:
+        """A service that is restarted often releases a job each time; the job may still lose one worker, and not two."""
+        lapsing = JobStore(engine, lease_s=0.0)
+        key = JobKey("a", plans.submit("a", asked("d1")).id)
+        for number in range(5):
+            assert lapsing.claim(f"process {number}") is not None
+            lapsing.release(f"process {number}")
+        lapsing.claim("gone")
+        lapsing.recover()
+        assert lapsing.status(key) == "queued"
+        lapsing.claim("gone too")
+        lapsing.release("somebody else")
+        lapsing.recover()
+        assert lapsing.status(key) == "failed"
 
     def test_a_result_that_cannot_be_stored_leaves_the_job_running(
         self, engine: Engine, plans: PlanStore, job_store: JobStore

@@ -207,7 +207,7 @@ def job() -> Job:
     return job_of("0.2.2")
 
 
-def job_of(version: str) -> Job:
+def job_of(version: str, **changed: Any) -> Job:
     """One block of Llama 3 8B's sizes under a release of torchtitan."""
     model = resolve_model({
         "num_layers": 1, "hidden_size": HIDDEN, "num_attention_heads": HEADS, "num_key_value_heads": KV_HEADS,
@@ -215,7 +215,7 @@ def job_of(version: str) -> Job:
     })  # fmt: skip
     cluster = resolve_cluster({"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8})
     given = {"seq_length": 1024, "global_batch_size": 8, "precision": "bf16", "framework": "torchtitan"}
-    training = resolve_training({**given, "framework_version": version}, model=model, cluster=cluster)
+    training = resolve_training({**given, "framework_version": version, **changed}, model=model, cluster=cluster)
     return Job(model, cluster, training, load_calibration(cluster))
 
 
@@ -259,6 +259,22 @@ def test_full_recomputation_keeps_the_input_and_makes_the_rest_anew(job: Job, to
     assert saved == hidden
     modelled_transient = layer.whole[0] - hidden + layer.transient[0]
     assert transient == pytest.approx(modelled_transient, abs=RANDOM_STATE_BYTES, rel=0)
+
+
+def test_backward_of_math_attention_holds_two_gradients_of_the_scores() -> None:
+    """Of the probabilities and, made by the softmax's backward while those live, of the scores; the rest is narrow: 8 of 2048."""
+    heads, tokens = 4, 2048
+    shape = {"device": "meta", "dtype": torch.bfloat16, "requires_grad": True}
+    q, k, v = (torch.empty(heads, tokens, 8, **shape) for _ in range(3))
+    with counting([], q, k, v) as live:
+        out = functional.softmax(q @ k.transpose(1, 2), dim=-1) @ v
+        gradient = torch.empty_like(out)
+        live.most = start = live.now
+        out.backward(gradient)
+    held = (live.most - start) / (heads * tokens * tokens)
+    assert held == pytest.approx(2 * 2, rel=0.02)
+    matrix = HEADS * 8192 * 1024
+    assert modelled(job_of("0.2.2", attention="math"), "none", 8192).transient[0] / matrix == pytest.approx(held, rel=0.02)
 
 
 def test_eager_cross_entropy_peaks_at_twelve_bytes_a_logit() -> None:

@@ -111,6 +111,86 @@ def test_a_merge_keeps_the_newer_and_adds_what_only_the_older_has() -> None:
     assert merged.notes[-1].startswith("merged with synthetic of 2026-11-20")
 
 
+def test_groups_that_ran_side_by_side_are_another_measurement_than_one_alone() -> None:
+    """A merge keeps the older one's crowded samples, strided groups and nodes of other sizes beside the newer one's, and drops
+    nothing but what was measured again.
+    """
+
+    def of(time_s: float, **fields: Any) -> dict[str, Any]:
+        return {
+            "op": "all_reduce", "ranks": 4, "ranks_per_node": 4, "size_bytes": 2.0**20, "time_s": time_s, **fields,
+        }  # fmt: skip
+
+    variants = [
+        {"concurrent_groups": 2}, {"stride": 2}, {"ranks_per_node": 2}, {"ranks": 2, "ranks_per_node": 2},
+        {"op": "all_gather"}, {"size_bytes": 2.0**21},
+    ]  # fmt: skip
+    older, newer = (
+        build_document([{"collectives": rows}], name=name, fingerprint=MACHINE, created_at=NOW)
+        for name, rows in (("old", [of(9e-3), *(of(2e-3, **each) for each in variants)]), ("new", [of(1e-3)]))
+    )
+    merged = merge(newer, older, now=datetime.fromisoformat(NOW))
+    assert [sample.time_s for sample in merged.collectives] == [1e-3, *[2e-3] * len(variants)]
+
+
+def test_products_of_another_kind_are_another_measurement() -> None:
+    def of(time_s: float, **fields: Any) -> dict[str, Any]:
+        return {"m": 512, "n": 1024, "k": 2048, "time_s": time_s, **fields}
+
+    variants = [
+        {"m": 1024}, {"n": 512}, {"k": 1024}, {"dtype": "fp8"}, {"layout": "dgrad"}, {"batch": 2},
+        {"output_dtype": "fp32"},
+    ]  # fmt: skip
+    older, newer = (
+        build_document([{"gemm": rows}], name=name, fingerprint=MACHINE, created_at=NOW)
+        for name, rows in (("old", [of(9e-3), *(of(2e-3, **each) for each in variants)]), ("new", [of(1e-3)]))
+    )
+    merged = merge(newer, older, now=datetime.fromisoformat(NOW))
+    assert [sample.time_s for sample in merged.gemm] == [1e-3, *[2e-3] * len(variants)]
+
+
+def test_facts_and_samples_measured_again_replace_the_older_ones() -> None:
+    """Host and memory facts by name, samples by all that says what was measured and nothing of what came out."""
+
+    def of(rate: float, **facts: float) -> dict[str, Any]:
+        return {
+            "memory_bandwidth": [{"kind": "copy", "size_bytes": 1e9, "bytes_per_s": rate, "spread_fraction": rate / 1e15}],
+            "pairs": [{"first": 0, "second": 1, "bytes_per_s": rate, "link": "nvlink"}],
+            "memory": [facts],
+        }  # fmt: skip
+
+    older, newer = (
+        build_document([found], name=name, fingerprint=MACHINE, created_at=NOW)
+        for name, found in (
+            ("old", of(1e12, capacity_bytes=80e9, context_bytes=5e8)), ("new", of(2e12, context_bytes=6e8)),
+        )
+    )  # fmt: skip
+    merged = merge(newer, older, now=datetime.fromisoformat(NOW))
+    assert [sample.bytes_per_s for sample in merged.memory_bandwidth] == [2e12]
+    assert [sample.bytes_per_s for sample in merged.pairs] == [2e12]
+    assert (merged.memory.capacity_bytes, merged.memory.context_bytes) == (80e9, 6e8)
+
+
+def test_the_lowest_power_limit_is_the_machine_s() -> None:
+    """The slowest rank sets the pace: of 700, 650 and 600 W, and one that does not say, 600."""
+    devices = [{"rank": rank, "power_limit_w": limit} for rank, limit in enumerate((700.0, 600.0, 650.0))]
+    found = [{"devices": [*devices, {"rank": 3}]}]
+    document = build_document(found, name="capped", fingerprint=MACHINE, created_at=NOW)
+    assert document.device.power_limit_w == 600.0
+    sheet = build_document([{}], name="plain", fingerprint=MACHINE, created_at=NOW)
+    assert sheet.device.power_limit_w == 700.0  # the data sheet's
+
+
+@pytest.mark.parametrize(("days", "merges"), [(90, True), (90.001, False)])
+def test_measurements_are_merged_until_they_are_ninety_days_old(days: float, merges: bool) -> None:
+    document, now = synthetic(0.0, 0), datetime.fromisoformat(NOW) + timedelta(days=days)
+    if merges:
+        assert merge(document, document, now=now).collectives == document.collectives
+        return
+    with pytest.raises(CalibrationError, match="90 days old, 90 is the limit"):
+        merge(document, document, now=now)
+
+
 def test_other_machines_are_not_merged() -> None:
     newer = synthetic(0.0, 0)
     other = newer.model_copy(update={"fingerprint": newer.fingerprint.model_copy(update={"driver": "550"})})

@@ -323,3 +323,32 @@ def test_base_codes_read_base_fields_alone(request) -> None:
 
 def test_base_codes_exist() -> None:
     assert set(rule_codes()) >= BASE_CODES
+
+
+@pytest.mark.parametrize("top_k", [1, 2, 3, 5, 15, 40])
+def test_a_space_of_many_batches_loses_no_plan_at_the_edge_of_the_k_best(top_k) -> None:
+    """56,740 strategies of 554 base rows, of which 1,129 fit: the first batch's few plans are among the best, so a search that
+    pruned by them before it knows k of them would lose the k-th.
+    """
+    gpu = {
+        "name": "toy", "memory_gib": 7, "peak_tflops": {"bf16": 200}, "memory_bandwidth_gb_per_s": 2000,
+        "nvlink_gb_per_s": 200,
+    }  # fmt: skip
+    request = {
+        "model": {
+            "num_layers": 24, "hidden_size": 1536, "num_attention_heads": 12, "intermediate_size": 6144,
+            "vocab_size": 32000,
+        },
+        "cluster": {"gpu": gpu, "num_nodes": 3, "gpus_per_node": 8},
+        "training": {"seq_length": 1536, "global_batch_size": 48, "precision": "bf16", "framework": "megatron"},
+        "constraints": {"fixed": {"cp": 1}},
+        "top_k": top_k,
+    }  # fmt: skip
+    asked = PlanRequest.model_validate(request)
+    space = build_space(resolve_job(request), asked.constraints)
+    brute, found = BruteForce(asked, space), searched(asked, space)
+    assert len(space.base()) > 4 * exhaustive.FIRST_CHUNK
+    assert brute.size > 4 * exhaustive.FIRST_ROWS
+    assert fields(found.best) == fields(brute.best)
+    assert len(fields(found.best)) == top_k
+    assert found.optimal

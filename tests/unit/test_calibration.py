@@ -17,6 +17,7 @@ from cost_models.calibration import (
     fit_collectives,
     load_calibration,
     parse_document,
+    read_document,
     reference_document,
     reference_names,
     shipped_document,
@@ -292,6 +293,93 @@ def test_a_worse_tier_never_has_a_narrower_range() -> None:
             widths = [calibration.residual(family, tier) for tier in Tier]
             assert widths == sorted(widths)
             assert all(0 < width < 1 for width in widths)
+
+
+def shape(spread: float, m: int = 4096) -> dict[str, Any]:
+    return {"m": m, "n": 4096, "k": 4096, "time_s": 1e-3, "spread_fraction": spread}
+
+
+@pytest.mark.parametrize(
+    ("spreads", "products", "links"),
+    [
+        # Sorted 0.01 … 0.05, 0.20: the 80 % point of five lies a fifth of the way from the fourth to the fifth value.
+        ([0.20, 0.02, 0.05, 0.03, 0.01], 0.05 + 0.2 * 0.15, 2 * (0.05 + 0.2 * 0.15)),
+        ([0.02, 0.0, 0.0, 0.0], 0.02, 0.04),  # a spread of 0 was not measured
+        ([0.004, 0.002], 0.01, 0.01),  # less than 1 % is not believed
+    ],
+)
+def test_measured_terms_are_as_uncertain_as_four_fifths_of_the_repeats_were(
+    spreads: list[float], products: float, links: float
+) -> None:
+    """Collectives, which spread twice as far here, have repeats of their own; every worse tier is at least as wide."""
+    gemm = [shape(spread, m=512 * (place + 1)) for place, spread in enumerate(spreads)]
+    rows = collectives("all_reduce", [1e-4 * 2**place for place in range(len(spreads))])
+    sent = [{**row, "spread_fraction": 2 * spread} for row, spread in zip(rows, spreads, strict=True)]
+    own = load_calibration(
+        replace(CLUSTER, calibration=("mine",)),
+        extra={"mine": document_of({**MINIMAL, "gemm": gemm, "collectives": sent})},
+    )
+    assert own.residual("gemm", Tier.MEASURED) == pytest.approx(products)
+    assert own.residual("collective", Tier.MEASURED) == pytest.approx(links)
+    for family in ("gemm", "collective"):
+        widest = max(NOMINAL_RESIDUALS[family][1], own.residual(family, Tier.MEASURED))
+        assert own.residual(family, Tier.INTERPOLATED) == widest
+
+
+def test_interpolated_collectives_are_as_uncertain_as_the_middle_curve() -> None:
+    """Leave-one-out errors of 9, 20 and 11 %: the median is 11 %; one below what was measured says nothing."""
+    curve = {"op": "all_reduce", "ranks": 4, "ranks_per_node": 4, "size_bytes": [1e6, 2e6], "time_s": [1e-4, 2e-4]}
+    for errors, expected in (((0.09, 0.20, 0.11), 0.11), ((0.02, 0.03), NOMINAL_RESIDUALS["collective"][0])):
+        fits = [{**curve, "stride": place + 1, "residual_fraction": error} for place, error in enumerate(errors)]
+        own = load_calibration(
+            replace(CLUSTER, calibration=("mine",)),
+            extra={"mine": document_of({**MINIMAL, "collective_fits": fits})},
+        )
+        assert own.residual("collective", Tier.INTERPOLATED) == pytest.approx(expected)
+
+
+CURVE: dict[str, Any] = {
+    "op": "all_reduce", "ranks": 8, "ranks_per_node": 4, "size_bytes": [1e6, 2e6, 4e6], "time_s": [1e-4, 1e-4, 3e-4],
+    "residual_fraction": 0.05,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"time_s": [1e-4, 2e-4, 1.9e-4]}, "time_s never fall"),
+        ({"time_s": [2e-4, 1e-4, 3e-4]}, "time_s never fall"),
+        ({"size_bytes": [1e6, 1e6, 4e6]}, "size_bytes must rise"),
+        ({"size_bytes": [1e6, 4e6, 2e6]}, "size_bytes must rise"),
+        ({"time_s": [1e-4, 2e-4]}, "equally long"),
+        ({"size_bytes": [], "time_s": []}, "not empty"),
+        ({"ranks_per_node": 3}, "ranks_per_node must divide ranks"),
+        ({"ranks": 12, "ranks_per_node": 8}, "ranks_per_node must divide ranks"),
+    ],
+)
+def test_a_curve_that_no_machine_has_is_refused(changed: dict[str, Any], message: str) -> None:
+    """A larger message is never quicker, and every node holds equally many ranks; equal times and one node are fine."""
+    document_of({**MINIMAL, "collective_fits": [CURVE, {**CURVE, "ranks_per_node": 8}, {**CURVE, "ranks_per_node": 1}]})
+    with pytest.raises(CalibrationError, match=f"is not a calibration: /collective_fits/1: .*{message}"):
+        document_of({**MINIMAL, "collective_fits": [CURVE, {**CURVE, **changed}]})
+
+
+def test_measured_groups_hold_equally_many_ranks_on_every_node() -> None:
+    """Else their curve, which is fitted only when a job is priced, could not be."""
+    document_of({**MINIMAL, "collectives": collectives("all_reduce", [1e-4], ranks=6, per_node=3)})
+    with pytest.raises(CalibrationError, match=r"/collectives/0: .*ranks_per_node must divide ranks"):
+        document_of({**MINIMAL, "collectives": collectives("all_reduce", [1e-4], ranks=4, per_node=3)})
+
+
+def test_a_file_is_read_up_to_its_limit_and_no_byte_more(tmp_path: Path) -> None:
+    """64 MiB with the spaces that JSON allows at its end; a document of the whole limit is read and one byte more is not."""
+    text, path = document_of(MINIMAL).file_text(), tmp_path / "mine.json"
+    path.write_text(text + " " * (64 * 2**20 - len(text.encode())), encoding="utf-8")
+    assert read_document(path).id == document_of(MINIMAL).id
+    with path.open("a", encoding="utf-8") as file:
+        file.write(" ")
+    with pytest.raises(CalibrationError, match="larger than any calibration"):
+        read_document(path)
 
 
 def test_documents_are_immutable() -> None:

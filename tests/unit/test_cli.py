@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import http.server
 import io
 import json
+import os
 import re
 import signal
 import sys
-from collections.abc import Callable
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -164,6 +169,65 @@ def test_unreachable_service_ends_with_4(outcome: Any) -> None:
     assert "127.0.0.1:9" in err
 
 
+@contextmanager
+def answering(status: int, document: Any, media_type: str = "application/problem+json") -> Iterator[str]:
+    """Address of a service that answers everything alike."""
+
+    class Service(http.server.BaseHTTPRequestHandler):
+        def do_POST(self) -> None:
+            self.rfile.read(int(self.headers["Content-Length"]))
+            body = json.dumps(document).encode()
+            self.send_response(status)
+            self.send_header("Content-Type", media_type)
+            self.send_header("Content-Length", str(len(body)))
+            self.send_header("Retry-After", "0")
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, *_: object) -> None: ...
+
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Service) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        yield f"http://127.0.0.1:{server.server_port}"
+        server.shutdown()
+        thread.join()
+
+
+@pytest.mark.parametrize(
+    ("status", "code", "ends_with"),
+    [
+        (503, "unavailable", 4),
+        (503, "a-code-of-a-later-release", 4),
+        (422, "measurement", 5),
+        (422, "search-budget", 2),
+        (401, "unauthorized", 2),
+        (504, "time-limit", 2),
+    ],
+)
+def test_what_the_service_refuses_ends_with_the_code_of_its_kind(
+    outcome: Any, status: int, code: str, ends_with: int
+) -> None:
+    """4 says that trying again later may help, 5 that this machine cannot be measured, 2 that the input is the reason."""
+    refusal = {"status": status, "code": code, "detail": "for this reason", "hint": "Do that.", "errors": []}
+    with answering(status, refusal) as server:
+        ended, out, err = outcome(*SMALL, "--server", server)
+    assert (ended, out) == (ends_with, "")
+    assert code == "unauthorized" or "Do that." in err
+    assert "error: for this reason" in err
+
+
+@pytest.mark.parametrize(("count", "last"), [(1, "a field"), (20, "a field"), (21, "and 1 more"), (23, "and 3 more")])
+def test_the_first_twenty_problems_are_shown_and_the_rest_counted(outcome: Any, count: int, last: str) -> None:
+    problems = [{"pointer": f"/{number}", "message": "is wrong", "hint": "Correct a field"} for number in range(count)]
+    with answering(422, {"status": 422, "code": "invalid-input", "detail": "", "errors": problems}) as server:
+        code, _, err = outcome(*SMALL, "--server", server)
+    assert code == 2
+    assert err.count("is wrong") == min(count, 20)
+    assert last in err.splitlines()[-1]
+    assert err.count(" more ") == (count > 20)
+
+
 def test_evaluate_answers_every_line_in_order(outcome: Any, tmp_path: Path) -> None:
     good = json.loads((REQUESTS / "evaluate.jsonl").read_text().splitlines()[0])
     lines = [
@@ -264,6 +328,26 @@ def test_the_first_interrupt_asks_to_stop_and_the_second_ends(capsys: pytest.Cap
             signal.raise_signal(signal.SIGINT)
     assert signal.getsignal(signal.SIGINT) is before
     assert "best plans so far" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("output", [[], ["--json"]])
+def test_an_interrupted_plan_ends_with_130_and_the_best_so_far(outcome: Any, output: list[str]) -> None:
+    """Ctrl-C as soon as the search listens: a shell then knows that it was interrupted, not that no plan fits."""
+    before = signal.getsignal(signal.SIGINT)
+
+    def interrupt() -> None:
+        while signal.getsignal(signal.SIGINT) is before:
+            time.sleep(0.001)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=interrupt)
+    thread.start()
+    large = ("--model", "llama-3.1-70b", "--num-nodes", "64", "--global-batch-size", "1024")
+    code, out, err = outcome(*SMALL, *large, *output)
+    thread.join()
+    assert code == 130
+    assert "stopping with the best plans so far" in err
+    assert json.loads(out)["status"] == "cancelled" if output else "70b" in out
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 1000])

@@ -106,6 +106,25 @@ def test_wide_table_shows_every_column(printed: Any) -> None:
     ]
 
 
+def test_pipeline_sends_are_communication_and_no_bubble(printed: Any) -> None:
+    """Of 12 s: 1 s of bubble is 8.3 %; 2.4 s of sends with 1.5 + 0.5 s of other communication, 36.7 %; offload is neither."""
+    plan = ranked(1, tie_group=1)
+    plan["evaluation"] |= {"step_time_s": 12.0}
+    plan["evaluation"]["time_breakdown_s"] |= {"pp_comm": 2.4, "gemm": 6.2, "offload": 0.4}
+    plan["evaluation"]["provenance"]["terms"] |= {"pp_comm": "measured"}
+    out, _ = printed(RESPONSE | {"plans": [plan]}, width=160)
+    assert row_of(out, 1)[-3:] == ["8.3%", "36.7%", "nominal"]
+
+
+@pytest.mark.parametrize("term", ["tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm", "tied_embedding_comm"])
+def test_every_kind_of_communication_counts_once(printed: Any, term: str) -> None:
+    plan = ranked(1, tie_group=1)
+    plan["evaluation"]["time_breakdown_s"] = {"gemm": 5.5, term: 3.5, "pp_bubble": 1.0}
+    plan["evaluation"]["provenance"]["terms"] = dict.fromkeys(("gemm", term, "pp_bubble"), "measured")
+    out, _ = printed(RESPONSE | {"plans": [plan]}, width=160)
+    assert row_of(out, 1)[-3:] == ["10.0%", "35.0%", "measured"]
+
+
 def test_narrow_table_folds_the_degrees_and_says_what_is_missing(printed: Any) -> None:
     out, _ = printed(RESPONSE, width=80)
     assert "tp4 pp2 dp16 vpp5 z1" in out

@@ -56,6 +56,14 @@ def test_a_rule_that_leaves_nothing_is_told_with_the_nearest_plan() -> None:
     assert next(iter(evaluate_rows([{**JOB, "strategy": changed}])))["verdict"] == "fits"
 
 
+def test_every_rule_that_the_nearest_plan_breaks_asks_for_its_change_in_their_order() -> None:
+    """FSDP has no pipeline, and a dense model no experts to spread: rules on pipelines come before those on experts."""
+    response = answered(constraints={"fixed": {"ep": 4, "pp": 2}})
+    nearest = response["nearest_infeasible"][0]
+    assert [reason["code"] for reason in nearest["reasons"]] == ["pipeline-unsupported", "experts-missing"]
+    assert nearest["smallest_change"] == "pp 2 -> 1; ep 4 -> 1"
+
+
 def test_a_search_that_was_stopped_at_once_blames_no_rule() -> None:
     assert answered(time_limit_s=1e-6)["nearest_infeasible"] == []
 

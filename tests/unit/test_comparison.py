@@ -122,6 +122,21 @@ def test_of_a_tie_the_two_that_differ_most_are_measured() -> None:
     assert ties(members) == [{"tie_group": 1, "ranks": [1, 2, 3], "measure": [1, 3]}]
 
 
+def test_the_plan_that_differs_most_is_measured_wherever_it_stands_in_its_tie() -> None:
+    """Of plans 2 to 4 the third is 0.8 + 0.9 s from the first, term by term, though its step is nearest in time; the others are
+    0.3 s and 1.2 s away.
+    """
+    members = [
+        plan(1, 1, tp=1, gemm=5.0, tp_comm=1.0),
+        plan(2, 1, tp=2, gemm=5.3, tp_comm=1.0),
+        plan(3, 1, tp=4, gemm=4.2, tp_comm=1.9),
+        plan(4, 1, tp=8, gemm=5.0, tp_comm=1.0, pp_bubble=1.2),
+    ]
+    assert ties(members)[0]["measure"] == [1, 3]
+    assert ties([members[0], members[3], members[2], members[1]])[0]["measure"] == [1, 3]
+    assert ties(members[:2] + members[3:])[0]["measure"] == [1, 4]
+
+
 def test_near_copies_are_measured_only_where_there_is_nothing_else() -> None:
     copy = plan(2, 1, gemm=5.0, tp_comm=1.0)
     other = plan(3, 1, tp=2, gemm=5.001, tp_comm=1.0)

@@ -136,6 +136,27 @@ def test_only_the_last_micro_batch_hides_and_never_the_last_bucket() -> None:
     assert case.stepwise(backward_s=100.0) == pytest.approx(link / 5)
 
 
+def test_the_gather_hides_behind_the_first_forward_and_the_reduction_behind_the_last_backward() -> None:
+    """[O-3] Each has its own pass: a short forward leaves most of the gather, however long the backward, and the other way round.
+    4 layers on 2 stages are 2 of a stage and the embedding's: 3 buckets.
+    """
+    case = Case({"zero": 1, "pp": 2, "overlap": {"grad_reduce": True, "param_gather": True}})
+    gather = case.price("all_gather", 2 * DENSE, "dp_cp")
+    reduce = case.price("reduce_scatter", 4 * DENSE, "dp_cp")
+    short_forward = case.stepwise(forward_s=gather / 2, backward_s=100.0)
+    assert short_forward == pytest.approx(gather - BACKWARD_USABLE.value * gather / 2 + reduce / 3)
+    short_backward = case.stepwise(forward_s=100.0, backward_s=reduce / 2)
+    assert short_backward == pytest.approx(gather / 3 + reduce - BACKWARD_USABLE.value * reduce / 2)
+
+
+def test_reductions_of_each_micro_batch_hide_alike_and_the_gather_is_one() -> None:
+    """64 sequences over 32 replicas are two micro-batches: two reductions, of which a fifth sticks out each, and one gather."""
+    case = Case({"zero": 1, "grad_sync": "each", "overlap": {"grad_reduce": True, "param_gather": False}})
+    gather = case.price("all_gather", 2 * DENSE, "dp_cp")
+    reduce = case.price("reduce_scatter", 4 * DENSE, "dp_cp")
+    assert case.stepwise(forward_s=100.0, backward_s=100.0) == pytest.approx(2 * reduce / 5 + gather)
+
+
 def test_one_replica_reduces_nothing() -> None:
     assert Case({"zero": 0, "tp": 4, "dp": 1}).stepwise() == 0
 

@@ -119,6 +119,19 @@ def test_korthikanti_with_tensor_parallelism_alone() -> None:
     assert kept_per_token(GPT, strategy, attention="math", dropout=0.1, transformer_impl="local") == expected
 
 
+@pytest.mark.parametrize(("recompute", "dropped"), [("none", 0), ("selective", 5)])
+def test_backward_of_math_attention_holds_two_gradients_of_the_scores(recompute: str, dropped: int) -> None:
+    """The softmax's backward makes the scores' gradient from the probabilities', both alive: 2 * 2 bytes for each of 16 heads'
+    8192 keys a token, more than the MLP's. Recomputed attention makes its matrices anew beside them: 5 bytes with dropout (softmax
+    and dropout outputs of 2, a mask of 1). With flash attention the MLP's are the most: 2 * 8192 and a weight's, 2 * 8192 * 2048.
+    """
+    strategy = {"recompute": recompute}
+    found = table(GPT, strategy, attention="math", dropout=0.1, transformer_impl="local")
+    assert float(found.transient_J[0][0]) / TOKENS == (4 + dropped) * 16 * TOKENS
+    flash = table(GPT, {"recompute": "none"}, dropout=0.1, transformer_impl="local")
+    assert float(flash.transient_J[0][0]) == 2 * 8192 * TOKENS + 2 * 8192 * 2048
+
+
 @pytest.mark.parametrize(
     ("modules", "dropped"),
     [
@@ -145,6 +158,18 @@ MOE = {
 def test_mixture_follows_the_routed_width() -> None:
     """Attention and norms 139400 - 6*14336 = 53384; experts 2*(2h + 6*1024) = 28672; shared 6*2048; router 16*16."""
     assert kept_per_token(MOE, {"dp": 8, "ep": 8}) == 53384 + 28672 + 12288 + 256
+
+
+def test_expert_tensor_ranks_gather_their_tokens_and_split_the_width() -> None:
+    """tp 4 and etp 2: a rank's share of the copies, 2/4 a token, is gathered from both, rows of 2h and half of 6 * 1024 each.
+
+    Attention and norms 53384 / 4; one row: 8192 + 3072; shared 6 * 2048 / 4; router 16 * 16 / 4. Before core 0.13 the outputs
+    that are weighed outside stay too, a rank's own half copy of 2h.
+    """
+    strategy = {"tp": 4, "dp": 8, "ep": 4, "etp": 2, "sequence_parallel": True}
+    assert kept_per_token(MOE, strategy) == 53384 / 4 + 8192 + 3072 + 3072 + 64
+    former = kept_per_token(MOE, strategy, framework_version="0.12")
+    assert former - kept_per_token(MOE, strategy) == 2 * 4096 / 2
 
 
 def test_torchtitan_weighs_tokens_before_the_experts() -> None:

@@ -109,6 +109,19 @@ def test_zero_3_of_deepspeed_shards_sixteen_bytes() -> None:
     assert sum(states(found).values()) == pytest.approx(16 * TOTAL / 8)
 
 
+@pytest.mark.parametrize(
+    ("group", "copies"),
+    [(2, 2 / 2), (4, 2 / 4), (8, 0.0)],  # a group of all eight ranks would hold what the shards are already
+)
+def test_hpz_keeps_a_copy_that_the_smaller_group_shares(group: int, copies: float) -> None:
+    """ZeRO++ (Wang 2023, section 3.2): beside the shard, 2/8 bytes of bf16 a parameter, a second bf16 copy split over the ranks
+    of its group alone.
+    """
+    found = states(memory({"dp": 8, "zero": 3, "zero_param_shard_size": group}, framework="deepspeed"))
+    assert found["parameters"] == pytest.approx((2 / 8 + copies) * TOTAL)
+    assert sum(found.values()) == pytest.approx((16 / 8 + copies) * TOTAL)
+
+
 def test_experts_are_sharded_over_their_own_replicas() -> None:
     """8 experts over ep 4: two a rank, held by edp = 8/4 = 2 ranks; the rest is shared by 8.
 
@@ -119,6 +132,22 @@ def test_experts_are_sharded_over_their_own_replicas() -> None:
     found = states(memory({"dp": 8, "ep": 4, "etp": 1, "zero": 1}, model=EXPERTS))
     assert found["parameters"] == pytest.approx(2 * (dense + experts))
     assert found["optimizer_states"] == pytest.approx(8 * (dense / 8 + experts / 2))
+
+
+@pytest.mark.parametrize(("shard", "dense_ranks", "expert_ranks"), [(8, 8, 4), (4, 4, 2), (2, 2, 1)])
+def test_replicas_of_the_optimizer_leave_fewer_ranks_to_each_expert(
+    shard: int, dense_ranks: int, expert_ranks: int
+) -> None:
+    """8 experts over ep 2 are four a rank, held by edp = 8/2 = 4 ranks. Instances of 4 ranks make two copies of everything,
+    so 4/2 = 2 ranks share an expert's state; of 2 ranks, four copies and 4/4 = 1.
+    """
+    dense = 4 * (196608 + 2048 + 512) + 2 * WORD + 256
+    experts = 4 * 4 * EXPERT
+    strategy = {"dp": 8, "ep": 2, "etp": 1, "zero": 1, "zero_shard_size": shard}
+    found = states(memory(strategy, model=EXPERTS))
+    assert found["optimizer_states"] == pytest.approx(8 * (dense / dense_ranks + experts / expert_ranks))
+    assert found["main_parameters"] == pytest.approx(4 * (dense / dense_ranks + experts / expert_ranks))
+    assert found["parameters"] == pytest.approx(2 * (dense + experts))
 
 
 def test_tied_embeddings_are_one_table_alone_and_two_in_a_pipeline() -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+import pytest
 
 from planner.axes import build_space
 from planner.job_of import resolve_job
+from planner.plan import plan
 from planner.schemas.plan_request import PlanRequest
 from planner.search.objective import build_goal
 from planner.search.pareto import Front, pareto_front, undominated
@@ -60,3 +62,19 @@ def test_the_sampled_front_lies_on_or_behind_the_enumerated_one() -> None:
 
 def test_equal_seeds_sample_equally() -> None:
     assert np.array_equal(front("nsga-ii", 3).objectives_ND, front("nsga-ii", 3).objectives_ND)
+
+
+def test_cost_per_token_is_in_the_price_s_currency_or_in_gpu_seconds() -> None:
+    """2.5 an hour and GPU: a step of t seconds on n GPUs costs t * n * 2.5 / 3600, and holds 32 sequences of 8192 tokens."""
+    tokens = 32 * REQUEST["training"]["seq_length"]
+    narrow = {
+        "fixed": {"cp": 1, "vpp": 1, "tp": 8, "zero": 1},
+        "allowed": {"recompute": ["none", "full"], "pp": [1, 2]},
+    }
+    for price, per_gpu_second in ((2.5, 2.5 / 3600), (None, 1.0)):
+        cluster = {**REQUEST["cluster"], "price_per_gpu_hour": price}
+        points = plan({**REQUEST, "cluster": cluster, "constraints": narrow, "include": ["pareto"]})["pareto"]
+        assert len({point["num_gpus"] for point in points}) == 2
+        for point in points:
+            expected = point["step_time_s"] * point["num_gpus"] * per_gpu_second / tokens
+            assert point["cost_per_token"] == pytest.approx(expected, rel=1e-12)

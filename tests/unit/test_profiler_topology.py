@@ -62,6 +62,32 @@ def test_a_slow_rank_is_named() -> None:
     ]
 
 
+def test_a_rank_that_was_disturbed_once_is_not_slow_and_its_median_is_what_is_told() -> None:
+    """One measurement of 3.0 among even ones; another rank is at 1.04, 1.08, 1.10, 1.2 and 1.9 of the middle one: 1.10. Exactly
+    1.05 is not yet slow, and four measurements are too few to say.
+    """
+    measured = {
+        0: [1.0, 1.0, 3.0, 1.0, 1.0],
+        1: [1.9, 1.04, 1.2, 1.10, 1.08],
+        2: [1.05] * 5,
+        3: [1.5] * 4,
+    }
+    assert slow_ranks(measured) == [
+        "slow rank: rank 1 takes 1.10 times as long as the middle one at the same work",
+    ]
+
+
+def test_a_pair_at_its_limit_is_not_slow_and_kinds_of_links_are_not_compared() -> None:
+    """80 % of the median is not named; PCIe beside NVLink is a tenth as fast and fine."""
+    fast, slow = pairs(300e9, link="nvlink", ranks=3), pairs(25e9, link="pcie", ranks=3)
+    at_limit = [fast[0].model_copy(update={"bytes_per_s": 240e9}), *fast[1:]]
+    assert slow_pairs(at_limit + slow) == []
+    below = [fast[0].model_copy(update={"bytes_per_s": 239e9}), *fast[1:]]
+    assert slow_pairs(below + slow) == [
+        "slow pair: ranks 0 and 1 reach 239.0 GB/s over nvlink, the median is 300.0",
+    ]
+
+
 @pytest.mark.parametrize(
     ("reported", "gib", "preset"),
     [

@@ -78,6 +78,33 @@ def test_a_plan_ties_with_itself_and_with_one_that_differs_by_less_than_is_known
     assert found.tolist() == [True, True, False]
 
 
+@pytest.mark.parametrize("nominal", [0, 1])
+def test_the_less_certain_of_two_plans_decides_whether_they_tie(nominal: int) -> None:
+    """4 and 3 s of collectives, of which a longer bubble takes 0.75 s back. What is not known of that 1 s of collectives hides the
+    0.25 s that remain where either plan's are nominal, and does not where both were measured. Who leads changes nothing.
+    """
+    seconds = terms(dp_comm=[4.0, 3.0], pp_bubble=[1.0, 1.75])
+    mixed = tiers(2, Tier.MEASURED)
+    mixed["dp_comm"][nominal] = Tier.NOMINAL
+    certain, doubtful = width("dp_comm", Tier.MEASURED), width("dp_comm", Tier.NOMINAL)
+    bubble = 0.75 * width("pp_bubble", Tier.MEASURED)
+    unmodelled = UNMODELLED_RANGE.value * 0.25
+    assert np.hypot(np.hypot(certain, bubble), unmodelled) < 0.25 < np.hypot(np.hypot(doubtful, bubble), unmodelled)
+    for leader in (0, 1):
+        assert is_tied(CALIBRATION, seconds, mixed, leader=leader).tolist() == [True, True]
+        measured = is_tied(CALIBRATION, seconds, tiers(2, Tier.MEASURED), leader=leader)
+        assert measured.tolist() == [leader == 0, leader == 1]
+
+
+def test_each_row_may_have_a_leader_of_its_own() -> None:
+    """The same two plans: the nominal one ties with either leader, its measured twin with none but itself."""
+    seconds = terms(dp_comm=[4.0, 3.0, 3.0, 4.0], pp_bubble=[1.0, 1.75, 1.75, 1.0])
+    mixed = tiers(4, Tier.MEASURED)
+    mixed["dp_comm"][1] = Tier.NOMINAL
+    assert is_tied(CALIBRATION, seconds, mixed, leader=np.array([0, 0, 0, 1])).tolist() == [True, True, False, True]
+    assert is_tied(CALIBRATION, seconds, mixed, leader=np.array([0, 0, 2, 2])).tolist() == [True, True, True, False]
+
+
 def test_what_cancels_says_nothing_and_what_differs_twice_hides_the_difference() -> None:
     """More matmuls for fewer collectives: +3 s and -2.99 s are uncertain by far more than the 0.01 s between them."""
     found = is_tied(CALIBRATION, terms(gemm=[3.0, 6.0], dp_comm=[4.0, 1.01]), tiers(2), leader=0)

@@ -30,6 +30,8 @@ MLA = {
     "mla": {"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128},
 }  # fmt: skip
 CLUSTER = {"gpu": "H100-SXM-80GB", "num_nodes": 2, "gpus_per_node": 8}
+ODD_EXPERTS = {**MOE, "moe": {**MOE["moe"], "expert_intermediate_size": 4100}}
+"""4100 = 4 x 1025."""
 DOZEN = {**MOE, "moe": {**MOE["moe"], "num_experts": 12}}
 
 
@@ -122,6 +124,12 @@ TWELVE_HEADS = {
         ({"dp": 4, "ep": 8, "etp": 1}, "megatron", MOE, {}, "expert-ranks-not-divisible"),
         ({"dp": 4, "ep": 4, "etp": 1}, "megatron", MOE, {}, None),
         ({"pp": 4, "dp": 4, "ep": 8, "etp": 1}, "megatron", MOE, {}, "expert-ranks-not-divisible"),
+        # All of a stage's ranks share the experts: tp 2 x cp 2 x dp 2 = 8 of them hold ep 8 x etp 1, not ep 4 x etp 4.
+        ({"tp": 2, "cp": 2, "dp": 2, "ep": 8, "etp": 1}, "megatron", MOE, {}, None),
+        ({"tp": 4, "cp": 1, "dp": 2, "ep": 4, "etp": 4}, "megatron", MOE, {}, "expert-ranks-not-divisible"),
+        ({"tp": 8, "dp": 2, "ep": 8, "etp": 1}, "megatron", ODD_EXPERTS, {}, None),
+        ({"tp": 8, "dp": 2, "ep": 2, "etp": 8}, "megatron", ODD_EXPERTS, {}, "expert-mlp-not-divisible"),
+        ({"tp": 8, "dp": 2, "ep": 4, "etp": 4}, "megatron", ODD_EXPERTS, {}, None),
         ({"ep": 2}, "megatron", DENSE, {}, "experts-missing"),
         ({"ep": 16, "etp": 1}, "megatron", MOE, {}, "experts-not-divisible"),
         ({"tp": 2, "ep": 4, "sequence_parallel": False}, "megatron", MOE, {}, "moe-needs-sequence-parallel"),
@@ -303,6 +311,17 @@ def test_a_legal_strategy_has_no_reasons_and_no_change():
     assert violations(job, row).legal.tolist() == [True]
     assert reasons(job, row, 0) == []
     assert smallest_change(job, row, 0) == ""
+
+
+def test_the_first_rule_broken_is_what_is_answered_first():
+    """tp 12 on 16 GPUs: heads (32), key-value heads (8), width and sequence, in the order of the rules; the change is the first's."""
+    job = job_for()
+    row = resolve_strategies(job, [StrategyInput(tp=12, dp=1, micro_batch_size=1)]).strategies
+    found = [reason["code"] for reason in reasons(job, row, 0)]
+    assert found[0] == "heads-not-divisible"
+    assert len(found) > 2
+    assert found == sorted(found, key=rule_codes().index)
+    assert smallest_change(job, row, 0) == "tp 12 -> 8"
 
 
 def test_counts_are_by_the_first_rule_broken():

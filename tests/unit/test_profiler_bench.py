@@ -1,0 +1,215 @@
+"""Benchmarks on a made-up device: streams, events and copies of known speed stand in for torch, so what they find is known too.
+
+The device runs what is issued on its streams one after the other; a product and a collective that run at once slow each other
+down by fixed fractions. No clock is read: every time is simulated.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from profiler.bench import elementwise, memory, overlap
+from profiler.ranks import Ranks
+from profiler.rig import Rig
+from profiler.scale import gpu_scale
+from profiler.tasks import Findings
+from profiler.timing import Stopwatch
+
+DEVICE = SimpleNamespace(type="cuda")
+
+
+@dataclass(eq=False)
+class Stream:
+    """Work in the order of its issue: pieces of work, events to be stamped, and waits for what another stream holds."""
+
+    queue: list[Any] = field(default_factory=list)
+    issued: int = 0
+    done: int = 0
+
+    def put(self, item: Any) -> None:
+        self.queue.append(item)
+        self.issued += 1
+
+    def wait_stream(self, other: Stream) -> None:
+        self.put((other, other.issued))
+
+
+@dataclass(eq=False)
+class Work:
+    kind: str
+    left_s: float
+
+
+class Event:
+    def __init__(self, device: Device) -> None:
+        self.device, self.time_s = device, math.nan
+
+    def record(self) -> None:
+        self.device.streams[-1].put(self)
+
+    def synchronize(self) -> None:
+        self.device.run()
+
+    def elapsed_time(self, other: Event) -> float:
+        return 1e3 * (other.time_s - self.time_s)
+
+
+@dataclass(eq=False)
+class Array:
+    device: Device
+    place: str
+    size_bytes: float
+
+    def __mul__(self, _factor: float) -> Array:
+        return self
+
+    mul_ = __mul__
+
+    def copy_(self, source: Array, *, non_blocking: bool = False) -> None:
+        assert non_blocking or source.place == self.place
+        passes = 2.0 if source.place == self.place else 1.0  # the same memory is read and written
+        self.device.issue("copy", passes * source.size_bytes / self.device.copies[source.place, self.place])
+
+
+class Device:
+    """As much of torch as the benchmarks use, on one simulated GPU."""
+
+    bfloat16, float32, uint8 = 2, 4, 1
+    """Types are their sizes."""
+
+    def __init__(self, **seconds: float) -> None:
+        """`seconds` of each kind of work alone."""
+        self.seconds, self.clock_s = seconds, 0.0
+        self.slowdown: dict[str, float] = {}
+        self.copies: dict[tuple[str, str], float] = {}
+        self.streams = [Stream()]
+        self.known = list(self.streams)
+        self.distributed = SimpleNamespace(
+            group=SimpleNamespace(WORLD="world"),
+            all_reduce=lambda _sent, *, group: self.issue("communication"),
+            all_gather_into_tensor=lambda _received, _sent, *, group: self.issue("communication"),
+            reduce_scatter_tensor=lambda _received, _sent, *, group: self.issue("communication"),
+        )
+        self.cuda = SimpleNamespace(
+            Event=lambda *, enable_timing: Event(self), Stream=self.stream, stream=self.on, synchronize=self.run,
+            current_stream=lambda: self.streams[-1], _sleep=lambda _cycles: None,
+            get_device_properties=lambda _device: SimpleNamespace(L2_cache_size=50e6),
+            mem_get_info=lambda _device: (60e9, 80e9), memory_reserved=lambda _device: 0.0,
+            memory_allocated=lambda _device: 0.0, empty_cache=lambda: None,
+        )  # fmt: skip
+        self.nn = SimpleNamespace(Parameter=lambda values: values)
+        self.optim = SimpleNamespace(AdamW=self.adam)
+
+    def stream(self) -> Stream:
+        self.known.append(Stream())
+        return self.known[-1]
+
+    @contextmanager
+    def on(self, stream: Stream) -> Iterator[None]:
+        self.streams.append(stream)
+        yield
+        self.streams.pop()
+
+    def issue(self, kind: str, seconds: float | None = None) -> None:
+        self.streams[-1].put(Work(kind, self.seconds[kind] if seconds is None else seconds))
+
+    def empty(self, *shape: int, dtype: int, device: Any = None, pin_memory: bool = False) -> Array:
+        assert pin_memory == (device is None)
+        return Array(self, "host" if device is None else "device", float(dtype * math.prod(shape)))
+
+    def randn(self, *shape: int, device: Any, dtype: int) -> Array:
+        return self.empty(*shape, device=device, dtype=dtype)
+
+    def randn_like(self, other: Array) -> Array:
+        return Array(self, other.place, other.size_bytes)
+
+    def adam(self, parameters: list[Array], *, lr: float, fused: bool) -> Any:
+        assert fused
+        assert lr > 0
+        traffic = 7.0 * sum(each.size_bytes for each in parameters)
+        return SimpleNamespace(step=lambda: self.issue("adam", traffic / self.copies["device", "device"]))
+
+    def matmul(self, _left: Array, _right: Array, *, out: Array) -> None:
+        assert out.place == "device"
+        self.issue("product")
+
+    def add(self, first: Array, second: Array, *, out: Array) -> None:
+        self.issue("stream", (first.size_bytes + second.size_bytes + out.size_bytes) / self.copies["device", "device"])
+
+    def run(self) -> None:
+        """Works until every stream is empty."""
+        while any(stream.queue for stream in self.known):
+            for stream in self.known:
+                while stream.queue and self._is_instant(stream.queue[0]):
+                    self._drop(stream)
+            busy = [stream for stream in self.known if stream.queue and isinstance(stream.queue[0], Work)]
+            if not busy:
+                continue
+            kinds = {stream.queue[0].kind for stream in busy}
+            rates = [1.0 / (1.0 + self.slowdown.get(stream.queue[0].kind, 0.0) * (len(kinds) > 1)) for stream in busy]
+            step_s = min(stream.queue[0].left_s / rate for stream, rate in zip(busy, rates, strict=True))
+            self.clock_s += step_s
+            for stream, rate in zip(busy, rates, strict=True):
+                stream.queue[0].left_s -= step_s * rate
+                if stream.queue[0].left_s <= 1e-15:
+                    self._drop(stream)
+
+    def _is_instant(self, item: Any) -> bool:
+        if isinstance(item, Event):
+            item.time_s = self.clock_s
+            return True
+        return not isinstance(item, Work) and item[0].done >= item[1]
+
+    def _drop(self, stream: Stream) -> None:
+        stream.queue.pop(0)
+        stream.done += 1
+
+
+def found(device: Device, module: Any, key: str, *, world: int = 1) -> Findings:
+    """What the task of this name finds on the device, as rank 0 of a node."""
+    place = Ranks(0, world, 0, world, "none" if world == 1 else "torchrun")
+    rig = Rig(device, DEVICE, place, gpu_scale(budget_s=60.0), Stopwatch(device, DEVICE))
+    (task,) = [task for task in module.tasks(rig) if task.key == key]
+    return task.run(rig)
+
+
+def test_copies_to_and_from_the_host_are_told_apart() -> None:
+    """50 GB/s down and 26 GB/s up."""
+    device = Device()
+    device.copies = {("host", "device"): 50e9, ("device", "host"): 26e9}
+    rates = {s["kind"]: s["bytes_per_s"] for s in found(device, memory, "memory/host-link")["memory_bandwidth"]}
+    assert rates == {"host_to_device": pytest.approx(50e9), "device_to_host": pytest.approx(26e9)}
+
+
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter"])
+@pytest.mark.parametrize(("product_s", "communication_s"), [(4e-3, 1e-3), (1e-3, 4e-3), (2e-3, 2e-3), (9e-3, 3e-4)])
+def test_each_is_slowed_down_over_its_whole_length(op: str, product_s: float, communication_s: float) -> None:
+    """A product takes 30 % longer beside a collective, which takes 50 % longer beside a product, whichever is the longer one:
+    what runs beside outlasts what is timed.
+    """
+    device = Device(product=product_s, communication=communication_s)
+    device.slowdown = {"product": 0.3, "communication": 0.5}
+    (sample,) = found(device, overlap, f"overlap/{op}", world=2)["overlap"]
+    assert sample["compute_slowdown_fraction"] == pytest.approx(0.3, abs=1e-3)
+    assert sample["communication_slowdown_fraction"] == pytest.approx(0.5, abs=1e-3)
+    assert (sample["op"], sample["ranks"], sample["size_bytes"]) == (op, 2, 64 * 2**20)
+
+
+def test_streams_count_what_is_read_and_what_is_written() -> None:
+    """Memory of 2.5 TB/s, whatever uses it: two arrays added into a third, one copied, and AdamW, which reads a parameter, its
+    gradient and two moments and writes all but the gradient: 7 x 4 bytes.
+    """
+    device = Device()
+    device.copies = {("device", "device"): 2.5e12}
+    samples = found(device, elementwise, "elementwise")["memory_bandwidth"]
+    assert {sample["kind"] for sample in samples} == {"elementwise", "copy", "optimizer"}
+    assert [sample["bytes_per_s"] for sample in samples] == [pytest.approx(2.5e12)] * len(samples)
+    assert [sample["spread_fraction"] for sample in samples] == [pytest.approx(0.0, abs=1e-9)] * len(samples)
+    assert max(sample["size_bytes"] for sample in samples) == 28 * 2**27

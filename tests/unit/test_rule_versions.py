@@ -1,0 +1,120 @@
+"""Rules that came or went with a release: each is tried with the last release on one side of its bound and the first on the other.
+
+The releases are those of the frameworks' own change logs and source packages, as each rule's `source` names them. A rule that
+gets a bound needs a row here: `test_every_bound_has_a_pair` holds the two together.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from planner.job_of import resolve_job
+from planner.rules import RULES, reasons
+from planner.schemas import StrategyInput
+from planner.strategy_input import resolve_strategies
+
+Document = dict[str, Any]
+DENSE: Document = {
+    "num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
+    "vocab_size": 32000,
+}  # fmt: skip
+MOE = {**DENSE, "moe": {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 14336}}
+TWO_KV_HEADS = {**DENSE, "num_attention_heads": 16, "num_key_value_heads": 2}
+SIX_KV_HEADS = {**DENSE, "hidden_size": 3072, "num_attention_heads": 24, "num_key_value_heads": 6}
+HALF_OFFLOAD = {"zero": 3, "offload": {"optimizer_fraction": 0.5}}
+OVERLAP = {"ep": 4, "overlap": {"moe_all_to_all": True}}
+
+Pair = tuple[str, str, str, Document, Document, Document, list[str], list[str]]
+"""Framework, last release before, first release after, model, training, strategy, codes before, codes after."""
+PAIRS: tuple[Pair, ...] = (
+    # Megatron core: CHANGELOG.md, megatron/training/arguments.py.
+    ("megatron", "0.11.9", "0.12", DENSE, {}, {"zero": 2}, ["zero-unsupported"], []),
+    ("megatron", "0.11.9", "0.12", MOE, {}, {"ep": 4, "moe_dispatcher": "flex"}, ["dispatcher-unsupported"], []),
+    ("megatron", "0.11.9", "0.12", DENSE, {}, {"zero": 1, "offload": {"optimizer_fraction": 0.5}},
+     ["offload-unsupported"], []),
+    ("megatron", "0.11.9", "0.12", DENSE, {}, {"recompute": "selective", "recompute_modules": ["mlp"]},
+     ["recompute-modules-unsupported"], []),
+    ("megatron", "0.12.9", "0.13", DENSE, {}, {"pp": 4, "layers_per_stage": [6, 10, 8, 8]}, ["split-unsupported"], []),
+    ("megatron", "0.13.9", "0.14", MOE, {}, OVERLAP, ["overlap-unsupported"], []),
+    ("megatron", "0.14.9", "0.15", DENSE, {"precision": "nvfp4"}, {}, ["precision-unsupported-by-framework"], []),
+    ("megatron", "0.15.9", "0.16", DENSE, {}, {"pp": 2, "offload": {"activation_layers": 2}},
+     ["offload-unsupported"], []),
+    # Key-value heads are replicated from 0.16 on: a multiple of them is legal then, what neither divides is still not.
+    ("megatron", "0.15.9", "0.16", TWO_KV_HEADS, {}, {"tp": 8}, ["kv-heads-not-divisible"], []),
+    ("megatron", "0.15.9", "0.16", SIX_KV_HEADS, {}, {"tp": 4}, ["kv-heads-not-divisible"], ["kv-heads-not-divisible"]),
+    # Megatron-DeepSpeed has no releases: 2022 is BigScience's, 2023 Microsoft's with its sequence parallelism.
+    ("megatron-deepspeed", "2022", "2023", DENSE, {}, {"zero": 1, "cp": 2}, ["context-parallel-unsupported"], []),
+    ("megatron-deepspeed", "2022", "2023", DENSE, {}, {"tp": 2, "zero": 1, "sequence_parallel": True},
+     ["sequence-parallel-unsupported"], []),
+    ("megatron-deepspeed", "2022", "2023", DENSE, {}, {"recompute": "selective"}, ["recompute-unsupported"], []),
+    ("megatron-deepspeed", "2023", "2024", MOE, {}, {"zero": 1, "pp": 2, "ep": 2}, ["expert-parallel-unsupported"], []),
+    # DeepSpeed: the source packages of these releases.
+    ("deepspeed", "0.12.3", "0.12.4", DENSE, {}, HALF_OFFLOAD, ["offload-unsupported"], []),
+    ("deepspeed", "0.14.0", "0.14.1", MOE, {}, {"zero": 1, "pp": 2, "ep": 2}, ["expert-parallel-unsupported"], []),
+    ("deepspeed", "0.16.3", "0.16.4", DENSE, {}, {"zero": 1, "tp": 2}, ["tensor-parallel-unsupported"], []),
+    ("deepspeed", "0.19.2", "0.19.3", MOE, {}, {"zero": 1, "tp": 2, "ep": 4}, ["expert-parallel-unsupported"], []),
+    ("deepspeed", "0.19.2", "0.19.3", MOE, {}, {"zero": 1, "tp": 2, "ep": 4, "cp": 2}, ["expert-parallel-unsupported"],
+     ["expert-parallel-unsupported"]),
+    ("deepspeed", "0.19.2", "0.19.3", MOE, {}, {"zero": 3, "ep": 4}, ["expert-parallel-unsupported"], []),
+    ("deepspeed", "0.19.2", "0.19.3", MOE, {}, {"zero": 3, "ep": 4, "cp": 2}, ["expert-parallel-unsupported"],
+     ["expert-parallel-unsupported"]),
+    ("deepspeed", "0.19.3", "0.19.4", DENSE, {}, {"zero": 3, "tp": 2}, ["zero-with-tensor-parallel"], []),
+    ("deepspeed", "0.19.6", "0.19.7", DENSE, {}, {"zero": 3, "zero_shard_size": 8}, [], ["zero-shard-size-unsupported"]),
+    ("deepspeed", "0.19.6", "0.19.7", DENSE, {}, {"zero": 1, "zero_shard_size": 8}, ["zero-shard-size-unsupported"],
+     ["zero-shard-size-unsupported"]),
+    ("deepspeed", "0.19.7", "0.19.8", MOE, {}, {"zero": 3, "tp": 2, "ep": 4}, ["expert-parallel-unsupported"], []),
+    # torchtitan: torchtitan/config, distributed/parallel_dims.py and trainer.py of its releases.
+    ("torchtitan", "0.1.9", "0.2", MOE, {}, {"ep": 4, "moe_dispatcher": "flex"}, ["dispatcher-unsupported"], []),
+    ("torchtitan", "0.2.9", "0.3", MOE, {}, {"tp": 4, "ep": 2, "etp": 1}, ["expert-ranks-not-divisible"], []),
+    ("torchtitan", "0.2.9", "0.3", MOE, {}, {"tp": 2, "ep": 4, "etp": 2}, [], ["expert-tensor-parallel-unsupported"]),
+    ("torchtitan", "0.2.9", "0.3", MOE, {}, {"tp": 4, "ep": 4, "etp": 2}, ["expert-tensor-parallel-unsupported"],
+     ["expert-tensor-parallel-unsupported"]),
+    ("torchtitan", "0.2.9", "0.3", DENSE, {"seq_length": 4104}, {"tp": 8}, ["sequence-not-divisible"], []),
+    ("torchtitan", "0.2.9", "0.3", DENSE, {"seq_length": 4100}, {"tp": 8}, ["sequence-not-divisible"],
+     ["sequence-not-divisible"]),
+    ("torchtitan", "0.2.9", "0.3", DENSE, {}, {"recompute": "full", "recompute_num_layers": 16}, [],
+     ["recompute-unsupported"]),
+    ("torchtitan", "0.2.9", "0.3", DENSE, {}, {"recompute": "full", "recompute_num_layers": 12},
+     ["recompute-unsupported"], ["recompute-unsupported"]),
+)  # fmt: skip
+
+
+def codes(framework: str, version: str, model: Document, training: Document, strategy: Document) -> list[str]:
+    """Codes of every rule that the strategy breaks, a code as often as rules give it."""
+    job = resolve_job({
+        "model": model,
+        "cluster": {"gpu": "B200-SXM-180GB", "num_nodes": 2, "gpus_per_node": 8},
+        "training": {
+            "seq_length": 4096, "global_batch_size": 64, "precision": "bf16", "framework": framework,
+            "framework_version": version, **training,
+        },
+    })  # fmt: skip
+    resolved = resolve_strategies(job, [StrategyInput.model_validate({"micro_batch_size": 1, **strategy})])
+    assert resolved.strategies is not None, resolved.problems
+    return [reason["code"] for reason in reasons(job, resolved.strategies, 0)]
+
+
+@pytest.mark.parametrize(("framework", "last", "first", "model", "training", "strategy", "before", "after"), PAIRS)
+def test_a_rule_comes_and_goes_with_its_release(
+    framework: str, last: str, first: str, model: Document, training: Document, strategy: Document, before: list[str],
+    after: list[str],
+) -> None:  # fmt: skip
+    assert codes(framework, last, model, training, strategy) == before
+    assert codes(framework, first, model, training, strategy) == after
+
+
+def test_every_bound_has_a_pair() -> None:
+    bounds = {
+        (framework, bound, rule.code)
+        for rule in RULES
+        for framework in rule.frameworks or ()
+        for bound in (rule.since, rule.until)
+        if bound
+    }
+    tried = {
+        (framework, first, code) for framework, _, first, _, _, _, before, after in PAIRS for code in {*before, *after}
+    }
+    assert bounds == tried
+    assert all(rule.frameworks for rule in RULES if rule.since or rule.until)
