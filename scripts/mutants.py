@@ -1,245 +1,196 @@
 """Small mutations of the sources, one at a time, each against the tests that run the mutated line: which ones go unnoticed?
 
-    python -m scripts.mutants cover                  # once: runs the tests, and notes which of them run which line (minutes)
-    python -m scripts.mutants run --count 60         # draws mutations, prints killed and survived, exit code 1 below --least
-    python -m scripts.mutants again FILE.json        # mutations written down before: [{"path", "old", "new"}, ...]
+    python -m scripts.mutants cover                       # once: runs the tests, and notes which run which line
+    python -m scripts.mutants cover tests/unit/test_x.py  # adds tests that were written since
+    python -m scripts.mutants run --count 60              # draws mutations; exit code 1 where too many survive
+    python -m scripts.mutants again scripts/survivors.json  # mutations that were written down
 
-A mutation swaps a comparison, an operator, `min` and `max`, `and` and `or`, or changes a number. The checkout is left alone:
-tests run in a copy. A mutation that changes nothing a user can see (an equivalent one) counts as survived all the same.
-Needs pytest-cov beside the development tools.
+The checkout is left alone: tests run in a copy of it. A mutation is killed where a test fails that passes without it, or does
+not end. One that changes nothing a user can see (an equivalent one) counts as survived all the same.
 """
 
 from __future__ import annotations
 
 import argparse
-import ast
 import json
 import os
 import shutil
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
+from queue import Queue
 from random import Random
 from tempfile import TemporaryDirectory
-from typing import Any
-from xml.etree import ElementTree
+from xml.etree import ElementTree as ET
 
-ROOT = Path(__file__).resolve().parent.parent
-KEPT = ROOT / ".mutants"
+from scripts.covered import KEPT, ROOT, TESTS_S, Covered, cover, sources_of
+from scripts.mutations import Mutation, mutations_of, written_down
+
 SHARES = {"cost_models": 24, "planner": 18, "profiler": 6, "app": 12}
 """How many of 60 mutations are drawn from each package, roughly by what an error there costs a user."""
-LEFT_OUT = ("migrations", "api/pages", "constants.py", "presets")
+LEFT_OUT = ("/migrations/", "/api/pages/", "/presets/", "constants.py")
 """Data and generated files: a changed constant is a question for the accuracy scores, not for a test."""
-TESTS_S = 120.0
-"""Seconds that the tests of one mutation may take; the quickest ones are tried first."""
-COPIED = (
-    "app",
-    "benchmarks",
-    "cost_models",
-    "data",
-    "docs",
-    "examples",
-    "meshwright",
-    "planner",
-    "profiler",
-    "scripts",
-    "tests",
-)
-SWAPS: dict[type[ast.AST], str] = {
-    ast.Lt: "<=", ast.LtE: "<", ast.Gt: ">=", ast.GtE: ">", ast.Eq: "!=", ast.NotEq: "==", ast.Add: "-", ast.Sub: "+",
-    ast.Mult: "/", ast.Div: "*", ast.FloorDiv: "/", ast.And: "or", ast.Or: "and",
-}  # fmt: skip
-SPELLED: dict[type[ast.AST], str] = {
-    ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=", ast.Eq: "==", ast.NotEq: "!=", ast.Add: "+", ast.Sub: "-",
-    ast.Mult: "*", ast.Div: "/", ast.FloorDiv: "//", ast.And: "and", ast.Or: "or",
-}  # fmt: skip
-NAMES = {"min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum", "argmin": "argmax", "argmax": "argmin"}
+ONE_TEST_S, ALL_TESTS_S = 100.0, 4 * TESTS_S
+"""A test, and all tests of a mutation, that take longer than this do not end."""
+_moments = count(1_000_000_000)
 
 
-@dataclass(frozen=True, slots=True)
-class Mutation:
-    """One change of one file's text, at a line and column that start from 1 and 0."""
+@dataclass(eq=False)
+class Copy:
+    """A checkout in which one file at a time is changed."""
 
-    path: str
-    line: int
-    column: int
-    old: str
-    new: str
+    folder: Path
+    trusted: set[str] = field(default_factory=set)
+    """Tests that were seen to pass here without a mutation."""
 
-    def applied(self, text: str) -> str:
-        """The file's text with this change."""
-        lines = text.splitlines(keepends=True)
-        row = lines[self.line - 1]
-        assert row[self.column :].startswith(self.old), f"{self.path}:{self.line} does not read {self.old!r}"
-        lines[self.line - 1] = row[: self.column] + self.new + row[self.column + len(self.old) :]
-        return "".join(lines)
+    def killer(self, mutation: Mutation, tests: Sequence[str]) -> str | None:
+        """A test that notices the mutation; None where none does."""
+        file, tests = self.folder / mutation.path, list(tests)
+        text = file.read_text()
+        while tests:
+            _write(file, mutation.applied(text))
+            try:
+                failed = self._first_failure(tests)
+            finally:
+                _write(file, text)
+            if failed is None or self._passes(failed):
+                return failed
+            tests = [test for test in tests if test != failed and not test.startswith(f"{failed}::")]
+        return None
 
+    def _passes(self, test: str) -> bool:
+        """Whether the test passes, or its file can be read, without a mutation: one that needs more than a copy does not."""
+        only_read = () if "::" in test else ("--collect-only",)
+        if test not in self.trusted and self._first_failure([test], *only_read) is None:
+            self.trusted.add(test)
+        return test in self.trusted
 
-def mutations_of(path: str, text: str) -> Iterator[Mutation]:
-    """Every mutation of a source file."""
-    lines = text.splitlines()
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Compare):
-            yield from _swap(path, lines, node.ops[0], after=node.left, before=node.comparators[0])
-        elif isinstance(node, ast.BinOp):
-            yield from _swap(path, lines, node.op, after=node.left, before=node.right)
-        elif isinstance(node, ast.BoolOp):
-            yield from _swap(path, lines, node.op, after=node.values[0], before=node.values[1])
-        elif isinstance(node, ast.Attribute | ast.Name):
-            yield from _renamed(path, lines, node)
-        elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
-            yield from _changed_number(path, lines, node)
-
-
-def _swap(path: str, lines: list[str], op: ast.AST, *, after: ast.expr, before: ast.expr) -> Iterator[Mutation]:
-    """The operator that stands between two operands, where both are on one line."""
-    if type(op) not in SWAPS or after.end_lineno != before.lineno or after.end_col_offset is None:
-        return
-    row, old = lines[before.lineno - 1], SPELLED[type(op)]
-    column = row.find(old, after.end_col_offset, before.col_offset)
-    if column >= 0 and row.isascii():
-        yield Mutation(path, before.lineno, column, old, SWAPS[type(op)])
-
-
-def _renamed(path: str, lines: list[str], node: ast.Attribute | ast.Name) -> Iterator[Mutation]:
-    name = node.attr if isinstance(node, ast.Attribute) else node.id
-    if name in NAMES and node.end_col_offset is not None and node.end_lineno and lines[node.end_lineno - 1].isascii():
-        yield Mutation(path, node.end_lineno, node.end_col_offset - len(name), name, NAMES[name])
+    def _first_failure(self, tests: Sequence[str], *options: str) -> str | None:
+        """The first of these tests that fails or does not end; the file where it cannot be read."""
+        names, report = self.folder / ".tests", self.folder / ".report.xml"
+        names.write_text("\n".join(tests))
+        report.unlink(missing_ok=True)
+        command = [
+            sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist",
+            "--timeout", str(ONE_TEST_S), f"--junit-xml={report}", "-o", "junit_family=xunit1", *options, f"@{names}",
+        ]  # fmt: skip
+        try:
+            done = subprocess.run(  # noqa: S603 - our own arguments
+                command, cwd=self.folder, check=False, capture_output=True, timeout=ALL_TESTS_S,
+                env={name: value for name, value in os.environ.items() if name != "PYTEST_ADDOPTS"},
+            )  # fmt: skip
+        except subprocess.TimeoutExpired:
+            return tests[0].partition("::")[0]
+        return None if done.returncode == 0 else _failed(report) or tests[0].partition("::")[0]
 
 
-def _changed_number(path: str, lines: list[str], node: ast.Constant) -> Iterator[Mutation]:
-    row = lines[node.lineno - 1]
-    old = row[node.col_offset : node.end_col_offset]
-    if row.isascii() and node.lineno == node.end_lineno:
-        assert isinstance(node.value, int | float)
-        yield Mutation(
-            path, node.lineno, node.col_offset, old, str(node.value + 1 if abs(node.value) < 10 else node.value * 1.5)
-        )
+def _failed(report: Path) -> str | None:
+    """Name of the first test that failed, of its file where that could not be imported."""
+    if not report.exists():
+        return None
+    for case in ET.parse(report).iter("testcase"):  # noqa: S314 - written by our own run
+        if {part.tag for part in case} & {"failure", "error"} and case.get("file"):
+            file = case.get("file", "")
+            classes = case.get("classname", "").split(".")[len(Path(file).parts) :]
+            return "::".join([file, *classes, case.get("name", "")])
+    return None
 
 
-def cover() -> int:
-    """Runs the tests once and keeps which of them run which line, and how long each takes."""
-    KEPT.mkdir(exist_ok=True)
-    packages = [f"--cov={name}" for name in SHARES]
-    command = [
-        sys.executable, "-m", "pytest", "-q", "--numprocesses", "auto", *packages, "--cov-context=test", "--cov-report=",
-        f"--junit-xml={KEPT / 'durations.xml'}", "-o", "junit_family=xunit1",
-    ]  # fmt: skip
-    return subprocess.run(
-        command, cwd=ROOT, check=False, env=os.environ | {"COVERAGE_FILE": str(KEPT / "coverage")}
-    ).returncode
+def _write(file: Path, text: str) -> None:
+    """Writes a source at a moment of its own, so that no byte code of another text of equal length is taken for its."""
+    file.write_text(text)
+    moment = next(_moments)
+    os.utime(file, (moment, moment))
 
 
-class Covered:
-    """Which tests run a line, quickest first."""
-
-    def __init__(self) -> None:
-        from coverage import CoverageData
-
-        self.data = CoverageData(str(KEPT / "coverage"))
-        self.data.read()
-        self.files = {str(Path(file).relative_to(ROOT)): file for file in self.data.measured_files()}
-        cases = ElementTree.parse(KEPT / "durations.xml").iter("testcase")  # noqa: S314 - written by our own run
-        self.seconds = {f"{case.get('file')}::{case.get('name')}": float(case.get("time", 0)) for case in cases}
-
-    def tests(self, path: str, line: int) -> list[str]:
-        """Tests that run this line, as far as they fit into TESTS_S together."""
-        if path not in self.files:
-            return []
-        named = self.data.contexts_by_lineno(self.files[path]).get(line, [])
-        ids = {name.split("|")[0] for name in named if name}
-        ordered = sorted(ids, key=lambda name: self.seconds.get(name.split("[")[0], self.seconds.get(name, 1.0)))
-        chosen, total = [], 0.0
-        for name in ordered:
-            total += self.seconds.get(name, 1.0)
-            if chosen and total > TESTS_S:
-                break
-            chosen.append(name)
-        return chosen
+@contextmanager
+def copies(number: int) -> Iterator[list[Copy]]:
+    """Copies of what git tracks or would track."""
+    git = shutil.which("git")
+    assert git is not None, "the files to copy are those that git knows"
+    listed = subprocess.run(  # noqa: S603 - our own arguments
+        [git, "ls-files", "-z", "--cached", "--others", "--exclude-standard"], cwd=ROOT, check=True, capture_output=True
+    )
+    names = [name for name in listed.stdout.decode().split("\0") if name and (ROOT / name).is_file()]
+    with TemporaryDirectory() as folder:
+        found = [Copy(Path(folder) / str(place)) for place in range(number)]
+        for each in found:
+            for name in names:
+                target = each.folder / name
+                target.parent.mkdir(parents=True, exist_ok=True)
+                shutil.copy2(ROOT / name, target)
+        yield found
 
 
-def drawn(count: int, *, seed: int, covered: Covered) -> list[Mutation]:
-    """A sample of mutations on lines that tests run; every package has its share."""
+def drawn(number: int, *, seed: int, covered: Covered) -> list[Mutation]:
+    """A sample of mutations of lines that anything runs; every package has its share."""
     draw = Random(seed)  # noqa: S311 - equal seeds draw equal mutations
     chosen: list[Mutation] = []
     for package, share in SHARES.items():
-        files = [
-            file for file in sorted((ROOT / package).rglob("*.py")) if not any(part in str(file) for part in LEFT_OUT)
-        ]
-        found = []
-        for file in files:
-            path = str(file.relative_to(ROOT))
-            found += [each for each in mutations_of(path, file.read_text()) if covered.tests(path, each.line)]
-        chosen += draw.sample(found, min(len(found), round(count * share / sum(SHARES.values()))))
+        paths = [path for path in sources_of([package]) if not any(part in f"/{path}" for part in LEFT_OUT)]
+        every = [each for path in paths for each in mutations_of(path, (ROOT / path).read_text())]
+        run = [each for each in every if covered.runs(each.path, each.line)]
+        print(f"{package}: {len(every)} mutations, {len(every) - len(run)} of them on lines that no test runs")
+        chosen += draw.sample(run, min(len(run), round(number * share / sum(SHARES.values()))))
     return chosen
 
 
-def written_down(file: Path) -> list[Mutation]:
-    """Mutations of a file: each replaces the one place where its path reads `old`."""
-    found = []
-    for entry in json.loads(file.read_text()):
-        text = (ROOT / entry["path"]).read_text()
-        assert text.count(entry["old"]) == 1, f"{entry['path']} reads {entry['old']!r} {text.count(entry['old'])} times"
-        before = text[: text.index(entry["old"])]
-        column = len(before) - (before.rfind("\n") + 1)
-        found.append(Mutation(entry["path"], before.count("\n") + 1, column, entry["old"], entry["new"]))
-    return found
+def tried(mutations: Sequence[Mutation], covered: Covered | None, *, jobs: int) -> list[Mutation]:
+    """Those that survive; prints each as it goes."""
+    survived: list[Mutation] = []
+    every = [
+        (each, [*each.killed_by] or (covered.tests(each.path, each.line) if covered else [])) for each in mutations
+    ]
+    with copies(jobs) as places, ThreadPoolExecutor(jobs) as pool:
+        free: Queue[Copy] = Queue()
+        for place in places:
+            free.put(place)
 
+        def try_one(mutation: Mutation, tests: list[str]) -> None:
+            place = free.get()
+            try:
+                killer = place.killer(mutation, tests)
+            finally:
+                free.put(place)
+            if killer is None:
+                survived.append(mutation)
+            told = f"SURVIVED {mutation} ({len(tests)} tests)" if killer is None else f"killed   {mutation} by {killer}"
+            print(told, flush=True)
 
-def survives(mutation: Mutation, copy: Path, tests: Sequence[str]) -> bool:
-    """Whether these tests pass all the same."""
-    file = copy / mutation.path
-    text = file.read_text()
-    file.write_text(mutation.applied(text))
-    try:
-        command = [sys.executable, "-m", "pytest", "-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", *tests]
-        done = subprocess.run(command, cwd=copy, check=False, capture_output=True, timeout=4 * TESTS_S)
-    except subprocess.TimeoutExpired:
-        return False  # a loop without an end is noticed
-    finally:
-        file.write_text(text)
-    return done.returncode == 0
-
-
-def run(mutations: Sequence[Mutation], covered: Covered) -> dict[str, Any]:
-    """Tries all of them in a copy of the checkout; prints each as it goes."""
-    survived = []
-    with TemporaryDirectory() as folder:
-        copy = Path(folder)
-        for name in COPIED:
-            shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))
-        for file in ("pyproject.toml", "README.md", "CHANGELOG.md", "CONTRIBUTING.md", "DATA_LICENSES", "run", "test"):
-            shutil.copy(ROOT / file, copy / file)
-        for mutation in mutations:
-            tests = covered.tests(mutation.path, mutation.line)
-            lives = not tests or survives(mutation, copy, tests)
-            survived += [mutation] * lives
-            what = f"{mutation.path}:{mutation.line} {mutation.old!r} -> {mutation.new!r}"
-            print(f"{'SURVIVED' if lives else 'killed  '} {what} ({len(tests)} tests)", flush=True)
-    killed = len(mutations) - len(survived)
-    print(f"{killed} of {len(mutations)} killed ({killed / max(len(mutations), 1):.0%})")
-    return {"count": len(mutations), "killed": killed, "survived": [asdict(each) for each in survived]}
+        list(pool.map(lambda pair: try_one(*pair), every))
+    return [each for each in mutations if each in survived]
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Exit code 1 where fewer mutations are killed than asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("act", choices=("cover", "run", "again"))
-    parser.add_argument("file", type=Path, nargs="?")
+    parser.add_argument("files", nargs="*", help="cover: tests to add; again: the file of mutations")
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--least", type=float, default=0.9, help="share that must be killed")
+    parser.add_argument("--jobs", type=int, default=1, help="mutations tried at a time")
     asked = parser.parse_args(arguments)
     if asked.act == "cover":
-        return cover()
-    covered = Covered()
-    mutations = (
-        written_down(asked.file) if asked.act == "again" else drawn(asked.count, seed=asked.seed, covered=covered)
-    )
-    result = run(mutations, covered)
-    return int(result["killed"] < asked.least * result["count"])
+        return cover(asked.files)
+    if asked.act == "again":
+        mutations = [each for file in asked.files for each in written_down(Path(file), ROOT)]
+        covered = None if all(each.killed_by for each in mutations) else Covered()
+    else:
+        covered = Covered()
+        mutations = drawn(asked.count, seed=asked.seed, covered=covered)
+    survived = tried(mutations, covered, jobs=asked.jobs)
+    killed = len(mutations) - len(survived)
+    print(f"{killed} of {len(mutations)} killed ({killed / max(len(mutations), 1):.0%})")
+    KEPT.mkdir(exist_ok=True)
+    kept = [{"path": m.path, "line": m.line, "column": m.column, "old": m.old, "new": m.new} for m in survived]
+    (KEPT / "survived.json").write_text(json.dumps(kept, indent=2) + "\n")
+    return int(killed < asked.least * len(mutations))
 
 
 if __name__ == "__main__":

@@ -1,0 +1,191 @@
+"""Which tests run which line, from one run of the tests under coverage, and which of them could notice a change there.
+
+Coverage of modules is kept by test ("contexts" of pytest-cov); a line that only an import runs, such as a table or a default, has
+none, so the tests of its file, or else of the modules that import it, stand in.
+"""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from xml.etree import ElementTree as ET
+
+from coverage import CoverageData
+
+ROOT = Path(__file__).resolve().parent.parent
+KEPT = ROOT / ".mutants"
+"""Where a run's coverage, durations and the digests of its sources lie; git ignores it."""
+PACKAGES = ("app", "cost_models", "planner", "profiler")
+OTHER_PROCESSES = ("tests/e2e", "tests/gpu")
+"""Tests whose subject runs in processes of its own, which coverage does not see."""
+TESTS_S = 120.0
+"""Seconds, under coverage, that the tests of one mutation may have taken together; the quickest are tried first."""
+LEAST_S = 0.01
+_DATA, _SECONDS, _DIGESTS = KEPT / "coverage", KEPT / "seconds.json", KEPT / "digests.json"
+_CACHES = {"cache", "lru_cache", "cached_property"}
+
+
+def cover(paths: Sequence[str] = ()) -> int:
+    """Pytest's exit code of a run that keeps which tests run which line and how long each takes.
+
+    Args:
+        paths: tests whose coverage is added to what is kept; none: all tests, anew.
+    """
+    KEPT.mkdir(exist_ok=True)
+    settings, report = KEPT / "coveragerc", KEPT / "durations.xml"
+    settings.write_text(f"[run]\nrelative_files = true\nsource_pkgs = {','.join(PACKAGES)}\n")
+    chosen = [*paths, "--cov-append"] if paths else [f"--ignore={folder}" for folder in OTHER_PROCESSES]
+    command = [
+        sys.executable, "-m", "pytest", "-q", "--numprocesses", "auto", "--timeout", "1800", "--cov",
+        f"--cov-config={settings}", "--cov-context=test", "--cov-report=", f"--junit-xml={report}",
+        "-o", "junit_family=xunit1", *chosen,
+    ]  # fmt: skip
+    if not paths:
+        _DATA.unlink(missing_ok=True)
+        _SECONDS.unlink(missing_ok=True)
+    sources = {path: digest(path) for path in sources_of(PACKAGES)}
+    done = subprocess.run(command, cwd=ROOT, check=False, env=os.environ | {"COVERAGE_FILE": str(_DATA)})  # noqa: S603 - our own arguments
+    known = json.loads(_SECONDS.read_text()) if _SECONDS.exists() else {}
+    _SECONDS.write_text(json.dumps(known | dict(_passed(report)), indent=0))
+    if not paths:
+        _DIGESTS.write_text(json.dumps(sources, indent=0))
+    return done.returncode
+
+
+def _passed(report: Path) -> Iterator[tuple[str, float]]:
+    """Name and seconds of every test that passed."""
+    for case in ET.parse(report).iter("testcase"):  # noqa: S314 - written by our own run
+        if not {part.tag for part in case} & {"failure", "error", "skipped"}:
+            classes = case.get("classname", "").split(".")[len(Path(case.get("file", "")).parts) :]
+            yield "::".join([case.get("file", ""), *classes, case.get("name", "")]), float(case.get("time", 0.0))
+
+
+def sources_of(packages: Iterable[str]) -> list[str]:
+    """Paths of the packages' modules, relative to the checkout."""
+    return sorted(str(file.relative_to(ROOT)) for name in packages for file in (ROOT / name).rglob("*.py"))
+
+
+def digest(path: str) -> str:
+    """What tells two versions of a file apart."""
+    return hashlib.sha256((ROOT / path).read_bytes()).hexdigest()
+
+
+class Covered:
+    """The tests of a line, quickest first."""
+
+    def __init__(self) -> None:
+        """Reads what `cover` kept.
+
+        Raises:
+            SystemExit: nothing is kept.
+        """
+        if not _DATA.exists():
+            raise SystemExit("run `python -m scripts.mutants cover` first")
+        self._data = CoverageData(str(_DATA))
+        self._data.read()
+        self._files = set(self._data.measured_files())
+        self._seconds: dict[str, float] = json.loads(_SECONDS.read_text())
+        digests = json.loads(_DIGESTS.read_text())
+        self.changed = {path for path in self._files if digests.get(path) != digest(path)}
+        """Files that have changed since: their lines may have moved, so all of their tests are tried."""
+
+    def runs(self, path: str, line: int) -> bool:
+        """Whether anything runs this line, an import at least."""
+        return path in self.changed or (path in self._files and line in self._lines(path))
+
+    def tests(self, path: str, line: int) -> list[str]:
+        """Tests that could notice a change of this line, as far as they fit into TESTS_S together."""
+        found: list[str] = []
+        if path in self._files and path not in self.changed:
+            found = self._ordered(self._of_lines(path, _statement_lines(path, line)))
+        if not found or _is_cached(path, line):
+            found += self._ordered(self._of_file(path))
+        if not found:
+            found = self._ordered({test for importer in _importers(path) for test in self._of_file(importer)})
+        chosen: list[str] = []
+        total = 0.0
+        for name in dict.fromkeys(found):
+            total += max(self._seconds[name], LEAST_S)
+            if chosen and total > TESTS_S:
+                break
+            chosen.append(name)
+        return chosen
+
+    def _ordered(self, names: Iterable[str]) -> list[str]:
+        return sorted((name for name in names if name in self._seconds), key=lambda name: (self._seconds[name], name))
+
+    @lru_cache(maxsize=512)  # noqa: B019 - there is one of these
+    def _lines(self, path: str) -> frozenset[int]:
+        return frozenset(self._data.lines(path) or ())
+
+    @lru_cache(maxsize=16)  # noqa: B019 - there is one of these
+    def _contexts(self, path: str) -> dict[int, list[str]]:
+        return self._data.contexts_by_lineno(path)
+
+    def _of_lines(self, path: str, lines: Iterable[int]) -> set[str]:
+        """Tests that run one of these lines; where a fixture of several tests does, all tests of its file."""
+        contexts = self._contexts(path)
+        names: set[str] = set()
+        for name in {name for line in lines for name in contexts.get(line, ()) if name}:
+            test, _, phase = name.rpartition("|")
+            names |= self._mates(test.partition("::")[0]) if phase == "setup" else {test}
+        return names
+
+    @lru_cache(maxsize=512)  # noqa: B019 - there is one of these
+    def _mates(self, file: str) -> set[str]:
+        return {name for name in self._seconds if name.partition("::")[0] == file}
+
+    def _of_file(self, path: str) -> set[str]:
+        return self._of_lines(path, self._contexts(path)) if path in self._files else set()
+
+
+@lru_cache(maxsize=64)
+def _tree(path: str) -> ast.Module:
+    return ast.parse((ROOT / path).read_text())
+
+
+def _statement_lines(path: str, line: int) -> range:
+    """Lines of the smallest statement around a line, of a compound one its head alone."""
+    best = range(line, line + 1)
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
+            body = getattr(node, "body", None)
+            last = body[0].lineno - 1 if isinstance(body, list) and body else node.end_lineno or node.lineno
+            if node.lineno <= line <= last:
+                best = range(node.lineno, last + 1)
+    return best
+
+
+def _is_cached(path: str, line: int) -> bool:
+    """Whether the line is in a function whose results are kept, so that only the first test that asks runs it."""
+    for node in ast.walk(_tree(path)):
+        if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or 0):
+            names = {part.id for each in node.decorator_list for part in ast.walk(each) if isinstance(part, ast.Name)}
+            if names & _CACHES:
+                return True
+    return False
+
+
+@lru_cache(maxsize=64)
+def _importers(path: str) -> tuple[str, ...]:
+    """Modules that import a module or something of it."""
+    module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
+    return tuple(other for other in sources_of(PACKAGES) if module in _imported(other))
+
+
+@lru_cache(maxsize=1024)
+def _imported(path: str) -> frozenset[str]:
+    names: set[str] = set()
+    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names |= {node.module, *(f"{node.module}.{each.name}" for each in node.names)}
+        elif isinstance(node, ast.Import):
+            names |= {each.name for each in node.names}
+    return frozenset(names)

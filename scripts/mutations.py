@@ -1,0 +1,174 @@
+"""Small changes of source code that a test should notice: one comparison, operator, number, choice or version at a time.
+
+Pure text and syntax trees; which tests are run against them is `scripts.mutants`' matter.
+"""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+SWAPS: Mapping[type[ast.AST], tuple[str, str]] = {
+    ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"), ast.Eq: ("==", "!="),
+    ast.NotEq: ("!=", "=="), ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "/"), ast.Div: ("/", "*"),
+    ast.FloorDiv: ("//", "*"), ast.And: ("and", "or"), ast.Or: ("or", "and"),
+}  # fmt: skip
+"""How an operator is spelled, and what takes its place."""
+NAMES: Mapping[str, str] = {
+    "min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum", "argmin": "argmax", "argmax": "argmin",
+    "any": "all", "all": "any", "floor": "ceil", "ceil": "floor", "median": "max",
+}  # fmt: skip
+"""Functions with a twin that takes the same arguments."""
+SMALLEST, LARGEST = 1e-4, 1e12
+"""Numbers outside are allowances for rounding and stand-ins for infinity: half as much again of one changes nothing."""
+_VERSION = re.compile(r"\d+(\.\d+)+|20\d\d")
+_PLACES = {"0": "-1", "-1": "0"}
+"""The first for the last, and the other way round."""
+
+
+@dataclass(frozen=True, slots=True)
+class Mutation:
+    """One change of a file's text, at a line that counts from 1 and a column that counts from 0."""
+
+    path: str
+    line: int
+    column: int
+    old: str
+    new: str
+    killed_by: tuple[str, ...] = ()
+    """Tests that are known to notice it."""
+
+    def applied(self, text: str) -> str:
+        """The file's text with this change; `old` may reach over several lines."""
+        lines = text.splitlines(keepends=True)
+        at = sum(map(len, lines[: self.line - 1])) + self.column
+        assert text.startswith(self.old, at), f"{self.path}:{self.line} does not read {self.old!r}"
+        return text[:at] + self.new + text[at + len(self.old) :]
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}:{self.column} {self.old!r} -> {self.new!r}"
+
+
+def mutations_of(path: str, text: str) -> Iterator[Mutation]:
+    """Every mutation of a source file, in the order of its syntax tree.
+
+    Left out: f-strings (Python 3.11 does not know where their parts are), text that is put together, and lines with letters
+    beyond ASCII (the tree counts bytes).
+    """
+    lines = text.splitlines()
+    for node in _nodes(ast.parse(text)):
+        for line, column, old, new in _changes(node, lines):
+            row = lines[line - 1]
+            if row.isascii() and row.startswith(old, column):
+                yield Mutation(path, line, column, old, new)
+
+
+def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
+    """All nodes but those inside f-strings."""
+    for child in ast.iter_child_nodes(tree):
+        if not isinstance(child, ast.JoinedStr):
+            yield child
+            yield from _nodes(child)
+
+
+_Change = tuple[int, int, str, str]
+"""Line, column, old, new."""
+
+
+def _changes(node: ast.AST, lines: list[str]) -> Iterator[_Change]:
+    if isinstance(node, ast.Compare):
+        yield from _swapped(lines, node.ops[0], after=node.left, before=node.comparators[0])
+    elif isinstance(node, ast.BinOp) and not (_is_text(node.left) or _is_text(node.right)):
+        yield from _swapped(lines, node.op, after=node.left, before=node.right)
+    elif isinstance(node, ast.BoolOp):
+        yield from _swapped(lines, node.op, after=node.values[0], before=node.values[1])
+    elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
+        yield node.lineno, node.col_offset, "not ", ""
+    elif isinstance(node, ast.Call):
+        yield from _renamed(node.func)
+    elif isinstance(node, ast.Subscript):
+        yield from _other_place(node.slice)
+    elif isinstance(node, ast.keyword) and node.arg in ("since", "until"):
+        yield from _next_version(node.value, lines)
+    elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        yield from _changed_number(node, lines)
+
+
+def _is_text(node: ast.expr) -> bool:
+    """Whether adding or dividing it puts text, a path or a list together, which no swapped operator survives."""
+    if isinstance(node, ast.BinOp):
+        return _is_text(node.left) or _is_text(node.right)
+    return isinstance(node, ast.JoinedStr | ast.List) or (
+        isinstance(node, ast.Constant) and isinstance(node.value, str)
+    )
+
+
+def _swapped(lines: list[str], op: ast.AST, *, after: ast.expr, before: ast.expr) -> Iterator[_Change]:
+    """The operator that stands between two operands, where both are on one line."""
+    if type(op) not in SWAPS or after.end_lineno != before.lineno or after.end_col_offset is None:
+        return
+    old, new = SWAPS[type(op)]
+    column = lines[before.lineno - 1].find(old, after.end_col_offset, before.col_offset)
+    if column >= 0:
+        yield before.lineno, column, old, new
+
+
+def _renamed(called: ast.expr) -> Iterator[_Change]:
+    name = called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+    if name in NAMES and called.end_lineno is not None and called.end_col_offset is not None:
+        yield called.end_lineno, called.end_col_offset - len(name), name, NAMES[name]
+
+
+def _other_place(index: ast.expr) -> Iterator[_Change]:
+    spelled = ast.unparse(index)
+    if spelled in _PLACES:
+        yield index.lineno, index.col_offset, spelled, _PLACES[spelled]
+
+
+def _next_version(value: ast.expr, lines: list[str]) -> Iterator[_Change]:
+    """The release after the one that a bound names."""
+    if isinstance(value, ast.Constant) and isinstance(value.value, str) and _VERSION.fullmatch(value.value):
+        earlier, dot, last = value.value.rpartition(".")
+        quote = lines[value.lineno - 1][value.col_offset]
+        old, new = value.value, f"{earlier}{dot}{int(last) + 1}"
+        yield value.lineno, value.col_offset, f"{quote}{old}{quote}", f"{quote}{new}{quote}"
+
+
+def _changed_number(node: ast.Constant, lines: list[str]) -> Iterator[_Change]:
+    """The next whole number, or half as much again."""
+    value = node.value
+    assert isinstance(value, int | float)
+    if value and not SMALLEST <= abs(value) <= LARGEST:
+        return
+    if isinstance(value, int):
+        changed: float = value + 1 if value < 10 else value * 3 // 2
+    else:
+        changed = 1.5 * value or 1.0
+    yield node.lineno, node.col_offset, lines[node.lineno - 1][node.col_offset : node.end_col_offset], repr(changed)
+
+
+def written_down(file: Path, root: Path) -> list[Mutation]:
+    """Mutations of a file, [{"path", "old", "new"}, ...]: each replaces the one place where its path reads `old`.
+
+    An entry may say `line` and `column` where there are several such places, and `killed_by`, the tests that notice it.
+    """
+    found = []
+    for entry in json.loads(file.read_text()):
+        place = entry.get("line"), entry.get("column")
+        if place == (None, None):
+            place = _only_place((root / entry["path"]).read_text(), entry["old"], path=entry["path"])
+        tests = tuple(entry.get("killed_by", ()))
+        found.append(Mutation(entry["path"], *place, entry["old"], entry["new"], killed_by=tests))
+    return found
+
+
+def _only_place(text: str, old: str, *, path: str) -> tuple[int, int]:
+    """Line and column of the only place of some text."""
+    times = text.count(old)
+    assert times == 1, f"{path} reads {old!r} {times} times"
+    before = text[: text.index(old)]
+    return before.count("\n") + 1, len(before) - (before.rfind("\n") + 1)
