@@ -274,7 +274,9 @@ def test_backward_of_math_attention_holds_two_gradients_of_the_scores() -> None:
     held = (live.most - start) / (heads * tokens * tokens)
     assert held == pytest.approx(2 * 2, rel=0.02)
     matrix = HEADS * 8192 * 1024
-    assert modelled(job_of("0.2.2", attention="math"), "none", 8192).transient[0] / matrix == pytest.approx(held, rel=0.02)
+    assert modelled(job_of("0.2.2", attention="math"), "none", 8192).transient[0] / matrix == pytest.approx(
+        held, rel=0.02
+    )
 
 
 def test_eager_cross_entropy_peaks_at_twelve_bytes_a_logit() -> None:
