@@ -36,12 +36,14 @@ def cover(paths: Sequence[str] = ()) -> int:
     """Pytest's exit code of a run that keeps which tests run which line and how long each takes.
 
     Args:
-        paths: tests whose coverage is added to what is kept; none: all tests, anew.
+        paths: tests whose coverage is added to what is kept; none: all tests, anew, but those marked slow, which no mutation
+            would wait for.
     """
     KEPT.mkdir(exist_ok=True)
     settings, report = KEPT / "coveragerc", KEPT / "durations.xml"
     settings.write_text(f"[run]\nrelative_files = true\nsource_pkgs = {','.join(PACKAGES)}\n")
-    chosen = [*paths, "--cov-append"] if paths else [f"--ignore={folder}" for folder in OTHER_PROCESSES]
+    left_out = ["-m", "not slow", *(f"--ignore={folder}" for folder in OTHER_PROCESSES)]
+    chosen = [*paths, "--cov-append"] if paths else left_out
     command = [
         sys.executable, "-m", "pytest", "-q", "--numprocesses", "auto", "--timeout", "1800", "--cov",
         f"--cov-config={settings}", "--cov-context=test", "--cov-report=", f"--junit-xml={report}",

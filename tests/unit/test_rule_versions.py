@@ -25,6 +25,7 @@ TWO_KV_HEADS = {**DENSE, "num_attention_heads": 16, "num_key_value_heads": 2}
 SIX_KV_HEADS = {**DENSE, "hidden_size": 3072, "num_attention_heads": 24, "num_key_value_heads": 6}
 HALF_OFFLOAD = {"zero": 3, "offload": {"optimizer_fraction": 0.5}}
 OVERLAP = {"ep": 4, "overlap": {"moe_all_to_all": True}}
+HYBRID = {"ep": 4, "moe_dispatcher": "flex", "flex_backend": "hybridep"}
 
 Pair = tuple[str, str, str, Document, Document, Document, list[str], list[str]]
 """Framework, last release before, first release after, model, training, strategy, codes before, codes after."""
@@ -41,6 +42,12 @@ PAIRS: tuple[Pair, ...] = (
     ("megatron", "0.14.9", "0.15", DENSE, {"precision": "nvfp4"}, {}, ["precision-unsupported-by-framework"], []),
     ("megatron", "0.15.9", "0.16", DENSE, {}, {"pp": 2, "offload": {"activation_layers": 2}},
      ["offload-unsupported"], []),
+    ("megatron", "0.15.9", "0.16", MOE, {}, HYBRID, ["dispatcher-unsupported"], []),
+    # Optimizer instances came with 0.10, those of Megatron-FSDP with 0.13; from 0.14 to 0.16 they left experts out.
+    ("megatron", "0.9.9", "0.10", DENSE, {}, {"zero": 1, "zero_shard_size": 4}, ["zero-shard-size-unsupported"], []),
+    ("megatron", "0.12.9", "0.13", DENSE, {}, {"zero": 2, "zero_shard_size": 4}, ["zero-shard-size-unsupported"], []),
+    ("megatron", "0.13.9", "0.14", MOE, {}, {"zero": 2, "zero_shard_size": 4}, [], ["zero-shard-size-unsupported"]),
+    ("megatron", "0.16.9", "0.17", MOE, {}, {"zero": 2, "zero_shard_size": 4}, ["zero-shard-size-unsupported"], []),
     # Key-value heads are replicated from 0.16 on: a multiple of them is legal then, what neither divides is still not.
     ("megatron", "0.15.9", "0.16", TWO_KV_HEADS, {}, {"tp": 8}, ["kv-heads-not-divisible"], []),
     ("megatron", "0.15.9", "0.16", SIX_KV_HEADS, {}, {"tp": 4}, ["kv-heads-not-divisible"], ["kv-heads-not-divisible"]),
@@ -65,8 +72,13 @@ PAIRS: tuple[Pair, ...] = (
     ("deepspeed", "0.19.6", "0.19.7", DENSE, {}, {"zero": 1, "zero_shard_size": 8}, ["zero-shard-size-unsupported"],
      ["zero-shard-size-unsupported"]),
     ("deepspeed", "0.19.7", "0.19.8", MOE, {}, {"zero": 3, "tp": 2, "ep": 4}, ["expert-parallel-unsupported"], []),
+    # PyTorch's HYBRID_SHARD.
+    ("fsdp", "1.12", "2.0", DENSE, {}, {"zero": 3, "zero_shard_size": 8}, ["zero-shard-size-unsupported"], []),
     # torchtitan: torchtitan/config, distributed/parallel_dims.py and trainer.py of its releases.
     ("torchtitan", "0.1.9", "0.2", MOE, {}, {"ep": 4, "moe_dispatcher": "flex"}, ["dispatcher-unsupported"], []),
+    ("torchtitan", "0.2.9", "0.3", MOE, {}, HYBRID, ["dispatcher-unsupported"], []),
+    ("torchtitan", "0.2.9", "0.3", DENSE, {"attention_kernel": "sdpa"}, {}, [], ["attention-unsupported-by-framework"]),
+    ("torchtitan", "0.2.9", "0.3", DENSE, {"cross_entropy": "chunked"}, {}, ["cross-entropy-unsupported"], []),
     ("torchtitan", "0.2.9", "0.3", MOE, {}, {"tp": 4, "ep": 2, "etp": 1}, ["expert-ranks-not-divisible"], []),
     ("torchtitan", "0.2.9", "0.3", MOE, {}, {"tp": 2, "ep": 4, "etp": 2}, [], ["expert-tensor-parallel-unsupported"]),
     ("torchtitan", "0.2.9", "0.3", MOE, {}, {"tp": 4, "ep": 4, "etp": 2}, ["expert-tensor-parallel-unsupported"],
