@@ -25,7 +25,9 @@ NAMES: Mapping[str, str] = {
 """Functions with a twin that takes the same arguments."""
 SMALLEST, LARGEST = 1e-4, 1e12
 """Numbers outside are allowances for rounding and stand-ins for infinity: half as much again of one changes nothing."""
-_VERSION = re.compile(r"\d+(\.\d+)+|20\d\d")
+_VERSION = re.compile(r"\d+(\.\d+)+|20\d\d(-\d\d)?")
+_BOUNDS = re.compile(r"since|until|before|.*(_since|_until|_until_month|_SINCE|_UNTIL)|until_month")
+"""Names of what holds the first release, or month, that is another."""
 _PLACES = {"0": "-1", "-1": "0"}
 """The first for the last, and the other way round."""
 
@@ -80,6 +82,19 @@ _Change = tuple[int, int, str, str]
 
 
 def _changes(node: ast.AST, lines: list[str]) -> Iterator[_Change]:
+    yield from _changed_operators(node, lines)
+    if isinstance(node, ast.Call):
+        yield from _renamed(node.func)
+    elif isinstance(node, ast.Subscript):
+        yield from _other_place(node.slice)
+    elif isinstance(node, ast.keyword | ast.Assign):
+        for bound in _bounds(node):
+            yield from _next_version(bound, lines)
+    elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
+        yield from _changed_number(node, lines)
+
+
+def _changed_operators(node: ast.AST, lines: list[str]) -> Iterator[_Change]:
     if isinstance(node, ast.Compare):
         yield from _swapped(lines, node.ops[0], after=node.left, before=node.comparators[0])
     elif isinstance(node, ast.BinOp) and not (_is_text(node.left) or _is_text(node.right)):
@@ -88,14 +103,6 @@ def _changes(node: ast.AST, lines: list[str]) -> Iterator[_Change]:
         yield from _swapped(lines, node.op, after=node.values[0], before=node.values[1])
     elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not):
         yield node.lineno, node.col_offset, "not ", ""
-    elif isinstance(node, ast.Call):
-        yield from _renamed(node.func)
-    elif isinstance(node, ast.Subscript):
-        yield from _other_place(node.slice)
-    elif isinstance(node, ast.keyword) and node.arg in ("since", "until"):
-        yield from _next_version(node.value, lines)
-    elif isinstance(node, ast.Constant) and type(node.value) in (int, float):
-        yield from _changed_number(node, lines)
 
 
 def _is_text(node: ast.expr) -> bool:
@@ -129,13 +136,27 @@ def _other_place(index: ast.expr) -> Iterator[_Change]:
         yield index.lineno, index.col_offset, spelled, _PLACES[spelled]
 
 
+def _bounds(node: ast.keyword | ast.Assign) -> list[ast.expr]:
+    """Values that an argument or a constant of such a name holds."""
+    target = node.targets[0] if isinstance(node, ast.Assign) else None
+    name = node.arg if isinstance(node, ast.keyword) else target.id if isinstance(target, ast.Name) else None
+    if name is None or not _BOUNDS.fullmatch(name):
+        return []
+    return node.value.values if isinstance(node.value, ast.Dict) else [node.value]
+
+
 def _next_version(value: ast.expr, lines: list[str]) -> Iterator[_Change]:
-    """The release after the one that a bound names."""
-    if isinstance(value, ast.Constant) and isinstance(value.value, str) and _VERSION.fullmatch(value.value):
-        earlier, dot, last = value.value.rpartition(".")
-        quote = lines[value.lineno - 1][value.col_offset]
-        old, new = value.value, f"{earlier}{dot}{int(last) + 1}"
-        yield value.lineno, value.col_offset, f"{quote}{old}{quote}", f"{quote}{new}{quote}"
+    """The release, or month, after the one that a bound names."""
+    if not (isinstance(value, ast.Constant) and isinstance(value.value, str) and _VERSION.fullmatch(value.value)):
+        return
+    text = value.value
+    last = re.split(r"[.-]", text)[-1]
+    before = text[: len(text) - len(last)]
+    later = f"{before}{int(last) + 1:0{len(last)}}"
+    if before.endswith("-") and last == "12":
+        later = f"{int(before[:-1]) + 1}-01"
+    quote = lines[value.lineno - 1][value.col_offset]
+    yield value.lineno, value.col_offset, f"{quote}{text}{quote}", f"{quote}{later}{quote}"
 
 
 def _changed_number(node: ast.Constant, lines: list[str]) -> Iterator[_Change]:

@@ -37,6 +37,9 @@ def mutants(text: str) -> list[str]:
         ("x = 0.0", ["x = 1.0"]),
         ("Rule(since='0.19.4', code='0.1')", ["Rule(since='0.19.5', code='0.1')"]),
         ('Rule(until="2023")', ['Rule(until="2024")']),
+        ('Row(1.5, before="2023-08")', ['Row(2.25, before="2023-08")', 'Row(1.5, before="2023-09")']),
+        ("FUSED_SINCE = '2023-12'", ["FUSED_SINCE = '2024-01'"]),
+        ("_LEAST_SINCE = {'a': '0.9'}", ["_LEAST_SINCE = {'a': '0.10'}"]),
     ],
 )
 def test_each_kind_of_change(text: str, expected: list[str]) -> None:
