@@ -26,7 +26,7 @@ NAMES: Mapping[str, str] = {
 SMALLEST, LARGEST = 1e-4, 1e12
 """Numbers outside are allowances for rounding and stand-ins for infinity: half as much again of one changes nothing."""
 _VERSION = re.compile(r"\d+(\.\d+)+|20\d\d(-\d\d)?")
-_BOUNDS = re.compile(r"since|until|before|.*(_since|_until|_until_month|_SINCE|_UNTIL)|until_month")
+_BOUNDS = re.compile(r"since|since_version|until|before|.*(_since|_until|_until_month|_SINCE|_UNTIL)|until_month")
 """Names of what holds the first release, or month, that is another."""
 _PLACES = {"0": "-1", "-1": "0"}
 """The first for the last, and the other way round."""

@@ -80,6 +80,22 @@ def test_a_later_pytorch_fuses_the_norm_alone() -> None:
     assert old[0].sharded_bytes == new[0].sharded_bytes
 
 
+def test_megatron_s_forks_fuse_swiglu_first_then_norm_and_rotary() -> None:
+    """nanotron and Megatron-DeepSpeed, whose modules follow Megatron's. An element of SwiGLU costs 5e bytes forward and 9e backward
+    unfused, 3e and 5e fused (2023-10); of an RMSNorm 30 and 30, then 2e and 8e, and of rotary 20, then 2e (2024-01).
+    """
+    months = ("2023-09", "2023-10", "2023-12", "2024-01")
+    found = [traffic(job(framework="megatron-deepspeed", software_date=month)) for month in months]
+    forward, backward = zip(*found, strict=True)
+    swiglu, rotary = WIDTH * (10 - 6), (Q + KV) * (20 - 4)
+    assert forward[0].sharded_bytes - forward[1].sharded_bytes == swiglu
+    assert backward[0].sharded_bytes - backward[1].sharded_bytes == WIDTH * (18 - 10)
+    assert (forward[1], backward[1]) == (forward[2], backward[2])
+    assert forward[2].sharded_bytes - forward[3].sharded_bytes == rotary
+    assert forward[2].hidden_bytes - forward[3].hidden_bytes == 2 * H * (30 - 4)
+    assert backward[2].hidden_bytes - backward[3].hidden_bytes == 2 * H * (30 - 16)
+
+
 def test_compiling_fuses_everything() -> None:
     """All but the sums of its separate projections' input gradients: 3 + 1 and 2 + 1 passes of 2 bytes, two kernels."""
     (forward, backward), fused = traffic(old_torchtitan(compile=True)), traffic(job())

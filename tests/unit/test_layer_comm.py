@@ -76,6 +76,15 @@ def test_two_all_reduces_each_way_without_sequence_parallelism() -> None:
     assert found.backward[0] == pytest.approx(2 * each)  # DeepSpeed hides nothing
 
 
+def test_megatron_hides_backward_all_reduces_since_2022() -> None:
+    """Behind weight gradients that take for ever: nothing of them before 2022-01, all but a share from then on."""
+    for month, exposed in (("2021-12", 1.0), ("2022-01", 1.0 - TP_BACKWARD_HIDDEN.value)):
+        case = Case({"tp": 4, "sequence_parallel": False}, software_date=month)
+        found, each = case.tp(wgrad_s=100.0), case.price("all_reduce", SIZE, "tp")
+        assert found.forward[0] == pytest.approx(2 * each)
+        assert found.backward[0] == pytest.approx(2 * each * exposed)
+
+
 def test_sequence_parallelism_gathers_and_scatters() -> None:
     """Megatron gathers the saved shard once more in backward: 2 (AG + RS) forward, 2 (2 AG + RS) backward."""
     case = Case({"tp": 4, "sequence_parallel": True})

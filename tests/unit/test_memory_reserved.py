@@ -58,6 +58,18 @@ def test_fsdp_adds_its_stream_pools_and_the_hole_of_the_logits(version: str, pie
     assert reserved[0, 0] == pytest.approx(1.005 * allocated[0, 0] + pools)
 
 
+@pytest.mark.parametrize(("month", "is_old"), [("2022-12", True), ("2023-01", False)])
+def test_stacks_before_2023_are_known_by_the_sum_of_context_and_communicators(month: str, is_old: bool) -> None:
+    """From 2023 on [M-14] counts three: the world's, that of eight replicas, and Megatron's own for the gradient's norm. One rank
+    has none in either.
+    """
+    (found,) = process_gib({"dp": 8, "zero": 1}, framework="megatron", software_date=month)
+    several = constant("cuda_context") + 3 * constant("communicator")
+    assert found * GIB == pytest.approx(constant("context_2022") if is_old else several)
+    (alone,) = process_gib({"dp": 1}, framework="megatron", software_date=month)
+    assert alone * GIB == pytest.approx(constant("cuda_context"))
+
+
 @pytest.mark.parametrize(
     ("strategy", "training", "factor"),
     [

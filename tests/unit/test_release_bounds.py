@@ -1,0 +1,178 @@
+"""What a framework does by default, and what it did otherwise before a release or a month: each bound from both sides.
+
+Rules have their pairs in test_rule_versions.py. A bound that is added needs a row here; the tests at the end of each part say so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from cost_models.former_runtimes import FORMER
+from cost_models.job import Job
+from cost_models.layer_attention import running_kernel
+from cost_models.runtimes import RUNTIMES
+from cost_models.training_defaults import DEFAULTS
+from planner.job_of import resolve_job
+from planner.schemas import StrategyInput
+from planner.strategy_input import resolve_strategies
+
+Document = dict[str, Any]
+MODEL: Document = {
+    "num_layers": 4, "hidden_size": 1024, "num_attention_heads": 8, "intermediate_size": 4096, "vocab_size": 32000,
+}  # fmt: skip
+
+
+def job(framework: str, *, gpu: str = "H100-SXM-80GB", **training: Any) -> Job:
+    given = {"seq_length": 2048, "global_batch_size": 64, "precision": "bf16", "framework": framework, **training}
+    cluster = {"gpu": gpu, "num_nodes": 1, "gpus_per_node": 8}
+    return resolve_job({"model": MODEL, "cluster": cluster, "training": given})
+
+
+def release(bound: str) -> str:
+    """The field that a release or a month is given in."""
+    return "software_date" if "-" in bound else "framework_version"
+
+
+# --- facts of the framework -------------------------------------------------------------------------------------------
+
+FACTS: tuple[tuple[str, str, str, str, object, object], ...] = (
+    # Framework, last before, first after, fact, before, after. Sources stand beside FORMER.
+    ("megatron", "0.11.9", "0.12", "builds_mtp", False, True),
+    ("megatron", "0.12.9", "0.13", "weighs_inside_experts", False, True),
+    ("megatron", "0.13.9", "0.14", "latent_down", "columns", "shards"),
+    ("megatron", "2023-02", "2023-03", "scatters_pipeline_messages", True, False),
+    ("deepspeed", "0.19.1", "0.19.2", "loops_experts", True, False),
+    ("deepspeed", "0.19.1", "0.19.2", "pads_experts", True, False),
+    ("deepspeed", "0.12.3", "0.12.4", "zero2_all_reduces", False, True),
+    ("deepspeed", "0.12.9", "0.13", "reduces_in_backward_from", 2, 1),
+    ("deepspeed", "0.13.1", "0.13.2", "param_shards_serve_forward", False, True),
+    ("deepspeed", "2021-07", "2021-08", "lists_slices", True, False),
+    ("megatron-deepspeed", "2023-11", "2023-12", "zero2_all_reduces", False, True),
+    ("megatron-deepspeed", "2023-12", "2024-01", "reduces_in_backward_from", 2, 1),
+    ("megatron-deepspeed", "2021-07", "2021-08", "lists_slices", True, False),
+    ("fsdp", "2026-02", "2026-03", "fp8_gather_recipes", frozenset(), frozenset({"tensorwise"})),
+    ("torchtitan", "0.2.9", "0.3", "fuses_qkv", False, True),
+    ("nanotron", "2024-06", "2024-07", "keeps_gathered_norms", True, False),
+)
+
+
+@pytest.mark.parametrize(("framework", "last", "first", "fact", "before", "after"), FACTS)
+def test_a_fact_holds_until_its_release(
+    framework: str, last: str, first: str, fact: str, before: object, after: object
+) -> None:
+    found = [getattr(job(framework, **{release(bound): bound}).runtime, fact) for bound in (last, first)]
+    assert found == [before, after]
+    assert getattr(RUNTIMES[job(framework).training.framework], fact) == after
+
+
+@pytest.mark.parametrize(
+    ("framework", "version", "serves"),
+    [
+        ("deepspeed", "0.13", True),
+        ("deepspeed", "0.13.0", False),
+        ("deepspeed", "0.12", False),
+        ("deepspeed", "0.14", True),
+    ],
+)
+def test_two_numbers_stand_for_the_newest_patch_of_their_series(framework: str, version: str, serves: bool) -> None:
+    """What package managers install: "0.13" is at least 0.13.2, "0.13.0" says what it is."""
+    assert job(framework, framework_version=version).runtime.param_shards_serve_forward is serves
+
+
+def test_every_former_fact_has_a_pair() -> None:
+    every = {
+        (framework, former.until or former.until_month, fact)
+        for framework, formers in FORMER.items() for former in formers for fact in former.facts
+    }  # fmt: skip
+    assert every == {(framework, first, fact) for framework, _, first, fact, _, _ in FACTS}
+
+
+# --- defaults of the strategy -----------------------------------------------------------------------------------------
+
+OVERLAPS = (
+    ("megatron", "2023-06", "2023-07", 1),
+    ("megatron-deepspeed", "2022-02", "2022-03", 3),
+    ("deepspeed", "2022-02", "2022-03", 3),
+)
+
+
+@pytest.mark.parametrize(("framework", "last", "first", "zero"), OVERLAPS)
+def test_communication_between_replicas_is_overlapped_by_default_since_its_month(
+    framework: str, last: str, first: str, zero: int
+) -> None:
+    found = []
+    for month in (last, first):
+        row = resolve_strategies(
+            job(framework, software_date=month), [StrategyInput.model_validate({"zero": zero, "micro_batch_size": 1})]
+        ).strategies
+        assert row is not None
+        found.append((bool(row.overlap_grad_reduce[0]), bool(row.overlap_param_gather[0])))
+    assert found == [(False, False), (True, True)]
+    assert RUNTIMES[job(framework).training.framework].overlaps_since == first
+
+
+def test_every_month_of_overlap_has_a_pair() -> None:
+    assert {(n, r.overlaps_since) for n, r in RUNTIMES.items() if r.overlaps_since} == {o[::2][:2] for o in OVERLAPS}
+
+
+# --- defaults of training ---------------------------------------------------------------------------------------------
+
+A100, B200 = {"gpu": "A100-SXM-80GB"}, {"gpu": "B200-SXM-180GB"}
+GIVEN: tuple[tuple[str, str, Document, str, str, object, object], ...] = (
+    # Field, framework, what else is given, last before, first after, before, after.
+    ("transformer_impl", "megatron", {}, "2023-12", "2024-01", "local", "transformer-engine"),
+    ("attention", "megatron", {}, "2022-12", "2023-01", "math", "flash"),
+    ("attention_kernel", "fsdp", {}, "2023-12", "2024-01", "fa1", "sdpa"),
+    ("attention_kernel", "torchtitan", {}, "0.1.9", "0.2", "sdpa", "cudnn"),
+    ("attention_kernel", "torchtitan", {}, "0.2.9", "0.3", "cudnn", "flex"),
+    ("attention_kernel", "fsdp", {}, "2.10.9", "2.11", "sdpa", "cudnn"),
+    ("attention_kernel", "megatron", {}, "2023-07", "2023-08", "fa1", "fa2"),
+    ("attention_kernel", "megatron", {}, "2024-08", "2024-09", "fa2", "cudnn"),
+    ("attention_kernel", "megatron", A100, "2024-08", "2024-09", "fa2", "fa2"),
+    ("cross_entropy", "megatron", {"recipe": "nvidia-perf"}, "2024-12", "2025-01", "unfused", "te"),
+    ("cross_entropy", "torchtitan", {}, "0.2.9", "0.3", "unfused", "chunked"),
+    ("cross_entropy", "torchtitan", {"compile": True}, "2024-12", "2025-01", "unfused", "compiled"),
+    ("fp8_recipe", "megatron", {"precision": "fp8"}, "2025-04", "2025-05", "delayed", "tensorwise"),
+    ("fp8_recipe", "megatron", {"precision": "fp8", **B200}, "2025-04", "2025-05", "delayed", "mxfp8"),
+    ("dropout", "megatron", {}, "2022-12", "2023-01", 0.1, 0.0),
+)
+
+
+@pytest.mark.parametrize(("field", "framework", "given", "last", "first", "before", "after"), GIVEN)
+def test_a_default_changes_with_its_release(
+    field: str, framework: str, given: Document, last: str, first: str, before: object, after: object
+) -> None:
+    found = [getattr(job(framework, **given, **{release(bound): bound}).training, field) for bound in (last, first)]
+    assert found == [before, after]
+
+
+def test_every_bound_of_a_default_has_a_pair() -> None:
+    every = {
+        (field, bound)
+        for field, rows in DEFAULTS.items()
+        for row in rows
+        for bound in (row.since, row.before, row.since_version)
+        if bound not in ("0000-00", "9999-99", "")
+    }
+    assert every == {(field, first) for field, _, _, _, first, before, after in GIVEN if before != after}
+
+
+@pytest.mark.parametrize(
+    ("framework", "gpu", "last", "first", "before", "after"),
+    [
+        ("deepspeed", "H100-SXM-80GB", "2026-02", "2026-03", "sdpa", "cudnn"),
+        ("deepspeed", "A100-SXM-80GB", "2026-02", "2026-03", "sdpa", "sdpa"),
+        ("fsdp", "H100-SXM-80GB", "2.10.9", "2.11", "sdpa", "cudnn"),
+        ("torchtitan", "A100-SXM-80GB", "0.1.9", "0.2", "sdpa", "cudnn"),
+    ],
+)
+def test_what_scaled_dot_product_attention_runs_changes_with_its_release(
+    framework: str, gpu: str, last: str, first: str, before: str, after: str
+) -> None:
+    given = {"attention_kernel": "sdpa", "attention": "flash", "gpu": gpu}
+    assert [running_kernel(job(framework, **given, **{release(each): each})) for each in (last, first)] == [
+        before,
+        after,
+    ]
