@@ -22,6 +22,7 @@ import pytest
 from cost_models.calibration import CalibrationDocument, read_document
 
 pytest.importorskip("torch", reason="the agent measures with PyTorch")
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PROGRAM = [sys.executable, "-m", "meshwright"]
 CPU = ["--device", "cpu"]

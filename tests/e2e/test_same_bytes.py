@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 MIXTURE: dict[str, Any] = {
     "model": {
         "num_layers": 13, "hidden_size": 2048, "num_attention_heads": 16, "intermediate_size": 10_944,

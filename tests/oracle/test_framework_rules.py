@@ -16,6 +16,7 @@ PLANS = 1000
 
 pytestmark = [
     pytest.mark.slow,
+    pytest.mark.timeout(900),
     pytest.mark.frameworks,
     pytest.mark.filterwarnings("ignore"),
 ]  # their deprecations are not ours to answer for

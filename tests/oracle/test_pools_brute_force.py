@@ -188,6 +188,7 @@ def test_thresholds_are_brute_force(batch: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("batch", range(10))
 def test_thresholds_are_brute_force_in_300_more(batch: int) -> None:
     feasible, proven = check_thresholds(range(1000 + 30 * batch, 1000 + 30 * batch + 30))
@@ -202,6 +203,7 @@ def test_cp_sat_is_brute_force(batch: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("batch", range(10))
 def test_cp_sat_is_brute_force_in_200_more(batch: int) -> None:
     assert check_cp_sat(range(3000 + 20 * batch, 3000 + 20 * batch + 20)) >= 10
