@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from cost_models.calibration import Calibration, document_of, load_calibration
+from cost_models.constants import KERNEL_FLOOR_S
 from cost_models.errors import CalibrationError
 from cost_models.gemm import bent_surface, gemm_s, nominal_surface, table_surface
 from cost_models.specs.cluster import Cluster, Gpu, Network
@@ -172,3 +173,19 @@ def test_measured_gradient_layouts_and_precisions_scale_the_forward_surface() ->
     fp8 = own.gemm_s(*shape, precision="fp8")
     assert float(fp8.seconds) == pytest.approx(1.2 * net_s + 2e-6, rel=1e-5)
     assert int(fp8.tier) == Tier.MEASURED
+
+
+@pytest.mark.parametrize(
+    ("precision", "inputs", "output"),
+    [("bf16", 2, 2), ("fp16", 2, 2), ("tf32", 4, 4), ("fp32", 4, 4), ("fp8", 1, 2), ("nvfp4", 0.5625, 2)],
+)
+def test_a_narrow_product_takes_as_long_as_what_it_moves(precision: str, inputs: float, output: float) -> None:
+    """At 1 TB/s on a device whose products cost nothing: (m k + k n) elements of the inputs, nvfp4 with a byte of scale per 16, and
+    m n of the result, which no low precision narrows.
+    """
+    m, n, k = 8192.0, 4096.0, 128.0
+    peaks = dict.fromkeys(("bf16", "fp16", "tf32", "fp32", "fp8", "nvfp4"), 1e21)
+    found = calibration(Gpu("unit", "blackwell", 80e9, peaks, 1e12, 450e9, 63e9, 132, 700.0))
+    seconds = float(found.gemm_s(m, n, k, precision=precision).seconds)
+    moved = inputs * (m * k + k * n) + output * m * n
+    assert seconds - KERNEL_FLOOR_S.value == pytest.approx(moved / 1e12)

@@ -150,6 +150,8 @@ def test_active_parameters_of_mixtures():
     [
         ("models", "llama-3-8b", "llama-3.1-8b"),
         ("gpus", "h100", "H100"),
+        ("gpus", "L4", "Did you mean 'L40S-48GB'?"),  # two letters inside a name
+        ("gpus", "L", "Known: A100-PCIe-80GB, "),  # one is in too many
         ("clusters", "dgx-h10", "dgx-h100"),
         ("clusters", "dgx-a100", "dgx-a100-"),  # one letter from dgx-h100, and yet another machine
     ],
