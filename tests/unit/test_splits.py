@@ -107,6 +107,22 @@ def test_megatron_before_its_layouts_differs_at_the_ends_alone() -> None:
     assert plan(asked)["plans"][0]["strategy"]["layers_per_stage"] == [2, 5, 5, 5, 5, 5, 5, 2]
 
 
+@pytest.mark.parametrize(
+    ("framework", "last", "first", "before", "after"),
+    [
+        # Megatron's --pipeline-model-parallel-layout; DeepSpeed 0.12.5's partition_balanced, which Megatron-DeepSpeed's users
+        # have from its April 2024 on.
+        ("megatron", "0.12.9", "0.13", (2, 5, 5, 5, 5, 5, 5, 2), (4, 4, 4, 5, 5, 4, 4, 4)),
+        ("deepspeed", "0.12.4", "0.12.5", (5, 5, 5, 5, 5, 5, 4, 0), (5, 5, 4, 4, 4, 4, 4, 4)),
+        ("megatron-deepspeed", "2023", "2024", (5, 5, 5, 5, 5, 5, 4, 0), (5, 5, 4, 4, 4, 4, 4, 4)),
+    ],
+)
+def test_splits_change_with_their_release(framework: str, last: str, first: str, before: Any, after: Any) -> None:
+    """34 layers over 8 stages."""
+    found = [legal_split(job(framework, 34, version), pp=8, vpp=1) for version in (last, first)]
+    assert found == [before, after]
+
+
 @pytest.mark.parametrize(("framework", "version"), VERSIONS)
 @pytest.mark.parametrize("layers", [7, 16, 30, 34, 61])
 def test_no_searched_split_is_one_that_the_framework_refuses(framework: str, version: str, layers: int) -> None:
@@ -131,15 +147,19 @@ def test_every_number_of_stages_that_evaluate_takes_is_searched(framework: str, 
 
 
 def test_a_refused_number_of_stages_is_told_why_and_what_could_be() -> None:
-    def refused(framework: str, version: str, layers: int, pp: int) -> dict[str, str]:
+    def refused(framework: str, version: str, layers: int, pp: int, vpp: int = 1) -> dict[str, str]:
         row = request(framework, model(layers), version) | {
-            "strategy": {"tp": 1, "pp": pp, "dp": 1, "micro_batch_size": 1}
+            "strategy": {"tp": 1, "pp": pp, "vpp": vpp, "dp": 1, "micro_batch_size": 1}
         }
         (reason,) = next(iter(evaluate_rows([row])))["reasons"]
         assert reason["code"] == "layers-not-divisible"
         return dict(reason)
 
     assert "[2, 5, 5, 5, 5, 5, 5, 2]" in refused("megatron", "0.12", 34, 8)["hint"]
+    assert refused("megatron", "0.16", 30, 4)["message"].startswith("pp 4 does not divide the model's 30 layers")
+    assert refused("megatron", "0.16", 30, 4, vpp=2)["message"].startswith(
+        "pp 4 x vpp 2 does not divide the model's 30 "
+    )
     own = refused("deepspeed", "0.9", 42, 16)
     assert "by its own rule" in own["message"]
     assert "layers_per_stage" not in own["hint"]
