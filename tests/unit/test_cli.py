@@ -136,6 +136,7 @@ def test_bad_input_ends_with_2_and_a_message(outcome: Any, arguments: list[str],
     """The message names what is wrong, or the nearest thing that exists; stdout stays empty."""
     code, out, err = outcome(*arguments)
     assert (code, out) == (2, "")
+    assert "is a field of the strategy" not in err
     assert told in err
 
 

@@ -96,6 +96,11 @@ class Device:
             all_reduce=lambda _sent, *, group: self.issue("communication"),
             all_gather_into_tensor=lambda _received, _sent, *, group: self.issue("communication"),
             reduce_scatter_tensor=lambda _received, _sent, *, group: self.issue("communication"),
+            all_to_all_single=lambda _received, _sent, *, group: self.issue("communication"),
+            P2POp=lambda *_what, group: None,
+            isend=None,
+            irecv=None,
+            batch_isend_irecv=self.exchange,
         )
         self.cuda = SimpleNamespace(
             Event=lambda *, enable_timing: Event(self), Stream=self.stream, stream=self.on, synchronize=self.run,
@@ -119,6 +124,10 @@ class Device:
 
     def issue(self, kind: str, seconds: float | None = None) -> None:
         self.streams[-1].put(Work(kind, self.seconds[kind] if seconds is None else seconds))
+
+    def exchange(self, _parts: list[Any]) -> list[Any]:
+        self.issue("communication")
+        return []
 
     def empty(self, *shape: int, dtype: int, device: Any = None, pin_memory: bool = False) -> Array:
         assert pin_memory == (device is None)
@@ -172,12 +181,31 @@ class Device:
         stream.done += 1
 
 
-def found(device: Device, module: Any, key: str, *, world: int = 1) -> Findings:
-    """What the task of this name finds on the device, as rank 0 of a node."""
+def rig_on(device: Device, *, world: int = 1) -> Rig:
+    """The device as rank 0 of a node sees it."""
     place = Ranks(0, world, 0, world, "none" if world == 1 else "torchrun")
-    rig = Rig(device, DEVICE, place, gpu_scale(budget_s=60.0), Stopwatch(device, DEVICE))
+    return Rig(device, DEVICE, place, gpu_scale(budget_s=60.0), Stopwatch(device, DEVICE))
+
+
+def found(device: Device, module: Any, key: str, *, world: int = 1) -> Findings:
+    """What the task of this name finds."""
+    rig = rig_on(device, world=world)
     (task,) = [task for task in module.tasks(rig) if task.key == key]
     return task.run(rig)
+
+
+@pytest.mark.parametrize(("module", "world"), [(elementwise, 1), (memory, 1), (overlap, 2)])
+def test_a_task_takes_about_as_long_as_it_says(module: Any, world: int) -> None:
+    """What is measured within a budget is chosen by it: no task takes longer than it says, or a twentieth of that."""
+    device = Device(product=2e-3, communication=1e-3)
+    device.copies = {("device", "device"): 2e12, ("host", "device"): 5e10, ("device", "host"): 5e10}
+    rig = rig_on(device, world=world)
+    tried = [task for task in module.tasks(rig) if task.key.partition("/")[2] not in ("facts", "allocator")]
+    assert tried
+    for task in tried:
+        before_s = device.clock_s
+        task.run(rig)
+        assert 0.05 * task.expected_s <= device.clock_s - before_s <= task.expected_s, task.key
 
 
 def test_copies_to_and_from_the_host_are_told_apart() -> None:
@@ -188,7 +216,7 @@ def test_copies_to_and_from_the_host_are_told_apart() -> None:
     assert rates == {"host_to_device": pytest.approx(50e9), "device_to_host": pytest.approx(26e9)}
 
 
-@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter"])
+@pytest.mark.parametrize("op", ["all_reduce", "all_gather", "reduce_scatter", "send_recv"])
 @pytest.mark.parametrize(("product_s", "communication_s"), [(4e-3, 1e-3), (1e-3, 4e-3), (2e-3, 2e-3), (9e-3, 3e-4)])
 def test_each_is_slowed_down_over_its_whole_length(op: str, product_s: float, communication_s: float) -> None:
     """A product takes 30 % longer beside a collective, which takes 50 % longer beside a product, whichever is the longer one:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -52,6 +54,38 @@ def test_doctor_names_variables_that_spoil_and_folders_that_are_missing(tmp_path
     assert levels["NCCL_P2P_DISABLE"] == "warning"
     assert "NCCL_IB_DISABLE" not in levels  # 0 is off
     assert levels["output"] == "stop"
+
+
+def torch_of(version: str, *, cuda: str | None = "12.8") -> SimpleNamespace:
+    """A PyTorch of this version on a machine without GPUs."""
+    return SimpleNamespace(
+        __version__=version, version=SimpleNamespace(cuda=cuda), cuda=SimpleNamespace(is_available=lambda: False)
+    )
+
+
+@pytest.mark.parametrize(
+    ("version", "level"), [("2.3.1+cu121", "stop"), ("2.4.0", "ok"), ("2.10.0+cpu", "ok"), ("1.13.1", "stop")]
+)
+def test_doctor_refuses_a_pytorch_before_2_4(
+    version: str, level: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", torch_of(version))
+    found = {f.subject: f for f in examine(device="cpu", out=tmp_path / "x.json", environment={})}
+    assert found["PyTorch"].level == level
+
+
+@pytest.mark.parametrize("mib", [63, 64])
+def test_doctor_wants_64_mib_for_what_it_writes_and_for_processes_to_share(
+    mib: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """NCCL's shared memory is named only where there is too little: Docker's default is 64 MiB."""
+    monkeypatch.setitem(sys.modules, "torch", torch_of("2.11.0"))
+    usage = SimpleNamespace(total=mib * 2**20, free=mib * 2**20)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: usage)
+    levels = {f.subject: f.level for f in examine(device="cuda", out=tmp_path / "x.json", environment={})}
+    assert levels["output"] == ("stop" if mib < 64 else "ok")
+    assert levels.get("shared memory") == ("stop" if mib < 64 and Path("/dev/shm").exists() else None)
+    assert levels["GPU"] == "stop"
 
 
 @pytest.mark.parametrize("budget", ["soon", "0s", "-5", "100d", "nan"])

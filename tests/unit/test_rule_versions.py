@@ -58,6 +58,9 @@ PAIRS: tuple[Pair, ...] = (
     ("megatron-deepspeed", "2022", "2023", DENSE, {}, {"recompute": "selective"}, ["recompute-unsupported"], []),
     ("megatron-deepspeed", "2023", "2024", MOE, {}, {"zero": 1, "pp": 2, "ep": 2}, ["expert-parallel-unsupported"], []),
     # DeepSpeed: the source packages of these releases.
+    ("deepspeed", "0.9.1", "0.9.2", DENSE, {}, {"zero": 3, "zero_shard_size": 8}, ["zero-shard-size-unsupported"], []),
+    ("deepspeed", "0.9.9", "0.10", DENSE, {}, {"zero": 3, "zero_param_shard_size": 8},
+     ["zero-param-shard-size-unsupported"], []),
     ("deepspeed", "0.12.3", "0.12.4", DENSE, {}, HALF_OFFLOAD, ["offload-unsupported"], []),
     ("deepspeed", "0.14.0", "0.14.1", MOE, {}, {"zero": 1, "pp": 2, "ep": 2}, ["expert-parallel-unsupported"], []),
     ("deepspeed", "0.16.3", "0.16.4", DENSE, {}, {"zero": 1, "tp": 2}, ["tensor-parallel-unsupported"], []),
