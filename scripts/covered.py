@@ -1,7 +1,7 @@
 """Which tests run which line, from one run of the tests under coverage, and which of them could notice a change there.
 
 Coverage of modules is kept by test ("contexts" of pytest-cov); a line that only an import runs, such as a table or a default, has
-none, so the tests of its file, or else of the modules that import it, stand in.
+none, so the test files that import its module, then all tests that run anything of it or of modules that import it, stand in.
 """
 
 from __future__ import annotations
@@ -108,9 +108,10 @@ class Covered:
         if path in self._files and path not in self.changed:
             found = self._ordered(self._of_lines(path, _statement_lines(path, line)))
         if not found or _is_cached(path, line):
-            found += self._ordered(self._of_file(path))
+            importing = {name for file in _importers(path, "tests") for name in self._mates(file)}
+            found += self._ordered(importing) + self._ordered(self._of_file(path))
         if not found:
-            found = self._ordered({test for importer in _importers(path) for test in self._of_file(importer)})
+            found = self._ordered({test for user in _importers(path, *PACKAGES) for test in self._of_file(user)})
         chosen: list[str] = []
         total = 0.0
         for name in dict.fromkeys(found):
@@ -176,10 +177,10 @@ def _is_cached(path: str, line: int) -> bool:
 
 
 @lru_cache(maxsize=64)
-def _importers(path: str) -> tuple[str, ...]:
-    """Modules that import a module or something of it."""
+def _importers(path: str, *folders: str) -> tuple[str, ...]:
+    """Files of these folders that import a module or something of it."""
     module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
-    return tuple(other for other in sources_of(PACKAGES) if module in _imported(other))
+    return tuple(other for other in sources_of(folders) if module in _imported(other))
 
 
 @lru_cache(maxsize=1024)
