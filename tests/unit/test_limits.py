@@ -108,3 +108,12 @@ def test_a_cluster_has_at_most_six_pools() -> None:
 
     assert places(6) == []
     assert places(7) == ["/cluster/pools"]
+
+
+def test_a_config_lists_as_many_layers_as_a_model_may_have() -> None:
+    """10,000 of them; the kinds of more are not even read."""
+    layers = {"model_type": "qwen3", "hidden_size": 1024, "num_attention_heads": 8, "num_key_value_heads": 8, "head_dim": 128,
+              "intermediate_size": 3072, "vocab_size": 1000, "num_hidden_layers": 10_000}  # fmt: skip
+    assert refused("/model", {"hf_config": {**layers, "layer_types": ["full_attention"] * 10_000}}) == []
+    more = {**layers, "layer_types": ["full_attention"] * 10_001}
+    assert "/model/hf_config/layer_types" in refused("/model", {"hf_config": more})

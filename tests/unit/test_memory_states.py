@@ -12,6 +12,7 @@ from cost_models.memory import StageMemory, stage_memory
 from cost_models.specs.cluster_input import resolve_cluster
 from cost_models.specs.model_input import resolve_model
 from cost_models.specs.training_input import resolve_training
+from cost_models.terms import PEAK_MOMENTS
 from planner.schemas.strategy import StrategyInput
 from planner.strategy_input import resolve_strategies
 
@@ -239,3 +240,13 @@ def test_gradients_that_wait_for_the_last_micro_batch_lie_unsharded() -> None:
     reduced = memory({"dp": 8, "zero": 3, "recompute": "full", "grad_sync": "each"}, framework="fsdp").breakdown(0, 0)
     assert reduced["gradients"] == pytest.approx(4 * TOTAL / 8)
     assert reduced["gradient_reduce"] == pytest.approx(2 * LAYER + 2 * 2 * LAYER)
+
+
+def test_a_stage_without_the_head_may_peak_in_its_optimizer_step_too() -> None:
+    """DeepSpeed casts its bf16 gradients to fp32 for the step: 2 + 2 + 4 + 8 bytes and 4 more, which the 64
+    tokens of a small model do not outweigh; and 64 MiB of workspace. The embedding lies on the first of two stages.
+    """
+    small = {"seq_length": 64, "global_batch_size": 2, "framework": "deepspeed"}
+    found = memory({"pp": 2, "dp": 1, "zero": 0, "recompute": "none"}, **small)
+    assert [PEAK_MOMENTS[int(moment)] for moment in found.peak_moment_KN[:, 0]] == ["optimizer_step"] * 2
+    assert found.allocated_KN[0, 0] - 64 * 2**20 == pytest.approx(20 * (2 * LAYER + WORD), rel=1e-3)

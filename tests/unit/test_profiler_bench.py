@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from profiler.bench import elementwise, memory, overlap
+from profiler.bench.collectives import collective_call
 from profiler.ranks import Ranks
 from profiler.rig import Rig
 from profiler.scale import gpu_scale
@@ -88,6 +89,7 @@ class Device:
         """`seconds` of each kind of work alone."""
         self.seconds, self.clock_s = seconds, 0.0
         self.slowdown: dict[str, float] = {}
+        self.peers: dict[str, int] = {}
         self.copies: dict[tuple[str, str], float] = {}
         self.streams = [Stream()]
         self.known = list(self.streams)
@@ -97,9 +99,9 @@ class Device:
             all_gather_into_tensor=lambda _received, _sent, *, group: self.issue("communication"),
             reduce_scatter_tensor=lambda _received, _sent, *, group: self.issue("communication"),
             all_to_all_single=lambda _received, _sent, *, group: self.issue("communication"),
-            P2POp=lambda *_what, group: None,
-            isend=None,
-            irecv=None,
+            P2POp=lambda *what, group: what,
+            isend="send",
+            irecv="receive",
             batch_isend_irecv=self.exchange,
         )
         self.cuda = SimpleNamespace(
@@ -125,7 +127,8 @@ class Device:
     def issue(self, kind: str, seconds: float | None = None) -> None:
         self.streams[-1].put(Work(kind, self.seconds[kind] if seconds is None else seconds))
 
-    def exchange(self, _parts: list[Any]) -> list[Any]:
+    def exchange(self, parts: list[Any]) -> list[Any]:
+        self.peers = {kind: rank for kind, _, rank in parts}
         self.issue("communication")
         return []
 
@@ -241,3 +244,18 @@ def test_streams_count_what_is_read_and_what_is_written() -> None:
     assert [sample["bytes_per_s"] for sample in samples] == [pytest.approx(2.5e12)] * len(samples)
     assert [sample["spread_fraction"] for sample in samples] == [pytest.approx(0.0, abs=1e-9)] * len(samples)
     assert max(sample["size_bytes"] for sample in samples) == 28 * 2**27
+
+
+@pytest.mark.parametrize("ranks", [(0, 1, 2, 3), (1, 3), (0, 2, 3)])
+def test_every_rank_of_a_ring_sends_to_the_next_and_receives_from_the_one_before(ranks: tuple[int, ...]) -> None:
+    device = Device(communication=1e-3)
+    sent: dict[int, int] = {}
+    received: dict[int, int] = {}
+    for rank in ranks:
+        place = Ranks(rank, 4, rank, 4, "torchrun")
+        rig = Rig(device, DEVICE, place, gpu_scale(budget_s=60.0), Stopwatch(device, DEVICE))
+        collective_call(rig, "send_recv", 1024, ranks=ranks, group="group")(0)
+        sent[rank], received[rank] = device.peers["send"], device.peers["receive"]
+    following = dict(zip(ranks, (*ranks[1:], ranks[0]), strict=True))
+    assert sent == following
+    assert received == {after: before for before, after in following.items()}

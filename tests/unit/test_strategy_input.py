@@ -54,6 +54,21 @@ def test_defaults_are_reported_and_given_values_are_not():
     assert "zero" not in found.assumed[0]
 
 
+@pytest.mark.parametrize(
+    ("given", "named"),
+    [
+        ({}, False),
+        ({"cp_comm": "a2a"}, False),  # one rank a context sends nothing
+        ({"cp": 2}, True),
+        ({"cp": 2, "cp_comm": "p2p"}, False),
+    ],
+)
+def test_a_transport_is_assumed_where_there_is_something_to_carry(given, named):
+    assumed = resolved({"micro_batch_size": 1, **given}).assumed[0]
+    assert ("cp_comm" in assumed) is named
+    assert "moe_dispatcher" not in assumed
+
+
 def test_more_ranks_than_gpus_is_refused_naming_both():
     (reason,) = refusal({"tp": 8, "pp": 4, "micro_batch_size": 1})
     assert reason["code"] == "world-exceeds-gpus"
