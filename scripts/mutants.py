@@ -6,7 +6,7 @@
     python -m scripts.mutants again scripts/survivors.json  # mutations that were written down
 
 The checkout is left alone: tests run in a copy of it. A mutation is killed where a test fails that passes without it, or does
-not end. One that changes nothing a user can see (an equivalent one) counts as survived all the same.
+not end. Those that were found to change nothing a test could see are listed, with the reason, in `equivalent_mutations.json`.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ LEFT_OUT = ("/migrations/", "/api/pages/", "/presets/", "constants.py")
 """Data and generated files: a changed constant is a question for the accuracy scores, not for a test."""
 ONE_TEST_S, ALL_TESTS_S = 100.0, 4 * TESTS_S
 """A test, and all tests of a mutation, that take longer than this do not end."""
+EQUIVALENT = ROOT / "scripts" / "equivalent_mutations.json"
+"""Mutations that were looked at and change nothing that a test could see, each with the reason: they are not drawn."""
 _moments = count(1_000_000_000)
 
 
@@ -130,10 +132,17 @@ def copies(number: int) -> Iterator[list[Copy]]:
 def drawn(number: int, *, seed: int, covered: Covered) -> list[Mutation]:
     """A sample of mutations of lines that anything runs; every package has its share."""
     draw = Random(seed)  # noqa: S311 - equal seeds draw equal mutations
+    known = {(entry["path"], entry["becomes"]) for entry in json.loads(EQUIVALENT.read_text())}
     chosen: list[Mutation] = []
     for package, share in SHARES.items():
         paths = [path for path in sources_of([package]) if not any(part in f"/{path}" for part in LEFT_OUT)]
-        every = [each for path in paths for each in mutations_of(path, (ROOT / path).read_text())]
+        texts = {path: (ROOT / path).read_text() for path in paths}
+        every = [
+            each
+            for path, text in texts.items()
+            for each in mutations_of(path, text)
+            if (path, each.becomes(text)) not in known
+        ]
         run = [each for each in every if covered.runs(each.path, each.line)]
         print(f"{package}: {len(every)} mutations, {len(every) - len(run)} of them on lines that no test runs")
         chosen += draw.sample(run, min(len(run), round(number * share / sum(SHARES.values()))))

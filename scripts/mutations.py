@@ -51,6 +51,10 @@ class Mutation:
         assert text.startswith(self.old, at), f"{self.path}:{self.line} does not read {self.old!r}"
         return text[:at] + self.new + text[at + len(self.old) :]
 
+    def becomes(self, text: str) -> str:
+        """What the line reads with this change."""
+        return self.applied(text).splitlines()[self.line - 1].strip()
+
     def __str__(self) -> str:
         return f"{self.path}:{self.line}:{self.column} {self.old!r} -> {self.new!r}"
 

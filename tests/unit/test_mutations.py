@@ -95,3 +95,11 @@ def test_text_that_is_there_twice_or_never_is_no_place(tmp_path: Path) -> None:
         (tmp_path / "kept.json").write_text(json.dumps([{"path": "x.py", "old": old, "new": "3"}]))
         with pytest.raises(AssertionError, match=f"x.py reads '{old}' (2|0) times"):
             written_down(tmp_path / "kept.json", tmp_path)
+
+
+def test_every_equivalent_mutation_is_one_that_could_be_drawn(root: Path) -> None:
+    """Else the line has changed, and whether its mutations matter must be looked at anew."""
+    for entry in json.loads((root / "scripts" / "equivalent_mutations.json").read_text()):
+        text = (root / entry["path"]).read_text()
+        assert entry["becomes"] in {each.becomes(text) for each in mutations_of(entry["path"], text)}, entry
+        assert entry["why"].endswith(".")
