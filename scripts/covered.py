@@ -110,8 +110,11 @@ class Covered:
         if not found or _is_cached(path, line):
             importing = {name for file in _importers(path, "tests") for name in self._mates(file)}
             found += self._ordered(importing) + self._ordered(self._of_file(path))
-        if not found:
-            found = self._ordered({test for user in _importers(path, *PACKAGES) for test in self._of_file(user)})
+        users, seen = {path}, {path}
+        while users and not found:  # a table that only another table's import reads is used further up
+            users = {user for each in users for user in _importers(each, *PACKAGES)} - seen
+            seen |= users
+            found = self._ordered({test for user in users for test in self._of_file(user)})
         chosen: list[str] = []
         total = 0.0
         for name in dict.fromkeys(found):

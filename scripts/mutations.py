@@ -74,9 +74,9 @@ def mutations_of(path: str, text: str) -> Iterator[Mutation]:
 
 
 def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those inside f-strings."""
+    """All nodes but those inside f-strings, and how many results a cache keeps."""
     for child in ast.iter_child_nodes(tree):
-        if not isinstance(child, ast.JoinedStr):
+        if not isinstance(child, ast.JoinedStr) and not (isinstance(child, ast.keyword) and child.arg == "maxsize"):
             yield child
             yield from _nodes(child)
 

@@ -208,6 +208,26 @@ def test_ulysses_exchanges_queries_keys_values_and_the_output() -> None:
     assert case.cp(attention_s=1.0).forward[0] == pytest.approx(case.price("all_to_all", swapped, "cp"))
 
 
+LATENT = {
+    **{name: value for name, value in MODEL.items() if name != "num_key_value_heads"},
+    "mla": {"q_lora_rank": 256, "kv_lora_rank": 128, "qk_nope_head_dim": 96, "qk_rope_head_dim": 32, "v_head_dim": 64},
+}
+
+
+@pytest.mark.parametrize("tp", [1, 2])
+def test_latent_attention_exchanges_its_keys_and_values_at_full_width(tp: int) -> None:
+    """8 heads' keys of 96 + 32 and values of 64, which differ, divided by tp; Ulysses sends queries like the keys and outputs like
+    the values too.
+    """
+    tokens, heads = 2 * SEQ / 4, 8 / tp
+    ring = Case({"cp": 4, "tp": tp, "cp_comm": "p2p"}, model=LATENT)
+    hop = ring.price("send_recv", tokens * heads * (128 + 64) * 2.0, "cp")
+    assert ring.cp().forward[0] == pytest.approx(3 * hop)
+    ulysses = Case({"cp": 4, "tp": tp, "cp_comm": "a2a"}, model=LATENT)
+    swapped = tokens * heads * (128 + 128 + 64 + 64) * 2.0
+    assert ulysses.cp().forward[0] == pytest.approx(ulysses.price("all_to_all", swapped, "cp"))
+
+
 def test_dispatch_and_combine_are_two_all_to_alls_each_way() -> None:
     """tp 2, ep 4: half of the 4096 tokens, two copies each, of 1024 bf16."""
     case = Case({"tp": 2, "ep": 4, "etp": 1}, model=MOE)

@@ -54,6 +54,7 @@ def test_each_kind_of_change(text: str, expected: list[str]) -> None:
         "[a] + b",
         "f'{a + 1}'",
         "x = 1e-9",  # an allowance for rounding
+        "lru_cache(maxsize=64)",
         "x = 1e30",  # as good as infinity
         "x = True",
         "minimum = a",  # no call
