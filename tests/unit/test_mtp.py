@@ -78,6 +78,22 @@ def test_the_last_stage_works_a_layer_more(recompute: str) -> None:
     assert sum(deep.terms_s.values()) == pytest.approx(deep.step_time_s, rel=1e-12)
 
 
+def test_the_module_s_own_part_is_a_projection_three_norms_and_an_embedding() -> None:
+    """[F-6] Beside its head: products of (T, 2h) by (2h, h) in three passes, 3 x 10 passes over T h elements, and [F-5] 3 passes over
+    them with 4 bytes for each of V h elements of the embedding's gradient; two micro-batches of 2048 tokens. The decoder's final
+    norm, which is part of the head, is there once.
+    """
+    strategy = {"tp": 1, "dp": 16}
+    deep, nine = (priced(strategy, model=model) for model in ({"mtp_num_layers": 1}, {"num_layers": 9}))
+    calibration = job_of(model={}).calibration
+    shapes = [np.array([float(each)]) for each in (SEQ, H, 2 * H)]
+    passes = calibration.gemm_passes_s(*shapes, precision="bf16", batch=np.ones(1)).seconds
+    size, rate = SEQ * H * 2.0, calibration.memory_bytes_per_s_effective.value
+    moved = (3 * 10 + 3 - 10) * size + V * H * 4.0
+    extra = deep.terms_s["head"][0] - 2 * nine.terms_s["head"][0]
+    assert extra == pytest.approx(2 * (float(passes.sum()) + moved / rate), rel=1e-6)
+
+
 def test_a_pipeline_s_last_stage_is_the_slowest_and_the_others_wait() -> None:
     """Two stages of four layers, the second of which runs five: the planner used to see a free layer there."""
     strategy = {"pp": 2, "dp": 8}
