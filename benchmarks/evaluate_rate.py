@@ -11,16 +11,16 @@ import time
 import numpy as np
 
 from benchmarks.record import record
-from cost_models.calibration import load_calibration
 from cost_models.evaluate import evaluate
+from cost_models.hardware import load_calibration
 from cost_models.job import Job
 from cost_models.specs.cluster_input import resolve_cluster
 from cost_models.specs.model_input import resolve_model
 from cost_models.specs.training_input import resolve_training
-from cost_models.strategy import Strategies, concatenated
-from planner.axes import build_space
+from cost_models.strategies.strategy import Strategies, concatenated
 from planner.rules import violations
 from planner.schemas import Constraints
+from planner.strategies.axes import build_space
 
 NUM_STRATEGIES = 200_000
 GOAL = ">= 500000"

@@ -22,14 +22,14 @@ import numpy as np
 from benchmarks.record import ROOT, record
 from benchmarks.search_proofs import request
 from cost_models.evaluate import Verdict, evaluate
-from cost_models.strategy import Recompute, Strategies
-from planner.axes import build_space
-from planner.degrees import DEGREE_AXES
-from planner.job_of import resolve_job
+from cost_models.strategies.strategy import Recompute, Strategies
 from planner.plan import plan
+from planner.request.job import resolve_job
 from planner.rules import violations
 from planner.schemas.plan_request import PlanRequest
-from planner.space import Space
+from planner.strategies.axes import build_space
+from planner.strategies.degrees import DEGREE_AXES
+from planner.strategies.space import Space
 
 GPUS, BATCH, LAYERS, HEADS, NETWORKS = 4096, 4096, 96, 96, 2
 THEIR_CANDIDATES = 7_126_368

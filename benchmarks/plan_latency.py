@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from app.client import Client
+from app.cli.client import Client
 from app.errors import ServiceUnreachableError
 from benchmarks.record import record
 

@@ -12,7 +12,8 @@ from collections import defaultdict
 from pathlib import Path
 from statistics import median
 
-from cost_models.calibration import CalibrationDocument, read_document, shipped_document
+from cost_models.calibration import CalibrationDocument
+from cost_models.hardware import read_document, shipped_document
 
 LARGE_BYTES = 16 * 2**20
 LONG_S = 1e-3

@@ -12,13 +12,13 @@ from typing import Any
 
 from benchmarks.record import record
 from benchmarks.search_proofs import dense, request
-from cost_models.step import step_time
-from planner.axes import build_space
-from planner.job_of import resolve_job
+from cost_models.step.total import step_time
 from planner.plan import plan
+from planner.request.job import resolve_job
 from planner.schemas.plan_request import PlanRequest
 from planner.search.exhaustive import Exhaustive
 from planner.search.objective import build_goal
+from planner.strategies.axes import build_space
 
 JOBS: dict[str, dict[str, Any]] = {
     "126_layers": request("llama-3.1-405b", "dgx-h100", 256, 8192, 1024),

@@ -8,12 +8,12 @@ from enum import IntEnum
 
 import numpy as np
 
-from cost_models.exposure import exposure
 from cost_models.job import Job
 from cost_models.memory import StageMemory, stage_memory
-from cost_models.ranges import step_time_range
-from cost_models.step import step_time
-from cost_models.strategy import Codes, Floats, Strategies
+from cost_models.step.exposure import exposure
+from cost_models.step.ranges import step_time_range
+from cost_models.step.total import step_time
+from cost_models.strategies.strategy import Codes, Floats, Strategies
 
 DEFAULT_HEADROOM_FRACTION = 0.03
 """Share of capacity that must stay free for a plan to count as fitting (contract)."""

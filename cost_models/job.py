@@ -5,14 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cost_models.former_runtimes import runtime_of
-from cost_models.runtimes import LatentDown, Runtime
+from cost_models.frameworks.facts import LatentDown, Runtime
+from cost_models.frameworks.releases import runtime_of
 from cost_models.specs.cluster import Cluster
 from cost_models.specs.model import Model
 from cost_models.specs.training import Training
 
 if TYPE_CHECKING:
-    from cost_models.calibration import Calibration
+    from cost_models.hardware import Calibration
 
 
 MEGATRON_CORE_MODULES_SINCE = "2024-01"

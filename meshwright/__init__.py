@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from app.knob_tuning import KnobTuning
+    from app.knobs.tuning import KnobTuning
     from planner.search.found import Progress
 
 __version__ = "0.1.0"
@@ -61,13 +61,13 @@ def start_knobs(
         name: by which it is resumed; by default from the request and the rank.
         seed: equal seeds and equal times ask for equal values.
     """
-    from app.knob_tuning import KnobTuning
+    from app.knobs.tuning import KnobTuning
 
     return KnobTuning.start(response, storage=storage, plan=plan, name=name, seed=seed)
 
 
 def resume_knobs(storage: str, *, name: str | None = None) -> KnobTuning:
     """The stored tuning of that name, or the only one that a storage has."""
-    from app.knob_tuning import KnobTuning
+    from app.knobs.tuning import KnobTuning
 
     return KnobTuning.resume(storage, name=name)

@@ -7,17 +7,17 @@ from __future__ import annotations
 
 from typing import Any
 
-from cost_models.parameters import VOCAB_MULTIPLE_PER_TP
-from cost_models.runtimes import RUNTIMES, Runtime
-from cost_models.strategy import NAMES
-from cost_models.training_defaults import DEFAULTS as TRAINING_DEFAULTS
-from cost_models.training_defaults import RELEASES, STATE_DTYPES, Row
+from cost_models.frameworks.facts import RUNTIMES, Runtime
+from cost_models.frameworks.training_defaults import DEFAULTS as TRAINING_DEFAULTS
+from cost_models.frameworks.training_defaults import RELEASES, STATE_DTYPES, Row
+from cost_models.layers.parameters import VOCAB_MULTIPLE_PER_TP
+from cost_models.strategies.strategy import NAMES
 from planner.rules import RULES
 from planner.rules.degrees import CP_COMM
 from planner.rules.pipeline import SCHEDULES
 from planner.rules.rule import Rule
-from planner.strategy_defaults import DEFAULTS as STRATEGY_DEFAULTS
-from planner.strategy_defaults import default_zero
+from planner.strategies.defaults import DEFAULTS as STRATEGY_DEFAULTS
+from planner.strategies.defaults import default_zero
 
 Document = dict[str, Any]
 

@@ -8,25 +8,25 @@ from typing import Any
 
 from cost_models.calibration import CalibrationDocument
 from cost_models.job import Job
-from cost_models.mixed import MixedJob
-from planner.answer import answered, host_warnings, search_report, stop_warnings
-from planner.axes import build_space, searched_values
-from planner.closest import closest_illegal, too_slow
-from planner.comparison import ties
-from planner.explain import contradiction, nearest_infeasible
-from planner.expressible import inexpressible_best
-from planner.job_warnings import job_warnings
+from cost_models.pools.time import MixedJob
+from planner.answer.closest import closest_illegal, too_slow
+from planner.answer.comparison import ties
+from planner.answer.explain import contradiction, nearest_infeasible
+from planner.answer.ranking import compared_plans, ranked_plans
+from planner.answer.response import answered, host_warnings, search_report, stop_warnings
 from planner.pools.plan import plan_on_pools
-from planner.prepared import Prepared, prepare
-from planner.ranking import compared_plans, ranked_plans
+from planner.request.checked_request import Prepared, prepare
+from planner.request.job_warnings import job_warnings
 from planner.schemas.plan_request import PlanRequest
 from planner.search.complete import search
+from planner.search.expressible import inexpressible_best
 from planner.search.found import Found, Progress
 from planner.search.objective import build_goal, without_targets
 from planner.search.pareto import front_documents, pareto_front
 from planner.search.what_if import what_if
-from planner.space import Space
-from planner.strategy_input import assumed_fields
+from planner.strategies.axes import build_space, searched_values
+from planner.strategies.parse import assumed_fields
+from planner.strategies.space import Space
 
 
 def plan(

@@ -15,24 +15,25 @@ from typing import Any
 
 import numpy as np
 
-from cost_models.calibration import CalibrationDocument, read_document, reference_names, shipped_names
+from cost_models.calibration import CalibrationDocument
 from cost_models.errors import InvalidInputError, MeshwrightError, Problem
 from cost_models.evaluate import evaluate
-from cost_models.flops import repeated_flops_per_token
+from cost_models.hardware import read_document, reference_names, shipped_names
 from cost_models.job import Job
-from cost_models.mixed import MixedJob
+from cost_models.layers.flops import repeated_flops_per_token
+from cost_models.pools.time import MixedJob
 from cost_models.specs.fields import shown, validated
 from cost_models.specs.pools_input import is_mixed
-from cost_models.strategy import Ints
+from cost_models.strategies.strategy import Ints
 from cost_models.strict_json import strict_loads
-from planner.evaluation_dict import Reason, evaluation_dict, invalid_dict
-from planner.job_of import Documents, cost_key, resolve_job
-from planner.open_rows import OpenRow, with_open_facts
+from planner.answer.evaluation import Reason, evaluation_dict, invalid_dict
+from planner.answer.open_rows import OpenRow, with_open_facts
 from planner.pools.jobs import resolve_mixed_job
 from planner.pools.rows import evaluate_on_pools
+from planner.request.job import Documents, cost_key, resolve_job
 from planner.rules import reasons, violations
 from planner.schemas.strategy import StrategyInput
-from planner.strategy_input import ResolvedStrategies, assumed_fields, resolve_strategies
+from planner.strategies.parse import ResolvedStrategies, assumed_fields, resolve_strategies
 
 LARGEST_WINDOW = 512
 Answer = dict[str, Any]

@@ -18,12 +18,12 @@ from typing import Any
 
 from cost_models.calibration import CalibrationDocument
 from cost_models.errors import MeasurementError
-from profiler import topology
 from profiler.bench import attention, collectives, elementwise, gemm, host, memory, overlap
-from profiler.device_state import DeviceLog, require_idle
-from profiler.fingerprint import fingerprint_of
 from profiler.fit import build_document, merge
-from profiler.nvml import Nvml
+from profiler.machine import topology
+from profiler.machine.device_state import DeviceLog, require_idle
+from profiler.machine.fingerprint import fingerprint_of
+from profiler.machine.nvml import Nvml
 from profiler.ranks import Ranks
 from profiler.rig import TIMEOUT, DeviceKind, Rig, load_torch, require_device
 from profiler.scale import cpu_scale, gpu_scale

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from cost_models.calibration import CalibrationDocument, read_document
+from cost_models.calibration import CalibrationDocument
 from cost_models.errors import CalibrationError, MeshwrightError
+from cost_models.hardware import read_document
 from profiler.state import write_whole
 
 Send = Callable[[dict[str, Any]], str]

@@ -20,9 +20,9 @@ from cost_models.calibration import (
     fit_gemms,
 )
 from cost_models.errors import CalibrationError
-from profiler.fingerprint import CPU_NAME, device_of
+from profiler.machine.fingerprint import CPU_NAME, device_of
+from profiler.machine.topology import interconnect_of, slow_pairs
 from profiler.tasks import Findings
-from profiler.topology import interconnect_of, slow_pairs
 
 MAX_AGE = timedelta(days=90)
 """Older samples are not merged into a new calibration: drivers, libraries and links change."""

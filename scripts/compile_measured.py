@@ -11,8 +11,9 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from cost_models.calibration import CalibrationDocument, read_document
-from cost_models.runtimes import RUNTIMES
+from cost_models.calibration import CalibrationDocument
+from cost_models.frameworks.facts import RUNTIMES
+from cost_models.hardware import read_document
 from profiler.fit import fitted
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -19,10 +19,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cost_models.job import Job
-from planner.job_of import resolve_job
+from planner.request.job import resolve_job
 from planner.rules import reasons
 from planner.schemas import StrategyInput
-from planner.strategy_input import resolve_strategies
+from planner.strategies.parse import resolve_strategies
 from scripts.framework_judges import ASK, SEEN_LATER, VERSIONS, Plan, refusal
 
 

@@ -13,10 +13,10 @@ from typing import Any
 import numpy as np
 
 from benchmarks.record import ROOT
-from cost_models.layer_costs import layer_costs
-from planner.job_of import resolve_job
+from cost_models.layers.costs import layer_costs
+from planner.request.job import resolve_job
 from planner.schemas.strategy import StrategyInput
-from planner.strategy_input import resolve_strategies
+from planner.strategies.parse import resolve_strategies
 
 TABLE = ROOT / "data" / "reference" / "layer_times.csv"
 CASES: Mapping[str, tuple[bool, str]] = {

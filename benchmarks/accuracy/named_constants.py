@@ -1,4 +1,4 @@
-"""The constants of `cost_models.constants` and `cost_models.flash_constants` by name, and a way to try other values of them.
+"""The constants of `cost_models.constants` and `cost_models.hardware.flash_constants` by name, and a way to try other values of them.
 
 Constants are frozen objects that modules share by identity, so a trial sets the value inside the object and puts it back;
 whatever was computed from it and kept is forgotten on both ways. For trials in this process only: nothing is written.
@@ -12,9 +12,10 @@ from contextlib import contextmanager
 from inspect import signature
 from typing import Any
 
-from cost_models import constants, flash_constants
+from cost_models import constants
 from cost_models.constants import Constant
-from planner.job_of import JobCache, resolve_job
+from cost_models.hardware import flash_constants
+from planner.request.job import JobCache, resolve_job
 
 
 def named_constants() -> dict[str, Constant]:

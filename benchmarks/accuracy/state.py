@@ -24,7 +24,7 @@ from benchmarks.accuracy.measured_rows import (
     score_rows,
     scored_part,
 )
-from cost_models.calibration import shipped_names
+from cost_models.hardware import shipped_names
 
 OWN_SOURCES = ("own_tt", "own_mcore")
 OWN_MACHINE = "h100x4-"

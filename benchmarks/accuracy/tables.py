@@ -18,7 +18,7 @@ from benchmarks.accuracy.measured_rows import Floats, Json, Scored
 from benchmarks.accuracy.memory_by_kind import emptiest_rank_errors, kind_errors, rank_errors
 from benchmarks.accuracy.state import State, mask
 from cost_models.terms import TIME_NAMES
-from planner.job_of import resolve_job
+from planner.request.job import resolve_job
 
 PEERS = Path(__file__).with_name("peers.json")
 FIGURE = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?(?: %)?|-")

@@ -1,6 +1,6 @@
-"""Measurements of real machines and what they make the cost models believe.
+"""Measurements of real machines as documents: what is stored and exchanged, how it is fitted, and how far off it may be.
 
-A `CalibrationDocument` is what is stored and exchanged; a `Calibration` is what a job is priced with.
+`cost_models.hardware` turns a document into the `Calibration` that a job is priced with.
 """
 
 from cost_models.calibration.document import (
@@ -23,24 +23,12 @@ from cost_models.calibration.document import (
     PairSample,
 )
 from cost_models.calibration.fit import fit_collectives, fit_gemms
-from cost_models.calibration.loader import (
-    document_of,
-    load_calibration,
-    parse_document,
-    read_document,
-    reference_document,
-    reference_names,
-    shipped_document,
-    shipped_names,
-)
 from cost_models.calibration.residuals import NOMINAL_RESIDUALS
-from cost_models.calibration.runtime import Calibration, Scalar
 
 __all__ = [
     "NOMINAL_RESIDUALS",
     "SCHEMA_VERSION",
     "AttentionSample",
-    "Calibration",
     "CalibrationDocument",
     "CollectiveFit",
     "CollectiveSample",
@@ -56,15 +44,6 @@ __all__ = [
     "MemorySample",
     "OverlapSample",
     "PairSample",
-    "Scalar",
-    "document_of",
     "fit_collectives",
     "fit_gemms",
-    "load_calibration",
-    "parse_document",
-    "read_document",
-    "reference_document",
-    "reference_names",
-    "shipped_document",
-    "shipped_names",
 ]

@@ -14,7 +14,7 @@ from typing import Annotated, Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from cost_models.link_tables import Op
+from cost_models.operations import Op
 from cost_models.specs.cluster import Generation, Interconnect
 from cost_models.specs.training import AttentionKernel
 

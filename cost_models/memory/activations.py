@@ -11,12 +11,12 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
+from cost_models.frameworks.memory_traits import MemoryTraits
 from cost_models.job import Job
-from cost_models.memory.traits import MemoryTraits
-from cost_models.selective import kept_output_bytes, separate_norms
+from cost_models.layers.selective import kept_output_bytes, separate_norms
 from cost_models.specs.model import LayerKind, Mla, Model, Moe
 from cost_models.specs.training import BYTES_PER
-from cost_models.strategy import Bools, Floats, Strategies
+from cost_models.strategies.strategy import Bools, Floats, Strategies
 
 _FP32 = 4.0
 _ROUTER_BYTES_PER_EXPERT = 16.0

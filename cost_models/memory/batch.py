@@ -8,11 +8,11 @@ from typing import Final
 
 import numpy as np
 
+from cost_models.frameworks.memory_traits import MemoryTraits, memory_traits
 from cost_models.job import Job
 from cost_models.memory.in_flight import StageContents, stage_contents
 from cost_models.memory.layer_table import LayerTable, layer_table
-from cost_models.memory.traits import MemoryTraits, memory_traits
-from cost_models.strategy import Floats, Strategies
+from cost_models.strategies.strategy import Floats, Strategies
 
 NOTHING: Final = np.zeros(())
 """A term that is zero everywhere; sums skip it."""

@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models.casts import layer_gather_bytes, weight_copy_bytes
+from cost_models.layers.casts import layer_gather_bytes, weight_copy_bytes
 from cost_models.memory.batch import NOTHING, Batch
 from cost_models.specs.training import BYTES_PER
-from cost_models.strategy import Floats
+from cost_models.strategies.strategy import Floats
 
 
 @dataclass(frozen=True, eq=False)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from cost_models.hardware.placement import groups
 from cost_models.job import Job
-from cost_models.placement import groups
-from cost_models.strategy import FlexBackend, Floats, MoeDispatcher, Strategies
+from cost_models.strategies.strategy import FlexBackend, Floats, MoeDispatcher, Strategies
 
 NVLINK_PEERS = 8.0
 """Ranks of a node that DeepEP's kernels know (NUM_MAX_NVL_PEERS, csrc/config.hpp)."""

@@ -11,12 +11,9 @@ from typing import Any
 
 import numpy as np
 
+from cost_models.frameworks.memory_traits import MemoryTraits
 from cost_models.job import Job
-from cost_models.memory.activations import Sizes, autocast, batch_sizes, layer_parts, upcasts_norms
-from cost_models.memory.loss import logits_and_loss
-from cost_models.memory.recompute import LayerMemory, layer_memory
-from cost_models.memory.traits import MemoryTraits
-from cost_models.parameters import (
+from cost_models.layers.parameters import (
     dense_layer_parameters_on_rank,
     embedding_parameters,
     expert_layer_parameters_on_rank,
@@ -26,8 +23,11 @@ from cost_models.parameters import (
     padded_vocab_size,
     position_parameters,
 )
-from cost_models.strategy import Floats, Strategies
-from cost_models.tensors import distinct
+from cost_models.memory.activations import Sizes, autocast, batch_sizes, layer_parts, upcasts_norms
+from cost_models.memory.loss import logits_and_loss
+from cost_models.memory.recompute import LayerMemory, layer_memory
+from cost_models.strategies.strategy import Floats, Strategies
+from cost_models.strategies.tensors import distinct
 
 _AXES = (
     "tp", "cp", "ep", "etp", "micro_batch_size", "sequence_parallel", "recompute", "recompute_modules", "cp_comm",

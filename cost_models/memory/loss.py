@@ -13,10 +13,10 @@ from typing import Final
 import numpy as np
 
 from cost_models.constants import LOSS_CHUNKS
+from cost_models.frameworks.memory_traits import LossFamily, MemoryTraits
 from cost_models.job import Job
-from cost_models.memory.traits import LossFamily, MemoryTraits
 from cost_models.specs.training import CrossEntropy
-from cost_models.strategy import Floats
+from cost_models.strategies.strategy import Floats
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from cost_models.memory.loss import loss_bytes
 from cost_models.memory.stage_activations import StageActivations, stage_activations
 from cost_models.memory.states import StageStates, stage_states
 from cost_models.specs.training import BYTES_PER
-from cost_models.strategy import Floats, Strategies
+from cost_models.strategies.strategy import Floats, Strategies
 from cost_models.terms import MEMORY_NAMES
 
 Terms = Mapping[str, Floats]

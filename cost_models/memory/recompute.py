@@ -10,9 +10,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cost_models.frameworks.memory_traits import MemoryTraits
 from cost_models.memory.activations import LayerParts
-from cost_models.memory.traits import MemoryTraits
-from cost_models.strategy import RECOMPUTE_MODULES, Floats, Recompute, Strategies
+from cost_models.strategies.strategy import RECOMPUTE_MODULES, Floats, Recompute, Strategies
 
 _BIT = {name: 1 << index for index, name in enumerate(RECOMPUTE_MODULES)}
 

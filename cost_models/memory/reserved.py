@@ -9,7 +9,7 @@ from cost_models.memory.constants import constant
 from cost_models.memory.expert_buffers import flex_buffer_bytes
 from cost_models.memory.loss import loss_bytes
 from cost_models.memory.moments import Moments
-from cost_models.strategy import Bools, Floats
+from cost_models.strategies.strategy import Bools, Floats
 
 _OLD_NCCL_UNTIL = "2023-01"
 """Stacks of 2022 and before are known by one sum only, context and communicators together."""

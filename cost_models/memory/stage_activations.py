@@ -12,8 +12,8 @@ import numpy as np
 from cost_models.job import Job
 from cost_models.memory.activations import autocast
 from cost_models.memory.batch import NOTHING, Batch, build_batch
-from cost_models.recompute import recomputed_layers_by_slot, recomputed_mtp_share
-from cost_models.strategy import Floats, Recompute, RecomputeMethod, Strategies
+from cost_models.strategies.recomputed_layers import recomputed_layers_by_slot, recomputed_mtp_share
+from cost_models.strategies.strategy import Floats, Recompute, RecomputeMethod, Strategies
 
 
 @dataclass(frozen=True, eq=False)

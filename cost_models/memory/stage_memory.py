@@ -14,7 +14,7 @@ from cost_models.memory.constants import constant
 from cost_models.memory.moments import Moments, moments
 from cost_models.memory.reserved import largest_hole_bytes, process_bytes, reserved_bytes, slack_bytes
 from cost_models.specs.cluster import Cluster
-from cost_models.strategy import Floats, Ints, Strategies
+from cost_models.strategies.strategy import Floats, Ints, Strategies
 from cost_models.terms import MEMORY_NAMES, PEAK_MOMENTS
 
 _MOST_KEPT = 4096

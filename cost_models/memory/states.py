@@ -10,13 +10,13 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from cost_models.casts import weight_copy_bytes
+from cost_models.frameworks.memory_traits import MemoryTraits
 from cost_models.job import Job
+from cost_models.layers.casts import weight_copy_bytes
 from cost_models.memory.batch import NOTHING, Batch
 from cost_models.memory.constants import constant
-from cost_models.memory.traits import MemoryTraits
 from cost_models.specs.training import BYTES_PER, Training
-from cost_models.strategy import Floats, Strategies
+from cost_models.strategies.strategy import Floats, Strategies
 
 _BLOCKWISE_SCALE_BYTES = 4.0 / 256.0
 """bitsandbytes' 8-bit optimizers keep one fp32 scale per 256 elements."""

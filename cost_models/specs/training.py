@@ -1,6 +1,6 @@
 """How a model is trained: batch, precision, framework, and every default of that framework already applied.
 
-`Training` is resolved by `training_input` against `cost_models.runtimes`; nothing in it is optional, `assumed` says which
+`Training` is resolved by `training_input` against `cost_models.frameworks.facts`; nothing in it is optional, `assumed` says which
 fields the user did not give.
 """
 

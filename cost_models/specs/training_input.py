@@ -13,7 +13,19 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from cost_models.errors import InvalidInputError, NotModelledError, Problem
-from cost_models.runtimes import RUNTIMES
+from cost_models.frameworks.facts import RUNTIMES
+from cost_models.frameworks.training_defaults import (
+    COMPUTE,
+    FP16_GRADIENTS,
+    PARAM,
+    STATE_DTYPES,
+    Setting,
+    date_of,
+    default_model_impl,
+    default_of,
+    release_at,
+    version_key,
+)
 from cost_models.specs.cluster import Cluster
 from cost_models.specs.fields import Count, Flag, Fraction, Name, Quantity, child, resolved_once, validated
 from cost_models.specs.model import Model
@@ -27,18 +39,6 @@ from cost_models.specs.training import (
     Precision,
     Recipe,
     Training,
-)
-from cost_models.training_defaults import (
-    COMPUTE,
-    FP16_GRADIENTS,
-    PARAM,
-    STATE_DTYPES,
-    Setting,
-    date_of,
-    default_model_impl,
-    default_of,
-    release_at,
-    version_key,
 )
 
 Month = Annotated[str, Field(strict=True, pattern=r"^(19|20)\d\d-(0[1-9]|1[0-2])$")]

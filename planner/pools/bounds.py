@@ -12,13 +12,13 @@ from typing import Literal
 
 import numpy as np
 
-from cost_models.mixed import MixedJob, mixed_jitter_fraction, sends_s, stage_end_s
-from cost_models.stages import build_tables
-from cost_models.strategy import Floats, Ints, Recompute, RecomputeMethod, Schedule, Strategies
+from cost_models.pools.time import MixedJob, mixed_jitter_fraction, sends_s, stage_end_s
+from cost_models.step.stages import build_tables
+from cost_models.strategies.strategy import Floats, Ints, Recompute, RecomputeMethod, Schedule, Strategies
 from planner.pools.placements import Sites
 from planner.search.bounds import layer_variants
-from planner.search.layers_model import SplitNumbers, split_numbers
-from planner.space import Space
+from planner.splits.model import SplitNumbers, split_numbers
+from planner.strategies.space import Space
 
 Layers = Literal["whole", "fractions"]
 _HIDES_ALL_S = 1e30

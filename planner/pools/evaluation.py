@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from cost_models.evaluate import Evaluated, Verdict
-from cost_models.flops import model_flops_per_step
-from cost_models.mixed import MixedJob, MixedTime, mixed_step_time
-from cost_models.mixed_memory import MixedMemory, mixed_memory
-from cost_models.strategy import Strategies
+from cost_models.layers.flops import model_flops_per_step
+from cost_models.pools.memory import MixedMemory, mixed_memory
+from cost_models.pools.time import MixedJob, MixedTime, mixed_step_time
+from cost_models.strategies.strategy import Strategies
 from cost_models.terms import PEAK_MOMENTS
-from planner.evaluation_dict import Reason, assumed_segment, evaluation_dict, memory_reasons
-from planner.job_warnings import job_warnings
+from planner.answer.evaluation import Reason, assumed_segment, evaluation_dict, memory_reasons
+from planner.request.job_warnings import job_warnings
 
 
 def mixed_evaluation(

@@ -7,19 +7,19 @@ from __future__ import annotations
 
 from typing import Any
 
-from cost_models.mixed import MixedJob
-from planner.closest import closest_illegal, reachable, target_reason
-from planner.evaluation_dict import Reason
-from planner.explain import contradiction, first_values
-from planner.expressible import splits_freely
+from cost_models.pools.time import MixedJob
+from planner.answer.closest import closest_illegal, reachable, target_reason
+from planner.answer.evaluation import Reason
+from planner.answer.explain import contradiction, first_values
 from planner.pools.evaluation import mixed_evaluation
 from planner.pools.found import PoolsFound
 from planner.pools.placements import NodeLimits
 from planner.pools.strategy import SAME_WIDTH
 from planner.rules import rule_codes
 from planner.schemas.plan_request import Constraints
-from planner.space import Space
-from planner.strategy_input import strategy_dict
+from planner.search.expressible import splits_freely
+from planner.strategies.parse import strategy_dict
+from planner.strategies.space import Space
 
 Document = dict[str, Any]
 _EVEN = frozenset({"layers-not-divisible"})

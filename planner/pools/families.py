@@ -7,17 +7,17 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cost_models.layouts import Layout, build_layouts
-from cost_models.mixed import MixedJob
-from cost_models.strategy import Ints, Strategies
+from cost_models.pools.time import MixedJob
+from cost_models.strategies.layouts import Layout, build_layouts
+from cost_models.strategies.strategy import Ints, Strategies
 from planner.pools.bounds import Work
 from planner.pools.placements import Sites
 from planner.pools.program import PooledProgram
 from planner.pools.split_model import PooledSplit, build_pooled_split
 from planner.pools.thresholds import balance_pools
-from planner.search.balanced import Balanced
-from planner.search.cp_sat import Solved, SolverError
-from planner.search.layers_model import SplitNumbers, layers_in_order
+from planner.splits.cp_sat import Solved, SolverError
+from planner.splits.model import SplitNumbers, layers_in_order
+from planner.splits.thresholds import Balanced
 
 TOLERANCE = 1e-9
 """Relative difference below which a split reaches its bound."""

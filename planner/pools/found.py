@@ -8,8 +8,8 @@ from functools import cached_property
 
 import numpy as np
 
-from cost_models.layouts import Layout
-from cost_models.strategy import ARRAY_FIELDS, Strategies
+from cost_models.strategies.layouts import Layout
+from cost_models.strategies.strategy import ARRAY_FIELDS, Strategies
 from planner.search.objective import TIE_BREAK_FIELDS
 
 

@@ -6,15 +6,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from cost_models.errors import CalibrationError, InvalidInputError, NotModelledError, Problem
-from cost_models.mixed import MixedJob
+from cost_models.pools.time import MixedJob
 from cost_models.specs.cluster import MixedCluster
 from cost_models.specs.model import Model
 from cost_models.specs.model_input import resolve_model
 from cost_models.specs.pools_input import resolve_pools
 from cost_models.specs.training import Training
 from cost_models.specs.training_input import resolve_training
-from planner.habits import with_habits
-from planner.job_of import JOBS, Documents, missing_or_wrong
+from planner.request.habits import with_habits
+from planner.request.job import JOBS, Documents, missing_or_wrong
 
 WITHOUT_PIPELINE = frozenset({"fsdp"})
 """Frameworks whose groups would span the kinds of node: stages are what a pool holds."""
@@ -28,7 +28,7 @@ def resolve_mixed_job(
     allow_files: bool = False,
     states_version: bool = False,
 ) -> MixedJob:
-    """The mixed job of a document's `model`, `cluster` (with `pools`) and `training`; see `planner.job_of.resolve_job`.
+    """The mixed job of a document's `model`, `cluster` (with `pools`) and `training`; see `planner.request.job.resolve_job`.
 
     Raises:
         InvalidInputError: with the problems of all three parts; NotModelledError where one is refused.

@@ -13,8 +13,8 @@ from itertools import groupby, permutations
 import numpy as np
 
 from cost_models.errors import SearchBudgetError
-from cost_models.mixed import MixedJob
-from cost_models.strategy import Floats, Ints, Strategies
+from cost_models.pools.time import MixedJob
+from cost_models.strategies.strategy import Floats, Ints, Strategies
 from planner.schemas.plan_request import Constraints
 
 MOST_SITES = 20_000_000

@@ -9,28 +9,28 @@ from typing import Any
 
 import numpy as np
 
-from cost_models.layouts import build_layouts
-from cost_models.mixed import MixedJob, mixed_step_time
-from cost_models.ranges import is_tied
-from cost_models.strategy import Bools, Strategies, concatenated
-from planner.answer import answered, host_warnings, search_report, stop_warnings
-from planner.axes import build_space, searched_values
-from planner.comparison import tie_groups, ties
-from planner.expressible import inexpressible_reasons
-from planner.job_warnings import job_warnings
+from cost_models.pools.time import MixedJob, mixed_step_time
+from cost_models.step.ranges import is_tied
+from cost_models.strategies.layouts import build_layouts
+from cost_models.strategies.strategy import Bools, Strategies, concatenated
+from planner.answer.comparison import tie_groups, ties
+from planner.answer.ranking import compared_plans
+from planner.answer.response import answered, host_warnings, search_report, stop_warnings
 from planner.pools.evaluation import mixed_evaluation
 from planner.pools.explain import nearest_on_pools, too_slow_on_pools
 from planner.pools.found import Plan, PoolsFound
 from planner.pools.jobs import assumed_of
 from planner.pools.placements import node_limits, possible_worlds
 from planner.pools.search import PoolSearch
-from planner.prepared import Prepared
-from planner.ranking import compared_plans
+from planner.request.checked_request import Prepared
+from planner.request.job_warnings import job_warnings
 from planner.schemas.plan_request import Constraints, PlanRequest
+from planner.search.expressible import inexpressible_reasons
 from planner.search.found import Progress
 from planner.search.objective import build_goal, without_targets
-from planner.space import Space
-from planner.strategy_input import strategy_dict
+from planner.strategies.axes import build_space, searched_values
+from planner.strategies.parse import strategy_dict
+from planner.strategies.space import Space
 
 Document = dict[str, Any]
 

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from planner.pools.split_model import PooledSplit
-from planner.search.cp_sat import Program
+from planner.splits.cp_sat import Program
 
 
 class PooledProgram(Program):

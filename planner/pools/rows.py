@@ -7,10 +7,10 @@ from dataclasses import replace
 from typing import Any
 
 from cost_models.evaluate import DEFAULT_HEADROOM_FRACTION, Verdict
-from cost_models.mixed import MixedJob
-from cost_models.mixed_memory import mixed_memory
-from planner.evaluation_dict import invalid_dict
-from planner.open_facts import Outcome, Reading, combined_readings, deciding, single_readings
+from cost_models.pools.memory import mixed_memory
+from cost_models.pools.time import MixedJob
+from planner.answer.evaluation import invalid_dict
+from planner.answer.open_facts import Outcome, Reading, combined_readings, deciding, single_readings
 from planner.pools.evaluation import mixed_evaluation
 from planner.pools.jobs import assumed_of
 from planner.pools.strategy import resolve_on_pools

@@ -11,11 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models.mixed import MixedJob
-from cost_models.strategy import Bools, Floats, Ints, Strategies
+from cost_models.pools.time import MixedJob
+from cost_models.strategies.strategy import Bools, Floats, Ints, Strategies
 from planner.pools.bounds import Work
 from planner.pools.placements import Sites
-from planner.search.lone_stages import fits_alone
+from planner.splits.lone_stages import fits_alone
 
 
 def could_hold(

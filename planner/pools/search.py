@@ -16,25 +16,25 @@ from time import perf_counter
 
 import numpy as np
 
-from cost_models.data_parallel import is_layerwise
 from cost_models.evaluate import Verdict
-from cost_models.layouts import Layout, build_layouts
-from cost_models.mixed import MixedJob, mixed_step_time
-from cost_models.mixed_memory import mixed_memory
-from cost_models.strategy import Bools, Codes, Floats, Ints, Recompute, RecomputeMethod, Strategies
-from planner.expressible import SPLIT_CODES, splits_freely
+from cost_models.pools.memory import mixed_memory
+from cost_models.pools.time import MixedJob, mixed_step_time
+from cost_models.step.data_parallel import is_layerwise
+from cost_models.strategies.layouts import Layout, build_layouts
+from cost_models.strategies.strategy import Bools, Codes, Floats, Ints, Recompute, RecomputeMethod, Strategies
 from planner.pools.bounds import Layers, RowBound, Work, base_bound_s, base_work, row_bound, row_numbers, row_work
 from planner.pools.families import TOLERANCE, Family, best_split, layers_by_speed, placed
 from planner.pools.found import Plan, PoolsFound
 from planner.pools.placements import NodeLimits, Sites, build_sites, price_weight
 from planner.pools.screen import could_hold, in_parts
 from planner.rules import violations
-from planner.search.cp_sat import Solved, solve
 from planner.search.exhaustive import BASE_CODES
+from planner.search.expressible import SPLIT_CODES, splits_freely
 from planner.search.found import Progress
-from planner.search.layers_model import PRICED_SCHEDULES, SplitNumbers
 from planner.search.objective import Goal
-from planner.space import Space
+from planner.splits.cp_sat import Solved, solve
+from planner.splits.model import PRICED_SCHEDULES, SplitNumbers
+from planner.strategies.space import Space
 
 CHUNK = 256
 """Sites whose families are bounded at a time."""

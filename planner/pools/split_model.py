@@ -1,6 +1,6 @@
 """One strategy on one placement whose split over the stages is open: what each stage may hold, and what a split costs.
 
-As `planner.search.layers_model` for one kind of node, with two differences: layers take other times on other pools, so the
+As `planner.splits.model` for one kind of node, with two differences: layers take other times on other pools, so the
 sum of all stages depends on the split; and what a stage does once a step depends on its own pool. Array suffixes: C choices
 of a stage, J layer kinds; (N,) over asked stages has none.
 """
@@ -13,22 +13,22 @@ from functools import cached_property
 
 import numpy as np
 
-from cost_models.data_parallel import StepwiseLinks, is_layerwise, stepwise_exposed_s, stepwise_links_s
 from cost_models.job import Job
-from cost_models.layouts import Layout
-from cost_models.mixed import MixedJob, mixed_jitter_fraction, tied_s
-from cost_models.offload import is_offloaded, offload_s
-from cost_models.optimizer import optimizer_s
-from cost_models.strategy import Bools, Floats, Ints, Strategies
+from cost_models.pools.time import MixedJob, mixed_jitter_fraction, tied_s
+from cost_models.step.data_parallel import StepwiseLinks, is_layerwise, stepwise_exposed_s, stepwise_links_s
+from cost_models.step.offload import is_offloaded, offload_s
+from cost_models.step.optimizer import optimizer_s
+from cost_models.strategies.layouts import Layout
+from cost_models.strategies.strategy import Bools, Floats, Ints, Strategies
 from planner.pools.bounds import virtual_share
-from planner.search.layers_model import (
+from planner.splits.lone_stages import fits_alone
+from planner.splits.model import (
     MOST_CHOICES,
     SplitNumbers,
     StageChoices,
     layers_in_order,
 )
-from planner.search.lone_stages import fits_alone
-from planner.search.stage_contents import own_counts, runs_of
+from planner.splits.stage_contents import own_counts, runs_of
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,14 +13,14 @@ from typing import Any
 
 import numpy as np
 
-from cost_models.layouts import build_layouts
-from cost_models.mixed import MixedJob
+from cost_models.pools.time import MixedJob
 from cost_models.specs.fields import choice_hint
-from cost_models.strategy import Strategies
-from planner.evaluation_dict import Reason
+from cost_models.strategies.layouts import build_layouts
+from cost_models.strategies.strategy import Strategies
+from planner.answer.evaluation import Reason
 from planner.rules import reasons, violations
 from planner.schemas.strategy import StrategyInput
-from planner.strategy_input import resolve_strategies
+from planner.strategies.parse import resolve_strategies
 
 SAME_WIDTH = (
     "replicas of a stage on different kinds of GPU would need unequal shares of the batch, which no framework here can be "

@@ -11,9 +11,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.strategy import Bools, Floats, Ints
+from cost_models.strategies.strategy import Bools, Floats, Ints
 from planner.pools.split_model import PooledSplit
-from planner.search.balanced import Balanced, positions_table
+from planner.splits.thresholds import Balanced, positions_table
 
 _NEVER = 1 << 60
 """Time steps of what cannot be placed."""

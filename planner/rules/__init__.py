@@ -13,7 +13,7 @@ from functools import cache, lru_cache
 import numpy as np
 
 from cost_models.job import Job
-from cost_models.strategy import Bools, Ints, Strategies
+from cost_models.strategies.strategy import Bools, Ints, Strategies
 from planner.rules.degrees import DEGREE_RULES
 from planner.rules.experts import EXPERT_RULES
 from planner.rules.hardware import HARDWARE_RULES

@@ -8,7 +8,7 @@ import numpy as np
 
 from cost_models.job import Job
 from cost_models.specs.training import Framework
-from cost_models.strategy import Bools, CpComm, Floats, Strategies
+from cost_models.strategies.strategy import Bools, CpComm, Floats, Strategies
 from planner.rules.rule import Rule, indivisible, one_of, only, version_stated
 
 _CORE = "megatron/core/transformer/transformer_config.py"

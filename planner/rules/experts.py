@@ -6,7 +6,7 @@ import numpy as np
 
 from cost_models.job import Job
 from cost_models.memory.expert_buffers import NVLINK_PEERS
-from cost_models.strategy import Bools, FlexBackend, MoeDispatcher, Recompute, Strategies
+from cost_models.strategies.strategy import Bools, FlexBackend, MoeDispatcher, Recompute, Strategies
 from planner.rules.rule import Rule, indivisible, only
 
 _CORE = "megatron/core/transformer/transformer_config.py"

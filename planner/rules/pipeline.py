@@ -7,11 +7,11 @@ from collections.abc import Mapping
 import numpy as np
 
 from cost_models.job import Job
-from cost_models.layouts import Layout
 from cost_models.specs.training import Framework
-from cost_models.strategy import Bools, Schedule, Strategies
+from cost_models.strategies.layouts import Layout
+from cost_models.strategies.strategy import Bools, Schedule, Strategies
 from planner.rules.rule import Rule, indivisible, one_of, only
-from planner.splits import default_split
+from planner.strategies.default_splits import default_split
 
 SCHEDULES: Mapping[Framework, tuple[Schedule, ...]] = {
     "megatron": (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED),

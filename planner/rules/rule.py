@@ -13,10 +13,10 @@ from typing import Any
 
 import numpy as np
 
+from cost_models.frameworks.training_defaults import precedes
 from cost_models.job import Job
 from cost_models.specs.training import Framework
-from cost_models.strategy import ARRAY_FIELDS, NAMES, Bools, Codes, Floats, Strategies
-from cost_models.training_defaults import precedes
+from cost_models.strategies.strategy import ARRAY_FIELDS, NAMES, Bools, Codes, Floats, Strategies
 
 Violated = Callable[[Job, Strategies], Bools]
 _LISTED = 12

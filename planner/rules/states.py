@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.job import Job
-from cost_models.strategy import Bools, Strategies
+from cost_models.strategies.strategy import Bools, Strategies
 from planner.rules.rule import Rule, always, indivisible, one_of, only, version_stated
-from planner.shard_groups import (
+from planner.strategies.shard_groups import (
     EXPERT_INSTANCES_SINCE,
     EXPERTS_LEFT_OUT_SINCE,
     FSDP_INSTANCES_SINCE,

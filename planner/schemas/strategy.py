@@ -1,4 +1,4 @@
-"""A parallel strategy in the contract's names. Every field may be left out: `planner.strategy_input` fills the
+"""A parallel strategy in the contract's names. Every field may be left out: `planner.strategies.parse` fills the
 framework's default and reports it. A strategy in a response is the same document with everything filled in: it can be
 sent back.
 """

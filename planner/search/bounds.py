@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.flops import FORWARD_AND_BACKWARD, model_flops
-from cost_models.placement import world_key
-from cost_models.stages import Tables, build_tables
-from cost_models.step import jitter_fraction
-from cost_models.strategy import DTYPES, Floats, Ints, Schedule, Strategies
-from cost_models.tensors import distinct
-from planner.space import Pairs, Space
+from cost_models.hardware.placement import world_key
+from cost_models.layers.flops import FORWARD_AND_BACKWARD, model_flops
+from cost_models.step.stages import Tables, build_tables
+from cost_models.step.total import jitter_fraction
+from cost_models.strategies.strategy import DTYPES, Floats, Ints, Schedule, Strategies
+from cost_models.strategies.tensors import distinct
+from planner.strategies.space import Pairs, Space
 
 BOUND_AXES = ("tp", "pp", "cp", "ep", "etp", "micro_batch_size", "sequence_parallel")
 """Base fields that the bound follows from; the number of micro-batches multiplies it."""

@@ -11,8 +11,8 @@ from planner.schemas.plan_request import PlanRequest
 from planner.search.exhaustive import Exhaustive
 from planner.search.found import Found, Progress
 from planner.search.objective import Goal
-from planner.search.open_splits import OpenSplits, OpenSplitsFound, merged
-from planner.space import Space
+from planner.splits.search import OpenSplits, OpenSplitsFound, merged
+from planner.strategies.space import Space
 
 
 def search(

@@ -16,17 +16,17 @@ from time import perf_counter
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.data_parallel import is_layerwise
 from cost_models.evaluate import Verdict, memory_verdict
 from cost_models.memory import StageMemory, stage_memory
-from cost_models.step import jitter_fraction, step_time
-from cost_models.strategy import Floats, Ints, Recompute, Strategies
+from cost_models.step.data_parallel import is_layerwise
+from cost_models.step.total import jitter_fraction, step_time
+from cost_models.strategies.strategy import Floats, Ints, Recompute, Strategies
 from planner.rules import Violations, violations
 from planner.search.bounds import Bounds, build_bounds, floor_s
 from planner.search.found import Found, Progress
 from planner.search.kept import Kept, Nearest
 from planner.search.objective import Goal
-from planner.space import Expansion, Pairs, Space
+from planner.strategies.space import Expansion, Pairs, Space
 
 FIRST_CHUNK, LARGEST_CHUNK = 64, 8192
 """Base rows expanded at a time: few at first, so that a good k-th best prunes early."""

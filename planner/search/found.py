@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from cost_models.strategy import Strategies
+from cost_models.strategies.strategy import Strategies
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.strategy import Floats, Strategies, concatenated
+from cost_models.strategies.strategy import Floats, Strategies, concatenated
 from planner.search.objective import ranked_order
 
 NEAREST_KEPT = 32

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.job import Job
-from cost_models.strategy import Floats, Strategies
+from cost_models.strategies.strategy import Floats, Strategies
 from planner.schemas.plan_request import Objective, Targets
 
 RELATIVE_STEP = 1e-6

@@ -15,13 +15,13 @@ import numpy as np
 from cost_models.evaluate import Verdict, memory_verdict
 from cost_models.job import Job
 from cost_models.memory import stage_memory
-from cost_models.step import step_time
-from cost_models.strategy import Bools, Floats, Ints, Strategies, concatenated
-from planner.degrees import DEGREE_AXES
+from cost_models.step.total import step_time
+from cost_models.strategies.strategy import Bools, Floats, Ints, Strategies, concatenated
 from planner.rules import violations
 from planner.search.objective import Goal
-from planner.space import Space
-from planner.strategy_input import strategy_dict
+from planner.strategies.degrees import DEGREE_AXES
+from planner.strategies.parse import strategy_dict
+from planner.strategies.space import Space
 
 MOST_ENUMERATED = 3_000_000
 """Strategies up to which the front is enumerated."""

@@ -10,7 +10,7 @@ from typing import Any
 
 from cost_models.errors import MeshwrightError
 from cost_models.job import Job
-from planner.rejections import rejections
+from planner.answer.rejections import rejections
 
 Document = dict[str, Any]
 NODE_FACTORS = (0.5, 2.0, 4.0)

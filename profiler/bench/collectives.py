@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from cost_models.errors import MeasurementError
-from cost_models.link_tables import Op
+from cost_models.operations import Op
 from profiler.placements import Placed, placements
 from profiler.rig import Rig
 from profiler.tasks import Findings, Task, timed

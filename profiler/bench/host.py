@@ -10,7 +10,7 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from cost_models.runtimes import RUNTIMES
+from cost_models.frameworks.facts import RUNTIMES
 from profiler.rig import Rig
 from profiler.tasks import Findings, NotSupportedError, Task, rounded
 

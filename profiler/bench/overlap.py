@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from typing import Any
 
-from cost_models.link_tables import Op
+from cost_models.operations import Op
 from profiler.bench.collectives import collective_call
 from profiler.rig import Rig
 from profiler.tasks import Findings, Task, rounded

@@ -13,9 +13,9 @@ import pytest
 import uvicorn
 from fastapi.testclient import TestClient
 
-from app.db.plans import write_result
-from app.jobs.runner import Kind
-from app.main import create_app
+from app.service.db.plans import write_result
+from app.service.jobs.runner import Kind
+from app.service.main import create_app
 from app.settings import Settings
 
 REQUEST: dict[str, Any] = {

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.client import Client
+from app.cli.client import Client
 from app.errors import NotFoundError, ServiceUnreachableError, UnauthorizedError, WorkerLostError, WrongStateError
-from app.main import create_app
-from app.seed import EXAMPLE_CALIBRATION
+from app.service.main import create_app
+from app.service.seed import EXAMPLE_CALIBRATION
 from app.settings import Settings
 from cost_models.errors import InvalidInputError, MeshwrightError
 from planner.plan import plan
@@ -149,8 +149,6 @@ def test_something_else_there_is_unreachable(something_else: str) -> None:
 
 
 def test_importing_it_loads_no_server() -> None:
-    code = (
-        "import app.client, sys; print([m for m in ('fastapi', 'sqlalchemy', 'httpx2', 'numpy') if m in sys.modules])"
-    )
+    code = "import app.cli.client, sys; print([m for m in ('fastapi', 'sqlalchemy', 'httpx2', 'numpy') if m in sys.modules])"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"

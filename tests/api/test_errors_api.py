@@ -13,8 +13,8 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy.exc import OperationalError
 
-from app.api.documents import ProblemDocument
-from app.main import create_app
+from app.service.api.documents import ProblemDocument
+from app.service.main import create_app
 from app.settings import Settings
 
 JSON = {"content-type": "application/json"}

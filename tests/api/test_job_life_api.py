@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.jobs.runner import Kind
-from app.main import create_app
+from app.service.jobs.runner import Kind
+from app.service.main import create_app
 from app.settings import Settings
 
 FINISHED = {"succeeded", "failed", "cancelled"}

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.api.documents import PlanDocument
+from app.service.api.documents import PlanDocument
 from planner.schemas import RankedPlan
 
 

@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.logs import OWN_LOGGERS
-from app.main import create_app
-from app.seed import EXAMPLE_CALIBRATION
+from app.service.logs import OWN_LOGGERS
+from app.service.main import create_app
+from app.service.seed import EXAMPLE_CALIBRATION
 from app.settings import Settings
 from cost_models import presets
-from cost_models.calibration import document_of
-from cost_models.runtimes import RUNTIMES
+from cost_models.frameworks.facts import RUNTIMES
+from cost_models.hardware import document_of
 from planner.rows import evaluate_rows
 from planner.schemas import Evaluation
 

@@ -15,8 +15,8 @@ from urllib.parse import urlsplit, urlunsplit
 import pytest
 from sqlalchemy import Engine, text
 
-from app.db.engine import build_engine
-from app.db.migrate import upgrade
+from app.service.db.engine import build_engine
+from app.service.db.migrate import upgrade
 from app.settings import Settings
 
 FOLDERS = [Path(found).resolve().parent for name in ("postgres", "initdb") if (found := shutil.which(name))]

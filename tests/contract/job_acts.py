@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from app.jobs.plan_result import PlanResult
-from app.jobs.worker import JobInput
+from app.service.jobs.plan_result import PlanResult
+from app.service.jobs.worker import JobInput
 from cost_models.errors import SearchBudgetError
 
 STEP_S = 0.02

@@ -14,10 +14,10 @@ from typing import Any
 import pytest
 from sqlalchemy import Engine
 
-from app.db.jobs import FINISHED, JobKey, JobStore
-from app.db.plans import PlanRow, PlanStore, Submission, write_result
-from app.jobs.embedded import EmbeddedRunner
-from app.jobs.runner import Kind
+from app.service.db.jobs import FINISHED, JobKey, JobStore
+from app.service.db.plans import PlanRow, PlanStore, Submission, write_result
+from app.service.jobs.embedded import EmbeddedRunner
+from app.service.jobs.runner import Kind
 
 KINDS = {"plan": Kind("job_acts:act", write_result)}
 LONG_S = 30.0

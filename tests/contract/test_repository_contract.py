@@ -11,16 +11,16 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, inspect, select, update
 
-from app.db import tables
-from app.db.calibrations import CalibrationStore
-from app.db.engine import build_engine, reading, writing
-from app.db.jobs import JobKey, JobStore, Progress
-from app.db.keys import create_key, list_keys, revoke_key, tenant_of
-from app.db.migrate import VERSION_TABLE, is_current, upgrade
-from app.db.plans import PlanStore, Submission, write_result
-from app.db.tables import job_events, jobs, metadata
 from app.errors import NotFoundError, TooManyJobsError, UnavailableError, WrongStateError
-from app.jobs.plan_result import PlanResult
+from app.service.db import tables
+from app.service.db.calibrations import CalibrationStore
+from app.service.db.engine import build_engine, reading, writing
+from app.service.db.jobs import JobKey, JobStore, Progress
+from app.service.db.keys import create_key, list_keys, revoke_key, tenant_of
+from app.service.db.migrate import VERSION_TABLE, is_current, upgrade
+from app.service.db.plans import PlanStore, Submission, write_result
+from app.service.db.tables import job_events, jobs, metadata
+from app.service.jobs.plan_result import PlanResult
 from cost_models.errors import InvalidInputError
 
 RESULT = PlanResult(response='{"id":"x"}', headline='{"num_plans":2}', ranked=('{"rank":1}', '{"rank":2}'))

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.cli import run
+from app.cli.commands import run
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 CONFIGS = sorted((EXAMPLES / "models").glob("*/config.json"))

@@ -68,8 +68,8 @@ def test_wheel_holds_what_the_program_needs_and_nothing_under_share_alike(wheel:
     assert "meshwright/py.typed" in names
     assert any(name.startswith("cost_models/presets/gpus/") for name in names)
     assert any(name.startswith("cost_models/reference/") for name in names)
-    assert any(name.startswith("app/web/static/swagger/") for name in names)
-    assert any(name.startswith("app/db/migrations/versions/") for name in names)
+    assert any(name.startswith("app/service/web/static/swagger/") for name in names)
+    assert any(name.startswith("app/service/db/migrations/versions/") for name in names)
     assert {"LICENSE", "NOTICE", "DATA_LICENSES"} <= {Path(name).name for name in names if "dist-info/licenses" in name}
     assert not [name for name in names if "share_alike" in name or name.startswith(("tests/", "data/", "benchmarks/"))]
     assert not [name for name in names if "ml-engineering" in name]

@@ -19,7 +19,8 @@ from typing import Any
 
 import pytest
 
-from cost_models.calibration import CalibrationDocument, read_document
+from cost_models.calibration import CalibrationDocument
+from cost_models.hardware import read_document
 
 pytest.importorskip("torch", reason="the agent measures with PyTorch")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from app.main import create_app
+from app.service.main import create_app
 from app.settings import Settings
 
 FILE = Path(__file__).with_name("interface.json")

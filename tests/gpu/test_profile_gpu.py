@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from cost_models.calibration import CalibrationDocument, read_document
+from cost_models.calibration import CalibrationDocument
+from cost_models.hardware import read_document
 
 pytestmark = pytest.mark.gpu
 

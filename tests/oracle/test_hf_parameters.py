@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from cost_models import presets
 from cost_models.errors import InvalidInputError
-from cost_models.parameters import count_parameters
+from cost_models.layers.parameters import count_parameters
 from cost_models.specs.hf.families import FAMILIES
 from cost_models.specs.model_input import resolve_model
 

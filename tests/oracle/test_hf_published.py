@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from cost_models.parameters import count_parameters
+from cost_models.layers.parameters import count_parameters
 from cost_models.specs.model_input import resolve_model
 from tests.oracle.test_hf_parameters import modules_count, our_count, text_modules_count
 

@@ -15,17 +15,17 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cost_models.calibration import load_calibration
+from cost_models.frameworks.memory_traits import TRAITS, memory_traits
+from cost_models.hardware import load_calibration
 from cost_models.job import Job
-from cost_models.layouts import Layout, build_layouts
 from cost_models.memory.activations import batch_sizes, layer_parts
 from cost_models.memory.loss import LOSS_BYTES, logits_and_loss
 from cost_models.memory.recompute import LayerMemory, layer_memory
-from cost_models.memory.traits import TRAITS, memory_traits
 from cost_models.specs.cluster_input import resolve_cluster
 from cost_models.specs.model_input import resolve_model
 from cost_models.specs.training_input import resolve_training
-from cost_models.strategy import ARRAY_FIELDS, NAMES, build_strategies
+from cost_models.strategies.layouts import Layout, build_layouts
+from cost_models.strategies.strategy import ARRAY_FIELDS, NAMES, build_strategies
 
 torch = pytest.importorskip("torch", reason="torch is not installed: it is the oracle here, never a dependency")
 from torch.nn import functional  # noqa: E402

@@ -11,10 +11,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost_models.layouts import Layout, build_layouts
-from cost_models.pipeline import bubble_s
 from cost_models.specs.model_input import resolve_model
-from cost_models.strategy import ARRAY_FIELDS, Schedule, build_strategies
+from cost_models.step.pipeline import bubble_s
+from cost_models.strategies.layouts import Layout, build_layouts
+from cost_models.strategies.strategy import ARRAY_FIELDS, Schedule, build_strategies
 
 Task = tuple[str, int, int]
 """("F" forward, "B" backward or its data-gradient part, "W" weight gradient; chunk; micro-batch)."""

@@ -13,10 +13,10 @@ import numpy as np
 import pytest
 
 from cost_models.evaluate import Verdict
-from cost_models.layouts import Layout, build_layouts
-from cost_models.mixed import MixedJob, mixed_step_time
-from cost_models.mixed_memory import mixed_memory
-from cost_models.strategy import Strategies
+from cost_models.pools.memory import mixed_memory
+from cost_models.pools.time import MixedJob, mixed_step_time
+from cost_models.strategies.layouts import Layout, build_layouts
+from cost_models.strategies.strategy import Strategies
 from planner.plan import plan
 from planner.pools.bounds import row_bound, row_numbers
 from planner.pools.jobs import resolve_mixed_job
@@ -26,9 +26,9 @@ from planner.pools.split_model import PooledSplit, build_pooled_split
 from planner.pools.strategy import resolve_on_pools
 from planner.pools.thresholds import balance_pools
 from planner.schemas.strategy import StrategyInput
-from planner.search.cp_sat import solve
-from planner.search.layers_model import layers_in_order
-from planner.strategy_input import resolve_strategies
+from planner.splits.cp_sat import solve
+from planner.splits.model import layers_in_order
+from planner.strategies.parse import resolve_strategies
 
 HEADROOM = 0.03
 GPUS = ("A100-SXM-80GB", "H100-SXM-80GB", "A100-SXM-40GB", "H200-SXM-141GB")

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from cost_models.evaluate import Verdict, evaluate
-from cost_models.layouts import Layout, build_layouts
-from cost_models.step import step_time
-from cost_models.strategy import Recompute, Strategies
-from planner.job_of import resolve_job
+from cost_models.step.total import step_time
+from cost_models.strategies.layouts import Layout, build_layouts
+from cost_models.strategies.strategy import Recompute, Strategies
+from planner.request.job import resolve_job
 from planner.schemas.strategy import StrategyInput
-from planner.search.balanced import balance
-from planner.search.cp_sat import solve
-from planner.search.layers_model import SplitModel, layers_in_order, split_numbers
-from planner.search.split_bounds import split_bound_s
-from planner.search.split_builder import build_split_model
-from planner.strategy_input import resolve_strategies
+from planner.splits.bounds import split_bound_s
+from planner.splits.builder import build_split_model
+from planner.splits.cp_sat import solve
+from planner.splits.model import SplitModel, layers_in_order, split_numbers
+from planner.splits.thresholds import balance
+from planner.strategies.parse import resolve_strategies
 
 HEADROOM = 0.03
 DENSE_THEN_MOE = {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 4096}

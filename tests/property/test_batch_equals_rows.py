@@ -16,21 +16,21 @@ import pytest
 
 from cost_models.evaluate import Evaluated, evaluate
 from cost_models.job import Job
-from cost_models.layouts import build_layouts
-from cost_models.mixed import mixed_step_time
-from cost_models.mixed_memory import mixed_memory
+from cost_models.pools.memory import mixed_memory
+from cost_models.pools.time import mixed_step_time
 from cost_models.specs.training import Framework
-from cost_models.strategy import ARRAY_FIELDS, Strategies, concatenated
+from cost_models.strategies.layouts import build_layouts
+from cost_models.strategies.strategy import ARRAY_FIELDS, Strategies, concatenated
 from cost_models.terms import PEAK_MOMENTS, TIME_NAMES
-from planner.axes import build_space
-from planner.job_of import resolve_job
 from planner.pools.jobs import WITHOUT_PIPELINE, resolve_mixed_job
 from planner.pools.strategy import resolve_on_pools
+from planner.request.job import resolve_job
 from planner.rows import evaluate_rows
 from planner.rules import violations
 from planner.schemas import StrategyInput
 from planner.schemas.plan_request import Constraints
-from planner.strategy_input import resolve_strategies, strategy_dict
+from planner.strategies.axes import build_space
+from planner.strategies.parse import resolve_strategies, strategy_dict
 
 ROWS, ALONE, TRIED = 300, 60, 400
 """Strategies of one batch, how many of them are also priced alone, and combinations of degrees that they are drawn from."""

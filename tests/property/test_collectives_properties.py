@@ -8,10 +8,10 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cost_models.calibration import load_calibration, reference_document
-from cost_models.collectives import build_links, collective_s
-from cost_models.link_tables import OPS
-from cost_models.placement import place
+from cost_models.hardware import load_calibration, reference_document
+from cost_models.hardware.collectives import build_links, collective_s
+from cost_models.hardware.link_tables import OPS
+from cost_models.hardware.placement import place
 from cost_models.specs.cluster import Cluster, Gpu, Network
 
 H100 = Gpu(

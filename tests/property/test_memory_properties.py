@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cost_models.calibration import load_calibration
+from cost_models.hardware import load_calibration
 from cost_models.job import Job
-from cost_models.layouts import Layout, build_layouts
 from cost_models.memory import StageMemory, stage_memory
 from cost_models.specs.cluster_input import resolve_cluster
 from cost_models.specs.model_input import resolve_model
 from cost_models.specs.training_input import resolve_training
-from cost_models.strategy import ARRAY_FIELDS, Schedule, Strategies, build_strategies
+from cost_models.strategies.layouts import Layout, build_layouts
+from cost_models.strategies.strategy import ARRAY_FIELDS, Schedule, Strategies, build_strategies
 from cost_models.terms import MEMORY_NAMES
 
 LAYERS = 24

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cost_models.placement import place
+from cost_models.hardware.placement import place
 from cost_models.specs.cluster import Cluster, Gpu, Network
 
 GPU = Gpu("A100-SXM-80GB", "ampere", 85e9, {"bf16": 312e12}, 2.0e12, 300e9, 25e9, 108)

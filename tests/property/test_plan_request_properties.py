@@ -8,9 +8,9 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.changes import changes
-from planner.job_of import resolve_job
+from planner.answer.changes import changes
 from planner.plan import plan
+from planner.request.job import resolve_job
 from planner.rows import evaluate_rows
 from planner.schemas.plan_response import PlanResponse
 

@@ -19,8 +19,9 @@ import pytest
 from pydantic import BaseModel
 from pydantic.fields import FieldInfo
 
-from cost_models.calibration import CalibrationDocument, document_of, fit_collectives, shipped_document
+from cost_models.calibration import CalibrationDocument, fit_collectives
 from cost_models.errors import CalibrationError
+from cost_models.hardware import document_of, shipped_document
 from planner.rows import evaluate_rows
 
 Json = dict[str, Any]

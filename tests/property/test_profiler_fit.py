@@ -10,10 +10,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost_models.calibration import CalibrationDocument, load_calibration
+from cost_models.calibration import CalibrationDocument
 from cost_models.errors import CalibrationError
-from cost_models.link_tables import bus_factor
-from cost_models.placement import place
+from cost_models.hardware import load_calibration
+from cost_models.hardware.link_tables import bus_factor
+from cost_models.hardware.placement import place
 from cost_models.specs.cluster_input import resolve_cluster
 from profiler.fit import build_document, merge
 

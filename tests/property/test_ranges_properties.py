@@ -6,9 +6,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost_models.ranges import is_tied, step_time_range
+from cost_models.step.ranges import is_tied, step_time_range
 from cost_models.terms import TIME_NAMES, Tier
-from planner.job_of import resolve_job
+from planner.request.job import resolve_job
 
 CALIBRATION = resolve_job({
     "model": {

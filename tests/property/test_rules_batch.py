@@ -9,11 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.specs.training import Framework
-from cost_models.strategy import ARRAY_FIELDS
-from planner.job_of import resolve_job
+from cost_models.strategies.strategy import ARRAY_FIELDS
+from planner.request.job import resolve_job
 from planner.rules import active_rules, first_violations, reasons, rule_codes, smallest_change, violations
 from planner.schemas import StrategyInput
-from planner.strategy_input import resolve_strategies, strategy_dict
+from planner.strategies.parse import resolve_strategies, strategy_dict
 
 DENSE = {
     "name": "dense", "num_layers": 24, "hidden_size": 1536, "num_attention_heads": 24, "num_key_value_heads": 6,

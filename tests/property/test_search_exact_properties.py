@@ -11,9 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cost_models.evaluate import Verdict, evaluate
-from cost_models.strategy import ARRAY_FIELDS, MoeDispatcher, Strategies
-from planner.axes import build_space
-from planner.job_of import resolve_job
+from cost_models.strategies.strategy import ARRAY_FIELDS, MoeDispatcher, Strategies
+from planner.request.job import resolve_job
 from planner.rules import RULES, rule_codes, violations
 from planner.rules.rule import rule_fields
 from planner.schemas import PlanRequest
@@ -22,7 +21,8 @@ from planner.search.bounds import build_bounds, floor_s
 from planner.search.exhaustive import BASE_CODES, Exhaustive
 from planner.search.found import Found
 from planner.search.objective import build_goal, ranked_order
-from planner.space import Space
+from planner.strategies.axes import build_space
+from planner.strategies.space import Space
 
 LARGEST = 30_000
 """Strategies of the largest problem: all of them are evaluated."""

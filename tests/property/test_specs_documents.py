@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models.errors import InvalidInputError, MeshwrightError
-from cost_models.parameters import count_parameters
+from cost_models.layers.parameters import count_parameters
 from cost_models.specs.cluster_input import resolve_cluster
 from cost_models.specs.hf.families import FAMILIES
 from cost_models.specs.hf_config import read_hf_config

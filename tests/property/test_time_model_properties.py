@@ -13,23 +13,23 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from cost_models.calibration import load_calibration
 from cost_models.evaluate import Evaluated, evaluate
-from cost_models.head import end_costs
+from cost_models.hardware import load_calibration
 from cost_models.job import Job
-from cost_models.layer_costs import layer_costs
-from cost_models.layouts import Layout, build_layouts
-from cost_models.optimizer import accumulation_s, optimizer_s
-from cost_models.parameters import count_parameters
+from cost_models.layers.costs import layer_costs
+from cost_models.layers.ends import end_costs
+from cost_models.layers.parameters import count_parameters
 from cost_models.specs.model_input import resolve_model
 from cost_models.specs.training import Framework
-from cost_models.strategy import Strategies
+from cost_models.step.optimizer import accumulation_s, optimizer_s
+from cost_models.strategies.layouts import Layout, build_layouts
+from cost_models.strategies.strategy import Strategies
 from cost_models.terms import TIME_NAMES
-from planner.job_of import resolve_job
-from planner.ranking import with_all_stages
+from planner.answer.ranking import with_all_stages
+from planner.request.job import resolve_job
 from planner.rules import violations
 from planner.schemas import StrategyInput
-from planner.strategy_input import resolve_strategies
+from planner.strategies.parse import resolve_strategies
 
 DENSE = {
     "num_layers": 12, "hidden_size": 1536, "num_attention_heads": 12, "num_key_value_heads": 6,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from sqlalchemy.exc import OperationalError
 
-from app.db.engine import build_engine, reading, writing
+from app.service.db.engine import build_engine, reading, writing
 from cost_models.errors import InvalidInputError
 
 

@@ -12,8 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.requests import Request
 
-from app.api.strict_json import parse_json, read_json
 from app.errors import BodyTooLargeError, MediaTypeError, NotJsonError
+from app.service.api.strict_json import parse_json, read_json
 
 LIMIT = 1 << 20
 CHUNK = 1 << 16

@@ -7,8 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from cost_models.attention import flash_attention_s, math_attention_s, visible_pairs
-from cost_models.calibration import Calibration, document_of, load_calibration
+from cost_models.hardware import Calibration, document_of, load_calibration
+from cost_models.hardware.attention import flash_attention_s, math_attention_s
+from cost_models.hardware.attention_kernels import visible_pairs
 from cost_models.specs.cluster import Cluster, Gpu, Network
 from cost_models.terms import Tier
 

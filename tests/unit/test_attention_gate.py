@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from cost_models.errors import InvalidInputError
-from cost_models.flops import model_flops_per_step
-from cost_models.parameters import count_parameters
-from cost_models.shapes import layer_gemms
+from cost_models.layers.flops import model_flops_per_step
+from cost_models.layers.parameters import count_parameters
+from cost_models.layers.shapes import layer_gemms
 from cost_models.specs.model_input import resolve_model
-from planner.job_of import resolve_job
+from planner.request.job import resolve_job
 from planner.rows import evaluate_rows
 
 SPEC = {

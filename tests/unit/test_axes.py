@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from cost_models.errors import SearchBudgetError
-from planner import axes, degrees
-from planner.axes import build_space, searched_values
-from planner.degrees import Columns
-from planner.job_of import resolve_job
+from planner.request.job import resolve_job
 from planner.schemas import Constraints
-from planner.space import Space
+from planner.strategies import axes, degrees
+from planner.strategies.axes import build_space, searched_values
+from planner.strategies.degrees import Columns
+from planner.strategies.space import Space
 
 MODEL = {
     "num_layers": 6, "hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 768, "vocab_size": 1000,

@@ -9,12 +9,11 @@ from typing import Any
 
 import pytest
 
-from cost_models.calibration import (
-    NOMINAL_RESIDUALS,
-    CalibrationDocument,
-    CollectiveSample,
+from cost_models.calibration import NOMINAL_RESIDUALS, CalibrationDocument, CollectiveSample, fit_collectives
+from cost_models.constants import DTENSOR_HOST_RATIO
+from cost_models.errors import CalibrationError
+from cost_models.hardware import (
     document_of,
-    fit_collectives,
     load_calibration,
     parse_document,
     read_document,
@@ -23,9 +22,7 @@ from cost_models.calibration import (
     shipped_document,
     shipped_names,
 )
-from cost_models.constants import DTENSOR_HOST_RATIO
-from cost_models.errors import CalibrationError
-from cost_models.placement import place
+from cost_models.hardware.placement import place
 from cost_models.specs.cluster import Cluster, Gpu, Network
 from cost_models.terms import Tier
 

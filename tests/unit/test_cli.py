@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 
 import meshwright
-from app.cli import run
-from app.cli_documents import assignments, parse_json, read_cluster, read_model
-from app.cli_evaluate import arriving_lines
-from app.cli_plan import merged_request, stop_on_interrupt
+from app.cli.commands import run
+from app.cli.documents import assignments, parse_json, read_cluster, read_model
+from app.cli.evaluate import arriving_lines
+from app.cli.plan import merged_request, stop_on_interrupt
 from cost_models.errors import InvalidInputError
 from cost_models.specs.model_input import resolve_model
 

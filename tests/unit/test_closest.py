@@ -6,8 +6,8 @@ from typing import Any, get_args
 
 import pytest
 
+from planner.answer.rejections import REJECTIONS, rejections
 from planner.plan import plan
-from planner.rejections import REJECTIONS, rejections
 from planner.rows import evaluate_rows
 from planner.rules import rule_codes
 from planner.schemas.evaluation import ReasonCode

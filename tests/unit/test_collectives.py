@@ -10,10 +10,10 @@ from statistics import median
 import numpy as np
 import pytest
 
-from cost_models.calibration import load_calibration
-from cost_models.collectives import build_links, collective_s
-from cost_models.link_tables import bus_factor
-from cost_models.placement import Placement, place
+from cost_models.hardware import load_calibration
+from cost_models.hardware.collectives import build_links, collective_s
+from cost_models.hardware.link_tables import bus_factor
+from cost_models.hardware.placement import Placement, place
 from cost_models.specs.cluster import Cluster, Gpu, Network
 from cost_models.terms import Tier
 

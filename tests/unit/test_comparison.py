@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.comparison import SPLIT_FIELDS, against, compared, differing_knobs, tie_groups, ties
-from planner.step_cost import step_cost
+from planner.answer.comparison import SPLIT_FIELDS, against, compared, differing_knobs, tie_groups, ties
+from planner.answer.step_cost import step_cost
 
 
 def plan(rank: int, group: int, *, tp: int = 1, **terms_s: float) -> dict[str, Any]:

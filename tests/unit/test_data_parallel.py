@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from cost_models.constants import BACKWARD_USABLE, INTERFERENCE
-from cost_models.data_parallel import (
+from cost_models.hardware.placement import groups
+from cost_models.step.data_parallel import (
     UnitSeconds,
     is_layerwise,
     layerwise_exposed_s,
@@ -15,11 +16,10 @@ from cost_models.data_parallel import (
     stepwise_s,
     tied_gradients_s,
 )
-from cost_models.placement import groups
-from cost_models.step import step_time
-from planner.job_of import resolve_job
+from cost_models.step.total import step_time
+from planner.request.job import resolve_job
 from planner.schemas import StrategyInput
-from planner.strategy_input import resolve_strategies
+from planner.strategies.parse import resolve_strategies
 
 H = 1024
 MODEL = {

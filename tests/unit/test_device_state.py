@@ -11,8 +11,8 @@ import pytest
 
 from cost_models.errors import MeasurementError
 from cost_models.units import GIB
-from profiler.device_state import DeviceLog, require_idle
-from profiler.nvml import Reading
+from profiler.machine.device_state import DeviceLog, require_idle
+from profiler.machine.nvml import Reading
 from profiler.ranks import Ranks
 
 IDLE = Reading(

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from cost_models.attention import flash_attention_s
-from cost_models.calibration import Calibration, load_calibration
-from cost_models.efficiency import carried_share
+from cost_models.hardware import Calibration, load_calibration
+from cost_models.hardware.attention import flash_attention_s
+from cost_models.hardware.efficiency import carried_share
 from cost_models.specs.cluster_input import resolve_cluster
 
 TABLE = Path(__file__).parents[2] / "data" / "reference" / "gemm_bf16.csv"

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from cost_models.constants import ELEMENTWISE_KERNEL_S
-from cost_models.elementwise import elementwise_s, layer_traffic
-from planner.job_of import resolve_job
+from cost_models.layers.elementwise import elementwise_s, layer_traffic
+from planner.request.job import resolve_job
 
 H, WIDTH = 1024, 4096
 MODEL = {

@@ -8,9 +8,9 @@ import numpy as np
 import pytest
 
 from cost_models.evaluate import Verdict, evaluate, memory_verdict
-from planner.job_of import resolve_job
+from planner.request.job import resolve_job
 from planner.schemas import StrategyInput
-from planner.strategy_input import resolve_strategies
+from planner.strategies.parse import resolve_strategies
 
 MODEL = {
     "num_layers": 8, "hidden_size": 1024, "num_attention_heads": 8, "intermediate_size": 4096, "vocab_size": 32000,

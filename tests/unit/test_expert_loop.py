@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from cost_models.constants import HOST_SYNC_S
-from cost_models.data_parallel import layerwise_s
 from cost_models.evaluate import evaluate
-from cost_models.expert_loop import loop_launches_s, loops_over_experts
-from cost_models.placement import groups
-from cost_models.shapes import layer_gemms
-from planner.job_of import resolve_job
+from cost_models.hardware.placement import groups
+from cost_models.layers.expert_loop import loop_launches_s, loops_over_experts
+from cost_models.layers.shapes import layer_gemms
+from cost_models.step.data_parallel import layerwise_s
+from planner.request.job import resolve_job
 from planner.schemas import StrategyInput
-from planner.strategy_input import assumed_fields, resolve_strategies
+from planner.strategies.parse import assumed_fields, resolve_strategies
 
 EXPERTS, TOP_K, WIDTH, H, SEQ = 128, 8, 768, 2048, 4096
 MODEL = {

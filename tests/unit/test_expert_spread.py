@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from cost_models.evaluate import evaluate
-from cost_models.expert_spread import expected_places
-from cost_models.layer_comm import ep_comm
-from cost_models.placement import groups
+from cost_models.hardware.placement import groups
+from cost_models.layers.communication import ep_comm
 from cost_models.specs.model import Moe
-from planner.job_of import resolve_job
+from cost_models.strategies.expert_spread import expected_places
+from planner.request.job import resolve_job
 from planner.rows import evaluate_rows
 from planner.schemas import StrategyInput
-from planner.strategy_input import resolve_strategies
+from planner.strategies.parse import resolve_strategies
 
 DEEPSEEK_V3 = Moe(num_experts=256, top_k=8, expert_intermediate_size=2048, num_groups=8, topk_groups=4)
 UNGROUPED = Moe(num_experts=8, top_k=2, expert_intermediate_size=64)

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from planner.changes import Change, changes
-from planner.explain import SHOWN, nearest_infeasible, smallest_changes
-from planner.job_of import resolve_job
+from planner.answer.changes import Change, changes
+from planner.answer.explain import SHOWN, nearest_infeasible, smallest_changes
 from planner.plan import plan
+from planner.request.job import resolve_job
 from planner.rows import evaluate_rows
 from planner.schemas import StrategyInput
-from planner.strategy_input import resolve_strategies, strategy_dict
+from planner.strategies.parse import resolve_strategies, strategy_dict
 
 
 def parts(memory_gib: float, *, framework: str = "megatron", nodes: int = 1, **model: Any) -> dict[str, Any]:

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models.flops import hardware_flops_per_step, model_flops, model_flops_per_step
-from planner.job_of import resolve_job
+from cost_models.layers.flops import hardware_flops_per_step, model_flops, model_flops_per_step
+from planner.request.job import resolve_job
 from planner.schemas import StrategyInput
-from planner.strategy_input import resolve_strategies
+from planner.strategies.parse import resolve_strategies
 
 CLUSTER = {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8}
 LLAMA = {

@@ -8,8 +8,8 @@ from typing import get_args
 
 import pytest
 
-from cost_models.runtimes import RUNTIMES
-from cost_models.training_defaults import RELEASES, version_key
+from cost_models.frameworks.facts import RUNTIMES
+from cost_models.frameworks.training_defaults import RELEASES, version_key
 from planner.frameworks import framework_documents
 from planner.rules import RULES
 from planner.schemas.evaluation import ReasonCode

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cost_models.calibration import Calibration, document_of, load_calibration
 from cost_models.constants import KERNEL_FLOOR_S
 from cost_models.errors import CalibrationError
-from cost_models.gemm import bent_surface, gemm_s, nominal_surface, table_surface
+from cost_models.hardware import Calibration, document_of, load_calibration
+from cost_models.hardware.gemm import bent_surface, gemm_s, nominal_surface, table_surface
 from cost_models.specs.cluster import Cluster, Gpu, Network
 from cost_models.terms import Tier
 

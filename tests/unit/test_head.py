@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from cost_models.constants import LOSS_BYTES_PER_LOGIT
-from cost_models.head import end_costs
-from cost_models.placement import groups
-from planner.job_of import resolve_job
+from cost_models.hardware.placement import groups
+from cost_models.layers.ends import end_costs
+from planner.request.job import resolve_job
 from planner.schemas import StrategyInput
-from planner.strategy_input import resolve_strategies
+from planner.strategies.parse import resolve_strategies
 
 H, SEQ, VOCAB = 1024, 2048, 50257
 MODEL = {"num_layers": 4, "hidden_size": H, "num_attention_heads": 8, "intermediate_size": 4096, "vocab_size": VOCAB}

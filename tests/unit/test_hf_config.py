@@ -7,7 +7,7 @@ import json
 import pytest
 
 from cost_models.errors import InvalidInputError, NotModelledError
-from cost_models.parameters import count_parameters
+from cost_models.layers.parameters import count_parameters
 from cost_models.specs.hf.families import FAMILIES
 from cost_models.specs.hf_config import REFUSED
 from cost_models.specs.model_input import resolve_model

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from cost_models.calibration import shipped_document
 from cost_models.errors import InvalidInputError, NotModelledError
-from planner.job_of import resolve_job
+from cost_models.hardware import shipped_document
+from planner.request.job import resolve_job
 
 MODEL = {
     "num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024, "vocab_size": 1000,

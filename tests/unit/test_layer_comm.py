@@ -6,11 +6,11 @@ import numpy as np
 import pytest
 
 from cost_models.constants import PIPELINED_TP_EXPOSED, TP_BACKWARD_HIDDEN, WGRAD_OVERLAP
-from cost_models.layer_comm import cp_comm, ep_comm, tp_comm
-from cost_models.placement import groups
-from planner.job_of import resolve_job
+from cost_models.hardware.placement import groups
+from cost_models.layers.communication import cp_comm, ep_comm, tp_comm
+from planner.request.job import resolve_job
 from planner.schemas import StrategyInput
-from planner.strategy_input import resolve_strategies
+from planner.strategies.parse import resolve_strategies
 
 H, SEQ = 1024, 2048
 MODEL = {

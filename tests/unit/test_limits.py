@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cost_models.errors import InvalidInputError, MeshwrightError
-from planner.prepared import prepare
+from planner.request.checked_request import prepare
 
 REQUEST: dict[str, Any] = {
     "model": {"preset": "llama-3.2-1b"},

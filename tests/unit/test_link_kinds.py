@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cost_models.calibration import load_calibration
 from cost_models.errors import InvalidInputError
-from cost_models.placement import place
+from cost_models.hardware import load_calibration
+from cost_models.hardware.placement import place
 from cost_models.specs.cluster_input import resolve_cluster
 
 CARD = {

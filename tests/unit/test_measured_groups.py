@@ -8,21 +8,22 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cost_models.attention import math_attention_s
-from cost_models.calibration import Calibration, CalibrationDocument, document_of, load_calibration
-from cost_models.calibration.beside import NOMINAL_BESIDE, Beside
-from cost_models.calibration.beside import beside_s as beside_rows
+from cost_models.calibration import CalibrationDocument
 from cost_models.evaluate import evaluate
+from cost_models.hardware import Calibration, document_of, load_calibration
+from cost_models.hardware.attention import math_attention_s
+from cost_models.hardware.beside import NOMINAL_BESIDE, Beside
+from cost_models.hardware.beside import beside_s as beside_rows
+from cost_models.hardware.placement import place
 from cost_models.job import Job
-from cost_models.optimizer import accumulation_s, optimizer_s
-from cost_models.placement import place
 from cost_models.specs.cluster import Cluster, Gpu, Network
 from cost_models.specs.model_input import resolve_model
 from cost_models.specs.training_input import resolve_training
-from cost_models.strategy import Strategies
+from cost_models.step.optimizer import accumulation_s, optimizer_s
+from cost_models.strategies.strategy import Strategies
 from cost_models.terms import Tier
 from planner.schemas.strategy import StrategyInput
-from planner.strategy_input import resolve_strategies
+from planner.strategies.parse import resolve_strategies
 
 H100 = Gpu("H100-SXM-80GB", "hopper", 85e9, {"bf16": 989.4e12, "fp16": 989.4e12, "fp32": 66.9e12}, 3.352e12, 450e9, 63e9,
            132, 700.0, reference="H100-SXM-80GB")  # fmt: skip

@@ -7,21 +7,21 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cost_models.calibration import load_calibration
 from cost_models.evaluate import evaluate
+from cost_models.frameworks.memory_traits import memory_traits
+from cost_models.hardware import load_calibration
 from cost_models.job import Job
 from cost_models.memory import stage_memory
 from cost_models.memory.in_flight import micro_batches_in_flight
 from cost_models.memory.layer_table import LayerTable, layer_table
 from cost_models.memory.loss import loss_bytes
 from cost_models.memory.moments import moments
-from cost_models.memory.traits import memory_traits
 from cost_models.specs.cluster_input import resolve_cluster
 from cost_models.specs.model_input import resolve_model
 from cost_models.specs.training_input import resolve_training
-from cost_models.strategy import Schedule, Strategies
+from cost_models.strategies.strategy import Schedule, Strategies
 from planner.schemas.strategy import StrategyInput
-from planner.strategy_input import resolve_strategies
+from planner.strategies.parse import resolve_strategies
 
 LLAMA_8B = {
     "num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,

@@ -13,9 +13,9 @@ import numpy as np
 import pytest
 
 from cost_models.memory.moments import moments
-from planner.job_of import resolve_job
+from planner.request.job import resolve_job
 from planner.schemas.strategy import StrategyInput
-from planner.strategy_input import resolve_strategies
+from planner.strategies.parse import resolve_strategies
 
 SMALL = {
     "num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 512,

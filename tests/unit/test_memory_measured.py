@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from cost_models.calibration import load_calibration
 from cost_models.evaluate import Verdict, memory_verdict
+from cost_models.hardware import load_calibration
 from cost_models.job import Job
 from cost_models.memory import StageMemory, stage_memory
 from cost_models.specs.cluster_input import resolve_cluster
@@ -20,7 +20,7 @@ from cost_models.specs.model_input import resolve_model
 from cost_models.specs.training_input import resolve_training
 from cost_models.units import GIB
 from planner.schemas.strategy import StrategyInput
-from planner.strategy_input import resolve_strategies
+from planner.strategies.parse import resolve_strategies
 
 Document = dict[str, Any]
 

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from cost_models.calibration import MemoryFacts, load_calibration
+from cost_models.calibration import MemoryFacts
+from cost_models.hardware import load_calibration
 from cost_models.job import Job
 from cost_models.memory import stage_memory
 from cost_models.memory.constants import CONSTANTS, constant
@@ -16,10 +17,10 @@ from cost_models.memory.reserved import process_bytes, reserved_bytes
 from cost_models.specs.cluster_input import resolve_cluster
 from cost_models.specs.model_input import resolve_model
 from cost_models.specs.training_input import resolve_training
-from cost_models.strategy import Strategies
+from cost_models.strategies.strategy import Strategies
 from cost_models.units import GIB
 from planner.schemas.strategy import StrategyInput
-from planner.strategy_input import resolve_strategies
+from planner.strategies.parse import resolve_strategies
 
 MODEL = {
     "num_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "intermediate_size": 1024, "vocab_size": 32768,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cost_models.calibration import load_calibration
+from cost_models.hardware import load_calibration
 from cost_models.job import Job
 from cost_models.memory import StageMemory, stage_memory
 from cost_models.specs.cluster_input import resolve_cluster
@@ -14,7 +14,7 @@ from cost_models.specs.model_input import resolve_model
 from cost_models.specs.training_input import resolve_training
 from cost_models.terms import PEAK_MOMENTS
 from planner.schemas.strategy import StrategyInput
-from planner.strategy_input import resolve_strategies
+from planner.strategies.parse import resolve_strategies
 
 DENSE = {
     "num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 512,

@@ -9,17 +9,17 @@ import numpy as np
 import pytest
 
 from cost_models.evaluate import Verdict, evaluate
-from cost_models.layouts import build_layouts
-from cost_models.mixed import MixedJob, mixed_step_time
-from cost_models.mixed_memory import mixed_memory
-from cost_models.pipeline import hop_s
-from cost_models.placement import groups
-from cost_models.stages import recomputed_shares_by_slot, stage_costs, stage_seconds
-from cost_models.strategy import Strategies
-from planner.job_of import resolve_job
+from cost_models.hardware.placement import groups
+from cost_models.pools.memory import mixed_memory
+from cost_models.pools.time import MixedJob, mixed_step_time
+from cost_models.step.pipeline import hop_s
+from cost_models.step.stages import recomputed_shares_by_slot, stage_costs, stage_seconds
+from cost_models.strategies.layouts import build_layouts
+from cost_models.strategies.strategy import Strategies
 from planner.pools.jobs import resolve_mixed_job
+from planner.request.job import resolve_job
 from planner.schemas.strategy import StrategyInput
-from planner.strategy_input import resolve_strategies
+from planner.strategies.parse import resolve_strategies
 
 TRAINING = {"seq_length": 4096, "global_batch_size": 128, "precision": "bf16", "framework": "megatron"}
 

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from cost_models.evaluate import Evaluated, evaluate
-from cost_models.flops import hardware_flops_per_step, model_flops_per_step
+from cost_models.layers.flops import hardware_flops_per_step, model_flops_per_step
 from cost_models.memory.moments import moments
-from planner.job_of import resolve_job
+from planner.request.job import resolve_job
 from planner.schemas import StrategyInput
-from planner.strategy_input import assumed_fields, resolve_strategies
+from planner.strategies.parse import assumed_fields, resolve_strategies
 
 H, V, LAYERS, SEQ, BATCH = 1024, 32768, 8, 2048, 32
 MODEL = {

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cost_models.layouts import Layout, build_layouts
 from cost_models.specs.model_input import resolve_model
-from cost_models.strategy import ARRAY_FIELDS, build_strategies
-from planner.job_of import resolve_job
+from cost_models.strategies.layouts import Layout, build_layouts
+from cost_models.strategies.strategy import ARRAY_FIELDS, build_strategies
+from planner.request.job import resolve_job
 from planner.schemas.plan_request import Targets
 from planner.search.objective import Goal, build_goal, ranked_order, rounded
 

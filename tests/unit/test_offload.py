@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cost_models.calibration import document_of, load_calibration
 from cost_models.constants import HOST_CORE_STREAM_BYTES_PER_S
+from cost_models.hardware import document_of, load_calibration
 from cost_models.job import Job
-from cost_models.offload import host_update_bytes, offload_s, offload_tier
 from cost_models.specs.cluster_input import resolve_cluster
-from cost_models.step import step_time
-from cost_models.strategy import Strategies
+from cost_models.step.offload import host_update_bytes, offload_s, offload_tier
+from cost_models.step.total import step_time
+from cost_models.strategies.strategy import Strategies
 from cost_models.terms import Tier
-from planner.job_of import resolve_job
 from planner.plan import plan
+from planner.request.job import resolve_job
 from planner.rows import evaluate_rows
 from planner.schemas import StrategyInput
-from planner.strategy_input import resolve_strategies
+from planner.strategies.parse import resolve_strategies
 
 MODEL = {
     "num_layers": 4, "hidden_size": 1024, "num_attention_heads": 8, "intermediate_size": 4096, "vocab_size": 32000,

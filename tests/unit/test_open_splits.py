@@ -9,20 +9,20 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cost_models.step import step_time
-from planner.axes import build_space
-from planner.job_of import resolve_job
+from cost_models.step.total import step_time
 from planner.plan import plan
+from planner.request.job import resolve_job
 from planner.schemas.plan_request import PlanRequest
-from planner.search import open_splits
-from planner.search.balanced import balance
-from planner.search.cp_sat import SolverError, solve
 from planner.search.exhaustive import Exhaustive
-from planner.search.layers_model import split_numbers
 from planner.search.objective import build_goal
-from planner.search.open_splits import Best, OpenSplits
-from planner.search.split_bounds import _whole_layers_s, split_bound_s
-from planner.search.split_builder import build_split_model
+from planner.splits import search as open_splits
+from planner.splits.bounds import _whole_layers_s, split_bound_s
+from planner.splits.builder import build_split_model
+from planner.splits.cp_sat import SolverError, solve
+from planner.splits.model import split_numbers
+from planner.splits.search import Best, OpenSplits
+from planner.splits.thresholds import balance
+from planner.strategies.axes import build_space
 
 UNEVEN: dict[str, Any] = {
     "model": {

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from cost_models.constants import HOST_OP_S
-from cost_models.optimizer import accumulation_s, optimizer_s, owned_parameters, update_bytes_per_parameter
-from planner.job_of import resolve_job
+from cost_models.step.optimizer import accumulation_s, optimizer_s, owned_parameters, update_bytes_per_parameter
+from planner.request.job import resolve_job
 from planner.schemas import StrategyInput
-from planner.strategy_input import resolve_strategies
+from planner.strategies.parse import resolve_strategies
 
 MODEL = {
     "num_layers": 4, "hidden_size": 1024, "num_attention_heads": 8, "intermediate_size": 4096, "vocab_size": 32000,

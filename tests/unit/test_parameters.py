@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cost_models.parameters import (
+from cost_models.layers.parameters import (
     active_matmul_parameters,
     count_parameters,
     dense_layer_parameters_on_rank,

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.axes import build_space
-from planner.job_of import resolve_job
 from planner.plan import plan
+from planner.request.job import resolve_job
 from planner.schemas.plan_request import PlanRequest
 from planner.search.objective import build_goal
 from planner.search.pareto import Front, pareto_front, undominated
+from planner.strategies.axes import build_space
 
 REQUEST: dict[str, Any] = {
     "model": {"preset": "llama-3.1-8b"},

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from cost_models.constants import INTERFERENCE, SENDS_ON_STAGE
-from cost_models.pipeline import bubble_s, exposed_sends_s, hop_s
-from cost_models.placement import groups
-from cost_models.strategy import Schedule, Strategies
-from planner.job_of import resolve_job
+from cost_models.hardware.placement import groups
+from cost_models.step.pipeline import bubble_s, exposed_sends_s, hop_s
+from cost_models.strategies.strategy import Schedule, Strategies
+from planner.request.job import resolve_job
 from planner.schemas import StrategyInput
-from planner.strategy_input import resolve_strategies
+from planner.strategies.parse import resolve_strategies
 
 H, SEQ = 1024, 2048
 MODEL = {

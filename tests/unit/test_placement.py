@@ -6,10 +6,10 @@ from typing import Any, cast
 
 import numpy as np
 
-from cost_models.layouts import Layouts
-from cost_models.placement import Placement, groups
+from cost_models.hardware.placement import Placement, groups
 from cost_models.specs.cluster import Cluster, Gpu, Network
-from cost_models.strategy import ARRAY_FIELDS, DTYPES, Strategies
+from cost_models.strategies.layouts import Layouts
+from cost_models.strategies.strategy import ARRAY_FIELDS, DTYPES, Strategies
 
 GPU = Gpu("A100-SXM-80GB", "ampere", 85e9, {"bf16": 312e12}, 2.0e12, 300e9, 25e9, 108)
 

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from app.db.calibrations import CalibrationStore
-from app.db.engine import build_engine
-from app.db.migrate import upgrade
-from app.plan_requests import prepare_request
+from app.service.db.calibrations import CalibrationStore
+from app.service.db.engine import build_engine
+from app.service.db.migrate import upgrade
+from app.service.plan_requests import prepare_request
 from cost_models.errors import InvalidInputError
 
 REQUEST: dict[str, Any] = {

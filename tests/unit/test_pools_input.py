@@ -8,8 +8,8 @@ import pytest
 
 from cost_models.errors import InvalidInputError, NotModelledError
 from cost_models.specs.pools_input import is_mixed, resolve_pools
-from planner.job_of import resolve_job
 from planner.pools.jobs import assumed_of, resolve_mixed_job
+from planner.request.job import resolve_job
 
 OLD = {"name": "old", "gpu": "A100-SXM-80GB", "num_nodes": 8, "gpus_per_node": 8}
 NEW = {"name": "new", "gpu": "H100-SXM-80GB", "num_nodes": 4, "gpus_per_node": 8}

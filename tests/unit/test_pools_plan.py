@@ -22,9 +22,9 @@ from planner.rows import evaluate_rows
 from planner.schemas import PlanResponse
 from planner.schemas.plan_request import Constraints
 from planner.schemas.strategy import StrategyInput
-from planner.search.balanced import Balanced
-from planner.search.cp_sat import SolverError, solve
-from planner.strategy_input import resolve_strategies
+from planner.splits.cp_sat import SolverError, solve
+from planner.splits.thresholds import Balanced
+from planner.strategies.parse import resolve_strategies
 
 MODEL = {
     "num_layers": 16, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,

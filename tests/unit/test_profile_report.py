@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from app.profile_plots import plots_of, svg, write_html
-from app.profile_report import cluster_of, print_report, size_text
-from cost_models.calibration import CalibrationDocument, document_of
+from app.cli.profile_plots import plots_of, svg, write_html
+from app.cli.profile_report import cluster_of, print_report, size_text
+from cost_models.calibration import CalibrationDocument
+from cost_models.hardware import document_of
 
 GIB = 2**30
 FIT = {

@@ -10,11 +10,12 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.cli import run
-from cost_models.calibration import CalibrationDocument, parse_document, shipped_document
+from app.cli.commands import run
+from cost_models.calibration import CalibrationDocument
 from cost_models.errors import CalibrationError
-from profiler.device_state import DeviceLog
-from profiler.doctor import examine
+from cost_models.hardware import parse_document, shipped_document
+from profiler.machine.device_state import DeviceLog
+from profiler.machine.doctor import examine
 
 NAME = "h100x4-nvls-off-2026-11-28"
 

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from app.errors import ServiceUnreachableError, UnauthorizedError
-from cost_models.calibration import CalibrationDocument, shipped_document
+from cost_models.calibration import CalibrationDocument
 from cost_models.errors import MeasurementError
+from cost_models.hardware import shipped_document
 from profiler import state as state_module
 from profiler.client import Outbox
 from profiler.state import State, save, state_path

@@ -8,9 +8,9 @@ import pytest
 
 from cost_models.calibration import PairSample
 from cost_models.units import GIB
-from profiler.fingerprint import _SPEED_VARIABLES, nvls_of, preset_of
+from profiler.machine.fingerprint import _SPEED_VARIABLES, nvls_of, preset_of
+from profiler.machine.topology import interconnect_of, slow_pairs, slow_ranks
 from profiler.timing import summary
-from profiler.topology import interconnect_of, slow_pairs, slow_ranks
 
 NVLINK = 450e9
 

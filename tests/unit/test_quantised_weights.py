@@ -12,14 +12,14 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cost_models.data_parallel import layerwise_s
+from cost_models.hardware.placement import groups
 from cost_models.job import Job
 from cost_models.memory.moments import moments
-from cost_models.placement import groups
-from cost_models.strategy import Strategies
-from planner.job_of import resolve_job
+from cost_models.step.data_parallel import layerwise_s
+from cost_models.strategies.strategy import Strategies
+from planner.request.job import resolve_job
 from planner.schemas.strategy import StrategyInput
-from planner.strategy_input import resolve_strategies
+from planner.strategies.parse import resolve_strategies
 
 H, KV, MLP, WORDS = 4096, 1024, 14336, 128256
 LAYER = 2 * H * H + 2 * H * KV + 3 * H * MLP + 2 * H

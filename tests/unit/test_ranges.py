@@ -7,10 +7,10 @@ import pytest
 
 from cost_models.calibration import NOMINAL_RESIDUALS
 from cost_models.constants import UNMODELLED_RANGE
-from cost_models.exposure import Exposure
-from cost_models.ranges import FAMILY_OF_TERM, NETWORK, OVERLAP, is_tied, step_time_range
+from cost_models.step.exposure import Exposure
+from cost_models.step.ranges import FAMILY_OF_TERM, NETWORK, OVERLAP, is_tied, step_time_range
 from cost_models.terms import TIME_NAMES, Tier
-from planner.job_of import resolve_job
+from planner.request.job import resolve_job
 
 CALIBRATION, NO_CURVES = (resolve_job({
     "model": {

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 
 from cost_models.evaluate import evaluate
-from cost_models.ranges import is_tied
-from planner.job_of import resolve_job
-from planner.ranking import ranked_plans, with_all_stages
+from cost_models.step.ranges import is_tied
+from planner.answer.ranking import ranked_plans, with_all_stages
+from planner.request.job import resolve_job
 from planner.rows import evaluate_rows
 from planner.schemas import StrategyInput
-from planner.strategy_input import resolve_strategies
+from planner.strategies.parse import resolve_strategies
 
 PARTS = {
     "model": {"preset": "llama-3.2-1b"},

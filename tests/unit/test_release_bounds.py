@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from cost_models.former_runtimes import FORMER
+from cost_models.frameworks.facts import RUNTIMES
+from cost_models.frameworks.releases import FORMER
+from cost_models.frameworks.training_defaults import DEFAULTS
 from cost_models.job import Job
-from cost_models.layer_attention import running_kernel
-from cost_models.runtimes import RUNTIMES
-from cost_models.training_defaults import DEFAULTS
-from planner.job_of import resolve_job
+from cost_models.layers.attention_core import running_kernel
+from planner.request.job import resolve_job
 from planner.schemas import StrategyInput
-from planner.strategy_input import resolve_strategies
+from planner.strategies.parse import resolve_strategies
 
 Document = dict[str, Any]
 MODEL: Document = {

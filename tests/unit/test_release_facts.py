@@ -10,14 +10,14 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from cost_models.flash_constants import FLASH_EFFICIENCY
-from cost_models.layer_attention import running_kernel
+from cost_models.frameworks.training_defaults import RELEASES
+from cost_models.hardware.flash_constants import FLASH_EFFICIENCY
+from cost_models.layers.attention_core import running_kernel
 from cost_models.memory.moments import moments
-from cost_models.training_defaults import RELEASES
-from planner.job_of import resolve_job
+from planner.request.job import resolve_job
 from planner.rows import evaluate_rows
 from planner.schemas.strategy import StrategyInput
-from planner.strategy_input import resolve_strategies
+from planner.strategies.parse import resolve_strategies
 
 GIB = 2.0**30
 LLAMA_8B = {

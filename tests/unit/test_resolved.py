@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from cost_models import presets
-from planner.job_of import resolve_job
-from planner.prepared import request_digest
-from planner.resolved import cluster_document, model_document, resolved_request, training_document
+from planner.request.checked_request import request_digest
+from planner.request.job import resolve_job
+from planner.request.resolved import cluster_document, model_document, resolved_request, training_document
 from planner.schemas import PlanRequest
 
 CLUSTER = {"gpu": "H100-SXM-80GB", "num_nodes": 2, "gpus_per_node": 8}

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from planner.job_of import resolve_job
+from planner.request.job import resolve_job
 from planner.rules import RULES, reasons
 from planner.schemas import StrategyInput
-from planner.strategy_input import resolve_strategies
+from planner.strategies.parse import resolve_strategies
 
 Document = dict[str, Any]
 DENSE: Document = {

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cost_models.strategy import ARRAY_FIELDS
-from planner.job_of import resolve_job
+from cost_models.strategies.strategy import ARRAY_FIELDS
+from planner.request.job import resolve_job
 from planner.rules import (
     RULES,
     active_rules,
@@ -18,7 +18,7 @@ from planner.rules import (
 )
 from planner.rules.rule import divisors, rule_fields, version_key
 from planner.schemas import StrategyInput
-from planner.strategy_input import resolve_strategies
+from planner.strategies.parse import resolve_strategies
 
 DENSE = {
     "name": "dense", "num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,

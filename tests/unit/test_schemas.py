@@ -9,9 +9,9 @@ import pytest
 
 from cost_models.errors import InvalidInputError
 from cost_models.specs.fields import validated
-from cost_models.strategy import NAMES, RECOMPUTE_MODULES
+from cost_models.strategies.strategy import NAMES, RECOMPUTE_MODULES
 from cost_models.terms import MEMORY_NAMES, PEAK_MOMENTS, TIME_NAMES, Tier
-from planner.evaluation_dict import invalid_dict
+from planner.answer.evaluation import invalid_dict
 from planner.rules import rule_codes
 from planner.schemas import EvaluateRow, Evaluation, PlanRequest, PlanResponse, ReasonCode, StrategyInput, strategy
 from planner.schemas.evaluation import MemoryTerm, PeakMoment, TierName, TimeTerm

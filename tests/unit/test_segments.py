@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 
 from cost_models.errors import InvalidInputError
-from cost_models.layouts import Layouts
-from cost_models.placement import groups
-from cost_models.segments import domain_gpus, segment_nodes, spans_nodes
+from cost_models.hardware.placement import groups
+from cost_models.hardware.segments import domain_gpus, segment_nodes, spans_nodes
 from cost_models.specs.cluster import Cluster
 from cost_models.specs.cluster_input import resolve_cluster
 from cost_models.specs.pools_input import resolve_pools
-from cost_models.strategy import ARRAY_FIELDS, DTYPES, Strategies
+from cost_models.strategies.layouts import Layouts
+from cost_models.strategies.strategy import ARRAY_FIELDS, DTYPES, Strategies
 from planner.rows import evaluate_rows
 
 MODEL = {"preset": "qwen3-30b-a3b"}

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.shapes import Gemm, layer_gemms
-from planner.job_of import resolve_job
+from cost_models.layers.shapes import Gemm, layer_gemms
+from planner.request.job import resolve_job
 
 LLAMA = {
     "num_layers": 2, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from cost_models.job import Job
-from planner.axes import build_space
-from planner.job_of import resolve_job
 from planner.plan import plan
+from planner.request.job import resolve_job
 from planner.rules import violations
 from planner.schemas.plan_request import Constraints
-from planner.shard_groups import shard_group_stages
+from planner.strategies.axes import build_space
+from planner.strategies.shard_groups import shard_group_stages
 
 MOE = {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 1024}
 MODEL = {

@@ -7,11 +7,11 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from cost_models.strategy import ARRAY_FIELDS, Recompute, RecomputeMethod, Schedule
-from planner.axes import build_space
-from planner.job_of import resolve_job
+from cost_models.strategies.strategy import ARRAY_FIELDS, Recompute, RecomputeMethod, Schedule
+from planner.request.job import resolve_job
 from planner.schemas import Constraints
-from planner.space import Space
+from planner.strategies.axes import build_space
+from planner.strategies.space import Space
 
 MODEL = {
     "num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 512, "vocab_size": 1000,

@@ -7,14 +7,14 @@ from typing import Any
 import pytest
 
 from cost_models.job import Job
-from planner.axes import build_space
-from planner.job_of import resolve_job
 from planner.plan import plan
+from planner.request.job import resolve_job
 from planner.rows import evaluate_rows
 from planner.rules import violations
 from planner.schemas.plan_request import Constraints
-from planner.splits import default_split, legal_split
-from planner.strategy_input import strategy_dict
+from planner.strategies.axes import build_space
+from planner.strategies.default_splits import default_split, legal_split
+from planner.strategies.parse import strategy_dict
 
 LLAMA_8B = {"preset": "llama-3.1-8b"}
 VERSIONS = [

@@ -14,15 +14,15 @@ from cost_models.constants import (
     HOST_STEP_RATIO,
     SHARDED_HOST_RATIO,
 )
-from cost_models.head import end_costs
-from cost_models.layer_costs import LAYER_PARTS, layer_costs
-from cost_models.optimizer import accumulation_s
-from cost_models.runtimes import RUNTIMES
-from cost_models.stages import stages
+from cost_models.frameworks.facts import RUNTIMES
+from cost_models.layers.costs import LAYER_PARTS, layer_costs
+from cost_models.layers.ends import end_costs
+from cost_models.step.optimizer import accumulation_s
+from cost_models.step.stages import stages
 from cost_models.terms import Tier
-from planner.job_of import resolve_job
+from planner.request.job import resolve_job
 from planner.schemas import StrategyInput
-from planner.strategy_input import resolve_strategies
+from planner.strategies.parse import resolve_strategies
 
 MODEL = {
     "num_layers": 8, "hidden_size": 1024, "num_attention_heads": 8, "intermediate_size": 4096, "vocab_size": 32000,

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 from cost_models.constants import GPU_SPREAD, STRAGGLING
-from cost_models.step import jitter_fraction, step_time
+from cost_models.step.total import jitter_fraction, step_time
 from cost_models.terms import TIME_NAMES, Tier
-from planner.job_of import resolve_job
+from planner.request.job import resolve_job
 from planner.schemas import StrategyInput
-from planner.strategy_input import resolve_strategies
+from planner.strategies.parse import resolve_strategies
 
 MODEL = {
     "num_layers": 8, "hidden_size": 1024, "num_attention_heads": 8, "intermediate_size": 4096, "vocab_size": 32000,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models.strategy import Recompute, RecomputeMethod, Schedule
-from planner.job_of import resolve_job
+from cost_models.strategies.strategy import Recompute, RecomputeMethod, Schedule
+from planner.request.job import resolve_job
 from planner.schemas import StrategyInput
-from planner.strategy_input import resolve_strategies, strategy_dict
+from planner.strategies.parse import resolve_strategies, strategy_dict
 
 DENSE = {
     "name": "dense", "num_layers": 30, "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 8,

@@ -7,10 +7,10 @@ from itertools import product
 import numpy as np
 import pytest
 
-from cost_models.layouts import Layout, build_layouts
 from cost_models.specs.model_input import resolve_model
-from cost_models.strategy import ARRAY_FIELDS, Strategies, build_strategies
-from cost_models.tensors import distinct
+from cost_models.strategies.layouts import Layout, build_layouts
+from cost_models.strategies.strategy import ARRAY_FIELDS, Strategies, build_strategies
+from cost_models.strategies.tensors import distinct
 
 MODEL = resolve_model(
     {"num_layers": 2, "hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 64}

@@ -7,12 +7,12 @@ from typing import get_args
 import pytest
 
 from cost_models.errors import InvalidInputError, NotModelledError
-from cost_models.runtimes import RUNTIMES
+from cost_models.frameworks.facts import RUNTIMES
+from cost_models.frameworks.training_defaults import RELEASES, STATE_DTYPES, date_of, release_at, version_key
 from cost_models.specs.cluster_input import resolve_cluster
 from cost_models.specs.model_input import resolve_model
 from cost_models.specs.training import Framework
 from cost_models.specs.training_input import resolve_training
-from cost_models.training_defaults import RELEASES, STATE_DTYPES, date_of, release_at, version_key
 
 MODEL = resolve_model({"preset": "llama-3.1-8b"})
 GPT = resolve_model({"preset": "gpt2-xl"})

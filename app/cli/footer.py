@@ -1,0 +1,234 @@
+"""What stands under the table of ranked plans: where stages lie, near-copies, ties, what was searched, and what to do next."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from rich.text import Text
+
+from app.cli.cells import (
+    Json,
+    degrees_above_one,
+    recomputed,
+    seconds,
+    shown_plans,
+    throughput,
+    total_gpus,
+    zero_stage,
+)
+from cost_models.units import GIB
+from planner.answer.comparison import differing_knobs, ties
+from planner.answer.rejections import rejections
+
+MAX_LISTED, MOST_REASONS = 6, 3
+"""Reasons and candidates listed where no plan fits, and reasons where some do."""
+MOST_TIED = 10
+"""Plans among which ties are told, however few are shown."""
+
+
+def footer(response: Json, shown: Sequence[Json]) -> list[Text]:
+    """The lines under a table that shows these first plans of a response but for near-copies.
+
+    What is claimed of plans follows from the response alone: it does not change with how many of them are shown.
+    """
+    plans = response["plans"]
+    lines = [
+        *_legend(shown_plans(shown)),
+        *_idle(response["request"], shown_plans(shown)),
+        *_pools(plans),
+        *_folded(shown),
+        *_first_against_next(plans, shown),
+        *_ties(plans, shown),
+        *_searched(response),
+    ]
+    if response["plans"]:
+        calibration = response["plans"][0]["evaluation"]["provenance"]["calibration"]
+        lines.append(Text(f"Prices from {calibration}." if calibration else "Prices from nominal data sheets."))
+    if best := response.get("inexpressible_best"):
+        reasons = "; ".join(reason["message"] for reason in best["reasons"])
+        lines.append(
+            Text(f"A plan {best['gain_fraction']:.1%} faster cannot be expressed in this framework: {reasons}.")
+        )
+    lines += _included(response)
+    if not response["plans"]:
+        lines += _nearest(response["nearest_infeasible"])
+    return lines
+
+
+def _included(response: Json) -> list[Text]:
+    """What a request's `include` asked for: each what-if answer, and how large the front is, too long for a table."""
+    lines = []
+    if answers := response.get("what_if"):
+        lines.append(Text("What if, with the best plan of each:", style="bold"))
+        lines += [Text(f"  {_what_if(answer)}") for answer in answers]
+    if front := response.get("pareto"):
+        lines.append(Text(f"Front of time, memory, GPUs and cost: {len(front)} plans, with --json."))
+    return lines
+
+
+def _what_if(answer: Json) -> str:
+    asked = answer["field"] if answer["value"] is None else f"{answer['field'].partition('.')[2]} {answer['value']}"
+    if answer["plan"] is None:
+        return f"{asked}: no plan; {answer['reason']}"
+    used = f"{answer['num_gpus']} GPUs, {answer['peak_device_bytes'] / GIB:.1f} GiB/GPU"
+    speed = (
+        f"{seconds(answer['step_time_s'])} s, {answer['tokens_per_s_per_gpu']:,.0f} tok/s/GPU, MFU {answer['mfu']:.1%}"
+    )
+    return f"{asked}: {speed}, {used}, {degrees_above_one({'strategy': answer['plan']})}"
+
+
+def _legend(plans: Sequence[Json]) -> list[Text]:
+    """What the short marks of this table mean."""
+    notes = []
+    if any(plan["strategy"].get("sequence_parallel") for plan in plans):
+        notes.append("sp: sequence parallel")
+    if partly := next((mark for plan in plans if "/" in (mark := zero_stage(plan))), None):
+        stage, ranks = partly.split("/")
+        notes.append(
+            f"zero {partly}: ZeRO stage {stage} over groups of {ranks} ranks, each group with a copy of its own"
+        )
+    return [Text("; ".join(notes) + ".", style="dim")] if notes else []
+
+
+def _idle(request: Json, plans: Sequence[Json]) -> list[Text]:
+    """Which plans leave GPUs of the cluster unused, and what that does to rates for each GPU in use."""
+    total = total_gpus(request)
+    idle = {plan["rank"]: total - plan["evaluation"]["num_gpus_used"] for plan in plans}
+    leaving = [rank for rank, count in idle.items() if count]
+    if not leaving:
+        return []
+    best = plans[0]
+    if best["rank"] not in leaving:
+        return [Text(f"{_plans(leaving)} leave{'s' * (len(leaving) == 1)} GPUs idle; tok/s is that of the whole job.")]
+    used = best["evaluation"]["num_gpus_used"]
+    rate = f"{best['evaluation']['tokens_per_s_per_gpu']:,.0f} tok/s on each GPU in use, {throughput(best) / total:,.0f} over all"
+    told = f"Plan {best['rank']} uses {used:,} of the {total:,} GPUs and leaves {total - used:,} idle: {rate}."
+    if leaving[1:]:
+        told += f" {_plans(leaving[1:])} leave{'s' * (len(leaving) == 2)} GPUs idle, too."
+    if request.get("objective", "step_time") == "step_time":
+        told += " For plans on all of them try another batch, or set constraints.allow_idle_gpus to false."
+    return [Text(told)]
+
+
+def _plans(ranks: Sequence[int], *, capital: bool = True) -> str:
+    word = "plan" if len(ranks) == 1 else "plans"
+    return f"{word.capitalize() if capital else word} {_listed(ranks)}"
+
+
+def _pools(plans: Sequence[Json]) -> list[Text]:
+    """Where the stages of the best plan lie, with the layers of each."""
+    best = plans[0]["strategy"] if plans else {}
+    pools = best.get("pool_per_stage")
+    if not pools:
+        return []
+    stages, split = len(pools), best["layers_per_stage"]
+    held = [sum(split[stage::stages]) for stage in range(stages)]
+    parts = [
+        f"{pools.count(pool)} {'stage' if pools.count(pool) == 1 else 'stages'} on {pool} "
+        f"({'+'.join(str(held[stage]) for stage in range(stages) if pools[stage] == pool)} layers)"
+        for pool in dict.fromkeys(pools)
+    ]
+    return [Text(f"Plan 1 puts {', then '.join(parts)}.")]
+
+
+def _folded(plans: Sequence[Json]) -> list[Text]:
+    """How many plans are left out of the table under which, and what sets them apart."""
+    by_rank = {plan["rank"]: plan for plan in plans}
+    copies: dict[int, list[Json]] = {}
+    for plan in plans:
+        if (leader := plan.get("folded_under")) is not None:
+            copies.setdefault(leader, []).append(plan)
+    told = []
+    for leader, members in sorted(copies.items()):
+        knobs = dict.fromkeys(knob for plan in members for knob in differing_knobs(by_rank[leader], plan))
+        told.append(f"{len(members)} of plan {leader} ({', '.join(knobs) or 'details'})")
+    return [Text(f"Ranks left out are near-copies, as fast to within 1 %: {'; '.join(told)}.")] if told else []
+
+
+def _first_against_next(plans: Sequence[Json], shown: Sequence[Json]) -> list[Text]:
+    """How the best plan compares with the next different one, which is described where the table does not show it."""
+    told = plans[0].get("against_next") if plans else None
+    if not told:
+        return []
+    best, *others = shown_plans(plans)
+    line = f"Plan {best['rank']} is {told}."
+    if others and others[0]["rank"] not in {plan["rank"] for plan in shown}:
+        line += f" Plan {others[0]['rank']}, which is not shown, is {_described(others[0])}."
+    return [Text(line)]
+
+
+def _ties(plans: Sequence[Json], shown: Sequence[Json]) -> list[Text]:
+    """Which plans cannot be told from one that is shown, and which two of the first such group to measure."""
+    in_table = [plan["rank"] for plan in shown_plans(shown)]
+    leaders = shown_plans(plans)[: max(len(in_table), MOST_TIED)]
+    by_rank = {plan["rank"]: plan for plan in leaders}
+    groups = [group for group in ties(leaders) if set(group["ranks"]) & set(in_table)]
+    if not groups:
+        return []
+    first, *rest = [_of_group(group["ranks"], in_table) for group in groups]
+    line = f"Too close to call: {'; '.join([first, *rest])}."
+    one, other = next(group["measure"] for group in ties(leaders[:MOST_TIED]) or groups)
+    unseen = "" if other in in_table else f" ({_described(by_rank[other])})"
+    return [Text(f"{line} Measuring plans {one} and {other}{unseen} first would tell you the most.")]
+
+
+def _of_group(ranks: Sequence[int], in_table: Sequence[int]) -> str:
+    """The plans of a tie: those of the table by their rank, and how many more."""
+    seen = [rank for rank in ranks if rank in in_table]
+    more = len(ranks) - len(seen)
+    unseen = f"{',' * (len(seen) > 1)} and {more} more not shown" if more else ""
+    return _plans(seen, capital=False) + unseen
+
+
+def _described(plan: Json) -> str:
+    return f"{degrees_above_one(plan)} mb{plan['strategy'].get('micro_batch_size') or 1} {recomputed(plan)}"
+
+
+def _listed(ranks: Sequence[int]) -> str:
+    if _run(ranks):
+        return f"{ranks[0]}-{ranks[-1]}"
+    words = [str(rank) for rank in ranks]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
+
+
+def _run(ranks: Sequence[int]) -> bool:
+    return len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1))
+
+
+def _searched(response: Json) -> list[Text]:
+    search = response["search"]
+    lines = []
+    if search is not None:
+        proof = search["proof"]
+        complete = "optimal in the searched space" if response["plans"] else "all of the searched space"
+        how = complete if proof["optimal"] else "not proved optimal"
+        if not proof["optimal"] and proof["gap"] is not None:
+            how += f", gap {proof['gap']:.1%}"
+        axes = " ".join(name for name, values in search["space"].items() if _varied(name, values))
+        counted = f"{search['feasible']:,} found to fit, {search['evaluated']:,} priced"
+        bounded = proof["optimal"] and search["feasible"] != search["evaluated"]
+        rest = ", bounds exclude the rest" if bounded else ""
+        lines.append(Text(f"Searched {axes or 'nothing'}: {counted}{rest}, {search['elapsed_s']:.2f} s; {how}."))
+    if rejected := response["rejected"]:
+        most = MOST_REASONS if response["plans"] else MAX_LISTED
+        lines.append(Text(f"Of the other strategies, {rejections(rejected, most=most)}."))
+    return lines
+
+
+def _varied(axis: str, values: Sequence[object]) -> bool:
+    """Whether an axis was searched; one text in the place of pools stands for many lists of them."""
+    return len(values) > 1 or (axis == "pool_per_stage" and any(isinstance(value, str) for value in values))
+
+
+def _nearest(candidates: Sequence[Json]) -> list[Text]:
+    lines = [Text("Nearest:", style="bold")] if candidates else []
+    for candidate in candidates[:MAX_LISTED]:
+        reasons = "; ".join(reason["message"] for reason in candidate["reasons"])
+        lines.append(
+            Text.assemble(
+                (f"  {degrees_above_one(candidate)} mb{candidate['strategy'].get('micro_batch_size') or 1}: ", "bold"),
+                reasons,
+            )
+        )
+        lines.append(Text(f"    smallest change: {candidate['smallest_change']}"))
+    return lines

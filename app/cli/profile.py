@@ -1,0 +1,255 @@
+"""`meshwright profile`: measure this machine, look at what was measured, see what would spoil it, send it to a service.
+
+Under torchrun or srun every process runs this command and rank 0 alone talks. torch is loaded when something is measured.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import sys
+import time
+from collections.abc import Callable
+from enum import StrEnum
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.errors import UnavailableError
+from cost_models.errors import InvalidInputError, MeasurementError, MeshwrightError, Problem
+
+if TYPE_CHECKING:
+    from cost_models.calibration import CalibrationDocument
+    from profiler.agent import Outcome, Progress
+    from profiler.ranks import Ranks
+
+profile_app = typer.Typer(name="profile", help="The profiling agent: what this machine can do.", no_args_is_help=True)
+_LONGEST_S = 86_400.0
+_SAY_EVERY_S = 5.0
+Server = Annotated[str | None, typer.Option(help="Service to send the calibration to.", envvar="MESHWRIGHT_SERVER")]
+Token = Annotated[str | None, typer.Option(help="Key for the service.", envvar="MESHWRIGHT_TOKEN")]
+
+
+class DeviceChoice(StrEnum):
+    CUDA = "cuda"
+    CPU = "cpu"
+
+
+@profile_app.command()
+def run(
+    context: typer.Context,
+    out: Annotated[Path, typer.Option(help="File for the calibration.")],
+    *,
+    budget: Annotated[str, typer.Option(help="Time to spend, such as 60s or 5m.")] = "5m",
+    server: Server = None,
+    token: Token = None,
+    name: Annotated[str | None, typer.Option(help="Name of the calibration; that of the file unless given.")] = None,
+    gpu: Annotated[str | None, typer.Option(help="GPU preset, where the driver's name matches none.")] = None,
+    merge: Annotated[
+        list[Path] | None, typer.Option(help="Earlier calibration of this machine; keeps what is not measured now.")
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew instead of continuing a stopped run.")] = False,
+    allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Measure although others use the GPU.")] = False,
+    device: Annotated[
+        DeviceChoice, typer.Option(help="cpu tries everything on the processor (gloo).")
+    ] = DeviceChoice.CUDA,
+) -> None:
+    """Measure this node; under torchrun or srun, these nodes."""
+    began_s = time.perf_counter()
+    budget_s = _seconds(budget)
+    from cost_models.hardware import read_document
+    from profiler.agent import Settings, measure
+    from profiler.ranks import ranks_from
+    from profiler.timing import launched_s
+
+    started_s = began_s - launched_s()
+
+    if not out.absolute().parent.is_dir():
+        raise MeasurementError(f"there is no folder {out.absolute().parent}", hint="Make it, or give --out elsewhere.")
+    place = ranks_from(os.environ)
+    settings = Settings(
+        out=out,
+        budget_s=budget_s,
+        device=device.value,
+        started_s=started_s,
+        name=name or out.stem,
+        gpu=gpu,
+        merge_with=tuple(read_document(path) for path in merge or ()),
+        fresh=fresh,
+        allow_busy=allow_busy,
+    )
+    with _shown_progress(place, quiet=context.obj["quiet"]) as shown:
+        outcome = measure(settings, place, on_progress=shown)
+    if outcome.document is None or outcome.path is None:
+        raise typer.Exit(outcome.exit_code)
+    _tell(outcome, elapsed_s=time.perf_counter() - started_s, quiet=context.obj["quiet"])
+    if not outcome.is_complete:
+        raise typer.Exit(130)
+    if server is not None:
+        _send(outcome.document, server=server, token=token)
+
+
+@profile_app.command()
+def show(
+    file: Annotated[str, typer.Argument(help="Calibration file, or the name of a shipped one.")],
+    *,
+    html: Annotated[Path | None, typer.Option(help="Also write a page with tables and plots.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Also write the plots as an image (needs matplotlib).")] = None,
+    cluster: Annotated[
+        bool, typer.Option("--cluster", help="Print a cluster specification that uses it, as JSON.")
+    ] = False,
+    num_nodes: Annotated[int | None, typer.Option(help="Nodes of that cluster.", min=1)] = None,
+) -> None:
+    """Print what a calibration holds."""
+    from app.cli.profile_report import cluster_of, print_report
+
+    document = _document(file)
+    if cluster:
+        sys.stdout.write(json.dumps(cluster_of(document, num_nodes=num_nodes, reference=file), allow_nan=False) + "\n")
+        return
+    print_report(document)
+    if html is not None or png is not None:
+        from app.cli.profile_plots import write_html, write_png
+
+        for path, write in ((html, write_html), (png, write_png)):
+            if path is not None:
+                write(document, path)
+                typer.echo(f"wrote {path}", err=True)
+
+
+@profile_app.command()
+def doctor(
+    *,
+    out: Annotated[Path, typer.Option(help="Where the calibration would be written.")] = Path("calibration.json"),
+    device: Annotated[DeviceChoice, typer.Option(help="What would be measured.")] = DeviceChoice.CUDA,
+) -> None:
+    """Say what would stop or spoil a measurement here; exit code 5 if something would stop it."""
+    from profiler.machine.doctor import examine
+
+    findings = examine(device=device.value, out=out, environment=os.environ)
+    for finding in findings:
+        typer.echo(f"{finding.level:8} {finding.subject}: {finding.message}")
+        if finding.hint and finding.level != "ok":
+            typer.echo(f"{'':8} {finding.hint}")
+    if any(finding.level == "stop" for finding in findings):
+        raise typer.Exit(5)
+
+
+@profile_app.command()
+def send(
+    files: Annotated[list[str] | None, typer.Argument(help="Calibration files; without, what waits.")] = None,
+    *,
+    server: Annotated[str, typer.Option(help="Service to send to.", envvar="MESHWRIGHT_SERVER")],
+    token: Token = None,
+) -> None:
+    """Send calibrations to a service, those that waited for it included."""
+    documents = [_document(file) for file in files or ()]
+    outbox = _outbox()
+    for document in documents:
+        outbox.put(document, server=server)
+    _deliver(server=server, token=token)
+
+
+# --- sending ----------------------------------------------------------------------------------------------------------
+
+
+def _outbox() -> Any:
+    from app.settings import default_data_dir
+    from profiler.client import Outbox
+
+    return Outbox(default_data_dir() / "outbox")
+
+
+def _send(document: CalibrationDocument, *, server: str, token: str | None) -> None:
+    _outbox().put(document, server=server)
+    _deliver(server=server, token=token)
+
+
+def _deliver(*, server: str, token: str | None) -> None:
+    """Sends what waits for this service; what it refuses or cannot take now stays."""
+    from app.cli.client import Client
+
+    with Client(server, token=token) as client:
+        delivery = _outbox().deliver(server, client.upload_calibration)
+    for calibration_id in delivery.sent:
+        typer.echo(f"{server} has calibration {calibration_id}", err=True)
+    for path in delivery.damaged:
+        typer.echo(f"warning: {path} is damaged and was not sent", err=True)
+    if delivery.problem is None:
+        return
+    kept = f"{len(delivery.waiting)} calibrations wait; `meshwright profile send --server {server}` sends them"
+    error = delivery.problem
+    hint = f"{error.hint} {kept}." if error.hint else f"{kept}."
+    family = type(error) if not isinstance(error, InvalidInputError) else MeshwrightError
+    raise (UnavailableError if isinstance(error, UnavailableError) else family)(error.message, hint=hint)
+
+
+# --- talking ----------------------------------------------------------------------------------------------------------
+
+
+class _shown_progress:  # noqa: N801 - used as a with statement's function
+    """A bar on a terminal, else a line every five seconds; nothing but on rank 0."""
+
+    def __init__(self, place: Ranks, *, quiet: bool) -> None:
+        self._is_silent = quiet or place.rank != 0
+        self._bar: Any = None
+        self._task: Any = None
+        self._last_s = -_SAY_EVERY_S
+
+    def __enter__(self) -> Callable[[Progress], None]:
+        if self._is_silent:
+            return lambda _progress: None
+        if sys.stderr.isatty():
+            from rich.console import Console
+            from rich.progress import BarColumn, Progress, TextColumn
+
+            columns = (BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f} s  {task.description}"))
+            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
+            self._bar.start()
+        return self._say
+
+    def __exit__(self, *_exception: object) -> None:
+        if self._bar is not None:
+            self._bar.stop()
+
+    def _say(self, progress: Progress) -> None:
+        text = f"{progress.doing} ({progress.done} of {progress.total})"
+        if self._bar is not None:
+            self._task = self._task or self._bar.add_task("", total=progress.budget_s)
+            self._bar.update(self._task, completed=min(progress.elapsed_s, progress.budget_s), description=text)
+        elif progress.elapsed_s - self._last_s >= _SAY_EVERY_S:
+            self._last_s = progress.elapsed_s
+            typer.echo(f"{progress.elapsed_s:5.0f} s  {text}", err=True)
+
+
+def _tell(outcome: Outcome, *, elapsed_s: float, quiet: bool) -> None:
+    assert outcome.document is not None
+    for warning in outcome.warnings:
+        typer.echo(f"warning: {warning}", err=True)
+    if quiet:
+        return
+    document = outcome.document
+    counts = (
+        f"{len(document.gemm)} products, {len(document.collectives)} collectives, {len(document.attention)} attention"
+    )
+    state = "measured" if outcome.is_complete else "stopped early; the same command continues"
+    typer.echo(f"{outcome.path}: {counts} ({elapsed_s:.0f} s, {state}), id {document.id}", err=True)
+
+
+def _document(file: str) -> CalibrationDocument:
+    from cost_models.hardware import read_document, shipped_document
+
+    shipped = shipped_document(file)
+    return shipped if shipped is not None else read_document(Path(file))
+
+
+def _seconds(text: str) -> float:
+    """`60s`, `5m`, `1.5h` or plain seconds."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|h|)\s*", text)
+    value = float(match[1]) * {"s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}[match[2]] if match else 0.0
+    if not 1.0 <= value <= _LONGEST_S:
+        message = f"--budget {text!r} is no time between 1s and 24h"
+        raise InvalidInputError([Problem("", message, "Such as 60s, 5m or 300.")])
+    return value

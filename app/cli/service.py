@@ -1,0 +1,131 @@
+"""`meshwright serve`, `db` and `keys`: the service, its storage and its access. Nothing is loaded before a command runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from app.errors import UnavailableError
+from cost_models.errors import InvalidInputError, Problem
+
+if TYPE_CHECKING:
+    from sqlalchemy import Engine
+
+    from app.settings import Settings
+
+db_app = typer.Typer(name="db", help="The service's storage.", no_args_is_help=True)
+keys_app = typer.Typer(name="keys", help="Who may use the service.", no_args_is_help=True)
+DatabaseUrl = Annotated[
+    str | None,
+    typer.Option("--db", metavar="URL", help="Database, such as postgresql://user@host/name; SQLite without."),
+]
+
+
+def serve(
+    context: typer.Context,
+    *,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; keys are needed beyond loopback.")] = None,
+    port: Annotated[int | None, typer.Option(help="Port to listen on.", min=0, max=65535)] = None,
+    db: DatabaseUrl = None,
+) -> None:
+    """Answer over HTTP; the documentation is at /docs."""
+    settings = _settings(host=host, port=port, database_url=db, log_level=context.obj["log_level"])
+    from app.service.main import serve as run_service
+
+    address = f"[{settings.host}]" if ":" in settings.host else settings.host
+    if not context.obj["quiet"]:
+        typer.echo(f"meshwright listens on http://{address}:{settings.port} (documentation at /docs)", err=True)
+    try:
+        run_service(settings)
+    except SystemExit as ended:
+        if not ended.code:
+            raise
+        message = f"{address}:{settings.port} cannot be listened on, or the service could not start: see the log above"
+        raise InvalidInputError([Problem("", message, "Is the port taken? Choose another with --port.")]) from ended
+
+
+@db_app.command()
+def upgrade(*, db: DatabaseUrl = None) -> None:
+    """Bring the database to the newest schema."""
+    from app.service.db.migrate import upgrade as upgrade_database
+
+    with _engine(db) as engine:
+        typer.echo(upgrade_database(engine))
+
+
+@keys_app.command()
+def create(
+    name: Annotated[str, typer.Argument(help="What the key is for.")],
+    *,
+    tenant: Annotated[str, typer.Option(help="Whose plans and calibrations the key reaches.")] = "default",
+    db: DatabaseUrl = None,
+) -> None:
+    """Make a key and print it; it cannot be shown again."""
+    from app.service.db.keys import create_key
+
+    with _engine(db) as engine:
+        key, secret = create_key(engine, tenant=tenant, name=name)
+    typer.echo(f"{key.id} for tenant {tenant}; keep the key below, it is not stored", err=True)
+    typer.echo(secret)
+
+
+@keys_app.command("list")
+def list_(*, db: DatabaseUrl = None) -> None:
+    """List all keys, without their secrets."""
+    from app.service.db.keys import list_keys
+
+    with _engine(db) as engine:
+        for key in list_keys(engine):
+            state = f"revoked {key.revoked_at:%Y-%m-%d}" if key.revoked_at else "valid"
+            typer.echo("\t".join((key.id, key.tenant, key.name, f"{key.created_at:%Y-%m-%d}", state)))
+
+
+@keys_app.command()
+def revoke(key_id: Annotated[str, typer.Argument(help="Id of the key.")], *, db: DatabaseUrl = None) -> None:
+    """Make a key useless from now on."""
+    from app.service.db.keys import revoke_key
+
+    with _engine(db) as engine:
+        revoke_key(engine, key_id)
+
+
+def _settings(**given: Any) -> Settings:
+    """Settings from the environment, with what the command line gives laid over them."""
+    from pydantic import ValidationError
+
+    from app.settings import Settings
+
+    try:
+        return Settings(**{name: value for name, value in given.items() if value is not None})
+    except ValidationError as error:
+        problems = [
+            Problem(
+                "", f"setting {'.'.join(map(str, entry['loc']))}: {entry['msg']}", f"Its value is {entry['input']!r}."
+            )
+            for entry in error.errors()
+        ]
+        raise InvalidInputError(problems) from error
+
+
+@contextmanager
+def _engine(url: str | None) -> Iterator[Engine]:
+    """The database of the settings; what it refuses is told in one line."""
+    from sqlalchemy.exc import DatabaseError
+
+    from app.service.db.engine import build_engine
+    from app.service.db.migrate import upgrade as upgrade_database
+
+    settings = _settings(database_url=url)
+    engine = build_engine(settings.url)
+    try:
+        if settings.upgrades_itself:
+            upgrade_database(engine)
+        yield engine
+    except DatabaseError as error:
+        hint = "Is it running, and was `meshwright db upgrade` run?"
+        raise UnavailableError(f"the database refuses: {error.orig or error}", hint=hint) from error
+    finally:
+        engine.dispose()

@@ -1,0 +1,196 @@
+"""Ranked plans as a table for people: the columns that a width affords, over the lines of `app.cli.footer`.
+
+The table is data (stdout); warnings and hints are not (stderr).
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from rich import box
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+from app.cli.cells import (
+    COMM_TERMS,
+    Json,
+    degree,
+    degrees_above_one,
+    gpus_used,
+    memory_of_capacity,
+    recomputed,
+    share_of_step,
+    shown_plans,
+    step_range,
+    step_time,
+    tensor_parallel,
+    throughput,
+    total_gpus,
+    worst_tier,
+    zero_stage,
+)
+from app.cli.footer import footer
+from cost_models.errors import InvalidInputError
+from cost_models.layers.parameters import count_parameters
+from cost_models.specs.fields import WARNINGS
+from cost_models.specs.model_input import resolve_model
+from planner.answer.step_cost import is_priced, step_cost
+
+PIPED_WIDTH = 120
+"""Columns where stdout is no terminal and COLUMNS is not set."""
+NARROWEST = 20
+"""Columns used where COLUMNS says fewer, such as 0 in some containers."""
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column: its heading, and how a plan fills it."""
+
+    heading: str
+    cell: Callable[[Json], str]
+    justify: Literal["left", "right"] = "right"
+
+
+DEGREES = (
+    Column("tp", tensor_parallel),
+    *(Column(name, degree(name)) for name in ("pp", "dp", "cp", "ep", "vpp")),
+    Column("zero", zero_stage),
+)
+SPLIT = Column("split", degrees_above_one, justify="left")
+"""Stands for all the degrees where they do not fit."""
+_FOLDED = frozenset(column.heading for column in DEGREES)
+DROPS: tuple[frozenset[str], ...] = (
+    frozenset({SPLIT.heading}),
+    frozenset({SPLIT.heading, "80 % range"}),
+    frozenset({SPLIT.heading, "80 % range", "worst tier"}),
+    _FOLDED | {"80 % range", "worst tier"},
+    _FOLDED | {"80 % range", "worst tier", "bubble", "comm"},
+    _FOLDED | {"80 % range", "worst tier", "bubble", "comm", "MFU"},
+    _FOLDED | {"80 % range", "worst tier", "bubble", "comm", "MFU", "tok/s/GPU", "tok/s"},
+)
+"""Columns left out, from the widest table to the narrowest; the first that fits is shown."""
+
+
+def columns_of(request: Json, plans: Sequence[Json]) -> tuple[Column, ...]:
+    """The columns of a table of these plans, were it wide enough.
+
+    Where plans differ in their GPUs, or leave some idle, they are counted, and the tokens are those of the whole job: a
+    rate for each GPU in use would make the plan that uses few look best.
+    """
+    cluster, objective = request["cluster"], request.get("objective", "step_time")
+    everything = {total_gpus(request)}
+    counted = objective != "step_time" or {plan["evaluation"]["num_gpus_used"] for plan in plans} != everything
+    rate = Column("tok/s/GPU", lambda plan: f"{plan['evaluation']['tokens_per_s_per_gpu']:,.0f}")
+    cost = Column("cost/step" if is_priced(cluster) else "GPU-s/step", lambda plan: f"{step_cost(plan, cluster):,.4g}")
+    return (
+        Column("#", lambda plan: str(plan["rank"])),
+        *[Column("GPUs", gpus_used)] * counted,
+        *DEGREES,
+        SPLIT,
+        Column("mb", lambda plan: str(plan["strategy"]["micro_batch_size"])),
+        Column("recompute", recomputed, justify="left"),
+        *[cost] * (objective == "cost"),
+        Column("step s", step_time),
+        Column("80 % range", step_range),
+        Column("tok/s", lambda plan: f"{throughput(plan):,.0f}") if counted else rate,
+        Column("MFU", lambda plan: f"{plan['evaluation']['mfu']:.1%}"),
+        Column("GiB/GPU", memory_of_capacity),
+        Column("bubble", share_of_step("pp_bubble")),
+        Column("comm", share_of_step(*COMM_TERMS)),
+        Column("worst tier", worst_tier, justify="left"),
+    )
+
+
+def print_response(response: Json, *, most: int | None = None, quiet: bool) -> None:
+    """Prints the table and its footer on stdout, warnings on stderr; at most so many plans, near-copies not counted."""
+    shown = _first_shown(response["plans"], most)
+    out = Console(file=sys.stdout, width=_width(), highlight=False, soft_wrap=False)
+    out.print(_title(response["request"]), style="bold")
+    if shown:
+        rows = shown_plans(shown)
+        table, dropped = _table(columns_of(response["request"], rows), rows, width=out.width)
+        out.print(table)
+    else:
+        dropped = frozenset()
+        out.print("No plan fits.", style="bold red")
+    for line in footer(response, shown):
+        out.print(line)
+    if dropped:
+        out.print("Some columns are left out: widen the terminal to 120, or use --json.", style="dim")
+    if not quiet:
+        err = Console(file=sys.stderr, width=out.width, highlight=False)
+        for warning in response["warnings"]:
+            meaning = f": {WARNINGS[warning]}" if warning in WARNINGS else ""
+            err.print(Text.assemble(("warning: ", "yellow"), warning, meaning))
+
+
+def _width() -> int | None:
+    columns = os.environ.get("COLUMNS", "")
+    if columns.isdecimal():
+        return max(int(columns), NARROWEST)
+    return None if sys.stdout.isatty() else PIPED_WIDTH
+
+
+def _table(columns: Sequence[Column], plans: Sequence[Json], *, width: int) -> tuple[Table, frozenset[str]]:
+    """The widest table that fits, and the headings it leaves out."""
+    cells = {column.heading: [column.cell(plan) for plan in plans] for column in columns}
+    widths = {heading: max(map(len, (heading, *texts))) for heading, texts in cells.items()}
+    tried = [(DROPS[0], 2), *((drop, 1) for drop in DROPS)]
+    fitting = (
+        (drop, gap)
+        for drop, gap in tried
+        if sum(w + gap for heading, w in widths.items() if heading not in drop) + 1 <= width
+    )
+    dropped, gap = next(fitting, (DROPS[-1], 1))
+    table = Table(box=box.SIMPLE_HEAD, padding=(0, gap - 1, 0, 0), pad_edge=False, header_style="bold")
+    kept = [column for column in columns if column.heading not in dropped]
+    for column in kept:
+        table.add_column(column.heading, justify=column.justify, no_wrap=True)
+    for index, plan in enumerate(plans):
+        style = "yellow" if plan["evaluation"]["verdict"] != "fits" else ""
+        table.add_row(*(Text(cells[column.heading][index]) for column in kept), style=style)
+    return table, (dropped & cells.keys()) - {SPLIT.heading}
+
+
+def _title(request: Json) -> Text:
+    model, cluster, training = request["model"], request["cluster"], request["training"]
+    name = f"{model.get('name') or 'model'}{_size(model)}"
+    nodes = " + ".join(_nodes(pool) for pool in cluster.get("pools") or [cluster])
+    framework = " ".join(str(training[key]) for key in ("framework", "framework_version") if training.get(key))
+    return Text(
+        f"{name} on {nodes}, "
+        f"sequence {training['seq_length']}, batch {training.get('global_batch_size', '?')}, "
+        f"{training.get('precision', '')}, {framework}"
+    )
+
+
+def _nodes(cluster: Json) -> str:
+    """The nodes of one kind: how many, of how many of which GPU."""
+    gpu = cluster.get("gpu")
+    gpu_name = gpu.get("name", "GPU") if isinstance(gpu, Mapping) else gpu or cluster.get("preset", "GPU")
+    return f"{cluster.get('num_nodes', '?')} x {cluster.get('gpus_per_node', '?')} {gpu_name}"
+
+
+def _size(model: Json) -> str:
+    """The number of parameters in brackets, three digits of it; nothing where the model is not described in full."""
+    try:
+        count = count_parameters(resolve_model(model)).total
+    except InvalidInputError:
+        return ""
+    power = 12 if count >= 999.5e9 else 9 if count >= 999.5e6 else 6
+    shown = count / 10**power
+    digits = 0 if shown >= 99.95 else 1 if shown >= 9.995 else 2
+    return f" ({shown:.{digits}f}{ {12: 'T', 9: 'B', 6: 'M'}[power] } parameters)"
+
+
+def _first_shown(plans: Sequence[Json], most: int | None) -> Sequence[Json]:
+    """The plans without those that come after so many shown ones."""
+    shown = shown_plans(plans)
+    if most is None or len(shown) <= most:
+        return plans
+    return [plan for plan in plans if plan["rank"] < shown[most]["rank"]]

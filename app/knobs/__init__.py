@@ -1,0 +1,1 @@
+"""Tuning of run-time knobs by measured steps."""

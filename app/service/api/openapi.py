@@ -1,0 +1,79 @@
+"""The OpenAPI document: what FastAPI derives, with the bodies that are read by hand and the one error shape added."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.openapi.utils import get_openapi
+from pydantic import BaseModel
+
+from app.errors import TITLES
+from app.service.api.documents import ProblemDocument
+from app.service.api.problems import MEDIA_TYPE
+
+_REFS = "#/components/schemas/{model}"
+_LIBRARY_SCHEMAS = ("HTTPValidationError", "ValidationError")
+DESCRIPTION = """How should this model be split over these GPUs? Post a plan request, get ranked plans with their costs.
+
+Every object named in an example is stored for you, so every example can be tried as it stands. Without keys the service
+answers on this machine only. Errors are RFC 9457 problems."""
+
+
+def json_body(
+    model: type[BaseModel], *, or_list: bool = False, example: dict[str, Any] | None = None
+) -> dict[str, Any]:
+    """The `openapi_extra` of a route that reads this model, or also a list of it, from its body."""
+    schema = model.model_json_schema(ref_template=_REFS)
+    definitions = {**schema.pop("$defs", {}), model.__name__: schema}
+    one = {"$ref": _REFS.format(model=model.__name__)}
+    content: dict[str, Any] = {"schema": {"anyOf": [one, {"type": "array", "items": one}]} if or_list else one}
+    shown = example or next(iter(schema.get("examples", [])), None)
+    if shown is not None:
+        content["example"] = shown
+    return {"requestBody": {"required": True, "content": {"application/json": content}}, "x-definitions": definitions}
+
+
+def build_openapi(app: FastAPI) -> dict[str, Any]:
+    """The document of this app."""
+    document = get_openapi(
+        title="meshwright", version=app.version, description=DESCRIPTION, routes=app.routes, tags=app.openapi_tags
+    )
+    components = document.setdefault("components", {})
+    schemas = components.setdefault("schemas", {})
+    schemas.update(_problem_schemas())
+    for path, operations in document["paths"].items():
+        for method, operation in operations.items():
+            for name, schema in operation.pop("x-definitions", {}).items():
+                schemas.setdefault(name, schema)
+            _add_errors(operation, method=method, path=path)
+    for name in _LIBRARY_SCHEMAS:
+        schemas.pop(name, None)
+    document["components"]["schemas"] = dict(sorted(schemas.items()))
+    return document
+
+
+def _problem_schemas() -> dict[str, Any]:
+    schema = ProblemDocument.model_json_schema(ref_template=_REFS)
+    return {**schema.pop("$defs"), "ProblemDocument": schema}
+
+
+def _add_errors(operation: dict[str, Any], *, method: str, path: str) -> None:
+    statuses = [500, 503]
+    if path.startswith("/v1"):
+        statuses += [401, 403]
+    if "parameters" in operation or "requestBody" in operation:
+        statuses += [422]
+    if "{" in path:
+        statuses += [404]
+    if method == "delete" or path.endswith("/{rank}"):
+        statuses += [409]
+    if "requestBody" in operation:
+        statuses += [400, 413, 415, 429]
+    responses = operation["responses"]
+    responses.pop("422", None)
+    for status in sorted(statuses):
+        responses[str(status)] = {
+            "description": TITLES[status],
+            "content": {MEDIA_TYPE: {"schema": {"$ref": _REFS.format(model="ProblemDocument")}}},
+        }

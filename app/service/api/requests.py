@@ -1,0 +1,56 @@
+"""What several routes read from a request: the strict JSON body and the place in a list where a page begins."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+from datetime import datetime
+from typing import Annotated, Any
+
+from fastapi import Depends, Query, Request
+
+from app.service.api.strict_json import JsonBody, read_json
+from app.service.moments import rfc3339
+from app.service.state import Service, service_of
+from cost_models.errors import InvalidInputError, Problem
+
+Moment = tuple[datetime, str]
+"""When an object was stored, and its id: what lists are ordered by."""
+
+
+async def _body(request: Request, service: Annotated[Service, Depends(service_of)]) -> JsonBody:
+    settings = service.settings
+    return await read_json(request, max_bytes=settings.max_body_bytes, max_depth=settings.max_json_depth)
+
+
+Body = Annotated[JsonBody, Depends(_body)]
+Limit = Annotated[int, Query(ge=1, le=100, description="Entries of a page.")]
+_CURSOR = Query(max_length=300, description="`next_cursor` of the page before.")
+
+
+def cursor_of(created_at: datetime, object_id: str) -> str:
+    """The place after this object, as an opaque text."""
+    return base64.urlsafe_b64encode(json.dumps([rfc3339(created_at), object_id]).encode()).decode()
+
+
+def _place(cursor: Annotated[str | None, _CURSOR] = None) -> Moment | None:
+    if cursor is None:
+        return None
+    try:
+        moment, object_id = json.loads(base64.urlsafe_b64decode(cursor.encode()))
+        place = datetime.fromisoformat(moment)
+    except (binascii.Error, UnicodeError, ValueError, TypeError):
+        place, object_id = None, None
+    if place is None or place.tzinfo is None or not isinstance(object_id, str):
+        problem = Problem("/query/cursor", "cursor: not one of this service's", "Use `next_cursor` of the page before.")
+        raise InvalidInputError([problem])
+    return place, object_id
+
+
+Place = Annotated[Moment | None, Depends(_place)]
+
+
+def page_of(items: list[dict[str, Any]], *, last: Moment | None) -> dict[str, Any]:
+    """A page of a list; `last` is the place of its last entry where more may follow."""
+    return {"items": items, "next_cursor": None if last is None else cursor_of(*last)}

@@ -1,0 +1,81 @@
+"""Calibrations: uploaded once, never changed, named by their digest."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from fastapi import APIRouter, Depends, Path
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse, Response
+
+from app.service.api.documents import CalibrationFile, CalibrationPage
+from app.service.api.openapi import json_body
+from app.service.api.requests import Body, Limit, Place, page_of
+from app.service.auth import Principal, principal_of
+from app.service.moments import rfc3339
+from app.service.seed import EXAMPLE_CALIBRATION, example_calibration
+from app.service.state import Service, service_of
+from cost_models.calibration import CalibrationDocument
+from cost_models.errors import CalibrationError, InvalidInputError, Problem
+from cost_models.hardware import document_of
+
+router = APIRouter(prefix="/v1/calibrations", tags=["calibrations"])
+Caller = Annotated[Principal, Depends(principal_of)]
+Here = Annotated[Service, Depends(service_of)]
+CalibrationId = Annotated[
+    str,
+    Path(
+        max_length=80,
+        description="Digest of a calibration.",
+        openapi_examples={"seeded": {"value": example_calibration().id}},
+    ),
+]
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=CalibrationFile,
+    openapi_extra=json_body(CalibrationFile, example=EXAMPLE_CALIBRATION),
+)
+async def upload_calibration(body: Body, caller: Caller, service: Here) -> Response:
+    """Store what an agent measured. Storing the same document again changes nothing."""
+    document = _parsed(body.value)
+    text = document.file_text()
+    place = document.fingerprint
+    await run_in_threadpool(
+        lambda: service.calibrations.add(
+            caller.tenant, document.id, document=text, gpu=place.gpu, gpus_per_node=place.gpus_per_node
+        )
+    )
+    headers = {"Location": f"/v1/calibrations/{document.id}"}
+    return Response(text, status_code=201, media_type="application/json", headers=headers)
+
+
+@router.get("", response_model=CalibrationPage)
+def list_calibrations(caller: Caller, service: Here, place: Place, limit: Limit = 20) -> JSONResponse:
+    """Your calibrations, newest first, without their samples."""
+    rows = service.calibrations.page(caller.tenant, limit=limit, after=place)
+    items = [
+        {"id": r.id, "created_at": rfc3339(r.created_at), "gpu": r.gpu, "gpus_per_node": r.gpus_per_node} for r in rows
+    ]
+    last = (rows[-1].created_at, rows[-1].id) if len(rows) == limit else None
+    return JSONResponse(page_of(items, last=last))
+
+
+@router.get("/{calibration_id}", response_model=CalibrationFile)
+def read_calibration(calibration_id: CalibrationId, caller: Caller, service: Here) -> Response:
+    """One calibration with its samples and fits."""
+    return Response(service.calibrations.document(caller.tenant, calibration_id), media_type="application/json")
+
+
+def _parsed(content: object) -> CalibrationDocument:
+    if not isinstance(content, dict):
+        raise InvalidInputError(
+            [Problem("", "a calibration is an object", "Send what `meshwright profile run` wrote.")]
+        )
+    try:
+        return document_of(content, origin="the body")
+    except CalibrationError as error:
+        pointer = str(error.context.get("pointer", ""))
+        raise InvalidInputError([Problem(pointer, error.message, error.hint, error.code)]) from error

@@ -1,0 +1,50 @@
+"""What given strategies cost: one row, or a list of them."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse
+
+from app.service.api.openapi import json_body
+from app.service.api.requests import Body
+from app.service.auth import Principal, principal_of
+from app.service.own_calibrations import OwnCalibrations
+from app.service.state import Service, service_of
+from cost_models.errors import InvalidInputError, Problem
+from cost_models.specs.fields import shown, validated
+from planner.rows import evaluate_rows
+from planner.schemas import EvaluateRow, Evaluation
+
+router = APIRouter(prefix="/v1/evaluate", tags=["evaluate"])
+Here = Annotated[Service, Depends(service_of)]
+Caller = Annotated[Principal, Depends(principal_of)]
+_MOST_ROWS = 10_000
+_MOST_PROBLEMS = 20
+
+
+@router.post("", response_model=Evaluation | list[Evaluation], openapi_extra=json_body(EvaluateRow, or_list=True))
+async def evaluate(body: Body, caller: Caller, service: Here) -> JSONResponse:
+    """Price one row, or each of a list in order. In a list a bad row gets the verdict `invalid` and the rest go on."""
+    own = OwnCalibrations(service.calibrations, tenant=caller.tenant)
+    if isinstance(body.value, list):
+        return JSONResponse(await run_in_threadpool(_evaluated, body.value, own=own))
+    validated(EvaluateRow, body.value, pointer="")
+    return JSONResponse((await run_in_threadpool(_evaluated, [body.value], own=own))[0])
+
+
+def _evaluated(rows: list[Any], *, own: OwnCalibrations) -> list[dict[str, Any]]:
+    if len(rows) > _MOST_ROWS:
+        problem = Problem("", f"{len(rows)} rows; at most {_MOST_ROWS} at a time", "Send them in several requests.")
+        raise InvalidInputError([problem])
+    problems = [
+        Problem(f"/{position}", f"is {shown(row)}; a row is an object", "Send rows as objects {…}.")
+        for position, row in enumerate(rows)
+        if not isinstance(row, dict)
+    ]
+    if problems:
+        raise InvalidInputError(problems[:_MOST_PROBLEMS])
+    named = [own.named(row) for row in rows]
+    return list(evaluate_rows(named, extra=own.found))

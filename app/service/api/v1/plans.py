@@ -1,0 +1,194 @@
+"""Plans: asked for, listed, read, watched and cancelled."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends, Header, Path, Query, Request
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import JSONResponse, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+
+from app.errors import WrongStateError
+from app.service.api.documents import PlanDocument, PlanEvent, PlanPage, PlanState, Status
+from app.service.api.openapi import json_body
+from app.service.api.problems import stored_problem
+from app.service.api.requests import Body, Limit, Place, page_of
+from app.service.auth import Principal, principal_of
+from app.service.db.jobs import FINISHED, JobEvent, JobKey
+from app.service.db.plans import PlanRow, Submission
+from app.service.moments import rfc3339
+from app.service.plan_requests import prepare_request
+from app.service.seed import EXAMPLE_PLAN_ID
+from app.service.state import Service, service_of
+from planner.request.checked_request import PRODUCT_VERSION
+from planner.schemas import PlanRequest, RankedPlan
+from planner.schemas.plan_response import SCHEMA_VERSION
+
+router = APIRouter(prefix="/v1/plans", tags=["plans"])
+Caller = Annotated[Principal, Depends(principal_of)]
+Here = Annotated[Service, Depends(service_of)]
+PlanId = Annotated[
+    str, Path(max_length=80, description="Id of a plan.", openapi_examples={"seeded": {"value": EXAMPLE_PLAN_ID}})
+]
+Rank = Annotated[int, Path(ge=1, le=1000, description="1 is the best.", openapi_examples={"best": {"value": 1}})]
+_EVENTS_EVERY_S = 0.2
+
+
+@router.post(
+    "",
+    status_code=201,
+    response_model=PlanDocument,
+    responses={202: {"model": PlanDocument, "description": "Still being planned: ask again at `Location`."}},
+    openapi_extra=json_body(PlanRequest),
+)
+async def create_plan(
+    request: Request,
+    body: Body,
+    caller: Caller,
+    service: Here,
+    idempotency_key: Annotated[
+        str | None, Header(min_length=1, max_length=255, description="The same key and body give the same plan.")
+    ] = None,
+) -> Response:
+    """Ask for the best plans. The same request asked again gets the stored answer."""
+    asked = await run_in_threadpool(
+        prepare_request,
+        body.value,
+        tenant=caller.tenant,
+        calibrations=service.calibrations,
+        job_time_limit_s=service.settings.job_time_limit_s,
+    )
+    submission = Submission(
+        digest=asked.digest,
+        request=asked.payload,
+        time_limit_s=asked.time_limit_s,
+        idempotency_key=idempotency_key,
+        body_sha256=body.sha256,
+    )
+    submitted = await run_in_threadpool(service.plans.submit, caller.tenant, submission)
+    key = JobKey(caller.tenant, submitted.id)
+    if submitted.is_new:
+        service.runner.submit(key)
+        await service.runner.wait(key, timeout_s=asked.wait_s)
+    plan = await run_in_threadpool(service.plans.get, caller.tenant, submitted.id)
+    if plan.status not in FINISHED and not submitted.is_new:
+        await service.runner.wait(key, timeout_s=asked.wait_s)
+        plan = await run_in_threadpool(service.plans.get, caller.tenant, submitted.id)
+    if plan.status == "failed" and plan.error:
+        return stored_problem(json.loads(plan.error), request_id=request.scope.get("request_id"))
+    return _sent(plan, status_code=201 if plan.status in FINISHED else 202, location=f"/v1/plans/{plan.id}")
+
+
+@router.get("", response_model=PlanPage)
+def list_plans(
+    caller: Caller,
+    service: Here,
+    place: Place,
+    limit: Limit = 20,
+    status: Annotated[Status | None, Query(description="Only plans of this status.")] = None,
+) -> JSONResponse:
+    """Your plans, newest first, each with the headline of its best."""
+    plans = service.plans.page(caller.tenant, limit=limit, after=place, status=status)
+    last = (plans[-1].created_at, plans[-1].id) if len(plans) == limit else None
+    return JSONResponse(page_of([_entry(plan) for plan in plans], last=last))
+
+
+@router.get("/{plan_id}", response_model=PlanDocument)
+def read_plan(plan_id: PlanId, caller: Caller, service: Here) -> Response:
+    """One plan: the ranked strategies with their costs, without per-stage detail."""
+    return _sent(service.plans.get(caller.tenant, plan_id))
+
+
+@router.get("/{plan_id}/ranked/{rank}", response_model=RankedPlan)
+def read_ranked(plan_id: PlanId, rank: Rank, caller: Caller, service: Here) -> Response:
+    """One ranked strategy with the memory of every pipeline stage."""
+    plan = service.plans.get(caller.tenant, plan_id)
+    if plan.status != "succeeded":
+        raise WrongStateError(f"plan {plan_id} is {plan.status}", hint="Ranks exist once it has succeeded.")
+    return Response(service.plans.ranked(caller.tenant, plan_id, rank), media_type="application/json")
+
+
+@router.delete("/{plan_id}", status_code=202, response_model=PlanState)
+async def cancel_plan(plan_id: PlanId, caller: Caller, service: Here) -> JSONResponse:
+    """Cancel a plan that has not finished."""
+    key = JobKey(caller.tenant, plan_id)
+    status = await run_in_threadpool(service.jobs.request_cancel, key)
+    service.runner.cancel(key)
+    return JSONResponse({"id": plan_id, "status": status}, status_code=202)
+
+
+def _watched(plan_id: PlanId, caller: Caller, service: Here) -> JobKey:
+    """The plan's job, looked up before the stream begins: a stream cannot turn into a 404."""
+    return JobKey(caller.tenant, service.plans.get(caller.tenant, plan_id).id)
+
+
+@router.get("/{plan_id}/events", response_class=EventSourceResponse, response_model=PlanEvent)
+async def watch_plan(
+    key: Annotated[JobKey, Depends(_watched)],
+    service: Here,
+    last_event_id: Annotated[int, Header(ge=0, description="Events up to this number are left out.")] = 0,
+) -> AsyncIterable[ServerSentEvent]:
+    """The plan's events as they happen (server-sent events); the stream ends with the job."""
+    seq = last_event_id
+    while not service.stopping.is_set():
+        events = await run_in_threadpool(service.jobs.events_after, key, seq)
+        for event in events:
+            seq = event.seq
+            yield ServerSentEvent(data=_event(event), event=event.type, id=str(seq))
+        if events and events[-1].type in FINISHED:
+            return
+        # A stream that was resumed behind the last event, or whose plan was removed, sees no event that ends it.
+        if not events and await run_in_threadpool(service.jobs.status, key) in {*FINISHED, None}:
+            return
+        await asyncio.sleep(_EVENTS_EVERY_S)
+
+
+def _sent(plan: PlanRow, *, status_code: int = 200, location: str | None = None) -> Response:
+    headers = {} if location is None else {"Location": location}
+    text = plan.response if plan.status == "succeeded" and plan.response else json.dumps(_unfinished(plan))
+    return Response(text, status_code=status_code, media_type="application/json", headers=headers)
+
+
+def _unfinished(plan: PlanRow) -> dict[str, Any]:
+    return {
+        "id": plan.id,
+        "status": plan.status,
+        "created_at": rfc3339(plan.created_at),
+        "product_version": PRODUCT_VERSION,
+        "model_revision": None,
+        "schema_version": SCHEMA_VERSION,
+        "request": json.loads(plan.request)["request"],
+        "plans": [],
+        "search": None,
+        "rejected": {},
+        "nearest_infeasible": [],
+        "warnings": [],
+        "request_digest": plan.request_digest,
+        "error": plan.error and json.loads(plan.error),
+    }
+
+
+def _entry(plan: PlanRow) -> dict[str, Any]:
+    return {
+        "id": plan.id,
+        "status": plan.status,
+        "created_at": rfc3339(plan.created_at),
+        "finished_at": plan.finished_at and rfc3339(plan.finished_at),
+        "request_digest": plan.request_digest,
+        "headline": plan.headline and json.loads(plan.headline),
+    }
+
+
+def _event(event: JobEvent) -> dict[str, Any]:
+    return {
+        "seq": event.seq,
+        "type": event.type,
+        "at": rfc3339(event.at),
+        "evaluated": event.evaluated,
+        "best_s": event.best_s,
+        "bound_s": event.bound_s,
+    }

@@ -1,0 +1,44 @@
+"""What can be named in a request: models, GPUs, clusters, and the frameworks with their versions and defaults."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Any
+
+from fastapi import APIRouter
+
+from app.service.api.documents import FrameworkList, PresetList
+from cost_models import presets
+from planner.frameworks import framework_documents
+
+router = APIRouter(prefix="/v1/presets", tags=["presets"])
+
+
+@router.get("/models", response_model=PresetList)
+def list_models() -> dict[str, Any]:
+    """Models that can be named as `{"preset": …}`."""
+    return _listed("models")
+
+
+@router.get("/gpus", response_model=PresetList)
+def list_gpus() -> dict[str, Any]:
+    """GPUs that can be named in a cluster."""
+    return _listed("gpus")
+
+
+@router.get("/clusters", response_model=PresetList)
+def list_clusters() -> dict[str, Any]:
+    """Clusters that can be named as `{"preset": …}`."""
+    return _listed("clusters")
+
+
+@router.get("/frameworks", response_model=FrameworkList)
+def list_frameworks() -> dict[str, Any]:
+    """Frameworks with their known releases, every default, what each can spell, and the rules it is judged by."""
+    return {"items": framework_documents()}
+
+
+@cache
+def _listed(kind: presets.Kind) -> dict[str, Any]:
+    loaded = [presets.load(kind, name) for name in presets.names(kind)]
+    return {"items": [{"name": p.name, "spec": dict(p.spec), "facts": dict(p.facts)} for p in loaded]}

@@ -1,0 +1,87 @@
+"""Calibration documents: immutable, named by their digest, so storing one twice is storing it once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import Engine, insert, literal, select, tuple_
+from sqlalchemy.exc import IntegrityError
+
+from app.errors import NotFoundError
+from app.service.db.engine import reading, writing
+from app.service.db.tables import UtcDateTime, calibrations
+
+
+@dataclass(frozen=True, slots=True)
+class CalibrationRow:
+    """A stored calibration without its document."""
+
+    id: str
+    created_at: datetime
+    gpu: str
+    gpus_per_node: int | None
+
+
+class CalibrationStore:
+    """Calibrations, each call for one tenant."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def add(self, tenant: str, calibration_id: str, *, document: str, gpu: str, gpus_per_node: int | None) -> None:
+        """Stores a document under its digest."""
+        row = {
+            "tenant": tenant, "id": calibration_id, "created_at": datetime.now(UTC), "gpu": gpu,
+            "gpus_per_node": gpus_per_node, "document": document,
+        }  # fmt: skip
+        try:
+            with writing(self._engine) as connection:
+                connection.execute(insert(calibrations).values(**row))
+        except IntegrityError:  # it is there already, and the same id means the same content
+            self.document(tenant, calibration_id)
+
+    def document(self, tenant: str, calibration_id: str) -> str:
+        """One document, JSON.
+
+        Raises:
+            NotFoundError: the tenant has no such calibration.
+        """
+        query = select(calibrations.c.document).where(
+            calibrations.c.tenant == tenant, calibrations.c.id == calibration_id
+        )
+        with reading(self._engine) as connection:
+            document: str | None = connection.execute(query).scalar_one_or_none()
+        if document is None:
+            raise NotFoundError(f"no calibration {calibration_id}", hint="GET /v1/calibrations lists yours.")
+        return document
+
+    def newest(self, tenant: str, *, gpu: str, gpus_per_node: int) -> str | None:
+        """Id of the tenant's newest calibration of this GPU and node shape."""
+        query = (
+            select(calibrations.c.id)
+            .where(
+                calibrations.c.tenant == tenant,
+                calibrations.c.gpu == gpu,
+                calibrations.c.gpus_per_node == gpus_per_node,
+            )
+            .order_by(calibrations.c.created_at.desc())
+            .limit(1)
+        )
+        with reading(self._engine) as connection:
+            return connection.execute(query).scalar_one_or_none()
+
+    def page(self, tenant: str, *, limit: int, after: tuple[datetime, str] | None = None) -> list[CalibrationRow]:
+        """Up to `limit` calibrations, newest first, beginning after the one stored at this time with this id."""
+        table = calibrations.c
+        query = (
+            select(table.id, table.created_at, table.gpu, table.gpus_per_node)
+            .where(table.tenant == tenant)
+            .order_by(table.created_at.desc(), table.id.desc())
+            .limit(limit)
+        )
+        if after is not None:
+            last = tuple_(literal(after[0], UtcDateTime), literal(after[1]))
+            query = query.where(tuple_(table.created_at, table.id) < last)
+        with reading(self._engine) as connection:
+            return [CalibrationRow(*row) for row in connection.execute(query)]

@@ -1,0 +1,294 @@
+"""Job rows: claimed, kept alive, finished, cancelled and recovered; and the events that a job leaves behind.
+
+A claim is a lease. A process that dies stops renewing it, and whichever process looks next queues the job again or, after
+too many attempts, fails it with the reason.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, Literal
+
+from sqlalchemy import Connection, Engine, func, insert, select, tuple_, update
+
+from app.errors import NotFoundError, WorkerLostError, WrongStateError, problem_document
+from app.service.db.engine import reading, writing
+from app.service.db.tables import job_events, jobs, plans
+
+Status = Literal["queued", "running", "succeeded", "failed", "cancelled"]
+FINISHED = ("succeeded", "failed", "cancelled")
+MAX_ATTEMPTS = 2
+"""Starts of a job whose processes keep disappearing."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobKey:
+    """Which job."""
+
+    tenant: str
+    id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimedJob:
+    """A job that this process has to run."""
+
+    key: JobKey
+    kind: str
+    payload: str
+    created_at: datetime
+    time_limit_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobEvent:
+    """One step of a job's life. Costs in seconds per training step."""
+
+    seq: int
+    type: str
+    at: datetime
+    evaluated: float | None = None
+    best_s: float | None = None
+    bound_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a search is: strategies evaluated, best step time and lower bound in seconds."""
+
+    evaluated: float | None = None
+    best_s: float | None = None
+    bound_s: float | None = None
+
+
+class JobStore:
+    """Jobs of all tenants, for the processes that run them."""
+
+    def __init__(self, engine: Engine, *, lease_s: float) -> None:
+        self._engine = engine
+        self._lease = timedelta(seconds=lease_s)
+
+    def claim(self, owner: str) -> ClaimedJob | None:
+        """The oldest queued job, now running and leased to `owner`."""
+        with writing(self._engine) as connection:
+            oldest = select(jobs).where(jobs.c.status == "queued").order_by(jobs.c.created_at).limit(1)
+            row = connection.execute(oldest.with_for_update(skip_locked=True)).first()
+            if row is None:
+                return None
+            now = datetime.now(UTC)
+            connection.execute(
+                update(jobs)
+                .where(jobs.c.tenant == row.tenant, jobs.c.id == row.id)
+                .values(
+                    status="running",
+                    owner=owner,
+                    started_at=now,
+                    lease_until=now + self._lease,
+                    attempts=row.attempts + 1,
+                )
+            )
+            key = JobKey(row.tenant, row.id)
+            append_event(connection, key, "started")
+            return ClaimedJob(key, row.kind, row.payload, row.created_at, row.time_limit_s)
+
+    def renew(self, owner: str, keys: Sequence[JobKey]) -> None:
+        """Extends the owner's leases on these jobs, those that have run down by more than a third."""
+        now = datetime.now(UTC)
+        mine = (jobs.c.owner == owner) & tuple_(jobs.c.tenant, jobs.c.id).in_([(k.tenant, k.id) for k in keys])
+        worn = mine & (jobs.c.lease_until < now + self._lease * 2 / 3)
+        with reading(self._engine) as connection:
+            if connection.execute(select(jobs.c.id).where(worn).limit(1)).first() is None:
+                return
+        with writing(self._engine) as connection:
+            connection.execute(
+                update(jobs).where(mine, jobs.c.status == "running").values(lease_until=now + self._lease)
+            )
+
+    def cancel_requests(self, owner: str) -> list[JobKey]:
+        """Running jobs of the owner that somebody asked to cancel."""
+        mine = (jobs.c.owner == owner) & (jobs.c.status == "running")
+        with reading(self._engine) as connection:
+            asked = select(jobs.c.tenant, jobs.c.id).where(mine, jobs.c.cancel_requested)
+            return [JobKey(row.tenant, row.id) for row in connection.execute(asked)]
+
+    def has_queued(self) -> bool:
+        """Whether a job waits to be claimed."""
+        with reading(self._engine) as connection:
+            return connection.execute(select(jobs.c.id).where(jobs.c.status == "queued").limit(1)).first() is not None
+
+    def finish(
+        self,
+        job: ClaimedJob,
+        *,
+        owner: str,
+        status: Status,
+        error: dict[str, Any] | None = None,
+        store: Callable[[Connection], None] | None = None,
+    ) -> bool:
+        """Ends a job and stores its result in one transaction; False where the job is no longer the owner's."""
+        with writing(self._engine) as connection:
+            if not _end(connection, job.key, owner=owner, status=status, error=error):
+                return False
+            if store is not None:
+                store(connection)
+            return True
+
+    def release(self, owner: str) -> None:
+        """Queues again what the owner was running: it shuts down in good order."""
+        with writing(self._engine) as connection:
+            connection.execute(
+                update(jobs)
+                .where(jobs.c.owner == owner, jobs.c.status == "running")
+                .values(status="queued", owner=None, lease_until=None, attempts=jobs.c.attempts - 1)
+            )
+
+    def recover(self) -> int:
+        """Number of jobs taken back from processes whose lease ran out."""
+        lapsed = select(jobs).where(jobs.c.status == "running", jobs.c.lease_until < datetime.now(UTC))
+        with reading(self._engine) as connection:
+            if connection.execute(lapsed.limit(1)).first() is None:
+                return 0
+        with writing(self._engine) as connection:
+            rows = connection.execute(lapsed.with_for_update(skip_locked=True)).all()
+            for row in rows:
+                _take_back(connection, row)
+            return len(rows)
+
+    def request_cancel(self, key: JobKey) -> Status:
+        """What the job is now: `cancelled` where it had not started, else `running` until its worker stops.
+
+        Raises:
+            NotFoundError: there is no such job.
+            WrongStateError: it has finished.
+        """
+        with writing(self._engine) as connection:
+            row = connection.execute(_one(key).with_for_update()).first()
+            if row is None:
+                raise NotFoundError(f"no plan {key.id}", hint="GET /v1/plans lists yours.")
+            if row.status in FINISHED:
+                raise WrongStateError(
+                    f"plan {key.id} has already {_PAST[row.status]}", hint="Nothing is left to cancel."
+                )
+            if row.status == "queued":
+                _end(connection, key, owner=None, status="cancelled")
+                return "cancelled"
+            connection.execute(
+                update(jobs).where(jobs.c.tenant == key.tenant, jobs.c.id == key.id).values(cancel_requested=True)
+            )
+            return "running"
+
+    def status(self, key: JobKey) -> Status | None:
+        """Where the job is; None where there is none."""
+        with reading(self._engine) as connection:
+            row = connection.execute(_one(key)).first()
+            return None if row is None else row.status
+
+    def add_progress(self, key: JobKey, progress: Progress) -> None:
+        """Keeps one progress report as an event."""
+        with writing(self._engine) as connection:
+            append_event(connection, key, "progress", progress)
+
+    def events_after(self, key: JobKey, seq: int) -> list[JobEvent]:
+        """Events numbered above `seq`, in order."""
+        query = (
+            select(job_events)
+            .where(job_events.c.tenant == key.tenant, job_events.c.job_id == key.id, job_events.c.seq > seq)
+            .order_by(job_events.c.seq)
+        )
+        with reading(self._engine) as connection:
+            return [JobEvent(r.seq, r.type, r.at, r.evaluated, r.best_s, r.bound_s) for r in connection.execute(query)]
+
+    def counts(self) -> dict[str, int]:
+        """Number of jobs by status."""
+        with reading(self._engine) as connection:
+            rows = connection.execute(select(jobs.c.status, func.count()).group_by(jobs.c.status))
+            return {row[0]: row[1] for row in rows}
+
+
+_PAST = {"succeeded": "succeeded", "failed": "failed", "cancelled": "been cancelled"}
+
+
+def insert_job(
+    connection: Connection, key: JobKey, *, kind: str, payload: str, at: datetime, time_limit_s: float
+) -> None:
+    """A new queued job and its first event, inside the caller's transaction."""
+    connection.execute(
+        insert(jobs).values(
+            tenant=key.tenant, id=key.id, kind=kind, status="queued", payload=payload, created_at=at,
+            attempts=0, time_limit_s=time_limit_s, cancel_requested=False,
+        )
+    )  # fmt: skip
+    append_event(connection, key, "queued")
+
+
+def unfinished(connection: Connection, tenant: str) -> int:
+    """Jobs of a tenant that are queued or running."""
+    query = select(func.count()).where(jobs.c.tenant == tenant, jobs.c.status.in_(("queued", "running")))
+    return connection.execute(query).scalar_one()
+
+
+def append_event(connection: Connection, key: JobKey, kind: str, progress: Progress | None = None) -> None:
+    """The job's next event, inside the caller's transaction."""
+    shown = progress or Progress()
+    last = select(func.coalesce(func.max(job_events.c.seq), 0) + 1).where(
+        job_events.c.tenant == key.tenant, job_events.c.job_id == key.id
+    )
+    connection.execute(
+        insert(job_events).values(
+            tenant=key.tenant, job_id=key.id, seq=last.scalar_subquery(), type=kind, at=datetime.now(UTC),
+            evaluated=shown.evaluated, best_s=shown.best_s, bound_s=shown.bound_s,
+        )
+    )  # fmt: skip
+
+
+def _one(key: JobKey) -> Any:
+    return select(jobs).where(jobs.c.tenant == key.tenant, jobs.c.id == key.id)
+
+
+def _end(
+    connection: Connection,
+    key: JobKey,
+    *,
+    owner: str | None,
+    status: Status,
+    error: dict[str, Any] | None = None,
+) -> bool:
+    changed = connection.execute(
+        update(jobs)
+        .where(jobs.c.tenant == key.tenant, jobs.c.id == key.id, jobs.c.status.not_in(FINISHED))
+        .where(jobs.c.owner.is_(None) if owner is None else jobs.c.owner == owner)
+        .values(
+            status=status,
+            finished_at=datetime.now(UTC),
+            error=error and json.dumps(error),
+            owner=None,
+            lease_until=None,
+        )
+    )
+    if changed.rowcount == 0:
+        return False
+    if status != "succeeded":  # the same request may be asked again
+        connection.execute(
+            update(plans).where(plans.c.tenant == key.tenant, plans.c.id == key.id).values(live_digest=None)
+        )
+    append_event(connection, key, status)
+    return True
+
+
+def _take_back(connection: Connection, row: Any) -> None:
+    key = JobKey(row.tenant, row.id)
+    if row.cancel_requested:
+        _end(connection, key, owner=row.owner, status="cancelled")
+    elif row.attempts >= MAX_ATTEMPTS:
+        error = WorkerLostError(
+            f"the process that ran this job disappeared, {row.attempts} times",
+            hint="Look for an out-of-memory kill on the server, or ask for a smaller search.",
+        )
+        _end(connection, key, owner=row.owner, status="failed", error=problem_document(error))
+    else:
+        again = {"status": "queued", "owner": None, "lease_until": None}
+        connection.execute(update(jobs).where(jobs.c.tenant == key.tenant, jobs.c.id == key.id).values(**again))
+        append_event(connection, key, "queued")

@@ -1,0 +1,71 @@
+"""Access keys: made once, shown once, kept as SHA-256. A key is 160 random bits, so a plain hash cannot be guessed back."""
+
+from __future__ import annotations
+
+import hashlib
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import Engine, insert, select, update
+
+from app.errors import NotFoundError
+from app.service.db.engine import reading, writing
+from app.service.db.tables import keys
+
+_PREFIX = "mw_"
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """A key without its secret."""
+
+    id: str
+    tenant: str
+    name: str
+    created_at: datetime
+    revoked_at: datetime | None
+
+
+def create_key(engine: Engine, *, tenant: str, name: str) -> tuple[Key, str]:
+    """A new key and its secret, which cannot be read again."""
+    secret = _PREFIX + secrets.token_hex(20)
+    key = Key(f"key-{secrets.token_hex(6)}", tenant, name, datetime.now(UTC), None)
+    with writing(engine) as connection:
+        connection.execute(
+            insert(keys).values(
+                id=key.id, tenant=tenant, name=name, created_at=key.created_at, secret_sha256=_sha256(secret)
+            )
+        )
+    return key, secret
+
+
+def list_keys(engine: Engine) -> list[Key]:
+    """All keys, revoked ones too, oldest first."""
+    with reading(engine) as connection:
+        rows = connection.execute(select(keys).order_by(keys.c.created_at)).all()
+    return [Key(r.id, r.tenant, r.name, r.created_at, r.revoked_at) for r in rows]
+
+
+def revoke_key(engine: Engine, key_id: str) -> None:
+    """Makes a key useless from now on.
+
+    Raises:
+        NotFoundError: there is no such key, or it was revoked before.
+    """
+    with writing(engine) as connection:
+        valid = (keys.c.id == key_id) & keys.c.revoked_at.is_(None)
+        changed = connection.execute(update(keys).where(valid).values(revoked_at=datetime.now(UTC)))
+    if changed.rowcount == 0:
+        raise NotFoundError(f"no valid key {key_id}", hint="`meshwright keys list` shows them.")
+
+
+def tenant_of(engine: Engine, secret: str) -> str | None:
+    """Tenant of a valid secret; None for any other."""
+    query = select(keys.c.tenant).where(keys.c.secret_sha256 == _sha256(secret), keys.c.revoked_at.is_(None))
+    with reading(engine) as connection:
+        return connection.execute(query).scalar_one_or_none()
+
+
+def _sha256(secret: str) -> str:
+    return hashlib.sha256(secret.encode()).hexdigest()

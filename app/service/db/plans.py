@@ -1,0 +1,210 @@
+"""Plan rows: a request becomes one job and one plan, the same request asked again finds the plan it already has."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import dataclass
+from datetime import UTC, datetime
+
+from sqlalchemy import Connection, Engine, Row, Select, delete, insert, literal, select, tuple_, update
+from sqlalchemy.exc import IntegrityError
+
+from app.errors import NotFoundError, TooManyJobsError
+from app.service.db.engine import reading, writing
+from app.service.db.jobs import JobKey, Status, insert_job, unfinished
+from app.service.db.tables import UtcDateTime, idempotency_keys, jobs, plans, ranked_plans
+from app.service.jobs.plan_result import PlanResult
+from cost_models.errors import InvalidInputError, Problem
+
+
+@dataclass(frozen=True, slots=True)
+class PlanRow:
+    """A stored plan. `response` is None until the job has succeeded."""
+
+    id: str
+    status: Status
+    created_at: datetime
+    finished_at: datetime | None
+    request_digest: str
+    request: str
+    response: str | None
+    headline: str | None
+    error: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Submission:
+    """A request as it is stored."""
+
+    digest: str
+    request: str
+    time_limit_s: float
+    idempotency_key: str | None = None
+    body_sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted:
+    """The plan of a request, and whether it was made for it."""
+
+    id: str
+    is_new: bool
+
+
+class PlanStore:
+    """Plans, each call for one tenant."""
+
+    def __init__(self, engine: Engine, *, max_queued_jobs: int) -> None:
+        self._engine = engine
+        self._max_queued_jobs = max_queued_jobs
+
+    def submit(self, tenant: str, submission: Submission, *, plan_id: str | None = None) -> Submitted:
+        """The plan that answers this request: the one already there, or a new one whose job is queued.
+
+        Raises:
+            InvalidInputError: the idempotency key was used for another body.
+            TooManyJobsError: the tenant has too many unfinished jobs.
+        """
+        try:
+            return self._submit(tenant, submission, plan_id=plan_id)
+        except IntegrityError:  # the same request came in between: its plan is now there
+            return self._submit(tenant, submission, plan_id=plan_id)
+
+    def _submit(self, tenant: str, submission: Submission, *, plan_id: str | None) -> Submitted:
+        with writing(self._engine) as connection:
+            known = _known_by_key(connection, tenant, submission) or _known_by_digest(connection, tenant, submission)
+            submitted = known or self._insert(connection, tenant, submission, plan_id=plan_id or _new_id())
+            _remember_key(connection, tenant, submission, submitted.id)
+            return submitted
+
+    def _insert(self, connection: Connection, tenant: str, submission: Submission, *, plan_id: str) -> Submitted:
+        if unfinished(connection, tenant) >= self._max_queued_jobs:
+            raise TooManyJobsError(
+                f"{self._max_queued_jobs} jobs are unfinished", hint="Wait for some to end, or cancel them."
+            )
+        now = datetime.now(UTC)
+        insert_job(
+            connection, JobKey(tenant, plan_id), kind="plan", payload=submission.request, at=now,
+            time_limit_s=submission.time_limit_s,
+        )  # fmt: skip
+        digest = submission.digest
+        connection.execute(
+            insert(plans).values(tenant=tenant, id=plan_id, created_at=now, request_digest=digest, live_digest=digest)
+        )
+        return Submitted(plan_id, is_new=True)
+
+    def get(self, tenant: str, plan_id: str) -> PlanRow:
+        """One plan.
+
+        Raises:
+            NotFoundError: the tenant has no such plan.
+        """
+        with reading(self._engine) as connection:
+            row = connection.execute(_rows(tenant).where(plans.c.id == plan_id)).first()
+        if row is None:
+            raise NotFoundError(f"no plan {plan_id}", hint="GET /v1/plans lists yours.")
+        return _plan(row)
+
+    def ranked(self, tenant: str, plan_id: str, rank: int) -> str:
+        """One ranked plan with its stages, JSON.
+
+        Raises:
+            NotFoundError: the tenant has no such plan, or the plan no such rank.
+        """
+        query = select(ranked_plans.c.document).where(
+            ranked_plans.c.tenant == tenant, ranked_plans.c.plan_id == plan_id, ranked_plans.c.rank == rank
+        )
+        with reading(self._engine) as connection:
+            document: str | None = connection.execute(query).scalar_one_or_none()
+        if document is None:
+            raise NotFoundError(f"plan {plan_id} has no rank {rank}", hint="Ranks start at 1; top_k says how many.")
+        return document
+
+    def page(
+        self, tenant: str, *, limit: int, after: tuple[datetime, str] | None = None, status: Status | None = None
+    ) -> list[PlanRow]:
+        """Up to `limit` plans, newest first, beginning after the plan made at this time with this id."""
+        query = _rows(tenant).order_by(plans.c.created_at.desc(), plans.c.id.desc()).limit(limit)
+        if after is not None:
+            last = tuple_(literal(after[0], UtcDateTime), literal(after[1]))
+            query = query.where(tuple_(plans.c.created_at, plans.c.id) < last)
+        if status is not None:
+            query = query.where(jobs.c.status == status)
+        with reading(self._engine) as connection:
+            return [_plan(row) for row in connection.execute(query)]
+
+    def delete(self, tenant: str, plan_id: str) -> None:
+        """Removes a plan with its job, events and ranks."""
+        with writing(self._engine) as connection:
+            connection.execute(delete(jobs).where(jobs.c.tenant == tenant, jobs.c.id == plan_id))
+
+
+def write_result(connection: Connection, key: JobKey, result: PlanResult) -> None:
+    """Stores a finished plan inside the caller's transaction."""
+    connection.execute(
+        update(plans)
+        .where(plans.c.tenant == key.tenant, plans.c.id == key.id)
+        .values(response=result.response, headline=result.headline)
+    )
+    rows = [
+        {"tenant": key.tenant, "plan_id": key.id, "rank": rank, "document": document}
+        for rank, document in enumerate(result.ranked, start=1)
+    ]
+    if rows:
+        connection.execute(insert(ranked_plans), rows)
+
+
+def _new_id() -> str:
+    return f"plan-{secrets.token_hex(10)}"
+
+
+def _rows(tenant: str) -> Select[tuple[object, ...]]:
+    same = (jobs.c.tenant == plans.c.tenant) & (jobs.c.id == plans.c.id)
+    columns = (*plans.c, jobs.c.status, jobs.c.finished_at, jobs.c.payload, jobs.c.error)
+    return select(*columns).join(jobs, same).where(plans.c.tenant == tenant)
+
+
+def _plan(row: Row[tuple[object, ...]]) -> PlanRow:
+    r = row._mapping  # noqa: SLF001 - SQLAlchemy's documented name
+    return PlanRow(
+        r["id"], r["status"], r["created_at"], r["finished_at"], r["request_digest"], r["payload"], r["response"],
+        r["headline"], r["error"],
+    )  # fmt: skip
+
+
+def _known_by_key(connection: Connection, tenant: str, submission: Submission) -> Submitted | None:
+    if submission.idempotency_key is None:
+        return None
+    query = select(idempotency_keys).where(
+        idempotency_keys.c.tenant == tenant, idempotency_keys.c.key == submission.idempotency_key
+    )
+    row = connection.execute(query).first()
+    if row is None:
+        return None
+    if row.body_sha256 != submission.body_sha256:
+        message = "this Idempotency-Key was used for another request"
+        raise InvalidInputError([Problem("", message, "Send a new key with a new request.", "idempotency-key-reused")])
+    return Submitted(row.plan_id, is_new=False)
+
+
+def _known_by_digest(connection: Connection, tenant: str, submission: Submission) -> Submitted | None:
+    query = select(plans.c.id).where(plans.c.tenant == tenant, plans.c.live_digest == submission.digest)
+    plan_id = connection.execute(query).scalar_one_or_none()
+    return None if plan_id is None else Submitted(plan_id, is_new=False)
+
+
+def _remember_key(connection: Connection, tenant: str, submission: Submission, plan_id: str) -> None:
+    key = submission.idempotency_key
+    if key is None:
+        return
+    known = select(idempotency_keys.c.key).where(idempotency_keys.c.tenant == tenant, idempotency_keys.c.key == key)
+    if connection.execute(known).first() is None:
+        connection.execute(
+            insert(idempotency_keys).values(
+                tenant=tenant,
+                key=key,
+                body_sha256=submission.body_sha256,
+                plan_id=plan_id,
+                created_at=datetime.now(UTC),
+            )
+        )

@@ -1,0 +1,183 @@
+"""The embedded job runner: one thread per worker process, and one that keeps the leases.
+
+Complete on one machine, on SQLite or PostgreSQL; several services on one database share the queue, since a claim is a row.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import socket
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.service.db.jobs import ClaimedJob, JobKey, JobStore, Progress
+from app.service.jobs.process import Limits, Outcome, WorkerProcess
+from app.service.jobs.runner import Kinds
+from app.service.jobs.watchers import Watchers
+from app.service.jobs.worker import Done, Failed, JobInput, Progressed
+from app.service.moments import rfc3339
+
+T = TypeVar("T")
+log = structlog.get_logger("meshwright.jobs")
+_KEEP_EVERY_S = 0.25
+_RETRY_AFTER_S = 1.0
+
+
+class EmbeddedRunner:
+    """Runs jobs in `pool_size` worker processes that are kept warm."""
+
+    def __init__(self, store: JobStore, kinds: Kinds, *, pool_size: int, grace_s: float) -> None:
+        """`grace_s`: what a job that was told to stop may take before its worker is ended."""
+        self._store = store
+        self._kinds = kinds
+        self._grace_s = grace_s
+        self._owner = f"{socket.gethostname()[:40]}:{os.getpid()}:{secrets.token_hex(4)}"
+        self._stopping = threading.Event()
+        self._work = threading.Condition()
+        self._hints = 0
+        self._lock = threading.Lock()
+        self._running: dict[JobKey, WorkerProcess] = {}
+        self._ready: set[WorkerProcess] = set()
+        self._watchers = Watchers(store)
+        slots = [threading.Thread(target=self._run_slot, name=f"job-slot-{i}", daemon=True) for i in range(pool_size)]
+        self._threads = [*slots, threading.Thread(target=self._keep, name="job-keeper", daemon=True)]
+
+    def start(self) -> None:
+        for thread in self._threads:
+            thread.start()
+
+    def stop(self) -> None:
+        self._stopping.set()
+        with self._work:
+            self._work.notify_all()
+        for thread in self._threads:
+            thread.join()
+        self._guarded(lambda: self._store.release(self._owner))
+
+    def submit(self, key: JobKey) -> None:  # noqa: ARG002 - any free slot takes the oldest job
+        with self._work:
+            self._hints += 1
+            self._work.notify()
+
+    def cancel(self, key: JobKey) -> None:
+        with self._lock:
+            worker = self._running.get(key)
+        if worker is not None:
+            worker.cancel()
+
+    async def wait(self, key: JobKey, *, timeout_s: float) -> None:
+        await self._watchers.wait(key, timeout_s=timeout_s)
+
+    def ready_workers(self) -> int:
+        with self._lock:
+            return sum(worker.is_alive for worker in self._ready)
+
+    def worker_pids(self) -> list[int]:
+        """Process ids of the workers, for those who measure or end them."""
+        with self._lock:
+            return [worker.pid for worker in self._ready if worker.pid is not None]
+
+    def _run_slot(self) -> None:
+        worker: WorkerProcess | None = None
+        while not self._stopping.is_set():
+            if worker is None or not worker.is_alive:
+                self._retire(worker)
+                worker = self._started()
+                continue
+            seen = self._hints
+            job = self._guarded(lambda: self._store.claim(self._owner))
+            if job is not None:
+                self._run(job, worker)
+                continue
+            self._await_hint(seen)
+        self._retire(worker)
+
+    def _await_hint(self, seen: int) -> None:
+        with self._work:
+            self._work.wait_for(lambda: self._hints != seen or self._stopping.is_set())
+
+    def _started(self) -> WorkerProcess | None:
+        worker = WorkerProcess({name: kind.task for name, kind in self._kinds.items()})
+        if not worker.became_ready(is_abandoned=self._stopping.is_set):
+            worker.terminate()
+            if not self._stopping.is_set():
+                log.error("worker did not start", pid=worker.pid)
+                self._stopping.wait(_RETRY_AFTER_S)
+            return None
+        with self._lock:
+            self._ready.add(worker)
+        return worker
+
+    def _retire(self, worker: WorkerProcess | None) -> None:
+        if worker is not None:
+            worker.terminate()
+            with self._lock:
+                self._ready.discard(worker)
+
+    def _run(self, job: ClaimedJob, worker: WorkerProcess) -> None:
+        with self._lock:
+            self._running[job.key] = worker
+        try:
+            outcome = worker.run(
+                JobInput(job.key.id, job.kind, job.payload, rfc3339(job.created_at)),
+                limits=Limits(job.time_limit_s, self._grace_s),
+                on_progress=lambda progressed: self._keep_progress(job.key, progressed),
+                is_abandoned=self._stopping.is_set,
+            )
+        finally:
+            with self._lock:
+                del self._running[job.key]
+        if outcome != "abandoned":
+            self._guarded(lambda: self._finish(job, outcome))
+            self._watchers.notify(job.key)
+
+    def _finish(self, job: ClaimedJob, outcome: Outcome) -> None:
+        if isinstance(outcome, Done):
+            write = self._kinds[job.kind].write_result
+            self._store.finish(
+                job, owner=self._owner, status="succeeded", store=lambda c: write(c, job.key, outcome.result)
+            )
+        elif isinstance(outcome, Failed):
+            log.error("job failed", job=job.key.id, code=outcome.error["code"], traceback=outcome.traceback)
+            self._store.finish(job, owner=self._owner, status="failed", error=outcome.error)
+        else:
+            self._store.finish(job, owner=self._owner, status="cancelled")
+
+    def _keep_progress(self, key: JobKey, progressed: Progressed) -> None:
+        progress = Progress(progressed.evaluated, progressed.best_s, progressed.bound_s)
+        self._guarded(lambda: self._store.add_progress(key, progress))
+
+    def _keep(self) -> None:
+        while not self._stopping.wait(_KEEP_EVERY_S):
+            self._guarded(self._look_after)
+
+    def _look_after(self) -> None:
+        with self._lock:
+            running = list(self._running)
+        if running:
+            self._store.renew(self._owner, running)
+            for key in self._store.cancel_requests(self._owner):
+                self.cancel(key)
+        if self._store.recover():
+            log.warning("jobs taken back from a process that is gone")
+        if self._store.has_queued():
+            with self._work:
+                self._hints += 1
+                self._work.notify()
+
+    def _guarded(self, step: Callable[[], T]) -> T | None:
+        try:
+            return step()
+        except SQLAlchemyError as error:
+            log.error("the database refused a step of the job runner", error=str(error)[:300])  # noqa: TRY400 - repeats
+        except Exception:
+            # The outermost edge of the job threads: they outlive a database that is away. A job that could not be ended
+            # loses its lease and is taken back.
+            log.exception("a step of the job runner failed")
+        self._stopping.wait(_RETRY_AFTER_S)
+        return None

@@ -1,0 +1,20 @@
+"""The planning job, as a worker process runs it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+from app.service.jobs.plan_result import PlanResult, split_response
+from app.service.jobs.worker import JobInput
+from cost_models.hardware import document_of
+from planner.plan import plan
+
+
+def run(job: JobInput, *, on_progress: Callable[[Any], None], should_stop: Callable[[], bool]) -> PlanResult:
+    """The answer to a stored plan request."""
+    payload = json.loads(job.payload)
+    calibrations = {name: document_of(content) for name, content in payload["calibrations"].items()}
+    response = plan(payload["request"], calibrations=calibrations, on_progress=on_progress, should_stop=should_stop)
+    return split_response({**response, "id": job.id, "status": "succeeded", "created_at": job.created_at})

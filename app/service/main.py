@@ -1,0 +1,107 @@
+"""The service, put together: storage, jobs and routes, from the settings."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+
+from fastapi import FastAPI
+from fastapi.concurrency import run_in_threadpool
+from sqlalchemy.exc import SQLAlchemyError
+
+from app.service.api.edge import Edge
+from app.service.api.openapi import build_openapi
+from app.service.api.pages import install_pages
+from app.service.api.problems import install_problems
+from app.service.api.v1 import calibrations, evaluate, health, plans, presets
+from app.service.auth import LOCAL_TENANT
+from app.service.db.calibrations import CalibrationStore
+from app.service.db.engine import build_engine
+from app.service.db.jobs import JobStore
+from app.service.db.migrate import upgrade
+from app.service.db.plans import PlanStore, write_result
+from app.service.jobs.embedded import EmbeddedRunner
+from app.service.jobs.runner import Kind, Kinds
+from app.service.logs import configure_logs
+from app.service.metrics import Metrics
+from app.service.state import Service
+from app.settings import Settings
+from planner.request.checked_request import PRODUCT_VERSION
+
+KINDS: Kinds = {"plan": Kind(task="app.service.jobs.plan_task:run", write_result=write_result)}
+_TAGS = [
+    {"name": "plans", "description": "The main job: which split is best."},
+    {"name": "evaluate", "description": "What a given strategy costs."},
+    {"name": "calibrations", "description": "What an agent measured."},
+    {"name": "presets", "description": "What can be named in a request."},
+    {"name": "service", "description": "Health and figures."},
+]
+
+
+def create_app(settings: Settings | None = None, *, kinds: Kinds = KINDS) -> FastAPI:
+    """The application. Its database is opened and its workers start when it starts."""
+    settings = settings or Settings()
+    service = _build_service(settings, kinds)
+
+    @asynccontextmanager
+    async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
+        await run_in_threadpool(_start, service)
+        yield
+        service.stopping.set()
+        await run_in_threadpool(service.runner.stop)
+        service.engine.dispose()
+
+    app = FastAPI(
+        title="meshwright",
+        version=PRODUCT_VERSION,
+        lifespan=lifespan,
+        docs_url=None,
+        redoc_url=None,
+        redirect_slashes=False,
+        openapi_tags=_TAGS,
+    )
+    app.state.service = service
+    for module in (plans, evaluate, calibrations, presets, health):
+        app.include_router(module.router)
+    install_pages(app)
+    install_problems(app)
+    app.add_middleware(Edge, metrics=service.metrics)
+    document = build_openapi(app)
+    app.openapi = lambda: document  # type: ignore[method-assign]
+    return app
+
+
+def serve(settings: Settings) -> None:
+    """Listens until it is told to stop."""
+    import uvicorn
+
+    # The object and not its import name: a name would be looked up in the current folder first.
+    uvicorn.run(
+        create_app(settings), host=settings.host, port=settings.port, log_config=None, access_log=False,
+        server_header=False, timeout_graceful_shutdown=3,
+    )  # fmt: skip
+
+
+def _build_service(settings: Settings, kinds: Kinds) -> Service:
+    engine = build_engine(settings.url)
+    jobs = JobStore(engine, lease_s=settings.lease_s)
+    runner = EmbeddedRunner(jobs, kinds, pool_size=settings.pool_size, grace_s=settings.cancel_grace_s)
+    return Service(
+        settings=settings,
+        engine=engine,
+        jobs=jobs,
+        plans=PlanStore(engine, max_queued_jobs=settings.max_queued_jobs),
+        calibrations=CalibrationStore(engine),
+        runner=runner,
+        metrics=Metrics(jobs=jobs.counts, workers=runner.ready_workers),
+    )
+
+
+def _start(service: Service) -> None:
+    configure_logs(service.settings.log_level)
+    if service.settings.upgrades_itself:
+        upgrade(service.engine)
+    if service.settings.is_open:
+        with suppress(SQLAlchemyError):  # a database that is away or not upgraded is `/readyz`'s to tell
+            service.seed(LOCAL_TENANT)
+    service.runner.start()

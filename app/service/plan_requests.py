@@ -1,0 +1,56 @@
+"""From a posted request to a job: checked here, so that a bad one is answered at once, and given its digest and limits."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from app.service.db.calibrations import CalibrationStore
+from app.service.jobs.plan_result import encoded
+from app.service.own_calibrations import OwnCalibrations
+from cost_models.errors import CalibrationError, InvalidInputError, Problem
+from cost_models.specs.fields import validated
+from planner.request.checked_request import prepare
+from planner.schemas import PlanRequest
+
+_STOP_AFTER_S = 5.0
+"""Beyond the request's own time limit, after which the search should have stopped by itself."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedRequest:
+    """A request that can be planned."""
+
+    digest: str
+    payload: str
+    """What the job is given, JSON: `request` as asked, and the tenant's `calibrations` that it names."""
+    time_limit_s: float
+    """When the job is stopped."""
+    wait_s: float
+
+
+def prepare_request(
+    document: Any, *, tenant: str, calibrations: CalibrationStore, job_time_limit_s: float
+) -> PreparedRequest:
+    """The job for this request.
+
+    Raises:
+        InvalidInputError: with every broken rule that can be seen without searching.
+    """
+    validated(PlanRequest, document, pointer="")
+    own = OwnCalibrations(calibrations, tenant=tenant)
+    request = own.named(document)
+    try:
+        prepared = prepare(request, calibrations=own.found)
+    except CalibrationError as error:
+        at = str(error.context.get("field", "/cluster/calibration"))
+        raise InvalidInputError([Problem(at, error.message, error.hint, error.code)]) from error
+    asked = prepared.asked
+    texts = {name: found.model_dump(mode="json", exclude_defaults=True) for name, found in own.found.items()}
+    limit_s = job_time_limit_s if asked.time_limit_s is None else asked.time_limit_s + _STOP_AFTER_S
+    return PreparedRequest(
+        digest=prepared.digest,
+        payload=encoded({"request": request, "calibrations": texts}),
+        time_limit_s=min(limit_s, job_time_limit_s),
+        wait_s=asked.wait_s,
+    )

@@ -1,0 +1,58 @@
+"""The objects that the documentation's examples name: every tenant gets them before its first answer."""
+
+from __future__ import annotations
+
+from contextlib import suppress
+from functools import cache
+
+from app.errors import NotFoundError, TooManyJobsError
+from app.service.db.calibrations import CalibrationStore
+from app.service.db.plans import PlanStore, Submission
+from app.service.jobs.plan_result import Document
+from app.service.plan_requests import prepare_request
+from cost_models.calibration import CalibrationDocument
+from cost_models.hardware import document_of
+from planner.schemas.plan_request import EXAMPLE_REQUEST
+
+EXAMPLE_PLAN_ID = "plan-example"
+EXAMPLE_CALIBRATION: Document = {
+    "schema_version": 1,
+    "name": "example of the documentation",
+    "kind": "measured",
+    "fingerprint": {"gpu": "H100-SXM-80GB", "interconnect": "nvswitch", "gpus_per_node": 8, "num_nodes": 1},
+    "device": {
+        "generation": "hopper",
+        "peak_flops_per_s": {"bf16": 989.4e12},
+        "memory_bytes_per_s": 3.352e12,
+        "link_bytes_per_s": 450e9,
+        "num_sms": 132,
+    },
+    "created_at": "2026-01-01T00:00:00Z",
+    "source": "invented for the documentation, measured nowhere",
+    "gemm": [{"m": 8192, "n": 8192, "k": 8192, "time_s": 0.0016}],
+}
+
+
+@cache
+def example_calibration() -> CalibrationDocument:
+    """The seeded calibration, whose id is its digest."""
+    return document_of(EXAMPLE_CALIBRATION)
+
+
+def seed_examples(tenant: str, *, plans: PlanStore, calibrations: CalibrationStore, job_time_limit_s: float) -> None:
+    """Stores the example calibration, and queues the example plan where it is missing, failed or of another version."""
+    document = example_calibration()
+    # Without a node shape `auto` never chooses it.
+    calibrations.add(
+        tenant, document.id, document=document.file_text(), gpu=document.fingerprint.gpu, gpus_per_node=None
+    )
+    asked = prepare_request(
+        EXAMPLE_REQUEST, tenant=tenant, calibrations=calibrations, job_time_limit_s=job_time_limit_s
+    )
+    with suppress(NotFoundError):
+        plan = plans.get(tenant, EXAMPLE_PLAN_ID)
+        if plan.request_digest == asked.digest and plan.status not in {"failed", "cancelled"}:
+            return
+        plans.delete(tenant, EXAMPLE_PLAN_ID)
+    with suppress(TooManyJobsError):
+        plans.submit(tenant, Submission(asked.digest, asked.payload, asked.time_limit_s), plan_id=EXAMPLE_PLAN_ID)

@@ -1,0 +1,51 @@
+"""What one service process is made of, built once and handed to every request."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+from typing import cast
+
+from fastapi import Request
+from sqlalchemy import Engine
+
+from app.service.db.calibrations import CalibrationStore
+from app.service.db.jobs import JobStore
+from app.service.db.plans import PlanStore
+from app.service.jobs.runner import JobRunner
+from app.service.metrics import Metrics
+from app.service.seed import seed_examples
+from app.settings import Settings
+
+
+@dataclass(slots=True)
+class Service:
+    """The parts of a running service."""
+
+    settings: Settings
+    engine: Engine
+    jobs: JobStore
+    plans: PlanStore
+    calibrations: CalibrationStore
+    runner: JobRunner
+    metrics: Metrics
+    stopping: threading.Event = field(default_factory=threading.Event)
+    """Set when the service shuts down: streams end then."""
+    _seeded: set[str] = field(default_factory=set)
+
+    def seed(self, tenant: str) -> None:
+        """Makes sure that the tenant has the example objects of the documentation."""
+        if tenant in self._seeded or not self.settings.seed_examples:
+            return
+        seed_examples(
+            tenant,
+            plans=self.plans,
+            calibrations=self.calibrations,
+            job_time_limit_s=self.settings.job_time_limit_s,
+        )
+        self._seeded.add(tenant)
+
+
+def service_of(request: Request) -> Service:
+    """The service that this request came to."""
+    return cast("Service", request.app.state.service)

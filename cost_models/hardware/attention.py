@@ -1,0 +1,116 @@
+"""Seconds of the attention core, forward and backward: fused (flash) kernels by generation, and the unfused chain.  [F-2]
+
+Flash kernels are bound by the multiply units; what they reach depends on which instruction a kernel generation uses on
+which GPU, so the kernel matters as much as the GPU. Projections are matrix products of their own and not part of this.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.estimate import Estimate
+from cost_models.hardware.attention_kernels import Direction, batched_product_s, composed_s, flash_kernel_s
+from cost_models.hardware.calibrated import Calibration
+from cost_models.specs.training import AttentionKernel
+from cost_models.terms import Tier
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionTime:
+    """Seconds of one layer's attention core."""
+
+    forward: Estimate
+    backward: Estimate
+
+
+def flash_attention_s(
+    *, sequences: Floats | float, heads: Floats | float, q_length: Floats | float, kv_length: Floats | float,
+    d_qk: Floats | float, d_v: Floats | float, window: Floats | float | None, calibration: Calibration,
+    kernel: AttentionKernel,
+) -> AttentionTime:  # fmt: skip
+    """Seconds of fused causal attention on one GPU, arrays broadcast together.
+
+        t = 2 sequences heads pairs (d_qk + d_v) / (peak eff clock) (1 + 512 / reach)                          [F-2]
+
+    backward 2.5 times the operations at its own efficiency.
+
+    Args:
+        sequences: sequences in the micro-batch.
+        heads: query heads on this rank; sharing key heads among them (GQA) doesn't change the operations.
+        q_length: queries of a sequence on this rank, seq_length / cp.
+        kv_length: keys each sequence has over all ranks, seq_length.
+        d_qk: width of a query-key head, padded to a multiple of 32.
+        d_v: width of a value head, likewise (narrower under MLA).
+        window: tokens a query can see; None is full causal attention.
+        calibration: GPU, clock, and samples if it has any.
+        kernel: which generation of kernel.
+    """
+    count, q, kv, qk, v = np.broadcast_arrays(
+        np.multiply(sequences, heads), *(np.asarray(x, dtype=np.float64) for x in (q_length, kv_length, d_qk, d_v))
+    )
+    gpu = calibration.cluster.gpu
+    peak, clocks = calibration.peak_flops_per_s("bf16"), (calibration.sustained_clock, calibration.waiting_clock)
+
+    def priced(direction: Direction) -> Estimate:
+        seconds = flash_kernel_s(
+            count, q, kv, qk, v, window=window, kernel=kernel, direction=direction, generation=gpu.generation, peak=peak,
+            clocks=clocks,
+        )  # fmt: skip
+        ratio = calibration.attention_ratio.get((kernel, direction))
+        if ratio is None:
+            return Estimate(seconds, np.full(seconds.shape, np.int8(Tier.NOMINAL)))
+        return Estimate(seconds * ratio, np.full(seconds.shape, np.int8(Tier.INTERPOLATED)))
+
+    return AttentionTime(priced("forward"), priced("backward"))
+
+
+def math_attention_s(
+    *, sequences: Floats | float, heads: Floats | float, q_length: Floats | float, kv_length: Floats | float,
+    d: Floats | float, dropout: float, calibration: Calibration, precision: str = "bf16", composed: bool = False,
+) -> AttentionTime:  # fmt: skip
+    """Seconds of attention that writes its scores: two batched products and a fused scale-mask-softmax-dropout.
+
+        forward  2 bmm + (4 + 5 dropout) S / bandwidth,  backward 4 bmm + (6 + 5 dropout) S / bandwidth         [F-2]
+
+    for S = sequences heads q kv scores of 2 bytes (twice the traffic at 4). The mask saves nothing. Where a calibration
+    measured the products, they take its ratio; where PyTorch composes the chain of operators and a calibration measured
+    that, all of it takes that ratio.
+
+    Args:
+        sequences: sequences in the micro-batch.
+        heads: query heads on this rank.
+        q_length: queries of a sequence on this rank.
+        kv_length: keys each sequence has over all ranks.
+        d: head width.
+        dropout: probability; 0 has no mask to read or write.
+        calibration: GPU, clock and bandwidth.
+        precision: of the products.
+        composed: PyTorch's chain of operators runs, not a fused softmax.
+    """
+    count, q, kv, width = np.broadcast_arrays(
+        np.multiply(sequences, heads), *(np.asarray(x, dtype=np.float64) for x in (q_length, kv_length, d))
+    )
+    scores = count * q * kv
+    element = 2.0 if precision == "fp32" else 1.0
+    peak = calibration.peak_flops_per_s("bf16" if precision not in {"fp16", "fp32"} else precision)
+    product_s = batched_product_s(
+        scores, width, kv, speed=peak * calibration.sustained_clock, element_bytes=2.0 * element,
+        memory_bytes_per_s=calibration.cluster.gpu.memory_bytes_per_s,
+    )  # fmt: skip
+    products, tier = calibration.products, Tier.NOMINAL
+    measured = products.composed_ratio if composed and precision != "fp32" else {}
+    if not measured and len(products.log2_widths_W) and precision != "fp32":
+        product_s, tier = product_s * products.batched_ratio(width), Tier.EXTRAPOLATED
+    stream = calibration.memory_bytes_per_s_effective.value / element
+
+    def priced(direction: Direction) -> Estimate:
+        seconds = composed_s(product_s, scores, direction=direction, stream=stream, dropout=dropout)
+        known = Tier.INTERPOLATED if direction in measured else tier
+        return Estimate(seconds * measured.get(direction, 1.0), np.full(scores.shape, np.int8(known)))
+
+    return AttentionTime(priced("forward"), priced("backward"))

@@ -1,0 +1,132 @@
+"""Seconds of the kernels that attention is made of, from a GPU's peak and clocks: flash kernels and batched products.  [F-2]
+
+What a whole layer's attention takes on calibrated hardware is in `attention`.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from statistics import median
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.calibration.document import CalibrationDocument
+from cost_models.constants import (
+    BMM_EFFICIENCY,
+    BMM_HEAD_HALF,
+    BMM_UNALIGNED_8,
+    BMM_UNALIGNED_16,
+    ELEMENTWISE_KERNEL_S,
+    KERNEL_FLOOR_S,
+    SUSTAINED_CLOCK,
+)
+from cost_models.hardware.efficiency import carried_share
+from cost_models.hardware.flash_constants import (
+    FLASH_BACKWARD_FLOPS,
+    FLASH_EFFICIENCY,
+    FLASH_HEAD_MULTIPLE,
+    FLASH_INSTRUCTION_SHARE,
+    FLASH_NARROW_HEAD,
+    FLASH_REFERENCE_FLOPS_PER_S,
+    FLASH_SHORT_SEQUENCE,
+    FLASH_WIDE_HEAD,
+)
+from cost_models.specs.cluster import Generation
+from cost_models.specs.training import AttentionKernel
+
+Floats = NDArray[np.float64]
+Direction = Literal["forward", "backward"]
+_FORWARD_KERNELS, _BACKWARD_KERNELS = 1.0, 3.0
+"""Launches: one, and row sums, the gradients, the cast of the query gradient."""
+
+
+def visible_pairs(q_length: Floats, kv_length: Floats, window: Floats | float | None) -> Floats:
+    """Query-key pairs a causal mask leaves, for an evenly balanced share of q_length queries over kv_length keys.
+
+    With w = min(window, kv_length), query i sees min(i, w) keys: kv w - w^2/2 pairs in all, of which q/kv are ours.
+    """
+    reach = kv_length if window is None else np.minimum(window, kv_length)
+    return q_length * (reach - reach * reach / (2.0 * kv_length))
+
+
+def flash_kernel_s(
+    count: Floats, q: Floats, kv: Floats, qk: Floats, v: Floats, *,
+    window: Floats | float | None, kernel: AttentionKernel, direction: Direction, generation: Generation, peak: float,
+    clocks: tuple[float, float],
+) -> Floats:  # fmt: skip
+    """Seconds of one direction for `count` heads on a GPU of this dense peak; sustained clock and that of waits."""
+    backward = direction == "backward"
+    reach = kv if window is None else np.minimum(window, kv)
+    flops = 2.0 * count * visible_pairs(q, kv, window) * (_padded(qk) + _padded(v))
+    flops = flops * (FLASH_BACKWARD_FLOPS.value if backward else 1.0) * (1.0 + FLASH_SHORT_SEQUENCE.value / reach)
+    narrow = np.where(np.maximum(qk, v) <= 64, FLASH_NARROW_HEAD[backward].value, 1.0)
+    narrow = np.where(np.maximum(qk, v) > 128, FLASH_WIDE_HEAD[backward].value, narrow)
+    speed = peak * _flash_share(generation, kernel, backward=backward, peak=peak, clocks=clocks)
+    launches = _BACKWARD_KERNELS if backward else _FORWARD_KERNELS
+    return flops / (speed * narrow) + launches * KERNEL_FLOOR_S.value
+
+
+def _flash_share(
+    generation: Generation, kernel: AttentionKernel, *, backward: bool, peak: float, clocks: tuple[float, float]
+) -> float:
+    """Sustained share of the peak: the published one, carried to another peak like that of a matrix product.     [F-2]
+
+    A kernel's instruction bounds both: what mma.sync cannot issue on the measured GPU, it cannot elsewhere.
+    """
+    share, measured = FLASH_EFFICIENCY[generation, kernel][backward].value, FLASH_REFERENCE_FLOPS_PER_S.get(generation)
+    if measured is None:
+        return share * clocks[0]
+    most = FLASH_INSTRUCTION_SHARE.get((generation, kernel), 1.0)
+    return most * carried_share(share / most, ratio=peak / measured, clock=clocks[0], waiting_clock=clocks[1])
+
+
+def batched_product_s(
+    scores: Floats, width: Floats, kv: Floats, *, speed: float, memory_bytes_per_s: float, element_bytes: float = 2.0
+) -> Floats:
+    """Seconds of one batched product between scores and heads of `width`, launch left out.                     [F-2]
+
+        max(2 S d / (speed eff), S element / memory bandwidth),  eff = 0.475 d / (d + 64)
+
+    lower where a size is no multiple of 16 or 8. `speed` is the sustained peak in operations a second.
+    """
+    efficiency = BMM_EFFICIENCY.value * width / (width + BMM_HEAD_HALF.value) * _alignment(width, kv)
+    return np.maximum(2.0 * scores * width / (speed * efficiency), element_bytes * scores / memory_bytes_per_s)
+
+
+def composed_s(product_s: Floats, scores: Floats, *, direction: Direction, stream: float, dropout: float) -> Floats:
+    """Seconds of one direction of attention whose products take `product_s` each, shape of `scores`.            [F-2]"""
+    products, passes = (2.0, 4.0) if direction == "forward" else (4.0, 6.0)
+    extra, kernels = (5.0, 2.0) if dropout > 0 else (0.0, 1.0)
+    seconds = products * (product_s + KERNEL_FLOOR_S.value) + (passes + extra) * scores / stream
+    return seconds + kernels * ELEMENTWISE_KERNEL_S.value
+
+
+def _padded(width: Floats) -> Floats:
+    return np.ceil(width / FLASH_HEAD_MULTIPLE.value) * FLASH_HEAD_MULTIPLE.value
+
+
+def _alignment(*sizes: Floats) -> Floats:
+    """Speed left over where a size is no multiple of 16, or of 8; the worst size counts."""
+    speed = np.ones(sizes[0].shape)
+    for size in sizes:
+        own = np.where(np.fmod(size, 8.0) != 0, BMM_UNALIGNED_8.value, 1.0)
+        speed = np.minimum(speed, np.where((own == 1) & (np.fmod(size, 16.0) != 0), BMM_UNALIGNED_16.value, own))
+    return speed
+
+
+def attention_ratios(document: CalibrationDocument) -> dict[tuple[str, str], float]:
+    """Measured over modelled seconds of a document's samples on its own GPU, the median by (kernel, direction)."""
+    ratios: dict[tuple[str, str], list[float]] = defaultdict(list)
+    clock = SUSTAINED_CLOCK[document.device.generation].value
+    for s in document.attention:
+        if s.dtype not in ("bf16", "fp16"):
+            continue
+        sizes = (np.array([float(x)]) for x in (s.sequences * s.heads, s.q_length, s.kv_length, s.d_qk, s.d_v))
+        modelled_s = flash_kernel_s(
+            *sizes, window=s.window, kernel=s.kernel, direction=s.direction, generation=document.device.generation,
+            peak=document.device.half_flops_per_s, clocks=(clock, clock),
+        )  # fmt: skip
+        ratios[s.kernel, s.direction].append(float(s.time_s / modelled_s[0]))
+    return {key: median(values) for key, values in ratios.items()}

@@ -1,0 +1,128 @@
+"""What a document's special products say beside the plain ones: batched and accumulating products, attention that writes its
+scores. Each is turned into the one number that the cost models take in place of a constant.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from statistics import median
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.calibration.document import CalibrationDocument, GemmSample
+from cost_models.constants import KERNEL_FLOOR_S, SUSTAINED_CLOCK
+from cost_models.hardware.attention_kernels import Direction, batched_product_s, composed_s
+from cost_models.specs.cluster import Gpu
+
+Floats = NDArray[np.float64]
+HEAD_WIDTHS = 256
+"""A batched product with a side up to this long is one of attention's; longer ones are experts' (`scale.py` of the profiler)."""
+COPIED_BYTES = 8.0
+"""Per element that PyTorch's out-of-place addmm copies of the buffer before it adds: read 4, write 4
+(aten/src/ATen/native/cuda/Blas.cpp: addmm_out_cuda_impl copies `self` into a new result)."""
+_HALF = frozenset({"bf16", "fp16"})
+
+
+@dataclass(frozen=True, eq=False)
+class Products:
+    """What a document measured of special products; nothing where it did not."""
+
+    accumulation_s: float | None = None
+    """Seconds per parameter that a weight gradient takes longer where its kernel adds it into an fp32 buffer. [F-9]"""
+    log2_widths_W: Floats = field(default_factory=lambda: np.zeros(0))
+    """Head widths of the batched products."""
+    batched_ratio_W: Floats = field(default_factory=lambda: np.zeros(0))
+    """Measured over modelled seconds of a batched product of attention, by head width. [F-2]"""
+    composed_ratio: Mapping[Direction, float] = field(default_factory=dict)
+    """Measured over modelled seconds of attention as PyTorch's chain of operators. [F-2]"""
+
+    def batched_ratio(self, width: Floats) -> Floats:
+        """Measured over modelled seconds of attention's products of this head width, 1 where nothing was measured."""
+        if not len(self.log2_widths_W):
+            return np.ones(np.shape(width))
+        return np.asarray(np.interp(np.log2(width), self.log2_widths_W, self.batched_ratio_W))
+
+
+def is_grouped(sample: GemmSample) -> bool:
+    """Whether the products of a kernel are experts', not attention's."""
+    return sample.batch > 1 and min(sample.n, sample.k) > HEAD_WIDTHS
+
+
+def products_of(document: CalibrationDocument | None) -> Products:
+    """What a document measured."""
+    if document is None:
+        return Products()
+    device = document.device
+    speed = device.half_flops_per_s * SUSTAINED_CLOCK[device.generation].value
+    by_width: dict[int, list[float]] = defaultdict(list)
+    for s in document.gemm:
+        if s.batch > 1 and s.dtype in _HALF and not is_grouped(s):
+            width, length = sorted((s.n, s.k))
+            modelled = batched_product_s(
+                *(np.array([float(x)]) for x in (s.batch * s.m * length, width, length)),
+                speed=speed, memory_bytes_per_s=device.memory_bytes_per_s,
+            )  # fmt: skip
+            by_width[width].append(max(s.time_s - KERNEL_FLOOR_S.value, 0.5 * s.time_s) / float(modelled[0]))
+    widths = sorted(by_width)
+    return Products(
+        accumulation_s=_accumulation_s(document),
+        log2_widths_W=np.log2(np.array(widths, np.float64)),
+        batched_ratio_W=np.array([median(by_width[width]) for width in widths]),
+        composed_ratio=_composed(document, speed),
+    )
+
+
+def _accumulation_s(document: CalibrationDocument) -> float | None:
+    """Seconds per parameter by which an accumulating product is longer than the plain weight gradient of its shape, less
+    the copy that PyTorch's out-of-place call makes. [F-9]
+    """
+    plain: dict[tuple[int, ...], list[float]] = defaultdict(list)
+    added: dict[tuple[int, ...], list[float]] = defaultdict(list)
+    for s in document.gemm:
+        if s.layout == "wgrad" and s.batch == 1 and s.dtype in _HALF:
+            (added if s.output_dtype == "fp32" else plain)[s.m, s.n, s.k].append(s.time_s)
+    longer = [
+        (median(times) - median(plain[shape])) / (shape[0] * shape[1])
+        for shape, times in added.items()
+        if shape in plain
+    ]
+    if not longer:
+        return None
+    copy = rate_of(document, "copy", gpu=None) or document.device.memory_bytes_per_s
+    return max(median(longer) - COPIED_BYTES / copy, 0.0)
+
+
+def _composed(document: CalibrationDocument, speed: float) -> dict[Direction, float]:
+    """Measured over modelled seconds of attention that writes its scores, by direction."""
+    ratios: dict[Direction, list[float]] = defaultdict(list)
+    stream = rate_of(document, "elementwise", gpu=None) or rate_of(document, "copy", gpu=None)
+    if stream is None:
+        return {}
+    for s in document.math_attention:
+        if s.dtype not in _HALF:
+            continue
+        count, q, kv, width = (np.array([float(x)]) for x in (s.sequences * s.heads, s.q_length, s.kv_length, s.d))
+        product = batched_product_s(
+            count * q * kv, width, kv, speed=speed, memory_bytes_per_s=document.device.memory_bytes_per_s
+        )
+        modelled = composed_s(product, count * q * kv, direction=s.direction, stream=stream, dropout=0.0)
+        ratios[s.direction].append(s.time_s / float(modelled[0]))
+    return {direction: median(values) for direction, values in ratios.items()}
+
+
+def rate_of(document: CalibrationDocument, *kinds: str, gpu: Gpu | None) -> float | None:
+    """Bytes/s of these kinds of memory sample together: their bytes over their seconds; None without samples.
+
+    Args:
+        document: what was measured.
+        kinds: of samples.
+        gpu: what the rate is wanted for, scaled by the data sheets where it is another GPU; None for the measured one.
+    """
+    samples = [s for s in document.memory_bandwidth if s.kind in kinds]
+    if not samples:
+        return None
+    scale = 1.0 if gpu is None else gpu.memory_bytes_per_s / document.device.memory_bytes_per_s
+    return scale * sum(s.size_bytes for s in samples) / sum(s.size_bytes / s.bytes_per_s for s in samples)

@@ -1,0 +1,220 @@
+"""The efficiency surface of a cluster's GPU, assembled from its reference table and what a document measured.
+
+Levels are carried over with care: a burst table is slowed to the clock that the GPU's power per operation sustains, a table
+borrowed within a generation keeps the measured waits rather than the share of a very different peak, and one borrowed from
+another generation keeps only its shape.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from cost_models.calibration.document import CalibrationDocument, GemmSample
+from cost_models.constants import NOMINAL_GEMM_EFFICIENCY, PEAKS_OVER_HALF, SUSTAINED_CLOCK
+from cost_models.hardware.efficiency import carried_share, precision_efficiency
+from cost_models.hardware.gemm import (
+    Box,
+    GemmSurface,
+    Shape,
+    bent_surface,
+    grouped_ratio,
+    median_ratio,
+    median_shares,
+    net_share,
+    nominal_surface,
+    table_surface,
+)
+from cost_models.hardware.products import is_grouped
+from cost_models.specs.cluster import Gpu
+from cost_models.terms import Tier
+
+_HALF = frozenset({"bf16", "fp16"})
+
+
+def power_ratio(gpu: Gpu, document: CalibrationDocument | None, *, precision: str = "bf16") -> float:
+    """Clock that a GPU's power per peak operation sustains, over that of the measured one.
+
+    The square root lies between the cube root of dynamic power's law and the linear one of a part held at its limit.
+    """
+    power = _power_over_measured(gpu, document)
+    if document is None or power is None:
+        return 1.0
+    return math.sqrt(power / peak_ratio(gpu, document, precision=precision))
+
+
+def _power_over_measured(gpu: Gpu, document: CalibrationDocument | None) -> float | None:
+    """Power limit over the measured one's; None where it is not known, or the user's own machine was measured."""
+    if document is None or (document.kind == "measured" and document.fingerprint.gpu == gpu.name):
+        return None
+    measured = document.device.power_limit_w
+    return None if measured is None or gpu.power_limit_w is None else gpu.power_limit_w / measured
+
+
+def sustained_clock(gpu: Gpu, document: CalibrationDocument | None, *, precision: str = "bf16") -> float:
+    """Sustained over data-sheet clock; a GPU with more power per operation than the measured one is held back less."""
+    return min(1.0, SUSTAINED_CLOCK[gpu.generation].value * power_ratio(gpu, document, precision=precision))
+
+
+def waiting_clock(gpu: Gpu, document: CalibrationDocument | None) -> float:
+    """Clock of what a GPU waits for, over the data sheet's: its power limit slows it, its peak does not."""
+    power = _power_over_measured(gpu, document)
+    return min(1.0, SUSTAINED_CLOCK[gpu.generation].value * math.sqrt(1.0 if power is None else power))
+
+
+def peak_ratio(gpu: Gpu, document: CalibrationDocument, *, precision: str = "bf16") -> float:
+    """Peak of a precision over that of the measured GPU."""
+    half, peaks = document.device.half_flops_per_s, gpu.peak_flops_per_s
+    if precision in _HALF:
+        return (peaks.get(precision) or peaks.get("fp16") or peaks["bf16"]) / half
+    other = document.device.peak_flops_per_s.get(precision) or half * PEAKS_OVER_HALF[precision]
+    return peaks[precision] / other
+
+
+def precision_surfaces(
+    compute: CalibrationDocument | None, reference: CalibrationDocument | None, gpu: Gpu
+) -> dict[str, GemmSurface]:
+    """Surfaces of the other precisions of a GPU whose peaks are not the reference's: each is carried from its own. [F-1]"""
+    if reference is None or (compute is not None and compute is not reference):
+        return {}
+    ratios = {precision: peak_ratio(gpu, reference, precision=precision) for precision in gpu.peak_flops_per_s}
+    same = all(math.isclose(ratio, 1.0, rel_tol=1e-3) for ratio in ratios.values())
+    return {} if same else {p: _reference_surface(reference, gpu, precision=p) for p in ratios if p != "bf16"}
+
+
+def surface_of(compute: CalibrationDocument | None, reference: CalibrationDocument | None, gpu: Gpu) -> GemmSurface:
+    """The surface that prices a GPU's products: its table, bent by a measured document where there is one. [F-1]"""
+    base = _reference_surface(reference, gpu)
+    if compute is None or compute is reference:
+        return base
+    shares = _measured_shares(compute, gpu)
+    if not shares:
+        return base
+    own = compute.fingerprint.gpu == gpu.name
+    bent = bent_surface(
+        base,
+        shares,
+        sampled=Tier.MEASURED if own else Tier.EXTRAPOLATED,
+        inside=Tier.INTERPOLATED if own else Tier.EXTRAPOLATED,
+        outside=Tier.EXTRAPOLATED,
+    )
+    kinds, precisions = _ratios(bent, compute, gpu)
+    found = replace(bent, kind_ratio=kinds, precision_ratio=precisions, boxes=_boxes(compute))
+    grouped = [_grouped_share(s, compute) for s in compute.gemm if own and is_grouped(s)]
+    return replace(found, grouped_ratio=grouped_ratio(found, grouped)) if grouped else found
+
+
+def _boxes(compute: CalibrationDocument) -> dict[str, Box]:
+    """Measured sizes by precision, bf16's and fp16's together."""
+    boxes: dict[str, Box] = {}
+    for fit in compute.gemm_fits:
+        lows, highs = zip(fit.m_range, fit.n_range, fit.k_range, strict=True)
+        low, high = (tuple(float(np.log2(max(size, 1))) for size in sizes) for sizes in (lows, highs))
+        for name in _HALF if fit.dtype in _HALF else (fit.dtype,):
+            before = boxes.get(name, (low, high))
+            boxes[name] = (
+                tuple(map(min, before[0], low)),  # type: ignore[assignment]  # three sizes each
+                tuple(map(max, before[1], high)),
+            )
+    return boxes
+
+
+def _grouped_share(sample: GemmSample, compute: CalibrationDocument) -> tuple[Shape, float, float]:
+    """Shape, products and share of peak of a kernel of several products."""
+    m, n, k, batch = float(sample.m), float(sample.n), float(sample.k), float(sample.batch)
+    share = net_share((m * batch, n, k), sample.time_s, peak_flops_per_s=compute.device.half_flops_per_s)
+    return (m, n, k), batch, share
+
+
+def _measured_shares(
+    compute: CalibrationDocument, gpu: Gpu, *, layout: str = "forward", precision: str = "bf16"
+) -> dict[Shape, float]:
+    """Shares of a document's samples as this GPU would reach them: its own as they are, others' carried over."""
+    half = precision in _HALF
+    peak = compute.device.half_flops_per_s if half else compute.device.peak_flops_per_s[precision]
+    rows = _rows(compute.gemm, layout, dtypes=_HALF if half else (precision,))
+    shares = median_shares(rows, peak_flops_per_s=peak)
+    if compute.fingerprint.gpu == gpu.name:
+        kept = SUSTAINED_CLOCK[gpu.generation].value if compute.load == "burst" else 1.0
+        return {shape: share * kept for shape, share in shares.items()}
+    if compute.device.generation != gpu.generation:
+        power = min(1.0, power_ratio(gpu, compute))
+        return {shape: share * power for shape, share in shares.items()}
+    kept = 1.0 if compute.load == "burst" else SUSTAINED_CLOCK[gpu.generation].value
+    return _carried({shape: share / kept for shape, share in shares.items()}, gpu, compute, precision=precision)
+
+
+def _ratios(surface: GemmSurface, compute: CalibrationDocument, gpu: Gpu) -> tuple[dict[str, float], dict[str, float]]:
+    """How gradient layouts and other precisions compare with the forward bf16 surface, where they were measured."""
+    by_kind: dict[str, float] = {}
+    for layout in ("dgrad", "wgrad"):
+        shares = _measured_shares(compute, gpu, layout=layout)
+        if shares:
+            by_kind[layout] = median_ratio(surface, shares)
+    by_precision: dict[str, float] = {}
+    known = set(compute.device.peak_flops_per_s) & set(gpu.peak_flops_per_s)
+    for precision in {s.dtype for s in compute.gemm} - _HALF & known:
+        shares = _measured_shares(compute, gpu, precision=precision)
+        if shares:
+            by_precision[precision] = median_ratio(surface, shares)
+    return by_kind, by_precision
+
+
+def _rows(
+    samples: tuple[GemmSample, ...], layout: str = "forward", *, dtypes: Collection[str] = _HALF
+) -> list[tuple[Shape, float]]:
+    chosen = [
+        s for s in samples if s.dtype in dtypes and s.batch == 1 and s.layout == layout and s.output_dtype == "same"
+    ]
+    return [((float(s.m), float(s.n), float(s.k)), s.time_s) for s in chosen]
+
+
+def _carried(
+    shares: Mapping[Shape, float],
+    gpu: Gpu,
+    document: CalibrationDocument,
+    *,
+    precision: str = "bf16",
+    efficiency: float = 1.0,
+) -> dict[Shape, float]:
+    """Shares of a burst, carried to this GPU; what it waits for is slowed by its power alone, whatever its peak.
+
+    `efficiency` is by how much a precision misses the given shares; `Calibration` applies it to the peak.
+    """
+    ratio = peak_ratio(gpu, document, precision=precision)
+    clock, waiting = sustained_clock(gpu, document, precision=precision), waiting_clock(gpu, document)
+    return {
+        shape: carried_share(share * efficiency, ratio=ratio, clock=clock, waiting_clock=waiting) / efficiency
+        for shape, share in shares.items()
+    }
+
+
+def _reference_surface(reference: CalibrationDocument | None, gpu: Gpu, *, precision: str = "bf16") -> GemmSurface:
+    """The public table at a sustained clock, carried to the GPU's peak; of another generation, its shape at that
+    generation's nominal level.
+    """
+    level = NOMINAL_GEMM_EFFICIENCY[gpu.generation].value
+    if reference is None or not reference.gemm:
+        return nominal_surface(level * SUSTAINED_CLOCK[gpu.generation].value, num_sms=gpu.num_sms)
+    inside, outside = Tier.INTERPOLATED, Tier.EXTRAPOLATED
+    if reference.fingerprint.gpu != gpu.name:
+        inside = Tier.EXTRAPOLATED
+    measured = reference.device.generation
+    burst = reference.load == "burst"
+    shares = median_shares(_rows(reference.gemm), peak_flops_per_s=reference.device.half_flops_per_s)
+    if measured != gpu.generation:
+        inside = outside = Tier.NOMINAL
+        scale = min(1.0, power_ratio(gpu, reference, precision=precision)) * level
+        scale *= (SUSTAINED_CLOCK[gpu.generation].value if burst else 1.0) / NOMINAL_GEMM_EFFICIENCY[measured].value
+        shares = {shape: share * scale for shape, share in shares.items()}
+    else:
+        kept = SUSTAINED_CLOCK[measured].value
+        at_burst = shares if burst else {shape: share / kept for shape, share in shares.items()}
+        missed = precision_efficiency(gpu.generation, precision)
+        shares = _carried(at_burst, gpu, reference, precision=precision, efficiency=missed)
+    table = table_surface(shares, num_sms=gpu.num_sms, inside=inside, outside=outside)
+    assert table is not None, f"reference table of {reference.name} is no full grid"
+    return table

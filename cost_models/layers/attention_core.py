@@ -1,0 +1,88 @@
+"""The attention core of one layer for the job at hand: which kernel, which heads, how long the sequences really are.
+
+Documents packed into a sequence attend only within themselves where the job states their mean length; fp32 has no fused
+kernel and falls back to writing its scores.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+
+from cost_models.constants import RING_MERGE_BYTES
+from cost_models.frameworks.training_defaults import Setting, sdpa_kernel
+from cost_models.hardware.attention import flash_attention_s, math_attention_s
+from cost_models.hardware.flash_constants import FLASH_SHORT_SEQUENCE
+from cost_models.job import Job
+from cost_models.layers.flops import attention_head_dims
+from cost_models.specs.model import LayerKind
+from cost_models.specs.training import AttentionKernel
+from cost_models.strategies.strategy import Codes, CpComm, Floats, Strategies
+
+
+@dataclass(frozen=True, slots=True)
+class LayerAttention:
+    """Seconds per micro-batch, shape (N,)."""
+
+    forward_s: Floats
+    backward_s: Floats
+    tier: Codes
+
+
+def running_kernel(job: Job) -> AttentionKernel:
+    """The kernel that runs: what the job names, or what PyTorch's scaled_dot_product_attention picks. [F-2]"""
+    training = job.training
+    if training.attention_kernel != "sdpa":
+        return training.attention_kernel
+    setting = Setting(
+        training.framework, training.software_date, job.cluster.gpu.generation, training.precision,
+        version=training.framework_version,
+    )  # fmt: skip
+    return cast("AttentionKernel", sdpa_kernel(setting))
+
+
+def layer_attention_s(job: Job, kind: LayerKind, rows: Strategies) -> LayerAttention:
+    """Attention core of one layer of this kind. [F-2]"""
+    training, model = job.training, job.model
+    document = training.attended_length
+    sequences = rows.micro_batch_size * training.seq_length / document
+    heads = model.num_attention_heads / rows.tp
+    d_qk, d_v = attention_head_dims(model)
+    if training.attention == "flash" and training.precision != "fp32":
+        time = flash_attention_s(
+            sequences=sequences, heads=heads, q_length=document / rows.cp, kv_length=document, d_qk=float(d_qk),
+            d_v=float(d_v), window=kind.window, calibration=job.calibration, kernel=running_kernel(job),
+        )  # fmt: skip
+    else:
+        precision = training.precision if training.precision in ("fp16", "fp32") else "bf16"
+        time = math_attention_s(
+            sequences=sequences, heads=heads, q_length=document / rows.cp, kv_length=document,
+            d=(d_qk + d_v) / 2.0, dropout=training.dropout, calibration=job.calibration, precision=precision,
+            composed=not job.runtime.fused_elementwise,
+        )  # fmt: skip
+    tier = np.maximum(time.forward.tier, time.backward.tier)
+    forward, backward = _in_ring(job, rows, time.forward.seconds, time.backward.seconds, document=document)
+    shape = np.shape(rows.tp)
+    return LayerAttention(
+        np.broadcast_to(forward, shape),
+        np.broadcast_to(backward, shape),
+        np.broadcast_to(tier, shape).astype(np.int8),
+    )
+
+
+def _in_ring(
+    job: Job, rows: Strategies, forward_s: Floats, backward_s: Floats, *, document: float
+) -> tuple[Floats, Floats]:
+    """The same work cut into the ring's steps: shorter kernels, and partial outputs merged in fp32 between them. [C-11]"""
+    ring = (rows.cp > 1) & (rows.cp_comm == CpComm.P2P)
+    if not ring.any():
+        return forward_s, backward_s
+    short = FLASH_SHORT_SEQUENCE.value
+    cut = np.where(ring, (1.0 + short * rows.cp / document) / (1.0 + short / document), 1.0)
+    tokens = rows.micro_batch_size * job.training.seq_length / rows.cp
+    outputs = tokens * job.model.num_attention_heads * attention_head_dims(job.model)[1] / rows.tp
+    steps = np.where(ring, rows.cp - 1.0, 0.0)
+    merge = steps * outputs * RING_MERGE_BYTES.value / job.calibration.memory_bytes_per_s_effective.value
+    return forward_s * cut + merge, backward_s * cut + merge

@@ -1,0 +1,194 @@
+"""Communication inside one layer: tensor and sequence parallelism, context parallelism, expert dispatch.
+
+Returns what stays exposed after overlapping, forward and backward, per micro-batch. Exposed time is never more than the
+link time of its own collectives.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.constants import PIPELINED_TP_EXPOSED, TP_BACKWARD_HIDDEN, WGRAD_OVERLAP
+from cost_models.estimate import FREE, Estimate
+from cost_models.hardware.placement import StrategyPlacements
+from cost_models.job import Job
+from cost_models.layers.casts import shard_bytes
+from cost_models.layers.latent_communication import latent_s
+from cost_models.specs.model import LayerKind, Moe
+from cost_models.strategies.expert_spread import expected_places
+from cost_models.strategies.strategy import Codes, CpComm, Floats, MoeDispatcher, Strategies
+
+ASYNC_TP_SINCE = "2022-01"
+"""Megatron-LM overlapped the backward all-reduce from 2022 on."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassSeconds:
+    """Seconds of one layer and micro-batch that a term adds to each pass."""
+
+    forward: Floats
+    backward: Floats
+    tier: Codes
+
+
+def tp_comm(
+    job: Job, kind: LayerKind, rows: Strategies, *, tokens: Floats, placements: StrategyPlacements, wgrad_s: Floats
+) -> PassSeconds:
+    """Exposed tensor-parallel collectives of one layer. [C-10]
+
+    Without sequence parallelism: an all-reduce of T*h after attention and after the MLP, and one each in backward. With
+    it: an all-gather before and a reduce-scatter after each, and in backward the saved input is gathered again unless
+    the framework kept the gathered copy. Megatron's latent attention gathers other rows (`latent_comm`). An MoE layer whose experts are not tensor parallel has only attention's pair.
+    """
+    if not (rows.tp > 1).any():
+        return _nothing(tokens)
+    size = tokens * job.model.hidden_size * job.training.compute_bytes
+    price = job.calibration.collective_s
+    whole = FREE if rows.sequence_parallel.all() else price("all_reduce", size, placement=placements.tp)
+    split = rows.sequence_parallel.any()
+    each, each_gradient = shard_bytes(job, tokens / rows.tp)
+    gathered, gathered_gradient = (tokens * job.model.hidden_size * width for width in (each, each_gradient))
+    gather = price("all_gather", gathered, placement=placements.tp) if split else FREE
+    gather_back = gather
+    if split and not np.array_equal(each, each_gradient):
+        gather_back = price("all_gather", gathered_gradient, placement=placements.tp)
+    scatter = price("reduce_scatter", size, placement=placements.tp) if split else FREE
+    blocks = 1.0 if job.model.parallel_block else 2.0
+    if kind.is_moe:
+        blocks = 1.0 if job.model.moe is None or not job.model.moe.num_shared_experts else 2.0
+    pair, pair_back = gather.seconds + scatter.seconds, gather_back.seconds + scatter.seconds
+    again = 0.0 if job.runtime.keeps_gathered_norms else 1.0
+    copies = np.zeros_like(size)
+    if job.runtime.copies_around_gathers:
+        copies = np.where(rows.overlap_tp_comm, 0.0, 2.0 * (size + gathered)) / job.calibration.copy_bytes_per_s.value
+    split_forward, split_backward = blocks * pair, blocks * (pair_back + again * gather.seconds)
+    if job.model.mla is not None and job.latent_down != "whole" and split:
+        latent = latent_s(job, job.model.mla, tokens=tokens, tp=placements.tp)
+        split_forward = split_forward - gather.seconds + latent.forward
+        split_backward = split_backward - (scatter.seconds + again * gather.seconds) + latent.backward
+    forward = np.where(rows.sequence_parallel, split_forward, blocks * whole.seconds)
+    backward = np.where(rows.sequence_parallel, split_backward, blocks * whole.seconds)
+    if job.runtime.overlap_tp_backward and job.training.software_date >= ASYNC_TP_SINCE:
+        hidden = np.maximum((1 - TP_BACKWARD_HIDDEN.value) * backward, backward - WGRAD_OVERLAP.value * wgrad_s)
+        backward = np.where(rows.sequence_parallel | (not job.runtime.tp_overlap_needs_split), hidden, backward)
+    pipelined = PIPELINED_TP_EXPOSED["symmetric_memory" if job.runtime.copies_around_gathers else "userbuffers"].value
+    exposed = np.where(rows.overlap_tp_comm, pipelined, 1.0)
+    copies = np.where(rows.sequence_parallel, blocks * copies, 0.0)
+    tier = np.where(rows.sequence_parallel, np.maximum(gather.tier, scatter.tier), whole.tier)
+    return PassSeconds(forward * exposed + copies, backward * exposed + copies, _if_used(tier, rows.tp))
+
+
+def cp_comm(
+    job: Job, rows: Strategies, *, tokens: Floats, placements: StrategyPlacements, attention_s: tuple[Floats, Floats]
+) -> PassSeconds:
+    """Exposed context-parallel exchange of one layer's keys and values. [C-11]
+
+    Ring (p2p): cp - 1 steps, each hidden behind one step's attention; the key/value gradients travel with them in
+    backward. All-to-all: queries, keys, values and the output change between sequence- and head-sharded. All-gather:
+    keys and values gathered, their gradients reduce-scattered, nothing hidden.
+    """
+    if not (rows.cp > 1).any():
+        return _nothing(tokens)
+    model, e, price = job.model, job.training.compute_bytes, job.calibration.collective_s
+    if model.mla is not None:
+        kv_width = (
+            model.num_attention_heads * (model.q_size / model.num_attention_heads + model.mla.v_head_dim) / rows.tp
+        )
+        out_width = model.num_attention_heads * model.mla.v_head_dim / rows.tp
+    else:
+        kv_width = 2.0 * model.kv_size / np.minimum(rows.tp, model.num_key_value_heads)
+        out_width = model.q_size / rows.tp
+    kv_bytes = tokens * kv_width * e
+    steps = np.maximum(rows.cp - 1.0, 0.0)
+    used = set(rows.cp_comm.tolist())
+    hop = price("send_recv", kv_bytes, placement=placements.cp) if CpComm.P2P in used else FREE
+    forward_attention, backward_attention = attention_s
+    ring_forward = steps * np.maximum(hop.seconds - forward_attention / rows.cp, 0.0)
+    ring_backward = steps * np.maximum(2.0 * hop.seconds - backward_attention / rows.cp, 0.0)
+    swapped = tokens * (model.q_size / rows.tp + kv_width + out_width) * e
+    a2a = price("all_to_all", swapped, placement=placements.cp) if CpComm.A2A in used else FREE
+    by_gather = CpComm.ALLGATHER in used
+    gather = price("all_gather", kv_bytes * rows.cp, placement=placements.cp) if by_gather else FREE
+    scatter = price("reduce_scatter", kv_bytes * rows.cp, placement=placements.cp) if by_gather else FREE
+    kinds: list[NDArray[np.bool_]] = [rows.cp_comm == CpComm.P2P, rows.cp_comm == CpComm.A2A]
+    forward = np.select(kinds, [ring_forward, a2a.seconds], gather.seconds)
+    backward = np.select(kinds, [ring_backward, a2a.seconds], gather.seconds + scatter.seconds)
+    tier = np.select(kinds, [hop.tier, a2a.tier], np.maximum(gather.tier, scatter.tier)).astype(np.int8)
+    return PassSeconds(forward, backward, _if_used(tier, rows.cp))
+
+
+def ep_comm(
+    job: Job, kind: LayerKind, rows: Strategies, *, tokens: Floats, placements: StrategyPlacements, expert_s: Floats
+) -> PassSeconds:
+    """Exposed dispatch and combine of one MoE layer. [C-12]
+
+    All-to-all: every rank sends its tokens/tp tokens top_k times, and receives the results back; the same in backward.
+    All-gather: every rank of the group sees all tokens, and results are reduce-scattered. Tensor-parallel experts
+    gather their group's rows first. Flex sends to nodes and from there to ranks (`_flex_s`), expert tensor parallel ranks
+    included. With `overlap.moe_all_to_all` another micro-batch's expert work hides it.
+    """
+    if not kind.is_moe or job.model.moe is None or not (rows.ep * rows.etp > 1).any():
+        return _nothing(tokens)
+    price, width = job.calibration.collective_s, job.model.hidden_size * job.training.compute_bytes
+    local = tokens / rows.tp
+    routed = local * job.routed_copies * width
+    a2a = price("all_to_all", routed, placement=placements.ep)
+    whole = local * rows.ep * width
+    gather = price("all_gather", whole, placement=placements.ep)
+    scatter = price("reduce_scatter", whole, placement=placements.ep)
+    spread = routed * rows.etp
+    etp_gather = price("all_gather", spread, placement=placements.etp)
+    etp_scatter = price("reduce_scatter", spread, placement=placements.etp)
+    by_gather, by_node = (rows.moe_dispatcher == code for code in (MoeDispatcher.ALLGATHER, MoeDispatcher.FLEX))
+    one_way = np.where(by_gather, gather.seconds + scatter.seconds, 2.0 * a2a.seconds)
+    one_way = one_way + etp_gather.seconds + etp_scatter.seconds
+    tier = np.where(by_gather, gather.tier, a2a.tier).astype(np.int8)
+    tier = np.maximum(_if_used(tier, rows.ep), _if_used(etp_gather.tier, rows.etp))
+    if by_node.any():
+        each = _flex_s(job, job.model.moe, rows, token_bytes=local * width, placements=placements)
+        one_way = np.where(by_node, 2.0 * each.seconds, one_way)
+        tier = np.where(by_node, each.tier, tier).astype(np.int8)
+    hidden = np.where(rows.overlap_moe_all_to_all, expert_s, 0.0)
+    forward = np.maximum(one_way - hidden, 0.0)
+    backward = np.maximum(one_way - 2.0 * hidden, 0.0)
+    return PassSeconds(forward, backward, tier)
+
+
+def _flex_s(job: Job, moe: Moe, rows: Strategies, *, token_bytes: Floats, placements: StrategyPlacements) -> Estimate:
+    """Seconds of one dispatch, or one combine, by kernels that send a token once to each node that needs it. [C-18]
+
+        max(all-to-all of T m h e over the nodes, all-to-all of T r h e inside one)
+
+    m is the expected number of different nodes (NVLink domains, where these are larger), r that of different ranks, which
+    hold one of a token's experts. Both are bf16 in training: the frameworks pass activations on as they are.
+
+    Args:
+        job: prices of the links.
+        moe: how many experts a token has, out of which.
+        rows: shape (N,).
+        token_bytes: bytes of all tokens that a rank dispatches, each counted once, shape (N,).
+        placements: of these rows.
+    """
+    price, group = job.calibration.collective_s, placements.etp_ep
+    ranks = expected_places(moe, rows.ep) * rows.etp
+    inside = price("all_to_all", token_bytes * ranks, placement=group.inside_islands())
+    if not (group.islands > 1).any():
+        return inside
+    rails = group.one_per_island(siblings=group.per_island * group.siblings_per_island)
+    places = np.minimum(group.islands, rows.ep)  # an expert whose ranks span several nodes needs its tokens on each
+    islands = expected_places(moe, places) * group.islands / places
+    wire = price("all_to_all", token_bytes * islands, placement=rails)
+    return Estimate(np.maximum(inside.seconds, wire.seconds), np.maximum(inside.tier, wire.tier))
+
+
+def _nothing(tokens: Floats) -> PassSeconds:
+    zero = np.zeros_like(tokens)
+    return PassSeconds(zero, zero, np.zeros(len(tokens), np.int8))
+
+
+def _if_used(tier: NDArray[np.int8], degree: Floats) -> Codes:
+    """The tier where the group has more than one member; a group of one communicates nothing."""
+    return np.where(degree > 1, tier, 0).astype(np.int8)

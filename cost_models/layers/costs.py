@@ -1,0 +1,281 @@
+"""What one decoder layer of each kind costs per micro-batch, as a small dense table over the axes it depends on.
+
+Array suffixes: J layer kinds, P parts (LAYER_PARTS), U distinct combinations of LAYER_AXES in the batch. The table is
+computed once per batch and gathered; everything else in a step is a sum over layers of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+import numpy as np
+
+from cost_models.constants import (
+    CHECKPOINT_HOST_S,
+    MEGATRON_LOCAL_OPS,
+    TP_CALL_OPS,
+    TP_CALLS,
+)
+from cost_models.hardware.calibrated import HostMode, Scalar, Wrapper
+from cost_models.hardware.placement import StrategyPlacements, groups, world_key
+from cost_models.job import Job
+from cost_models.layers.attention_core import LayerAttention, layer_attention_s
+from cost_models.layers.communication import PassSeconds, cp_comm, ep_comm, tp_comm
+from cost_models.layers.elementwise import build_of, elementwise_s
+from cost_models.layers.expert_loop import loop_launches_s
+from cost_models.layers.selective import repeated_copies, separate_norms
+from cost_models.layers.shapes import Gemm, layer_gemms
+from cost_models.specs.model import LayerKind
+from cost_models.strategies.strategy import RECOMPUTE_MODULES, Codes, Floats, Strategies
+from cost_models.strategies.tensors import Distinct, distinct, summed
+from cost_models.terms import Tier
+
+LAYER_AXES = (
+    "tp", "cp", "ep", "etp", "micro_batch_size", "sequence_parallel", "cp_comm", "moe_dispatcher", "overlap_tp_comm",
+    "overlap_moe_all_to_all", "recompute_modules",
+)  # fmt: skip
+LAYER_PARTS = ("gemm", "attention", "elementwise", "launch", "tp_comm", "cp_comm", "ep_comm")
+"""Parts of a layer's own forward and backward; each is a time term of the same name."""
+
+
+@dataclass(frozen=True, eq=False)
+class LayerCosts:
+    """Seconds per layer and micro-batch."""
+
+    cases: Distinct
+    parts_JPU: Floats
+    """Forward plus backward, by LAYER_PARTS."""
+    forward_JU: Floats
+    """The device's part of forward: waiting for the host is shared by both passes."""
+    again_JU: Floats
+    """What full recomputation of the layer adds: its forward, or what the host needs to launch it again."""
+    selective_JU: Floats
+    """What selective recomputation repeats."""
+    sharded_waits_JU: Floats
+    """More waiting for the host where parameters are gathered layer by layer."""
+    sharded_again_JU: Floats
+    """What that changes of `again_JU`."""
+    tiers_PU: Codes
+    """Worst tier over the layer kinds, by LAYER_PARTS."""
+
+    @cached_property
+    def whole(self) -> Floats:
+        """Forward and backward, all parts together, shape (J, U)."""
+        return np.stack([summed(parts_PU) for parts_PU in self.parts_JPU])
+
+
+def layer_costs(job: Job, strategies: Strategies) -> LayerCosts:
+    """The layer table of a batch."""
+    cases = distinct(strategies, LAYER_AXES, also=world_key(strategies, job.cluster))
+    rows = cases.rows
+    placements = groups(rows, job.cluster)
+    layers = [_one_kind(job, kind, rows, placements) for kind in job.model.distinct_kinds]
+    return LayerCosts(
+        cases=cases,
+        parts_JPU=np.stack([np.stack([f + b for f, b in zip(x.forward, x.backward, strict=True)]) for x in layers]),
+        forward_JU=np.stack([x.device_forward for x in layers]),
+        again_JU=np.stack([x.again for x in layers]),
+        selective_JU=np.stack([x.selective for x in layers]),
+        sharded_waits_JU=np.stack([x.sharded[0] for x in layers]),
+        sharded_again_JU=np.stack([x.sharded[1] for x in layers]),
+        tiers_PU=np.max([np.stack(x.tiers) for x in layers], axis=0).astype(np.int8),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class _Layer:
+    forward: list[Floats]
+    backward: list[Floats]
+    tiers: list[Codes]
+    selective: Floats
+    again: Floats
+    device_forward: Floats
+    sharded: tuple[Floats, Floats]
+
+
+def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyPlacements) -> _Layer:
+    tokens = rows.micro_batch_size * job.training.seq_length / rows.cp
+    sp = np.where(rows.sequence_parallel, rows.tp, 1.0)
+    gemms = layer_gemms(job, kind, tokens=tokens, tp=rows.tp, ep=rows.ep, etp=rows.etp, sp=sp)
+    matmul = matmul_s(job, gemms)
+    attention = layer_attention_s(job, kind, rows)
+    element_forward, element_backward = elementwise_s(
+        job, kind, tokens=tokens, tp=rows.tp, sequence_parallel=rows.sequence_parallel
+    )
+    tp = tp_comm(job, kind, rows, tokens=tokens, placements=placements, wgrad_s=matmul.wgrad_s)
+    cp = cp_comm(
+        job, rows, tokens=tokens, placements=placements, attention_s=(attention.forward_s, attention.backward_s)
+    )
+    ep = ep_comm(job, kind, rows, tokens=tokens, placements=placements, expert_s=matmul.routed_forward_s)
+    forward = [matmul.forward_s, attention.forward_s, element_forward, tp.forward, cp.forward, ep.forward]
+    backward = [
+        matmul.dgrad_s + matmul.wgrad_s, attention.backward_s, element_backward, tp.backward, cp.backward, ep.backward
+    ]  # fmt: skip
+    device = summed(forward), summed(backward)
+    waits, again = _waits(_launch(job, kind, rows), device)
+    sharded = _waits(_launch(job, kind, rows, sharded=True), device)
+    forward.insert(3, waits)
+    backward.insert(3, np.zeros_like(waits))
+    selective = _selective_s(
+        job, kind, rows, gemms, matmul=matmul, attention=attention, elementwise=element_forward, tp=tp
+    )
+    bandwidth = np.full(len(rows), job.calibration.memory_bytes_per_s_effective.tier, np.int8)
+    host = np.full(len(rows), launch_cost(job).tier, np.int8)
+    if job.runtime.wraps_layers:
+        wrapped = job.calibration.wrapped_layer_ratio("sequence_parallel", compiled=job.training.compile)
+        host = np.where(rows.tp > 1, np.maximum(host, wrapped.tier), host)
+    tiers = [matmul.tier, attention.tier, bandwidth, host, tp.tier, cp.tier, ep.tier]
+    return _Layer(forward, backward, tiers, selective, again, device[0], (sharded[0] - waits, sharded[1] - again))
+
+
+@dataclass(frozen=True, slots=True)
+class MatmulSeconds:
+    """Seconds of a layer's multiplications, shape (U,) each."""
+
+    forward_s: Floats
+    dgrad_s: Floats
+    wgrad_s: Floats
+    routed_forward_s: Floats
+    """The routed experts' part of forward."""
+    by_module_s: dict[str, Floats]
+    """Forward seconds by recomputation module."""
+    each_forward_GU: Floats
+    """Forward seconds of each multiplication with all its launches."""
+    tier: Codes
+
+
+def matmul_s(job: Job, gemms: list[Gemm], *, precision: str | None = None) -> MatmulSeconds:
+    """All three passes of these multiplications, G of them; router weights stay in bf16. [F-1]"""
+    chosen = precision or job.training.precision
+    passes_3GU = np.zeros((3, len(gemms), len(gemms[0].m)))
+    tier = np.zeros(len(gemms[0].m), np.int8)
+    exact = np.array([gemm.module == "router" and chosen in ("fp8", "nvfp4") for gemm in gemms])
+    for which, name in ((~exact, chosen), (exact, "bf16")):
+        some = [gemm for gemm, mine in zip(gemms, which, strict=True) if mine]
+        if some:
+            m, n, k, batch, repeats = (
+                np.array([getattr(gemm, axis) for gemm in some]) for axis in ("m", "n", "k", "batch", "repeats")
+            )
+            estimate = job.calibration.gemm_passes_s(m, n, k, precision=name, batch=batch)
+            passes_3GU[:, which] = repeats * estimate.seconds
+            tier = np.maximum(tier, estimate.tier.max(axis=(0, 1)))
+    forward_GU = passes_3GU[0]
+    by_module: dict[str, Floats] = {}
+    for gemm, seconds in zip(gemms, forward_GU, strict=True):
+        by_module[gemm.module] = by_module.get(gemm.module, 0.0) + seconds
+    forward, dgrad, wgrad = (summed(each_GU) for each_GU in passes_3GU)
+    routed = by_module.get("moe", np.zeros_like(forward))
+    return MatmulSeconds(forward, dgrad, wgrad, routed, by_module, forward_GU, tier)
+
+
+def launch_cost(job: Job) -> Scalar:
+    """Host seconds per kernel launch in this job's mode: eager, compiled, or captured in CUDA graphs."""
+    return job.calibration.host_op_s(host_mode(job))
+
+
+def host_mode(job: Job) -> HostMode:
+    """How this job's operations are issued."""
+    return "graph" if job.training.cuda_graphs else "compiled" if job.training.compile else "eager"
+
+
+def _waits(host: tuple[Floats, Floats], device: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+    """What a layer waits for its host, and what repeating its forward adds; (forward, backward) seconds each. [F-4]
+
+    The host runs ahead from forward into backward: what it lacks is missed once, over both passes.
+    """
+    busy = device[0] + device[1]
+    waits = np.maximum(host[0] + host[1] - busy, 0.0)
+    repeated = np.maximum(2 * host[0] + CHECKPOINT_HOST_S.value + host[1], busy + device[0])
+    return waits, repeated - (busy + waits)
+
+
+def _launch(job: Job, kind: LayerKind, rows: Strategies, *, sharded: bool = False) -> tuple[Floats, Floats]:
+    """Host seconds to launch a layer's kernels, forward and backward. [F-4]"""
+    extra = job.runtime.moe_extra_kernels if kind.is_moe else (0.0, 0.0)
+    each, wrapped = launch_cost(job).value, _wrapper_s(job, rows, sharded=sharded)
+    call_ops = TP_CALL_OPS.value if job.runtime.wraps_tp_calls else 1.0
+    call_s = (call_ops - 1.0) * each + job.calibration.collective_call_s(host_mode(job)).value
+    if job.runtime.wraps_layers and _measured_wrapper(job):
+        call_s = 0.0  # the measured layers made their calls
+    passes = zip(kernels_per_layer(job), extra, _calls(rows), strict=True)
+    forward, backward = (
+        np.asarray((kernels + more) * each + calls * call_s + kernels * wrapped) for kernels, more, calls in passes
+    )
+    if not kind.is_moe:
+        return forward, backward
+    loop = loop_launches_s(job, rows.ep, op_s=each)
+    return forward + loop.forward, backward + loop.backward
+
+
+def kernels_per_layer(job: Job) -> tuple[float, float]:
+    """Operators that the host issues for a plain dense layer, forward and backward."""
+    if job.has_core_modules:
+        return MEGATRON_LOCAL_OPS["forward"].value, MEGATRON_LOCAL_OPS["backward"].value
+    return job.runtime.kernels_forward, job.runtime.kernels_backward
+
+
+def _measured_wrapper(job: Job) -> bool:
+    """Whether a profile measured layers under DTensor, over several ranks."""
+    ratio = job.calibration.wrapped_layer_ratio("sequence_parallel", compiled=job.training.compile)
+    return ratio.tier == Tier.MEASURED and not job.training.cuda_graphs
+
+
+def _calls(rows: Strategies) -> tuple[Floats, Floats]:
+    """Collective calls of tensor parallelism in a layer's forward and backward."""
+    whole, split = (rows.tp > 1).astype(np.float64), rows.sequence_parallel
+    forward = whole * np.where(split, TP_CALLS["forward_sp"].value, TP_CALLS["forward"].value)
+    return forward, whole * np.where(split, TP_CALLS["backward_sp"].value, TP_CALLS["forward"].value)
+
+
+def _wrapper_s(job: Job, rows: Strategies, *, sharded: bool) -> Floats:
+    """Host seconds that FSDP2 and DTensor add, for each kernel of the plain layer; measured in loops, taken as such."""
+    if not job.runtime.wraps_layers or job.training.cuda_graphs:
+        return np.zeros(len(rows))
+    ratio, compiled = job.calibration.wrapped_layer_ratio, job.training.compile
+    added = np.full(len(rows), ratio("sharded", compiled=compiled).value - 1.0 if sharded else 0.0)
+    kinds: tuple[Wrapper, Wrapper] = ("tensor_parallel", "sequence_parallel")
+    whole, split = (ratio(kind, compiled=compiled).value - 1.0 for kind in kinds)
+    added += np.where(rows.tp > 1, np.where(rows.sequence_parallel, split, whole), 0.0)
+    return added * job.calibration.looped_op_s.value
+
+
+def _selective_s(
+    job: Job,
+    kind: LayerKind,
+    rows: Strategies,
+    gemms: list[Gemm],
+    *,
+    matmul: MatmulSeconds,
+    attention: LayerAttention,
+    elementwise: Floats,
+    tp: PassSeconds,
+) -> Floats:
+    """Forward work that `recompute: selective` repeats in one layer. [F-8]
+
+    By the framework's rule (runtimes.py), or by Megatron's module list where the strategy names one.
+    """
+    runtime = job.runtime
+    by_rule = runtime.selective_repeats_attention * attention.forward_s
+    by_rule = by_rule + runtime.selective_repeats_elementwise * elementwise
+    if runtime.selective_alternates:
+        for gemm, times, forward_s in zip(gemms, repeated_copies(gemms), matmul.each_forward_GU, strict=True):
+            by_rule = by_rule + times / gemm.repeats * forward_s
+        by_rule = by_rule + np.where(rows.sequence_parallel, 0.5 * tp.forward, 0.0)
+    if not rows.recompute_modules.any():
+        return by_rule
+    none = np.zeros_like(elementwise)
+    norms, activation = (0.5, 0.3) if build_of(job).norm else (0.4, 0.4)
+    modules = {
+        "core_attn": attention.forward_s,
+        "mlp": matmul.by_module_s.get("mlp", none) + activation * elementwise,
+        "layernorm": 0.5 * separate_norms(job, kind) * norms * elementwise,
+        "moe": matmul.by_module_s.get("moe", none) + activation * elementwise,
+        "moe_act": activation * elementwise,
+        "shared_experts": matmul.by_module_s.get("shared_experts", none),
+        "mla_up_proj": 0.3 * matmul.by_module_s.get("attention", none) if job.model.mla is not None else none,
+    }
+    chosen = sum(
+        np.where(rows.recompute_modules & (1 << bit), modules[name], 0.0) for bit, name in enumerate(RECOMPUTE_MODULES)
+    )
+    return np.where(rows.recompute_modules > 0, chosen, by_rule)

@@ -1,0 +1,198 @@
+"""Memory-bound kernels of a layer: norms, rotary, activation, residual, dropout, casts, as bytes moved and kernels started.
+
+Time is bytes over achieved memory bandwidth plus the ramp of each kernel. What scales with the hidden size is replicated
+over tensor-parallel ranks unless sequence parallelism splits it; what scales with heads or the MLP width is always split.
+Whether a part is one fused kernel or a chain of operators depends on the build and its date, part by part (`Build`).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.constants import ELEMENTWISE_KERNEL_S, PERMUTED_ROW_RATIO, ROUTING_KERNELS, ROUTING_LOGIT_S
+from cost_models.job import Job
+from cost_models.layers.casts import cast_traffic, casts_shards
+from cost_models.layers.copies import gradient_sums, layout_copies
+from cost_models.specs.model import LayerKind
+from cost_models.strategies.strategy import Bools, Floats
+
+RMSNORM_COMPOSITE_BYTES = 30.0
+"""Bytes per element of an RMSNorm written as separate operators with an fp32 round trip: cast, square, mean, rsqrt, two
+products, cast back. [F-3]"""
+ROTARY_COMPOSITE_BYTES = 20.0
+"""Bytes per rotated element of a rotary embedding of separate operators: cast to fp32, complex product, cast back. [F-3]"""
+TORCH_FUSED_RMSNORM_SINCE = "2025-10"
+"""torch.nn.RMSNorm is one kernel from PyTorch 2.9 on."""
+MEGATRON_FUSED_SWIGLU_SINCE = "2023-10"
+"""megatron/core/fusions/fused_bias_swiglu.py; before, SwiGLU was a chunk, a SiLU and a product."""
+MEGATRON_FUSED_RMSNORM_SINCE = "2024-01"
+"""RMSNorm of Transformer Engine or Apex as the default of a Megatron build."""
+MEGATRON_FUSED_ROTARY_SINCE = "2024-01"
+"""--no-rope-fusion names the exception since then."""
+
+
+@dataclass(frozen=True, slots=True)
+class Build:
+    """Which parts of a layer are single kernels."""
+
+    norm: bool
+    activation: bool
+    rotary: bool
+    residual: bool
+    """Bias, dropout and residual addition in one kernel."""
+
+
+@dataclass(frozen=True, slots=True)
+class PassTraffic:
+    """One layer's pass: bytes per token and kernels."""
+
+    hidden_bytes: float
+    """Divided by tp only with sequence parallelism."""
+    sharded_bytes: float
+    """Divided by tp."""
+    routed_bytes: float
+    """Per routed copy of a token (MoE)."""
+    kernels: float
+    gathered_bytes: float = 0.0
+    """Of rows that are whole on every rank: never divided."""
+
+
+def build_of(job: Job) -> Build:
+    """What this job's software fuses."""
+    t, date = job.training, job.training.software_date
+    if t.compile or (job.runtime.fused_elementwise and t.transformer_impl == "transformer-engine"):
+        return Build(norm=True, activation=True, rotary=True, residual=True)
+    layernorm, gated = job.model.norm == "layernorm", job.model.gated_mlp
+    if job.runtime.fused_elementwise and not job.has_core_modules:
+        return Build(
+            norm=layernorm or date >= MEGATRON_FUSED_RMSNORM_SINCE,
+            activation=not gated or date >= MEGATRON_FUSED_SWIGLU_SINCE,
+            rotary=date >= MEGATRON_FUSED_ROTARY_SINCE,
+            residual=True,
+        )
+    return Build(norm=layernorm or date >= TORCH_FUSED_RMSNORM_SINCE, activation=False, rotary=False, residual=False)
+
+
+def layer_traffic(job: Job, kind: LayerKind) -> tuple[PassTraffic, PassTraffic]:
+    """Forward and backward traffic of one layer of this kind. [F-3]"""
+    model, e, build = job.model, job.training.compute_bytes, build_of(job)
+    h, norms, adds = float(model.hidden_size), float(model.norms_per_layer), 1.0 if model.parallel_block else 2.0
+    norm, norm_back, norm_kernels = _norm(build, e)
+    add, add_back, add_kernels = _residual(build, e, dropout=job.training.dropout > 0)
+    act, act_back, act_kernels = _activation(build, e, gated=model.gated_mlp)
+    rotary, rotary_kernels = _rotary(job, build, e)
+    qk = (model.q_size + model.kv_size) if model.qk_norm != "none" else 0.0
+    qk_kernels = 2 * norm_kernels if qk else 0.0
+    gated, gated_back, gate_kernels = _attention_gate(job, e)
+    width, expert_width = _mlp_widths(job, kind)
+    cast, cast_back = cast_traffic(job, width=width, expert_width=expert_width)
+    shards = casts_shards(job)
+    experts = 1.0 if expert_width else 0.0
+    copies, copies_back = layout_copies(job, e)
+    sums = gradient_sums(job, kind, e)
+    biases = sum((model.qkv_bias, model.attention_out_bias, 2 * model.mlp_bias))
+    forward = PassTraffic(
+        hidden_bytes=h * (norms * norm + adds * add) + shards * cast.hidden,
+        sharded_bytes=rotary + qk * norm + width * act + gated + copies.moved_bytes + cast.sharded,
+        routed_bytes=experts * (expert_width * act + cast.routed + PERMUTED_ROW_RATIO.value * 6 * e * h),
+        kernels=norms * norm_kernels + adds * add_kernels + act_kernels + rotary_kernels + qk_kernels
+        + gate_kernels + ROUTING_KERNELS["forward"].value * experts + copies.kernels,
+        gathered_bytes=(1 - shards) * cast.hidden,
+    )  # fmt: skip
+    backward = PassTraffic(
+        hidden_bytes=h * (norms * norm_back + adds * add_back) + shards * cast_back.hidden,
+        sharded_bytes=rotary + 2 * qk * norm + width * act_back + gated_back + _bias_bytes(job, e)
+        + cast_back.sharded
+        + copies_back.moved_bytes,
+        gathered_bytes=h * sums.moved_bytes + (1 - shards) * cast_back.hidden,
+        routed_bytes=experts * (expert_width * act_back + cast_back.routed + PERMUTED_ROW_RATIO.value * 8 * e * h),
+        kernels=2 * norms * norm_kernels + adds * add_kernels + 1.5 * act_kernels + rotary_kernels + 2 * qk_kernels
+        + 1.5 * gate_kernels + biases + ROUTING_KERNELS["backward"].value * experts + copies_back.kernels + sums.kernels,
+    )  # fmt: skip
+    return forward, backward
+
+
+def _norm(build: Build, e: float) -> tuple[float, float, float]:
+    """Bytes per element forward and backward, kernels forward.
+
+    Backward of a fused norm reads input and gradient twice, for its own and for its weight's gradient; in a fused build
+    it also carries the residual's gradient.
+    """
+    if not build.norm:
+        return RMSNORM_COMPOSITE_BYTES, RMSNORM_COMPOSITE_BYTES, 6.0
+    return 2 * e, (8 * e if build.residual else 5 * e), 1.0
+
+
+def _residual(build: Build, e: float, *, dropout: bool) -> tuple[float, float, float]:
+    mask = 1.0 if dropout else 0.0
+    if build.residual:
+        return 3 * e + mask, 2 * e + mask, 1.0
+    return 3 * e + dropout * (2 * e + mask), 3 * e + dropout * (2 * e + mask), 1.0 + mask
+
+
+def _activation(build: Build, e: float, *, gated: bool) -> tuple[float, float, float]:
+    if build.activation:
+        return (3 * e, 5 * e, 1.0) if gated else (2 * e, 3 * e, 1.0)
+    return (5 * e, 9 * e, 2.0) if gated else (2 * e, 3 * e, 1.0)
+
+
+def _attention_gate(job: Job, e: float) -> tuple[float, float, float]:
+    """Bytes per token forward and backward, and kernels forward, of a sigmoid and a product as wide as the queries."""
+    if not job.model.attention_gate:
+        return 0.0, 0.0, 0.0
+    product, product_back, kernels = _activation(build_of(job), e, gated=True)
+    return job.model.q_size * product, job.model.q_size * product_back, kernels
+
+
+def _rotary(job: Job, build: Build, e: float) -> tuple[float, float]:
+    """Bytes per token and kernels of one pass."""
+    model = job.model
+    if model.position_embedding != "rope":
+        return 0.0, 0.0
+    elements = float(model.q_size + model.kv_size)
+    if model.mla is not None:
+        elements = float((model.num_attention_heads + 1) * model.mla.qk_rope_head_dim)
+        return elements * ROTARY_COMPOSITE_BYTES * e / 2, 8.0
+    return (elements * 2 * e, 2.0) if build.rotary else (elements * ROTARY_COMPOSITE_BYTES * e / 2, 8.0)
+
+
+def _bias_bytes(job: Job, e: float) -> float:
+    """Bytes per token to reduce bias gradients over the tokens: each biased output's gradient is read once."""
+    model = job.model
+    widths = model.qkv_bias * (model.q_size + 2 * model.kv_size) + model.attention_out_bias * model.hidden_size
+    widths += model.mlp_bias * (model.intermediate_size * (2 if model.gated_mlp else 1) + model.hidden_size)
+    return e * widths
+
+
+def _mlp_widths(job: Job, kind: LayerKind) -> tuple[float, float]:
+    """Width of the dense (or shared-expert) activation, and of one routed copy's."""
+    moe = job.model.moe
+    if not kind.is_moe or moe is None:
+        return float(job.model.intermediate_size), 0.0
+    return float(moe.num_shared_experts * moe.shared_expert_intermediate_size), float(moe.expert_intermediate_size)
+
+
+def elementwise_s(
+    job: Job, kind: LayerKind, *, tokens: Floats, tp: Floats, sequence_parallel: Bools
+) -> tuple[Floats, Floats]:
+    """Seconds of one layer's memory-bound kernels, forward and backward, shape of `tokens`. [F-3]
+
+    `tokens` are those of one micro-batch on a context-parallel rank.
+    """
+    moe = job.model.moe
+    routed = (job.routed_copies if kind.is_moe else 0.0) / tp  # the sequence is split before dispatch
+    hidden_split = np.where(sequence_parallel, tp, 1.0)
+    rate = job.calibration.memory_bytes_per_s_effective.value
+
+    logits = tokens / tp * moe.num_experts if kind.is_moe and moe is not None else np.zeros_like(tokens)
+
+    def seconds(traffic: PassTraffic, routing: float) -> Floats:
+        per_token = traffic.hidden_bytes / hidden_split + traffic.sharded_bytes / tp + routed * traffic.routed_bytes
+        per_token = per_token + traffic.gathered_bytes
+        kernels = traffic.kernels * ELEMENTWISE_KERNEL_S.value
+        return np.asarray(tokens * per_token / rate + kernels + routing * logits * ROUTING_LOGIT_S.value)
+
+    forward, backward = layer_traffic(job, kind)
+    return seconds(forward, 2 / 3), seconds(backward, 1 / 3)

@@ -1,0 +1,87 @@
+"""The ends of the model: token embedding on the first stage; final norm, output projection and loss on the last.
+
+Seconds per micro-batch, forward and backward together; never recomputed. The vocabulary is padded and split over tp.
+Modules of multi-token prediction repeat the head and the loss; their embedding, norms and projection are part of the head.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.constants import (
+    EMBEDDING_PASSES,
+    FINAL_NORM_PASSES,
+    LOSS_BYTES_PER_LOGIT,
+    LOSS_CHUNKS,
+    LOSS_REDUCTIONS,
+    TE_LOSS_LOGITS_PER_SM_S,
+)
+from cost_models.estimate import FREE
+from cost_models.hardware.placement import groups, world_key
+from cost_models.job import Job
+from cost_models.layers.costs import matmul_s
+from cost_models.layers.mtp import mtp_s
+from cost_models.layers.parameters import padded_vocab_size
+from cost_models.layers.shapes import Gemm
+from cost_models.strategies.strategy import Codes, Floats, Strategies
+from cost_models.strategies.tensors import Distinct, distinct
+
+HEAD_AXES = ("tp", "cp", "micro_batch_size", "sequence_parallel")
+
+
+@dataclass(frozen=True, eq=False)
+class EndCosts:
+    """Seconds per micro-batch over the distinct HEAD_AXES, shape (U,)."""
+
+    cases: Distinct
+    embedding: Floats
+    embedding_comm: Floats
+    head: Floats
+    loss: Floats
+    head_comm: Floats
+    head_tier: Codes
+    comm_tier: Codes
+
+
+def end_costs(job: Job, strategies: Strategies) -> EndCosts:
+    """The embedding's and the head's table of a batch. [F-5] [F-6] [F-7]"""
+    cases = distinct(strategies, HEAD_AXES, also=world_key(strategies, job.cluster))
+    rows, model, training = cases.rows, job.model, job.training
+    e, h, rate = training.compute_bytes, float(model.hidden_size), job.calibration.memory_bytes_per_s_effective.value
+    tokens = rows.micro_batch_size * training.seq_length / rows.cp
+    vocab = padded_vocab_size(model, training.framework, rows.tp) / rows.tp
+    heads = 1.0 + job.mtp_num_layers
+    copies = np.full(len(rows), heads)
+    precision = "bf16" if training.precision in ("fp8", "nvfp4") else training.precision
+    chunks, kind = 1.0, training.cross_entropy
+    if kind == "chunked":  # head and loss run on one piece of the sequence after the other
+        chunks, kind = LOSS_CHUNKS.value, "compiled" if training.compile else "unfused"
+    head = Gemm("lm_head", tokens / chunks, vocab, np.full(len(rows), h), np.ones(len(rows)), copies * chunks, "head")
+    matmul = matmul_s(job, [head], precision=precision)
+    placements = groups(rows, job.cluster)
+    price, size = job.calibration.collective_s, tokens * h * e
+    several, split = (rows.tp > 1).any(), rows.sequence_parallel.any()
+    gather = price("all_gather", size, placement=placements.tp) if several and split else FREE
+    scatter = price("reduce_scatter", size, placement=placements.tp) if several and split else FREE
+    reduce = price("all_reduce", size, placement=placements.tp) if several else FREE
+    small = price("all_reduce", tokens * 4.0, placement=placements.tp) if several else FREE
+    norm = FINAL_NORM_PASSES.value * tokens * h * e / np.where(rows.sequence_parallel, rows.tp, 1.0) / rate
+    logits = tokens * vocab * heads
+    loss = LOSS_BYTES_PER_LOGIT[kind].value * logits / rate
+    if training.cross_entropy == "te":
+        loss = np.maximum(loss, logits / (TE_LOSS_LOGITS_PER_SM_S.value * job.cluster.gpu.num_sms))
+    gradient = vocab * h * 4.0
+    head_comm = np.where(rows.sequence_parallel, 2.0 * gather.seconds + scatter.seconds, reduce.seconds)
+    modules = mtp_s(job, rows, tokens=tokens, vocab=vocab, placements=placements)
+    return EndCosts(
+        cases=cases,
+        embedding=(EMBEDDING_PASSES.value * tokens * h * e + gradient) / rate,
+        embedding_comm=np.where(rows.sequence_parallel, scatter.seconds + gather.seconds, reduce.seconds),
+        head=matmul.forward_s + matmul.dgrad_s + matmul.wgrad_s + norm + modules.work,
+        loss=loss + heads * LOSS_REDUCTIONS.value * small.seconds,
+        head_comm=heads * head_comm + modules.comm,
+        head_tier=matmul.tier,
+        comm_tier=np.where(rows.tp > 1, np.maximum(gather.tier, reduce.tier), 0).astype(np.int8),
+    )

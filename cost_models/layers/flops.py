@@ -1,0 +1,123 @@
+"""Operations of one training step: what the model needs, and what the hardware executes with recomputation.
+
+A multiply-add is 2 operations. Model operations count active matmul weights with the output projection and full S x S
+attention; embedding look-up, norms and other elementwise work are not counted (contract, "Model FLOPs").
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from cost_models.job import Job
+from cost_models.layers.parameters import active_matmul_parameters, layer_matmul_parameters
+from cost_models.layers.selective import repeated_matmul_flops_per_token
+from cost_models.specs.model import LayerKind, Model
+from cost_models.strategies.recomputed_layers import recomputed_mtp_share, recomputed_shares
+from cost_models.strategies.strategy import Floats, Recompute, Strategies
+
+FORWARD_AND_BACKWARD = 3.0
+"""Backward does the data gradient and the weight gradient: twice the forward."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelFlops:
+    """Forward operations per token, by what recomputation can repeat."""
+
+    layer_matmul_flops_per_token: float
+    attention_flops_per_token: float
+    head_flops_per_token: float
+    mtp_matmul_flops_per_token: float
+    """Of the decoder layers and projections in multi-token-prediction modules; `_attention` their attention."""
+    mtp_attention_flops_per_token: float
+
+    @property
+    def forward(self) -> float:
+        layers = self.layer_matmul_flops_per_token + self.mtp_matmul_flops_per_token
+        return layers + self.all_attention + self.head_flops_per_token
+
+    @property
+    def all_attention(self) -> float:
+        """Scores and values of every layer."""
+        return self.attention_flops_per_token + self.mtp_attention_flops_per_token
+
+
+def attention_flops_per_token(model: Model, kind: LayerKind, *, seq_length: float) -> float:
+    """Forward operations of one layer's scores and values for one token, full S x S (or twice what its
+    window leaves).
+
+    `seq_length` is the span in which tokens see each other: of packed documents that of one document, since nothing
+    attends across their boundaries.
+
+        2 * heads * span * (d_qk + d_v),  span = 2w - w^2 / S,  w = min(window, S)                    [F-2]
+
+    Token i sees min(i, w) others: S w - w^2/2 pairs in all, of which a whole square has twice as many.
+    """
+    d_qk, d_v = attention_head_dims(model)
+    reach = seq_length if kind.window is None else min(seq_length, kind.window)
+    span = 2.0 * reach - reach * reach / seq_length
+    return 2.0 * model.num_attention_heads * span * (d_qk + d_v)
+
+
+def attention_head_dims(model: Model) -> tuple[int, int]:
+    """Widths of a query/key head and of a value head."""
+    if model.mla is not None:
+        return model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim, model.mla.v_head_dim
+    return model.head_dim, model.head_dim
+
+
+@lru_cache(maxsize=256)
+def model_flops(job: Job) -> ModelFlops:
+    """Forward operations per token of the whole model."""
+    model, modules = job.model, float(job.mtp_num_layers)
+    head = 2.0 * model.hidden_size * model.vocab_size * (1 + modules)
+    by_kind = {
+        kind: attention_flops_per_token(model, kind, seq_length=job.training.attended_length)
+        for kind in model.distinct_kinds
+    }
+    attention, last = sum(by_kind[kind] for kind in model.layer_kinds), model.layer_kinds[-1]
+    return ModelFlops(
+        layer_matmul_flops_per_token=2.0 * active_matmul_parameters(model) - 2.0 * model.hidden_size * model.vocab_size,
+        attention_flops_per_token=attention,
+        head_flops_per_token=head,
+        mtp_matmul_flops_per_token=2.0 * modules * (layer_matmul_parameters(model, last) + 2.0 * model.hidden_size**2),
+        mtp_attention_flops_per_token=modules * by_kind[last],
+    )
+
+
+def model_flops_per_step(job: Job, *, causal: bool = False) -> float:
+    """Operations of one optimizer step; `causal` counts half of the attention square."""
+    flops = model_flops(job)
+    forward = flops.forward - (0.5 * flops.all_attention if causal else 0.0)
+    return FORWARD_AND_BACKWARD * forward * job.training.seq_length * job.training.global_batch_size
+
+
+def hardware_flops_per_step(job: Job, strategies: Strategies) -> Floats:
+    """Model operations plus the repeated forward ones, shape (N,)."""
+    tokens = float(job.training.seq_length) * job.training.global_batch_size
+    return model_flops_per_step(job) + repeated_flops_per_token(job, strategies) * tokens
+
+
+def repeated_flops_per_token(job: Job, strategies: Strategies) -> Floats:
+    """Forward operations of one token that recomputation repeats, shape (N,); the global batch plays no part.
+
+    Full recomputation repeats the recomputed layers' matmuls and attention; selective repeats what the framework's rule
+    repeats: the attention core in Megatron, every other matmul and every grouped one in torchtitan.
+    """
+    flops = model_flops(job)
+    layers = flops.layer_matmul_flops_per_token + flops.attention_flops_per_token
+    modules = flops.mtp_matmul_flops_per_token + flops.mtp_attention_flops_per_token
+    selective = job.runtime.selective_repeats_attention * flops.all_attention
+    if job.runtime.selective_alternates:
+        selective += _repeated_matmuls(job)
+    full = recomputed_shares(strategies) * layers + recomputed_mtp_share(strategies) * modules
+    return np.where(strategies.recompute == Recompute.SELECTIVE, selective, full)
+
+
+@lru_cache(maxsize=256)
+def _repeated_matmuls(job: Job) -> float:
+    """Operations of one token in all layers' products that a policy by operator repeats; a job is hashed by identity."""
+    kinds = job.model.layer_kinds
+    return sum(kinds.count(kind) * repeated_matmul_flops_per_token(job, kind) for kind in job.model.distinct_kinds)

@@ -1,0 +1,262 @@
+"""How many parameters a model has, in all and on one rank, from its sizes alone.
+
+Totals are what Hugging Face counts (weights of the decoder, without multi-token prediction). A rank's share follows from
+how each tensor is split: over tensor-parallel ranks, over key-value heads, over expert-parallel ranks, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+
+from cost_models.specs.model import LayerKind, Mla, Model, Moe
+from cost_models.specs.training import Framework
+from cost_models.strategies.strategy import Floats
+
+VOCAB_MULTIPLE_PER_TP: Mapping[Framework, int] = {
+    "megatron": 128, "megatron-deepspeed": 128, "deepspeed": 0, "torchtitan": 0, "fsdp": 0, "nanotron": 1,
+}  # fmt: skip
+"""The vocabulary is padded to a multiple of this times tp; 0: not padded. Megatron-LM --make-vocab-size-divisible-by;
+nanotron ModelArgs.make_vocab_size_divisible_by."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerParameters:
+    """Parameters of one decoder layer by how they are split; every field is a whole number."""
+
+    matrices: float
+    """Projections split by tp: q, attention output, dense MLP, MLA up-projections."""
+    kv_matrices: float
+    """k and v projections, split by min(tp, kv_heads)."""
+    vectors: float
+    """Biases of column-parallel projections and attention sinks, split by tp."""
+    replicated: float
+    """Norms, row-parallel biases, MLA down-projections, router."""
+    per_expert: float
+    """One routed expert, split by etp; `num_experts` of them are spread over ep."""
+    num_experts: float
+    """Routed experts of the layer; 0 in a dense one."""
+    shared_expert: float
+    """All shared experts together, split by tp."""
+
+    @property
+    def total(self) -> float:
+        dense = self.matrices + self.kv_matrices + self.vectors + self.replicated + self.shared_expert
+        return dense + self.num_experts * self.per_expert
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterCounts:
+    """Exact counts of a whole model."""
+
+    total: int
+    """What Hugging Face counts: no multi-token prediction."""
+    active: int
+    """Used by one token: `total` less the experts it is not routed to."""
+    embedding: int
+    positions: int
+    head: int
+    """0 where the head is the embedding."""
+    final_norm: int
+    per_layer: tuple[int, ...]
+    mtp: int
+    """Multi-token-prediction modules, not in `total`."""
+
+
+@lru_cache(maxsize=1024)
+def _layer(kind: LayerKind, model_key: _Sizes) -> LayerParameters:
+    m = model_key
+    matrices, kv_matrices, vectors, replicated = _attention(m)
+    replicated += m.norms_per_layer * m.norm_width
+    if kind.is_moe:
+        assert m.moe is not None
+        per_expert, shared, router = _experts(m, m.moe)
+        return LayerParameters(
+            float(matrices), float(kv_matrices), float(vectors), float(replicated + router), float(per_expert),
+            float(m.moe.num_experts), float(shared),
+        )  # fmt: skip
+    wide = 2 if m.gated_mlp else 1
+    matrices += (wide + 1) * m.hidden * m.intermediate
+    replicated += m.activation
+    if m.mlp_bias:
+        vectors += wide * m.intermediate
+        replicated += m.hidden
+    return LayerParameters(float(matrices), float(kv_matrices), float(vectors), float(replicated), 0.0, 0.0, 0.0)
+
+
+@dataclass(frozen=True, slots=True)
+class _Sizes:
+    """The fields of a model that a layer's count depends on (a Model itself does not hash)."""
+
+    hidden: int
+    heads: int
+    q_size: int
+    kv_size: int
+    head_dim: int
+    intermediate: int
+    gated_mlp: bool
+    norms_per_layer: int
+    norm_width: int
+    qk_norm: str
+    qkv_bias: bool
+    out_bias: bool
+    mlp_bias: bool
+    sinks: bool
+    gate: bool
+    activation: int
+    moe: Moe | None
+    mla: Mla | None
+
+
+def _sizes(model: Model) -> _Sizes:
+    return _Sizes(
+        model.hidden_size, model.num_attention_heads, model.q_size, model.kv_size, model.head_dim,
+        model.intermediate_size, model.gated_mlp, model.norms_per_layer, norm_parameters(model), model.qk_norm,
+        model.qkv_bias, model.attention_out_bias, model.mlp_bias, model.attention_sinks, model.attention_gate,
+        model.activation_parameters, model.moe, model.mla,
+    )  # fmt: skip
+
+
+def norm_parameters(model: Model) -> int:
+    """Parameters of one full-width norm."""
+    return model.hidden_size * (int(model.norm_weight) + int(model.norm_bias))
+
+
+def layer_parameters(model: Model, kind: LayerKind) -> LayerParameters:
+    """Parameters of a decoder layer of this kind, by how they are split."""
+    return _layer(kind, _sizes(model))
+
+
+def _attention(m: _Sizes) -> tuple[int, int, int, int]:
+    """Matrices, k/v matrices, vectors and replicated parameters of the attention block, without its norm."""
+    if m.mla is not None:
+        return _latent_attention(m, m.mla)
+    vectors = (m.q_size + 2 * m.kv_size) * m.qkv_bias + m.heads * m.sinks
+    norms = {"none": 0, "per_head": 2 * m.head_dim, "full": m.q_size + m.kv_size}[m.qk_norm]
+    return (2 + m.gate) * m.hidden * m.q_size, 2 * m.hidden * m.kv_size, vectors, norms + m.hidden * m.out_bias
+
+
+def _latent_attention(m: _Sizes, mla: Mla) -> tuple[int, int, int, int]:
+    """DeepSeek-V2, section 2.1: down-projections and their norms are replicated, up-projections split."""
+    up = mla.kv_lora_rank * m.heads * (mla.qk_nope_head_dim + mla.v_head_dim)
+    out = m.heads * mla.v_head_dim * m.hidden
+    down_width = mla.kv_lora_rank + mla.qk_rope_head_dim
+    replicated = m.hidden * down_width + mla.kv_lora_rank + m.hidden * m.out_bias + down_width * m.qkv_bias
+    if mla.q_lora_rank is None:
+        return up + out + m.hidden * m.q_size, 0, 0, replicated
+    replicated += m.hidden * mla.q_lora_rank + mla.q_lora_rank * (2 if m.qkv_bias else 1)
+    return up + out + mla.q_lora_rank * m.q_size, 0, 0, replicated
+
+
+def _experts(m: _Sizes, moe: Moe) -> tuple[int, int, int]:
+    """One routed expert, all shared experts, and the router with the shared expert's gate."""
+    wide = 2 if m.gated_mlp else 1
+
+    def mlp(width: int) -> int:
+        return (wide + 1) * m.hidden * width + (wide * width + m.hidden) * m.mlp_bias
+
+    router = moe.num_experts * (m.hidden + moe.router_bias) + m.hidden * moe.shared_expert_gate
+    shared = moe.num_shared_experts * mlp(moe.shared_expert_intermediate_size) if moe.num_shared_experts else 0
+    return mlp(moe.expert_intermediate_size), shared, router
+
+
+def embedding_parameters(model: Model, padded_vocab: Floats) -> Floats:
+    """Parameters of the token table of this many rows, before any split; shape of padded_vocab."""
+    return padded_vocab * float(model.hidden_size)
+
+
+def head_parameters(model: Model, padded_vocab: Floats) -> Floats:
+    """Parameters of the output projection alone; only its bias, if any, where the matrix is the embedding."""
+    return padded_vocab * ((0.0 if model.tie_word_embeddings else model.hidden_size) + float(model.head_bias))
+
+
+def position_parameters(model: Model) -> int:
+    """Parameters beside the token table at the model's entrance: learned positions and the embedding's norm."""
+    learned = model.position_embedding == "learned"
+    positions = (model.max_position_embeddings or 0) * model.hidden_size if learned else 0
+    return positions + (norm_parameters(model) if model.embedding_norm else 0)
+
+
+def final_norm_parameters(model: Model) -> int:
+    """Parameters of the norm before the head."""
+    return norm_parameters(model) if model.final_norm else 0
+
+
+def count_parameters(model: Model) -> ParameterCounts:
+    """Exact parameter counts of the whole model, unpadded."""
+    by_kind = {kind: layer_parameters(model, kind) for kind in model.distinct_kinds}
+    per_layer = tuple(int(by_kind[kind].total) for kind in model.layer_kinds)
+    embedding = model.vocab_size * model.hidden_size
+    head = int(head_parameters(model, np.array(float(model.vocab_size))))
+    positions, final_norm = position_parameters(model), final_norm_parameters(model)
+    total = embedding + positions + sum(per_layer) + final_norm + head
+    idle = 0
+    if model.moe is not None:
+        spare = model.moe.num_experts - model.moe.top_k
+        idle = sum(spare * int(by_kind[kind].per_expert) for kind in model.layer_kinds)
+    return ParameterCounts(total, total - idle, embedding, positions, head, final_norm, per_layer, _mtp(model))
+
+
+def _mtp(model: Model) -> int:
+    """DeepSeek-V3, section 2.2: a layer, a 2h -> h projection and three norms per module; embedding and head shared."""
+    if not model.mtp_num_layers:
+        return 0
+    layer = int(layer_parameters(model, model.layer_kinds[-1]).total)
+    return model.mtp_num_layers * (layer + 2 * model.hidden_size**2 + 3 * norm_parameters(model))
+
+
+def dense_layer_parameters_on_rank(model: Model, kind: LayerKind, tp: Floats) -> Floats:
+    """Parameters of one layer held by a tensor-parallel rank, routed experts left out; shape of tp."""
+    layer = layer_parameters(model, kind)
+    split = (layer.matrices + layer.vectors + layer.shared_expert) / tp
+    kv = layer.kv_matrices / np.minimum(tp, float(model.num_key_value_heads))
+    return np.asarray(split + kv + layer.replicated)
+
+
+def expert_layer_parameters_on_rank(model: Model, kind: LayerKind, ep: Floats, etp: Floats) -> Floats:
+    """Routed-expert parameters of one layer held by a rank; 0 in a dense layer; broadcast shape of ep and etp."""
+    layer = layer_parameters(model, kind)
+    return np.asarray(layer.num_experts / ep * (layer.per_expert / etp))
+
+
+def padded_vocab_size(model: Model, framework: Framework, tp: Floats) -> Floats:
+    """Rows of the embedding table as the framework pads it for this tp; shape of tp. No known version differs."""
+    multiple = VOCAB_MULTIPLE_PER_TP[framework] * np.asarray(tp, dtype=np.float64)
+    if not VOCAB_MULTIPLE_PER_TP[framework]:
+        return np.full_like(multiple, float(model.vocab_size))
+    return np.asarray(np.ceil(model.vocab_size / multiple) * multiple)
+
+
+def matmul_parameters(model: Model) -> float:
+    """Weights that take part in matrix multiplications, every expert counted: no look-ups, norms or biases."""
+    return _matmul(model, every_expert=True)
+
+
+def active_matmul_parameters(model: Model) -> float:
+    """Weights multiplied for one token, the head included: model FLOPs are 2 a weight forward, 4 backward."""
+    return _matmul(model, every_expert=False)
+
+
+def _matmul(model: Model, *, every_expert: bool) -> float:
+    per_kind = {kind: layer_matmul_parameters(model, kind, every_expert=every_expert) for kind in model.distinct_kinds}
+    return sum(per_kind[kind] for kind in model.layer_kinds) + float(model.vocab_size * model.hidden_size)
+
+
+def layer_matmul_parameters(model: Model, kind: LayerKind, *, every_expert: bool = False) -> float:
+    """Matrix weights of one layer multiplied for one token (or all of them); router and shared experts included."""
+    m = _sizes(model)
+    matrices, kv_matrices, _, _ = _attention(m)
+    if m.mla is not None:
+        matrices += m.hidden * (m.mla.kv_lora_rank + m.mla.qk_rope_head_dim + (m.mla.q_lora_rank or 0))
+    wide = 3 if m.gated_mlp else 2
+    if not kind.is_moe:
+        return float(matrices + kv_matrices + wide * m.hidden * m.intermediate)
+    assert m.moe is not None
+    moe = m.moe
+    experts = moe.num_experts if every_expert else moe.top_k
+    widths = experts * moe.expert_intermediate_size + moe.num_shared_experts * moe.shared_expert_intermediate_size
+    router = m.hidden * (moe.num_experts + moe.shared_expert_gate)
+    return float(matrices + kv_matrices + wide * m.hidden * widths + router)

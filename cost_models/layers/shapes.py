@@ -1,0 +1,148 @@
+"""The matrix multiplications of a layer, as (m, n, k) shapes after every kind of sharding.
+
+Forward computes (m, k) x (k, n); the data gradient is (m, n) x (n, k) and the weight gradient (k, m) x (m, n), so the other
+two passes follow from the forward shape. Nothing is rounded here: a width that a degree does not divide is a rule's
+business.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.job import Job
+from cost_models.layers.expert_loop import loops_over_experts
+from cost_models.specs.model import LayerKind
+from cost_models.strategies.strategy import Floats
+
+
+@dataclass(frozen=True, slots=True)
+class Gemm:
+    """One kernel of `batch` multiplications with different operands, launched `repeats` times."""
+
+    name: str
+    m: Floats
+    n: Floats
+    k: Floats
+    batch: Floats
+    repeats: Floats
+    module: str
+    """What recomputation calls it: "attention", "mlp", "moe", "shared_experts" or "router"."""
+
+
+def layer_gemms(
+    job: Job, kind: LayerKind, *, tokens: Floats, tp: Floats, ep: Floats, etp: Floats, sp: Floats | float = 1.0
+) -> list[Gemm]:
+    """Every multiplication of one layer's forward; arrays of the shape of `tokens`. [F-1]
+
+    `sp` are the ways in which sequence parallelism splits the tokens: tp, or 1 without it.
+    """
+    gemms = _attention_gemms(job, tokens=tokens, tp=tp, sp=sp)
+    if not kind.is_moe:
+        return gemms + _mlp_gemms(job, job.model.intermediate_size, tokens=tokens, split=tp, module="mlp")
+    return gemms + _moe_gemms(job, tokens=tokens, tp=tp, ep=ep, etp=etp)
+
+
+def _gemm(
+    name: str,
+    m: Floats,
+    n: Floats | float,
+    k: Floats | float,
+    *,
+    module: str,
+    batch: Floats | float = 1.0,
+    repeats: Floats | float = 1.0,
+) -> Gemm:
+    m, n, k, batch, copies = np.broadcast_arrays(*(np.asarray(x, dtype=np.float64) for x in (m, n, k, batch, repeats)))
+    return Gemm(name, m, n, k, batch, copies, module)
+
+
+def _attention_gemms(job: Job, *, tokens: Floats, tp: Floats, sp: Floats | float) -> list[Gemm]:
+    model, h = job.model, float(job.model.hidden_size)
+    if model.mla is not None:
+        return _mla_gemms(job, tokens=tokens, tp=tp, sp=sp)
+    q = model.q_size / tp
+    kv = model.kv_size / np.minimum(tp, model.num_key_value_heads)
+    gate = q * model.attention_gate
+    if job.runtime.separate_gate_projection and not (model.fused_qkv or job.runtime.fuses_qkv):
+        projections = [
+            _gemm("q_proj", tokens, q, h, module="attention"),
+            _gemm("kv_proj", tokens, kv, h, module="attention", repeats=2.0),
+        ]
+        if model.attention_gate:
+            projections.append(_gemm("gate_proj", tokens, gate, h, module="attention"))
+    else:
+        projections = [_gemm("qkv_proj", tokens, q + 2 * kv + gate, h, module="attention")]
+    return [*projections, _gemm("o_proj", tokens, h, q, module="attention")]
+
+
+def _mla_gemms(job: Job, *, tokens: Floats, tp: Floats, sp: Floats | float) -> list[Gemm]:
+    """Latent attention's products; the down-projections are split as `Job.latent_down` says."""
+    model, mla, h = job.model, job.model.mla, float(job.model.hidden_size)
+    assert mla is not None
+    heads = model.num_attention_heads / tp
+    qk = mla.qk_nope_head_dim + mla.qk_rope_head_dim
+    rows, columns = tokens, np.ones_like(tp)
+    if job.latent_down == "shards":
+        rows = tokens / sp
+    elif job.latent_down == "columns":
+        columns = tp
+    if mla.q_lora_rank is None:
+        query = [_gemm("q_proj", tokens, heads * qk, h, module="attention")]
+    else:
+        query = [
+            _gemm("q_down_proj", rows, mla.q_lora_rank / columns, h, module="attention"),
+            _gemm("q_up_proj", tokens, heads * qk, float(mla.q_lora_rank), module="attention"),
+        ]
+    return [
+        *query,
+        _gemm("kv_down_proj", rows, (mla.kv_lora_rank + mla.qk_rope_head_dim) / columns, h, module="attention"),
+        _gemm("kv_up_proj", tokens, heads * (mla.qk_nope_head_dim + mla.v_head_dim), float(mla.kv_lora_rank), module="attention"),
+        _gemm("o_proj", tokens, h, heads * mla.v_head_dim, module="attention"),
+    ]  # fmt: skip
+
+
+def _mlp_gemms(
+    job: Job,
+    width: float,
+    *,
+    tokens: Floats,
+    split: Floats,
+    module: str,
+    batch: Floats | float = 1.0,
+    times: Floats | float = 1.0,
+) -> list[Gemm]:
+    """Products of one MLP, or of `batch` of them in one kernel; `times` such kernels one after another."""
+    h, f = float(job.model.hidden_size), width / split
+    inputs = 2 if job.model.gated_mlp else 1
+    wide, repeats = (f, inputs) if job.runtime.separate_gate_projection else (inputs * f, 1)
+    first = _gemm("fc1", tokens, wide, h, module=module, batch=batch, repeats=repeats * times)
+    return [first, _gemm("fc2", tokens, h, f, module=module, batch=batch, repeats=times)]
+
+
+def _moe_gemms(job: Job, *, tokens: Floats, tp: Floats, ep: Floats, etp: Floats) -> list[Gemm]:
+    """Router, routed experts (balanced: every expert sees the same number of tokens), shared experts.
+
+    The ep*etp ranks that share one copy of the experts bring tokens/tp each, so an expert multiplies
+    ep * etp * tokens / tp * top_k / num_experts rows (`Job.routed_copies` where a capacity fills or cuts them).
+    """
+    moe, h = job.model.moe, float(job.model.hidden_size)
+    assert moe is not None
+    rows = np.maximum(ep * etp * tokens / tp * job.routed_copies / moe.num_experts, 1.0)
+    gemms = [_gemm("router", tokens / tp, float(moe.num_experts), h, module="router")]
+    held = moe.num_experts / ep
+    looped = loops_over_experts(job, ep)
+    gemms += _mlp_gemms(
+        job,
+        float(moe.expert_intermediate_size),
+        tokens=rows,
+        split=etp,
+        module="moe",
+        batch=np.where(looped, 1.0, held),
+        times=np.where(looped, held, 1.0),
+    )
+    if moe.num_shared_experts:
+        width = float(moe.num_shared_experts * moe.shared_expert_intermediate_size)
+        gemms += _mlp_gemms(job, width, tokens=tokens, split=tp, module="shared_experts")
+    return gemms

@@ -1,0 +1,268 @@
+"""Costs of strategies whose pipeline stages lie on pools of different nodes: step time as named terms, memory, verdict.
+
+Every stage lies whole in one pool, so its layers, its collectives and its memory are those of a job on that pool alone.
+What joins the pools is the pipeline: its pace is the slowest stage's, its bubble the others' own times, and a hop between
+pools crosses the network at the pace of the slower end. Layouts name the pool of each stage (`Layout.pool_per_stage`) and
+hold every stage as a slot. Array suffixes: K slots, L layouts, J layer kinds, P pools; (N,) has none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+
+from cost_models.hardware.placement import groups
+from cost_models.job import Job
+from cost_models.specs.cluster import MixedCluster
+from cost_models.step.data_parallel import is_layerwise, stepwise_s, tied_gradients_s
+from cost_models.step.exposure import exposure
+from cost_models.step.offload import offload_s, offload_tier
+from cost_models.step.optimizer import optimizer_s
+from cost_models.step.pipeline import exposed_sends_s, hop_s
+from cost_models.step.ranges import step_time_range
+from cost_models.step.stage_parameters import dense_by_slot, expert_by_slot
+from cost_models.step.stages import (
+    Slowest,
+    StageCosts,
+    recomputed_shares_by_slot,
+    slowest_of,
+    slowest_passes_s,
+    slowest_terms,
+    stage_costs,
+    stage_seconds,
+    stage_tiers,
+    waiting_s,
+)
+from cost_models.step.total import straggling_fraction, term_tiers
+from cost_models.strategies.strategy import Codes, Floats, Ints, Strategies
+from cost_models.strategies.tensors import summed
+from cost_models.terms import TIME_NAMES
+
+STAGE_END_TERMS = ("dp_comm", "optimizer", "offload")
+"""What every stage does by itself once a step; the pipeline waits for the stage that takes longest."""
+
+
+@dataclass(frozen=True, eq=False)
+class MixedJob:
+    """One job on several pools: what it is on each of them alone."""
+
+    cluster: MixedCluster
+    jobs: tuple[Job, ...]
+    """By pool, in the cluster's order."""
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the pools."""
+        return tuple(pool.name for pool in self.cluster.pools)
+
+    @cached_property
+    def whole(self) -> tuple[Job, ...]:
+        """By pool, the job on a cluster of as many GPUs as all pools have, each of that pool's kind: for rules and degrees
+        that ask how many GPUs there are.
+        """
+        gpus = self.cluster.num_gpus
+        return tuple(
+            replace(job, cluster=replace(job.cluster, num_nodes=-(-gpus // job.cluster.gpus_per_node)))
+            for job in self.jobs
+        )
+
+
+@dataclass(frozen=True, eq=False)
+class MixedTime:
+    """Seconds per step, shape (N,) each; see `cost_models.step.total.StepTime`."""
+
+    terms_s: dict[str, Floats]
+    tiers: dict[str, Codes]
+    total_s: Floats
+    low_s: Floats
+    """Low end of the 80 % interval, by the calibration of the slowest stage's pool."""
+    high_s: Floats
+    slowest_pool: Ints
+
+
+def pool_by_slot(mixed: MixedJob, strategies: Strategies) -> Ints:
+    """Pool of every slot's stage, -1 in slots that repeat the last stage, shape (K, N)."""
+    layouts = strategies.layouts
+    width = layouts.num_slots
+    pools_LK = np.full((len(layouts.table), width), -1)
+    for number, layout in enumerate(layouts.table):
+        assert layout.pool_per_stage is not None
+        pools_LK[number, : layout.pp] = [mixed.names.index(name) for name in layout.pool_per_stage]
+        assert (layouts.slot_stage_LK[number, : layout.pp] == np.arange(layout.pp)).all(), "every stage is a slot"
+    return np.ascontiguousarray(pools_LK[strategies.layout].T)
+
+
+def mixed_step_time(mixed: MixedJob, strategies: Strategies) -> MixedTime:
+    """Step time of stages on pools, and its terms. [T-5]"""
+    pool_KN = pool_by_slot(mixed, strategies)
+    used = np.unique(pool_KN[pool_KN >= 0]).tolist()
+    costs = {pool: stage_costs(mixed.jobs[pool], strategies) for pool in used}
+    share_KN = recomputed_shares_by_slot(strategies)
+    stage_KN = np.full(pool_KN.shape, -np.inf)
+    for pool in used:
+        seconds_KN = stage_seconds(strategies, costs[pool].per, share_KN=share_KN)
+        stage_KN = np.where(pool_KN == pool, seconds_KN, stage_KN)
+    slowest = slowest_of(strategies, stage_KN, share_KN=share_KN)
+    slowest_pool = pool_KN[stage_KN.argmax(axis=0), np.arange(len(strategies))]
+    sum_s = summed(np.where(pool_KN >= 0, stage_KN, 0.0))
+    work = {pool: _pool_terms(strategies, costs[pool], slowest, sum_s) for pool in used}
+    passes = {pool: slowest_passes_s(costs[pool], slowest) for pool in used}
+    forward_s, backward_s = (_of_pool(slowest_pool, {p: passes[p][side] for p in used}) for side in (0, 1))
+    layers = slowest.layers_JN.sum(axis=0)
+    terms = {name: _of_pool(slowest_pool, {p: work[p][name] for p in used}) for name in work[used[0]]}
+    ends, end_tier = _stage_ends(mixed, strategies, pool_KN, costs[used[0]], forward_s=forward_s, backward_s=backward_s)
+    terms |= ends | {"dp_comm": terms["dp_comm"] + ends["dp_comm"]}
+    stages_PN = np.array([(pool_KN == pool).sum(axis=0) for pool in range(len(mixed.jobs))])
+    sends, hop_tier = sends_s(mixed, strategies, stages_PN)
+    tied, tied_tier = tied_s(mixed, strategies, stages_PN, word=costs[used[0]].held.word, layers=layers)
+    terms |= {"pp_comm": sends, "tied_embedding_comm": tied}
+    subtotal = summed(terms.values())
+    terms["jitter"] = subtotal * mixed_jitter_fraction(mixed, strategies, stages_PN)
+    ordered = {name: terms[name] for name in TIME_NAMES}
+    total_s = subtotal + ordered["jitter"]
+    once = {"dp_comm": end_tier, "tied_embedding_comm": tied_tier, "pp_comm": hop_tier}
+    by_pool = {
+        pool: term_tiers(
+            mixed.jobs[pool],
+            stage_tiers(mixed.jobs[pool], strategies, costs[pool]),
+            once | {"offload": offload_tier(mixed.jobs[pool], strategies)},
+            ordered,
+        )
+        for pool in used
+    }
+    tiers: dict[str, Codes] = {name: np.zeros(len(strategies), np.int8) for name in TIME_NAMES}
+    for pool, its in by_pool.items():
+        tiers = {name: np.where(slowest_pool == pool, its[name], tier) for name, tier in tiers.items()}
+    bubble = np.max([np.where((pool_KN == p).any(axis=0), by_pool[p]["pp_bubble"], 0) for p in used], axis=0)
+    tiers["pp_bubble"] = bubble.astype(np.int8)
+    jobs = {pool: mixed.jobs[pool] for pool in used}
+    ranges = {
+        p: step_time_range(job.calibration, ordered, tiers, total_s, exposed=exposure(job, strategies))
+        for p, job in jobs.items()
+    }
+    low_s, high_s = (_of_pool(slowest_pool, {p: ranges[p][side] for p in used}) for side in (0, 1))
+    return MixedTime(ordered, tiers, total_s, low_s, high_s, slowest_pool)
+
+
+def _of_pool(which: Ints, values: dict[int, Floats]) -> Floats:
+    """The value of each strategy's pool, shape (N,)."""
+    found = np.zeros(len(which))
+    for pool, value in values.items():
+        found = np.where(which == pool, value, found)
+    return found
+
+
+def _pool_terms(strategies: Strategies, costs: StageCosts, slowest: Slowest, sum_s: Floats) -> dict[str, Floats]:
+    """The slowest stage's terms as if it lay on this pool, and the bubble of all stages' own times. [P-1]"""
+    terms = slowest_terms(strategies, costs, slowest)
+    return terms | {"pp_bubble": waiting_s(strategies, costs, slowest, stages_sum_s=sum_s)}
+
+
+def stage_end_s(
+    job: Job,
+    strategies: Strategies,
+    *,
+    dense: Floats,
+    expert: Floats,
+    forward_s: Floats,
+    backward_s: Floats,
+) -> tuple[dict[str, Floats], Codes]:
+    """Seconds of what a stage does once a step by itself, by STAGE_END_TERMS, and the tier of its reduction.
+
+    Args:
+        job: on the stage's pool.
+        strategies: shape (N,), as all that follows.
+        dense: its dense parameters on one rank.
+        expert: its routed experts'.
+        forward_s: the slowest stage's forward of one micro-batch: a faster stage waits for it, so it hides as much.
+        backward_s: and backward.
+    """
+    stepwise = stepwise_s(job, strategies, dense=dense, expert=expert, forward_s=forward_s, backward_s=backward_s)
+    whole = ~is_layerwise(job, strategies)
+    terms = {
+        "dp_comm": np.where(whole, stepwise.exposed, 0.0),
+        "optimizer": optimizer_s(job, strategies, dense=dense, expert=expert),
+        "offload": offload_s(job, strategies, dense=dense, expert=expert, forward_s=forward_s, backward_s=backward_s),
+    }
+    return terms, np.where(whole, stepwise.tier, 0).astype(np.int8)
+
+
+def _stage_ends(
+    mixed: MixedJob,
+    strategies: Strategies,
+    pool_KN: Ints,
+    costs: StageCosts,
+    *,
+    forward_s: Floats,
+    backward_s: Floats,
+) -> tuple[dict[str, Floats], Codes]:
+    """STAGE_END_TERMS of the stage for which they take longest together."""
+    dense_KN, expert_KN = dense_by_slot(costs.held, strategies), expert_by_slot(costs.held, strategies)
+    parts_KN = {name: np.zeros(pool_KN.shape) for name in STAGE_END_TERMS}
+    tier_KN = np.zeros(pool_KN.shape, np.int8)
+    for pool in np.unique(pool_KN[pool_KN >= 0]).tolist():
+        slot, row = np.nonzero(pool_KN == pool)
+        terms, tier = stage_end_s(
+            mixed.jobs[pool],
+            strategies.take(row),
+            dense=dense_KN[slot, row],
+            expert=expert_KN[slot, row],
+            forward_s=forward_s[row],
+            backward_s=backward_s[row],
+        )
+        for name, seconds in terms.items():
+            parts_KN[name][slot, row] = seconds
+        tier_KN[slot, row] = tier
+    longest, rows = summed(parts_KN.values()).argmax(axis=0), np.arange(len(strategies))
+    return {name: part_KN[longest, rows] for name, part_KN in parts_KN.items()}, tier_KN[longest, rows]
+
+
+def sends_s(mixed: MixedJob, strategies: Strategies, stages_PN: Ints) -> tuple[Floats, Codes]:
+    """Exposed seconds of the sends between stages, and the tier; `stages_PN` are the stages on each pool. [C-13]
+
+    A hop inside a pool takes what it takes there; one between pools crosses the network, and the slower end decides.
+    """
+    slowest, filling, between = (np.zeros(len(strategies)) for _ in range(3))
+    tier = np.zeros(len(strategies), np.int8)
+    crossings = np.maximum((stages_PN > 0).sum(axis=0) - 1, 0)
+    for job, stages_N in zip(mixed.jobs, stages_PN, strict=True):
+        if not stages_N.any():
+            continue
+        inside, joins = np.maximum(stages_N - 1, 0), (stages_N > 0) & (crossings > 0)
+        hop, hop_tier = hop_s(job, strategies)
+        far, far_tier = hop_s(job, strategies, reach="network")
+        filling += inside * hop
+        slowest = np.maximum(slowest, np.where(inside > 0, hop, 0.0))
+        between = np.maximum(between, np.where(joins, far, 0.0))
+        tier = np.maximum(tier, np.maximum(np.where(inside > 0, hop_tier, 0), np.where(joins, far_tier, 0)))
+    slowest = np.maximum(slowest, between)
+    lost = max(job.calibration.beside["send_recv"].lost_fraction for job in mixed.jobs)
+    sends = exposed_sends_s(strategies, hop=slowest, interference=lost, filling=filling + crossings * between)
+    return sends, tier.astype(np.int8)
+
+
+def tied_s(
+    mixed: MixedJob, strategies: Strategies, stages_PN: Ints, *, word: Floats, layers: Floats
+) -> tuple[Floats, Codes]:
+    """Seconds of the all-reduces of tied embeddings and partial norms, the slowest pool's, and the tier. [C-15]"""
+    found, tier = np.zeros(len(strategies)), np.zeros(len(strategies), np.int8)
+    apart = (stages_PN > 0).sum(axis=0) > 1
+    for job, stages_N in zip(mixed.jobs, stages_PN, strict=True):
+        near = groups(strategies, job.cluster)
+        for here, placements in (((stages_N > 0) & ~apart, near), ((stages_N > 0) & apart, near.with_ends_apart())):
+            if here.any():
+                seconds, its = tied_gradients_s(job, strategies, word=word, layers=layers, placements=placements)
+                slower = here & (seconds > found)
+                found, tier = np.where(slower, seconds, found), np.where(slower, its, tier)
+    return found, tier.astype(np.int8)
+
+
+def mixed_jitter_fraction(mixed: MixedJob, strategies: Strategies, stages_PN: Ints) -> Floats:
+    """Share of a step that all ranks wait for the slowest, over the nodes of all pools, shape (N,). [T-2]"""
+    per_stage = strategies.world / strategies.pp
+    nodes = np.zeros(len(strategies))
+    for job, stages_N in zip(mixed.jobs, stages_PN, strict=True):
+        nodes += stages_N * per_stage / job.cluster.gpus_per_node
+    return straggling_fraction(strategies.world, nodes=nodes)

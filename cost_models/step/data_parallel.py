@@ -1,0 +1,396 @@
+"""Communication between replicas: gradient reduction and parameter gather, once a step or layer by layer.
+
+Two patterns. *Step-wise* (ZeRO 0 and 1, Megatron's and DeepSpeed's stage 2): whole gradient buffers are reduced after the
+last micro-batch (or each one) and parameters gathered once. *Layer-wise* (FSDP, ZeRO-3): every layer gathers its
+parameters before use and scatters its gradients after, for every micro-batch. Exposed time never exceeds link time.
+Array suffixes: J layer kinds, U distinct combinations.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.constants import BACKWARD_USABLE, STAGE3_REUSE_PARAMETERS
+from cost_models.hardware.beside import beside_s
+from cost_models.hardware.placement import Placement, StrategyPlacements, groups
+from cost_models.job import Job
+from cost_models.layers.casts import layer_gather_bytes
+from cost_models.layers.expert_loop import has_looped_modules
+from cost_models.layers.parameters import layer_parameters
+from cost_models.operations import Op
+from cost_models.specs.model import LayerKind
+from cost_models.specs.training import BYTES_PER
+from cost_models.step.stage_parameters import rank_parameters
+from cost_models.step.unit_collectives import listed_calls, reduce_across, reduce_in_shards, split_calls
+from cost_models.strategies.strategy import Bools, Codes, Floats, Recompute, Strategies
+from cost_models.strategies.tensors import Distinct, distinct, summed
+
+LAYERWISE_AXES = ("tp", "pp", "cp", "dp", "ep", "etp", "zero_shard_size", "zero_param_shard_size")
+
+
+@dataclass(frozen=True, eq=False)
+class UnitSeconds:
+    """Link seconds of the collectives of one unit that is gathered and scattered as a whole."""
+
+    gather: Floats
+    """A gather inside the group that holds a copy of the parameters between uses."""
+    first_gather: Floats
+    """A gather over all ranks that share the state: where hpZ keeps such copies, the first of a step and all others where
+    there is none."""
+    reduce: Floats
+    """Gradients reduced among the ranks that share a copy of the state."""
+    reduce_across: Floats
+    """These shards reduced across the copies."""
+
+    def of(self, cases: Distinct) -> UnitSeconds:
+        """The seconds of every strategy of the batch."""
+        gather = cases.spread(self.gather)
+        first = gather if self.first_gather is self.gather else cases.spread(self.first_gather)
+        return UnitSeconds(gather, first, cases.spread(self.reduce), cases.spread(self.reduce_across))
+
+    def __add__(self, other: UnitSeconds) -> UnitSeconds:
+        return _combined(np.add, self, other)
+
+
+@dataclass(frozen=True, eq=False)
+class LayerwiseSeconds:
+    """Link seconds of one layer's collectives per micro-batch, over distinct LAYERWISE_AXES."""
+
+    cases: Distinct
+    layer_JU: UnitSeconds
+    """Of a layer of each kind."""
+    embedding: UnitSeconds
+    """The embedding's, shape (U,); nothing runs before the first gather or after the last scatter."""
+    head: UnitSeconds
+    """The final norm's and the output projection's, a unit of their own."""
+    tier: Codes
+
+
+def is_layerwise(job: Job, strategies: Strategies) -> Bools:
+    """Where parameters are gathered layer by layer: stage 3 anywhere, stage 2 in FSDP runtimes."""
+    stage_two = (strategies.zero == 2) & (job.runtime.state_layout == "fsdp")
+    return np.asarray((strategies.zero == 3) | stage_two, np.bool_)
+
+
+def backward_gathers(job: Job, strategies: Strategies) -> Floats:
+    """Parameter gathers of one layer's backward, shape (N,): one in stage 3, two where DeepSpeed recomputes a layer too
+    large to keep from its repeated forward. [C-14]
+    """
+    model = job.model
+    largest = max(layer_parameters(model, kind).total for kind in model.distinct_kinds)
+    large = job.runtime.gathers_per_tensor and largest > STAGE3_REUSE_PARAMETERS.value
+    twice = large & (strategies.recompute == Recompute.FULL)
+    return np.where(strategies.zero == 3, 1.0 + twice, 0.0)
+
+
+def parameter_tensors(job: Job, kind: LayerKind) -> float:
+    """Parameter tensors of one layer outside its routed experts: as many collectives where each is gathered alone. [C-14]"""
+    model = job.model
+    norms = model.norms_per_layer * (1.0 + model.norm_bias)
+    separate = job.runtime.separate_gate_projection and not (model.fused_qkv or job.runtime.fuses_qkv)
+    inputs = 3.0 if separate else 1.0
+    attention = inputs * (1.0 + model.qkv_bias) + 1.0 + model.attention_out_bias
+    dense = not kind.is_moe or (model.moe is not None and model.moe.num_shared_experts > 0)
+    return norms + attention + dense * (2.0 + model.gated_mlp) * (1.0 + model.mlp_bias)
+
+
+def expert_tensors(job: Job) -> float:
+    """Parameter tensors of one layer's routed experts on a rank that holds all of them: each expert's own where they are
+    modules of a loop, else one for their inputs and one for their outputs. [C-14]
+    """
+    moe = job.model.moe
+    if moe is None:
+        return 1.0
+    return moe.num_experts * (2.0 + job.model.gated_mlp) if has_looped_modules(job) else 2.0
+
+
+def layerwise_s(job: Job, strategies: Strategies) -> LayerwiseSeconds:
+    """The layer-wise collectives' table of a batch. [C-14]"""
+    cases = distinct(strategies, LAYERWISE_AXES)
+    rows = cases.rows
+    held = rank_parameters(job, rows)
+    placements = groups(rows, job.cluster)
+    per_tensor = job.runtime.gathers_per_tensor
+    stored, layer_weight, grad = (
+        _gathered_bytes(job),
+        layer_gather_bytes(job),
+        BYTES_PER[job.training.grad_reduce_dtype],
+    )
+    ends_weight = max(stored, BYTES_PER["bf16"])  # no recipe keeps the embedding or the head in fp8
+    units: list[UnitSeconds] = []
+    tier = np.zeros(len(rows), np.int8)
+    for kind, dense, expert in zip(job.model.distinct_kinds, held.dense_JN, held.expert_JN, strict=True):
+        calls = parameter_tensors(job, kind) if per_tensor else 1.0
+        unit, found = _unit_s(
+            job, dense, weight=layer_weight, grad=grad, calls=calls, groups_of=_dense_groups(placements)
+        )
+        tier = np.maximum(tier, found)
+        if expert.any():
+            tensors = expert_tensors(job) if per_tensor else 1.0
+            shards = (placements.expert_shard, placements.expert_shard, placements.expert_replica)
+            routed, found = _unit_s(job, expert, weight=stored, grad=grad, calls=tensors, groups_of=shards)
+            unit += routed
+            tier = np.maximum(tier, found)
+        units.append(unit)
+    ends = [
+        _unit_s(job, elements, weight=ends_weight, grad=grad, calls=1.0, groups_of=_dense_groups(placements))[0]
+        for elements in (held.embedding, held.head_unit)
+    ]
+    layer_JU = _combined(lambda *parts: np.stack(parts), *units)
+    return LayerwiseSeconds(cases=cases, layer_JU=layer_JU, embedding=ends[0], head=ends[1], tier=tier)
+
+
+def _combined(join: Callable[..., Floats], *units: UnitSeconds) -> UnitSeconds:
+    """Units joined part by part; first gathers stay the same array as the others where all are."""
+    gather = join(*(unit.gather for unit in units))
+    same = all(unit.first_gather is unit.gather for unit in units)
+    first = gather if same else join(*(unit.first_gather for unit in units))
+    return UnitSeconds(
+        gather, first, join(*(unit.reduce for unit in units)), join(*(unit.reduce_across for unit in units))
+    )
+
+
+Groups = tuple[Placement, Placement, Placement | None]
+"""Of a unit's parameters between uses, of all that share its state, and of the copies of that state."""
+
+
+def _dense_groups(placements: StrategyPlacements) -> Groups:
+    state = placements.zero_shard
+    kept = placements.param_shard if keeps_copies(placements.strategies).any() else state
+    return kept, state, placements.zero_replica
+
+
+def keeps_copies(strategies: Strategies) -> Bools:
+    """Where a smaller group than all that share the state keeps a copy of the parameters (hpZ), shape (N,)."""
+    return np.asarray(strategies.zero_param_shard_size < strategies.zero_shard_size)
+
+
+def _unit_s(
+    job: Job, elements: Floats, *, weight: float, grad: float, calls: float, groups_of: Groups
+) -> tuple[UnitSeconds, Codes]:
+    """Link seconds of one unit of so many parameters on a rank, and their tier."""
+    kept, state, replica = groups_of
+    price = listed_calls if job.runtime.lists_slices else split_calls
+    gather = price(job, "all_gather", elements * weight, kept, calls)
+    first = gather if kept is state else price(job, "all_gather", elements * weight, state, calls)
+    scatter = price(job, "reduce_scatter", elements * grad, state, calls)
+    across = reduce_across(job, elements * grad, state, replica, calls)
+    tier = np.maximum(np.maximum(gather.tier, first.tier), np.maximum(scatter.tier, across.tier))
+    return UnitSeconds(gather.seconds, first.seconds, scatter.seconds, across.seconds), tier
+
+
+def layerwise_exposed_s(
+    job: Job,
+    strategies: Strategies,
+    unit: UnitSeconds,
+    *,
+    forward_s: Floats,
+    backward_s: Floats,
+    regathers: Floats,
+    waits_s: Floats | float = 0.0,
+) -> Floats:
+    """Exposed seconds of one unit and micro-batch, on average over those of a step. [O-2]
+
+        forward:  what AG costs beside F;  backward the same with AG + RS (RS alone where parameters stay gathered)
+
+    What sticks out of both passes runs while the device waits for the host, which takes as long wherever it happens.
+    Micro-batches differ: hpZ gathers over all ranks in the first forward alone, and gradients that are reduced once a step,
+    among all ranks or across copies of the state, burden the last backward alone.
+
+    Args:
+        job: whose runtime says when parameters are gathered and shards reduced.
+        strategies: which of the two overlaps.
+        unit: link seconds of the unit's collectives.
+        forward_s: the device's own forward.
+        backward_s: and backward.
+        regathers: how often parameters are gathered again in backward.
+        waits_s: how much longer the host takes to launch both.
+    """
+    m, runtime = strategies.num_micro_batches, job.runtime
+    gathers, overlaps = strategies.overlap_param_gather, strategies.overlap_grad_reduce
+
+    def forward(gather: Floats) -> Floats:
+        return _beside(job, forward_s, {"all_gather": gather}, hides=gathers)
+
+    def backward(gather: Floats, scatter: Floats, across: Floats) -> Floats:
+        parts: dict[Op, Floats] = {"all_gather": gather, "reduce_scatter": scatter, "all_reduce": across}
+        return _beside(job, backward_s, parts, hides=overlaps)
+
+    ahead = forward(unit.first_gather)
+    if runtime.param_shards_serve_forward and unit.first_gather is not unit.gather:
+        later = ahead / m + forward(unit.gather) * (1.0 - 1.0 / m)
+        ahead = np.where(keeps_copies(strategies), later, ahead)
+    ahead = np.where(_gathered_for_step(job, strategies), ahead / m, ahead)
+    regather = regathers * unit.gather
+    behind = backward(regather, unit.reduce, unit.reduce_across)
+    across_once = (unit.reduce_across > 0) & runtime.replicas_reduce_once
+    once = ~strategies.grad_sync_each | across_once
+    if once.any():
+        across_each = np.where(across_once, 0.0, unit.reduce_across)
+        scatter, across = (np.where(strategies.grad_sync_each, each, 0.0) for each in (unit.reduce, across_each))
+        behind = np.where(once, backward(regather, scatter, across) * (1.0 - 1.0 / m) + behind / m, behind)
+    taken, out = ahead + behind
+    return np.asarray(taken + np.maximum(out - waits_s, 0.0))
+
+
+def root_exposed_s(job: Job, strategies: Strategies, unit: UnitSeconds) -> Floats:
+    """Exposed seconds per micro-batch of the embedding's collectives, beside which nothing runs. [C-14]"""
+    m, runtime, gather = strategies.num_micro_batches, job.runtime, unit.first_gather
+    if runtime.param_shards_serve_forward and gather is not unit.gather:
+        gather = np.where(keeps_copies(strategies), gather / m + unit.gather * (1.0 - 1.0 / m), gather)
+    gather = np.where(_gathered_for_step(job, strategies), gather / m, gather)
+    times = np.where(strategies.grad_sync_each, 1.0, 1.0 / m)
+    across = 1.0 / m if runtime.replicas_reduce_once else times
+    return np.asarray(gather + unit.reduce * times + unit.reduce_across * across)
+
+
+def _gathered_for_step(job: Job, strategies: Strategies) -> Bools:
+    """Where a pipeline's first micro-batch gathers parameters for all of the step, shape (N,).
+
+    torch/distributed/pipelining/stage.py (backward_maybe_with_nosync) reshards behind the last backward alone, and
+    torchtitan's layers do not reshard behind a pipeline's forward.
+    """
+    return np.asarray((strategies.zero == 2) & (strategies.pp > 1) & job.runtime.keeps_parameters_in_pipelines)
+
+
+def _beside(job: Job, compute_s: Floats, parts: dict[Op, Floats], *, hides: Bools) -> Floats:
+    """What communication beside compute adds in any case (interference, or all of it where it does not overlap), and what
+    of it sticks out beyond that: two rows.
+    """
+    alone = summed(parts.values())
+    return np.where(
+        hides, beside_s(compute_s, parts, each=job.calibration.beside), np.stack([alone, np.zeros_like(alone)])
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class StepwiseSeconds:
+    """Exposed seconds of one step, shape (N,)."""
+
+    exposed: Floats
+    tier: Codes
+
+
+def stepwise_s(
+    job: Job,
+    strategies: Strategies,
+    *,
+    dense: Floats,
+    expert: Floats,
+    forward_s: Floats,
+    backward_s: Floats,
+) -> StepwiseSeconds:
+    """Reduction of whole gradient buffers and gather of updated parameters. [C-14] [O-3]
+
+    Only the last micro-batch's backward can hide the reduction, and only the first one's forward the gather; the last
+    bucket is never hidden. An even stage's layers count as buckets, so that no split changes their size.
+
+    Args:
+        job: model, cluster and dtypes.
+        strategies: shape (N,), as all that follows.
+        dense: dense parameters of the fullest stage on one rank.
+        expert: its routed experts'.
+        forward_s: that stage's forward of one micro-batch.
+        backward_s: and backward.
+    """
+    links = stepwise_links_s(job, strategies, dense=dense, expert=expert)
+    exposed = stepwise_exposed_s(
+        strategies, links, forward_s=forward_s, backward_s=backward_s, num_layers=job.model.num_layers
+    )
+    return StepwiseSeconds(exposed, links.tier)
+
+
+@dataclass(frozen=True, slots=True)
+class StepwiseLinks:
+    """Link seconds of one step, shape (N,)."""
+
+    reduce: Floats
+    """Of one reduction of all gradients."""
+    gather: Floats
+    """Of one gather of all parameters."""
+    tier: Codes
+
+    def take(self, index: NDArray[np.int64]) -> StepwiseLinks:
+        """The seconds at these positions."""
+        return StepwiseLinks(self.reduce[index], self.gather[index], self.tier[index])
+
+
+def stepwise_links_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floats) -> StepwiseLinks:
+    """Link seconds of reducing gradients and gathering parameters, whatever hides them. [C-14]"""
+    if not ((strategies.dp_cp > 1) | (strategies.expert_dp > 1)).any():
+        none = np.zeros(len(strategies))
+        return StepwiseLinks(none, none, none.astype(np.int8))
+    placements = groups(strategies, job.cluster)
+    grad, weight = BYTES_PER[job.training.grad_reduce_dtype], _gathered_bytes(job)
+    reduce, gather, tier = _stepwise_links(job, strategies, placements, dense * grad, dense * weight)
+    if expert.any():
+        scatter = reduce_in_shards(job, expert * grad, placements.expert_shard, placements.expert_replica, 1.0)
+        regather = job.calibration.collective_s("all_gather", expert * weight, placement=placements.expert_shard)
+        whole = job.calibration.collective_s("all_reduce", expert * grad, placement=placements.edp)
+        reduce = reduce + np.where(_reduces_whole(job, strategies), whole.seconds, scatter.seconds)
+        gather = gather + np.where(strategies.zero >= 1, regather.seconds, 0.0)
+        tier = np.maximum(tier, scatter.tier)
+    return StepwiseLinks(reduce, gather, tier)
+
+
+def stepwise_exposed_s(
+    strategies: Strategies, links: StepwiseLinks, *, forward_s: Floats, backward_s: Floats, num_layers: int
+) -> Floats:
+    """What of these is not hidden by the passes, shape (N,); an even stage's share of `num_layers` counts as buckets. [O-3]"""
+    buckets, reduce, gather = num_layers / strategies.pp + 1.0, links.reduce, links.gather
+    hidden_reduce = np.maximum(reduce / buckets, reduce - BACKWARD_USABLE.value * backward_s)
+    hidden_gather = np.maximum(gather / buckets, gather - BACKWARD_USABLE.value * forward_s)
+    times = np.where(strategies.grad_sync_each, strategies.num_micro_batches, 1.0)
+    exposed = times * np.where(strategies.overlap_grad_reduce, hidden_reduce, reduce)
+    return np.asarray(exposed + np.where(strategies.overlap_param_gather, hidden_gather, gather))
+
+
+def _stepwise_links(
+    job: Job, strategies: Strategies, placements: StrategyPlacements, grad_bytes: Floats, weight_bytes: Floats
+) -> tuple[Floats, Floats, Codes]:
+    """Link seconds of reducing dense gradients and gathering dense parameters, and the tier."""
+    price = job.calibration.collective_s
+    whole = price("all_reduce", grad_bytes, placement=placements.dp_cp)
+    shards = reduce_in_shards(job, grad_bytes, placements.zero_shard, placements.zero_replica, 1.0)
+    gather = price("all_gather", weight_bytes, placement=placements.zero_shard)
+    reduces_whole = _reduces_whole(job, strategies)
+    reduce = np.where(reduces_whole, whole.seconds, shards.seconds)
+    tier = np.where(reduces_whole, whole.tier, np.maximum(shards.tier, gather.tier)).astype(np.int8)
+    return reduce, np.where(strategies.zero >= 1, gather.seconds, 0.0), tier
+
+
+def _reduces_whole(job: Job, strategies: Strategies) -> Bools:
+    """Where every rank receives whole reduced gradients, shape (N,). [C-14]"""
+    zero, runtime = strategies.zero, job.runtime
+    sharded = ((zero == 1) & runtime.zero1_all_reduces) | ((zero == 2) & runtime.zero2_all_reduces)
+    return np.asarray((zero == 0) | sharded)
+
+
+def _gathered_bytes(job: Job) -> float:
+    """Bytes per parameter of what is gathered: the compute copy."""
+    return min(BYTES_PER[job.training.param_dtype], job.training.compute_bytes)
+
+
+def tied_gradients_s(
+    job: Job, strategies: Strategies, *, word: Floats, layers: Floats, placements: StrategyPlacements
+) -> tuple[NDArray[np.float64], Codes]:
+    """Seconds of the all-reduces between the ends of a pipeline that share an embedding, since it is tied to the head or
+    multi-token prediction embeds there too, and of the norm gradients that sequence parallelism leaves partial on each tp
+    rank, once a step. [C-15]
+    """
+    grad, price = BYTES_PER[job.training.grad_reduce_dtype], job.calibration.collective_s
+    copied = job.model.tie_word_embeddings or job.mtp_num_layers > 0
+    tied = copied & (strategies.pp > 1)
+    if not (tied.any() or strategies.sequence_parallel.any()):
+        return np.zeros(len(strategies)), np.zeros(len(strategies), np.int8)
+    ends = price("all_reduce", word * grad, placement=placements.embedding)
+    norms = price(
+        "all_reduce", layers * job.model.norms_per_layer * job.model.hidden_size * grad, placement=placements.tp
+    )
+    seconds = np.where(tied, ends.seconds, 0.0) + np.where(strategies.sequence_parallel, norms.seconds, 0.0)
+    tier = np.where(tied, ends.tier, np.where(strategies.sequence_parallel, norms.tier, 0)).astype(np.int8)
+    return seconds, tier

@@ -1,0 +1,182 @@
+"""Time of what lives on the host: the optimizer's update on the processors, and the traffic between host and device.
+
+State that the host updates costs the gradients' way down, the update and the parameters' way up; parameters and activations
+on the host cost their way up and down beside each pass. What a pass hides costs nothing. Framework facts are in TRAFFIC.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+
+from cost_models.frameworks.facts import StateLayout
+from cost_models.job import Job
+from cost_models.memory import offloaded_activation_bytes, ranks_per_node
+from cost_models.specs.training import BYTES_PER
+from cost_models.step.data_parallel import backward_gathers
+from cost_models.step.optimizer import MOMENTS, owned_parameters
+from cost_models.strategies.strategy import Bools, Codes, Floats, Strategies
+from cost_models.terms import Tier
+
+
+@dataclass(frozen=True, slots=True)
+class HostTraffic:
+    """How a framework moves what the host updates."""
+
+    gradients_in_backward: bool
+    """Gradients go down as the backward makes them, else when the step begins."""
+    gradients_return: bool
+    """From the second micro-batch on, gradients that are on the host come up, are added to, and go down again."""
+    host_adds_gradients: bool
+    """From the second micro-batch on, the host adds the gradients that arrive."""
+    parameters_go_up: bool
+    """Updated parameters go up after the step, else a pass fetches them when it gathers."""
+    norm_and_clip_passes: float
+    """Passes over the gradients that the host makes for their norm and for clipping."""
+
+
+TRAFFIC: Mapping[StateLayout, HostTraffic] = {
+    # megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py: step() copies gradients, updates, copies parameters back;
+    # the norm is computed and applied on the GPU before. --overlap-cpu-optimizer-d2h-h2d is off unless asked for.
+    "megatron": HostTraffic(
+        gradients_in_backward=False, gradients_return=False, host_adds_gradients=False, parameters_go_up=True,
+        norm_and_clip_passes=0.0,
+    ),
+    # deepspeed/runtime/zero/stage_1_and_2.py: async_accumulate_grad_in_cpu_via_gpu, unscale_and_clip_grads (read, write);
+    # norms of single parameters are computed on the GPU. stage3.py partition_grads does likewise.
+    "deepspeed": HostTraffic(
+        gradients_in_backward=True, gradients_return=True, host_adds_gradients=False, parameters_go_up=True,
+        norm_and_clip_passes=2.0,
+    ),
+    # torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py (foreach_reduce): shards go down after their reduction and
+    # are added on the host; clip_grad_norm_ reads them once and scales them (read, write).
+    "fsdp": HostTraffic(
+        gradients_in_backward=True, gradients_return=False, host_adds_gradients=True, parameters_go_up=False,
+        norm_and_clip_passes=3.0,
+    ),
+    "plain": HostTraffic(
+        gradients_in_backward=False, gradients_return=False, host_adds_gradients=False, parameters_go_up=True,
+        norm_and_clip_passes=0.0,
+    ),
+}  # fmt: skip
+ADDED_PASSES = 3.0
+"""Adding a gradient on the host reads both and writes one."""
+
+
+def host_update_bytes(job: Job) -> float:
+    """Bytes that the processors move for each parameter they update. [C-16]
+
+    Adam reads parameter, gradient and moments and writes all but the gradient; norm and clip pass over the gradient, and a
+    parameter that is stored in another type is cast.
+    """
+    t = job.training
+    stored = BYTES_PER[t.param_dtype]
+    main = BYTES_PER[t.main_param_dtype] or stored
+    moments = MOMENTS[t.optimizer] * BYTES_PER[t.optimizer_state_dtype]
+    passes = TRAFFIC[job.runtime.state_layout].norm_and_clip_passes
+    cast = main + stored if main != stored else 0.0
+    return 3 * main + 2 * moments + passes * main + cast
+
+
+def host_shares(job: Job, strategies: Strategies) -> Floats:
+    """Share of the owned parameters that the host updates, shape (N,); FSDP's offload takes all of them."""
+    fraction = strategies.offload_optimizer_fraction
+    if job.runtime.state_layout == "fsdp":
+        return np.maximum(fraction, strategies.offload_parameters)
+    return fraction
+
+
+def is_offloaded(strategies: Strategies) -> Bools:
+    """Where anything lives on the host, shape (N,)."""
+    away = (strategies.offload_optimizer_fraction > 0) | strategies.offload_parameters
+    return np.asarray(away | (strategies.offload_activation_layers > 0))
+
+
+def offload_s(
+    job: Job, strategies: Strategies, *, dense: Floats, expert: Floats, forward_s: Floats, backward_s: Floats
+) -> Floats:
+    """Exposed seconds of a step's traffic over the host link and of the processors' update, shape (N,). [C-16]
+
+        update + way up after it + sum over micro-batches of max(0, D2H or H2D - forward) + max(0, H2D or D2H - backward)
+
+    Both directions of the link run at once. Nothing is known of a pipeline's idle time, which could hide more.
+
+    Args:
+        job: the job.
+        strategies: shape (N,), as all that follows.
+        dense: dense parameters on one rank of the fullest stage.
+        expert: its routed experts'.
+        forward_s: the slowest stage's forward of one micro-batch.
+        backward_s: and its backward, with what is recomputed.
+    """
+    found = np.zeros(len(strategies))
+    some = np.flatnonzero(is_offloaded(strategies))
+    if len(some):
+        sizes = (np.broadcast_to(size, len(strategies))[some] for size in (dense, expert, forward_s, backward_s))
+        found[some] = _offload_s(job, strategies.take(some), *sizes)
+    return found
+
+
+def offload_tier(job: Job, strategies: Strategies) -> Codes:
+    """How the offload's time came about, shape (N,): a formula over measured rates is not itself measured. [C-16]"""
+    link, adam = job.calibration.host_link_bytes_per_s.tier, job.calibration.host_adam_bytes_per_s.tier
+    updates = host_shares(job, strategies) > 0
+    worst = np.maximum(np.where(updates, max(link, adam), link), Tier.INTERPOLATED)
+    return np.where(is_offloaded(strategies), worst, 0).astype(np.int8)
+
+
+def _offload_s(
+    job: Job, strategies: Strategies, dense: Floats, expert: Floats, forward_s: Floats, backward_s: Floats
+) -> Floats:
+    t, traffic = job.training, TRAFFIC[job.runtime.state_layout]
+    owned = owned_parameters(strategies, dense=dense, expert=expert)
+    moved = owned * host_shares(job, strategies)
+    stored = BYTES_PER[t.param_dtype]
+    main = BYTES_PER[t.main_param_dtype] or stored
+    link = job.calibration.host_link_bytes_per_s.value
+    rate = job.calibration.host_adam_bytes_per_s.value / ranks_per_node(job.cluster, strategies)
+
+    once = moved * host_update_bytes(job) / rate
+    if traffic.parameters_go_up:
+        once += np.where(strategies.offload_parameters, 0.0, moved * stored / link)
+    if not traffic.gradients_in_backward:
+        once += moved * main / link
+    if traffic.host_adds_gradients:
+        syncs = np.where(strategies.grad_sync_each, strategies.num_micro_batches, 1.0)
+        once += (syncs - 1.0) * moved * ADDED_PASSES * main / rate
+
+    fetched = owned * np.where(strategies.offload_parameters, stored, 0.0) / link
+    activations = offloaded_activation_bytes(job, strategies) / link
+    forward = np.maximum(np.maximum(activations, fetched) - forward_s, 0.0)
+    up = activations + fetched * backward_gathers(job, strategies)
+    exposed = strategies.num_micro_batches * forward
+    for times, gradients_up, gradients_down in _gradients(job, strategies, moved / link):
+        stall = np.maximum(np.maximum(up + gradients_up, gradients_down) - backward_s, 0.0)
+        exposed += times * stall
+    return np.asarray(once + exposed)
+
+
+def _gradients(job: Job, strategies: Strategies, unit: Floats) -> tuple[tuple[Floats, Floats, Floats], ...]:
+    """How often a backward sees which seconds of gradients on their way up and down; `unit` are those of a byte each.
+
+    DeepSpeed's stages 2 and 3 keep what has accumulated on the host in the compute type and send stage 1's and 2's last
+    gradients in the main type; FSDP sends whatever it reduces.
+    """
+    t, m, none = job.training, strategies.num_micro_batches, np.zeros(len(strategies))
+    traffic = TRAFFIC[job.runtime.state_layout]
+    if not traffic.gradients_in_backward:
+        return ((m, none, none),)
+    main = BYTES_PER[t.main_param_dtype] or BYTES_PER[t.param_dtype]
+    several = (m > 1).astype(np.float64)
+    if not traffic.gradients_return:
+        every = np.where(strategies.grad_sync_each, main, 0.0) * unit
+        return ((m - 1.0, none, every), (none + 1.0, none, main * unit))
+    kept = np.where(strategies.zero >= 2, t.compute_bytes, 0.0) * unit
+    last = np.where(strategies.zero == 3, kept, main * unit + several * kept)
+    return (
+        (several, none, kept),
+        (np.maximum(m - 2.0, 0.0), kept, kept),
+        (none + 1.0, several * kept, last),
+    )

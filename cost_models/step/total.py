@@ -1,0 +1,150 @@
+"""The step time of a batch of strategies as named terms that sum to it.
+
+    step = m * t_slowest + bubble + exposed sends + once-a-step communication + optimizer + jitter          [T-1]
+
+t_slowest is the time per micro-batch of the slowest stage (`cost_models.step.stages`). Array suffixes: J layer kinds; (N,) over
+strategies has none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import lru_cache
+from statistics import NormalDist
+
+import numpy as np
+
+from cost_models.constants import GPU_SPREAD, STRAGGLING
+from cost_models.hardware.placement import groups
+from cost_models.job import Job
+from cost_models.layers.costs import LAYER_PARTS
+from cost_models.step.data_parallel import is_layerwise, stepwise_s, tied_gradients_s
+from cost_models.step.offload import offload_s, offload_tier
+from cost_models.step.optimizer import optimizer_s
+from cost_models.step.pipeline import exposed_sends_s, hop_s
+from cost_models.step.stage_parameters import dense_by_slot, expert_by_slot
+from cost_models.step.stages import Stages, Tables, stages
+from cost_models.strategies.strategy import Codes, Floats, Strategies
+from cost_models.strategies.tensors import levels_of
+from cost_models.terms import TIME_NAMES, Tier
+
+
+@dataclass(frozen=True, eq=False)
+class StepTime:
+    """Seconds per step, shape (N,) each."""
+
+    terms_s: dict[str, Floats]
+    """By name of TIME_NAMES, in that order."""
+    tiers: dict[str, Codes]
+    total_s: Floats
+
+
+def step_time(job: Job, strategies: Strategies, *, tables: Tables | None = None) -> StepTime:
+    """Step time and its terms; `tables` of these strategies where they are known. [T-1]"""
+    work = stages(job, strategies, tables=tables)
+    once, once_tiers = _once_a_step(job, strategies, work)
+    terms = {**work.terms_s, **once, "dp_comm": work.terms_s["dp_comm"] + once["dp_comm"]}
+    subtotal = np.zeros(len(strategies))
+    for seconds in terms.values():
+        subtotal += seconds
+    terms["jitter"] = subtotal * jitter_fraction(job, strategies)
+    ordered = {name: terms[name] for name in TIME_NAMES}
+    return StepTime(ordered, term_tiers(job, work.tiers, once_tiers, ordered), subtotal + ordered["jitter"])
+
+
+def jitter_fraction(job: Job, strategies: Strategies) -> Floats:
+    """Share of a step that all ranks wait for the slowest, shape (N,). [T-2]
+
+        sigma * E[max of n standard normals] + per doubling of nodes
+
+    n GPUs of one kind differ in speed by sigma, and everybody waits for the slowest of them; nodes add what their
+    networks and systems do.
+    """
+    return straggling_fraction(strategies.world, nodes=strategies.world / job.cluster.gpus_per_node)
+
+
+def straggling_fraction(world: Floats, *, nodes: Floats) -> Floats:
+    """The same from the GPUs and the nodes in use, shape (N,). [T-2]"""
+    levels, inverse = levels_of(world)
+    slowest = np.array([_expected_maximum(n) for n in levels.tolist()])[inverse]
+    return np.asarray(GPU_SPREAD.value * slowest + STRAGGLING.value * np.log2(np.maximum(nodes, 1.0)))
+
+
+@lru_cache(maxsize=4096)
+def _expected_maximum(n: float) -> float:
+    """Expected largest of n standard normals (Blom 1958)."""
+    return NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) if n > 1 else 0.0
+
+
+def _once_a_step(job: Job, strategies: Strategies, work: Stages) -> tuple[dict[str, Floats], dict[str, Codes]]:
+    """Gradient reduction, parameter gather, tied gradients, sends, optimizer, offload: on the fullest stage."""
+    return once_a_step(
+        job,
+        strategies,
+        dense=dense_by_slot(work.held, strategies).max(axis=0),
+        expert=expert_by_slot(work.held, strategies).max(axis=0),
+        forward_s=work.forward_s,
+        backward_s=work.backward_s,
+        layers=work.slowest_layers_JN.sum(axis=0),
+        word=work.held.word,
+    )
+
+
+def once_a_step(
+    job: Job,
+    strategies: Strategies,
+    *,
+    dense: Floats,
+    expert: Floats,
+    forward_s: Floats,
+    backward_s: Floats,
+    layers: Floats,
+    word: Floats,
+) -> tuple[dict[str, Floats], dict[str, Codes]]:
+    """Seconds and tiers of what happens once a step, from the fullest stage's parameters on one rank (`dense`, `expert`), the
+    slowest stage's passes and decoder layers, and the vocabulary's share (`word`).
+    """
+    stepwise = stepwise_s(job, strategies, dense=dense, expert=expert, forward_s=forward_s, backward_s=backward_s)
+    whole = ~is_layerwise(job, strategies)
+    tied, tied_tier = tied_gradients_s(
+        job, strategies, word=word, layers=layers, placements=groups(strategies, job.cluster)
+    )
+    if (strategies.pp > 1).any():
+        hop, hop_tier = hop_s(job, strategies)
+        sends = exposed_sends_s(strategies, hop=hop, interference=job.calibration.beside["send_recv"].lost_fraction)
+    else:
+        sends, hop_tier = np.zeros(len(strategies)), np.zeros(len(strategies), np.int8)
+    terms = {
+        "pp_comm": sends,
+        "dp_comm": np.where(whole, stepwise.exposed, 0.0),
+        "tied_embedding_comm": tied,
+        "optimizer": optimizer_s(job, strategies, dense=dense, expert=expert),
+        "offload": offload_s(job, strategies, dense=dense, expert=expert, forward_s=forward_s, backward_s=backward_s),
+    }
+    reduced = np.where(whole, stepwise.tier, 0).astype(np.int8)
+    tiers = {"dp_comm": reduced, "tied_embedding_comm": tied_tier, "pp_comm": hop_tier}
+    return terms, tiers | {"offload": offload_tier(job, strategies)}
+
+
+def term_tiers(job: Job, work: dict[str, Codes], once: dict[str, Codes], terms: dict[str, Floats]) -> dict[str, Codes]:
+    """The tier of every term, from those of the stages' work and of what happens once a step; a term that takes no time is
+    as good as measured, but for offload.
+    """
+    n = len(terms["gemm"])
+    bandwidth = np.full(n, job.calibration.memory_bytes_per_s_effective.tier, np.int8)
+    nominal = np.full(n, Tier.NOMINAL, np.int8)
+    tiers: dict[str, Codes] = {**work, **once}
+    tiers["recompute"] = _worst(tiers, ("gemm", "attention", "elementwise", "tp_comm"))
+    tiers |= dict.fromkeys(("embedding", "loss", "grad_accumulation", "optimizer"), bandwidth)
+    tiers["pp_bubble"] = _worst(tiers, LAYER_PARTS)
+    tiers["dp_comm"] = np.maximum(work["dp_comm"], once["dp_comm"])
+    tiers["jitter"] = nominal
+    # That offloaded traffic is hidden rests on the link's rate: no second is not as good as measured there.
+    return {name: tiers[name] * ((terms[name] > 0) | (name == "offload")) for name in TIME_NAMES}
+
+
+def _worst(tiers: dict[str, Codes], names: tuple[str, ...]) -> Codes:
+    worst = tiers[names[0]]
+    for name in names[1:]:
+        worst = np.maximum(worst, tiers[name])
+    return worst

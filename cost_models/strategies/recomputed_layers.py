@@ -1,0 +1,74 @@
+"""How many layers a strategy recomputes: per stage slot, and over the whole pipeline.
+
+`full` recomputes every layer of a stage (`every`, `uniform`) or the first `recompute_num_layers` of each model chunk
+(`block`); `recompute_per_stage` fixes the count of each stage. `selective` repeats parts of every layer and is priced by
+the layer costs.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.strategies.strategy import Bools, Floats, Recompute, RecomputeMethod, Strategies
+from cost_models.strategies.tensors import distinct
+
+
+def recomputed_layers_by_slot(strategies: Strategies) -> Floats:
+    """Fully recomputed layers of each slot's stage, shape (K, N)."""
+    layouts, layout = strategies.layouts, strategies.layout
+    held_NK, full = layouts.layers_LKJ.sum(axis=2)[layout], strategies.recompute == Recompute.FULL
+    count_NK = np.where(full[:, None], np.minimum(held_NK, _limit(strategies)[:, None]), 0.0)
+    some = np.flatnonzero(_blocks_of_uneven_chunks(strategies))
+    if len(some):
+        stages = layouts.slot_stage_LK[layout[some]]
+        count_NK[some] = np.take_along_axis(_blocks(strategies.take(some)), stages, axis=1)
+    if (layouts.recompute_layers_LK >= 0).any():
+        fixed_NK = layouts.recompute_layers_LK[layout]
+        count_NK = np.where(fixed_NK >= 0, np.minimum(fixed_NK, held_NK), count_NK)
+    return np.asarray(count_NK.T, dtype=np.float64)
+
+
+def recomputed_layers(strategies: Strategies) -> Floats:
+    """Fully recomputed layers over all stages, shape (N,)."""
+    cases = distinct(strategies, ("layout", "vpp", "recompute", "recompute_method", "recompute_num_layers"))
+    rows = cases.rows
+    held_US, full = rows.layouts.held_LS[rows.layout], rows.recompute == Recompute.FULL
+    count_US = np.where(full[:, None], np.minimum(held_US, _limit(rows)[:, None]), 0.0)
+    some = np.flatnonzero(_blocks_of_uneven_chunks(rows))
+    if len(some):
+        count_US[some] = _blocks(rows.take(some))
+    fixed_US = rows.layouts.recompute_limit_LS[rows.layout]
+    count_US = np.where(np.isfinite(fixed_US), np.minimum(held_US, fixed_US), count_US)
+    return np.asarray(cases.spread(count_US.sum(axis=1)), dtype=np.float64)
+
+
+def _limit(strategies: Strategies) -> Floats:
+    """Most layers of a stage that are repeated where its chunks are alike, shape (N,)."""
+    block = strategies.recompute_method == RecomputeMethod.BLOCK
+    return np.where(block, strategies.recompute_num_layers * strategies.vpp, np.inf)
+
+
+def _blocks_of_uneven_chunks(strategies: Strategies) -> Bools:
+    block = (strategies.recompute == Recompute.FULL) & (strategies.recompute_method == RecomputeMethod.BLOCK)
+    return np.asarray(block & strategies.layouts.has_uneven_chunks[strategies.layout])
+
+
+def _blocks(strategies: Strategies) -> Floats:
+    """Layers of every stage within the first `recompute_num_layers` of each of its chunks, shape (N, S)."""
+    count = strategies.recompute_num_layers[:, None, None]
+    return np.asarray(np.minimum(strategies.layouts.chunk_layers[strategies.layout], count).sum(axis=1))
+
+
+def recomputed_shares(strategies: Strategies) -> Floats:
+    """Share of the model's decoder layers that are fully recomputed, 0...1, shape (N,)."""
+    total = strategies.layouts.held_LS.sum(axis=1)[strategies.layout]
+    return np.asarray(recomputed_layers(strategies) / np.maximum(total, 1.0))
+
+
+def recomputed_mtp_share(strategies: Strategies) -> Floats:
+    """Share of a multi-token-prediction module's layer that is fully recomputed, 0 or 1, shape (N,).
+
+    Source: megatron/core/transformer/multi_token_prediction.py (_checkpointed_forward): not with the block method.
+    """
+    full = strategies.recompute == Recompute.FULL
+    return np.where(full & (strategies.recompute_method != RecomputeMethod.BLOCK), 1.0, 0.0)

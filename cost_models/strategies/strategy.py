@@ -1,0 +1,190 @@
+"""A batch of strategies as one structure of arrays: the only form in which strategies reach a cost model.
+
+A single strategy is a batch of length 1. Whole numbers are stored as float64 (exact to 2^53, no silent wrap, no casting in
+the hot loop); choices are int8 codes, named by the enums below. Every field has shape (N,).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, fields, replace
+from enum import IntEnum
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.strategies.layouts import Layouts
+
+Floats = NDArray[np.float64]
+Ints = NDArray[np.int64]
+Codes = NDArray[np.int8]
+Bools = NDArray[np.bool_]
+
+
+class Recompute(IntEnum):
+    NONE = 0
+    SELECTIVE = 1
+    FULL = 2
+
+
+class RecomputeMethod(IntEnum):
+    EVERY = 0
+    """Every layer, a unit each (`full` without a method and a count)."""
+    BLOCK = 1
+    """`recompute_num_layers` layers of each model chunk."""
+    UNIFORM = 2
+    """Units of `recompute_num_layers` layers."""
+
+
+class Schedule(IntEnum):
+    ONE_F_ONE_B = 0
+    INTERLEAVED = 1
+    GPIPE = 2
+    ZB_H1 = 3
+    ZB_V = 4
+    DUALPIPE_V = 5
+
+
+class CpComm(IntEnum):
+    P2P = 0
+    A2A = 1
+    ALLGATHER = 2
+
+
+class MoeDispatcher(IntEnum):
+    ALLGATHER = 0
+    ALLTOALL = 1
+    FLEX = 2
+
+
+class FlexBackend(IntEnum):
+    """Kernels of the flex dispatcher."""
+
+    DEEPEP = 0
+    HYBRIDEP = 1
+
+
+NAMES: Mapping[str, tuple[str, ...]] = {
+    "recompute": ("none", "selective", "full"),
+    "recompute_method": ("every", "block", "uniform"),
+    "schedule": ("1f1b", "interleaved", "gpipe", "zb-h1", "zb-v", "dualpipe-v"),
+    "cp_comm": ("p2p", "a2a", "allgather"),
+    "moe_dispatcher": ("allgather", "alltoall", "flex"),
+    "flex_backend": ("deepep", "hybridep"),
+}
+"""Contract spelling of each code, by field."""
+
+RECOMPUTE_MODULES = ("core_attn", "mlp", "layernorm", "moe", "moe_act", "shared_experts", "mla_up_proj")
+"""Megatron's selective recompute modules; bit i of `recompute_modules` stands for entry i."""
+
+
+@dataclass(frozen=True)
+class Strategies:
+    """N strategies. Semantics are the contract's; see the class docstrings of the enums for the codes."""
+
+    tp: Floats
+    pp: Floats
+    dp: Floats
+    cp: Floats
+    ep: Floats
+    etp: Floats
+    vpp: Floats
+    zero: Codes
+    """0-3: nothing, optimizer state, also gradients, also parameters sharded."""
+    zero_shard_size: Floats
+    """Ranks that share one copy of the sharded state; divides dp*cp."""
+    zero_param_shard_size: Floats
+    """Ranks over which forward/backward parameters are sharded (hpZ, MiCS); zero_shard_size unless given."""
+    grad_sync_each: Bools
+    """Gradients are reduced for every micro-batch rather than once a step."""
+    sequence_parallel: Bools
+    micro_batch_size: Floats
+    num_micro_batches: Floats
+    recompute: Codes
+    recompute_method: Codes
+    recompute_num_layers: Floats
+    recompute_modules: Codes
+    """Bit set over RECOMPUTE_MODULES (Megatron selective); 0 elsewhere."""
+    schedule: Codes
+    layout: Ints
+    """Index into `layouts`: which decoder layers each (stage, chunk) holds."""
+    cp_comm: Codes
+    moe_dispatcher: Codes
+    flex_backend: Codes
+    """Read only where the dispatcher is flex."""
+    overlap_grad_reduce: Bools
+    overlap_param_gather: Bools
+    overlap_tp_comm: Bools
+    overlap_p2p: Bools
+    overlap_moe_all_to_all: Bools
+    offload_optimizer_fraction: Floats
+    offload_parameters: Bools
+    offload_activation_layers: Floats
+    layouts: Layouts
+    """Shared by the whole batch; not an array over strategies."""
+
+    def __len__(self) -> int:
+        return len(self.tp)
+
+    @property
+    def world(self) -> Floats:
+        """GPUs used."""
+        return self.tp * self.pp * self.cp * self.dp
+
+    @property
+    def dp_cp(self) -> Floats:
+        """Ranks that hold the same dense parameters: the group gradients are reduced over."""
+        return self.dp * self.cp
+
+    @property
+    def expert_dp(self) -> Floats:
+        """Ranks that hold the same experts: edp = tp*cp*dp / (ep*etp)."""
+        return self.tp * self.cp * self.dp / (self.ep * self.etp)
+
+    @property
+    def expert_shard_size(self) -> Floats:
+        """Ranks that share one copy of sharded expert state: edp by the copies that zero_shard_size leaves."""
+        copies = self.dp_cp / self.zero_shard_size
+        return np.asarray(np.maximum(np.floor(self.expert_dp / copies), 1.0))
+
+    def take(self, index: Ints | Bools) -> Strategies:
+        """The strategies at these positions, or where the mask holds."""
+        return replace(self, **{name: getattr(self, name)[index] for name in ARRAY_FIELDS})
+
+
+ARRAY_FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Strategies) if f.name != "layouts")
+_CODES = {
+    "zero",
+    "recompute",
+    "recompute_method",
+    "recompute_modules",
+    "schedule",
+    "cp_comm",
+    "moe_dispatcher",
+    "flex_backend",
+}
+_FLAGS = {
+    "grad_sync_each", "sequence_parallel", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp_comm",
+    "overlap_p2p", "overlap_moe_all_to_all", "offload_parameters",
+}  # fmt: skip
+DTYPES: Mapping[str, type] = {
+    name: np.int8 if name in _CODES else np.bool_ if name in _FLAGS else np.int64 if name == "layout" else np.float64
+    for name in ARRAY_FIELDS
+}
+
+
+def build_strategies(columns: Mapping[str, Sequence[Any] | NDArray[Any]], *, layouts: Layouts) -> Strategies:
+    """A batch from one column per field of ARRAY_FIELDS, broadcast to a common length and cast to the field's type."""
+    arrays = np.broadcast_arrays(*(np.atleast_1d(np.asarray(columns[name])) for name in ARRAY_FIELDS))
+    cast: dict[str, Any] = {
+        n: np.ascontiguousarray(a, dtype=DTYPES[n]) for n, a in zip(ARRAY_FIELDS, arrays, strict=True)
+    }
+    return Strategies(**cast, layouts=layouts)
+
+
+def concatenated(batches: Sequence[Strategies]) -> Strategies:
+    """One batch of all rows, in order; every batch must share the same `layouts`."""
+    assert all(batch.layouts is batches[0].layouts for batch in batches)
+    columns = {name: np.concatenate([getattr(batch, name) for batch in batches]) for name in ARRAY_FIELDS}
+    return Strategies(**columns, layouts=batches[0].layouts)

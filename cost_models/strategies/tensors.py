@@ -1,0 +1,99 @@
+"""Costs that depend on few axes are computed once per distinct combination and gathered to the batch.
+
+A search batch holds hundreds of thousands of strategies but only a few thousand different (tp, micro-batch, ...) tuples;
+`distinct` finds them in linear time, so a formula written for one strategy is evaluated on those alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.strategies.strategy import Strategies
+
+Index = NDArray[np.int64]
+Scalar = TypeVar("Scalar", bound=np.generic)
+_DENSE_CELLS_PER_ROW = 4
+"""A presence table up to this many times the batch is cheaper than sorting."""
+
+
+@dataclass(frozen=True, slots=True)
+class Distinct:
+    """The different combinations of some axes in a batch."""
+
+    rows: Strategies
+    """One strategy per combination, shape (U,); only the named axes are meaningful."""
+    inverse: Index
+    """Combination of each strategy, shape (N,)."""
+
+    def at(self, index: NDArray[Any]) -> Distinct:
+        """The same combinations, for the strategies at these positions."""
+        return Distinct(self.rows, self.inverse[index])
+
+    def spread(self, values: NDArray[Scalar]) -> NDArray[Scalar]:
+        """Values over combinations, shape (..., U), gathered to (..., N)."""
+        return np.take(values, self.inverse, axis=-1)
+
+
+def distinct(strategies: Strategies, axes: Sequence[str], *, also: NDArray[Any] | None = None) -> Distinct:
+    """The distinct combinations of these fields, and of `also` (N,); every one must hold whole numbers >= 0."""
+    code = np.zeros(len(strategies), dtype=np.int64)
+    cells = 1
+    columns = [getattr(strategies, name) for name in axes]
+    for values in columns if also is None else [*columns, also]:
+        digit, radix = _digits(values)
+        if radix > 1:
+            code = code * radix + digit
+            cells *= radix
+        assert cells < 2**62, axes
+    if cells <= _DENSE_CELLS_PER_ROW * len(strategies) + 4096:
+        first = np.full(cells, -1, dtype=np.int64)
+        first[code[::-1]] = np.arange(len(strategies) - 1, -1, -1)
+        present = np.flatnonzero(first >= 0)
+        rank = np.empty(cells, dtype=np.int64)
+        rank[present] = np.arange(len(present))
+        return Distinct(strategies.take(first[present]), rank[code])
+    _, index, inverse = np.unique(code, return_index=True, return_inverse=True)
+    return Distinct(strategies.take(index), inverse.reshape(-1))
+
+
+def summed(parts: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
+    """Sum of arrays (or of the rows of one along its first axis), added one after the other.
+
+    NumPy adds in pairs along an axis that lies contiguous in memory, as it does in a batch of one: its sums of the same
+    numbers then differ in the last digit from those of a larger batch.
+    """
+    each = iter(parts)
+    total = np.array(next(each), np.float64)
+    for part in each:
+        total += part
+    return total
+
+
+def levels_of(values: NDArray[Any]) -> tuple[NDArray[np.float64], Index]:
+    """The different values, whole numbers >= 0, in rising order, and which one each is."""
+    digit, count = _digits(values)
+    if count == 1:
+        digit = np.zeros(len(values), dtype=np.int64)
+    levels = np.empty(count, dtype=np.float64)
+    levels[digit] = values
+    return levels, digit
+
+
+def _digits(values: NDArray[Any]) -> tuple[Index, int]:
+    """Small consecutive integers standing for the values, and how many different ones there are."""
+    whole = values.astype(np.int64)
+    low, high = (int(whole.min()), int(whole.max())) if len(whole) else (0, 0)
+    if low == high:
+        return whole, 1
+    if high - low <= _DENSE_CELLS_PER_ROW * len(whole) + 4096:
+        seen = np.zeros(high - low + 1, dtype=np.int64)
+        seen[whole - low] = 1
+        rank = np.cumsum(seen) - 1
+        return rank[whole - low], int(seen.sum())
+    levels, digit = np.unique(whole, return_inverse=True)
+    return digit.reshape(-1), len(levels)

@@ -1,0 +1,1 @@
+"""From priced strategies to what a user reads: evaluations, ranking, comparison, explanation."""

@@ -1,0 +1,146 @@
+"""Changes of a strategy that needs too much memory, mildest first: single ones, then several together.
+
+A single change is one field, or one of the optimizer's kind; several together take each field at its strongest, fewest
+changes first. Whether a change is legal and makes the strategy fit is for `planner.answer.explain`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
+from functools import partial
+from itertools import combinations
+from typing import Any
+
+from cost_models.job import Job
+from planner.rules.rule import divisors
+
+Strategy = dict[str, Any]
+Apply = Callable[[Strategy], Strategy]
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """What is changed, in words, and what the strategy becomes."""
+
+    name: str
+    strategy: Strategy
+    eight_bit: bool = False
+    """The optimizer's moments in 8 bits, which is a field of `training`."""
+
+    def job(self, job: Job) -> Job:
+        """The job with this change."""
+        return replace(job, training=replace(job.training, optimizer="adam-8bit")) if self.eight_bit else job
+
+
+EIGHT_BIT = "training.optimizer adam-8bit"
+
+
+def changes(job: Job, strategy: Strategy) -> Iterator[Change]:
+    """Every change that is tried, the mildest first; some are illegal."""
+    yield from (Change(name, changed) for name, changed in _single_fields(job, strategy))
+    if job.training.optimizer == "adam":
+        yield Change(EIGHT_BIT, strategy, eight_bit=True)
+    offloads = _offloads(strategy)
+    yield from (Change(name, apply(strategy)) for name, apply in offloads)
+    yield from _together(job, strategy, offloads)
+
+
+def _single_fields(job: Job, strategy: Strategy) -> Iterator[tuple[str, Strategy]]:
+    """Single changes of what a GPU does."""
+    for size in sorted(divisors(strategy["micro_batch_size"]), reverse=True)[1:]:
+        yield f"micro_batch_size {size}", {**strategy, "micro_batch_size": size}
+    if strategy["tp"] > 1 and not strategy["sequence_parallel"]:
+        yield "sequence_parallel true", {**strategy, "sequence_parallel": True}
+    yield from ((name, apply(strategy)) for name, apply in _shardings(job, strategy))
+    for mode in ("selective", "full"):
+        if mode != strategy["recompute"] and strategy["recompute"] != "full":
+            yield f"recompute {mode}", _recomputing(strategy, mode)
+    if strategy["recompute_method"] == "block":
+        yield "recompute full, every layer", _recomputing(strategy, "full")
+    if strategy["vpp"] > 1:
+        yield "vpp 1", {**_without(strategy, "layers_per_stage", "schedule"), "vpp": 1}
+    for name in ("pp", "tp", "cp"):
+        yield from _larger_degree(strategy, name)
+
+
+def _larger_degree(strategy: Strategy, name: str) -> Iterator[tuple[str, Strategy]]:
+    """The next multiples of a degree, taken from the data-parallel ranks."""
+    for factor in divisors(strategy["dp"])[1:4]:
+        degree, replicas = strategy[name] * factor, strategy["dp"] // factor
+        plain = _without(strategy, "layers_per_stage", "zero_shard_size", "zero_param_shard_size", "schedule")
+        changed = {**plain, name: degree, "dp": replicas, "vpp": 1}
+        yield f"{name} {degree} (dp {replicas})", {**changed, "sequence_parallel": changed["tp"] > 1}
+
+
+def _offloads(strategy: Strategy) -> list[tuple[str, Apply]]:
+    """What can go to the host, least first; rules know which framework can do which."""
+    had = strategy["offload"]
+    tried: list[dict[str, Any]] = []
+    layers = max(strategy["layers_per_stage"]) - 1
+    if layers > had["activation_layers"]:
+        tried.append({"activation_layers": layers})
+    tried += [{"optimizer_fraction": part} for part in (0.5, 1) if part > had["optimizer_fraction"]]
+    if not had["parameters"]:
+        tried.append({"optimizer_fraction": 1, "parameters": True})
+    return [(_named(each), _offloading(each)) for each in tried]
+
+
+def _named(offload: dict[str, Any]) -> str:
+    """Such as "offload {optimizer_fraction: 1, parameters: true}"."""
+    spelled = {True: "true", False: "false"}
+    inside = ", ".join(
+        f"{name}: {spelled[value] if isinstance(value, bool) else value}" for name, value in offload.items()
+    )
+    return f"offload {{{inside}}}"
+
+
+def _offloading(offload: dict[str, Any]) -> Apply:
+    return lambda strategy: {**strategy, "offload": {**strategy["offload"], **offload}}
+
+
+def _together(job: Job, strategy: Strategy, offloads: list[tuple[str, Apply]]) -> Iterator[Change]:
+    """Two or more changes at once, fewest first."""
+    parts: list[tuple[str, Apply]] = []
+    if strategy["micro_batch_size"] > 1:
+        parts.append(("micro_batch_size 1", lambda s: {**s, "micro_batch_size": 1}))
+    if strategy["tp"] > 1 and not strategy["sequence_parallel"]:
+        parts.append(("sequence_parallel true", lambda s: {**s, "sequence_parallel": True}))
+    parts += _shardings(job, strategy)[-1:]
+    if strategy["recompute"] != "full" or strategy["recompute_method"] == "block":
+        parts.append(("recompute full", lambda s: _recomputing(s, "full")))
+    if job.training.optimizer == "adam":
+        parts.append((EIGHT_BIT, dict))
+    parts += offloads
+    alternatives = {name for name, _ in offloads if "optimizer_fraction" in name} | {EIGHT_BIT}
+    for count in range(2, len(parts) + 1):
+        for chosen in combinations(parts, count):
+            names = [name for name, _ in chosen]
+            if len(alternatives.intersection(names)) > 1:  # one way to hold the optimizer's state
+                continue
+            changed = dict(strategy)
+            for _, apply in chosen:
+                changed = apply(changed)
+            yield Change(" and ".join(names), changed, eight_bit=EIGHT_BIT in names)
+
+
+def _shardings(job: Job, strategy: Strategy) -> list[tuple[str, Apply]]:
+    """What leaves less of the states on a rank, the most at the end: gradients that wait for no last micro-batch, stages."""
+    found: list[tuple[str, Apply]] = []
+    if strategy["zero"] >= 2 and strategy["grad_sync"] == "last":
+        found.append(("grad_sync each", lambda changed: {**changed, "grad_sync": "each"}))
+    higher = [stage for stage in job.runtime.supports_zero if stage > strategy["zero"]]
+    return found + [(f"zero {stage}", partial(_with_zero, stage=stage)) for stage in higher]
+
+
+def _with_zero(strategy: Strategy, stage: int) -> Strategy:
+    return {**strategy, "zero": stage, "grad_sync": "each" if stage >= 2 else "last"}
+
+
+def _recomputing(strategy: Strategy, mode: str) -> Strategy:
+    plain = _without(strategy, "recompute_method", "recompute_num_layers", "recompute_modules", "recompute_per_stage")
+    return {**plain, "recompute": mode}
+
+
+def _without(strategy: Strategy, *names: str) -> Strategy:
+    return {key: value for key, value in strategy.items() if key not in names}

@@ -1,0 +1,96 @@
+"""What comes closest where no plan is left although memory is not the reason: the strategy that breaks the fewest rules, and
+the fastest plan that still misses the targets.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from cost_models.evaluate import evaluate
+from cost_models.job import Job
+from cost_models.strategies.strategy import Ints, Strategies
+from planner.answer.evaluation import Reason
+from planner.rules import Violations, reasons, violations
+from planner.rules.rule import facts
+from planner.search.objective import Goal
+from planner.strategies.parse import strategy_dict
+from planner.strategies.space import Space
+
+SHOWN = 3
+"""Strategies returned."""
+MOST_BASE_ROWS, MOST_EXPANDED = 1 << 14, 64
+"""Base rows looked at, and those of them whose expansions are."""
+
+
+def closest_illegal(space: Space) -> list[dict[str, Any]]:
+    """The contract's `nearest_infeasible` where rules leave nothing: the strategies that break the fewest, on the most GPUs.
+
+    Of a large space a sample is looked at.
+    """
+    job = space.job
+    meshes = space.degrees.blocks(np.arange(len(space.degrees)), most_rows=MOST_BASE_ROWS)[0]
+    rows = space.base(meshes)
+    broken = violations(job, rows)
+    if broken.legal.any():  # what a base row leaves open breaks a rule
+        rows = space.expand(rows.take(np.flatnonzero(broken.legal)[:MOST_EXPANDED])).rows
+        broken = violations(job, rows)
+    return [
+        {
+            "strategy": strategy_dict(rows, index),
+            "reasons": reasons(job, rows, index, found=broken),
+            "smallest_change": _all_changes(job, rows, index, broken),
+        }
+        for index in _fewest_broken(rows, broken).tolist()
+    ]
+
+
+def _all_changes(job: Job, rows: Strategies, index: int, broken: Violations) -> str:
+    """The change that each broken rule asks for."""
+    known = facts(job, rows, index)
+    changes = ((rule.smallest_change or rule.hint).format_map(known) for rule in broken.broken(index))
+    return "; ".join(dict.fromkeys(changes))
+
+
+def _fewest_broken(rows: Strategies, broken: Violations) -> Ints:
+    """Places of the strategies that break the fewest rules, each breaking others."""
+    count = np.zeros(len(rows), np.int64)
+    for bit in range(len(broken.active)):
+        count += broken.flags >> bit & 1
+    order = np.lexsort((-rows.world, count))
+    order = order[count[order] > 0]
+    _, first = np.unique(broken.flags[order], return_index=True)
+    return np.asarray(order[np.sort(first)[:SHOWN]])
+
+
+def too_slow(job: Job, goal: Goal, best: Strategies | None) -> list[dict[str, Any]]:
+    """The contract's `nearest_infeasible` where targets leave nothing: the fastest plan that fits, if any does.
+
+    Args:
+        job: the job.
+        goal: of the request, with its targets.
+        best: what a search without targets found, best first.
+    """
+    if best is None:
+        return []
+    strategy = best.take(np.zeros(1, np.int64))
+    step_s = float(evaluate(job, strategy).step_time_s[0])
+    tokens = float(job.training.seq_length) * job.training.global_batch_size
+    reason = target_reason(step_s, wanted_s=goal.slowest_step_s, tokens=tokens)
+    return [{"strategy": strategy_dict(strategy, 0), "reasons": [reason], "smallest_change": reachable(step_s, tokens)}]
+
+
+def target_reason(step_s: float, *, wanted_s: float, tokens: float) -> Reason:
+    """That the fastest plan takes longer than the targets allow; `tokens` are those of a step."""
+    return {
+        "code": "misses-target",
+        "message": f"the fastest plan that fits takes {step_s:.4g} s a step ({np.floor(tokens / step_s):,.0f} tokens/s), "
+        f"but the targets ask for {wanted_s:.4g} s ({tokens / wanted_s:,.0f} tokens/s)",
+        "hint": "Lower the target, or use more or faster GPUs.",
+    }
+
+
+def reachable(step_s: float, tokens: float) -> str:
+    """The target that a plan of this step time reaches; `tokens` are those of a step."""
+    return f"a target of at most {np.floor(tokens / step_s):,.0f} tokens/s"

@@ -1,0 +1,203 @@
+"""Why a strategy does not fit, and the smallest change that would make it fit."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+from typing import Any
+
+import numpy as np
+
+from cost_models.evaluate import Verdict, evaluate, memory_verdict
+from cost_models.frameworks.memory_traits import memory_traits
+from cost_models.job import Job
+from cost_models.layers.parameters import count_parameters
+from cost_models.memory import stage_memory
+from cost_models.memory.states import optimizer_state_bytes
+from cost_models.specs.training import BYTES_PER
+from cost_models.strategies.strategy import Ints, Strategies
+from cost_models.units import GIB
+from planner.answer.changes import changes
+from planner.answer.evaluation import Reason, memory_reasons
+from planner.rules import violations
+from planner.schemas.plan_request import AllowedValues, Constraints
+from planner.schemas.strategy import StrategyInput
+from planner.strategies.parse import resolve_strategies, strategy_dict
+
+SHOWN = 3
+"""Nearest infeasible plans returned."""
+
+
+def nearest_infeasible(job: Job, nearest: Strategies, *, headroom_fraction: float) -> list[dict[str, Any]]:
+    """The contract's `nearest_infeasible`: the candidates with the least excess, one per split of the GPUs; those that some
+    change makes fit come first.
+    """
+    every = [strategy_dict(nearest, index) for index in range(len(nearest))]
+    found = _fitting_changes(job, every, headroom_fraction=headroom_fraction)
+    shown = _different_splits(nearest, first=[index in found.names for index in range(len(nearest))])
+    evaluated = evaluate(job, nearest.take(shown), headroom_fraction=headroom_fraction)
+    return [
+        {
+            "strategy": every[index],
+            "reasons": memory_reasons(evaluated, position, job=job),
+            "smallest_change": found.told(index),
+        }
+        for position, index in enumerate(shown.tolist())
+    ]
+
+
+def contradiction(
+    job: Job,
+    constraints: Constraints,
+    *,
+    num_gpus: int | None = None,
+    apart: frozenset[str] = frozenset(),
+    otherwise: Reason | None = None,
+) -> dict[str, Any]:
+    """Why no combination of degrees is left at all: the strategy of the first values given, and what is wrong with it.
+
+    Args:
+        job: the job.
+        constraints: those of the request.
+        num_gpus: GPUs there are; the cluster's own by default.
+        apart: codes of rules that do not count.
+        otherwise: the reason where that strategy breaks no rule; that no degrees are whole nodes by default.
+    """
+    gpus = job.cluster.num_gpus if num_gpus is None else num_gpus
+    strategy = first_values(constraints, num_gpus=gpus)
+    reasons = _more_than_all(strategy, gpus)
+    if not reasons:
+        found = resolve_strategies(job, [StrategyInput.model_validate(strategy)]).problems[0]
+        reasons = [reason for reason in found if reason["code"] not in apart]
+    reasons = reasons or [otherwise or _not_whole_nodes(job, constraints)]
+    return {"strategy": strategy, "reasons": reasons, "smallest_change": reasons[0]["hint"]}
+
+
+def first_values(constraints: Constraints, *, num_gpus: int) -> dict[str, Any]:
+    """A strategy of what the constraints fix and the first of what they list, else the smallest degrees."""
+    given = _given(constraints)
+    strategy = {"tp": 1, "pp": 1, "cp": 1, "micro_batch_size": 1, **given}
+    if strategy["tp"] * strategy["pp"] * strategy["cp"] <= num_gpus:
+        strategy = {"dp": 1, **strategy}
+    return strategy
+
+
+def _given(constraints: Constraints) -> dict[str, Any]:
+    apart = ("overlap", "offload", "pool_per_stage")
+    given = constraints.fixed.model_dump(mode="json", exclude=set(apart), exclude_none=True)
+    for name in AllowedValues.model_fields:
+        values = getattr(constraints.allowed, name)
+        if values is not None and name not in apart:
+            given[name] = values[0]
+    return given
+
+
+def _more_than_all(strategy: dict[str, Any], num_gpus: int) -> list[Reason]:
+    """That the degrees multiply to more GPUs than there are."""
+    names = [name for name in ("tp", "pp", "cp", "dp") if name in strategy]
+    world = prod(strategy[name] for name in names)
+    if world <= num_gpus:
+        return []
+    product = " x ".join(f"{name} {strategy[name]}" for name in names)
+    message = f"{product} = {world} exceeds the {num_gpus} GPUs of the cluster"
+    return [{"code": "world-exceeds-gpus", "message": message, "hint": "Lower a degree."}]
+
+
+def _not_whole_nodes(job: Job, constraints: Constraints) -> Reason:
+    given = _given(constraints)
+    nodes, size = job.cluster.num_nodes, job.cluster.gpus_per_node
+    most = min(constraints.num_nodes.max or nodes, nodes)
+    least = (constraints.num_nodes.min or 1) if constraints.allow_idle_gpus else most
+    counts = f"{least} to {most}" if least < most else f"{most}"
+    degrees = ", ".join(f"{name} {given[name]}" for name in ("tp", "pp", "cp", "dp") if name in given)
+    return {
+        "code": "gpus-not-divisible",
+        "message": f"no tp x pp x cp x dp{f' with {degrees}' if degrees else ''} is {counts} whole nodes of {size} GPUs",
+        "hint": "Choose degrees whose product is whole nodes, a batch with more divisors, or another num_nodes.",
+    }
+
+
+def _different_splits(nearest: Strategies, *, first: list[bool]) -> Ints:
+    """Positions of the first few candidates that differ in a degree, the marked ones before the others."""
+    order = np.argsort(~np.array(first, np.bool_), kind="stable")
+    degrees = np.stack([getattr(nearest, name)[order] for name in ("tp", "pp", "cp", "dp", "ep")], axis=1)
+    _, at = np.unique(degrees, axis=0, return_index=True)
+    return np.asarray(order[np.sort(at)[:SHOWN]])
+
+
+def smallest_changes(job: Job, strategies: list[dict[str, Any]], *, headroom_fraction: float) -> list[str]:
+    """For each strategy the first change, mildest first, that makes it legal and fitting; else what is missing."""
+    found = _fitting_changes(job, strategies, headroom_fraction=headroom_fraction)
+    return [found.told(index) for index in range(len(strategies))]
+
+
+@dataclass(frozen=True, slots=True)
+class _Fitting:
+    """The mildest change that makes each strategy fit."""
+
+    names: dict[int, str]
+    """By position of the strategy; what makes none fit is left out."""
+    closest: dict[int, tuple[float, str]]
+    """GiB too many under the legal change that comes closest, and its name."""
+    advice: str
+
+    def told(self, index: int) -> str:
+        """The change in a sentence, or what is missing."""
+        return self.names.get(index) or _no_change(self.closest.get(index), self.advice)
+
+
+def _fitting_changes(job: Job, strategies: list[dict[str, Any]], *, headroom_fraction: float) -> _Fitting:
+    tried = [(index, change) for index, strategy in enumerate(strategies) for change in changes(job, strategy)]
+    fitting: dict[int, tuple[int, str]] = {}
+    closest: dict[int, tuple[float, str]] = {}
+    for eight_bit in (False, True):
+        some = [position for position, (_, change) in enumerate(tried) if change.eight_bit == eight_bit]
+        if not some:
+            continue
+        changed = tried[some[0]][1].job(job)
+        inputs = [StrategyInput.model_validate(tried[position][1].strategy) for position in some]
+        resolved = resolve_strategies(changed, inputs)
+        if resolved.strategies is None:
+            continue
+        legal = violations(changed, resolved.strategies).legal
+        memory = stage_memory(changed, resolved.strategies)
+        verdict, _ = memory_verdict(changed, memory, headroom_fraction=headroom_fraction)
+        excess = (memory.device - job.cluster.capacity_bytes * (1.0 - headroom_fraction)) / GIB
+        for row in np.flatnonzero(legal).tolist():
+            position = some[int(resolved.index[row])]
+            index, change = tried[position]
+            if verdict[row] == Verdict.FITS:
+                name = change.name + _on_the_host(float(memory.host_bytes_per_node[row]), job)
+                fitting[index] = min(fitting.get(index, (len(tried), "")), (position, name))
+            closest[index] = min(closest.get(index, (np.inf, "")), (float(excess[row]), change.name))
+    names = {index: name for index, (_, name) in fitting.items()}
+    return _Fitting(names, closest, _more_memory(job, headroom_fraction=headroom_fraction))
+
+
+def _on_the_host(needed_bytes: float, job: Job) -> str:
+    """What a change asks of the nodes' own memory."""
+    if not needed_bytes:
+        return ""
+    unknown = "" if job.cluster.host_memory_bytes is not None else "; host_memory_gib is not given"
+    return f" (which needs {needed_bytes / GIB:,.0f} GiB of host memory a node{unknown})"
+
+
+def _no_change(closest: tuple[float, str] | None, advice: str) -> str:
+    if closest is None:
+        return advice
+    over = f"still over by {closest[0]:.1f} GiB a GPU" if closest[0] > 0 else "still at risk"
+    return f"no change is enough, alone or with others: {closest[1]} comes closest, {over}; {advice}"
+
+
+def _more_memory(job: Job, *, headroom_fraction: float) -> str:
+    """What is missing when no change of the strategy helps: a bound from the model's states where it says anything."""
+    training = job.training
+    each = BYTES_PER[training.param_dtype] + BYTES_PER[training.main_param_dtype] + BYTES_PER[training.grad_dtype]
+    each += optimizer_state_bytes(training, memory_traits(training))
+    states = count_parameters(job.model).total * each
+    capacity = job.cluster.capacity_bytes * (1.0 - headroom_fraction)
+    needed = int(np.ceil(states / capacity))
+    if needed <= job.cluster.num_gpus:
+        return "use more GPUs, or GPUs with more memory"
+    held = f"parameters, gradients and optimizer state ({states / GIB:,.0f} GiB)"
+    return f"use more GPUs, or GPUs with more memory: {held} alone need {needed:,} of these"

@@ -1,0 +1,101 @@
+"""Evaluated rows whose verdict hangs on facts that they leave open: read every way, judged by the leanest, and told which.
+
+Only rows that do not fit as priced are read again, all of them at once: readings whose jobs price strategies alike share one
+memory evaluation.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Hashable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+
+from cost_models.evaluate import DEFAULT_HEADROOM_FRACTION, Evaluated, Verdict, memory_verdict
+from cost_models.job import Job
+from cost_models.memory import stage_memory
+from planner.answer.evaluation import Reason
+from planner.answer.open_facts import Outcome, Reading, combined_readings, deciding, single_readings
+from planner.request.job import cost_key
+from planner.rules import violations
+from planner.schemas.strategy import StrategyInput
+from planner.strategies.parse import resolve_strategies
+
+
+@dataclass(frozen=True, slots=True)
+class OpenRow:
+    """One evaluated row as it was given."""
+
+    job: Job
+    given: StrategyInput
+    assumed: Mapping[str, Any]
+    """Defaults applied to its strategy."""
+
+
+_Task = tuple[int, Reading, Job]
+"""Position of the row, how it is read, and the job read that way."""
+
+
+def with_open_facts(evaluated: Evaluated, rows: Sequence[OpenRow]) -> tuple[Evaluated, dict[int, list[Reason]]]:
+    """The evaluation with low ends and verdicts that hold for every reading of the rows, and the facts that decide.
+
+    Args:
+        evaluated: N rows whose jobs differ at most in their global batch and in what they state.
+        rows: the same N as given.
+
+    Returns:
+        The evaluation, and by position the reasons of the rows that an open fact decides.
+    """
+    unsure = np.flatnonzero((evaluated.verdict != Verdict.FITS) & ~evaluated.host_exceeded).tolist()
+    readings = {index: single_readings(rows[index].job, rows[index].assumed) for index in unsure}
+    outcomes = _outcomes(readings, rows)
+    out = [index for index, found in outcomes.items() if evaluated.verdict[index] == Verdict.OOM and _all_out(found)]
+    low = evaluated.memory.device_low.copy()
+    combined = {index: combined_readings(outcomes[index], priced_low_bytes=float(low[index])) for index in out}
+    together = _outcomes(combined, rows)
+    told: dict[int, list[Reason]] = {}
+    for index, single in outcomes.items():
+        found = [*single, *together.get(index, [])]
+        low[index] = min([low[index], *(outcome.device_low_bytes for outcome in found)])
+        told[index] = deciding(found, verdict=Verdict(int(evaluated.verdict[index])))
+    memory = replace(evaluated.memory, device_low=low)
+    verdict, host_exceeded = memory_verdict(rows[0].job, memory, headroom_fraction=DEFAULT_HEADROOM_FRACTION)
+    return replace(evaluated, memory=memory, verdict=verdict, host_exceeded=host_exceeded), told
+
+
+def _all_out(outcomes: Sequence[Outcome]) -> bool:
+    return all(outcome.verdict == Verdict.OOM for outcome in outcomes)
+
+
+def _outcomes(readings: Mapping[int, Sequence[Reading]], rows: Sequence[OpenRow]) -> dict[int, list[Outcome]]:
+    """Outcomes of each row's readings; those that no framework could run are left out."""
+    tasks: dict[Hashable, list[_Task]] = defaultdict(list)
+    for index, row_readings in readings.items():
+        for reading in row_readings:
+            job = reading.job(rows[index].job)
+            if job is not None:
+                tasks[cost_key(job)].append((index, reading, job))
+    found: dict[int, list[Outcome]] = defaultdict(list)
+    for alike in tasks.values():
+        for (index, reading, _), verdict, low_bytes in _judged(alike, rows):
+            found[index].append(Outcome(reading, verdict, low_bytes))
+    return found
+
+
+def _judged(tasks: Sequence[_Task], rows: Sequence[OpenRow]) -> list[tuple[_Task, Verdict, float]]:
+    """Verdict and low end, bytes, of the legal ones among readings whose jobs differ at most in their global batch."""
+    jobs = [job for _, _, job in tasks]
+    inputs = [reading.strategy(rows[index].given) for index, reading, _ in tasks]
+    resolved = resolve_strategies(jobs[0], inputs, all_stages=True, jobs=jobs)
+    if resolved.strategies is None:
+        return []
+    memory = stage_memory(jobs[0], resolved.strategies)
+    verdict, host_exceeded = memory_verdict(jobs[0], memory, headroom_fraction=DEFAULT_HEADROOM_FRACTION)
+    return [
+        (tasks[member], Verdict(int(verdict[position])), float(memory.device_low[position]))
+        for position, member in enumerate(resolved.index.tolist())
+        if not host_exceeded[position]
+        and violations(jobs[member], resolved.strategies.take(np.array([position]))).legal[0]
+    ]

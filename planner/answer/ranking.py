@@ -1,0 +1,89 @@
+"""From the best strategies to ranked plans: evaluated with every stage, numbered, and grouped where they cannot be told
+apart.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from cost_models.evaluate import evaluate
+from cost_models.hardware import Calibration
+from cost_models.job import Job
+from cost_models.step.ranges import is_tied
+from cost_models.strategies.layouts import build_layouts
+from cost_models.strategies.strategy import Bools, Ints, Strategies
+from cost_models.terms import TIME_NAMES, Tier
+from planner.answer.comparison import compared, tie_groups
+from planner.answer.evaluation import evaluation_dict
+from planner.answer.step_cost import gpu_weight
+from planner.request.checked_request import Prepared
+from planner.schemas.plan_request import Objective
+from planner.strategies.parse import strategy_dict
+
+
+def ranked_plans(
+    job: Job, best: Strategies, *, headroom_fraction: float, assumed: dict[str, Any]
+) -> list[dict[str, Any]]:
+    """The contract's `plans`, best first, with per-stage memory."""
+    detailed = with_all_stages(job, best)
+    evaluated = evaluate(job, detailed, headroom_fraction=headroom_fraction)
+    groups = tie_groups(
+        len(detailed), lambda leader: is_tied(job.calibration, evaluated.terms_s, evaluated.tiers, leader=leader)
+    )
+    return [
+        {
+            "rank": index + 1,
+            "strategy": strategy_dict(detailed, index),
+            "evaluation": evaluation_dict(evaluated, index, job=job, stages=True, assumed=assumed),
+            "tie_group": groups[index],
+        }
+        for index in range(len(detailed))
+    ]
+
+
+def compared_plans(
+    plans: list[dict[str, Any]], prepared: Prepared, *, calibrations: Sequence[Calibration]
+) -> list[dict[str, Any]]:
+    """The ranked plans, each compared with the next one in the objective asked for; `calibrations` priced them."""
+    objective, cluster = prepared.asked.objective, prepared.resolved["cluster"]
+    close = close_plans(plans, calibrations=calibrations, objective=objective, cluster=cluster)
+    return compared(plans, objective=objective, cluster=cluster, close=close)
+
+
+def close_plans(
+    plans: Sequence[Mapping[str, Any]],
+    *,
+    calibrations: Sequence[Calibration],
+    objective: Objective,
+    cluster: Mapping[str, Any],
+) -> Callable[[Ints], Bools]:
+    """For the place of another plan for each, which plans cannot be told from that one in the objective asked for, shape (N,).
+
+    Args:
+        plans: ranked plans with their evaluations.
+        calibrations: what they were priced with; plans are close where any of these leaves it open.
+        objective: what the request minimises.
+        cluster: the resolved cluster, for prices.
+    """
+    weight = np.array([gpu_weight(plan, cluster) if objective == "cost" else 1.0 for plan in plans])
+    evaluations = [plan["evaluation"] for plan in plans]
+    terms = {name: weight * np.array([e["time_breakdown_s"][name] for e in evaluations]) for name in TIME_NAMES}
+    codes = {tier.label: tier.value for tier in Tier}
+    tiers = {name: np.array([codes[e["provenance"]["terms"][name]] for e in evaluations]) for name in TIME_NAMES}
+
+    def close(others: Ints) -> Bools:
+        return np.asarray(np.any([is_tied(c, terms, tiers, leader=others) for c in calibrations], axis=0), np.bool_)
+
+    return close
+
+
+def with_all_stages(job: Job, strategies: Strategies) -> Strategies:
+    """The same strategies over layouts in which every stage is a slot."""
+    used, inverse = np.unique(strategies.layout, return_inverse=True)
+    table = [strategies.layouts.table[int(number)] for number in used]
+    layouts = build_layouts(table, model=job.model, all_stages=True)
+    return replace(strategies, layout=inverse.reshape(-1).astype(np.int64), layouts=layouts)

@@ -1,0 +1,1 @@
+"""From the documents of a request to a checked, resolved job."""

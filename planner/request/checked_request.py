@@ -1,0 +1,73 @@
+"""A plan request that has been checked: the job it asks for, the request with everything filled in, and its digest."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from importlib.metadata import version
+from typing import Any
+
+from cost_models.errors import InvalidInputError
+from cost_models.job import Job
+from cost_models.pools.time import MixedJob
+from cost_models.specs.fields import validated
+from cost_models.specs.pools_input import is_mixed
+from planner.pools.jobs import resolve_mixed_job
+from planner.request.checks import check_request
+from planner.request.job import Documents, missing_or_wrong, resolve_job
+from planner.request.resolved import resolved_request
+from planner.revision import model_revision
+from planner.schemas.plan_request import PlanRequest
+
+PRODUCT_VERSION = version("meshwright")
+
+
+@dataclass(frozen=True, eq=False)
+class Prepared:
+    """A request that can be planned."""
+
+    asked: PlanRequest
+    job: Job | MixedJob
+    resolved: dict[str, Any]
+    """The request with presets spelled out and defaults filled in."""
+    digest: str
+
+
+def prepare(
+    request: Mapping[str, Any], *, calibrations: Documents | None = None, allow_files: bool = False
+) -> Prepared:
+    """The request checked and resolved; arguments as of `planner.plan.plan`.
+
+    Raises:
+        InvalidInputError: with every broken rule; CalibrationError where a calibration cannot be used.
+    """
+    _refuse_names(request)
+    asked = validated(PlanRequest, request, pointer="")
+    resolve = resolve_mixed_job if is_mixed(request.get("cluster")) else resolve_job
+    job: Job | MixedJob = resolve(request, extra=calibrations, allow_files=allow_files, states_version=True)
+    check_request(asked, job)
+    resolved = resolved_request(asked, job)
+    jobs = job.jobs if isinstance(job, MixedJob) else (job,)
+    digest = request_digest(
+        resolved, calibration_id=" ".join(each.calibration.id for each in jobs), revision=model_revision()
+    )
+    return Prepared(asked, job, resolved, digest)
+
+
+def _refuse_names(document: object) -> None:
+    """A specification given as a name or a number is answered with how to write it."""
+    if not isinstance(document, Mapping):
+        return  # the schema says so
+    given = [name for name in ("model", "cluster", "training") if name in document]
+    wrong = [missing_or_wrong(document, name) for name in given if not isinstance(document[name], Mapping)]
+    if wrong:
+        raise InvalidInputError([problem for error in wrong for problem in error.problems])
+
+
+def request_digest(resolved: Mapping[str, Any], *, calibration_id: str, revision: str) -> str:
+    """SHA-256 of all that the ranking follows from: request, product version, model revision, calibration."""
+    content = {name: value for name, value in resolved.items() if name != "wait_s"}
+    text = json.dumps([content, PRODUCT_VERSION, revision, calibration_id], sort_keys=True, separators=(",", ":"))
+    return hashlib.sha256(text.encode()).hexdigest()

@@ -1,0 +1,190 @@
+"""A job from the three specifications of a request, with the calibration its cluster asks for.
+
+Specifications repeat from row to row and from request to request, and cost models keep what they computed for a job:
+the same documents give the same `Job` object, as long as it is among the last few hundred.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Mapping
+from dataclasses import fields, replace
+from pathlib import Path
+from threading import Lock
+from typing import Any
+
+from cost_models import presets
+from cost_models.calibration import CalibrationDocument
+from cost_models.errors import InvalidInputError, NotModelledError, Problem
+from cost_models.hardware import Calibration, load_calibration
+from cost_models.job import Job
+from cost_models.specs.cluster import Cluster
+from cost_models.specs.cluster_input import resolve_cluster
+from cost_models.specs.fields import nearest, shown
+from cost_models.specs.model import Model
+from cost_models.specs.model_input import resolve_model
+from cost_models.specs.training import Training
+from cost_models.specs.training_input import resolve_training
+
+_MOST_KEPT = 512
+_PRICED = tuple(
+    field.name for field in fields(Training) if field.name not in ("global_batch_size", "assumed", "warnings")
+)
+Documents = Mapping[str, CalibrationDocument]
+
+
+def cost_key(job: Job) -> tuple[Hashable, ...]:
+    """Equal for jobs that price a strategy alike: they differ at most in their global batch.
+
+    A step's cost depends on the batch only through the strategy's num_micro_batches.
+    """
+    return (id(job.model), id(job.calibration), *(getattr(job.training, name) for name in _PRICED))
+
+
+class JobCache:
+    """Jobs and calibrations by the identity of the resolved specifications, which the resolvers keep too."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[tuple[int, ...], Job] = {}
+        self._priced: dict[tuple[Hashable, ...], tuple[Cluster, Calibration]] = {}
+        self._lock = Lock()
+
+    def job(
+        self,
+        model: Model,
+        cluster: Cluster,
+        training: Training,
+        *,
+        calibration: str | None,
+        extra: Documents,
+        files: bool,
+        states_version: bool = False,
+    ) -> Job:
+        """The job of these specifications; one object for the same three."""
+        with self._lock:
+            prices = self._calibration(cluster, calibration, extra=extra, files=files)
+            key = (id(model), id(training), id(prices), int(states_version))
+            job = self._jobs.get(key)
+            if job is None:
+                job = Job(model, prices.cluster, training, prices, states_version=states_version)
+                self._keep(self._jobs, key, job)
+            return job
+
+    def _calibration(self, cluster: Cluster, name: str | None, *, extra: Documents, files: bool) -> Calibration:
+        # Documents of a caller may share a name across tenants, so what they priced is not kept.
+        names = cluster.calibration if name is None else (name,)
+        key = (id(cluster), name, *(_file_state(each) for each in names if files))
+        kept = None if extra and name is None else self._priced.get(key)
+        if kept is not None:
+            return kept[1]
+        asked = cluster if name is None else replace(cluster, calibration=(name,))
+        prices = load_calibration(asked, extra=extra, allow_files=files)
+        if not extra or name is not None:
+            self._keep(self._priced, key, (cluster, prices))
+        return prices
+
+    def clear(self) -> None:
+        """Forgets everything, for trials that change what the cost models are made of."""
+        with self._lock:
+            self._jobs.clear()
+            self._priced.clear()
+
+    @staticmethod
+    def _keep(table: dict[Any, Any], key: Any, value: Any) -> None:
+        if len(table) >= _MOST_KEPT:
+            table.pop(next(iter(table)))
+        table[key] = value
+
+
+def _file_state(name: str) -> Hashable:
+    """What changes when a file is written anew; None where there is no such file."""
+    try:
+        found = Path(name).stat()
+    except (OSError, ValueError):
+        return None
+    return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+JOBS = JobCache()
+"""The process's own."""
+
+
+def resolve_job(
+    document: Mapping[str, Any],
+    *,
+    calibration: str | None = None,
+    extra: Documents | None = None,
+    allow_files: bool = False,
+    states_version: bool = False,
+    cache: JobCache = JOBS,
+) -> Job:
+    """The job of a document's `model`, `cluster` and `training`.
+
+    Args:
+        document: a plan request, an evaluate row, or anything with the three.
+        calibration: name used in place of `cluster.calibration`.
+        extra: calibration documents of the caller, by id and name.
+        allow_files: whether a calibration name may be a path (on the command line).
+        states_version: whether the answer states the framework's version (see `Job`).
+        cache: where jobs are kept; the process's own unless given.
+
+    Raises:
+        InvalidInputError: with the problems of all three parts; NotModelledError where one is refused.
+        CalibrationError: the calibration is missing, damaged, or of another GPU.
+    """
+    errors: list[InvalidInputError] = []
+    model = _part(document, "model", resolve_model, errors)
+    cluster = _part(document, "cluster", resolve_cluster, errors)
+    training: Training | None = None
+    if model is not None and cluster is not None:
+        training = _part(
+            document, "training", lambda given: resolve_training(given, model=model, cluster=cluster), errors
+        )
+    elif not isinstance(document.get("training"), Mapping):
+        errors.append(missing_or_wrong(document, "training"))
+    if errors:
+        refused = any(isinstance(error, NotModelledError) for error in errors)
+        problems = [problem for error in errors for problem in error.problems]
+        raise (NotModelledError if refused else InvalidInputError)(problems)
+    assert model is not None
+    assert cluster is not None
+    assert training is not None
+    return cache.job(
+        model,
+        cluster,
+        training,
+        calibration=calibration,
+        extra=extra or {},
+        files=allow_files,
+        states_version=states_version,
+    )
+
+
+def _part(document: Mapping[str, Any], name: str, resolve: Any, errors: list[InvalidInputError]) -> Any:
+    given = document.get(name)
+    if not isinstance(given, Mapping):
+        errors.append(missing_or_wrong(document, name))
+        return None
+    try:
+        return resolve(given)
+    except InvalidInputError as error:
+        errors.append(error)
+        return None
+
+
+def missing_or_wrong(document: Mapping[str, Any], name: str) -> InvalidInputError:
+    """The error for a specification that is absent or no object."""
+    if name not in document:
+        return InvalidInputError([Problem(f"/{name}", f"{name} is required", f"Add {name!r}.", "missing-field")])
+    message = f"{name} is {shown(document[name])}; it must be an object {{…}}"
+    return InvalidInputError([Problem(f"/{name}", message, _spelt_out(document[name], name))])
+
+
+def _spelt_out(given: object, name: str) -> str:
+    """How to write a specification that was given as something else; a bare name mostly is a preset's."""
+    if name not in ("model", "cluster"):
+        return 'Write an object such as {"seq_length": 8192, "global_batch_size": 512, "precision": "bf16", "framework": "megatron"}.'
+    known = presets.names("models" if name == "model" else "clusters")
+    close = nearest(given.rpartition("/")[2], known) if isinstance(given, str) else None
+    meant = close or ("llama-3.1-8b" if name == "model" else "dgx-h100")
+    nodes = ', "num_nodes": 1' if name == "cluster" else ""
+    return f'Write an object such as {{"preset": "{meant}"{nodes}}}, or its fields.'

@@ -1,0 +1,148 @@
+"""A resolved job written back in the contract's names and units: presets spelled out, every default filled in.
+
+What a response calls `request` is built here; it can be posted again and means the same without any preset.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from cost_models import presets
+from cost_models.job import Job
+from cost_models.pools.time import MixedJob
+from cost_models.specs.cluster import Cluster, Gpu, MixedCluster
+from cost_models.specs.gpu_input import resolve_gpu
+from cost_models.specs.model import Model
+from cost_models.specs.training import Training
+from cost_models.units import BITS_PER_BYTE, GB, GIB, MICRO, TERA
+from planner.schemas.plan_request import PlanRequest
+
+Document = dict[str, Any]
+
+
+def resolved_request(request: PlanRequest, job: Job | MixedJob) -> Document:
+    """The request with its three specifications resolved."""
+    rest = request.model_dump(mode="json", exclude={"model", "cluster", "training"}, exclude_unset=False)
+    if isinstance(job, MixedJob):
+        trainings = [training_document(each.training) for each in job.jobs]
+        return {
+            "model": model_document(job.jobs[0].model),
+            "cluster": pools_document(job.cluster),
+            # what follows from the GPU and differs between pools is left open, to be filled for each again
+            "training": {n: v for n, v in trainings[0].items() if all(other.get(n) == v for other in trainings)},
+            **rest,
+        }
+    return {
+        "model": model_document(job.model),
+        "cluster": cluster_document(job.cluster),
+        "training": training_document(job.training),
+        **rest,
+    }
+
+
+def model_document(model: Model) -> Document:
+    """A model specification with every field."""
+    windows = [kind.window for kind in model.layer_kinds]
+    window = next((w for w in windows if w is not None), None)
+    document: Document = {
+        name: getattr(model, name)
+        for name in (
+            "name", "num_layers", "hidden_size", "num_attention_heads", "num_key_value_heads", "head_dim",
+            "intermediate_size", "vocab_size", "gated_mlp", "tie_word_embeddings", "norm", "norm_bias",
+            "norm_weight", "norms_per_layer", "qk_norm", "position_embedding", "max_position_embeddings", "mlp_bias", "head_bias",
+            "parallel_block", "embedding_norm", "final_norm", "attention_sinks", "attention_gate",
+            "activation_parameters", "mtp_num_layers",
+        )
+    }  # fmt: skip
+    document["attention_bias"] = _bias(qkv=model.qkv_bias, out=model.attention_out_bias)
+    if window is not None:
+        document["sliding_window"] = window
+        document["layer_types"] = ["full_attention" if w is None else "sliding_attention" for w in windows]
+    if model.moe is not None:
+        document["moe"] = {**asdict(model.moe), "moe_layer_freq": [int(kind.is_moe) for kind in model.layer_kinds]}
+    if model.mla is not None:
+        document["mla"] = asdict(model.mla)
+        del document["head_dim"]
+    return {name: value for name, value in document.items() if value is not None}
+
+
+def _bias(*, qkv: bool, out: bool) -> bool | str:
+    if qkv == out:
+        return qkv
+    return "qkv" if qkv else "out"
+
+
+def cluster_document(cluster: Cluster) -> Document:
+    """A cluster specification with every field, in the contract's units."""
+    network = cluster.network
+    custom = cluster.interconnect == "custom"
+    link = {
+        "bandwidth_gb_per_s": cluster.intra_bytes_per_s / GB,
+        "latency_us": cluster.intra_latency_s / MICRO,
+    }
+    document: Document = {
+        "name": cluster.name,
+        "gpu": _gpu_document(cluster.gpu),
+        "num_nodes": cluster.num_nodes,
+        "gpus_per_node": cluster.gpus_per_node,
+        "nvlink_domain_gpus": cluster.nvlink_domain_gpus,
+        "intra_node": link if custom else cluster.interconnect,
+        "pcie": {"gpus_per_switch": cluster.pcie_gpus_per_switch, "gpus_per_socket": cluster.pcie_gpus_per_socket},
+        "nics_per_node": network.nics_per_node,
+        "nic_gbit_per_s": network.nic_bytes_per_s * BITS_PER_BYTE / GB,
+        "network": {
+            "fabric": network.fabric,
+            "rail_optimized": network.rail_optimized,
+            "nodes_per_leaf": network.nodes_per_leaf,
+            "oversubscription": network.oversubscription,
+            "latency_us": network.latency_s / MICRO,
+        },
+        "host_memory_gib": None if cluster.host_memory_bytes is None else cluster.host_memory_bytes / GIB,
+        "host_link_gb_per_s": cluster.host_link_bytes_per_s / GB or None,
+        "host_adam_gb_per_s": cluster.host_adam_bytes_per_s / GB or None,
+        "reserved_memory_gib": cluster.reserved_memory_bytes / GIB,
+        "price_per_gpu_hour": cluster.price_per_gpu_hour,
+        "segment_nodes": cluster.segment_nodes,
+        "calibration": list(cluster.calibration) or None,
+    }
+    document["network"] = _stated(document["network"])
+    return _stated(document)
+
+
+def pools_document(cluster: MixedCluster) -> Document:
+    """A mixed cluster with every field of every pool; they share the network."""
+    documents = [cluster_document(pool.cluster) for pool in cluster.pools]
+    pools = [
+        {name: value for name, value in document.items() if name != "network"} | {"name": pool.name}
+        for document, pool in zip(documents, cluster.pools, strict=True)
+    ]
+    return {"name": cluster.name, "network": documents[0]["network"], "pools": pools}
+
+
+def _gpu_document(gpu: Gpu) -> Document | str:
+    """The preset's name where the GPU is that preset in every figure; a user's own may bear the same name."""
+    if gpu.name in presets.names("gpus") and resolve_gpu(gpu.name, {}, "")[0] == gpu:
+        return gpu.name
+    return _stated({
+        "name": gpu.name,
+        "memory_gib": gpu.memory_bytes / GIB,
+        "peak_tflops": {name: peak / TERA for name, peak in gpu.peak_flops_per_s.items()},
+        "memory_bandwidth_gb_per_s": gpu.memory_bytes_per_s / GB,
+        "nvlink_gb_per_s": gpu.link_bytes_per_s / GB,
+        "pcie_gb_per_s": gpu.pcie_bytes_per_s / GB,
+        "generation": gpu.generation,
+        "num_sms": gpu.num_sms,
+        "power_limit_w": gpu.power_limit_w,
+        "reference": gpu.reference,
+    })  # fmt: skip
+
+
+def training_document(training: Training) -> Document:
+    """A training specification with every field."""
+    return _stated({name: value for name, value in asdict(training).items() if name not in ("assumed", "warnings")})
+
+
+def _stated(document: Mapping[str, Any]) -> Document:
+    return {name: value for name, value in document.items() if value is not None}

@@ -1,0 +1,53 @@
+"""What a framework and version can be told: which splits of layers, and that recomputation is the same for every stage."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from cost_models.job import Job
+from cost_models.step.total import step_time
+from cost_models.strategies.strategy import Strategies
+from planner.rules import active_rules, violations
+from planner.search.found import Found
+from planner.strategies.defaults import DEFAULTS
+from planner.strategies.parse import strategy_dict
+
+SPLIT_CODES = frozenset({"split-unsupported"})
+"""Rules that a split other than the framework's own may break."""
+
+
+def splits_freely(job: Job) -> bool:
+    """Whether any list of layers per stage can be spelled in this framework and version."""
+    restricted = any(rule.code in SPLIT_CODES for rule in active_rules(job))
+    return DEFAULTS[job.training.framework].any_split and not restricted
+
+
+def inexpressible_reasons(job: Job, row: Strategies) -> list[dict[str, str]]:
+    """Why the split or the recomputation of a strategy (a batch of one) cannot be launched here, as the contract's reasons."""
+    layout = row.layouts.table[int(row.layout[0])]
+    name = f"{job.training.framework} {job.training.framework_version}"
+    found: list[dict[str, Any]] = []
+    if layout.recompute_per_stage is not None:
+        message = f"{name} recomputes the same number of layers on every stage, not {list(layout.recompute_per_stage)}"
+        hint = "Count the layers of each stage in the model's own forward, or take the best launchable plan."
+        found.append({"code": "recompute-per-stage-mismatch", "message": message, "hint": hint})
+    if not violations(job, row).only(SPLIT_CODES).legal[0]:
+        message = f"{name} cannot be told layers_per_stage {list(layout.layers)}"
+        hint = "Use megatron from core 0.13 or torchtitan, or take the best launchable plan."
+        found.append({"code": "split-unsupported", "message": message, "hint": hint})
+    return found
+
+
+def inexpressible_best(job: Job, found: Found, plans: list[dict[str, Any]]) -> dict[str, Any] | None:
+    """The contract's `inexpressible_best`: a better strategy that cannot be launched, with its gain in step time."""
+    if found.inexpressible is None:
+        return None
+    row = found.inexpressible
+    step_s = float(step_time(job, row).total_s[0])
+    best_s = plans[0]["evaluation"]["step_time_s"] if plans else None
+    return {
+        "strategy": strategy_dict(row, 0),
+        "reasons": inexpressible_reasons(job, row),
+        "step_time_s": step_s,
+        "gain_fraction": (best_s - step_s) / best_s if best_s is not None else 1.0,
+    }

@@ -1,0 +1,1 @@
+"""How the layers are split over pipeline stages when the split is open: exact, with a bound."""

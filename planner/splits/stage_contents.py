@@ -1,0 +1,40 @@
+"""What one stage may hold of a model's layers, and how many of them a strategy recomputes. Array suffixes: C contents, J layer
+kinds.
+"""
+
+from __future__ import annotations
+
+from functools import lru_cache
+from itertools import product
+
+import numpy as np
+
+from cost_models.strategies.strategy import Ints, Recompute, RecomputeMethod, Strategies
+
+
+@lru_cache(maxsize=8)
+def runs_of(kinds: tuple[int, ...]) -> Ints:
+    """Different contents of all runs of consecutive layers, shape (C, J)."""
+    num_kinds = max(kinds) + 1
+    before = np.zeros((len(kinds) + 1, num_kinds), np.int64)
+    before[1:] = np.cumsum(np.eye(num_kinds, dtype=np.int64)[list(kinds)], axis=0)
+    if num_kinds == 1:
+        return before
+    start, stop = np.triu_indices(len(before))
+    return np.unique(before[stop] - before[start], axis=0)
+
+
+def products_of(counts_J: Ints) -> Ints:
+    """Contents of any so many layers of each kind, shape (C, J)."""
+    return np.array(list(product(*(range(count + 1) for count in counts_J))), np.int64)
+
+
+def own_counts(row: Strategies, totals: Ints) -> Ints:
+    """Layers that one strategy recomputes in full on stages with so many."""
+    if row.recompute[0] != Recompute.FULL:
+        return np.zeros_like(totals)
+    if row.recompute_method[0] != RecomputeMethod.BLOCK:
+        return totals
+    count, vpp = int(row.recompute_num_layers[0]), int(row.vpp[0])
+    base, larger = np.divmod(totals, vpp)  # how many chunks hold one layer more is the same from either end
+    return np.asarray(larger * np.minimum(base + 1, count) + (vpp - larger) * np.minimum(base, count))

@@ -1,0 +1,1 @@
+"""Strategies as users write them, what frameworks default to, and the space a search chooses from."""

@@ -1,0 +1,192 @@
+"""Which values each axis of a search takes.
+
+Degrees are divisors of what they split (heads, the batch, experts), of any kind, not only powers of two. What the request
+fixes or lists replaces the candidates. Everything comes in a fixed order, so equal requests search alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from cost_models.errors import SearchBudgetError
+from cost_models.job import Job
+from cost_models.strategies.layouts import Layout, Layouts, build_layouts
+from cost_models.strategies.strategy import NAMES, RECOMPUTE_MODULES, MoeDispatcher, Recompute
+from planner.rules.rule import divisors
+from planner.schemas.plan_request import AllowedValues, Constraints
+from planner.schemas.strategy import StrategyInput
+from planner.search.expressible import splits_freely
+from planner.strategies.default_splits import ENDS, legal_split
+from planner.strategies.degrees import DEGREE_AXES, Ints, build_degrees
+from planner.strategies.space import Space
+
+MOST_OPTIONS = 2_000_000
+"""Choices that a combination of degrees leaves open, over all numbers of stages: a table of some hundred MiB."""
+KNOB_FIELDS = (
+    "zero_shard_size", "zero_param_shard_size", "grad_sync", "recompute_modules", "schedule", "cp_comm",
+    "moe_dispatcher", "flex_backend",
+)  # fmt: skip
+
+
+def build_space(job: Job, constraints: Constraints, *, worlds: Ints | None = None) -> Space:
+    """The space of one job under the request's constraints.
+
+    Args:
+        job: what is planned.
+        constraints: what is fixed, what is listed.
+        worlds: GPU counts that a plan may use; whole nodes of the job's cluster unless given.
+    """
+    given = _given_values(constraints)
+    splits = _splits_by_stages(job, given)
+    degrees = build_degrees(job, constraints, given, stages=np.array(sorted(splits), dtype=np.int64), worlds=worlds)
+    used = degrees.values("pp") or [1]
+    layouts, index = _layouts(job, given, {pp: splits.get(pp, []) for pp in used})
+    knobs = {_column(name): tuple(_coded(name, v) for v in given[name]) for name in KNOB_FIELDS if name in given}
+    knobs |= {name: values for name, values in given.items() if name.startswith(("overlap_", "offload_"))}
+    if "flex_backend" in knobs:
+        knobs.setdefault("moe_dispatcher", (MoeDispatcher.FLEX,))
+    chosen: dict[str, tuple[Any, ...]] = {
+        name: tuple(_coded(name, v) for v in given[name])
+        for name in ("zero", "recompute", "recompute_method")
+        if name in given
+    }
+    full_alone = ("recompute_per_stage", "recompute_method", "recompute_num_layers")
+    if any(getattr(constraints.fixed, name) is not None for name in full_alone):
+        chosen["recompute"] = (Recompute.FULL,)
+    if "recompute_num_layers" in given:
+        chosen["recompute_num_layers"] = given["recompute_num_layers"]
+    space = Space(job=job, degrees=degrees, chosen=chosen, layouts=layouts, layout_index=index, knobs=knobs)
+    most = int(space.num_options(np.array(used)).sum())
+    if most > MOST_OPTIONS:
+        message = f"the values of constraints.allowed make {most:,} choices for each combination of degrees, too many to search"
+        raise SearchBudgetError(message, hint="List fewer values, or fix some of these fields.")
+    return space
+
+
+def searched_values(space: Space) -> dict[str, list[Any]]:
+    """Values that each axis takes, in the contract's names, for `search.space`."""
+    degrees = {name: space.degrees.values(name) for name in DEGREE_AXES}
+    table = space.layouts.table
+    pairs = [pair for pairs in space.layout_index.values() for pair in pairs]
+    counts = sorted({option[2] for _, layout in pairs for option in space.recomputes(layout)} - {0})
+    uneven = [list(table[layout].layers) for _, layout in pairs if not table[layout].is_even]
+    return {
+        **degrees,
+        "vpp": sorted({vpp for vpp, _ in pairs}),
+        "zero": list(space.zeros),
+        "zero_shard_size": ["all replicas", *space.group_sizes],
+        "recompute": [NAMES["recompute"][mode] for mode in space.recompute_modes],
+        "recompute_num_layers": counts,
+        "layers_per_stage": ["even", *uneven] if len(uneven) < len(pairs) else uneven,
+        **_settled(space.job),
+        **dict(_spelled(name, values) for name, values in space.knobs.items()),
+    }
+
+
+def _settled(job: Job) -> dict[str, list[Any]]:
+    """What a search settles without trying the other value, which could spare memory or time; listing it tries both."""
+    settled: dict[str, list[Any]] = {}
+    if (
+        job.runtime.accumulates_unreduced
+    ):  # waiting for the last micro-batch spares reductions and holds whole gradients
+        settled["grad_sync"] = ["each"]
+    if job.runtime.overlaps_from_zero > 0:  # without overlap a bucket less is held
+        settled["overlap.grad_reduce"] = [True]
+    return settled
+
+
+def _given_values(constraints: Constraints) -> dict[str, tuple[Any, ...]]:
+    """What the request fixes or lists, flattened: nested overlap and offload fields become `overlap_tp_comm` and so on."""
+    given: dict[str, tuple[Any, ...]] = {}
+    for source, many in ((constraints.fixed, False), (constraints.allowed, True)):
+        for name, value in _flat(source):
+            given[name] = tuple(dict.fromkeys(value)) if many else (value,)
+    return given
+
+
+def _flat(source: StrategyInput | AllowedValues) -> Iterable[tuple[str, Any]]:
+    for name in type(source).model_fields:
+        value = getattr(source, name)
+        if value is None:
+            continue
+        if name in ("overlap", "offload"):
+            yield from ((f"{name}_{part}", getattr(value, part)) for part in type(value).model_fields
+                        if getattr(value, part) is not None)  # fmt: skip
+        else:
+            yield name, value
+
+
+def _column(name: str) -> str:
+    return "grad_sync_each" if name == "grad_sync" else name
+
+
+def _coded(name: str, value: Any) -> Any:
+    """A contract value as the code that `Strategies` stores."""
+    if name == "grad_sync":
+        return value == "each"
+    if name == "recompute_modules":
+        return sum(1 << RECOMPUTE_MODULES.index(module) for module in value)
+    return NAMES[name].index(value) if name in NAMES else value
+
+
+def _spelled(column: str, values: Sequence[Any]) -> tuple[str, list[Any]]:
+    """A knob in the contract's names."""
+    if column == "grad_sync_each":
+        return "grad_sync", ["each" if each else "last" for each in values]
+    if column == "recompute_modules":
+        return column, [[name for bit, name in enumerate(RECOMPUTE_MODULES) if bits >> bit & 1] for bits in values]
+    for group in ("overlap", "offload"):
+        if column.startswith(f"{group}_"):
+            return f"{group}.{column.removeprefix(f'{group}_')}", list(values)
+    return column, [NAMES[column][value] if column in NAMES else value for value in values]
+
+
+Splits = dict[int, list[tuple[int, Sequence[int]]]]
+"""(vpp, layers of each virtual stage) by number of stages, fewest virtual stages first."""
+
+
+def _splits_by_stages(job: Job, given: Mapping[str, tuple[Any, ...]]) -> Splits:
+    """The splits of every number of stages that has one."""
+    largest = min(job.model.num_layers + ENDS, job.cluster.num_gpus)
+    tried: Sequence[int] = given.get("pp", range(1, largest + 1))
+    if "recompute_per_stage" in given:
+        tried = [pp for pp in tried if pp == len(given["recompute_per_stage"][0])]
+    found = {pp: _splits(job, pp, given) for pp in tried}
+    return {pp: splits for pp, splits in found.items() if splits}
+
+
+def _layouts(
+    job: Job, given: Mapping[str, tuple[Any, ...]], splits: Splits
+) -> tuple[Layouts, dict[int, tuple[tuple[int, int], ...]]]:
+    """The table of these splits, and (vpp, layout) pairs by pp."""
+    table: list[Layout] = []
+    index: dict[int, tuple[tuple[int, int], ...]] = {}
+    per_stage = given["recompute_per_stage"][0] if "recompute_per_stage" in given else None
+    for pp, choices in splits.items():
+        index[pp] = tuple((vpp, len(table) + position) for position, (vpp, _) in enumerate(choices))
+        table += [Layout(pp, vpp, tuple(split), recompute_per_stage=per_stage) for vpp, split in choices]
+    if not table:
+        table = [Layout(pp=1, vpp=1, layers=(job.model.num_layers,))]
+    return build_layouts(table, model=job.model), index
+
+
+def _splits(job: Job, pp: int, given: Mapping[str, tuple[Any, ...]]) -> list[tuple[int, Sequence[int]]]:
+    """(vpp, layers of each virtual stage) of one number of stages."""
+    listed_vpp = given.get("vpp")
+    if "layers_per_stage" in given:
+        splits = [split for split in given["layers_per_stage"] if len(split) % pp == 0]
+        return [(len(split) // pp, split) for split in splits if listed_vpp is None or len(split) // pp in listed_vpp]
+    layers = job.model.num_layers
+    if listed_vpp is None:
+        interleaved = job.runtime.has_interleaving and pp > 1 and (layers % pp == 0 or splits_freely(job))
+        about = {layers // pp, -(-layers // pp)} if interleaved else {1}
+        listed_vpp = tuple({vpp for chunks in about for vpp in divisors(chunks)})
+    found: list[tuple[int, Sequence[int]]] = []
+    for vpp in sorted(listed_vpp):
+        split = legal_split(job, pp=pp, vpp=vpp)
+        if split is not None:
+            found.append((vpp, split))
+    return found

@@ -1,0 +1,231 @@
+"""Every combination of degrees on whole nodes, held without being multiplied out.
+
+A *mesh* is (tp, pp, cp, dp). What else a base row has (micro-batch, expert degrees, sequence parallelism) depends on
+(tp, cp, dp) alone, so it is held once for all numbers of stages, and rows are made of as many meshes at a time as are
+wanted. Array suffixes: M meshes, R rows of what goes with a (tp, cp, dp).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.errors import SearchBudgetError
+from cost_models.job import Job
+from planner.rules.rule import divisors
+from planner.schemas.plan_request import Constraints
+from planner.strategies.defaults import DEFAULTS
+
+Ints = NDArray[np.int64]
+Columns = dict[str, NDArray[Any]]
+MOST_ROWS = 20_000_000
+"""Meshes, or rows of what goes with them, held at a time: some 1 GiB. 100,000 GPUs and a batch of 60 divisors need a
+twentieth."""
+MOST_COMBINATIONS = 1_000_000_000
+"""Combinations of degrees that are searched: minutes."""
+MIN_TOKENS_PER_CP_RANK = 256
+"""Shortest share of a sequence for which context parallelism is tried."""
+_GOLDEN = (5.0**0.5 - 1.0) / 2.0
+"""Multiples of it modulo 1 fall evenly, whatever the period of what is sampled by them."""
+MESH_AXES = ("tp", "pp", "cp", "dp")
+INNER_AXES = ("ep", "etp", "micro_batch_size", "sequence_parallel")
+DEGREE_AXES = (*MESH_AXES, *INNER_AXES)
+
+
+@dataclass(frozen=True, eq=False)
+class Degrees:
+    """Combinations of degrees, in the order tp, pp, cp, dp, micro_batch_size, ep, etp, sequence_parallel."""
+
+    mesh: Columns
+    """MESH_AXES, shape (M,)."""
+    group: Ints
+    """Which (tp, cp, dp) a mesh has, shape (M,)."""
+    inner: Columns
+    """INNER_AXES, shape (R,), sorted by group."""
+    first: Ints
+    """First row of `inner` of each group, and the end of the last one."""
+
+    def __len__(self) -> int:
+        """How many meshes there are."""
+        return len(self.group)
+
+    @cached_property
+    def worlds(self) -> Ints:
+        """GPUs that each mesh uses, shape (M,)."""
+        return np.asarray(self.mesh["tp"] * self.mesh["pp"] * self.mesh["cp"] * self.mesh["dp"])
+
+    @cached_property
+    def sizes(self) -> Ints:
+        """Combinations of each mesh, shape (M,)."""
+        return np.asarray(np.diff(self.first)[self.group])
+
+    def rows(self, meshes: Ints) -> Columns:
+        """DEGREE_AXES of every combination of these meshes, mesh by mesh."""
+        sizes = self.sizes[meshes]
+        origin = np.repeat(meshes, sizes)
+        within = np.arange(len(origin)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        at = self.first[self.group[origin]] + within
+        return {
+            **{name: column[origin] for name, column in self.mesh.items()},
+            **{name: column[at] for name, column in self.inner.items()},
+        }
+
+    def values(self, name: str) -> list[Any]:
+        """The different values of one axis, in rising order."""
+        source = self.mesh if name in self.mesh else self.inner
+        return list(np.unique(source[name]).tolist())
+
+    def blocks(self, meshes: Ints, *, most_rows: int) -> list[Ints]:
+        """The meshes in parts of about so many combinations.
+
+        Where there are several, the first holds a bit of everything, so that it says how good the best about is; each of
+        the others holds neighbours in (tp, cp, dp), which share what their layers cost.
+        """
+        parts = -(-int(self.sizes[meshes].sum()) // most_rows)
+        if parts <= 1:
+            return [meshes]
+        alike = meshes[np.argsort(self.group[meshes], kind="stable")]
+        is_sample = np.fmod(np.arange(len(alike)) * _GOLDEN, 1.0) < 1.0 / parts
+        rest = alike[~is_sample]
+        before = np.cumsum(self.sizes[rest]) - self.sizes[rest]
+        ends = np.flatnonzero(np.diff(before // most_rows)) + 1
+        return [alike[is_sample], *np.split(rest, ends)]
+
+
+def build_degrees(
+    job: Job, constraints: Constraints, given: Mapping[str, Any], *, stages: Ints, worlds: Ints | None = None
+) -> Degrees:
+    """Every combination of degrees on whole nodes.
+
+    Args:
+        job: what is planned.
+        constraints: how many nodes may be used.
+        given: values by field where the request fixes or lists them.
+        stages: numbers of stages that the layers can be split over.
+        worlds: GPU counts that may be used; whole nodes of the job's cluster unless given.
+
+    Raises:
+        SearchBudgetError: there are more than can be held or searched.
+    """
+    allowed_gpus = _allowed_gpus(job, constraints) if worlds is None else worlds
+    mesh = _meshes(job, given, stages=stages, allowed_gpus=allowed_gpus)
+    keys = np.stack([mesh["tp"], mesh["cp"], mesh["dp"]], axis=1)
+    groups, group = np.unique(keys, axis=0, return_inverse=True)
+    rows = _Rows({"tp": groups[:, 0], "cp": groups[:, 1], "dp": groups[:, 2], "group": np.arange(len(groups))})
+    _cross_inner(job, given, rows)
+    sizes = np.bincount(rows["group"], minlength=len(groups))
+    found = Degrees(
+        mesh=mesh,
+        group=group.reshape(-1),
+        inner={name: rows[name] for name in INNER_AXES},
+        first=np.concatenate([[0], np.cumsum(sizes)]),
+    )
+    kept = found.sizes > 0
+    if not kept.all():
+        found = Degrees({k: column[kept] for k, column in mesh.items()}, found.group[kept], found.inner, found.first)
+    total = int(found.sizes.sum())
+    if total > MOST_COMBINATIONS:
+        raise _too_many(f"{total:,} combinations of {', '.join(DEGREE_AXES)}")
+    return found
+
+
+def _meshes(job: Job, given: Mapping[str, Any], *, stages: Ints, allowed_gpus: Ints) -> Columns:
+    """tp, pp, cp and dp of every mesh, one tp at a time."""
+    gpus, batch = job.cluster.num_gpus, job.training.global_batch_size
+    parts = []
+    for tp in given.get("tp", divisors(job.model.num_attention_heads)):
+        if tp > gpus:
+            continue
+        rows = _Rows({"tp": np.array([tp], dtype=np.int64)})
+        rows.cross("pp", stages)
+        rows.cross("cp", given.get("cp", _context_degrees(job)))
+        rows.keep(rows["tp"] * rows["pp"] * rows["cp"] <= gpus)
+        rows.cross("dp", given.get("dp", divisors(batch)))
+        world = rows["tp"] * rows["pp"] * rows["cp"] * rows["dp"]
+        rows.keep(np.isin(world, allowed_gpus) & (batch % rows["dp"] == 0))
+        parts.append(rows.columns)
+        if sum(len(part["tp"]) for part in parts) > MOST_ROWS:
+            raise _too_many(f"more than {MOST_ROWS:,} combinations of {', '.join(MESH_AXES)}")
+    empty = {name: np.zeros(0, np.int64) for name in MESH_AXES}
+    return {name: np.concatenate([empty[name], *(part[name] for part in parts)]) for name in MESH_AXES}
+
+
+def _cross_inner(job: Job, given: Mapping[str, Any], rows: _Rows) -> None:
+    """Micro-batch, expert degrees and sequence parallelism of each (tp, cp, dp)."""
+    batch = job.training.global_batch_size
+    rows.cross("micro_batch_size", given.get("micro_batch_size", divisors(batch)))
+    rows.keep((batch // rows["dp"]) % rows["micro_batch_size"] == 0)
+    _cross_experts(job, given, rows)
+    if "sequence_parallel" in given:
+        rows.cross("sequence_parallel", given["sequence_parallel"])
+        rows.keep((rows["tp"] > 1) | ~rows["sequence_parallel"].astype(bool))
+    else:
+        optional = DEFAULTS[job.training.framework].sequence_parallel_optional
+        both = optional and (job.model.moe is None or not job.runtime.default_sequence_parallel)
+        rows.cross("sequence_parallel", (True, False) if both else (job.runtime.default_sequence_parallel,))
+        rows.keep((rows["tp"] > 1) | ~rows["sequence_parallel"].astype(bool) | (not both))
+        rows.columns["sequence_parallel"] = rows["sequence_parallel"].astype(bool) & (rows["tp"] > 1)
+
+
+def _allowed_gpus(job: Job, constraints: Constraints) -> Ints:
+    """GPU counts a plan may use: whole nodes within the requested range, all of them where none may idle."""
+    cluster, limits = job.cluster, constraints.num_nodes
+    most = min(limits.max or cluster.num_nodes, cluster.num_nodes)
+    least = limits.min or 1
+    nodes = np.arange(least if constraints.allow_idle_gpus else most, most + 1, dtype=np.int64)
+    return nodes * cluster.gpus_per_node
+
+
+def _context_degrees(job: Job) -> list[int]:
+    longest = job.training.seq_length // MIN_TOKENS_PER_CP_RANK
+    found = [c for c in divisors(job.training.seq_length) if c <= min(longest, job.cluster.num_gpus)]
+    return [1, *(c for c in found if c > 1 and job.training.seq_length % (2 * c) == 0)]
+
+
+def _cross_experts(job: Job, given: Mapping[str, Any], rows: _Rows) -> None:
+    moe, defaults = job.model.moe, DEFAULTS[job.training.framework]
+    if moe is None:
+        rows.cross("ep", given.get("ep", (1,)))
+        rows.cross("etp", given.get("etp", (1,)))
+        return
+    rows.cross("ep", given.get("ep", divisors(moe.num_experts) if defaults.expert_parallel else (1,)))
+    rows.keep((rows["tp"] * rows["cp"] * rows["dp"]) % rows["ep"] == 0)
+    if "etp" in given:
+        rows.cross("etp", given["etp"])
+    else:
+        rows.cross("etp", (0, 1) if job.runtime.etp_defaults_to_tp else (1,))
+        rows.keep((rows["etp"] != 0) | (rows["tp"] > 1))  # tp 1 is the other choice already
+        rows.columns["etp"] = np.where(rows["etp"] == 0, rows["tp"], rows["etp"])
+    rows.keep((rows["tp"] * rows["cp"] * rows["dp"]) % (rows["ep"] * rows["etp"]) == 0)
+
+
+class _Rows:
+    """Columns of equal length that grow by crossing with new values and shrink by masks."""
+
+    def __init__(self, columns: Columns) -> None:
+        self.columns = columns
+
+    def __getitem__(self, name: str) -> NDArray[Any]:
+        return self.columns[name]
+
+    def cross(self, name: str, values: Sequence[Any] | Ints) -> None:
+        """Every row with every value."""
+        listed = np.array(list(values)) if len(values) else np.zeros(0, np.int64)
+        length = len(next(iter(self.columns.values())))
+        if length * len(listed) > MOST_ROWS:
+            raise _too_many(f"{length:,} combinations of {', '.join(self.columns)} with {len(listed)} values of {name}")
+        self.columns = {key: np.repeat(column, len(listed)) for key, column in self.columns.items()}
+        self.columns[name] = np.tile(listed, length)
+
+    def keep(self, mask: NDArray[np.bool_]) -> None:
+        self.columns = {key: column[mask] for key, column in self.columns.items()}
+
+
+def _too_many(what: str) -> SearchBudgetError:
+    hint = "Fix or list tp, pp, dp, cp, ep or micro_batch_size in constraints."
+    return SearchBudgetError(f"{what} are too many to search", hint=hint)

@@ -1,0 +1,68 @@
+"""Sizes of the groups that may share one copy of sharded state, for many numbers of replicas at once.
+
+Every divisor of dp*cp but all and one: a group of one shards nothing, which is ZeRO 0. Array suffixes: M numbers of
+replicas, S sizes of all of them one after the other; (N,) over rows has none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.job import Job
+from cost_models.strategies.strategy import Floats, Ints
+from planner.rules.rule import divisors
+
+
+@dataclass(frozen=True, eq=False)
+class GroupSizes:
+    """Sizes by number of replicas and context-parallel ranks."""
+
+    keys_M: Ints
+    """Rising; see `_key`."""
+    first_M: Ints
+    """First size of each, and the end of the last one."""
+    sizes_S: Floats
+    largest_cp: int
+
+    def _at(self, replicas: NDArray[np.float64], cp: NDArray[np.float64]) -> Ints:
+        return np.searchsorted(self.keys_M, _key(replicas, cp, self.largest_cp))
+
+    def counts(self, replicas: NDArray[np.float64], cp: NDArray[np.float64]) -> Ints:
+        """How many sizes there are, shape (N,)."""
+        if not len(self.sizes_S):
+            return np.zeros(len(replicas), np.int64)
+        at = self._at(replicas, cp)
+        return np.asarray(self.first_M[at + 1] - self.first_M[at])
+
+    def each(self, replicas: NDArray[np.float64], cp: NDArray[np.float64]) -> tuple[Ints, Floats]:
+        """Every size of every row: positions of the rows, and the sizes in rising order."""
+        counts = self.counts(replicas, cp)
+        row = np.repeat(np.arange(len(counts)), counts)
+        if not len(row):
+            return row, np.zeros(0)
+        within = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
+        return row, self.sizes_S[self.first_M[self._at(replicas, cp)][row] + within]
+
+
+def build_group_sizes(job: Job, *, dp: NDArray[np.int64], cp: NDArray[np.int64]) -> GroupSizes:
+    """The sizes of these meshes; FSDP and torchtitan take those that hold whole context-parallel groups."""
+    largest_cp = int(cp.max()) if len(cp) else 1
+    keys = np.unique(_key(dp * cp, cp, largest_cp))
+    sizes: list[list[int]] = []
+    for key in keys.tolist():
+        replicas, ranks = divmod(key, largest_cp + 1)
+        unit = ranks if job.runtime.state_layout == "fsdp" else 1
+        sizes.append([size for size in divisors(replicas) if 1 < size < replicas and size % unit == 0])
+    return GroupSizes(
+        keys_M=keys,
+        first_M=np.cumsum([0, *map(len, sizes)]),
+        sizes_S=np.array([size for each in sizes for size in each], np.float64),
+        largest_cp=largest_cp,
+    )
+
+
+def _key(replicas: NDArray[np.generic], cp: NDArray[np.generic], largest_cp: int) -> Ints:
+    return replicas.astype(np.int64) * (largest_cp + 1) + cp.astype(np.int64)

@@ -1,0 +1,379 @@
+"""The boundary between strategies as users write them and the arrays the cost models read.
+
+`resolve_strategies` applies a framework's defaults (each reported) and refuses what cannot be built: degrees that don't
+multiply out, a batch that doesn't divide, layers the framework won't split. Whether a buildable strategy is legal is
+for `planner.rules`. `strategy_dict` is the way back.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+
+from cost_models.job import Job
+from cost_models.layers.expert_loop import has_looped_modules
+from cost_models.strategies.layouts import Layout, build_layouts
+from cost_models.strategies.strategy import (
+    ARRAY_FIELDS,
+    NAMES,
+    RECOMPUTE_MODULES,
+    Ints,
+    MoeDispatcher,
+    Recompute,
+    RecomputeMethod,
+    Schedule,
+    Strategies,
+    build_strategies,
+)
+from planner.request.habits import with_habits
+from planner.schemas.strategy import OffloadInput, OverlapInput, StrategyInput
+from planner.strategies.default_splits import default_split, legal_split
+from planner.strategies.defaults import (
+    DEFAULTS,
+    default_flex_backend,
+    default_zero,
+    possible_overlaps,
+    reduces_each,
+)
+
+Reason = dict[str, str]
+"""{code, message, hint}, as the contract's evaluation carries them."""
+
+
+@dataclass(frozen=True, eq=False)
+class ResolvedStrategies:
+    """What became of a list of strategy inputs."""
+
+    strategies: Strategies | None
+    """The buildable ones, in order; None when there is none."""
+    index: Ints
+    """Position in the input list of each row of `strategies`."""
+    assumed: tuple[dict[str, Any], ...]
+    """Defaults applied to each input, by contract field."""
+    problems: tuple[list[Reason], ...]
+    """Why an input could not be built; empty for those that could."""
+
+
+def resolve_strategies(
+    job: Job, inputs: Sequence[StrategyInput], *, all_stages: bool = False, jobs: Sequence[Job] | None = None
+) -> ResolvedStrategies:
+    """The batch of all inputs that can be built.
+
+    Args:
+        job: what is planned.
+        inputs: strategies as given.
+        all_stages: keep every pipeline stage in the layouts, for per-stage reports.
+        jobs: the job of each input, where they differ in their global batch from `job`.
+    """
+    builders = [_Builder(own, given) for own, given in zip(jobs or [job] * len(inputs), inputs, strict=True)]
+    rows = [builder.columns() for builder in builders]
+    index = [position for position, builder in enumerate(builders) if not builder.problems]
+    strategies = None
+    if index:
+        layouts = [builders[position].layout for position in index]
+        table = list(dict.fromkeys(layouts))
+        number = {layout: position for position, layout in enumerate(table)}
+        columns = {name: [rows[position][name] for position in index] for name in ARRAY_FIELDS if name != "layout"}
+        columns["layout"] = [number[layout] for layout in layouts]
+        strategies = build_strategies(columns, layouts=build_layouts(table, model=job.model, all_stages=all_stages))
+    return ResolvedStrategies(
+        strategies=strategies,
+        index=np.array(index, dtype=np.int64),
+        assumed=tuple(builder.assumed for builder in builders),
+        problems=tuple(builder.problems for builder in builders),
+    )
+
+
+def strategy_dict(strategies: Strategies, index: int) -> dict[str, Any]:
+    """Strategy `index` in the contract's names, everything filled in; it validates as a `StrategyInput`."""
+    row = {name: getattr(strategies, name)[index].item() for name in ARRAY_FIELDS}
+    layout = strategies.layouts.table[int(row["layout"])]
+    whole = {name: int(row[name]) for name in _DEGREES}
+    method = NAMES["recompute_method"][row["recompute_method"]] if row["recompute_method"] else None
+    return {
+        **whole,
+        "zero": row["zero"],
+        "zero_shard_size": int(row["zero_shard_size"]),
+        "zero_param_shard_size": int(row["zero_param_shard_size"]),
+        "grad_sync": "each" if row["grad_sync_each"] else "last",
+        "sequence_parallel": row["sequence_parallel"],
+        "micro_batch_size": int(row["micro_batch_size"]),
+        "recompute": NAMES["recompute"][row["recompute"]],
+        "recompute_method": method,
+        "recompute_num_layers": int(row["recompute_num_layers"]) if method else None,
+        "recompute_modules": _module_names(row["recompute_modules"]) or None,
+        "recompute_per_stage": list(layout.recompute_per_stage) if layout.recompute_per_stage else None,
+        "schedule": NAMES["schedule"][row["schedule"]],
+        "layers_per_stage": list(layout.layers),
+        **({"pool_per_stage": list(layout.pool_per_stage)} if layout.pool_per_stage else {}),
+        "cp_comm": NAMES["cp_comm"][row["cp_comm"]],
+        "moe_dispatcher": NAMES["moe_dispatcher"][row["moe_dispatcher"]],
+        **(
+            {"flex_backend": NAMES["flex_backend"][row["flex_backend"]]}
+            if row["moe_dispatcher"] == MoeDispatcher.FLEX
+            else {}
+        ),
+        "overlap": {name: row[f"overlap_{name}"] for name in OverlapInput.model_fields},
+        "offload": {name: _plain(name, row[f"offload_{name}"]) for name in OffloadInput.model_fields},
+    }
+
+
+_DEGREES = ("tp", "pp", "dp", "cp", "ep", "etp", "vpp")
+
+
+def _plain(name: str, value: Any) -> Any:
+    return int(value) if name == "activation_layers" else value
+
+
+def _module_names(bits: int) -> list[str]:
+    return [name for position, name in enumerate(RECOMPUTE_MODULES) if bits >> position & 1]
+
+
+def _module_bits(names: Sequence[str]) -> int:
+    return sum(1 << RECOMPUTE_MODULES.index(name) for name in set(names))
+
+
+@dataclass(slots=True)
+class _Builder:
+    """One input on its way to a row: fills defaults, collects what is wrong."""
+
+    job: Job
+    given: StrategyInput
+    assumed: dict[str, Any] = field(default_factory=dict)
+    problems: list[Reason] = field(default_factory=list)
+    layout: Layout = field(init=False)
+
+    def columns(self) -> dict[str, Any]:
+        """One value per field of Strategies; meaningless where `problems` is not empty."""
+        row = self._degrees()
+        if self.problems:  # what follows would only repeat that the degrees are wrong
+            return row
+        self._batch(row)
+        self._states(row)
+        self._recompute(row)
+        self._pipeline(row)
+        self._communication(row)
+        return row
+
+    def refuse(self, code: str, message: str, hint: str) -> None:
+        """Records one reason why this input cannot be built."""
+        self.problems.append({"code": code, "message": message, "hint": hint})
+
+    def fill(self, name: str, value: Any, default: Any, *, shown: Any = None) -> Any:
+        """The value given, else the default, noted in `assumed` as `shown`."""
+        if value is not None:
+            return value
+        self.assumed[name] = default if shown is None else shown
+        return default
+
+    def _degrees(self) -> dict[str, Any]:
+        given, gpus = self.given, self.job.cluster.num_gpus
+        row: dict[str, Any] = {
+            name: self.fill(name, getattr(given, name), 1) for name in ("tp", "pp", "cp", "ep", "vpp")
+        }
+        each = row["tp"] * row["pp"] * row["cp"]
+        if given.dp is None and gpus % each:
+            larger = each > gpus
+            self.refuse(
+                "world-exceeds-gpus" if larger else "gpus-not-divisible",
+                f"tp {row['tp']} x pp {row['pp']} x cp {row['cp']} = {each} {'exceeds' if larger else 'does not divide'} "
+                f"the {gpus} GPUs of the cluster",
+                "Lower a degree." if larger else "Choose degrees whose product divides the GPUs, or give dp.",
+            )
+        row["dp"] = self.fill("dp", given.dp, max(gpus // each, 1))
+        default_etp = row["tp"] if self.job.runtime.etp_defaults_to_tp and self.job.model.moe else 1
+        row["etp"] = self.fill("etp", given.etp, default_etp)
+        return row
+
+    def _batch(self, row: dict[str, Any]) -> None:
+        batch, micro = self.job.training.global_batch_size, self.given.micro_batch_size
+        row["micro_batch_size"], row["num_micro_batches"] = micro or 1, 1
+        if micro is None:
+            self.refuse("missing-field", "strategy.micro_batch_size is required", "Add 'micro_batch_size'.")
+            return
+        at_once = row["dp"] * micro
+        if batch % at_once:
+            self.refuse(
+                "batch-not-divisible",
+                f"global_batch_size {batch} is not a multiple of dp {row['dp']} x micro_batch_size {micro} = {at_once}",
+                "Choose dp and micro_batch_size whose product divides the global batch.",
+            )
+        row["num_micro_batches"] = batch // at_once
+
+    def _states(self, row: dict[str, Any]) -> None:
+        given, runtime = self.given, self.job.runtime
+        shard = row["dp"] * row["cp"]
+        row["zero"] = self.fill("zero", given.zero, default_zero(runtime, row["pp"]))
+        row["zero_shard_size"] = self.fill("zero_shard_size", given.zero_shard_size, shard)
+        row["zero_param_shard_size"] = given.zero_param_shard_size or row["zero_shard_size"]
+        row["grad_sync_each"] = self._grad_sync(row) == "each"
+        self._quantised_weights(row["zero"])
+        offload = given.offload or OffloadInput()
+        row["offload_optimizer_fraction"] = offload.optimizer_fraction or 0.0
+        row["offload_parameters"] = bool(offload.parameters)
+        row["offload_activation_layers"] = offload.activation_layers or 0
+
+    def _grad_sync(self, row: dict[str, Any]) -> str:
+        """When gradients are reduced; the usual loops of some frameworks wait for the last micro-batch, which is said."""
+        default = "each" if reduces_each(self.job.runtime, zero=row["zero"], pp=row["pp"]) else "last"
+        loops = self.job.runtime.accumulates_unreduced
+        if default == "each" and row["num_micro_batches"] > 1 and self.job.training.model_impl in loops:
+            return str(self.fill("grad_sync", self.given.grad_sync, "last"))
+        return self.given.grad_sync or default
+
+    def _quantised_weights(self, zero: int) -> None:
+        """Notes how ZeRO gathers weights that products read in fp8, which no field states."""
+        training, runtime = self.job.training, self.job.runtime
+        if training.precision != "fp8" or zero < 2:
+            return
+        if training.fp8_recipe in runtime.fp8_gather_recipes:
+            self.assumed["gather_dtype"] = f"fp8: {runtime.fp8_gather_source}"
+        elif zero == 3 and runtime.state_layout == "megatron" and training.param_dtype != "fp8":
+            self.assumed["gather_dtype"] = (
+                f"{training.param_dtype}, cast layer by layer: without --fp8-param-gather, which is off by default, "
+                "Transformer Engine can cache fp8 copies of all layers"
+            )
+
+    def _recompute(self, row: dict[str, Any]) -> None:
+        given, default = self.given, DEFAULTS[self.job.training.framework].recompute
+        name = self.fill("recompute", given.recompute, NAMES["recompute"][default])
+        kind = Recompute(NAMES["recompute"].index(name))
+        count = given.recompute_num_layers
+        row["recompute"], row["recompute_method"], row["recompute_num_layers"] = kind, RecomputeMethod.EVERY, 0
+        row["recompute_modules"] = 0
+        if given.recompute_modules is not None:
+            row["recompute_modules"] = _module_bits(given.recompute_modules)
+        elif kind == Recompute.SELECTIVE and self.job.training.framework == "megatron":
+            row["recompute_modules"] = _module_bits(["core_attn"])
+        if kind != Recompute.FULL:
+            self._refuse_counts_without_full(name)
+            return
+        if given.recompute_method == "block" and count is None:
+            message = "recompute_method block needs recompute_num_layers"
+            self.refuse("recompute-count-mismatch", message, "Add 'recompute_num_layers', the layers per model chunk.")
+        if given.recompute_method == "uniform":
+            row["recompute_method"], row["recompute_num_layers"] = RecomputeMethod.UNIFORM, count or 1
+        elif count is not None:
+            row["recompute_method"], row["recompute_num_layers"] = RecomputeMethod.BLOCK, count
+
+    def _refuse_counts_without_full(self, name: str) -> None:
+        for field_name in ("recompute_method", "recompute_num_layers", "recompute_per_stage"):
+            if getattr(self.given, field_name) is not None:
+                message = f"{field_name} is given, but recompute is {name}"
+                self.refuse("recompute-count-mismatch", message, "Set recompute to 'full', or leave the field out.")
+
+    def _pipeline(self, row: dict[str, Any]) -> None:
+        given, stages = self.given, row["pp"] * row["vpp"]
+        name = given.schedule or ("interleaved" if row["vpp"] > 1 else "1f1b")
+        row["schedule"] = Schedule(NAMES["schedule"].index(name))
+        if given.pool_per_stage is not None:
+            self.refuse(
+                "pools-not-supported", "pool_per_stage is given, but the cluster has one kind of node", "Leave it out."
+            )
+        per_stage = given.recompute_per_stage
+        if per_stage is not None and len(per_stage) != row["pp"]:
+            message = f"recompute_per_stage lists {len(per_stage)} stages, but pp is {row['pp']}"
+            self.refuse("recompute-per-stage-mismatch", message, "Give one count for each pipeline stage.")
+            per_stage = None
+        split = (
+            self._given_split(row, stages) if given.layers_per_stage is not None else self._default_split(row, stages)
+        )
+        if split is not None:
+            self.layout = Layout(pp=row["pp"], vpp=row["vpp"], layers=split, recompute_per_stage=per_stage)
+
+    def _given_split(self, row: dict[str, Any], stages: int) -> tuple[int, ...] | None:
+        split, layers = self.given.layers_per_stage, self.job.model.num_layers
+        assert split is not None
+        if len(split) == stages and sum(split) == layers:
+            return split
+        legal = legal_split(self.job, pp=row["pp"], vpp=row["vpp"])
+        what = f"lists {len(split)} stages, but pp x vpp is {stages}"
+        if len(split) == stages:
+            what = f"sums to {sum(split)} layers, but the model has {layers}"
+        self.refuse(
+            "layers-per-stage-mismatch",
+            f"layers_per_stage {what}",
+            f"A legal split: {list(legal)}." if legal else "Lower pp or vpp.",
+        )
+        return None
+
+    def _default_split(self, row: dict[str, Any], stages: int) -> tuple[int, ...] | None:
+        layers, framework = self.job.model.num_layers, self.job.training.framework
+        split = default_split(self.job, pp=row["pp"], vpp=row["vpp"])
+        if split is not None:
+            if len(set(split)) > 1:
+                self.assumed["layers_per_stage"] = list(split)
+            return split
+        chunks = f"pp {row['pp']}" + (f" x vpp {row['vpp']}" if row["vpp"] > 1 else "")
+        message = f"{chunks} does not divide the model's {layers} layers, and {framework} splits evenly unless told how"
+        hint = f"Lower pp: {layers} layers cannot fill {stages} stages."
+        if self.job.runtime.split_rule in ("nanotron", "deepspeed"):
+            message = (
+                f"{framework} splits the {layers} layers by its own rule, which leaves a stage of {chunks} without any"
+            )
+            hint = "Choose another pp."
+        elif stages <= layers:
+            told = legal_split(self.job, pp=row["pp"], vpp=row["vpp"])
+            hint = f"Choose a pp x vpp that divides {layers}"
+            hint += "." if told is None else f", or give layers_per_stage {list(told)}."
+        self.refuse("layers-not-divisible", message, hint)
+        return None
+
+    def _communication(self, row: dict[str, Any]) -> None:
+        given, job = self.given, self.job
+        defaults, runtime = DEFAULTS[job.training.framework], job.runtime
+        if row["tp"] == 1:  # every framework switches it off, most with a warning
+            row["sequence_parallel"] = False
+            if given.sequence_parallel:
+                self.assumed["sequence_parallel"] = False
+        else:
+            row["sequence_parallel"] = self.fill(
+                "sequence_parallel", given.sequence_parallel, runtime.default_sequence_parallel
+            )
+        row["cp_comm"] = _code("cp_comm", given.cp_comm, defaults.cp_comm)
+        flex_meant = given.flex_backend is not None  # these kernels belong to no other dispatcher
+        dispatcher = MoeDispatcher.FLEX if flex_meant else defaults.moe_dispatcher
+        row["moe_dispatcher"] = _code("moe_dispatcher", given.moe_dispatcher, dispatcher)
+        if flex_meant and row["moe_dispatcher"] != MoeDispatcher.FLEX:
+            message = f"flex_backend is {given.flex_backend!r}, but moe_dispatcher is {given.moe_dispatcher!r}"
+            hint = "Set moe_dispatcher to 'flex', or leave flex_backend out."
+            self.refuse("dispatcher-unsupported", message, hint)
+        row["flex_backend"] = _code("flex_backend", given.flex_backend, default_flex_backend(job))
+        if row["moe_dispatcher"] == MoeDispatcher.FLEX and given.flex_backend is None:
+            self.assumed["flex_backend"] = NAMES["flex_backend"][row["flex_backend"]]
+        if row["cp"] > 1 and given.cp_comm is None:
+            self.assumed["cp_comm"] = NAMES["cp_comm"][row["cp_comm"]]
+        if row["ep"] > 1 and given.moe_dispatcher is None:
+            self.assumed["moe_dispatcher"] = NAMES["moe_dispatcher"][row["moe_dispatcher"]]
+        self._overlaps(row)
+
+    def _overlaps(self, row: dict[str, Any]) -> None:
+        """Default overlaps where they can exist; what a framework switches off silently is off."""
+        given = self.given.overlap or OverlapInput()
+        possible = possible_overlaps(self.job.runtime, row)
+        values = {name: getattr(given, name) for name in possible}
+        if values["param_gather"] is None and values["grad_reduce"] is False:
+            values["param_gather"] = False
+        for name, exists in possible.items():
+            value = values[name]
+            if value is None:
+                value = bool(self.job.overlaps_by_default(name, zero=row["zero"])) and exists
+                if exists:
+                    self.assumed[f"overlap.{name}"] = value
+            row[f"overlap_{name}"] = value and exists
+
+
+def _code(name: str, value: str | None, default: int) -> int:
+    return int(default) if value is None else NAMES[name].index(value)
+
+
+def assumed_fields(job: Job, strategy: Mapping[str, Any]) -> dict[str, Any]:
+    """Every default applied to a job and one of its strategies, by contract field; a recipe's habits are named as such."""
+    left_out: dict[str, Any] = {"mtp_num_layers": 0} if job.model.mtp_num_layers > job.mtp_num_layers else {}
+    if has_looped_modules(job):  # the field of the model's configuration in transformers 5
+        left_out["experts_implementation"] = "eager"
+    assumed = {**job.model.assumed, **left_out, **job.cluster.assumed, **job.training.assumed, **strategy}
+    return with_habits(job, assumed)
