@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from cost_models.frameworks.facts import LatentDown, Runtime
+from cost_models.frameworks.facts import FrameworkFacts, LatentDown
 from cost_models.frameworks.releases import runtime_of
 from cost_models.specs.cluster import Cluster
 from cost_models.specs.model import Model
@@ -33,7 +33,7 @@ class Job:
     is a guess."""
 
     @property
-    def runtime(self) -> Runtime:
+    def framework(self) -> FrameworkFacts:
         return runtime_of(self.training)
 
     @property
@@ -46,7 +46,7 @@ class Job:
     @property
     def latent_down(self) -> LatentDown:
         """How latent attention's down-projections are split; Megatron Core's own modules split them by columns."""
-        split = self.runtime.latent_down
+        split = self.framework.latent_down
         return "columns" if split == "shards" and self.training.transformer_impl == "local" else split
 
     @property
@@ -59,14 +59,14 @@ class Job:
         if moe is None:
             return 0.0
         capacity = moe.capacity_factor or 1.0
-        return moe.top_k * (capacity if self.runtime.pads_experts else min(capacity, 1.0))
+        return moe.top_k * (capacity if self.framework.pads_experts else min(capacity, 1.0))
 
     @property
     def mtp_num_layers(self) -> int:
         """Multi-token-prediction modules that this framework builds and trains."""
-        return self.model.mtp_num_layers if self.runtime.builds_mtp else 0
+        return self.model.mtp_num_layers if self.framework.builds_mtp else 0
 
     def overlaps_by_default(self, flag: str, *, zero: Any) -> Any:
         """Default of a strategy.overlap flag for this framework at this software date, for one ZeRO stage or an array."""
-        usual = self.runtime.overlaps[flag] and self.training.software_date >= self.runtime.overlaps_since
-        return usual & (zero >= self.runtime.overlaps_from_zero)
+        usual = self.framework.overlaps[flag] and self.training.software_date >= self.framework.overlaps_since
+        return usual & (zero >= self.framework.overlaps_from_zero)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cost_models.frameworks.facts import RUNTIMES, Runtime
+from cost_models.frameworks.facts import RUNTIMES, FrameworkFacts
 from cost_models.frameworks.training_defaults import DEFAULTS as TRAINING_DEFAULTS
 from cost_models.frameworks.training_defaults import RELEASES, STATE_DTYPES, Row
 from cost_models.layers.parameters import VOCAB_MULTIPLE_PER_TP
@@ -24,37 +24,37 @@ Document = dict[str, Any]
 
 def framework_documents() -> list[Document]:
     """One document per framework: name, versions, defaults, what can be spelled, rules."""
-    return [_document(runtime) for runtime in RUNTIMES.values()]
+    return [_document(framework) for framework in RUNTIMES.values()]
 
 
-def _document(runtime: Runtime) -> Document:
-    name = runtime.framework
+def _document(framework: FrameworkFacts) -> Document:
+    name = framework.framework
     own = STRATEGY_DEFAULTS[name]
     return {
         "name": name,
-        "default_version": runtime.default_version,
+        "default_version": framework.default_version,
         "versions": [{"version": version, "released": month} for version, month in RELEASES[name]],
         "strategy_defaults": {
-            "zero": runtime.default_zero,
-            "zero_in_pipelines": default_zero(runtime, 2),
-            "sequence_parallel": runtime.default_sequence_parallel,
-            "etp": "tp" if runtime.etp_defaults_to_tp else 1,
+            "zero": framework.default_zero,
+            "zero_in_pipelines": default_zero(framework, 2),
+            "sequence_parallel": framework.default_sequence_parallel,
+            "etp": "tp" if framework.etp_defaults_to_tp else 1,
             "recompute": NAMES["recompute"][own.recompute],
             "cp_comm": NAMES["cp_comm"][own.cp_comm],
             "moe_dispatcher": NAMES["moe_dispatcher"][own.moe_dispatcher],
-            "layers_per_stage": runtime.split_rule,
-            "overlap": dict(runtime.overlaps),
-            "overlap_from_zero": runtime.overlaps_from_zero,
+            "layers_per_stage": framework.split_rule,
+            "overlap": dict(framework.overlaps),
+            "overlap_from_zero": framework.overlaps_from_zero,
         },
         "training_defaults": {
             **{field: _choices(rows, name) for field, rows in TRAINING_DEFAULTS.items()},
             **STATE_DTYPES[name],
         },
         "choices": {
-            "zero": list(runtime.supports_zero),
+            "zero": list(framework.supports_zero),
             "schedule": [NAMES["schedule"][schedule] for schedule in SCHEDULES[name]],
             "cp_comm": [NAMES["cp_comm"][comm] for comm in CP_COMM[name]],
-            "vpp": runtime.has_interleaving,
+            "vpp": framework.has_interleaving,
         },
         "vocabulary_multiple_per_tp": VOCAB_MULTIPLE_PER_TP[name],
         "rules": [_rule(rule) for rule in RULES if rule.frameworks is None or name in rule.frameworks],

@@ -1,6 +1,6 @@
 """What each framework keeps in memory, fuses, overlaps and defaults to, as data.
 
-A `Runtime` is chosen by framework and version (or software date). Cost models read its fields; none of them branches on a
+A `FrameworkFacts` is chosen by framework and version (or software date). Cost models read its fields; none of them branches on a
 framework's name. Sources: the frameworks' own files as listed in EQUATIONS.md under each tag.
 """
 
@@ -19,7 +19,7 @@ SplitRule = Literal["even", "torchtitan", "nanotron", "deepspeed"]
 
 
 @dataclass(frozen=True, slots=True)
-class Runtime:
+class FrameworkFacts:
     """The facts of one framework that the cost models need."""
 
     framework: Framework
@@ -129,8 +129,8 @@ _OVERLAP_NONE = {"grad_reduce": False, "param_gather": False, "tp_comm": False, 
 _OVERLAP_MEGATRON = {**_OVERLAP_NONE, "grad_reduce": True, "param_gather": True, "p2p": True}
 _OVERLAP_FSDP = {**_OVERLAP_NONE, "grad_reduce": True, "param_gather": True}
 
-RUNTIMES: Mapping[Framework, Runtime] = {
-    "megatron": Runtime(
+RUNTIMES: Mapping[Framework, FrameworkFacts] = {
+    "megatron": FrameworkFacts(
         framework="megatron", default_version="0.16",
         versions=("0.8", "0.9", "0.10", "0.11", "0.12", "0.13", "0.14", "0.15", "0.16", "0.17", "0.18", "0.19"),
         activation_table="megatron-te", state_layout="megatron", split_rule="even", fused_elementwise=True,
@@ -144,7 +144,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         has_interleaving=True, supports_zero=(0, 1, 2, 3), builds_mtp=True, latent_down="shards", weighs_inside_experts=True,
         wraps_tp_calls=True,
     ),
-    "megatron-deepspeed": Runtime(
+    "megatron-deepspeed": FrameworkFacts(
         framework="megatron-deepspeed", default_version="2022", versions=("2022", "2023", "2024"),
         activation_table="megatron-2021", state_layout="deepspeed", split_rule="deepspeed", fused_elementwise=True,
         etp_defaults_to_tp=False, default_zero=0, default_sequence_parallel=False, overlaps=_OVERLAP_FSDP, overlaps_since="2022-03",
@@ -158,7 +158,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         pads_experts=True, loops_experts=True, zero2_all_reduces=True, replicas_reduce_once=True, param_shards_serve_forward=True, overlaps_from_zero=3,
         reduces_in_backward_from=1, gathers_in_forward_from=3, overlaps_in_pipelines=False,
     ),
-    "deepspeed": Runtime(
+    "deepspeed": FrameworkFacts(
         framework="deepspeed", default_version="0.19",
         versions=("0.5", "0.9", "0.12", "0.14", "0.15", "0.16", "0.17", "0.18", "0.19"),
         activation_table="huggingface", state_layout="deepspeed", split_rule="deepspeed", fused_elementwise=False,
@@ -173,7 +173,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         zero2_all_reduces=True, replicas_reduce_once=True, param_shards_serve_forward=True, overlaps_from_zero=3,
         reduces_in_backward_from=1, gathers_in_forward_from=3, overlaps_in_pipelines=False,
     ),
-    "torchtitan": Runtime(
+    "torchtitan": FrameworkFacts(
         framework="torchtitan", default_version="0.3", versions=("0.1", "0.2", "0.3"),
         activation_table="torchtitan", state_layout="fsdp", split_rule="torchtitan", fused_elementwise=False,
         etp_defaults_to_tp=False, default_zero=3, default_sequence_parallel=True, overlaps=_OVERLAP_FSDP, overlaps_since="",
@@ -187,7 +187,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         fp8_gather_recipes=frozenset({"tensorwise"}),
         fp8_gather_source="habit of torchtitan's float8 benchmarks (enable_fsdp_float8_all_gather); the parser's default is bf16",
     ),
-    "fsdp": Runtime(
+    "fsdp": FrameworkFacts(
         framework="fsdp", default_version="2.8", versions=("1.12", "2.0", "2.1", "2.4", "2.6", "2.8", "2.11", "2.13"),
         activation_table="huggingface", state_layout="fsdp", split_rule="even", fused_elementwise=False,
         etp_defaults_to_tp=False, default_zero=3, default_sequence_parallel=True, overlaps=_OVERLAP_FSDP, overlaps_since="",
@@ -203,7 +203,7 @@ RUNTIMES: Mapping[Framework, Runtime] = {
         fp8_gather_recipes=frozenset({"tensorwise"}),
         fp8_gather_source="accelerate's default for torchao (AORecipeKwargs.enable_fsdp_float8_all_gather)",
     ),
-    "nanotron": Runtime(
+    "nanotron": FrameworkFacts(
         framework="nanotron", default_version="2025", versions=("0.4", "0.5", "2025"),
         activation_table="nanotron", state_layout="megatron", split_rule="nanotron", fused_elementwise=True,
         etp_defaults_to_tp=False, default_zero=1, default_sequence_parallel=False, overlaps=_OVERLAP_NONE, overlaps_since="",

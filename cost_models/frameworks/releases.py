@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 
-from cost_models.frameworks.facts import RUNTIMES, Runtime
+from cost_models.frameworks.facts import RUNTIMES, FrameworkFacts
 from cost_models.frameworks.training_defaults import precedes
 from cost_models.specs.training import Framework, Training
 
@@ -20,7 +20,7 @@ class Former:
     """Facts that held until a release or, for a framework that has none, until a month."""
 
     facts: Mapping[str, object]
-    """Values by field of `Runtime`."""
+    """Values by field of `FrameworkFacts`."""
     until: str = ""
     """The first release in which they no longer hold."""
     until_month: str = ""
@@ -72,15 +72,15 @@ FORMER: Mapping[Framework, tuple[Former, ...]] = {
 }
 
 
-def runtime_of(training: Training) -> Runtime:
+def runtime_of(training: Training) -> FrameworkFacts:
     """The facts of the framework at this job's release."""
     return _runtime(training.framework, training.framework_version, training.software_date)
 
 
 @lru_cache(maxsize=1024)
-def _runtime(framework: Framework, version: str, month: str) -> Runtime:
-    runtime = RUNTIMES[framework]
+def _runtime(framework: Framework, version: str, month: str) -> FrameworkFacts:
+    found = RUNTIMES[framework]
     for former in FORMER.get(framework, ()):
         if precedes(version, former.until) if former.until else month < former.until_month:
-            runtime = replace(runtime, **former.facts)  # type: ignore[arg-type]
-    return runtime
+            found = replace(found, **former.facts)  # type: ignore[arg-type]
+    return found

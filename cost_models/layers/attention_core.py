@@ -60,7 +60,7 @@ def layer_attention_s(job: Job, kind: LayerKind, rows: Strategies) -> LayerAtten
         time = math_attention_s(
             sequences=sequences, heads=heads, q_length=document / rows.cp, kv_length=document,
             d=(d_qk + d_v) / 2.0, dropout=training.dropout, calibration=job.calibration, precision=precision,
-            composed=not job.runtime.fused_elementwise,
+            composed=not job.framework.fused_elementwise,
         )  # fmt: skip
     tier = np.maximum(time.forward.tier, time.backward.tier)
     forward, backward = _in_ring(job, rows, time.forward.seconds, time.backward.seconds, document=document)

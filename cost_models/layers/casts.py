@@ -99,7 +99,7 @@ def weight_copy_bytes(job: Job) -> float:
 def layer_gather_bytes(job: Job) -> float:
     """Bytes per parameter of a layer's weights as ZeRO gathers them: the stored ones, the compute copy, or fp8. [C-14]"""
     training = job.training
-    if training.precision == "fp8" and training.fp8_recipe in job.runtime.fp8_gather_recipes:
+    if training.precision == "fp8" and training.fp8_recipe in job.framework.fp8_gather_recipes:
         return BYTES_PER["fp8"]
     return min(BYTES_PER[training.param_dtype], training.compute_bytes)
 

@@ -60,9 +60,9 @@ def tp_comm(
     if kind.is_moe:
         blocks = 1.0 if job.model.moe is None or not job.model.moe.num_shared_experts else 2.0
     pair, pair_back = gather.seconds + scatter.seconds, gather_back.seconds + scatter.seconds
-    again = 0.0 if job.runtime.keeps_gathered_norms else 1.0
+    again = 0.0 if job.framework.keeps_gathered_norms else 1.0
     copies = np.zeros_like(size)
-    if job.runtime.copies_around_gathers:
+    if job.framework.copies_around_gathers:
         copies = np.where(rows.overlap_tp_comm, 0.0, 2.0 * (size + gathered)) / job.calibration.copy_bytes_per_s.value
     split_forward, split_backward = blocks * pair, blocks * (pair_back + again * gather.seconds)
     if job.model.mla is not None and job.latent_down != "whole" and split:
@@ -71,10 +71,10 @@ def tp_comm(
         split_backward = split_backward - (scatter.seconds + again * gather.seconds) + latent.backward
     forward = np.where(rows.sequence_parallel, split_forward, blocks * whole.seconds)
     backward = np.where(rows.sequence_parallel, split_backward, blocks * whole.seconds)
-    if job.runtime.overlap_tp_backward and job.training.software_date >= ASYNC_TP_SINCE:
+    if job.framework.overlap_tp_backward and job.training.software_date >= ASYNC_TP_SINCE:
         hidden = np.maximum((1 - TP_BACKWARD_HIDDEN.value) * backward, backward - WGRAD_OVERLAP.value * wgrad_s)
-        backward = np.where(rows.sequence_parallel | (not job.runtime.tp_overlap_needs_split), hidden, backward)
-    pipelined = PIPELINED_TP_EXPOSED["symmetric_memory" if job.runtime.copies_around_gathers else "userbuffers"].value
+        backward = np.where(rows.sequence_parallel | (not job.framework.tp_overlap_needs_split), hidden, backward)
+    pipelined = PIPELINED_TP_EXPOSED["symmetric_memory" if job.framework.copies_around_gathers else "userbuffers"].value
     exposed = np.where(rows.overlap_tp_comm, pipelined, 1.0)
     copies = np.where(rows.sequence_parallel, blocks * copies, 0.0)
     tier = np.where(rows.sequence_parallel, np.maximum(gather.tier, scatter.tier), whole.tier)

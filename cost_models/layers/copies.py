@@ -36,7 +36,7 @@ def layout_copies(job: Job, e: float) -> tuple[Copies, Copies]:
     heads = float(model.q_size + 2 * model.kv_size)
     packs = training.attention == "flash" and training.attention_kernel == "fa1"
     output = 1.0 if packs or training.attention == "math" else 0.0
-    one_matrix = model.fused_qkv or job.runtime.fuses_qkv or not job.runtime.separate_gate_projection
+    one_matrix = model.fused_qkv or job.framework.fuses_qkv or not job.framework.separate_gate_projection
     joined = 1.0 if one_matrix and training.transformer_impl == "local" else 0.0
     moved = 2 * e * (packs * heads + output * model.q_size)
     kernels = 3.0 * packs + output
@@ -50,9 +50,9 @@ def gradient_sums(job: Job, kind: LayerKind, e: float) -> Copies:
     eager, each of n - 1 additions reads two and writes one. Under tensor parallelism the gradients are whole and partial, so
     nothing divides them.
     """
-    if not job.runtime.separate_gate_projection:
+    if not job.framework.separate_gate_projection:
         return Copies(0.0, 0.0)
-    attention = 1 if job.model.fused_qkv or job.runtime.fuses_qkv or job.model.mla is not None else 3
+    attention = 1 if job.model.fused_qkv or job.framework.fuses_qkv or job.model.mla is not None else 3
     mlp = 2 if job.model.gated_mlp and not kind.is_moe else 1
     sums = [float(n) for n in (attention, mlp) if n > 1]
     if job.training.compile:

@@ -122,7 +122,7 @@ def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyP
     )
     bandwidth = np.full(len(rows), job.calibration.memory_bytes_per_s_effective.tier, np.int8)
     host = np.full(len(rows), launch_cost(job).tier, np.int8)
-    if job.runtime.wraps_layers:
+    if job.framework.wraps_layers:
         wrapped = job.calibration.wrapped_layer_ratio("sequence_parallel", compiled=job.training.compile)
         host = np.where(rows.tp > 1, np.maximum(host, wrapped.tier), host)
     tiers = [matmul.tier, attention.tier, bandwidth, host, tp.tier, cp.tier, ep.tier]
@@ -192,11 +192,11 @@ def _waits(host: tuple[Floats, Floats], device: tuple[Floats, Floats]) -> tuple[
 
 def _launch(job: Job, kind: LayerKind, rows: Strategies, *, sharded: bool = False) -> tuple[Floats, Floats]:
     """Host seconds to launch a layer's kernels, forward and backward. [F-4]"""
-    extra = job.runtime.moe_extra_kernels if kind.is_moe else (0.0, 0.0)
+    extra = job.framework.moe_extra_kernels if kind.is_moe else (0.0, 0.0)
     each, wrapped = launch_cost(job).value, _wrapper_s(job, rows, sharded=sharded)
-    call_ops = TP_CALL_OPS.value if job.runtime.wraps_tp_calls else 1.0
+    call_ops = TP_CALL_OPS.value if job.framework.wraps_tp_calls else 1.0
     call_s = (call_ops - 1.0) * each + job.calibration.collective_call_s(host_mode(job)).value
-    if job.runtime.wraps_layers and _measured_wrapper(job):
+    if job.framework.wraps_layers and _measured_wrapper(job):
         call_s = 0.0  # the measured layers made their calls
     passes = zip(kernels_per_layer(job), extra, _calls(rows), strict=True)
     forward, backward = (
@@ -212,7 +212,7 @@ def kernels_per_layer(job: Job) -> tuple[float, float]:
     """Operators that the host issues for a plain dense layer, forward and backward."""
     if job.has_core_modules:
         return MEGATRON_LOCAL_OPS["forward"].value, MEGATRON_LOCAL_OPS["backward"].value
-    return job.runtime.kernels_forward, job.runtime.kernels_backward
+    return job.framework.kernels_forward, job.framework.kernels_backward
 
 
 def _measured_wrapper(job: Job) -> bool:
@@ -230,7 +230,7 @@ def _calls(rows: Strategies) -> tuple[Floats, Floats]:
 
 def _wrapper_s(job: Job, rows: Strategies, *, sharded: bool) -> Floats:
     """Host seconds that FSDP2 and DTensor add, for each kernel of the plain layer; measured in loops, taken as such."""
-    if not job.runtime.wraps_layers or job.training.cuda_graphs:
+    if not job.framework.wraps_layers or job.training.cuda_graphs:
         return np.zeros(len(rows))
     ratio, compiled = job.calibration.wrapped_layer_ratio, job.training.compile
     added = np.full(len(rows), ratio("sharded", compiled=compiled).value - 1.0 if sharded else 0.0)
@@ -255,10 +255,10 @@ def _selective_s(
 
     By the framework's rule (runtimes.py), or by Megatron's module list where the strategy names one.
     """
-    runtime = job.runtime
-    by_rule = runtime.selective_repeats_attention * attention.forward_s
-    by_rule = by_rule + runtime.selective_repeats_elementwise * elementwise
-    if runtime.selective_alternates:
+    framework = job.framework
+    by_rule = framework.selective_repeats_attention * attention.forward_s
+    by_rule = by_rule + framework.selective_repeats_elementwise * elementwise
+    if framework.selective_alternates:
         for gemm, times, forward_s in zip(gemms, repeated_copies(gemms), matmul.each_forward_GU, strict=True):
             by_rule = by_rule + times / gemm.repeats * forward_s
         by_rule = by_rule + np.where(rows.sequence_parallel, 0.5 * tp.forward, 0.0)

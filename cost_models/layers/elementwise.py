@@ -62,10 +62,10 @@ class PassTraffic:
 def build_of(job: Job) -> Build:
     """What this job's software fuses."""
     t, date = job.training, job.training.software_date
-    if t.compile or (job.runtime.fused_elementwise and t.transformer_impl == "transformer-engine"):
+    if t.compile or (job.framework.fused_elementwise and t.transformer_impl == "transformer-engine"):
         return Build(norm=True, activation=True, rotary=True, residual=True)
     layernorm, gated = job.model.norm == "layernorm", job.model.gated_mlp
-    if job.runtime.fused_elementwise and not job.has_core_modules:
+    if job.framework.fused_elementwise and not job.has_core_modules:
         return Build(
             norm=layernorm or date >= MEGATRON_FUSED_RMSNORM_SINCE,
             activation=not gated or date >= MEGATRON_FUSED_SWIGLU_SINCE,

@@ -39,7 +39,7 @@ def loops_over_experts(job: Job, ep: Floats) -> Bools:
     from 0.19.2 on deepspeed/moe/ep_experts.py.
     """
     alone = np.asarray(ep == 1.0) & has_looped_modules(job)
-    return np.asarray(alone | (job.runtime.loops_experts & (ep > 1.0)))
+    return np.asarray(alone | (job.framework.loops_experts & (ep > 1.0)))
 
 
 def loop_launches_s(job: Job, ep: Floats, *, op_s: float) -> LoopLaunches:

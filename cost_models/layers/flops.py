@@ -109,8 +109,8 @@ def repeated_flops_per_token(job: Job, strategies: Strategies) -> Floats:
     flops = model_flops(job)
     layers = flops.layer_matmul_flops_per_token + flops.attention_flops_per_token
     modules = flops.mtp_matmul_flops_per_token + flops.mtp_attention_flops_per_token
-    selective = job.runtime.selective_repeats_attention * flops.all_attention
-    if job.runtime.selective_alternates:
+    selective = job.framework.selective_repeats_attention * flops.all_attention
+    if job.framework.selective_alternates:
         selective += _repeated_matmuls(job)
     full = recomputed_shares(strategies) * layers + recomputed_mtp_share(strategies) * modules
     return np.where(strategies.recompute == Recompute.SELECTIVE, selective, full)

@@ -27,7 +27,7 @@ def separate_norms(job: Job, kind: LayerKind) -> float:
     mla_down_proj_fusion); transformer_layer.py recomputes no IdentityOp.
     """
     before = float(min(job.model.norms_per_layer, 2))
-    if job.training.transformer_impl != "transformer-engine" or job.runtime.activation_table != "megatron-te":
+    if job.training.transformer_impl != "transformer-engine" or job.framework.activation_table != "megatron-te":
         return before
     return min(before, float(job.model.mla is not None) + float(kind.is_moe))
 

@@ -65,7 +65,7 @@ def _attention_gemms(job: Job, *, tokens: Floats, tp: Floats, sp: Floats | float
     q = model.q_size / tp
     kv = model.kv_size / np.minimum(tp, model.num_key_value_heads)
     gate = q * model.attention_gate
-    if job.runtime.separate_gate_projection and not (model.fused_qkv or job.runtime.fuses_qkv):
+    if job.framework.separate_gate_projection and not (model.fused_qkv or job.framework.fuses_qkv):
         projections = [
             _gemm("q_proj", tokens, q, h, module="attention"),
             _gemm("kv_proj", tokens, kv, h, module="attention", repeats=2.0),
@@ -116,7 +116,7 @@ def _mlp_gemms(
     """Products of one MLP, or of `batch` of them in one kernel; `times` such kernels one after another."""
     h, f = float(job.model.hidden_size), width / split
     inputs = 2 if job.model.gated_mlp else 1
-    wide, repeats = (f, inputs) if job.runtime.separate_gate_projection else (inputs * f, 1)
+    wide, repeats = (f, inputs) if job.framework.separate_gate_projection else (inputs * f, 1)
     first = _gemm("fc1", tokens, wide, h, module=module, batch=batch, repeats=repeats * times)
     return [first, _gemm("fc2", tokens, h, f, module=module, batch=batch, repeats=times)]
 

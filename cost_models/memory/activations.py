@@ -138,7 +138,7 @@ def layer_parts(job: Job, traits: MemoryTraits, kind: LayerKind, sizes: Sizes) -
     before = float(min(model.norms_per_layer, 2))
     after = float(max(model.norms_per_layer - 2, 0))
     inputs = 1.0 if model.parallel_block else before
-    gathered = job.runtime.keeps_gathered_norms
+    gathered = job.framework.keeps_gathered_norms
     statistics = (2.0 if model.norm == "layernorm" else 1.0) * _FP32 * (before + after)
     block_input = s.hidden(model)
     residual = (inputs - 1 + after) * block_input + statistics * s.tokens / s.sp
@@ -261,7 +261,7 @@ def _mlp(job: Job, traits: MemoryTraits, kind: LayerKind, s: Sizes) -> dict[str,
 
 def _kept_outputs(job: Job, kind: LayerKind, s: Sizes) -> Floats:
     """What a policy by operator keeps of matrix products, of the reduce-scatters behind them and of experts' all-to-alls."""
-    if not job.runtime.selective_alternates:
+    if not job.framework.selective_alternates:
         return np.zeros_like(s.tokens)
     model, moe = job.model, job.model.moe if kind.is_moe else None
     outputs = kept_output_bytes(job, kind, tokens=s.tokens, tp=s.tp, ep=s.ep, etp=s.etp, element_bytes=s.w)
@@ -285,7 +285,7 @@ def _experts(job: Job, moe: Moe, s: Sizes, *, first: float, second: float) -> di
     rows = copies * s.etp
     width = moe.expert_intermediate_size / s.etp
     activation = s.linear_w * width * rows
-    weighed = 0.0 if job.runtime.weighs_inside_experts else s.w * model.hidden_size * copies
+    weighed = 0.0 if job.framework.weighs_inside_experts else s.w * model.hidden_size * copies
     permuted = s.linear_w * model.hidden_size * rows + weighed
     hidden = s.w * (first + second - 1) * width * rows
     router = _ROUTER_BYTES_PER_EXPERT * moe.num_experts * s.tokens / s.sp

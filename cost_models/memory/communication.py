@@ -142,7 +142,7 @@ def _bucket_reductions(batch: Batch, elements_KN: Floats) -> Reductions:
     zero, size, replicas = strategies.zero, traits.reduce_bucket_elements, strategies.dp_cp > 1
     w, held = training.compute_bytes, BYTES_PER[training.grad_dtype]
     accumulates = traits.compute_gradients == "backward" and held > w  # BF16_Optimizer, which knows no stage above 1
-    hooks_from = 2 if accumulates else batch.job.runtime.reduces_in_backward_from
+    hooks_from = 2 if accumulates else batch.job.framework.reduces_in_backward_from
     bucket = BYTES_PER[training.param_dtype] * size
     always = np.where(zero >= 3, bucket, 0.0)
     staged = (zero >= hooks_from) & (zero <= 2)

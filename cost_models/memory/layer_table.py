@@ -105,7 +105,7 @@ def _ends(job: Job, traits: MemoryTraits, rows: Strategies, s: Sizes) -> dict[st
     vocab_share = padded_vocab_size(model, job.training.framework, rows.tp) / rows.tp
     hidden = s.hidden(model)
     gathered = s.w * model.hidden_size * s.tokens
-    output = gathered if job.runtime.keeps_gathered_norms else gathered / s.sp
+    output = gathered if job.framework.keeps_gathered_norms else gathered / s.sp
     upcast = 4.0 * model.hidden_size * s.tokens / s.sp if upcasts_norms(job, traits) else 0.0
     kv = model.kv_size / np.minimum(rows.tp, model.num_key_value_heads)
     allgather = (rows.cp > 1) & (rows.cp_comm == 2)

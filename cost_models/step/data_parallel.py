@@ -72,7 +72,7 @@ class LayerwiseSeconds:
 
 def is_layerwise(job: Job, strategies: Strategies) -> Bools:
     """Where parameters are gathered layer by layer: stage 3 anywhere, stage 2 in FSDP runtimes."""
-    stage_two = (strategies.zero == 2) & (job.runtime.state_layout == "fsdp")
+    stage_two = (strategies.zero == 2) & (job.framework.state_layout == "fsdp")
     return np.asarray((strategies.zero == 3) | stage_two, np.bool_)
 
 
@@ -82,7 +82,7 @@ def backward_gathers(job: Job, strategies: Strategies) -> Floats:
     """
     model = job.model
     largest = max(layer_parameters(model, kind).total for kind in model.distinct_kinds)
-    large = job.runtime.gathers_per_tensor and largest > STAGE3_REUSE_PARAMETERS.value
+    large = job.framework.gathers_per_tensor and largest > STAGE3_REUSE_PARAMETERS.value
     twice = large & (strategies.recompute == Recompute.FULL)
     return np.where(strategies.zero == 3, 1.0 + twice, 0.0)
 
@@ -91,7 +91,7 @@ def parameter_tensors(job: Job, kind: LayerKind) -> float:
     """Parameter tensors of one layer outside its routed experts: as many collectives where each is gathered alone. [C-14]"""
     model = job.model
     norms = model.norms_per_layer * (1.0 + model.norm_bias)
-    separate = job.runtime.separate_gate_projection and not (model.fused_qkv or job.runtime.fuses_qkv)
+    separate = job.framework.separate_gate_projection and not (model.fused_qkv or job.framework.fuses_qkv)
     inputs = 3.0 if separate else 1.0
     attention = inputs * (1.0 + model.qkv_bias) + 1.0 + model.attention_out_bias
     dense = not kind.is_moe or (model.moe is not None and model.moe.num_shared_experts > 0)
@@ -114,7 +114,7 @@ def layerwise_s(job: Job, strategies: Strategies) -> LayerwiseSeconds:
     rows = cases.rows
     held = rank_parameters(job, rows)
     placements = groups(rows, job.cluster)
-    per_tensor = job.runtime.gathers_per_tensor
+    per_tensor = job.framework.gathers_per_tensor
     stored, layer_weight, grad = (
         _gathered_bytes(job),
         layer_gather_bytes(job),
@@ -174,7 +174,7 @@ def _unit_s(
 ) -> tuple[UnitSeconds, Codes]:
     """Link seconds of one unit of so many parameters on a rank, and their tier."""
     kept, state, replica = groups_of
-    price = listed_calls if job.runtime.lists_slices else split_calls
+    price = listed_calls if job.framework.lists_slices else split_calls
     gather = price(job, "all_gather", elements * weight, kept, calls)
     first = gather if kept is state else price(job, "all_gather", elements * weight, state, calls)
     scatter = price(job, "reduce_scatter", elements * grad, state, calls)
@@ -202,7 +202,7 @@ def layerwise_exposed_s(
     among all ranks or across copies of the state, burden the last backward alone.
 
     Args:
-        job: whose runtime says when parameters are gathered and shards reduced.
+        job: whose framework says when parameters are gathered and shards reduced.
         strategies: which of the two overlaps.
         unit: link seconds of the unit's collectives.
         forward_s: the device's own forward.
@@ -210,7 +210,7 @@ def layerwise_exposed_s(
         regathers: how often parameters are gathered again in backward.
         waits_s: how much longer the host takes to launch both.
     """
-    m, runtime = strategies.num_micro_batches, job.runtime
+    m, framework = strategies.num_micro_batches, job.framework
     gathers, overlaps = strategies.overlap_param_gather, strategies.overlap_grad_reduce
 
     def forward(gather: Floats) -> Floats:
@@ -221,13 +221,13 @@ def layerwise_exposed_s(
         return _beside(job, backward_s, parts, hides=overlaps)
 
     ahead = forward(unit.first_gather)
-    if runtime.param_shards_serve_forward and unit.first_gather is not unit.gather:
+    if framework.param_shards_serve_forward and unit.first_gather is not unit.gather:
         later = ahead / m + forward(unit.gather) * (1.0 - 1.0 / m)
         ahead = np.where(keeps_copies(strategies), later, ahead)
     ahead = np.where(_gathered_for_step(job, strategies), ahead / m, ahead)
     regather = regathers * unit.gather
     behind = backward(regather, unit.reduce, unit.reduce_across)
-    across_once = (unit.reduce_across > 0) & runtime.replicas_reduce_once
+    across_once = (unit.reduce_across > 0) & framework.replicas_reduce_once
     once = ~strategies.grad_sync_each | across_once
     if once.any():
         across_each = np.where(across_once, 0.0, unit.reduce_across)
@@ -239,12 +239,12 @@ def layerwise_exposed_s(
 
 def root_exposed_s(job: Job, strategies: Strategies, unit: UnitSeconds) -> Floats:
     """Exposed seconds per micro-batch of the embedding's collectives, beside which nothing runs. [C-14]"""
-    m, runtime, gather = strategies.num_micro_batches, job.runtime, unit.first_gather
-    if runtime.param_shards_serve_forward and gather is not unit.gather:
+    m, framework, gather = strategies.num_micro_batches, job.framework, unit.first_gather
+    if framework.param_shards_serve_forward and gather is not unit.gather:
         gather = np.where(keeps_copies(strategies), gather / m + unit.gather * (1.0 - 1.0 / m), gather)
     gather = np.where(_gathered_for_step(job, strategies), gather / m, gather)
     times = np.where(strategies.grad_sync_each, 1.0, 1.0 / m)
-    across = 1.0 / m if runtime.replicas_reduce_once else times
+    across = 1.0 / m if framework.replicas_reduce_once else times
     return np.asarray(gather + unit.reduce * times + unit.reduce_across * across)
 
 
@@ -254,7 +254,7 @@ def _gathered_for_step(job: Job, strategies: Strategies) -> Bools:
     torch/distributed/pipelining/stage.py (backward_maybe_with_nosync) reshards behind the last backward alone, and
     torchtitan's layers do not reshard behind a pipeline's forward.
     """
-    return np.asarray((strategies.zero == 2) & (strategies.pp > 1) & job.runtime.keeps_parameters_in_pipelines)
+    return np.asarray((strategies.zero == 2) & (strategies.pp > 1) & job.framework.keeps_parameters_in_pipelines)
 
 
 def _beside(job: Job, compute_s: Floats, parts: dict[Op, Floats], *, hides: Bools) -> Floats:
@@ -365,8 +365,8 @@ def _stepwise_links(
 
 def _reduces_whole(job: Job, strategies: Strategies) -> Bools:
     """Where every rank receives whole reduced gradients, shape (N,). [C-14]"""
-    zero, runtime = strategies.zero, job.runtime
-    sharded = ((zero == 1) & runtime.zero1_all_reduces) | ((zero == 2) & runtime.zero2_all_reduces)
+    zero, framework = strategies.zero, job.framework
+    sharded = ((zero == 1) & framework.zero1_all_reduces) | ((zero == 2) & framework.zero2_all_reduces)
     return np.asarray((zero == 0) | sharded)
 
 

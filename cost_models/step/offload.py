@@ -75,7 +75,7 @@ def host_update_bytes(job: Job) -> float:
     stored = BYTES_PER[t.param_dtype]
     main = BYTES_PER[t.main_param_dtype] or stored
     moments = MOMENTS[t.optimizer] * BYTES_PER[t.optimizer_state_dtype]
-    passes = TRAFFIC[job.runtime.state_layout].norm_and_clip_passes
+    passes = TRAFFIC[job.framework.state_layout].norm_and_clip_passes
     cast = main + stored if main != stored else 0.0
     return 3 * main + 2 * moments + passes * main + cast
 
@@ -83,7 +83,7 @@ def host_update_bytes(job: Job) -> float:
 def host_shares(job: Job, strategies: Strategies) -> Floats:
     """Share of the owned parameters that the host updates, shape (N,); FSDP's offload takes all of them."""
     fraction = strategies.offload_optimizer_fraction
-    if job.runtime.state_layout == "fsdp":
+    if job.framework.state_layout == "fsdp":
         return np.maximum(fraction, strategies.offload_parameters)
     return fraction
 
@@ -130,7 +130,7 @@ def offload_tier(job: Job, strategies: Strategies) -> Codes:
 def _offload_s(
     job: Job, strategies: Strategies, dense: Floats, expert: Floats, forward_s: Floats, backward_s: Floats
 ) -> Floats:
-    t, traffic = job.training, TRAFFIC[job.runtime.state_layout]
+    t, traffic = job.training, TRAFFIC[job.framework.state_layout]
     owned = owned_parameters(strategies, dense=dense, expert=expert)
     moved = owned * host_shares(job, strategies)
     stored = BYTES_PER[t.param_dtype]
@@ -165,7 +165,7 @@ def _gradients(job: Job, strategies: Strategies, unit: Floats) -> tuple[tuple[Fl
     gradients in the main type; FSDP sends whatever it reduces.
     """
     t, m, none = job.training, strategies.num_micro_batches, np.zeros(len(strategies))
-    traffic = TRAFFIC[job.runtime.state_layout]
+    traffic = TRAFFIC[job.framework.state_layout]
     if not traffic.gradients_in_backward:
         return ((m, none, none),)
     main = BYTES_PER[t.main_param_dtype] or BYTES_PER[t.param_dtype]

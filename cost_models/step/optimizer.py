@@ -46,7 +46,7 @@ def optimizer_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floa
     clipped, updated = update_bytes_per_parameter(job)
     stream, update = job.calibration.memory_bytes_per_s_effective.value, job.calibration.update_bytes_per_s.value
     moved = (clipped + updated * (stream / update)) * owned
-    launches = job.runtime.optimizer_launches * job.calibration.bare_op_s.value
+    launches = job.framework.optimizer_launches * job.calibration.bare_op_s.value
     return np.maximum(moved / stream, launches)
 
 
@@ -58,7 +58,7 @@ def accumulation_s(job: Job, strategies: Strategies, *, dense: Floats, expert: F
     sharded = dense / strategies.zero_shard_size + expert / strategies.expert_shard_size
     rate = job.calibration.memory_bytes_per_s_effective.value
     held = np.where(layerwise, sharded, dense + expert)
-    moved = UNFUSED_ACCUMULATION_BYTES if job.has_core_modules else job.runtime.gradient_accumulation_bytes
+    moved = UNFUSED_ACCUMULATION_BYTES if job.has_core_modules else job.framework.gradient_accumulation_bytes
     each_s = moved / rate
     if moved == FUSED_ACCUMULATION_BYTES and job.calibration.products.accumulation_s is not None:
         each_s = job.calibration.products.accumulation_s

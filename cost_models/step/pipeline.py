@@ -79,7 +79,7 @@ def hop_s(job: Job, strategies: Strategies, *, reach: Literal["placed", "network
     placements = groups(rows, job.cluster)
     tokens = rows.micro_batch_size * job.training.seq_length / rows.cp
     size = tokens * job.model.hidden_size * job.training.compute_bytes
-    scattered = rows.sequence_parallel | (job.runtime.scatters_pipeline_messages & (rows.tp > 1))
+    scattered = rows.sequence_parallel | (job.framework.scatters_pipeline_messages & (rows.tp > 1))
     pipeline = placements.pp if reach == "placed" else placements.pp.over_network()
     send = job.calibration.collective_s("send_recv", np.where(scattered, size / rows.tp, size), placement=pipeline)
     regather = job.calibration.collective_s("all_gather", size, placement=placements.tp)

@@ -165,7 +165,7 @@ def stage_tiers(job: Job, strategies: Strategies, costs: StageCosts) -> dict[str
     layers, ends = costs.layers, costs.ends
     tiers_PN: Codes = layers.cases.spread(layers.tiers_PU)
     tiers: dict[str, Codes] = dict(zip(LAYER_PARTS, tiers_PN, strict=True))
-    if job.runtime.wraps_layers:
+    if job.framework.wraps_layers:
         wrapped = job.calibration.wrapped_layer_ratio("sharded", compiled=job.training.compile)
         sharded = np.where(is_layerwise(job, strategies), wrapped.tier, 0)
         tiers["launch"] = np.maximum(tiers["launch"], sharded).astype(np.int8)
@@ -185,7 +185,7 @@ def _per_micro_batch(
     waits_JN, again_JN = spread(layers.parts_JPU[:, LAUNCH]), spread(layers.again_JU)
     whole_JN = spread(layers.whole)
     if (
-        job.runtime.wraps_layers
+        job.framework.wraps_layers
     ):  # a layer that waits no longer may still take longer to repeat: both always go together
         added_JN = np.where(where, spread(layers.sharded_waits_JU), 0.0)
         waits_JN, whole_JN = waits_JN + added_JN, whole_JN + added_JN

@@ -83,7 +83,7 @@ def open_choices(job: Job, assumed: Mapping[str, Any]) -> list[Choice]:
     """
     other: dict[str, Sequence[Any]] = {
         "recompute": ("selective", "full"),
-        "zero": job.runtime.supports_zero,
+        "zero": job.framework.supports_zero,
         "grad_sync": ("each",),
     }
     choices = [

@@ -37,7 +37,7 @@ def _virtual(_job: Job, s: Strategies) -> Bools:
 
 
 def _no_interleaving(job: Job) -> bool:
-    return not job.runtime.has_interleaving
+    return not job.framework.has_interleaving
 
 
 def _virtual_alone(_job: Job, s: Strategies) -> Bools:

@@ -21,7 +21,7 @@ _ARGUMENTS = "megatron/training/arguments.py"
 
 
 def _zero(job: Job, s: Strategies) -> Bools:
-    return ~one_of(s.zero, job.runtime.supports_zero)
+    return ~one_of(s.zero, job.framework.supports_zero)
 
 
 def _sharded_gradients(_job: Job, s: Strategies) -> Bools:

@@ -90,10 +90,10 @@ def _settled(job: Job) -> dict[str, list[Any]]:
     """What a search settles without trying the other value, which could spare memory or time; listing it tries both."""
     settled: dict[str, list[Any]] = {}
     if (
-        job.runtime.accumulates_unreduced
+        job.framework.accumulates_unreduced
     ):  # waiting for the last micro-batch spares reductions and holds whole gradients
         settled["grad_sync"] = ["each"]
-    if job.runtime.overlaps_from_zero > 0:  # without overlap a bucket less is held
+    if job.framework.overlaps_from_zero > 0:  # without overlap a bucket less is held
         settled["overlap.grad_reduce"] = [True]
     return settled
 
@@ -181,7 +181,7 @@ def _splits(job: Job, pp: int, given: Mapping[str, tuple[Any, ...]]) -> list[tup
         return [(len(split) // pp, split) for split in splits if listed_vpp is None or len(split) // pp in listed_vpp]
     layers = job.model.num_layers
     if listed_vpp is None:
-        interleaved = job.runtime.has_interleaving and pp > 1 and (layers % pp == 0 or splits_freely(job))
+        interleaved = job.framework.has_interleaving and pp > 1 and (layers % pp == 0 or splits_freely(job))
         about = {layers // pp, -(-layers // pp)} if interleaved else {1}
         listed_vpp = tuple({vpp for chunks in about for vpp in divisors(chunks)})
     found: list[tuple[int, Sequence[int]]] = []

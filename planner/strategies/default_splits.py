@@ -25,7 +25,7 @@ _LEAST_DIFFERENCE_SINCE = {"deepspeed": "0.12.5", "megatron-deepspeed": "2024"}
 def default_split(job: Job, *, pp: int, vpp: int) -> Split | None:
     """The framework's own split over pp*vpp virtual stages, None where it refuses."""
     stages = pp * vpp
-    return (job.model.num_layers,) if stages == 1 else _RULES[job.runtime.split_rule](job, stages)
+    return (job.model.num_layers,) if stages == 1 else _RULES[job.framework.split_rule](job, stages)
 
 
 def legal_split(job: Job, *, pp: int, vpp: int) -> Split | None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cost_models.frameworks.facts import Runtime
+from cost_models.frameworks.facts import FrameworkFacts
 from cost_models.job import Job
 from cost_models.memory.expert_buffers import NVLINK_PEERS
 from cost_models.specs.training import Framework
@@ -72,36 +72,36 @@ def default_flex_backend(job: Job) -> FlexBackend:
     return FlexBackend.HYBRIDEP if job.cluster.nvlink_domain_gpus > NVLINK_PEERS else FlexBackend.DEEPEP
 
 
-def default_zero(runtime: Runtime, pp: int) -> int:
+def default_zero(framework: FrameworkFacts, pp: int) -> int:
     """The ZeRO stage where none is given: torchtitan keeps parameters gathered in a pipeline, whose layers would otherwise
     gather them for every micro-batch.
 
     Source: torchtitan/distributed/fsdp.py (get_fsdp_reshard_after_forward_policy); models/llama3/infra/parallelize.py in 0.1
     and 0.2.
     """
-    return 2 if pp > 1 and runtime.keeps_parameters_in_pipelines else runtime.default_zero
+    return 2 if pp > 1 and framework.keeps_parameters_in_pipelines else framework.default_zero
 
 
-def reduces_each(runtime: Runtime, *, zero: Any, pp: Any) -> Any:
+def reduces_each(framework: FrameworkFacts, *, zero: Any, pp: Any) -> Any:
     """Whether gradients are reduced for each micro-batch where `grad_sync` is not given; scalars or arrays.
 
     torch/distributed/pipelining/stage.py reduces FSDP's gradients behind a pipeline's last backward alone.
     """
-    return (zero >= 2) & ~(np.asarray(pp > 1) & runtime.keeps_parameters_in_pipelines)
+    return (zero >= 2) & ~(np.asarray(pp > 1) & framework.keeps_parameters_in_pipelines)
 
 
-def possible_overlaps(runtime: Runtime, row: Mapping[str, Any]) -> dict[str, Any]:
+def possible_overlaps(framework: FrameworkFacts, row: Mapping[str, Any]) -> dict[str, Any]:
     """Where each kind of overlap can exist at all, by flag; scalars or arrays, as `row` holds.
 
     Megatron switches stage-to-stage overlap off without virtual stages, and parameter gather needs sharded state. DeepSpeed
     gathers inside step() below stage 3 and overlaps nothing in pipelines.
     """
     replicas, zero = row["dp"] * row["cp"] > 1, row["zero"]
-    piped = (row["pp"] > 1) & (not runtime.overlaps_in_pipelines)
+    piped = (row["pp"] > 1) & (not framework.overlaps_in_pipelines)
     return {
-        "grad_reduce": replicas & (zero >= runtime.reduces_in_backward_from) & (piped ^ True),
-        "param_gather": replicas & (zero >= runtime.gathers_in_forward_from),
+        "grad_reduce": replicas & (zero >= framework.reduces_in_backward_from) & (piped ^ True),
+        "param_gather": replicas & (zero >= framework.gathers_in_forward_from),
         "tp_comm": row["tp"] > 1,
-        "p2p": (row["pp"] > 1) & ((row["vpp"] > 1) | (runtime.state_layout != "megatron")),
+        "p2p": (row["pp"] > 1) & ((row["vpp"] > 1) | (framework.state_layout != "megatron")),
         "moe_all_to_all": row["ep"] > 1,
     }

@@ -166,8 +166,8 @@ def _cross_inner(job: Job, given: Mapping[str, Any], rows: _Rows) -> None:
         rows.keep((rows["tp"] > 1) | ~rows["sequence_parallel"].astype(bool))
     else:
         optional = DEFAULTS[job.training.framework].sequence_parallel_optional
-        both = optional and (job.model.moe is None or not job.runtime.default_sequence_parallel)
-        rows.cross("sequence_parallel", (True, False) if both else (job.runtime.default_sequence_parallel,))
+        both = optional and (job.model.moe is None or not job.framework.default_sequence_parallel)
+        rows.cross("sequence_parallel", (True, False) if both else (job.framework.default_sequence_parallel,))
         rows.keep((rows["tp"] > 1) | ~rows["sequence_parallel"].astype(bool) | (not both))
         rows.columns["sequence_parallel"] = rows["sequence_parallel"].astype(bool) & (rows["tp"] > 1)
 
@@ -198,7 +198,7 @@ def _cross_experts(job: Job, given: Mapping[str, Any], rows: _Rows) -> None:
     if "etp" in given:
         rows.cross("etp", given["etp"])
     else:
-        rows.cross("etp", (0, 1) if job.runtime.etp_defaults_to_tp else (1,))
+        rows.cross("etp", (0, 1) if job.framework.etp_defaults_to_tp else (1,))
         rows.keep((rows["etp"] != 0) | (rows["tp"] > 1))  # tp 1 is the other choice already
         rows.columns["etp"] = np.where(rows["etp"] == 0, rows["tp"], rows["etp"])
     rows.keep((rows["tp"] * rows["cp"] * rows["dp"]) % (rows["ep"] * rows["etp"]) == 0)

@@ -54,7 +54,7 @@ def build_group_sizes(job: Job, *, dp: NDArray[np.int64], cp: NDArray[np.int64])
     sizes: list[list[int]] = []
     for key in keys.tolist():
         replicas, ranks = divmod(key, largest_cp + 1)
-        unit = ranks if job.runtime.state_layout == "fsdp" else 1
+        unit = ranks if job.framework.state_layout == "fsdp" else 1
         sizes.append([size for size in divisors(replicas) if 1 < size < replicas and size % unit == 0])
     return GroupSizes(
         keys_M=keys,

@@ -184,7 +184,7 @@ class _Builder:
                 "Lower a degree." if larger else "Choose degrees whose product divides the GPUs, or give dp.",
             )
         row["dp"] = self.fill("dp", given.dp, max(gpus // each, 1))
-        default_etp = row["tp"] if self.job.runtime.etp_defaults_to_tp and self.job.model.moe else 1
+        default_etp = row["tp"] if self.job.framework.etp_defaults_to_tp and self.job.model.moe else 1
         row["etp"] = self.fill("etp", given.etp, default_etp)
         return row
 
@@ -204,9 +204,9 @@ class _Builder:
         row["num_micro_batches"] = batch // at_once
 
     def _states(self, row: dict[str, Any]) -> None:
-        given, runtime = self.given, self.job.runtime
+        given, framework = self.given, self.job.framework
         shard = row["dp"] * row["cp"]
-        row["zero"] = self.fill("zero", given.zero, default_zero(runtime, row["pp"]))
+        row["zero"] = self.fill("zero", given.zero, default_zero(framework, row["pp"]))
         row["zero_shard_size"] = self.fill("zero_shard_size", given.zero_shard_size, shard)
         row["zero_param_shard_size"] = given.zero_param_shard_size or row["zero_shard_size"]
         row["grad_sync_each"] = self._grad_sync(row) == "each"
@@ -218,20 +218,20 @@ class _Builder:
 
     def _grad_sync(self, row: dict[str, Any]) -> str:
         """When gradients are reduced; the usual loops of some frameworks wait for the last micro-batch, which is said."""
-        default = "each" if reduces_each(self.job.runtime, zero=row["zero"], pp=row["pp"]) else "last"
-        loops = self.job.runtime.accumulates_unreduced
+        default = "each" if reduces_each(self.job.framework, zero=row["zero"], pp=row["pp"]) else "last"
+        loops = self.job.framework.accumulates_unreduced
         if default == "each" and row["num_micro_batches"] > 1 and self.job.training.model_impl in loops:
             return str(self.fill("grad_sync", self.given.grad_sync, "last"))
         return self.given.grad_sync or default
 
     def _quantised_weights(self, zero: int) -> None:
         """Notes how ZeRO gathers weights that products read in fp8, which no field states."""
-        training, runtime = self.job.training, self.job.runtime
+        training, framework = self.job.training, self.job.framework
         if training.precision != "fp8" or zero < 2:
             return
-        if training.fp8_recipe in runtime.fp8_gather_recipes:
-            self.assumed["gather_dtype"] = f"fp8: {runtime.fp8_gather_source}"
-        elif zero == 3 and runtime.state_layout == "megatron" and training.param_dtype != "fp8":
+        if training.fp8_recipe in framework.fp8_gather_recipes:
+            self.assumed["gather_dtype"] = f"fp8: {framework.fp8_gather_source}"
+        elif zero == 3 and framework.state_layout == "megatron" and training.param_dtype != "fp8":
             self.assumed["gather_dtype"] = (
                 f"{training.param_dtype}, cast layer by layer: without --fp8-param-gather, which is off by default, "
                 "Transformer Engine can cache fp8 copies of all layers"
@@ -310,7 +310,7 @@ class _Builder:
         chunks = f"pp {row['pp']}" + (f" x vpp {row['vpp']}" if row["vpp"] > 1 else "")
         message = f"{chunks} does not divide the model's {layers} layers, and {framework} splits evenly unless told how"
         hint = f"Lower pp: {layers} layers cannot fill {stages} stages."
-        if self.job.runtime.split_rule in ("nanotron", "deepspeed"):
+        if self.job.framework.split_rule in ("nanotron", "deepspeed"):
             message = (
                 f"{framework} splits the {layers} layers by its own rule, which leaves a stage of {chunks} without any"
             )
@@ -324,14 +324,14 @@ class _Builder:
 
     def _communication(self, row: dict[str, Any]) -> None:
         given, job = self.given, self.job
-        defaults, runtime = DEFAULTS[job.training.framework], job.runtime
+        defaults, framework = DEFAULTS[job.training.framework], job.framework
         if row["tp"] == 1:  # every framework switches it off, most with a warning
             row["sequence_parallel"] = False
             if given.sequence_parallel:
                 self.assumed["sequence_parallel"] = False
         else:
             row["sequence_parallel"] = self.fill(
-                "sequence_parallel", given.sequence_parallel, runtime.default_sequence_parallel
+                "sequence_parallel", given.sequence_parallel, framework.default_sequence_parallel
             )
         row["cp_comm"] = _code("cp_comm", given.cp_comm, defaults.cp_comm)
         flex_meant = given.flex_backend is not None  # these kernels belong to no other dispatcher
@@ -353,7 +353,7 @@ class _Builder:
     def _overlaps(self, row: dict[str, Any]) -> None:
         """Default overlaps where they can exist; what a framework switches off silently is off."""
         given = self.given.overlap or OverlapInput()
-        possible = possible_overlaps(self.job.runtime, row)
+        possible = possible_overlaps(self.job.framework, row)
         values = {name: getattr(given, name) for name in possible}
         if values["param_gather"] is None and values["grad_reduce"] is False:
             values["param_gather"] = False

@@ -230,7 +230,7 @@ class Space:
         pairs, listed = self.pairs(base), [name for name, values in self.knobs.items() if len(values) > 1]
         row = {name: getattr(base, name)[pairs.origin] for name in DEGREE_AXES}
         row |= {name: values[pairs.option] for name, values in self.options.items()}
-        possible = possible_overlaps(self.job.runtime, row)
+        possible = possible_overlaps(self.job.framework, row)
         matters = {f"overlap_{name}": exists for name, exists in possible.items()}
         matters |= {"cp_comm": row["cp"] > 1, "moe_dispatcher": row["ep"] * row["etp"] > 1}
         if "flex_backend" in listed:
@@ -282,7 +282,7 @@ class Space:
     @property
     def zeros(self) -> tuple[int, ...]:
         """ZeRO stages searched."""
-        return self.chosen.get("zero", self.job.runtime.supports_zero)
+        return self.chosen.get("zero", self.job.framework.supports_zero)
 
     @property
     def recompute_modes(self) -> tuple[int, ...]:
@@ -303,7 +303,7 @@ class Space:
         defaults = DEFAULTS[job.training.framework]
         fill = {
             "zero_param_shard_size": columns["zero_shard_size"],
-            "grad_sync_each": reduces_each(job.runtime, zero=columns["zero"], pp=columns["pp"]),
+            "grad_sync_each": reduces_each(job.framework, zero=columns["zero"], pp=columns["pp"]),
             "recompute_modules": np.where(columns["recompute"] == Recompute.SELECTIVE, self.selective_modules, 0),
             "schedule": np.where(columns["vpp"] > 1, Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B),
             "cp_comm": np.full(n, defaults.cp_comm),
@@ -313,10 +313,12 @@ class Space:
             "offload_parameters": np.zeros(n, np.bool_),
             "offload_activation_layers": np.zeros(n),
         }
-        possible = possible_overlaps(job.runtime, columns)
+        possible = possible_overlaps(job.framework, columns)
         for name, exists in possible.items():
             # What a framework overlaps in its highest stage alone can be switched on wherever it is possible.
-            wanted = columns.get(f"overlap_{name}", job.overlaps_by_default(name, zero=max(job.runtime.supports_zero)))
+            wanted = columns.get(
+                f"overlap_{name}", job.overlaps_by_default(name, zero=max(job.framework.supports_zero))
+            )
             columns[f"overlap_{name}"] = exists & wanted
         return build_strategies({**fill, **columns}, layouts=self.layouts)
 
@@ -359,7 +361,7 @@ class Space:
     @property
     def selective_modules(self) -> int:
         """What Megatron's selective recomputation repeats unless told otherwise: the attention core."""
-        return 1 << RECOMPUTE_MODULES.index("core_attn") if self.job.runtime.state_layout == "megatron" else 0
+        return 1 << RECOMPUTE_MODULES.index("core_attn") if self.job.framework.state_layout == "megatron" else 0
 
     def recomputes(self, layout: int) -> list[tuple[int, int, int]]:
         """(recompute, method, layers) choices for one split, full recomputation in the order of rising work."""

@@ -82,7 +82,7 @@ def test_a_step_streams_its_bytes() -> None:
 def test_a_tiny_step_is_bound_by_its_launches() -> None:
     asked = job()
     found = optimizer_s(asked, rows(asked, zero=1), dense=size(1e3), expert=size(0.0))
-    assert found[0] == pytest.approx(asked.runtime.optimizer_launches * HOST_OP_S.value)
+    assert found[0] == pytest.approx(asked.framework.optimizer_launches * HOST_OP_S.value)
 
 
 @pytest.mark.parametrize(("framework", "bytes_each"), [("megatron", 3.0), ("deepspeed", 6.0), ("torchtitan", 10.0)])

@@ -62,7 +62,7 @@ FACTS: tuple[tuple[str, str, str, str, object, object], ...] = (
 def test_a_fact_holds_until_its_release(
     framework: str, last: str, first: str, fact: str, before: object, after: object
 ) -> None:
-    found = [getattr(job(framework, **{release(bound): bound}).runtime, fact) for bound in (last, first)]
+    found = [getattr(job(framework, **{release(bound): bound}).framework, fact) for bound in (last, first)]
     assert found == [before, after]
     assert getattr(RUNTIMES[job(framework).training.framework], fact) == after
 
@@ -78,7 +78,7 @@ def test_a_fact_holds_until_its_release(
 )
 def test_two_numbers_stand_for_the_newest_patch_of_their_series(framework: str, version: str, serves: bool) -> None:
     """What package managers install: "0.13" is at least 0.13.2, "0.13.0" says what it is."""
-    assert job(framework, framework_version=version).runtime.param_shards_serve_forward is serves
+    assert job(framework, framework_version=version).framework.param_shards_serve_forward is serves
 
 
 def test_every_former_fact_has_a_pair() -> None:
