@@ -135,6 +135,15 @@ ROUTING_LOGIT_S = Constant(
 
 # --- collectives ------------------------------------------------------------------------------------------------------
 
+INTRA_LATENCY_S: Mapping[str, float] = {
+    "nvswitch": 2.0e-6, "nvlink-mesh": 2.0e-6, "nvlink-pairs": 2.0e-6, "pcie": 4.0e-6, "xgmi": 3.0e-6,
+}  # fmt: skip
+"""Nominal seconds of one hop inside a node, between NCCL's tabled LL and Simple latencies (NCCL src/graph/tuning.cc)."""
+FASTEST_PCIE_BYTES_PER_S = 64e9
+"""A PCIe 5 x16 slot (63.0e9 after encoding): a custom link of at most this on a GPU without NVLink is its PCIe."""
+NETWORK_LATENCY_S: Mapping[str, float] = {"infiniband": 2.7e-6, "roce": 3.7e-6, "efa": 15.0e-6, "tcp": 30.0e-6}
+"""Nominal seconds of one hop between nodes: InfiniBand NCCL's tabled ring hop under LL; the others have no measurement."""
+
 NIC_EFFICIENCY: Mapping[Fabric, Constant] = {
     "infiniband": Constant(0.80, "1", 0.5, 0.95, "32-rank all-reduce curves: 0.91-0.95 of wire above 1 GiB"),
     "roce": Constant(0.80, "1", 0.5, 0.93, "as infiniband; no measurement of its own"),

@@ -9,7 +9,7 @@ from enum import IntEnum
 import numpy as np
 
 from cost_models.job import Job
-from cost_models.memory import StageMemory, stage_memory
+from cost_models.memory.stage_memory import StageMemory, stage_memory
 from cost_models.step.exposure import exposure
 from cost_models.step.ranges import step_time_range
 from cost_models.step.total import step_time

@@ -12,7 +12,7 @@ from cost_models.specs.model import Model
 from cost_models.specs.training import Training
 
 if TYPE_CHECKING:
-    from cost_models.hardware import Calibration
+    from cost_models.hardware.calibrated import Calibration
 
 
 MEGATRON_CORE_MODULES_SINCE = "2024-01"

@@ -16,6 +16,8 @@ from numpy.typing import NDArray
 
 from cost_models.calibration.document import CalibrationDocument, CollectiveFit
 from cost_models.constants import (
+    FASTEST_PCIE_BYTES_PER_S,
+    INTRA_LATENCY_S,
     NOMINAL_CALL_S,
     NOMINAL_HOP_S,
     NOMINAL_LINK_EFFICIENCY,
@@ -26,7 +28,6 @@ from cost_models.constants import (
 from cost_models.hardware.nccl import Hop, inside_choices
 from cost_models.operations import OPS, Op
 from cost_models.specs.cluster import Cluster
-from cost_models.specs.cluster_input import FASTEST_PCIE_BYTES_PER_S, INTRA_LATENCY_S
 from cost_models.terms import Tier
 
 Floats = NDArray[np.float64]

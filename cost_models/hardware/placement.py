@@ -9,21 +9,15 @@ one counts, because everybody waits for it.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import lru_cache
 from math import gcd
 
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.hardware.segments import domain_gpus
 from cost_models.specs.cluster import Cluster
-from cost_models.strategies.strategy import Strategies
 
 Floats = NDArray[np.float64]
-
-
-_KEY_STEP = 2.0**20
-"""Above every number of GPUs, so that a domain and a number of ranks share one key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,7 +126,7 @@ def place(
 
 def _on_blocks(ranks: Floats, step: Floats, used: Floats, cluster: Cluster, *, domain: int) -> Placement:
     """Placement of groups on fast domains of `domain` consecutive ranks."""
-    island = _island(cluster, domain)
+    island = island_gpus(cluster, domain)
     per_domain, domains = _spread(ranks, step, used, domain)
     per_island, islands = (per_domain, domains) if island == domain else _spread(ranks, step, used, island)
     switches = sockets = islands
@@ -169,7 +163,7 @@ def _leaves(
     size: Floats, stride: Floats, world: Floats, cluster: Cluster, per_island: Floats, islands: Floats
 ) -> Floats:
     """Leaves a group spans. A rail keeps GPUs of the same place in their nodes together, and parts all others."""
-    leaf = _leaf(cluster)
+    leaf = leaf_gpus(cluster)
     if leaf is None:
         return islands  # no spine slower than its leaves, or none is told
     spanned = _spread(size, stride, world, leaf)[1]
@@ -179,47 +173,20 @@ def _leaves(
     return np.where(off_rail, islands, spanned)
 
 
-def _leaf(cluster: Cluster) -> int | None:
+def leaf_gpus(cluster: Cluster) -> int | None:
     """GPUs whose NICs hang on one leaf (one of each rail), where leaving it costs anything."""
     network = cluster.network
     if network.oversubscription <= 1 or network.nodes_per_leaf is None:
         return None
-    return max(network.nodes_per_leaf * cluster.gpus_per_node, _island(cluster, cluster.nvlink_domain_gpus))
+    return max(network.nodes_per_leaf * cluster.gpus_per_node, island_gpus(cluster, cluster.nvlink_domain_gpus))
 
 
-def _island(cluster: Cluster, domain: int) -> int:
+def island_gpus(cluster: Cluster, domain: int) -> int:
     """GPUs that need no network between them: the node's, or the fast domain's where that is larger."""
     return min(max(domain, cluster.gpus_per_node), cluster.num_gpus)
 
 
-def world_key(strategies: Strategies, cluster: Cluster) -> Floats:
-    """What of the GPUs in use the tp, cp, etp and ep groups' placement depends on, shape (N,); 0 where on nothing.
-
-    Groups that straddle a block differ with their offset on it, and a small world has fewer offsets: equal keys place alike.
-    """
-    key = np.zeros(len(strategies))
-    domains = domain_gpus(cluster, strategies)
-    different = np.unique(domains)
-    for domain in different:
-        on_it = _key_on_blocks(strategies, cluster, int(domain))
-        key = np.where(domains == domain, on_it + (domain * _KEY_STEP if len(different) > 1 else 0.0), key)
-    return key
-
-
-def _key_on_blocks(strategies: Strategies, cluster: Cluster, domain: int) -> Floats:
-    """The key where fast domains hold `domain` consecutive ranks."""
-    s, one = strategies, np.ones(len(strategies))
-    key = np.zeros(len(strategies))
-    island = _island(cluster, domain)
-    parts = (cluster.pcie_gpus_per_switch, cluster.pcie_gpus_per_socket) if domain < island else ()
-    for block in {domain, island, *parts, _leaf(cluster) or island}:
-        for size, stride in ((s.tp, one), (s.cp, s.tp), (s.etp, one), (s.ep, s.etp)):
-            seen = np.minimum(s.world, size * stride * block)
-            key = np.where(_sits_alike(size, stride, block), key, np.maximum(key, seen))
-    return key
-
-
-def _sits_alike(size: Floats, stride: Floats, block: int) -> NDArray[np.bool_]:
+def sits_alike(size: Floats, stride: Floats, block: int) -> NDArray[np.bool_]:
     """Where every group sits alike on its blocks: a set of groups repeats every size * stride ranks."""
     extent, divides = size * stride, _divides(block)
     regular = (stride >= block) | (size == 1) | divides[np.minimum(extent, block + 1.0).astype(np.int64)]
@@ -240,7 +207,7 @@ def _spread(size: Floats, stride: Floats, world: Floats, block: int) -> tuple[Fl
     inside = np.clip(np.floor(block / stride), 1.0, size)
     spanned = np.ceil(size / inside)
     extent = size * stride
-    odd = np.flatnonzero(~_sits_alike(size, stride, block))
+    odd = np.flatnonzero(~sits_alike(size, stride, block))
     if len(odd):
         sets = np.maximum(np.floor(world[odd] / extent[odd]), 1.0)
         keys = np.stack([size[odd], stride[odd], np.minimum(sets, block)], axis=1).astype(np.int64)
@@ -265,132 +232,3 @@ def _straddling(size: int, stride: int, sets: int, block: int) -> tuple[int, int
     last = size - np.clip(-((offset - (spanned - 1) * block) // stride), 0, size)
     fewest = min(int(counts[counts > 0].min()), int(last.min()))
     return fewest, int(spanned.max())
-
-
-@dataclass(frozen=True, eq=False)
-class StrategyPlacements:
-    """Placement of every communication group of N strategies, each computed when first asked for.
-
-    Dense parts use ranks as tp-cp-dp-pp, MoE layers regroup the same tp*cp*dp ranks as etp-ep-edp.
-    """
-
-    strategies: Strategies
-    cluster: Cluster
-
-    def _place(self, size: Floats, stride: Floats) -> Placement:
-        return place(size, stride=stride, cluster=self.cluster, world=self.strategies.world, domain=self._domain)
-
-    @cached_property
-    def _domain(self) -> Floats:
-        """GPUs of a fast domain as the scheduler's segments leave them."""
-        return domain_gpus(self.cluster, self.strategies)
-
-    @cached_property
-    def tp(self) -> Placement:
-        """Tensor (and sequence) parallel group: neighbours."""
-        return self._place(self.strategies.tp, np.ones(len(self.strategies)))
-
-    @cached_property
-    def cp(self) -> Placement:
-        """Context parallel group."""
-        return self._place(self.strategies.cp, self.strategies.tp)
-
-    @cached_property
-    def dp(self) -> Placement:
-        """Data parallel group without context ranks."""
-        return self._place(self.strategies.dp, self.strategies.tp * self.strategies.cp)
-
-    @cached_property
-    def dp_cp(self) -> Placement:
-        """Ranks that hold the same dense parameters."""
-        return self._place(self.strategies.dp_cp, self.strategies.tp)
-
-    @cached_property
-    def etp(self) -> Placement:
-        """Tensor parallel group inside an expert."""
-        return self._place(self.strategies.etp, np.ones(len(self.strategies)))
-
-    @cached_property
-    def ep(self) -> Placement:
-        """Expert parallel group."""
-        return self._place(self.strategies.ep, self.strategies.etp)
-
-    @cached_property
-    def etp_ep(self) -> Placement:
-        """Ranks that hold one whole copy of the experts, each expert's tensor parallel ranks next to each other."""
-        return self._place(self.strategies.etp * self.strategies.ep, np.ones(len(self.strategies)))
-
-    @cached_property
-    def edp(self) -> Placement:
-        """Ranks that hold the same experts."""
-        return self._place(self.strategies.expert_dp, self.strategies.etp * self.strategies.ep)
-
-    @cached_property
-    def zero_shard(self) -> Placement:
-        """Ranks that share one copy of the sharded state: neighbours in the dp*cp group."""
-        return self._place(self.strategies.zero_shard_size, self.strategies.tp)
-
-    @cached_property
-    def zero_replica(self) -> Placement:
-        """Ranks that hold the same shard: one of each zero_shard group."""
-        s = self.strategies
-        return self._place(s.dp_cp / s.zero_shard_size, s.tp * s.zero_shard_size)
-
-    @cached_property
-    def expert_shard(self) -> Placement:
-        """Ranks that share one copy of the experts' sharded state: neighbours in the edp group."""
-        s = self.strategies
-        return self._place(s.expert_shard_size, s.etp * s.ep)
-
-    @cached_property
-    def expert_replica(self) -> Placement:
-        """Ranks that hold the same shard of the experts: one of each expert_shard group."""
-        s = self.strategies
-        return self._place(s.expert_dp / s.expert_shard_size, s.etp * s.ep * s.expert_shard_size)
-
-    @cached_property
-    def param_shard(self) -> Placement:
-        """Ranks over which forward and backward parameters are sharded (hpZ, MiCS)."""
-        return self._place(self.strategies.zero_param_shard_size, self.strategies.tp)
-
-    @cached_property
-    def pp(self) -> Placement:
-        """Pipeline group; its neighbours are a whole stage apart, `send_recv` prices the slowest hop."""
-        return self._place(self.strategies.pp, self._stage_ranks)
-
-    @cached_property
-    def embedding(self) -> Placement:
-        """First and last stage of a pipeline, which share tied embeddings; one rank where pp is 1."""
-        ranks = np.minimum(self.strategies.pp, 2.0)
-        near, inside = self.pp.domains == 1, self.pp.islands == 1
-        return Placement(
-            ranks=ranks,
-            per_domain=np.where(near, ranks, 1.0),
-            domains=np.where(near, 1.0, ranks),
-            siblings_per_domain=self.pp.siblings_per_domain,
-            stride=self.pp.stride * np.maximum(self.strategies.pp - 1.0, 1.0),
-            per_island=np.where(inside, ranks, 1.0),
-            islands=np.where(inside, 1.0, ranks),
-            siblings_per_island=self.pp.siblings_per_island,
-            switches=np.where(self.pp.switches == 1, 1.0, ranks),
-            sockets=np.where(self.pp.sockets == 1, 1.0, ranks),
-            leaves=np.where(self.pp.leaves == 1, 1.0, ranks),
-        )
-
-    def with_ends_apart(self) -> StrategyPlacements:
-        """The same groups where the first and the last stage are sure to sit on different nodes."""
-        found = StrategyPlacements(self.strategies, self.cluster)
-        ends = replace(
-            self.embedding, per_domain=np.ones_like(self.embedding.ranks), per_island=np.ones_like(self.embedding.ranks)
-        )
-        found.__dict__["embedding"] = ends.over_network()
-        return found
-
-    @property
-    def _stage_ranks(self) -> Floats:
-        return self.strategies.tp * self.strategies.cp * self.strategies.dp
-
-
-def groups(strategies: Strategies, cluster: Cluster) -> StrategyPlacements:
-    """Placements of all groups of a batch, lazily."""
-    return StrategyPlacements(strategies, cluster)

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from cost_models.constants import PIPELINED_TP_EXPOSED, TP_BACKWARD_HIDDEN, WGRAD_OVERLAP
 from cost_models.estimate import FREE, Estimate
-from cost_models.hardware.placement import StrategyPlacements
+from cost_models.hardware.groups import StrategyPlacements
 from cost_models.job import Job
 from cost_models.layers.casts import shard_bytes
 from cost_models.layers.latent_communication import latent_s

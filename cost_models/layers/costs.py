@@ -18,7 +18,7 @@ from cost_models.constants import (
     TP_CALLS,
 )
 from cost_models.hardware.calibrated import HostMode, Scalar, Wrapper
-from cost_models.hardware.placement import StrategyPlacements, groups, world_key
+from cost_models.hardware.groups import StrategyPlacements, groups, world_key
 from cost_models.job import Job
 from cost_models.layers.attention_core import LayerAttention, layer_attention_s
 from cost_models.layers.communication import PassSeconds, cp_comm, ep_comm, tp_comm

@@ -19,7 +19,7 @@ from cost_models.constants import (
     TE_LOSS_LOGITS_PER_SM_S,
 )
 from cost_models.estimate import FREE
-from cost_models.hardware.placement import groups, world_key
+from cost_models.hardware.groups import groups, world_key
 from cost_models.job import Job
 from cost_models.layers.costs import matmul_s
 from cost_models.layers.mtp import mtp_s

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.constants import EMBEDDING_PASSES, FINAL_NORM_PASSES
-from cost_models.hardware.placement import StrategyPlacements
+from cost_models.hardware.groups import StrategyPlacements
 from cost_models.job import Job
 from cost_models.layers.costs import matmul_s
 from cost_models.layers.shapes import Gemm

@@ -4,7 +4,6 @@ Three numbers per stage from model, framework and strategy, with a breakdown at 
 sources are tagged M in EQUATIONS.md.
 """
 
-from cost_models.memory.stage_activations import offloaded_activation_bytes
-from cost_models.memory.stage_memory import StageMemory, ranks_per_node, stage_memory
+from cost_models.memory.stage_memory import StageMemory, stage_memory
 
-__all__ = ["StageMemory", "offloaded_activation_bytes", "ranks_per_node", "stage_memory"]
+__all__ = ["StageMemory", "stage_memory"]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.hardware.placement import groups
+from cost_models.hardware.groups import groups
 from cost_models.job import Job
 from cost_models.strategies.strategy import FlexBackend, Floats, MoeDispatcher, Strategies
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from cost_models.hardware.groups import ranks_per_node
 from cost_models.job import Job
 from cost_models.memory.constants import constant
 from cost_models.memory.moments import Moments, moments
 from cost_models.memory.reserved import largest_hole_bytes, process_bytes, reserved_bytes, slack_bytes
-from cost_models.specs.cluster import Cluster
 from cost_models.strategies.strategy import Floats, Ints, Strategies
 from cost_models.terms import MEMORY_NAMES, PEAK_MOMENTS
 
@@ -59,11 +59,6 @@ class StageMemory:
 def _at(term: Floats, slot: int, index: int) -> float:
     row = term[slot] if term.ndim == 2 else term
     return float(row[index] if row.size > 1 else row.item())
-
-
-def ranks_per_node(cluster: Cluster, strategies: Strategies) -> Floats:
-    """Ranks that share a node's host, shape (N,)."""
-    return np.minimum(strategies.world, float(cluster.gpus_per_node))
 
 
 def stage_memory(job: Job, strategies: Strategies) -> StageMemory:

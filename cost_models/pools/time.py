@@ -13,7 +13,7 @@ from functools import cached_property
 
 import numpy as np
 
-from cost_models.hardware.placement import groups
+from cost_models.hardware.groups import groups
 from cost_models.job import Job
 from cost_models.specs.cluster import MixedCluster
 from cost_models.step.data_parallel import is_layerwise, stepwise_s, tied_gradients_s

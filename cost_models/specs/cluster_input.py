@@ -14,7 +14,12 @@ from typing import Annotated, Any, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
 from cost_models import presets
-from cost_models.constants import HOST_CORE_STREAM_BYTES_PER_S
+from cost_models.constants import (
+    FASTEST_PCIE_BYTES_PER_S,
+    HOST_CORE_STREAM_BYTES_PER_S,
+    INTRA_LATENCY_S,
+    NETWORK_LATENCY_S,
+)
 from cost_models.errors import InvalidInputError, NotModelledError, Problem
 from cost_models.specs.cluster import Cluster, Fabric, Gpu, Interconnect, Network
 from cost_models.specs.fields import (
@@ -33,15 +38,6 @@ from cost_models.units import BITS_PER_BYTE, GB, GIB, MICRO
 
 MAX_GPUS = 2**18
 """Past any cluster that exists, and past what the exact search is meant for."""
-
-INTRA_LATENCY_S: Mapping[str, float] = {
-    "nvswitch": 2.0e-6, "nvlink-mesh": 2.0e-6, "nvlink-pairs": 2.0e-6, "pcie": 4.0e-6, "xgmi": 3.0e-6,
-}  # fmt: skip
-"""Nominal seconds of one hop inside a node, between NCCL's tabled LL and Simple latencies (NCCL src/graph/tuning.cc)."""
-FASTEST_PCIE_BYTES_PER_S = 64e9
-"""A PCIe 5 x16 slot (63.0e9 after encoding): a custom link of at most this on a GPU without NVLink is its PCIe."""
-NETWORK_LATENCY_S: Mapping[str, float] = {"infiniband": 2.7e-6, "roce": 3.7e-6, "efa": 15.0e-6, "tcp": 30.0e-6}
-"""Nominal seconds of one hop between nodes: InfiniBand NCCL's tabled ring hop under LL; the others have no measurement."""
 
 
 def _is_text(value: object) -> str:

@@ -16,7 +16,8 @@ from numpy.typing import NDArray
 
 from cost_models.constants import BACKWARD_USABLE, STAGE3_REUSE_PARAMETERS
 from cost_models.hardware.beside import beside_s
-from cost_models.hardware.placement import Placement, StrategyPlacements, groups
+from cost_models.hardware.groups import StrategyPlacements, groups
+from cost_models.hardware.placement import Placement
 from cost_models.job import Job
 from cost_models.layers.casts import layer_gather_bytes
 from cost_models.layers.expert_loop import has_looped_modules

@@ -12,8 +12,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.frameworks.facts import StateLayout
+from cost_models.hardware.groups import ranks_per_node
 from cost_models.job import Job
-from cost_models.memory import offloaded_activation_bytes, ranks_per_node
+from cost_models.memory.stage_activations import offloaded_activation_bytes
 from cost_models.specs.training import BYTES_PER
 from cost_models.step.data_parallel import backward_gathers
 from cost_models.step.optimizer import MOMENTS, owned_parameters

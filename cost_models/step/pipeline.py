@@ -13,7 +13,7 @@ from typing import Literal
 import numpy as np
 
 from cost_models.constants import SENDS_ON_STAGE
-from cost_models.hardware.placement import groups
+from cost_models.hardware.groups import groups
 from cost_models.job import Job
 from cost_models.strategies.strategy import Bools, Codes, Floats, Schedule, Strategies
 from cost_models.strategies.tensors import distinct

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.constants import SHAPE_RANGE, UNMODELLED_RANGE
-from cost_models.hardware import Calibration
+from cost_models.hardware.calibrated import Calibration
 from cost_models.step.exposure import Exposure
 from cost_models.strategies.strategy import Bools, Codes, Floats, Ints
 from cost_models.terms import TIME_NAMES, Tier

@@ -15,7 +15,7 @@ from statistics import NormalDist
 import numpy as np
 
 from cost_models.constants import GPU_SPREAD, STRAGGLING
-from cost_models.hardware.placement import groups
+from cost_models.hardware.groups import groups
 from cost_models.job import Job
 from cost_models.layers.costs import LAYER_PARTS
 from cost_models.step.data_parallel import is_layerwise, stepwise_s, tied_gradients_s

@@ -13,7 +13,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.hardware.placement import world_key
+from cost_models.hardware.groups import world_key
 from cost_models.layers.flops import FORWARD_AND_BACKWARD, model_flops
 from cost_models.step.stages import Tables, build_tables
 from cost_models.step.total import jitter_fraction

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cost_models.constants import BACKWARD_USABLE, INTERFERENCE
-from cost_models.hardware.placement import groups
+from cost_models.hardware.groups import groups
 from cost_models.step.data_parallel import (
     UnitSeconds,
     is_layerwise,

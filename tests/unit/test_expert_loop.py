@@ -9,7 +9,7 @@ import pytest
 
 from cost_models.constants import HOST_SYNC_S
 from cost_models.evaluate import evaluate
-from cost_models.hardware.placement import groups
+from cost_models.hardware.groups import groups
 from cost_models.layers.expert_loop import loop_launches_s, loops_over_experts
 from cost_models.layers.shapes import layer_gemms
 from cost_models.step.data_parallel import layerwise_s

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cost_models.evaluate import evaluate
-from cost_models.hardware.placement import groups
+from cost_models.hardware.groups import groups
 from cost_models.layers.communication import ep_comm
 from cost_models.specs.model import Moe
 from cost_models.strategies.expert_spread import expected_places

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cost_models.constants import LOSS_BYTES_PER_LOGIT
-from cost_models.hardware.placement import groups
+from cost_models.hardware.groups import groups
 from cost_models.layers.ends import end_costs
 from planner.request.job import resolve_job
 from planner.schemas import StrategyInput

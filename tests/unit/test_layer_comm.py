@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cost_models.constants import PIPELINED_TP_EXPOSED, TP_BACKWARD_HIDDEN, WGRAD_OVERLAP
-from cost_models.hardware.placement import groups
+from cost_models.hardware.groups import groups
 from cost_models.layers.communication import cp_comm, ep_comm, tp_comm
 from planner.request.job import resolve_job
 from planner.schemas import StrategyInput

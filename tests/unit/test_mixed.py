@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cost_models.evaluate import Verdict, evaluate
-from cost_models.hardware.placement import groups
+from cost_models.hardware.groups import groups
 from cost_models.pools.memory import mixed_memory
 from cost_models.pools.time import MixedJob, mixed_step_time
 from cost_models.step.pipeline import hop_s

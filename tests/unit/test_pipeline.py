@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from cost_models.constants import INTERFERENCE, SENDS_ON_STAGE
-from cost_models.hardware.placement import groups
+from cost_models.hardware.groups import groups
 from cost_models.step.pipeline import bubble_s, exposed_sends_s, hop_s
 from cost_models.strategies.strategy import Schedule, Strategies
 from planner.request.job import resolve_job

@@ -6,7 +6,8 @@ from typing import Any, cast
 
 import numpy as np
 
-from cost_models.hardware.placement import Placement, groups
+from cost_models.hardware.groups import groups
+from cost_models.hardware.placement import Placement
 from cost_models.specs.cluster import Cluster, Gpu, Network
 from cost_models.strategies.layouts import Layouts
 from cost_models.strategies.strategy import ARRAY_FIELDS, DTYPES, Strategies

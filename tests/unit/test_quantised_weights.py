@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cost_models.hardware.placement import groups
+from cost_models.hardware.groups import groups
 from cost_models.job import Job
 from cost_models.memory.moments import moments
 from cost_models.step.data_parallel import layerwise_s

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from cost_models.errors import InvalidInputError
-from cost_models.hardware.placement import groups
+from cost_models.hardware.groups import groups
 from cost_models.hardware.segments import domain_gpus, segment_nodes, spans_nodes
 from cost_models.specs.cluster import Cluster
 from cost_models.specs.cluster_input import resolve_cluster
