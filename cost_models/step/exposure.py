@@ -1,4 +1,7 @@
-"""Which communication of a strategy leaves its node and which runs beside computation: what its uncertainty depends on."""
+"""Which communication of a strategy leaves its node, and which runs beside computation.
+
+The uncertainty of a communication term depends on both; `ranges` turns these facts into half-widths.
+"""
 
 from __future__ import annotations
 
@@ -22,14 +25,20 @@ class Exposure:
     overlaps: Mapping[str, Bools]
     """Whether the term is what overlapping leaves of a collective."""
     beside: Mapping[str, Tier]
-    """How well what an overlapped collective costs is known."""
+    """Tier of what is known of the term's collectives while computation runs beside them."""
 
 
 def exposure(job: Job, strategies: Strategies) -> Exposure:
-    """The facts of these strategies, groups taken as aligned to their islands."""
+    """Facts about the communication of these strategies, shape (N,) by term.
+
+    Groups are taken to start at the first rank of an island. A group that straddles two islands although it would fit one is
+    counted as inside; its price (`hardware.placement`) is exact, and only the width of its range is affected.
+    """
     s, cluster = strategies, job.cluster
     island = max(cluster.gpus_per_node, min(cluster.nvlink_domain_gpus, cluster.num_gpus))
     extents = {
+        # A group of this size and stride reaches this many consecutive ranks; more than an island holds must cross
+        # the network.
         "tp_comm": s.tp, "cp_comm": s.tp * s.cp, "ep_comm": s.etp * s.ep, "pp_comm": s.world,
         "dp_comm": s.tp * s.dp_cp, "tied_embedding_comm": np.where(s.pp > 1, s.world, s.tp),
     }  # fmt: skip
@@ -41,6 +50,7 @@ def exposure(job: Job, strategies: Strategies) -> Exposure:
         crosses={name: np.asarray(extent > island) for name, extent in extents.items()},
         overlaps={name: np.asarray(flag, np.bool_) for name, flag in overlaps.items()},
         beside={
+            # Pipelined tensor parallelism and overlapped experts are priced with constants that no profile replaces.
             "tp_comm": Tier.NOMINAL, "ep_comm": Tier.NOMINAL, "pp_comm": _tier(job, "send_recv"),
             "dp_comm": max(_tier(job, "all_gather"), _tier(job, "reduce_scatter")),
         },
@@ -48,5 +58,5 @@ def exposure(job: Job, strategies: Strategies) -> Exposure:
 
 
 def _tier(job: Job, op: Op) -> Tier:
-    """How well an operation beside computation is known: another size than the measured one is interpolated."""
+    """Tier of an operation beside computation: at best interpolated, since the job's sizes are not the measured ones."""
     return max(job.calibration.beside[op].tier, Tier.INTERPOLATED)

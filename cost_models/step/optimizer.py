@@ -1,4 +1,7 @@
-"""Time of the optimizer step on the GPU and of accumulating gradients; what the host updates is priced by `offload`."""
+"""Time of the optimizer step on the GPU and of gradient accumulation; `offload` prices what the host updates.
+
+Both move far more bytes than they compute, so that their time is bytes over achieved memory bandwidth.
+"""
 
 from __future__ import annotations
 
@@ -18,10 +21,10 @@ UNFUSED_ACCUMULATION_BYTES = 10.0
 
 
 def update_bytes_per_parameter(job: Job) -> tuple[float, float]:
-    """Bytes moved per owned parameter by norm and clip, and by the update. [F-10]
+    """Bytes moved per owned parameter, first by norm and clip, then by the update. [F-10]
 
-    Read the gradient for the norm, read and write it for the clip; then read gradient, stored or main parameter and
-    moments, and write parameter, moments and the cast copy.
+    The norm reads the gradient; the clip reads and writes it. The update reads the gradient, the main (or stored) parameter
+    and the moments, and writes the parameter, the moments and, where there is a main parameter, the cast copy.
     """
     t = job.training
     grad, stored = BYTES_PER[t.grad_dtype], BYTES_PER[t.param_dtype]
@@ -30,36 +33,57 @@ def update_bytes_per_parameter(job: Job) -> tuple[float, float]:
     state = 1.0 if t.optimizer == "adam-8bit" else BYTES_PER[t.optimizer_state_dtype]
     updated = main or stored
     cast = stored if main else 0.0
+    # The two are kept apart because a profile measures them apart: the update is one fused kernel, while norm and
+    # clip are streaming kernels like any other.
     return 3 * grad, grad + 2 * updated + 2 * moments * state + cast
 
 
 def owned_parameters(strategies: Strategies, *, dense: Floats, expert: Floats) -> Floats:
-    """Parameters whose update this rank computes."""
+    """Parameters that this rank updates, shape (N,): its share where optimizer state is sharded, else all it holds."""
     sharded = strategies.zero >= 1
     owned_dense = dense / np.where(sharded, strategies.zero_shard_size, 1.0)
     return owned_dense + expert / np.where(sharded, strategies.expert_shard_size, 1.0)
 
 
 def optimizer_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floats) -> Floats:
-    """Seconds of one optimizer step on the fullest stage, shape (N,); offloaded shares are priced by `offload.offload_s`. [F-10]"""
+    """Seconds of one optimizer step on the GPU, for the stage that holds the most parameters, shape (N,). [F-10]
+
+    The share of the state that the host updates is left out here; `offload.offload_s` prices it.
+
+    Args:
+        job: model, cluster, training and prices.
+        strategies: shape (N,), as all that follows.
+        dense: dense parameters that one rank of that stage holds.
+        expert: its routed-expert parameters.
+    """
     owned = owned_parameters(strategies, dense=dense, expert=expert) * (1.0 - strategies.offload_optimizer_fraction)
     clipped, updated = update_bytes_per_parameter(job)
     stream, update = job.calibration.memory_bytes_per_s_effective.value, job.calibration.update_bytes_per_s.value
     moved = (clipped + updated * (stream / update)) * owned
     launches = job.framework.optimizer_launches * job.calibration.bare_op_s.value
+    # The host launches ahead of the device, so that the slower of the two sets the pace and they never add up.
     return np.maximum(moved / stream, launches)
 
 
 def accumulation_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floats, layerwise: np.ndarray) -> Floats:
     """Seconds per micro-batch to add weight gradients into the held buffer, shape of `dense` and `expert`. [F-9]
 
-    Where gradients are sharded layer by layer only the reduced shard is added.
+    Where gradients are reduced and sharded layer by layer, only the reduced shard is added.
+
+    Args:
+        job: model, cluster, training and prices.
+        strategies: shape (N,).
+        dense: dense parameters on one rank.
+        expert: routed-expert parameters on one rank.
+        layerwise: whether gradients are reduced in every micro-batch, layer by layer, shape (N,).
     """
     sharded = dense / strategies.zero_shard_size + expert / strategies.expert_shard_size
     rate = job.calibration.memory_bytes_per_s_effective.value
     held = np.where(layerwise, sharded, dense + expert)
     moved = UNFUSED_ACCUMULATION_BYTES if job.has_core_modules else job.framework.gradient_accumulation_bytes
     each_s = moved / rate
+    # A profile times weight gradients that accumulate inside their product, and so replaces the constant only in
+    # frameworks that do so; separate additions stay bytes over bandwidth.
     if moved == FUSED_ACCUMULATION_BYTES and job.calibration.products.accumulation_s is not None:
         each_s = job.calibration.products.accumulation_s
     return np.asarray(held * each_s)

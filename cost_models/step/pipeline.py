@@ -1,9 +1,9 @@
 """How a pipeline's schedule turns per-stage times into a step: the bubble of each schedule and the sends between stages.
 
 With stage times t_s per micro-batch (forward and backward) and m micro-batches, 1F1B and GPipe take
-sum(t_s) + (m - 1) * max(t_s): exact for equal stages and where the last stage is the slowest, an upper bound where an
-earlier one is, as long as backward over forward is the same everywhere (else within a tenth). Everything above m times the
-slowest stage is bubble.
+sum(t_s) + (m - 1) * max(t_s). This is exact when all stages are equal or the last one is the slowest, and an upper bound when
+an earlier stage is, as long as every stage has the same ratio of backward to forward; otherwise it is within a tenth.
+Everything above m times the slowest stage is bubble. tests/oracle compares the formulas with an event simulator.
 """
 
 from __future__ import annotations
@@ -35,44 +35,60 @@ def bubble_s(
         zb-v:         (p - 1) / 2 max(I, W, 2F - I, 2 (I - W), 2 (F - W))
         dualpipe-v:   (p - 1) / 2 (F + max(F, I) + max(I - W, 0))
 
-    F, I and W are a stage's forward, the rest of its backward, and its weight gradients; the other stages' are as much
-    smaller than the slowest one's as their sum tells. A V-shaped stage's chunk has half of them.
+    F is the slowest stage's forward, W its weight gradients, and I the rest of its backward, recomputation included. The
+    other stages are taken to be smaller in the ratio that their sum implies. In a V-shaped schedule each chunk holds half of
+    a stage.
 
     Args:
         strategies: schedules, stages and virtual stages.
-        stages_sum_s: sum of all stages' time per micro-batch.
-        slowest_s: the slowest stage's.
-        forward_s: its forward.
-        wgrad_s: its weight gradients, which zero-bubble schedules move into the gaps.
+        stages_sum_s: seconds per micro-batch of all stages together, shape (N,).
+        slowest_s: seconds per micro-batch of the slowest stage.
+        forward_s: seconds of its forward.
+        wgrad_s: seconds of its weight gradients, which zero-bubble schedules move into the gaps.
+
+    Source: EQUATIONS.md P-1 (Narayanan 2021, section 2.2; Qi 2023, section 2).
     """
     plain = np.maximum(stages_sum_s - slowest_s, 0.0)
     interleaved = strategies.schedule == Schedule.INTERLEAVED
     if not splits_backward(strategies).any():
         return np.where(interleaved, plain / strategies.vpp, plain)
     kinds = [interleaved, *(strategies.schedule == schedule for schedule in _ZERO_BUBBLE)]
+    # The published formulas count p - 1 equal stages. Replacing p - 1 by the other stages' time over the slowest
+    # one's extends them to unequal stages and gives the published formula back when all are equal.
     scale = plain / np.maximum(slowest_s, _NO_TIME_S)  # p - 1 for equal stages
     f, w = scale * forward_s, scale * wgrad_s
     i = np.maximum(scale * (slowest_s - forward_s - wgrad_s), 0.0)
     waits = [
         plain / strategies.vpp,
         np.maximum.reduce([f, i, f + i - w]),
+        # Each entry is one cycle of dependences between a chunk's tasks on neighbouring stages; the longest cycle
+        # sets the idle time.
         np.maximum.reduce([i, w, 2.0 * f - i, 2.0 * (i - w), 2.0 * (f - w)]) / 2.0,
+        # PyTorch's runtime sends the results of an overlapped forward and backward only when both are done, hence the
+        # maximum of F and I instead of the pair's shorter task (torch/distributed/pipelining/schedules.py,
+        # _add_send_recv).
         (f + np.maximum(f, i) + np.maximum(i - w, 0.0)) / 2.0,
     ]
     return np.select(kinds, waits, plain)
 
 
 def splits_backward(strategies: Strategies) -> Bools:
-    """Where weight gradients are a task of their own, shape (N,)."""
+    """Whether the schedule runs weight gradients as tasks of their own, shape (N,)."""
+    # The enum lists the schedules that split the backward last, so one comparison serves for all three.
     return np.asarray(strategies.schedule >= _ZERO_BUBBLE[0])
 
 
 def hop_s(job: Job, strategies: Strategies, *, reach: Literal["placed", "network"] = "placed") -> tuple[Floats, Codes]:
-    """Seconds to send one micro-batch's activations to the next stage, and the tier; shape (N,), 0 where pp is 1. [C-13]
+    """Seconds to send one micro-batch's activations to the next stage, and their tier; shape (N,), 0 where pp is 1. [C-13]
 
-    Message: T * h elements, split over tp ranks with sequence parallelism or Megatron's scatter-gather (then gathered
-    inside the node). The slowest hop of ranks numbered over all nodes counts (`placed`), or one between two nodes
-    (`network`), such as those of two pools.
+    The message holds T * h elements. With sequence parallelism each tensor-parallel rank sends its own slice; with Megatron's
+    older scatter-gather it does so too, and the slices are gathered again inside the receiving node.
+
+    Args:
+        job: model, cluster, training and prices.
+        strategies: shape (N,).
+        reach: `placed` takes the slowest hop between neighbouring stages when ranks are numbered node by node; `network`
+            takes a hop between two nodes whatever the numbering says, such as one between two pools.
     """
     cases = distinct(strategies, P2P_AXES)
     rows = cases.rows
@@ -84,6 +100,7 @@ def hop_s(job: Job, strategies: Strategies, *, reach: Literal["placed", "network
     send = job.calibration.collective_s("send_recv", np.where(scattered, size / rows.tp, size), placement=pipeline)
     regather = job.calibration.collective_s("all_gather", size, placement=placements.tp)
     seconds = send.seconds + np.where(scattered & ~rows.sequence_parallel, regather.seconds, 0.0)
+    # A pipeline of one stage sends nothing, but its group was priced above as one of a single rank.
     used = rows.pp > 1
     seconds = np.where(used, seconds, 0.0)
     tier = np.where(used, send.tier, 0).astype(np.int8)
@@ -93,16 +110,17 @@ def hop_s(job: Job, strategies: Strategies, *, reach: Literal["placed", "network
 def exposed_sends_s(
     strategies: Strategies, *, hop: Floats, interference: float, filling: Floats | None = None
 ) -> Floats:
-    """Exposed send time of one step, shape (N,). [C-13]
+    """Seconds of one step for which stages wait for sends, shape (N,). [C-13]
 
-    Forward and backward each send once per micro-batch and chunk. In steady state a stage waits for a share of them, or,
-    where they overlap with computation, for what they slow it down; filling and draining the pipeline passes p - 1 hops each way, never hidden.
+    Forward and backward each send one message per micro-batch and chunk. In the steady state a stage waits for a share of
+    them; where sends overlap with computation, it loses only what they slow the computation down. Filling and draining the
+    pipeline pass p - 1 hops each way, which nothing can hide.
 
     Args:
         strategies: schedules and stages.
-        hop: seconds of the slowest hop.
-        interference: share of a send that computation beside it loses.
-        filling: of all p - 1 hops together, where they differ.
+        hop: seconds of the slowest hop, shape (N,).
+        interference: seconds of computation lost for each second of an overlapped send.
+        filling: seconds of all p - 1 hops of one direction together, where the hops differ; else each takes `hop`.
     """
     each_way = 2.0 * hop
     steady = np.where(strategies.overlap_p2p, interference, SENDS_ON_STAGE.value)

@@ -1,8 +1,8 @@
 """80 % intervals of step times, and whether two plans can be told apart.
 
-Each term has a relative half-width that follows from its tier and the calibration's residuals; terms are taken as
-independent, so their half-widths add in quadrature. For the difference of two plans only what differs counts: a term that
-both share to the last second cancels.
+Each term has a relative half-width that follows from its tier and the calibration's residuals. The terms' errors are taken
+as independent, so their half-widths add in quadrature. For the difference between two plans only what differs counts: a
+term on which both spend the same time cancels.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ FAMILY_OF_TERM: Mapping[str, str] = {
     "pp_bubble": "gemm", "dp_comm": "collective", "tied_embedding_comm": "collective", "optimizer": "optimizer",
     "offload": "host", "jitter": "jitter",
 }  # fmt: skip
-"""Which residual of the calibration a term takes; where a collective's group leaves its node, NETWORK in its place, and
-where a term is what overlapping leaves, OVERLAP beside it."""
+"""The family whose residual a term takes. A collective whose group leaves its node takes NETWORK instead; a term that is
+what overlapping leaves takes OVERLAP as well."""
 NETWORK, OVERLAP = "network", "overlap"
 
 _SAME = 1e-9
-"""Matmul seconds this close, relatively, are of the same shapes."""
+"""Two plans whose matmul seconds differ relatively by no more than this run products of the same shapes."""
 
 
 @lru_cache(maxsize=64)
@@ -48,33 +48,38 @@ def step_time_range(
     *,
     exposed: Exposure | None = None,
 ) -> tuple[Floats, Floats]:
-    """Low and high end of the 80 % interval, seconds, shape (N,). [T-3]
+    """Low and high end of the 80 % interval of step times, in seconds, shape (N,) each. [T-3]
 
     Args:
-        calibration: whose residuals count.
+        calibration: supplies the residual of each family and tier.
         terms_s: seconds by term, which sum to `total_s`.
-        tiers: how each of them came about.
-        total_s: the step.
-        exposed: which communication leaves its node or overlaps; None does neither.
+        tiers: tier of each term.
+        total_s: seconds of the step.
+        exposed: which communication leaves its node or overlaps; None treats all of it as inside a node and not overlapped.
     """
     widths = _half_widths(calibration)
+    # What no term describes (data loading, allocator, clocks) is a share of the whole step, independent of the terms'
+    # own errors.
     square = (UNMODELLED_RANGE.value * total_s) ** 2
     for row, name in enumerate(TIME_NAMES):
         width = widths[row][tiers[name]]
         if exposed is not None and name in exposed.crosses:
             width = _communication_width(calibration, width, name, tiers[name], exposed)
         square += (width * terms_s[name]) ** 2
+    # A half-width of the whole step would put the low end at 0 s or below, which no step takes: nominal tiers of
+    # several dominant terms can add up to that.
     half = np.minimum(np.sqrt(square), 0.9 * total_s)
     return total_s - half, total_s + half
 
 
 def _communication_width(calibration: Calibration, width: Floats, name: str, tier: Codes, exposed: Exposure) -> Floats:
-    """Half-width of a communication term: of the links it uses, in quadrature with what overlapping leaves."""
+    """Relative half-width of a communication term, shape (N,): that of its links, in quadrature with that of overlapping."""
     crosses = exposed.crosses[name]
     if crosses.any():
         network = np.array([calibration.residual(NETWORK, each) for each in Tier])
         width = np.where(crosses, network[tier], width)
     if name in exposed.overlaps and exposed.overlaps[name].any():
+        # The errors of link time and of the share of it that overlapping hides are taken as independent, like the terms'.
         beside = calibration.residual(OVERLAP, exposed.beside[name])
         width = np.sqrt(width**2 + np.where(exposed.overlaps[name], beside, 0.0) ** 2)
     return width
@@ -83,15 +88,26 @@ def _communication_width(calibration: Calibration, width: Floats, name: str, tie
 def is_tied(
     calibration: Calibration, terms_s: Mapping[str, Floats], tiers: Mapping[str, Codes], *, leader: int | Ints
 ) -> Bools:
-    """Where the 80 % interval of the difference to the leader, or to each row's own, contains 0, shape (N,). [T-4]"""
+    """Whether the 80 % interval of each plan's difference to the leader contains 0, shape (N,). [T-4]
+
+    Args:
+        calibration: supplies the residual of each family and tier.
+        terms_s: seconds by term, shape (N,) each.
+        tiers: tier of each term.
+        leader: row that all rows are compared with, or the row of each row's own leader, shape (N,).
+    """
     widths = _half_widths(calibration)
     difference = np.zeros(len(next(iter(terms_s.values()))))
     square = np.zeros_like(difference)
     for row, name in enumerate(TIME_NAMES):
         apart = terms_s[name] - terms_s[name][leader]
         width = np.maximum(widths[row][tiers[name]], widths[row][tiers[name][leader]])
+        # One of the two plans may know the term better than the other; what is known least bounds what is known of
+        # the difference.
         difference += apart
         square += (width * apart) ** 2
+    # Equal shapes err alike and cancel in the difference. Products of other shapes are priced from other points of
+    # the efficiency surface, so that each plan keeps an error of its own even where the two times happen to be close.
     gemm = terms_s["gemm"]
     other_shapes = np.abs(gemm - gemm[leader]) > _SAME * gemm
     square += np.where(other_shapes, SHAPE_RANGE.value**2 * (gemm**2 + gemm[leader] ** 2), 0.0)

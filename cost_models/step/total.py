@@ -2,8 +2,8 @@
 
     step = m * t_slowest + bubble + exposed sends + once-a-step communication + optimizer + jitter          [T-1]
 
-t_slowest is the time per micro-batch of the slowest stage (`cost_models.step.stages`). Array suffixes: J layer kinds; (N,) over
-strategies has none.
+t_slowest is the time per micro-batch of the slowest stage (`cost_models.step.stages`). Array suffixes: J layer kinds; arrays
+of shape (N,) over strategies have none.
 """
 
 from __future__ import annotations
@@ -40,10 +40,19 @@ class StepTime:
 
 
 def step_time(job: Job, strategies: Strategies, *, tables: Tables | None = None) -> StepTime:
-    """Step time and its terms; `tables` of these strategies where they are known. [T-1]"""
+    """Seconds of one step and of each of its terms, shape (N,) each. [T-1]
+
+    Args:
+        job: model, cluster, training and prices.
+        strategies: shape (N,).
+        tables: costs of layers and ends of these very strategies, where the caller has them; else they are computed.
+    """
     work = stages(job, strategies, tables=tables)
     once, once_tiers = _once_a_step(job, strategies, work)
     terms = {**work.terms_s, **once, "dp_comm": work.terms_s["dp_comm"] + once["dp_comm"]}
+    # The terms are added one by one in a fixed order: summing them along an axis would let NumPy choose pairwise
+    # addition for some batch sizes, and a strategy's total would then depend on the batch it stands in (see
+    # `tensors.summed`).
     subtotal = np.zeros(len(strategies))
     for seconds in terms.values():
         subtotal += seconds
@@ -53,18 +62,18 @@ def step_time(job: Job, strategies: Strategies, *, tables: Tables | None = None)
 
 
 def jitter_fraction(job: Job, strategies: Strategies) -> Floats:
-    """Share of a step that all ranks wait for the slowest, shape (N,). [T-2]
+    """Share of a step that all ranks spend waiting for the slowest one, 0...1, shape (N,). [T-2]
 
         sigma * E[max of n standard normals] + per doubling of nodes
 
-    n GPUs of one kind differ in speed by sigma, and everybody waits for the slowest of them; nodes add what their
-    networks and systems do.
+    The speeds of n GPUs of one kind differ with a standard deviation of sigma, and everybody waits for the slowest GPU. The
+    second part stands for what networks and operating systems add as nodes are added.
     """
     return straggling_fraction(strategies.world, nodes=strategies.world / job.cluster.gpus_per_node)
 
 
 def straggling_fraction(world: Floats, *, nodes: Floats) -> Floats:
-    """The same from the GPUs and the nodes in use, shape (N,). [T-2]"""
+    """Share of a step lost to the slowest rank, from the GPUs (`world`) and the nodes in use, shape (N,). [T-2]"""
     levels, inverse = levels_of(world)
     slowest = np.array([_expected_maximum(n) for n in levels.tolist()])[inverse]
     return np.asarray(GPU_SPREAD.value * slowest + STRAGGLING.value * np.log2(np.maximum(nodes, 1.0)))
@@ -72,15 +81,18 @@ def straggling_fraction(world: Floats, *, nodes: Floats) -> Floats:
 
 @lru_cache(maxsize=4096)
 def _expected_maximum(n: float) -> float:
-    """Expected largest of n standard normals (Blom 1958)."""
+    """Expected largest of n standard normals, in standard deviations; Blom's approximation (1958)."""
     return NormalDist().inv_cdf((n - 0.375) / (n + 0.25)) if n > 1 else 0.0
 
 
 def _once_a_step(job: Job, strategies: Strategies, work: Stages) -> tuple[dict[str, Floats], dict[str, Codes]]:
-    """Gradient reduction, parameter gather, tied gradients, sends, optimizer, offload: on the fullest stage."""
+    """Seconds and tiers of what happens once a step, taken on the stage that holds the most parameters."""
     return once_a_step(
         job,
         strategies,
+        # All stages finish a step together, so the stage with the most parameters sets the pace of whatever grows
+        # with them. It need not be the stage that is slowest in computing; dense and expert maxima are taken apart,
+        # an upper bound where two stages hold them.
         dense=dense_by_slot(work.held, strategies).max(axis=0),
         expert=expert_by_slot(work.held, strategies).max(axis=0),
         forward_s=work.forward_s,
@@ -101,10 +113,20 @@ def once_a_step(
     layers: Floats,
     word: Floats,
 ) -> tuple[dict[str, Floats], dict[str, Codes]]:
-    """Seconds and tiers of what happens once a step, from the fullest stage's parameters on one rank (`dense`, `expert`), the
-    slowest stage's passes and decoder layers, and the vocabulary's share (`word`).
+    """Seconds of the terms that occur once a step, by name and of shape (N,), and their tiers.
+
+    Args:
+        job: model, cluster, training and prices.
+        strategies: shape (N,), as all that follows.
+        dense: dense parameters that one rank of the fullest stage holds.
+        expert: routed-expert parameters that one rank of the fullest stage holds.
+        forward_s: seconds of the slowest stage's forward of one micro-batch.
+        backward_s: seconds of its backward.
+        layers: decoder layers of the slowest stage.
+        word: elements of the embedding on one rank that a tied output projection shares.
     """
     stepwise = stepwise_s(job, strategies, dense=dense, expert=expert, forward_s=forward_s, backward_s=backward_s)
+    # Where parameters are sharded layer by layer, the stages' own terms already hold all data-parallel traffic.
     whole = ~is_layerwise(job, strategies)
     tied, tied_tier = tied_gradients_s(
         job, strategies, word=word, layers=layers, placements=groups(strategies, job.cluster)
@@ -127,8 +149,9 @@ def once_a_step(
 
 
 def term_tiers(job: Job, work: dict[str, Codes], once: dict[str, Codes], terms: dict[str, Floats]) -> dict[str, Codes]:
-    """The tier of every term, from those of the stages' work and of what happens once a step; a term that takes no time is
-    as good as measured, but for offload.
+    """Tier of every term, by name, from those of the stages' work and of what happens once a step.
+
+    A term that takes no time counts as measured; offload is the exception.
     """
     n = len(terms["gemm"])
     bandwidth = np.full(n, job.calibration.memory_bytes_per_s_effective.tier, np.int8)
@@ -136,10 +159,12 @@ def term_tiers(job: Job, work: dict[str, Codes], once: dict[str, Codes], terms: 
     tiers: dict[str, Codes] = {**work, **once}
     tiers["recompute"] = _worst(tiers, ("gemm", "attention", "elementwise", "tp_comm"))
     tiers |= dict.fromkeys(("embedding", "loss", "grad_accumulation", "optimizer"), bandwidth)
+    # A bubble is other stages' time, and thus as well known as the least known part of a layer.
     tiers["pp_bubble"] = _worst(tiers, LAYER_PARTS)
     tiers["dp_comm"] = np.maximum(work["dp_comm"], once["dp_comm"])
     tiers["jitter"] = nominal
-    # That offloaded traffic is hidden rests on the link's rate: no second is not as good as measured there.
+    # Whether offloaded traffic hides completely depends on the assumed rate of the host link, so that even an offload term
+    # of no seconds is known no better than that rate.
     return {name: tiers[name] * ((terms[name] > 0) | (name == "offload")) for name in TIME_NAMES}
 
 
