@@ -101,7 +101,7 @@ def layer_gather_bytes(job: Job) -> float:
     training = job.training
     if training.precision == "fp8" and training.fp8_recipe in job.framework.fp8_gather_recipes:
         return BYTES_PER["fp8"]
-    return min(BYTES_PER[training.param_dtype], training.compute_bytes)
+    return training.gather_bytes
 
 
 def cast_traffic(job: Job, *, width: float, expert_width: float) -> tuple[CastTraffic, CastTraffic]:

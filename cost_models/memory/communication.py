@@ -91,7 +91,7 @@ def _gathered_layer(batch: Batch) -> Floats:
     job, table = batch.job, batch.table
     copies = weight_copy_bytes(job) if batch.traits.table == "megatron-te" else 0.0
     dense_bytes = layer_gather_bytes(job) + copies
-    expert_bytes = min(BYTES_PER[job.training.param_dtype], job.training.compute_bytes) + copies
+    expert_bytes = job.training.gather_bytes + copies
     each_J = [dense_bytes * d + expert_bytes * e for d, e in zip(table.dense_J, table.expert_J, strict=True)]
     return np.asarray(np.max(each_J, axis=0))
 

@@ -16,8 +16,9 @@ import numpy as np
 from cost_models.hardware.groups import groups
 from cost_models.job import Job
 from cost_models.specs.cluster import MixedCluster
-from cost_models.step.data_parallel import is_layerwise, stepwise_s, tied_gradients_s
+from cost_models.step.ddp import ddp_s, tied_gradients_s
 from cost_models.step.exposure import exposure
+from cost_models.step.fsdp import is_fsdp
 from cost_models.step.offload import offload_s, offload_tier
 from cost_models.step.optimizer import optimizer_s
 from cost_models.step.pipeline import exposed_sends_s, hop_s
@@ -179,14 +180,14 @@ def stage_end_s(
         forward_s: the slowest stage's forward of one micro-batch: a faster stage waits for it, so it hides as much.
         backward_s: and backward.
     """
-    stepwise = stepwise_s(job, strategies, dense=dense, expert=expert, forward_s=forward_s, backward_s=backward_s)
-    whole = ~is_layerwise(job, strategies)
+    ddp = ddp_s(job, strategies, dense=dense, expert=expert, forward_s=forward_s, backward_s=backward_s)
+    whole = ~is_fsdp(job, strategies)
     terms = {
-        "dp_comm": np.where(whole, stepwise.exposed, 0.0),
+        "dp_comm": np.where(whole, ddp.exposed, 0.0),
         "optimizer": optimizer_s(job, strategies, dense=dense, expert=expert),
         "offload": offload_s(job, strategies, dense=dense, expert=expert, forward_s=forward_s, backward_s=backward_s),
     }
-    return terms, np.where(whole, stepwise.tier, 0).astype(np.int8)
+    return terms, np.where(whole, ddp.tier, 0).astype(np.int8)
 
 
 def _stage_ends(

@@ -71,3 +71,8 @@ class Training:
     def compute_bytes(self) -> float:
         """Bytes of one activation element."""
         return BYTES_PER[self.compute_dtype]
+
+    @property
+    def gather_bytes(self) -> float:
+        """Bytes per parameter that a gather moves: the stored type, or the compute type where that is narrower."""
+        return min(BYTES_PER[self.param_dtype], self.compute_bytes)

@@ -5,7 +5,8 @@
 | the step time, its terms, the wait for the slowest rank | `total` |
 | the slowest pipeline stage and its terms | `stages` |
 | pipeline bubble of every schedule; sends between stages | `pipeline` |
-| gradient reduction; FSDP's all-gather and reduce-scatter; what hides them | `data_parallel` (calls of one unit: `unit_collectives`) |
+| FSDP and ZeRO-3: all-gather and reduce-scatter of each layer, what hides them | `fsdp` (calls of one unit: `unit_collectives`) |
+| DDP and ZeRO-1: gradient reduction and parameter gather once a step; tied gradients | `ddp` |
 | optimizer step, gradient accumulation | `optimizer` |
 | state, parameters and activations in host memory | `offload` |
 | parameters that a rank of each stage holds | `stage_parameters` |

@@ -65,7 +65,7 @@ def optimizer_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floa
     return np.maximum(moved / stream, launches)
 
 
-def accumulation_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floats, layerwise: np.ndarray) -> Floats:
+def accumulation_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floats, sharded: np.ndarray) -> Floats:
     """Seconds per micro-batch to add weight gradients into the held buffer, shape of `dense` and `expert`. [F-9]
 
     Where gradients are reduced and sharded layer by layer, only the reduced shard is added.
@@ -75,11 +75,11 @@ def accumulation_s(job: Job, strategies: Strategies, *, dense: Floats, expert: F
         strategies: shape (N,).
         dense: dense parameters on one rank.
         expert: routed-expert parameters on one rank.
-        layerwise: whether gradients are reduced in every micro-batch, layer by layer, shape (N,).
+        sharded: whether gradients are reduced in every micro-batch, layer by layer, shape (N,).
     """
-    sharded = dense / strategies.zero_shard_size + expert / strategies.expert_shard_size
+    shard = dense / strategies.zero_shard_size + expert / strategies.expert_shard_size
     rate = job.calibration.memory_bytes_per_s_effective.value
-    held = np.where(layerwise, sharded, dense + expert)
+    held = np.where(sharded, shard, dense + expert)
     moved = UNFUSED_ACCUMULATION_BYTES if job.has_core_modules else job.framework.gradient_accumulation_bytes
     each_s = moved / rate
     # A profile times weight gradients that accumulate inside their product, and so replaces the constant only in

@@ -18,13 +18,7 @@ from cost_models.job import Job
 from cost_models.layers.costs import LAYER_PARTS, LayerCosts, layer_costs
 from cost_models.layers.ends import EndCosts, end_costs
 from cost_models.layers.flops import FORWARD_AND_BACKWARD
-from cost_models.step.data_parallel import (
-    backward_gathers,
-    is_layerwise,
-    layerwise_exposed_s,
-    layerwise_s,
-    root_exposed_s,
-)
+from cost_models.step.fsdp import backward_gathers, fsdp_exposed_s, fsdp_links_s, is_fsdp, root_exposed_s
 from cost_models.step.optimizer import accumulation_s
 from cost_models.step.pipeline import bubble_s, splits_backward
 from cost_models.step.stage_parameters import RankParameters, over_kinds, rank_parameters
@@ -85,7 +79,7 @@ class MicroBatchCosts:
     """What only the first stage has."""
     last: Floats
     selective_JN: Floats
-    layerwise_JN: Floats
+    fsdp_JN: Floats
     mtp_J1: Floats
     """Multi-token-prediction modules of each kind of layer, which `last` holds, shape (J, 1)."""
     mtp_again: Floats
@@ -106,7 +100,7 @@ class StageCosts:
     layers: LayerCosts
     ends: EndCosts
     held: RankParameters
-    layerwise_tier: Codes
+    fsdp_tier: Codes
 
 
 @dataclass(frozen=True, eq=False)
@@ -167,9 +161,9 @@ def stage_tiers(job: Job, strategies: Strategies, costs: StageCosts) -> dict[str
     tiers: dict[str, Codes] = dict(zip(LAYER_PARTS, tiers_PN, strict=True))
     if job.framework.wraps_layers:
         wrapped = job.calibration.wrapped_layer_ratio("sharded", compiled=job.training.compile)
-        sharded = np.where(is_layerwise(job, strategies), wrapped.tier, 0)
+        sharded = np.where(is_fsdp(job, strategies), wrapped.tier, 0)
         tiers["launch"] = np.maximum(tiers["launch"], sharded).astype(np.int8)
-    return tiers | {"head": ends.cases.spread(ends.head_tier), "dp_comm": costs.layerwise_tier}
+    return tiers | {"head": ends.cases.spread(ends.head_tier), "dp_comm": costs.fsdp_tier}
 
 
 def micro_batch_costs(job: Job, strategies: Strategies) -> tuple[MicroBatchCosts, LayerCosts, RankParameters]:
@@ -181,7 +175,7 @@ def micro_batch_costs(job: Job, strategies: Strategies) -> tuple[MicroBatchCosts
 def _per_micro_batch(
     job: Job, strategies: Strategies, layers: LayerCosts, ends: EndCosts, held: RankParameters
 ) -> tuple[MicroBatchCosts, Codes]:
-    where, spread = is_layerwise(job, strategies), layers.cases.spread
+    where, spread = is_fsdp(job, strategies), layers.cases.spread
     waits_JN, again_JN = spread(layers.parts_JPU[:, LAUNCH]), spread(layers.again_JU)
     whole_JN = spread(layers.whole)
     if (
@@ -197,9 +191,9 @@ def _per_micro_batch(
             strategies.recompute == Recompute.SELECTIVE, layers.cases.spread(layers.selective_JU), 0.0
         )
     sharded = where & strategies.grad_sync_each
-    accumulation_JN = accumulation_s(job, strategies, dense=held.dense_JN, expert=held.expert_JN, layerwise=sharded)
+    accumulation_JN = accumulation_s(job, strategies, dense=held.dense_JN, expert=held.expert_JN, sharded=sharded)
     share = recomputed_shares(strategies)
-    link = _layerwise(job, strategies, layers, ends, waits_JN, share * again_JN + selective_JN, where)
+    link = _fsdp(job, strategies, layers, ends, waits_JN, share * again_JN + selective_JN, where)
     layer_JN = whole_JN + selective_JN + accumulation_JN + link.layer_JN
     mtp_J1 = mtp_layers(job)
     last, mtp_again = ends.cases.spread(ends.head + ends.loss + ends.head_comm) + link.head, np.zeros(len(strategies))
@@ -214,7 +208,7 @@ def _per_micro_batch(
         first=ends.cases.spread(ends.embedding + ends.embedding_comm) + link.root,
         last=last,
         selective_JN=selective_JN,
-        layerwise_JN=link.layer_JN,
+        fsdp_JN=link.layer_JN,
         mtp_J1=mtp_J1,
         mtp_again=mtp_again,
         root=link.root,
@@ -231,7 +225,7 @@ def mtp_layers(job: Job) -> Floats:
 
 
 @dataclass(frozen=True, slots=True)
-class _Layerwise:
+class _Fsdp:
     """Exposed seconds per micro-batch of parameters gathered and gradients scattered unit by unit."""
 
     layer_JN: Floats
@@ -240,7 +234,7 @@ class _Layerwise:
     tier: Codes
 
 
-def _layerwise(
+def _fsdp(
     job: Job,
     strategies: Strategies,
     layers: LayerCosts,
@@ -248,12 +242,12 @@ def _layerwise(
     waits_JN: Floats,
     repeated_JN: Floats,
     where: Bools,
-) -> _Layerwise:
+) -> _Fsdp:
     if not where.any():
         none = np.zeros(len(strategies))
-        return _Layerwise(np.zeros_like(repeated_JN), none, none, none.astype(np.int8))
-    link = layerwise_s(job, strategies)
-    layer_JN = layerwise_exposed_s(
+        return _Fsdp(np.zeros_like(repeated_JN), none, none, none.astype(np.int8))
+    link = fsdp_links_s(job, strategies)
+    layer_JN = fsdp_exposed_s(
         job,
         strategies,
         link.layer_JU.of(link.cases),
@@ -263,7 +257,7 @@ def _layerwise(
         waits_s=waits_JN,
     )
     matmul = ends.cases.spread(ends.head)
-    head = layerwise_exposed_s(
+    head = fsdp_exposed_s(
         job,
         strategies,
         link.head.of(link.cases),
@@ -273,7 +267,7 @@ def _layerwise(
     )
     root = root_exposed_s(job, strategies, link.embedding.of(link.cases))
     tier = np.where(where, link.cases.spread(link.tier), 0).astype(np.int8)
-    return _Layerwise(np.where(where, layer_JN, 0.0), np.where(where, root, 0.0), np.where(where, head, 0.0), tier)
+    return _Fsdp(np.where(where, layer_JN, 0.0), np.where(where, root, 0.0), np.where(where, head, 0.0), tier)
 
 
 def _slowest(strategies: Strategies, per: MicroBatchCosts) -> Slowest:
@@ -336,7 +330,7 @@ def slowest_terms(strategies: Strategies, costs: StageCosts, slowest: Slowest) -
     terms["head"] = last * spread(ends.head)
     terms["loss"] = last * spread(ends.loss)
     terms["tp_comm"] += first * spread(ends.embedding_comm) + last * spread(ends.head_comm)
-    terms["dp_comm"] = _sum_over_kinds(layers_JN, per.layerwise_JN) + first * per.root + last * per.head_link
+    terms["dp_comm"] = _sum_over_kinds(layers_JN, per.fsdp_JN) + first * per.root + last * per.head_link
     return terms
 
 

@@ -18,7 +18,8 @@ from cost_models.constants import GPU_SPREAD, STRAGGLING
 from cost_models.hardware.groups import groups
 from cost_models.job import Job
 from cost_models.layers.costs import LAYER_PARTS
-from cost_models.step.data_parallel import is_layerwise, stepwise_s, tied_gradients_s
+from cost_models.step.ddp import ddp_s, tied_gradients_s
+from cost_models.step.fsdp import is_fsdp
 from cost_models.step.offload import offload_s, offload_tier
 from cost_models.step.optimizer import optimizer_s
 from cost_models.step.pipeline import exposed_sends_s, hop_s
@@ -125,9 +126,9 @@ def once_a_step(
         layers: decoder layers of the slowest stage.
         word: elements of the embedding on one rank that a tied output projection shares.
     """
-    stepwise = stepwise_s(job, strategies, dense=dense, expert=expert, forward_s=forward_s, backward_s=backward_s)
+    ddp = ddp_s(job, strategies, dense=dense, expert=expert, forward_s=forward_s, backward_s=backward_s)
     # Where parameters are sharded layer by layer, the stages' own terms already hold all data-parallel traffic.
-    whole = ~is_layerwise(job, strategies)
+    whole = ~is_fsdp(job, strategies)
     tied, tied_tier = tied_gradients_s(
         job, strategies, word=word, layers=layers, placements=groups(strategies, job.cluster)
     )
@@ -138,12 +139,12 @@ def once_a_step(
         sends, hop_tier = np.zeros(len(strategies)), np.zeros(len(strategies), np.int8)
     terms = {
         "pp_comm": sends,
-        "dp_comm": np.where(whole, stepwise.exposed, 0.0),
+        "dp_comm": np.where(whole, ddp.exposed, 0.0),
         "tied_embedding_comm": tied,
         "optimizer": optimizer_s(job, strategies, dense=dense, expert=expert),
         "offload": offload_s(job, strategies, dense=dense, expert=expert, forward_s=forward_s, backward_s=backward_s),
     }
-    reduced = np.where(whole, stepwise.tier, 0).astype(np.int8)
+    reduced = np.where(whole, ddp.tier, 0).astype(np.int8)
     tiers = {"dp_comm": reduced, "tied_embedding_comm": tied_tier, "pp_comm": hop_tier}
     return terms, tiers | {"offload": offload_tier(job, strategies)}
 

@@ -19,7 +19,7 @@ import numpy as np
 from cost_models.evaluate import Verdict
 from cost_models.pools.memory import mixed_memory
 from cost_models.pools.time import MixedJob, mixed_step_time
-from cost_models.step.data_parallel import is_layerwise
+from cost_models.step.fsdp import is_fsdp
 from cost_models.strategies.layouts import Layout, build_layouts
 from cost_models.strategies.strategy import Bools, Codes, Floats, Ints, Recompute, RecomputeMethod, Strategies
 from planner.pools.bounds import Layers, RowBound, Work, base_bound_s, base_work, row_bound, row_numbers, row_work
@@ -222,7 +222,7 @@ class PoolSearch:
         rows, origin = expansion.rows, expansion.origin
         kept = np.isin(rows.schedule, PRICED_SCHEDULES)
         block = (rows.recompute == Recompute.FULL) & (rows.recompute_method == RecomputeMethod.BLOCK)
-        kept &= ~(block & is_layerwise(self.mixed.jobs[0], rows))  # what is hidden there depends on all stages' counts
+        kept &= ~(block & is_fsdp(self.mixed.jobs[0], rows))  # what is hidden there depends on all stages' counts
         rows, origin = rows.take(kept), origin[kept]
         legal = self._legal(rows)
         rows, origin = rows.take(legal), origin[legal]

@@ -15,7 +15,8 @@ import numpy as np
 
 from cost_models.job import Job
 from cost_models.pools.time import MixedJob, mixed_jitter_fraction, tied_s
-from cost_models.step.data_parallel import StepwiseLinks, is_layerwise, stepwise_exposed_s, stepwise_links_s
+from cost_models.step.ddp import DdpLinks, ddp_exposed_s, ddp_links_s
+from cost_models.step.fsdp import is_fsdp
 from cost_models.step.offload import is_offloaded, offload_s
 from cost_models.step.optimizer import optimizer_s
 from cost_models.strategies.layouts import Layout
@@ -35,7 +36,7 @@ from planner.splits.stage_contents import own_counts, runs_of
 class _StageEnds:
     """What the choices of one stage do once a step, shape (C,)."""
 
-    links: StepwiseLinks
+    links: DdpLinks
     optimizer_s: Floats
     dense: Floats
     """Parameters held, for what the host updates; likewise expert."""
@@ -117,7 +118,7 @@ class PooledSplit:
             )
             held, inverse = np.unique(np.stack([dense, expert]), axis=1, return_inverse=True)
             rows = self.row.take(np.zeros(held.shape[1], np.int64))
-            links = stepwise_links_s(job, rows, dense=held[0], expert=held[1])
+            links = ddp_links_s(job, rows, dense=held[0], expert=held[1])
             own_s = optimizer_s(job, rows, dense=held[0], expert=held[1])
             at = inverse.reshape(-1)
             edges = np.cumsum([len(self.choices[stage]) for stage in stages])[:-1]
@@ -139,14 +140,12 @@ class PooledSplit:
             "forward_s": np.array([forward_s + waits_s]),
             "backward_s": np.array([max(slowest_s - forward_s, 0.0)]),
         }
-        layerwise = is_layerwise(self.mixed.jobs[pool], self.row)[0]
+        sharded = is_fsdp(self.mixed.jobs[pool], self.row)[0]
         found = []
         for stage, each in enumerate(self._ends):
             seconds = each.optimizer_s
-            if not layerwise:
-                seconds = seconds + stepwise_exposed_s(
-                    self.row, each.links, **passes, num_layers=len(self.kind_of_layer)
-                )
+            if not sharded:
+                seconds = seconds + ddp_exposed_s(self.row, each.links, **passes, num_layers=len(self.kind_of_layer))
             if is_offloaded(self.row)[0]:
                 rows = self.row.take(np.zeros(len(seconds), np.int64))
                 job = self.mixed.jobs[self.pools[stage]]

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from cost_models.evaluate import Verdict, memory_verdict
 from cost_models.memory import StageMemory, stage_memory
-from cost_models.step.data_parallel import is_layerwise
+from cost_models.step.fsdp import is_fsdp
 from cost_models.step.total import jitter_fraction, step_time
 from cost_models.strategies.strategy import Floats, Ints, Recompute, Strategies
 from planner.rules import Violations, violations
@@ -349,7 +349,7 @@ class Exhaustive:
         self.found.evaluated += len(chosen)
         values[which] = self.goal.value(chosen, time.total_s)
         # What is gathered layer by layer is part of every stage's time, so of the bubble too.
-        saved_s = time.terms_s["dp_comm"] + np.where(is_layerwise(job, chosen), time.terms_s["pp_bubble"], 0.0)
+        saved_s = time.terms_s["dp_comm"] + np.where(is_fsdp(job, chosen), time.terms_s["pp_bubble"], 0.0)
         open_s[which] = time.total_s - saved_s * (1.0 + jitter_fraction(job, chosen))
         reached = self.goal.reached(time.total_s)
         self.found.rejected["misses-target"] += int((~reached).sum())

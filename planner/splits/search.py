@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.step.data_parallel import is_layerwise
+from cost_models.step.fsdp import is_fsdp
 from cost_models.step.total import step_time
 from cost_models.strategies.layouts import Layout, build_layouts
 from cost_models.strategies.strategy import Floats, Recompute, RecomputeMethod, Strategies, concatenated
@@ -178,7 +178,7 @@ class OpenSplits:
             return
         ways = [way[1:] for way in self.space.recomputes(int(row.layout[0])) if way[0] == Recompute.FULL]
         whole = _recomputing(row, RecomputeMethod.EVERY, 0)
-        if is_layerwise(self.job, row)[0]:  # what is hidden there depends on how much all stages recompute
+        if is_fsdp(self.job, row)[0]:  # what is hidden there depends on how much all stages recompute
             ways = [way for way in ways if way[0] == RecomputeMethod.EVERY]
         elif not self._best_of(whole, numbers, per_stage=True) and (RecomputeMethod.UNIFORM not in dict(ways)):
             return  # no counts at all fit and win, so none that all stages share do; units of several layers hold less

@@ -230,7 +230,7 @@ def test_one_gpu_is_the_single_gpu_formula(framework, model, micro_batch_size, r
     held = count_parameters(job.model)
     in_layers = np.array([float(sum(held.per_layer))])
     whole = counts_J @ (layers.parts_JPU.sum(axis=1)[:, 0] + recompute * layers.again_JU[:, 0])
-    whole += accumulation_s(job, batch, dense=in_layers, expert=np.zeros(1), layerwise=np.array([False]))[0]
+    whole += accumulation_s(job, batch, dense=in_layers, expert=np.zeros(1), sharded=np.array([False]))[0]
     whole += (ends.embedding + ends.head + ends.loss)[0]
     padding = 50257 if framework in ("deepspeed", "torchtitan", "fsdp", "nanotron") else 50304
     total = np.array([float(held.total + (padding - 50257) * 1536)])

@@ -7,15 +7,8 @@ import pytest
 
 from cost_models.constants import BACKWARD_USABLE, INTERFERENCE
 from cost_models.hardware.groups import groups
-from cost_models.step.data_parallel import (
-    UnitSeconds,
-    is_layerwise,
-    layerwise_exposed_s,
-    layerwise_s,
-    root_exposed_s,
-    stepwise_s,
-    tied_gradients_s,
-)
+from cost_models.step.ddp import ddp_s, tied_gradients_s
+from cost_models.step.fsdp import UnitSeconds, fsdp_exposed_s, fsdp_links_s, is_fsdp, root_exposed_s
 from cost_models.step.total import step_time
 from planner.request.job import resolve_job
 from planner.schemas import StrategyInput
@@ -52,9 +45,9 @@ class Case:
         placement = getattr(self.placements, group)
         return float(self.job.calibration.collective_s(op, size, placement=placement).seconds[0])
 
-    def stepwise(self, *, forward_s=0.0, backward_s=0.0, expert=0.0) -> float:
+    def ddp(self, *, forward_s=0.0, backward_s=0.0, expert=0.0) -> float:
         one = np.ones(1)
-        found = stepwise_s(
+        found = ddp_s(
             self.job, self.rows, dense=DENSE * one, expert=expert * one, forward_s=forward_s * one,
             backward_s=backward_s * one,
         )  # fmt: skip
@@ -65,7 +58,7 @@ class Case:
         one = np.ones(1)
         shared = gather * one
         unit = UnitSeconds(shared, shared if first is None else first * one, reduce * one, across * one)
-        found = layerwise_exposed_s(
+        found = fsdp_exposed_s(
             self.job, self.rows, unit, forward_s=compute * one,
             backward_s=(2 * compute if backward_s is None else backward_s) * one, regathers=regathers * one,
         )  # fmt: skip
@@ -78,25 +71,25 @@ NO_OVERLAP = {"overlap": {"grad_reduce": False, "param_gather": False}}
 def test_zero_0_reduces_whole_gradients() -> None:
     """fp32 gradients: 4 bytes each over all 32 replicas, once a step; nothing is gathered."""
     case = Case({"zero": 0, **NO_OVERLAP})
-    assert case.stepwise() == pytest.approx(case.price("all_reduce", 4 * DENSE, "dp_cp"))
+    assert case.ddp() == pytest.approx(case.price("all_reduce", 4 * DENSE, "dp_cp"))
 
 
 def test_zero_1_scatters_gradients_and_gathers_parameters() -> None:
     """fp32 gradients scattered, bf16 parameters gathered: 4 and 2 bytes."""
     case = Case({"zero": 1, **NO_OVERLAP})
     expected = case.price("reduce_scatter", 4 * DENSE, "dp_cp") + case.price("all_gather", 2 * DENSE, "dp_cp")
-    assert case.stepwise() == pytest.approx(expected)
+    assert case.ddp() == pytest.approx(expected)
 
 
 def test_context_ranks_join_the_reduction() -> None:
     case = Case({"zero": 0, "cp": 4, "tp": 2, **NO_OVERLAP})
     assert case.placements.dp_cp.ranks[0] == 16
-    assert case.stepwise() == pytest.approx(case.price("all_reduce", 4 * DENSE, "dp_cp"))
+    assert case.ddp() == pytest.approx(case.price("all_reduce", 4 * DENSE, "dp_cp"))
 
 
 def test_bf16_reduction_halves_the_bytes() -> None:
     case = Case({"zero": 0, **NO_OVERLAP}, grad_reduce_dtype="bf16")
-    assert case.stepwise() == pytest.approx(case.price("all_reduce", 2 * DENSE, "dp_cp"))
+    assert case.ddp() == pytest.approx(case.price("all_reduce", 2 * DENSE, "dp_cp"))
 
 
 def test_shard_groups_scatter_inside_and_reduce_shards_across() -> None:
@@ -104,18 +97,18 @@ def test_shard_groups_scatter_inside_and_reduce_shards_across() -> None:
     case = Case({"zero": 1, "zero_shard_size": 8, **NO_OVERLAP})
     assert (case.placements.zero_shard.ranks[0], case.placements.zero_replica.ranks[0]) == (8, 4)
     inside = case.price("reduce_scatter", 4 * DENSE, "zero_shard") + case.price("all_gather", 2 * DENSE, "zero_shard")
-    assert case.stepwise() == pytest.approx(inside + case.price("all_reduce", 4 * DENSE / 8, "zero_replica"))
+    assert case.ddp() == pytest.approx(inside + case.price("all_reduce", 4 * DENSE / 8, "zero_replica"))
 
 
 def test_deepspeed_s_stage_1_reduces_whole_gradients() -> None:
     case = Case({"zero": 1, **NO_OVERLAP}, framework="deepspeed")
     grad = {"fp32": 4, "bf16": 2}[case.job.training.grad_reduce_dtype]
     gathered = case.price("all_gather", 2 * DENSE, "zero_shard")
-    assert case.stepwise() == pytest.approx(case.price("all_reduce", grad * DENSE, "dp_cp") + gathered)
+    assert case.ddp() == pytest.approx(case.price("all_reduce", grad * DENSE, "dp_cp") + gathered)
 
 
 def test_reducing_each_micro_batch_costs_as_many_reductions() -> None:
-    last, each = (Case({"zero": 0, "grad_sync": when, **NO_OVERLAP}).stepwise() for when in ("last", "each"))
+    last, each = (Case({"zero": 0, "grad_sync": when, **NO_OVERLAP}).ddp() for when in ("last", "each"))
     assert each == pytest.approx(2 * last)  # 64 sequences over 32 replicas: two micro-batches
 
 
@@ -125,15 +118,15 @@ def test_experts_reduce_over_their_own_replicas() -> None:
     case = Case({"zero": 0, "ep": 8, **NO_OVERLAP}, model=moe)
     assert case.placements.edp.ranks[0] == 4
     alone = case.price("all_reduce", 4 * DENSE, "dp_cp")
-    assert case.stepwise(expert=EXPERT) == pytest.approx(alone + case.price("all_reduce", 4 * EXPERT, "edp"))
+    assert case.ddp(expert=EXPERT) == pytest.approx(alone + case.price("all_reduce", 4 * EXPERT, "edp"))
 
 
 def test_only_the_last_micro_batch_hides_and_never_the_last_bucket() -> None:
     """[O-3] 4 layers are 5 buckets with the embedding's; 90 % of a backward can hide."""
     case = Case({"zero": 0, "overlap": {"grad_reduce": True, "param_gather": False}})
     link = case.price("all_reduce", 4 * DENSE, "dp_cp")
-    assert case.stepwise(backward_s=link / 2) == pytest.approx(link - BACKWARD_USABLE.value * link / 2)
-    assert case.stepwise(backward_s=100.0) == pytest.approx(link / 5)
+    assert case.ddp(backward_s=link / 2) == pytest.approx(link - BACKWARD_USABLE.value * link / 2)
+    assert case.ddp(backward_s=100.0) == pytest.approx(link / 5)
 
 
 def test_the_gather_hides_behind_the_first_forward_and_the_reduction_behind_the_last_backward() -> None:
@@ -143,9 +136,9 @@ def test_the_gather_hides_behind_the_first_forward_and_the_reduction_behind_the_
     case = Case({"zero": 1, "pp": 2, "overlap": {"grad_reduce": True, "param_gather": True}})
     gather = case.price("all_gather", 2 * DENSE, "dp_cp")
     reduce = case.price("reduce_scatter", 4 * DENSE, "dp_cp")
-    short_forward = case.stepwise(forward_s=gather / 2, backward_s=100.0)
+    short_forward = case.ddp(forward_s=gather / 2, backward_s=100.0)
     assert short_forward == pytest.approx(gather - BACKWARD_USABLE.value * gather / 2 + reduce / 3)
-    short_backward = case.stepwise(forward_s=100.0, backward_s=reduce / 2)
+    short_backward = case.ddp(forward_s=100.0, backward_s=reduce / 2)
     assert short_backward == pytest.approx(gather / 3 + reduce - BACKWARD_USABLE.value * reduce / 2)
 
 
@@ -154,11 +147,11 @@ def test_reductions_of_each_micro_batch_hide_alike_and_the_gather_is_one() -> No
     case = Case({"zero": 1, "grad_sync": "each", "overlap": {"grad_reduce": True, "param_gather": False}})
     gather = case.price("all_gather", 2 * DENSE, "dp_cp")
     reduce = case.price("reduce_scatter", 4 * DENSE, "dp_cp")
-    assert case.stepwise(forward_s=100.0, backward_s=100.0) == pytest.approx(2 * reduce / 5 + gather)
+    assert case.ddp(forward_s=100.0, backward_s=100.0) == pytest.approx(2 * reduce / 5 + gather)
 
 
 def test_one_replica_reduces_nothing() -> None:
-    assert Case({"zero": 0, "tp": 4, "dp": 1}).stepwise() == 0
+    assert Case({"zero": 0, "tp": 4, "dp": 1}).ddp() == 0
 
 
 @pytest.mark.parametrize(
@@ -168,13 +161,13 @@ def test_one_replica_reduces_nothing() -> None:
 )  # fmt: skip
 def test_which_stages_work_layer_by_layer(framework, zero, expected) -> None:
     case = Case({"zero": zero}, framework=framework)
-    assert is_layerwise(case.job, case.rows).tolist() == [expected]
+    assert is_fsdp(case.job, case.rows).tolist() == [expected]
 
 
 def test_fsdp_gathers_compute_copies_and_scatters_gradients_of_a_layer() -> None:
     """bf16 copies of fp32 shards gathered, fp32 gradients scattered."""
     case = Case({"zero": 3, "dp": 32}, framework="torchtitan", grad_reduce_dtype="fp32")
-    link = layerwise_s(case.job, case.rows)
+    link = fsdp_links_s(case.job, case.rows)
     assert link.layer_JU.gather[0, 0] == pytest.approx(case.price("all_gather", 2 * LAYER, "dp_cp"))
     assert link.layer_JU.reduce[0, 0] == pytest.approx(case.price("reduce_scatter", 4 * LAYER, "dp_cp"))
 
@@ -183,7 +176,7 @@ def test_deepspeed_gathers_tensor_by_tensor() -> None:
     """Two norms, query, key, value, output, gate, up and down."""
     case = Case({"zero": 3}, framework="deepspeed")
     calls = 9
-    link = layerwise_s(case.job, case.rows)
+    link = fsdp_links_s(case.job, case.rows)
     assert link.layer_JU.gather[0, 0] == pytest.approx(calls * case.price("all_gather", 2 * LAYER / calls, "dp_cp"))
 
 
@@ -193,7 +186,7 @@ def test_the_first_stage_3_copies_every_rank_s_slice(month, listed) -> None:
     written around a gather, read and written before a scatter, at 0.80 of 3.352 TB/s.
     """
     case = Case({"zero": 3}, framework="deepspeed", precision="fp16", grad_reduce_dtype="fp16", software_date=month)
-    link, size = layerwise_s(case.job, case.rows).layer_JU, 2 * LAYER
+    link, size = fsdp_links_s(case.job, case.rows).layer_JU, 2 * LAYER
     around = 9 * (0.38e-3 + 32 * 4e-6)
     for op, found, passes in (("all_gather", link.gather, 3), ("reduce_scatter", link.reduce, 2)):
         alone = 9 * case.price(op, size / 9, "dp_cp")
@@ -203,7 +196,7 @@ def test_the_first_stage_3_copies_every_rank_s_slice(month, listed) -> None:
 
 def test_hybrid_sharding_gathers_inside_its_group() -> None:
     case = Case({"zero": 3, "zero_shard_size": 8}, framework="torchtitan", grad_reduce_dtype="fp32")
-    link = layerwise_s(case.job, case.rows)
+    link = fsdp_links_s(case.job, case.rows)
     assert link.layer_JU.gather[0, 0] == pytest.approx(case.price("all_gather", 2 * LAYER, "zero_shard"))
     assert link.layer_JU.reduce[0, 0] == pytest.approx(case.price("reduce_scatter", 4 * LAYER, "zero_shard"))
     across = case.price("all_reduce", 4 * LAYER / 8, "zero_replica")
@@ -285,14 +278,14 @@ def test_deepspeed_s_stage_2_reduces_whole_gradients_since_0_12_4(version, op) -
     case = Case({"zero": 2}, framework="deepspeed", framework_version=version)
     assert case.rows.num_micro_batches[0] == 2
     expected = 2 * case.price(op, 2 * DENSE, "dp_cp") + case.price("all_gather", 2 * DENSE, "dp_cp")
-    assert case.stepwise() == pytest.approx(expected)
+    assert case.ddp() == pytest.approx(expected)
 
 
 @pytest.mark.parametrize(("month", "op"), [("2023-07", "reduce_scatter"), ("2023-12", "all_reduce")])
 def test_megatron_deepspeed_reduces_as_the_deepspeed_of_its_month(month, op) -> None:
     case = Case({"zero": 2}, framework="megatron-deepspeed", software_date=month, grad_dtype="bf16")
     expected = 2 * case.price(op, 2 * DENSE, "dp_cp") + case.price("all_gather", 2 * DENSE, "dp_cp")
-    assert case.stepwise() == pytest.approx(expected)
+    assert case.ddp() == pytest.approx(expected)
 
 
 def test_deepspeed_s_experts_are_reduced_whole_too() -> None:
@@ -300,7 +293,7 @@ def test_deepspeed_s_experts_are_reduced_whole_too() -> None:
     moe = {**MODEL, "moe": {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 512}}
     case = Case({"zero": 1, "ep": 8}, framework="deepspeed", model=moe)
     routed = case.price("all_reduce", 2 * EXPERT, "edp") + case.price("all_gather", 2 * EXPERT, "edp")
-    assert case.stepwise(expert=EXPERT) == pytest.approx(case.stepwise() + routed)
+    assert case.ddp(expert=EXPERT) == pytest.approx(case.ddp() + routed)
 
 
 @pytest.mark.parametrize(
@@ -331,7 +324,7 @@ def test_deepspeed_overlaps_by_default_in_stage_3_alone(strategy, version, reduc
 def test_deepspeed_without_overlap_hides_nothing_of_stage_2() -> None:
     case = Case({"zero": 2}, framework="deepspeed")
     expected = 2 * case.price("all_reduce", 2 * DENSE, "dp_cp") + case.price("all_gather", 2 * DENSE, "dp_cp")
-    assert case.stepwise(forward_s=100.0, backward_s=200.0) == pytest.approx(expected)
+    assert case.ddp(forward_s=100.0, backward_s=200.0) == pytest.approx(expected)
 
 
 def test_hpz_gathers_over_all_ranks_once_a_step() -> None:
@@ -343,7 +336,7 @@ def test_hpz_gathers_over_all_ranks_once_a_step() -> None:
     calls = 9
     over_all = calls * case.price("all_gather", 2 * LAYER / calls, "dp_cp")
     inside = calls * case.price("all_gather", 2 * LAYER / calls, "param_shard")
-    unit = layerwise_s(case.job, case.rows).layer_JU
+    unit = fsdp_links_s(case.job, case.rows).layer_JU
     assert case.placements.param_shard.ranks[0] == 8
     assert (unit.first_gather[0, 0], unit.gather[0, 0]) == (pytest.approx(over_all), pytest.approx(inside))
     found = case.exposed(gather=inside, first=over_all, reduce=0.0, compute=1.0)

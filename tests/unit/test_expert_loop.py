@@ -12,7 +12,7 @@ from cost_models.evaluate import evaluate
 from cost_models.hardware.groups import groups
 from cost_models.layers.expert_loop import loop_launches_s, loops_over_experts
 from cost_models.layers.shapes import layer_gemms
-from cost_models.step.data_parallel import layerwise_s
+from cost_models.step.fsdp import fsdp_links_s
 from planner.request.job import resolve_job
 from planner.schemas import StrategyInput
 from planner.strategies.parse import assumed_fields, resolve_strategies
@@ -107,7 +107,7 @@ def test_stage_3_gathers_the_tensors_of_each_expert_of_a_loop() -> None:
         job = job_of("deepspeed", framework_version=version)
         rows = resolve_strategies(job, [StrategyInput(micro_batch_size=1, zero=3)]).strategies
         assert rows is not None
-        links.append(float(layerwise_s(job, rows).layer_JU.gather[0, 0]))
+        links.append(float(fsdp_links_s(job, rows).layer_JU.gather[0, 0]))
 
     def gather_s(size: float) -> float:
         placement = groups(rows, job.cluster).edp

@@ -181,7 +181,7 @@ def test_an_accumulating_product_less_the_copy_is_what_fused_accumulation_costs(
     own = calibration(gemm=gemm, memory_bandwidth=rates)
     each_s = 76e-6 / 4096**2 - 8 / 3e12
     fused, eager = job(own=own), job(own=own, framework="torchtitan")
-    held = {"dense": size(1e9), "expert": size(0.0), "layerwise": np.array([False])}
+    held = {"dense": size(1e9), "expert": size(0.0), "sharded": np.array([False])}
     assert accumulation_s(fused, rows(fused), **held) == pytest.approx([1e9 * each_s])
     assert accumulation_s(eager, rows(eager), **held) == pytest.approx([10 * 1e9 / 3e12])  # an operator of its own
 

@@ -88,13 +88,13 @@ def test_a_tiny_step_is_bound_by_its_launches() -> None:
 @pytest.mark.parametrize(("framework", "bytes_each"), [("megatron", 3.0), ("deepspeed", 6.0), ("torchtitan", 10.0)])
 def test_accumulation_by_framework(framework, bytes_each) -> None:
     asked = job(framework)
-    whole = accumulation_s(asked, rows(asked), dense=size(1e9), expert=size(0.0), layerwise=np.array([False]))
+    whole = accumulation_s(asked, rows(asked), dense=size(1e9), expert=size(0.0), sharded=np.array([False]))
     assert whole[0] == pytest.approx(bytes_each * 1e9 / RATE)
 
 
 def test_layer_wise_accumulation_touches_the_shard_alone() -> None:
     asked = job("torchtitan")
-    shard = accumulation_s(asked, rows(asked, zero=3), dense=size(1e9), expert=size(0.0), layerwise=np.array([True]))
+    shard = accumulation_s(asked, rows(asked, zero=3), dense=size(1e9), expert=size(0.0), sharded=np.array([True]))
     assert shard[0] == pytest.approx(10 * 1e9 / 32 / RATE)
 
 
@@ -102,7 +102,7 @@ def test_experts_are_sharded_over_their_own_replicas_alone() -> None:
     asked = job("torchtitan")
     batch = rows(asked, zero=3, ep=4)
     assert batch.zero_shard_size[0] == 32
-    shard = accumulation_s(asked, batch, dense=size(0.0), expert=size(1e9), layerwise=np.array([True]))
+    shard = accumulation_s(asked, batch, dense=size(0.0), expert=size(1e9), sharded=np.array([True]))
     assert shard[0] == pytest.approx(10 * 1e9 / 8 / RATE)
 
 

@@ -15,7 +15,7 @@ import pytest
 from cost_models.hardware.groups import groups
 from cost_models.job import Job
 from cost_models.memory.moments import moments
-from cost_models.step.data_parallel import layerwise_s
+from cost_models.step.fsdp import fsdp_links_s
 from cost_models.strategies.strategy import Strategies
 from planner.request.job import resolve_job
 from planner.schemas.strategy import StrategyInput
@@ -104,7 +104,7 @@ def test_fsdp_gathers_a_layer_s_weights_in_fp8(framework: str, training: dict[st
     head's, whose linear layer no recipe converts.
     """
     job, rows = built({"zero": 3}, framework=framework, **training)
-    link, placement = layerwise_s(job, rows), groups(rows, job.cluster).zero_shard
+    link, placement = fsdp_links_s(job, rows), groups(rows, job.cluster).zero_shard
 
     def gathered(size: float) -> Any:
         return pytest.approx(float(job.calibration.collective_s("all_gather", size, placement=placement).seconds[0]))
@@ -128,7 +128,7 @@ def test_experts_are_gathered_in_bf16() -> None:
         price("all_gather", dense, placement=placement).seconds
         + price("all_gather", 2 * experts, placement=placement).seconds
     )
-    assert layerwise_s(job, rows).layer_JU.gather[0, 0] == pytest.approx(float(apart[0]))
+    assert fsdp_links_s(job, rows).layer_JU.gather[0, 0] == pytest.approx(float(apart[0]))
 
 
 @pytest.mark.parametrize(("recipe", "bytes_each"), [("tensorwise", 1), ("rowwise", 2)])

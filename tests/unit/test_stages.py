@@ -52,7 +52,7 @@ class Case:
         self.found = stages(self.job, self.rows)
         held, whole = self.found.held, np.array([False])
         self.accumulation_J = accumulation_s(
-            self.job, self.rows, dense=held.dense_JN, expert=held.expert_JN, layerwise=whole
+            self.job, self.rows, dense=held.dense_JN, expert=held.expert_JN, sharded=whole
         )[:, 0]
         self.layer_J = self.layers.parts_JPU[:, :, 0].sum(axis=1) + self.accumulation_J
 

@@ -1,8 +1,8 @@
-"""Communication between replicas: gradient reduction and parameter gather, once a step or layer by layer.
+"""Data parallelism that gathers parameters layer by layer: FSDP, and ZeRO-3 in every framework.                 [C-14] [O-2]
 
-Two patterns. *Step-wise* (ZeRO 0 and 1, Megatron's and DeepSpeed's stage 2): whole gradient buffers are reduced after the
-last micro-batch (or each one) and parameters gathered once. *Layer-wise* (FSDP, ZeRO-3): every layer gathers its
-parameters before use and scatters its gradients after, for every micro-batch. Exposed time never exceeds link time.
+Every layer is a unit: its parameters are all-gathered before they are used and its gradients reduce-scattered afterwards, for
+every micro-batch. The final norm and output projection form a unit of their own, and so does the embedding. What is exposed
+never exceeds the link time. Data parallelism that works on whole buffers once a step is in `ddp`.
 Array suffixes: J layer kinds, U distinct combinations.
 """
 
@@ -12,9 +12,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-from numpy.typing import NDArray
 
-from cost_models.constants import BACKWARD_USABLE, STAGE3_REUSE_PARAMETERS
+from cost_models.constants import STAGE3_REUSE_PARAMETERS
 from cost_models.hardware.beside import beside_s
 from cost_models.hardware.groups import StrategyPlacements, groups
 from cost_models.hardware.placement import Placement
@@ -26,11 +25,11 @@ from cost_models.operations import Op
 from cost_models.specs.model import LayerKind
 from cost_models.specs.training import BYTES_PER
 from cost_models.step.stage_parameters import rank_parameters
-from cost_models.step.unit_collectives import listed_calls, reduce_across, reduce_in_shards, split_calls
+from cost_models.step.unit_collectives import listed_calls, reduce_across, split_calls
 from cost_models.strategies.strategy import Bools, Codes, Floats, Recompute, Strategies
 from cost_models.strategies.tensors import Distinct, distinct, summed
 
-LAYERWISE_AXES = ("tp", "pp", "cp", "dp", "ep", "etp", "zero_shard_size", "zero_param_shard_size")
+FSDP_AXES = ("tp", "pp", "cp", "dp", "ep", "etp", "zero_shard_size", "zero_param_shard_size")
 
 
 @dataclass(frozen=True, eq=False)
@@ -58,8 +57,8 @@ class UnitSeconds:
 
 
 @dataclass(frozen=True, eq=False)
-class LayerwiseSeconds:
-    """Link seconds of one layer's collectives per micro-batch, over distinct LAYERWISE_AXES."""
+class FsdpSeconds:
+    """Link seconds of one layer's collectives per micro-batch, over distinct FSDP_AXES."""
 
     cases: Distinct
     layer_JU: UnitSeconds
@@ -71,7 +70,7 @@ class LayerwiseSeconds:
     tier: Codes
 
 
-def is_layerwise(job: Job, strategies: Strategies) -> Bools:
+def is_fsdp(job: Job, strategies: Strategies) -> Bools:
     """Where parameters are gathered layer by layer: stage 3 anywhere, stage 2 in FSDP runtimes."""
     stage_two = (strategies.zero == 2) & (job.framework.state_layout == "fsdp")
     return np.asarray((strategies.zero == 3) | stage_two, np.bool_)
@@ -109,15 +108,15 @@ def expert_tensors(job: Job) -> float:
     return moe.num_experts * (2.0 + job.model.gated_mlp) if has_looped_modules(job) else 2.0
 
 
-def layerwise_s(job: Job, strategies: Strategies) -> LayerwiseSeconds:
+def fsdp_links_s(job: Job, strategies: Strategies) -> FsdpSeconds:
     """The layer-wise collectives' table of a batch. [C-14]"""
-    cases = distinct(strategies, LAYERWISE_AXES)
+    cases = distinct(strategies, FSDP_AXES)
     rows = cases.rows
     held = rank_parameters(job, rows)
     placements = groups(rows, job.cluster)
     per_tensor = job.framework.gathers_per_tensor
     stored, layer_weight, grad = (
-        _gathered_bytes(job),
+        job.training.gather_bytes,
         layer_gather_bytes(job),
         BYTES_PER[job.training.grad_reduce_dtype],
     )
@@ -142,7 +141,7 @@ def layerwise_s(job: Job, strategies: Strategies) -> LayerwiseSeconds:
         for elements in (held.embedding, held.head_unit)
     ]
     layer_JU = _combined(lambda *parts: np.stack(parts), *units)
-    return LayerwiseSeconds(cases=cases, layer_JU=layer_JU, embedding=ends[0], head=ends[1], tier=tier)
+    return FsdpSeconds(cases=cases, layer_JU=layer_JU, embedding=ends[0], head=ends[1], tier=tier)
 
 
 def _combined(join: Callable[..., Floats], *units: UnitSeconds) -> UnitSeconds:
@@ -184,7 +183,7 @@ def _unit_s(
     return UnitSeconds(gather.seconds, first.seconds, scatter.seconds, across.seconds), tier
 
 
-def layerwise_exposed_s(
+def fsdp_exposed_s(
     job: Job,
     strategies: Strategies,
     unit: UnitSeconds,
@@ -266,132 +265,3 @@ def _beside(job: Job, compute_s: Floats, parts: dict[Op, Floats], *, hides: Bool
     return np.where(
         hides, beside_s(compute_s, parts, each=job.calibration.beside), np.stack([alone, np.zeros_like(alone)])
     )
-
-
-@dataclass(frozen=True, slots=True)
-class StepwiseSeconds:
-    """Exposed seconds of one step, shape (N,)."""
-
-    exposed: Floats
-    tier: Codes
-
-
-def stepwise_s(
-    job: Job,
-    strategies: Strategies,
-    *,
-    dense: Floats,
-    expert: Floats,
-    forward_s: Floats,
-    backward_s: Floats,
-) -> StepwiseSeconds:
-    """Reduction of whole gradient buffers and gather of updated parameters. [C-14] [O-3]
-
-    Only the last micro-batch's backward can hide the reduction, and only the first one's forward the gather; the last
-    bucket is never hidden. An even stage's layers count as buckets, so that no split changes their size.
-
-    Args:
-        job: model, cluster and dtypes.
-        strategies: shape (N,), as all that follows.
-        dense: dense parameters of the fullest stage on one rank.
-        expert: its routed experts'.
-        forward_s: that stage's forward of one micro-batch.
-        backward_s: and backward.
-    """
-    links = stepwise_links_s(job, strategies, dense=dense, expert=expert)
-    exposed = stepwise_exposed_s(
-        strategies, links, forward_s=forward_s, backward_s=backward_s, num_layers=job.model.num_layers
-    )
-    return StepwiseSeconds(exposed, links.tier)
-
-
-@dataclass(frozen=True, slots=True)
-class StepwiseLinks:
-    """Link seconds of one step, shape (N,)."""
-
-    reduce: Floats
-    """Of one reduction of all gradients."""
-    gather: Floats
-    """Of one gather of all parameters."""
-    tier: Codes
-
-    def take(self, index: NDArray[np.int64]) -> StepwiseLinks:
-        """The seconds at these positions."""
-        return StepwiseLinks(self.reduce[index], self.gather[index], self.tier[index])
-
-
-def stepwise_links_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floats) -> StepwiseLinks:
-    """Link seconds of reducing gradients and gathering parameters, whatever hides them. [C-14]"""
-    if not ((strategies.dp_cp > 1) | (strategies.expert_dp > 1)).any():
-        none = np.zeros(len(strategies))
-        return StepwiseLinks(none, none, none.astype(np.int8))
-    placements = groups(strategies, job.cluster)
-    grad, weight = BYTES_PER[job.training.grad_reduce_dtype], _gathered_bytes(job)
-    reduce, gather, tier = _stepwise_links(job, strategies, placements, dense * grad, dense * weight)
-    if expert.any():
-        scatter = reduce_in_shards(job, expert * grad, placements.expert_shard, placements.expert_replica, 1.0)
-        regather = job.calibration.collective_s("all_gather", expert * weight, placement=placements.expert_shard)
-        whole = job.calibration.collective_s("all_reduce", expert * grad, placement=placements.edp)
-        reduce = reduce + np.where(_reduces_whole(job, strategies), whole.seconds, scatter.seconds)
-        gather = gather + np.where(strategies.zero >= 1, regather.seconds, 0.0)
-        tier = np.maximum(tier, scatter.tier)
-    return StepwiseLinks(reduce, gather, tier)
-
-
-def stepwise_exposed_s(
-    strategies: Strategies, links: StepwiseLinks, *, forward_s: Floats, backward_s: Floats, num_layers: int
-) -> Floats:
-    """What of these is not hidden by the passes, shape (N,); an even stage's share of `num_layers` counts as buckets. [O-3]"""
-    buckets, reduce, gather = num_layers / strategies.pp + 1.0, links.reduce, links.gather
-    hidden_reduce = np.maximum(reduce / buckets, reduce - BACKWARD_USABLE.value * backward_s)
-    hidden_gather = np.maximum(gather / buckets, gather - BACKWARD_USABLE.value * forward_s)
-    times = np.where(strategies.grad_sync_each, strategies.num_micro_batches, 1.0)
-    exposed = times * np.where(strategies.overlap_grad_reduce, hidden_reduce, reduce)
-    return np.asarray(exposed + np.where(strategies.overlap_param_gather, hidden_gather, gather))
-
-
-def _stepwise_links(
-    job: Job, strategies: Strategies, placements: StrategyPlacements, grad_bytes: Floats, weight_bytes: Floats
-) -> tuple[Floats, Floats, Codes]:
-    """Link seconds of reducing dense gradients and gathering dense parameters, and the tier."""
-    price = job.calibration.collective_s
-    whole = price("all_reduce", grad_bytes, placement=placements.dp_cp)
-    shards = reduce_in_shards(job, grad_bytes, placements.zero_shard, placements.zero_replica, 1.0)
-    gather = price("all_gather", weight_bytes, placement=placements.zero_shard)
-    reduces_whole = _reduces_whole(job, strategies)
-    reduce = np.where(reduces_whole, whole.seconds, shards.seconds)
-    tier = np.where(reduces_whole, whole.tier, np.maximum(shards.tier, gather.tier)).astype(np.int8)
-    return reduce, np.where(strategies.zero >= 1, gather.seconds, 0.0), tier
-
-
-def _reduces_whole(job: Job, strategies: Strategies) -> Bools:
-    """Where every rank receives whole reduced gradients, shape (N,). [C-14]"""
-    zero, framework = strategies.zero, job.framework
-    sharded = ((zero == 1) & framework.zero1_all_reduces) | ((zero == 2) & framework.zero2_all_reduces)
-    return np.asarray((zero == 0) | sharded)
-
-
-def _gathered_bytes(job: Job) -> float:
-    """Bytes per parameter of what is gathered: the compute copy."""
-    return min(BYTES_PER[job.training.param_dtype], job.training.compute_bytes)
-
-
-def tied_gradients_s(
-    job: Job, strategies: Strategies, *, word: Floats, layers: Floats, placements: StrategyPlacements
-) -> tuple[NDArray[np.float64], Codes]:
-    """Seconds of the all-reduces between the ends of a pipeline that share an embedding, since it is tied to the head or
-    multi-token prediction embeds there too, and of the norm gradients that sequence parallelism leaves partial on each tp
-    rank, once a step. [C-15]
-    """
-    grad, price = BYTES_PER[job.training.grad_reduce_dtype], job.calibration.collective_s
-    copied = job.model.tie_word_embeddings or job.mtp_num_layers > 0
-    tied = copied & (strategies.pp > 1)
-    if not (tied.any() or strategies.sequence_parallel.any()):
-        return np.zeros(len(strategies)), np.zeros(len(strategies), np.int8)
-    ends = price("all_reduce", word * grad, placement=placements.embedding)
-    norms = price(
-        "all_reduce", layers * job.model.norms_per_layer * job.model.hidden_size * grad, placement=placements.tp
-    )
-    seconds = np.where(tied, ends.seconds, 0.0) + np.where(strategies.sequence_parallel, norms.seconds, 0.0)
-    tier = np.where(tied, ends.tier, np.where(strategies.sequence_parallel, norms.tier, 0)).astype(np.int8)
-    return seconds, tier
