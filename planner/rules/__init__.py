@@ -1,7 +1,7 @@
-"""Legality as data: what each framework and version refuses to run, used by search, evaluation and exporters alike.
+"""Legality as data: what each framework and version refuses to run, used by search and evaluation alike.
 
-Rules are ordered cheapest and commonest first; a strategy's bit-flag column has bit i set where `RULES[i]` is broken.
-A broken rule never raises.
+A batch of strategies is tested against every rule that applies to the job, and gets one integer per strategy whose bit i is
+set where rule i of `active_rules` is broken. A broken rule never raises an exception: illegal strategies are an answer.
 """
 
 from __future__ import annotations
@@ -23,6 +23,9 @@ from planner.rules.recompute import RECOMPUTE_RULES
 from planner.rules.rule import Rule, facts, rule_fields
 from planner.rules.states import STATE_RULES
 
+# The order is part of the answer: a strategy that breaks several rules is counted under the first, and that one's change is
+# suggested. Hardware comes first, since it rules out the whole job; then what is commonest and easiest to understand (ranks,
+# batch, heads); offload comes last, since few requests ask for it.
 RULES: tuple[Rule, ...] = (
     *HARDWARE_RULES,
     *DEGREE_RULES,
@@ -47,7 +50,7 @@ __all__ = [
 
 
 _DERIVED = frozenset({"num_micro_batches"})
-"""Fields that follow from the degrees and the micro-batch."""
+"""Strategy fields that follow from the degrees and the micro-batch size."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -55,9 +58,9 @@ class Violations:
     """Which rules each strategy breaks."""
 
     flags: Ints
-    """Bit i set where the rule `active[i]` is broken, shape (N,)."""
+    """One integer per strategy whose bit i is set where the rule `active[i]` is broken, shape (N,)."""
     active: tuple[Rule, ...]
-    """The rules that this job is subject to, at most 63."""
+    """The rules that apply to the job, at most 63."""
 
     @property
     def legal(self) -> Bools:
@@ -70,12 +73,13 @@ class Violations:
         return [rule for bit, rule in enumerate(self.active) if flags >> bit & 1]
 
     def only(self, codes: frozenset[str]) -> Violations:
-        """The same, looking at the rules of these codes alone."""
+        """The violations of the rules with these codes; those of other rules are left out."""
         bits = sum(1 << bit for bit, rule in enumerate(self.active) if rule.code in codes)
         return Violations(flags=self.flags & bits, active=self.active)
 
     def counts(self, weights: Ints | None = None) -> dict[str, int]:
-        """Strategies by the code of the first rule they break; a row counts `weights` times."""
+        """How many strategies break which rule first, by its code; row i counts `weights[i]` times, once by default."""
+        # `flags & -flags` keeps the lowest bit, which is the first rule.
         broken = np.flatnonzero(self.flags)
         lowest, inverse = np.unique(self.flags[broken] & -self.flags[broken], return_inverse=True)
         times = np.bincount(inverse, weights=None if weights is None else weights[broken])
@@ -89,12 +93,12 @@ class Violations:
 def active_rules(job: Job) -> tuple[Rule, ...]:
     """The rules that this job's framework, version, model and cluster are subject to."""
     active = tuple(rule for rule in RULES if rule.applies(job))
-    assert len(active) < 64, len(active)
+    assert len(active) < 64, len(active)  # `Violations.flags` are 64-bit integers, one bit of them the sign
     return active
 
 
 def violations(job: Job, strategies: Strategies) -> Violations:
-    """Every rule tested on every strategy."""
+    """Which of the job's rules each strategy breaks."""
     active = active_rules(job)
     flags = np.zeros(len(strategies), dtype=np.int64)
     for bit, rule in enumerate(active):
@@ -107,12 +111,16 @@ def violations(job: Job, strategies: Strategies) -> Violations:
 def first_violations(job: Job, strategies: Strategies, *, fields: frozenset[str] | None = None) -> Ints:
     """Index into `rule_codes()` of the first rule each strategy breaks, -1 where it breaks none; shape (N,).
 
-    With `fields`, only the rules that read no other strategy field are tested.
+    Args:
+        job: what is planned.
+        strategies: the batch, N rows.
+        fields: where given, only the rules that read no other strategy field are tested.
     """
     first = np.full(len(strategies), -1, dtype=np.int64)
     if not len(strategies):
         return first
     number = {code: index for index, code in enumerate(rule_codes())}
+    # Later rules are written first, so that earlier ones overwrite them.
     for rule in reversed(active_rules(job)):
         if fields is None or rule_fields(rule, job, strategies.take(np.zeros(1, dtype=np.int64))) <= fields | _DERIVED:
             broken = rule.violated(job, strategies)
@@ -122,7 +130,7 @@ def first_violations(job: Job, strategies: Strategies, *, fields: frozenset[str]
 
 
 def reasons(job: Job, strategies: Strategies, index: int, *, found: Violations | None = None) -> list[dict[str, str]]:
-    """What strategy `index` breaks: code, message with the value, hint with the fix."""
+    """Why strategy `index` is illegal: for every broken rule its code, a message with the value, and a hint what to do."""
     broken = (found or violations(job, strategies)).broken(index)
     known = facts(job, strategies, index) if broken else {}
     return [
@@ -132,7 +140,7 @@ def reasons(job: Job, strategies: Strategies, index: int, *, found: Violations |
 
 
 def smallest_change(job: Job, strategies: Strategies, index: int, *, found: Violations | None = None) -> str:
-    """The change that satisfies the first rule strategy `index` breaks, "" where it breaks none."""
+    """The change that would satisfy the first rule that strategy `index` breaks; empty where it breaks none."""
     broken = (found or violations(job, strategies)).broken(index)
     if not broken:
         return ""
@@ -141,5 +149,5 @@ def smallest_change(job: Job, strategies: Strategies, index: int, *, found: Viol
 
 @cache
 def rule_codes() -> tuple[str, ...]:
-    """Every code a rule can give, in order of first appearance."""
+    """Every code that a rule can give, in the order of `RULES`."""
     return tuple(dict.fromkeys(rule.code for rule in RULES))

@@ -1,4 +1,8 @@
-"""Rules on the degrees: ranks, batch, heads, widths, sequence, context and sequence parallelism."""
+"""Rules on the degrees: what each must divide (ranks, batch, heads, widths, sequence), and who has which kind of parallelism.
+
+The order within the tuple decides which rule is reported first, and under which one a strategy is counted: the GPUs and the
+batch come before the heads, so that a strategy too large for the cluster is not blamed on its heads.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +25,10 @@ CP_COMM: Mapping[Framework, tuple[CpComm, ...]] = {
     "nanotron": (CpComm.P2P,),
     "megatron-deepspeed": (CpComm.A2A,),
 }
-"""Transports each framework has; PyTorch's "alltoall" rotation is a ring exchange, p2p here."""
+"""How each framework can exchange keys and values between context-parallel ranks.
+
+PyTorch calls one of its methods "alltoall", but it rotates one shard to the next rank at a time: a ring, hence P2P here.
+"""
 
 
 def _world(job: Job, s: Strategies) -> Bools:
@@ -52,7 +59,7 @@ def _kv_heads_fewer(job: Job, s: Strategies) -> Bools:
 
 
 def _grouped_heads(job: Job) -> bool:
-    """With as many key-value heads as heads, the rule on heads says it all; latent attention has none."""
+    """Whether key-value heads need a rule of their own: they differ in number from the heads, and are not latent."""
     return job.model.mla is None and job.model.num_key_value_heads != job.model.num_attention_heads
 
 
@@ -74,13 +81,17 @@ def _has_shared(job: Job) -> bool:
 
 
 def _sequence_zigzag(job: Job, s: Strategies) -> Bools:
-    """A context-parallel rank holds two equal chunks, each split over tp where sequence parallel."""
+    # A causal mask gives late tokens more work than early ones, so each rank takes one chunk from either end of the sequence
+    # to even it out (Megatron's get_batch_on_this_cp_rank, PyTorch's load balancer). The two chunks together are then split
+    # over tp, so the least factor is cp * lcm(2, tp), not 2 * cp * tp (NVIDIA-NeMo/RL pull request 3563).
     split = np.where(s.sequence_parallel, s.tp, 1.0)
     even: Floats = np.where(split % 2 == 0, split, 2 * split)
     return indivisible(job.training.seq_length, np.where(s.cp > 1, s.cp * even, split))
 
 
 def _sequence_torchtitan(job: Job, s: Strategies) -> Bools:
+    # Before 0.3 seq_len_divisor multiplies all three factors whether or not tp or cp is in use, so even tp = cp = 1 asks
+    # for an even length.
     return indivisible(job.training.seq_length, s.tp * s.cp * 2)
 
 
@@ -91,6 +102,7 @@ def _sequence_titan_trainer(job: Job, s: Strategies) -> Bools:
 
 
 def _sequence_plain(job: Job, s: Strategies) -> Bools:
+    # Ulysses and nanotron's ring leave each rank one contiguous chunk, so there is no factor of two.
     return indivisible(job.training.seq_length, s.cp * np.where(s.sequence_parallel, s.tp, 1.0))
 
 
@@ -119,6 +131,7 @@ def _transport(job: Job, s: Strategies) -> Bools:
 
 
 def _heads_over_context(job: Job, s: Strategies) -> Bools:
+    # Ulysses trades its share of the sequence for a share of the heads around attention, and tp has already split these.
     return np.asarray((s.cp > 1) & (s.cp_comm == CpComm.A2A) & indivisible(job.model.num_attention_heads, s.tp * s.cp))
 
 
@@ -134,13 +147,13 @@ _TP_CHANGE = "tp {tp} -> {tp_fit}"
 DEGREE_RULES: tuple[Rule, ...] = (
     Rule(
         "world-exceeds-gpus", _world,
-        "tp {tp} x pp {pp} x cp {cp} x dp {dp} = {world} GPUs, but the cluster has {gpus}",
-        "Lower a degree, or add nodes.", "arithmetic of ranks",
+        "tp {tp} x pp {pp} x cp {cp} x dp {dp} needs {world} GPUs, but the cluster has only {gpus}",
+        "Lower one of these degrees, or add nodes.", "arithmetic of ranks",
     ),
     Rule(
         "batch-not-divisible", _batch,
-        "global_batch_size {batch} is not a whole number of micro-batches of dp {dp} x micro_batch_size {micro_batch_size}",
-        "Choose dp and micro_batch_size whose product divides the global batch.",
+        "dp {dp} x micro_batch_size {micro_batch_size} does not divide global_batch_size {batch}",
+        "Choose dp and micro_batch_size so that their product divides the global batch.",
         "megatron/core/num_microbatches_calculator.py",
     ),
     Rule(
@@ -148,9 +161,11 @@ DEGREE_RULES: tuple[Rule, ...] = (
         "Use a tp that divides the heads: {tp_options}.", f"{_CORE}; torchtitan and nanotron refuse likewise",
         smallest_change=_TP_CHANGE,
     ),
+    # Four rules share the code on key-value heads because frameworks differ in what they do with too few of them: Megatron
+    # copies them from core 0.16 on and refuses before, DeepSpeed leaves the last ranks without any, the others refuse.
     Rule(
         "kv-heads-not-divisible", _kv_heads_or_replicas,
-        "tp {tp} neither divides the {kv_heads} key-value heads nor is a multiple of them",
+        "tp {tp} neither divides the model's {kv_heads} key-value heads nor is a multiple of them",
         "Use a tp that divides the key-value heads ({tp_options}) or is a multiple of them.",
         f"{_CORE}; replication came with pull request 2565", frameworks=only("megatron"), since="0.16", when=_grouped_heads,
         smallest_change=_TP_CHANGE,
@@ -168,76 +183,79 @@ DEGREE_RULES: tuple[Rule, ...] = (
         smallest_change=_TP_CHANGE,
     ),
     Rule(
-        "kv-heads-not-divisible", _kv_heads_fewer, "tp {tp} exceeds the {kv_heads} key-value heads",
+        "kv-heads-not-divisible", _kv_heads_fewer, "tp {tp} is larger than the model's {kv_heads} key-value heads",
         "Use a tp of at most {kv_heads}.", "deepspeed/module_inject/tp_shard.py: ranks past the last head get none",
         frameworks=only("deepspeed"), when=_grouped_heads, smallest_change=_TP_CHANGE,
     ),
     Rule(
         "mlp-not-divisible", _dense_width, "tp {tp} does not divide intermediate_size {width}",
-        "Use a tp that divides it.", "megatron/core/tensor_parallel/layers.py (divide)", when=_has_dense,
+        "Use a tp that divides intermediate_size.", "megatron/core/tensor_parallel/layers.py (divide)", when=_has_dense,
     ),
     Rule(
-        "mlp-not-divisible", _shared_width, "tp {tp} does not divide the shared experts' width",
-        "Use a tp that divides it.", "megatron/core/tensor_parallel/layers.py (divide)", when=_has_shared,
+        "mlp-not-divisible", _shared_width, "tp {tp} does not divide the combined width of the shared experts",
+        "Use a tp that divides the number of shared experts times their width.", "megatron/core/tensor_parallel/layers.py (divide)", when=_has_shared,
     ),
     Rule(
         "sequence-not-divisible", _sequence_zigzag,
-        "cp {cp} x lcm(2, tp {tp}) chunks do not divide seq_length {seq} (tp alone without context parallelism, "
-        "2 x cp alone without sequence parallelism)",
-        "Pad seq_length, or lower cp or tp.",
+        "seq_length {seq} cannot be cut evenly: with cp above 1 every one of the cp {cp} ranks takes two equal chunks, and with "
+        "sequence parallelism the share of a rank is split over tp {tp}",
+        "Pad seq_length to a multiple of 2 x cp x tp, or lower cp or tp.",
         "megatron/core/utils.py (get_batch_on_this_cp_rank: 2 chunks a rank); NVIDIA-NeMo/RL issue 3563",
         frameworks=only("megatron", "fsdp"),
     ),
     Rule(
-        "sequence-not-divisible", _sequence_torchtitan, "tp {tp} x 2 x cp {cp} does not divide seq_length {seq}",
-        "Pad seq_length, or lower cp or tp.", f"{_TITAN_DIMS} (seq_len_divisor)", frameworks=only("torchtitan"),
+        "sequence-not-divisible", _sequence_torchtitan, "seq_length {seq} is not a multiple of tp {tp} x 2 x cp {cp}",
+        "Pad seq_length to such a multiple, or lower cp or tp.", f"{_TITAN_DIMS} (seq_len_divisor)", frameworks=only("torchtitan"),
         until="0.3",
     ),
     Rule(
         "sequence-not-divisible", _sequence_titan_trainer,
-        "tp {tp} (where sequence parallel) x 2 x cp {cp} (where context parallel) does not divide seq_length {seq}",
-        "Pad seq_length, or lower cp or tp.", "torchtitan/trainer.py (seq_len_divisor)", frameworks=only("torchtitan"),
+        "seq_length {seq} is not a multiple of tp {tp} (counted with sequence parallelism) x 2 x cp {cp} (counted where cp is "
+        "above 1)", "Pad seq_length to such a multiple, or lower cp or tp.", "torchtitan/trainer.py (seq_len_divisor)", frameworks=only("torchtitan"),
         since="0.3",
     ),
     Rule(
         "sequence-not-divisible", _sequence_plain,
-        "cp {cp} (and tp {tp} where sequence parallel) does not divide seq_length {seq}",
-        "Pad seq_length, or lower cp or tp.", "nanotron/parallel/tensor_parallel; deepspeed/sequence/layer.py",
+        "seq_length {seq} is not a multiple of cp {cp} (times tp {tp} with sequence parallelism)",
+        "Pad seq_length to such a multiple, or lower cp or tp.", "nanotron/parallel/tensor_parallel; deepspeed/sequence/layer.py",
         frameworks=only("nanotron", "deepspeed", "megatron-deepspeed"),
     ),
     Rule(
-        "sequence-parallel-needs-tp", _sequence_parallel_alone, "sequence_parallel is on, but tp is 1",
-        "Switch sequence_parallel off, or raise tp.", "megatron/core/model_parallel_config.py",
+        "sequence-parallel-needs-tp", _sequence_parallel_alone, "sequence_parallel is true, but tp is 1",
+        "Set sequence_parallel to false, or raise tp.", "megatron/core/model_parallel_config.py",
         smallest_change="sequence_parallel true -> false",
     ),
+    # DeepSpeed's "sequence parallelism" is Ulysses, which is context parallelism (cp) here.
     Rule(
         "sequence-parallel-unsupported", _sequence_parallel, "{framework} has no Megatron-style sequence parallelism",
-        "Set sequence_parallel to false.", "deepspeed/runtime/tensor_parallel/config.py has no such key",
+        "Set sequence_parallel to false; for DeepSpeed's Ulysses set cp.", "deepspeed/runtime/tensor_parallel/config.py has no such key",
         frameworks=only("deepspeed"), smallest_change="sequence_parallel true -> false",
     ),
     Rule(
         "sequence-parallel-unsupported", _sequence_parallel, "{framework} {version} has no sequence parallelism",
-        "Set sequence_parallel to false.", "bigscience-workshop/Megatron-DeepSpeed megatron/arguments.py",
+        "Set sequence_parallel to false, or use version 2023.", "bigscience-workshop/Megatron-DeepSpeed megatron/arguments.py",
         frameworks=only("megatron-deepspeed"), until="2023", smallest_change="sequence_parallel true -> false",
     ),
     Rule(
-        "tensor-parallel-unsupported", _tensor, "{framework} {version} cannot train with tp {tp}",
-        "Set tp to 1, or use a version with AutoTP training (0.16.4).", "deepspeed/runtime/tensor_parallel/config.py",
+        "tensor-parallel-unsupported", _tensor, "{framework} {version} has no tensor parallelism for training (tp {tp})",
+        "Set tp to 1, or use version 0.16.4, which brought AutoTP training.", "deepspeed/runtime/tensor_parallel/config.py",
         frameworks=only("deepspeed"), until="0.16.4", smallest_change="tp {tp} -> 1",
     ),
     Rule(
         "context-parallel-unsupported", _context, "megatron-deepspeed {version} has no context parallelism (cp {cp})",
-        "Set cp to 1, or use version 2023, whose --ds-sequence-parallel-size came with DeepSpeed 0.10.2.",
+        "Set cp to 1, or use version 2023, which has --ds-sequence-parallel-size.",
         "Megatron-DeepSpeed megatron/arguments.py (ds_sequence_parallel_size)", frameworks=only("megatron-deepspeed"),
         until="2023", when=version_stated, smallest_change="cp {cp} -> 1",
     ),
     Rule(
         "context-parallel-unsupported", _ulysses_with_others,
-        "context parallelism (cp {cp}) in megatron-deepspeed excludes tp {tp} and pp {pp}",
-        "Set tp and pp to 1, or cp to 1.",
+        "megatron-deepspeed cannot combine context parallelism (cp {cp}) with tensor or pipeline parallelism (tp {tp}, pp {pp})",
+        "Set both tp and pp to 1, or set cp to 1.",
         "Megatron-DeepSpeed megatron/core/parallel_state.py (initialize_model_parallel)",
         frameworks=only("megatron-deepspeed"), smallest_change="cp {cp} -> 1",
     ),
+    # A ring merges partial results by their softmax statistics, which fused kernels return and the unfused ("math") path does
+    # not; in Megatron only Transformer Engine's attention has a context-parallel path at all.
     Rule(
         "context-parallel-needs-flash", _context, "cp {cp} needs flash attention, but attention is {attention}",
         "Set training.attention to 'flash', or cp to 1.",
@@ -245,18 +263,19 @@ DEGREE_RULES: tuple[Rule, ...] = (
         frameworks=only("megatron", "deepspeed", "torchtitan", "fsdp", "nanotron"), smallest_change="cp {cp} -> 1",
     ),
     Rule(
-        "context-parallel-comm-unsupported", _transport, "{framework} has no cp_comm '{cp_comm}'",
-        "Leave cp_comm out to take the framework's own.",
+        "context-parallel-comm-unsupported", _transport, "{framework} does not have cp_comm '{cp_comm}'",
+        "Leave cp_comm out to use the framework's own.",
         "megatron/core/model_parallel_config.py; torchtitan/config (context_parallel_rotate_method)",
     ),
     Rule(
         "context-parallel-heads", _heads_over_context,
-        "cp_comm 'a2a' splits the {heads} heads over tp {tp} x cp {cp}, which does not divide them",
+        "cp_comm 'a2a' splits the heads over tp and cp, but tp {tp} x cp {cp} does not divide the model's {heads} heads",
         "Lower cp or tp, or choose another cp_comm.", "deepspeed/sequence/layer.py; TransformerEngine attention (a2a)",
     ),
     Rule(
         "context-parallel-heads", _kv_heads_over_context,
-        "cp_comm 'a2a' splits the {kv_heads} key-value heads over tp {tp} x cp {cp}, which does not divide them",
+        "cp_comm 'a2a' splits the key-value heads over tp and cp, but tp {tp} x cp {cp} does not divide the model's {kv_heads} "
+        "key-value heads",
         "Lower cp or tp, or choose another cp_comm.", "TransformerEngine attention (a2a)",
         frameworks=only("megatron"), when=_grouped_heads,
     ),

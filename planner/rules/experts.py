@@ -1,4 +1,8 @@
-"""Rules on experts: which ranks expert parallelism takes, what must divide, and which dispatcher exists."""
+"""Rules on experts: which ranks expert parallelism takes, what must divide, and which dispatcher exists.
+
+Most frameworks borrow the expert-parallel ranks from the ranks of a pipeline stage (tp x cp x dp). nanotron multiplies the
+world by ep instead, which makes ep a factor of what the contract calls dp. What must divide what follows from that.
+"""
 
 from __future__ import annotations
 
@@ -40,11 +44,14 @@ def _ranks(_job: Job, s: Strategies) -> Bools:
 
 
 def _shard_ranks(_job: Job, s: Strategies) -> Bools:
-    sharded = np.where(s.zero >= 1, s.zero_shard_size, s.cp)  # replicas of whole parameters lie outside
+    # FSDP takes the expert ranks from one sharded copy of the model; replicas of whole parameters lie outside of it.
+    sharded = np.where(s.zero >= 1, s.zero_shard_size, s.cp)
     return np.asarray((s.ep > 1) & indivisible(sharded * s.tp, s.ep * s.etp))
 
 
 def _borrows_whole_axes(_job: Job, s: Strategies) -> Bools:
+    # Before 0.3 the expert mesh borrows all of cp, and all of tp too unless the experts keep it for themselves (etp = tp);
+    # only of dp_shard can it borrow a part (ParallelDims._validate).
     axes = np.where(s.etp == 1, s.cp * s.tp, s.cp)
     return np.asarray((s.ep > 1) & indivisible(s.ep, axes))
 
@@ -107,6 +114,8 @@ def _hybrid(_job: Job, s: Strategies) -> Bools:
 
 
 def _flex_ranks(job: Job, s: Strategies) -> Bools:
+    # DeepEP holds its NVLink peers in arrays of 8 and marks them in one byte (NUM_MAX_NVL_PEERS), so a group is part of one
+    # node of 8 or whole nodes of 8. Smaller and larger NVLink domains do not map onto that.
     deepep, ranks, domain = s.flex_backend == FlexBackend.DEEPEP, s.ep * s.etp, job.cluster.nvlink_domain_gpus
     odd = (ranks > NVLINK_PEERS) & indivisible(ranks, NVLINK_PEERS)
     other_nodes = (domain > NVLINK_PEERS) | ((domain < NVLINK_PEERS) & (ranks > domain))
@@ -122,6 +131,8 @@ def _overlapped(_job: Job, s: Strategies) -> Bools:
 
 
 def _overlap_conditions(_job: Job, s: Strategies) -> Bools:
+    # The exchange of one micro-batch runs beside the backward pass of another. A pipeline has such a pair at hand only where
+    # it interleaves (vpp > 1), and full recompute would run the exchange again inside that backward pass.
     gathers = s.moe_dispatcher == MoeDispatcher.ALLGATHER
     unsplit = (s.pp > 1) & (s.vpp == 1)
     return np.asarray(s.overlap_moe_all_to_all & (gathers | unsplit | (s.recompute == Recompute.FULL)))
@@ -129,28 +140,28 @@ def _overlap_conditions(_job: Job, s: Strategies) -> Bools:
 
 EXPERT_RULES: tuple[Rule, ...] = (
     Rule(
-        "experts-missing", _experts_used, "ep {ep} is given, but the model has no experts",
+        "experts-missing", _experts_used, "ep is {ep}, but the model has no experts",
         "Set ep to 1.", _CORE, when=_is_dense, smallest_change="ep {ep} -> 1",
     ),
     Rule(
         "experts-not-divisible", _num_experts, "ep {ep} does not divide the model's {experts} experts",
-        "Use an ep that divides them: {ep_options}.", "megatron/training/arguments.py", when=_is_moe,
+        "Use an ep that divides the experts: {ep_options}.", "megatron/training/arguments.py", when=_is_moe,
         smallest_change="ep {ep} -> {ep_fit}",
     ),
     Rule(
         "expert-mlp-not-divisible", _expert_width, "etp {etp} does not divide expert_intermediate_size {expert_width}",
-        "Use an etp that divides it, such as 1.", "megatron/core/transformer/moe/experts.py", when=_is_moe,
+        "Use an etp that divides the width of an expert, such as 1.", "megatron/core/transformer/moe/experts.py", when=_is_moe,
         smallest_change="etp {etp} -> 1",
     ),
     Rule(
         "expert-ranks-not-divisible", _ranks,
         "ep {ep} x etp {etp} = {ep_etp} does not divide the {tp_cp_dp} ranks of a pipeline stage (tp x cp x dp)",
-        "Lower ep or etp, or pp so that a stage has more ranks.", "megatron/core/parallel_state.py (expert ranks)",
+        "Lower ep or etp, or lower pp so that a stage has more ranks.", "megatron/core/parallel_state.py (expert ranks)",
         when=_is_moe,
     ),
     Rule(
         "expert-ranks-not-divisible", _shard_ranks,
-        "ep {ep} x etp {etp} = {ep_etp} does not divide the sharded ranks, zero_shard_size {zero_shard_size} x tp {tp}",
+        "ep {ep} x etp {etp} = {ep_etp} does not divide the ranks of one sharded copy, zero_shard_size {zero_shard_size} x tp {tp}",
         "Lower ep, or raise zero_shard_size.", f"{_TITAN_DIMS} (dp_shard * cp * tp = efsdp * ep)",
         frameworks=only("torchtitan", "fsdp"), when=_is_moe,
     ),
@@ -161,12 +172,12 @@ EXPERT_RULES: tuple[Rule, ...] = (
         frameworks=only("torchtitan"), until="0.3", when=_is_moe,
     ),
     Rule(
-        "expert-ranks-not-divisible", _multiplied_ranks, "nanotron multiplies ranks by ep: ep {ep} must divide dp {dp}",
+        "expert-ranks-not-divisible", _multiplied_ranks, "ep {ep} does not divide dp {dp}, which holds nanotron's expert-parallel ranks",
         "Choose an ep that divides dp.", "nanotron slurm_launcher.py (world = dp * pp * tp * cp * ep)",
         frameworks=only("nanotron"), when=_is_moe,
     ),
     Rule(
-        "expert-tensor-parallel-unsupported", _etp_neither, "torchtitan {version} takes etp 1 or tp {tp}, not {etp}",
+        "expert-tensor-parallel-unsupported", _etp_neither, "etp {etp} is neither 1 nor tp {tp}, and torchtitan {version} has no other",
         "Set etp to 1 or to tp.", f"{_TITAN_DIMS} (_validate)", frameworks=only("torchtitan"), until="0.3",
         when=_is_moe, smallest_change="etp {etp} -> 1",
     ),
@@ -176,7 +187,7 @@ EXPERT_RULES: tuple[Rule, ...] = (
         smallest_change="etp {etp} -> 1",
     ),
     Rule(
-        "expert-tensor-parallel-unsupported", _etp, "{framework} takes only etp 1 with expert parallelism, not {etp}",
+        "expert-tensor-parallel-unsupported", _etp, "etp is {etp}, but {framework} does not split single experts over tensor-parallel ranks",
         "Set etp to 1.", "deepspeed expert_parallel.expert_tensor_parallel_size",
         frameworks=only("deepspeed", "megatron-deepspeed"), when=_is_moe, smallest_change="etp {etp} -> 1",
     ),
@@ -187,34 +198,34 @@ EXPERT_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "expert-parallel-unsupported", _with_tensor, "deepspeed {version} cannot combine ep {ep} with tp {tp}",
-        "Set tp or ep to 1, or use 0.19.3.", "deepspeed pull request 8064 (AutoEP with AutoTP)",
+        "Set tp or ep to 1, or use version 0.19.3.", "deepspeed pull request 8064 (AutoEP with AutoTP)",
         frameworks=only("deepspeed"), until="0.19.3", when=_is_moe, smallest_change="tp {tp} -> 1",
     ),
     Rule(
         "expert-parallel-unsupported", _folded_with_more,
-        "deepspeed combines ep {ep} with tp {tp} only without pipelines (pp {pp}), context parallelism (cp {cp}) and offload",
-        "Set tp to 1, or the others to 1 and offload off.",
+        "deepspeed can combine ep {ep} with tp {tp} only where pp is 1, cp is 1 and nothing is offloaded (pp {pp}, cp {cp})",
+        "Set tp to 1, or set pp and cp to 1 and leave offload out.",
         "deepspeed/module_inject/auto_ep_folding.py (validate_folding_global)", frameworks=only("deepspeed"),
         since="0.19.3", when=_is_moe, smallest_change="tp {tp} -> 1",
     ),
     Rule(
         "expert-parallel-unsupported", _folded_zero3, "deepspeed {version} cannot combine ep {ep}, tp {tp} and zero 3",
-        "Use zero 2, or 0.19.8.", "deepspeed/runtime/engine.py (AutoEP with ZeRO Stage 3)",
+        "Use zero 2, or use version 0.19.8.", "deepspeed/runtime/engine.py (AutoEP with ZeRO Stage 3)",
         frameworks=only("deepspeed"), since="0.19.3", until="0.19.8", when=_is_moe, smallest_change="zero 3 -> 2",
     ),
     Rule(
         "expert-parallel-unsupported", _zero3, "deepspeed {version} cannot combine ep {ep} with zero 3",
-        "Use zero 2, or 0.19.3.", "deepspeed/runtime/engine.py (MoE not supported with Stage 3)",
+        "Use zero 2, or use version 0.19.3.", "deepspeed/runtime/engine.py (MoE not supported with Stage 3)",
         frameworks=only("deepspeed"), until="0.19.3", when=_is_moe, smallest_change="zero 3 -> 2",
     ),
     Rule(
         "expert-parallel-unsupported", _zero3_context, "deepspeed cannot combine ep {ep}, zero 3 and cp {cp}",
-        "Use zero 2, or cp 1.", "deepspeed/runtime/engine.py (AutoEP with ZeRO Stage 3)",
+        "Use zero 2, or set cp to 1.", "deepspeed/runtime/engine.py (AutoEP with ZeRO Stage 3)",
         frameworks=only("deepspeed"), since="0.19.3", when=_is_moe, smallest_change="zero 3 -> 2",
     ),
     Rule(
         "expert-parallel-unsupported", _with_pipeline, "deepspeed {version} cannot combine ep {ep} with pp {pp}",
-        "Set pp or ep to 1, or use 0.14.1.", "deepspeed pull request 5338 (MoE for pipeline models)",
+        "Set pp or ep to 1, or use version 0.14.1.", "deepspeed pull request 5338 (MoE for pipeline models)",
         frameworks=only("deepspeed"), until="0.14.1", when=_is_moe, smallest_change="pp {pp} -> 1",
     ),
     Rule(
@@ -223,24 +234,26 @@ EXPERT_RULES: tuple[Rule, ...] = (
         "Megatron-DeepSpeed pull request 373, with DeepSpeed 0.14.1", frameworks=only("megatron-deepspeed"),
         until="2024", when=_is_moe, smallest_change="pp {pp} -> 1",
     ),
+    # Without sequence parallelism every tensor-parallel rank would route and dispatch the same tokens. Megatron refuses that in
+    # training as slow (megatron/core/transformer/moe/moe_layer.py, forward).
     Rule(
         "moe-needs-sequence-parallel", _needs_sequence_parallel,
-        "an MoE model with tp {tp} needs sequence parallelism in megatron", "Switch sequence_parallel on, or set tp to 1.",
+        "an MoE model with tp {tp} needs sequence parallelism in megatron", "Set sequence_parallel to true, or set tp to 1.",
         "megatron/training/arguments.py; megatron/core/model_parallel_config.py", frameworks=only("megatron"),
         when=_is_moe, smallest_change="sequence_parallel false -> true",
     ),
     Rule(
-        "dispatcher-unsupported", _flex, "megatron {version} has no moe_dispatcher 'flex'",
-        "Use 'alltoall', or core 0.12.", "megatron/training/arguments.py (moe_enable_deepep)",
+        "dispatcher-unsupported", _flex, "megatron {version} does not have moe_dispatcher 'flex'",
+        "Use 'alltoall', or use core 0.12.", "megatron/training/arguments.py (moe_enable_deepep)",
         frameworks=only("megatron"), until="0.12", when=_is_moe, smallest_change="moe_dispatcher flex -> alltoall",
     ),
     Rule(
-        "dispatcher-unsupported", _flex, "torchtitan {version} has no moe_dispatcher 'flex'",
-        "Use 'alltoall', or torchtitan 0.2.", "torchtitan job_config.py (expert_parallel_comm_backend, from 0.2.1)",
+        "dispatcher-unsupported", _flex, "torchtitan {version} does not have moe_dispatcher 'flex'",
+        "Use 'alltoall', or use torchtitan 0.2.", "torchtitan job_config.py (expert_parallel_comm_backend, from 0.2.1)",
         frameworks=only("torchtitan"), until="0.2", when=_is_moe, smallest_change="moe_dispatcher flex -> alltoall",
     ),
     Rule(
-        "dispatcher-unsupported", _gathers, "torchtitan has no moe_dispatcher 'allgather'", "Use 'alltoall', or 'flex'.",
+        "dispatcher-unsupported", _gathers, "torchtitan does not have moe_dispatcher 'allgather'", "Use 'alltoall' or 'flex'.",
         "torchtitan/models/common/config_utils.py (comm_backend)", frameworks=only("torchtitan"), when=_is_moe,
         smallest_change="moe_dispatcher allgather -> alltoall",
     ),
@@ -252,43 +265,43 @@ EXPERT_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "dispatcher-unsupported", _flex_ranks,
-        "flex_backend 'deepep' knows NVLink nodes of 8 GPUs: it takes up to 8 ranks or a multiple of 8, not ep x etp = {ep_etp} "
-        "on this cluster",
-        "Choose such an ep, or use flex_backend 'hybridep' or moe_dispatcher 'alltoall'.", "deepseek-ai/DeepEP csrc/config.hpp (NUM_MAX_NVL_PEERS)",
+        "flex_backend 'deepep' is written for NVLink nodes of 8 GPUs and takes up to 8 ranks or a multiple of 8, which "
+        "ep x etp = {ep_etp} is not on this cluster",
+        "Choose an ep that is, or use flex_backend 'hybridep' or moe_dispatcher 'alltoall'.", "deepseek-ai/DeepEP csrc/config.hpp (NUM_MAX_NVL_PEERS)",
         frameworks=only("megatron", "torchtitan"), when=_is_moe,
         smallest_change="moe_dispatcher flex -> alltoall",
     ),
     Rule(
-        "dispatcher-unsupported", _hybrid, "megatron {version} has no flex_backend 'hybridep'",
-        "Use 'deepep', or core 0.16.", f"{_CORE} (moe_flex_dispatcher_backend)", frameworks=only("megatron"), until="0.16",
+        "dispatcher-unsupported", _hybrid, "megatron {version} does not have flex_backend 'hybridep'",
+        "Use 'deepep', or use core 0.16.", f"{_CORE} (moe_flex_dispatcher_backend)", frameworks=only("megatron"), until="0.16",
         when=_is_moe, smallest_change="flex_backend hybridep -> deepep",
     ),
     Rule(
-        "dispatcher-unsupported", _hybrid, "torchtitan {version} has no flex_backend 'hybridep'",
-        "Use 'deepep', or torchtitan 0.3.", "torchtitan/models/common/token_dispatcher.py", frameworks=only("torchtitan"),
+        "dispatcher-unsupported", _hybrid, "torchtitan {version} does not have flex_backend 'hybridep'",
+        "Use 'deepep', or use torchtitan 0.3.", "torchtitan/models/common/token_dispatcher.py", frameworks=only("torchtitan"),
         until="0.3", when=_is_moe, smallest_change="flex_backend hybridep -> deepep",
     ),
     Rule(
-        "dispatcher-unsupported", _not_all_to_all, "{framework} has no moe_dispatcher '{moe_dispatcher}'",
-        "Leave moe_dispatcher out.", "deepspeed/moe/sharded_moe.py; nanotron moe_config.token_dispatcher_type",
+        "dispatcher-unsupported", _not_all_to_all, "{framework} does not have moe_dispatcher '{moe_dispatcher}'",
+        "Leave moe_dispatcher out to use 'alltoall'.", "deepspeed/moe/sharded_moe.py; nanotron moe_config.token_dispatcher_type",
         frameworks=only("megatron-deepspeed", "deepspeed", "nanotron"), when=_is_moe,
         smallest_change="moe_dispatcher {moe_dispatcher} -> alltoall",
     ),
     Rule(
-        "overlap-unsupported", _overlapped, "megatron {version} cannot overlap expert all-to-all",
-        "Switch overlap.moe_all_to_all off, or use core 0.14.", "megatron/training/arguments.py",
+        "overlap-unsupported", _overlapped, "megatron {version} cannot overlap the experts' all-to-all",
+        "Set overlap.moe_all_to_all to false, or use core 0.14.", "megatron/training/arguments.py",
         frameworks=only("megatron"), until="0.14", when=_is_moe, smallest_change="overlap.moe_all_to_all true -> false",
     ),
     Rule(
         "overlap-unsupported", _overlap_conditions,
-        "overlap.moe_all_to_all needs the alltoall or flex dispatcher, vpp above 1 where pp is (pp {pp}, vpp {vpp}), "
-        "and no full recompute ({recompute})",
-        "Switch overlap.moe_all_to_all off.", _CORE, frameworks=only("megatron"), when=_is_moe,
+        "overlap.moe_all_to_all needs moe_dispatcher 'alltoall' or 'flex' (not '{moe_dispatcher}'), in a pipeline a vpp above 1 "
+        "(pp {pp}, vpp {vpp}), and no full recompute (recompute '{recompute}')",
+        "Set overlap.moe_all_to_all to false, or change what it needs.", _CORE, frameworks=only("megatron"), when=_is_moe,
         smallest_change="overlap.moe_all_to_all true -> false",
     ),
     Rule(
-        "overlap-unsupported", _overlapped, "{framework} cannot overlap expert all-to-all",
-        "Switch overlap.moe_all_to_all off.", "no such key in its configuration",
+        "overlap-unsupported", _overlapped, "{framework} cannot overlap the experts' all-to-all",
+        "Set overlap.moe_all_to_all to false.", "no such key in its configuration",
         frameworks=only("megatron-deepspeed", "deepspeed", "fsdp", "nanotron"), when=_is_moe,
         smallest_change="overlap.moe_all_to_all true -> false",
     ),

@@ -1,4 +1,7 @@
-"""Rules that a job breaks whatever its strategy: precisions and attention kernels a GPU or a framework does not have."""
+"""Rules that a job breaks whatever its strategy: precisions and attention kernels that a GPU or a framework does not have.
+
+They stand first among all rules. One of them rules out every strategy at once, so nothing else needs to be looked at.
+"""
 
 from __future__ import annotations
 
@@ -15,10 +18,14 @@ _KERNEL_GENERATIONS: Mapping[str, tuple[Generation, ...]] = {
     "flex": ("ampere", "ada", "hopper", "blackwell", "cdna2", "cdna3", "cdna4"),
     "cudnn": ("ampere", "ada", "hopper", "blackwell"),
 }
-"""Dao-AILab/flash-attention README; NVIDIA cuDNN support matrix. sdpa has a kernel everywhere."""
+"""GPU generations that each kernel runs on. PyTorch's sdpa is missing because it has some kernel everywhere.
+
+Sources: Dao-AILab/flash-attention README; NVIDIA cuDNN support matrix.
+"""
 
 
 def _recipe_missing(job: Job) -> bool:
+    # MXFP8 scales blocks of 32 values in hardware, which tensor cores do from Blackwell on.
     older = job.cluster.gpu.generation in ("volta", "ampere", "ada", "hopper")
     return job.training.precision == "fp8" and job.training.fp8_recipe == "mxfp8" and older
 
@@ -26,13 +33,13 @@ def _recipe_missing(job: Job) -> bool:
 def _kernel_missing(job: Job) -> bool:
     training, generation = job.training, job.cluster.gpu.generation
     known = _KERNEL_GENERATIONS.get(training.attention_kernel)
-    # A kernel that nobody asked for is the resolver's guess, and says nothing about the user's job.
+    # A kernel that nobody asked for is the resolver's guess and no reason to refuse the user's job.
     asked = "attention_kernel" not in training.assumed and training.attention == "flash"
     return asked and known is not None and generation != "unknown" and generation not in known
 
 
 def _asks_for(job: Job, *kernels: str) -> bool:
-    """The user named one of these kernels."""
+    """Whether the user named one of these kernels."""
     training = job.training
     asked = "attention_kernel" not in training.assumed and training.attention == "flash"
     return asked and training.attention_kernel in kernels
@@ -62,11 +69,11 @@ def _low_precision_locally(job: Job) -> bool:
     return _low_precision(job) and job.training.transformer_impl == "local"
 
 
-_OTHER = "Use precision 'bf16'."
+_OTHER = "Set precision to 'bf16'."
 HARDWARE_RULES: tuple[Rule, ...] = (
     Rule(
-        "recipe-unsupported-by-gpu", always, "fp8_recipe '{recipe}' needs Blackwell or newer, not {gpu}",
-        "Use 'delayed', 'tensorwise' or 'blockwise'.", "TransformerEngine transformer_engine/pytorch/fp8.py",
+        "recipe-unsupported-by-gpu", always, "fp8_recipe '{recipe}' needs a Blackwell GPU or a newer one, and the cluster has {gpu}",
+        "Set fp8_recipe to 'delayed', 'tensorwise' or 'blockwise'.", "TransformerEngine transformer_engine/pytorch/fp8.py",
         when=_recipe_missing,
     ),
     Rule(
@@ -78,11 +85,11 @@ HARDWARE_RULES: tuple[Rule, ...] = (
         "no such key in its configuration", frameworks=only("deepspeed", "fsdp"), when=_nvfp4,
     ),
     Rule(
-        "precision-unsupported-by-framework", always, "megatron {version} has no {precision}; it came with core 0.15",
+        "precision-unsupported-by-framework", always, "megatron {version} has no {precision} training, which came with core 0.15",
         _OTHER, "megatron/training/arguments.py (fp4_format)", frameworks=only("megatron"), until="0.15", when=_nvfp4,
     ),
     Rule(
-        "precision-unsupported-by-framework", always, "{precision} needs transformer_impl 'transformer-engine' in megatron",
+        "precision-unsupported-by-framework", always, "megatron trains in {precision} only with transformer_impl 'transformer-engine', but it is 'local'",
         "Set transformer_impl to 'transformer-engine'.", "megatron/training/arguments.py (fp8)",
         frameworks=only("megatron"), when=_low_precision_locally,
     ),
@@ -92,24 +99,25 @@ HARDWARE_RULES: tuple[Rule, ...] = (
         when=_kernel_missing,
     ),
     Rule(
-        "attention-unsupported-by-framework", always, "torchtitan {version} has no attention_kernel '{kernel}' for language "
-        "models, whose tokens carry positions", "Use 'flex', torchtitan's default, or leave attention_kernel out.",
+        "attention-unsupported-by-framework", always, "torchtitan {version} does not have attention_kernel '{kernel}' for "
+        "language models, whose tokens carry positions", "Use 'flex', which is torchtitan's default, or leave attention_kernel out.",
         "torchtitan/models/common/config_utils.py (get_attention_config)", frameworks=only("torchtitan"), since="0.3",
         when=_without_positions,
     ),
     Rule(
-        "attention-unsupported-by-framework", always, "{framework} has no attention_kernel 'flex'",
+        "attention-unsupported-by-framework", always, "{framework} does not have attention_kernel 'flex'",
         "Leave attention_kernel out.", "no such key in its configuration", frameworks=only("megatron", "megatron-deepspeed"),
         when=_flex,
     ),
     Rule(
-        "cross-entropy-unsupported", always, "{framework} does not cut its loss into chunks", "Leave cross_entropy out.",
+        "cross-entropy-unsupported", always, "cross_entropy is 'chunked', but {framework} computes its loss in one piece",
+        "Leave cross_entropy out to use the framework's own.",
         "torchtitan/components/loss.py (ChunkedLossWrapper)",
         frameworks=only("megatron", "megatron-deepspeed", "deepspeed", "fsdp", "nanotron"), when=_chunked,
     ),
     Rule(
-        "cross-entropy-unsupported", always, "torchtitan {version} does not cut its loss into chunks; that came with 0.3",
-        "Leave cross_entropy out, or use 0.3.", "torchtitan/components/loss.py (ChunkedLossWrapper)",
+        "cross-entropy-unsupported", always, "cross_entropy is 'chunked', but torchtitan {version} computes its loss in one piece",
+        "Leave cross_entropy out, or use torchtitan 0.3.", "torchtitan/components/loss.py (ChunkedLossWrapper)",
         frameworks=only("torchtitan"), until="0.3", when=_chunked,
     ),
 )  # fmt: skip

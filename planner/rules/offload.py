@@ -1,4 +1,4 @@
-"""Rules on what runs beside the computation: overlapped communication, and what waits on the host."""
+"""Rules on what runs beside the computation (overlapped communication) and on what waits in host memory (offload)."""
 
 from __future__ import annotations
 
@@ -84,34 +84,37 @@ def _half_offloaded(_job: Job, s: Strategies) -> Bools:
 
 OFFLOAD_RULES: tuple[Rule, ...] = (
     Rule(
-        "overlap-unsupported", _tp_overlap, "overlap.tp_comm needs transformer_impl 'transformer-engine' in megatron: its own "
-        "layers have no such exchange", "Set transformer_impl to 'transformer-engine', or overlap.tp_comm off.",
+        "overlap-unsupported", _tp_overlap, "megatron overlaps tensor-parallel communication only with transformer_impl "
+        "'transformer-engine', but it is 'local'", "Set transformer_impl to 'transformer-engine', or overlap.tp_comm to false.",
         "megatron/core/extensions/transformer_engine.py (the only reader of tp_comm_overlap)", frameworks=only("megatron"),
         when=lambda job: job.training.transformer_impl == "local", smallest_change="overlap.tp_comm true -> false",
     ),
+    # What is overlapped is the all-gather and the reduce-scatter of sequence parallelism, cut into pieces beside the products
+    # that use them. Without it there is one all-reduce, which cannot start before its product ends.
     Rule(
-        "overlap-unsupported", _tp_overlap_unsplit, "overlap.tp_comm needs sequence parallelism in megatron",
-        "Switch sequence_parallel on, or overlap.tp_comm off.", _ARGUMENTS, frameworks=only("megatron"),
+        "overlap-unsupported", _tp_overlap_unsplit, "overlap.tp_comm needs sequence parallelism in megatron, but sequence_parallel is false",
+        "Set sequence_parallel to true, or overlap.tp_comm to false.", _ARGUMENTS, frameworks=only("megatron"),
         smallest_change="overlap.tp_comm true -> false",
     ),
+    # Async TP is a pass of torch.compile that replaces pairs of a collective and a product; eager code has nothing to rewrite.
     Rule(
-        "overlap-unsupported", _tp_overlap, "overlap.tp_comm (async TP) needs training.compile in torchtitan",
-        "Set training.compile to true, or overlap.tp_comm off.", "torchtitan config enable_async_tensor_parallel",
+        "overlap-unsupported", _tp_overlap, "overlap.tp_comm (async TP) needs training.compile in torchtitan, which is false",
+        "Set training.compile to true, or overlap.tp_comm to false.", "torchtitan config enable_async_tensor_parallel",
         frameworks=only("torchtitan"), when=lambda job: not job.training.compile,
         smallest_change="overlap.tp_comm true -> false",
     ),
     Rule(
         "overlap-unsupported", _tp_overlap, "{framework} cannot overlap tensor-parallel communication",
-        "Switch overlap.tp_comm off.", "no such key in its configuration", frameworks=only("megatron-deepspeed", "fsdp"),
+        "Set overlap.tp_comm to false.", "no such key in its configuration", frameworks=only("megatron-deepspeed", "fsdp"),
         smallest_change="overlap.tp_comm true -> false",
     ),
     Rule(
-        "overlap-unsupported", _gather_without_reduce, "overlap.param_gather needs overlap.grad_reduce in megatron",
-        "Switch overlap.grad_reduce on, or overlap.param_gather off.", _ARGUMENTS, frameworks=only("megatron"),
+        "overlap-unsupported", _gather_without_reduce, "overlap.param_gather needs overlap.grad_reduce in megatron, which is false",
+        "Set overlap.grad_reduce to true, or overlap.param_gather to false.", _ARGUMENTS, frameworks=only("megatron"),
         smallest_change="overlap.param_gather true -> false",
     ),
     Rule(
-        "offload-unsupported", _any_offload, "nanotron offloads neither states nor activations", "Leave offload out.",
+        "offload-unsupported", _any_offload, "nanotron can offload neither model states nor activations", "Leave offload out.",
         "no such key in its configuration", frameworks=only("nanotron"),
     ),
     Rule(
@@ -121,7 +124,7 @@ OFFLOAD_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "offload-unsupported", _optimizer_without_zero,
-        "megatron offloads its distributed optimizer alone, but zero is {zero}",
+        "megatron can offload only its distributed optimizer (zero 1 or higher), but zero is {zero}",
         "Use zero 1, or set offload.optimizer_fraction to 0.",
         f"{_ARGUMENTS} (--optimizer-cpu-offload needs --use-precision-aware-optimizer); "
         "megatron/core/optimizer/optimizer_config.py (which needs the distributed optimizer)",
@@ -134,20 +137,21 @@ OFFLOAD_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "offload-unsupported", _activation_offload_mixed,
-        "megatron {version} offloads whole layers, which excludes recompute ({recompute}) and pipelines (pp {pp})",
-        "Set offload.activation_layers to 0, or use core 0.16, which offloads by module.",
+        "megatron {version} offloads the activations of whole layers, which it combines neither with recompute ('{recompute}') nor "
+        "with a pipeline (pp {pp})",
+        "Set offload.activation_layers to 0, or use core 0.16, which offloads single modules instead.",
         f"{_CORE} (cpu_offloading; from core 0.16 on fine_grained_activation_offloading, with neither limit)",
         frameworks=only("megatron"), until="0.16",
         smallest_change="offload.activation_layers {offload_activation_layers} -> 0",
     ),
     Rule(
-        "offload-unsupported", _activation_offload, "torchtitan offloads no activations",
+        "offload-unsupported", _activation_offload, "torchtitan cannot offload activations",
         "Set offload.activation_layers to 0.", "torchtitan/config/configs.py (no such key)", frameworks=only("torchtitan"),
         smallest_change="offload.activation_layers {offload_activation_layers} -> 0",
     ),
     Rule(
         "offload-unsupported", _activations_not_recomputed,
-        "{framework} offloads the inputs of recomputed layers alone, but recompute is {recompute}",
+        "{framework} can offload only the saved inputs of recomputed layers, but recompute is '{recompute}'",
         "Set recompute to 'full', or offload.activation_layers to 0.",
         "deepspeed/runtime/activation_checkpointing/checkpointing.py (cpu_checkpointing)",
         frameworks=only("deepspeed", "megatron-deepspeed"),
@@ -155,14 +159,16 @@ OFFLOAD_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "offload-unsupported", _optimizer_without_zero,
-        "{framework} offloads the optimizer inside ZeRO 1 to 3 alone, but zero is {zero}",
+        "{framework} can offload the optimizer only with zero 1, 2 or 3, but zero is {zero}",
         "Use zero 1, 2 or 3, or set offload.optimizer_fraction to 0.",
         "deepspeed/runtime/zero/config.py (offload_optimizer; the engine builds no ZeRO optimizer at stage 0)",
         frameworks=only("deepspeed", "megatron-deepspeed"), smallest_change="zero {zero} -> 1",
     ),
+    # A pipeline that trains in bf16 runs DeepSpeed's BF16_Optimizer in place of the ZeRO optimizers, and that one keeps its
+    # fp32 copy on the GPU whatever the configuration says.
     Rule(
         "offload-unsupported", _optimizer_pipelined,
-        "{framework} cannot offload the optimizer of a pipeline (pp {pp}) that trains in bf16",
+        "{framework} cannot offload the optimizer in a pipeline (pp {pp}) that trains in bf16",
         "Set pp to 1, train in fp16, or set offload.optimizer_fraction to 0.",
         "deepspeed/runtime/bf16_optimizer.py keeps its fp32 parameters on the GPU; deepspeedai/DeepSpeed issue 3866, "
         "deepspeedai/Megatron-DeepSpeed issue 369",
@@ -170,32 +176,33 @@ OFFLOAD_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "offload-unsupported", _part_below_three,
-        "{framework} offloads a part of the optimizer with zero 3 alone, not with zero {zero}",
+        "{framework} can offload a part of the optimizer only with zero 3, but zero is {zero}",
         "Set offload.optimizer_fraction to 1, or use zero 3.",
         "deepspeed/runtime/engine.py (offload_ratio goes to the stage 3 optimizer)",
         frameworks=only("deepspeed", "megatron-deepspeed"),
         smallest_change="offload.optimizer_fraction {offload_optimizer_fraction} -> 1",
     ),
     Rule(
-        "offload-unsupported", _part_of_optimizer, "deepspeed {version} offloads the whole optimizer or nothing of it",
-        "Set offload.optimizer_fraction to 1, or use 0.12.4.",
+        "offload-unsupported", _part_of_optimizer, "deepspeed {version} offloads either the whole optimizer or none of it",
+        "Set offload.optimizer_fraction to 1, or use version 0.12.4.",
         "deepspeed/runtime/zero/offload_config.py (ratio came with pull request 4636)", frameworks=only("deepspeed"),
         until="0.12.4", smallest_change="offload.optimizer_fraction {offload_optimizer_fraction} -> 1",
     ),
     Rule(
-        "offload-unsupported", _optimizer_offload, "an 8-bit Adam updates its state on the GPU alone",
+        "offload-unsupported", _optimizer_offload, "optimizer 'adam-8bit' can update its state only on the GPU",
         "Set training.optimizer to 'adam', or offload.optimizer_fraction to 0.",
         "bitsandbytes/functional.py (the blockwise 8-bit update is a CUDA kernel)", when=_eight_bit,
         smallest_change="offload.optimizer_fraction {offload_optimizer_fraction} -> 0",
     ),
     Rule(
-        "offload-unsupported", _parameters_below_three, "offload.parameters needs zero 3, not {zero}",
-        "Use zero 3, or keep parameters on the GPU.", "deepspeed/runtime/zero/config.py (offload_param)",
+        "offload-unsupported", _parameters_below_three, "offload.parameters needs zero 3, but zero is {zero}",
+        "Use zero 3, or set offload.parameters to false.", "deepspeed/runtime/zero/config.py (offload_param)",
         frameworks=only("deepspeed", "megatron-deepspeed"), smallest_change="zero {zero} -> 3",
     ),
+    # FSDP2 has one switch: CPUOffloadPolicy moves the sharded parameters, and the optimizer updates them where they lie.
     Rule(
-        "offload-unsupported", _half_offloaded, "{framework} offloads parameters and the whole optimizer together or neither",
-        "Set optimizer_fraction 1 with parameters true, or leave offload out.",
+        "offload-unsupported", _half_offloaded, "{framework} can offload parameters and the whole optimizer only together",
+        "Set offload.optimizer_fraction to 1 and offload.parameters to true, or leave offload out.",
         "torch FSDP2 CPUOffloadPolicy; torchtitan training.enable_cpu_offload", frameworks=only("torchtitan", "fsdp"),
     ),
 )  # fmt: skip

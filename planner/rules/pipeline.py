@@ -1,4 +1,4 @@
-"""Rules on pipelines: which framework has them, which schedules, and what a schedule asks of micro-batches and layers."""
+"""Rules on pipelines: which framework has them and with which schedules, and what a schedule asks of micro-batches and layers."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ SCHEDULES: Mapping[Framework, tuple[Schedule, ...]] = {
     "fsdp": (Schedule.ONE_F_ONE_B,),
     "nanotron": (Schedule.ONE_F_ONE_B, Schedule.GPIPE),
 }  # fmt: skip
+# Each rank holds one chunk of either half of a V, so these schedules have exactly two virtual stages per rank.
 _V_SHAPED = (Schedule.ZB_V, Schedule.DUALPIPE_V)
 _TORCH = "torch/distributed/pipelining/schedules.py"
 _CORE = "megatron/core/pipeline_parallel/schedules.py"
@@ -46,7 +47,8 @@ def _virtual_alone(_job: Job, s: Strategies) -> Bools:
 
 def _schedule(job: Job, s: Strategies) -> Bools:
     known = one_of(s.schedule, SCHEDULES[job.training.framework])
-    virtual = (s.schedule == Schedule.INTERLEAVED) & (s.vpp > 1)  # the rule on virtual stages says it
+    # "interleaved" with vpp above 1 is left to the rule on virtual stages, which names the field that the user set.
+    virtual = (s.schedule == Schedule.INTERLEAVED) & (s.vpp > 1)
     return np.asarray((s.pp > 1) & ~known & ~virtual)
 
 
@@ -58,15 +60,20 @@ def _mismatch(_job: Job, s: Strategies) -> Bools:
 
 
 def _megatron_rounds(_job: Job, s: Strategies) -> Bools:
+    # Megatron sends micro-batches through each chunk in groups of pp. It can be told another group size, but its default
+    # refuses a remainder.
     return np.asarray((s.vpp > 1) & indivisible(s.num_micro_batches, s.pp))
 
 
 def _torch_rounds(_job: Job, s: Strategies) -> Bools:
+    # PyTorch makes as many rounds as hold at least pp micro-batches each, and they must all be equal.
     rounds = np.maximum(np.floor(s.num_micro_batches / s.pp), 1.0)
     return np.asarray((s.schedule == Schedule.INTERLEAVED) & indivisible(s.num_micro_batches, rounds))
 
 
 def _two_stages_without_overlap(_job: Job, s: Strategies) -> Bools:
+    # With two ranks the next and the previous one are the same, so a batched exchange cannot tell what is sent forward from
+    # what is sent back; overlapped sends are split by direction (NVIDIA/Megatron-LM issue 750).
     return np.asarray((s.vpp > 1) & (s.pp == 2) & ~s.overlap_p2p)
 
 
@@ -91,16 +98,19 @@ def _ends_differ(layout: Layout) -> bool:
 
 
 def _own_split(job: Job, s: Strategies) -> Bools:
+    # nanotron derives the split from its blocks' costs and reads no setting, so even an even split is refused if it differs.
     tables = s.layouts.table
     return _per_layout(s, [t.layers != default_split(job, pp=t.pp, vpp=t.vpp) for t in tables])
 
 
 def _own_or_even_split(job: Job, s: Strategies) -> Bools:
+    # DeepSpeed's partition method "uniform" gives the even split; the others follow from the layers.
     tables = s.layouts.table
     return _per_layout(s, [not t.is_even and t.layers != default_split(job, pp=t.pp, vpp=t.vpp) for t in tables])
 
 
 def _per_layout(s: Strategies, broken: list[bool]) -> Bools:
+    # A batch has many strategies and few layouts, so each layout is judged once.
     return np.array(broken, np.bool_)[s.layout]
 
 
@@ -120,70 +130,72 @@ PIPELINE_RULES: tuple[Rule, ...] = (
         when=_no_interleaving, smallest_change="vpp {vpp} -> 1",
     ),
     Rule(
-        "virtual-stages-need-pipeline", _virtual_alone, "vpp {vpp} needs pp of at least 2",
+        "virtual-stages-need-pipeline", _virtual_alone, "vpp {vpp} needs a pipeline, but pp is 1",
         "Set vpp to 1, or raise pp.", "megatron/core/parallel_state.py (interleaved schedule)",
         smallest_change="vpp {vpp} -> 1",
     ),
     Rule(
-        "schedule-unsupported", _schedule, "{framework} has no pipeline schedule '{schedule}'",
-        "Leave schedule out to take the framework's own.",
+        "schedule-unsupported", _schedule, "{framework} does not have the pipeline schedule '{schedule}'",
+        "Leave schedule out to use the framework's own.",
         f"{_CORE}; torchtitan config pipeline_parallel_schedule; nanotron ParallelismArgs.pp_engine",
     ),
     Rule(
-        "schedule-mismatch", _mismatch, "schedule '{schedule}' does not go with vpp {vpp}",
-        "1f1b, gpipe and zb-h1 need vpp 1, interleaved vpp of at least 2, zb-v and dualpipe-v vpp 2.", _TORCH,
+        "schedule-mismatch", _mismatch, "schedule '{schedule}' cannot run with vpp {vpp}",
+        "Set vpp to 1 for 1f1b, gpipe and zb-h1, to 2 for zb-v and dualpipe-v, and to 2 or more for interleaved.", _TORCH,
     ),
     Rule(
         "interleaving-needs-micro-batches", _megatron_rounds,
-        "interleaving (vpp {vpp}) needs num_micro_batches {num_micro_batches} to be a multiple of pp {pp}",
-        "Choose dp and micro_batch_size so that it is, or set vpp to 1.",
+        "the interleaved schedule (vpp {vpp}) needs a multiple of pp {pp} micro-batches, but there are {num_micro_batches}",
+        "Choose dp and micro_batch_size so that there are, or set vpp to 1.",
         f"{_CORE} (micro-batch groups of pp, its default)", frameworks=only("megatron"),
         smallest_change="vpp {vpp} -> 1",
     ),
     Rule(
         "interleaving-needs-micro-batches", _torch_rounds,
-        "interleaving needs num_micro_batches {num_micro_batches} to be whole rounds of at least pp {pp}",
-        "Choose a multiple of pp, or set vpp to 1.", f"{_TORCH} (ScheduleInterleaved1F1B)",
+        "the interleaved schedule needs equal rounds of at least pp {pp} micro-batches, which {num_micro_batches} cannot fill",
+        "Choose dp and micro_batch_size so that the micro-batches are a multiple of pp, or set vpp to 1.", f"{_TORCH} (ScheduleInterleaved1F1B)",
         frameworks=only("torchtitan"), smallest_change="vpp {vpp} -> 1",
     ),
     Rule(
         "interleaving-needs-p2p-overlap", _two_stages_without_overlap,
-        "interleaving (vpp {vpp}) with pp 2 needs overlapped point-to-point communication (overlap.p2p)",
-        "Switch overlap.p2p on, raise pp, or set vpp to 1.", "megatron/training/arguments.py; NVIDIA/Megatron-LM issue 750",
+        "the interleaved schedule (vpp {vpp}) with pp 2 needs overlap.p2p in megatron, which is false",
+        "Set overlap.p2p to true, raise pp, or set vpp to 1.", "megatron/training/arguments.py; NVIDIA/Megatron-LM issue 750",
         frameworks=only("megatron"), smallest_change="overlap.p2p false -> true",
     ),
     Rule(
         "too-few-micro-batches", _dual_pipe,
-        "dualpipe-v needs as many micro-batches as stages, 2 x pp {pp}, but there are {num_micro_batches}",
+        "schedule 'dualpipe-v' needs a micro-batch for each of its 2 x pp {pp} stages, but there are {num_micro_batches}",
         "Lower micro_batch_size, dp or pp.", f"{_TORCH} (ScheduleDualPipeV)",
     ),
     Rule(
         "too-few-micro-batches", _fewer_than_stages,
-        "1f1b needs as many micro-batches as stages, pp {pp}, but there are {num_micro_batches}",
+        "schedule '1f1b' needs a micro-batch for each of the pp {pp} stages in torchtitan, but there are {num_micro_batches}",
         "Lower micro_batch_size, dp or pp.", f"{_TORCH} (Schedule1F1B)", frameworks=only("torchtitan"),
     ),
+    # The first and the last stage would each hold a copy of the shared matrix, and torchtitan does not reduce its gradient
+    # between them, as Megatron does.
     Rule(
-        "pipeline-unsupported", _pipeline, "torchtitan cannot pipeline a model whose head is its embedding (pp {pp})",
-        "Set pp to 1, or untie the embedding.", "torchtitan/models/common/decoder.py (update_from_config)",
+        "pipeline-unsupported", _pipeline, "torchtitan cannot run a model with tied embeddings in a pipeline (pp {pp})",
+        "Set pp to 1, or set tie_word_embeddings to false.", "torchtitan/models/common/decoder.py (update_from_config)",
         frameworks=only("torchtitan"), when=_tied, smallest_change="pp {pp} -> 1",
     ),
     Rule(
         "split-unsupported", _only_ends_differ,
-        "megatron {version} can make only the first and the last stage differ, not {layers_per_stage}",
-        "Use an even split, or core 0.13 with --pipeline-model-parallel-layout.", "megatron/training/arguments.py",
+        "megatron {version} lets only the first and the last stage differ, unlike layers_per_stage {layers_per_stage}",
+        "Use an even split, or use core 0.13, which has --pipeline-model-parallel-layout.", "megatron/training/arguments.py",
         frameworks=only("megatron"), until="0.13",
     ),
     Rule(
-        "split-unsupported", _own_split, "nanotron splits layers by cost itself and cannot be told {layers_per_stage}",
+        "split-unsupported", _own_split, "nanotron splits the layers by its own costs and takes no other split, such as {layers_per_stage}",
         "Leave layers_per_stage out.", "nanotron/models/base.py (build_model)", frameworks=only("nanotron"),
     ),
     Rule(
-        "split-unsupported", _own_or_even_split, "{framework} partitions layers itself and cannot be told {layers_per_stage}",
+        "split-unsupported", _own_or_even_split, "{framework} partitions the layers itself and takes no other split, such as {layers_per_stage}",
         "Leave layers_per_stage out.", "deepspeed/runtime/pipe/module.py (partition_method)",
         frameworks=only("deepspeed", "megatron-deepspeed"),
     ),
     Rule(
-        "cuda-graphs-with-pipeline", _pipeline, "torchtitan's CUDA graphs exclude pipelines (pp {pp})",
+        "cuda-graphs-with-pipeline", _pipeline, "torchtitan cannot combine CUDA graphs with a pipeline (pp {pp})",
         "Set training.cuda_graphs to false, or pp to 1.", "torchtitan/trainer.py", frameworks=only("torchtitan"),
         when=_cuda_graphs, smallest_change="pp {pp} -> 1",
     ),

@@ -1,4 +1,4 @@
-"""Rules on recomputation: which kinds, counts and modules each framework knows."""
+"""Rules on recomputation: which modes, counts of layers and modules each framework can be told to recompute."""
 
 from __future__ import annotations
 
@@ -21,13 +21,14 @@ def _selective(_job: Job, s: Strategies) -> Bools:
 
 
 def _counted(_job: Job, s: Strategies) -> Bools:
-    """Anything but every layer, a unit each."""
+    """Whether full recomputation is anything but every layer as a unit of its own."""
     by_count = (s.recompute_method == RecomputeMethod.BLOCK) | (s.recompute_num_layers > 1)
     return np.asarray((s.recompute == Recompute.FULL) & by_count)
 
 
 def _not_every_nth(_job: Job, s: Strategies) -> Bools:
-    """A count that is not every n-th layer of a chunk, or units of several layers."""
+    """Whether a count cannot be reached by recomputing every n-th layer of a chunk, or units hold several layers."""
+    # torchtitan before 0.3 takes n, not a count: every n-th layer. A count that divides the chunk is layers / n of it.
     chunk = s.layouts.largest_chunk_layers_LK.max(axis=1)[s.layout]
     count = np.maximum(s.recompute_num_layers, 1.0)
     uneven = (s.recompute_method == RecomputeMethod.BLOCK) & indivisible(chunk, count)
@@ -70,61 +71,62 @@ def _mtp_units(_job: Job, s: Strategies) -> Bools:
 RECOMPUTE_RULES: tuple[Rule, ...] = (
     Rule(
         "recompute-unsupported", _selective, "{framework} has no selective recompute",
-        "Use recompute 'full' or 'none'.", "nanotron ParallelismArgs.recompute_layer; DeepSpeed activation_checkpointing; "
+        "Set recompute to 'full' or 'none'.", "nanotron ParallelismArgs.recompute_layer; DeepSpeed activation_checkpointing; "
         "accelerate fsdp_activation_checkpointing",
         frameworks=only("nanotron", "deepspeed", "fsdp"), smallest_change="recompute selective -> full",
     ),
     Rule(
         "recompute-unsupported", _selective, "{framework} {version} has no selective recompute",
-        "Use recompute 'full' or 'none'.", "Megatron-DeepSpeed megatron/arguments.py", until="2023",
+        "Set recompute to 'full' or 'none', or use version 2023.", "Megatron-DeepSpeed megatron/arguments.py", until="2023",
         frameworks=only("megatron-deepspeed"), smallest_change="recompute selective -> full",
     ),
     Rule(
-        "recompute-unsupported", _counted, "{framework} recomputes every layer or none, not {recompute_num_layers} by "
-        "'{recompute_method}'", "Leave recompute_method and recompute_num_layers out.",
+        "recompute-unsupported", _counted, "{framework} recomputes either every layer or none, not "
+        "{recompute_num_layers} by method '{recompute_method}'", "Leave recompute_method and recompute_num_layers out.",
         "nanotron ParallelismArgs.recompute_layer; accelerate fsdp_activation_checkpointing",
         frameworks=only("fsdp", "nanotron"),
     ),
     Rule(
-        "recompute-unsupported", _counted, "torchtitan {version} recomputes every layer or none, not "
-        "{recompute_num_layers} by '{recompute_method}'", "Leave recompute_method and recompute_num_layers out.",
+        "recompute-unsupported", _counted, "torchtitan {version} recomputes either every layer or none, not "
+        "{recompute_num_layers} by method '{recompute_method}'", "Leave recompute_method and recompute_num_layers out.",
         "torchtitan 0.3 FullAC has no count", frameworks=only("torchtitan"), since="0.3",
     ),
     Rule(
-        "recompute-unsupported", _not_every_nth, "torchtitan {version} recomputes every n-th layer, not "
-        "{recompute_num_layers} by '{recompute_method}'", "Use recompute_method 'block' and a count that divides the layers.",
+        "recompute-unsupported", _not_every_nth, "torchtitan {version} recomputes every n-th layer, which does not make "
+        "{recompute_num_layers} by method '{recompute_method}'",
+        "Set recompute_method to 'block' and recompute_num_layers to a divisor of a stage's layers.",
         "torchtitan/distributed/activation_checkpoint.py (selective_ac_option)", frameworks=only("torchtitan"), until="0.3",
     ),
     Rule(
         "recompute-unsupported", _block, "deepspeed recomputes in uniform units, not in blocks",
-        "Use recompute_method 'uniform'.", "deepspeed/runtime/pipe/module.py (activation_checkpoint_interval)",
+        "Set recompute_method to 'uniform'.", "deepspeed/runtime/pipe/module.py (activation_checkpoint_interval)",
         frameworks=only("deepspeed"), smallest_change="recompute_method block -> uniform",
     ),
     Rule(
-        "recompute-unsupported", _mtp_units, "with multi-token prediction layers, uniform units must be 1 layer, not "
+        "recompute-unsupported", _mtp_units, "a model with multi-token prediction can recompute only units of 1 layer, not of "
         "{recompute_num_layers}", "Set recompute_num_layers to 1.", "megatron/core/transformer/multi_token_prediction.py",
         frameworks=only("megatron"), when=lambda job: job.mtp_num_layers > 0,
         smallest_change="recompute_num_layers {recompute_num_layers} -> 1",
     ),
     Rule(
-        "recompute-modules-unsupported", _any_modules, "recompute_modules exist only in megatron, not in {framework}",
+        "recompute-modules-unsupported", _any_modules, "recompute_modules is a setting of megatron, which {framework} does not have",
         _LEAVE_MODULES, _CORE,
         frameworks=only("megatron-deepspeed", "deepspeed", "torchtitan", "fsdp", "nanotron"),
     ),
     Rule(
-        "recompute-modules-unsupported", _modules_without_selective, "recompute_modules needs recompute 'selective', "
-        "not '{recompute}'", _LEAVE_MODULES, _CORE, frameworks=only("megatron"),
+        "recompute-modules-unsupported", _modules_without_selective, "recompute_modules needs recompute "
+        "'selective', but it is '{recompute}'", "Set recompute to 'selective', or leave recompute_modules out.", _CORE, frameworks=only("megatron"),
     ),
     Rule(
-        "recompute-modules-unsupported", _later_modules, "megatron {version} recomputes only core_attn selectively",
-        _LEAVE_MODULES, _ARGUMENTS, frameworks=only("megatron"), until="0.12",
+        "recompute-modules-unsupported", _later_modules, "megatron {version} can recompute no module but core_attn",
+        "Leave recompute_modules out, or use core 0.12.", _ARGUMENTS, frameworks=only("megatron"), until="0.12",
     ),
     Rule(
-        "recompute-modules-unsupported", _moe_modules, "recompute_modules names MoE parts, but the model has no experts",
+        "recompute-modules-unsupported", _moe_modules, "recompute_modules names parts of an MoE layer, but the model has no experts",
         _LEAVE_MODULES, _CORE, frameworks=only("megatron"), when=lambda job: job.model.moe is None,
     ),
     Rule(
-        "recompute-modules-unsupported", _mla_modules, "recompute_modules names mla_up_proj, but the model has no MLA",
+        "recompute-modules-unsupported", _mla_modules, "recompute_modules names mla_up_proj, but the model has no multi-head latent attention",
         _LEAVE_MODULES, _CORE, frameworks=only("megatron"), when=lambda job: job.model.mla is None,
     ),
 )  # fmt: skip

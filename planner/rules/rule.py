@@ -1,6 +1,7 @@
-"""What a legality rule is: data with a vectorised test, and the words that name the value and the fix.
+"""What a legality rule is: data with a vectorised test, and the words that name the offending value and its remedy.
 
-Messages and hints are templates over `facts` of the strategy at hand. `source` names the file that enforces the rule.
+Messages and hints are templates, filled with the `facts` of the strategy at hand. `source` names the framework's file that
+enforces the rule, so that a reader can check it there.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from cost_models.specs.training import Framework
 from cost_models.strategies.strategy import ARRAY_FIELDS, NAMES, Bools, Codes, Floats, Strategies
 
 Violated = Callable[[Job, Strategies], Bools]
+# Values that a hint lists before it breaks off with "…"; the divisors of the usual numbers of heads all fit.
 _LISTED = 12
+# Candidates for a divisor that are tried in one array, 8 MiB. Sizes come from users, and a square root may be large.
 _TRIED_AT_ONCE = 1 << 20
+# Length of the table in `one_of`: more than any enumeration of strategy choices has members.
 _CODES = 8
-"""More than any choice has."""
 _FIELDS = frozenset(ARRAY_FIELDS)
 
 
@@ -33,20 +36,20 @@ class Rule:
     code: str
     """Closed list: `planner.schemas.evaluation.ReasonCode`; several rules may share one."""
     violated: Violated
-    """Where it is broken, shape (N,)."""
+    """Tells which strategies break the rule, shape (N,)."""
     message: str
     hint: str
     source: str
     frameworks: frozenset[Framework] | None = None
-    """None: every framework."""
+    """Frameworks that have the rule; None where all have it."""
     since: str | None = None
-    """First framework version with this rule; None: all. A version of two numbers stands for its newest patch (`precedes`)."""
+    """First framework version with the rule; None where all have it. Two numbers stand for their newest patch (`precedes`)."""
     until: str | None = None
-    """First version without it, read likewise."""
+    """First framework version without the rule, read in the same way."""
     when: Callable[[Job], bool] | None = None
-    """Whether the rule can be broken at all in this job, told without looking at a strategy."""
+    """Whether this job can break the rule at all, decided without looking at a strategy."""
     smallest_change: str | None = None
-    """The change of one field that would satisfy it; the hint where there is none."""
+    """The change of one field that would satisfy the rule; the hint stands in where there is none."""
 
     def applies(self, job: Job) -> bool:
         """Whether this job's framework, version and model are subject to the rule."""
@@ -66,8 +69,10 @@ def version_key(version: str) -> tuple[int, ...]:
 
 
 def version_stated(job: Job) -> bool:
-    """Whether the version is a fact: a plan states it, and a row may. The stack of a row that is known only by its date may
-    carry what its release did not (InternEvo's runs are such).
+    """Whether the framework's version is a fact: a plan states it, and an evaluated row may.
+
+    Rules that only a release bounds do not refuse other rows. The software of a run that is known only by its date may
+    carry what the release of that date did not have; InternEvo's published runs are an example.
     """
     return job.states_version or "framework_version" not in job.training.assumed
 
@@ -78,25 +83,30 @@ def only(*frameworks: Framework) -> frozenset[Framework]:
 
 
 def indivisible(total: Floats | float, by: Floats | float) -> Bools:
-    """Where `by` does not divide `total`; a division and a floor, several times faster than a remainder."""
+    """Where `by` does not divide `total`."""
+    # A division and a floor are several times faster than NumPy's remainder, and exact: both are integers below 2**53.
     quotient = np.asarray(total / by)
     return np.asarray(quotient != np.floor(quotient), np.bool_)
 
 
 def always(_job: Job, strategies: Strategies) -> Bools:
-    """Every strategy: for rules that `when` decides."""
+    """Every strategy, for rules that `when` alone decides."""
     return np.ones(len(strategies), np.bool_)
 
 
 def one_of(codes: Codes, allowed: Sequence[int]) -> Bools:
-    """Where a code is one of these; a table look-up, several times faster than `np.isin`."""
+    """Where a code is one of these."""
+    # A table look-up is several times faster than `np.isin` on the small integers that codes are.
     table = np.zeros(_CODES, np.bool_)
     table[list(allowed)] = True
     return table[codes]
 
 
 class _Recorder(Strategies):
-    """A batch that notes which of its fields are read."""
+    """A batch that notes which of its fields are read.
+
+    The search needs to know which rules look only at the degrees, and a list kept by hand would go stale unnoticed.
+    """
 
     read: set[str]
 
@@ -115,7 +125,7 @@ def rule_fields(rule: Rule, job: Job, strategies: Strategies) -> frozenset[str]:
 
 
 def facts(job: Job, strategies: Strategies, index: int) -> Mapping[str, Any]:
-    """What a template may name: the strategy's fields, the job's sizes, and values that would fit."""
+    """What a template may name: the strategy's fields, the job's sizes, and values that would satisfy a rule."""
     row = {name: _plain(getattr(strategies, name)[index].item()) for name in ARRAY_FIELDS}
     for name, spellings in NAMES.items():
         row[name] = spellings[row[name]]
@@ -150,7 +160,7 @@ def _fits(job: Job, tp: int) -> bool:
 
 
 def divisors(number: int) -> list[int]:
-    """All divisors, ascending; none of 0."""
+    """All divisors of a number in rising order; an empty list for 0."""
     small: list[int] = []
     last = isqrt(number)
     for start in range(1, last + 1, _TRIED_AT_ONCE):
@@ -160,5 +170,5 @@ def divisors(number: int) -> list[int]:
 
 
 def listed(values: list[int]) -> str:
-    """The first few values for a message."""
+    """The first few values, written for a message."""
     return ", ".join(map(str, values[:_LISTED])) + (", …" if len(values) > _LISTED else "")
