@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from cost_models.frameworks.facts import FrameworkFacts, LatentDown
 from cost_models.frameworks.releases import runtime_of
-from cost_models.specs.cluster import Cluster
+from cost_models.specs.cluster import Cluster, PooledCluster
 from cost_models.specs.model import Model
 from cost_models.specs.training import Training
 
@@ -70,3 +71,28 @@ class Job:
         """Default of a strategy.overlap flag for this framework at this software date, for one ZeRO stage or an array."""
         usual = self.framework.overlaps[flag] and self.training.software_date >= self.framework.overlaps_since
         return usual & (zero >= self.framework.overlaps_from_zero)
+
+
+@dataclass(frozen=True, eq=False)
+class PooledJob:
+    """One job on several pools: what it is on each of them alone."""
+
+    cluster: PooledCluster
+    jobs: tuple[Job, ...]
+    """By pool, in the cluster's order."""
+
+    @cached_property
+    def names(self) -> tuple[str, ...]:
+        """Names of the pools."""
+        return tuple(pool.name for pool in self.cluster.pools)
+
+    @cached_property
+    def whole(self) -> tuple[Job, ...]:
+        """By pool, the job on a cluster of as many GPUs as all pools have, each of that pool's kind: for rules and degrees
+        that ask how many GPUs there are.
+        """
+        gpus = self.cluster.num_gpus
+        return tuple(
+            replace(job, cluster=replace(job.cluster, num_nodes=-(-gpus // job.cluster.gpus_per_node)))
+            for job in self.jobs
+        )

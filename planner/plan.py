@@ -7,8 +7,7 @@ from time import perf_counter
 from typing import Any
 
 from cost_models.calibration import CalibrationDocument
-from cost_models.job import Job
-from cost_models.pools.time import MixedJob
+from cost_models.job import Job, PooledJob
 from planner.answer.closest import closest_illegal, too_slow
 from planner.answer.comparison import ties
 from planner.answer.explain import contradiction, nearest_infeasible
@@ -52,7 +51,7 @@ def plan(
     started = perf_counter()
     prepared = prepare(request, calibrations=calibrations, allow_files=allow_files)
     asked, job = prepared.asked, prepared.job
-    if isinstance(job, MixedJob):
+    if isinstance(job, PooledJob):
         return plan_on_pools(prepared, job, on_progress=on_progress, should_stop=should_stop)
     space = build_space(job, asked.constraints)
     goal = build_goal(job, asked.objective, asked.targets)

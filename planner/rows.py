@@ -19,16 +19,15 @@ from cost_models.calibration import CalibrationDocument
 from cost_models.errors import InvalidInputError, MeshwrightError, Problem
 from cost_models.evaluate import evaluate
 from cost_models.hardware import read_document, reference_names, shipped_names
-from cost_models.job import Job
+from cost_models.job import Job, PooledJob
 from cost_models.layers.flops import repeated_flops_per_token
-from cost_models.pools.time import MixedJob
 from cost_models.specs.fields import shown, validated
-from cost_models.specs.pools_input import is_mixed
+from cost_models.specs.pools_input import lists_pools
 from cost_models.strategies.strategy import Ints
 from cost_models.strict_json import strict_loads
 from planner.answer.evaluation import Reason, evaluation_dict, invalid_dict
 from planner.answer.open_rows import OpenRow, with_open_facts
-from planner.pools.jobs import resolve_mixed_job
+from planner.pools.jobs import resolve_pooled_job
 from planner.pools.rows import evaluate_on_pools
 from planner.request.job import Documents, cost_key, resolve_job
 from planner.rules import reasons, violations
@@ -45,7 +44,7 @@ class _Row:
 
     row_id: str | int | None = None
     job: Job | None = None
-    mixed: MixedJob | None = None
+    pooled: PooledJob | None = None
     """The job where its cluster has several kinds of node."""
     strategy: StrategyInput | None = None
     problems: list[Reason] = field(default_factory=list)
@@ -94,8 +93,8 @@ def _parsed(line: object, *, calibration: str | None, extra: Documents, allow_fi
     if isinstance(given_id, str | int) and not isinstance(given_id, bool):
         row.row_id = given_id
     try:
-        if is_mixed(document.get("cluster")):
-            row.mixed = resolve_mixed_job(document, calibration=calibration, extra=extra, allow_files=allow_files)
+        if lists_pools(document.get("cluster")):
+            row.pooled = resolve_pooled_job(document, calibration=calibration, extra=extra, allow_files=allow_files)
         else:
             row.job = resolve_job(document, calibration=calibration, extra=extra, allow_files=allow_files)
     except InvalidInputError as error:
@@ -145,10 +144,10 @@ def _answers(rows: list[_Row]) -> list[Answer]:
     answers: dict[int, Answer] = {}
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for position, row in enumerate(rows):
-        if row.mixed is not None and row.strategy is not None:
-            answers[position] = evaluate_on_pools(row.mixed, row.strategy, row_id=row.row_id)
+        if row.pooled is not None and row.strategy is not None:
+            answers[position] = evaluate_on_pools(row.pooled, row.strategy, row_id=row.row_id)
         elif row.job is None or row.strategy is None:
-            answers[position] = invalid_dict(row.problems, row_id=row.row_id, job=row.job or row.mixed)
+            answers[position] = invalid_dict(row.problems, row_id=row.row_id, job=row.job or row.pooled)
         else:
             groups[cost_key(row.job)].append(position)
     for positions in groups.values():

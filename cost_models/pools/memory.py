@@ -7,8 +7,9 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from cost_models.evaluate import DEFAULT_HEADROOM_FRACTION, Verdict, memory_verdict
+from cost_models.job import PooledJob
 from cost_models.memory import StageMemory, stage_memory
-from cost_models.pools.time import MixedJob, pool_by_slot
+from cost_models.pools.time import pool_by_slot
 from cost_models.strategies.layouts import Layouts
 from cost_models.strategies.strategy import Bools, Codes, Floats, Ints, Strategies
 
@@ -27,7 +28,7 @@ class PoolMemory:
 
 
 @dataclass(frozen=True, eq=False)
-class MixedMemory:
+class PooledMemory:
     """Memory of N strategies on pools."""
 
     pools: dict[int, PoolMemory]
@@ -40,15 +41,15 @@ class MixedMemory:
     """Pool with the least to spare, as a share of its GPU's capacity, shape (N,)."""
 
 
-def mixed_memory(
-    mixed: MixedJob, strategies: Strategies, *, headroom_fraction: float = DEFAULT_HEADROOM_FRACTION
-) -> MixedMemory:
+def pooled_memory(
+    pooled: PooledJob, strategies: Strategies, *, headroom_fraction: float = DEFAULT_HEADROOM_FRACTION
+) -> PooledMemory:
     """Memory and verdict of stages on pools, each pool judged by its own capacity. [M]"""
-    pool_KN = pool_by_slot(mixed, strategies)
+    pool_KN = pool_by_slot(pooled, strategies)
     verdict = np.full(len(strategies), Verdict.FITS, np.int8)
     fullest, tightest_pool = np.full(len(strategies), -np.inf), np.zeros(len(strategies), np.int64)
     found: dict[int, PoolMemory] = {}
-    for pool, job in enumerate(mixed.jobs):
+    for pool, job in enumerate(pooled.jobs):
         rows = np.flatnonzero((pool_KN == pool).any(axis=0))
         if not len(rows):
             continue
@@ -60,7 +61,7 @@ def mixed_memory(
         fuller = used > fullest[rows]
         tightest_pool[rows[fuller]] = pool
         fullest[rows] = np.maximum(fullest[rows], used)
-    return MixedMemory(found, pool_KN, verdict, tightest_pool)
+    return PooledMemory(found, pool_KN, verdict, tightest_pool)
 
 
 def _only(strategies: Strategies, pool_KN: Ints, pool: int) -> Strategies:

@@ -8,14 +8,12 @@ hold every stage as a slot. Array suffixes: K slots, L layouts, J layer kinds, P
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
-from functools import cached_property
+from dataclasses import dataclass
 
 import numpy as np
 
 from cost_models.hardware.groups import groups
-from cost_models.job import Job
-from cost_models.specs.cluster import MixedCluster
+from cost_models.job import Job, PooledJob
 from cost_models.step.ddp import ddp_s, tied_gradients_s
 from cost_models.step.exposure import exposure
 from cost_models.step.fsdp import is_fsdp
@@ -46,32 +44,7 @@ STAGE_END_TERMS = ("dp_comm", "optimizer", "offload")
 
 
 @dataclass(frozen=True, eq=False)
-class MixedJob:
-    """One job on several pools: what it is on each of them alone."""
-
-    cluster: MixedCluster
-    jobs: tuple[Job, ...]
-    """By pool, in the cluster's order."""
-
-    @cached_property
-    def names(self) -> tuple[str, ...]:
-        """Names of the pools."""
-        return tuple(pool.name for pool in self.cluster.pools)
-
-    @cached_property
-    def whole(self) -> tuple[Job, ...]:
-        """By pool, the job on a cluster of as many GPUs as all pools have, each of that pool's kind: for rules and degrees
-        that ask how many GPUs there are.
-        """
-        gpus = self.cluster.num_gpus
-        return tuple(
-            replace(job, cluster=replace(job.cluster, num_nodes=-(-gpus // job.cluster.gpus_per_node)))
-            for job in self.jobs
-        )
-
-
-@dataclass(frozen=True, eq=False)
-class MixedTime:
+class PooledTime:
     """Seconds per step, shape (N,) each; see `cost_models.step.total.StepTime`."""
 
     terms_s: dict[str, Floats]
@@ -83,23 +56,23 @@ class MixedTime:
     slowest_pool: Ints
 
 
-def pool_by_slot(mixed: MixedJob, strategies: Strategies) -> Ints:
+def pool_by_slot(pooled: PooledJob, strategies: Strategies) -> Ints:
     """Pool of every slot's stage, -1 in slots that repeat the last stage, shape (K, N)."""
     layouts = strategies.layouts
     width = layouts.num_slots
     pools_LK = np.full((len(layouts.table), width), -1)
     for number, layout in enumerate(layouts.table):
         assert layout.pool_per_stage is not None
-        pools_LK[number, : layout.pp] = [mixed.names.index(name) for name in layout.pool_per_stage]
+        pools_LK[number, : layout.pp] = [pooled.names.index(name) for name in layout.pool_per_stage]
         assert (layouts.slot_stage_LK[number, : layout.pp] == np.arange(layout.pp)).all(), "every stage is a slot"
     return np.ascontiguousarray(pools_LK[strategies.layout].T)
 
 
-def mixed_step_time(mixed: MixedJob, strategies: Strategies) -> MixedTime:
+def pooled_step_time(pooled: PooledJob, strategies: Strategies) -> PooledTime:
     """Step time of stages on pools, and its terms. [T-5]"""
-    pool_KN = pool_by_slot(mixed, strategies)
+    pool_KN = pool_by_slot(pooled, strategies)
     used = np.unique(pool_KN[pool_KN >= 0]).tolist()
-    costs = {pool: stage_costs(mixed.jobs[pool], strategies) for pool in used}
+    costs = {pool: stage_costs(pooled.jobs[pool], strategies) for pool in used}
     share_KN = recomputed_shares_by_slot(strategies)
     stage_KN = np.full(pool_KN.shape, -np.inf)
     for pool in used:
@@ -113,22 +86,24 @@ def mixed_step_time(mixed: MixedJob, strategies: Strategies) -> MixedTime:
     forward_s, backward_s = (_of_pool(slowest_pool, {p: passes[p][side] for p in used}) for side in (0, 1))
     layers = slowest.layers_JN.sum(axis=0)
     terms = {name: _of_pool(slowest_pool, {p: work[p][name] for p in used}) for name in work[used[0]]}
-    ends, end_tier = _stage_ends(mixed, strategies, pool_KN, costs[used[0]], forward_s=forward_s, backward_s=backward_s)
+    ends, end_tier = _stage_ends(
+        pooled, strategies, pool_KN, costs[used[0]], forward_s=forward_s, backward_s=backward_s
+    )
     terms |= ends | {"dp_comm": terms["dp_comm"] + ends["dp_comm"]}
-    stages_PN = np.array([(pool_KN == pool).sum(axis=0) for pool in range(len(mixed.jobs))])
-    sends, hop_tier = sends_s(mixed, strategies, stages_PN)
-    tied, tied_tier = tied_s(mixed, strategies, stages_PN, word=costs[used[0]].held.word, layers=layers)
+    stages_PN = np.array([(pool_KN == pool).sum(axis=0) for pool in range(len(pooled.jobs))])
+    sends, hop_tier = sends_s(pooled, strategies, stages_PN)
+    tied, tied_tier = tied_s(pooled, strategies, stages_PN, word=costs[used[0]].held.word, layers=layers)
     terms |= {"pp_comm": sends, "tied_embedding_comm": tied}
     subtotal = summed(terms.values())
-    terms["jitter"] = subtotal * mixed_jitter_fraction(mixed, strategies, stages_PN)
+    terms["jitter"] = subtotal * pooled_jitter_fraction(pooled, strategies, stages_PN)
     ordered = {name: terms[name] for name in TIME_NAMES}
     total_s = subtotal + ordered["jitter"]
     once = {"dp_comm": end_tier, "tied_embedding_comm": tied_tier, "pp_comm": hop_tier}
     by_pool = {
         pool: term_tiers(
-            mixed.jobs[pool],
-            stage_tiers(mixed.jobs[pool], strategies, costs[pool]),
-            once | {"offload": offload_tier(mixed.jobs[pool], strategies)},
+            pooled.jobs[pool],
+            stage_tiers(pooled.jobs[pool], strategies, costs[pool]),
+            once | {"offload": offload_tier(pooled.jobs[pool], strategies)},
             ordered,
         )
         for pool in used
@@ -138,13 +113,13 @@ def mixed_step_time(mixed: MixedJob, strategies: Strategies) -> MixedTime:
         tiers = {name: np.where(slowest_pool == pool, its[name], tier) for name, tier in tiers.items()}
     bubble = np.max([np.where((pool_KN == p).any(axis=0), by_pool[p]["pp_bubble"], 0) for p in used], axis=0)
     tiers["pp_bubble"] = bubble.astype(np.int8)
-    jobs = {pool: mixed.jobs[pool] for pool in used}
+    jobs = {pool: pooled.jobs[pool] for pool in used}
     ranges = {
         p: step_time_range(job.calibration, ordered, tiers, total_s, exposed=exposure(job, strategies))
         for p, job in jobs.items()
     }
     low_s, high_s = (_of_pool(slowest_pool, {p: ranges[p][side] for p in used}) for side in (0, 1))
-    return MixedTime(ordered, tiers, total_s, low_s, high_s, slowest_pool)
+    return PooledTime(ordered, tiers, total_s, low_s, high_s, slowest_pool)
 
 
 def _of_pool(which: Ints, values: dict[int, Floats]) -> Floats:
@@ -191,7 +166,7 @@ def stage_end_s(
 
 
 def _stage_ends(
-    mixed: MixedJob,
+    pooled: PooledJob,
     strategies: Strategies,
     pool_KN: Ints,
     costs: StageCosts,
@@ -206,7 +181,7 @@ def _stage_ends(
     for pool in np.unique(pool_KN[pool_KN >= 0]).tolist():
         slot, row = np.nonzero(pool_KN == pool)
         terms, tier = stage_end_s(
-            mixed.jobs[pool],
+            pooled.jobs[pool],
             strategies.take(row),
             dense=dense_KN[slot, row],
             expert=expert_KN[slot, row],
@@ -220,7 +195,7 @@ def _stage_ends(
     return {name: part_KN[longest, rows] for name, part_KN in parts_KN.items()}, tier_KN[longest, rows]
 
 
-def sends_s(mixed: MixedJob, strategies: Strategies, stages_PN: Ints) -> tuple[Floats, Codes]:
+def sends_s(pooled: PooledJob, strategies: Strategies, stages_PN: Ints) -> tuple[Floats, Codes]:
     """Exposed seconds of the sends between stages, and the tier; `stages_PN` are the stages on each pool. [C-13]
 
     A hop inside a pool takes what it takes there; one between pools crosses the network, and the slower end decides.
@@ -228,7 +203,7 @@ def sends_s(mixed: MixedJob, strategies: Strategies, stages_PN: Ints) -> tuple[F
     slowest, filling, between = (np.zeros(len(strategies)) for _ in range(3))
     tier = np.zeros(len(strategies), np.int8)
     crossings = np.maximum((stages_PN > 0).sum(axis=0) - 1, 0)
-    for job, stages_N in zip(mixed.jobs, stages_PN, strict=True):
+    for job, stages_N in zip(pooled.jobs, stages_PN, strict=True):
         if not stages_N.any():
             continue
         inside, joins = np.maximum(stages_N - 1, 0), (stages_N > 0) & (crossings > 0)
@@ -239,18 +214,18 @@ def sends_s(mixed: MixedJob, strategies: Strategies, stages_PN: Ints) -> tuple[F
         between = np.maximum(between, np.where(joins, far, 0.0))
         tier = np.maximum(tier, np.maximum(np.where(inside > 0, hop_tier, 0), np.where(joins, far_tier, 0)))
     slowest = np.maximum(slowest, between)
-    lost = max(job.calibration.beside["send_recv"].lost_fraction for job in mixed.jobs)
+    lost = max(job.calibration.beside["send_recv"].lost_fraction for job in pooled.jobs)
     sends = exposed_sends_s(strategies, hop=slowest, interference=lost, filling=filling + crossings * between)
     return sends, tier.astype(np.int8)
 
 
 def tied_s(
-    mixed: MixedJob, strategies: Strategies, stages_PN: Ints, *, word: Floats, layers: Floats
+    pooled: PooledJob, strategies: Strategies, stages_PN: Ints, *, word: Floats, layers: Floats
 ) -> tuple[Floats, Codes]:
     """Seconds of the all-reduces of tied embeddings and partial norms, the slowest pool's, and the tier. [C-15]"""
     found, tier = np.zeros(len(strategies)), np.zeros(len(strategies), np.int8)
     apart = (stages_PN > 0).sum(axis=0) > 1
-    for job, stages_N in zip(mixed.jobs, stages_PN, strict=True):
+    for job, stages_N in zip(pooled.jobs, stages_PN, strict=True):
         near = groups(strategies, job.cluster)
         for here, placements in (((stages_N > 0) & ~apart, near), ((stages_N > 0) & apart, near.with_ends_apart())):
             if here.any():
@@ -260,10 +235,10 @@ def tied_s(
     return found, tier.astype(np.int8)
 
 
-def mixed_jitter_fraction(mixed: MixedJob, strategies: Strategies, stages_PN: Ints) -> Floats:
+def pooled_jitter_fraction(pooled: PooledJob, strategies: Strategies, stages_PN: Ints) -> Floats:
     """Share of a step that all ranks wait for the slowest, over the nodes of all pools, shape (N,). [T-2]"""
     per_stage = strategies.world / strategies.pp
     nodes = np.zeros(len(strategies))
-    for job, stages_N in zip(mixed.jobs, stages_PN, strict=True):
+    for job, stages_N in zip(pooled.jobs, stages_PN, strict=True):
         nodes += stages_N * per_stage / job.cluster.gpus_per_node
     return straggling_fraction(strategies.world, nodes=nodes)

@@ -57,7 +57,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Equal nodes of equal GPUs. Several kinds of node are a `MixedCluster`, one of these for each."""
+    """Equal nodes of equal GPUs. Several kinds of node are a `PooledCluster`, one of these for each."""
 
     name: str
     gpu: Gpu
@@ -119,14 +119,14 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Pool:
-    """The nodes of one kind in a mixed cluster."""
+    """The nodes of one kind in a cluster of several kinds of node."""
 
     name: str
     cluster: Cluster
 
 
 @dataclass(frozen=True, slots=True)
-class MixedCluster:
+class PooledCluster:
     """Pools of different nodes on one network."""
 
     name: str

@@ -79,7 +79,7 @@ class NetworkInput(BaseModel):
 
 
 class NodesInput(BaseModel):
-    """Equal nodes of one GPU: what a cluster of one kind says of itself, and a mixed cluster of each of its pools."""
+    """Equal nodes of one GPU: what a cluster of one kind says of itself, and one of several kinds of each of its pools."""
 
     model_config = STRICT
 

@@ -1,4 +1,4 @@
-"""A mixed cluster as a user writes it: `pools`, each the nodes of one kind, on one `network`.
+"""A cluster of several kinds of node as a user writes it: `pools`, each the nodes of one kind, on one `network`.
 
 Every pool is resolved like a cluster of its own nodes (`cluster_input`), with the shared network. What a pool assumes is
 listed under its name.
@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cost_models.errors import InvalidInputError, NotModelledError, Problem
-from cost_models.specs.cluster import Cluster, MixedCluster, Network, Pool
+from cost_models.specs.cluster import Cluster, Network, Pool, PooledCluster
 from cost_models.specs.cluster_input import ClusterInput, NodesInput, resolve_cluster
 from cost_models.specs.fields import child, shown, validated
 from cost_models.units import MICRO
@@ -19,16 +19,16 @@ from cost_models.units import MICRO
 MOST_POOLS = 6
 """Every order of the pools along the pipeline is searched; a cluster of more kinds of node is not known to exist."""
 _BESIDE = ("name", "network", "pools")
-"""What a mixed cluster says of itself; everything else is a pool's."""
+"""What a cluster of several kinds of node says of itself; everything else is a pool's."""
 
 
-def is_mixed(document: object) -> bool:
+def lists_pools(document: object) -> bool:
     """Whether a cluster document lists pools."""
     return isinstance(document, Mapping) and document.get("pools") is not None
 
 
-def resolve_pools(document: Mapping[str, Any], *, pointer: str = "/cluster") -> MixedCluster:
-    """The mixed cluster that a document describes, in SI units, missing facts filled and reported.
+def resolve_pools(document: Mapping[str, Any], *, pointer: str = "/cluster") -> PooledCluster:
+    """The cluster that a document describes, in SI units, missing facts filled and reported.
 
     Raises:
         InvalidInputError: with one Problem per broken rule; NotModelledError for GPUs that no library connects.
@@ -57,7 +57,7 @@ def resolve_pools(document: Mapping[str, Any], *, pointer: str = "/cluster") -> 
     }
     for pool in pools:
         assumed |= {f"pools.{pool.name}.{field}": value for field, value in pool.cluster.assumed.items()}
-    return MixedCluster(
+    return PooledCluster(
         name=own.name or " + ".join(cluster.name for cluster in clusters),
         pools=pools,
         assumed=assumed,

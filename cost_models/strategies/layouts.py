@@ -35,7 +35,7 @@ class Layout:
     recompute_per_stage: tuple[int, ...] | None = None
     """Layers recomputed on each of the pp stages, where the strategy fixes them."""
     pool_per_stage: tuple[str, ...] | None = None
-    """Pool of a mixed cluster that each of the pp stages lies on."""
+    """Pool that each of the pp stages lies on."""
 
     def __post_init__(self) -> None:
         assert len(self.layers) == self.pp * self.vpp

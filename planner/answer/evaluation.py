@@ -14,10 +14,9 @@ import numpy as np
 
 from cost_models.evaluate import Evaluated, Verdict
 from cost_models.hardware.segments import segment_nodes, spans_nodes
-from cost_models.job import Job
+from cost_models.job import Job, PooledJob
 from cost_models.layers.flops import model_flops_per_step, repeated_flops_per_token
 from cost_models.layers.parameters import count_parameters, padded_vocab_size
-from cost_models.pools.time import MixedJob
 from cost_models.strategies.strategy import Strategies
 from cost_models.terms import PEAK_MOMENTS, TIME_NAMES, Tier
 from cost_models.units import GIB, TERA
@@ -89,7 +88,7 @@ def invalid_dict(
     *,
     row_id: str | int | None = None,
     assumed: Mapping[str, Any] | None = None,
-    job: Job | MixedJob | None = None,
+    job: Job | PooledJob | None = None,
 ) -> dict[str, Any]:
     """The evaluation of what no framework could run: reasons, and null for every number."""
     return {

@@ -1,1 +1,1 @@
-"""Planning on mixed clusters: pipeline stages on pools of different nodes."""
+"""Planning on clusters of several kinds of node: pipeline stages on pools of different nodes."""

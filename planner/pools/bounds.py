@@ -12,7 +12,8 @@ from typing import Literal
 
 import numpy as np
 
-from cost_models.pools.time import MixedJob, mixed_jitter_fraction, sends_s, stage_end_s
+from cost_models.job import PooledJob
+from cost_models.pools.time import pooled_jitter_fraction, sends_s, stage_end_s
 from cost_models.step.stages import build_tables
 from cost_models.strategies.strategy import Floats, Ints, Recompute, RecomputeMethod, Schedule, Strategies
 from planner.pools.placements import Sites
@@ -41,10 +42,10 @@ class Work:
         return Work(**{field.name: getattr(self, field.name)[..., index] for field in fields(self)})
 
 
-def base_work(mixed: MixedJob, space: Space, base: Strategies) -> Work:
+def base_work(pooled: PooledJob, space: Space, base: Strategies) -> Work:
     """What every expansion of these base rows takes at least: the fastest of the listed knobs, nothing recomputed."""
     layer, first, last = [], [], []
-    for job in mixed.jobs:
+    for job in pooled.jobs:
         variants = [build_tables(job, rows) for rows in layer_variants(space, base)]
         ends = variants[0].ends
         layer.append(np.min([v.layers.cases.spread(v.layers.whole) for v in variants], axis=0))
@@ -53,9 +54,9 @@ def base_work(mixed: MixedJob, space: Space, base: Strategies) -> Work:
     return Work(np.stack(layer), np.stack(first), np.stack(last))
 
 
-def row_numbers(mixed: MixedJob, rows: Strategies) -> tuple[SplitNumbers, ...]:
+def row_numbers(pooled: PooledJob, rows: Strategies) -> tuple[SplitNumbers, ...]:
     """What the stages of these strategies are made of, by pool."""
-    return tuple(split_numbers(job, rows) for job in mixed.jobs)
+    return tuple(split_numbers(job, rows) for job in pooled.jobs)
 
 
 def row_work(numbers: tuple[SplitNumbers, ...], rows: Strategies, *, num_layers: int) -> Work:
@@ -73,14 +74,14 @@ def row_work(numbers: tuple[SplitNumbers, ...], rows: Strategies, *, num_layers:
 
 
 def pace_s(
-    mixed: MixedJob, work: Work, rows: Strategies, sites: Sites, *, vpp: Floats, layers: Layers = "whole"
+    pooled: PooledJob, work: Work, rows: Strategies, sites: Sites, *, vpp: Floats, layers: Layers = "whole"
 ) -> tuple[Floats, Floats]:
     """Least seconds of a step's work and bubble, jitter left out, and of all stages together per micro-batch, shape (N,).
 
     Both hold for every split; the first is the least over how long the slowest stage takes. Fractions of layers are looser
     and sooner computed.
     """
-    counts_J = _counts(mixed)
+    counts_J = _counts(pooled)
     columns = np.arange(len(sites))
     speed = (work.layer_PJN[:1] / work.layer_PJN).max(axis=1)
     layers_s = counts_J @ work.layer_PJN[0]
@@ -139,10 +140,12 @@ def _ends_of(sites: Sites) -> tuple[tuple[str, Ints], tuple[str, Ints]]:
     return ("first", sites.first_pool), ("last", sites.last_pool)
 
 
-def base_bound_s(mixed: MixedJob, work: Work, rows: Strategies, sites: Sites, *, vpp: Floats, layers: Layers) -> Floats:
+def base_bound_s(
+    pooled: PooledJob, work: Work, rows: Strategies, sites: Sites, *, vpp: Floats, layers: Layers
+) -> Floats:
     """Seconds of a step that no expansion and no split of these sites beats; `rows` and `work` are of each site."""
-    pace, _ = pace_s(mixed, work, rows, sites, vpp=vpp, layers=layers)
-    return np.asarray(pace * (1.0 + mixed_jitter_fraction(mixed, rows, sites.stages_PN)))
+    pace, _ = pace_s(pooled, work, rows, sites, vpp=vpp, layers=layers)
+    return np.asarray(pace * (1.0 + pooled_jitter_fraction(pooled, rows, sites.stages_PN)))
 
 
 @dataclass(frozen=True, eq=False)
@@ -178,21 +181,21 @@ def virtual_share(rows: Strategies) -> Floats:
     return np.where(rows.schedule == Schedule.INTERLEAVED, 1.0 / rows.vpp, 1.0)
 
 
-def row_bound(mixed: MixedJob, numbers: tuple[SplitNumbers, ...], rows: Strategies, sites: Sites) -> RowBound:
+def row_bound(pooled: PooledJob, numbers: tuple[SplitNumbers, ...], rows: Strategies, sites: Sites) -> RowBound:
     """Bounds of these strategies over all splits. [P-1] [C-13]
 
     Some stage holds at least the average parameters; whatever its pool, everything that can hide counts as hidden.
     """
-    counts_J = _counts(mixed)
+    counts_J = _counts(pooled)
     work = row_work(numbers, rows, num_layers=int(counts_J.sum()))
-    pace, all_s = pace_s(mixed, work, rows, sites, vpp=1.0 / virtual_share(rows))
-    sends, _ = sends_s(mixed, rows, sites.stages_PN)
+    pace, all_s = pace_s(pooled, work, rows, sites, vpp=1.0 / virtual_share(rows))
+    sends, _ = sends_s(pooled, rows, sites.stages_PN)
     first = numbers[0]
     dense = (counts_J @ first.dense_JN + first.embedding + first.head) / rows.pp
     expert = counts_J @ first.expert_JN / rows.pp
     passes = np.full(len(rows), _HIDES_ALL_S)
     ends = np.full(len(rows), np.inf)
-    for job, stages_N in zip(mixed.jobs, sites.stages_PN, strict=True):
+    for job, stages_N in zip(pooled.jobs, sites.stages_PN, strict=True):
         terms, _ = stage_end_s(
             job,
             rows,
@@ -202,12 +205,12 @@ def row_bound(mixed: MixedJob, numbers: tuple[SplitNumbers, ...], rows: Strategi
             backward_s=passes,
         )
         ends = np.where(stages_N > 0, np.minimum(ends, np.sum(list(terms.values()), axis=0)), ends)
-    factor = 1.0 + mixed_jitter_fraction(mixed, rows, sites.stages_PN)
+    factor = 1.0 + pooled_jitter_fraction(pooled, rows, sites.stages_PN)
     once_s = sends + ends
     return RowBound((pace + once_s) * factor, once_s, sends, factor, all_s)
 
 
-def _counts(mixed: MixedJob) -> Floats:
+def _counts(pooled: PooledJob) -> Floats:
     """Layers of each kind."""
-    model = mixed.jobs[0].model
+    model = pooled.jobs[0].model
     return np.array([float(model.layer_kinds.count(kind)) for kind in model.distinct_kinds])

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 from typing import Any
 
-from cost_models.pools.time import MixedJob
+from cost_models.job import PooledJob
 from planner.answer.closest import closest_illegal, reachable, target_reason
 from planner.answer.evaluation import Reason
 from planner.answer.explain import contradiction, first_values
-from planner.pools.evaluation import mixed_evaluation
+from planner.pools.evaluation import pooled_evaluation
 from planner.pools.found import PoolsFound
 from planner.pools.placements import NodeLimits
 from planner.pools.strategy import SAME_WIDTH
@@ -28,12 +28,12 @@ _MORE_MEMORY = "recompute more, or use more nodes or GPUs with more memory in th
 
 
 def nearest_on_pools(
-    mixed: MixedJob, found: PoolsFound, constraints: Constraints, limits: NodeLimits, *, space: Space
+    pooled: PooledJob, found: PoolsFound, constraints: Constraints, limits: NodeLimits, *, space: Space
 ) -> list[Document]:
     """The contract's `nearest_infeasible` of a search that found no plan.
 
     Args:
-        mixed: the pools.
+        pooled: the pools.
         found: what the search found.
         constraints: those of the request.
         limits: nodes that a plan may use.
@@ -41,34 +41,34 @@ def nearest_on_pools(
     """
     if found.nearest is not None:
         headroom = constraints.memory_headroom_fraction
-        reasons = mixed_evaluation(mixed, found.nearest, headroom_fraction=headroom)["reasons"]
+        reasons = pooled_evaluation(pooled, found.nearest, headroom_fraction=headroom)["reasons"]
         return [{"strategy": strategy_dict(found.nearest, 0), "reasons": reasons, "smallest_change": _MORE_MEMORY}]
     if not len(space.degrees):
         given = constraints.fixed.layers_per_stage or constraints.allowed.layers_per_stage
-        open_split = splits_freely(mixed.jobs[0]) and not given
+        open_split = splits_freely(pooled.jobs[0]) and not given
         return [
             contradiction(
-                mixed.whole[0],
+                pooled.whole[0],
                 constraints,
-                num_gpus=mixed.cluster.num_gpus,
+                num_gpus=pooled.cluster.num_gpus,
                 apart=_EVEN if open_split else frozenset(),
-                otherwise=_no_room(mixed, constraints, limits),
+                otherwise=_no_room(pooled, constraints, limits),
             )
         ]
     if not found.unplaced:
         ruled_out = found.stopped is None and found.rejected.keys() & set(rule_codes())
         return closest_illegal(space) if ruled_out else []
     wide = found.rejected["unequal-data-parallel-shares"] > 0
-    reason = _too_wide(mixed) if wide else _no_room(mixed, constraints, limits)
-    strategy = first_values(constraints, num_gpus=mixed.cluster.num_gpus)
+    reason = _too_wide(pooled) if wide else _no_room(pooled, constraints, limits)
+    strategy = first_values(constraints, num_gpus=pooled.cluster.num_gpus)
     return [{"strategy": strategy, "reasons": [reason], "smallest_change": reason["hint"]}]
 
 
-def too_slow_on_pools(mixed: MixedJob, fastest: PoolsFound, *, wanted_s: float) -> list[Document]:
+def too_slow_on_pools(pooled: PooledJob, fastest: PoolsFound, *, wanted_s: float) -> list[Document]:
     """The contract's `nearest_infeasible` where targets leave nothing: the fastest plan that fits, if any does."""
     if not fastest.best:
         return []
-    plan, training = fastest.best[0], mixed.jobs[0].training
+    plan, training = fastest.best[0], pooled.jobs[0].training
     tokens = float(training.seq_length) * training.global_batch_size
     reason = target_reason(plan.step_s, wanted_s=wanted_s, tokens=tokens)
     return [
@@ -76,8 +76,8 @@ def too_slow_on_pools(mixed: MixedJob, fastest: PoolsFound, *, wanted_s: float) 
     ]
 
 
-def _too_wide(mixed: MixedJob) -> Reason:
-    largest = max(pool.cluster.num_gpus for pool in mixed.cluster.pools)
+def _too_wide(pooled: PooledJob) -> Reason:
+    largest = max(pool.cluster.num_gpus for pool in pooled.cluster.pools)
     return {
         "code": "unequal-data-parallel-shares",
         "message": f"a stage of tp x cp x dp GPUs would be more than any pool has ({largest}): {SAME_WIDTH}",
@@ -85,10 +85,10 @@ def _too_wide(mixed: MixedJob) -> Reason:
     }
 
 
-def _no_room(mixed: MixedJob, constraints: Constraints, limits: NodeLimits) -> Reason:
+def _no_room(pooled: PooledJob, constraints: Constraints, limits: NodeLimits) -> Reason:
     counts = f"{limits.least} to {limits.most}" if limits.least < limits.most else f"{limits.most}"
     pools = ", ".join(
-        f"{pool.name} ({pool.cluster.num_nodes} x {pool.cluster.gpus_per_node})" for pool in mixed.cluster.pools
+        f"{pool.name} ({pool.cluster.num_nodes} x {pool.cluster.gpus_per_node})" for pool in pooled.cluster.pools
     )
     named = constraints.fixed.pool_per_stage
     placed = "" if named is None else f" with {_stages_of(named)}"

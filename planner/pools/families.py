@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from cost_models.pools.time import MixedJob
+from cost_models.job import PooledJob
 from cost_models.strategies.layouts import Layout, build_layouts
 from cost_models.strategies.strategy import Ints, Strategies
 from planner.pools.bounds import Work
@@ -63,7 +63,7 @@ class BestSplit:
 
 
 def best_split(
-    mixed: MixedJob,
+    pooled: PooledJob,
     family: Family,
     *,
     headroom_fraction: float,
@@ -71,9 +71,9 @@ def best_split(
     should_stop: Callable[[], bool],
 ) -> BestSplit:
     """The best split of a family: by thresholds, and by CP-SAT where those leave a gap."""
-    one_kind = len(mixed.jobs[0].model.distinct_kinds) == 1
+    one_kind = len(pooled.jobs[0].model.distinct_kinds) == 1
     model = build_pooled_split(
-        mixed,
+        pooled,
         family.row,
         family.pools,
         family.numbers,
@@ -121,15 +121,15 @@ def _known(model: PooledSplit, balanced: Balanced) -> BestSplit:
     return BestSplit(model.layout(balanced.picked), balanced.step_s)
 
 
-def placed(mixed: MixedJob, row: Strategies, layout: Layout) -> Strategies:
+def placed(pooled: PooledJob, row: Strategies, layout: Layout) -> Strategies:
     """A strategy with this split on its pools, every stage a slot."""
-    layouts = build_layouts([layout], model=mixed.jobs[0].model, all_stages=True)
+    layouts = build_layouts([layout], model=pooled.jobs[0].model, all_stages=True)
     return replace(row, layout=np.zeros(1, np.int64), layouts=layouts)
 
 
-def layers_by_speed(mixed: MixedJob, work: Work, sites: Sites, index: int, *, vpp: int) -> Layout:
+def layers_by_speed(pooled: PooledJob, work: Work, sites: Sites, index: int, *, vpp: int) -> Layout:
     """A split of one strategy on its site whose stages take nearly as long as each other; memory aside."""
-    model = mixed.jobs[0].model
+    model = pooled.jobs[0].model
     counts_J = np.array([model.layer_kinds.count(kind) for kind in model.distinct_kinds])
     pools = np.array(sites.pools(index))
     pp = len(pools)

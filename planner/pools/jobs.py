@@ -1,4 +1,4 @@
-"""A mixed job from the three specifications of a request: the job of every pool, priced by that pool's own calibration."""
+"""A job on pools from the three specifications of a request: the job of every pool, priced by that pool's own calibration."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from cost_models.errors import CalibrationError, InvalidInputError, NotModelledError, Problem
-from cost_models.pools.time import MixedJob
-from cost_models.specs.cluster import MixedCluster
+from cost_models.job import PooledJob
+from cost_models.specs.cluster import PooledCluster
 from cost_models.specs.model import Model
 from cost_models.specs.model_input import resolve_model
 from cost_models.specs.pools_input import resolve_pools
@@ -20,15 +20,15 @@ WITHOUT_PIPELINE = frozenset({"fsdp"})
 """Frameworks whose groups would span the kinds of node: stages are what a pool holds."""
 
 
-def resolve_mixed_job(
+def resolve_pooled_job(
     document: Mapping[str, Any],
     *,
     calibration: str | None = None,
     extra: Documents | None = None,
     allow_files: bool = False,
     states_version: bool = False,
-) -> MixedJob:
-    """The mixed job of a document's `model`, `cluster` (with `pools`) and `training`; see `planner.request.job.resolve_job`.
+) -> PooledJob:
+    """The job on pools of a document's `model`, `cluster` (with `pools`) and `training`; see `planner.request.job.resolve_job`.
 
     Raises:
         InvalidInputError: with the problems of all three parts; NotModelledError where one is refused.
@@ -36,7 +36,7 @@ def resolve_mixed_job(
     """
     errors: list[InvalidInputError] = []
     model: Model | None = None
-    cluster: MixedCluster | None = None
+    cluster: PooledCluster | None = None
     try:
         model = resolve_model(_object(document, "model"))
     except InvalidInputError as error:
@@ -77,7 +77,7 @@ def resolve_mixed_job(
             message = f"pool {pool.name!r}: {error.message}"
             raise CalibrationError(message, hint=error.hint, context={"field": at}) from error
         jobs.append(job)
-    return MixedJob(cluster=cluster, jobs=tuple(jobs))
+    return PooledJob(cluster=cluster, jobs=tuple(jobs))
 
 
 def _object(document: Mapping[str, Any], name: str) -> Mapping[str, Any]:
@@ -96,15 +96,15 @@ def _no_pipeline(framework: str) -> NotModelledError:
     return NotModelledError([Problem("/training/framework", message, hint, "pools-not-supported")])
 
 
-def assumed_of(mixed: MixedJob, strategy: Mapping[str, Any]) -> dict[str, Any]:
-    """Every default applied to a mixed job and one of its strategies, by contract field.
+def assumed_of(pooled: PooledJob, strategy: Mapping[str, Any]) -> dict[str, Any]:
+    """Every default applied to a job on pools and one of its strategies, by contract field.
 
     A training default that follows from the GPU is listed under the pools' names where it differs.
     """
-    first = mixed.jobs[0]
+    first = pooled.jobs[0]
     training: dict[str, Any] = {}
     for field, value in first.training.assumed.items():
-        values = [job.training.assumed.get(field, value) for job in mixed.jobs]
+        values = [job.training.assumed.get(field, value) for job in pooled.jobs]
         same = all(other == value for other in values)
-        training[field] = value if same else dict(zip(mixed.names, values, strict=True))
-    return with_habits(first, {**first.model.assumed, **mixed.cluster.assumed, **training, **strategy})
+        training[field] = value if same else dict(zip(pooled.names, values, strict=True))
+    return with_habits(first, {**first.model.assumed, **pooled.cluster.assumed, **training, **strategy})

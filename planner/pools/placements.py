@@ -13,7 +13,7 @@ from itertools import groupby, permutations
 import numpy as np
 
 from cost_models.errors import SearchBudgetError
-from cost_models.pools.time import MixedJob
+from cost_models.job import PooledJob
 from cost_models.strategies.strategy import Floats, Ints, Strategies
 from planner.schemas.plan_request import Constraints
 
@@ -64,21 +64,21 @@ class NodeLimits:
     most: int
 
 
-def node_limits(mixed: MixedJob, constraints: Constraints) -> NodeLimits:
+def node_limits(pooled: PooledJob, constraints: Constraints) -> NodeLimits:
     """The limits of a request: all nodes where none may idle."""
-    nodes = mixed.cluster.num_nodes
+    nodes = pooled.cluster.num_nodes
     most = min(constraints.num_nodes.max or nodes, nodes)
     least = constraints.num_nodes.min or 1
     return NodeLimits(least if constraints.allow_idle_gpus else most, most)
 
 
-def possible_worlds(mixed: MixedJob, limits: NodeLimits) -> Ints:
+def possible_worlds(pooled: PooledJob, limits: NodeLimits) -> Ints:
     """GPU counts of whole nodes of any pools, with the fewest and the most nodes that make each on either side of the limits."""
-    gpus = mixed.cluster.num_gpus + 1
-    fewest = np.full(gpus, mixed.cluster.num_nodes + 1, np.int64)
+    gpus = pooled.cluster.num_gpus + 1
+    fewest = np.full(gpus, pooled.cluster.num_nodes + 1, np.int64)
     most = np.full(gpus, -1, np.int64)
     fewest[0] = most[0] = 0
-    for pool in mixed.cluster.pools:
+    for pool in pooled.cluster.pools:
         left, part = pool.cluster.num_nodes, 1
         while left > 0:  # 1, 2, 4 … nodes and the rest: together every number of them
             part = min(part, left)
@@ -91,12 +91,12 @@ def possible_worlds(mixed: MixedJob, limits: NodeLimits) -> Ints:
 
 
 def build_sites(
-    mixed: MixedJob, base: Strategies, *, limits: NodeLimits, fixed: Sequence[str] | None
+    pooled: PooledJob, base: Strategies, *, limits: NodeLimits, fixed: Sequence[str] | None
 ) -> tuple[Sites, Ints]:
     """Every base row on every placement that has room for it, and the base rows that no pool has room for.
 
     Args:
-        mixed: the pools.
+        pooled: the pools.
         base: base rows; their pp and tp*cp*dp decide.
         limits: nodes that may be used.
         fixed: the pool of every stage, where the request says it.
@@ -105,12 +105,12 @@ def build_sites(
         SearchBudgetError: there are too many.
     """
     stage_gpus = (base.world / base.pp).astype(np.int64)
-    largest = max(pool.cluster.num_gpus for pool in mixed.cluster.pools)
+    largest = max(pool.cluster.num_gpus for pool in pooled.cluster.pools)
     parts: list[tuple[Ints, Ints, Ints]] = []
     size = 0
     for gpus in np.unique(stage_gpus[stage_gpus <= largest]).tolist():
         rows = np.flatnonzero(stage_gpus == gpus)
-        stages_PV, order_PV = _placements(mixed, gpus, limits, most=int(base.pp[rows].max()), fixed=fixed)
+        stages_PV, order_PV = _placements(pooled, gpus, limits, most=int(base.pp[rows].max()), fixed=fixed)
         if not stages_PV.shape[1]:
             continue
         by_pp = np.argsort(stages_PV.sum(axis=0), kind="stable")
@@ -126,7 +126,7 @@ def build_sites(
         within = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
         at = start[which] + within
         parts.append((rows[which], stages_PV[:, at], order_PV[:, at]))
-    pools = len(mixed.jobs)
+    pools = len(pooled.jobs)
     if not parts:
         none = np.zeros((pools, 0), np.int64)
         return Sites(np.zeros(0, np.int64), none, none), np.flatnonzero(stage_gpus > largest)
@@ -139,26 +139,26 @@ def build_sites(
 
 
 def _placements(
-    mixed: MixedJob, stage_gpus: int, limits: NodeLimits, *, most: int, fixed: Sequence[str] | None
+    pooled: PooledJob, stage_gpus: int, limits: NodeLimits, *, most: int, fixed: Sequence[str] | None
 ) -> tuple[Ints, Ints]:
     """Stages on each pool and pools in pipeline order of every placement, shape (P, V) each."""
     if fixed is not None:
-        counts = np.array([[fixed.count(name)] for name in mixed.names])
+        counts = np.array([[fixed.count(name)] for name in pooled.names])
     else:
-        counts = _counts(mixed, stage_gpus, most=most)
+        counts = _counts(pooled, stage_gpus, most=most)
     nodes = np.zeros(counts.shape[1])
-    for pool, stages_V in zip(mixed.cluster.pools, counts, strict=True):
+    for pool, stages_V in zip(pooled.cluster.pools, counts, strict=True):
         used = stages_V * stage_gpus / pool.cluster.gpus_per_node
         nodes += np.where((used % 1 == 0) & (used <= pool.cluster.num_nodes), used, np.inf)
     counts = counts[:, (nodes >= limits.least) & (nodes <= limits.most)]
     stages: list[Ints] = []
     orders: list[Ints] = []
-    pools = range(len(mixed.jobs))
+    pools = range(len(pooled.jobs))
     for used_P in np.unique(counts > 0, axis=1).T:
         same = counts[:, ((counts > 0) == used_P[:, None]).all(axis=0)]
         mine, idle = [pool for pool in pools if used_P[pool]], [pool for pool in pools if not used_P[pool]]
         for order in permutations(mine):
-            if fixed is not None and [mixed.names[pool] for pool in order] != [name for name, _ in groupby(fixed)]:
+            if fixed is not None and [pooled.names[pool] for pool in order] != [name for name, _ in groupby(fixed)]:
                 continue
             stages.append(same)
             orders.append(np.tile(np.array([*order, *idle])[:, None], same.shape[1]))
@@ -167,24 +167,24 @@ def _placements(
     return np.concatenate(stages, axis=1), np.concatenate(orders, axis=1)
 
 
-def _counts(mixed: MixedJob, stage_gpus: int, *, most: int) -> Ints:
+def _counts(pooled: PooledJob, stage_gpus: int, *, most: int) -> Ints:
     """Every number of stages on each pool that uses whole nodes, at least one stage in all, shape (P, V)."""
     found = np.zeros((0, 1), np.int64)
-    for pool in mixed.cluster.pools:
+    for pool in pooled.cluster.pools:
         room = np.arange(min(pool.cluster.num_gpus // stage_gpus, most) + 1)
         room = room[room * stage_gpus % pool.cluster.gpus_per_node == 0]
         if found.shape[1] * len(room) > MOST_SITES:
-            message = f"more than {MOST_SITES:,} ways to lay stages on {len(mixed.jobs)} pools are too many to search"
+            message = f"more than {MOST_SITES:,} ways to lay stages on {len(pooled.jobs)} pools are too many to search"
             raise SearchBudgetError(message, hint="Fix dp, tp or pp in constraints.")
         found = np.concatenate([np.repeat(found, len(room), axis=1), np.tile(room, found.shape[1])[None]])
         found = found[:, found.sum(axis=0) <= most]
     return found[:, found.sum(axis=0) > 0]
 
 
-def price_weight(mixed: MixedJob, stages_PN: Ints, stage_gpus: Floats) -> Floats:
+def price_weight(pooled: PooledJob, stages_PN: Ints, stage_gpus: Floats) -> Floats:
     """What the objective `cost` multiplies the step time with: the price of the GPUs in use per hour, or their number where
     not every pool has a price, shape (N,).
     """
-    prices = [job.cluster.price_per_gpu_hour for job in mixed.jobs]
+    prices = [job.cluster.price_per_gpu_hour for job in pooled.jobs]
     each = np.ones(len(prices)) if None in prices else np.array(prices, np.float64)
     return np.asarray((each @ stages_PN) * stage_gpus)

@@ -1,4 +1,4 @@
-"""The main job on a mixed cluster: a checked request in, ranked plans on pools out, with the proof."""
+"""The main job on a cluster of several kinds of node: a checked request in, ranked plans on pools out, with the proof."""
 
 from __future__ import annotations
 
@@ -9,14 +9,15 @@ from typing import Any
 
 import numpy as np
 
-from cost_models.pools.time import MixedJob, mixed_step_time
+from cost_models.job import PooledJob
+from cost_models.pools.time import pooled_step_time
 from cost_models.step.ranges import is_tied
 from cost_models.strategies.layouts import build_layouts
 from cost_models.strategies.strategy import Bools, Strategies, concatenated
 from planner.answer.comparison import tie_groups, ties
 from planner.answer.ranking import compared_plans
 from planner.answer.response import answered, host_warnings, search_report, stop_warnings
-from planner.pools.evaluation import mixed_evaluation
+from planner.pools.evaluation import pooled_evaluation
 from planner.pools.explain import nearest_on_pools, too_slow_on_pools
 from planner.pools.found import Plan, PoolsFound
 from planner.pools.jobs import assumed_of
@@ -37,22 +38,22 @@ Document = dict[str, Any]
 
 def plan_on_pools(
     prepared: Prepared,
-    mixed: MixedJob,
+    pooled: PooledJob,
     *,
     on_progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Document:
-    """The plan response of the contract for a mixed cluster; arguments as of `planner.plan.plan`."""
+    """The plan response of the contract for a cluster of several kinds of node; arguments as of `planner.plan.plan`."""
     asked = prepared.asked
     listed_alone = bool(asked.constraints.fixed.layers_per_stage or asked.constraints.allowed.layers_per_stage)
-    constraints, limits = _with_stages(asked.constraints), node_limits(mixed, asked.constraints)
-    one_chunk = len(mixed.jobs[0].model.distinct_kinds) > 1 and not listed_alone and constraints.fixed.vpp is None
+    constraints, limits = _with_stages(asked.constraints), node_limits(pooled, asked.constraints)
+    one_chunk = len(pooled.jobs[0].model.distinct_kinds) > 1 and not listed_alone and constraints.fixed.vpp is None
     if one_chunk:
         constraints = constraints.model_copy(update={"allowed": constraints.allowed.model_copy(update={"vpp": (1,)})})
-    space = build_space(mixed.whole[0], constraints, worlds=possible_worlds(mixed, limits))
+    space = build_space(pooled.whole[0], constraints, worlds=possible_worlds(pooled, limits))
     search = partial(
         PoolSearch,
-        mixed,
+        pooled,
         space,
         limits=limits,
         headroom_fraction=constraints.memory_headroom_fraction,
@@ -61,17 +62,17 @@ def plan_on_pools(
         time_limit_s=asked.time_limit_s,
         should_stop=should_stop,
     )
-    goal = build_goal(mixed.jobs[0], asked.objective, asked.targets)
+    goal = build_goal(pooled.jobs[0], asked.objective, asked.targets)
     main = search(goal=goal, top_k=asked.top_k, on_progress=on_progress)
     found = main.run()
-    plans = _ranked(mixed, found.best, headroom_fraction=constraints.memory_headroom_fraction)
-    plans = compared_plans(plans, prepared, calibrations=[job.calibration for job in mixed.jobs])
+    plans = _ranked(pooled, found.best, headroom_fraction=constraints.memory_headroom_fraction)
+    plans = compared_plans(plans, prepared, calibrations=[job.calibration for job in pooled.jobs])
     nearest = []
     if not plans:
-        nearest = nearest_on_pools(mixed, found, constraints, limits, space=space)
+        nearest = nearest_on_pools(pooled, found, constraints, limits, space=space)
         if found.rejected["misses-target"] and found.stopped is None:
             fastest = search(goal=without_targets(), top_k=1).run()
-            nearest = too_slow_on_pools(mixed, fastest, wanted_s=goal.slowest_step_s) or nearest
+            nearest = too_slow_on_pools(pooled, fastest, wanted_s=goal.slowest_step_s) or nearest
         if nearest and not found.rejected:
             found.rejected.update(reason["code"] for reason in nearest[0]["reasons"][:1])
     return answered(
@@ -82,8 +83,8 @@ def plan_on_pools(
         search=_report(main, space, found),
         rejected=dict(sorted(found.rejected.items())),
         nearest_infeasible=nearest,
-        inexpressible_best=_inexpressible(mixed, found),
-        warnings=["pools-no-interleaving"] * one_chunk + _warnings(asked, mixed, found) + host_warnings(plans),
+        inexpressible_best=_inexpressible(pooled, found),
+        warnings=["pools-no-interleaving"] * one_chunk + _warnings(asked, pooled, found) + host_warnings(plans),
     )
 
 
@@ -95,39 +96,39 @@ def _with_stages(constraints: Constraints) -> Constraints:
     return constraints.model_copy(update={"fixed": constraints.fixed.model_copy(update={"pp": len(pools)})})
 
 
-def _ranked(mixed: MixedJob, plans: list[Plan], *, headroom_fraction: float) -> list[Document]:
+def _ranked(pooled: PooledJob, plans: list[Plan], *, headroom_fraction: float) -> list[Document]:
     """The contract's `plans`, best first, with per-stage memory."""
-    groups = _tie_groups(mixed, _together(mixed, plans)) if plans else []
-    assumed = assumed_of(mixed, {})
+    groups = _tie_groups(pooled, _together(pooled, plans)) if plans else []
+    assumed = assumed_of(pooled, {})
     return [
         {
             "rank": rank,
             "strategy": strategy_dict(plan.row, 0),
-            "evaluation": mixed_evaluation(mixed, plan.row, headroom_fraction=headroom_fraction, assumed=assumed),
+            "evaluation": pooled_evaluation(pooled, plan.row, headroom_fraction=headroom_fraction, assumed=assumed),
             "tie_group": group,
         }
         for rank, (plan, group) in enumerate(zip(plans, groups, strict=True), start=1)
     ]
 
 
-def _together(mixed: MixedJob, plans: list[Plan]) -> Strategies:
+def _together(pooled: PooledJob, plans: list[Plan]) -> Strategies:
     """All plans as one batch over one table of layouts."""
-    layouts = build_layouts([plan.layout for plan in plans], model=mixed.jobs[0].model, all_stages=True)
+    layouts = build_layouts([plan.layout for plan in plans], model=pooled.jobs[0].model, all_stages=True)
     return concatenated([replace(plan.row, layouts=layouts, layout=np.array([n])) for n, plan in enumerate(plans)])
 
 
-def _tie_groups(mixed: MixedJob, plans: Strategies) -> list[int]:
+def _tie_groups(pooled: PooledJob, plans: Strategies) -> list[int]:
     """Group number of each plan; two tie where any pool's calibration leaves their difference uncertain."""
-    time = mixed_step_time(mixed, plans)
+    time = pooled_step_time(pooled, plans)
 
     def tied_with(leader: int) -> Bools:
-        each = [is_tied(job.calibration, time.terms_s, time.tiers, leader=leader) for job in mixed.jobs]
+        each = [is_tied(job.calibration, time.terms_s, time.tiers, leader=leader) for job in pooled.jobs]
         return np.asarray(np.any(each, axis=0), np.bool_)
 
     return tie_groups(len(plans), tied_with)
 
 
-def _inexpressible(mixed: MixedJob, found: PoolsFound) -> Document | None:
+def _inexpressible(pooled: PooledJob, found: PoolsFound) -> Document | None:
     """The contract's `inexpressible_best`: a better plan that cannot be launched, with its gain in step time."""
     plan = found.inexpressible
     if plan is None or (found.best and found.best[0].value <= plan.value):
@@ -135,7 +136,7 @@ def _inexpressible(mixed: MixedJob, found: PoolsFound) -> Document | None:
     gain = (found.best[0].step_s - plan.step_s) / found.best[0].step_s if found.best else 1.0
     return {
         "strategy": strategy_dict(plan.row, 0),
-        "reasons": inexpressible_reasons(mixed.jobs[0], plan.row),
+        "reasons": inexpressible_reasons(pooled.jobs[0], plan.row),
         "step_time_s": plan.step_s,
         "gain_fraction": gain,
     }
@@ -160,11 +161,11 @@ def _report(search: PoolSearch, space: Space, found: PoolsFound) -> Document:
     )
 
 
-def _warnings(asked: PlanRequest, mixed: MixedJob, found: PoolsFound) -> list[str]:
-    warnings = job_warnings(mixed)
+def _warnings(asked: PlanRequest, pooled: PooledJob, found: PoolsFound) -> list[str]:
+    warnings = job_warnings(pooled)
     if any(len(set(plan.layout.pool_per_stage or ())) > 1 for plan in found.best):
         warnings.append("pools-in-order")
-    if asked.objective == "cost" and any(job.cluster.price_per_gpu_hour is None for job in mixed.jobs):
+    if asked.objective == "cost" and any(job.cluster.price_per_gpu_hour is None for job in pooled.jobs):
         warnings.append("pools-cost-alike")
     if asked.constraints.allow_at_risk:
         warnings.append("pools-no-at-risk")

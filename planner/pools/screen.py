@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models.pools.time import MixedJob
+from cost_models.job import PooledJob
 from cost_models.strategies.strategy import Bools, Floats, Ints, Strategies
 from planner.pools.bounds import Work
 from planner.pools.placements import Sites
@@ -19,12 +19,12 @@ from planner.splits.lone_stages import fits_alone
 
 
 def could_hold(
-    mixed: MixedJob, rows: Strategies, sites: Sites, work: Work, *, slowest_s: Floats, headroom_fraction: float
+    pooled: PooledJob, rows: Strategies, sites: Sites, work: Work, *, slowest_s: Floats, headroom_fraction: float
 ) -> tuple[Bools, list[Ints]]:
     """Where the stages can hold all layers with none slower than `slowest_s`, shape (N,), and of each strategy the most
     layers on every stage.
     """
-    model = mixed.jobs[0].model
+    model = pooled.jobs[0].model
     counts_J = np.array([model.layer_kinds.count(kind) for kind in model.distinct_kinds])
     kind = int(counts_J.argmax())
     total = int(counts_J[kind])
@@ -38,7 +38,7 @@ def could_hold(
     possible = _sum(row_Q, np.maximum(high_Q, 0), len(rows)) >= total
     possible &= ~(_sum(row_Q, high_Q < 0, len(rows)) > 0)  # an end alone takes too long
     held_Q = np.maximum(high_Q, 0)
-    questions = _Questions(mixed, rows, row_Q, stage_Q, pool_Q, kind, len(counts_J), headroom_fraction)
+    questions = _Questions(pooled, rows, row_Q, stage_Q, pool_Q, kind, len(counts_J), headroom_fraction)
     spare = _sum(row_Q, held_Q, len(rows)) - total  # what all stages together may hold less than in time they could
     needed_Q = np.maximum(high_Q - spare[row_Q], 0)
     for early in _first_to_overflow(row_Q, stage_Q, pool_Q):
@@ -67,7 +67,7 @@ def _first_to_overflow(row_Q: Ints, stage_Q: Ints, pool_Q: Ints) -> list[Ints]:
 class _Questions:
     """Whether stages hold so many layers of one kind on their pool's GPU."""
 
-    mixed: MixedJob
+    pooled: PooledJob
     rows: Strategies
     row_Q: Ints
     stage_Q: Ints
@@ -84,7 +84,7 @@ class _Questions:
             contents = np.zeros((len(here), self.num_kinds), np.int64)
             contents[:, self.kind] = layers[here]
             found[here] = fits_alone(
-                self.mixed.jobs[pool],
+                self.pooled.jobs[pool],
                 self.rows.take(self.row_Q[asked[here]]),
                 stage=self.stage_Q[asked[here]],
                 contents_NJ=contents,

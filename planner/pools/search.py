@@ -17,8 +17,9 @@ from time import perf_counter
 import numpy as np
 
 from cost_models.evaluate import Verdict
-from cost_models.pools.memory import mixed_memory
-from cost_models.pools.time import MixedJob, mixed_step_time
+from cost_models.job import PooledJob
+from cost_models.pools.memory import pooled_memory
+from cost_models.pools.time import pooled_step_time
 from cost_models.step.fsdp import is_fsdp
 from cost_models.strategies.layouts import Layout, build_layouts
 from cost_models.strategies.strategy import Bools, Codes, Floats, Ints, Recompute, RecomputeMethod, Strategies
@@ -53,7 +54,7 @@ class PoolSearch:
 
     def __init__(
         self,
-        mixed: MixedJob,
+        pooled: PooledJob,
         space: Space,
         *,
         goal: Goal,
@@ -68,12 +69,12 @@ class PoolSearch:
         solver: Callable[..., Solved] = solve,
     ) -> None:
         """`pools` are the pool of every stage where the request says it; with `listed_alone` the splits of the space, too."""
-        self.mixed, self.space, self.goal, self.limits = mixed, space, goal, limits
+        self.pooled, self.space, self.goal, self.limits = pooled, space, goal, limits
         self.top_k, self.headroom_fraction = top_k, headroom_fraction
         self.pools, self.listed_alone = pools, listed_alone
         self.time_limit_s, self.on_progress, self.should_stop = time_limit_s, on_progress, should_stop
         self.solver = solver
-        self.freely = splits_freely(mixed.jobs[0])
+        self.freely = splits_freely(pooled.jobs[0])
         self.found = PoolsFound()
         self._started = perf_counter()
 
@@ -89,7 +90,7 @@ class PoolSearch:
     def _run(self) -> None:
         found, base = self.found, self.space.base()
         base = base.take(self._legal(base, only=BASE_CODES))
-        sites, homeless = build_sites(self.mixed, base, limits=self.limits, fixed=self.pools)
+        sites, homeless = build_sites(self.pooled, base, limits=self.limits, fixed=self.pools)
         found.rejected["unequal-data-parallel-shares"] += int(self.space.multiplicity(base.take(homeless)).sum())
         found.unplaced = bool(len(base)) and not len(sites)
         if len(sites):
@@ -97,7 +98,7 @@ class PoolSearch:
 
     def _search(self, base: Strategies, sites: Sites) -> None:
         """Searches the sites in the order of the values that their bounds allow."""
-        work = base_work(self.mixed, self.space, base)
+        work = base_work(self.pooled, self.space, base)
         bound_s = self._site_bounds_s(base, work, sites, layers="fractions")
         values = self.goal.value_of_world(self._weight(base.take(sites.base), sites), bound_s)
         if self.freely and not self.listed_alone and len(sites) > CHUNK and not self._must_stop():
@@ -127,14 +128,14 @@ class PoolSearch:
             some = sites.take(part)
             rows = base.take(some.base)
             vpp = self.space.most_vpp[rows.pp.astype(np.int64)]
-            found[part] = base_bound_s(self.mixed, work.take(some.base), rows, some, vpp=vpp, layers=layers)
+            found[part] = base_bound_s(self.pooled, work.take(some.base), rows, some, vpp=vpp, layers=layers)
         return found
 
     def _weight(self, rows: Strategies, sites: Sites) -> Floats:
         """What the objective weighs a step with: GPUs, or their price for `cost`."""
         if self.goal.objective != "cost":
             return rows.world
-        return price_weight(self.mixed, sites.stages_PN, rows.world / rows.pp)
+        return price_weight(self.pooled, sites.stages_PN, rows.world / rows.pp)
 
     def _leave(self, bounds_s: Floats) -> None:
         self.found.unproven_s = min(self.found.unproven_s, float(bounds_s.min()))
@@ -144,8 +145,8 @@ class PoolSearch:
         rows, sites = self._rows(base, sites)
         if not len(rows):
             return True
-        numbers = row_numbers(self.mixed, rows)
-        bound = row_bound(self.mixed, numbers, rows, sites)
+        numbers = row_numbers(self.pooled, rows)
+        bound = row_bound(self.pooled, numbers, rows, sites)
         weight = self._weight(rows, sites)
         values = self.goal.value_of_world(weight, bound.step_s)
         order = np.argsort(values, kind="stable")
@@ -180,10 +181,10 @@ class PoolSearch:
         """Those of the families whose stages could hold the model in time."""
         some, where, its = rows.take(part), sites.take(part), tuple(each.take(part) for each in numbers)
         limits_s = np.array([self.goal.longest_step_s(each, self.limit) for each in weight[part].tolist()])
-        work = row_work(its, some, num_layers=self.mixed.jobs[0].model.num_layers)
+        work = row_work(its, some, num_layers=self.pooled.jobs[0].model.num_layers)
         slowest_s = bound.take(part).slowest_allowed_s(some, limits_s)
         holding, most_layers = could_hold(
-            self.mixed, some, where, work, slowest_s=slowest_s, headroom_fraction=self.headroom_fraction
+            self.pooled, some, where, work, slowest_s=slowest_s, headroom_fraction=self.headroom_fraction
         )
         if not self.found.best:
             self.found.rejected["out-of-memory"] += int((~holding).sum())
@@ -191,7 +192,7 @@ class PoolSearch:
                 first = int(np.argmin(holding))
                 row = some.take(np.array([first]))
                 layout = replace(row.layouts.table[int(row.layout[0])], pool_per_stage=self._names(where.pools(first)))
-                self.found.nearest = placed(self.mixed, row, layout)
+                self.found.nearest = placed(self.pooled, row, layout)
         return [
             (
                 int(part[index]),
@@ -222,7 +223,7 @@ class PoolSearch:
         rows, origin = expansion.rows, expansion.origin
         kept = np.isin(rows.schedule, PRICED_SCHEDULES)
         block = (rows.recompute == Recompute.FULL) & (rows.recompute_method == RecomputeMethod.BLOCK)
-        kept &= ~(block & is_fsdp(self.mixed.jobs[0], rows))  # what is hidden there depends on all stages' counts
+        kept &= ~(block & is_fsdp(self.pooled.jobs[0], rows))  # what is hidden there depends on all stages' counts
         rows, origin = rows.take(kept), origin[kept]
         legal = self._legal(rows)
         rows, origin = rows.take(legal), origin[legal]
@@ -239,7 +240,7 @@ class PoolSearch:
         """
         legal = np.ones(len(rows), np.bool_)
         weights = None if only is None else self.space.multiplicity(rows)
-        for job in self.mixed.whole:
+        for job in self.pooled.whole:
             broken = violations(job, rows)
             codes = frozenset(rule.code for rule in broken.active) if only is None else only
             broken = broken.only(codes - SPLIT_CODES - GPU_COUNT_CODES)
@@ -258,7 +259,7 @@ class PoolSearch:
                 return
             family = replace(family, limit_s=min(family.limit_s, limit_s))
         best = best_split(
-            self.mixed,
+            self.pooled,
             family,
             headroom_fraction=self.headroom_fraction,
             solver=self.solver,
@@ -270,7 +271,7 @@ class PoolSearch:
         if self.freely:  # what cannot be launched is no part of the ranking's proof
             self._leave(np.array([best.unproven_s]))
         if best.layout is not None:
-            self._keep(placed(self.mixed, family.row, best.layout), family.weight, step_s=best.step_s)
+            self._keep(placed(self.pooled, family.row, best.layout), family.weight, step_s=best.step_s)
 
     def _rank_listed(self, rows: Strategies, sites: Sites, weight: Floats) -> None:
         """Ranks strategies with the split that the request or the framework gives them, all priced at once."""
@@ -284,28 +285,28 @@ class PoolSearch:
         self.found.rejected["at-risk-of-memory"] += int((verdict == Verdict.AT_RISK).sum())
         if self.found.nearest is None and (verdict != Verdict.FITS).any():
             first = int(np.argmax(verdict != Verdict.FITS))
-            self.found.nearest = placed(self.mixed, rows.take(np.array([first])), table[first])
+            self.found.nearest = placed(self.pooled, rows.take(np.array([first])), table[first])
 
     def _rank(self, rows: Strategies, table: Sequence[Layout], weight: Floats) -> Codes:
         """Ranks strategies under a layout each, and returns their verdicts on memory."""
         if not len(rows):
             return np.zeros(0, np.int8)
         number = {layout: position for position, layout in enumerate(dict.fromkeys(table))}
-        layouts = build_layouts(list(number), model=self.mixed.jobs[0].model, all_stages=True)
+        layouts = build_layouts(list(number), model=self.pooled.jobs[0].model, all_stages=True)
         priced = replace(rows, layout=np.array([number[layout] for layout in table]), layouts=layouts)
-        verdict = mixed_memory(self.mixed, priced, headroom_fraction=self.headroom_fraction).verdict
+        verdict = pooled_memory(self.pooled, priced, headroom_fraction=self.headroom_fraction).verdict
         fits = np.flatnonzero(verdict == Verdict.FITS)
         if len(fits):
-            step_s = mixed_step_time(self.mixed, priced.take(fits)).total_s
+            step_s = pooled_step_time(self.pooled, priced.take(fits)).total_s
             for position in np.argsort(self.goal.value_of_world(weight[fits], step_s), kind="stable").tolist():
                 at = int(fits[position])
-                row = placed(self.mixed, rows.take(np.array([at])), table[at])
+                row = placed(self.pooled, rows.take(np.array([at])), table[at])
                 if not self._keep(row, float(weight[at]), step_s=float(step_s[position])):
                     break
         return verdict
 
     def _names(self, pools: Sequence[int]) -> tuple[str, ...]:
-        return tuple(self.mixed.names[pool] for pool in pools)
+        return tuple(self.pooled.names[pool] for pool in pools)
 
     def _seed(self, base: Strategies, sites: Sites, order: Ints) -> None:
         """Ranks some strategies of every kind with layers by speed, so that what cannot win is soon known."""
@@ -318,10 +319,10 @@ class PoolSearch:
         rows, where = self._rows(base, sites.take(some), options=plain)
         self.found.rejected = rejected  # they are counted when their turn comes
         weight = self._weight(rows, where)
-        work = row_work(row_numbers(self.mixed, rows), rows, num_layers=self.mixed.jobs[0].model.num_layers)
+        work = row_work(row_numbers(self.pooled, rows), rows, num_layers=self.pooled.jobs[0].model.num_layers)
         table = [
             replace(
-                layers_by_speed(self.mixed, work, where, index, vpp=int(rows.vpp[index])),
+                layers_by_speed(self.pooled, work, where, index, vpp=int(rows.vpp[index])),
                 pool_per_stage=self._names(where.pools(index)),
             )
             for index in range(len(rows))
@@ -334,7 +335,7 @@ class PoolSearch:
         if value > self.limit or not self.goal.reached(np.array([step_s]))[0]:
             return False
         plan = Plan(row, step_s, value)
-        if all(violations(job, row).only(SPLIT_CODES).legal[0] for job in self.mixed.whole):
+        if all(violations(job, row).only(SPLIT_CODES).legal[0] for job in self.pooled.whole):
             found.feasible += 1
             self._insert(plan)
         elif found.inexpressible is None or plan.order < found.inexpressible.order:

@@ -13,8 +13,8 @@ from functools import cached_property
 
 import numpy as np
 
-from cost_models.job import Job
-from cost_models.pools.time import MixedJob, mixed_jitter_fraction, tied_s
+from cost_models.job import Job, PooledJob
+from cost_models.pools.time import pooled_jitter_fraction, tied_s
 from cost_models.step.ddp import DdpLinks, ddp_exposed_s, ddp_links_s
 from cost_models.step.fsdp import is_fsdp
 from cost_models.step.offload import is_offloaded, offload_s
@@ -47,7 +47,7 @@ class _StageEnds:
 class PooledSplit:
     """The open split of one strategy on pools; an `OpenModel`."""
 
-    mixed: MixedJob
+    pooled: PooledJob
     row: Strategies
     """The strategy, a batch of one; its own layout only says pp and vpp."""
     pools: tuple[int, ...]
@@ -91,7 +91,7 @@ class PooledSplit:
     @property
     def stages_by_pool(self) -> Ints:
         """Stages on each pool, shape (P, 1)."""
-        return np.array([[self.pools.count(pool)] for pool in range(len(self.mixed.jobs))])
+        return np.array([[self.pools.count(pool)] for pool in range(len(self.pooled.jobs))])
 
     def pipeline_s(self, slowest_s: float, sum_s: float) -> float:
         """Seconds of the slowest stage over a step and of the bubble, from its time and all stages'. [P-1]"""
@@ -104,14 +104,14 @@ class PooledSplit:
         rows = self.row.take(np.zeros(len(layers), np.int64))
         stages_PN = np.tile(self.stages_by_pool, len(layers))
         word = np.broadcast_to(self.numbers[0].word, len(layers))
-        return np.asarray(self.sends_s + tied_s(self.mixed, rows, stages_PN, word=word, layers=layers)[0])
+        return np.asarray(self.sends_s + tied_s(self.pooled, rows, stages_PN, word=word, layers=layers)[0])
 
     @cached_property
     def _ends(self) -> list[_StageEnds]:
         """What every choice of every stage does once a step, by itself."""
         found: list[_StageEnds | None] = [None] * self.pp
         for pool in dict.fromkeys(self.pools):
-            job = self.mixed.jobs[pool]
+            job = self.pooled.jobs[pool]
             stages = [stage for stage, its in enumerate(self.pools) if its == pool]
             dense, expert = (
                 np.concatenate([getattr(self.choices[stage], name) for stage in stages]) for name in ("dense", "expert")
@@ -140,7 +140,7 @@ class PooledSplit:
             "forward_s": np.array([forward_s + waits_s]),
             "backward_s": np.array([max(slowest_s - forward_s, 0.0)]),
         }
-        sharded = is_fsdp(self.mixed.jobs[pool], self.row)[0]
+        sharded = is_fsdp(self.pooled.jobs[pool], self.row)[0]
         found = []
         for stage, each in enumerate(self._ends):
             seconds = each.optimizer_s
@@ -148,7 +148,7 @@ class PooledSplit:
                 seconds = seconds + ddp_exposed_s(self.row, each.links, **passes, num_layers=len(self.kind_of_layer))
             if is_offloaded(self.row)[0]:
                 rows = self.row.take(np.zeros(len(seconds), np.int64))
-                job = self.mixed.jobs[self.pools[stage]]
+                job = self.pooled.jobs[self.pools[stage]]
                 seconds = seconds + offload_s(job, rows, dense=each.dense, expert=each.expert, **passes)
             found.append(seconds)
         return self.beside.setdefault(key, found)
@@ -170,12 +170,12 @@ class PooledSplit:
             pp=self.pp,
             vpp=self.vpp,
             layers=layers_in_order(totals, self.vpp),
-            pool_per_stage=tuple(self.mixed.names[pool] for pool in self.pools),
+            pool_per_stage=tuple(self.pooled.names[pool] for pool in self.pools),
         )
 
 
 def build_pooled_split(
-    mixed: MixedJob,
+    pooled: PooledJob,
     row: Strategies,
     pools: Sequence[int],
     numbers: Sequence[SplitNumbers],
@@ -189,7 +189,7 @@ def build_pooled_split(
     """The model of one strategy, None where no split has a slowest stage below `slowest_s`, memory aside.
 
     Args:
-        mixed: the pools.
+        pooled: the pools.
         row: one strategy.
         pools: pool of every stage.
         numbers: of this strategy, by pool.
@@ -199,12 +199,12 @@ def build_pooled_split(
         headroom_fraction: share of capacity that stays free.
         most_layers: the most layers that fit on each stage, where there is one kind of layer and they are known.
     """
-    model = mixed.jobs[0].model
+    model = pooled.jobs[0].model
     kinds = model.distinct_kinds
     kind_of_layer = np.array([kinds.index(kind) for kind in model.layer_kinds])
-    stages_PN = np.array([[pools.count(pool)] for pool in range(len(mixed.jobs))])
+    stages_PN = np.array([[pools.count(pool)] for pool in range(len(pooled.jobs))])
     bare = PooledSplit(
-        mixed=mixed,
+        pooled=pooled,
         row=row,
         pools=tuple(pools),
         numbers=tuple(numbers),
@@ -212,7 +212,7 @@ def build_pooled_split(
         kind_of_layer=kind_of_layer,
         sends_s=sends_s,
         once_floor_s=once_floor_s,
-        factor=1.0 + float(mixed_jitter_fraction(mixed, row, stages_PN)[0]),
+        factor=1.0 + float(pooled_jitter_fraction(pooled, row, stages_PN)[0]),
     )
     choices = []
     known: dict[tuple[int, bool, bool], StageChoices] = {}
@@ -274,7 +274,7 @@ def _fitting(bare: PooledSplit, choices: list[StageChoices], *, headroom_fractio
         stages = [stage for stage, its in enumerate(bare.pools) if its == pool]
         stage = np.repeat(stages, [len(choices[stage]) for stage in stages])
         held = np.concatenate([choices[stage].contents_CJ for stage in stages])
-        fits = stage_fits(bare.mixed.jobs[pool], bare.row, stage, held, headroom_fraction=headroom_fraction)
+        fits = stage_fits(bare.pooled.jobs[pool], bare.row, stage, held, headroom_fraction=headroom_fraction)
         for number in stages:
             found[number] = choices[number].take(fits[stage == number])
     return found

@@ -10,11 +10,10 @@ from importlib.metadata import version
 from typing import Any
 
 from cost_models.errors import InvalidInputError
-from cost_models.job import Job
-from cost_models.pools.time import MixedJob
+from cost_models.job import Job, PooledJob
 from cost_models.specs.fields import validated
-from cost_models.specs.pools_input import is_mixed
-from planner.pools.jobs import resolve_mixed_job
+from cost_models.specs.pools_input import lists_pools
+from planner.pools.jobs import resolve_pooled_job
 from planner.request.checks import check_request
 from planner.request.job import Documents, missing_or_wrong, resolve_job
 from planner.request.resolved import resolved_request
@@ -29,7 +28,7 @@ class Prepared:
     """A request that can be planned."""
 
     asked: PlanRequest
-    job: Job | MixedJob
+    job: Job | PooledJob
     resolved: dict[str, Any]
     """The request with presets spelled out and defaults filled in."""
     digest: str
@@ -45,11 +44,11 @@ def prepare(
     """
     _refuse_names(request)
     asked = validated(PlanRequest, request, pointer="")
-    resolve = resolve_mixed_job if is_mixed(request.get("cluster")) else resolve_job
-    job: Job | MixedJob = resolve(request, extra=calibrations, allow_files=allow_files, states_version=True)
+    resolve = resolve_pooled_job if lists_pools(request.get("cluster")) else resolve_job
+    job: Job | PooledJob = resolve(request, extra=calibrations, allow_files=allow_files, states_version=True)
     check_request(asked, job)
     resolved = resolved_request(asked, job)
-    jobs = job.jobs if isinstance(job, MixedJob) else (job,)
+    jobs = job.jobs if isinstance(job, PooledJob) else (job,)
     digest = request_digest(
         resolved, calibration_id=" ".join(each.calibration.id for each in jobs), revision=model_revision()
     )

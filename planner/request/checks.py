@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from cost_models.errors import InvalidInputError, NotModelledError, Problem
-from cost_models.job import Job
-from cost_models.pools.time import MixedJob
+from cost_models.job import Job, PooledJob
 from cost_models.specs.fields import shown
 from cost_models.strategies.strategy import NAMES
 from planner.pools.strategy import pool_problems
@@ -15,13 +14,13 @@ ANALYSES = ("pareto", "what_if")
 """Extra analyses that know one kind of node."""
 
 
-def check_request(asked: PlanRequest, job: Job | MixedJob) -> None:
+def check_request(asked: PlanRequest, job: Job | PooledJob) -> None:
     """Contradictions that can be named before searching.
 
     Raises:
         InvalidInputError: naming the fields that contradict; NotModelledError for what is not modelled on pools.
     """
-    if isinstance(job, MixedJob):
+    if isinstance(job, PooledJob):
         _refuse_on_pools(asked, job.jobs[0])
         _check(asked, job.jobs[0], nodes=job.cluster.num_nodes, problems=_wrong_pools(asked, job))
     else:
@@ -96,7 +95,7 @@ def _pools_of_one_kind(asked: PlanRequest) -> list[Problem]:
     return [Problem("/constraints/fixed/pool_per_stage", message, "Leave it out.")]
 
 
-def _wrong_pools(asked: PlanRequest, mixed: MixedJob) -> list[Problem]:
+def _wrong_pools(asked: PlanRequest, pooled: PooledJob) -> list[Problem]:
     """A list of pools that names others, or another number of stages than the split or pp."""
     fixed = asked.constraints.fixed
     pools, split = fixed.pool_per_stage, fixed.layers_per_stage
@@ -104,7 +103,7 @@ def _wrong_pools(asked: PlanRequest, mixed: MixedJob) -> list[Problem]:
         return []
     found = [
         Problem("/constraints/fixed/pool_per_stage", reason["message"], reason["hint"], reason["code"])
-        for reason in pool_problems(mixed, pools, pp=fixed.pp)
+        for reason in pool_problems(pooled, pools, pp=fixed.pp)
     ]
     stages = asked.constraints.allowed.pp
     if stages is not None and len(pools) not in stages:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from cost_models.job import Job
-from cost_models.pools.time import MixedJob
+from cost_models.job import Job, PooledJob
 
 
-def job_warnings(job: Job | MixedJob) -> list[str]:
+def job_warnings(job: Job | PooledJob) -> list[str]:
     """Warnings of a job, each once; codes are explained in `cost_models.specs.fields.WARNINGS`."""
-    if isinstance(job, MixedJob):
+    if isinstance(job, PooledJob):
         found = [*job.jobs[0].model.warnings, *job.cluster.warnings]
         found += [warning for one in job.jobs for warning in one.training.warnings]
         jobs = job.jobs

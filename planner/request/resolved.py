@@ -10,9 +10,8 @@ from dataclasses import asdict
 from typing import Any
 
 from cost_models import presets
-from cost_models.job import Job
-from cost_models.pools.time import MixedJob
-from cost_models.specs.cluster import Cluster, Gpu, MixedCluster
+from cost_models.job import Job, PooledJob
+from cost_models.specs.cluster import Cluster, Gpu, PooledCluster
 from cost_models.specs.gpu_input import resolve_gpu
 from cost_models.specs.model import Model
 from cost_models.specs.training import Training
@@ -22,10 +21,10 @@ from planner.schemas.plan_request import PlanRequest
 Document = dict[str, Any]
 
 
-def resolved_request(request: PlanRequest, job: Job | MixedJob) -> Document:
+def resolved_request(request: PlanRequest, job: Job | PooledJob) -> Document:
     """The request with its three specifications resolved."""
     rest = request.model_dump(mode="json", exclude={"model", "cluster", "training"}, exclude_unset=False)
-    if isinstance(job, MixedJob):
+    if isinstance(job, PooledJob):
         trainings = [training_document(each.training) for each in job.jobs]
         return {
             "model": model_document(job.jobs[0].model),
@@ -111,8 +110,8 @@ def cluster_document(cluster: Cluster) -> Document:
     return _stated(document)
 
 
-def pools_document(cluster: MixedCluster) -> Document:
-    """A mixed cluster with every field of every pool; they share the network."""
+def pools_document(cluster: PooledCluster) -> Document:
+    """A cluster of several kinds of node with every field of every pool; they share the network."""
     documents = [cluster_document(pool.cluster) for pool in cluster.pools]
     pools = [
         {name: value for name, value in document.items() if name != "network"} | {"name": pool.name}

@@ -66,7 +66,7 @@ class StageReport(ContractModel):
     breakdown_bytes: dict[MemoryTerm, float]
     """Sums to peak_allocated_bytes."""
     pool: str | None = None
-    """Pool of a mixed cluster that the stage lies on; this and what follows only there."""
+    """Pool that the stage lies on; this and what follows only where the cluster lists pools."""
     peak_device_bytes: float | None = None
     capacity_bytes: float | None = None
     """Of that pool's GPU."""

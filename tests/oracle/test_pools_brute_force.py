@@ -13,13 +13,14 @@ import numpy as np
 import pytest
 
 from cost_models.evaluate import Verdict
-from cost_models.pools.memory import mixed_memory
-from cost_models.pools.time import MixedJob, mixed_step_time
+from cost_models.job import PooledJob
+from cost_models.pools.memory import pooled_memory
+from cost_models.pools.time import pooled_step_time
 from cost_models.strategies.layouts import Layout, build_layouts
 from cost_models.strategies.strategy import Strategies
 from planner.plan import plan
 from planner.pools.bounds import row_bound, row_numbers
-from planner.pools.jobs import resolve_mixed_job
+from planner.pools.jobs import resolve_pooled_job
 from planner.pools.placements import Sites
 from planner.pools.program import PooledProgram
 from planner.pools.split_model import PooledSplit, build_pooled_split
@@ -50,8 +51,8 @@ def two_pools(draw: np.random.Generator, *, nodes: tuple[int, int]) -> dict[str,
     }  # fmt: skip
 
 
-def random_problem(seed: int) -> tuple[MixedJob, Strategies, tuple[int, ...]]:
-    """A small mixed job, one strategy of it whose split is open, and the pool of every stage."""
+def random_problem(seed: int) -> tuple[PooledJob, Strategies, tuple[int, ...]]:
+    """A small job on pools, one strategy of it whose split is open, and the pool of every stage."""
     draw = np.random.default_rng(seed)
     first, last = int(draw.integers(1, 3)), int(draw.integers(1, 3))
     pp = first + last
@@ -70,7 +71,7 @@ def random_problem(seed: int) -> tuple[MixedJob, Strategies, tuple[int, ...]]:
             "seq_length": 4096, "global_batch_size": int(draw.choice([16, 96])), "precision": "bf16", "framework": "megatron"
         },
     }  # fmt: skip
-    mixed = resolve_mixed_job(document)
+    pooled = resolve_pooled_job(document)
     base, extra = divmod(layers, pp * vpp)
     strategy = {
         "tp": int(draw.choice([1, 2])), "pp": pp, "dp": 4, "vpp": vpp, "zero": int(draw.choice([0, 1, 2, 3])),
@@ -79,16 +80,16 @@ def random_problem(seed: int) -> tuple[MixedJob, Strategies, tuple[int, ...]]:
     }  # fmt: skip
     if strategy["recompute"] == "full" and strategy["zero"] < 3 and draw.random() < 0.5:
         strategy["recompute_num_layers"] = int(draw.integers(1, 4))
-    resolved = resolve_strategies(mixed.whole[0], [StrategyInput.model_validate(strategy)])
+    resolved = resolve_strategies(pooled.whole[0], [StrategyInput.model_validate(strategy)])
     assert resolved.strategies is not None, resolved.problems
     order = draw.permutation(2).tolist()
-    return mixed, resolved.strategies, (order[0],) * first + (order[1],) * last
+    return pooled, resolved.strategies, (order[0],) * first + (order[1],) * last
 
 
-def every_split(mixed: MixedJob, row: Strategies, pools: tuple[int, ...]) -> list[Layout]:
+def every_split(pooled: PooledJob, row: Strategies, pools: tuple[int, ...]) -> list[Layout]:
     """Every layout that the model may choose, by the layers of each stage."""
-    pp, vpp, layers = int(row.pp[0]), int(row.vpp[0]), mixed.jobs[0].model.num_layers
-    names = tuple(mixed.names[pool] for pool in pools)
+    pp, vpp, layers = int(row.pp[0]), int(row.vpp[0]), pooled.jobs[0].model.num_layers
+    names = tuple(pooled.names[pool] for pool in pools)
     least = [max(vpp - (stage == 0) - (stage == pp - 1), 0) for stage in range(pp)]
     return [
         Layout(pp, vpp, layers_in_order(list(totals), vpp), pool_per_stage=names)
@@ -97,18 +98,20 @@ def every_split(mixed: MixedJob, row: Strategies, pools: tuple[int, ...]) -> lis
     ]
 
 
-def priced(mixed: MixedJob, row: Strategies, table: list[Layout]) -> tuple[np.ndarray, np.ndarray]:
+def priced(pooled: PooledJob, row: Strategies, table: list[Layout]) -> tuple[np.ndarray, np.ndarray]:
     """Step time of one strategy under each layout, and where it fits."""
-    layouts = build_layouts(table, model=mixed.jobs[0].model, all_stages=True)
+    layouts = build_layouts(table, model=pooled.jobs[0].model, all_stages=True)
     rows = replace(row.take(np.zeros(len(table), np.int64)), layout=np.arange(len(table)), layouts=layouts)
-    verdict = mixed_memory(mixed, rows, headroom_fraction=HEADROOM).verdict
-    return mixed_step_time(mixed, rows).total_s, verdict == Verdict.FITS
+    verdict = pooled_memory(pooled, rows, headroom_fraction=HEADROOM).verdict
+    return pooled_step_time(pooled, rows).total_s, verdict == Verdict.FITS
 
 
-def brute_force(mixed: MixedJob, row: Strategies, pools: tuple[int, ...]) -> tuple[float, set[tuple[int, ...]]] | None:
+def brute_force(
+    pooled: PooledJob, row: Strategies, pools: tuple[int, ...]
+) -> tuple[float, set[tuple[int, ...]]] | None:
     """The least step time of all splits that fit, and the stage totals that reach it."""
-    table = every_split(mixed, row, pools)
-    step_s, fits = priced(mixed, row, table)
+    table = every_split(pooled, row, pools)
+    step_s, fits = priced(pooled, row, table)
     if not fits.any():
         return None
     best_s = step_s[fits].min()
@@ -120,15 +123,15 @@ def totals_of(layout: Layout) -> tuple[int, ...]:
     return tuple(layout.layers_on_stage(stage) for stage in range(layout.pp))
 
 
-def model_of(mixed: MixedJob, row: Strategies, pools: tuple[int, ...]) -> PooledSplit | None:
-    numbers = row_numbers(mixed, row)
+def model_of(pooled: PooledJob, row: Strategies, pools: tuple[int, ...]) -> PooledSplit | None:
+    numbers = row_numbers(pooled, row)
     order = list(dict.fromkeys(pools))
     sites = Sites(
         np.zeros(1, np.int64), np.array([[pools.count(0)], [pools.count(1)]]), np.array([[order[0]], [1 - order[0]]])
     )
-    bound = row_bound(mixed, numbers, row, sites)
+    bound = row_bound(pooled, numbers, row, sites)
     return build_pooled_split(
-        mixed,
+        pooled,
         row,
         pools,
         numbers,
@@ -143,9 +146,9 @@ def check_thresholds(seeds: range) -> tuple[int, int]:
     """Problems that have a split, and of these those that thresholds prove."""
     proven = feasible = 0
     for seed in seeds:
-        mixed, row, pools = random_problem(seed)
-        truth = brute_force(mixed, row, pools)
-        model = model_of(mixed, row, pools)
+        pooled, row, pools = random_problem(seed)
+        truth = brute_force(pooled, row, pools)
+        model = model_of(pooled, row, pools)
         found = balance_pools(model) if model is not None and model.is_feasible else None
         if truth is None:
             assert found is None or found.picked is None, seed
@@ -164,9 +167,9 @@ def check_cp_sat(seeds: range) -> int:
     """Problems that have a split, in each of which CP-SAT finds the best."""
     compared = 0
     for seed in seeds:
-        mixed, row, pools = random_problem(seed)
-        truth = brute_force(mixed, row, pools)
-        model = model_of(mixed, row, pools)
+        pooled, row, pools = random_problem(seed)
+        truth = brute_force(pooled, row, pools)
+        model = model_of(pooled, row, pools)
         if model is None or not model.is_feasible:
             assert truth is None, seed
             continue
@@ -234,15 +237,15 @@ def small_request(seed: int) -> dict[str, Any]:
 
 def best_of_all(request: dict[str, Any]) -> float | None:
     """The least step time of every strategy on every placement with every split, each resolved like an evaluate row."""
-    mixed = resolve_mixed_job(request)
+    pooled = resolve_pooled_job(request)
     allowed = request["constraints"]["allowed"]
     batch, layers = request["training"]["global_batch_size"], request["model"]["num_layers"]
-    rooms = [pool.cluster.num_nodes for pool in mixed.cluster.pools]
+    rooms = [pool.cluster.num_nodes for pool in pooled.cluster.pools]
     best = np.inf
     for order in ((0,), (1,), *permutations((0, 1))):
         for counts in product(*(range(1, 8 * rooms[pool] + 1) for pool in order)):
             pools = tuple(pool for pool, count in zip(order, counts, strict=True) for _ in range(count))
-            names = tuple(mixed.names[pool] for pool in pools)
+            names = tuple(pooled.names[pool] for pool in pools)
             if len(pools) > layers:
                 continue
             for tp, dp, micro, zero, recompute in product(
@@ -257,10 +260,10 @@ def best_of_all(request: dict[str, Any]) -> float | None:
                     "tp": tp, "pp": len(pools), "dp": dp, "zero": zero, "micro_batch_size": micro, "recompute": recompute,
                     "pool_per_stage": names, "layers_per_stage": [layers - len(pools) + 1] + [1] * (len(pools) - 1),
                 })  # fmt: skip
-                row = resolve_on_pools(mixed, given).row
+                row = resolve_on_pools(pooled, given).row
                 if row is None:
                     continue
-                step_s, fits = priced(mixed, row, every_split(mixed, row, pools))
+                step_s, fits = priced(pooled, row, every_split(pooled, row, pools))
                 best = min(best, float(step_s[fits].min(initial=np.inf)))
     return best if np.isfinite(best) else None
 

@@ -1,6 +1,6 @@
 """A batch equals its rows to the last digit, whatever stands beside them: alone, in groups of a kind, and shuffled.
 
-The strategies are drawn from the whole space of a job, so that every knob that a search turns is mixed with every other one.
+The strategies are drawn from the whole space of a job, so that every knob that a search turns is pooled with every other one.
 Each is compared with the same strategy written out in the contract's names and read back as the only row of an evaluation.
 """
 
@@ -16,13 +16,13 @@ import pytest
 
 from cost_models.evaluate import Evaluated, evaluate
 from cost_models.job import Job
-from cost_models.pools.memory import mixed_memory
-from cost_models.pools.time import mixed_step_time
+from cost_models.pools.memory import pooled_memory
+from cost_models.pools.time import pooled_step_time
 from cost_models.specs.training import Framework
 from cost_models.strategies.layouts import build_layouts
 from cost_models.strategies.strategy import ARRAY_FIELDS, Strategies, concatenated
 from cost_models.terms import PEAK_MOMENTS, TIME_NAMES
-from planner.pools.jobs import WITHOUT_PIPELINE, resolve_mixed_job
+from planner.pools.jobs import WITHOUT_PIPELINE, resolve_pooled_job
 from planner.pools.strategy import resolve_on_pools
 from planner.request.job import resolve_job
 from planner.rows import evaluate_rows
@@ -201,21 +201,21 @@ POOLS = {
 @pytest.mark.parametrize("framework", [name for name in get_args(Framework) if name not in WITHOUT_PIPELINE])
 @pytest.mark.parametrize("model", ["wide", "experts", "latent"])
 def test_a_batch_on_pools_equals_its_rows(framework: str, model: str) -> None:
-    mixed = resolve_mixed_job({"model": MODELS[model], "cluster": POOLS, "training": training(framework)})
+    pooled = resolve_pooled_job({"model": MODELS[model], "cluster": POOLS, "training": training(framework)})
     rng = np.random.default_rng(0)
     alone = []
-    for given in drawn(mixed.whole[0], 8 * ROWS):
+    for given in drawn(pooled.whole[0], 8 * ROWS):
         cut = np.sort(rng.integers(0, (given.pp or 1) + 1, 2)).tolist()
         pools = ["old"] * cut[0] + ["bridged"] * (cut[1] - cut[0]) + ["new"] * ((given.pp or 1) - cut[1])
-        row = resolve_on_pools(mixed, given.model_copy(update={"pool_per_stage": tuple(pools)})).row
+        row = resolve_on_pools(pooled, given.model_copy(update={"pool_per_stage": tuple(pools)})).row
         alone += [] if row is None else [row]
     alone = alone[:ALONE]
     assert len({row.layouts.table[0].pool_per_stage for row in alone}) > 1
-    layouts = build_layouts([row.layouts.table[0] for row in alone], model=mixed.jobs[0].model, all_stages=True)
+    layouts = build_layouts([row.layouts.table[0] for row in alone], model=pooled.jobs[0].model, all_stages=True)
     batch = concatenated([replace(row, layouts=layouts, layout=np.array([n])) for n, row in enumerate(alone)])
-    together, memory = mixed_step_time(mixed, batch), mixed_memory(mixed, batch)
+    together, memory = pooled_step_time(pooled, batch), pooled_memory(pooled, batch)
     for index, row in enumerate(alone):
-        time, its = mixed_step_time(mixed, row), mixed_memory(mixed, row)
+        time, its = pooled_step_time(pooled, row), pooled_memory(pooled, row)
         for name in TIME_NAMES:
             assert time.terms_s[name][0] == together.terms_s[name][index], name
             assert time.tiers[name][0] == together.tiers[name][index], name

@@ -1,4 +1,4 @@
-"""Mixed clusters on the command line: the title names the pools, the footer says where the stages of the best plan lie."""
+"""Pools on the command line: the title names the pools, the footer says where the stages of the best plan lie."""
 
 from __future__ import annotations
 

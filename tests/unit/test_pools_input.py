@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from cost_models.errors import InvalidInputError, NotModelledError
-from cost_models.specs.pools_input import is_mixed, resolve_pools
-from planner.pools.jobs import assumed_of, resolve_mixed_job
+from cost_models.specs.pools_input import lists_pools, resolve_pools
+from planner.pools.jobs import assumed_of, resolve_pooled_job
 from planner.request.job import resolve_job
 
 OLD = {"name": "old", "gpu": "A100-SXM-80GB", "num_nodes": 8, "gpus_per_node": 8}
@@ -24,16 +24,16 @@ def problems(document: dict[str, Any]) -> list[tuple[str, str]]:
 
 def test_every_pool_is_a_cluster_on_the_shared_network() -> None:
     network = {"fabric": "roce", "oversubscription": 2, "nodes_per_leaf": 4, "latency_us": 7}
-    mixed = resolve_pools({"pools": [OLD, {**NEW, "nics_per_node": 4, "nic_gbit_per_s": 400}], "network": network})
-    assert [pool.name for pool in mixed.pools] == ["old", "new"]
-    assert mixed.num_gpus == 8 * 8 + 4 * 8
-    assert mixed.num_nodes == 12
-    for pool in mixed.pools:
+    pooled = resolve_pools({"pools": [OLD, {**NEW, "nics_per_node": 4, "nic_gbit_per_s": 400}], "network": network})
+    assert [pool.name for pool in pooled.pools] == ["old", "new"]
+    assert pooled.num_gpus == 8 * 8 + 4 * 8
+    assert pooled.num_nodes == 12
+    for pool in pooled.pools:
         assert pool.cluster.network.fabric == "roce"
         assert pool.cluster.network.oversubscription == 2
         assert pool.cluster.network.latency_s == pytest.approx(7e-6)
-    assert mixed.pools[1].cluster.network.nics_per_node == 4
-    assert "network-nominal" in mixed.warnings  # what the old nodes' NICs are was not said
+    assert pooled.pools[1].cluster.network.nics_per_node == 4
+    assert "network-nominal" in pooled.warnings  # what the old nodes' NICs are was not said
 
 
 def test_an_open_network_is_the_first_pools() -> None:
@@ -53,10 +53,10 @@ def test_gpus_of_two_vendors_are_refused() -> None:
 
 
 def test_a_pool_takes_its_gpus_name() -> None:
-    mixed = resolve_pools({"pools": [{key: value for key, value in OLD.items() if key != "name"}, NEW]})
-    assert mixed.pools[0].name == "A100-SXM-80GB"
-    assert mixed.assumed["pools.0.name"] == "A100-SXM-80GB"
-    assert mixed.assumed["pools.A100-SXM-80GB.intra_node"] == "nvswitch"
+    pooled = resolve_pools({"pools": [{key: value for key, value in OLD.items() if key != "name"}, NEW]})
+    assert pooled.pools[0].name == "A100-SXM-80GB"
+    assert pooled.assumed["pools.0.name"] == "A100-SXM-80GB"
+    assert pooled.assumed["pools.A100-SXM-80GB.intra_node"] == "nvswitch"
 
 
 def test_a_preset_describes_a_pools_nodes() -> None:
@@ -97,24 +97,24 @@ def test_two_pools_of_one_gpu_want_names() -> None:
 
 
 def test_only_pools_make_a_mixed_cluster() -> None:
-    assert is_mixed({"pools": []})
-    assert not is_mixed({"preset": "dgx-h100"})
-    assert not is_mixed("dgx-h100")
+    assert lists_pools({"pools": []})
+    assert not lists_pools({"preset": "dgx-h100"})
+    assert not lists_pools("dgx-h100")
 
 
 def test_each_pool_has_its_own_defaults() -> None:
     document = {"model": {"preset": "llama-3.1-8b"}, "cluster": {"pools": [OLD, NEW]}, "training": TRAINING}
-    mixed = resolve_mixed_job(document)
-    kernels = [job.training.attention_kernel for job in mixed.jobs]
+    pooled = resolve_pooled_job(document)
+    kernels = [job.training.attention_kernel for job in pooled.jobs]
     assert kernels[0] != kernels[1]  # the newer kernel needs the newer GPU
-    assert assumed_of(mixed, {})["attention_kernel"] == dict(zip(("old", "new"), kernels, strict=True))
-    assert [job.calibration.name for job in mixed.jobs] == ["A100-SXM-80GB reference", "H100-SXM-80GB reference"]
+    assert assumed_of(pooled, {})["attention_kernel"] == dict(zip(("old", "new"), kernels, strict=True))
+    assert [job.calibration.name for job in pooled.jobs] == ["A100-SXM-80GB reference", "H100-SXM-80GB reference"]
 
 
 def test_a_framework_without_a_pipeline_is_refused() -> None:
     document = {"model": {"preset": "llama-3.1-8b"}, "cluster": {"pools": [OLD, NEW]}}
     with pytest.raises(NotModelledError) as raised:
-        resolve_mixed_job(document | {"training": TRAINING | {"framework": "fsdp"}})
+        resolve_pooled_job(document | {"training": TRAINING | {"framework": "fsdp"}})
     assert raised.value.problems[0].code == "pools-not-supported"
     assert "unequal shares" in raised.value.problems[0].message
 
@@ -122,7 +122,7 @@ def test_a_framework_without_a_pipeline_is_refused() -> None:
 def test_a_precision_that_one_pool_lacks_is_refused() -> None:
     document = {"model": {"preset": "llama-3.1-8b"}, "cluster": {"pools": [OLD, NEW]}}
     with pytest.raises(InvalidInputError) as raised:
-        resolve_mixed_job(document | {"training": TRAINING | {"precision": "fp8"}})
+        resolve_pooled_job(document | {"training": TRAINING | {"precision": "fp8"}})
     assert "A100-SXM-80GB" in raised.value.problems[0].message
 
 
@@ -135,5 +135,5 @@ def test_what_wants_one_kind_of_node_refuses_pools() -> None:
 
 def test_what_is_missing_is_told_together() -> None:
     with pytest.raises(InvalidInputError) as raised:
-        resolve_mixed_job({"cluster": {"pools": []}})
+        resolve_pooled_job({"cluster": {"pools": []}})
     assert {problem.pointer for problem in raised.value.problems} == {"/model", "/cluster/pools", "/training"}

@@ -1,4 +1,4 @@
-"""Whole plans on mixed clusters: placement, proof, constraints, what frameworks cannot be told, what is refused."""
+"""Whole plans on pools: placement, proof, constraints, what frameworks cannot be told, what is refused."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from cost_models.errors import InvalidInputError, NotModelledError
 from planner.plan import plan
 from planner.pools.bounds import row_numbers
 from planner.pools.families import _closed
-from planner.pools.jobs import resolve_mixed_job
+from planner.pools.jobs import resolve_pooled_job
 from planner.pools.placements import NodeLimits, node_limits, possible_worlds
 from planner.pools.split_model import build_pooled_split
 from planner.pools.thresholds import balance_pools
@@ -161,11 +161,11 @@ def test_worlds_are_whole_nodes_of_any_pools() -> None:
         {"name": "x", "gpu": "A100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 4},
         {"name": "y", "gpu": "H100-SXM-80GB", "num_nodes": 2, "gpus_per_node": 8},
     ]
-    mixed = resolve_mixed_job(REQUEST | {"cluster": {"pools": pools}})
-    limits = node_limits(mixed, Constraints())
-    assert possible_worlds(mixed, limits).tolist() == [4, 8, 12, 16, 20]
-    two = node_limits(mixed, Constraints.model_validate({"num_nodes": {"min": 2, "max": 2}}))
-    assert possible_worlds(mixed, two).tolist() == [12, 16]
+    pooled = resolve_pooled_job(REQUEST | {"cluster": {"pools": pools}})
+    limits = node_limits(pooled, Constraints())
+    assert possible_worlds(pooled, limits).tolist() == [4, 8, 12, 16, 20]
+    two = node_limits(pooled, Constraints.model_validate({"num_nodes": {"min": 2, "max": 2}}))
+    assert possible_worlds(pooled, two).tolist() == [12, 16]
 
 
 def test_worlds_are_what_brute_force_counts() -> None:
@@ -175,7 +175,7 @@ def test_worlds_are_what_brute_force_counts() -> None:
         {"name": name, "gpu": "H100-SXM-80GB", "num_nodes": nodes, "gpus_per_node": gpus}
         for name, (nodes, gpus) in sizes.items()
     ]
-    mixed = resolve_mixed_job(REQUEST | {"cluster": {"pools": pools}})
+    pooled = resolve_pooled_job(REQUEST | {"cluster": {"pools": pools}})
     ranges = [range(nodes + 1) for nodes, _ in sizes.values()]
     tried = [(sum(n), sum(k * gpus for k, (_, gpus) in zip(n, sizes.values(), strict=True))) for n in product(*ranges)]
     for least, most in ((1, 13), (2, 4), (7, 7), (13, 13)):
@@ -183,15 +183,15 @@ def test_worlds_are_what_brute_force_counts() -> None:
         fewest = {gpus: min(n for n, other in tried if other == gpus) for _, gpus in tried}
         largest = {gpus: max(n for n, other in tried if other == gpus) for _, gpus in tried}
         expected = sorted(g for g in fewest if fewest[g] <= most and largest[g] >= least)
-        assert possible_worlds(mixed, limits).tolist() == expected
+        assert possible_worlds(pooled, limits).tolist() == expected
 
 
 def test_pools_of_very_many_nodes_take_little_memory() -> None:
     """Two pools of 32,768 nodes: all multiples of 8 GPUs up to 524,288, without trying every pair of counts (16 GiB)."""
     pools = [{**pool, "num_nodes": 32_768} for pool in POOLS]
-    mixed = resolve_mixed_job(REQUEST | {"cluster": {"pools": pools}})
+    pooled = resolve_pooled_job(REQUEST | {"cluster": {"pools": pools}})
     tracemalloc.start()
-    found = possible_worlds(mixed, node_limits(mixed, Constraints()))
+    found = possible_worlds(pooled, node_limits(pooled, Constraints()))
     _, peak_bytes = tracemalloc.get_traced_memory()
     tracemalloc.stop()
     assert found.tolist() == list(range(8, 524_288 + 1, 8))
@@ -389,15 +389,15 @@ def test_a_failing_solver_leaves_the_split_unproven() -> None:
     def fails(*_arguments: Any, **_keywords: Any) -> Any:
         raise SolverError("no solver here")
 
-    mixed = resolve_mixed_job(REQUEST)
+    pooled = resolve_pooled_job(REQUEST)
     given = {"tp": 4, "pp": 2, "dp": 4, "micro_batch_size": 1, "layers_per_stage": [8, 8]}
-    resolved = resolve_strategies(mixed.whole[0], [StrategyInput.model_validate(given)])
+    resolved = resolve_strategies(pooled.whole[0], [StrategyInput.model_validate(given)])
     assert resolved.strategies is not None
     model = build_pooled_split(
-        mixed,
+        pooled,
         resolved.strategies,
         (0, 1),
-        row_numbers(mixed, resolved.strategies),
+        row_numbers(pooled, resolved.strategies),
         slowest_s=np.inf,
         sends_s=0.0,
         once_floor_s=0.0,

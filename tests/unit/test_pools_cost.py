@@ -10,13 +10,14 @@ import pytest
 
 from cost_models.evaluate import Verdict, evaluate
 from cost_models.hardware.groups import groups
-from cost_models.pools.memory import mixed_memory
-from cost_models.pools.time import MixedJob, mixed_step_time
+from cost_models.job import PooledJob
+from cost_models.pools.memory import pooled_memory
+from cost_models.pools.time import pooled_step_time
 from cost_models.step.pipeline import hop_s
 from cost_models.step.stages import recomputed_shares_by_slot, stage_costs, stage_seconds
 from cost_models.strategies.layouts import build_layouts
 from cost_models.strategies.strategy import Strategies
-from planner.pools.jobs import resolve_mixed_job
+from planner.pools.jobs import resolve_pooled_job
 from planner.request.job import resolve_job
 from planner.schemas.strategy import StrategyInput
 from planner.strategies.parse import resolve_strategies
@@ -34,12 +35,12 @@ def two_kinds(**new: Any) -> dict[str, Any]:
     return {"pools": [old, {"name": "b", "preset": "dgx-h100", "num_nodes": 4, **new}]}
 
 
-def on(mixed: MixedJob, strategy: dict[str, Any], pools: str) -> Strategies:
+def on(pooled: PooledJob, strategy: dict[str, Any], pools: str) -> Strategies:
     """The strategy with the pool of every stage, one letter each."""
-    resolved = resolve_strategies(mixed.whole[0], [StrategyInput.model_validate(strategy)], all_stages=True)
+    resolved = resolve_strategies(pooled.whole[0], [StrategyInput.model_validate(strategy)], all_stages=True)
     assert resolved.strategies is not None, resolved.problems
     layout = replace(resolved.strategies.layouts.table[0], pool_per_stage=tuple(pools))
-    return replace(resolved.strategies, layouts=build_layouts([layout], model=mixed.jobs[0].model, all_stages=True))
+    return replace(resolved.strategies, layouts=build_layouts([layout], model=pooled.jobs[0].model, all_stages=True))
 
 
 STRATEGIES = [
@@ -57,11 +58,11 @@ def test_one_kind_of_node_cut_in_two_costs_the_same(model: str, strategy: dict[s
     """Every term, the memory and the interval: a placement over two pools of equal nodes is one on all of them."""
     document = {"model": {"preset": model}, "training": TRAINING}
     whole = resolve_job(document | {"cluster": {"preset": "dgx-h100", "num_nodes": 8}})
-    mixed = resolve_mixed_job(document | {"cluster": cut("dgx-h100", 8)})
+    pooled = resolve_pooled_job(document | {"cluster": cut("dgx-h100", 8)})
     resolved = resolve_strategies(whole, [StrategyInput.model_validate(strategy)], all_stages=True)
     assert resolved.strategies is not None
-    alone, row = evaluate(whole, resolved.strategies), on(mixed, strategy, "aabb")
-    time, memory = mixed_step_time(mixed, row), mixed_memory(mixed, row)
+    alone, row = evaluate(whole, resolved.strategies), on(pooled, strategy, "aabb")
+    time, memory = pooled_step_time(pooled, row), pooled_memory(pooled, row)
     assert time.total_s == pytest.approx(alone.step_time_s, rel=1e-12)
     for name, seconds in time.terms_s.items():
         assert seconds == pytest.approx(alone.terms_s[name], rel=1e-9, abs=1e-12), name
@@ -71,18 +72,18 @@ def test_one_kind_of_node_cut_in_two_costs_the_same(model: str, strategy: dict[s
     assert memory.verdict[0] == alone.verdict[0]
 
 
-def mixed_job(cluster: dict[str, Any], model: str = "llama-3.1-8b") -> MixedJob:
-    return resolve_mixed_job({"model": {"preset": model}, "cluster": cluster, "training": TRAINING})
+def pooled_job(cluster: dict[str, Any], model: str = "llama-3.1-8b") -> PooledJob:
+    return resolve_pooled_job({"model": {"preset": model}, "cluster": cluster, "training": TRAINING})
 
 
 def test_the_step_is_the_slowest_stage_and_the_sum_of_the_others() -> None:
     """1F1B by hand: (m - 1) times the slowest stage and once all of them, each on its own pool's GPU."""
-    mixed = mixed_job(two_kinds())
-    row = on(mixed, {"tp": 4, "pp": 4, "dp": 4, "micro_batch_size": 1, "layers_per_stage": [5, 5, 11, 11]}, "aabb")
+    pooled = pooled_job(two_kinds())
+    row = on(pooled, {"tp": 4, "pp": 4, "dp": 4, "micro_batch_size": 1, "layers_per_stage": [5, 5, 11, 11]}, "aabb")
     share = recomputed_shares_by_slot(row)
-    old, new = (stage_seconds(row, stage_costs(job, row).per, share_KN=share)[:, 0] for job in mixed.jobs)
+    old, new = (stage_seconds(row, stage_costs(job, row).per, share_KN=share)[:, 0] for job in pooled.jobs)
     stages = [old[0], old[1], new[2], new[3]]
-    time = mixed_step_time(mixed, row)
+    time = pooled_step_time(pooled, row)
     once = ("pp_comm", "dp_comm", "tied_embedding_comm", "optimizer", "offload", "jitter")
     work = sum(float(seconds[0]) for name, seconds in time.terms_s.items() if name not in once)
     m = 128 / 4
@@ -91,41 +92,41 @@ def test_the_step_is_the_slowest_stage_and_the_sum_of_the_others() -> None:
 
 
 def test_terms_sum_to_the_step() -> None:
-    mixed = mixed_job(two_kinds())
-    time = mixed_step_time(mixed, on(mixed, STRATEGIES[0], "aabb"))
+    pooled = pooled_job(two_kinds())
+    time = pooled_step_time(pooled, on(pooled, STRATEGIES[0], "aabb"))
     assert sum(float(seconds[0]) for seconds in time.terms_s.values()) == pytest.approx(float(time.total_s[0]))
     assert time.low_s[0] < time.total_s[0] < time.high_s[0]
 
 
 def test_a_slower_pool_is_the_slowest_stage() -> None:
-    mixed = mixed_job(two_kinds())
+    pooled = pooled_job(two_kinds())
     for order, slow in (("aabb", 0), ("bbaa", 0)):
-        assert mixed_step_time(mixed, on(mixed, STRATEGIES[0], order)).slowest_pool[0] == slow
+        assert pooled_step_time(pooled, on(pooled, STRATEGIES[0], order)).slowest_pool[0] == slow
     uneven = {**STRATEGIES[0], "layers_per_stage": [2, 2, 14, 14]}
-    assert mixed_step_time(mixed, on(mixed, uneven, "aabb")).slowest_pool[0] == 1
+    assert pooled_step_time(pooled, on(pooled, uneven, "aabb")).slowest_pool[0] == 1
 
 
 def test_a_hop_between_pools_crosses_the_network() -> None:
     """A pool of one fast domain: inside it a hop is quick, to the next pool it is not."""
-    mixed = mixed_job({
+    pooled = pooled_job({
         "pools": [
             {"name": "a", "preset": "gb200-nvl72", "num_nodes": 18}, {"name": "b", "preset": "dgx-h100", "num_nodes": 4},
         ]
     })  # fmt: skip
-    row = on(mixed, {"tp": 4, "pp": 4, "dp": 4, "micro_batch_size": 1}, "aabb")
-    job = mixed.jobs[0]
+    row = on(pooled, {"tp": 4, "pp": 4, "dp": 4, "micro_batch_size": 1}, "aabb")
+    job = pooled.jobs[0]
     assert groups(row, job.cluster).pp.islands[0] == 1
     inside, across = hop_s(job, row)[0][0], hop_s(job, row, reach="network")[0][0]
     assert across > 2 * inside
-    alone = on(mixed, {"tp": 4, "pp": 4, "dp": 4, "micro_batch_size": 1}, "aaaa")
-    assert mixed_step_time(mixed, alone).terms_s["pp_comm"][0] < mixed_step_time(mixed, row).terms_s["pp_comm"][0]
+    alone = on(pooled, {"tp": 4, "pp": 4, "dp": 4, "micro_batch_size": 1}, "aaaa")
+    assert pooled_step_time(pooled, alone).terms_s["pp_comm"][0] < pooled_step_time(pooled, row).terms_s["pp_comm"][0]
 
 
 def test_each_stage_is_judged_by_its_own_gpu() -> None:
     """The same split fits until one pool's GPUs have less to spare; the verdict is the worst pool's."""
     strategy = {"tp": 2, "pp": 4, "dp": 8, "micro_batch_size": 1}
-    roomy, tight = mixed_job(two_kinds()), mixed_job(two_kinds(reserved_memory_gib=70))
-    before, after = (mixed_memory(mixed, on(mixed, strategy, "aabb")) for mixed in (roomy, tight))
+    roomy, tight = pooled_job(two_kinds()), pooled_job(two_kinds(reserved_memory_gib=70))
+    before, after = (pooled_memory(pooled, on(pooled, strategy, "aabb")) for pooled in (roomy, tight))
     assert before.verdict[0] == Verdict.FITS
     assert after.verdict[0] == Verdict.OOM
     assert after.pools[0].verdict[0] == Verdict.FITS
@@ -134,17 +135,17 @@ def test_each_stage_is_judged_by_its_own_gpu() -> None:
 
 
 def test_a_batch_of_placements_equals_its_rows() -> None:
-    mixed = mixed_job(two_kinds())
-    rows = [on(mixed, strategy, pools) for strategy in STRATEGIES[:3] for pools in ("aabb", "bbaa", "abbb", "bbbb")]
+    pooled = pooled_job(two_kinds())
+    rows = [on(pooled, strategy, pools) for strategy in STRATEGIES[:3] for pools in ("aabb", "bbaa", "abbb", "bbbb")]
     table = [row.layouts.table[0] for row in rows]
-    layouts = build_layouts(table, model=mixed.jobs[0].model, all_stages=True)
+    layouts = build_layouts(table, model=pooled.jobs[0].model, all_stages=True)
     columns = {
         name: np.concatenate([getattr(row, name) for row in rows])
         for name in rows[0].__dataclass_fields__
         if name not in ("layouts", "layout")
     }
     batch = Strategies(**columns, layout=np.arange(len(rows)), layouts=layouts)
-    times, verdicts = mixed_step_time(mixed, batch).total_s, mixed_memory(mixed, batch).verdict
+    times, verdicts = pooled_step_time(pooled, batch).total_s, pooled_memory(pooled, batch).verdict
     for index, row in enumerate(rows):
-        assert mixed_step_time(mixed, row).total_s[0] == pytest.approx(times[index], rel=1e-12)
-        assert mixed_memory(mixed, row).verdict[0] == verdicts[index]
+        assert pooled_step_time(pooled, row).total_s[0] == pytest.approx(times[index], rel=1e-12)
+        assert pooled_memory(pooled, row).verdict[0] == verdicts[index]
