@@ -8,7 +8,7 @@ import pytest
 
 from planner.revision import content_revision, model_revision
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).resolve().parents[3]
 
 
 @pytest.fixture

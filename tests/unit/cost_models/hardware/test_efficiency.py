@@ -13,7 +13,7 @@ from cost_models.hardware.attention import flash_attention_s
 from cost_models.hardware.efficiency import carried_share
 from cost_models.specs.cluster_input import resolve_cluster
 
-TABLE = Path(__file__).parents[2] / "data" / "reference" / "gemm_bf16.csv"
+TABLE = Path(__file__).resolve().parents[4] / "data" / "reference" / "gemm_bf16.csv"
 FLOOR_S = 2e-6
 
 

@@ -18,7 +18,7 @@ from cost_models.hardware.gemm import bent_surface, gemm_s, nominal_surface, tab
 from cost_models.specs.cluster import Cluster, Gpu, Network
 from cost_models.terms import Tier
 
-DATA = Path(__file__).parents[2] / "data" / "reference"
+DATA = Path(__file__).resolve().parents[4] / "data" / "reference"
 A100 = Gpu("A100-SXM-80GB", "ampere", 85e9, {"bf16": 312e12, "fp16": 312e12, "fp32": 19.5e12}, 2.039e12, 300e9, 31e9,
            108, 400.0, reference="A100-SXM-80GB")  # fmt: skip
 H100 = Gpu("H100-SXM-80GB", "hopper", 85e9, {"bf16": 989.4e12, "fp8": 1978.9e12}, 3.352e12, 450e9, 63e9, 132, 700.0,

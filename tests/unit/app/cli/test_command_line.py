@@ -27,7 +27,7 @@ from app.cli.plan import merged_request, stop_on_interrupt
 from cost_models.errors import InvalidInputError
 from cost_models.specs.model_input import resolve_model
 
-ROOT = Path(__file__).resolve().parent.parent.parent
+ROOT = Path(__file__).resolve().parents[4]
 REQUESTS = ROOT / "examples" / "requests"
 SMALL = [
     *("plan", "--model", "llama-3.1-8b", "--gpu", "H100-SXM-80GB", "--num-nodes", "1", "--gpus-per-node", "8"),
