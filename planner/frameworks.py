@@ -8,16 +8,14 @@ from __future__ import annotations
 from typing import Any
 
 from cost_models.frameworks.facts import RUNTIMES, FrameworkFacts
-from cost_models.frameworks.training_defaults import DEFAULTS as TRAINING_DEFAULTS
-from cost_models.frameworks.training_defaults import RELEASES, STATE_DTYPES, Row
+from cost_models.frameworks.training_defaults import RELEASES, STATE_DTYPES, TRAINING_DEFAULTS, Row
 from cost_models.layers.parameters import VOCAB_MULTIPLE_PER_TP
 from cost_models.strategies.strategy import NAMES
 from planner.rules import RULES
 from planner.rules.degrees import CP_COMM
 from planner.rules.pipeline import SCHEDULES
 from planner.rules.rule import Rule
-from planner.strategies.defaults import DEFAULTS as STRATEGY_DEFAULTS
-from planner.strategies.defaults import default_zero
+from planner.strategies.defaults import STRATEGY_DEFAULTS, default_zero
 
 Document = dict[str, Any]
 

@@ -76,7 +76,7 @@ class Setting:
     recipe: str | None = None
 
 
-DEFAULTS: Mapping[str, tuple[Row, ...]] = {
+TRAINING_DEFAULTS: Mapping[str, tuple[Row, ...]] = {
     # Megatron-LM arguments.py: --transformer-impl became transformer_engine in early 2024.
     "transformer_impl": (
         Row("transformer-engine", frozenset({"megatron"}), since="2024-01"),
@@ -171,7 +171,7 @@ FP16_GRADIENTS: frozenset[str] = frozenset({"megatron", "megatron-deepspeed"})
 
 def default_of(field: str, setting: Setting) -> object:
     """The value a field takes when it is not given."""
-    return next(row.value for row in DEFAULTS[field] if _holds(row, setting))
+    return next(row.value for row in TRAINING_DEFAULTS[field] if _holds(row, setting))
 
 
 def sdpa_kernel(setting: Setting) -> object:

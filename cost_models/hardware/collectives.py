@@ -76,10 +76,10 @@ class Links:
         return wire * NIC_EFFICIENCY[network.fabric].value
 
     @property
-    def nic_bytes_per_s(self) -> float:
+    def nic_achieved_bytes_per_s(self) -> float:
         """Achieved bandwidth of one NIC, one direction."""
         network = self.cluster.network
-        return network.nic_bytes_per_s * NIC_EFFICIENCY[network.fabric].value
+        return network.nic_wire_bytes_per_s * NIC_EFFICIENCY[network.fabric].value
 
     @property
     def leaf_ranks(self) -> float:
@@ -194,7 +194,7 @@ def _across_islands(
     elif op == "send_recv":
         node_bytes_per_s = links.gpu_network_bytes_per_s * links.cluster.gpus_per_node
         senders = np.clip(placement.stride, 1.0, links.cluster.gpus_per_node)
-        wire_s = size / np.minimum(links.nic_bytes_per_s, node_bytes_per_s / senders)
+        wire_s = size / np.minimum(links.nic_achieved_bytes_per_s, node_bytes_per_s / senders)
     else:
         wire_s = bus_factor(op, ranks) * size / (links.gpu_network_bytes_per_s * members)
     crossing_s: Floats = np.multiply(wire_s, _spine(op, placement, links))

@@ -41,8 +41,8 @@ class Network:
     """What is between the nodes."""
 
     fabric: Fabric
-    nic_bytes_per_s: float
-    """One NIC, one direction."""
+    nic_wire_bytes_per_s: float
+    """Signalling rate of one NIC in one direction; what collectives achieve is `Links.nic_achieved_bytes_per_s`."""
     nics_per_node: int
     latency_s: float
     rail_optimized: bool = True
@@ -51,8 +51,8 @@ class Network:
 
     @property
     def node_bytes_per_s(self) -> float:
-        """All NICs of a node, one direction."""
-        return self.nic_bytes_per_s * self.nics_per_node
+        """Signalling rate of all NICs of a node in one direction."""
+        return self.nic_wire_bytes_per_s * self.nics_per_node
 
 
 @dataclass(frozen=True, slots=True)

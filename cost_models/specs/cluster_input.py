@@ -350,7 +350,7 @@ def _network(
     return (
         Network(
             fabric=fabric,
-            nic_bytes_per_s=gbit * GB / BITS_PER_BYTE,
+            nic_wire_bytes_per_s=gbit * GB / BITS_PER_BYTE,
             nics_per_node=int(nics),
             latency_s=latency_s,
             rail_optimized=given.rail_optimized if given.rail_optimized is not None else fabric != "tcp",

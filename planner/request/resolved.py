@@ -90,7 +90,7 @@ def cluster_document(cluster: Cluster) -> Document:
         "intra_node": link if custom else cluster.interconnect,
         "pcie": {"gpus_per_switch": cluster.pcie_gpus_per_switch, "gpus_per_socket": cluster.pcie_gpus_per_socket},
         "nics_per_node": network.nics_per_node,
-        "nic_gbit_per_s": network.nic_bytes_per_s * BITS_PER_BYTE / GB,
+        "nic_gbit_per_s": network.nic_wire_bytes_per_s * BITS_PER_BYTE / GB,
         "network": {
             "fabric": network.fabric,
             "rail_optimized": network.rail_optimized,

@@ -9,7 +9,7 @@ from cost_models.step.total import step_time
 from cost_models.strategies.strategy import Strategies
 from planner.rules import active_rules, violations
 from planner.search.found import Found
-from planner.strategies.defaults import DEFAULTS
+from planner.strategies.defaults import STRATEGY_DEFAULTS
 from planner.strategies.parse import strategy_dict
 
 SPLIT_CODES = frozenset({"split-unsupported"})
@@ -19,7 +19,7 @@ SPLIT_CODES = frozenset({"split-unsupported"})
 def splits_freely(job: Job) -> bool:
     """Whether any list of layers per stage can be spelled in this framework and version."""
     restricted = any(rule.code in SPLIT_CODES for rule in active_rules(job))
-    return DEFAULTS[job.training.framework].any_split and not restricted
+    return STRATEGY_DEFAULTS[job.training.framework].any_split and not restricted
 
 
 def inexpressible_reasons(job: Job, row: Strategies) -> list[dict[str, str]]:

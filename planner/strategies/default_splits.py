@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from cost_models.frameworks.facts import SplitRule
 from cost_models.frameworks.training_defaults import precedes
 from cost_models.job import Job
-from planner.strategies.defaults import DEFAULTS
+from planner.strategies.defaults import STRATEGY_DEFAULTS
 
 Split = tuple[int, ...]
 ENDS = 2
@@ -31,7 +31,9 @@ def default_split(job: Job, *, pp: int, vpp: int) -> Split | None:
 def legal_split(job: Job, *, pp: int, vpp: int) -> Split | None:
     """The framework's own split, else a nearly even one that this version can be told, None where there is neither."""
     found = default_split(job, pp=pp, vpp=vpp)
-    told = DEFAULTS[job.training.framework].any_split and pp * vpp <= job.model.num_layers + (ENDS if vpp > 1 else 0)
+    told = STRATEGY_DEFAULTS[job.training.framework].any_split and pp * vpp <= job.model.num_layers + (
+        ENDS if vpp > 1 else 0
+    )
     if found is not None or not told:
         return found
     version = job.training.framework_version

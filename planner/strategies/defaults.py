@@ -39,7 +39,7 @@ class StrategyDefaults:
 
 _ALL_MODES = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
 
-DEFAULTS: Mapping[Framework, StrategyDefaults] = {
+STRATEGY_DEFAULTS: Mapping[Framework, StrategyDefaults] = {
     # megatron/core/model_parallel_config.py: cp_comm_type None is p2p; recompute_granularity None.
     "megatron": StrategyDefaults(
         recompute=Recompute.NONE,

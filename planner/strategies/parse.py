@@ -32,7 +32,7 @@ from planner.request.habits import with_habits
 from planner.schemas.strategy import OffloadInput, OverlapInput, StrategyInput
 from planner.strategies.default_splits import default_split, legal_split
 from planner.strategies.defaults import (
-    DEFAULTS,
+    STRATEGY_DEFAULTS,
     default_flex_backend,
     default_zero,
     possible_overlaps,
@@ -238,7 +238,7 @@ class _Builder:
             )
 
     def _recompute(self, row: dict[str, Any]) -> None:
-        given, default = self.given, DEFAULTS[self.job.training.framework].recompute
+        given, default = self.given, STRATEGY_DEFAULTS[self.job.training.framework].recompute
         name = self.fill("recompute", given.recompute, NAMES["recompute"][default])
         kind = Recompute(NAMES["recompute"].index(name))
         count = given.recompute_num_layers
@@ -324,7 +324,7 @@ class _Builder:
 
     def _communication(self, row: dict[str, Any]) -> None:
         given, job = self.given, self.job
-        defaults, framework = DEFAULTS[job.training.framework], job.framework
+        defaults, framework = STRATEGY_DEFAULTS[job.training.framework], job.framework
         if row["tp"] == 1:  # every framework switches it off, most with a warning
             row["sequence_parallel"] = False
             if given.sequence_parallel:

@@ -28,7 +28,7 @@ from cost_models.strategies.strategy import (
     Strategies,
     build_strategies,
 )
-from planner.strategies.defaults import DEFAULTS, default_flex_backend, possible_overlaps, reduces_each
+from planner.strategies.defaults import STRATEGY_DEFAULTS, default_flex_backend, possible_overlaps, reduces_each
 from planner.strategies.degrees import DEGREE_AXES, Degrees
 from planner.strategies.group_sizes import GroupSizes, build_group_sizes
 from planner.strategies.shard_groups import shard_group_stages
@@ -287,7 +287,7 @@ class Space:
     @property
     def recompute_modes(self) -> tuple[int, ...]:
         """Codes of `Recompute` searched."""
-        return self.chosen.get("recompute", DEFAULTS[self.job.training.framework].recompute_modes)
+        return self.chosen.get("recompute", STRATEGY_DEFAULTS[self.job.training.framework].recompute_modes)
 
     def build(self, columns: Columns, *, group: NDArray[np.float64] | None = None) -> Strategies:
         """Strategies from the searched columns: the rest follow from them or take the framework's best legal value.
@@ -300,7 +300,7 @@ class Space:
         if "zero_shard_size" not in columns:
             replicas = columns["dp"] * columns["cp"]
             columns["zero_shard_size"] = replicas if group is None else np.where(group > 0, group, replicas)
-        defaults = DEFAULTS[job.training.framework]
+        defaults = STRATEGY_DEFAULTS[job.training.framework]
         fill = {
             "zero_param_shard_size": columns["zero_shard_size"],
             "grad_sync_each": reduces_each(job.framework, zero=columns["zero"], pp=columns["pp"]),
@@ -378,7 +378,7 @@ class Space:
         counts, methods = self.chosen.get("recompute_num_layers"), self.chosen.get("recompute_method")
         found: list[tuple[int, int]] = []
         if methods is None:
-            searched = counts is not None or DEFAULTS[self.job.training.framework].recompute_counts
+            searched = counts is not None or STRATEGY_DEFAULTS[self.job.training.framework].recompute_counts
             blocks = sorted(counts) if counts is not None else range(1, largest)
             found += [(RecomputeMethod.BLOCK, count) for count in blocks if searched]
             return found if counts is not None else [*found, (RecomputeMethod.EVERY, 0)]

@@ -52,7 +52,7 @@ def test_more_bandwidth_or_less_latency_is_never_slower(
     before = seconds(cluster, op, size, n, stride)
     net = cluster.network
     faster = [
-        replace(cluster, network=replace(net, nic_bytes_per_s=net.nic_bytes_per_s * factor)),
+        replace(cluster, network=replace(net, nic_wire_bytes_per_s=net.nic_wire_bytes_per_s * factor)),
         replace(cluster, network=replace(net, nics_per_node=net.nics_per_node + 1)),
         replace(cluster, network=replace(net, latency_s=net.latency_s / factor)),
         replace(cluster, intra_bytes_per_s=cluster.intra_bytes_per_s * factor),

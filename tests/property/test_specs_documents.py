@@ -115,7 +115,7 @@ def test_a_damaged_cluster_never_crashes(document: dict[str, Any]):
     assert cluster.num_gpus >= 1
     assert cluster.capacity_bytes > 0
     assert cluster.intra_bytes_per_s > 0
-    assert cluster.network.nic_bytes_per_s > 0
+    assert cluster.network.nic_wire_bytes_per_s > 0
 
 
 @settings(max_examples=400)

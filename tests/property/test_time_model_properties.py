@@ -176,7 +176,7 @@ def faster(job: Job, **changes: float) -> Job:
     gpu = replace(gpu, memory_bytes_per_s=gpu.memory_bytes_per_s * changes.get("memory_bandwidth", 1.0))
     gpu = replace(gpu, link_bytes_per_s=gpu.link_bytes_per_s * changes.get("link", 1.0))
     gpu = replace(gpu, memory_bytes=gpu.memory_bytes * changes.get("memory", 1.0))
-    network = replace(network, nic_bytes_per_s=network.nic_bytes_per_s * changes.get("nic", 1.0))
+    network = replace(network, nic_wire_bytes_per_s=network.nic_wire_bytes_per_s * changes.get("nic", 1.0))
     link = job.cluster.intra_bytes_per_s * changes.get("link", 1.0)
     cluster = replace(job.cluster, gpu=gpu, network=network, intra_bytes_per_s=link)
     return Job(model=job.model, cluster=cluster, training=job.training, calibration=load_calibration(cluster))

@@ -11,7 +11,7 @@ import pytest
 
 from cost_models.frameworks.facts import RUNTIMES
 from cost_models.frameworks.releases import FORMER
-from cost_models.frameworks.training_defaults import DEFAULTS
+from cost_models.frameworks.training_defaults import TRAINING_DEFAULTS
 from cost_models.job import Job
 from cost_models.layers.attention_core import running_kernel
 from planner.request.job import resolve_job
@@ -151,7 +151,7 @@ def test_a_default_changes_with_its_release(
 def test_every_bound_of_a_default_has_a_pair() -> None:
     every = {
         (field, bound)
-        for field, rows in DEFAULTS.items()
+        for field, rows in TRAINING_DEFAULTS.items()
         for row in rows
         for bound in (row.since, row.before, row.since_version)
         if bound not in ("0000-00", "9999-99", "")

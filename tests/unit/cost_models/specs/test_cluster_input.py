@@ -33,7 +33,7 @@ def test_human_units_become_si():
     assert cluster.gpu.peak_flops_per_s["bf16"] == 989.4e12
     assert cluster.intra_bytes_per_s == 450e9
     # 400 Gbit/s = 50 GB/s a NIC, eight of them a node
-    assert cluster.network.nic_bytes_per_s == 50e9
+    assert cluster.network.nic_wire_bytes_per_s == 50e9
     assert cluster.network.node_bytes_per_s == 400e9
     assert cluster.network.latency_s == pytest.approx(3e-6)
     assert cluster.host_memory_bytes == 2**41
