@@ -1,5 +1,5 @@
 """The error family: one root, leaves by cause. A code is stable and kebab-case; a message states what is wrong with the
-value, a hint says what to do. HTTP statuses and exit codes are mapped from these classes in `app.errors` and `app.cli.commands`.
+value, a hint says what to do. HTTP statuses and exit codes are mapped from these classes in `app.errors` and `app.cli.main`.
 """
 
 from __future__ import annotations

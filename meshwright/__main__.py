@@ -26,7 +26,7 @@ def main() -> None:
     if not sys.flags.safe_path:
         sys.path[:] = drop_working_folder(sys.path)
     try:
-        from app.cli.commands import run
+        from app.cli.main import run
 
         code = run(sys.argv[1:])
     except KeyboardInterrupt:  # while modules were still being imported

@@ -10,7 +10,7 @@ from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from app.errors import ForbiddenError, UnauthorizedError
 from app.service.db.keys import tenant_of
-from app.service.state import Service, service_of
+from app.service.parts import Service, service_of
 from app.settings import is_loopback
 
 LOCAL_TENANT = "local"

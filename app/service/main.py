@@ -9,9 +9,9 @@ from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.service.api.edge import Edge
+from app.service.api.docs_page import install_pages
+from app.service.api.middleware import Edge
 from app.service.api.openapi import build_openapi
-from app.service.api.pages import install_pages
 from app.service.api.problems import install_problems
 from app.service.api.v1 import calibrations, evaluate, health, plans, presets
 from app.service.auth import LOCAL_TENANT
@@ -20,11 +20,11 @@ from app.service.db.engine import build_engine
 from app.service.db.jobs import JobStore
 from app.service.db.migrate import upgrade
 from app.service.db.plans import PlanStore, write_result
-from app.service.jobs.embedded import EmbeddedRunner
+from app.service.jobs.embedded_runner import EmbeddedRunner
 from app.service.jobs.runner import Kind, Kinds
 from app.service.logs import configure_logs
 from app.service.metrics import Metrics
-from app.service.state import Service
+from app.service.parts import Service
 from app.settings import Settings
 from planner.request.checked_request import PRODUCT_VERSION
 

@@ -16,8 +16,8 @@ from fastapi.testclient import TestClient
 
 from app.cli.client import Client
 from app.errors import NotFoundError, ServiceUnreachableError, UnauthorizedError, WorkerLostError, WrongStateError
+from app.service.intake.examples import EXAMPLE_CALIBRATION
 from app.service.main import create_app
-from app.service.seed import EXAMPLE_CALIBRATION
 from app.settings import Settings
 from cost_models.errors import InvalidInputError, MeshwrightError
 from planner.plan import plan

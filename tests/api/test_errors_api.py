@@ -13,7 +13,7 @@ import pytest
 from fastapi.testclient import TestClient
 from sqlalchemy.exc import OperationalError
 
-from app.service.api.documents import ProblemDocument
+from app.service.api.schemas import ProblemDocument
 from app.service.main import create_app
 from app.settings import Settings
 

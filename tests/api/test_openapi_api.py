@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.service.seed import EXAMPLE_PLAN_ID
+from app.service.intake.examples import EXAMPLE_PLAN_ID
 from cost_models.calibration import CalibrationDocument
 from planner.schemas import EvaluateRow, PlanRequest
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.service.api.documents import PlanDocument
+from app.service.api.schemas import PlanDocument
 from planner.schemas import RankedPlan
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.service.seed import example_calibration
+from app.service.intake.examples import example_calibration
 from planner.schemas import Evaluation, RankedPlan
 
 POOLS = [

@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+from app.service.intake.examples import EXAMPLE_CALIBRATION
 from app.service.logs import OWN_LOGGERS
 from app.service.main import create_app
-from app.service.seed import EXAMPLE_CALIBRATION
 from app.settings import Settings
 from cost_models import presets
 from cost_models.frameworks.facts import RUNTIMES

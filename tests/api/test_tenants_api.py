@@ -10,8 +10,8 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.service.db.keys import create_key, revoke_key
+from app.service.intake.examples import EXAMPLE_CALIBRATION, EXAMPLE_PLAN_ID, example_calibration
 from app.service.main import create_app
-from app.service.seed import EXAMPLE_CALIBRATION, EXAMPLE_PLAN_ID, example_calibration
 from app.settings import Settings
 
 

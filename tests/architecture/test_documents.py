@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import typer.main
 
-from app.cli.commands import app
+from app.cli.main import app
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 DOCUMENTS = [

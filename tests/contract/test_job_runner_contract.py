@@ -16,7 +16,7 @@ from sqlalchemy import Engine
 
 from app.service.db.jobs import FINISHED, JobKey, JobStore
 from app.service.db.plans import PlanRow, PlanStore, Submission, write_result
-from app.service.jobs.embedded import EmbeddedRunner
+from app.service.jobs.embedded_runner import EmbeddedRunner
 from app.service.jobs.runner import Kind
 
 KINDS = {"plan": Kind("job_acts:act", write_result)}

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from app.cli.commands import run
+from app.cli.main import run
 
 EXAMPLES = Path(__file__).resolve().parent.parent.parent / "examples"
 CONFIGS = sorted((EXAMPLES / "models").glob("*/config.json"))

@@ -14,7 +14,7 @@ REQUESTS = ROOT / "examples" / "requests"
 HEAVY = {"fastapi", "starlette", "uvicorn", "sqlalchemy", "alembic", "optuna", "ortools", "pandas", "torch", "httpx2"}
 CODE = """
 import json, sys
-from app.cli.commands import run
+from app.cli.main import run
 code = run(sys.argv[1:])
 sys.stdout.flush()
 print(json.dumps([code, sorted({name.partition(".")[0] for name in sys.modules})]), file=sys.stderr)

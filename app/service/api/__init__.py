@@ -1,1 +1,3 @@
-"""HTTP: what is read from a request, what is sent back, and the one shape every error has."""
+"""HTTP: `dependencies.py` and `strict_json.py` are what is read from a request, `schemas.py` and `problems.py` what is sent back,
+`middleware.py` what surrounds every request, `openapi.py` and `docs_page.py` the documentation. The routes are in `v1/`.
+"""

@@ -9,8 +9,8 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from app.errors import TITLES
-from app.service.api.documents import ProblemDocument
 from app.service.api.problems import MEDIA_TYPE
+from app.service.api.schemas import ProblemDocument
 
 _REFS = "#/components/schemas/{model}"
 _LIBRARY_SCHEMAS = ("HTTPValidationError", "ValidationError")

@@ -1,1 +1,3 @@
-"""Storage: SQLAlchemy Core tables, one engine factory for SQLite and PostgreSQL, migrations, and the repositories."""
+"""Storage: `tables.py` (SQLAlchemy Core), `engine.py` (one factory for SQLite and PostgreSQL), `migrate.py` with `migrations/`, and
+one repository per kind of object: `jobs.py`, `plans.py`, `calibrations.py`, `keys.py`.
+"""

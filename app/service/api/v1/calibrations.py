@@ -8,13 +8,13 @@ from fastapi import APIRouter, Depends, Path
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response
 
-from app.service.api.documents import CalibrationFile, CalibrationPage
+from app.service.api.dependencies import Body, Limit, Place, page_of
 from app.service.api.openapi import json_body
-from app.service.api.requests import Body, Limit, Place, page_of
+from app.service.api.schemas import CalibrationFile, CalibrationPage
 from app.service.auth import Principal, principal_of
-from app.service.moments import rfc3339
-from app.service.seed import EXAMPLE_CALIBRATION, example_calibration
-from app.service.state import Service, service_of
+from app.service.intake.examples import EXAMPLE_CALIBRATION, example_calibration
+from app.service.parts import Service, service_of
+from app.service.timestamps import rfc3339
 from cost_models.calibration import CalibrationDocument
 from cost_models.errors import CalibrationError, InvalidInputError, Problem
 from cost_models.hardware import document_of

@@ -8,11 +8,11 @@ from fastapi import APIRouter, Depends
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
+from app.service.api.dependencies import Body
 from app.service.api.openapi import json_body
-from app.service.api.requests import Body
 from app.service.auth import Principal, principal_of
-from app.service.own_calibrations import OwnCalibrations
-from app.service.state import Service, service_of
+from app.service.intake.own_calibrations import OwnCalibrations
+from app.service.parts import Service, service_of
 from cost_models.errors import InvalidInputError, Problem
 from cost_models.specs.fields import shown, validated
 from planner.rows import evaluate_rows

@@ -8,10 +8,10 @@ from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 
 from app.errors import UnavailableError
-from app.service.api.documents import Health
+from app.service.api.schemas import Health
 from app.service.db.migrate import is_current
 from app.service.metrics import CONTENT_TYPE
-from app.service.state import Service, service_of
+from app.service.parts import Service, service_of
 from planner.request.checked_request import PRODUCT_VERSION
 
 router = APIRouter(tags=["service"])

@@ -7,7 +7,7 @@ from typing import Any
 
 from fastapi import APIRouter
 
-from app.service.api.documents import FrameworkList, PresetList
+from app.service.api.schemas import FrameworkList, PresetList
 from cost_models import presets
 from planner.frameworks import framework_documents
 

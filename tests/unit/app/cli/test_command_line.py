@@ -20,10 +20,10 @@ from typing import Any
 import pytest
 
 import meshwright
-from app.cli.commands import run
-from app.cli.documents import assignments, parse_json, read_cluster, read_model
-from app.cli.evaluate import arriving_lines
-from app.cli.plan import merged_request, stop_on_interrupt
+from app.cli.commands.evaluate import arriving_lines
+from app.cli.commands.plan import merged_request, stop_on_interrupt
+from app.cli.inputs import assignments, parse_json, read_cluster, read_model
+from app.cli.main import run
 from cost_models.errors import InvalidInputError
 from cost_models.specs.model_input import resolve_model
 

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 import meshwright
-from app.cli.commands import run
+from app.cli.main import run
 from app.errors import NotFoundError, WrongStateError
 from cost_models.errors import InvalidInputError, NotExpressibleError
 from planner.knobs import default_values, knobs_of, spelled

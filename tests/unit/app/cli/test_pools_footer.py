@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from app.cli.commands import run
+from app.cli.main import run
 
 REQUEST: dict[str, Any] = {
     "model": {"preset": "llama-3.1-8b"},

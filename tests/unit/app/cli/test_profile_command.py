@@ -10,7 +10,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from app.cli.commands import run
+from app.cli.main import run
 from cost_models.calibration import CalibrationDocument
 from cost_models.errors import CalibrationError
 from cost_models.hardware import parse_document, shipped_document

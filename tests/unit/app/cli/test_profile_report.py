@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from app.cli.profile_plots import plots_of, svg, write_html
-from app.cli.profile_report import cluster_of, print_report, size_text
+from app.cli.rendering.profile_plots import plots_of, svg, write_html
+from app.cli.rendering.profile_tables import cluster_of, print_report, size_text
 from cost_models.calibration import CalibrationDocument
 from cost_models.hardware import document_of
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from app.cli import table as cli_table
-from app.cli.cells import seconds
-from app.cli.table import print_response
+from app.cli.rendering import plan_table as cli_table
+from app.cli.rendering.plan_cells import seconds
+from app.cli.rendering.plan_table import print_response
 
 GIB = 2**30
 

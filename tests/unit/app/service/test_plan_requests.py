@@ -12,7 +12,7 @@ import pytest
 from app.service.db.calibrations import CalibrationStore
 from app.service.db.engine import build_engine
 from app.service.db.migrate import upgrade
-from app.service.plan_requests import prepare_request
+from app.service.intake.plan_requests import prepare_request
 from cost_models.errors import InvalidInputError
 
 REQUEST: dict[str, Any] = {

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.service.db.calibrations import CalibrationStore
+from app.service.intake.own_calibrations import OwnCalibrations
 from app.service.jobs.plan_result import encoded
-from app.service.own_calibrations import OwnCalibrations
 from cost_models.errors import CalibrationError, InvalidInputError, Problem
 from cost_models.specs.fields import validated
 from planner.request.checked_request import prepare

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from app.cli.documents import MAX_RESPONSE_BYTES, read_document
+from app.cli.inputs import MAX_RESPONSE_BYTES, read_document
 from app.cli.output import write_document
 from cost_models.errors import InvalidInputError, Problem
 

@@ -103,7 +103,7 @@ def show(
     num_nodes: Annotated[int | None, typer.Option(help="Nodes of that cluster.", min=1)] = None,
 ) -> None:
     """Print what a calibration holds."""
-    from app.cli.profile_report import cluster_of, print_report
+    from app.cli.rendering.profile_tables import cluster_of, print_report
 
     document = _document(file)
     if cluster:
@@ -111,7 +111,7 @@ def show(
         return
     print_report(document)
     if html is not None or png is not None:
-        from app.cli.profile_plots import write_html, write_png
+        from app.cli.rendering.profile_plots import write_html, write_png
 
         for path, write in ((html, write_html), (png, write_png)):
             if path is not None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.cli.profile_report import bus_gb_per_s, headline, product_tflops, size_text, tables
+from app.cli.rendering.profile_tables import bus_gb_per_s, headline, product_tflops, size_text, tables
 from cost_models.calibration import CalibrationDocument
 from cost_models.errors import MeasurementError
 from cost_models.units import TERA

@@ -1,4 +1,4 @@
-"""Ranked plans as a table for people: the columns that a width affords, over the lines of `app.cli.footer`.
+"""Ranked plans as a table for people: the columns that a width affords, over the lines of `app.cli.rendering.plan_footer`.
 
 The table is data (stdout); warnings and hints are not (stderr).
 """
@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.cells import (
+from app.cli.rendering.plan_cells import (
     COMM_TERMS,
     Json,
     degree,
@@ -34,7 +34,7 @@ from app.cli.cells import (
     worst_tier,
     zero_stage,
 )
-from app.cli.footer import footer
+from app.cli.rendering.plan_footer import footer
 from cost_models.errors import InvalidInputError
 from cost_models.layers.parameters import count_parameters
 from cost_models.specs.fields import WARNINGS

@@ -11,8 +11,8 @@ from typing import Annotated, Any
 from fastapi import Depends, Query, Request
 
 from app.service.api.strict_json import JsonBody, read_json
-from app.service.moments import rfc3339
-from app.service.state import Service, service_of
+from app.service.parts import Service, service_of
+from app.service.timestamps import rfc3339
 from cost_models.errors import InvalidInputError, Problem
 
 Moment = tuple[datetime, str]

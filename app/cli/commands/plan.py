@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from app.cli.documents import Json, assignments, read_cluster, read_document, read_model
+from app.cli.inputs import Json, assignments, read_cluster, read_document, read_model
 from app.cli.output import reader_may_leave, write_document
 from cost_models.errors import InvalidInputError, Problem
 
@@ -184,6 +184,6 @@ def _print_response(response: Json, *, as_json: bool, most: int, quiet: bool) ->
         if as_json:
             write_document(response)
         else:
-            from app.cli.table import print_response
+            from app.cli.rendering.plan_table import print_response
 
             print_response(response, most=most, quiet=quiet)

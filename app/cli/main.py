@@ -17,11 +17,11 @@ from typing import Annotated
 
 import typer
 
-from app.cli.evaluate import evaluate
-from app.cli.knobs import knobs_app
-from app.cli.plan import plan
-from app.cli.profile import profile_app
-from app.cli.service import db_app, keys_app, serve
+from app.cli.commands.evaluate import evaluate
+from app.cli.commands.knobs import knobs_app
+from app.cli.commands.plan import plan
+from app.cli.commands.profile import profile_app
+from app.cli.commands.service import db_app, keys_app, serve
 from app.errors import ServiceUnreachableError, UnavailableError
 from cost_models.errors import InvalidInputError, MeasurementError, MeshwrightError
 

@@ -12,9 +12,9 @@ from sqlalchemy import Engine
 from app.service.db.calibrations import CalibrationStore
 from app.service.db.jobs import JobStore
 from app.service.db.plans import PlanStore
+from app.service.intake.examples import seed_examples
 from app.service.jobs.runner import JobRunner
 from app.service.metrics import Metrics
-from app.service.seed import seed_examples
 from app.settings import Settings
 
 

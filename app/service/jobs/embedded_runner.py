@@ -16,11 +16,11 @@ import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.service.db.jobs import ClaimedJob, JobKey, JobStore, Progress
-from app.service.jobs.process import Limits, Outcome, WorkerProcess
 from app.service.jobs.runner import Kinds
 from app.service.jobs.watchers import Watchers
 from app.service.jobs.worker import Done, Failed, JobInput, Progressed
-from app.service.moments import rfc3339
+from app.service.jobs.worker_process import Limits, Outcome, WorkerProcess
+from app.service.timestamps import rfc3339
 
 T = TypeVar("T")
 log = structlog.get_logger("meshwright.jobs")

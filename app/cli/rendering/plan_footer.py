@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from app.cli.cells import (
+from app.cli.rendering.plan_cells import (
     Json,
     degrees_above_one,
     recomputed,
