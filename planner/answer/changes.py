@@ -1,7 +1,8 @@
-"""Changes of a strategy that needs too much memory, mildest first: single ones, then several together.
+"""Changes to a strategy that needs too much memory, the mildest first: single ones, then several together.
 
-A single change is one field, or one of the optimizer's kind; several together take each field at its strongest, fewest
-changes first. Whether a change is legal and makes the strategy fit is for `planner.answer.explain`.
+A single change sets one field of the strategy, or the kind of optimizer. Combinations take each field at its strongest value,
+those with the fewest changes first. Whether a change is legal and makes the strategy fit is judged in
+`planner.answer.explain`.
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ Apply = Callable[[Strategy], Strategy]
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """What is changed, in words, and what the strategy becomes."""
+    """One change: its name in words, and the strategy that it makes."""
 
     name: str
     strategy: Strategy
     eight_bit: bool = False
-    """The optimizer's moments in 8 bits, which is a field of `training`."""
+    """Whether the change is the optimizer's moments in 8 bits, which is a field of `training` and not of the strategy."""
 
     def job(self, job: Job) -> Job:
-        """The job with this change."""
+        """The job after this change."""
         return replace(job, training=replace(job.training, optimizer="adam-8bit")) if self.eight_bit else job
 
 
@@ -37,7 +38,9 @@ EIGHT_BIT = "training.optimizer adam-8bit"
 
 
 def changes(job: Job, strategy: Strategy) -> Iterator[Change]:
-    """Every change that is tried, the mildest first; some are illegal."""
+    """Every change that is tried, the mildest first; some of them are illegal."""
+    # Mild means cheap for the user: what keeps the data on the GPU comes before an optimizer with other mathematics, and
+    # offload, which costs time on the host link, comes last.
     yield from (Change(name, changed) for name, changed in _single_fields(job, strategy))
     if job.training.optimizer == "adam":
         yield Change(EIGHT_BIT, strategy, eight_bit=True)
@@ -47,7 +50,8 @@ def changes(job: Job, strategy: Strategy) -> Iterator[Change]:
 
 
 def _single_fields(job: Job, strategy: Strategy) -> Iterator[tuple[str, Strategy]]:
-    """Single changes of what a GPU does."""
+    """The changes of a single field that keep everything on the GPU, as names and strategies."""
+    # In the order of what they cost: a smaller micro-batch, sharding, recomputation, and last another split of the GPUs.
     for size in sorted(divisors(strategy["micro_batch_size"]), reverse=True)[1:]:
         yield f"micro_batch_size {size}", {**strategy, "micro_batch_size": size}
     if strategy["tp"] > 1 and not strategy["sequence_parallel"]:
@@ -65,7 +69,7 @@ def _single_fields(job: Job, strategy: Strategy) -> Iterator[tuple[str, Strategy
 
 
 def _larger_degree(strategy: Strategy, name: str) -> Iterator[tuple[str, Strategy]]:
-    """The next multiples of a degree, taken from the data-parallel ranks."""
+    """The next three multiples of a degree, whose ranks are taken from the data-parallel ones so that the GPUs stay the same."""
     for factor in divisors(strategy["dp"])[1:4]:
         degree, replicas = strategy[name] * factor, strategy["dp"] // factor
         plain = _without(strategy, "layers_per_stage", "zero_shard_size", "zero_param_shard_size", "schedule")
@@ -74,7 +78,7 @@ def _larger_degree(strategy: Strategy, name: str) -> Iterator[tuple[str, Strateg
 
 
 def _offloads(strategy: Strategy) -> list[tuple[str, Apply]]:
-    """What can go to the host, least first; rules know which framework can do which."""
+    """What can move to the host, the least first. The rules decide later which framework can do which."""
     had = strategy["offload"]
     tried: list[dict[str, Any]] = []
     layers = max(strategy["layers_per_stage"]) - 1
@@ -87,7 +91,7 @@ def _offloads(strategy: Strategy) -> list[tuple[str, Apply]]:
 
 
 def _named(offload: dict[str, Any]) -> str:
-    """Such as "offload {optimizer_fraction: 1, parameters: true}"."""
+    """The name of an offload, such as "offload {optimizer_fraction: 1, parameters: true}"."""
     spelled = {True: "true", False: "false"}
     inside = ", ".join(
         f"{name}: {spelled[value] if isinstance(value, bool) else value}" for name, value in offload.items()
@@ -100,7 +104,7 @@ def _offloading(offload: dict[str, Any]) -> Apply:
 
 
 def _together(job: Job, strategy: Strategy, offloads: list[tuple[str, Apply]]) -> Iterator[Change]:
-    """Two or more changes at once, fewest first."""
+    """Combinations of two or more changes, the fewest changes first."""
     parts: list[tuple[str, Apply]] = []
     if strategy["micro_batch_size"] > 1:
         parts.append(("micro_batch_size 1", lambda s: {**s, "micro_batch_size": 1}))
@@ -116,7 +120,7 @@ def _together(job: Job, strategy: Strategy, offloads: list[tuple[str, Apply]]) -
     for count in range(2, len(parts) + 1):
         for chosen in combinations(parts, count):
             names = [name for name, _ in chosen]
-            if len(alternatives.intersection(names)) > 1:  # one way to hold the optimizer's state
+            if len(alternatives.intersection(names)) > 1:  # the optimizer state can be held in only one of these ways
                 continue
             changed = dict(strategy)
             for _, apply in chosen:
@@ -125,7 +129,7 @@ def _together(job: Job, strategy: Strategy, offloads: list[tuple[str, Apply]]) -
 
 
 def _shardings(job: Job, strategy: Strategy) -> list[tuple[str, Apply]]:
-    """What leaves less of the states on a rank, the most at the end: gradients that wait for no last micro-batch, stages."""
+    """What leaves less of the model states on a rank, the strongest last: reducing gradients at once, higher ZeRO stages."""
     found: list[tuple[str, Apply]] = []
     if strategy["zero"] >= 2 and strategy["grad_sync"] == "last":
         found.append(("grad_sync each", lambda changed: {**changed, "grad_sync": "each"}))

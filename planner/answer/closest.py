@@ -1,5 +1,6 @@
-"""What comes closest where no plan is left although memory is not the reason: the strategy that breaks the fewest rules, and
-the fastest plan that still misses the targets.
+"""What comes closest where there is no plan although memory is not the reason.
+
+Where rules leave nothing, that is the strategy that breaks the fewest of them; where targets leave nothing, the fastest plan.
 """
 
 from __future__ import annotations
@@ -21,19 +22,19 @@ from planner.strategies.space import Space
 SHOWN = 3
 """Strategies returned."""
 MOST_BASE_ROWS, MOST_EXPANDED = 1 << 14, 64
-"""Base rows looked at, and those of them whose expansions are."""
+"""Base rows that are looked at, and how many of these are expanded: enough for an explanation, in milliseconds."""
 
 
 def closest_illegal(space: Space) -> list[dict[str, Any]]:
-    """The contract's `nearest_infeasible` where rules leave nothing: the strategies that break the fewest, on the most GPUs.
+    """The contract's `nearest_infeasible` where rules leave nothing: the strategies that break the fewest rules.
 
-    Of a large space a sample is looked at.
+    Among equals, those on the most GPUs come first. Only a sample of a large space is looked at.
     """
     job = space.job
     meshes = space.degrees.blocks(np.arange(len(space.degrees)), most_rows=MOST_BASE_ROWS)[0]
     rows = space.base(meshes)
     broken = violations(job, rows)
-    if broken.legal.any():  # what a base row leaves open breaks a rule
+    if broken.legal.any():  # then the rules are broken by what base rows leave open, such as the ZeRO stage
         rows = space.expand(rows.take(np.flatnonzero(broken.legal)[:MOST_EXPANDED])).rows
         broken = violations(job, rows)
     return [
@@ -47,14 +48,14 @@ def closest_illegal(space: Space) -> list[dict[str, Any]]:
 
 
 def _all_changes(job: Job, rows: Strategies, index: int, broken: Violations) -> str:
-    """The change that each broken rule asks for."""
+    """The changes that all broken rules ask for, each once."""
     known = facts(job, rows, index)
     changes = ((rule.smallest_change or rule.hint).format_map(known) for rule in broken.broken(index))
     return "; ".join(dict.fromkeys(changes))
 
 
 def _fewest_broken(rows: Strategies, broken: Violations) -> Ints:
-    """Places of the strategies that break the fewest rules, each breaking others."""
+    """Places of the strategies that break the fewest rules; no two of them break the same ones."""
     count = np.zeros(len(rows), np.int64)
     for bit in range(len(broken.active)):
         count += broken.flags >> bit & 1
@@ -65,11 +66,11 @@ def _fewest_broken(rows: Strategies, broken: Violations) -> Ints:
 
 
 def too_slow(job: Job, goal: Goal, best: Strategies | None) -> list[dict[str, Any]]:
-    """The contract's `nearest_infeasible` where targets leave nothing: the fastest plan that fits, if any does.
+    """The contract's `nearest_infeasible` where targets leave nothing: the fastest plan that fits, if there is one.
 
     Args:
-        job: the job.
-        goal: of the request, with its targets.
+        job: what is planned.
+        goal: the goal of the request, with its targets.
         best: what a search without targets found, best first.
     """
     if best is None:
@@ -82,15 +83,15 @@ def too_slow(job: Job, goal: Goal, best: Strategies | None) -> list[dict[str, An
 
 
 def target_reason(step_s: float, *, wanted_s: float, tokens: float) -> Reason:
-    """That the fastest plan takes longer than the targets allow; `tokens` are those of a step."""
+    """The reason that the fastest plan takes longer than the targets allow; `tokens` is the number of tokens in a step."""
     return {
         "code": "misses-target",
-        "message": f"the fastest plan that fits takes {step_s:.4g} s a step ({np.floor(tokens / step_s):,.0f} tokens/s), "
+        "message": f"the fastest plan that fits takes {step_s:.4g} s for a step ({np.floor(tokens / step_s):,.0f} tokens/s), "
         f"but the targets ask for {wanted_s:.4g} s ({tokens / wanted_s:,.0f} tokens/s)",
         "hint": "Lower the target, or use more or faster GPUs.",
     }
 
 
 def reachable(step_s: float, tokens: float) -> str:
-    """The target that a plan of this step time reaches; `tokens` are those of a step."""
+    """The target that a plan with this step time can reach; `tokens` is the number of tokens in a step."""
     return f"a target of at most {np.floor(tokens / step_s):,.0f} tokens/s"

@@ -1,4 +1,4 @@
-"""How ranked plans compare: by term against the next one, which are variants of another, which two of a tie to measure."""
+"""How ranked plans compare: what separates each from the next one, which are near-copies, and which two of a tie to measure."""
 
 from __future__ import annotations
 
@@ -13,18 +13,22 @@ from planner.schemas.plan_request import Objective
 
 Document = dict[str, Any]
 SPLIT_FIELDS = ("tp", "pp", "dp", "cp", "ep", "etp", "micro_batch_size")
-"""Plans that agree in these differ only in a knob."""
+"""Plans that agree in all of these differ only in a knob."""
 KNOBS = (
     "vpp", "zero", "zero_shard_size", "sequence_parallel", "recompute", "recompute_num_layers", "schedule",
     "layers_per_stage", "cp_comm", "moe_dispatcher", "flex_backend", "overlap", "offload",
 )  # fmt: skip
-"""What variants can differ in; the others follow from these."""
+"""The fields in which variants of a plan can differ; every other field follows from these and SPLIT_FIELDS."""
 RUN_TO_RUN = 0.01
-"""Share of a step that two runs of one plan differ by: of the pairs of equal runs in data/measured/own_*.jsonl, between 0.1
-and 1.5 %. A variant this close to a better plan is no choice of its own."""
+"""Share of a step by which two runs of the same plan differ.
+
+Pairs of equal runs in data/measured/own_*.jsonl differ by 0.1 to 1.5 %. A variant that is this close to a better plan gives the
+user nothing to choose, so it is folded under that plan.
+"""
 LEAST_SHARE = 0.002
-"""Share of a step below which a term's difference is not worth a word."""
+"""Share of a step below which the difference in a term is not worth mentioning."""
 MOST_TERMS = 4
+"""Terms that one comparison names; more would bury those that decide."""
 _WORDS = {
     "gemm": "matrix products", "elementwise": "elementwise kernels", "launch": "kernel launches", "head": "the output layer",
     "loss": "the loss", "embedding": "the embedding", "grad_accumulation": "adding up gradients",
@@ -42,13 +46,13 @@ def compared(
     cluster: Mapping[str, Any] | None = None,
     close: Callable[[Ints], Bools] | None = None,
 ) -> list[Document]:
-    """The plans with `variant_of`, `folded_under` and `against_next`.
+    """The plans, each with its `variant_of`, `folded_under` and `against_next`.
 
     Args:
         plans: ranked, best first.
-        objective: what the request minimises, in which plans are compared.
-        cluster: the resolved cluster, for prices.
-        close: for the place of another plan for each, which plans cannot be told from it in that objective, shape (N,).
+        objective: what the request minimises; plans are compared by it.
+        cluster: the resolved cluster, for its prices.
+        close: takes the place of another plan for each plan, and tells which pairs are too close to call, shape (N,).
     """
     first_rank: dict[tuple[Any, ...], int] = {}
     leaders: dict[tuple[Any, ...], list[Document]] = {}
@@ -56,6 +60,7 @@ def compared(
     for plan in plans:
         split = tuple(plan["strategy"][name] for name in SPLIT_FIELDS)
         first = first_rank.setdefault(split, plan["rank"])
+        # Compared with the leaders alone: a chain of near-copies must not drift away from the plan it is folded under.
         near = (other["rank"] for other in leaders.setdefault(split, []) if _alike(other, plan))
         folded = next(near, None)
         if folded is None:
@@ -63,6 +68,7 @@ def compared(
         found.append(plan | {"variant_of": None if first == plan["rank"] else first, "folded_under": folded})
     next_leader = [_next_leader(found, index) for index in range(len(found))]
     others = np.array([index if after is None else after for index, after in enumerate(next_leader)], np.int64)
+    # All pairs are judged in one call, because each call prices the differences of every term.
     tied = np.zeros(len(found), np.bool_) if close is None or not found else close(others)
     for index, (plan, after) in enumerate(zip(found, next_leader, strict=True)):
         plan["against_next"] = None
@@ -73,20 +79,23 @@ def compared(
 
 
 def _next_leader(plans: Sequence[Document], index: int) -> int | None:
-    """Place of the next plan that is not folded under the same one."""
+    """Place of the next plan that is not a near-copy of this one, None where all that follow are."""
     leader = _leader(plans[index])
     return next((place for place in range(index + 1, len(plans)) if _leader(plans[place]) != leader), None)
 
 
 def _alike(plan: Document, other: Document) -> bool:
-    """Whether both fit alike and take as long, to within what runs differ by."""
+    """Whether two plans have the same verdict and equally long steps, to within what two runs differ by."""
     own, its = plan["evaluation"], other["evaluation"]
     same = own["verdict"] == its["verdict"]
     return bool(same and abs(its["step_time_s"] / own["step_time_s"] - 1.0) <= RUN_TO_RUN)
 
 
 def differing_knobs(plan: Mapping[str, Any], other: Mapping[str, Any]) -> list[str]:
-    """Names of the knobs that two variants differ in; virtual stages bring their schedule and split along."""
+    """Names of the knobs in which two variants differ.
+
+    A different `vpp` brings another schedule, split and overlap with it, so it stands for these.
+    """
     own, its = plan["strategy"], other["strategy"]
     names = [name for name in KNOBS if own.get(name) != its.get(name)]
     return [name for name in names if "vpp" not in names or name not in ("schedule", "layers_per_stage", "overlap")]
@@ -100,14 +109,14 @@ def against(
     cluster: Mapping[str, Any] | None = None,
     close: bool = False,
 ) -> str:
-    """How a plan compares with another in the objective asked for, and which terms make the difference, largest first.
+    """How a plan compares with another, to follow "Plan 1 is"; the terms that make the difference come largest first.
 
     Args:
         plan: the better one.
-        other: the one it is compared with.
+        other: the plan it is compared with.
         objective: what the request minimises.
         cluster: the resolved cluster, for prices.
-        close: whether what is known cannot tell which of the two is better.
+        close: whether the two are too close to call.
     """
     cluster = cluster or {}
     own, its = plan["evaluation"], other["evaluation"]
@@ -128,6 +137,7 @@ def against(
         claim = f"{_slower(ratio)} than {number}" if _tells(ratio) else f"as fast as {number} to within 0.1%"
     claim += ", which may not fit" if its["verdict"] == "at-risk" != own["verdict"] else ""
     claim += ", too close to call" if close else ""
+    # Shares of the other plan's step, so that the differences of all terms add up to the difference that was claimed.
     shares = {
         name: (seconds * own_weight - its["time_breakdown_s"][name] * its_weight) / (its["step_time_s"] * its_weight)
         for name, seconds in own["time_breakdown_s"].items()
@@ -140,16 +150,16 @@ def against(
     if not parts:
         return claim
     whole = "cost" if weigh else "step"
-    return f"{claim}: of that plan's {whole} it spends {_listed(parts)}"
+    return f"{claim}: relative to that plan's {whole}, it spends {_listed(parts)}"
 
 
 def _tells(ratio: float) -> bool:
-    """Whether a difference is left when it is rounded as it is told."""
+    """Whether a difference is left once it is rounded to the tenth of a percent that is written."""
     return round(abs(1.0 - ratio), 3) > 0.0
 
 
 def _slower(ratio: float) -> str:
-    """How a step compares with one that takes 1 / `ratio` of it."""
+    """How a step compares with another, of which it takes the share `ratio`."""
     if not _tells(ratio):
         return "as fast to within 0.1%"
     return f"{1.0 - ratio:.1%} faster" if ratio <= 1.0 else f"{ratio - 1.0:.1%} slower"
@@ -160,12 +170,14 @@ def _listed(parts: Sequence[str]) -> str:
 
 
 def tie_groups(count: int, tied_with: Callable[[int], Bools]) -> list[int]:
-    """Group number of each of `count` plans, best first: every plan that cannot be told from its group's first, however many
-    that can lie between them, such as near-copies that are certainly a little slower.
+    """Group number of each of `count` plans, best first: a group holds every plan that is too close to call against its first.
+
+    Its members need not be neighbours. A near-copy that is certainly a little slower may lie between two plans that are too
+    close to call, since what two plans share cancels in their difference.
 
     Args:
         count: how many plans are ranked, N.
-        tied_with: for the place of a plan, which plans cannot be told from it, shape (N,).
+        tied_with: takes the place of a plan and tells which plans are too close to call against it, shape (N,).
     """
     groups, number = np.zeros(count, np.int64), 0
     for place in range(count):
@@ -176,8 +188,10 @@ def tie_groups(count: int, tied_with: Callable[[int], Bools]) -> list[int]:
 
 
 def ties(plans: Sequence[Mapping[str, Any]]) -> list[Document]:
-    """Groups that the model cannot tell apart, each with the two plans whose measurement says most: its leader and the plan
-    that differs most from it, term by term; one that is folded under the same plan only where there is no other.
+    """The groups of plans that are too close to call, each with the two plans whose measurement would tell the most.
+
+    These are the leader and the plan that differs most from it, term by term: the more two plans differ, the more of the
+    model's error their measured difference reveals. A near-copy of the leader is taken only where there is nothing else.
     """
     groups: dict[int, list[Mapping[str, Any]]] = {}
     for plan in plans:

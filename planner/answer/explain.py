@@ -1,4 +1,4 @@
-"""Why a strategy does not fit, and the smallest change that would make it fit."""
+"""Why a strategy does not fit into memory, and the smallest change that would make it fit."""
 
 from __future__ import annotations
 
@@ -29,8 +29,9 @@ SHOWN = 3
 
 
 def nearest_infeasible(job: Job, nearest: Strategies, *, headroom_fraction: float) -> list[dict[str, Any]]:
-    """The contract's `nearest_infeasible`: the candidates with the least excess, one per split of the GPUs; those that some
-    change makes fit come first.
+    """The contract's `nearest_infeasible`: the candidates that need the least too much, one per split of the GPUs.
+
+    Those that some change makes fit come first, since they tell the user what to do.
     """
     every = [strategy_dict(nearest, index) for index in range(len(nearest))]
     found = _fitting_changes(job, every, headroom_fraction=headroom_fraction)
@@ -54,14 +55,14 @@ def contradiction(
     apart: frozenset[str] = frozenset(),
     otherwise: Reason | None = None,
 ) -> dict[str, Any]:
-    """Why no combination of degrees is left at all: the strategy of the first values given, and what is wrong with it.
+    """Why no combination of degrees is left at all: the strategy made of the first values given, and what is wrong with it.
 
     Args:
-        job: the job.
-        constraints: those of the request.
-        num_gpus: GPUs there are; the cluster's own by default.
-        apart: codes of rules that do not count.
-        otherwise: the reason where that strategy breaks no rule; that no degrees are whole nodes by default.
+        job: what is planned.
+        constraints: the constraints of the request.
+        num_gpus: how many GPUs there are; those of the job's cluster by default.
+        apart: codes of rules that are disregarded.
+        otherwise: the reason to give where that strategy breaks no rule; by default, that no degrees make whole nodes.
     """
     gpus = job.cluster.num_gpus if num_gpus is None else num_gpus
     strategy = first_values(constraints, num_gpus=gpus)
@@ -74,7 +75,7 @@ def contradiction(
 
 
 def first_values(constraints: Constraints, *, num_gpus: int) -> dict[str, Any]:
-    """A strategy of what the constraints fix and the first of what they list, else the smallest degrees."""
+    """A strategy made of what the constraints fix, the first of what they list, and the smallest degrees otherwise."""
     given = _given(constraints)
     strategy = {"tp": 1, "pp": 1, "cp": 1, "micro_batch_size": 1, **given}
     if strategy["tp"] * strategy["pp"] * strategy["cp"] <= num_gpus:
@@ -93,14 +94,15 @@ def _given(constraints: Constraints) -> dict[str, Any]:
 
 
 def _more_than_all(strategy: dict[str, Any], num_gpus: int) -> list[Reason]:
-    """That the degrees multiply to more GPUs than there are."""
+    """The reason that the degrees multiply to more GPUs than there are; empty where they do not."""
     names = [name for name in ("tp", "pp", "cp", "dp") if name in strategy]
     world = prod(strategy[name] for name in names)
     if world <= num_gpus:
         return []
     product = " x ".join(f"{name} {strategy[name]}" for name in names)
-    message = f"{product} = {world} exceeds the {num_gpus} GPUs of the cluster"
-    return [{"code": "world-exceeds-gpus", "message": message, "hint": "Lower a degree."}]
+    message = f"{product} needs {world} GPUs, but the cluster has only {num_gpus}"
+    hint = "Lower one of these degrees, or add nodes."
+    return [{"code": "world-exceeds-gpus", "message": message, "hint": hint}]
 
 
 def _not_whole_nodes(job: Job, constraints: Constraints) -> Reason:
@@ -112,13 +114,13 @@ def _not_whole_nodes(job: Job, constraints: Constraints) -> Reason:
     degrees = ", ".join(f"{name} {given[name]}" for name in ("tp", "pp", "cp", "dp") if name in given)
     return {
         "code": "gpus-not-divisible",
-        "message": f"no tp x pp x cp x dp{f' with {degrees}' if degrees else ''} is {counts} whole nodes of {size} GPUs",
-        "hint": "Choose degrees whose product is whole nodes, a batch with more divisors, or another num_nodes.",
+        "message": f"no product tp x pp x cp x dp{f' with {degrees}' if degrees else ''} fills {counts} whole nodes of {size} GPUs",
+        "hint": "Choose degrees whose product fills whole nodes, a batch with more divisors, or another num_nodes.",
     }
 
 
 def _different_splits(nearest: Strategies, *, first: list[bool]) -> Ints:
-    """Positions of the first few candidates that differ in a degree, the marked ones before the others."""
+    """Positions of the first few candidates that differ in a degree, those marked in `first` before the others."""
     order = np.argsort(~np.array(first, np.bool_), kind="stable")
     degrees = np.stack([getattr(nearest, name)[order] for name in ("tp", "pp", "cp", "dp", "ep")], axis=1)
     _, at = np.unique(degrees, axis=0, return_index=True)
@@ -126,23 +128,24 @@ def _different_splits(nearest: Strategies, *, first: list[bool]) -> Ints:
 
 
 def smallest_changes(job: Job, strategies: list[dict[str, Any]], *, headroom_fraction: float) -> list[str]:
-    """For each strategy the first change, mildest first, that makes it legal and fitting; else what is missing."""
+    """For each strategy the mildest change that makes it legal and fitting, or what is missing where none does."""
     found = _fitting_changes(job, strategies, headroom_fraction=headroom_fraction)
     return [found.told(index) for index in range(len(strategies))]
 
 
 @dataclass(frozen=True, slots=True)
 class _Fitting:
-    """The mildest change that makes each strategy fit."""
+    """For each strategy the mildest change that makes it fit, and what comes closest where none does."""
 
     names: dict[int, str]
-    """By position of the strategy; what makes none fit is left out."""
+    """The change by position of the strategy; strategies that no change makes fit are absent."""
     closest: dict[int, tuple[float, str]]
-    """GiB too many under the legal change that comes closest, and its name."""
+    """GiB too many per GPU under the legal change that comes closest, and its name, by position of the strategy."""
     advice: str
+    """What to do where no change is enough."""
 
     def told(self, index: int) -> str:
-        """The change in a sentence, or what is missing."""
+        """The change that makes strategy `index` fit, or what is missing."""
         return self.names.get(index) or _no_change(self.closest.get(index), self.advice)
 
 
@@ -150,6 +153,7 @@ def _fitting_changes(job: Job, strategies: list[dict[str, Any]], *, headroom_fra
     tried = [(index, change) for index, strategy in enumerate(strategies) for change in changes(job, strategy)]
     fitting: dict[int, tuple[int, str]] = {}
     closest: dict[int, tuple[float, str]] = {}
+    # The optimizer's kind is a field of the job and all other changes are fields of the strategy, so two batches price all.
     for eight_bit in (False, True):
         some = [position for position, (_, change) in enumerate(tried) if change.eight_bit == eight_bit]
         if not some:
@@ -175,7 +179,7 @@ def _fitting_changes(job: Job, strategies: list[dict[str, Any]], *, headroom_fra
 
 
 def _on_the_host(needed_bytes: float, job: Job) -> str:
-    """What a change asks of the nodes' own memory."""
+    """What a change needs of the nodes' host memory, in parentheses; empty where it needs none."""
     if not needed_bytes:
         return ""
     unknown = "" if job.cluster.host_memory_bytes is not None else "; host_memory_gib is not given"
@@ -185,12 +189,14 @@ def _on_the_host(needed_bytes: float, job: Job) -> str:
 def _no_change(closest: tuple[float, str] | None, advice: str) -> str:
     if closest is None:
         return advice
-    over = f"still over by {closest[0]:.1f} GiB a GPU" if closest[0] > 0 else "still at risk"
-    return f"no change is enough, alone or with others: {closest[1]} comes closest, {over}; {advice}"
+    over = f"is still {closest[0]:.1f} GiB per GPU too large" if closest[0] > 0 else "is still at risk"
+    return f"no change is enough, alone or with others: {closest[1]} comes closest and {over}; {advice}"
 
 
 def _more_memory(job: Job, *, headroom_fraction: float) -> str:
-    """What is missing when no change of the strategy helps: a bound from the model's states where it says anything."""
+    """What is missing where no change of the strategy is enough."""
+    # However they are sharded, the states of the whole model must fit into all GPUs together. The bound is worth stating
+    # only where it already asks for more GPUs than there are.
     training = job.training
     each = BYTES_PER[training.param_dtype] + BYTES_PER[training.main_param_dtype] + BYTES_PER[training.grad_dtype]
     each += optimizer_state_bytes(training, memory_traits(training))
@@ -200,4 +206,4 @@ def _more_memory(job: Job, *, headroom_fraction: float) -> str:
     if needed <= job.cluster.num_gpus:
         return "use more GPUs, or GPUs with more memory"
     held = f"parameters, gradients and optimizer state ({states / GIB:,.0f} GiB)"
-    return f"use more GPUs, or GPUs with more memory: {held} alone need {needed:,} of these"
+    return f"use more GPUs, or GPUs with more memory: {held} alone need {needed:,} of this kind"

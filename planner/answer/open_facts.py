@@ -1,10 +1,10 @@
-"""Facts that a row leaves open and that its verdict hangs on.
+"""Facts that a row leaves open and on which its verdict depends.
 
 A row that does not state, say, its recomputation is priced with the framework's default, but the run it describes may have
 been set up otherwise. Calling such a row out of memory because of a default would be inventing a fact. So each open fact is
-given its other values, one at a time: where one of them alone would let the row fit, the verdict is `at-risk`, the low end
-of the memory range is that of the leaner reading, and a reason names the fact. Where no single fact is enough, the leanest
-readings are combined. A plan request has no open facts: the plan's files state every default.
+given its other values, one at a time. Where one of them alone would let the row fit, the verdict is `at-risk`, the memory
+range starts at the leaner reading, and a reason names the fact. Where no single fact is enough, the leanest readings are
+combined. A plan request has no open facts, because its answer states every default.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ from planner.schemas.strategy import StrategyInput
 
 STRATEGY_FACTS = ("recompute", "zero", "grad_sync")
 TRAINING_FACTS = ("cross_entropy", "grad_dtype", "param_dtype")
-"""What may be left open, in the order in which reasons name it."""
+"""The facts that may be left open, in the order in which reasons name them."""
 
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One open fact given one of its other values."""
+    """An open fact with one of the values that it does not have by default."""
 
     field: str
     value: Any
     assumed: Any
-    """The default that the row was priced with."""
+    """The default with which the row was priced."""
 
     @property
     def name(self) -> str:
-        """The fact as a row spells it."""
+        """The fact as a row spells it, such as "strategy.zero"."""
         return f"{'training' if self.field in TRAINING_FACTS else 'strategy'}.{self.field}"
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A row with one open fact or several read otherwise than by default."""
+    """A row in which one or several open facts are read otherwise than by default."""
 
     choices: tuple[Choice, ...]
 
@@ -62,7 +62,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What became of a reading that is legal."""
+    """The verdict on a legal reading, and the low end of its memory range."""
 
     reading: Reading
     verdict: Verdict
@@ -70,7 +70,7 @@ class Outcome:
 
 
 def single_readings(job: Job, assumed: Mapping[str, Any]) -> list[Reading]:
-    """The row with each of its open facts at each of its other values, one at a time; arguments as of `open_choices`."""
+    """The row with each of its open facts at each other value, one at a time; for the arguments see `open_choices`."""
     return [Reading((choice,)) for choice in open_choices(job, assumed)]
 
 
@@ -78,9 +78,11 @@ def open_choices(job: Job, assumed: Mapping[str, Any]) -> list[Choice]:
     """Every other value of every fact that neither the job nor the strategy states.
 
     Args:
-        job: of the row itself; `training.assumed` tells what its training leaves open.
-        assumed: defaults applied to its strategy.
+        job: the row's own job, whose `training.assumed` tells what its training leaves open.
+        assumed: the defaults that were applied to its strategy.
     """
+    # Recomputation is tried only upwards, and gradients only as reduced at once: the other way needs more memory and cannot
+    # turn a verdict. A dtype is tried only at the width of the training precision, the leanest that frameworks use.
     other: dict[str, Sequence[Any]] = {
         "recompute": ("selective", "full"),
         "zero": job.framework.supports_zero,
@@ -105,16 +107,16 @@ def open_choices(job: Job, assumed: Mapping[str, Any]) -> list[Choice]:
 
 
 def _lean_losses(training: Training) -> tuple[str, ...]:
-    """The cross entropies that the framework's users run in place of the unfused one."""
+    """The leaner cross entropies that users of the framework run in place of the unfused one."""
     engine = ("te",) if training.transformer_impl == "transformer-engine" else ()
     chunked = ("linear",) if training.model_impl != "native" else ()
     return ("fused", "compiled", *engine, *chunked)
 
 
 def combined_readings(outcomes: Iterable[Outcome], *, priced_low_bytes: float) -> list[Reading]:
-    """The leanest value of each fact together with those of the others: the two that save most, then three, and so on.
+    """The leanest values of several facts together: the two that save the most, then three, and so on.
 
-    Values that need more than the row as it was priced (`priced_low_bytes`, the low end of its range) save nothing.
+    A value that needs more memory than the row as priced (`priced_low_bytes`, the low end of its range) saves nothing.
     """
     leanest: dict[str, Choice] = {}
     for outcome in sorted(outcomes, key=lambda each: each.device_low_bytes):
@@ -127,7 +129,7 @@ def combined_readings(outcomes: Iterable[Outcome], *, priced_low_bytes: float) -
 
 @lru_cache(maxsize=512)
 def _stating(job: Job, facts: tuple[tuple[str, Any], ...]) -> Job | None:
-    """The job with these training fields stated; what else was left open follows from them anew. None where it is refused."""
+    """The job with these training fields stated and its other open fields derived again; None where the job is refused."""
     stated = {
         name: value for name, value in training_document(job.training).items() if name not in job.training.assumed
     }
@@ -139,12 +141,12 @@ def _stating(job: Job, facts: tuple[tuple[str, Any], ...]) -> Job | None:
 
 
 def deciding(outcomes: Sequence[Outcome], *, verdict: Verdict) -> list[Reason]:
-    """One reason for each reading that alone decides, the best value of each fact.
+    """One reason for each fact that decides alone, at its best value.
 
     Args:
-        outcomes: of single readings, or of combined ones where no single one was enough.
-        verdict: of the row as its defaults have it. Out of memory: every reading that might fit decides; at risk: every
-            reading that fits.
+        outcomes: the outcomes of single readings, and of combined ones where no single reading was enough.
+        verdict: the verdict on the row as priced. Where that is out of memory, every reading that might fit decides; where it
+            is at risk, every reading that fits.
     """
     best: dict[tuple[str, ...], Outcome] = {}
     for outcome in sorted(outcomes, key=lambda each: (each.verdict, each.device_low_bytes)):

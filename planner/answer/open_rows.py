@@ -1,7 +1,7 @@
-"""Evaluated rows whose verdict hangs on facts that they leave open: read every way, judged by the leanest, and told which.
+"""Evaluated rows whose verdict depends on facts that they leave open: each is read in every way and judged by the leanest.
 
-Only rows that do not fit as priced are read again, all of them at once: readings whose jobs price strategies alike share one
-memory evaluation.
+Only rows that do not fit as priced are read again, and all of these at once: readings whose jobs price strategies alike share
+one evaluation of memory.
 """
 
 from __future__ import annotations
@@ -26,31 +26,32 @@ from planner.strategies.parse import resolve_strategies
 
 @dataclass(frozen=True, slots=True)
 class OpenRow:
-    """One evaluated row as it was given."""
+    """An evaluated row as it was given."""
 
     job: Job
     given: StrategyInput
     assumed: Mapping[str, Any]
-    """Defaults applied to its strategy."""
+    """The defaults that were applied to its strategy."""
 
 
 _Task = tuple[int, Reading, Job]
-"""Position of the row, how it is read, and the job read that way."""
+"""The position of a row, a reading of it, and the job under that reading."""
 
 
 def with_open_facts(evaluated: Evaluated, rows: Sequence[OpenRow]) -> tuple[Evaluated, dict[int, list[Reason]]]:
-    """The evaluation with low ends and verdicts that hold for every reading of the rows, and the facts that decide.
+    """The evaluation with memory ranges and verdicts that hold for every reading of the rows, and the facts that decide.
 
     Args:
         evaluated: N rows whose jobs differ at most in their global batch and in what they state.
-        rows: the same N as given.
+        rows: the same N rows as they were given.
 
     Returns:
-        The evaluation, and by position the reasons of the rows that an open fact decides.
+        The evaluation, and by position the reasons for rows whose verdict an open fact decides.
     """
     unsure = np.flatnonzero((evaluated.verdict != Verdict.FITS) & ~evaluated.host_exceeded).tolist()
     readings = {index: single_readings(rows[index].job, rows[index].assumed) for index in unsure}
     outcomes = _outcomes(readings, rows)
+    # Combinations are tried only where no fact is enough alone: a reason that names one fact is the easier one to act on.
     out = [index for index, found in outcomes.items() if evaluated.verdict[index] == Verdict.OOM and _all_out(found)]
     low = evaluated.memory.device_low.copy()
     combined = {index: combined_readings(outcomes[index], priced_low_bytes=float(low[index])) for index in out}
@@ -70,7 +71,7 @@ def _all_out(outcomes: Sequence[Outcome]) -> bool:
 
 
 def _outcomes(readings: Mapping[int, Sequence[Reading]], rows: Sequence[OpenRow]) -> dict[int, list[Outcome]]:
-    """Outcomes of each row's readings; those that no framework could run are left out."""
+    """The outcomes of each row's readings; readings that no framework could run are left out."""
     tasks: dict[Hashable, list[_Task]] = defaultdict(list)
     for index, row_readings in readings.items():
         for reading in row_readings:
@@ -85,7 +86,7 @@ def _outcomes(readings: Mapping[int, Sequence[Reading]], rows: Sequence[OpenRow]
 
 
 def _judged(tasks: Sequence[_Task], rows: Sequence[OpenRow]) -> list[tuple[_Task, Verdict, float]]:
-    """Verdict and low end, bytes, of the legal ones among readings whose jobs differ at most in their global batch."""
+    """Verdict and low end (bytes) of the legal readings among some whose jobs differ at most in their global batch."""
     jobs = [job for _, _, job in tasks]
     inputs = [reading.strategy(rows[index].given) for index, reading, _ in tasks]
     resolved = resolve_strategies(jobs[0], inputs, all_stages=True, jobs=jobs)

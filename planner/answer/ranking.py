@@ -1,6 +1,4 @@
-"""From the best strategies to ranked plans: evaluated with every stage, numbered, and grouped where they cannot be told
-apart.
-"""
+"""From the best strategies to ranked plans: evaluated with every stage, numbered, and grouped where they are too close to call."""
 
 from __future__ import annotations
 
@@ -28,7 +26,8 @@ from planner.strategies.parse import strategy_dict
 def ranked_plans(
     job: Job, best: Strategies, *, headroom_fraction: float, assumed: dict[str, Any]
 ) -> list[dict[str, Any]]:
-    """The contract's `plans`, best first, with per-stage memory."""
+    """The contract's `plans`, best first, with the memory of every stage."""
+    # The search prices a few representative stages; only the plans that are shown are worth the detail.
     detailed = with_all_stages(job, best)
     evaluated = evaluate(job, detailed, headroom_fraction=headroom_fraction)
     groups = tie_groups(
@@ -61,13 +60,13 @@ def close_plans(
     objective: Objective,
     cluster: Mapping[str, Any],
 ) -> Callable[[Ints], Bools]:
-    """For the place of another plan for each, which plans cannot be told from that one in the objective asked for, shape (N,).
+    """A function that takes another plan's place for each plan, and tells which pairs are too close to call, shape (N,).
 
     Args:
         plans: ranked plans with their evaluations.
-        calibrations: what they were priced with; plans are close where any of these leaves it open.
+        calibrations: what the plans were priced with; a pair is close where any of these leaves its order open.
         objective: what the request minimises.
-        cluster: the resolved cluster, for prices.
+        cluster: the resolved cluster, for its prices.
     """
     weight = np.array([gpu_weight(plan, cluster) if objective == "cost" else 1.0 for plan in plans])
     evaluations = [plan["evaluation"] for plan in plans]
@@ -82,7 +81,7 @@ def close_plans(
 
 
 def with_all_stages(job: Job, strategies: Strategies) -> Strategies:
-    """The same strategies over layouts in which every stage is a slot."""
+    """The same strategies over layouts that keep every pipeline stage, where the search keeps only different ones."""
     used, inverse = np.unique(strategies.layout, return_inverse=True)
     table = [strategies.layouts.table[int(number)] for number in used]
     layouts = build_layouts(table, model=job.model, all_stages=True)

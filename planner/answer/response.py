@@ -1,4 +1,4 @@
-"""The plan response around what a search found."""
+"""The plan response that is built around what a search found."""
 
 from __future__ import annotations
 
@@ -14,7 +14,13 @@ from planner.schemas.plan_response import SCHEMA_VERSION
 
 
 def answered(prepared: Prepared, *, stopped: str | None, **found: Any) -> dict[str, Any]:
-    """The contract's response; `found` holds plans, ties, search, rejected, nearest_infeasible, inexpressible_best, warnings."""
+    """The contract's plan response.
+
+    Args:
+        prepared: the checked request.
+        stopped: why the search ended early, None where it did not.
+        found: the fields plans, ties, search, rejected, nearest_infeasible, inexpressible_best and warnings.
+    """
     return {
         "id": f"plan_{prepared.digest[:16]}",
         "status": "cancelled" if stopped == "cancelled" else "succeeded",
@@ -39,7 +45,7 @@ def search_report(
     space: dict[str, Any],
     **counted: float,
 ) -> dict[str, Any]:
-    """The contract's `search`; `counted` holds evaluated, feasible, elapsed_s."""
+    """The contract's `search`; `counted` holds the fields evaluated, feasible and elapsed_s."""
     gap = None
     if best_s is not None and bound_s is not None:
         gap = 0.0 if optimal else max(0.0, (best_s - bound_s) / best_s)
@@ -48,16 +54,18 @@ def search_report(
 
 
 def stop_warnings(stopped: str | None, *, time_limit_s: float | None) -> list[str]:
-    """What an early stop means for the ranking."""
+    """A sentence on what an early stop means for the ranking; empty where the search ended by itself."""
     if stopped == "time":
-        return [f"the search stopped at time_limit_s {time_limit_s:g}: the ranking is the best so far"]
+        return [
+            f"The search reached time_limit_s {time_limit_s:g} and stopped; the plans are the best found until then."
+        ]
     if stopped == "cancelled":
-        return ["the search was cancelled: the ranking is the best so far"]
+        return ["The search was cancelled; the plans are the best found until then."]
     return []
 
 
 def host_warnings(plans: Sequence[Mapping[str, Any]]) -> list[str]:
-    """What ranked plans need of hosts of which nobody said how much memory they have."""
+    """How much host memory the ranked plans need, where the request does not say how much there is."""
     needs = [
         plan["evaluation"]["memory"]["host_bytes_per_node"]
         for plan in plans
@@ -65,6 +73,6 @@ def host_warnings(plans: Sequence[Mapping[str, Any]]) -> list[str]:
     ]
     if not needs:
         return []
-    some = f"{len(needs)} of the {len(plans)} plans" if len(needs) < len(plans) else "every plan"
+    some = f"{len(needs)} of the {len(plans)} plans" if len(needs) < len(plans) else "Every plan"
     needed = f"{some} would keep up to {max(needs) / GIB:,.0f} GiB in the memory of each host"
-    return [f"{needed}, and host_memory_gib is not given: check that the nodes have as much"]
+    return [f"{needed}, but host_memory_gib is not given. Check that every node has that much."]

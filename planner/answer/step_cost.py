@@ -1,4 +1,4 @@
-"""What a step of a plan costs: in the currency of `price_per_gpu_hour` where every GPU has a price, else in GPU-seconds."""
+"""What one step of a plan costs: in the currency of `price_per_gpu_hour` where every GPU has a price, else in GPU-seconds."""
 
 from __future__ import annotations
 
@@ -11,11 +11,12 @@ Document = Mapping[str, Any]
 
 def is_priced(cluster: Document) -> bool:
     """Whether every GPU of a request's cluster has a price."""
+    # One pool without a price makes the others' prices incomparable with it, so GPU-seconds are counted then.
     return all(part.get("price_per_gpu_hour") is not None for part in cluster.get("pools") or [cluster])
 
 
 def gpu_weight(plan: Document, cluster: Document) -> float:
-    """Cost of a second of a ranked plan: its GPUs, or what these are paid each second."""
+    """What one second of a ranked plan costs: its number of GPUs, or their price for a second."""
     gpus = float(plan["evaluation"]["num_gpus_used"])
     if not is_priced(cluster):
         return gpus
@@ -27,5 +28,5 @@ def gpu_weight(plan: Document, cluster: Document) -> float:
 
 
 def step_cost(plan: Document, cluster: Document) -> float:
-    """Cost of a step of a ranked plan, in GPU-seconds or in the currency of the cluster's prices."""
+    """What one step of a ranked plan costs, in the currency of the cluster's prices or in GPU-seconds."""
     return gpu_weight(plan, cluster) * float(plan["evaluation"]["step_time_s"])

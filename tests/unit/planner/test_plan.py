@@ -262,8 +262,8 @@ def test_a_fixed_count_of_recomputed_layers_holds_in_every_plan() -> None:
         ({"micro_batch_size": 5}, "batch-not-divisible", "micro_batch_size 5"),
         ({"pp": 16}, "layers-not-divisible", "pp 16 does not divide the model's 4 layers"),
         ({"pp": 4, "layers_per_stage": [8, 8]}, "layers-per-stage-mismatch", "lists 2 stages, but pp x vpp is 4"),
-        ({"tp": 1024}, "world-exceeds-gpus", "exceeds the 16 GPUs"),
-        ({"tp": 1, "pp": 1, "cp": 1, "dp": 4}, "gpus-not-divisible", "with tp 1, pp 1, cp 1, dp 4 is 1 to 2 whole nodes of 8"),
+        ({"tp": 1024}, "world-exceeds-gpus", "but the cluster has only 16"),
+        ({"tp": 1, "pp": 1, "cp": 1, "dp": 4}, "gpus-not-divisible", "with tp 1, pp 1, cp 1, dp 4 fills 1 to 2 whole nodes of 8"),
     ],
 )  # fmt: skip
 def test_where_no_degrees_are_left_the_answer_says_why(fixed, code, text) -> None:

@@ -232,7 +232,7 @@ def test_a_plan_request_is_warned_of_what_its_hosts_need() -> None:
     assert answer["plans"]
     (warning,) = answer["warnings"]
     assert warning.startswith(
-        "every plan would keep up to 202 GiB in the memory of each host, and host_memory_gib is not"
+        "Every plan would keep up to 202 GiB in the memory of each host, but host_memory_gib is not"
     )
 
 

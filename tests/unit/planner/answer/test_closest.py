@@ -37,7 +37,7 @@ def test_what_ruled_out_strategies_is_told_in_words_the_commonest_first() -> Non
     told = rejections({"heads-not-divisible": 20, "out-of-memory": 3000, "split-unsupported": 2}, most=2)
     assert told == (
         "3,000 need more memory than a GPU has (out-of-memory); 20 have a tp that does not divide the attention heads "
-        "(heads-not-divisible); 2 are out for 1 other reason"
+        "(heads-not-divisible); 2 are ruled out for 1 other reason"
     )
     assert rejections({}, most=3) == ""
 

@@ -26,7 +26,7 @@ def test_terms_are_shares_of_the_other_step() -> None:
     best = plan(1, 1, gemm=8.0, tp_comm=0.9, pp_bubble=0.9)  # 9.8 s
     other = plan(2, 2, gemm=8.0, tp_comm=0.6, pp_bubble=1.4)  # 10.0 s: 0.3 s less in tp_comm, 0.5 s more bubble
     assert against(best, other) == (
-        "2.0% faster than plan 2: of that plan's step it spends 5.0% less on the pipeline bubble and 3.0% more on "
+        "2.0% faster than plan 2: relative to that plan's step, it spends 5.0% less on the pipeline bubble and 3.0% more on "
         "exposed tensor-parallel communication"
     )
 
@@ -44,7 +44,7 @@ def test_cost_is_compared_in_what_a_step_costs() -> None:
     other = on_gpus(plan(3, 2, gemm=4.0, pp_bubble=2.0), 16)
     told = against(best, other, objective="cost")
     assert told == (
-        "16.7% cheaper than plan 3, 80 against 96 GPU-seconds a step: of that plan's cost it spends 16.7% less on the "
+        "16.7% cheaper than plan 3, 80 against 96 GPU-seconds a step: relative to that plan's cost, it spends 16.7% less on the "
         "pipeline bubble"
     )
     # 2 an hour and GPU: 80 x 2 / 3600 = 0.04444 and 96 x 2 / 3600 = 0.05333.

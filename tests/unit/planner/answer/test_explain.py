@@ -92,8 +92,8 @@ def test_where_no_change_is_enough_it_says_by_how_much() -> None:
     document = parts(4)
     (change,) = smallest_changes(resolve_job(document), [full(document, zero=0)], headroom_fraction=0.03)
     assert change.startswith("no change is enough, alone or with others: ")
-    assert "comes closest, still over by " in change
-    assert "GiB a GPU" in change
+    assert "comes closest and is still " in change
+    assert "GiB per GPU too large" in change
 
 
 def test_a_model_whose_states_alone_exceed_the_cluster_is_told_how_many_gpus_they_need() -> None:
@@ -106,7 +106,7 @@ def test_a_model_whose_states_alone_exceed_the_cluster_is_told_how_many_gpus_the
     (change,) = smallest_changes(resolve_job(document), [full(document, tp=8, zero=0)], headroom_fraction=0.03)
     job = resolve_job(document)
     needed = math.ceil(405_853_388_800 * 18 / (0.97 * job.cluster.capacity_bytes))
-    assert change.endswith(f"alone need {needed} of these")
+    assert change.endswith(f"alone need {needed} of this kind")
 
 
 def test_the_headroom_of_the_request_counts() -> None:
