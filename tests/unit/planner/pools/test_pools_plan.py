@@ -264,12 +264,12 @@ def test_stages_wider_than_any_pool_are_refused_with_the_reason() -> None:
 @pytest.mark.parametrize(
     ("fixed", "code", "says"),
     [
-        ({"pp": 33}, "world-exceeds-gpus", "tp 1 x pp 33 x cp 1 = 33 exceeds the 32 GPUs"),
+        ({"pp": 33}, "world-exceeds-gpus", "tp 1 x pp 33 x cp 1 needs 33 GPUs, but the cluster has only 32"),
         ({"pp": 17}, "gpus-not-divisible", "with pp 17 makes stages"),  # layers need not divide: it is the nodes
         ({"pool_per_stage": ["old"] * 3}, "gpus-not-divisible", "with 3 on old that fill 1 to 4 whole nodes"),
         ({"dp": 3}, "batch-not-divisible", "global_batch_size 64 is not a multiple of dp 3"),
         ({"micro_batch_size": 100}, "batch-not-divisible", "dp 1 x micro_batch_size 100"),
-        ({"tp": 4, "dp": 16}, "world-exceeds-gpus", "= 64 exceeds the 32 GPUs"),
+        ({"tp": 4, "dp": 16}, "world-exceeds-gpus", "needs 64 GPUs, but the cluster has only 32"),
     ],
 )
 def test_degrees_that_leave_nothing_are_named(fixed: dict[str, Any], code: str, says: str) -> None:
