@@ -42,8 +42,6 @@ class Evaluated:
     """One entry per name of `terms.TIME_NAMES`; they sum to step_time_s."""
     tiers: Mapping[str, Codes]
     """`terms.Tier` of each time term."""
-    worst_tier: Codes
-    """Worst tier among the terms that take time."""
     memory: StageMemory
     verdict: Codes
     """Codes of `Verdict`."""
@@ -66,7 +64,6 @@ def evaluate(job: Job, strategies: Strategies, *, headroom_fraction: float = DEF
         step_time_high_s=high,
         terms_s=time.terms_s,
         tiers=time.tiers,
-        worst_tier=np.max(list(time.tiers.values()), axis=0),
         memory=memory,
         verdict=verdict,
         host_exceeded=host_exceeded,

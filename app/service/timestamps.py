@@ -1,4 +1,4 @@
-"""Moments as they are sent: RFC 3339, UTC, microseconds."""
+"""Timestamps as they are sent: RFC 3339, UTC, microseconds."""
 
 from __future__ import annotations
 

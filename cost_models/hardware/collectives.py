@@ -319,9 +319,8 @@ def _placement_of(fit: CollectiveFit, cluster: Cluster) -> Placement:
     inside = min(fit.ranks_per_node, domain)
     columns = {
         "ranks": fit.ranks, "per_domain": inside, "domains": fit.ranks / inside,
-        "siblings_per_domain": domain / inside, "stride": fit.stride, "per_island": fit.ranks_per_node,
+        "stride": fit.stride, "per_island": fit.ranks_per_node,
         "islands": fit.ranks / fit.ranks_per_node,
-        "siblings_per_island": max(domain, cluster.gpus_per_node) / fit.ranks_per_node,
         "switches": fit.ranks / fit.ranks_per_node, "sockets": fit.ranks / fit.ranks_per_node,
         "leaves": 1.0,  # what was measured has its spine in it
     }  # fmt: skip

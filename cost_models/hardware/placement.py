@@ -29,15 +29,11 @@ class Placement:
     """Members inside one fast domain (NVLink, NVSwitch, xGMI island); the fewest where domains differ."""
     domains: Floats
     """Fast domains the group spans, the most where groups differ; 1 means that it never leaves one."""
-    siblings_per_domain: Floats
-    """Groups of the same kind that share a domain at the same time."""
     stride: Floats
     per_island: Floats
     """Members inside one island: the node, or the fast domain where that is larger. They share its NICs."""
     islands: Floats
     """Islands the group spans; 1 means that it needs no network."""
-    siblings_per_island: Floats
-    """Groups of the same kind that share an island's NICs at the same time."""
     switches: Floats
     """PCIe switches the group spans, the most where groups differ; `islands` where no group crosses PCIe."""
     sockets: Floats
@@ -72,17 +68,15 @@ class Placement:
             leaves=one,
         )
 
-    def one_per_island(self, siblings: Floats) -> Placement:
-        """One member of every island, `siblings` such groups on each: what crosses the network once for an island."""
+    def one_per_island(self) -> Placement:
+        """One member of every island: what crosses the network once for an island."""
         one = np.ones_like(self.ranks)
         return replace(
             self,
             ranks=self.islands,
             per_domain=one,
             domains=self.islands,
-            siblings_per_domain=siblings,
             per_island=one,
-            siblings_per_island=siblings,
             switches=self.islands,
             sockets=self.islands,
         )
@@ -139,11 +133,9 @@ def _on_blocks(ranks: Floats, step: Floats, used: Floats, cluster: Cluster, *, d
         ranks=ranks,
         per_domain=per_domain,
         domains=domains,
-        siblings_per_domain=domain / per_domain,
         stride=step,
         per_island=per_island,
         islands=islands,
-        siblings_per_island=island / per_island,
         switches=switches,
         sockets=sockets,
         leaves=_leaves(ranks, step, used, cluster, per_island, islands),

@@ -81,7 +81,7 @@ def _in_ring(
         return forward_s, backward_s
     short = FLASH_SHORT_SEQUENCE.value
     cut = np.where(ring, (1.0 + short * rows.cp / document) / (1.0 + short / document), 1.0)
-    tokens = rows.micro_batch_size * job.training.seq_length / rows.cp
+    tokens = rows.rank_tokens(job.training.seq_length)
     outputs = tokens * job.model.num_attention_heads * attention_head_dims(job.model)[1] / rows.tp
     steps = np.where(ring, rows.cp - 1.0, 0.0)
     merge = steps * outputs * RING_MERGE_BYTES.value / job.calibration.memory_bytes_per_s_effective.value

@@ -177,7 +177,7 @@ def _flex_s(job: Job, moe: Moe, rows: Strategies, *, token_bytes: Floats, placem
     inside = price("all_to_all", token_bytes * ranks, placement=group.inside_islands())
     if not (group.islands > 1).any():
         return inside
-    rails = group.one_per_island(siblings=group.per_island * group.siblings_per_island)
+    rails = group.one_per_island()
     places = np.minimum(group.islands, rows.ep)  # an expert whose ranks span several nodes needs its tokens on each
     islands = expected_places(moe, places) * group.islands / places
     wire = price("all_to_all", token_bytes * islands, placement=rails)

@@ -95,7 +95,7 @@ class _Layer:
 
 
 def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyPlacements) -> _Layer:
-    tokens = rows.micro_batch_size * job.training.seq_length / rows.cp
+    tokens = rows.rank_tokens(job.training.seq_length)
     sp = np.where(rows.sequence_parallel, rows.tp, 1.0)
     gemms = layer_gemms(job, kind, tokens=tokens, tp=rows.tp, ep=rows.ep, etp=rows.etp, sp=sp)
     matmul = matmul_s(job, gemms)

@@ -42,7 +42,6 @@ class EndCosts:
     loss: Floats
     head_comm: Floats
     head_tier: Codes
-    comm_tier: Codes
 
 
 def end_costs(job: Job, strategies: Strategies) -> EndCosts:
@@ -50,7 +49,7 @@ def end_costs(job: Job, strategies: Strategies) -> EndCosts:
     cases = distinct(strategies, HEAD_AXES, also=world_key(strategies, job.cluster))
     rows, model, training = cases.rows, job.model, job.training
     e, h, rate = training.compute_bytes, float(model.hidden_size), job.calibration.memory_bytes_per_s_effective.value
-    tokens = rows.micro_batch_size * training.seq_length / rows.cp
+    tokens = rows.rank_tokens(training.seq_length)
     vocab = padded_vocab_size(model, training.framework, rows.tp) / rows.tp
     heads = 1.0 + job.mtp_num_layers
     copies = np.full(len(rows), heads)
@@ -83,5 +82,4 @@ def end_costs(job: Job, strategies: Strategies) -> EndCosts:
         loss=loss + heads * LOSS_REDUCTIONS.value * small.seconds,
         head_comm=heads * head_comm + modules.comm,
         head_tier=matmul.tier,
-        comm_tier=np.where(rows.tp > 1, np.maximum(gather.tier, reduce.tier), 0).astype(np.int8),
     )

@@ -230,23 +230,14 @@ def padded_vocab_size(model: Model, framework: Framework, tp: Floats) -> Floats:
     return np.asarray(np.ceil(model.vocab_size / multiple) * multiple)
 
 
-def matmul_parameters(model: Model) -> float:
-    """Weights that take part in matrix multiplications, every expert counted: no look-ups, norms or biases."""
-    return _matmul(model, every_expert=True)
-
-
 def active_matmul_parameters(model: Model) -> float:
     """Weights multiplied for one token, the head included: model FLOPs are 2 a weight forward, 4 backward."""
-    return _matmul(model, every_expert=False)
-
-
-def _matmul(model: Model, *, every_expert: bool) -> float:
-    per_kind = {kind: layer_matmul_parameters(model, kind, every_expert=every_expert) for kind in model.distinct_kinds}
+    per_kind = {kind: layer_matmul_parameters(model, kind) for kind in model.distinct_kinds}
     return sum(per_kind[kind] for kind in model.layer_kinds) + float(model.vocab_size * model.hidden_size)
 
 
-def layer_matmul_parameters(model: Model, kind: LayerKind, *, every_expert: bool = False) -> float:
-    """Matrix weights of one layer multiplied for one token (or all of them); router and shared experts included."""
+def layer_matmul_parameters(model: Model, kind: LayerKind) -> float:
+    """Matrix weights of one layer multiplied for one token; router and shared experts included."""
     m = _sizes(model)
     matrices, kv_matrices, _, _ = _attention(m)
     if m.mla is not None:
@@ -256,7 +247,6 @@ def layer_matmul_parameters(model: Model, kind: LayerKind, *, every_expert: bool
         return float(matrices + kv_matrices + wide * m.hidden * m.intermediate)
     assert m.moe is not None
     moe = m.moe
-    experts = moe.num_experts if every_expert else moe.top_k
-    widths = experts * moe.expert_intermediate_size + moe.num_shared_experts * moe.shared_expert_intermediate_size
+    widths = moe.top_k * moe.expert_intermediate_size + moe.num_shared_experts * moe.shared_expert_intermediate_size
     router = m.hidden * (moe.num_experts + moe.shared_expert_gate)
     return float(matrices + kv_matrices + wide * m.hidden * widths + router)

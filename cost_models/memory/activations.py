@@ -105,7 +105,7 @@ def batch_sizes(job: Job, traits: MemoryTraits, rows: Strategies) -> Sizes:
         w=w,
         linear_w=1.0 if quantised else w,
         residual_w=np.where(autocast(job, traits, rows), _FP32, w),
-        tokens=rows.micro_batch_size * training.seq_length / rows.cp,
+        tokens=rows.rank_tokens(training.seq_length),
         sequence=training.seq_length / rows.cp,
         context=float(training.seq_length),
         tp=rows.tp,

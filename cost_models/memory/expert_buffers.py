@@ -56,6 +56,6 @@ def _hybridep_bytes(job: Job, strategies: Strategies) -> Floats:
     """
     moe, group = job.model.moe, groups(strategies, job.cluster).etp_ep
     assert moe is not None
-    tokens = strategies.micro_batch_size * job.training.seq_length / strategies.cp / strategies.tp
+    tokens = strategies.rank_tokens(job.training.seq_length) / strategies.tp
     row = 2.0 * job.model.hidden_size + 4.0 * moe.num_experts / group.islands
     return np.asarray((group.ranks + _PER_OTHER_NODE * (group.islands - 1.0)) * tokens * row)

@@ -24,8 +24,8 @@ from cost_models.layers.parameters import (
     position_parameters,
 )
 from cost_models.memory.activations import Sizes, autocast, batch_sizes, layer_parts, upcasts_norms
+from cost_models.memory.layer_memory import LayerMemory, layer_memory
 from cost_models.memory.loss import logits_and_loss
-from cost_models.memory.recompute import LayerMemory, layer_memory
 from cost_models.strategies.strategy import Floats, Strategies
 from cost_models.strategies.tensors import distinct
 

@@ -25,12 +25,9 @@ class StageMemory:
     """Memory of N strategies over K stage slots, bytes per GPU."""
 
     allocated_KN: Floats
-    reserved_KN: Floats
     device_KN: Floats
     peak_moment_KN: Ints
     """Index into terms.PEAK_MOMENTS."""
-    heaviest_slot: Ints
-    """Slot whose device memory is the largest, shape (N,)."""
     allocated: Floats
     """Of the stage where it is largest, shape (N,); likewise reserved and device."""
     reserved: Floats
@@ -76,10 +73,8 @@ def stage_memory(job: Job, strategies: Strategies) -> StageMemory:
     host = host + np.where(host > 0, constant("host_process"), 0.0)
     return StageMemory(
         allocated_KN=allocated_KN,
-        reserved_KN=kept_KN,
         device_KN=device_KN,
         peak_moment_KN=peak_KN,
-        heaviest_slot=device_KN.argmax(axis=0),
         allocated=allocated_KN.max(axis=0),
         reserved=kept_KN.max(axis=0),
         device=device_KN.max(axis=0),

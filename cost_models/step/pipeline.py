@@ -93,7 +93,7 @@ def hop_s(job: Job, strategies: Strategies, *, reach: Literal["placed", "network
     cases = distinct(strategies, P2P_AXES)
     rows = cases.rows
     placements = groups(rows, job.cluster)
-    tokens = rows.micro_batch_size * job.training.seq_length / rows.cp
+    tokens = rows.rank_tokens(job.training.seq_length)
     size = tokens * job.model.hidden_size * job.training.compute_bytes
     scattered = rows.sequence_parallel | (job.framework.scatters_pipeline_messages & (rows.tp > 1))
     pipeline = placements.pp if reach == "placed" else placements.pp.over_network()

@@ -42,8 +42,6 @@ class RankParameters:
     """Output projection and final norm alone."""
     word: Floats
     """Of the embedding what a tied output projection shares."""
-    vocab_share: Floats
-    """Padded vocabulary rows on this rank, shape (N,)."""
 
 
 def rank_parameters(job: Job, strategies: Strategies) -> RankParameters:
@@ -72,7 +70,6 @@ def rank_parameters(job: Job, strategies: Strategies) -> RankParameters:
         head_expert=expert,
         head_unit=unit,
         word=word,
-        vocab_share=vocab / strategies.tp,
     )
 
 

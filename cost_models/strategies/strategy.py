@@ -148,6 +148,10 @@ class Strategies:
         copies = self.dp_cp / self.zero_shard_size
         return np.asarray(np.maximum(np.floor(self.expert_dp / copies), 1.0))
 
+    def rank_tokens(self, seq_length: int) -> Floats:
+        """Tokens of one micro-batch on one rank: context parallelism alone splits a sequence of `seq_length` tokens."""
+        return self.micro_batch_size * seq_length / self.cp
+
     def take(self, index: Ints | Bools) -> Strategies:
         """The strategies at these positions, or where the mask holds."""
         return replace(self, **{name: getattr(self, name)[index] for name in ARRAY_FIELDS})

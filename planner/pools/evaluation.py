@@ -8,8 +8,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
-
 from cost_models.evaluate import Evaluated, Verdict
 from cost_models.job import PooledJob
 from cost_models.layers.flops import model_flops_per_step
@@ -61,7 +59,6 @@ def _on_pool(row: Strategies, time: PooledTime, memory: PooledMemory, pool: int)
         step_time_high_s=time.high_s,
         terms_s=time.terms_s,
         tiers=time.tiers,
-        worst_tier=np.max(list(time.tiers.values()), axis=0),
         memory=its.memory,
         verdict=its.verdict,
         host_exceeded=its.host_exceeded,

@@ -19,8 +19,8 @@ from cost_models.frameworks.memory_traits import TRAITS, memory_traits
 from cost_models.hardware import load_calibration
 from cost_models.job import Job
 from cost_models.memory.activations import batch_sizes, layer_parts
+from cost_models.memory.layer_memory import LayerMemory, layer_memory
 from cost_models.memory.loss import LOSS_BYTES, logits_and_loss
-from cost_models.memory.recompute import LayerMemory, layer_memory
 from cost_models.specs.cluster_input import resolve_cluster
 from cost_models.specs.model_input import resolve_model
 from cost_models.specs.training_input import resolve_training

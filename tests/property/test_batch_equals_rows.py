@@ -119,7 +119,7 @@ def answers(found: Evaluated, index: int) -> dict[str, Any]:
         "seconds": tuple(
             float(each[index]) for each in (found.step_time_low_s, found.step_time_s, found.step_time_high_s)
         ),
-        "verdict": (int(found.verdict[index]), bool(found.host_exceeded[index]), int(found.worst_tier[index])),
+        "verdict": (int(found.verdict[index]), bool(found.host_exceeded[index])),
     }
 
 

@@ -112,7 +112,6 @@ def test_a_batch_equals_its_rows(case: tuple[Job, Strategies]) -> None:
         alone = stage_memory(model_job, strategies.take(np.array([index])))
         assert np.array_equal(peaks(whole)[:, index], peaks(alone)[:, 0])
         assert np.array_equal(whole.allocated_KN[:, index], alone.allocated_KN[:, 0])
-        assert whole.heaviest_slot[index] == alone.heaviest_slot[0]
 
 
 @given(cases(uneven=True))
@@ -129,8 +128,9 @@ def test_the_slots_find_the_heaviest_of_all_stages(case: tuple[Job, Strategies])
 def test_numbers_grow_from_allocated_to_reserved_to_device(case: tuple[Job, Strategies]) -> None:
     found = stage_memory(*case)
     assert (found.allocated_KN > 0).all()
-    assert (found.reserved_KN >= found.allocated_KN).all()
-    assert (found.device_KN > found.reserved_KN).all()
+    assert (found.device_KN > found.allocated_KN).all()
+    assert (found.reserved >= found.allocated).all()
+    assert (found.device > found.reserved).all()
     assert (found.device_low < found.device).all()
     assert (found.device < found.device_high).all()
     assert np.array_equal(found.allocated, found.allocated_KN.max(axis=0))

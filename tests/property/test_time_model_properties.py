@@ -106,7 +106,6 @@ def numbers(found: Evaluated, index: int) -> dict[str, float]:
         **{f"term.{name}": float(found.terms_s[name][index]) for name in TIME_NAMES},
         **{f"memory.{name}": float(getattr(found.memory, name)[index]) for name in MEMORY_NUMBERS},
         **{f"tier.{name}": float(found.tiers[name][index]) for name in TIME_NAMES},
-        "worst_tier": float(found.worst_tier[index]),
         "verdict": float(found.verdict[index]),
         "host_exceeded": float(found.host_exceeded[index]),
         "low": float(found.step_time_low_s[index]),
