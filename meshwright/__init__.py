@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from app.knobs.tuning import KnobTuning
-    from planner.search.found import Progress
+    from planner.search.progress import Progress
 
 __version__ = "0.1.0"
 __all__ = ["__version__", "evaluate", "plan", "resume_knobs", "start_knobs"]

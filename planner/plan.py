@@ -19,9 +19,10 @@ from planner.request.job_warnings import job_warnings
 from planner.schemas.plan_request import PlanRequest
 from planner.search.complete import search
 from planner.search.expressible import inexpressible_best
-from planner.search.found import Found, Progress
+from planner.search.found import Found
 from planner.search.objective import build_goal, without_targets
 from planner.search.pareto import front_documents, pareto_front
+from planner.search.progress import Progress
 from planner.search.what_if import what_if
 from planner.strategies.axes import build_space, searched_values
 from planner.strategies.parse import assumed_fields

@@ -54,7 +54,7 @@ class Settings:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class MeasurementProgress:
     """Where a measurement stands."""
 
     done: int
@@ -76,7 +76,7 @@ class Outcome:
     warnings: tuple[str, ...] = ()
 
 
-def measure(settings: Settings, place: Ranks, *, on_progress: Callable[[Progress], None]) -> Outcome:
+def measure(settings: Settings, place: Ranks, *, on_progress: Callable[[MeasurementProgress], None]) -> Outcome:
     """Measures and writes the calibration.
 
     Raises:
@@ -116,7 +116,7 @@ class _Session:
         self._state: State | None = None
         self._fingerprint: dict[str, Any] = {}
         self._tasks: list[Task] = []
-        self._on_progress: Callable[[Progress], None] = lambda _progress: None
+        self._on_progress: Callable[[MeasurementProgress], None] = lambda _progress: None
         self._skipped: list[str] = []
         self._notes: list[str] = []
         self.watch = Watch(rig.place, rig.torch, on_end=self._end)
@@ -152,7 +152,7 @@ class _Session:
                 hint="Are all processes running, and is that port open between the nodes?",
             ) from error
 
-    def prepare(self, nvml: Nvml | None, on_progress: Callable[[Progress], None]) -> None:
+    def prepare(self, nvml: Nvml | None, on_progress: Callable[[MeasurementProgress], None]) -> None:
         """Fingerprint, state of an earlier run, and the tasks in order."""
         rig = self._rig
         self._fingerprint = fingerprint_of(rig, nvml, os.environ, gpu=self._settings.gpu)
@@ -221,7 +221,9 @@ class _Session:
         """What the task found; what this machine cannot do becomes a note."""
         self.watch.progress = task.title or task.key
         elapsed_s = now_s() - self._settings.started_s
-        self._on_progress(Progress(number, len(self._tasks), self.watch.progress, elapsed_s, self._settings.budget_s))
+        self._on_progress(
+            MeasurementProgress(number, len(self._tasks), self.watch.progress, elapsed_s, self._settings.budget_s)
+        )
         reason = ""
         found: Findings = {}
         try:

@@ -27,8 +27,8 @@ from planner.request.checked_request import Prepared
 from planner.request.job_warnings import job_warnings
 from planner.schemas.plan_request import Constraints, PlanRequest
 from planner.search.expressible import inexpressible_reasons
-from planner.search.found import Progress
 from planner.search.objective import build_goal, without_targets
+from planner.search.progress import Progress
 from planner.strategies.axes import build_space, searched_values
 from planner.strategies.parse import strategy_dict
 from planner.strategies.space import Space

@@ -31,8 +31,8 @@ from planner.pools.screen import could_hold, in_parts
 from planner.rules import violations
 from planner.search.exhaustive import BASE_CODES
 from planner.search.expressible import SPLIT_CODES, splits_freely
-from planner.search.found import Progress
 from planner.search.objective import Goal
+from planner.search.progress import Progress
 from planner.splits.cp_sat import Solved, solve
 from planner.splits.model import PRICED_SCHEDULES, SplitNumbers
 from planner.strategies.space import Space

@@ -9,8 +9,9 @@ import numpy as np
 
 from planner.schemas.plan_request import PlanRequest
 from planner.search.exhaustive import Exhaustive
-from planner.search.found import Found, Progress
+from planner.search.found import Found
 from planner.search.objective import Goal
+from planner.search.progress import Progress
 from planner.splits.search import OpenSplits, OpenSplitsFound, merged
 from planner.strategies.space import Space
 

@@ -23,9 +23,10 @@ from cost_models.step.total import jitter_fraction, step_time
 from cost_models.strategies.strategy import Floats, Ints, Recompute, Strategies
 from planner.rules import Violations, violations
 from planner.search.bounds import Bounds, build_bounds, floor_s
-from planner.search.found import Found, Progress
+from planner.search.found import Found
 from planner.search.kept import Kept, Nearest
 from planner.search.objective import Goal
+from planner.search.progress import Progress
 from planner.strategies.space import Expansion, Pairs, Space
 
 FIRST_CHUNK, LARGEST_CHUNK = 64, 8192

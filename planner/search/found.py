@@ -1,4 +1,4 @@
-"""What a search returns, and how far it has come."""
+"""What a search returns."""
 
 from __future__ import annotations
 
@@ -6,15 +6,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 
 from cost_models.strategies.strategy import Strategies
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a search has come."""
-
-    evaluated: int
-    best_s: float | None
-    bound_s: float | None
 
 
 @dataclass(eq=False)

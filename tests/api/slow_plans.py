@@ -7,29 +7,22 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
 from app.service.jobs.plan_result import PlanResult, split_response
 from app.service.jobs.worker import JobInput
+from planner.search.progress import Progress
 
 DEADLY_SEED = 666
 
 
-@dataclass(frozen=True)
-class Tenths:
-    evaluated: float
-    best_s: float | None = 2.0
-    bound_s: float | None = 1.0
-
-
-def run(job: JobInput, *, on_progress: Callable[[Any], None], should_stop: Callable[[], bool]) -> PlanResult:
+def run(job: JobInput, *, on_progress: Callable[[Progress], None], should_stop: Callable[[], bool]) -> PlanResult:
     request = json.loads(job.payload)["request"]
     seed = request.get("seed", 0)
     if seed == DEADLY_SEED:
         os.kill(os.getpid(), signal.SIGKILL)
     for tenth in range(seed):
-        on_progress(Tenths(tenth))
+        on_progress(Progress(tenth, best_s=2.0, bound_s=1.0))
         time.sleep(0.1)
         if should_stop():
             break

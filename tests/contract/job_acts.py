@@ -7,24 +7,16 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
-from typing import Any
 
 from app.service.jobs.plan_result import PlanResult
 from app.service.jobs.worker import JobInput
 from cost_models.errors import SearchBudgetError
+from planner.search.progress import Progress
 
 STEP_S = 0.02
 
 
-@dataclass(frozen=True)
-class Steps:
-    evaluated: float
-    best_s: float | None = 2.0
-    bound_s: float | None = 1.0
-
-
-def act(job: JobInput, *, on_progress: Callable[[Any], None], should_stop: Callable[[], bool]) -> PlanResult:
+def act(job: JobInput, *, on_progress: Callable[[Progress], None], should_stop: Callable[[], bool]) -> PlanResult:
     payload = json.loads(job.payload)
     what = payload["do"]
     if what == "refuse":
@@ -35,7 +27,7 @@ def act(job: JobInput, *, on_progress: Callable[[Any], None], should_stop: Calla
         os.kill(os.getpid(), signal.SIGKILL)
     end_at = time.monotonic() + payload.get("seconds", 0.0)
     while time.monotonic() < end_at:
-        on_progress(Steps(end_at - time.monotonic()))
+        on_progress(Progress(end_at - time.monotonic(), best_s=2.0, bound_s=1.0))
         time.sleep(STEP_S)
         if what == "work" and should_stop():
             break

@@ -22,7 +22,7 @@ from cost_models.errors import InvalidInputError, MeasurementError, MeshwrightEr
 
 if TYPE_CHECKING:
     from cost_models.calibration import CalibrationDocument
-    from profiler.agent import Outcome, Progress
+    from profiler.agent import MeasurementProgress, Outcome
     from profiler.ranks import Ranks
 
 profile_app = typer.Typer(name="profile", help="The profiling agent: what this machine can do.", no_args_is_help=True)
@@ -198,7 +198,7 @@ class _shown_progress:  # noqa: N801 - used as a with statement's function
         self._task: Any = None
         self._last_s = -_SAY_EVERY_S
 
-    def __enter__(self) -> Callable[[Progress], None]:
+    def __enter__(self) -> Callable[[MeasurementProgress], None]:
         if self._is_silent:
             return lambda _progress: None
         if sys.stderr.isatty():
@@ -214,7 +214,7 @@ class _shown_progress:  # noqa: N801 - used as a with statement's function
         if self._bar is not None:
             self._bar.stop()
 
-    def _say(self, progress: Progress) -> None:
+    def _say(self, progress: MeasurementProgress) -> None:
         text = f"{progress.doing} ({progress.done} of {progress.total})"
         if self._bar is not None:
             self._task = self._task or self._bar.add_task("", total=progress.budget_s)

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Engine, func, insert, select, tuple_, update
 from app.errors import NotFoundError, WorkerLostError, WrongStateError, problem_document
 from app.service.db.engine import reading, writing
 from app.service.db.tables import job_events, jobs, plans
+from planner.search.progress import Progress
 
 Status = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 FINISHED = ("succeeded", "failed", "cancelled")
@@ -50,15 +51,6 @@ class JobEvent:
     seq: int
     type: str
     at: datetime
-    evaluated: float | None = None
-    best_s: float | None = None
-    bound_s: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """How far a search is: strategies evaluated, best step time and lower bound in seconds."""
-
     evaluated: float | None = None
     best_s: float | None = None
     bound_s: float | None = None
@@ -232,14 +224,14 @@ def unfinished(connection: Connection, tenant: str) -> int:
 
 def append_event(connection: Connection, key: JobKey, kind: str, progress: Progress | None = None) -> None:
     """The job's next event, inside the caller's transaction."""
-    shown = progress or Progress()
     last = select(func.coalesce(func.max(job_events.c.seq), 0) + 1).where(
         job_events.c.tenant == key.tenant, job_events.c.job_id == key.id
     )
     connection.execute(
         insert(job_events).values(
             tenant=key.tenant, job_id=key.id, seq=last.scalar_subquery(), type=kind, at=datetime.now(UTC),
-            evaluated=shown.evaluated, best_s=shown.best_s, bound_s=shown.bound_s,
+            evaluated=progress and progress.evaluated, best_s=progress and progress.best_s,
+            bound_s=progress and progress.bound_s,
         )
     )  # fmt: skip
 

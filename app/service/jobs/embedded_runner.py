@@ -15,12 +15,13 @@ from typing import TypeVar
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.service.db.jobs import ClaimedJob, JobKey, JobStore, Progress
+from app.service.db.jobs import ClaimedJob, JobKey, JobStore
 from app.service.jobs.runner import Kinds
 from app.service.jobs.watchers import Watchers
-from app.service.jobs.worker import Done, Failed, JobInput, Progressed
+from app.service.jobs.worker import Done, Failed, JobInput
 from app.service.jobs.worker_process import Limits, Outcome, WorkerProcess
 from app.service.timestamps import rfc3339
+from planner.search.progress import Progress
 
 T = TypeVar("T")
 log = structlog.get_logger("meshwright.jobs")
@@ -126,7 +127,7 @@ class EmbeddedRunner:
             outcome = worker.run(
                 JobInput(job.key.id, job.kind, job.payload, rfc3339(job.created_at)),
                 limits=Limits(job.time_limit_s, self._grace_s),
-                on_progress=lambda progressed: self._keep_progress(job.key, progressed),
+                on_progress=lambda progress: self._keep_progress(job.key, progress),
                 is_abandoned=self._stopping.is_set,
             )
         finally:
@@ -148,8 +149,7 @@ class EmbeddedRunner:
         else:
             self._store.finish(job, owner=self._owner, status="cancelled")
 
-    def _keep_progress(self, key: JobKey, progressed: Progressed) -> None:
-        progress = Progress(progressed.evaluated, progressed.best_s, progressed.bound_s)
+    def _keep_progress(self, key: JobKey, progress: Progress) -> None:
         self._guarded(lambda: self._store.add_progress(key, progress))
 
     def _keep(self) -> None:

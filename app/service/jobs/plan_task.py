@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from typing import Any
 
 from app.service.jobs.plan_result import PlanResult, split_response
 from app.service.jobs.worker import JobInput
 from cost_models.hardware import document_of
 from planner.plan import plan
+from planner.search.progress import Progress
 
 
-def run(job: JobInput, *, on_progress: Callable[[Any], None], should_stop: Callable[[], bool]) -> PlanResult:
+def run(job: JobInput, *, on_progress: Callable[[Progress], None], should_stop: Callable[[], bool]) -> PlanResult:
     """The answer to a stored plan request."""
     payload = json.loads(job.payload)
     calibrations = {name: document_of(content) for name, content in payload["calibrations"].items()}

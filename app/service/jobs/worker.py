@@ -19,6 +19,7 @@ from typing import Any
 
 from app.errors import InternalError, problem_document
 from cost_models.errors import MeshwrightError
+from planner.search.progress import Progress
 
 _PROGRESS_EVERY_S = 0.2
 
@@ -41,15 +42,6 @@ class Ready:
 
 
 @dataclass(frozen=True, slots=True)
-class Progressed:
-    """How far the task is."""
-
-    evaluated: float | None
-    best_s: float | None
-    bound_s: float | None
-
-
-@dataclass(frozen=True, slots=True)
 class Done:
     """What the task returned."""
 
@@ -64,7 +56,7 @@ class Failed:
     traceback: str | None = None
 
 
-Message = Ready | Progressed | Done | Failed
+Message = Ready | Progress | Done | Failed
 Task = Callable[..., Any]
 
 
@@ -75,12 +67,12 @@ class Reporter:
         self._connection = connection
         self._next_at = 0.0
 
-    def __call__(self, progress: Any) -> None:
-        """Reports anything that has `evaluated`, `best_s` and `bound_s`."""
+    def __call__(self, progress: Progress) -> None:
+        """Reports this, unless the last report has only just been sent."""
         now = time.monotonic()
         if now >= self._next_at:
             self._next_at = now + _PROGRESS_EVERY_S
-            self._connection.send(Progressed(progress.evaluated, progress.best_s, progress.bound_s))
+            self._connection.send(progress)
 
 
 def serve(connection: Connection, stop: c_bool, tasks: Mapping[str, str], path: list[str]) -> None:

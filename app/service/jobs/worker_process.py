@@ -12,7 +12,8 @@ from multiprocessing.connection import wait
 from typing import Literal
 
 from app.errors import TimeLimitError, WorkerLostError, problem_document
-from app.service.jobs.worker import Done, Failed, JobInput, Message, Progressed, Ready, serve
+from app.service.jobs.worker import Done, Failed, JobInput, Message, Ready, serve
+from planner.search.progress import Progress
 
 Outcome = Done | Failed | Literal["cancelled", "abandoned"]
 """How a job ended in its worker; `abandoned` where the service shuts down."""
@@ -71,7 +72,7 @@ class WorkerProcess:
         job: JobInput,
         *,
         limits: Limits,
-        on_progress: Callable[[Progressed], None],
+        on_progress: Callable[[Progress], None],
         is_abandoned: Callable[[], bool],
     ) -> Outcome:
         """The job's outcome; the process is no longer alive where it had to be ended, or ended by itself."""
@@ -86,7 +87,7 @@ class WorkerProcess:
         while True:
             left_s = _LOOK_EVERY_S if stopped_at is None else stopped_at + limits.grace_s - time.monotonic()
             message = self._receive(min(max(left_s, 0.0), _LOOK_EVERY_S))
-            if isinstance(message, Progressed):
+            if isinstance(message, Progress):
                 on_progress(message)
             elif isinstance(message, Done | Failed):
                 return "cancelled" if self._is_cancelled else message
