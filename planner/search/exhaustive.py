@@ -396,6 +396,4 @@ class Exhaustive:
         if self.on_progress is None:
             return
         best = None if self.found.best is None else float(self.kept.step_s[0])
-        self.on_progress(
-            Progress(evaluated=self.found.evaluated, best_s=best, bound_s=best if bound_s is None else bound_s)
-        )
+        self.on_progress(Progress(self.found.evaluated, best, best if bound_s is None else bound_s))
