@@ -1,4 +1,4 @@
-"""A plan request that has been checked: the job it asks for, the request with everything filled in, and its digest."""
+"""A plan request that has been checked: the job it describes, the request with everything filled in, and its digest."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ PRODUCT_VERSION = version("meshwright")
 
 @dataclass(frozen=True, eq=False)
 class Prepared:
-    """A request that can be planned."""
+    """A checked request, ready to be planned."""
 
     asked: PlanRequest
     job: Job | PooledJob
@@ -37,10 +37,11 @@ class Prepared:
 def prepare(
     request: Mapping[str, Any], *, calibrations: Documents | None = None, allow_files: bool = False
 ) -> Prepared:
-    """The request checked and resolved; arguments as of `planner.plan.plan`.
+    """The request, checked and resolved. For the arguments see `planner.plan.plan`.
 
     Raises:
-        InvalidInputError: with every broken rule; CalibrationError where a calibration cannot be used.
+        InvalidInputError: something in the request is wrong; the error lists every problem.
+        CalibrationError: a calibration cannot be used.
     """
     _refuse_names(request)
     asked = validated(PlanRequest, request, pointer="")
@@ -56,9 +57,9 @@ def prepare(
 
 
 def _refuse_names(document: object) -> None:
-    """A specification given as a name or a number is answered with how to write it."""
+    """Refuses a specification that was given as a name or a number, and shows how to write it as an object."""
     if not isinstance(document, Mapping):
-        return  # the schema says so
+        return  # the schema's own error says what is wrong
     given = [name for name in ("model", "cluster", "training") if name in document]
     wrong = [missing_or_wrong(document, name) for name in given if not isinstance(document[name], Mapping)]
     if wrong:
@@ -66,7 +67,8 @@ def _refuse_names(document: object) -> None:
 
 
 def request_digest(resolved: Mapping[str, Any], *, calibration_id: str, revision: str) -> str:
-    """SHA-256 of all that the ranking follows from: request, product version, model revision, calibration."""
+    """SHA-256 of everything that determines the ranking: request, product version, model revision and calibration."""
+    # How long a client is willing to wait changes nothing in the answer, so `wait_s` must not make a second job of a request.
     content = {name: value for name, value in resolved.items() if name != "wait_s"}
     text = json.dumps([content, PRODUCT_VERSION, revision, calibration_id], sort_keys=True, separators=(",", ":"))
     return hashlib.sha256(text.encode()).hexdigest()

@@ -1,7 +1,7 @@
-"""Defaults that are a framework's recipes' habit and not its parser's own, and what the parser would have done.
+"""Defaults that come from a framework's recipes and not from its argument parser, and what the parser would have done.
 
-Where nothing is said, a job is planned as most people run the framework. Some of these choices have to be spelled in a
-recipe or a launch script, because the parser's default is another: `assumed` names them under `recipe_habits`, so that
+Where a request says nothing, the job is planned as most people run the framework. Some of these choices have to be spelled
+out in a recipe or a launch script, because the parser's default differs. `assumed` names them under `recipe_habits`, so that
 nobody takes them for what the bare framework does.
 """
 
@@ -16,18 +16,18 @@ from cost_models.job import Job
 from cost_models.specs.training import Framework
 
 HABITS_FIELD: Final = "recipe_habits"
-"""Key of `assumed` that holds the sentences, by field."""
+"""Key of `assumed` that holds these sentences, by field."""
 
 
 @dataclass(frozen=True, slots=True)
 class Habit:
-    """One default and what a framework's own parser has in its place."""
+    """One default from a framework's recipes, and what its own parser has instead."""
 
     value: Any
-    """The default for which this is said."""
+    """The default to which the sentence applies."""
     sentence: str
     until: str = ""
-    """The first release whose parser has the default too."""
+    """The first release whose parser has the same default; empty where none has."""
 
 
 HABITS: Mapping[Framework, Mapping[str, Habit]] = {
@@ -81,11 +81,11 @@ HABITS: Mapping[Framework, Mapping[str, Habit]] = {
 
 
 def recipe_habits(job: Job, assumed: Mapping[str, Any]) -> dict[str, str]:
-    """A sentence for each applied default that a recipe, not the parser, makes, by field.
+    """A sentence for each applied default that comes from recipes and not from the parser, by field.
 
     Args:
-        job: whose framework and release tell what the parser does.
-        assumed: every default applied, by contract field.
+        job: the job, whose framework and release tell what the parser does.
+        assumed: every default that was applied, by contract field.
     """
     training = job.training
     return {
@@ -98,6 +98,6 @@ def recipe_habits(job: Job, assumed: Mapping[str, Any]) -> dict[str, str]:
 
 
 def with_habits(job: Job, assumed: Mapping[str, Any]) -> dict[str, Any]:
-    """The applied defaults, with those that are habits named as such."""
+    """The applied defaults, among which those from recipes are named as such."""
     found = recipe_habits(job, assumed)
     return {**assumed, **({HABITS_FIELD: found} if found else {})}

@@ -1,7 +1,7 @@
-"""A job from the three specifications of a request, with the calibration its cluster asks for.
+"""A job from the three specifications of a request, with the calibration that its cluster asks for.
 
-Specifications repeat from row to row and from request to request, and cost models keep what they computed for a job:
-the same documents give the same `Job` object, as long as it is among the last few hundred.
+Specifications repeat from row to row and from request to request, and cost models keep what they have computed for a job.
+Equal documents therefore give the same `Job` object, as long as it is among the last few hundred.
 """
 
 from __future__ import annotations
@@ -33,15 +33,19 @@ Documents = Mapping[str, CalibrationDocument]
 
 
 def cost_key(job: Job) -> tuple[Hashable, ...]:
-    """Equal for jobs that price a strategy alike: they differ at most in their global batch.
+    """A key that is equal for jobs that price a strategy alike, which may differ in their global batch.
 
-    A step's cost depends on the batch only through the strategy's num_micro_batches.
+    The batch affects the cost of a step only through the strategy's number of micro-batches.
     """
     return (id(job.model), id(job.calibration), *(getattr(job.training, name) for name in _PRICED))
 
 
 class JobCache:
-    """Jobs and calibrations by the identity of the resolved specifications, which the resolvers keep too."""
+    """Jobs and calibrations, found by the identity of the resolved specifications, which the resolvers cache as well.
+
+    Identity is enough as a key, and much faster than comparing a model of a hundred layers: the tables hold the specifications
+    themselves, so that no identity is used again.
+    """
 
     def __init__(self) -> None:
         self._jobs: dict[tuple[int, ...], Job] = {}
@@ -59,7 +63,7 @@ class JobCache:
         files: bool,
         states_version: bool = False,
     ) -> Job:
-        """The job of these specifications; one object for the same three."""
+        """The job of these specifications: the same object for the same three."""
         with self._lock:
             prices = self._calibration(cluster, calibration, extra=extra, files=files)
             key = (id(model), id(training), id(prices), int(states_version))
@@ -70,7 +74,7 @@ class JobCache:
             return job
 
     def _calibration(self, cluster: Cluster, name: str | None, *, extra: Documents, files: bool) -> Calibration:
-        # Documents of a caller may share a name across tenants, so what they priced is not kept.
+        # Two tenants may give their own documents the same name, so what these priced must not be kept.
         names = cluster.calibration if name is None else (name,)
         key = (id(cluster), name, *(_file_state(each) for each in names if files))
         kept = None if extra and name is None else self._priced.get(key)
@@ -83,7 +87,7 @@ class JobCache:
         return prices
 
     def clear(self) -> None:
-        """Forgets everything, for trials that change what the cost models are made of."""
+        """Forgets everything. For experiments that change the constants of the cost models."""
         with self._lock:
             self._jobs.clear()
             self._priced.clear()
@@ -91,12 +95,12 @@ class JobCache:
     @staticmethod
     def _keep(table: dict[Any, Any], key: Any, value: Any) -> None:
         if len(table) >= _MOST_KEPT:
-            table.pop(next(iter(table)))
+            table.pop(next(iter(table)))  # dictionaries keep their order, so the first key is the oldest
         table[key] = value
 
 
 def _file_state(name: str) -> Hashable:
-    """What changes when a file is written anew; None where there is no such file."""
+    """Facts about a file that change when it is rewritten; None where there is no such file."""
     try:
         found = Path(name).stat()
     except (OSError, ValueError):
@@ -105,7 +109,7 @@ def _file_state(name: str) -> Hashable:
 
 
 JOBS = JobCache()
-"""The process's own."""
+"""The cache that a process uses unless it is given another."""
 
 
 def resolve_job(
@@ -120,16 +124,17 @@ def resolve_job(
     """The job of a document's `model`, `cluster` and `training`.
 
     Args:
-        document: a plan request, an evaluate row, or anything with the three.
-        calibration: name used in place of `cluster.calibration`.
-        extra: calibration documents of the caller, by id and name.
+        document: a plan request, an evaluate row, or any other object that has these three.
+        calibration: a name that replaces `cluster.calibration`.
+        extra: the caller's own calibration documents, by id and name.
         allow_files: whether a calibration name may be a path (on the command line).
         states_version: whether the answer states the framework's version (see `Job`).
-        cache: where jobs are kept; the process's own unless given.
+        cache: where jobs are kept; the process's own cache by default.
 
     Raises:
-        InvalidInputError: with the problems of all three parts; NotModelledError where one is refused.
-        CalibrationError: the calibration is missing, damaged, or of another GPU.
+        InvalidInputError: a specification is wrong; the error lists the problems of all three.
+        NotModelledError: a specification describes something that is not modelled.
+        CalibrationError: the calibration is missing, damaged, or belongs to another GPU.
     """
     errors: list[InvalidInputError] = []
     model = _part(document, "model", resolve_model, errors)
@@ -139,6 +144,7 @@ def resolve_job(
         training = _part(
             document, "training", lambda given: resolve_training(given, model=model, cluster=cluster), errors
         )
+    # Defaults of the training depend on the model and the GPU. Without these only its presence can be checked.
     elif not isinstance(document.get("training"), Mapping):
         errors.append(missing_or_wrong(document, "training"))
     if errors:
@@ -172,7 +178,7 @@ def _part(document: Mapping[str, Any], name: str, resolve: Any, errors: list[Inv
 
 
 def missing_or_wrong(document: Mapping[str, Any], name: str) -> InvalidInputError:
-    """The error for a specification that is absent or no object."""
+    """The error for a specification that is missing or is not an object."""
     if name not in document:
         return InvalidInputError([Problem(f"/{name}", f"{name} is required", f"Add {name!r}.", "missing-field")])
     message = f"{name} is {shown(document[name])}; it must be an object {{…}}"
@@ -180,11 +186,11 @@ def missing_or_wrong(document: Mapping[str, Any], name: str) -> InvalidInputErro
 
 
 def _spelt_out(given: object, name: str) -> str:
-    """How to write a specification that was given as something else; a bare name mostly is a preset's."""
+    """How to write a specification that is not an object. A bare name is most often meant as the name of a preset."""
     if name not in ("model", "cluster"):
         return 'Write an object such as {"seq_length": 8192, "global_batch_size": 512, "precision": "bf16", "framework": "megatron"}.'
     known = presets.names("models" if name == "model" else "clusters")
     close = nearest(given.rpartition("/")[2], known) if isinstance(given, str) else None
     meant = close or ("llama-3.1-8b" if name == "model" else "dgx-h100")
     nodes = ', "num_nodes": 1' if name == "cluster" else ""
-    return f'Write an object such as {{"preset": "{meant}"{nodes}}}, or its fields.'
+    return f'Write an object such as {{"preset": "{meant}"{nodes}}}, or list its fields.'

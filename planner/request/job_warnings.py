@@ -1,4 +1,4 @@
-"""What a job's answers are to be read with: warnings of its model, cluster and training, and of how these go together."""
+"""Warnings that belong to every answer about a job: on its model, cluster and training, and on how these fit together."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from cost_models.job import Job, PooledJob
 
 
 def job_warnings(job: Job | PooledJob) -> list[str]:
-    """Warnings of a job, each once; codes are explained in `cost_models.specs.fields.WARNINGS`."""
+    """The warnings of a job, each once. `cost_models.specs.fields.WARNINGS` explains the codes."""
     if isinstance(job, PooledJob):
         found = [*job.jobs[0].model.warnings, *job.cluster.warnings]
         found += [warning for one in job.jobs for warning in one.training.warnings]
@@ -19,6 +19,8 @@ def job_warnings(job: Job | PooledJob) -> list[str]:
 
 
 def _beyond_positions(job: Job) -> bool:
-    """Whether sequences are longer than the rotary positions the model knows; learned ones refuse such a job."""
+    """Whether sequences are longer than the positions for which the model's rotary embedding was configured."""
+    # Rotary positions can be computed beyond that length, so the job runs and is only warned of. Learned positions end there,
+    # and the specification refuses such a job.
     longest = job.model.max_position_embeddings
     return job.model.position_embedding == "rope" and longest is not None and job.training.seq_length > longest
