@@ -298,6 +298,16 @@ SHAPE_RANGE = Constant(
     "half-width of a layer's matmuls of other shapes against each other: a grid value left out is found within 7-8 % (80th "
     "percentile, F-1), and a layer has some six products [T-4]",
 )
+ELEMENTWISE_SHARE: Mapping[tuple[str, bool], Constant] = {
+    ("norms", True): Constant(0.5, "1", 0.3, 0.6, "both norms where norms are single kernels; estimated, no measurement"),
+    ("norms", False): Constant(0.4, "1", 0.3, 0.6, "both norms where they are chains of operators; estimated, no measurement"),
+    ("activation", True): Constant(0.3, "1", 0.2, 0.5, "the MLP's activation, norms single kernels; estimated, no measurement"),
+    ("activation", False): Constant(0.4, "1", 0.2, 0.5, "the MLP's activation, norms chains; estimated, no measurement"),
+}  # fmt: skip
+"""Share of a layer's elementwise forward that Megatron's recomputed modules repeat, by part and by whether norms are fused. [F-8]"""
+LATENT_UP_SHARE = Constant(
+    0.3, "1", 0.2, 0.6, "up-projections over all of latent attention's products; estimated, no measurement [F-8]"
+)
 WGRAD_SHARE = Constant(0.333, "1", 0.3, 0.35, "weight gradient over all three matmul passes of a layer [P-1]")
 
 # --- launches, traffic ------------------------------------------------------------------------------------------------

@@ -1,7 +1,7 @@
-"""The attention core of one layer for the job at hand: which kernel, which heads, how long the sequences really are.
+"""Seconds of one layer's attention core for the job at hand: which kernel, which heads, how long the sequences really are. [F-2]
 
-Documents packed into a sequence attend only within themselves where the job states their mean length; fp32 has no fused
-kernel and falls back to writing its scores.
+Where the job states the mean length of documents packed into a sequence, attention spans one document only. fp32 has no
+fused kernel and falls back to writing its scores. Prices per call are in `hardware.attention`.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from cost_models.strategies.strategy import Codes, CpComm, Floats, Strategies
 
 @dataclass(frozen=True, slots=True)
 class LayerAttention:
-    """Seconds per micro-batch, shape (N,)."""
+    """Seconds per micro-batch on one rank, shape (N,), and their tier."""
 
     forward_s: Floats
     backward_s: Floats
@@ -32,7 +32,7 @@ class LayerAttention:
 
 
 def running_kernel(job: Job) -> AttentionKernel:
-    """The kernel that runs: what the job names, or what PyTorch's scaled_dot_product_attention picks. [F-2]"""
+    """The kernel that runs: the one the job names, or the one that PyTorch's scaled_dot_product_attention picks. [F-2]"""
     training = job.training
     if training.attention_kernel != "sdpa":
         return training.attention_kernel
@@ -44,9 +44,10 @@ def running_kernel(job: Job) -> AttentionKernel:
 
 
 def layer_attention_s(job: Job, kind: LayerKind, rows: Strategies) -> LayerAttention:
-    """Attention core of one layer of this kind. [F-2]"""
+    """Seconds of the attention core of one layer of this kind, per micro-batch. [F-2]"""
     training, model = job.training, job.model
     document = training.attended_length
+    # Packed documents are priced as that many shorter sequences of the same tokens.
     sequences = rows.micro_batch_size * training.seq_length / document
     heads = model.num_attention_heads / rows.tp
     d_qk, d_v = attention_head_dims(model)
@@ -59,9 +60,12 @@ def layer_attention_s(job: Job, kind: LayerKind, rows: Strategies) -> LayerAtten
         precision = training.precision if training.precision in ("fp16", "fp32") else "bf16"
         time = math_attention_s(
             sequences=sequences, heads=heads, q_length=document / rows.cp, kv_length=document,
+            # One product is as wide as the keys and the other as the values; with the mean of both their sum is
+            # right.
             d=(d_qk + d_v) / 2.0, dropout=training.dropout, calibration=job.calibration, precision=precision,
             composed=not job.framework.fused_elementwise,
         )  # fmt: skip
+    # One tier stands for both directions, because they are one term of the step.
     tier = np.maximum(time.forward.tier, time.backward.tier)
     forward, backward = _in_ring(job, rows, time.forward.seconds, time.backward.seconds, document=document)
     shape = np.shape(rows.tp)
@@ -75,11 +79,15 @@ def layer_attention_s(job: Job, kind: LayerKind, rows: Strategies) -> LayerAtten
 def _in_ring(
     job: Job, rows: Strategies, forward_s: Floats, backward_s: Floats, *, document: float
 ) -> tuple[Floats, Floats]:
-    """The same work cut into the ring's steps: shorter kernels, and partial outputs merged in fp32 between them. [C-11]"""
+    """Seconds of the same work cut into the ring's steps, forward and backward. [C-11]
+
+    Kernels over shorter runs of keys are less efficient, and partial outputs are merged in fp32 between the steps.
+    """
     ring = (rows.cp > 1) & (rows.cp_comm == CpComm.P2P)
     if not ring.any():
         return forward_s, backward_s
     short = FLASH_SHORT_SEQUENCE.value
+    # The kernel's factor 1 + 512 / length, taken at a cp-th of the keys over that of all keys.
     cut = np.where(ring, (1.0 + short * rows.cp / document) / (1.0 + short / document), 1.0)
     tokens = rows.rank_tokens(job.training.seq_length)
     outputs = tokens * job.model.num_attention_heads * attention_head_dims(job.model)[1] / rows.tp

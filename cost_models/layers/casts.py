@@ -1,8 +1,8 @@
-"""Casts to fp8: bytes moved to scale and cast what the matrix products read, by recipe and by who casts.
+"""Casts to fp8: bytes moved to scale and cast what the matrix products read, by recipe and by who casts. [F-11]
 
-A product reads its operands along the summed dimension, so an input is needed twice, by rows in forward and by columns for
-the weight gradient, and so is a gradient. A recipe says how many passes that takes. Weights are left out: with thousands of
-tokens a rank they are few.
+A product reads its operands along the summed dimension. An input is therefore needed twice, by rows in forward and by columns
+for the weight gradient, and so is a gradient; the recipe decides how many passes that takes. Casts of weights are left out:
+with thousands of tokens on a rank they are few.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cost_models.strategies.strategy import Floats
 _READ, _CAST = 2.0, 1.0
 """Bytes of a bf16 element read and of an fp8 one written."""
 _BOTH = _READ + 2 * _CAST
-"""One kernel reads an element and writes both layouts."""
+"""Bytes per element of one kernel that reads it and writes both layouts."""
 
 CAST_BYTES: Mapping[str, float] = {
     "delayed": _BOTH,
@@ -28,36 +28,40 @@ CAST_BYTES: Mapping[str, float] = {
     "tensorwise": _READ + _BOTH,
     "rowwise": (_READ + _CAST) + (_READ + _READ + _CAST),
 }
-"""Bytes per element for both layouts: scales known before (delayed) or of the tile at hand (blockwise, mxfp8) take one pass;
-the maximum of the whole tensor is a pass before it; scales by row come with the row, those by column need a pass over it. [F-11]
-"""
+"""Bytes per element for both layouts. Scales that are known beforehand (delayed) or belong to the tile at hand
+(blockwise, mxfp8) take one pass. The maximum of a whole tensor takes a pass before that. Scales by row come with
+the row; those by column need a pass over it. [F-11]"""
 COMPILED_TENSORWISE_BYTES = 5.0
-"""The producer finds the maximum, and each layout has a kernel of its own: 5.4 bytes at 3.0 TB/s on H100 with PyTorch 2.11
-(own; by row 3.7, by column 5.5), here at the 0.80 of peak that streaming kernels are priced at. [F-11]"""
+"""Bytes per element when compiled: the producer finds the maximum, and each layout has a kernel of its own.
+Measured are 5.4 bytes at 3.0 TB/s on an H100 with PyTorch 2.11 (own; by row 3.7, by column 5.5); here they are
+those at the 0.80 of peak that streaming kernels are priced at. [F-11]"""
 SPLIT_BEFORE_GATHER = frozenset({"delayed", "tensorwise", "mxfp8"})
-"""Recipes whose sequence-parallel shards are cast before they are gathered: scales by row and column need whole rows. [C-10]"""
+"""Recipes whose sequence-parallel shards are cast before they are gathered; scales by row or column would need
+whole rows. [C-10]"""
 BLOCKWISE_GATHER_SINCE = "2025-07"
-"""Transformer Engine 2.5 gathers blocks in fp8; 2.3 and 2.4 hold the function, which gathers bf16. [C-10]"""
+"""Transformer Engine 2.5 gathers blocks in fp8. Versions 2.3 and 2.4 have the function but still gather bf16. [C-10]"""
 _BLOCKS = {"blockwise": 128, "mxfp8": 32, "nvfp4": 16}
-"""Elements that share a scale along rows and columns; shards that do not hold whole blocks are gathered first."""
+"""Elements that share a scale along rows and columns. Shards that do not hold whole blocks are gathered before they
+are cast."""
 _ONE_LAYOUT_GENERATIONS = frozenset({"blackwell"})
-"""GPUs whose fp8 products read operands with one scale a tensor in either layout."""
+"""GPU generations whose fp8 products read operands with one scale per tensor in either layout."""
 _TENSOR_SCALED = frozenset({"delayed", "tensorwise"})
 
 
 @dataclass(frozen=True, slots=True)
 class CastTraffic:
-    """Bytes per token of one layer's pass."""
+    """Bytes per token of one layer's casts in one pass."""
 
     hidden: float
-    """Of hidden-wide rows."""
+    """Casts of hidden-wide rows."""
     sharded: float
+    """Casts of what tensor parallelism splits."""
     routed: float
-    """Per routed copy of a token."""
+    """Casts of expert rows, per routed copy of a token."""
 
 
 def casts_shards(job: Job) -> bool:
-    """Sequence-parallel shards travel as they are cast."""
+    """Whether sequence-parallel shards are cast first and then gathered."""
     training = job.training
     if training.precision == "nvfp4":
         return True
@@ -66,10 +70,10 @@ def casts_shards(job: Job) -> bool:
 
 
 def shard_bytes(job: Job, shard_tokens: Floats) -> tuple[Floats, Floats]:
-    """Bytes per element of a gathered activation and of a gathered gradient, for shards of so many tokens. [C-10]
+    """Bytes per element of a gathered activation and of a gathered gradient, for shards of this many tokens. [C-10]
 
-    Both products that read a gradient need it at once, by rows and by columns. One scale for the whole tensor lets the
-    receiver transpose; blocks along either direction travel twice. Scales are left out (3 % of fp8 blocks).
+    Both products that read a gradient need it at once, by rows and by columns. With one scale for the whole tensor the receiver
+    can transpose; blocks along either direction travel twice. Scales are left out (3 % of fp8 blocks).
     """
     training = job.training
     plain = np.full_like(shard_tokens, training.compute_bytes)
@@ -83,10 +87,10 @@ def shard_bytes(job: Job, shard_tokens: Floats) -> tuple[Floats, Floats]:
 
 
 def weight_copy_bytes(job: Job) -> float:
-    """Bytes per parameter of a layer's quantised copies beside the stored weights, Transformer Engine. [M-1]
+    """Bytes per parameter of a layer's quantised copies beside the stored weights, in Transformer Engine. [M-1]
 
-    A copy by rows for the forward and one by columns for the data gradient; Blackwell reads one of a single scale in both
-    directions. Weights stored in fp8 are the first of them.
+    There is a copy by rows for the forward and one by columns for the data gradient; Blackwell reads one copy with a single scale
+    in both directions. Weights stored in fp8 are themselves the first copy.
     """
     training = job.training
     if training.precision not in ("fp8", "nvfp4"):
@@ -97,7 +101,7 @@ def weight_copy_bytes(job: Job) -> float:
 
 
 def layer_gather_bytes(job: Job) -> float:
-    """Bytes per parameter of a layer's weights as ZeRO gathers them: the stored ones, the compute copy, or fp8. [C-14]"""
+    """Bytes per parameter of a layer's weights as ZeRO gathers them: as stored, in the compute type, or in fp8. [C-14]"""
     training = job.training
     if training.precision == "fp8" and training.fp8_recipe in job.framework.fp8_gather_recipes:
         return BYTES_PER["fp8"]
@@ -105,10 +109,15 @@ def layer_gather_bytes(job: Job) -> float:
 
 
 def cast_traffic(job: Job, *, width: float, expert_width: float) -> tuple[CastTraffic, CastTraffic]:
-    """Forward and backward traffic of a layer's casts. [F-11]
+    """Forward and backward traffic of one layer's casts, in bytes per token. [F-11]
 
-    Forward casts the inputs of the four products, backward the gradients of their outputs; the second layout of an input is
-    made in forward, where its first is. Transformer Engine's norms write fp8 at once.
+    Forward casts the inputs of the four products, backward the gradients of their outputs. The second layout of an input is made
+    in forward, together with the first.
+
+    Args:
+        job: model and software.
+        width: width of the dense (or shared-expert) MLP's activation.
+        expert_width: width of one routed expert's activation; 0 in a dense layer.
     """
     model, training = job.model, job.training
     if training.precision not in ("fp8", "nvfp4"):
@@ -117,6 +126,7 @@ def cast_traffic(job: Job, *, width: float, expert_width: float) -> tuple[CastTr
     if training.compile and training.precision == "fp8" and training.fp8_recipe == "tensorwise":
         each = COMPILED_TENSORWISE_BYTES
     h, inputs = float(model.hidden_size), 2.0 if model.gated_mlp else 1.0
+    # Transformer Engine's norms write fp8 themselves, so their outputs need no cast.
     norms = 0.0 if training.transformer_impl == "transformer-engine" else 2.0
     heads = float(model.q_size * (1 + model.attention_gate) + 2 * model.kv_size)
     forward = CastTraffic(each * norms * h, each * (model.q_size + width), each * expert_width)

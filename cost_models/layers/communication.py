@@ -1,7 +1,7 @@
-"""Communication inside one layer: tensor and sequence parallelism, context parallelism, expert dispatch.
+"""Communication inside one layer: tensor and sequence parallelism, context parallelism, expert dispatch. [C-10] [C-11] [C-12]
 
-Returns what stays exposed after overlapping, forward and backward, per micro-batch. Exposed time is never more than the
-link time of its own collectives.
+Every function returns the seconds that stay exposed after overlapping, in forward and backward, per layer and micro-batch.
+Exposed time is never more than the link time of its own collectives.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from cost_models.strategies.expert_spread import expected_places
 from cost_models.strategies.strategy import Codes, CpComm, Floats, MoeDispatcher, Strategies
 
 ASYNC_TP_SINCE = "2022-01"
-"""Megatron-LM overlapped the backward all-reduce from 2022 on."""
+"""Month from which Megatron-LM runs backward collectives beside the weight-gradient product."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +37,20 @@ class PassSeconds:
 def tp_comm(
     job: Job, kind: LayerKind, rows: Strategies, *, tokens: Floats, placements: StrategyPlacements, wgrad_s: Floats
 ) -> PassSeconds:
-    """Exposed tensor-parallel collectives of one layer. [C-10]
+    """Exposed seconds of one layer's tensor-parallel collectives. [C-10] [O-1]
 
-    Without sequence parallelism: an all-reduce of T*h after attention and after the MLP, and one each in backward. With
-    it: an all-gather before and a reduce-scatter after each, and in backward the saved input is gathered again unless
-    the framework kept the gathered copy. Megatron's latent attention gathers other rows (`latent_comm`). An MoE layer whose experts are not tensor parallel has only attention's pair.
+    Without sequence parallelism there is an all-reduce of T*h after attention and one after the MLP, and as many in backward.
+    With it, an all-gather precedes and a reduce-scatter follows each block; in backward the saved input is gathered again unless
+    the framework kept the gathered copy. Megatron's latent attention gathers other rows (`latent_communication`). A mixture layer
+    without shared experts has only attention's pair.
+
+    Args:
+        job: model, cluster, training and prices.
+        kind: kind of layer.
+        rows: shape (U,), as all that follows.
+        tokens: tokens of a micro-batch on a context-parallel rank.
+        placements: groups of these rows.
+        wgrad_s: seconds of the layer's weight gradients, which run beside a backward collective.
     """
     if not (rows.tp > 1).any():
         return _nothing(tokens)
@@ -53,6 +62,8 @@ def tp_comm(
     gathered, gathered_gradient = (tokens * job.model.hidden_size * width for width in (each, each_gradient))
     gather = price("all_gather", gathered, placement=placements.tp) if split else FREE
     gather_back = gather
+    # Quantised gradients may travel in two layouts and then take longer than activations; elsewhere one price serves
+    # both.
     if split and not np.array_equal(each, each_gradient):
         gather_back = price("all_gather", gathered_gradient, placement=placements.tp)
     scatter = price("reduce_scatter", size, placement=placements.tp) if split else FREE
@@ -61,6 +72,8 @@ def tp_comm(
         blocks = 1.0 if job.model.moe is None or not job.model.moe.num_shared_experts else 2.0
     pair, pair_back = gather.seconds + scatter.seconds, gather_back.seconds + scatter.seconds
     again = 0.0 if job.framework.keeps_gathered_norms else 1.0
+    # PyTorch's functional collectives work along the first dimension; sequence shards lie along the second, so that
+    # DTensor copies the whole tensor around every call (torch/distributed/_functional_collectives.py).
     copies = np.zeros_like(size)
     if job.framework.copies_around_gathers:
         copies = np.where(rows.overlap_tp_comm, 0.0, 2.0 * (size + gathered)) / job.calibration.copy_bytes_per_s.value
@@ -71,6 +84,9 @@ def tp_comm(
         split_backward = split_backward - (scatter.seconds + again * gather.seconds) + latent.backward
     forward = np.where(rows.sequence_parallel, split_forward, blocks * whole.seconds)
     backward = np.where(rows.sequence_parallel, split_backward, blocks * whole.seconds)
+    # The collective of a data gradient needs nothing of the weight gradient, so the two run side by side. What is
+    # hidden is bounded both by the collective's progress beside a product and by how long that product runs; hence
+    # the maximum.
     if job.framework.overlap_tp_backward and job.training.software_date >= ASYNC_TP_SINCE:
         hidden = np.maximum((1 - TP_BACKWARD_HIDDEN.value) * backward, backward - WGRAD_OVERLAP.value * wgrad_s)
         backward = np.where(rows.sequence_parallel | (not job.framework.tp_overlap_needs_split), hidden, backward)
@@ -84,11 +100,18 @@ def tp_comm(
 def cp_comm(
     job: Job, rows: Strategies, *, tokens: Floats, placements: StrategyPlacements, attention_s: tuple[Floats, Floats]
 ) -> PassSeconds:
-    """Exposed context-parallel exchange of one layer's keys and values. [C-11]
+    """Exposed seconds of exchanging one layer's keys and values over context-parallel ranks. [C-11]
 
-    Ring (p2p): cp - 1 steps, each hidden behind one step's attention; the key/value gradients travel with them in
-    backward. All-to-all: queries, keys, values and the output change between sequence- and head-sharded. All-gather:
-    keys and values gathered, their gradients reduce-scattered, nothing hidden.
+    Ring (p2p): cp - 1 steps, each hidden behind one step of attention; in backward the gradients of keys and values travel along.
+    All-to-all: queries, keys, values and the output change between sequence-sharded and head-sharded. All-gather: keys and values
+    are gathered and their gradients reduce-scattered, with nothing to hide behind.
+
+    Args:
+        job: model, cluster, training and prices.
+        rows: shape (U,), as all that follows.
+        tokens: tokens of a micro-batch on a context-parallel rank.
+        placements: groups of these rows.
+        attention_s: seconds of the attention core, forward and backward.
     """
     if not (rows.cp > 1).any():
         return _nothing(tokens)
@@ -106,6 +129,8 @@ def cp_comm(
     used = set(rows.cp_comm.tolist())
     hop = price("send_recv", kv_bytes, placement=placements.cp) if CpComm.P2P in used else FREE
     forward_attention, backward_attention = attention_s
+    # The first step attends to the rank's own keys while the next ones arrive, so cp steps of attention hide cp - 1
+    # exchanges. Backward moves keys and values as well as their gradients, twice as much.
     ring_forward = steps * np.maximum(hop.seconds - forward_attention / rows.cp, 0.0)
     ring_backward = steps * np.maximum(2.0 * hop.seconds - backward_attention / rows.cp, 0.0)
     swapped = tokens * (model.q_size / rows.tp + kv_width + out_width) * e
@@ -123,12 +148,20 @@ def cp_comm(
 def ep_comm(
     job: Job, kind: LayerKind, rows: Strategies, *, tokens: Floats, placements: StrategyPlacements, expert_s: Floats
 ) -> PassSeconds:
-    """Exposed dispatch and combine of one MoE layer. [C-12]
+    """Exposed seconds of dispatching and combining the tokens of one mixture layer. [C-12]
 
-    All-to-all: every rank sends its tokens/tp tokens top_k times, and receives the results back; the same in backward.
-    All-gather: every rank of the group sees all tokens, and results are reduce-scattered. Tensor-parallel experts
-    gather their group's rows first. Flex sends to nodes and from there to ranks (`_flex_s`), expert tensor parallel ranks
-    included. With `overlap.moe_all_to_all` another micro-batch's expert work hides it.
+    All-to-all: every rank sends each of its tokens/tp tokens top_k times and receives the results; backward does the same.
+    All-gather: every rank of the group sees all tokens, and the results are reduce-scattered. Tensor-parallel experts gather
+    their group's rows first. Flex sends a token once to each node and from there to ranks (`_flex_s`), expert tensor-parallel
+    ranks included. With `overlap.moe_all_to_all` the expert work of another micro-batch hides the exchange.
+
+    Args:
+        job: model, cluster, training and prices.
+        kind: kind of layer; a dense one costs nothing here.
+        rows: shape (U,), as all that follows.
+        tokens: tokens of a micro-batch on a context-parallel rank.
+        placements: groups of these rows.
+        expert_s: seconds of the routed experts' forward.
     """
     if not kind.is_moe or job.model.moe is None or not (rows.ep * rows.etp > 1).any():
         return _nothing(tokens)
@@ -153,6 +186,7 @@ def ep_comm(
         tier = np.where(by_node, each.tier, tier).astype(np.int8)
     hidden = np.where(rows.overlap_moe_all_to_all, expert_s, 0.0)
     forward = np.maximum(one_way - hidden, 0.0)
+    # The experts' backward does data and weight gradients, twice the work of their forward, and hides that much more.
     backward = np.maximum(one_way - 2.0 * hidden, 0.0)
     return PassSeconds(forward, backward, tier)
 
@@ -162,15 +196,15 @@ def _flex_s(job: Job, moe: Moe, rows: Strategies, *, token_bytes: Floats, placem
 
         max(all-to-all of T m h e over the nodes, all-to-all of T r h e inside one)
 
-    m is the expected number of different nodes (NVLink domains, where these are larger), r that of different ranks, which
-    hold one of a token's experts. Both are bf16 in training: the frameworks pass activations on as they are.
+    m is the expected number of different nodes (NVLink domains, where these are larger) and r that of different ranks that hold
+    one of a token's experts. Both legs carry bf16 in training, since the frameworks pass activations on as they are.
 
     Args:
         job: prices of the links.
         moe: how many experts a token has, out of which.
         rows: shape (N,).
         token_bytes: bytes of all tokens that a rank dispatches, each counted once, shape (N,).
-        placements: of these rows.
+        placements: groups of these rows.
     """
     price, group = job.calibration.collective_s, placements.etp_ep
     ranks = expected_places(moe, rows.ep) * rows.etp
@@ -181,6 +215,7 @@ def _flex_s(job: Job, moe: Moe, rows: Strategies, *, token_bytes: Floats, placem
     places = np.minimum(group.islands, rows.ep)  # an expert whose ranks span several nodes needs its tokens on each
     islands = expected_places(moe, places) * group.islands / places
     wire = price("all_to_all", token_bytes * islands, placement=rails)
+    # The two legs are assumed to run side by side (C-18), so that the longer one counts.
     return Estimate(np.maximum(inside.seconds, wire.seconds), np.maximum(inside.tier, wire.tier))
 
 
@@ -190,5 +225,5 @@ def _nothing(tokens: Floats) -> PassSeconds:
 
 
 def _if_used(tier: NDArray[np.int8], degree: Floats) -> Codes:
-    """The tier where the group has more than one member; a group of one communicates nothing."""
+    """The tier where the group has more than one member; a group of one communicates nothing and is as good as measured."""
     return np.where(degree > 1, tier, 0).astype(np.int8)

@@ -1,7 +1,7 @@
-"""Copies and additions that no module of a layer asks for: autograd and tensor layouts do.
+"""Copies and additions that no module of a layer asks for: autograd and tensor layouts make them. [F-12]
 
-What a framework's eager or compiled graph moves beside its norms and activations, by who lays out query, key and value and
-who reads the same input.
+They are what a framework's eager or compiled graph moves beside norms and activations, which depends on who lays out query,
+key and value, and on how many products read the same input.
 """
 
 from __future__ import annotations
@@ -14,19 +14,19 @@ from cost_models.specs.model import LayerKind
 
 @dataclass(frozen=True, slots=True)
 class Copies:
-    """Traffic of one pass: bytes per token (or per element, where said), and kernels."""
+    """Traffic of one pass: bytes per token (or per element, where said), and the number of kernels."""
 
     moved_bytes: float
     kernels: float
 
 
 def layout_copies(job: Job, e: float) -> tuple[Copies, Copies]:
-    """Forward and backward copies around the attention core, bytes per token; divided by tp. [F-12]
+    """Forward and backward copies around the attention core, in bytes per token, to be divided by tp. [F-12]
 
-    FlashAttention 1 takes packed tokens only: query, key, value and output are copied on the way in and out, and so are
-    their gradients. Unfused attention permutes its output. Where one matrix makes query, key and value, their gradients are
-    joined into one tensor (Transformer Engine writes them there). Latent attention joins the rotated part to query and key
-    and takes the value out of its up projection, each a copy.
+    FlashAttention 1 takes packed tokens only: query, key, value and output are copied on the way in and out, and so are their
+    gradients. Unfused attention permutes its output. Where one matrix makes query, key and value, their gradients are joined into
+    one tensor, which Transformer Engine writes directly. Latent attention joins the rotated part to query and key and takes the
+    value out of its up-projection, each with a copy.
     """
     model, training = job.model, job.training
     if model.mla is not None:
@@ -44,11 +44,11 @@ def layout_copies(job: Job, e: float) -> tuple[Copies, Copies]:
 
 
 def gradient_sums(job: Job, kind: LayerKind, e: float) -> Copies:
-    """Sums of the input gradients of projections that share their input, bytes per hidden-wide element; not divided. [F-12]
+    """Sums of the input gradients of projections that share their input, in bytes per hidden-wide element. [F-12]
 
-    Query, key and value, and gate and up, where they are separate products. Compiled, a sum of n reads n and writes one;
-    eager, each of n - 1 additions reads two and writes one. Under tensor parallelism the gradients are whole and partial, so
-    nothing divides them.
+    These are query, key and value, and gate and up, where they are separate products. A compiled sum of n reads n tensors and
+    writes one; eagerly, each of n - 1 additions reads two and writes one. Under tensor parallelism the gradients are whole and
+    partial, so that nothing divides them.
     """
     if not job.framework.separate_gate_projection:
         return Copies(0.0, 0.0)

@@ -1,7 +1,7 @@
-"""What one decoder layer of each kind costs per micro-batch, as a small dense table over the axes it depends on.
+"""Seconds of one decoder layer of each kind per micro-batch, as a small dense table over the axes that it depends on.
 
-Array suffixes: J layer kinds, P parts (LAYER_PARTS), U distinct combinations of LAYER_AXES in the batch. The table is
-computed once per batch and gathered; everything else in a step is a sum over layers of it.
+The table is computed once per batch and gathered; everything else in a step is a sum over layers of it. Array suffixes: J
+layer kinds, P parts (LAYER_PARTS), U distinct combinations of LAYER_AXES in the batch, G matrix products.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import numpy as np
 
 from cost_models.constants import (
     CHECKPOINT_HOST_S,
+    ELEMENTWISE_SHARE,
+    LATENT_UP_SHARE,
     MEGATRON_LOCAL_OPS,
     TP_CALL_OPS,
     TP_CALLS,
@@ -36,7 +38,7 @@ LAYER_AXES = (
     "overlap_moe_all_to_all", "recompute_modules",
 )  # fmt: skip
 LAYER_PARTS = ("gemm", "attention", "elementwise", "launch", "tp_comm", "cp_comm", "ep_comm")
-"""Parts of a layer's own forward and backward; each is a time term of the same name."""
+"""Parts of a layer's own forward and backward. Each is a time term of the same name."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,28 +47,31 @@ class LayerCosts:
 
     cases: Distinct
     parts_JPU: Floats
-    """Forward plus backward, by LAYER_PARTS."""
+    """Forward and backward together, by LAYER_PARTS."""
     forward_JU: Floats
-    """The device's part of forward: waiting for the host is shared by both passes."""
+    """The device's part of forward. Waiting for the host is left out, since both passes share it."""
     again_JU: Floats
-    """What full recomputation of the layer adds: its forward, or what the host needs to launch it again."""
+    """What full recomputation of the layer adds: its forward, or what the host needs to launch it again if that
+    takes longer."""
     selective_JU: Floats
-    """What selective recomputation repeats."""
+    """The work that selective recomputation repeats."""
     sharded_waits_JU: Floats
-    """More waiting for the host where parameters are gathered layer by layer."""
+    """Additional waiting for the host where parameters are gathered layer by layer."""
     sharded_again_JU: Floats
-    """What that changes of `again_JU`."""
+    """What gathering layer by layer changes of `again_JU`."""
     tiers_PU: Codes
     """Worst tier over the layer kinds, by LAYER_PARTS."""
 
     @cached_property
     def whole(self) -> Floats:
-        """Forward and backward, all parts together, shape (J, U)."""
+        """Seconds of forward and backward, all parts together, shape (J, U)."""
         return np.stack([summed(parts_PU) for parts_PU in self.parts_JPU])
 
 
 def layer_costs(job: Job, strategies: Strategies) -> LayerCosts:
-    """The layer table of a batch."""
+    """The table of layer costs of a batch."""
+    # Groups that straddle a node or domain sit differently when fewer GPUs are in use, so the world counts as an
+    # axis, but only where it changes a placement: `world_key` is the same elsewhere, which keeps the table small.
     cases = distinct(strategies, LAYER_AXES, also=world_key(strategies, job.cluster))
     rows = cases.rows
     placements = groups(rows, job.cluster)
@@ -95,6 +100,7 @@ class _Layer:
 
 
 def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyPlacements) -> _Layer:
+    """Costs of one layer of this kind for these combinations of axes."""
     tokens = rows.rank_tokens(job.training.seq_length)
     sp = np.where(rows.sequence_parallel, rows.tp, 1.0)
     gemms = layer_gemms(job, kind, tokens=tokens, tp=rows.tp, ep=rows.ep, etp=rows.etp, sp=sp)
@@ -115,6 +121,7 @@ def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyP
     device = summed(forward), summed(backward)
     waits, again = _waits(_launch(job, kind, rows), device)
     sharded = _waits(_launch(job, kind, rows, sharded=True), device)
+    # Waiting for the host belongs to neither pass. It is booked under forward, in its place among LAYER_PARTS.
     forward.insert(3, waits)
     backward.insert(3, np.zeros_like(waits))
     selective = _selective_s(
@@ -131,7 +138,7 @@ def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyP
 
 @dataclass(frozen=True, slots=True)
 class MatmulSeconds:
-    """Seconds of a layer's multiplications, shape (U,) each."""
+    """Seconds of a layer's matrix products, shape (U,) each."""
 
     forward_s: Floats
     dgrad_s: Floats
@@ -139,14 +146,20 @@ class MatmulSeconds:
     routed_forward_s: Floats
     """The routed experts' part of forward."""
     by_module_s: dict[str, Floats]
-    """Forward seconds by recomputation module."""
+    """Forward seconds by the module's name in recomputation lists."""
     each_forward_GU: Floats
-    """Forward seconds of each multiplication with all its launches."""
+    """Forward seconds of each product with all its launches."""
     tier: Codes
 
 
 def matmul_s(job: Job, gemms: list[Gemm], *, precision: str | None = None) -> MatmulSeconds:
-    """All three passes of these multiplications, G of them; router weights stay in bf16. [F-1]"""
+    """Seconds of all three passes of these G products. [F-1]
+
+    Args:
+        job: model, training and prices.
+        gemms: the products, shapes of (U,).
+        precision: that of the products; the job's own by default. Router weights stay in bf16 under fp8 and nvfp4.
+    """
     chosen = precision or job.training.precision
     passes_3GU = np.zeros((3, len(gemms), len(gemms[0].m)))
     tier = np.zeros(len(gemms[0].m), np.int8)
@@ -170,7 +183,7 @@ def matmul_s(job: Job, gemms: list[Gemm], *, precision: str | None = None) -> Ma
 
 
 def launch_cost(job: Job) -> Scalar:
-    """Host seconds per kernel launch in this job's mode: eager, compiled, or captured in CUDA graphs."""
+    """Host seconds per kernel launch, and their tier, in this job's mode: eager, compiled, or captured in CUDA graphs."""
     return job.calibration.host_op_s(host_mode(job))
 
 
@@ -180,18 +193,31 @@ def host_mode(job: Job) -> HostMode:
 
 
 def _waits(host: tuple[Floats, Floats], device: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
-    """What a layer waits for its host, and what repeating its forward adds; (forward, backward) seconds each. [F-4]
+    """Seconds that a layer waits for its host, and seconds that repeating its forward adds, shape (U,) each. [F-4] [F-8]
 
-    The host runs ahead from forward into backward: what it lacks is missed once, over both passes.
+    The host runs ahead from forward into backward, so what it lacks is missed once, over both passes together.
+
+    Args:
+        host: seconds to launch forward and backward.
+        device: seconds that the device works in forward and backward.
     """
     busy = device[0] + device[1]
     waits = np.maximum(host[0] + host[1] - busy, 0.0)
+    # A recomputed layer launches its forward twice and its backward once; the slower of host and device sets the
+    # pace. What the plain layer takes is subtracted, so that a layer that already waits pays only for what is added.
     repeated = np.maximum(2 * host[0] + CHECKPOINT_HOST_S.value + host[1], busy + device[0])
     return waits, repeated - (busy + waits)
 
 
 def _launch(job: Job, kind: LayerKind, rows: Strategies, *, sharded: bool = False) -> tuple[Floats, Floats]:
-    """Host seconds to launch a layer's kernels, forward and backward. [F-4]"""
+    """Host seconds to launch one layer's kernels in forward and backward, shape (U,) each. [F-4]
+
+    Args:
+        job: model, training and prices.
+        kind: kind of layer.
+        rows: shape (U,).
+        sharded: whether FSDP wraps the layer.
+    """
     extra = job.framework.moe_extra_kernels if kind.is_moe else (0.0, 0.0)
     each, wrapped = launch_cost(job).value, _wrapper_s(job, rows, sharded=sharded)
     call_ops = TP_CALL_OPS.value if job.framework.wraps_tp_calls else 1.0
@@ -209,27 +235,30 @@ def _launch(job: Job, kind: LayerKind, rows: Strategies, *, sharded: bool = Fals
 
 
 def kernels_per_layer(job: Job) -> tuple[float, float]:
-    """Operators that the host issues for a plain dense layer, forward and backward."""
+    """Number of operators that the host issues for a plain dense layer, in forward and in backward. [F-4]"""
     if job.has_core_modules:
         return MEGATRON_LOCAL_OPS["forward"].value, MEGATRON_LOCAL_OPS["backward"].value
     return job.framework.kernels_forward, job.framework.kernels_backward
 
 
 def _measured_wrapper(job: Job) -> bool:
-    """Whether a profile measured layers under DTensor, over several ranks."""
+    """Whether a profile measured layers under DTensor over several ranks."""
     ratio = job.calibration.wrapped_layer_ratio("sequence_parallel", compiled=job.training.compile)
     return ratio.tier == Tier.MEASURED and not job.training.cuda_graphs
 
 
 def _calls(rows: Strategies) -> tuple[Floats, Floats]:
-    """Collective calls of tensor parallelism in a layer's forward and backward."""
+    """Number of tensor parallelism's collective calls in one layer's forward and backward, shape (U,) each. [F-4]"""
     whole, split = (rows.tp > 1).astype(np.float64), rows.sequence_parallel
     forward = whole * np.where(split, TP_CALLS["forward_sp"].value, TP_CALLS["forward"].value)
     return forward, whole * np.where(split, TP_CALLS["backward_sp"].value, TP_CALLS["forward"].value)
 
 
 def _wrapper_s(job: Job, rows: Strategies, *, sharded: bool) -> Floats:
-    """Host seconds that FSDP2 and DTensor add, for each kernel of the plain layer; measured in loops, taken as such."""
+    """Host seconds that FSDP2 and DTensor add for each kernel of the plain layer, shape (U,). [F-4]
+
+    They were measured in loops and are taken as such: the factor from a loop to a step was not measured for wrapped layers.
+    """
     if not job.framework.wraps_layers or job.training.cuda_graphs:
         return np.zeros(len(rows))
     ratio, compiled = job.calibration.wrapped_layer_ratio, job.training.compile
@@ -251,9 +280,9 @@ def _selective_s(
     elementwise: Floats,
     tp: PassSeconds,
 ) -> Floats:
-    """Forward work that `recompute: selective` repeats in one layer. [F-8]
+    """Seconds of forward work that `recompute: selective` repeats in one layer, shape (U,). [F-8]
 
-    By the framework's rule (runtimes.py), or by Megatron's module list where the strategy names one.
+    The framework's rule decides (`frameworks.facts`), or Megatron's list of modules where the strategy names one.
     """
     framework = job.framework
     by_rule = framework.selective_repeats_attention * attention.forward_s
@@ -261,19 +290,22 @@ def _selective_s(
     if framework.selective_alternates:
         for gemm, times, forward_s in zip(gemms, repeated_copies(gemms), matmul.each_forward_GU, strict=True):
             by_rule = by_rule + times / gemm.repeats * forward_s
+        # The policy saves the outputs of reduce-scatters and repeats the all-gathers: half of forward's collectives.
         by_rule = by_rule + np.where(rows.sequence_parallel, 0.5 * tp.forward, 0.0)
     if not rows.recompute_modules.any():
         return by_rule
     none = np.zeros_like(elementwise)
-    norms, activation = (0.5, 0.3) if build_of(job).norm else (0.4, 0.4)
+    fused = build_of(job).norm
+    norms, activation = (ELEMENTWISE_SHARE[part, fused].value for part in ("norms", "activation"))
     modules = {
         "core_attn": attention.forward_s,
         "mlp": matmul.by_module_s.get("mlp", none) + activation * elementwise,
+        # Only norms that are modules of their own can be repeated alone: none, one or both of a layer's two.
         "layernorm": 0.5 * separate_norms(job, kind) * norms * elementwise,
         "moe": matmul.by_module_s.get("moe", none) + activation * elementwise,
         "moe_act": activation * elementwise,
         "shared_experts": matmul.by_module_s.get("shared_experts", none),
-        "mla_up_proj": 0.3 * matmul.by_module_s.get("attention", none) if job.model.mla is not None else none,
+        "mla_up_proj": LATENT_UP_SHARE.value * matmul.by_module_s.get("attention", none) if job.model.mla else none,
     }
     chosen = sum(
         np.where(rows.recompute_modules & (1 << bit), modules[name], 0.0) for bit, name in enumerate(RECOMPUTE_MODULES)

@@ -1,8 +1,8 @@
-"""Memory-bound kernels of a layer: norms, rotary, activation, residual, dropout, casts, as bytes moved and kernels started.
+"""Seconds of a layer's memory-bound kernels: norms, rotary, activation, residual, dropout and casts, from bytes and kernels. [F-3]
 
-Time is bytes over achieved memory bandwidth plus the ramp of each kernel. What scales with the hidden size is replicated
-over tensor-parallel ranks unless sequence parallelism splits it; what scales with heads or the MLP width is always split.
-Whether a part is one fused kernel or a chain of operators depends on the build and its date, part by part (`Build`).
+Time is bytes over achieved memory bandwidth plus the ramp of each kernel. What scales with the hidden size is replicated over
+tensor-parallel ranks unless sequence parallelism splits it; what scales with heads or the MLP width is always split. Whether
+a part is one fused kernel or a chain of operators depends on the software build and its date, part by part (`Build`).
 """
 
 from __future__ import annotations
@@ -19,18 +19,19 @@ from cost_models.specs.model import LayerKind
 from cost_models.strategies.strategy import Bools, Floats
 
 RMSNORM_COMPOSITE_BYTES = 30.0
-"""Bytes per element of an RMSNorm written as separate operators with an fp32 round trip: cast, square, mean, rsqrt, two
-products, cast back. [F-3]"""
+"""Bytes per element of an RMSNorm written as separate operators with a detour through fp32: cast, square, mean,
+rsqrt, two products, cast back. [F-3]"""
 ROTARY_COMPOSITE_BYTES = 20.0
-"""Bytes per rotated element of a rotary embedding of separate operators: cast to fp32, complex product, cast back. [F-3]"""
+"""Bytes per rotated element of a rotary embedding made of separate operators: cast to fp32, complex product, cast
+back. [F-3]"""
 TORCH_FUSED_RMSNORM_SINCE = "2025-10"
-"""torch.nn.RMSNorm is one kernel from PyTorch 2.9 on."""
+"""torch.nn.RMSNorm is a single kernel from PyTorch 2.9 on."""
 MEGATRON_FUSED_SWIGLU_SINCE = "2023-10"
-"""megatron/core/fusions/fused_bias_swiglu.py; before, SwiGLU was a chunk, a SiLU and a product."""
+"""megatron/core/fusions/fused_bias_swiglu.py appeared then; before, SwiGLU was a chunk, a SiLU and a product."""
 MEGATRON_FUSED_RMSNORM_SINCE = "2024-01"
-"""RMSNorm of Transformer Engine or Apex as the default of a Megatron build."""
+"""From then on, RMSNorm of Transformer Engine or Apex is the default of a Megatron build."""
 MEGATRON_FUSED_ROTARY_SINCE = "2024-01"
-"""--no-rope-fusion names the exception since then."""
+"""From then on, the fused rotary embedding is the default, and --no-rope-fusion names the exception."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,29 +42,30 @@ class Build:
     activation: bool
     rotary: bool
     residual: bool
-    """Bias, dropout and residual addition in one kernel."""
+    """Bias, dropout and residual addition are one kernel."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassTraffic:
-    """One layer's pass: bytes per token and kernels."""
+    """Traffic of one layer's pass: bytes per token, and the number of kernels."""
 
     hidden_bytes: float
-    """Divided by tp only with sequence parallelism."""
+    """Bytes that only sequence parallelism divides by tp."""
     sharded_bytes: float
-    """Divided by tp."""
+    """Bytes that tp always divides."""
     routed_bytes: float
-    """Per routed copy of a token (MoE)."""
+    """Bytes per routed copy of a token, in mixture layers."""
     kernels: float
     gathered_bytes: float = 0.0
-    """Of rows that are whole on every rank: never divided."""
+    """Bytes of rows that are whole on every rank, which nothing divides."""
 
 
 def build_of(job: Job) -> Build:
-    """What this job's software fuses."""
+    """Which kernels this job's software fuses."""
     t, date = job.training, job.training.software_date
     if t.compile or (job.framework.fused_elementwise and t.transformer_impl == "transformer-engine"):
         return Build(norm=True, activation=True, rotary=True, residual=True)
+    # LayerNorm is a single kernel in PyTorch and Apex; RMSNorm, SwiGLU and rotary became one later, part by part.
     layernorm, gated = job.model.norm == "layernorm", job.model.gated_mlp
     if job.framework.fused_elementwise and not job.has_core_modules:
         return Build(
@@ -115,10 +117,10 @@ def layer_traffic(job: Job, kind: LayerKind) -> tuple[PassTraffic, PassTraffic]:
 
 
 def _norm(build: Build, e: float) -> tuple[float, float, float]:
-    """Bytes per element forward and backward, kernels forward.
+    """Bytes per element of one norm in forward and in backward, and the number of kernels in forward.
 
-    Backward of a fused norm reads input and gradient twice, for its own and for its weight's gradient; in a fused build
-    it also carries the residual's gradient.
+    The backward of a fused norm reads input and gradient twice, for its own and for its weight's gradient. In a fused build it
+    also carries the residual's gradient.
     """
     if not build.norm:
         return RMSNORM_COMPOSITE_BYTES, RMSNORM_COMPOSITE_BYTES, 6.0
@@ -126,6 +128,7 @@ def _norm(build: Build, e: float) -> tuple[float, float, float]:
 
 
 def _residual(build: Build, e: float, *, dropout: bool) -> tuple[float, float, float]:
+    """Bytes per element of one residual addition in forward and in backward, and the number of kernels in forward."""
     mask = 1.0 if dropout else 0.0
     if build.residual:
         return 3 * e + mask, 2 * e + mask, 1.0
@@ -133,13 +136,16 @@ def _residual(build: Build, e: float, *, dropout: bool) -> tuple[float, float, f
 
 
 def _activation(build: Build, e: float, *, gated: bool) -> tuple[float, float, float]:
+    """Bytes per activated element in forward and in backward, and the number of kernels in forward."""
     if build.activation:
         return (3 * e, 5 * e, 1.0) if gated else (2 * e, 3 * e, 1.0)
     return (5 * e, 9 * e, 2.0) if gated else (2 * e, 3 * e, 1.0)
 
 
 def _attention_gate(job: Job, e: float) -> tuple[float, float, float]:
-    """Bytes per token forward and backward, and kernels forward, of a sigmoid and a product as wide as the queries."""
+    """Bytes per token in forward and in backward, and kernels in forward, of a sigmoid and a product as wide as the
+    queries.
+    """
     if not job.model.attention_gate:
         return 0.0, 0.0, 0.0
     product, product_back, kernels = _activation(build_of(job), e, gated=True)
@@ -147,11 +153,13 @@ def _attention_gate(job: Job, e: float) -> tuple[float, float, float]:
 
 
 def _rotary(job: Job, build: Build, e: float) -> tuple[float, float]:
-    """Bytes per token and kernels of one pass."""
+    """Bytes per token, and the number of kernels, of the rotary embedding in one pass."""
     model = job.model
     if model.position_embedding != "rope":
         return 0.0, 0.0
     elements = float(model.q_size + model.kv_size)
+    # Latent attention rotates a part of each query head and one key part that all heads share, priced as a chain of
+    # operators.
     if model.mla is not None:
         elements = float((model.num_attention_heads + 1) * model.mla.qk_rope_head_dim)
         return elements * ROTARY_COMPOSITE_BYTES * e / 2, 8.0
@@ -159,7 +167,7 @@ def _rotary(job: Job, build: Build, e: float) -> tuple[float, float]:
 
 
 def _bias_bytes(job: Job, e: float) -> float:
-    """Bytes per token to reduce bias gradients over the tokens: each biased output's gradient is read once."""
+    """Bytes per token to reduce bias gradients over the tokens: the gradient of each biased output is read once."""
     model = job.model
     widths = model.qkv_bias * (model.q_size + 2 * model.kv_size) + model.attention_out_bias * model.hidden_size
     widths += model.mlp_bias * (model.intermediate_size * (2 if model.gated_mlp else 1) + model.hidden_size)
@@ -167,7 +175,7 @@ def _bias_bytes(job: Job, e: float) -> float:
 
 
 def _mlp_widths(job: Job, kind: LayerKind) -> tuple[float, float]:
-    """Width of the dense (or shared-expert) activation, and of one routed copy's."""
+    """Width of the dense (or shared-expert) activation, and that of one routed copy; 0 in a dense layer."""
     moe = job.model.moe
     if not kind.is_moe or moe is None:
         return float(job.model.intermediate_size), 0.0
@@ -177,9 +185,14 @@ def _mlp_widths(job: Job, kind: LayerKind) -> tuple[float, float]:
 def elementwise_s(
     job: Job, kind: LayerKind, *, tokens: Floats, tp: Floats, sequence_parallel: Bools
 ) -> tuple[Floats, Floats]:
-    """Seconds of one layer's memory-bound kernels, forward and backward, shape of `tokens`. [F-3]
+    """Seconds of one layer's memory-bound kernels in forward and in backward, shape of `tokens`. [F-3]
 
-    `tokens` are those of one micro-batch on a context-parallel rank.
+    Args:
+        job: model, software and prices.
+        kind: kind of layer.
+        tokens: tokens of one micro-batch on a context-parallel rank.
+        tp: tensor-parallel ranks.
+        sequence_parallel: whether they split what is as wide as the hidden size.
     """
     moe = job.model.moe
     routed = (job.routed_copies if kind.is_moe else 0.0) / tp  # the sequence is split before dispatch

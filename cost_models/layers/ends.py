@@ -1,7 +1,7 @@
-"""The ends of the model: token embedding on the first stage; final norm, output projection and loss on the last.
+"""Seconds of the model's ends: token embedding on the first stage; final norm, output projection and loss on the last.
 
-Seconds per micro-batch, forward and backward together; never recomputed. The vocabulary is padded and split over tp.
-Modules of multi-token prediction repeat the head and the loss; their embedding, norms and projection are part of the head.
+All are per micro-batch, forward and backward together, and never recomputed. The vocabulary is padded and split over tp.
+Modules of multi-token prediction repeat the head and the loss; their embedding, norms and projection count with the head.
 """
 
 from __future__ import annotations
@@ -29,23 +29,28 @@ from cost_models.strategies.strategy import Codes, Floats, Strategies
 from cost_models.strategies.tensors import Distinct, distinct
 
 HEAD_AXES = ("tp", "cp", "micro_batch_size", "sequence_parallel")
+"""The axes that the ends' seconds depend on."""
 
 
 @dataclass(frozen=True, eq=False)
 class EndCosts:
-    """Seconds per micro-batch over the distinct HEAD_AXES, shape (U,)."""
+    """Seconds per micro-batch over the distinct combinations of HEAD_AXES, shape (U,) each."""
 
     cases: Distinct
     embedding: Floats
     embedding_comm: Floats
+    """Tensor-parallel collectives around the embedding."""
     head: Floats
+    """Output projection and final norm, with multi-token prediction's projections, norms and embeddings."""
     loss: Floats
+    """Cross entropy with its reductions over tensor-parallel ranks."""
     head_comm: Floats
+    """Tensor-parallel collectives around the output projection."""
     head_tier: Codes
 
 
 def end_costs(job: Job, strategies: Strategies) -> EndCosts:
-    """The embedding's and the head's table of a batch. [F-5] [F-6] [F-7]"""
+    """The table of embedding, head and loss of a batch. [F-5] [F-6] [F-7]"""
     cases = distinct(strategies, HEAD_AXES, also=world_key(strategies, job.cluster))
     rows, model, training = cases.rows, job.model, job.training
     e, h, rate = training.compute_bytes, float(model.hidden_size), job.calibration.memory_bytes_per_s_effective.value
@@ -53,6 +58,7 @@ def end_costs(job: Job, strategies: Strategies) -> EndCosts:
     vocab = padded_vocab_size(model, training.framework, rows.tp) / rows.tp
     heads = 1.0 + job.mtp_num_layers
     copies = np.full(len(rows), heads)
+    # Frameworks keep the output projection out of their low-precision recipes.
     precision = "bf16" if training.precision in ("fp8", "nvfp4") else training.precision
     chunks, kind = 1.0, training.cross_entropy
     if kind == "chunked":  # head and loss run on one piece of the sequence after the other
@@ -69,8 +75,11 @@ def end_costs(job: Job, strategies: Strategies) -> EndCosts:
     norm = FINAL_NORM_PASSES.value * tokens * h * e / np.where(rows.sequence_parallel, rows.tp, 1.0) / rate
     logits = tokens * vocab * heads
     loss = LOSS_BYTES_PER_LOGIT[kind].value * logits / rate
+    # Transformer Engine's loss kernel is bound by memory on Hopper, and by the multiprocessors on Blackwell, where
+    # each has more than twice the bandwidth; the slower bound counts.
     if training.cross_entropy == "te":
         loss = np.maximum(loss, logits / (TE_LOSS_LOGITS_PER_SM_S.value * job.cluster.gpu.num_sms))
+    # The embedding's gradient is written as a whole table, however few of its rows the micro-batch touched.
     gradient = vocab * h * 4.0
     head_comm = np.where(rows.sequence_parallel, 2.0 * gather.seconds + scatter.seconds, reduce.seconds)
     modules = mtp_s(job, rows, tokens=tokens, vocab=vocab, placements=placements)

@@ -1,7 +1,7 @@
 """Experts that run one after another in a Python loop rather than in one grouped kernel: small products, many launches.
 
 Hugging Face's modules picked the tokens of each expert on the host until transformers 5.0; DeepSpeed's own layer loops over
-chunks of equal size. How many tokens an expert gets is taken as balanced.
+chunks of equal size. The number of tokens per expert is taken as balanced.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from cost_models.job import Job
 from cost_models.strategies.strategy import Bools, Floats
 
 GROUPED_EXPERTS_SINCE = "2026-02"
-"""transformers 5.0.0 (2026-01-26; integrations/moe.py) runs experts as `grouped_mm` by default, with PyTorch from 2.9 on."""
+"""transformers 5.0.0 (2026-01-26; integrations/moe.py) runs experts as `grouped_mm` by default where PyTorch is 2.9
+or later."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,23 +28,26 @@ class LoopLaunches:
 
 
 def has_looped_modules(job: Job) -> bool:
-    """Hugging Face's modules of a time when they had no grouped experts; at work where DeepSpeed replaces none of them."""
+    """Whether the model is made of Hugging Face's modules from before they had grouped experts.
+
+    They are at work only where DeepSpeed does not replace them by its own layer.
+    """
     modules = job.training.model_impl in ("transformers", "liger")
     return job.model.moe is not None and modules and job.training.software_date < GROUPED_EXPERTS_SINCE
 
 
 def loops_over_experts(job: Job, ep: Floats) -> Bools:
-    """Where a rank's experts run one after another, shape of `ep`. [F-1] [F-4]
+    """Whether a rank's experts run one after another, shape of `ep`. [F-1] [F-4]
 
-    Source: transformers 4.57 and 5.0 (models/qwen3_moe, deepseek_v3, integrations/moe.py); deepspeed/moe/experts.py, and
-    from 0.19.2 on deepspeed/moe/ep_experts.py.
+    Source: transformers 4.57 and 5.0 (models/qwen3_moe, deepseek_v3, integrations/moe.py); deepspeed/moe/experts.py, and from
+    0.19.2 on deepspeed/moe/ep_experts.py.
     """
     alone = np.asarray(ep == 1.0) & has_looped_modules(job)
     return np.asarray(alone | (job.framework.loops_experts & (ep > 1.0)))
 
 
 def loop_launches_s(job: Job, ep: Floats, *, op_s: float) -> LoopLaunches:
-    """Host seconds of the loop's operators and synchronisations, 0 where there is none. [F-4]
+    """Host seconds of the loop's operators and synchronizations, shape of `ep`; 0 where there is no loop. [F-4]
 
     Args:
         job: model and software.
@@ -61,5 +65,7 @@ def loop_launches_s(job: Job, ep: Floats, *, op_s: float) -> LoopLaunches:
         name: np.where(picks, EXPERT_LOOP_OPS["picked", name].value, EXPERT_LOOP_OPS["chunked", name].value)
         for name in ("forward", "backward")
     }
+    # Picking an expert's tokens needs their number on the host, so that each expert stops the host from running
+    # ahead.
     syncs = np.where(picks, EXPERT_LOOP_OPS["picked", "syncs"].value * HOST_SYNC_S.value, 0.0)
     return LoopLaunches(experts * (ops["forward"] * op_s + syncs), experts * ops["backward"] * op_s)

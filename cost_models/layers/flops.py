@@ -24,36 +24,39 @@ FORWARD_AND_BACKWARD = 3.0
 
 @dataclass(frozen=True, slots=True)
 class ModelFlops:
-    """Forward operations per token, by what recomputation can repeat."""
+    """Forward operations per token, kept apart by what recomputation can repeat."""
 
     layer_matmul_flops_per_token: float
     attention_flops_per_token: float
     head_flops_per_token: float
     mtp_matmul_flops_per_token: float
-    """Of the decoder layers and projections in multi-token-prediction modules; `_attention` their attention."""
+    """Products of the decoder layers and projections in multi-token-prediction modules;
+    `mtp_attention_flops_per_token` is their attention."""
     mtp_attention_flops_per_token: float
 
     @property
     def forward(self) -> float:
+        """Forward operations per token of the whole model."""
         layers = self.layer_matmul_flops_per_token + self.mtp_matmul_flops_per_token
         return layers + self.all_attention + self.head_flops_per_token
 
     @property
     def all_attention(self) -> float:
-        """Scores and values of every layer."""
+        """Forward operations per token of scores and values in every layer."""
         return self.attention_flops_per_token + self.mtp_attention_flops_per_token
 
 
 def attention_flops_per_token(model: Model, kind: LayerKind, *, seq_length: float) -> float:
-    """Forward operations of one layer's scores and values for one token, full S x S (or twice what its
-    window leaves).
+    """Forward operations of one layer's scores and values for one token. [F-2]
 
-    `seq_length` is the span in which tokens see each other: of packed documents that of one document, since nothing
-    attends across their boundaries.
+        2 * heads * span * (d_qk + d_v),  span = 2w - w^2 / S,  w = min(window, S)
 
-        2 * heads * span * (d_qk + d_v),  span = 2w - w^2 / S,  w = min(window, S)                    [F-2]
+    Token i sees min(i, w) others: S w - w^2/2 pairs in all. The contract counts the whole square, which has twice as many.
 
-    Token i sees min(i, w) others: S w - w^2/2 pairs in all, of which a whole square has twice as many.
+    Args:
+        model: sizes.
+        kind: the layer's attention window.
+        seq_length: span in which tokens see each other: the sequence, or one document where documents are packed.
     """
     d_qk, d_v = attention_head_dims(model)
     reach = seq_length if kind.window is None else min(seq_length, kind.window)
@@ -62,7 +65,7 @@ def attention_flops_per_token(model: Model, kind: LayerKind, *, seq_length: floa
 
 
 def attention_head_dims(model: Model) -> tuple[int, int]:
-    """Widths of a query/key head and of a value head."""
+    """Width of a query/key head and of a value head, in elements."""
     if model.mla is not None:
         return model.mla.qk_nope_head_dim + model.mla.qk_rope_head_dim, model.mla.v_head_dim
     return model.head_dim, model.head_dim
@@ -88,14 +91,14 @@ def model_flops(job: Job) -> ModelFlops:
 
 
 def model_flops_per_step(job: Job, *, causal: bool = False) -> float:
-    """Operations of one optimizer step; `causal` counts half of the attention square."""
+    """Operations of one optimizer step; `causal` counts only half of the attention square."""
     flops = model_flops(job)
     forward = flops.forward - (0.5 * flops.all_attention if causal else 0.0)
     return FORWARD_AND_BACKWARD * forward * job.training.seq_length * job.training.global_batch_size
 
 
 def hardware_flops_per_step(job: Job, strategies: Strategies) -> Floats:
-    """Model operations plus the repeated forward ones, shape (N,)."""
+    """Operations of one optimizer step that the hardware executes, shape (N,): the model's and the repeated forward ones."""
     tokens = float(job.training.seq_length) * job.training.global_batch_size
     return model_flops_per_step(job) + repeated_flops_per_token(job, strategies) * tokens
 
@@ -103,8 +106,8 @@ def hardware_flops_per_step(job: Job, strategies: Strategies) -> Floats:
 def repeated_flops_per_token(job: Job, strategies: Strategies) -> Floats:
     """Forward operations of one token that recomputation repeats, shape (N,); the global batch plays no part.
 
-    Full recomputation repeats the recomputed layers' matmuls and attention; selective repeats what the framework's rule
-    repeats: the attention core in Megatron, every other matmul and every grouped one in torchtitan.
+    Full recomputation repeats products and attention of the recomputed layers. Selective recomputation repeats what the
+    framework's rule says: the attention core in Megatron, every other product and every grouped one in torchtitan.
     """
     flops = model_flops(job)
     layers = flops.layer_matmul_flops_per_token + flops.attention_flops_per_token
@@ -118,6 +121,6 @@ def repeated_flops_per_token(job: Job, strategies: Strategies) -> Floats:
 
 @lru_cache(maxsize=256)
 def _repeated_matmuls(job: Job) -> float:
-    """Operations of one token in all layers' products that a policy by operator repeats; a job is hashed by identity."""
+    """Operations of one token in all layers' products that a per-operator policy repeats; cached by the job's identity."""
     kinds = job.model.layer_kinds
     return sum(kinds.count(kind) * repeated_matmul_flops_per_token(job, kind) for kind in job.model.distinct_kinds)

@@ -1,9 +1,8 @@
-"""Tensor-parallel collectives around latent attention's projections with sequence parallelism, which depend on who splits
-the down-projections.
+"""Tensor-parallel collectives around latent attention's projections under sequence parallelism. [C-10]
 
-Megatron's Transformer Engine layers project each rank's own tokens down, with whole weights, and gather what comes out;
-its earlier and its own layers split the down-projections by columns. Elsewhere whole rows of the hidden size are gathered,
-as for plain attention.
+They depend on who splits the down-projections. Megatron's Transformer Engine layers project each rank's own tokens down, with
+whole weights, and gather what comes out; its earlier layers and its local ones split the down-projections by columns.
+Elsewhere whole rows of the hidden size are gathered, as for plain attention.
 """
 
 from __future__ import annotations
@@ -20,27 +19,28 @@ from cost_models.strategies.strategy import Floats
 
 @dataclass(frozen=True, slots=True)
 class LatentSeconds:
-    """Seconds of the collectives in front of the attention core, output projection left out; shape (U,)."""
+    """Seconds of the collectives in front of the attention core, shape (U,) each; the output projection's are left out."""
 
     forward: Floats
-    """All gathers."""
+    """All gathers of forward."""
     backward: Floats
-    """Gathers of saved inputs for weight gradients, and what their gradients and those of split rows need."""
+    """Gathers of saved inputs for weight gradients, and the collectives that their gradients and those of split
+    rows need."""
 
 
 def latent_s(job: Job, mla: Mla, *, tokens: Floats, tp: Placement) -> LatentSeconds:
-    """Seconds of what stands for one all-gather of T*h before attention, with sequence parallelism. [C-10]
+    """Seconds of what replaces the all-gather of T*h before attention, with sequence parallelism. [C-10]
 
         shards     forward  AG(q_lora) + AG(kv_lora) + AG(rope)       backward  AG(q_lora) + AG(kv_lora) + RS(all three)
         columns    forward  2 AG(h) + AG(q_lora) + AG(kv_lora + rope) + AG(q_lora) + AG(kv_lora)
                    backward 2 (AG + RS)(h) + (2 AG + RS)(q_lora) + (2 AG + RS)(kv_lora)
 
-    h stands in for q_lora where queries have no latent. What is split again after a gather is gathered in backward.
+    h stands in for q_lora where queries have no latent. What is split again after a gather is gathered again in backward.
 
     Args:
-        job: with `latent_down` "shards" or "columns".
+        job: its `latent_down` is "shards" or "columns".
         mla: the latent widths.
-        tokens: of a micro-batch on a rank.
+        tokens: tokens of a micro-batch on a rank.
         tp: the tensor-parallel group.
     """
     price, e = job.calibration.collective_s, job.training.compute_bytes
@@ -56,6 +56,8 @@ def latent_s(job: Job, mla: Mla, *, tokens: Floats, tp: Placement) -> LatentSeco
     if job.latent_down == "shards":
         up = gather(query) + gather(kv)
         return LatentSeconds(up + gather(rope), up + scatter(query) + scatter(kv) + scatter(rope))
+    # By columns every projection gathers its own input: the hidden rows once for queries and once for keys and
+    # values, then the latents twice, since they are split along the sequence for their norms in between.
     forward = 2.0 * gather(h) + gather(kv + rope) + gather(kv)
     backward = 2.0 * (gather(h) + scatter(h)) + 2.0 * gather(kv) + scatter(kv)
     if mla.q_lora_rank is not None:

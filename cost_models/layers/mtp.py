@@ -1,7 +1,8 @@
-"""Multi-token prediction: what its modules do on the last stage beside a decoder layer and another output projection.
+"""Seconds of multi-token prediction's modules on the last stage, beside a decoder layer and another output projection each.
 
-A module embeds the next token, joins it with the hidden state, projects both to the hidden size and runs a decoder layer
-like the model's last one (DeepSeek-V3, section 2.2). The layer itself is priced with the stage's layers.
+A module embeds the next token, joins it with the hidden state, projects both to the hidden size and runs a decoder layer like
+the model's last one (DeepSeek-V3, section 2.2). The layer itself is priced with the stage's layers, the projection to logits
+and the loss in `ends`.
 """
 
 from __future__ import annotations
@@ -19,29 +20,30 @@ from cost_models.operations import Op
 from cost_models.strategies.strategy import Floats, Strategies
 
 NORMS = 3.0
-"""Of the token's embedding, of the hidden state, and of the module's output."""
+"""Norms of a module: of the token's embedding, of the hidden state, and of the module's output."""
 
 
 @dataclass(frozen=True, slots=True)
 class MtpSeconds:
-    """Seconds per micro-batch of all modules, forward and backward, shape (U,)."""
+    """Seconds per micro-batch of all modules, forward and backward together, shape (U,) each."""
 
     work: Floats
     """Projection, norms and embedding."""
     comm: Floats
-    """Tensor-parallel collectives around them."""
+    """Tensor-parallel collectives around these."""
 
 
 def mtp_s(job: Job, rows: Strategies, *, tokens: Floats, vocab: Floats, placements: StrategyPlacements) -> MtpSeconds:
     """Seconds of the modules without their decoder layers and output projections. [F-6]
 
-    The projection is column-parallel and its output gathered. With sequence parallelism its input of 2h is gathered in
-    forward and for the weight gradient, the input's gradient scattered, and the gradient of what is split again gathered.
+    The projection is column-parallel and its output is gathered. Under sequence parallelism its input of 2h is gathered in
+    forward and again for the weight gradient, the input's gradient is scattered, and the gradient of what is split again is
+    gathered.
 
     Args:
         job: model and prices.
         rows: shape (U,), as all that follows.
-        tokens: of a micro-batch on a rank.
+        tokens: tokens of a micro-batch on a rank.
         vocab: rows of the embedding on a rank.
         placements: groups of these rows.
     """

@@ -1,7 +1,7 @@
 """How many parameters a model has, in all and on one rank, from its sizes alone.
 
-Totals are what Hugging Face counts (weights of the decoder, without multi-token prediction). A rank's share follows from
-how each tensor is split: over tensor-parallel ranks, over key-value heads, over expert-parallel ranks, or not at all.
+Totals are what Hugging Face counts: the decoder's weights, without multi-token prediction. A rank's share follows from how
+each tensor is split: over tensor-parallel ranks, key-value heads, expert-parallel ranks, or not at all.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ from cost_models.strategies.strategy import Floats
 VOCAB_MULTIPLE_PER_TP: Mapping[Framework, int] = {
     "megatron": 128, "megatron-deepspeed": 128, "deepspeed": 0, "torchtitan": 0, "fsdp": 0, "nanotron": 1,
 }  # fmt: skip
-"""The vocabulary is padded to a multiple of this times tp; 0: not padded. Megatron-LM --make-vocab-size-divisible-by;
-nanotron ModelArgs.make_vocab_size_divisible_by."""
+"""The vocabulary is padded to a multiple of this number times tp; 0 means that it is not padded. Source:
+Megatron-LM --make-vocab-size-divisible-by; nanotron ModelArgs.make_vocab_size_divisible_by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,13 +30,13 @@ class LayerParameters:
     matrices: float
     """Projections split by tp: q, attention output, dense MLP, MLA up-projections."""
     kv_matrices: float
-    """k and v projections, split by min(tp, kv_heads)."""
+    """Key and value projections, split by min(tp, kv_heads): ranks beyond the number of heads hold copies."""
     vectors: float
     """Biases of column-parallel projections and attention sinks, split by tp."""
     replicated: float
-    """Norms, row-parallel biases, MLA down-projections, router."""
+    """Norms, row-parallel biases, MLA's down-projections and the router, whole on every rank."""
     per_expert: float
-    """One routed expert, split by etp; `num_experts` of them are spread over ep."""
+    """One routed expert, split by etp; the layer's `num_experts` are spread over ep."""
     num_experts: float
     """Routed experts of the layer; 0 in a dense one."""
     shared_expert: float
@@ -44,6 +44,7 @@ class LayerParameters:
 
     @property
     def total(self) -> float:
+        """Parameters of the whole layer, before any split."""
         dense = self.matrices + self.kv_matrices + self.vectors + self.replicated + self.shared_expert
         return dense + self.num_experts * self.per_expert
 
@@ -55,15 +56,15 @@ class ParameterCounts:
     total: int
     """What Hugging Face counts: no multi-token prediction."""
     active: int
-    """Used by one token: `total` less the experts it is not routed to."""
+    """Used by one token: `total` less the experts that it is not routed to."""
     embedding: int
     positions: int
     head: int
-    """0 where the head is the embedding."""
+    """Output projection; 0 where the head is the embedding."""
     final_norm: int
     per_layer: tuple[int, ...]
     mtp: int
-    """Multi-token-prediction modules, not in `total`."""
+    """Multi-token-prediction modules, which are not part of `total`."""
 
 
 @lru_cache(maxsize=1024)
@@ -164,17 +165,19 @@ def _experts(m: _Sizes, moe: Moe) -> tuple[int, int, int]:
 
 
 def embedding_parameters(model: Model, padded_vocab: Floats) -> Floats:
-    """Parameters of the token table of this many rows, before any split; shape of padded_vocab."""
+    """Parameters of a token table of this many rows, before any split, shape of padded_vocab."""
     return padded_vocab * float(model.hidden_size)
 
 
 def head_parameters(model: Model, padded_vocab: Floats) -> Floats:
-    """Parameters of the output projection alone; only its bias, if any, where the matrix is the embedding."""
+    """Parameters of the output projection, shape of padded_vocab; only its bias, if any, where the matrix is the
+    embedding.
+    """
     return padded_vocab * ((0.0 if model.tie_word_embeddings else model.hidden_size) + float(model.head_bias))
 
 
 def position_parameters(model: Model) -> int:
-    """Parameters beside the token table at the model's entrance: learned positions and the embedding's norm."""
+    """Parameters beside the token table at the model's entrance: learned positions, and a norm of the embedding."""
     learned = model.position_embedding == "learned"
     positions = (model.max_position_embeddings or 0) * model.hidden_size if learned else 0
     return positions + (norm_parameters(model) if model.embedding_norm else 0)
@@ -201,7 +204,10 @@ def count_parameters(model: Model) -> ParameterCounts:
 
 
 def _mtp(model: Model) -> int:
-    """DeepSeek-V3, section 2.2: a layer, a 2h -> h projection and three norms per module; embedding and head shared."""
+    """Parameters of all multi-token-prediction modules: a layer, a 2h -> h projection and three norms each.
+
+    Embedding and head are shared with the model. Source: DeepSeek-V3, section 2.2.
+    """
     if not model.mtp_num_layers:
         return 0
     layer = int(layer_parameters(model, model.layer_kinds[-1]).total)
@@ -209,7 +215,7 @@ def _mtp(model: Model) -> int:
 
 
 def dense_layer_parameters_on_rank(model: Model, kind: LayerKind, tp: Floats) -> Floats:
-    """Parameters of one layer held by a tensor-parallel rank, routed experts left out; shape of tp."""
+    """Parameters of one layer that a tensor-parallel rank holds, routed experts left out, shape of tp."""
     layer = layer_parameters(model, kind)
     split = (layer.matrices + layer.vectors + layer.shared_expert) / tp
     kv = layer.kv_matrices / np.minimum(tp, float(model.num_key_value_heads))
@@ -217,13 +223,13 @@ def dense_layer_parameters_on_rank(model: Model, kind: LayerKind, tp: Floats) ->
 
 
 def expert_layer_parameters_on_rank(model: Model, kind: LayerKind, ep: Floats, etp: Floats) -> Floats:
-    """Routed-expert parameters of one layer held by a rank; 0 in a dense layer; broadcast shape of ep and etp."""
+    """Routed-expert parameters of one layer that a rank holds, broadcast shape of ep and etp; 0 in a dense layer."""
     layer = layer_parameters(model, kind)
     return np.asarray(layer.num_experts / ep * (layer.per_expert / etp))
 
 
 def padded_vocab_size(model: Model, framework: Framework, tp: Floats) -> Floats:
-    """Rows of the embedding table as the framework pads it for this tp; shape of tp. No known version differs."""
+    """Rows of the embedding table as the framework pads it for this tp, shape of tp; the same in every known version."""
     multiple = VOCAB_MULTIPLE_PER_TP[framework] * np.asarray(tp, dtype=np.float64)
     if not VOCAB_MULTIPLE_PER_TP[framework]:
         return np.full_like(multiple, float(model.vocab_size))
@@ -237,7 +243,7 @@ def active_matmul_parameters(model: Model) -> float:
 
 
 def layer_matmul_parameters(model: Model, kind: LayerKind) -> float:
-    """Matrix weights of one layer multiplied for one token; router and shared experts included."""
+    """Matrix weights of one layer that one token is multiplied with; router and shared experts included."""
     m = _sizes(model)
     matrices, kv_matrices, _, _ = _attention(m)
     if m.mla is not None:

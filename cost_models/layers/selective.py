@@ -1,8 +1,10 @@
-"""Selective recomputation: which of a layer's matrix products run again, which outputs stay, which norms can.
+"""Selective recomputation: which of a layer's matrix products run again, which outputs stay, which norms can be repeated.
 
-torchtitan's policy saves the output of every other matrix product in the order in which they run and of no grouped one;
-the router's is repeated and not counted. Source: torchtitan/distributed/activation_checkpoint.py, `SelectiveAC` (0.3) and
-`_apply_op_sac`; torch/_functorch/partitioners.py, whose list of compute-intensive operators has no grouped_mm.
+torchtitan's policy saves the output of every other matrix product in the order in which they run, and of no grouped one; the
+router's product is repeated and not counted. `costs` prices what is repeated, `memory.activations` what is kept.
+
+Source: torchtitan/distributed/activation_checkpoint.py, `SelectiveAC` (0.3) and `_apply_op_sac`;
+torch/_functorch/partitioners.py, whose list of compute-intensive operators has no grouped_mm.
 """
 
 from __future__ import annotations
@@ -20,11 +22,13 @@ _NEVER_SAVED = ("moe", "router")
 
 
 def separate_norms(job: Job, kind: LayerKind) -> float:
-    """Norms of a layer that are modules of their own, 0...2, which Megatron's `layernorm` module recomputes. [F-8] [M-5]
+    """Number of a layer's norms that are modules of their own, 0...2; Megatron's `layernorm` module recomputes these. [F-8] [M-5]
 
-    Transformer Engine's linear layers take in the norm before them: that of attention but for latent attention, that of a
-    dense MLP but not the one before a router. Source: megatron/core/models/gpt/gpt_layer_specs.py (0.12 to 0.19, without
-    mla_down_proj_fusion); transformer_layer.py recomputes no IdentityOp.
+    Transformer Engine's linear layers take in the norm before them: that of attention except for latent attention, and that of a
+    dense MLP but not the one before a router.
+
+    Source: megatron/core/models/gpt/gpt_layer_specs.py (0.12 to 0.19, without mla_down_proj_fusion); transformer_layer.py
+    recomputes no IdentityOp.
     """
     before = float(min(job.model.norms_per_layer, 2))
     if job.training.transformer_impl != "transformer-engine" or job.framework.activation_table != "megatron-te":
@@ -33,7 +37,7 @@ def separate_norms(job: Job, kind: LayerKind) -> float:
 
 
 def repeated_copies(gemms: Sequence[Gemm]) -> list[float]:
-    """How many of each product's launches the policy repeats, in the order of the list. [F-8]"""
+    """Number of each product's launches that the policy repeats, in the order of the list. [F-8]"""
     repeated, count = [], 0
     for gemm in gemms:
         launches = int(gemm.repeats.max(initial=0.0))
@@ -42,13 +46,15 @@ def repeated_copies(gemms: Sequence[Gemm]) -> list[float]:
             continue
         first = count + 1
         count += launches
+        # The policy counts products across the whole layer: the first is saved, the second repeated, and so on. A
+        # product launched several times (keys and values) takes several places in that count.
         repeated.append(float(sum(1 for position in range(first, count + 1) if position % 2 == 0)))
     return repeated
 
 
 def repeated_matmul_flops_per_token(job: Job, kind: LayerKind) -> float:
-    """Forward operations of one token in one layer of this kind that the policy repeats, routed experts' counted top_k
-    times. [F-8]
+    """Forward operations of one token in one layer of this kind that the policy repeats; routed experts count top_k times.
+    [F-8]
     """
     one, total = np.ones(1), 0.0
     gemms = layer_gemms(job, kind, tokens=one, tp=one, ep=one, etp=one)
@@ -63,7 +69,7 @@ def kept_output_bytes(
 ) -> Floats:
     """Bytes of the products' outputs that one layer keeps, shape of `tokens`. [M-5]
 
-    Outputs of row-parallel products are whole, partial sums; what reduces them is not part of this.
+    Outputs of row-parallel products are whole partial sums; the collectives that reduce them are not part of this.
     """
     gemms = layer_gemms(job, kind, tokens=tokens, tp=tp, ep=ep, etp=etp)
     kept = np.zeros_like(tokens)

@@ -1,8 +1,7 @@
-"""The matrix multiplications of a layer, as (m, n, k) shapes after every kind of sharding.
+"""The matrix products of a layer, as (m, n, k) shapes after every kind of sharding. [F-1]
 
-Forward computes (m, k) x (k, n); the data gradient is (m, n) x (n, k) and the weight gradient (k, m) x (m, n), so the other
-two passes follow from the forward shape. Nothing is rounded here: a width that a degree does not divide is a rule's
-business.
+Forward computes (m, k) x (k, n), the data gradient (m, n) x (n, k) and the weight gradient (k, m) x (m, n), so the other two
+passes follow from the forward shape. Nothing is rounded here: whether a degree divides a width is for the rules to say.
 """
 
 from __future__ import annotations
@@ -19,7 +18,7 @@ from cost_models.strategies.strategy import Floats
 
 @dataclass(frozen=True, slots=True)
 class Gemm:
-    """One kernel of `batch` multiplications with different operands, launched `repeats` times."""
+    """One kernel of `batch` products with different operands, launched `repeats` times; arrays of shape (U,)."""
 
     name: str
     m: Floats
@@ -28,15 +27,22 @@ class Gemm:
     batch: Floats
     repeats: Floats
     module: str
-    """What recomputation calls it: "attention", "mlp", "moe", "shared_experts" or "router"."""
+    """The module's name in recomputation lists: "attention", "mlp", "moe", "shared_experts" or "router"."""
 
 
 def layer_gemms(
     job: Job, kind: LayerKind, *, tokens: Floats, tp: Floats, ep: Floats, etp: Floats, sp: Floats | float = 1.0
 ) -> list[Gemm]:
-    """Every multiplication of one layer's forward; arrays of the shape of `tokens`. [F-1]
+    """Every product of one layer's forward, in the order in which they run; arrays of the shape of `tokens`. [F-1]
 
-    `sp` are the ways in which sequence parallelism splits the tokens: tp, or 1 without it.
+    Args:
+        job: model and software.
+        kind: kind of layer.
+        tokens: tokens of one micro-batch on a context-parallel rank.
+        tp: tensor-parallel ranks.
+        ep: expert-parallel ranks.
+        etp: tensor-parallel ranks inside an expert.
+        sp: ranks over which sequence parallelism splits the tokens: tp, or 1 without it.
     """
     gemms = _attention_gemms(job, tokens=tokens, tp=tp, sp=sp)
     if not kind.is_moe:
@@ -63,6 +69,7 @@ def _attention_gemms(job: Job, *, tokens: Floats, tp: Floats, sp: Floats | float
     if model.mla is not None:
         return _mla_gemms(job, tokens=tokens, tp=tp, sp=sp)
     q = model.q_size / tp
+    # Ranks beyond the number of key-value heads hold copies of a head instead of a part of one.
     kv = model.kv_size / np.minimum(tp, model.num_key_value_heads)
     gate = q * model.attention_gate
     if job.framework.separate_gate_projection and not (model.fused_qkv or job.framework.fuses_qkv):
@@ -113,7 +120,7 @@ def _mlp_gemms(
     batch: Floats | float = 1.0,
     times: Floats | float = 1.0,
 ) -> list[Gemm]:
-    """Products of one MLP, or of `batch` of them in one kernel; `times` such kernels one after another."""
+    """Products of one MLP, or of `batch` MLPs in one kernel; `times` such kernels run one after another."""
     h, f = float(job.model.hidden_size), width / split
     inputs = 2 if job.model.gated_mlp else 1
     wide, repeats = (f, inputs) if job.framework.separate_gate_projection else (inputs * f, 1)
@@ -122,13 +129,14 @@ def _mlp_gemms(
 
 
 def _moe_gemms(job: Job, *, tokens: Floats, tp: Floats, ep: Floats, etp: Floats) -> list[Gemm]:
-    """Router, routed experts (balanced: every expert sees the same number of tokens), shared experts.
+    """Products of router, routed experts and shared experts; every expert receives the same number of tokens.
 
     The ep*etp ranks that share one copy of the experts bring tokens/tp each, so an expert multiplies
-    ep * etp * tokens / tp * top_k / num_experts rows (`Job.routed_copies` where a capacity fills or cuts them).
+    ep * etp * tokens / tp * top_k / num_experts rows (`Job.routed_copies`, where a capacity fills or cuts them).
     """
     moe, h = job.model.moe, float(job.model.hidden_size)
     assert moe is not None
+    # With few tokens, balanced routing would give an expert a fraction of a row; a kernel computes at least one.
     rows = np.maximum(ep * etp * tokens / tp * job.routed_copies / moe.num_experts, 1.0)
     gemms = [_gemm("router", tokens / tp, float(moe.num_experts), h, module="router")]
     held = moe.num_experts / ep

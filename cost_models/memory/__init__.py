@@ -1,7 +1,19 @@
-"""Peak memory per pipeline stage: allocated, reserved, device.
+"""Peak memory per pipeline stage in bytes: allocated, reserved, device, with the 80 % range of the last and a breakdown.
 
-Three numbers per stage from model, framework and strategy, with a breakdown at the moment that peaks. Formulas and their
-sources are tagged M in EQUATIONS.md.
+| look for | file |
+| --- | --- |
+| the three numbers, the range of memory, which moment peaks | `stage_memory` |
+| the terms at each of the step's moments | `moments` |
+| parameters, main copies, gradients, optimizer states, host memory | `states` |
+| tensors that one layer saves, such as those of a gated MLP | `activations` |
+| what recomputation (full, selective) keeps and makes again | `recompute` (one layer), `stage_activations` (a stage) |
+| micro-batches in flight under each schedule | `in_flight` |
+| logits and cross entropy | `loss` |
+| gathered parameters, reduction buckets, workspaces | `communication`, `expert_buffers` |
+| allocator cache, CUDA context, communicators | `reserved` |
+| constants read off machines | `constants` |
+
+Formulas and their sources are tagged M in EQUATIONS.md.
 """
 
 from cost_models.memory.stage_memory import StageMemory, stage_memory

@@ -1,8 +1,9 @@
-"""Bytes that one decoder layer saves for its backward, per kind of layer and table of saved tensors.
+"""Bytes that one decoder layer saves for its backward, per kind of layer and per framework's table of saved tensors. [M-5]
 
-A layer is a set of named parts, so that recomputation can drop some and keep others. Everything is per rank and for one
-micro-batch, shape (U,) over the distinct combinations of the axes that matter; kernels' private scratch is left out.
-Symbols as in EQUATIONS.md M-5: T tokens, h hidden, q query and kv key width, f MLP width, t tp, w bytes of the compute type.
+A layer is a set of named parts, so that recomputation (`recompute`) can drop some and keep others. Everything is per rank and
+for one micro-batch, shape (U,) over the distinct combinations of the axes that matter; the kernels' private scratch is left
+out. Symbols as in EQUATIONS.md M-5: T tokens, h hidden, q query and kv key width, f MLP width, t tp, w bytes of the compute
+type.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from cost_models.strategies.strategy import Bools, Floats, Strategies
 
 _FP32 = 4.0
 _ROUTER_BYTES_PER_EXPERT = 16.0
-"""Logits and probabilities in fp32, about four tensors of the router's width."""
+"""Bytes per token and expert: logits and probabilities in fp32, about four tensors of the router's width."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,24 +31,25 @@ class Sizes:
     w: float
     """Bytes of an activation element."""
     linear_w: float
-    """Bytes of an element saved as a linear layer's input (1 under Transformer Engine's fp8)."""
+    """Bytes of an element saved as a linear layer's input; 1 under Transformer Engine's fp8."""
     residual_w: Floats
-    """Bytes of an element of the residual stream (4 under autocast of fp32 parameters)."""
+    """Bytes of an element of the residual stream; 4 under autocast of fp32 parameters."""
     tokens: Floats
+    """Tokens of one micro-batch on this rank, micro-batch size times sequence over cp."""
     sequence: Floats
     """Tokens of one sequence on this rank."""
     context: float
-    """Keys that unfused attention scores per query: the whole sequence."""
+    """Keys that unfused attention scores for each query: the whole sequence."""
     tp: Floats
     sp: Floats
-    """Ways the residual stream is split: tp with sequence parallelism, else 1."""
+    """Ranks that split the residual stream: tp with sequence parallelism, else 1."""
     etp: Floats
     context_outputs: Floats
-    """1 where context parallelism keeps an attention output of its own beside the projection's input."""
+    """1 where context parallelism keeps an attention output beside the one that the output projection saves, else 0."""
     ep: Floats
 
     def hidden(self, model: Model) -> Floats:
-        """One residual-stream tensor as it is stored between layers."""
+        """Bytes of one residual-stream tensor as it is stored between layers, shape (U,)."""
         return self.residual_w * model.hidden_size * self.tokens / self.sp
 
 
@@ -56,35 +58,38 @@ class LayerParts:
     """Saved bytes of one layer by part, shape (U,) each."""
 
     block_input: Floats
-    """Input of the layer: all that full recomputation keeps."""
+    """Input of the layer, which is all that full recomputation keeps."""
     residual: Floats
-    """Other residual-stream tensors and norm statistics."""
+    """Other tensors of the residual stream, and the norms' statistics."""
     norm_outputs: Floats
+    """Outputs of the norms, which are the inputs of the linear layers."""
     separate_norm_outputs: Floats
-    """The part of `norm_outputs` that norms outside linear layers make."""
+    """The part of `norm_outputs` that norms outside of linear layers make."""
     qkv: Floats
-    """Query, key, value and what leads to them."""
+    """Query, key and value, and what they are made from."""
     up_projections: Floats
-    """The part of `qkv` that MLA's up-projections make."""
+    """The part of `qkv` that latent attention's up-projections make."""
     scores: Floats
     """Softmax matrices of unfused attention, or the log-sum-exp of flash attention."""
     context: Floats
-    """Attention output, input of the output projection."""
+    """Attention's output, which is the input of the output projection."""
     mlp: Floats
-    """Hidden tensors of a dense MLP."""
+    """Hidden tensors of a dense MLP: gate, up and their product where it is gated."""
     shared: Floats
-    """Hidden tensors of shared experts."""
+    """Hidden tensors of the shared experts."""
     experts: Floats
-    """Permuted tokens, expert hidden tensors and router."""
+    """Permuted tokens, hidden tensors of the routed experts, and the router's."""
     expert_activation: Floats
     """The part of `experts` behind the activation function."""
     masks: Floats
+    """Dropout masks of the residual stream, one byte per element."""
     matmul_outputs: Floats
-    """What an every-other-matmul policy keeps beside block_input, scores and context; not part of the sum."""
+    """What a policy that saves every other matrix product keeps beside block_input, scores and context. Not part of
+    `saved`."""
     mlp_gradient: Floats
-    """Gradients alive together inside the MLP's backward, beyond what it frees; not part of the sum."""
+    """Gradients alive together inside the MLP's backward, beyond what it frees. Not part of `saved`."""
     score_gradient: Floats
-    """Gradients of the score matrices; not part of the sum."""
+    """Gradients of the score matrices. Not part of `saved`."""
 
     @property
     def saved(self) -> Floats:
@@ -97,7 +102,7 @@ assert set(_SAVED) < {field.name for field in fields(LayerParts)}
 
 
 def batch_sizes(job: Job, traits: MemoryTraits, rows: Strategies) -> Sizes:
-    """Sizes of these combinations."""
+    """Sizes of one micro-batch for these combinations of axes."""
     training = job.training
     w = training.compute_bytes
     quantised = training.precision in ("fp8", "nvfp4") and traits.table == "megatron-te"
@@ -117,24 +122,31 @@ def batch_sizes(job: Job, traits: MemoryTraits, rows: Strategies) -> Sizes:
 
 
 def autocast(job: Job, traits: MemoryTraits, rows: Strategies) -> Bools:
-    """Where unsharded fp32 parameters compute in a narrower type, shape (N,)."""
+    """Whether unsharded fp32 parameters compute in a narrower type, shape (N,).
+
+    FSDP casts parameters as it gathers them, so only replicated ones are left to torch.autocast, which keeps the residual stream
+    in fp32.
+    """
     casts = traits.casts_replicated_parameters and BYTES_PER[job.training.param_dtype] > job.training.compute_bytes
     return np.asarray((rows.zero == 0) & casts)
 
 
 def fused_kernels(job: Job, traits: MemoryTraits) -> bool:
-    """Hugging Face layers patched with Liger's kernels: what a fused linear cross entropy implies."""
+    """Whether Hugging Face's layers are patched with Liger's kernels, which a fused linear cross entropy implies."""
     return traits.table == "huggingface" and job.training.cross_entropy == "linear"
 
 
 def upcasts_norms(job: Job, traits: MemoryTraits) -> bool:
-    """LlamaRMSNorm of transformers computes in fp32 step by step."""
+    """Whether norms compute in fp32 step by step, as LlamaRMSNorm of transformers does."""
     return traits.table == "huggingface" and job.model.norm == "rmsnorm" and not fused_kernels(job, traits)
 
 
 def layer_parts(job: Job, traits: MemoryTraits, kind: LayerKind, sizes: Sizes) -> LayerParts:
     """Saved bytes of one layer of this kind, by part. [M-5]"""
     model, s = job.model, sizes
+    # The first two norms stand in front of attention and MLP, and their outputs are saved as inputs of linear layers.
+    # Further ones (sandwich norms) stand behind the blocks; their outputs go into the residual stream and are not
+    # saved.
     before = float(min(model.norms_per_layer, 2))
     after = float(max(model.norms_per_layer - 2, 0))
     inputs = 1.0 if model.parallel_block else before
@@ -142,9 +154,12 @@ def layer_parts(job: Job, traits: MemoryTraits, kind: LayerKind, sizes: Sizes) -
     statistics = (2.0 if model.norm == "layernorm" else 1.0) * _FP32 * (before + after)
     block_input = s.hidden(model)
     residual = (inputs - 1 + after) * block_input + statistics * s.tokens / s.sp
+    # Under sequence parallelism Megatron saves the norm's shard and gathers it again in backward; torchtitan and
+    # older nanotron save the gathered tensor.
     output = s.linear_w * model.hidden_size * s.tokens / (1.0 if gathered else s.sp)
     if upcasts_norms(job, traits):
-        # The fp32 copy replaces the input as the norm's saved tensor; the normalised tensor before its weight stays too.
+        # The fp32 copy replaces the input as the norm's saved tensor; the normalised tensor before its weight is kept
+        # too.
         residual = residual + before * _FP32 * model.hidden_size * s.tokens / s.sp
     attention = _attention(job, traits, s)
     mlp = _mlp(job, traits, kind, s)
@@ -161,21 +176,25 @@ _FIELDS = tuple(field.name for field in fields(LayerParts))
 
 
 def _attention(job: Job, traits: MemoryTraits, s: Sizes) -> dict[str, Floats]:
-    """Parts of the attention block."""
+    """Bytes of the parts of the attention block, shape (U,) each. [M-5]"""
     model, flash = job.model, job.training.attention == "flash"
     heads = model.num_attention_heads / s.tp
     value_width = model.num_attention_heads * model.mla.v_head_dim if model.mla is not None else model.q_size
     context = s.w * value_width * s.tokens / s.tp
-    # The sigmoid of the attention's gate, and the product that replaces the attention's output as the projection's input.
+    # The gate keeps its sigmoid and the product that replaces attention's output as the input of the output
+    # projection.
     gates = 2.0 * s.w * model.q_size * s.tokens / s.tp if model.attention_gate else 0.0
     if s.linear_w < s.w:  # the output projection keeps a quantised copy of its own
         context = context * (1.0 + s.linear_w / s.w)
     matrix = heads * s.tokens * s.context
+    # Without dropout the softmax's output is also the product's input and saved once. Dropout makes a second tensor
+    # and a mask of one byte per element.
     copies = s.w * (2.0 if job.training.dropout > 0 else 1.0) + (1.0 if job.training.dropout > 0 else 0.0)
     scores = _FP32 * heads * s.tokens if flash else copies * matrix
     qkv = _mla_qkv(job, model.mla, s) if model.mla is not None else _qkv(job, traits, s)
-    # The ring's output (SimuMax), the one before the last all-to-all, the halves of the all-gather's: transformer_engine
-    # context_parallel.py saves them, and the output projection saves its input.
+    # Each exchange keeps an output of its own: the ring's (SimuMax), the one before the last all-to-all, or the
+    # halves of the all-gather's. transformer_engine context_parallel.py saves them, and the output projection saves
+    # its input beside.
     kept = s.context_outputs * s.w * value_width * s.tokens / s.tp
     zero = np.zeros_like(s.tokens)
     return {
@@ -188,7 +207,7 @@ def _attention(job: Job, traits: MemoryTraits, s: Sizes) -> dict[str, Floats]:
 
 
 def _qkv(job: Job, traits: MemoryTraits, s: Sizes) -> Floats:
-    """Query, key and value of plain attention."""
+    """Bytes of query, key and value of plain attention, shape (U,). [M-5]"""
     model, table = job.model, traits.table
     q = model.q_size / s.tp
     kv = model.kv_size / np.minimum(s.tp, model.num_key_value_heads)
@@ -197,10 +216,13 @@ def _qkv(job: Job, traits: MemoryTraits, s: Sizes) -> Floats:
     elements = whole
     if table in ("megatron-local", "megatron-2021"):  # the value is a view: the fused projection's output stays whole
         elements = whole + (rotated if rotary else 0.0)
+    # nanotron saves the queries twice: an outline of its source, which no reading separates.
     elif table == "nanotron":
         elements = whole + q
     if table in ("torchtitan", "huggingface") and job.training.attention == "math":
         elements = 3.0 * q  # keys and values are expanded to all heads
+    # A norm of queries and keys saves its inputs, which values pass by; of Transformer Engine's layers the joined
+    # projection is counted whole.
     if model.qk_norm != "none" and table in ("torchtitan", "huggingface"):
         elements = elements + rotated
     elif model.qk_norm != "none" and table == "megatron-te":
@@ -212,8 +234,9 @@ def _qkv(job: Job, traits: MemoryTraits, s: Sizes) -> Floats:
 
 
 def _mla_qkv(job: Job, mla: Mla, s: Sizes) -> Floats:
-    """Latents before and after their norms, of a rank's own tokens where these are split again, and the full-width query,
-    key and value.
+    """Bytes of latent attention's latents before and after their norms and of the full-width query, key and value, shape (U,).
+
+    The latents are those of the rank's own tokens where the framework splits them along the sequence again.
     """
     latents = 2.0 * ((mla.q_lora_rank or 0) + mla.kv_lora_rank) + mla.qk_rope_head_dim
     rows = s.tokens if job.latent_down == "whole" else s.tokens / s.sp
@@ -221,27 +244,37 @@ def _mla_qkv(job: Job, mla: Mla, s: Sizes) -> Floats:
 
 
 def _mla_up(mla: Mla, model: Model, s: Sizes) -> Floats:
+    """Bytes of what latent attention's up-projections make, shape (U,): query, key and value of this rank's heads."""
     width = 2.0 * (mla.qk_nope_head_dim + mla.qk_rope_head_dim) + mla.v_head_dim
     return np.asarray(s.w * model.num_attention_heads * width * s.tokens / s.tp)
 
 
 def _hidden_tensors(job: Job, traits: MemoryTraits) -> tuple[float, float]:
-    """MLP-wide tensors saved before and behind the activation function."""
+    """Number of MLP-wide tensors saved before and behind the activation function.
+
+    A gated MLP saves gate and up before it. Kernels that fuse activation and product save only the product's output behind it; as
+    operators of their own, the activation's output is an input of the product and is saved as well. EQUATIONS.md M-5 has the
+    table by framework.
+    """
     if not job.model.gated_mlp:
         return 1.0, 1.0
     if traits.table in ("megatron-te", "megatron-local") or fused_kernels(job, traits):
         return 2.0, 1.0
-    return 2.0, 2.0  # the activation's own output is saved beside the product
+    return 2.0, 2.0
 
 
 def _mlp(job: Job, traits: MemoryTraits, kind: LayerKind, s: Sizes) -> dict[str, Floats]:
-    """Parts of the MLP, dense or mixture of experts, with the gradients of its backward."""
+    """Bytes of the parts of the MLP, dense or mixture of experts, and of the gradients of its backward, shape (U,). [M-5]
+    [M-6]
+    """
     model = job.model
     first, second = _hidden_tensors(job, traits)
 
     def dense(width: float) -> dict[str, Floats]:
         column = width * s.tokens / s.tp
         gradients = (2.0 if model.gated_mlp else 1.0) * s.w * column
+        # The down-projection's weight gradient is made while the hidden gradient is alive; a product that adds into
+        # the gradient buffer needs no tensor for it.
         weight = 0.0 if traits.fuses_weight_gradients else s.w * width * model.hidden_size / s.tp
         return {
             "hidden": (s.w * (first + second - 1) + s.linear_w) * column,
@@ -260,13 +293,16 @@ def _mlp(job: Job, traits: MemoryTraits, kind: LayerKind, s: Sizes) -> dict[str,
 
 
 def _kept_outputs(job: Job, kind: LayerKind, s: Sizes) -> Floats:
-    """What a policy by operator keeps of matrix products, of the reduce-scatters behind them and of experts' all-to-alls."""
+    """Bytes that torchtitan's per-operator policy keeps, shape (U,): matrix products, reduce-scatters behind them,
+    all-to-alls.
+    """
     if not job.framework.selective_alternates:
         return np.zeros_like(s.tokens)
     model, moe = job.model, job.model.moe if kind.is_moe else None
     outputs = kept_output_bytes(job, kind, tokens=s.tokens, tp=s.tp, ep=s.ep, etp=s.etp, element_bytes=s.w)
     whole = s.w * model.hidden_size * s.tokens
     blocks = 1.0 if model.parallel_block or (moe is not None and not moe.num_shared_experts) else 2.0
+    # The policy saves the outputs of reduce-scatters and all-to-alls; only all-gathers are repeated.
     outputs = outputs + np.where(s.sp > 1, blocks * whole / s.sp, 0.0)
     if moe is not None:
         routed = job.routed_copies * whole / s.tp
@@ -275,10 +311,10 @@ def _kept_outputs(job: Job, kind: LayerKind, s: Sizes) -> Floats:
 
 
 def _experts(job: Job, moe: Moe, s: Sizes, *, first: float, second: float) -> dict[str, Floats]:
-    """Permuted tokens, hidden tensors and router of the routed experts, balanced routing.
+    """Bytes of permuted tokens, hidden tensors and router of the routed experts, shape (U,), with balanced routing. [M-5]
 
-    A rank's share of routed copies is T * top_k / t; expert tensor parallelism gathers etp shares and splits the width.
-    Where tokens are weighed outside the experts, the tensor before or behind the weighing stays as well.
+    A rank's share of the routed copies is T * top_k / t. Expert tensor parallelism gathers the shares of etp ranks and splits the
+    width. Where tokens are weighted outside of the experts, the tensor before or behind that product is saved as well.
     """
     model = job.model
     copies = job.routed_copies * s.tokens / s.tp

@@ -1,4 +1,6 @@
-"""One batch of strategies with what every memory formula reads: traits, stage contents, per-combination sizes."""
+"""One batch of strategies with what every memory formula reads: traits, stage contents, and sizes per distinct
+combination.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,7 @@ NOTHING: Final = np.zeros(())
 
 @dataclass(frozen=True, eq=False)
 class Batch:
-    """Inputs of the stage formulas."""
+    """Everything that the stage formulas read."""
 
     job: Job
     traits: MemoryTraits
@@ -30,13 +32,15 @@ class Batch:
 
     @cached_property
     def end_words(self) -> tuple[Floats, Floats]:
-        """Elements of the vocabulary's share where a slot holds the embedding, and where the head; (K, N) each."""
+        """Elements of a rank's part of the vocabulary matrix, shape (K, N) each: where the slot holds the embedding, and
+        the head.
+        """
         stages, word = self.stages, self.table.word
         return np.where(stages.first_KN, word, 0.0), np.where(stages.head_KN, word, 0.0)
 
     @cached_property
     def deferred(self) -> Floats:
-        """1 where gradients of all micro-batches accumulate unsharded before one reduction, shape (N,)."""
+        """1 where the gradients of all micro-batches accumulate unsharded before one reduction, else 0, shape (N,). [M-9]"""
         strategies = self.strategies
         pipelined = (strategies.pp > 1) & self.traits.defers_pipeline_reduction
         several = (strategies.zero >= 2) & (strategies.num_micro_batches > 1)
@@ -44,7 +48,7 @@ class Batch:
 
 
 def build_batch(job: Job, strategies: Strategies) -> Batch:
-    """The batch, its layer costs computed once per distinct combination."""
+    """The batch; costs of layers are computed once per distinct combination of axes."""
     traits = memory_traits(job.training)
     return Batch(
         job=job,

@@ -1,4 +1,7 @@
-"""Buffers of communication: gathered parameters, gradients on their way, sequence and pipeline workspaces."""
+"""Bytes of communication buffers: gathered parameters, gradients on their way, sequence and pipeline workspaces.
+
+What is gathered and when is the same as in the time model (`step.fsdp`); here it is held rather than moved.
+"""
 
 from __future__ import annotations
 
@@ -19,26 +22,32 @@ class Buffers:
     gather_loss: Floats
     """Gathered parameters while the loss runs."""
     gather_backward: Floats
+    """Gathered parameters while a layer's backward runs."""
     reduce_always: Floats
     """Reduction buffers that are never freed."""
     reduce_before_step: Floats
-    """Gradients flattened for their reduction between the last backward and the optimizer step."""
+    """Gradients flattened for their reduction, between the last backward and the optimizer step."""
     reduce_loss: Floats
-    """All of the gradient reduction while the loss runs."""
+    """Everything the gradient reduction holds while the loss runs."""
     reduce_backward: Floats
-    """The same while a layer's backward runs."""
+    """Everything the gradient reduction holds while a layer's backward runs."""
     deferred: Floats
-    """Of these the gradients that wait unsharded for the last micro-batch, whose backward replaces them by shards."""
+    """The part of these that waits unsharded for the last micro-batch, whose backward replaces it by shards."""
     head_gradient: Floats
-    """Weight gradient of the head with its reduction, on top of reduce_loss."""
+    """Weight gradient of the head with its reduction's input, in addition to `reduce_loss`."""
     permanent: Floats
     """Sequence and pipeline workspaces that are never freed."""
     working: Floats
-    """Those workspaces while forward and backward run."""
+    """All workspaces, permanent ones included, while forward and backward run."""
 
 
 def buffers(batch: Batch, *, elements_KN: Floats) -> Buffers:
-    """Communication buffers; `elements_KN` are a rank's parameters before data-parallel sharding. [M-8] [M-9] [M-10]"""
+    """Bytes of all communication buffers. [M-8] [M-9] [M-10]
+
+    Args:
+        batch: strategies with traits, stages and layer table.
+        elements_KN: a rank's parameters before data-parallel sharding.
+    """
     table = batch.table
     layer = table.dense_J[0] + table.expert_J[0]
     for dense, expert in zip(table.dense_J[1:], table.expert_J[1:], strict=True):
@@ -63,7 +72,7 @@ def buffers(batch: Batch, *, elements_KN: Floats) -> Buffers:
 
 
 def _gathers(batch: Batch, elements_KN: Floats) -> tuple[Floats, Floats]:
-    """Parameters gathered from their shards, at the loss and in a layer's backward. [M-8]"""
+    """Bytes of parameters gathered from their shards, at the loss and in a layer's backward. [M-8]"""
     traits, strategies, stages = batch.traits, batch.strategies, batch.stages
     zero, w = strategies.zero, batch.job.training.compute_bytes
     if not (zero >= (2 if traits.zero2_shards_parameters else 3)).any():
@@ -77,6 +86,8 @@ def _gathers(batch: Batch, elements_KN: Floats) -> tuple[Floats, Floats]:
     if traits.ends_stay_gathered:
         single = batch.job.model.tie_word_embeddings & (strategies.pp == 1)
         ends_KN = ends_KN + np.where(single, 0.0, embedding_KN)
+    # DeepSpeed keeps parameters gathered up to a number of elements (stage3_max_live_parameters and the prefetch
+    # bucket); FSDP holds the running layer and the prefetched one, whatever their size.
     if traits.gather_elements > 0:
         live_KN = w * np.minimum(elements_KN, traits.gather_elements)
     else:
@@ -87,7 +98,7 @@ def _gathers(batch: Batch, elements_KN: Floats) -> tuple[Floats, Floats]:
 
 
 def _gathered_layer(batch: Batch) -> Floats:
-    """Bytes of the largest layer gathered, with its quantised copies, shape (N,)."""
+    """Bytes of the largest layer when gathered, with its quantised copies, shape (N,). [M-8]"""
     job, table = batch.job, batch.table
     copies = weight_copy_bytes(job) if batch.traits.table == "megatron-te" else 0.0
     dense_bytes = layer_gather_bytes(job) + copies
@@ -97,7 +108,7 @@ def _gathered_layer(batch: Batch) -> Floats:
 
 
 def _expert_elements(batch: Batch) -> Floats:
-    """Routed-expert elements of every slot on a rank, shape (K, N)."""
+    """Routed-expert elements of every slot's stage on a rank, shape (K, N)."""
     found = batch.stages.layers_JKN[0] * batch.table.expert_J[0]
     for layers_KN, expert in zip(batch.stages.layers_JKN[1:], batch.table.expert_J[1:], strict=True):
         found = found + layers_KN * expert
@@ -105,11 +116,12 @@ def _expert_elements(batch: Batch) -> Floats:
 
 
 Reductions = tuple[Floats, Floats, Floats, Floats]
-"""Bytes of the gradient reduction: always there, flattened before the step, at the loss, in a layer's backward."""
+"""Bytes of the gradient reduction: held always, flattened before the step, held at the loss, held in a layer's
+backward."""
 
 
 def _reductions(batch: Batch, elements_KN: Floats, layer: Floats) -> Reductions:
-    """Unsharded gradients and reduction inputs of DDP and FSDP. [M-9]"""
+    """Bytes of unsharded gradients and reduction inputs of DDP and FSDP. [M-9]"""
     traits, strategies, training = batch.traits, batch.strategies, batch.job.training
     zero, w, held = strategies.zero, training.compute_bytes, BYTES_PER[training.grad_dtype]
     always = NOTHING
@@ -120,23 +132,24 @@ def _reductions(batch: Batch, elements_KN: Floats, layer: Floats) -> Reductions:
         return always, NOTHING, always, always
     reduced = BYTES_PER[training.grad_reduce_dtype]
     at_loss = always + _deferred(batch, elements_KN)
+    # Two reduction inputs are alive at a time: those of two layers, or of the head and the layer behind it.
     inputs_KN = reduced * (1.0 - batch.deferred) * (layer + np.maximum(layer, batch.end_words[1]))
     return always, NOTHING, at_loss, at_loss + np.where(zero >= 2, w * layer + inputs_KN, 0.0)
 
 
 def _deferred(batch: Batch, elements_KN: Floats) -> Floats:
-    """Gradients that accumulate unsharded, in the type they are reduced in. [M-9]"""
+    """Bytes of gradients that accumulate unsharded, in the type in which they are reduced. [M-9]"""
     if not batch.deferred.any() or batch.traits.reduce_bucket_elements > 0:
         return NOTHING
     return BYTES_PER[batch.job.training.grad_reduce_dtype] * batch.deferred * elements_KN
 
 
 def _bucket_reductions(batch: Batch, elements_KN: Floats) -> Reductions:
-    """DeepSpeed's reduction buckets. [M-9]
+    """Bytes of DeepSpeed's reduction buckets. [M-9]
 
-    Stage 3 allocates one when training starts. Stages that reduce through hooks allocate one for a backward and free it
-    behind it, a second where reduction overlaps. Elsewhere, and for gradients accumulated in a type of their own, gradients
-    are flattened a bucket at a time when the last backward is over.
+    Stage 3 allocates one bucket when training starts. Stages that reduce through hooks allocate one for a backward and free it
+    afterwards, and a second one where reduction overlaps. Other stages, and gradients accumulated in a type of their own, are
+    flattened one bucket at a time when the last backward is over.
     """
     traits, strategies, training = batch.traits, batch.strategies, batch.job.training
     zero, size, replicas = strategies.zero, traits.reduce_bucket_elements, strategies.dp_cp > 1
@@ -154,7 +167,9 @@ def _bucket_reductions(batch: Batch, elements_KN: Floats) -> Reductions:
 
 
 def _head_gradient(batch: Batch) -> Floats:
-    """The head's weight gradient where no GEMM adds it into the buffer, and its reduction's input. [M-9]"""
+    """Bytes of the head's weight gradient where no product adds it into the buffer, and of its reduction's input, shape
+    (N,). [M-9]
+    """
     traits, training = batch.traits, batch.job.training
     w = 0.0 if traits.fuses_weight_gradients else training.compute_bytes
     sharded = (batch.strategies.zero >= 2) & (traits.reduce_bucket_elements == 0)
@@ -163,7 +178,9 @@ def _head_gradient(batch: Batch) -> Floats:
 
 
 def _workspaces(batch: Batch) -> tuple[Floats, Floats]:
-    """Sequence workspaces and pipeline buffers: permanent ones, and all that exist in forward and backward. [M-10]"""
+    """Bytes of sequence workspaces and pipeline buffers: the permanent ones, and all that exist in forward and backward.
+    [M-10]
+    """
     traits, strategies, stages, table = batch.traits, batch.strategies, batch.stages, batch.table
     split = strategies.sequence_parallel & (strategies.tp > 1)
     permanent: Floats = np.where(split, traits.sequence_workspaces * table.sequence, 0.0)
@@ -175,10 +192,12 @@ def _workspaces(batch: Batch) -> tuple[Floats, Floats]:
         return permanent, working + np.where(pipelined, 2.0 * table.hidden, 0.0)
     later_KN = (stages.stage_KN > 0).astype(np.float64)
     earlier_KN = (stages.stage_KN < strategies.pp - 1).astype(np.float64)
+    # Every chunk receives activations from the one before it and gradients from the one after it, except that the
+    # model's first chunk receives no activations and its last no gradients.
     received_KN = 2.0 * (strategies.vpp - 1.0) + later_KN + earlier_KN
     hidden = np.where(pipelined, table.hidden, 0.0)
     buffers_KN = strategies.num_micro_batches * hidden * received_KN
-    # A stage's outputs stay with their micro-batch, its inputs lie in the buffers: only the first stage's outputs are
-    # extra, the last stage's inputs would be counted twice. One more tensor is a gradient on its way.
+    # A stage's outputs are kept with their micro-batch, and its inputs lie in the buffers. So only the first stage's
+    # outputs are extra, and the last stage's inputs would be counted twice. One more tensor is a gradient on its way.
     kept_KN = hidden * (stages.in_flight_KN * (earlier_KN - later_KN) + later_KN)
     return permanent + buffers_KN, working + buffers_KN + kept_KN

@@ -1,7 +1,7 @@
 """The free constants of the memory model: few, physical, each with value, unit, meaning, plausible range and source.
 
-Bytes that follow from tensor shapes are formulas in the other modules; here is only what had to be read off machines or
-out of a framework's defaults. Sources are short names; EQUATIONS.md, section M, says what stands behind each.
+Bytes that follow from tensor shapes are formulas in the other modules. Here is only what had to be read off machines or taken
+from a framework's defaults. Sources are short names; EQUATIONS.md, section M, says what they stand for.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ MIB: Final = float(2**20)
 
 @dataclass(frozen=True, slots=True)
 class Constant:
-    """One number with its pedigree."""
+    """One number with its meaning and origin."""
 
     name: str
     value: float
@@ -76,5 +76,5 @@ CONSTANTS: Final = {constant.name: constant for constant in _TABLE}
 
 
 def constant(name: str) -> float:
-    """Value of a constant in its own unit."""
+    """Value of the named constant, in the constant's own unit."""
     return CONSTANTS[name].value

@@ -1,6 +1,6 @@
-"""What each stage slot holds: layers, ends, and how many micro-batches' activations are alive when its backward starts.
+"""What each stage slot holds, and how many micro-batches' activations are alive when its first backward starts. [M-5]
 
-Array suffixes: L layouts, K slots, J layer kinds, S schedules.
+Array suffixes: L layouts, K slots, J layer kinds, S schedules, N strategies.
 """
 
 from __future__ import annotations
@@ -17,21 +17,23 @@ from cost_models.strategies.strategy import Bools, Floats, Schedule, Strategies
 
 @dataclass(frozen=True, eq=False)
 class StageContents:
-    """Stages of a batch."""
+    """Layers, ends and micro-batches in flight of every slot's stage."""
 
     layers_JKN: list[Floats]
     """Decoder layers of each kind."""
     total_KN: Floats
     """Decoder layers of all kinds."""
     in_flight_KN: Floats
-    """Micro-batches whose activations are alive, in units of the whole stage."""
+    """Micro-batches whose activations are alive, in units of the whole stage (a chunk of a stage counts as its
+    share)."""
     stage_KN: NDArray[np.int64]
     first_KN: Bools
-    """Holds the embedding."""
+    """Whether the stage holds the embedding."""
     head_KN: Bools
-    """Holds final norm, head and loss."""
+    """Whether the stage holds final norm, head and loss."""
     folded: Bools | None
-    """Where the pipeline is folded (V schedules), shape (N,): the first stage holds the head too; None if nowhere."""
+    """Where the pipeline is folded (V schedules), shape (N,): the first stage holds the head too. None if it is so
+    nowhere."""
 
     def at_head(self, values_KN: Floats) -> Floats:
         """Values of the stage with the head, shape (N,)."""
@@ -42,7 +44,13 @@ class StageContents:
 
 
 def stage_contents(strategies: Strategies, *, mtp_layers: int = 0, mtp_kind: int = -1) -> StageContents:
-    """Layers, ends and micro-batches in flight of every slot; MTP modules count as layers beside the head. [M-5]"""
+    """Layers, ends and micro-batches in flight of every slot. [M-5]
+
+    Args:
+        strategies: shape (N,).
+        mtp_layers: modules of multi-token prediction, which count as layers beside the head.
+        mtp_kind: index of the kind that their layers are of.
+    """
     layouts, layout = strategies.layouts, strategies.layout
     tables = _tables(layouts)
     layers_JKN = [np.take(table, layout, axis=-1) for table in tables.layers_JKL]
@@ -51,6 +59,7 @@ def stage_contents(strategies: Strategies, *, mtp_layers: int = 0, mtp_kind: int
     odd = np.flatnonzero(_warms_up_longer(strategies))
     if len(odd):
         in_flight_KN[:, odd] = _interleaved_in_flight(strategies.take(odd))
+    # A step with fewer micro-batches than the schedule would keep has all of them in flight.
     in_flight_KN = np.minimum(in_flight_KN, strategies.num_micro_batches)
     folded = (strategies.schedule == Schedule.ZB_V) | (strategies.schedule == Schedule.DUALPIPE_V)
     folded = folded if folded.any() else None
@@ -83,7 +92,7 @@ class _Tables:
 
 @lru_cache(maxsize=16)
 def _tables(layouts: Layouts) -> _Tables:
-    """Slot tables turned so that one gather gives (K, N)."""
+    """Slot tables turned so that one gather yields (K, N)."""
     warm_SLK = _in_flight_tables(layouts)
     return _Tables(
         layers_JKL=[np.ascontiguousarray(layouts.layers_LKJ[:, :, j].T) for j in range(layouts.layers_LKJ.shape[2])],
@@ -95,12 +104,14 @@ def _tables(layouts: Layouts) -> _Tables:
 
 
 def _in_flight_tables(layouts: Layouts) -> Floats:
-    """Micro-batches in flight by schedule, layout and slot; a table may hold one layout object many times."""
+    """Micro-batches in flight by schedule, layout and slot, shape (S, L, K)."""
     number: dict[tuple[int, int], int] = {}
     known: list[tuple[Layout, int]] = []
     index_LK = np.empty(layouts.slot_stage_LK.shape, np.int64)
     for row, (layout, stages) in enumerate(zip(layouts.table, layouts.slot_stage_LK.tolist(), strict=True)):
         for slot, stage in enumerate(stages):
+            # A search's table holds one layout object many times, so the object's identity is a key that costs no
+            # comparison of layers.
             key = (id(layout), stage)
             if key not in number:
                 number[key] = len(known)
@@ -114,20 +125,25 @@ def _in_flight_tables(layouts: Layouts) -> Floats:
 
 @lru_cache(maxsize=1 << 16)
 def _by_schedule(pp: int, vpp: int, stage: int, layers: tuple[int, ...]) -> tuple[float, ...]:
-    """Micro-batches in flight under every schedule; searches ask for the same stages over and over."""
+    """Micro-batches in flight under every schedule, cached because searches ask for the same stages over and over."""
     return tuple(micro_batches_in_flight(pp, vpp, stage, layers, schedule) for schedule in Schedule)
 
 
 def micro_batches_in_flight(pp: int, vpp: int, stage: int, layers: tuple[int, ...], schedule: Schedule) -> float:
-    """Micro-batches alive on a stage when their number is not the limit, in units of the whole stage. [M-5]
-
-    `layers` are those of the stage's chunks.
+    """Micro-batches alive on a stage, in units of the whole stage, where a step has enough of them. [M-5]
 
         1F1B: p - s;  GPipe: all;  ZB-H1, ZB-V: p;  DualPipe-V: p + 1/2
-        interleaved: 2 (p - s - 1) + (v - 1) p + 1 chunks, each weighed with its own number of layers, in rounds of p
-        micro-batches; `_interleaved_in_flight` has longer rounds
+        interleaved: 2 (p - s - 1) + (v - 1) p + 1 chunks, each weighted with its own number of layers, in rounds of p
+        micro-batches; `_interleaved_in_flight` covers longer rounds
 
-    Source: Narayanan et al. 2021 (1F1B, interleaved), Qi et al. 2024 (ZB-H1, ZB-V), DeepSeek DualPipe repository.
+    Args:
+        pp: stages.
+        vpp: chunks of a stage.
+        stage: which stage, 0...pp-1.
+        layers: layers of each of its chunks.
+        schedule: the order of passes.
+
+    Source: Narayanan et al. 2021 (1F1B, interleaved), Qi et al. 2024 (ZB-H1, ZB-V), DeepSeek's DualPipe repository.
     """
     match schedule:
         case Schedule.GPIPE:
@@ -142,7 +158,10 @@ def micro_batches_in_flight(pp: int, vpp: int, stage: int, layers: tuple[int, ..
 
 
 def _interleaved(pp: int, vpp: int, stage: int, layers: tuple[int, ...]) -> float:
-    """Chunks run in groups of pp micro-batches each, so chunk i has run clip(c - i pp, 0, pp) times in a round of c."""
+    """Micro-batches in flight of an interleaved stage, in units of the whole stage.
+
+    Chunks run for groups of pp micro-batches at a time, so in a round of c runs chunk i has run clip(c - i pp, 0, pp) times.
+    """
     chunks = 2 * (pp - stage - 1) + (vpp - 1) * pp + 1
     rounds, rest = divmod(chunks, pp * vpp)
     counts = [rounds * pp + min(max(rest - chunk * pp, 0), pp) for chunk in range(vpp)]
@@ -153,13 +172,16 @@ def _interleaved(pp: int, vpp: int, stage: int, layers: tuple[int, ...]) -> floa
 
 
 def _micro_batches_per_round(strategies: Strategies) -> Floats:
-    """Micro-batches that pass one chunk before the next one's turn: pp, or more where they are no multiple of it. [M-5]"""
+    """Micro-batches that pass one chunk before the next chunk's turn, shape (N,). [M-5]
+
+    pp where it divides their number; PyTorch makes rounds longer elsewhere.
+    """
     m = strategies.num_micro_batches
     return np.asarray(np.floor(m / np.maximum(np.floor(m / strategies.pp), 1.0)))
 
 
 def _warms_up_longer(strategies: Strategies) -> Bools:
-    """Interleaved pipelines whose first backward waits for more forwards than the tables count, shape (N,)."""
+    """Whether an interleaved pipeline runs more forwards before its first backward than the tables count, shape (N,)."""
     interleaved = np.asarray(
         (strategies.schedule == Schedule.INTERLEAVED) & (strategies.vpp > 1) & (strategies.pp > 1), np.bool_
     )
@@ -169,11 +191,11 @@ def _warms_up_longer(strategies: Strategies) -> Bools:
 
 
 def _interleaved_in_flight(strategies: Strategies) -> Floats:
-    """Micro-batches in flight of interleaved pipelines in units of the whole stage, shape (K, N). [M-5]
+    """Micro-batches in flight of interleaved pipelines, in units of the whole stage, shape (K, N). [M-5]
 
         2 (p - s - 1) + (v - 1) r + 1 chunks, in rounds of r micro-batches
 
-    torch divides m micro-batches into floor(m / p) rounds.
+    PyTorch divides m micro-batches into floor(m / p) rounds.
 
     Source: torch/distributed/pipelining/schedules.py (ScheduleInterleaved1F1B, _get_warmup_ops).
     """
@@ -186,6 +208,7 @@ def _interleaved_in_flight(strategies: Strategies) -> Floats:
     rest_KN = chunks_KN - rounds_KN * each * v
     held_VKN = layouts.chunk_layers[layout].transpose(1, 2, 0)[:, stage_KN, np.arange(len(strategies))]
     weighed_KN, layers_KN = np.zeros(stage_KN.shape), held_VKN.sum(axis=0)
+    # A stage without layers has nothing to weight by; its chunks count alike.
     plain_KN = chunks_KN / v
     for chunk, held_KN in enumerate(held_VKN):
         weighed_KN += held_KN * (rounds_KN * each + np.clip(rest_KN - chunk * each, 0.0, each))

@@ -1,6 +1,6 @@
-"""Everything that depends on few axes, computed once per distinct combination and gathered to the batch in one go.
+"""Elements and bytes that depend on few axes, computed once per distinct combination and gathered to the batch in one go.
 
-Rows of the gathered matrix are per-rank elements or bytes of one micro-batch. Array suffixes: J layer kinds, U distinct
+Rows of the gathered matrix are elements on one rank, or bytes of one micro-batch. Array suffixes: J layer kinds, U distinct
 combinations, N strategies.
 """
 
@@ -36,18 +36,21 @@ _AXES = (
 
 @dataclass(frozen=True, eq=False)
 class LayerTable:
-    """Per strategy, shape (N,) each; lists are over layer kinds."""
+    """Sizes per strategy, shape (N,) each; lists run over layer kinds."""
 
     dense_J: list[Floats]
-    """Elements of one layer, routed experts left out."""
+    """Elements of one layer on a rank, routed experts left out."""
     expert_J: list[Floats]
+    """Elements of one layer's routed experts on a rank."""
     kept_J: list[Floats]
     """Bytes saved by a layer that is not fully recomputed."""
     transient_J: list[Floats]
+    """Bytes by which a layer's backward exceeds what is saved."""
     whole_J: list[Floats]
-    """Bytes a fully recomputed layer makes anew."""
+    """Bytes that a fully recomputed layer makes again."""
     cached_dense: Floats
-    """Elements of the distinct weight shapes of a dense layer; `_moe` of one with experts, `_both` shared by the two."""
+    """Elements of the distinct weight shapes of a dense layer; `cached_moe` those of a mixture layer, `cached_both`
+    those that occur in either. [M-12]"""
     cached_moe: Floats
     cached_both: Floats
     mtp: Floats
@@ -55,24 +58,26 @@ class LayerTable:
     mtp_bytes: Floats
     """Bytes an MTP module saves beyond its decoder layer."""
     word: Floats
-    """Elements of the embedding table's (or head's) share."""
+    """Elements of a rank's share of the embedding table, or of the head."""
     positions: Floats
     final_norm: Floats
     final_norm_bytes: Floats
     hidden: Floats
-    """Bytes of one residual-stream tensor as it travels between stages."""
+    """Bytes of one residual-stream tensor, as it travels between stages."""
     sequence: Floats
-    """Bytes of the same gathered over tp."""
+    """Bytes of the same tensor gathered over tp."""
     gathered_kv: Floats
     """Bytes of keys and values of the whole sequence, where context parallelism gathers them."""
     logit: Floats
-    """Logits of this rank (elements)."""
+    """Logits of one micro-batch on this rank, in elements."""
     loss: Floats
     """Bytes of logits and cross entropy at their peak."""
 
 
 def layer_table(job: Job, traits: MemoryTraits, strategies: Strategies) -> LayerTable:
     """The table of a batch."""
+    # The ZeRO stage matters only through autocast, so it is left out of the axes elsewhere: fewer combinations to
+    # compute.
     axes = (*_AXES, "zero") if autocast(job, traits, strategies).any() else _AXES
     cases = distinct(strategies, axes)
     rows = cases.rows
@@ -90,6 +95,7 @@ def layer_table(job: Job, traits: MemoryTraits, strategies: Strategies) -> Layer
         "transient_J": [layer.transient for layer in layers],
         "whole_J": [layer.whole for layer in layers],
     }
+    # One gather of a stacked matrix costs less than one per column.
     flat = [*columns.values(), *(value for values in lists.values() for value in values)]
     spread = cases.spread(np.stack([np.broadcast_to(value, len(rows)) for value in flat]))
     gathered: dict[str, Any] = dict(zip(columns, spread, strict=False))
@@ -100,7 +106,7 @@ def layer_table(job: Job, traits: MemoryTraits, strategies: Strategies) -> Layer
 
 
 def _ends(job: Job, traits: MemoryTraits, rows: Strategies, s: Sizes) -> dict[str, Floats]:
-    """Embedding, head, loss and the tensors between stages."""
+    """Elements and bytes of embedding, head and loss, and of the tensors between stages, shape (U,) each."""
     model = job.model
     vocab_share = padded_vocab_size(model, job.training.framework, rows.tp) / rows.tp
     hidden = s.hidden(model)
@@ -127,7 +133,7 @@ def _ends(job: Job, traits: MemoryTraits, rows: Strategies, s: Sizes) -> dict[st
 
 
 def _cached(job: Job, rows: Strategies) -> dict[str, Floats]:
-    """Elements of the distinct weight shapes, by kind of layer; a mixture layer counts one expert."""
+    """Elements of the distinct weight shapes by kind of layer, shape (U,); a mixture layer counts one expert. [M-12]"""
     model = job.model
     found: dict[bool, Floats] = {}
     shared = np.zeros(len(rows))

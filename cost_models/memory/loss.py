@@ -1,7 +1,7 @@
-"""Logits and cross entropy: how many bytes per logit each implementation holds at its peak. [M-7]
+"""Bytes of logits and cross entropy at the loss's peak, for each implementation. [M-7]
 
-One word ("fused") names implementations between 2 and 10 bytes per logit, so the table is keyed by who wrote it. Counted on
-meta tensors or read in source; EQUATIONS.md M-7 says which.
+One word ("fused") names implementations that hold between 2 and 10 bytes per logit, so the table is keyed by who wrote them
+as well. The numbers were counted on meta tensors or read in source; EQUATIONS.md M-7 says which.
 """
 
 from __future__ import annotations
@@ -25,13 +25,14 @@ class LossBytes:
 
     peak: float
     peak_tp: float
-    """The same where the vocabulary is split over tp."""
+    """The same where the vocabulary is split over tensor-parallel ranks."""
     held: float
-    """What stays from the loss's forward to its backward: an MTP head's share."""
+    """Bytes per logit that stay from the loss's forward to its backward, which is what an MTP head adds."""
     linear: bool = False
-    """The head's matmul and the loss are one kernel that never holds the logits."""
+    """Whether the head's product and the loss are one kernel, which never holds the logits."""
     chunks: float = 1.0
-    """Pieces of the sequence whose logits, loss and backward follow each other, so that one piece's are alive."""
+    """Pieces of the sequence that run head, loss and backward one after another, so that only one piece's logits
+    are alive."""
 
 
 LOSS_BYTES: Final[Mapping[tuple[LossFamily, CrossEntropy], LossBytes]] = {
@@ -52,16 +53,17 @@ _LINEAR: Final = LossBytes(0.0, 0.0, 0.0, linear=True)
 _OLD_MEGATRON: Final = LossBytes(10.0, 10.0, 4.0)
 """fp16 logits, their fp32 copy and the exponentials."""
 _CHUNK_GRADIENT_BYTES: Final = 4.0
-"""torchtitan/components/loss.py, GradAccumulator: the hidden states' gradients in fp32."""
+"""Bytes per element of the hidden states' gradients, kept in fp32 (torchtitan/components/loss.py, GradAccumulator)."""
 _CHUNK_LOGIT_BYTES: Final = 2.0
-"""The loop's own name for a piece's logits keeps them while the piece runs backward; whole logits are let go before."""
+"""Bytes per logit that the loop's own variable keeps while a piece runs backward; whole logits are freed before
+that."""
 _TE_FP32_GRADIENT_FROM = "2026-08"
 _TE_FP32_GRADIENT: Final = LossBytes(6.0, 6.0, 2.0)
-"""Transformer Engine's main branch of that month stores the gradient in fp32."""
+"""From that month on, Transformer Engine's main branch stores the gradient in fp32."""
 
 
 def loss_bytes(job: Job, traits: MemoryTraits) -> LossBytes:
-    """The entry for this job's cross entropy."""
+    """Bytes per logit of this job's cross entropy. [M-7]"""
     training = job.training
     if training.cross_entropy == "linear":
         return _LINEAR
@@ -95,6 +97,7 @@ def logits_and_loss(
     if entry.linear:  # the head's weight gradient in compute type and an accumulator, and three hidden-wide tensors
         hidden = job.training.compute_bytes * job.model.hidden_size
         return np.asarray(2.0 * hidden * vocab_share + 3.0 * hidden * tokens)
+    # The loss of an MTP module runs before the main one and holds its share until the backward.
     per_logit = np.where(tp > 1, entry.peak_tp, entry.peak) + job.mtp_num_layers * entry.held
     if entry.chunks > 1:
         copied = np.where(sequences > 1, job.training.compute_bytes, 0.0)

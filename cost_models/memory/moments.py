@@ -1,7 +1,8 @@
 """Allocated bytes of every stage slot at each of the step's few moments, as named terms.
 
-Totals add a moment's terms in the order of `terms.MEMORY_NAMES`, so a breakdown sums to its total to the last bit. The peak
-is the largest moment, never a sum of maxima. Terms of the head alone have shape (N,), the others (K, N); () is zero.
+The peak is the largest moment, never a sum of maxima: a layer's backward and the optimizer's step never happen together.
+Totals add a moment's terms in the order of `terms.MEMORY_NAMES`, so that a breakdown sums to its total to the last bit.
+Terms of the head alone have shape (N,), the others (K, N); an array of shape () is zero.
 """
 
 from __future__ import annotations
@@ -30,19 +31,20 @@ _LARGE_WORKSPACE_GENERATIONS = ("hopper", "blackwell")
 
 @dataclass(frozen=True, eq=False)
 class Moments:
-    """Terms and totals of a batch, with what the reserved and device bytes need."""
+    """Terms and totals of a batch, in bytes, with what the reserved and device bytes are computed from."""
 
     terms: Mapping[str, Terms]
-    """By moment and name; absent names are zero."""
+    """Bytes by moment and term; absent names are zero."""
     totals: Mapping[str, Floats]
+    """Bytes by moment."""
     batch: Batch
     states: StageStates
     host_KN: Floats
-    """Bytes that the rank keeps in host memory."""
+    """Bytes that a rank keeps in host memory."""
 
 
 def moments(job: Job, strategies: Strategies) -> Moments:
-    """Every term at every moment. [M-1] [M-12]"""
+    """Bytes of every term at every moment. [M-1] [M-12]"""
     batch = build_batch(job, strategies)
     states = stage_states(batch)
     communication = buffers(batch, elements_KN=states.elements_KN)
@@ -69,7 +71,11 @@ def moments(job: Job, strategies: Strategies) -> Moments:
 
 
 def _reduced_by_step(states: StageStates, communication: Buffers) -> Floats:
-    """Reduction buffers around the optimizer step, of which those before it make room for the step's own temporaries."""
+    """Bytes of reduction buffers around the optimizer step, shape (K, N) or less.
+
+    Buffers that gradients are flattened into before the step are freed before the step's own temporaries are made, so of the
+    two only the larger counts.
+    """
     before, during = communication.reduce_before_step, states.bytes_KN.step
     if not before.ndim:
         return communication.reduce_always
@@ -77,7 +83,9 @@ def _reduced_by_step(states: StageStates, communication: Buffers) -> Floats:
 
 
 def _total(terms: Terms) -> Floats:
-    """Sum of a moment's terms, in the order of MEMORY_NAMES."""
+    """Bytes of a moment, the sum of its terms in the order of MEMORY_NAMES."""
+    # The first two are added into a new array, which the rest can then be added to in place: the terms themselves are
+    # kept for breakdowns and must not change.
     present = [terms[name] for name in MEMORY_NAMES if name in terms and terms[name].ndim]
     total = present[0] + present[1]
     for term in present[2:]:
@@ -88,7 +96,9 @@ def _total(terms: Terms) -> Floats:
 def _at_head(
     batch: Batch, always: Terms, states: StageStates, communication: Buffers, activations: StageActivations
 ) -> dict[str, Terms]:
-    """The loss, and the head's weight gradient after it, on the stage that holds the head. [M-7]"""
+    """Terms of the loss, and of the head's weight gradient after it, on the stage that holds the head; shape (N,) each.
+    [M-7]
+    """
     table, w = batch.table, batch.job.training.compute_bytes
     common = dict(always) | {
         "gradients": states.early_gradients_KN,
@@ -103,6 +113,7 @@ def _at_head(
     gradient = NOTHING if entry.linear else w * table.logit / entry.chunks
     reduce = common["gradient_reduce"] + communication.head_gradient
     at_loss = {"logits_and_loss": table.loss + kept}
+    # Without chunks the head's gradient is made after the loss has freed its temporaries, hence the two moments.
     if entry.chunks > 1:  # all chunks but the first find the head's gradient of those before them
         at_loss["gradient_reduce"] = reduce
     return {
@@ -112,7 +123,7 @@ def _at_head(
 
 
 def _kept_logits(batch: Batch) -> Floats:
-    """Logits that a pipeline schedule keeps as its last stage's output. [M-7]"""
+    """Bytes of logits that a pipeline schedule keeps because they are its last stage's output, shape (N,) or (). [M-7]"""
     keeps = (batch.strategies.pp > 1) & batch.traits.buffers_pipeline_inputs
     if loss_bytes(batch.job, batch.traits).chunks > 1:  # the stage's output is the hidden states, which the head reads
         return NOTHING
@@ -122,10 +133,10 @@ def _kept_logits(batch: Batch) -> Floats:
 def _in_backward(
     batch: Batch, states: StageStates, communication: Buffers, activations: StageActivations
 ) -> dict[str, Floats]:
-    """A layer's backward. [M-6]
+    """Terms of a layer's backward. [M-6]
 
-    Where gradients appear only now, activations shrink as they grow, so the peak is at one end: the first layer's
-    backward with everything saved, or the last one's with all gradients.
+    Where gradients appear only during this backward, activations shrink while gradients grow, so that the peak is at one of the
+    ends: the first layer's backward with everything saved, or the last layer's with all gradients.
     """
     saved_KN, gradients_KN = activations.saved_KN, states.early_gradients_KN
     reduce = communication.reduce_backward
@@ -149,7 +160,11 @@ def _in_backward(
 
 
 def _library(batch: Batch) -> Floats:
-    """GEMM workspaces, and one cached dummy gradient per distinct weight shape where Transformer Engine caches them. [M-12]"""
+    """Bytes of GEMM workspaces, and of the dummy weight gradients that Transformer Engine caches, shape (N,) or (K, N). [M-12]
+
+    Where weight gradients are added into the buffer by their product, autograd still wants a gradient tensor; Transformer Engine
+    hands it a dummy, one for each distinct weight shape.
+    """
     stages, table = batch.stages, batch.table
     large = batch.job.cluster.gpu.generation in _LARGE_WORKSPACE_GENERATIONS
     workspace = constant("cublas_workspace_hopper" if large else "cublas_workspace_older")
@@ -165,6 +180,7 @@ def _library(batch: Batch) -> Floats:
     has = {is_moe: np.sum(layers, axis=0) > 0 for is_moe, layers in held.items() if layers}
     for is_moe, present_KN in has.items():
         elements_KN = elements_KN + np.where(present_KN, table.cached_moe if is_moe else table.cached_dense, 0.0)
+    # A stage with dense and mixture layers has attention matrices of one shape in both; their dummies are shared.
     if len(has) == 2:
         elements_KN = elements_KN - np.where(has[False] & has[True], table.cached_both, 0.0)
     return np.asarray(workspace + BYTES_PER[batch.job.training.param_dtype] * elements_KN)

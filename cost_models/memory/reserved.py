@@ -1,4 +1,4 @@
-"""From allocated to reserved and device bytes: the allocator's cache, the context, the communicators."""
+"""From allocated to reserved and device bytes: the caching allocator, the CUDA context, the communicators. [M-13] [M-14]"""
 
 from __future__ import annotations
 
@@ -12,15 +12,20 @@ from cost_models.memory.moments import Moments
 from cost_models.strategies.strategy import Bools, Floats
 
 _OLD_NCCL_UNTIL = "2023-01"
-"""Stacks of 2022 and before are known by one sum only, context and communicators together."""
+"""Of stacks before this date only the sum of context and communicators is known, from readings of 2022."""
 
 
 def reserved_bytes(found: Moments, *, allocated_KN: Floats, at_loss_KN: Bools) -> Floats:
-    """Bytes the caching allocator holds when a slot's allocated bytes peak, shape (K, N). [M-13]
+    """Bytes that the caching allocator holds when a slot's allocated bytes peak, shape (K, N). [M-13]
 
-    Where gathers and reductions run on streams of their own, freed blocks of one stream's pool are never lent to another:
-    the pools of gradient shards and of the ends' gathered parameters, and the hole that freed logits leave, add to the
-    peak. Elsewhere a ratio per framework stands for fragmentation.
+    Where gathers and reductions run on streams of their own, blocks that one stream frees are never lent to another. Three things
+    then add to the peak: the pool of gradient shards, that of the ends' gathered parameters, and the hole that freed logits
+    leave. Elsewhere a ratio per framework stands for fragmentation.
+
+    Args:
+        found: terms and totals of the batch.
+        allocated_KN: bytes at each slot's peak moment.
+        at_loss_KN: whether that moment is the loss.
     """
     batch, traits, strategies = found.batch, found.batch.traits, found.batch.strategies
     factor = np.where(strategies.tp > 1, traits.reserved_factor_tp, traits.reserved_factor)
@@ -44,20 +49,23 @@ def largest_hole_bytes(found: Moments) -> Floats:
     if not traits.pooled_gathers or w >= 4.0:  # fp32 logits are freed whole; narrower ones split what their copies need
         return np.zeros(len(strategies))
     chunks = loss_bytes(batch.job, traits).chunks
+    # A pipeline's schedule keeps one copy of the logits as its stage's output, so that a second block of their size
+    # was needed.
     kept = (strategies.pp > 1) & traits.buffers_pipeline_inputs & (chunks == 1)
     return np.asarray(np.where(kept, 2.0, 1.0) * w * batch.table.logit / chunks)
 
 
 def process_bytes(found: Moments) -> Floats:
-    """Context and communication buffers of the process, shape (K, N). [M-14]
+    """Bytes of the process's context and communication buffers, shape (K, N). [M-14]
 
-    A communicator counts when its group has two members or more and is really used; a group that spans all ranks is the
-    default one where the framework builds its groups as a mesh. A calibration's own measurements replace the constants.
+    A communicator counts when its group has two members or more and is really used. A group that spans all ranks is the default
+    one where the framework builds its groups as a mesh. What a calibration measured replaces the constants.
     """
     batch, strategies, stages = found.batch, found.batch.strategies, found.batch.stages
     world = strategies.world
     several = (world > 1).astype(np.float64)
     facts = _facts(batch.job)
+    # A single GPU needs no communicator, so it pays only for the context.
     if facts is None and batch.job.training.software_date < _OLD_NCCL_UNTIL:
         context = constant("cuda_context")
         return np.asarray(context + (constant("context_2022") - context) * several + np.zeros_like(stages.total_KN))
@@ -85,7 +93,9 @@ _NOTHING = (None, None, None)
 
 
 def _facts(job: Job) -> tuple[float | None, float | None, float | None] | None:
-    """Context, communicator and neighbour bytes, each where the user's own machine measured it; None without any."""
+    """Bytes of context, of a communicator and of a neighbour, each where the user's own machine measured it; None if none
+    was.
+    """
     document = job.calibration.compute
     if document is None or document.kind != "measured":
         return None
@@ -94,10 +104,10 @@ def _facts(job: Job) -> tuple[float | None, float | None, float | None] | None:
 
 
 def slack_bytes(found: Moments) -> Floats:
-    """Bytes that the caching allocator may hold beyond the usual because sizes change from step to step, shape (K, N). [M-13]
+    """Bytes that the caching allocator may hold beyond the usual because sizes change between steps, shape (K, N). [M-13]
 
-    Experts without a capacity receive another number of rows in every step, so that freed blocks rarely fit what comes
-    next. Expandable segments join neighbouring free blocks whatever their sizes, and hold what equal steps would.
+    Experts without a capacity receive another number of rows in every step, so that freed blocks rarely fit what comes next.
+    Expandable segments join neighbouring free blocks of any size and hold no more than equal steps would.
     """
     job, sizes = found.batch.job, found.terms["layer_backward"]
     moe = job.model.moe

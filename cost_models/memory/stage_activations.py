@@ -1,4 +1,4 @@
-"""Activations of whole stages: layers times micro-batches in flight, after recomputation and offload. [M-5] [M-6]
+"""Bytes of a stage's activations: layers times micro-batches in flight, after recomputation and offload. [M-5] [M-6]
 
 Array suffixes: K slots, N strategies.
 """
@@ -18,20 +18,22 @@ from cost_models.strategies.strategy import Floats, Recompute, RecomputeMethod, 
 
 @dataclass(frozen=True, eq=False)
 class StageActivations:
-    """Bytes per stage slot, shape (K, N) each."""
+    """Bytes of every slot's stage, shape (K, N) each."""
 
     saved_KN: Floats
-    """Of all micro-batches in flight."""
+    """Saved by all micro-batches in flight."""
     layer_KN: Floats
-    """Of one layer and one micro-batch, on average."""
+    """Saved by one layer for one micro-batch, on average."""
     transient_KN: Floats
-    """A layer's backward on top, with what recomputation makes anew."""
+    """Needed by a layer's backward beyond that, with what recomputation makes again."""
     host_KN: Floats
     """Moved to host memory."""
 
 
 def stage_activations(batch: Batch, *, elements_KN: Floats) -> StageActivations:
-    """Activations of every slot when its stage's first backward starts. [M-5] [M-6]"""
+    """Bytes of activations when each stage's first backward starts, which is when most micro-batches are in flight. [M-5]
+    [M-6]
+    """
     job, strategies, stages = batch.job, batch.strategies, batch.stages
     micro_KN, away_KN, transient_KN = _one_micro_batch(batch)
     saved_KN = micro_KN * stages.in_flight_KN
@@ -70,13 +72,15 @@ def offloaded_activation_bytes(job: Job, strategies: Strategies) -> Floats:
 
 
 def _one_micro_batch(batch: Batch) -> tuple[Floats, Floats, Floats]:
-    """Saved bytes of one micro-batch that stay on the device and that go to the host, and a layer's transient; (K, N)."""
+    """Bytes of one micro-batch saved on the device and sent to the host, and a layer's transient; shape (K, N) each."""
     job, strategies, stages, table = batch.job, batch.strategies, batch.stages, batch.table
     layers_KN = stages.total_KN
     micro_KN = stages.layers_JKN[0] * table.kept_J[0]
     transient_KN = np.where(stages.layers_JKN[0] > 0, table.transient_J[0], 0.0)
     for held_KN, kept, transient in zip(stages.layers_JKN[1:], table.kept_J[1:], table.transient_J[1:], strict=True):
         micro_KN = micro_KN + held_KN * kept
+        # One layer runs backward at a time, so a stage with several kinds of layer needs the largest kind's
+        # transient.
         transient_KN = np.maximum(transient_KN, np.where(held_KN > 0, transient, 0.0))
     staying_KN: Floats = NOTHING
     fixed = bool((strategies.layouts.recompute_layers_LK >= 0).any())
@@ -87,7 +91,8 @@ def _one_micro_batch(batch: Batch) -> tuple[Floats, Floats, Floats]:
             staying_KN, layers_KN = again.inputs_KN, layers_KN - again.layers_KN
     away_KN: Floats = NOTHING
     if bool((strategies.offload_activation_layers > 0).any()):
-        # The last layer's activations are needed at once.
+        # The last layer's activations are needed at once, so they are never sent. Layers go in equal shares: which of
+        # them are sent is the framework's choice, and layers of a stage differ only where their kinds do.
         count_KN = np.minimum(strategies.offload_activation_layers, layers_KN - 1.0).clip(0.0)
         away_KN = count_KN / np.maximum(layers_KN, 1.0) * (micro_KN - staying_KN)
         micro_KN = micro_KN - away_KN
@@ -98,22 +103,22 @@ def _one_micro_batch(batch: Batch) -> tuple[Floats, Floats, Floats]:
 
 @dataclass(frozen=True, slots=True)
 class _Recomputed:
-    """A stage with fully recomputed layers, shape (K, N) each."""
+    """Bytes of a stage with fully recomputed layers, shape (K, N) each."""
 
     saved_KN: Floats
-    """Of one micro-batch, all layers."""
+    """Saved by all layers for one micro-batch."""
     inputs_KN: Floats
-    """Of these the inputs of recomputed units."""
+    """The part of `saved_KN` that recomputed units keep as their inputs."""
     layers_KN: Floats
-    """Recomputed layers."""
+    """Number of recomputed layers."""
     transient_KN: Floats
 
 
 def _recomputed(batch: Batch, micro_KN: Floats, transient_KN: Floats) -> _Recomputed:
-    """The same with fully recomputed layers: each unit keeps its input, and is made anew in its backward.
+    """Bytes of one micro-batch where layers are fully recomputed: each unit keeps its input and is made again in its backward.
 
-    Where some layers of a stage keep everything, they run last, so the peak is at the start of the backward and the
-    units made anew later reuse what those layers have freed by then.
+    Where some layers of a stage keep everything, they come last in the model. The peak is then at the start of the backward, and
+    the units made again later reuse what those layers have freed by then.
     """
     strategies, table = batch.strategies, batch.table
     held_KN = batch.stages.total_KN
@@ -133,6 +138,7 @@ def _recomputed(batch: Batch, micro_KN: Floats, transient_KN: Floats) -> _Recomp
     for other in table.whole_J[1:]:
         whole = np.maximum(whole, other)
     anew = np.maximum(unit * whole - table.hidden, 0.0)
+    # Only where every layer is recomputed does the peak include a layer that is made again: see above.
     all_KN = (count_KN >= held_KN) & (held_KN > 0)
     kept_inputs_KN = inputs_KN * table.hidden
     return _Recomputed(

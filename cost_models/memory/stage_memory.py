@@ -1,6 +1,7 @@
 """Peak memory per pipeline stage in three numbers: allocated, reserved, device, with an 80 % range of the last. [M]
 
-Arrays: K stage slots (see `layouts`), N strategies.
+The range has two parts with residuals of their own: what the allocator holds, and what context and communicators take
+(`stage_memory`, [M-15]). Array suffixes: K stage slots (see `strategies.layouts`), N strategies.
 """
 
 from __future__ import annotations
@@ -18,6 +19,7 @@ from cost_models.strategies.strategy import Floats, Ints, Strategies
 from cost_models.terms import MEMORY_NAMES, PEAK_MOMENTS
 
 _MOST_KEPT = 4096
+"""Largest batch whose terms are kept; those of a search's batches would take much memory, and nobody asks for them."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -29,23 +31,31 @@ class StageMemory:
     peak_moment_KN: Ints
     """Index into terms.PEAK_MOMENTS."""
     allocated: Floats
-    """Of the stage where it is largest, shape (N,); likewise reserved and device."""
+    """Allocated bytes of the stage where they are largest, shape (N,); `reserved` and `device` likewise."""
     reserved: Floats
     device: Floats
     device_low: Floats
-    """80 % interval."""
+    """Low end of the 80 % interval of `device`."""
     device_high: Floats
     hole: Floats
-    """The most that more state could lower these by: the hole that logits leave counts only while the loss is the peak."""
+    """The most that more state could lower these numbers by: the hole that logits leave counts only while the loss
+    is the peak."""
     host_bytes_per_node: Floats
-    """What offloaded states, parameters and activations of a node's ranks need, 0 where nothing is offloaded. [M-16]"""
+    """Host memory that offloaded state, parameters and activations of a node's ranks need, 0 where nothing is
+    offloaded. [M-16]"""
     job: Job
     strategies: Strategies
     kept: Moments | None
-    """Every term, where the batch is small enough to keep them: breakdowns are asked for many of its rows."""
+    """Every term of every moment where the batch is small enough to keep them, since breakdowns are asked for many
+    of its rows; else None."""
 
     def breakdown(self, slot: int, index: int) -> dict[str, float]:
-        """Bytes by name of terms.MEMORY_NAMES at the slot's peak moment; they sum to its allocated bytes."""
+        """Bytes by name of terms.MEMORY_NAMES at the slot's peak moment; they sum to its allocated bytes.
+
+        Args:
+            slot: stage slot, 0...K-1.
+            index: row of the batch.
+        """
         found, at = self.kept, index
         if found is None:
             found, at = moments(self.job, self.strategies.take(np.array([index]))), 0
@@ -59,7 +69,7 @@ def _at(term: Floats, slot: int, index: int) -> float:
 
 
 def stage_memory(job: Job, strategies: Strategies) -> StageMemory:
-    """Peak memory of every stage slot of these strategies. [M-13] [M-14] [M-15]"""
+    """Peak memory of every stage slot of these strategies, in bytes, with its 80 % range. [M-13] [M-14] [M-15]"""
     found = moments(job, strategies)
     traits = found.batch.traits
     allocated_KN, peak_KN = _peak(found)
@@ -67,8 +77,12 @@ def stage_memory(job: Job, strategies: Strategies) -> StageMemory:
     process_KN = process_bytes(found)
     device_KN = kept_KN + process_KN
     spread = constant("process_spread")
+    # The two parts are taken to err together: their half-widths add up and are not combined in quadrature. Low and
+    # high end differ as the residuals of M-15 do.
     low_KN = (1.0 - traits.spread_low) * kept_KN + (1.0 - spread) * process_KN
+    # Slack of changing sizes may or may not be there, so it widens the upper end only.
     high_KN = (1.0 + traits.spread_high) * kept_KN + slack_bytes(found) + (1.0 + spread) * process_KN
+    # Which stages share a node is not looked up: every rank of a node counts like one of the fullest stage.
     host = found.host_KN.max(axis=0)
     host = host + np.where(host > 0, constant("host_process"), 0.0)
     return StageMemory(
@@ -89,10 +103,14 @@ def stage_memory(job: Job, strategies: Strategies) -> StageMemory:
 
 
 def _peak(found: Moments) -> tuple[Floats, Ints]:
-    """The largest moment of each slot and its index; moments of the head count where the head is."""
+    """Bytes of the largest moment of each slot and its index, shape (K, N) each; moments of the head count where the head
+    is.
+    """
     totals, head_KN = found.totals, found.batch.stages.head_KN
     best_KN = totals["layer_backward"]
     which_KN = np.full(best_KN.shape, PEAK_MOMENTS.index("layer_backward"))
+    # Ties go to the moment that comes first in this order: a later one must be strictly larger to be named as the
+    # peak.
     for name in ("optimizer_step", "head", "loss"):
         value = totals[name]
         larger_KN = value > best_KN if value.ndim == 2 else (value > best_KN) & head_KN

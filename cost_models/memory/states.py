@@ -1,7 +1,7 @@
-"""Parameters, main copies, gradients and optimizer states per rank, under ZeRO 0-3 and hybrid sharding.
+"""Bytes of parameters, main copies, gradients and optimizer states per rank, under ZeRO 0-3 and hybrid sharding.
 
-Dense parameters are shared by dp*cp ranks, experts by edp ranks; `zero_shard_size` of the former (and the like share of
-the latter) hold one copy of what is sharded. Array suffixes: K slots, N strategies.
+Dense parameters are shared by dp*cp ranks, routed experts by edp ranks; `zero_shard_size` ranks of the former, and the
+corresponding share of the latter, hold one copy of what is sharded. Array suffixes: K slots, N strategies.
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from cost_models.specs.training import BYTES_PER, Training
 from cost_models.strategies.strategy import Floats, Strategies
 
 _BLOCKWISE_SCALE_BYTES = 4.0 / 256.0
-"""bitsandbytes' 8-bit optimizers keep one fp32 scale per 256 elements."""
+"""Bytes per element of the scales that bitsandbytes' 8-bit optimizers keep: one fp32 value for 256 elements."""
 
 
 @dataclass(frozen=True, slots=True)
 class StateBytes:
-    """Bytes per parameter of a rank before sharding, shape (N,), or of a whole stage, shape (K, N)."""
+    """Bytes per parameter of a rank before sharding, shape (N,), or bytes of a whole stage, shape (K, N)."""
 
     parameters: Floats
     main: Floats
     gradients: Floats
     optimizer: Floats
     step: Floats
-    """Gradients cast for the optimizer step, and its temporaries."""
+    """Gradients cast for the optimizer step, and the step's temporaries."""
     host: Floats
-    """What a node needs for state on the host: what is held there, with the gradients that the update reads, and buffers."""
+    """Host memory needed for state: what is held there, the gradients that the update reads, and buffers."""
 
 
 @dataclass(frozen=True, eq=False)
 class StageStates:
-    """State of every slot."""
+    """State of every slot's stage."""
 
     elements_KN: Floats
     """A rank's parameters before data-parallel sharding."""
     bytes_KN: StateBytes
     early_gradients_KN: Floats
-    """Gradients held when a later micro-batch's loss and backward run."""
+    """Bytes of gradients that are held when a later micro-batch's loss and backward run."""
     gradients_exist: Floats
-    """1 where gradients are held before the step's last backward, shape (N,)."""
+    """1 where gradients are held before the step's last backward, else 0, shape (N,)."""
 
 
 def optimizer_state_bytes(training: Training, traits: MemoryTraits) -> float:
@@ -58,11 +58,20 @@ def optimizer_state_bytes(training: Training, traits: MemoryTraits) -> float:
 
 
 def state_bytes(job: Job, traits: MemoryTraits, strategies: Strategies, *, shard: Floats) -> StateBytes:
-    """Bytes per parameter where `shard` ranks share the sharded state. [M-1] [M-2] [M-3] [M-4] [M-11] [M-16]"""
+    """Bytes per parameter where `shard` ranks share the sharded state. [M-1] [M-2] [M-3] [M-4] [M-11] [M-16]
+
+    Args:
+        job: model, cluster, training and prices.
+        traits: what the framework keeps in memory.
+        strategies: shape (N,).
+        shard: ranks that share one copy of the sharded state, shape (N,).
+    """
     training, zero = job.training, strategies.zero
     parameter, gradient = BYTES_PER[training.param_dtype], BYTES_PER[training.grad_dtype]
     main, moments = BYTES_PER[training.main_param_dtype], optimizer_state_bytes(training, traits)
     owned = np.where(zero >= 1, 1.0 / shard, 1.0)
+    # FSDP shards parameters between steps even where it does not reshard them behind forward, which is what ZeRO-2
+    # means there; the gathered copies of that case are counted in `communication` [M-8].
     parameters = parameter * np.where(zero >= (2 if traits.zero2_shards_parameters else 3), owned, 1.0)
     gradients = gradient * np.where(zero >= 2, owned, 1.0)
 
@@ -75,6 +84,8 @@ def state_bytes(job: Job, traits: MemoryTraits, strategies: Strategies, *, shard
         moved, gradients_moved = np.maximum(moved, away), away
         host_gradients = gradients * away
 
+    # Owned gradients narrower than the main parameters are copied to the wider type for the step; see M-11 for who
+    # does so.
     cast = main if gradient < main and _casts_gradients(training, traits) else 0.0
     temporary = cast + traits.optimizer_copies * BYTES_PER[training.optimizer_state_dtype]
     return StateBytes(
@@ -88,20 +99,20 @@ def state_bytes(job: Job, traits: MemoryTraits, strategies: Strategies, *, shard
 
 
 def _casts_gradients(training: Training, traits: MemoryTraits) -> bool:
-    """Whether narrow gradients are copied to the main parameters' type for the step."""
+    """Whether narrow gradients are copied to the main parameters' type for the step. [M-11]"""
     if traits.casts_gradients_for_step == "unless-states-narrow":
         return BYTES_PER[training.optimizer_state_dtype] >= BYTES_PER[training.main_param_dtype]
     return traits.casts_gradients_for_step == "always"
 
 
 def _secondary_partition(training: Training, strategies: Strategies) -> Floats:
-    """HpZ keeps a copy in the compute type, shared by fewer ranks than the state. [M-1]"""
+    """Bytes per parameter of hpZ's copy in the compute type, shared by fewer ranks than the state, shape (N,). [M-1]"""
     fewer = (strategies.zero >= 3) & (strategies.zero_param_shard_size < strategies.zero_shard_size)
     return np.where(fewer, training.compute_bytes / strategies.zero_param_shard_size, 0.0)
 
 
 def stage_states(batch: Batch) -> StageStates:
-    """State bytes of every slot. [M-1] [M-2] [M-3] [M-4]"""
+    """State bytes of every slot's stage. [M-1] [M-2] [M-3] [M-4]"""
     job, traits, strategies = batch.job, batch.traits, batch.strategies
     dense_KN, expert_KN = _elements(batch)
     dense = state_bytes(job, traits, strategies, shard=strategies.zero_shard_size)
@@ -115,13 +126,16 @@ def stage_states(batch: Batch) -> StageStates:
         parts["main"] = NOTHING
     parts["parameters"] = parts["parameters"] + _quantised_copies(batch, elements_KN)
     parts["gradients"] = parts["gradients"] + _gradient_extras(batch, elements_KN)
+    # Frameworks that free gradients between steps have none at a step's first loss; with several micro-batches the
+    # later ones find those of the earlier. Deferred reductions hold them unsharded instead, which `communication`
+    # counts [M-9].
     exist = traits.gradients_persist | ((strategies.num_micro_batches > 1) & (batch.deferred == 0))
     early_KN = parts["gradients"] if bool(exist.all()) else np.where(exist, parts["gradients"], 0.0)
     return StageStates(elements_KN, StateBytes(**parts), early_KN, exist.astype(np.float64))
 
 
 def _elements(batch: Batch) -> tuple[Floats, Floats]:
-    """Dense and routed-expert elements of every slot on a rank, shape (K, N)."""
+    """Dense and routed-expert elements of every slot's stage on a rank, shape (K, N) each."""
     strategies, stages, table = batch.strategies, batch.stages, batch.table
     dense_KN = stages.layers_JKN[0] * table.dense_J[0]
     expert_KN = stages.layers_JKN[0] * table.expert_J[0]
@@ -141,7 +155,7 @@ def _elements(batch: Batch) -> tuple[Floats, Floats]:
 
 
 def _embedding_beside_modules(batch: Batch) -> Floats:
-    """Elements of the embedding's copy on the last stage, which multi-token prediction needs, shape (N,) or (). [M-1]
+    """Elements of the embedding's copy that multi-token prediction needs on the last stage, shape (N,) or (). [M-1]
 
     Source: megatron/core/models/gpt/gpt_model.py (`pre_process or mtp_process`).
     """
@@ -151,20 +165,22 @@ def _embedding_beside_modules(batch: Batch) -> Floats:
 
 
 def _gradient_extras(batch: Batch, elements_KN: Floats) -> Floats:
-    """Second gradient copies that never go away, and embedding gradients that tp leaves whole. [M-3]"""
+    """Bytes of second gradient copies that are never freed, and of embedding gradients that tp leaves whole. [M-3]"""
     traits, training = batch.traits, batch.job.training
     held, w = BYTES_PER[training.grad_dtype], training.compute_bytes
     extra = w * elements_KN if traits.compute_gradients == "always" and held > w else NOTHING
     if traits.embedding_gradient_whole:
+        # torchtitan's tensor parallelism without FSDP keeps the embedding's gradient whole on every rank, t times its
+        # share (own readings at tp 2 and 4 agree to the byte).
         missing = np.where(batch.strategies.zero == 0, held * (batch.strategies.tp - 1.0), 0.0)
         extra = extra + missing * batch.end_words[0]
     return extra
 
 
 def _quantised_copies(batch: Batch, elements_KN: Floats) -> Floats:
-    """Quantised copies of the layers' weights, kept over the micro-batches of a step. [M-1]
+    """Bytes of the layers' quantised weight copies, kept over the micro-batches of a step. [M-1]
 
-    Where parameters are sharded, copies live as long as the gathered weights they are of (see `communication`).
+    Where parameters are sharded, copies live only as long as the gathered weights they are made of (see `communication`).
     """
     copies = weight_copy_bytes(batch.job) if batch.traits.table == "megatron-te" else 0.0
     if not copies:

@@ -21,15 +21,14 @@ from cost_models.step.offload import offload_s, offload_tier
 from cost_models.step.optimizer import optimizer_s
 from cost_models.step.pipeline import exposed_sends_s, hop_s
 from cost_models.step.ranges import step_time_range
+from cost_models.step.stage_costs import StageCosts, stage_costs
 from cost_models.step.stage_parameters import dense_by_slot, expert_by_slot
 from cost_models.step.stages import (
     Slowest,
-    StageCosts,
     recomputed_shares_by_slot,
     slowest_of,
     slowest_passes_s,
     slowest_terms,
-    stage_costs,
     stage_seconds,
     stage_tiers,
     waiting_s,

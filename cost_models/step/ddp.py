@@ -21,7 +21,7 @@ from cost_models.strategies.strategy import Bools, Codes, Floats, Strategies
 
 @dataclass(frozen=True, slots=True)
 class DdpSeconds:
-    """Exposed seconds of one step, shape (N,)."""
+    """Exposed seconds of one step's reduction and gather, shape (N,)."""
 
     exposed: Floats
     tier: Codes
@@ -36,18 +36,18 @@ def ddp_s(
     forward_s: Floats,
     backward_s: Floats,
 ) -> DdpSeconds:
-    """Reduction of whole gradient buffers and gather of updated parameters. [C-14] [O-3]
+    """Exposed seconds of reducing whole gradient buffers and gathering the updated parameters, once a step. [C-14] [O-3]
 
-    Only the last micro-batch's backward can hide the reduction, and only the first one's forward the gather; the last
-    bucket is never hidden. An even stage's layers count as buckets, so that no split changes their size.
+    Only the backward of the micro-batch that reduces can hide the reduction, and only the first micro-batch's forward can
+    hide the gather.
 
     Args:
-        job: model, cluster and dtypes.
+        job: model, cluster, types and prices.
         strategies: shape (N,), as all that follows.
-        dense: dense parameters of the fullest stage on one rank.
-        expert: its routed experts'.
-        forward_s: that stage's forward of one micro-batch.
-        backward_s: and backward.
+        dense: dense parameters that one rank of the fullest stage holds.
+        expert: its routed-expert parameters.
+        forward_s: seconds of the slowest stage's forward of one micro-batch.
+        backward_s: seconds of its backward.
     """
     links = ddp_links_s(job, strategies, dense=dense, expert=expert)
     exposed = ddp_exposed_s(
@@ -58,21 +58,28 @@ def ddp_s(
 
 @dataclass(frozen=True, slots=True)
 class DdpLinks:
-    """Link seconds of one step, shape (N,)."""
+    """Link seconds of one step's collectives, whatever hides them, shape (N,)."""
 
     reduce: Floats
-    """Of one reduction of all gradients."""
+    """Seconds of one reduction of all gradients."""
     gather: Floats
-    """Of one gather of all parameters."""
+    """Seconds of one all-gather of all parameters; 0 in ZeRO-0."""
     tier: Codes
 
     def take(self, index: NDArray[np.int64]) -> DdpLinks:
-        """The seconds at these positions."""
+        """The link seconds of the strategies at these positions."""
         return DdpLinks(self.reduce[index], self.gather[index], self.tier[index])
 
 
 def ddp_links_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floats) -> DdpLinks:
-    """Link seconds of reducing gradients and gathering parameters, whatever hides them. [C-14]"""
+    """Link seconds of reducing a stage's gradients and gathering its parameters, shape (N,). [C-14]
+
+    Args:
+        job: model, cluster, types and prices.
+        strategies: shape (N,), as all that follows.
+        dense: dense parameters that one rank of the stage holds.
+        expert: its routed-expert parameters.
+    """
     if not ((strategies.dp_cp > 1) | (strategies.expert_dp > 1)).any():
         none = np.zeros(len(strategies))
         return DdpLinks(none, none, none.astype(np.int8))
@@ -83,6 +90,7 @@ def ddp_links_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floa
         scatter = reduce_in_shards(job, expert * grad, placements.expert_shard, placements.expert_replica, 1.0)
         regather = job.calibration.collective_s("all_gather", expert * weight, placement=placements.expert_shard)
         whole = job.calibration.collective_s("all_reduce", expert * grad, placement=placements.edp)
+        # Experts are reduced over other ranks than the rest, in calls of their own that follow the dense ones.
         reduce = reduce + np.where(_reduces_whole(job, strategies), whole.seconds, scatter.seconds)
         gather = gather + np.where(strategies.zero >= 1, regather.seconds, 0.0)
         tier = np.maximum(tier, scatter.tier)
@@ -92,9 +100,28 @@ def ddp_links_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floa
 def ddp_exposed_s(
     strategies: Strategies, links: DdpLinks, *, forward_s: Floats, backward_s: Floats, num_layers: int
 ) -> Floats:
-    """What of these is not hidden by the passes, shape (N,); an even stage's share of `num_layers` counts as buckets. [O-3]"""
+    """Exposed seconds of these collectives beside the passes of one micro-batch, shape (N,). [O-3]
+
+        reduction: max(reduce / (layers / p + 1), reduce - 0.9 backward), once a step or in every micro-batch
+        gather:    max(gather / (layers / p + 1), gather - 0.9 forward), once a step
+
+    Without overlap both are exposed in full.
+
+    Args:
+        strategies: say which of the two overlaps, and how often gradients are reduced.
+        links: link seconds of one reduction and one gather.
+        forward_s: seconds of one micro-batch's forward.
+        backward_s: seconds of its backward.
+        num_layers: decoder layers of the model.
+    """
+    # Collectives go bucket by bucket. The last bucket of gradients is complete only when the backward is over, and
+    # the first parameters are needed before the forward starts, so one bucket of either is never hidden. Buckets are
+    # counted as the layers of an even stage and one for the ends: with a stage's own layers, moving a layer would
+    # change what is hidden, and the search over splits could not treat this term as fixed.
     buckets, reduce, gather = num_layers / strategies.pp + 1.0, links.reduce, links.gather
     hidden_reduce = np.maximum(reduce / buckets, reduce - BACKWARD_USABLE.value * backward_s)
+    # BACKWARD_USABLE was estimated for reductions behind a backward. It stands in for the gather behind a forward
+    # too, for which there is no measurement of its own.
     hidden_gather = np.maximum(gather / buckets, gather - BACKWARD_USABLE.value * forward_s)
     times = np.where(strategies.grad_sync_each, strategies.num_micro_batches, 1.0)
     exposed = times * np.where(strategies.overlap_grad_reduce, hidden_reduce, reduce)
@@ -104,7 +131,7 @@ def ddp_exposed_s(
 def _dense_links(
     job: Job, strategies: Strategies, placements: StrategyPlacements, grad_bytes: Floats, weight_bytes: Floats
 ) -> tuple[Floats, Floats, Codes]:
-    """Link seconds of reducing dense gradients and gathering dense parameters, and the tier."""
+    """Link seconds of reducing dense gradients and of gathering dense parameters, and their tier, shape (N,) each."""
     price = job.calibration.collective_s
     whole = price("all_reduce", grad_bytes, placement=placements.dp_cp)
     shards = reduce_in_shards(job, grad_bytes, placements.zero_shard, placements.zero_replica, 1.0)
@@ -116,7 +143,10 @@ def _dense_links(
 
 
 def _reduces_whole(job: Job, strategies: Strategies) -> Bools:
-    """Where every rank receives whole reduced gradients, shape (N,). [C-14]"""
+    """Whether every rank receives all reduced gradients (an all-reduce) rather than its shard, shape (N,). [C-14]
+
+    DeepSpeed all-reduces in stage 1, and from 0.12.4 on in stage 2 as well, although each rank keeps only its own shard.
+    """
     zero, framework = strategies.zero, job.framework
     sharded = ((zero == 1) & framework.zero1_all_reduces) | ((zero == 2) & framework.zero2_all_reduces)
     return np.asarray((zero == 0) | sharded)
@@ -125,9 +155,18 @@ def _reduces_whole(job: Job, strategies: Strategies) -> Bools:
 def tied_gradients_s(
     job: Job, strategies: Strategies, *, word: Floats, layers: Floats, placements: StrategyPlacements
 ) -> tuple[NDArray[np.float64], Codes]:
-    """Seconds of the all-reduces between the ends of a pipeline that share an embedding, since it is tied to the head or
-    multi-token prediction embeds there too, and of the norm gradients that sequence parallelism leaves partial on each tp
-    rank, once a step. [C-15]
+    """Seconds of two small all-reduces once a step, and their tier, shape (N,) each. [C-15]
+
+    The first and last stage of a pipeline reduce the gradients of an embedding that both hold, because it is tied to the head
+    or because multi-token prediction embeds tokens on the last stage. Under sequence parallelism every tensor-parallel rank
+    holds the norms' gradients for its own part of the sequence only, and these are summed.
+
+    Args:
+        job: model, cluster, types and prices.
+        strategies: shape (N,), as all that follows.
+        word: elements of the embedding on one rank.
+        layers: decoder layers of the slowest stage.
+        placements: groups of these strategies.
     """
     grad, price = BYTES_PER[job.training.grad_reduce_dtype], job.calibration.collective_s
     copied = job.model.tie_word_embeddings or job.mtp_num_layers > 0

@@ -34,20 +34,20 @@ FSDP_AXES = ("tp", "pp", "cp", "dp", "ep", "etp", "zero_shard_size", "zero_param
 
 @dataclass(frozen=True, eq=False)
 class UnitSeconds:
-    """Link seconds of the collectives of one unit that is gathered and scattered as a whole."""
+    """Link seconds of the collectives of one unit, whose parameters are gathered and gradients scattered as a whole."""
 
     gather: Floats
-    """A gather inside the group that holds a copy of the parameters between uses."""
+    """Seconds of one all-gather inside the group that keeps a copy of the parameters between uses."""
     first_gather: Floats
-    """A gather over all ranks that share the state: where hpZ keeps such copies, the first of a step and all others where
-    there is none."""
+    """Seconds of one all-gather over all ranks that share the state. Where hpZ keeps a copy inside a smaller group, it is the
+    first gather of a step; elsewhere it is the same as `gather`."""
     reduce: Floats
-    """Gradients reduced among the ranks that share a copy of the state."""
+    """Seconds to reduce the gradients among the ranks that share a copy of the state."""
     reduce_across: Floats
-    """These shards reduced across the copies."""
+    """Seconds to reduce the resulting shards across the copies of the state."""
 
     def of(self, cases: Distinct) -> UnitSeconds:
-        """The seconds of every strategy of the batch."""
+        """Link seconds of the unit for every strategy of the batch, shape (..., N)."""
         gather = cases.spread(self.gather)
         first = gather if self.first_gather is self.gather else cases.spread(self.first_gather)
         return UnitSeconds(gather, first, cases.spread(self.reduce), cases.spread(self.reduce_across))
@@ -58,27 +58,34 @@ class UnitSeconds:
 
 @dataclass(frozen=True, eq=False)
 class FsdpSeconds:
-    """Link seconds of one layer's collectives per micro-batch, over distinct FSDP_AXES."""
+    """Link seconds of every unit's collectives in one micro-batch, over the distinct combinations of FSDP_AXES."""
 
     cases: Distinct
     layer_JU: UnitSeconds
-    """Of a layer of each kind."""
+    """A layer of each kind, shape (J, U)."""
     embedding: UnitSeconds
-    """The embedding's, shape (U,); nothing runs before the first gather or after the last scatter."""
+    """The embedding, shape (U,). Nothing runs beside its collectives: they are the first gather and the last scatter."""
     head: UnitSeconds
-    """The final norm's and the output projection's, a unit of their own."""
+    """The final norm and the output projection, which are a unit of their own, shape (U,)."""
     tier: Codes
+    """Worst tier of the layers' collectives, shape (U,)."""
 
 
 def is_fsdp(job: Job, strategies: Strategies) -> Bools:
-    """Where parameters are gathered layer by layer: stage 3 anywhere, stage 2 in FSDP runtimes."""
+    """Whether parameters are gathered layer by layer, shape (N,): ZeRO-3 in any framework, and ZeRO-2 in FSDP frameworks.
+
+    FSDP without resharding behind forward is called ZeRO-2 here: it keeps whole parameters from forward to backward, but
+    shards them between steps. ZeRO-2 of DeepSpeed and Megatron never shards parameters.
+    """
     stage_two = (strategies.zero == 2) & (job.framework.state_layout == "fsdp")
     return np.asarray((strategies.zero == 3) | stage_two, np.bool_)
 
 
 def backward_gathers(job: Job, strategies: Strategies) -> Floats:
-    """Parameter gathers of one layer's backward, shape (N,): one in stage 3, two where DeepSpeed recomputes a layer too
-    large to keep from its repeated forward. [C-14]
+    """Parameter gathers in one layer's backward, shape (N,): none in ZeRO-2, one in ZeRO-3, sometimes two in DeepSpeed. [C-14]
+
+    DeepSpeed gathers a recomputed layer twice when it has too many parameters to be kept between the repeated forward and
+    the backward (stage3_max_reuse_distance).
     """
     model = job.model
     largest = max(layer_parameters(model, kind).total for kind in model.distinct_kinds)
@@ -88,7 +95,7 @@ def backward_gathers(job: Job, strategies: Strategies) -> Floats:
 
 
 def parameter_tensors(job: Job, kind: LayerKind) -> float:
-    """Parameter tensors of one layer outside its routed experts: as many collectives where each is gathered alone. [C-14]"""
+    """Number of parameter tensors of one layer outside its routed experts, each a collective where gathered alone. [C-14]"""
     model = job.model
     norms = model.norms_per_layer * (1.0 + model.norm_bias)
     separate = job.framework.separate_gate_projection and not (model.fused_qkv or job.framework.fuses_qkv)
@@ -99,8 +106,10 @@ def parameter_tensors(job: Job, kind: LayerKind) -> float:
 
 
 def expert_tensors(job: Job) -> float:
-    """Parameter tensors of one layer's routed experts on a rank that holds all of them: each expert's own where they are
-    modules of a loop, else one for their inputs and one for their outputs. [C-14]
+    """Number of parameter tensors of one layer's routed experts on a rank that holds all of them. [C-14]
+
+    Every expert has tensors of its own where experts are modules of a Python loop. Grouped experts share one tensor for
+    their input projections and one for their output projections.
     """
     moe = job.model.moe
     if moe is None:
@@ -109,7 +118,7 @@ def expert_tensors(job: Job) -> float:
 
 
 def fsdp_links_s(job: Job, strategies: Strategies) -> FsdpSeconds:
-    """The layer-wise collectives' table of a batch. [C-14]"""
+    """Link seconds of the collectives of layers, embedding and head, per distinct combination of FSDP_AXES. [C-14]"""
     cases = distinct(strategies, FSDP_AXES)
     rows = cases.rows
     held = rank_parameters(job, rows)
@@ -124,6 +133,8 @@ def fsdp_links_s(job: Job, strategies: Strategies) -> FsdpSeconds:
     units: list[UnitSeconds] = []
     tier = np.zeros(len(rows), np.int8)
     for kind, dense, expert in zip(job.model.distinct_kinds, held.dense_JN, held.expert_JN, strict=True):
+        # DeepSpeed gathers parameter by parameter and so pays the latency of a call for each; FSDP flattens a layer
+        # into one call.
         calls = parameter_tensors(job, kind) if per_tensor else 1.0
         unit, found = _unit_s(
             job, dense, weight=layer_weight, grad=grad, calls=calls, groups_of=_dense_groups(placements)
@@ -131,6 +142,7 @@ def fsdp_links_s(job: Job, strategies: Strategies) -> FsdpSeconds:
         tier = np.maximum(tier, found)
         if expert.any():
             tensors = expert_tensors(job) if per_tensor else 1.0
+            # The copies that hpZ keeps in smaller groups are modelled for dense parameters alone.
             shards = (placements.expert_shard, placements.expert_shard, placements.expert_replica)
             routed, found = _unit_s(job, expert, weight=stored, grad=grad, calls=tensors, groups_of=shards)
             unit += routed
@@ -145,7 +157,7 @@ def fsdp_links_s(job: Job, strategies: Strategies) -> FsdpSeconds:
 
 
 def _combined(join: Callable[..., Floats], *units: UnitSeconds) -> UnitSeconds:
-    """Units joined part by part; first gathers stay the same array as the others where all are."""
+    """Units joined part by part; `first_gather` stays the very array `gather` where it is so in every unit."""
     gather = join(*(unit.gather for unit in units))
     same = all(unit.first_gather is unit.gather for unit in units)
     first = gather if same else join(*(unit.first_gather for unit in units))
@@ -155,7 +167,7 @@ def _combined(join: Callable[..., Floats], *units: UnitSeconds) -> UnitSeconds:
 
 
 Groups = tuple[Placement, Placement, Placement | None]
-"""Of a unit's parameters between uses, of all that share its state, and of the copies of that state."""
+"""Groups of a unit: those that keep its parameters between uses, those that share its state, those across the copies of it."""
 
 
 def _dense_groups(placements: StrategyPlacements) -> Groups:
@@ -165,14 +177,14 @@ def _dense_groups(placements: StrategyPlacements) -> Groups:
 
 
 def keeps_copies(strategies: Strategies) -> Bools:
-    """Where a smaller group than all that share the state keeps a copy of the parameters (hpZ), shape (N,)."""
+    """Whether hpZ keeps a copy of the parameters in a smaller group than the one that shares the state, shape (N,)."""
     return np.asarray(strategies.zero_param_shard_size < strategies.zero_shard_size)
 
 
 def _unit_s(
     job: Job, elements: Floats, *, weight: float, grad: float, calls: float, groups_of: Groups
 ) -> tuple[UnitSeconds, Codes]:
-    """Link seconds of one unit of so many parameters on a rank, and their tier."""
+    """Link seconds of one unit with this many `elements` per rank before sharding, and their tier, shape (U,). [C-14]"""
     kept, state, replica = groups_of
     price = listed_calls if job.framework.lists_slices else split_calls
     gather = price(job, "all_gather", elements * weight, kept, calls)
@@ -193,22 +205,23 @@ def fsdp_exposed_s(
     regathers: Floats,
     waits_s: Floats | float = 0.0,
 ) -> Floats:
-    """Exposed seconds of one unit and micro-batch, on average over those of a step. [O-2]
+    """Exposed seconds of one unit per micro-batch, averaged over the micro-batches of a step, shape (..., N). [O-2]
 
-        forward:  what AG costs beside F;  backward the same with AG + RS (RS alone where parameters stay gathered)
+        forward:  what an all-gather costs beside the forward
+        backward: what an all-gather and a reduce-scatter cost beside the backward; the scatter alone where parameters stay
+                  gathered
 
-    What sticks out of both passes runs while the device waits for the host, which takes as long wherever it happens.
-    Micro-batches differ: hpZ gathers over all ranks in the first forward alone, and gradients that are reduced once a step,
-    among all ranks or across copies of the state, burden the last backward alone.
+    Micro-batches differ. With hpZ only the first forward gathers over all ranks. Gradients that are reduced once a step, among
+    all ranks or across copies of the state, burden only the last backward.
 
     Args:
         job: whose framework says when parameters are gathered and shards reduced.
-        strategies: which of the two overlaps.
+        strategies: say whether gathers and reductions overlap.
         unit: link seconds of the unit's collectives.
-        forward_s: the device's own forward.
-        backward_s: and backward.
+        forward_s: seconds of the device's own forward.
+        backward_s: seconds of its backward.
         regathers: how often parameters are gathered again in backward.
-        waits_s: how much longer the host takes to launch both.
+        waits_s: seconds that the host takes longer than the device to launch both passes.
     """
     m, framework = strategies.num_micro_batches, job.framework
     gathers, overlaps = strategies.overlap_param_gather, strategies.overlap_grad_reduce
@@ -220,10 +233,13 @@ def fsdp_exposed_s(
         parts: dict[Op, Floats] = {"all_gather": gather, "reduce_scatter": scatter, "all_reduce": across}
         return _beside(job, backward_s, parts, hides=overlaps)
 
+    # Averaging is done on exposed seconds rather than on link seconds: exposing is not linear, so a micro-batch that
+    # hides its gather completely cannot pay for one that does not.
     ahead = forward(unit.first_gather)
     if framework.param_shards_serve_forward and unit.first_gather is not unit.gather:
         later = ahead / m + forward(unit.gather) * (1.0 - 1.0 / m)
         ahead = np.where(keeps_copies(strategies), later, ahead)
+    # Parameters that a pipeline keeps gathered cost one gather a step, spread here over its m micro-batches.
     ahead = np.where(_gathered_for_step(job, strategies), ahead / m, ahead)
     regather = regathers * unit.gather
     behind = backward(regather, unit.reduce, unit.reduce_across)
@@ -233,12 +249,15 @@ def fsdp_exposed_s(
         across_each = np.where(across_once, 0.0, unit.reduce_across)
         scatter, across = (np.where(strategies.grad_sync_each, each, 0.0) for each in (unit.reduce, across_each))
         behind = np.where(once, backward(regather, scatter, across) * (1.0 - 1.0 / m) + behind / m, behind)
+    # The part that sticks out of a pass runs while the device waits for the host anyway, and that wait is charged as
+    # launch time [F-4]. It hides the part once, whether it falls into forward or backward. The slowdown of the passes
+    # stays.
     taken, out = ahead + behind
     return np.asarray(taken + np.maximum(out - waits_s, 0.0))
 
 
 def root_exposed_s(job: Job, strategies: Strategies, unit: UnitSeconds) -> Floats:
-    """Exposed seconds per micro-batch of the embedding's collectives, beside which nothing runs. [C-14]"""
+    """Seconds per micro-batch of the embedding's collectives, all of them exposed, since nothing runs beside them. [C-14]"""
     m, framework, gather = strategies.num_micro_batches, job.framework, unit.first_gather
     if framework.param_shards_serve_forward and gather is not unit.gather:
         gather = np.where(keeps_copies(strategies), gather / m + unit.gather * (1.0 - 1.0 / m), gather)
@@ -249,17 +268,18 @@ def root_exposed_s(job: Job, strategies: Strategies, unit: UnitSeconds) -> Float
 
 
 def _gathered_for_step(job: Job, strategies: Strategies) -> Bools:
-    """Where a pipeline's first micro-batch gathers parameters for all of the step, shape (N,).
+    """Whether a pipeline's first micro-batch gathers parameters for the whole step, shape (N,).
 
-    torch/distributed/pipelining/stage.py (backward_maybe_with_nosync) reshards behind the last backward alone, and
-    torchtitan's layers do not reshard behind a pipeline's forward.
+    PyTorch's pipeline stages reshard only behind the last backward (torch/distributed/pipelining/stage.py,
+    backward_maybe_with_nosync), and torchtitan's layers do not reshard behind a pipeline's forward.
     """
     return np.asarray((strategies.zero == 2) & (strategies.pp > 1) & job.framework.keeps_parameters_in_pipelines)
 
 
 def _beside(job: Job, compute_s: Floats, parts: dict[Op, Floats], *, hides: Bools) -> Floats:
-    """What communication beside compute adds in any case (interference, or all of it where it does not overlap), and what
-    of it sticks out beyond that: two rows.
+    """Seconds that communication adds to `compute_s`, two rows: what it always costs, and what sticks out beyond that.
+
+    The first row is the interference of overlapped collectives, or all of their time where they do not overlap.
     """
     alone = summed(parts.values())
     return np.where(

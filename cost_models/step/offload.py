@@ -1,7 +1,8 @@
-"""Time of what lives on the host: the optimizer's update on the processors, and the traffic between host and device.
+"""Seconds of what lives in host memory: the optimizer's update on the processors, and the traffic between host and device.
 
-State that the host updates costs the gradients' way down, the update and the parameters' way up; parameters and activations
-on the host cost their way up and down beside each pass. What a pass hides costs nothing. Framework facts are in TRAFFIC.
+State that the host updates costs the gradients' way down, the update, and the parameters' way up. Parameters and activations
+in host memory cost their way up and down beside each pass. What a pass hides costs nothing. How each framework moves what it
+offloads is data, in TRAFFIC.
 """
 
 from __future__ import annotations
@@ -24,18 +25,18 @@ from cost_models.terms import Tier
 
 @dataclass(frozen=True, slots=True)
 class HostTraffic:
-    """How a framework moves what the host updates."""
+    """How a framework moves the state that the host updates."""
 
     gradients_in_backward: bool
-    """Gradients go down as the backward makes them, else when the step begins."""
+    """Whether gradients go down while the backward makes them; else they go down when the optimizer's step begins."""
     gradients_return: bool
-    """From the second micro-batch on, gradients that are on the host come up, are added to, and go down again."""
+    """Whether, from the second micro-batch on, gradients come up from the host, are added to, and go down again."""
     host_adds_gradients: bool
-    """From the second micro-batch on, the host adds the gradients that arrive."""
+    """Whether, from the second micro-batch on, the host adds the gradients that arrive."""
     parameters_go_up: bool
-    """Updated parameters go up after the step, else a pass fetches them when it gathers."""
+    """Whether updated parameters go up after the step; else a pass fetches them when it gathers."""
     norm_and_clip_passes: float
-    """Passes over the gradients that the host makes for their norm and for clipping."""
+    """Passes over the gradients that the host makes to compute their norm and to clip them."""
 
 
 TRAFFIC: Mapping[StateLayout, HostTraffic] = {
@@ -63,14 +64,14 @@ TRAFFIC: Mapping[StateLayout, HostTraffic] = {
     ),
 }  # fmt: skip
 ADDED_PASSES = 3.0
-"""Adding a gradient on the host reads both and writes one."""
+"""Passes over memory that adding a gradient on the host takes: it reads both and writes one."""
 
 
 def host_update_bytes(job: Job) -> float:
     """Bytes that the processors move for each parameter they update. [C-16]
 
-    Adam reads parameter, gradient and moments and writes all but the gradient; norm and clip pass over the gradient, and a
-    parameter that is stored in another type is cast.
+    Adam reads parameter, gradient and moments and writes all but the gradient. Norm and clip pass over the gradient, and a
+    parameter that is stored in another type than its main copy is cast.
     """
     t = job.training
     stored = BYTES_PER[t.param_dtype]
@@ -82,7 +83,7 @@ def host_update_bytes(job: Job) -> float:
 
 
 def host_shares(job: Job, strategies: Strategies) -> Floats:
-    """Share of the owned parameters that the host updates, shape (N,); FSDP's offload takes all of them."""
+    """Share of the owned parameters that the host updates, 0...1, shape (N,); FSDP's offload takes all of them."""
     fraction = strategies.offload_optimizer_fraction
     if job.framework.state_layout == "fsdp":
         return np.maximum(fraction, strategies.offload_parameters)
@@ -90,7 +91,7 @@ def host_shares(job: Job, strategies: Strategies) -> Floats:
 
 
 def is_offloaded(strategies: Strategies) -> Bools:
-    """Where anything lives on the host, shape (N,)."""
+    """Whether a strategy keeps anything in host memory, shape (N,)."""
     away = (strategies.offload_optimizer_fraction > 0) | strategies.offload_parameters
     return np.asarray(away | (strategies.offload_activation_layers > 0))
 
@@ -98,19 +99,19 @@ def is_offloaded(strategies: Strategies) -> Bools:
 def offload_s(
     job: Job, strategies: Strategies, *, dense: Floats, expert: Floats, forward_s: Floats, backward_s: Floats
 ) -> Floats:
-    """Exposed seconds of a step's traffic over the host link and of the processors' update, shape (N,). [C-16]
+    """Exposed seconds of one step's traffic over the host link and of the processors' update, shape (N,). [C-16]
 
         update + way up after it + sum over micro-batches of max(0, D2H or H2D - forward) + max(0, H2D or D2H - backward)
 
-    Both directions of the link run at once. Nothing is known of a pipeline's idle time, which could hide more.
+    Both directions of the link run at once. A pipeline's idle time could hide more; it is not counted.
 
     Args:
-        job: the job.
+        job: model, cluster, training and prices.
         strategies: shape (N,), as all that follows.
-        dense: dense parameters on one rank of the fullest stage.
-        expert: its routed experts'.
-        forward_s: the slowest stage's forward of one micro-batch.
-        backward_s: and its backward, with what is recomputed.
+        dense: dense parameters that one rank of the fullest stage holds.
+        expert: its routed-expert parameters.
+        forward_s: seconds of the slowest stage's forward of one micro-batch.
+        backward_s: seconds of its backward, recomputation included.
     """
     found = np.zeros(len(strategies))
     some = np.flatnonzero(is_offloaded(strategies))
@@ -121,7 +122,9 @@ def offload_s(
 
 
 def offload_tier(job: Job, strategies: Strategies) -> Codes:
-    """How the offload's time came about, shape (N,): a formula over measured rates is not itself measured. [C-16]"""
+    """Tier of the offload term, shape (N,); at best interpolated, since a formula over measured rates is not a
+    measurement. [C-16]
+    """
     link, adam = job.calibration.host_link_bytes_per_s.tier, job.calibration.host_adam_bytes_per_s.tier
     updates = host_shares(job, strategies) > 0
     worst = np.maximum(np.where(updates, max(link, adam), link), Tier.INTERPOLATED)
@@ -131,12 +134,15 @@ def offload_tier(job: Job, strategies: Strategies) -> Codes:
 def _offload_s(
     job: Job, strategies: Strategies, dense: Floats, expert: Floats, forward_s: Floats, backward_s: Floats
 ) -> Floats:
+    """Exposed seconds of strategies that all offload something, shape (N,). [C-16]"""
     t, traffic = job.training, TRAFFIC[job.framework.state_layout]
     owned = owned_parameters(strategies, dense=dense, expert=expert)
     moved = owned * host_shares(job, strategies)
     stored = BYTES_PER[t.param_dtype]
     main = BYTES_PER[t.main_param_dtype] or stored
     link = job.calibration.host_link_bytes_per_s.value
+    # All ranks of a node update at once and share its memory bandwidth, which is what the Adam rate of a node
+    # measures.
     rate = job.calibration.host_adam_bytes_per_s.value / ranks_per_node(job.cluster, strategies)
 
     once = moved * host_update_bytes(job) / rate
@@ -150,7 +156,9 @@ def _offload_s(
 
     fetched = owned * np.where(strategies.offload_parameters, stored, 0.0) / link
     activations = offloaded_activation_bytes(job, strategies) / link
+    # Activations go down while parameters come up: the directions run side by side, so the longer one counts.
     forward = np.maximum(np.maximum(activations, fetched) - forward_s, 0.0)
+    # In backward the activations come back up, the same way as gathered parameters, so here the two add up.
     up = activations + fetched * backward_gathers(job, strategies)
     exposed = strategies.num_micro_batches * forward
     for times, gradients_up, gradients_down in _gradients(job, strategies, moved / link):
@@ -160,10 +168,15 @@ def _offload_s(
 
 
 def _gradients(job: Job, strategies: Strategies, unit: Floats) -> tuple[tuple[Floats, Floats, Floats], ...]:
-    """How often a backward sees which seconds of gradients on their way up and down; `unit` are those of a byte each.
+    """How often each kind of backward occurs in a step, with its seconds of gradients on their way up and down.
 
-    DeepSpeed's stages 2 and 3 keep what has accumulated on the host in the compute type and send stage 1's and 2's last
-    gradients in the main type; FSDP sends whatever it reduces.
+    DeepSpeed's stages 2 and 3 keep the accumulated gradients on the host in the compute type; stages 1 and 2 send the last ones
+    in the main type. FSDP sends whatever it has reduced.
+
+    Args:
+        job: model, cluster, training and prices.
+        strategies: shape (N,).
+        unit: seconds on the link of one byte for each offloaded parameter, shape (N,).
     """
     t, m, none = job.training, strategies.num_micro_batches, np.zeros(len(strategies))
     traffic = TRAFFIC[job.framework.state_layout]

@@ -1,6 +1,6 @@
-"""Parameters that one rank of each stage holds before data-parallel sharding, split by who shares them.
+"""Parameters that one rank of each stage holds before data-parallel sharding, kept apart by the ranks that share them.
 
-Array suffixes: K slots, J layer kinds. Dense parameters are shared by dp*cp ranks, experts by edp ranks.
+Dense parameters are shared by dp*cp ranks, routed experts by edp ranks. Array suffixes: K slots, J layer kinds, N strategies.
 """
 
 from __future__ import annotations
@@ -25,32 +25,35 @@ from cost_models.strategies.tensors import summed
 
 @dataclass(frozen=True, eq=False)
 class RankParameters:
-    """Elements per rank, over a batch of N strategies."""
+    """Parameter elements that one rank holds, for N strategies; shape (N,) unless a suffix says otherwise."""
 
     dense_JN: Floats
-    """One layer of each kind, experts excluded."""
+    """Elements of one layer of each kind, routed experts excluded."""
     expert_JN: Floats
-    """Routed experts of one layer of each kind."""
+    """Elements of the routed experts of one layer of each kind."""
     embedding: Floats
-    """Token and position embedding, shape (N,)."""
+    """Elements of the token and position embeddings."""
     head: Floats
-    """Output projection (a copy where it is tied and pp > 1; nothing where it is the embedding itself), final norm, and the
-    multi-token-prediction modules but for their routed experts."""
+    """Elements of everything the last stage holds beside layers: the output projection (a copy where it is tied and pp > 1,
+    nothing where it is the embedding itself), the final norm, and the multi-token-prediction modules without their routed
+    experts."""
     head_expert: Floats
-    """Routed experts of those modules."""
+    """Elements of the routed experts of those modules."""
     head_unit: Floats
-    """Output projection and final norm alone."""
+    """Elements of the output projection and the final norm alone."""
     word: Floats
-    """Of the embedding what a tied output projection shares."""
+    """Elements of the token embedding, which a tied output projection shares."""
 
 
 def rank_parameters(job: Job, strategies: Strategies) -> RankParameters:
-    """Elements of each part that a rank of these strategies holds."""
+    """Parameter elements of each part that one rank holds, before data-parallel sharding. [M-1]"""
     model, training = job.model, job.training
     vocab = padded_vocab_size(model, training.framework, strategies.tp)
     word = embedding_parameters(model, vocab) / strategies.tp
     bias = vocab / strategies.tp * float(model.head_bias)
     shared = model.tie_word_embeddings & (strategies.pp == 1)
+    # A tied output projection is the embedding itself only where one rank holds both ends; in a pipeline the last
+    # stage has a copy, kept equal by the all-reduce of C-15.
     unit = np.where(shared, 0.0, word) + bias + final_norm_parameters(model)
     modules, expert = mtp_parameters_on_rank(job, strategies)
     if job.mtp_num_layers and not model.tie_word_embeddings:  # a copy of the embedding beside the modules
@@ -74,10 +77,12 @@ def rank_parameters(job: Job, strategies: Strategies) -> RankParameters:
 
 
 def mtp_parameters_on_rank(job: Job, strategies: Strategies) -> tuple[Floats, Floats]:
-    """Parameters of the multi-token-prediction modules on one rank, routed experts apart, shape (N,) each. [M-1]
+    """Parameters of the multi-token-prediction modules on one rank, dense ones and routed experts, shape (N,) each. [M-1]
 
-    DeepSeek-V3, section 2.2: each has a decoder layer like the last one, a projection of 2h to h (column-parallel in
-    megatron/core/transformer/multi_token_prediction.py) and three norms; embedding and head are shared.
+    A module has a decoder layer like the model's last one, a projection of 2h to h and three norms; it shares embedding and
+    head with the model.
+
+    Source: DeepSeek-V3, section 2.2; megatron/core/transformer/multi_token_prediction.py (the projection is column-parallel).
     """
     model, modules = job.model, float(job.mtp_num_layers)
     if not modules:
@@ -91,7 +96,7 @@ def mtp_parameters_on_rank(job: Job, strategies: Strategies) -> tuple[Floats, Fl
 
 
 def dense_by_slot(held: RankParameters, strategies: Strategies) -> Floats:
-    """Dense parameters of each slot's stage on one rank, shape (K, N)."""
+    """Dense parameters on one rank of each slot's stage, shape (K, N)."""
     layouts, layout = strategies.layouts, strategies.layout
     layers_KJN = layouts.layers_LKJ[layout].transpose(1, 2, 0)
     total = over_kinds(layers_KJN, held.dense_JN)
@@ -100,12 +105,12 @@ def dense_by_slot(held: RankParameters, strategies: Strategies) -> Floats:
 
 
 def expert_by_slot(held: RankParameters, strategies: Strategies) -> Floats:
-    """Routed-expert parameters of each slot's stage on one rank, shape (K, N)."""
+    """Routed-expert parameters on one rank of each slot's stage, shape (K, N)."""
     layers_KJN = strategies.layouts.layers_LKJ[strategies.layout].transpose(1, 2, 0)
     has_head_KN = strategies.layouts.has_head_LK[strategies.layout].T
     return np.asarray(over_kinds(layers_KJN, held.expert_JN) + has_head_KN * held.head_expert)
 
 
 def over_kinds(layers_KJN: Floats, each_JN: Floats) -> Floats:
-    """Sum over layer kinds of a slot's layers times what one of them has, shape (K, N)."""
+    """Sum over layer kinds of a slot's layers times what one of them has, shape (K, N), in the unit of `each_JN`."""
     return summed(layers_KJN[:, kind] * each for kind, each in enumerate(each_JN))

@@ -23,8 +23,9 @@ from cost_models.step.fsdp import is_fsdp
 from cost_models.step.offload import offload_s, offload_tier
 from cost_models.step.optimizer import optimizer_s
 from cost_models.step.pipeline import exposed_sends_s, hop_s
+from cost_models.step.stage_costs import Tables
 from cost_models.step.stage_parameters import dense_by_slot, expert_by_slot
-from cost_models.step.stages import Stages, Tables, stages
+from cost_models.step.stages import Stages, stages
 from cost_models.strategies.strategy import Codes, Floats, Strategies
 from cost_models.strategies.tensors import levels_of
 from cost_models.terms import TIME_NAMES, Tier

@@ -13,7 +13,7 @@ from typing import Protocol
 import numpy as np
 
 from cost_models.job import Job
-from cost_models.step.stages import micro_batch_costs
+from cost_models.step.stage_costs import micro_batch_costs
 from cost_models.step.total import jitter_fraction, once_a_step
 from cost_models.strategies.layouts import Layout
 from cost_models.strategies.strategy import Bools, Floats, Ints, Schedule, Strategies

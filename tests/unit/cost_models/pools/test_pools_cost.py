@@ -14,7 +14,8 @@ from cost_models.job import PooledJob
 from cost_models.pools.memory import pooled_memory
 from cost_models.pools.time import pooled_step_time
 from cost_models.step.pipeline import hop_s
-from cost_models.step.stages import recomputed_shares_by_slot, stage_costs, stage_seconds
+from cost_models.step.stage_costs import stage_costs
+from cost_models.step.stages import recomputed_shares_by_slot, stage_seconds
 from cost_models.strategies.layouts import build_layouts
 from cost_models.strategies.strategy import Strategies
 from planner.pools.jobs import resolve_pooled_job

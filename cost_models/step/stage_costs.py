@@ -1,0 +1,214 @@
+"""What the stages of a pipeline are made of, however the layers are split over them: seconds per micro-batch, parameters.
+
+A stage's time is linear in the number of layers of each kind that it holds, plus the embedding on the first stage and the
+head and loss on the last; `stages` puts them together and finds the slowest. Array suffixes: J layer kinds; arrays of shape
+(N,) over strategies have none.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.job import Job
+from cost_models.layers.costs import LAYER_PARTS, LayerCosts, layer_costs
+from cost_models.layers.ends import EndCosts, end_costs
+from cost_models.layers.flops import FORWARD_AND_BACKWARD
+from cost_models.step.fsdp import backward_gathers, fsdp_exposed_s, fsdp_links_s, is_fsdp, root_exposed_s
+from cost_models.step.optimizer import accumulation_s
+from cost_models.step.stage_parameters import RankParameters, rank_parameters
+from cost_models.strategies.recomputed_layers import recomputed_mtp_share, recomputed_shares
+from cost_models.strategies.strategy import Bools, Codes, Floats, Recompute, Strategies
+from cost_models.strategies.tensors import summed
+
+LAUNCH = LAYER_PARTS.index("launch")
+
+
+@dataclass(frozen=True, eq=False)
+class Tables:
+    """Costs of layers and of the model's ends. Strategies that share them can share one instance over many batches."""
+
+    layers: LayerCosts
+    ends: EndCosts
+
+    def at(self, index: NDArray[Any]) -> Tables:
+        """The tables for the strategies at these positions."""
+        layers = replace(self.layers, cases=self.layers.cases.at(index))
+        return Tables(layers, replace(self.ends, cases=self.ends.cases.at(index)))
+
+
+def build_tables(job: Job, strategies: Strategies) -> Tables:
+    """Costs of layers and ends for a batch."""
+    return Tables(layer_costs(job, strategies), end_costs(job, strategies))
+
+
+@dataclass(frozen=True, eq=False)
+class MicroBatchCosts:
+    """Seconds per micro-batch of everything that a stage can hold; a stage's time is linear in these."""
+
+    layer_JN: Floats
+    """One layer of each kind: everything but full recomputation."""
+    waits_JN: Floats
+    """The part of `layer_JN` in which the device waits for the host."""
+    again_JN: Floats
+    """Full recomputation of one layer of each kind."""
+    share: Floats
+    """Share of all layers that are fully recomputed, 0...1, shape (N,)."""
+    first: Floats
+    """What only the first stage does: the embedding with its collectives."""
+    last: Floats
+    """What only the last stage does: head, loss and multi-token prediction."""
+    selective_JN: Floats
+    """Selective recomputation in one layer of each kind, part of `layer_JN`."""
+    fsdp_JN: Floats
+    """Exposed FSDP traffic of one layer of each kind, part of `layer_JN`."""
+    mtp_J1: Floats
+    """Decoder layers of each kind in the multi-token-prediction modules that `last` includes, shape (J, 1)."""
+    mtp_again: Floats
+    """Recomputation of those layers, part of `last`, shape (N,)."""
+    root: Floats
+    """FSDP traffic of the embedding, part of `first`."""
+    head_link: Floats
+    """FSDP traffic of the final norm and output projection, part of `last`."""
+    accumulation_JN: Floats
+    """Gradient accumulation of one layer of each kind, part of `layer_JN`."""
+
+
+@dataclass(frozen=True, eq=False)
+class StageCosts:
+    """Everything that the stages of a batch are made of, however the layers are split over them."""
+
+    per: MicroBatchCosts
+    layers: LayerCosts
+    ends: EndCosts
+    held: RankParameters
+    fsdp_tier: Codes
+
+
+def stage_costs(job: Job, strategies: Strategies, *, tables: Tables | None = None) -> StageCosts:
+    """What the stages of these strategies are made of; `tables` as in `stages`."""
+    tables = tables or build_tables(job, strategies)
+    held = rank_parameters(job, strategies)
+    per, tier = _per_micro_batch(job, strategies, tables.layers, tables.ends, held)
+    return StageCosts(per, tables.layers, tables.ends, held, tier)
+
+
+def micro_batch_costs(job: Job, strategies: Strategies) -> tuple[MicroBatchCosts, LayerCosts, RankParameters]:
+    """Seconds per micro-batch of what stages can hold, the layer costs, and the parameters that ranks hold."""
+    costs = stage_costs(job, strategies)
+    return costs.per, costs.layers, costs.held
+
+
+def _per_micro_batch(
+    job: Job, strategies: Strategies, layers: LayerCosts, ends: EndCosts, held: RankParameters
+) -> tuple[MicroBatchCosts, Codes]:
+    where, spread = is_fsdp(job, strategies), layers.cases.spread
+    waits_JN, again_JN = spread(layers.parts_JPU[:, LAUNCH]), spread(layers.again_JU)
+    whole_JN = spread(layers.whole)
+    if job.framework.wraps_layers:
+        # Waits and repeated waits change together, even where the first change is 0: a layer whose launches the device just
+        # covers may still take longer to repeat.
+        added_JN = np.where(where, spread(layers.sharded_waits_JU), 0.0)
+        waits_JN, whole_JN = waits_JN + added_JN, whole_JN + added_JN
+        again_JN = again_JN + np.where(where, spread(layers.sharded_again_JU), 0.0)
+    # The layer table knows nothing of full recomputation, which is decided per stage, so it prices every layer's
+    # repetition.
+    again_JN = np.where(strategies.recompute == Recompute.FULL, again_JN, 0.0)
+    selective_JN = np.zeros_like(again_JN)
+    if (strategies.recompute == Recompute.SELECTIVE).any():
+        selective_JN = np.where(
+            strategies.recompute == Recompute.SELECTIVE, layers.cases.spread(layers.selective_JU), 0.0
+        )
+    sharded = where & strategies.grad_sync_each
+    accumulation_JN = accumulation_s(job, strategies, dense=held.dense_JN, expert=held.expert_JN, sharded=sharded)
+    share = recomputed_shares(strategies)
+    # Repeated forwards run inside the backward and hide communication there. All layers are given the average share
+    # of repetition: which ones are repeated differs by stage, and a table per stage would have to be rebuilt for
+    # every split.
+    link = _fsdp(job, strategies, layers, ends, waits_JN, share * again_JN + selective_JN, where)
+    layer_JN = whole_JN + selective_JN + accumulation_JN + link.layer_JN
+    mtp_J1 = mtp_layers(job)
+    last, mtp_again = ends.cases.spread(ends.head + ends.loss + ends.head_comm) + link.head, np.zeros(len(strategies))
+    if mtp_J1.any():
+        mtp_again = recomputed_mtp_share(strategies) * sum_over_kinds(mtp_J1, again_JN)
+        last = last + sum_over_kinds(mtp_J1, layer_JN) + mtp_again
+    per = MicroBatchCosts(
+        layer_JN=layer_JN,
+        waits_JN=waits_JN,
+        again_JN=again_JN,
+        share=share,
+        first=ends.cases.spread(ends.embedding + ends.embedding_comm) + link.root,
+        last=last,
+        selective_JN=selective_JN,
+        fsdp_JN=link.layer_JN,
+        mtp_J1=mtp_J1,
+        mtp_again=mtp_again,
+        root=link.root,
+        head_link=link.head,
+        accumulation_JN=accumulation_JN,
+    )
+    return per, link.tier
+
+
+def mtp_layers(job: Job) -> Floats:
+    """Decoder layers of each kind in multi-token-prediction modules, shape (J, 1); all are of the last layer's kind."""
+    model = job.model
+    return np.array([[float(job.mtp_num_layers * (kind == model.layer_kinds[-1]))] for kind in model.distinct_kinds])
+
+
+@dataclass(frozen=True, slots=True)
+class _Fsdp:
+    """Exposed seconds per micro-batch of parameters gathered and gradients scattered unit by unit."""
+
+    layer_JN: Floats
+    root: Floats
+    head: Floats
+    tier: Codes
+
+
+def _fsdp(
+    job: Job,
+    strategies: Strategies,
+    layers: LayerCosts,
+    ends: EndCosts,
+    waits_JN: Floats,
+    repeated_JN: Floats,
+    where: Bools,
+) -> _Fsdp:
+    """Exposed seconds of FSDP's collectives for layers, embedding and head, per micro-batch; 0 where `where` is false.
+    [C-14]
+    """
+    if not where.any():
+        none = np.zeros(len(strategies))
+        return _Fsdp(np.zeros_like(repeated_JN), none, none, none.astype(np.int8))
+    link = fsdp_links_s(job, strategies)
+    layer_JN = fsdp_exposed_s(
+        job,
+        strategies,
+        link.layer_JU.of(link.cases),
+        forward_s=layers.cases.spread(layers.forward_JU),
+        # Launch waits are left out of both passes: what hides in them is settled by `waits_s`.
+        backward_s=layers.cases.spread(layers.whole - layers.parts_JPU[:, LAUNCH] - layers.forward_JU) + repeated_JN,
+        regathers=backward_gathers(job, strategies),
+        waits_s=waits_JN,
+    )
+    matmul = ends.cases.spread(ends.head)
+    head = fsdp_exposed_s(
+        job,
+        strategies,
+        link.head.of(link.cases),
+        forward_s=matmul / FORWARD_AND_BACKWARD,
+        backward_s=matmul * (1.0 - 1.0 / FORWARD_AND_BACKWARD) + ends.cases.spread(ends.loss),
+        regathers=np.zeros(len(strategies)),
+    )
+    root = root_exposed_s(job, strategies, link.embedding.of(link.cases))
+    tier = np.where(where, link.cases.spread(link.tier), 0).astype(np.int8)
+    return _Fsdp(np.where(where, layer_JN, 0.0), np.where(where, root, 0.0), np.where(where, head, 0.0), tier)
+
+
+def sum_over_kinds(counts_JN: Floats, each_JN: NDArray[np.float64]) -> Floats:
+    """Sum over layer kinds of count times cost, shape (N,), in the unit of the cost."""
+    return summed(counts * each for counts, each in zip(counts_JN, each_JN, strict=True))
