@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
-from cost_models.errors import InvalidInputError
+from cost_models.errors import InvalidInputError, Problem
 from cost_models.job import Job, PooledJob
 from cost_models.specs.fields import validated
 from cost_models.specs.pools_input import lists_pools
@@ -34,17 +34,38 @@ class Prepared:
     digest: str
 
 
+def parse_request(document: Any) -> PlanRequest:
+    """The request as the contract's schema reads it: types, ranges and names of fields, nothing that needs the job.
+
+    Raises:
+        InvalidInputError: with every field that the schema refuses.
+    """
+    try:
+        return validated(PlanRequest, document, pointer="")
+    except InvalidInputError as error:
+        raise InvalidInputError([_with_example(document, problem) for problem in error.problems]) from error
+
+
 def prepare(
-    request: Mapping[str, Any], *, calibrations: Documents | None = None, allow_files: bool = False
+    request: Mapping[str, Any],
+    *,
+    asked: PlanRequest | None = None,
+    calibrations: Documents | None = None,
+    allow_files: bool = False,
 ) -> Prepared:
-    """The request, checked and resolved. For the arguments see `planner.plan.plan`.
+    """The request, checked and resolved.
+
+    Args:
+        request: a plan request in the contract's names.
+        asked: the same request where the caller has parsed it already; only names of calibrations may have changed since.
+        calibrations: documents that `cluster.calibration` may name, beside the shipped ones.
+        allow_files: whether `cluster.calibration` may be a path (on the command line).
 
     Raises:
         InvalidInputError: something in the request is wrong; the error lists every problem.
         CalibrationError: a calibration cannot be used.
     """
-    _refuse_names(request)
-    asked = validated(PlanRequest, request, pointer="")
+    asked = parse_request(request) if asked is None else asked
     resolve = resolve_pooled_job if lists_pools(request.get("cluster")) else resolve_job
     job: Job | PooledJob = resolve(request, extra=calibrations, allow_files=allow_files, states_version=True)
     check_request(asked, job)
@@ -56,14 +77,12 @@ def prepare(
     return Prepared(asked, job, resolved, digest)
 
 
-def _refuse_names(document: object) -> None:
-    """Refuses a specification that was given as a name or a number, and shows how to write it as an object."""
-    if not isinstance(document, Mapping):
-        return  # the schema's own error says what is wrong
-    given = [name for name in ("model", "cluster", "training") if name in document]
-    wrong = [missing_or_wrong(document, name) for name in given if not isinstance(document[name], Mapping)]
-    if wrong:
-        raise InvalidInputError([problem for error in wrong for problem in error.problems])
+def _with_example(document: Any, problem: Problem) -> Problem:
+    """The problem itself, or for a specification given as a name or a number one that shows how to write it as an object."""
+    name = problem.pointer.removeprefix("/")
+    if name not in ("model", "cluster", "training") or isinstance(document.get(name, {}), Mapping):
+        return problem
+    return missing_or_wrong(document, name).problems[0]
 
 
 def request_digest(resolved: Mapping[str, Any], *, calibration_id: str, revision: str) -> str:

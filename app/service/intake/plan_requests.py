@@ -1,4 +1,8 @@
-"""From a posted request to a job: checked here, so that a bad one is answered at once, and given its digest and limits."""
+"""From a posted request to a job: checked here, so that a bad one is answered at once, and given its digest and limits.
+
+The request is parsed once and its job resolved once on this way. The worker that plans it later is another process, perhaps of
+a later day: it gets the stored document and reads it again (`app.service.jobs.plan_task`).
+"""
 
 from __future__ import annotations
 
@@ -9,12 +13,12 @@ from app.service.db.calibrations import CalibrationStore
 from app.service.intake.own_calibrations import OwnCalibrations
 from app.service.jobs.plan_result import encoded
 from cost_models.errors import CalibrationError, InvalidInputError, Problem
-from cost_models.specs.fields import validated
-from planner.request.checked_request import prepare
-from planner.schemas import PlanRequest
+from planner.request.checked_request import parse_request, prepare
 
 _STOP_AFTER_S = 5.0
-"""Beyond the request's own time limit, after which the search should have stopped by itself."""
+"""Seconds that a job may run past the request's own time limit before its worker is stopped."""
+# A search that reaches its limit still has to rank and explain what it found, which takes well under a second, and a busy
+# machine may take several times as long. Stopping it earlier would throw the best plans so far away.
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,15 +41,15 @@ def prepare_request(
     Raises:
         InvalidInputError: with every broken rule that can be seen without searching.
     """
-    validated(PlanRequest, document, pointer="")
+    # Parsed before calibrations are looked up, so that a request which its schema refuses costs no query.
+    asked = parse_request(document)
     own = OwnCalibrations(calibrations, tenant=tenant)
     request = own.named(document)
     try:
-        prepared = prepare(request, calibrations=own.found)
+        prepared = prepare(request, asked=asked, calibrations=own.found)
     except CalibrationError as error:
         at = str(error.context.get("field", "/cluster/calibration"))
         raise InvalidInputError([Problem(at, error.message, error.hint, error.code)]) from error
-    asked = prepared.asked
     texts = {name: found.model_dump(mode="json", exclude_defaults=True) for name, found in own.found.items()}
     limit_s = job_time_limit_s if asked.time_limit_s is None else asked.time_limit_s + _STOP_AFTER_S
     return PreparedRequest(
