@@ -27,7 +27,7 @@ from profiler.machine.nvml import Nvml
 from profiler.ranks import Ranks
 from profiler.rig import TIMEOUT, DeviceKind, Rig, load_torch, require_device
 from profiler.scale import cpu_scale, gpu_scale
-from profiler.state import State, save, state_path
+from profiler.state_file import State, save, state_path
 from profiler.tasks import Findings, NotSupportedError, Task, note
 from profiler.timing import Stopwatch, now_s
 from profiler.watch import Watch, leave

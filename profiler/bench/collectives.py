@@ -11,7 +11,7 @@ from typing import Any
 
 from cost_models.errors import MeasurementError
 from cost_models.operations import Op
-from profiler.placements import Placed, placements
+from profiler.rank_groups import Placed, placements
 from profiler.rig import Rig
 from profiler.tasks import Findings, Task, timed
 from profiler.timing import Call

@@ -157,7 +157,7 @@ def send(
 
 def _outbox() -> Any:
     from app.settings import default_data_dir
-    from profiler.client import Outbox
+    from profiler.outbox import Outbox
 
     return Outbox(default_data_dir() / "outbox")
 

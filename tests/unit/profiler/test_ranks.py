@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from cost_models.errors import InvalidInputError
-from profiler.placements import placements
+from profiler.rank_groups import placements
 from profiler.ranks import first_host, ranks_from
 
 

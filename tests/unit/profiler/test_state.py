@@ -13,8 +13,8 @@ from cost_models.calibration import CalibrationDocument
 from cost_models.errors import MeasurementError
 from cost_models.hardware import shipped_document
 from profiler import state as state_module
-from profiler.client import Outbox
-from profiler.state import State, save, state_path
+from profiler.outbox import Outbox
+from profiler.state_file import State, save, state_path
 
 MACHINE = {"gpu": "H100-SXM-80GB", "torch": "2.11"}
 FOUND = {"gemm": [{"m": 8, "n": 8, "k": 8, "time_s": 1e-5}]}

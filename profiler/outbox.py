@@ -14,7 +14,7 @@ from typing import Any
 from cost_models.calibration import CalibrationDocument
 from cost_models.errors import CalibrationError, MeshwrightError
 from cost_models.hardware import read_document
-from profiler.state import write_whole
+from profiler.state_file import write_whole
 
 Send = Callable[[dict[str, Any]], str]
 """Uploads a document and returns its id; uploading one twice changes nothing."""
