@@ -6,19 +6,13 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from cost_models.frameworks.facts import FrameworkFacts, LatentDown
-from cost_models.frameworks.releases import runtime_of
+from cost_models.frameworks import FrameworkFacts, LatentDown, framework_facts
 from cost_models.specs.cluster import Cluster, PooledCluster
 from cost_models.specs.model import Model
 from cost_models.specs.training import Training
 
 if TYPE_CHECKING:
     from cost_models.hardware.calibrated import Calibration
-
-
-MEGATRON_CORE_MODULES_SINCE = "2024-01"
-"""From here on a Megatron layer without Transformer Engine is made of Megatron Core's own modules; before, of
-Megatron-LM's with Apex's kernels."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,14 +29,14 @@ class Job:
 
     @property
     def framework(self) -> FrameworkFacts:
-        return runtime_of(self.training)
+        return framework_facts(self.training)
 
     @property
     def has_core_modules(self) -> bool:
         """Layers are Megatron Core's own ("local") modules, which without Apex fuse nothing by default."""
         training = self.training
-        is_core = training.framework == "megatron" and training.software_date >= MEGATRON_CORE_MODULES_SINCE
-        return is_core and training.transformer_impl == "local" and not training.compile
+        is_local = training.transformer_impl == "local" and not training.compile
+        return is_local and self.framework.local_modules_fuse_nothing
 
     @property
     def latent_down(self) -> LatentDown:

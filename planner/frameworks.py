@@ -5,33 +5,32 @@ What `GET /v1/presets/frameworks` shows. Messages and hints of rules are templat
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from typing import Any
 
-from cost_models.frameworks.facts import RUNTIMES, FrameworkFacts
-from cost_models.frameworks.training_defaults import RELEASES, STATE_DTYPES, TRAINING_DEFAULTS, Row
-from cost_models.layers.parameters import VOCAB_MULTIPLE_PER_TP
+from cost_models.frameworks import FRAMEWORKS, FrameworkFacts, default_rows
+from cost_models.frameworks.training_defaults import USUAL, Row, Rows
 from cost_models.strategies.strategy import NAMES
 from planner.rules import RULES
-from planner.rules.degrees import CP_COMM
-from planner.rules.pipeline import SCHEDULES
 from planner.rules.rule import Rule
-from planner.strategies.defaults import STRATEGY_DEFAULTS, default_zero
+from planner.strategies.defaults import default_zero
 
 Document = dict[str, Any]
 
 
 def framework_documents() -> list[Document]:
     """One document per framework: name, versions, defaults, what can be spelled, rules."""
-    return [_document(framework) for framework in RUNTIMES.values()]
+    return [_document(framework) for framework in FRAMEWORKS.values()]
 
 
 def _document(framework: FrameworkFacts) -> Document:
-    name = framework.framework
-    own = STRATEGY_DEFAULTS[name]
+    name, own, choices = framework.name, framework.strategy, framework.choices
+    states = asdict(framework.state_dtypes)
+    del states["fp16_gradients"]
     return {
         "name": name,
         "default_version": framework.default_version,
-        "versions": [{"version": version, "released": month} for version, month in RELEASES[name]],
+        "versions": [{"version": version, "released": month} for version, month in framework.releases],
         "strategy_defaults": {
             "zero": framework.default_zero,
             "zero_in_pipelines": default_zero(framework, 2),
@@ -40,21 +39,21 @@ def _document(framework: FrameworkFacts) -> Document:
             "recompute": NAMES["recompute"][own.recompute],
             "cp_comm": NAMES["cp_comm"][own.cp_comm],
             "moe_dispatcher": NAMES["moe_dispatcher"][own.moe_dispatcher],
-            "layers_per_stage": framework.split_rule,
+            "layers_per_stage": framework.splits.name,
             "overlap": dict(framework.overlaps),
             "overlap_from_zero": framework.overlaps_from_zero,
         },
         "training_defaults": {
-            **{field: _choices(rows, name) for field, rows in TRAINING_DEFAULTS.items()},
-            **STATE_DTYPES[name],
+            **{field: _choices(default_rows(name, field)) for field in USUAL},
+            **states,
         },
         "choices": {
-            "zero": list(framework.supports_zero),
-            "schedule": [NAMES["schedule"][schedule] for schedule in SCHEDULES[name]],
-            "cp_comm": [NAMES["cp_comm"][comm] for comm in CP_COMM[name]],
-            "vpp": framework.has_interleaving,
+            "zero": list(choices.zero),
+            "schedule": [NAMES["schedule"][schedule] for schedule in choices.schedules],
+            "cp_comm": [NAMES["cp_comm"][comm] for comm in choices.cp_comms],
+            "vpp": choices.vpp,
         },
-        "vocabulary_multiple_per_tp": VOCAB_MULTIPLE_PER_TP[name],
+        "vocabulary_multiple_per_tp": framework.vocab_multiple_per_tp,
         "rules": [_rule(rule) for rule in RULES if rule.frameworks is None or name in rule.frameworks],
     }
 
@@ -71,10 +70,9 @@ def _rule(rule: Rule) -> Document:
     }
 
 
-def _choices(rows: tuple[Row, ...], framework: str) -> object:
-    """The rows that can hold for this framework; the bare value where only one does and it always does."""
-    mine = [row for row in rows if row.frameworks is None or framework in row.frameworks]
-    shown = [{"value": row.value, "when": _conditions(row)} for row in mine]
+def _choices(rows: Rows) -> object:
+    """The rows up to the first that always holds; the bare value where that is the first of all."""
+    shown = [{"value": row.value, "when": _conditions(row)} for row in rows]
     first_certain = next(i for i, entry in enumerate(shown) if not entry["when"])
     return shown[0]["value"] if first_certain == 0 else shown[: first_certain + 1]
 

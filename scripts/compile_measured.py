@@ -12,7 +12,7 @@ from statistics import median
 from typing import Any
 
 from cost_models.calibration import CalibrationDocument
-from cost_models.frameworks.facts import RUNTIMES
+from cost_models.frameworks.facts import TORCH_LAYER_KERNELS
 from cost_models.hardware import read_document
 from profiler.fit import fitted
 
@@ -29,7 +29,7 @@ COMPILED = {
 """Folder of data, and the runs in it, by the name that ships."""
 MEASURED = ("time_s", "bytes_per_s", "spread_fraction", "compute_slowdown_fraction", "communication_slowdown_fraction")
 POOLED = ("gemm", "collectives", "attention", "math_attention", "memory_bandwidth", "host_adam", "overlap", "pairs")
-LAYER_OPS = RUNTIMES["fsdp"].kernels_forward + RUNTIMES["fsdp"].kernels_backward
+LAYER_OPS = sum(TORCH_LAYER_KERNELS)
 """Operations of an eager layer in the step model: what a plain layer's host time is divided by."""
 
 

@@ -1,80 +1,108 @@
-"""What each framework keeps in memory, fuses, overlaps and defaults to, as data.
+"""What a training framework is, as data: what it keeps in memory, fuses, overlaps, defaults to, and can be told.
 
-A `FrameworkFacts` is chosen by framework and version (or software date). Cost models read its fields; none of them branches on a
-framework's name. Sources: the frameworks' own files as listed in EQUATIONS.md under each tag.
+Each framework has a file of its own here with one `FrameworkFacts`, taken from its source code at a named version. Cost
+models and the planner read its fields; none of them branches on a framework's name. Sources that stand beside no value are in
+EQUATIONS.md under the tag of the formula that reads it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, field
+from typing import Final, Literal
 
-from cost_models.specs.training import Framework
+from cost_models.frameworks.choices import Choices, Habit, StrategyDefaults
+from cost_models.frameworks.knobs import Flag
+from cost_models.frameworks.memory import MemoryTraits, MemoryVariant
+from cost_models.frameworks.releases import Former, Releases
+from cost_models.frameworks.splits import EVEN, SplitRule
+from cost_models.frameworks.training_defaults import USUAL_SDPA, Rows, StateDtypes
+from cost_models.specs.training import Framework, ModelImpl
 
-ActivationTable = Literal["megatron-te", "megatron-local", "megatron-2021", "torchtitan", "nanotron", "huggingface"]
-StateLayout = Literal["megatron", "deepspeed", "fsdp", "plain"]
 LatentDown = Literal["whole", "shards", "columns"]
-SplitRule = Literal["even", "torchtitan", "nanotron", "deepspeed"]
+FUSED_ACCUMULATION_BYTES: Final = 3.0
+"""What adding into the buffer costs a weight gradient whose own kernel adds it, bytes per parameter. [F-9]"""
+TORCH_LAYER_KERNELS: Final = (45.0, 67.5)
+"""Launches of a dense layer's forward and backward where each operator is PyTorch's own. [F-4]"""
+MOE_EXTRA_KERNELS: Final = (25.0, 40.0)
+"""Launches that an MoE layer adds to the two, until one framework is counted apart. [F-4]"""
+OPTIMIZER_LAUNCHES: Final = 150.0
+"""Launches of an optimizer step, until one framework is counted apart. [F-4]"""
+NO_OVERLAPS: Final[Mapping[str, bool]] = {
+    "grad_reduce": False, "param_gather": False, "tp_comm": False, "p2p": False, "moe_all_to_all": False,
+}  # fmt: skip
+REPLICA_OVERLAPS: Final[Mapping[str, bool]] = {**NO_OVERLAPS, "grad_reduce": True, "param_gather": True}
+"""What runs between replicas is overlapped, nothing else."""
 
 
 @dataclass(frozen=True, slots=True)
-class FrameworkFacts:
-    """The facts of one framework that the cost models need."""
+class HostTraffic:
+    """How a framework moves the state that the host updates."""
 
-    framework: Framework
+    gradients_in_backward: bool
+    """Whether gradients go down while the backward makes them; else they go down when the optimizer's step begins."""
+    gradients_return: bool
+    """Whether, from the second micro-batch on, gradients come up from the host, are added to, and go down again."""
+    host_adds_gradients: bool
+    """Whether, from the second micro-batch on, the host adds the gradients that arrive."""
+    parameters_go_up: bool
+    """Whether updated parameters go up after the step; else a pass fetches them when it gathers."""
+    norm_and_clip_passes: float
+    """Passes over the gradients that the host makes to compute their norm and to clip them."""
+    takes_whole_optimizer: bool = False
+    """Whether the host updates every parameter of a rank where parameters are offloaded."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
+class FrameworkFacts:
+    """Everything that is known of one framework at one release; `framework_facts` applies what earlier releases did."""
+
+    name: Framework
+    releases: Releases
+    """Their months are those of wheels, tags and source packages; a framework's file says which were checked."""
     default_version: str
-    versions: tuple[str, ...]
-    """Known releases, oldest first."""
-    activation_table: ActivationTable
-    """Which tensors a layer saves for backward (memory); `training.transformer_impl` picks TE or local for Megatron."""
-    state_layout: StateLayout
-    split_rule: SplitRule
-    """What the framework does when layers don't divide by stages: `even` refuses."""
     fused_elementwise: bool
     """Norm, activation, bias-dropout-add run as one kernel each, compiled or hand-written."""
-    etp_defaults_to_tp: bool
+    etp_defaults_to_tp: bool = False
     default_zero: int
     default_sequence_parallel: bool
     """Where tp > 1."""
     overlaps: Mapping[str, bool]
     """Default of each strategy.overlap flag."""
-    overlaps_since: str
-    """YYYY-MM from which these overlaps work; nothing overlaps before."""
-    overlap_tp_backward: bool
+    overlaps_since: str = ""
+    """YYYY-MM from which these overlaps work; nothing overlaps before. Empty: always."""
+    overlap_tp_backward: bool = False
     """TP all-reduce of the data gradient hidden behind the weight gradient."""
-    gathers_per_tensor: bool
+    gathers_per_tensor: bool = False
     """ZeRO-3 gathers one tensor a call rather than one layer."""
     gradient_accumulation_bytes: float
     """Bytes moved per held parameter and micro-batch by adding weight gradients into the buffer."""
-    scatters_pipeline_messages: bool
+    scatters_pipeline_messages: bool = False
     """Without sequence parallelism a stage's tp ranks send a slice each and gather it on arrival."""
-    zero1_all_reduces: bool
+    zero1_all_reduces: bool = False
     """ZeRO-1 reduces whole gradients on every rank rather than scattering them."""
     kernels_forward: float
     """Kernel launches of one dense layer's forward."""
     kernels_backward: float
-    wraps_layers: bool
+    wraps_layers: bool = False
     """FSDP2 and DTensor, with their host time, stand around every layer that is sharded or tensor parallel."""
-    copies_around_gathers: bool
+    copies_around_gathers: bool = False
     """The sequence is not the outermost dimension, so that a gather or scatter along it copies the whole tensor once more:
     torch/distributed/_functional_collectives.py (all_gather_tensor, reduce_scatter_tensor)."""
-    moe_extra_kernels: tuple[float, float]
+    moe_extra_kernels: tuple[float, float] = MOE_EXTRA_KERNELS
     """Forward and backward launches an MoE layer adds."""
-    keeps_gathered_norms: bool
+    keeps_gathered_norms: bool = False
     """With sequence parallelism the gathered norm outputs stay saved rather than being gathered again in backward."""
-    selective_alternates: bool
+    selective_alternates: bool = False
     """`recompute: selective` keeps the output of every other matrix product and of no grouped one, and repeats the rest."""
-    selective_repeats_attention: float
+    selective_repeats_attention: float = 1.0
     """Share of the attention core that it repeats."""
-    selective_repeats_elementwise: float
+    selective_repeats_elementwise: float = 0.0
     """Share of the norms, activations and the like that it repeats."""
-    optimizer_launches: float
+    optimizer_launches: float = OPTIMIZER_LAUNCHES
     """Kernel launches of one optimizer step, norm and clip included."""
-    separate_gate_projection: bool
+    separate_gate_projection: bool = False
     """A gated MLP's two input projections are two matmuls, query, key and value three."""
-    has_interleaving: bool
-    supports_zero: tuple[int, ...]
     zero2_all_reduces: bool = False
     """ZeRO-2 all-reduces each bucket and keeps its shard rather than scattering it."""
     accumulates_unreduced: frozenset[str] = frozenset()
@@ -121,98 +149,44 @@ class FrameworkFacts:
     `constants.TP_CALL_OPS` operators for each instead of one."""
     tp_overlap_needs_split: bool = False
     """`overlap_tp_backward` holds with sequence parallelism alone."""
+    layerwise_from_zero: int = 3
+    """Lowest ZeRO stage in which parameters are gathered, and gradients reduced, layer by layer."""
+    overlaps_p2p_without_vpp: bool = True
+    """Stage-to-stage messages can run beside computation without virtual stages."""
+    casts_weights_after_gather: bool = False
+    """Stage 3 gathers weights that products read in fp8 in their stored type; without --fp8-param-gather, which is off by
+    default, Transformer Engine can cache fp8 copies of all layers."""
+    groups_hold_context: bool = False
+    """Ranks that share one copy of sharded state always hold whole context-parallel groups."""
+    shard_group_stages: frozenset[int] = frozenset()
+    """ZeRO stages whose state can be kept to a part of the replicas."""
+    expert_shard_group_stages: frozenset[int] = frozenset()
+    """The same for a model with experts."""
+    local_modules_fuse_nothing: bool = False
+    """Layers without Transformer Engine are made of modules that fuse nothing unless they are compiled."""
+    vocab_multiple_per_tp: int = 0
+    """The vocabulary is padded to a multiple of this times tp; 0: not padded."""
+    host: HostTraffic
+    """What the host updates, where anything is offloaded."""
+    memory: MemoryTraits
+    memory_variants: tuple[MemoryVariant, ...] = ()
+    state_dtypes: StateDtypes
+    model_impl: ModelImpl = "native"
+    """Whose modules run where the user does not say: most people run Hugging Face models under DeepSpeed and FSDP."""
+    training_defaults: Mapping[str, Rows] = field(default_factory=dict)
+    """By field of `training`, where they are not the usual ones (`training_defaults.USUAL`)."""
+    sdpa_kernels: Rows = USUAL_SDPA
+    strategy: StrategyDefaults
+    choices: Choices
+    splits: SplitRule = EVEN
+    habits: Mapping[str, Habit] = field(default_factory=dict)
+    """By contract field."""
+    knobs: tuple[Flag, ...] = ()
+    """Knobs that no formula prices; a range is the search's, within what the framework accepts."""
+    former: tuple[Former, ...] = ()
+    """What earlier releases did differently: each entry that held replaces what those before it said."""
 
-
-FUSED_ACCUMULATION_BYTES = 3.0
-"""What adding into the buffer costs a weight gradient whose own kernel adds it, bytes per parameter. [F-9]"""
-_OVERLAP_NONE = {"grad_reduce": False, "param_gather": False, "tp_comm": False, "p2p": False, "moe_all_to_all": False}
-_OVERLAP_MEGATRON = {**_OVERLAP_NONE, "grad_reduce": True, "param_gather": True, "p2p": True}
-_OVERLAP_FSDP = {**_OVERLAP_NONE, "grad_reduce": True, "param_gather": True}
-
-RUNTIMES: Mapping[Framework, FrameworkFacts] = {
-    "megatron": FrameworkFacts(
-        framework="megatron", default_version="0.16",
-        versions=("0.8", "0.9", "0.10", "0.11", "0.12", "0.13", "0.14", "0.15", "0.16", "0.17", "0.18", "0.19"),
-        activation_table="megatron-te", state_layout="megatron", split_rule="even", fused_elementwise=True,
-        etp_defaults_to_tp=True, default_zero=1, default_sequence_parallel=True, overlaps=_OVERLAP_MEGATRON, overlaps_since="2023-07",
-        overlap_tp_backward=True, gathers_per_tensor=False, gradient_accumulation_bytes=FUSED_ACCUMULATION_BYTES,
-        kernels_forward=34.0, kernels_backward=45.0, wraps_layers=False, copies_around_gathers=False,
-        moe_extra_kernels=(25.0, 40.0),
-        selective_alternates=False, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
-        optimizer_launches=150.0, separate_gate_projection=False,
-        keeps_gathered_norms=False, scatters_pipeline_messages=False, zero1_all_reduces=False,
-        has_interleaving=True, supports_zero=(0, 1, 2, 3), builds_mtp=True, latent_down="shards", weighs_inside_experts=True,
-        wraps_tp_calls=True,
-    ),
-    "megatron-deepspeed": FrameworkFacts(
-        framework="megatron-deepspeed", default_version="2022", versions=("2022", "2023", "2024"),
-        activation_table="megatron-2021", state_layout="deepspeed", split_rule="deepspeed", fused_elementwise=True,
-        etp_defaults_to_tp=False, default_zero=0, default_sequence_parallel=False, overlaps=_OVERLAP_FSDP, overlaps_since="2022-03",
-        overlap_tp_backward=False, gathers_per_tensor=True, gradient_accumulation_bytes=6.0,
-        kernels_forward=34.0, kernels_backward=45.0, wraps_layers=False, copies_around_gathers=False,
-        moe_extra_kernels=(25.0, 40.0),
-        selective_alternates=False, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
-        optimizer_launches=150.0, separate_gate_projection=False,
-        keeps_gathered_norms=False, scatters_pipeline_messages=True, zero1_all_reduces=True,
-        has_interleaving=False, supports_zero=(0, 1, 2, 3),
-        pads_experts=True, loops_experts=True, zero2_all_reduces=True, replicas_reduce_once=True, param_shards_serve_forward=True, overlaps_from_zero=3,
-        reduces_in_backward_from=1, gathers_in_forward_from=3, overlaps_in_pipelines=False,
-    ),
-    "deepspeed": FrameworkFacts(
-        framework="deepspeed", default_version="0.19",
-        versions=("0.5", "0.9", "0.12", "0.14", "0.15", "0.16", "0.17", "0.18", "0.19"),
-        activation_table="huggingface", state_layout="deepspeed", split_rule="deepspeed", fused_elementwise=False,
-        etp_defaults_to_tp=False, default_zero=3, default_sequence_parallel=False, overlaps=_OVERLAP_FSDP, overlaps_since="2022-03",
-        overlap_tp_backward=False, gathers_per_tensor=True, gradient_accumulation_bytes=6.0,
-        kernels_forward=45.0, kernels_backward=67.5, wraps_layers=False, copies_around_gathers=False,
-        moe_extra_kernels=(25.0, 40.0),
-        selective_alternates=False, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
-        optimizer_launches=150.0, separate_gate_projection=True,
-        keeps_gathered_norms=False, scatters_pipeline_messages=False, zero1_all_reduces=True,
-        has_interleaving=False, supports_zero=(0, 1, 2, 3),
-        zero2_all_reduces=True, replicas_reduce_once=True, param_shards_serve_forward=True, overlaps_from_zero=3,
-        reduces_in_backward_from=1, gathers_in_forward_from=3, overlaps_in_pipelines=False,
-    ),
-    "torchtitan": FrameworkFacts(
-        framework="torchtitan", default_version="0.3", versions=("0.1", "0.2", "0.3"),
-        activation_table="torchtitan", state_layout="fsdp", split_rule="torchtitan", fused_elementwise=False,
-        etp_defaults_to_tp=False, default_zero=3, default_sequence_parallel=True, overlaps=_OVERLAP_FSDP, overlaps_since="",
-        overlap_tp_backward=False, gathers_per_tensor=False, gradient_accumulation_bytes=10.0,
-        kernels_forward=45.0, kernels_backward=67.5, wraps_layers=True, copies_around_gathers=True,
-        moe_extra_kernels=(25.0, 40.0),
-        selective_alternates=True, selective_repeats_attention=0.0, selective_repeats_elementwise=1.0,
-        optimizer_launches=150.0, separate_gate_projection=True,
-        keeps_gathered_norms=True, scatters_pipeline_messages=False, zero1_all_reduces=False,
-        has_interleaving=True, supports_zero=(0, 2, 3), fuses_qkv=True, keeps_parameters_in_pipelines=True,
-        fp8_gather_recipes=frozenset({"tensorwise"}),
-        fp8_gather_source="habit of torchtitan's float8 benchmarks (enable_fsdp_float8_all_gather); the parser's default is bf16",
-    ),
-    "fsdp": FrameworkFacts(
-        framework="fsdp", default_version="2.8", versions=("1.12", "2.0", "2.1", "2.4", "2.6", "2.8", "2.11", "2.13"),
-        activation_table="huggingface", state_layout="fsdp", split_rule="even", fused_elementwise=False,
-        etp_defaults_to_tp=False, default_zero=3, default_sequence_parallel=True, overlaps=_OVERLAP_FSDP, overlaps_since="",
-        overlap_tp_backward=False, gathers_per_tensor=False, gradient_accumulation_bytes=10.0,
-        kernels_forward=45.0, kernels_backward=67.5, wraps_layers=True, copies_around_gathers=True,
-        moe_extra_kernels=(25.0, 40.0),
-        selective_alternates=True, selective_repeats_attention=0.0, selective_repeats_elementwise=1.0,
-        optimizer_launches=150.0, separate_gate_projection=True,
-        keeps_gathered_norms=True, scatters_pipeline_messages=False, zero1_all_reduces=False,
-        has_interleaving=False, supports_zero=(0, 2, 3),
-        # accelerate/accelerator.py (accumulate, no_sync) unless sync_each_batch, and transformers' Trainer through it.
-        accumulates_unreduced=frozenset({"transformers", "liger"}),
-        fp8_gather_recipes=frozenset({"tensorwise"}),
-        fp8_gather_source="accelerate's default for torchao (AORecipeKwargs.enable_fsdp_float8_all_gather)",
-    ),
-    "nanotron": FrameworkFacts(
-        framework="nanotron", default_version="2025", versions=("0.4", "0.5", "2025"),
-        activation_table="nanotron", state_layout="megatron", split_rule="nanotron", fused_elementwise=True,
-        etp_defaults_to_tp=False, default_zero=1, default_sequence_parallel=False, overlaps=_OVERLAP_NONE, overlaps_since="",
-        overlap_tp_backward=True, gathers_per_tensor=False, gradient_accumulation_bytes=10.0,
-        kernels_forward=40.0, kernels_backward=60.0, wraps_layers=False, copies_around_gathers=False,
-        moe_extra_kernels=(25.0, 40.0),
-        selective_alternates=False, selective_repeats_attention=1.0, selective_repeats_elementwise=0.0,
-        optimizer_launches=150.0, separate_gate_projection=False,
-        keeps_gathered_norms=False, scatters_pipeline_messages=False, zero1_all_reduces=False,
-        has_interleaving=False, supports_zero=(0, 1), tp_overlap_needs_split=True,
-    ),
-}  # fmt: skip
+    @property
+    def versions(self) -> tuple[str, ...]:
+        """Known releases, oldest first."""
+        return tuple(version for version, _ in self.releases)

@@ -12,7 +12,7 @@ from typing import cast
 import numpy as np
 
 from cost_models.constants import RING_MERGE_BYTES
-from cost_models.frameworks.training_defaults import Setting, sdpa_kernel
+from cost_models.frameworks import Setting, sdpa_kernel
 from cost_models.hardware.attention import flash_attention_s, math_attention_s
 from cost_models.hardware.flash_constants import FLASH_SHORT_SEQUENCE
 from cost_models.job import Job

@@ -6,21 +6,15 @@ each tensor is split: over tensor-parallel ranks, key-value heads, expert-parall
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import lru_cache
 
 import numpy as np
 
+from cost_models.frameworks import FRAMEWORKS
 from cost_models.specs.model import LayerKind, Mla, Model, Moe
 from cost_models.specs.training import Framework
 from cost_models.strategies.strategy import Floats
-
-VOCAB_MULTIPLE_PER_TP: Mapping[Framework, int] = {
-    "megatron": 128, "megatron-deepspeed": 128, "deepspeed": 0, "torchtitan": 0, "fsdp": 0, "nanotron": 1,
-}  # fmt: skip
-"""The vocabulary is padded to a multiple of this number times tp; 0 means that it is not padded. Source:
-Megatron-LM --make-vocab-size-divisible-by; nanotron ModelArgs.make_vocab_size_divisible_by."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -230,8 +224,9 @@ def expert_layer_parameters_on_rank(model: Model, kind: LayerKind, ep: Floats, e
 
 def padded_vocab_size(model: Model, framework: Framework, tp: Floats) -> Floats:
     """Rows of the embedding table as the framework pads it for this tp, shape of tp; the same in every known version."""
-    multiple = VOCAB_MULTIPLE_PER_TP[framework] * np.asarray(tp, dtype=np.float64)
-    if not VOCAB_MULTIPLE_PER_TP[framework]:
+    per_tp = FRAMEWORKS[framework].vocab_multiple_per_tp
+    multiple = per_tp * np.asarray(tp, dtype=np.float64)
+    if not per_tp:
         return np.full_like(multiple, float(model.vocab_size))
     return np.asarray(np.ceil(model.vocab_size / multiple) * multiple)
 

@@ -1,9 +1,9 @@
 """Selective recomputation: which of a layer's matrix products run again, which outputs stay, which norms can be repeated.
 
-torchtitan's policy saves the output of every other matrix product in the order in which they run, and of no grouped one; the
+PyTorch's policy by operator saves the output of every other matrix product in the order in which they run, and of no grouped one; the
 router's product is repeated and not counted. `costs` prices what is repeated, `memory.activations` what is kept.
 
-Source: torchtitan/distributed/activation_checkpoint.py, `SelectiveAC` (0.3) and `_apply_op_sac`;
+Source: TorchTitan's distributed/activation_checkpoint.py, `SelectiveAC` (0.3) and `_apply_op_sac`;
 torch/_functorch/partitioners.py, whose list of compute-intensive operators has no grouped_mm.
 """
 
@@ -27,11 +27,11 @@ def separate_norms(job: Job, kind: LayerKind) -> float:
     Transformer Engine's linear layers take in the norm before them: that of attention except for latent attention, and that of a
     dense MLP but not the one before a router.
 
-    Source: megatron/core/models/gpt/gpt_layer_specs.py (0.12 to 0.19, without mla_down_proj_fusion); transformer_layer.py
+    Source: Megatron Core's models/gpt/gpt_layer_specs.py (0.12 to 0.19, without mla_down_proj_fusion); transformer_layer.py
     recomputes no IdentityOp.
     """
     before = float(min(job.model.norms_per_layer, 2))
-    if job.training.transformer_impl != "transformer-engine" or job.framework.activation_table != "megatron-te":
+    if job.training.transformer_impl != "transformer-engine" or not job.framework.memory.transformer_engine:
         return before
     return min(before, float(job.model.mla is not None) + float(kind.is_moe))
 

@@ -1,4 +1,4 @@
-"""Bytes that one decoder layer saves for its backward, per kind of layer and per framework's table of saved tensors. [M-5]
+"""Bytes that one decoder layer saves for its backward, per kind of layer and per implementation of its modules. [M-5]
 
 A layer is a set of named parts, so that recomputation (`recompute`) can drop some and keep others. Everything is per rank and
 for one micro-batch, shape (U,) over the distinct combinations of the axes that matter; the kernels' private scratch is left
@@ -12,7 +12,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from cost_models.frameworks.memory_traits import MemoryTraits
+from cost_models.frameworks import MemoryTraits
 from cost_models.job import Job
 from cost_models.layers.selective import kept_output_bytes, separate_norms
 from cost_models.specs.model import LayerKind, Mla, Model, Moe
@@ -105,7 +105,7 @@ def batch_sizes(job: Job, traits: MemoryTraits, rows: Strategies) -> Sizes:
     """Sizes of one micro-batch for these combinations of axes."""
     training = job.training
     w = training.compute_bytes
-    quantised = training.precision in ("fp8", "nvfp4") and traits.table == "megatron-te"
+    quantised = training.precision in ("fp8", "nvfp4") and traits.transformer_engine
     return Sizes(
         w=w,
         linear_w=1.0 if quantised else w,
@@ -116,7 +116,7 @@ def batch_sizes(job: Job, traits: MemoryTraits, rows: Strategies) -> Sizes:
         tp=rows.tp,
         sp=np.where(rows.sequence_parallel, rows.tp, 1.0),
         etp=rows.etp,
-        context_outputs=np.where((rows.cp > 1) & (traits.table == "megatron-te"), 1.0, 0.0),
+        context_outputs=np.where((rows.cp > 1) & traits.transformer_engine, 1.0, 0.0),
         ep=rows.ep,
     )
 
@@ -133,12 +133,12 @@ def autocast(job: Job, traits: MemoryTraits, rows: Strategies) -> Bools:
 
 def fused_kernels(job: Job, traits: MemoryTraits) -> bool:
     """Whether Hugging Face's layers are patched with Liger's kernels, which a fused linear cross entropy implies."""
-    return traits.table == "huggingface" and job.training.cross_entropy == "linear"
+    return traits.huggingface_modules and job.training.cross_entropy == "linear"
 
 
 def upcasts_norms(job: Job, traits: MemoryTraits) -> bool:
     """Whether norms compute in fp32 step by step, as LlamaRMSNorm of transformers does."""
-    return traits.table == "huggingface" and job.model.norm == "rmsnorm" and not fused_kernels(job, traits)
+    return traits.huggingface_modules and job.model.norm == "rmsnorm" and not fused_kernels(job, traits)
 
 
 def layer_parts(job: Job, traits: MemoryTraits, kind: LayerKind, sizes: Sizes) -> LayerParts:
@@ -208,27 +208,26 @@ def _attention(job: Job, traits: MemoryTraits, s: Sizes) -> dict[str, Floats]:
 
 def _qkv(job: Job, traits: MemoryTraits, s: Sizes) -> Floats:
     """Bytes of query, key and value of plain attention, shape (U,). [M-5]"""
-    model, table = job.model, traits.table
+    model = job.model
     q = model.q_size / s.tp
     kv = model.kv_size / np.minimum(s.tp, model.num_key_value_heads)
     rotary = model.position_embedding == "rope"
     whole, rotated = q + 2 * kv, q + kv
     elements = whole
-    if table in ("megatron-local", "megatron-2021"):  # the value is a view: the fused projection's output stays whole
+    if traits.keeps_fused_qkv:
         elements = whole + (rotated if rotary else 0.0)
-    # nanotron saves the queries twice: an outline of its source, which no reading separates.
-    elif table == "nanotron":
+    elif traits.keeps_query_twice:
         elements = whole + q
-    if table in ("torchtitan", "huggingface") and job.training.attention == "math":
+    if traits.torch_operators and job.training.attention == "math":
         elements = 3.0 * q  # keys and values are expanded to all heads
     # A norm of queries and keys saves its inputs, which values pass by; of Transformer Engine's layers the joined
     # projection is counted whole.
-    if model.qk_norm != "none" and table in ("torchtitan", "huggingface"):
+    if model.qk_norm != "none" and traits.torch_operators:
         elements = elements + rotated
-    elif model.qk_norm != "none" and table == "megatron-te":
+    elif model.qk_norm != "none" and traits.transformer_engine:
         elements = elements + whole
     bytes_ = s.w * s.tokens * elements
-    if rotary and table == "megatron-local":
+    if rotary and traits.saves_rotary_tables:
         bytes_ = bytes_ + 2 * _FP32 * model.head_dim * s.sequence  # cosines and sines, neither split nor per sample
     return np.asarray(bytes_)
 
@@ -258,7 +257,7 @@ def _hidden_tensors(job: Job, traits: MemoryTraits) -> tuple[float, float]:
     """
     if not job.model.gated_mlp:
         return 1.0, 1.0
-    if traits.table in ("megatron-te", "megatron-local") or fused_kernels(job, traits):
+    if traits.fuses_gated_activation or fused_kernels(job, traits):
         return 2.0, 1.0
     return 2.0, 2.0
 

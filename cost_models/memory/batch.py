@@ -10,7 +10,7 @@ from typing import Final
 
 import numpy as np
 
-from cost_models.frameworks.memory_traits import MemoryTraits, memory_traits
+from cost_models.frameworks import MemoryTraits, memory_traits
 from cost_models.job import Job
 from cost_models.memory.in_flight import StageContents, stage_contents
 from cost_models.memory.layer_table import LayerTable, layer_table

@@ -100,7 +100,7 @@ def _gathers(batch: Batch, elements_KN: Floats) -> tuple[Floats, Floats]:
 def _gathered_layer(batch: Batch) -> Floats:
     """Bytes of the largest layer when gathered, with its quantised copies, shape (N,). [M-8]"""
     job, table = batch.job, batch.table
-    copies = weight_copy_bytes(job) if batch.traits.table == "megatron-te" else 0.0
+    copies = weight_copy_bytes(job) if batch.traits.transformer_engine else 0.0
     dense_bytes = layer_gather_bytes(job) + copies
     expert_bytes = job.training.gather_bytes + copies
     each_J = [dense_bytes * d + expert_bytes * e for d, e in zip(table.dense_J, table.expert_J, strict=True)]
@@ -183,7 +183,8 @@ def _workspaces(batch: Batch) -> tuple[Floats, Floats]:
     """
     traits, strategies, stages, table = batch.traits, batch.strategies, batch.stages, batch.table
     split = strategies.sequence_parallel & (strategies.tp > 1)
-    permanent: Floats = np.where(split, traits.sequence_workspaces * table.sequence, 0.0)
+    gathers_again = not batch.job.framework.keeps_gathered_norms  # what stays saved needs no buffer to be gathered into
+    permanent: Floats = np.where(split, gathers_again * traits.sequence_workspaces * table.sequence, 0.0)
     pipelined = strategies.pp > 1
     working = permanent + 2.0 * table.gathered_kv
     if not pipelined.any():

@@ -1,7 +1,8 @@
 """The free constants of the memory model: few, physical, each with value, unit, meaning, plausible range and source.
 
-Bytes that follow from tensor shapes are formulas in the other modules. Here is only what had to be read off machines or taken
-from a framework's defaults. Sources are short names; EQUATIONS.md, section M, says what they stand for.
+Bytes that follow from tensor shapes are formulas in the other modules. Here is only what had to be read off machines; what was
+read off one framework's runs, or taken from its defaults, is in that framework's file. Sources are short names; EQUATIONS.md,
+section M, says what they stand for.
 """
 
 from __future__ import annotations
@@ -45,30 +46,10 @@ _TABLE = (
              2.0 * GIB, 6.0 * GIB, "bigscience device readings, fitted together with the reserved factor"),
     Constant("allocator_slack", 0.10, "fraction", "reserved beyond the usual where sizes change each step, over what changes",
              0.04, 0.30, "the agent's steps of changing length: 0.074 to 0.118; data/measured_h100/allocator.md: 0.04 to 0.20"),
-    Constant("reserved_fsdp_rounding", 1.005, "ratio", "block rounding of the caching allocator",
-             1.0, 1.03, "own_tt reserved against the pool rule"),
-    Constant("reserved_megatron_te_tp", 1.035, "ratio", "reserved over allocated, Transformer Engine, tp > 1",
-             1.0, 1.10, "simumax_b200, range 1.028-1.077"),
-    Constant("reserved_megatron_te", 1.07, "ratio", "reserved over allocated, Transformer Engine, tp = 1",
-             1.0, 1.15, "simumax_b200, range 1.052-1.079"),
-    Constant("reserved_megatron_local", 1.065, "ratio", "reserved over allocated, local layers",
-             1.0, 1.15, "own_mcore, two clean readings 1.064 and 1.067"),
-    Constant("reserved_deepspeed", 1.13, "ratio", "reserved over allocated in DeepSpeed runs",
-             1.0, 1.25, "bigscience device readings, fitted together with context_2022"),
-    Constant("reserved_zero3", 2.0 * GIB, "bytes", "allocator cache of ZeRO-3's changing gather sizes",
-             0.5 * GIB, 5.0 * GIB, "ml_engineering ZeRO-3 rows, 8 GPUs"),
-    Constant("reserved_nanotron", 1.02, "ratio", "reserved over allocated in nanotron",
-             1.0, 1.10, "assumed: persistent buffers dominate; no reading separates it"),
-    Constant("deepspeed_bucket_elements", 5e8, "elements", "reduce bucket; two with overlap",
-             1e8, 1e9, "DeepSpeed zero_optimization.reduce_bucket_size default"),
-    Constant("deepspeed_live_elements", 1e9, "elements", "gathered parameters kept alive by ZeRO-3",
-             1e8, 1e9, "DeepSpeed zero_optimization.stage3_max_live_parameters default"),
     Constant("host_buffer_factor", 1.5, "ratio", "host memory that a node needs over the state counted in it",
              1.1, 1.6, "DeepSpeed's own estimators, additional_buffer_factor; see M-16"),
     Constant("host_process", 3e9, "bytes", "host memory of one training process beside its tensors",
              2e9, 6e9, "vLLM pull request 48436: 35 and 67 GB resident with 32 and 64 GB of pinned buffers"),
-    Constant("deepspeed_prefetch_elements", 5e7, "elements", "ZeRO-3 parameters gathered ahead",
-             1e7, 5e8, "DeepSpeed zero_optimization.stage3_prefetch_bucket_size default"),
 )  # fmt: skip
 
 CONSTANTS: Final = {constant.name: constant for constant in _TABLE}

@@ -1,7 +1,7 @@
 """What a layer keeps, and what its backward makes again, under each recomputation mode and framework. [M-5] [M-6]
 
-"Selective" means different things: Megatron drops the outputs of named modules, torchtitan keeps every other matrix product's
-output. Full recomputation keeps the layer's input alone; how many layers it covers is decided per stage
+"Selective" means different things: Megatron drops the outputs of named modules, PyTorch's policy by operator keeps every other
+matrix product's output. Full recomputation keeps the layer's input alone; how many layers it covers is decided per stage
 (`stage_activations`). Bytes of each part of a layer come from `activations`.
 """
 
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from cost_models.frameworks.memory_traits import MemoryTraits
+from cost_models.frameworks import MemoryTraits
 from cost_models.memory.activations import LayerParts
 from cost_models.strategies.strategy import RECOMPUTE_MODULES, Floats, Recompute, Strategies
 
@@ -38,7 +38,7 @@ def layer_memory(parts: LayerParts, rows: Strategies, *, traits: MemoryTraits) -
     selective = rows.recompute == Recompute.SELECTIVE
     if not selective.any():
         return LayerMemory(whole, gradients, whole)
-    if traits.table in ("torchtitan", "huggingface"):
+    if traits.torch_operators:
         # The policy saves the fused kernel's statistics, but never the score matrices of unfused attention, which
         # have gradients.
         flash = np.where(parts.score_gradient > 0, 0.0, parts.scores)
@@ -47,12 +47,12 @@ def layer_memory(parts: LayerParts, rows: Strategies, *, traits: MemoryTraits) -
         # kept.
         extra = whole - kept + parts.block_input
     else:
-        dropped = _megatron_dropped(parts, rows)
+        dropped = _dropped_modules(parts, rows)
         kept, extra = whole - dropped, dropped
     return LayerMemory(np.where(selective, kept, whole), gradients + np.where(selective, extra, 0.0), whole)
 
 
-def _megatron_dropped(parts: LayerParts, rows: Strategies) -> Floats:
+def _dropped_modules(parts: LayerParts, rows: Strategies) -> Floats:
     """Bytes that the named modules need not save, shape (U,); those of the attention core where no module is named."""
     chosen = np.where(rows.recompute_modules == 0, _BIT["core_attn"], rows.recompute_modules)
     moe_whole = parts.experts + parts.shared

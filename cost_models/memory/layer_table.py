@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from cost_models.frameworks.memory_traits import MemoryTraits
+from cost_models.frameworks import MemoryTraits
 from cost_models.job import Job
 from cost_models.layers.parameters import (
     dense_layer_parameters_on_rank,

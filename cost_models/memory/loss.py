@@ -13,7 +13,7 @@ from typing import Final
 import numpy as np
 
 from cost_models.constants import LOSS_CHUNKS
-from cost_models.frameworks.memory_traits import LossFamily, MemoryTraits
+from cost_models.frameworks import LossFamily, MemoryTraits
 from cost_models.job import Job
 from cost_models.specs.training import CrossEntropy
 from cost_models.strategies.strategy import Floats
@@ -44,16 +44,16 @@ LOSS_BYTES: Final[Mapping[tuple[LossFamily, CrossEntropy], LossBytes]] = {
     ("huggingface", "fused"): LossBytes(4.0, 4.0, 2.0),
     ("huggingface", "compiled"): LossBytes(6.0, 10.0, 4.0),
     ("huggingface", "te"): LossBytes(2.0, 2.0, 2.0),
-    ("megatron", "unfused"): LossBytes(6.0, 6.0, 4.0),
-    ("megatron", "fused"): LossBytes(10.0, 10.0, 4.0),
-    ("megatron", "compiled"): LossBytes(10.0, 10.0, 4.0),
-    ("megatron", "te"): LossBytes(2.0, 2.0, 2.0),
+    ("vocab-parallel", "unfused"): LossBytes(6.0, 6.0, 4.0),
+    ("vocab-parallel", "fused"): LossBytes(10.0, 10.0, 4.0),
+    ("vocab-parallel", "compiled"): LossBytes(10.0, 10.0, 4.0),
+    ("vocab-parallel", "te"): LossBytes(2.0, 2.0, 2.0),
 }
 _LINEAR: Final = LossBytes(0.0, 0.0, 0.0, linear=True)
-_OLD_MEGATRON: Final = LossBytes(10.0, 10.0, 4.0)
+_FP32_LOGITS: Final = LossBytes(10.0, 10.0, 4.0)
 """fp16 logits, their fp32 copy and the exponentials."""
 _CHUNK_GRADIENT_BYTES: Final = 4.0
-"""Bytes per element of the hidden states' gradients, kept in fp32 (torchtitan/components/loss.py, GradAccumulator)."""
+"""Bytes per element of the hidden states' gradients, kept in fp32 (TorchTitan's components/loss.py, GradAccumulator)."""
 _CHUNK_LOGIT_BYTES: Final = 2.0
 """Bytes per logit that the loop's own variable keeps while a piece runs backward; whole logits are freed before
 that."""
@@ -74,8 +74,8 @@ def loss_bytes(job: Job, traits: MemoryTraits) -> LossBytes:
         return replace(entry, peak=entry.peak + kept, peak_tp=entry.peak_tp + kept, chunks=LOSS_CHUNKS.value)
     if training.cross_entropy == "te" and training.software_date >= _TE_FP32_GRADIENT_FROM:
         return _TE_FP32_GRADIENT
-    if traits.table in ("megatron-2021", "nanotron") and training.cross_entropy in ("unfused", "fused"):
-        return _OLD_MEGATRON
+    if traits.keeps_fp32_logits and training.cross_entropy in ("unfused", "fused"):
+        return _FP32_LOGITS
     return LOSS_BYTES[traits.loss_family, training.cross_entropy]
 
 

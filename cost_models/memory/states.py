@@ -10,7 +10,7 @@ from dataclasses import dataclass, fields
 
 import numpy as np
 
-from cost_models.frameworks.memory_traits import MemoryTraits
+from cost_models.frameworks import MemoryTraits
 from cost_models.job import Job
 from cost_models.layers.casts import weight_copy_bytes
 from cost_models.memory.batch import NOTHING, Batch
@@ -157,7 +157,7 @@ def _elements(batch: Batch) -> tuple[Floats, Floats]:
 def _embedding_beside_modules(batch: Batch) -> Floats:
     """Elements of the embedding's copy that multi-token prediction needs on the last stage, shape (N,) or (). [M-1]
 
-    Source: megatron/core/models/gpt/gpt_model.py (`pre_process or mtp_process`).
+    Source: Megatron Core's models/gpt/gpt_model.py (`pre_process or mtp_process`).
     """
     if not batch.job.mtp_num_layers or batch.job.model.tie_word_embeddings:
         return NOTHING
@@ -182,7 +182,7 @@ def _quantised_copies(batch: Batch, elements_KN: Floats) -> Floats:
 
     Where parameters are sharded, copies live only as long as the gathered weights they are made of (see `communication`).
     """
-    copies = weight_copy_bytes(batch.job) if batch.traits.table == "megatron-te" else 0.0
+    copies = weight_copy_bytes(batch.job) if batch.traits.transformer_engine else 0.0
     if not copies:
         return NOTHING
     embedding_KN, head_KN = batch.end_words

@@ -13,19 +13,16 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from cost_models.errors import InvalidInputError, NotModelledError, Problem
-from cost_models.frameworks.facts import RUNTIMES
-from cost_models.frameworks.training_defaults import (
-    COMPUTE,
-    FP16_GRADIENTS,
-    PARAM,
-    STATE_DTYPES,
+from cost_models.frameworks import (
+    FRAMEWORKS,
     Setting,
-    date_of,
-    default_model_impl,
     default_of,
+    frameworks_where,
     release_at,
+    release_month,
     version_key,
 )
+from cost_models.frameworks.training_defaults import COMPUTE, GRAD, PARAM
 from cost_models.specs.cluster import Cluster
 from cost_models.specs.fields import Count, Flag, Fraction, Name, Quantity, child, resolved_once, validated
 from cost_models.specs.model import Model
@@ -173,6 +170,7 @@ def _batch(given: TrainingInput, pointer: str) -> tuple[int, list[Problem]]:
 
 def _unsupported(given: TrainingInput, facts: _Facts, pointer: str) -> list[Problem]:
     assert given.precision
+    assert given.framework
     assert given.seq_length
     problems = []
     if given.precision not in facts.precisions:
@@ -182,9 +180,11 @@ def _unsupported(given: TrainingInput, facts: _Facts, pointer: str) -> list[Prob
     if facts.learned_positions is not None and given.seq_length > facts.learned_positions:
         message = f"seq_length {given.seq_length} is more than the model's {facts.learned_positions} learned positions"
         problems.append(Problem(child(pointer, "seq_length"), message, "Shorten it, or raise max_position_embeddings."))
-    if given.recipe is not None and given.framework != "megatron":
-        message = f"recipe is {given.recipe!r}, which is written for megatron, not for {given.framework}"
-        problems.append(Problem(child(pointer, "recipe"), message, "Leave 'recipe' out, or plan for megatron."))
+    if given.recipe is not None and given.recipe not in FRAMEWORKS[given.framework].choices.recipes:
+        recipe = given.recipe
+        meant = " or ".join(sorted(frameworks_where(lambda facts: recipe in facts.choices.recipes)))
+        message = f"recipe is {recipe!r}, which is written for {meant}, not for {given.framework}"
+        problems.append(Problem(child(pointer, "recipe"), message, f"Leave 'recipe' out, or plan for {meant}."))
     if given.framework_version is not None and not version_key(given.framework_version):
         message = f"framework_version is {given.framework_version!r}; it has no number"
         problems.append(Problem(child(pointer, "framework_version"), message, "Write it like '0.16'."))
@@ -215,7 +215,7 @@ def _filled(given: TrainingInput, batch: int, facts: _Facts) -> Training:
     version, date, warnings = _release(given)
     job.fill("framework_version", version)
     job.fill("software_date", date)
-    job.fill("model_impl", default_model_impl(given.framework))
+    job.fill("model_impl", FRAMEWORKS[given.framework].model_impl)
     if given.precision == "fp32" and given.attention == "flash":
         job.values["attention"] = job.assumed["attention"] = "math"
         warnings = (*warnings, "attention-math-for-fp32")
@@ -244,24 +244,25 @@ def _release(given: TrainingInput) -> tuple[str, str, tuple[str, ...]]:
     """Framework version, software date, warnings: each follows from the other where only one is given."""
     assert given.framework
     if given.framework_version is not None:
-        date, known = date_of(given.framework, given.framework_version)
+        date, known = release_month(given.framework, given.framework_version)
         return given.framework_version, given.software_date or date, () if known else ("framework-version-unknown",)
     if given.software_date is not None:
         return release_at(given.framework, given.software_date), given.software_date, ()
-    version = RUNTIMES[given.framework].default_version
-    return version, date_of(given.framework, version)[0], ()
+    version = FRAMEWORKS[given.framework].default_version
+    return version, release_month(given.framework, version)[0], ()
 
 
 def _fill_state_dtypes(job: _Filling, precision: Precision, framework: Framework) -> None:
     """Types of parameters, main parameters, gradients and optimizer states."""
-    table = STATE_DTYPES[framework]
+    held = FRAMEWORKS[framework].state_dtypes
     compute = precision if precision in ("bf16", "fp16", "fp32") else "bf16"
-    param = job.fill("param_dtype", compute if table["param_dtype"] == COMPUTE else table["param_dtype"])
-    main = job.fill("main_param_dtype", "none" if param == "fp32" else table["main_param_dtype"])
-    named = {COMPUTE: compute, PARAM: param}
-    fp16_held = precision == "fp16" and framework in FP16_GRADIENTS
-    grad = job.fill("grad_dtype", "fp16" if fp16_held else named.get(table["grad_dtype"], table["grad_dtype"]))
-    named["grad"] = grad
-    job.fill("grad_reduce_dtype", named.get(table["grad_reduce_dtype"], table["grad_reduce_dtype"]))
+    named = {COMPUTE: compute}
+    param = job.fill("param_dtype", named.get(held.param_dtype, held.param_dtype))
+    main = job.fill("main_param_dtype", "none" if param == "fp32" else held.main_param_dtype)
+    named[PARAM] = param
+    fp16_held = precision == "fp16" and held.fp16_gradients
+    grad = job.fill("grad_dtype", "fp16" if fp16_held else named.get(held.grad_dtype, held.grad_dtype))
+    named[GRAD] = grad
+    job.fill("grad_reduce_dtype", named.get(held.grad_reduce_dtype, held.grad_reduce_dtype))
     state = param if main == "none" else main
     job.fill("optimizer_state_dtype", "fp8" if job.values["optimizer"] == "adam-8bit" else state)

@@ -77,8 +77,7 @@ def is_fsdp(job: Job, strategies: Strategies) -> Bools:
     FSDP without resharding behind forward is called ZeRO-2 here: it keeps whole parameters from forward to backward, but
     shards them between steps. ZeRO-2 of DeepSpeed and Megatron never shards parameters.
     """
-    stage_two = (strategies.zero == 2) & (job.framework.state_layout == "fsdp")
-    return np.asarray((strategies.zero == 3) | stage_two, np.bool_)
+    return np.asarray(strategies.zero >= job.framework.layerwise_from_zero, np.bool_)
 
 
 def backward_gathers(job: Job, strategies: Strategies) -> Floats:
@@ -271,7 +270,7 @@ def _gathered_for_step(job: Job, strategies: Strategies) -> Bools:
     """Whether a pipeline's first micro-batch gathers parameters for the whole step, shape (N,).
 
     PyTorch's pipeline stages reshard only behind the last backward (torch/distributed/pipelining/stage.py,
-    backward_maybe_with_nosync), and torchtitan's layers do not reshard behind a pipeline's forward.
+    backward_maybe_with_nosync), and TorchTitan's layers do not reshard behind a pipeline's forward.
     """
     return np.asarray((strategies.zero == 2) & (strategies.pp > 1) & job.framework.keeps_parameters_in_pipelines)
 

@@ -2,17 +2,13 @@
 
 State that the host updates costs the gradients' way down, the update, and the parameters' way up. Parameters and activations
 in host memory cost their way up and down beside each pass. What a pass hides costs nothing. How each framework moves what it
-offloads is data, in TRAFFIC.
+offloads is one of its facts (`HostTraffic`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-
 import numpy as np
 
-from cost_models.frameworks.facts import StateLayout
 from cost_models.hardware.groups import ranks_per_node
 from cost_models.job import Job
 from cost_models.memory.stage_activations import offloaded_activation_bytes
@@ -22,47 +18,6 @@ from cost_models.step.optimizer import MOMENTS, owned_parameters
 from cost_models.strategies.strategy import Bools, Codes, Floats, Strategies
 from cost_models.terms import Tier
 
-
-@dataclass(frozen=True, slots=True)
-class HostTraffic:
-    """How a framework moves the state that the host updates."""
-
-    gradients_in_backward: bool
-    """Whether gradients go down while the backward makes them; else they go down when the optimizer's step begins."""
-    gradients_return: bool
-    """Whether, from the second micro-batch on, gradients come up from the host, are added to, and go down again."""
-    host_adds_gradients: bool
-    """Whether, from the second micro-batch on, the host adds the gradients that arrive."""
-    parameters_go_up: bool
-    """Whether updated parameters go up after the step; else a pass fetches them when it gathers."""
-    norm_and_clip_passes: float
-    """Passes over the gradients that the host makes to compute their norm and to clip them."""
-
-
-TRAFFIC: Mapping[StateLayout, HostTraffic] = {
-    # megatron/core/optimizer/cpu_offloading/hybrid_optimizer.py: step() copies gradients, updates, copies parameters back;
-    # the norm is computed and applied on the GPU before. --overlap-cpu-optimizer-d2h-h2d is off unless asked for.
-    "megatron": HostTraffic(
-        gradients_in_backward=False, gradients_return=False, host_adds_gradients=False, parameters_go_up=True,
-        norm_and_clip_passes=0.0,
-    ),
-    # deepspeed/runtime/zero/stage_1_and_2.py: async_accumulate_grad_in_cpu_via_gpu, unscale_and_clip_grads (read, write);
-    # norms of single parameters are computed on the GPU. stage3.py partition_grads does likewise.
-    "deepspeed": HostTraffic(
-        gradients_in_backward=True, gradients_return=True, host_adds_gradients=False, parameters_go_up=True,
-        norm_and_clip_passes=2.0,
-    ),
-    # torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py (foreach_reduce): shards go down after their reduction and
-    # are added on the host; clip_grad_norm_ reads them once and scales them (read, write).
-    "fsdp": HostTraffic(
-        gradients_in_backward=True, gradients_return=False, host_adds_gradients=True, parameters_go_up=False,
-        norm_and_clip_passes=3.0,
-    ),
-    "plain": HostTraffic(
-        gradients_in_backward=False, gradients_return=False, host_adds_gradients=False, parameters_go_up=True,
-        norm_and_clip_passes=0.0,
-    ),
-}  # fmt: skip
 ADDED_PASSES = 3.0
 """Passes over memory that adding a gradient on the host takes: it reads both and writes one."""
 
@@ -77,7 +32,7 @@ def host_update_bytes(job: Job) -> float:
     stored = BYTES_PER[t.param_dtype]
     main = BYTES_PER[t.main_param_dtype] or stored
     moments = MOMENTS[t.optimizer] * BYTES_PER[t.optimizer_state_dtype]
-    passes = TRAFFIC[job.framework.state_layout].norm_and_clip_passes
+    passes = job.framework.host.norm_and_clip_passes
     cast = main + stored if main != stored else 0.0
     return 3 * main + 2 * moments + passes * main + cast
 
@@ -85,7 +40,7 @@ def host_update_bytes(job: Job) -> float:
 def host_shares(job: Job, strategies: Strategies) -> Floats:
     """Share of the owned parameters that the host updates, 0...1, shape (N,); FSDP's offload takes all of them."""
     fraction = strategies.offload_optimizer_fraction
-    if job.framework.state_layout == "fsdp":
+    if job.framework.host.takes_whole_optimizer:
         return np.maximum(fraction, strategies.offload_parameters)
     return fraction
 
@@ -135,7 +90,7 @@ def _offload_s(
     job: Job, strategies: Strategies, dense: Floats, expert: Floats, forward_s: Floats, backward_s: Floats
 ) -> Floats:
     """Exposed seconds of strategies that all offload something, shape (N,). [C-16]"""
-    t, traffic = job.training, TRAFFIC[job.framework.state_layout]
+    t, traffic = job.training, job.framework.host
     owned = owned_parameters(strategies, dense=dense, expert=expert)
     moved = owned * host_shares(job, strategies)
     stored = BYTES_PER[t.param_dtype]
@@ -179,7 +134,7 @@ def _gradients(job: Job, strategies: Strategies, unit: Floats) -> tuple[tuple[Fl
         unit: seconds on the link of one byte for each offloaded parameter, shape (N,).
     """
     t, m, none = job.training, strategies.num_micro_batches, np.zeros(len(strategies))
-    traffic = TRAFFIC[job.framework.state_layout]
+    traffic = job.framework.host
     if not traffic.gradients_in_backward:
         return ((m, none, none),)
     main = BYTES_PER[t.main_param_dtype] or BYTES_PER[t.param_dtype]

@@ -6,7 +6,7 @@ the hot loop); choices are int8 codes, named by the enums below. Every field has
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields, replace
 from enum import IntEnum
 from typing import Any
@@ -77,6 +77,11 @@ NAMES: Mapping[str, tuple[str, ...]] = {
 
 RECOMPUTE_MODULES = ("core_attn", "mlp", "layernorm", "moe", "moe_act", "shared_experts", "mla_up_proj")
 """Megatron's selective recompute modules; bit i of `recompute_modules` stands for entry i."""
+
+
+def module_bits(names: Iterable[str]) -> int:
+    """The bit set of these modules over RECOMPUTE_MODULES."""
+    return sum(1 << RECOMPUTE_MODULES.index(name) for name in set(names))
 
 
 @dataclass(frozen=True)

@@ -133,7 +133,7 @@ def _shardings(job: Job, strategy: Strategy) -> list[tuple[str, Apply]]:
     found: list[tuple[str, Apply]] = []
     if strategy["zero"] >= 2 and strategy["grad_sync"] == "last":
         found.append(("grad_sync each", lambda changed: {**changed, "grad_sync": "each"}))
-    higher = [stage for stage in job.framework.supports_zero if stage > strategy["zero"]]
+    higher = [stage for stage in job.framework.choices.zero if stage > strategy["zero"]]
     return found + [(f"zero {stage}", partial(_with_zero, stage=stage)) for stage in higher]
 
 

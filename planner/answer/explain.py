@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from cost_models.evaluate import Verdict, evaluate, memory_verdict
-from cost_models.frameworks.memory_traits import memory_traits
+from cost_models.frameworks import memory_traits
 from cost_models.job import Job
 from cost_models.layers.parameters import count_parameters
 from cost_models.memory import stage_memory

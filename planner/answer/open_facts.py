@@ -85,7 +85,7 @@ def open_choices(job: Job, assumed: Mapping[str, Any]) -> list[Choice]:
     # turn a verdict. A dtype is tried only at the width of the training precision, the leanest that frameworks use.
     other: dict[str, Sequence[Any]] = {
         "recompute": ("selective", "full"),
-        "zero": job.framework.supports_zero,
+        "zero": job.framework.choices.zero,
         "grad_sync": ("each",),
     }
     choices = [

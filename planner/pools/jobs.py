@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from cost_models.errors import CalibrationError, InvalidInputError, NotModelledError, Problem
+from cost_models.frameworks import frameworks_where
 from cost_models.job import PooledJob
 from cost_models.specs.cluster import PooledCluster
 from cost_models.specs.model import Model
@@ -16,7 +17,7 @@ from cost_models.specs.training_input import resolve_training
 from planner.request.habits import with_habits
 from planner.request.job import JOBS, Documents, missing_or_wrong
 
-WITHOUT_PIPELINE = frozenset({"fsdp"})
+WITHOUT_PIPELINE = frameworks_where(lambda facts: not facts.choices.pipelines)
 """Frameworks whose groups would span the kinds of node: stages are what a pool holds."""
 
 
@@ -92,7 +93,10 @@ def _no_pipeline(framework: str) -> NotModelledError:
         f"{framework} has no pipeline parallelism, so its replicas would lie on different kinds of GPU and need unequal "
         f"shares of the batch, which it cannot be told and which is not modelled"
     )
-    hint = "Use megatron or torchtitan, or plan each pool as a cluster of its own."
+    able = " or ".join(
+        sorted(frameworks_where(lambda facts: facts.choices.pipelines and facts.splits.told is not None))
+    )
+    hint = f"Use {able}, or plan each pool as a cluster of its own."
     return NotModelledError([Problem("/training/framework", message, hint, "pools-not-supported")])
 
 

@@ -6,29 +6,14 @@ batch come before the heads, so that a strategy too large for the cluster is not
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from cost_models.job import Job
-from cost_models.specs.training import Framework
 from cost_models.strategies.strategy import Bools, CpComm, Floats, Strategies
 from planner.rules.rule import Rule, indivisible, one_of, only, version_stated
 
 _CORE = "megatron/core/transformer/transformer_config.py"
 _TITAN_DIMS = "torchtitan/distributed/parallel_dims.py"
-CP_COMM: Mapping[Framework, tuple[CpComm, ...]] = {
-    "megatron": (CpComm.P2P, CpComm.A2A, CpComm.ALLGATHER),
-    "deepspeed": (CpComm.A2A,),
-    "torchtitan": (CpComm.P2P, CpComm.ALLGATHER),
-    "fsdp": (CpComm.P2P, CpComm.ALLGATHER),
-    "nanotron": (CpComm.P2P,),
-    "megatron-deepspeed": (CpComm.A2A,),
-}
-"""How each framework can exchange keys and values between context-parallel ranks.
-
-PyTorch calls one of its methods "alltoall", but it rotates one shard to the next rank at a time: a ring, hence P2P here.
-"""
 
 
 def _world(job: Job, s: Strategies) -> Bools:
@@ -127,7 +112,7 @@ def _math_attention(job: Job) -> bool:
 
 
 def _transport(job: Job, s: Strategies) -> Bools:
-    return np.asarray((s.cp > 1) & ~one_of(s.cp_comm, CP_COMM[job.training.framework]))
+    return np.asarray((s.cp > 1) & ~one_of(s.cp_comm, job.framework.choices.cp_comms))
 
 
 def _heads_over_context(job: Job, s: Strategies) -> Bools:

@@ -2,27 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 import numpy as np
 
 from cost_models.job import Job
-from cost_models.specs.training import Framework
 from cost_models.strategies.layouts import Layout
 from cost_models.strategies.strategy import Bools, Schedule, Strategies
 from planner.rules.rule import Rule, indivisible, one_of, only
 from planner.strategies.default_splits import default_split
 
-SCHEDULES: Mapping[Framework, tuple[Schedule, ...]] = {
-    "megatron": (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED),
-    "megatron-deepspeed": (Schedule.ONE_F_ONE_B,),
-    "deepspeed": (Schedule.ONE_F_ONE_B,),
-    "torchtitan": (
-        Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.GPIPE, Schedule.ZB_V, Schedule.DUALPIPE_V,
-    ),
-    "fsdp": (Schedule.ONE_F_ONE_B,),
-    "nanotron": (Schedule.ONE_F_ONE_B, Schedule.GPIPE),
-}  # fmt: skip
 # Each rank holds one chunk of either half of a V, so these schedules have exactly two virtual stages per rank.
 _V_SHAPED = (Schedule.ZB_V, Schedule.DUALPIPE_V)
 _TORCH = "torch/distributed/pipelining/schedules.py"
@@ -38,7 +25,7 @@ def _virtual(_job: Job, s: Strategies) -> Bools:
 
 
 def _no_interleaving(job: Job) -> bool:
-    return not job.framework.has_interleaving
+    return not job.framework.choices.vpp
 
 
 def _virtual_alone(_job: Job, s: Strategies) -> Bools:
@@ -46,7 +33,7 @@ def _virtual_alone(_job: Job, s: Strategies) -> Bools:
 
 
 def _schedule(job: Job, s: Strategies) -> Bools:
-    known = one_of(s.schedule, SCHEDULES[job.training.framework])
+    known = one_of(s.schedule, job.framework.choices.schedules)
     # "interleaved" with vpp above 1 is left to the rule on virtual stages, which names the field that the user set.
     virtual = (s.schedule == Schedule.INTERLEAVED) & (s.vpp > 1)
     return np.asarray((s.pp > 1) & ~known & ~virtual)

@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from cost_models.frameworks.training_defaults import precedes
+from cost_models.frameworks import precedes
 from cost_models.job import Job
 from cost_models.specs.training import Framework
 from cost_models.strategies.strategy import ARRAY_FIELDS, NAMES, Bools, Codes, Floats, Strategies
@@ -144,7 +144,7 @@ def facts(job: Job, strategies: Strategies, index: int) -> Mapping[str, Any]:
         "expert_width": moe.expert_intermediate_size if moe else 0,
         "world": int(strategies.world[index]), "dp_cp": int(strategies.dp_cp[index]),
         "tp_cp_dp": int(strategies.tp[index] * strategies.dp_cp[index]), "ep_etp": ep * row["etp"],
-        "zeros": ", ".join(map(str, job.framework.supports_zero)),
+        "zeros": ", ".join(map(str, job.framework.choices.zero)),
         "tp_options": listed(fitting_tp), "tp_fit": max((t for t in fitting_tp if t <= tp), default=1),
         "ep_options": listed(divisors(experts)), "ep_fit": max((e for e in divisors(experts) if e <= ep), default=1),
         "layers_per_stage": list(strategies.layouts.table[row["layout"]].layers),

@@ -4,24 +4,23 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.job import Job
-from cost_models.strategies.strategy import Bools, Strategies
-from planner.rules.rule import Rule, always, indivisible, one_of, only, version_stated
-from planner.strategies.shard_groups import (
+from cost_models.frameworks.deepspeed import MICS_SINCE, MICS_UNTIL
+from cost_models.frameworks.fsdp import HYBRID_SHARD_SINCE
+from cost_models.frameworks.megatron import (
     EXPERT_INSTANCES_SINCE,
     EXPERTS_LEFT_OUT_SINCE,
     FSDP_INSTANCES_SINCE,
-    HYBRID_SHARD_SINCE,
     INSTANCES_SINCE,
-    MICS_SINCE,
-    MICS_UNTIL,
 )
+from cost_models.job import Job
+from cost_models.strategies.strategy import Bools, Strategies
+from planner.rules.rule import Rule, always, indivisible, one_of, only, version_stated
 
 _ARGUMENTS = "megatron/training/arguments.py"
 
 
 def _zero(job: Job, s: Strategies) -> Bools:
-    return ~one_of(s.zero, job.framework.supports_zero)
+    return ~one_of(s.zero, job.framework.choices.zero)
 
 
 def _sharded_gradients(_job: Job, s: Strategies) -> Bools:

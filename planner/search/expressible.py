@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from cost_models.frameworks import frameworks_where
 from cost_models.job import Job
 from cost_models.step.total import step_time
 from cost_models.strategies.strategy import Strategies
 from planner.rules import active_rules, violations
 from planner.search.found import Found
-from planner.strategies.defaults import STRATEGY_DEFAULTS
 from planner.strategies.parse import strategy_dict
 
 SPLIT_CODES = frozenset({"split-unsupported"})
@@ -19,7 +19,7 @@ SPLIT_CODES = frozenset({"split-unsupported"})
 def splits_freely(job: Job) -> bool:
     """Whether any list of layers per stage can be spelled in this framework and version."""
     restricted = any(rule.code in SPLIT_CODES for rule in active_rules(job))
-    return STRATEGY_DEFAULTS[job.training.framework].any_split and not restricted
+    return job.framework.splits.told is not None and not restricted
 
 
 def inexpressible_reasons(job: Job, row: Strategies) -> list[dict[str, str]]:
@@ -33,7 +33,8 @@ def inexpressible_reasons(job: Job, row: Strategies) -> list[dict[str, str]]:
         found.append({"code": "recompute-per-stage-mismatch", "message": message, "hint": hint})
     if not violations(job, row).only(SPLIT_CODES).legal[0]:
         message = f"{name} cannot be told layers_per_stage {list(layout.layers)}"
-        hint = "Use megatron from core 0.13 or torchtitan, or take the best launchable plan."
+        able = " or ".join(sorted(frameworks_where(lambda facts: facts.splits.told is not None)))
+        hint = f"Use a recent release of {able}, or take the best launchable plan."
         found.append({"code": "split-unsupported", "message": message, "hint": hint})
     return found
 

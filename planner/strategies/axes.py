@@ -12,14 +12,15 @@ from typing import Any
 import numpy as np
 
 from cost_models.errors import SearchBudgetError
+from cost_models.frameworks.splits import ENDS
 from cost_models.job import Job
 from cost_models.strategies.layouts import Layout, Layouts, build_layouts
-from cost_models.strategies.strategy import NAMES, RECOMPUTE_MODULES, MoeDispatcher, Recompute
+from cost_models.strategies.strategy import NAMES, RECOMPUTE_MODULES, MoeDispatcher, Recompute, module_bits
 from planner.rules.rule import divisors
 from planner.schemas.plan_request import AllowedValues, Constraints
 from planner.schemas.strategy import StrategyInput
 from planner.search.expressible import splits_freely
-from planner.strategies.default_splits import ENDS, legal_split
+from planner.strategies.default_splits import legal_split
 from planner.strategies.degrees import DEGREE_AXES, Ints, build_degrees
 from planner.strategies.space import Space
 
@@ -128,7 +129,7 @@ def _coded(name: str, value: Any) -> Any:
     if name == "grad_sync":
         return value == "each"
     if name == "recompute_modules":
-        return sum(1 << RECOMPUTE_MODULES.index(module) for module in value)
+        return module_bits(value)
     return NAMES[name].index(value) if name in NAMES else value
 
 
@@ -181,7 +182,7 @@ def _splits(job: Job, pp: int, given: Mapping[str, tuple[Any, ...]]) -> list[tup
         return [(len(split) // pp, split) for split in splits if listed_vpp is None or len(split) // pp in listed_vpp]
     layers = job.model.num_layers
     if listed_vpp is None:
-        interleaved = job.framework.has_interleaving and pp > 1 and (layers % pp == 0 or splits_freely(job))
+        interleaved = job.framework.choices.vpp and pp > 1 and (layers % pp == 0 or splits_freely(job))
         about = {layers // pp, -(-layers // pp)} if interleaved else {1}
         listed_vpp = tuple({vpp for chunks in about for vpp in divisors(chunks)})
     found: list[tuple[int, Sequence[int]]] = []

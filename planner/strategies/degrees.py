@@ -19,7 +19,6 @@ from cost_models.errors import SearchBudgetError
 from cost_models.job import Job
 from planner.rules.rule import divisors
 from planner.schemas.plan_request import Constraints
-from planner.strategies.defaults import STRATEGY_DEFAULTS
 
 Ints = NDArray[np.int64]
 Columns = dict[str, NDArray[Any]]
@@ -165,7 +164,7 @@ def _cross_inner(job: Job, given: Mapping[str, Any], rows: _Rows) -> None:
         rows.cross("sequence_parallel", given["sequence_parallel"])
         rows.keep((rows["tp"] > 1) | ~rows["sequence_parallel"].astype(bool))
     else:
-        optional = STRATEGY_DEFAULTS[job.training.framework].sequence_parallel_optional
+        optional = job.framework.strategy.sequence_parallel_optional
         both = optional and (job.model.moe is None or not job.framework.default_sequence_parallel)
         rows.cross("sequence_parallel", (True, False) if both else (job.framework.default_sequence_parallel,))
         rows.keep((rows["tp"] > 1) | ~rows["sequence_parallel"].astype(bool) | (not both))
@@ -188,12 +187,12 @@ def _context_degrees(job: Job) -> list[int]:
 
 
 def _cross_experts(job: Job, given: Mapping[str, Any], rows: _Rows) -> None:
-    moe, defaults = job.model.moe, STRATEGY_DEFAULTS[job.training.framework]
+    moe = job.model.moe
     if moe is None:
         rows.cross("ep", given.get("ep", (1,)))
         rows.cross("etp", given.get("etp", (1,)))
         return
-    rows.cross("ep", given.get("ep", divisors(moe.num_experts) if defaults.expert_parallel else (1,)))
+    rows.cross("ep", given.get("ep", divisors(moe.num_experts)))
     rows.keep((rows["tp"] * rows["cp"] * rows["dp"]) % rows["ep"] == 0)
     if "etp" in given:
         rows.cross("etp", given["etp"])

@@ -48,13 +48,13 @@ class GroupSizes:
 
 
 def build_group_sizes(job: Job, *, dp: NDArray[np.int64], cp: NDArray[np.int64]) -> GroupSizes:
-    """The sizes of these meshes; FSDP and torchtitan take those that hold whole context-parallel groups."""
+    """The sizes of these meshes; FSDP takes those that hold whole context-parallel groups."""
     largest_cp = int(cp.max()) if len(cp) else 1
     keys = np.unique(_key(dp * cp, cp, largest_cp))
     sizes: list[list[int]] = []
     for key in keys.tolist():
         replicas, ranks = divmod(key, largest_cp + 1)
-        unit = ranks if job.framework.state_layout == "fsdp" else 1
+        unit = ranks if job.framework.groups_hold_context else 1
         sizes.append([size for size in divisors(replicas) if 1 < size < replicas and size % unit == 0])
     return GroupSizes(
         keys_M=keys,

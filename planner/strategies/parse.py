@@ -27,12 +27,12 @@ from cost_models.strategies.strategy import (
     Schedule,
     Strategies,
     build_strategies,
+    module_bits,
 )
 from planner.request.habits import with_habits
 from planner.schemas.strategy import OffloadInput, OverlapInput, StrategyInput
 from planner.strategies.default_splits import default_split, legal_split
 from planner.strategies.defaults import (
-    STRATEGY_DEFAULTS,
     default_flex_backend,
     default_zero,
     possible_overlaps,
@@ -132,10 +132,6 @@ def _module_names(bits: int) -> list[str]:
     return [name for position, name in enumerate(RECOMPUTE_MODULES) if bits >> position & 1]
 
 
-def _module_bits(names: Sequence[str]) -> int:
-    return sum(1 << RECOMPUTE_MODULES.index(name) for name in set(names))
-
-
 @dataclass(slots=True)
 class _Builder:
     """One input on its way to a row: fills defaults, collects what is wrong."""
@@ -231,23 +227,23 @@ class _Builder:
             return
         if training.fp8_recipe in framework.fp8_gather_recipes:
             self.assumed["gather_dtype"] = f"fp8: {framework.fp8_gather_source}"
-        elif zero == 3 and framework.state_layout == "megatron" and training.param_dtype != "fp8":
+        elif zero == 3 and framework.casts_weights_after_gather and training.param_dtype != "fp8":
             self.assumed["gather_dtype"] = (
                 f"{training.param_dtype}, cast layer by layer: without --fp8-param-gather, which is off by default, "
                 "Transformer Engine can cache fp8 copies of all layers"
             )
 
     def _recompute(self, row: dict[str, Any]) -> None:
-        given, default = self.given, STRATEGY_DEFAULTS[self.job.training.framework].recompute
+        given, default = self.given, self.job.framework.strategy.recompute
         name = self.fill("recompute", given.recompute, NAMES["recompute"][default])
         kind = Recompute(NAMES["recompute"].index(name))
         count = given.recompute_num_layers
         row["recompute"], row["recompute_method"], row["recompute_num_layers"] = kind, RecomputeMethod.EVERY, 0
         row["recompute_modules"] = 0
         if given.recompute_modules is not None:
-            row["recompute_modules"] = _module_bits(given.recompute_modules)
-        elif kind == Recompute.SELECTIVE and self.job.training.framework == "megatron":
-            row["recompute_modules"] = _module_bits(["core_attn"])
+            row["recompute_modules"] = module_bits(given.recompute_modules)
+        elif kind == Recompute.SELECTIVE and self.job.framework.choices.recompute_modules:
+            row["recompute_modules"] = module_bits(self.job.framework.strategy.selective_modules)
         if kind != Recompute.FULL:
             self._refuse_counts_without_full(name)
             return
@@ -310,7 +306,7 @@ class _Builder:
         chunks = f"pp {row['pp']}" + (f" x vpp {row['vpp']}" if row["vpp"] > 1 else "")
         message = f"{chunks} does not divide the model's {layers} layers, and {framework} splits evenly unless told how"
         hint = f"Lower pp: {layers} layers cannot fill {stages} stages."
-        if self.job.framework.split_rule in ("nanotron", "deepspeed"):
+        if self.job.framework.splits.can_leave_stages_empty:
             message = (
                 f"{framework} splits the {layers} layers by its own rule, which leaves a stage of {chunks} without any"
             )
@@ -324,7 +320,7 @@ class _Builder:
 
     def _communication(self, row: dict[str, Any]) -> None:
         given, job = self.given, self.job
-        defaults, framework = STRATEGY_DEFAULTS[job.training.framework], job.framework
+        framework = job.framework
         if row["tp"] == 1:  # every framework switches it off, most with a warning
             row["sequence_parallel"] = False
             if given.sequence_parallel:
@@ -333,9 +329,9 @@ class _Builder:
             row["sequence_parallel"] = self.fill(
                 "sequence_parallel", given.sequence_parallel, framework.default_sequence_parallel
             )
-        row["cp_comm"] = _code("cp_comm", given.cp_comm, defaults.cp_comm)
+        row["cp_comm"] = _code("cp_comm", given.cp_comm, framework.strategy.cp_comm)
         flex_meant = given.flex_backend is not None  # these kernels belong to no other dispatcher
-        dispatcher = MoeDispatcher.FLEX if flex_meant else defaults.moe_dispatcher
+        dispatcher = MoeDispatcher.FLEX if flex_meant else framework.strategy.moe_dispatcher
         row["moe_dispatcher"] = _code("moe_dispatcher", given.moe_dispatcher, dispatcher)
         if flex_meant and row["moe_dispatcher"] != MoeDispatcher.FLEX:
             message = f"flex_backend is {given.flex_backend!r}, but moe_dispatcher is {given.moe_dispatcher!r}"

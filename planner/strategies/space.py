@@ -20,15 +20,15 @@ from numpy.typing import NDArray
 from cost_models.job import Job
 from cost_models.strategies.layouts import Layouts
 from cost_models.strategies.strategy import (
-    RECOMPUTE_MODULES,
     MoeDispatcher,
     Recompute,
     RecomputeMethod,
     Schedule,
     Strategies,
     build_strategies,
+    module_bits,
 )
-from planner.strategies.defaults import STRATEGY_DEFAULTS, default_flex_backend, possible_overlaps, reduces_each
+from planner.strategies.defaults import default_flex_backend, possible_overlaps, reduces_each
 from planner.strategies.degrees import DEGREE_AXES, Degrees
 from planner.strategies.group_sizes import GroupSizes, build_group_sizes
 from planner.strategies.shard_groups import shard_group_stages
@@ -282,12 +282,12 @@ class Space:
     @property
     def zeros(self) -> tuple[int, ...]:
         """ZeRO stages searched."""
-        return self.chosen.get("zero", self.job.framework.supports_zero)
+        return self.chosen.get("zero", self.job.framework.choices.zero)
 
     @property
     def recompute_modes(self) -> tuple[int, ...]:
         """Codes of `Recompute` searched."""
-        return self.chosen.get("recompute", STRATEGY_DEFAULTS[self.job.training.framework].recompute_modes)
+        return self.chosen.get("recompute", self.job.framework.strategy.recompute_modes)
 
     def build(self, columns: Columns, *, group: NDArray[np.float64] | None = None) -> Strategies:
         """Strategies from the searched columns: the rest follow from them or take the framework's best legal value.
@@ -300,7 +300,7 @@ class Space:
         if "zero_shard_size" not in columns:
             replicas = columns["dp"] * columns["cp"]
             columns["zero_shard_size"] = replicas if group is None else np.where(group > 0, group, replicas)
-        defaults = STRATEGY_DEFAULTS[job.training.framework]
+        defaults = job.framework.strategy
         fill = {
             "zero_param_shard_size": columns["zero_shard_size"],
             "grad_sync_each": reduces_each(job.framework, zero=columns["zero"], pp=columns["pp"]),
@@ -316,9 +316,7 @@ class Space:
         possible = possible_overlaps(job.framework, columns)
         for name, exists in possible.items():
             # What a framework overlaps in its highest stage alone can be switched on wherever it is possible.
-            wanted = columns.get(
-                f"overlap_{name}", job.overlaps_by_default(name, zero=max(job.framework.supports_zero))
-            )
+            wanted = columns.get(f"overlap_{name}", job.overlaps_by_default(name, zero=max(job.framework.choices.zero)))
             columns[f"overlap_{name}"] = exists & wanted
         return build_strategies({**fill, **columns}, layouts=self.layouts)
 
@@ -360,8 +358,8 @@ class Space:
 
     @property
     def selective_modules(self) -> int:
-        """What Megatron's selective recomputation repeats unless told otherwise: the attention core."""
-        return 1 << RECOMPUTE_MODULES.index("core_attn") if self.job.framework.state_layout == "megatron" else 0
+        """What selective recomputation repeats unless told otherwise, as `recompute_modules` holds it."""
+        return module_bits(self.job.framework.strategy.selective_modules)
 
     def recomputes(self, layout: int) -> list[tuple[int, int, int]]:
         """(recompute, method, layers) choices for one split, full recomputation in the order of rising work."""
@@ -378,7 +376,7 @@ class Space:
         counts, methods = self.chosen.get("recompute_num_layers"), self.chosen.get("recompute_method")
         found: list[tuple[int, int]] = []
         if methods is None:
-            searched = counts is not None or STRATEGY_DEFAULTS[self.job.training.framework].recompute_counts
+            searched = counts is not None or self.job.framework.strategy.recompute_counts
             blocks = sorted(counts) if counts is not None else range(1, largest)
             found += [(RecomputeMethod.BLOCK, count) for count in blocks if searched]
             return found if counts is not None else [*found, (RecomputeMethod.EVERY, 0)]

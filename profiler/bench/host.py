@@ -10,17 +10,17 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any
 
-from cost_models.frameworks.facts import RUNTIMES
+from cost_models.frameworks.facts import TORCH_LAYER_KERNELS
 from profiler.rig import Rig
 from profiler.tasks import Findings, NotSupportedError, Task, rounded
 
 _LENGTH, _HEAD_WIDTH = 64, 64
 _STACK = 4
 """Layers in a row, so that what a step pays once is spread."""
-_FORWARD_OPS = RUNTIMES["fsdp"].kernels_forward
+_FORWARD_OPS = TORCH_LAYER_KERNELS[0]
 _ADAM_BYTES = 28.0
 """Of fp32 parameter, gradient and two moments read, and all but the gradient written."""
-_LAYER_OPS = _FORWARD_OPS + RUNTIMES["fsdp"].kernels_backward
+_LAYER_OPS = sum(TORCH_LAYER_KERNELS)
 """Operations that the step model counts in such a layer: what a layer's time is divided by to price one."""
 
 
@@ -191,7 +191,7 @@ def _tensor_parallel(rig: Rig) -> Findings:
 
 
 def _sequence_parallel(rig: Rig) -> Findings:
-    """The same with the sequence split between the projections, as torchtitan lays a layer out."""
+    """The same with the sequence split between the projections, as TorchTitan lays a layer out."""
     stack = _stack(rig)
     _split(rig, stack, sequence=True)
     call = _step(rig, stack, split=rig.place.local_world)
@@ -271,12 +271,12 @@ def _compiled(rig: Rig) -> Findings:
 
 
 def _compiled_sharded(rig: Rig) -> Findings:
-    """Each layer compiled, then under FSDP2, in torchtitan's order."""
+    """Each layer compiled, then under FSDP2, in TorchTitan's order."""
     return {"host": [{"compiled_sharded_layer_s": _compiled_s(rig, _stack(rig, master=True), shard=True)}]}
 
 
 def _compiled_split(rig: Rig) -> Findings:
-    """Each layer tensor and sequence parallel, then compiled, in torchtitan's order."""
+    """Each layer tensor and sequence parallel, then compiled, in TorchTitan's order."""
     stack = _stack(rig)
     _split(rig, stack, sequence=True)
     layer_s = _compiled_s(rig, stack, split=rig.place.local_world)

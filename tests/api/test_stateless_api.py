@@ -14,7 +14,7 @@ from app.service.logs import OWN_LOGGERS
 from app.service.main import create_app
 from app.settings import Settings
 from cost_models import presets
-from cost_models.frameworks.facts import RUNTIMES
+from cost_models.frameworks import FRAMEWORKS
 from cost_models.hardware import document_of
 from planner.rows import evaluate_rows
 from planner.schemas import Evaluation
@@ -120,7 +120,7 @@ class TestPresets:
 
     def test_every_framework_is_listed_with_versions_and_defaults(self, client: TestClient) -> None:
         items = {item["name"]: item for item in client.get("/v1/presets/frameworks").json()["items"]}
-        assert set(items) == set(RUNTIMES)
+        assert set(items) == set(FRAMEWORKS)
         megatron = items["megatron"]
         assert megatron["default_version"] in [entry["version"] for entry in megatron["versions"]]
         assert megatron["training_defaults"]["main_param_dtype"] == "fp32"

@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cost_models.frameworks.memory_traits import TRAITS, memory_traits
+from cost_models.frameworks import FRAMEWORKS, memory_traits
 from cost_models.hardware import load_calibration
 from cost_models.job import Job
 from cost_models.memory.activations import batch_sizes, layer_parts
@@ -328,4 +328,4 @@ def test_foreach_adamw_holds_one_copy_of_the_parameters() -> None:
     optimizer.step()
     with counting([]) as live:
         optimizer.step()
-    assert live.most == pytest.approx(TRAITS["fsdp"].optimizer_copies * 4 * 8e6, rel=1e-3)
+    assert live.most == pytest.approx(FRAMEWORKS["fsdp"].memory.optimizer_copies * 4 * 8e6, rel=1e-3)

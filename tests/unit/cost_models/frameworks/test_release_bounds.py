@@ -9,9 +9,8 @@ from typing import Any
 
 import pytest
 
-from cost_models.frameworks.facts import RUNTIMES
-from cost_models.frameworks.releases import FORMER
-from cost_models.frameworks.training_defaults import TRAINING_DEFAULTS
+from cost_models.frameworks import FRAMEWORKS, default_rows
+from cost_models.frameworks.training_defaults import USUAL
 from cost_models.job import Job
 from cost_models.layers.attention_core import running_kernel
 from planner.request.job import resolve_job
@@ -38,11 +37,12 @@ def release(bound: str) -> str:
 # --- facts of the framework -------------------------------------------------------------------------------------------
 
 FACTS: tuple[tuple[str, str, str, str, object, object], ...] = (
-    # Framework, last before, first after, fact, before, after. Sources stand beside FORMER.
+    # Framework, last before, first after, fact, before, after. Sources stand beside `former` in each file.
     ("megatron", "0.11.9", "0.12", "builds_mtp", False, True),
     ("megatron", "0.12.9", "0.13", "weighs_inside_experts", False, True),
     ("megatron", "0.13.9", "0.14", "latent_down", "columns", "shards"),
     ("megatron", "2023-02", "2023-03", "scatters_pipeline_messages", True, False),
+    ("megatron", "2023-12", "2024-01", "local_modules_fuse_nothing", False, True),
     ("deepspeed", "0.19.1", "0.19.2", "loops_experts", True, False),
     ("deepspeed", "0.19.1", "0.19.2", "pads_experts", True, False),
     ("deepspeed", "0.12.3", "0.12.4", "zero2_all_reduces", False, True),
@@ -55,16 +55,37 @@ FACTS: tuple[tuple[str, str, str, str, object, object], ...] = (
     ("fsdp", "2026-02", "2026-03", "fp8_gather_recipes", frozenset(), frozenset({"tensorwise"})),
     ("torchtitan", "0.2.9", "0.3", "fuses_qkv", False, True),
     ("nanotron", "2024-06", "2024-07", "keeps_gathered_norms", True, False),
+    ("fsdp", "1.13.9", "2.0", "shard_group_stages", frozenset(), frozenset({1, 2, 3})),
+    ("fsdp", "1.13.9", "2.0", "expert_shard_group_stages", frozenset(), frozenset({1, 2, 3})),
+    ("megatron", "0.12.9", "0.13", "shard_group_stages", frozenset({1}), frozenset({1, 2, 3})),
+    ("megatron", "0.16.9", "0.17", "expert_shard_group_stages", frozenset({1}), frozenset({1, 2, 3})),
+    ("deepspeed", "0.19.6", "0.19.7", "shard_group_stages", frozenset({3}), frozenset()),
+    ("deepspeed", "0.19.6", "0.19.7", "expert_shard_group_stages", frozenset({3}), frozenset()),
+)
+EARLIER: tuple[tuple[str, str, str, str, object, object], ...] = (
+    # The same of facts that changed again later.
+    ("megatron", "0.9.9", "0.10", "shard_group_stages", frozenset(), frozenset({1})),
+    ("megatron", "0.9.9", "0.10", "expert_shard_group_stages", frozenset(), frozenset({1})),
+    ("megatron", "0.12.9", "0.13", "expert_shard_group_stages", frozenset({1}), frozenset({1, 2, 3})),
+    ("megatron", "0.13.9", "0.14", "expert_shard_group_stages", frozenset({1, 2, 3}), frozenset({1})),
+    ("deepspeed", "0.9.1", "0.9.2", "shard_group_stages", frozenset(), frozenset({3})),
+    ("deepspeed", "0.9.1", "0.9.2", "expert_shard_group_stages", frozenset(), frozenset({3})),
 )
 
 
-@pytest.mark.parametrize(("framework", "last", "first", "fact", "before", "after"), FACTS)
+@pytest.mark.parametrize(("framework", "last", "first", "fact", "before", "after"), FACTS + EARLIER)
 def test_a_fact_holds_until_its_release(
     framework: str, last: str, first: str, fact: str, before: object, after: object
 ) -> None:
     found = [getattr(job(framework, **{release(bound): bound}).framework, fact) for bound in (last, first)]
     assert found == [before, after]
-    assert getattr(RUNTIMES[job(framework).training.framework], fact) == after
+
+
+@pytest.mark.parametrize(("framework", "_last", "_first", "fact", "_before", "after"), FACTS)
+def test_what_came_last_is_what_the_newest_release_does(
+    framework: str, _last: str, _first: str, fact: str, _before: object, after: object
+) -> None:
+    assert getattr(FRAMEWORKS[framework], fact) == after
 
 
 @pytest.mark.parametrize(
@@ -84,9 +105,9 @@ def test_two_numbers_stand_for_the_newest_patch_of_their_series(framework: str, 
 def test_every_former_fact_has_a_pair() -> None:
     every = {
         (framework, former.until or former.until_month, fact)
-        for framework, formers in FORMER.items() for former in formers for fact in former.facts
+        for framework, facts in FRAMEWORKS.items() for former in facts.former for fact in former.facts
     }  # fmt: skip
-    assert every == {(framework, first, fact) for framework, _, first, fact, _, _ in FACTS}
+    assert every == {(framework, first, fact) for framework, _, first, fact, _, _ in FACTS + EARLIER}
 
 
 # --- defaults of the strategy -----------------------------------------------------------------------------------------
@@ -110,11 +131,11 @@ def test_communication_between_replicas_is_overlapped_by_default_since_its_month
         assert row is not None
         found.append((bool(row.overlap_grad_reduce[0]), bool(row.overlap_param_gather[0])))
     assert found == [(False, False), (True, True)]
-    assert RUNTIMES[job(framework).training.framework].overlaps_since == first
+    assert FRAMEWORKS[framework].overlaps_since == first
 
 
 def test_every_month_of_overlap_has_a_pair() -> None:
-    assert {(n, r.overlaps_since) for n, r in RUNTIMES.items() if r.overlaps_since} == {o[::2][:2] for o in OVERLAPS}
+    assert {(n, r.overlaps_since) for n, r in FRAMEWORKS.items() if r.overlaps_since} == {o[::2][:2] for o in OVERLAPS}
 
 
 # --- defaults of training ---------------------------------------------------------------------------------------------
@@ -151,8 +172,9 @@ def test_a_default_changes_with_its_release(
 def test_every_bound_of_a_default_has_a_pair() -> None:
     every = {
         (field, bound)
-        for field, rows in TRAINING_DEFAULTS.items()
-        for row in rows
+        for field in USUAL
+        for framework in FRAMEWORKS
+        for row in default_rows(framework, field)
         for bound in (row.since, row.before, row.since_version)
         if bound not in ("0000-00", "9999-99", "")
     }

@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from cost_models.frameworks.training_defaults import RELEASES
+from cost_models.frameworks import FRAMEWORKS
 from cost_models.hardware.flash_constants import FLASH_EFFICIENCY
 from cost_models.layers.attention_core import running_kernel
 from cost_models.memory.moments import moments
@@ -185,7 +185,7 @@ class TestAttentionKernels:
 class TestNanotron:
     def test_releases(self) -> None:
         """Tags 0.4 of 2024-03-04 and 0.5 of 2024-04-19; what came later is its main branch."""
-        assert RELEASES["nanotron"][:2] == (("0.4", "2024-03"), ("0.5", "2024-04"))
+        assert FRAMEWORKS["nanotron"].releases[:2] == (("0.4", "2024-03"), ("0.5", "2024-04"))
 
     def test_sequence_parallelism_is_off_unless_asked_for(self) -> None:
         """parallelism_config.py: tp_mode None becomes ALL_REDUCE."""

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from cost_models.evaluate import evaluate
-from cost_models.frameworks.memory_traits import memory_traits
+from cost_models.frameworks import memory_traits
 from cost_models.hardware import load_calibration
 from cost_models.job import Job
 from cost_models.memory import stage_memory

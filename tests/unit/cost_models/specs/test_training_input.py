@@ -7,8 +7,7 @@ from typing import get_args
 import pytest
 
 from cost_models.errors import InvalidInputError, NotModelledError
-from cost_models.frameworks.facts import RUNTIMES
-from cost_models.frameworks.training_defaults import RELEASES, STATE_DTYPES, date_of, release_at, version_key
+from cost_models.frameworks import FRAMEWORKS, release_at, release_month, version_key
 from cost_models.specs.cluster_input import resolve_cluster
 from cost_models.specs.model_input import resolve_model
 from cost_models.specs.training import Framework
@@ -172,23 +171,21 @@ def test_adapters_are_refused_by_code():
 def test_an_unknown_release_is_the_nearest_known_one_with_a_warning():
     training = resolve(framework_version="99.0")
     assert training.warnings == ("framework-version-unknown",)
-    assert training.software_date == RELEASES["megatron"][-1][1]
+    assert training.software_date == FRAMEWORKS["megatron"].releases[-1][1]
 
 
 def test_a_date_alone_chooses_the_release():
     assert resolve(software_date="2025-06").framework_version == "0.12"
     assert release_at("megatron", "2020-01") == "0.8"
-    assert date_of("torchtitan", "0.2.2") == ("2025-10", True)
+    assert release_month("torchtitan", "0.2.2") == ("2025-10", True)
 
 
 @pytest.mark.parametrize("framework", get_args(Framework))
 def test_every_framework_has_releases_in_order_and_defaults(framework):
-    releases = RELEASES[framework]
+    releases = FRAMEWORKS[framework].releases
     assert [version for version, _ in releases] == sorted((v for v, _ in releases), key=version_key)
     assert [month for _, month in releases] == sorted(month for _, month in releases)
-    assert set(RUNTIMES[framework].versions) <= {version for version, _ in releases}
-    assert resolve(framework=framework).framework_version == RUNTIMES[framework].default_version
-    assert framework in STATE_DTYPES
+    assert resolve(framework=framework).framework_version == FRAMEWORKS[framework].default_version
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from cost_models.constants import (
     HOST_STEP_RATIO,
     SHARDED_HOST_RATIO,
 )
-from cost_models.frameworks.facts import RUNTIMES
+from cost_models.frameworks import FRAMEWORKS
 from cost_models.layers.costs import LAYER_PARTS, layer_costs
 from cost_models.layers.ends import end_costs
 from cost_models.step.optimizer import accumulation_s
@@ -140,7 +140,7 @@ def test_forward_and_backward_of_the_slowest_stage_are_its_micro_batch() -> None
 
 SMALL = {**MODEL, "hidden_size": 256, "intermediate_size": 1024, "vocab_size": 512}
 """So small that the device waits for the host throughout."""
-TORCHTITAN = RUNTIMES["torchtitan"]
+TORCHTITAN = FRAMEWORKS["torchtitan"]
 PLAIN = HOST_OP_S.value * (TORCHTITAN.kernels_forward + TORCHTITAN.kernels_backward)
 """Host seconds of a plain layer."""
 

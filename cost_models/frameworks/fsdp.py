@@ -1,0 +1,91 @@
+"""PyTorch's FSDP around Hugging Face's modules, as accelerate and transformers' Trainer set it up. Versions are PyTorch's."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+
+from cost_models.frameworks.choices import Choices, StrategyDefaults
+from cost_models.frameworks.facts import REPLICA_OVERLAPS, TORCH_LAYER_KERNELS, FrameworkFacts
+from cost_models.frameworks.releases import Former
+from cost_models.frameworks.torchtitan import FSDP_HOST
+from cost_models.frameworks.torchtitan import MEMORY as TORCHTITAN_MEMORY
+from cost_models.frameworks.training_defaults import (
+    COMPUTE,
+    FA1_IN_TORCH,
+    HOPPER_ON,
+    PARAM,
+    SDPA_ON_VOLTA,
+    Row,
+    StateDtypes,
+)
+from cost_models.strategies.strategy import CpComm, Recompute, Schedule
+
+# Checked: 1.12 to 2.6 by PyTorch's table of versions. 2.8 on are not checked beyond memory of the release notes.
+RELEASES: Final = (
+    ("1.12", "2022-06"), ("2.0", "2023-03"), ("2.1", "2023-10"), ("2.4", "2024-07"), ("2.6", "2025-01"),
+    ("2.8", "2025-08"), ("2.11", "2026-03"), ("2.13", "2026-07"),
+)  # fmt: skip
+HYBRID_SHARD_SINCE = "2.0"
+"""ShardingStrategy.HYBRID_SHARD, with process groups of any size."""
+_CUDNN = Row("cudnn", since_version="2.11", generations=HOPPER_ON)
+
+FACTS: Final = FrameworkFacts(
+    name="fsdp",
+    releases=RELEASES,
+    default_version="2.8",
+    fused_elementwise=False,
+    default_zero=3,
+    default_sequence_parallel=True,
+    overlaps=REPLICA_OVERLAPS,
+    gradient_accumulation_bytes=10.0,
+    kernels_forward=TORCH_LAYER_KERNELS[0],
+    kernels_backward=TORCH_LAYER_KERNELS[1],
+    wraps_layers=True,
+    copies_around_gathers=True,
+    keeps_gathered_norms=True,
+    selective_alternates=True,
+    selective_repeats_attention=0.0,
+    selective_repeats_elementwise=1.0,
+    separate_gate_projection=True,
+    layerwise_from_zero=2,
+    # accelerate/accelerator.py (accumulate, no_sync) unless sync_each_batch, and transformers' Trainer through it.
+    accumulates_unreduced=frozenset({"transformers", "liger"}),
+    fp8_gather_recipes=frozenset({"tensorwise"}),
+    fp8_gather_source="accelerate's default for torchao (AORecipeKwargs.enable_fsdp_float8_all_gather)",
+    groups_hold_context=True,
+    shard_group_stages=frozenset({1, 2, 3}),
+    expert_shard_group_stages=frozenset({1, 2, 3}),
+    host=FSDP_HOST,
+    memory=replace(
+        TORCHTITAN_MEMORY, huggingface_modules=True, ends_stay_gathered=True, optimizer_copies=1.0,
+        buffers_pipeline_inputs=False, spread_low=0.10, spread_high=0.10,
+    ),
+    # FSDP MixedPrecision: reduce_dtype is param_dtype unless given.
+    state_dtypes=StateDtypes(param_dtype="fp32", main_param_dtype="none", grad_dtype=PARAM, grad_reduce_dtype=COMPUTE),
+    model_impl="transformers",
+    training_defaults={
+        "attention_kernel": (SDPA_ON_VOLTA, FA1_IN_TORCH, _CUDNN, Row("sdpa")),
+        "fp8_recipe": (Row("tensorwise"),),
+    },
+    # aten/src/ATen/native/transformers/cuda/sdp_utils.cpp (check_prefer_cudnn_attention): cuDNN's first on Hopper and
+    # Blackwell where cuDNN is newer than 9.15; PyTorch's wheels carry 9.10 up to 2.10 and 9.19 from 2.11. Seen on an H100.
+    sdpa_kernels=(_CUDNN, Row("sdpa")),
+    # accelerate/parallelism_config.py: cp_comm_strategy "allgather".
+    strategy=StrategyDefaults(recompute=Recompute.NONE, cp_comm=CpComm.ALLGATHER),
+    choices=Choices(
+        zero=(0, 2, 3),
+        schedules=(Schedule.ONE_F_ONE_B,),
+        cp_comms=(CpComm.P2P, CpComm.ALLGATHER),
+        dispatchers=(),
+        pipelines=False, without_precisions=frozenset({"nvfp4"}), eight_bit_adam=True, selective_recompute=False,
+        recompute_counts=False, tp_overlap=False,
+    ),
+    former=(
+        # accelerate/utils/dataclasses.py: AORecipeKwargs has the switch, on by default, from 1.13 (2026-03).
+        Former({"fp8_gather_recipes": frozenset()}, until_month="2026-03"),
+        Former(
+            {"shard_group_stages": frozenset(), "expert_shard_group_stages": frozenset()}, until=HYBRID_SHARD_SINCE
+        ),
+    ),
+)  # fmt: skip
