@@ -12,7 +12,7 @@ from app.errors import ServiceUnreachableError, UnauthorizedError
 from cost_models.calibration import CalibrationDocument
 from cost_models.errors import MeasurementError
 from cost_models.hardware import shipped_document
-from profiler import state as state_module
+from profiler import state_file as state_module
 from profiler.outbox import Outbox
 from profiler.state_file import State, save, state_path
 
