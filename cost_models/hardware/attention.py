@@ -1,7 +1,7 @@
-"""Seconds of the attention core, forward and backward: fused (flash) kernels by generation, and the unfused chain.  [F-2]
+"""Seconds of the attention core, forward and backward: fused (flash) kernels by generation, and the unfused chain. [F-2]
 
-Flash kernels are bound by the multiply units; what they reach depends on which instruction a kernel generation uses on
-which GPU, so the kernel matters as much as the GPU. Projections are matrix products of their own and not part of this.
+Flash kernels are bound by the multiply units. What they reach depends on the instruction that a kernel generation uses on a
+GPU, so the kernel matters as much as the GPU. Projections are matrix products of their own and not part of this.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class AttentionTime:
-    """Seconds of one layer's attention core."""
+    """Seconds of one layer's attention core, with tiers."""
 
     forward: Estimate
     backward: Estimate
@@ -33,20 +33,20 @@ def flash_attention_s(
     d_qk: Floats | float, d_v: Floats | float, window: Floats | float | None, calibration: Calibration,
     kernel: AttentionKernel,
 ) -> AttentionTime:  # fmt: skip
-    """Seconds of fused causal attention on one GPU, arrays broadcast together.
+    """Seconds of fused causal attention on one GPU; arrays are broadcast together. [F-2]
 
-        t = 2 sequences heads pairs (d_qk + d_v) / (peak eff clock) (1 + 512 / reach)                          [F-2]
+        t = 2 sequences heads pairs (d_qk + d_v) / (peak eff clock) (1 + 512 / reach)
 
-    backward 2.5 times the operations at its own efficiency.
+    The backward does 2.5 times the operations at an efficiency of its own.
 
     Args:
         sequences: sequences in the micro-batch.
-        heads: query heads on this rank; sharing key heads among them (GQA) doesn't change the operations.
+        heads: query heads on this rank; sharing key heads among them (GQA) does not change the operations.
         q_length: queries of a sequence on this rank, seq_length / cp.
-        kv_length: keys each sequence has over all ranks, seq_length.
+        kv_length: keys of a sequence over all ranks, seq_length.
         d_qk: width of a query-key head, padded to a multiple of 32.
-        d_v: width of a value head, likewise (narrower under MLA).
-        window: tokens a query can see; None is full causal attention.
+        d_v: width of a value head, padded likewise (narrower under MLA).
+        window: tokens that a query can see; None is full causal attention.
         calibration: GPU, clock, and samples if it has any.
         kernel: which generation of kernel.
     """
@@ -73,23 +73,23 @@ def math_attention_s(
     *, sequences: Floats | float, heads: Floats | float, q_length: Floats | float, kv_length: Floats | float,
     d: Floats | float, dropout: float, calibration: Calibration, precision: str = "bf16", composed: bool = False,
 ) -> AttentionTime:  # fmt: skip
-    """Seconds of attention that writes its scores: two batched products and a fused scale-mask-softmax-dropout.
+    """Seconds of attention that writes its scores: two batched products and a fused scale-mask-softmax-dropout. [F-2]
 
-        forward  2 bmm + (4 + 5 dropout) S / bandwidth,  backward 4 bmm + (6 + 5 dropout) S / bandwidth         [F-2]
+        forward  2 bmm + (4 + 5 dropout) S / bandwidth,  backward 4 bmm + (6 + 5 dropout) S / bandwidth
 
-    for S = sequences heads q kv scores of 2 bytes (twice the traffic at 4). The mask saves nothing. Where a calibration
-    measured the products, they take its ratio; where PyTorch composes the chain of operators and a calibration measured
-    that, all of it takes that ratio.
+    S = sequences heads q kv scores of 2 bytes; 4-byte scores take twice the traffic. The causal mask saves nothing. Where a
+    calibration measured the products, they take its ratio. Where PyTorch composes the chain of operators and a calibration
+    measured that, all of it takes that ratio.
 
     Args:
         sequences: sequences in the micro-batch.
         heads: query heads on this rank.
         q_length: queries of a sequence on this rank.
-        kv_length: keys each sequence has over all ranks.
+        kv_length: keys of a sequence over all ranks.
         d: head width.
-        dropout: probability; 0 has no mask to read or write.
+        dropout: probability; at 0 there is no mask to read or write.
         calibration: GPU, clock and bandwidth.
-        precision: of the products.
+        precision: precision of the products.
         composed: PyTorch's chain of operators runs, not a fused softmax.
     """
     count, q, kv, width = np.broadcast_arrays(
@@ -103,6 +103,7 @@ def math_attention_s(
         memory_bytes_per_s=calibration.cluster.gpu.memory_bytes_per_s,
     )  # fmt: skip
     products, tier = calibration.products, Tier.NOMINAL
+    # A ratio of the whole chain contains that of its products, so only one of the two applies.
     measured = products.composed_ratio if composed and precision != "fp32" else {}
     if not measured and len(products.log2_widths_W) and precision != "fp32":
         product_s, tier = product_s * products.batched_ratio(width), Tier.EXTRAPOLATED

@@ -1,6 +1,6 @@
-"""Seconds of the kernels that attention is made of, from a GPU's peak and clocks: flash kernels and batched products.  [F-2]
+"""Seconds of the kernels that attention is made of, from a GPU's peak and clocks: flash kernels and batched products. [F-2]
 
-What a whole layer's attention takes on calibrated hardware is in `attention`.
+What the attention of a whole layer takes on calibrated hardware is in `attention`.
 """
 
 from __future__ import annotations
@@ -39,13 +39,13 @@ from cost_models.specs.training import AttentionKernel
 Floats = NDArray[np.float64]
 Direction = Literal["forward", "backward"]
 _FORWARD_KERNELS, _BACKWARD_KERNELS = 1.0, 3.0
-"""Launches: one, and row sums, the gradients, the cast of the query gradient."""
+"""Kernels launched: one in forward; in backward the row sums, the gradients, and the cast of the query gradient."""
 
 
 def visible_pairs(q_length: Floats, kv_length: Floats, window: Floats | float | None) -> Floats:
-    """Query-key pairs a causal mask leaves, for an evenly balanced share of q_length queries over kv_length keys.
+    """Query-key pairs that a causal mask leaves, for an evenly balanced share of q_length queries over kv_length keys.
 
-    With w = min(window, kv_length), query i sees min(i, w) keys: kv w - w^2/2 pairs in all, of which q/kv are ours.
+    With w = min(window, kv_length), query i sees min(i, w) keys: kv w - w^2/2 pairs in all, of which this rank has q/kv.
     """
     reach = kv_length if window is None else np.minimum(window, kv_length)
     return q_length * (reach - reach * reach / (2.0 * kv_length))
@@ -56,7 +56,21 @@ def flash_kernel_s(
     window: Floats | float | None, kernel: AttentionKernel, direction: Direction, generation: Generation, peak: float,
     clocks: tuple[float, float],
 ) -> Floats:  # fmt: skip
-    """Seconds of one direction for `count` heads on a GPU of this dense peak; sustained clock and that of waits."""
+    """Seconds of one direction for `count` heads, on a GPU of this dense peak. [F-2]
+
+    Args:
+        count: sequences times heads.
+        q: queries of a sequence on this rank.
+        kv: keys of a sequence.
+        qk: width of a query-key head.
+        v: width of a value head.
+        window: tokens that a query can see; None is full causal attention.
+        kernel: which generation of kernel.
+        direction: forward or backward.
+        generation: generation of the GPU.
+        peak: dense bf16 operations per second.
+        clocks: sustained clock, and that of what the multiply units wait for, over the data sheet's.
+    """
     backward = direction == "backward"
     reach = kv if window is None else np.minimum(window, kv)
     flops = 2.0 * count * visible_pairs(q, kv, window) * (_padded(qk) + _padded(v))
@@ -71,9 +85,9 @@ def flash_kernel_s(
 def _flash_share(
     generation: Generation, kernel: AttentionKernel, *, backward: bool, peak: float, clocks: tuple[float, float]
 ) -> float:
-    """Sustained share of the peak: the published one, carried to another peak like that of a matrix product.     [F-2]
+    """Sustained share of the peak: the published one, carried to another peak like that of a matrix product. [F-2]
 
-    A kernel's instruction bounds both: what mma.sync cannot issue on the measured GPU, it cannot elsewhere.
+    A kernel's instruction bounds both: what mma.sync cannot issue on the measured GPU, it cannot issue on another one either.
     """
     share, measured = FLASH_EFFICIENCY[generation, kernel][backward].value, FLASH_REFERENCE_FLOPS_PER_S.get(generation)
     if measured is None:
@@ -85,18 +99,18 @@ def _flash_share(
 def batched_product_s(
     scores: Floats, width: Floats, kv: Floats, *, speed: float, memory_bytes_per_s: float, element_bytes: float = 2.0
 ) -> Floats:
-    """Seconds of one batched product between scores and heads of `width`, launch left out.                     [F-2]
+    """Seconds of one batched product between scores and heads of `width`, the launch left out. [F-2]
 
         max(2 S d / (speed eff), S element / memory bandwidth),  eff = 0.475 d / (d + 64)
 
-    lower where a size is no multiple of 16 or 8. `speed` is the sustained peak in operations a second.
+    The efficiency is lower where a size is no multiple of 16 or 8. `speed` is the sustained peak in operations per second.
     """
     efficiency = BMM_EFFICIENCY.value * width / (width + BMM_HEAD_HALF.value) * _alignment(width, kv)
     return np.maximum(2.0 * scores * width / (speed * efficiency), element_bytes * scores / memory_bytes_per_s)
 
 
 def composed_s(product_s: Floats, scores: Floats, *, direction: Direction, stream: float, dropout: float) -> Floats:
-    """Seconds of one direction of attention whose products take `product_s` each, shape of `scores`.            [F-2]"""
+    """Seconds of one direction of attention whose products take `product_s` each, shape of `scores`. [F-2]"""
     products, passes = (2.0, 4.0) if direction == "forward" else (4.0, 6.0)
     extra, kernels = (5.0, 2.0) if dropout > 0 else (0.0, 1.0)
     seconds = products * (product_s + KERNEL_FLOOR_S.value) + (passes + extra) * scores / stream
@@ -108,7 +122,7 @@ def _padded(width: Floats) -> Floats:
 
 
 def _alignment(*sizes: Floats) -> Floats:
-    """Speed left over where a size is no multiple of 16, or of 8; the worst size counts."""
+    """Share of speed that is left where a size is no multiple of 16, or of 8; the worst size counts."""
     speed = np.ones(sizes[0].shape)
     for size in sizes:
         own = np.where(np.fmod(size, 8.0) != 0, BMM_UNALIGNED_8.value, 1.0)
@@ -124,6 +138,8 @@ def attention_ratios(document: CalibrationDocument) -> dict[tuple[str, str], flo
         if s.dtype not in ("bf16", "fp16"):
             continue
         sizes = (np.array([float(x)]) for x in (s.sequences * s.heads, s.q_length, s.kv_length, s.d_qk, s.d_v))
+        # The samples are modelled at the measured GPU's own peak and clock, so that the ratio carries over to another
+        # GPU's model.
         modelled_s = flash_kernel_s(
             *sizes, window=s.window, kernel=s.kernel, direction=s.direction, generation=document.device.generation,
             peak=document.device.half_flops_per_s, clocks=(clock, clock),

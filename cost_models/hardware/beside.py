@@ -1,8 +1,8 @@
-"""What a collective and a computation cost each other while they run side by side.                             [O-2]
+"""What a collective and a computation cost each other while they run side by side. [O-2]
 
-From a profile's overlap samples: how much longer each takes beside the other. Both are rates, as if the two shared the
-device evenly from start to end; that a collective also waits for room when it starts is part of what was measured. How
-either changes with the size of the message or of the product was not measured and is not modelled.
+It comes from a profile's overlap samples, which say how much longer each takes beside the other. Both are rates, as if the two
+shared the device evenly from start to end; that a collective also waits for room when it starts is part of what was measured.
+How either changes with the size of the message or of the product was not measured and is not modelled.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Beside:
-    """One operation beside computation."""
+    """What one operation and a computation beside it cost each other."""
 
     lost_fraction: float
-    """Seconds that the computation loses for each second the collective takes alone."""
+    """Seconds that the computation loses for each second that the collective takes alone."""
     hidden_fraction: float
-    """Seconds of the collective, as it takes alone, that are done while one second of computation is."""
+    """Seconds of the collective, as it takes alone, that are done during one second of computation."""
     tier: Tier
 
 
@@ -39,7 +39,7 @@ NOMINAL_BESIDE = Beside(INTERFERENCE.value, 1.0, Tier.NOMINAL)
 
 
 def beside_of(document: CalibrationDocument | None) -> Mapping[Op, Beside]:
-    """Every operation beside computation: measured where the document has samples of it, else nominal."""
+    """What every operation costs beside computation: measured where the document has samples of it, else nominal."""
     samples: dict[Op, list[OverlapSample]] = defaultdict(list)
     for sample in document.overlap if document is not None else ():
         samples[sample.op].append(sample)
@@ -59,22 +59,23 @@ def _measured(samples: list[OverlapSample]) -> Beside:
     collective = median(s.communication_slowdown_fraction for s in samples)
     lost = compute * (1.0 + collective) / (1.0 + compute)
     hidden = (1.0 + compute) / (1.0 + collective) - compute
+    # Samples can suggest worse than that where both were disturbed; running one after the other is always possible.
     return Beside(min(lost, 1.0), max(hidden, 0.0), Tier.MEASURED)
 
 
 def beside_s(compute_s: Floats, parts: Mapping[Op, Floats], *, each: Mapping[Op, Beside]) -> Floats:
-    """Seconds that collectives beside a computation add to it: what it loses in any case, and what of them sticks out
-    beyond that, two rows.                                                                                     [O-2]
+    """Seconds that collectives add to a computation beside them, two rows: what it always loses, and what sticks out beyond. [O-2]
 
         lost = sum i L min(1, C / sum L),  out = max(0, sum L - h C - lost)
 
     Args:
-        compute_s: C, the computation alone.
+        compute_s: C, seconds of the computation alone.
         parts: L, link seconds of the collectives alone, by operation; they follow one another.
-        each: what each operation loses and hides, i and h; several weigh theirs by L.
+        each: what each operation loses and hides, i and h; several operations weigh theirs by L.
     """
     link_s = summed(parts.values())
     first = each[next(iter(parts))]
+    # Without a profile all operations share the nominal values, and the weighted mean below would only add rounding.
     if all(each[op] == first for op in parts):
         lost_s, hidden_s = first.lost_fraction * np.minimum(compute_s, link_s), first.hidden_fraction * compute_s
     else:

@@ -1,7 +1,7 @@
-"""What a cluster can do, as the cost models ask for it: every answer carries its tier.
+"""What a cluster can do, as the cost models ask for it: seconds and rates, each with its tier.
 
-A `Calibration` is built once per job from the documents that the cluster names (or the reference curves of its GPU) and
-never changes. It knows hardware only: how a framework uses it is none of its business.
+A `Calibration` is built once per job from the documents that the cluster names (or from the reference curves of its GPU) and
+never changes. It knows hardware only; how a framework uses it is for other modules to say.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from cost_models.terms import Tier
 Floats = NDArray[np.float64]
 HostMode = Literal["eager", "compiled", "graph"]
 Wrapper = Literal["sharded", "tensor_parallel", "sequence_parallel"]
-"""What PyTorch wraps around a layer: FSDP2, or DTensor tensor parallelism, the sequence whole or split."""
+"""What PyTorch wraps around a layer: FSDP2, or DTensor tensor parallelism with the sequence whole or split."""
 
 _INPUT_BYTES = {"bf16": 2.0, "fp16": 2.0, "tf32": 4.0, "fp32": 4.0, "fp8": 1.0, "nvfp4": 0.5625}
 _OUTPUT_BYTES = {"bf16": 2.0, "fp16": 2.0, "tf32": 4.0, "fp32": 4.0, "fp8": 2.0, "nvfp4": 2.0}
@@ -63,30 +63,31 @@ class Calibration:
 
     cluster: Cluster
     name: str
-    """Names of the documents, joined by " + "; `nominal` where there is none."""
+    """Names of the documents, joined by " + "; `nominal` where there is no document."""
     id: str
-    """Digest of the document, or of both; changes whenever a price may."""
+    """Digest of the document, or of both; it changes whenever a price may change."""
     compute: CalibrationDocument | None
     network: CalibrationDocument | None
     surface: GemmSurface
     precision_surfaces: Mapping[str, GemmSurface]
-    """Those of precisions whose peak stands otherwise to the reference's than bf16's."""
+    """Surfaces of those precisions whose peak has another ratio to the reference GPU's than bf16's peak has."""
     links: collectives.Links
     sustained_clock: float
-    """Sustained over data-sheet speed of anything compute-bound that has no samples of its own."""
+    """Sustained over data-sheet speed of everything bound by the multiply units that has no samples of its own."""
     waiting_clock: float
-    """The same of what the multiply units wait for."""
+    """Sustained over data-sheet speed of what the multiply units wait for."""
     attention_ratio: Mapping[tuple[str, str], float]
-    """Measured over modelled seconds by (kernel, direction)."""
+    """Measured over modelled seconds of attention, by (kernel, direction)."""
     products: Products
-    """What was measured of batched and accumulating products."""
+    """What was measured of batched products and of products that accumulate."""
     beside: Mapping[Op, Beside]
     """What each collective and a computation beside it cost each other."""
     residuals: Mapping[tuple[str, Tier], float]
+    """Relative half-width of the 80 % interval, by (family, tier)."""
 
     @property
     def fingerprint(self) -> Mapping[str, object]:
-        """Machine and software that the compute samples come from."""
+        """Machine and software that the compute samples were measured with; empty without samples."""
         return {} if self.compute is None else self.compute.fingerprint.model_dump(exclude_defaults=True)
 
     def peak_flops_per_s(self, precision: str) -> float:
@@ -116,12 +117,16 @@ class Calibration:
         return self._as_borrowed(result, precision)
 
     def gemm_passes_s(self, m: Floats, n: Floats, k: Floats, *, precision: str, batch: Floats) -> Estimate:
-        """Seconds of forward, data gradient and weight gradient, shape (3, ...); (m, n, k) is forward's."""
+        """Seconds of forward, data gradient and weight gradient, shape (3, ...); (m, n, k) is the forward's."""
         passes = gemm.gemm_passes_s(m, n, k, batch=batch, precision=precision, **self._gemm_rates(precision))
         return self._as_borrowed(passes, precision)
 
     def fastest_gemm_flops_per_s(self, precision: str) -> float:
-        """Rate that no product's price exceeds at any shape: the highest share of the surface."""
+        """Operations per second that no product exceeds at any shape: the highest share of the surface times the peak.
+
+        Searches bound the time of products from below with it, so it must not miss a factor that may raise a price's rate: gradient
+        layouts and grouped products can be faster than the forward layout's surface.
+        """
         rates = self._gemm_rates(precision)
         surface = rates["surface"]
         ratio = max(1.0, *surface.kind_ratio.values()) if surface.kind_ratio else 1.0
@@ -140,27 +145,29 @@ class Calibration:
         }
 
     def _as_borrowed(self, result: Estimate, precision: str) -> Estimate:
-        """A precision without samples of its own borrows bf16's shares."""
+        """The estimate, at best extrapolated where a precision without samples of its own borrows bf16's shares."""
         borrowed = precision not in {"bf16", "fp16"} and precision not in self.surface.precision_ratio
         return Estimate(result.seconds, np.maximum(result.tier, np.int8(Tier.EXTRAPOLATED))) if borrowed else result
 
     def collective_s(self, op: Op, size_bytes: Floats | float, *, placement: Placement) -> Estimate:
-        """Seconds of a collective of `size_bytes` in nccl-tests' total; see `cost_models.hardware.collectives.collective_s`."""
+        """Seconds of a collective on each placed group; `size_bytes` is nccl-tests' total. See
+        `hardware.collectives.collective_s`.
+        """
         return collectives.collective_s(op, size_bytes, placement=placement, links=self.links)
 
     @property
     def memory_bytes_per_s_effective(self) -> Scalar:
-        """Bytes/s that streaming kernels reach, reads plus writes: of all measured sizes together."""
+        """Bytes per second that streaming kernels reach, reads plus writes, over all measured sizes together."""
         return self._rate("elementwise") or self._rate("copy") or self._nominal_rate
 
     @property
     def copy_bytes_per_s(self) -> Scalar:
-        """Bytes/s of copies of whole tensors, reads plus writes."""
+        """Bytes per second of copies of whole tensors, reads plus writes."""
         return self._rate("copy") or self.memory_bytes_per_s_effective
 
     @property
     def update_bytes_per_s(self) -> Scalar:
-        """Bytes/s of a fused optimizer's update, reads plus writes. [F-10]"""
+        """Bytes per second of a fused optimizer's update, reads plus writes. [F-10]"""
         return self._rate("optimizer") or self.memory_bytes_per_s_effective
 
     @property
@@ -189,13 +196,16 @@ class Calibration:
 
     @property
     def bare_op_s(self) -> Scalar:
-        """CPU seconds to issue one tensor operation outside modules and autograd, as an optimizer's step does. [F-10]"""
+        """CPU seconds to issue one tensor operation outside of modules and autograd, as an optimizer's step does. [F-10]"""
         if self._host is not None and self._host.raw_op_s is not None:
             return Scalar(self._host.raw_op_s * HOST_STEP_RATIO.value, Tier.INTERPOLATED)
         return self.host_op_s()
 
     def collective_call_s(self, mode: HostMode = "eager") -> Scalar:
-        """CPU seconds of one collective's own call in a training step; a captured one is replayed as any operation. [F-4]"""
+        """CPU seconds of one collective's own call in a training step. [F-4]
+
+        A call inside a CUDA graph is replayed like any other operation.
+        """
         if mode != "graph" and self._host is not None and self._host.collective_call_s is not None:
             return Scalar(self._host.collective_call_s * HOST_STEP_RATIO.value, Tier.INTERPOLATED)
         return self.host_op_s(mode)
@@ -208,10 +218,15 @@ class Calibration:
             return Scalar(host.eager_op_s, Tier.MEASURED)
         if host is not None and host.eager_layer_s is not None:
             return Scalar(host.eager_layer_s / EAGER_LAYER_OPS.value, Tier.INTERPOLATED)
+        # The constant was estimated from training steps, a profile's loops are shorter by the ratio of the two; see
+        # `host_op_s`.
         return Scalar(HOST_OP_S.value / HOST_STEP_RATIO.value, Tier.NOMINAL)
 
     def host_op_s(self, mode: HostMode = "eager") -> Scalar:
-        """CPU seconds to issue one operation of a training step; a captured graph is replayed in either alike. [F-4]"""
+        """CPU seconds to issue one operation of a training step. [F-4]
+
+        A captured graph takes the same time in a loop and in a step, so no ratio applies to it.
+        """
         host, looped = self._host, self.looped_op_s
         eager = Scalar(looped.value * HOST_STEP_RATIO.value, max(looped.tier, Tier.INTERPOLATED))
         if mode == "eager":
@@ -225,7 +240,11 @@ class Calibration:
         return Scalar(eager.value * COMPILED_HOST_RATIO.value, max(eager.tier, Tier.EXTRAPOLATED))
 
     def wrapped_layer_ratio(self, wrapper: Wrapper, *, compiled: bool = False) -> Scalar:
-        """Host time of a wrapped layer over the plain eager one's; compiled, 1 and what the wrapper adds, over that."""
+        """Host time of a wrapped layer over that of the plain eager layer. [F-4]
+
+        For a compiled layer it is 1 plus what the wrapper adds to the compiled layer, over the plain eager one: that is how the step
+        model counts, in operators of the plain layer.
+        """
         host = self._host
         sharded = wrapper == "sharded"
         if host is not None and host.plain_layer_s is not None:
@@ -243,7 +262,7 @@ class Calibration:
 
     @property
     def host_link_bytes_per_s(self) -> Scalar:
-        """Bytes/s between host and device memory, one direction."""
+        """Bytes per second between host and device memory in one direction."""
         own = None if self.compute is None else rate_of(self.compute, "host_to_device", "device_to_host", gpu=None)
         if own is not None:
             return Scalar(own, Tier.MEASURED)
@@ -252,7 +271,7 @@ class Calibration:
 
     @property
     def host_adam_bytes_per_s(self) -> Scalar:
-        """Memory traffic of a node's optimizer updates on its processors, bytes/s of all ranks together. [C-16]"""
+        """Bytes per second of memory traffic when a node's processors update parameters, all ranks together. [C-16]"""
         samples = () if self.compute is None else self.compute.host_adam
         if samples:
             return Scalar(median(s.bytes_per_s for s in samples), Tier.MEASURED)
@@ -260,10 +279,10 @@ class Calibration:
         return Scalar(self.cluster.host_adam_bytes_per_s or nominal, Tier.NOMINAL)
 
     def residual(self, family: str, tier: Tier) -> float:
-        """Half-width of the 80 % interval of one term, relative to it.
+        """Half-width of the 80 % interval of one term, relative to the term.
 
         Args:
-            family: a key of `cost_models.calibration.residuals.NOMINAL_RESIDUALS`.
+            family: a key of `calibration.residuals.NOMINAL_RESIDUALS`.
             tier: how the term came about.
         """
         return self.residuals[family, tier]

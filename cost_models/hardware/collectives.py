@@ -1,8 +1,8 @@
-"""Seconds of collectives on placed groups: measured curves inside a fast domain, link arithmetic beyond it.
+"""Seconds of collectives on placed groups: measured curves inside a fast domain, arithmetic of links beyond it.
 
-Sizes are nccl-tests' totals: the whole array for all-gather, reduce-scatter and broadcast, one rank's buffer for all-reduce,
-all-to-all and send/recv. Every curve is a row of one table of log2 seconds on a grid of powers of two, so a batch is two
-gathers. Between nodes a call takes the fastest of NCCL's rings, trees and protocols.
+Sizes are nccl-tests' totals: the whole array for all-gather, reduce-scatter and broadcast; one rank's buffer for all-reduce,
+all-to-all and send/recv. Every curve is a row of one table of log2 seconds on a grid of powers of two, so that a batch takes
+two gathers. Between nodes a call takes the fastest of NCCL's rings, trees and protocols.
 """
 
 from __future__ import annotations
@@ -41,13 +41,13 @@ Codes = NDArray[np.int8]
 
 @dataclass(frozen=True, eq=False)
 class NetworkCurves:
-    """Measured over modelled seconds of one operation on groups that leave their island, J measured groups."""
+    """Measured over modelled seconds of one operation on groups that leave their island, for J measured groups."""
 
     islands_J: Floats
     per_island_J: Floats
     log2_ratio_JP: Floats
     covered_JP: NDArray[np.bool_]
-    """Grid sizes inside the measured range."""
+    """Whether a grid size lies inside the measured range."""
     tier: Tier
 
 
@@ -57,12 +57,13 @@ class Links:
 
     cluster: Cluster
     domain: Mapping[Op, CurveTable]
-    """Inside a fast domain."""
+    """Tables of groups inside a fast domain."""
     node: Mapping[Op, CurveTable]
-    """Inside a node across fast domains, a block of rows per reach (switch, socket, node). Empty where a domain fills its
-    node."""
+    """Tables of groups inside a node that span fast domains, one block of rows per reach (switch, socket, node).
+    Empty where a domain fills its node."""
     strided: Mapping[Op, CurveTable] = field(default_factory=dict)
-    """Inside a fast domain, groups whose members are not neighbours, where a calibration measured such."""
+    """Tables of groups inside a fast domain whose members are not neighbours, where a calibration measured such
+    groups."""
     node_rows: int = 0
     """Rows of one reach in `node`."""
     network: Mapping[Op, NetworkCurves] = field(default_factory=dict)
@@ -90,7 +91,7 @@ class Links:
 
 
 def collective_s(op: Op, size_bytes: Floats | float, *, placement: Placement, links: Links) -> Estimate:
-    """Seconds of one call on each placed group, shape (N,).
+    """Seconds of one call on each placed group, shape (N,), and their tier.
 
         inside a domain      curve(op, n, S)                                                                  [C-1]
         over islands         max(curve(op, k, S bus(n)/bus(k)), bus(n) S / (k gpu_nic)) + latency             [C-2]
@@ -98,7 +99,7 @@ def collective_s(op: Op, size_bytes: Floats | float, *, placement: Placement, li
         send/recv            S / min(nic, node_nic / senders) + latency                                       [C-4]
         through the spine    wire time x max(1, o share), share: of the traffic that leaves its leaf          [C-6]
 
-    n ranks of which k share an island (node or fast domain) and its NICs; gpu_nic is one GPU's share of them; o is the
+    n ranks, of which k share an island (node or fast domain) and its NICs; gpu_nic is one GPU's share of them; o is the
     oversubscription.
 
     Args:
@@ -118,7 +119,7 @@ def collective_s(op: Op, size_bytes: Floats | float, *, placement: Placement, li
 
 
 def _part(op: Op, size: Floats, members: Floats, ranks: Floats) -> Floats:
-    """Size of the call among `members` of a larger group that moves what the larger call moves between them."""
+    """Bytes of the call among `members` of a larger group that moves what the larger call moves between them."""
     if op == "all_to_all":
         return size * (members / ranks)
     ratio = bus_factor(op, ranks) / np.maximum(bus_factor(op, members), 0.5)
@@ -126,7 +127,7 @@ def _part(op: Op, size: Floats, members: Floats, ranks: Floats) -> Floats:
 
 
 def _inside_island(op: Op, size: Floats, placement: Placement, links: Links) -> tuple[Floats, Codes]:
-    """What moves without the network."""
+    """Seconds of what moves without the network, and their tier."""
     seconds, tier = _inside_domain(op, size, placement, links)
     if links.node and np.any(placement.per_island > placement.per_domain):
         return _across_domains(op, size, placement, links, seconds, tier)
@@ -134,7 +135,7 @@ def _inside_island(op: Op, size: Floats, placement: Placement, links: Links) -> 
 
 
 def _start_s(op: Op, placement: Placement, links: Links) -> Floats:
-    """What of the time inside an island no byte takes."""
+    """Seconds of a call inside an island that do not depend on its size."""
     start_s = links.domain[op].start_s(placement.per_domain)
     crosses = placement.per_island > placement.per_domain
     if not links.node or not np.any(crosses):
@@ -144,12 +145,12 @@ def _start_s(op: Op, placement: Placement, links: Links) -> Floats:
 
 
 def _reach(placement: Placement) -> Floats:
-    """0 inside one PCIe switch, 1 inside one socket, 2 across sockets."""
+    """How far a group reaches inside its node: 0 within one PCIe switch, 1 within one socket, 2 across sockets."""
     return np.where(placement.sockets > placement.islands, 2.0, (placement.switches > placement.islands) * 1.0)
 
 
 def _inside_domain(op: Op, size: Floats, placement: Placement, links: Links) -> tuple[Floats, Codes]:
-    """What moves over the fast link."""
+    """Seconds of what moves over the fast link, and their tier."""
     seconds, tier = _among(op, size, placement, links.domain[op])
     if op in links.strided and np.any(placement.stride > 1):
         apart_s, apart_tier = _among(op, size, placement, links.strided[op])
@@ -159,7 +160,7 @@ def _inside_domain(op: Op, size: Floats, placement: Placement, links: Links) -> 
 
 
 def _among(op: Op, size: Floats, placement: Placement, table: CurveTable) -> tuple[Floats, Codes]:
-    """The same by one table."""
+    """Seconds of what moves over the fast link by one table, and their tier."""
     if op == "send_recv":
         return table.seconds(np.where(placement.domains > 1, 1.0, 2.0), size)
     if np.all(placement.domains == 1):
@@ -171,7 +172,7 @@ def _among(op: Op, size: Floats, placement: Placement, table: CurveTable) -> tup
 def _across_domains(
     op: Op, size: Floats, placement: Placement, links: Links, inner_s: Floats, inner_tier: Codes
 ) -> tuple[Floats, Codes]:
-    """Also what moves over PCIe between the fast domains of a node; the slower of the two."""
+    """Seconds inside a node, with what moves over PCIe between its fast domains: the slower of the two paths."""
     crosses = placement.per_island > placement.per_domain
     members = np.where(crosses, placement.per_island, 1.0)
     reach = _reach(placement)
@@ -180,19 +181,23 @@ def _across_domains(
     else:
         part = _part(op, size, members, placement.ranks)
     outer_s, outer_tier = links.node[op].seconds(reach * links.node_rows + members, part)
+    # A ring passes bridges and PCIe in one cycle; its chunks are in flight on both at the same time, so the slower
+    # path sets the rate and the times do not add.
     return np.maximum(inner_s, outer_s), np.where(crosses, np.maximum(inner_tier, outer_tier), inner_tier)
 
 
 def _across_islands(
     op: Op, size: Floats, placement: Placement, links: Links, inner_s: Floats, inner_tier: Codes
 ) -> tuple[Floats, Codes]:
-    """Also what crosses the network, with its latency."""
+    """Seconds with what crosses the network between islands, latency included, and their tier."""
     ranks, members, islands = placement.ranks, placement.per_island, placement.islands
     crosses = islands > 1
     if op == "all_to_all":
         wire_s = size * (1.0 - members / ranks) / links.gpu_network_bytes_per_s
     elif op == "send_recv":
         node_bytes_per_s = links.gpu_network_bytes_per_s * links.cluster.gpus_per_node
+        # Ranks send to the rank one stride further, so the last `stride` ranks of a node cross its boundary at the
+        # same time.
         senders = np.clip(placement.stride, 1.0, links.cluster.gpus_per_node)
         wire_s = size / np.minimum(links.nic_achieved_bytes_per_s, node_bytes_per_s / senders)
     else:
@@ -201,6 +206,8 @@ def _across_islands(
     if op in {"all_to_all", "send_recv"}:
         peers = ranks - members if op == "all_to_all" else 0.0
         wait_s = SEND_S.value + links.cluster.network.latency_s + PEER_S.value * peers
+        # All-to-all and sends are direct messages, which start independently of each other; only their fixed costs
+        # add.
         total_s = np.maximum(inner_s, crossing_s) + wait_s
     else:
         total_s = _fastest_s(op, size, placement, links, inner_s=inner_s, wire_s=crossing_s)
@@ -208,10 +215,10 @@ def _across_islands(
 
 
 def _fastest_s(op: Op, size: Floats, placement: Placement, links: Links, *, inner_s: Floats, wire_s: Floats) -> Floats:
-    """Seconds of a ring or tree over islands with the algorithm and protocol that are fastest for each call.    [C-5]
+    """Seconds of a ring or tree over islands, with the algorithm and protocol that are fastest for each call. [C-5]
 
-    A protocol's bandwidth bounds what crosses the network; the hops inside the node are in its latency, so that only the
-    part of the measured time there that grows with the size counts beside it.
+    A protocol's bandwidth bounds what crosses the network. The hops inside a node are part of its latency, so of the time measured
+    there only the part that grows with the size counts beside it.
     """
     cluster = links.cluster
     members = placement.per_island
@@ -230,7 +237,7 @@ def _fastest_s(op: Op, size: Floats, placement: Placement, links: Links, *, inne
 
 
 def _spine(op: Op, placement: Placement, links: Links) -> Floats | float:
-    """How much longer the wire time is where part of the traffic leaves its leaf by an oversubscribed uplink.  [C-6]
+    """Factor by which the wire time grows where part of the traffic leaves its leaf over an oversubscribed uplink. [C-6]
 
     rings, trees     max(1, o leaves / islands)              one of a ring's edges in each leaf leaves it
     all-to-all       max(1, o (n - n/leaves) / (n - k))      what goes to ranks of other leaves
@@ -253,10 +260,11 @@ def _spine(op: Op, placement: Placement, links: Links) -> Floats | float:
 def _as_measured(
     curves: NetworkCurves, size: Floats, placement: Placement, modelled_s: Floats, modelled_tier: Codes
 ) -> tuple[Floats, Codes]:
-    """The formula times the ratio seen at the nearest measured group; exact where that very group was measured."""
+    """Seconds by formula times the ratio seen at the nearest measured group; exact where that very group was measured."""
     islands, members = np.log2(placement.islands), np.log2(placement.per_island)
     away = np.abs(islands - np.log2(curves.islands_J)[:, None])
     away = away + np.abs(members - np.log2(curves.per_island_J)[:, None])
+    # Distance in log space: a group of twice as many ranks is as near as one of half as many.
     nearest = np.argmin(away, axis=0)
     cell, fraction, _ = grid_position(size)
     low, high = curves.log2_ratio_JP[nearest, cell], curves.log2_ratio_JP[nearest, cell + 1]
@@ -271,7 +279,7 @@ def _as_measured(
 
 
 def build_links(cluster: Cluster, document: CalibrationDocument | None) -> Links:
-    """Everything that prices collectives on a cluster, from a document's curves where they apply, else nominal."""
+    """Everything that prices collectives on a cluster: a document's curves where they apply, else nominal figures."""
     domain = max(1, min(cluster.nvlink_domain_gpus, cluster.num_gpus))
     node = min(cluster.gpus_per_node, cluster.num_gpus)
     fast = pcie_tables if cluster.link_kind == "pcie" else fast_tables
@@ -289,7 +297,8 @@ def build_links(cluster: Cluster, document: CalibrationDocument | None) -> Links
         group = (fit.ranks // fit.ranks_per_node, fit.ranks_per_node)
         if group[0] > 1:
             groups = between.setdefault(fit.op, {})
-            # The formula prices all sibling groups at once, so the most crowded measurement is the like one.
+            # The formula prices all sibling groups at once, so of one group size the most crowded measurement is the
+            # comparable one.
             if group not in groups or fit.concurrent_groups > groups[group].concurrent_groups:
                 groups[group] = fit
     curves = {op: _network_curves(op, list(fits.values()), links) for op, fits in between.items()}
@@ -297,6 +306,7 @@ def build_links(cluster: Cluster, document: CalibrationDocument | None) -> Links
 
 
 def _network_curves(op: Op, fits: Sequence[CollectiveFit], links: Links) -> NetworkCurves:
+    """Ratios of measured to modelled seconds of one operation, by group and grid size."""
     sizes = np.exp2(GRID_LOG2)
     ratios, covered = [], []
     for fit in fits:
@@ -314,7 +324,7 @@ def _network_curves(op: Op, fits: Sequence[CollectiveFit], links: Links) -> Netw
 
 
 def _placement_of(fit: CollectiveFit, cluster: Cluster) -> Placement:
-    """The measured group as a placement, repeated for every grid size."""
+    """The measured group as a placement, repeated for every size of the grid."""
     domain = max(1, min(cluster.nvlink_domain_gpus, cluster.num_gpus))
     inside = min(fit.ranks_per_node, domain)
     columns = {
@@ -322,6 +332,6 @@ def _placement_of(fit: CollectiveFit, cluster: Cluster) -> Placement:
         "stride": fit.stride, "per_island": fit.ranks_per_node,
         "islands": fit.ranks / fit.ranks_per_node,
         "switches": fit.ranks / fit.ranks_per_node, "sockets": fit.ranks / fit.ranks_per_node,
-        "leaves": 1.0,  # what was measured has its spine in it
+        "leaves": 1.0,  # what the spine costs is part of what was measured
     }  # fmt: skip
     return Placement(**{name: np.full(len(GRID_LOG2), float(value)) for name, value in columns.items()})

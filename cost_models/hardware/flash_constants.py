@@ -1,4 +1,4 @@
-"""What fused attention kernels reach, by kernel generation and GPU, and what bends it: a part of the time model's constants."""
+"""What fused attention kernels reach by kernel and GPU generation, and what changes it: the time model's constants of F-2."""
 
 from __future__ import annotations
 
@@ -12,7 +12,8 @@ from cost_models.specs.training import AttentionKernel
 KERNELS: tuple[AttentionKernel, ...] = get_args(AttentionKernel)
 
 _MMA_SHARE = 0.62
-"""What mma.sync, which FA-1 and FA-2 use, reaches of the wgmma peak on Hopper (both instructions' throughput)."""
+"""Share of wgmma's peak that mma.sync, the instruction of FA-1 and FA-2, reaches on Hopper (from both instructions'
+throughput)."""
 
 
 def _flash(forward: float, backward: float, source: str) -> tuple[Constant, Constant]:
@@ -64,17 +65,18 @@ FLASH_EFFICIENCY: Mapping[tuple[Generation, AttentionKernel], tuple[Constant, Co
     ("blackwell", "fa1"): _MMA_BLACKWELL, ("blackwell", "fa2"): _MMA_BLACKWELL, ("blackwell", "sdpa"): _CUDNN_BLACKWELL,
     ("blackwell", "fa3"): _MMA_BLACKWELL, ("blackwell", "cudnn"): _CUDNN_BLACKWELL,
 }  # fmt: skip
-"""Share of dense peak, forward and backward, by GPU generation and kernel; fa3 off Hopper falls back to fa2's."""
+"""Share of dense peak in forward and in backward, by GPU generation and kernel; fa3 off Hopper falls back to fa2's."""
 
 FLASH_REFERENCE_FLOPS_PER_S: Mapping[Generation, float] = {
     "ampere": 312e12, "ada": 312e12, "hopper": 989.4e12, "blackwell": 2250e12,
 }  # fmt: skip
-"""Dense bf16 peak of the GPU on which those shares were published: A100 (Ada's are A100's), H100, B200. [F-2]"""
+"""Dense bf16 peak of the GPU for which those shares were published: A100 (Ada's shares are A100's), H100, B200.
+[F-2]"""
 FLASH_INSTRUCTION_SHARE: Mapping[tuple[Generation, AttentionKernel], float] = {
     ("hopper", "fa1"): _MMA_SHARE, ("hopper", "fa2"): _MMA_SHARE, ("hopper", "sdpa"): _MMA_SHARE,
     ("blackwell", "fa1"): 0.35, ("blackwell", "fa2"): 0.35, ("blackwell", "fa3"): 0.35,
 }  # fmt: skip
-"""Of the peak, what the instruction of a kernel can issue at all; 1 elsewhere."""
+"""Share of the peak that a kernel's instruction can issue at all; 1 elsewhere."""
 
 FLASH_SHORT_SEQUENCE = Constant(512.0, "tokens", 256.0, 1024.0, "time x (1 + this / length): prologue, masked tiles")
 FLASH_NARROW_HEAD = (

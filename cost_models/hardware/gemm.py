@@ -1,10 +1,8 @@
-"""Seconds of matrix products of any shape from an efficiency surface over (log m, log n, log k).                 [F-1]
+"""Seconds of matrix products of any shape from an efficiency surface over (log m, log n, log k). [F-1]
 
-What is carried across shapes is the share of dense peak, never time. A surface is a grid: public tables are one already,
-a profile's scattered shapes bend the table by the ratio of the nearest ones. Kernel choice of the library is not known
-here; below the table's smallest sizes the number of waves on the device stands in for it.
-
-Array suffixes: M, N, K the grid's axes.
+What is carried across shapes is the share of dense peak, never time. A surface is a grid: public tables are one already, and a
+profile's scattered shapes bend the table by the ratio of the nearest ones. Which kernel the library chooses is not known here;
+below the table's smallest sizes the number of waves on the device stands in for it. Array suffixes: M, N, K the grid's axes.
 """
 
 from __future__ import annotations
@@ -37,23 +35,23 @@ Shape = tuple[float, float, float]
 Box = tuple[Shape, Shape]
 
 _SAME_SHAPE_LOG2 = 0.02
-"""Shapes this close (1.4 % in each size) count as the measured one."""
+"""Largest difference in log2 of each size (1.4 %) at which a shape counts as the measured one."""
 _NEAREST = 4
 _EVERYWHERE: Box = ((-math.inf,) * 3, (math.inf,) * 3)
 _MAX_AXIS = 32
-"""Values kept of one axis when a profile's shapes are merged into a grid."""
+"""Values kept on one axis when a profile's shapes are merged into a grid."""
 
 
 @dataclass(frozen=True, eq=False)
 class GemmSurface:
-    """Share of the bf16 dense peak over a grid of shapes, the launch gap taken out."""
+    """Share of the bf16 dense peak over a grid of shapes, with the launch gap taken out."""
 
     log2_m: Floats
     log2_n: Floats
     log2_k: Floats
     share_MNK: Floats
     sampled_MNK: NDArray[np.bool_]
-    """Nodes that are a measured shape."""
+    """Whether a node of the grid is a measured shape."""
     num_sms: int
     sampled_tier: Tier
     inside_tier: Tier
@@ -63,13 +61,13 @@ class GemmSurface:
     precision_ratio: Mapping[str, float] = field(default_factory=dict)
     """Measured share of its own peak over bf16's share, by precision."""
     grouped_ratio: float = GROUPED_GEMM_EFFICIENCY.value
-    """Share of several products in one kernel over that of one by itself, waves counted together."""
+    """Share of several products in one kernel over that of one product by itself, waves counted together."""
     boxes: Mapping[str, Box] = field(default_factory=dict)
-    """Smallest and largest measured log2 sizes by precision; shapes outside are extrapolated."""
+    """Smallest and largest measured log2 sizes by precision; shapes outside of them are extrapolated."""
 
     @property
     def edge(self) -> Shape:
-        """Smallest m, n, k of the grid."""
+        """Smallest m, n and k of the grid."""
         return float(2 ** self.log2_m[0]), float(2 ** self.log2_n[0]), float(2 ** self.log2_k[0])
 
 
@@ -78,22 +76,22 @@ def gemm_s(
     surface: GemmSurface, peak_flops_per_s: float, memory_bytes_per_s: float, input_bytes: float, output_bytes: float,
     kind: Kind = "forward", batch: Floats | float = 1.0, precision: str = "bf16",
 ) -> Estimate:  # fmt: skip
-    """Seconds of `batch` products (m, k) x (k, n) issued as one kernel, arrays broadcast together.
+    """Seconds of `batch` products (m, k) x (k, n) issued as one kernel, and their tier; arrays are broadcast together. [F-1]
 
-        t = max(2 m' n' k / (peak * share(m', n', k)), bytes / bytes_per_s) + kernel floor                    [F-1]
+        t = max(2 m' n' k / (peak * share(m', n', k)), bytes / bytes_per_s) + kernel floor
 
-    with m', n' rounded up to the edge tile where the table reaches, and below it share scaled by wave occupancy.
+    m' and n' are rounded up to the edge tile where the table reaches; below it the share is scaled by wave occupancy.
 
     Args:
         m: rows as the kernel sees them; (m, n, k) is forward (T, n, k), data gradient (T, k, n), weight gradient (n, k, T).
         n: columns of the result.
         k: summed dimension.
         surface: share of the peak at bf16.
-        peak_flops_per_s: what a share of 1 means at this precision, its own factor included.
-        memory_bytes_per_s: data-sheet bandwidth; a bound, so no efficiency applies.
+        peak_flops_per_s: operations per second that a share of 1 means at this precision, its own factor included.
+        memory_bytes_per_s: data-sheet bandwidth; it is a bound, so no efficiency applies.
         input_bytes: bytes of one input element.
         output_bytes: bytes of one element of the result.
-        kind: which of the three; decides the contiguous dimensions.
+        kind: which of the three passes; it decides which dimensions are contiguous.
         batch: independent products in the kernel; more than one pays the grouped-kernel efficiency.
         precision: whose measured shapes tell what is extrapolated.
     """
@@ -113,9 +111,9 @@ def gemm_passes_s(
     surface: GemmSurface, peak_flops_per_s: float, memory_bytes_per_s: float, input_bytes: float, output_bytes: float,
     batch: Floats, precision: str = "bf16",
 ) -> Estimate:  # fmt: skip
-    """Seconds of forward, data gradient and weight gradient of the same products, shape (3, ...): `gemm_s` of each.
+    """Seconds of forward, data gradient and weight gradient of the same products, shape (3, ...): `gemm_s` of each. [F-1]
 
-    The three share their operands, so the contiguous dimensions are n and k of forward in all of them.
+    The three share their operands, so that the contiguous dimensions are n and k of the forward in all of them.
     """
     kinds: tuple[Kind, ...] = ("forward", "dgrad", "wgrad")
     each_m, each_n, each_k = np.array([m, m, k]), np.array([n, k, n]), np.array([k, n, m])
@@ -124,17 +122,20 @@ def gemm_passes_s(
     wide_m, wide_n = _padded(each_m, edge[0]), _padded(each_n, edge[1])
     logs = np.log2(wide_m), np.log2(wide_n), np.log2(each_k)
     share = _trilinear(surface, logs) * _below_edge(surface, each_m, each_n, each_k, batch)
+    # Rows of 8 two-byte elements are 16 bytes, the widest load of a thread; other widths fall back to narrower loads.
     ragged = (np.fmod(n, 8.0) != 0) | (np.fmod(k, 8.0) != 0)
     share = share * ratio * np.where(ragged, GEMM_UNALIGNED.value, 1.0)
     share = share * np.where(batch > 1, surface.grouped_ratio, 1.0)
     compute_s = 2.0 * batch * wide_m * wide_n * each_k / (peak_flops_per_s * share)
     moved = batch * ((each_m + each_n) * each_k * input_bytes + each_m * each_n * output_bytes)
+    # Operands stream in while products run, so only the slower of the two counts (the roofline); the launch gap comes
+    # on top.
     seconds = np.maximum(compute_s, moved / memory_bytes_per_s) + KERNEL_FLOOR_S.value
     return Estimate(seconds, _tiers(surface, logs, precision))
 
 
 def net_share(shape: Shape, time_s: float, *, peak_flops_per_s: float) -> float:
-    """Share of peak of one measured product once the launch gap is taken out (at most half of its time)."""
+    """Share of peak of one measured product, 0...1, once the launch gap (at most half of its time) is taken out."""
     net_s = max(time_s - KERNEL_FLOOR_S.value, 0.5 * time_s)
     return 2.0 * shape[0] * shape[1] * shape[2] / (net_s * peak_flops_per_s)
 
@@ -146,7 +147,7 @@ def _padded(size: Floats, edge: float) -> Floats:
 
 
 def _below_edge(surface: GemmSurface, m: Floats, n: Floats, k: Floats, batch: Floats) -> Floats:
-    """Wave occupancy of the shape over that of the nearest shape the grid holds; 1 inside the grid."""
+    """Wave occupancy of the shape over that of the nearest shape that the grid holds; 1 inside the grid."""
     low_m, low_n, low_k = surface.edge
     if not (np.any(m < low_m) or np.any(n < low_n) or np.any(k < low_k)):
         return np.float64(1.0)  # type: ignore[return-value]  # broadcasts as an array of ones would
@@ -159,12 +160,13 @@ def _below_edge(surface: GemmSurface, m: Floats, n: Floats, k: Floats, batch: Fl
 def _occupancy(m: Floats, n: Floats, batch: Floats | np.float64, num_sms: int) -> Floats:
     """Useful share of the multiply units over the waves of output tiles, all products of a kernel together."""
     tile = GEMM_TILE.value
+    # A last wave that fills the device only in part takes as long as a full one.
     waves = np.ceil(batch * np.ceil(m / tile) * np.ceil(n / tile) / num_sms)
     return batch * m * n / (waves * (num_sms * tile * tile))
 
 
 def _located(log_size: Floats, axis: Floats) -> tuple[Ints, Floats, int]:
-    """Lower grid index, fraction of the way to the next, and the step to it (0 on an axis of one value)."""
+    """Lower grid index of each size, fraction of the way to the next node, and the step to it (0 on an axis of one value)."""
     if len(axis) == 1:
         return np.zeros(log_size.shape, dtype=np.int64), np.zeros(log_size.shape), 0
     index = np.clip(np.searchsorted(axis, log_size, side="right") - 1, 0, len(axis) - 2)
@@ -195,6 +197,7 @@ def _trilinear(surface: GemmSurface, logs: Sequence[Floats]) -> Floats:
 
 
 def _tiers(surface: GemmSurface, logs: Sequence[Floats], precision: str) -> NDArray[np.int8]:
+    """Tier of each shape: sampled, inside the measured range, or outside of it."""
     axes = (surface.log2_m, surface.log2_n, surface.log2_k)
     smallest, largest = surface.boxes.get(precision, _EVERYWHERE)
     inside = np.ones(logs[0].shape, dtype=bool)
@@ -218,7 +221,7 @@ def _tiers(surface: GemmSurface, logs: Sequence[Floats], precision: str) -> NDAr
 
 
 def nominal_surface(share: float, *, num_sms: int) -> GemmSurface:
-    """One constant share for large shapes, falling with occupancy below; nothing of it measured."""
+    """A surface of one constant share for large shapes, falling with occupancy below them; nothing of it is measured."""
     one = np.array([13.0])  # 8192: large enough to fill any device
     return GemmSurface(
         one, one, one, np.full((1, 1, 1), share), np.zeros((1, 1, 1), dtype=bool), num_sms,
@@ -227,7 +230,7 @@ def nominal_surface(share: float, *, num_sms: int) -> GemmSurface:
 
 
 def table_surface(shares: Mapping[Shape, float], *, num_sms: int, inside: Tier, outside: Tier) -> GemmSurface | None:
-    """The surface of shapes that form a full grid; None where they don't."""
+    """The surface of shapes that form a full grid; None where they do not."""
     axes = [np.array(sorted({shape[axis] for shape in shares})) for axis in range(3)]
     if len(shares) != np.prod([len(axis) for axis in axes]):
         return None
@@ -242,10 +245,10 @@ def table_surface(shares: Mapping[Shape, float], *, num_sms: int, inside: Tier, 
 def bent_surface(
     base: GemmSurface, shares: Mapping[Shape, float], *, sampled: Tier, inside: Tier, outside: Tier
 ) -> GemmSurface:
-    """A base surface times the ratio of measured to base share at the nearest measured shapes.
+    """A base surface times the ratio of measured to base share at the nearest measured shapes. [F-1]
 
-    The grid's axes are those of both, so every measured shape is a node and comes back exactly (where an axis would
-    pass 32 values, shapes are snapped to the kept ones).
+    The grid's axes are those of both, so that every measured shape is a node and comes back exactly. Where an axis would have more
+    than 32 values, shapes are snapped to the values that are kept.
     """
     measured = np.log2(np.array(list(shares)))
     axes = [
@@ -253,6 +256,8 @@ def bent_surface(
     ]
     node = [np.argmin(np.abs(axis[:, None] - measured[:, column]), axis=0) for column, axis in enumerate(axes)]
     nodes = np.stack(np.meshgrid(*axes, indexing="ij"), axis=-1).reshape(-1, 3)
+    # Bending by ratios keeps the table's wave and tile edges between the samples, which interpolating the samples
+    # alone would lose.
     log_ratio = np.log(np.array(list(shares.values())) / _share_at(base, measured))
     snapped = np.stack([axis[index] for axis, index in zip(axes, node, strict=True)], axis=1)
     share = _share_at(base, nodes) * np.exp(_inverse_distance(nodes, snapped, log_ratio))
@@ -265,13 +270,13 @@ def bent_surface(
 
 
 def median_ratio(surface: GemmSurface, shares: Mapping[Shape, float]) -> float:
-    """Median of measured share over the surface's at the same shapes."""
+    """Median of measured share over the surface's share at the same shapes."""
     model = _share_at(surface, np.log2(np.array(list(shares))))
     return median(float(own / there) for own, there in zip(shares.values(), model, strict=True))
 
 
 def grouped_ratio(surface: GemmSurface, shares: Sequence[tuple[Shape, float, float]]) -> float:
-    """Median of measured share over the surface's, of kernels of several products: (shape, products, share) of each."""
+    """Median of measured share over the surface's, for kernels of several products: (shape, products, share) of each."""
     ratios = []
     for shape, batch, own in shares:
         there = _share_at(surface, np.log2(np.array([shape])), batch=batch)
@@ -280,6 +285,7 @@ def grouped_ratio(surface: GemmSurface, shares: Sequence[tuple[Shape, float, flo
 
 
 def _share_at(surface: GemmSurface, log_shape: Floats, *, batch: float = 1.0) -> Floats:
+    """Share of peak at these shapes of `batch` products, shape (N,)."""
     logs = list(log_shape.T)
     m, n, k = (np.exp2(x) for x in logs)
     return _trilinear(surface, logs) * _below_edge(surface, m, n, k, np.full(len(m), batch))
@@ -294,7 +300,7 @@ def _merged_axis(base: Floats, extra: Floats) -> Floats:
 
 
 def _inverse_distance(at: Floats, known: Floats, value: Floats) -> Floats:
-    """Mean of the values of the nearest known points, weighted by 1/distance in log space."""
+    """Mean of the values at the nearest known points, weighted by 1/distance in log space."""
     distance = sum(np.abs(at[:, axis, None] - known[None, :, axis]) for axis in range(3))
     near = np.argpartition(distance, min(_NEAREST, len(known)) - 1, axis=1)[:, :_NEAREST]
     weight = 1.0 / np.maximum(np.take_along_axis(distance, near, axis=1), 1e-9)
@@ -302,7 +308,7 @@ def _inverse_distance(at: Floats, known: Floats, value: Floats) -> Floats:
 
 
 def median_shares(rows: Iterable[tuple[Shape, float]], *, peak_flops_per_s: float) -> dict[Shape, float]:
-    """Net share of peak per shape, the median of its repeats."""
+    """Net share of peak of each shape, the median of its repeats."""
     repeats: dict[Shape, list[float]] = defaultdict(list)
     for shape, time_s in rows:
         repeats[shape].append(net_share(shape, time_s, peak_flops_per_s=peak_flops_per_s))

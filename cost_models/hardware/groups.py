@@ -25,9 +25,9 @@ _KEY_STEP = 2.0**20
 
 @dataclass(frozen=True, eq=False)
 class StrategyPlacements:
-    """Placement of every communication group of N strategies, each computed when first asked for.
+    """Placement of every communication group of N strategies, each computed when it is first asked for.
 
-    Dense parts use ranks as tp-cp-dp-pp, MoE layers regroup the same tp*cp*dp ranks as etp-ep-edp.
+    Dense parts use ranks as tp-cp-dp-pp; mixture layers regroup the same tp*cp*dp ranks as etp-ep-edp.
     """
 
     strategies: Strategies
@@ -38,22 +38,22 @@ class StrategyPlacements:
 
     @cached_property
     def _domain(self) -> Floats:
-        """GPUs of a fast domain as the scheduler's segments leave them."""
+        """GPUs of consecutive ranks that share a fast domain, as the scheduler's segments leave them, shape (N,)."""
         return domain_gpus(self.cluster, self.strategies)
 
     @cached_property
     def tp(self) -> Placement:
-        """Tensor (and sequence) parallel group: neighbours."""
+        """Tensor-parallel (and sequence-parallel) group: ranks next to each other."""
         return self._place(self.strategies.tp, np.ones(len(self.strategies)))
 
     @cached_property
     def cp(self) -> Placement:
-        """Context parallel group."""
+        """Context-parallel group."""
         return self._place(self.strategies.cp, self.strategies.tp)
 
     @cached_property
     def dp(self) -> Placement:
-        """Data parallel group without context ranks."""
+        """Data-parallel group, context-parallel ranks left out."""
         return self._place(self.strategies.dp, self.strategies.tp * self.strategies.cp)
 
     @cached_property
@@ -63,12 +63,12 @@ class StrategyPlacements:
 
     @cached_property
     def etp(self) -> Placement:
-        """Tensor parallel group inside an expert."""
+        """Tensor-parallel group inside an expert."""
         return self._place(self.strategies.etp, np.ones(len(self.strategies)))
 
     @cached_property
     def ep(self) -> Placement:
-        """Expert parallel group."""
+        """Expert-parallel group."""
         return self._place(self.strategies.ep, self.strategies.etp)
 
     @cached_property
@@ -111,13 +111,15 @@ class StrategyPlacements:
 
     @cached_property
     def pp(self) -> Placement:
-        """Pipeline group; its neighbours are a whole stage apart, `send_recv` prices the slowest hop."""
+        """Pipeline group. Its neighbours are a whole stage apart, and `send_recv` prices the slowest hop."""
         return self._place(self.strategies.pp, self._stage_ranks)
 
     @cached_property
     def embedding(self) -> Placement:
         """First and last stage of a pipeline, which share tied embeddings; one rank where pp is 1."""
         ranks = np.minimum(self.strategies.pp, 2.0)
+        # The two ends are as far apart as the pipeline reaches: near each other only where all of it sits in one
+        # domain or island.
         near, inside = self.pp.domains == 1, self.pp.islands == 1
         return Placement(
             ranks=ranks,
@@ -146,7 +148,7 @@ class StrategyPlacements:
 
 
 def groups(strategies: Strategies, cluster: Cluster) -> StrategyPlacements:
-    """Placements of all groups of a batch, lazily."""
+    """Placements of all groups of a batch; nothing is computed before it is asked for."""
     return StrategyPlacements(strategies, cluster)
 
 
@@ -156,9 +158,10 @@ def ranks_per_node(cluster: Cluster, strategies: Strategies) -> Floats:
 
 
 def world_key(strategies: Strategies, cluster: Cluster) -> Floats:
-    """What of the GPUs in use the tp, cp, etp and ep groups' placement depends on, shape (N,); 0 where on nothing.
+    """What the placement of tp, cp, etp and ep groups depends on of the GPUs in use, shape (N,); 0 where it depends on nothing.
 
-    Groups that straddle a block differ with their offset on it, and a small world has fewer offsets: equal keys place alike.
+    Groups that straddle a block differ with their offset on it, and a small world has fewer offsets. Strategies with equal keys
+    place these groups alike, so that tables can be shared among them.
     """
     key = np.zeros(len(strategies))
     domains = domain_gpus(cluster, strategies)
@@ -170,7 +173,7 @@ def world_key(strategies: Strategies, cluster: Cluster) -> Floats:
 
 
 def _key_on_blocks(strategies: Strategies, cluster: Cluster, domain: int) -> Floats:
-    """The key where fast domains hold `domain` consecutive ranks."""
+    """The key where fast domains hold `domain` consecutive ranks, shape (N,)."""
     s, one = strategies, np.ones(len(strategies))
     key = np.zeros(len(strategies))
     island = island_gpus(cluster, domain)

@@ -1,9 +1,8 @@
-"""Tables of collective times inside a node: one row per group size, one column per power-of-two size.
+"""Tables of collective times inside a node: one row per group size, one column per power-of-two message size. [C-1]
 
-From measured curves where the document was measured on such a link, carried to another bandwidth and other group sizes;
-else NCCL's published latencies plus bytes over bandwidth. Nothing here leaves the node.
-
-Array suffixes: R ranks 0...R-1, P grid sizes.
+They come from measured curves where a document was measured on such a link, carried to another bandwidth and other group
+sizes; else from NCCL's published latencies plus bytes over bandwidth. Nothing here leaves the node. Array suffixes: R ranks
+0...R-1, P grid sizes.
 """
 
 from __future__ import annotations
@@ -38,11 +37,12 @@ GRID_LOG2 = np.arange(_FIRST_LOG2, _LAST_LOG2 + 1, dtype=np.float64)
 _NO_TIME_LOG2 = -1000.0
 _MAX_TABLE_RANKS = 1024
 _TREE_OPS = ("all_reduce", "broadcast")
-"""Latency grows with the logarithm of the ranks past what was measured; elsewhere linearly."""
+"""Operations whose latency grows with the logarithm of the ranks beyond what was measured; that of the others grows
+linearly."""
 
 
 def bus_factor(op: Op, ranks: Floats) -> Floats:
-    """Bytes each rank's link carries over the total size: nccl-tests' ratio of bus to algorithm bandwidth."""
+    """Bytes that each rank's link carries over the total size: nccl-tests' ratio of bus to algorithm bandwidth, 0...2."""
     share = np.where(ranks > 1, (ranks - 1.0) / np.maximum(ranks, 1.0), 0.0)
     if op == "all_reduce":
         return 2.0 * share
@@ -50,7 +50,7 @@ def bus_factor(op: Op, ranks: Floats) -> Floats:
 
 
 def grid_position(size_bytes: Floats) -> tuple[NDArray[np.int64], Floats, Floats]:
-    """Grid cell of each size, fraction of the way to its end, and log2 of how far it lies beyond the grid."""
+    """Grid cell of each size, fraction of the way to the cell's end, and log2 of how far the size lies beyond the grid."""
     last = len(GRID_LOG2) - 1
     position = np.log2(np.maximum(size_bytes, 1.0)) - _FIRST_LOG2
     past = np.maximum(position - last, 0.0)  # beyond the grid time is proportional to size
@@ -61,23 +61,28 @@ def grid_position(size_bytes: Floats) -> tuple[NDArray[np.int64], Floats, Floats
 
 @dataclass(frozen=True, eq=False)
 class CurveTable:
-    """One operation on one tier: seconds by ranks and size."""
+    """Seconds of one operation on one tier, by ranks and size."""
 
     log2_s_RP: Floats
     tier_RP: Codes
     start_s_R: Floats
-    """Of these, what no byte and no link takes."""
+    """The part of these seconds that depends on no bytes and no link."""
 
     def start_s(self, ranks: Floats) -> Floats:
-        """Size-independent part of a call's seconds."""
+        """Seconds of a call that do not depend on its size, shape of `ranks`."""
         return self.start_s_R.take(np.minimum(ranks, len(self.start_s_R) - 1).astype(np.int64))
 
     def seconds(self, ranks: Floats, size_bytes: Floats) -> tuple[Floats, Codes]:
-        """Interpolated in log-log, and the tier of the nearest grid size; groups of one cost nothing, empty calls a start."""
+        """Seconds interpolated in log-log, and the tier of the nearest grid size, shape of `ranks`.
+
+        Groups of one rank cost nothing; an empty call still costs a start.
+        """
         num_rows, num_sizes = self.log2_s_RP.shape
         cell, fraction, past = grid_position(size_bytes)
         row = np.minimum(ranks, num_rows - 1).astype(np.int64) * num_sizes
         at = row + cell
+        # Interpolating log time over log size is exact at both ends of a curve, constant latency and constant
+        # bandwidth. A flat index takes one gather where two-dimensional indexing would be slower.
         flat = self.log2_s_RP.ravel()
         low = flat.take(at)
         seconds = np.exp2(low + fraction * (flat.take(at + 1) - low) + past)
@@ -85,9 +90,9 @@ class CurveTable:
 
 
 def fast_tables(cluster: Cluster, document: CalibrationDocument | None, *, ranks: int) -> dict[Op, CurveTable]:
-    """Tables of the fast link for groups up to `ranks`; a custom link is priced like the kind it stands for.   [C-1]
+    """Tables of the fast link for groups of up to `ranks`; a custom link is priced like the kind it stands for. [C-1]
 
-    Curves of another machine may say less of this link than its bandwidth does: inside a node a borrowed or nominal link is
+    Curves of another machine may say less about this link than its bandwidth does: inside a node, a borrowed or nominal link is
     never slower than the PCIe beside it.
     """
     mesh = _mesh_share(cluster, _rows(ranks))
@@ -100,8 +105,9 @@ def fast_tables(cluster: Cluster, document: CalibrationDocument | None, *, ranks
 
 
 def strided_tables(cluster: Cluster, document: CalibrationDocument | None, *, ranks: int) -> dict[Op, CurveTable]:
-    """Tables of groups whose members are not neighbours, inside one fast domain, for the operations that were measured so;
-    a table of neighbours holds for the others.                                                                 [C-1]
+    """Tables of groups inside one fast domain whose members are not neighbours, for the operations that were measured so. [C-1]
+
+    For the other operations the table of neighbours holds.
     """
     if document is None or document.kind != "measured":
         return {}
@@ -117,11 +123,14 @@ def strided_tables(cluster: Cluster, document: CalibrationDocument | None, *, ra
 
 
 def _link_family(interconnect: str) -> str:
+    """The family of links whose curves may stand for each other: all kinds of NVLink are one."""
     return "nvlink" if interconnect.startswith("nv") else interconnect
 
 
 def _mesh_share(cluster: Cluster, rows: Floats) -> Floats:
-    """Share of a GPU's links that a group of this many uses: g - 1 of its peers where each has links of its own."""
+    """Share of a GPU's links that groups of each size use: those to the group's g - 1 other members where every peer has
+    its own.
+    """
     peers = cluster.mesh_peers
     if peers is None:
         return np.ones_like(rows)
@@ -129,7 +138,7 @@ def _mesh_share(cluster: Cluster, rows: Floats) -> Floats:
 
 
 def _at_least_pcie(cluster: Cluster, tables: dict[Op, CurveTable], *, ranks: int) -> dict[Op, CurveTable]:
-    """The tables where borrowed and nominal calls take PCIe if it is the faster path."""
+    """The tables, where borrowed and nominal calls take PCIe if it is the faster path."""
     pcie = cluster.gpu.pcie_bytes_per_s
     if cluster.interconnect == "custom" and cluster.link_kind == "nvswitch":
         pcie = max(pcie, min(cluster.intra_bytes_per_s, FASTEST_PCIE_BYTES_PER_S))
@@ -151,17 +160,19 @@ def _at_least_pcie(cluster: Cluster, tables: dict[Op, CurveTable], *, ranks: int
 
 
 def _own_pcie(document: CalibrationDocument | None) -> CalibrationDocument | None:
-    """A document that measured this user's PCIe. What another server's cards reach says little of this one's.
+    """The document if it measured this user's own PCIe, else None: what another server's cards reach says little of this one's.
 
-    Whether cards have peer access, and how they hang on switches and sockets, moves a server from 0.04 to 0.8 of its lanes:
-    eight L40S without it (the public curves) move 1.2 of 31.5 GB/s.
+    Whether cards have peer access, and how they hang on switches and sockets, moves a server between 0.04 and 0.8 of its lanes:
+    eight L40S without peer access (the public curves) move 1.2 of 31.5 GB/s.
     """
     measured = document is not None and document.kind == "measured" and document.fingerprint.interconnect == "pcie"
     return document if measured else None
 
 
 def pcie_tables(cluster: Cluster, document: CalibrationDocument | None, *, ranks: int) -> dict[Op, CurveTable]:
-    """Tables of groups that cross PCIe inside a node, and beyond the GPUs of one socket the socket link."""
+    """Tables of groups that cross PCIe inside a node; beyond the GPUs of one socket they cross the socket link as well.
+    [C-1]
+    """
     own = _own_pcie(document)
     if own is not None:
         return _curve_tables(cluster, own, ranks=ranks, link_bytes_per_s=cluster.pcie_bytes_per_s)
@@ -173,10 +184,10 @@ def pcie_tables(cluster: Cluster, document: CalibrationDocument | None, *, ranks
 
 
 def reach_tables(cluster: Cluster, document: CalibrationDocument | None, *, ranks: int) -> dict[Op, CurveTable]:
-    """Tables of groups that cross PCIe inside a node, one block of `reach_rows(ranks)` rows per reach: one switch, one
-    socket, both sockets.                                                                                        [C-1]
+    """Tables of groups that cross PCIe inside a node, a block of `reach_rows(ranks)` rows for each reach. [C-1]
 
-    Measured curves are of neighbouring GPUs: they already cross what a group of their size crosses.
+    The reaches are one switch, one socket, both sockets. Measured curves are of neighbouring GPUs, so they already cross what a
+    group of their size crosses.
     """
     rows = _rows(ranks)[:, None]
     slower = -np.log2(PCIE_CROSS_SOCKET.value)
@@ -216,12 +227,14 @@ def _as_table(seconds_RP: Floats, tier_RP: Codes, start_s_R: Floats) -> CurveTab
 
 
 def extra_hop_s(cluster: Cluster) -> float:
-    """Seconds that a stated link takes longer a hop than its kind does in NCCL's table; less than 0 where it is faster."""
+    """Seconds per hop that a stated link takes beyond its kind's in NCCL's table; negative where it is faster."""
     return cluster.intra_latency_s - INTRA_LATENCY_S[cluster.link_kind]
 
 
 def _nominal_tables(cluster: Cluster, bytes_per_s_R: Floats, *, ranks: int, hop: Hop) -> dict[Op, CurveTable]:
-    """NCCL's published latencies plus bytes over bandwidth, the fastest protocol of each call; sends as one call and hops."""
+    """NCCL's published latencies plus bytes over bandwidth, with the fastest protocol of each call; sends as a call and
+    hops. [C-5]
+    """
     rows, bytes_per_s = _rows(ranks)[:, None], bytes_per_s_R[:, None]
     tables: dict[Op, CurveTable] = {}
     for op in OPS:
@@ -234,6 +247,8 @@ def _nominal_tables(cluster: Cluster, bytes_per_s_R: Floats, *, ranks: int, hop:
             choices = list(
                 inside_choices(op, rows, hop=hop, extra_hop_s=extra_hop_s(cluster), generation=cluster.gpu.generation)
             )
+            # NCCL's tuner estimates every algorithm and protocol by latency plus bytes over bandwidth and takes the
+            # fastest, so the minimum over them is its own choice.
             start_s = np.min([c.latency_s for c in choices], axis=0)
             seconds = np.min(
                 [
@@ -254,7 +269,9 @@ def _curve_tables(
     link_bytes_per_s: float,
     mesh: Floats | None = None,
 ) -> dict[Op, CurveTable]:
-    """Measured curves, carried to this cluster's link where it is another."""
+    """Measured curves, carried to this cluster's link where that is another; nominal tables for operations without a
+    curve.
+    """
     curves = _one_node_curves(document)
     slower, best = _slower_and_tier(cluster, document, link_bytes_per_s)
     share = np.ones(len(_rows(ranks))) if mesh is None else mesh
@@ -271,7 +288,7 @@ def _curve_tables(
 
 
 def _slower_and_tier(cluster: Cluster, document: CalibrationDocument, link_bytes_per_s: float) -> tuple[float, Tier]:
-    """The measured link's bandwidth over this one, and how well a curve of it can be known."""
+    """The measured link's bandwidth over this one's, and the best tier that its curves can have here."""
     measured = document.device.link_bytes_per_s
     slower = measured / link_bytes_per_s if measured > 0 and link_bytes_per_s > 0 else 1.0
     own = abs(slower - 1.0) < 0.01 and document.fingerprint.gpu == cluster.gpu.name
@@ -279,7 +296,7 @@ def _slower_and_tier(cluster: Cluster, document: CalibrationDocument, link_bytes
 
 
 def _one_node_curves(document: CalibrationDocument) -> dict[Op, list[CollectiveFit]]:
-    """Curves of contiguous groups inside one node, by operation; missing point-to-point ones derived."""
+    """Curves of groups of neighbours inside one node, by operation; missing point-to-point operations are derived."""
     curves = _crowded_curves(document, strided=False)
     pairs = [fit for fit in curves.get("all_to_all", []) if fit.ranks == 2]
     if "send_recv" not in curves and not pairs and document.pairs:
@@ -292,8 +309,9 @@ def _one_node_curves(document: CalibrationDocument) -> dict[Op, list[CollectiveF
 
 
 def _crowded_curves(document: CalibrationDocument, *, strided: bool) -> dict[Op, list[CollectiveFit]]:
-    """Curves of groups of neighbours, or of ranks apart, inside one node, by operation. In training all sibling groups
-    communicate at once, so of one size the most crowded measurement is the like one.
+    """Curves of groups inside one node, of neighbours or of ranks apart (`strided`), by operation.
+
+    In training all sibling groups communicate at once, so of one group size the most crowded measurement is the comparable one.
     """
     found: dict[Op, dict[int, CollectiveFit]] = {}
     for fit in document.collective_fits:
@@ -305,7 +323,9 @@ def _crowded_curves(document: CalibrationDocument, *, strided: bool) -> dict[Op,
 
 
 def _slowest_pair(document: CalibrationDocument) -> CollectiveFit:
-    """Sends between two ranks at the slowest pair's rate, for which everybody waits, started as a nominal call is."""
+    """Sends between two ranks at the rate of the slowest pair, since everybody waits for it; they start as a nominal call
+    does.
+    """
     rate = min(pair.bytes_per_s for pair in document.pairs)
     sizes = tuple(float(size) for size in np.exp2(GRID_LOG2))
     return CollectiveFit(
@@ -315,17 +335,18 @@ def _slowest_pair(document: CalibrationDocument) -> CollectiveFit:
 
 
 def _reinterpreted(fit: CollectiveFit, op: Op, size_ratio: float) -> CollectiveFit:
+    """The curve as one of another operation whose size is `size_ratio` times as large for the same traffic."""
     return fit.model_copy(update={"op": op, "size_bytes": tuple(s * size_ratio for s in fit.size_bytes)})
 
 
 def _carried_table(
     op: Op, fits: Sequence[CollectiveFit], share_R: Floats, *, meshed: bool, slower: float, best: Tier
 ) -> CurveTable:
-    """Every rank count from the nearest measured one, on a link that is `slower` times as slow.                  [C-1]
+    """Every rank count from the nearest measured one, on a link that is `slower` times as slow. [C-1]
 
-    The part above the small-message time goes with the bus factor and the share of the links that a group uses. Of that
-    part only the bytes' time at the bandwidth of the largest size goes with the link: what a smaller message loses beside
-    it, it loses in protocol and start-up, whatever the link.
+    The part above the small-message time scales with the bus factor and with the share of the links that a group uses. Of that
+    part only the time that the bytes take at the bandwidth of the largest size scales with the link. What a smaller message loses
+    beside that, it loses in protocol and start-up, whatever the link.
     """
     fits = sorted(fits, key=lambda fit: fit.ranks)
     rows = np.arange(len(share_R), dtype=np.float64)
@@ -333,6 +354,7 @@ def _carried_table(
     grid = np.stack([on_grid(fit) for fit in fits])
     above = grid - grid[:, :1]
     wire = np.minimum(above, np.exp2(GRID_LOG2 - GRID_LOG2[-1]) * above[:, -1:])
+    # Nearest by ratio, as bus factors go: 12 ranks are nearer to 16 than to 8.
     nearest = np.argmin(np.abs(np.log(np.maximum(rows, 1.0)[:, None] / measured)), axis=1)
     used = share_R[np.minimum(measured, len(share_R) - 1).astype(np.int64)] if meshed else np.ones_like(measured)
     ratio = bus_factor(op, rows) / bus_factor(op, measured)[nearest] * used[nearest] / share_R
@@ -359,7 +381,7 @@ def _start_s(op: Op, rows: Floats, measured: Floats, start_s: Floats) -> Floats:
 
 
 def on_grid(fit: CollectiveFit) -> Floats:
-    """Seconds at the grid's sizes: log-log inside, flat below, the last two points' bandwidth above."""
+    """Seconds at the grid's sizes: log-log between samples, flat below them, the last two points' bandwidth above."""
     size, time_s = np.array(fit.size_bytes), np.array(fit.time_s)
     seconds: Floats = np.exp2(np.interp(GRID_LOG2, np.log2(size), np.log2(time_s)))
     if len(size) < 2:

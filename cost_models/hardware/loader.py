@@ -1,7 +1,7 @@
-"""Finds, checks and assembles calibrations: which document prices a cluster's compute, which its network.
+"""Finds, checks and assembles calibrations: which document prices a cluster's compute, and which its network.
 
-Nothing named: the reference curves of the GPU. Names are looked up among the caller's documents (by id or name), the
-shipped ones, then, where allowed, files. A document of another GPU is refused rather than stretched.
+Where nothing is named, the reference curves of the GPU are used. Names are looked up among the caller's documents (by id or
+name), then the shipped ones, then, where allowed, among files. A document of another GPU is refused rather than stretched.
 """
 
 from __future__ import annotations
@@ -34,11 +34,10 @@ _MAX_FILE_BYTES = 64 * 2**20
 
 
 def parse_document(text: str, *, origin: str = "the calibration") -> CalibrationDocument:
-    """The document in a file's or request's text, digest checked.
+    """The document in a file's or request's text, its digest checked.
 
     Raises:
-        CalibrationError: not JSON (truncated), a newer schema, a field that is wrong, or content that its id does not
-            match (edited).
+        CalibrationError: the text is no JSON (truncated), of a newer schema, has a wrong field, or does not match its id (edited).
     """
     try:
         content = json.loads(text)
@@ -49,18 +48,23 @@ def parse_document(text: str, *, origin: str = "the calibration") -> Calibration
         ) from error
     if not isinstance(content, dict):
         raise CalibrationError(
-            f"{origin} holds no JSON object", hint="Give a file that `meshwright profile run` wrote."
+            f"{origin} is not a JSON object", hint="Give a file that `meshwright profile run` wrote."
         )
     return document_of(content, origin=origin)
 
 
 def document_of(content: Mapping[str, Any], *, origin: str = "the calibration") -> CalibrationDocument:
-    """As `parse_document`, from parsed JSON; a missing id is computed, a wrong one refused."""
+    """The document in parsed JSON; a missing id is computed, a wrong one refused.
+
+    Raises:
+        CalibrationError: as `parse_document`.
+    """
     version = content.get("schema_version")
-    if isinstance(version, bool):  # equal to 1, and another digest
+    # True equals 1 in Python and would pass the schema's check, but its JSON, and thus its digest, differ.
+    if isinstance(version, bool):
         raise CalibrationError(
-            f"{origin} is not a calibration: /schema_version: {version} is no whole number",
-            hint=f"Make it {SCHEMA_VERSION}.",
+            f"{origin} is not a calibration: /schema_version is {version}; it must be a whole number",
+            hint=f"Set it to {SCHEMA_VERSION}.",
             context={"pointer": "/schema_version"},
         )
     if isinstance(version, int) and version > SCHEMA_VERSION:
@@ -82,16 +86,22 @@ def document_of(content: Mapping[str, Any], *, origin: str = "the calibration") 
     if stated is not None and stated != document.id:
         raise CalibrationError(
             f"{origin} does not match its id {str(stated)[:12]}: its content was edited",
-            hint="Calibrations are immutable: measure again, or remove the id to make it a new document.",
+            hint="Calibrations never change: measure again, or remove the id, which makes it a new document.",
         )
     return document
 
 
 def read_document(path: Path) -> CalibrationDocument:
-    """The document in a file."""
+    """The document in a file.
+
+    Raises:
+        CalibrationError: the file cannot be read or is too large, or as `parse_document`.
+    """
     try:
         if path.stat().st_size > _MAX_FILE_BYTES:
-            raise CalibrationError(f"{path} is larger than any calibration", hint="Give the file that was written.")
+            raise CalibrationError(
+                f"{path} is larger than any calibration", hint="Give the file that `meshwright profile run` wrote."
+            )
         text = path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise CalibrationError(f"{path} cannot be read: {error}", hint="Check the path.") from error
@@ -99,12 +109,12 @@ def read_document(path: Path) -> CalibrationDocument:
 
 
 def shipped_names() -> tuple[str, ...]:
-    """Named calibrations in this distribution (never a default)."""
+    """Names of the calibrations that this distribution ships, sorted. None of them is a default."""
     return tuple(sorted(path.stem for path in (_REFERENCE / "named").glob("*.json")))
 
 
 def reference_names() -> tuple[str, ...]:
-    """GPUs with public reference curves."""
+    """GPUs with public reference curves, sorted."""
     return tuple(sorted(path.stem for path in _REFERENCE.glob("*.json")))
 
 
@@ -117,12 +127,12 @@ def _packaged(name: str) -> CalibrationDocument | None:
 
 
 def shipped_document(name: str) -> CalibrationDocument | None:
-    """The calibration of that name in this distribution; None where there is none."""
+    """The shipped calibration or reference curves of that name; None where there are none."""
     return _packaged(name) if name in shipped_names() or name in reference_names() else None
 
 
 def reference_document(gpu: Gpu) -> CalibrationDocument | None:
-    """Public curves of this GPU, or of the one it borrows from; None where there are none."""
+    """Public curves of this GPU, or of the one that it borrows from; None where there are none."""
     name = gpu.reference or gpu.name
     return _packaged(name) if name in reference_names() else None
 
@@ -130,30 +140,33 @@ def reference_document(gpu: Gpu) -> CalibrationDocument | None:
 def load_calibration(
     cluster: Cluster, *, extra: Mapping[str, CalibrationDocument] | None = None, allow_files: bool = False
 ) -> Calibration:
-    """Prices of a cluster.
+    """The prices of a cluster's operations.
 
     Args:
-        cluster: `cluster.calibration` names up to two documents: the first prices compute (and the network too where it
-            is alone), the second the network.
+        cluster: `cluster.calibration` names up to two documents. The first prices compute, and the network too where it is alone;
+            the second prices the network.
         extra: documents of the caller by id and name (a tenant's uploads, "auto").
         allow_files: whether a name may be a path, as on the command line.
 
     Raises:
-        CalibrationError: unknown or damaged document, one of another GPU, or more than two.
+        CalibrationError: a document is unknown, damaged or of another GPU, or more than two are named.
     """
     names = cluster.calibration
     if len(names) > 2:
         raise CalibrationError(
-            f"{len(names)} calibrations are named",
-            hint="At most two: the first for compute, the second for the network.",
+            f"{len(names)} calibrations are named; at most two can be used",
+            hint="Name one for compute and, if you have another for the network, that one second.",
         )
     reference = reference_document(cluster.gpu)
     found = [_fitted(_found(name, extra or {}, allow_files=allow_files)) for name in names]
     for document in found[:1]:
         _check_gpu(document, cluster.gpu)
     compute = found[0] if found else reference
+    # The last document named that measured any collective prices the network: a second document is given for just
+    # that.
     network = next((d for d in reversed(found) if d.collective_fits), reference)
     shown = [document for document in (compute, network if network is not compute else None) if document is not None]
+    # What the driver offered one process on the user's own machine replaces the preset's figure.
     if compute is not None and compute.kind == "measured" and compute.fingerprint.gpu == cluster.gpu.name:
         cluster = replace(cluster, measured_memory_bytes=compute.memory.capacity_bytes)
     surface = surface_of(compute, reference, cluster.gpu)
@@ -187,8 +200,8 @@ def _found(name: str, extra: Mapping[str, CalibrationDocument], *, allow_files: 
         return read_document(Path(name))
     if name == "auto":
         raise CalibrationError(
-            "calibration 'auto' is the newest one of a tenant, which a service knows",
-            hint="Name a shipped one or a file, or plan with --server.",
+            "calibration 'auto' means a tenant's newest calibration, which only a service knows",
+            hint="Name a shipped calibration or a file, or plan with --server.",
             context={"name": name},
         )
     known = [*extra, *shipped_names(), *reference_names()]
@@ -200,10 +213,14 @@ def _found(name: str, extra: Mapping[str, CalibrationDocument], *, allow_files: 
 
 
 def _fitted(document: CalibrationDocument) -> CalibrationDocument:
-    """With the fits that its samples give, where it was stored without; the id stays that of what was stored."""
+    """The document with fits computed from its samples, where it was stored without any; its id stays that of what was
+    stored.
+    """
     if document.collective_fits or not document.collectives:
         return document
     fitted = document.model_copy(update={"collective_fits": fit_collectives(document.collectives)})
+    # `id` is a cached property over the content: computed anew it would be another digest, and the calibration that a
+    # plan names could not be found again.
     fitted.__dict__["id"] = document.id
     return fitted
 
@@ -212,7 +229,7 @@ def _check_gpu(document: CalibrationDocument, gpu: Gpu) -> None:
     measured = document.fingerprint.gpu
     if measured not in {gpu.name, gpu.reference}:
         raise CalibrationError(
-            f"calibration {document.name!r} was measured on {measured}, the cluster has {gpu.name}",
-            hint="Name a calibration of this GPU, or none to use its reference data.",
+            f"calibration {document.name!r} was measured on {measured}, but the cluster has {gpu.name}",
+            hint="Name a calibration of this GPU, or leave the calibration out to use the GPU's reference data.",
             context={"calibration": document.id, "measured_on": measured, "gpu": gpu.name},
         )

@@ -1,9 +1,7 @@
-"""Where the members of a communication group sit: how many share a fast domain and a node, how many of these, of PCIe
-switches, sockets and network leaves it spans.
+"""Where the members of a communication group sit: the domains, nodes, PCIe switches, sockets and network leaves it spans.
 
-Ranks are numbered tp, cp, ep, dp, pp from the fastest-varying axis outward, node by node (Megatron's default order), so a
-group is a size and a stride. Nothing here assumes powers of two: where groups straddle boundaries differently, the worst
-one counts, because everybody waits for it.
+Ranks are numbered node by node, so a group is a size and a stride; which groups a strategy has is in `groups`. Nothing here
+assumes powers of two: where groups straddle boundaries differently, the worst one counts, because everybody waits for it.
 """
 
 from __future__ import annotations
@@ -22,24 +20,24 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """A group of every strategy, shape (N,) each."""
+    """One group of every strategy, shape (N,) each."""
 
     ranks: Floats
     per_domain: Floats
-    """Members inside one fast domain (NVLink, NVSwitch, xGMI island); the fewest where domains differ."""
+    """Members inside one fast domain (NVLink, NVSwitch, an island of xGMI); the fewest where domains differ."""
     domains: Floats
-    """Fast domains the group spans, the most where groups differ; 1 means that it never leaves one."""
+    """Fast domains that the group spans, the most where groups differ; 1 means that it never leaves one."""
     stride: Floats
     per_island: Floats
-    """Members inside one island: the node, or the fast domain where that is larger. They share its NICs."""
+    """Members inside one island: the node, or the fast domain where that is larger. They share the island's NICs."""
     islands: Floats
-    """Islands the group spans; 1 means that it needs no network."""
+    """Islands that the group spans; 1 means that it needs no network."""
     switches: Floats
-    """PCIe switches the group spans, the most where groups differ; `islands` where no group crosses PCIe."""
+    """PCIe switches that the group spans, the most where groups differ; `islands` where no group crosses PCIe."""
     sockets: Floats
-    """Sockets the group spans, the most where groups differ; `islands` where no group crosses PCIe."""
+    """Sockets that the group spans, the most where groups differ; `islands` where no group crosses PCIe."""
     leaves: Floats
-    """Network leaves the group spans, the most where groups differ; 1 where it never needs the spine."""
+    """Network leaves that the group spans, the most where groups differ; 1 where it never needs the spine."""
 
     def take(self, index: NDArray[np.int64]) -> Placement:
         """The placements at these positions."""
@@ -56,7 +54,7 @@ class Placement:
         )
 
     def inside_islands(self) -> Placement:
-        """The members that share an island, as a group of their own: what moves once it has arrived there."""
+        """The members that share an island, as a group of their own: for what still moves once it has arrived there."""
         one = np.ones_like(self.ranks)
         return replace(
             self,
@@ -69,7 +67,7 @@ class Placement:
         )
 
     def one_per_island(self) -> Placement:
-        """One member of every island: what crosses the network once for an island."""
+        """One member of every island, with `siblings` such groups on each: for what crosses the network once per island."""
         one = np.ones_like(self.ranks)
         return replace(
             self,
@@ -90,14 +88,14 @@ def place(
     world: Floats | float | None = None,
     domain: Floats | float | None = None,
 ) -> Placement:
-    """Placement of the groups {offset + i*stride, 0 <= i < size} on nodes filled in rank order.
+    """Placement of the groups {offset + i*stride, 0 <= i < size} on nodes that are filled in rank order.
 
     Args:
         size: members of a group, shape (N,).
         stride: distance in ranks between neighbours, shape (N,).
         cluster: nodes and fast domains.
-        world: ranks in use, shape (N,); the whole cluster where not given. Groups beyond it don't exist.
-        domain: consecutive ranks that share a fast domain, shape (N,); the cluster's where not given.
+        world: ranks in use, shape (N,); all of the cluster by default. Groups beyond it do not exist.
+        domain: consecutive ranks that share a fast domain, shape (N,); the cluster's by default.
     """
     ranks, step, used = np.broadcast_arrays(
         np.atleast_1d(np.asarray(size, dtype=np.float64)),
@@ -145,7 +143,10 @@ def _on_blocks(ranks: Floats, step: Floats, used: Floats, cluster: Cluster, *, d
 def _parts(
     size: Floats, stride: Floats, world: Floats, block: int, island: int, per_island: Floats, islands: Floats
 ) -> Floats:
-    """Parts of `block` GPUs of a node that a group spans; counted from whole nodes where such parts do not fill one."""
+    """Parts of `block` GPUs of a node that a group spans.
+
+    Where such parts do not fill a node they are counted from whole nodes, as each node then starts a part of its own.
+    """
     if island % block:
         return np.asarray(islands * np.ceil(per_island / block))
     return _spread(size, stride, world, block)[1]
@@ -154,7 +155,10 @@ def _parts(
 def _leaves(
     size: Floats, stride: Floats, world: Floats, cluster: Cluster, per_island: Floats, islands: Floats
 ) -> Floats:
-    """Leaves a group spans. A rail keeps GPUs of the same place in their nodes together, and parts all others."""
+    """Network leaves that a group spans.
+
+    A rail joins the GPUs of the same place in their nodes, and keeps all other groups apart.
+    """
     leaf = leaf_gpus(cluster)
     if leaf is None:
         return islands  # no spine slower than its leaves, or none is told
@@ -166,7 +170,7 @@ def _leaves(
 
 
 def leaf_gpus(cluster: Cluster) -> int | None:
-    """GPUs whose NICs hang on one leaf (one of each rail), where leaving it costs anything."""
+    """GPUs whose NICs hang on one leaf (one of each rail); None where leaving it costs nothing."""
     network = cluster.network
     if network.oversubscription <= 1 or network.nodes_per_leaf is None:
         return None
@@ -179,7 +183,7 @@ def island_gpus(cluster: Cluster, domain: int) -> int:
 
 
 def sits_alike(size: Floats, stride: Floats, block: int) -> NDArray[np.bool_]:
-    """Where every group sits alike on its blocks: a set of groups repeats every size * stride ranks."""
+    """Whether every group sits alike on its blocks, shape of `size`: a set of groups repeats every size * stride ranks."""
     extent, divides = size * stride, _divides(block)
     regular = (stride >= block) | (size == 1) | divides[np.minimum(extent, block + 1.0).astype(np.int64)]
     blocks = extent / block
@@ -190,7 +194,7 @@ def sits_alike(size: Floats, stride: Floats, block: int) -> NDArray[np.bool_]:
 
 @lru_cache(maxsize=64)
 def _divides(block: int) -> NDArray[np.bool_]:
-    """Whether each number up to the block divides it; the entry after the last stands for all larger ones."""
+    """Whether each number up to the block divides it; the entry after the last stands for all larger numbers."""
     return np.array([number > 0 and block % number == 0 for number in range(block + 2)])
 
 
@@ -199,6 +203,8 @@ def _spread(size: Floats, stride: Floats, world: Floats, block: int) -> tuple[Fl
     inside = np.clip(np.floor(block / stride), 1.0, size)
     spanned = np.ceil(size / inside)
     extent = size * stride
+    # Regular groups follow from a division. Only the few that straddle blocks are walked through, once per distinct
+    # case.
     odd = np.flatnonzero(~sits_alike(size, stride, block))
     if len(odd):
         sets = np.maximum(np.floor(world[odd] / extent[odd]), 1.0)
@@ -211,13 +217,17 @@ def _spread(size: Floats, stride: Floats, world: Floats, block: int) -> tuple[Fl
 
 @lru_cache(maxsize=65536)
 def _straddling(size: int, stride: int, sets: int, block: int) -> tuple[int, int]:
-    """(fewest members, most blocks) over every group offset that occurs in `sets` repetitions; stride < block."""
+    """Fewest members in a block and most blocks spanned, over every offset that `sets` repetitions of the groups take.
+
+    The stride must be shorter than the block.
+    """
     extent = size * stride
     repeats = min(block // gcd(extent, block), sets)
     starts = (np.arange(repeats)[:, None] * extent + np.arange(stride)) % block
     offset = np.unique(starts)
     spanned = (offset + (size - 1) * stride) // block + 1
-    # No step is longer than a block, so none is skipped. Member counts of blocks repeat with period stride / gcd.
+    # No step is longer than a block, so no block is skipped. Member counts of blocks repeat with a period of stride /
+    # gcd.
     edges = np.arange(min(int(spanned.max()), stride // gcd(stride, block) + 1) + 1)
     before = np.clip(-((offset[:, None] - edges * block) // stride), 0, size)  # members below each edge
     counts = np.diff(before, axis=1)

@@ -1,5 +1,6 @@
-"""What a document's special products say beside the plain ones: batched and accumulating products, attention that writes its
-scores. Each is turned into the one number that the cost models take in place of a constant.
+"""What a document's special products say beside the plain ones: batched products, accumulating ones, attention with scores.
+
+Each is turned into the one number that the cost models use in place of a constant.
 """
 
 from __future__ import annotations
@@ -19,40 +20,41 @@ from cost_models.specs.cluster import Gpu
 
 Floats = NDArray[np.float64]
 HEAD_WIDTHS = 256
-"""A batched product with a side up to this long is one of attention's; longer ones are experts' (`scale.py` of the profiler)."""
+"""A batched product with a side up to this long is one of attention's; a longer one is of experts (`scale.py` of
+the profiler)."""
 COPIED_BYTES = 8.0
-"""Per element that PyTorch's out-of-place addmm copies of the buffer before it adds: read 4, write 4
-(aten/src/ATen/native/cuda/Blas.cpp: addmm_out_cuda_impl copies `self` into a new result)."""
+"""Bytes per element that PyTorch's out-of-place addmm copies of the buffer before it adds: read 4, write 4. Source:
+aten/src/ATen/native/cuda/Blas.cpp, where addmm_out_cuda_impl copies `self` into a new result."""
 _HALF = frozenset({"bf16", "fp16"})
 
 
 @dataclass(frozen=True, eq=False)
 class Products:
-    """What a document measured of special products; nothing where it did not."""
+    """What a document measured of special products; empty where it measured none."""
 
     accumulation_s: float | None = None
     """Seconds per parameter that a weight gradient takes longer where its kernel adds it into an fp32 buffer. [F-9]"""
     log2_widths_W: Floats = field(default_factory=lambda: np.zeros(0))
-    """Head widths of the batched products."""
+    """Head widths of the measured batched products, in log2."""
     batched_ratio_W: Floats = field(default_factory=lambda: np.zeros(0))
     """Measured over modelled seconds of a batched product of attention, by head width. [F-2]"""
     composed_ratio: Mapping[Direction, float] = field(default_factory=dict)
     """Measured over modelled seconds of attention as PyTorch's chain of operators. [F-2]"""
 
     def batched_ratio(self, width: Floats) -> Floats:
-        """Measured over modelled seconds of attention's products of this head width, 1 where nothing was measured."""
+        """Measured over modelled seconds of attention's products of this head width; 1 where nothing was measured."""
         if not len(self.log2_widths_W):
             return np.ones(np.shape(width))
         return np.asarray(np.interp(np.log2(width), self.log2_widths_W, self.batched_ratio_W))
 
 
 def is_grouped(sample: GemmSample) -> bool:
-    """Whether the products of a kernel are experts', not attention's."""
+    """Whether the products of a kernel are experts' rather than attention's."""
     return sample.batch > 1 and min(sample.n, sample.k) > HEAD_WIDTHS
 
 
 def products_of(document: CalibrationDocument | None) -> Products:
-    """What a document measured."""
+    """What a document measured of special products."""
     if document is None:
         return Products()
     device = document.device
@@ -76,8 +78,9 @@ def products_of(document: CalibrationDocument | None) -> Products:
 
 
 def _accumulation_s(document: CalibrationDocument) -> float | None:
-    """Seconds per parameter by which an accumulating product is longer than the plain weight gradient of its shape, less
-    the copy that PyTorch's out-of-place call makes. [F-9]
+    """Seconds per parameter by which an accumulating product is longer than the plain weight gradient of its shape. [F-9]
+
+    The copy that PyTorch's out-of-place call makes is taken off: training frameworks add in place.
     """
     plain: dict[tuple[int, ...], list[float]] = defaultdict(list)
     added: dict[tuple[int, ...], list[float]] = defaultdict(list)
@@ -96,7 +99,7 @@ def _accumulation_s(document: CalibrationDocument) -> float | None:
 
 
 def _composed(document: CalibrationDocument, speed: float) -> dict[Direction, float]:
-    """Measured over modelled seconds of attention that writes its scores, by direction."""
+    """Measured over modelled seconds of attention that writes its scores, by direction. [F-2]"""
     ratios: dict[Direction, list[float]] = defaultdict(list)
     stream = rate_of(document, "elementwise", gpu=None) or rate_of(document, "copy", gpu=None)
     if stream is None:
@@ -114,12 +117,12 @@ def _composed(document: CalibrationDocument, speed: float) -> dict[Direction, fl
 
 
 def rate_of(document: CalibrationDocument, *kinds: str, gpu: Gpu | None) -> float | None:
-    """Bytes/s of these kinds of memory sample together: their bytes over their seconds; None without samples.
+    """Bytes per second of these kinds of memory sample together, their bytes over their seconds; None without samples.
 
     Args:
         document: what was measured.
-        kinds: of samples.
-        gpu: what the rate is wanted for, scaled by the data sheets where it is another GPU; None for the measured one.
+        kinds: kinds of samples.
+        gpu: GPU that the rate is wanted for, scaled by the data sheets where it is another one; None for the measured GPU.
     """
     samples = [s for s in document.memory_bandwidth if s.kind in kinds]
     if not samples:

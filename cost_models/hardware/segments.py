@@ -17,7 +17,7 @@ from cost_models.strategies.strategy import Strategies
 
 Floats = NDArray[np.float64]
 _RADIX = 2**20
-"""Above every number of GPUs and every product of degrees."""
+"""Larger than every number of GPUs and every product of degrees, so that three of them share one key."""
 
 
 def spans_nodes(cluster: Cluster) -> bool:
@@ -26,15 +26,15 @@ def spans_nodes(cluster: Cluster) -> bool:
 
 
 def segment_nodes(cluster: Cluster, *, world: int, dense: int = 1, experts: int = 1) -> int:
-    """Nodes of one segment of a job on this cluster.                                                            [C-7]
+    """Number of nodes in one segment of a job on this cluster. [C-7]
 
-    The stated one. Else the most nodes that fit a domain, divide the job's nodes, fill more than half of the domain and
-    hold whole groups; without such a number the job fills domain after domain, the last one in part.
+    It is the stated number. Else it is the largest number of nodes that fits a domain, divides the job's nodes, fills more than
+    half of the domain and holds whole groups. Where no number does, the job fills domain after domain, the last one in part.
 
     Args:
         cluster: nodes and domains.
         world: GPUs of the job.
-        dense: ranks of one tensor and context parallel group, tp * cp.
+        dense: ranks of one tensor- and context-parallel group, tp * cp.
         experts: ranks of one expert group, etp * ep.
     """
     if not spans_nodes(cluster):

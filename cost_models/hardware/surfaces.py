@@ -1,7 +1,7 @@
-"""The efficiency surface of a cluster's GPU, assembled from its reference table and what a document measured.
+"""The efficiency surface of a cluster's GPU, assembled from its reference table and from what a document measured. [F-1]
 
-Levels are carried over with care: a burst table is slowed to the clock that the GPU's power per operation sustains, a table
-borrowed within a generation keeps the measured waits rather than the share of a very different peak, and one borrowed from
+Levels are carried over with care. A burst table is slowed to the clock that the GPU's power per operation sustains. A table
+borrowed within a generation keeps the measured waits rather than the share of a very different peak. One borrowed from
 another generation keeps only its shape.
 """
 
@@ -36,9 +36,9 @@ _HALF = frozenset({"bf16", "fp16"})
 
 
 def power_ratio(gpu: Gpu, document: CalibrationDocument | None, *, precision: str = "bf16") -> float:
-    """Clock that a GPU's power per peak operation sustains, over that of the measured one.
+    """Clock that a GPU's power per peak operation sustains, over that of the measured GPU.
 
-    The square root lies between the cube root of dynamic power's law and the linear one of a part held at its limit.
+    The square root lies between the cube root of dynamic power's law and the linear law of a part that is held at its limit.
     """
     power = _power_over_measured(gpu, document)
     if document is None or power is None:
@@ -47,7 +47,7 @@ def power_ratio(gpu: Gpu, document: CalibrationDocument | None, *, precision: st
 
 
 def _power_over_measured(gpu: Gpu, document: CalibrationDocument | None) -> float | None:
-    """Power limit over the measured one's; None where it is not known, or the user's own machine was measured."""
+    """Power limit over the measured GPU's; None where it is not known or the user's own machine was measured."""
     if document is None or (document.kind == "measured" and document.fingerprint.gpu == gpu.name):
         return None
     measured = document.device.power_limit_w
@@ -55,7 +55,7 @@ def _power_over_measured(gpu: Gpu, document: CalibrationDocument | None) -> floa
 
 
 def sustained_clock(gpu: Gpu, document: CalibrationDocument | None, *, precision: str = "bf16") -> float:
-    """Sustained over data-sheet clock; a GPU with more power per operation than the measured one is held back less."""
+    """Sustained over data-sheet clock; a GPU with more power per operation than the measured one is slowed less."""
     return min(1.0, SUSTAINED_CLOCK[gpu.generation].value * power_ratio(gpu, document, precision=precision))
 
 
@@ -77,7 +77,9 @@ def peak_ratio(gpu: Gpu, document: CalibrationDocument, *, precision: str = "bf1
 def precision_surfaces(
     compute: CalibrationDocument | None, reference: CalibrationDocument | None, gpu: Gpu
 ) -> dict[str, GemmSurface]:
-    """Surfaces of the other precisions of a GPU whose peaks are not the reference's: each is carried from its own. [F-1]"""
+    """Surfaces of the other precisions of a GPU whose peaks are not the reference's; each is carried from its own peak.
+    [F-1]
+    """
     if reference is None or (compute is not None and compute is not reference):
         return {}
     ratios = {precision: peak_ratio(gpu, reference, precision=precision) for precision in gpu.peak_flops_per_s}
@@ -108,7 +110,7 @@ def surface_of(compute: CalibrationDocument | None, reference: CalibrationDocume
 
 
 def _boxes(compute: CalibrationDocument) -> dict[str, Box]:
-    """Measured sizes by precision, bf16's and fp16's together."""
+    """Smallest and largest measured sizes by precision; bf16 and fp16 count together."""
     boxes: dict[str, Box] = {}
     for fit in compute.gemm_fits:
         lows, highs = zip(fit.m_range, fit.n_range, fit.k_range, strict=True)
@@ -123,7 +125,7 @@ def _boxes(compute: CalibrationDocument) -> dict[str, Box]:
 
 
 def _grouped_share(sample: GemmSample, compute: CalibrationDocument) -> tuple[Shape, float, float]:
-    """Shape, products and share of peak of a kernel of several products."""
+    """Shape, number of products and share of peak of a kernel of several products."""
     m, n, k, batch = float(sample.m), float(sample.n), float(sample.k), float(sample.batch)
     share = net_share((m * batch, n, k), sample.time_s, peak_flops_per_s=compute.device.half_flops_per_s)
     return (m, n, k), batch, share
@@ -132,7 +134,7 @@ def _grouped_share(sample: GemmSample, compute: CalibrationDocument) -> tuple[Sh
 def _measured_shares(
     compute: CalibrationDocument, gpu: Gpu, *, layout: str = "forward", precision: str = "bf16"
 ) -> dict[Shape, float]:
-    """Shares of a document's samples as this GPU would reach them: its own as they are, others' carried over."""
+    """Shares of a document's samples as this GPU would reach them: its own as they are, another GPU's carried over."""
     half = precision in _HALF
     peak = compute.device.half_flops_per_s if half else compute.device.peak_flops_per_s[precision]
     rows = _rows(compute.gemm, layout, dtypes=_HALF if half else (precision,))
@@ -141,6 +143,7 @@ def _measured_shares(
         kept = SUSTAINED_CLOCK[gpu.generation].value if compute.load == "burst" else 1.0
         return {shape: share * kept for shape, share in shares.items()}
     if compute.device.generation != gpu.generation:
+        # Shares of another generation say nothing of this one's waits, so only the power limit is carried over.
         power = min(1.0, power_ratio(gpu, compute))
         return {shape: share * power for shape, share in shares.items()}
     kept = 1.0 if compute.load == "burst" else SUSTAINED_CLOCK[gpu.generation].value
@@ -148,7 +151,7 @@ def _measured_shares(
 
 
 def _ratios(surface: GemmSurface, compute: CalibrationDocument, gpu: Gpu) -> tuple[dict[str, float], dict[str, float]]:
-    """How gradient layouts and other precisions compare with the forward bf16 surface, where they were measured."""
+    """Ratios of gradient layouts and of other precisions to the forward bf16 surface, where they were measured."""
     by_kind: dict[str, float] = {}
     for layout in ("dgrad", "wgrad"):
         shares = _measured_shares(compute, gpu, layout=layout)
@@ -166,6 +169,7 @@ def _ratios(surface: GemmSurface, compute: CalibrationDocument, gpu: Gpu) -> tup
 def _rows(
     samples: tuple[GemmSample, ...], layout: str = "forward", *, dtypes: Collection[str] = _HALF
 ) -> list[tuple[Shape, float]]:
+    """Shape and seconds of the plain products among these samples."""
     chosen = [
         s for s in samples if s.dtype in dtypes and s.batch == 1 and s.layout == layout and s.output_dtype == "same"
     ]
@@ -180,9 +184,14 @@ def _carried(
     precision: str = "bf16",
     efficiency: float = 1.0,
 ) -> dict[Shape, float]:
-    """Shares of a burst, carried to this GPU; what it waits for is slowed by its power alone, whatever its peak.
+    """Shares of a burst, carried to this GPU; its power alone slows what it waits for, whatever its peak.
 
-    `efficiency` is by how much a precision misses the given shares; `Calibration` applies it to the peak.
+    Args:
+        shares: share of the measured GPU's peak by shape.
+        gpu: the GPU to carry them to.
+        document: what was measured.
+        precision: whose peaks are compared.
+        efficiency: factor by which a precision misses the given shares; `Calibration` applies it to the peak.
     """
     ratio = peak_ratio(gpu, document, precision=precision)
     clock, waiting = sustained_clock(gpu, document, precision=precision), waiting_clock(gpu, document)
@@ -193,8 +202,9 @@ def _carried(
 
 
 def _reference_surface(reference: CalibrationDocument | None, gpu: Gpu, *, precision: str = "bf16") -> GemmSurface:
-    """The public table at a sustained clock, carried to the GPU's peak; of another generation, its shape at that
-    generation's nominal level.
+    """The public table at a sustained clock, carried to the GPU's peak.
+
+    Of a table of another generation only the shape is kept, at this generation's nominal level.
     """
     level = NOMINAL_GEMM_EFFICIENCY[gpu.generation].value
     if reference is None or not reference.gemm:
