@@ -69,10 +69,10 @@ def test_the_id_is_over_content_not_spelling() -> None:
         (document_of(MINIMAL).file_text()[:-20], "not complete JSON"),
         (document_of(MINIMAL).file_text().replace('"mine"', '"edited"'), "does not match its id"),
         (json.dumps({**MINIMAL, "schema_version": 2}), "schema version 2; this release reads up to 1"),
-        (json.dumps({**MINIMAL, "schema_version": True}), "/schema_version: True is no whole number"),
+        (json.dumps({**MINIMAL, "schema_version": True}), "/schema_version is True; it must be a whole number"),
         (json.dumps({**MINIMAL, "created": "x"}), "/created: Extra inputs are not permitted"),
         (json.dumps({**MINIMAL, "gemm": [{"m": 0, "n": 1, "k": 1, "time_s": 1.0}]}), "/gemm/0/m"),
-        ("[]", "no JSON object"),
+        ("[]", "is not a JSON object"),
         (json.dumps({**MINIMAL, "device": {**MINIMAL["device"], "peak_flops_per_s": {}}}), "needs bf16 or fp16"),
     ],
 )
@@ -128,7 +128,7 @@ def test_a_missing_file_and_an_unknown_name_say_so(tmp_path: Path) -> None:
 
 def test_another_gpus_calibration_is_refused() -> None:
     a100 = replace(H100, name="A100-SXM-80GB", reference="A100-SXM-80GB", generation="ampere")
-    with pytest.raises(CalibrationError, match="was measured on H100-SXM-80GB, the cluster has A100-SXM-80GB"):
+    with pytest.raises(CalibrationError, match="was measured on H100-SXM-80GB, but the cluster has A100-SXM-80GB"):
         load_calibration(replace(CLUSTER, gpu=a100, calibration=(PROFILE,)))
 
 
