@@ -69,11 +69,16 @@ class Job:
 
 @dataclass(frozen=True, eq=False)
 class PooledJob:
-    """One job on several pools: what it is on each of them alone."""
+    """One job on the pools of a cluster: what it is on each of them alone. A cluster of one kind of node has one pool."""
 
     cluster: PooledCluster
     jobs: tuple[Job, ...]
     """By pool, in the cluster's order."""
+
+    @classmethod
+    def of_one_kind(cls, job: Job) -> PooledJob:
+        """A job on a cluster of one kind of node."""
+        return cls(PooledCluster.of_one_kind(job.cluster), (job,))
 
     @cached_property
     def names(self) -> tuple[str, ...]:
@@ -85,6 +90,8 @@ class PooledJob:
         """By pool, the job on a cluster of as many GPUs as all pools have, each of that pool's kind: for rules and degrees
         that ask how many GPUs there are.
         """
+        if len(self.jobs) == 1:
+            return self.jobs  # the same object, which tables are cached by
         gpus = self.cluster.num_gpus
         return tuple(
             replace(job, cluster=replace(job.cluster, num_nodes=-(-gpus // job.cluster.gpus_per_node)))

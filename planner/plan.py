@@ -14,7 +14,7 @@ from planner.answer.explain import contradiction, nearest_infeasible
 from planner.answer.ranking import compared_plans, ranked_plans
 from planner.answer.response import answered, host_warnings, search_report, stop_warnings
 from planner.pools.plan import plan_on_pools
-from planner.request.checked_request import Prepared, prepare
+from planner.request.checked_request import CheckedRequest, check_request
 from planner.request.job_warnings import job_warnings
 from planner.schemas.plan_request import PlanRequest
 from planner.search.complete import search
@@ -50,14 +50,15 @@ def plan(
         InvalidInputError: with every broken rule; CalibrationError where a calibration cannot be used.
     """
     started = perf_counter()
-    prepared = prepare(request, calibrations=calibrations, allow_files=allow_files)
-    asked, job = prepared.asked, prepared.job
-    if isinstance(job, PooledJob):
-        return plan_on_pools(prepared, job, on_progress=on_progress, should_stop=should_stop)
+    checked = check_request(request, calibrations=calibrations, allow_files=allow_files)
+    asked = checked.asked
+    if checked.job.cluster.lists_pools:
+        return plan_on_pools(checked, checked.job, on_progress=on_progress, should_stop=should_stop)
+    job = checked.job.jobs[0]
     space = build_space(job, asked.constraints)
     goal = build_goal(job, asked.objective, asked.targets)
     found = search(space, goal=goal, asked=asked, on_progress=on_progress, should_stop=should_stop, started=started)
-    response = _response(prepared, job, space, found)
+    response = _response(checked, job, space, found)
     stopped = found.stopped is not None
     if not response["plans"] and found.rejected["misses-target"] and not stopped:
         alone = asked.model_copy(update={"top_k": 1, "include": ()})
@@ -77,19 +78,19 @@ def plan(
     return response
 
 
-def _response(prepared: Prepared, job: Job, space: Space, found: Found) -> dict[str, Any]:
-    asked = prepared.asked
+def _response(checked: CheckedRequest, job: Job, space: Space, found: Found) -> dict[str, Any]:
+    asked = checked.asked
     headroom = asked.constraints.memory_headroom_fraction
-    assumed = assumed_fields(job, {})
+    assumed = assumed_fields(checked.job, {})
     plans = []
     if found.best is not None:
-        plans = ranked_plans(job, found.best, headroom_fraction=headroom, assumed=assumed)
-        plans = compared_plans(plans, prepared, calibrations=[job.calibration])
+        plans = ranked_plans(checked.job, found.best, headroom_fraction=headroom, assumed=assumed)
+        plans = compared_plans(plans, checked, calibrations=[job.calibration])
     nearest = _nearest(asked, job, space, found)
     if not len(space.degrees):
         found.rejected.update(reason["code"] for reason in nearest[0]["reasons"][:1])
     return answered(
-        prepared,
+        checked,
         stopped=found.stopped,
         plans=plans,
         ties=ties(plans),
@@ -97,7 +98,7 @@ def _response(prepared: Prepared, job: Job, space: Space, found: Found) -> dict[
         rejected={code: count for code, count in sorted(found.rejected.items()) if count},
         nearest_infeasible=nearest,
         inexpressible_best=inexpressible_best(job, found, plans),
-        warnings=_warnings(asked, job, found) + host_warnings(plans),
+        warnings=_warnings(asked, checked.job, found) + host_warnings(plans),
     )
 
 
@@ -128,7 +129,7 @@ def _search_report(space: Space, found: Found, plans: list[dict[str, Any]]) -> d
     )
 
 
-def _warnings(asked: PlanRequest, job: Job, found: Found) -> list[str]:
+def _warnings(asked: PlanRequest, job: PooledJob, found: Found) -> list[str]:
     warnings = job_warnings(job)
     warnings += stop_warnings(found.stopped, time_limit_s=asked.time_limit_s) + found.warnings
     if asked.include and found.stopped is not None:

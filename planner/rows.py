@@ -22,14 +22,12 @@ from cost_models.hardware import read_document, reference_names, shipped_names
 from cost_models.job import Job, PooledJob
 from cost_models.layers.flops import repeated_flops_per_token
 from cost_models.specs.fields import shown, validated
-from cost_models.specs.pools_input import lists_pools
 from cost_models.strategies.strategy import Ints
 from cost_models.strict_json import strict_loads
 from planner.answer.evaluation import Reason, evaluation_dict, invalid_dict
 from planner.answer.open_rows import OpenRow, with_open_facts
-from planner.pools.jobs import resolve_pooled_job
 from planner.pools.rows import evaluate_on_pools
-from planner.request.job import Documents, cost_key, resolve_job
+from planner.request.job import Documents, cost_key, resolve_pooled_job
 from planner.rules import reasons, violations
 from planner.schemas.strategy import StrategyInput
 from planner.strategies.parse import ResolvedStrategies, assumed_fields, resolve_strategies
@@ -43,9 +41,7 @@ class _Row:
     """One line on its way to an answer."""
 
     row_id: str | int | None = None
-    job: Job | None = None
-    pooled: PooledJob | None = None
-    """The job where its cluster has several kinds of node."""
+    job: PooledJob | None = None
     strategy: StrategyInput | None = None
     problems: list[Reason] = field(default_factory=list)
 
@@ -93,10 +89,7 @@ def _parsed(line: object, *, calibration: str | None, extra: Documents, allow_fi
     if isinstance(given_id, str | int) and not isinstance(given_id, bool):
         row.row_id = given_id
     try:
-        if lists_pools(document.get("cluster")):
-            row.pooled = resolve_pooled_job(document, calibration=calibration, extra=extra, allow_files=allow_files)
-        else:
-            row.job = resolve_job(document, calibration=calibration, extra=extra, allow_files=allow_files)
+        row.job = resolve_pooled_job(document, calibration=calibration, extra=extra, allow_files=allow_files)
     except InvalidInputError as error:
         row.problems.extend(_reason(problem) for problem in error.problems)
     except MeshwrightError as error:
@@ -144,12 +137,12 @@ def _answers(rows: list[_Row]) -> list[Answer]:
     answers: dict[int, Answer] = {}
     groups: dict[Hashable, list[int]] = defaultdict(list)
     for position, row in enumerate(rows):
-        if row.pooled is not None and row.strategy is not None:
-            answers[position] = evaluate_on_pools(row.pooled, row.strategy, row_id=row.row_id)
-        elif row.job is None or row.strategy is None:
-            answers[position] = invalid_dict(row.problems, row_id=row.row_id, job=row.job or row.pooled)
+        if row.job is None or row.strategy is None:
+            answers[position] = invalid_dict(row.problems, row_id=row.row_id, job=row.job)
+        elif row.job.cluster.lists_pools:
+            answers[position] = evaluate_on_pools(row.job, row.strategy, row_id=row.row_id)
         else:
-            groups[cost_key(row.job)].append(position)
+            groups[cost_key(row.job.jobs[0])].append(position)
     for positions in groups.values():
         answers |= zip(positions, _group_answers([rows[position] for position in positions]), strict=True)
     return [answers[position] for position in range(len(rows))]
@@ -157,13 +150,14 @@ def _answers(rows: list[_Row]) -> list[Answer]:
 
 def _group_answers(members: list[_Row]) -> list[Answer]:
     """Answers of rows whose jobs differ at most in their global batch."""
-    jobs, inputs = zip(*((row.job, row.strategy) for row in members if row.job and row.strategy), strict=True)
+    pooled, inputs = zip(*((row.job, row.strategy) for row in members if row.job and row.strategy), strict=True)
+    jobs = [each.jobs[0] for each in pooled]
     resolved = resolve_strategies(jobs[0], inputs, all_stages=True, jobs=jobs)
     found = [list(problems) for problems in resolved.problems]
     legal = _judged(jobs, resolved, found)
     answers = [
         invalid_dict(problems, row_id=row.row_id, assumed=assumed_fields(job, assumed), job=job)
-        for row, job, problems, assumed in zip(members, jobs, found, resolved.assumed, strict=True)
+        for row, job, problems, assumed in zip(members, pooled, found, resolved.assumed, strict=True)
     ]
     if resolved.strategies is None or not len(legal):
         return answers
@@ -173,11 +167,10 @@ def _group_answers(members: list[_Row]) -> list[Answer]:
     evaluated, told = with_open_facts(evaluated, given)
     repeated = repeated_flops_per_token(jobs[0], evaluated.strategies).tolist()
     for index, member in enumerate(priced):
-        job = jobs[member]
         answers[member] = evaluation_dict(
             evaluated,
             index,
-            job=job,
+            pooled=pooled[member],
             row_id=members[member].row_id,
             assumed=answers[member]["assumed"],
             repeated_flops=repeated[index],

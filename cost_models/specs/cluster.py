@@ -127,13 +127,21 @@ class Pool:
 
 @dataclass(frozen=True, slots=True)
 class PooledCluster:
-    """Pools of different nodes on one network."""
+    """Pools of nodes on one network, each of one kind; a cluster of one kind of node is a single pool."""
 
     name: str
     pools: tuple[Pool, ...]
     assumed: Mapping[str, object] = field(default_factory=dict)
-    """Fields of a pool as `pools.NAME.field`."""
+    """Fields of a listed pool as `pools.NAME.field`."""
     warnings: tuple[str, ...] = ()
+    lists_pools: bool = True
+    """Whether the user listed `pools`: strategies then name the pool of every stage, and answers speak of pools."""
+
+    @classmethod
+    def of_one_kind(cls, cluster: Cluster) -> PooledCluster:
+        """A cluster of one kind of node as its only pool."""
+        pool = Pool(cluster.name, cluster)
+        return cls(cluster.name, (pool,), cluster.assumed, cluster.warnings, lists_pools=False)
 
     @property
     def num_nodes(self) -> int:

@@ -6,15 +6,17 @@ listed under its name.
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import lru_cache
 from typing import Any
 
 from cost_models.errors import InvalidInputError, NotModelledError, Problem
-from cost_models.specs.cluster import Cluster, Network, Pool, PooledCluster
+from cost_models.specs.cluster import Cluster, Pool, PooledCluster
 from cost_models.specs.cluster_input import ClusterInput, NodesInput, resolve_cluster
-from cost_models.specs.fields import child, shown, validated
-from cost_models.units import MICRO
+from cost_models.specs.fields import child, resolved_once, shown, validated
 
 MOST_POOLS = 6
 """Every order of the pools along the pipeline is searched; a cluster of more kinds of node is not known to exist."""
@@ -33,6 +35,15 @@ def resolve_pools(document: Mapping[str, Any], *, pointer: str = "/cluster") -> 
     Raises:
         InvalidInputError: with one Problem per broken rule; NotModelledError for GPUs that no library connects.
     """
+    return resolved_once(lambda key: _from_json(key, pointer), lambda d: _resolved(d, pointer), document, pointer)
+
+
+@lru_cache(maxsize=1024)
+def _from_json(key: str, pointer: str) -> PooledCluster:
+    return _resolved(json.loads(key), pointer)
+
+
+def _resolved(document: Mapping[str, Any], pointer: str) -> PooledCluster:
     listed = document["pools"]
     at = child(pointer, "pools")
     if not isinstance(listed, list):
@@ -97,7 +108,7 @@ def _sizes(listed: list[Any], at: str) -> list[Problem]:
 
 
 def _clusters(listed: list[Any], shared: dict[str, Any], at: str) -> tuple[list[Cluster], list[Problem]]:
-    """The nodes of every pool as a cluster on the shared network; what that leaves open is as the first pool fills it."""
+    """The nodes of every pool as a cluster on the shared network."""
     clusters: list[Cluster] = []
     problems: list[Problem] = []
     for position, given in enumerate(listed):
@@ -108,9 +119,18 @@ def _clusters(listed: list[Any], shared: dict[str, Any], at: str) -> tuple[list[
         except InvalidInputError as error:
             problems += error.problems
             continue
-        shared = shared if clusters else _whole_network(cluster.network)
-        clusters.append(cluster)
+        clusters.append(_on_network_of(clusters[0], cluster) if clusters else cluster)
     return clusters, problems
+
+
+def _on_network_of(first: Cluster, cluster: Cluster) -> Cluster:
+    """A pool's cluster on the first pool's network: what the user left open there is as the first pool's GPUs fill it, and
+    assumed once. A pool's NICs are its own.
+    """
+    own = cluster.network
+    network = replace(first.network, nics_per_node=own.nics_per_node, nic_wire_bytes_per_s=own.nic_wire_bytes_per_s)
+    assumed = {field: value for field, value in cluster.assumed.items() if not field.startswith("network.")}
+    return replace(cluster, network=network, assumed=assumed)
 
 
 def _refuse_two_vendors(names: list[str], clusters: list[Cluster], at: str) -> None:
@@ -121,16 +141,6 @@ def _refuse_two_vendors(names: list[str], clusters: list[Cluster], at: str) -> N
         message = f"pools {one!r} and {other!r} have GPUs of different vendors, which no collective library connects"
         problem = Problem(at, message, "Plan the pools of each vendor by themselves.", "pools-not-supported")
         raise NotModelledError([problem])
-
-
-def _whole_network(network: Network) -> dict[str, Any]:
-    return {
-        "fabric": network.fabric,
-        "rail_optimized": network.rail_optimized,
-        "nodes_per_leaf": network.nodes_per_leaf,
-        "oversubscription": network.oversubscription,
-        "latency_us": network.latency_s / MICRO,
-    }
 
 
 def _names(listed: list[Any], clusters: list[Cluster], at: str) -> tuple[list[str], list[Problem]]:

@@ -37,7 +37,8 @@ def evaluation_dict(
     evaluated: Evaluated,
     index: int,
     *,
-    job: Job,
+    pooled: PooledJob,
+    job: Job | None = None,
     stages: bool = True,
     row_id: str | int | None = None,
     assumed: Mapping[str, Any] | None = None,
@@ -49,6 +50,7 @@ def evaluation_dict(
     `repeated_flops` are the operations of one token that it repeats, where the caller has them for a whole batch;
     `open_facts` are the reasons that name what the row leaves open and its verdict hangs on.
     """
+    job = job or pooled.jobs[0]
     strategies = evaluated.strategies
     gpus, step_s = float(strategies.world[index]), float(evaluated.step_time_s[index])
     tokens = float(job.training.seq_length) * job.training.global_batch_size
@@ -79,7 +81,7 @@ def evaluation_dict(
             "calibration": job.calibration.name,
             "terms": {name: _TIERS[int(evaluated.tiers[name][index])] for name in TIME_NAMES},
         },
-        "warnings": job_warnings(job),
+        "warnings": job_warnings(pooled),
     }
 
 
@@ -88,7 +90,7 @@ def invalid_dict(
     *,
     row_id: str | int | None = None,
     assumed: Mapping[str, Any] | None = None,
-    job: Job | PooledJob | None = None,
+    job: PooledJob | None = None,
 ) -> dict[str, Any]:
     """The evaluation of what no framework could run: reasons, and null for every number."""
     return {

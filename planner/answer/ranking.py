@@ -10,7 +10,7 @@ import numpy as np
 
 from cost_models.evaluate import evaluate
 from cost_models.hardware import Calibration
-from cost_models.job import Job
+from cost_models.job import Job, PooledJob
 from cost_models.step.ranges import is_tied
 from cost_models.strategies.layouts import build_layouts
 from cost_models.strategies.strategy import Bools, Ints, Strategies
@@ -18,16 +18,17 @@ from cost_models.terms import TIME_NAMES, Tier
 from planner.answer.comparison import compared, tie_groups
 from planner.answer.evaluation import evaluation_dict
 from planner.answer.step_cost import gpu_weight
-from planner.request.checked_request import Prepared
+from planner.request.checked_request import CheckedRequest
 from planner.schemas.plan_request import Objective
 from planner.strategies.parse import strategy_dict
 
 
 def ranked_plans(
-    job: Job, best: Strategies, *, headroom_fraction: float, assumed: dict[str, Any]
+    pooled: PooledJob, best: Strategies, *, headroom_fraction: float, assumed: dict[str, Any]
 ) -> list[dict[str, Any]]:
     """The contract's `plans`, best first, with the memory of every stage."""
     # The search prices a few representative stages; only the plans that are shown are worth the detail.
+    job = pooled.jobs[0]
     detailed = with_all_stages(job, best)
     evaluated = evaluate(job, detailed, headroom_fraction=headroom_fraction)
     groups = tie_groups(
@@ -37,7 +38,7 @@ def ranked_plans(
         {
             "rank": index + 1,
             "strategy": strategy_dict(detailed, index),
-            "evaluation": evaluation_dict(evaluated, index, job=job, stages=True, assumed=assumed),
+            "evaluation": evaluation_dict(evaluated, index, pooled=pooled, stages=True, assumed=assumed),
             "tie_group": groups[index],
         }
         for index in range(len(detailed))
@@ -45,10 +46,10 @@ def ranked_plans(
 
 
 def compared_plans(
-    plans: list[dict[str, Any]], prepared: Prepared, *, calibrations: Sequence[Calibration]
+    plans: list[dict[str, Any]], checked: CheckedRequest, *, calibrations: Sequence[Calibration]
 ) -> list[dict[str, Any]]:
     """The ranked plans, each compared with the next one in the objective asked for; `calibrations` priced them."""
-    objective, cluster = prepared.asked.objective, prepared.resolved["cluster"]
+    objective, cluster = checked.asked.objective, checked.resolved["cluster"]
     close = close_plans(plans, calibrations=calibrations, objective=objective, cluster=cluster)
     return compared(plans, objective=objective, cluster=cluster, close=close)
 

@@ -8,31 +8,31 @@ from typing import Any
 
 from cost_models.units import GIB
 from planner.answer.evaluation import UNKNOWN_HOST
-from planner.request.checked_request import PRODUCT_VERSION, Prepared
+from planner.request.checked_request import PRODUCT_VERSION, CheckedRequest
 from planner.revision import model_revision
 from planner.schemas.plan_response import SCHEMA_VERSION
 
 
-def answered(prepared: Prepared, *, stopped: str | None, **found: Any) -> dict[str, Any]:
+def answered(checked: CheckedRequest, *, stopped: str | None, **found: Any) -> dict[str, Any]:
     """The contract's plan response.
 
     Args:
-        prepared: the checked request.
+        checked: the checked request.
         stopped: why the search ended early, None where it did not.
         found: the fields plans, ties, search, rejected, nearest_infeasible, inexpressible_best and warnings.
     """
     return {
-        "id": f"plan_{prepared.digest[:16]}",
+        "id": f"plan_{checked.digest[:16]}",
         "status": "cancelled" if stopped == "cancelled" else "succeeded",
         "created_at": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "product_version": PRODUCT_VERSION,
         "model_revision": model_revision(),
         "schema_version": SCHEMA_VERSION,
-        "request": prepared.resolved,
+        "request": checked.resolved,
         **found,
         "pareto": [],
         "what_if": [],
-        "request_digest": prepared.digest,
+        "request_digest": checked.digest,
     }
 
 

@@ -16,7 +16,6 @@ from cost_models.pools.time import PooledTime, pooled_step_time
 from cost_models.strategies.strategy import Strategies
 from cost_models.terms import PEAK_MOMENTS
 from planner.answer.evaluation import Reason, assumed_segment, evaluation_dict, memory_reasons
-from planner.request.job_warnings import job_warnings
 
 
 def pooled_evaluation(
@@ -33,9 +32,8 @@ def pooled_evaluation(
     tightest = int(memory.tightest_pool[0])
     evaluated = {pool: _on_pool(row, time, memory, pool) for pool in memory.pools}
     answer = evaluation_dict(
-        evaluated[tightest], 0, job=pooled.jobs[tightest], stages=False, row_id=row_id, assumed=assumed
+        evaluated[tightest], 0, pooled=pooled, job=pooled.jobs[tightest], stages=False, row_id=row_id, assumed=assumed
     )
-    answer["warnings"] = job_warnings(pooled)
     answer["verdict"] = Verdict(int(memory.verdict[0])).label
     answer["reasons"] = _reasons(pooled, evaluated)
     answer |= _utilisation(pooled, row, memory, step_s=float(time.total_s[0]))

@@ -20,31 +20,30 @@ from planner.answer.response import answered, host_warnings, search_report, stop
 from planner.pools.evaluation import pooled_evaluation
 from planner.pools.explain import nearest_on_pools, too_slow_on_pools
 from planner.pools.found import Plan, PoolsFound
-from planner.pools.jobs import assumed_of
 from planner.pools.placements import node_limits, possible_worlds
 from planner.pools.search import PoolSearch
-from planner.request.checked_request import Prepared
+from planner.request.checked_request import CheckedRequest
 from planner.request.job_warnings import job_warnings
 from planner.schemas.plan_request import Constraints, PlanRequest
 from planner.search.expressible import inexpressible_reasons
 from planner.search.objective import build_goal, without_targets
 from planner.search.progress import Progress
 from planner.strategies.axes import build_space, searched_values
-from planner.strategies.parse import strategy_dict
+from planner.strategies.parse import assumed_fields, strategy_dict
 from planner.strategies.space import Space
 
 Document = dict[str, Any]
 
 
 def plan_on_pools(
-    prepared: Prepared,
+    checked: CheckedRequest,
     pooled: PooledJob,
     *,
     on_progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Document:
     """The plan response of the contract for a cluster of several kinds of node; arguments as of `planner.plan.plan`."""
-    asked = prepared.asked
+    asked = checked.asked
     listed_alone = bool(asked.constraints.fixed.layers_per_stage or asked.constraints.allowed.layers_per_stage)
     constraints, limits = _with_stages(asked.constraints), node_limits(pooled, asked.constraints)
     one_chunk = len(pooled.jobs[0].model.distinct_kinds) > 1 and not listed_alone and constraints.fixed.vpp is None
@@ -66,7 +65,7 @@ def plan_on_pools(
     main = search(goal=goal, top_k=asked.top_k, on_progress=on_progress)
     found = main.run()
     plans = _ranked(pooled, found.best, headroom_fraction=constraints.memory_headroom_fraction)
-    plans = compared_plans(plans, prepared, calibrations=[job.calibration for job in pooled.jobs])
+    plans = compared_plans(plans, checked, calibrations=[job.calibration for job in pooled.jobs])
     nearest = []
     if not plans:
         nearest = nearest_on_pools(pooled, found, constraints, limits, space=space)
@@ -76,7 +75,7 @@ def plan_on_pools(
         if nearest and not found.rejected:
             found.rejected.update(reason["code"] for reason in nearest[0]["reasons"][:1])
     return answered(
-        prepared,
+        checked,
         stopped=found.stopped,
         plans=plans,
         ties=ties(plans),
@@ -99,7 +98,7 @@ def _with_stages(constraints: Constraints) -> Constraints:
 def _ranked(pooled: PooledJob, plans: list[Plan], *, headroom_fraction: float) -> list[Document]:
     """The contract's `plans`, best first, with per-stage memory."""
     groups = _tie_groups(pooled, _together(pooled, plans)) if plans else []
-    assumed = assumed_of(pooled, {})
+    assumed = assumed_fields(pooled, {})
     return [
         {
             "rank": rank,

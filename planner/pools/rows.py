@@ -12,15 +12,15 @@ from cost_models.pools.memory import pooled_memory
 from planner.answer.evaluation import invalid_dict
 from planner.answer.open_facts import Outcome, Reading, combined_readings, deciding, single_readings
 from planner.pools.evaluation import pooled_evaluation
-from planner.pools.jobs import assumed_of
 from planner.pools.strategy import resolve_on_pools
 from planner.schemas.strategy import StrategyInput
+from planner.strategies.parse import assumed_fields
 
 
 def evaluate_on_pools(pooled: PooledJob, given: StrategyInput, *, row_id: str | int | None) -> dict[str, Any]:
     """The evaluation of a strategy on pools; where it does not fit, each fact that it leaves open is read every way."""
     resolved = resolve_on_pools(pooled, given)
-    assumed = assumed_of(pooled, resolved.assumed)
+    assumed = assumed_fields(pooled, resolved.assumed)
     if resolved.row is None:
         return invalid_dict(resolved.problems, row_id=row_id, assumed=assumed, job=pooled)
     answer = pooled_evaluation(

@@ -10,12 +10,10 @@ from importlib.metadata import version
 from typing import Any
 
 from cost_models.errors import InvalidInputError, Problem
-from cost_models.job import Job, PooledJob
+from cost_models.job import PooledJob
 from cost_models.specs.fields import validated
-from cost_models.specs.pools_input import lists_pools
-from planner.pools.jobs import resolve_pooled_job
-from planner.request.checks import check_request
-from planner.request.job import Documents, missing_or_wrong, resolve_job
+from planner.request.checks import refuse_contradictions
+from planner.request.job import Documents, missing_or_wrong, resolve_pooled_job
 from planner.request.resolved import resolved_request
 from planner.revision import model_revision
 from planner.schemas.plan_request import PlanRequest
@@ -24,14 +22,26 @@ PRODUCT_VERSION = version("meshwright")
 
 
 @dataclass(frozen=True, eq=False)
-class Prepared:
-    """A checked request, ready to be planned."""
+class CheckedRequest:
+    """A request that can be planned: parsed, resolved and free of contradictions. Nothing after it parses again."""
 
+    given: Mapping[str, Any]
+    """The request as it was asked."""
     asked: PlanRequest
-    job: Job | PooledJob
+    """Its constraints, objective and limits."""
+    job: PooledJob
     resolved: dict[str, Any]
     """The request with presets spelled out and defaults filled in."""
     digest: str
+    """SHA-256 of all that the ranking follows from."""
+    calibrations: Documents
+    """The caller's documents that `cluster.calibration` may name, beside the shipped ones."""
+    allow_files: bool
+    """Whether `cluster.calibration` may be a path."""
+
+    def changed(self, document: Mapping[str, Any]) -> CheckedRequest:
+        """Another request of the same caller, checked; it raises what `check_request` does."""
+        return check_request(document, calibrations=self.calibrations, allow_files=self.allow_files)
 
 
 def parse_request(document: Any) -> PlanRequest:
@@ -46,13 +56,13 @@ def parse_request(document: Any) -> PlanRequest:
         raise InvalidInputError([_with_example(document, problem) for problem in error.problems]) from error
 
 
-def prepare(
+def check_request(
     request: Mapping[str, Any],
     *,
     asked: PlanRequest | None = None,
     calibrations: Documents | None = None,
     allow_files: bool = False,
-) -> Prepared:
+) -> CheckedRequest:
     """The request, checked and resolved.
 
     Args:
@@ -66,15 +76,12 @@ def prepare(
         CalibrationError: a calibration cannot be used.
     """
     asked = parse_request(request) if asked is None else asked
-    resolve = resolve_pooled_job if lists_pools(request.get("cluster")) else resolve_job
-    job: Job | PooledJob = resolve(request, extra=calibrations, allow_files=allow_files, states_version=True)
-    check_request(asked, job)
+    job = resolve_pooled_job(request, extra=calibrations, allow_files=allow_files, states_version=True)
+    refuse_contradictions(asked, job)
     resolved = resolved_request(asked, job)
-    jobs = job.jobs if isinstance(job, PooledJob) else (job,)
-    digest = request_digest(
-        resolved, calibration_id=" ".join(each.calibration.id for each in jobs), revision=model_revision()
-    )
-    return Prepared(asked, job, resolved, digest)
+    calibration_id = " ".join(each.calibration.id for each in job.jobs)
+    digest = request_digest(resolved, calibration_id=calibration_id, revision=model_revision())
+    return CheckedRequest(request, asked, job, resolved, digest, calibrations or {}, allow_files)
 
 
 def _with_example(document: Any, problem: Problem) -> Problem:

@@ -14,27 +14,25 @@ ANALYSES = ("pareto", "what_if")
 """Extra analyses that can handle only one kind of node."""
 
 
-def check_request(asked: PlanRequest, job: Job | PooledJob) -> None:
+def refuse_contradictions(asked: PlanRequest, job: PooledJob) -> None:
     """Refuses a request that contradicts itself.
 
     Raises:
         InvalidInputError: fields contradict each other; the error names them.
         NotModelledError: the request asks for something that is not modelled on pools.
     """
-    if isinstance(job, PooledJob):
+    if job.cluster.lists_pools:
         _refuse_on_pools(asked, job.jobs[0])
-        _check(asked, job.jobs[0], nodes=job.cluster.num_nodes, problems=_wrong_pools(asked, job))
+        problems = _wrong_pools(asked, job)
     else:
-        _check(asked, job, nodes=job.cluster.num_nodes, problems=_pools_of_one_kind(asked))
-
-
-def _check(asked: PlanRequest, job: Job, *, nodes: int, problems: list[Problem]) -> None:
+        problems = _pools_of_one_kind(asked)
+    nodes, training = job.cluster.num_nodes, job.jobs[0].training
     least = asked.constraints.num_nodes.min or 1
     if least > nodes:
         message = f"constraints.num_nodes.min is {least}, but the cluster has only {nodes} nodes"
         hint = f"Set it to at most {nodes}."
         problems.append(Problem("/constraints/num_nodes/min", message, hint))
-    if asked.targets.deadline_h is not None and job.training.total_tokens is None:
+    if asked.targets.deadline_h is not None and training.total_tokens is None:
         message = "targets.deadline_h is given without training.total_tokens, from which the time is computed"
         problems.append(Problem("/targets/deadline_h", message, "Add 'total_tokens' to training.", "missing-field"))
     if asked.objective == "fewest_gpus" and asked.targets.deadline_h is None and asked.targets.min_tokens_per_s is None:
@@ -44,7 +42,7 @@ def _check(asked: PlanRequest, job: Job, *, nodes: int, problems: list[Problem])
         problems.append(
             Problem("/targets", message, "Add targets.deadline_h or targets.min_tokens_per_s.", "missing-field")
         )
-    problems += _contradicted_fields(asked) + _wrong_splits(asked, layers=job.model.num_layers)
+    problems += _contradicted_fields(asked) + _wrong_splits(asked, layers=job.jobs[0].model.num_layers)
     if problems:
         raise InvalidInputError(problems)
 

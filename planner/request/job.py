@@ -1,4 +1,4 @@
-"""A job from the three specifications of a request, with the calibration that its cluster asks for.
+"""A job from the three specifications of a request: on every pool of its cluster, with the calibration that prices it there.
 
 Specifications repeat from row to row and from request to request, and cost models keep what they have computed for a job.
 Equal documents therefore give the same `Job` object, as long as it is among the last few hundred.
@@ -14,14 +14,16 @@ from typing import Any
 
 from cost_models import presets
 from cost_models.calibration import CalibrationDocument
-from cost_models.errors import InvalidInputError, NotModelledError, Problem
+from cost_models.errors import CalibrationError, InvalidInputError, NotModelledError, Problem
+from cost_models.frameworks import frameworks_where
 from cost_models.hardware import Calibration, load_calibration
-from cost_models.job import Job
-from cost_models.specs.cluster import Cluster
+from cost_models.job import Job, PooledJob
+from cost_models.specs.cluster import Cluster, Pool, PooledCluster
 from cost_models.specs.cluster_input import resolve_cluster
 from cost_models.specs.fields import nearest, shown
 from cost_models.specs.model import Model
 from cost_models.specs.model_input import resolve_model
+from cost_models.specs.pools_input import lists_pools, resolve_pools
 from cost_models.specs.training import Training
 from cost_models.specs.training_input import resolve_training
 
@@ -110,9 +112,11 @@ def _file_state(name: str) -> Hashable:
 
 JOBS = JobCache()
 """The cache that a process uses unless it is given another."""
+WITHOUT_PIPELINE = frameworks_where(lambda facts: not facts.choices.pipelines)
+"""Frameworks whose groups would span the kinds of node: a pool holds whole pipeline stages."""
 
 
-def resolve_job(
+def resolve_pooled_job(
     document: Mapping[str, Any],
     *,
     calibration: str | None = None,
@@ -120,8 +124,8 @@ def resolve_job(
     allow_files: bool = False,
     states_version: bool = False,
     cache: JobCache = JOBS,
-) -> Job:
-    """The job of a document's `model`, `cluster` and `training`.
+) -> PooledJob:
+    """The job of a document's `model`, `cluster` and `training`, on one kind of node or on the pools that it lists.
 
     Args:
         document: a plan request, an evaluate row, or any other object that has these three.
@@ -138,11 +142,11 @@ def resolve_job(
     """
     errors: list[InvalidInputError] = []
     model = _part(document, "model", resolve_model, errors)
-    cluster = _part(document, "cluster", resolve_cluster, errors)
-    training: Training | None = None
+    cluster = _part(document, "cluster", _resolve_any_cluster, errors)
+    trainings: tuple[Training, ...] | None = None
     if model is not None and cluster is not None:
-        training = _part(
-            document, "training", lambda given: resolve_training(given, model=model, cluster=cluster), errors
+        trainings = _part(
+            document, "training", lambda given: _resolve_trainings(given, model=model, cluster=cluster), errors
         )
     # Defaults of the training depend on the model and the GPU. Without these only its presence can be checked.
     elif not isinstance(document.get("training"), Mapping):
@@ -153,16 +157,56 @@ def resolve_job(
         raise (NotModelledError if refused else InvalidInputError)(problems)
     assert model is not None
     assert cluster is not None
-    assert training is not None
-    return cache.job(
-        model,
-        cluster,
-        training,
-        calibration=calibration,
-        extra=extra or {},
-        files=allow_files,
-        states_version=states_version,
-    )
+    assert trainings is not None
+
+    def job_on(pool: Pool, training: Training) -> Job:
+        return cache.job(
+            model,
+            pool.cluster,
+            training,
+            calibration=calibration,
+            extra=extra or {},
+            files=allow_files,
+            states_version=states_version,
+        )
+
+    if not cluster.lists_pools:
+        return PooledJob.of_one_kind(job_on(cluster.pools[0], trainings[0]))
+    jobs = []
+    for position, (pool, training) in enumerate(zip(cluster.pools, trainings, strict=True)):
+        try:
+            jobs.append(job_on(pool, training))
+        except CalibrationError as error:
+            at = f"/cluster/pools/{position}/calibration"
+            message = f"pool {pool.name!r}: {error.message}"
+            raise CalibrationError(message, hint=error.hint, context={"field": at}) from error
+    return PooledJob(cluster, tuple(jobs))
+
+
+def resolve_job(document: Mapping[str, Any], *, cache: JobCache = JOBS, **options: Any) -> Job:
+    """The job of a document whose cluster has one kind of node; arguments as of `resolve_pooled_job`."""
+    if lists_pools(document.get("cluster")):
+        resolve_cluster(document["cluster"])  # refuses pools by name
+    return resolve_pooled_job(document, cache=cache, **options).jobs[0]
+
+
+def _resolve_any_cluster(document: Mapping[str, Any]) -> PooledCluster:
+    return resolve_pools(document) if lists_pools(document) else PooledCluster.of_one_kind(resolve_cluster(document))
+
+
+def _resolve_trainings(document: Mapping[str, Any], *, model: Model, cluster: PooledCluster) -> tuple[Training, ...]:
+    """The training on every pool: some defaults follow from the GPU."""
+    found = tuple(resolve_training(document, model=model, cluster=pool.cluster) for pool in cluster.pools)
+    framework = found[0].framework
+    if cluster.lists_pools and framework in WITHOUT_PIPELINE:
+        message = (
+            f"{framework} has no pipeline parallelism, so its replicas would lie on different kinds of GPU and need "
+            "unequal shares of the batch, which it cannot be told and which is not modelled"
+        )
+        able = frameworks_where(lambda facts: facts.choices.pipelines and facts.splits.told is not None)
+        hint = f"Use {' or '.join(sorted(able))}, or plan each pool as a cluster of its own."
+        raise NotModelledError([Problem("/training/framework", message, hint, "pools-not-supported")])
+    return found
 
 
 def _part(document: Mapping[str, Any], name: str, resolve: Any, errors: list[InvalidInputError]) -> Any:

@@ -5,16 +5,11 @@ from __future__ import annotations
 from cost_models.job import Job, PooledJob
 
 
-def job_warnings(job: Job | PooledJob) -> list[str]:
+def job_warnings(job: PooledJob) -> list[str]:
     """The warnings of a job, each once. `cost_models.specs.fields.WARNINGS` explains the codes."""
-    if isinstance(job, PooledJob):
-        found = [*job.jobs[0].model.warnings, *job.cluster.warnings]
-        found += [warning for one in job.jobs for warning in one.training.warnings]
-        jobs = job.jobs
-    else:
-        found = [*job.model.warnings, *job.cluster.warnings, *job.training.warnings]
-        jobs = (job,)
-    found += ["sequence-beyond-positions"] * any(_beyond_positions(one) for one in jobs)
+    found = [*job.jobs[0].model.warnings, *job.cluster.warnings]
+    found += [warning for one in job.jobs for warning in one.training.warnings]
+    found += ["sequence-beyond-positions"] * any(_beyond_positions(one) for one in job.jobs)
     return list(dict.fromkeys(found))
 
 

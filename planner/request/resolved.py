@@ -10,7 +10,7 @@ from dataclasses import asdict
 from typing import Any
 
 from cost_models import presets
-from cost_models.job import Job, PooledJob
+from cost_models.job import PooledJob
 from cost_models.specs.cluster import Cluster, Gpu, PooledCluster
 from cost_models.specs.gpu_input import resolve_gpu
 from cost_models.specs.model import Model
@@ -21,23 +21,15 @@ from planner.schemas.plan_request import PlanRequest
 Document = dict[str, Any]
 
 
-def resolved_request(request: PlanRequest, job: Job | PooledJob) -> Document:
+def resolved_request(request: PlanRequest, job: PooledJob) -> Document:
     """The request with its three specifications resolved."""
-    rest = request.model_dump(mode="json", exclude={"model", "cluster", "training"}, exclude_unset=False)
-    if isinstance(job, PooledJob):
-        trainings = [training_document(each.training) for each in job.jobs]
-        return {
-            "model": model_document(job.jobs[0].model),
-            "cluster": pools_document(job.cluster),
-            # what follows from the GPU and differs between pools is left open, to be filled for each again
-            "training": {n: v for n, v in trainings[0].items() if all(other.get(n) == v for other in trainings)},
-            **rest,
-        }
+    cluster, trainings = job.cluster, [training_document(each.training) for each in job.jobs]
     return {
-        "model": model_document(job.model),
-        "cluster": cluster_document(job.cluster),
-        "training": training_document(job.training),
-        **rest,
+        "model": model_document(job.jobs[0].model),
+        "cluster": pools_document(cluster) if cluster.lists_pools else cluster_document(cluster.pools[0].cluster),
+        # what follows from the GPU and differs between pools is left open, to be filled for each again
+        "training": {n: v for n, v in trainings[0].items() if all(other.get(n) == v for other in trainings)},
+        **request.model_dump(mode="json", exclude={"model", "cluster", "training"}, exclude_unset=False),
     }
 
 

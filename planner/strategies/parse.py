@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from cost_models.job import Job
+from cost_models.job import Job, PooledJob
 from cost_models.layers.expert_loop import has_looped_modules
 from cost_models.strategies.layouts import Layout, build_layouts
 from cost_models.strategies.strategy import (
@@ -366,10 +366,19 @@ def _code(name: str, value: str | None, default: int) -> int:
     return int(default) if value is None else NAMES[name].index(value)
 
 
-def assumed_fields(job: Job, strategy: Mapping[str, Any]) -> dict[str, Any]:
-    """Every default applied to a job and one of its strategies, by contract field; a recipe's habits are named as such."""
-    left_out: dict[str, Any] = {"mtp_num_layers": 0} if job.model.mtp_num_layers > job.mtp_num_layers else {}
-    if has_looped_modules(job):  # the field of the model's configuration in transformers 5
+def assumed_fields(job: PooledJob, strategy: Mapping[str, Any]) -> dict[str, Any]:
+    """Every default applied to a job and one of its strategies, by contract field; a recipe's habits are named as such.
+
+    A training default that follows from the GPU is listed under the pools' names where it differs.
+    """
+    first = job.jobs[0]
+    left_out: dict[str, Any] = {"mtp_num_layers": 0} if first.model.mtp_num_layers > first.mtp_num_layers else {}
+    if has_looped_modules(first):  # the field of the model's configuration in transformers 5
         left_out["experts_implementation"] = "eager"
-    assumed = {**job.model.assumed, **left_out, **job.cluster.assumed, **job.training.assumed, **strategy}
-    return with_habits(job, assumed)
+    training: dict[str, Any] = {}
+    for name, value in first.training.assumed.items():
+        values = [each.training.assumed.get(name, value) for each in job.jobs]
+        same = all(other == value for other in values)
+        training[name] = value if same else dict(zip(job.names, values, strict=True))
+    assumed = {**first.model.assumed, **left_out, **job.cluster.assumed, **training, **strategy}
+    return with_habits(first, assumed)

@@ -20,12 +20,12 @@ from cost_models.strategies.layouts import Layout, build_layouts
 from cost_models.strategies.strategy import Strategies
 from planner.plan import plan
 from planner.pools.bounds import row_bound, row_numbers
-from planner.pools.jobs import resolve_pooled_job
 from planner.pools.placements import Sites
 from planner.pools.program import PooledProgram
 from planner.pools.split_model import PooledSplit, build_pooled_split
 from planner.pools.strategy import resolve_on_pools
 from planner.pools.thresholds import balance_pools
+from planner.request.job import resolve_pooled_job
 from planner.schemas.strategy import StrategyInput
 from planner.splits.cp_sat import solve
 from planner.splits.model import layers_in_order

@@ -22,9 +22,8 @@ from cost_models.specs.training import Framework
 from cost_models.strategies.layouts import build_layouts
 from cost_models.strategies.strategy import ARRAY_FIELDS, Strategies, concatenated
 from cost_models.terms import PEAK_MOMENTS, TIME_NAMES
-from planner.pools.jobs import WITHOUT_PIPELINE, resolve_pooled_job
 from planner.pools.strategy import resolve_on_pools
-from planner.request.job import resolve_job
+from planner.request.job import WITHOUT_PIPELINE, resolve_job, resolve_pooled_job
 from planner.rows import evaluate_rows
 from planner.rules import violations
 from planner.schemas import StrategyInput

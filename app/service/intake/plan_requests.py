@@ -13,7 +13,7 @@ from app.service.db.calibrations import CalibrationStore
 from app.service.intake.own_calibrations import OwnCalibrations
 from app.service.jobs.plan_result import encoded
 from cost_models.errors import CalibrationError, InvalidInputError, Problem
-from planner.request.checked_request import parse_request, prepare
+from planner.request.checked_request import check_request, parse_request
 
 _STOP_AFTER_S = 5.0
 """Seconds that a job may run past the request's own time limit before its worker is stopped."""
@@ -46,7 +46,7 @@ def prepare_request(
     own = OwnCalibrations(calibrations, tenant=tenant)
     request = own.named(document)
     try:
-        prepared = prepare(request, asked=asked, calibrations=own.found)
+        prepared = check_request(request, asked=asked, calibrations=own.found)
     except CalibrationError as error:
         at = str(error.context.get("field", "/cluster/calibration"))
         raise InvalidInputError([Problem(at, error.message, error.hint, error.code)]) from error

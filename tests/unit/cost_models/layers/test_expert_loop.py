@@ -10,6 +10,7 @@ import pytest
 from cost_models.constants import HOST_SYNC_S
 from cost_models.evaluate import evaluate
 from cost_models.hardware.groups import groups
+from cost_models.job import PooledJob
 from cost_models.layers.expert_loop import loop_launches_s, loops_over_experts
 from cost_models.layers.shapes import layer_gemms
 from cost_models.step.fsdp import fsdp_links_s
@@ -62,7 +63,7 @@ def test_who_loops(framework: str, training: dict[str, Any], ep: int, looped: bo
     job = job_of(framework, **training)
     assert loops_over_experts(job, np.array([float(ep)])).tolist() == [looped]
     if ep == 1:
-        assert (assumed_fields(job, {}).get("experts_implementation") == "eager") == looped
+        assert (assumed_fields(PooledJob.of_one_kind(job), {}).get("experts_implementation") == "eager") == looped
 
 
 def test_a_loop_multiplies_each_expert_alone() -> None:

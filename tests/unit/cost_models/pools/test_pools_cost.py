@@ -18,8 +18,7 @@ from cost_models.step.stage_costs import stage_costs
 from cost_models.step.stages import recomputed_shares_by_slot, stage_seconds
 from cost_models.strategies.layouts import build_layouts
 from cost_models.strategies.strategy import Strategies
-from planner.pools.jobs import resolve_pooled_job
-from planner.request.job import resolve_job
+from planner.request.job import resolve_job, resolve_pooled_job
 from planner.schemas.strategy import StrategyInput
 from planner.strategies.parse import resolve_strategies
 

@@ -8,8 +8,8 @@ import pytest
 
 from cost_models.errors import InvalidInputError, NotModelledError
 from cost_models.specs.pools_input import lists_pools, resolve_pools
-from planner.pools.jobs import assumed_of, resolve_pooled_job
-from planner.request.job import resolve_job
+from planner.request.job import resolve_job, resolve_pooled_job
+from planner.strategies.parse import assumed_fields
 
 OLD = {"name": "old", "gpu": "A100-SXM-80GB", "num_nodes": 8, "gpus_per_node": 8}
 NEW = {"name": "new", "gpu": "H100-SXM-80GB", "num_nodes": 4, "gpus_per_node": 8}
@@ -107,7 +107,7 @@ def test_each_pool_has_its_own_defaults() -> None:
     pooled = resolve_pooled_job(document)
     kernels = [job.training.attention_kernel for job in pooled.jobs]
     assert kernels[0] != kernels[1]  # the newer kernel needs the newer GPU
-    assert assumed_of(pooled, {})["attention_kernel"] == dict(zip(("old", "new"), kernels, strict=True))
+    assert assumed_fields(pooled, {})["attention_kernel"] == dict(zip(("old", "new"), kernels, strict=True))
     assert [job.calibration.name for job in pooled.jobs] == ["A100-SXM-80GB reference", "H100-SXM-80GB reference"]
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from cost_models.evaluate import evaluate
+from cost_models.job import PooledJob
 from cost_models.step.ranges import is_tied
 from planner.answer.ranking import ranked_plans, with_all_stages
 from planner.request.job import resolve_job
@@ -31,7 +32,7 @@ def best():
 
 def plans():
     job, strategies = best()
-    return ranked_plans(job, strategies, headroom_fraction=0.03, assumed={"x": 1})
+    return ranked_plans(PooledJob.of_one_kind(job), strategies, headroom_fraction=0.03, assumed={"x": 1})
 
 
 def test_plans_are_numbered_in_the_order_given_and_name_their_stages() -> None:
@@ -71,7 +72,10 @@ def test_a_group_is_every_plan_not_told_from_its_first_and_not_in_an_earlier_one
 def test_identical_plans_tie() -> None:
     job, strategies = best()
     twice = strategies.take(np.array([0, 0, 3]))
-    groups = [plan["tie_group"] for plan in ranked_plans(job, twice, headroom_fraction=0.03, assumed={})]
+    groups = [
+        plan["tie_group"]
+        for plan in ranked_plans(PooledJob.of_one_kind(job), twice, headroom_fraction=0.03, assumed={})
+    ]
     assert groups == [1, 1, 2]
 
 
@@ -87,5 +91,7 @@ def test_every_stage_is_a_slot_of_the_layouts_used() -> None:
 @pytest.mark.parametrize(("headroom", "verdict"), [(0.03, "fits"), (0.97, "at-risk")])
 def test_the_request_s_headroom_decides(headroom, verdict) -> None:
     job, strategies = best()
-    found = ranked_plans(job, strategies.take(np.array([0])), headroom_fraction=headroom, assumed={})
+    found = ranked_plans(
+        PooledJob.of_one_kind(job), strategies.take(np.array([0])), headroom_fraction=headroom, assumed={}
+    )
     assert found[0]["evaluation"]["verdict"] == verdict

@@ -14,10 +14,10 @@ from cost_models.errors import InvalidInputError, NotModelledError
 from planner.plan import plan
 from planner.pools.bounds import row_numbers
 from planner.pools.families import _closed
-from planner.pools.jobs import resolve_pooled_job
 from planner.pools.placements import NodeLimits, node_limits, possible_worlds
 from planner.pools.split_model import build_pooled_split
 from planner.pools.thresholds import balance_pools
+from planner.request.job import resolve_pooled_job
 from planner.rows import evaluate_rows
 from planner.schemas import PlanResponse
 from planner.schemas.plan_request import Constraints

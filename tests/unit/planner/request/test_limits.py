@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cost_models.errors import InvalidInputError, MeshwrightError
-from planner.request.checked_request import prepare
+from planner.request.checked_request import check_request
 
 REQUEST: dict[str, Any] = {
     "model": {"preset": "llama-3.2-1b"},
@@ -32,7 +32,7 @@ def refused(pointer: str, value: Any) -> list[str]:
         inside = inside.setdefault(part, {})
     inside[name] = value
     try:
-        prepare(request)
+        check_request(request)
     except InvalidInputError as error:
         return [problem.pointer for problem in error.problems]
     except MeshwrightError as error:
@@ -101,7 +101,7 @@ def test_a_cluster_has_at_most_six_pools() -> None:
     def places(count: int) -> list[str]:
         request = REQUEST | {"cluster": {"pools": pools[:count], "network": network}}
         try:
-            prepare(request)
+            check_request(request)
         except InvalidInputError as error:
             return [problem.pointer for problem in error.problems]
         return []

@@ -6,7 +6,7 @@ import pytest
 
 from cost_models import presets
 from planner.request.checked_request import request_digest
-from planner.request.job import resolve_job
+from planner.request.job import resolve_job, resolve_pooled_job
 from planner.request.resolved import cluster_document, model_document, resolved_request, training_document
 from planner.schemas import PlanRequest
 
@@ -16,7 +16,7 @@ MODEL = {"num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "interme
 
 
 def resolved(request):
-    return resolved_request(PlanRequest.model_validate(request), resolve_job(request))
+    return resolved_request(PlanRequest.model_validate(request), resolve_pooled_job(request))
 
 
 def twice(request):
