@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from builders import job_of
 from cost_models.hardware import load_calibration
 from cost_models.job import Job
 from cost_models.memory import StageMemory, stage_memory
@@ -36,10 +37,7 @@ ZEROS = {"megatron": (0, 1, 2, 3), "deepspeed": (0, 1, 2, 3), "torchtitan": (0, 
 
 @lru_cache(maxsize=64)
 def job(model: str, framework: str) -> Job:
-    cluster = resolve_cluster({"gpu": "H100-SXM-80GB", "num_nodes": 16, "gpus_per_node": 8})
-    resolved = resolve_model(MODELS[model])
-    given_ = {"seq_length": 2048, "global_batch_size": 1024, "precision": "bf16", "framework": framework}
-    return Job(resolved, cluster, resolve_training(given_, model=resolved, cluster=cluster), load_calibration(cluster))
+    return job_of(MODELS[model], framework, num_nodes=16, global_batch_size=1024)
 
 
 def layout(draw: st.DrawFn, *, uneven: bool) -> Layout:

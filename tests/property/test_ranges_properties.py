@@ -6,17 +6,11 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders import job_of, tiny_model
 from cost_models.step.ranges import is_tied, step_time_range
 from cost_models.terms import TIME_NAMES, Tier
-from planner.request.job import resolve_job
 
-CALIBRATION = resolve_job({
-    "model": {
-        "num_layers": 2, "hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 64,
-    },
-    "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8},
-    "training": {"seq_length": 64, "global_batch_size": 1, "precision": "bf16", "framework": "megatron"},
-}).calibration  # fmt: skip
+CALIBRATION = job_of(tiny_model()).calibration
 PLANS = 5
 
 

@@ -8,28 +8,22 @@ from typing import get_args
 from hypothesis import given
 from hypothesis import strategies as st
 
+from builders import dense_model, job_of, with_experts
 from cost_models.specs.training import Framework
 from cost_models.strategies.strategy import ARRAY_FIELDS
-from planner.request.job import resolve_job
 from planner.rules import active_rules, first_violations, reasons, rule_codes, smallest_change, violations
 from planner.schemas import StrategyInput
 from planner.strategies.parse import resolve_strategies, strategy_dict
 
-DENSE = {
-    "name": "dense", "num_layers": 24, "hidden_size": 1536, "num_attention_heads": 24, "num_key_value_heads": 6,
-    "intermediate_size": 4608, "vocab_size": 32000,
-}  # fmt: skip
-MOE = {**DENSE, "moe": {"num_experts": 12, "top_k": 2, "expert_intermediate_size": 768}}
+DENSE = dense_model(24, hidden_size=1536, num_attention_heads=24, num_key_value_heads=6, intermediate_size=4608)
+MOE = with_experts(DENSE, num_experts=12, expert_intermediate_size=768)
+
 BATCH, SEQ, GPUS = 48, 1536, 48
 
 
 @cache
 def job_for(framework: str, moe: bool):
-    return resolve_job({
-        "model": MOE if moe else DENSE,
-        "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 6, "gpus_per_node": 8},
-        "training": {"seq_length": SEQ, "global_batch_size": BATCH, "precision": "bf16", "framework": framework},
-    })  # fmt: skip
+    return job_of(MOE if moe else DENSE, framework, num_nodes=6, seq_length=SEQ, global_batch_size=BATCH)
 
 
 def small(*values: int):

@@ -3,31 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 import numpy as np
 import pytest
 
+from builders import dense_model, job_of, row_of
 from cost_models.evaluate import Verdict, evaluate, memory_verdict
-from planner.request.job import resolve_job
-from planner.schemas import StrategyInput
-from planner.strategies.parse import resolve_strategies
 
-MODEL = {
-    "num_layers": 8, "hidden_size": 1024, "num_attention_heads": 8, "intermediate_size": 4096, "vocab_size": 32000,
-}  # fmt: skip
-
-
-def job(**cluster):
-    return resolve_job({
-        "model": MODEL,
-        "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8, **cluster},
-        "training": {"seq_length": 2048, "global_batch_size": 64, "precision": "bf16", "framework": "megatron"},
-    })  # fmt: skip
+job = partial(job_of, dense_model(8))
 
 
 def evaluated(asked, **strategy):
-    resolved = resolve_strategies(asked, [StrategyInput.model_validate({"micro_batch_size": 1, **strategy})])
-    return evaluate(asked, resolved.strategies)
+    return evaluate(asked, row_of(asked, **strategy))
 
 
 @pytest.mark.parametrize(
@@ -51,15 +39,15 @@ def test_where_an_interval_lies(low, high, expected) -> None:
 
 
 def test_reserved_memory_is_no_capacity() -> None:
-    assert job().cluster.capacity_bytes - job(reserved_memory_gib=2).cluster.capacity_bytes == 2 * 2**30
+    assert job().cluster.capacity_bytes - job(cluster={"reserved_memory_gib": 2}).cluster.capacity_bytes == 2 * 2**30
 
 
 def test_host_memory_overflows_by_itself() -> None:
     """Offloaded state beyond the node's memory is out of memory even where the GPU has room."""
     offload = {"optimizer_fraction": 1.0}
     roomy, tight = (
-        evaluated(job(host_memory_gib=2000), offload=offload),
-        evaluated(job(host_memory_gib=0.5), offload=offload),
+        evaluated(job(cluster={"host_memory_gib": 2000}), offload=offload),
+        evaluated(job(cluster={"host_memory_gib": 0.5}), offload=offload),
     )
     assert Verdict(int(roomy.verdict[0])) == Verdict.FITS
     assert not roomy.host_exceeded[0]

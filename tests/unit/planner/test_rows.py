@@ -7,19 +7,14 @@ from typing import Any
 
 import pytest
 
+from builders import dense_model, request_of
 from cost_models.errors import CalibrationError
 from planner.rows import evaluate_rows
 from planner.schemas import Evaluation
 
-MODEL = {
-    "name": "small", "num_layers": 8, "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 8,
-    "intermediate_size": 4096, "vocab_size": 32000,
-}  # fmt: skip
 ROW: dict[str, Any] = {
     "id": "row",
-    "model": MODEL,
-    "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8},
-    "training": {"seq_length": 2048, "global_batch_size": 32, "precision": "bf16", "framework": "megatron"},
+    **request_of(dense_model(8, num_attention_heads=16, num_key_value_heads=8), global_batch_size=32),
     "strategy": {"tp": 2, "pp": 2, "micro_batch_size": 1, "zero": 1},
 }
 
@@ -170,7 +165,7 @@ def test_answers_come_while_lines_are_still_being_written():
 
 
 def test_a_row_that_does_not_fit_keeps_its_numbers_and_says_by_how_much():
-    big = {**MODEL, "num_layers": 64, "hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64}
+    big = {**ROW["model"], "num_layers": 64, "hidden_size": 8192, "intermediate_size": 28672, "num_attention_heads": 64}
     answer = one({**ROW, "model": big, "strategy": {"tp": 1, "pp": 1, "micro_batch_size": 1, "zero": 0}})
     assert answer["verdict"] == "oom"
     assert [reason["code"] for reason in answer["reasons"]] == ["out-of-memory"]

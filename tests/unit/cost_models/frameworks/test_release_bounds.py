@@ -5,28 +5,16 @@ Rules have their pairs in test_rule_versions.py. A bound that is added needs a r
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
 
 import pytest
 
+from builders import Document, dense_model, job_of, row_of
 from cost_models.frameworks import FRAMEWORKS, default_rows
 from cost_models.frameworks.training_defaults import USUAL
-from cost_models.job import Job
 from cost_models.layers.attention_core import running_kernel
-from planner.request.job import resolve_job
-from planner.schemas import StrategyInput
-from planner.strategies.parse import resolve_strategies
 
-Document = dict[str, Any]
-MODEL: Document = {
-    "num_layers": 4, "hidden_size": 1024, "num_attention_heads": 8, "intermediate_size": 4096, "vocab_size": 32000,
-}  # fmt: skip
-
-
-def job(framework: str, *, gpu: str = "H100-SXM-80GB", **training: Any) -> Job:
-    given = {"seq_length": 2048, "global_batch_size": 64, "precision": "bf16", "framework": framework, **training}
-    cluster = {"gpu": gpu, "num_nodes": 1, "gpus_per_node": 8}
-    return resolve_job({"model": MODEL, "cluster": cluster, "training": given})
+job = partial(job_of, dense_model())
 
 
 def release(bound: str) -> str:
@@ -125,10 +113,7 @@ def test_communication_between_replicas_is_overlapped_by_default_since_its_month
 ) -> None:
     found = []
     for month in (last, first):
-        row = resolve_strategies(
-            job(framework, software_date=month), [StrategyInput.model_validate({"zero": zero, "micro_batch_size": 1})]
-        ).strategies
-        assert row is not None
+        row = row_of(job(framework, software_date=month), zero=zero)
         found.append((bool(row.overlap_grad_reduce[0]), bool(row.overlap_param_gather[0])))
     assert found == [(False, False), (True, True)]
     assert FRAMEWORKS[framework].overlaps_since == first

@@ -10,33 +10,22 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
+from builders import job_of, llama_model, request_of, row_of
 from cost_models.frameworks import FRAMEWORKS
 from cost_models.hardware.flash_constants import FLASH_EFFICIENCY
 from cost_models.layers.attention_core import running_kernel
 from cost_models.memory.moments import moments
 from planner.request.job import resolve_job
 from planner.rows import evaluate_rows
-from planner.schemas.strategy import StrategyInput
-from planner.strategies.parse import resolve_strategies
 
 GIB = 2.0**30
-LLAMA_8B = {
-    "num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
-    "intermediate_size": 14336, "vocab_size": 128256,
-}  # fmt: skip
 LAYER = 2 * 4096 * 4096 + 2 * 4096 * 1024 + 3 * 4096 * 14336 + 2 * 4096
 TOKENS = 8192
 
 
 def row(framework: str, strategy: dict[str, Any] | None = None, *, gpu: str = "H100-SXM-80GB", **training: Any) -> Any:
-    return {
-        "model": LLAMA_8B,
-        "cluster": {"gpu": gpu, "num_nodes": 1, "gpus_per_node": 8},
-        "training": {
-            "seq_length": TOKENS, "global_batch_size": 64, "precision": "bf16", "framework": framework, **training
-        },
-        "strategy": {"micro_batch_size": 1, **(strategy or {})},
-    }  # fmt: skip
+    asked = request_of(llama_model(), framework, gpu=gpu, **{"seq_length": TOKENS, **training})
+    return {**asked, "strategy": {"micro_batch_size": 1, **(strategy or {})}}
 
 
 def answer(*args: Any, **training: Any) -> dict[str, Any]:
@@ -47,10 +36,8 @@ def answer(*args: Any, **training: Any) -> dict[str, Any]:
 
 def terms_at(moment: str, framework: str, strategy: dict[str, Any], **training: Any) -> dict[str, float]:
     """Bytes by term of the last stage at a moment."""
-    given = row(framework, strategy, **training)
-    job = resolve_job({name: given[name] for name in ("model", "cluster", "training")})
-    strategies = resolve_strategies(job, [StrategyInput.model_validate(given["strategy"])], all_stages=True).strategies
-    assert strategies is not None
+    job = job_of(llama_model(), framework, **{"seq_length": TOKENS, **training})
+    strategies = row_of(job, all_stages=True, **strategy)
     return {name: float(np.ravel(value)[-1]) for name, value in moments(job, strategies).terms[moment].items()}
 
 

@@ -8,6 +8,7 @@ from typing import Any, cast
 import numpy as np
 import pytest
 
+from builders import training_of
 from cost_models.errors import InvalidInputError
 from cost_models.hardware.groups import groups
 from cost_models.hardware.segments import domain_gpus, segment_nodes, spans_nodes
@@ -18,8 +19,7 @@ from cost_models.strategies.layouts import Layouts
 from cost_models.strategies.strategy import ARRAY_FIELDS, DTYPES, Strategies
 from planner.rows import evaluate_rows
 
-MODEL = {"preset": "qwen3-30b-a3b"}
-TRAINING = {"seq_length": 4096, "global_batch_size": 1024, "precision": "bf16", "framework": "megatron"}
+TRAINING = training_of(seq_length=4096, global_batch_size=1024)
 
 
 def racks(num_nodes: int, **fields: object) -> Cluster:
@@ -108,7 +108,13 @@ def test_a_batch_places_its_rows_by_their_own_segments():
 
 
 def evaluated(cluster: dict, strategy: dict) -> dict:
-    row = {"id": 1, "model": MODEL, "cluster": cluster, "training": TRAINING, "strategy": strategy}
+    row = {
+        "id": 1,
+        "model": {"preset": "qwen3-30b-a3b"},
+        "cluster": cluster,
+        "training": TRAINING,
+        "strategy": strategy,
+    }
     return next(iter(evaluate_rows([json.dumps(row)])))
 
 

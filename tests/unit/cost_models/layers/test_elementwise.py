@@ -7,36 +7,31 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
+from builders import UNIT_GPU, dense_model, job_of, with_experts
 from cost_models.constants import ELEMENTWISE_KERNEL_S
 from cost_models.layers.elementwise import elementwise_s, layer_traffic
-from planner.request.job import resolve_job
 
 H, WIDTH = 1024, 4096
-MODEL = {
-    "num_layers": 2, "hidden_size": H, "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": WIDTH,
-    "vocab_size": 32000,
-}  # fmt: skip
 Q, KV = 1024, 256
-GPU = {
-    "name": "unit",
-    "memory_gib": 80,
-    "peak_tflops": {"bf16": 100},
-    "memory_bandwidth_gb_per_s": 1000,
-    "nvlink_gb_per_s": 100,
-}
 
 
-def job(model=MODEL, **training):
-    return resolve_job({
-        "model": model,
-        "cluster": {"gpu": GPU, "num_nodes": 1, "gpus_per_node": 8},
-        "training": {"seq_length": 1024, "global_batch_size": 8, "precision": "bf16", "framework": "megatron", **training},
-    })  # fmt: skip
+def grouped(**fields):
+    """Eight heads that share two of keys and values."""
+    return dense_model(2, **{"num_key_value_heads": 2, **fields})
+
+
+def job(model=None, **training):
+    return job_of(model or grouped(), **{"gpu": UNIT_GPU, "seq_length": 1024, "global_batch_size": 8, **training})
 
 
 def old_torchtitan(**training):
     """0.2's layers, whose query, key and value are three products."""
     return job(framework="torchtitan", framework_version="0.2", **training)
+
+
+def fp8(recipe, **training):
+    gpu = {**UNIT_GPU, "peak_tflops": {"bf16": 100, "fp8": 200}, "generation": "blackwell"}
+    return job(gpu=gpu, precision="fp8", fp8_recipe=recipe, **training)
 
 
 def traffic(asked):
@@ -108,7 +103,7 @@ def test_eager_sums_read_two_and_write_one() -> None:
     """Two additions for query, key and value, one for gate and up, 6 bytes each; GPT-2's line has one matrix and no gate."""
     eager = traffic(old_torchtitan(compile=False))[1]
     assert eager.gathered_bytes == H * 3 * 6
-    gpt = {**MODEL, "position_embedding": "learned", "max_position_embeddings": 1024, "gated_mlp": False}
+    gpt = grouped(position_embedding="learned", max_position_embeddings=1024, gated_mlp=False)
     assert traffic(job(gpt, framework="fsdp"))[1].gathered_bytes == 0
 
 
@@ -122,7 +117,7 @@ def test_flash_attention_1_copies_what_it_packs() -> None:
 
 def test_one_matrix_joins_the_gradients_of_query_key_and_value() -> None:
     """Read and written once, 4 bytes an element; Transformer Engine writes them in place."""
-    model = {**MODEL, "position_embedding": "none", "gated_mlp": False}  # nothing else that either fuses
+    model = grouped(position_embedding="none", gated_mlp=False)  # nothing else that either fuses
     local, engine = (traffic(job(model, transformer_impl=impl))[1] for impl in ("local", "transformer-engine"))
     assert local.sharded_bytes - engine.sharded_bytes == 4 * (Q + 2 * KV)
 
@@ -140,16 +135,6 @@ def test_megatron_cores_own_modules_fuse_nothing() -> None:
 def test_unfused_attention_permutes_its_output() -> None:
     unfused, flash = (traffic(job(attention=kind))[0] for kind in ("math", "flash"))
     assert unfused.sharded_bytes - flash.sharded_bytes == 4 * Q
-
-
-def fp8(recipe, **training):
-    gpu = {**GPU, "peak_tflops": {"bf16": 100, "fp8": 200}, "generation": "blackwell"}
-    asked = {"precision": "fp8", "fp8_recipe": recipe, "framework": "megatron", **training}
-    return resolve_job({
-        "model": MODEL,
-        "cluster": {"gpu": gpu, "num_nodes": 1, "gpus_per_node": 8},
-        "training": {"seq_length": 1024, "global_batch_size": 8, **asked},
-    })  # fmt: skip
 
 
 @pytest.mark.parametrize(
@@ -185,7 +170,7 @@ def test_an_expert_layer_moves_each_routed_copy() -> None:
     take 1.6 times a stream's time.
     """
     moe = {"num_experts": 4, "top_k": 2, "expert_intermediate_size": 512}
-    forward, backward = traffic(job({**MODEL, "moe": moe}))
+    forward, backward = traffic(job(grouped(moe=moe)))
     assert forward.routed_bytes == pytest.approx(512 * 6 + 1.6 * 6 * 2 * H)
     assert backward.routed_bytes == pytest.approx(512 * 10 + 1.6 * 8 * 2 * H)
     assert forward.sharded_bytes == (Q + KV) * 4
@@ -193,9 +178,7 @@ def test_an_expert_layer_moves_each_routed_copy() -> None:
 
 def test_routing_takes_time_for_every_score() -> None:
     """2048 tokens on 4 ranks score 4 experts each; two thirds of 0.9 ns a score in forward."""
-    few, many = (
-        job({**MODEL, "moe": {"num_experts": n, "top_k": 2, "expert_intermediate_size": 512}}) for n in (4, 64)
-    )
+    few, many = (job(with_experts(grouped(), num_experts=n)) for n in (4, 64))
     split = {"tokens": np.array([2048.0]), "tp": np.array([4.0]), "sequence_parallel": np.array([True])}
     (forward, backward), (more, more_back) = (elementwise_s(j, j.model.layer_kinds[0], **split) for j in (few, many))
     assert more[0] - forward[0] == pytest.approx(512 * 60 * 0.9e-9 * 2 / 3)
@@ -205,7 +188,7 @@ def test_routing_takes_time_for_every_score() -> None:
 def test_latent_attention_joins_its_parts() -> None:
     """4 bytes an element each way: query, key in full width (8 heads of 48), value (8 of 32); rotary 20 over 9 x 16."""
     mla = {"q_lora_rank": 64, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32}
-    forward, backward = traffic(job({**MODEL, "num_key_value_heads": 8, "mla": mla}))
+    forward, backward = traffic(job(grouped(num_key_value_heads=8, mla=mla)))
     assert forward.sharded_bytes == 4 * (2 * 8 * 48 + 8 * 32) + 9 * 16 * 20 + WIDTH * 6
     assert backward.sharded_bytes == 4 * (2 * 8 * 48 + 8 * 32) + 9 * 16 * 20 + WIDTH * 10
 

@@ -5,35 +5,28 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from builders import UNIT_GPU, dense_model, job_of, row_of
 from cost_models.constants import LOSS_BYTES_PER_LOGIT
 from cost_models.hardware.groups import groups
 from cost_models.layers.ends import end_costs
-from planner.request.job import resolve_job
-from planner.schemas import StrategyInput
-from planner.strategies.parse import resolve_strategies
 
 H, SEQ, VOCAB = 1024, 2048, 50257
-MODEL = {"num_layers": 4, "hidden_size": H, "num_attention_heads": 8, "intermediate_size": 4096, "vocab_size": VOCAB}
-GPU = {
-    "name": "unit", "memory_gib": 80, "peak_tflops": {"bf16": 100}, "memory_bandwidth_gb_per_s": 1000, "nvlink_gb_per_s": 100,
-}  # fmt: skip
 RATE = 800e9
 """0.8 of 1000 GB/s."""
 
 
+def job(framework="megatron", *, layers_ahead=0, **given):
+    """`layers_ahead`: modules that predict tokens further ahead."""
+    model = dense_model(4, hidden_size=H, vocab_size=VOCAB, mtp_num_layers=layers_ahead)
+    return job_of(model, framework, **{"gpu": UNIT_GPU, "seq_length": SEQ, "global_batch_size": 16, **given})
+
+
 class Case:
-    def __init__(self, strategy, *, model=MODEL, framework="megatron", **training) -> None:
-        self.job = resolve_job({
-            "model": model,
-            "cluster": {"gpu": GPU, "num_nodes": 1, "gpus_per_node": 8},
-            "training": {
-                "seq_length": SEQ, "global_batch_size": 16, "precision": "bf16", "framework": framework, **training,
-            },
-        })  # fmt: skip
-        resolved = resolve_strategies(self.job, [StrategyInput.model_validate({"micro_batch_size": 2, **strategy})])
-        assert resolved.strategies is not None, resolved.problems
-        self.placements = groups(resolved.strategies, self.job.cluster)
-        self.found = end_costs(self.job, resolved.strategies)
+    def __init__(self, strategy, *, framework="megatron", **given) -> None:
+        self.job = job(framework, **given)
+        rows = row_of(self.job, **{"micro_batch_size": 2, **strategy})
+        self.placements = groups(rows, self.job.cluster)
+        self.found = end_costs(self.job, rows)
 
     def price(self, op, size) -> float:
         return float(self.job.calibration.collective_s(op, size, placement=self.placements.tp).seconds[0])
@@ -100,21 +93,14 @@ def test_each_loss_moves_its_own_bytes() -> None:
 
 def test_transformer_engines_loss_is_bound_by_its_multiprocessors_on_fast_memory() -> None:
     """148 of them at 2.0e9 logits/s take 3.4 ps a logit; 12 bytes at 0.8 of 8 TB/s would take 1.9."""
-    fast = {**GPU, "memory_bandwidth_gb_per_s": 8000, "num_sms": 148}
-    row = {"tp": 1, "micro_batch_size": 2}
-    job = resolve_job({
-        "model": MODEL,
-        "cluster": {"gpu": fast, "num_nodes": 1, "gpus_per_node": 8},
-        "training": {"seq_length": SEQ, "global_batch_size": 16, "precision": "bf16", "framework": "megatron",
-                     "cross_entropy": "te"},
-    })  # fmt: skip
-    strategies = resolve_strategies(job, [StrategyInput.model_validate(row)]).strategies
-    assert strategies is not None
-    assert end_costs(job, strategies).loss[0] == pytest.approx(TOKENS * 50304 / (2.0e9 * 148))
+    fast = {**UNIT_GPU, "memory_bandwidth_gb_per_s": 8000, "num_sms": 148}
+    asked = job(gpu=fast, cross_entropy="te")
+    strategies = row_of(asked, tp=1, micro_batch_size=2)
+    assert end_costs(asked, strategies).loss[0] == pytest.approx(TOKENS * 50304 / (2.0e9 * 148))
 
 
 def test_multi_token_prediction_does_the_head_twice() -> None:
-    once, twice = Case({}), Case({}, model={**MODEL, "mtp_num_layers": 1})
+    once, twice = Case({}), Case({}, layers_ahead=1)
     assert twice.found.loss[0] == pytest.approx(2 * once.found.loss[0])
     norm = 10 * TOKENS * H * 2 / RATE
     assert twice.found.head[0] - norm > 1.5 * (once.found.head[0] - norm)

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from functools import partial
 from typing import Any
 
 import numpy as np
 import pytest
 
+import builders
+from builders import row_of
 from cost_models.constants import HOST_SYNC_S
 from cost_models.evaluate import evaluate
 from cost_models.hardware.groups import groups
@@ -14,32 +17,25 @@ from cost_models.job import PooledJob
 from cost_models.layers.expert_loop import loop_launches_s, loops_over_experts
 from cost_models.layers.shapes import layer_gemms
 from cost_models.step.fsdp import fsdp_links_s
-from planner.request.job import resolve_job
 from planner.schemas import StrategyInput
 from planner.strategies.parse import assumed_fields, resolve_strategies
 
 EXPERTS, TOP_K, WIDTH, H, SEQ = 128, 8, 768, 2048, 4096
-MODEL = {
-    "num_layers": 4, "hidden_size": H, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
-    "vocab_size": 32000, "moe": {"num_experts": EXPERTS, "top_k": TOP_K, "expert_intermediate_size": WIDTH},
-}  # fmt: skip
 
 
-def job_of(framework: str, **training: Any):
-    return resolve_job({
-        "model": MODEL,
-        "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8},
-        "training": {
-            "seq_length": SEQ, "global_batch_size": 16, "precision": "bf16", "framework": framework, **training,
-        },
-    })  # fmt: skip
+job_of = partial(
+    builders.job_of,
+    {
+        "num_layers": 4, "hidden_size": H, "num_attention_heads": 32, "num_key_value_heads": 4, "head_dim": 128,
+        "vocab_size": 32000, "moe": {"num_experts": EXPERTS, "top_k": TOP_K, "expert_intermediate_size": WIDTH},
+    },
+    seq_length=SEQ,
+    global_batch_size=16,
+)  # fmt: skip
 
 
 def priced(job, **strategy: Any):
-    given = StrategyInput.model_validate({"micro_batch_size": 1, "recompute": "none", **strategy})
-    rows = resolve_strategies(job, [given]).strategies
-    assert rows is not None
-    return evaluate(job, rows)
+    return evaluate(job, row_of(job, **{"recompute": "none", **strategy}))
 
 
 @pytest.mark.parametrize(

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from builders import job_of, llama_model, row_of
 from cost_models.layers.flops import hardware_flops_per_step, model_flops, model_flops_per_step
-from planner.request.job import resolve_job
-from planner.schemas import StrategyInput
-from planner.strategies.parse import resolve_strategies
 
-CLUSTER = {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8}
-LLAMA = {
-    "num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
-    "intermediate_size": 14336, "vocab_size": 128256,
-}  # fmt: skip
+LLAMA = llama_model()
+
+
+def job(model=LLAMA, **training):
+    return job_of(model, **{"seq_length": SEQ, "global_batch_size": BATCH, **training})
+
+
 SEQ, BATCH = 8192, 16
 TOKENS = SEQ * BATCH
 LAYER = 4096 * 4096 + 2 * 4096 * 1024 + 4096 * 4096 + 3 * 4096 * 14336
@@ -21,16 +21,6 @@ LAYER = 4096 * 4096 + 2 * 4096 * 1024 + 4096 * 4096 + 3 * 4096 * 14336
 HEAD = 4096 * 128256
 ATTENTION = 2 * 32 * SEQ * (128 + 128)
 """Per token and layer, full S x S: 2 (multiply-add) * heads * S * (scores 128 + values 128)."""
-
-
-def job(model=LLAMA, **training):
-    document = {"seq_length": SEQ, "global_batch_size": BATCH, "precision": "bf16", "framework": "megatron", **training}
-    return resolve_job({"model": model, "cluster": CLUSTER, "training": document})
-
-
-def rows(job, **strategy):
-    given = StrategyInput.model_validate({"micro_batch_size": 1, **strategy})
-    return resolve_strategies(job, [given]).strategies
 
 
 def test_llama_3_1_8b() -> None:
@@ -98,7 +88,7 @@ def test_hardware_operations_add_one_forward_of_what_is_recomputed() -> None:
     layers, attention = 2 * 32 * LAYER * TOKENS, 32 * ATTENTION * TOKENS
 
     def repeated(**strategy) -> float:
-        return float(hardware_flops_per_step(asked, rows(asked, **strategy))[0]) - plain
+        return float(hardware_flops_per_step(asked, row_of(asked, **strategy))[0]) - plain
 
     assert repeated(recompute="none") == 0
     assert repeated(recompute="full") == pytest.approx(layers + attention, rel=1e-9)
@@ -109,7 +99,7 @@ def test_hardware_operations_add_one_forward_of_what_is_recomputed() -> None:
 def selective_share(model, **training) -> float:
     """Share of the layers' products that torchtitan's selective recomputation repeats."""
     asked = job(model, framework="torchtitan", **training)
-    more = float(hardware_flops_per_step(asked, rows(asked, recompute="selective"))[0]) - model_flops_per_step(asked)
+    more = float(hardware_flops_per_step(asked, row_of(asked, recompute="selective"))[0]) - model_flops_per_step(asked)
     return more / TOKENS / model_flops(asked).layer_matmul_flops_per_token
 
 

@@ -5,36 +5,22 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from builders import dense_model, job_of, row_of, with_experts
 from cost_models.constants import PIPELINED_TP_EXPOSED, TP_BACKWARD_HIDDEN, WGRAD_OVERLAP
 from cost_models.hardware.groups import groups
 from cost_models.layers.communication import cp_comm, ep_comm, tp_comm
-from planner.request.job import resolve_job
-from planner.schemas import StrategyInput
-from planner.strategies.parse import resolve_strategies
 
 H, SEQ = 1024, 2048
-MODEL = {
-    "num_layers": 2, "hidden_size": H, "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 4096,
-    "vocab_size": 32000,
-}  # fmt: skip
-MOE = {**MODEL, "moe": {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 1024}}
+GROUPED = dense_model(2, hidden_size=H, num_key_value_heads=4)
+MOE = with_experts(GROUPED, expert_intermediate_size=1024)
 
 
 class Case:
     """One strategy, and prices of its own groups."""
 
-    def __init__(self, strategy, *, model=MODEL, framework="megatron", gpu="H100-SXM-80GB", **training) -> None:
-        self.job = resolve_job({
-            "model": model,
-            "cluster": {"gpu": gpu, "num_nodes": 2, "gpus_per_node": 8},
-            "training": {
-                "seq_length": SEQ, "global_batch_size": 32, "precision": "bf16", "framework": framework, **training,
-            },
-        })  # fmt: skip
-        given = StrategyInput.model_validate({"micro_batch_size": 2, **strategy})
-        resolved = resolve_strategies(self.job, [given])
-        assert resolved.strategies is not None, resolved.problems
-        self.rows = resolved.strategies
+    def __init__(self, strategy, *, model=GROUPED, framework="megatron", **given) -> None:
+        self.job = job_of(model, framework, num_nodes=2, **{"seq_length": SEQ, "global_batch_size": 32, **given})
+        self.rows = row_of(self.job, **{"micro_batch_size": 2, **strategy})
         self.kind = self.job.model.layer_kinds[0]
         self.placements = groups(self.rows, self.job.cluster)
         self.tokens = 2 * SEQ / self.rows.cp
@@ -70,7 +56,7 @@ SIZE = 2 * SEQ * H * 2.0
 
 
 def test_two_all_reduces_each_way_without_sequence_parallelism() -> None:
-    case = Case({"tp": 4, "sequence_parallel": False}, framework="deepspeed", model=MODEL)
+    case = Case({"tp": 4, "sequence_parallel": False}, framework="deepspeed")
     found, each = case.tp(wgrad_s=1.0), case.price("all_reduce", SIZE, "tp")
     assert found.forward[0] == pytest.approx(2 * each)
     assert found.backward[0] == pytest.approx(2 * each)  # DeepSpeed hides nothing
@@ -134,7 +120,7 @@ def test_an_expert_layer_without_shared_experts_has_one_pair() -> None:
 
 
 LATENT = {
-    **{name: value for name, value in MODEL.items() if name != "num_key_value_heads"},
+    **{name: value for name, value in GROUPED.items() if name != "num_key_value_heads"},
     "mla": {"q_lora_rank": 256, "kv_lora_rank": 128, "qk_nope_head_dim": 64, "qk_rope_head_dim": 32, "v_head_dim": 64},
 }
 
@@ -209,7 +195,7 @@ def test_ulysses_exchanges_queries_keys_values_and_the_output() -> None:
 
 
 LATENT = {
-    **{name: value for name, value in MODEL.items() if name != "num_key_value_heads"},
+    **{name: value for name, value in GROUPED.items() if name != "num_key_value_heads"},
     "mla": {"q_lora_rank": 256, "kv_lora_rank": 128, "qk_nope_head_dim": 96, "qk_rope_head_dim": 32, "v_head_dim": 64},
 }
 

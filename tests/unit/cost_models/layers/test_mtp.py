@@ -7,38 +7,27 @@ from typing import Any
 import numpy as np
 import pytest
 
+import builders
+from builders import dense_model, row_of
 from cost_models.evaluate import Evaluated, evaluate
 from cost_models.job import PooledJob
 from cost_models.layers.flops import hardware_flops_per_step, model_flops_per_step
 from cost_models.memory.moments import moments
-from planner.request.job import resolve_job
-from planner.schemas import StrategyInput
-from planner.strategies.parse import assumed_fields, resolve_strategies
+from planner.strategies.parse import assumed_fields
 
 H, V, LAYERS, SEQ, BATCH = 1024, 32768, 8, 2048, 32
-MODEL = {
-    "num_layers": LAYERS, "hidden_size": H, "num_attention_heads": 8, "intermediate_size": 4096, "vocab_size": V,
-}  # fmt: skip
 LAYER = 4 * H * H + 3 * H * 4096
 """Query, key, value, output; gated MLP."""
 ATTENTION = 2 * 8 * SEQ * (128 + 128)
 
 
-def job_of(*, model: dict[str, Any], framework: str = "megatron", **training: Any):
-    return resolve_job({
-        "model": {**MODEL, **model},
-        "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 2, "gpus_per_node": 8},
-        "training": {
-            "seq_length": SEQ, "global_batch_size": BATCH, "precision": "bf16", "framework": framework, **training,
-        },
-    })  # fmt: skip
+def job_of(*, model: dict[str, Any], **training: Any):
+    given = {"num_nodes": 2, "seq_length": SEQ, "global_batch_size": BATCH, **training}
+    return builders.job_of(dense_model(**{"num_layers": LAYERS, "hidden_size": H, "vocab_size": V, **model}), **given)
 
 
 def rows_of(job, **strategy: Any):
-    given = StrategyInput.model_validate({"micro_batch_size": 1, "recompute": "none", **strategy})
-    found = resolve_strategies(job, [given], all_stages=True)
-    assert found.strategies is not None, found.problems
-    return found.strategies
+    return row_of(job, all_stages=True, **{"recompute": "none", **strategy})
 
 
 def priced(strategy: dict[str, Any], *, model: dict[str, Any], **training: Any) -> Evaluated:

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
+from builders import job_of, llama_model
 from cost_models.layers.shapes import Gemm, layer_gemms
-from planner.request.job import resolve_job
 
-LLAMA = {
-    "num_layers": 2, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
-    "intermediate_size": 14336, "vocab_size": 128256,
-}  # fmt: skip
+LLAMA = llama_model(2)
+
 MOE = {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 2048}
 MLA = {"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128}
 TOKENS = 4096.0
@@ -21,19 +19,7 @@ def gemms_of(
     model=LLAMA, *, framework: str = "megatron", tp=1.0, ep=1.0, etp=1.0, sp=1.0, **training
 ) -> dict[str, Gemm]:
     """Products by name; an MoE layer's own shared and routed MLPs by "module.name"."""
-    job = resolve_job(
-        {
-            "model": model,
-            "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 4, "gpus_per_node": 8},
-            "training": {
-                "seq_length": 4096,
-                "global_batch_size": 32,
-                "precision": "bf16",
-                "framework": framework,
-                **training,
-            },
-        }
-    )
+    job = job_of(model, framework, num_nodes=4, **{"seq_length": 4096, "global_batch_size": 32, **training})
     one = np.ones(1)
     gemms = layer_gemms(
         job, job.model.layer_kinds[-1], tokens=TOKENS * one, tp=tp * one, ep=ep * one, etp=etp * one, sp=sp * one

@@ -7,26 +7,19 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders import job_of, llama_model, row_of
 from cost_models.evaluate import evaluate
 from cost_models.frameworks import memory_traits
-from cost_models.hardware import load_calibration
 from cost_models.job import Job
 from cost_models.memory import stage_memory
 from cost_models.memory.in_flight import micro_batches_in_flight
 from cost_models.memory.layer_table import LayerTable, layer_table
 from cost_models.memory.loss import loss_bytes
 from cost_models.memory.moments import moments
-from cost_models.specs.cluster_input import resolve_cluster
-from cost_models.specs.model_input import resolve_model
-from cost_models.specs.training_input import resolve_training
 from cost_models.strategies.strategy import Schedule, Strategies
-from planner.schemas.strategy import StrategyInput
-from planner.strategies.parse import resolve_strategies
 
-LLAMA_8B = {
-    "num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
-    "intermediate_size": 14336, "vocab_size": 128256,
-}  # fmt: skip
+LLAMA_8B = llama_model()
+
 GPT = {
     "num_layers": 8, "hidden_size": 2048, "num_attention_heads": 16, "intermediate_size": 8192, "vocab_size": 51200,
     "gated_mlp": False, "norm": "layernorm", "position_embedding": "none",
@@ -35,21 +28,8 @@ TOKENS = 8192
 
 
 def built(model: dict[str, Any], strategy: dict[str, Any], **training: Any) -> tuple[Job, Strategies]:
-    given = {
-        "seq_length": TOKENS,
-        "global_batch_size": 64,
-        "precision": "bf16",
-        "framework": "megatron",
-        "dropout": 0.0,
-    }
-    cluster = resolve_cluster({"gpu": "H100-SXM-80GB", "num_nodes": 8, "gpus_per_node": 8})
-    resolved = resolve_model(model)
-    training_job = resolve_training({**given, **training}, model=resolved, cluster=cluster)
-    job = Job(resolved, cluster, training_job, load_calibration(cluster))
-    input_ = StrategyInput.model_validate({"micro_batch_size": 1, "dp": 1, "recompute": "none", **strategy})
-    found = resolve_strategies(job, [input_], all_stages=True)
-    assert found.strategies is not None, found.problems
-    return job, found.strategies
+    job = job_of(model, **{"num_nodes": 8, "seq_length": TOKENS, "dropout": 0.0, **training})
+    return job, row_of(job, all_stages=True, **{"dp": 1, "recompute": "none", **strategy})
 
 
 def table(model: dict[str, Any], strategy: dict[str, Any], **training: Any) -> LayerTable:

@@ -12,15 +12,11 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders import job_of, row_of, tiny_model
 from cost_models.memory.moments import moments
-from planner.request.job import resolve_job
-from planner.schemas.strategy import StrategyInput
-from planner.strategies.parse import resolve_strategies
 
-SMALL = {
-    "num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 512,
-    "vocab_size": 1024,
-}  # fmt: skip
+SMALL = tiny_model(4, num_key_value_heads=2, vocab_size=1024)
+
 SMALL_TOTAL = 4 * (2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 512 + 2 * 256) + 2 * 1024 * 256 + 256
 """Query and output, key and value, gated MLP, two norms; embedding and head; the final norm: 2,886,400."""
 BUCKET = 2 * 500_000_000
@@ -30,13 +26,8 @@ OVERLAP = {"overlap": {"grad_reduce": True}}
 
 def gradient_reduce(moment: str, strategy: dict[str, Any], *, model: Any = SMALL, **training: Any) -> float:
     """Bytes of the reduction's buffers at a moment, on the only stage of an 8-GPU node."""
-    job = resolve_job({
-        "model": model, "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8},
-        "training": {"seq_length": 512, "global_batch_size": 64, "precision": "bf16", "framework": "deepspeed", **training},
-    })  # fmt: skip
-    resolved = resolve_strategies(job, [StrategyInput.model_validate({"micro_batch_size": 1, **strategy})])
-    assert resolved.strategies is not None, resolved.problems
-    found = moments(job, resolved.strategies).terms[moment]["gradient_reduce"]
+    job = job_of(model, **{"framework": "deepspeed", "seq_length": 512, **training})
+    found = moments(job, row_of(job, **strategy)).terms[moment]["gradient_reduce"]
     return float(np.broadcast_to(found, (1, 1))[0, 0])
 
 

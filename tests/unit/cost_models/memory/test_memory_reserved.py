@@ -7,35 +7,22 @@ from typing import Any
 
 import pytest
 
+from builders import job_of, row_of, tiny_model
 from cost_models.calibration import MemoryFacts
-from cost_models.hardware import load_calibration
 from cost_models.job import Job
 from cost_models.memory import stage_memory
 from cost_models.memory.constants import CONSTANTS, constant
 from cost_models.memory.moments import moments
 from cost_models.memory.reserved import process_bytes, reserved_bytes
-from cost_models.specs.cluster_input import resolve_cluster
-from cost_models.specs.model_input import resolve_model
-from cost_models.specs.training_input import resolve_training
 from cost_models.strategies.strategy import Strategies
 from cost_models.units import GIB
-from planner.schemas.strategy import StrategyInput
-from planner.strategies.parse import resolve_strategies
-
-MODEL = {
-    "num_layers": 4, "hidden_size": 256, "num_attention_heads": 8, "intermediate_size": 1024, "vocab_size": 32768,
-}  # fmt: skip
 
 
 def built(strategy: dict[str, Any], **training: Any) -> tuple[Job, Strategies]:
-    given = {"seq_length": 512, "global_batch_size": 8, "precision": "bf16", "framework": "torchtitan", **training}
-    cluster = resolve_cluster({"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8})
-    model = resolve_model(MODEL)
-    job = Job(model, cluster, resolve_training(given, model=model, cluster=cluster), load_calibration(cluster))
-    full = {"micro_batch_size": 1, "recompute": "none", **strategy}
-    found = resolve_strategies(job, [StrategyInput.model_validate(full)], all_stages=True)
-    assert found.strategies is not None, found.problems
-    return job, found.strategies
+    model = tiny_model(4, num_attention_heads=8, intermediate_size=1024, vocab_size=32768)
+    given = {"framework": "torchtitan", "seq_length": 512, "global_batch_size": 8, **training}
+    job = job_of(model, **given)
+    return job, row_of(job, all_stages=True, **{"recompute": "none", **strategy})
 
 
 def process_gib(strategy: dict[str, Any], **training: Any) -> list[float]:

@@ -6,41 +6,25 @@ from typing import Any
 
 import pytest
 
-from cost_models.hardware import load_calibration
-from cost_models.job import Job
+from builders import job_of, row_of, tiny_model, with_experts
 from cost_models.memory import StageMemory, stage_memory
-from cost_models.specs.cluster_input import resolve_cluster
-from cost_models.specs.model_input import resolve_model
-from cost_models.specs.training_input import resolve_training
 from cost_models.terms import PEAK_MOMENTS
-from planner.schemas.strategy import StrategyInput
-from planner.strategies.parse import resolve_strategies
 
-DENSE = {
-    "num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 512,
-    "vocab_size": 1024,
-}  # fmt: skip
+DENSE = tiny_model(4, num_key_value_heads=2, vocab_size=1024)
+
 LAYER = 2 * 256 * 256 + 2 * 256 * 128 + 3 * 256 * 512 + 2 * 256
 """q and output projections; k and v; gated MLP; two norms: 590,336."""
 WORD = 1024 * 256
 TOTAL = 4 * LAYER + 2 * WORD + 256
-EXPERTS = {**DENSE, "moe": {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 128}}
+EXPERTS = with_experts(DENSE, expert_intermediate_size=128)
 EXPERT = 3 * 256 * 128
 STATE_TERMS = ("parameters", "main_parameters", "gradients", "optimizer_states")
 
 
 def memory(strategy: dict[str, Any], *, model: dict[str, Any] = DENSE, **training: Any) -> StageMemory:
     """Memory of one strategy over all its stages, on up to 8 nodes of 8 GPUs."""
-    given = {"seq_length": 512, "global_batch_size": 64, "precision": "bf16", "framework": "megatron", **training}
-    cluster = resolve_cluster({"gpu": "H100-SXM-80GB", "num_nodes": 8, "gpus_per_node": 8})
-    resolved_model = resolve_model(model)
-    training_job = resolve_training(given, model=resolved_model, cluster=cluster)
-    job = Job(resolved_model, cluster, training_job, load_calibration(cluster))
-    resolved = resolve_strategies(
-        job, [StrategyInput.model_validate({"micro_batch_size": 1, **strategy})], all_stages=True
-    )
-    assert resolved.strategies is not None, resolved.problems
-    return stage_memory(job, resolved.strategies)
+    job = job_of(model, **{"num_nodes": 8, "seq_length": 512, **training})
+    return stage_memory(job, row_of(job, all_stages=True, **strategy))
 
 
 def states(found: StageMemory, slot: int = 0) -> dict[str, float]:

@@ -12,12 +12,12 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders import job_of, row_of
 from cost_models.hardware.groups import groups
 from cost_models.job import Job
 from cost_models.memory.moments import moments
 from cost_models.step.fsdp import fsdp_links_s
 from cost_models.strategies.strategy import Strategies
-from planner.request.job import resolve_job
 from planner.schemas.strategy import StrategyInput
 from planner.strategies.parse import resolve_strategies
 
@@ -32,13 +32,9 @@ def built(
     strategy: dict[str, Any], *, gpu: str = "H100-SXM-80GB", model: Any = None, **training: Any
 ) -> tuple[Job, Strategies]:
     """A job on a node of eight, and its one strategy."""
-    job = resolve_job({
-        "model": model or {"preset": "llama-3.1-8b"}, "cluster": {"gpu": gpu, "num_nodes": 1, "gpus_per_node": 8},
-        "training": {"seq_length": 8192, "global_batch_size": 64, "precision": "fp8", "framework": "megatron", **training},
-    })  # fmt: skip
-    resolved = resolve_strategies(job, [StrategyInput.model_validate({"micro_batch_size": 1, **strategy})])
-    assert resolved.strategies is not None, resolved.problems
-    return job, resolved.strategies
+    given = {"gpu": gpu, "seq_length": 8192, "precision": "fp8", **training}
+    job = job_of(model or {"preset": "llama-3.1-8b"}, **given)
+    return job, row_of(job, **strategy)
 
 
 def term(name: str, strategy: dict[str, Any], *, moment: str = "layer_backward", **given: Any) -> float:

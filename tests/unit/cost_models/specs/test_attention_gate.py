@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from builders import request_of
 from cost_models.errors import InvalidInputError
 from cost_models.layers.flops import model_flops_per_step
 from cost_models.layers.parameters import count_parameters
@@ -25,11 +26,8 @@ def job(model, framework="torchtitan"):
 
 
 def row(model, framework="torchtitan"):
-    return {
-        "model": model, "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 1},
-        "training": {"seq_length": 1024, "global_batch_size": 4, "framework": framework, "precision": "bf16"},
-        "strategy": {"tp": 1, "pp": 1, "dp": 1, "micro_batch_size": 4, "recompute": "none"},
-    }  # fmt: skip
+    asked = request_of(model, framework, cluster={"gpus_per_node": 1}, seq_length=1024, global_batch_size=4)
+    return {**asked, "strategy": {"tp": 1, "pp": 1, "dp": 1, "micro_batch_size": 4, "recompute": "none"}}
 
 
 def test_a_gate_is_one_matrix_from_the_width_to_the_heads():

@@ -5,40 +5,30 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from builders import dense_model, job_of, row_of, with_experts
 from cost_models.constants import BACKWARD_USABLE, INTERFERENCE
 from cost_models.hardware.groups import groups
 from cost_models.step.ddp import ddp_s, tied_gradients_s
 from cost_models.step.fsdp import UnitSeconds, fsdp_exposed_s, fsdp_links_s, is_fsdp, root_exposed_s
 from cost_models.step.total import step_time
-from planner.request.job import resolve_job
-from planner.schemas import StrategyInput
-from planner.strategies.parse import resolve_strategies
 
 H = 1024
-MODEL = {
-    "num_layers": 4, "hidden_size": H, "num_attention_heads": 8, "num_key_value_heads": 2, "intermediate_size": 4096,
-    "vocab_size": 32000,
-}  # fmt: skip
 LAYER = 2 * H * H + 2 * H * 256 + 3 * H * 4096 + 2 * H
 """q and output, k and v of two heads of 128, gated MLP, two norms."""
 DENSE, EXPERT = 1e8, 4e7
 
 
+def grouped(**fields):
+    """Eight heads that share two of keys and values."""
+    return dense_model(4, hidden_size=H, num_key_value_heads=2, **fields)
+
+
 class Case:
     """One strategy, and prices of its own groups."""
 
-    def __init__(self, strategy, *, framework="megatron", model=MODEL, **training) -> None:
-        self.job = resolve_job({
-            "model": model,
-            "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 4, "gpus_per_node": 8},
-            "training": {
-                "seq_length": 2048, "global_batch_size": 64, "precision": "bf16", "framework": framework, **training,
-            },
-        })  # fmt: skip
-        given = StrategyInput.model_validate({"micro_batch_size": 1, **strategy})
-        resolved = resolve_strategies(self.job, [given])
-        assert resolved.strategies is not None, resolved.problems
-        self.rows = resolved.strategies
+    def __init__(self, strategy, *, framework="megatron", model=None, **training) -> None:
+        self.job = job_of(model or grouped(), framework, num_nodes=4, **training)
+        self.rows = row_of(self.job, **strategy)
         self.placements = groups(self.rows, self.job.cluster)
 
     def price(self, op, size, group) -> float:
@@ -114,7 +104,7 @@ def test_reducing_each_micro_batch_costs_as_many_reductions() -> None:
 
 def test_experts_reduce_over_their_own_replicas() -> None:
     """ep 8 of 32 ranks: 4 ranks share an expert."""
-    moe = {**MODEL, "moe": {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 512}}
+    moe = with_experts(grouped())
     case = Case({"zero": 0, "ep": 8, **NO_OVERLAP}, model=moe)
     assert case.placements.edp.ranks[0] == 4
     alone = case.price("all_reduce", 4 * DENSE, "dp_cp")
@@ -230,7 +220,7 @@ def tied(case, *, embedding=1e6, layers=4.0) -> float:
 
 
 def test_tied_embeddings_are_summed_between_the_ends() -> None:
-    model = {**MODEL, "tie_word_embeddings": True}
+    model = grouped(tie_word_embeddings=True)
     case = Case({"pp": 4}, model=model)
     assert tied(case) == pytest.approx(case.price("all_reduce", 4e6, "embedding"))
     assert tied(Case({"pp": 1}, model=model)) == 0
@@ -290,7 +280,7 @@ def test_megatron_deepspeed_reduces_as_the_deepspeed_of_its_month(month, op) -> 
 
 def test_deepspeed_s_experts_are_reduced_whole_too() -> None:
     """average_tensor takes the expert's group into the same all-reduces."""
-    moe = {**MODEL, "moe": {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 512}}
+    moe = with_experts(grouped())
     case = Case({"zero": 1, "ep": 8}, framework="deepspeed", model=moe)
     routed = case.price("all_reduce", 2 * EXPERT, "edp") + case.price("all_gather", 2 * EXPERT, "edp")
     assert case.ddp(expert=EXPERT) == pytest.approx(case.ddp() + routed)

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders import UNIT_GPU, dense_model, job_of, row_of
 from cost_models.constants import HOST_CORE_STREAM_BYTES_PER_S
 from cost_models.hardware import document_of, load_calibration
 from cost_models.job import Job
@@ -17,35 +18,20 @@ from cost_models.step.total import step_time
 from cost_models.strategies.strategy import Strategies
 from cost_models.terms import Tier
 from planner.plan import plan
-from planner.request.job import resolve_job
 from planner.rows import evaluate_rows
-from planner.schemas import StrategyInput
-from planner.strategies.parse import resolve_strategies
 
-MODEL = {
-    "num_layers": 4, "hidden_size": 1024, "num_attention_heads": 8, "intermediate_size": 4096, "vocab_size": 32000,
-}  # fmt: skip
-GPU = {
-    "name": "unit", "memory_gib": 80, "peak_tflops": {"bf16": 100}, "memory_bandwidth_gb_per_s": 1000, "nvlink_gb_per_s": 100,
-}  # fmt: skip
+
+def job(framework: str = "megatron", cluster: dict[str, Any] | None = None, **training: Any) -> Job:
+    nodes = {"gpu": UNIT_GPU, "num_nodes": 4, "host_link_gb_per_s": 50, **(cluster or {})}
+    return job_of(dense_model(), framework, cluster=nodes, **training)
+
+
 LINK = 40e9
 """0.8 of 50 GB/s."""
 CORE = 13e9
 """Bytes/s of one thread that updates parameters; torchrun gives each of eight ranks one."""
 NEVER, LONG = 0.0, 1e6
 """Passes that hide nothing and everything."""
-
-
-def job(framework: str = "megatron", cluster: dict[str, Any] | None = None, **training: Any) -> Job:
-    given = {"gpu": GPU, "num_nodes": 4, "gpus_per_node": 8, "host_link_gb_per_s": 50, **(cluster or {})}
-    asked = {"seq_length": 2048, "global_batch_size": 64, "precision": "bf16", "framework": framework, **training}
-    return resolve_job({"model": MODEL, "cluster": given, "training": asked})
-
-
-def rows(asked: Job, **strategy: Any) -> Strategies:
-    resolved = resolve_strategies(asked, [StrategyInput.model_validate({"micro_batch_size": 1, **strategy})])
-    assert resolved.strategies is not None, resolved.problems
-    return resolved.strategies
 
 
 def seconds(
@@ -71,12 +57,12 @@ def test_bytes_that_a_host_moves_for_a_parameter(framework: str, expected: float
 def test_the_ranks_of_a_node_share_its_rate() -> None:
     """Half of 1e9/32 parameters of every rank. Megatron's step: 4 bytes down, 34 through a thread, 2 up."""
     asked, moved = job(), 1e9 / 32 / 2
-    batch = rows(asked, zero=1, offload={"optimizer_fraction": 0.5})
+    batch = row_of(asked, zero=1, offload={"optimizer_fraction": 0.5})
     assert HOST_CORE_STREAM_BYTES_PER_S.value == CORE
     assert asked.cluster.assumed["host_adam_gb_per_s"] == 8 * 13
     assert seconds(asked, batch, dense=1e9, backward_s=LONG) == pytest.approx(moved * (6 / LINK + 34 / CORE))
     stated = job(cluster={"host_adam_gb_per_s": 400})
-    found = seconds(stated, rows(stated, zero=1, offload={"optimizer_fraction": 0.5}), dense=1e9)
+    found = seconds(stated, row_of(stated, zero=1, offload={"optimizer_fraction": 0.5}), dense=1e9)
     assert found == pytest.approx(moved * (6 / LINK + 34 / (400e9 / 8)))
 
 
@@ -113,14 +99,16 @@ def test_deepspeed_sends_gradients_beside_the_backward() -> None:
     backward; beside the second 2 up, 2 down again and 4 in fp32. After it 42 bytes a parameter, 2 up.
     """
     asked, moved = job("deepspeed"), 1e9 / 32
-    batch = rows(asked, zero=2, offload={"optimizer_fraction": 1.0})
+    batch = row_of(asked, zero=2, offload={"optimizer_fraction": 1.0})
     after = moved * (42 / CORE + 2 / LINK)
     assert seconds(asked, batch, dense=1e9, backward_s=LONG) == pytest.approx(after)
     first, last = moved * 2 / LINK, moved * (2 + 4) / LINK
     assert seconds(asked, batch, dense=1e9, backward_s=NEVER) == pytest.approx(after + first + last)
     halfway = 1.5 * first
     assert seconds(asked, batch, dense=1e9, backward_s=halfway) == pytest.approx(after + last - halfway)
-    once = rows(asked, zero=1, offload={"optimizer_fraction": 1.0})  # stage 1 reduces and sends after the last backward
+    once = row_of(
+        asked, zero=1, offload={"optimizer_fraction": 1.0}
+    )  # stage 1 reduces and sends after the last backward
     assert seconds(asked, once, dense=1e9, backward_s=NEVER) == pytest.approx(after + moved * 4 / LINK)
 
 
@@ -129,7 +117,7 @@ def test_fsdp_fetches_its_parameters_for_every_pass() -> None:
     second added on the host (12 bytes), then 40 bytes a parameter; nothing goes up after the step.
     """
     asked, moved = job("fsdp"), 1e9 / 32
-    batch = rows(asked, zero=3, grad_sync="each", offload={"optimizer_fraction": 1.0, "parameters": True})
+    batch = row_of(asked, zero=3, grad_sync="each", offload={"optimizer_fraction": 1.0, "parameters": True})
     after = moved * (40 + 12) / CORE
     assert seconds(asked, batch, dense=1e9, forward_s=LONG, backward_s=LONG) == pytest.approx(after)
     bare = after + 2 * moved * 4 / LINK + 2 * moved * 4 / LINK  # both directions of the link at once in backward
@@ -138,7 +126,7 @@ def test_fsdp_fetches_its_parameters_for_every_pass() -> None:
 
 def test_deepspeed_fetches_16_bit_parameters() -> None:
     asked, moved = job("deepspeed"), 1e9 / 32
-    batch = rows(asked, zero=3, offload={"parameters": True})
+    batch = row_of(asked, zero=3, offload={"parameters": True})
     assert seconds(asked, batch, dense=1e9) == pytest.approx(2 * 2 * moved * 2 / LINK)
     assert seconds(asked, batch, dense=1e9, forward_s=LONG, backward_s=LONG) == 0
 
@@ -148,7 +136,7 @@ def test_activations_cost_what_the_passes_do_not_hide() -> None:
     inputs and outputs, 2q + 4kv, 2q of attention's output, 4a, 6f of a gated MLP, 8 of statistics; h = q = kv = 1024.
     """
     asked = job()
-    batch = rows(asked, zero=1, offload={"activation_layers": 2})
+    batch = row_of(asked, zero=1, offload={"activation_layers": 2})
     layer = 2048 * (8 * 1024 + 6 * 1024 + 2 * 1024 + 4 * 8 + 6 * 4096 + 8)
     down = 2 * layer / LINK
     assert seconds(asked, batch) == pytest.approx(2 * 2 * down)
@@ -161,19 +149,19 @@ def test_activations_cost_what_the_passes_do_not_hide() -> None:
 def test_recomputed_layers_leave_megatron_nothing_to_send() -> None:
     """Fine-grained offload moves what modules save; a recomputed layer saves its input alone."""
     asked = job()
-    whole = rows(asked, zero=1, recompute="full", offload={"activation_layers": 3})
+    whole = row_of(asked, zero=1, recompute="full", offload={"activation_layers": 3})
     assert seconds(asked, whole) == 0
-    block = rows(asked, zero=1, recompute="full", recompute_num_layers=1, offload={"activation_layers": 3})
-    fewer = rows(asked, zero=1, offload={"activation_layers": 2})
+    block = row_of(asked, zero=1, recompute="full", recompute_num_layers=1, offload={"activation_layers": 3})
+    fewer = row_of(asked, zero=1, offload={"activation_layers": 2})
     assert seconds(asked, block) == pytest.approx(seconds(asked, fewer))  # three layers are left, the last one stays
 
 
 def test_hidden_traffic_is_not_called_measured() -> None:
     asked = job()
-    batch = rows(asked, zero=1, offload={"activation_layers": 1})
+    batch = row_of(asked, zero=1, offload={"activation_layers": 1})
     assert offload_tier(asked, batch)[0] == Tier.NOMINAL
     assert step_time(asked, batch).tiers["offload"][0] == Tier.NOMINAL
-    assert step_time(asked, rows(asked, zero=1)).tiers["offload"][0] == Tier.MEASURED
+    assert step_time(asked, row_of(asked, zero=1)).tiers["offload"][0] == Tier.MEASURED
 
 
 def test_gpus_of_one_switch_share_its_uplink() -> None:
@@ -259,4 +247,4 @@ def test_activation_offload_is_not_ranked_first_for_free() -> None:
 
 def test_nothing_offloaded_costs_nothing() -> None:
     asked = job()
-    assert seconds(asked, rows(asked), dense=1e9) == 0
+    assert seconds(asked, row_of(asked), dense=1e9) == 0

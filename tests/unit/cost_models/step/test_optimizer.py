@@ -2,40 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
+from builders import UNIT_GPU, dense_model, job_of, row_of, with_experts
 from cost_models.constants import HOST_OP_S
 from cost_models.step.optimizer import accumulation_s, optimizer_s, owned_parameters, update_bytes_per_parameter
-from planner.request.job import resolve_job
-from planner.schemas import StrategyInput
-from planner.strategies.parse import resolve_strategies
 
-MODEL = {
-    "num_layers": 4, "hidden_size": 1024, "num_attention_heads": 8, "intermediate_size": 4096, "vocab_size": 32000,
-    "moe": {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 512},
-}  # fmt: skip
-GPU = {
-    "name": "unit", "memory_gib": 80, "peak_tflops": {"bf16": 100}, "memory_bandwidth_gb_per_s": 1000, "nvlink_gb_per_s": 100,
-}  # fmt: skip
+job = partial(job_of, with_experts(dense_model()), gpu=UNIT_GPU, num_nodes=4)
+
 RATE = 800e9
 """0.8 of 1000 GB/s."""
-
-
-def job(framework="megatron", **training):
-    return resolve_job({
-        "model": MODEL,
-        "cluster": {"gpu": GPU, "num_nodes": 4, "gpus_per_node": 8},
-        "training": {
-            "seq_length": 2048, "global_batch_size": 64, "precision": "bf16", "framework": framework, **training,
-        },
-    })  # fmt: skip
-
-
-def rows(asked, **strategy):
-    resolved = resolve_strategies(asked, [StrategyInput.model_validate({"micro_batch_size": 1, **strategy})])
-    assert resolved.strategies is not None, resolved.problems
-    return resolved.strategies
 
 
 def size(value: float):
@@ -64,7 +43,7 @@ def test_what_a_rank_owns() -> None:
     asked = job()
 
     def owned(**strategy) -> float:
-        return float(owned_parameters(rows(asked, ep=8, **strategy), dense=size(3200.0), expert=size(400.0))[0])
+        return float(owned_parameters(row_of(asked, ep=8, **strategy), dense=size(3200.0), expert=size(400.0))[0])
 
     assert owned(zero=0) == 3200 + 400
     assert owned(zero=1) == 3200 / 32 + 400 / 4
@@ -75,32 +54,32 @@ def test_what_a_rank_owns() -> None:
 def test_a_step_streams_its_bytes() -> None:
     """1e9 parameters of 42 bytes over 800 GB/s."""
     asked = job()
-    found = optimizer_s(asked, rows(asked, zero=0), dense=size(1e9), expert=size(0.0))
+    found = optimizer_s(asked, row_of(asked, zero=0), dense=size(1e9), expert=size(0.0))
     assert found[0] == pytest.approx(42e9 / RATE)
 
 
 def test_a_tiny_step_is_bound_by_its_launches() -> None:
     asked = job()
-    found = optimizer_s(asked, rows(asked, zero=1), dense=size(1e3), expert=size(0.0))
+    found = optimizer_s(asked, row_of(asked, zero=1), dense=size(1e3), expert=size(0.0))
     assert found[0] == pytest.approx(asked.framework.optimizer_launches * HOST_OP_S.value)
 
 
 @pytest.mark.parametrize(("framework", "bytes_each"), [("megatron", 3.0), ("deepspeed", 6.0), ("torchtitan", 10.0)])
 def test_accumulation_by_framework(framework, bytes_each) -> None:
     asked = job(framework)
-    whole = accumulation_s(asked, rows(asked), dense=size(1e9), expert=size(0.0), sharded=np.array([False]))
+    whole = accumulation_s(asked, row_of(asked), dense=size(1e9), expert=size(0.0), sharded=np.array([False]))
     assert whole[0] == pytest.approx(bytes_each * 1e9 / RATE)
 
 
 def test_layer_wise_accumulation_touches_the_shard_alone() -> None:
     asked = job("torchtitan")
-    shard = accumulation_s(asked, rows(asked, zero=3), dense=size(1e9), expert=size(0.0), sharded=np.array([True]))
+    shard = accumulation_s(asked, row_of(asked, zero=3), dense=size(1e9), expert=size(0.0), sharded=np.array([True]))
     assert shard[0] == pytest.approx(10 * 1e9 / 32 / RATE)
 
 
 def test_experts_are_sharded_over_their_own_replicas_alone() -> None:
     asked = job("torchtitan")
-    batch = rows(asked, zero=3, ep=4)
+    batch = row_of(asked, zero=3, ep=4)
     assert batch.zero_shard_size[0] == 32
     shard = accumulation_s(asked, batch, dense=size(0.0), expert=size(1e9), sharded=np.array([True]))
     assert shard[0] == pytest.approx(10 * 1e9 / 8 / RATE)
@@ -109,6 +88,6 @@ def test_experts_are_sharded_over_their_own_replicas_alone() -> None:
 def test_what_the_host_updates_is_not_updated_on_the_gpu() -> None:
     """Half of 1e12/32 parameters of 42 bytes."""
     asked = job()
-    batch = rows(asked, zero=1, offload={"optimizer_fraction": 0.5})
+    batch = row_of(asked, zero=1, offload={"optimizer_fraction": 0.5})
     on_gpu = optimizer_s(asked, batch, dense=size(1e12), expert=size(0.0))
     assert on_gpu[0] == pytest.approx(1e12 / 32 / 2 * 42 / RATE)

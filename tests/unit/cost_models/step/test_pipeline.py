@@ -2,37 +2,19 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import numpy as np
 import pytest
 
+from builders import dense_model, job_of, rows_of
 from cost_models.constants import INTERFERENCE, SENDS_ON_STAGE
 from cost_models.hardware.groups import groups
 from cost_models.step.pipeline import bubble_s, exposed_sends_s, hop_s
-from cost_models.strategies.strategy import Schedule, Strategies
-from planner.request.job import resolve_job
-from planner.schemas import StrategyInput
-from planner.strategies.parse import resolve_strategies
+from cost_models.strategies.strategy import Schedule
 
 H, SEQ = 1024, 2048
-MODEL = {
-    "num_layers": 8, "hidden_size": H, "num_attention_heads": 8, "intermediate_size": 4096, "vocab_size": 32000,
-}  # fmt: skip
-
-
-def job(framework="megatron", **training):
-    return resolve_job({
-        "model": MODEL,
-        "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 4, "gpus_per_node": 8},
-        "training": {"seq_length": SEQ, "global_batch_size": 32, "precision": "bf16", "framework": framework, **training},
-    })  # fmt: skip
-
-
-def rows(asked, *given) -> Strategies:
-    inputs = [StrategyInput.model_validate({"micro_batch_size": 1, **each}) for each in given]
-    resolved = resolve_strategies(asked, inputs)
-    assert resolved.strategies is not None, resolved.problems
-    assert len(resolved.strategies) == len(given), resolved.problems
-    return resolved.strategies
+job = partial(job_of, dense_model(8, hidden_size=H), num_nodes=4, seq_length=SEQ, global_batch_size=32)
 
 
 @pytest.mark.parametrize(
@@ -49,7 +31,7 @@ def rows(asked, *given) -> Strategies:
 )
 def test_bubble_of_equal_stages(strategy, expected) -> None:
     found = bubble_s(
-        rows(job(), strategy), stages_sum_s=np.array([40.0]), slowest_s=np.array([10.0]), forward_s=np.array([3.0]),
+        rows_of(job(), strategy), stages_sum_s=np.array([40.0]), slowest_s=np.array([10.0]), forward_s=np.array([3.0]),
         wgrad_s=np.array([2.0]),
     )  # fmt: skip
     assert found[0] == pytest.approx(expected)
@@ -57,7 +39,7 @@ def test_bubble_of_equal_stages(strategy, expected) -> None:
 
 def test_no_bubble_is_negative() -> None:
     """Weight gradients longer than the gaps fill them but for the forward; rounding of the sum takes nothing off."""
-    batch = rows(job(), {"pp": 4, "schedule": "zb-h1"}, {"pp": 4})
+    batch = rows_of(job(), {"pp": 4, "schedule": "zb-h1"}, {"pp": 4})
     found = bubble_s(
         batch,
         stages_sum_s=np.array([40.0, 10.0]),
@@ -69,7 +51,7 @@ def test_no_bubble_is_negative() -> None:
 
 
 def test_schedules_of_one_batch_are_told_apart() -> None:
-    batch = rows(job(), {"pp": 4}, {"pp": 4, "vpp": 2}, {"pp": 4, "schedule": "zb-h1"})
+    batch = rows_of(job(), {"pp": 4}, {"pp": 4, "vpp": 2}, {"pp": 4, "schedule": "zb-h1"})
     assert batch.schedule.tolist() == [Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.ZB_H1]
     whole, slowest, forward, wgrad = np.full(3, 40.0), np.full(3, 10.0), np.full(3, 4.0), np.full(3, 1.0)
     found = bubble_s(batch, stages_sum_s=whole, slowest_s=slowest, forward_s=forward, wgrad_s=wgrad)
@@ -80,7 +62,7 @@ def test_a_hop_sends_a_slice_per_tensor_parallel_rank() -> None:
     """T*h bf16 = 4 MiB: whole with tp 1, a quarter with tp 4; without sequence parallelism Megatron-LM gathered it again
     before it took Megatron Core's pipelines in 2023 (Narayanan 2021, section 4.1)."""
     asked = job(software_date="2022-05")
-    batch = rows(
+    batch = rows_of(
         asked, {"pp": 4, "dp": 2}, {"tp": 4, "pp": 4, "dp": 2}, {"tp": 4, "pp": 4, "dp": 2, "sequence_parallel": False}
     )
     placed, size = groups(batch, asked.cluster), SEQ * H * 2.0
@@ -93,7 +75,7 @@ def test_a_hop_sends_a_slice_per_tensor_parallel_rank() -> None:
 @pytest.mark.parametrize("asked", [job("deepspeed"), job(), job(software_date="2023-03")])
 def test_a_framework_without_scatter_gather_sends_everything(asked) -> None:
     """Megatron Core: schedules.py (get_tensor_shapes) divides by tp with sequence parallelism alone; 0.1.0 is of 2023-03."""
-    batch = rows(asked, {"tp": 4, "pp": 4, "dp": 2, "zero": 1, "sequence_parallel": False})
+    batch = rows_of(asked, {"tp": 4, "pp": 4, "dp": 2, "zero": 1, "sequence_parallel": False})
     placed = groups(batch, asked.cluster)
     send = asked.calibration.collective_s("send_recv", SEQ * H * 2.0, placement=placed.pp)
     assert hop_s(asked, batch)[0] == pytest.approx(send.seconds)
@@ -101,7 +83,7 @@ def test_a_framework_without_scatter_gather_sends_everything(asked) -> None:
 
 def test_one_stage_sends_nothing() -> None:
     asked = job()
-    batch = rows(asked, {"tp": 2}, {"pp": 2})
+    batch = rows_of(asked, {"tp": 2}, {"pp": 2})
     hop, tier = hop_s(asked, batch)
     assert hop[0] == tier[0] == 0
     assert hop[1] > 0
@@ -114,7 +96,7 @@ def test_sends_of_a_step() -> None:
     With two chunks twice as many, which Megatron then overlaps: 15 % of 2 * 4 * 2.
     """
     asked = job()
-    batch = rows(asked, {"pp": 4, "dp": 8}, {"pp": 4, "dp": 8, "vpp": 2})
+    batch = rows_of(asked, {"pp": 4, "dp": 8}, {"pp": 4, "dp": 8, "vpp": 2})
     assert batch.num_micro_batches.tolist() == [4, 4]
     found = exposed_sends_s(batch, hop=np.ones(2), interference=INTERFERENCE.value)
     assert found == pytest.approx([6 + SENDS_ON_STAGE.value * 8, 6 + INTERFERENCE.value * 16])

@@ -5,20 +5,14 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from builders import job_of, tiny_model
 from cost_models.calibration import NOMINAL_RESIDUALS
 from cost_models.constants import UNMODELLED_RANGE
 from cost_models.step.exposure import Exposure
 from cost_models.step.ranges import FAMILY_OF_TERM, NETWORK, OVERLAP, is_tied, step_time_range
 from cost_models.terms import TIME_NAMES, Tier
-from planner.request.job import resolve_job
 
-CALIBRATION, NO_CURVES = (resolve_job({
-    "model": {
-        "num_layers": 2, "hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 64, "vocab_size": 64,
-    },
-    "cluster": {"gpu": gpu, "num_nodes": 1, "gpus_per_node": 8},
-    "training": {"seq_length": 64, "global_batch_size": 1, "precision": "bf16", "framework": "megatron"},
-}).calibration for gpu in ("H100-SXM-80GB", "MI300X-192GB"))  # fmt: skip
+CALIBRATION, NO_CURVES = (job_of(tiny_model(), gpu=gpu).calibration for gpu in ("H100-SXM-80GB", "MI300X-192GB"))
 
 
 def terms(**seconds: list[float]) -> dict[str, np.ndarray]:

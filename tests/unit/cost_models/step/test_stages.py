@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from builders import dense_model, request_of, row_of
 from cost_models.constants import (
     CHECKPOINT_HOST_S,
     COMPILED_DTENSOR_HOST_RATIO,
@@ -21,31 +22,17 @@ from cost_models.step.optimizer import accumulation_s
 from cost_models.step.stages import stages
 from cost_models.terms import Tier
 from planner.request.job import resolve_job
-from planner.schemas import StrategyInput
-from planner.strategies.parse import resolve_strategies
 
-MODEL = {
-    "num_layers": 8, "hidden_size": 1024, "num_attention_heads": 8, "intermediate_size": 4096, "vocab_size": 32000,
-}  # fmt: skip
 MICRO_BATCHES = 4
 
 
 class Case:
     """One strategy of 4 micro-batches and the seconds of what its stages can hold."""
 
-    def __init__(self, strategy, *, model=MODEL, framework="megatron", calibration=None, training=None) -> None:
-        self.job = resolve_job({
-            "model": model,
-            "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8},
-            "training": {
-                "seq_length": 2048, "global_batch_size": MICRO_BATCHES, "precision": "bf16", "framework": framework,
-                **(training or {}),
-            },
-        }, calibration=calibration)  # fmt: skip
-        given = {"micro_batch_size": 1, "dp": 1, "zero": 0, "recompute": "none", **strategy}
-        resolved = resolve_strategies(self.job, [StrategyInput.model_validate(given)])
-        assert resolved.strategies is not None, resolved.problems
-        self.rows = resolved.strategies
+    def __init__(self, strategy, *, model=None, framework="megatron", calibration=None, training=None) -> None:
+        given = {"global_batch_size": MICRO_BATCHES, **(training or {})}
+        self.job = resolve_job(request_of(model or dense_model(8), framework, **given), calibration=calibration)
+        self.rows = row_of(self.job, **{"dp": 1, "zero": 0, "recompute": "none", **strategy})
         self.layers, ends = layer_costs(self.job, self.rows), end_costs(self.job, self.rows)
         self.first = float((ends.embedding + ends.embedding_comm)[0])
         self.last = float((ends.head + ends.loss + ends.head_comm)[0])
@@ -93,7 +80,7 @@ def test_a_fuller_middle_stage_is_the_slowest() -> None:
 def test_layers_of_two_kinds_are_counted_apart() -> None:
     """2 dense layers before 6 of experts on 2 stages: the second holds 4 expert layers and is the slower."""
     moe = {"num_experts": 8, "top_k": 4, "expert_intermediate_size": 4096, "first_dense_layers": 2}
-    case = Case({"pp": 2}, model={**MODEL, "moe": moe})
+    case = Case({"pp": 2}, model=dense_model(8, moe=moe))
     dense, routed = case.layer_J
     assert routed > dense
     assert case.found.slowest_layers_JN[:, 0].tolist() == [0, 4]
@@ -119,7 +106,7 @@ def test_megatron_s_selective_recomputation_repeats_the_attention_core() -> None
 
 def test_counts_per_stage_shift_the_slowest() -> None:
     """The first of two stages recomputes its four layers, the second none: longer than the head."""
-    small_head = {**MODEL, "vocab_size": 1024}
+    small_head = dense_model(8, vocab_size=1024)
     case = Case({"pp": 2, "recompute": "full", "recompute_per_stage": [4, 0]}, model=small_head)
     again = case.layers.again_JU[0, 0]
     assert case.term("recompute") == pytest.approx(MICRO_BATCHES * 4 * again)
@@ -138,7 +125,7 @@ def test_forward_and_backward_of_the_slowest_stage_are_its_micro_batch() -> None
     assert case.found.forward_s[0] + case.found.backward_s[0] == pytest.approx(whole + 2 * waits)
 
 
-SMALL = {**MODEL, "hidden_size": 256, "intermediate_size": 1024, "vocab_size": 512}
+SMALL = dense_model(8, hidden_size=256, intermediate_size=1024, vocab_size=512)
 """So small that the device waits for the host throughout."""
 TORCHTITAN = FRAMEWORKS["torchtitan"]
 PLAIN = HOST_OP_S.value * (TORCHTITAN.kernels_forward + TORCHTITAN.kernels_backward)

@@ -7,15 +7,13 @@ from itertools import combinations
 import numpy as np
 import pytest
 
+from builders import dense_model, job_of, row_of, with_experts
 from cost_models.evaluate import evaluate
 from cost_models.hardware.groups import groups
 from cost_models.layers.communication import ep_comm
 from cost_models.specs.model import Moe
 from cost_models.strategies.expert_spread import expected_places
-from planner.request.job import resolve_job
 from planner.rows import evaluate_rows
-from planner.schemas import StrategyInput
-from planner.strategies.parse import resolve_strategies
 
 DEEPSEEK_V3 = Moe(num_experts=256, top_k=8, expert_intermediate_size=2048, num_groups=8, topk_groups=4)
 UNGROUPED = Moe(num_experts=8, top_k=2, expert_intermediate_size=64)
@@ -54,25 +52,15 @@ def test_groups_cut_over_several_ranks() -> None:
 
 
 H, SEQ = 1024, 2048
-MODEL = {
-    "num_layers": 2, "hidden_size": H, "num_attention_heads": 8, "num_key_value_heads": 4, "intermediate_size": 4096,
-    "vocab_size": 32000, "moe": {"num_experts": 32, "top_k": 2, "expert_intermediate_size": 512},
-}  # fmt: skip
 
 
 class Case:
     """One strategy on two nodes of eight, and prices of its own groups."""
 
     def __init__(self, **strategy) -> None:
-        self.job = resolve_job({
-            "model": MODEL,
-            "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 2, "gpus_per_node": 8},
-            "training": {"seq_length": SEQ, "global_batch_size": 32, "precision": "bf16", "framework": "megatron"},
-        })  # fmt: skip
-        given = StrategyInput.model_validate({"micro_batch_size": 2, "etp": 1, **strategy})
-        resolved = resolve_strategies(self.job, [given])
-        assert resolved.strategies is not None, resolved.problems
-        self.rows = resolved.strategies
+        model = with_experts(dense_model(2, hidden_size=H, num_key_value_heads=4), num_experts=32)
+        self.job = job_of(model, num_nodes=2, seq_length=SEQ, global_batch_size=32)
+        self.rows = row_of(self.job, **{"micro_batch_size": 2, "etp": 1, **strategy})
         self.placements = groups(self.rows, self.job.cluster)
 
     def forward_s(self) -> float:
@@ -84,10 +72,7 @@ class Case:
         return float(found.forward[0])
 
     def all_to_all_s(self, size: float, *, ranks: int, stride: int) -> float:
-        sized = resolve_strategies(
-            self.job, [StrategyInput.model_validate({"micro_batch_size": 1, "tp": stride, "ep": ranks, "etp": stride})]
-        ).strategies
-        assert sized is not None
+        sized = row_of(self.job, tp=stride, ep=ranks, etp=stride)
         placement = groups(sized, self.job.cluster).ep
         return float(self.job.calibration.collective_s("all_to_all", size, placement=placement).seconds[0])
 

@@ -5,20 +5,16 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from builders import request_of, rows_of
 from cost_models.evaluate import evaluate
 from cost_models.job import PooledJob
 from cost_models.step.ranges import is_tied
 from planner.answer.ranking import ranked_plans, with_all_stages
 from planner.request.job import resolve_job
 from planner.rows import evaluate_rows
-from planner.schemas import StrategyInput
-from planner.strategies.parse import resolve_strategies
 
-PARTS = {
-    "model": {"preset": "llama-3.2-1b"},
-    "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8},
-    "training": {"seq_length": 2048, "global_batch_size": 64, "precision": "bf16", "framework": "megatron"},
-}
+PARTS = request_of({"preset": "llama-3.2-1b"})
+
 INPUTS = [
     {"tp": 1, "pp": 1, "dp": 8}, {"tp": 2, "pp": 1, "dp": 4}, {"tp": 1, "pp": 4, "dp": 2}, {"tp": 8, "pp": 1, "dp": 1},
 ]  # fmt: skip
@@ -26,8 +22,7 @@ INPUTS = [
 
 def best():
     job = resolve_job(PARTS)
-    inputs = [StrategyInput.model_validate({"micro_batch_size": 1, **each}) for each in INPUTS]
-    return job, resolve_strategies(job, inputs).strategies
+    return job, rows_of(job, *INPUTS)
 
 
 def plans():

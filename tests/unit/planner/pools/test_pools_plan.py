@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from builders import llama_model, training_of
 from cost_models.errors import InvalidInputError, NotModelledError
 from planner.plan import plan
 from planner.pools.bounds import row_numbers
@@ -26,18 +27,14 @@ from planner.splits.cp_sat import SolverError, solve
 from planner.splits.thresholds import Balanced
 from planner.strategies.parse import resolve_strategies
 
-MODEL = {
-    "num_layers": 16, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
-    "intermediate_size": 14336, "vocab_size": 128256,
-}  # fmt: skip
 POOLS = [
     {"name": "old", "preset": "dgx-a100-80gb", "num_nodes": 2},
     {"name": "new", "preset": "dgx-h100", "num_nodes": 2},
 ]
 REQUEST: dict[str, Any] = {
-    "model": MODEL,
+    "model": llama_model(16),
     "cluster": {"pools": POOLS},
-    "training": {"seq_length": 4096, "global_batch_size": 64, "precision": "bf16", "framework": "megatron"},
+    "training": training_of(seq_length=4096),
     "constraints": {"allowed": {"vpp": [1], "cp": [1], "tp": [1, 2, 4]}},
     "top_k": 3,
 }
@@ -353,7 +350,7 @@ def test_what_is_not_modelled_on_pools_is_refused(changed: dict[str, Any]) -> No
     assert {problem.code for problem in raised.value.problems} == {"pools-not-supported"}
 
 
-DENSE_THEN_MOE = MODEL | {
+DENSE_THEN_MOE = llama_model(16) | {
     "moe": {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 4096, "first_dense_layers": 2}
 }
 

@@ -6,16 +6,13 @@ from pathlib import Path
 
 import pytest
 
+from builders import request_of, tiny_model
 from cost_models.errors import InvalidInputError, NotModelledError
 from cost_models.hardware import shipped_document
 from planner.request.job import resolve_job
 
-MODEL = {
-    "num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 1024, "vocab_size": 1000,
-}  # fmt: skip
-CLUSTER = {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8}
-TRAINING = {"seq_length": 1024, "global_batch_size": 8, "precision": "bf16", "framework": "megatron"}
-GIVEN = {"model": MODEL, "cluster": CLUSTER, "training": TRAINING}
+GIVEN = request_of(tiny_model(), seq_length=1024, global_batch_size=8)
+CLUSTER, TRAINING = GIVEN["cluster"], GIVEN["training"]
 
 
 def test_the_same_document_is_the_same_job() -> None:
@@ -38,7 +35,7 @@ def test_a_calibration_file_written_anew_is_read_anew(tmp_path: Path) -> None:
 
 def test_all_parts_tell_their_problems_at_once() -> None:
     with pytest.raises(InvalidInputError) as caught:
-        resolve_job({"model": {**MODEL, "num_layers": 0}, "cluster": {**CLUSTER, "num_nodes": 0}})
+        resolve_job({"model": tiny_model(0), "cluster": {**CLUSTER, "num_nodes": 0}})
     assert type(caught.value) is InvalidInputError
     assert [problem.pointer for problem in caught.value.problems] == [
         "/model/num_layers",

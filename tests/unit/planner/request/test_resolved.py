@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from builders import cluster_of, request_of, tiny_model, training_of
 from cost_models import presets
 from planner.request.checked_request import request_digest
 from planner.request.job import resolve_job, resolve_pooled_job
 from planner.request.resolved import cluster_document, model_document, resolved_request, training_document
 from planner.schemas import PlanRequest
 
-CLUSTER = {"gpu": "H100-SXM-80GB", "num_nodes": 2, "gpus_per_node": 8}
-TRAINING = {"seq_length": 1024, "global_batch_size": 16, "precision": "bf16", "framework": "megatron"}
-MODEL = {"num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 512, "vocab_size": 1000}
+CLUSTER, TRAINING = cluster_of(num_nodes=2), training_of(seq_length=1024, global_batch_size=16)
+REQUEST = request_of(tiny_model(), num_nodes=2, seq_length=1024, global_batch_size=16)
 
 
 def resolved(request):
@@ -41,7 +41,7 @@ def test_every_model_preset_survives(name) -> None:
 
 @pytest.mark.parametrize("name", presets.names("clusters"))
 def test_every_cluster_preset_survives(name) -> None:
-    request = {"model": MODEL, "cluster": {"preset": name}, "training": {**TRAINING, "precision": "fp16"}}
+    request = REQUEST | {"cluster": {"preset": name}, "training": {**TRAINING, "precision": "fp16"}}
     cluster = resolve_job(request).cluster
     again = resolve_job({**request, "cluster": cluster_document(cluster)}).cluster
     for field in set(cluster.__dataclass_fields__) - {"assumed", "warnings"}:
@@ -59,7 +59,7 @@ def test_every_cluster_preset_survives(name) -> None:
     ],
 )  # fmt: skip
 def test_training_survives(training) -> None:
-    request = {"model": MODEL, "cluster": CLUSTER, "training": {**TRAINING, **training}}
+    request = REQUEST | {"training": {**TRAINING, **training}}
     found = resolve_job(request).training
     again = resolve_job({**request, "training": training_document(found)}).training
     for field in found.__dataclass_fields__:
@@ -71,13 +71,13 @@ def test_a_gpu_of_ones_own_is_spelled_out() -> None:
     gpu = {
         "name": "mine", "memory_gib": 40, "peak_tflops": {"bf16": 123}, "memory_bandwidth_gb_per_s": 1234, "nvlink_gb_per_s": 55,
     }  # fmt: skip
-    one, two = twice({"model": MODEL, "cluster": {**CLUSTER, "gpu": gpu}, "training": TRAINING})
+    one, two = twice(REQUEST | {"cluster": {**CLUSTER, "gpu": gpu}})
     assert one["cluster"]["gpu"]["memory_bandwidth_gb_per_s"] == 1234
     assert one == two
 
 
 def test_the_rest_of_a_request_comes_with_its_defaults() -> None:
-    one, two = twice({"model": MODEL, "cluster": CLUSTER, "training": TRAINING, "constraints": {"fixed": {"tp": 2}}})
+    one, two = twice(REQUEST | {"constraints": {"fixed": {"tp": 2}}})
     assert one["top_k"] == 10
     assert one["objective"] == "step_time"
     assert one["constraints"]["fixed"]["tp"] == 2
@@ -86,7 +86,7 @@ def test_the_rest_of_a_request_comes_with_its_defaults() -> None:
 
 
 def test_a_digest_follows_from_the_request_the_calibration_and_nothing_else() -> None:
-    request = {"model": MODEL, "cluster": CLUSTER, "training": TRAINING}
+    request = REQUEST
     digest = request_digest(resolved(request), calibration_id="a", revision="r")
     assert digest == request_digest(resolved({**request, "wait_s": 3}), calibration_id="a", revision="r")
     assert digest == request_digest(resolved(resolved(request)), calibration_id="a", revision="r")

@@ -6,21 +6,14 @@ gets a bound needs a row here: `test_every_bound_has_a_pair` holds the two toget
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from planner.request.job import resolve_job
+from builders import Document, job_of, llama_model, row_of, with_experts
 from planner.rules import RULES, reasons
-from planner.schemas import StrategyInput
-from planner.strategies.parse import resolve_strategies
 
-Document = dict[str, Any]
-DENSE: Document = {
-    "num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8, "intermediate_size": 14336,
-    "vocab_size": 32000,
-}  # fmt: skip
-MOE = {**DENSE, "moe": {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 14336}}
+DENSE = llama_model(vocab_size=32000)
+MOE = with_experts(DENSE, expert_intermediate_size=14336)
+
 TWO_KV_HEADS = {**DENSE, "num_attention_heads": 16, "num_key_value_heads": 2}
 SIX_KV_HEADS = {**DENSE, "hidden_size": 3072, "num_attention_heads": 24, "num_key_value_heads": 6}
 HALF_OFFLOAD = {"zero": 3, "offload": {"optimizer_fraction": 0.5}}
@@ -98,17 +91,9 @@ PAIRS: tuple[Pair, ...] = (
 
 def codes(framework: str, version: str, model: Document, training: Document, strategy: Document) -> list[str]:
     """Codes of every rule that the strategy breaks, a code as often as rules give it."""
-    job = resolve_job({
-        "model": model,
-        "cluster": {"gpu": "B200-SXM-180GB", "num_nodes": 2, "gpus_per_node": 8},
-        "training": {
-            "seq_length": 4096, "global_batch_size": 64, "precision": "bf16", "framework": framework,
-            "framework_version": version, **training,
-        },
-    })  # fmt: skip
-    resolved = resolve_strategies(job, [StrategyInput.model_validate({"micro_batch_size": 1, **strategy})])
-    assert resolved.strategies is not None, resolved.problems
-    return [reason["code"] for reason in reasons(job, resolved.strategies, 0)]
+    given = {"gpu": "B200-SXM-180GB", "num_nodes": 2, "seq_length": 4096, "framework_version": version, **training}
+    job = job_of(model, framework, **given)
+    return [reason["code"] for reason in reasons(job, row_of(job, **strategy), 0)]
 
 
 @pytest.mark.parametrize(("framework", "last", "first", "model", "training", "strategy", "before", "after"), PAIRS)

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from builders import job_of, llama_model, with_experts
 from cost_models.strategies.strategy import ARRAY_FIELDS
-from planner.request.job import resolve_job
 from planner.rules import (
     RULES,
     active_rules,
@@ -20,15 +20,13 @@ from planner.rules.rule import divisors, rule_fields, version_key
 from planner.schemas import StrategyInput
 from planner.strategies.parse import resolve_strategies
 
-DENSE = {
-    "name": "dense", "num_layers": 32, "hidden_size": 4096, "num_attention_heads": 32, "num_key_value_heads": 8,
-    "intermediate_size": 14336, "vocab_size": 32000,
-}  # fmt: skip
-MOE = {**DENSE, "name": "moe", "moe": {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 14336}}
+DENSE = llama_model(vocab_size=32000)
+MOE = with_experts(DENSE, expert_intermediate_size=14336)
 MLA = {
-    **{name: value for name, value in DENSE.items() if name != "num_key_value_heads"}, "name": "mla",
+    **{name: value for name, value in DENSE.items() if name != "num_key_value_heads"},
     "mla": {"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128},
 }  # fmt: skip
+
 CLUSTER = {"gpu": "H100-SXM-80GB", "num_nodes": 2, "gpus_per_node": 8}
 ODD_EXPERTS = {**MOE, "moe": {**MOE["moe"], "expert_intermediate_size": 4100}}
 """4100 = 4 x 1025."""
@@ -36,8 +34,7 @@ DOZEN = {**MOE, "moe": {**MOE["moe"], "num_experts": 12}}
 
 
 def job_for(framework="megatron", model=DENSE, cluster=CLUSTER, **training):
-    defaults = {"seq_length": 4096, "global_batch_size": 64, "precision": "bf16", "framework": framework}
-    return resolve_job({"model": model, "cluster": cluster, "training": {**defaults, **training}})
+    return job_of(model, framework, cluster=cluster, **{"seq_length": 4096, **training})
 
 
 def codes(strategy, framework="megatron", model=DENSE, **training):

@@ -7,26 +7,32 @@ from itertools import product
 import numpy as np
 import pytest
 
+from builders import Document, job_of, tiny_model, with_experts
 from cost_models.errors import SearchBudgetError
-from planner.request.job import resolve_job
 from planner.schemas import Constraints
 from planner.strategies import axes, degrees
 from planner.strategies.axes import build_space, searched_values
 from planner.strategies.degrees import Columns
 from planner.strategies.space import Space
 
-MODEL = {
-    "num_layers": 6, "hidden_size": 384, "num_attention_heads": 6, "intermediate_size": 768, "vocab_size": 1000,
-}  # fmt: skip
-MOE = {**MODEL, "moe": {"num_experts": 4, "top_k": 1, "expert_intermediate_size": 256}}
+
+def model(num_layers: int = 6) -> Document:
+    """Six heads and sizes that divide by six, so that degrees need not be powers of two."""
+    return tiny_model(num_layers, hidden_size=384, num_attention_heads=6, intermediate_size=768)
 
 
-def space(framework="megatron", *, model=MODEL, nodes=2, gpus=6, seq=1024, batch=12, **constraints) -> Space:
-    job = resolve_job({
-        "model": model,
-        "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": nodes, "gpus_per_node": gpus},
-        "training": {"seq_length": seq, "global_batch_size": batch, "precision": "bf16", "framework": framework},
-    })  # fmt: skip
+MOE = with_experts(model(), num_experts=4, top_k=1, expert_intermediate_size=256)
+
+
+def space(framework="megatron", *, given=None, nodes=2, gpus=6, seq=1024, batch=12, **constraints) -> Space:
+    job = job_of(
+        given or model(),
+        framework,
+        num_nodes=nodes,
+        cluster={"gpus_per_node": gpus},
+        seq_length=seq,
+        global_batch_size=batch,
+    )
     return build_space(job, Constraints.model_validate(constraints))
 
 
@@ -58,7 +64,7 @@ def test_context_degrees_leave_256_tokens_and_an_even_share() -> None:
 
 
 def test_expert_degrees_divide_the_experts_and_fit_the_ranks() -> None:
-    found = rows(space(model=MOE, gpus=4), "tp", "cp", "dp", "ep", "etp")
+    found = rows(space(given=MOE, gpus=4), "tp", "cp", "dp", "ep", "etp")
     for tp, cp, dp, ep, etp in found:
         assert 4 % ep == 0
         assert etp in {1, tp}
@@ -97,9 +103,9 @@ def test_gpus_come_in_whole_nodes(constraints, worlds) -> None:
 
 def test_layers_that_do_not_divide_are_split_where_the_framework_can_be_told() -> None:
     """7 layers on 2 stages: Megatron takes a list, nanotron splits by its own rule, FSDP refuses."""
-    seven = {**MODEL, "num_layers": 7}
+    seven = model(7)
     for framework, expected in (("megatron", True), ("nanotron", True), ("fsdp", False)):
-        found = space(framework, model=seven, fixed={"cp": 1})
+        found = space(framework, given=seven, fixed={"cp": 1})
         assert ((2,) in rows(found, "pp")) == expected
         for pp, pairs in found.layout_index.items():
             for vpp, layout in pairs:
@@ -143,7 +149,7 @@ def test_the_report_speaks_the_contract_s_names() -> None:
 
 
 def test_equal_requests_have_equal_spaces() -> None:
-    one, other = space(model=MOE), space(model=MOE)
+    one, other = space(given=MOE), space(given=MOE)
     for name, column in everything(one).items():
         assert column.tolist() == everything(other)[name].tolist()
     assert one.layouts.table == other.layouts.table
@@ -158,7 +164,7 @@ def test_more_combinations_than_memory_holds_are_refused_before_they_are_made(mo
 
 
 def test_blocks_hold_every_mesh_once_and_the_first_a_bit_of_everything() -> None:
-    found = space(model=MOE, nodes=16, gpus=8, batch=384).degrees
+    found = space(given=MOE, nodes=16, gpus=8, batch=384).degrees
     meshes = np.arange(len(found))
     largest = found.sizes.max()
     blocks = found.blocks(meshes, most_rows=found.sizes.sum() // 4)
@@ -180,21 +186,21 @@ def test_more_choices_than_a_table_holds_are_refused(monkeypatch) -> None:
 
 def test_virtual_stages_are_tried_where_layers_do_not_divide() -> None:
     """13 layers on 4 stages: 3 or 4 a stage, so 1 to 4 chunks; 16 chunks are more than 13 layers and the two ends fill."""
-    found = space(model={**MODEL, "num_layers": 13}, fixed={"pp": 4, "cp": 1})
+    found = space(given=model(13), fixed={"pp": 4, "cp": 1})
     assert {vpp: found.layouts.table[layout].layers for vpp, layout in found.layout_index[4]} == {
         1: (3, 4, 3, 3),
         2: (1, 2, 2, 2, 2, 2, 1, 1),
         3: (1, 1, 1, 1, 1, 2, 1, 1, 1, 1, 1, 1),
     }
-    assert [vpp for vpp, _ in space(model={**MODEL, "num_layers": 14}, fixed={"pp": 4, "cp": 1}).layout_index[4]] == [
+    assert [vpp for vpp, _ in space(given=model(14), fixed={"pp": 4, "cp": 1}).layout_index[4]] == [
         1, 2, 3, 4,
     ]  # fmt: skip
-    restricted = space("nanotron", model={**MODEL, "num_layers": 13}, fixed={"pp": 4})
+    restricted = space("nanotron", given=model(13), fixed={"pp": 4})
     assert [vpp for vpp, _ in restricted.layout_index[4]] == [1]
 
 
 def test_chunks_without_layers_are_the_ends() -> None:
-    found = space(model={**MODEL, "num_layers": 14}, fixed={"pp": 4, "vpp": 4, "cp": 1})
+    found = space(given=model(14), fixed={"pp": 4, "vpp": 4, "cp": 1})
     split = found.layouts.table[found.layout_index[4][0][1]].layers
     assert split == (0, *[1] * 14, 0)
 

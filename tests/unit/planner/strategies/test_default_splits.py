@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from builders import dense_model, training_of
 from cost_models.job import Job
 from planner.plan import plan
 from planner.request.job import resolve_job
@@ -25,14 +26,11 @@ VERSIONS = [
 
 def model(num_layers: int, **more: Any) -> dict[str, Any]:
     """A layer costs nanotron 4*1024^2 + 3*4096*1024 = 16.78 M, the head 32000*1024 = 32.77 M: 1.953 layers."""
-    return {
-        "num_layers": num_layers, "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096,
-        "vocab_size": 32000, **more,
-    }  # fmt: skip
+    return dense_model(num_layers, num_attention_heads=16, **more)
 
 
 def request(framework: str, given: dict[str, Any], version: str | None = None) -> dict[str, Any]:
-    training = {"seq_length": 8192, "global_batch_size": 64, "precision": "bf16", "framework": framework}
+    training = training_of(framework, seq_length=8192)
     if version is not None:
         training["framework_version"] = version
     return {"model": given, "cluster": {"preset": "dgx-h100", "num_nodes": 2}, "training": training}

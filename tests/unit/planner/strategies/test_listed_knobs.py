@@ -7,19 +7,18 @@ from typing import Any
 
 import pytest
 
+from builders import dense_model, with_experts
 from cost_models.errors import InvalidInputError
 from planner.plan import plan
 from planner.rows import evaluate_rows
 
-MODEL = {
-    "num_layers": 4, "hidden_size": 1024, "num_attention_heads": 8, "intermediate_size": 2048, "vocab_size": 1000,
-    "moe": {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 512},
-}  # fmt: skip
-DENSE = {name: value for name, value in MODEL.items() if name != "moe"}
+DENSE = dense_model(4, intermediate_size=2048, vocab_size=1000)
+MIXTURE = with_experts(DENSE)
+
 TRAINING = {"seq_length": 1024, "global_batch_size": 32, "precision": "bf16", "framework": "megatron"}
 
 
-def planned(constraints: dict[str, Any], *, model: Any = MODEL, top_k: int = 400, **training: Any) -> dict[str, Any]:
+def planned(constraints: dict[str, Any], *, model: Any = MIXTURE, top_k: int = 400, **training: Any) -> dict[str, Any]:
     cluster = {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8}
     constraints = {"allow_at_risk": True, **constraints}
     return plan({
@@ -30,7 +29,7 @@ def planned(constraints: dict[str, Any], *, model: Any = MODEL, top_k: int = 400
 
 def evaluated(strategy: dict[str, Any]) -> dict[str, Any]:
     cluster = {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8}
-    row = {"model": MODEL, "cluster": cluster, "training": TRAINING, "strategy": {"micro_batch_size": 1, **strategy}}
+    row = {"model": MIXTURE, "cluster": cluster, "training": TRAINING, "strategy": {"micro_batch_size": 1, **strategy}}
     return next(evaluate_rows([row]))
 
 

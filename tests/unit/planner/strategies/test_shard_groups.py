@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from builders import dense_model, request_of, with_experts
 from cost_models.job import Job
 from planner.plan import plan
 from planner.request.job import resolve_job
@@ -14,21 +15,16 @@ from planner.schemas.plan_request import Constraints
 from planner.strategies.axes import build_space
 from planner.strategies.shard_groups import shard_group_stages
 
-MOE = {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 1024}
-MODEL = {
-    "num_layers": 8, "hidden_size": 1024, "num_attention_heads": 16, "intermediate_size": 4096, "vocab_size": 32000,
-}  # fmt: skip
 PARTIAL = frozenset({"zero-shard-size-unsupported", "zero-shard-size-not-divisible"})
 
 
 def request(framework: str, version: str | None = None, *, moe: bool = False, **more: Any) -> dict[str, Any]:
-    training = {"seq_length": 2048, "global_batch_size": 64, "precision": "bf16", "framework": framework}
-    return {
-        "model": MODEL | ({"moe": MOE} if moe else {}),
-        "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 2, "gpus_per_node": 8},
-        "training": training | ({"framework_version": version} if version else {}),
-        **more,
-    }
+    model = dense_model(8, num_attention_heads=16)
+    given = {"framework_version": version} if version else {}
+    asked = request_of(
+        with_experts(model, expert_intermediate_size=1024) if moe else model, framework, num_nodes=2, **given
+    )
+    return asked | more
 
 
 def job(framework: str, version: str | None = None, *, moe: bool = False) -> Job:

@@ -7,23 +7,16 @@ from collections import Counter
 import numpy as np
 import pytest
 
+from builders import job_of, tiny_model
 from cost_models.strategies.strategy import ARRAY_FIELDS, Recompute, RecomputeMethod, Schedule
-from planner.request.job import resolve_job
 from planner.schemas import Constraints
 from planner.strategies.axes import build_space
 from planner.strategies.space import Space
 
-MODEL = {
-    "num_layers": 4, "hidden_size": 256, "num_attention_heads": 4, "intermediate_size": 512, "vocab_size": 1000,
-}  # fmt: skip
 
-
-def space(framework="megatron", *, model=MODEL, nodes=1, fixed=None, allowed=None) -> Space:
-    job = resolve_job({
-        "model": model,
-        "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": nodes, "gpus_per_node": 4},
-        "training": {"seq_length": 512, "global_batch_size": 8, "precision": "bf16", "framework": framework},
-    })  # fmt: skip
+def space(framework="megatron", *, model=None, nodes=1, fixed=None, allowed=None) -> Space:
+    four = {"gpus_per_node": 4}
+    job = job_of(model or tiny_model(), framework, num_nodes=nodes, cluster=four, seq_length=512, global_batch_size=8)
     return build_space(job, Constraints.model_validate({"fixed": fixed or {}, "allowed": allowed or {}}))
 
 
@@ -143,10 +136,10 @@ def test_pairs_build_the_same_strategies_as_the_whole() -> None:
 
 def test_splits_with_equal_stages_count_once() -> None:
     """12 equal layers: every vpp holds the same. Alternating kinds: chunks of one layer give a stage one kind alone."""
-    equal = space(model={**MODEL, "num_layers": 12}, fixed={"pp": 2})
+    equal = space(model=tiny_model(12), fixed={"pp": 2})
     assert equal.different_splits == {2: ((1, 0),)}
     types = ["sliding_attention", "full_attention"] * 6
-    mixed = space(model={**MODEL, "num_layers": 12, "sliding_window": 128, "layer_types": types}, fixed={"pp": 2})
+    mixed = space(model=tiny_model(12, sliding_window=128, layer_types=types), fixed={"pp": 2})
     assert [vpp for vpp, _ in mixed.different_splits[2]] == [
         1,
         2,

@@ -4,24 +4,17 @@ from __future__ import annotations
 
 import pytest
 
+from builders import dense_model, job_of, with_experts
 from cost_models.strategies.strategy import Recompute, RecomputeMethod, Schedule
-from planner.request.job import resolve_job
 from planner.schemas import StrategyInput
 from planner.strategies.parse import resolve_strategies, strategy_dict
 
-DENSE = {
-    "name": "dense", "num_layers": 30, "hidden_size": 1024, "num_attention_heads": 16, "num_key_value_heads": 8,
-    "intermediate_size": 4096, "vocab_size": 32000,
-}  # fmt: skip
-MOE = {**DENSE, "name": "moe", "moe": {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 512}}
-CLUSTER = {"gpu": "H100-SXM-80GB", "num_nodes": 2, "gpus_per_node": 8}
-TRAINING = {"seq_length": 4096, "global_batch_size": 64, "precision": "bf16"}
+DENSE = dense_model(30, num_attention_heads=16, num_key_value_heads=8)
+MOE = with_experts(DENSE)
 
 
 def job_for(framework="megatron", model=DENSE, **training):
-    return resolve_job({
-        "model": model, "cluster": CLUSTER, "training": {**TRAINING, "framework": framework, **training},
-    })  # fmt: skip
+    return job_of(model, framework, num_nodes=2, seq_length=4096, **training)
 
 
 def resolved(given, framework="megatron", model=DENSE, **training):
