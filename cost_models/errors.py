@@ -1,5 +1,7 @@
-"""The error family: one root, leaves by cause. A code is stable and kebab-case; a message states what is wrong with the
-value, a hint says what to do. HTTP statuses and exit codes are mapped from these classes in `app.errors` and `app.cli.main`.
+"""The family of errors: one root, leaves by cause.
+
+A code is stable and kebab-case; a message states what is wrong, with the value; a hint says what to do. HTTP statuses and exit
+codes are mapped from these classes in `app.errors` and `app.cli`.
 """
 
 from __future__ import annotations
@@ -11,10 +13,11 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """One thing wrong with an input: where (JSON pointer), what, and what to do about it."""
+    """One thing that is wrong with an input: where, what, and what to do about it."""
 
     pointer: str
-    """JSON pointer (RFC 6901) into the document that was given, such as `/model/num_layers`; "" is the whole."""
+    """JSON pointer (RFC 6901) into the document that was given, such as `/model/num_layers`; "" is the whole
+    document."""
     message: str
     hint: str = ""
     code: str = "invalid-field"
@@ -33,7 +36,7 @@ class MeshwrightError(Exception):
 
 
 class InvalidInputError(MeshwrightError):
-    """The request breaks a rule that can be stated without a cost model; `problems` lists every broken one."""
+    """The request breaks a rule that can be stated without a cost model; `problems` lists every rule that it breaks."""
 
     code = "invalid-input"
 
@@ -46,7 +49,7 @@ class InvalidInputError(MeshwrightError):
 
 
 class NotModelledError(InvalidInputError):
-    """The input is understood and deliberately refused: no model of it exists here."""
+    """The input is understood and refused on purpose: there is no cost model of it here."""
 
     code = "not-modelled"
 
@@ -58,7 +61,7 @@ class CalibrationError(MeshwrightError):
 
 
 class NotExpressibleError(MeshwrightError):
-    """A plan uses a feature that the target framework or version cannot spell."""
+    """A plan uses a feature that the target framework, or its version, cannot express."""
 
     code = "plan-not-expressible"
 

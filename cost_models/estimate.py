@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """Seconds, and the tier of each; both broadcast to the same shape."""
+    """Seconds with their tiers; both arrays broadcast to the same shape."""
 
     seconds: NDArray[np.float64]
     tier: NDArray[np.int8]
@@ -18,4 +18,4 @@ class Estimate:
 
 
 FREE = Estimate(np.zeros(1), np.zeros(1, np.int8))
-"""What a collective costs that no strategy of a batch uses; broadcasts to any shape."""
+"""The estimate of a collective that no strategy of a batch uses: 0 s, measured. It broadcasts to any shape."""

@@ -1,4 +1,7 @@
-"""Every cost of a batch of strategies: named time terms that sum to the step time, memory per stage, ranges, verdict."""
+"""Every cost of a batch of strategies: named time terms that sum to the step time, memory per stage, ranges, verdict.
+
+`step.total` sums the time, `step.ranges` makes its 80 % range; `memory.stage_memory` makes the peaks and their range.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +39,7 @@ class Evaluated:
     strategies: Strategies
     step_time_s: Floats
     step_time_low_s: Floats
-    """Low end of the 80 % interval."""
+    """Low end of the 80 % interval of the step time."""
     step_time_high_s: Floats
     terms_s: Mapping[str, Floats]
     """One entry per name of `terms.TIME_NAMES`; they sum to step_time_s."""
@@ -46,11 +49,17 @@ class Evaluated:
     verdict: Codes
     """Codes of `Verdict`."""
     host_exceeded: np.ndarray
-    """Where offloaded state exceeds the node's memory: an out-of-memory of its own."""
+    """Whether offloaded state exceeds the node's memory, which is an out-of-memory of its own."""
 
 
 def evaluate(job: Job, strategies: Strategies, *, headroom_fraction: float = DEFAULT_HEADROOM_FRACTION) -> Evaluated:
-    """Costs of N legal strategies; legality is `planner.rules`' business."""
+    """Costs of N strategies. They must be legal: `planner.rules` decides that, and nothing is checked here.
+
+    Args:
+        job: model, cluster, training and prices.
+        strategies: shape (N,).
+        headroom_fraction: share of the GPU's capacity that must stay free.
+    """
     memory = stage_memory(job, strategies)
     verdict, host_exceeded = memory_verdict(job, memory, headroom_fraction=headroom_fraction)
     time = step_time(job, strategies)
@@ -71,14 +80,16 @@ def evaluate(job: Job, strategies: Strategies, *, headroom_fraction: float = DEF
 
 
 def memory_verdict(job: Job, memory: StageMemory, *, headroom_fraction: float) -> tuple[Codes, np.ndarray]:
-    """Verdict by the contract's rule, and where host memory is what overflows; shape (N,) each.
+    """Verdict by the contract's rule, and whether host memory is what overflows; shape (N,) each.
 
-    `fits` when the interval's high end is within the limit, `oom` when its low end is above capacity.
+    A plan `fits` when the high end of its memory's interval is within the limit, and is `oom` when the low end is above capacity.
     """
     capacity = job.cluster.capacity_bytes
     limit = capacity * (1.0 - headroom_fraction)
     host = job.cluster.host_memory_bytes
     host_exceeded = np.zeros(len(memory.device), np.bool_) if host is None else memory.host_bytes_per_node > host
+    # The headroom applies to fitting only: a plan that would just fill the card is a risk, not a certain
+    # out-of-memory.
     over = (memory.device_low > capacity) | host_exceeded
     verdict = np.where(over, Verdict.OOM, np.where(memory.device_high <= limit, Verdict.FITS, Verdict.AT_RISK))
     return verdict.astype(np.int8), host_exceeded

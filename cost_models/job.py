@@ -17,23 +17,26 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Job:
-    """What every cost model is given beside the strategies; hashable by identity, so results can be cached on it."""
+    """Everything that a cost model is given beside the strategies. Jobs are hashed by identity, so results can be cached
+    on them.
+    """
 
     model: Model
     cluster: Cluster
     training: Training
     calibration: Calibration
     states_version: bool = False
-    """Whether the answer states the framework's version, as a plan's files do; otherwise a version that the user did not name
-    is a guess."""
+    """Whether the answer states the framework's version, as a plan's files do. Where it does not, a version that
+    the user did not name is a guess."""
 
     @property
     def framework(self) -> FrameworkFacts:
+        """What is known of the job's framework at its version."""
         return framework_facts(self.training)
 
     @property
     def has_core_modules(self) -> bool:
-        """Layers are Megatron Core's own ("local") modules, which without Apex fuse nothing by default."""
+        """Whether layers are Megatron Core's own ("local") modules, which fuse nothing by default without Apex."""
         training = self.training
         is_local = training.transformer_impl == "local" and not training.compile
         return is_local and self.framework.local_modules_fuse_nothing
@@ -46,7 +49,7 @@ class Job:
 
     @property
     def routed_copies(self) -> float:
-        """Rows that the experts compute per token, 0 without experts: top_k, filled up to the capacity or cut by it.
+        """Rows per token that the experts compute, 0 without experts: top_k, filled up to the capacity or cut by it.
 
         Routing is taken as balanced, so that a capacity of at least one drops nothing.
         """
@@ -62,7 +65,9 @@ class Job:
         return self.model.mtp_num_layers if self.framework.builds_mtp else 0
 
     def overlaps_by_default(self, flag: str, *, zero: Any) -> Any:
-        """Default of a strategy.overlap flag for this framework at this software date, for one ZeRO stage or an array."""
+        """Default of a `strategy.overlap` flag in this framework at this software date, for one ZeRO stage or an array of
+        them.
+        """
         usual = self.framework.overlaps[flag] and self.training.software_date >= self.framework.overlaps_since
         return usual & (zero >= self.framework.overlaps_from_zero)
 

@@ -1,4 +1,6 @@
-"""The collective operations by name: what the cost models price, the calibration documents hold, the profiler measures."""
+"""The collective operations by name: those that the cost models price, calibration documents hold and the profiler
+measures.
+"""
 
 from __future__ import annotations
 

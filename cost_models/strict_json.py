@@ -1,4 +1,6 @@
-"""JSON as RFC 8259 has it and as it can be stored and sent back unchanged: the one parser of requests, rows and files."""
+"""JSON as RFC 8259 defines it, and as it can be stored and sent back unchanged: the one parser of requests, rows and
+files.
+"""
 
 from __future__ import annotations
 
@@ -7,15 +9,16 @@ import math
 from typing import Any
 
 _LONGEST_INTEGER = 4000
-"""Digits; Python refuses a little more, with advice to change Python."""
+"""Digits of the longest integer that is read. Python's own limit is a little higher, and its message advises to
+change Python."""
 
 
 def strict_loads(text: str | bytes) -> Any:
-    """The value in this text: no NaN, no Infinity (nor 1e999), no key twice in one object, no endless integer.
+    """The value in this text. NaN, Infinity (1e999 too), a key twice in one object and endless integers are refused.
 
     Raises:
-        ValueError: what is wrong with it; json.JSONDecodeError where it is no JSON, UnicodeDecodeError where no UTF-8.
-        RecursionError: it is nested too deeply.
+        ValueError: what is wrong with the text: json.JSONDecodeError where it is no JSON, UnicodeDecodeError where it is not UTF-8.
+        RecursionError: the value is nested too deeply.
     """
     return json.loads(
         text, parse_constant=_refuse_constant, parse_float=_finite, parse_int=_whole, object_pairs_hook=_unique_keys

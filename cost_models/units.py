@@ -1,4 +1,4 @@
-"""Unit constants; SI base units everywhere inside, so these appear only where a human unit is read or printed."""
+"""Constants of units. Everything inside is in SI base units, so these appear only where a human unit is read or printed."""
 
 from __future__ import annotations
 

@@ -1,6 +1,12 @@
 """Measurements of real machines as documents: what is stored and exchanged, how it is fitted, and how far off it may be.
 
-`cost_models.hardware` turns a document into the `Calibration` that a job is priced with.
+| look for | file |
+| --- | --- |
+| the document's schema, samples and fits | `document` |
+| from samples to curves and their residuals | `fit` |
+| 80 % half-widths by family and tier | `residuals` |
+
+`cost_models.hardware` turns a document into the `Calibration` that a job is priced with (`hardware.loader`).
 """
 
 from cost_models.calibration.document import (

@@ -1,7 +1,7 @@
 """The calibration document, schema 1: what one machine was measured to do, immutable, named by the digest of its content.
 
-Samples are kept as measured; fits are what the cost models read, with their residual and the range they hold in. The
-digest is over the canonical JSON (sorted keys, defaults left out), so fields added later don't change old ids.
+Samples are kept as measured. Fits are what the cost models read, with their residual and the range that they hold in. The
+digest is computed over the canonical JSON (sorted keys, defaults left out), so that fields added later do not change old ids.
 """
 
 from __future__ import annotations
@@ -20,7 +20,8 @@ from cost_models.specs.training import AttentionKernel
 
 SCHEMA_VERSION = 1
 Positive = Annotated[float, Field(ge=1e-15, le=1e21)]
-"""Seconds, bytes or rates in SI units: wider than any machine's, and what is computed of them stays finite."""
+"""Seconds, bytes or rates in SI units. The bounds are wider than any machine's, and what is computed from them
+stays finite."""
 Fraction = Annotated[float, Field(ge=0, le=1e6)]
 Count = Annotated[int, Field(ge=1, le=10**15)]
 Position = Annotated[int, Field(ge=0, le=10**15)]
@@ -31,12 +32,12 @@ class _Strict(BaseModel):
 
 
 class Fingerprint(_Strict):
-    """Which machine and software the numbers belong to."""
+    """The machine and the software that the numbers belong to."""
 
     gpu: str
-    """GPU preset name."""
+    """Name of the GPU preset."""
     gpu_reported: str = ""
-    """As the driver spells it."""
+    """The GPU's name as the driver spells it."""
     driver: str = ""
     torch: str = ""
     cuda: str = ""
@@ -44,26 +45,26 @@ class Fingerprint(_Strict):
     cpu: str = ""
     nvls: Literal["on", "off", "unknown"] = "unknown"
     environment: dict[str, str] = {}
-    """Variables that change speed, such as NCCL_ALGO."""
+    """Environment variables that change speed, such as NCCL_ALGO."""
     interconnect: Interconnect = "nvswitch"
     gpus_per_node: Count = 1
     num_nodes: Count = 1
 
 
 class Device(_Strict):
-    """Data-sheet facts that turn the samples into efficiencies; dense peaks."""
+    """Facts of the data sheet that turn the samples into efficiencies; peaks are dense."""
 
     generation: Generation
     peak_flops_per_s: dict[str, Positive]
     memory_bytes_per_s: Positive
     link_bytes_per_s: Annotated[float, Field(ge=0, le=1e21)]
-    """One direction, per GPU, of the link the collectives ran on (PCIe where there is no faster one)."""
+    """One direction, per GPU, of the link that the collectives ran on (PCIe where there is no faster one)."""
     num_sms: Count
     power_limit_w: Positive | None = None
 
     @property
     def half_flops_per_s(self) -> float:
-        """Peak that the shares of bf16 and fp16 samples are over."""
+        """Peak that the shares of bf16 and fp16 samples refer to."""
         return self.peak_flops_per_s.get("bf16") or self.peak_flops_per_s["fp16"]
 
     @model_validator(mode="after")
@@ -74,7 +75,7 @@ class Device(_Strict):
 
 
 class GemmSample(_Strict):
-    """One matrix product (m, k) x (k, n): median seconds of a call among back-to-back calls."""
+    """One matrix product (m, k) x (k, n): median seconds of one call among back-to-back calls."""
 
     m: Count
     n: Count
@@ -86,12 +87,14 @@ class GemmSample(_Strict):
     spread_fraction: Fraction = 0.0
     """Half of the interquartile range of the repeats, over their median."""
     output_dtype: Literal["same", "fp32"] = "same"
-    """fp32: a gradient product that adds into an fp32 buffer in the same kernel."""
+    """"fp32" marks a gradient product that adds into an fp32 buffer in the same kernel."""
 
 
 class CollectiveSample(_Strict):
-    """One collective: seconds of the slowest rank. `size_bytes` is nccl-tests' total array, `ranks_per_node` divides
-    `ranks`, `concurrent_groups` is how many such groups ran at once on the same nodes.
+    """One collective: seconds of the slowest rank.
+
+    `size_bytes` is nccl-tests' total array, `ranks_per_node` divides `ranks`, and `concurrent_groups` is how many such groups ran at
+    once on the same nodes.
     """
 
     op: Op
@@ -105,14 +108,14 @@ class CollectiveSample(_Strict):
 
     @model_validator(mode="after")
     def _fills_its_nodes(self) -> Self:
-        # A curve is fitted to samples only when a job is priced, too late to refuse them.
+        # A curve is fitted to the samples only when a job is priced, which would be too late to refuse them.
         if self.ranks % self.ranks_per_node:
             raise ValueError("ranks_per_node must divide ranks")
         return self
 
 
 class AttentionSample(_Strict):
-    """One causal attention call."""
+    """One causal attention call of a fused kernel."""
 
     kernel: AttentionKernel
     direction: Literal["forward", "backward"]
@@ -130,7 +133,7 @@ class AttentionSample(_Strict):
 
 
 class MathAttentionSample(_Strict):
-    """One causal attention call that writes its scores (the unfused chain of operators)."""
+    """One causal attention call that writes its scores: the unfused chain of operators."""
 
     direction: Literal["forward", "backward"]
     sequences: Count
@@ -158,13 +161,13 @@ class OverlapSample(_Strict):
 
 
 class PairSample(_Strict):
-    """Two ranks that send to each other at once: bytes/s of one direction."""
+    """Two ranks that send to each other at once: bytes per second of one direction."""
 
     first: Position
     second: Position
     bytes_per_s: Positive
     link: str = ""
-    """What the driver says lies between them: nvlink, pcie, network."""
+    """What the driver says lies between them: nvlink, pcie or network."""
 
 
 class DeviceState(_Strict):
@@ -172,7 +175,7 @@ class DeviceState(_Strict):
 
     rank: Position
     sm_clock_hz: tuple[float, float] | None = None
-    """Lowest and highest seen under load."""
+    """Lowest and highest clock seen under load."""
     power_w: tuple[float, float] | None = None
     power_limit_w: Positive | None = None
     temperature_celsius: tuple[float, float] | None = None
@@ -192,8 +195,9 @@ class MemorySample(_Strict):
 
 
 class HostAdamSample(_Strict):
-    """Adam on the processors, all ranks of a node at once: fp32 parameters, gradients and two moments read, all but the
-    gradients written.
+    """Adam on the processors, all ranks of a node at once.
+
+    Parameters, gradients and two moments in fp32 are read, and all but the gradients are written.
     """
 
     ranks: Count
@@ -208,10 +212,10 @@ class HostAdamSample(_Strict):
 
 
 class Host(_Strict):
-    """CPU time of issuing work, nothing of it hidden."""
+    """CPU seconds of issuing work, none of it hidden."""
 
     eager_op_s: Positive | None = None
-    """One operation of an eager training step (framework layers included)."""
+    """One operation of an eager training step, framework layers included."""
     raw_op_s: Positive | None = None
     """One bare tensor operation in a loop."""
     compiled_op_s: Positive | None = None
@@ -222,15 +226,15 @@ class Host(_Strict):
     plain_layer_s: Positive | None = None
     """Forward and backward of a Llama layer written in plain PyTorch."""
     sharded_layer_s: Positive | None = None
-    """The same layer under FSDP2."""
+    """The plain layer under FSDP2."""
     tensor_parallel_layer_s: Positive | None = None
-    """The same layer with DTensor tensor parallelism, sequence kept whole."""
+    """The plain layer with DTensor tensor parallelism, the sequence kept whole."""
     sequence_parallel_layer_s: Positive | None = None
-    """The same with the sequence split between the projections."""
+    """The plain layer with DTensor tensor parallelism and the sequence split between the projections."""
     compiled_layer_s: Positive | None = None
     """The plain layer compiled."""
     compiled_sharded_layer_s: Positive | None = None
-    """The same under FSDP2."""
+    """The plain layer compiled, under FSDP2."""
     compiled_sequence_parallel_layer_s: Positive | None = None
     """The plain layer with DTensor tensor and sequence parallelism, compiled."""
 
@@ -243,11 +247,11 @@ class MemoryFacts(_Strict):
     communicator_bytes: Positive | None = None
     p2p_neighbour_bytes: Positive | None = None
     allocator_slack_fraction: Fraction | None = None
-    """Reserved over allocated peak of a few training steps of changing length, less 1."""
+    """Reserved over allocated peak of a few training steps of changing length, minus 1."""
 
 
 class CollectiveFit(_Strict):
-    """Seconds against size for one operation and group, cleaned: medians, never falling with size."""
+    """Seconds against size for one operation and group, cleaned: medians that never fall with size."""
 
     op: Op
     ranks: Count
@@ -255,7 +259,7 @@ class CollectiveFit(_Strict):
     size_bytes: tuple[Positive, ...]
     time_s: tuple[Positive, ...]
     residual_fraction: Fraction
-    """80th percentile of leaving one size out and interpolating it."""
+    """80th percentile of the errors of leaving one size out and interpolating it."""
     stride: Count = 1
     concurrent_groups: Count = 1
 
@@ -271,7 +275,7 @@ class CollectiveFit(_Strict):
 
 
 class GemmFit(_Strict):
-    """How well the interpolated efficiency predicts a shape that was left out, and where the shapes lie."""
+    """How well the interpolated efficiency predicts a shape that was left out, and where the measured shapes lie."""
 
     dtype: str
     residual_fraction: Fraction
@@ -281,20 +285,20 @@ class GemmFit(_Strict):
 
 
 class CalibrationDocument(_Strict):
-    """One machine's measurements with their fits. Never edited: a new measurement is a new document."""
+    """One machine's measurements with their fits. It is never edited: a new measurement is a new document."""
 
     schema_version: Literal[1]
     name: Annotated[str, Field(min_length=1, max_length=120)]
     kind: Literal["reference", "measured"]
-    """reference: public curves of this GPU, not of the user's machine."""
+    """"reference" means public curves of this GPU, not of the user's machine."""
     fingerprint: Fingerprint
     device: Device
     created_at: str
-    """RFC 3339 date or time of the measurement (or of the compilation of public data)."""
+    """RFC 3339 date or time of the measurement, or of the compilation of public data."""
     source: str = ""
     licence: str = ""
     load: Literal["burst", "sustained"] = "sustained"
-    """burst: short runs at a boosted clock; the sustained-clock constant applies on top."""
+    """"burst" means short runs at a boosted clock, to which the sustained-clock constant applies."""
     gemm: tuple[GemmSample, ...] = ()
     collectives: tuple[CollectiveSample, ...] = ()
     attention: tuple[AttentionSample, ...] = ()
@@ -316,10 +320,10 @@ class CalibrationDocument(_Strict):
         return hashlib.sha256(self.canonical_json().encode()).hexdigest()
 
     def canonical_json(self) -> str:
-        """The content that the digest is over."""
+        """The content that the digest is computed over."""
         content = self.model_dump(mode="json", exclude_defaults=True)
         return json.dumps(content, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 
     def file_text(self) -> str:
-        """What is stored: the canonical content with its id in front."""
+        """The text that is stored: the canonical content with its id in front."""
         return f'{{"id":"{self.id}",{self.canonical_json()[1:]}\n'

@@ -1,7 +1,8 @@
 """From samples to fits: medians, monotone curves, leave-one-out residuals. Pure functions of the samples.
 
-A larger message cannot truly be faster. Points far above both neighbours are interrupted measurements and give way to
-them; what still falls with size is noise and is pooled. Nothing else is smoothed: a clean curve comes back as measured.
+A larger message cannot really be faster. Points far above both neighbours are interrupted measurements and are replaced; where
+time still falls with size, the difference is noise and is pooled. Nothing else is smoothed: a clean curve comes back as it was
+measured.
 """
 
 from __future__ import annotations
@@ -17,13 +18,13 @@ from cost_models.calibration.document import CollectiveFit, CollectiveSample, Ge
 
 Floats = NDArray[np.float64]
 RESIDUAL_QUANTILE = 0.8
-"""Residuals are half-widths of 80 % intervals."""
+"""Quantile of the errors that is a half-width, so that residuals are half-widths of 80 % intervals."""
 
 _INTERRUPTED = 1.5
 
 
 def fit_collectives(samples: Sequence[CollectiveSample]) -> tuple[CollectiveFit, ...]:
-    """One curve per (operation, ranks, ranks per node, stride, concurrent groups)."""
+    """One curve for each (operation, ranks, ranks per node, stride, concurrent groups)."""
     repeats: dict[tuple[str, int, int, int, int], dict[float, list[float]]] = defaultdict(lambda: defaultdict(list))
     for s in samples:
         key = (s.op, s.ranks, s.ranks_per_node, s.stride, s.concurrent_groups)
@@ -46,9 +47,10 @@ def fit_collectives(samples: Sequence[CollectiveSample]) -> tuple[CollectiveFit,
 
 
 def _without_interruptions(size: Floats, time_s: Floats) -> Floats:
-    """Inner points above 1.5 times both neighbours replaced by the neighbours' log-log interpolation."""
+    """Seconds in which inner points above 1.5 times both neighbours are replaced by the neighbours' log-log interpolation."""
     clean = time_s.copy()
     for i in range(1, len(size) - 1):
+        # The left neighbour is the cleaned one, so that two interrupted points in a row do not vouch for each other.
         if time_s[i] > _INTERRUPTED * max(clean[i - 1], time_s[i + 1]):
             share = np.log(size[i] / size[i - 1]) / np.log(size[i + 1] / size[i - 1])
             clean[i] = clean[i - 1] ** (1.0 - share) * time_s[i + 1] ** share
@@ -65,12 +67,13 @@ def _rising(time_s: Floats) -> Floats:
             mean, count = (before * held + mean * count) / (held + count), held + count
         blocks.append((mean, count))
     pooled = np.exp([mean for mean, count in blocks for _ in range(count)])
+    # Points that no neighbour contradicts come back unchanged to the last bit, which exp(log(x)) would not guarantee.
     alone = np.array([count == 1 for _mean, count in blocks for _ in range(count)])
     return np.maximum.accumulate(np.where(alone, time_s, pooled))
 
 
 def _curve_residual(size: Floats, time_s: Floats) -> float:
-    """80th percentile of |prediction / measurement - 1|, each inner point predicted from its two neighbours."""
+    """80th percentile of |prediction / measurement - 1|, where each inner point is predicted from its two neighbours."""
     if len(size) < 3:
         return 0.0
     x, y = np.log2(size), np.log2(time_s)
@@ -80,7 +83,13 @@ def _curve_residual(size: Floats, time_s: Floats) -> float:
 
 
 def fit_gemms(samples: Sequence[GemmSample], *, peak_flops_per_s: float, dtype: str = "bf16") -> GemmFit | None:
-    """Ranges of the shapes, and the error of predicting each from its neighbours along every axis."""
+    """Ranges of the measured shapes, and the error of predicting each shape from its neighbours; None without plain products.
+
+    Args:
+        samples: products of any kind; those of this type, alone in their kernel and in the forward layout count.
+        peak_flops_per_s: dense peak of the type.
+        dtype: type of the operands.
+    """
     chosen = [s for s in samples if s.dtype == dtype and s.batch == 1 and s.layout == "forward"]
     if not chosen:
         return None
@@ -97,7 +106,10 @@ def fit_gemms(samples: Sequence[GemmSample], *, peak_flops_per_s: float, dtype: 
 
 
 def _shape_residual(log_shape: Floats, log_share: Floats) -> float:
-    """As `_curve_residual`, with the four nearest other shapes weighted by inverse distance."""
+    """80th percentile of |prediction / measurement - 1|, each shape predicted from the four nearest others by inverse
+    distance.
+    """
+    # With fewer shapes a prediction has no four neighbours, and an error of 0 here means that none is known.
     if len(log_shape) < 5:
         return 0.0
     distance = np.abs(log_shape[:, None, :] - log_shape[None, :, :]).sum(axis=2)

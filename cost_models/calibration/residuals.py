@@ -1,8 +1,8 @@
-"""How far a term may be from the truth: 80 % half-widths by family and tier.
+"""How far a term may be from the truth: 80 % half-widths by family and tier. [T-3]
 
-The documents' own leave-one-out errors and spreads where there are any; else the widths written here, which come from
-re-measured machines (measured), the reference tables' leave-one-out errors (interpolated), the scatter between machines
-of one kind (extrapolated) and the plausible range of the constants involved (nominal).
+They are the documents' own leave-one-out errors and spreads where there are any. Else they are the widths written here, which
+come from re-measured machines (measured), the reference tables' leave-one-out errors (interpolated), the scatter between
+machines of one kind (extrapolated) and the plausible range of the constants involved (nominal).
 """
 
 from __future__ import annotations
@@ -32,18 +32,19 @@ _KINDS: Mapping[str, frozenset[str]] = {
     "optimizer": frozenset({"optimizer"}),
     "host": frozenset({"host_to_device", "device_to_host"}),
 }
-"""Memory samples that a family rests on."""
+"""The kinds of memory sample that a family rests on."""
 
 
 def residuals_of(
     compute: CalibrationDocument | None, network: CalibrationDocument | None
 ) -> dict[tuple[str, Tier], float]:
-    """Half-width for every (family, tier)."""
+    """Relative half-width of the 80 % interval for every (family, tier)."""
     table = {(family, tier): widths[tier] for family, widths in NOMINAL_RESIDUALS.items() for tier in Tier}
     gemm = [fit.residual_fraction for fit in compute.gemm_fits if fit.residual_fraction > 0] if compute else []
     curves, between = _curve_residuals(network, inside=True), _curve_residuals(network, inside=False)
     for family, own in (("gemm", gemm), ("collective", curves), ("network", between)):
         if own:
+            # Interpolating between measured points cannot be surer than the points themselves.
             table[family, Tier.INTERPOLATED] = max(median(own), table[family, Tier.MEASURED])
     samples = (("gemm", compute.gemm if compute else ()), ("collective", _calls(network, inside=True)))
     for family, rows in samples:
@@ -51,22 +52,24 @@ def residuals_of(
         if spreads:
             table[family, Tier.MEASURED] = max(float(np.quantile(spreads, 0.8)), 0.01)
     for family, groups in _other_spreads(compute, network).items():
-        # What these families hold is more than the kernel that was timed, so that its spread can only widen them.
+        # These families hold more than the kernel that was timed, so a spread of that kernel can only widen them.
         for each in filter(None, groups):
             table[family, Tier.MEASURED] = max(float(np.quantile(each, 0.8)), table[family, Tier.MEASURED])
-    for family in NOMINAL_RESIDUALS:  # a worse tier is never narrower
+    # A worse tier is never narrower: a plan must not look surer because less of it was measured.
+    for family in NOMINAL_RESIDUALS:
         for better, worse in zip(list(Tier)[:-1], list(Tier)[1:], strict=True):
             table[family, worse] = max(table[family, worse], table[family, better])
     return table
 
 
 def _calls(network: CalibrationDocument | None, *, inside: bool) -> list[CollectiveSample]:
-    """Collectives measured inside nodes, or between them."""
+    """Collectives that were measured inside nodes, or between them."""
     samples = network.collectives if network else ()
     return [s for s in samples if (s.ranks == s.ranks_per_node) == inside]
 
 
 def _curve_residuals(network: CalibrationDocument | None, *, inside: bool) -> list[float]:
+    """Residuals of the curves measured inside nodes, or between them; those of 0 say nothing and are left out."""
     fits = network.collective_fits if network else ()
     chosen = [fit for fit in fits if (fit.ranks == fit.ranks_per_node) == inside]
     return [fit.residual_fraction for fit in chosen if fit.residual_fraction > 0]
@@ -75,7 +78,7 @@ def _curve_residuals(network: CalibrationDocument | None, *, inside: bool) -> li
 def _other_spreads(
     compute: CalibrationDocument | None, network: CalibrationDocument | None
 ) -> dict[str, list[list[float]]]:
-    """Spreads of repeats by family, one list for each group of samples that it rests on."""
+    """Spreads of repeats by family, one list for each group of samples that the family rests on."""
     found = {"network": [[s.spread_fraction for s in _calls(network, inside=False)]]}
     if compute is None:
         return found

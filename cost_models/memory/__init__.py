@@ -6,7 +6,7 @@
 | the terms at each of the step's moments | `moments` |
 | parameters, main copies, gradients, optimizer states, host memory | `states` |
 | tensors that one layer saves, such as those of a gated MLP | `activations` |
-| what recomputation (full, selective) keeps and makes again | `recompute` (one layer), `stage_activations` (a stage) |
+| what recomputation (full, selective) keeps and makes again | `layer_memory` (one layer), `stage_activations` (a stage) |
 | micro-batches in flight under each schedule | `in_flight` |
 | logits and cross entropy | `loss` |
 | gathered parameters, reduction buckets, workspaces | `communication`, `expert_buffers` |

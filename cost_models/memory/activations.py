@@ -1,6 +1,6 @@
 """Bytes that one decoder layer saves for its backward, per kind of layer and per implementation of its modules. [M-5]
 
-A layer is a set of named parts, so that recomputation (`recompute`) can drop some and keep others. Everything is per rank and
+A layer is a set of named parts, so that recomputation (`layer_memory`) can drop some and keep others. Everything is per rank and
 for one micro-batch, shape (U,) over the distinct combinations of the axes that matter; the kernels' private scratch is left
 out. Symbols as in EQUATIONS.md M-5: T tokens, h hidden, q query and kv key width, f MLP width, t tp, w bytes of the compute
 type.

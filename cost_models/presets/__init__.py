@@ -1,6 +1,8 @@
 """Named models, GPUs and clusters, as data files with unit, source and date beside the numbers.
 
-A file is read when it is first asked for; listing the names reads none.
+`gpus/NAME.json` is a GPU's data sheet (dense peaks, memory, NVLink and PCIe bandwidth in one direction) with the nominal network
+of the vendor's reference server; `clusters/` and `models/` hold the contract's fields. A file is read when it is first asked
+for; listing the names reads none.
 """
 
 from __future__ import annotations
@@ -23,25 +25,31 @@ _FOLDER = Path(__file__).parent
 
 @dataclass(frozen=True, slots=True)
 class Preset:
-    """One named preset. `spec` holds the contract's fields for its kind; `facts` what stands beside them."""
+    """One named preset."""
 
     name: str
     spec: Mapping[str, Any]
+    """The contract's fields of its kind."""
     facts: Mapping[str, Any]
-    """Sources and dates, and for a GPU or cluster the constants that are not the user's to set."""
+    """What stands beside the constants: sources and dates and, for a GPU or cluster, what is not the user's to set."""
 
 
 @cache
 def names(kind: Kind) -> tuple[str, ...]:
-    """Every preset of a kind, sorted."""
+    """Names of all presets of a kind, sorted."""
     return tuple(sorted(path.stem for path in (_FOLDER / kind).glob("*.json")))
 
 
 def load(kind: Kind, name: str, *, pointer: str = "") -> Preset:
     """The preset of this name.
 
+    Args:
+        kind: models, gpus or clusters.
+        name: as in `names(kind)`.
+        pointer: where the name stands in the user's document.
+
     Raises:
-        InvalidInputError: no such preset; the hint offers the nearest name.
+        InvalidInputError: there is no such preset; the hint offers the nearest name.
     """
     if name not in names(kind):
         message = f"{shown(name)} is not a {kind[:-1]} preset"
@@ -50,7 +58,7 @@ def load(kind: Kind, name: str, *, pointer: str = "") -> Preset:
 
 
 def _hint(kind: Kind, name: str) -> str:
-    """What to give instead: the nearest preset, and for an id of a model hub its config."""
+    """What to give instead: the nearest preset and, for the id of a model on a hub, its config."""
     if kind != "models" or not is_hub_id(name):
         return choice_hint(name, names(kind))
     download = (
@@ -61,7 +69,7 @@ def _hint(kind: Kind, name: str) -> str:
 
 
 def is_hub_id(name: str) -> bool:
-    """Whether a name looks like `organisation/model` on a hub."""
+    """Whether a name looks like `organization/model` on a hub."""
     return re.fullmatch(r"[\w-][\w.-]*/[\w-][\w.-]*", name) is not None and not name.endswith(".json")
 
 
@@ -73,5 +81,5 @@ def _read(kind: Kind, name: str) -> Preset:
 
 
 def _bare(entry: Any) -> Any:
-    """A constant without its unit, source and date."""
+    """The value of a constant without its unit, source and date."""
     return entry["value"] if isinstance(entry, Mapping) and "value" in entry else entry

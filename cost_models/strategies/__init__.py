@@ -1,1 +1,10 @@
-"""Strategies as structures of arrays: degrees and choices, layers per stage, experts per rank."""
+"""Strategies as structures of arrays: degrees and choices, layers per stage, experts per rank.
+
+| look for | file |
+| --- | --- |
+| a batch of strategies and the codes of its choices | `strategy` |
+| decoder layers of each stage; stages that can be the slowest or fullest | `layouts` |
+| layers that full recomputation repeats | `recomputed_layers` |
+| distinct combinations of axes, sums that do not depend on the batch | `tensors` |
+| nodes and ranks over which a token's experts are spread | `expert_spread` |
+"""

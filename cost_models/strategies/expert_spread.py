@@ -1,8 +1,8 @@
-"""Over how many ranks, nodes or NVLink domains the experts of one token are spread, and where its copies travel then.
+"""Over how many ranks, nodes or NVLink domains the experts of one token are spread. [C-18]
 
-A router picks top_k experts for a token. A dispatcher that sends one copy per expert moves top_k copies whatever they
-share; one that sends a copy per place moves as many as there are different places. Which experts a router prefers is not
-known: every choice that the model's groups allow is taken to be as likely as any other.
+A router picks top_k experts for a token. A dispatcher that sends one copy per expert moves top_k copies whatever they share; one
+that sends one copy per place moves as many copies as there are different places. Which experts a router prefers is not known:
+every choice that the model's groups allow is taken to be as likely as any other.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ from cost_models.strategies.strategy import Floats
 
 
 def expected_places(moe: Moe, places: Floats) -> Floats:
-    """Expected number of places that hold one of a token's experts, shape of `places`.  [C-18]
+    """Expected number of places that hold one of a token's experts, shape of `places`. [C-18]
 
         without groups    p (1 - C(E - E/p, k) / C(E, k))
         p <= G            p (1 - C(G - G/p, g) / C(G, g))
         p > G             g p/G (1 - C(E/G - E/p, k/g) / C(E/G, k/g))
 
-    E experts lie in p equal, consecutive places; k of them are a token's. Group-limited routing takes g of G groups by
-    their best experts, so that each chosen group serves the token, with k/g experts on average.
+    E experts lie in p equal, consecutive places; k of them are a token's. Group-limited routing takes g of G groups by their best
+    experts, so that each chosen group serves the token, with k/g experts on average.
 
     Args:
         moe: the experts and how a token's are chosen.
-        places: into how many equal parts the list of experts is cut; 1 gives 1.
+        places: number of equal parts that the list of experts is cut into; 1 gives 1.
     """
     experts, top_k = float(moe.num_experts), float(moe.top_k)
     groups, chosen = float(moe.num_groups), float(moe.topk_groups)
@@ -40,10 +40,11 @@ def expected_places(moe: Moe, places: Floats) -> Floats:
 
 
 def _missed(total: float, held: Floats, drawn: float) -> Floats:
-    """Chance that none of `drawn` out of `total` is among the `held`; linear between whole numbers drawn."""
+    """Chance, 0...1, that none of `drawn` out of `total` is among the `held`; linear between whole numbers drawn."""
     low, high = floor(drawn), ceil(drawn)
     chance = np.ones_like(held)
     for taken in range(low):
+        # The quotient of the binomial coefficients as a product, which does not overflow for hundreds of experts.
         chance = chance * np.clip((total - held - taken) / (total - taken), 0.0, 1.0)
     if high == low:
         return chance

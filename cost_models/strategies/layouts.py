@@ -3,10 +3,10 @@
 A layout is (pp, vpp, layers per virtual stage in model order). Virtual stage i = chunk * pp + rank; the first holds the
 embedding, the last the final norm, head and loss. Array suffixes: L layouts, S stages, K slots, J layer kinds.
 
-A *slot* is a stage that can be the slowest or the fullest. Stages between the ends differ only in how many layers of
-each kind they hold and in how many micro-batches are in flight (never more on a later stage), so a middle stage that
-holds, kind by kind, no more than an earlier middle one can be left out: the maximum over the slots is the maximum
-over all stages. Layouts with fewer slots repeat one.
+A *slot* is a stage that can be the slowest or the fullest. Stages between the ends differ only in how many layers of each kind
+they hold and in how many micro-batches are in flight, and the latter is never more on a later stage. So a middle stage that
+holds, kind by kind, no more than an earlier middle stage can be left out: the maximum over the slots is the maximum over all
+stages. Layouts with fewer slots repeat one.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Floats = NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """One split: decoder layers of each virtual stage, in model order."""
+    """One split: the decoder layers of each virtual stage, in model order."""
 
     pp: int
     vpp: int
     layers: tuple[int, ...]
-    """pp*vpp counts, 0 allowed."""
+    """Layers of the pp*vpp virtual stages; 0 is allowed."""
     recompute_per_stage: tuple[int, ...] | None = None
-    """Layers recomputed on each of the pp stages, where the strategy fixes them."""
+    """Layers that each of the pp stages recomputes, where the strategy fixes them."""
     pool_per_stage: tuple[str, ...] | None = None
     """Pool that each of the pp stages lies on."""
 
@@ -45,7 +45,7 @@ class Layout:
         return len(set(self.layers)) == 1
 
     def layers_on_stage(self, stage: int) -> int:
-        """Decoder layers held by one pipeline rank over all its chunks."""
+        """Decoder layers that one pipeline rank holds over all its chunks."""
         return sum(self.layers[stage :: self.pp])
 
 
@@ -55,15 +55,15 @@ class Layouts:
 
     table: tuple[Layout, ...]
     slot_stage_LK: Ints
-    """Stage index of each slot; slot 0 is stage 0, the last slot the last stage."""
+    """Stage of each slot; slot 0 is stage 0, the last slot is the last stage."""
     layers_LKJ: Floats
-    """Decoder layers of each kind held by the slot's stage, all chunks together."""
+    """Decoder layers of each kind that the slot's stage holds, all chunks together."""
     largest_chunk_layers_LK: Floats
-    """Layers of the largest chunk of that stage (all of them without virtual stages)."""
+    """Layers of that stage's largest chunk; all of them without virtual stages."""
     has_embedding_LK: NDArray[np.bool_]
     has_head_LK: NDArray[np.bool_]
     recompute_layers_LK: Floats
-    """Layers of the stage that `recompute_per_stage` fixes; -1 where the strategy's own rule holds."""
+    """Layers of the stage that `recompute_per_stage` fixes; -1 where the strategy's own rule applies."""
     held_LS: Floats
     """Decoder layers of every stage, 0 beyond the last; S is the largest number of stages."""
     recompute_limit_LS: Floats
@@ -75,12 +75,14 @@ class Layouts:
 
     @cached_property
     def has_uneven_chunks(self) -> NDArray[np.bool_]:
-        """Where virtual stages differ, so that a block of each is not the same number of layers of every stage, shape (L,)."""
+        """Whether virtual stages differ, so that a block of each is not the same number of layers on every stage, shape
+        (L,).
+        """
         return np.array([layout.vpp > 1 and not layout.is_even for layout in self.table])
 
     @cached_property
     def chunk_layers(self) -> Floats:
-        """Layers of every chunk of every stage, 0 beyond the last of either, shape (L, largest vpp, S)."""
+        """Layers of every chunk of every stage, shape (L, largest vpp, S); 0 beyond the last chunk or stage."""
         chunks = np.zeros((len(self.table), max(x.vpp for x in self.table), self.held_LS.shape[1]))
         for index, layout in enumerate(self.table):
             chunks[index, : layout.vpp, : layout.pp] = np.reshape(layout.layers, (layout.vpp, layout.pp))
@@ -88,7 +90,13 @@ class Layouts:
 
 
 def build_layouts(table: Sequence[Layout], *, model: Model, all_stages: bool = False) -> Layouts:
-    """Slot tables of these layouts; `all_stages` makes every stage a slot (per-stage reports, tests)."""
+    """Slot tables of these layouts.
+
+    Args:
+        table: the layouts.
+        model: whose layer kinds are counted.
+        all_stages: make every stage a slot, for reports per stage and for pools.
+    """
     kinds = model.distinct_kinds
     kind_of_layer = np.array([kinds.index(kind) for kind in model.layer_kinds])
     chosen: list[list[int]] = []
@@ -100,6 +108,8 @@ def build_layouts(table: Sequence[Layout], *, model: Model, all_stages: bool = F
         largest.append(chunks[:, 0])
         chosen.append(list(range(layout.pp)) if all_stages else _representatives(per_stage, chunks, layout))
     width = max(len(stages) for stages in chosen)
+    # Rows are filled up with their last stage: repeating a stage changes no maximum, and the head stays in the last
+    # slot.
     slots = np.array([stages[:-1] + [stages[-1]] * (width - len(stages) + 1) for stages in chosen], dtype=np.int64)
     last = np.array([layout.pp - 1 for layout in table])[:, None]
     fixed = [layout.recompute_per_stage for layout in table]
@@ -128,7 +138,7 @@ def _padded(rows: Sequence[Sequence[float]], *, fill: float) -> Floats:
 
 
 def _stage_contents(layout: Layout, kind_of_layer: Ints, num_kinds: int) -> tuple[Floats, Floats]:
-    """Layers of each kind per stage (pp, J), and of each chunk of a stage, largest first (pp, vpp)."""
+    """Layers of each kind per stage, shape (pp, J), and layers of each chunk of a stage, largest first, shape (pp, vpp)."""
     assert sum(layout.layers) == len(kind_of_layer), (layout, len(kind_of_layer))
     owner = np.repeat(np.arange(len(layout.layers)) % layout.pp, layout.layers)
     flat = np.bincount(owner * num_kinds + kind_of_layer, minlength=layout.pp * num_kinds)
@@ -137,7 +147,7 @@ def _stage_contents(layout: Layout, kind_of_layer: Ints, num_kinds: int) -> tupl
 
 
 def _representatives(per_stage: Floats, chunks: Floats, layout: Layout) -> list[int]:
-    """The stages that no earlier middle stage dominates, ends always included."""
+    """The stages that no earlier middle stage dominates; the ends are always among them."""
     size = np.column_stack([per_stage, chunks])
     if layout.recompute_per_stage is not None:  # fewer recomputed layers hold more: part of the comparison
         size = np.column_stack([size, -np.array(layout.recompute_per_stage, float), layout.recompute_per_stage])
@@ -145,6 +155,8 @@ def _representatives(per_stage: Floats, chunks: Floats, layout: Layout) -> list[
         return [0]
     _, first = np.unique(size[1:-1], axis=0, return_index=True) if layout.pp > 2 else (None, np.zeros(0, np.int64))
     kept: list[int] = []
+    # In the order of the pipeline, since only an earlier stage, which has no fewer micro-batches in flight, can
+    # dominate.
     for stage in (np.sort(first) + 1).tolist():
         if not (size[stage] <= size[kept]).all(axis=1).any():
             kept.append(stage)

@@ -1,8 +1,7 @@
-"""How many layers a strategy recomputes: per stage slot, and over the whole pipeline.
+"""How many layers a strategy recomputes: per stage slot, and over the whole pipeline. [F-8]
 
-`full` recomputes every layer of a stage (`every`, `uniform`) or the first `recompute_num_layers` of each model chunk
-(`block`); `recompute_per_stage` fixes the count of each stage. `selective` repeats parts of every layer and is priced by
-the layer costs.
+`full` recomputes every layer of a stage (`every`, `uniform`) or the first `recompute_num_layers` of each model chunk (`block`);
+`recompute_per_stage` fixes the number for each stage. `selective` repeats parts of every layer and is priced with the layers.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from cost_models.strategies.tensors import distinct
 
 
 def recomputed_layers_by_slot(strategies: Strategies) -> Floats:
-    """Fully recomputed layers of each slot's stage, shape (K, N)."""
+    """Number of fully recomputed layers of each slot's stage, shape (K, N)."""
     layouts, layout = strategies.layouts, strategies.layout
     held_NK, full = layouts.layers_LKJ.sum(axis=2)[layout], strategies.recompute == Recompute.FULL
     count_NK = np.where(full[:, None], np.minimum(held_NK, _limit(strategies)[:, None]), 0.0)
@@ -29,7 +28,7 @@ def recomputed_layers_by_slot(strategies: Strategies) -> Floats:
 
 
 def recomputed_layers(strategies: Strategies) -> Floats:
-    """Fully recomputed layers over all stages, shape (N,)."""
+    """Number of fully recomputed layers over all stages, shape (N,)."""
     cases = distinct(strategies, ("layout", "vpp", "recompute", "recompute_method", "recompute_num_layers"))
     rows = cases.rows
     held_US, full = rows.layouts.held_LS[rows.layout], rows.recompute == Recompute.FULL
@@ -49,12 +48,13 @@ def _limit(strategies: Strategies) -> Floats:
 
 
 def _blocks_of_uneven_chunks(strategies: Strategies) -> Bools:
+    """Whether `block` meets chunks that differ, so that a chunk may hold fewer layers than the block, shape (N,)."""
     block = (strategies.recompute == Recompute.FULL) & (strategies.recompute_method == RecomputeMethod.BLOCK)
     return np.asarray(block & strategies.layouts.has_uneven_chunks[strategies.layout])
 
 
 def _blocks(strategies: Strategies) -> Floats:
-    """Layers of every stage within the first `recompute_num_layers` of each of its chunks, shape (N, S)."""
+    """Layers of every stage that lie within the first `recompute_num_layers` of their chunk, shape (N, S)."""
     count = strategies.recompute_num_layers[:, None, None]
     return np.asarray(np.minimum(strategies.layouts.chunk_layers[strategies.layout], count).sum(axis=1))
 
@@ -68,7 +68,7 @@ def recomputed_shares(strategies: Strategies) -> Floats:
 def recomputed_mtp_share(strategies: Strategies) -> Floats:
     """Share of a multi-token-prediction module's layer that is fully recomputed, 0 or 1, shape (N,).
 
-    Source: megatron/core/transformer/multi_token_prediction.py (_checkpointed_forward): not with the block method.
+    The block method leaves it out. Source: megatron/core/transformer/multi_token_prediction.py (_checkpointed_forward).
     """
     full = strategies.recompute == Recompute.FULL
     return np.where(full & (strategies.recompute_method != RecomputeMethod.BLOCK), 1.0, 0.0)

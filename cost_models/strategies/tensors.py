@@ -1,7 +1,7 @@
 """Costs that depend on few axes are computed once per distinct combination and gathered to the batch.
 
-A search batch holds hundreds of thousands of strategies but only a few thousand different (tp, micro-batch, ...) tuples;
-`distinct` finds them in linear time, so a formula written for one strategy is evaluated on those alone.
+A search batch holds hundreds of thousands of strategies but only a few thousand different (tp, micro-batch, ...) tuples. `distinct`
+finds them in linear time, so that a formula written for one strategy is evaluated on those alone.
 """
 
 from __future__ import annotations
@@ -18,7 +18,8 @@ from cost_models.strategies.strategy import Strategies
 Index = NDArray[np.int64]
 Scalar = TypeVar("Scalar", bound=np.generic)
 _DENSE_CELLS_PER_ROW = 4
-"""A presence table up to this many times the batch is cheaper than sorting."""
+"""A table of all possible combinations is cheaper than sorting while it has at most this many cells per row of the
+batch."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +27,9 @@ class Distinct:
     """The different combinations of some axes in a batch."""
 
     rows: Strategies
-    """One strategy per combination, shape (U,); only the named axes are meaningful."""
+    """One strategy for each combination, shape (U,); only the named axes mean anything."""
     inverse: Index
-    """Combination of each strategy, shape (N,)."""
+    """The combination of each strategy, shape (N,)."""
 
     def at(self, index: NDArray[Any]) -> Distinct:
         """The same combinations, for the strategies at these positions."""
@@ -40,7 +41,7 @@ class Distinct:
 
 
 def distinct(strategies: Strategies, axes: Sequence[str], *, also: NDArray[Any] | None = None) -> Distinct:
-    """The distinct combinations of these fields, and of `also` (N,); every one must hold whole numbers >= 0."""
+    """The distinct combinations of these fields, and of `also` (N,); all of them must hold whole numbers >= 0."""
     code = np.zeros(len(strategies), dtype=np.int64)
     cells = 1
     columns = [getattr(strategies, name) for name in axes]
@@ -52,6 +53,7 @@ def distinct(strategies: Strategies, axes: Sequence[str], *, also: NDArray[Any] 
         assert cells < 2**62, axes
     if cells <= _DENSE_CELLS_PER_ROW * len(strategies) + 4096:
         first = np.full(cells, -1, dtype=np.int64)
+        # Writing backwards leaves the first row of every combination in its cell, as np.unique would return it.
         first[code[::-1]] = np.arange(len(strategies) - 1, -1, -1)
         present = np.flatnonzero(first >= 0)
         rank = np.empty(cells, dtype=np.int64)
@@ -62,10 +64,10 @@ def distinct(strategies: Strategies, axes: Sequence[str], *, also: NDArray[Any] 
 
 
 def summed(parts: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
-    """Sum of arrays (or of the rows of one along its first axis), added one after the other.
+    """Sum of arrays (or of the rows of one array along its first axis), added one after the other.
 
-    NumPy adds in pairs along an axis that lies contiguous in memory, as it does in a batch of one: its sums of the same
-    numbers then differ in the last digit from those of a larger batch.
+    NumPy adds in pairs along an axis that lies contiguous in memory, as it does in a batch of one. Its sums of the same numbers
+    then differ in the last digit from those of a larger batch, and a strategy's cost would depend on its neighbours.
     """
     each = iter(parts)
     total = np.array(next(each), np.float64)
@@ -75,7 +77,7 @@ def summed(parts: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
 
 
 def levels_of(values: NDArray[Any]) -> tuple[NDArray[np.float64], Index]:
-    """The different values, whole numbers >= 0, in rising order, and which one each is."""
+    """The different values, whole numbers >= 0, in rising order, and which of them each entry is."""
     digit, count = _digits(values)
     if count == 1:
         digit = np.zeros(len(values), dtype=np.int64)
@@ -85,7 +87,7 @@ def levels_of(values: NDArray[Any]) -> tuple[NDArray[np.float64], Index]:
 
 
 def _digits(values: NDArray[Any]) -> tuple[Index, int]:
-    """Small consecutive integers standing for the values, and how many different ones there are."""
+    """Small consecutive integers that stand for the values, and how many different ones there are."""
     whole = values.astype(np.int64)
     low, high = (int(whole.min()), int(whole.max())) if len(whole) else (0, 0)
     if low == high:
