@@ -10,7 +10,6 @@ from typing import Any
 
 from cost_models.frameworks import FRAMEWORKS, FrameworkFacts, default_rows
 from cost_models.frameworks.training_defaults import USUAL, Row, Rows
-from cost_models.strategies.strategy import NAMES
 from planner.rules import RULES
 from planner.rules.rule import Rule
 from planner.strategies.defaults import default_zero
@@ -36,9 +35,9 @@ def _document(framework: FrameworkFacts) -> Document:
             "zero_in_pipelines": default_zero(framework, 2),
             "sequence_parallel": framework.default_sequence_parallel,
             "etp": "tp" if framework.etp_defaults_to_tp else 1,
-            "recompute": NAMES["recompute"][own.recompute],
-            "cp_comm": NAMES["cp_comm"][own.cp_comm],
-            "moe_dispatcher": NAMES["moe_dispatcher"][own.moe_dispatcher],
+            "recompute": own.recompute.label,
+            "cp_comm": own.cp_comm.label,
+            "moe_dispatcher": own.moe_dispatcher.label,
             "layers_per_stage": framework.splits.name,
             "overlap": dict(framework.overlaps),
             "overlap_from_zero": framework.overlaps_from_zero,
@@ -49,8 +48,8 @@ def _document(framework: FrameworkFacts) -> Document:
         },
         "choices": {
             "zero": list(choices.zero),
-            "schedule": [NAMES["schedule"][schedule] for schedule in choices.schedules],
-            "cp_comm": [NAMES["cp_comm"][comm] for comm in choices.cp_comms],
+            "schedule": [schedule.label for schedule in choices.schedules],
+            "cp_comm": [comm.label for comm in choices.cp_comms],
             "vpp": choices.vpp,
         },
         "vocabulary_multiple_per_tp": framework.vocab_multiple_per_tp,

@@ -46,7 +46,9 @@ def layer_time_cases() -> list[tuple[str, float, float]]:
     """(case, measured seconds, predicted seconds) of forward plus backward of one layer."""
     job = resolve_job(JOB)
     inputs = [
-        StrategyInput(tp=8, zero=0, micro_batch_size=4, sequence_parallel=sequence_parallel, recompute=recompute)
+        StrategyInput.model_validate(
+            {"tp": 8, "zero": 0, "micro_batch_size": 4, "sequence_parallel": sequence_parallel, "recompute": recompute}
+        )
         for sequence_parallel, recompute in CASES.values()
     ]
     strategies = resolve_strategies(job, inputs).strategies

@@ -1,20 +1,36 @@
 """A batch of strategies as one structure of arrays: the only form in which strategies reach a cost model.
 
-A single strategy is a batch of length 1. Whole numbers are stored as float64 (exact to 2^53, no silent wrap, no casting in
-the hot loop); choices are int8 codes, named by the enums below. Every field has shape (N,).
+A single strategy is a batch of length 1. The columns are those of `cost_models.strategies.fields`, which says how the
+contract spells them and how each is stored, with two that follow from them: `num_micro_batches` and `layout`. Every field
+has shape (N,).
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
-from enum import IntEnum
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.strategies.fields import (
+    COLUMNS,
+    NAMES,
+    RECOMPUTE_MODULES,
+    CpComm,
+    FlexBackend,
+    MoeDispatcher,
+    Recompute,
+    RecomputeMethod,
+    Schedule,
+)
 from cost_models.strategies.layouts import Layouts
+
+__all__ = [
+    "ARRAY_FIELDS", "DTYPES", "NAMES", "RECOMPUTE_MODULES", "Bools", "Codes", "CpComm", "FlexBackend", "Floats", "Ints",
+    "MoeDispatcher", "Recompute", "RecomputeMethod", "Schedule", "Strategies", "build_strategies", "concatenated",
+]  # fmt: skip
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]
@@ -22,71 +38,9 @@ Codes = NDArray[np.int8]
 Bools = NDArray[np.bool_]
 
 
-class Recompute(IntEnum):
-    NONE = 0
-    SELECTIVE = 1
-    FULL = 2
-
-
-class RecomputeMethod(IntEnum):
-    EVERY = 0
-    """Every layer, a unit each (`full` without a method and a count)."""
-    BLOCK = 1
-    """`recompute_num_layers` layers of each model chunk."""
-    UNIFORM = 2
-    """Units of `recompute_num_layers` layers."""
-
-
-class Schedule(IntEnum):
-    ONE_F_ONE_B = 0
-    INTERLEAVED = 1
-    GPIPE = 2
-    ZB_H1 = 3
-    ZB_V = 4
-    DUALPIPE_V = 5
-
-
-class CpComm(IntEnum):
-    P2P = 0
-    A2A = 1
-    ALLGATHER = 2
-
-
-class MoeDispatcher(IntEnum):
-    ALLGATHER = 0
-    ALLTOALL = 1
-    FLEX = 2
-
-
-class FlexBackend(IntEnum):
-    """Kernels of the flex dispatcher."""
-
-    DEEPEP = 0
-    HYBRIDEP = 1
-
-
-NAMES: Mapping[str, tuple[str, ...]] = {
-    "recompute": ("none", "selective", "full"),
-    "recompute_method": ("every", "block", "uniform"),
-    "schedule": ("1f1b", "interleaved", "gpipe", "zb-h1", "zb-v", "dualpipe-v"),
-    "cp_comm": ("p2p", "a2a", "allgather"),
-    "moe_dispatcher": ("allgather", "alltoall", "flex"),
-    "flex_backend": ("deepep", "hybridep"),
-}
-"""Contract spelling of each code, by field."""
-
-RECOMPUTE_MODULES = ("core_attn", "mlp", "layernorm", "moe", "moe_act", "shared_experts", "mla_up_proj")
-"""Megatron's selective recompute modules; bit i of `recompute_modules` stands for entry i."""
-
-
-def module_bits(names: Iterable[str]) -> int:
-    """The bit set of these modules over RECOMPUTE_MODULES."""
-    return sum(1 << RECOMPUTE_MODULES.index(name) for name in set(names))
-
-
 @dataclass(frozen=True)
 class Strategies:
-    """N strategies. Semantics are the contract's; see the class docstrings of the enums for the codes."""
+    """N strategies. Semantics are the contract's; codes are those of `cost_models.strategies.fields`."""
 
     tp: Floats
     pp: Floats
@@ -163,24 +117,13 @@ class Strategies:
 
 
 ARRAY_FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Strategies) if f.name != "layouts")
-_CODES = {
-    "zero",
-    "recompute",
-    "recompute_method",
-    "recompute_modules",
-    "schedule",
-    "cp_comm",
-    "moe_dispatcher",
-    "flex_backend",
-}
-_FLAGS = {
-    "grad_sync_each", "sequence_parallel", "overlap_grad_reduce", "overlap_param_gather", "overlap_tp_comm",
-    "overlap_p2p", "overlap_moe_all_to_all", "offload_parameters",
-}  # fmt: skip
 DTYPES: Mapping[str, type] = {
-    name: np.int8 if name in _CODES else np.bool_ if name in _FLAGS else np.int64 if name == "layout" else np.float64
-    for name in ARRAY_FIELDS
+    **{column: field.dtype for column, field in COLUMNS.items()},
+    "num_micro_batches": np.float64,
+    "layout": np.int64,
 }
+"""Type of each column; the last two follow from the fields."""
+assert set(DTYPES) == set(ARRAY_FIELDS), set(DTYPES) ^ set(ARRAY_FIELDS)
 
 
 def build_strategies(columns: Mapping[str, Sequence[Any] | NDArray[Any]], *, layouts: Layouts) -> Strategies:

@@ -20,8 +20,8 @@ from cost_models.units import GIB
 from planner.answer.changes import changes
 from planner.answer.evaluation import Reason, memory_reasons
 from planner.rules import violations
-from planner.schemas.plan_request import AllowedValues, Constraints
-from planner.schemas.strategy import StrategyInput
+from planner.schemas.plan_request import Constraints
+from planner.schemas.strategy import AllowedValues, StrategyInput
 from planner.strategies.parse import resolve_strategies, strategy_dict
 
 SHOWN = 3

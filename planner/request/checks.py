@@ -5,7 +5,7 @@ from __future__ import annotations
 from cost_models.errors import InvalidInputError, NotModelledError, Problem
 from cost_models.job import Job, PooledJob
 from cost_models.specs.fields import shown
-from cost_models.strategies.strategy import NAMES
+from cost_models.strategies.fields import FIELD
 from planner.pools.strategy import pool_problems
 from planner.schemas.plan_request import PlanRequest
 from planner.splits.model import PRICED_SCHEDULES
@@ -142,7 +142,7 @@ def _refuse_on_pools(asked: PlanRequest, job: Job) -> None:
         message = f"recompute_per_stage is {given}, but counts that differ by stage are not modelled on pools"
         problems.append(Problem("/constraints/fixed/recompute_per_stage", message, hint, "pools-not-supported"))
     schedules = allowed.schedule or (() if fixed.schedule is None else (fixed.schedule,))
-    unpriced = [name for name in schedules if NAMES["schedule"].index(name) not in PRICED_SCHEDULES]
+    unpriced = [name for name in schedules if FIELD["schedule"].encoded(name) not in PRICED_SCHEDULES]
     if unpriced:
         where = "allowed" if allowed.schedule else "fixed"
         message = f"schedule is {unpriced[0]!r}, which is not modelled on pools"

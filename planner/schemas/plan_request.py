@@ -8,22 +8,10 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
 from cost_models.specs.fields import CountOrZero, Quantity, QuantityOrZero
-from planner.schemas.base import ContractModel, Count, Degree, Flag, Fraction
+from planner.schemas.base import ContractModel, Degree, Flag, Fraction
 from planner.schemas.documents import ClusterDocument, ModelDocument, TrainingDocument
 from planner.schemas.row import EXAMPLE_CLUSTER, EXAMPLE_MODEL, EXAMPLE_TRAINING
-from planner.schemas.strategy import (
-    Counts,
-    CpComm,
-    FlexBackend,
-    GradSync,
-    MoeDispatcher,
-    Recompute,
-    RecomputeMethod,
-    RecomputeModule,
-    Schedule,
-    StrategyInput,
-    ZeroStage,
-)
+from planner.schemas.strategy import AllowedValues, StrategyInput
 
 EXAMPLE_REQUEST: JsonDict = {
     "model": EXAMPLE_MODEL,
@@ -32,58 +20,8 @@ EXAMPLE_REQUEST: JsonDict = {
     "constraints": {"allowed": {"zero": [0, 1]}},
     "top_k": 5,
 }
-_Choices = Field(min_length=1, max_length=1000)
-Degrees = Annotated[tuple[Degree, ...], _Choices]
-Flags = Annotated[tuple[Flag, ...], _Choices]
 Objective = Literal["step_time", "cost", "fewest_gpus"]
 Extra = Literal["pareto", "what_if", "open_splits"]
-
-
-class AllowedOverlap(ContractModel):
-    """Values the search may take for each overlap flag."""
-
-    grad_reduce: Flags | None = None
-    param_gather: Flags | None = None
-    tp_comm: Flags | None = None
-    p2p: Flags | None = None
-    moe_all_to_all: Flags | None = None
-
-
-class AllowedOffload(ContractModel):
-    """Values the search may take for each offload."""
-
-    optimizer_fraction: Annotated[tuple[Fraction, ...], _Choices] | None = None
-    parameters: Flags | None = None
-    activation_layers: Annotated[tuple[Count, ...], _Choices] | None = None
-
-
-class AllowedValues(ContractModel):
-    """Lists of values, by strategy field; the search takes no other. What is not listed is searched or defaulted."""
-
-    tp: Degrees | None = None
-    pp: Degrees | None = None
-    dp: Degrees | None = None
-    cp: Degrees | None = None
-    ep: Degrees | None = None
-    etp: Degrees | None = None
-    vpp: Degrees | None = None
-    zero: Annotated[tuple[ZeroStage, ...], _Choices] | None = None
-    zero_shard_size: Degrees | None = None
-    zero_param_shard_size: Degrees | None = None
-    grad_sync: Annotated[tuple[GradSync, ...], _Choices] | None = None
-    sequence_parallel: Flags | None = None
-    micro_batch_size: Degrees | None = None
-    recompute: Annotated[tuple[Recompute, ...], _Choices] | None = None
-    recompute_method: Annotated[tuple[RecomputeMethod, ...], _Choices] | None = None
-    recompute_num_layers: Degrees | None = None
-    recompute_modules: Annotated[tuple[tuple[RecomputeModule, ...], ...], _Choices] | None = None
-    schedule: Annotated[tuple[Schedule, ...], _Choices] | None = None
-    layers_per_stage: Annotated[tuple[Counts, ...], _Choices] | None = None
-    cp_comm: Annotated[tuple[CpComm, ...], _Choices] | None = None
-    moe_dispatcher: Annotated[tuple[MoeDispatcher, ...], _Choices] | None = None
-    flex_backend: Annotated[tuple[FlexBackend, ...], _Choices] | None = None
-    overlap: AllowedOverlap | None = None
-    offload: AllowedOffload | None = None
 
 
 class NodeRange(ContractModel):

@@ -1,112 +1,124 @@
-"""A parallel strategy in the contract's names. Every field may be left out: `planner.strategies.parse` fills the
-framework's default and reports it. A strategy in a response is the same document with everything filled in: it can be
-sent back.
+"""A parallel strategy in the contract's names, and lists of values for its fields, built from the table of strategy fields.
+
+Every field may be left out: `planner.strategies.parse` fills the framework's default and reports it. A strategy in a response
+is the same document with everything filled in: it can be sent back.
 """
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, create_model
 from pydantic.config import JsonDict
 
+from cost_models.strategies.fields import FIELDS, GROUPS, Kind, StrategyField
 from planner.schemas.base import ContractModel, Count, Degree, Flag, Fraction
 
-Recompute = Literal["none", "selective", "full"]
-RecomputeMethod = Literal["block", "uniform"]
-RecomputeModule = Literal["core_attn", "mlp", "layernorm", "moe", "moe_act", "shared_experts", "mla_up_proj"]
-Schedule = Literal["1f1b", "interleaved", "gpipe", "zb-h1", "zb-v", "dualpipe-v"]
-CpComm = Literal["p2p", "a2a", "allgather"]
-MoeDispatcher = Literal["allgather", "alltoall", "flex"]
-FlexBackend = Literal["deepep", "hybridep"]
-GradSync = Literal["last", "each"]
 ZeroStage = Annotated[Count, Field(le=3)]
-Counts = Annotated[tuple[Count, ...], Field(min_length=1, max_length=100_000)]
+_STAGES = Field(min_length=1, max_length=100_000)
 
 EXAMPLE_STRATEGY: JsonDict = {"tp": 4, "pp": 4, "dp": 8, "zero": 1, "micro_batch_size": 1, "recompute": "selective"}
 
 
-class OverlapInput(ContractModel):
-    """Which communication runs beside computation; what is left out takes the framework's default."""
-
-    grad_reduce: Flag | None = None
-    """Gradient reduction beside the backward pass."""
-    param_gather: Flag | None = None
-    """Parameter gather beside the forward pass."""
-    tp_comm: Flag | None = None
-    """Tensor-parallel collectives split and run beside the GEMMs that need them."""
-    p2p: Flag | None = None
-    """Stage-to-stage sends beside computation."""
-    moe_all_to_all: Flag | None = None
-    """Expert dispatch and combine beside another micro-batch's computation."""
+_literal: Any = Literal
+_list_of: Any = tuple
+"""Both take types that only the table knows, which a type checker cannot read as types."""
 
 
-class OffloadInput(ContractModel):
-    """What lives in host memory."""
+def _type_of(field: StrategyField) -> Any:
+    """Type of one value as the contract writes it."""
+    spelled = _literal[field.spellings] if field.spellings else None
+    types: dict[Kind, Any] = {
+        "degree": Degree,
+        "count": Count,
+        "zero": ZeroStage,
+        "fraction": Fraction,
+        "flag": Flag,
+        "choice": spelled,
+        "set": _list_of[spelled, ...],
+        "per_stage": Annotated[tuple[Count, ...], _STAGES],
+        "pools": Annotated[tuple[str, ...], _STAGES],
+    }
+    return types[field.kind]
 
-    optimizer_fraction: Fraction | None = None
-    """Share of the optimizer state kept and updated on the host. Default 0."""
-    parameters: Flag | None = None
-    """Parameters live in host memory between uses. Default false."""
-    activation_layers: Count | None = None
-    """Layers of each stage whose saved activations go to the host. Default 0."""
+
+def _one(field: StrategyField) -> Any:
+    """The entry of a field that takes one value."""
+    value = Annotated[_type_of(field), Field(max_length=len(field.values))] if field.kind == "set" else _type_of(field)
+    return value | None, Field(default=None, description=field.meaning)
 
 
-class StrategyInput(ContractModel):
-    """How a job is split over the GPUs. world = tp * pp * cp * dp."""
+def _several(field: StrategyField) -> Any:
+    """The entry of a field that lists the values to search."""
+    return Annotated[_list_of[_type_of(field), ...], Field(min_length=1, max_length=1000)] | None, None
 
+
+Entry = Callable[[StrategyField], Any]
+
+
+def _entries(group: str, entry: Entry) -> dict[str, Any]:
+    """The fields of one group, or with "" those outside any, as `create_model` takes them."""
+    return {
+        field.part: entry(field)
+        for field in FIELDS
+        if field.group == group and (field.is_listed or entry is not _several)
+    }
+
+
+class _Exemplified(ContractModel):
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_STRATEGY]})
 
-    tp: Degree | None = None
-    """Tensor-parallel ranks. Default 1."""
-    pp: Degree | None = None
-    """Pipeline stages. Default 1."""
-    dp: Degree | None = None
-    """Data-parallel replicas. Default: all GPUs, GPUs / (tp * pp * cp)."""
-    cp: Degree | None = None
-    """Context-parallel ranks; each holds seq_length / cp tokens of a sequence. Default 1."""
-    ep: Degree | None = None
-    """Expert-parallel ranks, taken from tp * cp * dp. Default 1."""
-    etp: Degree | None = None
-    """Tensor-parallel ranks inside an expert. Default: tp in megatron, else 1."""
-    vpp: Degree | None = None
-    """Virtual stages (model chunks) per pipeline rank. Default 1."""
-    zero: ZeroStage | None = None
-    """What data-parallel ranks shard: 1 optimizer state, 2 also gradients, 3 also parameters. Default by framework."""
-    zero_shard_size: Degree | None = None
-    """Ranks that share one copy of the sharded state, neighbours first; divides dp * cp. Default dp * cp."""
-    zero_param_shard_size: Degree | None = None
-    """Ranks over which parameters are sharded for forward and backward (ZeRO++ hpZ, MiCS)."""
-    grad_sync: GradSync | None = None
-    """Whether gradients are reduced after the last micro-batch or each. Default: last for zero 0/1, each for 2/3; last too for
-    several micro-batches of transformers' or Liger's modules under fsdp, whose usual loops (accelerate) wait; listed in `assumed`."""
-    sequence_parallel: Flag | None = None
-    """Norms and residuals are split along the sequence over the tp ranks. Default by framework where tp > 1."""
-    micro_batch_size: Degree | None = None
-    """Sequences per forward of one replica."""
-    recompute: Recompute | None = None
-    """Which activations are computed again in backward. Default by framework."""
-    recompute_method: RecomputeMethod | None = None
-    """With full recompute: a number of layers of each chunk (block), or every layer in units (uniform)."""
-    recompute_num_layers: Degree | None = None
-    """Layers recomputed per model chunk (block), or layers per recomputed unit (uniform)."""
-    recompute_modules: Annotated[tuple[RecomputeModule, ...], Field(max_length=7)] | None = None
-    """Megatron's modules of selective recompute. Default core_attn."""
-    recompute_per_stage: Counts | None = None
-    """Layers recomputed on each of the pp stages."""
-    schedule: Schedule | None = None
-    """Pipeline schedule. Default interleaved where vpp > 1, else 1f1b."""
-    layers_per_stage: Counts | None = None
-    """Decoder layers of each of the pp * vpp virtual stages, in model order; 0 is allowed."""
-    pool_per_stage: Annotated[tuple[str, ...], Field(min_length=1, max_length=100_000)] | None = None
-    """Name of the cluster pool each stage runs on."""
-    cp_comm: CpComm | None = None
-    """How context-parallel ranks exchange keys and values. Default by framework."""
-    moe_dispatcher: MoeDispatcher | None = None
-    """How tokens reach their experts. Default by framework."""
-    flex_backend: FlexBackend | None = None
-    """Kernels of the flex dispatcher. Default deepep, where an NVLink domain is larger than a node of 8 hybridep."""
-    overlap: OverlapInput | None = None
-    """Which communication runs beside computation. Default by framework."""
-    offload: OffloadInput | None = None
-    """What lives in host memory. Default nothing."""
+
+if TYPE_CHECKING:
+
+    class _OfTheTable(ContractModel):
+        """What a type checker knows of the models below: they have whatever fields the table has."""
+
+        def __getattr__(self, name: str) -> Any: ...
+
+    class OverlapInput(_OfTheTable): ...
+
+    class OffloadInput(_OfTheTable): ...
+
+    class StrategyInput(_OfTheTable): ...
+
+    class AllowedOverlap(_OfTheTable): ...
+
+    class AllowedOffload(_OfTheTable): ...
+
+    class AllowedValues(_OfTheTable): ...
+
+else:
+
+    def _model(name: str, doc: str, entries: dict[str, Any], base: type[ContractModel] = ContractModel) -> Any:
+        return create_model(name, __base__=base, __doc__=doc, __module__=__name__, **entries)
+
+    OverlapInput = _model(
+        "OverlapInput",
+        "Which communication runs beside computation; what is left out takes the framework's default.",
+        _entries("overlap", _one),
+    )
+    OffloadInput = _model("OffloadInput", "What lives in host memory.", _entries("offload", _one))
+    StrategyInput = _model(
+        "StrategyInput",
+        "How a job is split over the GPUs. world = tp * pp * cp * dp.",
+        _entries("", _one)
+        | {
+            "overlap": (OverlapInput | None, Field(default=None, description=GROUPS["overlap"])),
+            "offload": (OffloadInput | None, Field(default=None, description=GROUPS["offload"])),
+        },
+        _Exemplified,
+    )
+
+    AllowedOverlap = _model(
+        "AllowedOverlap", "Values the search may take for each overlap flag.", _entries("overlap", _several)
+    )
+    AllowedOffload = _model(
+        "AllowedOffload", "Values the search may take for each offload.", _entries("offload", _several)
+    )
+    AllowedValues = _model(
+        "AllowedValues",
+        "Lists of values, by strategy field; the search takes no other. What is not listed is searched or defaulted.",
+        _entries("", _several) | {"overlap": (AllowedOverlap | None, None), "offload": (AllowedOffload | None, None)},
+    )

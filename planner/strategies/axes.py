@@ -6,7 +6,7 @@ fixes or lists replaces the candidates. Everything comes in a fixed order, so eq
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -14,11 +14,10 @@ import numpy as np
 from cost_models.errors import SearchBudgetError
 from cost_models.frameworks.splits import ENDS
 from cost_models.job import Job
+from cost_models.strategies.fields import COLUMNS, FIELD, FIELDS, MoeDispatcher, Recompute
 from cost_models.strategies.layouts import Layout, Layouts, build_layouts
-from cost_models.strategies.strategy import NAMES, RECOMPUTE_MODULES, MoeDispatcher, Recompute, module_bits
 from planner.rules.rule import divisors
-from planner.schemas.plan_request import AllowedValues, Constraints
-from planner.schemas.strategy import StrategyInput
+from planner.schemas.plan_request import Constraints
 from planner.search.expressible import splits_freely
 from planner.strategies.default_splits import legal_split
 from planner.strategies.degrees import DEGREE_AXES, Ints, build_degrees
@@ -26,10 +25,6 @@ from planner.strategies.space import Space
 
 MOST_OPTIONS = 2_000_000
 """Choices that a combination of degrees leaves open, over all numbers of stages: a table of some hundred MiB."""
-KNOB_FIELDS = (
-    "zero_shard_size", "zero_param_shard_size", "grad_sync", "recompute_modules", "schedule", "cp_comm",
-    "moe_dispatcher", "flex_backend",
-)  # fmt: skip
 
 
 def build_space(job: Job, constraints: Constraints, *, worlds: Ints | None = None) -> Space:
@@ -45,14 +40,11 @@ def build_space(job: Job, constraints: Constraints, *, worlds: Ints | None = Non
     degrees = build_degrees(job, constraints, given, stages=np.array(sorted(splits), dtype=np.int64), worlds=worlds)
     used = degrees.values("pp") or [1]
     layouts, index = _layouts(job, given, {pp: splits.get(pp, []) for pp in used})
-    knobs = {_column(name): tuple(_coded(name, v) for v in given[name]) for name in KNOB_FIELDS if name in given}
-    knobs |= {name: values for name, values in given.items() if name.startswith(("overlap_", "offload_"))}
+    knobs = {field.column: _codes(given, field.name) for field in FIELDS if field.is_knob and field.name in given}
     if "flex_backend" in knobs:
         knobs.setdefault("moe_dispatcher", (MoeDispatcher.FLEX,))
     chosen: dict[str, tuple[Any, ...]] = {
-        name: tuple(_coded(name, v) for v in given[name])
-        for name in ("zero", "recompute", "recompute_method")
-        if name in given
+        name: _codes(given, name) for name in ("zero", "recompute", "recompute_method") if name in given
     }
     full_alone = ("recompute_per_stage", "recompute_method", "recompute_num_layers")
     if any(getattr(constraints.fixed, name) is not None for name in full_alone):
@@ -79,11 +71,13 @@ def searched_values(space: Space) -> dict[str, list[Any]]:
         "vpp": sorted({vpp for vpp, _ in pairs}),
         "zero": list(space.zeros),
         "zero_shard_size": ["all replicas", *space.group_sizes],
-        "recompute": [NAMES["recompute"][mode] for mode in space.recompute_modes],
+        "recompute": [FIELD["recompute"].decoded(mode) for mode in space.recompute_modes],
         "recompute_num_layers": counts,
         "layers_per_stage": ["even", *uneven] if len(uneven) < len(pairs) else uneven,
         **_settled(space.job),
-        **dict(_spelled(name, values) for name, values in space.knobs.items()),
+        **{
+            COLUMNS[column].name: [COLUMNS[column].decoded(v) for v in values] for column, values in space.knobs.items()
+        },
     }
 
 
@@ -100,49 +94,22 @@ def _settled(job: Job) -> dict[str, list[Any]]:
 
 
 def _given_values(constraints: Constraints) -> dict[str, tuple[Any, ...]]:
-    """What the request fixes or lists, flattened: nested overlap and offload fields become `overlap_tp_comm` and so on."""
+    """What the request fixes or lists, by field."""
     given: dict[str, tuple[Any, ...]] = {}
-    for source, many in ((constraints.fixed, False), (constraints.allowed, True)):
-        for name, value in _flat(source):
-            given[name] = tuple(dict.fromkeys(value)) if many else (value,)
+    for field in FIELDS:
+        value = field.of(constraints.fixed)
+        if value is not None:
+            given[field.name] = (value,)
+    for field in FIELDS:
+        values = field.of(constraints.allowed) if field.is_listed else None
+        if values is not None:
+            given[field.name] = tuple(dict.fromkeys(values))
     return given
 
 
-def _flat(source: StrategyInput | AllowedValues) -> Iterable[tuple[str, Any]]:
-    for name in type(source).model_fields:
-        value = getattr(source, name)
-        if value is None:
-            continue
-        if name in ("overlap", "offload"):
-            yield from ((f"{name}_{part}", getattr(value, part)) for part in type(value).model_fields
-                        if getattr(value, part) is not None)  # fmt: skip
-        else:
-            yield name, value
-
-
-def _column(name: str) -> str:
-    return "grad_sync_each" if name == "grad_sync" else name
-
-
-def _coded(name: str, value: Any) -> Any:
-    """A contract value as the code that `Strategies` stores."""
-    if name == "grad_sync":
-        return value == "each"
-    if name == "recompute_modules":
-        return module_bits(value)
-    return NAMES[name].index(value) if name in NAMES else value
-
-
-def _spelled(column: str, values: Sequence[Any]) -> tuple[str, list[Any]]:
-    """A knob in the contract's names."""
-    if column == "grad_sync_each":
-        return "grad_sync", ["each" if each else "last" for each in values]
-    if column == "recompute_modules":
-        return column, [[name for bit, name in enumerate(RECOMPUTE_MODULES) if bits >> bit & 1] for bits in values]
-    for group in ("overlap", "offload"):
-        if column.startswith(f"{group}_"):
-            return f"{group}.{column.removeprefix(f'{group}_')}", list(values)
-    return column, [NAMES[column][value] if column in NAMES else value for value in values]
+def _codes(given: Mapping[str, tuple[Any, ...]], name: str) -> tuple[Any, ...]:
+    """The values of a field as `Strategies` stores them."""
+    return tuple(FIELD[name].encoded(value) for value in given[name])
 
 
 Splits = dict[int, list[tuple[int, Sequence[int]]]]

@@ -15,22 +15,19 @@ import numpy as np
 
 from cost_models.job import Job, PooledJob
 from cost_models.layers.expert_loop import has_looped_modules
-from cost_models.strategies.layouts import Layout, build_layouts
-from cost_models.strategies.strategy import (
-    ARRAY_FIELDS,
-    NAMES,
-    RECOMPUTE_MODULES,
-    Ints,
+from cost_models.strategies.fields import (
+    FIELD,
+    FIELDS,
     MoeDispatcher,
     Recompute,
     RecomputeMethod,
     Schedule,
-    Strategies,
-    build_strategies,
-    module_bits,
+    StrategyField,
 )
+from cost_models.strategies.layouts import Layout, build_layouts
+from cost_models.strategies.strategy import ARRAY_FIELDS, Ints, Strategies, build_strategies
 from planner.request.habits import with_habits
-from planner.schemas.strategy import OffloadInput, OverlapInput, StrategyInput
+from planner.schemas.strategy import OverlapInput, StrategyInput
 from planner.strategies.default_splits import default_split, legal_split
 from planner.strategies.defaults import (
     default_flex_backend,
@@ -89,47 +86,34 @@ def resolve_strategies(
 
 def strategy_dict(strategies: Strategies, index: int) -> dict[str, Any]:
     """Strategy `index` in the contract's names, everything filled in; it validates as a `StrategyInput`."""
-    row = {name: getattr(strategies, name)[index].item() for name in ARRAY_FIELDS}
-    layout = strategies.layouts.table[int(row["layout"])]
-    whole = {name: int(row[name]) for name in _DEGREES}
-    method = NAMES["recompute_method"][row["recompute_method"]] if row["recompute_method"] else None
-    return {
-        **whole,
-        "zero": row["zero"],
-        "zero_shard_size": int(row["zero_shard_size"]),
-        "zero_param_shard_size": int(row["zero_param_shard_size"]),
-        "grad_sync": "each" if row["grad_sync_each"] else "last",
-        "sequence_parallel": row["sequence_parallel"],
-        "micro_batch_size": int(row["micro_batch_size"]),
-        "recompute": NAMES["recompute"][row["recompute"]],
-        "recompute_method": method,
-        "recompute_num_layers": int(row["recompute_num_layers"]) if method else None,
-        "recompute_modules": _module_names(row["recompute_modules"]) or None,
-        "recompute_per_stage": list(layout.recompute_per_stage) if layout.recompute_per_stage else None,
-        "schedule": NAMES["schedule"][row["schedule"]],
-        "layers_per_stage": list(layout.layers),
-        **({"pool_per_stage": list(layout.pool_per_stage)} if layout.pool_per_stage else {}),
-        "cp_comm": NAMES["cp_comm"][row["cp_comm"]],
-        "moe_dispatcher": NAMES["moe_dispatcher"][row["moe_dispatcher"]],
-        **(
-            {"flex_backend": NAMES["flex_backend"][row["flex_backend"]]}
-            if row["moe_dispatcher"] == MoeDispatcher.FLEX
-            else {}
-        ),
-        "overlap": {name: row[f"overlap_{name}"] for name in OverlapInput.model_fields},
-        "offload": {name: _plain(name, row[f"offload_{name}"]) for name in OffloadInput.model_fields},
-    }
+    layout = strategies.layouts.table[int(strategies.layout[index])]
+    found: dict[str, Any] = {}
+    for entry in FIELDS:
+        value = (
+            entry.decoded(getattr(strategies, entry.column)[index].item()) if entry.column else _held_by(layout, entry)
+        )
+        if entry.group:
+            found.setdefault(entry.group, {})[entry.part] = value
+        else:
+            found[entry.name] = value
+    if found["recompute_method"] is None:
+        found["recompute_num_layers"] = None
+    found["recompute_modules"] = found["recompute_modules"] or None
+    if not layout.pool_per_stage:
+        del found["pool_per_stage"]
+    if found["moe_dispatcher"] != MoeDispatcher.FLEX.label:
+        del found["flex_backend"]
+    return found
 
 
-_DEGREES = ("tp", "pp", "dp", "cp", "ep", "etp", "vpp")
-
-
-def _plain(name: str, value: Any) -> Any:
-    return int(value) if name == "activation_layers" else value
-
-
-def _module_names(bits: int) -> list[str]:
-    return [name for position, name in enumerate(RECOMPUTE_MODULES) if bits >> position & 1]
+def _held_by(layout: Layout, entry: StrategyField) -> list[Any] | None:
+    """What a layout says of a field that has an entry for each stage; None where it says nothing."""
+    counts = {
+        "layers_per_stage": layout.layers,
+        "recompute_per_stage": layout.recompute_per_stage,
+        "pool_per_stage": layout.pool_per_stage,
+    }[entry.name]
+    return list(counts) if counts else None
 
 
 @dataclass(slots=True)
@@ -165,11 +149,20 @@ class _Builder:
         self.assumed[name] = default if shown is None else shown
         return default
 
+    def _constant_defaults(self) -> dict[str, Any]:
+        """The columns of all fields whose default depends on nothing."""
+        row: dict[str, Any] = {}
+        for entry in FIELDS:
+            if entry.default is not None:
+                value = entry.of(self.given)
+                row[entry.column] = entry.default if value is None else entry.encoded(value)
+                if value is None and entry.is_assumed:
+                    self.assumed[entry.name] = entry.default
+        return row
+
     def _degrees(self) -> dict[str, Any]:
         given, gpus = self.given, self.job.cluster.num_gpus
-        row: dict[str, Any] = {
-            name: self.fill(name, getattr(given, name), 1) for name in ("tp", "pp", "cp", "ep", "vpp")
-        }
+        row = self._constant_defaults()
         each = row["tp"] * row["pp"] * row["cp"]
         if given.dp is None and gpus % each:
             larger = each > gpus
@@ -205,12 +198,8 @@ class _Builder:
         row["zero"] = self.fill("zero", given.zero, default_zero(framework, row["pp"]))
         row["zero_shard_size"] = self.fill("zero_shard_size", given.zero_shard_size, shard)
         row["zero_param_shard_size"] = given.zero_param_shard_size or row["zero_shard_size"]
-        row["grad_sync_each"] = self._grad_sync(row) == "each"
+        row["grad_sync_each"] = FIELD["grad_sync"].encoded(self._grad_sync(row))
         self._quantised_weights(row["zero"])
-        offload = given.offload or OffloadInput()
-        row["offload_optimizer_fraction"] = offload.optimizer_fraction or 0.0
-        row["offload_parameters"] = bool(offload.parameters)
-        row["offload_activation_layers"] = offload.activation_layers or 0
 
     def _grad_sync(self, row: dict[str, Any]) -> str:
         """When gradients are reduced; the usual loops of some frameworks wait for the last micro-batch, which is said."""
@@ -218,7 +207,7 @@ class _Builder:
         loops = self.job.framework.accumulates_unreduced
         if default == "each" and row["num_micro_batches"] > 1 and self.job.training.model_impl in loops:
             return str(self.fill("grad_sync", self.given.grad_sync, "last"))
-        return self.given.grad_sync or default
+        return str(self.given.grad_sync or default)
 
     def _quantised_weights(self, zero: int) -> None:
         """Notes how ZeRO gathers weights that products read in fp8, which no field states."""
@@ -235,15 +224,15 @@ class _Builder:
 
     def _recompute(self, row: dict[str, Any]) -> None:
         given, default = self.given, self.job.framework.strategy.recompute
-        name = self.fill("recompute", given.recompute, NAMES["recompute"][default])
-        kind = Recompute(NAMES["recompute"].index(name))
+        name = self.fill("recompute", given.recompute, default.label)
+        kind = FIELD["recompute"].encoded(name)
         count = given.recompute_num_layers
         row["recompute"], row["recompute_method"], row["recompute_num_layers"] = kind, RecomputeMethod.EVERY, 0
         row["recompute_modules"] = 0
         if given.recompute_modules is not None:
-            row["recompute_modules"] = module_bits(given.recompute_modules)
+            row["recompute_modules"] = FIELD["recompute_modules"].encoded(given.recompute_modules)
         elif kind == Recompute.SELECTIVE and self.job.framework.choices.recompute_modules:
-            row["recompute_modules"] = module_bits(self.job.framework.strategy.selective_modules)
+            row["recompute_modules"] = FIELD["recompute_modules"].encoded(self.job.framework.strategy.selective_modules)
         if kind != Recompute.FULL:
             self._refuse_counts_without_full(name)
             return
@@ -263,8 +252,9 @@ class _Builder:
 
     def _pipeline(self, row: dict[str, Any]) -> None:
         given, stages = self.given, row["pp"] * row["vpp"]
-        name = given.schedule or ("interleaved" if row["vpp"] > 1 else "1f1b")
-        row["schedule"] = Schedule(NAMES["schedule"].index(name))
+        row["schedule"] = _code(
+            "schedule", given.schedule, Schedule.INTERLEAVED if row["vpp"] > 1 else Schedule.ONE_F_ONE_B
+        )
         if given.pool_per_stage is not None:
             self.refuse(
                 "pools-not-supported", "pool_per_stage is given, but the cluster has one kind of node", "Leave it out."
@@ -281,8 +271,8 @@ class _Builder:
             self.layout = Layout(pp=row["pp"], vpp=row["vpp"], layers=split, recompute_per_stage=per_stage)
 
     def _given_split(self, row: dict[str, Any], stages: int) -> tuple[int, ...] | None:
-        split, layers = self.given.layers_per_stage, self.job.model.num_layers
-        assert split is not None
+        split: tuple[int, ...] = self.given.layers_per_stage
+        layers = self.job.model.num_layers
         if len(split) == stages and sum(split) == layers:
             return split
         legal = legal_split(self.job, pp=row["pp"], vpp=row["vpp"])
@@ -339,11 +329,11 @@ class _Builder:
             self.refuse("dispatcher-unsupported", message, hint)
         row["flex_backend"] = _code("flex_backend", given.flex_backend, default_flex_backend(job))
         if row["moe_dispatcher"] == MoeDispatcher.FLEX and given.flex_backend is None:
-            self.assumed["flex_backend"] = NAMES["flex_backend"][row["flex_backend"]]
+            self.assumed["flex_backend"] = FIELD["flex_backend"].decoded(row["flex_backend"])
         if row["cp"] > 1 and given.cp_comm is None:
-            self.assumed["cp_comm"] = NAMES["cp_comm"][row["cp_comm"]]
+            self.assumed["cp_comm"] = FIELD["cp_comm"].decoded(row["cp_comm"])
         if row["ep"] > 1 and given.moe_dispatcher is None:
-            self.assumed["moe_dispatcher"] = NAMES["moe_dispatcher"][row["moe_dispatcher"]]
+            self.assumed["moe_dispatcher"] = FIELD["moe_dispatcher"].decoded(row["moe_dispatcher"])
         self._overlaps(row)
 
     def _overlaps(self, row: dict[str, Any]) -> None:
@@ -363,7 +353,7 @@ class _Builder:
 
 
 def _code(name: str, value: str | None, default: int) -> int:
-    return int(default) if value is None else NAMES[name].index(value)
+    return int(default) if value is None else int(FIELD[name].encoded(value))
 
 
 def assumed_fields(job: PooledJob, strategy: Mapping[str, Any]) -> dict[str, Any]:

@@ -18,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.job import Job
+from cost_models.strategies.fields import FIELD
 from cost_models.strategies.layouts import Layouts
 from cost_models.strategies.strategy import (
     MoeDispatcher,
@@ -26,7 +27,6 @@ from cost_models.strategies.strategy import (
     Schedule,
     Strategies,
     build_strategies,
-    module_bits,
 )
 from planner.strategies.defaults import default_flex_backend, possible_overlaps, reduces_each
 from planner.strategies.degrees import DEGREE_AXES, Degrees
@@ -359,7 +359,7 @@ class Space:
     @property
     def selective_modules(self) -> int:
         """What selective recomputation repeats unless told otherwise, as `recompute_modules` holds it."""
-        return module_bits(self.job.framework.strategy.selective_modules)
+        return int(FIELD["recompute_modules"].encoded(self.job.framework.strategy.selective_modules))
 
     def recomputes(self, layout: int) -> list[tuple[int, int, int]]:
         """(recompute, method, layers) choices for one split, full recomputation in the order of rising work."""

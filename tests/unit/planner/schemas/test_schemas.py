@@ -9,14 +9,14 @@ import pytest
 
 from cost_models.errors import InvalidInputError
 from cost_models.specs.fields import validated
-from cost_models.strategies.strategy import NAMES, RECOMPUTE_MODULES
 from cost_models.terms import MEMORY_NAMES, PEAK_MOMENTS, TIME_NAMES, Tier
 from planner.answer.evaluation import invalid_dict
 from planner.rules import rule_codes
 from planner.schemas import EvaluateRow, Evaluation, PlanRequest, PlanResponse, ReasonCode, StrategyInput, strategy
 from planner.schemas.evaluation import MemoryTerm, PeakMoment, TierName, TimeTerm
-from planner.schemas.plan_request import EXAMPLE_REQUEST, AllowedValues
+from planner.schemas.plan_request import EXAMPLE_REQUEST
 from planner.schemas.row import EXAMPLE_ROW
+from planner.schemas.strategy import AllowedValues
 
 NOT_RULES = {
     "invalid-json", "invalid-field", "unknown-field", "missing-field", "invalid-input", "not-modelled", "calibration",
@@ -40,14 +40,29 @@ def test_term_names_are_those_of_the_registry():
     assert list(get_args(TierName)) == [tier.label for tier in Tier]
 
 
-def test_choices_are_spelled_as_in_the_strategy_arrays():
-    assert get_args(strategy.Recompute) == NAMES["recompute"]
-    assert get_args(strategy.RecomputeMethod) == NAMES["recompute_method"][1:]  # "every" is said by giving none
-    assert get_args(strategy.RecomputeModule) == RECOMPUTE_MODULES
-    assert get_args(strategy.Schedule) == NAMES["schedule"]
-    assert get_args(strategy.CpComm) == NAMES["cp_comm"]
-    assert get_args(strategy.MoeDispatcher) == NAMES["moe_dispatcher"]
-    assert get_args(strategy.FlexBackend) == NAMES["flex_backend"]
+SPELLED = {
+    "grad_sync": ["last", "each"],
+    "recompute": ["none", "selective", "full"],
+    "recompute_method": ["block", "uniform"],
+    "schedule": ["1f1b", "interleaved", "gpipe", "zb-h1", "zb-v", "dualpipe-v"],
+    "cp_comm": ["p2p", "a2a", "allgather"],
+    "moe_dispatcher": ["allgather", "alltoall", "flex"],
+    "flex_backend": ["deepep", "hybridep"],
+}
+"""The contract's values of each choice."""
+
+
+@pytest.mark.parametrize("field", SPELLED)
+def test_choices_take_the_contract_s_values(field):
+    one, several = (
+        model.model_json_schema()["properties"][field]["anyOf"][0] for model in (StrategyInput, AllowedValues)
+    )
+    assert one["enum"] == several["items"]["enum"] == SPELLED[field]
+
+
+def test_every_strategy_field_is_described():
+    for model in (StrategyInput, strategy.OverlapInput, strategy.OffloadInput):
+        assert all(described["description"] for described in model.model_json_schema()["properties"].values()), model
 
 
 @pytest.mark.parametrize(("model", "example"), [(PlanRequest, EXAMPLE_REQUEST), (EvaluateRow, EXAMPLE_ROW)])
