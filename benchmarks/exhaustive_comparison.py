@@ -22,7 +22,8 @@ import numpy as np
 from benchmarks.record import ROOT, record
 from benchmarks.search_proofs import request
 from cost_models.evaluate import Verdict, evaluate
-from cost_models.strategies.strategy import Recompute, Strategies
+from cost_models.strategies.fields import Recompute
+from cost_models.strategies.strategy import Strategies
 from planner.plan import plan
 from planner.request.job import resolve_job
 from planner.rules import violations

@@ -26,7 +26,7 @@ from benchmarks.accuracy.state import OWN_PROFILE, OWN_SOURCES, evaluate_state
 from benchmarks.accuracy.tables import number, percent, table
 from benchmarks.record import ROOT, record
 from cost_models.errors import MeshwrightError
-from cost_models.strategies.strategy import NAMES as NAMES_OF
+from cost_models.strategies.fields import NAMES as NAMES_OF
 from planner.plan import plan
 from planner.schemas.strategy import StrategyInput
 from planner.search.objective import TIE_BREAK_FIELDS, rounded

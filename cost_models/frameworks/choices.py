@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from cost_models.specs.training import Precision, Recipe
-from cost_models.strategies.strategy import CpComm, MoeDispatcher, Recompute, Schedule
+from cost_models.strategies.fields import CpComm, MoeDispatcher, Recompute, Schedule
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from cost_models.frameworks.releases import Former, precedes
 from cost_models.frameworks.splits import Split, SplitRule
 from cost_models.frameworks.training_defaults import COMPUTE, GRAD, StateDtypes
 from cost_models.specs.model import Model
-from cost_models.strategies.strategy import CpComm, MoeDispatcher, Recompute, Schedule
+from cost_models.strategies.fields import CpComm, MoeDispatcher, Recompute, Schedule
 from cost_models.units import GIB
 
 # Checked: 0.5, 0.12 to 0.17 and 0.19 by the dates in their source packages. 0.9 and 0.18 are not checked beyond memory of the

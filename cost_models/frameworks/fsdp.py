@@ -19,7 +19,7 @@ from cost_models.frameworks.training_defaults import (
     Row,
     StateDtypes,
 )
-from cost_models.strategies.strategy import CpComm, Recompute, Schedule
+from cost_models.strategies.fields import CpComm, Recompute, Schedule
 
 # Checked: 1.12 to 2.6 by PyTorch's table of versions. 2.8 on are not checked beyond memory of the release notes.
 RELEASES: Final = (

@@ -22,7 +22,7 @@ from cost_models.frameworks.training_defaults import (
     USUAL,
     Row,
 )
-from cost_models.strategies.strategy import CpComm, MoeDispatcher, Recompute, Schedule
+from cost_models.strategies.fields import CpComm, MoeDispatcher, Recompute, Schedule
 
 # Checked: 0.8 to 0.16 by the build dates of their wheels, 0.18 by its source archive. 0.17 and 0.19 lie between their
 # neighbours and are not checked beyond memory of the release notes.

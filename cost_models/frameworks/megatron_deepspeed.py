@@ -21,7 +21,7 @@ from cost_models.frameworks.megatron import LOCAL_MEMORY
 from cost_models.frameworks.releases import Former
 from cost_models.frameworks.splits import SplitRule
 from cost_models.frameworks.training_defaults import MIXED_PRECISION
-from cost_models.strategies.strategy import CpComm, MoeDispatcher, Recompute, Schedule
+from cost_models.strategies.fields import CpComm, MoeDispatcher, Recompute, Schedule
 
 LEAST_DIFFERENCE_SINCE = "2024"
 """The first Megatron-DeepSpeed that ran on a DeepSpeed whose partition_balanced keeps parts nearly equal."""

@@ -15,7 +15,7 @@ from cost_models.frameworks.releases import Former
 from cost_models.frameworks.splits import Split, SplitRule
 from cost_models.frameworks.training_defaults import MIXED_PRECISION
 from cost_models.specs.model import Model
-from cost_models.strategies.strategy import CpComm, MoeDispatcher, Recompute, Schedule
+from cost_models.strategies.fields import CpComm, MoeDispatcher, Recompute, Schedule
 
 RESERVED: Final = Constant(
     1.02, "ratio", 1.0, 1.10, "reserved over allocated, assumed: persistent buffers dominate; no reading separates it"

@@ -21,7 +21,7 @@ from cost_models.frameworks.training_defaults import (
     StateDtypes,
 )
 from cost_models.specs.model import Model
-from cost_models.strategies.strategy import CpComm, MoeDispatcher, Recompute, Schedule
+from cost_models.strategies.fields import CpComm, MoeDispatcher, Recompute, Schedule
 
 RESERVED: Final = Constant(
     1.005, "ratio", 1.0, 1.03, "block rounding of the caching allocator: own_tt reserved against the pool rule"

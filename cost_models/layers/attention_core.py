@@ -19,7 +19,8 @@ from cost_models.job import Job
 from cost_models.layers.flops import attention_head_dims
 from cost_models.specs.model import LayerKind
 from cost_models.specs.training import AttentionKernel
-from cost_models.strategies.strategy import Codes, CpComm, Floats, Strategies
+from cost_models.strategies.fields import CpComm
+from cost_models.strategies.strategy import Codes, Floats, Strategies
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,8 @@ from cost_models.layers.casts import shard_bytes
 from cost_models.layers.latent_communication import latent_s
 from cost_models.specs.model import LayerKind, Moe
 from cost_models.strategies.expert_spread import expected_places
-from cost_models.strategies.strategy import Codes, CpComm, Floats, MoeDispatcher, Strategies
+from cost_models.strategies.fields import CpComm, MoeDispatcher
+from cost_models.strategies.strategy import Codes, Floats, Strategies
 
 ASYNC_TP_SINCE = "2022-01"
 """Month from which Megatron-LM runs backward collectives beside the weight-gradient product."""

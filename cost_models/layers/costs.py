@@ -29,7 +29,8 @@ from cost_models.layers.expert_loop import loop_launches_s
 from cost_models.layers.selective import repeated_copies, separate_norms
 from cost_models.layers.shapes import Gemm, layer_gemms
 from cost_models.specs.model import LayerKind
-from cost_models.strategies.strategy import RECOMPUTE_MODULES, Codes, Floats, Strategies
+from cost_models.strategies.fields import RECOMPUTE_MODULES
+from cost_models.strategies.strategy import Codes, Floats, Strategies
 from cost_models.strategies.tensors import Distinct, distinct, summed
 from cost_models.terms import Tier
 

@@ -15,8 +15,9 @@ from cost_models.job import Job
 from cost_models.layers.parameters import active_matmul_parameters, layer_matmul_parameters
 from cost_models.layers.selective import repeated_matmul_flops_per_token
 from cost_models.specs.model import LayerKind, Model
+from cost_models.strategies.fields import Recompute
 from cost_models.strategies.recomputed_layers import recomputed_mtp_share, recomputed_shares
-from cost_models.strategies.strategy import Floats, Recompute, Strategies
+from cost_models.strategies.strategy import Floats, Strategies
 
 FORWARD_AND_BACKWARD = 3.0
 """Backward does the data gradient and the weight gradient: twice the forward."""

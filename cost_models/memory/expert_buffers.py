@@ -6,7 +6,8 @@ import numpy as np
 
 from cost_models.hardware.groups import groups
 from cost_models.job import Job
-from cost_models.strategies.strategy import FlexBackend, Floats, MoeDispatcher, Strategies
+from cost_models.strategies.fields import FlexBackend, MoeDispatcher
+from cost_models.strategies.strategy import Floats, Strategies
 
 NVLINK_PEERS = 8.0
 """Ranks of one node that DeepEP's kernels address over NVLink (NUM_MAX_NVL_PEERS, csrc/config.hpp)."""

@@ -11,8 +11,9 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.strategies.fields import Schedule
 from cost_models.strategies.layouts import Layout, Layouts
-from cost_models.strategies.strategy import Bools, Floats, Schedule, Strategies
+from cost_models.strategies.strategy import Bools, Floats, Strategies
 
 
 @dataclass(frozen=True, eq=False)

@@ -13,7 +13,8 @@ import numpy as np
 
 from cost_models.frameworks import MemoryTraits
 from cost_models.memory.activations import LayerParts
-from cost_models.strategies.strategy import RECOMPUTE_MODULES, Floats, Recompute, Strategies
+from cost_models.strategies.fields import RECOMPUTE_MODULES, Recompute
+from cost_models.strategies.strategy import Floats, Strategies
 
 _BIT = {name: 1 << index for index, name in enumerate(RECOMPUTE_MODULES)}
 

@@ -12,8 +12,9 @@ import numpy as np
 from cost_models.job import Job
 from cost_models.memory.activations import autocast
 from cost_models.memory.batch import NOTHING, Batch, build_batch
+from cost_models.strategies.fields import Recompute, RecomputeMethod
 from cost_models.strategies.recomputed_layers import recomputed_layers_by_slot, recomputed_mtp_share
-from cost_models.strategies.strategy import Floats, Recompute, RecomputeMethod, Strategies
+from cost_models.strategies.strategy import Floats, Strategies
 
 
 @dataclass(frozen=True, eq=False)

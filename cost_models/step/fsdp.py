@@ -26,7 +26,8 @@ from cost_models.specs.model import LayerKind
 from cost_models.specs.training import BYTES_PER
 from cost_models.step.stage_parameters import rank_parameters
 from cost_models.step.unit_collectives import listed_calls, reduce_across, split_calls
-from cost_models.strategies.strategy import Bools, Codes, Floats, Recompute, Strategies
+from cost_models.strategies.fields import Recompute
+from cost_models.strategies.strategy import Bools, Codes, Floats, Strategies
 from cost_models.strategies.tensors import Distinct, distinct, summed
 
 FSDP_AXES = ("tp", "pp", "cp", "dp", "ep", "etp", "zero_shard_size", "zero_param_shard_size")

@@ -15,7 +15,8 @@ import numpy as np
 from cost_models.constants import SENDS_ON_STAGE
 from cost_models.hardware.groups import groups
 from cost_models.job import Job
-from cost_models.strategies.strategy import Bools, Codes, Floats, Schedule, Strategies
+from cost_models.strategies.fields import Schedule
+from cost_models.strategies.strategy import Bools, Codes, Floats, Strategies
 from cost_models.strategies.tensors import distinct
 
 _NO_TIME_S = 1e-30

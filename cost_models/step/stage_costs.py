@@ -20,8 +20,9 @@ from cost_models.layers.flops import FORWARD_AND_BACKWARD
 from cost_models.step.fsdp import backward_gathers, fsdp_exposed_s, fsdp_links_s, is_fsdp, root_exposed_s
 from cost_models.step.optimizer import accumulation_s
 from cost_models.step.stage_parameters import RankParameters, rank_parameters
+from cost_models.strategies.fields import Recompute
 from cost_models.strategies.recomputed_layers import recomputed_mtp_share, recomputed_shares
-from cost_models.strategies.strategy import Bools, Codes, Floats, Recompute, Strategies
+from cost_models.strategies.strategy import Bools, Codes, Floats, Strategies
 from cost_models.strategies.tensors import summed
 
 LAUNCH = LAYER_PARTS.index("launch")

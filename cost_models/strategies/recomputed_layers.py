@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from cost_models.strategies.strategy import Bools, Floats, Recompute, RecomputeMethod, Strategies
+from cost_models.strategies.fields import Recompute, RecomputeMethod
+from cost_models.strategies.strategy import Bools, Floats, Strategies
 from cost_models.strategies.tensors import distinct
 
 

@@ -14,23 +14,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.strategies.fields import (
-    COLUMNS,
-    NAMES,
-    RECOMPUTE_MODULES,
-    CpComm,
-    FlexBackend,
-    MoeDispatcher,
-    Recompute,
-    RecomputeMethod,
-    Schedule,
-)
+from cost_models.strategies.fields import COLUMNS
 from cost_models.strategies.layouts import Layouts
-
-__all__ = [
-    "ARRAY_FIELDS", "DTYPES", "NAMES", "RECOMPUTE_MODULES", "Bools", "Codes", "CpComm", "FlexBackend", "Floats", "Ints",
-    "MoeDispatcher", "Recompute", "RecomputeMethod", "Schedule", "Strategies", "build_strategies", "concatenated",
-]  # fmt: skip
 
 Floats = NDArray[np.float64]
 Ints = NDArray[np.int64]

@@ -21,8 +21,9 @@ from cost_models.job import PooledJob
 from cost_models.pools.memory import pooled_memory
 from cost_models.pools.time import pooled_step_time
 from cost_models.step.fsdp import is_fsdp
+from cost_models.strategies.fields import Recompute, RecomputeMethod
 from cost_models.strategies.layouts import Layout, build_layouts
-from cost_models.strategies.strategy import Bools, Codes, Floats, Ints, Recompute, RecomputeMethod, Strategies
+from cost_models.strategies.strategy import Bools, Codes, Floats, Ints, Strategies
 from planner.pools.bounds import Layers, RowBound, Work, base_bound_s, base_work, row_bound, row_numbers, row_work
 from planner.pools.families import TOLERANCE, Family, best_split, layers_by_speed, placed
 from planner.pools.found import Plan, PoolsFound

@@ -9,7 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.job import Job
-from cost_models.strategies.strategy import Bools, CpComm, Floats, Strategies
+from cost_models.strategies.fields import CpComm
+from cost_models.strategies.strategy import Bools, Floats, Strategies
 from planner.rules.rule import Rule, indivisible, one_of, only, version_stated
 
 _CORE = "megatron/core/transformer/transformer_config.py"

@@ -10,7 +10,8 @@ import numpy as np
 
 from cost_models.job import Job
 from cost_models.memory.expert_buffers import NVLINK_PEERS
-from cost_models.strategies.strategy import Bools, FlexBackend, MoeDispatcher, Recompute, Strategies
+from cost_models.strategies.fields import FlexBackend, MoeDispatcher, Recompute
+from cost_models.strategies.strategy import Bools, Strategies
 from planner.rules.rule import Rule, indivisible, only
 
 _CORE = "megatron/core/transformer/transformer_config.py"

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.job import Job
-from cost_models.strategies.strategy import Bools, Recompute, Strategies
+from cost_models.strategies.fields import Recompute
+from cost_models.strategies.strategy import Bools, Strategies
 from planner.rules.rule import Rule, only
 
 _CORE = "megatron/core/transformer/transformer_config.py"

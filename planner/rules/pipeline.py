@@ -5,8 +5,9 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.job import Job
+from cost_models.strategies.fields import Schedule
 from cost_models.strategies.layouts import Layout
-from cost_models.strategies.strategy import Bools, Schedule, Strategies
+from cost_models.strategies.strategy import Bools, Strategies
 from planner.rules.rule import Rule, indivisible, one_of, only
 from planner.strategies.default_splits import default_split
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.job import Job
-from cost_models.strategies.strategy import RECOMPUTE_MODULES, Bools, Recompute, RecomputeMethod, Strategies
+from cost_models.strategies.fields import RECOMPUTE_MODULES, Recompute, RecomputeMethod
+from cost_models.strategies.strategy import Bools, Strategies
 from planner.rules.rule import Rule, indivisible, only
 
 _CORE = "megatron/core/transformer/transformer_config.py"

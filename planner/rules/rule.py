@@ -17,7 +17,8 @@ import numpy as np
 from cost_models.frameworks import precedes
 from cost_models.job import Job
 from cost_models.specs.training import Framework
-from cost_models.strategies.strategy import ARRAY_FIELDS, NAMES, Bools, Codes, Floats, Strategies
+from cost_models.strategies.fields import NAMES
+from cost_models.strategies.strategy import ARRAY_FIELDS, Bools, Codes, Floats, Strategies
 
 Violated = Callable[[Job, Strategies], Bools]
 # Values that a hint lists before it breaks off with "…"; the divisors of the usual numbers of heads all fit.

@@ -17,7 +17,8 @@ from cost_models.hardware.groups import world_key
 from cost_models.layers.flops import FORWARD_AND_BACKWARD, model_flops
 from cost_models.step.stage_costs import Tables, build_tables
 from cost_models.step.total import jitter_fraction
-from cost_models.strategies.strategy import DTYPES, Floats, Ints, Schedule, Strategies
+from cost_models.strategies.fields import Schedule
+from cost_models.strategies.strategy import DTYPES, Floats, Ints, Strategies
 from cost_models.strategies.tensors import distinct
 from planner.strategies.space import Pairs, Space
 

@@ -20,7 +20,8 @@ from cost_models.evaluate import Verdict, memory_verdict
 from cost_models.memory import StageMemory, stage_memory
 from cost_models.step.fsdp import is_fsdp
 from cost_models.step.total import jitter_fraction, step_time
-from cost_models.strategies.strategy import Floats, Ints, Recompute, Strategies
+from cost_models.strategies.fields import Recompute
+from cost_models.strategies.strategy import Floats, Ints, Strategies
 from planner.rules import Violations, violations
 from planner.search.bounds import Bounds, build_bounds, floor_s
 from planner.search.found import Found

@@ -11,7 +11,8 @@ from cost_models.constants import BACKWARD_USABLE
 from cost_models.job import Job
 from cost_models.step.offload import is_offloaded
 from cost_models.step.total import jitter_fraction, once_a_step
-from cost_models.strategies.strategy import Floats, Schedule, Strategies
+from cost_models.strategies.fields import Schedule
+from cost_models.strategies.strategy import Floats, Strategies
 from planner.splits.model import SplitNumbers
 
 _HIDES_ALL_S = 1e30

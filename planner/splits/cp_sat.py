@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from cost_models.errors import MeshwrightError
-from cost_models.strategies.strategy import Schedule
+from cost_models.strategies.fields import Schedule
 from planner.splits.lone_stages import chunk_layers
 from planner.splits.model import OpenModel, SplitModel
 

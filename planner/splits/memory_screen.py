@@ -13,7 +13,8 @@ import numpy as np
 
 from cost_models.job import Job
 from cost_models.step.total import jitter_fraction
-from cost_models.strategies.strategy import Bools, Floats, Ints, Recompute, Strategies
+from cost_models.strategies.fields import Recompute
+from cost_models.strategies.strategy import Bools, Floats, Ints, Strategies
 from planner.splits.lone_stages import fits_alone
 from planner.splits.model import SplitNumbers, slowest_allowed_s
 

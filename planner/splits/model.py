@@ -15,8 +15,9 @@ import numpy as np
 from cost_models.job import Job
 from cost_models.step.stage_costs import micro_batch_costs
 from cost_models.step.total import jitter_fraction, once_a_step
+from cost_models.strategies.fields import Schedule
 from cost_models.strategies.layouts import Layout
-from cost_models.strategies.strategy import Bools, Floats, Ints, Schedule, Strategies
+from cost_models.strategies.strategy import Bools, Floats, Ints, Strategies
 from planner.splits.lone_stages import chunk_layers
 
 PRICED_SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.GPIPE)

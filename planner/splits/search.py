@@ -15,8 +15,9 @@ from numpy.typing import NDArray
 
 from cost_models.step.fsdp import is_fsdp
 from cost_models.step.total import step_time
+from cost_models.strategies.fields import Recompute, RecomputeMethod
 from cost_models.strategies.layouts import Layout, build_layouts
-from cost_models.strategies.strategy import Floats, Recompute, RecomputeMethod, Strategies, concatenated
+from cost_models.strategies.strategy import Floats, Strategies, concatenated
 from planner.rules import violations
 from planner.search.bounds import Bounds, open_split_s
 from planner.search.expressible import SPLIT_CODES, splits_freely

@@ -9,7 +9,8 @@ from itertools import product
 
 import numpy as np
 
-from cost_models.strategies.strategy import Ints, Recompute, RecomputeMethod, Strategies
+from cost_models.strategies.fields import Recompute, RecomputeMethod
+from cost_models.strategies.strategy import Ints, Strategies
 
 
 @lru_cache(maxsize=8)

@@ -13,7 +13,7 @@ import numpy as np
 from cost_models.frameworks import FrameworkFacts
 from cost_models.job import Job
 from cost_models.memory.expert_buffers import NVLINK_PEERS
-from cost_models.strategies.strategy import FlexBackend
+from cost_models.strategies.fields import FlexBackend
 
 
 def default_flex_backend(job: Job) -> FlexBackend:

@@ -18,16 +18,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.job import Job
-from cost_models.strategies.fields import FIELD
+from cost_models.strategies.fields import FIELD, MoeDispatcher, Recompute, RecomputeMethod, Schedule
 from cost_models.strategies.layouts import Layouts
-from cost_models.strategies.strategy import (
-    MoeDispatcher,
-    Recompute,
-    RecomputeMethod,
-    Schedule,
-    Strategies,
-    build_strategies,
-)
+from cost_models.strategies.strategy import Strategies, build_strategies
 from planner.strategies.defaults import default_flex_backend, possible_overlaps, reduces_each
 from planner.strategies.degrees import DEGREE_AXES, Degrees
 from planner.strategies.group_sizes import GroupSizes, build_group_sizes

@@ -24,8 +24,9 @@ from cost_models.memory.loss import LOSS_BYTES, logits_and_loss
 from cost_models.specs.cluster_input import resolve_cluster
 from cost_models.specs.model_input import resolve_model
 from cost_models.specs.training_input import resolve_training
+from cost_models.strategies.fields import NAMES
 from cost_models.strategies.layouts import Layout, build_layouts
-from cost_models.strategies.strategy import ARRAY_FIELDS, NAMES, build_strategies
+from cost_models.strategies.strategy import ARRAY_FIELDS, build_strategies
 
 torch = pytest.importorskip("torch", reason="torch is not installed: it is the oracle here, never a dependency")
 from torch.nn import functional  # noqa: E402

@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 
 from cost_models.specs.model_input import resolve_model
 from cost_models.step.pipeline import bubble_s
+from cost_models.strategies.fields import Schedule
 from cost_models.strategies.layouts import Layout, build_layouts
-from cost_models.strategies.strategy import ARRAY_FIELDS, Schedule, build_strategies
+from cost_models.strategies.strategy import ARRAY_FIELDS, build_strategies
 
 Task = tuple[str, int, int]
 """("F" forward, "B" backward or its data-gradient part, "W" weight gradient; chunk; micro-batch)."""

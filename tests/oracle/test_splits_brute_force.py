@@ -10,8 +10,9 @@ import pytest
 
 from cost_models.evaluate import Verdict, evaluate
 from cost_models.step.total import step_time
+from cost_models.strategies.fields import Recompute
 from cost_models.strategies.layouts import Layout, build_layouts
-from cost_models.strategies.strategy import Recompute, Strategies
+from cost_models.strategies.strategy import Strategies
 from planner.request.job import resolve_job
 from planner.schemas.strategy import StrategyInput
 from planner.splits.bounds import split_bound_s

@@ -16,8 +16,9 @@ import pytest
 from cost_models.memory.in_flight import micro_batches_in_flight, stage_contents
 from cost_models.specs.model_input import resolve_model
 from cost_models.step.pipeline import bubble_s
+from cost_models.strategies.fields import Schedule
 from cost_models.strategies.layouts import Layout, build_layouts
-from cost_models.strategies.strategy import ARRAY_FIELDS, Schedule, Strategies, build_strategies
+from cost_models.strategies.strategy import ARRAY_FIELDS, Strategies, build_strategies
 
 schedules = pytest.importorskip("torch.distributed.pipelining.schedules")
 

@@ -17,8 +17,9 @@ from cost_models.memory import StageMemory, stage_memory
 from cost_models.specs.cluster_input import resolve_cluster
 from cost_models.specs.model_input import resolve_model
 from cost_models.specs.training_input import resolve_training
+from cost_models.strategies.fields import Schedule
 from cost_models.strategies.layouts import Layout, build_layouts
-from cost_models.strategies.strategy import ARRAY_FIELDS, Schedule, Strategies, build_strategies
+from cost_models.strategies.strategy import ARRAY_FIELDS, Strategies, build_strategies
 from cost_models.terms import MEMORY_NAMES
 
 LAYERS = 24

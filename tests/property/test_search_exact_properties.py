@@ -11,7 +11,8 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from cost_models.evaluate import Verdict, evaluate
-from cost_models.strategies.strategy import ARRAY_FIELDS, MoeDispatcher, Strategies
+from cost_models.strategies.fields import MoeDispatcher
+from cost_models.strategies.strategy import ARRAY_FIELDS, Strategies
 from planner.request.job import resolve_job
 from planner.rules import RULES, rule_codes, violations
 from planner.rules.rule import rule_fields

@@ -16,7 +16,8 @@ from cost_models.memory.in_flight import micro_batches_in_flight
 from cost_models.memory.layer_table import LayerTable, layer_table
 from cost_models.memory.loss import loss_bytes
 from cost_models.memory.moments import moments
-from cost_models.strategies.strategy import Schedule, Strategies
+from cost_models.strategies.fields import Schedule
+from cost_models.strategies.strategy import Strategies
 
 LLAMA_8B = llama_model()
 

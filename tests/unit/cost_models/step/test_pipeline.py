@@ -11,7 +11,7 @@ from builders import dense_model, job_of, rows_of
 from cost_models.constants import INTERFERENCE, SENDS_ON_STAGE
 from cost_models.hardware.groups import groups
 from cost_models.step.pipeline import bubble_s, exposed_sends_s, hop_s
-from cost_models.strategies.strategy import Schedule
+from cost_models.strategies.fields import Schedule
 
 H, SEQ = 1024, 2048
 job = partial(job_of, dense_model(8, hidden_size=H), num_nodes=4, seq_length=SEQ, global_batch_size=32)

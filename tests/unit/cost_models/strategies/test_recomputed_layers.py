@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from cost_models.specs.model_input import resolve_model
+from cost_models.strategies.fields import Recompute, RecomputeMethod
 from cost_models.strategies.layouts import Layout, build_layouts
 from cost_models.strategies.recomputed_layers import recomputed_layers, recomputed_layers_by_slot, recomputed_shares
-from cost_models.strategies.strategy import ARRAY_FIELDS, Recompute, RecomputeMethod, Strategies, build_strategies
+from cost_models.strategies.strategy import ARRAY_FIELDS, Strategies, build_strategies
 
 BLOCK, UNIFORM, EVERY = RecomputeMethod.BLOCK, RecomputeMethod.UNIFORM, RecomputeMethod.EVERY
 

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from builders import job_of, tiny_model
-from cost_models.strategies.strategy import ARRAY_FIELDS, Recompute, RecomputeMethod, Schedule
+from cost_models.strategies.fields import Recompute, RecomputeMethod, Schedule
+from cost_models.strategies.strategy import ARRAY_FIELDS
 from planner.schemas import Constraints
 from planner.strategies.axes import build_space
 from planner.strategies.space import Space

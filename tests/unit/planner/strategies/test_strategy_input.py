@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders import dense_model, job_of, with_experts
-from cost_models.strategies.strategy import Recompute, RecomputeMethod, Schedule
+from cost_models.strategies.fields import Recompute, RecomputeMethod, Schedule
 from planner.schemas import StrategyInput
 from planner.strategies.parse import resolve_strategies, strategy_dict
 
