@@ -224,7 +224,7 @@ MEGATRON_LOCAL_OPS: Mapping[str, Constant] = {
     "backward": Constant(
         82.0, "ops", 74.0, 100.0,
         "host time of a layer of Megatron Core's own modules, unfused: 1.31 of a plain Llama layer's 112.5 operators; GPT and "
-        "Llama kinds 1.24 to 1.38 on four H100, megatron-core 0.16.1 (data/measured_h100, megatron_host)",
+        "Llama kinds 1.24 to 1.38 on four H100, Megatron Core 0.16.1 (data/measured_h100, megatron_host)",
     ),
 }  # fmt: skip
 """Operators of one layer of Megatron Core's "local" modules without Apex or Transformer Engine. [F-4]"""
@@ -273,7 +273,7 @@ PIPELINED_TP_EXPOSED: Mapping[str, Constant] = {
     "symmetric_memory": Constant(
         0.85, "1", 0.7, 1.0,
         "PyTorch 2.11 on four H100: three compiled Llama 8B MLPs, 17.8 to 16.5 ms each, of which 0.7 ms of copies and 3.9 ms of "
-        "collectives fall away and products take 1.9 ms longer (own); torchtitan's published pairs save 9 % of a step",
+        "collectives fall away and products take 1.9 ms longer (own); TorchTitan's published pairs save 9 % of a step",
     ),
 }  # fmt: skip
 """Share of a tensor-parallel collective that stays exposed where it is cut up and run beside its product. [O-1]"""
@@ -325,7 +325,7 @@ EXPERT_LOOP_OPS: Mapping[tuple[str, str], Constant] = {
     ),
     ("picked", "backward"): Constant(20.0, "operators", 16.0, 26.0, "the same in backward; counted"),
     ("picked", "syncs"): Constant(2.0, "waits", 2.0, 5.0, "its number and its tokens are read by the host; counted"),
-    ("chunked", "forward"): Constant(5.0, "operators", 5.0, 7.0, "an expert of deepspeed/moe/experts.py: three products, SiLU, gate"),
+    ("chunked", "forward"): Constant(5.0, "operators", 5.0, 7.0, "an expert of DeepSpeed's moe/experts.py: three products, SiLU, gate"),
     ("chunked", "backward"): Constant(10.0, "operators", 9.0, 14.0, "six products, three elementwise, a sum"),
 }  # fmt: skip
 """Operators and waits that one expert of a Python loop adds to a layer. [F-4]"""
@@ -350,7 +350,7 @@ LOSS_CHUNKS = Constant(
     "1",
     8.0,
     8.0,
-    "torchtitan 0.3 components/loss.py, ChunkedLossWrapper.Config.num_chunks; no recipe changes it [M-7]",
+    "TorchTitan 0.3, components/loss.py, ChunkedLossWrapper.Config.num_chunks; no recipe changes it [M-7]",
 )
 TE_LOSS_LOGITS_PER_SM_S = Constant(
     2.0e9, "logits/s", 1.5e9, 3.0e9,

@@ -38,20 +38,31 @@ class Choices:
     cp_comms: tuple[CpComm, ...]
     """Transports of context parallelism; PyTorch's "alltoall" rotation is a ring exchange, p2p here."""
     dispatchers: tuple[MoeDispatcher, ...]
-    """None where there is no expert parallelism."""
+    """How tokens can get to the experts' ranks; none where there is no expert parallelism."""
+    context_needs_flash: bool = True
+    """No other attention can be split over context-parallel ranks."""
+    tp_divides_kv_heads: bool = True
+    """In every release; a framework that copies or drops heads has rows of its own."""
     vpp: bool = False
+    """Virtual pipeline stages."""
     pipelines: bool = True
     without_precisions: frozenset[Precision] = frozenset()
+    """Types of `training.precision` that no release has."""
     chunked_loss: bool = False
+    """The loss can be cut into pieces of the sequence."""
     eight_bit_adam: bool = False
     selective_recompute: bool = True
     """In some release."""
     recompute_counts: bool = True
     """Full recomputation of some layers alone, in some release."""
     recompute_modules: bool = False
+    """Selective recomputation goes by named modules."""
     tp_overlap: bool = True
+    """Tensor-parallel collectives can be split and overlapped with the products beside them."""
     expert_overlap: bool = False
+    """Experts' all-to-all can be overlapped."""
     offload: bool = True
+    """Anything can be kept in host memory."""
     param_shard_groups: bool = False
     """Parameters for forward and backward in smaller groups than the optimizer's state."""
     recipes: frozenset[Recipe] = frozenset()

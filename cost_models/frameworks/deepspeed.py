@@ -155,7 +155,7 @@ FACTS: Final = FrameworkFacts(
         schedules=(Schedule.ONE_F_ONE_B,),
         cp_comms=(CpComm.A2A,),
         dispatchers=(MoeDispatcher.ALLTOALL,),
-        without_precisions=frozenset({"nvfp4"}), eight_bit_adam=True, selective_recompute=False, param_shard_groups=True,
+        tp_divides_kv_heads=False, without_precisions=frozenset({"nvfp4"}), eight_bit_adam=True, selective_recompute=False, param_shard_groups=True,
     ),
     splits=SplitRule("deepspeed", own_split(LEAST_DIFFERENCE_SINCE), can_leave_stages_empty=True),
     # deepspeed/runtime/zero/config.py: stage 0.

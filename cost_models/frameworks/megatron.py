@@ -168,7 +168,7 @@ FACTS: Final = FrameworkFacts(
         schedules=(Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED),
         cp_comms=(CpComm.P2P, CpComm.A2A, CpComm.ALLGATHER),
         dispatchers=(MoeDispatcher.ALLGATHER, MoeDispatcher.ALLTOALL, MoeDispatcher.FLEX),
-        vpp=True, recompute_modules=True, expert_overlap=True, recipes=frozenset({"nvidia-perf"}),
+        tp_divides_kv_heads=False, vpp=True, recompute_modules=True, expert_overlap=True, recipes=frozenset({"nvidia-perf"}),
     ),
     splits=SplitRule("even", own_even_split, told=_told_split),
     # megatron/training/arguments.py and megatron/core/model_parallel_config.py, 0.8 to 0.19.

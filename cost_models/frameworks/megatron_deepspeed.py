@@ -70,7 +70,7 @@ FACTS: Final = FrameworkFacts(
         schedules=(Schedule.ONE_F_ONE_B,),
         cp_comms=(CpComm.A2A,),
         dispatchers=(MoeDispatcher.ALLTOALL,),
-        without_precisions=frozenset({"fp8", "nvfp4"}), tp_overlap=False,
+        context_needs_flash=False, without_precisions=frozenset({"fp8", "nvfp4"}), tp_overlap=False,
     ),
     splits=SplitRule("deepspeed", own_split(LEAST_DIFFERENCE_SINCE), can_leave_stages_empty=True),
     knobs=KNOBS,

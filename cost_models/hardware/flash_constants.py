@@ -43,7 +43,7 @@ _FLEX_AMPERE = _flash(
 )
 _FLEX_HOPPER = _flash(
     0.46, 0.39,
-    "FlexAttention of PyTorch 2.11 on H100 with torchtitan's options and a causal document mask, 4k to 32k tokens: 415-433 TFLOP/s "
+    "FlexAttention of PyTorch 2.11 on H100 with TorchTitan's options and a causal document mask, 4k to 32k tokens: 415-433 TFLOP/s "
     "forward and 345-385 backward, where FA-2 has 332-346 and 250-313, cuDNN 568-641 and 473-546 (data/measured_h100/kernels.md)",
 )  # fmt: skip
 _FLEX_BLACKWELL = _flash(

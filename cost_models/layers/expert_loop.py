@@ -39,8 +39,8 @@ def has_looped_modules(job: Job) -> bool:
 def loops_over_experts(job: Job, ep: Floats) -> Bools:
     """Whether a rank's experts run one after another, shape of `ep`. [F-1] [F-4]
 
-    Source: transformers 4.57 and 5.0 (models/qwen3_moe, deepseek_v3, integrations/moe.py); deepspeed/moe/experts.py, and from
-    0.19.2 on deepspeed/moe/ep_experts.py.
+    Source: transformers 4.57 and 5.0 (models/qwen3_moe, deepseek_v3, integrations/moe.py); DeepSpeed's moe/experts.py, and from
+    0.19.2 on its moe/ep_experts.py.
     """
     alone = np.asarray(ep == 1.0) & has_looped_modules(job)
     return np.asarray(alone | (job.framework.loops_experts & (ep > 1.0)))

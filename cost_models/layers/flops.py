@@ -108,7 +108,7 @@ def repeated_flops_per_token(job: Job, strategies: Strategies) -> Floats:
     """Forward operations of one token that recomputation repeats, shape (N,); the global batch plays no part.
 
     Full recomputation repeats products and attention of the recomputed layers. Selective recomputation repeats what the
-    framework's rule says: the attention core in Megatron, every other product and every grouped one in torchtitan.
+    framework's rule says: the attention core in Megatron, every other product and every grouped one in TorchTitan.
     """
     flops = model_flops(job)
     layers = flops.layer_matmul_flops_per_token + flops.attention_flops_per_token

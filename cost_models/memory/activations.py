@@ -154,8 +154,8 @@ def layer_parts(job: Job, traits: MemoryTraits, kind: LayerKind, sizes: Sizes) -
     statistics = (2.0 if model.norm == "layernorm" else 1.0) * _FP32 * (before + after)
     block_input = s.hidden(model)
     residual = (inputs - 1 + after) * block_input + statistics * s.tokens / s.sp
-    # Under sequence parallelism Megatron saves the norm's shard and gathers it again in backward; torchtitan and
-    # older nanotron save the gathered tensor.
+    # Under sequence parallelism Megatron saves the norm's shard and gathers it again in backward; TorchTitan and
+    # older Nanotron save the gathered tensor.
     output = s.linear_w * model.hidden_size * s.tokens / (1.0 if gathered else s.sp)
     if upcasts_norms(job, traits):
         # The fp32 copy replaces the input as the norm's saved tensor; the normalised tensor before its weight is kept
@@ -292,7 +292,7 @@ def _mlp(job: Job, traits: MemoryTraits, kind: LayerKind, s: Sizes) -> dict[str,
 
 
 def _kept_outputs(job: Job, kind: LayerKind, s: Sizes) -> Floats:
-    """Bytes that torchtitan's per-operator policy keeps, shape (U,): matrix products, reduce-scatters behind them,
+    """Bytes that PyTorch's per-operator policy keeps, shape (U,): matrix products, reduce-scatters behind them,
     all-to-alls.
     """
     if not job.framework.selective_alternates:

@@ -52,7 +52,7 @@ def _forward_beside_backward(batch: Batch) -> Floats:
 
     Overlapped expert all-to-all runs a layer's forward beside a layer's backward, which is freed only then. The forward
     that it schedules ahead for this stands in for the one that would precede the backward otherwise, so nothing else is
-    added: megatron/core/models/common/model_chunk_schedule_plan.py (run), pipeline_parallel/schedules.py.
+    added: Megatron Core's models/common/model_chunk_schedule_plan.py (run), pipeline_parallel/schedules.py.
     """
     strategies = batch.strategies
     layer = batch.table.kept_J[0]

@@ -170,7 +170,7 @@ def _gradient_extras(batch: Batch, elements_KN: Floats) -> Floats:
     held, w = BYTES_PER[training.grad_dtype], training.compute_bytes
     extra = w * elements_KN if traits.compute_gradients == "always" and held > w else NOTHING
     if traits.embedding_gradient_whole:
-        # torchtitan's tensor parallelism without FSDP keeps the embedding's gradient whole on every rank, t times its
+        # TorchTitan's tensor parallelism without FSDP keeps the embedding's gradient whole on every rank, t times its
         # share (own readings at tp 2 and 4 agree to the byte).
         missing = np.where(batch.strategies.zero == 0, held * (batch.strategies.tp - 1.0), 0.0)
         extra = extra + missing * batch.end_words[0]

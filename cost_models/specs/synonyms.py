@@ -87,7 +87,7 @@ SYNONYMS: Mapping[str, str] = {
     "mics_shard_size": "zero_shard_size",
     "offload_optimizer": "offload",
     "offload_param": "offload",
-    # torchtitan and accelerate
+    # TorchTitan and accelerate
     "tensor_parallel_degree": "tp",
     "pipeline_parallel_degree": "pp",
     "context_parallel_degree": "cp",

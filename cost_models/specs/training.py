@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Literal
+from typing import Any, Literal
 
 Precision = Literal["bf16", "fp16", "fp8", "nvfp4", "fp32"]
 Framework = Literal["megatron", "megatron-deepspeed", "deepspeed", "torchtitan", "fsdp", "nanotron"]
@@ -18,6 +18,10 @@ ModelImpl = Literal["native", "transformers", "liger"]
 CrossEntropy = Literal["unfused", "fused", "te", "compiled", "linear", "chunked"]
 Recipe = Literal["nvidia-perf"]
 Dtype = Literal["fp32", "bf16", "fp16", "fp8"]
+EXAMPLE_TRAINING: Mapping[str, Any] = {
+    "seq_length": 8192, "global_batch_size": 512, "precision": "bf16", "framework": "megatron",
+}  # fmt: skip
+"""The least that a training job has to say, for hints and documents."""
 BYTES_PER: Mapping[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "nvfp4": 0.5625, "none": 0.0}
 """Bytes of one stored element; nvfp4 carries one fp8 scale per 16 elements."""
 

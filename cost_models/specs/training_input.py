@@ -27,6 +27,7 @@ from cost_models.specs.cluster import Cluster
 from cost_models.specs.fields import Count, Flag, Fraction, Name, Quantity, child, resolved_once, validated
 from cost_models.specs.model import Model
 from cost_models.specs.training import (
+    EXAMPLE_TRAINING,
     Attention,
     AttentionKernel,
     CrossEntropy,
@@ -47,11 +48,7 @@ class TrainingInput(BaseModel):
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
-        json_schema_extra={
-            "examples": [
-                {"seq_length": 8192, "global_batch_size": 512, "precision": "bf16", "framework": "megatron"},
-            ]
-        },
+        json_schema_extra={"examples": [dict(EXAMPLE_TRAINING)]},
     )
 
     seq_length: Count | None = None

@@ -82,7 +82,7 @@ def mtp_parameters_on_rank(job: Job, strategies: Strategies) -> tuple[Floats, Fl
     A module has a decoder layer like the model's last one, a projection of 2h to h and three norms; it shares embedding and
     head with the model.
 
-    Source: DeepSeek-V3, section 2.2; megatron/core/transformer/multi_token_prediction.py (the projection is column-parallel).
+    Source: DeepSeek-V3, section 2.2; Megatron Core's transformer/multi_token_prediction.py (the projection is column-parallel).
     """
     model, modules = job.model, float(job.mtp_num_layers)
     if not modules:

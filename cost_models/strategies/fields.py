@@ -179,7 +179,7 @@ FIELDS: tuple[StrategyField, ...] = (
     StrategyField(
         "ep", "degree", "Expert-parallel ranks, taken from tp * cp * dp. Default 1.", default=1, is_assumed=True
     ),
-    StrategyField("etp", "degree", "Tensor-parallel ranks inside an expert. Default: tp in megatron, else 1."),
+    StrategyField("etp", "degree", "Tensor-parallel ranks inside an expert. Default: tp in Megatron, else 1."),
     StrategyField(
         "vpp", "degree", "Virtual stages (model chunks) per pipeline rank. Default 1.", default=1, is_assumed=True
     ),
@@ -198,7 +198,7 @@ FIELDS: tuple[StrategyField, ...] = (
     StrategyField(
         "grad_sync", "choice",
         "Whether gradients are reduced after the last micro-batch or each. Default: last for zero 0/1, each for 2/3; last too "
-        "for\nseveral micro-batches of transformers' or Liger's modules under fsdp, whose usual loops (accelerate) wait; "
+        "for\nseveral micro-batches of transformers' or Liger's modules under FSDP, whose usual loops (accelerate) wait; "
         "listed in `assumed`.",
         values=_spellings(GradSync), stored_as="grad_sync_each", is_knob=True,
     ),

@@ -69,7 +69,7 @@ def recomputed_shares(strategies: Strategies) -> Floats:
 def recomputed_mtp_share(strategies: Strategies) -> Floats:
     """Share of a multi-token-prediction module's layer that is fully recomputed, 0 or 1, shape (N,).
 
-    The block method leaves it out. Source: megatron/core/transformer/multi_token_prediction.py (_checkpointed_forward).
+    The block method leaves it out. Source: Megatron Core's transformer/multi_token_prediction.py (_checkpointed_forward).
     """
     full = strategies.recompute == Recompute.FULL
     return np.where(full & (strategies.recompute_method != RecomputeMethod.BLOCK), 1.0, 0.0)

@@ -6,6 +6,7 @@ Equal documents therefore give the same `Job` object, as long as it is among the
 
 from __future__ import annotations
 
+import json
 from collections.abc import Hashable, Mapping
 from dataclasses import fields, replace
 from pathlib import Path
@@ -24,7 +25,7 @@ from cost_models.specs.fields import nearest, shown
 from cost_models.specs.model import Model
 from cost_models.specs.model_input import resolve_model
 from cost_models.specs.pools_input import lists_pools, resolve_pools
-from cost_models.specs.training import Training
+from cost_models.specs.training import EXAMPLE_TRAINING, Training
 from cost_models.specs.training_input import resolve_training
 
 _MOST_KEPT = 512
@@ -232,7 +233,7 @@ def missing_or_wrong(document: Mapping[str, Any], name: str) -> InvalidInputErro
 def _spelt_out(given: object, name: str) -> str:
     """How to write a specification that is not an object. A bare name is most often meant as the name of a preset."""
     if name not in ("model", "cluster"):
-        return 'Write an object such as {"seq_length": 8192, "global_batch_size": 512, "precision": "bf16", "framework": "megatron"}.'
+        return f"Write an object such as {json.dumps(EXAMPLE_TRAINING)}."
     known = presets.names("models" if name == "model" else "clusters")
     close = nearest(given.rpartition("/")[2], known) if isinstance(given, str) else None
     meant = close or ("llama-3.1-8b" if name == "model" else "dgx-h100")

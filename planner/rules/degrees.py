@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cost_models.frameworks import frameworks_where
 from cost_models.job import Job
 from cost_models.strategies.fields import CpComm
 from cost_models.strategies.strategy import Bools, Floats, Strategies
@@ -165,7 +166,7 @@ DEGREE_RULES: tuple[Rule, ...] = (
         "kv-heads-not-divisible", _kv_heads, "tp {tp} does not divide the model's {kv_heads} key-value heads",
         "Use a tp that divides the key-value heads: {tp_options}.",
         "pytorch/torchtitan pull request 2577; nanotron/models/llama.py; Megatron-DeepSpeed megatron/arguments.py",
-        frameworks=only("torchtitan", "fsdp", "nanotron", "megatron-deepspeed"), when=_grouped_heads,
+        frameworks=frameworks_where(lambda facts: facts.choices.tp_divides_kv_heads), when=_grouped_heads,
         smallest_change=_TP_CHANGE,
     ),
     Rule(
@@ -246,7 +247,7 @@ DEGREE_RULES: tuple[Rule, ...] = (
         "context-parallel-needs-flash", _context, "cp {cp} needs flash attention, but attention is {attention}",
         "Set training.attention to 'flash', or cp to 1.",
         "megatron/core/extensions/transformer_engine.py (only its attention splits the context)", when=_math_attention,
-        frameworks=only("megatron", "deepspeed", "torchtitan", "fsdp", "nanotron"), smallest_change="cp {cp} -> 1",
+        frameworks=frameworks_where(lambda facts: facts.choices.context_needs_flash), smallest_change="cp {cp} -> 1",
     ),
     Rule(
         "context-parallel-comm-unsupported", _transport, "{framework} does not have cp_comm '{cp_comm}'",

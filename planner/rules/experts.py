@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cost_models.frameworks import frameworks_where
 from cost_models.job import Job
 from cost_models.memory.expert_buffers import NVLINK_PEERS
 from cost_models.strategies.fields import FlexBackend, MoeDispatcher, Recompute
@@ -164,7 +165,7 @@ EXPERT_RULES: tuple[Rule, ...] = (
         "expert-ranks-not-divisible", _shard_ranks,
         "ep {ep} x etp {etp} = {ep_etp} does not divide the ranks of one sharded copy, zero_shard_size {zero_shard_size} x tp {tp}",
         "Lower ep, or raise zero_shard_size.", f"{_TITAN_DIMS} (dp_shard * cp * tp = efsdp * ep)",
-        frameworks=only("torchtitan", "fsdp"), when=_is_moe,
+        frameworks=frameworks_where(lambda facts: facts.groups_hold_context), when=_is_moe,
     ),
     Rule(
         "expert-ranks-not-divisible", _borrows_whole_axes,
@@ -195,7 +196,7 @@ EXPERT_RULES: tuple[Rule, ...] = (
     Rule(
         "expert-parallel-unsupported", _experts_used, "{framework} has no expert parallelism (ep {ep})",
         "Set ep to 1, or use torchtitan.", "accelerate/parallelism_config.py has no such degree",
-        frameworks=only("fsdp"), when=_is_moe, smallest_change="ep {ep} -> 1",
+        frameworks=frameworks_where(lambda facts: not facts.choices.dispatchers), when=_is_moe, smallest_change="ep {ep} -> 1",
     ),
     Rule(
         "expert-parallel-unsupported", _with_tensor, "deepspeed {version} cannot combine ep {ep} with tp {tp}",
@@ -261,7 +262,7 @@ EXPERT_RULES: tuple[Rule, ...] = (
     Rule(
         "dispatcher-unsupported", _flex, "moe_dispatcher 'flex' (DeepEP) does not run on {gpu}, which is older than Ampere",
         "Use 'alltoall'.", "deepseek-ai/DeepEP README (SM80 and later)",
-        frameworks=only("megatron", "torchtitan"), when=_before_ampere,
+        frameworks=frameworks_where(lambda facts: MoeDispatcher.FLEX in facts.choices.dispatchers), when=_before_ampere,
         smallest_change="moe_dispatcher flex -> alltoall",
     ),
     Rule(
@@ -269,7 +270,7 @@ EXPERT_RULES: tuple[Rule, ...] = (
         "flex_backend 'deepep' is written for NVLink nodes of 8 GPUs and takes up to 8 ranks or a multiple of 8, which "
         "ep x etp = {ep_etp} is not on this cluster",
         "Choose an ep that is, or use flex_backend 'hybridep' or moe_dispatcher 'alltoall'.", "deepseek-ai/DeepEP csrc/config.hpp (NUM_MAX_NVL_PEERS)",
-        frameworks=only("megatron", "torchtitan"), when=_is_moe,
+        frameworks=frameworks_where(lambda facts: MoeDispatcher.FLEX in facts.choices.dispatchers), when=_is_moe,
         smallest_change="moe_dispatcher flex -> alltoall",
     ),
     Rule(
@@ -285,7 +286,7 @@ EXPERT_RULES: tuple[Rule, ...] = (
     Rule(
         "dispatcher-unsupported", _not_all_to_all, "{framework} does not have moe_dispatcher '{moe_dispatcher}'",
         "Leave moe_dispatcher out to use 'alltoall'.", "deepspeed/moe/sharded_moe.py; nanotron moe_config.token_dispatcher_type",
-        frameworks=only("megatron-deepspeed", "deepspeed", "nanotron"), when=_is_moe,
+        frameworks=frameworks_where(lambda facts: facts.choices.dispatchers == (MoeDispatcher.ALLTOALL,)), when=_is_moe,
         smallest_change="moe_dispatcher {moe_dispatcher} -> alltoall",
     ),
     Rule(
@@ -303,7 +304,7 @@ EXPERT_RULES: tuple[Rule, ...] = (
     Rule(
         "overlap-unsupported", _overlapped, "{framework} cannot overlap the experts' all-to-all",
         "Set overlap.moe_all_to_all to false.", "no such key in its configuration",
-        frameworks=only("megatron-deepspeed", "deepspeed", "fsdp", "nanotron"), when=_is_moe,
+        frameworks=frameworks_where(lambda facts: not facts.choices.expert_overlap), when=_is_moe,
         smallest_change="overlap.moe_all_to_all true -> false",
     ),
 )  # fmt: skip

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from cost_models.frameworks import frameworks_where
 from cost_models.job import Job
 from cost_models.specs.cluster import Generation
 from planner.rules.rule import Rule, always, only
@@ -78,11 +79,11 @@ HARDWARE_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "precision-unsupported-by-framework", always, "{framework} has no {precision} training", _OTHER,
-        "no such key in its configuration", frameworks=only("megatron-deepspeed", "nanotron"), when=_low_precision,
+        "no such key in its configuration", frameworks=frameworks_where(lambda facts: "fp8" in facts.choices.without_precisions), when=_low_precision,
     ),
     Rule(
         "precision-unsupported-by-framework", always, "{framework} has no {precision} training", _OTHER,
-        "no such key in its configuration", frameworks=only("deepspeed", "fsdp"), when=_nvfp4,
+        "no such key in its configuration", frameworks=frameworks_where(lambda facts: facts.choices.without_precisions == {"nvfp4"}), when=_nvfp4,
     ),
     Rule(
         "precision-unsupported-by-framework", always, "megatron {version} has no {precision} training, which came with core 0.15",
@@ -113,7 +114,7 @@ HARDWARE_RULES: tuple[Rule, ...] = (
         "cross-entropy-unsupported", always, "cross_entropy is 'chunked', but {framework} computes its loss in one piece",
         "Leave cross_entropy out to use the framework's own.",
         "torchtitan/components/loss.py (ChunkedLossWrapper)",
-        frameworks=only("megatron", "megatron-deepspeed", "deepspeed", "fsdp", "nanotron"), when=_chunked,
+        frameworks=frameworks_where(lambda facts: not facts.choices.chunked_loss), when=_chunked,
     ),
     Rule(
         "cross-entropy-unsupported", always, "cross_entropy is 'chunked', but torchtitan {version} computes its loss in one piece",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cost_models.frameworks import frameworks_where
 from cost_models.job import Job
 from cost_models.strategies.fields import Recompute
 from cost_models.strategies.strategy import Bools, Strategies
@@ -106,7 +107,7 @@ OFFLOAD_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "overlap-unsupported", _tp_overlap, "{framework} cannot overlap tensor-parallel communication",
-        "Set overlap.tp_comm to false.", "no such key in its configuration", frameworks=only("megatron-deepspeed", "fsdp"),
+        "Set overlap.tp_comm to false.", "no such key in its configuration", frameworks=frameworks_where(lambda facts: not facts.choices.tp_overlap),
         smallest_change="overlap.tp_comm true -> false",
     ),
     Rule(
@@ -115,8 +116,8 @@ OFFLOAD_RULES: tuple[Rule, ...] = (
         smallest_change="overlap.param_gather true -> false",
     ),
     Rule(
-        "offload-unsupported", _any_offload, "nanotron can offload neither model states nor activations", "Leave offload out.",
-        "no such key in its configuration", frameworks=only("nanotron"),
+        "offload-unsupported", _any_offload, "{framework} can offload neither model states nor activations", "Leave offload out.",
+        "no such key in its configuration", frameworks=frameworks_where(lambda facts: not facts.choices.offload),
     ),
     Rule(
         "offload-unsupported", _optimizer_offload, "megatron {version} cannot offload the optimizer",
@@ -204,6 +205,6 @@ OFFLOAD_RULES: tuple[Rule, ...] = (
     Rule(
         "offload-unsupported", _half_offloaded, "{framework} can offload parameters and the whole optimizer only together",
         "Set offload.optimizer_fraction to 1 and offload.parameters to true, or leave offload out.",
-        "torch FSDP2 CPUOffloadPolicy; torchtitan training.enable_cpu_offload", frameworks=only("torchtitan", "fsdp"),
+        "torch FSDP2 CPUOffloadPolicy; torchtitan training.enable_cpu_offload", frameworks=frameworks_where(lambda facts: facts.host.takes_whole_optimizer),
     ),
 )  # fmt: skip

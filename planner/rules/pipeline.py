@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cost_models.frameworks import frameworks_where
 from cost_models.job import Job
 from cost_models.strategies.fields import Schedule
 from cost_models.strategies.layouts import Layout
@@ -110,7 +111,7 @@ PIPELINE_RULES: tuple[Rule, ...] = (
     Rule(
         "pipeline-unsupported", _pipeline, "{framework} has no pipeline parallelism (pp {pp})",
         "Set pp to 1, or use torchtitan.", "accelerate/parallelism_config.py has no such degree",
-        frameworks=only("fsdp"), smallest_change="pp {pp} -> 1",
+        frameworks=frameworks_where(lambda facts: not facts.choices.pipelines), smallest_change="pp {pp} -> 1",
     ),
     Rule(
         "virtual-stages-unsupported", _virtual, "{framework} has no virtual pipeline stages (vpp {vpp})",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cost_models.frameworks import frameworks_where
 from cost_models.job import Job
 from cost_models.strategies.fields import RECOMPUTE_MODULES, Recompute, RecomputeMethod
 from cost_models.strategies.strategy import Bools, Strategies
@@ -74,7 +75,7 @@ RECOMPUTE_RULES: tuple[Rule, ...] = (
         "recompute-unsupported", _selective, "{framework} has no selective recompute",
         "Set recompute to 'full' or 'none'.", "nanotron ParallelismArgs.recompute_layer; DeepSpeed activation_checkpointing; "
         "accelerate fsdp_activation_checkpointing",
-        frameworks=only("nanotron", "deepspeed", "fsdp"), smallest_change="recompute selective -> full",
+        frameworks=frameworks_where(lambda facts: not facts.choices.selective_recompute), smallest_change="recompute selective -> full",
     ),
     Rule(
         "recompute-unsupported", _selective, "{framework} {version} has no selective recompute",
@@ -85,7 +86,7 @@ RECOMPUTE_RULES: tuple[Rule, ...] = (
         "recompute-unsupported", _counted, "{framework} recomputes either every layer or none, not "
         "{recompute_num_layers} by method '{recompute_method}'", "Leave recompute_method and recompute_num_layers out.",
         "nanotron ParallelismArgs.recompute_layer; accelerate fsdp_activation_checkpointing",
-        frameworks=only("fsdp", "nanotron"),
+        frameworks=frameworks_where(lambda facts: not facts.choices.recompute_counts),
     ),
     Rule(
         "recompute-unsupported", _counted, "torchtitan {version} recomputes either every layer or none, not "
@@ -112,7 +113,7 @@ RECOMPUTE_RULES: tuple[Rule, ...] = (
     Rule(
         "recompute-modules-unsupported", _any_modules, "recompute_modules is a setting of megatron, which {framework} does not have",
         _LEAVE_MODULES, _CORE,
-        frameworks=only("megatron-deepspeed", "deepspeed", "torchtitan", "fsdp", "nanotron"),
+        frameworks=frameworks_where(lambda facts: not facts.choices.recompute_modules),
     ),
     Rule(
         "recompute-modules-unsupported", _modules_without_selective, "recompute_modules needs recompute "

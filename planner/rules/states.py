@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from cost_models.frameworks import frameworks_where
 from cost_models.frameworks.deepspeed import MICS_SINCE, MICS_UNTIL
 from cost_models.frameworks.fsdp import HYBRID_SHARD_SINCE
 from cost_models.frameworks.megatron import (
@@ -188,7 +189,7 @@ STATE_RULES: tuple[Rule, ...] = (
         "zero-shard-size-not-divisible", _shards_part_of_context,
         "zero_shard_size {zero_shard_size} is not a multiple of cp {cp}, whose ranks always share one copy",
         "Choose a zero_shard_size that is a multiple of cp.", "torchtitan/distributed/parallel_dims.py; accelerate/parallelism_config.py (dp_shard x cp)",
-        frameworks=only("torchtitan", "fsdp"), smallest_change="zero_shard_size {zero_shard_size} -> {dp_cp}",
+        frameworks=frameworks_where(lambda facts: facts.groups_hold_context), smallest_change="zero_shard_size {zero_shard_size} -> {dp_cp}",
     ),
     Rule(
         "zero-shard-size-not-divisible", _instances_of_experts,
@@ -207,7 +208,7 @@ STATE_RULES: tuple[Rule, ...] = (
     Rule(
         "zero-param-shard-size-unsupported", _hpz, "{framework} has no second shard group for parameters",
         "Leave zero_param_shard_size out.", "ZeRO++ hpZ and MiCS are DeepSpeed's",
-        frameworks=only("megatron", "megatron-deepspeed", "torchtitan", "fsdp", "nanotron"),
+        frameworks=frameworks_where(lambda facts: not facts.choices.param_shard_groups),
     ),
     Rule(
         "zero-param-shard-size-unsupported", _hpz, "deepspeed {version} has no second shard group for parameters, "
@@ -222,6 +223,6 @@ STATE_RULES: tuple[Rule, ...] = (
     Rule(
         "optimizer-unsupported", always, "{framework} does not have optimizer '{optimizer}'", "Set optimizer to 'adam' or 'sgd'.",
         "megatron/core/optimizer/__init__.py; nanotron optimizer config",
-        frameworks=only("megatron", "megatron-deepspeed", "nanotron"), when=_eight_bit,
+        frameworks=frameworks_where(lambda facts: not facts.choices.eight_bit_adam), when=_eight_bit,
     ),
 )  # fmt: skip

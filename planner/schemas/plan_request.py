@@ -8,15 +8,16 @@ from pydantic import ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
 from cost_models.specs.fields import CountOrZero, Quantity, QuantityOrZero
+from cost_models.specs.training import EXAMPLE_TRAINING
 from planner.schemas.base import ContractModel, Degree, Flag, Fraction
 from planner.schemas.documents import ClusterDocument, ModelDocument, TrainingDocument
-from planner.schemas.row import EXAMPLE_CLUSTER, EXAMPLE_MODEL, EXAMPLE_TRAINING
+from planner.schemas.row import EXAMPLE_CLUSTER, EXAMPLE_MODEL
 from planner.schemas.strategy import AllowedValues, StrategyInput
 
 EXAMPLE_REQUEST: JsonDict = {
     "model": EXAMPLE_MODEL,
     "cluster": EXAMPLE_CLUSTER,
-    "training": EXAMPLE_TRAINING,
+    "training": dict(EXAMPLE_TRAINING),
     "constraints": {"allowed": {"zero": [0, 1]}},
     "top_k": 5,
 }

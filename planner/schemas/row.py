@@ -5,23 +5,18 @@ from __future__ import annotations
 from pydantic import ConfigDict
 from pydantic.config import JsonDict
 
+from cost_models.specs.training import EXAMPLE_TRAINING
 from planner.schemas.base import ContractModel
 from planner.schemas.documents import ClusterDocument, ModelDocument, TrainingDocument
 from planner.schemas.strategy import EXAMPLE_STRATEGY, StrategyInput
 
 EXAMPLE_MODEL: JsonDict = {"preset": "llama-3.1-8b"}
 EXAMPLE_CLUSTER: JsonDict = {"gpu": "H100-SXM-80GB", "num_nodes": 16, "gpus_per_node": 8}
-EXAMPLE_TRAINING: JsonDict = {
-    "seq_length": 8192,
-    "global_batch_size": 512,
-    "precision": "bf16",
-    "framework": "megatron",
-}
 EXAMPLE_ROW: JsonDict = {
     "id": "example",
     "model": EXAMPLE_MODEL,
     "cluster": EXAMPLE_CLUSTER,
-    "training": EXAMPLE_TRAINING,
+    "training": dict(EXAMPLE_TRAINING),
     "strategy": EXAMPLE_STRATEGY,
 }
 

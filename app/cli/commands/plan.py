@@ -6,13 +6,14 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 import typer
 
 from app.cli.inputs import Json, assignments, read_cluster, read_document, read_model
 from app.cli.output import reader_may_leave, write_document
 from cost_models.errors import InvalidInputError, Problem
+from cost_models.specs.training import Framework as FrameworkName
 
 EXIT_NO_PLAN, EXIT_INTERRUPTED = 3, 130
 TOP, MOST_ASKED = 10, 1000
@@ -24,7 +25,7 @@ TRAINING = "--seq-length, --global-batch-size, --precision and --framework"
 REQUEST, JOB, SEARCH, OUTPUT = "Request", "Job", "Search", "Output"
 Framework = Annotated[
     str | None,
-    typer.Option(help="megatron, megatron-deepspeed, deepspeed, torchtitan, fsdp or nanotron.", rich_help_panel=JOB),
+    typer.Option(help=f"One of {', '.join(get_args(FrameworkName))}.", rich_help_panel=JOB),
 ]
 FrameworkVersion = Annotated[
     str | None, typer.Option(help="Release of it, such as 0.16; each has a default.", rich_help_panel=JOB)
