@@ -185,8 +185,3 @@ class FrameworkFacts:
     """Knobs that no formula prices; a range is the search's, within what the framework accepts."""
     former: tuple[Former, ...] = ()
     """What earlier releases did differently: each entry that held replaces what those before it said."""
-
-    @property
-    def versions(self) -> tuple[str, ...]:
-        """Known releases, oldest first."""
-        return tuple(version for version, _ in self.releases)
