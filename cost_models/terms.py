@@ -1,8 +1,8 @@
-"""The registry of named cost terms: what every time and memory breakdown is made of.
+"""The named terms that every time and memory breakdown is made of, one record each.
 
-A term is a function of (batch, workspace) that returns seconds or bytes of shape (N,), registered with its name, the
-equation tag in EQUATIONS.md, and one line of meaning. Names are a closed list: the API documents them, breakdowns sum
-over them, and nothing else may appear in one.
+The names are a closed list: the API documents them, breakdowns sum over them, and nothing else may appear in one. Whatever
+else is known of a term as such (its equation, whether it is communication, what its uncertainty rests on, how a sentence
+names it) is read from its record.
 """
 
 from __future__ import annotations
@@ -25,52 +25,78 @@ class Tier(IntEnum):
         return self.name.lower()
 
 
+Family = Literal["gemm", "attention", "elementwise", "collective", "network", "host", "optimizer", "overlap", "jitter"]
+"""What the uncertainty of a term rests on: the residuals of a calibration are kept by family and tier."""
+
+
 @dataclass(frozen=True, slots=True)
 class Term:
-    """One entry of a breakdown."""
+    """One entry of a breakdown: of memory in bytes, of time (`TimeTerm`) in seconds."""
 
     name: str
-    unit: Literal["s", "bytes"]
     tag: str
+    """Its equation in EQUATIONS.md."""
     meaning: str
 
 
-TIME_TERMS: tuple[Term, ...] = (
-    Term("gemm", "s", "F-1", "matrix multiplications of the layers, forward and both gradients"),
-    Term("attention", "s", "F-2", "attention core (scores, softmax, values), forward and backward"),
-    Term("elementwise", "s", "F-3", "norms, activations, rotary, residual, dropout: bytes over memory bandwidth"),
-    Term("launch", "s", "F-4", "time the device waits because the host cannot launch kernels fast enough"),
-    Term("embedding", "s", "F-5", "token (and position) look-up and its gradient"),
-    Term("head", "s", "F-6", "final norm, output projection"),
-    Term("loss", "s", "F-7", "cross-entropy over the vocabulary, with its reductions over TP"),
-    Term("recompute", "s", "F-8", "repeated forward work of recomputed layers"),
-    Term("grad_accumulation", "s", "F-9", "adding each micro-batch's weight gradients into the held buffer"),
-    Term("tp_comm", "s", "C-10", "exposed tensor- and sequence-parallel collectives"),
-    Term("cp_comm", "s", "C-11", "exposed context-parallel exchange of keys and values"),
-    Term("ep_comm", "s", "C-12", "exposed expert dispatch and combine"),
-    Term("pp_comm", "s", "C-13", "exposed stage-to-stage sends"),
-    Term("pp_bubble", "s", "P-1", "idle time of the pipeline's slowest stage"),
-    Term("dp_comm", "s", "C-14", "exposed gradient reduction and parameter gather"),
-    Term("tied_embedding_comm", "s", "C-15", "all-reduces of tied-embedding and sequence-parallel norm gradients"),
-    Term("optimizer", "s", "F-10", "gradient norm and clip, optimizer update, casts"),
-    Term("offload", "s", "C-16", "exposed traffic between host and device memory"),
-    Term("jitter", "s", "T-2", "waiting for the slowest rank, growing with the number of nodes"),
-)
-"""Time terms in the order they are printed; they sum to step_time_s."""
+@dataclass(frozen=True, slots=True)
+class TimeTerm(Term):
+    """One entry of a time breakdown, with what is known of it whatever the plan."""
+
+    family: Family
+    """The family whose residual it takes. Where a collective's group leaves its node, `network` takes its place; where the
+    term is what overlapping leaves, `overlap` is added."""
+    phrase: str
+    """How a sentence about a plan names it, as in "spends 2 % more of the step on ..."."""
+    is_communication: bool = False
+    """Whether it is exposed communication between ranks."""
+
+
+TIME_TERMS: tuple[TimeTerm, ...] = (
+    TimeTerm("gemm", "F-1", "matrix multiplications of the layers, forward and both gradients", "gemm", "matrix products"),
+    TimeTerm("attention", "F-2", "attention core (scores, softmax, values), forward and backward", "attention", "attention"),
+    TimeTerm("elementwise", "F-3", "norms, activations, rotary, residual, dropout: bytes over memory bandwidth",
+             "elementwise", "elementwise kernels"),
+    TimeTerm("launch", "F-4", "time the device waits because the host cannot launch kernels fast enough",
+             "host", "kernel launches"),
+    TimeTerm("embedding", "F-5", "token (and position) look-up and its gradient", "elementwise", "the embedding"),
+    TimeTerm("head", "F-6", "final norm, output projection", "gemm", "the output layer"),
+    TimeTerm("loss", "F-7", "cross-entropy over the vocabulary, with its reductions over TP", "elementwise", "the loss"),
+    TimeTerm("recompute", "F-8", "repeated forward work of recomputed layers", "gemm", "recomputation"),
+    TimeTerm("grad_accumulation", "F-9", "adding each micro-batch's weight gradients into the held buffer",
+             "elementwise", "adding up gradients"),
+    TimeTerm("tp_comm", "C-10", "exposed tensor- and sequence-parallel collectives",
+             "collective", "exposed tensor-parallel communication", is_communication=True),
+    TimeTerm("cp_comm", "C-11", "exposed context-parallel exchange of keys and values",
+             "collective", "exposed context-parallel communication", is_communication=True),
+    TimeTerm("ep_comm", "C-12", "exposed expert dispatch and combine",
+             "collective", "exposed expert-parallel communication", is_communication=True),
+    TimeTerm("pp_comm", "C-13", "exposed stage-to-stage sends", "collective", "pipeline sends", is_communication=True),
+    TimeTerm("pp_bubble", "P-1", "idle time of the pipeline's slowest stage", "gemm", "the pipeline bubble"),
+    TimeTerm("dp_comm", "C-14", "exposed gradient reduction and parameter gather",
+             "collective", "exposed data-parallel communication", is_communication=True),
+    TimeTerm("tied_embedding_comm", "C-15", "all-reduces of tied-embedding and sequence-parallel norm gradients",
+             "collective", "reducing the tied embedding", is_communication=True),
+    TimeTerm("optimizer", "F-10", "gradient norm and clip, optimizer update, casts", "optimizer", "the optimizer"),
+    TimeTerm("offload", "C-16", "exposed traffic between host and device memory", "host", "traffic with host memory"),
+    TimeTerm("jitter", "T-2", "waiting for the slowest rank, growing with the number of nodes",
+             "jitter", "waiting for the slowest rank"),
+)  # fmt: skip
+"""In the order in which they are printed; they sum to step_time_s."""
 
 MEMORY_TERMS: tuple[Term, ...] = (
-    Term("parameters", "bytes", "M-1", "parameters as stored on this rank"),
-    Term("main_parameters", "bytes", "M-2", "higher-precision copies the optimizer updates"),
-    Term("gradients", "bytes", "M-3", "held gradient buffers"),
-    Term("optimizer_states", "bytes", "M-4", "optimizer moments"),
-    Term("activations", "bytes", "M-5", "tensors saved for backward by the micro-batches in flight"),
-    Term("layer_transient", "bytes", "M-6", "what one layer's backward (and recomputation) needs on top"),
-    Term("logits_and_loss", "bytes", "M-7", "logits and the cross-entropy's temporaries"),
-    Term("parameter_gather", "bytes", "M-8", "parameters gathered from their shards, prefetch included"),
-    Term("gradient_reduce", "bytes", "M-9", "unsharded gradients and reduction buckets"),
-    Term("comm_workspace", "bytes", "M-10", "gathered-sequence workspaces, pipeline receive buffers"),
-    Term("optimizer_transient", "bytes", "M-11", "temporaries of the optimizer step"),
-    Term("library_workspace", "bytes", "M-12", "GEMM workspaces and cached dummy gradients"),
+    Term("parameters", "M-1", "parameters as stored on this rank"),
+    Term("main_parameters", "M-2", "higher-precision copies the optimizer updates"),
+    Term("gradients", "M-3", "held gradient buffers"),
+    Term("optimizer_states", "M-4", "optimizer moments"),
+    Term("activations", "M-5", "tensors saved for backward by the micro-batches in flight"),
+    Term("layer_transient", "M-6", "what one layer's backward (and recomputation) needs on top"),
+    Term("logits_and_loss", "M-7", "logits and the cross-entropy's temporaries"),
+    Term("parameter_gather", "M-8", "parameters gathered from their shards, prefetch included"),
+    Term("gradient_reduce", "M-9", "unsharded gradients and reduction buckets"),
+    Term("comm_workspace", "M-10", "gathered-sequence workspaces, pipeline receive buffers"),
+    Term("optimizer_transient", "M-11", "temporaries of the optimizer step"),
+    Term("library_workspace", "M-12", "GEMM workspaces and cached dummy gradients"),
 )
 """Memory terms of one stage at its peak moment; they sum to peak_allocated_bytes."""
 
@@ -78,4 +104,6 @@ PEAK_MOMENTS = ("loss", "layer_backward", "head", "optimizer_step")
 """The moments of a step at which allocated memory can peak."""
 
 TIME_NAMES = tuple(term.name for term in TIME_TERMS)
+COMMUNICATION = tuple(term.name for term in TIME_TERMS if term.is_communication)
+"""Names of the time terms that are exposed communication."""
 MEMORY_NAMES = tuple(term.name for term in MEMORY_TERMS)

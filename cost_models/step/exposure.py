@@ -13,7 +13,7 @@ import numpy as np
 from cost_models.job import Job
 from cost_models.operations import Op
 from cost_models.strategies.strategy import Bools, Strategies
-from cost_models.terms import Tier
+from cost_models.terms import COMMUNICATION, Tier
 
 
 @dataclass(frozen=True, eq=False)
@@ -42,6 +42,7 @@ def exposure(job: Job, strategies: Strategies) -> Exposure:
         "tp_comm": s.tp, "cp_comm": s.tp * s.cp, "ep_comm": s.etp * s.ep, "pp_comm": s.world,
         "dp_comm": s.tp * s.dp_cp, "tied_embedding_comm": np.where(s.pp > 1, s.world, s.tp),
     }  # fmt: skip
+    assert set(extents) == set(COMMUNICATION)
     overlaps = {
         "tp_comm": s.overlap_tp_comm, "ep_comm": s.overlap_moe_all_to_all, "pp_comm": s.overlap_p2p,
         "dp_comm": s.overlap_grad_reduce | s.overlap_param_gather,

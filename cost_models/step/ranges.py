@@ -17,18 +17,12 @@ from cost_models.constants import SHAPE_RANGE, UNMODELLED_RANGE
 from cost_models.hardware.calibrated import Calibration
 from cost_models.step.exposure import Exposure
 from cost_models.strategies.strategy import Bools, Codes, Floats, Ints
-from cost_models.terms import TIME_NAMES, Tier
+from cost_models.terms import TIME_NAMES, TIME_TERMS, Family, Tier
 
-FAMILY_OF_TERM: Mapping[str, str] = {
-    "gemm": "gemm", "attention": "attention", "elementwise": "elementwise", "launch": "host", "embedding": "elementwise",
-    "head": "gemm", "loss": "elementwise", "recompute": "gemm", "grad_accumulation": "elementwise",
-    "tp_comm": "collective", "cp_comm": "collective", "ep_comm": "collective", "pp_comm": "collective",
-    "pp_bubble": "gemm", "dp_comm": "collective", "tied_embedding_comm": "collective", "optimizer": "optimizer",
-    "offload": "host", "jitter": "jitter",
-}  # fmt: skip
-"""The family whose residual a term takes. A collective whose group leaves its node takes NETWORK instead; a term that is
-what overlapping leaves takes OVERLAP as well."""
-NETWORK, OVERLAP = "network", "overlap"
+NETWORK: Family = "network"
+"""What a collective takes in place of its own family where its group leaves its node."""
+OVERLAP: Family = "overlap"
+"""What a term takes beside its own where it is what overlapping leaves."""
 
 _SAME = 1e-9
 """Two plans whose matmul seconds differ relatively by no more than this run products of the same shapes."""
@@ -37,7 +31,7 @@ _SAME = 1e-9
 @lru_cache(maxsize=64)
 def _half_widths(calibration: Calibration) -> NDArray[np.float64]:
     """Relative half-width by term and tier, shape (terms, tiers)."""
-    return np.array([[calibration.residual(FAMILY_OF_TERM[name], tier) for tier in Tier] for name in TIME_NAMES])
+    return np.array([[calibration.residual(term.family, tier) for tier in Tier] for term in TIME_TERMS])
 
 
 def step_time_range(

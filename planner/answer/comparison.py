@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 
 from cost_models.strategies.strategy import Bools, Ints
+from cost_models.terms import TIME_TERMS
 from planner.answer.step_cost import gpu_weight, is_priced
 from planner.schemas.plan_request import Objective
 
@@ -29,14 +30,7 @@ LEAST_SHARE = 0.002
 """Share of a step below which the difference in a term is not worth mentioning."""
 MOST_TERMS = 4
 """Terms that one comparison names; more would bury those that decide."""
-_WORDS = {
-    "gemm": "matrix products", "elementwise": "elementwise kernels", "launch": "kernel launches", "head": "the output layer",
-    "loss": "the loss", "embedding": "the embedding", "grad_accumulation": "adding up gradients",
-    "tp_comm": "exposed tensor-parallel communication", "cp_comm": "exposed context-parallel communication",
-    "ep_comm": "exposed expert-parallel communication", "dp_comm": "exposed data-parallel communication",
-    "pp_comm": "pipeline sends", "pp_bubble": "the pipeline bubble", "recompute": "recomputation",
-    "tied_embedding_comm": "reducing the tied embedding", "optimizer": "the optimizer", "jitter": "waiting for the slowest rank",
-}  # fmt: skip
+_PHRASES = {term.name: term.phrase for term in TIME_TERMS}
 
 
 def compared(
@@ -144,7 +138,7 @@ def against(
     } if its_weight else {}  # fmt: skip
     told = sorted((name for name in shares if abs(shares[name]) >= LEAST_SHARE), key=lambda name: -abs(shares[name]))
     parts = [
-        f"{abs(shares[name]):.1%} {'more' if shares[name] > 0 else 'less'} on {_WORDS.get(name, name.replace('_', ' '))}"
+        f"{abs(shares[name]):.1%} {'more' if shares[name] > 0 else 'less'} on {_PHRASES[name]}"
         for name in told[:MOST_TERMS]
     ]
     if not parts:

@@ -5,25 +5,22 @@ here.
 
 from __future__ import annotations
 
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, TypeAlias
 
 from pydantic import ConfigDict, Field
 
+from cost_models.terms import MEMORY_NAMES, PEAK_MOMENTS, TIME_NAMES, Tier
 from planner.schemas.base import ContractModel
 
 Verdict = Literal["fits", "at-risk", "oom", "invalid"]
-TierName = Literal["measured", "interpolated", "extrapolated", "nominal"]
-PeakMoment = Literal["loss", "layer_backward", "head", "optimizer_step"]
-TimeTerm = Literal[
-    "gemm", "attention", "elementwise", "launch", "embedding", "head", "loss", "recompute", "grad_accumulation",
-    "tp_comm", "cp_comm", "ep_comm", "pp_comm", "pp_bubble", "dp_comm", "tied_embedding_comm", "optimizer", "offload",
-    "jitter",
-]  # fmt: skip
-MemoryTerm = Literal[
-    "parameters", "main_parameters", "gradients", "optimizer_states", "activations", "layer_transient",
-    "logits_and_loss", "parameter_gather", "gradient_reduce", "comm_workspace", "optimizer_transient",
-    "library_workspace",
-]  # fmt: skip
+if TYPE_CHECKING:
+    TierName: TypeAlias = str
+    PeakMoment: TypeAlias = str
+    TimeTerm: TypeAlias = str
+    MemoryTerm: TypeAlias = str
+else:
+    TierName = Literal[tuple(tier.label for tier in Tier)]
+    PeakMoment, TimeTerm, MemoryTerm = Literal[PEAK_MOMENTS], Literal[TIME_NAMES], Literal[MEMORY_NAMES]
 ReasonCode = Literal[
     "invalid-json", "invalid-field", "unknown-field", "missing-field", "invalid-input", "not-modelled", "unknown-preset", "unknown-model-type", "calibration",
     "out-of-memory", "at-risk-of-memory", "unstated-fact", "host-memory", "host-memory-unknown", "misses-target",

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
+from cost_models.terms import Tier
 from cost_models.units import GIB
 
 Json = Mapping[str, Any]
-COMM_TERMS = ("tp_comm", "cp_comm", "ep_comm", "pp_comm", "dp_comm", "tied_embedding_comm")
-"""Time terms that are exposed communication."""
-TIERS = ("measured", "interpolated", "extrapolated", "nominal")
+TIERS = tuple(tier.label for tier in Tier)
 """Best first; the worst one that takes time is shown."""
 
 

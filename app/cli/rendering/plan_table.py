@@ -17,7 +17,6 @@ from rich.table import Table
 from rich.text import Text
 
 from app.cli.rendering.plan_cells import (
-    COMM_TERMS,
     Json,
     degree,
     degrees_above_one,
@@ -39,6 +38,7 @@ from cost_models.errors import InvalidInputError
 from cost_models.layers.parameters import count_parameters
 from cost_models.specs.fields import WARNINGS
 from cost_models.specs.model_input import resolve_model
+from cost_models.terms import COMMUNICATION
 from planner.answer.step_cost import is_priced, step_cost
 
 PIPED_WIDTH = 120
@@ -101,7 +101,7 @@ def columns_of(request: Json, plans: Sequence[Json]) -> tuple[Column, ...]:
         Column("MFU", lambda plan: f"{plan['evaluation']['mfu']:.1%}"),
         Column("GiB/GPU", memory_of_capacity),
         Column("bubble", share_of_step("pp_bubble")),
-        Column("comm", share_of_step(*COMM_TERMS)),
+        Column("comm", share_of_step(*COMMUNICATION)),
         Column("worst tier", worst_tier, justify="left"),
     )
 

@@ -9,8 +9,8 @@ from builders import job_of, tiny_model
 from cost_models.calibration import NOMINAL_RESIDUALS
 from cost_models.constants import UNMODELLED_RANGE
 from cost_models.step.exposure import Exposure
-from cost_models.step.ranges import FAMILY_OF_TERM, NETWORK, OVERLAP, is_tied, step_time_range
-from cost_models.terms import TIME_NAMES, Tier
+from cost_models.step.ranges import NETWORK, OVERLAP, is_tied, step_time_range
+from cost_models.terms import TIME_NAMES, TIME_TERMS, Tier
 
 CALIBRATION, NO_CURVES = (job_of(tiny_model(), gpu=gpu).calibration for gpu in ("H100-SXM-80GB", "MI300X-192GB"))
 
@@ -25,19 +25,17 @@ def tiers(n: int, tier: Tier = Tier.INTERPOLATED) -> dict[str, np.ndarray]:
 
 
 def width(name: str, tier: Tier = Tier.INTERPOLATED) -> float:
-    return CALIBRATION.residual(FAMILY_OF_TERM[name], tier)
+    return CALIBRATION.residual(next(term.family for term in TIME_TERMS if term.name == name), tier)
 
 
 def test_every_term_has_a_family_that_the_calibration_knows() -> None:
-    assert set(FAMILY_OF_TERM) == set(TIME_NAMES)
     for name in TIME_NAMES:
         assert 0 < width(name, Tier.MEASURED) <= width(name, Tier.NOMINAL) < 1
 
 
 def test_every_residual_family_is_some_terms() -> None:
     """Nothing is measured or written down that no range uses."""
-    assert {*FAMILY_OF_TERM.values(), NETWORK, OVERLAP} == set(NOMINAL_RESIDUALS)
-    assert FAMILY_OF_TERM["optimizer"] == "optimizer"
+    assert {*(term.family for term in TIME_TERMS), NETWORK, OVERLAP} == set(NOMINAL_RESIDUALS)
 
 
 def test_collectives_between_nodes_and_overlapped_ones_have_widths_of_their_own() -> None:

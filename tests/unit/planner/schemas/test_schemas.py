@@ -9,7 +9,6 @@ import pytest
 
 from cost_models.errors import InvalidInputError
 from cost_models.specs.fields import validated
-from cost_models.terms import MEMORY_NAMES, PEAK_MOMENTS, TIME_NAMES, Tier
 from planner.answer.evaluation import invalid_dict
 from planner.rules import rule_codes
 from planner.schemas import EvaluateRow, Evaluation, PlanRequest, PlanResponse, ReasonCode, StrategyInput, strategy
@@ -33,11 +32,17 @@ def test_every_reason_code_has_one_origin():
     assert not NOT_RULES & set(rule_codes())
 
 
-def test_term_names_are_those_of_the_registry():
-    assert get_args(TimeTerm) == TIME_NAMES
-    assert get_args(MemoryTerm) == MEMORY_NAMES
-    assert get_args(PeakMoment) == PEAK_MOMENTS
-    assert list(get_args(TierName)) == [tier.label for tier in Tier]
+def test_closed_lists_of_an_evaluation_hold_the_contract_s_names():
+    time = ["gemm", "attention", "elementwise", "launch", "embedding", "head", "loss", "recompute", "grad_accumulation",
+            "tp_comm", "cp_comm", "ep_comm", "pp_comm", "pp_bubble", "dp_comm", "tied_embedding_comm", "optimizer",
+            "offload", "jitter"]  # fmt: skip
+    memory = ["parameters", "main_parameters", "gradients", "optimizer_states", "activations", "layer_transient",
+              "logits_and_loss", "parameter_gather", "gradient_reduce", "comm_workspace", "optimizer_transient",
+              "library_workspace"]  # fmt: skip
+    assert list(get_args(TimeTerm)) == time
+    assert list(get_args(MemoryTerm)) == memory
+    assert get_args(PeakMoment) == ("loss", "layer_backward", "head", "optimizer_step")
+    assert get_args(TierName) == ("measured", "interpolated", "extrapolated", "nominal")
 
 
 SPELLED = {
