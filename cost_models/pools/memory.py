@@ -1,4 +1,4 @@
-"""Memory of stages on pools: every pool's stages by its own GPUs, and the verdict of all."""
+"""Memory of stages on pools: every pool's stages by its own GPUs, and the verdict of all. [T-5]"""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Which communication of a strategy leaves its node, and which runs beside computation.
 
-The uncertainty of a communication term depends on both; `ranges` turns these facts into half-widths.
+The uncertainty of a communication term depends on both; `ranges` turns these facts into half-widths. [T-3]
 """
 
 from __future__ import annotations

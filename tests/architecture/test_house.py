@@ -99,6 +99,24 @@ def test_equation_tags_are_equal_in_code_and_document() -> None:
     assert [tag for tag, count in entries.items() if count > 1] == []
 
 
+def test_entries_of_equations_name_the_files_that_compute_them() -> None:
+    """Every entry names at least one file of cost_models, and each file that it names carries the entry's tag."""
+    text = (ROOT / "cost_models" / "EQUATIONS.md").read_text()
+    _, *parts = re.split(rf"^\*\*\[({TAG})\]", text, flags=re.MULTILINE)
+    named = {
+        tag: re.findall(r"`((?:calibration|hardware|layers|memory|pools|step|strategies)/\w+\.py)`", body)
+        for tag, body in zip(parts[::2], parts[1::2], strict=True)
+    }
+    assert [tag for tag, files in named.items() if not files] == []
+    untagged = {
+        (tag, file)
+        for tag, files in named.items()
+        for file in files
+        if f"[{tag}]" not in (ROOT / "cost_models" / file).read_text()
+    }
+    assert untagged == set()
+
+
 def names_defined(tree: ast.AST) -> Iterator[tuple[str, int]]:
     for node in ast.walk(tree):
         if isinstance(node, ast.FunctionDef):
