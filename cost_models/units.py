@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+MIB = float(2**20)
 GIB = float(2**30)
 """Bytes in a GiB."""
 GB = 1e9

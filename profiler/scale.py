@@ -8,10 +8,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from cost_models.units import GIB
+from cost_models.units import GIB, MIB
 from profiler.timing import FULL, QUICK, TINY, Effort
 
-KIB, MIB = float(2**10), float(2**20)
+KIB = float(2**10)
 
 Weight = tuple[int, int]
 """Output and input features (n, k) of one rank's share of a linear layer."""

@@ -15,7 +15,7 @@ import numpy as np
 from cost_models.job import Job
 from cost_models.memory.batch import NOTHING, Batch, build_batch
 from cost_models.memory.communication import Buffers, buffers
-from cost_models.memory.constants import constant
+from cost_models.memory.constants import CUBLAS_WORKSPACE_HOPPER_BYTES, CUBLAS_WORKSPACE_OLDER_BYTES
 from cost_models.memory.loss import loss_bytes
 from cost_models.memory.stage_activations import StageActivations, stage_activations
 from cost_models.memory.states import StageStates, stage_states
@@ -167,7 +167,7 @@ def _library(batch: Batch) -> Floats:
     """
     stages, table = batch.stages, batch.table
     large = batch.job.cluster.gpu.generation in _LARGE_WORKSPACE_GENERATIONS
-    workspace = constant("cublas_workspace_hopper" if large else "cublas_workspace_older")
+    workspace = (CUBLAS_WORKSPACE_HOPPER_BYTES if large else CUBLAS_WORKSPACE_OLDER_BYTES).value
     caches = batch.traits.fuses_weight_gradients and batch.job.training.software_date >= DUMMY_GRADIENTS_CACHED_SINCE
     if not caches:
         return np.full(len(batch.strategies), workspace)

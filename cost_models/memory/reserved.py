@@ -5,7 +5,13 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.job import Job
-from cost_models.memory.constants import constant
+from cost_models.memory.constants import (
+    ALLOCATOR_SLACK,
+    COMMUNICATOR_BYTES,
+    CUDA_CONTEXT_BYTES,
+    P2P_NEIGHBOUR_BYTES,
+    PROCESS_2022_BYTES,
+)
 from cost_models.memory.expert_buffers import flex_buffer_bytes
 from cost_models.memory.loss import loss_bytes
 from cost_models.memory.moments import Moments
@@ -67,8 +73,8 @@ def process_bytes(found: Moments) -> Floats:
     facts = _facts(batch.job)
     # A single GPU needs no communicator, so it pays only for the context.
     if facts is None and batch.job.training.software_date < _OLD_NCCL_UNTIL:
-        context = constant("cuda_context")
-        return np.asarray(context + (constant("context_2022") - context) * several + np.zeros_like(stages.total_KN))
+        context = CUDA_CONTEXT_BYTES.value
+        return np.asarray(context + (PROCESS_2022_BYTES.value - context) * several + np.zeros_like(stages.total_KN))
     groups = [strategies.tp, strategies.dp_cp, strategies.cp]
     if batch.job.model.moe is not None:
         groups += [strategies.ep * strategies.etp, np.where(strategies.ep > 1, strategies.expert_dp, 1.0)]
@@ -81,14 +87,14 @@ def process_bytes(found: Moments) -> Floats:
     ring = (strategies.vpp > 1) & (strategies.pp > 2)  # with virtual stages the last stage sends to the first
     neighbours_KN = np.where(ring, 2.0, neighbours_KN)
     context, communicator, neighbour = (
-        constant(name) if fact is None else fact
-        for fact, name in zip(facts or _NOTHING, _PROCESS_CONSTANTS, strict=True)
+        nominal.value if fact is None else fact
+        for fact, nominal in zip(facts or _NOTHING, _PROCESS_CONSTANTS, strict=True)
     )
     own = flex_buffer_bytes(batch.job, strategies)
     return np.asarray(context + communicator * count + neighbour * neighbours_KN + own)
 
 
-_PROCESS_CONSTANTS = ("cuda_context", "communicator", "p2p_neighbour")
+_PROCESS_CONSTANTS = (CUDA_CONTEXT_BYTES, COMMUNICATOR_BYTES, P2P_NEIGHBOUR_BYTES)
 _NOTHING = (None, None, None)
 
 
@@ -115,5 +121,5 @@ def slack_bytes(found: Moments) -> Floats:
         return np.zeros(found.batch.stages.total_KN.shape)
     document = job.calibration.compute
     measured = None if document is None else document.memory.allocator_slack_fraction
-    share = constant("allocator_slack") if measured is None else measured
+    share = ALLOCATOR_SLACK.value if measured is None else measured
     return np.asarray(share * (sizes["activations"] + sizes["layer_transient"]))

@@ -12,7 +12,7 @@ import numpy as np
 
 from cost_models.hardware.groups import ranks_per_node
 from cost_models.job import Job
-from cost_models.memory.constants import constant
+from cost_models.memory.constants import HOST_PROCESS_BYTES, PROCESS_SPREAD
 from cost_models.memory.moments import Moments, moments
 from cost_models.memory.reserved import largest_hole_bytes, process_bytes, reserved_bytes, slack_bytes
 from cost_models.strategies.strategy import Floats, Ints, Strategies
@@ -76,7 +76,7 @@ def stage_memory(job: Job, strategies: Strategies) -> StageMemory:
     kept_KN = reserved_bytes(found, allocated_KN=allocated_KN, at_loss_KN=peak_KN == PEAK_MOMENTS.index("loss"))
     process_KN = process_bytes(found)
     device_KN = kept_KN + process_KN
-    spread = constant("process_spread")
+    spread = PROCESS_SPREAD.value
     # The two parts are taken to err together: their half-widths add up and are not combined in quadrature. Low and
     # high end differ as the residuals of M-15 do.
     low_KN = (1.0 - traits.spread_low) * kept_KN + (1.0 - spread) * process_KN
@@ -84,7 +84,7 @@ def stage_memory(job: Job, strategies: Strategies) -> StageMemory:
     high_KN = (1.0 + traits.spread_high) * kept_KN + slack_bytes(found) + (1.0 + spread) * process_KN
     # Which stages share a node is not looked up: every rank of a node counts like one of the fullest stage.
     host = found.host_KN.max(axis=0)
-    host = host + np.where(host > 0, constant("host_process"), 0.0)
+    host = host + np.where(host > 0, HOST_PROCESS_BYTES.value, 0.0)
     return StageMemory(
         allocated_KN=allocated_KN,
         device_KN=device_KN,

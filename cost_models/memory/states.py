@@ -14,7 +14,7 @@ from cost_models.frameworks import MemoryTraits
 from cost_models.job import Job
 from cost_models.layers.casts import weight_copy_bytes
 from cost_models.memory.batch import NOTHING, Batch
-from cost_models.memory.constants import constant
+from cost_models.memory.constants import HOST_BUFFER_RATIO
 from cost_models.specs.training import BYTES_PER, Training
 from cost_models.strategies.strategy import Floats, Strategies
 
@@ -94,7 +94,7 @@ def state_bytes(job: Job, traits: MemoryTraits, strategies: Strategies, *, shard
         gradients=gradients * (1.0 - gradients_moved),
         optimizer=moments * owned * (1.0 - moved),
         step=temporary * owned * (1.0 - moved),
-        host=constant("host_buffer_factor") * ((main + moments) * owned * moved + parameters * away + host_gradients),
+        host=HOST_BUFFER_RATIO.value * ((main + moments) * owned * moved + parameters * away + host_gradients),
     )
 
 
