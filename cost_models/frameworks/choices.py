@@ -43,6 +43,8 @@ class Choices:
     """No other attention can be split over context-parallel ranks."""
     tp_divides_kv_heads: bool = True
     """In every release; a framework that copies or drops heads has rows of its own."""
+    torch_schedules: bool = False
+    """Pipelines run the schedules of torch.distributed.pipelining."""
     vpp: bool = False
     """Virtual pipeline stages."""
     pipelines: bool = True

@@ -185,3 +185,7 @@ class FrameworkFacts:
     """Knobs that no formula prices; a range is the search's, within what the framework accepts."""
     former: tuple[Former, ...] = ()
     """What earlier releases did differently: each entry that held replaces what those before it said."""
+
+    def ever(self, fact: str) -> bool:
+        """Whether a fact holds, or is not empty, in any release that is known."""
+        return any([getattr(self, fact), *(former.facts.get(fact) for former in self.former)])

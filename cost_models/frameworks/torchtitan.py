@@ -120,7 +120,7 @@ FACTS: Final = FrameworkFacts(
         ),
         cp_comms=(CpComm.P2P, CpComm.ALLGATHER),
         dispatchers=(MoeDispatcher.ALLTOALL, MoeDispatcher.FLEX),
-        vpp=True, chunked_loss=True, eight_bit_adam=True, expert_overlap=True,
+        torch_schedules=True, vpp=True, chunked_loss=True, eight_bit_adam=True, expert_overlap=True,
     ),
     splits=SplitRule("torchtitan", _own_split, told=told_any_split),
     # torchtitan/config/job_config.py (selective_ac_option "2" to 0.2); trainer.py of 0.3 (loss).

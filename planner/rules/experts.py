@@ -13,7 +13,7 @@ from cost_models.job import Job
 from cost_models.memory.expert_buffers import NVLINK_PEERS
 from cost_models.strategies.fields import FlexBackend, MoeDispatcher, Recompute
 from cost_models.strategies.strategy import Bools, Strategies
-from planner.rules.rule import Rule, indivisible, only
+from planner.rules.rule import Rule, indivisible, one_of, only
 
 _CORE = "megatron/core/transformer/transformer_config.py"
 _TITAN_DIMS = "torchtitan/distributed/parallel_dims.py"
@@ -103,12 +103,8 @@ def _flex(_job: Job, s: Strategies) -> Bools:
     return np.asarray((s.ep > 1) & (s.moe_dispatcher == MoeDispatcher.FLEX))
 
 
-def _not_all_to_all(_job: Job, s: Strategies) -> Bools:
-    return np.asarray((s.ep > 1) & (s.moe_dispatcher != MoeDispatcher.ALLTOALL))
-
-
-def _gathers(_job: Job, s: Strategies) -> Bools:
-    return np.asarray((s.ep > 1) & (s.moe_dispatcher == MoeDispatcher.ALLGATHER))
+def _dispatcher(job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.ep > 1) & ~one_of(s.moe_dispatcher, job.framework.choices.dispatchers))
 
 
 def _hybrid(_job: Job, s: Strategies) -> Bools:
@@ -255,11 +251,6 @@ EXPERT_RULES: tuple[Rule, ...] = (
         frameworks=only("torchtitan"), until="0.2", when=_is_moe, smallest_change="moe_dispatcher flex -> alltoall",
     ),
     Rule(
-        "dispatcher-unsupported", _gathers, "torchtitan does not have moe_dispatcher 'allgather'", "Use 'alltoall' or 'flex'.",
-        "torchtitan/models/common/config_utils.py (comm_backend)", frameworks=only("torchtitan"), when=_is_moe,
-        smallest_change="moe_dispatcher allgather -> alltoall",
-    ),
-    Rule(
         "dispatcher-unsupported", _flex, "moe_dispatcher 'flex' (DeepEP) does not run on {gpu}, which is older than Ampere",
         "Use 'alltoall'.", "deepseek-ai/DeepEP README (SM80 and later)",
         frameworks=frameworks_where(lambda facts: MoeDispatcher.FLEX in facts.choices.dispatchers), when=_before_ampere,
@@ -284,9 +275,10 @@ EXPERT_RULES: tuple[Rule, ...] = (
         until="0.3", when=_is_moe, smallest_change="flex_backend hybridep -> deepep",
     ),
     Rule(
-        "dispatcher-unsupported", _not_all_to_all, "{framework} does not have moe_dispatcher '{moe_dispatcher}'",
-        "Leave moe_dispatcher out to use 'alltoall'.", "deepspeed/moe/sharded_moe.py; nanotron moe_config.token_dispatcher_type",
-        frameworks=frameworks_where(lambda facts: facts.choices.dispatchers == (MoeDispatcher.ALLTOALL,)), when=_is_moe,
+        "dispatcher-unsupported", _dispatcher, "{framework} does not have moe_dispatcher '{moe_dispatcher}'",
+        "Leave moe_dispatcher out to use 'alltoall'.", "deepspeed/moe/sharded_moe.py; nanotron moe_config.token_dispatcher_type; "
+        "torchtitan/models/common/config_utils.py (comm_backend)",
+        frameworks=frameworks_where(lambda facts: 0 < len(facts.choices.dispatchers) < len(MoeDispatcher)), when=_is_moe,
         smallest_change="moe_dispatcher {moe_dispatcher} -> alltoall",
     ),
     Rule(

@@ -143,7 +143,7 @@ PIPELINE_RULES: tuple[Rule, ...] = (
         "interleaving-needs-micro-batches", _torch_rounds,
         "the interleaved schedule needs equal rounds of at least pp {pp} micro-batches, which {num_micro_batches} cannot fill",
         "Choose dp and micro_batch_size so that the micro-batches are a multiple of pp, or set vpp to 1.", f"{_TORCH} (ScheduleInterleaved1F1B)",
-        frameworks=only("torchtitan"), smallest_change="vpp {vpp} -> 1",
+        frameworks=frameworks_where(lambda facts: facts.choices.torch_schedules), smallest_change="vpp {vpp} -> 1",
     ),
     Rule(
         "interleaving-needs-p2p-overlap", _two_stages_without_overlap,
@@ -158,8 +158,9 @@ PIPELINE_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "too-few-micro-batches", _fewer_than_stages,
-        "schedule '1f1b' needs a micro-batch for each of the pp {pp} stages in torchtitan, but there are {num_micro_batches}",
-        "Lower micro_batch_size, dp or pp.", f"{_TORCH} (Schedule1F1B)", frameworks=only("torchtitan"),
+        "schedule '1f1b' needs a micro-batch for each of the pp {pp} stages in {framework}, but there are {num_micro_batches}",
+        "Lower micro_batch_size, dp or pp.", f"{_TORCH} (Schedule1F1B)",
+        frameworks=frameworks_where(lambda facts: facts.choices.torch_schedules),
     ),
     # The first and the last stage would each hold a copy of the shared matrix, and torchtitan does not reduce its gradient
     # between them, as Megatron does.

@@ -136,7 +136,7 @@ STATE_RULES: tuple[Rule, ...] = (
     Rule(
         "zero-shard-size-unsupported", _partial_shards, "{framework} shards over all dp x cp = {dp_cp} ranks, "
         "not over groups of {zero_shard_size}", "Leave zero_shard_size out.", "no such key in its configuration",
-        frameworks=only("nanotron", "megatron-deepspeed"), smallest_change="zero_shard_size {zero_shard_size} -> {dp_cp}",
+        frameworks=frameworks_where(lambda facts: not facts.ever("shard_group_stages")), smallest_change="zero_shard_size {zero_shard_size} -> {dp_cp}",
     ),
     Rule(
         "zero-shard-size-unsupported", _partial_shards, "megatron {version} has no optimizer instances: it shards over all "
@@ -196,7 +196,7 @@ STATE_RULES: tuple[Rule, ...] = (
         "zero_shard_size {zero_shard_size} makes more copies of the state than divide the data-parallel ranks of the experts, "
         "{tp_cp_dp} / (ep {ep} x etp {etp})", "Raise zero_shard_size, or lower ep.",
         "megatron/core/parallel_state.py (partial DistOpt shard factor); torchtitan/distributed/parallel_dims.py (efsdp)",
-        frameworks=only("megatron", "torchtitan"),
+        frameworks=frameworks_where(lambda facts: bool(facts.choices.dispatchers and facts.expert_shard_group_stages)),
         when=lambda job: job.model.moe is not None, smallest_change="zero_shard_size {zero_shard_size} -> {dp_cp}",
     ),
     Rule(
