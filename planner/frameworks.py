@@ -1,6 +1,7 @@
-"""The frameworks as plain data: releases, every default, what each can spell, and the rules it is judged by.
+"""The frameworks as plain data: releases, every default, the choices that each has, and the rules that apply to it.
 
-What `GET /v1/presets/frameworks` shows. Messages and hints of rules are templates over the strategy that breaks them.
+This is what `GET /v1/presets/frameworks` returns. The messages and hints of rules are templates, which are filled in for the
+strategy that breaks them.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ Document = dict[str, Any]
 
 
 def framework_documents() -> list[Document]:
-    """One document per framework: name, versions, defaults, what can be spelled, rules."""
+    """One document per framework: its name, versions, defaults, choices and rules."""
     return [_document(framework) for framework in FRAMEWORKS.values()]
 
 
@@ -70,7 +71,8 @@ def _rule(rule: Rule) -> Document:
 
 
 def _choices(rows: Rows) -> object:
-    """The rows up to the first that always holds; the bare value where that is the first of all."""
+    """The rows up to the first one that always holds; its bare value where that is the very first."""
+    # The first row whose conditions hold decides, so nothing behind a row without conditions can ever apply.
     shown = [{"value": row.value, "when": _conditions(row)} for row in rows]
     first_certain = next(i for i, entry in enumerate(shown) if not entry["when"])
     return shown[0]["value"] if first_certain == 0 else shown[: first_certain + 1]

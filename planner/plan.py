@@ -1,4 +1,4 @@
-"""The main job in one function: a request in, ranked plans out, with the proof and the reasons for what was left out."""
+"""The whole flow in one function: a request goes in; ranked plans come out, with a proof and the reasons for what was left out."""
 
 from __future__ import annotations
 
@@ -41,13 +41,14 @@ def plan(
 
     Args:
         request: a plan request in the contract's names.
-        calibrations: documents that `cluster.calibration` may name, beside the shipped ones.
-        allow_files: whether `cluster.calibration` may be a path (on the command line).
+        calibrations: documents that `cluster.calibration` may name, in addition to the shipped ones.
+        allow_files: whether `cluster.calibration` may be a path, as on the command line.
         on_progress: called between chunks of the search.
-        should_stop: asked between chunks; true ends the search with the best so far.
+        should_stop: asked between chunks of the search; true ends it with the best plans so far.
 
     Raises:
-        InvalidInputError: with every broken rule; CalibrationError where a calibration cannot be used.
+        InvalidInputError: something in the request is wrong; the error lists every problem.
+        CalibrationError: a calibration cannot be used.
     """
     started = perf_counter()
     checked = check_request(request, calibrations=calibrations, allow_files=allow_files)
@@ -60,6 +61,7 @@ def plan(
     found = search(space, goal=goal, asked=asked, on_progress=on_progress, should_stop=should_stop, started=started)
     response = _response(checked, job, space, found)
     stopped = found.stopped is not None
+    # "No plan reaches the target" alone helps nobody, so the fastest plan without targets tells which target could be reached.
     if not response["plans"] and found.rejected["misses-target"] and not stopped:
         alone = asked.model_copy(update={"top_k": 1, "include": ()})
         fastest = search(space, goal=without_targets(), asked=alone, should_stop=should_stop, started=started)
@@ -133,5 +135,5 @@ def _warnings(asked: PlanRequest, job: PooledJob, found: Found) -> list[str]:
     warnings = job_warnings(job)
     warnings += stop_warnings(found.stopped, time_limit_s=asked.time_limit_s) + found.warnings
     if asked.include and found.stopped is not None:
-        warnings.append(f"not computed, since the search was stopped: {', '.join(asked.include)}")
+        warnings.append(f"The search was stopped before it computed: {', '.join(asked.include)}.")
     return list(dict.fromkeys(warnings))

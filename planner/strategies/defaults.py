@@ -1,6 +1,7 @@
-"""What a framework does where a strategy says nothing and the answer depends on the rest of the strategy or on the cluster.
+"""What a framework does where a strategy says nothing and the answer depends on its other fields or on the cluster.
 
-Defaults that depend on nothing are plain facts (`StrategyDefaults`). Each is reported in `assumed` when it is applied.
+Defaults that depend on nothing else are plain facts (`StrategyDefaults`). Each default is reported in `assumed` when it is
+applied.
 """
 
 from __future__ import annotations
@@ -17,31 +18,34 @@ from cost_models.strategies.fields import FlexBackend
 
 
 def default_flex_backend(job: Job) -> FlexBackend:
-    """DeepEP, the frameworks' default, but in NVLink domains larger than the nodes of 8 that its kernels know."""
+    """The kernels of the flex dispatcher: DeepEP, the frameworks' default, except in large NVLink domains."""
+    # DeepEP knows NVLink nodes of 8. Megatron's own documentation sends larger domains (MNNVL) to HybridEP:
+    # megatron/core/transformer/transformer_config.py, moe_flex_dispatcher_backend.
     return FlexBackend.HYBRIDEP if job.cluster.nvlink_domain_gpus > NVLINK_PEERS else FlexBackend.DEEPEP
 
 
 def default_zero(framework: FrameworkFacts, pp: int) -> int:
-    """The ZeRO stage where none is given. A framework that keeps parameters gathered in a pipeline, whose layers would
-    otherwise gather them for every micro-batch, has zero 2 there.
-    """
+    """The ZeRO stage where none is given."""
+    # torchtitan keeps parameters gathered between the micro-batches of a pipeline, since each would gather them again
+    # otherwise; that is stage 2 (torchtitan/distributed/fsdp.py, get_fsdp_reshard_after_forward_policy).
     return 2 if pp > 1 and framework.keeps_parameters_in_pipelines else framework.default_zero
 
 
 def reduces_each(framework: FrameworkFacts, *, zero: Any, pp: Any) -> Any:
-    """Whether gradients are reduced for each micro-batch where `grad_sync` is not given; scalars or arrays.
-
-    torch/distributed/pipelining/stage.py reduces FSDP's gradients behind a pipeline's last backward alone.
-    """
+    """Whether gradients are reduced for each micro-batch where `grad_sync` is not given; takes scalars or arrays."""
+    # From stage 2 on a rank has room only for its own shard of the gradients. In a pipeline, PyTorch nevertheless keeps them
+    # whole and reduces them once, behind the last backward (torch/distributed/pipelining/stage.py).
     return (zero >= 2) & ~(np.asarray(pp > 1) & framework.keeps_parameters_in_pipelines)
 
 
 def possible_overlaps(framework: FrameworkFacts, row: Mapping[str, Any]) -> dict[str, Any]:
     """Where each kind of overlap can exist at all, by flag; scalars or arrays, as `row` holds.
 
-    Megatron switches stage-to-stage overlap off without virtual stages, and parameter gather needs sharded state. DeepSpeed
-    gathers inside step() below stage 3 and overlaps nothing in pipelines.
+    An overlap needs a group of more than one rank and something to run beside.
     """
+    # What a framework cannot overlap although there is something to overlap is in its facts. Megatron's 1F1B schedule sends
+    # synchronously and overlaps only with virtual stages; parameters are gathered beside forward only where they are sharded;
+    # DeepSpeed gathers inside step() below stage 3, and its pipeline engine overlaps nothing.
     replicas, zero = row["dp"] * row["cp"] > 1, row["zero"]
     piped = (row["pp"] > 1) & (not framework.overlaps_in_pipelines)
     return {

@@ -1,8 +1,8 @@
 """Every combination of degrees on whole nodes, held without being multiplied out.
 
-A *mesh* is (tp, pp, cp, dp). What else a base row has (micro-batch, expert degrees, sequence parallelism) depends on
-(tp, cp, dp) alone, so it is held once for all numbers of stages, and rows are made of as many meshes at a time as are
-wanted. Array suffixes: M meshes, R rows of what goes with a (tp, cp, dp).
+A *mesh* is a choice of (tp, pp, cp, dp). The other fields of a base row (micro-batch, expert degrees, sequence parallelism) depend
+on (tp, cp, dp) alone. They are therefore held once for all numbers of stages, and rows are made for as many meshes at a time as
+are wanted. Array suffixes: M meshes, R rows of what goes with one (tp, cp, dp).
 """
 
 from __future__ import annotations
@@ -23,14 +23,17 @@ from planner.schemas.plan_request import Constraints
 Ints = NDArray[np.int64]
 Columns = dict[str, NDArray[Any]]
 MOST_ROWS = 20_000_000
-"""Meshes, or rows of what goes with them, held at a time: some 1 GiB. 100,000 GPUs and a batch of 60 divisors need a
-twentieth."""
+"""Most meshes, or rows of what goes with them, that are held at a time: about 1 GiB.
+
+A job on 100,000 GPUs whose batch has 60 divisors needs a twentieth of that.
+"""
 MOST_COMBINATIONS = 1_000_000_000
-"""Combinations of degrees that are searched: minutes."""
+"""Most combinations of degrees that are searched, which takes minutes."""
 MIN_TOKENS_PER_CP_RANK = 256
 """Shortest share of a sequence for which context parallelism is tried."""
+# The golden ratio's multiples modulo 1 spread evenly, so that a sample taken by them has no period in common with the order
+# of the meshes (a low-discrepancy sequence).
 _GOLDEN = (5.0**0.5 - 1.0) / 2.0
-"""Multiples of it modulo 1 fall evenly, whatever the period of what is sampled by them."""
 MESH_AXES = ("tp", "pp", "cp", "dp")
 INNER_AXES = ("ep", "etp", "micro_batch_size", "sequence_parallel")
 DEGREE_AXES = (*MESH_AXES, *INNER_AXES)
@@ -43,11 +46,11 @@ class Degrees:
     mesh: Columns
     """MESH_AXES, shape (M,)."""
     group: Ints
-    """Which (tp, cp, dp) a mesh has, shape (M,)."""
+    """Number of the (tp, cp, dp) that each mesh has, shape (M,)."""
     inner: Columns
     """INNER_AXES, shape (R,), sorted by group."""
     first: Ints
-    """First row of `inner` of each group, and the end of the last one."""
+    """Where the rows of each group start in `inner`, and where those of the last one end."""
 
     def __len__(self) -> int:
         """How many meshes there are."""
@@ -60,11 +63,11 @@ class Degrees:
 
     @cached_property
     def sizes(self) -> Ints:
-        """Combinations of each mesh, shape (M,)."""
+        """How many combinations each mesh has, shape (M,)."""
         return np.asarray(np.diff(self.first)[self.group])
 
     def rows(self, meshes: Ints) -> Columns:
-        """DEGREE_AXES of every combination of these meshes, mesh by mesh."""
+        """The DEGREE_AXES of every combination of these meshes, mesh by mesh."""
         sizes = self.sizes[meshes]
         origin = np.repeat(meshes, sizes)
         within = np.arange(len(origin)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
@@ -80,10 +83,11 @@ class Degrees:
         return list(np.unique(source[name]).tolist())
 
     def blocks(self, meshes: Ints, *, most_rows: int) -> list[Ints]:
-        """The meshes in parts of about so many combinations.
+        """The meshes in parts of about `most_rows` combinations each.
 
-        Where there are several, the first holds a bit of everything, so that it says how good the best about is; each of
-        the others holds neighbours in (tp, cp, dp), which share what their layers cost.
+        Where there are several parts, the first is a sample of all meshes. It soon tells about how good the best plan is, which
+        lets bounds exclude much of the rest. Each of the others holds neighbours in (tp, cp, dp), which share the costs of
+        their layers.
         """
         parts = -(-int(self.sizes[meshes].sum()) // most_rows)
         if parts <= 1:
@@ -106,10 +110,10 @@ def build_degrees(
         constraints: how many nodes may be used.
         given: values by field where the request fixes or lists them.
         stages: numbers of stages that the layers can be split over.
-        worlds: GPU counts that may be used; whole nodes of the job's cluster unless given.
+        worlds: numbers of GPUs that may be used; whole nodes of the job's cluster by default.
 
     Raises:
-        SearchBudgetError: there are more than can be held or searched.
+        SearchBudgetError: there are more combinations than can be held or searched.
     """
     allowed_gpus = _allowed_gpus(job, constraints) if worlds is None else worlds
     mesh = _meshes(job, given, stages=stages, allowed_gpus=allowed_gpus)
@@ -134,7 +138,10 @@ def build_degrees(
 
 
 def _meshes(job: Job, given: Mapping[str, Any], *, stages: Ints, allowed_gpus: Ints) -> Columns:
-    """tp, pp, cp and dp of every mesh, one tp at a time."""
+    """tp, pp, cp and dp of every mesh.
+
+    They are built one tp at a time, so that combinations that need too many GPUs are dropped before they are crossed further.
+    """
     gpus, batch = job.cluster.num_gpus, job.training.global_batch_size
     parts = []
     for tp in given.get("tp", divisors(job.model.num_attention_heads)):
@@ -155,7 +162,7 @@ def _meshes(job: Job, given: Mapping[str, Any], *, stages: Ints, allowed_gpus: I
 
 
 def _cross_inner(job: Job, given: Mapping[str, Any], rows: _Rows) -> None:
-    """Micro-batch, expert degrees and sequence parallelism of each (tp, cp, dp)."""
+    """Adds micro-batch, expert degrees and sequence parallelism to each (tp, cp, dp)."""
     batch = job.training.global_batch_size
     rows.cross("micro_batch_size", given.get("micro_batch_size", divisors(batch)))
     rows.keep((batch // rows["dp"]) % rows["micro_batch_size"] == 0)
@@ -165,6 +172,7 @@ def _cross_inner(job: Job, given: Mapping[str, Any], rows: _Rows) -> None:
         rows.keep((rows["tp"] > 1) | ~rows["sequence_parallel"].astype(bool))
     else:
         optional = job.framework.strategy.sequence_parallel_optional
+        # An MoE model with tp needs sequence parallelism in Megatron, whose default it is, so the other value is not tried.
         both = optional and (job.model.moe is None or not job.framework.default_sequence_parallel)
         rows.cross("sequence_parallel", (True, False) if both else (job.framework.default_sequence_parallel,))
         rows.keep((rows["tp"] > 1) | ~rows["sequence_parallel"].astype(bool) | (not both))
@@ -172,7 +180,7 @@ def _cross_inner(job: Job, given: Mapping[str, Any], rows: _Rows) -> None:
 
 
 def _allowed_gpus(job: Job, constraints: Constraints) -> Ints:
-    """GPU counts a plan may use: whole nodes within the requested range, all of them where none may idle."""
+    """Numbers of GPUs that a plan may use: whole nodes in the requested range, or all of them where none may be idle."""
     cluster, limits = job.cluster, constraints.num_nodes
     most = min(limits.max or cluster.num_nodes, cluster.num_nodes)
     least = limits.min or 1
@@ -181,6 +189,7 @@ def _allowed_gpus(job: Job, constraints: Constraints) -> Ints:
 
 
 def _context_degrees(job: Job) -> list[int]:
+    # A causal mask needs two equal chunks per rank (see `planner.rules.degrees`), so an odd share is of no use.
     longest = job.training.seq_length // MIN_TOKENS_PER_CP_RANK
     found = [c for c in divisors(job.training.seq_length) if c <= min(longest, job.cluster.num_gpus)]
     return [1, *(c for c in found if c > 1 and job.training.seq_length % (2 * c) == 0)]
@@ -198,7 +207,8 @@ def _cross_experts(job: Job, given: Mapping[str, Any], rows: _Rows) -> None:
         rows.cross("etp", given["etp"])
     else:
         rows.cross("etp", (0, 1) if job.framework.etp_defaults_to_tp else (1,))
-        rows.keep((rows["etp"] != 0) | (rows["tp"] > 1))  # tp 1 is the other choice already
+        # etp 0 stands for etp = tp until tp is known; where tp is 1 that is the other choice already.
+        rows.keep((rows["etp"] != 0) | (rows["tp"] > 1))
         rows.columns["etp"] = np.where(rows["etp"] == 0, rows["tp"], rows["etp"])
     rows.keep((rows["tp"] * rows["cp"] * rows["dp"]) % (rows["ep"] * rows["etp"]) == 0)
 
@@ -213,7 +223,7 @@ class _Rows:
         return self.columns[name]
 
     def cross(self, name: str, values: Sequence[Any] | Ints) -> None:
-        """Every row with every value."""
+        """Crosses every row with every value."""
         listed = np.array(list(values)) if len(values) else np.zeros(0, np.int64)
         length = len(next(iter(self.columns.values())))
         if length * len(listed) > MOST_ROWS:

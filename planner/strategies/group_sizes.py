@@ -1,7 +1,8 @@
-"""Sizes of the groups that may share one copy of sharded state, for many numbers of replicas at once.
+"""Sizes of the groups that may share one copy of the sharded state, for many numbers of replicas at once.
 
-Every divisor of dp*cp but all and one: a group of one shards nothing, which is ZeRO 0. Array suffixes: M numbers of
-replicas, S sizes of all of them one after the other; (N,) over rows has none.
+They are the divisors of dp * cp without 1 and dp * cp itself: a group of one rank shards nothing, which is ZeRO 0, and a group of
+all ranks is the default. Array suffixes: M numbers of replicas, S the sizes of all of them one after the other; arrays of shape
+(N,) over rows have none.
 """
 
 from __future__ import annotations
@@ -18,12 +19,12 @@ from planner.rules.rule import divisors
 
 @dataclass(frozen=True, eq=False)
 class GroupSizes:
-    """Sizes by number of replicas and context-parallel ranks."""
+    """The sizes by number of replicas and of context-parallel ranks."""
 
     keys_M: Ints
-    """Rising; see `_key`."""
+    """Pairs of the two numbers as one integer each (`_key`), in rising order."""
     first_M: Ints
-    """First size of each, and the end of the last one."""
+    """Where the sizes of each pair start in `sizes_S`, and where those of the last one end."""
     sizes_S: Floats
     largest_cp: int
 
@@ -31,14 +32,14 @@ class GroupSizes:
         return np.searchsorted(self.keys_M, _key(replicas, cp, self.largest_cp))
 
     def counts(self, replicas: NDArray[np.float64], cp: NDArray[np.float64]) -> Ints:
-        """How many sizes there are, shape (N,)."""
+        """How many sizes each row has, shape (N,)."""
         if not len(self.sizes_S):
             return np.zeros(len(replicas), np.int64)
         at = self._at(replicas, cp)
         return np.asarray(self.first_M[at + 1] - self.first_M[at])
 
     def each(self, replicas: NDArray[np.float64], cp: NDArray[np.float64]) -> tuple[Ints, Floats]:
-        """Every size of every row: positions of the rows, and the sizes in rising order."""
+        """Every size of every row: the positions of the rows, and for each the sizes in rising order."""
         counts = self.counts(replicas, cp)
         row = np.repeat(np.arange(len(counts)), counts)
         if not len(row):

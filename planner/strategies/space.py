@@ -1,9 +1,9 @@
-"""The strategies a request may choose from, as two nested batches.
+"""The strategies from which a request may choose, as two nested batches.
 
-*Base* rows fix what a lower bound needs: the degrees, the micro-batch, sequence parallelism. Each expands into the
-remaining choices: virtual stages, ZeRO stage, recomputation, and whatever knob `constraints.allowed` lists; and what shards
-its state does so over all replicas, or over every smaller group.
-Nothing here judges legality (rules) or cost. Degrees need not be powers of two; GPUs are used in whole nodes.
+*Base* rows fix what a lower bound needs: the degrees, the micro-batch and sequence parallelism. Each of them expands into the
+remaining choices: virtual stages, ZeRO stage, recomputation, and every knob that `constraints.allowed` lists. Strategies that
+shard their state do so over all replicas or over any smaller group.
+Legality and cost are not judged here. Degrees need not be powers of two, and GPUs are used in whole nodes.
 """
 
 from __future__ import annotations
@@ -32,21 +32,21 @@ Columns = dict[str, NDArray[Any]]
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Every (base row, option) of some base rows, cheap to enumerate: strategies are built of those that matter."""
+    """Pairs of a base row and an option. They are cheap to enumerate, and strategies are built only from those that matter."""
 
     origin: Ints
-    """Base row of each, shape (N,)."""
+    """The base row of each pair, shape (N,)."""
     option: Ints
-    """Row of the option table of each, shape (N,)."""
+    """The row of each pair in the table of options, shape (N,)."""
     group: NDArray[np.float64]
-    """Ranks that share one copy of the sharded state, 0 for all replicas, shape (N,)."""
+    """How many ranks share one copy of the sharded state; 0 stands for all replicas. Shape (N,)."""
 
     def take(self, index: Ints | NDArray[np.bool_]) -> Pairs:
-        """The pairs at these positions, or where the mask holds."""
+        """The pairs at these positions, or those where the mask is true."""
         return Pairs(self.origin[index], self.option[index], self.group[index])
 
     def followed_by(self, others: Pairs) -> Pairs:
-        """These pairs, then the others."""
+        """These pairs, followed by the others."""
         columns = ((getattr(self, name), getattr(others, name)) for name in ("origin", "option", "group"))
         return Pairs(*(np.concatenate(both) for both in columns))
 
@@ -57,34 +57,34 @@ class Expansion:
 
     rows: Strategies
     pairs: Pairs
-    """What each was built from."""
+    """The pair from which each row was built."""
     family: Ints
-    """Rows of a family differ in full recomputation alone, shape (N,)."""
+    """Number of the family of each row, shape (N,). The rows of a family differ only in full recomputation."""
 
     @property
     def origin(self) -> Ints:
-        """Base row of each, shape (N,)."""
+        """The base row of each row, shape (N,)."""
         return self.pairs.origin
 
     def take(self, index: Ints | NDArray[np.bool_]) -> Expansion:
-        """The rows at these positions, or where the mask holds."""
+        """The rows at these positions, or those where the mask is true."""
         return Expansion(self.rows.take(index), self.pairs.take(index), self.family[index])
 
 
 @dataclass(frozen=True, eq=False)
 class Space:
-    """Everything that is searched for one job; built by `planner.strategies.axes.build_space`."""
+    """Everything that is searched for one job; `planner.strategies.axes.build_space` builds it."""
 
     job: Job
     degrees: Degrees
-    """What base rows have: DEGREE_AXES of every combination."""
+    """The DEGREE_AXES of every combination, which are what base rows have."""
     chosen: Mapping[str, tuple[Any, ...]]
-    """Values by field where the request fixes or lists them, as the codes of `cost_models.strategies.strategy`."""
+    """Values by field where the request fixes or lists them, in the codes of `cost_models.strategies.strategy`."""
     layouts: Layouts
     layout_index: Mapping[int, tuple[tuple[int, int], ...]]
-    """(vpp, layout) pairs by pp."""
+    """The (vpp, layout) pairs of every number of stages."""
     knobs: Mapping[str, tuple[Any, ...]]
-    """Other strategy fields that the request fixes or lists; their product is searched."""
+    """Other strategy fields that the request fixes or lists. The search takes every combination of their values."""
 
     @cached_property
     def mesh_sizes(self) -> Ints:
@@ -94,7 +94,7 @@ class Space:
 
     @cached_property
     def group_stages(self) -> frozenset[int]:
-        """ZeRO stages whose state is sharded over smaller groups too: none where the request says how."""
+        """ZeRO stages at which smaller groups are searched too; none where the request says how large the groups are."""
         return frozenset() if "zero_shard_size" in self.knobs else shard_group_stages(self.job) & set(self.zeros)
 
     @cached_property
@@ -105,13 +105,13 @@ class Space:
 
     @property
     def group_sizes(self) -> list[int]:
-        """Every size of a smaller group, rising."""
+        """All sizes of smaller groups in rising order."""
         return [int(size) for size in np.unique(self._groups.sizes_S)]
 
     def base(self, meshes: Ints | None = None) -> Strategies:
-        """Every base row (or those of these meshes), its open choices the most favourable for time.
+        """The base rows of these meshes, or all of them, with the open choices at their fastest.
 
-        Nothing is recomputed, sharded or offloaded.
+        Nothing is recomputed, sharded or offloaded. The bounds of `planner.search.bounds` start from these rows.
         """
         degrees = self.degrees.rows(np.arange(len(self.degrees)) if meshes is None else meshes)
         n = len(degrees["tp"])
@@ -130,9 +130,10 @@ class Space:
         return self.build(columns)
 
     def leanest(self, base: Strategies, *, zero: int, recompute: Recompute, split: Ints | None = None) -> Strategies:
-        """The base rows with the fewest virtual stages, this ZeRO stage and recomputation: memory's most favourable.
+        """The base rows with the open choices at their leanest: the fewest virtual stages, this ZeRO stage and recomputation.
 
-        `split` says which of `different_splits` each row takes, shape (N,); the first by default.
+        `split` says which of `different_splits` each row takes, shape (N,); by default the first. A row that needs too much
+        memory even so can be dropped with all its expansions.
         """
         columns = {name: getattr(base, name) for name in DEGREE_AXES}
         n, pp = len(base), base.pp.astype(np.int64)
@@ -140,12 +141,14 @@ class Space:
         columns |= {"vpp": vpp, "layout": layout, "zero": np.full(n, zero)}
         columns |= {"recompute": np.full(n, recompute), "recompute_num_layers": np.zeros(n)}
         columns["recompute_method"] = np.full(n, RecomputeMethod.EVERY)
+        # The search drops rows by their leanest expansion only where every knob has a single value, since a second value might
+        # need less memory (`Exhaustive._enough_memory`); so first and last are the same there.
         columns |= {name: np.full(n, values[-1]) for name, values in self.knobs.items()}
         return self.build(columns)
 
     @cached_property
     def _splits_table(self) -> Ints:
-        """(vpp, layout) of every number of stages and of its `different_splits`, shape (largest pp + 1, most splits, 2)."""
+        """(vpp, layout) of every split in `different_splits`, by number of stages; shape (largest pp + 1, most splits, 2)."""
         found = self.different_splits
         table = np.zeros((max(found) + 1, max(map(len, found.values())), 2), dtype=np.int64)
         for pp, pairs in found.items():
@@ -153,7 +156,7 @@ class Space:
         return table
 
     def num_splits(self, pp: NDArray[Any]) -> Ints:
-        """How many `different_splits` these numbers of stages have, shape of `pp`."""
+        """How many `different_splits` there are for these numbers of stages, in the shape of `pp`."""
         counts = np.zeros(max(self.different_splits) + 1, dtype=np.int64)
         for stages, pairs in self.different_splits.items():
             counts[stages] = len(pairs)
@@ -161,7 +164,7 @@ class Space:
 
     @staticmethod
     def _by_stages(pairs: Mapping[int, tuple[int, int]], pp: NDArray[Any]) -> Ints:
-        """(vpp, layout) of each number of stages, shape (2, N)."""
+        """The (vpp, layout) of these numbers of stages, shape (2, N)."""
         table = np.zeros((max(pairs) + 1, 2), dtype=np.int64)
         for stages, pair in pairs.items():
             table[stages] = pair
@@ -169,7 +172,9 @@ class Space:
 
     @cached_property
     def different_splits(self) -> Mapping[int, tuple[tuple[int, int], ...]]:
-        """(vpp, layout) pairs by pp whose stages hold different layers: of equal ones that with the fewest virtual stages."""
+        """The (vpp, layout) pairs by pp whose stages hold different layers."""
+        # Splits whose ranks hold the same layers need the same memory for states and differ only in what is in flight, of
+        # which fewer virtual stages need less; so one split stands for them when memory is bounded.
         layouts = self.layouts
         found: dict[int, tuple[tuple[int, int], ...]] = {}
         for pp, pairs in self.layout_index.items():
@@ -182,7 +187,7 @@ class Space:
 
     @cached_property
     def most_vpp(self) -> NDArray[np.float64]:
-        """Most virtual stages of every number of stages, shape (largest pp + 1,)."""
+        """The largest number of virtual stages for every number of stages, shape (largest pp + 1,)."""
         most = np.ones(max(self.layout_index) + 1)
         for pp, pairs in self.layout_index.items():
             most[pp] = max(vpp for vpp, _ in pairs)
@@ -190,10 +195,11 @@ class Space:
 
     @cached_property
     def options(self) -> Columns:
-        """The ways to choose what a base row leaves open, for all numbers of stages one after the other.
+        """All ways to choose what a base row leaves open, for every number of stages one after the other.
 
-        Beside the strategy fields: `family` (options that differ in full recomputation alone), `again_layers` (layers that
-        every stage recomputes at least), and `grouped` (state may be sharded over smaller groups).
+        Three columns stand beside the strategy fields: `family` (the same for options that differ only in full recomputation),
+        `again_layers` (the least number of layers that every stage recomputes), and `grouped` (whether the state may be
+        sharded over smaller groups).
         """
         parts = [self._options(vpp, layout) for pairs in self.layout_index.values() for vpp, layout in pairs]
         table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
@@ -202,7 +208,7 @@ class Space:
 
     @cached_property
     def _option_range(self) -> Ints:
-        """First option, number of options and of grouped ones of every number of stages, shape (largest pp + 1, 3)."""
+        """By number of stages: the first option, how many there are, and how many are grouped; shape (largest pp + 1, 3)."""
         table = np.zeros((max(self.layout_index) + 1, 3), dtype=np.int64)
         start = 0
         for pp, pairs in self.layout_index.items():
@@ -212,14 +218,18 @@ class Space:
         return table
 
     def pairs(self, base: Strategies) -> Pairs:
-        """Every option of every base row, in base order, its state sharded over all replicas."""
+        """Every option of every base row, in the order of the rows, with the state sharded over all replicas."""
         first, size, _ = self._option_range[base.pp.astype(np.int64)].T
         origin = np.repeat(np.arange(len(base)), size)
         within = np.arange(len(origin)) - np.repeat(np.cumsum(size) - size, size)
         return Pairs(origin, first[origin] + within, np.zeros(len(origin)))
 
     def distinct_pairs(self, base: Strategies) -> Pairs:
-        """`pairs` without those that repeat another: a listed knob takes its first value alone where none has an effect."""
+        """`pairs` without those that repeat another one.
+
+        Where a listed knob has no effect, such as the dispatcher of a strategy without expert parallelism, only its first value
+        is kept. A ranking would otherwise show one strategy several times.
+        """
         pairs, listed = self.pairs(base), [name for name, values in self.knobs.items() if len(values) > 1]
         row = {name: getattr(base, name)[pairs.origin] for name in DEGREE_AXES}
         row |= {name: values[pairs.option] for name, values in self.options.items()}
@@ -232,24 +242,24 @@ class Space:
         return pairs.take(~np.any(repeats, axis=0)) if repeats else pairs
 
     def grouped(self, base: Strategies, pairs: Pairs) -> Pairs:
-        """Of these pairs those whose state can be sharded over smaller groups, once for every such group."""
+        """The pairs among these whose state can be sharded over smaller groups, once for every size of such a group."""
         which = np.flatnonzero(self.options["grouped"][pairs.option])
         origin = pairs.origin[which]
         row, sizes = self._groups.each(base.dp_cp[origin], base.cp[origin])
         return replace(pairs.take(which[row]), group=sizes)
 
     def num_groups(self, base: Strategies, pairs: Pairs) -> Ints:
-        """How many pairs `grouped` makes of each, shape (N,)."""
+        """How many pairs `grouped` makes of each of these, shape (N,)."""
         counts = self._groups.counts(base.dp_cp, base.cp)
         return np.asarray(counts[pairs.origin] * self.options["grouped"][pairs.option])
 
     def every_pair(self, base: Strategies) -> Pairs:
-        """All that these base rows stand for: sharded over all replicas, then over every smaller group."""
+        """All pairs for which these base rows stand: first sharded over all replicas, then over every smaller group."""
         whole = self.pairs(base)
         return whole.followed_by(self.grouped(base, whole))
 
     def expand(self, base: Strategies, pairs: Pairs | None = None) -> Expansion:
-        """The strategies of these pairs, of all that the base rows stand for by default."""
+        """The strategies of these pairs; by default, of all pairs for which the base rows stand."""
         pairs = self.every_pair(base) if pairs is None else pairs
         columns = {name: getattr(base, name)[pairs.origin] for name in DEGREE_AXES}
         columns |= {name: values[pairs.option] for name, values in self.options.items()}
@@ -261,11 +271,11 @@ class Space:
         return Expansion(self.build(columns, group=pairs.group), pairs, family)
 
     def num_options(self, pp: NDArray[Any]) -> Ints:
-        """How many options a base row of this many stages has, shape of `pp`."""
+        """How many options a base row with this many stages has, in the shape of `pp`."""
         return np.asarray(self._option_range[pp.astype(np.int64), 1])
 
     def multiplicity(self, base: Strategies) -> Ints:
-        """How many strategies each base row stands for, shape (N,)."""
+        """For how many strategies each base row stands, shape (N,)."""
         return self._multiplicity(base.pp, base.dp_cp, base.cp)
 
     def _multiplicity(self, pp: NDArray[Any], replicas: NDArray[Any], cp: NDArray[Any]) -> Ints:
@@ -274,18 +284,18 @@ class Space:
 
     @property
     def zeros(self) -> tuple[int, ...]:
-        """ZeRO stages searched."""
+        """The ZeRO stages that are searched."""
         return self.chosen.get("zero", self.job.framework.choices.zero)
 
     @property
     def recompute_modes(self) -> tuple[int, ...]:
-        """Codes of `Recompute` searched."""
+        """The codes of `Recompute` that are searched."""
         return self.chosen.get("recompute", self.job.framework.strategy.recompute_modes)
 
     def build(self, columns: Columns, *, group: NDArray[np.float64] | None = None) -> Strategies:
-        """Strategies from the searched columns: the rest follow from them or take the framework's best legal value.
+        """Strategies from the searched columns; every other field follows from these or takes the framework's fastest value.
 
-        `group` says how many ranks share one copy of the sharded state, 0 for all replicas, which is the default.
+        `group` says how many ranks share one copy of the sharded state; 0, the default, stands for all replicas.
         """
         job, n = self.job, len(columns["tp"])
         columns = dict(columns)
@@ -308,7 +318,8 @@ class Space:
         }
         possible = possible_overlaps(job.framework, columns)
         for name, exists in possible.items():
-            # What a framework overlaps in its highest stage alone can be switched on wherever it is possible.
+            # Some defaults overlap only in the highest ZeRO stage, but the flag can be set wherever the overlap is possible; so
+            # the search takes the default of that stage.
             wanted = columns.get(f"overlap_{name}", job.overlaps_by_default(name, zero=max(job.framework.choices.zero)))
             columns[f"overlap_{name}"] = exists & wanted
         return build_strategies({**fill, **columns}, layouts=self.layouts)
@@ -317,7 +328,7 @@ class Space:
         return len(self.zeros) * prod(map(len, self.knobs.values())) * len(self.recomputes(layout))
 
     def _options(self, vpp: int, layout: int) -> Columns:
-        """Every ZeRO stage, recomputation and knob value of one split."""
+        """Every combination of ZeRO stage, recomputation and knob values for one split."""
         zeros = np.array(self.zeros)
         recompute = np.array(self.recomputes(layout))
         knobs = [np.array(values) for values in self.knobs.values()]
@@ -339,7 +350,7 @@ class Space:
         return columns
 
     def _repeated_at_least(self, layout: int, recompute: Ints) -> NDArray[Any]:
-        """Layers that every stage of this split repeats in full, for each (recompute, method, layers) row."""
+        """The least number of layers that any stage of this split repeats in full, for each (recompute, method, layers) row."""
         split, held = self.layouts.table[layout], self.layouts.held_LS[layout]
         if split.recompute_per_stage is not None:
             least: NDArray[Any] = np.minimum(held, self.layouts.recompute_limit_LS[layout])[: split.pp].min()
@@ -355,7 +366,9 @@ class Space:
         return int(FIELD["recompute_modules"].encoded(self.job.framework.strategy.selective_modules))
 
     def recomputes(self, layout: int) -> list[tuple[int, int, int]]:
-        """(recompute, method, layers) choices for one split, full recomputation in the order of rising work."""
+        """The (recompute, method, layers) choices for one split."""
+        # Full recomputation comes in the order of rising work. Recomputing more is never faster (unless activations are
+        # offloaded), so once the first choice of a family that fits has lost, the others need not be timed.
         found: list[tuple[int, int, int]] = []
         for mode in self.recompute_modes:
             if mode == Recompute.FULL and self.layouts.table[layout].recompute_per_stage is None:
@@ -365,7 +378,7 @@ class Space:
         return found
 
     def _full_recomputes(self, largest: int) -> list[tuple[int, int]]:
-        """(method, layers) choices of full recomputation where the largest chunk holds so many layers."""
+        """The (method, layers) choices of full recomputation for a split whose largest chunk holds this many layers."""
         counts, methods = self.chosen.get("recompute_num_layers"), self.chosen.get("recompute_method")
         found: list[tuple[int, int]] = []
         if methods is None:
