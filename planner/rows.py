@@ -1,7 +1,8 @@
-"""Evaluate rows: JSON lines in, one evaluation each, in order; a bad line is answered `invalid` and the rest go on.
+"""Evaluates rows: JSON lines go in, and one evaluation for each comes out in the same order.
 
-Lines are taken in windows that grow from one, so that a reader at a terminal is answered at once and a file is priced in
-batches: rows of a window whose jobs differ at most in their global batch are evaluated together.
+A bad line is answered with the verdict `invalid`, and the other lines are still priced. Lines are taken in windows that grow from
+one, so that a reader at a terminal is answered at once while a file is priced in batches. Rows of a window whose jobs differ at
+most in their global batch are evaluated together.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ from planner.schemas.strategy import StrategyInput
 from planner.strategies.parse import ResolvedStrategies, assumed_fields, resolve_strategies
 
 LARGEST_WINDOW = 512
+"""Most rows of a window: large enough that batches pay, small enough that answers keep flowing."""
 Answer = dict[str, Any]
 
 
@@ -56,13 +58,13 @@ def evaluate_rows(
     """One evaluation per row, in order; blank lines are skipped.
 
     Args:
-        lines: JSON texts or parsed rows.
-        calibration: name or file that replaces every row's own.
-        extra: calibration documents of the caller, by id and name.
+        lines: rows as JSON texts or as parsed objects.
+        calibration: a name or file that replaces the calibration of every row.
+        extra: the caller's own calibration documents, by id and name.
         allow_files: whether a row's `cluster.calibration` may be a path.
 
     Raises:
-        CalibrationError: `calibration` cannot be read. (A row's own bad calibration makes that row invalid.)
+        CalibrationError: `calibration` cannot be read. (A bad calibration in a row makes only that row invalid.)
     """
     documents = {**(extra or {}), **_named(calibration, extra or {})}
     source = (line for line in lines if not isinstance(line, str) or line.strip())
@@ -74,7 +76,7 @@ def evaluate_rows(
 
 
 def _named(calibration: str | None, extra: Documents) -> dict[str, CalibrationDocument]:
-    """The document a command line names, read once and before any row."""
+    """The document that a command line names, read once and before any row."""
     if calibration is None or calibration in (*shipped_names(), *reference_names(), *extra):
         return {}
     return {calibration: read_document(Path(calibration))}
@@ -86,6 +88,7 @@ def _parsed(line: object, *, calibration: str | None, extra: Documents, allow_fi
     if document is None:
         return row
     given_id = document.get("id")
+    # Taken first, so that even the answer to an invalid row can be matched with its row.
     if isinstance(given_id, str | int) and not isinstance(given_id, bool):
         row.row_id = given_id
     try:
@@ -112,13 +115,13 @@ def _document(line: object, row: _Row) -> Mapping[str, Any] | None:
         except (ValueError, RecursionError) as error:
             problem = "nested too deeply" if isinstance(error, RecursionError) else str(error)
             row.problems.append(
-                _plain_reason("invalid-json", f"the line is not JSON: {problem}", "Write one object a line.")
+                _plain_reason("invalid-json", f"the line is not JSON: {problem}", "Write one JSON object per line.")
             )
             return None
     if isinstance(found, Mapping):
         return found
     row.problems.append(
-        _plain_reason("invalid-json", f"the row is {shown(found)}, not an object", "Write one object a line.")
+        _plain_reason("invalid-json", f"the row is {shown(found)}, not an object", "Write one JSON object per line.")
     )
     return None
 
@@ -128,7 +131,7 @@ def _plain_reason(code: str, message: str, hint: str) -> Reason:
 
 
 def _reason(problem: Problem) -> Reason:
-    """A problem as a reason; the pointer in front, since a row has no other place for it."""
+    """A problem as a reason, with its pointer in front of the message, since a row has no other place for it."""
     where = problem.pointer.strip("/").replace("/", ".")
     return _plain_reason(problem.code, f"{where}: {problem.message}" if where else problem.message, problem.hint)
 
@@ -149,7 +152,7 @@ def _answers(rows: list[_Row]) -> list[Answer]:
 
 
 def _group_answers(members: list[_Row]) -> list[Answer]:
-    """Answers of rows whose jobs differ at most in their global batch."""
+    """The answers to rows whose jobs differ at most in their global batch."""
     pooled, inputs = zip(*((row.job, row.strategy) for row in members if row.job and row.strategy), strict=True)
     jobs = [each.jobs[0] for each in pooled]
     resolved = resolve_strategies(jobs[0], inputs, all_stages=True, jobs=jobs)
@@ -180,7 +183,8 @@ def _group_answers(members: list[_Row]) -> list[Answer]:
 
 
 def _judged(jobs: Sequence[Job], resolved: ResolvedStrategies, found: list[list[Reason]]) -> Ints:
-    """Rows of the batch that break no rule; the reasons of the others are added to `found`."""
+    """The rows of the batch that break no rule; the reasons of the others are added to `found`."""
+    # Rules may look at the global batch, so rows are judged job by job even though they are priced together.
     if resolved.strategies is None:
         return resolved.index
     legal = np.ones(len(resolved.index), np.bool_)

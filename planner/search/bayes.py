@@ -1,8 +1,8 @@
-"""Knobs without a closed form, searched by asking for values and telling what they cost: TPE, seeded, storable.
+"""Knobs without a closed form: a sampler (TPE) proposes values, and whoever measures reports what they cost.
 
-Whoever measures asks for the next values, runs some steps and tells the seconds. A study lives in memory, or in a database
-whose URL is given, where any later process goes on with it. Values follow from the seed, the number of the trial and what
-was told before, so a study that was interrupted asks the same as one that was not.
+The caller asks for the next values, runs some steps and tells the seconds. A study lives in memory, or in a database in which
+any later process can continue it. The values follow from the seed, the number of the trial and the costs told so far, so a study
+that was interrupted asks for the same values as one that was not.
 """
 
 from __future__ import annotations
@@ -14,45 +14,45 @@ from typing import Any
 import numpy as np
 
 STARTUP_TRIALS = 10
-"""Random values before the first model of what is good."""
+"""Trials with random values before the sampler builds its first model of what is good."""
 _KNOBS, _SEED, _ABOUT = "knobs", "seed", "about"
-"""What a study remembers beside its trials."""
+"""Attributes that a study keeps beside its trials."""
 
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """Range of one knob: whole numbers or real ones between two ends, or a list of choices."""
+    """The range of one knob: whole or real numbers between two ends, or a list of choices."""
 
     low: float | None = None
     high: float | None = None
     choices: tuple[Any, ...] | None = None
     is_whole: bool = True
     is_log: bool = False
-    """Whether factors rather than differences matter."""
+    """Whether ratios of values matter rather than differences."""
 
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """Values that were asked for, by number."""
+    """The values that one trial asks for."""
 
     number: int
     values: Mapping[str, Any]
     step_s: float | None = None
-    """What they were told to cost."""
+    """Seconds of a step with these values, as they were told; None before that."""
 
 
 class StudyExistsError(Exception):
-    """The storage has a study of that name."""
+    """The storage already has a study of that name."""
 
 
 class KnobStudy:
-    """One search over knobs; equal seeds and equal costs ask for equal values."""
+    """One search over knobs. Equal seeds and equal costs make it ask for equal values."""
 
     def __init__(self, study: Any) -> None:
-        """An Optuna study that `start` made.
+        """Wraps an Optuna study that `start` made.
 
         Raises:
-            KeyError, TypeError, ValueError, AttributeError: it is another one.
+            KeyError, TypeError, ValueError, AttributeError: the study was made by something else.
         """
         self._study = study
         self.knobs = {
@@ -77,15 +77,15 @@ class KnobStudy:
         """A new study.
 
         Args:
-            knobs: ranges by name.
-            name: by which the study is found again.
-            seed: of the sampler.
-            storage: an Optuna storage; in memory without.
-            first: values that are asked before any others.
+            knobs: the ranges by name.
+            name: the name under which the study can be resumed.
+            seed: the seed of the sampler.
+            storage: an Optuna storage; in memory by default.
+            first: values for the first trial.
             about: JSON that is kept with the study.
 
         Raises:
-            StudyExistsError: the storage has a study of that name.
+            StudyExistsError: the storage already has a study of that name.
         """
         import optuna
 
@@ -106,7 +106,7 @@ class KnobStudy:
         """The stored study of that name.
 
         Raises:
-            KeyError, TypeError, ValueError, AttributeError: there is none, or it is not one that `start` made.
+            KeyError, TypeError, ValueError, AttributeError: there is no such study, or something other than `start` made it.
         """
         import optuna
 
@@ -115,23 +115,25 @@ class KnobStudy:
 
     @property
     def about(self) -> dict[str, Any]:
-        """What was kept with the study."""
+        """The JSON that is kept with the study."""
         return dict(self._study.user_attrs[_ABOUT])
 
     def ask(self) -> Trial:
         """The next values to try."""
         from optuna.samplers import TPESampler
 
+        # A sampler of its own for each trial, seeded by the number of that trial: one long-lived sampler would lose its state
+        # with the process, and a resumed study would then ask for other values.
         trial = self._study.ask()
         own = np.random.SeedSequence([self.seed, trial.number]).generate_state(1)
         self._study.sampler = TPESampler(seed=int(own[0]), n_startup_trials=STARTUP_TRIALS)
         return Trial(trial.number, {name: _suggested(trial, name, knob) for name, knob in self.knobs.items()})
 
     def tell(self, number: int, step_s: float | None) -> None:
-        """What they cost; None where they could not be run, which counts as worse than all that could.
+        """Reports the cost of a trial; None where it could not be run, which counts as worse than every trial that could.
 
         Raises:
-            ValueError: there is no such trial, or its cost was told before.
+            ValueError: there is no such trial, or its cost has been told already.
         """
         from optuna.exceptions import UpdateFinishedTrialError
         from optuna.trial import TrialState
@@ -141,11 +143,11 @@ class KnobStudy:
                 self._study.tell(number, state=TrialState.PRUNED)
             else:
                 self._study.tell(number, step_s)
-        except UpdateFinishedTrialError as error:  # another process told it in between
-            raise ValueError(f"trial {number} was told before") from error
+        except UpdateFinishedTrialError as error:  # another process may have told it in between
+            raise ValueError(f"the cost of trial {number} has been told already") from error
 
     def trials(self) -> list[Trial]:
-        """Every trial whose cost was told, in the order they were asked."""
+        """All trials whose cost has been told, in the order in which they were asked."""
         return [
             Trial(trial.number, dict(trial.params), trial.value)
             for trial in self._study.get_trials(deepcopy=False)
@@ -153,7 +155,7 @@ class KnobStudy:
         ]
 
     def counts(self) -> dict[str, int]:
-        """Trials by state: told, failed, open."""
+        """How many trials are told, failed and open."""
         from optuna.trial import TrialState
 
         states = [trial.state for trial in self._study.get_trials(deepcopy=False)]
@@ -162,17 +164,17 @@ class KnobStudy:
 
     @property
     def best(self) -> Trial | None:
-        """The cheapest trial told so far."""
+        """The cheapest trial so far; None before the first."""
         return min(self.trials(), key=lambda trial: (trial.step_s, trial.number), default=None)
 
 
 def open_storage(url: str) -> Any:
-    """Optuna's storage at SQLAlchemy's URL. Its tables are Optuna's own, so give it a schema or a file of its own.
+    """Optuna's storage at an SQLAlchemy URL. Optuna makes its own tables, so it needs a schema or a file of its own.
 
     Raises:
-        sqlalchemy.exc.SQLAlchemyError, ImportError: the URL, its driver or its database are not there.
-        ValueError, TypeError: an option of the URL cannot be read.
-        RuntimeError: its tables are of another version of Optuna.
+        sqlalchemy.exc.SQLAlchemyError, ImportError: the URL is wrong, or its driver or database is missing.
+        ValueError, TypeError: an option in the URL cannot be read.
+        RuntimeError: the tables belong to another version of Optuna.
     """
     from optuna.storages import RDBStorage
 
@@ -180,7 +182,7 @@ def open_storage(url: str) -> Any:
 
 
 TABLES = frozenset({"studies", "trials", "version_info"})
-"""Some of what Optuna keeps."""
+"""Some of the tables that Optuna makes, by which its storage is recognised."""
 
 
 def study_names(storage: Any) -> list[str]:
@@ -191,7 +193,7 @@ def study_names(storage: Any) -> list[str]:
 
 
 def storage_errors() -> tuple[type[Exception], ...]:
-    """What Optuna raises where its storage fails."""
+    """The exceptions that Optuna raises when its storage fails."""
     from optuna.exceptions import StorageInternalError
 
     return (StorageInternalError,)

@@ -1,4 +1,4 @@
-"""What a framework and version can be told: which splits of layers, and that recomputation is the same for every stage."""
+"""What a framework and version can be told to run: which splits of the layers, and whether stages may recompute differently."""
 
 from __future__ import annotations
 
@@ -13,26 +13,28 @@ from planner.search.found import Found
 from planner.strategies.parse import strategy_dict
 
 SPLIT_CODES = frozenset({"split-unsupported"})
-"""Rules that a split other than the framework's own may break."""
+"""Codes of the rules that a split other than the framework's own may break."""
 
 
 def splits_freely(job: Job) -> bool:
-    """Whether any list of layers per stage can be spelled in this framework and version."""
+    """Whether this framework and version can be told any list of layers per stage."""
     restricted = any(rule.code in SPLIT_CODES for rule in active_rules(job))
     return job.framework.splits.told is not None and not restricted
 
 
 def inexpressible_reasons(job: Job, row: Strategies) -> list[dict[str, str]]:
-    """Why the split or the recomputation of a strategy (a batch of one) cannot be launched here, as the contract's reasons."""
+    """Why this framework cannot launch the split or the recomputation of a strategy (a batch of one): the contract's reasons."""
     layout = row.layouts.table[int(row.layout[0])]
     name = f"{job.training.framework} {job.training.framework_version}"
     found: list[dict[str, Any]] = []
     if layout.recompute_per_stage is not None:
-        message = f"{name} recomputes the same number of layers on every stage, not {list(layout.recompute_per_stage)}"
+        message = (
+            f"{name} recomputes the same number of layers on every stage, unlike {list(layout.recompute_per_stage)}"
+        )
         hint = "Count the layers of each stage in the model's own forward, or take the best launchable plan."
         found.append({"code": "recompute-per-stage-mismatch", "message": message, "hint": hint})
     if not violations(job, row).only(SPLIT_CODES).legal[0]:
-        message = f"{name} cannot be told layers_per_stage {list(layout.layers)}"
+        message = f"{name} has no setting for layers_per_stage {list(layout.layers)}"
         able = " or ".join(sorted(frameworks_where(lambda facts: facts.splits.told is not None)))
         hint = f"Use a recent release of {able}, or take the best launchable plan."
         found.append({"code": "split-unsupported", "message": message, "hint": hint})
@@ -41,6 +43,7 @@ def inexpressible_reasons(job: Job, row: Strategies) -> list[dict[str, str]]:
 
 def inexpressible_best(job: Job, found: Found, plans: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The contract's `inexpressible_best`: a better strategy that cannot be launched, with its gain in step time."""
+    # It is reported and not ranked: a user who can change the framework's code should know what the restriction costs.
     if found.inexpressible is None:
         return None
     row = found.inexpressible

@@ -1,4 +1,4 @@
-"""What a search returns."""
+"""The result of a search."""
 
 from __future__ import annotations
 
@@ -10,11 +10,12 @@ from cost_models.strategies.strategy import Strategies
 
 @dataclass(eq=False)
 class Found:
-    """Result of a search."""
+    """What a search found, and how sure that is."""
 
     best: Strategies | None
-    """At most k strategies, best first."""
+    """At most k strategies, best first; None where there is none."""
     rejected: Counter[str]
+    """How many strategies were ruled out, by reason code."""
     evaluated: int = 0
     """Strategies whose time was computed."""
     bounded: int = 0
@@ -22,16 +23,19 @@ class Found:
     feasible: int = 0
     """Legal strategies that fit, whether or not they were timed."""
     at_risk: int = 0
+    """Legal strategies whose memory range crosses the limit."""
     nearest: Strategies | None = None
-    """Strategies that break only the memory limit, least excess first."""
+    """Strategies that only need too much memory, those with the least excess first."""
     optimal: bool = True
+    """Whether nothing in the searched space can be better than `best`."""
     lower_bound_s: float | None = None
+    """Seconds of a step that no strategy of the space can undercut."""
     elapsed_s: float = 0.0
     stopped: str | None = None
-    """"time" or "cancelled" where the search ended early."""
+    """Why the search ended early, "time" or "cancelled"; None where it did not."""
     methods: list[str] = field(default_factory=lambda: ["exhaustive"])
     inexpressible: Strategies | None = None
-    """A better strategy that the framework cannot be told, a batch of one."""
+    """A better strategy that the framework cannot be told to run, a batch of one."""
     families: int = 0
-    """Families of strategies whose split was searched."""
+    """How many families of strategies had their split searched."""
     warnings: list[str] = field(default_factory=list)

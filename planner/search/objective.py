@@ -1,4 +1,4 @@
-"""What "best" means: one number per strategy, smaller is better, and a bound on it from a bound on step time."""
+"""What "best" means: one number per strategy, of which less is better, and a bound on it from a bound on step time."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from cost_models.strategies.strategy import Floats, Strategies
 from planner.schemas.plan_request import Objective, Targets
 
 RELATIVE_STEP = 1e-6
-"""Times are rounded to this relative step before they are compared (contract), so that the last bits of a sum decide
-nothing."""
+"""Relative step to which times are rounded before they are compared (contract), so that the last bits of a sum decide nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,14 +21,16 @@ class Goal:
 
     objective: Objective
     slowest_step_s: float
-    """Longest step that still reaches the targets; infinite without any."""
+    """The longest step that still reaches the targets; infinite where there are none."""
 
     def value(self, strategies: Strategies, step_s: Floats) -> Floats:
-        """What is minimised, shape (N,): seconds, GPU-seconds, or GPUs with the time as a fraction of a GPU."""
+        """The value that is minimised, shape (N,): seconds, GPU-seconds, or GPUs plus a fraction that grows with the time."""
         return self.value_of_world(strategies.world, step_s)
 
     def value_of_world(self, world: Floats, step_s: Floats) -> Floats:
-        """The same from the GPUs used."""
+        """The same from the number of GPUs in use."""
+        # t / (1 + t) stays below 1 and rises with t: among plans on equally many GPUs the fastest wins, and no time outweighs a
+        # whole GPU.
         if self.objective == "cost":
             return rounded(step_s * world)
         if self.objective == "fewest_gpus":
@@ -37,7 +38,7 @@ class Goal:
         return rounded(step_s)
 
     def longest_step_s(self, world: float, value: float) -> float:
-        """The longest step on so many GPUs that reaches the targets and is at most this value."""
+        """The longest step on this many GPUs that reaches the targets and whose value is at most `value`."""
         limit_s = value
         if self.objective == "cost":
             limit_s = value / world
@@ -47,12 +48,12 @@ class Goal:
         return float(min(limit_s * (1.0 + RELATIVE_STEP), self.slowest_step_s))
 
     def reached(self, step_s: Floats) -> NDArray[np.bool_]:
-        """Where the targets are met."""
+        """Which strategies meet the targets."""
         return np.asarray(step_s <= self.slowest_step_s, np.bool_)
 
 
 def build_goal(job: Job, objective: Objective, targets: Targets) -> Goal:
-    """The goal of a request; its deadline needs `training.total_tokens`."""
+    """The goal of a request; a deadline needs `training.total_tokens`."""
     tokens = float(job.training.seq_length) * job.training.global_batch_size
     limits = [np.inf]
     if targets.min_tokens_per_s is not None:
@@ -63,7 +64,7 @@ def build_goal(job: Job, objective: Objective, targets: Targets) -> Goal:
 
 
 def without_targets() -> Goal:
-    """The goal of the fastest plan, whatever a request's targets."""
+    """The goal of the fastest plan, regardless of a request's targets."""
     return Goal(objective="step_time", slowest_step_s=float(np.inf))
 
 
@@ -74,6 +75,8 @@ def rounded(seconds: Floats) -> Floats:
     return np.asarray(np.round(safe / scale) * scale)
 
 
+# Equal values are common, for instance where a knob has no effect. Ordering them by their degrees makes equal requests give
+# equal answers, however the search was cut into blocks.
 TIE_BREAK_FIELDS = (
     "tp", "pp", "cp", "dp", "ep", "etp", "vpp", "zero", "zero_shard_size", "micro_batch_size", "recompute",
     "recompute_method", "recompute_num_layers", "sequence_parallel", "schedule", "layout",
@@ -81,6 +84,6 @@ TIE_BREAK_FIELDS = (
 
 
 def ranked_order(values: Floats, strategies: Strategies, *, last: NDArray[np.bool_]) -> NDArray[np.int64]:
-    """Positions from best to worst: value, then degrees; rows marked `last` come after all others."""
+    """Positions from best to worst: by value, then by degrees. Rows marked `last` come after all others."""
     keys = [getattr(strategies, name) for name in reversed(TIE_BREAK_FIELDS)]
     return np.lexsort((*keys, values, last))

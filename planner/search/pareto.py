@@ -1,7 +1,7 @@
-"""Strategies that no other beats in step time, memory, GPUs and cost per token at once.
+"""The front: strategies that no other strategy beats in step time, memory, GPUs and cost per token at once.
 
-Small spaces are enumerated, which is exact; larger ones are sampled by NSGA-II with exact evaluation of every point, which
-finds points of the front but proves none. Listed splits only. Array suffix: D objectives.
+Small spaces are enumerated, which is exact. Larger ones are sampled by NSGA-II. Every sampled point is evaluated exactly, but
+nothing proves that it belongs to the front. Only listed splits are considered. Array suffix: D objectives.
 """
 
 from __future__ import annotations
@@ -24,21 +24,21 @@ from planner.strategies.parse import strategy_dict
 from planner.strategies.space import Space
 
 MOST_ENUMERATED = 3_000_000
-"""Strategies up to which the front is enumerated."""
+"""Most strategies for which the front is enumerated."""
 OBJECTIVES = ("step_time_s", "peak_device_bytes", "num_gpus", "cost_per_token")
 _BASE_AT_ONCE = 64
 _POPULATION, _GENERATIONS = 64, 40
 _NEVER = 1e30
-"""Objective of what cannot run: the sampler wants numbers."""
+"""Objective of a strategy that cannot run; the sampler takes no infinity."""
 
 
 @dataclass(frozen=True, eq=False)
 class Front:
-    """Strategies of the front, fastest first."""
+    """The strategies of the front, the fastest first."""
 
     rows: Strategies | None
     objectives_ND: Floats
-    """By OBJECTIVES; cost is in the price's currency, or in GPU-seconds where no price is given."""
+    """By OBJECTIVES; the cost is in the currency of the price, or in GPU-seconds where no price is given."""
     method: Literal["exhaustive", "nsga-ii"]
 
 
@@ -51,7 +51,7 @@ def pareto_front(
     should_stop: Callable[[], bool] | None = None,
     method: Literal["exhaustive", "nsga-ii"] | None = None,
 ) -> Front:
-    """The front of a space; `method` is chosen by its size unless given."""
+    """The front of a space; the size of the space decides the `method` unless it is given."""
     chosen = method or ("exhaustive" if int(space.mesh_sizes.sum()) <= MOST_ENUMERATED else "nsga-ii")
     sampler = _Points(space, goal, headroom_fraction)
     if len(space.degrees):
@@ -77,7 +77,11 @@ def front_documents(front: Front) -> list[dict[str, Any]]:
 
 
 def undominated(objectives_ND: Floats) -> Bools:
-    """Points that no other is at most equal to everywhere and better somewhere; of equal points the first. Shape (N,)."""
+    """Which points are on the front, shape (N,); of equal points only the first.
+
+    A point is on the front if no other point is at least as good in every objective and better in one.
+    """
+    # In lexical order a point can only be dominated by one that comes before it, so one pass against the front so far is enough.
     order = np.lexsort(objectives_ND.T[::-1])
     kept = np.zeros(len(order), np.bool_)
     front = np.empty((0, objectives_ND.shape[1]))
@@ -119,7 +123,7 @@ class _Points:
         self.rows, self.objectives_ND = rows.take(kept), objectives_ND[kept]
 
     def evaluated(self, rows: Strategies) -> Floats:
-        """Objectives of each strategy, infinite where it is illegal, does not fit or misses the targets."""
+        """The objectives of each strategy; infinite where it is illegal, does not fit or misses the targets."""
         found = np.full((len(rows), len(OBJECTIVES)), np.inf)
         legal = np.flatnonzero(violations(self.job, rows).legal)
         if not len(legal):
@@ -136,7 +140,7 @@ class _Points:
 
 
 def _price(job: Job) -> float:
-    """What one GPU-second costs a token of the step."""
+    """What one GPU-second costs per token of the step."""
     tokens = float(job.training.seq_length) * job.training.global_batch_size
     each_hour = job.cluster.price_per_gpu_hour
     return (each_hour / 3600.0 if each_hour is not None else 1.0) / tokens
@@ -151,7 +155,9 @@ def _enumerate(points: _Points, base: Strategies, should_stop: Callable[[], bool
 
 
 def _evolve(points: _Points, seed: int, should_stop: Callable[[], bool] | None) -> None:
-    """NSGA-II over positions on every axis; the nearest base row that exists is the one that is priced."""
+    """NSGA-II over positions on every axis."""
+    # Most combinations of positions are no strategy: degrees must multiply to whole nodes. The nearest base row that exists is
+    # priced in their place, so that the sampler sees no holes.
     import optuna
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
@@ -173,7 +179,7 @@ def _evolve(points: _Points, seed: int, should_stop: Callable[[], bool] | None) 
 
 
 class _Nearest:
-    """Base rows by position on every axis: the nearest mesh that exists, and of what goes with it the nearest."""
+    """Base rows by their positions on the axes: first the nearest mesh that exists, then the nearest of its rows."""
 
     def __init__(self, space: Space) -> None:
         self.space = space
@@ -182,11 +188,11 @@ class _Nearest:
         self.meshes = self._places(space.degrees.mesh)
 
     def _places(self, columns: Mapping[str, Any]) -> Ints:
-        """Positions of these values on their axes, shape (N, axes)."""
+        """The positions of these values on their axes, shape (N, axes)."""
         return np.stack([np.searchsorted(self.levels[name], column) for name, column in columns.items()], axis=1)
 
     def row(self, target: Mapping[str, int]) -> Strategies:
-        """The base row nearest to these positions, a batch of one."""
+        """The base row that is nearest to these positions, a batch of one."""
         degrees = self.space.degrees
         mesh = int(np.abs(self.meshes - [target[name] for name in degrees.mesh]).sum(axis=1).argmin())
         rows = self.space.base(np.array([mesh]))
@@ -196,7 +202,7 @@ class _Nearest:
 
 
 def _priced(points: _Points, base: Strategies, option: Ints) -> Floats:
-    """Objectives of one strategy of each of these base rows, which join the front."""
+    """The objectives of one strategy of each base row; the strategies join the front."""
     every = points.space.every_pair(base)
     by_base = np.argsort(every.origin, kind="stable")
     start = np.searchsorted(every.origin[by_base], np.arange(len(base)))

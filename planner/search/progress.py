@@ -1,4 +1,4 @@
-"""How far a search has come: what it reports to its caller, a worker to the service, and a stream to whoever watches."""
+"""How far a search has come. It reports this to its caller, a worker to the service, and a stream of events to clients."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """Where a search stands."""
+    """The state of a search."""
 
     evaluated: float
-    """Strategies, or with pools families of strategies, whose cost was computed."""
+    """Strategies whose cost was computed; families of strategies where the cluster has pools."""
     best_s: float | None = None
-    """Seconds of a training step of the best plan so far."""
+    """Seconds per training step of the best plan so far."""
     bound_s: float | None = None
-    """Seconds of a step that no strategy can undercut."""
+    """Seconds per training step that no strategy can undercut."""

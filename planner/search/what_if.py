@@ -1,6 +1,6 @@
-"""The same job on other numbers of GPUs, with other micro-batches and other sequence lengths: one best plan for each.
+"""The best plan of the same job on other numbers of GPUs, with other micro-batch sizes and with other sequence lengths.
 
-Each variant is planned like the request itself, so its plan is as exact. Sequence lengths keep the tokens of a step.
+Each variant is planned like the request itself, so its plan is just as exact. Other sequence lengths keep the tokens of a step.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ NODE_FACTORS = (0.5, 2.0, 4.0)
 MICRO_BATCH_FACTORS = (0.5, 2.0, 4.0)
 SEQUENCE_FACTORS = (0.5, 2.0, 4.0)
 MOST_REASONS = 2
-"""Reasons told where a variant has no plan."""
+"""Reasons that are named where a variant has no plan."""
 
 
 def what_if(
@@ -28,13 +28,13 @@ def what_if(
     solve: Callable[[Document], Document],
     should_stop: Callable[[], bool] | None = None,
 ) -> list[Document]:
-    """The contract's `what_if`: the request itself, then each variant with its best plan and how it compares.
+    """The contract's `what_if`: the request itself, then each variant with its best plan and how that compares.
 
     Args:
-        request: as it was asked.
-        job: resolved from it.
-        plans: ranked for it.
-        solve: plans one request and returns the response.
+        request: the request as it was asked.
+        job: the job of that request.
+        plans: the plans that were ranked for it.
+        solve: plans another request and returns its response.
         should_stop: asked before each variant; true leaves out the rest.
     """
     if not plans:
@@ -50,7 +50,9 @@ def what_if(
 
 
 def _variants(request: Mapping[str, Any], job: Job, best: Mapping[str, Any]) -> Iterator[tuple[str, int, Document]]:
-    """Field, value and changed request of every variant that can be asked."""
+    """Field, value and changed request of every variant."""
+    # One plan each is enough, and further analyses of the variants would take their time again; open splits stay, since a
+    # plan without them could not be compared with the request's own.
     plain = {key: value for key, value in request.items() if key != "include"} | {"top_k": 1}
     if "open_splits" in request.get("include", ()):
         plain["include"] = ["open_splits"]
@@ -91,7 +93,9 @@ def _solved(
 ) -> Document:
     try:
         response = solve(changed)
-    except MeshwrightError as error:  # such as a sequence beyond the model's positions: said, not raised
+    except (
+        MeshwrightError
+    ) as error:  # a variant that cannot run, such as a sequence beyond the model's positions, is an answer
         return {"field": field, "value": value, "plan": None, "reason": error.message}
     if not response["plans"]:
         told = rejections(response["rejected"], most=MOST_REASONS)
