@@ -1,6 +1,6 @@
 """Every error of the service, and the one table from error classes to HTTP statuses.
 
-Light on purpose: the command line and the HTTP client import it without loading the server.
+This module stays light: the command line and the HTTP client import it without loading the server.
 """
 
 from __future__ import annotations
@@ -21,67 +21,67 @@ from cost_models.errors import (
 
 
 class NotJsonError(MeshwrightError):
-    """The body is not the strict JSON that can be stored and sent back."""
+    """The body is not strict JSON, so it could not be stored and sent back unchanged."""
 
     code = "not-json"
 
 
 class UnauthorizedError(MeshwrightError):
-    """No key, or one that is not valid."""
+    """The request carries no key, or one that is not valid."""
 
     code = "unauthorized"
 
 
 class ForbiddenError(MeshwrightError):
-    """The caller is known, or needs not be, and still may not do this."""
+    """The service refuses this request whoever sends it, or although it knows the sender."""
 
     code = "forbidden"
 
 
 class NotFoundError(MeshwrightError):
-    """Nothing of that name belongs to the caller."""
+    """The caller owns nothing of that name."""
 
     code = "not-found"
 
 
 class MethodNotAllowedError(MeshwrightError):
-    """The path exists, not with this method."""
+    """The path exists, but not with this method."""
 
     code = "method-not-allowed"
 
 
 class WrongStateError(MeshwrightError):
-    """The object exists and is not in a state that allows this."""
+    """The object exists, but its state does not allow this."""
 
     code = "wrong-state"
 
 
 class BodyTooLargeError(MeshwrightError):
-    """The body is over the limit."""
+    """The body is larger than the service accepts."""
 
     code = "body-too-large"
 
 
 class MediaTypeError(MeshwrightError):
-    """The body is of another media type, or is encoded."""
+    """The body has a media type other than JSON, or a content encoding."""
 
     code = "unsupported-media-type"
 
 
 class TooManyJobsError(MeshwrightError):
-    """The tenant has as many unfinished jobs as it may have."""
+    """The tenant already has as many unfinished jobs as it is allowed."""
 
     code = "too-many-jobs"
 
 
 class UnavailableError(MeshwrightError):
-    """The database or the workers are away."""
+    """The database or the worker processes cannot be reached."""
 
     code = "unavailable"
 
 
 class InternalError(MeshwrightError):
-    """A defect of the program."""
+    """The program itself is at fault."""
 
     code = "internal-error"
 
@@ -93,17 +93,19 @@ class WorkerLostError(MeshwrightError):
 
 
 class TimeLimitError(MeshwrightError):
-    """A job ran past its time limit."""
+    """A job ran longer than its time limit."""
 
     code = "time-limit"
 
 
 class ServiceUnreachableError(MeshwrightError):
-    """The service could not be reached, or does not answer as one."""
+    """The service could not be reached, or what answers there is not a meshwright service."""
 
     code = "service-unreachable"
 
 
+# Ordered by status, so that a glance shows what a client has to be ready for. 422 rather than 400 for whatever is well-formed
+# JSON but cannot be planned: clients retry neither, but only 400 means that their encoder is broken (RFC 9110, 15.5.21).
 STATUSES: dict[type[MeshwrightError], int] = {
     NotJsonError: 400,
     UnauthorizedError: 401,
@@ -144,8 +146,9 @@ TITLES = {
     503: "Unavailable",
     504: "Time limit",
 }
+# A worker process takes one to two seconds to load, which is the longest of the ordinary reasons for a 503.
 RETRY_AFTER_S = 2
-"""What 429 and 503 ask the client to wait."""
+"""Seconds that a 429 or 503 asks the client to wait."""
 
 
 _HINT = "The examples in /docs show what is accepted."

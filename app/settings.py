@@ -1,6 +1,7 @@
-"""What a deployment can choose, read from `MESHWRIGHT_…` environment variables or given by the command line.
+"""What a deployment can choose: settings from `MESHWRIGHT_…` environment variables or from the command line.
 
-The defaults are the embedded service: loopback, SQLite in the user's data folder, worker processes of this machine.
+The defaults describe the embedded service: it listens on loopback, keeps SQLite in the user's data folder and runs its worker
+processes on this machine.
 """
 
 from __future__ import annotations
@@ -34,25 +35,38 @@ class Settings(BaseSettings):
     model_config = SettingsConfigDict(env_prefix="MESHWRIGHT_", frozen=True)
 
     host: str = "127.0.0.1"
-    """Address to listen on. Open without keys on loopback only."""
+    """Address to listen on. Only a loopback address works without keys."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
     data_dir: Path = Field(default_factory=default_data_dir)
     """Where the default SQLite file lives."""
     database_url: str | None = None
-    """SQLAlchemy URL, such as postgresql://user@host/name; default: SQLite in data_dir."""
+    """SQLAlchemy URL, such as postgresql://user@host/name. The default is a SQLite file in data_dir."""
+    # A SQLite file has one user, who expects the program to just start. A PostgreSQL database may serve other processes of
+    # an older release, and its schema is for an administrator to change (`meshwright db upgrade`).
     auto_upgrade: bool | None = None
-    """Whether starting brings the database to the newest schema. Default: for SQLite only."""
+    """Whether the service brings the database to the newest schema when it starts. By default it does so for SQLite only."""
+    # A search keeps one core busy for seconds at most, so four workers serve a team, and a laptop does not fill its memory with
+    # idle ones.
     pool_size: Annotated[int, Field(ge=1, le=256)] = Field(default_factory=lambda: min(4, os.cpu_count() or 1))
-    """Worker processes."""
+    """Worker processes that run jobs."""
     job_time_limit_s: Annotated[float, Field(gt=0)] = 600.0
-    """A job that runs longer is stopped, whatever it asked for."""
+    """Seconds after which a job is stopped, whatever its request asked for."""
+    # The search looks at its stop flag between chunks, which mostly take less than 0.1 s. Ending the process instead costs a second
+    # of loading for the worker that replaces it.
     cancel_grace_s: Annotated[float, Field(ge=0)] = 0.25
-    """How long a cancelled job may take to stop by itself before its worker is ended."""
+    """Seconds that a cancelled job may take to stop by itself before its worker process is ended."""
+    # The owner renews a lease once a third of it has passed (`JobStore.renew`), and a writer waits up to 10 s for SQLite's lock.
+    # A shorter lease would start a job twice because the database was busy; a longer one would only delay the retry of a job
+    # whose machine died.
     lease_s: Annotated[float, Field(gt=0)] = 10.0
-    """A running job whose process has not been heard of for this long is queued again."""
+    """Seconds without a sign of life from a job's process after which the job is queued again."""
     max_queued_jobs: Annotated[int, Field(ge=1)] = 100
-    """Unfinished jobs of one tenant; more are answered 429."""
+    """Unfinished jobs that one tenant may have; a further one is answered with 429."""
+    # A request is a few KB. The largest body is a calibration: that of a node with four GPUs has 165 KB, one of several nodes a
+    # few times as much.
     max_body_bytes: Annotated[int, Field(ge=1024)] = 1 << 20
+    # No document of the contract is nested more than a dozen levels deep. The bound keeps every later walk over
+    # a document clear of Python's recursion limit.
     max_json_depth: Annotated[int, Field(ge=8)] = 64
     seed_examples: bool = True
     """Whether the example objects of the API documentation are stored for every tenant."""
@@ -67,11 +81,12 @@ class Settings(BaseSettings):
 
     @property
     def is_open(self) -> bool:
-        """Whether requests need no key: only while nothing but this machine can connect."""
+        """Whether requests need no key, which is so only while nothing but this machine can connect."""
         return is_loopback(self.host)
 
     @property
     def upgrades_itself(self) -> bool:
+        """Whether the schema is upgraded when the service starts."""
         if self.auto_upgrade is not None:
             return self.auto_upgrade
         return self.url.startswith("sqlite")

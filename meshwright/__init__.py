@@ -1,6 +1,6 @@
 """The thin front of meshwright: `plan`, `evaluate` and the tuning of knobs for Python programs, and the version.
 
-Nothing heavy is imported before a function is called, and no user needs the names of the packages behind it.
+Nothing heavy is imported before a function is called, and no user needs to know the packages behind it.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ if TYPE_CHECKING:
     from app.knobs.tuning import KnobTuning
     from planner.search.progress import Progress
 
+# The one home of the version: pyproject.toml reads it from here, and everything else from the installed package.
 __version__ = "0.1.0"
 __all__ = ["__version__", "evaluate", "plan", "resume_knobs", "start_knobs"]
 
@@ -27,7 +28,7 @@ def plan(
     Args:
         request: `{"model": ..., "cluster": ..., "training": ...}` and optional fields; `cluster.calibration` may be a path.
         on_progress: called now and then while the search runs.
-        should_stop: asked now and then; true ends the search with the best plans so far.
+        should_stop: asked now and then; when it returns true, the search ends with the best plans so far.
 
     Raises:
         cost_models.errors.InvalidInputError: the request breaks a rule; `problems` lists every one.
@@ -38,11 +39,11 @@ def plan(
 
 
 def evaluate(rows: Iterable[str | Mapping[str, Any]], *, calibration: str | None = None) -> Iterator[dict[str, Any]]:
-    """One evaluation per row (a JSON text or its document), in order; a bad row gets the verdict "invalid" with its reasons.
+    """One evaluation per row, in order. A bad row gets the verdict "invalid" with its reasons.
 
     Args:
-        rows: `{"id": ..., "model": ..., "cluster": ..., "training": ..., "strategy": ...}`.
-        calibration: name or file that replaces every row's own.
+        rows: documents `{"id": ..., "model": ..., "cluster": ..., "training": ..., "strategy": ...}`, or their JSON texts.
+        calibration: name or file of a calibration that replaces every row's own.
     """
     from planner.rows import evaluate_rows
 
@@ -52,14 +53,14 @@ def evaluate(rows: Iterable[str | Mapping[str, Any]], *, calibration: str | None
 def start_knobs(
     response: Mapping[str, Any], *, storage: str, plan: int = 1, name: str | None = None, seed: int = 0
 ) -> KnobTuning:
-    """A tuning of the run-time knobs of one plan: `ask` for values, run them, `tell` the seconds, see the `best`.
+    """A tuning of the run-time knobs of one plan: `ask` for values, run them, `tell` the seconds, and read the `best`.
 
     Args:
         response: what `plan` returned.
-        storage: SQLAlchemy URL that keeps it, such as "sqlite:///knobs.db".
+        storage: SQLAlchemy URL of the database that keeps it, such as "sqlite:///knobs.db".
         plan: rank of the plan.
-        name: by which it is resumed; by default from the request and the rank.
-        seed: equal seeds and equal times ask for equal values.
+        name: name by which it is resumed; by default made of the request's digest and the rank.
+        seed: with the same seed and the same measured times, the same values are proposed.
     """
     from app.knobs.tuning import KnobTuning
 

@@ -15,7 +15,7 @@ def drop_working_folder(path: list[str]) -> list[str]:
     home = Path(__file__).resolve().parent.parent
     try:
         here = Path.cwd()
-    except FileNotFoundError:  # the folder was removed: nothing in it can get in the way
+    except FileNotFoundError:  # the folder was removed, so nothing in it can get in the way
         return path
     if path and Path(path[0] or ".").resolve() == here != home:
         return path[1:]
@@ -23,13 +23,15 @@ def drop_working_folder(path: list[str]) -> list[str]:
 
 
 def main() -> None:
+    """Runs the command line and exits with its code."""
+    # With -P or PYTHONSAFEPATH Python has not put the current folder there, and the first entry is not ours to drop.
     if not sys.flags.safe_path:
         sys.path[:] = drop_working_folder(sys.path)
     try:
         from app.cli.main import run
 
         code = run(sys.argv[1:])
-    except KeyboardInterrupt:  # while modules were still being imported
+    except KeyboardInterrupt:  # Ctrl-C while modules were still being imported
         code = 130
     sys.exit(code)
 

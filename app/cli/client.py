@@ -1,7 +1,7 @@
-"""The HTTP client of a meshwright service: for `--server`, and for the agent that uploads what it measured.
+"""The HTTP client of a meshwright service, for `--server` and for the agent that uploads what it has measured.
 
-Light until it is used, and without the server's libraries. What the service refuses is raised as the same error it raised
-there; a service that cannot be reached, or that answers as something else would, is a `ServiceUnreachableError`.
+It stays light until it is used and needs none of the server's libraries. What the service refuses is raised here as the same
+error. A service that cannot be reached, or an answer that no meshwright service would give, is a `ServiceUnreachableError`.
 """
 
 from __future__ import annotations
@@ -20,10 +20,12 @@ if TYPE_CHECKING:
 Document = dict[str, Any]
 _CONNECT_TIMEOUT_S = 5.0
 _READ_TIMEOUT_S = 90.0
-"""Longer than the longest `wait_s`."""
+"""Longer than the longest `wait_s` that a request may ask for."""
+# A plan takes seconds, so half a second adds little to it; the service answers each question from one row.
 _ASK_EVERY_S = 0.5
 _PARTIAL_WAIT_S = 2.0
-"""What one POST waits: short, so that Ctrl-C is answered soon."""
+"""How long one POST waits for the plan. It is short, so that Ctrl-C takes effect soon."""
+# With the two seconds that a 429 or 503 asks for, six seconds in all: enough for a service that is just starting.
 _RETRIES = 3
 
 
@@ -31,20 +33,22 @@ class Client:
     """One connection to a service; use it as a context manager."""
 
     def __init__(self, server: str, *, token: str | None = None, http: httpx2.Client | None = None) -> None:
-        """Connects to `server`, such as http://127.0.0.1:8000; `http` is a ready client, for in-process services.
+        """Connects to `server`, such as http://127.0.0.1:8000. `http` is a client to use instead, for in-process services.
 
         Raises:
-            InvalidInputError: `server` is no http or https address.
+            InvalidInputError: `server` is not an http or https address.
         """
         import httpx2
 
         if not server.startswith(("http://", "https://")):
             message = f"{server!r} is not a service address"
-            raise InvalidInputError([Problem("", message, "Give one such as http://127.0.0.1:8000.")])
+            raise InvalidInputError([Problem("", message, "Write it like http://127.0.0.1:8000.")])
         self._server = server.rstrip("/")
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._http = http or httpx2.Client(
-            timeout=httpx2.Timeout(_READ_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S), follow_redirects=False
+            # No redirects: they would carry the key in the headers to wherever the answer points.
+            timeout=httpx2.Timeout(_READ_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S),
+            follow_redirects=False,
         )
 
     def __enter__(self) -> Self:
@@ -56,11 +60,11 @@ class Client:
         self._http.close()
 
     def plan(self, request: Mapping[str, Any], *, should_stop: Callable[[], bool] = lambda: False) -> Document:
-        """The finished plan response with the stages of every ranked plan, however long the service takes.
+        """The finished plan response with the stages of every ranked plan. Waits as long as the service takes.
 
         Raises:
-            MeshwrightError: the job was refused or failed; what the service says.
-            ServiceUnreachableError: there is no service there.
+            MeshwrightError: the service refused the job or the job failed; the error says what the service says.
+            ServiceUnreachableError: no service answers at that address.
         """
         plan = self.submit_plan({**request, "wait_s": _short_wait(request.get("wait_s"))})
         while plan["status"] in {"queued", "running"}:
@@ -71,12 +75,12 @@ class Client:
         if plan["status"] == "failed":
             raise _error_of(plan["error"])
         if plan["status"] == "cancelled":
-            raise MeshwrightError("the plan was cancelled", hint="Ask again.")
+            raise MeshwrightError("the plan was cancelled", hint="Run the same command again to plan it anew.")
         ranked = [self.read_ranked(plan["id"], entry["rank"]) for entry in plan["plans"]]
         return {**plan, "plans": ranked}
 
     def submit_plan(self, request: Mapping[str, Any], *, idempotency_key: str | None = None) -> Document:
-        """The plan as it is after at most `wait_s`: finished, or still queued or running."""
+        """The plan in the state that it has reached after at most `wait_s` seconds."""
         headers = {} if idempotency_key is None else {"Idempotency-Key": idempotency_key}
         return self._call("POST", "/v1/plans", json=request, headers=headers)  # type: ignore[no-any-return]
 
@@ -89,7 +93,7 @@ class Client:
         return self._call("GET", f"/v1/plans/{plan_id}/ranked/{rank}")  # type: ignore[no-any-return]
 
     def cancel_plan(self, plan_id: str) -> None:
-        """Cancels the plan; one that has finished in the meantime stays as it is."""
+        """Cancels the plan. One that has finished in the meantime is left as it is."""
         try:
             self._call("DELETE", f"/v1/plans/{plan_id}")
         except MeshwrightError as error:
@@ -101,11 +105,14 @@ class Client:
         return self._call("POST", "/v1/evaluate", json=list(rows))  # type: ignore[no-any-return]
 
     def upload_calibration(self, document: Mapping[str, Any]) -> str:
-        """Id of the calibration, which is now stored."""
+        """Stores the calibration in the service and returns its id."""
         return str(self._call("POST", "/v1/calibrations", json=document)["id"])
 
     def _call(self, method: str, path: str, *, json: Any = None, headers: Mapping[str, str] | None = None) -> Any:
-        """The parsed answer. A service that is busy or starting is asked again: every call here can be repeated."""
+        """The parsed answer. A service that is busy or starting is asked again, which is safe: every call can be repeated.
+
+        The same plan request finds the plan that it made, and a calibration is named by its digest.
+        """
         for attempt in range(_RETRIES + 1):
             response = self._send(method, path, json=json, headers=headers)
             if response.status_code not in {429, 503} or attempt == _RETRIES:
@@ -123,20 +130,22 @@ class Client:
         except (httpx2.HTTPError, httpx2.InvalidURL) as error:
             raise ServiceUnreachableError(
                 f"{self._server} could not be reached: {str(error) or type(error).__name__}",
-                hint="Is `meshwright serve` running there, and is the address right?",
+                hint="Check the address, and that `meshwright serve` is running there.",
             ) from error
 
     def _answer(self, response: httpx2.Response) -> Any:
         media_type = response.headers.get("content-type", "").partition(";")[0]
         if media_type not in {"application/json", "application/problem+json"}:
             raise ServiceUnreachableError(
-                f"{self._server} answered {response.status_code} with {media_type or 'nothing'}, not as meshwright does",
-                hint="Is something else listening there?",
+                f"{self._server} answered {response.status_code} with {media_type or 'nothing'}, which meshwright does not do",
+                hint="Check the address: another program seems to be listening there.",
             )
         try:
             document = response.json()
         except ValueError as error:
-            raise ServiceUnreachableError(f"{self._server} answered with broken JSON", hint="Try again.") from error
+            raise ServiceUnreachableError(
+                f"{self._server} answered with text that is not JSON", hint="Try again."
+            ) from error
         if response.is_success:
             return document
         refusal = _error_of(document if isinstance(document, dict) else {})
@@ -145,28 +154,29 @@ class Client:
         raise refusal
 
     def _key_hint(self) -> str:
-        """Where the key goes, which the service cannot know of its clients."""
-        given = "The key given is not one of this service's" if "Authorization" in self._headers else "None was given"
+        """Where to put the key, which the service cannot know about its clients."""
+        given = "The key was refused" if "Authorization" in self._headers else "No key was given"
         return (
-            f"{given}: give one with --token or in the variable MESHWRIGHT_TOKEN; `meshwright keys create NAME` makes one "
-            "where the service runs."
+            f"{given}. Pass one with --token or in the variable MESHWRIGHT_TOKEN; `meshwright keys create NAME` creates one "
+            "on the machine where the service runs."
         )
 
 
 def _short_wait(asked: Any) -> Any:
-    """What was asked for where it is shorter; what is no number is the service's to refuse."""
+    """The wait that was asked for if it is shorter than ours. What is not a number is left for the service to refuse."""
     if asked is None:
         return _PARTIAL_WAIT_S
     return min(asked, _PARTIAL_WAIT_S) if isinstance(asked, int | float) else asked
 
 
 def _error_of(problem: Mapping[str, Any]) -> MeshwrightError:
-    """The error that a problem document tells of, of the class that has its code."""
+    """The error that a problem document describes, as an instance of the class with its code."""
     code, detail, hint = (str(problem.get(name) or "") for name in ("code", "detail", "hint"))
     problems = problems_of(problem.get("errors") or [])
     if problems:
         return (NotModelledError if code == NotModelledError.code else InvalidInputError)(problems)
     family = next((cls for cls in STATUSES if cls.code == code and not issubclass(cls, InvalidInputError)), None)
+    # A code of a newer service is not known here. Its status still tells whether trying again makes sense.
     if family is None:
         family = UnavailableError if problem.get("status") == 503 else MeshwrightError
-    return family(detail or "the service refused without saying why", hint=hint)
+    return family(detail or "the service refused the request without saying why", hint=hint)

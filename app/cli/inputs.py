@@ -1,6 +1,6 @@
-"""JSON documents that the command line is given: files, `-` for standard input, preset names, `key=value` pairs.
+"""What the command line is given: JSON files, `-` for standard input, names of presets, and `key=value` pairs.
 
-Anything that is not strict JSON of a sensible size is refused here with the place and what to do about it.
+Anything that is not strict JSON of a sensible size is refused here, with where the mistake is and what to do about it.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ from cost_models.presets import is_hub_id
 from cost_models.strict_json import strict_loads
 
 MAX_DOCUMENT_BYTES = 1 << 20
-"""As large a request as the service takes."""
+"""Largest request, the same as the service accepts by default."""
 MAX_RESPONSE_BYTES = 1 << 28
-"""More than a thousand plans of a hundred stages each."""
+"""Largest plan response: more than a thousand plans of a hundred stages each."""
 _LONGEST_NAME = 300
 Json = dict[str, Any]
 
@@ -29,6 +29,7 @@ def read_document(source: str, *, most_bytes: int = MAX_DOCUMENT_BYTES) -> Json:
     name = "standard input" if source == "-" else source
     try:
         if source == "-":
+            # One byte more than allowed tells a document that is too large from one that just fits, whatever follows.
             content = sys.stdin.buffer.read(most_bytes + 1)
         else:
             with Path(source).open("rb") as file:
@@ -40,52 +41,54 @@ def read_document(source: str, *, most_bytes: int = MAX_DOCUMENT_BYTES) -> Json:
     if len(content) > most_bytes:
         _refuse(
             f"{name} is larger than {most_bytes >> 20} MiB",
-            hint="A request holds a model, a cluster and a training job, no weights.",
+            hint="A request describes a model, a cluster and a training job; it holds no weights.",
         )
     document = parse_json(content, name=name)
     if not isinstance(document, dict):
-        _refuse(f"{name} holds a JSON {_kind(document)}, not an object", hint="A request is {...}.")
+        _refuse(f"{name} holds a JSON {_kind(document)}, not an object", hint="Write a request as an object: {...}.")
     return document
 
 
 def parse_json(content: str | bytes, *, name: str) -> Any:
-    """The value of strict JSON: no NaN, no Infinity, no repeated key, no bottomless nesting."""
+    """The value of a strict JSON text, in which NaN, Infinity, repeated keys and bottomless nesting are refused."""
     try:
         return strict_loads(content)
     except RecursionError:
-        _refuse(f"{name} is nested too deeply", hint="A request is at most a few levels deep.")
+        _refuse(f"{name} is nested too deeply", hint="A request is only a few levels deep.")
     except json.JSONDecodeError as error:
         _refuse(f"{name} is not JSON: {error.msg} in line {error.lineno}, column {error.colno}")
-    except ValueError as error:  # also text that is not UTF-8
+    except ValueError as error:  # among others, the text is not UTF-8
         _refuse(f"{name} is not JSON: {error}")
 
 
 def read_model(source: str) -> Json:
     """The model part of a request: a `config.json` (or its folder), a specification, or a preset by name."""
     if is_hub_id(source) and not Path(source).exists():
-        return {"preset": source}  # which is refused with what to do about it
+        return {"preset": source}  # the resolver refuses it and says how to get the config
     document = _named_document(source, config_name="config.json")
     if document is None:
         return {"preset": source}
+    # `model_type` alone is not enough: configs of older libraries and of adapters lack it.
     is_hugging_face = any(key in document for key in ("model_type", "architectures", "num_hidden_layers", "peft_type"))
     named = {} if {"name", "preset"} & document.keys() else _name_of(source, document)
     return {"hf_config": document, **named} if is_hugging_face else {**document, **named}
 
 
 def _name_of(source: str, document: Json) -> Json:
-    """The name of a model that a file describes: the file's own, or where that is `config.json` whichever says more."""
+    """The name of a model that a file describes: the name of the file, or if that is `config.json` something that says more."""
     if source == "-":
         return {}
     path = Path(source).resolve()
     path = path / "config.json" if path.is_dir() else path
     if path.stem != "config":
         return {"name": path.stem[:_LONGEST_NAME]}
+    # The Hub's cache calls every folder by a commit; the model's name is two levels further up.
     snapshot = re.search(r"/models--([^/]+)--([^/]+)/snapshots/", path.as_posix())
     if snapshot:
         return {"name": "/".join(snapshot.groups())[:_LONGEST_NAME]}
     stated = document.get("_name_or_path")
     if isinstance(stated, str) and stated:
-        return {}  # the config's reader takes it
+        return {}  # the reader of configs takes it from there
     return {"name": path.parent.name[:_LONGEST_NAME]} if path.parent.name else {}
 
 
@@ -96,18 +99,18 @@ def read_cluster(source: str) -> Json:
 
 
 def assignments(pairs: Sequence[str], *, option: str) -> Json:
-    """The `key=value` pairs as an object; a value is JSON, or a word taken as it stands. Dots reach inside."""
+    """The `key=value` pairs as an object. A value is JSON, or else the text itself; dots in a key reach into objects."""
     result: Json = {}
     for pair in pairs:
         key, separator, text = pair.partition("=")
         if not separator or not key or not text:
-            _refuse(f"{option} {pair!r} is not of the form key=value", hint=f"For example {option} tp=8.")
+            _refuse(f"{option} {pair!r} is not of the form key=value", hint=f"Write it like {option} tp=8.")
         target = result
         *parents, last = key.split(".")
         for parent in parents:
             target = target.setdefault(parent, {})
             if not isinstance(target, dict):
-                _refuse(f"{option} {pair!r} reaches into {parent!r}, which was given a value")
+                _refuse(f"{option} {pair!r} sets a field of {parent!r}, which was already given a value of its own")
         target[last] = _value(text)
     return result
 
@@ -125,8 +128,9 @@ def _named_document(source: str, *, config_name: str) -> Json | None:
         if path.is_dir() and (path / config_name).is_file():
             return read_document(str(path / config_name))
         is_file = path.is_file()
-    except OSError:  # longer than any file's name
+    except OSError:  # the text is longer than a file's name can be
         is_file = False
+    # A name that looks like a path is read as one even if no file is there: "not found" helps more than "unknown preset".
     looks_like_path = source == "-" or is_file or source.endswith(".json") or "/" in source
     return read_document(source) if looks_like_path else None
 

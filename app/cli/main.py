@@ -1,7 +1,7 @@
-"""The command line: `meshwright plan`, `evaluate`, `serve`, `db`, `keys`. Data goes to stdout, everything else to stderr.
+"""The command line put together from its commands. Data goes to stdout, everything else to stderr.
 
-Commands import what they need when they run, so that planning loads no server. This module is the outermost edge: it
-turns errors into messages and exit codes, and what nobody expected into a request to report it.
+Commands import what they need when they run, so that planning loads no server. This module is the outermost edge: it turns
+errors into messages and exit codes, and an unexpected one into a request to report it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from app.cli.commands.service import db_app, keys_app, serve
 from app.errors import ServiceUnreachableError, UnavailableError
 from cost_models.errors import InvalidInputError, MeasurementError, MeshwrightError
 
+# 2 is what typer returns for a wrong option, and 130 is 128 + SIGINT, as shells report it. 3, which `plan` returns when no plan
+# fits, is apart from all errors: scripts must be able to tell an answer from a failure.
 EXIT_BUG, EXIT_BAD_INPUT, EXIT_UNREACHABLE, EXIT_MEASUREMENT, EXIT_INTERRUPTED = 1, 2, 4, 5, 130
 EXIT_CODES: dict[type[MeshwrightError], int] = {
     MeasurementError: EXIT_MEASUREMENT,
@@ -33,10 +35,13 @@ EXIT_CODES: dict[type[MeshwrightError], int] = {
     MeshwrightError: EXIT_BAD_INPUT,
 }
 """Exit code of each error class; a class that is not listed takes its nearest listed base's."""
+# A screenful: whoever has more problems than this corrects some and asks again.
 SHOWN_PROBLEMS = 20
 
 
 class LogLevel(StrEnum):
+    """Levels of the log, least important first."""
+
     DEBUG = "debug"
     INFO = "info"
     WARNING = "warning"
@@ -72,12 +77,13 @@ def configure(
     context: typer.Context,
     *,
     _version: Annotated[
-        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and leave.")
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version and exit.")
     ] = False,
     log_level: Annotated[
-        LogLevel | None, typer.Option(help="What is logged on stderr; warning unless given, info for serve.")
+        LogLevel | None,
+        typer.Option(help="Least level of what is logged on stderr. Default: warning, and info for serve."),
     ] = None,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Nothing on stderr but errors.")] = False,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing on stderr but errors.")] = False,
 ) -> None:
     level = LogLevel.ERROR if quiet else log_level or LogLevel.WARNING
     logging.basicConfig(level=level.upper(), stream=sys.stderr, format="%(levelname)s %(name)s: %(message)s")
@@ -85,18 +91,19 @@ def configure(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Exit code of the program run with these arguments; never raises."""
+    """Runs the program with these arguments and returns its exit code; never raises."""
     _replace_closed_streams()
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
-            stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a name is no reason to fail
+            stream.reconfigure(errors="backslashreplace")  # a terminal that cannot show a name must not end the program
     try:
         app(list(arguments), prog_name="meshwright")
     except SystemExit as ended:
         code = ended.code if isinstance(ended.code, int) else EXIT_BUG if ended.code else 0
         if code == EXIT_BAD_INPUT:
             _hint_at_fixed(arguments)
-        if isinstance(ended.__context__, BrokenPipeError):  # the reader of a table or of --help left, as `head` does
+        # The reader of a table or of --help left before the end, as `head` does; that is not a failure.
+        if isinstance(ended.__context__, BrokenPipeError):
             code = 0
     except KeyboardInterrupt:
         code = EXIT_INTERRUPTED
@@ -113,7 +120,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def _hint_at_fixed(arguments: Sequence[str]) -> None:
-    """Says how a field of the strategy is given, where one was given as an option of its own."""
+    """Says how to give a field of the strategy, if one was given as an option of its own."""
     from cost_models.specs.synonyms import synonym
     from planner.schemas.strategy import StrategyInput
 
@@ -125,7 +132,7 @@ def _hint_at_fixed(arguments: Sequence[str]) -> None:
 
 
 def _replace_closed_streams() -> None:
-    """Nothing is read from, and nobody reads, a stream that was closed before the program began (`>&-`)."""
+    """Puts the null device in place of streams that were closed before the program began (`>&-`), which Python leaves as None."""
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, Path(os.devnull).open(mode, encoding="utf-8"))  # noqa: SIM115 - open to the end
@@ -143,13 +150,14 @@ def _print_error(error: MeshwrightError) -> None:
         )
         if problem.hint:
             typer.echo(f"  {problem.hint}", err=True)
-    if len(problems) > SHOWN_PROBLEMS:
-        typer.echo(f"and {len(problems) - SHOWN_PROBLEMS} more problems", err=True)
+    if (more := len(problems) - SHOWN_PROBLEMS) > 0:
+        typer.echo(f"and {more} more {'problem' if more == 1 else 'problems'}", err=True)
 
 
 def _print_bug(error: Exception) -> None:
     from meshwright import __version__
 
+    # The traceback only with --log-level debug: to most users it hides the one line that says what to do.
     logging.getLogger("meshwright").debug("unexpected error", exc_info=error)
     where = ""
     if error.__traceback__ is not None:
@@ -159,6 +167,6 @@ def _print_bug(error: Exception) -> None:
         where = f" at {Path(last.tb_frame.f_code.co_filename).name}:{last.tb_lineno}"
     typer.echo(
         f"error: this is a bug in meshwright {__version__}: {type(error).__name__}: {str(error)[:500]}{where}\n"
-        "  Please report it with the command and its input; --log-level debug prints where it happened.",
+        "  Please report it with the command and its input; --log-level debug prints the whole traceback.",
         err=True,
     )

@@ -1,4 +1,4 @@
-"""What commands print on stdout: JSON, one document a line, to readers who may leave before the end."""
+"""What commands print on stdout: JSON, one document per line, for readers who may leave before the end."""
 
 from __future__ import annotations
 
@@ -13,17 +13,17 @@ import typer
 
 
 def write_document(document: Mapping[str, Any]) -> None:
-    """One line of JSON, never with NaN or Infinity."""
+    """Writes one line of JSON; raises for NaN or Infinity, which are not JSON."""
     sys.stdout.write(json.dumps(document, allow_nan=False, separators=(",", ":")) + "\n")
 
 
 @contextmanager
 def reader_may_leave() -> Iterator[None]:
-    """Ends the program in peace when stdout is closed by its reader, as in `meshwright plan | head`."""
+    """Ends the program quietly when the reader of stdout closes it, as in `meshwright plan | head`."""
     try:
         yield
         sys.stdout.flush()
     except BrokenPipeError:
-        # Python flushes stdout once more at exit and would complain.
+        # Python flushes stdout once more at exit, and would print an error about the broken pipe.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         raise typer.Exit from None

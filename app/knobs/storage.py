@@ -1,6 +1,6 @@
-"""Where tunings of knobs are kept: Optuna's tables at a SQLAlchemy URL, and what can be wrong with it, in one line each.
+"""Where tunings of knobs are kept: Optuna's tables at a SQLAlchemy URL. Whatever is wrong with the URL is said in one line.
 
-A SQLite file of something else is never written to: Optuna would make its tables in it.
+A SQLite file that belongs to something else is never opened by Optuna, which would create its tables in it.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from app.errors import NotFoundError, UnavailableError, WrongStateError
 from cost_models.errors import InvalidInputError, Problem
 from planner.search.bayes import TABLES, open_storage, storage_errors
 
-_HINT = "Give a SQLAlchemy URL, such as sqlite:///knobs.db or postgresql+psycopg://user@host/name."
+_HINT = "Write it as a SQLAlchemy URL, such as sqlite:///knobs.db or postgresql+psycopg://user@host/name."
 
 
 def opened_storage(url: str, *, must_exist: bool) -> Any:
@@ -22,10 +22,12 @@ def opened_storage(url: str, *, must_exist: bool) -> Any:
 
     Args:
         url: SQLAlchemy URL.
-        must_exist: whether it must hold Optuna's tables already; else they are made.
+        must_exist: whether it must hold Optuna's tables already; otherwise they are created.
 
     Raises:
-        InvalidInputError: no URL that can be used; NotFoundError: nothing there; WrongStateError: something else's.
+        InvalidInputError: the URL cannot be used.
+        NotFoundError: there is no tuning at the URL.
+        WrongStateError: the database belongs to something else.
         UnavailableError: the database does not answer.
     """
     from sqlalchemy.exc import ArgumentError
@@ -37,18 +39,20 @@ def opened_storage(url: str, *, must_exist: bool) -> Any:
     except (ArgumentError, ImportError, ValueError, TypeError) as error:
         raise _unusable(url, str(error)) from error
     except RuntimeError as error:
-        message = f"the tables in {storage_shown(url)} are of another version of Optuna"
-        raise WrongStateError(message, hint="Give a storage of its own, or use the version that made it.") from error
+        message = f"another version of Optuna created the tables in {storage_shown(url)}"
+        raise WrongStateError(
+            message, hint="Use another storage, or the version of Optuna that created this one."
+        ) from error
 
 
 def storage_shown(url: str) -> str:
-    """A storage's URL without the password."""
+    """The URL of a storage without user and password, for messages."""
     before, separator, after = url.partition("://")
     return f"{before}{separator}{after.rpartition('@')[2]}"
 
 
 def is_in_memory(url: str) -> bool:
-    """Whether what is kept there ends with the process."""
+    """Whether what is kept there is lost when the process ends."""
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import ArgumentError
 
@@ -61,19 +65,21 @@ def is_in_memory(url: str) -> bool:
 
 @contextmanager
 def running() -> Iterator[None]:
-    """A database that goes away is an error of its own."""
+    """Turns the errors of a database that goes away into one of ours."""
     from sqlalchemy.exc import DBAPIError
 
     refusals: tuple[type[Exception], ...] = (DBAPIError, *storage_errors())
     try:
         yield
     except refusals as error:
-        message = f"the storage refuses: {_reason(error)}"
-        raise UnavailableError(message, hint="Is the database there, and may it be written?") from error
+        message = f"the storage refused: {_reason(error)}"
+        raise UnavailableError(
+            message, hint="Check that the database is running and that you may write to it."
+        ) from error
 
 
 def _reason(error: BaseException) -> str:
-    """What the driver said, however it was wrapped."""
+    """What the database driver said, however often its error was wrapped."""
     cause: BaseException | None = error
     while cause is not None:
         if (said := getattr(cause, "orig", None)) is not None:
@@ -83,13 +89,14 @@ def _reason(error: BaseException) -> str:
 
 
 def _check_tables(url: str, *, must_exist: bool) -> None:
-    """Refuses a database without Optuna's tables where they must be, and a SQLite file with only others."""
+    """Refuses a database without Optuna's tables if they must be there, and a SQLite file that holds only other tables."""
     from sqlalchemy import create_engine, inspect
     from sqlalchemy.engine import make_url
     from sqlalchemy.exc import DBAPIError
 
     parsed = make_url(url)
     is_file = parsed.get_backend_name() == "sqlite" and bool(parsed.database) and not is_in_memory(url)
+    # Looked at on the disk first, because connecting to a SQLite file that does not exist would create it.
     if is_file and "uri" not in parsed.query and not Path(str(parsed.database)).exists():
         if must_exist:
             raise NotFoundError(
@@ -104,23 +111,23 @@ def _check_tables(url: str, *, must_exist: bool) -> None:
     except DBAPIError as error:
         if is_file:
             raise _unusable(
-                url, _reason(error), hint="Give a file of its own, in a folder that may be written."
+                url, _reason(error), hint="Choose another file, in a folder that you may write to."
             ) from error
         raise
     finally:
         engine.dispose()
     if names >= TABLES:
         return
+    # A PostgreSQL database may well be shared, and its tables are told apart by name. A file with foreign tables is most likely a
+    # mistake, such as the service's own.
     if is_file and names:
         some = ", ".join(sorted(names)[:3]) + (", …" if len(names) > 3 else "")
-        message = f"{storage_shown(url)} holds tables of something else ({some})"
-        raise WrongStateError(message, hint="Give a file of its own.")
+        message = f"{storage_shown(url)} belongs to something else (it holds the tables {some})"
+        raise WrongStateError(message, hint="Choose another file.")
     if must_exist:
-        raise NotFoundError(f"{storage_shown(url)} has no tuning", hint="Start one from a plan response first.")
+        raise NotFoundError(f"{storage_shown(url)} holds no tuning", hint="Start one from a plan response first.")
 
 
 def _unusable(url: str, reason: str, *, hint: str = _HINT) -> InvalidInputError:
-    message = (
-        f"storage {storage_shown(url)!r} cannot be used: {reason.splitlines()[0] if reason else 'no reason given'}"
-    )
+    message = f"storage {storage_shown(url)!r} cannot be used: {reason.splitlines()[0] if reason else 'the driver gave no reason'}"
     return InvalidInputError([Problem("/storage", message, hint)])

@@ -1,4 +1,4 @@
-"""Tuning of a plan's run-time knobs by measured steps: started from a plan response, kept in a database, resumed by name."""
+"""Tuning of a plan's run-time knobs by measured steps. It starts from a plan response, is kept in a database, and is resumed by name."""
 
 from __future__ import annotations
 
@@ -19,9 +19,11 @@ from planner.search.bayes import KnobStudy, StudyExistsError, Trial, study_names
 
 Json = dict[str, Any]
 _LAST_TRIAL = 2**31 - 1
-"""What every database can count to."""
+"""Largest number that an integer column of every database can hold."""
 
 
+# A response is read back from a file that somebody may have edited, so the few fields that the tuning needs are validated. The
+# rest is ignored, so that responses of other versions can be tuned as well.
 class _Part(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
 
@@ -39,7 +41,7 @@ class _Offload(_Part):
 
 
 class _Strategy(_Part):
-    """What knobs are decided by."""
+    """The fields of a strategy that decide which knobs there are."""
 
     dp: Degree
     cp: Degree
@@ -66,7 +68,7 @@ class _Tuning(_Part):
 
 
 class KnobTuning:
-    """One tuning; make it with `start` or `resume`."""
+    """One tuning. Create it with `start` or `resume`."""
 
     def __init__(self, study: KnobStudy, *, name: str) -> None:
         self._study, self.name = study, name
@@ -75,25 +77,26 @@ class KnobTuning:
     def start(
         cls, response: Mapping[str, Any], *, storage: str, plan: int = 1, name: str | None = None, seed: int = 0
     ) -> KnobTuning:
-        """A new tuning of one plan of a response; the framework's defaults are asked first.
+        """A new tuning of one plan of a response. Its first trial is the framework's defaults.
 
         Args:
             response: what `meshwright.plan` returned.
             storage: SQLAlchemy URL, such as "sqlite:///knobs.db"; Optuna keeps its own tables there.
             plan: rank of the plan.
-            name: of the tuning; by default from the request and the rank.
-            seed: of the sampler.
+            name: name of the tuning; by default made of the request's digest and the rank.
+            seed: seed of the sampler.
 
         Raises:
-            InvalidInputError: no plan response, or no such plan.
-            NotExpressibleError: nothing can be tuned there.
-            WrongStateError: the storage has a tuning of that name.
+            InvalidInputError: this is not a plan response, or it has no such plan.
+            NotExpressibleError: the plan has no knobs that can be tuned.
+            WrongStateError: the storage already has a tuning of that name.
         """
         chosen, training = _plan_of(response, plan)
         framework, strategy = training["framework"], chosen["strategy"]
         knobs = knobs_of(framework, strategy)
         name = f"{response['request_digest'][:12]}-{plan}" if name is None else name
         validated(_Tuning, {"name": name}, pointer="")
+        # Kept with the study, so that it can be resumed without the response from which it began.
         about = {
             "framework": framework,
             "framework_version": training.get("framework_version"),
@@ -108,23 +111,25 @@ class KnobTuning:
                     knobs, name=name, seed=seed, storage=kept, first=default_values(framework, strategy), about=about
                 )
         except StudyExistsError as error:
-            message = f"{storage_shown(storage)} has a tuning of that name already"
-            raise WrongStateError(message, hint="Go on with it (ask), or give another name.") from error
+            message = f"{storage_shown(storage)} already has a tuning named {name}"
+            raise WrongStateError(message, hint="Continue it with `ask`, or choose another name.") from error
         return cls(study, name=name)
 
     @classmethod
     def resume(cls, storage: str, *, name: str | None = None) -> KnobTuning:
-        """The tuning of that name, or the only one of a storage.
+        """The tuning of that name, or the only one in the storage.
 
         Raises:
-            NotFoundError: there is none of that name, or none at all; InvalidInputError where a name is needed.
+            NotFoundError: there is no tuning of that name, or none at all.
+            InvalidInputError: the storage has several tunings and no name was given.
+            WrongStateError: meshwright did not start the study of that name.
         """
         kept = opened_storage(storage, must_exist=True)
         with running():
             names = study_names(kept)
             if name is None and len(names) > 1:
                 message = f"{storage_shown(storage)} has several tunings: {', '.join(names)}"
-                raise InvalidInputError([Problem("/name", message, "Give the name of one.")])
+                raise InvalidInputError([Problem("/name", message, "Give the name of one of them.")])
             if name not in ([None, *names] if names else []):
                 shown = f"no tuning named {name}" if name else "no tuning"
                 hint = f"It has: {', '.join(names)}." if names else "Start one from a plan response first."
@@ -132,15 +137,16 @@ class KnobTuning:
             name = name or names[0]
             try:
                 study = KnobStudy.resume(name, storage=kept)
+                # Fails here, with a message, rather than at the first question: Optuna's tables may hold studies of other programs.
                 default_values(study.about["framework"], study.about["strategy"])
                 return cls(study, name=name)
             except (KeyError, TypeError, ValueError, AttributeError) as error:
                 message = f"{name} in {storage_shown(storage)} is a study that meshwright did not start"
-                raise WrongStateError(message, hint="Give another name, or a storage of its own.") from error
+                raise WrongStateError(message, hint="Choose another name or another storage.") from error
 
     @property
     def knobs(self) -> Json:
-        """Range, unit and default of every knob, by the framework's name of it."""
+        """Range, meaning and default of every knob, by the framework's name for it."""
         about = self._study.about
         known, defaults = meanings(about["framework"]), default_values(about["framework"], about["strategy"])
         return {
@@ -149,19 +155,22 @@ class KnobTuning:
         }
 
     def ask(self) -> Json:
-        """The next trial: its number, the values, and how the framework is told."""
+        """The next trial: its number, its values, and how to pass them to the framework."""
         with running():
             return _trial_document(self._study.ask())
 
     def tell(self, trial: int, step_time_s: float | None) -> None:
-        """The measured median seconds of a step of a trial; None where it could not run.
+        """Stores the measured median seconds of a step of a trial, or None if the trial could not run.
 
         Raises:
-            InvalidInputError: no time; WrongStateError: no such trial, or told before.
+            InvalidInputError: the seconds are out of range.
+            WrongStateError: there is no such trial, or it was told already.
         """
         if step_time_s is not None and not SMALLEST <= step_time_s <= LARGEST:
-            message = f"step_time_s {step_time_s} is not a time of {SMALLEST:g} to {LARGEST:g} s"
-            raise InvalidInputError([Problem("/step_time_s", message, "Give seconds, or say that it failed.")])
+            message = f"step_time_s {step_time_s} is not between {SMALLEST:g} and {LARGEST:g} s"
+            raise InvalidInputError(
+                [Problem("/step_time_s", message, "Give the seconds of one step, or say that the trial failed.")]
+            )
         with running():
             try:
                 if not 0 <= trial <= _LAST_TRIAL:
@@ -169,14 +178,15 @@ class KnobTuning:
                 self._study.tell(trial, step_time_s)
             except ValueError as error:
                 message = f"trial {trial} of {self.name} is not open"
-                raise WrongStateError(message, hint="Ask for a trial first; each is told once.") from error
+                raise WrongStateError(message, hint="Ask for a trial first. Each can be told only once.") from error
 
     def best(self) -> Json:
-        """The best trial told, how many were, and the gain over the framework's defaults where these were measured."""
+        """The best trial so far, how many were told, and the gain over the framework's defaults if those were measured."""
         with running():
             best, counts, about = self._study.best, self._study.counts(), self._study.about
             defaults = default_values(about["framework"], about["strategy"])
             plain = [trial.step_s for trial in self._study.trials() if dict(trial.values) == defaults]
+        # The sampler may propose the defaults again; the best of their measurements is the fairest baseline.
         default_s = min((seconds for seconds in plain if seconds is not None), default=None)
         found: Json = {
             "name": self.name,
@@ -202,15 +212,15 @@ def _plan_of(response: Mapping[str, Any], rank: int) -> tuple[Json, Json]:
     training = request.get("training") if isinstance(request, dict) else None
     told = isinstance(training, dict) and "framework" in training and "request_digest" in response
     if not isinstance(plans, list) or not isinstance(training, dict) or not told:
-        message = "this is no plan response: it lacks plans, request or request_digest"
-        raise InvalidInputError([Problem("", message, "Write one with `meshwright plan ... --json`.")])
+        message = "this is not a plan response: it lacks plans, request or request_digest"
+        raise InvalidInputError([Problem("", message, "Create one with `meshwright plan ... --json`.")])
     validated(_Response, response, pointer="")
     validated(_Training, training, pointer="/request/training")
     for position, plan in enumerate(plans):
         if isinstance(plan, dict) and plan.get("rank") == rank:
             validated(_Plan, plan, pointer=f"/plans/{position}")
             return plan, training
-    message = f"plan {rank} is not in the response, which has {len(plans)}"
+    message = f"the response has {len(plans)} plans, and none of them has rank {rank}"
     raise InvalidInputError(
-        [Problem("/plans", message, "Give the rank of a plan in it, or plan again with more of them (--top).")]
+        [Problem("/plans", message, "Give the rank of one of them, or plan again and ask for more (--top).")]
     )

@@ -1,4 +1,4 @@
-"""Who is asking. On loopback everybody who can connect is the tenant `local`; elsewhere a key says which tenant it is."""
+"""Who is asking. On loopback everybody who can connect is the tenant `local`; elsewhere the key identifies the tenant."""
 
 from __future__ import annotations
 
@@ -29,31 +29,34 @@ def principal_of(
     service: Annotated[Service, Depends(service_of)],
     credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
 ) -> Principal:
-    """The request's tenant; its example objects are there afterwards.
+    """The request's tenant, whose example objects exist afterwards.
 
     Raises:
-        UnauthorizedError: a key is needed and missing, or was given and is not valid.
-        ForbiddenError: no key is needed, but the request came by a public name.
+        UnauthorizedError: a key is needed but missing, or the key that was given is not valid.
+        ForbiddenError: no key is needed, but the request addressed the service by a public name.
     """
+    # A key that was given is checked even where none is needed: a client that sends a revoked one should hear of it on the
+    # developer's machine already. The header is looked at too, since `HTTPBearer` ignores schemes other than Bearer.
     if credentials is not None or "authorization" in request.headers:
         tenant = None if credentials is None else tenant_of(service.engine, credentials.credentials)
         if tenant is None:
-            raise UnauthorizedError("this key is not valid", hint="Make one with `meshwright keys create`.")
+            raise UnauthorizedError("this key is not valid", hint="Create one with `meshwright keys create`.")
     elif service.settings.is_open:
         _require_local_name(request)
         tenant = LOCAL_TENANT
     else:
-        raise UnauthorizedError("a key is needed", hint="Send it as `Authorization: Bearer …`.")
+        raise UnauthorizedError("this service needs a key", hint="Send it as `Authorization: Bearer …`.")
     service.seed(tenant)
     return Principal(tenant)
 
 
 def _require_local_name(request: Request) -> None:
-    # A web page whose own name was pointed at 127.0.0.1 would otherwise read and write here through its visitor's browser;
-    # and a proxy in front would open the service to everybody. Names without a dot belong to no public domain.
+    # Against DNS rebinding: a web page whose own name was made to resolve to 127.0.0.1 could otherwise read and write here
+    # through its visitor's browser. It also stops a reverse proxy from opening a keyless service to everybody. Names without
+    # a dot (`localhost`, a container's name) belong to no public domain.
     name = request.url.hostname or ""
     if not is_loopback(name) and "." in name:
         raise ForbiddenError(
-            f"without keys this service answers to this machine's own names only, not to {name}",
-            hint="Use http://127.0.0.1, or send a key.",
+            f"without a key this service answers only to this machine's own names, not to {name}",
+            hint="Use http://127.0.0.1, or send a key with the request.",
         )

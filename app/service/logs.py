@@ -1,6 +1,6 @@
-"""Logs: one JSON object a line on standard error, with the request's id where there is one.
+"""Logs: one JSON object per line on standard error, with the id of the request where there is one.
 
-Only the service's own loggers and uvicorn's are touched, so that an application around this one keeps its own.
+Only the loggers of the service and of uvicorn are configured, so that an application around this one keeps its own.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ OWN_LOGGERS = ("meshwright", "uvicorn")
 
 
 def configure_logs(level: str) -> None:
-    """Sends what the service and uvicorn log to standard error, from this level on."""
+    """Sends what the service and uvicorn log at this level or above to standard error."""
+    # Both kinds of record, structlog's own and those that uvicorn makes with the standard library, pass through these, so that
+    # every line has the same fields.
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -42,4 +44,5 @@ def configure_logs(level: str) -> None:
         logger.handlers = [handler]
         logger.propagate = False
         logger.setLevel(level.upper())
-    logging.getLogger("uvicorn.access").disabled = True  # the request layer logs each request once
+    # The middleware already logs each request once, with its id and its duration; uvicorn's line has neither.
+    logging.getLogger("uvicorn.access").disabled = True

@@ -1,4 +1,4 @@
-"""The service, put together: storage, jobs and routes, from the settings."""
+"""The service put together from its settings: storage, jobs and routes."""
 
 from __future__ import annotations
 
@@ -30,16 +30,16 @@ from planner.request.checked_request import PRODUCT_VERSION
 
 KINDS: Kinds = {"plan": Kind(task="app.service.jobs.plan_task:run", write_result=write_result)}
 _TAGS = [
-    {"name": "plans", "description": "The main job: which split is best."},
+    {"name": "plans", "description": "The main job: find out which split is best."},
     {"name": "evaluate", "description": "What a given strategy costs."},
     {"name": "calibrations", "description": "What an agent measured."},
-    {"name": "presets", "description": "What can be named in a request."},
+    {"name": "presets", "description": "What a request can refer to by name."},
     {"name": "service", "description": "Health and figures."},
 ]
 
 
 def create_app(settings: Settings | None = None, *, kinds: Kinds = KINDS) -> FastAPI:
-    """The application. Its database is opened and its workers start when it starts."""
+    """The application. It opens its database and starts its workers when the server starts it."""
     settings = settings or Settings()
     service = _build_service(settings, kinds)
 
@@ -57,12 +57,14 @@ def create_app(settings: Settings | None = None, *, kinds: Kinds = KINDS) -> Fas
         lifespan=lifespan,
         docs_url=None,
         redoc_url=None,
+        # A redirected POST becomes a GET in many clients and loses its body; a wrong path is answered with 404 instead.
         redirect_slashes=False,
         openapi_tags=_TAGS,
     )
     app.state.service = service
     for module in (plans, evaluate, calibrations, presets, health):
         app.include_router(module.router)
+    # After the routes: the document is built once, here, from all of them, and served as it is.
     install_pages(app)
     install_problems(app)
     app.add_middleware(Edge, metrics=service.metrics)
@@ -72,10 +74,10 @@ def create_app(settings: Settings | None = None, *, kinds: Kinds = KINDS) -> Fas
 
 
 def serve(settings: Settings) -> None:
-    """Listens until it is told to stop."""
+    """Listens until the process is told to stop."""
     import uvicorn
 
-    # The object and not its import name: a name would be looked up in the current folder first.
+    # uvicorn is given the object and not its import name, because it would look a name up in the current folder first.
     uvicorn.run(
         create_app(settings), host=settings.host, port=settings.port, log_config=None, access_log=False,
         server_header=False, timeout_graceful_shutdown=3,
@@ -102,6 +104,6 @@ def _start(service: Service) -> None:
     if service.settings.upgrades_itself:
         upgrade(service.engine)
     if service.settings.is_open:
-        with suppress(SQLAlchemyError):  # a database that is away or not upgraded is `/readyz`'s to tell
+        with suppress(SQLAlchemyError):  # `/readyz` reports a database that is away or has an older schema
             service.seed(LOCAL_TENANT)
     service.runner.start()

@@ -1,4 +1,4 @@
-"""Figures for Prometheus; each service has a registry of its own. No label carries a tenant or an id."""
+"""Figures for Prometheus. Each service has a registry of its own, and no label carries a tenant or an id."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 
 
 class _Gauges(Collector):
-    """Figures read when they are asked for."""
+    """Figures that are read at the moment when Prometheus asks for them."""
 
     def __init__(self, jobs: Callable[[], dict[str, int]], workers: Callable[[], int]) -> None:
         self._jobs = jobs
         self._workers = workers
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """Jobs by status and workers, now."""
+        """The number of jobs by status and of ready workers, as of now."""
         jobs = GaugeMetricFamily("meshwright_jobs", "Stored jobs by status.", labels=["status"])
         for status, count in self._jobs().items():
             jobs.add_metric([status], count)
@@ -28,12 +28,12 @@ class _Gauges(Collector):
         yield GaugeMetricFamily("meshwright_workers_ready", "Worker processes that run jobs.", value=self._workers())
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
-        """Nothing: registering must not read the database."""
+        """Nothing, because registering must not read the database."""
         return []
 
 
 class Metrics:
-    """Counts requests; reads jobs and workers when asked."""
+    """Counts requests as they are answered; reads jobs and workers when asked."""
 
     def __init__(self, *, jobs: Callable[[], dict[str, int]], workers: Callable[[], int]) -> None:
         self._registry = CollectorRegistry()
@@ -41,16 +41,20 @@ class Metrics:
             "meshwright_http_requests", "Requests answered.", ["method", "route", "status"], registry=self._registry
         )
         self._seconds = Histogram(
-            "meshwright_http_request_seconds", "Time to answer.", ["method", "route"], registry=self._registry
+            "meshwright_http_request_seconds",
+            "Seconds until the answer was sent.",
+            ["method", "route"],
+            registry=self._registry,
         )
         self._registry.register(_Gauges(jobs, workers))
 
     def count_request(self, *, method: str, route: str, status: int, seconds: float) -> None:
         """Counts one answered request; `route` is the path template."""
+        # A client may send any word as a method, and every distinct label is a time series that is kept for ever.
         method = method if method in _METHODS else "other"
         self._requests.labels(method, route, str(status)).inc()
         self._seconds.labels(method, route).observe(seconds)
 
     def text(self) -> bytes:
-        """Everything, in Prometheus' text format."""
+        """All figures in Prometheus' text format."""
         return generate_latest(self._registry)

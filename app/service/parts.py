@@ -1,4 +1,4 @@
-"""What one service process is made of, built once and handed to every request."""
+"""What one service process consists of, built once and handed to every request."""
 
 from __future__ import annotations
 
@@ -30,11 +30,13 @@ class Service:
     runner: JobRunner
     metrics: Metrics
     stopping: threading.Event = field(default_factory=threading.Event)
-    """Set when the service shuts down: streams end then."""
+    """Set when the service shuts down, which ends its streams."""
+    # Remembered so that the database is asked once per tenant and process, not once per request. Two threads that ask at the
+    # same time store the same objects, which is harmless.
     _seeded: set[str] = field(default_factory=set)
 
     def seed(self, tenant: str) -> None:
-        """Makes sure that the tenant has the example objects of the documentation."""
+        """Makes sure that the tenant has the objects that the documentation's examples refer to."""
         if tenant in self._seeded or not self.settings.seed_examples:
             return
         seed_examples(
@@ -47,5 +49,5 @@ class Service:
 
 
 def service_of(request: Request) -> Service:
-    """The service that this request came to."""
+    """The service that received this request."""
     return cast("Service", request.app.state.service)

@@ -1,4 +1,4 @@
-"""`meshwright evaluate`: one JSON line in, one evaluation out, in order, while more are still coming."""
+"""`meshwright evaluate`: one evaluation per JSON line, in order, each as soon as its line has arrived."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ import typer
 from app.cli.output import reader_may_leave, write_document
 from cost_models.errors import InvalidInputError, Problem
 
+# What is read at once is priced as one batch, and batches are faster than rows: 1 MiB holds thousands of them.
 LARGEST_READ_BYTES = 1 << 20
 
 
 def evaluate(
-    rows: Annotated[str, typer.Argument(help="JSON lines, one row each; - reads standard input.")],
+    rows: Annotated[str, typer.Argument(help="File of JSON lines, one row each; - reads standard input.")],
     *,
     calibration: Annotated[
-        str | None, typer.Option(help="Calibration for every row: a file or a shipped name.")
+        str | None, typer.Option(help="Calibration for every row: a file, or the name of a shipped one.")
     ] = None,
 ) -> None:
     """Price given strategies: one evaluation per input line, in order."""
@@ -38,12 +39,14 @@ def evaluate(
 
 
 def arriving_lines(source: BufferedReader) -> Iterator[list[str]]:
-    """The lines that are there, at once, however few: whoever writes rows one by one waits for each answer.
+    """The lines that have arrived, however few, because a program that writes rows one by one waits for each answer.
 
-    Bytes that are not UTF-8 become marks, which make their own line invalid and no other; a byte order mark is dropped.
+    Bytes that are not UTF-8 become replacement characters, which make their own line invalid and no other. A byte order mark is
+    dropped.
     """
     held: list[bytes] = []
     encoding = "utf-8-sig"
+    # `read1` returns what is there; `read` or iterating over lines would wait until a whole buffer is full.
     while data := source.read1(LARGEST_READ_BYTES):
         *complete, rest = data.split(b"\n")
         if complete:
@@ -57,12 +60,14 @@ def arriving_lines(source: BufferedReader) -> Iterator[list[str]]:
 
 
 def _refuse_one_document(source: BufferedReader, name: str) -> None:
-    """A document printed over several lines is no row a line: said once instead of for each of its lines."""
+    """Refuses a document that is printed over several lines once, instead of calling each of its lines invalid."""
     first = source.peek().split(b"\n", 1)[0].strip()
     if first in {b"{", b"["}:
-        message = f"{'standard input' if name == '-' else name} is one JSON document over several lines"
+        message = (
+            f"{'standard input' if name == '-' else name} holds one JSON document that is spread over several lines"
+        )
         raise InvalidInputError(
-            [Problem("", message, "Write one row per line; a plan request goes to `meshwright plan`.", "invalid-json")]
+            [Problem("", message, "Write one row per line. For a plan request use `meshwright plan`.", "invalid-json")]
         )
 
 

@@ -1,4 +1,4 @@
-"""`meshwright knobs`: values of run-time knobs to try with a plan, asked for one by one and told what they cost."""
+"""`meshwright knobs`: values of run-time knobs to try with a plan, proposed one by one, and what each was measured to cost."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ if TYPE_CHECKING:
     from app.knobs.tuning import KnobTuning
 
 knobs_app = typer.Typer(
-    name="knobs", help="Tune what no formula prices (bucket sizes, prefetch, offload share).", no_args_is_help=True
+    name="knobs",
+    help="Tune by measurement what no formula prices: bucket sizes, prefetch, offload share.",
+    no_args_is_help=True,
 )
 Storage = Annotated[
     str, typer.Option("--storage", metavar="URL", help="Where the tuning is kept, such as sqlite:///knobs.db.")
 ]
-Name = Annotated[str | None, typer.Option("--name", help="Of the tuning, where the storage has several.")]
-AsJson = Annotated[bool, typer.Option("--json", help="One JSON document instead of text.")]
+Name = Annotated[str | None, typer.Option("--name", help="Name of the tuning, needed if the storage has several.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of text.")]
 
 
 @knobs_app.command()
@@ -31,15 +33,15 @@ def start(
     storage: Storage,
     plan: Annotated[int, typer.Option(help="Rank of the plan.", min=1)] = 1,
     name: Name = None,
-    seed: Annotated[int, typer.Option(help="Of the sampler.", min=0)] = 0,
+    seed: Annotated[int, typer.Option(help="Seed of the sampler.", min=0)] = 0,
     as_json: AsJson = False,
 ) -> None:
-    """Begin the tuning of one plan, and show its knobs."""
+    """Begin tuning one plan, and show its knobs."""
     from app.knobs.storage import is_in_memory
     from app.knobs.tuning import KnobTuning
 
     if is_in_memory(storage):
-        message = f"storage {storage!r} is gone when this command ends"
+        message = f"storage {storage!r} is in memory and would be lost when this command ends"
         raise InvalidInputError([Problem("/storage", message, "Name a file, such as sqlite:///knobs.db.")])
     document = read_document(response, most_bytes=MAX_RESPONSE_BYTES)
     tuning = KnobTuning.start(document, storage=storage, plan=plan, name=name, seed=seed)
@@ -54,7 +56,7 @@ def start(
 
 @knobs_app.command()
 def ask(*, storage: Storage, name: Name = None, as_json: AsJson = False) -> None:
-    """Print the next values to run; the first ones are the framework's defaults."""
+    """Print the next values to run. The first ones are the framework's defaults."""
     _show(_resumed(storage, name).ask(), as_json=as_json)
 
 
@@ -65,41 +67,45 @@ def tell(
     *,
     storage: Storage,
     name: Name = None,
-    failed: Annotated[bool, typer.Option("--failed", help="It could not run, such as out of memory.")] = False,
+    failed: Annotated[
+        bool, typer.Option("--failed", help="The trial could not run, for example for lack of memory.")
+    ] = False,
 ) -> None:
-    """Tell what a trial cost."""
+    """Report how long a step of a trial took."""
     if failed is (step_time_s is not None):
-        hint = "meshwright knobs tell 3 1.25, or meshwright knobs tell 3 --failed"
-        raise InvalidInputError([Problem("", "give a step time or --failed, one of the two", hint)])
+        hint = "For example: meshwright knobs tell 3 1.25, or meshwright knobs tell 3 --failed."
+        raise InvalidInputError([Problem("", "give either a step time or --failed", hint)])
     _resumed(storage, name).tell(trial, step_time_s)
 
 
 @knobs_app.command()
 def best(*, storage: Storage, name: Name = None, as_json: AsJson = False) -> None:
-    """Print the best values told so far, and what they gain over the defaults."""
+    """Print the best values so far, and what they gain over the framework's defaults."""
     found = _resumed(storage, name).best()
     if as_json:
         write_document(found)
         return
-    typer.echo(f"{found['told']} told, {found['failed']} failed, {found['open']} open", err=True)
+    typer.echo(f"trials: {found['told']} told, {found['failed']} failed, {found['open']} open", err=True)
     if found["best"] is None:
-        typer.echo("nothing was told yet", err=True)
+        typer.echo("No trial has been told yet.", err=True)
         return
     _show(found["best"], as_json=False)
-    typer.echo(f"{found['best']['step_time_s']:.6g} s a step; the plan said {found['predicted_step_time_s']:.6g} s")
+    typer.echo(
+        f"{found['best']['step_time_s']:.6g} s a step; the plan predicted {found['predicted_step_time_s']:.6g} s"
+    )
     if found["gain_fraction"] is None:
-        typer.echo("the framework's defaults were not told, so what this gains is not known")
+        typer.echo("The trial with the framework's defaults was not told, so the gain is not known.")
     elif found["gain_fraction"] <= 0.0:
-        typer.echo("nothing told so far is faster than the framework's defaults")
+        typer.echo("No trial so far is faster than the framework's defaults.")
     else:
         typer.echo(
-            f"{100 * found['gain_fraction']:.2f} % less than the defaults' {found['default_step_time_s']:.6g} s; "
-            "each was run once, so measure both again before you rely on a small gain"
+            f"That is {100 * found['gain_fraction']:.2f} % less than with the framework's defaults ({found['default_step_time_s']:.6g} s). "
+            "Each was run once, so measure both again before you rely on a small gain."
         )
 
 
 def _number(value: float) -> str:
-    """Sizes as whole numbers, as flags take them; shares with their decimals."""
+    """Sizes as whole numbers, which is how flags take them; shares with their decimals."""
     return f"{value:,.0f}" if value >= 1000 else f"{value:g}"
 
 

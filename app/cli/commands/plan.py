@@ -1,4 +1,7 @@
-"""`meshwright plan`: a request from a file, from options or from both, planned here or by a service; a table or JSON out."""
+"""`meshwright plan`: a request from a file, from options or from both is planned here or by a service.
+
+The answer is printed as a table or as JSON.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +20,11 @@ from cost_models.specs.training import Framework as FrameworkName
 
 EXIT_NO_PLAN, EXIT_INTERRUPTED = 3, 130
 TOP, MOST_ASKED = 10, 1000
-"""Plans that are shown, and the most that a request may ask for."""
+"""Number of plans shown by default, and the most that a request may ask for."""
+# Near-copies of a plan share its row, and three in four plans may be such. A table of fewer than TOP rows asks for as many plans
+# as one of TOP, so that what is said under it does not change with its length.
 SPARE = 4
-"""Plans asked for each that a table shows; as many as for a table of TOP where it shows fewer, so that the words under it do
-not change with its length."""
+"""Plans asked for per row of the table."""
 TRAINING = "--seq-length, --global-batch-size, --precision and --framework"
 REQUEST, JOB, SEARCH, OUTPUT = "Request", "Job", "Search", "Output"
 Framework = Annotated[
@@ -28,10 +32,12 @@ Framework = Annotated[
     typer.Option(help=f"One of {', '.join(get_args(FrameworkName))}.", rich_help_panel=JOB),
 ]
 FrameworkVersion = Annotated[
-    str | None, typer.Option(help="Release of it, such as 0.16; each has a default.", rich_help_panel=JOB)
+    str | None,
+    typer.Option(help="Release of the framework, such as 0.16; each framework has a default.", rich_help_panel=JOB),
 ]
 Server = Annotated[
-    str | None, typer.Option(help="Plan on this service.", envvar="MESHWRIGHT_SERVER", rich_help_panel=OUTPUT)
+    str | None,
+    typer.Option(help="Let this service do the planning.", envvar="MESHWRIGHT_SERVER", rich_help_panel=OUTPUT),
 ]
 Token = Annotated[
     str | None, typer.Option(help="Key for the service.", envvar="MESHWRIGHT_TOKEN", rich_help_panel=OUTPUT)
@@ -66,7 +72,7 @@ def plan(
         list[str] | None, typer.Option(metavar="KEY=VALUE", help="Any other training field.", rich_help_panel=JOB)
     ] = None,
     top: Annotated[
-        int | None, typer.Option(help="Plans to show, near-copies not counted.", rich_help_panel=SEARCH)
+        int | None, typer.Option(help="Number of plans to show, not counting near-copies.", rich_help_panel=SEARCH)
     ] = None,
     objective: Annotated[
         str | None, typer.Option(help="step_time, cost or fewest_gpus.", rich_help_panel=SEARCH)
@@ -115,12 +121,13 @@ def plan(
 
 
 def merged_request(document: Json, parts: dict[str, Json]) -> Json:
-    """The request file with options laid over it, field by field; a model or cluster named anew replaces the old one."""
+    """The request file with the options laid over it field by field; a new model or a new preset replaces the old one whole."""
     result = dict(document)
     for name, given in parts.items():
         if not given:
             continue
         old = result.get(name)
+        # Fields of two models make no model. A cluster keeps its other fields, so that --num-nodes alone changes its size.
         if isinstance(old, dict) and name != "model" and "preset" not in given:
             result[name] = {**old, **given}
         else:
@@ -129,7 +136,7 @@ def merged_request(document: Json, parts: dict[str, Json]) -> Json:
 
 
 def with_spare_plans(document: Json, wanted: Any) -> Json:
-    """The request for more plans than are shown, since near-copies of a plan share its row."""
+    """The request for more plans than the table shows, because near-copies of a plan share its row."""
     if isinstance(wanted, int) and 1 <= wanted <= MOST_ASKED // SPARE:
         return document | {"top_k": SPARE * max(wanted, TOP)}
     return document
@@ -142,7 +149,12 @@ def _given(**options: Any) -> Json:
 def _require_job(document: Json) -> None:
     options = {"model": "--model", "cluster": "--cluster or --gpu", "training": TRAINING}
     missing = [
-        Problem(f"/{name}", "is missing", f"Give it in the request file, or with {option}.", code="missing-field")
+        Problem(
+            f"/{name}",
+            f"the request has no {name}",
+            f"Give it in the request file or with {option}.",
+            code="missing-field",
+        )
         for name, option in options.items()
         if name not in document
     ]
@@ -163,7 +175,7 @@ def _planned(document: Json, *, server: str | None, token: str | None, should_st
 
 @contextmanager
 def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C asks the search to stop with what it has; a second one ends the program at once."""
+    """Ctrl-C asks the search to stop with the best plans so far; a second Ctrl-C ends the program at once."""
     stopped = False
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
@@ -171,7 +183,7 @@ def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
         if stopped:
             raise KeyboardInterrupt
         stopped = True
-        typer.echo("stopping with the best plans so far; Ctrl-C again to leave at once", err=True)
+        typer.echo("Stopping with the best plans so far. Press Ctrl-C again to leave at once.", err=True)
 
     previous = signal.signal(signal.SIGINT, stop)
     try:

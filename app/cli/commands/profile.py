@@ -1,6 +1,6 @@
-"""`meshwright profile`: measure this machine, look at what was measured, see what would spoil it, send it to a service.
+"""`meshwright profile`: measure this machine, show what was measured, find what would spoil it, send it to a service.
 
-Under torchrun or srun every process runs this command and rank 0 alone talks. torch is loaded when something is measured.
+Under torchrun or srun every process runs this command, and only rank 0 prints. torch is loaded when something is measured.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from profiler.agent import MeasurementProgress, Outcome
     from profiler.ranks import Ranks
 
-profile_app = typer.Typer(name="profile", help="The profiling agent: what this machine can do.", no_args_is_help=True)
+profile_app = typer.Typer(name="profile", help="Measure what this machine can do.", no_args_is_help=True)
 _LONGEST_S = 86_400.0
 _SAY_EVERY_S = 5.0
 Server = Annotated[str | None, typer.Option(help="Service to send the calibration to.", envvar="MESHWRIGHT_SERVER")]
@@ -40,23 +40,29 @@ class DeviceChoice(StrEnum):
 @profile_app.command()
 def run(
     context: typer.Context,
-    out: Annotated[Path, typer.Option(help="File for the calibration.")],
+    out: Annotated[Path, typer.Option(help="File to write the calibration to.")],
     *,
     budget: Annotated[str, typer.Option(help="Time to spend, such as 60s or 5m.")] = "5m",
     server: Server = None,
     token: Token = None,
-    name: Annotated[str | None, typer.Option(help="Name of the calibration; that of the file unless given.")] = None,
-    gpu: Annotated[str | None, typer.Option(help="GPU preset, where the driver's name matches none.")] = None,
-    merge: Annotated[
-        list[Path] | None, typer.Option(help="Earlier calibration of this machine; keeps what is not measured now.")
+    name: Annotated[str | None, typer.Option(help="Name of the calibration. Default: the name of the file.")] = None,
+    gpu: Annotated[
+        str | None, typer.Option(help="GPU preset to use if the driver's name for the GPU matches none.")
     ] = None,
-    fresh: Annotated[bool, typer.Option("--fresh", help="Begin anew instead of continuing a stopped run.")] = False,
-    allow_busy: Annotated[bool, typer.Option("--allow-busy", help="Measure although others use the GPU.")] = False,
+    merge: Annotated[
+        list[Path] | None,
+        typer.Option(help="Earlier calibration of this machine, from which to take what is not measured now."),
+    ] = None,
+    fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing a stopped run.")] = False,
+    allow_busy: Annotated[
+        bool, typer.Option("--allow-busy", help="Measure even if other processes use the GPU.")
+    ] = False,
     device: Annotated[
-        DeviceChoice, typer.Option(help="cpu tries everything on the processor (gloo).")
+        DeviceChoice, typer.Option(help="cpu runs every benchmark on the processor, to try the agent out.")
     ] = DeviceChoice.CUDA,
 ) -> None:
-    """Measure this node; under torchrun or srun, these nodes."""
+    """Measure this node, or under torchrun or srun all their nodes."""
+    # Before anything is loaded: the budget covers what a user waits for, and importing torch takes seconds.
     began_s = time.perf_counter()
     budget_s = _seconds(budget)
     from cost_models.hardware import read_document
@@ -67,7 +73,9 @@ def run(
     started_s = began_s - launched_s()
 
     if not out.absolute().parent.is_dir():
-        raise MeasurementError(f"there is no folder {out.absolute().parent}", hint="Make it, or give --out elsewhere.")
+        raise MeasurementError(
+            f"the folder {out.absolute().parent} does not exist", hint="Create it, or choose another file with --out."
+        )
     place = ranks_from(os.environ)
     settings = Settings(
         out=out,
@@ -95,14 +103,14 @@ def run(
 def show(
     file: Annotated[str, typer.Argument(help="Calibration file, or the name of a shipped one.")],
     *,
-    html: Annotated[Path | None, typer.Option(help="Also write a page with tables and plots.")] = None,
-    png: Annotated[Path | None, typer.Option(help="Also write the plots as an image (needs matplotlib).")] = None,
+    html: Annotated[Path | None, typer.Option(help="Also write an HTML page with tables and plots.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Also write the plots as an image, which needs matplotlib.")] = None,
     cluster: Annotated[
-        bool, typer.Option("--cluster", help="Print a cluster specification that uses it, as JSON.")
+        bool, typer.Option("--cluster", help="Print a cluster specification that uses this calibration, as JSON.")
     ] = False,
     num_nodes: Annotated[int | None, typer.Option(help="Nodes of that cluster.", min=1)] = None,
 ) -> None:
-    """Print what a calibration holds."""
+    """Print what a calibration contains."""
     from app.cli.rendering.profile_tables import cluster_of, print_report
 
     document = _document(file)
@@ -125,7 +133,7 @@ def doctor(
     out: Annotated[Path, typer.Option(help="Where the calibration would be written.")] = Path("calibration.json"),
     device: Annotated[DeviceChoice, typer.Option(help="What would be measured.")] = DeviceChoice.CUDA,
 ) -> None:
-    """Say what would stop or spoil a measurement here; exit code 5 if something would stop it."""
+    """Say what would stop or spoil a measurement here. The exit code is 5 if something would stop it."""
     from profiler.machine.doctor import examine
 
     findings = examine(device=device.value, out=out, environment=os.environ)
@@ -139,12 +147,14 @@ def doctor(
 
 @profile_app.command()
 def send(
-    files: Annotated[list[str] | None, typer.Argument(help="Calibration files; without, what waits.")] = None,
+    files: Annotated[
+        list[str] | None, typer.Argument(help="Calibration files. Without any, those that wait are sent.")
+    ] = None,
     *,
     server: Annotated[str, typer.Option(help="Service to send to.", envvar="MESHWRIGHT_SERVER")],
     token: Token = None,
 ) -> None:
-    """Send calibrations to a service, those that waited for it included."""
+    """Send calibrations to a service, together with those that wait for it."""
     documents = [_document(file) for file in files or ()]
     outbox = _outbox()
     for document in documents:
@@ -163,12 +173,13 @@ def _outbox() -> Any:
 
 
 def _send(document: CalibrationDocument, *, server: str, token: str | None) -> None:
+    # Into the outbox first: what was measured must not be lost because the service is away when it ends.
     _outbox().put(document, server=server)
     _deliver(server=server, token=token)
 
 
 def _deliver(*, server: str, token: str | None) -> None:
-    """Sends what waits for this service; what it refuses or cannot take now stays."""
+    """Sends what waits for this service. What it refuses, or cannot take now, stays in the outbox."""
     from app.cli.client import Client
 
     with Client(server, token=token) as client:
@@ -179,7 +190,11 @@ def _deliver(*, server: str, token: str | None) -> None:
         typer.echo(f"warning: {path} is damaged and was not sent", err=True)
     if delivery.problem is None:
         return
-    kept = f"{len(delivery.waiting)} calibrations wait; `meshwright profile send --server {server}` sends them"
+    # Raised as the error that stopped the sending, so that the exit code tells a service that is away from one that refuses. The
+    # entries of an invalid document point into a file that the user did not write, so only its summary is kept.
+    kept = (
+        f"{len(delivery.waiting)} calibrations are waiting; send them with `meshwright profile send --server {server}`"
+    )
     error = delivery.problem
     hint = f"{error.hint} {kept}." if error.hint else f"{kept}."
     family = type(error) if not isinstance(error, InvalidInputError) else MeshwrightError
@@ -190,7 +205,7 @@ def _deliver(*, server: str, token: str | None) -> None:
 
 
 class _shown_progress:  # noqa: N801 - used as a with statement's function
-    """A bar on a terminal, else a line every five seconds; nothing but on rank 0."""
+    """A bar on a terminal, otherwise a line every five seconds; on ranks other than 0, nothing."""
 
     def __init__(self, place: Ranks, *, quiet: bool) -> None:
         self._is_silent = quiet or place.rank != 0
@@ -234,7 +249,7 @@ def _tell(outcome: Outcome, *, elapsed_s: float, quiet: bool) -> None:
     counts = (
         f"{len(document.gemm)} products, {len(document.collectives)} collectives, {len(document.attention)} attention"
     )
-    state = "measured" if outcome.is_complete else "stopped early; the same command continues"
+    state = "complete" if outcome.is_complete else "stopped early; run the same command to continue"
     typer.echo(f"{outcome.path}: {counts} ({elapsed_s:.0f} s, {state}), id {document.id}", err=True)
 
 
@@ -246,10 +261,10 @@ def _document(file: str) -> CalibrationDocument:
 
 
 def _seconds(text: str) -> float:
-    """`60s`, `5m`, `1.5h` or plain seconds."""
+    """Seconds of a text such as `60s`, `5m`, `1.5h` or `300`."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|h|)\s*", text)
     value = float(match[1]) * {"s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}[match[2]] if match else 0.0
     if not 1.0 <= value <= _LONGEST_S:
-        message = f"--budget {text!r} is no time between 1s and 24h"
-        raise InvalidInputError([Problem("", message, "Such as 60s, 5m or 300.")])
+        message = f"--budget {text!r} is not a time between 1s and 24h"
+        raise InvalidInputError([Problem("", message, "Write it like 60s, 5m or 300.")])
     return value

@@ -1,4 +1,4 @@
-"""`meshwright serve`, `db` and `keys`: the service, its storage and its access. Nothing is loaded before a command runs."""
+"""`meshwright serve`, `db` and `keys`: the service, its storage and its keys. Nothing is loaded before a command runs."""
 
 from __future__ import annotations
 
@@ -16,22 +16,22 @@ if TYPE_CHECKING:
 
     from app.settings import Settings
 
-db_app = typer.Typer(name="db", help="The service's storage.", no_args_is_help=True)
-keys_app = typer.Typer(name="keys", help="Who may use the service.", no_args_is_help=True)
+db_app = typer.Typer(name="db", help="Manage the service's storage.", no_args_is_help=True)
+keys_app = typer.Typer(name="keys", help="Manage who may use the service.", no_args_is_help=True)
 DatabaseUrl = Annotated[
     str | None,
-    typer.Option("--db", metavar="URL", help="Database, such as postgresql://user@host/name; SQLite without."),
+    typer.Option("--db", metavar="URL", help="Database, such as postgresql://user@host/name. Default: SQLite."),
 ]
 
 
 def serve(
     context: typer.Context,
     *,
-    host: Annotated[str | None, typer.Option(help="Address to listen on; keys are needed beyond loopback.")] = None,
+    host: Annotated[str | None, typer.Option(help="Address to listen on; beyond loopback, requests need keys.")] = None,
     port: Annotated[int | None, typer.Option(help="Port to listen on.", min=0, max=65535)] = None,
     db: DatabaseUrl = None,
 ) -> None:
-    """Answer over HTTP; the documentation is at /docs."""
+    """Serve the HTTP interface; its documentation is at /docs."""
     settings = _settings(host=host, port=port, database_url=db, log_level=context.obj["log_level"])
     from app.service.main import serve as run_service
 
@@ -41,10 +41,11 @@ def serve(
     try:
         run_service(settings)
     except SystemExit as ended:
+        # uvicorn logs why it could not listen and exits; only the exit code says so here.
         if not ended.code:
             raise
-        message = f"{address}:{settings.port} cannot be listened on, or the service could not start: see the log above"
-        raise InvalidInputError([Problem("", message, "Is the port taken? Choose another with --port.")]) from ended
+        message = f"the service could not start, or could not listen on {address}:{settings.port}; see the log above"
+        raise InvalidInputError([Problem("", message, "If the port is taken, choose another with --port.")]) from ended
 
 
 @db_app.command()
@@ -63,12 +64,16 @@ def create(
     tenant: Annotated[str, typer.Option(help="Whose plans and calibrations the key reaches.")] = "default",
     db: DatabaseUrl = None,
 ) -> None:
-    """Make a key and print it; it cannot be shown again."""
+    """Create a key and print it; it cannot be shown again."""
     from app.service.db.keys import create_key
 
     with _engine(db) as engine:
         key, secret = create_key(engine, tenant=tenant, name=name)
-    typer.echo(f"{key.id} for tenant {tenant}; keep the key below, it is not stored", err=True)
+    typer.echo(
+        f"{key.id} for tenant {tenant}. Keep the key below: it is not stored and cannot be shown again.",
+        err=True,
+    )
+    # Alone on stdout, so that KEY=$(meshwright keys create ci) works.
     typer.echo(secret)
 
 
@@ -85,7 +90,7 @@ def list_(*, db: DatabaseUrl = None) -> None:
 
 @keys_app.command()
 def revoke(key_id: Annotated[str, typer.Argument(help="Id of the key.")], *, db: DatabaseUrl = None) -> None:
-    """Make a key useless from now on."""
+    """Revoke a key, which is refused from now on."""
     from app.service.db.keys import revoke_key
 
     with _engine(db) as engine:
@@ -93,7 +98,7 @@ def revoke(key_id: Annotated[str, typer.Argument(help="Id of the key.")], *, db:
 
 
 def _settings(**given: Any) -> Settings:
-    """Settings from the environment, with what the command line gives laid over them."""
+    """Settings from the environment, overridden by the options of the command line."""
     from pydantic import ValidationError
 
     from app.settings import Settings
@@ -112,7 +117,7 @@ def _settings(**given: Any) -> Settings:
 
 @contextmanager
 def _engine(url: str | None) -> Iterator[Engine]:
-    """The database of the settings; what it refuses is told in one line."""
+    """The database of the settings. What it refuses is reported in one line."""
     from sqlalchemy.exc import DatabaseError
 
     from app.service.db.engine import build_engine
@@ -125,7 +130,7 @@ def _engine(url: str | None) -> Iterator[Engine]:
             upgrade_database(engine)
         yield engine
     except DatabaseError as error:
-        hint = "Is it running, and was `meshwright db upgrade` run?"
-        raise UnavailableError(f"the database refuses: {error.orig or error}", hint=hint) from error
+        hint = "Check that it is running, and run `meshwright db upgrade`."
+        raise UnavailableError(f"the database refused: {error.orig or error}", hint=hint) from error
     finally:
         engine.dispose()

@@ -1,4 +1,4 @@
-"""How the fields of a ranked plan are written in the table and under it. Human units appear here and nowhere further inside."""
+"""How the fields of a ranked plan are written in the table and under it. Human units appear only here, never further inside."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from cost_models.units import GIB
 
 Json = Mapping[str, Any]
 TIERS = tuple(tier.label for tier in Tier)
-"""Best first; the worst one that takes time is shown."""
+"""How well a term is known, best first. A plan shows the worst tier among the terms that take time."""
 
 
 def degree(name: str) -> Callable[[Json], str]:
+    """Writes one degree of a plan's strategy."""
     return lambda plan: str(plan["strategy"].get(name) or 1)
 
 
@@ -23,7 +24,7 @@ def tensor_parallel(plan: Json) -> str:
 
 
 def zero_stage(plan: Json) -> str:
-    """The ZeRO stage, and over how many ranks where these are not all replicas."""
+    """The ZeRO stage, and the ranks that share the states if these are fewer than all replicas."""
     strategy = plan["strategy"]
     stage, shard = strategy.get("zero") or 0, strategy.get("zero_shard_size")
     replicas = (strategy.get("dp") or 1) * (strategy.get("cp") or 1)
@@ -31,7 +32,7 @@ def zero_stage(plan: Json) -> str:
 
 
 def degrees_above_one(plan: Json) -> str:
-    """All degrees above 1 in one cell, for narrow terminals."""
+    """All degrees above 1 in one cell, which narrow terminals get."""
     names = ("pp", "dp", "cp", "ep", "vpp")
     parts = [f"{n}{plan['strategy'][n]}" for n in names if (plan["strategy"].get(n) or 1) > 1]
     tp = tensor_parallel(plan)
@@ -69,7 +70,7 @@ def throughput(plan: Json) -> float:
 
 
 def total_gpus(request: Json) -> int:
-    """GPUs of the cluster that a request asks about."""
+    """Number of GPUs in the cluster that a request asks about."""
     cluster = request["cluster"]
     return sum(int(part["num_nodes"]) * int(part["gpus_per_node"]) for part in cluster.get("pools") or [cluster])
 
@@ -93,9 +94,10 @@ def worst_tier(plan: Json) -> str:
 
 def seconds(value: float) -> str:
     """Seconds with three significant digits and no unit."""
+    # The bounds are where rounding would add a fourth digit: 99.95 rounds to 100.0 with one decimal.
     return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:#.3g}"
 
 
 def shown_plans(plans: Sequence[Json]) -> list[Json]:
-    """The plans that are no near-copy of a better one."""
+    """The plans that are not a near-copy of a better one."""
     return [plan for plan in plans if plan.get("folded_under") is None]

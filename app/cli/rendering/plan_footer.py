@@ -1,4 +1,4 @@
-"""What stands under the table of ranked plans: where stages lie, near-copies, ties, what was searched, and what to do next."""
+"""What stands under the table of ranked plans: where stages are, near-copies, ties, what was searched, and what to do next."""
 
 from __future__ import annotations
 
@@ -21,13 +21,13 @@ from planner.answer.comparison import differing_knobs, ties
 from planner.answer.rejections import rejections
 
 MAX_LISTED, MOST_REASONS = 6, 3
-"""Reasons and candidates listed where no plan fits, and reasons where some do."""
+"""Number of reasons and candidates listed if no plan fits, and of reasons if some do."""
 MOST_TIED = 10
-"""Plans among which ties are told, however few are shown."""
+"""Number of plans among which ties are reported, however few are shown."""
 
 
 def footer(response: Json, shown: Sequence[Json]) -> list[Text]:
-    """The lines under a table that shows these first plans of a response but for near-copies.
+    """The lines under a table that shows these first plans of a response, near-copies left out.
 
     What is claimed of plans follows from the response alone: it does not change with how many of them are shown.
     """
@@ -56,13 +56,13 @@ def footer(response: Json, shown: Sequence[Json]) -> list[Text]:
 
 
 def _included(response: Json) -> list[Text]:
-    """What a request's `include` asked for: each what-if answer, and how large the front is, too long for a table."""
+    """What the request's `include` asked for: each what-if answer, and the size of the front, which is too long for a table."""
     lines = []
     if answers := response.get("what_if"):
         lines.append(Text("What if, with the best plan of each:", style="bold"))
         lines += [Text(f"  {_what_if(answer)}") for answer in answers]
     if front := response.get("pareto"):
-        lines.append(Text(f"Front of time, memory, GPUs and cost: {len(front)} plans, with --json."))
+        lines.append(Text(f"The front of time, memory, GPUs and cost has {len(front)} plans; --json prints them."))
     return lines
 
 
@@ -91,7 +91,7 @@ def _legend(plans: Sequence[Json]) -> list[Text]:
 
 
 def _idle(request: Json, plans: Sequence[Json]) -> list[Text]:
-    """Which plans leave GPUs of the cluster unused, and what that does to rates for each GPU in use."""
+    """Which plans leave GPUs of the cluster unused, and what that means for rates per GPU in use."""
     total = total_gpus(request)
     idle = {plan["rank"]: total - plan["evaluation"]["num_gpus_used"] for plan in plans}
     leaving = [rank for rank, count in idle.items() if count]
@@ -99,14 +99,14 @@ def _idle(request: Json, plans: Sequence[Json]) -> list[Text]:
         return []
     best = plans[0]
     if best["rank"] not in leaving:
-        return [Text(f"{_plans(leaving)} leave{'s' * (len(leaving) == 1)} GPUs idle; tok/s is that of the whole job.")]
+        return [Text(f"{_plans(leaving)} leave{'s' * (len(leaving) == 1)} GPUs idle; tok/s counts the whole job.")]
     used = best["evaluation"]["num_gpus_used"]
     rate = f"{best['evaluation']['tokens_per_s_per_gpu']:,.0f} tok/s on each GPU in use, {throughput(best) / total:,.0f} over all"
     told = f"Plan {best['rank']} uses {used:,} of the {total:,} GPUs and leaves {total - used:,} idle: {rate}."
     if leaving[1:]:
         told += f" {_plans(leaving[1:])} leave{'s' * (len(leaving) == 2)} GPUs idle, too."
     if request.get("objective", "step_time") == "step_time":
-        told += " For plans on all of them try another batch, or set constraints.allow_idle_gpus to false."
+        told += " For plans on all GPUs, try another batch size or set constraints.allow_idle_gpus to false."
     return [Text(told)]
 
 
@@ -132,7 +132,7 @@ def _pools(plans: Sequence[Json]) -> list[Text]:
 
 
 def _folded(plans: Sequence[Json]) -> list[Text]:
-    """How many plans are left out of the table under which, and what sets them apart."""
+    """How many near-copies of each plan the table leaves out, and which knobs set them apart."""
     by_rank = {plan["rank"]: plan for plan in plans}
     copies: dict[int, list[Json]] = {}
     for plan in plans:
@@ -146,7 +146,7 @@ def _folded(plans: Sequence[Json]) -> list[Text]:
 
 
 def _first_against_next(plans: Sequence[Json], shown: Sequence[Json]) -> list[Text]:
-    """How the best plan compares with the next different one, which is described where the table does not show it."""
+    """How the best plan compares with the next different one, which is described if the table does not show it."""
     told = plans[0].get("against_next") if plans else None
     if not told:
         return []
@@ -158,8 +158,9 @@ def _first_against_next(plans: Sequence[Json], shown: Sequence[Json]) -> list[Te
 
 
 def _ties(plans: Sequence[Json], shown: Sequence[Json]) -> list[Text]:
-    """Which plans cannot be told from one that is shown, and which two of the first such group to measure."""
+    """Which plans are too close to a shown one to call, and which two of the first such group to measure."""
     in_table = [plan["rank"] for plan in shown_plans(shown)]
+    # Ties among at least the first ten: with --top 1 the user still learns that another plan is as good.
     leaders = shown_plans(plans)[: max(len(in_table), MOST_TIED)]
     by_rank = {plan["rank"]: plan for plan in leaders}
     groups = [group for group in ties(leaders) if set(group["ranks"]) & set(in_table)]
@@ -173,7 +174,7 @@ def _ties(plans: Sequence[Json], shown: Sequence[Json]) -> list[Text]:
 
 
 def _of_group(ranks: Sequence[int], in_table: Sequence[int]) -> str:
-    """The plans of a tie: those of the table by their rank, and how many more."""
+    """The plans of a tie: those in the table by their rank, and the number of the others."""
     seen = [rank for rank in ranks if rank in in_table]
     more = len(ranks) - len(seen)
     unseen = f"{',' * (len(seen) > 1)} and {more} more not shown" if more else ""
@@ -216,7 +217,7 @@ def _searched(response: Json) -> list[Text]:
 
 
 def _varied(axis: str, values: Sequence[object]) -> bool:
-    """Whether an axis was searched; one text in the place of pools stands for many lists of them."""
+    """Whether more than one value of an axis was searched. For pools a single text stands for many lists."""
     return len(values) > 1 or (axis == "pool_per_stage" and any(isinstance(value, str) for value in values))
 
 

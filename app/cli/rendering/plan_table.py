@@ -1,6 +1,6 @@
 """Ranked plans as a table for people: the columns that a width affords, over the lines of `app.cli.rendering.plan_footer`.
 
-The table is data (stdout); warnings and hints are not (stderr).
+The table is data and goes to stdout; warnings and hints go to stderr.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ from cost_models.terms import COMMUNICATION
 from planner.answer.step_cost import is_priced, step_cost
 
 PIPED_WIDTH = 120
-"""Columns where stdout is no terminal and COLUMNS is not set."""
+"""Width in characters if stdout is not a terminal and COLUMNS is not set."""
 NARROWEST = 20
-"""Columns used where COLUMNS says fewer, such as 0 in some containers."""
+"""Width used if COLUMNS says less, such as 0 in some containers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,8 +62,10 @@ DEGREES = (
     Column("zero", zero_stage),
 )
 SPLIT = Column("split", degrees_above_one, justify="left")
-"""Stands for all the degrees where they do not fit."""
+"""Stands for all the degrees if they do not fit one by one."""
 _FOLDED = frozenset(column.heading for column in DEGREES)
+# What costs least is dropped first: a reader can do without the range and its tier, which --json has, but not without the split,
+# the time and the memory of a plan.
 DROPS: tuple[frozenset[str], ...] = (
     frozenset({SPLIT.heading}),
     frozenset({SPLIT.heading, "80 % range"}),
@@ -73,14 +75,14 @@ DROPS: tuple[frozenset[str], ...] = (
     _FOLDED | {"80 % range", "worst tier", "bubble", "comm", "MFU"},
     _FOLDED | {"80 % range", "worst tier", "bubble", "comm", "MFU", "tok/s/GPU", "tok/s"},
 )
-"""Columns left out, from the widest table to the narrowest; the first that fits is shown."""
+"""Sets of columns to leave out, from the widest table to the narrowest; the first table that fits is shown."""
 
 
 def columns_of(request: Json, plans: Sequence[Json]) -> tuple[Column, ...]:
-    """The columns of a table of these plans, were it wide enough.
+    """The columns of a table of these plans if it were wide enough.
 
-    Where plans differ in their GPUs, or leave some idle, they are counted, and the tokens are those of the whole job: a
-    rate for each GPU in use would make the plan that uses few look best.
+    If plans differ in the GPUs that they use, or leave some idle, a column counts them and the tokens are those of the whole
+    job: a rate per GPU in use would make the plan that uses few look best.
     """
     cluster, objective = request["cluster"], request.get("objective", "step_time")
     everything = {total_gpus(request)}
@@ -107,7 +109,7 @@ def columns_of(request: Json, plans: Sequence[Json]) -> tuple[Column, ...]:
 
 
 def print_response(response: Json, *, most: int | None = None, quiet: bool) -> None:
-    """Prints the table and its footer on stdout, warnings on stderr; at most so many plans, near-copies not counted."""
+    """Prints the table and its footer on stdout and warnings on stderr; `most` limits the plans, not counting near-copies."""
     shown = _first_shown(response["plans"], most)
     out = Console(file=sys.stdout, width=_width(), highlight=False, soft_wrap=False)
     out.print(_title(response["request"]), style="bold")
@@ -121,7 +123,7 @@ def print_response(response: Json, *, most: int | None = None, quiet: bool) -> N
     for line in footer(response, shown):
         out.print(line)
     if dropped:
-        out.print("Some columns are left out: widen the terminal to 120, or use --json.", style="dim")
+        out.print("Some columns are left out: widen the terminal to 120 characters, or use --json.", style="dim")
     if not quiet:
         err = Console(file=sys.stderr, width=out.width, highlight=False)
         for warning in response["warnings"]:
@@ -137,7 +139,7 @@ def _width() -> int | None:
 
 
 def _table(columns: Sequence[Column], plans: Sequence[Json], *, width: int) -> tuple[Table, frozenset[str]]:
-    """The widest table that fits, and the headings it leaves out."""
+    """The widest table that fits, and the headings that it leaves out."""
     cells = {column.heading: [column.cell(plan) for plan in plans] for column in columns}
     widths = {heading: max(map(len, (heading, *texts))) for heading, texts in cells.items()}
     tried = [(DROPS[0], 2), *((drop, 1) for drop in DROPS)]
@@ -170,14 +172,14 @@ def _title(request: Json) -> Text:
 
 
 def _nodes(cluster: Json) -> str:
-    """The nodes of one kind: how many, of how many of which GPU."""
+    """The nodes of one kind, as `2 x 8 H100-SXM-80GB`."""
     gpu = cluster.get("gpu")
     gpu_name = gpu.get("name", "GPU") if isinstance(gpu, Mapping) else gpu or cluster.get("preset", "GPU")
     return f"{cluster.get('num_nodes', '?')} x {cluster.get('gpus_per_node', '?')} {gpu_name}"
 
 
 def _size(model: Json) -> str:
-    """The number of parameters in brackets, three digits of it; nothing where the model is not described in full."""
+    """The number of parameters in brackets, with three digits; empty if the model is not described in full."""
     try:
         count = count_parameters(resolve_model(model)).total
     except InvalidInputError:
@@ -189,7 +191,7 @@ def _size(model: Json) -> str:
 
 
 def _first_shown(plans: Sequence[Json], most: int | None) -> Sequence[Json]:
-    """The plans without those that come after so many shown ones."""
+    """The plans up to the last that is shown, near-copies among them included."""
     shown = shown_plans(plans)
     if most is None or len(shown) <= most:
         return plans

@@ -1,4 +1,4 @@
-"""The curves of a calibration as a page that needs nothing else, or as an image through matplotlib."""
+"""The curves of a calibration as a page that needs no other file, or as an image drawn by matplotlib."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Line:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """One pair of axes; x is logarithmic."""
+    """One pair of axes; the horizontal one is logarithmic."""
 
     title: str
     x_label: str
@@ -138,7 +138,7 @@ def _axes(plot: Plot, right: float, top: float, low: float, high: float) -> str:
 
 
 def _ticks(plot: Plot, low: float, high: float) -> list[tuple[float, str]]:
-    """Places on the logarithmic axis and what stands there: whole KiB, MiB, GiB, or powers of ten."""
+    """Positions on the logarithmic axis with their labels: whole KiB, MiB and GiB, or powers of ten."""
     if plot.x_label == "bytes":
         return [(2.0**power, size_text(2.0**power)) for power in range(0, 60, 5) if low * 0.99 <= 2.0**power <= high]
     return [(10.0**power, f"{10.0**power:g}") for power in range(-6, 9) if low <= 10.0**power <= high]
@@ -154,7 +154,8 @@ def write_png(document: CalibrationDocument, path: Path) -> None:
         from matplotlib.figure import Figure  # type: ignore[import-not-found,unused-ignore]
     except ImportError as error:
         raise MeasurementError(
-            "an image needs matplotlib, which is not installed", hint="pip install matplotlib; --html needs nothing."
+            "an image needs matplotlib, which is not installed",
+            hint="Run pip install matplotlib, or use --html, which needs nothing.",
         ) from error
     plots = plots_of(document)
     figure = Figure(figsize=(9, 4 * max(len(plots), 1)), layout="constrained")

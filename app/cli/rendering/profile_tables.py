@@ -1,4 +1,4 @@
-"""A calibration as tables for people, and as a cluster specification that uses it. Human units appear here only."""
+"""A calibration as tables for people, and as a cluster specification that uses it. Human units appear only here."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from cost_models.units import GB, GIB, MICRO, TERA
 from profiler.fit import MAX_AGE, moment_of
 
 SHOWN_BYTES = (2.0**13, 2.0**20, 2.0**24, 2.0**28, 2.0**30)
+# Products of a millisecond and more run at the clock of the power limit, as those of a training step do; short ones run faster.
 _LONG_S = 1e-3
+# The table of collectives is the widest; a console narrower than it would cut its cells off.
 _WIDTH = 150
 
 
@@ -38,7 +40,7 @@ def headline(document: CalibrationDocument) -> list[str]:
     """What was measured, on what, when."""
     machine = document.fingerprint
     age = datetime.now(UTC) - moment_of(document)
-    old = f", older than the {MAX_AGE.days} days that results are merged for" if age > MAX_AGE else ""
+    old = f", too old to be merged: the limit is {MAX_AGE.days} days" if age > MAX_AGE else ""
     software = [("driver", machine.driver), ("torch", machine.torch), ("CUDA", machine.cuda), ("NCCL", machine.nccl)]
     where = f"{machine.num_nodes} x {machine.gpus_per_node} {machine.gpu}, {machine.interconnect}, NVLS {machine.nvls}"
     lines = [
@@ -52,7 +54,7 @@ def headline(document: CalibrationDocument) -> list[str]:
 
 
 def tables(document: CalibrationDocument) -> list[Table]:
-    """Tables of what the document holds; none for what it does not."""
+    """One table for each part that the document has."""
     made = (
         _products(document), _collectives(document), _attention(document), _memory(document), _host(document),
         _devices(document),
@@ -68,7 +70,7 @@ def _table(title: str, *columns: str) -> Table:
 
 
 def product_tflops(sample: GemmSample) -> float:
-    """1e12 operations a second."""
+    """TFLOP/s of one product: 10^12 operations per second."""
     return 2.0 * sample.batch * sample.m * sample.n * sample.k / sample.time_s / TERA
 
 
@@ -96,7 +98,7 @@ def _products(document: CalibrationDocument) -> Table | None:
 
 
 def bus_gb_per_s(fit: CollectiveFit, place: int) -> float:
-    """nccl-tests' bus bandwidth of one point of a curve."""
+    """Bus bandwidth of one point of a curve in GB/s, by the definition of nccl-tests."""
     factor = float(bus_factor(fit.op, fit.ranks))  # type: ignore[arg-type]  # a number broadcasts
     return factor * fit.size_bytes[place] / fit.time_s[place] / GB
 
@@ -140,6 +142,7 @@ def _attention(document: CalibrationDocument) -> Table | None:
     groups: dict[tuple[str, int, int], dict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for s in document.attention:
         flops = s.sequences * s.heads * s.q_length * s.kv_length * (s.d_qk + s.d_v)
+        # Backward runs five products for the two of forward: it computes the scores again (FlashAttention-2, section 4.1).
         factor = 1.0 if s.direction == "forward" else 2.5
         groups[s.kernel, s.d_qk, s.q_length][s.direction].append(factor * flops / s.time_s / TERA)
     for (kernel, width, length), rates in sorted(groups.items()):
@@ -232,5 +235,5 @@ def cluster_of(document: CalibrationDocument, *, num_nodes: int | None, referenc
         "memory_bandwidth_gb_per_s": device.memory_bytes_per_s / GB, "pcie_gb_per_s": device.link_bytes_per_s / GB,
         "generation": device.generation, "num_sms": device.num_sms,
     }  # fmt: skip
-    # What was measured holds for the node as it is: no socket boundary is added to it.
+    # The measurement already contains whatever lies between the sockets of this node, so no boundary is added to it.
     return {"gpu": gpu, "intra_node": "pcie", "pcie": {"gpus_per_socket": machine.gpus_per_node}, **cluster}

@@ -1,4 +1,4 @@
-"""What several routes read from a request: the strict JSON body and the place in a list where a page begins."""
+"""What several routes read from a request: who asks, the strict JSON body, and the place in a list where a page begins."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from app.service.timestamps import rfc3339
 from cost_models.errors import InvalidInputError, Problem
 
 Moment = tuple[datetime, str]
-"""When an object was stored, and its id: what lists are ordered by."""
+"""When an object was stored, and its id: lists are ordered by the two, since several objects may share a moment."""
 
 
 async def _body(request: Request, service: Annotated[Service, Depends(service_of)]) -> JsonBody:
@@ -25,12 +25,13 @@ async def _body(request: Request, service: Annotated[Service, Depends(service_of
 
 
 Body = Annotated[JsonBody, Depends(_body)]
-Limit = Annotated[int, Query(ge=1, le=100, description="Entries of a page.")]
+Limit = Annotated[int, Query(ge=1, le=100, description="Number of entries on a page.")]
 _CURSOR = Query(max_length=300, description="`next_cursor` of the page before.")
 
 
 def cursor_of(created_at: datetime, object_id: str) -> str:
-    """The place after this object, as an opaque text."""
+    """The place after this object as opaque text."""
+    # A place and not a page number: objects that are stored between two requests then neither repeat nor hide an entry.
     return base64.urlsafe_b64encode(json.dumps([rfc3339(created_at), object_id]).encode()).decode()
 
 
@@ -43,7 +44,9 @@ def _place(cursor: Annotated[str | None, _CURSOR] = None) -> Moment | None:
     except (binascii.Error, UnicodeError, ValueError, TypeError):
         place, object_id = None, None
     if place is None or place.tzinfo is None or not isinstance(object_id, str):
-        problem = Problem("/query/cursor", "cursor: not one of this service's", "Use `next_cursor` of the page before.")
+        problem = Problem(
+            "/query/cursor", "cursor: this service did not issue it", "Use `next_cursor` of the page before."
+        )
         raise InvalidInputError([problem])
     return place, object_id
 
@@ -52,5 +55,5 @@ Place = Annotated[Moment | None, Depends(_place)]
 
 
 def page_of(items: list[dict[str, Any]], *, last: Moment | None) -> dict[str, Any]:
-    """A page of a list; `last` is the place of its last entry where more may follow."""
+    """A page of a list; `last` is the place of its last entry, or None where no more entries follow."""
     return {"items": items, "next_cursor": None if last is None else cursor_of(*last)}

@@ -1,4 +1,7 @@
-"""The documentation page: Swagger UI from the files beside this package, so that it works without any other host."""
+"""The documentation page: Swagger UI from files inside this package, so that it works without access to any other host.
+
+FastAPI's own page loads its script, its style and its icon from public hosts.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +13,12 @@ from fastapi.responses import HTMLResponse, RedirectResponse
 from starlette.staticfiles import StaticFiles
 
 _STATIC = Path(__file__).parent.parent / "web" / "static"
+# No validator: Swagger UI would otherwise send the address of this service to validator.swagger.io.
 _UI = {"tryItOutEnabled": True, "displayRequestDuration": True, "defaultModelsExpandDepth": 0, "validatorUrl": None}
 
 
 def install_pages(app: FastAPI) -> None:
-    """Adds /docs, what it loads, and the way there from /."""
+    """Adds /docs with the files that it loads, and a redirect to it from /."""
     app.mount("/static", StaticFiles(directory=_STATIC), name="static")
 
     @app.get("/docs", include_in_schema=False)

@@ -1,4 +1,8 @@
-"""The outermost layer of every request: its id, its log line, its figures, and the answer to a defect."""
+"""The outermost layer around every request: its id, its log line, its figures, and the answer when the program is at fault.
+
+It is plain ASGI and not Starlette's `BaseHTTPMiddleware`, which runs the application in a task of its own, so that context
+variables set inside are lost outside.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +19,8 @@ from app.service.metrics import Metrics
 
 log = structlog.get_logger("meshwright.http")
 CLIENT_LEFT = 499
-"""Status noted for a request whose sender hung up before it was whole; nobody is answered."""
+"""Status noted for a request whose sender hung up before it was complete; nobody is there to be answered. The code is nginx's."""
+# Ids of a proxy are kept, so that its log and ours can be joined. The pattern keeps line breaks and quotes out of both.
 _GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 
 
@@ -27,7 +32,7 @@ class Edge:
         self._metrics = metrics
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Handles one request; anything else passes."""
+        """Handles one request; other events, such as those of the server's life, pass through."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
@@ -51,6 +56,7 @@ class Edge:
                 status = status or CLIENT_LEFT
             except Exception:
                 log.exception("request failed")
+                # Once the status line is out, no problem document can follow it: the server has to break the connection off.
                 if status:
                     raise
                 await internal_problem(request_id)(scope, receive, send_with_id)
@@ -58,6 +64,7 @@ class Edge:
                 self._note(scope, status=status, seconds=time.perf_counter() - begun_at)
 
     def _note(self, scope: Scope, *, status: int, seconds: float) -> None:
+        # The template and not the path: a label per id would grow without bound.
         route = getattr(scope.get("route"), "path", "(none)")
         self._metrics.count_request(method=scope["method"], route=route, status=status, seconds=seconds)
         log.info(

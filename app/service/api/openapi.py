@@ -1,4 +1,4 @@
-"""The OpenAPI document: what FastAPI derives, with the bodies that are read by hand and the one error shape added."""
+"""The OpenAPI document: what FastAPI derives, completed by the bodies that are read by hand and the one shape of errors."""
 
 from __future__ import annotations
 
@@ -13,17 +13,20 @@ from app.service.api.problems import MEDIA_TYPE
 from app.service.api.schemas import ProblemDocument
 
 _REFS = "#/components/schemas/{model}"
+# FastAPI documents its own shape of a 422. No route sends it, since `api.problems` answers every error.
 _LIBRARY_SCHEMAS = ("HTTPValidationError", "ValidationError")
 DESCRIPTION = """How should this model be split over these GPUs? Post a plan request, get ranked plans with their costs.
 
-Every object named in an example is stored for you, so every example can be tried as it stands. Without keys the service
+Every object that an example names is stored for you, so you can try every example as it stands. Without keys the service
 answers on this machine only. Errors are RFC 9457 problems."""
 
 
 def json_body(
     model: type[BaseModel], *, or_list: bool = False, example: dict[str, Any] | None = None
 ) -> dict[str, Any]:
-    """The `openapi_extra` of a route that reads this model, or also a list of it, from its body."""
+    """The `openapi_extra` of a route that reads this model, or also a list of such models, from its body."""
+    # Routes take the raw body instead of a model, because FastAPI would parse it leniently and before its size is known. What the
+    # body holds therefore has to be said here.
     schema = model.model_json_schema(ref_template=_REFS)
     definitions = {**schema.pop("$defs", {}), model.__name__: schema}
     one = {"$ref": _REFS.format(model=model.__name__)}
@@ -35,7 +38,7 @@ def json_body(
 
 
 def build_openapi(app: FastAPI) -> dict[str, Any]:
-    """The document of this app."""
+    """The OpenAPI document of this application."""
     document = get_openapi(
         title="meshwright", version=app.version, description=DESCRIPTION, routes=app.routes, tags=app.openapi_tags
     )
@@ -59,6 +62,7 @@ def _problem_schemas() -> dict[str, Any]:
 
 
 def _add_errors(operation: dict[str, Any], *, method: str, path: str) -> None:
+    # Derived from the shape of the operation, so that a new route documents its errors without being told to.
     statuses = [500, 503]
     if path.startswith("/v1"):
         statuses += [401, 403]

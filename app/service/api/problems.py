@@ -1,4 +1,4 @@
-"""Errors as they are sent: every failure of every route is an RFC 9457 problem, made in this one place."""
+"""Errors as they are sent: every failure of every route becomes an RFC 9457 problem, in this one place."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ log = structlog.get_logger("meshwright.http")
 
 
 def install_problems(app: FastAPI) -> None:
-    """Makes the app answer every error as a problem."""
+    """Makes the application answer every error with a problem document."""
     app.add_exception_handler(MeshwrightError, _on_error)
     app.add_exception_handler(RequestValidationError, _on_invalid)
     app.add_exception_handler(HTTPException, _on_http)
@@ -44,7 +44,8 @@ def problem_response(error: MeshwrightError, *, request_id: str | None) -> JSONR
 
 
 def stored_problem(document: dict[str, Any], *, request_id: str | None) -> JSONResponse:
-    """A problem that a job was left with, as a response to this request."""
+    """A problem that a failed job has left, as the response to this request."""
+    # A stored problem carries no id of its own: the one that helps in the log is that of the request being answered now.
     document = {**document, "request_id": request_id}
     headers: dict[str, str] = {}
     if document["status"] in {429, 503}:
@@ -72,12 +73,13 @@ async def _on_invalid(request: Request, error: Exception) -> JSONResponse:
 def _parameter_problem(entry: dict[str, Any]) -> Problem:
     place, *names = entry["loc"]
     name = "/".join(str(part) for part in names)
-    hint = "The parameter is described in /docs."
+    hint = "See /docs for what this parameter accepts."
     return Problem(f"/{place}/{name}", f"{name}: {_message(entry)}", hint)
 
 
 def _message(entry: dict[str, Any]) -> str:
     given = repr(entry.get("input"))
+    # Cut, because a parameter may be as long as the server's limit on a request line.
     return f"{entry['msg']} (given {given[:80]})" if entry.get("input") is not None else str(entry["msg"])
 
 
@@ -88,29 +90,32 @@ async def _on_http(request: Request, error: Exception) -> JSONResponse:
         allowed = (error.headers or {}).get("Allow", "")
         answer = _answered(
             request,
-            MethodNotAllowedError(f"{request.method} is not possible on {path}", hint=f"Allowed: {allowed or 'GET'}."),
+            MethodNotAllowedError(f"{path} does not support {request.method}", hint=f"It supports {allowed or 'GET'}."),
         )
         if allowed:
             answer.headers["Allow"] = allowed
         return answer
     if error.status_code == 404:
-        return _answered(request, NotFoundError(f"there is nothing at {path}", hint="/docs lists what there is."))
+        return _answered(
+            request, NotFoundError(f"there is nothing at {path}", hint="See /docs for every path of this service.")
+        )
     return _answered(request, InvalidInputError([Problem("", re.sub(r"\s+", " ", str(error.detail))[:300])]))
 
 
 async def _on_statement(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ProgrammingError)
+    # Any other faulty statement is a defect of the program, and answered as one.
     if getattr(error.orig, "sqlstate", None) != _UNDEFINED_TABLE:
         raise error
     return _answered(request, UnavailableError("the database has no tables", hint="Run `meshwright db upgrade`."))
 
 
 async def _on_database(request: Request, error: Exception) -> JSONResponse:
-    log.error("the database is away", error=str(error)[:500])
-    return _answered(request, UnavailableError("the database is away", hint="Try again in a moment."))
+    log.error("the database cannot be reached", error=str(error)[:500])
+    return _answered(request, UnavailableError("the database cannot be reached", hint="Try again in a moment."))
 
 
 def internal_problem(request_id: str | None) -> JSONResponse:
-    """What a defect is answered with: no traceback, but the id to find it in the log."""
-    hint = f"Report it with the request id {request_id} and the server's log."
-    return problem_response(InternalError("this is a defect of the service", hint=hint), request_id=request_id)
+    """The answer when the program is at fault: no traceback, but the id by which to find it in the log."""
+    hint = f"Please report it with the request id {request_id} and the server's log."
+    return problem_response(InternalError("the service has failed because of a bug", hint=hint), request_id=request_id)

@@ -1,4 +1,8 @@
-"""What is sent beside the planner's own documents: problems, lists, events. Models document, the routes send dictionaries."""
+"""What the service sends beside the planner's own documents: problems, lists, events.
+
+These models describe the answers in the OpenAPI document. The routes send plain dictionaries or stored text, so that nothing
+is parsed and validated a second time on its way out; tests hold the two equal.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +37,7 @@ class ProblemDocument(_Document):
     status: int
     detail: str
     code: Annotated[str, Field(json_schema_extra={"enum": sorted({cls.code for cls in STATUSES})})]
-    """Stable, kebab-case."""
+    """Stable name of the kind of error, in kebab-case."""
     hint: str
     """What to do."""
     errors: list[ProblemEntry]
@@ -44,14 +48,14 @@ Status = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 
 
 class PlanDocument(PlanResponse):
-    """A plan without per-stage detail; what is not known before the job has succeeded is empty."""
+    """A plan without per-stage detail. Fields that are known only once the job has succeeded are empty until then."""
 
     error: ProblemDocument | None = None
     """Why the job failed."""
 
 
 class Headline(_Document):
-    """The best plan in a few numbers; null where there is none."""
+    """The best plan in a few numbers, which are null where no plan was found."""
 
     num_plans: int
     step_time_s: float | None
@@ -79,27 +83,30 @@ class PlanPage(_Document):
 
 
 class PlanState(_Document):
-    """Where a cancelled plan's job is."""
+    """The state of a plan's job after a request to cancel it."""
 
     id: str
     status: Status
 
 
 class PlanEvent(_Document):
-    """One event of a plan's stream. Seconds are of a training step."""
+    """One event of a plan's stream. Seconds are those of a training step."""
 
     seq: int
     type: Literal["queued", "started", "progress", "succeeded", "failed", "cancelled"]
     at: str
     evaluated: float | None
-    """Strategies so far."""
+    """Strategies priced so far."""
     best_s: float | None
     bound_s: float | None
-    """No strategy can be faster."""
+    """Seconds that no strategy can undercut."""
 
 
 def _add_id(schema: dict[str, Any]) -> None:
-    schema["properties"]["id"] = {"type": "string", "description": "Digest of the rest; computed where it is missing."}
+    schema["properties"]["id"] = {
+        "type": "string",
+        "description": "Digest of the other fields; the service computes it if it is missing.",
+    }
 
 
 class CalibrationFile(CalibrationDocument):
@@ -125,7 +132,7 @@ class CalibrationPage(_Document):
 
 
 class PresetEntry(_Document):
-    """One preset: what it sets, and what stands beside it (sources, dates)."""
+    """One preset: what it sets, and the facts beside it, such as sources and dates."""
 
     name: str
     spec: dict[str, Any]
@@ -139,18 +146,18 @@ class PresetList(_Document):
 
 
 class FrameworkRule(_Document):
-    """A reason why a framework would not run a strategy; texts are templates over the strategy that breaks it."""
+    """A reason why a framework would not run a strategy. Its texts are templates, filled from the strategy that breaks it."""
 
     code: str
     message: str
     hint: str
     smallest_change: str
     source: str
-    """What enforces it."""
+    """The part of the framework that enforces the rule."""
     since: str | None
-    """First release with this rule; null: all."""
+    """First release with this rule; null where every release has it."""
     until: str | None
-    """First release without it."""
+    """First release without this rule; null where the newest release still has it."""
 
 
 class FrameworkEntry(_Document):
@@ -159,12 +166,12 @@ class FrameworkEntry(_Document):
     name: str
     default_version: str
     versions: list[dict[str, str]]
-    """Known releases with the month each came out, oldest first."""
+    """Known releases with the month in which each came out, oldest first."""
     strategy_defaults: dict[str, Any]
     training_defaults: dict[str, Any]
-    """By field: a value, or a list of values with when each holds (the first that matches wins)."""
+    """By field: a value, or a list of values with the condition of each, of which the first that holds applies."""
     choices: dict[str, Any]
-    """By field of a strategy: what the framework can spell."""
+    """By field of a strategy: the values that the framework can be told."""
     vocabulary_multiple_per_tp: int
     """The vocabulary is padded to a multiple of this times tp."""
     rules: list[FrameworkRule]
@@ -177,7 +184,7 @@ class FrameworkList(_Document):
 
 
 class Health(_Document):
-    """Whether the service works."""
+    """The health of the service."""
 
     status: Literal["ok"]
     version: str

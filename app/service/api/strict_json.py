@@ -1,7 +1,7 @@
-"""Request bodies: read with a bound on memory, and parsed as the strict JSON that can be stored and sent back unchanged.
+"""Request bodies, read with a bound on memory and parsed as strict JSON that can be stored and sent back unchanged.
 
-Refused: more than the limit, another media type, NaN and Infinity (also as 1e999), a key twice in one object, text that is
-not valid Unicode, and nesting deeper than any document of the contract.
+Refused are bodies above the limit, other media types, NaN and Infinity (also written as 1e999), a key that occurs twice in one
+object, text that is not valid Unicode, and nesting deeper than any document of the contract.
 """
 
 from __future__ import annotations
@@ -15,13 +15,14 @@ from fastapi import Request
 from app.errors import BodyTooLargeError, MediaTypeError, NotJsonError
 from cost_models.strict_json import strict_loads
 
+# A server that answers and closes while its client is still sending makes most clients report a broken pipe instead of the 413.
 _DRAINED_BODIES = 32
-"""A body over the limit is read and thrown away up to this many times the limit, so that its sender sees the answer."""
+"""Multiple of the limit up to which a body that is too large is read and thrown away, so that its sender sees the answer."""
 
 
 @dataclass(frozen=True, slots=True)
 class JsonBody:
-    """A parsed body, and the digest of its bytes."""
+    """A parsed body and the digest of its bytes."""
 
     value: Any
     sha256: str
@@ -31,7 +32,7 @@ async def read_json(request: Request, *, max_bytes: int, max_depth: int) -> Json
     """The request's body.
 
     Raises:
-        MediaTypeError, BodyTooLargeError, NotJsonError: see the module's first lines.
+        MediaTypeError, BodyTooLargeError, NotJsonError: it is one of those that this module refuses (see its docstring).
     """
     _require_json_type(request)
     raw = await _read(request, max_bytes=max_bytes)
@@ -42,7 +43,7 @@ def parse_json(raw: bytes, *, max_depth: int) -> Any:
     """The document in these bytes.
 
     Raises:
-        NotJsonError: it is not strict JSON.
+        NotJsonError: the bytes are not strict JSON.
     """
     try:
         value = strict_loads(raw.decode("utf-8"))
@@ -56,11 +57,13 @@ def parse_json(raw: bytes, *, max_depth: int) -> Any:
     return value
 
 
-_HINT = "Send one JSON document (RFC 8259), UTF-8, without NaN, Infinity or repeated keys."
+_HINT = "Send one JSON document (RFC 8259) in UTF-8, without NaN, Infinity or repeated keys."
 
 
 def _require_json_type(request: Request) -> None:
     given = request.headers.get("content-type", "")
+    # Required although every body is JSON: a browser sends other types across origins without asking first (CORS), so that a
+    # foreign page cannot post to a keyless service on its visitor's machine.
     media_type = given.partition(";")[0].strip().lower()
     if media_type != "application/json":
         raise MediaTypeError(
@@ -73,6 +76,7 @@ def _require_json_type(request: Request) -> None:
 
 
 async def _read(request: Request, *, max_bytes: int) -> bytes:
+    # The announced length spares reading a body that is honestly too large; the count while reading catches the others.
     announced = request.headers.get("content-length", "0")
     too_large = announced.isdecimal() and int(announced[:20]) > max_bytes
     parts: list[bytes] = []
@@ -92,6 +96,7 @@ async def _read(request: Request, *, max_bytes: int) -> bytes:
 
 
 def _check(value: Any, *, max_depth: int) -> None:
+    # Level by level instead of by recursion, so that no depth of nesting can exhaust the stack.
     level, depth = [value], 0
     while level:
         depth += 1
@@ -111,7 +116,7 @@ def _check(value: Any, *, max_depth: int) -> None:
 
 
 def _check_text(text: str) -> None:
-    # PostgreSQL stores no NUL, and no encoder writes half of a surrogate pair.
+    # PostgreSQL cannot store NUL in text, and UTF-8 cannot encode half of a surrogate pair.
     if not text.isascii() and any("\ud800" <= c <= "\udfff" for c in text):
         raise NotJsonError("the body holds half of a surrogate pair", hint=_HINT)
     if "\0" in text:

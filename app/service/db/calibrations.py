@@ -1,4 +1,4 @@
-"""Calibration documents: immutable, named by their digest, so storing one twice is storing it once."""
+"""Calibration documents. They never change and are named by their digest, so storing one twice is the same as storing it once."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class CalibrationRow:
 
 
 class CalibrationStore:
-    """Calibrations, each call for one tenant."""
+    """Stored calibrations; every call is for one tenant."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -38,11 +38,12 @@ class CalibrationStore:
         try:
             with writing(self._engine) as connection:
                 connection.execute(insert(calibrations).values(**row))
-        except IntegrityError:  # it is there already, and the same id means the same content
+        except IntegrityError:  # the document is there already: the same id means the same content
+            # Read back, so that any other broken constraint is not mistaken for that.
             self.document(tenant, calibration_id)
 
     def document(self, tenant: str, calibration_id: str) -> str:
-        """One document, JSON.
+        """One document as JSON.
 
         Raises:
             NotFoundError: the tenant has no such calibration.
@@ -53,7 +54,7 @@ class CalibrationStore:
         with reading(self._engine) as connection:
             document: str | None = connection.execute(query).scalar_one_or_none()
         if document is None:
-            raise NotFoundError(f"no calibration {calibration_id}", hint="GET /v1/calibrations lists yours.")
+            raise NotFoundError(f"there is no calibration {calibration_id}", hint="GET /v1/calibrations lists yours.")
         return document
 
     def newest(self, tenant: str, *, gpu: str, gpus_per_node: int) -> str | None:

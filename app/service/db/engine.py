@@ -1,7 +1,7 @@
-"""The database connection: SQLite made safe for several threads and processes, or PostgreSQL by URL.
+"""The database connection: SQLite made safe for several threads and processes, or PostgreSQL, chosen by the URL.
 
-Both are used through `reading` and `writing`; a writing transaction takes SQLite's write lock when it begins, because one
-that reads first and writes later fails at once where another writer was quicker.
+Both are used through `reading` and `writing`. A writing transaction takes SQLite's write lock when it begins, because one that
+reads first and writes later fails at once if another writer was quicker.
 """
 
 from __future__ import annotations
@@ -17,21 +17,24 @@ from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from cost_models.errors import InvalidInputError, Problem
 
+# The longest write, a plan with all its ranks, takes milliseconds. Who waits ten seconds waits for a disk that hangs.
 BUSY_TIMEOUT_MS = 10_000
+"""Milliseconds for which a writer waits for SQLite's lock before it gives up."""
 _POOL_SIZE = 8
-_MAX_OVERFLOW = 40  # starlette's thread pool runs 40 requests at a time
+# Starlette's thread pool runs 40 requests at a time, and each holds at most one connection.
+_MAX_OVERFLOW = 40
 
 
 def build_engine(url: str) -> Engine:
-    """An engine for this URL; the folder of a SQLite file is made.
+    """An engine for this URL. The folder of a SQLite file is created.
 
     Raises:
-        InvalidInputError: it is no URL, or of a database whose driver is not there.
+        InvalidInputError: this is not a database URL, or the driver of that database is not installed.
     """
     try:
         return _engine_of(url)
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
-        hint = "Such as postgresql://user@host/name, which needs the extra: pip install 'meshwright[postgres]'."
+        hint = "Write it like postgresql://user@host/name, which needs an extra: pip install 'meshwright[postgres]'."
         raise InvalidInputError([Problem("", f"the database URL cannot be used: {error}", hint)]) from error
 
 
@@ -40,6 +43,7 @@ def _engine_of(url: str) -> Engine:
     if parsed.get_backend_name() != "sqlite":
         return create_engine(
             url,
+            # A connection that the server or a firewall closed in the meantime is replaced instead of failing a request.
             pool_pre_ping=True,
             pool_size=_POOL_SIZE,
             max_overflow=_MAX_OVERFLOW,
@@ -68,11 +72,16 @@ def writing(engine: Engine) -> Iterator[Connection]:
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:
-    connection.isolation_level = None  # the driver begins no transaction by itself: `_begin_sqlite` does
+    connection.isolation_level = None  # keeps the driver from beginning transactions itself; `_begin_sqlite` does
+    # WAL lets readers go on while one connection writes. With WAL, synchronous=NORMAL risks at most the last transactions when the
+    # machine loses power, never the file, and saves an fsync per commit (sqlite.org/pragma.html). SQLite checks foreign keys only
+    # on connections that ask for it.
     for pragma in ("journal_mode=WAL", f"busy_timeout={BUSY_TIMEOUT_MS}", "foreign_keys=ON", "synchronous=NORMAL"):
         connection.execute(f"PRAGMA {pragma}").close()
 
 
 def _begin_sqlite(connection: Connection) -> None:
+    # A deferred transaction that has read and then wants to write fails with SQLITE_BUSY at once, without waiting, if another
+    # connection wrote in between: its snapshot is outdated. Taking the lock at the beginning waits for it instead.
     reads = connection.get_execution_options().get("meshwright_reads", False)
     connection.exec_driver_sql("BEGIN" if reads else "BEGIN IMMEDIATE")

@@ -1,7 +1,7 @@
-"""Job rows: claimed, kept alive, finished, cancelled and recovered; and the events that a job leaves behind.
+"""Job rows, which are claimed, kept alive, finished, cancelled and recovered, and the events that a job leaves behind.
 
 A claim is a lease. A process that dies stops renewing it, and whichever process looks next queues the job again or, after
-too many attempts, fails it with the reason.
+too many attempts, fails it and says why.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from planner.search.progress import Progress
 
 Status = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 FINISHED = ("succeeded", "failed", "cancelled")
+# The second attempt covers a machine that was restarted. A job that loses its process twice has most likely killed it, by its
+# need of memory for example, and would kill the next one too.
 MAX_ATTEMPTS = 2
-"""Starts of a job whose processes keep disappearing."""
+"""How often a job is started whose processes keep disappearing."""
 
 
 @dataclass(frozen=True, slots=True)
 class JobKey:
-    """Which job."""
+    """The identity of a job: its tenant and its id."""
 
     tenant: str
     id: str
@@ -35,7 +37,7 @@ class JobKey:
 
 @dataclass(frozen=True, slots=True)
 class ClaimedJob:
-    """A job that this process has to run."""
+    """A job that this process has claimed and has to run."""
 
     key: JobKey
     kind: str
@@ -46,7 +48,7 @@ class ClaimedJob:
 
 @dataclass(frozen=True, slots=True)
 class JobEvent:
-    """One step of a job's life. Costs in seconds per training step."""
+    """One event in a job's life. `best_s` and `bound_s` are seconds of a training step."""
 
     seq: int
     type: str
@@ -64,8 +66,10 @@ class JobStore:
         self._lease = timedelta(seconds=lease_s)
 
     def claim(self, owner: str) -> ClaimedJob | None:
-        """The oldest queued job, now running and leased to `owner`."""
+        """The oldest queued job, which is now running and leased to `owner`; None if no job is queued."""
         with writing(self._engine) as connection:
+            # `skip_locked` lets services on PostgreSQL claim different jobs at once instead of queueing for the oldest. SQLite
+            # ignores it: there the write lock of the transaction makes claims take turns.
             oldest = select(jobs).where(jobs.c.status == "queued").order_by(jobs.c.created_at).limit(1)
             row = connection.execute(oldest.with_for_update(skip_locked=True)).first()
             if row is None:
@@ -87,9 +91,11 @@ class JobStore:
             return ClaimedJob(key, row.kind, row.payload, row.created_at, row.time_limit_s)
 
     def renew(self, owner: str, keys: Sequence[JobKey]) -> None:
-        """Extends the owner's leases on these jobs, those that have run down by more than a third."""
+        """Extends the owner's leases on these jobs, once any of them has lost more than a third of its time."""
         now = datetime.now(UTC)
         mine = (jobs.c.owner == owner) & tuple_(jobs.c.tenant, jobs.c.id).in_([(k.tenant, k.id) for k in keys])
+        # The runner asks four times a second. Only a worn lease costs a write, and two thirds of it are then left for
+        # further attempts.
         worn = mine & (jobs.c.lease_until < now + self._lease * 2 / 3)
         with reading(self._engine) as connection:
             if connection.execute(select(jobs.c.id).where(worn).limit(1)).first() is None:
@@ -100,14 +106,14 @@ class JobStore:
             )
 
     def cancel_requests(self, owner: str) -> list[JobKey]:
-        """Running jobs of the owner that somebody asked to cancel."""
+        """Running jobs of the owner that somebody has asked to cancel."""
         mine = (jobs.c.owner == owner) & (jobs.c.status == "running")
         with reading(self._engine) as connection:
             asked = select(jobs.c.tenant, jobs.c.id).where(mine, jobs.c.cancel_requested)
             return [JobKey(row.tenant, row.id) for row in connection.execute(asked)]
 
     def has_queued(self) -> bool:
-        """Whether a job waits to be claimed."""
+        """Whether any job is waiting to be claimed."""
         with reading(self._engine) as connection:
             return connection.execute(select(jobs.c.id).where(jobs.c.status == "queued").limit(1)).first() is not None
 
@@ -120,8 +126,10 @@ class JobStore:
         error: dict[str, Any] | None = None,
         store: Callable[[Connection], None] | None = None,
     ) -> bool:
-        """Ends a job and stores its result in one transaction; False where the job is no longer the owner's."""
+        """Ends a job and stores its result in one transaction; False if the job no longer belongs to the owner."""
         with writing(self._engine) as connection:
+            # A process that was thought dead may come back with a result after its job was given to another one. The owner in the
+            # condition of the update decides, so that each job is ended once.
             if not _end(connection, job.key, owner=owner, status=status, error=error):
                 return False
             if store is not None:
@@ -129,8 +137,9 @@ class JobStore:
             return True
 
     def release(self, owner: str) -> None:
-        """Queues again what the owner was running: it shuts down in good order."""
+        """Queues again what the owner was running, because the owner shuts down in good order."""
         with writing(self._engine) as connection:
+            # The attempt does not count: a restart of the service says nothing about the job.
             connection.execute(
                 update(jobs)
                 .where(jobs.c.owner == owner, jobs.c.status == "running")
@@ -138,19 +147,21 @@ class JobStore:
             )
 
     def recover(self) -> int:
-        """Number of jobs taken back from processes whose lease ran out."""
+        """Number of jobs retried or failed because the lease of their process ran out."""
         lapsed = select(jobs).where(jobs.c.status == "running", jobs.c.lease_until < datetime.now(UTC))
+        # Looked at in a reading transaction first: it is asked four times a second and mostly finds nothing, and a writing one
+        # would take SQLite's only write lock each time.
         with reading(self._engine) as connection:
             if connection.execute(lapsed.limit(1)).first() is None:
                 return 0
         with writing(self._engine) as connection:
             rows = connection.execute(lapsed.with_for_update(skip_locked=True)).all()
             for row in rows:
-                _take_back(connection, row)
+                _retry_or_fail(connection, row)
             return len(rows)
 
     def request_cancel(self, key: JobKey) -> Status:
-        """What the job is now: `cancelled` where it had not started, else `running` until its worker stops.
+        """The job's status now: `cancelled` if it had not started, else `running` until its worker stops.
 
         Raises:
             NotFoundError: there is no such job.
@@ -173,13 +184,13 @@ class JobStore:
             return "running"
 
     def status(self, key: JobKey) -> Status | None:
-        """Where the job is; None where there is none."""
+        """Status of the job; None if there is no such job."""
         with reading(self._engine) as connection:
             row = connection.execute(_one(key)).first()
             return None if row is None else row.status
 
     def add_progress(self, key: JobKey, progress: Progress) -> None:
-        """Keeps one progress report as an event."""
+        """Stores one report of progress as an event."""
         with writing(self._engine) as connection:
             append_event(connection, key, "progress", progress)
 
@@ -206,7 +217,7 @@ _PAST = {"succeeded": "succeeded", "failed": "failed", "cancelled": "been cancel
 def insert_job(
     connection: Connection, key: JobKey, *, kind: str, payload: str, at: datetime, time_limit_s: float
 ) -> None:
-    """A new queued job and its first event, inside the caller's transaction."""
+    """Inserts a queued job with its first event, inside the caller's transaction."""
     connection.execute(
         insert(jobs).values(
             tenant=key.tenant, id=key.id, kind=kind, status="queued", payload=payload, created_at=at,
@@ -217,13 +228,15 @@ def insert_job(
 
 
 def unfinished(connection: Connection, tenant: str) -> int:
-    """Jobs of a tenant that are queued or running."""
+    """Number of a tenant's jobs that are queued or running."""
     query = select(func.count()).where(jobs.c.tenant == tenant, jobs.c.status.in_(("queued", "running")))
     return connection.execute(query).scalar_one()
 
 
 def append_event(connection: Connection, key: JobKey, kind: str, progress: Progress | None = None) -> None:
-    """The job's next event, inside the caller's transaction."""
+    """Inserts the job's next event, inside the caller's transaction."""
+    # Numbered by the insert itself. Clients resume a stream behind the last number they saw, so numbers must neither repeat nor
+    # appear out of order.
     last = select(func.coalesce(func.max(job_events.c.seq), 0) + 1).where(
         job_events.c.tenant == key.tenant, job_events.c.job_id == key.id
     )
@@ -262,7 +275,7 @@ def _end(
     )
     if changed.rowcount == 0:
         return False
-    if status != "succeeded":  # the same request may be asked again
+    if status != "succeeded":  # so that the same request, asked again, becomes a new job
         connection.execute(
             update(plans).where(plans.c.tenant == key.tenant, plans.c.id == key.id).values(live_digest=None)
         )
@@ -270,14 +283,14 @@ def _end(
     return True
 
 
-def _take_back(connection: Connection, row: Any) -> None:
+def _retry_or_fail(connection: Connection, row: Any) -> None:
     key = JobKey(row.tenant, row.id)
     if row.cancel_requested:
         _end(connection, key, owner=row.owner, status="cancelled")
     elif row.attempts >= MAX_ATTEMPTS:
         error = WorkerLostError(
-            f"the process that ran this job disappeared, {row.attempts} times",
-            hint="Look for an out-of-memory kill on the server, or ask for a smaller search.",
+            f"the process that ran this job disappeared {row.attempts} times",
+            hint="Look for an out-of-memory kill in the server's system log, or ask for a smaller search.",
         )
         _end(connection, key, owner=row.owner, status="failed", error=problem_document(error))
     else:

@@ -1,4 +1,7 @@
-"""Access keys: made once, shown once, kept as SHA-256. A key is 160 random bits, so a plain hash cannot be guessed back."""
+"""Access keys: created once, shown once, and kept as SHA-256.
+
+A key is 160 random bits, so unlike a password it cannot be found by hashing guesses, and a slow salted hash would gain nothing.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +16,7 @@ from app.errors import NotFoundError
 from app.service.db.engine import reading, writing
 from app.service.db.tables import keys
 
+# Secret scanners recognise leaked keys by a prefix.
 _PREFIX = "mw_"
 
 
@@ -48,20 +52,20 @@ def list_keys(engine: Engine) -> list[Key]:
 
 
 def revoke_key(engine: Engine, key_id: str) -> None:
-    """Makes a key useless from now on.
+    """Revokes a key, which is refused from now on.
 
     Raises:
-        NotFoundError: there is no such key, or it was revoked before.
+        NotFoundError: there is no such key, or it has been revoked already.
     """
     with writing(engine) as connection:
         valid = (keys.c.id == key_id) & keys.c.revoked_at.is_(None)
         changed = connection.execute(update(keys).where(valid).values(revoked_at=datetime.now(UTC)))
     if changed.rowcount == 0:
-        raise NotFoundError(f"no valid key {key_id}", hint="`meshwright keys list` shows them.")
+        raise NotFoundError(f"there is no valid key {key_id}", hint="`meshwright keys list` shows all keys.")
 
 
 def tenant_of(engine: Engine, secret: str) -> str | None:
-    """Tenant of a valid secret; None for any other."""
+    """Tenant of the key with this secret; None if it is unknown or revoked."""
     query = select(keys.c.tenant).where(keys.c.secret_sha256 == _sha256(secret), keys.c.revoked_at.is_(None))
     with reading(engine) as connection:
         return connection.execute(query).scalar_one_or_none()

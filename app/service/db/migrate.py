@@ -1,4 +1,4 @@
-"""Brings a database to the newest schema, and says whether it is there. The migrations travel inside the package."""
+"""Brings a database to the newest schema, and says whether it has it. The migrations are part of the package."""
 
 from __future__ import annotations
 
@@ -15,13 +15,15 @@ from app.errors import UnavailableError
 from app.service.db.engine import reading, writing
 
 VERSION_TABLE = "meshwright_version"
-"""Not alembic's default name, which Optuna's storage uses for itself in the same database."""
+"""Not alembic's default name, which Optuna's storage takes for itself in the same database."""
 _MIGRATIONS = Path(__file__).parent / "migrations"
-_ADVISORY_LOCK = 0x6D657368  # any constant will do: two processes that upgrade at once take turns
+# Two services that start at once take turns with the upgrade. Any constant will do that nothing else in the database uses; this
+# one spells "mesh".
+_ADVISORY_LOCK = 0x6D657368
 
 
 def upgrade(engine: Engine) -> str:
-    """Revision of the schema after every missing migration was applied."""
+    """Revision of the schema, to which every missing migration has been applied."""
     config = _config()
     with writing(engine) as connection:
         if engine.dialect.name == "postgresql":
@@ -32,7 +34,7 @@ def upgrade(engine: Engine) -> str:
         except CommandError as error:
             raise UnavailableError(
                 f"the database cannot be upgraded: {error}",
-                hint="It was probably written by a newer meshwright: use that version, or another database.",
+                hint="A newer meshwright has probably written it: use that version, or another database.",
             ) from error
         revision = _current(connection)
     assert revision is not None

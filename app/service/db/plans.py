@@ -1,4 +1,4 @@
-"""Plan rows: a request becomes one job and one plan, the same request asked again finds the plan it already has."""
+"""Plan rows. A request becomes one job and one plan; the same request asked again finds the plan that is there already."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class PlanRow:
 
 @dataclass(frozen=True, slots=True)
 class Submission:
-    """A request as it is stored."""
+    """A checked request in the form in which it is stored."""
 
     digest: str
     request: str
@@ -45,21 +45,21 @@ class Submission:
 
 @dataclass(frozen=True, slots=True)
 class Submitted:
-    """The plan of a request, and whether it was made for it."""
+    """The plan that answers a request, and whether it was created for it."""
 
     id: str
     is_new: bool
 
 
 class PlanStore:
-    """Plans, each call for one tenant."""
+    """Stored plans; every call is for one tenant."""
 
     def __init__(self, engine: Engine, *, max_queued_jobs: int) -> None:
         self._engine = engine
         self._max_queued_jobs = max_queued_jobs
 
     def submit(self, tenant: str, submission: Submission, *, plan_id: str | None = None) -> Submitted:
-        """The plan that answers this request: the one already there, or a new one whose job is queued.
+        """The plan that answers this request: one that is there already, or a new one whose job is queued.
 
         Raises:
             InvalidInputError: the idempotency key was used for another body.
@@ -67,7 +67,9 @@ class PlanStore:
         """
         try:
             return self._submit(tenant, submission, plan_id=plan_id)
-        except IntegrityError:  # the same request came in between: its plan is now there
+        except IntegrityError:
+            # On PostgreSQL the same request may be inserted between our look and our insert. The unique `live_digest` then refuses
+            # the second row, and the second attempt finds the first one.
             return self._submit(tenant, submission, plan_id=plan_id)
 
     def _submit(self, tenant: str, submission: Submission, *, plan_id: str | None) -> Submitted:
@@ -80,7 +82,8 @@ class PlanStore:
     def _insert(self, connection: Connection, tenant: str, submission: Submission, *, plan_id: str) -> Submitted:
         if unfinished(connection, tenant) >= self._max_queued_jobs:
             raise TooManyJobsError(
-                f"{self._max_queued_jobs} jobs are unfinished", hint="Wait for some to end, or cancel them."
+                f"you already have {self._max_queued_jobs} unfinished jobs",
+                hint="Wait for some of them to end, or cancel some.",
             )
         now = datetime.now(UTC)
         insert_job(
@@ -102,11 +105,11 @@ class PlanStore:
         with reading(self._engine) as connection:
             row = connection.execute(_rows(tenant).where(plans.c.id == plan_id)).first()
         if row is None:
-            raise NotFoundError(f"no plan {plan_id}", hint="GET /v1/plans lists yours.")
+            raise NotFoundError(f"there is no plan {plan_id}", hint="GET /v1/plans lists yours.")
         return _plan(row)
 
     def ranked(self, tenant: str, plan_id: str, rank: int) -> str:
-        """One ranked plan with its stages, JSON.
+        """One ranked plan with its stages, as JSON.
 
         Raises:
             NotFoundError: the tenant has no such plan, or the plan no such rank.
@@ -117,7 +120,9 @@ class PlanStore:
         with reading(self._engine) as connection:
             document: str | None = connection.execute(query).scalar_one_or_none()
         if document is None:
-            raise NotFoundError(f"plan {plan_id} has no rank {rank}", hint="Ranks start at 1; top_k says how many.")
+            raise NotFoundError(
+                f"plan {plan_id} has no rank {rank}", hint="Ranks start at 1 and end at the request's top_k or earlier."
+            )
         return document
 
     def page(
@@ -126,6 +131,7 @@ class PlanStore:
         """Up to `limit` plans, newest first, beginning after the plan made at this time with this id."""
         query = _rows(tenant).order_by(plans.c.created_at.desc(), plans.c.id.desc()).limit(limit)
         if after is not None:
+            # Compared as a pair with the id, because several plans may share a moment.
             last = tuple_(literal(after[0], UtcDateTime), literal(after[1]))
             query = query.where(tuple_(plans.c.created_at, plans.c.id) < last)
         if status is not None:
@@ -134,8 +140,9 @@ class PlanStore:
             return [_plan(row) for row in connection.execute(query)]
 
     def delete(self, tenant: str, plan_id: str) -> None:
-        """Removes a plan with its job, events and ranks."""
+        """Removes a plan together with its job, its events and its ranked plans."""
         with writing(self._engine) as connection:
+            # The other rows go with the job: their foreign keys cascade.
             connection.execute(delete(jobs).where(jobs.c.tenant == tenant, jobs.c.id == plan_id))
 
 
@@ -181,8 +188,9 @@ def _known_by_key(connection: Connection, tenant: str, submission: Submission) -
     row = connection.execute(query).first()
     if row is None:
         return None
+    # Compared byte for byte and not by meaning, so that a client which reuses a key by mistake hears of it.
     if row.body_sha256 != submission.body_sha256:
-        message = "this Idempotency-Key was used for another request"
+        message = "this Idempotency-Key was already used with a different request"
         raise InvalidInputError([Problem("", message, "Send a new key with a new request.", "idempotency-key-reused")])
     return Submitted(row.plan_id, is_new=False)
 

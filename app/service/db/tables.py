@@ -1,6 +1,6 @@
-"""The tables. Every row belongs to a tenant, and the tenant is part of every key, so no query can reach another's rows.
+"""The tables. Every row belongs to a tenant, and the tenant is part of every primary key, so no join can reach another's rows.
 
-Documents are kept as the exact JSON text that is sent: nothing is parsed to answer a GET.
+Documents are kept as the exact JSON text that is sent, so that nothing has to be parsed to answer a GET.
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ from sqlalchemy import (
     UniqueConstraint,
 )
 
+# Named constraints, because a migration can only drop or change what it can name, and the databases' own names differ.
 metadata = MetaData(
     naming_convention={
         "ix": "ix_%(table_name)s_%(column_0_N_name)s",
@@ -36,7 +37,7 @@ metadata = MetaData(
 
 
 class UtcDateTime(TypeDecorator[datetime]):
-    """A moment in UTC; SQLite, which forgets time zones, gets the same values back as PostgreSQL."""
+    """A moment in UTC. SQLite forgets time zones; with this type it returns the same values as PostgreSQL."""
 
     impl = DateTime(timezone=True)
     cache_ok = True

@@ -1,4 +1,7 @@
-"""The objects that the documentation's examples name: every tenant gets them before its first answer."""
+"""The objects that the documentation's examples refer to. Every tenant has them before its first answer.
+
+So each example in /docs can be tried as it stands, and tests that follow the OpenAPI document find what it promises.
+"""
 
 from __future__ import annotations
 
@@ -35,14 +38,14 @@ EXAMPLE_CALIBRATION: Document = {
 
 @cache
 def example_calibration() -> CalibrationDocument:
-    """The seeded calibration, whose id is its digest."""
+    """The calibration that every tenant starts with; its id is its digest."""
     return document_of(EXAMPLE_CALIBRATION)
 
 
 def seed_examples(tenant: str, *, plans: PlanStore, calibrations: CalibrationStore, job_time_limit_s: float) -> None:
-    """Stores the example calibration, and queues the example plan where it is missing, failed or of another version."""
+    """Stores the example calibration, and queues the example plan unless it is there, did not fail and is of this version."""
     document = example_calibration()
-    # Without a node shape `auto` never chooses it.
+    # It is stored without a node shape, so that `auto` never prices a real plan with invented numbers.
     calibrations.add(
         tenant, document.id, document=document.file_text(), gpu=document.fingerprint.gpu, gpus_per_node=None
     )

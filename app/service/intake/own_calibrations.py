@@ -1,6 +1,6 @@
-"""The tenant's own calibrations that a request names: over HTTP a name is an id or a shipped name, never a path.
+"""The tenant's own calibrations that a request names. Over HTTP a name is an id or a shipped name, never a path.
 
-They are looked up once and travel with the request, so that neither the planner nor a worker needs the storage.
+They are looked up once and travel with the request, so that neither the planner nor a worker process needs the storage.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from cost_models.hardware import parse_document
 from cost_models.specs.cluster_input import resolve_cluster
 
 AUTO = "auto"
-"""Stands for the tenant's newest calibration of the cluster's GPU and node shape, or for none."""
+"""Stands for the tenant's newest calibration of the cluster's GPU and node shape, or for no calibration if there is none."""
 Document = dict[str, Any]
 
 
 class OwnCalibrations:
-    """What one request names, found so far."""
+    """The calibrations that one request names, as far as they have been looked up."""
 
     def __init__(self, store: CalibrationStore, *, tenant: str) -> None:
         self._store = store
@@ -31,9 +31,9 @@ class OwnCalibrations:
         """Documents by id."""
 
     def named(self, document: Any) -> Any:
-        """A plan request or evaluate row in which `auto` is replaced by what it stands for now; what it names is found.
+        """The plan request or evaluate row with `auto` replaced by the calibration that it stands for now.
 
-        What is malformed is left for the planner to refuse.
+        Calibrations that it names are looked up on the way. A malformed part is left as it is, for the planner to refuse.
         """
         cluster = document.get("cluster") if isinstance(document, dict) else None
         if not isinstance(cluster, dict):
@@ -43,10 +43,12 @@ class OwnCalibrations:
         return {**document, "cluster": self._of_nodes(cluster)}
 
     def _of_nodes(self, cluster: Any) -> Any:
-        """The same of a cluster of one kind of node, or a pool."""
+        """The same for a cluster of one kind of node, or for one pool."""
         names = _names(cluster)
         if not names:
             return cluster
+        # `auto` is resolved now and not in the worker: the answer then depends on what is stored when the request arrives, and
+        # its digest covers the calibration that was meant.
         kept = [name for given in names if (name := self._newest(cluster) if given == AUTO else given) is not None]
         for name in kept:
             self._look_up(name)
@@ -57,7 +59,7 @@ class OwnCalibrations:
         try:
             resolved = resolve_cluster({field: value for field, value in cluster.items() if field != "calibration"})
         except InvalidInputError:
-            return None
+            return None  # the planner reports what is wrong with the cluster
         return self._store.newest(self._tenant, gpu=resolved.gpu.name, gpus_per_node=resolved.gpus_per_node)
 
     def _look_up(self, name: str) -> None:
@@ -67,7 +69,7 @@ class OwnCalibrations:
         try:
             self.found[name] = parse_document(self._store.document(self._tenant, name))
         except NotFoundError:
-            return  # a shipped name, or one that the planner will refuse
+            return  # it is a shipped name, or one that the planner will refuse
 
 
 def _names(cluster: object) -> list[str]:

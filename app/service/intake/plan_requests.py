@@ -1,4 +1,4 @@
-"""From a posted request to a job: checked here, so that a bad one is answered at once, and given its digest and limits.
+"""From a posted request to a job: the request is checked here, so that a bad one is refused at once, and gets its limits.
 
 The request is parsed once and its job resolved once on this way. The worker that plans it later is another process, perhaps of
 a later day: it gets the stored document and reads it again (`app.service.jobs.plan_task`).
@@ -15,21 +15,21 @@ from app.service.jobs.plan_result import encoded
 from cost_models.errors import CalibrationError, InvalidInputError, Problem
 from planner.request.checked_request import check_request, parse_request
 
+# A search that reaches its limit still has to rank and explain what it found. That takes well under a second, several times as
+# long on a busy machine, and stopping the worker earlier would throw the best plans so far away.
 _STOP_AFTER_S = 5.0
 """Seconds that a job may run past the request's own time limit before its worker is stopped."""
-# A search that reaches its limit still has to rank and explain what it found, which takes well under a second, and a busy
-# machine may take several times as long. Stopping it earlier would throw the best plans so far away.
 
 
 @dataclass(frozen=True, slots=True)
 class PreparedRequest:
-    """A request that can be planned."""
+    """A request that has been checked and can become a job."""
 
     digest: str
     payload: str
-    """What the job is given, JSON: `request` as asked, and the tenant's `calibrations` that it names."""
+    """What the job is given, as JSON: the `request` as it was asked, and the tenant's `calibrations` that it names."""
     time_limit_s: float
-    """When the job is stopped."""
+    """Seconds after which the job is stopped."""
     wait_s: float
 
 
@@ -39,7 +39,7 @@ def prepare_request(
     """The job for this request.
 
     Raises:
-        InvalidInputError: with every broken rule that can be seen without searching.
+        InvalidInputError: with every broken rule that shows without a search.
     """
     # Parsed before calibrations are looked up, so that a request which its schema refuses costs no query.
     asked = parse_request(document)
@@ -50,6 +50,7 @@ def prepare_request(
     except CalibrationError as error:
         at = str(error.context.get("field", "/cluster/calibration"))
         raise InvalidInputError([Problem(at, error.message, error.hint, error.code)]) from error
+    # Calibrations travel in full, so that a worker process needs no access to the storage.
     texts = {name: found.model_dump(mode="json", exclude_defaults=True) for name, found in own.found.items()}
     limit_s = job_time_limit_s if asked.time_limit_s is None else asked.time_limit_s + _STOP_AFTER_S
     return PreparedRequest(

@@ -1,6 +1,7 @@
-"""The embedded job runner: one thread per worker process, and one that keeps the leases.
+"""The embedded job runner: one thread per worker process, and one more that keeps the leases.
 
-Complete on one machine, on SQLite or PostgreSQL; several services on one database share the queue, since a claim is a row.
+It is complete on one machine, on SQLite or PostgreSQL. Several services on one database share the queue, since a claim is a
+change of the job's row.
 """
 
 from __future__ import annotations
@@ -25,7 +26,10 @@ from planner.search.progress import Progress
 
 T = TypeVar("T")
 log = structlog.get_logger("meshwright.jobs")
+# How soon a request to cancel that another process received, or a job that it queued, is noticed here. Each look is one short
+# read; a lease of 10 s would bear far fewer.
 _KEEP_EVERY_S = 0.25
+# Long enough that a database that is away is not flooded with attempts and the log not with errors.
 _RETRY_AFTER_S = 1.0
 
 
@@ -33,18 +37,22 @@ class EmbeddedRunner:
     """Runs jobs in `pool_size` worker processes that are kept warm."""
 
     def __init__(self, store: JobStore, kinds: Kinds, *, pool_size: int, grace_s: float) -> None:
-        """`grace_s`: what a job that was told to stop may take before its worker is ended."""
+        """`grace_s`: seconds that a job which was told to stop may take before its worker process is ended."""
         self._store = store
         self._kinds = kinds
         self._grace_s = grace_s
+        # Unique even where a container always has the same host name and process id: an owner that comes back must not be taken
+        # for the one that died.
         self._owner = f"{socket.gethostname()[:40]}:{os.getpid()}:{secrets.token_hex(4)}"
         self._stopping = threading.Event()
         self._work = threading.Condition()
+        # A counter and not a flag: a hint that arrives between a failed claim and the wait that follows would be lost.
         self._hints = 0
         self._lock = threading.Lock()
         self._running: dict[JobKey, WorkerProcess] = {}
         self._ready: set[WorkerProcess] = set()
         self._watchers = Watchers(store)
+        # Threads and not tasks of the event loop, because each waits on a pipe and on the database for most of its life.
         slots = [threading.Thread(target=self._run_slot, name=f"job-slot-{i}", daemon=True) for i in range(pool_size)]
         self._threads = [*slots, threading.Thread(target=self._keep, name="job-keeper", daemon=True)]
 
@@ -79,7 +87,7 @@ class EmbeddedRunner:
             return sum(worker.is_alive for worker in self._ready)
 
     def worker_pids(self) -> list[int]:
-        """Process ids of the workers, for those who measure or end them."""
+        """Process ids of the workers, for whoever measures or ends them."""
         with self._lock:
             return [worker.pid for worker in self._ready if worker.pid is not None]
 
@@ -90,6 +98,7 @@ class EmbeddedRunner:
                 self._retire(worker)
                 worker = self._started()
                 continue
+            # Read before the claim, so that a job queued during it ends the wait below at once.
             seen = self._hints
             job = self._guarded(lambda: self._store.claim(self._owner))
             if job is not None:
@@ -103,6 +112,7 @@ class EmbeddedRunner:
             self._work.wait_for(lambda: self._hints != seen or self._stopping.is_set())
 
     def _started(self) -> WorkerProcess | None:
+        # A process per worker: the search holds Python's global lock, and a job that runs out of memory takes only itself along.
         worker = WorkerProcess({name: kind.task for name, kind in self._kinds.items()})
         if not worker.became_ready(is_abandoned=self._stopping.is_set):
             worker.terminate()
@@ -133,6 +143,7 @@ class EmbeddedRunner:
         finally:
             with self._lock:
                 del self._running[job.key]
+        # An abandoned job keeps its row as it is: `stop` queues it again, for the next service that starts.
         if outcome != "abandoned":
             self._guarded(lambda: self._finish(job, outcome))
             self._watchers.notify(job.key)
@@ -164,7 +175,8 @@ class EmbeddedRunner:
             for key in self._store.cancel_requests(self._owner):
                 self.cancel(key)
         if self._store.recover():
-            log.warning("jobs taken back from a process that is gone")
+            log.warning("jobs of a process that is gone were queued again or failed")
+        # Jobs that another service queued, and those of a service that was gone, come without a hint of their own.
         if self._store.has_queued():
             with self._work:
                 self._hints += 1
@@ -176,8 +188,8 @@ class EmbeddedRunner:
         except SQLAlchemyError as error:
             log.error("the database refused a step of the job runner", error=str(error)[:300])  # noqa: TRY400 - repeats
         except Exception:
-            # The outermost edge of the job threads: they outlive a database that is away. A job that could not be ended
-            # loses its lease and is taken back.
+            # The outermost edge of the job threads, which must outlive a database that is away. A job whose end could not be stored
+            # loses its lease and is retried.
             log.exception("a step of the job runner failed")
         self._stopping.wait(_RETRY_AFTER_S)
         return None

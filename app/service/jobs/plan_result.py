@@ -1,4 +1,7 @@
-"""A planner's answer split into what a list shows, what a plan shows, and each rank's detail, as JSON texts."""
+"""A planner's answer, split into what a list shows, what a plan shows, and the detail of each rank, as JSON texts.
+
+The detail of every pipeline stage makes up most of an answer, and few clients read it; so it is stored apart, rank by rank.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +14,7 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class PlanResult:
-    """What a finished planning job leaves: JSON texts."""
+    """What a finished planning job leaves behind, as JSON texts."""
 
     response: str
     headline: str
@@ -20,14 +23,14 @@ class PlanResult:
 
 
 def split_response(response: Document) -> PlanResult:
-    """The response without stages, its headline, and its ranked plans in full."""
+    """The response without stages, its headline, and its ranked plans with all their detail."""
     ranked = tuple(encoded(entry) for entry in response["plans"])
     summaries = [{**entry, "evaluation": without_stages(entry["evaluation"])} for entry in response["plans"]]
     return PlanResult(encoded({**response, "plans": summaries}), encoded(_headline(response)), ranked)
 
 
 def without_stages(evaluation: Document) -> Document:
-    """An evaluation whose memory names no stages."""
+    """The evaluation without the stages of its memory."""
     memory = evaluation.get("memory")
     if not memory:
         return evaluation
@@ -35,7 +38,7 @@ def without_stages(evaluation: Document) -> Document:
 
 
 def encoded(document: Any) -> str:
-    """Compact JSON; NaN and Infinity are defects."""
+    """Compact JSON; raises for NaN and Infinity, which no answer may contain."""
     return json.dumps(document, allow_nan=False, separators=(",", ":"))
 
 

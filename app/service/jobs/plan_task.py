@@ -1,4 +1,4 @@
-"""The planning job, as a worker process runs it."""
+"""The planning job as a worker process runs it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the service asks of whatever runs its jobs. Job rows are the queue; a runner claims them, so a restart loses none."""
+"""What the service asks of whatever runs its jobs. The table of jobs is the queue: a restart therefore loses none of them."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from app.service.db.jobs import JobKey
 
 @dataclass(frozen=True, slots=True)
 class Kind:
-    """How jobs of one kind are done."""
+    """How jobs of one kind are run."""
 
     task: str
     """`module:function` that a worker process calls: (JobInput, on_progress, should_stop) -> result."""
     write_result: Callable[[Connection, JobKey, Any], None]
-    """Stores the result, inside the transaction that ends the job."""
+    """Stores the result inside the transaction that ends the job, so that no job succeeds without one."""
 
 
 Kinds = Mapping[str, Kind]
@@ -28,19 +28,19 @@ class JobRunner(Protocol):
     """Runs queued jobs until it is stopped."""
 
     def start(self) -> None:
-        """Begins to claim jobs; returns before the workers are warm."""
+        """Begins to claim jobs. It returns before the workers have loaded."""
 
     def stop(self) -> None:
-        """Stops claiming; what was running is queued again."""
+        """Stops claiming jobs and queues again those that were running."""
 
     def submit(self, key: JobKey) -> None:
-        """Says that this job is queued: it is started without waiting for the next look at the table."""
+        """Says that this job is queued, so that it starts without waiting for the next look at the table."""
 
     def cancel(self, key: JobKey) -> None:
-        """Stops this job where it runs here; its row already says that it shall be cancelled."""
+        """Stops this job if it runs in this process. Its row says already that it is to be cancelled."""
 
     async def wait(self, key: JobKey, *, timeout_s: float) -> None:
         """Returns when the job has ended, or after `timeout_s`."""
 
     def ready_workers(self) -> int:
-        """Workers that could start a job at once, or are at one."""
+        """Number of workers that are running a job or could start one at once."""

@@ -1,4 +1,4 @@
-"""Who waits for which job: requests of this process are woken when it ends a job, others notice at their next look."""
+"""Who waits for which job. Requests of the process that ends a job are woken; those of other processes see it at their next look."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ from concurrent.futures import Future
 
 from app.service.db.jobs import FINISHED, JobKey, JobStore
 
+# Only jobs that another process runs are found by looking, so a quarter of a second delays few and costs the database little.
 _LOOK_EVERY_S = 0.25
 
 
@@ -21,7 +22,7 @@ class Watchers:
         self._futures: dict[JobKey, set[Future[None]]] = {}
 
     def notify(self, key: JobKey) -> None:
-        """Wakes who waits for this job: it has ended."""
+        """Wakes whoever waits for this job, which has ended."""
         with self._lock:
             futures = self._futures.pop(key, set())
         for future in futures:

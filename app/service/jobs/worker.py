@@ -1,6 +1,6 @@
-"""The inside of a worker process: receives jobs over a pipe, calls the task, sends progress and the result back.
+"""The inside of a worker process: it receives jobs over a pipe, calls the task, and sends progress and the result back.
 
-It loads neither the server nor the storage. A worker whose parent is gone stops at the next look.
+It loads neither the server nor the storage. A worker whose parent is gone stops when it next looks at its stop flag.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from app.errors import InternalError, problem_document
 from cost_models.errors import MeshwrightError
 from planner.search.progress import Progress
 
+# A search reports after every chunk. Each report that is sent becomes a row, and nobody watches more closely than this.
 _PROGRESS_EVERY_S = 0.2
 
 
@@ -31,7 +32,7 @@ class JobInput:
     id: str
     kind: str
     payload: str
-    """The request, JSON."""
+    """The request as JSON."""
     created_at: str
     """RFC 3339, UTC."""
 
@@ -50,7 +51,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """Why the task raised: a problem document for the user, and for the log, where it is a defect, the traceback."""
+    """Why the task failed: a problem document for the user, and for the log the traceback if the program is at fault."""
 
     error: dict[str, Any]
     traceback: str | None = None
@@ -61,7 +62,7 @@ Task = Callable[..., Any]
 
 
 class Reporter:
-    """Sends progress to the service, at most a few times a second."""
+    """Sends progress to the service, at most five times a second."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -76,12 +77,16 @@ class Reporter:
 
 
 def serve(connection: Connection, stop: c_bool, tasks: Mapping[str, str], path: list[str]) -> None:
-    """Runs jobs until the pipe closes. `path` is the service's own import path: a spawned interpreter would look into the
-    current folder first, where a user may well have an `app` or a `planner` of their own.
+    """Runs jobs until the pipe closes.
+
+    `path` is the service's own import path. A spawned interpreter would look into the current folder first, where users may
+    well have an `app` or a `planner` of their own.
     """
     sys.path[:] = path
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is the service's to handle
+    # Loaded before the worker reports itself ready, so that no job pays for the imports.
     functions = {kind: _load(task) for kind, task in tasks.items()}
+    # An orphan is given a new parent. The service is then gone, and somebody else will run the job when its lease lapses.
     parent = os.getppid()
 
     def should_stop() -> bool:
@@ -113,6 +118,6 @@ def _run(task: Task, job: JobInput, *, on_progress: Reporter, should_stop: Calla
         return Failed(problem_document(error))
     except Exception:  # noqa: BLE001 - the outermost edge of a worker
         defect = InternalError(
-            "the job failed because of a defect of the program", hint="Report it with the server's log."
+            "the job failed because of a bug in the program", hint="Please report it with the server's log."
         )
         return Failed(problem_document(defect), traceback.format_exc())

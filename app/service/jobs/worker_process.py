@@ -17,7 +17,9 @@ from planner.search.progress import Progress
 
 Outcome = Done | Failed | Literal["cancelled", "abandoned"]
 """How a job ended in its worker; `abandoned` where the service shuts down."""
+# Bounds how late a cancellation, a time limit or a shutdown is noticed; a result or the end of the process wakes the wait itself.
 _LOOK_EVERY_S = 0.05
+# Loading takes one to two seconds; on a cold network file system, or a machine that starts many at once, far longer.
 _START_TIMEOUT_S = 60.0
 
 
@@ -27,21 +29,24 @@ class Limits:
 
     time_limit_s: float
     grace_s: float
-    """What a job that was told to stop may take to do so."""
+    """Seconds that a job which was told to stop may take to do so."""
 
 
 class WorkerProcess:
-    """A spawned process. Used by one thread, but for `cancel`."""
+    """A spawned process. One thread uses it; only `cancel` may be called from others."""
 
     def __init__(self, tasks: Mapping[str, str]) -> None:
+        # Not "fork": a copy of a process with threads inherits locks that nobody in it will ever release.
         context = multiprocessing.get_context("spawn")
         self._connection, theirs = context.Pipe()
-        # Without a lock: a worker killed while it held one would block the service.
+        # Shared without a lock, because a worker that is killed while it holds one would block the service. A single byte cannot
+        # be read half-written.
         self._stop = context.RawValue("b", 0)
         self._process = context.Process(
             target=serve, args=(theirs, self._stop, dict(tasks), list(sys.path)), name="meshwright-worker", daemon=True
         )
         self._process.start()
+        # While this copy is open, the end of the worker would not close the pipe.
         theirs.close()
         self._cancelled_at: float | None = None
 
@@ -63,7 +68,7 @@ class WorkerProcess:
         return False
 
     def cancel(self) -> None:
-        """Tells the running job to stop; it is made to after its grace, which counts from here."""
+        """Tells the running job to stop. Its process is ended if it has not stopped when its grace, which begins now, is over."""
         self._cancelled_at = time.monotonic()
         self._stop.value = 1
 
@@ -75,7 +80,7 @@ class WorkerProcess:
         on_progress: Callable[[Progress], None],
         is_abandoned: Callable[[], bool],
     ) -> Outcome:
-        """The job's outcome; the process is no longer alive where it had to be ended, or ended by itself."""
+        """The job's outcome. Afterwards the process is dead if it had to be ended or ended by itself."""
         self._cancelled_at = None
         self._stop.value = 0
         try:
@@ -90,6 +95,7 @@ class WorkerProcess:
             if isinstance(message, Progress):
                 on_progress(message)
             elif isinstance(message, Done | Failed):
+                # A result that arrives after the cancellation is dropped: the caller was told that there would be none.
                 return "cancelled" if self._is_cancelled else message
             elif message == "ended":
                 return "cancelled" if self._is_cancelled else self._lost()
@@ -114,11 +120,13 @@ class WorkerProcess:
 
     def terminate(self) -> None:
         """Ends the process now."""
+        # SIGKILL, since a worker that ignored its stop flag may well be inside a solver that handles no gentler signal.
         self._process.kill()
         self._process.join()
         self._connection.close()
 
     def _receive(self, timeout_s: float) -> Message | Literal["ended"] | None:
+        # The sentinel too: a worker that is killed while it writes leaves a pipe that may never become readable.
         if not wait([self._connection, self._process.sentinel], timeout=timeout_s):
             return None
         try:
@@ -133,7 +141,7 @@ class WorkerProcess:
         self._process.join(timeout=1.0)
         error = WorkerLostError(
             f"the process that ran this job ended ({_how(self._process.exitcode)})",
-            hint="Look for an out-of-memory kill on the server, or ask for a smaller search.",
+            hint="Look for an out-of-memory kill in the server's system log, or ask for a smaller search.",
         )
         return Failed(problem_document(error))
 
@@ -141,7 +149,7 @@ class WorkerProcess:
 def _timed_out(limits: Limits) -> Failed:
     error = TimeLimitError(
         f"the job was still running after {limits.time_limit_s:g} s",
-        hint="Fix some axes in `constraints`, or set `time_limit_s` to get the best found until then.",
+        hint="Fix some axes in `constraints`, or set `time_limit_s` to get the best plans found within that time.",
     )
     return Failed(problem_document(error))
 

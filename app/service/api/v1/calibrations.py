@@ -1,4 +1,4 @@
-"""Calibrations: uploaded once, never changed, named by their digest."""
+"""Calibrations: uploaded once, never changed, and named by their digest."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def read_calibration(calibration_id: CalibrationId, caller: Caller, service: Her
 def _parsed(content: object) -> CalibrationDocument:
     if not isinstance(content, dict):
         raise InvalidInputError(
-            [Problem("", "a calibration is an object", "Send what `meshwright profile run` wrote.")]
+            [Problem("", "a calibration is a JSON object", "Send the file that `meshwright profile run` wrote.")]
         )
     try:
         return document_of(content, origin="the body")

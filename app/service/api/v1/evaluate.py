@@ -1,4 +1,4 @@
-"""What given strategies cost: one row, or a list of them."""
+"""What given strategies cost: one row, or a list of rows."""
 
 from __future__ import annotations
 
@@ -21,6 +21,7 @@ from planner.schemas import EvaluateRow, Evaluation
 router = APIRouter(prefix="/v1/evaluate", tags=["evaluate"])
 Here = Annotated[Service, Depends(service_of)]
 Caller = Annotated[Principal, Depends(principal_of)]
+# A body of the default size holds fewer rows. This bounds the work of one request where a deployment accepts larger bodies.
 _MOST_ROWS = 10_000
 _MOST_PROBLEMS = 20
 
@@ -31,16 +32,22 @@ async def evaluate(body: Body, caller: Caller, service: Here) -> JSONResponse:
     own = OwnCalibrations(service.calibrations, tenant=caller.tenant)
     if isinstance(body.value, list):
         return JSONResponse(await run_in_threadpool(_evaluated, body.value, own=own))
+    # A single row that does not match the schema is refused with 422. In a list such a row gets the verdict `invalid`, which
+    # is for `evaluate_rows` to find, so that the rows beside it are answered.
     validated(EvaluateRow, body.value, pointer="")
     return JSONResponse((await run_in_threadpool(_evaluated, [body.value], own=own))[0])
 
 
 def _evaluated(rows: list[Any], *, own: OwnCalibrations) -> list[dict[str, Any]]:
     if len(rows) > _MOST_ROWS:
-        problem = Problem("", f"{len(rows)} rows; at most {_MOST_ROWS} at a time", "Send them in several requests.")
+        problem = Problem(
+            "",
+            f"the list has {len(rows)} rows; one request takes at most {_MOST_ROWS}",
+            "Split them over several requests.",
+        )
         raise InvalidInputError([problem])
     problems = [
-        Problem(f"/{position}", f"is {shown(row)}; a row is an object", "Send rows as objects {…}.")
+        Problem(f"/{position}", f"is {shown(row)}; a row must be an object", "Send each row as an object {…}.")
         for position, row in enumerate(rows)
         if not isinstance(row, dict)
     ]

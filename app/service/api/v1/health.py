@@ -1,4 +1,4 @@
-"""Whether the service lives, whether it can work, and its figures. None of these needs a key or shows a tenant's data."""
+"""Whether the service is alive, whether it can work, and its figures. None needs a key, and none shows a tenant's data."""
 
 from __future__ import annotations
 
@@ -20,18 +20,22 @@ Here = Annotated[Service, Depends(service_of)]
 
 @router.get("/healthz", response_model=Health)
 def healthz() -> dict[str, Any]:
-    """The process answers."""
+    """Liveness: the process answers."""
     return {"status": "ok", "version": PRODUCT_VERSION}
 
 
 @router.get("/readyz", response_model=Health)
 def readyz(service: Here) -> dict[str, Any]:
-    """The database has the newest schema and a worker is there; 503 otherwise."""
+    """Readiness: the database has the newest schema and a worker is ready; 503 otherwise."""
+    # Apart from liveness, because the right reaction differs: a process that cannot reach its database should get no traffic,
+    # but restarting it would not help.
     if not is_current(service.engine):
-        raise UnavailableError("the database has an older schema", hint="Run `meshwright db upgrade`.")
+        raise UnavailableError("the schema of the database is not current", hint="Run `meshwright db upgrade`.")
     workers = service.runner.ready_workers()
     if workers == 0:
-        raise UnavailableError("no worker is ready", hint="They take a second to start; the log says why if not.")
+        raise UnavailableError(
+            "no worker is ready", hint="Workers take about a second to start; if they do not, the log says why."
+        )
     return {"status": "ok", "version": PRODUCT_VERSION, "workers": workers}
 
 

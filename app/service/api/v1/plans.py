@@ -1,4 +1,4 @@
-"""Plans: asked for, listed, read, watched and cancelled."""
+"""Plans: created, listed, read, watched and cancelled."""
 
 from __future__ import annotations
 
@@ -35,6 +35,7 @@ PlanId = Annotated[
     str, Path(max_length=80, description="Id of a plan.", openapi_examples={"seeded": {"value": EXAMPLE_PLAN_ID}})
 ]
 Rank = Annotated[int, Path(ge=1, le=1000, description="1 is the best.", openapi_examples={"best": {"value": 1}})]
+# Workers report at most every 0.2 s, so looking more often would find nothing new.
 _EVENTS_EVERY_S = 0.2
 
 
@@ -42,7 +43,7 @@ _EVENTS_EVERY_S = 0.2
     "",
     status_code=201,
     response_model=PlanDocument,
-    responses={202: {"model": PlanDocument, "description": "Still being planned: ask again at `Location`."}},
+    responses={202: {"model": PlanDocument, "description": "The plan is not finished yet: ask again at `Location`."}},
     openapi_extra=json_body(PlanRequest),
 )
 async def create_plan(
@@ -51,10 +52,12 @@ async def create_plan(
     caller: Caller,
     service: Here,
     idempotency_key: Annotated[
-        str | None, Header(min_length=1, max_length=255, description="The same key and body give the same plan.")
+        str | None,
+        Header(min_length=1, max_length=255, description="The same key with the same body gives the same plan."),
     ] = None,
 ) -> Response:
-    """Ask for the best plans. The same request asked again gets the stored answer."""
+    """Ask for the best plans. A request that was asked before gets the stored answer."""
+    # Parsing, resolving and the database all block, so they stay off the event loop, which streams and waiting requests share.
     asked = await run_in_threadpool(
         prepare_request,
         body.value,
@@ -75,6 +78,7 @@ async def create_plan(
         service.runner.submit(key)
         await service.runner.wait(key, timeout_s=asked.wait_s)
     plan = await run_in_threadpool(service.plans.get, caller.tenant, submitted.id)
+    # An older request's plan is looked at before waiting: it is mostly finished, and then nobody would wake us.
     if plan.status not in FINISHED and not submitted.is_new:
         await service.runner.wait(key, timeout_s=asked.wait_s)
         plan = await run_in_threadpool(service.plans.get, caller.tenant, submitted.id)
@@ -91,7 +95,7 @@ def list_plans(
     limit: Limit = 20,
     status: Annotated[Status | None, Query(description="Only plans of this status.")] = None,
 ) -> JSONResponse:
-    """Your plans, newest first, each with the headline of its best."""
+    """Your plans, newest first, each with the headline of its best strategy."""
     plans = service.plans.page(caller.tenant, limit=limit, after=place, status=status)
     last = (plans[-1].created_at, plans[-1].id) if len(plans) == limit else None
     return JSONResponse(page_of([_entry(plan) for plan in plans], last=last))
@@ -108,7 +112,9 @@ def read_ranked(plan_id: PlanId, rank: Rank, caller: Caller, service: Here) -> R
     """One ranked strategy with the memory of every pipeline stage."""
     plan = service.plans.get(caller.tenant, plan_id)
     if plan.status != "succeeded":
-        raise WrongStateError(f"plan {plan_id} is {plan.status}", hint="Ranks exist once it has succeeded.")
+        raise WrongStateError(
+            f"plan {plan_id} is {plan.status}", hint="Its ranked strategies can be read once it has succeeded."
+        )
     return Response(service.plans.ranked(caller.tenant, plan_id, rank), media_type="application/json")
 
 
@@ -122,7 +128,7 @@ async def cancel_plan(plan_id: PlanId, caller: Caller, service: Here) -> JSONRes
 
 
 def _watched(plan_id: PlanId, caller: Caller, service: Here) -> JobKey:
-    """The plan's job, looked up before the stream begins: a stream cannot turn into a 404."""
+    """The plan's job, looked up before the stream begins, because a stream that has begun cannot turn into a 404."""
     return JobKey(caller.tenant, service.plans.get(caller.tenant, plan_id).id)
 
 
@@ -130,7 +136,9 @@ def _watched(plan_id: PlanId, caller: Caller, service: Here) -> JobKey:
 async def watch_plan(
     key: Annotated[JobKey, Depends(_watched)],
     service: Here,
-    last_event_id: Annotated[int, Header(ge=0, description="Events up to this number are left out.")] = 0,
+    last_event_id: Annotated[
+        int, Header(ge=0, description="Leave out events up to this number; browsers send it when they reconnect.")
+    ] = 0,
 ) -> AsyncIterable[ServerSentEvent]:
     """The plan's events as they happen (server-sent events); the stream ends with the job."""
     seq = last_event_id
@@ -141,7 +149,7 @@ async def watch_plan(
             yield ServerSentEvent(data=_event(event), event=event.type, id=str(seq))
         if events and events[-1].type in FINISHED:
             return
-        # A stream that was resumed behind the last event, or whose plan was removed, sees no event that ends it.
+        # A stream that was resumed behind the last event, or whose plan was removed, never sees an event that ends it.
         if not events and await run_in_threadpool(service.jobs.status, key) in {*FINISHED, None}:
             return
         await asyncio.sleep(_EVENTS_EVERY_S)

@@ -1,4 +1,4 @@
-"""What can be named in a request: models, GPUs, clusters, and the frameworks with their versions and defaults."""
+"""What a request can refer to by name: models, GPUs, clusters, and the frameworks with their versions and defaults."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ router = APIRouter(prefix="/v1/presets", tags=["presets"])
 
 @router.get("/models", response_model=PresetList)
 def list_models() -> dict[str, Any]:
-    """Models that can be named as `{"preset": …}`."""
+    """Models that a request can name as `{"preset": …}`."""
     return _listed("models")
 
 
 @router.get("/gpus", response_model=PresetList)
 def list_gpus() -> dict[str, Any]:
-    """GPUs that can be named in a cluster."""
+    """GPUs that a cluster can name."""
     return _listed("gpus")
 
 
 @router.get("/clusters", response_model=PresetList)
 def list_clusters() -> dict[str, Any]:
-    """Clusters that can be named as `{"preset": …}`."""
+    """Clusters that a request can name as `{"preset": …}`."""
     return _listed("clusters")
 
 
 @router.get("/frameworks", response_model=FrameworkList)
 def list_frameworks() -> dict[str, Any]:
-    """Frameworks with their known releases, every default, what each can spell, and the rules it is judged by."""
+    """Frameworks with their known releases, every default, the values each accepts, and the rules it is judged by."""
     return {"items": framework_documents()}
 
 

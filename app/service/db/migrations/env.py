@@ -1,4 +1,4 @@
-"""Alembic's entry point. Migrations run on the connection that `app.service.db.migrate` hands over, never from a file of settings."""
+"""Alembic's entry point. Migrations run on the connection that `app.service.db.migrate` hands over; there is no alembic.ini."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ context.configure(
     connection=context.config.attributes["connection"],
     target_metadata=metadata,
     version_table=VERSION_TABLE,
+    # SQLite alters a column by copying its table, which Alembic calls a batch.
     render_as_batch=True,
     transactional_ddl=True,
 )

@@ -247,7 +247,7 @@ def test_evaluate_answers_every_line_in_order(outcome: Any, tmp_path: Path) -> N
 def test_evaluate_says_once_that_a_document_is_no_row_a_line(outcome: Any) -> None:
     code, out, err = outcome("evaluate", str(REQUESTS / "llama-3.1-70b.json"))
     assert (code, out) == (2, "")
-    assert "one JSON document over several lines" in err
+    assert "one JSON document that is spread over several lines" in err
     assert "meshwright plan" in err
 
 
@@ -349,7 +349,7 @@ def test_an_interrupted_plan_ends_with_130_and_the_best_so_far(outcome: Any, out
     code, out, err = outcome(*SMALL, *large, *output)
     thread.join()
     assert code == 130
-    assert "stopping with the best plans so far" in err
+    assert "Stopping with the best plans so far" in err
     assert json.loads(out)["status"] == "cancelled" if output else "70b" in out
 
 

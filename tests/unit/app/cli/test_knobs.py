@@ -256,7 +256,7 @@ def test_a_long_response_is_read_and_memory_is_no_storage(
     assert run(["knobs", "tell", "0", "2.5", "--storage", url]) == 0
     capsys.readouterr()
     assert run(["knobs", "best", "--storage", url]) == 0
-    assert "nothing told so far is faster than the framework's defaults" in capsys.readouterr().out
+    assert "No trial so far is faster than the framework's defaults" in capsys.readouterr().out
 
 
 def test_a_password_is_never_shown(response: dict[str, Any]) -> None:
@@ -288,7 +288,7 @@ def test_the_commands(response: dict[str, Any], url: str, tmp_path: Path, capsys
     assert (code, "--failed" in err) == (2, True)
     code, out, err = of("best")
     assert "2.5 s a step" in out
-    assert "nothing told so far is faster than the framework's defaults" in out
+    assert "No trial so far is faster than the framework's defaults" in out
     assert "1 told, 1 failed, 0 open" in err
     assert json.loads(of("best", "--json")[1])["best"]["trial"] == 0
     assert of("tell", "0", "2.5")[0] == 2

@@ -99,7 +99,7 @@ def test_a_missing_folder_is_told_before_anything_is_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert run(["profile", "run", "--out", str(tmp_path / "no" / "x.json")]) == 5
-    assert "there is no folder" in capsys.readouterr().err
+    assert "does not exist" in capsys.readouterr().err
 
 
 def test_show_prints_bandwidths_by_nccl_tests_definitions(
