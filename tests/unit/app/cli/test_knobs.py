@@ -126,9 +126,9 @@ def test_what_is_wrong_is_named(response: dict[str, Any], url: str, tmp_path: Pa
     with pytest.raises(NotFoundError, match="does not exist"):
         meshwright.resume_knobs(url)
     assert not (tmp_path / "knobs.db").exists()
-    with pytest.raises(InvalidInputError, match="plan 7 is not in the response, which has 2"):
+    with pytest.raises(InvalidInputError, match="the response has 2 plans, and none of them has rank 7"):
         meshwright.start_knobs(response, storage=url, plan=7)
-    with pytest.raises(InvalidInputError, match="no plan response"):
+    with pytest.raises(InvalidInputError, match="not a plan response"):
         meshwright.start_knobs({"plans": []}, storage=url)
     with pytest.raises(InvalidInputError, match="cannot be used"):
         meshwright.start_knobs(response, storage="knobs.db")
@@ -143,7 +143,7 @@ def test_what_is_wrong_is_named(response: dict[str, Any], url: str, tmp_path: Pa
     with pytest.raises(WrongStateError, match="trial 5 of a is not open"):
         tuning.tell(5, 1.0)
     for seconds in (0.0, -1.0, float("nan"), float("inf")):
-        with pytest.raises(InvalidInputError, match="is not a time"):
+        with pytest.raises(InvalidInputError, match="is not between"):
             tuning.tell(0, seconds)
 
 
@@ -201,11 +201,11 @@ def test_a_file_of_something_else_is_left_as_it_is(response: dict[str, Any], url
         other.commit()
     before = file.read_bytes()
     for call in (lambda: meshwright.start_knobs(response, storage=url), lambda: meshwright.resume_knobs(url)):
-        with pytest.raises(WrongStateError, match=r"something else \(mine\)"):
+        with pytest.raises(WrongStateError, match=r"belongs to something else"):
             call()
     assert file.read_bytes() == before
     file.write_bytes(b"")
-    with pytest.raises(NotFoundError, match="has no tuning"):
+    with pytest.raises(NotFoundError, match="holds no tuning"):
         meshwright.resume_knobs(url)
     assert file.read_bytes() == b""
 
@@ -236,7 +236,7 @@ def test_times_and_trials_that_cannot_be_are_refused(response: dict[str, Any], u
     tuning = meshwright.start_knobs(response, storage=url)
     tuning.ask()
     for seconds in (1e-300, 1e300):
-        with pytest.raises(InvalidInputError, match="is not a time"):
+        with pytest.raises(InvalidInputError, match="is not between"):
             tuning.tell(0, seconds)
     for trial in (-1, 2**31, 10**30):
         with pytest.raises(WrongStateError, match="is not open"):

@@ -218,7 +218,7 @@ def test_gpus_left_idle_are_counted_and_rates_are_of_the_whole_job(printed: Any)
     assert told in out.replace("\n", " ")
     assert "constraints.allow_idle_gpus" in out
     later, _ = printed(RESPONSE | {"plans": [full | {"rank": 1}, idle | {"rank": 2}]}, width=160)
-    assert "Plan 2 leaves GPUs idle; tok/s is that of the whole job." in later
+    assert "Plan 2 leaves GPUs idle; tok/s counts the whole job." in later
     assert "idle" not in printed(RESPONSE, width=160)[0]
 
 
@@ -298,7 +298,7 @@ def test_what_a_request_included_is_told(printed: Any) -> None:
     out, _ = printed(RESPONSE | {"what_if": [asked, none], "pareto": [{}, {}, {}]}, width=160)
     assert "  as asked: 6.40 s, 10,240 tok/s/GPU, MFU 50.0%, 16 GPUs, 53.5 GiB/GPU, tp2 dp8 z2\n" in out
     assert "  num_nodes 1: no plan; of the strategies, 8 need more memory\n" in out
-    assert "Front of time, memory, GPUs and cost: 3 plans, with --json." in out
+    assert "The front of time, memory, GPUs and cost has 3 plans; --json prints them." in out
 
 
 def test_no_color_leaves_plain_text(printed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
