@@ -98,12 +98,6 @@ def model_flops_per_step(job: Job, *, causal: bool = False) -> float:
     return FORWARD_AND_BACKWARD * forward * job.training.seq_length * job.training.global_batch_size
 
 
-def hardware_flops_per_step(job: Job, strategies: Strategies) -> Floats:
-    """Operations of one optimizer step that the hardware executes, shape (N,): the model's and the repeated forward ones."""
-    tokens = float(job.training.seq_length) * job.training.global_batch_size
-    return model_flops_per_step(job) + repeated_flops_per_token(job, strategies) * tokens
-
-
 def repeated_flops_per_token(job: Job, strategies: Strategies) -> Floats:
     """Forward operations of one token that recomputation repeats, shape (N,); the global batch plays no part.
 

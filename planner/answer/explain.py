@@ -34,7 +34,7 @@ def nearest_infeasible(job: Job, nearest: Strategies, *, headroom_fraction: floa
     Those that some change makes fit come first, since they tell the user what to do.
     """
     every = [strategy_dict(nearest, index) for index in range(len(nearest))]
-    found = _fitting_changes(job, every, headroom_fraction=headroom_fraction)
+    found = fitting_changes(job, every, headroom_fraction=headroom_fraction)
     shown = _different_splits(nearest, first=[index in found.names for index in range(len(nearest))])
     evaluated = evaluate(job, nearest.take(shown), headroom_fraction=headroom_fraction)
     return [
@@ -127,14 +127,8 @@ def _different_splits(nearest: Strategies, *, first: list[bool]) -> Ints:
     return np.asarray(order[np.sort(at)[:SHOWN]])
 
 
-def smallest_changes(job: Job, strategies: list[dict[str, Any]], *, headroom_fraction: float) -> list[str]:
-    """For each strategy the mildest change that makes it legal and fitting, or what is missing where none does."""
-    found = _fitting_changes(job, strategies, headroom_fraction=headroom_fraction)
-    return [found.told(index) for index in range(len(strategies))]
-
-
 @dataclass(frozen=True, slots=True)
-class _Fitting:
+class FittingChanges:
     """For each strategy the mildest change that makes it fit, and what comes closest where none does."""
 
     names: dict[int, str]
@@ -149,7 +143,8 @@ class _Fitting:
         return self.names.get(index) or _no_change(self.closest.get(index), self.advice)
 
 
-def _fitting_changes(job: Job, strategies: list[dict[str, Any]], *, headroom_fraction: float) -> _Fitting:
+def fitting_changes(job: Job, strategies: list[dict[str, Any]], *, headroom_fraction: float) -> FittingChanges:
+    """Which change makes each strategy legal and fitting, or what is missing where none does."""
     tried = [(index, change) for index, strategy in enumerate(strategies) for change in changes(job, strategy)]
     fitting: dict[int, tuple[int, str]] = {}
     closest: dict[int, tuple[float, str]] = {}
@@ -175,7 +170,7 @@ def _fitting_changes(job: Job, strategies: list[dict[str, Any]], *, headroom_fra
                 fitting[index] = min(fitting.get(index, (len(tried), "")), (position, name))
             closest[index] = min(closest.get(index, (np.inf, "")), (float(excess[row]), change.name))
     names = {index: name for index, (_, name) in fitting.items()}
-    return _Fitting(names, closest, _more_memory(job, headroom_fraction=headroom_fraction))
+    return FittingChanges(names, closest, _more_memory(job, headroom_fraction=headroom_fraction))
 
 
 def _on_the_host(needed_bytes: float, job: Job) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from builders import job_of, llama_model, row_of
-from cost_models.layers.flops import hardware_flops_per_step, model_flops, model_flops_per_step
+from cost_models.layers.flops import model_flops, model_flops_per_step, repeated_flops_per_token
 
 LLAMA = llama_model()
 
@@ -84,11 +84,11 @@ def test_multi_token_prediction_repeats_the_head() -> None:
 
 def test_hardware_operations_add_one_forward_of_what_is_recomputed() -> None:
     """Full repeats layers and attention but not the head; 8 of 32 layers a quarter of that; Megatron's selective the attention."""
-    asked, plain = job(), model_flops_per_step(job())
+    asked = job()
     layers, attention = 2 * 32 * LAYER * TOKENS, 32 * ATTENTION * TOKENS
 
     def repeated(**strategy) -> float:
-        return float(hardware_flops_per_step(asked, row_of(asked, **strategy))[0]) - plain
+        return float(repeated_flops_per_token(asked, row_of(asked, **strategy))[0]) * TOKENS
 
     assert repeated(recompute="none") == 0
     assert repeated(recompute="full") == pytest.approx(layers + attention, rel=1e-9)
@@ -99,8 +99,8 @@ def test_hardware_operations_add_one_forward_of_what_is_recomputed() -> None:
 def selective_share(model, **training) -> float:
     """Share of the layers' products that torchtitan's selective recomputation repeats."""
     asked = job(model, framework="torchtitan", **training)
-    more = float(hardware_flops_per_step(asked, row_of(asked, recompute="selective"))[0]) - model_flops_per_step(asked)
-    return more / TOKENS / model_flops(asked).layer_matmul_flops_per_token
+    more = float(repeated_flops_per_token(asked, row_of(asked, recompute="selective"))[0])
+    return more / model_flops(asked).layer_matmul_flops_per_token
 
 
 def test_torchtitan_selective_repeats_every_second_product_as_they_run() -> None:

@@ -11,7 +11,7 @@ import builders
 from builders import dense_model, row_of
 from cost_models.evaluate import Evaluated, evaluate
 from cost_models.job import PooledJob
-from cost_models.layers.flops import hardware_flops_per_step, model_flops_per_step
+from cost_models.layers.flops import model_flops_per_step, repeated_flops_per_token
 from cost_models.memory.moments import moments
 from planner.strategies.parse import assumed_fields
 
@@ -49,7 +49,7 @@ def test_full_recomputation_repeats_the_module_but_not_in_blocks() -> None:
     job = job_of(model={"mtp_num_layers": 1})
     tokens, repeated = SEQ * BATCH, 2 * LAYER + ATTENTION
     every, block = (
-        float(hardware_flops_per_step(job, rows_of(job, recompute="full", **given))[0]) - model_flops_per_step(job)
+        float(repeated_flops_per_token(job, rows_of(job, recompute="full", **given))[0]) * tokens
         for given in ({}, {"recompute_method": "block", "recompute_num_layers": LAYERS})
     )
     assert every == pytest.approx((9 * repeated + 4 * H * H) * tokens, rel=1e-12)

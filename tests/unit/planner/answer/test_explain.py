@@ -7,8 +7,9 @@ from typing import Any
 
 import pytest
 
+from cost_models.job import Job
 from planner.answer.changes import Change, changes
-from planner.answer.explain import SHOWN, nearest_infeasible, smallest_changes
+from planner.answer.explain import SHOWN, fitting_changes, nearest_infeasible
 from planner.plan import plan
 from planner.request.job import resolve_job
 from planner.rows import evaluate_rows
@@ -52,6 +53,10 @@ def changed_verdict(document: dict[str, Any], change: Change) -> str:
     return verdict({**document, "training": {**document["training"], **optimizer}}, change.strategy)
 
 
+def smallest_change(job: Job, strategy: dict[str, Any], *, headroom_fraction: float) -> str:
+    return fitting_changes(job, [strategy], headroom_fraction=headroom_fraction).told(0)
+
+
 CASES = [
     (30, {"micro_batch_size": 4, "zero": 1}),
     (20, {"zero": 0}),
@@ -66,7 +71,7 @@ def test_the_change_works(memory_gib, strategy) -> None:
     document = parts(memory_gib)
     given = full(document, **strategy)
     assert verdict(document, given) != "fits"
-    (change,) = smallest_changes(resolve_job(document), [given], headroom_fraction=0.03)
+    change = smallest_change(resolve_job(document), given, headroom_fraction=0.03)
     assert applied(document, given, change) == "fits", change
 
 
@@ -74,7 +79,7 @@ def test_the_change_works(memory_gib, strategy) -> None:
 def test_no_milder_change_works(memory_gib, strategy) -> None:
     document = parts(memory_gib)
     given = full(document, **strategy)
-    (change,) = smallest_changes(resolve_job(document), [given], headroom_fraction=0.03)
+    change = smallest_change(resolve_job(document), given, headroom_fraction=0.03)
     for tried in changes(resolve_job(document), given):
         if tried.name == change.split(" (which needs ", maxsplit=1)[0]:
             break
@@ -84,13 +89,13 @@ def test_no_milder_change_works(memory_gib, strategy) -> None:
 def test_a_smaller_micro_batch_is_the_mildest_change() -> None:
     document = parts(30)
     given = full(document, micro_batch_size=4, zero=1)
-    (change,) = smallest_changes(resolve_job(document), [given], headroom_fraction=0.03)
+    change = smallest_change(resolve_job(document), given, headroom_fraction=0.03)
     assert change in {"micro_batch_size 2", "micro_batch_size 1"}
 
 
 def test_where_no_change_is_enough_it_says_by_how_much() -> None:
     document = parts(4)
-    (change,) = smallest_changes(resolve_job(document), [full(document, zero=0)], headroom_fraction=0.03)
+    change = smallest_change(resolve_job(document), full(document, zero=0), headroom_fraction=0.03)
     assert change.startswith("no change is enough, alone or with others: ")
     assert "comes closest and is still " in change
     assert "GiB per GPU too large" in change
@@ -103,7 +108,7 @@ def test_a_model_whose_states_alone_exceed_the_cluster_is_told_how_many_gpus_the
         "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8},
         "training": {"seq_length": 8192, "global_batch_size": 16, "precision": "bf16", "framework": "megatron"},
     }
-    (change,) = smallest_changes(resolve_job(document), [full(document, tp=8, zero=0)], headroom_fraction=0.03)
+    change = smallest_change(resolve_job(document), full(document, tp=8, zero=0), headroom_fraction=0.03)
     job = resolve_job(document)
     needed = math.ceil(405_853_388_800 * 18 / (0.97 * job.cluster.capacity_bytes))
     assert change.endswith(f"alone need {needed} of this kind")
@@ -114,7 +119,7 @@ def test_the_headroom_of_the_request_counts() -> None:
     document = parts(60)
     given = full(document, micro_batch_size=2, zero=1)
     assert verdict(document, given) == "fits"
-    (change,) = smallest_changes(resolve_job(document), [given], headroom_fraction=0.75)
+    change = smallest_change(resolve_job(document), given, headroom_fraction=0.75)
     (changed,) = [each.strategy for each in changes(resolve_job(document), given) if each.name == change]
     (answer,) = evaluate_rows([{**document, "strategy": changed}])
     assert answer["memory"]["peak_device_range_bytes"][1] <= 0.25 * answer["memory"]["capacity_bytes"]
@@ -184,7 +189,7 @@ def test_changes_are_tried_together() -> None:
     """Without recomputation the activations of 4k tokens fill a card; with it the states alone do."""
     long = {**CARDS, "training": {**CARDS["training"], "seq_length": 4096}}
     given = full(long, zero=3, recompute="none", grad_sync="each")
-    (change,) = smallest_changes(resolve_job(long), [given], headroom_fraction=0.03)
+    change = smallest_change(resolve_job(long), given, headroom_fraction=0.03)
     assert change.startswith("recompute full and offload {optimizer_fraction: 1, parameters: true} (")
     assert applied(long, given, change) == "fits"
 
@@ -200,7 +205,7 @@ def test_gradients_that_wait_unsharded_are_told_not_to() -> None:
     }
     given = full(document, zero=3, recompute="full")
     assert given["grad_sync"] == "last"
-    (change,) = smallest_changes(resolve_job(document), [given], headroom_fraction=0.03)
+    change = smallest_change(resolve_job(document), given, headroom_fraction=0.03)
     assert change == "grad_sync each"
     assert verdict(document, {**given, "grad_sync": "each"}) == "fits"
 
@@ -214,7 +219,7 @@ def test_an_eight_bit_adam_is_tried() -> None:
         given = full(document, tp=4, zero=3, recompute="full", grad_sync="each")
         if verdict(document, given) == "fits":
             break
-        (change,) = smallest_changes(resolve_job(document), [given], headroom_fraction=0.03)
+        change = smallest_change(resolve_job(document), given, headroom_fraction=0.03)
         last = change
     assert last == "training.optimizer adam-8bit"
     assert memory_gib > 30
