@@ -102,9 +102,9 @@ def refit(effects: Effects, sources: Sequence[str], *, start: Mapping[str, float
     return values
 
 
-def blind_start(effects: Effects, source: str) -> dict[str, float]:
-    """Values before any row of this source was seen."""
-    return {name: effects.grid[name][1 if source in seen else 0] for name, seen in free_constants().items()}
+def blind_start(effects: Effects, source: str, *, seen: Mapping[str, Sequence[str]]) -> dict[str, float]:
+    """Values before any row of this source was seen; `seen` are the sources that were in view when each was chosen."""
+    return {name: effects.grid[name][1 if source in seen[name] else 0] for name in effects.grid}
 
 
 @dataclass(frozen=True, eq=False)
@@ -128,7 +128,7 @@ def leave_each_out(state: State) -> LeftOut:
             sources[name] = source
             continue
         others = [other for other in effects.ratio if other != name and state.sources[other].is_complete]
-        values = refit(effects, others, start=blind_start(effects, name))
+        values = refit(effects, others, start=blind_start(effects, name, seen=free_constants()))
         chosen[name] = {constant: value for constant, value in values.items() if value != now[constant]}
         with moved(chosen[name]):
             sources[name] = evaluate_source(name, list(source.rows.rows))

@@ -35,7 +35,7 @@ def _inside(name: str, value: Any) -> Iterator[tuple[str, Constant]]:
         yield name, value
     elif isinstance(value, Mapping) and name.isupper():
         for key, item in value.items():
-            yield from _inside(f"{name}[{','.join(key) if isinstance(key, tuple) else key}]", item)
+            yield from _inside(f"{name}[{','.join(map(str, key)) if isinstance(key, tuple) else key}]", item)
     elif isinstance(value, tuple):
         for position, item in enumerate(value):
             yield from _inside(f"{name}[{position}]", item)

@@ -72,16 +72,16 @@ class Exhaustive:
         should_stop: Callable[[], bool] | None = None,
         keep_legal: bool = False,
         started: float | None = None,
+        max_pairs: int = MAX_PAIRS,
     ) -> None:
         """`keep_legal` is for a search of open splits that follows; the time limit counts from `started`, or from now."""
         self.space, self.goal, self.top_k = space, goal, top_k
         self.headroom_fraction, self.allow_at_risk = headroom_fraction, allow_at_risk
-        self.time_limit_s = time_limit_s
-        self.on_progress, self.should_stop = on_progress, should_stop
+        self.time_limit_s, self.on_progress, self.should_stop = time_limit_s, on_progress, should_stop
         self.found = Found(best=None, rejected=Counter())
         self.kept = Kept(top_k)
         self._nearest = Nearest()
-        self.keep_legal = keep_legal
+        self.keep_legal, self.max_pairs = keep_legal, max_pairs
         self.legal: list[tuple[Strategies, Bounds]] = []
         """Base rows that break no rule and may win under some split, with their bounds: what open splits start from."""
         self.unkept_s = np.inf
@@ -161,7 +161,7 @@ class Exhaustive:
             stop = min(start + size, self._first_loser(values))
             if stop <= start:
                 break
-            stop = start + max(1, int(np.searchsorted(np.cumsum(multiplicity[order[start:stop]]), MAX_PAIRS, "right")))
+            stop = start + max(1, int(multiplicity[order[start:stop]].cumsum().searchsorted(self.max_pairs, "right")))
             if self.must_stop():
                 self._leave_out(float(bounds.step_s[order[start:]].min()))
                 return

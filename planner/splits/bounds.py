@@ -32,7 +32,7 @@ def split_bound_s(job: Job, rows: Strategies, numbers: SplitNumbers) -> Floats:
     slowest_s = np.maximum(work_s / rows.pp, np.maximum(numbers.first, numbers.last))
     if len(kinds) == 1:
         slowest_s = np.maximum(
-            slowest_s, _whole_layers_s(numbers.layer_JN[0], rows.pp, numbers.first, numbers.last, counts_J[0])
+            slowest_s, whole_layers_s(numbers.layer_JN[0], rows.pp, numbers.first, numbers.last, counts_J[0])
         )
     m, share = rows.num_micro_batches, np.where(rows.schedule == Schedule.INTERLEAVED, rows.vpp, 1.0)
     # A second more of the slowest stage takes m - 1/v of them, and hides up to BACKWARD_USABLE of its backward for each
@@ -58,7 +58,7 @@ def split_bound_s(job: Job, rows: Strategies, numbers: SplitNumbers) -> Floats:
     return np.asarray(total_s * (1.0 + jitter_fraction(job, rows)))
 
 
-def _whole_layers_s(layer_s: Floats, pp: Floats, first_s: Floats, last_s: Floats, num_layers: float) -> Floats:
+def whole_layers_s(layer_s: Floats, pp: Floats, first_s: Floats, last_s: Floats, num_layers: float) -> Floats:
     """Least slowest stage that holds whole layers of one kind: the smallest time under which they all find a place."""
     least = np.full(len(layer_s), np.inf)
     average = np.floor((num_layers * layer_s + first_s + last_s) / pp / layer_s)

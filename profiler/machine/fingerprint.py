@@ -102,8 +102,13 @@ def _own(rig: Rig, nvml: Nvml | None, environment: Mapping[str, str], gpu: str |
         "nccl": _nccl(rig),
         "cpu": _cpu(),
         "nvls": nvls_of(environment) if rig.on_gpu else "off",
-        "environment": {k: v for k, v in sorted(environment.items()) if _SPEED_VARIABLES.match(k)},
+        "environment": speed_variables(environment),
     }
+
+
+def speed_variables(environment: Mapping[str, str]) -> dict[str, str]:
+    """The variables among these that change how fast communication and kernels run, in the order of their names."""
+    return {name: value for name, value in sorted(environment.items()) if _SPEED_VARIABLES.match(name)}
 
 
 def nvls_of(environment: Mapping[str, str]) -> Literal["on", "off", "unknown"]:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -12,9 +14,8 @@ from app.errors import ServiceUnreachableError, UnauthorizedError
 from cost_models.calibration import CalibrationDocument
 from cost_models.errors import MeasurementError
 from cost_models.hardware import shipped_document
-from profiler import state_file as state_module
 from profiler.outbox import Outbox
-from profiler.state_file import State, save, state_path
+from profiler.state_file import State, save, state_path, write_whole
 
 MACHINE = {"gpu": "H100-SXM-80GB", "torch": "2.11"}
 FOUND = {"gemm": [{"m": 8, "n": 8, "k": 8, "time_s": 1e-5}]}
@@ -74,7 +75,7 @@ def test_a_full_disk_keeps_measuring_in_memory(tmp_path: Path) -> None:
 def test_a_calibration_that_does_not_fit_goes_elsewhere(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spare = tmp_path / "spare"
     spare.mkdir()
-    monkeypatch.setattr(state_module.tempfile, "gettempdir", lambda: str(spare))
+    monkeypatch.setattr(tempfile, "tempdir", str(spare))
     path, problem = save(tmp_path / "missing" / "node.json", "{}")
     assert path == spare / "node.json"
     assert path.read_text() == "{}"
@@ -88,9 +89,9 @@ def test_a_write_that_fails_leaves_the_old_file(tmp_path: Path, monkeypatch: pyt
     def full(_descriptor: int) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(state_module.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(OSError, match="No space"):
-        state_module.write_whole(path, "new")
+        write_whole(path, "new")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 

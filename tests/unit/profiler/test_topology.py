@@ -8,7 +8,7 @@ import pytest
 
 from cost_models.calibration import PairSample
 from cost_models.units import GIB
-from profiler.machine.fingerprint import _SPEED_VARIABLES, nvls_of, preset_of
+from profiler.machine.fingerprint import nvls_of, preset_of, speed_variables
 from profiler.machine.topology import interconnect_of, slow_pairs, slow_ranks
 from profiler.timing import summary
 
@@ -110,16 +110,11 @@ def test_nvls_is_read_from_the_environment(value: str | None, nvls: str) -> None
 
 
 def test_only_variables_that_change_speed_are_kept() -> None:
-    given = [
-        "NCCL_ALGO",
-        "NCCL_DEBUG",
-        "NCCL_DEBUG_FILE",
-        "NCCL_SOCKET_IFNAME",
-        "NCCL_VERSION",
-        "HOME",
-        "CUDA_DEVICE_MAX_CONNECTIONS",
-    ]
-    assert [n for n in given if _SPEED_VARIABLES.match(n)] == ["NCCL_ALGO", "CUDA_DEVICE_MAX_CONNECTIONS"]
+    environment = {
+        "NCCL_ALGO": "Ring", "NCCL_DEBUG": "INFO", "NCCL_DEBUG_FILE": "x", "NCCL_SOCKET_IFNAME": "eth0", "NCCL_VERSION": "2",
+        "HOME": "h", "CUDA_DEVICE_MAX_CONNECTIONS": "1",
+    }  # fmt: skip
+    assert list(speed_variables(environment).items()) == [("CUDA_DEVICE_MAX_CONNECTIONS", "1"), ("NCCL_ALGO", "Ring")]
 
 
 def test_a_timing_is_the_median_with_half_its_interquartile_range() -> None:

@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 
-from app.cli.rendering import plan_table as cli_table
 from app.cli.rendering.plan_cells import seconds
 from app.cli.rendering.plan_table import print_response
 
@@ -77,7 +76,7 @@ RESPONSE: dict[str, Any] = {
 
 @pytest.fixture
 def printed(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Any:
-    def show(response: dict[str, Any], *, width: int, quiet: bool = False) -> tuple[str, str]:
+    def show(response: dict[str, Any], *, width: int | str, quiet: bool = False) -> tuple[str, str]:
         monkeypatch.setenv("COLUMNS", str(width))
         print_response(response, quiet=quiet)
         return capsys.readouterr()
@@ -319,6 +318,8 @@ def test_seconds_have_three_digits(value: float, text: str) -> None:
 @pytest.mark.parametrize(
     ("columns", "width"), [("0", 20), ("7", 20), ("100", 100), ("-5", 120), ("abc", 120), ("", 120)]
 )
-def test_the_width_is_that_of_the_environment_where_it_is_one(monkeypatch, columns, width):
-    monkeypatch.setenv("COLUMNS", columns)
-    assert cli_table._width() == width
+def test_the_width_is_that_of_the_environment_where_it_is_one(printed: Any, columns: str, width: int) -> None:
+    """A name without spaces fills its line."""
+    named = {**RESPONSE["request"], "model": {"name": 300 * "x"}}
+    out, _ = printed(RESPONSE | {"request": named}, width=columns)
+    assert out.splitlines()[0] == width * "x"

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from itertools import product
+from itertools import combinations, product
 
 import numpy as np
 import pytest
 
 from builders import Document, job_of, tiny_model, with_experts
 from cost_models.errors import SearchBudgetError
+from cost_models.strategies.fields import RECOMPUTE_MODULES
 from planner.schemas import Constraints
-from planner.strategies import axes, degrees
 from planner.strategies.axes import build_space, searched_values
-from planner.strategies.degrees import Columns
+from planner.strategies.degrees import Columns, build_degrees
 from planner.strategies.space import Space
 
 
@@ -155,11 +155,22 @@ def test_equal_requests_have_equal_spaces() -> None:
     assert one.layouts.table == other.layouts.table
 
 
-@pytest.mark.parametrize("limit", ["MOST_ROWS", "MOST_COMBINATIONS"])
-def test_more_combinations_than_memory_holds_are_refused_before_they_are_made(monkeypatch, limit) -> None:
-    monkeypatch.setattr(degrees, limit, 50)
-    with pytest.raises(SearchBudgetError, match="too many to search") as caught:
-        space()
+@pytest.mark.parametrize(
+    ("given", "stages", "text"),
+    [
+        # 20,000 numbers of stages with each of the batch's 1,344 divisors are 26.9 M.
+        ({"tp": [1], "cp": [1]}, 20_000, "20,000 combinations of tp, pp, cp with 1344 values of dp are"),
+        # Of each mesh, some 10,000 micro-batches and expert degrees, of few meshes: more than 10^9, held as their factors.
+        ({"tp": [6], "cp": [1], "etp": [1, 2, 3, 6], "dp": [1, 2, 3, 4, 6, 12, 24, 48], "sequence_parallel": [True, False]},
+         40_000, "3,020,651,136 combinations of tp, pp, cp, dp, ep, etp, micro_batch_size, sequence_parallel are"),
+    ],
+)  # fmt: skip
+def test_more_combinations_than_memory_holds_are_refused_before_they_are_made(given, stages, text) -> None:
+    """735,134,400 has more divisors than any smaller number."""
+    model = with_experts(tiny_model(6, hidden_size=384, num_attention_heads=6), num_experts=240, top_k=1)
+    job = job_of(model, num_nodes=32768, seq_length=8192, global_batch_size=735_134_400)
+    with pytest.raises(SearchBudgetError, match=f"^{text} too many to search") as caught:
+        build_degrees(job, Constraints(), given, stages=np.arange(1, stages + 1), worlds=np.arange(1, 2**18 + 1))
     assert "micro_batch_size" in caught.value.hint
 
 
@@ -178,10 +189,15 @@ def test_blocks_hold_every_mesh_once_and_the_first_a_bit_of_everything() -> None
     assert [block.tolist() for block in found.blocks(meshes, most_rows=1_000_000)] == [meshes.tolist()]
 
 
-def test_more_choices_than_a_table_holds_are_refused(monkeypatch) -> None:
-    monkeypatch.setattr(axes, "MOST_OPTIONS", 50)
+def test_more_choices_than_a_table_holds_are_refused() -> None:
+    """127 sets of modules, 3 ways of each of two knobs and 2 of each of five, for each number of stages."""
+    modules = [list(some) for count in range(1, 8) for some in combinations(RECOMPUTE_MODULES, count)]
+    switches = ("grad_reduce", "param_gather", "tp_comm", "p2p")
     with pytest.raises(SearchBudgetError, match="choices for each combination of degrees"):
-        space(allowed={"cp_comm": ["p2p", "a2a", "allgather"]})
+        space(allowed={
+            "recompute_modules": modules, "cp_comm": ["p2p", "a2a", "allgather"], "grad_sync": ["last", "each"],
+            "schedule": ["1f1b", "gpipe", "zb-h1"], "overlap": {name: [True, False] for name in switches},
+        })  # fmt: skip
 
 
 def test_virtual_stages_are_tried_where_layers_do_not_divide() -> None:
