@@ -1,7 +1,7 @@
-"""Which values each axis of a search takes.
+"""The values that each axis of a search takes.
 
-Degrees are divisors of what they split (heads, the batch, experts), of any kind, not only powers of two. What the request
-fixes or lists replaces the candidates. Everything comes in a fixed order, so equal requests search alike.
+A degree may be any divisor of what it splits (heads, the batch, experts), not only a power of two. Values that the request fixes or
+lists replace these candidates. Everything comes in a fixed order, so that equal requests are searched alike.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from planner.strategies.degrees import DEGREE_AXES, Ints, build_degrees
 from planner.strategies.space import Space
 
 MOST_OPTIONS = 2_000_000
-"""Choices that a combination of degrees leaves open, over all numbers of stages: a table of some hundred MiB."""
+"""Most choices that a combination of degrees may leave open, over all numbers of stages: a table of a few hundred MiB."""
 
 
 def build_space(job: Job, constraints: Constraints, *, worlds: Ints | None = None) -> Space:
@@ -32,8 +32,11 @@ def build_space(job: Job, constraints: Constraints, *, worlds: Ints | None = Non
 
     Args:
         job: what is planned.
-        constraints: what is fixed, what is listed.
-        worlds: GPU counts that a plan may use; whole nodes of the job's cluster unless given.
+        constraints: what the request fixes and lists.
+        worlds: numbers of GPUs that a plan may use; whole nodes of the job's cluster by default.
+
+    Raises:
+        SearchBudgetError: the listed values make more choices than can be searched.
     """
     given = _given_values(constraints)
     splits = _splits_by_stages(job, given)
@@ -41,12 +44,14 @@ def build_space(job: Job, constraints: Constraints, *, worlds: Ints | None = Non
     used = degrees.values("pp") or [1]
     layouts, index = _layouts(job, given, {pp: splits.get(pp, []) for pp in used})
     knobs = {field.column: _codes(given, field.name) for field in FIELDS if field.is_knob and field.name in given}
+    # These kernels belong to the flex dispatcher alone, so naming them implies it.
     if "flex_backend" in knobs:
         knobs.setdefault("moe_dispatcher", (MoeDispatcher.FLEX,))
     chosen: dict[str, tuple[Any, ...]] = {
         name: _codes(given, name) for name in ("zero", "recompute", "recompute_method") if name in given
     }
     full_alone = ("recompute_per_stage", "recompute_method", "recompute_num_layers")
+    # Only full recomputation has counts and methods, so fixing one of them rules the other modes out.
     if any(getattr(constraints.fixed, name) is not None for name in full_alone):
         chosen["recompute"] = (Recompute.FULL,)
     if "recompute_num_layers" in given:
@@ -54,13 +59,13 @@ def build_space(job: Job, constraints: Constraints, *, worlds: Ints | None = Non
     space = Space(job=job, degrees=degrees, chosen=chosen, layouts=layouts, layout_index=index, knobs=knobs)
     most = int(space.num_options(np.array(used)).sum())
     if most > MOST_OPTIONS:
-        message = f"the values of constraints.allowed make {most:,} choices for each combination of degrees, too many to search"
+        message = f"the values of constraints.allowed make {most:,} choices for each combination of degrees, which is too many to search"
         raise SearchBudgetError(message, hint="List fewer values, or fix some of these fields.")
     return space
 
 
 def searched_values(space: Space) -> dict[str, list[Any]]:
-    """Values that each axis takes, in the contract's names, for `search.space`."""
+    """The values that each axis takes, in the contract's names, for `search.space` of the response."""
     degrees = {name: space.degrees.values(name) for name in DEGREE_AXES}
     table = space.layouts.table
     pairs = [pair for pairs in space.layout_index.values() for pair in pairs]
@@ -82,19 +87,20 @@ def searched_values(space: Space) -> dict[str, list[Any]]:
 
 
 def _settled(job: Job) -> dict[str, list[Any]]:
-    """What a search settles without trying the other value, which could spare memory or time; listing it tries both."""
+    """Fields for which a search takes one value although the other could save memory or time; listing both tries both."""
+    # They are shown so that a proof of optimality is not read as covering them.
     settled: dict[str, list[Any]] = {}
-    if (
-        job.framework.accumulates_unreduced
-    ):  # waiting for the last micro-batch spares reductions and holds whole gradients
+    # Waiting for the last micro-batch saves reductions, but holds whole gradients until then.
+    if job.framework.accumulates_unreduced:
         settled["grad_sync"] = ["each"]
-    if job.framework.overlaps_from_zero > 0:  # without overlap a bucket less is held
+    # Without overlap there is one bucket less to hold.
+    if job.framework.overlaps_from_zero > 0:
         settled["overlap.grad_reduce"] = [True]
     return settled
 
 
 def _given_values(constraints: Constraints) -> dict[str, tuple[Any, ...]]:
-    """What the request fixes or lists, by field."""
+    """The values that the request fixes or lists, by field."""
     given: dict[str, tuple[Any, ...]] = {}
     for field in FIELDS:
         value = field.of(constraints.fixed)
@@ -113,11 +119,12 @@ def _codes(given: Mapping[str, tuple[Any, ...]], name: str) -> tuple[Any, ...]:
 
 
 Splits = dict[int, list[tuple[int, Sequence[int]]]]
-"""(vpp, layers of each virtual stage) by number of stages, fewest virtual stages first."""
+"""Pairs of vpp and the layers of each virtual stage, by number of stages; the fewest virtual stages come first."""
 
 
 def _splits_by_stages(job: Job, given: Mapping[str, tuple[Any, ...]]) -> Splits:
     """The splits of every number of stages that has one."""
+    # With virtual stages the two ends need no layer, so there may be two more stages than layers.
     largest = min(job.model.num_layers + ENDS, job.cluster.num_gpus)
     tried: Sequence[int] = given.get("pp", range(1, largest + 1))
     if "recompute_per_stage" in given:
@@ -129,20 +136,21 @@ def _splits_by_stages(job: Job, given: Mapping[str, tuple[Any, ...]]) -> Splits:
 def _layouts(
     job: Job, given: Mapping[str, tuple[Any, ...]], splits: Splits
 ) -> tuple[Layouts, dict[int, tuple[tuple[int, int], ...]]]:
-    """The table of these splits, and (vpp, layout) pairs by pp."""
+    """The table of these splits, and the (vpp, layout) pairs of every number of stages."""
     table: list[Layout] = []
     index: dict[int, tuple[tuple[int, int], ...]] = {}
     per_stage = given["recompute_per_stage"][0] if "recompute_per_stage" in given else None
     for pp, choices in splits.items():
         index[pp] = tuple((vpp, len(table) + position) for position, (vpp, _) in enumerate(choices))
         table += [Layout(pp, vpp, tuple(split), recompute_per_stage=per_stage) for vpp, split in choices]
+    # A space without any split still needs a table to build its (empty) batches on.
     if not table:
         table = [Layout(pp=1, vpp=1, layers=(job.model.num_layers,))]
     return build_layouts(table, model=job.model), index
 
 
 def _splits(job: Job, pp: int, given: Mapping[str, tuple[Any, ...]]) -> list[tuple[int, Sequence[int]]]:
-    """(vpp, layers of each virtual stage) of one number of stages."""
+    """Pairs of vpp and the layers of each virtual stage, for one number of stages."""
     listed_vpp = given.get("vpp")
     if "layers_per_stage" in given:
         splits = [split for split in given["layers_per_stage"] if len(split) % pp == 0]
@@ -150,6 +158,7 @@ def _splits(job: Job, pp: int, given: Mapping[str, tuple[Any, ...]]) -> list[tup
     layers = job.model.num_layers
     if listed_vpp is None:
         interleaved = job.framework.choices.vpp and pp > 1 and (layers % pp == 0 or splits_freely(job))
+        # Chunks of equal size: vpp divides the layers of a stage. Where these differ by one, both numbers are tried.
         about = {layers // pp, -(-layers // pp)} if interleaved else {1}
         listed_vpp = tuple({vpp for chunks in about for vpp in divisors(chunks)})
     found: list[tuple[int, Sequence[int]]] = []

@@ -1,8 +1,8 @@
-"""The boundary between strategies as users write them and the arrays the cost models read.
+"""The boundary between strategies as users write them and the arrays that the cost models read.
 
-`resolve_strategies` applies a framework's defaults (each reported) and refuses what cannot be built: degrees that don't
-multiply out, a batch that doesn't divide, layers the framework won't split. Whether a buildable strategy is legal is
-for `planner.rules`. `strategy_dict` is the way back.
+`resolve_strategies` applies a framework's defaults, each of which is reported, and refuses what cannot be built: degrees that do not
+multiply to the GPUs, a batch that they do not divide, layers that the framework does not split. Whether a strategy that can be built
+is also legal is decided by `planner.rules`. `strategy_dict` is the way back.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from planner.strategies.defaults import (
 )
 
 Reason = dict[str, str]
-"""{code, message, hint}, as the contract's evaluation carries them."""
+"""A code, a message and a hint, as in the contract's evaluation."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -45,11 +45,11 @@ class ResolvedStrategies:
     """What became of a list of strategy inputs."""
 
     strategies: Strategies | None
-    """The buildable ones, in order; None when there is none."""
+    """Those that can be built, in the order of the inputs; None where none can."""
     index: Ints
-    """Position in the input list of each row of `strategies`."""
+    """For each row of `strategies` its position among the inputs."""
     assumed: tuple[dict[str, Any], ...]
-    """Defaults applied to each input, by contract field."""
+    """The defaults that were applied to each input, by contract field."""
     problems: tuple[list[Reason], ...]
     """Why an input could not be built; empty for those that could."""
 
@@ -61,9 +61,9 @@ def resolve_strategies(
 
     Args:
         job: what is planned.
-        inputs: strategies as given.
-        all_stages: keep every pipeline stage in the layouts, for per-stage reports.
-        jobs: the job of each input, where they differ in their global batch from `job`.
+        inputs: the strategies as they were given.
+        all_stages: whether the layouts keep every pipeline stage, which reports by stage need.
+        jobs: the job of each input, where it differs from `job` in its global batch.
     """
     builders = [_Builder(own, given) for own, given in zip(jobs or [job] * len(inputs), inputs, strict=True)]
     rows = [builder.columns() for builder in builders]
@@ -85,7 +85,7 @@ def resolve_strategies(
 
 
 def strategy_dict(strategies: Strategies, index: int) -> dict[str, Any]:
-    """Strategy `index` in the contract's names, everything filled in; it validates as a `StrategyInput`."""
+    """Strategy `index` in the contract's names with everything filled in. It can be parsed as a `StrategyInput` again."""
     layout = strategies.layouts.table[int(strategies.layout[index])]
     found: dict[str, Any] = {}
     for entry in FIELDS:
@@ -96,6 +96,7 @@ def strategy_dict(strategies: Strategies, index: int) -> dict[str, Any]:
             found.setdefault(entry.group, {})[entry.part] = value
         else:
             found[entry.name] = value
+    # Fields that say nothing for this strategy are left out or null, since giving them back would be refused.
     if found["recompute_method"] is None:
         found["recompute_num_layers"] = None
     found["recompute_modules"] = found["recompute_modules"] or None
@@ -107,7 +108,7 @@ def strategy_dict(strategies: Strategies, index: int) -> dict[str, Any]:
 
 
 def _held_by(layout: Layout, entry: StrategyField) -> list[Any] | None:
-    """What a layout says of a field that has an entry for each stage; None where it says nothing."""
+    """The value in a layout of a field that has one entry per stage; None where there is none."""
     counts = {
         "layers_per_stage": layout.layers,
         "recompute_per_stage": layout.recompute_per_stage,
@@ -118,7 +119,7 @@ def _held_by(layout: Layout, entry: StrategyField) -> list[Any] | None:
 
 @dataclass(slots=True)
 class _Builder:
-    """One input on its way to a row: fills defaults, collects what is wrong."""
+    """One input on its way to a row: it fills in defaults and collects what is wrong."""
 
     job: Job
     given: StrategyInput
@@ -127,9 +128,9 @@ class _Builder:
     layout: Layout = field(init=False)
 
     def columns(self) -> dict[str, Any]:
-        """One value per field of Strategies; meaningless where `problems` is not empty."""
+        """One value for each field of `Strategies`; meaningless if `problems` is not empty."""
         row = self._degrees()
-        if self.problems:  # what follows would only repeat that the degrees are wrong
+        if self.problems:  # the later steps would only repeat that the degrees are wrong
             return row
         self._batch(row)
         self._states(row)
@@ -143,14 +144,14 @@ class _Builder:
         self.problems.append({"code": code, "message": message, "hint": hint})
 
     def fill(self, name: str, value: Any, default: Any, *, shown: Any = None) -> Any:
-        """The value given, else the default, noted in `assumed` as `shown`."""
+        """The value that was given, or else the default, which is noted in `assumed` (as `shown`, if that is given)."""
         if value is not None:
             return value
         self.assumed[name] = default if shown is None else shown
         return default
 
     def _constant_defaults(self) -> dict[str, Any]:
-        """The columns of all fields whose default depends on nothing."""
+        """The columns of all fields whose default depends on nothing else."""
         row: dict[str, Any] = {}
         for entry in FIELDS:
             if entry.default is not None:
@@ -170,9 +171,12 @@ class _Builder:
                 "world-exceeds-gpus" if larger else "gpus-not-divisible",
                 f"tp {row['tp']} x pp {row['pp']} x cp {row['cp']} = {each} {'exceeds' if larger else 'does not divide'} "
                 f"the {gpus} GPUs of the cluster",
-                "Lower a degree." if larger else "Choose degrees whose product divides the GPUs, or give dp.",
+                "Lower one of these degrees."
+                if larger
+                else "Choose degrees whose product divides the GPUs, or give dp.",
             )
         row["dp"] = self.fill("dp", given.dp, max(gpus // each, 1))
+        # Megatron splits experts like the dense layers unless told otherwise; a dense model has none to split.
         default_etp = row["tp"] if self.job.framework.etp_defaults_to_tp and self.job.model.moe else 1
         row["etp"] = self.fill("etp", given.etp, default_etp)
         return row
@@ -181,7 +185,9 @@ class _Builder:
         batch, micro = self.job.training.global_batch_size, self.given.micro_batch_size
         row["micro_batch_size"], row["num_micro_batches"] = micro or 1, 1
         if micro is None:
-            self.refuse("missing-field", "strategy.micro_batch_size is required", "Add 'micro_batch_size'.")
+            self.refuse(
+                "missing-field", "strategy.micro_batch_size is required", "Add 'micro_batch_size' to the strategy."
+            )
             return
         at_once = row["dp"] * micro
         if batch % at_once:
@@ -202,7 +208,9 @@ class _Builder:
         self._quantised_weights(row["zero"])
 
     def _grad_sync(self, row: dict[str, Any]) -> str:
-        """When gradients are reduced; the usual loops of some frameworks wait for the last micro-batch, which is said."""
+        """Whether gradients are reduced after the last micro-batch or after each one."""
+        # The usual training loop around some models (accelerate's, for instance) waits for the last micro-batch although the
+        # framework itself would reduce each one. That is a fact about the loop, so it is noted in `assumed`.
         default = "each" if reduces_each(self.job.framework, zero=row["zero"], pp=row["pp"]) else "last"
         loops = self.job.framework.accumulates_unreduced
         if default == "each" and row["num_micro_batches"] > 1 and self.job.training.model_impl in loops:
@@ -210,7 +218,7 @@ class _Builder:
         return str(self.given.grad_sync or default)
 
     def _quantised_weights(self, zero: int) -> None:
-        """Notes how ZeRO gathers weights that products read in fp8, which no field states."""
+        """Notes how ZeRO gathers weights that matrix products read in fp8, since no field of the contract states it."""
         training, framework = self.job.training, self.job.framework
         if training.precision != "fp8" or zero < 2:
             return
@@ -237,8 +245,12 @@ class _Builder:
             self._refuse_counts_without_full(name)
             return
         if given.recompute_method == "block" and count is None:
-            message = "recompute_method block needs recompute_num_layers"
-            self.refuse("recompute-count-mismatch", message, "Add 'recompute_num_layers', the layers per model chunk.")
+            message = "recompute_method is 'block', but recompute_num_layers is not given"
+            self.refuse(
+                "recompute-count-mismatch",
+                message,
+                "Add 'recompute_num_layers', the number of layers to recompute per model chunk.",
+            )
         if given.recompute_method == "uniform":
             row["recompute_method"], row["recompute_num_layers"] = RecomputeMethod.UNIFORM, count or 1
         elif count is not None:
@@ -247,8 +259,9 @@ class _Builder:
     def _refuse_counts_without_full(self, name: str) -> None:
         for field_name in ("recompute_method", "recompute_num_layers", "recompute_per_stage"):
             if getattr(self.given, field_name) is not None:
-                message = f"{field_name} is given, but recompute is {name}"
-                self.refuse("recompute-count-mismatch", message, "Set recompute to 'full', or leave the field out.")
+                message = f"{field_name} is given, but recompute is {name!r}"
+                hint = f"Set recompute to 'full', or leave {field_name} out."
+                self.refuse("recompute-count-mismatch", message, hint)
 
     def _pipeline(self, row: dict[str, Any]) -> None:
         given, stages = self.given, row["pp"] * row["vpp"]
@@ -257,7 +270,9 @@ class _Builder:
         )
         if given.pool_per_stage is not None:
             self.refuse(
-                "pools-not-supported", "pool_per_stage is given, but the cluster has one kind of node", "Leave it out."
+                "pools-not-supported",
+                "pool_per_stage is given, but the cluster has only one kind of node",
+                "Leave pool_per_stage out.",
             )
         per_stage = given.recompute_per_stage
         if per_stage is not None and len(per_stage) != row["pp"]:
@@ -282,7 +297,7 @@ class _Builder:
         self.refuse(
             "layers-per-stage-mismatch",
             f"layers_per_stage {what}",
-            f"A legal split: {list(legal)}." if legal else "Lower pp or vpp.",
+            f"Use a split such as {list(legal)}." if legal else "Lower pp or vpp.",
         )
         return None
 
@@ -290,6 +305,7 @@ class _Builder:
         layers, framework = self.job.model.num_layers, self.job.training.framework
         split = default_split(self.job, pp=row["pp"], vpp=row["vpp"])
         if split is not None:
+            # An even split is what everybody expects; another one is a choice of the framework and worth a note.
             if len(set(split)) > 1:
                 self.assumed["layers_per_stage"] = list(split)
             return split
@@ -297,9 +313,7 @@ class _Builder:
         message = f"{chunks} does not divide the model's {layers} layers, and {framework} splits evenly unless told how"
         hint = f"Lower pp: {layers} layers cannot fill {stages} stages."
         if self.job.framework.splits.can_leave_stages_empty:
-            message = (
-                f"{framework} splits the {layers} layers by its own rule, which leaves a stage of {chunks} without any"
-            )
+            message = f"{framework} splits the {layers} layers by its own rule, which leaves one of the stages of {chunks} without a layer"
             hint = "Choose another pp."
         elif stages <= layers:
             told = legal_split(self.job, pp=row["pp"], vpp=row["vpp"])
@@ -311,7 +325,8 @@ class _Builder:
     def _communication(self, row: dict[str, Any]) -> None:
         given, job = self.given, self.job
         framework = job.framework
-        if row["tp"] == 1:  # every framework switches it off, most with a warning
+        # Without tensor parallelism every framework switches sequence parallelism off, most of them with a warning.
+        if row["tp"] == 1:
             row["sequence_parallel"] = False
             if given.sequence_parallel:
                 self.assumed["sequence_parallel"] = False
@@ -320,7 +335,8 @@ class _Builder:
                 "sequence_parallel", given.sequence_parallel, framework.default_sequence_parallel
             )
         row["cp_comm"] = _code("cp_comm", given.cp_comm, framework.strategy.cp_comm)
-        flex_meant = given.flex_backend is not None  # these kernels belong to no other dispatcher
+        # The backends are kernels of the flex dispatcher alone, so whoever names one means that dispatcher.
+        flex_meant = given.flex_backend is not None
         dispatcher = MoeDispatcher.FLEX if flex_meant else framework.strategy.moe_dispatcher
         row["moe_dispatcher"] = _code("moe_dispatcher", given.moe_dispatcher, dispatcher)
         if flex_meant and row["moe_dispatcher"] != MoeDispatcher.FLEX:
@@ -337,10 +353,11 @@ class _Builder:
         self._overlaps(row)
 
     def _overlaps(self, row: dict[str, Any]) -> None:
-        """Default overlaps where they can exist; what a framework switches off silently is off."""
+        """Applies the default overlaps where they can exist. What a framework switches off silently is off here too."""
         given = self.given.overlap or OverlapInput()
         possible = possible_overlaps(self.job.framework, row)
         values = {name: getattr(given, name) for name in possible}
+        # Gathering beside forward needs reducing beside backward (Megatron asserts it), so switching one off means both.
         if values["param_gather"] is None and values["grad_reduce"] is False:
             values["param_gather"] = False
         for name, exists in possible.items():
@@ -357,13 +374,14 @@ def _code(name: str, value: str | None, default: int) -> int:
 
 
 def assumed_fields(job: PooledJob, strategy: Mapping[str, Any]) -> dict[str, Any]:
-    """Every default applied to a job and one of its strategies, by contract field; a recipe's habits are named as such.
+    """Every default that was applied to a job and one of its strategies, by contract field.
 
-    A training default that follows from the GPU is listed under the pools' names where it differs.
+    Defaults from recipes are named as such. A training default that differs between pools is listed by their names.
     """
     first = job.jobs[0]
     left_out: dict[str, Any] = {"mtp_num_layers": 0} if first.model.mtp_num_layers > first.mtp_num_layers else {}
-    if has_looped_modules(first):  # the field of the model's configuration in transformers 5
+    # transformers 5 calls a loop over experts "eager" in `experts_implementation` of a model's configuration.
+    if has_looped_modules(first):
         left_out["experts_implementation"] = "eager"
     training: dict[str, Any] = {}
     for name, value in first.training.assumed.items():
