@@ -28,13 +28,13 @@ from cost_models.layers.shapes import Gemm
 from cost_models.strategies.strategy import Codes, Floats, Strategies
 from cost_models.strategies.tensors import Distinct, distinct
 
-HEAD_AXES = ("tp", "cp", "micro_batch_size", "sequence_parallel")
+ENDS_AXES = ("tp", "cp", "micro_batch_size", "sequence_parallel")
 """The axes that the ends' seconds depend on."""
 
 
 @dataclass(frozen=True, eq=False)
 class EndCosts:
-    """Seconds per micro-batch over the distinct combinations of HEAD_AXES, shape (U,) each."""
+    """Seconds per micro-batch over the distinct combinations of ENDS_AXES, shape (U,) each."""
 
     cases: Distinct
     embedding: Floats
@@ -51,7 +51,7 @@ class EndCosts:
 
 def end_costs(job: Job, strategies: Strategies) -> EndCosts:
     """The table of embedding, head and loss of a batch. [F-5] [F-6] [F-7]"""
-    cases = distinct(strategies, HEAD_AXES, also=world_key(strategies, job.cluster))
+    cases = distinct(strategies, ENDS_AXES, also=world_key(strategies, job.cluster))
     rows, model, training = cases.rows, job.model, job.training
     e, h, rate = training.compute_bytes, float(model.hidden_size), job.calibration.memory_bytes_per_s_effective.value
     tokens = rows.rank_tokens(training.seq_length)

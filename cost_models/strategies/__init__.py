@@ -2,7 +2,8 @@
 
 | look for | file |
 | --- | --- |
-| a batch of strategies and the codes of its choices | `strategy` |
+| every field of a strategy: spellings, codes, description | `fields` |
+| a batch of strategies | `strategy` |
 | decoder layers of each stage; stages that can be the slowest or fullest | `layouts` |
 | layers that full recomputation repeats | `recomputed_layers` |
 | distinct combinations of axes, sums that do not depend on the batch | `tensors` |

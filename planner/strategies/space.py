@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.job import Job
-from cost_models.strategies.fields import FIELD, MoeDispatcher, Recompute, RecomputeMethod, Schedule
+from cost_models.strategies.fields import FIELD, FIELDS, MoeDispatcher, Recompute, RecomputeMethod, Schedule
 from cost_models.strategies.layouts import Layouts
 from cost_models.strategies.strategy import Strategies, build_strategies
 from planner.strategies.defaults import default_flex_backend, possible_overlaps, reduces_each
@@ -312,9 +312,11 @@ class Space:
             "cp_comm": np.full(n, defaults.cp_comm),
             "moe_dispatcher": np.full(n, defaults.moe_dispatcher),
             "flex_backend": np.full(n, default_flex_backend(job)),
-            "offload_optimizer_fraction": np.zeros(n),
-            "offload_parameters": np.zeros(n, np.bool_),
-            "offload_activation_layers": np.zeros(n),
+            **{
+                field.column: np.full(n, field.default, field.dtype)
+                for field in FIELDS
+                if field.is_knob and field.default is not None
+            },
         }
         possible = possible_overlaps(job.framework, columns)
         for name, exists in possible.items():
