@@ -6,16 +6,20 @@ from collections.abc import Callable, Mapping
 from time import perf_counter
 from typing import Any
 
+import numpy as np
+
 from cost_models.calibration import CalibrationDocument
-from cost_models.job import Job, PooledJob
+from cost_models.job import PooledJob
 from planner.answer.closest import closest_illegal, too_slow
 from planner.answer.comparison import ties
 from planner.answer.explain import contradiction, nearest_infeasible
 from planner.answer.ranking import compared_plans, ranked_plans
 from planner.answer.response import answered, host_warnings, search_report, stop_warnings
-from planner.pools.plan import plan_on_pools
+from planner.pools.complete import SpaceOnPools, space_on_pools
+from planner.pools.explain import no_room_on_pools
 from planner.request.checked_request import CheckedRequest, check_request
 from planner.request.job_warnings import job_warnings
+from planner.rules import rule_codes
 from planner.schemas.plan_request import PlanRequest
 from planner.search.complete import search
 from planner.search.expressible import inexpressible_best
@@ -52,75 +56,107 @@ def plan(
     """
     started = perf_counter()
     checked = check_request(request, calibrations=calibrations, allow_files=allow_files)
-    asked = checked.asked
-    if checked.job.cluster.lists_pools:
-        return plan_on_pools(checked, checked.job, on_progress=on_progress, should_stop=should_stop)
-    job = checked.job.jobs[0]
-    space = build_space(job, asked.constraints)
+    return plan_checked(checked, on_progress=on_progress, should_stop=should_stop, started=started)
+
+
+def plan_checked(
+    checked: CheckedRequest,
+    *,
+    on_progress: Callable[[Progress], None] | None = None,
+    should_stop: Callable[[], bool] | None = None,
+    started: float | None = None,
+) -> dict[str, Any]:
+    """The plan response for a request that has been checked; arguments as of `plan`.
+
+    `started` is when the request was taken up, on `perf_counter`'s clock: time limits count from there.
+    """
+    asked, job = checked.asked, checked.job.jobs[0]
+    on_pools = space_on_pools(checked) if checked.job.cluster.lists_pools else None
+    space = build_space(job, asked.constraints) if on_pools is None else on_pools.space
     goal = build_goal(job, asked.objective, asked.targets)
-    found = search(space, goal=goal, asked=asked, on_progress=on_progress, should_stop=should_stop, started=started)
-    response = _response(checked, job, space, found)
-    stopped = found.stopped is not None
+    if on_pools is None:
+        found = search(space, goal=goal, asked=asked, on_progress=on_progress, should_stop=should_stop, started=started)
+    else:
+        found = on_pools.search(goal, top_k=asked.top_k, on_progress=on_progress, should_stop=should_stop)
+    response = _response(checked, space, found, on_pools)
+    if found.stopped is not None:
+        return response
     # "No plan reaches the target" alone helps nobody, so the fastest plan without targets tells which target could be reached.
-    if not response["plans"] and found.rejected["misses-target"] and not stopped:
-        alone = asked.model_copy(update={"top_k": 1, "include": ()})
-        fastest = search(space, goal=without_targets(), asked=alone, should_stop=should_stop, started=started)
-        response["nearest_infeasible"] = too_slow(job, goal, fastest.best) or _nearest(asked, job, space, fastest)
-    if "pareto" in asked.include and not stopped:
+    if not response["plans"] and found.rejected["misses-target"]:
+        if on_pools is None:
+            alone = asked.model_copy(update={"top_k": 1, "include": ()})
+            fastest = search(space, goal=without_targets(), asked=alone, should_stop=should_stop, started=started)
+        else:
+            fastest = on_pools.search(without_targets(), top_k=1, should_stop=should_stop)
+        misses = too_slow(checked.job, goal, fastest.best)
+        if misses or on_pools is None:  # on pools, what comes closest among those that reach the targets stands
+            response["nearest_infeasible"] = misses or _nearest(checked, space, fastest, on_pools)
+    if "pareto" in asked.include:
         headroom = asked.constraints.memory_headroom_fraction
         front = pareto_front(space, goal=goal, headroom_fraction=headroom, seed=asked.seed, should_stop=should_stop)
         response["pareto"] = front_documents(front)
         response["search"]["methods"] += ["nsga-ii"] * (front.method == "nsga-ii")
-    if "what_if" in asked.include and not stopped:
+    if "what_if" in asked.include:
 
         def solve(changed: Mapping[str, Any]) -> dict[str, Any]:
-            return plan(changed, calibrations=calibrations, allow_files=allow_files, should_stop=should_stop)
+            return plan_checked(checked.changed(changed), should_stop=should_stop, started=perf_counter())
 
-        response["what_if"] = what_if(request, job, response["plans"], solve=solve, should_stop=should_stop)
+        response["what_if"] = what_if(checked.given, job, response["plans"], solve=solve, should_stop=should_stop)
     return response
 
 
-def _response(checked: CheckedRequest, job: Job, space: Space, found: Found) -> dict[str, Any]:
-    asked = checked.asked
-    headroom = asked.constraints.memory_headroom_fraction
-    assumed = assumed_fields(checked.job, {})
+def _response(checked: CheckedRequest, space: Space, found: Found, on_pools: SpaceOnPools | None) -> dict[str, Any]:
+    headroom = checked.asked.constraints.memory_headroom_fraction
     plans = []
     if found.best is not None:
+        assumed = assumed_fields(checked.job, {})
         plans = ranked_plans(checked.job, found.best, headroom_fraction=headroom, assumed=assumed)
-        plans = compared_plans(plans, checked, calibrations=[job.calibration])
-    nearest = _nearest(asked, job, space, found)
-    if not len(space.degrees):
+        plans = compared_plans(plans, checked)
+    nearest = _nearest(checked, space, found, on_pools)
+    if nearest and not any(found.rejected.values()):  # not even the degrees go together
         found.rejected.update(reason["code"] for reason in nearest[0]["reasons"][:1])
     return answered(
         checked,
         stopped=found.stopped,
         plans=plans,
         ties=ties(plans),
-        search=_search_report(space, found, plans),
+        search=_search_report(space, found, plans, on_pools),
         rejected={code: count for code, count in sorted(found.rejected.items()) if count},
         nearest_infeasible=nearest,
-        inexpressible_best=inexpressible_best(job, found, plans),
-        warnings=_warnings(asked, checked.job, found) + host_warnings(plans),
+        inexpressible_best=inexpressible_best(checked.job.jobs[0], found, plans),
+        warnings=_warnings(checked.asked, checked.job, found) + host_warnings(plans),
     )
 
 
-def _nearest(asked: PlanRequest, job: Job, space: Space, found: Found) -> list[dict[str, Any]]:
+def _nearest(
+    checked: CheckedRequest, space: Space, found: Found, on_pools: SpaceOnPools | None
+) -> list[dict[str, Any]]:
     """The contract's `nearest_infeasible`."""
+    constraints = checked.asked.constraints
     if found.nearest is not None:
-        headroom = asked.constraints.memory_headroom_fraction
-        return nearest_infeasible(job, found.nearest, headroom_fraction=headroom)
+        return nearest_infeasible(checked.job, found.nearest, headroom_fraction=constraints.memory_headroom_fraction)
+    if on_pools is not None and (found.unplaced or not len(space.degrees)):
+        return [no_room_on_pools(on_pools, found)]
     if not len(space.degrees):
-        return [contradiction(job, asked.constraints)]
-    ruled_out = found.best is None and found.stopped is None and not found.rejected["misses-target"]
-    return closest_illegal(space) if ruled_out else []
+        return [contradiction(checked.job.jobs[0], constraints)]
+    ruled_out = any(found.rejected[code] for code in rule_codes())
+    return closest_illegal(space) if ruled_out and found.best is None and found.stopped is None else []
 
 
-def _search_report(space: Space, found: Found, plans: list[dict[str, Any]]) -> dict[str, Any]:
-    values = searched_values(space)
-    if "thresholds" in found.methods:
-        values["layers_per_stage"] = [*values["layers_per_stage"], "the best of all"]
+def _search_report(
+    space: Space, found: Found, plans: list[dict[str, Any]], on_pools: SpaceOnPools | None
+) -> dict[str, Any]:
+    if on_pools is not None:
+        values = on_pools.values()
+    else:
+        values = searched_values(space)
+        if "thresholds" in found.methods:
+            values["layers_per_stage"] = [*values["layers_per_stage"], "the best of all"]
+    steps_s = found.best_step_s
+    if steps_s is None:
+        steps_s = np.array([plan["evaluation"]["step_time_s"] for plan in plans])
     return search_report(
-        best_s=min((p["evaluation"]["step_time_s"] for p in plans), default=None),
+        best_s=float(steps_s.min()) if len(steps_s) else None,
         bound_s=found.lower_bound_s,
         optimal=found.optimal,
         methods=found.methods,

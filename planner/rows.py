@@ -18,20 +18,19 @@ import numpy as np
 
 from cost_models.calibration import CalibrationDocument
 from cost_models.errors import InvalidInputError, MeshwrightError, Problem
-from cost_models.evaluate import evaluate
 from cost_models.hardware import read_document, reference_names, shipped_names
 from cost_models.job import Job, PooledJob
 from cost_models.layers.flops import repeated_flops_per_token
+from cost_models.pools.evaluate import evaluate_on_pools
 from cost_models.specs.fields import shown, validated
 from cost_models.strategies.strategy import Ints
 from cost_models.strict_json import strict_loads
 from planner.answer.evaluation import Reason, evaluation_dict, invalid_dict
 from planner.answer.open_rows import OpenRow, with_open_facts
-from planner.pools.rows import evaluate_on_pools
+from planner.pools.strategy import resolve_on_pools, violations_on_pools
 from planner.request.job import Documents, cost_key, resolve_pooled_job
-from planner.rules import reasons, violations
 from planner.schemas.strategy import StrategyInput
-from planner.strategies.parse import ResolvedStrategies, assumed_fields, resolve_strategies
+from planner.strategies.parse import ResolvedStrategies, assumed_fields
 
 LARGEST_WINDOW = 512
 """Most rows of a window: large enough that batches pay, small enough that answers keep flowing."""
@@ -142,10 +141,8 @@ def _answers(rows: list[_Row]) -> list[Answer]:
     for position, row in enumerate(rows):
         if row.job is None or row.strategy is None:
             answers[position] = invalid_dict(row.problems, row_id=row.row_id, job=row.job)
-        elif row.job.cluster.lists_pools:
-            answers[position] = evaluate_on_pools(row.job, row.strategy, row_id=row.row_id)
         else:
-            groups[cost_key(row.job.jobs[0])].append(position)
+            groups[cost_key(row.job)].append(position)
     for positions in groups.values():
         answers |= zip(positions, _group_answers([rows[position] for position in positions]), strict=True)
     return [answers[position] for position in range(len(rows))]
@@ -153,27 +150,28 @@ def _answers(rows: list[_Row]) -> list[Answer]:
 
 def _group_answers(members: list[_Row]) -> list[Answer]:
     """The answers to rows whose jobs differ at most in their global batch."""
-    pooled, inputs = zip(*((row.job, row.strategy) for row in members if row.job and row.strategy), strict=True)
-    jobs = [each.jobs[0] for each in pooled]
-    resolved = resolve_strategies(jobs[0], inputs, all_stages=True, jobs=jobs)
+    jobs, inputs = zip(*((row.job, row.strategy) for row in members if row.job and row.strategy), strict=True)
+    resolved = resolve_on_pools(jobs, inputs)
     found = [list(problems) for problems in resolved.problems]
     legal = _judged(jobs, resolved, found)
     answers = [
         invalid_dict(problems, row_id=row.row_id, assumed=assumed_fields(job, assumed), job=job)
-        for row, job, problems, assumed in zip(members, pooled, found, resolved.assumed, strict=True)
+        for row, job, problems, assumed in zip(members, jobs, found, resolved.assumed, strict=True)
     ]
     if resolved.strategies is None or not len(legal):
         return answers
-    evaluated = evaluate(jobs[0], resolved.strategies.take(legal))
+    evaluated = evaluate_on_pools(jobs[0], resolved.strategies.take(legal))
     priced = resolved.index[legal].tolist()
     given = [OpenRow(jobs[member], inputs[member], resolved.assumed[member]) for member in priced]
     evaluated, told = with_open_facts(evaluated, given)
-    repeated = repeated_flops_per_token(jobs[0], evaluated.strategies).tolist()
+    repeated: Sequence[float | None] = [None] * len(priced)  # on pools it is asked of the pool that the answer is about
+    if not jobs[0].cluster.lists_pools:
+        repeated = repeated_flops_per_token(jobs[0].jobs[0], evaluated.strategies).tolist()
     for index, member in enumerate(priced):
         answers[member] = evaluation_dict(
             evaluated,
             index,
-            pooled=pooled[member],
+            pooled=jobs[member],
             row_id=members[member].row_id,
             assumed=answers[member]["assumed"],
             repeated_flops=repeated[index],
@@ -182,20 +180,19 @@ def _group_answers(members: list[_Row]) -> list[Answer]:
     return answers
 
 
-def _judged(jobs: Sequence[Job], resolved: ResolvedStrategies, found: list[list[Reason]]) -> Ints:
+def _judged(jobs: Sequence[PooledJob], resolved: ResolvedStrategies, found: list[list[Reason]]) -> Ints:
     """The rows of the batch that break no rule; the reasons of the others are added to `found`."""
     # Rules may look at the global batch, so rows are judged job by job even though they are priced together.
     if resolved.strategies is None:
         return resolved.index
     legal = np.ones(len(resolved.index), np.bool_)
-    by_job: dict[int, list[int]] = defaultdict(list)
+    by_job: dict[tuple[Job, ...], list[int]] = defaultdict(list)
     for row, member in enumerate(resolved.index.tolist()):
-        by_job[id(jobs[member])].append(row)
+        by_job[jobs[member].jobs].append(row)
     for batch_rows in by_job.values():
         job, strategies = jobs[int(resolved.index[batch_rows[0]])], resolved.strategies.take(np.array(batch_rows))
-        broken = violations(job, strategies)
+        broken = violations_on_pools(job, strategies)
         legal[batch_rows] = broken.legal
-        for position in (~broken.legal).nonzero()[0].tolist():
-            member = int(resolved.index[batch_rows[position]])
-            found[member] += reasons(job, strategies, position, found=broken)
+        for position in (~legal[batch_rows]).nonzero()[0].tolist():
+            found[int(resolved.index[batch_rows[position]])] += broken.reasons(position)
     return legal.nonzero()[0]

@@ -13,18 +13,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.hardware.groups import groups
-from cost_models.job import Job, PooledJob
-from cost_models.step.ddp import ddp_s, tied_gradients_s
-from cost_models.step.exposure import exposure
-from cost_models.step.fsdp import is_fsdp
-from cost_models.step.offload import offload_s, offload_tier
-from cost_models.step.optimizer import optimizer_s
+from cost_models.job import PooledJob
+from cost_models.step.ddp import tied_gradients_s
+from cost_models.step.offload import offload_tier
 from cost_models.step.pipeline import exposed_sends_s, hop_s
-from cost_models.step.ranges import step_time_range
 from cost_models.step.stage_costs import StageCosts, stage_costs
 from cost_models.step.stage_parameters import dense_by_slot, expert_by_slot
 from cost_models.step.stages import (
-    Slowest,
     recomputed_shares_by_slot,
     slowest_of,
     slowest_passes_s,
@@ -33,26 +28,18 @@ from cost_models.step.stages import (
     stage_tiers,
     waiting_s,
 )
-from cost_models.step.total import straggling_fraction, term_tiers
+from cost_models.step.total import STAGE_END_TERMS, StepTime, stage_end_s, straggling_fraction, term_tiers
 from cost_models.strategies.strategy import Codes, Floats, Ints, Strategies
 from cost_models.strategies.tensors import summed
 from cost_models.terms import TIME_NAMES
 
-STAGE_END_TERMS = ("dp_comm", "optimizer", "offload")
-"""What every stage does by itself once a step; the pipeline waits for the stage that takes longest."""
-
 
 @dataclass(frozen=True, eq=False)
-class PooledTime:
-    """Seconds per step, shape (N,) each; see `cost_models.step.total.StepTime`."""
+class PooledTime(StepTime):
+    """Seconds per step of stages on pools, shape (N,) each."""
 
-    terms_s: dict[str, Floats]
-    tiers: dict[str, Codes]
-    total_s: Floats
-    low_s: Floats
-    """Low end of the 80 % interval, by the calibration of the slowest stage's pool."""
-    high_s: Floats
     slowest_pool: Ints
+    """Pool of the stage that sets the pace."""
 
 
 def pool_by_slot(pooled: PooledJob, strategies: Strategies) -> Ints:
@@ -80,11 +67,16 @@ def pooled_step_time(pooled: PooledJob, strategies: Strategies) -> PooledTime:
     slowest = slowest_of(strategies, stage_KN, share_KN=share_KN)
     slowest_pool = pool_KN[stage_KN.argmax(axis=0), np.arange(len(strategies))]
     sum_s = summed(np.where(pool_KN >= 0, stage_KN, 0.0))
-    work = {pool: _pool_terms(strategies, costs[pool], slowest, sum_s) for pool in used}
+    # [P-1] per pool: the slowest stage's terms as if it lay there, and what it waits for all stages' own times.
+    work = {
+        pool: slowest_terms(strategies, costs[pool], slowest)
+        | {"pp_bubble": waiting_s(strategies, costs[pool], slowest, stages_sum_s=sum_s)}
+        for pool in used
+    }
     passes = {pool: slowest_passes_s(costs[pool], slowest) for pool in used}
-    forward_s, backward_s = (_of_pool(slowest_pool, {p: passes[p][side] for p in used}) for side in (0, 1))
+    forward_s, backward_s = (of_pool(slowest_pool, {p: passes[p][side] for p in used}) for side in (0, 1))
     layers = slowest.layers_JN.sum(axis=0)
-    terms = {name: _of_pool(slowest_pool, {p: work[p][name] for p in used}) for name in work[used[0]]}
+    terms = {name: of_pool(slowest_pool, {p: work[p][name] for p in used}) for name in work[used[0]]}
     ends, end_tier = _stage_ends(
         pooled, strategies, pool_KN, costs[used[0]], forward_s=forward_s, backward_s=backward_s
     )
@@ -112,56 +104,15 @@ def pooled_step_time(pooled: PooledJob, strategies: Strategies) -> PooledTime:
         tiers = {name: np.where(slowest_pool == pool, its[name], tier) for name, tier in tiers.items()}
     bubble = np.max([np.where((pool_KN == p).any(axis=0), by_pool[p]["pp_bubble"], 0) for p in used], axis=0)
     tiers["pp_bubble"] = bubble.astype(np.int8)
-    jobs = {pool: pooled.jobs[pool] for pool in used}
-    ranges = {
-        p: step_time_range(job.calibration, ordered, tiers, total_s, exposed=exposure(job, strategies))
-        for p, job in jobs.items()
-    }
-    low_s, high_s = (_of_pool(slowest_pool, {p: ranges[p][side] for p in used}) for side in (0, 1))
-    return PooledTime(ordered, tiers, total_s, low_s, high_s, slowest_pool)
+    return PooledTime(ordered, tiers, total_s, slowest_pool)
 
 
-def _of_pool(which: Ints, values: dict[int, Floats]) -> Floats:
+def of_pool(which: Ints, values: dict[int, Floats]) -> Floats:
     """The value of each strategy's pool, shape (N,)."""
     found = np.zeros(len(which))
     for pool, value in values.items():
         found = np.where(which == pool, value, found)
     return found
-
-
-def _pool_terms(strategies: Strategies, costs: StageCosts, slowest: Slowest, sum_s: Floats) -> dict[str, Floats]:
-    """The slowest stage's terms as if it lay on this pool, and the bubble of all stages' own times. [P-1]"""
-    terms = slowest_terms(strategies, costs, slowest)
-    return terms | {"pp_bubble": waiting_s(strategies, costs, slowest, stages_sum_s=sum_s)}
-
-
-def stage_end_s(
-    job: Job,
-    strategies: Strategies,
-    *,
-    dense: Floats,
-    expert: Floats,
-    forward_s: Floats,
-    backward_s: Floats,
-) -> tuple[dict[str, Floats], Codes]:
-    """Seconds of what a stage does once a step by itself, by STAGE_END_TERMS, and the tier of its reduction.
-
-    Args:
-        job: on the stage's pool.
-        strategies: shape (N,), as all that follows.
-        dense: its dense parameters on one rank.
-        expert: its routed experts'.
-        forward_s: the slowest stage's forward of one micro-batch: a faster stage waits for it, so it hides as much.
-        backward_s: and backward.
-    """
-    ddp = ddp_s(job, strategies, dense=dense, expert=expert, forward_s=forward_s, backward_s=backward_s)
-    whole = ~is_fsdp(job, strategies)
-    terms = {
-        "dp_comm": np.where(whole, ddp.exposed, 0.0),
-        "optimizer": optimizer_s(job, strategies, dense=dense, expert=expert),
-        "offload": offload_s(job, strategies, dense=dense, expert=expert, forward_s=forward_s, backward_s=backward_s),
-    }
-    return terms, np.where(whole, ddp.tier, 0).astype(np.int8)
 
 
 def _stage_ends(

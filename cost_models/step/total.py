@@ -30,6 +30,9 @@ from cost_models.strategies.strategy import Codes, Floats, Strategies
 from cost_models.strategies.tensors import levels_of
 from cost_models.terms import TIME_NAMES, Tier
 
+STAGE_END_TERMS = ("dp_comm", "optimizer", "offload")
+"""What every stage does by itself once a step; the pipeline waits for the stage that takes longest."""
+
 
 @dataclass(frozen=True, eq=False)
 class StepTime:
@@ -127,9 +130,7 @@ def once_a_step(
         layers: decoder layers of the slowest stage.
         word: elements of the embedding on one rank that a tied output projection shares.
     """
-    ddp = ddp_s(job, strategies, dense=dense, expert=expert, forward_s=forward_s, backward_s=backward_s)
-    # Where parameters are sharded layer by layer, the stages' own terms already hold all data-parallel traffic.
-    whole = ~is_fsdp(job, strategies)
+    ends, reduced = stage_end_s(job, strategies, dense=dense, expert=expert, forward_s=forward_s, backward_s=backward_s)
     tied, tied_tier = tied_gradients_s(
         job, strategies, word=word, layers=layers, placements=groups(strategies, job.cluster)
     )
@@ -138,16 +139,34 @@ def once_a_step(
         sends = exposed_sends_s(strategies, hop=hop, interference=job.calibration.beside["send_recv"].lost_fraction)
     else:
         sends, hop_tier = np.zeros(len(strategies)), np.zeros(len(strategies), np.int8)
+    # The order decides the last bits of sums over the terms.
+    terms = {"pp_comm": sends, "dp_comm": ends["dp_comm"], "tied_embedding_comm": tied, **ends}
+    tiers = {"dp_comm": reduced, "tied_embedding_comm": tied_tier, "pp_comm": hop_tier}
+    return terms, tiers | {"offload": offload_tier(job, strategies)}
+
+
+def stage_end_s(
+    job: Job, strategies: Strategies, *, dense: Floats, expert: Floats, forward_s: Floats, backward_s: Floats
+) -> tuple[dict[str, Floats], Codes]:
+    """Seconds of what a stage does by itself once a step, by STAGE_END_TERMS, and the tier of its reduction.
+
+    Args:
+        job: model, cluster, training and prices of the stage's pool.
+        strategies: shape (N,), as all that follows.
+        dense: dense parameters that one rank of the stage holds.
+        expert: routed-expert parameters that it holds.
+        forward_s: seconds of the slowest stage's forward of one micro-batch: a faster stage waits for it, so it hides as much.
+        backward_s: seconds of its backward.
+    """
+    ddp = ddp_s(job, strategies, dense=dense, expert=expert, forward_s=forward_s, backward_s=backward_s)
+    # Where parameters are sharded layer by layer, the stages' own terms already hold all data-parallel traffic.
+    whole = ~is_fsdp(job, strategies)
     terms = {
-        "pp_comm": sends,
         "dp_comm": np.where(whole, ddp.exposed, 0.0),
-        "tied_embedding_comm": tied,
         "optimizer": optimizer_s(job, strategies, dense=dense, expert=expert),
         "offload": offload_s(job, strategies, dense=dense, expert=expert, forward_s=forward_s, backward_s=backward_s),
     }
-    reduced = np.where(whole, ddp.tier, 0).astype(np.int8)
-    tiers = {"dp_comm": reduced, "tied_embedding_comm": tied_tier, "pp_comm": hop_tier}
-    return terms, tiers | {"offload": offload_tier(job, strategies)}
+    return terms, np.where(whole, ddp.tier, 0).astype(np.int8)
 
 
 def term_tiers(job: Job, work: dict[str, Codes], once: dict[str, Codes], terms: dict[str, Floats]) -> dict[str, Codes]:

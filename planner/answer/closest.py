@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from cost_models.evaluate import evaluate
-from cost_models.job import Job
+from cost_models.job import Job, PooledJob
+from cost_models.pools.evaluate import evaluate_on_pools
 from cost_models.strategies.strategy import Ints, Strategies
 from planner.answer.evaluation import Reason
 from planner.rules import Violations, reasons, violations
@@ -65,19 +65,19 @@ def _fewest_broken(rows: Strategies, broken: Violations) -> Ints:
     return np.asarray(order[np.sort(first)[:SHOWN]])
 
 
-def too_slow(job: Job, goal: Goal, best: Strategies | None) -> list[dict[str, Any]]:
+def too_slow(pooled: PooledJob, goal: Goal, best: Strategies | None) -> list[dict[str, Any]]:
     """The contract's `nearest_infeasible` where targets leave nothing: the fastest plan that fits, if there is one.
 
     Args:
-        job: what is planned.
+        pooled: what is planned.
         goal: the goal of the request, with its targets.
         best: what a search without targets found, best first.
     """
     if best is None:
         return []
     strategy = best.take(np.zeros(1, np.int64))
-    step_s = float(evaluate(job, strategy).step_time_s[0])
-    tokens = float(job.training.seq_length) * job.training.global_batch_size
+    step_s = float(evaluate_on_pools(pooled, strategy).step_time_s[0])
+    tokens = float(pooled.jobs[0].training.seq_length) * pooled.jobs[0].training.global_batch_size
     reason = target_reason(step_s, wanted_s=goal.slowest_step_s, tokens=tokens)
     return [{"strategy": strategy_dict(strategy, 0), "reasons": [reason], "smallest_change": reachable(step_s, tokens)}]
 

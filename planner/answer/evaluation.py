@@ -6,13 +6,13 @@ answers a second through Pydantic would cost more than pricing them.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 import numpy as np
 
-from cost_models.evaluate import Evaluated, Verdict
+from cost_models.evaluate import Evaluated, PoolMemory, Verdict
 from cost_models.hardware.segments import segment_nodes, spans_nodes
 from cost_models.job import Job, PooledJob
 from cost_models.layers.flops import model_flops_per_step, repeated_flops_per_token
@@ -38,19 +38,19 @@ def evaluation_dict(
     index: int,
     *,
     pooled: PooledJob,
-    job: Job | None = None,
-    stages: bool = True,
     row_id: str | int | None = None,
     assumed: Mapping[str, Any] | None = None,
     repeated_flops: float | None = None,
     open_facts: Sequence[Reason] = (),
 ) -> dict[str, Any]:
-    """The evaluation of strategy `index`; with `stages` its layouts must hold every stage (`all_stages`).
+    """The evaluation of strategy `index`, whose layout must hold every stage (`all_stages`).
 
-    `repeated_flops` are the operations of one token that it repeats, where the caller has them for a whole batch;
+    Totals and capacity of the memory are those of the pool with the least to spare. `repeated_flops` are the operations of one token that it repeats, where the caller has them for a whole batch;
     `open_facts` are the reasons that name what the row leaves open and its verdict hangs on.
     """
-    job = job or pooled.jobs[0]
+    at = evaluated.pools.positions(index)
+    tightest = int(evaluated.pools.tightest_pool[index])
+    job = pooled.jobs[tightest]
     strategies = evaluated.strategies
     gpus, step_s = float(strategies.world[index]), float(evaluated.step_time_s[index])
     tokens = float(job.training.seq_length) * job.training.global_batch_size
@@ -62,7 +62,7 @@ def evaluation_dict(
     return {
         "id": row_id,
         "verdict": Verdict(int(evaluated.verdict[index])).label,
-        "reasons": [*memory_reasons(evaluated, index, job=job), *open_facts],
+        "reasons": [*memory_reasons(evaluated, index, pooled=pooled), *open_facts],
         "num_gpus_used": int(gpus),
         "num_micro_batches": int(strategies.num_micro_batches[index]),
         "num_parameters": _num_parameters(job),
@@ -73,12 +73,15 @@ def evaluation_dict(
         "model_tflops_per_gpu": model_flops / per_gpu,
         "model_tflops_per_gpu_causal": model_flops_per_step(job, causal=True) / per_gpu,
         "hardware_tflops_per_gpu": (model_flops + repeated_flops * tokens) / per_gpu,
-        **_utilisation(job, model_flops / (step_s * gpus)),
+        **_utilisation(pooled, evaluated, index, at),
         "time_breakdown_s": {name: float(evaluated.terms_s[name][index]) for name in TIME_NAMES},
-        "memory": _memory(evaluated, index, job=job, stages=stages),
-        "assumed": {**(assumed or {}), **assumed_segment(job, strategies, index)},
+        "memory": {
+            **_memory_totals(evaluated.pools.by_pool[tightest], at[tightest], job=job),
+            "stages": _stages(pooled, evaluated, index, at),
+        },
+        "assumed": {**(assumed or {}), **_assumed_segments(pooled, evaluated, index, at)},
         "provenance": {
-            "calibration": job.calibration.name,
+            "calibration": " + ".join(dict.fromkeys(pooled.jobs[pool].calibration.name for pool in at)),
             "terms": {name: _TIERS[int(evaluated.tiers[name][index])] for name in TIME_NAMES},
         },
         "warnings": job_warnings(pooled),
@@ -104,7 +107,13 @@ def invalid_dict(
     }
 
 
-def assumed_segment(job: Job, strategies: Strategies, index: int) -> dict[str, int]:
+def _assumed_segments(pooled: PooledJob, evaluated: Evaluated, index: int, used: Iterable[int]) -> dict[str, int]:
+    found = {pool: _assumed_segment(pooled.jobs[pool], evaluated.strategies, index) for pool in used}
+    prefix = {pool: f"pools.{pooled.names[pool]}." if pooled.cluster.lists_pools else "" for pool in found}
+    return {prefix[pool] + field: value for pool, its in found.items() for field, value in its.items()}
+
+
+def _assumed_segment(job: Job, strategies: Strategies, index: int) -> dict[str, int]:
     """Nodes of a scheduler's segment where the strategy needs several of them and nobody stated their size."""
     world = int(strategies.world[index])
     if job.cluster.segment_nodes is not None or not spans_nodes(job.cluster) or world <= job.cluster.nvlink_domain_gpus:
@@ -118,14 +127,25 @@ def _num_parameters(job: Job) -> int:
     return count_parameters(job.model).total
 
 
-def memory_reasons(evaluated: Evaluated, index: int, *, job: Job) -> list[Reason]:
-    """Why strategy `index` does not simply fit, and what it needs of a host of unknown memory; nothing where neither holds."""
-    memory, verdict = evaluated.memory, Verdict(int(evaluated.verdict[index]))
+def memory_reasons(evaluated: Evaluated, index: int, *, pooled: PooledJob) -> list[Reason]:
+    """Why strategy `index` does not simply fit, and what it needs of hosts of unknown memory; a listed pool is named."""
+    found = []
+    for pool, position in evaluated.pools.positions(index).items():
+        reasons = _pool_reasons(evaluated.pools.by_pool[pool], position, job=pooled.jobs[pool])
+        if pooled.cluster.lists_pools:
+            named = f"pool {pooled.names[pool]!r}: "
+            reasons = [{**reason, "message": named + reason["message"]} for reason in reasons]
+        found += reasons
+    return found
+
+
+def _pool_reasons(its: PoolMemory, index: int, *, job: Job) -> list[Reason]:
+    memory, verdict = its.memory, Verdict(int(its.verdict[index]))
     unknown = _unknown_host(float(memory.host_bytes_per_node[index]), job)
     if verdict == Verdict.FITS:
         return unknown
     found = []
-    if evaluated.host_exceeded[index]:
+    if its.host_exceeded[index]:
         assert job.cluster.host_memory_bytes is not None
         needed, had = float(memory.host_bytes_per_node[index]) / GIB, job.cluster.host_memory_bytes / GIB
         message = f"offloaded state needs {needed:.1f} GiB of host memory a node, but host_memory_gib is {had:.1f}"
@@ -133,7 +153,7 @@ def memory_reasons(evaluated: Evaluated, index: int, *, job: Job) -> list[Reason
     low, high = float(memory.device_low[index]) / GIB, float(memory.device_high[index]) / GIB
     needs = f"the fullest stage needs {memory.device[index] / GIB:.1f} GiB ({low:.1f} to {high:.1f})"
     capacity = f"of {job.cluster.capacity_bytes / GIB:.1f} GiB a GPU"
-    if low > job.cluster.capacity_bytes / GIB:
+    if verdict == Verdict.OOM and low > job.cluster.capacity_bytes / GIB:
         hint = "Raise tp, pp or zero, lower micro_batch_size, recompute more, or use more GPUs."
         found.append(_reason("out-of-memory", f"{needs} {capacity}", hint))
     elif not found:
@@ -154,43 +174,56 @@ def _reason(code: str, message: str, hint: str) -> Reason:
     return {"code": code, "message": message, "hint": hint}
 
 
-def _utilisation(job: Job, model_flops_per_s: float) -> dict[str, float | None]:
-    """Model operations over the dense peak of the training precision, and over bf16's for fp8 and nvfp4."""
-    peaks, precision = job.cluster.gpu.peak_flops_per_s, job.training.precision
+def _utilisation(pooled: PooledJob, evaluated: Evaluated, index: int, at: Iterable[int]) -> dict[str, float | None]:
+    """Model operations over the dense peaks of all GPUs in use, in the training precision, and in bf16 for fp8 and nvfp4."""
+    strategies, precision = evaluated.strategies, pooled.jobs[0].training.precision
+    step_s, gpus, stages = (float(each[index]) for each in (evaluated.step_time_s, strategies.world, strategies.pp))
+    peaks = {pool: pooled.jobs[pool].cluster.gpu.peak_flops_per_s for pool in at}
+    model_flops = model_flops_per_step(pooled.jobs[0])
 
     def over(name: str) -> float | None:
-        return model_flops_per_s / peaks[name] if name in peaks else None
+        if not all(name in each for each in peaks.values()):
+            return None
+        if not pooled.cluster.lists_pools:
+            return model_flops / (step_s * gpus) / peaks[0][name]
+        held = [evaluated.pools.pool_of(stage, index) for stage in range(int(stages))]
+        return model_flops / (step_s * sum(held.count(pool) * (gpus / stages) * peaks[pool][name] for pool in peaks))
 
     return {"mfu": over(precision), "mfu_bf16": over("bf16") if precision in ("fp8", "nvfp4") else None}
 
 
-def _memory(evaluated: Evaluated, index: int, *, job: Job, stages: bool) -> dict[str, Any]:
-    memory = evaluated.memory
-    answer = {
-        "peak_allocated_bytes": float(memory.allocated[index]),
-        "peak_reserved_bytes": float(memory.reserved[index]),
-        "peak_device_bytes": float(memory.device[index]),
-        "peak_device_range_bytes": [float(memory.device_low[index]), float(memory.device_high[index])],
+def _memory_totals(its: PoolMemory, position: int, *, job: Job) -> dict[str, Any]:
+    memory = its.memory
+    return {
+        "peak_allocated_bytes": float(memory.allocated[position]),
+        "peak_reserved_bytes": float(memory.reserved[position]),
+        "peak_device_bytes": float(memory.device[position]),
+        "peak_device_range_bytes": [float(memory.device_low[position]), float(memory.device_high[position])],
         "capacity_bytes": job.cluster.capacity_bytes,
-        "host_bytes_per_node": float(memory.host_bytes_per_node[index]),
+        "host_bytes_per_node": float(memory.host_bytes_per_node[position]),
     }
-    if stages:
-        answer["stages"] = _stages(evaluated, index)
-    return answer
 
 
-def _stages(evaluated: Evaluated, index: int) -> list[dict[str, Any]]:
-    strategies, memory = evaluated.strategies, evaluated.memory
+def _stages(pooled: PooledJob, evaluated: Evaluated, index: int, at: Mapping[int, int]) -> list[dict[str, Any]]:
+    """Memory of every stage; `at` is where each pool keeps the strategy."""
+    strategies = evaluated.strategies
     number = int(strategies.layout[index])
     layout, slots = strategies.layouts.table[number], strategies.layouts.slot_stage_LK[number].tolist()
-    return [
-        {
+    found = []
+    for stage in range(layout.pp):
+        slot = slots.index(stage)
+        pool = evaluated.pools.pool_of(slot, index)
+        memory, position = evaluated.pools.by_pool[pool].memory, at[pool]
+        of_stage: dict[str, Any] = {
             "stage": stage,
             "layers": layout.layers_on_stage(stage),
-            "peak_moment": PEAK_MOMENTS[int(memory.peak_moment_KN[slot, index])],
-            "peak_allocated_bytes": float(memory.allocated_KN[slot, index]),
-            "breakdown_bytes": memory.breakdown(slot, index),
+            "peak_moment": PEAK_MOMENTS[int(memory.peak_moment_KN[slot, position])],
+            "peak_allocated_bytes": float(memory.allocated_KN[slot, position]),
+            "breakdown_bytes": memory.breakdown(slot, position),
         }
-        for stage in range(layout.pp)
-        for slot in [slots.index(stage)]
-    ]
+        if pooled.cluster.lists_pools:  # stages are then judged by different GPUs
+            of_stage["pool"] = pooled.names[pool]
+            of_stage["peak_device_bytes"] = float(memory.device_KN[slot, position])
+            of_stage["capacity_bytes"] = pooled.jobs[pool].cluster.capacity_bytes
+        found.append(of_stage)
+    return found

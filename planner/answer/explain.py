@@ -8,12 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from cost_models.evaluate import Verdict, evaluate, memory_verdict
+from cost_models.evaluate import Verdict, memory_verdict
 from cost_models.frameworks import memory_traits
-from cost_models.job import Job
+from cost_models.job import Job, PooledJob
 from cost_models.layers.parameters import count_parameters
 from cost_models.memory import stage_memory
 from cost_models.memory.states import optimizer_state_bytes
+from cost_models.pools.evaluate import evaluate_on_pools
 from cost_models.specs.training import BYTES_PER
 from cost_models.strategies.strategy import Ints, Strategies
 from cost_models.units import GIB
@@ -26,21 +27,24 @@ from planner.strategies.parse import resolve_strategies, strategy_dict
 
 SHOWN = 3
 """Nearest infeasible plans returned."""
+_MORE_ON_POOLS = "recompute more, or use more nodes or GPUs with more memory in the pool that is over"
 
 
-def nearest_infeasible(job: Job, nearest: Strategies, *, headroom_fraction: float) -> list[dict[str, Any]]:
+def nearest_infeasible(pooled: PooledJob, nearest: Strategies, *, headroom_fraction: float) -> list[dict[str, Any]]:
     """The contract's `nearest_infeasible`: the candidates that need the least too much, one per split of the GPUs.
 
     Those that some change makes fit come first, since they tell the user what to do.
     """
     every = [strategy_dict(nearest, index) for index in range(len(nearest))]
-    found = fitting_changes(job, every, headroom_fraction=headroom_fraction)
+    found = FittingChanges({}, {}, _MORE_ON_POOLS)  # a change would have to be placed on the pools anew
+    if not pooled.cluster.lists_pools:
+        found = fitting_changes(pooled.jobs[0], every, headroom_fraction=headroom_fraction)
     shown = _different_splits(nearest, first=[index in found.names for index in range(len(nearest))])
-    evaluated = evaluate(job, nearest.take(shown), headroom_fraction=headroom_fraction)
+    evaluated = evaluate_on_pools(pooled, nearest.take(shown), headroom_fraction=headroom_fraction)
     return [
         {
             "strategy": every[index],
-            "reasons": memory_reasons(evaluated, position, job=job),
+            "reasons": memory_reasons(evaluated, position, pooled=pooled),
             "smallest_change": found.told(index),
         }
         for position, index in enumerate(shown.tolist())

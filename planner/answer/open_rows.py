@@ -13,28 +13,27 @@ from typing import Any
 
 import numpy as np
 
-from cost_models.evaluate import DEFAULT_HEADROOM_FRACTION, Evaluated, Verdict, memory_verdict
-from cost_models.job import Job
-from cost_models.memory import stage_memory
+from cost_models.evaluate import Evaluated, Verdict
+from cost_models.job import PooledJob
+from cost_models.pools.evaluate import pooled_memory
 from planner.answer.evaluation import Reason
 from planner.answer.open_facts import Outcome, Reading, combined_readings, deciding, single_readings
+from planner.pools.strategy import resolve_on_pools, violations_on_pools
 from planner.request.job import cost_key
-from planner.rules import violations
 from planner.schemas.strategy import StrategyInput
-from planner.strategies.parse import resolve_strategies
 
 
 @dataclass(frozen=True, slots=True)
 class OpenRow:
     """An evaluated row as it was given."""
 
-    job: Job
+    job: PooledJob
     given: StrategyInput
     assumed: Mapping[str, Any]
     """The defaults that were applied to its strategy."""
 
 
-_Task = tuple[int, Reading, Job]
+_Task = tuple[int, Reading, PooledJob]
 """The position of a row, a reading of it, and the job under that reading."""
 
 
@@ -49,11 +48,11 @@ def with_open_facts(evaluated: Evaluated, rows: Sequence[OpenRow]) -> tuple[Eval
         The evaluation, and by position the reasons for rows whose verdict an open fact decides.
     """
     unsure = np.flatnonzero((evaluated.verdict != Verdict.FITS) & ~evaluated.host_exceeded).tolist()
-    readings = {index: single_readings(rows[index].job, rows[index].assumed) for index in unsure}
+    readings = {index: single_readings(rows[index].job.jobs[0], rows[index].assumed) for index in unsure}
     outcomes = _outcomes(readings, rows)
     # Combinations are tried only where no fact is enough alone: a reason that names one fact is the easier one to act on.
     out = [index for index, found in outcomes.items() if evaluated.verdict[index] == Verdict.OOM and _all_out(found)]
-    low = evaluated.memory.device_low.copy()
+    low = evaluated.pools.device_low
     combined = {index: combined_readings(outcomes[index], priced_low_bytes=float(low[index])) for index in out}
     together = _outcomes(combined, rows)
     told: dict[int, list[Reason]] = {}
@@ -61,9 +60,9 @@ def with_open_facts(evaluated: Evaluated, rows: Sequence[OpenRow]) -> tuple[Eval
         found = [*single, *together.get(index, [])]
         low[index] = min([low[index], *(outcome.device_low_bytes for outcome in found)])
         told[index] = deciding(found, verdict=Verdict(int(evaluated.verdict[index])))
-    memory = replace(evaluated.memory, device_low=low)
-    verdict, host_exceeded = memory_verdict(rows[0].job, memory, headroom_fraction=DEFAULT_HEADROOM_FRACTION)
-    return replace(evaluated, memory=memory, verdict=verdict, host_exceeded=host_exceeded), told
+    # A reading that decides needs no more than the capacity, so that the row may fit after all.
+    decided = np.array([bool(told.get(index)) for index in range(len(rows))], np.bool_)
+    return replace(evaluated, pools=evaluated.pools.lowered(low, at_risk=decided)), told
 
 
 def _all_out(outcomes: Sequence[Outcome]) -> bool:
@@ -75,7 +74,7 @@ def _outcomes(readings: Mapping[int, Sequence[Reading]], rows: Sequence[OpenRow]
     tasks: dict[Hashable, list[_Task]] = defaultdict(list)
     for index, row_readings in readings.items():
         for reading in row_readings:
-            job = reading.job(rows[index].job)
+            job = _read(rows[index].job, reading)
             if job is not None:
                 tasks[cost_key(job)].append((index, reading, job))
     found: dict[int, list[Outcome]] = defaultdict(list)
@@ -85,18 +84,24 @@ def _outcomes(readings: Mapping[int, Sequence[Reading]], rows: Sequence[OpenRow]
     return found
 
 
+def _read(pooled: PooledJob, reading: Reading) -> PooledJob | None:
+    """The job as a reading has it on every pool; None where its training is refused on one."""
+    jobs = [reading.job(job) for job in pooled.jobs]
+    return None if None in jobs else replace(pooled, jobs=tuple(job for job in jobs if job is not None))
+
+
 def _judged(tasks: Sequence[_Task], rows: Sequence[OpenRow]) -> list[tuple[_Task, Verdict, float]]:
     """Verdict and low end (bytes) of the legal readings among some whose jobs differ at most in their global batch."""
     jobs = [job for _, _, job in tasks]
     inputs = [reading.strategy(rows[index].given) for index, reading, _ in tasks]
-    resolved = resolve_strategies(jobs[0], inputs, all_stages=True, jobs=jobs)
+    resolved = resolve_on_pools(jobs, inputs)
     if resolved.strategies is None:
         return []
-    memory = stage_memory(jobs[0], resolved.strategies)
-    verdict, host_exceeded = memory_verdict(jobs[0], memory, headroom_fraction=DEFAULT_HEADROOM_FRACTION)
+    memory = pooled_memory(jobs[0], resolved.strategies)
+    low = memory.device_low
     return [
-        (tasks[member], Verdict(int(verdict[position])), float(memory.device_low[position]))
+        (tasks[member], Verdict(int(memory.verdict[position])), float(low[position]))
         for position, member in enumerate(resolved.index.tolist())
-        if not host_exceeded[position]
-        and violations(jobs[member], resolved.strategies.take(np.array([position]))).legal[0]
+        if not memory.host_exceeded[position]
+        and violations_on_pools(jobs[member], resolved.strategies.take(np.array([position]))).legal[0]
     ]

@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from cost_models.evaluate import evaluate
 from cost_models.hardware import Calibration
 from cost_models.job import Job, PooledJob
+from cost_models.pools.evaluate import evaluate_on_pools
 from cost_models.step.ranges import is_tied
 from cost_models.strategies.layouts import build_layouts
 from cost_models.strategies.strategy import Bools, Ints, Strategies
@@ -28,28 +28,31 @@ def ranked_plans(
 ) -> list[dict[str, Any]]:
     """The contract's `plans`, best first, with the memory of every stage."""
     # The search prices a few representative stages; only the plans that are shown are worth the detail.
-    job = pooled.jobs[0]
-    detailed = with_all_stages(job, best)
-    evaluated = evaluate(job, detailed, headroom_fraction=headroom_fraction)
-    groups = tie_groups(
-        len(detailed), lambda leader: is_tied(job.calibration, evaluated.terms_s, evaluated.tiers, leader=leader)
-    )
+    detailed = with_all_stages(pooled.jobs[0], best)
+    evaluated = evaluate_on_pools(pooled, detailed, headroom_fraction=headroom_fraction)
+
+    def tied_with(leader: int) -> Bools:
+        # Where any pool's calibration leaves the difference open, it is open.
+        terms_s, tiers = evaluated.terms_s, evaluated.tiers
+        each = [is_tied(job.calibration, terms_s, tiers, leader=leader) for job in pooled.jobs]
+        return np.asarray(np.any(each, axis=0), np.bool_)
+
+    groups = tie_groups(len(detailed), tied_with)
     return [
         {
             "rank": index + 1,
             "strategy": strategy_dict(detailed, index),
-            "evaluation": evaluation_dict(evaluated, index, pooled=pooled, stages=True, assumed=assumed),
+            "evaluation": evaluation_dict(evaluated, index, pooled=pooled, assumed=assumed),
             "tie_group": groups[index],
         }
         for index in range(len(detailed))
     ]
 
 
-def compared_plans(
-    plans: list[dict[str, Any]], checked: CheckedRequest, *, calibrations: Sequence[Calibration]
-) -> list[dict[str, Any]]:
-    """The ranked plans, each compared with the next one in the objective asked for; `calibrations` priced them."""
+def compared_plans(plans: list[dict[str, Any]], checked: CheckedRequest) -> list[dict[str, Any]]:
+    """The ranked plans, each compared with the next one in the objective asked for."""
     objective, cluster = checked.asked.objective, checked.resolved["cluster"]
+    calibrations = [job.calibration for job in checked.job.jobs]
     close = close_plans(plans, calibrations=calibrations, objective=objective, cluster=cluster)
     return compared(plans, objective=objective, cluster=cluster, close=close)
 

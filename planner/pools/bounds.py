@@ -13,8 +13,9 @@ from typing import Literal
 import numpy as np
 
 from cost_models.job import PooledJob
-from cost_models.pools.time import pooled_jitter_fraction, sends_s, stage_end_s
+from cost_models.pools.time import pooled_jitter_fraction, sends_s
 from cost_models.step.stage_costs import build_tables
+from cost_models.step.total import stage_end_s
 from cost_models.strategies.fields import Recompute, RecomputeMethod, Schedule
 from cost_models.strategies.strategy import Floats, Ints, Strategies
 from planner.pools.placements import Sites

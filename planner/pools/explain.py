@@ -1,79 +1,38 @@
-"""Why no plan on pools is left: the strategy that comes closest, or which degrees, batch or limits contradict each other.
-
-Where rules alone ruled out every strategy, those that break the fewest; where targets did, the fastest plan that fits.
-"""
+"""Why no degrees find room on the pools: which of them, the batch or the limits contradict each other."""
 
 from __future__ import annotations
 
 from typing import Any
 
 from cost_models.job import PooledJob
-from planner.answer.closest import closest_illegal, reachable, target_reason
 from planner.answer.evaluation import Reason
 from planner.answer.explain import contradiction, first_values
-from planner.pools.evaluation import pooled_evaluation
-from planner.pools.found import PoolsFound
+from planner.pools.complete import SpaceOnPools
 from planner.pools.placements import NodeLimits
 from planner.pools.strategy import SAME_WIDTH
-from planner.rules import rule_codes
 from planner.schemas.plan_request import Constraints
 from planner.search.expressible import splits_freely
-from planner.strategies.parse import strategy_dict
-from planner.strategies.space import Space
+from planner.search.found import Found
 
-Document = dict[str, Any]
 _EVEN = frozenset({"layers-not-divisible"})
 """What a split by speed need not care for."""
-_MORE_MEMORY = "recompute more, or use more nodes or GPUs with more memory in the pool that is over"
 
 
-def nearest_on_pools(
-    pooled: PooledJob, found: PoolsFound, constraints: Constraints, limits: NodeLimits, *, space: Space
-) -> list[Document]:
-    """The contract's `nearest_infeasible` of a search that found no plan.
-
-    Args:
-        pooled: the pools.
-        found: what the search found.
-        constraints: those of the request.
-        limits: nodes that a plan may use.
-        space: what was searched, its degrees those that agree with the batch, the GPUs and the constraints.
-    """
-    if found.nearest is not None:
-        headroom = constraints.memory_headroom_fraction
-        reasons = pooled_evaluation(pooled, found.nearest, headroom_fraction=headroom)["reasons"]
-        return [{"strategy": strategy_dict(found.nearest, 0), "reasons": reasons, "smallest_change": _MORE_MEMORY}]
-    if not len(space.degrees):
-        given = constraints.fixed.layers_per_stage or constraints.allowed.layers_per_stage
-        open_split = splits_freely(pooled.jobs[0]) and not given
-        return [
-            contradiction(
-                pooled.whole[0],
-                constraints,
-                num_gpus=pooled.cluster.num_gpus,
-                apart=_EVEN if open_split else frozenset(),
-                otherwise=_no_room(pooled, constraints, limits),
-            )
-        ]
-    if not found.unplaced:
-        ruled_out = found.stopped is None and found.rejected.keys() & set(rule_codes())
-        return closest_illegal(space) if ruled_out else []
+def no_room_on_pools(searched: SpaceOnPools, found: Found) -> dict[str, Any]:
+    """The contract's `nearest_infeasible` where no degrees agree with the batch, the constraints and the pools."""
+    pooled, constraints, num_gpus = searched.pooled, searched.constraints, searched.pooled.cluster.num_gpus
+    if not len(searched.space.degrees):
+        return contradiction(
+            pooled.whole[0],
+            constraints,
+            num_gpus=num_gpus,
+            apart=_EVEN if splits_freely(pooled.jobs[0]) and not searched.listed_alone else frozenset(),
+            otherwise=_no_room(pooled, constraints, searched.limits),
+        )
     wide = found.rejected["unequal-data-parallel-shares"] > 0
-    reason = _too_wide(pooled) if wide else _no_room(pooled, constraints, limits)
-    strategy = first_values(constraints, num_gpus=pooled.cluster.num_gpus)
-    return [{"strategy": strategy, "reasons": [reason], "smallest_change": reason["hint"]}]
-
-
-def too_slow_on_pools(pooled: PooledJob, fastest: PoolsFound, *, wanted_s: float) -> list[Document]:
-    """The contract's `nearest_infeasible` where targets leave nothing: the fastest plan that fits, if any does."""
-    if not fastest.best:
-        return []
-    plan, training = fastest.best[0], pooled.jobs[0].training
-    tokens = float(training.seq_length) * training.global_batch_size
-    reason = target_reason(plan.step_s, wanted_s=wanted_s, tokens=tokens)
-    return [
-        {"strategy": strategy_dict(plan.row, 0), "reasons": [reason], "smallest_change": reachable(plan.step_s, tokens)}
-    ]
+    reason = _too_wide(pooled) if wide else _no_room(pooled, constraints, searched.limits)
+    strategy = first_values(constraints, num_gpus=num_gpus)
+    return {"strategy": strategy, "reasons": [reason], "smallest_change": reason["hint"]}
 
 
 def _too_wide(pooled: PooledJob) -> Reason:

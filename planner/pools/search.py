@@ -18,7 +18,7 @@ import numpy as np
 
 from cost_models.evaluate import Verdict
 from cost_models.job import PooledJob
-from cost_models.pools.memory import pooled_memory
+from cost_models.pools.evaluate import pooled_memory
 from cost_models.pools.time import pooled_step_time
 from cost_models.step.fsdp import is_fsdp
 from cost_models.strategies.fields import Recompute, RecomputeMethod

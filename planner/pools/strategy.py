@@ -16,11 +16,10 @@ import numpy as np
 from cost_models.job import PooledJob
 from cost_models.specs.fields import choice_hint
 from cost_models.strategies.layouts import build_layouts
-from cost_models.strategies.strategy import Strategies
-from planner.answer.evaluation import Reason
-from planner.rules import reasons, violations
+from cost_models.strategies.strategy import Bools, Strategies, concatenated
+from planner.rules import Violations, reasons, violations
 from planner.schemas.strategy import StrategyInput
-from planner.strategies.parse import resolve_strategies
+from planner.strategies.parse import Reason, ResolvedStrategies, resolve_strategies
 
 SAME_WIDTH = (
     "replicas of a stage on different kinds of GPU would need unequal shares of the batch, which no framework here can be "
@@ -28,24 +27,34 @@ SAME_WIDTH = (
 )
 
 
-@dataclass(frozen=True, eq=False)
-class ResolvedOnPools:
-    """What became of one strategy input."""
+def resolve_on_pools(jobs: Sequence[PooledJob], inputs: Sequence[StrategyInput]) -> ResolvedStrategies:
+    """The batch of all inputs that can be built, every stage a slot of its layout.
 
-    row: Strategies | None
-    """A batch of one whose layout holds every stage; None where it cannot be built or run."""
-    assumed: dict[str, Any]
-    problems: list[Reason]
+    Args:
+        jobs: the job of each input; they differ at most in their global batch.
+        inputs: strategies as given.
+    """
+    if not jobs[0].cluster.lists_pools:
+        only = [job.jobs[0] for job in jobs]
+        return resolve_strategies(only[0], inputs, all_stages=True, jobs=only)
+    found = [_resolve_one(job, given) for job, given in zip(jobs, inputs, strict=True)]
+    rows = [row for row, _, _ in found if row is not None]
+    return ResolvedStrategies(
+        strategies=together(jobs[0], rows) if rows else None,
+        index=np.array([position for position, (row, _, _) in enumerate(found) if row is not None], np.int64),
+        assumed=tuple(assumed for _, assumed, _ in found),
+        problems=tuple(problems for _, _, problems in found),
+    )
 
 
-def resolve_on_pools(pooled: PooledJob, given: StrategyInput) -> ResolvedOnPools:
-    """The strategy with its defaults, or why no framework could run it on these pools."""
+def _resolve_one(pooled: PooledJob, given: StrategyInput) -> tuple[Strategies | None, dict[str, Any], list[Reason]]:
+    """The strategy with its defaults, a batch of one (None where it cannot be built), these defaults, and what is wrong."""
     assumed: dict[str, Any] = {}
     pp, each = given.pp or 1, (given.tp or 1) * (given.cp or 1)
     pools = given.pool_per_stage
     problems = pool_problems(pooled, pools, pp=pp) if pools is not None else []
     if problems:
-        return ResolvedOnPools(None, assumed, problems)
+        return None, assumed, problems
     dp = given.dp
     if pools is not None and dp is None:
         dp = min(_gpus(pooled, name) // (pools.count(name) * each) for name in dict.fromkeys(pools))
@@ -54,39 +63,63 @@ def resolve_on_pools(pooled: PooledJob, given: StrategyInput) -> ResolvedOnPools
         if dp is None:
             message = "pool_per_stage is required where dp is not given"
             hint = f"Name the pool of each of the pp {pp} stages: {', '.join(pooled.names)}."
-            return ResolvedOnPools(None, assumed, [_reason("missing-field", message, hint)])
+            return None, assumed, [_reason("missing-field", message, hint)]
         pools = assumed["pool_per_stage"] = _in_order(pooled, pp=pp, stage_gpus=each * dp)
     problems = too_large(pooled, pools, pp=pp, stage_gpus=each * max(dp or 1, 1))
     if problems:
-        return ResolvedOnPools(None, assumed, problems)
+        return None, assumed, problems
     assert pools is not None
     plain = given.model_copy(update={"pool_per_stage": None, "dp": max(dp or 1, 1)})
-    used = [pooled.names.index(name) for name in dict.fromkeys(pools)]
-    resolved = resolve_strategies(pooled.whole[used[0]], [plain], all_stages=True)
+    resolved = resolve_strategies(pooled.whole[pooled.names.index(pools[0])], [plain], all_stages=True)
     assumed = {**resolved.assumed[0], **{name: value for name, value in assumed.items() if value is not None}}
     if resolved.strategies is None:
-        return ResolvedOnPools(None, assumed, list(resolved.problems[0]))
-    row = on_pools(pooled, resolved.strategies, pools)
-    problems = broken_rules(pooled, row, used)
-    return ResolvedOnPools(None if problems else row, assumed, problems)
-
-
-def on_pools(pooled: PooledJob, row: Strategies, pools: Sequence[str]) -> Strategies:
-    """One strategy with the pool of every stage in its layout, every stage a slot."""
-    layout = replace(row.layouts.table[int(row.layout[0])], pool_per_stage=tuple(pools))
+        return None, assumed, list(resolved.problems[0])
+    layout = replace(resolved.strategies.layouts.table[0], pool_per_stage=tuple(pools))
     layouts = build_layouts([layout], model=pooled.jobs[0].model, all_stages=True)
-    return replace(row, layout=np.zeros(1, np.int64), layouts=layouts)
+    return replace(resolved.strategies, layouts=layouts), assumed, []
 
 
-def broken_rules(pooled: PooledJob, row: Strategies, used: Sequence[int]) -> list[Reason]:
-    """What the framework refuses on any of these pools, each reason once."""
-    found: dict[str, Reason] = {}
-    for pool in used:
-        job = pooled.whole[pool]
-        broken = violations(job, row)
-        if not broken.legal[0]:
-            found |= {reason["message"]: reason for reason in reasons(job, row, 0, found=broken)}
-    return list(found.values())
+def together(pooled: PooledJob, rows: Sequence[Strategies]) -> Strategies:
+    """Batches of one as one batch over one table of layouts, in which every stage is a slot."""
+    table = [row.layouts.table[int(row.layout[0])] for row in rows]
+    layouts = build_layouts(table, model=pooled.jobs[0].model, all_stages=True)
+    return concatenated([replace(row, layouts=layouts, layout=np.array([n])) for n, row in enumerate(rows)])
+
+
+@dataclass(frozen=True, eq=False)
+class PooledViolations:
+    """The rules that N strategies break on the pools that they use."""
+
+    pooled: PooledJob
+    strategies: Strategies
+    by_pool: tuple[Violations, ...]
+
+    @property
+    def legal(self) -> Bools:
+        """Where no rule is broken, shape (N,)."""
+        legal_PN = np.stack([broken.legal for broken in self.by_pool])
+        if not self.pooled.cluster.lists_pools:
+            return np.asarray(legal_PN[0])
+        each = [all(legal_PN[pool, n] for pool in self._pools(n)) for n in range(len(self.strategies))]
+        return np.array(each, np.bool_)
+
+    def reasons(self, index: int) -> list[Reason]:
+        """What the framework refuses of strategy `index` on any of its pools, each reason once."""
+        found: dict[str, Reason] = {}
+        for pool in self._pools(index):
+            job, broken = self.pooled.whole[pool], self.by_pool[pool]
+            if not broken.legal[index]:
+                found |= {reason["message"]: reason for reason in reasons(job, self.strategies, index, found=broken)}
+        return list(found.values())
+
+    def _pools(self, index: int) -> list[int]:
+        names = self.strategies.layouts.table[int(self.strategies.layout[index])].pool_per_stage
+        return [0] if names is None else [self.pooled.names.index(name) for name in dict.fromkeys(names)]
+
+
+def violations_on_pools(pooled: PooledJob, strategies: Strategies) -> PooledViolations:
+    """Every rule on every pool; a strategy answers only to the pools that its stages lie on."""
+    return PooledViolations(pooled, strategies, tuple(violations(job, strategies) for job in pooled.whole))
 
 
 def pool_problems(pooled: PooledJob, pools: Sequence[str], *, pp: int | None) -> list[Reason]:

@@ -35,11 +35,16 @@ _PRICED = tuple(
 Documents = Mapping[str, CalibrationDocument]
 
 
-def cost_key(job: Job) -> tuple[Hashable, ...]:
+def cost_key(job: PooledJob) -> tuple[Hashable, ...]:
     """A key that is equal for jobs that price a strategy alike, which may differ in their global batch.
 
     The batch affects the cost of a step only through the strategy's number of micro-batches.
     """
+    listed = (id(job.cluster),) if job.cluster.lists_pools else ()
+    return (*listed, *(_price_key(each) for each in job.jobs))
+
+
+def _price_key(job: Job) -> tuple[Hashable, ...]:
     return (id(job.model), id(job.calibration), *(getattr(job.training, name) for name in _PRICED))
 
 

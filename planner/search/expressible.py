@@ -44,11 +44,14 @@ def inexpressible_reasons(job: Job, row: Strategies) -> list[dict[str, str]]:
 def inexpressible_best(job: Job, found: Found, plans: list[dict[str, Any]]) -> dict[str, Any] | None:
     """The contract's `inexpressible_best`: a better strategy that cannot be launched, with its gain in step time."""
     # It is reported and not ranked: a user who can change the framework's code should know what the restriction costs.
-    if found.inexpressible is None:
+    row, step_s = found.inexpressible, found.inexpressible_step_s
+    if row is None:
         return None
-    row = found.inexpressible
-    step_s = float(step_time(job, row).total_s[0])
+    if step_s is None:
+        step_s = float(step_time(job, row).total_s[0])
     best_s = plans[0]["evaluation"]["step_time_s"] if plans else None
+    if best_s is not None and found.best_step_s is not None:
+        best_s = float(found.best_step_s[0])
     return {
         "strategy": strategy_dict(row, 0),
         "reasons": inexpressible_reasons(job, row),

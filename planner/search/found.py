@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from cost_models.strategies.strategy import Strategies
+from cost_models.strategies.strategy import Floats, Strategies
 
 
 @dataclass(eq=False)
@@ -39,3 +39,8 @@ class Found:
     families: int = 0
     """How many families of strategies had their split searched."""
     warnings: list[str] = field(default_factory=list)
+    best_step_s: Floats | None = None
+    """Seconds of a step of each of `best`, where the search knows them to the last bit that its proof rests on."""
+    inexpressible_step_s: float | None = None
+    unplaced: bool = False
+    """Whether there are legal degrees, and none that find room on the pools."""

@@ -14,7 +14,7 @@ import pytest
 
 from cost_models.evaluate import Verdict
 from cost_models.job import PooledJob
-from cost_models.pools.memory import pooled_memory
+from cost_models.pools.evaluate import pooled_memory
 from cost_models.pools.time import pooled_step_time
 from cost_models.strategies.layouts import Layout, build_layouts
 from cost_models.strategies.strategy import Strategies

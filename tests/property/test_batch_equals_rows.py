@@ -16,7 +16,7 @@ import pytest
 
 from cost_models.evaluate import Evaluated, evaluate
 from cost_models.job import Job
-from cost_models.pools.memory import pooled_memory
+from cost_models.pools.evaluate import pooled_memory
 from cost_models.pools.time import pooled_step_time
 from cost_models.specs.training import Framework
 from cost_models.strategies.layouts import build_layouts

@@ -11,7 +11,7 @@ import pytest
 from cost_models.evaluate import Verdict, evaluate
 from cost_models.hardware.groups import groups
 from cost_models.job import PooledJob
-from cost_models.pools.memory import pooled_memory
+from cost_models.pools.evaluate import pooled_memory
 from cost_models.pools.time import pooled_step_time
 from cost_models.step.pipeline import hop_s
 from cost_models.step.stage_costs import stage_costs

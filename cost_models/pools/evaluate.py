@@ -1,53 +1,72 @@
-"""Memory of stages on pools: every pool's stages by its own GPUs, and the verdict of all. [T-5]"""
+"""Every cost of strategies on the pools of a cluster: what `cost_models.evaluate` says of one kind of node, with every stage
+timed and judged by its own pool's GPUs.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from cost_models.evaluate import DEFAULT_HEADROOM_FRACTION, Verdict, memory_verdict
+from cost_models.evaluate import (
+    DEFAULT_HEADROOM_FRACTION,
+    Evaluated,
+    PooledMemory,
+    PoolMemory,
+    Verdict,
+    evaluate,
+    memory_on_one_pool,
+    memory_verdict,
+)
 from cost_models.job import PooledJob
-from cost_models.memory import StageMemory, stage_memory
-from cost_models.pools.time import pool_by_slot
+from cost_models.memory.stage_memory import stage_memory
+from cost_models.pools.time import of_pool, pool_by_slot, pooled_step_time
+from cost_models.step.exposure import exposure
+from cost_models.step.ranges import step_time_range
 from cost_models.strategies.layouts import Layouts
-from cost_models.strategies.strategy import Bools, Codes, Floats, Ints, Strategies
+from cost_models.strategies.strategy import Floats, Ints, Strategies
 
 
-@dataclass(frozen=True, eq=False)
-class PoolMemory:
-    """Memory of the strategies that have stages on one pool, M of N."""
-
-    rows: Ints
-    """Which they are, shape (M,)."""
-    memory: StageMemory
-    """Slots of other pools' stages repeat one of this pool's."""
-    verdict: Codes
-    """Codes of `Verdict`, shape (M,)."""
-    host_exceeded: Bools
-
-
-@dataclass(frozen=True, eq=False)
-class PooledMemory:
-    """Memory of N strategies on pools."""
-
-    pools: dict[int, PoolMemory]
-    """By pool; pools that no strategy uses are left out."""
-    pool_KN: Ints
-    """Pool of every slot's stage, -1 in slots that repeat the last one."""
-    verdict: Codes
-    """The worst of the pools', shape (N,)."""
-    tightest_pool: Ints
-    """Pool with the least to spare, as a share of its GPU's capacity, shape (N,)."""
+def evaluate_on_pools(
+    pooled: PooledJob, strategies: Strategies, *, headroom_fraction: float = DEFAULT_HEADROOM_FRACTION
+) -> Evaluated:
+    """Costs of N legal strategies; where the cluster lists pools, layouts name them and hold every stage."""
+    if not pooled.cluster.lists_pools:
+        return evaluate(pooled.jobs[0], strategies, headroom_fraction=headroom_fraction)
+    time = pooled_step_time(pooled, strategies)
+    # The slowest stage's work is most of a step, so its pool's calibration says how uncertain the step is.
+    ranges = {
+        pool: step_time_range(
+            pooled.jobs[pool].calibration,
+            time.terms_s,
+            time.tiers,
+            time.total_s,
+            exposed=exposure(pooled.jobs[pool], strategies),
+        )
+        for pool in np.unique(time.slowest_pool).tolist()
+    }
+    low_s, high_s = (of_pool(time.slowest_pool, {p: each[side] for p, each in ranges.items()}) for side in (0, 1))
+    return Evaluated(
+        strategies=strategies,
+        step_time_s=time.total_s,
+        step_time_low_s=low_s,
+        step_time_high_s=high_s,
+        terms_s=time.terms_s,
+        tiers=time.tiers,
+        pools=pooled_memory(pooled, strategies, headroom_fraction=headroom_fraction),
+    )
 
 
 def pooled_memory(
     pooled: PooledJob, strategies: Strategies, *, headroom_fraction: float = DEFAULT_HEADROOM_FRACTION
 ) -> PooledMemory:
-    """Memory and verdict of stages on pools, each pool judged by its own capacity. [M]"""
+    """Memory and verdict of strategies, each pool judged by its own capacity. [M]"""
+    if not pooled.cluster.lists_pools:
+        return memory_on_one_pool(pooled.jobs[0], strategies, headroom_fraction=headroom_fraction)
     pool_KN = pool_by_slot(pooled, strategies)
     verdict = np.full(len(strategies), Verdict.FITS, np.int8)
     fullest, tightest_pool = np.full(len(strategies), -np.inf), np.zeros(len(strategies), np.int64)
+    any_host_exceeded = np.zeros(len(strategies), np.bool_)
     found: dict[int, PoolMemory] = {}
     for pool, job in enumerate(pooled.jobs):
         rows = np.flatnonzero((pool_KN == pool).any(axis=0))
@@ -57,11 +76,12 @@ def pooled_memory(
         its, host_exceeded = memory_verdict(job, memory, headroom_fraction=headroom_fraction)
         found[pool] = PoolMemory(rows, memory, its, host_exceeded)
         verdict[rows] = np.maximum(verdict[rows], its)
+        any_host_exceeded[rows] |= host_exceeded
         used = memory.device_high / job.cluster.capacity_bytes + host_exceeded  # a full host leaves nothing
         fuller = used > fullest[rows]
         tightest_pool[rows[fuller]] = pool
         fullest[rows] = np.maximum(fullest[rows], used)
-    return PooledMemory(found, pool_KN, verdict, tightest_pool)
+    return PooledMemory(found, pool_KN, verdict, tightest_pool, any_host_exceeded)
 
 
 def _only(strategies: Strategies, pool_KN: Ints, pool: int) -> Strategies:
