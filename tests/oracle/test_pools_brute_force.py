@@ -23,7 +23,7 @@ from planner.pools.bounds import row_bound, row_numbers
 from planner.pools.placements import Sites
 from planner.pools.program import PooledProgram
 from planner.pools.split_model import PooledSplit, build_pooled_split
-from planner.pools.strategy import resolve_on_pools
+from planner.pools.strategy import resolve_on_pools, violations_on_pools
 from planner.pools.thresholds import balance_pools
 from planner.request.job import resolve_pooled_job
 from planner.schemas.strategy import StrategyInput
@@ -260,8 +260,8 @@ def best_of_all(request: dict[str, Any]) -> float | None:
                     "tp": tp, "pp": len(pools), "dp": dp, "zero": zero, "micro_batch_size": micro, "recompute": recompute,
                     "pool_per_stage": names, "layers_per_stage": [layers - len(pools) + 1] + [1] * (len(pools) - 1),
                 })  # fmt: skip
-                row = resolve_on_pools(pooled, given).row
-                if row is None:
+                row = resolve_on_pools([pooled], [given]).strategies
+                if row is None or not violations_on_pools(pooled, row).legal[0]:
                     continue
                 step_s, fits = priced(pooled, row, every_split(pooled, row, pools))
                 best = min(best, float(step_s[fits].min(initial=np.inf)))

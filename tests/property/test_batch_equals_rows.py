@@ -16,13 +16,12 @@ import pytest
 
 from cost_models.evaluate import Evaluated, evaluate
 from cost_models.job import Job
-from cost_models.pools.evaluate import pooled_memory
-from cost_models.pools.time import pooled_step_time
+from cost_models.pools.evaluate import evaluate_on_pools
 from cost_models.specs.training import Framework
 from cost_models.strategies.layouts import build_layouts
 from cost_models.strategies.strategy import ARRAY_FIELDS, Strategies, concatenated
 from cost_models.terms import PEAK_MOMENTS, TIME_NAMES
-from planner.pools.strategy import resolve_on_pools
+from planner.pools.strategy import resolve_on_pools, violations_on_pools
 from planner.request.job import WITHOUT_PIPELINE, resolve_job, resolve_pooled_job
 from planner.rows import evaluate_rows
 from planner.rules import violations
@@ -206,22 +205,25 @@ def test_a_batch_on_pools_equals_its_rows(framework: str, model: str) -> None:
     for given in drawn(pooled.whole[0], 8 * ROWS):
         cut = np.sort(rng.integers(0, (given.pp or 1) + 1, 2)).tolist()
         pools = ["old"] * cut[0] + ["bridged"] * (cut[1] - cut[0]) + ["new"] * ((given.pp or 1) - cut[1])
-        row = resolve_on_pools(pooled, given.model_copy(update={"pool_per_stage": tuple(pools)})).row
-        alone += [] if row is None else [row]
+        row = resolve_on_pools([pooled], [given.model_copy(update={"pool_per_stage": tuple(pools)})]).strategies
+        if row is not None and violations_on_pools(pooled, row).legal[0]:
+            alone.append(row)
     alone = alone[:ALONE]
     assert len({row.layouts.table[0].pool_per_stage for row in alone}) > 1
     layouts = build_layouts([row.layouts.table[0] for row in alone], model=pooled.jobs[0].model, all_stages=True)
     batch = concatenated([replace(row, layouts=layouts, layout=np.array([n])) for n, row in enumerate(alone)])
-    together, memory = pooled_step_time(pooled, batch), pooled_memory(pooled, batch)
+    together = evaluate_on_pools(pooled, batch)
+    memory = together.pools
     for index, row in enumerate(alone):
-        time, its = pooled_step_time(pooled, row), pooled_memory(pooled, row)
+        time = evaluate_on_pools(pooled, row)
+        its = time.pools
         for name in TIME_NAMES:
             assert time.terms_s[name][0] == together.terms_s[name][index], name
             assert time.tiers[name][0] == together.tiers[name][index], name
-        for seconds in ("low_s", "total_s", "high_s"):
+        for seconds in ("step_time_low_s", "step_time_s", "step_time_high_s"):
             assert getattr(time, seconds)[0] == getattr(together, seconds)[index]
         assert (its.verdict[0], its.tightest_pool[0]) == (memory.verdict[index], memory.tightest_pool[index])
-        for pool, own in its.pools.items():
-            at = int(np.flatnonzero(memory.pools[pool].rows == index)[0])
+        for pool, own in its.by_pool.items():
+            at = int(np.flatnonzero(memory.by_pool[pool].rows == index)[0])
             for column in MEMORY:
-                assert getattr(own.memory, column)[0] == getattr(memory.pools[pool].memory, column)[at], column
+                assert getattr(own.memory, column)[0] == getattr(memory.by_pool[pool].memory, column)[at], column

@@ -11,7 +11,7 @@ import pytest
 from cost_models.evaluate import Verdict, evaluate
 from cost_models.hardware.groups import groups
 from cost_models.job import PooledJob
-from cost_models.pools.evaluate import pooled_memory
+from cost_models.pools.evaluate import evaluate_on_pools, pooled_memory
 from cost_models.pools.time import pooled_step_time
 from cost_models.step.pipeline import hop_s
 from cost_models.step.stage_costs import stage_costs
@@ -62,13 +62,14 @@ def test_one_kind_of_node_cut_in_two_costs_the_same(model: str, strategy: dict[s
     resolved = resolve_strategies(whole, [StrategyInput.model_validate(strategy)], all_stages=True)
     assert resolved.strategies is not None
     alone, row = evaluate(whole, resolved.strategies), on(pooled, strategy, "aabb")
-    time, memory = pooled_step_time(pooled, row), pooled_memory(pooled, row)
+    both = evaluate_on_pools(pooled, row)
+    time, memory = pooled_step_time(pooled, row), both.pools
     assert time.total_s == pytest.approx(alone.step_time_s, rel=1e-12)
     for name, seconds in time.terms_s.items():
         assert seconds == pytest.approx(alone.terms_s[name], rel=1e-9, abs=1e-12), name
         assert time.tiers[name] == alone.tiers[name], name
-    assert time.low_s == pytest.approx(alone.step_time_low_s)
-    assert max(its.memory.device_high[0] for its in memory.pools.values()) == alone.memory.device_high[0]
+    assert both.step_time_low_s == pytest.approx(alone.step_time_low_s)
+    assert max(its.memory.device_high[0] for its in memory.by_pool.values()) == alone.memory.device_high[0]
     assert memory.verdict[0] == alone.verdict[0]
 
 
@@ -93,9 +94,9 @@ def test_the_step_is_the_slowest_stage_and_the_sum_of_the_others() -> None:
 
 def test_terms_sum_to_the_step() -> None:
     pooled = pooled_job(two_kinds())
-    time = pooled_step_time(pooled, on(pooled, STRATEGIES[0], "aabb"))
-    assert sum(float(seconds[0]) for seconds in time.terms_s.values()) == pytest.approx(float(time.total_s[0]))
-    assert time.low_s[0] < time.total_s[0] < time.high_s[0]
+    found = evaluate_on_pools(pooled, on(pooled, STRATEGIES[0], "aabb"))
+    assert sum(float(seconds[0]) for seconds in found.terms_s.values()) == pytest.approx(float(found.step_time_s[0]))
+    assert found.step_time_low_s[0] < found.step_time_s[0] < found.step_time_high_s[0]
 
 
 def test_a_slower_pool_is_the_slowest_stage() -> None:
@@ -129,8 +130,8 @@ def test_each_stage_is_judged_by_its_own_gpu() -> None:
     before, after = (pooled_memory(pooled, on(pooled, strategy, "aabb")) for pooled in (roomy, tight))
     assert before.verdict[0] == Verdict.FITS
     assert after.verdict[0] == Verdict.OOM
-    assert after.pools[0].verdict[0] == Verdict.FITS
-    assert after.pools[1].verdict[0] == Verdict.OOM
+    assert after.by_pool[0].verdict[0] == Verdict.FITS
+    assert after.by_pool[1].verdict[0] == Verdict.OOM
     assert after.tightest_pool[0] == 1
 
 

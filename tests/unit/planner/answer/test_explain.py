@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from cost_models.job import Job
+from cost_models.job import Job, PooledJob
 from planner.answer.changes import Change, changes
 from planner.answer.explain import SHOWN, fitting_changes, nearest_infeasible
 from planner.plan import plan
@@ -134,7 +134,7 @@ def test_nearest_plans_differ_in_a_degree() -> None:
         for micro in (1, 2)
     ]
     resolved = resolve_strategies(job, [StrategyInput.model_validate(given) for given in inputs]).strategies
-    found = nearest_infeasible(job, resolved, headroom_fraction=0.03)
+    found = nearest_infeasible(PooledJob.of_one_kind(job), resolved, headroom_fraction=0.03)
     assert [(each["strategy"]["tp"], each["strategy"]["micro_batch_size"]) for each in found] == [
         (1, 1),
         (2, 1),
@@ -234,7 +234,7 @@ def test_a_plan_that_a_change_makes_fit_comes_first() -> None:
         {"pp": 1, "dp": 2, "zero": 3, "micro_batch_size": 1, "recompute": "full"},
     ]
     resolved = resolve_strategies(job, [StrategyInput.model_validate(given) for given in inputs]).strategies
-    found = nearest_infeasible(job, resolved, headroom_fraction=0.03)
+    found = nearest_infeasible(PooledJob.of_one_kind(job), resolved, headroom_fraction=0.03)
     assert [each["strategy"]["pp"] for each in found] == [1, 2]
     assert "offload {" in found[0]["smallest_change"]
     assert found[1]["smallest_change"].startswith("no change is enough")
