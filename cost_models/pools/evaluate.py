@@ -30,7 +30,7 @@ from cost_models.strategies.strategy import Floats, Ints, Strategies
 def evaluate_on_pools(
     pooled: PooledJob, strategies: Strategies, *, headroom_fraction: float = DEFAULT_HEADROOM_FRACTION
 ) -> Evaluated:
-    """Costs of N legal strategies; where the cluster lists pools, layouts name them and hold every stage."""
+    """Costs of N legal strategies; where the cluster lists pools, layouts name them and hold every stage. [T-5]"""
     if not pooled.cluster.lists_pools:
         return evaluate(pooled.jobs[0], strategies, headroom_fraction=headroom_fraction)
     time = pooled_step_time(pooled, strategies)
