@@ -1,0 +1,141 @@
+"""How the house is built: few files to a room, imports that point one way, framework names in few places."""
+
+from __future__ import annotations
+
+import ast
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterator
+from graphlib import CycleError, TopologicalSorter
+from pathlib import Path
+
+import pytest
+
+from cost_models.frameworks import FRAMEWORKS
+from scripts.mutations import written_down
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+PACKAGES = ("app", "cost_models", "meshwright", "planner", "profiler")
+MOST_FLAT = 14
+"""Files of a package that lie in none of its rooms: as many as one takes in at a glance."""
+MOST_NAMING = 8
+"""Files outside the framework's own that may name it: its rules, and the list of all frameworks."""
+LOADED_BY_PATH = "migrations"
+"""Alembic reads these files itself; nothing imports them."""
+
+
+def module_of(path: Path) -> str:
+    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+
+
+MODULES = {
+    module_of(path): path
+    for package in PACKAGES
+    for path in sorted((ROOT / package).rglob("*.py"))
+    if LOADED_BY_PATH not in path.parts
+}
+
+
+def imported(module: str) -> Iterator[str]:
+    """Our modules that this one imports, at any level: a name imported from a package is its module where it is one."""
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names if alias.name in MODULES)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            for alias in node.names:
+                name = f"{node.module}.{alias.name}"
+                if name in MODULES or node.module in MODULES:
+                    yield name if name in MODULES else node.module
+
+
+IMPORTS = {module: set(imported(module)) - {module} for module in MODULES}
+
+
+def room_of(module: str, folder: str) -> str:
+    """The part of the folder that a module lies in: one of its folders or files."""
+    return ".".join(module.split(".")[: folder.count(".") + 2])
+
+
+def rooms(folder: str) -> dict[str, set[str]]:
+    """Which parts of a folder import which others of it; its `__init__` is none of them."""
+    found: dict[str, set[str]] = defaultdict(set)
+    for module, others in IMPORTS.items():
+        inside = {room_of(other, folder) for other in others if other.startswith(f"{folder}.")}
+        if module.startswith(f"{folder}."):
+            found[room_of(module, folder)] |= inside - {room_of(module, folder)}
+    return found
+
+
+def circle(graph: dict[str, set[str]]) -> list[str]:
+    """A circle of the graph, empty where it has none."""
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
+
+
+@pytest.mark.parametrize("package", PACKAGES)
+def test_few_files_lie_flat(package: str) -> None:
+    assert len([path for path in (ROOT / package).glob("*.py") if path.name != "__init__.py"]) <= MOST_FLAT
+
+
+def test_no_two_modules_import_each_other_by_any_way() -> None:
+    assert circle(IMPORTS) == []
+
+
+FOLDERS = {module.rpartition(".")[0] for module in MODULES if "." in module} - {"app.service", "cost_models", "planner"}
+
+
+@pytest.mark.parametrize("folder", sorted(FOLDERS))
+def test_no_arrow_between_rooms_points_up(folder: str) -> None:
+    """Inside each folder its parts can be stacked so that each imports only what lies below it."""
+    assert circle(rooms(folder)) == []
+
+
+def test_circles_are_found() -> None:
+    assert sorted(circle({"a": {"b"}, "b": {"c"}, "c": {"b"}})) == ["b", "b", "c"]
+    assert circle({"a": {"b", "c"}, "b": {"c"}}) == []
+
+
+def texts_used(path: Path) -> list[str]:
+    """String constants of a module but for docstrings, which may explain any framework."""
+    tree = ast.parse(path.read_text())
+    spoken = {
+        id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
+    }
+    return [
+        node.value
+        for node in ast.walk(tree)
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and id(node) not in spoken
+    ]
+
+
+@pytest.mark.parametrize("framework", sorted(FRAMEWORKS))
+def test_a_framework_is_named_in_few_files(framework: str) -> None:
+    """Adding one is a file in `cost_models/frameworks/`, rules where it refuses something, and an exporter."""
+    own = (ROOT / "cost_models" / "frameworks", ROOT / "planner" / "export")
+    naming = [
+        module
+        for module, path in MODULES.items()
+        if not any(path.is_relative_to(folder) for folder in own) and framework in texts_used(path)
+    ]
+    assert len(naming) <= MOST_NAMING, naming
+
+
+def test_every_survivor_can_still_be_applied() -> None:
+    """What was written down once is tried again as the sources stand: each text is there, in one place."""
+    survivors = written_down(ROOT / "scripts" / "survivors.json", ROOT)
+    assert len(survivors) > 30
+    for mutation in survivors:
+        text = (ROOT / mutation.path).read_text()
+        assert mutation.applied(text) != text, mutation
+
+
+def test_every_test_that_notices_a_survivor_exists() -> None:
+    for entry in json.loads((ROOT / "scripts" / "survivors.json").read_text()):
+        for killer in entry.get("killed_by", ()):
+            file, _, test = killer.partition("::")
+            name = re.sub(r"\[.*", "", test.rpartition("::")[2])
+            assert f"def {name}(" in (ROOT / file).read_text(), killer
