@@ -41,6 +41,7 @@ ELEMENTWISE_KERNEL_S = Constant(
     "ramp-up and tail of a streaming kernel, beyond its bytes: kernels of a layer of 64 tokens last 2.5 us each beyond the weights "
     "they read, products among them (H100, data/measured_h100, megatron_host)",
 )  # fmt: skip
+# Public tables are short runs at a boosted clock, which a GPU at its power limit does not hold in training.
 SUSTAINED_CLOCK: Mapping[Generation, Constant] = {
     "volta": Constant(1.0, "1", 0.9, 1.0, "as ampere: not power-limited in GEMMs"),
     "ampere": Constant(1.0, "1", 0.95, 1.0, "A100 training rows need no correction of the burst table"),
@@ -104,6 +105,8 @@ TOP_SHARE = Constant(
 PEAKS_OVER_HALF: Mapping[str, float] = {"fp8": 2.0, "nvfp4": 4.0, "tf32": 0.5, "fp32": 1 / 16}
 """Peak over that of bf16 where the GPU whose curves are borrowed has no such arithmetic."""
 
+# Batched products of attention have a short side (the head width), so that the surface of large products says little
+# of them.
 BMM_EFFICIENCY = Constant(
     0.475, "1", 0.4, 0.7,
     "batched GEMMs of attention at large head width; median of what the measured rows want with any one source left out, "
@@ -144,6 +147,8 @@ FASTEST_PCIE_BYTES_PER_S = 64e9
 NETWORK_LATENCY_S: Mapping[str, float] = {"infiniband": 2.7e-6, "roce": 3.7e-6, "efa": 15.0e-6, "tcp": 30.0e-6}
 """Nominal seconds of one hop between nodes: InfiniBand NCCL's tabled ring hop under LL; the others have no measurement."""
 
+# Rings over nodes reach less than the wire carries, and less still at the few MiB of a bucket than at the GiB of a
+# benchmark.
 NIC_EFFICIENCY: Mapping[Fabric, Constant] = {
     "infiniband": Constant(0.80, "1", 0.5, 0.95, "32-rank all-reduce curves: 0.91-0.95 of wire above 1 GiB"),
     "roce": Constant(0.80, "1", 0.5, 0.93, "as infiniband; no measurement of its own"),
@@ -189,6 +194,7 @@ PCIE_CROSS_SOCKET = Constant(0.7, "1", 0.3, 1.0, "no measurement: the ring also 
 
 # --- host -------------------------------------------------------------------------------------------------------------
 
+# The same host varies by 20 % between leases (EQUATIONS.md F-4), so that what hosts have in common has a wide range.
 HOST_OP_S = Constant(
     25.0 * MICRO, "s", 15.0 * MICRO, 75.0 * MICRO,
     "CPU time per eager operator: A100 nodes of 2022 20-26, virtual machines with H100 of 2026 20-27; chosen with "
@@ -287,6 +293,7 @@ SENDS_ON_STAGE = Constant(
     1.0,
     "share of a stage's sends that its stream waits for: a send and a receive are posted together [C-13]",
 )
+# Repeats of one configuration differ by about as much, so no range may be narrower.
 UNMODELLED_RANGE = Constant(
     0.05, "1", 0.03, 0.10, "half-width of what no term holds; repeats of one BLOOM configuration differ by 4.6 % [T-3]"
 )

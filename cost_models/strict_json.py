@@ -30,6 +30,7 @@ def _refuse_constant(name: str) -> Any:
 
 
 def _whole(text: str) -> int:
+    # Checked before int(): converting takes time that grows with the square of the digits.
     if len(text) > _LONGEST_INTEGER:
         raise ValueError(f"an integer of {len(text)} digits is larger than any number here")
     return int(text)

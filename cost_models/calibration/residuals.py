@@ -50,6 +50,7 @@ def residuals_of(
     for family, rows in samples:
         spreads = [row.spread_fraction for row in rows if row.spread_fraction > 0]
         if spreads:
+            # At least 1 %: repeats of one run say nothing about another day.
             table[family, Tier.MEASURED] = max(float(np.quantile(spreads, 0.8)), 0.01)
     for family, groups in _other_spreads(compute, network).items():
         # These families hold more than the kernel that was timed, so a spread of that kernel can only widen them.

@@ -74,6 +74,7 @@ def flash_kernel_s(
     backward = direction == "backward"
     reach = kv if window is None else np.minimum(window, kv)
     flops = 2.0 * count * visible_pairs(q, kv, window) * (_padded(qk) + _padded(v))
+    # Prologue and masked tiles are paid once per row of tiles, so they weigh more the fewer keys a row has.
     flops = flops * (FLASH_BACKWARD_FLOPS.value if backward else 1.0) * (1.0 + FLASH_SHORT_SEQUENCE.value / reach)
     narrow = np.where(np.maximum(qk, v) <= 64, FLASH_NARROW_HEAD[backward].value, 1.0)
     narrow = np.where(np.maximum(qk, v) > 128, FLASH_WIDE_HEAD[backward].value, narrow)

@@ -90,6 +90,7 @@ class Calibration:
         """Machine and software that the compute samples were measured with; empty without samples."""
         return {} if self.compute is None else self.compute.fingerprint.model_dump(exclude_defaults=True)
 
+    # fp16 stands in for a missing bf16 peak (Volta): formulas ask for bf16 where any two-byte type is meant.
     def peak_flops_per_s(self, precision: str) -> float:
         """Dense data-sheet peak of a precision.
 
@@ -158,6 +159,8 @@ class Calibration:
     @property
     def memory_bytes_per_s_effective(self) -> Scalar:
         """Bytes per second that streaming kernels reach, reads plus writes, over all measured sizes together."""
+        # Elementwise kernels are what is priced with this rate; a plain copy comes nearest where a profile has no
+        # samples of them.
         return self._rate("elementwise") or self._rate("copy") or self._nominal_rate
 
     @property
@@ -179,6 +182,8 @@ class Calibration:
             return None
         gpu = self.cluster.gpu
         rate = rate_of(self.compute, kind, gpu=gpu)
+        # Another GPU's rate is scaled by the data sheets, which assumes that both reach the same share of their
+        # bandwidth.
         tier = Tier.MEASURED if self.compute.fingerprint.gpu == gpu.name else Tier.EXTRAPOLATED
         return None if rate is None else Scalar(rate, tier)
 
@@ -198,6 +203,7 @@ class Calibration:
     def bare_op_s(self) -> Scalar:
         """CPU seconds to issue one tensor operation outside of modules and autograd, as an optimizer's step does. [F-10]"""
         if self._host is not None and self._host.raw_op_s is not None:
+            # A measured loop becomes a step by a ratio of other machines, hence interpolated and not measured.
             return Scalar(self._host.raw_op_s * HOST_STEP_RATIO.value, Tier.INTERPOLATED)
         return self.host_op_s()
 
@@ -216,6 +222,7 @@ class Calibration:
         host = self._host
         if host is not None and host.eager_op_s is not None:
             return Scalar(host.eager_op_s, Tier.MEASURED)
+        # A profile may have timed only a whole layer; its operators are counted in EAGER_LAYER_OPS.
         if host is not None and host.eager_layer_s is not None:
             return Scalar(host.eager_layer_s / EAGER_LAYER_OPS.value, Tier.INTERPOLATED)
         # The constant was estimated from training steps, a profile's loops are shorter by the ratio of the two; see
@@ -256,6 +263,7 @@ class Calibration:
                 wrapped = host.compiled_sharded_layer_s if sharded else host.compiled_sequence_parallel_layer_s
             alone = host.compiled_layer_s if compiled else host.plain_layer_s
             if wrapped is not None and alone is not None:
+                # A wrapper cannot make a layer cheaper: a negative difference is noise of two measurements.
                 return Scalar(1.0 + max(wrapped - alone, 0.0) / host.plain_layer_s, Tier.MEASURED)
         ratio = SHARDED_HOST_RATIO if sharded else COMPILED_DTENSOR_HOST_RATIO if compiled else DTENSOR_HOST_RATIO
         return Scalar(ratio.value, Tier.NOMINAL)
@@ -275,6 +283,7 @@ class Calibration:
         samples = () if self.compute is None else self.compute.host_adam
         if samples:
             return Scalar(median(s.bytes_per_s for s in samples), Tier.MEASURED)
+        # torchrun gives every rank of several one thread, so the node's rate is that many single threads (C-16).
         nominal = self.cluster.gpus_per_node * HOST_CORE_STREAM_BYTES_PER_S.value
         return Scalar(self.cluster.host_adam_bytes_per_s or nominal, Tier.NOMINAL)
 

@@ -114,6 +114,7 @@ def collective_s(op: Op, size_bytes: Floats | float, *, placement: Placement, li
         seconds, tier = _across_islands(op, size, placement, links, seconds, tier)
         if op in links.network:
             seconds, tier = _as_measured(links.network[op], size, placement, seconds, tier)
+    # A call of nothing, or by nobody else, is not made; its price is known exactly.
     costs = (ranks > 1) & (size > 0)
     return Estimate(np.where(costs, seconds, 0.0), np.where(costs, tier, np.int8(Tier.MEASURED)))
 

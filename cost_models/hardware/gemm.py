@@ -136,6 +136,7 @@ def gemm_passes_s(
 
 def net_share(shape: Shape, time_s: float, *, peak_flops_per_s: float) -> float:
     """Share of peak of one measured product, 0...1, once the launch gap (at most half of its time) is taken out."""
+    # For products as short as a launch gap the difference would be noise, hence at most half is taken out.
     net_s = max(time_s - KERNEL_FLOOR_S.value, 0.5 * time_s)
     return 2.0 * shape[0] * shape[1] * shape[2] / (net_s * peak_flops_per_s)
 
@@ -206,6 +207,7 @@ def _tiers(surface: GemmSurface, logs: Sequence[Floats], precision: str) -> NDAr
             log_size <= min(axis[-1], high) + _SAME_SHAPE_LOG2
         )
     tier = np.where(inside, np.int8(surface.inside_tier), np.int8(surface.outside_tier))
+    # Tables whose nodes are known no better than the shapes between them need no search for the nearest node.
     if surface.sampled_tier == surface.inside_tier:
         return tier
     nearest, close = [], inside
@@ -250,6 +252,7 @@ def bent_surface(
     The grid's axes are those of both, so that every measured shape is a node and comes back exactly. Where an axis would have more
     than 32 values, shapes are snapped to the values that are kept.
     """
+    # Distances are taken in log sizes, since efficiency changes with ratios of sizes.
     measured = np.log2(np.array(list(shares)))
     axes = [
         _merged_axis(axis, measured[:, column]) for column, axis in enumerate((base.log2_m, base.log2_n, base.log2_k))

@@ -139,6 +139,7 @@ class StrategyPlacements:
         ends = replace(
             self.embedding, per_domain=np.ones_like(self.embedding.ranks), per_island=np.ones_like(self.embedding.ranks)
         )
+        # The property is cached, so that setting it beforehand overrides it; all other groups are computed as usual.
         found.__dict__["embedding"] = ends.over_network()
         return found
 

@@ -157,8 +157,10 @@ def load_calibration(
             f"{len(names)} calibrations are named; at most two can be used",
             hint="Name one for compute and, if you have another for the network, that one second.",
         )
+    # The reference is loaded even where documents are named: a profile bends its table and does not replace it.
     reference = reference_document(cluster.gpu)
     found = [_fitted(_found(name, extra or {}, allow_files=allow_files)) for name in names]
+    # Only the document that prices compute must be of this GPU; a second one prices the network alone.
     for document in found[:1]:
         _check_gpu(document, cluster.gpu)
     compute = found[0] if found else reference
@@ -184,6 +186,8 @@ def load_calibration(
         waiting_clock=waiting,
         attention_ratio=attention_ratios(compute) if compute is not None else {},
         products=products_of(compute),
+        # Overlap samples time a product and a collective together, so either document may hold them; compute's come
+        # first.
         beside=beside_of(next((d for d in (compute, network) if d is not None and d.overlap), None)),
         residuals=residuals_of(compute, network),
     )

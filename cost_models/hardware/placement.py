@@ -105,6 +105,7 @@ def place(
     whole = max(1, min(cluster.nvlink_domain_gpus, cluster.num_gpus))
     blocks = np.broadcast_to(np.asarray(float(whole) if domain is None else domain), ranks.shape)
     different = np.unique(blocks)
+    # Without segments that differ between strategies, one pass over the whole batch does.
     if len(different) <= 1:
         return _on_blocks(ranks, step, used, cluster, domain=int(different[0]) if len(different) else whole)
     columns = {name: np.empty(ranks.shape) for name in Placement.__slots__}
@@ -165,6 +166,7 @@ def _leaves(
     spanned = _spread(size, stride, world, leaf)[1]
     if not cluster.network.rail_optimized:
         return spanned
+    # One rank a node at the same place of every node stays on its rail, whatever the number of nodes.
     off_rail = (per_island == 1) & (np.fmod(stride, cluster.gpus_per_node) != 0)
     return np.where(off_rail, islands, spanned)
 
@@ -222,6 +224,7 @@ def _straddling(size: int, stride: int, sets: int, block: int) -> tuple[int, int
     The stride must be shorter than the block.
     """
     extent = size * stride
+    # After so many repetitions the groups start at the same offset of a block again.
     repeats = min(block // gcd(extent, block), sets)
     starts = (np.arange(repeats)[:, None] * extent + np.arange(stride)) % block
     offset = np.unique(starts)

@@ -67,6 +67,8 @@ def products_of(document: CalibrationDocument | None) -> Products:
                 *(np.array([float(x)]) for x in (s.batch * s.m * length, width, length)),
                 speed=speed, memory_bytes_per_s=device.memory_bytes_per_s,
             )  # fmt: skip
+            # The model leaves the launch out, and so must the sample; at most half of a short one is taken for
+            # launch.
             by_width[width].append(max(s.time_s - KERNEL_FLOOR_S.value, 0.5 * s.time_s) / float(modelled[0]))
     widths = sorted(by_width)
     return Products(
@@ -94,6 +96,7 @@ def _accumulation_s(document: CalibrationDocument) -> float | None:
     ]
     if not longer:
         return None
+    # Without a measured copy rate the data sheet's bound takes off too little rather than too much.
     copy = rate_of(document, "copy", gpu=None) or document.device.memory_bytes_per_s
     return max(median(longer) - COPIED_BYTES / copy, 0.0)
 

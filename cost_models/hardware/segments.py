@@ -42,6 +42,7 @@ def segment_nodes(cluster: Cluster, *, world: int, dense: int = 1, experts: int 
     whole = _domain(cluster) // cluster.gpus_per_node
     if cluster.segment_nodes is not None:
         return min(cluster.segment_nodes, whole)
+    # Rounded up: a node that a job fills in part is given to it whole.
     nodes = -(-min(world, cluster.num_gpus) // cluster.gpus_per_node)
     return _best(nodes, whole, cluster.gpus_per_node, dense, experts)
 
@@ -50,6 +51,8 @@ def segment_nodes(cluster: Cluster, *, world: int, dense: int = 1, experts: int 
 def _best(nodes: int, whole: int, gpus_per_node: int, dense: int, experts: int) -> int:
     if nodes <= whole:
         return whole
+    # Segments of at most half a domain would leave much of it unused, since two segments are never taken to share
+    # one.
     even = [size for size in range(whole, whole // 2, -1) if nodes % size == 0]
     for size in even:
         gpus = size * gpus_per_node

@@ -84,11 +84,13 @@ def precision_surfaces(
         return {}
     ratios = {precision: peak_ratio(gpu, reference, precision=precision) for precision in gpu.peak_flops_per_s}
     same = all(math.isclose(ratio, 1.0, rel_tol=1e-3) for ratio in ratios.values())
+    # With equal peaks every precision has the same ratio as bf16, and one surface serves all of them.
     return {} if same else {p: _reference_surface(reference, gpu, precision=p) for p in ratios if p != "bf16"}
 
 
 def surface_of(compute: CalibrationDocument | None, reference: CalibrationDocument | None, gpu: Gpu) -> GemmSurface:
     """The surface that prices a GPU's products: its table, bent by a measured document where there is one. [F-1]"""
+    # A profile's few shapes cannot show a library's wave and tile edges; the public table's grid does.
     base = _reference_surface(reference, gpu)
     if compute is None or compute is reference:
         return base
@@ -140,6 +142,7 @@ def _measured_shares(
     rows = _rows(compute.gemm, layout, dtypes=_HALF if half else (precision,))
     shares = median_shares(rows, peak_flops_per_s=peak)
     if compute.fingerprint.gpu == gpu.name:
+        # A sustained profile has the clock in it; only a burst must be slowed.
         kept = SUSTAINED_CLOCK[gpu.generation].value if compute.load == "burst" else 1.0
         return {shape: share * kept for shape, share in shares.items()}
     if compute.device.generation != gpu.generation:
@@ -216,6 +219,7 @@ def _reference_surface(reference: CalibrationDocument | None, gpu: Gpu, *, preci
     burst = reference.load == "burst"
     shares = median_shares(_rows(reference.gemm), peak_flops_per_s=reference.device.half_flops_per_s)
     if measured != gpu.generation:
+        # Another generation lends the shape of its surface and no level, so nothing of it is more than nominal.
         inside = outside = Tier.NOMINAL
         scale = min(1.0, power_ratio(gpu, reference, precision=precision)) * level
         scale *= (SUSTAINED_CLOCK[gpu.generation].value if burst else 1.0) / NOMINAL_GEMM_EFFICIENCY[measured].value

@@ -81,6 +81,7 @@ def shard_bytes(job: Job, shard_tokens: Floats) -> tuple[Floats, Floats]:
         return plain, plain
     kind = training.precision if training.precision == "nvfp4" else training.fp8_recipe
     one, block = BYTES_PER[training.precision], _BLOCKS.get(kind, 1)
+    # A block that two ranks share has no scale before the gather, so such shards travel in bf16.
     whole = (np.fmod(shard_tokens, block) == 0) & (job.model.hidden_size % block == 0)
     layouts = 1.0 if kind in _TENSOR_SCALED else 2.0
     return np.where(whole, one, plain), np.where(whole, one * layouts, plain)
@@ -125,6 +126,7 @@ def cast_traffic(job: Job, *, width: float, expert_width: float) -> tuple[CastTr
     each = CAST_BYTES[training.fp8_recipe if training.precision == "fp8" else "blockwise"]
     if training.compile and training.precision == "fp8" and training.fp8_recipe == "tensorwise":
         each = COMPILED_TENSORWISE_BYTES
+    # Gate and up read one input and have two outputs: one cast in forward, two in backward.
     h, inputs = float(model.hidden_size), 2.0 if model.gated_mlp else 1.0
     # Transformer Engine's norms write fp8 themselves, so their outputs need no cast.
     norms = 0.0 if training.transformer_impl == "transformer-engine" else 2.0

@@ -55,6 +55,7 @@ def gradient_sums(job: Job, kind: LayerKind, e: float) -> Copies:
     attention = 1 if job.model.fused_qkv or job.framework.fuses_qkv or job.model.mla is not None else 3
     mlp = 2 if job.model.gated_mlp and not kind.is_moe else 1
     sums = [float(n) for n in (attention, mlp) if n > 1]
+    # The compiler fuses a sum of all n into one kernel; autograd adds each gradient as it arrives.
     if job.training.compile:
         return Copies(sum((n + 1) * e for n in sums), float(len(sums)))
     return Copies(sum((n - 1) * 3 * e for n in sums), sum(n - 1 for n in sums))

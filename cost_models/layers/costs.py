@@ -164,6 +164,8 @@ def matmul_s(job: Job, gemms: list[Gemm], *, precision: str | None = None) -> Ma
     chosen = precision or job.training.precision
     passes_3GU = np.zeros((3, len(gemms), len(gemms[0].m)))
     tier = np.zeros(len(gemms[0].m), np.int8)
+    # Frameworks keep the router in higher precision: small errors of its scores would change which experts are
+    # chosen.
     exact = np.array([gemm.module == "router" and chosen in ("fp8", "nvfp4") for gemm in gemms])
     for which, name in ((~exact, chosen), (exact, "bf16")):
         some = [gemm for gemm, mine in zip(gemms, which, strict=True) if mine]
@@ -221,6 +223,7 @@ def _launch(job: Job, kind: LayerKind, rows: Strategies, *, sharded: bool = Fals
     """
     extra = job.framework.moe_extra_kernels if kind.is_moe else (0.0, 0.0)
     each, wrapped = launch_cost(job).value, _wrapper_s(job, rows, sharded=sharded)
+    # Megatron wraps each collective in an autograd function with a buffer and a wait; elsewhere it is one operator.
     call_ops = TP_CALL_OPS.value if job.framework.wraps_tp_calls else 1.0
     call_s = (call_ops - 1.0) * each + job.calibration.collective_call_s(host_mode(job)).value
     if job.framework.wraps_layers and _measured_wrapper(job):

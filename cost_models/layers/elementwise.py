@@ -196,6 +196,7 @@ def elementwise_s(
     """
     moe = job.model.moe
     routed = (job.routed_copies if kind.is_moe else 0.0) / tp  # the sequence is split before dispatch
+    # Without sequence parallelism every tensor-parallel rank repeats the hidden-wide work on all tokens.
     hidden_split = np.where(sequence_parallel, tp, 1.0)
     rate = job.calibration.memory_bytes_per_s_effective.value
 

@@ -107,6 +107,7 @@ def repeated_flops_per_token(job: Job, strategies: Strategies) -> Floats:
     flops = model_flops(job)
     layers = flops.layer_matmul_flops_per_token + flops.attention_flops_per_token
     modules = flops.mtp_matmul_flops_per_token + flops.mtp_attention_flops_per_token
+    # Elementwise work is repeated too, but counts as no operations.
     selective = job.framework.selective_repeats_attention * flops.all_attention
     if job.framework.selective_alternates:
         selective += _repeated_matmuls(job)

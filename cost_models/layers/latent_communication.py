@@ -54,6 +54,7 @@ def latent_s(job: Job, mla: Mla, *, tokens: Floats, tp: Placement) -> LatentSeco
     h, kv, rope = float(job.model.hidden_size), float(mla.kv_lora_rank), float(mla.qk_rope_head_dim)
     query = float(mla.q_lora_rank or h)
     if job.latent_down == "shards":
+        # The rotated part of the keys has no weights behind it, so backward has no use for its gathered input.
         up = gather(query) + gather(kv)
         return LatentSeconds(up + gather(rope), up + scatter(query) + scatter(kv) + scatter(rope))
     # By columns every projection gathers its own input: the hidden rows once for queries and once for keys and

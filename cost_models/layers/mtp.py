@@ -55,6 +55,7 @@ def mtp_s(job: Job, rows: Strategies, *, tokens: Floats, vocab: Floats, placemen
     one = np.ones(len(rows))
     projection = matmul_s(job, [Gemm("eh_proj", tokens, h / rows.tp, 2.0 * h * one, one, one, "mtp")])
     rate, size = job.calibration.memory_bytes_per_s_effective.value, tokens * h * e
+    # The modules' norms are outside of any layer, and priced like the final one.
     norms = NORMS * FINAL_NORM_PASSES.value * size / np.where(rows.sequence_parallel, rows.tp, 1.0) / rate
     embedding = (EMBEDDING_PASSES.value * size + vocab * h * 4.0) / rate
     work = projection.forward_s + projection.dgrad_s + projection.wgrad_s + norms + embedding

@@ -114,6 +114,7 @@ def _ends(job: Job, traits: MemoryTraits, rows: Strategies, s: Sizes) -> dict[st
     output = gathered if job.framework.keeps_gathered_norms else gathered / s.sp
     upcast = 4.0 * model.hidden_size * s.tokens / s.sp if upcasts_norms(job, traits) else 0.0
     kv = model.kv_size / np.minimum(rows.tp, model.num_key_value_heads)
+    # Only this exchange holds the keys and values of the whole sequence; the ring holds one neighbour's at a time.
     allgather = (rows.cp > 1) & (rows.cp_comm == 2)
     return {
         "mtp": 2.0 * model.hidden_size**2 / rows.tp + 3.0 * norm_parameters(model),

@@ -109,6 +109,7 @@ def _at_head(
     }
     common = {name: batch.stages.at_head(value) for name, value in common.items()}
     common["activations"] = common["activations"] + table.final_norm_bytes
+    # A fused linear loss never holds logits, so there is no gradient of them either.
     kept, entry = _kept_logits(batch), loss_bytes(batch.job, batch.traits)
     gradient = NOTHING if entry.linear else w * table.logit / entry.chunks
     reduce = common["gradient_reduce"] + communication.head_gradient

@@ -78,6 +78,7 @@ def state_bytes(job: Job, traits: MemoryTraits, strategies: Strategies, *, shard
     # FSDP's offload takes parameters, gradients and optimizer together; DeepSpeed's optimizer takes sharded gradients.
     away = strategies.offload_parameters.astype(np.float64)
     moved = strategies.offload_optimizer_fraction
+    # DeepSpeed's offload takes sharded gradients along; whole ones stay on the GPU.
     gradients_moved = np.where(zero >= 2, moved, 0.0) if traits.offload_takes_gradients else 0.0 * moved
     host_gradients = main * owned * moved
     if traits.zero2_shards_parameters:
@@ -168,6 +169,7 @@ def _gradient_extras(batch: Batch, elements_KN: Floats) -> Floats:
     """Bytes of second gradient copies that are never freed, and of embedding gradients that tp leaves whole. [M-3]"""
     traits, training = batch.traits, batch.job.training
     held, w = BYTES_PER[training.grad_dtype], training.compute_bytes
+    # nanotron accumulates in fp32 beside the bf16 gradients that autograd fills, and keeps both.
     extra = w * elements_KN if traits.compute_gradients == "always" and held > w else NOTHING
     if traits.embedding_gradient_whole:
         # TorchTitan's tensor parallelism without FSDP keeps the embedding's gradient whole on every rank, t times its

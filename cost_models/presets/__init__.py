@@ -61,6 +61,7 @@ def _hint(kind: Kind, name: str) -> str:
     """What to give instead: the nearest preset and, for the id of a model on a hub, its config."""
     if kind != "models" or not is_hub_id(name):
         return choice_hint(name, names(kind))
+    # Nothing is fetched from a hub: a plan must not depend on a network, nor on a file that may change.
     download = (
         f"Nothing is downloaded: fetch its config (`hf download {name} config.json`) and give the path of that file"
     )

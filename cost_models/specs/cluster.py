@@ -1,7 +1,7 @@
-"""A cluster in base SI units: GPUs, nodes, the links between them, and where each fact came from.
+"""A cluster in SI base units: GPUs, nodes, the links between them, and where each fact came from.
 
-The boundary model (`cluster_input`) converts human units (GB/s, Gbit/s, GiB) and fills missing network facts with nominal
-values, each reported in `assumed` and `warnings`.
+The boundary model (`cluster_input`) converts human units (GB/s, Gbit/s, GiB) and fills missing facts of the network with nominal
+values, each of which is reported in `assumed` and `warnings`.
 """
 
 from __future__ import annotations
@@ -17,28 +17,29 @@ Generation = Literal["volta", "ampere", "ada", "hopper", "blackwell", "cdna2", "
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One accelerator. Peaks are dense."""
+    """One accelerator; peaks are dense."""
 
     name: str
     generation: Generation
     memory_bytes: float
-    """What the driver offers one process (about 79.1 GiB on an 80 GB H100)."""
+    """What the driver offers to one process (about 79.1 GiB on an 80 GB H100)."""
     peak_flops_per_s: Mapping[str, float]
     """By precision ("bf16", "fp16", "fp8", "nvfp4", "tf32", "fp32"); a missing one is not supported."""
     memory_bytes_per_s: float
     link_bytes_per_s: float
-    """NVLink / xGMI, one direction, all links of a GPU together; 0 without one."""
+    """NVLink or xGMI in one direction, all links of a GPU together; 0 where it has none."""
     pcie_bytes_per_s: float
-    """Host link, one direction."""
+    """The host link, in one direction."""
     num_sms: int
     power_limit_w: float | None = None
     reference: str | None = None
-    """Name of the GPU whose measured reference curves are used when there is no calibration (itself where it has some)."""
+    """Name of the GPU whose measured reference curves are used where there is no calibration; its own name where it
+    has curves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Network:
-    """What is between the nodes."""
+    """What lies between the nodes."""
 
     fabric: Fabric
     nic_wire_bytes_per_s: float
@@ -57,7 +58,7 @@ class Network:
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Equal nodes of equal GPUs. Several kinds of node are a `PooledCluster`, one of these for each."""
+    """Equal nodes of equal GPUs. For several kinds of node there is a `PooledCluster`, with one of these for each."""
 
     name: str
     gpu: Gpu
@@ -67,26 +68,27 @@ class Cluster:
     """GPUs that reach each other over the fast link: gpus_per_node, or 72 on an NVL72; 1 means PCIe only."""
     interconnect: Interconnect
     intra_bytes_per_s: float
-    """One direction, per GPU, inside the fast domain."""
+    """Bandwidth inside the fast domain per GPU, in one direction."""
     intra_latency_s: float
     pcie_gpus_per_switch: int
     pcie_gpus_per_socket: int
     network: Network
     host_memory_bytes: float | None = None
     host_link_bytes_per_s: float = 0.0
-    """Between one GPU and host memory, one direction, while every GPU of the node copies."""
+    """Bandwidth between one GPU and host memory in one direction, while every GPU of the node copies."""
     host_adam_bytes_per_s: float = 0.0
-    """Memory traffic of a node's optimizer updates on its processors, all ranks together; 0: nominal."""
+    """Memory traffic of a node's optimizer updates on its processors, all ranks together; 0 means nominal."""
     reserved_memory_bytes: float = 0.0
     price_per_gpu_hour: float | None = None
     segment_nodes: int | None = None
-    """Nodes that a scheduler keeps together inside one fast domain; None: as many as fit (`segments.segment_nodes`)."""
+    """Nodes that a scheduler keeps together inside one fast domain; None means as many as fit
+    (`segments.segment_nodes`)."""
     priced_like: Interconnect | None = None
-    """Kind of link whose curves and topology a custom link takes; None: a switch."""
+    """Kind of link whose curves and topology a custom link takes; None means a switch."""
     calibration: tuple[str, ...] = ()
-    """Names, ids or files in the order given; empty: the reference data of the GPU."""
+    """Names, ids or files in the order given; empty means the reference data of the GPU."""
     measured_memory_bytes: float | None = None
-    """What the driver offered one process where a calibration measured this GPU."""
+    """What the driver offered to one process where a calibration measured this GPU."""
     assumed: Mapping[str, object] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 
@@ -96,7 +98,7 @@ class Cluster:
 
     @property
     def link_kind(self) -> Interconnect:
-        """What a collective inside a node runs over: the interconnect, a custom one by the kind that prices it."""
+        """What a collective inside a node runs over: the interconnect, or for a custom one the kind that prices it."""
         return self.interconnect if self.interconnect != "custom" else self.priced_like or "nvswitch"
 
     @property
@@ -106,14 +108,18 @@ class Cluster:
 
     @property
     def mesh_peers(self) -> int | None:
-        """GPUs to each of which a GPU has links of its own; None where a switch or a bridge gives any peer the whole link."""
+        """Number of GPUs to each of which a GPU has links of its own; None where a switch or bridge gives any peer the
+        whole link.
+        """
         if self.link_kind == "xgmi":
+            # MI300X and MI355X connect eight GPUs with seven links each (AMD CDNA 3 white paper). MI250X has no such
+            # mesh.
             return {"cdna2": None, "cdna3": 7, "cdna4": 7}.get(self.gpu.generation, max(self.nvlink_domain_gpus - 1, 1))
         return max(self.nvlink_domain_gpus - 1, 1) if self.link_kind == "nvlink-mesh" else None
 
     @property
     def capacity_bytes(self) -> float:
-        """Memory a training process may use on one GPU."""
+        """Memory that a training process may use on one GPU, in bytes."""
         return (self.measured_memory_bytes or self.gpu.memory_bytes) - self.reserved_memory_bytes
 
 

@@ -1,7 +1,7 @@
 """The cluster as a user writes it, in GB/s, Gbit/s and GiB: a preset with overrides, or nodes of a GPU.
 
-`resolve_cluster` converts to base SI units and fills what is missing with nominal values of the GPU's reference server,
-each listed in `assumed`; a missing network between nodes is also a warning.
+`resolve_cluster` converts to SI base units and fills what is missing with nominal values of the GPU's reference server. Each of
+these is listed in `assumed`; a missing network between nodes is also a warning.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ from cost_models.specs.gpu_input import GpuInput, filled, resolve_gpu
 from cost_models.units import BITS_PER_BYTE, GB, GIB, MICRO
 
 MAX_GPUS = 2**18
-"""Past any cluster that exists, and past what the exact search is meant for."""
+"""Most GPUs of a cluster: more than any that exists, and more than the exact search is meant for."""
 
 
 def _is_text(value: object) -> str:
@@ -92,7 +92,7 @@ class NodesInput(BaseModel):
     gpus_per_node: Annotated[Count, Field(le=1024)] | None = None
     nvlink_domain_gpus: Count | None = None
     segment_nodes: Count | None = None
-    """Nodes of one scheduler segment, each whole inside an NVLink domain; the most that fit where it is not stated."""
+    """Nodes of one scheduler segment, each segment whole inside an NVLink domain; by default the most that fit."""
     intra_node: (
         Annotated[
             Annotated[Literal["nvswitch", "nvlink-mesh", "nvlink-pairs", "pcie", "xgmi"], Tag("text")]
@@ -164,7 +164,7 @@ def _from_json(key: str, pointer: str) -> Cluster:
 
 def _resolved(document: Mapping[str, Any], pointer: str) -> Cluster:
     if document.get("pools") is not None:
-        message = "cluster.pools holds several kinds of node, where one kind is asked for"
+        message = "cluster.pools lists several kinds of node, but a cluster of one kind is needed here"
         hint = "Give 'gpu', 'num_nodes' and 'gpus_per_node' of one kind of node."
         raise NotModelledError([Problem(child(pointer, "pools"), message, hint, "pools-not-supported")])
     assumed: dict[str, object] = {}
@@ -180,6 +180,8 @@ def _with_preset(document: Mapping[str, Any], assumed: dict[str, object], pointe
     name = validated(ClusterInput, {"preset": document["preset"]}, pointer=pointer).preset
     assert name is not None
     merged: dict[str, Any] = {"name": name, **presets.load("clusters", name, pointer=child(pointer, "preset")).spec}
+    # A preset describes a kind of node; how many of them the user has is the one thing it cannot know, so it is
+    # reported.
     if document.get("num_nodes") is None:
         assumed["num_nodes"] = merged["num_nodes"]
     for field, value in document.items():
@@ -202,11 +204,13 @@ def _check_sizes(spec: ClusterInput, pointer: str) -> None:
     assert spec.gpus_per_node
     gpus = spec.num_nodes * spec.gpus_per_node
     if gpus > MAX_GPUS:
-        message = f"num_nodes {spec.num_nodes} x gpus_per_node {spec.gpus_per_node} is {gpus} GPUs; at most {MAX_GPUS}"
+        message = (
+            f"num_nodes {spec.num_nodes} x gpus_per_node {spec.gpus_per_node} is {gpus} GPUs; the most is {MAX_GPUS}"
+        )
         raise InvalidInputError([Problem(child(pointer, "num_nodes"), message, "Lower num_nodes.")])
     if spec.nvlink_domain_gpus is not None and spec.nvlink_domain_gpus > MAX_GPUS:
-        message = f"nvlink_domain_gpus is {spec.nvlink_domain_gpus}; at most {MAX_GPUS}"
-        raise InvalidInputError([Problem(child(pointer, "nvlink_domain_gpus"), message, "72 on an NVL72.")])
+        message = f"nvlink_domain_gpus is {spec.nvlink_domain_gpus}; the most is {MAX_GPUS}"
+        raise InvalidInputError([Problem(child(pointer, "nvlink_domain_gpus"), message, "An NVL72 has 72.")])
 
 
 def _cluster(spec: ClusterInput, assumed: dict[str, object], pointer: str) -> Cluster:
@@ -249,7 +253,7 @@ def _cluster(spec: ClusterInput, assumed: dict[str, object], pointer: str) -> Cl
 
 
 def _host_link(spec: ClusterInput, gpu: Gpu, nominal: Mapping[str, Any], assumed: dict[str, object]) -> float:
-    """GB/s between a GPU and the host, one direction; GPUs that are known to hang on one PCIe switch share its uplink."""
+    """GB/s between a GPU and the host in one direction; GPUs known to hang on one PCIe switch share its uplink."""
     if spec.host_link_gb_per_s is not None:
         return spec.host_link_gb_per_s
     if "host_link_gb_per_s" in nominal:
@@ -260,14 +264,14 @@ def _host_link(spec: ClusterInput, gpu: Gpu, nominal: Mapping[str, Any], assumed
 
 
 def _host_adam(gpus_per_node: int) -> float:
-    """GB/s of a node's updates where each rank has one thread, as torchrun sets it for several processes a node."""
+    """GB/s of a node's updates where each rank has one thread, which is what torchrun gives several processes of a node."""
     return gpus_per_node * HOST_CORE_STREAM_BYTES_PER_S.value / GB
 
 
 def _intra_node(
     spec: ClusterInput, gpu: Gpu, nominal: Mapping[str, Any], assumed: dict[str, object], pointer: str
 ) -> tuple[Interconnect, Interconnect, float, float]:
-    """The link inside a node: its kind, the kind that prices it, bytes/s per GPU in one direction, seconds per hop."""
+    """The link inside a node: its kind, the kind that prices it, bytes/s per GPU in one direction, and seconds per hop."""
     link = spec.intra_node if spec.intra_node is not None else filled(assumed, "intra_node", nominal["intra_node"])
     if isinstance(link, LinkInput):
         bytes_per_s = link.bandwidth_gb_per_s * GB
@@ -288,7 +292,7 @@ def _intra_node(
 
 
 def _custom_kind(native: str, bytes_per_s: float) -> Interconnect:
-    """The kind of link that prices a custom one: the GPU's own; on a card PCIe, or a switch where it is faster than that."""
+    """The kind of link that prices a custom one: the GPU's own; on a card PCIe, or a switch where it is faster than PCIe."""
     if native in ("pcie", "nvlink-pairs"):
         return "pcie" if bytes_per_s <= FASTEST_PCIE_BYTES_PER_S else "nvswitch"
     return next(kind for kind in get_args(Interconnect) if kind == native)
@@ -297,18 +301,19 @@ def _custom_kind(native: str, bytes_per_s: float) -> Interconnect:
 def _domain(
     spec: ClusterInput, interconnect: Interconnect, nominal: Mapping[str, Any], assumed: dict[str, object], pointer: str
 ) -> int:
-    """GPUs that share the fast link."""
+    """Number of GPUs that share the fast link."""
     assert spec.num_nodes
     assert spec.gpus_per_node
     if spec.nvlink_domain_gpus is not None:
         domain, per_node = spec.nvlink_domain_gpus, spec.gpus_per_node
         if max(domain, per_node) % min(domain, per_node):
-            message = f"nvlink_domain_gpus {domain} and gpus_per_node {per_node} do not divide"
-            hint = "A fast domain is a whole number of nodes, or a node a whole number of domains."
+            message = f"of nvlink_domain_gpus {domain} and gpus_per_node {per_node} neither divides the other"
+            hint = "A fast domain must be a whole number of nodes, or a node a whole number of domains."
             raise InvalidInputError([Problem(child(pointer, "nvlink_domain_gpus"), message, hint)])
         return domain
     if interconnect == "pcie":
         return 1
+    # An NVLink bridge joins two cards.
     if interconnect == "nvlink-pairs":
         return min(2, spec.gpus_per_node)
     if spec.num_nodes > 1 and "nvlink_domain_gpus" in nominal:
@@ -318,7 +323,7 @@ def _domain(
 
 
 def _segment(spec: ClusterInput, domain: int, pointer: str) -> int | None:
-    """The stated segment, which must fit a domain that spans nodes."""
+    """The stated segment, in nodes; it must fit a domain that spans nodes."""
     assert spec.gpus_per_node
     whole = domain // spec.gpus_per_node
     if spec.segment_nodes is not None and 1 < whole < spec.segment_nodes:
@@ -330,9 +335,10 @@ def _segment(spec: ClusterInput, domain: int, pointer: str) -> int | None:
 def _network(
     spec: ClusterInput, nominal: Mapping[str, Any], assumed: dict[str, object]
 ) -> tuple[Network, tuple[str, ...]]:
-    """The network between nodes; what is missing is nominal, and told only where there is a second node."""
+    """The network between nodes; what is missing is nominal, and reported only where there is a second node."""
     assert spec.num_nodes
     assert spec.gpus_per_node
+    # With one node nothing crosses the network, and assumptions about it would only be noise.
     told: dict[str, object] = assumed if spec.num_nodes > 1 else {}
     given = spec.network or NetworkInput()
     missing = [name for name in ("nics_per_node", "nic_gbit_per_s") if getattr(spec, name) is None]

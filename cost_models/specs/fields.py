@@ -1,7 +1,7 @@
 """What every boundary model shares: field types that refuse surprises, and pydantic's errors turned into Problems.
 
-A whole number may be written 8 or 8.0 (JSON does not tell them apart) but never true or "8"; NaN, infinities, numbers past
-1e15 and positive rates below 1e-6 are refused. Unknown names are answered with the nearest known one.
+A whole number may be written 8 or 8.0 (JSON does not tell them apart) but never true or "8". NaN, infinities, numbers above 1e15
+and positive rates below 1e-6 are refused. An unknown name is answered with the nearest known one.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from cost_models.specs.synonyms import synonym
 LARGEST = 10**15
 """No size, count or rate in a request may exceed this; float64 still counts exactly there."""
 SMALLEST = 1e-6
-"""No positive rate or amount may be less: what is divided by it stays far from infinity."""
+"""No positive rate or amount may be smaller, so that what is divided by it stays far from infinity."""
 _MOST_PROBLEMS = 20
 _LONGEST_CACHED = 100_000
 
@@ -43,15 +43,15 @@ WARNINGS: Mapping[str, str] = {
     "vision-tower-ignored": "The config is multimodal; only its text model is planned.",
     "quantization-ignored": "The config's quantization_config is ignored; training starts from weights in param_dtype.",
     "sequence-beyond-positions": "Sequences are longer than the model's max_position_embeddings; scale its rotary positions (rope_scaling), or shorten seq_length.",
-    "network-nominal": "The network between the nodes is not described; that of the GPU's reference server is taken.",
-    "gpu-family-unknown": "The GPU is of no known family; what it does not state is borrowed from the nearest preset.",
-    "mi250x-one-die": "The driver presents each of the two dies of an MI250X as a GPU of 64 GB; figures are of one die.",
-    "framework-version-unknown": "The framework version is not a known release; the nearest known one is taken.",
+    "network-nominal": "The network between the nodes is not described; the network of the GPU's reference server is assumed.",
+    "gpu-family-unknown": "The GPU belongs to no known family; what it does not state is borrowed from a preset (see assumed).",
+    "mi250x-one-die": "The driver presents each of the two dies of an MI250X as a GPU of 64 GB; all figures are for one die.",
+    "framework-version-unknown": "The framework version is not a known release; the nearest known release is assumed.",
     "pools-in-order": "Ranks are numbered along the pipeline: start the nodes of the pools in the order of pool_per_stage.",
     "pools-no-interleaving": "Virtual stages of a model with several kinds of layer are not searched on pools.",
     "pools-cost-alike": "Not every pool has a price_per_gpu_hour, so the objective cost counts the hours of all GPUs alike.",
-    "pools-no-at-risk": "Plans at risk of memory are not listed for pools.",
-    "attention-math-for-fp32": "No fused attention kernel takes fp32; the score matrix is materialised.",
+    "pools-no-at-risk": "Plans whose memory is at risk are not listed for a cluster with pools.",
+    "attention-math-for-fp32": "No fused attention kernel supports fp32, so attention writes its score matrix to memory.",
 }
 """What each warning that is a code means."""
 
@@ -60,7 +60,11 @@ Result = TypeVar("Result")
 
 
 def validated(model_class: type[Boundary], document: object, *, pointer: str) -> Boundary:
-    """The document as this boundary model; every broken rule becomes a Problem under `pointer`."""
+    """The document as this boundary model.
+
+    Raises:
+        InvalidInputError: every broken rule is a Problem under `pointer`.
+    """
     if not isinstance(document, Mapping):
         raise _no_object(document, pointer)
     try:
@@ -73,7 +77,14 @@ def validated(model_class: type[Boundary], document: object, *, pointer: str) ->
 def resolved_once(
     resolve: Callable[[str], Result], afresh: Callable[[Mapping[str, Any]], Result], document: object, pointer: str
 ) -> Result:
-    """`resolve` (a cached function of the canonical JSON) where the document has one of modest size, else `afresh`."""
+    """The result of `resolve`, a cached function of the canonical JSON, or of `afresh` where there is no JSON of modest size.
+
+    Args:
+        resolve: takes the canonical JSON.
+        afresh: takes the document itself.
+        document: what the user gave.
+        pointer: where it stands in the request.
+    """
     if not isinstance(document, Mapping):
         raise _no_object(document, pointer)
     try:
@@ -90,7 +101,7 @@ def _no_object(document: object, pointer: str) -> InvalidInputError:
 
 
 def shown(value: object) -> str:
-    """A value for a message, short whatever it is."""
+    """A value as a message shows it, short whatever it is."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if value is None:
@@ -104,14 +115,16 @@ def shown(value: object) -> str:
 
 
 def child(pointer: str, *names: str | int) -> str:
-    """The pointer to a member, names escaped as RFC 6901 says."""
+    """The JSON pointer to a member; names are escaped as RFC 6901 says."""
+    # The tilde goes first: escaping it after the slash would escape the slash's own tilde again.
     escaped = (str(name)[:100].replace("~", "~0").replace("/", "~1") for name in names)
     return "/".join([pointer, *escaped])
 
 
 def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name most like this one, or None when none is."""
+    """The known name that is most like this one; None when none is."""
     names = list(known)
+    # A framework's spelling says exactly what is meant; only other names are compared letter by letter.
     meant = synonym(name)
     if meant in names:
         return meant
@@ -134,13 +147,13 @@ def choice_hint(name: str, known: Iterable[str]) -> str:
 
 
 def _own_errors(errors: list[Any]) -> list[Any]:
-    """The errors without those of a list that is only short because its entries were refused."""
+    """The errors without those of a list that is too short only because its entries were refused."""
     refused = {error["loc"][:length] for error in errors for length in range(len(error["loc"]))}
     return [error for error in errors if error["type"] != "too_short" or error["loc"] not in refused]
 
 
 def _field_name(path: Sequence[str | int]) -> str:
-    """The last name of a path, with the positions inside it: `tp[0]`."""
+    """The last name of a path with the positions inside it, such as `tp[0]`."""
     name, positions = "the document", ""
     for step in path:
         name, positions = (name, f"{positions}[{step}]") if isinstance(step, int) else (step[:100], "")
@@ -148,7 +161,10 @@ def _field_name(path: Sequence[str | int]) -> str:
 
 
 def _problem(error: Any, model_class: type[BaseModel], document: Mapping[str, Any], pointer: str) -> Problem:
-    """One pydantic error as a Problem; steps of the location that are union tags, not keys, are left out."""
+    """One pydantic error as a Problem.
+
+    Steps of the location that are tags of a union rather than keys of the document are left out.
+    """
     path, owner = _located(error["loc"], model_class, document)
     at = child(pointer, *path)
     field = _field_name(path)
@@ -166,6 +182,8 @@ def _problem(error: Any, model_class: type[BaseModel], document: Mapping[str, An
     rule = _RULES.get(kind)
     if rule is None:
         return Problem(at, f"{field} is {value}: {error['msg']}", _CORRECT)
+    # A field that is an object or a name is a tagged union; pydantic reports only the branch that the value's type
+    # selected.
     or_name = " or a name" if error["loc"][-1:] == ("object",) and kind.startswith("model_") else ""
     return Problem(at, f"{field} is {value}; it must be {rule.format(**context)}{or_name}", _CORRECT)
 
@@ -206,6 +224,7 @@ _RULES: Mapping[str, str] = {
 
 
 def _located(loc: tuple[Any, ...], owner: type[BaseModel], document: object) -> tuple[list[str | int], type[BaseModel]]:
+    """The keys of the document on an error's path, and the boundary model that owns the last of them."""
     path: list[str | int] = []
     here: Any = document
     for position, step in enumerate(loc):

@@ -1,6 +1,6 @@
-"""The GPU as a user writes it: a preset name, or an object that states its own peaks, memory and links.
+"""The GPU as a user writes it: a preset's name, or an object that states its own peaks, memory and links.
 
-What an object leaves out is lent by the preset of the same family, by name, and listed in `assumed`.
+What an object leaves out is borrowed from the preset of its family, which is found by name, and listed in `assumed`.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ("4090", "RTX4090-24GB"), ("MI250", "MI250X-128GB"), ("MI300", "MI300X-192GB"), ("MI325", "MI300X-192GB"),
     ("MI350", "MI355X-288GB"), ("MI355", "MI355X-288GB"),
 )  # fmt: skip
-"""Which preset lends a custom GPU the facts it does not state, by what its name contains; first match."""
+"""Which preset lends a custom GPU the facts that it does not state, by a part of its name; the first match counts."""
 CARDS: tuple[tuple[str, str], ...] = (("H100", "H100-PCIe-80GB"), ("A100", "A100-PCIe-80GB"))
-"""The same for PCIe cards, told by their name: their NVLink bridges join pairs."""
+"""The same for PCIe cards, recognized by their name: their NVLink bridges join pairs."""
 _CARD = re.compile(r"PCI-?E|\bNVL\b")
 _UNKNOWN, _UNKNOWN_CARD = "A100-SXM-80GB", "L40S-48GB"
-"""Lender of GPUs of no known family, and of their server where they have no NVLink. One for all speeds: with the nearest in
-speed, a faster GPU would borrow another's links and efficiency and could come out slower."""
+"""Preset that lends to GPUs of no known family, and the one that lends their server where they have no NVLink. One preset serves
+all speeds: with the nearest in speed, a faster GPU would borrow other links and another efficiency and could come out slower."""
 
 
 class PeakInput(BaseModel):
-    """Dense peak rates, 1e12 operations a second."""
+    """Dense peak rates in 1e12 operations per second."""
 
     model_config = STRICT
 
@@ -65,7 +65,7 @@ class GpuInput(BaseModel):
 
 
 def filled(assumed: dict[str, object], name: str, value: Any) -> Any:
-    """The value, noted as assumed."""
+    """The value, which is noted as assumed."""
     assumed[name] = value
     return value
 
@@ -73,7 +73,11 @@ def filled(assumed: dict[str, object], name: str, value: Any) -> Any:
 def resolve_gpu(
     given: str | GpuInput | None, assumed: dict[str, object], pointer: str
 ) -> tuple[Gpu, Mapping[str, Any], tuple[str, ...]]:
-    """The GPU, the nominal facts of its reference server, and warnings."""
+    """The GPU, the nominal facts of its reference server, and warnings.
+
+    Raises:
+        InvalidInputError: the preset is unknown, or a custom GPU states neither bf16 nor fp16.
+    """
     assert given is not None
     if isinstance(given, str):
         preset = presets.load("gpus", given, pointer=pointer)
@@ -92,6 +96,7 @@ def resolve_gpu(
     family = next((preset for part, preset in families if part in name), None)
     lender = presets.load("gpus", family or _UNKNOWN)
     gpu = _custom_gpu(given, peaks, lender, assumed, generation=lender.spec["generation"] if family else "unknown")
+    # Without NVLink it is a card, and its server has no switch either.
     server = lender if family or given.nvlink_gb_per_s > 0 else presets.load("gpus", _UNKNOWN_CARD)
     return gpu, _custom_nominal(given, server), () if family else ("gpu-family-unknown",)
 
@@ -106,6 +111,7 @@ def _custom_gpu(
 ) -> Gpu:
     spec = lender.spec
     power = given.power_limit_w
+    # Names such as "H100 500W" state the power limit, which decides the clock that a GPU sustains.
     if power is None and (stated := re.search(r"(?<!\d)(\d{2,4})W\b", given.name)):
         power = filled(assumed, "gpu.power_limit_w", float(stated.group(1)))
     if power is None and generation != "unknown":

@@ -1,7 +1,7 @@
-"""A Hugging Face `config.json` as a spec in the contract's names.
+"""A Hugging Face `config.json` as a specification in the contract's names.
 
-The reader picks the family by `model_type`, takes the text model of a multimodal config, applies that family's class
-defaults to absent keys, and refuses architectures without a cost model by name. It never imports transformers.
+The reader picks the family by `model_type`, takes the text model of a multimodal config, applies the family's class defaults to
+absent keys, and refuses architectures without a cost model by name. It never imports transformers.
 """
 
 from __future__ import annotations
@@ -22,15 +22,16 @@ TEXT_MODELS: Mapping[str, str] = {
     "qwen2_5_vl_text": "qwen2", "qwen3_vl_text": "qwen3", "qwen3_vl_moe_text": "qwen3_moe", "glm4v": "glm4v_text",
     "glm46v": "glm4v_text", "glm4v_moe": "glm4v_moe_text",
 }  # fmt: skip
-"""Multimodal `model_type` -> the family its text model is read as, where the text model does not say."""
+"""Multimodal `model_type` -> the family that its text model is read as, where the text model does not say."""
 
 OWN_DEFAULTS = frozenset(
     ("qwen2_vl", "qwen2_5_vl", "qwen3_vl", "qwen3_vl_moe", "qwen2_vl_text", "qwen2_5_vl_text", "qwen3_vl_text",
      "qwen3_vl_moe_text"))  # fmt: skip
-"""`model_type` of text models with the modules of their family but other class defaults, so that sizes must be given."""
+"""`model_type` of text models that have the modules of their family but other class defaults, so that sizes must be
+given."""
 
 SAME_MODULES: Mapping[str, str] = {"kimi_k2": "deepseek_v3"}
-"""`model_type` whose published code is another family's under a new name."""
+"""`model_type` whose published code is another family's under a new name -> that family."""
 
 _SSM = "state-space and hybrid layers are not modelled"
 _ENCODER_DECODER = "encoder-decoder models are not modelled"
@@ -59,7 +60,7 @@ REFUSED: Mapping[str, str] = {
 
 @dataclass(frozen=True, slots=True)
 class HfReading:
-    """A config in contract fields, the class defaults it took, and warnings."""
+    """A config in contract fields, the class defaults that were applied, and warnings."""
 
     spec: Mapping[str, Any]
     assumed: Mapping[str, object]
@@ -67,11 +68,11 @@ class HfReading:
 
 
 def read_hf_config(config: Mapping[str, Any], *, pointer: str) -> HfReading:
-    """The contract spec that a config describes.
+    """The specification that a config describes.
 
     Raises:
-        NotModelledError: an architecture without a cost model here.
-        InvalidInputError: an unknown `model_type`, or a key with an impossible value.
+        NotModelledError: the architecture has no cost model here.
+        InvalidInputError: the `model_type` is unknown, or a key has an impossible value.
     """
     _refuse_adapter(config, pointer)
     text, multimodal, pointer = _text_config(config, pointer)
@@ -83,6 +84,7 @@ def read_hf_config(config: Mapping[str, Any], *, pointer: str) -> HfReading:
     ):
         for key in ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size"):
             defaults.pop(key, None)
+    # Multimodal configs may state the tie outside of the text model's part, where transformers looks for it as well.
     if multimodal and "tie_word_embeddings" not in text and "tie_word_embeddings" in config:
         defaults["tie_word_embeddings"] = config["tie_word_embeddings"]
     keys = Keys(text, defaults, family.aliases, pointer)
@@ -98,7 +100,7 @@ def read_hf_config(config: Mapping[str, Any], *, pointer: str) -> HfReading:
 
 
 def _refuse_adapter(config: Mapping[str, Any], pointer: str) -> None:
-    """An adapter's `adapter_config.json` says which weights it adds to a model, but nothing of the model."""
+    """Refuses an adapter's `adapter_config.json`: it says which weights are added to a model, but nothing about the model."""
     kind, base = config.get("peft_type"), config.get("base_model_name_or_path")
     if kind is None or "model_type" in config:
         return
@@ -109,7 +111,9 @@ def _refuse_adapter(config: Mapping[str, Any], pointer: str) -> None:
 
 
 def _scaled_positions(text: Mapping[str, Any], positions: int) -> int:
-    """Positions that rotary scaling makes of the config's own: its factor times those before scaling, where it says so."""
+    """Positions that rotary scaling makes of the config's own: its factor times those before scaling, where it states
+    them.
+    """
     given = [text.get("rope_scaling"), text.get("rope_parameters")]
     scalings = [part for part in given if isinstance(part, Mapping)]
     scalings += [inner for part in scalings for inner in part.values() if isinstance(inner, Mapping)]

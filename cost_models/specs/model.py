@@ -1,7 +1,7 @@
-"""A transformer as the cost models see it: sizes, layer kinds, nothing about how it is split or run.
+"""A transformer as the cost models see it: sizes and layer kinds, nothing about how it is split or run.
 
-`Model` is what the readers (`model_input`, `hf_config`, presets) produce; it knows no defaults, they are applied (and
-reported) by the reader.
+`Model` is what the readers (`model_input`, `hf_config`, presets) produce. It knows no defaults: the reader applies and reports
+them.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Moe:
     expert_intermediate_size: int
     num_shared_experts: int = 0
     shared_expert_intermediate_size: int = 0
-    """Width of ONE shared expert; 0 without shared experts."""
+    """Width of one shared expert; 0 without shared experts."""
     shared_expert_gate: bool = False
-    """A hidden -> 1 gate on the shared expert (qwen2_moe)."""
+    """Whether the shared expert has a gate from hidden size to 1 (qwen2_moe)."""
     router_bias: bool = False
     capacity_factor: float | None = None
     num_groups: int = 1
@@ -37,7 +37,7 @@ class Mla:
     """Multi-head latent attention (DeepSeek-V2, section 2.1). Ranks and head widths in elements."""
 
     q_lora_rank: int | None
-    """None: the query projection is one full matrix."""
+    """None means that the query projection is one full matrix."""
     kv_lora_rank: int
     qk_nope_head_dim: int
     qk_rope_head_dim: int
@@ -46,16 +46,16 @@ class Mla:
 
 @dataclass(frozen=True, slots=True)
 class LayerKind:
-    """Layers that cost the same: same attention window and same MLP."""
+    """Layers that cost the same: they have the same attention window and the same MLP."""
 
     is_moe: bool
     window: int | None
-    """Tokens a query can see (sliding window); None is full causal attention."""
+    """Tokens that a query can see (sliding window); None is full causal attention."""
 
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """A decoder-only transformer. Sizes in elements, counts in pieces."""
+    """A decoder-only transformer; sizes in elements."""
 
     name: str
     num_layers: int
@@ -70,7 +70,7 @@ class Model:
     tie_word_embeddings: bool
     norm: Norm
     norms_per_layer: int
-    """Full-width norms in a layer: 2, or 4 with sandwich norms, 1 where attention and MLP share one."""
+    """Full-width norms in a layer: 2; 4 with sandwich norms; 1 where attention and MLP share one."""
     qk_norm: Literal["none", "per_head", "full"]
     """per_head: one head_dim-wide weight for q and one for k; full: heads*head_dim wide (olmo2)."""
     position_embedding: PositionEmbedding
@@ -79,7 +79,7 @@ class Model:
     attention_out_bias: bool
     mlp_bias: bool
     norm_bias: bool
-    """LayerNorm with a bias vector."""
+    """Whether a LayerNorm has a bias vector."""
     head_bias: bool
     parallel_block: bool
     embedding_norm: bool
@@ -88,9 +88,9 @@ class Model:
     layer_kinds: tuple[LayerKind, ...]
     """One entry per decoder layer, in model order."""
     norm_weight: bool = True
-    """Norms have a weight vector; false for norms that only normalise (OLMo)."""
+    """Whether norms have a weight vector; false for norms that only normalize (OLMo)."""
     attention_gate: bool = False
-    """The attention's output is multiplied by the sigmoid of a projection as wide as the queries (AFMoE)."""
+    """Whether attention's output is multiplied by the sigmoid of a projection as wide as the queries (AFMoE)."""
     activation_parameters: int = 0
     """Scalars that the activation function of each dense MLP learns (xIELU: 2)."""
     moe: Moe | None = None
@@ -107,19 +107,21 @@ class Model:
 
     @property
     def q_size(self) -> int:
-        """Elements of the concatenated query heads."""
+        """Elements of all query heads together."""
         if self.mla is not None:
             return self.num_attention_heads * (self.mla.qk_nope_head_dim + self.mla.qk_rope_head_dim)
         return self.num_attention_heads * self.head_dim
 
     @property
     def fused_qkv(self) -> bool:
-        """Query, key and value are one matrix in the model itself, whatever the framework: GPT-2's line (GPT-2, BLOOM, MPT,
-        Falcon-RW), known here by its positions. OPT, which has three, is priced as if it had one.
+        """Whether query, key and value are one matrix in the model itself, whatever the framework.
+
+        That is GPT-2's line (GPT-2, BLOOM, MPT, Falcon-RW), which is recognized here by its positions. OPT, which has three matrices, is
+        priced as if it had one.
         """
         return self.mla is None and self.position_embedding in ("learned", "alibi")
 
     @property
     def kv_size(self) -> int:
-        """Elements of the concatenated key heads (values have as many; not meaningful under MLA)."""
+        """Elements of all key heads together; values have as many. It means nothing under MLA."""
         return self.num_key_value_heads * self.head_dim

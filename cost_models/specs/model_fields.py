@@ -1,4 +1,4 @@
-"""The fields of a model as a user writes them: the contract's names, types and bounds; `model_input` resolves them."""
+"""The fields of a model as a user writes them: the contract's names, types and bounds. `model_input` resolves them."""
 
 from __future__ import annotations
 

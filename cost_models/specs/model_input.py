@@ -20,7 +20,7 @@ from cost_models.specs.model import LayerKind, Mla, Model, Moe
 from cost_models.specs.model_fields import ModelInput, MoeInput
 
 WINDOWED_LAYERS = ("sliding_attention", "chunked_attention")
-"""Layer types in which a query sees `sliding_window` tokens only."""
+"""Layer types in which a query sees only `sliding_window` tokens."""
 
 
 REQUIRED = ("num_layers", "hidden_size", "num_attention_heads", "vocab_size")
@@ -28,7 +28,7 @@ REQUIRED = ("num_layers", "hidden_size", "num_attention_heads", "vocab_size")
 
 @dataclass(slots=True)
 class _Reading:
-    """What resolving a spec has found so far."""
+    """What resolving a specification has found so far."""
 
     pointer: str
     assumed: dict[str, object]
@@ -36,7 +36,7 @@ class _Reading:
     problems: list[Problem] = field(default_factory=list)
 
     def filled(self, name: str, value: Any, default: Any) -> Any:
-        """The value, or the default, which is then reported."""
+        """The value or, where there is none, the default, which is then reported."""
         if value is not None:
             return value
         self.assumed[name] = default
@@ -83,28 +83,30 @@ def _resolved(document: Mapping[str, Any], pointer: str) -> Model:
 
 
 def _refuse_bare_config(document: Mapping[str, Any], pointer: str) -> None:
-    """A config of Hugging Face in the place of a specification: said once instead of for each of its keys."""
+    """Refuses a Hugging Face config that stands in the place of a specification, once instead of for each of its keys."""
     if "hf_config" in document or not {"model_type", "architectures", "peft_type"} & document.keys():
         return
-    read_hf_config(document, pointer=pointer)  # says what is wrong with it
+    # Read first: a config that could not be planned for in any place is told so, and not to move.
+    read_hf_config(document, pointer=pointer)
     hint = 'Put it inside the model: {"hf_config": {…}}.'
     raise InvalidInputError([Problem(pointer, "this is a Hugging Face config, not a specification", hint)])
 
 
 def _built(base: Mapping[str, Any], overrides: Mapping[str, Any], reading: _Reading) -> Model:
-    """The base spec with overrides on top; `moe` and `mla` are overridden field by field."""
+    """The base specification with overrides on top; `moe` and `mla` are overridden field by field."""
     merged = dict(base)
     for name, value in overrides.items():
         nested = isinstance(value, Mapping) and isinstance(merged.get(name), Mapping)
         merged[name] = {**merged[name], **value} if nested else value
     spec = validated(ModelInput, merged, pointer=reading.pointer)
+    # A preset cut to fewer layers keeps its pattern of windows, instead of being refused for the list's length.
     if spec.num_layers and spec.layer_types and "num_layers" in overrides and "layer_types" not in overrides:
         spec = spec.model_copy(update={"layer_types": _repeated(spec.layer_types, spec.num_layers)})
     return _model(spec, reading)
 
 
 def _repeated(layer_types: list[str], num_layers: int) -> list[str]:
-    """A pattern of layer types continued or cut to another depth."""
+    """A pattern of layer types, continued or cut to another depth."""
     return [layer_types[i % len(layer_types)] for i in range(num_layers)]
 
 
@@ -125,6 +127,7 @@ def _model(spec: ModelInput, reading: _Reading) -> Model:
     if position == "learned" and spec.max_position_embeddings is None:
         message = "max_position_embeddings is required where position_embedding is 'learned'"
         reading.refuse("max_position_embeddings", message, "Add the number of learned positions.", code="missing-field")
+    # Rotary positions turn pairs of elements.
     if position == "rope" and mla is None and head_dim % 2:
         reading.refuse(
             "head_dim", f"head_dim is {head_dim}; rotary positions need an even one", "Use an even head_dim."
@@ -177,7 +180,7 @@ def _model(spec: ModelInput, reading: _Reading) -> Model:
 
 
 def _heads(spec: ModelInput, mla: Mla | None, reading: _Reading) -> tuple[int, int]:
-    """Key-value heads and the width of one head (query-key width under MLA)."""
+    """Number of key-value heads, and the width of one head (of queries and keys under MLA)."""
     heads, hidden = spec.num_attention_heads or 1, spec.hidden_size or 1
     if mla is not None:
         return heads, mla.qk_nope_head_dim + mla.qk_rope_head_dim
@@ -195,7 +198,7 @@ def _heads(spec: ModelInput, mla: Mla | None, reading: _Reading) -> tuple[int, i
 
 
 def _biases(spec: ModelInput, reading: _Reading) -> tuple[bool, bool, bool]:
-    """Biases of the q/k/v projections, of the attention output, and of the MLP."""
+    """Whether the q/k/v projections, the attention output and the MLP have biases."""
     attention, mlp = spec.attention_bias, spec.mlp_bias
     if attention is None:
         attention = spec.linear_bias if spec.linear_bias is not None else reading.filled("attention_bias", None, False)
@@ -205,7 +208,7 @@ def _biases(spec: ModelInput, reading: _Reading) -> tuple[bool, bool, bool]:
 
 
 def _windows(spec: ModelInput, reading: _Reading) -> list[int | None]:
-    """Tokens a query sees, per layer."""
+    """Tokens that a query sees, per layer; None where it sees all."""
     assert spec.num_layers
     if spec.layer_types is None:
         return [spec.sliding_window] * spec.num_layers
@@ -284,6 +287,6 @@ def _moe_layers(moe: MoeInput, num_layers: int, reading: _Reading) -> list[bool]
     else:
         layers = [i >= moe.first_dense_layers and i % frequency == 0 for i in range(num_layers)]
     if not any(layers):
-        message = f"no layer of {num_layers} is MoE with first_dense_layers {moe.first_dense_layers}"
+        message = f"none of the {num_layers} layers has experts with first_dense_layers {moe.first_dense_layers}"
         reading.refuse("moe.first_dense_layers", message, "Lower it, or leave 'moe' out.")
     return layers

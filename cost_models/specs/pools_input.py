@@ -1,7 +1,7 @@
-"""A cluster of several kinds of node as a user writes it: `pools`, each the nodes of one kind, on one `network`.
+"""A cluster with pools as a user writes it: `pools`, each the nodes of one kind, on one `network`.
 
-Every pool is resolved like a cluster of its own nodes (`cluster_input`), with the shared network. What a pool assumes is
-listed under its name.
+Every pool is resolved like a cluster of its own nodes (`cluster_input`) on the shared network. What a pool assumes is listed
+under its name.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from cost_models.specs.cluster_input import ClusterInput, NodesInput, resolve_cl
 from cost_models.specs.fields import child, resolved_once, shown, validated
 
 MOST_POOLS = 6
-"""Every order of the pools along the pipeline is searched; a cluster of more kinds of node is not known to exist."""
+"""Most pools of a cluster. Every order of them along the pipeline is searched, and no cluster of more kinds of node
+is known."""
 _BESIDE = ("name", "network", "pools")
-"""What a cluster of several kinds of node says of itself; everything else is a pool's."""
+"""What a cluster with pools says of itself; every other field belongs to a pool."""
 
 
 def lists_pools(document: object) -> bool:
@@ -47,7 +48,8 @@ def _resolved(document: Mapping[str, Any], pointer: str) -> PooledCluster:
     listed = document["pools"]
     at = child(pointer, "pools")
     if not isinstance(listed, list):
-        raise InvalidInputError([Problem(at, f"pools is {shown(listed)}; it must be a list", "List the node kinds.")])
+        hint = "List one entry for each kind of node."
+        raise InvalidInputError([Problem(at, f"pools is {shown(listed)}; it must be a list", hint)])
     problems = _beside(document, pointer) + _sizes(listed, at)
     if problems:
         raise InvalidInputError(problems)
@@ -77,23 +79,26 @@ def _resolved(document: Mapping[str, Any], pointer: str) -> PooledCluster:
 
 
 def _beside(document: Mapping[str, Any], pointer: str) -> list[Problem]:
-    """Fields of one kind of node that stand beside the pools, and names that no cluster has."""
+    """Problems of fields that stand beside the pools although they are a pool's, and of names that no cluster has."""
     extra = [name for name, value in document.items() if name not in _BESIDE and value is not None]
     unknown = {name: None for name in extra if name not in ClusterInput.model_fields}
     if unknown:
         validated(ClusterInput, unknown, pointer=pointer)
     return [
-        Problem(child(pointer, name), f"{name} stands beside pools, which say it themselves", "Move it into each pool.")
+        Problem(
+            child(pointer, name), f"{name} is given beside pools, but each pool has its own", "Move it into each pool."
+        )
         for name in extra
     ]
 
 
 def _sizes(listed: list[Any], at: str) -> list[Problem]:
-    """No pools, too many of them, or some without nodes."""
+    """Problems of a list without pools, with too many of them, or with pools that have no nodes."""
     if not listed:
         return [Problem(at, "pools is empty", "List at least one pool: its gpu, num_nodes and gpus_per_node.")]
     if len(listed) > MOST_POOLS:
-        return [Problem(at, f"pools lists {len(listed)} kinds of node; at most {MOST_POOLS}", "Merge equal kinds.")]
+        message = f"pools lists {len(listed)} kinds of node; the most is {MOST_POOLS}"
+        return [Problem(at, message, "Merge pools of equal nodes.")]
     return [
         Problem(
             child(at, position, name),
@@ -108,7 +113,7 @@ def _sizes(listed: list[Any], at: str) -> list[Problem]:
 
 
 def _clusters(listed: list[Any], shared: dict[str, Any], at: str) -> tuple[list[Cluster], list[Problem]]:
-    """The nodes of every pool as a cluster on the shared network."""
+    """The nodes of every pool as a cluster on the shared network, and what is wrong with them."""
     clusters: list[Cluster] = []
     problems: list[Problem] = []
     for position, given in enumerate(listed):
@@ -119,13 +124,16 @@ def _clusters(listed: list[Any], shared: dict[str, Any], at: str) -> tuple[list[
         except InvalidInputError as error:
             problems += error.problems
             continue
+        # The pools share one network, so an unstated fabric must not become InfiniBand for one pool and Ethernet for
+        # the next.
         clusters.append(_on_network_of(clusters[0], cluster) if clusters else cluster)
     return clusters, problems
 
 
 def _on_network_of(first: Cluster, cluster: Cluster) -> Cluster:
-    """A pool's cluster on the first pool's network: what the user left open there is as the first pool's GPUs fill it, and
-    assumed once. A pool's NICs are its own.
+    """A pool's cluster on the first pool's network; a pool's NICs are its own.
+
+    What the user left open about the network is as the first pool's GPUs fill it, and is assumed once.
     """
     own = cluster.network
     network = replace(first.network, nics_per_node=own.nics_per_node, nic_wire_bytes_per_s=own.nic_wire_bytes_per_s)
@@ -144,7 +152,7 @@ def _refuse_two_vendors(names: list[str], clusters: list[Cluster], at: str) -> N
 
 
 def _names(listed: list[Any], clusters: list[Cluster], at: str) -> tuple[list[str], list[Problem]]:
-    """Every pool's name, its GPU's where it has none."""
+    """Every pool's name, that of its GPU where it has none, and what is wrong with the names."""
     names = [given.get("name") or cluster.gpu.name for given, cluster in zip(listed, clusters, strict=True)]
     problems = [
         Problem(

@@ -1,6 +1,6 @@
-"""Spellings that users bring along from frameworks' flags and configs, and the contract's field that each means.
+"""Spellings that users bring along from frameworks' flags and configs, and the contract's field that each of them means.
 
-A spelling is written in lower case with underscores; the field may exist in one part of a request only.
+A spelling is written in lower case with underscores. The field may exist in only one part of a request.
 """
 
 from __future__ import annotations

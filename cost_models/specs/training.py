@@ -1,7 +1,7 @@
 """How a model is trained: batch, precision, framework, and every default of that framework already applied.
 
-`Training` is resolved by `training_input` against `cost_models.frameworks.facts`; nothing in it is optional, `assumed` says which
-fields the user did not give.
+`Training` is resolved by `training_input` against `cost_models.frameworks`. Every field has a value; `assumed` lists those that the
+user did not give.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ EXAMPLE_TRAINING: Mapping[str, Any] = {
 }  # fmt: skip
 """The least that a training job has to say, for hints and documents."""
 BYTES_PER: Mapping[str, float] = {"fp32": 4.0, "bf16": 2.0, "fp16": 2.0, "fp8": 1.0, "nvfp4": 0.5625, "none": 0.0}
-"""Bytes of one stored element; nvfp4 carries one fp8 scale per 16 elements."""
+"""Bytes of one stored element; nvfp4 carries one fp8 scale for 16 elements."""
 
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """A resolved training job. Lengths in tokens, batch in sequences."""
+    """A resolved training job; lengths in tokens, the batch in sequences."""
 
     seq_length: int
     global_batch_size: int
@@ -55,7 +55,7 @@ class Training:
     expandable_segments: bool
     dropout: float
     recipe: Recipe | None
-    """Whose habits stand in for what the user did not say; None: the framework's own defaults."""
+    """Whose habits stand in for what the user did not say; None means the framework's own defaults."""
     mean_document_length: float | None
     total_tokens: float | None
     assumed: Mapping[str, object] = field(default_factory=dict)
@@ -63,12 +63,12 @@ class Training:
 
     @property
     def attended_length(self) -> float:
-        """Tokens that one token's attention square spans: the whole sequence, or the document where several are packed."""
+        """Tokens that one token's attention spans: the whole sequence, or one document where several are packed."""
         return min(self.mean_document_length or self.seq_length, float(self.seq_length))
 
     @property
     def compute_dtype(self) -> Dtype:
-        """Type of activations and of the copies that matmuls read (fp8 and nvfp4 keep bf16 activations)."""
+        """Type of activations and of the copies that products read; fp8 and nvfp4 keep bf16 activations."""
         return {"bf16": "bf16", "fp16": "fp16", "fp32": "fp32"}.get(self.precision, "bf16")  # type: ignore[return-value]
 
     @property

@@ -1,5 +1,7 @@
-"""The training job as a user writes it, and its resolution: every default of the framework, its version or date, and the
-GPU's generation filled in and listed in `Training.assumed`.
+"""The training job as a user writes it, and its resolution.
+
+Every default that follows from the framework, its version or date and the GPU's generation is filled in and listed in
+`Training.assumed`.
 """
 
 from __future__ import annotations
@@ -43,7 +45,7 @@ Month = Annotated[str, Field(strict=True, pattern=r"^(19|20)\d\d-(0[1-9]|1[0-2])
 
 
 class TrainingInput(BaseModel):
-    """A training job; all but the first five fields default by framework."""
+    """A training job; all but the first five fields have defaults by framework."""
 
     model_config = ConfigDict(
         extra="forbid",
@@ -53,7 +55,7 @@ class TrainingInput(BaseModel):
 
     seq_length: Count | None = None
     global_batch_size: Count | None = None
-    """Sequences; or give `global_batch_tokens`."""
+    """Sequences; `global_batch_tokens` may be given instead."""
     global_batch_tokens: Count | None = None
     precision: Precision | None = None
     framework: Framework | None = None
@@ -81,7 +83,7 @@ class TrainingInput(BaseModel):
     mean_document_length: Quantity | None = None
     total_tokens: Annotated[float, Field(strict=True, gt=0, le=1e18, allow_inf_nan=False)] | None = None
     adapter: Any = None
-    """Refused: adapters and frozen weights have no model here."""
+    """Refused: adapters and frozen weights have no cost model here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +150,7 @@ def _missing(given: TrainingInput, pointer: str) -> list[Problem]:
 
 
 def _batch(given: TrainingInput, pointer: str) -> tuple[int, list[Problem]]:
-    """Sequences per step."""
+    """Sequences per step, and what is wrong with them."""
     assert given.seq_length
     tokens, sequences = given.global_batch_tokens, given.global_batch_size
     if tokens is None:
@@ -183,7 +185,7 @@ def _unsupported(given: TrainingInput, facts: _Facts, pointer: str) -> list[Prob
         message = f"recipe is {recipe!r}, which is written for {meant}, not for {given.framework}"
         problems.append(Problem(child(pointer, "recipe"), message, f"Leave 'recipe' out, or plan for {meant}."))
     if given.framework_version is not None and not version_key(given.framework_version):
-        message = f"framework_version is {given.framework_version!r}; it has no number"
+        message = f"framework_version is {given.framework_version!r}; it must contain a number"
         problems.append(Problem(child(pointer, "framework_version"), message, "Write it like '0.16'."))
     return problems
 

@@ -123,6 +123,7 @@ def _per_micro_batch(
         selective_JN = np.where(
             strategies.recompute == Recompute.SELECTIVE, layers.cases.spread(layers.selective_JU), 0.0
         )
+    # Where gradients are reduced once a step, whole ones accumulate until then, although parameters are sharded.
     sharded = where & strategies.grad_sync_each
     accumulation_JN = accumulation_s(job, strategies, dense=held.dense_JN, expert=held.expert_JN, sharded=sharded)
     share = recomputed_shares(strategies)
@@ -133,6 +134,7 @@ def _per_micro_batch(
     layer_JN = whole_JN + selective_JN + accumulation_JN + link.layer_JN
     mtp_J1 = mtp_layers(job)
     last, mtp_again = ends.cases.spread(ends.head + ends.loss + ends.head_comm) + link.head, np.zeros(len(strategies))
+    # The modules' decoder layers are layers like others, but only the last stage has them.
     if mtp_J1.any():
         mtp_again = recomputed_mtp_share(strategies) * sum_over_kinds(mtp_J1, again_JN)
         last = last + sum_over_kinds(mtp_J1, layer_JN) + mtp_again

@@ -142,6 +142,7 @@ def _stage_contents(layout: Layout, kind_of_layer: Ints, num_kinds: int) -> tupl
     assert sum(layout.layers) == len(kind_of_layer), (layout, len(kind_of_layer))
     owner = np.repeat(np.arange(len(layout.layers)) % layout.pp, layout.layers)
     flat = np.bincount(owner * num_kinds + kind_of_layer, minlength=layout.pp * num_kinds)
+    # Sorted, so that two stages with the same chunks in another order count as alike.
     chunks = -np.sort(-np.array(layout.layers, dtype=np.float64).reshape(layout.vpp, layout.pp).T, axis=1)
     return flat.reshape(layout.pp, num_kinds).astype(np.float64), chunks
 

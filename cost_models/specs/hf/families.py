@@ -1,5 +1,7 @@
-"""Every `model_type` that can be read. To add one, add its entry to the dense or the mixture table, and a row to
-tests/oracle/test_hf_parameters.py, which holds the counts to the modules themselves.
+"""Every `model_type` that can be read.
+
+To add one, add its entry to the dense or the mixture table, and a row to tests/oracle/test_hf_parameters.py, which compares the
+parameter counts with those of the modules themselves.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What is known of one family of models, and what many families share."""
+"""What is known about one family of models, and what many families share."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Family:
     fixed: Mapping[str, Any]
     """Contract fields that the architecture fixes."""
     read: Callable[[Keys], Spec]
-    """Everything else, in contract fields."""
+    """Reads everything else, in contract fields."""
     aliases: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
 
 

@@ -1,7 +1,7 @@
 """Typed look-up of a Hugging Face config's keys.
 
-An absent key takes the default of its config class, which is reported; an explicit null is a value of its own and only
-allowed where the class says what it means. Nothing here knows an architecture.
+An absent key takes the default of its config class, which is reported. An explicit null is a value of its own and only allowed
+where the class says what it means. Nothing here knows an architecture.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ MAX_LAYERS = 10_000
 
 @dataclass(slots=True)
 class Keys:
-    """One config being read. Look-ups note defaults in `assumed` and broken rules in `problems`."""
+    """One config that is being read. Look-ups note defaults in `assumed` and broken rules in `problems`."""
 
     raw: Mapping[str, Any]
     defaults: Mapping[str, Any]
-    """Class default by key; a key that is not here is required."""
+    """Class default by key; a key that is missing here is required."""
     aliases: Mapping[str, tuple[str, ...]]
     """Other spellings of a key, tried in order after the key itself."""
     pointer: str
@@ -40,7 +40,7 @@ class Keys:
         return self.defaults[key]
 
     def spelling(self, key: str) -> str | None:
-        """The spelling under which the config holds a key, if it does."""
+        """The spelling under which the config holds a key; None if it does not."""
         return next((name for name in (key, *self.aliases.get(key, ())) if name in self.raw), None)
 
     def count(self, key: str, *, reported_as: str | None = None, if_null: int | None = None, least: int = 1) -> int:
@@ -64,7 +64,7 @@ class Keys:
         return value
 
     def layers(self, key: str) -> int:
-        """A number of layers, bounded because layers are held one by one."""
+        """A number of layers, which is bounded because layers are held one by one."""
         count = self.count(key, reported_as="num_layers")
         if count > MAX_LAYERS:
             self._problem(key, f"{key} is {count}; it must be at most {MAX_LAYERS}", "Lower it.")
@@ -84,7 +84,7 @@ class Keys:
         return value
 
     def optional_count(self, key: str, *, least: int = 1) -> int | None:
-        """A whole number, or None where the config (or its class) says null."""
+        """A whole number; None where the config (or its class) says null."""
         return None if self.value(key) is None else self.count(key, least=least)
 
     def text(self, key: str) -> str | None:
@@ -124,7 +124,7 @@ class Keys:
         return Keys(value or {}, defaults, {}, child(self.pointer, key), self.assumed, self.problems)
 
     def refuse(self, key: str, why: str) -> None:
-        """Stops reading: the config asks for something that has no model here."""
+        """Stops reading: the config asks for something that has no cost model here."""
         problem = Problem(child(self.pointer, key), why, "No cost model exists for it here.", "not-modelled")
         raise NotModelledError([problem])
 

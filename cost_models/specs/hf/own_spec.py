@@ -1,4 +1,4 @@
-"""The specification that a config of an unknown family could be planned by, for the hint where the config is refused.
+"""The specification by which a config of an unknown family could be planned, for the hint where the config is refused.
 
 It holds what the config says under the names that most families share. What those names do not say (norms, biases, the
 activation) is left to the reader of the hint, so a config with parts that no specification has gets none.
@@ -34,11 +34,11 @@ _FOREIGN = (
     "mamba", "ssm", "state_size", "d_state", "d_conv", "conv_", "linear_attn", "linear_key", "linear_num", "rwkv", "index_topk",
     "cross_attention", "encoder_layers", "decoder_layers", "hybrid_override", "attn_layer_", "attention_types", "num_loops",
 )  # fmt: skip
-"""Parts of keys that only models have whose layers are not attention and an MLP."""
+"""Parts of keys that occur only in models whose layers are not attention and an MLP."""
 
 
 def spec_hint(config: Mapping[str, Any]) -> str:
-    """A sentence with the specification, and an empty one where no specification says what the config does."""
+    """A sentence with the specification; empty where no specification can say what the config does."""
     spec = _spec(config)
     if spec is None:
         return ""
@@ -69,7 +69,7 @@ def _spec(config: Mapping[str, Any]) -> dict[str, Any] | None:
 
 
 def _heads_divide(spec: Mapping[str, Any]) -> bool:
-    """Whether the heads make a width, which a specification is held to."""
+    """Whether the heads give a whole width, which every specification must."""
     heads, keys = spec["num_attention_heads"], spec.get("num_key_value_heads", 1)
     return heads % keys == 0 and ("head_dim" in spec or "mla" in spec or spec["hidden_size"] % heads == 0)
 

@@ -17,6 +17,7 @@ def sizes(k: Keys, *, null_head_dim: bool = False) -> Spec:
     """The sizes that most families spell alike. Null key-value heads mean as many as heads; a null head_dim, where
     the class has a number, is only allowed where it means hidden_size / heads.
     """
+    # The heads are read first: null key-value heads mean as many of them as there are heads.
     heads = k.count("num_attention_heads", reported_as="num_attention_heads")
     spec: Spec = {
         "num_layers": k.layers("num_hidden_layers"),
@@ -30,6 +31,8 @@ def sizes(k: Keys, *, null_head_dim: bool = False) -> Spec:
     if "num_key_value_heads" in k.defaults:
         spec["num_key_value_heads"] = k.count("num_key_value_heads", reported_as="num_key_value_heads", if_null=heads)
     if "head_dim" in k.defaults:
+        # Where the class has a number, an explicit null is read as hidden_size / heads only in families whose modules
+        # do so too.
         nullable = null_head_dim or k.defaults["head_dim"] is None
         width = k.optional_count("head_dim") if nullable else k.count("head_dim")
         if width is not None and k.spelling("head_dim") is None:
@@ -254,6 +257,7 @@ def read_falcon(k: Keys) -> Spec:
     hidden, heads = k.count("hidden_size", reported_as="hidden_size"), k.count("num_attention_heads")
     new = k.flag("new_decoder_architecture", if_null=False)
     parallel = k.flag("parallel_attn", if_null=False) or new
+    # The old decoder's weights do not follow num_kv_heads: multi_query alone decides between one head and all.
     kv_heads = k.count("num_kv_heads", if_null=heads) if new else 1 if k.flag("multi_query", if_null=False) else heads
     norms = k.count("num_ln_in_parallel_attn", if_null=2 if new else 1) if parallel else 2
     bias = k.flag("bias", if_null=False)
@@ -277,6 +281,8 @@ def read_mpt(k: Keys) -> Spec:
     if not k.flag("no_bias"):
         k.refuse("no_bias", "MPT with biases is not modelled")
     hidden = k.count("d_model", reported_as="hidden_size")
+    # The modules of transformers compute 4 * d_model whatever the key says, so another ratio would be counted
+    # wrongly.
     if k.count("expansion_ratio") != 4:
         k.refuse("expansion_ratio", "an MPT expansion_ratio other than 4 is not modelled: transformers ignores the key")
     return {

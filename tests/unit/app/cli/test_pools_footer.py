@@ -42,7 +42,7 @@ def test_the_table_says_where_the_stages_lie(request_file: str, capsys: pytest.C
 
 def test_one_kind_of_node_beside_pools_is_bad_input(request_file: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["plan", request_file, "--num-nodes", "4"]) == 2
-    assert "num_nodes stands beside pools" in capsys.readouterr().err
+    assert "num_nodes is given beside pools" in capsys.readouterr().err
 
 
 def test_the_pool_of_every_stage_can_be_fixed(request_file: str, capsys: pytest.CaptureFixture[str]) -> None:

@@ -77,7 +77,7 @@ def test_qkv_bias_leaves_the_output_projection_without():
         ({"moe": {"num_experts": 4, "top_k": 5}}, "/model/moe/top_k", "5 is more than num_experts 4", "Lower"),
         ({"moe": {"num_experts": 4, "topk": 1}}, "/model/moe/topk", "not a known field", "top_k"),
         ({"moe": {"num_experts": 4, "top_k": 1, "first_dense_layers": 4}}, "/model/moe/first_dense_layers",
-         "no layer", "Lower"),
+         "none of the", "Lower"),
         ({"layer_types": ["full_attention"]}, "/model/layer_types", "1 entries for 4", "one entry per layer"),
         ({"layer_types": ["sliding_attention"] * 4}, "/model/sliding_window", "is required", "window"),
         ({"preset": "llama3.1-8b"}, "/model/preset", "not a model preset", "llama-3.1-8b"),

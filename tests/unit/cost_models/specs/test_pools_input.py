@@ -79,7 +79,7 @@ def test_a_preset_describes_a_pools_nodes() -> None:
         ({"pools": [OLD], "network": {"fabric": "wool"}}, "/cluster/network/fabric", "wool"),
         ({"pools": [{**OLD, "network": {}}]}, "/cluster/pools/0/network", "not a known field"),
         ({"pools": [OLD, 7]}, "/cluster/pools/1", "must be an object"),
-        ({"pools": [{**OLD, "name": f"p{n}"} for n in range(7)]}, "/cluster/pools", "at most 6"),
+        ({"pools": [{**OLD, "name": f"p{n}"} for n in range(7)]}, "/cluster/pools", "the most is 6"),
         ({"pools": [OLD], "name": 5}, "/cluster/name", "must be a string"),
         ({"pools": [OLD], "name": ""}, "/cluster/name", "at least 1 character"),
         ({"pools": [OLD], "colour": 1}, "/cluster/colour", "not a known field"),
