@@ -1,7 +1,8 @@
-"""One measurement from start to end: devices checked, tasks in order of value within a budget, every result kept at once.
+"""One measurement from start to end: devices are checked, tasks run in the order of their value within a budget, and every
+result is kept at once.
 
-All ranks run the same tasks; rank 0 decides which is next, keeps the state file and writes the calibration. A rerun with the
-same output continues where the last one stopped.
+All ranks run the same tasks. Rank 0 decides which comes next, keeps the state file and writes the calibration. A rerun with the
+same output continues where the last run stopped.
 """
 
 from __future__ import annotations
@@ -34,18 +35,18 @@ from profiler.watch import Watch, leave
 
 _STOP = -1
 _CLOSING_S = 5.0
-"""Fitting, writing and leaving the process group."""
+"""Seconds of the budget kept back for fitting, writing and leaving the process group."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """What a measurement is asked for."""
+    """What a user asks of a measurement."""
 
     out: Path
     budget_s: float
     device: DeviceKind
     started_s: float
-    """`now_s()` when the program began: the budget covers loading too."""
+    """`now_s()` when the program began, because the budget covers loading too."""
     name: str
     gpu: str | None = None
     merge_with: tuple[CalibrationDocument, ...] = ()
@@ -66,12 +67,12 @@ class MeasurementProgress:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What a measurement gave: on rank 0 the document and where it lies."""
+    """The outcome of a measurement: on rank 0 with the document and its file."""
 
     document: CalibrationDocument | None
     path: Path | None
     is_complete: bool
-    """False when it was stopped by a signal."""
+    """False if a signal stopped it."""
     exit_code: int
     warnings: tuple[str, ...] = ()
 
@@ -80,13 +81,15 @@ def measure(settings: Settings, place: Ranks, *, on_progress: Callable[[Measurem
     """Measures and writes the calibration.
 
     Raises:
-        MeasurementError: something stops a measurement: no device, a busy one, ranks that differ, a wrong result.
+        MeasurementError: something makes a measurement impossible or worthless: no device, a busy one, ranks that differ, a
+            wrong result.
     """
-    # Messages of torch to itself (FSDP2 calls what torch deprecates) are no news for who measures.
+    # Warnings that torch causes itself, as FSDP2 does by calling what torch deprecates, tell whoever measures nothing.
     for category in (FutureWarning, UserWarning):
         warnings.filterwarnings("ignore", category=category, module="torch")
     torch = load_torch()
     nvml = Nvml.open() if settings.device == "cuda" else None
+    # Before our own context is on the device: afterwards its memory could not be told from somebody else's.
     if settings.device == "cuda":
         require_idle(torch, nvml, place, allow_busy=settings.allow_busy)
     device = require_device(torch, settings.device, place.local_rank)
@@ -100,7 +103,8 @@ def measure(settings: Settings, place: Ranks, *, on_progress: Callable[[Measurem
             session.prepare(nvml, on_progress)
             session.run()
             return session.finish()
-        except RuntimeError as error:  # what torch.distributed raises when a peer is gone
+        # torch.distributed raises plain RuntimeErrors when a peer is gone. Alone there is no peer, so the error is a real one.
+        except RuntimeError as error:
             if place.world == 1:
                 raise
             raise session.lost(error) from error
@@ -124,7 +128,7 @@ class _Session:
     # --- starting ---------------------------------------------------------------------------------------------------
 
     def connect(self) -> None:
-        """Joins the other ranks."""
+        """Joins the process group of the other ranks, if there are any."""
         rig, place = self._rig, self._rig.place
         if place.world == 1:
             return
@@ -144,16 +148,17 @@ class _Session:
                 world_size=place.world,
                 timeout=TIMEOUT,
             )
+            # Agreements between ranks go over the hosts, so that they neither disturb what is measured nor wait behind it.
             rig.control = dist.new_group(backend="gloo", timeout=TIMEOUT)
         except (RuntimeError, ValueError) as error:
             raise MeasurementError(
                 f"rank {place.rank} could not join the others at {place.master_address}:{place.master_port}: "
                 f"{str(error).splitlines()[0]}",
-                hint="Are all processes running, and is that port open between the nodes?",
+                hint="Check that all processes are running and that this port is open between the nodes.",
             ) from error
 
     def prepare(self, nvml: Nvml | None, on_progress: Callable[[MeasurementProgress], None]) -> None:
-        """Fingerprint, state of an earlier run, and the tasks in order."""
+        """Reads the fingerprint and the state of an earlier run, and puts the tasks in order."""
         rig = self._rig
         self._fingerprint = fingerprint_of(rig, nvml, os.environ, gpu=self._settings.gpu)
         failure: MeasurementError | None = None
@@ -163,8 +168,9 @@ class _Session:
                 self._on_progress = on_progress
             except MeasurementError as error:
                 failure = error
+        # Only rank 0 sees the state file. The others have to hear of a failure, or they would wait for it for ever.
         if rig.decide(int(failure is not None)):
-            raise failure or MeasurementError("rank 0 stopped; its message says why")
+            raise failure or MeasurementError("rank 0 has stopped; its message says why")
         links = topology.discover(rig, nvml)
         modules = (memory, gemm, collectives, host, elementwise, attention, overlap)
         tasks = [task for module in modules for task in module.tasks(rig)] + topology.tasks(rig, links)
@@ -177,16 +183,18 @@ class _Session:
         started_at = datetime.now(UTC).isoformat(timespec="seconds")
         state = State(path, self._fingerprint, started_at=started_at)
         if state.was_continued:
-            print(f"continuing {path}: {len(state.findings)} parts are done", file=sys.stderr)  # noqa: T201 - progress
+            print(f"continuing {path}, in which {len(state.findings)} parts are finished", file=sys.stderr)  # noqa: T201 - progress
         return state
 
     # --- measuring --------------------------------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Tasks until the budget, the list or somebody's patience ends."""
+        """Runs tasks until the budget or the list is exhausted, or somebody asks for the end."""
         done = set(self._state.findings) if self._state is not None else set()
         if self._rig.on_gpu:
             gemm.heat(self._rig)
+        # How long tasks take beside what they were expected to: a slow host, or one that compiles, shows here, and tasks that would
+        # not end in time are then left out rather than cut off.
         pace = 1.0
         while True:
             index, is_stopping = self._next(done, pace)
@@ -198,6 +206,8 @@ class _Session:
             began = now_s()
             found = self._attempt(task, len(done))
             took = now_s() - began
+            # Shorter tasks are mostly fixed costs and say little. A moving average within bounds, so that one task that waited for
+            # a disk or for the compiler does not push out all the others.
             if took > 0.5:
                 pace = max(0.5, min(3.0, 0.7 * pace + 0.3 * took / task.expected_s))
             if self._state is not None:
@@ -205,7 +215,7 @@ class _Session:
             self._rig.release()
 
     def _next(self, done: set[str], pace: float) -> tuple[int, bool]:
-        """Rank 0's next task that fits into the budget, and whether any rank was asked to stop."""
+        """Index of rank 0's next task that fits into the budget, and whether any rank was asked to stop."""
         is_stopping = self._rig.largest(float(self.watch.is_stopping)) > 0
         left_s = self._settings.budget_s - _CLOSING_S - (now_s() - self._settings.started_s)
         for index, task in enumerate(self._tasks):
@@ -213,12 +223,13 @@ class _Session:
                 continue
             if task.expected_s * pace <= left_s:
                 return index, is_stopping
+            # Not the end yet: a shorter task further down may still fit.
             done.add(task.key)
             self._skipped.append(task.key)
         return _STOP, is_stopping
 
     def _attempt(self, task: Task, number: int) -> Findings:
-        """What the task found; what this machine cannot do becomes a note."""
+        """What the task found. If this machine cannot do it, a note says so instead."""
         self.watch.progress = task.title or task.key
         elapsed_s = now_s() - self._settings.started_s
         self._on_progress(
@@ -230,20 +241,23 @@ class _Session:
             found = task.run(self._rig)
         except NotSupportedError as error:
             reason = str(error)
-        except RuntimeError as error:  # what torch raises for memory, kernels and links alike
+        # torch raises RuntimeErrors for memory, kernels and links alike. A kernel that is missing costs one sample; a collective
+        # that failed leaves its communicator unusable for all that follow.
+        except RuntimeError as error:
             if not isinstance(error, self._rig.torch.OutOfMemoryError) and task.key.startswith("collectives"):
                 raise MeasurementError(
                     f"{task.title or task.key} failed: {str(error).splitlines()[0][:300]}",
                     hint="Run the same command again to continue; `meshwright profile doctor` checks the machine.",
                 ) from error
             reason = str(error).splitlines()[0][:160]
+        # All ranks leave a task out if one must: their samples would otherwise be of different work.
         reasons = [text for text in self._rig.gather(reason) if text]
         return {"notes": [note(f"{task.key} was left out: {reasons[0]}")]} if reasons else found
 
     # --- ending -----------------------------------------------------------------------------------------------------
 
     def finish(self) -> Outcome:
-        """The calibration, written by rank 0."""
+        """Writes the calibration on rank 0 and says how the measurement ended."""
         states = self._rig.gather(self._log.summary())
         is_complete = self._rig.largest(float(self.watch.is_stopping)) == 0
         code = 0 if is_complete else self.watch.exit_code
@@ -257,8 +271,8 @@ class _Session:
         assert self._state is not None
         if not any(key != "devices" for key in self._state.findings):
             raise MeasurementError(
-                "nothing was measured: the budget was over before the first part",
-                hint="Give more time, such as --budget 60s.",
+                "nothing was measured, because the budget was over before the first part",
+                hint="Allow more time, such as --budget 60s.",
             )
         document = self._document()
         path, problem = save(self._settings.out, document.file_text())
@@ -266,7 +280,7 @@ class _Session:
         if problem is not None:
             told.append(f"{self._settings.out} could not be written ({problem}); the calibration is in {path}")
         if self._state.problem is not None:
-            told.append(f"finished parts could not be kept on disk: {self._state.problem}")
+            told.append(f"finished parts could not be written to the disk: {self._state.problem}")
         if is_complete and problem is None:
             self._state.close()
         return Outcome(document, path, is_complete, code, tuple(told))
@@ -275,7 +289,7 @@ class _Session:
         assert self._state is not None
         notes = list(self._notes)
         if self._skipped:
-            notes.append(f"left out for want of time: {_listed(self._skipped)}")
+            notes.append(f"left out for lack of time: {_listed(self._skipped)}")
         document = build_document(
             self._state.findings.values(),
             name=self._settings.name,
@@ -288,7 +302,7 @@ class _Session:
         return document
 
     def _end(self, why: str, code: int) -> None:
-        """From the watching thread: stores what there is and leaves, whatever the main thread hangs in."""
+        """Called by the watching thread: says what is kept and ends the process, whatever the main thread hangs in."""
         if self._state is not None and self._state.findings:
             path = self._state.path
             kept = f"; {len(self._state.findings)} finished parts are in {path}, run the same command to continue"
@@ -298,7 +312,7 @@ class _Session:
         leave(code)
 
     def lost(self, error: RuntimeError) -> MeasurementError:
-        """The error that another rank's end means for this one."""
+        """The error to report on this rank when another one is gone."""
         kept = ""
         if self._state is not None and self._state.findings:
             kept = f"{len(self._state.findings)} finished parts are in {self._state.path}: "
@@ -309,14 +323,15 @@ class _Session:
         )
 
     def disconnect(self) -> None:
-        """Leaves the group, where there is one."""
+        """Leaves the process group, if there is one."""
         if self._rig.control is not None:
             dist = self._rig.torch.distributed
+            # After an error the other ranks may never reach this point, and destroying the group would wait for them.
             if sys.exc_info()[0] is None:
                 self._rig.align()
                 dist.destroy_process_group()
 
 
 def _listed(keys: Sequence[str]) -> str:
-    """Tasks by their first two parts, each once."""
+    """The tasks as text: the first two parts of each key, every pair once."""
     return ", ".join(dict.fromkeys("/".join(key.split("/")[:2]) for key in keys))

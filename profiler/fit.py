@@ -1,7 +1,7 @@
-"""From findings to a calibration: samples with their fits, facts of the device, notes; and merging, which refuses to mix machines.
+"""From findings to a calibration: samples with their fits, facts of the device, and notes. Merging refuses to mix machines.
 
-Curves come from `cost_models.calibration.fit`, so that what is stored is what the cost models read. What was not measured
-is simply absent: the models keep their nominal values for it and say so.
+Curves come from `cost_models.calibration`, so that what is stored is what the cost models read. What was not measured is absent:
+the models keep their nominal values for it and say so.
 """
 
 from __future__ import annotations
@@ -25,14 +25,16 @@ from profiler.machine.topology import interconnect_of, slow_pairs
 from profiler.tasks import Findings
 
 MAX_AGE = timedelta(days=90)
-"""Older samples are not merged into a new calibration: drivers, libraries and links change."""
+"""Older samples are not merged into a new calibration, because drivers, libraries and links change."""
 _LISTS = (
     "gemm", "collectives", "attention", "math_attention", "memory_bandwidth", "host_adam", "overlap", "pairs",
     "devices",
 )  # fmt: skip
 _FACTS = ("host", "memory")
+# Efficiencies are rates over a peak and must stay below one. Nobody states the peak of a processor for these operations, so it is
+# put a quarter above the best rate that was seen.
 _HEADROOM = 1.25
-"""A processor's data-sheet peak, which nobody states, over the best rate seen."""
+"""Assumed peak of a processor over the best rate that was measured."""
 
 
 def build_document(
@@ -48,9 +50,9 @@ def build_document(
     Args:
         findings: what the finished tasks found, in any order.
         name: the document's name.
-        fingerprint: fields of the fingerprint without the kind of link, which follows from the pairs.
+        fingerprint: fields of the fingerprint but for the kind of link, which follows from the pairs.
         created_at: RFC 3339 time of the measurement's start.
-        notes: what a reader must know: what was left out, throttling, slow ranks.
+        notes: what a reader must know, such as what was left out, throttling, and slow ranks.
     """
     lists, facts, remarks = _collected(findings)
     on_gpu = fingerprint["gpu"] != CPU_NAME
@@ -59,6 +61,7 @@ def build_document(
     link = interconnect_of(pairs, link_bytes_per_s=device.link_bytes_per_s, ranks_per_node=fingerprint["gpus_per_node"])
     if on_gpu and link == "pcie":
         device = device_of(fingerprint["gpu"], on_fast_link=False)
+    # The lowest limit of all devices: a step waits for the slowest one.
     limits = [state["power_limit_w"] for state in lists["devices"] if state.get("power_limit_w")]
     if limits:
         device = device.model_copy(update={"power_limit_w": min(limits)})
@@ -72,7 +75,7 @@ def build_document(
 
 
 def fitted(document: CalibrationDocument) -> CalibrationDocument:
-    """The document with the fits that its samples give."""
+    """The document with its fits recomputed from its samples."""
     precisions = sorted({s.dtype for s in document.gemm} & set(document.device.peak_flops_per_s))
     fits = [
         fit_gemms(document.gemm, peak_flops_per_s=document.device.peak_flops_per_s[precision], dtype=precision)
@@ -101,7 +104,7 @@ def _collected(findings: Iterable[Findings]) -> tuple[dict[str, list[Any]], dict
 
 
 def _processor(lists: Mapping[str, Sequence[Mapping[str, Any]]]) -> Device:
-    """What stands for a processor's data sheet: somewhat more than the best rates seen."""
+    """A stand-in for the data sheet of a processor: somewhat more than the best rates that were measured."""
     rates = [2.0 * s["m"] * s["n"] * s["k"] * s.get("batch", 1) / s["time_s"] for s in lists["gemm"]]
     streams = [s["bytes_per_s"] for s in lists["memory_bandwidth"]]
     links = [s["bytes_per_s"] for s in lists["pairs"]]
@@ -121,10 +124,10 @@ def _processor(lists: Mapping[str, Sequence[Mapping[str, Any]]]) -> Device:
 def merge(
     newer: CalibrationDocument, older: CalibrationDocument, *, now: datetime | None = None
 ) -> CalibrationDocument:
-    """The newer document with what only the older one measured.
+    """The newer document, completed by what only the older one measured.
 
     Raises:
-        CalibrationError: they come from different machines or software, or the older one is too old.
+        CalibrationError: the two come from different machines or software, or the older one is too old.
     """
     mine, theirs = newer.fingerprint.model_dump(), older.fingerprint.model_dump()
     differing = [field for field in mine if mine[field] != theirs[field]]
@@ -137,8 +140,8 @@ def merge(
     age = (now or datetime.now(UTC)) - moment_of(older)
     if age > MAX_AGE:
         raise CalibrationError(
-            f"{older.name!r} is {age.days} days old, {MAX_AGE.days} is the limit for merging",
-            hint="Measure again: drivers, libraries and links change.",
+            f"{older.name!r} is {age.days} days old, and {MAX_AGE.days} days is the limit for merging",
+            hint="Measure again, because drivers, libraries and links change.",
         )
     content = newer.model_dump()
     for field, key in _KEYS.items():
@@ -149,6 +152,7 @@ def merge(
     for field in _FACTS:
         before = getattr(older, field).model_dump(exclude_none=True)
         content[field] = {**before, **getattr(newer, field).model_dump(exclude_none=True)}
+    # The fits are recomputed over all samples, since a curve of the older one may have gained points.
     content["notes"] = (*newer.notes, f"merged with {older.name} of {older.created_at} ({older.id[:12]})")
     return fitted(CalibrationDocument.model_validate(content))
 
@@ -162,7 +166,7 @@ def _gemm_key(s: GemmSample) -> object:
 
 
 def _untimed(s: Any) -> object:
-    """Everything that says what was measured, without the result."""
+    """Everything that identifies what was measured, without the result."""
     results = {
         "time_s",
         "spread_fraction",
@@ -186,15 +190,15 @@ _KEYS: Mapping[str, Callable[[Any], object]] = {
 
 
 def moment_of(document: CalibrationDocument) -> datetime:
-    """When the document was measured; a date without a time counts from its start, UTC.
+    """When the document was measured. A date without a time counts as its first moment, in UTC.
 
     Raises:
-        CalibrationError: the document's time is none.
+        CalibrationError: the document states no readable time.
     """
     try:
         moment = datetime.fromisoformat(document.created_at)
     except ValueError as error:
         raise CalibrationError(
-            f"{document.name!r} has no readable time: {document.created_at!r}", hint="Measure again."
+            f"{document.name!r} states no readable time: {document.created_at!r}", hint="Measure again."
         ) from error
     return moment if moment.tzinfo else moment.replace(tzinfo=UTC)

@@ -1,6 +1,6 @@
-"""Calibrations on their way to a service: kept on disk until it has them, sent again by the next run when it was away.
+"""Calibrations on their way to a service. They are kept on disk until it has them; if it is away, the next run sends them again.
 
-How a document travels is the caller's business (`send`); here is only what waits, for whom, and what became of it.
+How a document travels is the caller's business (`send`). This module knows what waits for which service, and what became of it.
 """
 
 from __future__ import annotations
@@ -17,24 +17,24 @@ from cost_models.hardware import read_document
 from profiler.state_file import write_whole
 
 Send = Callable[[dict[str, Any]], str]
-"""Uploads a document and returns its id; uploading one twice changes nothing."""
+"""Uploads a document and returns its id. Uploading one twice changes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Delivery:
-    """What became of what waited."""
+    """What became of the documents that waited."""
 
     sent: tuple[str, ...]
-    """Ids that the service has now."""
+    """Ids of documents that the service now has."""
     waiting: tuple[str, ...]
     damaged: tuple[Path, ...]
-    """Files that are no calibrations any more; left where they are."""
+    """Files that can no longer be read as calibrations. They are left where they are."""
     problem: MeshwrightError | None
-    """What stopped the sending."""
+    """The error that stopped the sending; None if nothing did."""
 
 
 class Outbox:
-    """A folder of documents that wait for one service each."""
+    """A folder of documents, each of which waits for one service."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -53,7 +53,7 @@ class Outbox:
         yield from sorted(folder.glob("*.json"), key=lambda path: (path.stat().st_mtime, path.name))
 
     def deliver(self, server: str, send: Send) -> Delivery:
-        """Sends what waits for this service until something stops it; nothing leaves the folder before it has arrived."""
+        """Sends what waits for this service until something stops it. A file is removed only once its document has arrived."""
         sent: list[str] = []
         damaged: list[Path] = []
         problem: MeshwrightError | None = None
@@ -68,11 +68,12 @@ class Outbox:
             except MeshwrightError as error:
                 problem = error
                 break
+            # Two runs may send the same file at once; the service stores a document once, by its digest.
             path.unlink(missing_ok=True)
         left = tuple(path.stem for path in self.waiting(server) if path not in damaged)
         return Delivery(tuple(sent), left, tuple(damaged), problem)
 
 
 def _folder_name(server: str) -> str:
-    """A folder's name for an address."""
+    """Name of the folder for the address of a service."""
     return "".join(c if c.isalnum() or c in ".-" else "_" for c in server.rstrip("/").lower())

@@ -1,7 +1,7 @@
-"""Groups of ranks worth measuring: every size inside a node, side by side, strided, and across nodes.
+"""Groups of ranks that are worth measuring: of every size inside a node, several side by side, strided, and across nodes.
 
-A placement is what the document states of a group (ranks, ranks per node, stride, groups at once); here it also names the
-members. The planner's groups are regular in the same way: ranks `first + i * stride`, filled node by node.
+The document states of a group its ranks, its ranks per node, its stride, and how many such groups run at once; here its members
+are named too. The planner's groups are regular in the same way: ranks `first + i * stride`, filled node by node.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Placed:
-    """Groups of one shape that run at once; the first one alone where `groups` has one member."""
+    """Groups of one shape that communicate at once, or a single group."""
 
     groups: tuple[tuple[int, ...], ...]
     ranks_per_node: int
@@ -29,17 +29,21 @@ class Placed:
 
 
 def placements(*, local_world: int, num_nodes: int) -> list[Placed]:
-    """The most telling first: the whole node, all nodes, then parts, siblings and strides.
+    """All groups to measure, the most telling first: the whole node, all nodes, then parts, siblings and strides.
 
-    Sizes that divide the node come with all their siblings; others (3 of 4) alone.
+    Sizes that divide the node are measured alone and with all their siblings; others, such as 3 of 4 ranks, alone.
     """
     whole = local_world
     result = [_inside(whole, 1, local_world)] if whole > 1 else []
     result += _across(local_world, num_nodes)
     divisors = [size for size in range(whole - 1, 1, -1) if whole % size == 0]
     result += [_inside(size, 1, local_world) for size in divisors]
+    # In a training step all groups of a kind communicate at the same time and share links, so a group that is measured alone is
+    # too fast. The single one is kept, because a plan may have only one.
     result += [_siblings(size, 1, local_world) for size in divisors]
     for size in divisors:
+        # Data-parallel groups have the stride of the tensor-parallel size. The widest stride shows whether it matters at all, as it
+        # does where GPUs share a PCIe switch.
         stride = whole // size
         if stride > 1:
             result.append(_inside(size, stride, local_world))
@@ -54,7 +58,7 @@ def _inside(size: int, stride: int, local_world: int) -> Placed:
 
 
 def _siblings(size: int, stride: int, local_world: int) -> Placed:
-    """All groups of one node at once: blocks of size * stride ranks, in each of them `stride` interleaved groups."""
+    """All groups of one node at once: blocks of size * stride ranks, with `stride` interleaved groups in each."""
     block = size * stride
     groups = tuple(
         tuple(range(first + offset, first + block, stride))
@@ -70,6 +74,7 @@ def _across(local_world: int, num_nodes: int) -> list[Placed]:
         return []
     world = local_world * num_nodes
     result = [Placed((tuple(range(world)),), local_world, 1)]
+    # Two nodes show the network without congestion, all of them as training uses it; between the two the cost model interpolates.
     counts = sorted({2, num_nodes})
     for members in range(1, local_world):
         if local_world % members:

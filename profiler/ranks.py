@@ -1,6 +1,6 @@
-"""Which process this is among those that measure together, read from what torchrun or srun put into the environment.
+"""Which process this is among those that measure together, as torchrun or srun state it in the environment.
 
-One process without a launcher is a world of one. Every node must run equally many processes, one per device.
+A process without a launcher is a world of one. Every node must run the same number of processes, one per device.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from typing import Literal
 
 from cost_models.errors import InvalidInputError, Problem
 
+# srun names no port, and all ranks must choose the same one without talking: it follows from the job's and the step's number, so
+# that two jobs on one node rarely meet.
 _FIRST_PORT, _PORTS = 20_000, 20_000
 
 
 @dataclass(frozen=True, slots=True)
 class Ranks:
-    """This process's place; ranks are numbered node by node."""
+    """This process's place among all ranks, which are numbered node by node."""
 
     rank: int
     world: int
@@ -40,16 +42,17 @@ def ranks_from(environment: Mapping[str, str]) -> Ranks:
     """The place of this process.
 
     Raises:
-        InvalidInputError: the launcher's variables are incomplete or contradict each other.
+        InvalidInputError: the variables of the launcher are incomplete or contradict each other.
     """
     if "RANK" in environment and "WORLD_SIZE" in environment:
         place = _torchrun(environment)
+    # salloc and sbatch set SLURM's variables for a plain process too; only with several tasks did srun start this one.
     elif "SLURM_PROCID" in environment and int(environment.get("SLURM_NTASKS", "1")) > 1:
         place = _slurm(environment)
     else:
         return Ranks(0, 1, 0, 1, "none")
     if place.local_world < 1 or place.world % place.local_world or place.rank >= place.world:
-        _refuse(f"{place.world} processes do not fill nodes of {place.local_world} evenly (this is rank {place.rank})")
+        _refuse(f"{place.world} processes cannot fill nodes of {place.local_world} evenly (this is rank {place.rank})")
     return place
 
 
@@ -86,7 +89,7 @@ def _slurm(environment: Mapping[str, str]) -> Ranks:
 
 
 def first_host(node_list: str) -> str:
-    """First name of SLURM's compressed list: `node[003-006,009],other1` gives `node003`."""
+    """First name of SLURM's compressed list of nodes: `node[003-006,009],other1` gives `node003`."""
     match = re.match(r"([^,\[]+)(?:\[([^\]]+)\])?", node_list)
     if match is None:
         return node_list

@@ -1,6 +1,6 @@
-"""The state file of a measurement: a line per finished task, written at once, so that nothing measured is ever lost.
+"""The state file of a measurement: one line per finished task, written at once, so that nothing measured is ever lost.
 
-A rerun with the same output continues it. A line cut off by a crash is dropped; a file of another machine is refused.
+A rerun with the same output continues it. A line that a crash cut off is dropped; a file of another machine is refused.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _SUFFIX = ".partial"
 
 
 def state_path(out: Path) -> Path:
-    """Where the state of the measurement that will become `out` lies."""
+    """Path of the state file of a measurement whose calibration will be written to `out`."""
     return out.with_name(out.name + _SUFFIX)
 
 
@@ -35,16 +35,16 @@ class State:
     """Finished tasks by key, on disk and in memory."""
 
     def __init__(self, path: Path, fingerprint: Mapping[str, Any], *, started_at: str) -> None:
-        """Opens or begins the file.
+        """Opens the file to continue it, or begins it.
 
         Raises:
-            MeasurementError: it belongs to another machine or a newer release, or cannot be written.
+            MeasurementError: the file belongs to another machine or another release, or cannot be written.
         """
         self.path = path
         self.findings: dict[str, Findings] = {}
         self.started_at = started_at
         self.problem: str | None = None
-        """Why finished tasks are no longer written, if so."""
+        """Why finished tasks are no longer written; None while they are."""
         header = {"format": FORMAT, "fingerprint": digest_of(fingerprint), "started_at": started_at}
         if path.exists():
             self._continue(header)
@@ -52,7 +52,7 @@ class State:
             self._append(header)
             if self.problem is not None:
                 raise MeasurementError(
-                    f"{path} cannot be written: {self.problem}", hint="Give --out a folder with space."
+                    f"{path} cannot be written: {self.problem}", hint="Choose a folder with free space for --out."
                 )
 
     @property
@@ -60,12 +60,12 @@ class State:
         return bool(self.findings)
 
     def add(self, key: str, findings: Findings) -> None:
-        """Keeps what a task found; a full disk is remembered, not raised: the measurement goes on in memory."""
+        """Keeps what a task found. A full disk is remembered but not raised: the measurement goes on in memory."""
         self.findings[key] = findings
         self._append({"key": key, "findings": findings})
 
     def close(self) -> None:
-        """Removes the file: everything is in the document now."""
+        """Removes the file, because everything is in the document now."""
         self.path.unlink(missing_ok=True)
 
     def _continue(self, header: Mapping[str, Any]) -> None:
@@ -75,17 +75,17 @@ class State:
             raise MeasurementError(f"{self.path} cannot be read: {error.strerror}", hint="Remove it.") from error
         records = [record for line in lines if (record := _parsed(line)) is not None]
         if not records or "format" not in records[0]:
-            raise MeasurementError(f"{self.path} is no state file of a measurement", hint="Remove or rename it.")
+            raise MeasurementError(f"{self.path} is not the state file of a measurement", hint="Remove or rename it.")
         if records[0]["format"] != FORMAT:
-            raise MeasurementError(f"{self.path} was written by another release", hint="Remove it to start anew.")
+            raise MeasurementError(f"{self.path} was written by another release", hint="Remove it to start over.")
         if records[0]["fingerprint"] != header["fingerprint"]:
             raise MeasurementError(
                 f"{self.path} was begun on another machine, with other software or with other settings",
-                hint="Measure into another file, or start anew with --fresh.",
+                hint="Choose another file with --out, or start over with --fresh.",
             )
         self.started_at = str(records[0]["started_at"])
         self.findings = {record["key"]: record["findings"] for record in records[1:] if "key" in record}
-        # A line that was cut off would swallow the next one.
+        # Rewritten without the line that a crash cut off, to which the next line would otherwise be appended.
         write_whole(self.path, "".join(json.dumps(record) + "\n" for record in records))
 
     def _append(self, record: Mapping[str, Any]) -> None:
@@ -95,6 +95,7 @@ class State:
             with self.path.open("a", encoding="utf-8") as file:
                 file.write(json.dumps(record, allow_nan=False) + "\n")
                 file.flush()
+                # A task takes seconds, so forcing it to the disk costs nothing, and not even a machine that dies loses it.
                 os.fsync(file.fileno())
         except OSError as error:
             self.problem = error.strerror or str(error)
@@ -109,7 +110,8 @@ def _parsed(line: str) -> dict[str, Any] | None:
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Writes a file so that it is either the old one or the new one, never half of it."""
+    """Writes a file so that whoever reads it sees either the old text or the new one, never a part."""
+    # In the same folder, because a rename is atomic only within one file system.
     temporary = path.with_name(f"{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("w", encoding="utf-8") as file:
@@ -124,10 +126,10 @@ def write_whole(path: Path, text: str) -> None:
 
 
 def save(path: Path, text: str) -> tuple[Path, str | None]:
-    """Where the text was stored, and why not at `path` if so; a folder for temporary files is the second choice.
+    """Where the text was stored, and the reason if that is not `path`. The folder for temporary files is the second choice.
 
     Raises:
-        MeasurementError: it could be stored nowhere.
+        MeasurementError: the text could not be stored anywhere.
     """
     try:
         write_whole(path, text)

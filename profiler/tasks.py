@@ -1,6 +1,6 @@
-"""A task: one to a few seconds of measuring with a stable name, a place in the order of value, and what it gives.
+"""A task: one to a few seconds of measuring, with a stable name and a place in the order of value.
 
-What it gives are `Findings`: samples by the field of the calibration document that they belong to, plain JSON values, so
+Its result are `Findings`: samples by the field of the calibration document that they belong to. They are plain JSON values, so
 that they can be written to a state file at once and read back by a later run.
 """
 
@@ -18,7 +18,7 @@ notes."""
 
 
 class NotSupportedError(Exception):
-    """This device or library cannot do what a task measures; the task is left out and the reason noted."""
+    """This device or library cannot do what a task measures. The task is left out, and a note says why."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,19 +27,19 @@ class Task:
 
     key: str
     value: int
-    """Order: lower is measured earlier."""
+    """Place in the order: tasks with lower values are measured earlier."""
     expected_s: float
     run: Callable[[Rig], Findings]
     title: str = ""
 
 
 def note(text: str) -> dict[str, Any]:
-    """A sentence of the document's notes."""
+    """A sentence for the notes of the document."""
     return {"text": text}
 
 
 def rounded(value: float, digits: int = 6) -> float:
-    """Significant digits that a measurement has; keeps documents small."""
+    """The value with as many significant digits as a measurement has, which keeps documents small."""
     return float(f"{value:.{digits}g}")
 
 

@@ -1,7 +1,7 @@
-"""What ends a measurement early: Ctrl-C, a terminate signal, a rank that is gone. A thread watches while benchmarks block.
+"""What ends a measurement early: Ctrl-C, a terminate signal, or a rank that is gone. A thread watches while benchmarks block.
 
-The first signal asks for the end of the current task; a second one, or a task that does not come back, ends the process at
-once, with what was measured until then already on disk.
+The first signal asks the measurement to stop after the current task. A second one, or a task that does not return, ends the
+process at once; what was measured until then is already on disk.
 """
 
 from __future__ import annotations
@@ -19,15 +19,18 @@ from typing import Any, Self
 
 from profiler.ranks import Ranks
 
+# A rank may be silent for many beats without being lost: torch.compile and a swapping host can hold all of its threads for seconds.
+# The grace is longer than most tasks, and shorter than the 30 s that SLURM and Kubernetes leave between
+# SIGTERM and SIGKILL.
 _BEAT_S, _LOST_S, _GRACE_S = 1.0, 15.0, 12.0
-"""Heartbeats, how long a rank may be silent, how long a task may run on after a signal."""
+"""Seconds between heartbeats, for which a rank may be silent, and for which a task may go on after a signal."""
 
 
 class Watch:
-    """Signals and heartbeats of one process; a context manager."""
+    """Watches the signals and heartbeats of one process; used as a context manager."""
 
     def __init__(self, place: Ranks, torch: Any, *, on_end: Callable[[str, int], None]) -> None:
-        """`on_end(why, exit_code)` stores what there is and ends the process; it runs in the watching thread."""
+        """`on_end(why, exit_code)` says what is kept and ends the process. It runs in the watching thread."""
         self._place, self._torch, self._on_end = place, torch, on_end
         self._stopped_at: float | None = None
         self._signal: int | None = None
@@ -44,14 +47,14 @@ class Watch:
 
     @property
     def exit_code(self) -> int:
-        """128 + the signal that asked to stop."""
+        """128 plus the number of the signal that asked to stop, as shells report it."""
         return 128 + (self._signal or signal.SIGINT)
 
     def __enter__(self) -> Self:
         for number in (signal.SIGINT, signal.SIGTERM):
             self._previous[number] = signal.signal(number, self._noticed)
         self._writer.setblocking(False)
-        # Python's own handler waits for the main thread, which may be inside a collective: the byte does not.
+        # A Python handler runs only when the main thread returns from a collective. The byte that C writes here arrives at once.
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         self._thread.start()
         return self
@@ -68,7 +71,7 @@ class Watch:
         self._writer.close()
 
     def _noticed(self, _number: int, _frame: FrameType | None) -> None:
-        """Python-level handler: the thread does the work."""
+        """Does nothing: a Python handler must be there for the byte to be written, and the thread does the work."""
 
     def _run(self) -> None:
         store, beats = self._store(), _Beats(self._place)
@@ -91,13 +94,17 @@ class Watch:
         for number in numbers:
             if number not in {signal.SIGINT, signal.SIGTERM}:
                 continue
+            # torchrun passes a Ctrl-C on to processes that the terminal has already sent it to: two within half a second are one.
             if self._stopped_at is not None and time.monotonic() - self._stopped_at > 0.5:
                 self._on_end("stopped at once", 128 + number)
             self._signal = number
             self._stopped_at = self._stopped_at or time.monotonic()
 
     def _store(self) -> Any:
-        """A connection of its own to the rendezvous store; None alone or where it cannot be had."""
+        """A second connection to the rendezvous store; None for a single process, or if the store cannot be reached.
+
+        The process group's own connection may be blocked by a collective for as long as its timeout.
+        """
         if self._place.world == 1:
             return None
         try:
@@ -113,17 +120,17 @@ class Watch:
 
 
 class _Beats:
-    """Counts what every rank writes about being alive."""
+    """Heartbeats: every rank writes a counter, and those that watch it see whether it moves."""
 
     def __init__(self, place: Ranks) -> None:
         self._place = place
         self._count = 0
-        # Rank 0 watches all; the others watch rank 0, which holds the results.
+        # Rank 0 watches all, the others only rank 0, which holds the results: n messages per beat instead of n squared.
         self._watched: Sequence[int] = range(1, place.world) if place.rank == 0 else [0]
         self._seen: dict[int, tuple[int, float]] = {}
 
     def exchange(self, store: Any, now: float) -> list[int] | None:
-        """Ranks that have gone silent; None when the store is gone."""
+        """Ranks that have gone silent; None if the store is gone."""
         self._count += 1
         try:
             store.set(f"meshwright/beat/{self._place.rank}", str(self._count))
@@ -131,6 +138,7 @@ class _Beats:
             counts = {rank: int(store.get(key)) for rank, key in keys.items() if store.check([key])}
         except RuntimeError:
             return None
+        # Only our own clock is used, and only changes count, since clocks of different nodes differ.
         for rank, count in counts.items():
             if count != self._seen.get(rank, (None, 0.0))[0]:
                 self._seen[rank] = (count, now)

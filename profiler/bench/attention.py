@@ -1,6 +1,6 @@
-"""Causal attention, forward and backward: PyTorch's own flash kernel, cuDNN's, and the chain that writes its scores.
+"""Causal attention, forward and backward: PyTorch's own flash kernel, cuDNN's, and the unfused chain that writes its scores.
 
-Grouped key heads run as the kernels offer them. What a build or device cannot do is left out and said so.
+Grouped key heads run as the kernels offer them. What a build or device cannot do is left out, and a note says so.
 """
 
 from __future__ import annotations
@@ -17,8 +17,10 @@ _BACKENDS = {"sdpa": "FLASH_ATTENTION", "cudnn": "CUDNN_ATTENTION", "math": "MAT
 
 def tasks(rig: Rig) -> list[Task]:
     """The library kernels, then the unfused chain."""
+    # Forward takes one measurement, backward one that is two to three times as long, and building the inputs about 0.1 s.
     scale, each_s = rig.scale, 2.5 * rig.scale.effort.expected_s + 0.1
     kernels = ("sdpa", "cudnn") if rig.on_gpu else ("sdpa",)
+    # In halves, so that a short budget sees the most common shapes of both kernels before the rarer ones of either.
     half = (len(scale.attention) + 1) // 2
     result = []
     for order, kernel in enumerate(kernels):
@@ -50,12 +52,14 @@ def _samples(rig: Rig, kernel: str, shape: AttentionShape) -> list[dict[str, Any
     )
     grouped = {"enable_gqa": True} if shape.kv_heads != shape.heads else {}
     with sdpa_kernel(getattr(SDPBackend, _BACKENDS[kernel])):
+        # Tried once outside the timing: whether a kernel takes this shape on this device only shows when it is called.
         try:
             out = attend(query, key, value, is_causal=True, **grouped)
             gradient = torch.randn_like(out)
             torch.autograd.grad(out, (query, key, value), gradient, retain_graph=True)
         except (RuntimeError, TypeError) as error:
             raise NotSupportedError(f"attention kernel {kernel}: {str(error).splitlines()[0][:120]}") from error
+        # Without a graph, because recording one costs the host more than a short kernel takes. With flash kernels both write the same.
         with torch.no_grad():
             forward = rig.local(lambda _index: attend(query, key, value, is_causal=True, **grouped))
         backward = rig.local(lambda _index: torch.autograd.grad(out, (query, key, value), gradient, retain_graph=True))

@@ -1,7 +1,7 @@
-"""Every collective that a plan uses, by nccl-tests' definitions, on every group that exists; results are checked.
+"""Every collective that a plan uses, by nccl-tests' definitions, on every group that exists. Results are checked.
 
-Sizes are totals: the whole array for all-gather and reduce-scatter, one rank's buffer for all-reduce, all-to-all
-and send/recv (both neighbours at once). Buffers rotate beyond the cache; the slowest member counts.
+Sizes are totals: the whole array for all-gather and reduce-scatter, one rank's buffer for all-reduce, all-to-all and send/recv
+(to and from both neighbours at once). Buffers rotate so that they exceed the cache, and the slowest member counts.
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from profiler.timing import Call
 
 _MAIN: tuple[Op, ...] = ("all_reduce", "all_gather", "reduce_scatter")
 _OPS: tuple[Op, ...] = (*_MAIN, "all_to_all", "send_recv")
-"""No plan broadcasts."""
+"""The measured operations; there is no broadcast, because no plan uses one."""
+# Enough that every channel of NCCL carries a part; with the small integers below every sum is exact in fp32.
 _CHECKED_ELEMENTS = 2**14
 _MAIN_SIZES_STEP = 4
-"""A first pass measures every fourth power of two; the second fills the gaps."""
+"""The first pass measures sizes this factor apart; the second one fills the gaps."""
 _TINY_AMPLITUDE = 2.0**-100
-"""Repeated sums in place multiply a buffer by the group's size: from here it stays finite for 100 calls."""
+"""Values for all-reduce. Repeated sums in place multiply a buffer by the group's size; from here it stays finite for long."""
 
 
 def tasks(rig: Rig) -> list[Task]:
@@ -57,6 +58,7 @@ def _task(rig: Rig, value: int, op: Op, placed: Placed, sizes: Sequence[float], 
         return {"collectives": samples}
 
     effort = rig.scale.effort
+    # A dozen calls of the largest size at 50 GB/s, a modest rate for NVLink: most of a pass is spent on its largest sizes.
     large_s = 12 * max(sizes, default=0.0) / 50e9 if rig.on_gpu else 0.2
     expected_s = 0.3 + len(sizes) * (effort.warm_s + effort.blocks * 0.005) + 2 * large_s
     return Task(f"collectives/{placed.label}/{op}/{part}", value, expected_s, run, f"{op} in {placed.label}")
@@ -69,6 +71,7 @@ def _sample(
     ranks = placed.ranks
     elements = max(int(size_bytes) // _element_bytes(rig) // ranks * ranks, ranks)
     actual_bytes = float(elements * _element_bytes(rig))
+    # What is sent and what is received, and a tenth for NCCL's own buffers. All ranks skip a size if one has no room for it.
     has_room = 2.2 * actual_bytes < rig.free_bytes
     if rig.largest(float(not has_room)) > 0:
         return None
@@ -124,6 +127,7 @@ def issue(rig: Rig, op: Op, sent: Any, received: Any, *, ranks: tuple[int, ...],
             dist.P2POp(dist.isend, sent, following, group=group),
             dist.P2POp(dist.irecv, received, preceding, group=group),
         ]
+        # As one batch: sends and receives that are issued one by one around a ring can wait for each other for ever.
         for work in dist.batch_isend_irecv(parts):
             work.wait()
 
@@ -153,6 +157,7 @@ def _wrong_elements(rig: Rig, op: Op, ranks: tuple[int, ...], group: Any) -> int
     torch, size = rig.torch, len(ranks)
     place = ranks.index(rig.place.rank)
     elements = _CHECKED_ELEMENTS // size * size
+    # Different from place to place and from rank to rank, so that a shard that arrives in the wrong place shows as well.
     base = (torch.arange(elements, device=rig.device) % 7).to(torch.float32)
     shard, mine = elements // size, slice(place * (elements // size), (place + 1) * (elements // size))
     sent = (base[mine] if op == "all_gather" else base) + (0 if op == "all_gather" else place)

@@ -1,4 +1,4 @@
-"""Streaming kernels: what elementwise operators, copies and a fused optimizer step reach of the memory's bandwidth."""
+"""Streaming kernels: the memory bandwidth that elementwise operators, copies and a fused optimizer step reach."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from profiler.tasks import Findings, Task, rounded
 from profiler.timing import Timing
 
 _ADAM_BYTES_PER_PARAMETER = 28.0
-"""fp32: reads parameter, gradient and two moments, writes parameter and both moments."""
+"""In fp32 it reads the parameter, its gradient and two moments, and writes the parameter and both moments."""
 
 
 def tasks(rig: Rig) -> list[Task]:
-    """One task: all of it takes a second or two."""
+    """A single task, since all of it takes only a second or two."""
     return [Task("elementwise", 30, 9 * rig.scale.effort.expected_s + 0.5, _run, "memory bandwidth")]
 
 
@@ -40,6 +40,7 @@ def _run(rig: Rig) -> Findings:
 
         found.append(bandwidth("elementwise", 3 * size_bytes, rig.local(add)))
         found.append(bandwidth("copy", 2 * size_bytes, rig.local(copy)))
+        # Before the next, larger size: both together would not fit into the memory of a small GPU.
         del sets
         rig.release()
     found.append(_optimizer(rig))
@@ -48,6 +49,7 @@ def _run(rig: Rig) -> Findings:
 
 def _optimizer(rig: Rig) -> dict[str, Any]:
     """A fused AdamW step over fp32 parameters in tensors of equal size."""
+    # Several tensors, as a model has: the fused kernel handles lists of them, and one alone would spare it that.
     torch, tensors = rig.torch, 8
     each = rig.scale.optimizer_parameters // tensors
     parameters = [

@@ -1,6 +1,6 @@
 """Matrix products in the layouts of training: forward, data gradient, weight gradient, batched, grouped, other precisions.
 
-Inputs are random (zeros run faster) and rotated beyond the cache, as weights and activations are in a training step.
+Inputs are random, because zeros run faster, and rotated so that they exceed the cache, as they do in a training step.
 """
 
 from __future__ import annotations
@@ -16,10 +16,11 @@ from profiler.timing import Call
 
 _FP8_SHAPES = ((8192, 4096, 4096), (8192, 14336, 4096), (8192, 4096, 14336), (8192, 8192, 8192), (2048, 8192, 8192))
 _FP16_SHAPES = ((8192, 4096, 4096), (8192, 8192, 8192), (4096, 14336, 4096))
+# A task ends within seconds of being asked to, and a rerun repeats no more than this much.
 _SHAPES_PER_TASK = 8
 _SQUARES = (1024, 2048, 4096, 8192)
 _Wanted = tuple[dict[str, Any], Callable[[], Call]]
-"""A sample without its time, and what builds the call."""
+"""A sample without its time, and the function that builds its call."""
 
 
 def tasks(rig: Rig) -> list[Task]:
@@ -27,9 +28,11 @@ def tasks(rig: Rig) -> list[Task]:
     scale, each_s = rig.scale, 1.3 * rig.scale.effort.expected_s + 0.01
     result = []
     for order, rows in enumerate(scale.tokens):
+        # The first two counts of rows are those of common micro-batches; the others refine the curve after everything else.
         value = 20 + 3 * order if order < 2 else 60 + order
         # Products of many rows are long, so that they are measured in several passes.
         passes = scale.effort.passes if rows >= 4096 else 1
+        # Only some seven in ten of these shapes are long enough for further passes.
         long_s = each_s * (1 + 0.7 * (passes - 1))
         result += _forward_tasks(f"gemm/forward/{rows}", value, rows, scale.weights, long_s)
         more = 66 if order < 2 else 120 + order
@@ -48,9 +51,10 @@ def tasks(rig: Rig) -> list[Task]:
 
 
 def heat(rig: Rig) -> None:
-    """Brings the device to the clock of sustained work, which a cold start would hide."""
+    """Works until the device runs at the clock of sustained load, which is lower than that of a cold start."""
     if rig.scale.heat_s <= 0:
         return
+    # The square that draws the most power: all multipliers are busy and the memory is not.
     call = _forward(rig, 8192, 8192, 8192)
     timing = rig.stopwatch.measure(call, effort=rig.scale.effort)
     for index in range(int(rig.scale.heat_s / timing.time_s)):
@@ -128,7 +132,7 @@ def _eight_bit(rig: Rig, m: int, n: int, k: int) -> Call:
 
 
 def _forward_tasks(key: str, value: int, rows: int, weights: Sequence[Weight], each_s: float) -> list[Task]:
-    """Tasks of at most eight shapes, so that each ends within seconds of being asked to."""
+    """Tasks of at most eight shapes each."""
     result = []
     for first in range(0, len(weights), _SHAPES_PER_TASK):
         chosen = weights[first : first + _SHAPES_PER_TASK]
@@ -210,10 +214,11 @@ def _batched_task(shapes: Sequence[tuple[int, int, int, int]], each_s: float) ->
 
 
 def _grouped_task(shapes: Sequence[tuple[int, int, int, int]], each_s: float) -> Task:
-    """Experts of one layer in one kernel."""
+    """The products of all experts of a layer in one kernel."""
 
     def build(rig: Rig, experts: int, rows: int, n: int, k: int) -> Call:
         torch = rig.torch
+        # The public name and, in older releases, the private one.
         grouped: Callable[..., Any] | None = getattr(torch.nn.functional, "grouped_mm", None) or getattr(
             torch, "_grouped_mm", None
         )
@@ -236,7 +241,7 @@ def _grouped_task(shapes: Sequence[tuple[int, int, int, int]], each_s: float) ->
 
 
 def _samples(rig: Rig, wanted: Sequence[_Wanted]) -> Findings:
-    """Samples of these shapes, defaults of the document left out."""
+    """Timed samples of these shapes. Fields with the document's default value are left out."""
     timings = rig.local_each([build for _, build in wanted])
     found = []
     for (shape, _), timing in zip(wanted, timings, strict=True):

@@ -1,6 +1,6 @@
-"""What it costs the host to issue work: a bare operation, a collective, a whole eager layer, the same layer under FSDP2,
-under DTensor tensor parallelism, compiled, and captured. Sizes are so small that the device waits for the host. And how fast
-the host updates parameters itself, every rank at once.
+"""What it costs the host to issue work: a bare operation, a collective, a whole eager layer, and the same layer under FSDP2,
+under DTensor tensor parallelism, compiled, and captured. Sizes are so small that the device waits for the host. Also measured is
+how fast the host itself updates parameters while every rank of the node does so.
 """
 
 from __future__ import annotations
@@ -14,18 +14,19 @@ from cost_models.frameworks.facts import TORCH_LAYER_KERNELS
 from profiler.rig import Rig
 from profiler.tasks import Findings, NotSupportedError, Task, rounded
 
+# Sixty-four tokens keep every kernel below the time that the host needs to launch it.
 _LENGTH, _HEAD_WIDTH = 64, 64
 _STACK = 4
-"""Layers in a row, so that what a step pays once is spread."""
+"""Layers in a row, so that what a step pays only once is spread over them."""
 _FORWARD_OPS = TORCH_LAYER_KERNELS[0]
 _ADAM_BYTES = 28.0
-"""Of fp32 parameter, gradient and two moments read, and all but the gradient written."""
+"""Bytes per parameter: fp32 parameter, gradient and two moments are read, and all but the gradient written."""
 _LAYER_OPS = sum(TORCH_LAYER_KERNELS)
-"""Operations that the step model counts in such a layer: what a layer's time is divided by to price one."""
+"""Operations that the step model counts in such a layer. A layer's time is divided by them to price one operation."""
 
 
 def tasks(rig: Rig) -> list[Task]:
-    """Bare and eager first; compiling takes longest and comes last."""
+    """The bare operation and the eager layer come first; compiling takes longest and comes last."""
     result = [
         Task("host/ops", 26, 1.5, _bare, "host cost of an operation"),
         Task("host/layer", 27, 3.0, _eager, "host cost of a layer"),
@@ -52,7 +53,7 @@ def build_layer(rig: Rig) -> Any:
 
 @cache
 def layer_class(torch: Any, width: int) -> Any:
-    """One class for all layers, as in a model: the compiler makes code, and checks it at every call, by class."""
+    """The class of all layers, one as in a model, because the compiler generates code, and checks it at every call, per class."""
     nn, functional = torch.nn, torch.nn.functional
     heads = max(1, width // _HEAD_WIDTH)
 
@@ -114,7 +115,9 @@ def _step(rig: Rig, forward: Callable[[Any], Any], *, split: int = 1) -> Callabl
 
 
 def _host_s(rig: Rig, call: Callable[[int], None], *, calls: int, per: float = 1.0) -> float:
-    """Host seconds of one call on the slowest rank, over `per`; the collector stays away as training loops keep it."""
+    """Host seconds of one call on the slowest rank, divided by `per`, without garbage collection."""
+    # torchtitan collects garbage at fixed steps only, and so does Megatron with --manual-gc, because a collection in the middle of
+    # a step stalls its rank and with it all others.
     gc.collect()
     gc.disable()
     try:
@@ -152,6 +155,7 @@ def _adam(rig: Rig) -> Findings:
         optimizer = torch.optim.AdamW([parameter], fused=True)
     except (RuntimeError, TypeError):  # PyTorch before 2.4 fuses on GPUs alone
         optimizer = torch.optim.AdamW([parameter])
+    # All ranks at once, because they share the memory's bandwidth: one alone would be several times as fast.
     rig.align()
     timing = rig.slowest(rig.stopwatch.host_seconds(lambda _index: optimizer.step(), calls=1, blocks=3))
     return {
@@ -253,6 +257,7 @@ def _split(rig: Rig, stack: Any, *, sequence: bool) -> None:
 def _graph(rig: Rig) -> Findings:
     torch, stack = rig.torch, _stack(rig)
     x = rig.random(1, _LENGTH, rig.scale.layer_width)
+    # Warmed up on a side stream, as CUDA graphs require: the first calls allocate workspaces that must not be captured.
     side = torch.cuda.Stream()
     with torch.cuda.stream(side), torch.no_grad():
         for _ in range(3):
@@ -285,6 +290,7 @@ def _compiled_split(rig: Rig) -> Findings:
 
 def _compiled_s(rig: Rig, stack: Any, *, shard: bool = False, split: int = 1) -> float:
     """Host seconds of one of a stack's layers, each compiled by itself."""
+    # Nothing may be left of an earlier task: after eight variants of a function the compiler gives up and runs it eagerly.
     rig.torch.compiler.reset()
     for layer in stack:
         layer.compile()

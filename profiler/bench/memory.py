@@ -1,5 +1,5 @@
-"""Memory facts of a device: what the driver offers, what a context, a communicator and a neighbour take beside the
-allocator's memory, how much the allocator rounds up; and the bandwidth between host and device.
+"""Facts about a device's memory: what the driver offers, what a context, a communicator and a neighbour take beside the
+allocator's memory, and how much the allocator rounds up. Also the bandwidth between host and device.
 """
 
 from __future__ import annotations
@@ -12,12 +12,14 @@ from profiler.bench.host import build_layer
 from profiler.rig import Rig
 from profiler.tasks import Findings, Task, rounded
 
+# Large enough that NCCL opens all channels and protocols, each with buffers of its own.
 _PROBE_BYTES = 64 * 2**20
+# Lengths that rise and fall, so that freed blocks rarely fit the next request, as with batches that are not padded.
 _LENGTHS = (512, 640, 448, 768, 512, 704)
 
 
 def tasks(rig: Rig) -> list[Task]:
-    """Communicators are measured before anything else has made one."""
+    """The facts come first: communicators must be measured before any other task has made one."""
     result = [Task("memory/facts", 0, 8.0 if rig.place.world > 1 else 1.0, _facts, "memory facts")]
     if rig.on_gpu:
         result.append(Task("memory/host-link", 44, 2.0, _host_link, "host link"))
@@ -36,11 +38,13 @@ def _facts(rig: Rig) -> Findings:
         pages = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
         return {"memory": [{"capacity_bytes": float(pages) / rig.place.local_world}]}
     torch = rig.torch
+    # The libraries' workspaces and the kernels of a product and of attention belong to the context that every process has.
     warm = rig.random(4096, 4096)
     torch.matmul(warm, warm)
     torch.nn.functional.scaled_dot_product_attention(*(rig.random(1, 8, 512, 128) for _ in range(3)), is_causal=True)
     rig.stopwatch.synchronize()
     facts: dict[str, Any] = {"capacity_bytes": float(torch.cuda.mem_get_info(rig.device)[1])}
+    # At least one byte, since the document refuses zero where a driver shows no difference.
     facts["context_bytes"] = max(rig.largest(_outside_bytes(rig)), 1.0)
     if rig.place.world > 1:
         facts |= _communicator(rig)
@@ -74,7 +78,7 @@ def _communicator(rig: Rig) -> dict[str, float]:
 
 
 def _host_link(rig: Rig) -> Findings:
-    """Pinned copies, every device at once as an offloaded step would."""
+    """Copies from and to pinned memory, on every device at once, as an offloaded step makes them."""
     torch, size = rig.torch, 256 * 2**20
     host = torch.empty(size, dtype=torch.uint8, pin_memory=True)
     device = torch.empty(size, dtype=torch.uint8, device=rig.device)
@@ -86,7 +90,7 @@ def _host_link(rig: Rig) -> Findings:
 
 
 def _slack(rig: Rig) -> Findings:
-    """Reserved over allocated peak of training steps whose length changes, as without padding."""
+    """Peak of reserved over allocated memory in training steps whose length changes, as it does without padding."""
     torch = rig.torch
     rig.release()
     torch.cuda.reset_peak_memory_stats(rig.device)

@@ -1,6 +1,6 @@
 """Computing and communicating at once: how much a matrix product and a collective slow each other down.
 
-Each is timed alone, then beside enough of the other to last longer than it.
+Each is timed alone, and then beside enough of the other to outlast it.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _OPS: tuple[Op, ...] = ("all_reduce", "all_gather", "reduce_scatter", "send_recv
 
 
 def tasks(rig: Rig) -> list[Task]:
-    """One task per operation; none alone."""
+    """One task per operation; none for a single process."""
     if rig.place.world < 2:
         return []
     return [_task(rig, op, 46 + order) for order, op in enumerate(_OPS)]
@@ -58,7 +58,10 @@ def _beside(rig: Rig, timed: Call, other: Call, *, ratio: float) -> float:
     Args:
         ratio: seconds of `timed` over those of `other`, alone.
     """
+    # At least four of the timed calls per block, more where they are short beside the other. `largest` keeps the ranks alike: they
+    # must issue the same number of collectives.
     per_block = max(1, math.ceil(rig.largest(4.0 / max(ratio, 0.25))))
+    # Twice as long as the timed calls take alone, so that the other still runs when these have been slowed down.
     others = math.ceil(2.0 * per_block * ratio) + 1
     if not rig.on_gpu:
         return _beside_in_thread(rig, timed, other, per_block, others)
@@ -66,6 +69,7 @@ def _beside(rig: Rig, timed: Call, other: Call, *, ratio: float) -> float:
     side = torch.cuda.Stream()
 
     def block(_index: int) -> None:
+        # Both begin at the same point of the device's work; the main stream waits for the other only after its own event.
         side.wait_stream(torch.cuda.current_stream())
         with torch.cuda.stream(side):
             for index in range(others):
@@ -87,7 +91,7 @@ def _beside(rig: Rig, timed: Call, other: Call, *, ratio: float) -> float:
 
 
 def _beside_in_thread(rig: Rig, timed: Call, other: Call, per_block: int, others: int) -> float:
-    """The processor's version: the other work in a thread of its own."""
+    """The same on a processor, with the other work in a thread of its own."""
     from threading import Thread
 
     seconds = []

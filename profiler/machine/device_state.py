@@ -1,4 +1,4 @@
-"""The condition of the devices: free before a measurement, and how clocks, power and heat went while it ran."""
+"""The condition of the devices: whether they are idle before a measurement, and their clocks, power and heat while it runs."""
 
 from __future__ import annotations
 
@@ -13,16 +13,17 @@ from profiler.machine.topology import host_name, numa_node
 from profiler.ranks import Ranks
 from profiler.timing import now_s
 
+# While the driver answers, the host issues no work; twice a second is enough to see the clock settle.
 _LOOK_EVERY_S = 0.5
 _FREE_BYTES = 2.0 * GIB
-"""What an idle device may show as used: driver reservations, a display."""
+"""Memory that an idle device may show as used, by the driver's reservations or a display."""
 
 
 def require_idle(torch: Any, nvml: Nvml | None, place: Ranks, *, allow_busy: bool) -> None:
-    """Checks this rank's device before anything of ours is on it.
+    """Checks that this rank's device is idle, before anything of ours is on it.
 
     Raises:
-        MeasurementError: it is a MIG slice, or somebody else uses it.
+        MeasurementError: the device is a MIG slice, or somebody else is using it.
     """
     if nvml is None or not torch.cuda.is_available() or place.local_rank >= torch.cuda.device_count():
         return
@@ -36,6 +37,7 @@ def require_idle(torch: Any, nvml: Nvml | None, place: Ranks, *, allow_busy: boo
             f"{name} is divided into MIG slices, whose speed says nothing about training",
             hint="Measure a whole GPU: choose one without MIG through CUDA_VISIBLE_DEVICES.",
         )
+    # Memory too, because the driver hides the processes of other containers.
     is_full = reading.used_bytes is not None and reading.used_bytes > _FREE_BYTES
     if (reading.other_processes or is_full) and not allow_busy:
         used = "" if reading.used_bytes is None else f", {reading.used_bytes / GIB:.1f} GiB in use"
@@ -47,7 +49,7 @@ def require_idle(torch: Any, nvml: Nvml | None, place: Ranks, *, allow_busy: boo
 
 
 class DeviceLog:
-    """Looks at one device now and then."""
+    """Records the condition of one device by looking at it now and then."""
 
     def __init__(self, torch: Any, device: Any, nvml: Nvml | None, place: Ranks) -> None:
         self._nvml, self._place = nvml, place
@@ -59,7 +61,7 @@ class DeviceLog:
         self._throttle: set[str] = set()
 
     def look(self) -> None:
-        """Reads the device if the last look is half a second ago; called while it works."""
+        """Reads the device unless the last look is less than half a second ago. Called while the device works."""
         if self._nvml is None or self._handle is None or now_s() - self._last_s < _LOOK_EVERY_S:
             return
         self._last_s = now_s()
@@ -74,7 +76,7 @@ class DeviceLog:
         self._throttle |= set(reading.throttle)
 
     def summary(self) -> dict[str, Any]:
-        """A `DeviceState` without what could not be read; empty without a driver library."""
+        """The fields of a `DeviceState` that could be read; empty without the driver's library."""
         if self._nvml is None or self._handle is None:
             return {}
         reading = self._nvml.read(self._handle)

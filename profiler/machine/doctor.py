@@ -1,4 +1,4 @@
-"""What would stop or spoil a measurement on this machine, found without measuring and without touching any device setting."""
+"""What would stop or spoil a measurement on this machine, found without measuring and without changing any setting."""
 
 from __future__ import annotations
 
@@ -19,7 +19,9 @@ from profiler.rig import INSTALL, DeviceKind, load_torch
 
 Level = Literal["ok", "warning", "stop"]
 _MIN_FREE_BYTES = 64 * 2**20
+# What Docker gives a container by default; one with less was restricted on purpose.
 _MIN_SHM_BYTES = 64 * 2**20
+# The first release whose fused Adam runs on processors, which is what host offload is measured with.
 _OLDEST_TORCH = (2, 4)
 _ALTERING = {
     "CUDA_LAUNCH_BLOCKING": "every launch waits for the device",
@@ -32,12 +34,12 @@ _ALTERING = {
     "TORCH_DISTRIBUTED_DEBUG": "every collective is checked by another one",
     "CUBLAS_WORKSPACE_CONFIG": "cuBLAS may be limited to slower kernels",
 }
-"""Environment variables that make a machine look slower than it trains, unless training sets them too."""
+"""Environment variables that make a machine look slower than it is in training, unless training sets them too."""
 
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """One thing that was looked at."""
+    """The result of looking at one thing."""
 
     level: Level
     subject: str
@@ -46,7 +48,7 @@ class Finding:
 
 
 def examine(*, device: DeviceKind, out: Path, environment: Mapping[str, str]) -> list[Finding]:
-    """Everything worth knowing before a measurement, worst included; never raises for what it finds."""
+    """Everything worth knowing before a measurement. It never raises for what it finds."""
     found = [*_launcher(environment), *_environment(environment), *_disk(out)]
     try:
         torch = load_torch()
@@ -54,7 +56,7 @@ def examine(*, device: DeviceKind, out: Path, environment: Mapping[str, str]) ->
         return [Finding("stop", "PyTorch", error.message, error.hint), *found]
     found.append(_torch(torch))
     if device == "cpu":
-        return [*found, Finding("ok", "device", "the processor; its numbers only show that everything works")]
+        return [*found, Finding("ok", "device", "the processor, whose numbers only show that everything works")]
     return [*found, *_devices(torch), *_libraries(torch), *_network()]
 
 
@@ -86,10 +88,12 @@ def _devices(torch: Any) -> list[Finding]:
             found += _condition(nvml, nvml.handle_of(torch, torch.device("cuda", index)), title)
     if len(set(names)) > 1:
         mixed = ", ".join(sorted(set(names)))
-        hint = "Measure one kind at a time: choose it through CUDA_VISIBLE_DEVICES."
-        found.append(Finding("stop", "GPUs", f"they are of different kinds: {mixed}", hint))
+        hint = "Measure one kind at a time, chosen through CUDA_VISIBLE_DEVICES."
+        found.append(Finding("stop", "GPUs", f"are of different kinds: {mixed}", hint))
     if nvml is None:
-        message = "nvidia-ml-py or the driver's library is missing: clocks, throttling and other users stay unseen"
+        message = (
+            "nvidia-ml-py or the driver's library is missing, so clocks, throttling and other users cannot be seen"
+        )
         found.append(Finding("warning", "NVML", message, "pip install nvidia-ml-py"))
     return found
 
@@ -103,13 +107,17 @@ def _condition(nvml: Nvml, handle: Any, title: str) -> list[Finding]:
         found.append(Finding("stop", title, "is divided into MIG slices", "Measure a whole GPU."))
     if reading.other_processes:
         who = ", ".join(map(str, reading.other_processes))
-        found.append(Finding("stop", title, f"is used by other processes: {who}", "Wait for them, or --allow-busy."))
+        found.append(
+            Finding("stop", title, f"is used by other processes: {who}", "Wait for them, or use --allow-busy.")
+        )
     if reading.ecc_uncorrected:
         message = f"has {reading.ecc_uncorrected} uncorrected memory errors since the driver started"
         found.append(Finding("warning", title, message, "Ask the administrator to look at it."))
     spoiling = sorted(SPOILING & set(reading.throttle))
     if spoiling:
-        found.append(Finding("warning", title, f"is slowed by {', '.join(spoiling)}", "Numbers will be too low."))
+        found.append(
+            Finding("warning", title, f"is slowed by {', '.join(spoiling)}", "Measured rates will be too low.")
+        )
     return found
 
 
@@ -126,7 +134,7 @@ def _libraries(torch: Any) -> list[Finding]:
 
 def _network() -> list[Finding]:
     cards = network_cards()
-    return [Finding("ok", "network", "; ".join(cards) if cards else "no card states its speed")]
+    return [Finding("ok", "network", "; ".join(cards) if cards else "no network card states its speed")]
 
 
 def _launcher(environment: Mapping[str, str]) -> list[Finding]:
@@ -135,14 +143,14 @@ def _launcher(environment: Mapping[str, str]) -> list[Finding]:
     except MeshwrightError as error:
         return [Finding("stop", "launcher", error.message, error.hint)]
     if place.world == 1:
-        return [Finding("ok", "launcher", "none: one process measures one device")]
+        return [Finding("ok", "launcher", "none; one process measures one device")]
     message = f"{place.launcher}: rank {place.rank} of {place.world} on {place.num_nodes} nodes"
     return [Finding("ok", "launcher", message)]
 
 
 def _environment(environment: Mapping[str, str]) -> list[Finding]:
     return [
-        Finding("warning", name, f"is set to {environment[name]!r}: {why}", "Unset it unless training sets it too.")
+        Finding("warning", name, f"is set to {environment[name]!r}: {why}", "Unset it, unless training sets it too.")
         for name, why in _ALTERING.items()
         if environment.get(name) not in {None, "", "0"}
     ]
@@ -151,9 +159,13 @@ def _environment(environment: Mapping[str, str]) -> list[Finding]:
 def _disk(out: Path) -> list[Finding]:
     folder = out.absolute().parent
     if not folder.is_dir():
-        return [Finding("stop", "output", f"there is no folder {folder}", "Make it, or give --out elsewhere.")]
+        return [
+            Finding(
+                "stop", "output", f"the folder {folder} does not exist", "Create it, or choose another file with --out."
+            )
+        ]
     if not os.access(folder, os.W_OK):
-        return [Finding("stop", "output", f"{folder} cannot be written", "Give --out elsewhere.")]
+        return [Finding("stop", "output", f"{folder} cannot be written", "Choose a file in another folder with --out.")]
     free = shutil.disk_usage(folder).free
     if free < _MIN_FREE_BYTES:
         return [Finding("stop", "output", f"{folder} has {free / 2**20:.0f} MiB left", "Free some space.")]

@@ -1,4 +1,4 @@
-"""Which machine and software numbers belong to: the GPU's preset, driver, libraries, and variables that change speed.
+"""Which machine and software a measurement belongs to: the GPU's preset, driver, libraries, and variables that change speed.
 
 Two documents with different fingerprints are never merged, and a state file of another machine is never continued.
 """
@@ -19,6 +19,7 @@ from profiler.machine.nvml import Nvml
 from profiler.rig import Rig
 
 CPU_NAME = "CPU"
+# Longer names come before those that they contain: "GB200" would match B200, and "H100 PCIe" the SXM part.
 _PRESETS: tuple[tuple[str, str], ...] = (
     (r"GB200|GB300", "GB200-186GB"), (r"B200", "B200-SXM-180GB"), (r"GH200", "GH200-96GB"), (r"H200", "H200-SXM-141GB"),
     (r"H20\b", "H20-SXM-96GB"), (r"H800", "H800-SXM-80GB"), (r"H100.*PCIe", "H100-PCIe-80GB"), (r"H100", "H100-SXM-80GB"),
@@ -26,19 +27,21 @@ _PRESETS: tuple[tuple[str, str], ...] = (
     (r"A100", "A100-SXM-80GB"), (r"L40S", "L40S-48GB"), (r"RTX 4090", "RTX4090-24GB"), (r"V100.*32GB", "V100-SXM-32GB"),
     (r"V100", "V100-SXM-16GB"), (r"MI300X", "MI300X-192GB"), (r"MI250X", "MI250X-128GB"), (r"MI355X", "MI355X-288GB"),
 )  # fmt: skip
-"""Drivers' names of GPUs and our presets; first match."""
+"""Patterns of drivers' names for GPUs, and our presets; the first that matches applies."""
+# Drivers report up to a tenth less than the data sheet, more so where ECC lives in the same memory; parts of one family differ by a
+# quarter or more.
 _MEMORY_TOLERANCE = 0.12
-"""A preset whose memory differs by more is another part of the family."""
+"""A GPU whose memory differs from its preset's by more than this fraction is another part of the same family."""
 _SPEED_VARIABLES = re.compile(
     r"^(NCCL_(?!DEBUG|SOCKET_IFNAME|HOSTID|COMM_ID|LAUNCH_MODE|VERSION).*|TORCH_NCCL_(?!ASYNC_ERROR_HANDLING).*|CUDA_DEVICE_MAX_CONNECTIONS|"
     r"CUDA_LAUNCH_BLOCKING|CUBLAS_WORKSPACE_CONFIG|NVIDIA_TF32_OVERRIDE|PYTORCH_CUDA_ALLOC_CONF|PYTORCH_ALLOC_CONF|"
     r"TORCH_BLAS_PREFER_CUBLASLT|TORCH_SYMM_MEM_DISABLE_MULTICAST|NVSHMEM_DISABLE_NVLS|HSA_.*|RCCL_.*)$"
 )
-"""Environment variables that change what is measured; addresses and log settings do not."""
+"""Environment variables that change what is measured, unlike addresses and settings of logs."""
 
 
 def preset_of(reported: str, memory_bytes: float) -> str | None:
-    """Our preset of the GPU that the driver names so; None where there is none."""
+    """Our preset of the GPU with this name and memory; None if we have none."""
     for pattern, name in _PRESETS:
         if re.search(pattern, reported):
             expected = float(presets.load("gpus", name).spec["memory_gib"]) * GIB
@@ -61,10 +64,10 @@ def device_of(name: str, *, on_fast_link: bool = True) -> Device:
 
 
 def fingerprint_of(rig: Rig, nvml: Nvml | None, environment: Mapping[str, str], *, gpu: str | None) -> dict[str, Any]:
-    """Fields of the document's fingerprint, the same on every rank; the link kind is added when it was measured.
+    """Fields of the document's fingerprint, the same on every rank. The kind of link is added once it has been measured.
 
     Raises:
-        MeasurementError: ranks differ in GPU, software or settings, or the GPU is none of ours.
+        MeasurementError: the ranks differ in GPU, software or settings, or no preset matches the GPU.
     """
     own = _own(rig, nvml, environment, gpu)
     everyone = rig.gather(own)
@@ -112,7 +115,7 @@ def speed_variables(environment: Mapping[str, str]) -> dict[str, str]:
 
 
 def nvls_of(environment: Mapping[str, str]) -> Literal["on", "off", "unknown"]:
-    """Whether NCCL may use NVLink SHARP; unknown where its own default decides."""
+    """Whether NCCL may use NVLink SHARP; unknown if NCCL's own default decides."""
     setting = environment.get("NCCL_NVLS_ENABLE")
     if setting is None:
         return "unknown"

@@ -1,6 +1,6 @@
 """What the NVIDIA driver says about a device: clocks, power, temperature, throttling, errors, other users, links.
 
-Read only: no setting is ever changed. Without the library or the driver there is simply nothing to say.
+It only reads, and never changes a setting. Without the library or the driver there is nothing to say, which is not an error.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ THROTTLES: dict[str, str] = {
     "nvmlClocksThrottleReasonHwPowerBrakeSlowdown": "power brake",
     "nvmlClocksThrottleReasonApplicationsClocksSetting": "application clocks",
 }
-"""NVML's names of the reasons that slow a busy device, in words."""
+"""NVML's names for the reasons that slow a busy device, and our words for them."""
 SPOILING = frozenset(THROTTLES.values()) - {"power cap"}
-"""Reasons that make a measurement doubtful; the power cap is how a large part normally runs."""
+"""Reasons that make a measurement doubtful. The power cap is not one: large GPUs normally run at it."""
 
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """One look at a device."""
+    """What one look at a device showed. Values that the driver does not give are None."""
 
     sm_clock_hz: float | None
     power_w: float | None
@@ -46,7 +46,7 @@ class Nvml:
 
     @classmethod
     def open(cls) -> Nvml | None:
-        """The library, or None where there is none or no driver answers."""
+        """The library, or None if it is not installed or no driver answers."""
         try:
             import pynvml
         except ImportError:
@@ -67,7 +67,8 @@ class Nvml:
         return [self._nvml.nvmlDeviceGetHandleByIndex(index) for index in range(count)]
 
     def handle_of(self, torch: Any, device: Any) -> Any:
-        """The device that torch calls this; None where it cannot be told."""
+        """The handle of a torch device; None if it cannot be found."""
+        # By UUID, because torch counts only the visible devices and may order them differently from the driver.
         uuid = getattr(torch.cuda.get_device_properties(device), "uuid", None)
         text = str(uuid)
         full = text if text.startswith(("GPU-", "MIG-")) else f"GPU-{text}"
@@ -81,7 +82,7 @@ class Nvml:
         return str(self._ask(self._nvml.nvmlDeviceGetName, handle) or "")
 
     def read(self, handle: Any, *, ours: frozenset[int] = frozenset()) -> Reading:
-        """What can be read of a device; what cannot is None."""
+        """Everything that can be read of a device; what cannot is None."""
         nvml = self._nvml
         power = self._ask(nvml.nvmlDeviceGetPowerUsage, handle)
         limit = self._ask(nvml.nvmlDeviceGetEnforcedPowerLimit, handle)
@@ -110,7 +111,7 @@ class Nvml:
         )
 
     def has_nvlink(self, first: Any, second: Any) -> bool:
-        """Whether peers reach each other over NVLink."""
+        """Whether two devices reach each other over NVLink."""
         index = self._nvml.NVML_P2P_CAPS_INDEX_NVLINK
         return bool(self._ask(self._nvml.nvmlDeviceGetP2PStatus, first, second, index) == self._nvml.NVML_P2P_STATUS_OK)
 
@@ -119,7 +120,7 @@ class Nvml:
         return tuple(word for name, word in THROTTLES.items() if bits & int(getattr(self._nvml, name, 0)))
 
     def _ask(self, question: Callable[..., Any], *arguments: Any) -> Any:
-        """The driver's answer, None where it has none (old drivers, virtual machines, consumer parts)."""
+        """The driver's answer, or None if it has none, as with old drivers, in virtual machines and for consumer parts."""
         try:
             answer = question(*arguments)
         except (self._nvml.NVMLError, AttributeError):

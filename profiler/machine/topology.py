@@ -1,6 +1,6 @@
-"""How the devices are linked: what the driver says, then what every pair of ranks reaches when it is measured.
+"""How the devices are linked: what the driver says, and then what every pair of ranks reaches when it is measured.
 
-A pair or a rank that falls behind its like is named: one bad link slows every collective that crosses it.
+A pair or a rank that falls behind others of its kind is named, because one bad link slows every collective that crosses it.
 """
 
 from __future__ import annotations
@@ -19,15 +19,19 @@ from profiler.machine.nvml import Nvml
 from profiler.rig import Rig
 from profiler.tasks import Findings, Task, rounded
 
+# Equal pairs on one machine differ by a few percent; a link that has lost lanes or is retrained loses a quarter or half.
 _SLOW_PAIR, _SLOW_RANK = 0.80, 1.05
-"""A pair below this share of the median of its kind, a rank above this multiple of the middle one, is named."""
+"""A pair below this share of the median of its kind, and a rank above this multiple of the median rank, are named."""
+# In a mesh of four a pair gets a third of the links at most, with a switch all of them; what is reached is some 80 % of the data
+# sheet, so the bound lies between 0.27 and 0.8.
 _SWITCHED = 0.45
-"""NVSwitch gives one pair all links of a device, a mesh of four or more only its share of them."""
+"""Share of a device's link bandwidth that a pair reaches only with NVSwitch, which gives it all links of the device."""
+# Enough for all 28 pairs of a node with eight GPUs. Each takes about a quarter of a second, so more would eat up the budget.
 _MAX_PAIRS = 64
 
 
 def tasks(rig: Rig, links: Mapping[tuple[int, int], str]) -> list[Task]:
-    """Every pair of ranks, one after the other; beyond 64 pairs, one per kind of neighbourhood."""
+    """One task for all pairs of ranks, one after the other. Beyond 64 pairs these are the first node's and those along a rail."""
     if rig.place.world < 2:
         return []
     pairs = _pairs(rig.place.world, rig.place.local_world)
@@ -63,7 +67,7 @@ def _pair(rig: Rig, pair: tuple[int, int], link: str) -> dict[str, Any]:
 
 
 def discover(rig: Rig, nvml: Nvml | None) -> dict[tuple[int, int], str]:
-    """Kind of link between every two ranks: nvlink, pcie or network; loopback between processors of one node."""
+    """Kind of link between every two ranks: nvlink, pcie or network, or between processes on processors loopback."""
     place, torch = rig.place, rig.torch
     handles: list[Any] = []
     if nvml is not None and rig.on_gpu:
@@ -84,7 +88,7 @@ def discover(rig: Rig, nvml: Nvml | None) -> dict[tuple[int, int], str]:
 
 
 def numa_node(pci_bus_id: str) -> int | None:
-    """NUMA node of a PCI device, from the kernel; None where it does not say."""
+    """NUMA node of a PCI device as the kernel states it; None if it does not."""
     path = Path("/sys/bus/pci/devices") / pci_bus_id / "numa_node"
     try:
         node = int(path.read_text(encoding="ascii"))
@@ -94,7 +98,7 @@ def numa_node(pci_bus_id: str) -> int | None:
 
 
 def network_cards() -> list[str]:
-    """Names and rates of this node's InfiniBand or RoCE ports, else of its Ethernet cards."""
+    """Names and rates of this node's InfiniBand or RoCE ports, or if it has none of its Ethernet cards."""
     cards = []
     for rate in sorted(Path("/sys/class/infiniband").glob("*/ports/*/rate")):
         try:
@@ -122,7 +126,7 @@ def host_name() -> str:
 
 
 def interconnect_of(pairs: Sequence[PairSample], *, link_bytes_per_s: float, ranks_per_node: int) -> Interconnect:
-    """The kind of fast link inside a node, the driver's word confirmed by what pairs reach."""
+    """The kind of fast link inside a node: what the driver says, confirmed by what pairs reach."""
     inside = [p for p in pairs if p.link not in {"network", "loopback"}]
     fast = [p for p in inside if p.link == "nvlink"]
     if not inside:
@@ -145,7 +149,7 @@ def slow_pairs(pairs: Sequence[PairSample]) -> list[str]:
         middle = median(p.bytes_per_s for p in alike)
         sentences += [
             f"slow pair: ranks {p.first} and {p.second} reach {p.bytes_per_s / 1e9:.1f} GB/s over {link or 'their link'}, "
-            f"the median is {middle / 1e9:.1f}"
+            f"where the median pair reaches {middle / 1e9:.1f}"
             for p in alike
             if p.bytes_per_s < _SLOW_PAIR * middle
         ]
@@ -153,9 +157,9 @@ def slow_pairs(pairs: Sequence[PairSample]) -> list[str]:
 
 
 def slow_ranks(ratios: Mapping[int, Sequence[float]]) -> list[str]:
-    """Sentences that name ranks slower than the middle one at work that all did alike."""
+    """Sentences that name ranks slower than the median one at work that all ranks did alike."""
     return [
-        f"slow rank: rank {rank} takes {median(values):.2f} times as long as the middle one at the same work"
+        f"slow rank: rank {rank} takes {median(values):.2f} times as long as the median rank for the same work"
         for rank, values in sorted(ratios.items())
         if len(values) >= 5 and median(values) > _SLOW_RANK
     ]

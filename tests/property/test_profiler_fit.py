@@ -188,7 +188,7 @@ def test_measurements_are_merged_until_they_are_ninety_days_old(days: float, mer
     if merges:
         assert merge(document, document, now=now).collectives == document.collectives
         return
-    with pytest.raises(CalibrationError, match="90 days old, 90 is the limit"):
+    with pytest.raises(CalibrationError, match="90 days old, and 90 days is the limit"):
         merge(document, document, now=now)
 
 

@@ -52,13 +52,13 @@ def test_a_slow_pair_is_named() -> None:
     measured = pairs(290e9, link="nvlink")
     measured[3] = measured[3].model_copy(update={"bytes_per_s": 100e9})
     assert slow_pairs(measured) == [
-        "slow pair: ranks 1 and 2 reach 100.0 GB/s over nvlink, the median is 290.0",
+        "slow pair: ranks 1 and 2 reach 100.0 GB/s over nvlink, where the median pair reaches 290.0",
     ]
 
 
 def test_a_slow_rank_is_named() -> None:
     assert slow_ranks({0: [1.0] * 6, 1: [1.12] * 6, 2: [1.5]}) == [
-        "slow rank: rank 1 takes 1.12 times as long as the middle one at the same work",
+        "slow rank: rank 1 takes 1.12 times as long as the median rank for the same work",
     ]
 
 
@@ -73,7 +73,7 @@ def test_a_rank_that_was_disturbed_once_is_not_slow_and_its_median_is_what_is_to
         3: [1.5] * 4,
     }
     assert slow_ranks(measured) == [
-        "slow rank: rank 1 takes 1.10 times as long as the middle one at the same work",
+        "slow rank: rank 1 takes 1.10 times as long as the median rank for the same work",
     ]
 
 
@@ -84,7 +84,7 @@ def test_a_pair_at_its_limit_is_not_slow_and_kinds_of_links_are_not_compared() -
     assert slow_pairs(at_limit + slow) == []
     below = [fast[0].model_copy(update={"bytes_per_s": 239e9}), *fast[1:]]
     assert slow_pairs(below + slow) == [
-        "slow pair: ranks 0 and 1 reach 239.0 GB/s over nvlink, the median is 300.0",
+        "slow pair: ranks 0 and 1 reach 239.0 GB/s over nvlink, where the median pair reaches 300.0",
     ]
 
 
