@@ -18,6 +18,7 @@ from cost_models.frameworks.releases import Former, Releases
 from cost_models.frameworks.splits import EVEN, SplitRule
 from cost_models.frameworks.training_defaults import USUAL_SDPA, Rows, StateDtypes
 from cost_models.specs.training import Framework, ModelImpl
+from cost_models.strategies.fields import FIELDS
 
 LatentDown = Literal["whole", "shards", "columns"]
 FUSED_ACCUMULATION_BYTES: Final = 3.0
@@ -28,9 +29,7 @@ MOE_EXTRA_KERNELS: Final = (25.0, 40.0)
 """Launches that an MoE layer adds to the two, until one framework is counted apart. [F-4]"""
 OPTIMIZER_LAUNCHES: Final = 150.0
 """Launches of an optimizer step, until one framework is counted apart. [F-4]"""
-NO_OVERLAPS: Final[Mapping[str, bool]] = {
-    "grad_reduce": False, "param_gather": False, "tp_comm": False, "p2p": False, "moe_all_to_all": False,
-}  # fmt: skip
+NO_OVERLAPS: Final[Mapping[str, bool]] = {field.part: False for field in FIELDS if field.group == "overlap"}
 REPLICA_OVERLAPS: Final[Mapping[str, bool]] = {**NO_OVERLAPS, "grad_reduce": True, "param_gather": True}
 """What runs between replicas is overlapped, nothing else."""
 

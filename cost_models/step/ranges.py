@@ -24,6 +24,9 @@ NETWORK: Family = "network"
 OVERLAP: Family = "overlap"
 """What a term takes beside its own where it is what overlapping leaves."""
 
+_WIDEST = 0.9
+"""Largest half-width, as a share of the step. One of the whole step would put the low end at 0 s or below, which no step takes:
+nominal tiers of several dominant terms can add up to that."""
 _SAME = 1e-9
 """Two plans whose matmul seconds differ relatively by no more than this run products of the same shapes."""
 
@@ -60,9 +63,7 @@ def step_time_range(
         if exposed is not None and name in exposed.crosses:
             width = _communication_width(calibration, width, name, tiers[name], exposed)
         square += (width * terms_s[name]) ** 2
-    # A half-width of the whole step would put the low end at 0 s or below, which no step takes: nominal tiers of
-    # several dominant terms can add up to that.
-    half = np.minimum(np.sqrt(square), 0.9 * total_s)
+    half = np.minimum(np.sqrt(square), _WIDEST * total_s)
     return total_s - half, total_s + half
 
 

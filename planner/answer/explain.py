@@ -16,6 +16,7 @@ from cost_models.memory import stage_memory
 from cost_models.memory.states import optimizer_state_bytes
 from cost_models.pools.evaluate import evaluate_on_pools
 from cost_models.specs.training import BYTES_PER
+from cost_models.strategies.fields import GROUPS
 from cost_models.strategies.strategy import Ints, Strategies
 from cost_models.units import GIB
 from planner.answer.changes import changes
@@ -88,7 +89,7 @@ def first_values(constraints: Constraints, *, num_gpus: int) -> dict[str, Any]:
 
 
 def _given(constraints: Constraints) -> dict[str, Any]:
-    apart = ("overlap", "offload", "pool_per_stage")
+    apart = (*GROUPS, "pool_per_stage")
     given = constraints.fixed.model_dump(mode="json", exclude=set(apart), exclude_none=True)
     for name in AllowedValues.model_fields:
         values = getattr(constraints.allowed, name)

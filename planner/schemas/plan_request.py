@@ -9,6 +9,7 @@ from pydantic.config import JsonDict
 
 from cost_models.specs.fields import CountOrZero, Quantity, QuantityOrZero
 from cost_models.specs.training import EXAMPLE_TRAINING
+from cost_models.strategies.fields import GROUPS
 from planner.schemas.base import ContractModel, Degree, Flag, Fraction
 from planner.schemas.documents import ClusterDocument, ModelDocument, TrainingDocument
 from planner.schemas.row import EXAMPLE_CLUSTER, EXAMPLE_MODEL
@@ -55,8 +56,8 @@ class Constraints(ContractModel):
 
     @model_validator(mode="after")
     def _fixed_or_allowed(self) -> Constraints:
-        nested = ("overlap", "offload")  # their parts can be told apart one by one
-        names = [name for name in AllowedValues.model_fields if name not in nested]
+        # The parts of a group can be told apart one by one.
+        names = [name for name in AllowedValues.model_fields if name not in GROUPS]
         both = [n for n in names if getattr(self.fixed, n) is not None and getattr(self.allowed, n) is not None]
         if both:
             raise ValueError(f"{', '.join(both)} given in both fixed and allowed")
