@@ -1,6 +1,6 @@
-"""A resolved job written back in the contract's names and units: presets spelled out, every default filled in.
+"""A resolved job, written back in the contract's names and units with presets spelled out and every default filled in.
 
-What a response calls `request` is built here; it can be posted again and means the same without any preset.
+This is the `request` of a response. It can be posted again, and means the same even where a preset or a default has changed since.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ def resolved_request(request: PlanRequest, job: PooledJob) -> Document:
     return {
         "model": model_document(job.jobs[0].model),
         "cluster": pools_document(cluster) if cluster.lists_pools else cluster_document(cluster.pools[0].cluster),
-        # what follows from the GPU and differs between pools is left open, to be filled for each again
+        # Defaults that follow from the GPU may differ between pools. They are left out, so that each pool fills in its own again.
         "training": {n: v for n, v in trainings[0].items() if all(other.get(n) == v for other in trainings)},
         **request.model_dump(mode="json", exclude={"model", "cluster", "training"}, exclude_unset=False),
     }
@@ -103,7 +103,7 @@ def cluster_document(cluster: Cluster) -> Document:
 
 
 def pools_document(cluster: PooledCluster) -> Document:
-    """A cluster of several kinds of node with every field of every pool; they share the network."""
+    """A cluster of several kinds of node, with every field of every pool; the pools share the network."""
     documents = [cluster_document(pool.cluster) for pool in cluster.pools]
     pools = [
         {name: value for name, value in document.items() if name != "network"} | {"name": pool.name}
@@ -113,7 +113,8 @@ def pools_document(cluster: PooledCluster) -> Document:
 
 
 def _gpu_document(gpu: Gpu) -> Document | str:
-    """The preset's name where the GPU is that preset in every figure; a user's own may bear the same name."""
+    """The name of the preset if the GPU equals it in every figure, or else all of its figures."""
+    # A user's own GPU may bear the name of a preset, so the name alone does not prove that it is one.
     if gpu.name in presets.names("gpus") and resolve_gpu(gpu.name, {}, "")[0] == gpu:
         return gpu.name
     return _stated({

@@ -143,6 +143,7 @@ DEGREE_RULES: tuple[Rule, ...] = (
         "Choose dp and micro_batch_size so that their product divides the global batch.",
         "megatron/core/num_microbatches_calculator.py",
     ),
+    # A rank computes whole heads: the softmax of one head cannot be split over ranks without another exchange.
     Rule(
         "heads-not-divisible", _heads, "tp {tp} does not divide the model's {heads} attention heads",
         "Use a tp that divides the heads: {tp_options}.", f"{_CORE}; torchtitan and nanotron refuse likewise",
@@ -174,6 +175,7 @@ DEGREE_RULES: tuple[Rule, ...] = (
         "Use a tp of at most {kv_heads}.", "deepspeed/module_inject/tp_shard.py: ranks past the last head get none",
         frameworks=only("deepspeed"), when=_grouped_heads, smallest_change=_TP_CHANGE,
     ),
+    # Weight matrices are cut into equal shards without padding, on every framework alike.
     Rule(
         "mlp-not-divisible", _dense_width, "tp {tp} does not divide intermediate_size {width}",
         "Use a tp that divides intermediate_size.", "megatron/core/tensor_parallel/layers.py (divide)", when=_has_dense,

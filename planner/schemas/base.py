@@ -1,4 +1,7 @@
-"""The base of every contract model: immutable, no unknown fields, no silent conversion, no NaN or Infinity."""
+"""The base of every contract model: immutable, without unknown fields, silent conversions, NaN or Infinity.
+
+A field that is misspelled or silently converted would plan another job than the user meant, so both are refused.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +19,7 @@ class ContractModel(BaseModel):
 
 
 Degree = Annotated[fields.Count, Field(le=10_000_000)]
-"""How many ways something is split."""
+"""The number of ways in which something is split."""
 Count = Annotated[fields.CountOrZero, Field(le=10_000_000)]
 Fraction = fields.Fraction
 Flag = fields.Flag

@@ -1,7 +1,7 @@
-"""Specifications inside a request: kept as the documents they came as, described in the OpenAPI document as their models.
+"""The specifications inside a request: kept as the documents that were sent, described in the OpenAPI document by their models.
 
-They are checked where they are resolved (`resolve_model` and its like), which need each other to do so; checking them a
-second time here would report every mistake twice.
+They are checked where they are resolved (`resolve_model` and its like), because the defaults of one depend on the others. Checking
+them here as well would report every mistake twice.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from cost_models.specs.training_input import TrainingInput
 
 @dataclass(frozen=True, slots=True)
 class _DescribedBy:
-    """Gives a plain object the JSON schema of a boundary model."""
+    """Gives a plain object the JSON schema of a boundary model, without validating it."""
 
     model: type[BaseModel]
 

@@ -1,6 +1,6 @@
-"""What one strategy costs, as it is answered: verdict with reasons, step time and memory with their breakdowns, and
-where every number came from. All names that can appear (verdicts, reason codes, terms, tiers) are closed lists, given
-here.
+"""The answer about one strategy: verdict with reasons, step time and memory with their breakdowns, and the origin of every number.
+
+All names that can appear in it (verdicts, reason codes, terms, tiers) are closed lists, which are given here.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ ReasonCode = Literal[
 
 
 class Reason(ContractModel):
-    """Why a strategy is not simply `fits`, or what must hold for it: what is wrong, with the value, and what to do."""
+    """Why a strategy does not simply fit, or what must hold for it to fit: what is wrong, with the value, and what to do."""
 
     code: ReasonCode
     message: str
@@ -57,7 +57,7 @@ class StageReport(ContractModel):
 
     stage: int
     layers: int
-    """Decoder layers held."""
+    """Decoder layers that the stage holds."""
     peak_moment: PeakMoment
     peak_allocated_bytes: float
     breakdown_bytes: dict[MemoryTerm, float]
@@ -74,13 +74,13 @@ class Memory(ContractModel):
 
     peak_allocated_bytes: float
     peak_reserved_bytes: float
-    """Adds what the allocator caches."""
+    """The allocated bytes plus what the allocator caches."""
     peak_device_bytes: float
-    """Adds the context and communication buffers."""
+    """The reserved bytes plus the context and communication buffers."""
     peak_device_range_bytes: tuple[float, float]
     """80 % interval."""
     capacity_bytes: float
-    """What the driver offers one process, less reserved_memory_gib."""
+    """What the driver offers a process, less reserved_memory_gib."""
     host_bytes_per_node: float
     stages: list[StageReport] | None = None
 
@@ -93,7 +93,7 @@ class Provenance(ContractModel):
 
 
 class Evaluation(ContractModel):
-    """The cost of one strategy. Numbers are null where the verdict is `invalid`."""
+    """The cost of one strategy. All numbers are null if the verdict is `invalid`."""
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -103,27 +103,27 @@ class Evaluation(ContractModel):
     num_gpus_used: int | None = None
     num_micro_batches: int | None = None
     num_parameters: int | None = None
-    """What Hugging Face counts, without multi-token prediction."""
+    """Parameters as Hugging Face counts them, without multi-token prediction."""
     padded_vocab_size: int | None = None
     step_time_s: float | None = None
-    """Median steady-state time between optimizer steps."""
+    """The median time between optimizer steps in steady state."""
     step_time_range_s: tuple[float, float] | None = None
     """80 % interval."""
     tokens_per_s_per_gpu: float | None = None
     model_tflops_per_gpu: float | None = None
-    """Full S x S attention, no recompute."""
+    """Model operations per second with full S x S attention and without recomputation."""
     model_tflops_per_gpu_causal: float | None = None
     hardware_tflops_per_gpu: float | None = None
-    """Counts recompute."""
+    """Operations per second including recomputation."""
     mfu: float | None = None
-    """Over the dense peak of training.precision."""
+    """Model operations per second divided by the dense peak of training.precision."""
     mfu_bf16: float | None = None
-    """Over the dense bf16 peak; given for fp8 and nvfp4."""
+    """The same divided by the dense bf16 peak; given for fp8 and nvfp4."""
     time_breakdown_s: dict[TimeTerm, float] | None = None
     """Sums to step_time_s."""
     memory: Memory | None = None
     assumed: dict[str, Any] = Field(default_factory=dict)
-    """Every default that was applied, by field."""
+    """Every default that was applied, by contract field."""
     provenance: Provenance | None = None
     warnings: list[str] = Field(default_factory=list)
-    """What the answer is to be read with, such as a vision tower that is not planned."""
+    """Facts that qualify the answer, such as a vision tower that is not planned."""

@@ -1,4 +1,4 @@
-"""What a plan is asked for: the job, what is fixed or allowed, what counts as best, and how long to search."""
+"""A request for plans: the job, what is fixed or allowed, what counts as best, and how long to search."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ class NodeRange(ContractModel):
     @model_validator(mode="after")
     def _ordered(self) -> NodeRange:
         if self.min is not None and self.max is not None and self.min > self.max:
-            raise ValueError(f"min {self.min} is more than max {self.max}")
+            raise ValueError(f"min {self.min} is larger than max {self.max}")
         return self
 
 
@@ -43,24 +43,24 @@ class Constraints(ContractModel):
     """What a plan must respect."""
 
     fixed: StrategyInput = StrategyInput()
-    """Strategy fields with one value each."""
+    """Strategy fields that have one value each."""
     allowed: AllowedValues = AllowedValues()
     """Strategy fields with the values to search."""
     memory_headroom_fraction: Annotated[Fraction, Field(lt=1.0)] = 0.03
-    """Share of capacity that must stay free."""
+    """Share of the GPU's capacity that must stay free."""
     allow_at_risk: Flag = False
-    """Whether plans whose memory range crosses the limit are listed too, after all that fit."""
+    """Whether plans whose memory range crosses the limit are listed too, behind all plans that fit."""
     num_nodes: NodeRange = NodeRange()
     allow_idle_gpus: Flag = True
     """Whether a plan may leave whole nodes unused."""
 
     @model_validator(mode="after")
     def _fixed_or_allowed(self) -> Constraints:
-        # The parts of a group can be told apart one by one.
+        # One part of a group such as overlap may be fixed while another is listed, so groups as a whole are not compared.
         names = [name for name in AllowedValues.model_fields if name not in GROUPS]
         both = [n for n in names if getattr(self.fixed, n) is not None and getattr(self.allowed, n) is not None]
         if both:
-            raise ValueError(f"{', '.join(both)} given in both fixed and allowed")
+            raise ValueError(f"{', '.join(both)} {'is' if len(both) == 1 else 'are'} given in both fixed and allowed")
         return self
 
 
@@ -74,7 +74,7 @@ class Targets(ContractModel):
 
 
 class PlanRequest(ContractModel):
-    """The main job: which split of this model over this cluster is best."""
+    """Which split of the training of this model over this cluster is best."""
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_REQUEST]})
 
@@ -85,12 +85,12 @@ class PlanRequest(ContractModel):
     objective: Objective = "step_time"
     targets: Targets = Targets()
     top_k: Annotated[Degree, Field(le=1000)] = 10
-    """Plans returned; all of them exact within the searched space."""
+    """Plans that are returned, all of them exact within the searched space."""
     include: Annotated[tuple[Extra, ...], Field(max_length=3)] = ()
-    """Extra analyses to return, and `open_splits`: seconds more of search for the best layers of every stage, where the
-    listed even and nearly even splits are not the best."""
+    """Extra analyses. `open_splits` searches for the best layers of every stage, which takes seconds more, where even and nearly
+    even splits are not the best."""
     time_limit_s: Annotated[Quantity, Field(le=86_400.0)] | None = None
-    """Search time after which the best so far is returned, with the gap that is left. Default: no limit."""
+    """Search time after which the best plans so far are returned with the remaining gap. Default: no limit."""
     wait_s: Annotated[QuantityOrZero, Field(le=60.0)] = 10.0
-    """How long a POST waits for the finished answer."""
+    """How long a POST waits for the answer to be finished."""
     seed: Annotated[CountOrZero, Field(lt=2**31)] = 0

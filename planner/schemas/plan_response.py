@@ -1,4 +1,4 @@
-"""What a plan request is answered with: ranked plans, how they were found, and why the rest were not."""
+"""The answer to a plan request: ranked plans, how they were found, and why the others were ruled out."""
 
 from __future__ import annotations
 
@@ -15,22 +15,22 @@ SCHEMA_VERSION = 1
 
 
 class RankedPlan(ContractModel):
-    """One plan. Plans of a tie group cannot be told from its first by what is known."""
+    """One plan. The plans of a tie group are too close to call against its first one."""
 
     rank: int
     strategy: StrategyInput
     evaluation: Evaluation
     tie_group: int
     variant_of: int | None = None
-    """Rank of a better plan with the same degrees and micro-batch: they differ only in a knob."""
+    """Rank of a better plan with the same degrees and micro-batch, from which this one differs only in knobs."""
     folded_under: int | None = None
-    """Rank of such a plan whose step is as long to within what two runs of one plan differ by."""
+    """Rank of such a plan whose step takes equally long, to within what two runs of the same plan differ by."""
     against_next: str | None = None
-    """What it gains and loses by term against the next plan that is not folded under the same one."""
+    """What it gains and loses, term by term, against the next plan that is not folded under the same one."""
 
 
 class Tie(ContractModel):
-    """Plans that the model cannot tell apart, and the two whose measurement says most."""
+    """Plans that are too close to call, and the two whose measurement would tell the most."""
 
     tie_group: int
     ranks: list[int]
@@ -38,11 +38,11 @@ class Tie(ContractModel):
 
 
 class Proof(ContractModel):
-    """How sure it is that nothing better lies in the searched space."""
+    """How sure it is that the searched space holds nothing better."""
 
     optimal: bool
     gap: float | None
-    """(best - lower bound) / best; 0 when optimal, null without a plan."""
+    """(best - lower bound) / best; 0 if optimal, null without a plan."""
     lower_bound_s: float | None
 
 
@@ -51,7 +51,7 @@ class SearchReport(ContractModel):
 
     methods: list[str]
     space: dict[str, list[Any]]
-    """Values that each axis took."""
+    """The values that each axis took."""
     evaluated: int
     feasible: int
     elapsed_s: float
@@ -59,7 +59,7 @@ class SearchReport(ContractModel):
 
 
 class NearestInfeasible(ContractModel):
-    """A strategy that just fails, and the smallest change that would make it work."""
+    """A strategy that only just fails, and the smallest change that would make it work."""
 
     strategy: StrategyInput
     reasons: list[Reason]
@@ -73,11 +73,11 @@ class InexpressibleBest(ContractModel):
     reasons: list[Reason]
     step_time_s: float
     gain_fraction: float
-    """Step time saved over the best plan, as a share of it."""
+    """The step time that it would save, as a share of the best plan's."""
 
 
 class PlanResponse(ContractModel):
-    """The answer. `plans` is empty when nothing fits; the reasons are then in `rejected` and `nearest_infeasible`."""
+    """The answer. `plans` is empty if nothing fits; `rejected` and `nearest_infeasible` then tell why."""
 
     id: str
     status: Status
@@ -85,15 +85,16 @@ class PlanResponse(ContractModel):
     """RFC 3339, UTC."""
     product_version: str
     model_revision: str | None = None
-    """Digest of the cost models and the planner that computed the answer; another revision may price otherwise. Null before."""
+    """Digest of the cost models and the planner that computed the answer, since another revision may price differently. Null until
+    the answer is computed."""
     schema_version: int = SCHEMA_VERSION
     request: dict[str, Any]
-    """The request with presets resolved and defaults filled."""
+    """The request with presets resolved and defaults filled in."""
     plans: list[RankedPlan]
     ties: list[Tie] = Field(default_factory=list)
     search: SearchReport | None
     rejected: dict[str, int]
-    """Strategies ruled out, by reason code (the first rule that was broken)."""
+    """How many strategies were ruled out, by reason code; one that breaks several rules counts under the first."""
     nearest_infeasible: list[NearestInfeasible]
     inexpressible_best: InexpressibleBest | None = None
     pareto: list[dict[str, Any]] = Field(default_factory=list)

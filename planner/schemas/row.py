@@ -1,4 +1,4 @@
-"""One line of `evaluate`: a job and the strategy to price."""
+"""One line for `evaluate`: a job and the strategy to price."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ EXAMPLE_ROW: JsonDict = {
 
 
 class EvaluateRow(ContractModel):
-    """A job and one strategy; other top-level fields (what was measured, notes) are ignored."""
+    """A job and one strategy. Other top-level fields, such as measurements or notes, are ignored."""
 
     model_config = ConfigDict(extra="ignore", json_schema_extra={"examples": [EXAMPLE_ROW]})
 
     id: str | int | None = None
-    """Returned with the evaluation."""
+    """Returned with the evaluation, so that answers can be matched with rows."""
     model: ModelDocument
     cluster: ClusterDocument
     training: TrainingDocument

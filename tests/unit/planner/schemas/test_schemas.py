@@ -100,7 +100,7 @@ def test_every_searched_field_of_a_strategy_can_be_listed_in_allowed():
 
 def test_a_field_is_fixed_or_allowed_but_not_both():
     constraints = {"fixed": {"zero": 1}, "allowed": {"zero": [1, 2]}}
-    with pytest.raises(ValueError, match="zero given in both fixed and allowed"):
+    with pytest.raises(ValueError, match="zero is given in both fixed and allowed"):
         PlanRequest.model_validate({**EXAMPLE_REQUEST, "constraints": constraints})
 
 
