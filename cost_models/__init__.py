@@ -5,8 +5,8 @@ batch of candidate plans) -> `layers` (one layer, the model's ends) -> `memory` 
 
 | look for | file |
 | --- | --- |
-| every cost of a batch, the verdict of memory | `evaluate` |
-| the list of named terms and tiers | `terms` |
+| every cost of a batch, the verdict of memory | `evaluate.py` |
+| the list of named terms and tiers | `terms.py` |
 | pipeline bubble | `step/pipeline.py` |
 | FSDP's all-gather; DDP's reduction | `step/fsdp.py`; `step/ddp.py` |
 | the 80 % range of time | `step/ranges.py` |

@@ -55,6 +55,7 @@ def _measured(samples: list[OverlapSample]) -> Beside:
     that is hidden, less the c by which computation is longer. A collective of one second takes 1 + d, in which computation
     does (1 + d) / (1 + c), which is lost = (1 + d) c / (1 + c) less than alone. Neither is worse than one after the other.
     """
+    # Medians, because single samples scatter widely at the power limit.
     compute = median(s.compute_slowdown_fraction for s in samples)
     collective = median(s.communication_slowdown_fraction for s in samples)
     lost = compute * (1.0 + collective) / (1.0 + compute)

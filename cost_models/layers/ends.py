@@ -81,6 +81,8 @@ def end_costs(job: Job, strategies: Strategies) -> EndCosts:
         loss = np.maximum(loss, logits / (TE_LOSS_LOGITS_PER_SM_S.value * job.cluster.gpu.num_sms))
     # The embedding's gradient is written as a whole table, however few of its rows the micro-batch touched.
     gradient = vocab * h * 4.0
+    # The head's input is gathered in forward and again for the weight gradient; its gradient is scattered. Without
+    # sequence parallelism only the input's gradient is reduced.
     head_comm = np.where(rows.sequence_parallel, 2.0 * gather.seconds + scatter.seconds, reduce.seconds)
     modules = mtp_s(job, rows, tokens=tokens, vocab=vocab, placements=placements)
     return EndCosts(

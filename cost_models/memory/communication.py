@@ -171,6 +171,7 @@ def _head_gradient(batch: Batch) -> Floats:
     (N,). [M-9]
     """
     traits, training = batch.traits, batch.job.training
+    # A product that accumulates writes into the gradient buffer at once and needs no tensor of its own.
     w = 0.0 if traits.fuses_weight_gradients else training.compute_bytes
     sharded = (batch.strategies.zero >= 2) & (traits.reduce_bucket_elements == 0)
     reduction = np.where(sharded, training.compute_bytes - w + BYTES_PER[training.grad_reduce_dtype], 0.0)

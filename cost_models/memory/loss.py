@@ -67,6 +67,8 @@ def loss_bytes(job: Job, traits: MemoryTraits) -> LossBytes:
     training = job.training
     if training.cross_entropy == "linear":
         return _LINEAR
+    # Its pieces run PyTorch's loss, compiled or not, so the entry is that of the inner loss for a piece of the
+    # sequence.
     if training.cross_entropy == "chunked":
         inner: CrossEntropy = "compiled" if training.compile else "unfused"
         entry = LOSS_BYTES[traits.loss_family, inner]

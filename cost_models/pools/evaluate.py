@@ -75,8 +75,10 @@ def pooled_memory(
         memory = stage_memory(job, _only(strategies, pool_KN, pool).take(rows))
         its, host_exceeded = memory_verdict(job, memory, headroom_fraction=headroom_fraction)
         found[pool] = PoolMemory(rows, memory, its, host_exceeded)
+        # Verdicts are ordered from fitting to out of memory: one stage that does not fit decides for the plan.
         verdict[rows] = np.maximum(verdict[rows], its)
         any_host_exceeded[rows] |= host_exceeded
+        # Shares of capacity compare pools with cards of different sizes, which bytes would not.
         used = memory.device_high / job.cluster.capacity_bytes + host_exceeded  # a full host leaves nothing
         fuller = used > fullest[rows]
         tightest_pool[rows[fuller]] = pool

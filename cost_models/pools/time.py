@@ -60,12 +60,14 @@ def pooled_step_time(pooled: PooledJob, strategies: Strategies) -> PooledTime:
     used = np.unique(pool_KN[pool_KN >= 0]).tolist()
     costs = {pool: stage_costs(pooled.jobs[pool], strategies) for pool in used}
     share_KN = recomputed_shares_by_slot(strategies)
+    # Slots that repeat a stage belong to no pool here; at minus infinity they are never the slowest.
     stage_KN = np.full(pool_KN.shape, -np.inf)
     for pool in used:
         seconds_KN = stage_seconds(strategies, costs[pool].per, share_KN=share_KN)
         stage_KN = np.where(pool_KN == pool, seconds_KN, stage_KN)
     slowest = slowest_of(strategies, stage_KN, share_KN=share_KN)
     slowest_pool = pool_KN[stage_KN.argmax(axis=0), np.arange(len(strategies))]
+    # On pools every stage is a slot, so that the sum over slots is the sum over stages, each at its own pool's speed.
     sum_s = summed(np.where(pool_KN >= 0, stage_KN, 0.0))
     # [P-1] per pool: the slowest stage's terms as if it lay there, and what it waits for all stages' own times.
     work = {
@@ -102,6 +104,7 @@ def pooled_step_time(pooled: PooledJob, strategies: Strategies) -> PooledTime:
     tiers: dict[str, Codes] = {name: np.zeros(len(strategies), np.int8) for name in TIME_NAMES}
     for pool, its in by_pool.items():
         tiers = {name: np.where(slowest_pool == pool, its[name], tier) for name, tier in tiers.items()}
+    # The bubble is made of all stages' times, so it is known no better than the least known pool among them.
     bubble = np.max([np.where((pool_KN == p).any(axis=0), by_pool[p]["pp_bubble"], 0) for p in used], axis=0)
     tiers["pp_bubble"] = bubble.astype(np.int8)
     return PooledTime(ordered, tiers, total_s, slowest_pool)
@@ -141,6 +144,8 @@ def _stage_ends(
         for name, seconds in terms.items():
             parts_KN[name][slot, row] = seconds
         tier_KN[slot, row] = tier
+    # All terms are those of one stage: taking each term's maximum would add up what different stages do at the same
+    # time.
     longest, rows = summed(parts_KN.values()).argmax(axis=0), np.arange(len(strategies))
     return {name: part_KN[longest, rows] for name, part_KN in parts_KN.items()}, tier_KN[longest, rows]
 
@@ -152,6 +157,7 @@ def sends_s(pooled: PooledJob, strategies: Strategies, stages_PN: Ints) -> tuple
     """
     slowest, filling, between = (np.zeros(len(strategies)) for _ in range(3))
     tier = np.zeros(len(strategies), np.int8)
+    # A pool's stages are consecutive, so the pipeline passes from pool to pool as often as there are further pools.
     crossings = np.maximum((stages_PN > 0).sum(axis=0) - 1, 0)
     for job, stages_N in zip(pooled.jobs, stages_PN, strict=True):
         if not stages_N.any():
@@ -164,6 +170,7 @@ def sends_s(pooled: PooledJob, strategies: Strategies, stages_PN: Ints) -> tuple
         between = np.maximum(between, np.where(joins, far, 0.0))
         tier = np.maximum(tier, np.maximum(np.where(inside > 0, hop_tier, 0), np.where(joins, far_tier, 0)))
     slowest = np.maximum(slowest, between)
+    # Both ends of a hop are in a send, and the computation that loses more sets the pace.
     lost = max(job.calibration.beside["send_recv"].lost_fraction for job in pooled.jobs)
     sends = exposed_sends_s(strategies, hop=slowest, interference=lost, filling=filling + crossings * between)
     return sends, tier.astype(np.int8)
@@ -177,6 +184,8 @@ def tied_s(
     apart = (stages_PN > 0).sum(axis=0) > 1
     for job, stages_N in zip(pooled.jobs, stages_PN, strict=True):
         near = groups(strategies, job.cluster)
+        # On several pools the first and the last stage are sure to sit on different nodes, whatever the numbering of
+        # ranks says.
         for here, placements in (((stages_N > 0) & ~apart, near), ((stages_N > 0) & apart, near.with_ends_apart())):
             if here.any():
                 seconds, its = tied_gradients_s(job, strategies, word=word, layers=layers, placements=placements)

@@ -94,6 +94,7 @@ def read_hf_config(config: Mapping[str, Any], *, pointer: str) -> HfReading:
         spec["max_position_embeddings"] = _scaled_positions(text, spec["max_position_embeddings"])
     name = config.get("_name_or_path")
     spec["name"] = name[:300] if isinstance(name, str) and name else model_type
+    # Quantized checkpoints are for inference; training starts from weights in param_dtype, so a warning is enough.
     quantized = any(part.get("quantization_config") for part in (config, text))
     warnings = ("vision-tower-ignored",) * multimodal + ("quantization-ignored",) * quantized
     return HfReading(spec, keys.assumed, warnings)
@@ -119,6 +120,7 @@ def _scaled_positions(text: Mapping[str, Any], positions: int) -> int:
     scalings += [inner for part in scalings for inner in part.values() if isinstance(inner, Mapping)]
     for scaling in scalings:
         factor, before = scaling.get("factor"), scaling.get("original_max_position_embeddings", positions)
+        # Configs may state the scaled length already, so scaling only ever raises the number.
         if isinstance(factor, (int, float)) and isinstance(before, int) and 1.0 <= factor * before <= LARGEST:
             positions = max(positions, int(factor * before))
     return positions
@@ -145,6 +147,7 @@ def _model_type(text: Mapping[str, Any], config: Mapping[str, Any], pointer: str
         message = "model_type is required" if given is None else f"model_type is {shown(given)}; it must be a string"
         hint = spec_hint(text) + _known()
         raise InvalidInputError([Problem(at, message, hint, "missing-field" if given is None else "invalid-field")])
+    # The text model's own type goes first, and a multimodal wrapper's only where the text part does not state one.
     model_type = SAME_MODULES.get(given, TEXT_MODELS.get(given, given))
     why = REFUSED.get(model_type)
     if why is None and (text.get("is_encoder_decoder") is True or config.get("is_encoder_decoder") is True):

@@ -75,6 +75,7 @@ def _resolved(document: Mapping[str, Any], pointer: str) -> Model:
     if given.preset is not None:
         spec = presets.load("models", given.preset, pointer=child(pointer, "preset")).spec
         return _built({"name": given.preset, **spec}, overrides, _Reading(pointer, {}, ()))
+    # A key that the user overrides was not assumed, even where the config left it out.
     if given.hf_config is not None:
         read = read_hf_config(given.hf_config, pointer=child(pointer, "hf_config"))
         assumed = {name: value for name, value in read.assumed.items() if name not in overrides}
@@ -122,6 +123,7 @@ def _model(spec: ModelInput, reading: _Reading) -> Model:
     mla = None if spec.mla is None else Mla(**spec.mla.model_dump())
     kv_heads, head_dim = _heads(spec, mla, reading)
     moe, is_moe = _moe(spec, reading)
+    # All readers run before the first refusal, so that the user learns of every broken rule at once.
     windows = _windows(spec, reading)
     position = reading.filled("position_embedding", spec.position_embedding, "rope")
     if position == "learned" and spec.max_position_embeddings is None:

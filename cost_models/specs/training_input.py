@@ -129,6 +129,8 @@ def _resolved(document: Mapping[str, Any], facts: _Facts, pointer: str) -> Train
     assert given.precision
     assert given.framework
     assert given.seq_length
+    # Missing fields were refused first, so from here on rules can compare fields without asking whether they are
+    # there.
     batch, problems = _batch(given, pointer)
     problems += _unsupported(given, facts, pointer)
     if problems:

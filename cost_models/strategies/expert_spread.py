@@ -33,6 +33,7 @@ def expected_places(moe: Moe, places: Floats) -> Floats:
     groups, chosen = float(moe.num_groups), float(moe.topk_groups)
     if chosen >= groups:
         return places * (1.0 - _missed(experts, experts / places, top_k))
+    # Consecutive experts form a group, so a place is either whole groups or part of one.
     cut = np.maximum(places / groups, 1.0)  # places within one group, where there are more places than groups
     inside = cut * (1.0 - _missed(experts / groups, experts / groups / cut, max(top_k / chosen, 1.0)))
     over_groups = np.minimum(places, groups)

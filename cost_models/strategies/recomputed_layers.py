@@ -33,6 +33,7 @@ def recomputed_layers(strategies: Strategies) -> Floats:
     cases = distinct(strategies, ("layout", "vpp", "recompute", "recompute_method", "recompute_num_layers"))
     rows = cases.rows
     held_US, full = rows.layouts.held_LS[rows.layout], rows.recompute == Recompute.FULL
+    # Counted per stage and then summed, since a limit per chunk applies to every stage by itself.
     count_US = np.where(full[:, None], np.minimum(held_US, _limit(rows)[:, None]), 0.0)
     some = np.flatnonzero(_blocks_of_uneven_chunks(rows))
     if len(some):
@@ -44,6 +45,7 @@ def recomputed_layers(strategies: Strategies) -> Floats:
 
 def _limit(strategies: Strategies) -> Floats:
     """Most layers of a stage that are repeated where its chunks are alike, shape (N,)."""
+    # Megatron's block method counts layers in each model chunk, of which a stage has vpp.
     block = strategies.recompute_method == RecomputeMethod.BLOCK
     return np.where(block, strategies.recompute_num_layers * strategies.vpp, np.inf)
 

@@ -89,6 +89,7 @@ class Strategies:
     @property
     def expert_shard_size(self) -> Floats:
         """Ranks that share one copy of sharded expert state: edp by the copies that zero_shard_size leaves."""
+        # Experts have as many copies of their state as the rest: groups of edp ranks are cut into that many parts.
         copies = self.dp_cp / self.zero_shard_size
         return np.asarray(np.maximum(np.floor(self.expert_dp / copies), 1.0))
 
@@ -122,6 +123,7 @@ def build_strategies(columns: Mapping[str, Sequence[Any] | NDArray[Any]], *, lay
 
 def concatenated(batches: Sequence[Strategies]) -> Strategies:
     """One batch of all rows, in order; every batch must share the same `layouts`."""
+    # `layout` is an index into `layouts`, and means nothing in another table.
     assert all(batch.layouts is batches[0].layouts for batch in batches)
     columns = {name: np.concatenate([getattr(batch, name) for batch in batches]) for name in ARRAY_FIELDS}
     return Strategies(**columns, layouts=batches[0].layouts)

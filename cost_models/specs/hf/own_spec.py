@@ -54,6 +54,7 @@ def _spec(config: Mapping[str, Any]) -> dict[str, Any] | None:
     if hybrid or any(part in str(key) for key in config for part in _FOREIGN):
         return None
     spec: dict[str, Any] = _found(config, _SIZES)
+    # A hint that the reader of specifications would refuse in turn is worse than none.
     if not all(name in spec for name in _NEEDED) or spec["num_layers"] > 10_000:
         return None
     spec |= {name: config[name] for name in _FLAGS if isinstance(config.get(name), bool)}
