@@ -16,11 +16,11 @@ from cost_models.job import PooledJob
 from cost_models.pools.time import pooled_jitter_fraction, sends_s
 from cost_models.step.stage_costs import build_tables
 from cost_models.step.total import stage_end_s
-from cost_models.strategies.fields import Recompute, RecomputeMethod, Schedule
+from cost_models.strategies.fields import Recompute, RecomputeMethod
 from cost_models.strategies.strategy import Floats, Ints, Strategies
 from planner.pools.placements import Sites
 from planner.search.bounds import layer_variants
-from planner.splits.model import SplitNumbers, split_numbers
+from planner.splits.model import SplitNumbers, slowest_allowed_s, split_numbers, virtual_share
 from planner.strategies.space import Space
 
 Layers = Literal["whole", "fractions"]
@@ -171,16 +171,8 @@ class RowBound:
 
     def slowest_allowed_s(self, rows: Strategies, limit_s: Floats) -> Floats:
         """Longest stage with which work, bubble and once-a-step time stay within a step time, shape (N,)."""
-        share = virtual_share(rows)
-        rest = rows.num_micro_batches - share
-        left = limit_s / self.factor - self.once_s - self.all_s * share
-        allowed = np.where(rest > 0, left / np.maximum(rest, 1e-12), limit_s)
-        return np.asarray(np.where(np.isfinite(limit_s), allowed, np.inf))
-
-
-def virtual_share(rows: Strategies) -> Floats:
-    """What the bubble is multiplied with, shape (N,)."""
-    return np.where(rows.schedule == Schedule.INTERLEAVED, 1.0 / rows.vpp, 1.0)
+        allowed = slowest_allowed_s(rows, self.all_s, limit_s / self.factor - self.once_s)
+        return np.where(rows.num_micro_batches > virtual_share(rows), allowed, limit_s)
 
 
 def row_bound(pooled: PooledJob, numbers: tuple[SplitNumbers, ...], rows: Strategies, sites: Sites) -> RowBound:

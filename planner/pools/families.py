@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -12,25 +12,20 @@ from cost_models.strategies.layouts import Layout, build_layouts
 from cost_models.strategies.strategy import Ints, Strategies
 from planner.pools.bounds import Work
 from planner.pools.placements import Sites
-from planner.pools.program import PooledProgram
-from planner.pools.split_model import PooledSplit, build_pooled_split
-from planner.pools.thresholds import balance_pools
-from planner.splits.cp_sat import Solved, SolverError
-from planner.splits.model import SplitNumbers, layers_in_order
-from planner.splits.thresholds import Balanced
-
-TOLERANCE = 1e-9
-"""Relative difference below which a split reaches its bound."""
+from planner.splits.builder import with_choices
+from planner.splits.cp_sat import Solved
+from planner.splits.gaps import TOLERANCE, Closed, close_gap, has_gap
+from planner.splits.model import layers_in_order
+from planner.splits.several_pools import PooledSplit
+from planner.splits.thresholds import balance
 
 
 @dataclass(frozen=True, eq=False)
 class Family:
-    """A strategy on a placement, a batch of one."""
+    """A strategy on a placement."""
 
-    row: Strategies
-    pools: tuple[int, ...]
-    """Pool of every stage."""
-    numbers: tuple[SplitNumbers, ...]
+    split: PooledSplit
+    """Without the choices of its stages."""
     weight: float
     """What the objective weighs a step with."""
     bound_s: float
@@ -39,10 +34,6 @@ class Family:
     """Step time to beat."""
     slowest_s: float
     """Seconds per micro-batch that no stage may exceed to beat it."""
-    sends_s: float
-    """Exposed seconds of a step's sends."""
-    once_floor_s: float
-    """Once-a-step seconds that no split is below."""
     most_layers: Ints
     """The most layers of the commonest kind that fit on every stage."""
 
@@ -55,15 +46,11 @@ class BestSplit:
     """The best split that is known to beat the limit."""
     step_s: float = np.inf
     """Its step time."""
-    unproven_s: float = np.inf
-    """Seconds of a step below which nothing better is left, where that is not proven to be the best."""
-    by_solver: bool = False
-    failure: str | None = None
-    """Why the solver could not be used."""
+    closed: Closed = field(default_factory=Closed)
+    """What CP-SAT made of the gap that thresholds left, if there was one."""
 
 
 def best_split(
-    pooled: PooledJob,
     family: Family,
     *,
     headroom_fraction: float,
@@ -71,54 +58,24 @@ def best_split(
     should_stop: Callable[[], bool],
 ) -> BestSplit:
     """The best split of a family: by thresholds, and by CP-SAT where those leave a gap."""
-    one_kind = len(pooled.jobs[0].model.distinct_kinds) == 1
-    model = build_pooled_split(
-        pooled,
-        family.row,
-        family.pools,
-        family.numbers,
+    model = with_choices(
+        family.split,
         slowest_s=family.slowest_s,
-        sends_s=family.sends_s,
-        once_floor_s=family.once_floor_s,
         headroom_fraction=headroom_fraction,
-        most_layers=family.most_layers if one_kind else None,
+        most_layers=family.most_layers if family.split.num_kinds == 1 else None,
     )
-    if model is None or not model.is_feasible:
+    balanced = balance(model, limit_s=family.limit_s) if model is not None and model.is_feasible else None
+    if model is None or balanced is None or balanced.bound_s > family.limit_s * (1.0 + TOLERANCE):
         return BestSplit()
-    balanced = balance_pools(model, limit_s=family.limit_s)
-    if balanced is None or balanced.bound_s > family.limit_s * (1.0 + TOLERANCE):
-        return BestSplit()
-    if balanced.bound_s >= min(balanced.step_s, family.limit_s) * (1.0 - TOLERANCE):
-        return _known(model, balanced)
-    return _closed(model, balanced, limit_s=family.limit_s, solver=solver, should_stop=should_stop)
-
-
-def _closed(
-    model: PooledSplit,
-    balanced: Balanced,
-    *,
-    limit_s: float,
-    solver: Callable[..., Solved],
-    should_stop: Callable[[], bool],
-) -> BestSplit:
-    """Asks CP-SAT for what lies between the bound and the best split; where it fails that split stands, unproven."""
-    target_s = min(balanced.step_s, limit_s)
-    try:
-        answer = solver(model, hint=None, limit_s=target_s, should_stop=should_stop, program=PooledProgram)
-    except SolverError as error:
-        return replace(_known(model, balanced), unproven_s=balanced.bound_s, failure=error.message)
-    found = _known(model, balanced)
-    if answer.picked is not None:
-        found = BestSplit(model.layout(answer.picked), model.step_s(answer.picked))
-    unproven_s = np.inf if answer.proven else max(balanced.bound_s, answer.bound_s)
-    return replace(found, unproven_s=unproven_s, by_solver=True)
-
-
-def _known(model: PooledSplit, balanced: Balanced) -> BestSplit:
-    """What thresholds found."""
-    if balanced.picked is None:
-        return BestSplit()
-    return BestSplit(model.layout(balanced.picked), balanced.step_s)
+    closed, picked, step_s = Closed(), balanced.picked, balanced.step_s
+    if has_gap(balanced, limit_s=family.limit_s):
+        target_s = min(balanced.step_s, family.limit_s)
+        closed = close_gap(model, bound_s=balanced.bound_s, target_s=target_s, solver=solver, should_stop=should_stop)
+    if closed.picked is not None:
+        picked, step_s = closed.picked, closed.step_s
+    if picked is None:
+        return BestSplit(closed=closed)
+    return BestSplit(model.layout(picked), step_s, closed)
 
 
 def placed(pooled: PooledJob, row: Strategies, layout: Layout) -> Strategies:

@@ -6,7 +6,6 @@ no suffix; Q questions are a stage of a strategy each.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -103,14 +102,3 @@ class _Questions:
             low[rest[good]] = middle[good]
             high[rest[~good]] = middle[~good] - 1
         return np.where(low < least_Q, -1, low)
-
-
-def in_parts(sizes: Sequence[int], most: int) -> list[slice]:
-    """Consecutive parts of at most so much together, at least one each."""
-    parts, start, total = [], 0, 0
-    for index, size in enumerate(sizes):
-        if index > start and total + size > most:
-            parts.append(slice(start, index))
-            start, total = index, 0
-        total += size
-    return [*parts, slice(start, len(sizes))] if len(sizes) else []

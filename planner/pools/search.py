@@ -12,7 +12,6 @@ from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from time import perf_counter
 
 import numpy as np
 
@@ -25,17 +24,20 @@ from cost_models.strategies.fields import Recompute, RecomputeMethod
 from cost_models.strategies.layouts import Layout, build_layouts
 from cost_models.strategies.strategy import Bools, Codes, Floats, Ints, Strategies
 from planner.pools.bounds import Layers, RowBound, Work, base_bound_s, base_work, row_bound, row_numbers, row_work
-from planner.pools.families import TOLERANCE, Family, best_split, layers_by_speed, placed
+from planner.pools.families import Family, best_split, layers_by_speed, placed
 from planner.pools.found import Plan, PoolsFound
 from planner.pools.placements import NodeLimits, Sites, build_sites, price_weight
-from planner.pools.screen import could_hold, in_parts
+from planner.pools.screen import could_hold
 from planner.rules import violations
+from planner.search.budget import Budget, best_first
 from planner.search.exhaustive import BASE_CODES
 from planner.search.expressible import SPLIT_CODES, splits_freely
 from planner.search.objective import Goal
 from planner.search.progress import Progress
 from planner.splits.cp_sat import Solved, solve
+from planner.splits.gaps import TOLERANCE
 from planner.splits.model import PRICED_SCHEDULES, SplitNumbers
+from planner.splits.several_pools import PooledSplit
 from planner.strategies.space import Space
 
 CHUNK = 256
@@ -73,11 +75,10 @@ class PoolSearch:
         self.pooled, self.space, self.goal, self.limits = pooled, space, goal, limits
         self.top_k, self.headroom_fraction = top_k, headroom_fraction
         self.pools, self.listed_alone = pools, listed_alone
-        self.time_limit_s, self.on_progress, self.should_stop = time_limit_s, on_progress, should_stop
+        self.budget, self.on_progress = Budget(time_limit_s, should_stop), on_progress
         self.solver = solver
         self.freely = splits_freely(pooled.jobs[0])
         self.found = PoolsFound()
-        self._started = perf_counter()
 
     def run(self) -> PoolsFound:
         """The k best plans, and how sure that is."""
@@ -85,7 +86,7 @@ class PoolSearch:
         if len(self.space.degrees):
             self._run()
         found.rejected = Counter({code: count for code, count in found.rejected.items() if count})
-        found.elapsed_s = perf_counter() - self._started
+        found.elapsed_s = self.budget.elapsed_s
         return found
 
     def _run(self) -> None:
@@ -109,17 +110,13 @@ class PoolSearch:
         sites = sites.take(np.flatnonzero(reached & (values <= self.limit)))
         bound_s = self._site_bounds_s(base, work, sites, layers="whole")
         values = self.goal.value_of_world(self._weight(base.take(sites.base), sites), bound_s)
-        order = np.argsort(values, kind="stable")
-        for start in range(0, len(order), CHUNK):
-            chunk = order[start : start + CHUNK]
-            if values[chunk[0]] > self.limit:
-                break
-            if self._must_stop() or not self._families(base, sites.take(chunk)):
-                self._leave(bound_s[order[start:]])
+        for part, rest in best_first(values, limit=lambda: self.limit, most=CHUNK):
+            if self._must_stop() or not self._families(base, sites.take(part)):
+                self._leave(bound_s[rest])
                 break
             if self.on_progress is not None:
                 best_s = self.found.best[0].step_s if self.found.best else None
-                self.on_progress(Progress(self.found.families, best_s, float(bound_s[chunk[-1]])))
+                self.on_progress(Progress(self.found.families, best_s, float(bound_s[part[-1]])))
 
     def _site_bounds_s(self, base: Strategies, work: Work, sites: Sites, *, layers: Layers) -> Floats:
         """Seconds of a step that nothing at each of these sites beats."""
@@ -157,15 +154,13 @@ class PoolSearch:
         if self.listed_alone:
             return True
         most = LATER_STAGES if np.isfinite(self.limit) else FIRST_STAGES
-        for piece in in_parts(rows.pp[order].astype(int).tolist(), most):
-            part = order[piece]
-            if values[part[0]] > self.limit:
-                break
-            for index, family in self._holding(rows, sites, numbers, bound, weight, part):
+        stages = rows.pp[order].astype(np.int64)
+        for part, rest in best_first(values[order], limit=lambda: self.limit, most=most, sizes=stages):
+            for index, family in self._holding(rows, sites, numbers, bound, weight, order[part]):
                 if values[index] > self.limit:
                     break
                 if self._must_stop():
-                    self._leave(bound.step_s[order[piece.start :]])
+                    self._leave(bound.step_s[order[rest]])
                     return False
                 self._solve(family)
         return True
@@ -198,15 +193,20 @@ class PoolSearch:
             (
                 int(part[index]),
                 Family(
-                    row=some.take(np.array([index])),
-                    pools=where.pools(index),
-                    numbers=tuple(each.take(np.array([index])) for each in its),
+                    split=PooledSplit(
+                        jobs=self.pooled.jobs,
+                        row=some.take(np.array([index])),
+                        pools=where.pools(index),
+                        numbers=tuple(each.take(np.array([index])) for each in its),
+                        choices=(),
+                        pooled=self.pooled,
+                        sends_s=float(bound.sends_s[part[index]]),
+                        once_least_s=float(bound.once_s[part[index]]),
+                    ),
                     weight=float(weight[part[index]]),
                     bound_s=float(bound.step_s[part[index]]),
                     limit_s=float(limits_s[index]),
                     slowest_s=float(slowest_s[index]),
-                    sends_s=float(bound.sends_s[part[index]]),
-                    once_floor_s=float(bound.once_s[part[index]]),
                     most_layers=most_layers[index],
                 ),
             )
@@ -260,19 +260,17 @@ class PoolSearch:
                 return
             family = replace(family, limit_s=min(family.limit_s, limit_s))
         best = best_split(
-            self.pooled,
-            family,
-            headroom_fraction=self.headroom_fraction,
-            solver=self.solver,
-            should_stop=self._must_stop,
+            family, headroom_fraction=self.headroom_fraction, solver=self.solver, should_stop=self._must_stop
         )
-        found.solved += best.by_solver
-        if best.failure is not None and best.failure not in found.failures:
-            found.failures.append(best.failure)
+        closed = best.closed
+        found.solved += closed.solved
+        if closed.failure is not None and closed.failure not in found.failures:
+            found.failures.append(closed.failure)
         if self.freely:  # what cannot be launched is no part of the ranking's proof
-            self._leave(np.array([best.unproven_s]))
+            self._leave(np.array([closed.unproven_s]))
         if best.layout is not None:
-            self._keep(placed(self.pooled, family.row, best.layout), family.weight, step_s=best.step_s)
+            row = placed(self.pooled, family.split.row, best.layout)
+            self._keep(row, family.weight, step_s=best.step_s)
 
     def _rank_listed(self, rows: Strategies, sites: Sites, weight: Floats) -> None:
         """Ranks strategies with the split that the request or the framework gives them, all priced at once."""
@@ -368,11 +366,9 @@ class PoolSearch:
         return min((plan.value for plan in known), default=np.inf)
 
     def _must_stop(self) -> bool:
-        if self.should_stop is not None and self.should_stop():
-            self.found.stopped = "cancelled"
-        elif self.time_limit_s is not None and perf_counter() - self._started > self.time_limit_s:
-            self.found.stopped = "time"
-        return self.found.stopped is not None
+        stops = self.budget.must_stop()
+        self.found.stopped = self.budget.stopped
+        return stops
 
 
 def _order(plan: Plan) -> tuple[object, ...]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from time import perf_counter
 
 import numpy as np
 
@@ -45,7 +44,7 @@ def search(
     found = exhaustive.run()
     if found.stopped is None and splits_are_open(asked):
         _open_splits(exhaustive, asked, on_progress)
-        found.elapsed_s = perf_counter() - exhaustive.started
+        found.elapsed_s = exhaustive.budget.elapsed_s
     return found
 
 

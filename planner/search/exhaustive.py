@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 from itertools import product
-from time import perf_counter
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +23,7 @@ from cost_models.strategies.fields import Recompute
 from cost_models.strategies.strategy import Floats, Ints, Strategies
 from planner.rules import Violations, violations
 from planner.search.bounds import Bounds, build_bounds, floor_s
+from planner.search.budget import Budget
 from planner.search.found import Found
 from planner.search.kept import Kept, Nearest
 from planner.search.objective import Goal
@@ -77,7 +77,8 @@ class Exhaustive:
         """`keep_legal` is for a search of open splits that follows; the time limit counts from `started`, or from now."""
         self.space, self.goal, self.top_k = space, goal, top_k
         self.headroom_fraction, self.allow_at_risk = headroom_fraction, allow_at_risk
-        self.time_limit_s, self.on_progress, self.should_stop = time_limit_s, on_progress, should_stop
+        self.budget = Budget(time_limit_s, should_stop, started)
+        self.on_progress = on_progress
         self.found = Found(best=None, rejected=Counter())
         self.kept = Kept(top_k)
         self._nearest = Nearest()
@@ -88,7 +89,6 @@ class Exhaustive:
         """Lower bound of such rows that there was no room for."""
         self._unsearched_s: float | None = None
         """Lower bound of what an early stop left out."""
-        self.started = perf_counter() if started is None else started
 
     def run(self) -> Found:
         """The k best strategies, and how sure that is."""
@@ -98,7 +98,7 @@ class Exhaustive:
             self._search(np.flatnonzero(promising))
             self._search(np.flatnonzero(~promising))
         self.found.lower_bound_s = self._lower_bound()
-        self.found.elapsed_s = perf_counter() - self.started
+        self.found.elapsed_s = self.budget.elapsed_s
         return self.found
 
     def _search(self, meshes: Ints) -> None:
@@ -380,11 +380,9 @@ class Exhaustive:
 
     def must_stop(self) -> bool:
         """Whether the caller or the time limit ends the search here."""
-        if self.should_stop is not None and self.should_stop():
-            self.found.stopped = "cancelled"
-        elif self.time_limit_s is not None and perf_counter() - self.started > self.time_limit_s:
-            self.found.stopped = "time"
-        return self.found.stopped is not None
+        stops = self.budget.must_stop()
+        self.found.stopped = self.budget.stopped
+        return stops
 
     def _lower_bound(self) -> float | None:
         """Least step time that any plan worth ranking can have, as far as it is known."""

@@ -9,7 +9,6 @@ answer does not depend on the machine.
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
 from collections.abc import Callable
 from dataclasses import dataclass
 from threading import Event, Thread
@@ -18,9 +17,8 @@ from typing import Any
 import numpy as np
 
 from cost_models.errors import MeshwrightError
-from cost_models.strategies.fields import Schedule
 from planner.splits.lone_stages import chunk_layers
-from planner.splits.model import OpenModel, SplitModel
+from planner.splits.model import SplitModel
 
 TIME_STEPS = 10_000_000
 """Time steps in the average stage's time of one micro-batch."""
@@ -29,8 +27,6 @@ DETERMINISTIC_LIMIT = 4.0
 CANONICAL_LIMIT = 1.0
 """The same for each stage of the smallest among equal optima."""
 _POLL_S = 0.05
-_MOST_ONCE = 1 << 20
-"""Cells of the once-a-step table above which a model is refused."""
 
 
 class SolverError(MeshwrightError):
@@ -51,14 +47,13 @@ class Solved:
 
 
 def solve(
-    model: OpenModel,
+    model: SplitModel,
     *,
     hint: tuple[int, ...] | None,
     limit_s: float = np.inf,
     deterministic_limit: float = DETERMINISTIC_LIMIT,
     should_stop: Callable[[], bool] | None = None,
     canonical: bool = True,
-    program: type[Program] | None = None,
 ) -> Solved:
     """The best split of a model.
 
@@ -68,13 +63,12 @@ def solve(
         limit_s: step time to beat; splits that don't are left out.
         deterministic_limit: work after which the best so far is returned, unproven.
         should_stop: asked every 50 ms; true ends the solver.
-        program: how the model is written down; `SplitProgram` unless given.
         canonical: among equal optima the one with the lexicographically smallest layers per stage.
 
     Raises:
         SolverError: the model is invalid, or the solver is not there.
     """
-    written = (program or SplitProgram)(model)
+    written = Program(model)
     if hint is not None:
         written.start_from(hint)
     if np.isfinite(limit_s):
@@ -85,15 +79,15 @@ def solve(
     return found
 
 
-class Program(ABC):
-    """Variables and constraints of one model; what a split costs is for those that derive from it."""
+class Program:
+    """Variables and constraints of one model."""
 
     share: int
     """Virtual stages that the bubble is divided by; the objective is multiplied with it, to be whole."""
     objective: Any
     """Time steps of a step times `share`, jitter left out."""
 
-    def __init__(self, model: OpenModel) -> None:
+    def __init__(self, model: SplitModel) -> None:
         try:
             from ortools.sat.python import cp_model
         except ImportError as error:
@@ -107,16 +101,17 @@ class Program(ABC):
         ]
         for stage in self.pick:
             self.sat.add_exactly_one(stage)
-        self.layers = [self._sum(stage, model.choices[stage].layers) for stage in range(model.pp)]
+        self.layers = [self.sum_of(stage, model.choices[stage].layers) for stage in range(model.pp)]
         self._place()
         self._price()
 
-    def _sum(self, stage: int, values: Any) -> Any:
+    def sum_of(self, stage: int, values: Any) -> Any:
         """The value of a stage's choice as a linear expression."""
         whole = [int(value) for value in values]
         return self.cp.LinearExpr.weighted_sum(self.pick[stage], whole)
 
-    def _steps(self, seconds: Any) -> Any:
+    def steps(self, seconds: Any) -> Any:
+        """Seconds in whole time steps."""
         return np.rint(np.asarray(seconds) / self.step_s).astype(np.int64)
 
     def _place(self) -> None:
@@ -137,7 +132,7 @@ class Program(ABC):
                     chunk_layers(total, model.vpp, is_last=stage == model.pp - 1)[chunk]
                     for total in choices.layers.tolist()
                 ]
-                position = position + self._sum(stage, sizes)
+                position = position + self.sum_of(stage, sizes)
                 here = self.sat.new_int_var(0, num_layers, f"position{chunk}_{stage}")
                 self.sat.add(here == position)
                 position = here
@@ -148,19 +143,27 @@ class Program(ABC):
                     last_J[kind] = count
         for kind in range(kinds - 1):
             for stage, choices in enumerate(model.choices):
-                self.sat.add(held[kind][stage] == self._sum(stage, choices.contents_CJ[:, kind]))
+                self.sat.add(held[kind][stage] == self.sum_of(stage, choices.contents_CJ[:, kind]))
 
-    @abstractmethod
     def _price(self) -> None:
-        """Sets the objective, and minimises it."""
+        """The objective: m times the slowest stage, the bubble of the others, and what happens once a step. [T-1]"""
+        model = self.model
+        m = int(model.row.num_micro_batches[0])
+        self.share = round(1.0 / model.share)
+        slowest, is_slowest, times = self._slowest()
+        constant, by_choice = model.sum_steps(self.steps)
+        together = sum(self.sum_of(stage, steps) for stage, steps in enumerate(by_choice))
+        once = model.write_once(self, is_slowest, times)
+        self.objective = (self.share * m - 1) * slowest + constant + together + self.share * once
+        self.sat.minimize(self.objective)
 
     def _slowest(self) -> tuple[Any, list[Any], list[Any]]:
         """The slowest stage's time, flags that say which stage it is, and the time steps of every choice."""
         model = self.model
-        times = [self._steps(choices.time_s) for choices in model.choices]
+        times = [self.steps(choices.time_s) for choices in model.choices]
         longest = int(max(time.max() for time in times))
         slowest = self.sat.new_int_var(int(max(time.min() for time in times)), longest, "slowest")
-        stage_time = [self._sum(stage, time) for stage, time in enumerate(times)]
+        stage_time = [self.sum_of(stage, time) for stage, time in enumerate(times)]
         self.sat.add_max_equality(slowest, stage_time)
         is_slowest = [self.sat.new_bool_var(f"slowest_is{stage}") for stage in range(model.pp)]
         self.sat.add_exactly_one(is_slowest)
@@ -256,69 +259,3 @@ class Program(ABC):
 
     def _picked(self, solver: Any) -> tuple[int, ...]:
         return tuple(next(i for i, variable in enumerate(stage) if solver.value(variable)) for stage in self.pick)
-
-
-class SplitProgram(Program):
-    """The open split of a strategy on one kind of node."""
-
-    model: SplitModel
-
-    def _price(self) -> None:
-        """The objective: m times the slowest stage, the bubble, and what happens once a step."""
-        model = self.model
-        m = int(model.row.num_micro_batches[0])
-        self.share = model.vpp if model.row.schedule[0] == Schedule.INTERLEAVED else 1
-        slowest, is_slowest, times = self._slowest()
-        recomputed = sum(self._sum(stage, choices.recomputed) for stage, choices in enumerate(model.choices))
-        again, work = int(self._steps(model.again_s)), int(self._steps(model.work_s))
-        once = self._once(is_slowest, times)
-        self.objective = (self.share * m - 1) * slowest + work + again * recomputed + self.share * once
-        self.sat.minimize(self.objective)
-
-    def _once(self, is_slowest: list[Any], times: list[Any]) -> Any:
-        """Once-a-step time, looked up by the slowest stage's contents and the fullest stages' parameters."""
-        model = self.model
-        ranks, levels = zip(
-            *(self._fullest(name) for name in ("dense", "expert")), strict=True
-        )  # variables over the sorted distinct values
-        kinds_of_slowest: dict[tuple[int, ...], int] = {}
-        seconds, contents = [], []
-        number: list[list[int]] = []
-        for choices, time in zip(model.choices, times, strict=True):
-            number.append([])
-            for index, held in enumerate(choices.contents_CJ.tolist()):
-                key = (int(time[index]), *held)
-                if key not in kinds_of_slowest:
-                    kinds_of_slowest[key] = len(kinds_of_slowest)
-                    seconds.append(float(choices.time_s[index]))
-                    contents.append(held)
-                number[-1].append(kinds_of_slowest[key])
-        shape = (len(seconds), len(levels[0]), len(levels[1]))
-        if np.prod(shape) > _MOST_ONCE:
-            raise SolverError(f"the once-a-step table would have {np.prod(shape)} cells", hint="Fix more degrees.")
-        at = np.indices(shape).reshape(3, -1)
-        once_s = model.once_s(
-            contents_NJ=np.array(contents)[at[0]],
-            slowest_s=np.array(seconds)[at[0]],
-            dense=levels[0][at[1]],
-            expert=levels[1][at[2]],
-        )
-        which = self.sat.new_int_var(0, shape[0] - 1, "slowest_contents")
-        for stage, flag in enumerate(is_slowest):
-            self.sat.add(which == self._sum(stage, number[stage])).only_enforce_if(flag)
-        once_steps = self._steps(once_s)
-        once = self.sat.new_int_var(int(once_steps.min()), int(once_steps.max()), "once")
-        cell = (which * shape[1] + ranks[0]) * shape[2] + ranks[1]
-        index = self.sat.new_int_var(0, int(np.prod(shape)) - 1, "cell")
-        self.sat.add(index == cell)
-        self.sat.add_element(index, once_steps.tolist(), once)
-        return once
-
-    def _fullest(self, name: str) -> tuple[Any, Any]:
-        """The rank of the fullest stage's parameters among all that occur, and the sorted values."""
-        values = [getattr(choices, name) for choices in self.model.choices]
-        levels = np.unique(np.concatenate(values))
-        rank = self.sat.new_int_var(0, len(levels) - 1, f"fullest_{name}")
-        each = [self._sum(stage, np.searchsorted(levels, value)) for stage, value in enumerate(values)]
-        self.sat.add_max_equality(rank, each)
-        return rank, levels

@@ -1,20 +1,23 @@
 """One strategy whose split over the pipeline is open: what each stage may hold, and what a whole split then costs.
 
 Everything is asked of the cost models: seconds and parameters per layer and end, memory of every stage by its own
-micro-batches in flight, and the once-a-step costs of the fullest stage. A *choice* is what one stage holds, as layers of
-each kind and layers recomputed. Array suffixes: C choices of a stage, J layer kinds, N asked splits.
+micro-batches in flight, and what happens once a step. A *choice* is what one stage holds, as layers of each kind and layers
+recomputed. A cluster of one kind of node has one pool; `planner.splits.one_pool` prices its splits, `planner.pools.split_model`
+those over several pools. Array suffixes: C choices of a stage, J layer kinds, N asked splits.
 """
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, fields
-from typing import Protocol
+from functools import cached_property
+from typing import Any
 
 import numpy as np
 
 from cost_models.job import Job
 from cost_models.step.stage_costs import micro_batch_costs
-from cost_models.step.total import jitter_fraction, once_a_step
 from cost_models.strategies.fields import Schedule
 from cost_models.strategies.layouts import Layout
 from cost_models.strategies.strategy import Bools, Floats, Ints, Strategies
@@ -22,8 +25,6 @@ from planner.splits.lone_stages import chunk_layers
 
 PRICED_SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.GPIPE)
 """Schedules whose bubble is the other stages' time over the virtual stages; zero-bubble ones keep the even split."""
-MOST_CHOICES = 40_000
-"""Choices over all stages above which a model is not built: the bound on stage time prunes far below this."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -75,7 +76,7 @@ def split_numbers(job: Job, rows: Strategies) -> SplitNumbers:
 
 @dataclass(frozen=True, eq=False)
 class StageChoices:
-    """What one stage may hold within its memory, in rising order of layers."""
+    """What one stage may hold within its memory; of one kind of layer in rising order."""
 
     contents_CJ: Ints
     recomputed: Ints
@@ -96,120 +97,182 @@ class StageChoices:
 
     def take(self, index: Ints | Bools) -> StageChoices:
         """The choices at these positions, or where the mask holds."""
-        return StageChoices(
-            self.contents_CJ[index], self.recomputed[index], self.time_s[index], self.dense[index], self.expert[index]
-        )
+        return StageChoices(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
 
 
-class OpenModel(Protocol):
-    """What is common to the open splits of one strategy, on one kind of node or on pools."""
+@dataclass(frozen=True, slots=True)
+class SlowestStage:
+    """A stage with one of its choices, as the slowest of a split."""
 
-    @property
-    def pp(self) -> int: ...
-    @property
-    def vpp(self) -> int: ...
-    @property
-    def choices(self) -> tuple[StageChoices, ...]: ...
-    @property
-    def kind_of_layer(self) -> Ints: ...
-    @property
-    def row(self) -> Strategies: ...
-    @property
-    def factor(self) -> float: ...
-    @property
-    def unit_s(self) -> float: ...
+    stage: int
+    choice: int
+    contents_J: Ints
+    time_s: float
+
+
+ByChoice = Sequence[Floats]
+"""A value of every choice of every stage, by stage."""
 
 
 @dataclass(frozen=True, eq=False)
-class SplitModel:
-    """The open split of one strategy."""
+class SplitModel(ABC):
+    """The open split of one strategy.
 
-    job: Job
+    A step takes m times its slowest stage, the other stages' time over the virtual stages, and what happens once a step.
+    Thresholds and CP-SAT need to know of that last part only *levels*: values that every choice has, of which the largest
+    over all stages decides. Once-a-step time never falls where a level rises, which makes bounds by levels valid.
+    """
+
+    jobs: tuple[Job, ...]
+    """What is planned, by pool."""
     row: Strategies
     """The strategy, a batch of one; its own layout only says pp and vpp."""
+    pools: tuple[int, ...]
+    """Pool of every stage."""
+    numbers: tuple[SplitNumbers, ...]
+    """By pool."""
     choices: tuple[StageChoices, ...]
-    kind_of_layer: Ints
-    """Kind of every decoder layer, in model order."""
-    per_stage_recompute: bool
-    work_s: float
-    """Seconds per micro-batch of all stages together, full recomputation left out."""
-    again_s: float
-    """What one recomputed layer adds to it: the pipeline's sum takes the model's average layer."""
-    forward_J: Floats
-    waits_J: Floats
-    word: Floats
-    """The vocabulary's share of parameters on one rank, shape (1,)."""
+    """Of every stage."""
+    per_stage_recompute: bool = False
+    """Whether every stage recomputes a count of its own."""
+
+    binds_slowest = False
+    """Whether the levels beside a slowest stage hold for splits that contain that stage alone."""
 
     @property
     def pp(self) -> int:
-        return len(self.choices)
+        return len(self.pools)
 
     @property
     def vpp(self) -> int:
         return int(self.row.vpp[0])
 
+    @cached_property
+    def kind_of_layer(self) -> Ints:
+        """Kind of every decoder layer, in model order."""
+        model = self.jobs[0].model
+        kinds = model.distinct_kinds
+        return np.array([kinds.index(kind) for kind in model.layer_kinds])
+
     @property
-    def unit_s(self) -> float:
-        """Seconds of an average stage per micro-batch."""
-        return self.work_s / self.pp
+    def num_kinds(self) -> int:
+        return len(self.jobs[0].model.distinct_kinds)
 
     @property
     def is_feasible(self) -> bool:
         """Whether every stage has something that it can hold."""
         return all(len(choices) for choices in self.choices)
 
-    def pipeline_s(self, slowest_s: Floats, recomputed: Floats) -> Floats:
-        """Seconds of the slowest stage over a step and of the bubble, from its time and all recomputed layers. [P-1]"""
-        others = np.maximum(self.work_s + self.again_s * recomputed - slowest_s, 0.0)
-        bubble = others / self.vpp if self.row.schedule[0] == Schedule.INTERLEAVED else others
-        return np.asarray(self.row.num_micro_batches[0] * slowest_s + bubble)
-
-    def once_s(self, *, contents_NJ: Ints, slowest_s: Floats, dense: Floats, expert: Floats) -> Floats:
-        """Seconds of what happens once a step, from the slowest stage's contents and the fullest parameters, shape (N,)."""
-        n = len(slowest_s)
-        rows = self.row.take(np.zeros(n, np.int64))
-        forward_s = contents_NJ @ self.forward_J
-        terms, _ = once_a_step(
-            self.job,
-            rows,
-            dense=np.broadcast_to(dense, n).astype(np.float64),
-            expert=np.broadcast_to(expert, n).astype(np.float64),
-            forward_s=forward_s + contents_NJ @ self.waits_J,
-            backward_s=np.maximum(slowest_s - forward_s, 0.0),
-            layers=contents_NJ.sum(axis=1).astype(np.float64),
-            word=np.broadcast_to(self.word, n),
-        )
-        return np.asarray(np.sum(list(terms.values()), axis=0))
-
-    def step_s(self, picked: list[int]) -> float:
-        """Seconds of a step with one choice for each stage. [T-1]"""
-        chosen = [choices.take(np.array([index])) for choices, index in zip(self.choices, picked, strict=True)]
-        times = np.array([choice.time_s[0] for choice in chosen])
-        slowest = chosen[int(times.argmax())]
-        once_s = self.once_s(
-            contents_NJ=slowest.contents_CJ,
-            slowest_s=slowest.time_s,
-            dense=np.array([max(choice.dense[0] for choice in chosen)]),
-            expert=np.array([max(choice.expert[0] for choice in chosen)]),
-        )
-        recomputed = np.array([sum(choice.recomputed[0] for choice in chosen)])
-        return float((self.pipeline_s(slowest.time_s, recomputed) + once_s)[0]) * self.factor
+    @cached_property
+    def share(self) -> float:
+        """What the bubble is multiplied with."""
+        return float(virtual_share(self.row)[0])
 
     @property
+    @abstractmethod
     def factor(self) -> float:
         """What straggling multiplies a step with: the same for every split."""
-        return 1.0 + float(jitter_fraction(self.job, self.row)[0])
 
-    def layout(self, picked: list[int]) -> Layout:
+    @property
+    @abstractmethod
+    def unit_s(self) -> float:
+        """Seconds of a typical stage per micro-batch."""
+
+    @property
+    @abstractmethod
+    def weights(self) -> Sequence[Ints]:
+        """By stage, whole numbers of every choice, of which the sum over all stages orders splits as `sum_s` does."""
+
+    @property
+    def layer_s(self) -> Sequence[float]:
+        """Seconds by which one more layer of a model of one kind makes `sum_s` grow, by stage; their order is what counts."""
+        return [0.0] * self.pp
+
+    @abstractmethod
+    def sum_s(self, picked: Sequence[int]) -> float:
+        """Seconds per micro-batch of all stages together."""
+
+    @abstractmethod
+    def sum_steps(self, steps: Callable[[object], Ints]) -> tuple[int, Sequence[Ints]]:
+        """`sum_s` in whole time steps: a constant, and what every choice of every stage adds."""
+
+    def pipeline_s(self, slowest_s: Floats | float, sum_s: float) -> Floats:
+        """Seconds of the slowest stage over a step and of the bubble, from its time and all stages'. [P-1]"""
+        others_s = np.maximum(sum_s - slowest_s, 0.0)
+        return np.asarray(self.row.num_micro_batches[0] * slowest_s + others_s * self.share)
+
+    @property
+    def fixed_levels(self) -> tuple[ByChoice, ...]:
+        """Levels that are the same beside every slowest stage."""
+        return ()
+
+    @abstractmethod
+    def levels_beside(self, slowest: SlowestStage) -> tuple[ByChoice, ...]:
+        """The levels that decide on the once-a-step time beside this slowest stage."""
+
+    @abstractmethod
+    def once_s(self, slowest: SlowestStage, levels: Sequence[float]) -> float:
+        """Seconds of what happens once a step beside this slowest stage, from the largest of each level."""
+
+    @abstractmethod
+    def once_floor_s(self, contents_NJ: Ints, slowest_s: Floats, levels: Sequence[float]) -> Floats:
+        """Once-a-step seconds that no split with such a slowest stage is below, whose `fixed_levels` are no less than these."""
+
+    @abstractmethod
+    def write_once(self, program: Any, is_slowest: list[Any], times: list[Any]) -> Any:
+        """The once-a-step time steps of a split as an expression of CP-SAT's, from flags that say which stage is the slowest
+        and the time steps of every choice.
+        """
+
+    def slowest_at(self, time_s: float) -> list[SlowestStage]:
+        """Everything that may be the slowest stage and takes exactly this long; of what prices splits alike, one."""
+        found: dict[object, SlowestStage] = {}
+        for stage, choices in enumerate(self.choices):
+            for index in np.flatnonzero(choices.time_s == time_s).tolist():
+                slowest = self.slowest(stage, index)
+                found[self.alike(slowest)] = slowest
+        return list(found.values())
+
+    def slowest(self, stage: int, choice: int) -> SlowestStage:
+        """This choice of this stage as the slowest of a split."""
+        choices = self.choices[stage]
+        return SlowestStage(stage, choice, choices.contents_CJ[choice], float(choices.time_s[choice]))
+
+    @abstractmethod
+    def alike(self, slowest: SlowestStage) -> object:
+        """The same for equally slow stages beside which the other stages cost the same."""
+
+    def step_s(self, picked: Sequence[int]) -> float:
+        """Seconds of a step with one choice for each stage. [T-1] [T-5]"""
+        times = [float(choices.time_s[index]) for choices, index in zip(self.choices, picked, strict=True)]
+        stage = times.index(max(times))  # the first of equally slow ones, as in the cost models
+        slowest = self.slowest(stage, picked[stage])
+        once_s = self.once_s(slowest, largest(self.levels_beside(slowest), picked))
+        return float(self.pipeline_s(slowest.time_s, self.sum_s(picked)) + once_s) * self.factor
+
+    @property
+    def pool_per_stage(self) -> tuple[str, ...] | None:
+        """Names of the stages' pools, where there is more than a cluster of one kind."""
+        return None
+
+    def layout(self, picked: Sequence[int]) -> Layout:
         """The layout of one choice for each stage."""
-        totals = [int(choices.layers[index]) for choices, index in zip(self.choices, picked, strict=True)]
-        recomputed = [int(choices.recomputed[index]) for choices, index in zip(self.choices, picked, strict=True)]
+        totals, recomputed = (
+            [int(values[index]) for values, index in zip(each, picked, strict=True)]
+            for each in ([c.layers for c in self.choices], [c.recomputed for c in self.choices])
+        )
         return Layout(
             pp=self.pp,
             vpp=self.vpp,
             layers=layers_in_order(totals, self.vpp),
             recompute_per_stage=tuple(recomputed) if self.per_stage_recompute else None,
+            pool_per_stage=self.pool_per_stage,
         )
+
+
+def largest(levels: Sequence[ByChoice], picked: Sequence[int]) -> list[float]:
+    """The largest of each level over the stages of a split."""
+    return [float(max(each[index] for each, index in zip(level, picked, strict=True))) for level in levels]
 
 
 def layers_in_order(totals: list[int], vpp: int) -> tuple[int, ...]:
@@ -219,9 +282,18 @@ def layers_in_order(totals: list[int], vpp: int) -> tuple[int, ...]:
     return tuple(chunks[stage][chunk] for chunk in range(vpp) for stage in range(pp))
 
 
-def slowest_allowed_s(rows: Strategies, work_s: Floats, limit_s: Floats) -> Floats:
-    """Longest stage time with which the slowest stage and the bubble alone stay below a step time, shape (N,)."""
-    share = np.where(rows.schedule == Schedule.INTERLEAVED, 1.0 / rows.vpp, 1.0)
+def virtual_share(rows: Strategies) -> Floats:
+    """What the bubble is multiplied with, shape (N,)."""
+    return np.where(rows.schedule == Schedule.INTERLEAVED, 1.0 / rows.vpp, 1.0)
+
+
+def slowest_allowed_s(rows: Strategies, sum_s: Floats, limit_s: Floats) -> Floats:
+    """Longest stage with which m times it and the bubble stay within `limit_s`, where all stages together take at least
+    `sum_s` per micro-batch; shape (N,).
+
+    m * t + (sum - t) * share <= limit, solved for t; with one micro-batch and no virtual stages t cancels.
+    """
+    share = virtual_share(rows)
     rest = np.maximum(rows.num_micro_batches - share, 1e-12)
-    allowed = np.where(rows.num_micro_batches > share, (limit_s - work_s * share) / rest, limit_s)
+    allowed = np.where(rows.num_micro_batches > share, (limit_s - sum_s * share) / rest, limit_s)
     return np.asarray(np.where(np.isfinite(limit_s), allowed, np.inf))

@@ -20,18 +20,15 @@ from cost_models.strategies.layouts import Layout, build_layouts
 from cost_models.strategies.strategy import Floats, Strategies, concatenated
 from planner.rules import violations
 from planner.search.bounds import Bounds, open_split_s
+from planner.search.budget import best_first
 from planner.search.expressible import SPLIT_CODES, splits_freely
 from planner.search.objective import Goal, ranked_order
 from planner.splits.bounds import split_bound_s
-from planner.splits.builder import build_split_model
-from planner.splits.cp_sat import Solved, SolverError, solve
+from planner.splits.cp_sat import Solved, solve
+from planner.splits.gaps import TOLERANCE, close_gap, has_gap
 from planner.splits.memory_screen import could_hold
-from planner.splits.model import (
-    PRICED_SCHEDULES,
-    SplitModel,
-    SplitNumbers,
-    split_numbers,
-)
+from planner.splits.model import PRICED_SCHEDULES, SplitNumbers, split_numbers
+from planner.splits.one_pool import OnePoolSplit, build_one_pool_split
 from planner.splits.thresholds import balance
 from planner.strategies.space import Pairs, Space
 
@@ -39,8 +36,6 @@ CHUNK = 8192
 """Base rows whose families are bounded at a time."""
 PART = 16_384
 """Families whose memory is screened at a time."""
-TOLERANCE = 1e-9
-"""Relative difference below which a split reaches its bound."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +99,11 @@ class OpenSplits:
         if self.found.stopped:
             self._leave(least_s)
             return self.found
-        order = np.argsort(values, kind="stable")
-        order = order[base.pp[order] > 1]
-        for start in range(0, len(order), CHUNK):
-            chunk = order[start : start + CHUNK]
-            if values[chunk[0]] > self._limit:
-                break
+        open_base = np.flatnonzero(base.pp > 1)
+        for part, rest in best_first(values[open_base], limit=lambda: self._limit, most=CHUNK):
+            chunk = open_base[part]
             if not self._families(base.take(chunk), bounds.take(chunk)):
-                self._leave(least_s[order[start:]])
+                self._leave(least_s[open_base[rest]])
                 break
         return self.found
 
@@ -123,28 +115,22 @@ class OpenSplits:
         numbers = split_numbers(self.job, rows)
         bound_s = split_bound_s(self.job, rows, numbers)
         values = self.goal.value(rows, bound_s)
-        order = np.argsort(values, kind="stable")
-        start = 0
-        while start < len(order):
-            part = order[start : start + PART]
-            if values[part[0]] > self._limit:
-                break
+        for part, rest in best_first(values, limit=lambda: self._limit, most=PART):
             limits_s = [self.goal.longest_step_s(world, self._limit) for world in rows.world[part].tolist()]
             some, its = rows.take(part), numbers.take(part)
-            part = part[
-                could_hold(self.job, some, its, limit_s=np.array(limits_s), headroom_fraction=self.headroom_fraction)
-            ]
-            for index in part.tolist():
+            holding = could_hold(
+                self.job, some, its, limit_s=np.array(limits_s), headroom_fraction=self.headroom_fraction
+            )
+            for index in part[holding].tolist():
                 if values[index] > self._limit:
                     break
                 if self.should_stop():
-                    self._leave(bound_s[order[start:]])
+                    self._leave(bound_s[rest])
                     return False
                 at = np.array([index])
                 self._solve(rows.take(at), numbers.take(at))
                 if self.on_family is not None:
                     self.on_family(float(bound_s[index]))
-            start += PART
         return True
 
     def _leave(self, bounds_s: Floats) -> None:
@@ -193,7 +179,7 @@ class OpenSplits:
         With counts of each stage's own, also false where nothing fits.
         """
         limit_s = self.goal.longest_step_s(float(row.world[0]), self._limit)
-        model = build_split_model(
+        model = build_one_pool_split(
             self.job,
             row,
             headroom_fraction=self.headroom_fraction,
@@ -204,16 +190,15 @@ class OpenSplits:
         self.found.families += 1
         if model is None:
             return False
+        balanced_s = limit_s
         if per_stage:  # ranked by nobody: worth telling apart only where it may be the inexpressible best
-            best_s = self.goal.longest_step_s(float(row.world[0]), min(self._limit, self._best_value))
-        balanced = balance(model, limit_s=best_s if per_stage else limit_s) if model.is_feasible else None
+            balanced_s = self.goal.longest_step_s(float(row.world[0]), min(self._limit, self._best_value))
+        balanced = balance(model, limit_s=balanced_s) if model.is_feasible else None
         if balanced is None or balanced.bound_s > limit_s:
             return not per_stage
         best = Best(model, balanced.picked, balanced.step_s)
-        if per_stage:
-            limit_s = best_s
-        kept = self._keep(best, row) if best.picked is not None and best.step_s <= limit_s else None
-        if balanced.bound_s < min(balanced.step_s, limit_s) * (1.0 - TOLERANCE):
+        kept = self._keep(best, row) if best.picked is not None and best.step_s <= balanced_s else None
+        if has_gap(balanced, limit_s=balanced_s):
             self._gaps.append(_Gap(best, row, balanced.bound_s, kept))
         return True
 
@@ -252,7 +237,7 @@ class OpenSplits:
     def _close(self, best: Best, *, bound_s: float, limit_s: float) -> Best:
         """Asks CP-SAT for what lies between the bound and the best split; where it fails the closed form stands."""
         target_s = min(best.step_s, limit_s)
-        tight = build_split_model(
+        tight = build_one_pool_split(
             self.job,
             best.model.row,
             headroom_fraction=self.headroom_fraction,
@@ -261,28 +246,21 @@ class OpenSplits:
         )
         if tight is None or not tight.is_feasible:
             return best
-        try:
-            answer = self.solver(tight, hint=None, limit_s=target_s, should_stop=self.should_stop)
-        except SolverError as error:
-            if error.message not in self.found.failures:
-                self.found.failures.append(error.message)
-            self._unproven(best.model, bound_s)
-            return best
-        self.found.solved += 1
-        if not answer.proven:
-            self._unproven(best.model, max(bound_s, answer.bound_s))
-        if answer.picked is None:
-            return best
-        return Best(tight, answer.picked, tight.step_s(list(answer.picked)))
+        closed = close_gap(tight, bound_s=bound_s, target_s=target_s, solver=self.solver, should_stop=self.should_stop)
+        self.found.solved += closed.solved
+        self._unproven(best.model, closed.unproven_s)
+        if closed.failure is not None and closed.failure not in self.found.failures:
+            self.found.failures.append(closed.failure)
+        return best if closed.picked is None else Best(tight, closed.picked, closed.step_s)
 
-    def _unproven(self, model: SplitModel, bound_s: float) -> None:
+    def _unproven(self, model: OnePoolSplit, bound_s: float) -> None:
         if not model.per_stage_recompute:  # what cannot be launched is no part of the ranking's proof
             self.found.unproven_s = min(self.found.unproven_s, bound_s)
 
     def _keep(self, best: Best, row: Strategies) -> Candidate | None:
         """Ranks a split, or keeps it apart where the framework cannot be told; what was ranked."""
         assert best.picked is not None
-        layout = best.model.layout(list(best.picked))
+        layout = best.model.layout(best.picked)
         if layout == row.layouts.table[int(row.layout[0])]:
             return None  # a listed split: ranked already
         strategies = replace(row, layout=np.zeros(1, np.int64), layouts=build_layouts([layout], model=self.job.model))
@@ -324,7 +302,7 @@ def _recomputing(row: Strategies, method: int, count: int) -> Strategies:
 class Best:
     """The best split of one model so far."""
 
-    model: SplitModel
+    model: OnePoolSplit
     picked: tuple[int, ...] | None
     step_s: float
 

@@ -1,28 +1,34 @@
-"""Splits that balance a pipeline, found by thresholds: the least slowest stage, the least fullest one, and a bound.
+"""The best split of an open model by thresholds, with a bound that proves it where the two meet.
 
-For one set of thresholds a dynamic program over (stage, layers placed) finds the split with the fewest recomputed layers,
-the lexicographically smallest among equals. The bound prices each slowest stage with the least fullest one under it, so
-where a split reaches it nothing is left to search. Over virtual stages the program places layers of several kinds without
-their order: its bound holds, its splits count only where the order gives the same.
+A split's step is made of its slowest stage, the sum of all stages, and what happens once a step, which the largest of some
+levels decides (`SplitModel`). Under limits on the slowest stage and on levels, a dynamic program over (stage, layers
+placed) finds the split with the least sum, the lexicographically smallest among equals; for one kind of layer that is
+filling the fastest stages first. For each slowest stage that split's sum, with the least that can happen once a step beside
+it, is a bound: every other split under the same limits has no smaller sum. Where a split reaches the least bound of all
+slowest stages nothing is left to search. Over virtual stages the program places layers of several kinds without their
+order: its bound holds, since it places them in more ways than the model allows; its splits count only where the order gives
+the same.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
 import numpy as np
 
 from cost_models.strategies.strategy import Bools, Floats, Ints
-from planner.splits.model import OpenModel, SplitModel, layers_in_order
+from planner.splits.model import ByChoice, SlowestStage, SplitModel, largest, layers_in_order
 
-_NEVER = 1 << 40
-"""Recomputed layers of what cannot be placed."""
+_NEVER = 1 << 60
+"""Weight of what cannot be placed."""
 _MOST_RANGES = 400
 """Ranges of slowest-stage times that are bounded."""
 _MOST_BOXES = 60
-"""Limits on the fullest stage that are tried for one of these times."""
+"""Limits on levels that are tried for one slowest stage."""
+_LOSES = 1.0 - 1e-12
+"""A bound this close to the best split cannot hide a better one that rounding would tell apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,133 +44,133 @@ class Balanced:
 
 def balance(model: SplitModel, *, limit_s: float = np.inf) -> Balanced | None:
     """The best split by thresholds, None where no split fits; above `limit_s` bounds may stay loose."""
-    return _Thresholds(model).best(limit_s)
+    return _Thresholds(model, limit_s / model.factor).best()
 
 
 class _Thresholds:
-    """Splits of one model under limits on stage time and parameters."""
+    """Splits of one model under limits on stage time and levels."""
 
-    def __init__(self, model: SplitModel) -> None:
-        self.model = model
+    def __init__(self, model: SplitModel, limit_s: float) -> None:
+        self.model, self.limit_s = model, limit_s
         self.num_layers = len(model.kind_of_layer)
-        self.times, self.dense, self.expert = (
-            np.unique(np.concatenate([getattr(choices, name) for choices in model.choices]))
-            for name in ("time_s", "dense", "expert")
+        self.times = np.unique(np.concatenate([choices.time_s for choices in model.choices]))
+        one_kind = model.num_kinds == 1
+        recomputed, layers = (
+            np.concatenate([getattr(choices, name) for choices in model.choices]) for name in ("recomputed", "layers")
         )
-        one_kind = len(model.forward_J) == 1
-        self.plain = one_kind and not any(choices.recomputed.any() for choices in model.choices)
+        self.plain = one_kind and (not recomputed.any() or bool((recomputed == layers).all()))
         self.is_ordered = one_kind or model.vpp == 1
         place = positions_table if self.is_ordered else unordered_table
         self.tables = [] if self.plain else [place(model, stage) for stage in range(model.pp)]
         self.best_s = np.inf
         self.picked: list[int] | None = None
 
-    def best(self, limit_s: float) -> Balanced | None:
-        """The best split found, with the bound; what takes longer than `limit_s` need not be told apart."""
-        longest = float(self.times[-1])
-        everything = self.split(longest)
+    def best(self) -> Balanced | None:
+        """The best split found, with the bound."""
+        model, longest_s = self.model, float(self.times[-1])
+        everything = self.split(longest_s)
         if everything is None:
             return None
-        self._try(everything)
+        if not model.binds_slowest:
+            self._try(everything)
         least = self._least(self.times, self.split)
-        dense = self.dense[self._least(self.dense, lambda limit: self.split(longest, dense=limit))]
-        expert = self.expert[self._least(self.expert, lambda limit: self.split(longest, expert=limit))]
-        self._price(float(self.times[least]), dense=float(dense), expert=float(expert))
-        bound_s = min(self._search(least, limit_s / self.model.factor), self.best_s)
+        self._price(float(self.times[least]), [self._least_of(level) for level in model.fixed_levels])
+        bound_s = min(self._search(least), self.best_s)
         picked = None if self.picked is None else tuple(self.picked)
-        return Balanced(picked, self.best_s * self.model.factor, bound_s * self.model.factor)
+        return Balanced(picked, self.best_s * model.factor, bound_s * model.factor)
 
-    def _search(self, least: int, limit_s: float) -> float:
+    def _price(self, least_s: float, floors: Sequence[float]) -> None:
+        """The least that can happen once a step beside every choice that can be the slowest, beside the least of the levels."""
+        slow = [choices.take(choices.time_s >= least_s) for choices in self.model.choices]
+        self.slow_s = np.concatenate([choices.time_s for choices in slow])
+        contents = np.concatenate([choices.contents_CJ for choices in slow])
+        self.slow_once_s = self.model.once_floor_s(contents, self.slow_s, floors)
+
+    def _search(self, least: int) -> float:
         """Bound over all slowest-stage times: ranges of them are halved, the lowest bound first, then refined."""
-        ranges = [(self._bound_s(least, len(self.times) - 1), least, len(self.times) - 1, False)]
+        last = len(self.times) - 1
+        ranges = [(self._range_bound_s(least, last), least, last, False)]
         for _ in range(_MOST_RANGES):
             bound_s, first, last, is_final = ranges[0]
-            if is_final or bound_s >= min(self.best_s, limit_s) * (1.0 - 1e-12):
+            if is_final or self._loses(bound_s):
                 break
             heappop(ranges)
             if first == last:
-                heappush(ranges, (max(bound_s, self._refined_s(first, limit_s)), first, last, True))
+                refined_s = [self._refined_s(slowest) for slowest in self.model.slowest_at(float(self.times[first]))]
+                heappush(ranges, (max(bound_s, min(refined_s)), first, last, True))
                 continue
             middle = (first + last) // 2
             for part in ((first, middle), (middle + 1, last)):
-                heappush(ranges, (max(bound_s, self._bound_s(*part)), *part, False))
+                heappush(ranges, (max(bound_s, self._range_bound_s(*part)), *part, False))
         return ranges[0][0]
 
-    def _price(self, least_s: float, *, dense: float, expert: float) -> None:
-        """Once-a-step costs of every choice that can be the slowest, beside the least of the fullest stage's parameters."""
-        choices = [choice.take(choice.time_s >= least_s) for choice in self.model.choices]
-        self.slow_contents = np.concatenate([choice.contents_CJ for choice in choices])
-        self.slow_s = np.concatenate([choice.time_s for choice in choices])
-        self.least_dense, self.least_expert = dense, expert
-        self.slow_once_s = self._once_s(np.ones(len(self.slow_s), np.bool_), dense=dense, expert=expert)
+    def _loses(self, bound_s: float) -> bool:
+        """Whether nothing above this bound is worth finding."""
+        return bound_s >= min(self.best_s, self.limit_s) * _LOSES
 
-    def _once_s(self, which: Bools, *, dense: float, expert: float) -> Floats:
-        return self.model.once_s(
-            contents_NJ=self.slow_contents[which],
-            slowest_s=self.slow_s[which],
-            dense=np.array([dense]),
-            expert=np.array([expert]),
-        )
+    def _range_bound_s(self, first: int, last: int) -> float:
+        """Seconds that no split beats whose slowest stage lies in this range.
 
-    def _bound_s(self, first: int, last: int) -> float:
-        """Seconds that no split beats whose slowest stage lies in this range; its most relaxed split is tried."""
+        All of them obey the range's longest time, so none has a smaller sum than the best split under that.
+        """
         split = self.split(float(self.times[last]))
         assert split is not None
         which = (self.slow_s >= self.times[first]) & (self.slow_s <= self.times[last])
-        recomputed = np.full(int(which.sum()), self._recomputed(split))
-        bound_s = float((self.model.pipeline_s(self.slow_s[which], recomputed) + self.slow_once_s[which]).min())
-        if bound_s < self.best_s:
+        paced_s = self.model.pipeline_s(self.slow_s[which], self.model.sum_s(split))
+        bound_s = float((paced_s + self.slow_once_s[which]).min())
+        if bound_s < self.best_s and not self.model.binds_slowest:
             self._try(split)
         return bound_s
 
-    def _refined_s(self, position: int, limit_s: float) -> float:
-        """The bound of one slowest-stage time over limits on the fullest stage; the split under each is tried.
+    def _refined_s(self, slowest: SlowestStage) -> float:
+        """The bound of one slowest stage over boxes of limits on levels; the split under each is tried.
 
-        Under limits (d, e) let x recompute least. Splits that hold no less than x on the fullest stage take at least as
-        long as x's own numbers say; the others obey a limit just below x's dense or just below its expert parameters.
+        Let x have the least sum within a box. Splits all of whose levels reach x's take at least what x's own numbers say;
+        each of the others lies below x in some level, so in a box that ends just below x there.
         """
-        slowest_s = float(self.times[position])
-        which = self.slow_s == slowest_s
-        bound_s, boxes = np.inf, [(np.inf, np.inf)]
+        model, slowest_s = self.model, slowest.time_s
+        floor_s = float(self.slow_once_s[self.slow_s == slowest_s].min())
+        levels: tuple[ByChoice, ...] = ()
+        bound_s = np.inf
+        boxes: list[list[float]] = [[]]
         for _ in range(_MOST_BOXES):
             if not boxes:
                 return bound_s
-            limits = boxes.pop(0)
-            split = self.split(slowest_s, dense=limits[0], expert=limits[1])
+            box = boxes.pop(0)
+            split = self.split(slowest_s, zip(levels if box else (), box, strict=True), slowest=slowest)
             if split is None:
                 continue
-            self._try(split)
-            recomputed = self._recomputed(split)
-            loose_s = self._level_s(which, recomputed, self.least_dense, self.least_expert)
-            if loose_s >= min(self.best_s, limit_s):
-                bound_s = min(bound_s, loose_s)
+            paced_s = float(model.pipeline_s(slowest_s, model.sum_s(split)))
+            loses = self._loses(paced_s + floor_s)
+            if not (loses and self.is_ordered):  # what the order of kinds makes of a split may be better than the split
+                self._try(split)
+            if loses:
+                bound_s = min(bound_s, paced_s + floor_s)
                 continue
-            dense, expert = self._fullest(split, "dense"), self._fullest(split, "expert")
-            bound_s = min(bound_s, self._level_s(which, recomputed, dense, expert))
-            boxes.append((float(np.nextafter(dense, 0.0)), limits[1]))
-            if len(self.expert) > 1:
-                boxes.append((limits[0], float(np.nextafter(expert, 0.0))))
+            levels = levels or model.levels_beside(slowest)
+            fullest = largest(levels, split)
+            bound_s = min(bound_s, paced_s + model.once_s(slowest, fullest))
+            whole = box or [np.inf] * len(fullest)
+            for number, most in enumerate(fullest):
+                if most > 0.0:
+                    boxes.append([*whole[:number], float(np.nextafter(most, 0.0)), *whole[number + 1 :]])
         return -np.inf if boxes else bound_s
-
-    def _level_s(self, which: Bools, recomputed: int, dense: float, expert: float) -> float:
-        """Least seconds with one of these slowest choices and such a fullest stage."""
-        once_s = self._once_s(which, dense=dense, expert=expert)
-        return float((self.model.pipeline_s(self.slow_s[which], np.full(len(once_s), recomputed)) + once_s).min())
-
-    def _fullest(self, split: list[int], name: str) -> float:
-        return float(
-            max(getattr(choices, name)[index] for choices, index in zip(self.model.choices, split, strict=True))
-        )
 
     def _try(self, split: list[int]) -> None:
         """Keeps a split if it is the best yet; where the order of kinds was left open, what it really holds."""
         real = split if self.is_ordered else in_order(self.model, split)
         if real is not None:
             step_s = self.model.step_s(real) / self.model.factor
-            if step_s < self.best_s * (1.0 - 1e-12):
+            if step_s < self.best_s * _LOSES:
                 self.best_s, self.picked = step_s, real
 
-    def _least(self, levels: Floats, ask: Callable[[float], object]) -> int:
+    def _least_of(self, level: ByChoice) -> float:
+        """The smallest limit on this level under which all layers find a place."""
+        values, longest_s = np.unique(np.concatenate(level)), float(self.times[-1])
+        return float(values[self._least(values, lambda most: self.split(longest_s, [(level, most)]))])
+
+    @staticmethod
+    def _least(levels: Floats, ask: Callable[[float], object]) -> int:
         """Position of the smallest level for which `ask` finds a split; the largest one is known to have one."""
         low, high = 0, len(levels) - 1
         while low < high:
@@ -175,49 +181,63 @@ class _Thresholds:
                 high = middle
         return low
 
-    def _recomputed(self, split: list[int]) -> int:
-        return int(sum(choices.recomputed[index] for choices, index in zip(self.model.choices, split, strict=True)))
+    def split(
+        self,
+        slowest_s: float,
+        limits: Iterable[tuple[ByChoice, float]] = (),
+        *,
+        slowest: SlowestStage | None = None,
+    ) -> list[int] | None:
+        """The smallest split of the least sum within these limits, None where there is none.
 
-    def split(self, slowest_s: float, *, dense: float = np.inf, expert: float = np.inf) -> list[int] | None:
-        """The smallest split within these limits that recomputes least, None where there is none."""
-        allowed = [(c.time_s <= slowest_s) & (c.dense <= dense) & (c.expert <= expert) for c in self.model.choices]
-        if self.plain:
-            return self._by_intervals(allowed)
-        return self._by_positions(allowed)
+        Args:
+            slowest_s: seconds per micro-batch that no stage exceeds.
+            limits: levels, and what no stage's exceeds.
+            slowest: what its stage must hold, where the model binds it.
+        """
+        allowed = [choices.time_s <= slowest_s for choices in self.model.choices]
+        for level, most in limits:
+            allowed = [mask & (each <= most) for mask, each in zip(allowed, level, strict=True)]
+        if slowest is not None and self.model.binds_slowest:
+            stage = slowest.stage
+            allowed[stage] = allowed[stage] & (np.arange(len(allowed[stage])) == slowest.choice)
+        return self._by_filling(allowed) if self.plain else self._by_positions(allowed)
 
-    def _by_intervals(self, allowed: list[Bools]) -> list[int] | None:
-        """One kind of layer, nothing recomputed: stages take as little as the later ones leave them."""
-        least, most, first = [], [], []
+    def _by_filling(self, allowed: list[Bools]) -> list[int] | None:
+        """One kind of layer, each as long as any other of its pool: the fastest stages take all they can, later ones first."""
+        low, high, start = [], [], []
         for choices, mask in zip(self.model.choices, allowed, strict=True):
             held = choices.layers[mask]
             if not len(held):
                 return None
             assert held[-1] - held[0] == len(held) - 1, "fitting is monotone in layers"
-            least.append(int(held[0]))
-            most.append(int(held[-1]))
-            first.append(int(np.flatnonzero(mask)[0]))
-        if not sum(least) <= self.num_layers <= sum(most):
+            low.append(int(held[0]))
+            high.append(int(held[-1]))
+            start.append(int(np.flatnonzero(mask)[0]))
+        rest = self.num_layers - sum(low)
+        if not 0 <= rest <= sum(high) - sum(low):
             return None
-        rest, later, picked = self.num_layers, sum(most), []
-        for low, high, start in zip(least, most, first, strict=True):
-            later -= high
-            taken = max(low, rest - later)
-            rest -= taken
-            picked.append(start + taken - low)
-        return picked
+        taken, layer_s = list(low), self.model.layer_s
+        for seconds in sorted(set(layer_s)):
+            for stage in reversed(range(len(taken))):  # later stages first: the smallest split of equal ones
+                if layer_s[stage] == seconds:
+                    more = min(rest, high[stage] - low[stage])
+                    taken[stage] += more
+                    rest -= more
+        return [first + count - least for first, count, least in zip(start, taken, low, strict=True)]
 
     def _by_positions(self, allowed: list[Bools]) -> list[int] | None:
         """The dynamic program, from the last stage back; then forward, fewest layers first."""
         after = np.full(len(self.tables[0][0]), _NEVER, np.int64)
         after[-1] = 0
         costs: list[Ints] = []
-        for (index, target), choices, mask in zip(
-            reversed(self.tables), reversed(self.model.choices), reversed(allowed), strict=True
+        for (index, target), weights, mask in zip(
+            reversed(self.tables), reversed(self.model.weights), reversed(allowed), strict=True
         ):
-            recomputed = np.where(mask, choices.recomputed, _NEVER)
-            cost = np.where(index >= 0, recomputed[index] + after[target], _NEVER)
+            own = np.where(mask, weights, _NEVER)
+            cost = np.where(index >= 0, np.minimum(own[index] + after[target], _NEVER), _NEVER)
             costs.append(cost)
-            after = np.minimum(cost.min(axis=1), _NEVER)
+            after = cost.min(axis=1)
         if after[0] >= _NEVER:
             return None
         position, picked = 0, []
@@ -232,7 +252,7 @@ Table = tuple[Ints, Ints]
 """Choice of a stage by what is placed before it and how much it takes, -1 where there is none; what is placed after it."""
 
 
-def in_order(model: OpenModel, split: list[int]) -> list[int] | None:
+def in_order(model: SplitModel, split: list[int]) -> list[int] | None:
     """The choices that these numbers of layers really are in model order, None where a stage then does not fit."""
     totals = [int(choices.layers[index]) for choices, index in zip(model.choices, split, strict=True)]
     layers = layers_in_order(totals, model.vpp)
@@ -247,7 +267,7 @@ def in_order(model: OpenModel, split: list[int]) -> list[int] | None:
     return real
 
 
-def positions_table(model: OpenModel, stage: int) -> Table:
+def positions_table(model: SplitModel, stage: int) -> Table:
     """Behind so many layers in model order, runs of so many, shape (positions, widths); widths rise."""
     choices, num_layers = model.choices[stage], len(model.kind_of_layer)
     kinds = choices.contents_CJ.shape[1]
@@ -268,7 +288,7 @@ def positions_table(model: OpenModel, stage: int) -> Table:
     return np.where(found, order[at], -1), target
 
 
-def unordered_table(model: OpenModel, stage: int) -> Table:
+def unordered_table(model: SplitModel, stage: int) -> Table:
     """After so many layers of each kind, any choice that leaves enough of them, shape (states, choices)."""
     choices = model.choices[stage]
     counts_J = np.bincount(model.kind_of_layer, minlength=choices.contents_CJ.shape[1])

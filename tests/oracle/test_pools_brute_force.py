@@ -21,14 +21,14 @@ from cost_models.strategies.strategy import Strategies
 from planner.plan import plan
 from planner.pools.bounds import row_bound, row_numbers
 from planner.pools.placements import Sites
-from planner.pools.program import PooledProgram
-from planner.pools.split_model import PooledSplit, build_pooled_split
 from planner.pools.strategy import resolve_on_pools, violations_on_pools
-from planner.pools.thresholds import balance_pools
 from planner.request.job import resolve_pooled_job
 from planner.schemas.strategy import StrategyInput
+from planner.splits.builder import with_choices
 from planner.splits.cp_sat import solve
 from planner.splits.model import layers_in_order
+from planner.splits.several_pools import PooledSplit
+from planner.splits.thresholds import balance
 from planner.strategies.parse import resolve_strategies
 
 HEADROOM = 0.03
@@ -130,16 +130,11 @@ def model_of(pooled: PooledJob, row: Strategies, pools: tuple[int, ...]) -> Pool
         np.zeros(1, np.int64), np.array([[pools.count(0)], [pools.count(1)]]), np.array([[order[0]], [1 - order[0]]])
     )
     bound = row_bound(pooled, numbers, row, sites)
-    return build_pooled_split(
-        pooled,
-        row,
-        pools,
-        numbers,
-        slowest_s=np.inf,
-        sends_s=float(bound.sends_s[0]),
-        once_floor_s=float(bound.once_s[0]),
-        headroom_fraction=HEADROOM,
-    )
+    bare = PooledSplit(
+        jobs=pooled.jobs, row=row, pools=pools, numbers=numbers, choices=(), pooled=pooled,
+        sends_s=float(bound.sends_s[0]), once_least_s=float(bound.once_s[0]),
+    )  # fmt: skip
+    return with_choices(bare, slowest_s=np.inf, headroom_fraction=HEADROOM)
 
 
 def check_thresholds(seeds: range) -> tuple[int, int]:
@@ -149,7 +144,7 @@ def check_thresholds(seeds: range) -> tuple[int, int]:
         pooled, row, pools = random_problem(seed)
         truth = brute_force(pooled, row, pools)
         model = model_of(pooled, row, pools)
-        found = balance_pools(model) if model is not None and model.is_feasible else None
+        found = balance(model) if model is not None and model.is_feasible else None
         if truth is None:
             assert found is None or found.picked is None, seed
             continue
@@ -173,7 +168,7 @@ def check_cp_sat(seeds: range) -> int:
         if model is None or not model.is_feasible:
             assert truth is None, seed
             continue
-        answer = solve(model, hint=None, deterministic_limit=60.0, program=PooledProgram)
+        answer = solve(model, hint=None, deterministic_limit=60.0)
         assert answer.proven, seed
         assert (answer.picked is None) == (truth is None), seed
         if truth is not None:

@@ -16,9 +16,9 @@ from cost_models.strategies.strategy import Strategies
 from planner.request.job import resolve_job
 from planner.schemas.strategy import StrategyInput
 from planner.splits.bounds import split_bound_s
-from planner.splits.builder import build_split_model
 from planner.splits.cp_sat import solve
-from planner.splits.model import SplitModel, layers_in_order, split_numbers
+from planner.splits.model import layers_in_order, split_numbers
+from planner.splits.one_pool import OnePoolSplit, build_one_pool_split
 from planner.splits.thresholds import balance
 from planner.strategies.parse import resolve_strategies
 
@@ -92,8 +92,8 @@ def totals_of(layout: Layout) -> tuple[int, ...]:
     return tuple(layout.layers_on_stage(stage) for stage in range(layout.pp))
 
 
-def model_of(job: object, row: Strategies, *, per_stage: bool, limit_s: float = np.inf) -> SplitModel | None:
-    return build_split_model(job, row, headroom_fraction=HEADROOM, limit_s=limit_s, per_stage_recompute=per_stage)
+def model_of(job: object, row: Strategies, *, per_stage: bool, limit_s: float = np.inf) -> OnePoolSplit | None:
+    return build_one_pool_split(job, row, headroom_fraction=HEADROOM, limit_s=limit_s, per_stage_recompute=per_stage)
 
 
 @pytest.mark.parametrize("batch", range(10))

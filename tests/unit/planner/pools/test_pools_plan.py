@@ -14,17 +14,17 @@ from builders import llama_model, training_of
 from cost_models.errors import InvalidInputError, NotModelledError
 from planner.plan import plan
 from planner.pools.bounds import row_numbers
-from planner.pools.families import _closed
 from planner.pools.placements import NodeLimits, node_limits, possible_worlds
-from planner.pools.split_model import build_pooled_split
-from planner.pools.thresholds import balance_pools
 from planner.request.job import resolve_pooled_job
 from planner.rows import evaluate_rows
 from planner.schemas import PlanResponse
 from planner.schemas.plan_request import Constraints
 from planner.schemas.strategy import StrategyInput
+from planner.splits.builder import with_choices
 from planner.splits.cp_sat import SolverError, solve
-from planner.splits.thresholds import Balanced
+from planner.splits.gaps import Closed, close_gap
+from planner.splits.several_pools import PooledSplit
+from planner.splits.thresholds import balance
 from planner.strategies.parse import resolve_strategies
 
 POOLS = [
@@ -390,25 +390,18 @@ def test_a_failing_solver_leaves_the_split_unproven() -> None:
     given = {"tp": 4, "pp": 2, "dp": 4, "micro_batch_size": 1, "layers_per_stage": [8, 8]}
     resolved = resolve_strategies(pooled.whole[0], [StrategyInput.model_validate(given)])
     assert resolved.strategies is not None
-    model = build_pooled_split(
-        pooled,
-        resolved.strategies,
-        (0, 1),
-        row_numbers(pooled, resolved.strategies),
-        slowest_s=np.inf,
-        sends_s=0.0,
-        once_floor_s=0.0,
-        headroom_fraction=0.03,
-    )
+    bare = PooledSplit(
+        jobs=pooled.jobs, row=resolved.strategies, pools=(0, 1), numbers=row_numbers(pooled, resolved.strategies),
+        choices=(), pooled=pooled, sends_s=0.0, once_least_s=0.0,
+    )  # fmt: skip
+    model = with_choices(bare, slowest_s=np.inf, headroom_fraction=0.03)
     assert model is not None
-    found = balance_pools(model)
+    found = balance(model)
     assert found is not None
-    loose = Balanced(found.picked, found.step_s, 0.99 * found.step_s)
-    kept = _closed(model, loose, limit_s=np.inf, solver=fails, should_stop=lambda: False)
-    assert kept.layout == model.layout(found.picked)
-    assert (kept.unproven_s, kept.failure) == (loose.bound_s, "no solver here")
-    closed = _closed(model, loose, limit_s=np.inf, solver=solve, should_stop=lambda: False)
-    assert (closed.layout, closed.unproven_s, closed.by_solver) == (model.layout(found.picked), np.inf, True)
+    gap = {"bound_s": 0.99 * found.step_s, "target_s": 2.0 * found.step_s, "should_stop": lambda: False}
+    assert close_gap(model, solver=fails, **gap) == Closed(unproven_s=0.99 * found.step_s, failure="no solver here")
+    closed = close_gap(model, solver=solve, **gap)
+    assert (closed.picked, closed.unproven_s, closed.solved) == (found.picked, np.inf, True)
 
 
 ROW = {part: REQUEST[part] for part in ("model", "cluster", "training")}

@@ -16,9 +16,9 @@ from planner.schemas.plan_request import PlanRequest
 from planner.search.exhaustive import Exhaustive
 from planner.search.objective import build_goal
 from planner.splits.bounds import split_bound_s, whole_layers_s
-from planner.splits.builder import build_split_model
 from planner.splits.cp_sat import SolverError, solve
 from planner.splits.model import split_numbers
+from planner.splits.one_pool import build_one_pool_split
 from planner.splits.search import OpenSplits, OpenSplitsFound
 from planner.splits.thresholds import balance
 from planner.strategies.axes import build_space
@@ -110,7 +110,7 @@ def test_a_failing_solver_leaves_the_balanced_splits_and_says_so() -> None:
     opened, legal = searcher(GAPS, solver=fails)
     balanced = steps(opened.run(*legal))
     best = min(opened.found.ranked, key=lambda candidate: candidate.step_s)
-    model = build_split_model(opened.job, best.row, headroom_fraction=0.03, limit_s=2 * best.step_s)
+    model = build_one_pool_split(opened.job, best.row, headroom_fraction=0.03, limit_s=2 * best.step_s)
     found = opened.close()
     assert steps(found) == balanced
     assert found.failures == ["no solver here"]
