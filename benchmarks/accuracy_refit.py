@@ -1,9 +1,10 @@
-"""Leave-one-source-out accuracy: free constants refitted on all sources but one, the figures of that one. Minutes.
+"""Leave-one-source-out accuracy: free constants are refitted on all sources but one, and that one is scored. Takes minutes.
 
 python -m benchmarks.accuracy_refit
 
-Prints what was moved and what each source's figures are then, and stores them in benchmarks/results/accuracy_left_out.json,
-from where the accuracy report shows them beside the present ones. No constant of the program is written.
+Prints which constants moved and what the figures of each source are then, and stores them in
+benchmarks/results/accuracy_left_out.json. The accuracy report shows them beside the present ones. No constant of the program is
+changed.
 """
 
 from __future__ import annotations
@@ -33,6 +34,7 @@ def main() -> None:
     print(
         table(["left out", "error now, %", "error refitted without it, %", "other values than the present ones"], lines)
     )
+    # The mean over sources and not over rows: a source with a thousand rows says no more about the model than one with ten.
     mean = float(np.mean([mape(scored.error) for scored in then.values()]))
     named = named_constants()
     record(

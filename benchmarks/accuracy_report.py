@@ -1,10 +1,10 @@
 """The accuracy report: every measured row evaluated, scored, and held against the bars. Run from the checkout:
 
 python -m benchmarks.accuracy_report                 print it (seconds)
-python -m benchmarks.accuracy_report --write         also into docs/ACCURACY.md and benchmarks/results/accuracy.json
-python -m benchmarks.accuracy_report --ablate        the error without each term, too
-python -m benchmarks.accuracy_report --constants     the effect of every constant of the time model, too (minutes)
-python -m benchmarks.accuracy_report --baseline      make this state what tests/accuracy compares with
+python -m benchmarks.accuracy_report --write         also write it to docs/ACCURACY.md and benchmarks/results/accuracy.json
+python -m benchmarks.accuracy_report --ablate        also print the error without each term
+python -m benchmarks.accuracy_report --constants     also print the effect of every constant of the time model (minutes)
+python -m benchmarks.accuracy_report --baseline      make this state the one that tests/accuracy compares with
 """
 
 from __future__ import annotations
@@ -94,7 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     text = report(state, found, ablate=options.ablate, constants=options.constants)
     print(text)
     if options.write:
-        write_result(state, found)  # first, since it names the commit, and a written log is a change
+        # The figures first: they name the commit, which a log that has just been written would mark as changed.
+        write_result(state, found)
         write_log(text)
     if options.baseline:
         write_baseline(state)

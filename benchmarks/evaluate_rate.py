@@ -1,7 +1,7 @@
 """Strategies per second through the full evaluation: every time and memory term, ranges, verdict, on one core.
 
-The batch is what a real search would price: legal strategies of a 70B model on 1,024 GPUs, drawn evenly from the whole space.
-Rows that rules or bounds prune are not in it. Run: python benchmarks/evaluate_rate.py.
+The batch is what a real search would price: legal strategies of a 70B model on 1,024 GPUs, drawn evenly from the whole space, without
+rows that rules or bounds prune. Run: python benchmarks/evaluate_rate.py.
 """
 
 from __future__ import annotations
@@ -37,9 +37,10 @@ def job() -> Job:
 
 
 def legal_strategies(priced: Job, *, num_strategies: int = NUM_STRATEGIES) -> Strategies:
-    """That many legal strategies: random base rows, each with all its expansions that break no rule."""
+    """This many legal strategies: random base rows, each with all of its expansions that break no rule."""
     space = build_space(priced, Constraints())
     base = space.base()
+    # In random order: neighbours in the space share degrees, and a batch of neighbours would flatter every table that is gathered from.
     order = np.random.default_rng(SEED).permutation(len(base))
     batches: list[Strategies] = []
     total = 0
@@ -64,6 +65,7 @@ def rate(*, num_strategies: int = NUM_STRATEGIES, repeats: int = 3) -> float:
         evaluated = evaluate(priced, strategies)
         times_s.append(time.perf_counter() - begin)
         assert np.isfinite(evaluated.step_time_s).all()
+    # The best run and not the mean: whatever else the machine does can only slow one down.
     return len(strategies) / min(times_s)
 
 

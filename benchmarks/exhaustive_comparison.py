@@ -1,8 +1,8 @@
 """Our exact search beside the fastest existing exhaustive tool on its own job: GPT-3 175B, 4,096 A100, batch 4,096, fp16.
 
-The tool (Calculon, calculon-ai/calculon at caa4b11) prices 7,126,368 candidates one by one. Its candidates are counted here
-from its axes, each is mapped to the strategy of ours that it means (checked to be in our space), and three searches of ours are
-timed in processes of their own: what a user gets, the tool's axes with bounds, and these with every strategy priced.
+The tool (Calculon, calculon-ai/calculon at caa4b11) prices 7,126,368 candidates one by one. Its candidates are counted here from
+its axes, and each is mapped to the strategy of ours that it means, which is checked to be in our space. Three searches of ours are
+timed in processes of their own: what a user gets, the tool's axes with bounds, and the tool's axes with every strategy priced.
 Run: python -m benchmarks.exhaustive_comparison.
 """
 
@@ -34,11 +34,11 @@ from planner.strategies.space import Space
 
 GPUS, BATCH, LAYERS, HEADS, NETWORKS = 4096, 4096, 96, 96, 2
 THEIR_CANDIDATES = 7_126_368
-"""As the tool itself counts them with `-d`: what is counted here must equal it."""
+"""The number that the tool itself prints with `-d`. The count made here must equal it."""
 THEIR_PER_S = 268.0
 """Candidates per second on one core: 2,993 random ones of this space, the tool as shipped; 2,490 with its logging removed."""
 DEGREES = [1, 2, 4, 8, 16, 32]
-"""Powers of two that divide 96 heads and 96 layers: the tool's tensor and pipeline degrees on 4,096 GPUs."""
+"""Powers of two that divide 96 heads and 96 layers, which are the tool's tensor and pipeline degrees on 4,096 GPUs."""
 SAME_AXES: dict[str, Any] = {
     "fixed": {"cp": 1},
     "num_nodes": {"min": GPUS // 8},
@@ -53,8 +53,8 @@ SAME_AXES: dict[str, Any] = {
         "offload": {"optimizer_fraction": [0, 1], "parameters": [False, True], "activation_layers": [0, LAYERS]},
     },
 }
-"""The tool's axes in our names. Its three ways of tensor-parallel communication are two here, its two kinds of overlapped
-tensor-parallel communication one; which network each group uses follows from the placement."""
+"""The tool's axes in our names. Its three ways of tensor-parallel communication are two here, and its two kinds of overlapping it
+are one. Which network a group uses follows from the placement."""
 
 
 OFFLOADS = ("offload_parameters", "offload_activation_layers", "offload_optimizer_fraction")
@@ -80,7 +80,7 @@ def meshes() -> list[tuple[int, int, int]]:
 
 
 def options(*, tp: bool, pp: bool, dp: bool) -> list[tuple[Any, ...]]:
-    """What the tool varies on one mesh, where tensor, pipeline and data groups hold more than one rank."""
+    """What the tool varies on one mesh, given which of tensor, pipeline and data groups have more than one rank."""
     either = (True, False)
     found: list[tuple[Any, ...]] = []
     for recompute, communication in product(("full", "selective", "none"), ("all-reduce", "p2p", "scatter")):
@@ -95,7 +95,7 @@ def options(*, tp: bool, pp: bool, dp: bool) -> list[tuple[Any, ...]]:
 
 
 def as_ours(option: tuple[Any, ...], *, tp: bool) -> tuple[Any, ...] | None:
-    """The strategy fields that a candidate of the tool means; None where no framework that we price runs it."""
+    """The fields of a strategy that a candidate of the tool means; None if no framework that we price can run it."""
     recompute, communication, again, activations, shards, reduces_beside, tp_overlap, weights, optimizer, _ = option
     scatters = communication != "all-reduce" and tp
     gathers_again = again or recompute == "full"
@@ -137,7 +137,7 @@ def planned(constraints: dict[str, Any]) -> dict[str, Any]:
 
 
 def every_one_priced() -> dict[str, Any]:
-    """The tool's axes again, no bound used: time and memory of every legal strategy."""
+    """The tool's axes without any bound: time and memory of every legal strategy."""
     started = time.perf_counter()
     space, asked = _space(SAME_AXES)
     strategies = legal = fitting = 0
@@ -163,14 +163,14 @@ def every_one_priced() -> dict[str, Any]:
 
 
 def _rows(space: Space) -> Iterator[Strategies]:
-    """Everything that a space stands for, in parts that stay in the cache."""
+    """Every strategy that a space stands for, in parts small enough to stay in the processor's cache."""
     base = space.base()
     for start in range(0, len(base), 16):
         yield space.expand(base.take(np.arange(start, min(start + 16, len(base))))).rows
 
 
 def _meant(rows: Strategies) -> int:
-    """How many of these the tool has too: it shards over all replicas, and overlaps reduction and gather, or neither."""
+    """How many of these the tool has too: it shards over all replicas, and overlaps both reduction and gather or neither."""
     alone = (rows.dp == 1) & (rows.zero > 0)
     kept = (rows.recompute == Recompute.FULL) & (rows.offload_activation_layers > 0)
     alike = (rows.overlap_param_gather == rows.overlap_grad_reduce) & (rows.zero_shard_size == rows.dp)
@@ -200,6 +200,7 @@ PARTS = {
 
 def measure() -> None:
     """Measures all parts and records them."""
+    # Before anything is timed: a count that differs means that their axes were misread, and the comparison would be of two things.
     theirs = coverage()
     assert theirs["candidates"] == THEIR_CANDIDATES, theirs
     parts = {}
@@ -208,6 +209,7 @@ def measure() -> None:
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         parts[name] = json.loads(done.stdout.splitlines()[-1])
         print(name, json.dumps(parts[name]))
+    # With bounds and without must find the same best, or the bounds would be wrong.
     best_s = {parts[name]["step_time_s"] for name in ("same_axes", "same_axes_every_one_priced")}
     assert max(best_s) - min(best_s) <= 1e-9 * max(best_s), best_s
     meant = sum(_meant(rows) for rows in _rows(_space(SAME_AXES)[0]))

@@ -1,9 +1,10 @@
-"""How fast the processors of a node update Adam's state, by the number of processes that do it at once and their threads.
+"""How fast the processors of a node update Adam's state, by the number of processes that do so at once and their threads.
 
     python -m benchmarks.host_adam [--out FILE]
 
-One JSON line per setting: the node's bytes per second (28 a parameter: fp32 parameter and two moments read and written,
-gradient read), and one process's share of it. Needs torch, no GPU. A rate that stops growing with processes is the memory's.
+Prints one JSON line per setting: the node's bytes per second, and the share of one process. A parameter counts 28 bytes, since the fp32
+parameter and two moments are read and written and the gradient is read. Needs torch, but no GPU. A rate that no longer grows with
+the number of processes is that of the memory.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 PARAMETERS = 2**26
-"""Of each process: 1 GiB of state and gradients, far beyond any cache."""
+"""Parameters of each process, with 1 GiB of state and gradients: far more than any cache holds."""
 BYTES = 28
 STEPS = 4
 
@@ -29,6 +30,7 @@ def _updates(threads: int, barrier: Any, seconds: Any) -> None:
     parameter = torch.nn.Parameter(torch.zeros(PARAMETERS))
     parameter.grad = torch.ones(PARAMETERS)
     optimizer = torch.optim.AdamW([parameter], fused=True)
+    # The first step allocates the moments, which costs page faults and no bandwidth worth measuring.
     optimizer.step()
     for _ in range(STEPS):
         barrier.wait()
@@ -38,7 +40,7 @@ def _updates(threads: int, barrier: Any, seconds: Any) -> None:
 
 
 def measured(ranks: int, threads: int) -> dict[str, Any]:
-    """The median step's rate with so many processes of so many threads; each step lasts until the slowest is done."""
+    """The rate of the median step with this many processes and threads."""
     from torch import multiprocessing
 
     context = multiprocessing.get_context("spawn")

@@ -1,8 +1,9 @@
 """How well the planner ranks plans that were measured: Spearman, top-1 and top-5 regret of every group in data/measured.
 
-Each row is planned with its whole strategy fixed, so it passes the search, its rules and its memory verdict; the rows of a
-group are then put in the planner's order: plans that fit before those at risk, rounded times, ties by degrees, rows that
-get no plan last. Beside it stand that order with no word on memory, `evaluate`'s, and all of them at an older commit.
+Each row is planned with its whole strategy fixed, so that it passes the search, its rules and its memory verdict. The rows of a
+group are then put in the planner's order: plans that fit before those at risk, by rounded times, ties by degrees, and rows without
+a plan last. For comparison there are the same order without regard to memory, that of `evaluate`, and all of them at an older
+commit.
 Run: python -m benchmarks.measured_groups [--against COMMIT].
 """
 
@@ -35,7 +36,7 @@ Figures = dict[str, float]
 NAMES = ("spearman", "top1_regret", "top5_regret", "order_accuracy")
 TIES = tuple(name for name in TIE_BREAK_FIELDS if name != "layout")
 WAYS = ("ranked", "ranked_by_time", "evaluate")
-"""The planner's order; the same with plans at risk among the others; the order of `evaluate`'s times."""
+"""The planner's order, the same with plans at risk among the others, and the order of `evaluate`'s times."""
 
 
 def groups() -> dict[str, Scored]:
@@ -45,7 +46,8 @@ def groups() -> dict[str, Scored]:
 
 
 def planned_key(row: Mapping[str, Any], answer: Mapping[str, Any]) -> tuple[Any, ...]:
-    """Where the planner puts a row: sorts before the rows that are ranked after it; the last entry says why it has no plan."""
+    """A key that sorts rows in the planner's order. Its last entry says why the row has no plan, or is empty."""
+    # The own machine is priced with its own profile: its reference data are those of another node.
     cluster = dict(row["cluster"])
     if row["source"] in OWN_SOURCES:
         cluster["calibration"] = OWN_PROFILE
@@ -70,7 +72,7 @@ def planned_key(row: Mapping[str, Any], answer: Mapping[str, Any]) -> tuple[Any,
 
 
 def _code(name: str, value: Any) -> float:
-    """A strategy field as the number that ties are broken by."""
+    """A field of a strategy as the number by which ties are broken."""
     if value is None:
         return 0.0
     return float(NAMES_OF[name].index(value) if name in NAMES_OF else value)
@@ -118,6 +120,8 @@ def at_commit(commit: str) -> dict[str, Any]:
     """The same figures with the planner, the cost models, the calibrations and the rows of a commit of this repository."""
     with tempfile.TemporaryDirectory() as folder:
         tree = f"{folder}/tree"
+        # A worktree and a process of its own, since both versions cannot be imported into one. This file measures both, so that only
+        # what it measures differs.
         subprocess.run(["git", "worktree", "add", "--quiet", "--detach", tree, commit], cwd=ROOT, check=True)
         try:
             command = [sys.executable, __file__, "--figures"]

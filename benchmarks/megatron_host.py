@@ -1,12 +1,12 @@
-"""What a layer of Megatron Core's own ("local") modules costs its host, by tensor parallelism, beside a plain layer.
+"""What a layer of Megatron Core's own ("local") modules costs its host at each tensor-parallel degree, beside a plain layer.
 
     torchrun --standalone --nproc-per-node 4 -m benchmarks.megatron_host --tp 2 --out tp2.json
 
-Needs GPUs, PyTorch and megatron-core. A model of few and one of more layers run forward and backward under Megatron's
-DistributedDataParallel (fp32 gradients, distributed optimizer, reduction overlapped); what one layer adds to a micro-batch
-is the difference over the layers between them. Twice: with so few tokens that the device waits for the host, and with
-the tokens of real training. The host of shared machines wanders, so all are measured in rounds, and the agent's plain Llama
-layer (profiler/bench/host.py) with them. Attention is PyTorch's scaled_dot_product_attention; nothing is fused, compiled or
+Needs GPUs, PyTorch and megatron-core. A model with few layers and one with more run forward and backward under Megatron's
+DistributedDataParallel (fp32 gradients, distributed optimizer, overlapped reduction). What one layer adds to a micro-batch is the
+difference between the two, divided by the number of layers between them. This is done with so few tokens that the device waits for
+the host, and with the tokens of real training. The host of a shared machine varies, so everything is measured in rounds, together
+with the agent's plain Llama layer (profiler/bench/host.py). Attention is PyTorch's scaled_dot_product_attention; nothing is fused, compiled or
 captured. Kernels and their device seconds are counted by PyTorch's profiler in a step of its own.
 """
 
@@ -39,6 +39,7 @@ from torch.profiler import ProfilerActivity, profile
 from profiler.bench.host import layer_class
 
 WIDTH, FEED_FORWARD, VOCABULARY = 2048, 8192, 4096
+# The difference of two depths cancels embedding, output layer and loss, and eight layers between them average out their noise.
 FEW, MORE = 4, 12
 TOKENS = {"short": (1, 64), "real": (2, 2048)}
 """Micro-batch and sequence length."""
@@ -49,7 +50,7 @@ LIBRARY = {"gpt": {"gated": False, "norm": "LayerNorm", "groups": None, "bias": 
 
 
 class Attention(torch.nn.Module):  # type: ignore[misc]
-    """PyTorch's attention in the place of Megatron's unfused one; sequence first, as Megatron lays it out."""
+    """PyTorch's attention in place of Megatron's unfused one, with the sequence first, as Megatron lays it out."""
 
     def __init__(self, *_positional: Any, **_named: Any) -> None:
         super().__init__()
@@ -61,7 +62,7 @@ class Attention(torch.nn.Module):  # type: ignore[misc]
 
 
 class Norm:
-    """PyTorch's norm; Megatron's wrapper of it refuses sequence parallelism, which needs no more than this mark."""
+    """PyTorch's norm. Megatron's wrapper of it refuses sequence parallelism, for which no more than this mark is needed."""
 
     def __new__(cls, config: Any, hidden_size: int, eps: float = 1e-5, **_named: Any) -> Any:
         kind = torch.nn.RMSNorm if config.normalization == "RMSNorm" else torch.nn.LayerNorm
@@ -97,7 +98,7 @@ def build(name: str, layers: int, tp: int) -> Any:
 
 
 def step(model: Any, tokens: Any) -> None:
-    """One optimizer step's micro-batches, gradients reduced in the last."""
+    """All micro-batches of one optimizer step, with gradients reduced in the last one."""
     positions = torch.arange(tokens.shape[1], device=tokens.device).expand_as(tokens)
     model.zero_grad_buffer()
     for index in range(MICRO_BATCHES):
@@ -110,10 +111,11 @@ def step(model: Any, tokens: Any) -> None:
 
 
 def seconds(call: Callable[[], None]) -> list[float]:
-    """Wall seconds of some steps after one that warms up, the slowest rank's each."""
+    """Wall seconds of some steps after a step of warm-up, each that of the slowest rank."""
     call()
     taken = []
     for _ in range(STEPS):
+        # NCCL's barrier is itself a kernel: the second synchronisation waits until all ranks have passed it.
         torch.cuda.synchronize()
         dist.barrier()
         torch.cuda.synchronize()
@@ -167,6 +169,7 @@ def measure(tp: int) -> list[dict[str, Any]]:
     counted = {key: kernels(call) for key, call in cases.items()}
     taken: dict[tuple[str, str, int], list[float]] = {key: [] for key in cases}
     updates: dict[str, list[float]] = {name: [] for name in optimizers}
+    # Megatron can be told to collect garbage at fixed steps only; a collection inside a round would count against whichever model ran.
     gc.collect()
     gc.disable()
     for _ in range(ROUNDS):

@@ -1,7 +1,7 @@
-"""Whether `evaluate` gives every ranked plan the price that `plan` gave it, to the last digit: 22 jobs, up to 1,000 plans each.
+"""Whether `evaluate` gives every ranked plan the price that `plan` gave it, to the last digit: 24 jobs, up to 1,000 plans each.
 
-A plan's strategy is fed back with the request that the response states, once in one file with all others and once as the
-only row. Whatever a row's price owes to its neighbours, or to how a request is written, shows as a difference.
+The strategy of a plan is fed back with the request that the response states, once in a file with all others and once as the only
+row. Whatever a row's price owes to its neighbours, or to how a request is written, shows as a difference.
 Run: python -m benchmarks.plan_against_evaluate [NAME...].
 """
 
@@ -18,7 +18,7 @@ from meshwright import evaluate, plan
 TOP_K = 1000
 GOAL = "<= 0"
 WRITTEN_DIFFERENTLY = frozenset({"id", "assumed", "warnings"})
-"""Fields of an evaluation that say how it was asked for."""
+"""Fields of an evaluation that follow from how it was asked for and not from the plan."""
 Document = dict[str, Any]
 
 
@@ -74,11 +74,11 @@ JOBS: dict[str, Document] = {
 
 @dataclass
 class Differences:
-    """How the plans of one job compare."""
+    """How the prices of the plans of one job compare."""
 
     plans: int = 0
     differing: int = 0
-    """Plans of which any number, verdict or reason differs."""
+    """Plans in which any number, verdict or reason differs."""
     largest: float = 0.0
     """Largest relative difference of step times."""
     fields: dict[str, int] = field(default_factory=dict)
@@ -109,6 +109,8 @@ def compared(request: Document) -> Differences:
     response = plan(request)
     stated = {name: response["request"][name] for name in ("model", "cluster", "training")}
     rows = [{**stated, "strategy": each["strategy"]} for each in response["plans"]]
+    # Together they are priced as one batch, alone each as a batch of one. A formula that looks at its neighbours, by a maximum or a
+    # table over the batch, gives itself away.
     found = Differences(plans=len(rows))
     for each, together in zip(response["plans"], evaluate(rows), strict=True):
         found.add(each["evaluation"], together)
@@ -118,7 +120,7 @@ def compared(request: Document) -> Differences:
 
 
 def main(names: list[str]) -> None:
-    """Prints the differences of each job, and records how many there are in all."""
+    """Prints the differences of each job, and records how many there are in total."""
     total = Differences()
     for name in names:
         found = compared(JOBS[name])
@@ -129,6 +131,7 @@ def main(names: list[str]) -> None:
             f"{name}: {found.plans} plans, {found.differing} differ, at most {found.largest:.3g} {found.fields or ''}"
         )
     details = {"jobs": len(names), "plans": total.plans, "largest_relative_difference": total.largest}
+    # A run over some of the jobs is for looking into a difference, and must not replace the recorded total.
     if names == list(JOBS):
         record("plan_against_evaluate", value=total.differing, unit="differing plans", goal=GOAL, **details)
 

@@ -1,7 +1,7 @@
-"""CPU seconds of one POST /v1/plans, service and worker together: a 70B model on 1,024 and on 16,384 GPUs, and an empty job.
+"""CPU seconds of one POST /v1/plans, service and worker together: a 70B model on 1,024 and on 16,384 GPUs, and the smallest job.
 
-The service runs as a process of its own and is asked over a socket, one request at a time, each with a digest of its own.
-CPU time is the kernel's, summed over all threads of the service and its worker, so Linux only.
+The service runs as a process of its own and is asked over a socket, one request at a time, each with a digest of its own. CPU time
+is what the kernel counts for all threads of the service and its worker, so this runs on Linux only.
 Run: python benchmarks/plan_latency.py.
 """
 
@@ -40,14 +40,15 @@ def request(num_nodes: int) -> dict[str, Any]:
 
 
 def smallest_request() -> dict[str, Any]:
-    """A request whose search is one strategy, so that what is left is the service's own work."""
+    """A request whose search has a single strategy, so that what remains is the service's own work."""
     fixed = {"tp": 8, "pp": 4, "dp": 32, "cp": 1, "micro_batch_size": 1, "recompute": "none", "zero": 1, "vpp": 1}
     return {**request(128), "constraints": {"fixed": fixed}}
 
 
 @contextmanager
 def service() -> Iterator[tuple[str, int]]:
-    """Address and process id of a service with one worker, which has planned once."""
+    """Address and process id of a running service with one worker."""
+    # The kernel picks a free port; with --port 0 the service would not say which one it got.
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -96,7 +97,10 @@ def post_cpu_s(client: Client, pid: int, asked: dict[str, Any]) -> float:
 
 
 def latencies_s(client: Client, pid: int, asked: dict[str, Any]) -> list[float]:
-    """One figure per request; `seed` makes each a request of its own."""
+    """One figure per request. Each has another `seed`, since a request that was asked before gets the stored answer.
+
+    The first one is left out, because it fills the caches of the worker.
+    """
     return [post_cpu_s(client, pid, {**asked, "seed": seed}) for seed in range(REPEATS + 1)][1:]
 
 

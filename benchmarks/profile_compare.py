@@ -1,8 +1,8 @@
-"""How far apart two calibrations of one kind of machine are: products and collectives at the shapes both measured.
+"""How far apart two calibrations of one kind of machine are, by products and collectives at the shapes that both measured.
 
     python benchmarks/profile_compare.py A.json B.json      (files, or names of shipped calibrations)
 
-Prints medians by family of B over A - 1 and of its absolute value, and for collectives each operation at 16 MiB and above.
+Prints by family the median of B over A minus 1 and of its absolute value, for collectives of 16 MiB and above.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ from statistics import median
 from cost_models.calibration import CalibrationDocument
 from cost_models.hardware import read_document, shipped_document
 
+# Below these a measurement is mostly latency and launches, which differ between hosts and not between GPUs.
 LARGE_BYTES = 16 * 2**20
 LONG_S = 1e-3
 

@@ -1,6 +1,6 @@
-"""Writes a measured figure to benchmarks/results/NAME.json, with the commit, the date and the machine it was measured on.
+"""Writes a measured figure to benchmarks/results/NAME.json with the commit, the date and the machine on which it was measured.
 
-Files hold the newest measurement of each machine, so that a figure is never compared with one from another machine.
+A file keeps the newest measurement of each machine, so that a figure is never compared with one from another machine.
 """
 
 from __future__ import annotations
@@ -19,15 +19,16 @@ RESULTS = ROOT / "benchmarks" / "results"
 
 
 def record(name: str, *, value: float, unit: str, goal: str, **details: Any) -> Path:
-    """The file the figure was written to; it is printed too.
+    """Writes and prints the figure, and returns its file.
 
     Args:
-        name: what was measured; the file's name.
+        name: what was measured, which is also the name of the file.
         value: the figure, in `unit`.
         unit: such as "strategies/s".
-        goal: the bound it is held against, such as ">= 500000".
+        goal: the bound that the figure is held against, such as ">= 500000".
         details: anything that says how it was measured.
     """
+    # Four digits: more of a measured figure is noise, and would make every rerun a difference to look at.
     machine = machine_description()
     entry = {
         "value": float(f"{value:.4g}"),
@@ -48,14 +49,15 @@ def record(name: str, *, value: float, unit: str, goal: str, **details: Any) -> 
 
 
 def commit() -> str:
-    """The checked-out commit, with a + where tracked sources differ from it."""
+    """The checked-out commit, with a + if tracked sources differ from it."""
+    # Results do not count as a difference: the first benchmark of a series would otherwise mark all that follow.
     head = _git("rev-parse", "--short=12", "HEAD")
     changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks/results")
     return head + ("+" if changed else "")
 
 
 def machine_description() -> dict[str, Any]:
-    """What decides how fast this machine is for us."""
+    """The facts that decide how fast this machine runs our code."""
     return {
         "cpu": _cpu_name(),
         "cores": os.cpu_count(),

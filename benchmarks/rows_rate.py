@@ -1,6 +1,6 @@
 """Rows per second of the JSON-lines `evaluate`, text in and text out. Run: python benchmarks/rows_rate.py.
 
-Rows differ in their strategy and share a few jobs, as sweeps do; every answer is serialised.
+Rows differ in their strategy and share a few jobs, as those of a sweep do. Every answer is serialised.
 """
 
 from __future__ import annotations

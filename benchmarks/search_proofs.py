@@ -1,6 +1,6 @@
 """Seconds and memory of whole searches with their proof: jobs between 1,024 and 100,000 GPUs, each in a process of its own.
 
-And how late the largest one hears that it is to stop, or ends after its time limit.
+It also measures how late the largest one notices a request to stop, and by how much it exceeds its time limit.
 Run: python -m benchmarks.search_proofs [NAME...].
 """
 
@@ -16,6 +16,7 @@ from typing import Any
 
 from benchmarks.record import ROOT, record
 
+# About what a user waits for without turning to something else. Clusters of 100,000 GPUs are planned rarely and may take twice as long.
 GOAL = "<= 10"
 LARGEST_GOAL = "<= 20"
 
@@ -33,7 +34,7 @@ def request(model: Any, cluster: str, nodes: int, seq_length: int, batch: int, *
 
 
 def dense(num_layers: int, vocab_size: int = 128_256) -> dict[str, Any]:
-    """A 70B-wide model with so many layers."""
+    """A model as wide as a 70B one, with this many layers."""
     return {
         "num_layers": num_layers, "hidden_size": 8192, "num_attention_heads": 64, "num_key_value_heads": 8,
         "intermediate_size": 28_672, "vocab_size": vocab_size,
@@ -62,6 +63,7 @@ JOBS: dict[str, dict[str, Any]] = {
 
 
 STOPPED = "deepseek_v3_100000_h800"
+# Into every phase of the search: building the space, its first chunks, and deep inside.
 STOPS_S = (0.05, 0.2, 0.5, 1.0, 2.0, 3.0)
 LATE_GOAL = "<= 0.5"
 
@@ -88,7 +90,7 @@ def _is_past(end_s: float) -> bool:
 
 
 def measured(name: str) -> dict[str, Any]:
-    """What this process takes to plan one job."""
+    """Time and memory that this process needs to plan one job, and what it found."""
     from planner.plan import plan
 
     started = time.perf_counter()
@@ -114,6 +116,7 @@ def measured(name: str) -> dict[str, Any]:
 def measure(names: list[str]) -> None:
     """Measures and records every job."""
     for name in names:
+        # A process of its own, because the peak of memory is that of a whole process and never falls.
         command = [sys.executable, "-m", "benchmarks.search_proofs", "--one", name]
         done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)
         found = json.loads(done.stdout.splitlines()[-1])

@@ -1,8 +1,9 @@
-"""Errors of the own machine's steady rows: priced with reference data, and with our agent's calibration of that kind of machine.
+"""Errors of the steady rows of our own machine, priced with reference data and with our agent's calibration of such a machine.
 
     python -m benchmarks.steady_rows [CALIBRATION]
 
-A row is steady where its fastest and slowest step lie within 6 % of the middle one. Prints step time and allocated memory.
+A row is steady if its fastest and its slowest step are within 6 % of the median one. Prints errors of step time and of allocated
+memory.
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ from cost_models.units import GIB
 
 SOURCE = "own_tt"
 CALIBRATION = "h100x4-nvls-off-2026-11-28"
+# The machine was shared. Rows that were disturbed would measure its other users, and above 6 % most are.
 STEADY = 0.06
 
 
 def steady_rows() -> list[Json]:
-    """Rows that ran, with little spread."""
+    """Rows that ran with little spread."""
     return [row for row in read_rows()[SOURCE] if _spread(row["measured"]) <= STEADY]
 
 

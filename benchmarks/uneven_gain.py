@@ -1,7 +1,7 @@
-"""What searching the split adds over the listed ones, and what it costs: why `open_splits` is asked for and not the default.
+"""What a search over all splits gains over the listed ones, and what it costs.
 
-The listed splits are the even one where layers divide, else a nearly even one with small ends. Both searches are exact. The
-jobs are models of 126 and 61 layers, of a 250k vocabulary, and everyday ones.
+The listed splits are the even one if the layers divide, otherwise a nearly even one with small ends. Both searches are exact. The
+jobs are models with 126 and 61 layers, with a vocabulary of 250k, and common ones.
 Run: python -m benchmarks.uneven_gain.
 """
 
@@ -37,7 +37,7 @@ JOBS: dict[str, dict[str, Any]] = {
 
 
 def listed_step_s(document: dict[str, Any]) -> float:
-    """The best step time over the listed splits."""
+    """The best step time among the listed splits."""
     asked = PlanRequest.model_validate(document)
     job = resolve_job(document)
     found = Exhaustive(
@@ -54,6 +54,7 @@ def listed_step_s(document: dict[str, Any]) -> float:
 def measure() -> None:
     """Measures and records every job."""
     for name, document in JOBS.items():
+        # Processor time, since both searches run on one core and other programs must not count.
         started = time.process_time()
         listed_s = listed_step_s(document)
         between = time.process_time()

@@ -173,6 +173,7 @@ class _Session:
             raise failure or MeasurementError("rank 0 has stopped; its message says why")
         links = topology.discover(rig, nvml)
         modules = (memory, gemm, collectives, host, elementwise, attention, overlap)
+        # Sorted by value and not grouped by module, so that a budget that ends early has still seen the most telling part of each.
         tasks = [task for module in modules for task in module.tasks(rig)] + topology.tasks(rig, links)
         self._tasks = sorted(tasks, key=lambda task: task.value)
 

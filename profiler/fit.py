@@ -59,6 +59,7 @@ def build_document(
     device = device_of(fingerprint["gpu"]) if on_gpu else _processor(lists)
     pairs = [PairSample.model_validate(pair) for pair in lists["pairs"]]
     link = interconnect_of(pairs, link_bytes_per_s=device.link_bytes_per_s, ranks_per_node=fingerprint["gpus_per_node"])
+    # The data sheet of a GPU with NVLink states that bandwidth, but a server may have left the bridges out.
     if on_gpu and link == "pcie":
         device = device_of(fingerprint["gpu"], on_fast_link=False)
     # The lowest limit of all devices: a step waits for the slowest one.

@@ -57,6 +57,7 @@ class Outbox:
         sent: list[str] = []
         damaged: list[Path] = []
         problem: MeshwrightError | None = None
+        # Oldest first, so that "the newest calibration" of the service is the newest one measured.
         for path in list(self.waiting(server)):
             try:
                 document = read_document(path)

@@ -1,6 +1,7 @@
-"""Compiles data/measured_h100 and data/measured_h200 into named calibrations that ship inside the package; run from the repository root.
+"""Compiles data/measured_h100 and data/measured_h200 into named calibrations that ship inside the package.
 
-Runs of one machine are pooled: the median of each sample over the runs. Nothing named so is ever a default.
+Run it from the root of the repository. Runs of one machine are pooled by the median of each sample. A named calibration describes
+one machine and is never a default.
 """
 
 from __future__ import annotations
@@ -26,15 +27,15 @@ COMPILED = {
     f"h100x1-{EARLIER}": ("measured_h100", ("h100x1",)),
     f"h200x2-nvls-off-{LATER}": ("measured_h200", ("h200x2",)),
 }
-"""Folder of data, and the runs in it, by the name that ships."""
+"""By the name that ships, the folder of the data and the runs in it."""
 MEASURED = ("time_s", "bytes_per_s", "spread_fraction", "compute_slowdown_fraction", "communication_slowdown_fraction")
 POOLED = ("gemm", "collectives", "attention", "math_attention", "memory_bandwidth", "host_adam", "overlap", "pairs")
 LAYER_OPS = sum(TORCH_LAYER_KERNELS)
-"""Operations of an eager layer in the step model: what a plain layer's host time is divided by."""
+"""Operations of an eager layer in the step model. The host time of a plain layer is divided by them."""
 
 
 def pooled(name: str, documents: Sequence[CalibrationDocument], *, folder: str) -> CalibrationDocument:
-    """One document of several runs, which lie in this folder of data."""
+    """One document made of several runs, which are in this folder of data."""
     first = documents[0]
     assert all(document.fingerprint == first.fingerprint for document in documents), "runs of different machines"
     content = first.model_dump()
@@ -50,6 +51,7 @@ def pooled(name: str, documents: Sequence[CalibrationDocument], *, folder: str) 
             for fact, value in getattr(document, field).model_dump(exclude_none=True).items():
                 facts[fact].append(value)
         content[field] = {fact: rounded(median(values)) for fact, values in facts.items()}
+    # Recomputed: the quotient of two medians need not be the median of quotients, and the two facts must agree.
     content["host"]["eager_op_s"] = rounded(content["host"]["plain_layer_s"] / LAYER_OPS)
     sources = ", ".join(f"{document.name} ({document.id[:12]})" for document in documents)
     content |= {"name": name, "licence": "Apache-2.0", "notes": (*first.notes, f"pooled from {sources}")}
@@ -62,6 +64,7 @@ def middle(samples: Sequence[dict[str, Any]]) -> dict[str, Any]:
     result = dict(samples[0])
     for field in MEASURED:
         if field in result:
+            # The widest spread and not the median: pooling must not make a measurement look calmer than its worst run.
             values = [sample[field] for sample in samples]
             result[field] = rounded(max(values) if field == "spread_fraction" else median(values))
     return result

@@ -1,7 +1,7 @@
-"""Compiles data/reference into the calibrations that ship inside the package; run from the repository root.
+"""Compiles data/reference into the calibrations that ship inside the package. Run it from the root of the repository.
 
-Reads the public GEMM and collective tables and our own 4xH100 profile, never data/reference/share_alike. Curves that break
-a physical limit are left out and named. The output is a function of the inputs alone.
+It reads the public GEMM and collective tables and our own 4xH100 profile, and never data/reference/share_alike, whose licence
+would extend to the package. Curves that break a physical limit are left out and named. Equal inputs give equal output.
 """
 
 from __future__ import annotations
@@ -28,13 +28,14 @@ from cost_models.units import GB, MICRO, TERA
 ROOT = Path(__file__).resolve().parent.parent
 SOURCE = ROOT / "data" / "reference"
 TARGET = ROOT / "cost_models" / "reference"
+# A constant and not today's date: the same inputs must give the same documents, whose ids are their digests.
 COMPILED_AT = "2026-11-27"
 REFERENCE_GPUS = ("A100-SXM-80GB", "H100-SXM-80GB", "H200-SXM-141GB", "B200-SXM-180GB", "L40S-48GB")
 PCIE_GPUS = ("L40S-48GB",)
 COLLECTIVE_SOURCES = ("aiconfigurator", "SimuMax")
-"""In order of preference: a later one only adds sizes that the earlier ones lack."""
+"""Sources in order of preference. A later one only adds sizes that the earlier ones lack."""
 LINK_TOLERANCE = 1.1
-"""Point-to-point bandwidth above this multiple of the link's data sheet is a mistake of its table."""
+"""A point-to-point bandwidth above this multiple of the link's data sheet is a mistake in its table."""
 AICONFIGURATOR = "aiconfigurator (github.com/ai-dynamo/aiconfigurator)"
 
 
@@ -63,6 +64,7 @@ def collective_samples(gpu: str, rows: list[dict[str, str]], device: Device) -> 
     impossible: dict[str, int] = defaultdict(int)
     for row in rows:
         source = next((name for name in COLLECTIVE_SOURCES if row["source"].startswith(name)), None)
+        # Some sources list settings without a time or a size.
         if source is None or row["gpu"] != gpu or not row["size_bytes"] or not row["time_us"]:
             continue
         sample = CollectiveSample.model_validate(
@@ -75,7 +77,8 @@ def collective_samples(gpu: str, rows: list[dict[str, str]], device: Device) -> 
         impossible[source] += sample.op == "send_recv" and rate > LINK_TOLERANCE * device.link_bytes_per_s
         by_source[source].append(sample)
     for source, count in impossible.items():
-        if count:  # one such row discredits the source's whole curve
+        # One such row discredits the whole curve of its source: whatever was measured, it was not this link.
+        if count:
             print(f"{gpu}: send_recv of {source} left out, {count} of its rows are faster than the link")
             by_source[source] = [s for s in by_source[source] if s.op != "send_recv"]
     kept = by_source[COLLECTIVE_SOURCES[0]]
@@ -83,6 +86,7 @@ def collective_samples(gpu: str, rows: list[dict[str, str]], device: Device) -> 
         largest: dict[tuple[str, int], float] = defaultdict(float)
         for s in kept:
             largest[s.op, s.ranks] = max(largest[s.op, s.ranks], s.size_bytes)
+        # Never between the sizes of the preferred source: a curve of two measurements would have steps that no link has.
         kept = kept + [s for s in by_source[source] if s.size_bytes > largest[s.op, s.ranks]]
     return kept
 
@@ -95,6 +99,8 @@ def reference_document(gpu: str, gemm: list[dict[str, str]], collectives: list[d
         for r in gemm
         if r["gpu"] == gpu
     ]
+    # Only the fits of collectives ship, since the tables have thousands of points; products ship as samples, which the cost models
+    # look up by their neighbours.
     shared = collective_samples(gpu, collectives, device)
     fit = fit_gemms(samples, peak_flops_per_s=device.peak_flops_per_s["bf16"])
     assert fit is not None
@@ -107,6 +113,7 @@ def reference_document(gpu: str, gemm: list[dict[str, str]], collectives: list[d
         created_at=COMPILED_AT,
         source=f"{AICONFIGURATOR}; SimuMax (github.com/MooreThreads/SimuMax) above 512 MiB where it has points",
         licence="Apache-2.0",
+        # The public tables time short runs, whose clock is higher than that of hours of training.
         load="burst",
         gemm=tuple(samples),
         collective_fits=fit_collectives(shared),

@@ -1,7 +1,8 @@
 """Which tests run which line, from one run of the tests under coverage, and which of them could notice a change there.
 
-Coverage of modules is kept by test ("contexts" of pytest-cov); a line that only an import runs, such as a table or a default, has
-none, so the test files that import its module, then all tests that run anything of it or of modules that import it, stand in.
+Coverage is kept per test (pytest-cov calls this contexts). A line that only an import runs, such as a table or a default, belongs
+to no test. The test files that import its module stand in for it, and then all tests that run anything of that module or of modules
+that import it.
 """
 
 from __future__ import annotations
@@ -21,23 +22,24 @@ from coverage import CoverageData
 
 ROOT = Path(__file__).resolve().parent.parent
 KEPT = ROOT / ".mutants"
-"""Where a run's coverage, durations and the digests of its sources lie; git ignores it."""
+"""Folder for the coverage of a run, its durations and the digests of its sources; git ignores it."""
 PACKAGES = ("app", "cost_models", "planner", "profiler")
 OTHER_PROCESSES = ("tests/e2e", "tests/gpu")
-"""Tests whose subject runs in processes of its own, which coverage does not see."""
+"""Tests whose subject runs in other processes, which coverage does not see."""
 TESTS_S = 120.0
-"""Seconds, under coverage, that the tests of one mutation may have taken together; the quickest are tried first."""
+"""Seconds that all tests of one mutation may have taken under coverage; the quickest are tried first."""
+# What starting a test costs at least: thousands of tests that "take no time" would otherwise fit into the limit.
 LEAST_S = 0.01
 _DATA, _SECONDS, _DIGESTS = KEPT / "coverage", KEPT / "seconds.json", KEPT / "digests.json"
 _CACHES = {"cache", "lru_cache", "cached_property"}
 
 
 def cover(paths: Sequence[str] = ()) -> int:
-    """Pytest's exit code of a run that keeps which tests run which line and how long each takes.
+    """Runs the tests, keeps which test runs which line and how long each takes, and returns pytest's exit code.
 
     Args:
-        paths: tests whose coverage is added to what is kept; none: all tests, anew, but those marked slow, which no mutation
-            would wait for.
+        paths: tests whose coverage is added to what is kept. Without any, all tests are run and the kept coverage is replaced;
+            those marked slow are left out, since no mutation would wait for them.
     """
     KEPT.mkdir(exist_ok=True)
     settings, report = KEPT / "coveragerc", KEPT / "durations.xml"
@@ -52,6 +54,7 @@ def cover(paths: Sequence[str] = ()) -> int:
     if not paths:
         _DATA.unlink(missing_ok=True)
         _SECONDS.unlink(missing_ok=True)
+    # Taken before the run: a file that is edited meanwhile then counts as changed, and all of its tests are tried.
     sources = {path: digest(path) for path in sources_of(PACKAGES)}
     done = subprocess.run(command, cwd=ROOT, check=False, env=os.environ | {"COVERAGE_FILE": str(_DATA)})  # noqa: S603 - our own arguments
     known = json.loads(_SECONDS.read_text()) if _SECONDS.exists() else {}
@@ -70,12 +73,12 @@ def _passed(report: Path) -> Iterator[tuple[str, float]]:
 
 
 def sources_of(packages: Iterable[str]) -> list[str]:
-    """Paths of the packages' modules, relative to the checkout."""
+    """Paths of the modules of these packages, relative to the checkout."""
     return sorted(str(file.relative_to(ROOT)) for name in packages for file in (ROOT / name).rglob("*.py"))
 
 
 def digest(path: str) -> str:
-    """What tells two versions of a file apart."""
+    """SHA-256 of a file, which tells two versions of it apart."""
     return hashlib.sha256((ROOT / path).read_bytes()).hexdigest()
 
 
@@ -86,7 +89,7 @@ class Covered:
         """Reads what `cover` kept.
 
         Raises:
-            SystemExit: nothing is kept.
+            SystemExit: no coverage has been kept yet.
         """
         if not _DATA.exists():
             raise SystemExit("run `python -m scripts.mutants cover` first")
@@ -96,22 +99,24 @@ class Covered:
         self._seconds: dict[str, float] = json.loads(_SECONDS.read_text())
         digests = json.loads(_DIGESTS.read_text())
         self.changed = {path for path in self._files if digests.get(path) != digest(path)}
-        """Files that have changed since: their lines may have moved, so all of their tests are tried."""
+        """Files that have changed since. Their lines may have moved, so all of their tests are tried."""
 
     def runs(self, path: str, line: int) -> bool:
-        """Whether anything runs this line, an import at least."""
+        """Whether anything runs this line, if only an import."""
         return path in self.changed or (path in self._files and line in self._lines(path))
 
     def tests(self, path: str, line: int) -> list[str]:
-        """Tests that could notice a change of this line, as far as they fit into TESTS_S together."""
+        """Tests that could notice a change of this line, quickest first, as many as fit into TESTS_S together."""
         found: list[str] = []
         if path in self._files and path not in self.changed:
             found = self._ordered(self._of_lines(path, _statement_lines(path, line)))
+        # The result of a cached function is computed for whichever test asks first, and coverage credits that test alone.
         if not found or _is_cached(path, line):
             importing = {name for file in _importers(path, "tests") for name in self._mates(file)}
             found += self._ordered(importing) + self._ordered(self._of_file(path))
         users, seen = {path}, {path}
-        while users and not found:  # a table that only another table's import reads is used further up
+        # A table that only the import of another table reads is used by whatever imports that one, and so on upwards.
+        while users and not found:
             users = {user for each in users for user in _importers(each, *PACKAGES)} - seen
             seen |= users
             found = self._ordered({test for user in users for test in self._of_file(user)})
@@ -136,7 +141,7 @@ class Covered:
         return self._data.contexts_by_lineno(path)
 
     def _of_lines(self, path: str, lines: Iterable[int]) -> set[str]:
-        """Tests that run one of these lines; where a fixture of several tests does, all tests of its file."""
+        """Tests that run one of these lines. If a fixture runs it, these are all tests of its file, which may share it."""
         contexts = self._contexts(path)
         names: set[str] = set()
         for name in {name for line in lines for name in contexts.get(line, ()) if name}:
@@ -158,7 +163,7 @@ def _tree(path: str) -> ast.Module:
 
 
 def _statement_lines(path: str, line: int) -> range:
-    """Lines of the smallest statement around a line, of a compound one its head alone."""
+    """Lines of the smallest statement around a line; of a compound statement only its head."""
     best = range(line, line + 1)
     for node in ast.walk(_tree(path)):
         if isinstance(node, ast.stmt) and node.lineno <= line <= (node.end_lineno or node.lineno):
@@ -170,7 +175,7 @@ def _statement_lines(path: str, line: int) -> range:
 
 
 def _is_cached(path: str, line: int) -> bool:
-    """Whether the line is in a function whose results are kept, so that only the first test that asks runs it."""
+    """Whether the line is in a function whose results are cached, so that only the first test that asks runs it."""
     for node in ast.walk(_tree(path)):
         if isinstance(node, ast.FunctionDef) and node.lineno <= line <= (node.end_lineno or 0):
             names = {part.id for each in node.decorator_list for part in ast.walk(each) if isinstance(part, ast.Name)}
@@ -181,7 +186,7 @@ def _is_cached(path: str, line: int) -> bool:
 
 @lru_cache(maxsize=64)
 def _importers(path: str, *folders: str) -> tuple[str, ...]:
-    """Files of these folders that import a module or something of it."""
+    """Files of these folders that import a module or something from it."""
     module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     return tuple(other for other in sources_of(folders) if module in _imported(other))
 

@@ -1,7 +1,7 @@
-"""Prints, per model family, how many drawn configs were counted by us and by the real modules, and where they differ.
+"""Prints for each model family how many drawn configs our reader and the real modules count alike, and where they differ.
 
-The modules are built by transformers on the meta device; configs are drawn by the oracle test's own strategy. Needs torch
-and transformers. Usage: family_table.py [--examples 50] [--families llama,dbrx]
+transformers builds the modules on the meta device, and the oracle test's own strategy draws the configs. Needs torch and
+transformers. Usage: family_table.py [--examples 50] [--families llama,dbrx]
 """
 
 from __future__ import annotations
@@ -25,6 +25,7 @@ ORACLE = Path(__file__).parents[1] / "tests" / "oracle" / "test_hf_parameters.py
 
 def oracle() -> ModuleType:
     """The oracle test as a module: its strategy and its two counts."""
+    # Loaded by its path: tests are no package, and a copy of its strategy would drift away from it.
     spec = importlib.util.spec_from_file_location("hf_parameters_oracle", ORACLE)
     assert spec is not None
     assert spec.loader is not None
@@ -34,7 +35,7 @@ def oracle() -> ModuleType:
 
 
 def tried(counts: ModuleType, model_type: str, examples: int) -> dict[str, tuple[int, int]]:
-    """Our count and the modules', by drawn config."""
+    """Our count of parameters and that of the modules, by drawn config."""
     found: dict[str, tuple[int, int]] = {}
 
     @settings(

@@ -1,7 +1,7 @@
-"""Asks the configuration classes of megatron-core, DeepSpeed, torchtitan and accelerate what they say to a plan.
+"""Asks the configuration classes of megatron-core, DeepSpeed, torchtitan and accelerate whether they accept a plan.
 
-Each `ask_…` builds what a launch would build before it touches a GPU, and raises what the framework raises. What no class
-can know without GPUs is listed in `SEEN_LATER`, with the place that refuses it.
+Each `ask_…` builds what a launch would build before it touches a GPU, and raises whatever the framework raises. What no class can
+know without GPUs is listed in `SEEN_LATER` with the place that refuses it.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ from typing import Any
 from cost_models.job import Job
 
 VERSIONS: Mapping[str, str] = {"megatron": "0.16.1", "deepspeed": "0.19.8", "torchtitan": "0.3", "fsdp": "2.13"}
-"""What is judged: the releases whose classes are asked (fsdp: accelerate's, on this PyTorch)."""
+"""The releases whose classes are asked; for fsdp these are accelerate's, on this release of PyTorch."""
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """One drawn plan: the job, the strategy as given (every degree filled), the rules it breaks."""
+    """One drawn plan: the job, the strategy as given with every degree filled in, and the rules that it breaks."""
 
     job: Job
     given: Mapping[str, Any]
@@ -29,13 +29,13 @@ class Plan:
 
     @property
     def world(self) -> int:
-        """Ranks that a launcher would start: those the plan needs, as far as there are GPUs."""
+        """Ranks that a launcher would start: as many as the plan needs, up to the number of GPUs."""
         needed = self.given["tp"] * self.given["pp"] * self.given["cp"] * self.given["dp"]
         return min(int(needed), self.job.cluster.num_gpus)
 
 
 def ask_megatron(plan: Plan) -> None:
-    """Process groups, the micro-batch calculator and TransformerConfig of megatron-core; raises where one refuses."""
+    """Builds megatron-core's process groups, micro-batch calculator and TransformerConfig; raises if one of them refuses."""
     import torch
     from megatron.core import parallel_state
     from megatron.core.num_microbatches_calculator import ConstantNumMicroBatchesCalculator
@@ -56,6 +56,7 @@ def ask_megatron(plan: Plan) -> None:
             )  # fmt: skip
         finally:
             parallel_state.destroy_model_parallel()
+    # In the order of a launch: Megatron makes its groups first, and what they refuse is never seen by the later checks.
     batch = plan.job.training.global_batch_size
     ConstantNumMicroBatchesCalculator(batch, given["micro_batch_size"], given["dp"], False, 0)
     full, selective = given["recompute"] == "full", given["recompute"] == "selective"
@@ -80,7 +81,8 @@ def ask_megatron(plan: Plan) -> None:
 
 
 def ask_deepspeed(plan: Plan) -> None:
-    """DeepSpeedConfig and AutoEP's validation; raises where one refuses."""
+    """Builds a DeepSpeedConfig and runs AutoEP's validation; raises if one of them refuses."""
+    # Before the import: DeepSpeed looks for an accelerator then, and fails where it finds none.
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
     from deepspeed import comm
     from deepspeed.module_inject.auto_ep_config import (
@@ -116,7 +118,7 @@ def ask_deepspeed(plan: Plan) -> None:
 
 
 def ask_torchtitan(plan: Plan) -> None:
-    """ParallelDims with its meshes, Trainer.Config, the model's config and the schedule; raises where one refuses."""
+    """Builds torchtitan's ParallelDims with its meshes, Trainer.Config, the model's config and the schedule; raises if one refuses."""
     from torchtitan.config import ParallelismConfig, TrainingConfig
     from torchtitan.distributed import parallel_dims, pipeline_parallel
     from torchtitan.trainer import Trainer
@@ -147,7 +149,9 @@ def ask_torchtitan(plan: Plan) -> None:
     config_of_model.update_from_config(config=config)
     if given["pp"] > 1:
         chunks, layers = given["pp"] * given["vpp"], plan.job.model.num_layers
-        weight = 0 if layers % chunks == 0 else 1  # *_less_layers
+        # torchtitan counts embedding and output layer as layers of the first and last stage (`*_less_layers`). We spell plans without
+        # them if layers divide evenly.
+        weight = 0 if layers % chunks == 0 else 1
         per_stage = math.ceil((layers + 2 * weight) / chunks)
         if math.ceil((layers + 2 * weight) / per_stage) == chunks:  # else it is spelled by module names
             parallelism.pipeline_parallel_layers_per_stage = per_stage
@@ -175,7 +179,7 @@ def _schedule(given: Mapping[str, Any]) -> str:
 
 
 def _stage(given: Mapping[str, Any], chunk: int) -> Any:
-    """What a schedule's constructor looks at in a stage."""
+    """The attributes of a stage that the constructor of a schedule reads."""
     return SimpleNamespace(
         is_first=chunk == 0, is_last=chunk == given["vpp"] - 1, num_stages=given["pp"] * given["vpp"],
         group_size=given["pp"], group_rank=0, stage_index=chunk * given["pp"], group=None, submod=None, device="cpu",
@@ -200,7 +204,7 @@ def _titan_model(plan: Plan) -> Any:
 
 
 def ask_fsdp(plan: Plan) -> None:
-    """Accelerate's ParallelismConfig for FSDP2; raises where it refuses."""
+    """Builds accelerate's ParallelismConfig for FSDP2; raises if it refuses."""
     from accelerate.parallelism_config import ParallelismConfig
     from accelerate.utils import DistributedType
 
@@ -222,7 +226,7 @@ def ask_fsdp(plan: Plan) -> None:
 
 
 def _counted(given: Mapping[str, Any]) -> bool:
-    """Anything but every layer, a unit each."""
+    """Whether recomputation covers anything but every layer, each on its own."""
     return given.get("recompute_method") == "block" or given.get("recompute_num_layers", 1) > 1
 
 
@@ -237,20 +241,23 @@ def _whole(number: float) -> int:
 
 
 class ranks:  # noqa: N801 - reads as a word where it is used
-    """A process group of this many ranks that moves nothing."""
+    """A process group of this many ranks that transfers nothing.
+
+    The frameworks only ask it for sizes and ranks, which PyTorch's own fake group answers in a single process.
+    """
 
     def __init__(self, world: int) -> None:
         self.world = world
 
     def __enter__(self) -> None:
-        """Starts it."""
+        """Starts the group."""
         import torch.distributed as dist
         from torch.testing._internal.distributed.fake_pg import FakeStore
 
         dist.init_process_group("fake", store=FakeStore(), rank=0, world_size=self.world)
 
     def __exit__(self, *_: object) -> None:
-        """Ends it."""
+        """Ends the group."""
         import torch.distributed as dist
 
         dist.destroy_process_group()
@@ -306,11 +313,11 @@ SEEN_LATER: Mapping[str, Mapping[str, str]] = {
         "zero-shard-size-not-divisible": "zero 0: no such option is given, ours refuses the contradiction",
     },
 }
-"""Rules that no configuration class can know, by framework, and where the framework refuses instead."""
+"""By framework, the rules that no configuration class can know, and where the framework refuses the plan instead."""
 
 
 def refusal(framework: str, plan: Plan) -> str | None:
-    """What the framework's classes say against a plan, None where they accept it."""
+    """What the framework's classes say against a plan; None if they accept it."""
     try:
         ASK[framework](plan)
     except Exception as error:  # noqa: BLE001 - a refusal is whatever they raise

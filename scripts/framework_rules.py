@@ -1,8 +1,8 @@
 """Draws plans, judges them by our rules, and asks each framework's own configuration classes.
 
-A plan judged legal must be accepted by them, one judged illegal refused; what they cannot know (it is refused later, when
-modules are built or run) is counted by rule. Needs torch and the frameworks: megatron-core 0.16, deepspeed 0.19,
-torchtitan 0.3, accelerate. Usage, from the checkout:
+The classes must accept every plan that is judged legal and refuse every one that is judged illegal. What they cannot know, because
+it is refused only when modules are built or run, is counted by rule. Needs torch and the frameworks: megatron-core 0.16, deepspeed
+0.19, torchtitan 0.3, accelerate. Usage, from the checkout:
 python -m scripts.framework_rules [--plans 1000] [--frameworks megatron,deepspeed]
 """
 
@@ -27,7 +27,7 @@ from scripts.framework_judges import ASK, SEEN_LATER, VERSIONS, Plan, refusal
 
 
 def drawn_plans(framework: str, seed: int) -> Iterator[Plan]:
-    """Plans without end, the same for the same seed."""
+    """Endless plans, the same ones for the same seed."""
     draw = random.Random(seed)  # noqa: S311 - a reproducible draw, no secret
     while True:
         job = _drawn_job(framework, draw)
@@ -38,6 +38,7 @@ def drawn_plans(framework: str, seed: int) -> Iterator[Plan]:
 
 
 def _drawn_job(framework: str, draw: random.Random) -> Job:
+    # Numbers that degrees of 2, 3, 4 and 8 divide only now and then, since a rule shows only when it is broken.
     kv_heads = draw.choice([1, 2, 3, 4, 8])
     heads = kv_heads * draw.choice([1, 2, 3, 4])
     model: dict[str, Any] = {
@@ -57,6 +58,7 @@ def _drawn_job(framework: str, draw: random.Random) -> Job:
 
 
 def _drawn_strategy(framework: str, job: Job, draw: random.Random) -> dict[str, Any]:
+    # Values that are listed several times are drawn more often: with every degree above one, almost no plan would be legal.
     tp, pp, cp = draw.choice([1, 1, 2, 3, 4, 8]), draw.choice([1, 1, 2, 3, 4]), draw.choice([1, 1, 1, 2, 4])
     vpp = draw.choice([1, 1, 2]) if pp > 1 or draw.random() < 0.1 else 1
     dp = draw.choice([1, 2, job.cluster.num_gpus // (tp * pp * cp) or 1])
@@ -79,7 +81,7 @@ def _drawn_strategy(framework: str, job: Job, draw: random.Random) -> dict[str, 
 
 @dataclass(slots=True)
 class Verdicts:
-    """What became of the plans of one framework."""
+    """How one framework judged the plans."""
 
     legal: int = 0
     legal_refused: Counter[str] = field(default_factory=Counter)
@@ -89,13 +91,14 @@ class Verdicts:
 
 
 def compared(framework: str, plans: int, *, seed: int = 0) -> Verdicts:
-    """`plans` legal and `plans` illegal plans, asked."""
+    """Verdicts on `plans` legal and `plans` illegal plans."""
     seen = Verdicts()
     for plan in drawn_plans(framework, seed):
         if seen.legal >= plans and seen.illegal >= plans:
             return seen
         if (seen.illegal if plan.codes else seen.legal) >= plans or len(plan.codes) > 1:
-            continue  # a plan that breaks one rule tells whether that rule is the framework's too
+            # Only a plan that breaks a single rule tells whether the framework has that rule too.
+            continue
         against = refusal(framework, plan)
         if plan.codes:
             seen.illegal += 1
@@ -110,7 +113,7 @@ def compared(framework: str, plans: int, *, seed: int = 0) -> Verdicts:
 
 
 def main(arguments: list[str]) -> int:
-    """The table on standard output; 1 where a legal plan is refused."""
+    """Prints the table; the exit code is 1 if a legal plan is refused."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--plans", type=int, default=1000)
     parser.add_argument("--frameworks", default=",".join(ASK))

@@ -4,7 +4,7 @@
     python -m scripts.frozen_answers compare FOLDER     # this checkout's answers against the frozen ones; exit code 1 if any differs
 
 Every number, strategy, rank, code and proof must be equal to the last bit. Words (message, hint, warnings, smallest_change,
-against_next), identities (id, digests, revision) and times (created_at, elapsed_s) may differ and are left out.
+against_next), identities (id, digests, revision) and times (created_at, elapsed_s) may differ and are not compared.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ Document = dict[str, Any]
 
 
 def requests() -> Iterator[Document]:
-    """Plan requests over every framework, several kinds of model and cluster, pools, open splits, extras and errors."""
+    """Plan requests for every framework and several kinds of model and cluster, with pools, open splits, extras and errors."""
     yield from _plain()
     yield from _with_extras()
     yield from _on_pools()
@@ -120,6 +120,7 @@ def rows() -> Iterator[Document]:
     """Evaluate rows: the measured runs, and drawn strategies of every framework, legal and not, on one pool and on two."""
     for file in sorted((ROOT / "data" / "measured").rglob("*.jsonl")):
         yield from (json.loads(line) for line in file.read_text().splitlines() if line.strip())
+    # Most drawn strategies break some rule, which freezes the reasons as well; the measured rows above are the legal ones.
     draw = Random(11)  # noqa: S311 - equal seeds draw equal rows
     asked = [request for request in requests() if {"cluster", "training"} <= request.keys()]
     for number in range(1500):
@@ -144,14 +145,14 @@ def _drawn_strategy(draw: Random) -> Document:
 
 
 def numbers_of(answer: Any) -> Any:
-    """The answer without words, identities and times."""
+    """The answer without its words, identities and times."""
     if isinstance(answer, Mapping):
         return {k: numbers_of(v) for k, v in sorted(answer.items()) if k not in WORDS | IDENTITIES}
     return [numbers_of(item) for item in answer] if isinstance(answer, list) else answer
 
 
 def answers() -> Iterator[tuple[str, Document]]:
-    """Name and answer of every request and row; a request that is refused is answered by its problems."""
+    """Name and answer of every request and row. The answer of a refused request are its problems."""
     for number, request in enumerate(requests()):
         try:
             answer = plan(request)
@@ -159,6 +160,7 @@ def answers() -> Iterator[tuple[str, Document]]:
             problems = getattr(error, "problems", ())
             answer = {"refused": error.code, "problems": [[p.pointer, p.code] for p in problems]}
         yield f"request {number}", numbers_of(answer)
+    # All rows in one call, as a file of them is priced: what a batch does to its rows shows as well.
     for number, answer in enumerate(evaluate_rows(rows())):
         yield f"row {number}", numbers_of(answer)
 
@@ -168,7 +170,7 @@ def _lines(found: Iterable[tuple[str, Document]]) -> Iterator[str]:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Writes or compares; 1 where an answer differs."""
+    """Writes or compares the answers; the exit code is 1 if any differs."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("act", choices=("write", "compare"))
     parser.add_argument("folder", type=Path)

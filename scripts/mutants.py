@@ -5,8 +5,8 @@
     python -m scripts.mutants run --count 60              # draws mutations; exit code 1 where too many survive
     python -m scripts.mutants again scripts/survivors.json  # mutations that were written down
 
-The checkout is left alone: tests run in a copy of it. A mutation is killed where a test fails that passes without it, or does
-not end. Those that were found to change nothing a test could see are listed, with the reason, in `equivalent_mutations.json`.
+The checkout is left alone, since tests run in a copy of it. A mutation is killed if a test that passes without it fails, or does not
+end. Mutations that were found to change nothing that a test could see are listed with the reason in `equivalent_mutations.json`.
 """
 
 from __future__ import annotations
@@ -34,11 +34,11 @@ from scripts.mutations import Mutation, mutations_of, written_down
 SHARES = {"cost_models": 24, "planner": 18, "profiler": 6, "app": 12}
 """How many of 60 mutations are drawn from each package, roughly by what an error there costs a user."""
 LEFT_OUT = ("/migrations/", "/api/pages/", "/presets/", "constants.py")
-"""Data and generated files: a changed constant is a question for the accuracy scores, not for a test."""
+"""Data and generated files. Whether a constant has the right value is a question for the accuracy scores, not for a test."""
 ONE_TEST_S, ALL_TESTS_S = 100.0, 4 * TESTS_S
-"""A test, and all tests of a mutation, that take longer than this do not end."""
+"""Seconds after which a test, and all tests of a mutation together, count as not ending."""
 EQUIVALENT = ROOT / "scripts" / "equivalent_mutations.json"
-"""Mutations that were looked at and change nothing that a test could see, each with the reason: they are not drawn."""
+"""Mutations that were looked at and change nothing that a test could see, each with the reason. They are not drawn."""
 _moments = count(1_000_000_000)
 
 
@@ -51,9 +51,11 @@ class Copy:
     """Tests that were seen to pass here without a mutation."""
 
     def killer(self, mutation: Mutation, tests: Sequence[str]) -> str | None:
-        """A test that notices the mutation; None where none does."""
+        """A test that notices the mutation; None if none does."""
         file, tests = self.folder / mutation.path, list(tests)
         text = file.read_text()
+        # A failure counts only if the same test passes without the mutation. One that needs more than a copy offers, such as the
+        # commit, fails either way, is set aside, and the others are tried again.
         while tests:
             _write(file, mutation.applied(text))
             try:
@@ -73,7 +75,7 @@ class Copy:
         return test in self.trusted
 
     def _first_failure(self, tests: Sequence[str], *options: str) -> str | None:
-        """The first of these tests that fails or does not end; the file where it cannot be read."""
+        """The first of these tests that fails or does not end; its file if that cannot even be imported."""
         names, report = self.folder / ".tests", self.folder / ".report.xml"
         names.write_text("\n".join(tests))
         report.unlink(missing_ok=True)
@@ -104,7 +106,10 @@ def _failed(report: Path) -> str | None:
 
 
 def _write(file: Path, text: str) -> None:
-    """Writes a source at a moment of its own, so that no byte code of another text of equal length is taken for its."""
+    """Writes a source with a time stamp of its own.
+
+    Python takes byte code for current if time stamp and length of the source agree, and a mutation often changes neither.
+    """
     file.write_text(text)
     moment = next(_moments)
     os.utime(file, (moment, moment))
@@ -130,7 +135,7 @@ def copies(number: int) -> Iterator[list[Copy]]:
 
 
 def drawn(number: int, *, seed: int, covered: Covered) -> list[Mutation]:
-    """A sample of mutations of lines that anything runs; every package has its share."""
+    """A sample of mutations on lines that some test runs, in which every package has its share."""
     draw = Random(seed)  # noqa: S311 - equal seeds draw equal mutations
     known = {(entry["path"], entry["becomes"]) for entry in json.loads(EQUIVALENT.read_text())}
     chosen: list[Mutation] = []
@@ -143,18 +148,21 @@ def drawn(number: int, *, seed: int, covered: Covered) -> list[Mutation]:
             for each in mutations_of(path, text)
             if (path, each.becomes(text)) not in known
         ]
+        # A line that nothing runs is the coverage report's to find; here it would only dilute the sample.
         run = [each for each in every if covered.runs(each.path, each.line)]
         print(f"{package}: {len(every)} mutations, {len(every) - len(run)} of them on lines that no test runs")
+        # In proportion to the shares and not to the lines, so that a large package does not take the whole sample.
         chosen += draw.sample(run, min(len(run), round(number * share / sum(SHARES.values()))))
     return chosen
 
 
 def tried(mutations: Sequence[Mutation], covered: Covered | None, *, jobs: int) -> list[Mutation]:
-    """Those that survive; prints each as it goes."""
+    """The mutations that survive. Prints the result of each as it becomes known."""
     survived: list[Mutation] = []
     every = [
         (each, [*each.killed_by] or (covered.tests(each.path, each.line) if covered else [])) for each in mutations
     ]
+    # One copy per thread, since a mutation changes a file that every test of the copy would read.
     with copies(jobs) as places, ThreadPoolExecutor(jobs) as pool:
         free: Queue[Copy] = Queue()
         for place in places:
@@ -176,7 +184,7 @@ def tried(mutations: Sequence[Mutation], covered: Covered | None, *, jobs: int) 
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Exit code 1 where fewer mutations are killed than asked for."""
+    """Runs the command line; the exit code is 1 if fewer mutations are killed than asked for."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("act", choices=("cover", "run", "again"))
     parser.add_argument("files", nargs="*", help="cover: tests to add; again: the file of mutations")

@@ -1,6 +1,6 @@
 """Small changes of source code that a test should notice: one comparison, operator, number, choice or version at a time.
 
-Pure text and syntax trees; which tests are run against them is `scripts.mutants`' matter.
+This module knows only text and syntax trees. `scripts.mutants` decides which tests are run against a change.
 """
 
 from __future__ import annotations
@@ -12,24 +12,26 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+# The neighbour of each operator rather than its opposite: `<` for `<=` is the mistake that people make, and only a test at the exact
+# limit notices it.
 SWAPS: Mapping[type[ast.AST], tuple[str, str]] = {
     ast.Lt: ("<", "<="), ast.LtE: ("<=", "<"), ast.Gt: (">", ">="), ast.GtE: (">=", ">"), ast.Eq: ("==", "!="),
     ast.NotEq: ("!=", "=="), ast.Add: ("+", "-"), ast.Sub: ("-", "+"), ast.Mult: ("*", "/"), ast.Div: ("/", "*"),
     ast.FloorDiv: ("//", "*"), ast.And: ("and", "or"), ast.Or: ("or", "and"),
 }  # fmt: skip
-"""How an operator is spelled, and what takes its place."""
+"""The text of each operator, and the text that takes its place."""
 NAMES: Mapping[str, str] = {
     "min": "max", "max": "min", "minimum": "maximum", "maximum": "minimum", "argmin": "argmax", "argmax": "argmin",
     "any": "all", "all": "any", "floor": "ceil", "ceil": "floor", "median": "max",
 }  # fmt: skip
-"""Functions with a twin that takes the same arguments."""
+"""Functions, and their twins that take the same arguments."""
 SMALLEST, LARGEST = 1e-4, 1e12
-"""Numbers outside are allowances for rounding and stand-ins for infinity: half as much again of one changes nothing."""
+"""Numbers outside these bounds are allowances for rounding or stand for infinity, and half as much again changes nothing."""
 _VERSION = re.compile(r"\d+(\.\d+)+|20\d\d(-\d\d)?")
 _BOUNDS = re.compile(r"since|since_version|until|before|.*(_since|_until|_until_month|_SINCE|_UNTIL)|until_month")
-"""Names of what holds the first release, or month, that is another."""
+"""Names of arguments and constants that hold the first release, or month, with another behaviour."""
 _PLACES = {"0": "-1", "-1": "0"}
-"""The first for the last, and the other way round."""
+"""The first place for the last, and the other way round."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,17 +44,17 @@ class Mutation:
     old: str
     new: str
     killed_by: tuple[str, ...] = ()
-    """Tests that are known to notice it."""
+    """Tests that are known to notice the change."""
 
     def applied(self, text: str) -> str:
-        """The file's text with this change; `old` may reach over several lines."""
+        """The file's text with this change. `old` may extend over several lines."""
         lines = text.splitlines(keepends=True)
         at = sum(map(len, lines[: self.line - 1])) + self.column
         assert text.startswith(self.old, at), f"{self.path}:{self.line} does not read {self.old!r}"
         return text[:at] + self.new + text[at + len(self.old) :]
 
     def becomes(self, text: str) -> str:
-        """What the line reads with this change."""
+        """The line as it reads with this change."""
         return self.applied(text).splitlines()[self.line - 1].strip()
 
     def __str__(self) -> str:
@@ -74,7 +76,7 @@ def mutations_of(path: str, text: str) -> Iterator[Mutation]:
 
 
 def _nodes(tree: ast.AST) -> Iterator[ast.AST]:
-    """All nodes but those inside f-strings, and how many results a cache keeps."""
+    """All nodes but those inside f-strings and the sizes of caches."""
     for child in ast.iter_child_nodes(tree):
         if not isinstance(child, ast.JoinedStr) and not (isinstance(child, ast.keyword) and child.arg == "maxsize"):
             yield child
@@ -110,7 +112,7 @@ def _changed_operators(node: ast.AST, lines: list[str]) -> Iterator[_Change]:
 
 
 def _is_text(node: ast.expr) -> bool:
-    """Whether adding or dividing it puts text, a path or a list together, which no swapped operator survives."""
+    """Whether an operator joins text, paths or lists here, where any other operator would only raise."""
     if isinstance(node, ast.BinOp):
         return _is_text(node.left) or _is_text(node.right)
     return isinstance(node, ast.JoinedStr | ast.List) or (
@@ -120,6 +122,7 @@ def _is_text(node: ast.expr) -> bool:
 
 def _swapped(lines: list[str], op: ast.AST, *, after: ast.expr, before: ast.expr) -> Iterator[_Change]:
     """The operator that stands between two operands, where both are on one line."""
+    # The tree does not say where an operator stands, so it is looked for between its operands.
     if type(op) not in SWAPS or after.end_lineno != before.lineno or after.end_col_offset is None:
         return
     old, new = SWAPS[type(op)]
@@ -164,11 +167,13 @@ def _next_version(value: ast.expr, lines: list[str]) -> Iterator[_Change]:
 
 
 def _changed_number(node: ast.Constant, lines: list[str]) -> Iterator[_Change]:
-    """The next whole number, or half as much again."""
+    """The next whole number, or for large and fractional ones half as much again."""
     value = node.value
     assert isinstance(value, int | float)
     if value and not SMALLEST <= abs(value) <= LARGEST:
         return
+    # A small whole number counts something, so the next one is the likely mistake. A large one is a size, and one more of it would
+    # hide in every tolerance.
     if isinstance(value, int):
         changed: float = value + 1 if value < 10 else value * 3 // 2
     else:
@@ -177,9 +182,9 @@ def _changed_number(node: ast.Constant, lines: list[str]) -> Iterator[_Change]:
 
 
 def written_down(file: Path, root: Path) -> list[Mutation]:
-    """Mutations of a file, [{"path", "old", "new"}, ...]: each replaces the one place where its path reads `old`.
+    """Mutations of a file `[{"path", "old", "new"}, ...]`, each of which replaces the only place where its path reads `old`.
 
-    An entry may say `line` and `column` where there are several such places, and `killed_by`, the tests that notice it.
+    An entry may state `line` and `column` if there are several such places, and `killed_by`, the tests that notice it.
     """
     found = []
     for entry in json.loads(file.read_text()):

@@ -117,6 +117,7 @@ class Client:
             response = self._send(method, path, json=json, headers=headers)
             if response.status_code not in {429, 503} or attempt == _RETRIES:
                 break
+            # Never longer than five seconds, whatever a proxy in between asks for: somebody waits at a terminal.
             time.sleep(min(float(response.headers.get("Retry-After", "1")), 5.0))
         return self._answer(response)
 

@@ -1,7 +1,7 @@
 """Total and per-token active weights of a model, counted from its fields alone, for the null model of the accuracy report.
 
-Deliberately not the planner's own count: the baseline must not depend on what it is compared with. Plain attention; norms
-and biases are left out.
+This is deliberately not the planner's own count, because a baseline must not depend on what it is compared with. It assumes plain
+attention and leaves out norms and biases.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def total_and_active(model: Mapping[str, Any]) -> tuple[float, float]:
-    """Weights in all and those that one token uses; NaN for a preset or a model without the needed fields."""
+    """All weights, and those that one token uses; NaN for a preset or a model without the needed fields."""
     config = model.get("hf_config")
     spec = config if isinstance(config, Mapping) and config else model
     moe = spec.get("moe")
@@ -25,6 +25,7 @@ def total_and_active(model: Mapping[str, Any]) -> tuple[float, float]:
     if not (layers and hidden and heads and vocab):
         return math.nan, math.nan
     head_dim = _first(fields, "head_dim", default=hidden / heads)
+    # Projections of queries and output over all heads, those of keys and values over the key-value heads.
     attention = 2 * hidden * head_dim * (heads + _first(fields, "num_key_value_heads", default=heads))
     matrices, width = (3 if _gated(fields) else 2), _first(fields, "intermediate_size", "n_inner", default=4 * hidden)
     experts, top_k, expert_width, shared_width, moe_layers = _experts(fields, layers=layers, width=width)

@@ -1,7 +1,6 @@
-"""The bars that accuracy is held to: one line per figure, with the rows it is taken over and the bound.
+"""The bars to which accuracy is held: one line per figure, with the rows over which it is taken and its bound.
 
-Figures are fractions. A bar whose rows are absent (a source distribution leaves some out) has the value NaN and is not
-judged.
+Figures are fractions. A bar whose rows are absent, because a source distribution leaves some out, has the value NaN and is not judged.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from benchmarks.accuracy.state import OWN_PROFILE, OWN_SOURCES, State, mask
 
 Json = Mapping[str, Any]
 DIFFERENT = 0.10
-"""ZeRO-3 and 3-D runs of SC'21 Table 2 must come out in order where their times differ by more than this."""
+"""ZeRO-3 and 3-D runs of SC'21 Table 2 must be predicted in their order if their times differ by more than this fraction."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +35,7 @@ class Bar:
 
     @property
     def passed(self) -> bool | None:
-        """None where there is nothing to judge."""
+        """Whether the value is within its bounds; None if there is nothing to judge."""
         return None if math.isnan(self.value) else self.low <= self.value <= self.high
 
 
@@ -53,6 +52,8 @@ def bars(state: State) -> list[Bar]:
     def time(source: str, bound: float) -> Bar:
         return at_most(source, "time error", figure(source, "time_mape"), bound)
 
+    # A bound is an error that the model has reached or is meant to reach, with some room; docs/ACCURACY.md records how each figure
+    # moved. They only tighten: a bar that is missed is shown as missed.
     return [
         time("megatron_sc21_table1", 0.04),
         time("korthikanti2022", 0.036),
@@ -84,10 +85,11 @@ def bars(state: State) -> list[Bar]:
 
 
 def _zero3_bars(state: State) -> list[Bar]:
-    """ZeRO-3 rows of SC'21 Table 2, and their order against the 3-D rows on as many GPUs (all rows: 3-D are incomplete)."""
+    """ZeRO-3 rows of SC'21 Table 2, and their order against the 3-D rows on as many GPUs."""
     name = "megatron_sc21_table2"
     if name not in state.sources:
         return []
+    # All rows and not only the complete ones, because the 3-D rows leave facts unstated and would be missing.
     table = state.sources[name].rows
     sharded = np.array([row["strategy"].get("zero") == 3 for row in table.rows])
     gpus = np.array([row["cluster"]["num_nodes"] for row in table.rows])
@@ -122,20 +124,21 @@ def _simumax_bars(state: State) -> list[Bar]:
 
 
 def is_single(row: Json) -> bool:
-    """Neither tensor nor pipeline parallel, not compiled."""
+    """Whether a run is neither tensor nor pipeline parallel, and not compiled."""
     return not row["training"].get("compile") and row["strategy"]["tp"] == row["strategy"]["pp"] == 1
 
 
 def is_eager_parallel(row: Json) -> bool:
-    """Tensor or pipeline parallel, not compiled."""
+    """Whether a run is tensor or pipeline parallel, and not compiled."""
     return not row["training"].get("compile") and not is_single(row)
 
 
 def is_compiled(row: Json) -> bool:
-    """Compiled with torch.compile."""
+    """Whether a run is compiled with torch.compile."""
     return bool(row["training"].get("compile"))
 
 
+# Apart, because different things limit them: the GPU, the compiler's fusions, and the host that cannot launch fast enough.
 OWN_PARTS: Mapping[str, tuple[Callable[[Json], bool], float]] = {
     "tp 1": (is_single, 0.05),
     "compiled": (is_compiled, 0.10),
@@ -170,6 +173,7 @@ def _range_and_verdict_bars(state: State) -> list[Bar]:
     return [
         Bar("all rows that ran", "false oom", found["false_oom"], 0, 0),
         Bar("all rows that ran", "share at-risk", at_risk_share(scored), 0.0, 0.10),
+        # A range of 80 % that contains everything is as wrong as one that contains half: it would be too wide to decide anything.
         Bar("all rows that ran", "share of measured times inside the range", found["coverage"], 0.75, 0.90),
         Bar("all rows that ran", "median width of the range (high / low)", found["range_width"], 1.0, 1.25),
         Bar("all rows measured out of memory", "missed oom", found["missed_oom"], 0, 0),

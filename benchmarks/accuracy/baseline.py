@@ -17,11 +17,11 @@ KEPT_SCORES = (
     "top1_regret_max", "allocated_mape", "reserved_mape", "device_mape", "unspecified_mape",
 )  # fmt: skip
 DRIFT = 0.01
-"""Changes above this (a point of a percentage, 0.01 of a ratio) are shown."""
+"""Changes above this are shown: one percentage point, or 0.01 of a ratio."""
 
 
 def snapshot(state: State) -> dict[str, Any]:
-    """What the baseline holds of a state; verdicts other than `fits` by row."""
+    """The part of a state that the baseline keeps; of the verdicts only those other than `fits`, by row."""
     scores = {
         source: {name: float(f"{values[name]:.6g}") for name in KEPT_SCORES if not math.isnan(values[name])}
         for source, values in state.figures().items()

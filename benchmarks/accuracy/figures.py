@@ -31,7 +31,7 @@ VERDICTS = {
 
 
 def reduced(reduce: Callable[[Floats], np.floating], values: Floats) -> float:
-    """The reduction over the defined values, NaN without any."""
+    """The reduction over the defined values; NaN if there are none."""
     defined = values[~np.isnan(values)]
     return float(reduce(defined)) if defined.size else math.nan
 
@@ -49,6 +49,7 @@ def figures(scored: Scored) -> Figures:
 def time_figures(scored: Scored) -> Figures:
     """Time scores."""
     error, null = scored.error, scored.null_s / scored.measured_s - 1.0
+    # Ours and the null model are compared over the same rows, or the one that answers only easy rows would look better.
     both = ~np.isnan(error + null)
     null_of_both = mape(null[both])
     ranged = scored.timed & (scored.low_s <= scored.high_s)
@@ -89,11 +90,14 @@ def rank_quality(predicted_s: Floats, measured_s: Floats) -> tuple[float, float,
     for seconds in (predicted_s, measured_s):
         _, inverse, counts = np.unique(seconds, return_inverse=True, return_counts=True)
         ranks.append((np.cumsum(counts) - (counts - 1) / 2.0)[inverse.reshape(-1)])
+    # Without a difference in either order a correlation is not defined; numpy would warn and return NaN as well.
     flat = any(np.ptp(rank) == 0 for rank in ranks)
     spearman = math.nan if flat else float(np.corrcoef(ranks[0], ranks[1])[0, 1])
+    # Equal predictions are ordered with the slowest first: a tie that was broken in our favour would be luck.
     regrets = measured_s[np.lexsort((-measured_s, predicted_s))] / measured_s.min() - 1.0
     first, second = np.triu_indices(len(measured_s), 1)
     truth, guess = (np.sign(s[first] - s[second]) for s in (measured_s, predicted_s))
+    # The product of signs is 1 for a pair in order, -1 for a reversed one and 0 for a predicted tie, which counts half.
     order = reduced(np.mean, ((1.0 + truth * guess) / 2.0)[truth != 0])
     return spearman, float(regrets[0]), float(regrets[:TOP_K].min()) if len(regrets) > TOP_K else math.nan, order
 

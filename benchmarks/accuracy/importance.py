@@ -1,4 +1,4 @@
-"""Which terms and which constants matter: errors by source with a term taken away or scaled, or a constant moved."""
+"""Which terms and which constants matter: errors by source if a term is taken away or scaled, or a constant moved."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ from benchmarks.accuracy.named_constants import moved, named_constants
 from benchmarks.accuracy.state import OWN_PROFILE, OWN_SOURCES, State
 from cost_models.terms import TIME_NAMES
 
+# A quarter to four times in 33 geometric steps, so that 1 is among them and steps are 9 % apart.
 FACTORS = np.geomspace(0.25, 4.0, 33)
 EVERY_NTH_SINGLE_NODE_ROW = 6
-"""The 720 single-node rows repeat 48 shapes; a sixth of them says the same about a constant."""
+"""The 720 single-node rows repeat 48 shapes, and a sixth of them says the same about a constant."""
 
 
 def terms_of(scored: Scored) -> Floats:
@@ -29,6 +30,7 @@ def without_terms(state: State) -> dict[str, dict[str, float]]:
     found = {}
     for source, scored in state.timed().items():
         terms_s, jitter = terms_of(scored), TIME_NAMES.index("jitter")
+        # Jitter is a share of all other terms, so each of them takes its part of the jitter along when it goes.
         grown = scored.predicted_s / (scored.predicted_s - terms_s[jitter])
         errors = {"all": mape(scored.error)}
         for name, seconds in zip(TIME_NAMES, terms_s, strict=True):

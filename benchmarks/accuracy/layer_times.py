@@ -1,7 +1,7 @@
 """One transformer layer against Korthikanti et al. 2022, Table 4: a check of the layer table alone.
 
 The 22B model on eight A100, tensor parallel 8, micro-batch 4: forward plus backward with and without sequence
-parallelism and recomputation. No head, no optimizer, no pipeline: what misses here is in the layer itself.
+parallelism and recomputation. There is no output layer, no optimizer and no pipeline, so any error is in the layer itself.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ JOB: Mapping[str, Any] = {
         "attention": "math", "software_date": "2022-05",
     },
 }  # fmt: skip
-"""As the korthikanti2022 rows of the 22B model."""
+"""The job of the korthikanti2022 rows with the 22B model."""
 
 
 def layer_time_cases() -> list[tuple[str, float, float]]:

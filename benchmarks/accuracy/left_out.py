@@ -1,11 +1,11 @@
-"""Free constants refitted without one source, and what that source's figures are then.
+"""Free constants refitted without one source, and the figures of that source with them.
 
-A constant is free when its source text says that nothing measured it, or when it was chosen with some of these rows in
-view (free_constants.json). One that was chosen with the left-out source in view starts from the geometric middle of its
-plausible range, the others from their present value. Then one at a time moves over a grid inside its range where that
-lowers the mean over sources of the mean time error and helps at least two sources: what a single table wants, it cannot
-tell from its own missing terms. Sources that leave facts unstated have no say. Seconds of a trial are the product of the
-effects of single moves, each evaluated once; the left-out source is then evaluated with the chosen values for real.
+A constant is free if its source text says that nothing measured it, or if it was chosen with some of these rows in view
+(free_constants.json). One that was chosen with the left-out source in view starts from the geometric middle of its plausible range,
+the others from their present value. Then one constant at a time moves over a grid inside its range, if that lowers the mean over
+sources of the mean time error and helps at least two sources: what only one table asks for may be a missing term of that table.
+Sources that leave facts unstated have no say. The seconds of a trial are the product of the effects of single moves, each of which
+is evaluated once. The left-out source is then evaluated for real with the chosen values.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ RESULT = "accuracy_left_out"
 GRID_POINTS = 5
 MAX_SWEEPS = 6
 SMALLEST_GAIN = 2e-4
-"""Gain of the mean error for which a constant is worth moving."""
+"""Least gain of the mean error for which a constant is moved."""
 MIN_SOURCES_HELPED, HELPED = 2, 1e-3
-"""Sources whose error must fall by more than this."""
+"""Number of sources whose error must fall, and by how much at least."""
 SMALLEST_LOW = 1e-9
 LAYER_SOURCE = "korthikanti2022"
-"""Source whose paper the layer times are from: they are left out with it."""
+"""Source from whose paper the layer times are, so that they are left out with it."""
 
 
 def free_constants() -> dict[str, list[str]]:
@@ -48,9 +48,9 @@ class Effects:
     """Relative errors of the timed rows and what single moves of constants do to the predicted seconds."""
 
     ratio: Mapping[str, Floats]
-    """Predicted / measured by source, constants as they are."""
+    """Predicted over measured seconds by source, with the constants as they are."""
     grid: Mapping[str, tuple[float, ...]]
-    """Values tried of each free constant; the first is the present one, the second the middle of its range."""
+    """Values tried for each free constant. The first is the present one, the second the middle of its range."""
     log_effect: Mapping[tuple[str, float], Mapping[str, Floats]]
     """log(seconds with the move / seconds without), by source."""
 
@@ -59,6 +59,8 @@ class Effects:
         found = []
         for source in sources:
             moves = [self.log_effect[name, value][source] for name, value in values.items()]
+            # Effects multiply only approximately, but evaluating every combination would take years, and the chosen one is evaluated
+            # for real in the end.
             ratio = self.ratio[source] * np.exp(np.sum(moves, axis=0))
             found.append(float(np.nanmean(np.abs(ratio - 1.0))))
         return np.array(found)
@@ -86,11 +88,12 @@ def single_moves(state: State) -> Effects:
 
 
 def refit(effects: Effects, sources: Sequence[str], *, start: Mapping[str, float]) -> dict[str, float]:
-    """Values of the free constants that these sources agree on; those they cannot tell stay at their start."""
+    """Values of the free constants on which these sources agree. Those that they cannot determine stay at their start."""
     values = dict(start)
     best = effects.errors(values, sources)
     for _ in range(MAX_SWEEPS):
         before = best.mean()
+        # Coordinate by coordinate, because the grid of all combinations is out of reach; sweeps end when none of them gains.
         for name, grid in effects.grid.items():
             trials = {value: effects.errors({**values, name: value}, sources) for value in grid}
             value = min(trials, key=lambda trial: float(trials[trial].mean()))
@@ -109,11 +112,11 @@ def blind_start(effects: Effects, source: str, *, seen: Mapping[str, Sequence[st
 
 @dataclass(frozen=True, eq=False)
 class LeftOut:
-    """The state in which every source is predicted with constants that it had no part in."""
+    """The state in which every source is predicted with constants that it had no part in choosing."""
 
     state: State
     chosen: Mapping[str, Mapping[str, float]]
-    """By source: constants that take another value to predict it."""
+    """By source, the constants that take another value to predict it."""
 
 
 def leave_each_out(state: State) -> LeftOut:
@@ -139,10 +142,10 @@ def leave_each_out(state: State) -> LeftOut:
 
 @dataclass(frozen=True, slots=True)
 class StoredLeftOut:
-    """What the last leave-one-source-out run gave."""
+    """The result of the last leave-one-source-out run."""
 
     commit: str
-    """What it was run on; `no run` before the first."""
+    """The commit on which it was run; `no run` before the first."""
     values: Mapping[tuple[str, str], float]
     """Value of each bar, by rows and figure."""
 

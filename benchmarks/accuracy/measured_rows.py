@@ -34,12 +34,13 @@ def read_rows(folder: Path = MEASURED_ROWS) -> dict[str, list[Json]]:
 
 
 def scored_part(rows: Sequence[Json]) -> list[Json]:
-    """The complete rows, or all where a source has no complete one."""
+    """The complete rows, or all rows of a source that has no complete one."""
     return [row for row in rows if row.get("complete") is True] or list(rows)
 
 
 def evaluations(rows: Iterable[Json], *, calibration: str | None = None) -> list[Json]:
     """One evaluation per row, in order; what was measured is withheld."""
+    # Only these keys: a measurement that reached the planner could not serve to judge it.
     asked = [{key: row.get(key) for key in ("id", "model", "cluster", "training", "strategy")} for row in rows]
     return list(evaluate_rows(asked, calibration=calibration))
 
@@ -54,10 +55,10 @@ class Scored:
     ranking_group: NDArray[np.str_]
     """Source and group; empty for rows of no group."""
     verdict: NDArray[np.str_]
-    """Predicted; `missing` without an evaluation."""
+    """The predicted verdict; `missing` without an evaluation."""
     answered: NDArray[np.bool_]
     out_of_memory: NDArray[np.bool_]
-    """Measured so."""
+    """Rows that were measured to run out of memory."""
     ran: NDArray[np.bool_]
     measured_s: Floats
     predicted_s: Floats
@@ -69,13 +70,13 @@ class Scored:
     """The prediction times the median measured / predicted of the source's other rows."""
     memory_kind: NDArray[np.str_]
     memory_error: Floats
-    """Of the kind that was measured; device for `unspecified`."""
+    """Error of the kind of memory that was measured; of device memory for `unspecified`."""
 
     def __len__(self) -> int:
         return len(self.rows)
 
     def take(self, which: NDArray[np.bool_] | NDArray[np.int64]) -> Self:
-        """These rows; baselines stay those of the whole."""
+        """These rows. Their baselines stay those of the whole table."""
         return type(self)(**{field.name: getattr(self, field.name)[which] for field in fields(self)})
 
     @property
@@ -119,13 +120,14 @@ def _objects(values: Sequence[Json]) -> NDArray[np.object_]:
 
 
 def _others_median(values: Floats, peers: Sequence[object]) -> Floats:
-    """For each row the median over the other rows with the same peers; NaN where there is none."""
+    """For each row the median over the other rows with the same peers; NaN if there are none."""
     medians = np.full(len(values), np.nan)
     places: dict[object, list[int]] = {}
     for place, key in enumerate(peers):
         places.setdefault(key, []).append(place)
     for group in places.values():
         for place in group:
+            # Without the row itself, or the baseline would know the answer; a source with one row has no baseline.
             others = values[[other for other in group if other != place]]
             others = others[~np.isnan(others)]
             medians[place] = np.median(others) if others.size else np.nan
@@ -133,7 +135,7 @@ def _others_median(values: Floats, peers: Sequence[object]) -> Floats:
 
 
 def positive(value: object) -> float:
-    """A finite number above zero, else NaN."""
+    """The value if it is a finite number above zero, otherwise NaN."""
     good = isinstance(value, int | float) and not isinstance(value, bool) and 0 < value < math.inf
     return float(value) if good else math.nan  # type: ignore[arg-type]
 
@@ -143,6 +145,7 @@ def _parsed(row: Json, answer: Json) -> dict[str, Any]:
     measured, source = row["measured"], str(row.get("source") or "?")
     verdict = answer.get("verdict") or "missing"
     answered = verdict not in ("missing", "invalid")
+    # A row may name a preset instead of its nodes; the strategy then says how many GPUs it takes.
     gpus = positive(cluster.get("num_nodes")) * positive(cluster.get("gpus_per_node"))
     if math.isnan(gpus):
         degrees = (1.0 if math.isnan(value := positive(strategy.get(name))) else value for name in ("tp", "pp", "cp"))
@@ -150,6 +153,7 @@ def _parsed(row: Json, answer: Json) -> dict[str, Any]:
     tokens = positive(training.get("seq_length")) * positive(training.get("global_batch_size"))
     out_of_memory = measured.get("verdict") == "oom"
     measured_s = positive(measured.get("step_time_s"))
+    # Papers give either the seconds of a step or the tokens per second and GPU; the second follows from the first and the batch.
     if math.isnan(measured_s):
         measured_s = tokens / (positive(measured.get("tokens_per_s_per_gpu")) * gpus)
     low, high = (answer.get("step_time_range_s") or (None, None)) if answered else (None, None)
@@ -185,7 +189,7 @@ def _predicted_bytes(answer: Json, kind: str) -> float:
 
 
 def _active_parameters(model: Json, answer: Json) -> float:
-    """N of the null model: the evaluation's parameters times the active share, else counted from the model's fields."""
+    """N of the null model: the evaluation's parameters times the active share, or else a count from the model's fields."""
     total, active = total_and_active(model)
     predicted = positive(answer.get("num_parameters"))
     if math.isnan(predicted):

@@ -1,4 +1,4 @@
-"""Memory errors that a single peak per row does not show: reserved and device readings beside the peak, and every rank's own.
+"""Memory errors that a single peak per row does not show: readings of reserved and device memory, and those of every rank.
 
 Errors are predicted / measured - 1. Ranks are numbered with the pipeline stage outermost, as Megatron and torchtitan do:
 rank r of n lies on stage r * pp // n.
@@ -18,7 +18,7 @@ Kind = Literal["reserved", "device"]
 
 
 def kind_errors(scored: Scored, kind: Kind) -> Floats:
-    """Errors of all readings of this kind: `reserved_gib` or `device_gib`, else the peak where it is of that kind."""
+    """Errors of all readings of this kind: `reserved_gib` or `device_gib`, or the peak if that is of this kind."""
     found = []
     for row, answer in _answered(scored):
         measured = row["measured"]
@@ -41,7 +41,7 @@ def rank_errors(scored: Scored) -> Floats:
 
 
 def emptiest_rank_errors(scored: Scored) -> Floats:
-    """Errors of the allocated peak of the emptiest rank, where a source prints it."""
+    """Errors of the allocated peak of the emptiest rank, for sources that print it."""
     found = [
         min(stage["peak_allocated_bytes"] for stage in answer["memory"]["stages"]) / (reading * GIB) - 1.0
         for row, answer in _answered(scored)
@@ -51,6 +51,7 @@ def emptiest_rank_errors(scored: Scored) -> Floats:
 
 
 def _answered(scored: Scored) -> Iterator[tuple[Mapping[str, Any], Mapping[str, Any]]]:
+    # A run that ran out of memory has no peak: what it allocated until then is where it stopped.
     kept = scored.take(scored.answered & ~scored.out_of_memory)
     yield from zip(kept.rows, kept.answers, strict=True)
 

@@ -1,7 +1,7 @@
-"""The constants of `cost_models.constants` and `cost_models.hardware.flash_constants` by name, and a way to try other values of them.
+"""The constants of `cost_models.constants` and `cost_models.hardware.flash_constants` by name, and a way to try other values.
 
-Constants are frozen objects that modules share by identity, so a trial sets the value inside the object and puts it back;
-whatever was computed from it and kept is forgotten on both ways. For trials in this process only: nothing is written.
+Constants are frozen objects that modules share by identity. A trial therefore sets the value inside the object and puts it back
+afterwards, and both times forgets whatever was computed from it and cached. Nothing outside this process changes.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _inside(name: str, value: Any) -> Iterator[tuple[str, Constant]]:
 
 @contextmanager
 def moved(values: Mapping[str, float]) -> Iterator[None]:
-    """Constants at other values while it lasts."""
+    """Gives constants other values inside the with statement."""
     table = named_constants()
     kept = {name: table[name].value for name in values}
     try:
@@ -55,12 +55,13 @@ def moved(values: Mapping[str, float]) -> Iterator[None]:
 
 def _set(table: Mapping[str, Constant], values: Mapping[str, float]) -> None:
     for name, value in values.items():
+        # Past the frozen dataclass on purpose: replacing the object would leave the old one in every module that imported it.
         object.__setattr__(table[name], "value", value)
     _forget()
 
 
 def _forget() -> None:
-    """Empties every cache that may hold what an older value gave."""
+    """Empties every cache that may hold results of an older value."""
     for module_name, module in list(sys.modules.items()):
         if module_name.partition(".")[0] in ("cost_models", "planner"):
             for item in vars(module).values():

@@ -1,5 +1,5 @@
-"""Everything the accuracy report is computed from: each source's rows evaluated with reference data, and the own machine's
-rows also with each calibration that was measured on it.
+"""Everything from which the accuracy report is computed: the rows of each source evaluated with reference data, and those of our own
+machine also with each calibration that was measured on such a machine.
 """
 
 from __future__ import annotations
@@ -28,9 +28,9 @@ from cost_models.hardware import shipped_names
 
 OWN_SOURCES = ("own_tt", "own_mcore")
 OWN_MACHINE = "h100x4-"
-"""How names of calibrations begin that were measured on such a machine."""
+"""Beginning of the names of calibrations that were measured on such a machine."""
 OWN_PROFILE = "h100x4-nvls-off-2026"
-"""The machine of the own rows, as compiled from data/reference/h100x4_profile.json."""
+"""Calibration of the machine of our own rows, compiled from data/reference/h100x4_profile.json."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,9 +38,9 @@ class SourceState:
     """One source's rows."""
 
     rows: Scored
-    """All of them, reference data."""
+    """All of its rows, priced with reference data."""
     scored: Scored
-    """The complete ones, or all where there is none; baselines among these."""
+    """The complete rows, or all if none is complete. Baselines are computed among these."""
     own: Mapping[str, Scored]
     """The scored rows by named calibration, for rows of the own machine."""
 
@@ -51,7 +51,7 @@ class SourceState:
 
     @property
     def priced(self) -> Scored:
-        """The scored rows as their machine is best known: with its profile, else with reference data."""
+        """The scored rows priced by what is best known about their machine: its profile, or else reference data."""
         return self.own.get(OWN_PROFILE, self.scored)
 
 
@@ -86,6 +86,7 @@ def evaluate_source(source: str, measured: Sequence[Json]) -> SourceState:
     """Evaluates the rows of one source."""
     kept = scored_part(measured)
     answers = evaluations(measured)
+    # By identity: the kept rows are some of the same objects, and documents cannot be the keys of a table.
     by_row = {id(row): answer for row, answer in zip(measured, answers, strict=True)}
     own = {}
     if source in OWN_SOURCES:

@@ -1,4 +1,4 @@
-"""The accuracy report as markdown: bars, sources beside the null model and the peers, memory, worst rows, cells, importance."""
+"""The accuracy report as markdown: bars, sources beside the null model and other tools, memory, worst rows, cells, importance."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ PEERS = Path(__file__).with_name("peers.json")
 FIGURE = re.compile(r"[-+]?[\d.]+(?:e[-+]?\d+)?(?: %)?|-")
 VERDICT_WORDS = {True: "reached", False: "**missed**", None: "-"}
 SHOWN_SHARE = 0.05
-"""Terms below this share of the step are left out where a row is explained."""
+"""Terms below this share of the step are left out when a row is explained."""
 SHOWN_EFFECT = 0.005
-"""Constants that move no source's error by this much are left out."""
+"""Constants that change no source's error by this much are left out."""
 
 
 def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
@@ -38,12 +38,12 @@ def table(header: Sequence[str], lines: Iterable[Sequence[str]]) -> str:
 
 
 def percent(value: float, *, signed: bool = False) -> str:
-    """A fraction in percent, a dash where undefined."""
+    """A fraction in percent, or a dash if it is undefined."""
     return "-" if math.isnan(value) else f"{100 * value:{'+' if signed else ''}.1f}"
 
 
 def number(value: float) -> str:
-    """Two decimals, a dash where undefined."""
+    """A number with two decimals, or a dash if it is undefined."""
     return "-" if math.isnan(value) else f"{value:.2f}"
 
 
@@ -85,7 +85,7 @@ def _bound(bar: Bar) -> str:
 
 
 def source_table(state: State) -> str:
-    """Times by source, beside the null model; percent, but for ratios and correlations."""
+    """Time scores by source, beside the null model, in percent but for ratios and correlations."""
     header = [
         "source", "rows", "error", "bias", "max", "one factor", "null", "ours / null", "inside", "width", "Spearman min",
         "median", "regret mean", "max",
@@ -110,7 +110,7 @@ def source_table(state: State) -> str:
 
 
 def own_table(state: State) -> str:
-    """The own machine's subsets by calibration."""
+    """Subsets of our own machine's rows, by calibration."""
     lines = []
     for name, source in state.sources.items():
         for calibration, scored in {"reference data": source.scored, **source.own}.items() if source.own else ():
@@ -124,7 +124,7 @@ def own_table(state: State) -> str:
 
 
 def memory_table(state: State) -> str:
-    """Memory errors by source and reading, percent."""
+    """Memory errors by source and kind of reading, in percent."""
     lines = []
     for name, source in state.sources.items():
         scored = source.priced
@@ -144,7 +144,7 @@ def memory_table(state: State) -> str:
 
 
 def verdict_table(state: State) -> str:
-    """What was predicted for rows that ran and rows measured out of memory, by source."""
+    """Predicted verdicts of rows that ran and of rows that ran out of memory, by source."""
     lines = []
     for name, source in state.sources.items():
         f = figures(source.scored)
@@ -155,7 +155,7 @@ def verdict_table(state: State) -> str:
 
 
 def peer_table() -> str:
-    """What other models reach on the same tables."""
+    """The errors that other tools reach on the same tables."""
     sources = json.loads(PEERS.read_text(encoding="utf-8"))["sources"]
     lines = [
         [source, entry["peer"], entry["figure"], entry["source"]]
@@ -166,7 +166,7 @@ def peer_table() -> str:
 
 
 def worst_rows(state: State, *, count: int = 10) -> str:
-    """The rows of largest error, with what the prediction is made of and how far one term would have to move."""
+    """The rows with the largest errors, the terms of their predictions, and how far one term would have to move."""
     lines = []
     for scored in state.timed().values():
         terms_s = terms_of(scored)
@@ -179,6 +179,7 @@ def worst_rows(state: State, *, count: int = 10) -> str:
 
 
 def _explained(scored: Scored, place: int, terms_s: Floats, gap_s: float) -> list[str]:
+    # Only terms that make up a part of the step: a small one could close the gap on paper by growing a hundredfold.
     order = [term for term in np.argsort(-terms_s) if terms_s[term] > SHOWN_SHARE * scored.predicted_s[place]]
     made_of = ", ".join(f"{TIME_NAMES[t]} {percent(terms_s[t] / scored.predicted_s[place])}" for t in order)
     factors = [(TIME_NAMES[t], 1.0 + gap_s / terms_s[t]) for t in order]
@@ -197,7 +198,7 @@ def _layout(row: Json) -> str:
 
 
 def cell_table(state: State, *, min_rows: int = 2, count: int = 25) -> str:
-    """Errors by (tp, pp, micro-batch, generation) cell and source, those that carry most of a source's error first."""
+    """Errors by cell of (tp, pp, micro-batch, generation) and by source, those that contribute most to a source's error first."""
     cells: dict[tuple[str, str], list[float]] = {}
     shares: dict[tuple[str, str], float] = {}
     for source, scored in state.timed().items():
@@ -209,6 +210,7 @@ def cell_table(state: State, *, min_rows: int = 2, count: int = 25) -> str:
             cell = (f"{layout}, {generation}", source)
             cells.setdefault(cell, []).append(float(error))
             shares[cell] = shares.get(cell, 0.0) + abs(float(error)) / len(timed)
+    # By the share of the source's whole error, so that a frequent small error stands before a rare large one.
     kept = sorted((cell for cell, errors in cells.items() if len(errors) >= min_rows), key=lambda cell: -shares[cell])
     lines = [
         [*cell, f"{len(cells[cell])}", percent(mape(np.array(cells[cell]))),
@@ -219,7 +221,7 @@ def cell_table(state: State, *, min_rows: int = 2, count: int = 25) -> str:
 
 
 def factor_table(state: State) -> str:
-    """The one term whose scaling would help each source most: a hint, never a fit."""
+    """The one term whose scaling would help each source most, which is a hint and never a fit."""
     errors = {source: mape(scored.error) for source, scored in state.timed().items()}
     lines = [
         [source, percent(errors[source]), term, f"{factor:.2f}", percent(error)]
@@ -229,7 +231,7 @@ def factor_table(state: State) -> str:
 
 
 def ablation_table(state: State) -> str:
-    """Mean error by source without each term, percent."""
+    """Mean error by source without each term, in percent."""
     by_source = without_terms(state)
     sources = list(by_source)
     lines = []
@@ -240,7 +242,7 @@ def ablation_table(state: State) -> str:
 
 
 def constant_table(changes: Mapping[str, Mapping[str, Mapping[str, float]]]) -> str:
-    """Change of each source's mean error, in points, when a constant moves to an end of its range."""
+    """Change of each source's mean error, in percentage points, if a constant moves to an end of its range."""
     sources = sorted({source for ends in changes.values() for change in ends.values() for source in change})
     lines = [
         [f"{name} at its {end}", *(percent(change[source], signed=True) for source in sources)]

@@ -262,6 +262,7 @@ def _document(file: str) -> CalibrationDocument:
 
 def _seconds(text: str) -> float:
     """Seconds of a text such as `60s`, `5m`, `1.5h` or `300`."""
+    # Below a second nothing can be measured, and above a day a unit was probably mistaken.
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|h|)\s*", text)
     value = float(match[1]) * {"s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}[match[2]] if match else 0.0
     if not 1.0 <= value <= _LONGEST_S:

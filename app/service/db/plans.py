@@ -162,6 +162,7 @@ def write_result(connection: Connection, key: JobKey, result: PlanResult) -> Non
 
 
 def _new_id() -> str:
+    # Eighty random bits: ids need not be secret, since every query names the tenant, but they must not collide across services.
     return f"plan-{secrets.token_hex(10)}"
 
 

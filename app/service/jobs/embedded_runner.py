@@ -57,6 +57,7 @@ class EmbeddedRunner:
         self._threads = [*slots, threading.Thread(target=self._keep, name="job-keeper", daemon=True)]
 
     def start(self) -> None:
+        # Daemon threads: a service that is killed in the middle of a claim leaves only a lease behind, which lapses.
         for thread in self._threads:
             thread.start()
 
@@ -76,6 +77,7 @@ class EmbeddedRunner:
     def cancel(self, key: JobKey) -> None:
         with self._lock:
             worker = self._running.get(key)
+        # A job that has just ended, or runs in another service, is not here: its row already says what is to become of it.
         if worker is not None:
             worker.cancel()
 

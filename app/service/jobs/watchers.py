@@ -30,6 +30,7 @@ class Watchers:
 
     async def wait(self, key: JobKey, *, timeout_s: float) -> None:
         """Returns when the job has ended, or after `timeout_s`."""
+        # A future of threads and not of asyncio, because the thread that ends the job is not the one of the event loop.
         future: Future[None] = Future()
         with self._lock:
             self._futures.setdefault(key, set()).add(future)
