@@ -1,7 +1,8 @@
 """Every physical constant of the time model that no curve supplies: value, unit, plausible range, source.
 
-Nothing here is fitted to a single table without saying so in `source`. A calibration replaces what it measured; the rest
-stays nominal, and `low`/`high` is how far a constant may reasonably move.
+Nothing here is fitted to a single table unless its `source` says so. A calibration replaces what it measured; the rest stays
+nominal, and `low` to `high` is the range in which a constant may reasonably lie. Where no number could be measured or found, the
+source says "no measurement".
 """
 
 from __future__ import annotations
@@ -68,7 +69,7 @@ NOMINAL_GEMM_EFFICIENCY: Mapping[Generation, Constant] = {
     "cdna4": Constant(0.60, "1", 0.4, 0.7, "best shapes reach 0.68"),
     "unknown": Constant(0.60, "1", 0.4, 0.8, "no measurement"),
 }
-"""Large-shape share of dense peak where a GPU has no reference curve."""
+"""Share of dense peak that large shapes reach, where a GPU has no reference curve."""
 
 GEMM_TILE = Constant(128.0, "elements", 64.0, 256.0, "output tile edge of library GEMMs, for wave counts")
 GEMM_EDGE_TILE = Constant(
@@ -89,21 +90,22 @@ PRECISION_EFFICIENCY: Mapping[str, Constant] = {
     ),
     "nvfp4": Constant(0.75, "1", 0.5, 0.9, "no measurement"),
 }
-"""Share of its own dense peak that a precision reaches, over that of bf16 at the same shape."""
+"""Share of its own dense peak that a precision reaches, over bf16's share at the same shape."""
 BLACKWELL_EFFICIENCY: Mapping[str, Constant] = {
     **PRECISION_EFFICIENCY,
     "fp8": Constant(
         0.98, "1", 0.9, 1.0, "best fp8 over best bf16 share of peak: B200 0.763 over 0.776, GB200 0.99, B300 0.95"
     ),
 }
-"""The same on Blackwell. Best shapes of a search: github.com/stas00/ml-engineering, compute/accelerator."""
+"""The same shares on Blackwell. Source: best shapes of a search, github.com/stas00/ml-engineering,
+compute/accelerator."""
 TOP_SHARE = Constant(
     0.94, "1", 0.89, 0.97,
     "share of dense peak of the best shape in any reference table (H200; H100 0.92, A100 0.89), where nothing but the multiply "
     "units binds [F-1]",
 )  # fmt: skip
 PEAKS_OVER_HALF: Mapping[str, float] = {"fp8": 2.0, "nvfp4": 4.0, "tf32": 0.5, "fp32": 1 / 16}
-"""Peak over that of bf16 where the GPU whose curves are borrowed has no such arithmetic."""
+"""Peak of a precision over that of bf16, where the GPU whose curves are borrowed has no such arithmetic."""
 
 # Batched products of attention have a short side (the head width), so that the surface of large products says little
 # of them.
@@ -141,17 +143,20 @@ ROUTING_LOGIT_S = Constant(
 INTRA_LATENCY_S: Mapping[str, float] = {
     "nvswitch": 2.0e-6, "nvlink-mesh": 2.0e-6, "nvlink-pairs": 2.0e-6, "pcie": 4.0e-6, "xgmi": 3.0e-6,
 }  # fmt: skip
-"""Nominal seconds of one hop inside a node, between NCCL's tabled LL and Simple latencies (NCCL src/graph/tuning.cc)."""
+"""Nominal seconds of one hop inside a node, between NCCL's tabled latencies of LL and Simple (NCCL
+src/graph/tuning.cc)."""
 FASTEST_PCIE_BYTES_PER_S = 64e9
-"""A PCIe 5 x16 slot (63.0e9 after encoding): a custom link of at most this on a GPU without NVLink is its PCIe."""
+"""Rate of a PCIe 5 x16 slot (63.0e9 after encoding). A custom link of at most this on a GPU without NVLink is its
+PCIe."""
 NETWORK_LATENCY_S: Mapping[str, float] = {"infiniband": 2.7e-6, "roce": 3.7e-6, "efa": 15.0e-6, "tcp": 30.0e-6}
-"""Nominal seconds of one hop between nodes: InfiniBand NCCL's tabled ring hop under LL; the others have no measurement."""
+"""Nominal seconds of one hop between nodes. InfiniBand's is NCCL's tabled ring hop under LL; for the others there
+is no measurement."""
 
 # Rings over nodes reach less than the wire carries, and less still at the few MiB of a bucket than at the GiB of a
 # benchmark.
 NIC_EFFICIENCY: Mapping[Fabric, Constant] = {
     "infiniband": Constant(0.80, "1", 0.5, 0.95, "32-rank all-reduce curves: 0.91-0.95 of wire above 1 GiB"),
-    "roce": Constant(0.80, "1", 0.5, 0.93, "as infiniband; no measurement of its own"),
+    "roce": Constant(0.80, "1", 0.5, 0.93, "taken to be InfiniBand's; no measurement"),
     "efa": Constant(0.70, "1", 0.4, 0.95, "32 ranks: 0.39 of wire at 64 MiB, 0.57 at 256 MiB, 0.9 at 1 GiB"),
     "tcp": Constant(0.50, "1", 0.2, 0.8, "no measurement"),
 }
@@ -169,8 +174,9 @@ LIST_CALL_S = Constant(
     "host time of one such call, none of it hidden: 130 us before and 250 us of launching (A100, 8 ranks; DeepSpeed issue 1069) [C-14]",
 )  # fmt: skip
 LIST_TRAFFIC: Mapping[str, float] = {"all_gather": 3.0, "reduce_scatter": 2.0}
-"""Bytes moved in memory around it over those of the tensor: the output zeroed, then read and written; gradients read and
-written (DeepSpeed 0.3 partition_parameters.py, PyTorch 1.8 ProcessGroupNCCL.cpp). [C-14]"""
+"""Bytes moved in memory around a call on a list, over those of the tensor. A gather zeroes its output, then reads
+and writes it; a scatter reads and writes gradients. Source: DeepSpeed 0.3 partition_parameters.py, PyTorch 1.8
+ProcessGroupNCCL.cpp. [C-14]"""
 NOMINAL_LINK_EFFICIENCY = Constant(0.75, "1", 0.5, 0.85, "NVLink bus bandwidth over link rate at large sizes, H100 n=8")
 NOMINAL_HOP_S = Constant(
     0.75 * MICRO, "s", 0.4 * MICRO, 2.0 * MICRO, "growth of the small-message time per NVLink rank"
@@ -233,7 +239,7 @@ MEGATRON_LOCAL_OPS: Mapping[str, Constant] = {
         "Llama kinds 1.24 to 1.38 on four H100, Megatron Core 0.16.1 (data/measured_h100, megatron_host)",
     ),
 }  # fmt: skip
-"""Operators of one layer of Megatron Core's "local" modules without Apex or Transformer Engine. [F-4]"""
+"""Operators of one layer made of Megatron Core's "local" modules, without Apex or Transformer Engine. [F-4]"""
 TP_CALL_OPS = Constant(
     7.0, "ops", 3.0, 12.0,
     "host time of one collective call of Megatron's tensor parallelism (autograd function, buffer, launch, wait) in "
@@ -324,7 +330,7 @@ TP_CALLS: Mapping[str, Constant] = {
     "forward_sp": Constant(4.0, "calls", 4.0, 4.0, "all-gather and reduce-scatter of each block"),
     "backward_sp": Constant(6.0, "calls", 4.0, 6.0, "the same, and the saved inputs gathered again"),
 }
-"""Collective calls that tensor parallelism adds to a layer's pass: each is launched like an operator. [F-4]"""
+"""Collective calls that tensor parallelism adds to a layer's pass; each is launched like an operator. [F-4]"""
 EXPERT_LOOP_OPS: Mapping[tuple[str, str], Constant] = {
     ("picked", "forward"): Constant(
         12.0, "operators", 10.0, 15.0,

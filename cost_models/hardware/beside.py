@@ -47,13 +47,15 @@ def beside_of(document: CalibrationDocument | None) -> Mapping[Op, Beside]:
 
 
 def _measured(samples: list[OverlapSample]) -> Beside:
-    """With c and d the fractions by which computation and collective are slower beside each other:
+    """What one operation's samples say, their medians, as rates of losing and hiding. [O-2]
 
         lost = c (1 + d) / (1 + c),  hidden = (1 + c) / (1 + d) - c
 
-    While both run, one second of computation takes 1 + c, in which (1 + c) / (1 + d) seconds of the collective are done;
-    that is hidden, less the c by which computation is longer. A collective of one second takes 1 + d, in which computation
-    does (1 + d) / (1 + c), which is lost = (1 + d) c / (1 + c) less than alone. Neither is worse than one after the other.
+    c and d are the fractions by which computation and collective are slower beside each other. While both run, one
+    second of computation takes 1 + c, in which (1 + c) / (1 + d) seconds of the collective are done; that is hidden,
+    less the c by which the computation is longer. A collective of one second takes 1 + d, in which (1 + d) / (1 + c)
+    seconds of computation are done; that is lost = (1 + d) c / (1 + c) less than alone. Neither is worse than running
+    one after the other.
     """
     # Medians, because single samples scatter widely at the power limit.
     compute = median(s.compute_slowdown_fraction for s in samples)

@@ -159,7 +159,7 @@ def ranks_per_node(cluster: Cluster, strategies: Strategies) -> Floats:
 
 
 def world_key(strategies: Strategies, cluster: Cluster) -> Floats:
-    """What the placement of tp, cp, etp and ep groups depends on of the GPUs in use, shape (N,); 0 where it depends on nothing.
+    """A key of how the tp, cp, etp and ep groups' placement depends on the number of GPUs in use, shape (N,); 0 where it does not.
 
     Groups that straddle a block differ with their offset on it, and a small world has fewer offsets. Strategies with equal keys
     place these groups alike, so that tables can be shared among them.

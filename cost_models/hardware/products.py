@@ -54,7 +54,7 @@ def is_grouped(sample: GemmSample) -> bool:
 
 
 def products_of(document: CalibrationDocument | None) -> Products:
-    """What a document measured of special products."""
+    """The special products that a document measured; empty where there is no document."""
     if document is None:
         return Products()
     device = document.device

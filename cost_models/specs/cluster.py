@@ -94,6 +94,7 @@ class Cluster:
 
     @property
     def num_gpus(self) -> int:
+        """GPUs of all nodes."""
         return self.num_nodes * self.gpus_per_node
 
     @property
@@ -103,7 +104,7 @@ class Cluster:
 
     @property
     def pcie_bytes_per_s(self) -> float:
-        """What a GPU sends over PCIe to its neighbours, one direction."""
+        """Bytes per second that a GPU sends over PCIe to its neighbours, in one direction."""
         return self.intra_bytes_per_s if self.link_kind == "pcie" else self.gpu.pcie_bytes_per_s
 
     @property

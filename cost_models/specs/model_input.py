@@ -43,9 +43,11 @@ class _Reading:
         return default
 
     def refuse(self, name: str, message: str, hint: str, *, code: str = "invalid-field") -> None:
+        """Notes a rule that the specification breaks."""
         self.problems.append(Problem(child(self.pointer, *name.split(".")), message, hint, code))
 
     def check(self) -> None:
+        """Raises InvalidInputError with every broken rule that was noted."""
         if self.problems:
             raise InvalidInputError(self.problems)
 
@@ -267,7 +269,7 @@ def _moe(spec: ModelInput, reading: _Reading) -> tuple[Moe | None, list[bool]]:
 
 
 def _shared_experts(moe: MoeInput, width: int, reading: _Reading) -> tuple[int, int]:
-    """How many shared experts, and the width of one."""
+    """Number of shared experts, and the width of one of them."""
     count = moe.num_shared_experts
     if count is None:
         count = reading.filled("moe.num_shared_experts", None, 1) if moe.shared_expert_intermediate_size else 0

@@ -42,6 +42,7 @@ class Layout:
 
     @property
     def is_even(self) -> bool:
+        """Whether all virtual stages hold equally many layers."""
         return len(set(self.layers)) == 1
 
     def layers_on_stage(self, stage: int) -> int:
@@ -71,6 +72,7 @@ class Layouts:
 
     @property
     def num_slots(self) -> int:
+        """Slots of every layout, K."""
         return int(self.slot_stage_LK.shape[1])
 
     @cached_property

@@ -136,5 +136,6 @@ class Keys:
         self.problems.append(Problem(child(self.pointer, self.spelling(key) or key), message, hint, code))
 
     def check(self) -> None:
+        """Raises InvalidInputError with every broken rule that the look-ups noted."""
         if self.problems:
             raise InvalidInputError(self.problems)

@@ -43,6 +43,7 @@ def sizes(k: Keys, *, null_head_dim: bool = False) -> Spec:
 
 
 def biases(k: Keys, *, mlp: bool = False) -> Spec:
+    """The biases of attention and, where the class has a key for it, of the MLP."""
     return {
         "attention_bias": k.flag("attention_bias"),
         "mlp_bias": k.flag("mlp_bias") if mlp else False,
@@ -62,6 +63,7 @@ def read_plain(k: Keys) -> Spec:
 
 
 def one_window(k: Keys) -> Spec:
+    """The sliding window of all layers, where the class has the key and the config a value."""
     window = k.optional_count("sliding_window") if "sliding_window" in k.defaults else None
     return {} if window is None else {"sliding_window": window}
 
