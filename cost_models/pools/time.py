@@ -28,7 +28,7 @@ from cost_models.step.stages import (
     stage_tiers,
     waiting_s,
 )
-from cost_models.step.total import STAGE_END_TERMS, StepTime, stage_end_s, straggling_fraction, term_tiers
+from cost_models.step.total import STAGE_END_TERMS, StepTime, stage_end_s, straggling_fraction, term_tiers, with_jitter
 from cost_models.strategies.strategy import Codes, Floats, Ints, Strategies
 from cost_models.strategies.tensors import summed
 from cost_models.terms import TIME_NAMES
@@ -69,7 +69,8 @@ def pooled_step_time(pooled: PooledJob, strategies: Strategies) -> PooledTime:
     slowest_pool = pool_KN[stage_KN.argmax(axis=0), np.arange(len(strategies))]
     # On pools every stage is a slot, so that the sum over slots is the sum over stages, each at its own pool's speed.
     sum_s = summed(np.where(pool_KN >= 0, stage_KN, 0.0))
-    # [P-1] per pool: the slowest stage's terms as if it lay there, and what it waits for all stages' own times.
+    # The slowest stage is priced as if it lay on each pool in turn, and its own pool's figures are taken; what it waits for
+    # follows from all stages' own times. [P-1]
     work = {
         pool: slowest_terms(strategies, costs[pool], slowest)
         | {"pp_bubble": waiting_s(strategies, costs[pool], slowest, stages_sum_s=sum_s)}
@@ -85,12 +86,10 @@ def pooled_step_time(pooled: PooledJob, strategies: Strategies) -> PooledTime:
     terms |= ends | {"dp_comm": terms["dp_comm"] + ends["dp_comm"]}
     stages_PN = np.array([(pool_KN == pool).sum(axis=0) for pool in range(len(pooled.jobs))])
     sends, hop_tier = sends_s(pooled, strategies, stages_PN)
+    # What a rank holds of the vocabulary does not depend on its GPU, so any pool's figure is that of all.
     tied, tied_tier = tied_s(pooled, strategies, stages_PN, word=costs[used[0]].held.word, layers=layers)
     terms |= {"pp_comm": sends, "tied_embedding_comm": tied}
-    subtotal = summed(terms.values())
-    terms["jitter"] = subtotal * pooled_jitter_fraction(pooled, strategies, stages_PN)
-    ordered = {name: terms[name] for name in TIME_NAMES}
-    total_s = subtotal + ordered["jitter"]
+    ordered, total_s = with_jitter(terms, pooled_jitter_fraction(pooled, strategies, stages_PN))
     once = {"dp_comm": end_tier, "tied_embedding_comm": tied_tier, "pp_comm": hop_tier}
     by_pool = {
         pool: term_tiers(

@@ -27,7 +27,7 @@ from cost_models.step.stage_costs import Tables
 from cost_models.step.stage_parameters import dense_by_slot, expert_by_slot
 from cost_models.step.stages import Stages, stages
 from cost_models.strategies.strategy import Codes, Floats, Strategies
-from cost_models.strategies.tensors import levels_of
+from cost_models.strategies.tensors import levels_of, summed
 from cost_models.terms import TIME_NAMES, Tier
 
 STAGE_END_TERMS = ("dp_comm", "optimizer", "offload")
@@ -55,15 +55,18 @@ def step_time(job: Job, strategies: Strategies, *, tables: Tables | None = None)
     work = stages(job, strategies, tables=tables)
     once, once_tiers = _once_a_step(job, strategies, work)
     terms = {**work.terms_s, **once, "dp_comm": work.terms_s["dp_comm"] + once["dp_comm"]}
+    ordered, total_s = with_jitter(terms, jitter_fraction(job, strategies))
+    return StepTime(ordered, term_tiers(job, work.tiers, once_tiers, ordered), total_s)
+
+
+def with_jitter(terms: dict[str, Floats], fraction: Floats) -> tuple[dict[str, Floats], Floats]:
+    """All terms by name in the order of TIME_NAMES, jitter as this fraction of the others, and their sum, seconds."""
     # The terms are added one by one in a fixed order: summing them along an axis would let NumPy choose pairwise
     # addition for some batch sizes, and a strategy's total would then depend on the batch it stands in (see
     # `tensors.summed`).
-    subtotal = np.zeros(len(strategies))
-    for seconds in terms.values():
-        subtotal += seconds
-    terms["jitter"] = subtotal * jitter_fraction(job, strategies)
-    ordered = {name: terms[name] for name in TIME_NAMES}
-    return StepTime(ordered, term_tiers(job, work.tiers, once_tiers, ordered), subtotal + ordered["jitter"])
+    others_s = summed(terms.values())
+    terms = terms | {"jitter": others_s * fraction}
+    return {name: terms[name] for name in TIME_NAMES}, others_s + terms["jitter"]
 
 
 def jitter_fraction(job: Job, strategies: Strategies) -> Floats:
