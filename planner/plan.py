@@ -66,9 +66,9 @@ def plan_checked(
     should_stop: Callable[[], bool] | None = None,
     started: float | None = None,
 ) -> dict[str, Any]:
-    """The plan response for a request that has been checked; arguments as of `plan`.
+    """The plan response for a request that has been checked. For the other arguments see `plan`.
 
-    `started` is when the request was taken up, on `perf_counter`'s clock: time limits count from there.
+    `started` is the time at which the request arrived, on `perf_counter`'s clock; time limits count from there.
     """
     asked, job = checked.asked, checked.job.jobs[0]
     on_pools = space_on_pools(checked) if checked.job.cluster.lists_pools else None
@@ -89,7 +89,8 @@ def plan_checked(
         else:
             fastest = on_pools.search(without_targets(), top_k=1, should_stop=should_stop)
         misses = too_slow(checked.job, goal, fastest.best)
-        if misses or on_pools is None:  # on pools, what comes closest among those that reach the targets stands
+        # On pools, a candidate that reaches the targets but does not fit was already named, and stays.
+        if misses or on_pools is None:
             response["nearest_infeasible"] = misses or _nearest(checked, space, fastest, on_pools)
     if "pareto" in asked.include:
         headroom = asked.constraints.memory_headroom_fraction
@@ -113,7 +114,8 @@ def _response(checked: CheckedRequest, space: Space, found: Found, on_pools: Spa
         plans = ranked_plans(checked.job, found.best, headroom_fraction=headroom, assumed=assumed)
         plans = compared_plans(plans, checked)
     nearest = _nearest(checked, space, found, on_pools)
-    if nearest and not any(found.rejected.values()):  # not even the degrees go together
+    # Nothing was rejected and nothing found: then not even the degrees suit each other, and the reason for that is counted.
+    if nearest and not any(found.rejected.values()):
         found.rejected.update(reason["code"] for reason in nearest[0]["reasons"][:1])
     return answered(
         checked,

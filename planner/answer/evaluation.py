@@ -1,7 +1,7 @@
 """The contract's evaluation object, built from the arrays of an evaluated batch.
 
-Plain dictionaries with the keys of `planner.schemas.Evaluation` (a test holds the two together): validating a thousand
-answers a second through Pydantic would cost more than pricing them.
+It is a plain dictionary with the keys of `planner.schemas.Evaluation`, and a test holds the two together. Validating a thousand
+answers per second through Pydantic would cost more than pricing them.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from planner.request.job_warnings import job_warnings
 
 Reason = dict[str, str]
 UNKNOWN_HOST = "host-memory-unknown"
-"""Code of the reason that goes with any verdict."""
+"""Code of the one reason that can accompany any verdict, also `fits`."""
 _TIERS = tuple(tier.label for tier in Tier)
 _NUMBERS = (
     "num_gpus_used", "num_micro_batches", "num_parameters", "padded_vocab_size", "step_time_s", "step_time_range_s",
@@ -45,8 +45,16 @@ def evaluation_dict(
 ) -> dict[str, Any]:
     """The evaluation of strategy `index`, whose layout must hold every stage (`all_stages`).
 
-    Totals and capacity of the memory are those of the pool with the least to spare. `repeated_flops` are the operations of one token that it repeats, where the caller has them for a whole batch;
-    `open_facts` are the reasons that name what the row leaves open and its verdict hangs on.
+    Totals and capacity of the memory are those of the pool that has the least to spare.
+
+    Args:
+        evaluated: the batch.
+        index: which of its strategies.
+        pooled: the job.
+        row_id: the id that the row was given.
+        assumed: the defaults that were applied.
+        repeated_flops: operations per token that the strategy repeats, where the caller has them for the whole batch.
+        open_facts: reasons that name the facts which the row leaves open and on which its verdict depends.
     """
     at = evaluated.pools.positions(index)
     tightest = int(evaluated.pools.tightest_pool[index])
@@ -95,7 +103,7 @@ def invalid_dict(
     assumed: Mapping[str, Any] | None = None,
     job: PooledJob | None = None,
 ) -> dict[str, Any]:
-    """The evaluation of what no framework could run: reasons, and null for every number."""
+    """The evaluation of a strategy that no framework could run: its reasons, and null for every number."""
     return {
         "id": row_id,
         "verdict": "invalid",
@@ -114,7 +122,7 @@ def _assumed_segments(pooled: PooledJob, evaluated: Evaluated, index: int, used:
 
 
 def _assumed_segment(job: Job, strategies: Strategies, index: int) -> dict[str, int]:
-    """Nodes of a scheduler's segment where the strategy needs several of them and nobody stated their size."""
+    """The nodes per segment of the scheduler, where the strategy needs several segments and nobody stated their size."""
     world = int(strategies.world[index])
     if job.cluster.segment_nodes is not None or not spans_nodes(job.cluster) or world <= job.cluster.nvlink_domain_gpus:
         return {}
@@ -128,7 +136,7 @@ def _num_parameters(job: Job) -> int:
 
 
 def memory_reasons(evaluated: Evaluated, index: int, *, pooled: PooledJob) -> list[Reason]:
-    """Why strategy `index` does not simply fit, and what it needs of hosts of unknown memory; a listed pool is named."""
+    """Why strategy `index` does not simply fit, and what it needs of hosts of unknown memory. A listed pool is named."""
     found = []
     for pool, position in evaluated.pools.positions(index).items():
         reasons = _pool_reasons(evaluated.pools.by_pool[pool], position, job=pooled.jobs[pool])
@@ -148,11 +156,14 @@ def _pool_reasons(its: PoolMemory, index: int, *, job: Job) -> list[Reason]:
     if its.host_exceeded[index]:
         assert job.cluster.host_memory_bytes is not None
         needed, had = float(memory.host_bytes_per_node[index]) / GIB, job.cluster.host_memory_bytes / GIB
-        message = f"offloaded state needs {needed:.1f} GiB of host memory a node, but host_memory_gib is {had:.1f}"
+        message = (
+            f"offloaded state needs {needed:.1f} GiB of host memory on each node, but host_memory_gib is {had:.1f}"
+        )
         found.append(_reason("host-memory", message, "Offload less, shard over more nodes, or add host memory."))
     low, high = float(memory.device_low[index]) / GIB, float(memory.device_high[index]) / GIB
     needs = f"the fullest stage needs {memory.device[index] / GIB:.1f} GiB ({low:.1f} to {high:.1f})"
     capacity = f"of {job.cluster.capacity_bytes / GIB:.1f} GiB a GPU"
+    # Only where even the low end exceeds the card is it certain; elsewhere a few steps can tell.
     if verdict == Verdict.OOM and low > job.cluster.capacity_bytes / GIB:
         hint = "Raise tp, pp or zero, lower micro_batch_size, recompute more, or use more GPUs."
         found.append(_reason("out-of-memory", f"{needs} {capacity}", hint))
@@ -163,7 +174,7 @@ def _pool_reasons(its: PoolMemory, index: int, *, job: Job) -> list[Reason]:
 
 
 def _unknown_host(needed_bytes: float, job: Job) -> list[Reason]:
-    """That nobody said whether the nodes have what offloaded state needs."""
+    """The reason that nobody said whether the nodes have the memory that offloaded state needs."""
     if not needed_bytes or job.cluster.host_memory_bytes is not None:
         return []
     message = f"offload needs {needed_bytes / GIB:,.0f} GiB of host memory a node, and host_memory_gib is not given"
@@ -175,7 +186,7 @@ def _reason(code: str, message: str, hint: str) -> Reason:
 
 
 def _utilisation(pooled: PooledJob, evaluated: Evaluated, index: int, at: Iterable[int]) -> dict[str, float | None]:
-    """Model operations over the dense peaks of all GPUs in use, in the training precision, and in bf16 for fp8 and nvfp4."""
+    """Model operations per second divided by the dense peaks of all GPUs in use, for the training precision and for bf16."""
     strategies, precision = evaluated.strategies, pooled.jobs[0].training.precision
     step_s, gpus, stages = (float(each[index]) for each in (evaluated.step_time_s, strategies.world, strategies.pp))
     peaks = {pool: pooled.jobs[pool].cluster.gpu.peak_flops_per_s for pool in at}
@@ -205,7 +216,7 @@ def _memory_totals(its: PoolMemory, position: int, *, job: Job) -> dict[str, Any
 
 
 def _stages(pooled: PooledJob, evaluated: Evaluated, index: int, at: Mapping[int, int]) -> list[dict[str, Any]]:
-    """Memory of every stage; `at` is where each pool keeps the strategy."""
+    """The memory of every stage; `at` is the position of the strategy in each pool's batch."""
     strategies = evaluated.strategies
     number = int(strategies.layout[index])
     layout, slots = strategies.layouts.table[number], strategies.layouts.slot_stage_LK[number].tolist()

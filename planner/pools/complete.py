@@ -1,4 +1,4 @@
-"""One whole search of a request whose cluster lists pools: what is searched, and what was found in the terms of any search."""
+"""One whole search for a request whose cluster lists pools, and its result in the terms of any other search."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from planner.strategies.space import Space
 
 @dataclass(frozen=True, eq=False)
 class SpaceOnPools:
-    """What is searched on the pools of a request."""
+    """Everything that is searched on the pools of a request."""
 
     pooled: PooledJob
     asked: PlanRequest
@@ -33,9 +33,9 @@ class SpaceOnPools:
     limits: NodeLimits
     space: Space
     listed_alone: bool
-    """Whether the request gives the splits of the layers; all of them are searched otherwise."""
+    """Whether the request gives the splits of the layers; otherwise all splits are searched."""
     one_chunk: bool
-    """Whether virtual stages are left out: the chunks of several kinds of layer would have to be told apart."""
+    """Whether virtual stages are left out, because chunks with several kinds of layer would have to be told apart."""
 
     def search(
         self,
@@ -62,7 +62,7 @@ class SpaceOnPools:
         return self._as_found(searcher.run())
 
     def values(self) -> dict[str, Any]:
-        """What was searched, by field, for the report."""
+        """The values that were searched, by field, for the report."""
         values = searched_values(self.space)
         if splits_freely(self.pooled.jobs[0]) and not self.listed_alone:
             values["layers_per_stage"] = [*values["layers_per_stage"], "the best of all"]
@@ -71,6 +71,7 @@ class SpaceOnPools:
         return values | {"pool_per_stage": [list(fixed)] if fixed else [everywhere]}
 
     def _as_found(self, found: PoolsFound) -> Found:
+        # A split that the framework cannot be told is worth mentioning only where it beats all that it can.
         best, other = found.best, found.inexpressible
         if other is not None and best and best[0].value <= other.value:
             other = None
@@ -102,17 +103,19 @@ class SpaceOnPools:
         if self.asked.constraints.allow_at_risk:
             warnings.append("pools-no-at-risk")
         return warnings + [
-            f"CP-SAT could not be used, so splits by thresholds stand unproven: {failure}" for failure in found.failures
+            f"CP-SAT could not be used, so the splits found by thresholds are not proved to be the best: {failure}"
+            for failure in found.failures
         ]
 
 
 def space_on_pools(checked: CheckedRequest) -> SpaceOnPools:
-    """What to search for a request whose cluster lists pools."""
+    """The space to search for a request whose cluster lists pools."""
     asked, pooled = checked.asked, checked.job
     fixed, allowed = asked.constraints.fixed, asked.constraints.allowed
     listed_alone = bool(fixed.layers_per_stage or allowed.layers_per_stage)
     one_chunk = len(pooled.jobs[0].model.distinct_kinds) > 1 and not listed_alone and fixed.vpp is None
     constraints, limits = asked.constraints, node_limits(pooled, asked.constraints)
+    # A list of pools has one entry per stage, so it fixes the number of stages.
     if fixed.pool_per_stage is not None and fixed.pp is None and allowed.pp is None:
         with_pp = fixed.model_copy(update={"pp": len(fixed.pool_per_stage)})
         constraints = constraints.model_copy(update={"fixed": with_pp})

@@ -1,4 +1,4 @@
-"""Why no degrees find room on the pools: which of them, the batch or the limits contradict each other."""
+"""Why no degrees find room on the pools: which degrees, limits or properties of the batch contradict each other."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from planner.search.expressible import splits_freely
 from planner.search.found import Found
 
 _EVEN = frozenset({"layers-not-divisible"})
-"""What a split by speed need not care for."""
+"""Rules that do not matter to a split by speed, which need not be even."""
 
 
 def no_room_on_pools(searched: SpaceOnPools, found: Found) -> dict[str, Any]:
-    """The contract's `nearest_infeasible` where no degrees agree with the batch, the constraints and the pools."""
+    """The contract's `nearest_infeasible` where no degrees suit the batch, the constraints and the pools at once."""
     pooled, constraints, num_gpus = searched.pooled, searched.constraints, searched.pooled.cluster.num_gpus
     if not len(searched.space.degrees):
         return contradiction(
@@ -39,7 +39,7 @@ def _too_wide(pooled: PooledJob) -> Reason:
     largest = max(pool.cluster.num_gpus for pool in pooled.cluster.pools)
     return {
         "code": "unequal-data-parallel-shares",
-        "message": f"a stage of tp x cp x dp GPUs would be more than any pool has ({largest}): {SAME_WIDTH}",
+        "message": f"a stage of tp x cp x dp GPUs would need more than any pool has ({largest}): {SAME_WIDTH}",
         "hint": "Lower tp, cp or dp, or raise pp.",
     }
 
@@ -59,8 +59,8 @@ def _no_room(pooled: PooledJob, constraints: Constraints, limits: NodeLimits) ->
     given = f" with {degrees}" if degrees else ""
     return {
         "code": "gpus-not-divisible",
-        "message": f"no tp x cp x dp{given} makes stages of equal width{placed} that fill {counts} whole nodes of {pools}",
-        "hint": "Choose degrees whose stages are whole nodes of a pool, a batch with more divisors, or another num_nodes.",
+        "message": f"no product tp x cp x dp{given} makes stages of equal width{placed} that fill {counts} whole nodes of {pools}",
+        "hint": "Choose degrees whose stages fill whole nodes of a pool, a batch with more divisors, or another num_nodes.",
     }
 
 

@@ -1,4 +1,4 @@
-"""Plans on pools and what a search for them found."""
+"""Plans on pools, and the result of a search for them."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from planner.search.objective import TIE_BREAK_FIELDS
 
 @dataclass(frozen=True)
 class Plan:
-    """One strategy on pools, a batch of one whose layout names them and holds every stage."""
+    """One strategy on pools: a batch of one whose layout names the pools and holds every stage."""
 
     row: Strategies
     step_s: float
@@ -23,60 +23,60 @@ class Plan:
 
     @property
     def layout(self) -> Layout:
-        """Its split and pools."""
+        """The split of the layers and the pools of the stages."""
         return self.row.layouts.table[int(self.row.layout[0])]
 
     @cached_property
     def family(self) -> tuple[object, ...]:
-        """What it shares with the plans that differ from it in their split alone."""
+        """What this plan shares with all plans that differ from it only in their split."""
         fields = (getattr(self.row, name)[0].item() for name in ARRAY_FIELDS if name != "layout")
         return (*fields, self.layout.recompute_per_stage, self.layout.pool_per_stage)
 
     @cached_property
     def order(self) -> tuple[object, ...]:
-        """What plans are ranked by: value, then degrees, layers and pools."""
+        """The key by which plans are ranked: value, then degrees, layers and pools."""
         degrees = (float(getattr(self.row, name)[0]) for name in TIE_BREAK_FIELDS if name != "layout")
         return (self.value, *degrees, self.layout.layers, self.layout.pool_per_stage)
 
 
 @dataclass(eq=False)
 class PoolsFound:
-    """Result of a search on pools."""
+    """The result of a search on pools."""
 
     best: list[Plan] = field(default_factory=list)
-    """At most k, best first."""
+    """At most k plans, best first."""
     inexpressible: Plan | None = None
-    """The best one that the framework cannot be told."""
+    """The best plan that the framework cannot be told to run."""
     rejected: Counter[str] = field(default_factory=Counter)
     families: int = 0
-    """Families whose split was asked for."""
+    """How many families had their split searched."""
     solved: int = 0
-    """Of these, by CP-SAT."""
+    """How many of these were solved by CP-SAT."""
     feasible: int = 0
-    """Plans that were ranked at some time."""
+    """Plans that were in the ranking at some time."""
     unproven_s: float = np.inf
-    """Least bound of what was left unproven or not looked at."""
+    """The least bound among families that were left unproven or were not looked at."""
     stopped: str | None = None
     failures: list[str] = field(default_factory=list)
-    """Why the solver could not be used."""
+    """Why the solver could not be used, where it could not."""
     elapsed_s: float = 0.0
     nearest: Strategies | None = None
-    """A strategy whose stages cannot hold the model, the one of these with the least bound."""
+    """Of the strategies whose stages cannot hold the model, the one with the least bound."""
     unplaced: bool = False
-    """Whether there are legal degrees, and none that find room on the pools."""
+    """Whether there are legal degrees, but none of them find room on the pools."""
 
     @property
     def optimal(self) -> bool:
-        """Whether nothing better lies in the space."""
+        """Whether the space holds nothing better."""
         return self.stopped is None and not self.unproven_s < self.best_s
 
     @property
     def best_s(self) -> float:
-        """The least step time that is ranked."""
+        """The shortest step among the ranked plans, in seconds."""
         return min((plan.step_s for plan in self.best), default=np.inf)
 
     @property
     def lower_bound_s(self) -> float | None:
-        """Seconds of a step that nothing in the space beats."""
+        """Seconds of a step that nothing in the space can beat; None where that is unknown."""
         found = min(self.unproven_s, self.best_s)
         return float(found) if np.isfinite(found) else None

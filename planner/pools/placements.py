@@ -1,7 +1,7 @@
-"""Which pools the stages of a pipeline lie on: every order of pools and every number of whole nodes' stages on each.
+"""The pools on which the stages of a pipeline lie: every order of the pools, and every number of stages that fills whole nodes.
 
-A *placement* is the pools in pipeline order with the number of stages on each; a *site* is a base row (degrees and
-micro-batch) on one placement. Array suffixes: P pools, V placements; (N,) over sites has none.
+A *placement* is the pools in the order of the pipeline with the number of stages on each. A *site* is a base row (degrees and
+micro-batch) on one placement. Array suffixes: P pools, V placements; arrays of shape (N,) over sites have none.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from cost_models.strategies.strategy import Floats, Ints, Strategies
 from planner.schemas.plan_request import Constraints
 
 MOST_SITES = 20_000_000
-"""Sites held at a time: some GiB."""
+"""Most sites that are held at a time, a few GiB."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -26,46 +26,46 @@ class Sites:
     """Base rows on placements, shape (N,) unless a suffix says otherwise."""
 
     base: Ints
-    """Position of the base row."""
+    """The position of each site's base row."""
     stages_PN: Ints
-    """Stages on each pool."""
+    """The number of stages on each pool."""
     order_PN: Ints
-    """Pools in pipeline order, those with stages first."""
+    """The pools in the order of the pipeline; those without stages come last."""
 
     def __len__(self) -> int:
         return len(self.base)
 
     def take(self, index: Ints) -> Sites:
-        """The sites at these positions, or where the mask holds."""
+        """The sites at these positions, or those where the mask is true."""
         return Sites(self.base[index], self.stages_PN[:, index], self.order_PN[:, index])
 
     @property
     def first_pool(self) -> Ints:
-        """Pool of the first stage."""
+        """The pool of each site's first stage."""
         return np.asarray(self.order_PN[0])
 
     @property
     def last_pool(self) -> Ints:
-        """Pool of the last stage."""
+        """The pool of each site's last stage."""
         used = (self.stages_PN > 0).sum(axis=0)
         return np.asarray(self.order_PN[used - 1, np.arange(len(self))])
 
     def pools(self, index: int) -> tuple[int, ...]:
-        """Pool of every stage of one site."""
+        """The pool of every stage of one site."""
         order = self.order_PN[:, index].tolist()
         return tuple(pool for pool in order for _ in range(int(self.stages_PN[pool, index])))
 
 
 @dataclass(frozen=True, slots=True)
 class NodeLimits:
-    """How many nodes a plan may use."""
+    """The least and the largest number of nodes that a plan may use."""
 
     least: int
     most: int
 
 
 def node_limits(pooled: PooledJob, constraints: Constraints) -> NodeLimits:
-    """The limits of a request: all nodes where none may idle."""
+    """The limits that a request sets: all nodes where none may be idle."""
     nodes = pooled.cluster.num_nodes
     most = min(constraints.num_nodes.max or nodes, nodes)
     least = constraints.num_nodes.min or 1
@@ -73,14 +73,16 @@ def node_limits(pooled: PooledJob, constraints: Constraints) -> NodeLimits:
 
 
 def possible_worlds(pooled: PooledJob, limits: NodeLimits) -> Ints:
-    """GPU counts of whole nodes of any pools, with the fewest and the most nodes that make each on either side of the limits."""
+    """Numbers of GPUs that whole nodes of some pools can add up to within the limits."""
+    # A knapsack over the pools: for every number of GPUs the fewest and the most nodes that make it. A number is kept if these two
+    # enclose the limits; it may still turn out to have no placement, but none that has one is lost.
     gpus = pooled.cluster.num_gpus + 1
     fewest = np.full(gpus, pooled.cluster.num_nodes + 1, np.int64)
     most = np.full(gpus, -1, np.int64)
     fewest[0] = most[0] = 0
     for pool in pooled.cluster.pools:
         left, part = pool.cluster.num_nodes, 1
-        while left > 0:  # 1, 2, 4 … nodes and the rest: together every number of them
+        while left > 0:  # parts of 1, 2, 4 … nodes and a rest can be combined to any number of nodes
             part = min(part, left)
             width = part * pool.cluster.gpus_per_node
             fewest[width:] = np.minimum(fewest[width:], fewest[:-width] + part)
@@ -93,16 +95,16 @@ def possible_worlds(pooled: PooledJob, limits: NodeLimits) -> Ints:
 def build_sites(
     pooled: PooledJob, base: Strategies, *, limits: NodeLimits, fixed: Sequence[str] | None
 ) -> tuple[Sites, Ints]:
-    """Every base row on every placement that has room for it, and the base rows that no pool has room for.
+    """Every base row on every placement that has room for it, and the base rows for which no pool has room.
 
     Args:
         pooled: the pools.
-        base: base rows; their pp and tp*cp*dp decide.
-        limits: nodes that may be used.
-        fixed: the pool of every stage, where the request says it.
+        base: base rows, of which pp and tp * cp * dp decide where they have room.
+        limits: how many nodes may be used.
+        fixed: the pool of every stage, where the request fixes it.
 
     Raises:
-        SearchBudgetError: there are too many.
+        SearchBudgetError: there are more sites than can be held.
     """
     stage_gpus = (base.world / base.pp).astype(np.int64)
     largest = max(pool.cluster.num_gpus for pool in pooled.cluster.pools)
@@ -120,7 +122,9 @@ def build_sites(
         count = np.searchsorted(total_V, pp, "right") - start
         size += int(count.sum())
         if size > MOST_SITES:
-            message = f"more than {MOST_SITES:,} combinations of degrees and pools are too many to search"
+            message = (
+                f"there are more than {MOST_SITES:,} combinations of degrees and pools, which is too many to search"
+            )
             raise SearchBudgetError(message, hint="Fix or list tp, pp, dp, cp, ep or micro_batch_size in constraints.")
         which = np.repeat(np.arange(len(rows)), count)
         within = np.arange(len(which)) - np.repeat(np.cumsum(count) - count, count)
@@ -141,7 +145,9 @@ def build_sites(
 def _placements(
     pooled: PooledJob, stage_gpus: int, limits: NodeLimits, *, most: int, fixed: Sequence[str] | None
 ) -> tuple[Ints, Ints]:
-    """Stages on each pool and pools in pipeline order of every placement, shape (P, V) each."""
+    """For every placement the stages on each pool and the pools in pipeline order, shape (P, V) each."""
+    # The order matters: the first stage also holds the embedding and keeps the most micro-batches in flight, the last one holds
+    # the head, and only the sends between neighbours cross from one pool to another.
     if fixed is not None:
         counts = np.array([[fixed.count(name)] for name in pooled.names])
     else:
@@ -168,13 +174,13 @@ def _placements(
 
 
 def _counts(pooled: PooledJob, stage_gpus: int, *, most: int) -> Ints:
-    """Every number of stages on each pool that uses whole nodes, at least one stage in all, shape (P, V)."""
+    """Every choice of stages per pool that fills whole nodes and has at least one stage, shape (P, V)."""
     found = np.zeros((0, 1), np.int64)
     for pool in pooled.cluster.pools:
         room = np.arange(min(pool.cluster.num_gpus // stage_gpus, most) + 1)
         room = room[room * stage_gpus % pool.cluster.gpus_per_node == 0]
         if found.shape[1] * len(room) > MOST_SITES:
-            message = f"more than {MOST_SITES:,} ways to lay stages on {len(pooled.jobs)} pools are too many to search"
+            message = f"there are more than {MOST_SITES:,} ways to lay stages on {len(pooled.jobs)} pools, which is too many to search"
             raise SearchBudgetError(message, hint="Fix dp, tp or pp in constraints.")
         found = np.concatenate([np.repeat(found, len(room), axis=1), np.tile(room, found.shape[1])[None]])
         found = found[:, found.sum(axis=0) <= most]
@@ -182,8 +188,9 @@ def _counts(pooled: PooledJob, stage_gpus: int, *, most: int) -> Ints:
 
 
 def price_weight(pooled: PooledJob, stages_PN: Ints, stage_gpus: Floats) -> Floats:
-    """What the objective `cost` multiplies the step time with: the price of the GPUs in use per hour, or their number where
-    not every pool has a price, shape (N,).
+    """The factor by which the objective `cost` multiplies the step time, shape (N,).
+
+    It is the price per hour of the GPUs in use, or their number where not every pool has a price.
     """
     prices = [job.cluster.price_per_gpu_hour for job in pooled.jobs]
     each = np.ones(len(prices)) if None in prices else np.array(prices, np.float64)

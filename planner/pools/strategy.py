@@ -1,6 +1,6 @@
-"""Strategies on pools as users write them: which pool each stage lies on, checked against what the pools hold.
+"""Strategies on pools as users write them, checked against what the pools can hold.
 
-Every stage lies whole in one pool, the stages of a pool are consecutive, and all stages have the same data-parallel width:
+Every stage lies entirely in one pool, the stages of a pool are consecutive, and all stages have the same data-parallel width:
 unequal shares of the batch are refused.
 """
 
@@ -22,8 +22,8 @@ from planner.schemas.strategy import StrategyInput
 from planner.strategies.parse import Reason, ResolvedStrategies, resolve_strategies
 
 SAME_WIDTH = (
-    "replicas of a stage on different kinds of GPU would need unequal shares of the batch, which no framework here can be "
-    "told and which is not modelled"
+    "replicas of a stage on different kinds of GPU would need unequal shares of the batch, which no framework here can be told "
+    "to use and which is not modelled"
 )
 
 
@@ -31,8 +31,8 @@ def resolve_on_pools(jobs: Sequence[PooledJob], inputs: Sequence[StrategyInput])
     """The batch of all inputs that can be built, every stage a slot of its layout.
 
     Args:
-        jobs: the job of each input; they differ at most in their global batch.
-        inputs: strategies as given.
+        jobs: the job of each input; these differ at most in their global batch.
+        inputs: the strategies as they were given.
     """
     if not jobs[0].cluster.lists_pools:
         only = [job.jobs[0] for job in jobs]
@@ -61,7 +61,7 @@ def _resolve_one(pooled: PooledJob, given: StrategyInput) -> tuple[Strategies | 
         assumed["dp"] = max(dp, 1)
     if pools is None:
         if dp is None:
-            message = "pool_per_stage is required where dp is not given"
+            message = "pool_per_stage is required unless dp is given"
             hint = f"Name the pool of each of the pp {pp} stages: {', '.join(pooled.names)}."
             return None, assumed, [_reason("missing-field", message, hint)]
         pools = assumed["pool_per_stage"] = _in_order(pooled, pp=pp, stage_gpus=each * dp)
@@ -80,7 +80,7 @@ def _resolve_one(pooled: PooledJob, given: StrategyInput) -> tuple[Strategies | 
 
 
 def together(pooled: PooledJob, rows: Sequence[Strategies]) -> Strategies:
-    """Batches of one as one batch over one table of layouts, in which every stage is a slot."""
+    """Several batches of one as one batch, over a table of layouts that keeps every stage."""
     table = [row.layouts.table[int(row.layout[0])] for row in rows]
     layouts = build_layouts(table, model=pooled.jobs[0].model, all_stages=True)
     return concatenated([replace(row, layouts=layouts, layout=np.array([n])) for n, row in enumerate(rows)])
@@ -96,7 +96,7 @@ class PooledViolations:
 
     @property
     def legal(self) -> Bools:
-        """Where no rule is broken, shape (N,)."""
+        """Which strategies break no rule, shape (N,)."""
         legal_PN = np.stack([broken.legal for broken in self.by_pool])
         if not self.pooled.cluster.lists_pools:
             return np.asarray(legal_PN[0])
@@ -104,7 +104,7 @@ class PooledViolations:
         return np.array(each, np.bool_)
 
     def reasons(self, index: int) -> list[Reason]:
-        """What the framework refuses of strategy `index` on any of its pools, each reason once."""
+        """Why the framework refuses strategy `index` on any of its pools, each reason once."""
         found: dict[str, Reason] = {}
         for pool in self._pools(index):
             job, broken = self.pooled.whole[pool], self.by_pool[pool]
@@ -118,45 +118,46 @@ class PooledViolations:
 
 
 def violations_on_pools(pooled: PooledJob, strategies: Strategies) -> PooledViolations:
-    """Every rule on every pool; a strategy answers only to the pools that its stages lie on."""
+    """Every rule on every pool. For a strategy only the pools on which its stages lie count."""
+    # Rules may look at the GPU and at the NVLink domain, so one strategy can be legal on one pool and illegal on another.
     return PooledViolations(pooled, strategies, tuple(violations(job, strategies) for job in pooled.whole))
 
 
 def pool_problems(pooled: PooledJob, pools: Sequence[str], *, pp: int | None) -> list[Reason]:
-    """What is wrong with a list of pools, whatever the other degrees; `pp` where it is known."""
+    """What is wrong with a list of pools by itself; `pp` is given where it is known."""
     if pp is not None and len(pools) != pp:
         message = f"pool_per_stage lists {len(pools)} stages, but pp is {pp}"
         return [_reason("pool-per-stage-mismatch", message, "Name one pool for each pipeline stage.")]
     unknown = [name for name in dict.fromkeys(pools) if name not in pooled.names]
     if unknown:
         hint = choice_hint(unknown[0], pooled.names)
-        return [_reason("pool-unknown", f"pool_per_stage names {unknown[0]!r}, which no pool is called", hint)]
+        return [_reason("pool-unknown", f"pool_per_stage names {unknown[0]!r}, but no pool has that name", hint)]
     runs = [name for name, _ in groupby(pools)]
     if len(runs) > len(set(runs)):
         name = next(name for name in runs if runs.count(name) > 1)
         message = f"the stages on pool {name!r} are not consecutive"
-        hint = "Put all stages of a pool next to each other: ranks are numbered node by node along the pipeline."
+        hint = "Put all stages of a pool next to each other, since ranks are numbered node by node along the pipeline."
         return [_reason("pool-per-stage-mismatch", message, hint)]
     return []
 
 
 def too_large(pooled: PooledJob, pools: Sequence[str] | None, *, pp: int, stage_gpus: int) -> list[Reason]:
-    """Pools with fewer GPUs than their stages need; None stands for no placement at all."""
+    """Reasons for pools that have fewer GPUs than their stages need; `pools` is None where there is no placement at all."""
     largest = max(pool.cluster.num_gpus for pool in pooled.cluster.pools)
     if stage_gpus > largest:
-        message = f"a stage of tp x cp x dp = {stage_gpus} GPUs is more than any pool has ({largest}): {SAME_WIDTH}"
+        message = f"a stage of tp x cp x dp = {stage_gpus} GPUs needs more than any pool has ({largest}): {SAME_WIDTH}"
         return [_reason("unequal-data-parallel-shares", message, "Lower dp, tp or cp, and raise pp.")]
     if pools is None:
-        message = f"pp {pp} stages of {stage_gpus} GPUs do not find room: " + ", ".join(
+        message = f"the pools have no room for {pp} stages of {stage_gpus} GPUs: " + ", ".join(
             f"pool {pool.name!r} holds {pool.cluster.num_gpus // stage_gpus}" for pool in pooled.cluster.pools
         )
-        return [_reason("pool-exceeded", message, "Lower a degree.")]
+        return [_reason("pool-exceeded", message, "Lower pp, tp, cp or dp.")]
     return [
         _reason(
             "pool-exceeded",
             f"{pools.count(name)} stages of tp x cp x dp = {stage_gpus} GPUs need {pools.count(name) * stage_gpus}, "
             f"but pool {name!r} has {_gpus(pooled, name)}",
-            "Lower a degree, or put fewer stages on it.",
+            "Lower tp, cp or dp, or put fewer stages on this pool.",
         )
         for name in dict.fromkeys(pools)
         if pools.count(name) * stage_gpus > _gpus(pooled, name)
@@ -164,7 +165,7 @@ def too_large(pooled: PooledJob, pools: Sequence[str] | None, *, pp: int, stage_
 
 
 def _in_order(pooled: PooledJob, *, pp: int, stage_gpus: int) -> tuple[str, ...] | None:
-    """Stages laid on the pools in the order they are listed, as many on each as it holds."""
+    """Stages laid on the pools in the order in which these are listed, on each as many as it holds; None if there is no room."""
     found: list[str] = []
     for pool in pooled.cluster.pools:
         found += [pool.name] * min(pool.cluster.num_gpus // stage_gpus, pp - len(found))

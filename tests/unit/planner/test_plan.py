@@ -241,8 +241,8 @@ def test_contradictions_are_named_before_searching(parts, pointer) -> None:
         ({"allowed": {"layers_per_stage": [[8, 8], [1]]}}, "/constraints/allowed/layers_per_stage/1", "sums to 1 layers"),
         ({"fixed": {"recompute": "none", "recompute_num_layers": 2}}, "/constraints/fixed/recompute_num_layers", "which recompute excludes"),
         ({"fixed": {"recompute_method": "block"}, "allowed": {"recompute": ["none"]}}, "/constraints/fixed/recompute_method", "which recompute excludes"),
-        ({"fixed": {"tp": 8}, "allowed": {"tp": [1]}}, "/constraints", "constraints: tp given in both fixed and allowed"),
-        ({"num_nodes": {"min": 2, "max": 1}}, "/constraints/num_nodes", "min 2 is more than max 1"),
+        ({"fixed": {"tp": 8}, "allowed": {"tp": [1]}}, "/constraints", "constraints: tp is given in both fixed and allowed"),
+        ({"num_nodes": {"min": 2, "max": 1}}, "/constraints/num_nodes", "min 2 is larger than max 1"),
     ],
 )  # fmt: skip
 def test_constraints_that_contradict_are_named(constraints, pointer, text) -> None:
