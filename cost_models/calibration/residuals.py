@@ -13,6 +13,7 @@ from statistics import median
 import numpy as np
 
 from cost_models.calibration.document import CalibrationDocument, CollectiveSample
+from cost_models.calibration.fit import RESIDUAL_QUANTILE
 from cost_models.terms import Tier
 
 NOMINAL_RESIDUALS: Mapping[str, tuple[float, float, float, float]] = {
@@ -51,11 +52,13 @@ def residuals_of(
         spreads = [row.spread_fraction for row in rows if row.spread_fraction > 0]
         if spreads:
             # At least 1 %: repeats of one run say nothing about another day.
-            table[family, Tier.MEASURED] = max(float(np.quantile(spreads, 0.8)), 0.01)
+            table[family, Tier.MEASURED] = max(float(np.quantile(spreads, RESIDUAL_QUANTILE)), 0.01)
     for family, groups in _other_spreads(compute, network).items():
         # These families hold more than the kernel that was timed, so a spread of that kernel can only widen them.
         for each in filter(None, groups):
-            table[family, Tier.MEASURED] = max(float(np.quantile(each, 0.8)), table[family, Tier.MEASURED])
+            table[family, Tier.MEASURED] = max(
+                float(np.quantile(each, RESIDUAL_QUANTILE)), table[family, Tier.MEASURED]
+            )
     # A worse tier is never narrower: a plan must not look surer because less of it was measured.
     for family in NOMINAL_RESIDUALS:
         for better, worse in zip(list(Tier)[:-1], list(Tier)[1:], strict=True):

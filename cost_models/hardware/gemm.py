@@ -36,6 +36,8 @@ Box = tuple[Shape, Shape]
 
 _SAME_SHAPE_LOG2 = 0.02
 """Largest difference in log2 of each size (1.4 %) at which a shape counts as the measured one."""
+_MOST_LAUNCH_SHARE = 0.5
+"""Share of a measured product's time that is taken for its launch gap at most."""
 _NEAREST = 4
 _EVERYWHERE: Box = ((-math.inf,) * 3, (math.inf,) * 3)
 _MAX_AXIS = 32
@@ -135,10 +137,14 @@ def gemm_passes_s(
 
 
 def net_share(shape: Shape, time_s: float, *, peak_flops_per_s: float) -> float:
-    """Share of peak of one measured product, 0...1, once the launch gap (at most half of its time) is taken out."""
+    """Share of peak of one measured product, 0...1, once its launch gap is taken out."""
+    return 2.0 * shape[0] * shape[1] * shape[2] / (without_launch_s(time_s) * peak_flops_per_s)
+
+
+def without_launch_s(time_s: float) -> float:
+    """Seconds of one measured product without its launch gap."""
     # For products as short as a launch gap the difference would be noise, hence at most half is taken out.
-    net_s = max(time_s - KERNEL_FLOOR_S.value, 0.5 * time_s)
-    return 2.0 * shape[0] * shape[1] * shape[2] / (net_s * peak_flops_per_s)
+    return max(time_s - KERNEL_FLOOR_S.value, (1.0 - _MOST_LAUNCH_SHARE) * time_s)
 
 
 def _padded(size: Floats, edge: float) -> Floats:

@@ -14,8 +14,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.calibration.document import CalibrationDocument, GemmSample
-from cost_models.constants import KERNEL_FLOOR_S, SUSTAINED_CLOCK
+from cost_models.constants import SUSTAINED_CLOCK
 from cost_models.hardware.attention_kernels import Direction, batched_product_s, composed_s
+from cost_models.hardware.gemm import without_launch_s
 from cost_models.specs.cluster import Gpu
 
 Floats = NDArray[np.float64]
@@ -67,9 +68,8 @@ def products_of(document: CalibrationDocument | None) -> Products:
                 *(np.array([float(x)]) for x in (s.batch * s.m * length, width, length)),
                 speed=speed, memory_bytes_per_s=device.memory_bytes_per_s,
             )  # fmt: skip
-            # The model leaves the launch out, and so must the sample; at most half of a short one is taken for
-            # launch.
-            by_width[width].append(max(s.time_s - KERNEL_FLOOR_S.value, 0.5 * s.time_s) / float(modelled[0]))
+            # The model leaves the launch out, and so must the sample.
+            by_width[width].append(without_launch_s(s.time_s) / float(modelled[0]))
     widths = sorted(by_width)
     return Products(
         accumulation_s=_accumulation_s(document),
