@@ -23,12 +23,15 @@ DEFAULT_HEADROOM_FRACTION = 0.03
 
 
 class Verdict(IntEnum):
+    """Whether a plan's memory fits, in rising order of trouble."""
+
     FITS = 0
     AT_RISK = 1
     OOM = 2
 
     @property
     def label(self) -> str:
+        """Spelling of the verdict in the contract."""
         return ("fits", "at-risk", "oom")[self]
 
 

@@ -87,7 +87,7 @@ def resolve_gpu(
     if "bf16" not in peaks and "fp16" not in peaks:
         message = "peak_tflops has neither bf16 nor fp16"
         raise InvalidInputError([Problem(child(pointer, "peak_tflops"), message, "Add the dense bf16 peak.")])
-    # The two run on the same pipes at the same dense rate on every GPU that has both.
+    # Both types have the same dense peak on every preset that has both.
     if "fp16" not in peaks:
         peaks["fp16"] = filled(assumed, "gpu.peak_tflops.fp16", peaks["bf16"])
     if given.reference is not None:

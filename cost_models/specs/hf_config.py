@@ -84,7 +84,7 @@ def read_hf_config(config: Mapping[str, Any], *, pointer: str) -> HfReading:
     ):
         for key in ("num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size", "vocab_size"):
             defaults.pop(key, None)
-    # Multimodal configs may state the tie outside of the text model's part, where transformers looks for it as well.
+    # Multimodal configs may state the tie outside of the text model's part.
     if multimodal and "tie_word_embeddings" not in text and "tie_word_embeddings" in config:
         defaults["tie_word_embeddings"] = config["tie_word_embeddings"]
     keys = Keys(text, defaults, family.aliases, pointer)
@@ -94,7 +94,8 @@ def read_hf_config(config: Mapping[str, Any], *, pointer: str) -> HfReading:
         spec["max_position_embeddings"] = _scaled_positions(text, spec["max_position_embeddings"])
     name = config.get("_name_or_path")
     spec["name"] = name[:300] if isinstance(name, str) and name else model_type
-    # Quantized checkpoints are for inference; training starts from weights in param_dtype, so a warning is enough.
+    # What a checkpoint is stored in says nothing about training, which starts from weights in param_dtype: a warning
+    # is enough.
     quantized = any(part.get("quantization_config") for part in (config, text))
     warnings = ("vision-tower-ignored",) * multimodal + ("quantization-ignored",) * quantized
     return HfReading(spec, keys.assumed, warnings)
