@@ -85,15 +85,15 @@ def test_every_rule_that_the_nearest_plan_breaks_has_its_change() -> None:
 @pytest.mark.parametrize("pools", [False, True])
 def test_a_target_out_of_reach_is_told_with_the_fastest_plan(pools: bool) -> None:
     """32 x 2,048 = 65,536 tokens a step; the target that the nearest plan reaches is reached when asked for."""
-    framework = "megatron" if pools else "fsdp"
-    response = answered(framework, pools=pools, targets={"min_tokens_per_s": 1e9})
+    given = {"framework": "megatron" if pools else "fsdp", "pools": pools, "constraints": {"fixed": {"cp": 1}}}
+    response = answered(**given, targets={"min_tokens_per_s": 1e9})
     assert response["plans"] == []
     nearest = response["nearest_infeasible"][0]
     reason = nearest["reasons"][0]
     assert reason["code"] == "misses-target"
     assert "6.554e-05 s (1,000,000,000 tokens/s)" in reason["message"]
-    fastest = answered(framework, pools=pools)["plans"][0]
+    fastest = answered(**given)["plans"][0]
     assert nearest["strategy"]["tp"] == fastest["strategy"]["tp"]
     reached = int(65536 / fastest["evaluation"]["step_time_s"])
     assert nearest["smallest_change"] == f"a target of at most {reached:,} tokens/s"
-    assert answered(framework, pools=pools, targets={"min_tokens_per_s": float(reached)})["plans"]
+    assert answered(**given, targets={"min_tokens_per_s": float(reached)})["plans"]

@@ -63,7 +63,7 @@ def test_variants_of_an_open_split_are_open_too() -> None:
             "num_layers": 13, "hidden_size": 4096, "num_attention_heads": 32, "intermediate_size": 14336,
             "vocab_size": 250_000,
         },
-        "constraints": {"fixed": {"pp": 4, "tp": 2, "cp": 1}},
+        "constraints": {"fixed": {"pp": 4, "tp": 2, "cp": 1, "vpp": 1, "zero": 1}},
         "include": ["open_splits", "what_if"],
     }  # fmt: skip
     variant = entries(plan(asked)["what_if"], "cluster.num_nodes")[4]
