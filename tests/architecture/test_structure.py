@@ -139,3 +139,41 @@ def test_every_test_that_notices_a_survivor_exists() -> None:
             file, _, test = killer.partition("::")
             name = re.sub(r"\[.*", "", test.rpartition("::")[2])
             assert f"def {name}(" in (ROOT / file).read_text(), killer
+
+
+def reached_into(path: Path) -> Iterator[str]:
+    """Private names of ours that a test imports or reads, and objects of ours that it replaces."""
+    tree = ast.parse(path.read_text())
+    ours = set()
+    for node in ast.walk(tree):
+        if isinstance(node, ast.ImportFrom) and node.module and node.module.split(".")[0] in PACKAGES:
+            ours |= {alias.asname or alias.name for alias in node.names}
+            yield from (alias.name for alias in node.names if alias.name.startswith("_"))
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name) and node.value.id in ours:
+            if re.match(r"_[^_]", node.attr):
+                yield ast.unparse(node)
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) in ("monkeypatch.setattr", "monkeypatch.setitem"):
+            target = node.args[0]
+            root = str(target.value) if isinstance(target, ast.Constant) else ast.unparse(target)
+            if root.split(".")[0] in ours | set(PACKAGES):
+                yield ast.unparse(node)
+
+
+def test_tests_use_public_names_and_replace_nothing_of_ours() -> None:
+    """What a test cannot reach from outside, no user can reach either; where it matters the code offers a parameter."""
+    found = {path.name: list(reached_into(path)) for path in sorted((ROOT / "tests").rglob("*.py"))}
+    assert {name: names for name, names in found.items() if names} == {}
+
+
+def test_what_tests_reach_into_is_noticed(tmp_path: Path) -> None:
+    file = tmp_path / "test_x.py"
+    file.write_text(
+        "from planner.plan import _response\nfrom planner.search import exhaustive\nexhaustive._limit\n"
+        "monkeypatch.setattr(exhaustive, 'MAX', 1)\nmonkeypatch.setattr('planner.plan.search', None)\n"
+        "monkeypatch.setattr(sys, 'stdin', None)\n"
+    )
+    assert sorted(reached_into(file)) == [
+        "_response", "exhaustive._limit", "monkeypatch.setattr('planner.plan.search', None)",
+        "monkeypatch.setattr(exhaustive, 'MAX', 1)",
+    ]  # fmt: skip
