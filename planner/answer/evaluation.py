@@ -6,6 +6,7 @@ answers per second through Pydantic would cost more than pricing them.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any
@@ -81,7 +82,7 @@ def evaluation_dict(
         "model_tflops_per_gpu": model_flops / per_gpu,
         "model_tflops_per_gpu_causal": model_flops_per_step(job, causal=True) / per_gpu,
         "hardware_tflops_per_gpu": (model_flops + repeated_flops * tokens) / per_gpu,
-        **_utilisation(pooled, evaluated, index, at),
+        **_utilisation(pooled, evaluated, index, model_flops=model_flops),
         "time_breakdown_s": {name: float(evaluated.terms_s[name][index]) for name in TIME_NAMES},
         "memory": {
             **_memory_totals(evaluated.pools.by_pool[tightest], at[tightest], job=job),
@@ -185,20 +186,24 @@ def _reason(code: str, message: str, hint: str) -> Reason:
     return {"code": code, "message": message, "hint": hint}
 
 
-def _utilisation(pooled: PooledJob, evaluated: Evaluated, index: int, at: Iterable[int]) -> dict[str, float | None]:
+def _utilisation(pooled: PooledJob, evaluated: Evaluated, index: int, *, model_flops: float) -> dict[str, float | None]:
     """Model operations per second divided by the dense peaks of all GPUs in use, for the training precision and for bf16."""
     strategies, precision = evaluated.strategies, pooled.jobs[0].training.precision
-    step_s, gpus, stages = (float(each[index]) for each in (evaluated.step_time_s, strategies.world, strategies.pp))
-    peaks = {pool: pooled.jobs[pool].cluster.gpu.peak_flops_per_s for pool in at}
-    model_flops = model_flops_per_step(pooled.jobs[0])
+    step_s, gpus, stages = (
+        float(evaluated.step_time_s[index]),
+        float(strategies.world[index]),
+        int(strategies.pp[index]),
+    )
 
     def over(name: str) -> float | None:
-        if not all(name in each for each in peaks.values()):
-            return None
         if not pooled.cluster.lists_pools:
-            return model_flops / (step_s * gpus) / peaks[0][name]
-        held = [evaluated.pools.pool_of(stage, index) for stage in range(int(stages))]
-        return model_flops / (step_s * sum(held.count(pool) * (gpus / stages) * peaks[pool][name] for pool in peaks))
+            peaks = pooled.jobs[0].cluster.gpu.peak_flops_per_s
+            return model_flops / (step_s * gpus) / peaks[name] if name in peaks else None
+        held = Counter(evaluated.pools.pool_of(stage, index) for stage in range(stages))
+        each = {pool: pooled.jobs[pool].cluster.gpu.peak_flops_per_s.get(name) for pool in sorted(held)}
+        if None in each.values():
+            return None
+        return model_flops / (step_s * sum(held[pool] * (gpus / stages) * (peak or 0.0) for pool, peak in each.items()))
 
     return {"mfu": over(precision), "mfu_bf16": over("bf16") if precision in ("fp8", "nvfp4") else None}
 

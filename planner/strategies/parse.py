@@ -383,10 +383,16 @@ def assumed_fields(job: PooledJob, strategy: Mapping[str, Any]) -> dict[str, Any
     # transformers 5 calls a loop over experts "eager" in `experts_implementation` of a model's configuration.
     if has_looped_modules(first):
         left_out["experts_implementation"] = "eager"
-    training: dict[str, Any] = {}
-    for name, value in first.training.assumed.items():
-        values = [each.training.assumed.get(name, value) for each in job.jobs]
-        same = all(other == value for other in values)
-        training[name] = value if same else dict(zip(job.names, values, strict=True))
+    training = first.training.assumed if len(job.jobs) == 1 else _assumed_by_pool(job)
     assumed = {**first.model.assumed, **left_out, **job.cluster.assumed, **training, **strategy}
     return with_habits(first, assumed)
+
+
+def _assumed_by_pool(job: PooledJob) -> dict[str, Any]:
+    """The defaults of the training, one that follows from the GPU under the pools' names where it differs."""
+    found: dict[str, Any] = {}
+    for name, value in job.jobs[0].training.assumed.items():
+        values = [each.training.assumed.get(name, value) for each in job.jobs]
+        same = all(other == value for other in values)
+        found[name] = value if same else dict(zip(job.names, values, strict=True))
+    return found
