@@ -46,7 +46,7 @@ def meanings(framework: str) -> dict[str, str]:
 
 def spelled(values: Mapping[str, Any]) -> dict[str, Any]:
     """The values as the framework reads them: a list of `arguments`, or a nested `config`."""
-    # Megatron takes arguments; DeepSpeed and nanotron read files, in which the dots of a name step into sections.
+    # Megatron takes arguments; DeepSpeed and Nanotron read files, in which the dots of a name step into sections.
     arguments: list[str] = []
     config: dict[str, Any] = {}
     for name, value in values.items():

@@ -169,7 +169,7 @@ def _gradient_extras(batch: Batch, elements_KN: Floats) -> Floats:
     """Bytes of second gradient copies that are never freed, and of embedding gradients that tp leaves whole. [M-3]"""
     traits, training = batch.traits, batch.job.training
     held, w = BYTES_PER[training.grad_dtype], training.compute_bytes
-    # nanotron accumulates in fp32 beside the bf16 gradients that autograd fills, and keeps both.
+    # Nanotron accumulates in fp32 beside the bf16 gradients that autograd fills, and keeps both.
     extra = w * elements_KN if traits.compute_gradients == "always" and held > w else NOTHING
     if traits.embedding_gradient_whole:
         # TorchTitan's tensor parallelism without FSDP keeps the embedding's gradient whole on every rank, t times its

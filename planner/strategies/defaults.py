@@ -20,14 +20,14 @@ from cost_models.strategies.fields import FlexBackend
 def default_flex_backend(job: Job) -> FlexBackend:
     """The kernels of the flex dispatcher: DeepEP, the frameworks' default, except in large NVLink domains."""
     # DeepEP knows NVLink nodes of 8. Megatron's own documentation sends larger domains (MNNVL) to HybridEP:
-    # megatron/core/transformer/transformer_config.py, moe_flex_dispatcher_backend.
+    # Megatron Core's transformer/transformer_config.py, moe_flex_dispatcher_backend.
     return FlexBackend.HYBRIDEP if job.cluster.nvlink_domain_gpus > NVLINK_PEERS else FlexBackend.DEEPEP
 
 
 def default_zero(framework: FrameworkFacts, pp: int) -> int:
     """The ZeRO stage where none is given."""
-    # torchtitan keeps parameters gathered between the micro-batches of a pipeline, since each would gather them again
-    # otherwise; that is stage 2 (torchtitan/distributed/fsdp.py, get_fsdp_reshard_after_forward_policy).
+    # TorchTitan keeps parameters gathered between the micro-batches of a pipeline, since each would gather them again
+    # otherwise; that is stage 2 (TorchTitan's distributed/fsdp.py, get_fsdp_reshard_after_forward_policy).
     return 2 if pp > 1 and framework.keeps_parameters_in_pipelines else framework.default_zero
 
 

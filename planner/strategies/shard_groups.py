@@ -1,6 +1,6 @@
 """Which groups of ranks may share one copy of the sharded state, where that need not be all replicas.
 
-Megatron calls the copies optimizer instances, torchtitan and accelerate call the scheme hybrid sharding (HSDP), and DeepSpeed
+Megatron calls the copies optimizer instances, TorchTitan and accelerate call the scheme hybrid sharding (HSDP), and DeepSpeed
 had MiCS.
 """
 

@@ -116,7 +116,7 @@ def _step(rig: Rig, forward: Callable[[Any], Any], *, split: int = 1) -> Callabl
 
 def _host_s(rig: Rig, call: Callable[[int], None], *, calls: int, per: float = 1.0) -> float:
     """Host seconds of one call on the slowest rank, divided by `per`, without garbage collection."""
-    # torchtitan collects garbage at fixed steps only, and so does Megatron with --manual-gc, because a collection in the middle of
+    # TorchTitan collects garbage at fixed steps only, and so does Megatron with --manual-gc, because a collection in the middle of
     # a step stalls its rank and with it all others.
     gc.collect()
     gc.disable()

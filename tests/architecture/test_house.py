@@ -9,10 +9,12 @@ import sys
 from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import get_args
 
 import pytest
 
 import meshwright
+from cost_models.specs.training import Framework
 from cost_models.terms import MEMORY_TERMS, TIME_TERMS
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -123,6 +125,20 @@ def names_defined(tree: ast.AST) -> Iterator[tuple[str, int]]:
             yield node.arg, node.lineno
         elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
             yield node.id, node.lineno
+
+
+def test_nothing_but_facts_and_rules_knows_a_framework_by_name() -> None:
+    """What differs between frameworks is a fact of each (`cost_models.frameworks`) or a row of the rules, never a branch."""
+    names = set(get_args(Framework))
+    known = ("cost_models/frameworks/", "cost_models/specs/training.py", "planner/rules/", "planner/export/")
+    found = [
+        f"{relative(path)}:{node.lineno} {node.value!r}"
+        for path in SOURCES
+        if not relative(path).startswith(known)
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.Constant) and node.value in names
+    ]
+    assert not found
 
 
 def test_names_inside_carry_base_units() -> None:
