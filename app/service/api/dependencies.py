@@ -11,15 +11,20 @@ from typing import Annotated, Any
 from fastapi import Depends, Query, Request
 
 from app.service.api.strict_json import JsonBody, read_json
+from app.service.auth import Principal, principal_of
 from app.service.parts import Service, service_of
 from app.service.timestamps import rfc3339
 from cost_models.errors import InvalidInputError, Problem
 
+Here = Annotated[Service, Depends(service_of)]
+"""The service that received the request."""
+Caller = Annotated[Principal, Depends(principal_of)]
+"""Who asks; a route that declares it refuses everybody without a valid key."""
 Moment = tuple[datetime, str]
 """When an object was stored, and its id: lists are ordered by the two, since several objects may share a moment."""
 
 
-async def _body(request: Request, service: Annotated[Service, Depends(service_of)]) -> JsonBody:
+async def _body(request: Request, service: Here) -> JsonBody:
     settings = service.settings
     return await read_json(request, max_bytes=settings.max_body_bytes, max_depth=settings.max_json_depth)
 

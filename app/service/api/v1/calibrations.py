@@ -4,24 +4,20 @@ from __future__ import annotations
 
 from typing import Annotated
 
-from fastapi import APIRouter, Depends, Path
+from fastapi import APIRouter, Path
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response
 
-from app.service.api.dependencies import Body, Limit, Place, page_of
+from app.service.api.dependencies import Body, Caller, Here, Limit, Place, page_of
 from app.service.api.openapi import json_body
 from app.service.api.schemas import CalibrationFile, CalibrationPage
-from app.service.auth import Principal, principal_of
 from app.service.intake.examples import EXAMPLE_CALIBRATION, example_calibration
-from app.service.parts import Service, service_of
 from app.service.timestamps import rfc3339
 from cost_models.calibration import CalibrationDocument
 from cost_models.errors import CalibrationError, InvalidInputError, Problem
 from cost_models.hardware import document_of
 
 router = APIRouter(prefix="/v1/calibrations", tags=["calibrations"])
-Caller = Annotated[Principal, Depends(principal_of)]
-Here = Annotated[Service, Depends(service_of)]
 CalibrationId = Annotated[
     str,
     Path(

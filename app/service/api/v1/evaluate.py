@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse
 
-from app.service.api.dependencies import Body
+from app.service.api.dependencies import Body, Caller, Here
 from app.service.api.openapi import json_body
-from app.service.auth import Principal, principal_of
 from app.service.intake.own_calibrations import OwnCalibrations
-from app.service.parts import Service, service_of
 from cost_models.errors import InvalidInputError, Problem
 from cost_models.specs.fields import shown, validated
 from planner.rows import evaluate_rows
 from planner.schemas import EvaluateRow, Evaluation
 
 router = APIRouter(prefix="/v1/evaluate", tags=["evaluate"])
-Here = Annotated[Service, Depends(service_of)]
-Caller = Annotated[Principal, Depends(principal_of)]
 # A body of the default size holds fewer rows. This bounds the work of one request where a deployment accepts larger bodies.
 _MOST_ROWS = 10_000
 _MOST_PROBLEMS = 20

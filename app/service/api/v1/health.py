@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter
 from fastapi.responses import Response
 
 from app.errors import UnavailableError
+from app.service.api.dependencies import Here
 from app.service.api.schemas import Health
 from app.service.db.migrate import is_current
 from app.service.metrics import CONTENT_TYPE
-from app.service.parts import Service, service_of
 from planner.request.checked_request import PRODUCT_VERSION
 
 router = APIRouter(tags=["service"])
-Here = Annotated[Service, Depends(service_of)]
 
 
 @router.get("/healthz", response_model=Health)

@@ -13,24 +13,20 @@ from fastapi.responses import JSONResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from app.errors import WrongStateError
-from app.service.api.dependencies import Body, Limit, Place, page_of
+from app.service.api.dependencies import Body, Caller, Here, Limit, Place, page_of
 from app.service.api.openapi import json_body
 from app.service.api.problems import stored_problem
 from app.service.api.schemas import PlanDocument, PlanEvent, PlanPage, PlanState, Status
-from app.service.auth import Principal, principal_of
 from app.service.db.jobs import FINISHED, JobEvent, JobKey
 from app.service.db.plans import PlanRow, Submission
 from app.service.intake.examples import EXAMPLE_PLAN_ID
 from app.service.intake.plan_requests import prepare_request
-from app.service.parts import Service, service_of
 from app.service.timestamps import rfc3339
 from planner.request.checked_request import PRODUCT_VERSION
 from planner.schemas import PlanRequest, RankedPlan
 from planner.schemas.plan_response import SCHEMA_VERSION
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"])
-Caller = Annotated[Principal, Depends(principal_of)]
-Here = Annotated[Service, Depends(service_of)]
 PlanId = Annotated[
     str, Path(max_length=80, description="Id of a plan.", openapi_examples={"seeded": {"value": EXAMPLE_PLAN_ID}})
 ]
