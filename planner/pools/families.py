@@ -9,12 +9,13 @@ import numpy as np
 
 from cost_models.job import PooledJob
 from cost_models.strategies.layouts import Layout, build_layouts
-from cost_models.strategies.strategy import Ints, Strategies
+from cost_models.strategies.strategy import Floats, Ints, Strategies
 from planner.pools.bounds import Work
 from planner.pools.placements import Sites
 from planner.splits.builder import with_choices
 from planner.splits.cp_sat import Solved
 from planner.splits.gaps import TOLERANCE, Closed, close_gap, has_gap
+from planner.splits.memory_screen import Questions
 from planner.splits.model import layers_in_order
 from planner.splits.several_pools import PooledSplit
 from planner.splits.thresholds import balance
@@ -48,6 +49,29 @@ class BestSplit:
     """Its step time."""
     closed: Closed = field(default_factory=Closed)
     """What CP-SAT made of the gap that thresholds left, if there was one."""
+
+
+def stage_questions(rows: Strategies, sites: Sites, work: Work, *, kind: int, slowest_s: Floats) -> Questions:
+    """How many layers of one kind each stage of these strategies can hold with none slower than `slowest_s`.
+
+    Each strategy's first stage is asked first, then the first one on every other pool: they hold the most micro-batches.
+    """
+    pools = [sites.pools(index) for index in range(len(sites))]
+    row = np.repeat(np.arange(len(rows)), [len(each) for each in pools])
+    stage = np.concatenate([np.arange(len(each)) for each in pools])
+    pool = np.array([pool for each in pools for pool in each], np.int64)
+    starts = np.ones(len(row), np.bool_)
+    starts[1:] = (row[1:] != row[:-1]) | (pool[1:] != pool[:-1])
+    ends_s = work.first[pool, row] * (stage == 0) + work.last[pool, row] * (stage == rows.pp[row] - 1)
+    return Questions(
+        row=row,
+        stage=stage,
+        pool=pool,
+        time_s=slowest_s[row] - ends_s,
+        layer_s=work.layer_PJN[pool, kind, row],
+        stands_for=np.ones(len(row), np.int64),
+        order=np.where(starts, np.where(stage > 0, 1, 0), 2),
+    )
 
 
 def best_split(

@@ -24,10 +24,9 @@ from cost_models.strategies.fields import Recompute, RecomputeMethod
 from cost_models.strategies.layouts import Layout, build_layouts
 from cost_models.strategies.strategy import Bools, Codes, Floats, Ints, Strategies
 from planner.pools.bounds import Layers, RowBound, Work, base_bound_s, base_work, row_bound, row_numbers, row_work
-from planner.pools.families import Family, best_split, layers_by_speed, placed
+from planner.pools.families import Family, best_split, layers_by_speed, placed, stage_questions
 from planner.pools.found import Plan, PoolsFound
 from planner.pools.placements import NodeLimits, Sites, build_sites, price_weight
-from planner.pools.screen import could_hold
 from planner.rules import violations
 from planner.search.budget import Budget, best_first
 from planner.search.exhaustive import BASE_CODES
@@ -36,6 +35,7 @@ from planner.search.objective import Goal
 from planner.search.progress import Progress
 from planner.splits.cp_sat import Solved, solve
 from planner.splits.gaps import TOLERANCE
+from planner.splits.memory_screen import commonest_kind, most_layers
 from planner.splits.model import PRICED_SCHEDULES, SplitNumbers
 from planner.splits.several_pools import PooledSplit
 from planner.strategies.space import Space
@@ -179,9 +179,10 @@ class PoolSearch:
         limits_s = np.array([self.goal.longest_step_s(each, self.limit) for each in weight[part].tolist()])
         work = row_work(its, some, num_layers=self.pooled.jobs[0].model.num_layers)
         slowest_s = bound.take(part).slowest_allowed_s(some, limits_s)
-        holding, most_layers = could_hold(
-            self.pooled, some, where, work, slowest_s=slowest_s, headroom_fraction=self.headroom_fraction
-        )
+        kind, _ = commonest_kind(self.pooled.jobs[0].model)
+        asked = stage_questions(some, where, work, kind=kind, slowest_s=slowest_s)
+        holding, held = most_layers(self.pooled.jobs, some, asked, headroom_fraction=self.headroom_fraction)
+        by_stage = np.split(held, np.cumsum(some.pp.astype(np.int64))[:-1])
         if not self.found.best:
             self.found.rejected["out-of-memory"] += int((~holding).sum())
             if self.found.nearest is None and not holding.all():
@@ -207,7 +208,7 @@ class PoolSearch:
                     bound_s=float(bound.step_s[part[index]]),
                     limit_s=float(limits_s[index]),
                     slowest_s=float(slowest_s[index]),
-                    most_layers=most_layers[index],
+                    most_layers=by_stage[index],
                 ),
             )
             for index in np.flatnonzero(holding).tolist()
