@@ -169,70 +169,72 @@ def _spellings(choice: type[Choice]) -> tuple[str, ...]:
 
 
 FIELDS: tuple[StrategyField, ...] = (
-    StrategyField("tp", "degree", "Tensor-parallel ranks. Default 1.", default=1, is_assumed=True),
-    StrategyField("pp", "degree", "Pipeline stages. Default 1.", default=1, is_assumed=True),
-    StrategyField("dp", "degree", "Data-parallel replicas. Default: all GPUs, GPUs / (tp * pp * cp)."),
+    StrategyField("tp", "degree", "Number of tensor-parallel ranks. Default 1.", default=1, is_assumed=True),
+    StrategyField("pp", "degree", "Number of pipeline stages. Default 1.", default=1, is_assumed=True),
+    StrategyField("dp", "degree", "Number of data-parallel replicas. Default: as many as use all GPUs, GPUs / (tp * pp * cp)."),
     StrategyField(
-        "cp", "degree", "Context-parallel ranks; each holds seq_length / cp tokens of a sequence. Default 1.",
+        "cp", "degree", "Number of context-parallel ranks; each holds seq_length / cp tokens of a sequence. Default 1.",
         default=1, is_assumed=True,
     ),
     StrategyField(
-        "ep", "degree", "Expert-parallel ranks, taken from tp * cp * dp. Default 1.", default=1, is_assumed=True
+        "ep", "degree", "Number of expert-parallel ranks, which are taken from tp * cp * dp. Default 1.", default=1, is_assumed=True
     ),
-    StrategyField("etp", "degree", "Tensor-parallel ranks inside an expert. Default: tp in Megatron, else 1."),
+    StrategyField("etp", "degree", "Number of tensor-parallel ranks inside an expert. Default: tp in Megatron, else 1."),
     StrategyField(
-        "vpp", "degree", "Virtual stages (model chunks) per pipeline rank. Default 1.", default=1, is_assumed=True
+        "vpp", "degree", "Number of virtual stages (model chunks) of each pipeline rank. Default 1.", default=1, is_assumed=True
     ),
     StrategyField(
         "zero", "zero",
-        "What data-parallel ranks shard: 1 optimizer state, 2 also gradients, 3 also parameters. Default by framework.",
+        "What the data-parallel ranks shard (the ZeRO stage): 1 the optimizer state, 2 also gradients, 3 also parameters. Default "
+        "by framework.",
     ),
     StrategyField(
         "zero_shard_size", "degree",
-        "Ranks that share one copy of the sharded state, neighbours first; divides dp * cp. Default dp * cp.", is_knob=True,
+        "Number of ranks that share one copy of the sharded state (MiCS, hybrid sharding, one instance of Megatron's distributed "
+        "optimizer), neighbours first; divides dp * cp. Default dp * cp.", is_knob=True,
     ),
     StrategyField(
         "zero_param_shard_size", "degree",
-        "Ranks over which parameters are sharded for forward and backward (ZeRO++ hpZ, MiCS).", is_knob=True,
+        "Number of ranks over which parameters are sharded for forward and backward (ZeRO++ hpZ, MiCS).", is_knob=True,
     ),
     StrategyField(
         "grad_sync", "choice",
-        "Whether gradients are reduced after the last micro-batch or each. Default: last for zero 0/1, each for 2/3; last too "
-        "for\nseveral micro-batches of transformers' or Liger's modules under FSDP, whose usual loops (accelerate) wait; "
-        "listed in `assumed`.",
+        "Whether gradients are reduced after the last micro-batch or after each. Default: last for zero 0 and 1, each for 2 and 3. "
+        "It is last, too, for several micro-batches of transformers' or Liger's modules under FSDP, whose usual loops "
+        "(accelerate) wait; that is listed in `assumed`.",
         values=_spellings(GradSync), stored_as="grad_sync_each", is_knob=True,
     ),
     StrategyField(
         "sequence_parallel", "flag",
-        "Norms and residuals are split along the sequence over the tp ranks. Default by framework where tp > 1.",
+        "Whether norms and residuals are split along the sequence over the tp ranks. Default by framework where tp > 1.",
     ),
-    StrategyField("micro_batch_size", "degree", "Sequences per forward of one replica."),
+    StrategyField("micro_batch_size", "degree", "Number of sequences in one forward pass of a replica."),
     StrategyField(
-        "recompute", "choice", "Which activations are computed again in backward. Default by framework.",
+        "recompute", "choice", "Which activations are computed again in the backward pass (activation checkpointing). Default by framework.",
         values=_spellings(Recompute),
     ),
     StrategyField(
         "recompute_method", "choice",
-        "With full recompute: a number of layers of each chunk (block), or every layer in units (uniform).",
+        "What full recomputation covers: a number of layers of each model chunk (block), or every layer in units (uniform).",
         values=_spellings(RecomputeMethod), unsaid=1,
     ),
     StrategyField(
-        "recompute_num_layers", "degree", "Layers recomputed per model chunk (block), or layers per recomputed unit (uniform)."
+        "recompute_num_layers", "degree", "Number of layers recomputed in each model chunk (block), or of layers in each recomputed unit (uniform)."
     ),
     StrategyField(
-        "recompute_modules", "set", "Megatron's modules of selective recompute. Default core_attn.",
+        "recompute_modules", "set", "Which modules Megatron's selective recomputation covers (--recompute-modules). Default core_attn.",
         values=RECOMPUTE_MODULES, is_knob=True,
     ),
-    StrategyField("recompute_per_stage", "per_stage", "Layers recomputed on each of the pp stages.", is_listed=False),
+    StrategyField("recompute_per_stage", "per_stage", "Number of layers recomputed on each of the pp stages.", is_listed=False),
     StrategyField(
-        "schedule", "choice", "Pipeline schedule. Default interleaved where vpp > 1, else 1f1b.",
+        "schedule", "choice", "The pipeline's schedule. Default: interleaved where vpp > 1, else 1f1b.",
         values=_spellings(Schedule), is_knob=True,
     ),
     StrategyField(
         "layers_per_stage", "per_stage",
-        "Decoder layers of each of the pp * vpp virtual stages, in model order; 0 is allowed.",
+        "Number of decoder layers of each of the pp * vpp virtual stages, in model order; 0 is allowed.",
     ),
-    StrategyField("pool_per_stage", "pools", "Name of the cluster pool each stage runs on.", is_listed=False),
+    StrategyField("pool_per_stage", "pools", "Name of the cluster's pool that each stage runs on.", is_listed=False),
     StrategyField(
         "cp_comm", "choice", "How context-parallel ranks exchange keys and values. Default by framework.",
         values=_spellings(CpComm), is_knob=True,
@@ -243,36 +245,36 @@ FIELDS: tuple[StrategyField, ...] = (
     ),
     StrategyField(
         "flex_backend", "choice",
-        "Kernels of the flex dispatcher. Default deepep, where an NVLink domain is larger than a node of 8 hybridep.",
+        "Which kernels the flex dispatcher uses. Default: deepep, or hybridep where an NVLink domain is larger than a node of 8.",
         values=_spellings(FlexBackend), is_knob=True,
     ),
-    StrategyField("overlap.grad_reduce", "flag", "Gradient reduction beside the backward pass.", is_knob=True),
-    StrategyField("overlap.param_gather", "flag", "Parameter gather beside the forward pass.", is_knob=True),
+    StrategyField("overlap.grad_reduce", "flag", "Whether gradients are reduced beside the backward pass.", is_knob=True),
+    StrategyField("overlap.param_gather", "flag", "Whether parameters are gathered beside the forward pass.", is_knob=True),
     StrategyField(
-        "overlap.tp_comm", "flag", "Tensor-parallel collectives split and run beside the GEMMs that need them.", is_knob=True
+        "overlap.tp_comm", "flag", "Whether tensor-parallel collectives are cut up and run beside the products that need them.", is_knob=True
     ),
-    StrategyField("overlap.p2p", "flag", "Stage-to-stage sends beside computation.", is_knob=True),
+    StrategyField("overlap.p2p", "flag", "Whether sends between pipeline stages run beside computation.", is_knob=True),
     StrategyField(
-        "overlap.moe_all_to_all", "flag", "Expert dispatch and combine beside another micro-batch's computation.",
+        "overlap.moe_all_to_all", "flag", "Whether tokens travel to and from their experts beside another micro-batch's computation.",
         is_knob=True,
     ),
     StrategyField(
         "offload.optimizer_fraction", "fraction",
-        "Share of the optimizer state kept and updated on the host. Default 0.", default=0.0, is_knob=True,
+        "Share of the optimizer state that is kept and updated on the host. Default 0.", default=0.0, is_knob=True,
     ),
     StrategyField(
-        "offload.parameters", "flag", "Parameters live in host memory between uses. Default false.", default=False, is_knob=True,
+        "offload.parameters", "flag", "Whether parameters live in host memory between uses. Default false.", default=False, is_knob=True,
     ),
     StrategyField(
         "offload.activation_layers", "count",
-        "Layers of each stage whose saved activations go to the host. Default 0.", default=0, is_knob=True,
+        "Number of layers of each stage whose saved activations go to the host. Default 0.", default=0, is_knob=True,
     ),
 )  # fmt: skip
 """In the order in which a strategy is written."""
 
 GROUPS: Mapping[str, str] = {
     "overlap": "Which communication runs beside computation. Default by framework.",
-    "offload": "What lives in host memory. Default nothing.",
+    "offload": "What lives in host memory. Default: nothing.",
 }
 """The objects inside a strategy, with their descriptions."""
 

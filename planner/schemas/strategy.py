@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 from pydantic import ConfigDict, Field, create_model
 from pydantic.config import JsonDict
 
-from cost_models.strategies.fields import FIELDS, GROUPS, Kind, StrategyField
+from cost_models.strategies.fields import FIELD, FIELDS, GROUPS, Kind, StrategyField
 from planner.schemas.base import ContractModel, Count, Degree, Flag, Fraction
 
 ZeroStage = Annotated[Count, Field(le=3)]
@@ -59,11 +59,7 @@ Entry = Callable[[StrategyField], Any]
 
 def _entries(group: str, entry: Entry) -> dict[str, Any]:
     """The fields of one group, or with "" those outside any, as `create_model` takes them."""
-    return {
-        field.part: entry(field)
-        for field in FIELDS
-        if field.group == group and (field.is_listed or entry is not _several)
-    }
+    return {field.part: entry(field) for field in FIELDS if field.group == group}
 
 
 class _Exemplified(ContractModel):
@@ -120,5 +116,6 @@ else:
     AllowedValues = _model(
         "AllowedValues",
         "Lists of values, by strategy field; the search takes no other. What is not listed is searched or defaulted.",
-        _entries("", _several) | {"overlap": (AllowedOverlap | None, None), "offload": (AllowedOffload | None, None)},
+        {name: entry for name, entry in _entries("", _several).items() if FIELD[name].is_listed}
+        | {"overlap": (AllowedOverlap | None, None), "offload": (AllowedOffload | None, None)},
     )
