@@ -116,6 +116,7 @@ def _together(job: Job, strategy: Strategy, offloads: list[tuple[str, Apply]]) -
     if job.training.optimizer == "adam":
         parts.append((EIGHT_BIT, dict))
     parts += offloads
+    # Half or all of the optimizer on the host, or its state in 8 bits: two of these at once make no sense.
     alternatives = {name for name, _ in offloads if "optimizer_fraction" in name} | {EIGHT_BIT}
     for count in range(2, len(parts) + 1):
         for chosen in combinations(parts, count):

@@ -59,6 +59,7 @@ def _fewest_broken(rows: Strategies, broken: Violations) -> Ints:
     count = np.zeros(len(rows), np.int64)
     for bit in range(len(broken.active)):
         count += broken.flags >> bit & 1
+    # One strategy for each set of broken rules: ten strategies that fail for the same reason would tell the user nothing more.
     order = np.lexsort((-rows.world, count))
     order = order[count[order] > 0]
     _, first = np.unique(broken.flags[order], return_index=True)

@@ -173,6 +173,8 @@ def tie_groups(count: int, tied_with: Callable[[int], Bools]) -> list[int]:
         count: how many plans are ranked, N.
         tied_with: takes the place of a plan and tells which plans are too close to call against it, shape (N,).
     """
+    # Each group is led by its best plan and everything is compared with that leader. Comparing with the last member instead would
+    # chain plans together until the first and the last of a group are clearly different.
     groups, number = np.zeros(count, np.int64), 0
     for place in range(count):
         if not groups[place]:

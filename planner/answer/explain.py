@@ -82,6 +82,7 @@ def contradiction(
 def first_values(constraints: Constraints, *, num_gpus: int) -> dict[str, Any]:
     """A strategy made of what the constraints fix, the first of what they list, and the smallest degrees otherwise."""
     given = _given(constraints)
+    # The smallest degrees are the least likely to add a contradiction of their own to what the request gives.
     strategy = {"tp": 1, "pp": 1, "cp": 1, "micro_batch_size": 1, **given}
     if strategy["tp"] * strategy["pp"] * strategy["cp"] <= num_gpus:
         strategy = {"dp": 1, **strategy}
@@ -127,6 +128,7 @@ def _not_whole_nodes(job: Job, constraints: Constraints) -> Reason:
 def _different_splits(nearest: Strategies, *, first: list[bool]) -> Ints:
     """Positions of the first few candidates that differ in a degree, those marked in `first` before the others."""
     order = np.argsort(~np.array(first, np.bool_), kind="stable")
+    # Candidates that share their degrees mostly share their remedy too, so one of each split is shown.
     degrees = np.stack([getattr(nearest, name)[order] for name in ("tp", "pp", "cp", "dp", "ep")], axis=1)
     _, at = np.unique(degrees, axis=0, return_index=True)
     return np.asarray(order[np.sort(at)[:SHOWN]])

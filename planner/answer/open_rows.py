@@ -47,6 +47,7 @@ def with_open_facts(evaluated: Evaluated, rows: Sequence[OpenRow]) -> tuple[Eval
     Returns:
         The evaluation, and by position the reasons for rows whose verdict an open fact decides.
     """
+    # A row that fits as priced fits under its leanest reading too, and host memory is not among the open facts.
     unsure = np.flatnonzero((evaluated.verdict != Verdict.FITS) & ~evaluated.host_exceeded).tolist()
     readings = {index: single_readings(rows[index].job.jobs[0], rows[index].assumed) for index in unsure}
     outcomes = _outcomes(readings, rows)

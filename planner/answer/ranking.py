@@ -72,6 +72,7 @@ def close_plans(
         objective: what the request minimises.
         cluster: the resolved cluster, for its prices.
     """
+    # The terms are read back from the answers, so that plans of any search, on one pool or several, are compared by the same code.
     weight = np.array([gpu_weight(plan, cluster) if objective == "cost" else 1.0 for plan in plans])
     evaluations = [plan["evaluation"] for plan in plans]
     terms = {name: weight * np.array([e["time_breakdown_s"][name] for e in evaluations]) for name in TIME_NAMES}

@@ -23,6 +23,7 @@ def answered(checked: CheckedRequest, *, stopped: str | None, **found: Any) -> d
     """
     return {
         "id": f"plan_{checked.digest[:16]}",
+        # A search that ran out of time has succeeded: its plans are valid, and the proof says what is open.
         "status": "cancelled" if stopped == "cancelled" else "succeeded",
         "created_at": datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z"),
         "product_version": PRODUCT_VERSION,
@@ -48,6 +49,7 @@ def search_report(
     """The contract's `search`; `counted` holds the fields evaluated, feasible and elapsed_s."""
     gap = None
     if best_s is not None and bound_s is not None:
+        # The bound of a proved optimum may differ from it in the last bits, which must not show as a gap.
         gap = 0.0 if optimal else max(0.0, (best_s - bound_s) / best_s)
     proof = {"optimal": optimal, "gap": gap, "lower_bound_s": bound_s}
     return {"methods": methods, "space": space, **counted, "proof": proof}

@@ -35,6 +35,7 @@ def refuse_contradictions(asked: PlanRequest, job: PooledJob) -> None:
     if asked.targets.deadline_h is not None and training.total_tokens is None:
         message = "targets.deadline_h is given without training.total_tokens, from which the time is computed"
         problems.append(Problem("/targets/deadline_h", message, "Add 'total_tokens' to training.", "missing-field"))
+    # Without a target no number of GPUs is too few, however slow they are.
     if asked.objective == "fewest_gpus" and asked.targets.deadline_h is None and asked.targets.min_tokens_per_s is None:
         message = (
             "objective 'fewest_gpus' is given without a target, so the smallest cluster that fits would always win"

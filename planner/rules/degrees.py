@@ -137,6 +137,7 @@ DEGREE_RULES: tuple[Rule, ...] = (
         "tp {tp} x pp {pp} x cp {cp} x dp {dp} needs {world} GPUs, but the cluster has only {gpus}",
         "Lower one of these degrees, or add nodes.", "arithmetic of ranks",
     ),
+    # Gradients are accumulated over whole micro-batches, the same number on every replica.
     Rule(
         "batch-not-divisible", _batch,
         "dp {dp} x micro_batch_size {micro_batch_size} does not divide global_batch_size {batch}",
@@ -155,6 +156,7 @@ DEGREE_RULES: tuple[Rule, ...] = (
         "kv-heads-not-divisible", _kv_heads_or_replicas,
         "tp {tp} neither divides the model's {kv_heads} key-value heads nor is a multiple of them",
         "Use a tp that divides the key-value heads ({tp_options}) or is a multiple of them.",
+        # With tp a multiple of the key-value heads, each rank keeps one head and several ranks keep copies of the same one.
         f"{_CORE}; replication came with pull request 2565", frameworks=only("megatron"), since="0.16", when=_grouped_heads,
         smallest_change=_TP_CHANGE,
     ),
@@ -170,6 +172,8 @@ DEGREE_RULES: tuple[Rule, ...] = (
         frameworks=frameworks_where(lambda facts: facts.choices.tp_divides_kv_heads), when=_grouped_heads,
         smallest_change=_TP_CHANGE,
     ),
+    # AutoTP hands heads out one by one and tolerates a remainder: `get_shard_size` gives the first kv_heads % tp ranks one more.
+    # Only ranks that would get none at all are a problem.
     Rule(
         "kv-heads-not-divisible", _kv_heads_fewer, "tp {tp} is larger than the model's {kv_heads} key-value heads",
         "Use a tp of at most {kv_heads}.", "deepspeed/module_inject/tp_shard.py: ranks past the last head get none",

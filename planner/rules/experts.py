@@ -151,6 +151,8 @@ EXPERT_RULES: tuple[Rule, ...] = (
         "Use an etp that divides the width of an expert, such as 1.", "megatron/core/transformer/moe/experts.py", when=_is_moe,
         smallest_change="etp {etp} -> 1",
     ),
+    # The grid of experts (etp x ep x their own data parallelism) is folded onto the ranks of one pipeline stage, so it must
+    # divide them.
     Rule(
         "expert-ranks-not-divisible", _ranks,
         "ep {ep} x etp {etp} = {ep_etp} does not divide the {tp_cp_dp} ranks of a pipeline stage (tp x cp x dp)",
@@ -174,6 +176,7 @@ EXPERT_RULES: tuple[Rule, ...] = (
         "Choose an ep that divides dp.", "nanotron slurm_launcher.py (world = dp * pp * tp * cp * ep)",
         frameworks=only("nanotron"), when=_is_moe,
     ),
+    # torchtitan's meshes before 0.3 either give the whole tp axis to the experts or none of it.
     Rule(
         "expert-tensor-parallel-unsupported", _etp_neither, "etp {etp} is neither 1 nor tp {tp}, and torchtitan {version} has no other",
         "Set etp to 1 or to tp.", f"{_TITAN_DIMS} (_validate)", frameworks=only("torchtitan"), until="0.3",

@@ -110,6 +110,7 @@ OFFLOAD_RULES: tuple[Rule, ...] = (
         "Set overlap.tp_comm to false.", "no such key in its configuration", frameworks=frameworks_where(lambda facts: not facts.choices.tp_overlap),
         smallest_change="overlap.tp_comm true -> false",
     ),
+    # Megatron asserts it: both overlaps work on the same buckets, which exist only where gradients are reduced bucket by bucket.
     Rule(
         "overlap-unsupported", _gather_without_reduce, "overlap.param_gather needs overlap.grad_reduce in megatron, which is false",
         "Set overlap.grad_reduce to true, or overlap.param_gather to false.", _ARGUMENTS, frameworks=only("megatron"),
@@ -151,6 +152,7 @@ OFFLOAD_RULES: tuple[Rule, ...] = (
         "Set offload.activation_layers to 0.", "torchtitan/config/configs.py (no such key)", frameworks=only("torchtitan"),
         smallest_change="offload.activation_layers {offload_activation_layers} -> 0",
     ),
+    # What `cpu_checkpointing` moves is the saved input of a checkpointed layer; other activations never pass through its code.
     Rule(
         "offload-unsupported", _activations_not_recomputed,
         "{framework} can offload only the saved inputs of recomputed layers, but recompute is '{recompute}'",
@@ -176,6 +178,7 @@ OFFLOAD_RULES: tuple[Rule, ...] = (
         "deepspeedai/Megatron-DeepSpeed issue 369",
         frameworks=only("deepspeed", "megatron-deepspeed"), when=_in_bf16, smallest_change="pp {pp} -> 1",
     ),
+    # The ratio (Twin-Flow of DeepSpeed's Offload++) divides the sub-groups of the stage 3 optimizer, which lower stages lack.
     Rule(
         "offload-unsupported", _part_below_three,
         "{framework} can offload a part of the optimizer only with zero 3, but zero is {zero}",
@@ -196,6 +199,7 @@ OFFLOAD_RULES: tuple[Rule, ...] = (
         "bitsandbytes/functional.py (the blockwise 8-bit update is a CUDA kernel)", when=_eight_bit,
         smallest_change="offload.optimizer_fraction {offload_optimizer_fraction} -> 0",
     ),
+    # Only stage 3 fetches parameters before each use. Below it every rank computes with a whole copy that must stay on the GPU.
     Rule(
         "offload-unsupported", _parameters_below_three, "offload.parameters needs zero 3, but zero is {zero}",
         "Use zero 3, or set offload.parameters to false.", "deepspeed/runtime/zero/config.py (offload_param)",

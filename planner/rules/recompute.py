@@ -83,6 +83,7 @@ RECOMPUTE_RULES: tuple[Rule, ...] = (
         frameworks=only("megatron-deepspeed"), smallest_change="recompute selective -> full",
     ),
     Rule(
+        # accelerate's fsdp_activation_checkpointing and nanotron's recompute_layer are switches without a count.
         "recompute-unsupported", _counted, "{framework} recomputes either every layer or none, not "
         "{recompute_num_layers} by method '{recompute_method}'", "Leave recompute_method and recompute_num_layers out.",
         "nanotron ParallelismArgs.recompute_layer; accelerate fsdp_activation_checkpointing",
@@ -99,6 +100,7 @@ RECOMPUTE_RULES: tuple[Rule, ...] = (
         "Set recompute_method to 'block' and recompute_num_layers to a divisor of a stage's layers.",
         "torchtitan/distributed/activation_checkpoint.py (selective_ac_option)", frameworks=only("torchtitan"), until="0.3",
     ),
+    # DeepSpeed's pipeline module takes an interval: every unit of that many layers is one checkpoint.
     Rule(
         "recompute-unsupported", _block, "deepspeed recomputes in uniform units, not in blocks",
         "Set recompute_method to 'uniform'.", "deepspeed/runtime/pipe/module.py (activation_checkpoint_interval)",

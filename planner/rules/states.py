@@ -166,6 +166,7 @@ STATE_RULES: tuple[Rule, ...] = (
         until=HYBRID_SHARD_SINCE, when=version_stated,
         smallest_change="zero_shard_size {zero_shard_size} -> {dp_cp}",
     ),
+    # MiCS is a variant of the stage 3 engine (MiCS_Optimizer derives from DeepSpeedZeroOptimizer_Stage3).
     Rule(
         "zero-shard-size-unsupported", _partial_below_three, "deepspeed shards over groups (MiCS) only with zero 3, but zero is {zero}",
         "Use zero 3, or leave zero_shard_size out.", "deepspeed/runtime/zero/mics.py", frameworks=only("deepspeed"),
@@ -199,6 +200,7 @@ STATE_RULES: tuple[Rule, ...] = (
         frameworks=frameworks_where(lambda facts: bool(facts.choices.dispatchers and facts.expert_shard_group_stages)),
         when=lambda job: job.model.moe is not None, smallest_change="zero_shard_size {zero_shard_size} -> {dp_cp}",
     ),
+    # The check is ParallelismConfig.__post_init__'s: dp_replicate above 1 with dp_shard 1 admits neither tp nor cp.
     Rule(
         "zero-with-tensor-parallel", _replicates_whole,
         "accelerate cannot combine replicas of whole parameters with tensor or context parallelism (tp {tp}, cp {cp})",
@@ -215,11 +217,13 @@ STATE_RULES: tuple[Rule, ...] = (
         "which came with hpZ in 0.10", "Leave zero_param_shard_size out, or use version 0.10.", "deepspeed/runtime/zero/config.py (zero_hpz_partition_size)",
         frameworks=only("deepspeed"), until="0.10", when=version_stated,
     ),
+    # hpZ keeps a second copy of the parameters within a smaller group, so the parameters must be sharded to begin with.
     Rule(
         "zero-param-shard-size-unsupported", _hpz_below_three, "zero_param_shard_size needs zero 3, but zero is {zero}",
         "Use zero 3, or leave zero_param_shard_size out.", "deepspeed/runtime/zero/config.py (zero_hpz_partition_size)",
         frameworks=only("deepspeed"),
     ),
+    # 8-bit Adam is bitsandbytes', which replaces a PyTorch optimizer; Megatron and nanotron bring optimizers of their own.
     Rule(
         "optimizer-unsupported", always, "{framework} does not have optimizer '{optimizer}'", "Set optimizer to 'adam' or 'sgd'.",
         "megatron/core/optimizer/__init__.py; nanotron optimizer config",

@@ -55,6 +55,7 @@ def best_first(
         most: how much a part holds, at least one candidate.
         sizes: what each candidate counts, 1 unless given.
     """
+    # A stable sort keeps candidates of equal bound in their own order, so that a search repeats itself exactly.
     order = np.argsort(values, kind="stable")
     ends = np.cumsum(np.ones(len(order), np.int64) if sizes is None else sizes[order])
     start = 0

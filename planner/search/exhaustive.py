@@ -1,4 +1,4 @@
-"""Exact search: every legal strategy of a space is ranked, or shown by a bound to lose to the k best found.
+"""The exact search: every legal strategy of a space is ranked, or a bound shows that it loses to the k best found.
 
 Cheapest first. Base rows (degrees and micro-batch) that break no rule are ordered by a lower bound on their step time. In that
 order they are checked against the least memory that any of their expansions could need, then expanded, memory before time,
@@ -31,7 +31,7 @@ from planner.search.progress import Progress
 from planner.strategies.space import Expansion, Pairs, Space
 
 FIRST_CHUNK, LARGEST_CHUNK = 64, 8192
-"""Base rows expanded at a time: few at first, so that a good k-th best prunes early."""
+"""Base rows that are expanded at a time: few at first, so that a good k-th best is known early and prunes the rest."""
 FIRST_ROWS = 1 << 11
 """Expanded strategies evaluated before anything is known: enough for a good k-th best."""
 MAX_ROWS_AT_ONCE = 1 << 14
@@ -53,7 +53,7 @@ BASE_CODES = frozenset({
 })  # fmt: skip
 """Rules that read base fields alone, so that a base row that breaks one loses all its expansions; a test holds this."""
 _HOPELESS = 1e300
-"""Value of what no choice brings below the targets."""
+"""Value of a strategy that no open choice can bring below the targets."""
 
 
 class Exhaustive:

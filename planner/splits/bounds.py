@@ -15,6 +15,7 @@ from cost_models.strategies.fields import Schedule
 from cost_models.strategies.strategy import Floats, Strategies
 from planner.splits.model import SplitNumbers
 
+# Longer than any communication: passes of this length hide everything that can hide.
 _HIDES_ALL_S = 1e30
 _MORE_LAYERS = 5
 """Layers above the average that are tried for the slowest stage."""

@@ -19,6 +19,7 @@ from planner.splits.stage_contents import own_counts, products_of, runs_of
 
 MOST_CHOICES = 40_000
 """Choices over all stages above which a model is not built: the bound on stage time prunes far below this."""
+# A stage that takes exactly the longest allowed time must not be lost to the last bit of a sum.
 _SLACK = 1.0 + 1e-12
 Split = TypeVar("Split", bound=SplitModel)
 
@@ -37,6 +38,7 @@ def with_choices(
     choices = []
     known: dict[tuple[int, bool, bool], StageChoices] = {}
     for stage, pool in enumerate(bare.pools):
+        # Stages differ in what they could hold only by their pool and by the ends of the model.
         alike = (pool, stage == 0, stage == bare.pp - 1)
         found = known.get(alike) or known.setdefault(alike, _all_choices(bare, stage))
         kept = found.time_s <= slowest_s * _SLACK
@@ -46,6 +48,7 @@ def with_choices(
     choices = _within_reach(choices, len(bare.kind_of_layer))
     if not all(map(len, choices)) or sum(map(len, choices)) > MOST_CHOICES:
         return None
+    # Memory is asked last, since it costs the most: time and reach have left few choices by then.
     if most_layers is None:
         choices = _fitting(bare, choices, headroom_fraction=headroom_fraction)
     if bare.per_stage_recompute:  # what fits only with layers recomputed may take too long with them
@@ -74,6 +77,7 @@ def _products(bare: SplitModel) -> Ints:
 def _priced(bare: SplitModel, stage: int, contents: Ints, recomputed: Ints) -> StageChoices:
     """These contents as choices of a stage."""
     numbers, is_first, is_last = bare.numbers[bare.pools[stage]], stage == 0, stage == bare.pp - 1
+    # Which layers are recomputed is left open, so each counts as the average of those that the stage holds.
     totals = np.maximum(contents.sum(axis=1), 1)
     again_s = recomputed / totals * (contents @ numbers.again_JN[:, 0])
     ends_s = float(numbers.first[0]) * is_first + float(numbers.last[0]) * is_last
@@ -141,6 +145,7 @@ def _fewest_recomputed(fits: partial[Bools], stage: Ints, held: Ints) -> Ints:
         rest = np.flatnonzero(found < 0)
         good = fits(stage[rest], held[rest], most[rest])
         found[rest[good]] = most[rest[good]]
+    # Bisection for all stages at once; a stage that does not fit at all has -1 and is never asked again.
     low = np.zeros(len(totals), np.int64)
     while (rest := np.flatnonzero(low < found)).size:
         middle = (low[rest] + found[rest]) // 2

@@ -20,12 +20,15 @@ from cost_models.errors import MeshwrightError
 from planner.splits.lone_stages import chunk_layers
 from planner.splits.model import SplitModel
 
+# CP-SAT takes whole numbers. Ten million steps keep rounding below 1e-6 of a step, the step in which plans are compared, and
+# sums of thousands of micro-batches still fit into its 64 bits.
 TIME_STEPS = 10_000_000
 """Time steps in the average stage's time of one micro-batch."""
 DETERMINISTIC_LIMIT = 4.0
 """CP-SAT's own units of work for one strategy, about seconds."""
 CANONICAL_LIMIT = 1.0
 """The same for each stage of the smallest among equal optima."""
+# How long a caller waits at most for a stop to be noticed.
 _POLL_S = 0.05
 
 
@@ -149,6 +152,7 @@ class Program:
         """The objective: m times the slowest stage, the bubble of the others, and what happens once a step. [T-1]"""
         model = self.model
         m = int(model.row.num_micro_batches[0])
+        # The bubble is divided by the virtual stages. Multiplying the whole objective with them keeps it whole.
         self.share = round(1.0 / model.share)
         slowest, is_slowest, times = self._slowest()
         constant, by_choice = model.sum_steps(self.steps)
@@ -166,6 +170,7 @@ class Program:
         stage_time = [self.sum_of(stage, time) for stage, time in enumerate(times)]
         self.sat.add_max_equality(slowest, stage_time)
         is_slowest = [self.sat.new_bool_var(f"slowest_is{stage}") for stage in range(model.pp)]
+        # What happens once a step depends on what the slowest stage holds, so the program must know which one it is.
         self.sat.add_exactly_one(is_slowest)
         for stage, flag in enumerate(is_slowest):  # the first of equally slow stages, as in the cost model
             self.sat.add(stage_time[stage] == slowest).only_enforce_if(flag)
@@ -202,6 +207,8 @@ class Program:
 
     def smallest(self, picked: tuple[int, ...], should_stop: Callable[[], bool] | None) -> tuple[int, ...]:
         """The lexicographically smallest split that is as good as this one: stage by stage, fewest layers first."""
+        # CP-SAT returns any of several equal optima. Fixing the optimum and minimising stage after stage makes the answer unique,
+        # so that equal requests get equal plans.
         self.start_from(picked)
         self.sat.clear_objective()
         layers = [int(c.layers[i]) for c, i in zip(self.model.choices, picked, strict=True)]
@@ -232,6 +239,8 @@ class Program:
 
     def _solver(self, deterministic_limit: float) -> Any:
         solver = self.cp.CpSolver()
+        # Several workers race, and which of several equal optima they return depends on the machine. One worker under a limit
+        # that counts its own work returns the same split everywhere.
         solver.parameters.num_workers = 1
         solver.parameters.random_seed = 0
         solver.parameters.max_deterministic_time = deterministic_limit
@@ -249,6 +258,7 @@ class Program:
                     solver.stop_search()
                     return
 
+        # The solver runs in C++ and does not return to Python, so a thread asks in its place.
         watcher = Thread(target=watch, daemon=True)
         watcher.start()
         try:

@@ -11,6 +11,7 @@ from planner.splits.cp_sat import Solved, SolverError
 from planner.splits.model import SplitModel
 from planner.splits.thresholds import Balanced
 
+# Bounds and times are sums of the same numbers in different orders, which differ in their last bits.
 TOLERANCE = 1e-9
 """Relative difference below which a split reaches its bound."""
 

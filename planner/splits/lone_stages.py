@@ -49,6 +49,7 @@ def fits_alone(
     if not len(rows):
         return np.zeros(0, np.bool_)
     pp, vpp = rows.pp.astype(np.int64), rows.vpp.astype(np.int64)
+    # Many strategies ask about the same stage with the same layers, so each distinct question becomes one layout.
     counts = np.full(len(stage), -1) if recomputed is None else recomputed
     keys = np.column_stack([pp, vpp, stage, counts, contents_NJ])
     distinct, inverse = np.unique(keys, axis=0, return_inverse=True)

@@ -23,6 +23,8 @@ from cost_models.strategies.layouts import Layout
 from cost_models.strategies.strategy import Bools, Floats, Ints, Strategies
 from planner.splits.lone_stages import chunk_layers
 
+# The bubble of these schedules follows from the stages' times alone (EQUATIONS.md P-1). Zero-bubble schedules also reorder
+# weight gradients, for which no closed form holds under unequal stages.
 PRICED_SCHEDULES = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.GPIPE)
 """Schedules whose bubble is the other stages' time over the virtual stages; zero-bubble ones keep the even split."""
 
@@ -136,6 +138,8 @@ class SplitModel(ABC):
     per_stage_recompute: bool = False
     """Whether every stage recomputes a count of its own."""
 
+    # With one pool, any split under the same limits may be compared with the one that the dynamic program finds. With several,
+    # the pool of the slowest stage decides what hides, so the limits hold only for splits that contain that very stage.
     binds_slowest = False
     """Whether the levels beside a slowest stage hold for splits that contain that stage alone."""
 
@@ -198,6 +202,7 @@ class SplitModel(ABC):
 
     def pipeline_s(self, slowest_s: Floats | float, sum_s: float) -> Floats:
         """Seconds of the slowest stage over a step and of the bubble, from its time and all stages'. [P-1]"""
+        # A bound on the sum may be below the slowest stage itself; the others never take less than nothing.
         others_s = np.maximum(sum_s - slowest_s, 0.0)
         return np.asarray(self.row.num_micro_batches[0] * slowest_s + others_s * self.share)
 
@@ -293,6 +298,7 @@ def slowest_allowed_s(rows: Strategies, sum_s: Floats, limit_s: Floats) -> Float
 
     m * t + (sum - t) * share <= limit, solved for t; with one micro-batch and no virtual stages t cancels.
     """
+    # m * t grows with t and the bubble falls with it, the first faster unless m = share; then the limit says nothing about t.
     share = virtual_share(rows)
     rest = np.maximum(rows.num_micro_batches - share, 1e-12)
     allowed = np.where(rows.num_micro_batches > share, (limit_s - sum_s * share) / rest, limit_s)

@@ -20,6 +20,7 @@ from planner.splits.builder import with_choices
 from planner.splits.cp_sat import Program, SolverError
 from planner.splits.model import ByChoice, SlowestStage, SplitModel, SplitNumbers, slowest_allowed_s, split_numbers
 
+# A table of 8 MiB.
 _MOST_ONCE = 1 << 20
 """Cells of the once-a-step table above which a model is refused."""
 

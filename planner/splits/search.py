@@ -32,6 +32,7 @@ from planner.splits.one_pool import OnePoolSplit, build_one_pool_split
 from planner.splits.thresholds import balance
 from planner.strategies.space import Pairs, Space
 
+# Larger parts would bound many families that the limit excludes a moment later.
 CHUNK = 8192
 """Base rows whose families are bounded at a time."""
 PART = 16_384
@@ -114,6 +115,7 @@ class OpenSplits:
             return True
         numbers = split_numbers(self.job, rows)
         bound_s = split_bound_s(self.job, rows, numbers)
+        # Best bound first: the sooner good splits are known, the more families lose by their bound alone.
         values = self.goal.value(rows, bound_s)
         for part, rest in best_first(values, limit=lambda: self._limit, most=PART):
             limits_s = [self.goal.longest_step_s(world, self._limit) for world in rows.world[part].tolist()]
@@ -154,6 +156,7 @@ class OpenSplits:
         rows = rows.take(np.isin(rows.schedule, PRICED_SCHEDULES) & (rows.offload_activation_layers == 0))
         if not len(rows):
             return rows
+        # A family is searched although the framework cannot be told its split: the best of these is reported as inexpressible.
         broken = violations(self.job, rows)
         forgiven = sum(1 << bit for bit, rule in enumerate(broken.active) if rule.code in SPLIT_CODES)
         return rows.take((broken.flags & ~forgiven) == 0)
@@ -237,6 +240,7 @@ class OpenSplits:
     def _close(self, best: Best, *, bound_s: float, limit_s: float) -> Best:
         """Asks CP-SAT for what lies between the bound and the best split; where it fails the closed form stands."""
         target_s = min(best.step_s, limit_s)
+        # Built anew under the limit that is known by now, which leaves fewer choices and a smaller program.
         tight = build_one_pool_split(
             self.job,
             best.model.row,

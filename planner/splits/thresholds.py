@@ -21,8 +21,10 @@ import numpy as np
 from cost_models.strategies.strategy import Bools, Floats, Ints
 from planner.splits.model import ByChoice, SlowestStage, SplitModel, largest, layers_in_order
 
+# Sums of weights stay far below it, and adding two of it does not overflow 64 bits.
 _NEVER = 1 << 60
 """Weight of what cannot be placed."""
+# Where these do not suffice, the least bound of the ranges that are left is still valid, and CP-SAT closes the gap.
 _MOST_RANGES = 400
 """Ranges of slowest-stage times that are bounded."""
 _MOST_BOXES = 60
@@ -65,6 +67,8 @@ class _Thresholds:
         self.best_s = np.inf
         self.picked: list[int] | None = None
 
+    # Three steps: find the least possible slowest stage, bound every slowest stage from there on, and refine the lowest bounds
+    # until the best split reaches them.
     def best(self) -> Balanced | None:
         """The best split found, with the bound."""
         model, longest_s = self.model, float(self.times[-1])
@@ -114,7 +118,7 @@ class _Thresholds:
         All of them obey the range's longest time, so none has a smaller sum than the best split under that.
         """
         split = self.split(float(self.times[last]))
-        assert split is not None
+        assert split is not None  # the range starts at the least time under which all layers find a place
         which = (self.slow_s >= self.times[first]) & (self.slow_s <= self.times[last])
         paced_s = self.model.pipeline_s(self.slow_s[which], self.model.sum_s(split))
         bound_s = float((paced_s + self.slow_once_s[which]).min())
@@ -144,6 +148,7 @@ class _Thresholds:
             loses = self._loses(paced_s + floor_s)
             if not (loses and self.is_ordered):  # what the order of kinds makes of a split may be better than the split
                 self._try(split)
+            # Nothing in this box can win, so its bound may stay loose: it lies above what is known already.
             if loses:
                 bound_s = min(bound_s, paced_s + floor_s)
                 continue
@@ -152,6 +157,7 @@ class _Thresholds:
             bound_s = min(bound_s, paced_s + model.once_s(slowest, fullest))
             whole = box or [np.inf] * len(fullest)
             for number, most in enumerate(fullest):
+                # A level of zero cannot be undercut, so there is no box below it.
                 if most > 0.0:
                     boxes.append([*whole[:number], float(np.nextafter(most, 0.0)), *whole[number + 1 :]])
         return -np.inf if boxes else bound_s
@@ -172,6 +178,7 @@ class _Thresholds:
     @staticmethod
     def _least(levels: Floats, ask: Callable[[float], object]) -> int:
         """Position of the smallest level for which `ask` finds a split; the largest one is known to have one."""
+        # Bisection is valid because a higher limit allows every split that a lower one does.
         low, high = 0, len(levels) - 1
         while low < high:
             middle = (low + high) // 2
@@ -210,6 +217,7 @@ class _Thresholds:
             held = choices.layers[mask]
             if not len(held):
                 return None
+            # One kind of layer: if a number of layers fits, so does any smaller one that is allowed, so the choices have no gap.
             assert held[-1] - held[0] == len(held) - 1, "fitting is monotone in layers"
             low.append(int(held[0]))
             high.append(int(held[-1]))
@@ -228,6 +236,8 @@ class _Thresholds:
 
     def _by_positions(self, allowed: list[Bools]) -> list[int] | None:
         """The dynamic program, from the last stage back; then forward, fewest layers first."""
+        # From the back, the least sum from every position on; from the front, the smallest choice that attains it. Argmin takes
+        # the first of equal sums, which is the choice with the fewest layers.
         after = np.full(len(self.tables[0][0]), _NEVER, np.int64)
         after[-1] = 0
         costs: list[Ints] = []
@@ -273,6 +283,7 @@ def positions_table(model: SplitModel, stage: int) -> Table:
     kinds = choices.contents_CJ.shape[1]
     before = np.zeros((num_layers + 1, kinds), np.int64)
     before[1:] = np.cumsum(np.eye(kinds, dtype=np.int64)[model.kind_of_layer], axis=0)
+    # The counts of all kinds as one number, so that a choice is found by a binary search.
     radix = (num_layers + 1) ** np.arange(kinds)
     widths = np.unique(choices.layers)
     target = np.arange(num_layers + 1)[:, None] + widths
