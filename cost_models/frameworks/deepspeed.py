@@ -32,7 +32,11 @@ LEAST_DIFFERENCE_SINCE = "0.12.5"
 """The release whose partition_balanced keeps parts nearly equal."""
 
 RESERVED: Final = Constant(
-    1.13, "ratio", 1.0, 1.25, "reserved over allocated: bigscience device readings, fitted together with context_2022"
+    1.13,
+    "ratio",
+    1.0,
+    1.25,
+    "reserved over allocated: bigscience device readings, fitted together with PROCESS_2022_BYTES",
 )
 RESERVED_ZERO3: Final = Constant(
     2.0 * GIB, "bytes", 0.5 * GIB, 5.0 * GIB,
