@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from app.service.jobs.plan_result import PlanResult, split_response
+from app.service.db.plan_result import PlanResult, split_response
 from app.service.jobs.worker import JobInput
 from planner.search.progress import Progress
 

@@ -8,7 +8,7 @@ import signal
 import time
 from collections.abc import Callable
 
-from app.service.jobs.plan_result import PlanResult
+from app.service.db.plan_result import PlanResult
 from app.service.jobs.worker import JobInput
 from cost_models.errors import SearchBudgetError
 from planner.search.progress import Progress

@@ -18,9 +18,9 @@ from app.service.db.engine import build_engine, reading, writing
 from app.service.db.jobs import JobKey, JobStore
 from app.service.db.keys import create_key, list_keys, revoke_key, tenant_of
 from app.service.db.migrate import VERSION_TABLE, is_current, upgrade
+from app.service.db.plan_result import PlanResult
 from app.service.db.plans import PlanStore, Submission, write_result
 from app.service.db.tables import job_events, jobs, metadata
-from app.service.jobs.plan_result import PlanResult
 from cost_models.errors import InvalidInputError
 from planner.search.progress import Progress
 

@@ -12,8 +12,8 @@ from sqlalchemy.exc import IntegrityError
 from app.errors import NotFoundError, TooManyJobsError
 from app.service.db.engine import reading, writing
 from app.service.db.jobs import JobKey, Status, insert_job, unfinished
+from app.service.db.plan_result import PlanResult
 from app.service.db.tables import UtcDateTime, idempotency_keys, jobs, plans, ranked_plans
-from app.service.jobs.plan_result import PlanResult
 from cost_models.errors import InvalidInputError, Problem
 
 

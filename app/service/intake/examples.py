@@ -10,9 +10,9 @@ from functools import cache
 
 from app.errors import NotFoundError, TooManyJobsError
 from app.service.db.calibrations import CalibrationStore
+from app.service.db.plan_result import Document
 from app.service.db.plans import PlanStore, Submission
 from app.service.intake.plan_requests import prepare_request
-from app.service.jobs.plan_result import Document
 from cost_models.calibration import CalibrationDocument
 from cost_models.hardware import document_of
 from planner.schemas.plan_request import EXAMPLE_REQUEST

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from typing import Any
 
 from app.service.db.calibrations import CalibrationStore
+from app.service.db.plan_result import encoded
 from app.service.intake.own_calibrations import OwnCalibrations
-from app.service.jobs.plan_result import encoded
 from cost_models.errors import CalibrationError, InvalidInputError, Problem
 from planner.request.checked_request import check_request, parse_request
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 
-from app.service.jobs.plan_result import PlanResult, split_response
+from app.service.db.plan_result import PlanResult, split_response
 from app.service.jobs.worker import JobInput
 from cost_models.hardware import document_of
 from planner.plan import plan
