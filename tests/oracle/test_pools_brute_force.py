@@ -19,13 +19,15 @@ from cost_models.pools.time import pooled_step_time
 from cost_models.strategies.layouts import Layout, build_layouts
 from cost_models.strategies.strategy import Strategies
 from planner.plan import plan
-from planner.pools.bounds import row_bound, row_numbers
+from planner.pools.bounds import row_bound, row_numbers, row_work
+from planner.pools.families import stage_questions
 from planner.pools.placements import Sites
 from planner.pools.strategy import resolve_on_pools, violations_on_pools
 from planner.request.job import resolve_pooled_job
 from planner.schemas.strategy import StrategyInput
 from planner.splits.builder import with_choices
 from planner.splits.cp_sat import solve
+from planner.splits.memory_screen import most_layers
 from planner.splits.model import layers_in_order
 from planner.splits.several_pools import PooledSplit
 from planner.splits.thresholds import balance
@@ -123,13 +125,17 @@ def totals_of(layout: Layout) -> tuple[int, ...]:
     return tuple(layout.layers_on_stage(stage) for stage in range(layout.pp))
 
 
-def model_of(pooled: PooledJob, row: Strategies, pools: tuple[int, ...]) -> PooledSplit | None:
-    numbers = row_numbers(pooled, row)
+def sites_of(pools: tuple[int, ...]) -> Sites:
+    """The placement of these stages on two pools."""
     order = list(dict.fromkeys(pools))
-    sites = Sites(
+    return Sites(
         np.zeros(1, np.int64), np.array([[pools.count(0)], [pools.count(1)]]), np.array([[order[0]], [1 - order[0]]])
     )
-    bound = row_bound(pooled, numbers, row, sites)
+
+
+def model_of(pooled: PooledJob, row: Strategies, pools: tuple[int, ...]) -> PooledSplit | None:
+    numbers = row_numbers(pooled, row)
+    bound = row_bound(pooled, numbers, row, sites_of(pools))
     bare = PooledSplit(
         jobs=pooled.jobs, row=row, pools=pools, numbers=numbers, choices=(), pooled=pooled,
         sends_s=float(bound.sends_s[0]), once_least_s=float(bound.once_s[0]),
@@ -205,6 +211,25 @@ def test_cp_sat_is_brute_force(batch: int) -> None:
 @pytest.mark.parametrize("batch", range(10))
 def test_cp_sat_is_brute_force_in_200_more(batch: int) -> None:
     assert check_cp_sat(range(3000 + 20 * batch, 3000 + 20 * batch + 20)) >= 10
+
+
+def test_the_memory_screen_leaves_out_nothing_that_fits() -> None:
+    """Every stage of the best split holds no more layers than the screen says; much of what has no split is left out."""
+    left_out = fitting = 0
+    for seed in range(60):
+        pooled, row, pools = random_problem(seed)
+        if len(pooled.jobs[0].model.distinct_kinds) > 1:
+            continue
+        truth = brute_force(pooled, row, pools)
+        work = row_work(row_numbers(pooled, row), row, num_layers=pooled.jobs[0].model.num_layers)
+        asked = stage_questions(row, sites_of(pools), work, kind=0, slowest_s=np.array([np.inf]))
+        (possible,), held = most_layers(pooled.jobs, row, asked, headroom_fraction=HEADROOM)
+        assert possible or truth is None, seed
+        if truth is not None:
+            assert all((np.array(totals) <= held).all() for totals in truth[1]), seed
+        left_out, fitting = left_out + (not possible), fitting + (truth is not None)
+    assert left_out >= 3
+    assert fitting >= 20
 
 
 def small_request(seed: int) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from planner.request.job import resolve_job
 from planner.schemas.strategy import StrategyInput
 from planner.splits.bounds import split_bound_s
 from planner.splits.cp_sat import solve
+from planner.splits.memory_screen import could_hold
 from planner.splits.model import layers_in_order, split_numbers
 from planner.splits.one_pool import OnePoolSplit, build_one_pool_split
 from planner.splits.thresholds import balance
@@ -141,6 +142,20 @@ def test_cp_sat_is_brute_force(batch: int) -> None:
         assert model.step_s(list(answer.picked)) == pytest.approx(truth[0], rel=1e-6), seed
         assert totals_of(layout) == truth[1], seed
     assert compared >= 4
+
+
+def test_the_memory_screen_leaves_out_nothing_that_fits() -> None:
+    """Whatever the best split takes, the screen has room for it in that time; it leaves out what has no split, too."""
+    left_out = fitting = 0
+    for seed in range(2000, 2080):
+        job, row, per_stage = random_problem(seed)
+        truth = brute_force(job, row, per_stage=per_stage)
+        limit_s = np.array([np.inf if truth is None else truth[0] * (1 + 1e-9)])
+        held = could_hold(job, row, split_numbers(job, row), limit_s=limit_s, headroom_fraction=HEADROOM)[0]
+        assert held or truth is None, seed
+        left_out, fitting = left_out + (not held), fitting + (truth is not None)
+    assert left_out >= 10
+    assert fitting >= 20
 
 
 def test_the_same_answer_twice() -> None:
