@@ -122,7 +122,8 @@ class SplitModel(ABC):
 
     A step takes m times its slowest stage, the other stages' time over the virtual stages, and what happens once a step.
     Thresholds and CP-SAT need to know of that last part only *levels*: values that every choice has, of which the largest
-    over all stages decides. Once-a-step time never falls where a level rises, which makes bounds by levels valid.
+    over all stages decides. Bounds by levels rest on once-a-step time not falling where a level rises: more parameters, or a
+    longer end of one stage, never make a step end sooner.
     """
 
     jobs: tuple[Job, ...]
