@@ -24,7 +24,9 @@ from planner.splits.model import SplitNumbers, slowest_allowed_s, split_numbers,
 from planner.strategies.space import Space
 
 Layers = Literal["whole", "fractions"]
+# Longer than any communication: passes of this length hide everything that can hide.
 _HIDES_ALL_S = 1e30
+# Twelve halvings leave 1/4096 of a layer. The lower end is returned, so what is left keeps the bound valid.
 _HALVINGS = 12
 """Of one layer's time, to find the least slowest stage of whole layers."""
 _NEVER_S = 1e30
@@ -85,6 +87,7 @@ def pace_s(
     """
     counts_J = _counts(pooled)
     columns = np.arange(len(sites))
+    # Of several kinds of layer each pool is credited with the one at which it is fastest, so no split is underrated.
     speed = (work.layer_PJN[:1] / work.layer_PJN).max(axis=1)
     layers_s = counts_J @ work.layer_PJN[0]
     ends = np.zeros_like(speed)

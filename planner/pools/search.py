@@ -101,6 +101,7 @@ class PoolSearch:
     def _search(self, base: Strategies, sites: Sites) -> None:
         """Searches the sites in the order of the values that their bounds allow."""
         work = base_work(self.pooled, self.space, base)
+        # Two passes: bounds with fractions of layers are cheap and exclude most sites; whole layers then tighten what is left.
         bound_s = self._site_bounds_s(base, work, sites, layers="fractions")
         values = self.goal.value_of_world(self._weight(base.take(sites.base), sites), bound_s)
         if self.freely and not self.listed_alone and len(sites) > CHUNK and not self._must_stop():
@@ -223,6 +224,7 @@ class PoolSearch:
         pairs = pairs.followed_by(grouped) if options is None else pairs.take(options[pairs.option])
         expansion = self.space.expand(chosen, pairs)
         rows, origin = expansion.rows, expansion.origin
+        # Splits under other schedules have no price here; requests that ask for them are refused before.
         kept = np.isin(rows.schedule, PRICED_SCHEDULES)
         block = (rows.recompute == Recompute.FULL) & (rows.recompute_method == RecomputeMethod.BLOCK)
         kept &= ~(block & is_fsdp(self.pooled.jobs[0], rows))  # what is hidden there depends on all stages' counts
@@ -240,6 +242,7 @@ class PoolSearch:
         """Which rows break no rule on any pool (none of these codes), how their layers are split and how many GPUs there are
         left aside; the others are counted.
         """
+        # A row that one pool refuses is counted once, under the first rule of the first such pool.
         legal = np.ones(len(rows), np.bool_)
         weights = None if only is None else self.space.multiplicity(rows)
         for job in self.pooled.whole:
@@ -298,6 +301,7 @@ class PoolSearch:
         fits = np.flatnonzero(verdict == Verdict.FITS)
         if len(fits):
             step_s = pooled_step_time(self.pooled, priced.take(fits)).total_s
+            # Best first: once one of them does not make the ranking, none behind it can.
             for position in np.argsort(self.goal.value_of_world(weight[fits], step_s), kind="stable").tolist():
                 at = int(fits[position])
                 row = placed(self.pooled, rows.take(np.array([at])), table[at])

@@ -42,6 +42,7 @@ def search(
         started=started,
     )
     found = exhaustive.run()
+    # Listed splits come first: their best plans are the limit below which open splits have to come.
     if found.stopped is None and splits_are_open(asked):
         _open_splits(exhaustive, asked, on_progress)
         found.elapsed_s = exhaustive.budget.elapsed_s

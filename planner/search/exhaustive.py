@@ -94,6 +94,7 @@ class Exhaustive:
         """The k best strategies, and how sure that is."""
         worlds = self.space.degrees.worlds
         if len(worlds):
+            # Most often the best plan uses all GPUs (or the fewest, if that is the objective): a good limit prunes the rest.
             promising = worlds == (worlds.min() if self.goal.objective == "fewest_gpus" else worlds.max())
             self._search(np.flatnonzero(promising))
             self._search(np.flatnonzero(~promising))

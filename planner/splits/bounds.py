@@ -17,6 +17,7 @@ from planner.splits.model import SplitNumbers
 
 # Longer than any communication: passes of this length hide everything that can hide.
 _HIDES_ALL_S = 1e30
+# With equal layers the slowest stage holds the average and at most a few more, which make room for the ends of the model.
 _MORE_LAYERS = 5
 """Layers above the average that are tried for the slowest stage."""
 

@@ -51,6 +51,8 @@ class PooledSplit(SplitModel):
     _beside: dict[object, ByChoice] = field(default_factory=dict, init=False)
     """Once-a-step seconds that are known, by slowest stage."""
 
+    # What the other stages can hide behind the slowest one depends on its pool and its layers, so seconds that are right beside
+    # one stage say nothing about a split in which another one is the slowest.
     binds_slowest = True
 
     @cached_property
@@ -115,6 +117,7 @@ class PooledSplit(SplitModel):
 
     def write_once(self, program: Program, is_slowest: list[Any], times: list[Any]) -> Any:
         """Once-a-step time steps: what every stage does beside each stage that may be the slowest, the longest counts."""
+        # Slowest stages of the same pool, time and layers leave the others equally much time to hide, so one flag stands for them.
         classes: dict[tuple[int, ...], Any] = {}
         least_slowest = max(int(time.min()) for time in times)
         beside: list[tuple[Any, list[Any], int]] = []
@@ -164,6 +167,7 @@ class PooledSplit(SplitModel):
             dense, expert = (
                 np.concatenate([getattr(self.choices[stage], name) for stage in stages]) for name in ("dense", "expert")
             )
+            # Many choices hold equally many parameters; each distinct number is priced once.
             held, inverse = np.unique(np.stack([dense, expert]), axis=1, return_inverse=True)
             rows = self.row.take(np.zeros(held.shape[1], np.int64))
             links = ddp_links_s(job, rows, dense=held[0], expert=held[1])

@@ -13,6 +13,7 @@ from cost_models.strategies.fields import Recompute, RecomputeMethod
 from cost_models.strategies.strategy import Ints, Strategies
 
 
+# Every strategy of a search asks for the runs of the same model.
 @lru_cache(maxsize=8)
 def runs_of(kinds: tuple[int, ...]) -> Ints:
     """Different contents of all runs of consecutive layers, shape (C, J)."""
@@ -21,6 +22,7 @@ def runs_of(kinds: tuple[int, ...]) -> Ints:
     before[1:] = np.cumsum(np.eye(num_kinds, dtype=np.int64)[list(kinds)], axis=0)
     if num_kinds == 1:
         return before
+    # A run of layers is what lies between two positions; different runs with equal contents cost the same.
     start, stop = np.triu_indices(len(before))
     return np.unique(before[stop] - before[start], axis=0)
 

@@ -55,6 +55,7 @@ def build_group_sizes(job: Job, *, dp: NDArray[np.int64], cp: NDArray[np.int64])
     sizes: list[list[int]] = []
     for key in keys.tolist():
         replicas, ranks = divmod(key, largest_cp + 1)
+        # Context-parallel ranks compute with the same parameters, and FSDP always shards over all of them.
         unit = ranks if job.framework.groups_hold_context else 1
         sizes.append([size for size in divisors(replicas) if 1 < size < replicas and size % unit == 0])
     return GroupSizes(
