@@ -14,7 +14,7 @@ from planner.answer.closest import closest_illegal, too_slow
 from planner.answer.comparison import ties
 from planner.answer.explain import contradiction, nearest_infeasible
 from planner.answer.ranking import compared_plans, ranked_plans
-from planner.answer.response import answered, host_warnings, search_report, stop_warnings
+from planner.answer.response import host_warnings, plan_response, search_report, stop_warnings
 from planner.pools.complete import SpaceOnPools, space_on_pools
 from planner.pools.explain import no_room_on_pools
 from planner.request.checked_request import CheckedRequest, check_request
@@ -117,7 +117,7 @@ def _response(checked: CheckedRequest, space: Space, found: Found, on_pools: Spa
     # Nothing was rejected and nothing found: then not even the degrees suit each other, and the reason for that is counted.
     if nearest and not any(found.rejected.values()):
         found.rejected.update(reason["code"] for reason in nearest[0]["reasons"][:1])
-    return answered(
+    return plan_response(
         checked,
         stopped=found.stopped,
         plans=plans,

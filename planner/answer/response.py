@@ -13,7 +13,7 @@ from planner.revision import model_revision
 from planner.schemas.plan_response import SCHEMA_VERSION
 
 
-def answered(checked: CheckedRequest, *, stopped: str | None, **found: Any) -> dict[str, Any]:
+def plan_response(checked: CheckedRequest, *, stopped: str | None, **found: Any) -> dict[str, Any]:
     """The contract's plan response.
 
     Args:
