@@ -21,16 +21,15 @@ from planner.request.checked_request import CheckedRequest, check_request
 from planner.request.job_warnings import job_warnings
 from planner.rules import rule_codes
 from planner.schemas.plan_request import PlanRequest
-from planner.search.complete import search
+from planner.search.complete import SpaceOnOneKind
 from planner.search.expressible import inexpressible_best
 from planner.search.found import Found
 from planner.search.objective import build_goal, without_targets
 from planner.search.pareto import front_documents, pareto_front
 from planner.search.progress import Progress
 from planner.search.what_if import what_if
-from planner.strategies.axes import build_space, searched_values
+from planner.strategies.axes import build_space
 from planner.strategies.parse import assumed_fields
-from planner.strategies.space import Space
 
 
 def plan(
@@ -71,27 +70,20 @@ def plan_checked(
     `started` is the time at which the request arrived, on `perf_counter`'s clock; time limits count from there.
     """
     asked, job = checked.asked, checked.job.jobs[0]
-    on_pools = space_on_pools(checked) if checked.job.cluster.lists_pools else None
-    space = build_space(job, asked.constraints) if on_pools is None else on_pools.space
-    goal = build_goal(job, asked.objective, asked.targets)
-    if on_pools is None:
-        found = search(space, goal=goal, asked=asked, on_progress=on_progress, should_stop=should_stop, started=started)
-    else:
-        found = on_pools.search(goal, top_k=asked.top_k, on_progress=on_progress, should_stop=should_stop)
-    response = _response(checked, space, found, on_pools)
+    searched = _searched(checked, started)
+    space, goal = searched.space, build_goal(job, asked.objective, asked.targets)
+    found = searched.search(goal, asked=asked, on_progress=on_progress, should_stop=should_stop)
+    response = _response(checked, searched, found)
     if found.stopped is not None:
         return response
     # "No plan reaches the target" alone helps nobody, so the fastest plan without targets tells which target could be reached.
     if not response["plans"] and found.rejected["misses-target"]:
-        if on_pools is None:
-            alone = asked.model_copy(update={"top_k": 1, "include": ()})
-            fastest = search(space, goal=without_targets(), asked=alone, should_stop=should_stop, started=started)
-        else:
-            fastest = on_pools.search(without_targets(), top_k=1, should_stop=should_stop)
+        alone = asked.model_copy(update={"top_k": 1, "include": ()})
+        fastest = searched.search(without_targets(), asked=alone, should_stop=should_stop)
         misses = too_slow(checked.job, goal, fastest.best)
         # On pools, a candidate that reaches the targets but does not fit was already named, and stays.
-        if misses or on_pools is None:
-            response["nearest_infeasible"] = misses or _nearest(checked, space, fastest, on_pools)
+        if misses or not checked.job.cluster.lists_pools:
+            response["nearest_infeasible"] = misses or _nearest(checked, searched, fastest)
     if "pareto" in asked.include:
         headroom = asked.constraints.memory_headroom_fraction
         front = pareto_front(space, goal=goal, headroom_fraction=headroom, seed=asked.seed, should_stop=should_stop)
@@ -106,14 +98,20 @@ def plan_checked(
     return response
 
 
-def _response(checked: CheckedRequest, space: Space, found: Found, on_pools: SpaceOnPools | None) -> dict[str, Any]:
+def _searched(checked: CheckedRequest, started: float | None) -> SpaceOnOneKind | SpaceOnPools:
+    if checked.job.cluster.lists_pools:
+        return space_on_pools(checked)
+    return SpaceOnOneKind(build_space(checked.job.jobs[0], checked.asked.constraints), started)
+
+
+def _response(checked: CheckedRequest, searched: SpaceOnOneKind | SpaceOnPools, found: Found) -> dict[str, Any]:
     headroom = checked.asked.constraints.memory_headroom_fraction
     plans = []
     if found.best is not None:
         assumed = assumed_fields(checked.job, {})
         plans = ranked_plans(checked.job, found.best, headroom_fraction=headroom, assumed=assumed)
         plans = compared_plans(plans, checked)
-    nearest = _nearest(checked, space, found, on_pools)
+    nearest = _nearest(checked, searched, found)
     # Nothing was rejected and nothing found: then not even the degrees suit each other, and the reason for that is counted.
     if nearest and not any(found.rejected.values()):
         found.rejected.update(reason["code"] for reason in nearest[0]["reasons"][:1])
@@ -122,7 +120,7 @@ def _response(checked: CheckedRequest, space: Space, found: Found, on_pools: Spa
         stopped=found.stopped,
         plans=plans,
         ties=ties(plans),
-        search=_search_report(space, found, plans, on_pools),
+        search=_search_report(searched, found, plans),
         rejected={code: count for code, count in sorted(found.rejected.items()) if count},
         nearest_infeasible=nearest,
         inexpressible_best=inexpressible_best(checked.job.jobs[0], found, plans),
@@ -130,30 +128,22 @@ def _response(checked: CheckedRequest, space: Space, found: Found, on_pools: Spa
     )
 
 
-def _nearest(
-    checked: CheckedRequest, space: Space, found: Found, on_pools: SpaceOnPools | None
-) -> list[dict[str, Any]]:
+def _nearest(checked: CheckedRequest, searched: SpaceOnOneKind | SpaceOnPools, found: Found) -> list[dict[str, Any]]:
     """The contract's `nearest_infeasible`."""
     constraints = checked.asked.constraints
     if found.nearest is not None:
         return nearest_infeasible(checked.job, found.nearest, headroom_fraction=constraints.memory_headroom_fraction)
-    if on_pools is not None and (found.unplaced or not len(space.degrees)):
-        return [no_room_on_pools(on_pools, found)]
-    if not len(space.degrees):
+    if found.unplaced or not len(searched.space.degrees):
+        if isinstance(searched, SpaceOnPools):
+            return [no_room_on_pools(searched, found)]
         return [contradiction(checked.job.jobs[0], constraints)]
     ruled_out = any(found.rejected[code] for code in rule_codes())
-    return closest_illegal(space) if ruled_out and found.best is None and found.stopped is None else []
+    return closest_illegal(searched.space) if ruled_out and found.best is None and found.stopped is None else []
 
 
 def _search_report(
-    space: Space, found: Found, plans: list[dict[str, Any]], on_pools: SpaceOnPools | None
+    searched: SpaceOnOneKind | SpaceOnPools, found: Found, plans: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    if on_pools is not None:
-        values = on_pools.values()
-    else:
-        values = searched_values(space)
-        if "thresholds" in found.methods:
-            values["layers_per_stage"] = [*values["layers_per_stage"], "the best of all"]
     steps_s = found.best_step_s
     if steps_s is None:
         steps_s = np.array([plan["evaluation"]["step_time_s"] for plan in plans])
@@ -162,7 +152,7 @@ def _search_report(
         bound_s=found.lower_bound_s,
         optimal=found.optimal,
         methods=found.methods,
-        space=values,
+        space=searched.values(found),
         evaluated=found.evaluated,
         feasible=found.feasible,
         elapsed_s=found.elapsed_s,

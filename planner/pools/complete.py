@@ -41,7 +41,7 @@ class SpaceOnPools:
         self,
         goal: Goal,
         *,
-        top_k: int,
+        asked: PlanRequest,
         on_progress: Callable[[Progress], None] | None = None,
         should_stop: Callable[[], bool] | None = None,
     ) -> Found:
@@ -51,17 +51,17 @@ class SpaceOnPools:
             self.space,
             goal=goal,
             limits=self.limits,
-            top_k=top_k,
+            top_k=asked.top_k,
             headroom_fraction=self.constraints.memory_headroom_fraction,
             pools=self.constraints.fixed.pool_per_stage,
             listed_alone=self.listed_alone,
-            time_limit_s=self.asked.time_limit_s,
+            time_limit_s=asked.time_limit_s,
             on_progress=on_progress,
             should_stop=should_stop,
         )
         return self._as_found(searcher.run())
 
-    def values(self) -> dict[str, Any]:
+    def values(self, _found: Found) -> dict[str, Any]:
         """The values that were searched, by field, for the report."""
         values = searched_values(self.space)
         if splits_freely(self.pooled.jobs[0]) and not self.listed_alone:

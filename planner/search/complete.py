@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -12,7 +14,37 @@ from planner.search.found import Found
 from planner.search.objective import Goal
 from planner.search.progress import Progress
 from planner.splits.search import OpenSplits, OpenSplitsFound, merged
+from planner.strategies.axes import searched_values
 from planner.strategies.space import Space
+
+
+@dataclass(frozen=True, eq=False)
+class SpaceOnOneKind:
+    """What is searched for a request whose cluster has one kind of node; `SpaceOnPools` is the same for pools."""
+
+    space: Space
+    started: float | None = None
+    """When the request arrived, on `perf_counter`'s clock; time limits count from there."""
+
+    def search(
+        self,
+        goal: Goal,
+        *,
+        asked: PlanRequest,
+        on_progress: Callable[[Progress], None] | None = None,
+        should_stop: Callable[[], bool] | None = None,
+    ) -> Found:
+        """The k best strategies, and how sure that is."""
+        return search(
+            self.space, goal=goal, asked=asked, on_progress=on_progress, should_stop=should_stop, started=self.started
+        )
+
+    def values(self, found: Found) -> dict[str, Any]:
+        """What was searched, by field, for the report."""
+        values = searched_values(self.space)
+        if "thresholds" in found.methods:
+            values["layers_per_stage"] = [*values["layers_per_stage"], "the best of all"]
+        return values
 
 
 def search(
