@@ -13,10 +13,10 @@ import numpy as np
 from benchmarks.record import record
 from cost_models.evaluate import evaluate
 from cost_models.hardware import load_calibration
+from cost_models.inputs.cluster import resolve_cluster
+from cost_models.inputs.model import resolve_model
+from cost_models.inputs.training import resolve_training
 from cost_models.job import Job
-from cost_models.specs.cluster_input import resolve_cluster
-from cost_models.specs.model_input import resolve_model
-from cost_models.specs.training_input import resolve_training
 from cost_models.strategies.strategy import Strategies, concatenated
 from planner.rules import violations
 from planner.schemas import Constraints

@@ -1,7 +1,8 @@
 """What a strategy costs: time and memory on a given cluster, with the provenance of every number. Imports nothing else of ours.
 
-The way through: `specs` (what is trained, on what) -> `calibration` and `hardware` (what the machine does) -> `strategies` (a
-batch of candidate plans) -> `layers` (one layer, the model's ends) -> `memory` and `step` (a stage, a step) -> `evaluate`.
+The way through: `inputs` (what users write) -> `specs` (what is trained, on what) -> `calibration` and `hardware` (what the
+machine does) -> `strategies` (a batch of candidate plans) -> `layers` (one layer, the model's ends) -> `memory` and `step` (a
+stage, a step) -> `evaluate`.
 
 | look for | file |
 | --- | --- |

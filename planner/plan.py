@@ -13,21 +13,21 @@ from cost_models.job import PooledJob
 from planner.answer.closest import closest_illegal, too_slow
 from planner.answer.comparison import ties
 from planner.answer.explain import contradiction, nearest_infeasible
+from planner.answer.inexpressible import inexpressible_best
 from planner.answer.ranking import compared_plans, ranked_plans
 from planner.answer.response import host_warnings, plan_response, search_report, stop_warnings
+from planner.answer.what_if import what_if
 from planner.pools.complete import SpaceOnPools, space_on_pools
 from planner.pools.explain import no_room_on_pools
 from planner.request.checked_request import CheckedRequest, check_request
 from planner.request.job_warnings import job_warnings
 from planner.rules import rule_codes
 from planner.schemas.plan_request import PlanRequest
-from planner.search.complete import SpaceOnOneKind
-from planner.search.expressible import inexpressible_best
 from planner.search.found import Found
 from planner.search.objective import build_goal, without_targets
 from planner.search.pareto import front_documents, pareto_front
 from planner.search.progress import Progress
-from planner.search.what_if import what_if
+from planner.splits.complete import SpaceOnOneKind
 from planner.strategies.axes import build_space
 from planner.strategies.parse import assumed_fields
 

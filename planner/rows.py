@@ -19,17 +19,18 @@ import numpy as np
 from cost_models.calibration import CalibrationDocument
 from cost_models.errors import InvalidInputError, MeshwrightError, Problem
 from cost_models.hardware import read_document, reference_names, shipped_names
+from cost_models.hints import shown
+from cost_models.inputs.fields import validated
 from cost_models.job import Job, PooledJob
 from cost_models.layers.flops import repeated_flops_per_token
 from cost_models.pools.evaluate import evaluate_on_pools
-from cost_models.specs.fields import shown, validated
 from cost_models.strategies.strategy import Ints
 from cost_models.strict_json import strict_loads
 from planner.answer.evaluation import Reason, evaluation_dict, invalid_dict
 from planner.answer.open_rows import OpenRow, with_open_facts
-from planner.pools.strategy import resolve_on_pools, violations_on_pools
 from planner.request.job import Documents, cost_key, resolve_pooled_job
 from planner.schemas.strategy import StrategyInput
+from planner.strategies.on_pools import resolve_on_pools, violations_on_pools
 from planner.strategies.parse import ResolvedStrategies, assumed_fields
 
 LARGEST_WINDOW = 512

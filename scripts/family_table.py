@@ -18,7 +18,7 @@ from typing import Any
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
-from cost_models.specs.hf.families import FAMILIES
+from cost_models.inputs.hf.families import FAMILIES
 
 ORACLE = Path(__file__).parents[1] / "tests" / "oracle" / "test_hf_parameters.py"
 

@@ -121,7 +121,7 @@ def run(arguments: Sequence[str]) -> int:
 
 def _hint_at_fixed(arguments: Sequence[str]) -> None:
     """Says how to give a field of the strategy, if one was given as an option of its own."""
-    from cost_models.specs.synonyms import synonym
+    from cost_models.synonyms import synonym
     from planner.schemas.strategy import StrategyInput
 
     for argument in arguments:

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from app.errors import NotFoundError, WrongStateError
 from app.knobs.storage import opened_storage, running, storage_shown
 from cost_models.errors import InvalidInputError, Problem
-from cost_models.specs.fields import LARGEST, SMALLEST, Flag, Fraction, Name, Quantity, validated
+from cost_models.inputs.fields import LARGEST, SMALLEST, Flag, Fraction, Name, Quantity, validated
 from cost_models.specs.training import Framework
 from planner.knobs import default_values, knobs_of, meanings, spelled
 from planner.schemas.base import Degree

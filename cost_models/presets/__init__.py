@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from cost_models.errors import InvalidInputError, Problem
-from cost_models.specs.fields import choice_hint, nearest, shown
+from cost_models.hints import choice_hint, nearest, shown
 
 Kind = Literal["models", "gpus", "clusters"]
 KINDS: tuple[Kind, ...] = ("models", "gpus", "clusters")

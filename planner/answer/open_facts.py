@@ -16,9 +16,9 @@ from typing import Any
 
 from cost_models.errors import InvalidInputError
 from cost_models.evaluate import Verdict
+from cost_models.inputs.training import resolve_training
 from cost_models.job import Job
 from cost_models.specs.training import Training
-from cost_models.specs.training_input import resolve_training
 from planner.answer.evaluation import Reason
 from planner.request.resolved import training_document
 from planner.schemas.strategy import StrategyInput

@@ -18,9 +18,9 @@ from cost_models.job import PooledJob
 from cost_models.pools.evaluate import pooled_memory
 from planner.answer.evaluation import Reason
 from planner.answer.open_facts import Outcome, Reading, combined_readings, deciding, single_readings
-from planner.pools.strategy import resolve_on_pools, violations_on_pools
 from planner.request.job import cost_key
 from planner.schemas.strategy import StrategyInput
+from planner.strategies.on_pools import resolve_on_pools, violations_on_pools
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,14 @@ from cost_models.job import PooledJob
 from planner.pools.found import PoolsFound
 from planner.pools.placements import NodeLimits, node_limits, possible_worlds
 from planner.pools.search import PoolSearch
-from planner.pools.strategy import together
 from planner.request.checked_request import CheckedRequest
+from planner.rules.expressible import splits_freely
 from planner.schemas.plan_request import Constraints, PlanRequest
-from planner.search.expressible import splits_freely
 from planner.search.found import Found
 from planner.search.objective import Goal
 from planner.search.progress import Progress
 from planner.strategies.axes import build_space, searched_values
+from planner.strategies.on_pools import together
 from planner.strategies.space import Space
 
 

@@ -9,10 +9,10 @@ from planner.answer.evaluation import Reason
 from planner.answer.explain import contradiction, first_values
 from planner.pools.complete import SpaceOnPools
 from planner.pools.placements import NodeLimits
-from planner.pools.strategy import SAME_WIDTH
+from planner.rules.expressible import splits_freely
 from planner.schemas.plan_request import Constraints
-from planner.search.expressible import splits_freely
 from planner.search.found import Found
+from planner.strategies.on_pools import SAME_WIDTH
 
 _EVEN = frozenset({"layers-not-divisible"})
 """Rules that do not matter to a split by speed, which need not be even."""

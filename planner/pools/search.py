@@ -28,9 +28,9 @@ from planner.pools.families import Family, best_split, layers_by_speed, placed, 
 from planner.pools.found import Plan, PoolsFound
 from planner.pools.placements import NodeLimits, Sites, build_sites, price_weight
 from planner.rules import violations
+from planner.rules.expressible import SPLIT_CODES, splits_freely
 from planner.search.budget import Budget, best_first
 from planner.search.exhaustive import BASE_CODES
-from planner.search.expressible import SPLIT_CODES, splits_freely
 from planner.search.objective import Goal
 from planner.search.progress import Progress
 from planner.splits.cp_sat import Solved, solve

@@ -10,8 +10,8 @@ from importlib.metadata import version
 from typing import Any
 
 from cost_models.errors import InvalidInputError, Problem
+from cost_models.inputs.fields import validated
 from cost_models.job import PooledJob
-from cost_models.specs.fields import validated
 from planner.request.checks import refuse_contradictions
 from planner.request.job import Documents, missing_or_wrong, resolve_pooled_job
 from planner.request.resolved import resolved_request

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from cost_models.errors import InvalidInputError, NotModelledError, Problem
+from cost_models.hints import shown
 from cost_models.job import Job, PooledJob
-from cost_models.specs.fields import shown
 from cost_models.strategies.fields import FIELD
-from planner.pools.strategy import pool_problems
 from planner.schemas.plan_request import PlanRequest
 from planner.splits.model import PRICED_SCHEDULES
+from planner.strategies.on_pools import pool_problems
 
 ANALYSES = ("pareto", "what_if")
 """Extra analyses that can handle only one kind of node."""

@@ -18,15 +18,15 @@ from cost_models.calibration import CalibrationDocument
 from cost_models.errors import CalibrationError, InvalidInputError, NotModelledError, Problem
 from cost_models.frameworks import frameworks_where
 from cost_models.hardware import Calibration, load_calibration
+from cost_models.hints import nearest, shown
+from cost_models.inputs.cluster import resolve_cluster
+from cost_models.inputs.model import resolve_model
+from cost_models.inputs.pools import lists_pools, resolve_pools
+from cost_models.inputs.training import resolve_training
 from cost_models.job import Job, PooledJob
 from cost_models.specs.cluster import Cluster, Pool, PooledCluster
-from cost_models.specs.cluster_input import resolve_cluster
-from cost_models.specs.fields import nearest, shown
 from cost_models.specs.model import Model
-from cost_models.specs.model_input import resolve_model
-from cost_models.specs.pools_input import lists_pools, resolve_pools
 from cost_models.specs.training import EXAMPLE_TRAINING, Training
-from cost_models.specs.training_input import resolve_training
 
 _MOST_KEPT = 512
 _PRICED = tuple(

@@ -6,7 +6,7 @@ from cost_models.job import Job, PooledJob
 
 
 def job_warnings(job: PooledJob) -> list[str]:
-    """The warnings of a job, each once. `cost_models.specs.fields.WARNINGS` explains the codes."""
+    """The warnings of a job, each once. `cost_models.inputs.fields.WARNINGS` explains the codes."""
     found = [*job.jobs[0].model.warnings, *job.cluster.warnings]
     found += [warning for one in job.jobs for warning in one.training.warnings]
     found += ["sequence-beyond-positions"] * any(_beyond_positions(one) for one in job.jobs)

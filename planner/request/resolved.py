@@ -10,9 +10,9 @@ from dataclasses import asdict
 from typing import Any
 
 from cost_models import presets
+from cost_models.inputs.gpu import resolve_gpu
 from cost_models.job import PooledJob
 from cost_models.specs.cluster import Cluster, Gpu, PooledCluster
-from cost_models.specs.gpu_input import resolve_gpu
 from cost_models.specs.model import Model
 from cost_models.specs.training import Training
 from cost_models.units import BITS_PER_BYTE, GB, GIB, MICRO, TERA

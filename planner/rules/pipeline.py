@@ -9,8 +9,8 @@ from cost_models.job import Job
 from cost_models.strategies.fields import Schedule
 from cost_models.strategies.layouts import Layout
 from cost_models.strategies.strategy import Bools, Strategies
+from planner.rules.default_splits import default_split
 from planner.rules.rule import Rule, indivisible, one_of, only
-from planner.strategies.default_splits import default_split
 
 # Each rank holds one chunk of either half of a V, so these schedules have exactly two virtual stages per rank.
 _V_SHAPED = (Schedule.ZB_V, Schedule.DUALPIPE_V)

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from cost_models.specs import fields
+from cost_models.inputs import fields
 
 
 class ContractModel(BaseModel):

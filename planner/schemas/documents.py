@@ -13,9 +13,9 @@ from pydantic import BaseModel, GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
-from cost_models.specs.cluster_input import ClusterInput
-from cost_models.specs.model_fields import ModelInput
-from cost_models.specs.training_input import TrainingInput
+from cost_models.inputs.cluster import ClusterInput
+from cost_models.inputs.model_fields import ModelInput
+from cost_models.inputs.training import TrainingInput
 
 
 @dataclass(frozen=True, slots=True)

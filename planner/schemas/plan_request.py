@@ -7,7 +7,7 @@ from typing import Annotated, Literal
 from pydantic import ConfigDict, Field, model_validator
 from pydantic.config import JsonDict
 
-from cost_models.specs.fields import CountOrZero, Quantity, QuantityOrZero
+from cost_models.inputs.fields import CountOrZero, Quantity, QuantityOrZero
 from cost_models.specs.training import EXAMPLE_TRAINING
 from cost_models.strategies.fields import GROUPS
 from planner.schemas.base import ContractModel, Degree, Flag, Fraction

@@ -19,9 +19,9 @@ from cost_models.strategies.fields import Recompute, RecomputeMethod
 from cost_models.strategies.layouts import Layout, build_layouts
 from cost_models.strategies.strategy import Floats, Strategies, concatenated
 from planner.rules import violations
+from planner.rules.expressible import SPLIT_CODES, splits_freely
 from planner.search.bounds import Bounds, open_split_s
 from planner.search.budget import best_first
-from planner.search.expressible import SPLIT_CODES, splits_freely
 from planner.search.objective import Goal, ranked_order
 from planner.splits.bounds import split_bound_s
 from planner.splits.cp_sat import Solved, solve

@@ -16,10 +16,10 @@ from cost_models.frameworks.splits import ENDS
 from cost_models.job import Job
 from cost_models.strategies.fields import COLUMNS, FIELD, FIELDS, MoeDispatcher, Recompute
 from cost_models.strategies.layouts import Layout, Layouts, build_layouts
+from planner.rules.default_splits import legal_split
+from planner.rules.expressible import splits_freely
 from planner.rules.rule import divisors
 from planner.schemas.plan_request import Constraints
-from planner.search.expressible import splits_freely
-from planner.strategies.default_splits import legal_split
 from planner.strategies.degrees import DEGREE_AXES, Ints, build_degrees
 from planner.strategies.space import Space
 

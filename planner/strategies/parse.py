@@ -26,15 +26,15 @@ from cost_models.strategies.fields import (
 )
 from cost_models.strategies.layouts import Layout, build_layouts
 from cost_models.strategies.strategy import ARRAY_FIELDS, Ints, Strategies, build_strategies
-from planner.request.habits import with_habits
+from planner.rules.default_splits import default_split, legal_split
 from planner.schemas.strategy import OverlapInput, StrategyInput
-from planner.strategies.default_splits import default_split, legal_split
 from planner.strategies.defaults import (
     default_flex_backend,
     default_zero,
     possible_overlaps,
     reduces_each,
 )
+from planner.strategies.habits import with_habits
 
 Reason = dict[str, str]
 """A code, a message and a hint, as in the contract's evaluation."""

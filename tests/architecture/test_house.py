@@ -25,7 +25,7 @@ TAG = r"[FMCOPT]-\d+"
 HUMAN_UNITS = re.compile(r"_(ms|us|ns|kb|mb|gb|tb|kib|mib|gib|tib|gbps|gbit|tflops|gflops|percent|pct)(_[A-Z]+)?$")
 BOUNDARIES = (
     "app/",  # tables, reports and the service's answers
-    "cost_models/specs/",  # readers of model, cluster and training documents
+    "cost_models/inputs/",  # readers of model, cluster and training documents
     "cost_models/presets/",
     "planner/schemas/",
 )

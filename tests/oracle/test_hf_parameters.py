@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from cost_models import presets
 from cost_models.errors import InvalidInputError
+from cost_models.inputs.hf.families import FAMILIES
+from cost_models.inputs.model import resolve_model
 from cost_models.layers.parameters import count_parameters
-from cost_models.specs.hf.families import FAMILIES
-from cost_models.specs.model_input import resolve_model
 
 torch = pytest.importorskip("torch", reason="torch is not installed: the modules cannot be built")
 transformers = pytest.importorskip("transformers", reason="transformers is not installed: no modules to count")

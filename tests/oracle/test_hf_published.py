@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
+from cost_models.inputs.model import resolve_model
 from cost_models.layers.parameters import count_parameters
-from cost_models.specs.model_input import resolve_model
 from tests.oracle.test_hf_parameters import modules_count, our_count, text_modules_count
 
 pytestmark = pytest.mark.filterwarnings("ignore")  # transformers' own deprecations are not ours to answer for

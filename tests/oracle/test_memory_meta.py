@@ -17,13 +17,13 @@ import pytest
 
 from cost_models.frameworks import FRAMEWORKS, memory_traits
 from cost_models.hardware import load_calibration
+from cost_models.inputs.cluster import resolve_cluster
+from cost_models.inputs.model import resolve_model
+from cost_models.inputs.training import resolve_training
 from cost_models.job import Job
 from cost_models.memory.activations import batch_sizes, layer_parts
 from cost_models.memory.layer_memory import LayerMemory, layer_memory
 from cost_models.memory.loss import LOSS_BYTES, logits_and_loss
-from cost_models.specs.cluster_input import resolve_cluster
-from cost_models.specs.model_input import resolve_model
-from cost_models.specs.training_input import resolve_training
 from cost_models.strategies.fields import NAMES
 from cost_models.strategies.layouts import Layout, build_layouts
 from cost_models.strategies.strategy import ARRAY_FIELDS, build_strategies

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cost_models.specs.model_input import resolve_model
+from cost_models.inputs.model import resolve_model
 from cost_models.step.pipeline import bubble_s
 from cost_models.strategies.fields import Schedule
 from cost_models.strategies.layouts import Layout, build_layouts

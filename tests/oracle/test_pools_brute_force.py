@@ -22,7 +22,6 @@ from planner.plan import plan
 from planner.pools.bounds import row_bound, row_numbers, row_work
 from planner.pools.families import stage_questions
 from planner.pools.placements import Sites
-from planner.pools.strategy import resolve_on_pools, violations_on_pools
 from planner.request.job import resolve_pooled_job
 from planner.schemas.strategy import StrategyInput
 from planner.splits.builder import with_choices
@@ -31,6 +30,7 @@ from planner.splits.memory_screen import most_layers
 from planner.splits.model import layers_in_order
 from planner.splits.several_pools import PooledSplit
 from planner.splits.thresholds import balance
+from planner.strategies.on_pools import resolve_on_pools, violations_on_pools
 from planner.strategies.parse import resolve_strategies
 
 HEADROOM = 0.03

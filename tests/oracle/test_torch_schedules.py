@@ -13,8 +13,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cost_models.inputs.model import resolve_model
 from cost_models.memory.in_flight import micro_batches_in_flight, stage_contents
-from cost_models.specs.model_input import resolve_model
 from cost_models.step.pipeline import bubble_s
 from cost_models.strategies.fields import Schedule
 from cost_models.strategies.layouts import Layout, build_layouts

@@ -21,13 +21,13 @@ from cost_models.specs.training import Framework
 from cost_models.strategies.layouts import build_layouts
 from cost_models.strategies.strategy import ARRAY_FIELDS, Strategies, concatenated
 from cost_models.terms import PEAK_MOMENTS, TIME_NAMES
-from planner.pools.strategy import resolve_on_pools, violations_on_pools
 from planner.request.job import WITHOUT_PIPELINE, resolve_job, resolve_pooled_job
 from planner.rows import evaluate_rows
 from planner.rules import violations
 from planner.schemas import StrategyInput
 from planner.schemas.plan_request import Constraints
 from planner.strategies.axes import build_space
+from planner.strategies.on_pools import resolve_on_pools, violations_on_pools
 from planner.strategies.parse import resolve_strategies, strategy_dict
 
 ROWS, ALONE, TRIED = 300, 60, 400

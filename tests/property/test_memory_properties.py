@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 
 from builders import job_of
 from cost_models.hardware import load_calibration
+from cost_models.inputs.cluster import resolve_cluster
+from cost_models.inputs.model import resolve_model
+from cost_models.inputs.training import resolve_training
 from cost_models.job import Job
 from cost_models.memory import StageMemory, stage_memory
-from cost_models.specs.cluster_input import resolve_cluster
-from cost_models.specs.model_input import resolve_model
-from cost_models.specs.training_input import resolve_training
 from cost_models.strategies.fields import Schedule
 from cost_models.strategies.layouts import Layout, build_layouts
 from cost_models.strategies.strategy import ARRAY_FIELDS, Strategies, build_strategies

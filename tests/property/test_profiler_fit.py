@@ -15,7 +15,7 @@ from cost_models.errors import CalibrationError
 from cost_models.hardware import load_calibration
 from cost_models.hardware.link_tables import bus_factor
 from cost_models.hardware.placement import place
-from cost_models.specs.cluster_input import resolve_cluster
+from cost_models.inputs.cluster import resolve_cluster
 from profiler.fit import build_document, merge
 
 LATENCY_S, LINK = 12e-6, 360e9

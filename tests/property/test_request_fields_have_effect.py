@@ -17,9 +17,9 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import pytest
 from pydantic import BaseModel
 
-from cost_models.specs.cluster_input import ClusterInput
-from cost_models.specs.model_fields import ModelInput
-from cost_models.specs.training_input import TrainingInput
+from cost_models.inputs.cluster import ClusterInput
+from cost_models.inputs.model_fields import ModelInput
+from cost_models.inputs.training import TrainingInput
 from planner.plan import plan
 from planner.rows import evaluate_rows
 from planner.schemas.plan_request import PlanRequest

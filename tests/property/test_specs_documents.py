@@ -10,13 +10,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cost_models.errors import InvalidInputError, MeshwrightError
+from cost_models.inputs.cluster import resolve_cluster
+from cost_models.inputs.hf.families import FAMILIES
+from cost_models.inputs.hf_config import read_hf_config
+from cost_models.inputs.model import resolve_model
+from cost_models.inputs.model_fields import ModelInput
+from cost_models.inputs.training import TrainingInput, resolve_training
 from cost_models.layers.parameters import count_parameters
-from cost_models.specs.cluster_input import resolve_cluster
-from cost_models.specs.hf.families import FAMILIES
-from cost_models.specs.hf_config import read_hf_config
-from cost_models.specs.model_fields import ModelInput
-from cost_models.specs.model_input import resolve_model
-from cost_models.specs.training_input import TrainingInput, resolve_training
 
 MODEL = {
     "num_layers": 4, "hidden_size": 64, "num_attention_heads": 8, "num_key_value_heads": 2, "head_dim": 8,

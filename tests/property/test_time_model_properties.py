@@ -15,11 +15,11 @@ from hypothesis import strategies as st
 
 from cost_models.evaluate import Evaluated, evaluate
 from cost_models.hardware import load_calibration
+from cost_models.inputs.model import resolve_model
 from cost_models.job import Job
 from cost_models.layers.costs import layer_costs
 from cost_models.layers.ends import end_costs
 from cost_models.layers.parameters import count_parameters
-from cost_models.specs.model_input import resolve_model
 from cost_models.specs.training import Framework
 from cost_models.step.optimizer import accumulation_s, optimizer_s
 from cost_models.strategies.layouts import Layout, build_layouts

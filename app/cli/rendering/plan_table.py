@@ -35,9 +35,9 @@ from app.cli.rendering.plan_cells import (
 )
 from app.cli.rendering.plan_footer import footer
 from cost_models.errors import InvalidInputError
+from cost_models.inputs.fields import WARNINGS
+from cost_models.inputs.model import resolve_model
 from cost_models.layers.parameters import count_parameters
-from cost_models.specs.fields import WARNINGS
-from cost_models.specs.model_input import resolve_model
 from cost_models.terms import COMMUNICATION
 from planner.answer.step_cost import is_priced, step_cost
 

@@ -13,7 +13,7 @@ from app.service.db.calibrations import CalibrationStore
 from cost_models.calibration import CalibrationDocument
 from cost_models.errors import InvalidInputError
 from cost_models.hardware import parse_document
-from cost_models.specs.cluster_input import resolve_cluster
+from cost_models.inputs.cluster import resolve_cluster
 
 AUTO = "auto"
 """Stands for the tenant's newest calibration of the cluster's GPU and node shape, or for no calibration if there is none."""

@@ -11,8 +11,8 @@ import pytest
 
 from cost_models import presets
 from cost_models.errors import InvalidInputError
+from cost_models.inputs.model import resolve_model
 from cost_models.layers.parameters import count_parameters
-from cost_models.specs.model_input import resolve_model
 
 FOLDER = Path(presets.__file__).parent
 CONTRACT = {

@@ -12,7 +12,8 @@ from app.service.api.dependencies import Body, Caller, Here
 from app.service.api.openapi import json_body
 from app.service.intake.own_calibrations import OwnCalibrations
 from cost_models.errors import InvalidInputError, Problem
-from cost_models.specs.fields import shown, validated
+from cost_models.hints import shown
+from cost_models.inputs.fields import validated
 from planner.rows import evaluate_rows
 from planner.schemas import EvaluateRow, Evaluation
 

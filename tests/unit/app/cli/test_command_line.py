@@ -25,7 +25,7 @@ from app.cli.commands.plan import merged_request, stop_on_interrupt
 from app.cli.inputs import assignments, parse_json, read_cluster, read_model
 from app.cli.main import run
 from cost_models.errors import InvalidInputError
-from cost_models.specs.model_input import resolve_model
+from cost_models.inputs.model import resolve_model
 
 ROOT = Path(__file__).resolve().parents[4]
 REQUESTS = ROOT / "examples" / "requests"

@@ -11,7 +11,7 @@ import pytest
 from cost_models.hardware import Calibration, load_calibration
 from cost_models.hardware.attention import flash_attention_s
 from cost_models.hardware.efficiency import carried_share
-from cost_models.specs.cluster_input import resolve_cluster
+from cost_models.inputs.cluster import resolve_cluster
 
 TABLE = Path(__file__).resolve().parents[4] / "data" / "reference" / "gemm_bf16.csv"
 FLOOR_S = 2e-6

@@ -15,10 +15,10 @@ from cost_models.hardware.attention import math_attention_s
 from cost_models.hardware.beside import NOMINAL_BESIDE, Beside
 from cost_models.hardware.beside import beside_s as beside_rows
 from cost_models.hardware.placement import place
+from cost_models.inputs.model import resolve_model
+from cost_models.inputs.training import resolve_training
 from cost_models.job import Job
 from cost_models.specs.cluster import Cluster, Gpu, Network
-from cost_models.specs.model_input import resolve_model
-from cost_models.specs.training_input import resolve_training
 from cost_models.step.optimizer import accumulation_s, optimizer_s
 from cost_models.strategies.strategy import Strategies
 from cost_models.terms import Tier

@@ -8,8 +8,8 @@ import pytest
 from cost_models.hardware import load_calibration
 from cost_models.hardware.nccl import inside_choices, network_choices
 from cost_models.hardware.placement import place
+from cost_models.inputs.cluster import resolve_cluster
 from cost_models.specs.cluster import Cluster
-from cost_models.specs.cluster_input import resolve_cluster
 
 
 def network(op: str, *, members: float, nodes: float, network_s: float = 2.7e-6) -> dict[tuple[str, str], float]:

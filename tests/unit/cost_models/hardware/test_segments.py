@@ -12,9 +12,9 @@ from builders import training_of
 from cost_models.errors import InvalidInputError
 from cost_models.hardware.groups import groups
 from cost_models.hardware.segments import domain_gpus, segment_nodes, spans_nodes
+from cost_models.inputs.cluster import resolve_cluster
+from cost_models.inputs.pools import resolve_pools
 from cost_models.specs.cluster import Cluster
-from cost_models.specs.cluster_input import resolve_cluster
-from cost_models.specs.pools_input import resolve_pools
 from cost_models.strategies.layouts import Layouts
 from cost_models.strategies.strategy import ARRAY_FIELDS, DTYPES, Strategies
 from planner.rows import evaluate_rows

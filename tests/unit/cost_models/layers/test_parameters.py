@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from cost_models.inputs.model import resolve_model
 from cost_models.layers.parameters import (
     active_matmul_parameters,
     count_parameters,
@@ -16,7 +17,6 @@ from cost_models.layers.parameters import (
     padded_vocab_size,
     position_parameters,
 )
-from cost_models.specs.model_input import resolve_model
 
 GQA = resolve_model(
     {

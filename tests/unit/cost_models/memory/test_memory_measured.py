@@ -13,11 +13,11 @@ import pytest
 
 from cost_models.evaluate import Verdict, memory_verdict
 from cost_models.hardware import load_calibration
+from cost_models.inputs.cluster import resolve_cluster
+from cost_models.inputs.model import resolve_model
+from cost_models.inputs.training import resolve_training
 from cost_models.job import Job
 from cost_models.memory import StageMemory, stage_memory
-from cost_models.specs.cluster_input import resolve_cluster
-from cost_models.specs.model_input import resolve_model
-from cost_models.specs.training_input import resolve_training
 from cost_models.units import GIB
 from planner.schemas.strategy import StrategyInput
 from planner.strategies.parse import resolve_strategies

@@ -11,8 +11,8 @@ import pytest
 from builders import UNIT_GPU, dense_model, job_of, row_of
 from cost_models.constants import HOST_CORE_STREAM_BYTES_PER_S
 from cost_models.hardware import document_of, load_calibration
+from cost_models.inputs.cluster import resolve_cluster
 from cost_models.job import Job
-from cost_models.specs.cluster_input import resolve_cluster
 from cost_models.step.offload import host_update_bytes, offload_s, offload_tier
 from cost_models.step.total import step_time
 from cost_models.strategies.strategy import Strategies

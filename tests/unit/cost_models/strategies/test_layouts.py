@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cost_models.specs.model_input import resolve_model
+from cost_models.inputs.model import resolve_model
 from cost_models.strategies.layouts import Layout, build_layouts
 
 SIZES = {"hidden_size": 64, "num_attention_heads": 2, "intermediate_size": 128, "vocab_size": 100}

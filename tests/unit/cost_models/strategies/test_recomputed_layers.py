@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from cost_models.specs.model_input import resolve_model
+from cost_models.inputs.model import resolve_model
 from cost_models.strategies.fields import Recompute, RecomputeMethod
 from cost_models.strategies.layouts import Layout, build_layouts
 from cost_models.strategies.recomputed_layers import recomputed_layers, recomputed_layers_by_slot, recomputed_shares

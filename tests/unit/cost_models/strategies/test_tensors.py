@@ -7,7 +7,7 @@ from itertools import product
 import numpy as np
 import pytest
 
-from cost_models.specs.model_input import resolve_model
+from cost_models.inputs.model import resolve_model
 from cost_models.strategies.layouts import Layout, build_layouts
 from cost_models.strategies.strategy import ARRAY_FIELDS, Strategies, build_strategies
 from cost_models.strategies.tensors import distinct

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from cost_models.specs.fields import WARNINGS
+from cost_models.inputs.fields import WARNINGS
 from planner.plan import plan
 from planner.rows import evaluate_rows
 

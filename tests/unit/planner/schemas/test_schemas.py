@@ -8,7 +8,7 @@ from typing import get_args
 import pytest
 
 from cost_models.errors import InvalidInputError
-from cost_models.specs.fields import validated
+from cost_models.inputs.fields import validated
 from planner.answer.evaluation import invalid_dict
 from planner.rules import rule_codes
 from planner.schemas import EvaluateRow, Evaluation, PlanRequest, PlanResponse, ReasonCode, StrategyInput, strategy

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from cost_models.specs.model_input import resolve_model
+from cost_models.inputs.model import resolve_model
 from cost_models.strategies.layouts import Layout, build_layouts
 from cost_models.strategies.strategy import ARRAY_FIELDS, build_strategies
 from planner.request.job import resolve_job

@@ -12,9 +12,9 @@ from planner.plan import plan
 from planner.request.job import resolve_job
 from planner.rows import evaluate_rows
 from planner.rules import violations
+from planner.rules.default_splits import default_split, legal_split
 from planner.schemas.plan_request import Constraints
 from planner.strategies.axes import build_space
-from planner.strategies.default_splits import default_split, legal_split
 from planner.strategies.parse import strategy_dict
 
 LLAMA_8B = {"preset": "llama-3.1-8b"}

@@ -21,19 +21,10 @@ from cost_models.constants import (
     NETWORK_LATENCY_S,
 )
 from cost_models.errors import InvalidInputError, NotModelledError, Problem
+from cost_models.hints import child
+from cost_models.inputs.fields import STRICT, Count, Flag, Name, Quantity, QuantityOrZero, resolved_once, validated
+from cost_models.inputs.gpu import GpuInput, filled, resolve_gpu
 from cost_models.specs.cluster import Cluster, Fabric, Gpu, Interconnect, Network
-from cost_models.specs.fields import (
-    STRICT,
-    Count,
-    Flag,
-    Name,
-    Quantity,
-    QuantityOrZero,
-    child,
-    resolved_once,
-    validated,
-)
-from cost_models.specs.gpu_input import GpuInput, filled, resolve_gpu
 from cost_models.units import BITS_PER_BYTE, GB, GIB, MICRO
 
 MAX_GPUS = 2**18

@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from cost_models.hints import choice_hint
 from cost_models.job import PooledJob
-from cost_models.specs.fields import choice_hint
 from cost_models.strategies.layouts import build_layouts
 from cost_models.strategies.strategy import Bools, Strategies, concatenated
 from planner.rules import Violations, reasons, violations

@@ -6,11 +6,8 @@ from typing import Any
 
 from cost_models.frameworks import frameworks_where
 from cost_models.job import Job
-from cost_models.step.total import step_time
 from cost_models.strategies.strategy import Strategies
 from planner.rules import active_rules, violations
-from planner.search.found import Found
-from planner.strategies.parse import strategy_dict
 
 SPLIT_CODES = frozenset({"split-unsupported"})
 """Codes of the rules that a split other than the framework's own may break."""
@@ -39,22 +36,3 @@ def inexpressible_reasons(job: Job, row: Strategies) -> list[dict[str, str]]:
         hint = f"Use a recent release of {able}, or take the best launchable plan."
         found.append({"code": "split-unsupported", "message": message, "hint": hint})
     return found
-
-
-def inexpressible_best(job: Job, found: Found, plans: list[dict[str, Any]]) -> dict[str, Any] | None:
-    """The contract's `inexpressible_best`: a better strategy that cannot be launched, with its gain in step time."""
-    # It is reported and not ranked: a user who can change the framework's code should know what the restriction costs.
-    row, step_s = found.inexpressible, found.inexpressible_step_s
-    if row is None:
-        return None
-    if step_s is None:
-        step_s = float(step_time(job, row).total_s[0])
-    best_s = plans[0]["evaluation"]["step_time_s"] if plans else None
-    if best_s is not None and found.best_step_s is not None:
-        best_s = float(found.best_step_s[0])
-    return {
-        "strategy": strategy_dict(row, 0),
-        "reasons": inexpressible_reasons(job, row),
-        "step_time_s": step_s,
-        "gain_fraction": (best_s - step_s) / best_s if best_s is not None else 1.0,
-    }

@@ -25,8 +25,9 @@ from cost_models.frameworks import (
     version_key,
 )
 from cost_models.frameworks.training_defaults import COMPUTE, GRAD, PARAM
+from cost_models.hints import child
+from cost_models.inputs.fields import Count, Flag, Fraction, Name, Quantity, resolved_once, validated
 from cost_models.specs.cluster import Cluster
-from cost_models.specs.fields import Count, Flag, Fraction, Name, Quantity, child, resolved_once, validated
 from cost_models.specs.model import Model
 from cost_models.specs.training import (
     EXAMPLE_TRAINING,

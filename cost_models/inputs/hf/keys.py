@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from cost_models.errors import InvalidInputError, NotModelledError, Problem
-from cost_models.specs.fields import LARGEST, child, shown
+from cost_models.hints import child, shown
+from cost_models.inputs.fields import LARGEST
 
 MAX_LAYERS = 10_000
 

@@ -7,10 +7,10 @@ import json
 import pytest
 
 from cost_models.errors import InvalidInputError, NotModelledError
+from cost_models.inputs.hf.families import FAMILIES
+from cost_models.inputs.hf_config import REFUSED
+from cost_models.inputs.model import resolve_model
 from cost_models.layers.parameters import count_parameters
-from cost_models.specs.hf.families import FAMILIES
-from cost_models.specs.hf_config import REFUSED
-from cost_models.specs.model_input import resolve_model
 
 
 def read(**config):

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from cost_models.errors import InvalidInputError, NotModelledError
-from cost_models.specs.pools_input import lists_pools, resolve_pools
+from cost_models.inputs.pools import lists_pools, resolve_pools
 from planner.request.job import resolve_job, resolve_pooled_job
 from planner.strategies.parse import assumed_fields
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from cost_models.specs.hf.keys import Keys
+from cost_models.inputs.hf.keys import Keys
 
 Spec = dict[str, Any]
 

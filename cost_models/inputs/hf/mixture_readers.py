@@ -6,8 +6,8 @@ is read by `readers`. Counts are held to the modules themselves by tests/oracle/
 
 from __future__ import annotations
 
-from cost_models.specs.hf.keys import Keys
-from cost_models.specs.hf.readers import (
+from cost_models.inputs.hf.keys import Keys
+from cost_models.inputs.hf.readers import (
     Spec,
     biases,
     one_window,

@@ -7,8 +7,8 @@ import math
 import pytest
 
 from cost_models.errors import InvalidInputError, NotModelledError
+from cost_models.inputs.model import resolve_model
 from cost_models.specs.model import LayerKind
-from cost_models.specs.model_input import resolve_model
 
 SPEC = {
     "num_layers": 4,

@@ -7,10 +7,10 @@ import pytest
 
 from builders import request_of
 from cost_models.errors import InvalidInputError
+from cost_models.inputs.model import resolve_model
 from cost_models.layers.flops import model_flops_per_step
 from cost_models.layers.parameters import count_parameters
 from cost_models.layers.shapes import layer_gemms
-from cost_models.specs.model_input import resolve_model
 from planner.request.job import resolve_job
 from planner.rows import evaluate_rows
 

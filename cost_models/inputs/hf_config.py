@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from typing import Any
 
 from cost_models.errors import InvalidInputError, NotModelledError, Problem
-from cost_models.specs.fields import LARGEST, child, nearest, shown
-from cost_models.specs.hf.families import FAMILIES
-from cost_models.specs.hf.keys import Keys
-from cost_models.specs.hf.own_spec import spec_hint
+from cost_models.hints import child, nearest, shown
+from cost_models.inputs.fields import LARGEST
+from cost_models.inputs.hf.families import FAMILIES
+from cost_models.inputs.hf.keys import Keys
+from cost_models.inputs.hf.own_spec import spec_hint
 
 TEXT_MODELS: Mapping[str, str] = {
     "llava": "llama", "llava_next": "llama", "mistral3": "mistral", "gemma3": "gemma3_text", "qwen2_vl": "qwen2",

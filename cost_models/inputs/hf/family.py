@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from cost_models.specs.hf.keys import Keys
-from cost_models.specs.hf.readers import Spec
+from cost_models.inputs.hf.keys import Keys
+from cost_models.inputs.hf.readers import Spec
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,10 +14,11 @@ from typing import Any
 
 from cost_models import presets
 from cost_models.errors import InvalidInputError, NotModelledError, Problem
-from cost_models.specs.fields import child, resolved_once, shown, validated
-from cost_models.specs.hf_config import read_hf_config
+from cost_models.hints import child, shown
+from cost_models.inputs.fields import resolved_once, validated
+from cost_models.inputs.hf_config import read_hf_config
+from cost_models.inputs.model_fields import ModelInput, MoeInput
 from cost_models.specs.model import LayerKind, Mla, Model, Moe
-from cost_models.specs.model_fields import ModelInput, MoeInput
 
 WINDOWED_LAYERS = ("sliding_attention", "chunked_attention")
 """Layer types in which a query sees only `sliding_window` tokens."""

@@ -6,11 +6,11 @@ import pytest
 from pydantic import BaseModel
 
 from cost_models.errors import InvalidInputError
-from cost_models.specs.cluster_input import ClusterInput
-from cost_models.specs.fields import validated
-from cost_models.specs.model_fields import ModelInput, MoeInput
-from cost_models.specs.synonyms import SYNONYMS
-from cost_models.specs.training_input import TrainingInput
+from cost_models.inputs.cluster import ClusterInput
+from cost_models.inputs.fields import validated
+from cost_models.inputs.model_fields import ModelInput, MoeInput
+from cost_models.inputs.training import TrainingInput
+from cost_models.synonyms import SYNONYMS
 from planner.schemas.strategy import StrategyInput
 
 PARTS: tuple[type[BaseModel], ...] = (ModelInput, MoeInput, ClusterInput, TrainingInput, StrategyInput)

@@ -8,10 +8,10 @@ import pytest
 
 from cost_models.errors import InvalidInputError, NotModelledError
 from cost_models.frameworks import FRAMEWORKS, release_at, release_month, version_key
-from cost_models.specs.cluster_input import resolve_cluster
-from cost_models.specs.model_input import resolve_model
+from cost_models.inputs.cluster import resolve_cluster
+from cost_models.inputs.model import resolve_model
+from cost_models.inputs.training import resolve_training
 from cost_models.specs.training import Framework
-from cost_models.specs.training_input import resolve_training
 
 MODEL = resolve_model({"preset": "llama-3.1-8b"})
 GPT = resolve_model({"preset": "gpt2-xl"})

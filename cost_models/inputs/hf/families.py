@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cost_models.specs.hf.dense_families import DENSE
-from cost_models.specs.hf.family import Family
-from cost_models.specs.hf.mixture_families import MIXTURES
+from cost_models.inputs.hf.dense_families import DENSE
+from cost_models.inputs.hf.family import Family
+from cost_models.inputs.hf.mixture_families import MIXTURES
 
 FAMILIES: Mapping[str, Family] = {**DENSE, **MIXTURES}

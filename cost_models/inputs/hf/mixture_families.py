@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cost_models.specs.hf import mixture_readers as readers
-from cost_models.specs.hf.family import LLAMA, MISTRAL, MTP_ALIASES, OLMO, RMS_GATED, Family
+from cost_models.inputs.hf import mixture_readers as readers
+from cost_models.inputs.hf.family import LLAMA, MISTRAL, MTP_ALIASES, OLMO, RMS_GATED, Family
 
 _QWEN_MOE = {
     "vocab_size": 151936, "hidden_size": 2048, "num_hidden_layers": 24, "head_dim": None,

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
 
-from cost_models.specs.fields import STRICT, Count, CountOrZero, Flag, Layers, Name, Quantity
+from cost_models.inputs.fields import STRICT, Count, CountOrZero, Flag, Layers, Name, Quantity
 
 
 def _is_list(value: object) -> str:

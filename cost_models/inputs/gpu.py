@@ -13,8 +13,9 @@ from pydantic import BaseModel, Field
 
 from cost_models import presets
 from cost_models.errors import InvalidInputError, Problem
+from cost_models.hints import child
+from cost_models.inputs.fields import STRICT, Count, Name, Quantity, QuantityOrZero
 from cost_models.specs.cluster import Generation, Gpu
-from cost_models.specs.fields import STRICT, Count, Name, Quantity, QuantityOrZero, child
 from cost_models.units import GB, GIB, TERA
 
 FAMILIES: tuple[tuple[str, str], ...] = (

@@ -8,7 +8,7 @@ import pytest
 from cost_models.errors import InvalidInputError
 from cost_models.hardware import load_calibration
 from cost_models.hardware.placement import place
-from cost_models.specs.cluster_input import resolve_cluster
+from cost_models.inputs.cluster import resolve_cluster
 
 CARD = {
     "name": "card", "memory_gib": 48, "peak_tflops": {"bf16": 320}, "memory_bandwidth_gb_per_s": 1792

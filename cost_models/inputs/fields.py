@@ -6,15 +6,14 @@ and positive rates below 1e-6 are refused. An unknown name is answered with the 
 
 from __future__ import annotations
 
-import difflib
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
 
 from cost_models.errors import InvalidInputError, Problem
-from cost_models.specs.synonyms import synonym
+from cost_models.hints import child, choice_hint, shown
 
 LARGEST = 10**15
 """No size, count or rate in a request may exceed this; float64 still counts exactly there."""
@@ -98,52 +97,6 @@ def _no_object(document: object, pointer: str) -> InvalidInputError:
     name = pointer.rpartition("/")[2] or "the document"
     message = f"{f'entry {name}' if name.isdigit() else name} is {shown(document)}; it must be an object {{…}}"
     return InvalidInputError([Problem(pointer, message, "Write its fields between braces, as names and values.")])
-
-
-def shown(value: object) -> str:
-    """A value as a message shows it, short whatever it is."""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    if value is None:
-        return "null"
-    if isinstance(value, int) and value.bit_length() > 200:
-        return f"an integer of {value.bit_length()} bits"
-    if isinstance(value, (Mapping, list, tuple, set)):
-        return f"{'an object' if isinstance(value, Mapping) else 'a list'} of {len(value)} entries"
-    text = repr(value)
-    return text if len(text) <= 60 else text[:57] + "…"
-
-
-def child(pointer: str, *names: str | int) -> str:
-    """The JSON pointer to a member; names are escaped as RFC 6901 says."""
-    # The tilde goes first: escaping it after the slash would escape the slash's own tilde again.
-    escaped = (str(name)[:100].replace("~", "~0").replace("/", "~1") for name in names)
-    return "/".join([pointer, *escaped])
-
-
-def nearest(name: str, known: Iterable[str]) -> str | None:
-    """The known name that is most like this one; None when none is."""
-    names = list(known)
-    # A framework's spelling says exactly what is meant; only other names are compared letter by letter.
-    meant = synonym(name)
-    if meant in names:
-        return meant
-    lower = {n.lower(): n for n in reversed(names)}
-    wanted = name.lower()[:100]
-    longer = [n for key, n in lower.items() if key.startswith(f"{wanted}-")]
-    if longer:
-        return min(longer, key=lambda n: (len(n), n))
-    close = difflib.get_close_matches(wanted, lower, n=1, cutoff=0.6) if wanted else []
-    if close:
-        return lower[close[0]]
-    return next((n for key, n in lower.items() if len(wanted) >= 2 and (wanted in key or key in wanted)), None)
-
-
-def choice_hint(name: str, known: Iterable[str]) -> str:
-    """A hint that offers the nearest known name, or lists them all."""
-    names = list(known)
-    close = nearest(name, names)
-    return f"Did you mean {close!r}?" if close else "Known: " + ", ".join(names) + "."
 
 
 def _own_errors(errors: list[Any]) -> list[Any]:

@@ -6,7 +6,7 @@ import pytest
 
 from cost_models import presets
 from cost_models.errors import InvalidInputError, NotModelledError
-from cost_models.specs.cluster_input import resolve_cluster
+from cost_models.inputs.cluster import resolve_cluster
 
 NODES = {"num_nodes": 2, "gpus_per_node": 8}
 NODE = {"gpu": "H100-SXM-80GB", "num_nodes": 2, "gpus_per_node": 8}

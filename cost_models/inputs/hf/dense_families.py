@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from cost_models.specs.hf import readers
-from cost_models.specs.hf.family import (
+from cost_models.inputs.hf import readers
+from cost_models.inputs.hf.family import (
     BIASED,
     GPT_ALIASES,
     LAYERNORM_PLAIN,

@@ -14,9 +14,10 @@ from functools import lru_cache
 from typing import Any
 
 from cost_models.errors import InvalidInputError, NotModelledError, Problem
+from cost_models.hints import child, shown
+from cost_models.inputs.cluster import ClusterInput, NodesInput, resolve_cluster
+from cost_models.inputs.fields import resolved_once, validated
 from cost_models.specs.cluster import Cluster, Pool, PooledCluster
-from cost_models.specs.cluster_input import ClusterInput, NodesInput, resolve_cluster
-from cost_models.specs.fields import child, resolved_once, shown, validated
 
 MOST_POOLS = 6
 """Most pools of a cluster. Every order of them along the pipeline is searched, and no cluster of more kinds of node
