@@ -50,7 +50,8 @@ def _no_room(pooled: PooledJob, constraints: Constraints, limits: NodeLimits) ->
         f"{pool.name} ({pool.cluster.num_nodes} x {pool.cluster.gpus_per_node})" for pool in pooled.cluster.pools
     )
     named = constraints.fixed.pool_per_stage
-    placed = "" if named is None else f" with {_stages_of(named)}"
+    stages = ", ".join(f"{named.count(name)} on {name}" for name in dict.fromkeys(named)) if named else ""
+    placed = f" with {stages}" if named else ""
     degrees = " and ".join(
         f"{name} {value}"
         for name in ("tp", "pp", "cp", "dp")
@@ -62,7 +63,3 @@ def _no_room(pooled: PooledJob, constraints: Constraints, limits: NodeLimits) ->
         "message": f"no product tp x cp x dp{given} makes stages of equal width{placed} that fill {counts} whole nodes of {pools}",
         "hint": "Choose degrees whose stages fill whole nodes of a pool, a batch with more divisors, or another num_nodes.",
     }
-
-
-def _stages_of(pools: tuple[str, ...]) -> str:
-    return ", ".join(f"{pools.count(name)} on {name}" for name in dict.fromkeys(pools))
