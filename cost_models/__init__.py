@@ -9,7 +9,7 @@ stage, a step) -> `evaluate`.
 | every cost of a batch, the verdict of memory | `evaluate.py` |
 | the list of named terms and tiers | `terms.py` |
 | pipeline bubble | `step/pipeline.py` |
-| FSDP's all-gather; DDP's reduction | `step/fsdp.py`; `step/ddp.py` |
+| FSDP's all-gather; DDP's reduction | `step/fsdp_comm.py`; `step/ddp_comm.py` |
 | the 80 % range of time | `step/ranges.py` |
 | the range of memory, peak per stage | `memory/stage_memory.py` |
 | activations of a layer (gated MLP, say); under recomputation | `memory/activations.py`; `memory/layer_memory.py` |

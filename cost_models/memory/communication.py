@@ -1,6 +1,6 @@
 """Bytes of communication buffers: gathered parameters, gradients on their way, sequence and pipeline workspaces.
 
-What is gathered and when is the same as in the time model (`step.fsdp`); here it is held rather than moved.
+What is gathered and when is the same as in the time model (`step.fsdp_comm`); here it is held rather than moved.
 """
 
 from __future__ import annotations

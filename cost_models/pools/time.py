@@ -14,7 +14,7 @@ import numpy as np
 
 from cost_models.hardware.groups import groups
 from cost_models.job import PooledJob
-from cost_models.step.ddp import tied_gradients_s
+from cost_models.step.ddp_comm import tied_gradients_s
 from cost_models.step.offload import offload_tier
 from cost_models.step.pipeline import exposed_sends_s, hop_s
 from cost_models.step.stage_costs import StageCosts, stage_costs

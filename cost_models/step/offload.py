@@ -13,7 +13,7 @@ from cost_models.hardware.groups import ranks_per_node
 from cost_models.job import Job
 from cost_models.memory.stage_activations import offloaded_activation_bytes
 from cost_models.specs.training import BYTES_PER
-from cost_models.step.fsdp import backward_gathers
+from cost_models.step.fsdp_comm import backward_gathers
 from cost_models.step.optimizer import MOMENTS, owned_parameters
 from cost_models.strategies.strategy import Bools, Codes, Floats, Strategies
 from cost_models.terms import Tier

@@ -17,7 +17,7 @@ from cost_models.job import Job
 from cost_models.layers.costs import LAYER_PARTS, LayerCosts, layer_costs
 from cost_models.layers.ends import EndCosts, end_costs
 from cost_models.layers.flops import FORWARD_AND_BACKWARD
-from cost_models.step.fsdp import backward_gathers, fsdp_exposed_s, fsdp_links_s, is_fsdp, root_exposed_s
+from cost_models.step.fsdp_comm import backward_gathers, fsdp_exposed_s, fsdp_links_s, is_fsdp, root_exposed_s
 from cost_models.step.optimizer import accumulation_s
 from cost_models.step.stage_parameters import RankParameters, rank_parameters
 from cost_models.strategies.fields import Recompute

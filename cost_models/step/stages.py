@@ -15,7 +15,7 @@ from cost_models.constants import WGRAD_SHARE
 from cost_models.job import Job
 from cost_models.layers.costs import LAYER_PARTS, LayerCosts
 from cost_models.layers.flops import FORWARD_AND_BACKWARD
-from cost_models.step.fsdp import is_fsdp
+from cost_models.step.fsdp_comm import is_fsdp
 from cost_models.step.pipeline import bubble_s, splits_backward
 from cost_models.step.stage_costs import LAUNCH, MicroBatchCosts, StageCosts, Tables, stage_costs, sum_over_kinds
 from cost_models.step.stage_parameters import RankParameters, over_kinds

@@ -18,8 +18,8 @@ from cost_models.constants import GPU_SPREAD, STRAGGLING
 from cost_models.hardware.groups import groups
 from cost_models.job import Job
 from cost_models.layers.costs import LAYER_PARTS
-from cost_models.step.ddp import ddp_s, tied_gradients_s
-from cost_models.step.fsdp import is_fsdp
+from cost_models.step.ddp_comm import ddp_s, tied_gradients_s
+from cost_models.step.fsdp_comm import is_fsdp
 from cost_models.step.offload import offload_s, offload_tier
 from cost_models.step.optimizer import optimizer_s
 from cost_models.step.pipeline import exposed_sends_s, hop_s

@@ -19,7 +19,7 @@ from cost_models.evaluate import Verdict
 from cost_models.job import PooledJob
 from cost_models.pools.evaluate import pooled_memory
 from cost_models.pools.time import pooled_step_time
-from cost_models.step.fsdp import is_fsdp
+from cost_models.step.fsdp_comm import is_fsdp
 from cost_models.strategies.fields import Recompute, RecomputeMethod
 from cost_models.strategies.layouts import Layout, build_layouts
 from cost_models.strategies.strategy import Bools, Codes, Floats, Ints, Strategies

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from cost_models.evaluate import Verdict, memory_verdict
 from cost_models.memory import StageMemory, stage_memory
-from cost_models.step.fsdp import is_fsdp
+from cost_models.step.fsdp_comm import is_fsdp
 from cost_models.step.total import jitter_fraction, step_time
 from cost_models.strategies.fields import Recompute
 from cost_models.strategies.strategy import Floats, Ints, Strategies

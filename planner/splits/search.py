@@ -13,7 +13,7 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.step.fsdp import is_fsdp
+from cost_models.step.fsdp_comm import is_fsdp
 from cost_models.step.total import step_time
 from cost_models.strategies.fields import Recompute, RecomputeMethod
 from cost_models.strategies.layouts import Layout, build_layouts

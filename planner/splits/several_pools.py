@@ -16,8 +16,8 @@ import numpy as np
 
 from cost_models.job import PooledJob
 from cost_models.pools.time import pooled_jitter_fraction, tied_s
-from cost_models.step.ddp import DdpLinks, ddp_exposed_s, ddp_links_s
-from cost_models.step.fsdp import is_fsdp
+from cost_models.step.ddp_comm import DdpLinks, ddp_exposed_s, ddp_links_s
+from cost_models.step.fsdp_comm import is_fsdp
 from cost_models.step.offload import is_offloaded, offload_s
 from cost_models.step.optimizer import optimizer_s
 from cost_models.strategies.strategy import Floats, Ints

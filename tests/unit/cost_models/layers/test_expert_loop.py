@@ -16,7 +16,7 @@ from cost_models.hardware.groups import groups
 from cost_models.job import PooledJob
 from cost_models.layers.expert_loop import loop_launches_s, loops_over_experts
 from cost_models.layers.shapes import layer_gemms
-from cost_models.step.fsdp import fsdp_links_s
+from cost_models.step.fsdp_comm import fsdp_links_s
 from planner.schemas import StrategyInput
 from planner.strategies.parse import assumed_fields, resolve_strategies
 

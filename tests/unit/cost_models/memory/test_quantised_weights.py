@@ -16,7 +16,7 @@ from builders import job_of, row_of
 from cost_models.hardware.groups import groups
 from cost_models.job import Job
 from cost_models.memory.moments import moments
-from cost_models.step.fsdp import fsdp_links_s
+from cost_models.step.fsdp_comm import fsdp_links_s
 from cost_models.strategies.strategy import Strategies
 from planner.schemas.strategy import StrategyInput
 from planner.strategies.parse import resolve_strategies

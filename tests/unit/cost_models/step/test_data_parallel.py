@@ -8,8 +8,8 @@ import pytest
 from builders import dense_model, job_of, row_of, with_experts
 from cost_models.constants import BACKWARD_USABLE, INTERFERENCE
 from cost_models.hardware.groups import groups
-from cost_models.step.ddp import ddp_s, tied_gradients_s
-from cost_models.step.fsdp import UnitSeconds, fsdp_exposed_s, fsdp_links_s, is_fsdp, root_exposed_s
+from cost_models.step.ddp_comm import ddp_s, tied_gradients_s
+from cost_models.step.fsdp_comm import UnitSeconds, fsdp_exposed_s, fsdp_links_s, is_fsdp, root_exposed_s
 from cost_models.step.total import step_time
 
 H = 1024

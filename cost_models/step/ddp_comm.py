@@ -1,7 +1,7 @@
 """Data parallelism on whole buffers, once a step: DDP, ZeRO-1, and ZeRO-2 outside FSDP.                        [C-14] [O-3]
 
 Gradients are reduced behind the last micro-batch (or behind each one) and, from ZeRO-1 on, the updated parameters are
-gathered once. What is exposed never exceeds the link time. Sharding layer by layer is in `fsdp`.
+gathered once. What is exposed never exceeds the link time. Sharding layer by layer is in `fsdp_comm`.
 """
 
 from __future__ import annotations

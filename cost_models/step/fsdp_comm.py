@@ -2,7 +2,7 @@
 
 Every layer is a unit: its parameters are all-gathered before they are used and its gradients reduce-scattered afterwards, for
 every micro-batch. The final norm and output projection form a unit of their own, and so does the embedding. What is exposed
-never exceeds the link time. Data parallelism that works on whole buffers once a step is in `ddp`.
+never exceeds the link time. Data parallelism that works on whole buffers once a step is in `ddp_comm`.
 Array suffixes: J layer kinds, U distinct combinations.
 """
 
