@@ -77,7 +77,7 @@ GEMM_EDGE_TILE = Constant(
 )
 GEMM_K_HALF = Constant(256.0, "elements", 128.0, 512.0, "k at which prologue and epilogue take half of the time")
 GEMM_UNALIGNED = Constant(
-    0.68, "1", 0.2, 0.8, "a contiguous dimension that is no multiple of 8 (16 bytes): SwiGLU width 10922 loses 30 %"
+    0.68, "1", 0.2, 0.8, "a contiguous dimension that is not a multiple of 8 (16 bytes): SwiGLU width 10922 loses 30 %"
 )
 GROUPED_GEMM_EFFICIENCY = Constant(0.85, "1", 0.6, 1.0, "no measurement: many experts in one kernel against one GEMM")
 PRECISION_EFFICIENCY: Mapping[str, Constant] = {
@@ -115,7 +115,7 @@ BMM_EFFICIENCY = Constant(
     "0.40 to 0.53",
 )  # fmt: skip
 BMM_HEAD_HALF = Constant(64.0, "elements", 32.0, 128.0, "head width at which they reach half of it")
-BMM_UNALIGNED_16 = Constant(0.8, "1", 0.6, 1.0, "head width or length that is no multiple of 16")
+BMM_UNALIGNED_16 = Constant(0.8, "1", 0.6, 1.0, "head width or length that is not a multiple of 16")
 BMM_UNALIGNED_8 = Constant(
     0.2, "1", 0.1, 0.4, "no multiple of 8: BLOOM sweeps, 108-wide heads cost 30-50 % of the step"
 )

@@ -84,7 +84,7 @@ def measure(settings: Settings, place: Ranks, *, on_progress: Callable[[Measurem
         MeasurementError: something makes a measurement impossible or worthless: no device, a busy one, ranks that differ, a
             wrong result.
     """
-    # Warnings that torch causes itself, as FSDP2 does by calling what torch deprecates, tell whoever measures nothing.
+    # Some warnings are torch's own doing: FSDP2 calls functions that torch deprecates. They tell the user nothing.
     for category in (FutureWarning, UserWarning):
         warnings.filterwarnings("ignore", category=category, module="torch")
     torch = load_torch()

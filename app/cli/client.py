@@ -75,7 +75,7 @@ class Client:
         if plan["status"] == "failed":
             raise _error_of(plan["error"])
         if plan["status"] == "cancelled":
-            raise MeshwrightError("the plan was cancelled", hint="Run the same command again to plan it anew.")
+            raise MeshwrightError("the plan was cancelled", hint="Run the same command again to plan it again.")
         ranked = [self.read_ranked(plan["id"], entry["rank"]) for entry in plan["plans"]]
         return {**plan, "plans": ranked}
 

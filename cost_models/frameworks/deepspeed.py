@@ -54,7 +54,7 @@ PREFETCH_ELEMENTS: Final = Constant(
 GATHERED_ELEMENTS: Final = LIVE_ELEMENTS.value + PREFETCH_ELEMENTS.value
 
 # deepspeed/runtime/zero/stage_1_and_2.py: async_accumulate_grad_in_cpu_via_gpu, unscale_and_clip_grads (read, write); norms of
-# single parameters are computed on the GPU. stage3.py partition_grads does likewise.
+# single parameters are computed on the GPU. stage3.py partition_grads does the same.
 HOST: Final = HostTraffic(
     gradients_in_backward=True, gradients_return=True, host_adds_gradients=False, parameters_go_up=True,
     norm_and_clip_passes=2.0,

@@ -104,7 +104,7 @@ def batched_product_s(
 
         max(2 S d / (speed eff), S element / memory bandwidth),  eff = 0.475 d / (d + 64)
 
-    The efficiency is lower where a size is no multiple of 16 or 8. `speed` is the sustained peak in operations per second.
+    The efficiency is lower where a size is not a multiple of 16 or 8. `speed` is the sustained peak in operations per second.
     """
     efficiency = BMM_EFFICIENCY.value * width / (width + BMM_HEAD_HALF.value) * _alignment(width, kv)
     return np.maximum(2.0 * scores * width / (speed * efficiency), element_bytes * scores / memory_bytes_per_s)
@@ -123,7 +123,7 @@ def _padded(width: Floats) -> Floats:
 
 
 def _alignment(*sizes: Floats) -> Floats:
-    """Share of speed that is left where a size is no multiple of 16, or of 8; the worst size counts."""
+    """Share of the speed that is left where a size is not a multiple of 16, or of 8; the worst size counts."""
     speed = np.ones(sizes[0].shape)
     for size in sizes:
         own = np.where(np.fmod(size, 8.0) != 0, BMM_UNALIGNED_8.value, 1.0)

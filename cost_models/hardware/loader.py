@@ -223,7 +223,7 @@ def _fitted(document: CalibrationDocument) -> CalibrationDocument:
     if document.collective_fits or not document.collectives:
         return document
     fitted = document.model_copy(update={"collective_fits": fit_collectives(document.collectives)})
-    # `id` is a cached property over the content: computed anew it would be another digest, and the calibration that a
+    # `id` is a cached property over the content: computed again it would be another digest, and the calibration that a
     # plan names could not be found again.
     fitted.__dict__["id"] = document.id
     return fitted

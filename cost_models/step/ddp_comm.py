@@ -121,7 +121,7 @@ def ddp_exposed_s(
     buckets, reduce, gather = num_layers / strategies.pp + 1.0, links.reduce, links.gather
     hidden_reduce = np.maximum(reduce / buckets, reduce - BACKWARD_USABLE.value * backward_s)
     # BACKWARD_USABLE was estimated for reductions behind a backward. It stands in for the gather behind a forward
-    # too, for which there is no measurement of its own.
+    # too, which was not measured separately.
     hidden_gather = np.maximum(gather / buckets, gather - BACKWARD_USABLE.value * forward_s)
     times = np.where(strategies.grad_sync_each, strategies.num_micro_batches, 1.0)
     exposed = times * np.where(strategies.overlap_grad_reduce, hidden_reduce, reduce)

@@ -37,7 +37,7 @@ def nearest_infeasible(pooled: PooledJob, nearest: Strategies, *, headroom_fract
     Those that some change makes fit come first, since they tell the user what to do.
     """
     every = [strategy_dict(nearest, index) for index in range(len(nearest))]
-    found = FittingChanges({}, {}, _MORE_ON_POOLS)  # a change would have to be placed on the pools anew
+    found = FittingChanges({}, {}, _MORE_ON_POOLS)  # each change would need a placement of its own on the pools
     if not pooled.cluster.lists_pools:
         found = fitting_changes(pooled.jobs[0], every, headroom_fraction=headroom_fraction)
     shown = _different_splits(nearest, first=[index in found.names for index in range(len(nearest))])

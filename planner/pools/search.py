@@ -270,7 +270,7 @@ class PoolSearch:
         found.solved += closed.solved
         if closed.failure is not None and closed.failure not in found.failures:
             found.failures.append(closed.failure)
-        if self.freely:  # what cannot be launched is no part of the ranking's proof
+        if self.freely:  # the ranking's proof is about plans that can be launched
             self._leave(np.array([closed.unproven_s]))
         if best.layout is not None:
             row = placed(self.pooled, family.split.row, best.layout)

@@ -147,7 +147,7 @@ DEGREE_RULES: tuple[Rule, ...] = (
     # A rank computes whole heads: the softmax of one head cannot be split over ranks without another exchange.
     Rule(
         "heads-not-divisible", _heads, "tp {tp} does not divide the model's {heads} attention heads",
-        "Use a tp that divides the heads: {tp_options}.", f"{_CORE}; torchtitan and nanotron refuse likewise",
+        "Use a tp that divides the heads: {tp_options}.", f"{_CORE}; torchtitan and nanotron refuse it too",
         smallest_change=_TP_CHANGE,
     ),
     # Four rules share the code on key-value heads because frameworks differ in what they do with too few of them: Megatron

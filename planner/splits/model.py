@@ -34,7 +34,7 @@ class SplitNumbers:
     """What stages of N strategies are made of: shape (J, N) or (N,)."""
 
     layer_JN: Floats
-    """Seconds per micro-batch of one layer, full recomputation left out; likewise again_JN for that alone."""
+    """Seconds per micro-batch of one layer without full recomputation; `again_JN` holds the seconds of that alone."""
     again_JN: Floats
     forward_JN: Floats
     waits_JN: Floats

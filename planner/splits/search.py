@@ -240,7 +240,7 @@ class OpenSplits:
     def _close(self, best: Best, *, bound_s: float, limit_s: float) -> Best:
         """Asks CP-SAT for what lies between the bound and the best split; where it fails the closed form stands."""
         target_s = min(best.step_s, limit_s)
-        # Built anew under the limit that is known by now, which leaves fewer choices and a smaller program.
+        # The model is built again under the limit that is known by now, which leaves fewer choices and a smaller program.
         tight = build_one_pool_split(
             self.job,
             best.model.row,
@@ -258,7 +258,7 @@ class OpenSplits:
         return best if closed.picked is None else Best(tight, closed.picked, closed.step_s)
 
     def _unproven(self, model: OnePoolSplit, bound_s: float) -> None:
-        if not model.per_stage_recompute:  # what cannot be launched is no part of the ranking's proof
+        if not model.per_stage_recompute:  # the ranking's proof is about plans that can be launched
             self.found.unproven_s = min(self.found.unproven_s, bound_s)
 
     def _keep(self, best: Best, row: Strategies) -> Candidate | None:

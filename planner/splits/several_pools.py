@@ -35,7 +35,7 @@ class _StageEnds:
     links: DdpLinks
     optimizer_s: Floats
     dense: Floats
-    """Parameters held, for what the host updates; likewise expert."""
+    """Parameters held, for what the host updates; `expert` counts those of experts."""
     expert: Floats
 
 

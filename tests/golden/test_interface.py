@@ -1,6 +1,6 @@
 """The HTTP interface in short, kept as a file: what is renamed or removed shows as a diff.
 
-    python tests/golden/test_interface.py      writes it anew
+    python tests/golden/test_interface.py      regenerates it
 
 The contract lets fields be added, never renamed or removed.
 """
@@ -40,7 +40,7 @@ def interface() -> dict[str, Any]:
 
 def test_the_interface_is_the_one_kept() -> None:
     kept = json.loads(FILE.read_text(encoding="utf-8"))
-    assert interface() == kept, "added something? write it anew: python tests/golden/test_interface.py"
+    assert interface() == kept, "added something? regenerate it: python tests/golden/test_interface.py"
 
 
 if __name__ == "__main__":

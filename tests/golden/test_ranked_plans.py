@@ -1,6 +1,6 @@
 """Ranked plans of a few requests, kept as files and reviewed as a diff.
 
-    python tests/golden/test_ranked_plans.py      writes them anew
+    python tests/golden/test_ranked_plans.py      regenerates them
 
 Each file holds what a change of the cost models may move on purpose: rank, degrees, verdict, step time to four digits.
 """
@@ -68,7 +68,7 @@ def rendered(plans: list[dict[str, Any]]) -> str:
 def test_ranked_plans(name: str) -> None:
     kept = (HERE / f"{name}.json").read_text(encoding="utf-8")
     assert rendered(ranked(name)) == kept, (
-        "changed on purpose? write them anew: python tests/golden/test_ranked_plans.py"
+        "changed on purpose? regenerate them: python tests/golden/test_ranked_plans.py"
     )
 
 
