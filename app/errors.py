@@ -33,7 +33,7 @@ class UnauthorizedError(MeshwrightError):
 
 
 class ForbiddenError(MeshwrightError):
-    """The service refuses this request whoever sends it, or although it knows the sender."""
+    """The request is understood but not allowed: not for this sender, or not for anybody."""
 
     code = "forbidden"
 
