@@ -29,10 +29,15 @@ class Job:
     """Whether the answer states the framework's version, as a plan's files do. Where it does not, a version that
     the user did not name is a guess."""
 
-    @property
+    @cached_property
     def framework(self) -> FrameworkFacts:
         """What is known of the job's framework at its version."""
         return framework_facts(self.training)
+
+    @cached_property
+    def as_only_pool(self) -> PooledJob:
+        """This job on a cluster with one pool: one object for each job, since every row of a batch asks for it."""
+        return PooledJob.of_one_kind(self)
 
     @property
     def has_core_modules(self) -> bool:

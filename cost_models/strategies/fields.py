@@ -127,6 +127,11 @@ class StrategyField:
         return self.name.rpartition(".")[2]
 
     @cached_property
+    def outermost(self) -> str:
+        """The key of a strategy that it stands under: its own name, or that of its object."""
+        return self.group or self.part
+
+    @cached_property
     def column(self) -> str:
         """Its column of `Strategies`; "" where the layout holds it."""
         return "" if self.kind in ("per_stage", "pools") else self.stored_as or self.name.replace(".", "_")
@@ -284,3 +289,6 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     field.name: field.values for field in FIELDS if field.kind == "choice" and not field.stored_as
 }
 """Contract spelling of each code, by field."""
+WITH_CONSTANT_DEFAULT = tuple(field for field in FIELDS if field.default is not None)
+CONSTANT_DEFAULTS: Mapping[str, Any] = {field.column: field.default for field in WITH_CONSTANT_DEFAULT}
+"""What the columns of these fields hold where a strategy leaves them out."""

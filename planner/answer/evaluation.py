@@ -88,7 +88,7 @@ def evaluation_dict(
             **_memory_totals(evaluated.pools.by_pool[tightest], at[tightest], job=job),
             "stages": _stages(pooled, evaluated, index, at),
         },
-        "assumed": {**(assumed or {}), **_assumed_segments(pooled, evaluated, index, at)},
+        "assumed": {**(assumed or {}), **_assumed_segments(pooled, evaluated, index, at, world=int(gpus))},
         "provenance": {
             "calibration": " + ".join(dict.fromkeys(pooled.jobs[pool].calibration.name for pool in at)),
             "terms": {name: _TIERS[int(evaluated.tiers[name][index])] for name in TIME_NAMES},
@@ -116,15 +116,16 @@ def invalid_dict(
     }
 
 
-def _assumed_segments(pooled: PooledJob, evaluated: Evaluated, index: int, used: Iterable[int]) -> dict[str, int]:
-    found = {pool: _assumed_segment(pooled.jobs[pool], evaluated.strategies, index) for pool in used}
+def _assumed_segments(
+    pooled: PooledJob, evaluated: Evaluated, index: int, used: Iterable[int], *, world: int
+) -> dict[str, int]:
+    found = {pool: _assumed_segment(pooled.jobs[pool], evaluated.strategies, index, world=world) for pool in used}
     prefix = {pool: f"pools.{pooled.names[pool]}." if pooled.cluster.lists_pools else "" for pool in found}
     return {prefix[pool] + field: value for pool, its in found.items() for field, value in its.items()}
 
 
-def _assumed_segment(job: Job, strategies: Strategies, index: int) -> dict[str, int]:
+def _assumed_segment(job: Job, strategies: Strategies, index: int, *, world: int) -> dict[str, int]:
     """The nodes per segment of the scheduler, where the strategy needs several segments and nobody stated their size."""
-    world = int(strategies.world[index])
     if job.cluster.segment_nodes is not None or not spans_nodes(job.cluster) or world <= job.cluster.nvlink_domain_gpus:
         return {}
     dense, experts = (int((a * b)[index]) for a, b in ((strategies.tp, strategies.cp), (strategies.etp, strategies.ep)))

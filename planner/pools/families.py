@@ -71,6 +71,7 @@ def stage_questions(rows: Strategies, sites: Sites, work: Work, *, kind: int, sl
         layer_s=work.layer_PJN[pool, kind, row],
         stands_for=np.ones(len(row), np.int64),
         order=np.where(starts, np.where(stage > 0, 1, 0), 2),
+        early_only_rule_out=True,
     )
 
 

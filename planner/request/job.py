@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Hashable, Mapping
 from dataclasses import fields, replace
+from functools import lru_cache
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -44,6 +45,7 @@ def cost_key(job: PooledJob) -> tuple[Hashable, ...]:
     return (*listed, *(_price_key(each) for each in job.jobs))
 
 
+@lru_cache(maxsize=256)
 def _price_key(job: Job) -> tuple[Hashable, ...]:
     return (id(job.model), id(job.calibration), *(getattr(job.training, name) for name in _PRICED))
 
@@ -177,7 +179,7 @@ def resolve_pooled_job(
         )
 
     if not cluster.lists_pools:
-        return PooledJob.of_one_kind(job_on(cluster.pools[0], trainings[0]))
+        return job_on(cluster.pools[0], trainings[0]).as_only_pool
     jobs = []
     for position, (pool, training) in enumerate(zip(cluster.pools, trainings, strict=True)):
         try:

@@ -41,6 +41,9 @@ class Questions:
     """Stages that hold no more than this one, itself included, and are not asked themselves."""
     order: Ints
     """When it is asked: a strategy that early answers rule out is not asked again."""
+    early_only_rule_out: bool = False
+    """Whether early turns ask no more than whether a strategy is out, and the last turn asks every stage for its most. That
+    is cheaper where no stage stands for others: an early answer then narrows little."""
     again_s: Floats | None = None
     """Seconds to recompute a layer, where a stage that recomputes in full may recompute as many as there is time for."""
 
@@ -66,11 +69,20 @@ def most_layers(
     held = in_time.copy()
     possible = ~_any_of_row(row, in_time < 0, len(rows))  # an end of the model alone takes too long
     room = _sum_of_row(row, weight * np.maximum(held, 0), len(rows))
-    for turn in np.unique(asked.order).tolist():
+
+    def least_of(which: Ints) -> Ints:
+        """The fewest layers that a stage must hold, given what the others may: below that its strategy is out."""
+        return np.maximum(in_time[which] - (room - total)[row[which]] // weight[which], 0)
+
+    *early, last = np.unique(asked.order).tolist() or [0]
+    for turn in early if asked.early_only_rule_out else []:
+        here = np.flatnonzero((asked.order == turn) & (possible & (room >= total))[row])
+        fits = _fit(jobs, rows, asked, here, least_of(here), headroom_fraction=headroom_fraction)
+        possible[row[here[~fits]]] = False
+    for turn in [last] if asked.early_only_rule_out else [*early, last]:
         possible &= room >= total
-        here = np.flatnonzero((asked.order == turn) & possible[row])
-        spare = (room - total)[row[here]] // weight[here]
-        least = np.maximum(in_time[here] - spare, 0)
+        here = np.flatnonzero(((asked.order == turn) | asked.early_only_rule_out) & possible[row])
+        least = least_of(here)
         held[here] = _most_that_fit(
             jobs, rows, asked, here, least=least, most=in_time[here], headroom=headroom_fraction
         )
@@ -92,7 +104,8 @@ def _most_that_fit(
 ) -> Ints:
     """The most layers between these that each stage holds, -1 where not even the least do; fewer layers need less memory."""
     low, high = least - 1, most.copy()
-    for tried in (least, most):  # which mostly rule a strategy out, or settle the question
+    # The least mostly rules a strategy out, which an early turn has already tried, and the most mostly settles the question.
+    for tried in (most,) if asked.early_only_rule_out else (least, most):
         rest = np.flatnonzero((low < high) & (tried > low))
         good = _fit(jobs, rows, asked, which[rest], tried[rest], headroom_fraction=headroom)
         low[rest[good]] = tried[rest[good]]

@@ -16,8 +16,10 @@ import numpy as np
 from cost_models.job import Job, PooledJob
 from cost_models.layers.expert_loop import has_looped_modules
 from cost_models.strategies.fields import (
+    CONSTANT_DEFAULTS,
     FIELD,
     FIELDS,
+    WITH_CONSTANT_DEFAULT,
     MoeDispatcher,
     Recompute,
     RecomputeMethod,
@@ -89,9 +91,8 @@ def strategy_dict(strategies: Strategies, index: int) -> dict[str, Any]:
     layout = strategies.layouts.table[int(strategies.layout[index])]
     found: dict[str, Any] = {}
     for entry in FIELDS:
-        value = (
-            entry.decoded(getattr(strategies, entry.column)[index].item()) if entry.column else _held_by(layout, entry)
-        )
+        column = entry.column
+        value = entry.decoded(getattr(strategies, column)[index].item()) if column else _held_by(layout, entry)
         if entry.group:
             found.setdefault(entry.group, {})[entry.part] = value
         else:
@@ -152,13 +153,14 @@ class _Builder:
 
     def _constant_defaults(self) -> dict[str, Any]:
         """The columns of all fields whose default depends on nothing else."""
-        row: dict[str, Any] = {}
-        for entry in FIELDS:
-            if entry.default is not None:
-                value = entry.of(self.given)
-                row[entry.column] = entry.default if value is None else entry.encoded(value)
-                if value is None and entry.is_assumed:
-                    self.assumed[entry.name] = entry.default
+        row = dict(CONSTANT_DEFAULTS)
+        written = self.given.model_fields_set
+        for entry in WITH_CONSTANT_DEFAULT:
+            value = entry.of(self.given) if entry.outermost in written else None
+            if value is not None:
+                row[entry.column] = entry.encoded(value)
+            elif entry.is_assumed:
+                self.assumed[entry.name] = entry.default
         return row
 
     def _degrees(self) -> dict[str, Any]:
