@@ -17,8 +17,8 @@ from planner.answer.inexpressible import inexpressible_best
 from planner.answer.ranking import compared_plans, ranked_plans
 from planner.answer.response import host_warnings, plan_response, search_report, stop_warnings
 from planner.answer.what_if import what_if
-from planner.pools.complete import SpaceOnPools, space_on_pools
 from planner.pools.explain import no_room_on_pools
+from planner.pools.space_on_pools import SpaceOnPools, space_on_pools
 from planner.request.checked_request import CheckedRequest, check_request
 from planner.request.job_warnings import job_warnings
 from planner.rules import rule_codes
@@ -27,7 +27,7 @@ from planner.search.found import Found
 from planner.search.objective import build_goal, without_targets
 from planner.search.pareto import front_documents, pareto_front
 from planner.search.progress import Progress
-from planner.splits.complete import SpaceOnOneKind
+from planner.search_on_one_kind import SpaceOnOneKind
 from planner.strategies.axes import build_space
 from planner.strategies.parse import assumed_fields
 

@@ -26,6 +26,7 @@ from cost_models.layers.parameters import (
 from cost_models.memory.activations import Sizes, autocast, batch_sizes, layer_parts, upcasts_norms
 from cost_models.memory.layer_memory import LayerMemory, layer_memory
 from cost_models.memory.loss import logits_and_loss
+from cost_models.strategies.fields import CpComm
 from cost_models.strategies.strategy import Floats, Strategies
 from cost_models.strategies.tensors import distinct
 
@@ -115,7 +116,7 @@ def _ends(job: Job, traits: MemoryTraits, rows: Strategies, s: Sizes) -> dict[st
     upcast = 4.0 * model.hidden_size * s.tokens / s.sp if upcasts_norms(job, traits) else 0.0
     kv = model.kv_size / np.minimum(rows.tp, model.num_key_value_heads)
     # Only this exchange holds the keys and values of the whole sequence; the ring holds one neighbour's at a time.
-    allgather = (rows.cp > 1) & (rows.cp_comm == 2)
+    allgather = (rows.cp > 1) & (rows.cp_comm == CpComm.ALLGATHER)
     return {
         "mtp": 2.0 * model.hidden_size**2 / rows.tp + 3.0 * norm_parameters(model),
         "mtp_bytes": 2.0 * hidden + 4.0 * output,

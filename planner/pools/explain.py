@@ -7,8 +7,8 @@ from typing import Any
 from cost_models.job import PooledJob
 from planner.answer.evaluation import Reason
 from planner.answer.explain import contradiction, first_values
-from planner.pools.complete import SpaceOnPools
 from planner.pools.placements import NodeLimits
+from planner.pools.space_on_pools import SpaceOnPools
 from planner.rules.expressible import splits_freely
 from planner.schemas.plan_request import Constraints
 from planner.search.found import Found

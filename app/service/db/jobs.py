@@ -21,8 +21,9 @@ from planner.search.progress import Progress
 
 Status = Literal["queued", "running", "succeeded", "failed", "cancelled"]
 FINISHED = ("succeeded", "failed", "cancelled")
-# The second attempt covers a machine that was restarted. A job that loses its process twice has most likely killed it, by its
-# need of memory for example, and would kill the next one too.
+# The second attempt covers a service that was restarted while the job ran, so that the lease of the job lapsed. A job whose service
+# disappears twice may well have brought it down, by its need of memory for example, and is not tried again. A worker process that
+# dies while its service lives fails its job at once.
 MAX_ATTEMPTS = 2
 """How often a job is started whose processes keep disappearing."""
 
