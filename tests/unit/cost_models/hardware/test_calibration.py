@@ -221,6 +221,32 @@ def test_groups_measured_across_nodes_come_back_as_measured() -> None:
     assert other.tier[0] == Tier.EXTRAPOLATED
 
 
+def test_groups_across_nodes_take_the_ratio_of_the_nearest_measured_one() -> None:
+    """Of 16 and of 64 ranks 1 MiB takes 2 and 8 times the formula, 2 MiB 4 and 32 times. Between the sizes ratios go on in logarithms:
+    sqrt(2 * 4) and sqrt(8 * 32). A group of 24 is nearer to 16, one of 128 nearer to 64, and both are extrapolated.
+    """
+    nominal = load_calibration(CLUSTER)
+    sizes, ratios = (2.0**20, 2.0**21), {16: (2.0, 4.0), 64: (8.0, 32.0)}
+
+    def priced(calibration, ranks, size):
+        return calibration.collective_s("all_gather", size, placement=place(ranks, stride=1, cluster=CLUSTER))
+
+    rows = []
+    for ranks, times in ratios.items():
+        seconds = [float(priced(nominal, ranks, s).seconds[0]) * times[i] for i, s in enumerate(sizes)]
+        rows += collectives("all_gather", seconds, ranks=ranks, per_node=8)
+    document = document_of({**MINIMAL, "collectives": rows})
+    calibration = load_calibration(replace(CLUSTER, calibration=("mine",)), extra={"mine": document})
+    between = 2.0**20.5
+    for ranks, ratio, tier in (
+        (16, 8**0.5, Tier.MEASURED), (64, 256**0.5, Tier.MEASURED),
+        (24, 8**0.5, Tier.EXTRAPOLATED), (128, 256**0.5, Tier.EXTRAPOLATED),
+    ):  # fmt: skip
+        got = priced(calibration, ranks, between)
+        assert got.seconds[0] == pytest.approx(ratio * priced(nominal, ranks, between).seconds[0], rel=0.02), ranks
+        assert got.tier[0] == tier
+
+
 def test_host_cost_comes_from_the_profiles_eager_layer() -> None:
     """2009 us for a layer forward and backward over 100 operators is 20.1 us each in a loop; compiled 0.93 of it."""
     calibration = load_calibration(replace(CLUSTER, calibration=(PROFILE,)))

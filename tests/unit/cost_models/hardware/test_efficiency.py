@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import csv
+from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 
 import pytest
 
-from cost_models.hardware import Calibration, load_calibration
+from cost_models.hardware import Calibration, load_calibration, reference_document
 from cost_models.hardware.attention import flash_attention_s
 from cost_models.hardware.efficiency import carried_share
+from cost_models.hardware.surfaces import precision_surfaces
 from cost_models.inputs.cluster import resolve_cluster
 
 TABLE = Path(__file__).resolve().parents[4] / "data" / "reference" / "gemm_bf16.csv"
@@ -111,3 +113,13 @@ def test_raising_one_precision_s_peak_never_slows_another(precision, raised):
     for size in (256, 2048, 16384):
         assert rate(faster, precision, size) >= rate(PEAKS, precision, size) * (1 - 1e-12)
     assert (rate(faster, precision) > 1.1 * rate(PEAKS, precision)) is (precision == raised)
+
+
+@pytest.mark.parametrize(("more", "carried"), [(1.0, False), (1.0008, False), (1.0012, True)])
+def test_peaks_within_a_thousandth_are_the_measured_gpus_own(more, carried):
+    """Data sheets round to a thousandth; a GPU that differs by more has each other precision carried from its own peak."""
+    gpu = calibration("H100-SXM-80GB").cluster.gpu
+    reference = reference_document(gpu)
+    peaks = {name: more * peak for name, peak in gpu.peak_flops_per_s.items()}
+    found = precision_surfaces(None, reference, replace(gpu, peak_flops_per_s=peaks))
+    assert set(found) == (set(peaks) - {"bf16"} if carried else set())

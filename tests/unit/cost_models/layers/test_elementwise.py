@@ -205,3 +205,14 @@ def test_seconds_divide_what_each_kind_of_parallelism_splits(sequence_parallel) 
     per_token = traffic_forward.hidden_bytes / (4 if sequence_parallel else 1) + traffic_forward.sharded_bytes / 4
     seconds = 2048 * per_token / 800e9 + traffic_forward.kernels * ELEMENTWISE_KERNEL_S.value
     assert forward[0] == pytest.approx(seconds, rel=1e-12)
+
+
+def test_biases_are_reduced_in_backward() -> None:
+    """The gradient of every biased output is read once: q + 2 kv, the output projection's h, gate, up and down 2 f + h, 2 bytes each,
+    with one kernel for each of the four.
+    """
+    plain = traffic(job())
+    biased = traffic(job(grouped(linear_bias=True)))
+    assert biased[1].sharded_bytes - plain[1].sharded_bytes == 2 * (Q + 2 * 256 + H + 2 * WIDTH + H)
+    assert biased[1].kernels - plain[1].kernels == 4
+    assert biased[0] == plain[0]

@@ -59,6 +59,15 @@ def test_torchtitan(recompute: str, version: str, expected: float) -> None:
     assert kept_per_token(LLAMA_8B, strategy, framework="torchtitan", framework_version=version) == expected
 
 
+def test_torchtitan_selective_keeps_what_its_two_reduce_scatters_return() -> None:
+    """t = 4: input, attention's output, its statistics, outputs of wqkv and w1 are divided: (2h + 2q + 4a + 2q + 4kv + 2f) / 4 =
+    (8192 + 8192 + 128 + 8192 + 4096 + 28672) / 4 = 14368. The output of w2 is a whole partial sum, 2h = 8192, and the two
+    reduce-scatters keep a quarter each, 2 * 2h / 4 = 4096.
+    """
+    strategy = {"tp": 4, "dp": 8, "zero": 3, "sequence_parallel": True, "recompute": "selective"}
+    assert kept_per_token(LLAMA_8B, strategy, framework="torchtitan", framework_version="0.3") == 14368 + 8192 + 4096
+
+
 def test_torchtitan_keeps_gathered_norm_outputs_under_tensor_parallelism() -> None:
     """t = 4: two norm outputs whole (4h = 16384), all else divided: (168072 - 16384) / 4 = 37922."""
     strategy = {"tp": 4, "dp": 8, "zero": 3, "sequence_parallel": True}
