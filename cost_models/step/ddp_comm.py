@@ -17,6 +17,12 @@ from cost_models.job import Job
 from cost_models.specs.training import BYTES_PER
 from cost_models.step.unit_collectives import reduce_in_shards
 from cost_models.strategies.strategy import Bools, Codes, Floats, Strategies
+from cost_models.strategies.tensors import distinct
+
+DDP_AXES = ("tp", "pp", "cp", "dp", "ep", "etp", "zero", "zero_shard_size")
+"""What the link seconds depend on beside the parameters that a rank holds."""
+_NORM_AXES = ("tp", "pp", "cp", "dp", "ep", "etp")
+"""What the placement of tensor-parallel groups depends on: their size, and the job's segments."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +41,7 @@ def ddp_s(
     expert: Floats,
     forward_s: Floats,
     backward_s: Floats,
+    links: DdpLinks | None = None,
 ) -> DdpSeconds:
     """Exposed seconds of reducing whole gradient buffers and gathering the updated parameters, once a step. [C-14] [O-3]
 
@@ -48,8 +55,9 @@ def ddp_s(
         expert: its routed-expert parameters.
         forward_s: seconds of the slowest stage's forward of one micro-batch.
         backward_s: seconds of its backward.
+        links: link seconds of these very parameters, where the caller has them; else they are computed.
     """
-    links = ddp_links_s(job, strategies, dense=dense, expert=expert)
+    links = links or ddp_links_s(job, strategies, dense=dense, expert=expert)
     exposed = ddp_exposed_s(
         strategies, links, forward_s=forward_s, backward_s=backward_s, num_layers=job.model.num_layers
     )
@@ -173,10 +181,16 @@ def tied_gradients_s(
     tied = copied & (strategies.pp > 1)
     if not (tied.any() or strategies.sequence_parallel.any()):
         return np.zeros(len(strategies)), np.zeros(len(strategies), np.int8)
-    ends = price("all_reduce", word * grad, placement=placements.embedding)
-    norms = price(
-        "all_reduce", layers * job.model.norms_per_layer * job.model.hidden_size * grad, placement=placements.tp
-    )
-    seconds = np.where(tied, ends.seconds, 0.0) + np.where(strategies.sequence_parallel, norms.seconds, 0.0)
-    tier = np.where(tied, ends.tier, np.where(strategies.sequence_parallel, norms.tier, 0)).astype(np.int8)
+    seconds, tier = np.zeros(len(strategies)), np.zeros(len(strategies), np.int8)
+    if strategies.sequence_parallel.any():
+        cases = distinct(strategies, _NORM_AXES, also=layers)
+        assert cases.also is not None
+        elements = cases.also * job.model.norms_per_layer * job.model.hidden_size
+        norms = price("all_reduce", elements * grad, placement=groups(cases.rows, job.cluster).tp)
+        seconds = np.where(strategies.sequence_parallel, cases.spread(norms.seconds), 0.0)
+        tier = np.where(strategies.sequence_parallel, cases.spread(norms.tier), tier)
+    if tied.any():
+        ends = price("all_reduce", word * grad, placement=placements.embedding)
+        seconds = np.where(tied, ends.seconds, 0.0) + seconds
+        tier = np.where(tied, ends.tier, tier).astype(np.int8)
     return seconds, tier

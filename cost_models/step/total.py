@@ -18,20 +18,23 @@ from cost_models.constants import GPU_SPREAD, STRAGGLING
 from cost_models.hardware.groups import groups
 from cost_models.job import Job
 from cost_models.layers.costs import LAYER_PARTS
-from cost_models.step.ddp_comm import ddp_s, tied_gradients_s
+from cost_models.step.ddp_comm import DDP_AXES, DdpLinks, ddp_links_s, ddp_s, tied_gradients_s
 from cost_models.step.fsdp_comm import is_fsdp
 from cost_models.step.offload import offload_s, offload_tier
 from cost_models.step.optimizer import optimizer_s
 from cost_models.step.pipeline import exposed_sends_s, hop_s
 from cost_models.step.stage_costs import Tables
-from cost_models.step.stage_parameters import dense_by_slot, expert_by_slot
+from cost_models.step.stage_parameters import dense_by_slot, expert_by_slot, rank_parameters
 from cost_models.step.stages import Stages, stages
 from cost_models.strategies.strategy import Codes, Floats, Strategies
-from cost_models.strategies.tensors import levels_of, summed
+from cost_models.strategies.tensors import distinct, levels_of, summed
 from cost_models.terms import TIME_NAMES, Tier
 
 STAGE_END_TERMS = ("dp_comm", "optimizer", "offload")
 """What every stage does by itself once a step; the pipeline waits for the stage that takes longest."""
+
+_HELD_AXES = ("layout", *DDP_AXES)
+"""What the parameters of the fullest stage depend on, and how long they take to reduce and gather."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -95,14 +98,20 @@ def _expected_maximum(n: float) -> float:
 
 def _once_a_step(job: Job, strategies: Strategies, work: Stages) -> tuple[dict[str, Floats], dict[str, Codes]]:
     """Seconds and tiers of what happens once a step, taken on the stage that holds the most parameters."""
+    cases = distinct(strategies, _HELD_AXES)
+    held = rank_parameters(job, cases.rows)
+    # All stages finish a step together, so the stage with the most parameters sets the pace of whatever grows
+    # with them. It need not be the stage that is slowest in computing; dense and expert maxima are taken apart,
+    # an upper bound where two stages hold them.
+    dense = dense_by_slot(held, cases.rows).max(axis=0)
+    expert = expert_by_slot(held, cases.rows).max(axis=0)
+    links = ddp_links_s(job, cases.rows, dense=dense, expert=expert)
     return once_a_step(
         job,
         strategies,
-        # All stages finish a step together, so the stage with the most parameters sets the pace of whatever grows
-        # with them. It need not be the stage that is slowest in computing; dense and expert maxima are taken apart,
-        # an upper bound where two stages hold them.
-        dense=dense_by_slot(work.held, strategies).max(axis=0),
-        expert=expert_by_slot(work.held, strategies).max(axis=0),
+        dense=cases.spread(dense),
+        expert=cases.spread(expert),
+        links=links.take(cases.inverse),
         forward_s=work.forward_s,
         backward_s=work.backward_s,
         layers=work.slowest_layers_JN.sum(axis=0),
@@ -120,6 +129,7 @@ def once_a_step(
     backward_s: Floats,
     layers: Floats,
     word: Floats,
+    links: DdpLinks | None = None,
 ) -> tuple[dict[str, Floats], dict[str, Codes]]:
     """Seconds of the terms that occur once a step, by name and of shape (N,), and their tiers.
 
@@ -132,8 +142,11 @@ def once_a_step(
         backward_s: seconds of its backward.
         layers: decoder layers of the slowest stage.
         word: elements of the embedding on one rank that a tied output projection shares.
+        links: link seconds of these parameters, as in `stage_end_s`.
     """
-    ends, reduced = stage_end_s(job, strategies, dense=dense, expert=expert, forward_s=forward_s, backward_s=backward_s)
+    ends, reduced = stage_end_s(
+        job, strategies, dense=dense, expert=expert, forward_s=forward_s, backward_s=backward_s, links=links
+    )
     tied, tied_tier = tied_gradients_s(
         job, strategies, word=word, layers=layers, placements=groups(strategies, job.cluster)
     )
@@ -149,7 +162,14 @@ def once_a_step(
 
 
 def stage_end_s(
-    job: Job, strategies: Strategies, *, dense: Floats, expert: Floats, forward_s: Floats, backward_s: Floats
+    job: Job,
+    strategies: Strategies,
+    *,
+    dense: Floats,
+    expert: Floats,
+    forward_s: Floats,
+    backward_s: Floats,
+    links: DdpLinks | None = None,
 ) -> tuple[dict[str, Floats], Codes]:
     """Seconds of what a stage does by itself once a step, by STAGE_END_TERMS, and the tier of its reduction.
 
@@ -160,8 +180,9 @@ def stage_end_s(
         expert: routed-expert parameters that it holds.
         forward_s: seconds of the slowest stage's forward of one micro-batch: a faster stage waits for it, so it hides as much.
         backward_s: seconds of its backward.
+        links: link seconds of these parameters, where the caller has them; else they are computed.
     """
-    ddp = ddp_s(job, strategies, dense=dense, expert=expert, forward_s=forward_s, backward_s=backward_s)
+    ddp = ddp_s(job, strategies, dense=dense, expert=expert, forward_s=forward_s, backward_s=backward_s, links=links)
     # Where parameters are sharded layer by layer, the stages' own terms already hold all data-parallel traffic.
     whole = ~is_fsdp(job, strategies)
     terms = {

@@ -30,10 +30,12 @@ class Distinct:
     """One strategy for each combination, shape (U,); only the named axes mean anything."""
     inverse: Index
     """The combination of each strategy, shape (N,)."""
+    also: NDArray[Any] | None = None
+    """The further number that tells the combinations apart beside the axes, where there is one, shape (U,)."""
 
     def at(self, index: NDArray[Any]) -> Distinct:
         """The same combinations, for the strategies at these positions."""
-        return Distinct(self.rows, self.inverse[index])
+        return Distinct(self.rows, self.inverse[index], self.also)
 
     def spread(self, values: NDArray[Scalar]) -> NDArray[Scalar]:
         """Values over combinations, shape (..., U), gathered to (..., N)."""
@@ -58,9 +60,10 @@ def distinct(strategies: Strategies, axes: Sequence[str], *, also: NDArray[Any] 
         present = np.flatnonzero(first >= 0)
         rank = np.empty(cells, dtype=np.int64)
         rank[present] = np.arange(len(present))
-        return Distinct(strategies.take(first[present]), rank[code])
-    _, index, inverse = np.unique(code, return_index=True, return_inverse=True)
-    return Distinct(strategies.take(index), inverse.reshape(-1))
+        index, inverse = first[present], rank[code]
+    else:
+        _, index, inverse = np.unique(code, return_index=True, return_inverse=True)
+    return Distinct(strategies.take(index), inverse.reshape(-1), None if also is None else also[index])
 
 
 def summed(parts: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
