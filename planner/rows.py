@@ -66,13 +66,31 @@ def evaluate_rows(
     Raises:
         CalibrationError: `calibration` cannot be read. (A bad calibration in a row makes only that row invalid.)
     """
+    for answers in evaluate_arriving([lines], calibration=calibration, extra=extra, allow_files=allow_files):
+        yield from answers
+
+
+def evaluate_arriving(
+    batches: Iterable[Iterable[str | Mapping[str, Any]]],
+    *,
+    calibration: str | None = None,
+    extra: Documents | None = None,
+    allow_files: bool = False,
+) -> Iterator[list[Answer]]:
+    """The answers to rows that arrive in batches, a window's at a time. No window waits for another batch.
+
+    Windows go on growing from batch to batch: a pipe hands over 64 KiB at once, and starting anew with one row for each would
+    price most rows in small windows. Arguments and errors are those of `evaluate_rows`.
+    """
     documents = {**(extra or {}), **_named(calibration, extra or {})}
-    source = (line for line in lines if not isinstance(line, str) or line.strip())
     size = 1
-    while window := list(islice(source, size)):
-        rows = [_parsed(line, calibration=calibration, extra=documents, allow_files=allow_files) for line in window]
-        yield from _answers(rows)
-        size = min(2 * size, LARGEST_WINDOW)
+    for lines in batches:
+        source = (line for line in lines if not isinstance(line, str) or line.strip())
+        while window := list(islice(source, size)):
+            yield _answers(
+                [_parsed(line, calibration=calibration, extra=documents, allow_files=allow_files) for line in window]
+            )
+            size = min(2 * size, LARGEST_WINDOW)
 
 
 def _named(calibration: str | None, extra: Documents) -> dict[str, CalibrationDocument]:

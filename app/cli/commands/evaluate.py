@@ -26,14 +26,15 @@ def evaluate(
     ] = None,
 ) -> None:
     """Price given strategies: one evaluation per input line, in order."""
-    from planner.rows import evaluate_rows
+    from planner.rows import evaluate_arriving
 
     with ExitStack() as stack, reader_may_leave():
         source = sys.stdin.buffer if rows == "-" else stack.enter_context(_opened(rows))
         assert isinstance(source, BufferedReader)
+        _let_rows_pile_up(source)
         _refuse_one_document(source, rows)
-        for lines in arriving_lines(source):
-            for evaluation in evaluate_rows(lines, calibration=calibration, allow_files=True):
+        for evaluations in evaluate_arriving(arriving_lines(source), calibration=calibration, allow_files=True):
+            for evaluation in evaluations:
                 write_document(evaluation)
             sys.stdout.flush()
 
@@ -57,6 +58,22 @@ def arriving_lines(source: BufferedReader) -> Iterator[list[str]]:
         held.append(rest)
     if any(held):
         yield [b"".join(held).decode(encoding, errors="replace")]
+
+
+def _let_rows_pile_up(source: BufferedReader) -> None:
+    """Lets a pipe hold as much as is read at once, where the system can: it holds 64 KiB otherwise, a hundred rows or two, and
+    its writer waits while these are priced.
+    """
+    try:
+        import fcntl
+
+        fcntl.fcntl(source, fcntl.F_SETPIPE_SZ, LARGEST_READ_BYTES)
+    except (
+        ImportError,
+        AttributeError,
+        OSError,
+    ):  # not Linux, not a pipe, or more than the administrator lets a user have
+        return
 
 
 def _refuse_one_document(source: BufferedReader, name: str) -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from builders import dense_model, request_of
 from cost_models.errors import CalibrationError
-from planner.rows import evaluate_rows
+from planner.rows import evaluate_arriving, evaluate_rows
 from planner.schemas import Evaluation
 
 ROW: dict[str, Any] = {
@@ -148,6 +148,13 @@ def test_rows_priced_together_cost_what_each_costs_alone():
 
 def test_parsed_rows_and_texts_are_answered_alike():
     assert next(evaluate_rows([ROW])) == one(ROW)
+
+
+def test_windows_grow_over_batches_and_end_with_each_batch():
+    """The fourth window may hold eight rows, however few rows the batches before it held."""
+    batches = [[{"id": 0}], [{"id": 1}], [{"id": 2}], [{"id": n} for n in range(3, 11)]]
+    windows = [[answer["id"] for answer in answers] for answers in evaluate_arriving(batches)]
+    assert windows == [[0], [1], [2], [3, 4, 5, 6, 7, 8, 9, 10]]
 
 
 def test_answers_come_while_lines_are_still_being_written():
