@@ -28,7 +28,7 @@ Position = Annotated[int, Field(ge=0, le=10**15)]
 
 
 class _Strict(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False, defer_build=True)
 
 
 class Fingerprint(_Strict):

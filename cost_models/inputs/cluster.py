@@ -115,6 +115,7 @@ class ClusterInput(NodesInput):
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
+        defer_build=True,
         json_schema_extra={
             "examples": [
                 {"preset": "dgx-h100", "num_nodes": 16},

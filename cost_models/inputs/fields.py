@@ -22,7 +22,8 @@ SMALLEST = 1e-6
 _MOST_PROBLEMS = 20
 _LONGEST_CACHED = 100_000
 
-STRICT = ConfigDict(extra="forbid", frozen=True)
+STRICT = ConfigDict(extra="forbid", frozen=True, defer_build=True)
+"""Of boundary models. Their validators are built when they are first used: a run needs few, and they cost a tenth of its start."""
 
 
 def _whole(value: object) -> object:

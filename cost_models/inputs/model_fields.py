@@ -60,6 +60,7 @@ class ModelInput(BaseModel):
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
+        defer_build=True,
         json_schema_extra={
             "examples": [
                 {"preset": "llama-3.1-8b"},

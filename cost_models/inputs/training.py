@@ -51,6 +51,7 @@ class TrainingInput(BaseModel):
     model_config = ConfigDict(
         extra="forbid",
         frozen=True,
+        defer_build=True,
         json_schema_extra={"examples": [dict(EXAMPLE_TRAINING)]},
     )
 

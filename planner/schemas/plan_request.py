@@ -42,15 +42,15 @@ class NodeRange(ContractModel):
 class Constraints(ContractModel):
     """What a plan must respect."""
 
-    fixed: StrategyInput = StrategyInput()
+    fixed: StrategyInput = StrategyInput.model_construct()
     """Strategy fields that have one value each."""
-    allowed: AllowedValues = AllowedValues()
+    allowed: AllowedValues = AllowedValues.model_construct()
     """Strategy fields with the values to search."""
     memory_headroom_fraction: Annotated[Fraction, Field(lt=1.0)] = 0.03
     """Share of the GPU's capacity that must stay free."""
     allow_at_risk: Flag = False
     """Whether plans whose memory range crosses the limit are listed too, behind all plans that fit."""
-    num_nodes: NodeRange = NodeRange()
+    num_nodes: NodeRange = NodeRange.model_construct()
     allow_idle_gpus: Flag = True
     """Whether a plan may leave whole nodes unused."""
 
@@ -81,9 +81,9 @@ class PlanRequest(ContractModel):
     model: ModelDocument
     cluster: ClusterDocument
     training: TrainingDocument
-    constraints: Constraints = Constraints()
+    constraints: Constraints = Constraints.model_construct()
     objective: Objective = "step_time"
-    targets: Targets = Targets()
+    targets: Targets = Targets.model_construct()
     top_k: Annotated[Degree, Field(le=1000)] = 10
     """Plans that are returned, all of them exact within the searched space."""
     include: Annotated[tuple[Extra, ...], Field(max_length=3)] = ()
