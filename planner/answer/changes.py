@@ -39,14 +39,18 @@ EIGHT_BIT = "training.optimizer adam-8bit"
 
 def changes(job: Job, strategy: Strategy) -> Iterator[Change]:
     """Every change that is tried, the mildest first; some of them are illegal."""
+    yield from single_changes(job, strategy)
+    yield from combined_changes(job, strategy)
+
+
+def single_changes(job: Job, strategy: Strategy) -> Iterator[Change]:
+    """The changes of one thing, the mildest first."""
     # Mild means cheap for the user: what keeps the data on the GPU comes before an optimizer with other mathematics, and
     # offload, which costs time on the host link, comes last.
     yield from (Change(name, changed) for name, changed in _single_fields(job, strategy))
     if job.training.optimizer == "adam":
         yield Change(EIGHT_BIT, strategy, eight_bit=True)
-    offloads = _offloads(strategy)
-    yield from (Change(name, apply(strategy)) for name, apply in offloads)
-    yield from _together(job, strategy, offloads)
+    yield from (Change(name, apply(strategy)) for name, apply in _offloads(strategy))
 
 
 def _single_fields(job: Job, strategy: Strategy) -> Iterator[tuple[str, Strategy]]:
@@ -103,8 +107,9 @@ def _offloading(offload: dict[str, Any]) -> Apply:
     return lambda strategy: {**strategy, "offload": {**strategy["offload"], **offload}}
 
 
-def _together(job: Job, strategy: Strategy, offloads: list[tuple[str, Apply]]) -> Iterator[Change]:
+def combined_changes(job: Job, strategy: Strategy) -> Iterator[Change]:
     """Combinations of two or more changes, the fewest changes first."""
+    offloads = _offloads(strategy)
     parts: list[tuple[str, Apply]] = []
     if strategy["micro_batch_size"] > 1:
         parts.append(("micro_batch_size 1", lambda s: {**s, "micro_batch_size": 1}))

@@ -19,7 +19,7 @@ from cost_models.specs.training import BYTES_PER
 from cost_models.strategies.fields import GROUPS
 from cost_models.strategies.strategy import Ints, Strategies
 from cost_models.units import GIB
-from planner.answer.changes import changes
+from planner.answer.changes import Change, combined_changes, single_changes
 from planner.answer.evaluation import Reason, memory_reasons
 from planner.rules import violations
 from planner.schemas.plan_request import Constraints
@@ -36,15 +36,14 @@ def nearest_infeasible(pooled: PooledJob, nearest: Strategies, *, headroom_fract
 
     Those that some change makes fit come first, since they tell the user what to do.
     """
-    every = [strategy_dict(nearest, index) for index in range(len(nearest))]
     found = FittingChanges({}, {}, _MORE_ON_POOLS)  # each change would need a placement of its own on the pools
     if not pooled.cluster.lists_pools:
-        found = fitting_changes(pooled.jobs[0], every, headroom_fraction=headroom_fraction)
+        found = _fitting_splits(pooled.jobs[0], nearest, headroom_fraction=headroom_fraction)
     shown = _different_splits(nearest, first=[index in found.names for index in range(len(nearest))])
     evaluated = evaluate_on_pools(pooled, nearest.take(shown), headroom_fraction=headroom_fraction)
     return [
         {
-            "strategy": every[index],
+            "strategy": strategy_dict(nearest, index),
             "reasons": memory_reasons(evaluated, position, pooled=pooled),
             "smallest_change": found.told(index),
         }
@@ -129,9 +128,13 @@ def _different_splits(nearest: Strategies, *, first: list[bool]) -> Ints:
     """Positions of the first few candidates that differ in a degree, those marked in `first` before the others."""
     order = np.argsort(~np.array(first, np.bool_), kind="stable")
     # Candidates that share their degrees mostly share their remedy too, so one of each split is shown.
-    degrees = np.stack([getattr(nearest, name)[order] for name in ("tp", "pp", "cp", "dp", "ep")], axis=1)
-    _, at = np.unique(degrees, axis=0, return_index=True)
+    _, at = np.unique(_degrees(nearest)[order], axis=0, return_index=True)
     return np.asarray(order[np.sort(at)[:SHOWN]])
+
+
+def _degrees(nearest: Strategies) -> Ints:
+    """The degrees that tell splits of the GPUs apart, shape (N, 5)."""
+    return np.stack([getattr(nearest, name) for name in ("tp", "pp", "cp", "dp", "ep")], axis=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,11 +153,45 @@ class FittingChanges:
         return self.names.get(index) or _no_change(self.closest.get(index), self.advice)
 
 
+def _fitting_splits(job: Job, nearest: Strategies, *, headroom_fraction: float) -> FittingChanges:
+    """The fitting changes of as many candidates as decide which ones are shown, in their order.
+
+    A candidate is passed over once an earlier one of its split fits after a change, and all are once enough splits do: in
+    `_different_splits` these come before it.
+    """
+    splits = [tuple(row) for row in _degrees(nearest).tolist()]
+    settled: set[tuple[int, ...]] = set()
+    found = FittingChanges({}, {}, _more_memory(job, headroom_fraction=headroom_fraction))
+    start, size = 0, SHOWN
+    while start < len(splits) and len(settled) < SHOWN:
+        some = [index for index in range(start, min(start + size, len(splits))) if splits[index] not in settled]
+        given = [strategy_dict(nearest, index) for index in some]
+        its = fitting_changes(job, given, headroom_fraction=headroom_fraction)
+        found.names.update((some[index], name) for index, name in its.names.items())
+        found.closest.update((some[index], change) for index, change in its.closest.items())
+        settled |= {splits[some[index]] for index in its.names}
+        start, size = start + size, 2 * size
+    return found
+
+
 def fitting_changes(job: Job, strategies: list[dict[str, Any]], *, headroom_fraction: float) -> FittingChanges:
     """Which change makes each strategy legal and fitting, or what is missing where none does."""
-    tried = [(index, change) for index, strategy in enumerate(strategies) for change in changes(job, strategy)]
+    found = FittingChanges({}, {}, _more_memory(job, headroom_fraction=headroom_fraction))
+    # A combination is never milder than a single change, so combinations are tried only where no single change is enough.
+    for kind in (single_changes, combined_changes):
+        unfit = [index for index in range(len(strategies)) if index not in found.names]
+        _try(
+            [(index, change) for index in unfit for change in kind(job, strategies[index])],
+            found,
+            job,
+            headroom_fraction,
+        )
+    return found
+
+
+def _try(tried: list[tuple[int, Change]], found: FittingChanges, job: Job, headroom_fraction: float) -> None:
+    """Notes in `found` the first of these changes that fits and the one that comes closest, by position of the strategy."""
     fitting: dict[int, tuple[int, str]] = {}
-    closest: dict[int, tuple[float, str]] = {}
     # The optimizer's kind is a field of the job and all other changes are fields of the strategy, so two batches price all.
     for eight_bit in (False, True):
         some = [position for position, (_, change) in enumerate(tried) if change.eight_bit == eight_bit]
@@ -175,9 +212,9 @@ def fitting_changes(job: Job, strategies: list[dict[str, Any]], *, headroom_frac
             if verdict[row] == Verdict.FITS:
                 name = change.name + _on_the_host(float(memory.host_bytes_per_node[row]), job)
                 fitting[index] = min(fitting.get(index, (len(tried), "")), (position, name))
-            closest[index] = min(closest.get(index, (np.inf, "")), (float(excess[row]), change.name))
-    names = {index: name for index, (_, name) in fitting.items()}
-    return FittingChanges(names, closest, _more_memory(job, headroom_fraction=headroom_fraction))
+            closest = found.closest.get(index, (np.inf, ""))
+            found.closest[index] = min(closest, (float(excess[row]), change.name))
+    found.names.update((index, name) for index, (_, name) in fitting.items())
 
 
 def _on_the_host(needed_bytes: float, job: Job) -> str:
