@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 
 from cost_models.evaluate import Evaluated, Verdict
-from cost_models.job import PooledJob
+from cost_models.job import Job, PooledJob
 from cost_models.pools.evaluate import pooled_memory
 from planner.answer.evaluation import Reason
 from planner.answer.open_facts import Outcome, Reading, combined_readings, deciding, single_readings
@@ -99,10 +99,16 @@ def _judged(tasks: Sequence[_Task], rows: Sequence[OpenRow]) -> list[tuple[_Task
     if resolved.strategies is None:
         return []
     memory = pooled_memory(jobs[0], resolved.strategies)
-    low = memory.device_low
+    low, members = memory.device_low, resolved.index.tolist()
+    legal = np.zeros(len(members), np.bool_)
+    # Rules may look at the global batch, so that each job judges its own.
+    by_job: dict[tuple[Job, ...], list[int]] = defaultdict(list)
+    for position, member in enumerate(members):
+        by_job[jobs[member].jobs].append(position)
+    for some in by_job.values():
+        legal[some] = violations_on_pools(jobs[members[some[0]]], resolved.strategies.take(np.array(some))).legal
     return [
         (tasks[member], Verdict(int(memory.verdict[position])), float(low[position]))
-        for position, member in enumerate(resolved.index.tolist())
-        if not memory.host_exceeded[position]
-        and violations_on_pools(jobs[member], resolved.strategies.take(np.array([position]))).legal[0]
+        for position, member in enumerate(members)
+        if legal[position] and not memory.host_exceeded[position]
     ]

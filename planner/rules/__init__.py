@@ -13,6 +13,7 @@ from functools import cache, lru_cache
 import numpy as np
 
 from cost_models.job import Job
+from cost_models.specs.training import Framework
 from cost_models.strategies.strategy import Bools, Ints, Strategies
 from planner.rules.degrees import DEGREE_RULES
 from planner.rules.experts import EXPERT_RULES
@@ -92,9 +93,17 @@ class Violations:
 @lru_cache(maxsize=256)
 def active_rules(job: Job) -> tuple[Rule, ...]:
     """The rules that this job's framework, version, model and cluster are subject to."""
-    active = tuple(rule for rule in RULES if rule.applies(job))
+    training = job.training
+    rules = _rules_of(training.framework, training.framework_version)
+    active = tuple(rule for rule in rules if rule.when is None or rule.when(job))
     assert len(active) < 64, len(active)  # `Violations.flags` are 64-bit integers, one bit of them the sign
     return active
+
+
+@lru_cache(maxsize=256)
+def _rules_of(framework: Framework, version: str) -> tuple[Rule, ...]:
+    """The rules of a framework's version; mixed rows bring a job each, but only a few versions."""
+    return tuple(rule for rule in RULES if rule.holds_in(framework, version))
 
 
 def violations(job: Job, strategies: Strategies) -> Violations:

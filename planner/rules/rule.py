@@ -54,14 +54,16 @@ class Rule:
 
     def applies(self, job: Job) -> bool:
         """Whether this job's framework, version and model are subject to the rule."""
-        if self.frameworks is not None and job.training.framework not in self.frameworks:
+        training = job.training
+        return self.holds_in(training.framework, training.framework_version) and (self.when is None or self.when(job))
+
+    def holds_in(self, framework: Framework, version: str) -> bool:
+        """Whether a framework has the rule in this version."""
+        if self.frameworks is not None and framework not in self.frameworks:
             return False
-        version = job.training.framework_version
         if self.since is not None and precedes(version, self.since):
             return False
-        if self.until is not None and not precedes(version, self.until):
-            return False
-        return self.when is None or self.when(job)
+        return self.until is None or precedes(version, self.until)
 
 
 def version_key(version: str) -> tuple[int, ...]:
