@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from time import perf_counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -17,8 +17,6 @@ from planner.answer.inexpressible import inexpressible_best
 from planner.answer.ranking import compared_plans, ranked_plans
 from planner.answer.response import host_warnings, plan_response, search_report, stop_warnings
 from planner.answer.what_if import what_if
-from planner.pools.explain import no_room_on_pools
-from planner.pools.space_on_pools import SpaceOnPools, space_on_pools
 from planner.request.checked_request import CheckedRequest, check_request
 from planner.request.job_warnings import job_warnings
 from planner.rules import rule_codes
@@ -30,6 +28,9 @@ from planner.search.progress import Progress
 from planner.search_on_one_kind import SpaceOnOneKind
 from planner.strategies.axes import build_space
 from planner.strategies.parse import assumed_fields
+
+if TYPE_CHECKING:
+    from planner.pools.space_on_pools import SpaceOnPools
 
 
 def plan(
@@ -100,6 +101,9 @@ def plan_checked(
 
 def _searched(checked: CheckedRequest, started: float | None) -> SpaceOnOneKind | SpaceOnPools:
     if checked.job.cluster.lists_pools:
+        # Few requests list pools, and the others need not load a search of their own.
+        from planner.pools.space_on_pools import space_on_pools
+
         return space_on_pools(checked)
     return SpaceOnOneKind(build_space(checked.job.jobs[0], checked.asked.constraints), started)
 
@@ -134,7 +138,9 @@ def _nearest(checked: CheckedRequest, searched: SpaceOnOneKind | SpaceOnPools, f
     if found.nearest is not None:
         return nearest_infeasible(checked.job, found.nearest, headroom_fraction=constraints.memory_headroom_fraction)
     if found.unplaced or not len(searched.space.degrees):
-        if isinstance(searched, SpaceOnPools):
+        if not isinstance(searched, SpaceOnOneKind):
+            from planner.pools.explain import no_room_on_pools
+
             return [no_room_on_pools(searched, found)]
         return [contradiction(checked.job.jobs[0], constraints)]
     ruled_out = any(found.rejected[code] for code in rule_codes())

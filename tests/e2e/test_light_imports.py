@@ -33,6 +33,16 @@ def test_command_loads_nothing_heavy(arguments: tuple[str, ...]) -> None:
     assert HEAVY & set(modules) == set()
 
 
+def test_a_cluster_of_one_kind_loads_no_search_on_pools() -> None:
+    code = (
+        "import json, sys, meshwright; meshwright.plan(json.load(open(sys.argv[1])));"
+        "print(*(name for name in sys.modules if name.startswith('planner.pools')))"
+    )
+    request = str(REQUESTS / "llama-3.1-70b.json")
+    done = subprocess.run([sys.executable, "-c", code, request], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == ""
+
+
 def test_importing_the_front_loads_nothing_else() -> None:
     code = (
         "import sys, meshwright; print(*sorted(m for m in sys.modules if m in {'numpy', 'planner', 'app', 'pydantic'}))"
