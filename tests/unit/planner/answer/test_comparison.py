@@ -161,3 +161,13 @@ def test_no_difference_is_told_that_rounds_to_nothing() -> None:
     fewer = on_gpus(plan(1, 1, gemm=10.0), 4)
     told = against(fewer, other, objective="fewest_gpus")
     assert told.startswith("on 4 GPUs where plan 2 is on 8, and as fast to within 0.1%: ")
+
+
+def test_four_terms_are_named_and_no_more() -> None:
+    """Five terms differ, by 0.5, 0.4, 0.3, 0.2 and 0.1 of 11.5 s: the smallest is left out."""
+    more = {"tp_comm": 0.5, "pp_bubble": 0.4, "head": 0.3, "optimizer": 0.2, "launch": 0.1}
+    told = against(plan(1, 1, gemm=10.0, **dict.fromkeys(more, 0.0)), plan(2, 2, gemm=10.0, **more))
+    assert told.count("% less on ") == 4
+    for share in ("4.3%", "3.5%", "2.6%", "1.7%"):
+        assert f"{share} less on " in told
+    assert "0.9% less" not in told

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cost_models.job import Job, PooledJob
-from planner.answer.changes import Change, changes
+from planner.answer.changes import Change, changes, single_changes
 from planner.answer.explain import SHOWN, fitting_changes, nearest_infeasible
 from planner.plan import plan
 from planner.request.job import resolve_job
@@ -247,3 +247,10 @@ def test_an_offload_that_a_framework_cannot_do_is_said() -> None:
     assert "out-of-memory" not in answer["rejected"]
     messages = [reason["message"] for each in answer["nearest_infeasible"] for reason in each["reasons"]]
     assert "fsdp can offload parameters and the whole optimizer only together" in messages
+
+
+@pytest.mark.parametrize(("now", "tried"), [("none", ["selective", "full"]), ("selective", ["full"]), ("full", [])])
+def test_only_more_recomputation_is_tried(now: str, tried: list[str]) -> None:
+    document = parts(20)
+    names = [change.name for change in single_changes(resolve_job(document), full(document, recompute=now))]
+    assert [name for name in names if name.startswith("recompute ")] == [f"recompute {mode}" for mode in tried]

@@ -56,6 +56,20 @@ def test_of_equally_few_gpus_the_faster_wins() -> None:
     assert values[1] < values[0] < values[2]
 
 
+@pytest.mark.parametrize(
+    ("objective", "value", "expected"),
+    [
+        ("step_time", 3.0, 3.0), ("step_time", 9.0, 5.0),
+        ("cost", 24.0, 3.0), ("cost", 72.0, 5.0),  # 8 GPUs: 3 s and 9 s
+        ("fewest_gpus", 8.75, 3.0), ("fewest_gpus", 8.9, 5.0),  # t / (1 + t) = 0.75 at 3 s and 0.9 at 9 s
+        ("fewest_gpus", 9.0, 5.0), ("fewest_gpus", 7.5, 0.0),
+    ],
+)  # fmt: skip
+def test_the_longest_step_reaches_the_value_and_the_targets(objective, value, expected) -> None:
+    """On 8 GPUs with a target of 5 s: the step that has this value, but no longer than the target."""
+    assert Goal(objective, 5.0).longest_step_s(8.0, value) == pytest.approx(expected, rel=1e-5)
+
+
 def test_targets_are_the_tighter_of_both() -> None:
     """1000 steps of 4 * 2048 tokens: in 1 h 3.6 s a step; at 4096 tokens/s 2 s."""
     job = resolve_job({
