@@ -151,7 +151,7 @@ def test_ctrl_c_keeps_a_partial_calibration(tmp_path: Path) -> None:
     _, errors = process.communicate(timeout=30)
     assert process.returncode == 130, errors
     assert read_document(out).gemm
-    assert "the same command continues" in errors
+    assert "run the same command to continue" in errors
 
 
 def test_a_rank_that_dies_is_told_and_nothing_is_lost(tmp_path: Path) -> None:
