@@ -3,6 +3,7 @@
     python -m scripts.mutants cover                       # once: runs the tests, and notes which run which line
     python -m scripts.mutants cover tests/unit/test_x.py  # adds tests that were written since
     python -m scripts.mutants run --count 60              # draws mutations; exit code 1 where too many survive
+    python -m scripts.mutants run --packages app profiler # draws them from these packages only
     python -m scripts.mutants again scripts/survivors.json  # mutations that were written down
 
 The checkout is left alone, since tests run in a copy of it. A mutation is killed if a test that passes without it fails, or does not
@@ -134,12 +135,12 @@ def copies(number: int) -> Iterator[list[Copy]]:
         yield found
 
 
-def drawn(number: int, *, seed: int, covered: Covered) -> list[Mutation]:
-    """A sample of mutations on lines that some test runs, in which every package has its share."""
+def drawn(number: int, *, seed: int, covered: Covered, packages: Sequence[str] = tuple(SHARES)) -> list[Mutation]:
+    """A sample of mutations on lines that some test runs, in which each of these packages has its share."""
     draw = Random(seed)  # noqa: S311 - equal seeds draw equal mutations
     known = {(entry["path"], entry["becomes"]) for entry in json.loads(EQUIVALENT.read_text())}
     chosen: list[Mutation] = []
-    for package, share in SHARES.items():
+    for package, number_here in shared_out(number, packages).items():
         paths = [path for path in sources_of([package]) if not any(part in f"/{path}" for part in LEFT_OUT)]
         texts = {path: (ROOT / path).read_text() for path in paths}
         every = [
@@ -152,8 +153,14 @@ def drawn(number: int, *, seed: int, covered: Covered) -> list[Mutation]:
         run = [each for each in every if covered.runs(each.path, each.line)]
         print(f"{package}: {len(every)} mutations, {len(every) - len(run)} of them on lines that no test runs")
         # In proportion to the shares and not to the lines, so that a large package does not take the whole sample.
-        chosen += draw.sample(run, min(len(run), round(number * share / sum(SHARES.values()))))
+        chosen += draw.sample(run, min(len(run), number_here))
     return chosen
+
+
+def shared_out(number: int, packages: Sequence[str]) -> dict[str, int]:
+    """How many of so many mutations each of these packages gets, in the order and the proportions of SHARES."""
+    shares = {package: share for package, share in SHARES.items() if package in packages}
+    return {package: round(number * share / sum(shares.values())) for package, share in shares.items()}
 
 
 def tried(mutations: Sequence[Mutation], covered: Covered | None, *, jobs: int) -> list[Mutation]:
@@ -190,6 +197,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("files", nargs="*", help="cover: tests to add; again: the file of mutations")
     parser.add_argument("--count", type=int, default=60)
     parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--packages", nargs="+", choices=SHARES, default=[*SHARES], help="run: packages to draw from")
     parser.add_argument("--least", type=float, default=0.9, help="share that must be killed")
     parser.add_argument("--jobs", type=int, default=1, help="mutations tried at a time")
     asked = parser.parse_args(arguments)
@@ -200,7 +208,7 @@ def main(arguments: list[str] | None = None) -> int:
         covered = None if all(each.killed_by for each in mutations) else Covered()
     else:
         covered = Covered()
-        mutations = drawn(asked.count, seed=asked.seed, covered=covered)
+        mutations = drawn(asked.count, seed=asked.seed, covered=covered, packages=asked.packages)
     survived = tried(mutations, covered, jobs=asked.jobs)
     killed = len(mutations) - len(survived)
     print(f"{killed} of {len(mutations)} killed ({killed / max(len(mutations), 1):.0%})")

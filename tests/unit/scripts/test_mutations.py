@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from scripts.mutants import shared_out
 from scripts.mutations import Mutation, mutations_of, written_down
 
 
@@ -96,6 +97,14 @@ def test_text_that_is_there_twice_or_never_is_no_place(tmp_path: Path) -> None:
         (tmp_path / "kept.json").write_text(json.dumps([{"path": "x.py", "old": old, "new": "3"}]))
         with pytest.raises(AssertionError, match=f"x.py reads '{old}' (2|0) times"):
             written_down(tmp_path / "kept.json", tmp_path)
+
+
+def test_a_sample_of_some_packages_leaves_the_others_out() -> None:
+    """Of 60 mutations the application gets twelve and the profiler six, so of 40 in these two it gets 27."""
+    assert shared_out(60, ["cost_models", "planner", "profiler", "app"]) == {
+        "cost_models": 24, "planner": 18, "profiler": 6, "app": 12,
+    }  # fmt: skip
+    assert shared_out(40, ["app", "profiler"]) == {"profiler": 13, "app": 27}
 
 
 def test_every_equivalent_mutation_is_one_that_could_be_drawn(root: Path) -> None:
