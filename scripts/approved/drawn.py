@@ -1,18 +1,13 @@
-"""Answers of many varied requests and rows, frozen before a restructuring and compared after each step of it.
+"""Answers of a larger set of requests and rows, frozen to the last bit before a restructuring and compared after each step of it.
 
-    python -m scripts.frozen_answers write FOLDER       # answers of this checkout
-    python -m scripts.frozen_answers compare FOLDER     # this checkout's answers against the frozen ones; exit code 1 if any differs
-
-Every number, strategy, rank, code and proof must be equal to the last bit. Words (message, hint, warnings, smallest_change,
-against_next), identities (id, digests, revision) and times (created_at, elapsed_s) may differ and are not compared.
+Every number, strategy, rank, code and proof must be equal. Words (message, hint, warnings, smallest_change, against_next),
+identities (id, digests, revision) and times (created_at, elapsed_s) may differ and are not compared.
 """
 
 from __future__ import annotations
 
-import argparse
 import gzip
 import json
-import sys
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import product
 from pathlib import Path
@@ -23,7 +18,8 @@ from cost_models.errors import MeshwrightError
 from planner.plan import plan
 from planner.rows import evaluate_rows
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parent.parent.parent
+FILE = "answers.jsonl.gz"
 WORDS = frozenset({"message", "hint", "warnings", "smallest_change", "against_next"})
 IDENTITIES = frozenset({"id", "request_digest", "product_version", "model_revision", "created_at", "elapsed_s"})
 FRAMEWORKS = ("megatron", "megatron-deepspeed", "deepspeed", "torchtitan", "fsdp", "nanotron")
@@ -169,27 +165,21 @@ def _lines(found: Iterable[tuple[str, Document]]) -> Iterator[str]:
     return (json.dumps([name, answer], separators=(",", ":"), sort_keys=True) + "\n" for name, answer in found)
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Writes or compares the answers; the exit code is 1 if any differs."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("act", choices=("write", "compare"))
-    parser.add_argument("folder", type=Path)
-    asked = parser.parse_args(arguments)
-    file = asked.folder / "answers.jsonl.gz"
-    if asked.act == "write":
-        asked.folder.mkdir(parents=True, exist_ok=True)
-        with gzip.open(file, "wt") as out:
-            count = sum(bool(out.write(line)) for line in _lines(answers()))
-        print(f"{count} answers written to {file}")
-        return 0
-    with gzip.open(file, "rt") as frozen:
+def write(folder: Path) -> int:
+    """Writes the answers of this checkout into a folder; the exit code is 0."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with gzip.open(folder / FILE, "wt") as out:
+        count = sum(bool(out.write(line)) for line in _lines(answers()))
+    print(f"{count} answers written to {folder / FILE}")
+    return 0
+
+
+def compare(folder: Path) -> int:
+    """Compares this checkout's answers with those in a folder; the exit code is 1 if any differs."""
+    with gzip.open(folder / FILE, "rt") as frozen:
         pairs = list(zip(frozen, _lines(answers()), strict=True))
     different = [json.loads(was)[0] for was, now in pairs if was != now]
     print(f"{len(pairs)} answers compared, {len(different)} differ")
     for name in different[:20]:
         print(f"  {name}")
     return int(bool(different))
-
-
-if __name__ == "__main__":
-    sys.exit(main())
