@@ -48,7 +48,7 @@ def placements(*, local_world: int, num_nodes: int) -> list[Placed]:
         if stride > 1:
             result.append(_inside(size, stride, local_world))
             result.append(_siblings(size, stride, local_world))
-    result += [_inside(size, 1, local_world) for size in range(3, whole) if whole % size]
+    result += [_inside(size, 1, local_world) for size in range(2, whole) if whole % size]
     return list(dict.fromkeys(result))
 
 

@@ -34,6 +34,51 @@ def test_kind_of_link(measured: list[PairSample], kind: str) -> None:
     assert interconnect_of(measured, link_bytes_per_s=NVLINK, ranks_per_node=4) == kind
 
 
+@pytest.mark.parametrize(
+    ("measured", "link_bytes_per_s", "kind"),
+    [
+        (pairs(180e9, link="nvlink"), 400e9, "nvswitch"),  # exactly 0.45 of the data sheet
+        (pairs(179e9, link="nvlink"), 400e9, "nvlink-mesh"),
+        (pairs(180e9, link=""), 400e9, "nvswitch"),
+        (pairs(179e9, link=""), 400e9, "pcie"),
+        (pairs(290e9, link="pcie"), 400e9, "pcie"),  # the driver is believed
+        (pairs(290e9, link=""), 0.0, "pcie"),  # the data sheet has no fast link
+        ([], 0.0, "pcie"),
+        (pairs(25e9, link="network"), 400e9, "pcie"),
+        (pairs(9e9, link="loopback"), 400e9, "pcie"),
+    ],
+)
+def test_a_switch_gives_a_pair_almost_half_of_all_links_and_more(
+    measured: list[PairSample], link_bytes_per_s: float, kind: str
+) -> None:
+    assert interconnect_of(measured, link_bytes_per_s=link_bytes_per_s, ranks_per_node=4) == kind
+
+
+def test_the_fastest_undescribed_pair_and_the_middle_nvlink_pair_decide() -> None:
+    """300, 100 and 100 GB/s of 400: one quick pair shows a switch where the driver says nothing, two slow ones a mesh of NVLink."""
+
+    def mixed(link: str) -> list[PairSample]:
+        quick, *others = pairs(100e9, link=link, ranks=3)
+        return [quick.model_copy(update={"bytes_per_s": 300e9}), *others]
+
+    assert interconnect_of(mixed(""), link_bytes_per_s=400e9, ranks_per_node=3) == "nvswitch"
+    assert interconnect_of(mixed("nvlink"), link_bytes_per_s=400e9, ranks_per_node=3) == "nvlink-mesh"
+
+
+def test_a_gpu_alone_has_a_switch_only_if_its_data_sheet_has_nvlink() -> None:
+    assert interconnect_of([], link_bytes_per_s=0.0, ranks_per_node=1) == "pcie"
+
+
+def test_the_pair_over_a_link_without_a_name_is_told_of_its_link() -> None:
+    measured = [*pairs(100e9, link="", ranks=3), PairSample(first=0, second=3, bytes_per_s=1e9, link="")]
+    (told,) = slow_pairs(measured)
+    assert told == "slow pair: ranks 0 and 3 reach 1.0 GB/s over their link, where the median pair reaches 100.0"
+    assert (
+        slow_pairs([*pairs(9e9, link="loopback"), PairSample(first=4, second=5, bytes_per_s=1e9, link="loopback")])
+        == []
+    )
+
+
 def test_bridges_between_pairs() -> None:
     """0-1 and 2-3 over NVLink, the rest over PCIe."""
     bridged = [
