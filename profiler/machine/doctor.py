@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-from cost_models.errors import MeshwrightError
+from cost_models.errors import InvalidInputError, MeshwrightError
 from cost_models.units import GIB
 from profiler.machine.fingerprint import preset_of
 from profiler.machine.nvml import SPOILING, Nvml
@@ -140,8 +140,10 @@ def _network() -> list[Finding]:
 def _launcher(environment: Mapping[str, str]) -> list[Finding]:
     try:
         place = ranks_from(environment)
-    except MeshwrightError as error:
-        return [Finding("stop", "launcher", error.message, error.hint)]
+    except InvalidInputError as error:
+        # The problem and not the error, whose message begins with a place in a document.
+        (problem,) = error.problems
+        return [Finding("stop", "launcher", problem.message, problem.hint)]
     if place.world == 1:
         return [Finding("ok", "launcher", "none; one process measures one device")]
     message = f"{place.launcher}: rank {place.rank} of {place.world} on {place.num_nodes} nodes"

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from pydantic import ValidationError
 
-from app.settings import Settings
+from app.settings import Settings, is_loopback
 
 
 def test_the_default_database_lies_in_the_data_folder(tmp_path: Path) -> None:
@@ -35,6 +36,68 @@ def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("MESHWRIGHT_REQUIRE", "all")
     settings = Settings()
     assert (settings.port, settings.pool_size) == (9000, 3)
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "below"),
+    [
+        ("port", 0, -1), ("pool_size", 1, 0), ("job_time_limit_s", 0.001, 0.0), ("cancel_grace_s", 0.0, -0.001),
+        ("lease_s", 0.001, 0.0), ("max_queued_jobs", 1, 0), ("max_body_bytes", 1024, 1023), ("max_json_depth", 8, 7),
+    ],
+)  # fmt: skip
+def test_the_least_value_is_accepted_and_the_next_lower_one_is_not(name: str, least: float, below: float) -> None:
+    assert getattr(Settings(**{name: least}), name) == least
+    with pytest.raises(ValidationError):
+        Settings(**{name: below})
+
+
+@pytest.mark.parametrize(("name", "most"), [("port", 65535), ("pool_size", 256)])
+def test_the_largest_value_is_accepted_and_the_next_higher_one_is_not(name: str, most: int) -> None:
+    assert getattr(Settings(**{name: most}), name) == most
+    with pytest.raises(ValidationError):
+        Settings(**{name: most + 1})
+
+
+def test_defaults_are_those_of_a_service_for_its_own_machine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ten minutes for a job, a hundred jobs a tenant, a body of one MiB nested 64 deep (contract: 413 over 1 MiB)."""
+    settings = Settings()
+    assert (settings.host, settings.port, settings.is_open) == ("127.0.0.1", 8000, True)
+    assert (settings.job_time_limit_s, settings.max_queued_jobs) == (600.0, 100)
+    assert (settings.max_body_bytes, settings.max_json_depth) == (2**20, 64)
+    # A running job's owner renews its lease after a third; a writer may wait 10 s for SQLite's lock.
+    assert settings.lease_s == 10.0
+    assert settings.cancel_grace_s == 0.25
+    for cores, workers in ((1, 1), (3, 3), (4, 4), (64, 4), (None, 1)):
+        monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
+        assert Settings().pool_size == workers
+
+
+def test_without_a_data_home_files_lie_in_the_users_own(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XDG_DATA_HOME", "")
+    monkeypatch.setenv("HOME", "/home/somebody")
+    assert Settings().data_dir == Path("/home/somebody/.local/share/meshwright")
+
+
+@pytest.mark.parametrize(
+    ("host", "is_open"),
+    [("127.0.0.1", True), ("127.8.9.1", True), ("::1", True), ("[::1]", True), ("localhost", True), ("0.0.0.0", False),
+     ("10.0.0.1", False), ("host", False), ("localhost.example", False)],
+)  # fmt: skip
+def test_only_this_machine_needs_no_key(host: str, is_open: bool) -> None:
+    assert Settings(host=host).is_open == is_open
+    assert is_loopback(host) == is_open
+
+
+@pytest.mark.parametrize(
+    ("url", "given", "upgrades"),
+    [(None, None, True), (None, False, False), ("sqlite:///x.db", None, True), ("sqlite:///x.db", False, False),
+     ("postgresql://h/n", None, False), ("postgresql://h/n", True, True), ("mysql://h/n", None, False)],
+)  # fmt: skip
+def test_a_file_is_upgraded_unless_told_otherwise_and_a_server_only_if_told(
+    url: str | None, given: bool | None, upgrades: bool
+) -> None:
+    assert Settings(database_url=url, auto_upgrade=given).upgrades_itself == upgrades
+    assert url is None or url.startswith("postgres") or Settings(database_url=url).url == url
 
 
 @pytest.mark.parametrize(("name", "value"), [("port", 70000), ("pool_size", 0), ("log_level", "loud"), ("lease_s", 0)])

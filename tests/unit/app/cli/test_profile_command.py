@@ -95,6 +95,117 @@ def test_a_budget_that_is_no_time_is_refused(budget: str, tmp_path: Path, capsys
     assert "60s, 5m" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("budget", "is_time"),
+    [
+        ("1s", True), ("1", True), ("0.9s", False), ("0.999", False), ("24h", True), ("24.1h", False), ("86400", True),
+        ("86401s", False), ("1440m", True), ("1441m", False), (" 5 m ", True), ("0.02m", True), ("0.01m", False),
+        ("0.0003h", True), ("0.0002h", False), ("5d", False), ("m", False),
+    ],
+)  # fmt: skip
+def test_a_budget_is_between_a_second_and_a_day(
+    budget: str, is_time: bool, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The folder of the output, which is missing, is only looked for once the budget is understood."""
+    assert run(["profile", "run", "--out", str(tmp_path / "no" / "x.json"), "--budget", budget]) == (
+        5 if is_time else 2
+    )
+    assert ("is not a time between 1s and 24h" in capsys.readouterr().err) != is_time
+
+
+@pytest.mark.parametrize(("count", "accepted"), [("0", False), ("1", True)])
+def test_a_cluster_has_at_least_one_node(count: str, accepted: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["profile", "show", NAME, "--cluster", "--num-nodes", count]) == (0 if accepted else 2)
+    assert not accepted or json.loads(capsys.readouterr().out)["num_nodes"] == 1
+
+
+def cuda_torch(*names: str, memory: float = 79.2, nccl: bool = True) -> SimpleNamespace:
+    """A PyTorch of a machine with these GPUs, and without the driver's library."""
+    found = [SimpleNamespace(name=name, total_memory=memory * 2**30) for name in names]
+    cuda = SimpleNamespace(
+        is_available=lambda: bool(found),
+        device_count=lambda: len(found),
+        get_device_properties=lambda index: found[index],
+    )
+    distributed = SimpleNamespace(is_nccl_available=lambda: nccl)
+    return SimpleNamespace(
+        __version__="2.11.0", version=SimpleNamespace(cuda="12.8"), cuda=cuda, distributed=distributed
+    )
+
+
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+@pytest.mark.parametrize(
+    ("torch", "stops"),
+    [
+        (cuda_torch(H100), {}),
+        (cuda_torch(H100, H100), {}),
+        (cuda_torch(H100, "NVIDIA H100 PCIe"), {"GPUs": "of different kinds: NVIDIA H100 80GB HBM3, NVIDIA H100 PCIe"}),
+        (cuda_torch(H100, H100, nccl=False), {"NCCL": "has no NCCL"}),
+        (cuda_torch(H100, nccl=False), {}),  # one GPU needs none
+        (cuda_torch("GeForce GTX 1080", memory=8.0), {"GPU 0": "GeForce GTX 1080, 8.0 GiB, matches no preset"}),
+    ],
+)
+def test_doctor_looks_at_every_gpu(
+    torch: SimpleNamespace, stops: dict[str, str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", torch)
+    monkeypatch.setitem(sys.modules, "pynvml", None)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _path: SimpleNamespace(total=2**40, free=2**40))
+    found = examine(device="cuda", out=tmp_path / "x.json", environment={})
+    told = {f.subject: f.message for f in found if f.level == "stop"}
+    assert told.keys() == stops.keys()
+    assert all(words in told[subject] for subject, words in stops.items())
+    assert [f.level for f in found if f.subject == "NVML"] == ["warning"]
+
+
+@pytest.mark.parametrize(("cuda", "words"), [("12.8", "no GPU is visible"), (None, "was built without CUDA")])
+def test_doctor_says_why_there_is_no_gpu(
+    cuda: str | None, words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "torch", torch_of("2.11.0", cuda=cuda))
+    found = {f.subject: f for f in examine(device="cuda", out=tmp_path / "x.json", environment={})}
+    assert words in found["GPU"].message
+    assert f"CUDA {cuda or 'none'}" in found["PyTorch"].message
+
+
+@pytest.mark.usefixtures("without_torch")
+@pytest.mark.parametrize(
+    ("environment", "level", "message"),
+    [
+        ({}, "ok", "none; one process measures one device"),
+        ({"RANK": "1", "WORLD_SIZE": "4", "LOCAL_WORLD_SIZE": "2"}, "ok", "torchrun: rank 1 of 4 on 2 nodes"),
+        ({"RANK": "4", "WORLD_SIZE": "4"}, "stop", "4 processes cannot fill nodes of 4 evenly (this is rank 4)"),
+    ],
+)
+def test_doctor_says_which_launcher_it_sees(
+    environment: dict[str, str], level: str, message: str, tmp_path: Path
+) -> None:
+    found = {f.subject: f for f in examine(device="cpu", out=tmp_path / "x.json", environment=environment)}
+    assert (found["launcher"].level, found["launcher"].message) == (level, message)
+
+
+@pytest.mark.usefixtures("without_torch")
+def test_doctor_ends_with_5_where_something_stops_and_hints_at_nothing_that_is_in_order(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NCCL_ALGO", "Ring")
+    assert run(["profile", "doctor", "--out", str(tmp_path / "x.json")]) == 5
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0].startswith("stop     PyTorch: measuring needs PyTorch")
+    assert lines[1].startswith("         pip install")
+    warned = next(place for place, line in enumerate(lines) if line.startswith("warning  NCCL_ALGO: is set to 'Ring'"))
+    assert lines[warned + 1].startswith("         Unset it")
+    in_order = next(place for place, line in enumerate(lines) if line.startswith("ok       output"))
+    assert in_order == len(lines) - 1 or not lines[in_order + 1].startswith(" ")
+
+
+def test_doctor_ends_with_0_where_nothing_stops(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "torch", torch_of("2.11.0"))
+    assert run(["profile", "doctor", "--device", "cpu", "--out", str(tmp_path / "x.json")]) == 0
+
+
 def test_a_missing_folder_is_told_before_anything_is_measured(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -164,3 +165,120 @@ def test_a_cluster_of_the_measured_machine_is_priced_with_it(document: Calibrati
 )
 def test_sizes_are_written_in_whole_binary_units(size: float, text: str) -> None:
     assert size_text(float(size)) == text
+
+
+def row_texts(document: CalibrationDocument, capsys: pytest.CaptureFixture[str]) -> str:
+    print_report(document)
+    return capsys.readouterr().out
+
+
+def with_fields(**fields: Any) -> CalibrationDocument:
+    return document_of({**DOCUMENT, **fields})
+
+
+def test_collectives_are_listed_by_operation_from_the_largest_group_with_its_stride_and_siblings(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    fits = [
+        FIT | {"ranks": 2, "ranks_per_node": 2, "stride": 2, "concurrent_groups": 2}, FIT | {"ranks": 2, "ranks_per_node": 2},
+        FIT | {"ranks": 2, "ranks_per_node": 2, "stride": 2}, FIT | {"ranks": 6, "ranks_per_node": 2}, FIT | {"op": "all_gather"},
+    ]  # fmt: skip
+    out = row_texts(with_fields(collective_fits=fits), capsys)
+    rows = [re.split(r"\s{2,}", line.strip())[:2] for line in out.splitlines() if re.match(r" *all_[a-z]+  ", line)]
+    assert rows == [
+        ["all_gather", "4 x 1"], ["all_reduce", "2 x 3"], ["all_reduce", "2 x 1"], ["all_reduce", "2 x 1 s2"],
+        ["all_reduce", "2 x 1 s2 c2"],
+    ]  # fmt: skip
+
+
+def test_a_size_counts_for_its_column_if_it_is_within_one_percent(capsys: pytest.CaptureFixture[str]) -> None:
+    """8 KiB less 0.9 % and 1 MiB less 1.1 %; columns are 8 KiB, 1, 16 and 256 MiB, and 1 GiB. 1.5 x 0.991 x 8192 bytes in 1 us."""
+    fit = FIT | {"size_bytes": [8192 * 0.991, 2.0**20 * 0.989, 2.0**28 * 1.005], "time_s": [1e-6, 1e-3, 1e-2]}
+    out = row_texts(with_fields(collective_fits=[fit]), capsys)
+    assert cells(out, "all_reduce")[2:7] == ["12.2", "-", "-", f"{1.5 * 2**28 * 1.005 / 1e-2 / 1e9:.1f}", "-"]
+    assert "8K" in out.partition("all_reduce")[0]
+
+
+def test_attention_is_told_apart_by_width_and_length_and_its_repeats_are_the_middle(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """2 x 10 heads x 1000 x 1000 x 200 are 4e9 operations; in 10, 16 and 40 us the middle is 250 TFLOP/s."""
+    first = DOCUMENT["attention"][0]
+    samples = [first | {"time_s": time_s} for time_s in (10e-6, 16e-6, 40e-6)]
+    longer = first | {"q_length": 2000, "kv_length": 500, "sequences": 4, "d_v": 300, "direction": "backward"}
+    out = row_texts(with_fields(attention=[*samples, longer]), capsys)
+    assert cells(out, "fa2 | 100 | 1000")[3:] == ["250", "-"]
+    # 4 x 10 x 2000 x 500 x (100 + 300) = 1.6e10 forward, 2.5 times that backward, in 16 us.
+    assert cells(out, "fa2 | 100 | 2000")[3:] == ["-", "2500"]
+
+
+def test_every_fact_of_memory_and_of_the_host_has_its_unit(capsys: pytest.CaptureFixture[str]) -> None:
+    facts = {
+        "capacity_bytes": 79.25 * GIB, "context_bytes": 0.5 * GIB, "communicator_bytes": 1.25 * GIB,
+        "p2p_neighbour_bytes": 0.0625 * GIB,
+    }  # fmt: skip
+    adam = [{"ranks": 4, "parameters": 1000, "threads": 8, "bytes_per_s": 123.4e9}]
+    out = row_texts(with_fields(memory=facts, host_adam=adam), capsys)
+    assert cells(out, "context") == ["context", "0.50 GiB"]
+    assert cells(out, "communicator") == ["communicator", "1.25 GiB"]
+    assert cells(out, "neighbour") == ["neighbour", "0.06 GiB"]
+    assert "allocator slack" not in out
+    assert cells(out, "Adam on the host, 4 ranks of 8 threads")[1] == "123 GB/s"
+    assert "all_gather 64M beside 8192^3: product, collective" in out
+
+
+def test_what_was_not_measured_has_no_table(capsys: pytest.CaptureFixture[str]) -> None:
+    none: dict[str, Any] = {
+        name: []
+        for name in ("gemm", "gemm_fits", "collective_fits", "attention", "memory_bandwidth", "overlap", "devices")
+    }
+    out = row_texts(with_fields(**none, memory={}, host={}), capsys)
+    assert not any(title in out for title in ("Matrix", "Collectives", "attention", "Memory", "Host", "Devices"))
+    assert "mine (measured)" in out
+
+
+def test_products_into_fp32_and_of_other_layouts_are_kinds_of_their_own(capsys: pytest.CaptureFixture[str]) -> None:
+    """Only forward products are what a residual was computed of."""
+    first = DOCUMENT["gemm"][0]
+    samples = [first, first | {"layout": "wgrad", "output_dtype": "fp32"}, first | {"layout": "wgrad"}]
+    out = row_texts(with_fields(gemm=samples), capsys)
+    assert cells(out, "forward bf16 | 1")[-1] == "4.5 %"
+    assert cells(out, "wgrad bf16 into fp32")[1:] == ["1", "200", "-", "200", "1.0 %", "-"]
+    assert cells(out, "wgrad bf16 | 1")[-1] == "-"
+
+
+@pytest.mark.parametrize(("days", "is_old"), [(90, False), (91, True)])
+def test_a_document_of_more_than_ninety_days_is_said_to_be_old(
+    days: int, is_old: bool, capsys: pytest.CaptureFixture[str]
+) -> None:
+    made = datetime.now(UTC) - timedelta(days=days) + timedelta(hours=1 if days == 90 else -1)
+    out = row_texts(with_fields(created_at=made.isoformat()), capsys)
+    shown = days - 1 if days == 90 else days
+    assert f"({shown} days ago" in out
+    assert ("too old to be merged: the limit is 90 days" in out) == is_old
+
+
+def test_software_is_named_as_far_as_it_is_known(capsys: pytest.CaptureFixture[str]) -> None:
+    known = DOCUMENT["fingerprint"] | {"cpu": "EPYC", "environment": {"NCCL_ALGO": "Ring", "B": "2"}}
+    lines = row_texts(with_fields(fingerprint=known), capsys).splitlines()
+    assert lines[2] == "driver 580, torch 2.11; EPYC"
+    assert lines[3] == "environment: NCCL_ALGO=Ring B=2"
+    bare = {"gpu": "H100-SXM-80GB", "gpus_per_node": 4, "num_nodes": 2, "cpu": "EPYC"}
+    assert row_texts(with_fields(fingerprint=bare), capsys).splitlines()[2] == "; EPYC"
+    assert "driver 580, torch 2.11\n" in row_texts(with_fields(), capsys)
+
+
+def test_ecc_errors_and_unknown_clocks_of_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    devices = [{"rank": 0, "throttle": [], "ecc_uncorrected": 2, "temperature_celsius": [40.0, 71.0]}]
+    out = row_texts(with_fields(devices=devices), capsys)
+    assert cells(out, "0") == ["0", "-", "-", "40-71", "-", "2"]
+
+
+def test_the_cluster_of_an_unknown_gpu_has_its_measured_figures() -> None:
+    """A GPU without a stated memory is taken to have 16 GiB."""
+    fingerprint = {**DOCUMENT["fingerprint"], "gpu": "Prototype"}
+    cluster = cluster_of(with_fields(fingerprint=fingerprint, memory={}), num_nodes=None, reference="x")
+    assert cluster["gpu"]["memory_gib"] == 16.0
+    assert cluster["gpu"]["pcie_gb_per_s"] == pytest.approx(450.0)
+    assert (cluster["num_nodes"], cluster["gpus_per_node"], cluster["intra_node"]) == (2, 4, "pcie")
+    assert cluster["pcie"] == {"gpus_per_socket": 4}

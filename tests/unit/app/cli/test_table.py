@@ -130,6 +130,102 @@ def test_narrow_table_folds_the_degrees_and_says_what_is_missing(printed: Any) -
     assert "widen the terminal" in out
 
 
+@pytest.mark.parametrize(
+    ("width", "left_out"),
+    [
+        (128, ()),  # with two blanks between columns, which end at 126
+        (127, ()),
+        (110, ()),  # with one
+        (109, ("80 % range",)),
+        (99, ("80 % range",)),
+        (98, ("80 % range", "worst tier")),
+        (86, ("80 % range", "worst tier")),
+        (85, ("80 % range", "worst tier", "vpp")),  # the degrees share one column
+        (83, ("80 % range", "worst tier", "vpp")),
+        (82, ("80 % range", "worst tier", "vpp", "bubble", "comm")),
+        (70, ("80 % range", "worst tier", "vpp", "bubble", "comm")),
+        (69, ("80 % range", "worst tier", "vpp", "bubble", "comm", "MFU")),
+        (64, ("80 % range", "worst tier", "vpp", "bubble", "comm", "MFU")),
+        (63, ("80 % range", "worst tier", "vpp", "bubble", "comm", "MFU", "tok/s/GPU")),
+        (54, ("80 % range", "worst tier", "vpp", "bubble", "comm", "MFU", "tok/s/GPU")),
+    ],
+)
+def test_a_column_goes_where_the_table_is_one_character_too_wide(
+    printed: Any, width: int, left_out: tuple[str, ...]
+) -> None:
+    """The narrowest table: rank 1, split 20, mb 2, recompute 9, step 6 and memory 9 characters, six blanks, and one at the edge."""
+    out, _ = printed(RESPONSE, width=width)
+    (titles,) = [line for line in out.splitlines() if "GiB/GPU" in line]
+    for title in ("vpp", "step s", "80 % range", "tok/s/GPU", "MFU", "GiB/GPU", "bubble", "comm", "worst tier"):
+        assert (title in titles) == (title not in left_out), title
+    assert ("split" in titles) == ("vpp" in left_out)
+    assert ("widen the terminal" in " ".join(out.split())) == bool(left_out)
+    assert "…" not in titles
+    assert ("#  tp" in titles) == (width == 128)
+
+
+@pytest.mark.parametrize(
+    ("preset", "shown"),
+    [
+        ("llama-3.2-1b", "1.24B"), ("llama-3.1-8b", "8.03B"), ("llama-2-13b", "13.0B"), ("llama-3.1-70b", "70.6B"),
+        ("gpt-oss-120b", "117B"), ("gpt3-175b", "175B"), ("megatron-1t", "1.01T"),
+    ],
+)  # fmt: skip
+def test_published_sizes_are_shown_with_three_digits(printed: Any, preset: str, shown: str) -> None:
+    """Parameters as the publications count them: 1.24, 8.03, 13.0, 70.6, 117, 175 and 1,008 billion."""
+    out, _ = printed(RESPONSE | {"request": RESPONSE["request"] | {"model": {"preset": preset}}}, width=160)
+    assert f"({shown} parameters)" in out
+
+
+@pytest.mark.parametrize(
+    ("plans", "most", "ranks"),
+    [
+        ([None, None, None], None, [1, 2, 3]),
+        ([None, None, None], 3, [1, 2, 3]),
+        ([None, None, None], 2, [1, 2]),
+        ([None, 1, None, 1, None], 2, [1, 3]),
+        ([None, 1, None, 1], 2, [1, 3]),
+        ([None, 1, None, 1, None], 1, [1]),
+    ],
+)
+def test_a_limit_counts_plans_and_not_their_near_copies(
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    plans: list[int | None],
+    most: int | None,
+    ranks: list[int],
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    given = [ranked(rank, tie_group=rank) | {"folded_under": leader} for rank, leader in enumerate(plans, 1)]
+    print_response(RESPONSE | {"plans": given}, most=most, quiet=True)
+    assert shown_ranks(capsys.readouterr().out) == ranks
+
+
+def test_a_title_names_what_is_known(printed: Any) -> None:
+    """A preset of nodes by its name, a GPU by its own, and question marks for what a request leaves to its preset."""
+    request = RESPONSE["request"] | {"model": {}, "cluster": {"preset": "dgx-h100"}, "training": {"seq_length": 512}}
+    plan = ranked(1, tie_group=1)
+    shown = RESPONSE | {
+        "plans": [plan],
+        "request": request | {"cluster": {"preset": "dgx-h100", "num_nodes": 16, "gpus_per_node": 8}},
+    }
+    assert printed(shown, width=160)[0].startswith("model on 16 x 8 dgx-h100, sequence 512, batch ?, , ")
+    pools = {
+        "pools": [{"gpu": "A", "num_nodes": 8, "gpus_per_node": 8}, {"gpu": "B", "num_nodes": 4, "gpus_per_node": 16}]
+    }
+    shown = RESPONSE | {"plans": [plan], "request": RESPONSE["request"] | {"cluster": pools}}
+    assert "on 8 x 8 A + 4 x 16 B, sequence 8192, batch 512, bf16, megatron 0.16" in printed(shown, width=160)[0]
+
+
+def test_plans_that_may_not_fit_are_marked_and_all_gpus_counted_where_they_differ(printed: Any) -> None:
+    risky = ranked(1, tie_group=1)
+    risky["evaluation"] = risky["evaluation"] | {"verdict": "at-risk", "num_gpus_used": 64}
+    out, _ = printed(RESPONSE | {"plans": [risky, ranked(2, tie_group=2)]}, width=160)
+    assert "60.2/79.1!" in row_of(out, 1)
+    assert (row_of(out, 1)[1], row_of(out, 2)[1]) == ("64", "128")
+    assert {"209,715", "419,430"} <= {*row_of(out, 1), *row_of(out, 2)}
+
+
 def test_marks_tell_apart_what_the_degrees_do_not(printed: Any) -> None:
     """16 replicas of 1 context rank: state over 8 of them is marked, over all 16 is not."""
     marked = ranked(1, tie_group=1, sequence_parallel=True, zero_shard_size=8)
