@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.hardware.placement import Placement, island_gpus, leaf_gpus, place, sits_alike
-from cost_models.hardware.segments import domain_gpus
+from cost_models.hardware.segments import domain_gpus, spans_nodes
 from cost_models.specs.cluster import Cluster
 from cost_models.strategies.strategy import Strategies
 
@@ -169,7 +169,8 @@ def world_key(strategies: Strategies, cluster: Cluster) -> Floats:
     different = np.unique(domains)
     for domain in different:
         on_it = _key_on_blocks(strategies, cluster, int(domain))
-        key = np.where(domains == domain, on_it + (domain * _KEY_STEP if len(different) > 1 else 0.0), key)
+        # Domains are part of the key even where a batch has only one, since tables are shared between batches.
+        key = np.where(domains == domain, on_it + (domain * _KEY_STEP if spans_nodes(cluster) else 0.0), key)
     return key
 
 

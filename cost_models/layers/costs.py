@@ -30,6 +30,7 @@ from cost_models.layers.selective import repeated_copies, separate_norms
 from cost_models.layers.shapes import Gemm, layer_gemms
 from cost_models.specs.model import LayerKind
 from cost_models.strategies.fields import RECOMPUTE_MODULES
+from cost_models.strategies.kept_columns import Columns, kept_columns
 from cost_models.strategies.strategy import Codes, Floats, Strategies
 from cost_models.strategies.tensors import Distinct, distinct, summed
 from cost_models.terms import Tier
@@ -74,18 +75,25 @@ def layer_costs(job: Job, strategies: Strategies) -> LayerCosts:
     # Groups that straddle a node or domain sit differently when fewer GPUs are in use, so the world counts as an
     # axis, but only where it changes a placement: `world_key` is the same elsewhere, which keeps the table small.
     cases = distinct(strategies, LAYER_AXES, also=world_key(strategies, job.cluster))
-    rows = cases.rows
+    assert cases.also is not None
+    return LayerCosts(
+        cases,
+        *kept_columns(job, "layers", cases.rows, LAYER_AXES, lambda rows, _: _columns(job, rows), also=[cases.also]),
+    )
+
+
+def _columns(job: Job, rows: Strategies) -> Columns:
+    """The arrays of `LayerCosts` for these combinations, in the order of its fields."""
     placements = groups(rows, job.cluster)
     layers = [_one_kind(job, kind, rows, placements) for kind in job.model.distinct_kinds]
-    return LayerCosts(
-        cases=cases,
-        parts_JPU=np.stack([np.stack([f + b for f, b in zip(x.forward, x.backward, strict=True)]) for x in layers]),
-        forward_JU=np.stack([x.device_forward for x in layers]),
-        again_JU=np.stack([x.again for x in layers]),
-        selective_JU=np.stack([x.selective for x in layers]),
-        sharded_waits_JU=np.stack([x.sharded[0] for x in layers]),
-        sharded_again_JU=np.stack([x.sharded[1] for x in layers]),
-        tiers_PU=np.max([np.stack(x.tiers) for x in layers], axis=0).astype(np.int8),
+    return (
+        np.stack([np.stack([f + b for f, b in zip(x.forward, x.backward, strict=True)]) for x in layers]),
+        np.stack([x.device_forward for x in layers]),
+        np.stack([x.again for x in layers]),
+        np.stack([x.selective for x in layers]),
+        np.stack([x.sharded[0] for x in layers]),
+        np.stack([x.sharded[1] for x in layers]),
+        np.max([np.stack(x.tiers) for x in layers], axis=0).astype(np.int8),
     )
 
 

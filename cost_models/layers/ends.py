@@ -25,6 +25,7 @@ from cost_models.layers.costs import matmul_s
 from cost_models.layers.mtp import mtp_s
 from cost_models.layers.parameters import padded_vocab_size
 from cost_models.layers.shapes import Gemm
+from cost_models.strategies.kept_columns import Columns, kept_columns
 from cost_models.strategies.strategy import Codes, Floats, Strategies
 from cost_models.strategies.tensors import Distinct, distinct
 
@@ -52,7 +53,15 @@ class EndCosts:
 def end_costs(job: Job, strategies: Strategies) -> EndCosts:
     """The table of embedding, head and loss of a batch. [F-5] [F-6] [F-7]"""
     cases = distinct(strategies, ENDS_AXES, also=world_key(strategies, job.cluster))
-    rows, model, training = cases.rows, job.model, job.training
+    assert cases.also is not None
+    return EndCosts(
+        cases, *kept_columns(job, "ends", cases.rows, ENDS_AXES, lambda rows, _: _columns(job, rows), also=[cases.also])
+    )
+
+
+def _columns(job: Job, rows: Strategies) -> Columns:
+    """The arrays of `EndCosts` for these combinations, in the order of its fields."""
+    model, training = job.model, job.training
     e, h, rate = training.compute_bytes, float(model.hidden_size), job.calibration.memory_bytes_per_s_effective.value
     tokens = rows.rank_tokens(training.seq_length)
     vocab = padded_vocab_size(model, training.framework, rows.tp) / rows.tp
@@ -85,12 +94,11 @@ def end_costs(job: Job, strategies: Strategies) -> EndCosts:
     # sequence parallelism only the input's gradient is reduced.
     head_comm = np.where(rows.sequence_parallel, 2.0 * gather.seconds + scatter.seconds, reduce.seconds)
     modules = mtp_s(job, rows, tokens=tokens, vocab=vocab, placements=placements)
-    return EndCosts(
-        cases=cases,
-        embedding=(EMBEDDING_PASSES.value * tokens * h * e + gradient) / rate,
-        embedding_comm=np.where(rows.sequence_parallel, scatter.seconds + gather.seconds, reduce.seconds),
-        head=matmul.forward_s + matmul.dgrad_s + matmul.wgrad_s + norm + modules.work,
-        loss=loss + heads * LOSS_REDUCTIONS.value * small.seconds,
-        head_comm=heads * head_comm + modules.comm,
-        head_tier=matmul.tier,
+    return (
+        (EMBEDDING_PASSES.value * tokens * h * e + gradient) / rate,
+        np.where(rows.sequence_parallel, scatter.seconds + gather.seconds, reduce.seconds),
+        matmul.forward_s + matmul.dgrad_s + matmul.wgrad_s + norm + modules.work,
+        loss + heads * LOSS_REDUCTIONS.value * small.seconds,
+        heads * head_comm + modules.comm,
+        matmul.tier,
     )

@@ -6,7 +6,7 @@ combinations, N strategies.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 import numpy as np
@@ -27,6 +27,7 @@ from cost_models.memory.activations import Sizes, autocast, batch_sizes, layer_p
 from cost_models.memory.layer_memory import LayerMemory, layer_memory
 from cost_models.memory.loss import logits_and_loss
 from cost_models.strategies.fields import CpComm
+from cost_models.strategies.kept_columns import Columns, kept_columns
 from cost_models.strategies.strategy import Floats, Strategies
 from cost_models.strategies.tensors import distinct
 
@@ -81,7 +82,18 @@ def layer_table(job: Job, traits: MemoryTraits, strategies: Strategies) -> Layer
     # compute.
     axes = (*_AXES, "zero") if autocast(job, traits, strategies).any() else _AXES
     cases = distinct(strategies, axes)
-    rows = cases.rows
+    (matrix,) = kept_columns(job, "memory", cases.rows, axes, lambda rows: _columns(job, traits, rows))
+    # One gather of a stacked matrix costs less than one per column.
+    spread, kinds = iter(cases.spread(matrix)), job.model.distinct_kinds
+    gathered: dict[str, Any] = {
+        field.name: [next(spread) for _ in kinds] if field.name.endswith("_J") else next(spread)
+        for field in fields(LayerTable)
+    }
+    return LayerTable(**gathered)
+
+
+def _columns(job: Job, traits: MemoryTraits, rows: Strategies) -> Columns:
+    """The matrix whose rows are the columns of `LayerTable` in the order of its fields, for these combinations."""
     sizes = batch_sizes(job, traits, rows)
     columns = _ends(job, traits, rows, sizes) | _cached(job, rows)
     kinds = job.model.distinct_kinds
@@ -96,14 +108,10 @@ def layer_table(job: Job, traits: MemoryTraits, strategies: Strategies) -> Layer
         "transient_J": [layer.transient for layer in layers],
         "whole_J": [layer.whole for layer in layers],
     }
-    # One gather of a stacked matrix costs less than one per column.
-    flat = [*columns.values(), *(value for values in lists.values() for value in values)]
-    spread = cases.spread(np.stack([np.broadcast_to(value, len(rows)) for value in flat]))
-    gathered: dict[str, Any] = dict(zip(columns, spread, strict=False))
-    rest = list(spread[len(columns) :])
-    for name in lists:
-        gathered[name] = [rest.pop(0) for _ in kinds]
-    return LayerTable(**gathered)
+    flat: list[Floats] = []
+    for field in fields(LayerTable):
+        flat += lists.get(field.name) or [columns[field.name]]
+    return (np.stack([np.broadcast_to(value, len(rows)) for value in flat]),)
 
 
 def _ends(job: Job, traits: MemoryTraits, rows: Strategies, s: Sizes) -> dict[str, Floats]:

@@ -16,6 +16,7 @@ from cost_models.hardware.groups import StrategyPlacements, groups
 from cost_models.job import Job
 from cost_models.specs.training import BYTES_PER
 from cost_models.step.unit_collectives import reduce_in_shards
+from cost_models.strategies.kept_columns import Columns, kept_columns
 from cost_models.strategies.strategy import Bools, Codes, Floats, Strategies
 from cost_models.strategies.tensors import distinct
 
@@ -73,6 +74,11 @@ class DdpLinks:
     gather: Floats
     """Seconds of one all-gather of all parameters; 0 in ZeRO-0."""
     tier: Codes
+
+    @property
+    def columns(self) -> Columns:
+        """The fields in their order."""
+        return self.reduce, self.gather, self.tier
 
     def take(self, index: NDArray[np.int64]) -> DdpLinks:
         """The link seconds of the strategies at these positions."""
@@ -185,12 +191,22 @@ def tied_gradients_s(
     if strategies.sequence_parallel.any():
         cases = distinct(strategies, _NORM_AXES, also=layers)
         assert cases.also is not None
-        elements = cases.also * job.model.norms_per_layer * job.model.hidden_size
-        norms = price("all_reduce", elements * grad, placement=groups(cases.rows, job.cluster).tp)
-        seconds = np.where(strategies.sequence_parallel, cases.spread(norms.seconds), 0.0)
-        tier = np.where(strategies.sequence_parallel, cases.spread(norms.tier), tier)
+        norms_s, norms_tier = kept_columns(
+            job, "norms", cases.rows, _NORM_AXES, lambda *held: _norm_gradients_s(job, *held), also=[cases.also]
+        )
+        seconds = np.where(strategies.sequence_parallel, cases.spread(norms_s), 0.0)
+        tier = np.where(strategies.sequence_parallel, cases.spread(norms_tier), tier)
     if tied.any():
         ends = price("all_reduce", word * grad, placement=placements.embedding)
         seconds = np.where(tied, ends.seconds, 0.0) + seconds
         tier = np.where(tied, ends.tier, tier).astype(np.int8)
     return seconds, tier
+
+
+def _norm_gradients_s(job: Job, rows: Strategies, layers: Floats) -> Columns:
+    """Seconds of all-reducing the gradients of these layers' norms among tensor-parallel ranks, and their tier, shape (U,)
+    each. [C-15]
+    """
+    size = layers * job.model.norms_per_layer * job.model.hidden_size * BYTES_PER[job.training.grad_reduce_dtype]
+    found = job.calibration.collective_s("all_reduce", size, placement=groups(rows, job.cluster).tp)
+    return found.seconds, found.tier

@@ -27,6 +27,7 @@ from cost_models.specs.training import BYTES_PER
 from cost_models.step.stage_parameters import rank_parameters
 from cost_models.step.unit_collectives import listed_calls, reduce_across, split_calls
 from cost_models.strategies.fields import Recompute
+from cost_models.strategies.kept_columns import Columns, kept_columns
 from cost_models.strategies.strategy import Bools, Codes, Floats, Strategies
 from cost_models.strategies.tensors import Distinct, distinct, summed
 
@@ -120,7 +121,22 @@ def expert_tensors(job: Job) -> float:
 def fsdp_links_s(job: Job, strategies: Strategies) -> FsdpSeconds:
     """Link seconds of the collectives of layers, embedding and head, per distinct combination of FSDP_AXES. [C-14]"""
     cases = distinct(strategies, FSDP_AXES)
-    rows = cases.rows
+    *seconds_4JU, tier = kept_columns(job, "units", cases.rows, FSDP_AXES, lambda rows: _columns(job, rows))
+    one_group = not keeps_copies(cases.rows).any()
+    # The embedding and the head follow the layers of each kind.
+    layers, embedding, head = (
+        _unit(*(part[which] for part in seconds_4JU), one_group=one_group) for which in (slice(None, -2), -2, -1)
+    )
+    return FsdpSeconds(cases, layers, embedding, head, tier)
+
+
+def _unit(gather: Floats, first: Floats, reduce: Floats, across: Floats, *, one_group: bool) -> UnitSeconds:
+    """Link seconds of a unit. Where one group serves all gathers, `first_gather` is the very array `gather`, which says so."""
+    return UnitSeconds(gather, gather if one_group else first, reduce, across)
+
+
+def _columns(job: Job, rows: Strategies) -> Columns:
+    """The parts of `UnitSeconds` in their order for each kind of layer, the embedding and the head, and the layers' tier."""
     held = rank_parameters(job, rows)
     placements = groups(rows, job.cluster)
     per_tensor = job.framework.gathers_per_tensor
@@ -152,8 +168,9 @@ def fsdp_links_s(job: Job, strategies: Strategies) -> FsdpSeconds:
         _unit_s(job, elements, weight=ends_weight, grad=grad, calls=1.0, groups_of=_dense_groups(placements))[0]
         for elements in (held.embedding, held.head_unit)
     ]
-    layer_JU = _combined(lambda *parts: np.stack(parts), *units)
-    return FsdpSeconds(cases=cases, layer_JU=layer_JU, embedding=ends[0], head=ends[1], tier=tier)
+    units += ends
+    parts = ("gather", "first_gather", "reduce", "reduce_across")
+    return (*(np.stack([getattr(unit, part) for unit in units]) for part in parts), tier)
 
 
 def _combined(join: Callable[..., Floats], *units: UnitSeconds) -> UnitSeconds:

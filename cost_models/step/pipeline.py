@@ -16,6 +16,7 @@ from cost_models.constants import SENDS_ON_STAGE
 from cost_models.hardware.groups import groups
 from cost_models.job import Job
 from cost_models.strategies.fields import Schedule
+from cost_models.strategies.kept_columns import Columns, kept_columns
 from cost_models.strategies.strategy import Bools, Codes, Floats, Strategies
 from cost_models.strategies.tensors import distinct
 
@@ -92,7 +93,12 @@ def hop_s(job: Job, strategies: Strategies, *, reach: Literal["placed", "network
             takes a hop between two nodes whatever the numbering says, such as one between two pools.
     """
     cases = distinct(strategies, P2P_AXES)
-    rows = cases.rows
+    seconds, tier = kept_columns(job, f"hop-{reach}", cases.rows, P2P_AXES, lambda rows: _hop_s(job, rows, reach))
+    return cases.spread(seconds), cases.spread(tier)
+
+
+def _hop_s(job: Job, rows: Strategies, reach: Literal["placed", "network"]) -> Columns:
+    """Seconds and tier of one hop for these combinations of P2P_AXES, shape (U,) each. [C-13]"""
     placements = groups(rows, job.cluster)
     tokens = rows.rank_tokens(job.training.seq_length)
     size = tokens * job.model.hidden_size * job.training.compute_bytes
@@ -103,9 +109,7 @@ def hop_s(job: Job, strategies: Strategies, *, reach: Literal["placed", "network
     seconds = send.seconds + np.where(scattered & ~rows.sequence_parallel, regather.seconds, 0.0)
     # A pipeline of one stage sends nothing, but its group was priced above as one of a single rank.
     used = rows.pp > 1
-    seconds = np.where(used, seconds, 0.0)
-    tier = np.where(used, send.tier, 0).astype(np.int8)
-    return np.asarray(cases.spread(seconds), np.float64), np.asarray(cases.spread(tier), np.int8)
+    return np.where(used, seconds, 0.0), np.where(used, send.tier, 0).astype(np.int8)
 
 
 def exposed_sends_s(

@@ -26,6 +26,7 @@ from cost_models.step.pipeline import exposed_sends_s, hop_s
 from cost_models.step.stage_costs import Tables
 from cost_models.step.stage_parameters import dense_by_slot, expert_by_slot, rank_parameters
 from cost_models.step.stages import Stages, stages
+from cost_models.strategies.kept_columns import kept_columns
 from cost_models.strategies.strategy import Codes, Floats, Strategies
 from cost_models.strategies.tensors import distinct, levels_of, summed
 from cost_models.terms import TIME_NAMES, Tier
@@ -105,7 +106,16 @@ def _once_a_step(job: Job, strategies: Strategies, work: Stages) -> tuple[dict[s
     # an upper bound where two stages hold them.
     dense = dense_by_slot(held, cases.rows).max(axis=0)
     expert = expert_by_slot(held, cases.rows).max(axis=0)
-    links = ddp_links_s(job, cases.rows, dense=dense, expert=expert)
+    links = DdpLinks(
+        *kept_columns(
+            job,
+            "whole buffers",
+            cases.rows,
+            DDP_AXES,
+            lambda rows, dense, expert: ddp_links_s(job, rows, dense=dense, expert=expert).columns,
+            also=[dense, expert],
+        )
+    )
     return once_a_step(
         job,
         strategies,
