@@ -48,11 +48,11 @@ def record(name: str, *, value: float, unit: str, goal: str, **details: Any) -> 
     return path
 
 
-def commit() -> str:
-    """The checked-out commit, with a + if tracked sources differ from it."""
+def commit(root: Path = ROOT) -> str:
+    """The checked-out commit of a working tree, with a + if tracked sources differ from it."""
     # Results do not count as a difference: the first benchmark of a series would otherwise mark all that follow.
-    head = _git("rev-parse", "--short=12", "HEAD")
-    changed = _git("status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks/results")
+    head = _git(root, "rev-parse", "--short=12", "HEAD")
+    changed = _git(root, "status", "--porcelain", "--untracked-files=no", "--", ".", ":!benchmarks/results")
     return head + ("+" if changed else "")
 
 
@@ -75,6 +75,6 @@ def _cpu_name() -> str:
     )
 
 
-def _git(*arguments: str) -> str:
-    done = subprocess.run(["git", *arguments], cwd=ROOT, capture_output=True, text=True, check=False)
+def _git(root: Path, *arguments: str) -> str:
+    done = subprocess.run(["git", *arguments], cwd=root, capture_output=True, text=True, check=False)
     return done.stdout.strip() if done.returncode == 0 else "unknown"

@@ -43,8 +43,8 @@ def own_even_split(model: Model, stages: int, _version: str) -> Split | None:
 def suggested_split(num_layers: int, stages: int) -> Split:
     """A nearly even split whose ends, which also hold the embedding and the head, are the smaller ones."""
     base, extra = divmod(num_layers, stages)
-    from_the_middle = sorted(range(stages), key=lambda stage: (abs(2 * stage - stages + 1), stage))
-    return tuple(base + (stage in from_the_middle[:extra]) for stage in range(stages))
+    before = (stages - extra) // 2
+    return (base,) * before + (base + 1,) * extra + (base,) * (stages - extra - before)
 
 
 def told_any_split(num_layers: int, pp: int, vpp: int, _version: str) -> Split:

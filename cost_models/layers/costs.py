@@ -70,11 +70,11 @@ class LayerCosts:
         return np.stack([summed(parts_PU) for parts_PU in self.parts_JPU])
 
 
-def layer_costs(job: Job, strategies: Strategies) -> LayerCosts:
-    """The table of layer costs of a batch."""
+def layer_costs(job: Job, strategies: Strategies, *, worlds: Floats | None = None) -> LayerCosts:
+    """The table of layer costs of a batch; `worlds` is its `world_key`, where the caller has it."""
     # Groups that straddle a node or domain sit differently when fewer GPUs are in use, so the world counts as an
     # axis, but only where it changes a placement: `world_key` is the same elsewhere, which keeps the table small.
-    cases = distinct(strategies, LAYER_AXES, also=world_key(strategies, job.cluster))
+    cases = distinct(strategies, LAYER_AXES, also=world_key(strategies, job.cluster) if worlds is None else worlds)
     assert cases.also is not None
     return LayerCosts(
         cases,

@@ -50,9 +50,9 @@ class EndCosts:
     head_tier: Codes
 
 
-def end_costs(job: Job, strategies: Strategies) -> EndCosts:
-    """The table of embedding, head and loss of a batch. [F-5] [F-6] [F-7]"""
-    cases = distinct(strategies, ENDS_AXES, also=world_key(strategies, job.cluster))
+def end_costs(job: Job, strategies: Strategies, *, worlds: Floats | None = None) -> EndCosts:
+    """The table of embedding, head and loss of a batch; `worlds` as in `layer_costs`. [F-5] [F-6] [F-7]"""
+    cases = distinct(strategies, ENDS_AXES, also=world_key(strategies, job.cluster) if worlds is None else worlds)
     assert cases.also is not None
     return EndCosts(
         cases, *kept_columns(job, "ends", cases.rows, ENDS_AXES, lambda rows, _: _columns(job, rows), also=[cases.also])

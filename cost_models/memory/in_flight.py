@@ -54,7 +54,7 @@ def stage_contents(strategies: Strategies, *, mtp_layers: int = 0, mtp_kind: int
     """
     layouts, layout = strategies.layouts, strategies.layout
     tables = _tables(layouts)
-    layers_JKN = [np.take(table, layout, axis=-1) for table in tables.layers_JKL]
+    layers_JKN = [np.take(table, layout, axis=-1) for table in layouts.slot_layers]
     row = strategies.schedule.astype(np.int64) * len(layouts.table) + layout
     in_flight_KN = np.take(tables.in_flight_KSL, row, axis=-1)
     odd = np.flatnonzero(_warms_up_longer(strategies))
@@ -64,8 +64,8 @@ def stage_contents(strategies: Strategies, *, mtp_layers: int = 0, mtp_kind: int
     in_flight_KN = np.minimum(in_flight_KN, strategies.num_micro_batches)
     folded = (strategies.schedule == Schedule.ZB_V) | (strategies.schedule == Schedule.DUALPIPE_V)
     folded = folded if folded.any() else None
-    first_KN = np.take(tables.first_KL, layout, axis=-1)
-    head_KN = np.take(tables.head_KL, layout, axis=-1)
+    first_KN = np.take(layouts.slot_embedding, layout, axis=-1)
+    head_KN = np.take(layouts.slot_head, layout, axis=-1)
     if folded is not None:
         head_KN = np.where(folded, first_KN, head_KN)
     if mtp_layers:
@@ -83,12 +83,9 @@ def stage_contents(strategies: Strategies, *, mtp_layers: int = 0, mtp_kind: int
 
 @dataclass(frozen=True, slots=True)
 class _Tables:
-    layers_JKL: list[Floats]
     in_flight_KSL: Floats
     """Schedule-major columns: schedule * number of layouts + layout."""
     stage_KL: NDArray[np.int64]
-    first_KL: Bools
-    head_KL: Bools
 
 
 @lru_cache(maxsize=16)
@@ -96,11 +93,8 @@ def _tables(layouts: Layouts) -> _Tables:
     """Slot tables turned so that one gather yields (K, N)."""
     warm_SLK = _in_flight_tables(layouts)
     return _Tables(
-        layers_JKL=[np.ascontiguousarray(layouts.layers_LKJ[:, :, j].T) for j in range(layouts.layers_LKJ.shape[2])],
         in_flight_KSL=np.ascontiguousarray(warm_SLK.transpose(2, 0, 1).reshape(layouts.num_slots, -1)),
         stage_KL=np.ascontiguousarray(layouts.slot_stage_LK.T),
-        first_KL=np.ascontiguousarray(layouts.has_embedding_LK.T),
-        head_KL=np.ascontiguousarray(layouts.has_head_LK.T),
     )
 
 

@@ -84,8 +84,7 @@ def _one_micro_batch(batch: Batch) -> tuple[Floats, Floats, Floats]:
         # transient.
         transient_KN = np.maximum(transient_KN, np.where(held_KN > 0, transient, 0.0))
     staying_KN: Floats = NOTHING
-    fixed = bool((strategies.layouts.recompute_layers_LK >= 0).any())
-    if fixed or bool((strategies.recompute == Recompute.FULL).any()):
+    if strategies.layouts.fixes_recomputation or bool((strategies.recompute == Recompute.FULL).any()):
         again = _recomputed(batch, micro_KN, transient_KN)
         micro_KN, transient_KN = again.saved_KN, again.transient_KN
         if not batch.traits.offloads_layer_inputs:

@@ -7,8 +7,10 @@ The range has two parts with residuals of their own: what the allocator holds, a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cost_models.hardware.groups import ranks_per_node
 from cost_models.job import Job
@@ -20,6 +22,11 @@ from cost_models.terms import MEMORY_NAMES, PEAK_MOMENTS
 
 _MOST_KEPT = 4096
 """Largest batch whose terms are kept; those of a search's batches would take much memory, and nobody asks for them."""
+_BLOCK_CELLS = 60_000
+"""Slots times strategies that are priced at a time. The terms of so many (half a MiB each) stay in the processor's cache, and the
+allocator hands the same pages out again, where larger ones would be mapped and filled with zeros anew for every term."""
+_BY_STRATEGY = ("allocated", "reserved", "device", "device_low", "device_high", "hole", "host_bytes_per_node")
+_BY_SLOT = ("allocated_KN", "device_KN", "peak_moment_KN")
 
 
 @dataclass(frozen=True, eq=False)
@@ -70,6 +77,21 @@ def _at(term: Floats, slot: int, index: int) -> float:
 
 def stage_memory(job: Job, strategies: Strategies) -> StageMemory:
     """Peak memory of every stage slot of these strategies, in bytes, with its 80 % range. [M-13] [M-14] [M-15]"""
+    num = len(strategies)
+    block = max(_BLOCK_CELLS // strategies.layouts.num_slots, _MOST_KEPT)
+    if num <= 2 * block:
+        return _of_block(job, strategies)
+    blocks = [_of_block(job, strategies.slice(start, start + block)) for start in range(0, num, block)]
+
+    def joined(name: str) -> NDArray[Any]:
+        return np.concatenate([getattr(each, name) for each in blocks], axis=-1)
+
+    arrays: dict[str, Any] = {name: joined(name) for name in (*_BY_SLOT, *_BY_STRATEGY)}
+    return StageMemory(**arrays, job=job, strategies=strategies, kept=None)
+
+
+def _of_block(job: Job, strategies: Strategies) -> StageMemory:
+    """The memory of strategies that are few enough to be priced at once."""
     found = moments(job, strategies)
     traits = found.batch.traits
     allocated_KN, peak_KN = _peak(found)

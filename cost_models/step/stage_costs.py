@@ -7,12 +7,13 @@ head and loss on the last; `stages` puts them together and finds the slowest. Ar
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.hardware.groups import world_key
 from cost_models.job import Job
 from cost_models.layers.costs import LAYER_PARTS, LayerCosts, layer_costs
 from cost_models.layers.ends import EndCosts, end_costs
@@ -43,7 +44,8 @@ class Tables:
 
 def build_tables(job: Job, strategies: Strategies) -> Tables:
     """Costs of layers and ends for a batch."""
-    return Tables(layer_costs(job, strategies), end_costs(job, strategies))
+    worlds = world_key(strategies, job.cluster)
+    return Tables(layer_costs(job, strategies, worlds=worlds), end_costs(job, strategies, worlds=worlds))
 
 
 @dataclass(frozen=True, eq=False)
@@ -187,6 +189,18 @@ def _fsdp(
     if not where.any():
         none = np.zeros(len(strategies))
         return _Fsdp(np.zeros_like(repeated_JN), none, none, none.astype(np.int8))
+    if not where.all():
+        # Most of a search's rows shard no parameters.
+        rows = np.flatnonzero(where)
+        tables = Tables(layers, ends).at(rows)
+        sharded = _fsdp(
+            job, strategies.take(rows), tables.layers, tables.ends, waits_JN[:, rows], repeated_JN[:, rows], where[rows]
+        )
+        root, head = np.zeros((2, len(strategies)))
+        found = _Fsdp(np.zeros_like(repeated_JN), root, head, np.zeros(len(strategies), np.int8))
+        for field in fields(_Fsdp):
+            getattr(found, field.name)[..., rows] = getattr(sharded, field.name)
+        return found
     link = fsdp_links_s(job, strategies)
     layer_JN = fsdp_exposed_s(
         job,
@@ -208,8 +222,7 @@ def _fsdp(
         regathers=np.zeros(len(strategies)),
     )
     root = root_exposed_s(job, strategies, link.embedding.of(link.cases))
-    tier = np.where(where, link.cases.spread(link.tier), 0).astype(np.int8)
-    return _Fsdp(np.where(where, layer_JN, 0.0), np.where(where, root, 0.0), np.where(where, head, 0.0), tier)
+    return _Fsdp(layer_JN, root, head, link.cases.spread(link.tier).astype(np.int8))
 
 
 def sum_over_kinds(counts_JN: Floats, each_JN: NDArray[np.float64]) -> Floats:

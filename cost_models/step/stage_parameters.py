@@ -98,19 +98,20 @@ def mtp_parameters_on_rank(job: Job, strategies: Strategies) -> tuple[Floats, Fl
 def dense_by_slot(held: RankParameters, strategies: Strategies) -> Floats:
     """Dense parameters on one rank of each slot's stage, shape (K, N)."""
     layouts, layout = strategies.layouts, strategies.layout
-    layers_KJN = layouts.layers_LKJ[layout].transpose(1, 2, 0)
-    total = over_kinds(layers_KJN, held.dense_JN)
-    total += layouts.has_embedding_LK[layout].T * held.embedding
-    return np.asarray(total + layouts.has_head_LK[layout].T * held.head)
+    total = over_kinds(np.take(layouts.slot_layers, layout, axis=-1), held.dense_JN)
+    total += np.take(layouts.slot_embedding, layout, axis=-1) * held.embedding
+    total += np.take(layouts.slot_head, layout, axis=-1) * held.head
+    return total
 
 
 def expert_by_slot(held: RankParameters, strategies: Strategies) -> Floats:
     """Routed-expert parameters on one rank of each slot's stage, shape (K, N)."""
-    layers_KJN = strategies.layouts.layers_LKJ[strategies.layout].transpose(1, 2, 0)
-    has_head_KN = strategies.layouts.has_head_LK[strategies.layout].T
-    return np.asarray(over_kinds(layers_KJN, held.expert_JN) + has_head_KN * held.head_expert)
+    layouts, layout = strategies.layouts, strategies.layout
+    total = over_kinds(np.take(layouts.slot_layers, layout, axis=-1), held.expert_JN)
+    total += np.take(layouts.slot_head, layout, axis=-1) * held.head_expert
+    return total
 
 
-def over_kinds(layers_KJN: Floats, each_JN: Floats) -> Floats:
+def over_kinds(layers_JKN: Floats, each_JN: Floats) -> Floats:
     """Sum over layer kinds of a slot's layers times what one of them has, shape (K, N), in the unit of `each_JN`."""
-    return summed(layers_KJN[:, kind] * each for kind, each in enumerate(each_JN))
+    return summed(layers_KN * each for layers_KN, each in zip(layers_JKN, each_JN, strict=True))

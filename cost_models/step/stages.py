@@ -124,16 +124,17 @@ def _slowest(strategies: Strategies, per: MicroBatchCosts) -> Slowest:
 def stage_seconds(strategies: Strategies, per: MicroBatchCosts, *, share_KN: Floats) -> Floats:
     """Seconds per micro-batch of every slot's stage, shape (K, N), when the share `share_KN` of its layers is recomputed."""
     layouts, layout = strategies.layouts, strategies.layout
-    layers_KJN = layouts.layers_LKJ[layout].transpose(1, 2, 0)
-    stage_KN = over_kinds(layers_KJN, per.layer_JN)
-    stage_KN += share_KN * over_kinds(layers_KJN, per.again_JN)
-    stage_KN += layouts.has_embedding_LK[layout].T * per.first
-    return np.asarray(stage_KN + layouts.has_head_LK[layout].T * per.last)
+    layers_JKN = np.take(layouts.slot_layers, layout, axis=-1)
+    stage_KN = over_kinds(layers_JKN, per.layer_JN)
+    stage_KN += share_KN * over_kinds(layers_JKN, per.again_JN)
+    stage_KN += np.take(layouts.slot_embedding, layout, axis=-1) * per.first
+    stage_KN += np.take(layouts.slot_head, layout, axis=-1) * per.last
+    return stage_KN
 
 
 def recomputed_shares_by_slot(strategies: Strategies) -> Floats:
     """Share of every slot's layers that are fully recomputed, 0...1, shape (K, N)."""
-    held_KN = strategies.layouts.layers_LKJ[strategies.layout].sum(axis=2).T
+    held_KN = np.take(strategies.layouts.slot_totals, strategies.layout, axis=-1)
     return np.asarray(recomputed_layers_by_slot(strategies) / np.maximum(held_KN, 1.0))
 
 

@@ -7,8 +7,9 @@ never on the other rows of its batch; then it makes no difference who priced it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -23,12 +24,18 @@ _MOST_KEPT = 8192
 """Combinations that are kept for one table of a job; when there would be more, the table starts over."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, eq=False)
 class _Kept:
     """What is known of one table. It is replaced, never changed, so that threads need no lock."""
 
-    position: dict[bytes, int]
+    values: NDArray[np.float64]
+    """What tells the combinations apart, shape (U, axes and further numbers)."""
     columns: Columns
+
+    @cached_property
+    def position(self) -> dict[bytes, int]:
+        """Where each combination is. A job that is priced once, as a line of JSON is, never asks for it."""
+        return {key: index for index, key in enumerate(_keys(self.values))}
 
 
 _TABLES: WeakKeyDictionary[Any, dict[tuple[str, ...], _Kept]] = WeakKeyDictionary()
@@ -58,31 +65,31 @@ def kept_columns(
     if len(rows) > _MOST_KEPT:
         return build(rows, *also)
     tables, table = _TABLES.setdefault(job, {}), (name, *axes)
-    known = tables.get(table, _Kept({}, ()))
-    keys = _keys([*(getattr(rows, axis) for axis in axes), *also])
-    missing = {key: index for index, key in enumerate(keys) if key not in known.position}
+    values = np.empty((len(rows), len(axes) + len(also)))
+    for number, column in enumerate([*(getattr(rows, axis) for axis in axes), *also]):
+        values[:, number] = column
+    known = tables.get(table)
+    if known is not None:
+        keys = _keys(values)
+        missing = {key: index for index, key in enumerate(keys) if key not in known.position}
+        if missing and len(known.values) + len(missing) > _MOST_KEPT:
+            known = None
+    if known is None:
+        columns = build(rows, *also)
+        for column in columns:
+            column.flags.writeable = False  # it is another batch's too
+        tables[table] = _Kept(values, columns)
+        return columns
     if missing:
-        if len(known.position) + len(missing) > _MOST_KEPT:
-            known, missing = _Kept({}, ()), {key: index for index, key in enumerate(keys)}
         new = np.array(list(missing.values()))
-        known = _extended(known, missing, build(rows.take(new), *(x[new] for x in also)))
-        tables[table] = known
+        added = build(rows.take(new), *(column[new] for column in also))
+        joined = (np.concatenate(pair, axis=-1) for pair in zip(known.columns, added, strict=True))
+        tables[table] = known = _Kept(np.concatenate([known.values, values[new]]), tuple(joined))
     at = np.array([known.position[key] for key in keys], dtype=np.int64)
     return tuple(column.take(at, axis=-1) for column in known.columns)
 
 
-def _keys(columns: Sequence[NDArray[Any]]) -> list[bytes]:
+def _keys(values: NDArray[np.float64]) -> list[bytes]:
     """The bytes of each combination's values, which are equal only where all values are."""
-    matrix = np.empty((len(columns[0]), len(columns)))
-    for number, values in enumerate(columns):
-        matrix[:, number] = values
-    whole: list[bytes] = matrix.view(f"V{matrix.itemsize * len(columns)}").ravel().tolist()
+    whole: list[bytes] = values.view(f"V{values.itemsize * values.shape[1]}").ravel().tolist()
     return whole
-
-
-def _extended(known: _Kept, keys: Iterable[bytes], columns: Columns) -> _Kept:
-    position = known.position | {key: len(known.position) + index for index, key in enumerate(keys)}
-    if not known.columns:
-        return _Kept(position, columns)
-    joined = (np.concatenate(pair, axis=-1) for pair in zip(known.columns, columns, strict=True))
-    return _Kept(position, tuple(joined))

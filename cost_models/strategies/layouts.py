@@ -76,6 +76,31 @@ class Layouts:
         return int(self.slot_stage_LK.shape[1])
 
     @cached_property
+    def slot_layers(self) -> Floats:
+        """`layers_LKJ` as (J, K, L), so that one gather yields (K, N) of a kind; the next three are (K, L) for the same reason."""
+        return np.ascontiguousarray(self.layers_LKJ.transpose(2, 1, 0))
+
+    @cached_property
+    def slot_totals(self) -> Floats:
+        """Decoder layers of all kinds."""
+        return np.asarray(self.slot_layers.sum(axis=0))
+
+    @cached_property
+    def slot_embedding(self) -> NDArray[np.bool_]:
+        """Whether the slot's stage holds the embedding."""
+        return np.ascontiguousarray(self.has_embedding_LK.T)
+
+    @cached_property
+    def slot_head(self) -> NDArray[np.bool_]:
+        """Whether the slot's stage holds the head."""
+        return np.ascontiguousarray(self.has_head_LK.T)
+
+    @cached_property
+    def fixes_recomputation(self) -> bool:
+        """Whether any layout says how many layers its stages recompute."""
+        return bool((self.recompute_layers_LK >= 0).any())
+
+    @cached_property
     def has_uneven_chunks(self) -> NDArray[np.bool_]:
         """Whether virtual stages differ, so that a block of each is not the same number of layers on every stage, shape
         (L,).
@@ -125,14 +150,14 @@ def build_layouts(table: Sequence[Layout], *, model: Model, all_stages: bool = F
         recompute_layers_LK=np.stack(
             [np.full(width, -1.0) if f is None else np.array(f, float)[s] for f, s in zip(fixed, slots, strict=True)]
         ),
-        held_LS=_padded([[float(x.layers_on_stage(stage)) for stage in range(x.pp)] for x in table], fill=0.0),
+        held_LS=_padded([per_stage.sum(axis=1) for per_stage in counts], fill=0.0),
         recompute_limit_LS=_padded(
             [[np.inf] * x.pp if f is None else f for x, f in zip(table, fixed, strict=True)], fill=np.inf
         ),
     )
 
 
-def _padded(rows: Sequence[Sequence[float]], *, fill: float) -> Floats:
+def _padded(rows: Sequence[Sequence[float] | Floats], *, fill: float) -> Floats:
     padded = np.full((len(rows), max(len(row) for row in rows)), fill)
     for index, row in enumerate(rows):
         padded[index, : len(row)] = row
@@ -156,11 +181,16 @@ def _representatives(per_stage: Floats, chunks: Floats, layout: Layout) -> list[
         size = np.column_stack([size, -np.array(layout.recompute_per_stage, float), layout.recompute_per_stage])
     if layout.pp == 1:
         return [0]
-    _, first = np.unique(size[1:-1], axis=0, return_index=True) if layout.pp > 2 else (None, np.zeros(0, np.int64))
+    different: dict[tuple[float, ...], int] = {}
+    if layout.pp > 2:
+        middle = size[1:-1]
+        # Most splits are even, and comparing whole arrays is quicker than hashing rows.
+        for stage, row in enumerate(middle[:1].tolist() if (middle == middle[0]).all() else middle.tolist(), start=1):
+            different.setdefault(tuple(row), stage)
     kept: list[int] = []
     # In the order of the pipeline, since only an earlier stage, which has no fewer micro-batches in flight, can
     # dominate.
-    for stage in (np.sort(first) + 1).tolist():
+    for stage in different.values():
         if not (size[stage] <= size[kept]).all(axis=1).any():
             kept.append(stage)
     return [0, *kept, layout.pp - 1]

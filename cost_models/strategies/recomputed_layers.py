@@ -16,16 +16,16 @@ from cost_models.strategies.tensors import distinct
 def recomputed_layers_by_slot(strategies: Strategies) -> Floats:
     """Number of fully recomputed layers of each slot's stage, shape (K, N)."""
     layouts, layout = strategies.layouts, strategies.layout
-    held_NK, full = layouts.layers_LKJ.sum(axis=2)[layout], strategies.recompute == Recompute.FULL
-    count_NK = np.where(full[:, None], np.minimum(held_NK, _limit(strategies)[:, None]), 0.0)
+    held_KN, full = np.take(layouts.slot_totals, layout, axis=-1), strategies.recompute == Recompute.FULL
+    count_KN = np.where(full, np.minimum(held_KN, _limit(strategies)), 0.0)
     some = np.flatnonzero(_blocks_of_uneven_chunks(strategies))
     if len(some):
         stages = layouts.slot_stage_LK[layout[some]]
-        count_NK[some] = np.take_along_axis(_blocks(strategies.take(some)), stages, axis=1)
-    if (layouts.recompute_layers_LK >= 0).any():
-        fixed_NK = layouts.recompute_layers_LK[layout]
-        count_NK = np.where(fixed_NK >= 0, np.minimum(fixed_NK, held_NK), count_NK)
-    return np.asarray(count_NK.T, dtype=np.float64)
+        count_KN[:, some] = np.take_along_axis(_blocks(strategies.take(some)), stages, axis=1).T
+    if layouts.fixes_recomputation:
+        fixed_KN = layouts.recompute_layers_LK[layout].T
+        count_KN = np.where(fixed_KN >= 0, np.minimum(fixed_KN, held_KN), count_KN)
+    return count_KN
 
 
 def recomputed_layers(strategies: Strategies) -> Floats:

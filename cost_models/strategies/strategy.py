@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -71,6 +72,11 @@ class Strategies:
     def __len__(self) -> int:
         return len(self.tp)
 
+    @cached_property
+    def digits(self) -> dict[str, tuple[NDArray[Any], int]]:
+        """What `tensors.distinct` has found of each column: small numbers that stand for its values, and how many there are."""
+        return {}
+
     @property
     def world(self) -> Floats:
         """GPUs used."""
@@ -100,6 +106,10 @@ class Strategies:
     def take(self, index: Ints | Bools) -> Strategies:
         """The strategies at these positions, or where the mask holds."""
         return replace(self, **{name: getattr(self, name)[index] for name in ARRAY_FIELDS})
+
+    def slice(self, start: int, end: int) -> Strategies:
+        """The strategies from `start` on and before `end`, as views of these columns."""
+        return replace(self, **{name: getattr(self, name)[start:end] for name in ARRAY_FIELDS})
 
 
 ARRAY_FIELDS: tuple[str, ...] = tuple(f.name for f in fields(Strategies) if f.name != "layouts")

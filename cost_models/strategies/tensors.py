@@ -46,9 +46,13 @@ def distinct(strategies: Strategies, axes: Sequence[str], *, also: NDArray[Any] 
     """The distinct combinations of these fields, and of `also` (N,); all of them must hold whole numbers >= 0."""
     code = np.zeros(len(strategies), dtype=np.int64)
     cells = 1
-    columns = [getattr(strategies, name) for name in axes]
-    for values in columns if also is None else [*columns, also]:
-        digit, radix = _digits(values)
+    # A batch is asked for its combinations of many sets of axes, and most columns are among several of them.
+    known = strategies.digits
+    for name in axes:
+        if name not in known:
+            known[name] = _small(*_digits(getattr(strategies, name)))
+    found = [known[name] for name in axes]
+    for digit, radix in found if also is None else [*found, _digits(also)]:
         if radix > 1:
             code = code * radix + digit
             cells *= radix
@@ -89,6 +93,13 @@ def levels_of(values: NDArray[Any]) -> tuple[NDArray[np.float64], Index]:
     return levels, digit
 
 
+def _small(digit: Index, count: int) -> tuple[NDArray[Any], int]:
+    """The same in as few bytes as are needed; nothing where all are equal, since nobody asks which one a row has."""
+    if count == 1:
+        return digit[:0], 1
+    return digit.astype(np.int8 if count < 128 else np.int16 if count < 32768 else np.int64), count
+
+
 def _digits(values: NDArray[Any]) -> tuple[Index, int]:
     """Small consecutive integers that stand for the values, and how many different ones there are."""
     whole = values.astype(np.int64)
@@ -96,9 +107,10 @@ def _digits(values: NDArray[Any]) -> tuple[Index, int]:
     if low == high:
         return whole, 1
     if high - low <= _DENSE_CELLS_PER_ROW * len(whole) + 4096:
+        offset = whole - low if low else whole
         seen = np.zeros(high - low + 1, dtype=np.int64)
-        seen[whole - low] = 1
-        rank = np.cumsum(seen) - 1
-        return rank[whole - low], int(seen.sum())
+        seen[offset] = 1
+        count = int(seen.sum())
+        return (offset if count == len(seen) else (np.cumsum(seen) - 1)[offset]), count
     levels, digit = np.unique(whole, return_inverse=True)
     return digit.reshape(-1), len(levels)
