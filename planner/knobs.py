@@ -64,6 +64,7 @@ def spelled(values: Mapping[str, Any]) -> dict[str, Any]:
 def _range(flag: Flag, strategy: Strategy) -> Knob:
     if flag.unit == "fraction":
         return Knob(low=0.0, high=1.0, is_whole=False)
-    # Sizes matter by their order of magnitude, so the range spans decades and is searched on a logarithmic scale.
+    # Sizes matter by their order of magnitude, so the range spans decades and is searched on a logarithmic scale. None defaults
+    # to less than a decade above 1.
     default = flag.default(strategy)
-    return Knob(low=max(1.0, default // DECADE), high=default * flag.most, is_log=True)
+    return Knob(low=default // DECADE, high=default * flag.most, is_log=True)

@@ -27,9 +27,11 @@ PACKAGES = ("app", "cost_models", "planner", "profiler")
 OTHER_PROCESSES = ("tests/e2e", "tests/gpu")
 """Tests whose subject runs in other processes, which coverage does not see."""
 TESTS_S = 120.0
-"""Seconds that all tests of one mutation may have taken under coverage; the quickest are tried first."""
+"""Seconds that all tests of one mutation may have taken under coverage; the broadest and quickest are tried first."""
 # What starting a test costs at least: thousands of tests that "take no time" would otherwise fit into the limit.
 LEAST_S = 0.01
+BROADEST = "tests/approved/"
+"""Tests that compare every number of an answer, and so notice most changes; they are tried before all others."""
 _DATA, _SECONDS, _DIGESTS = KEPT / "coverage", KEPT / "seconds.json", KEPT / "digests.json"
 _CACHES = {"cache", "lru_cache", "cached_property"}
 
@@ -107,7 +109,7 @@ class Covered:
         return path in self.changed or (path in self._files and line in self._lines(path))
 
     def tests(self, path: str, line: int) -> list[str]:
-        """Tests that could notice a change of this line, quickest first, as many as fit into TESTS_S together."""
+        """Tests that could notice a change of this line, as many as fit into TESTS_S together: the broadest first, then the quickest."""
         found: list[str] = []
         if path in self._files and path not in self.changed:
             found = self._ordered(self._of_lines(path, _statement_lines(path, line)))
@@ -131,7 +133,8 @@ class Covered:
         return chosen
 
     def _ordered(self, names: Iterable[str]) -> list[str]:
-        return sorted((name for name in names if name in self._seconds), key=lambda name: (self._seconds[name], name))
+        known = (name for name in names if name in self._seconds)
+        return sorted(known, key=lambda name: (not name.startswith(BROADEST), self._seconds[name], name))
 
     @lru_cache(maxsize=512)  # noqa: B019 - there is one of these
     def _lines(self, path: str) -> frozenset[int]:

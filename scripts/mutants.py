@@ -100,8 +100,10 @@ def _failed(report: Path) -> str | None:
         return None
     for case in ET.parse(report).iter("testcase"):  # noqa: S314 - written by our own run
         if {part.tag for part in case} & {"failure", "error"} and case.get("file"):
-            file = case.get("file", "")
-            classes = case.get("classname", "").split(".")[len(Path(file).parts) :]
+            file, classname = case.get("file", ""), case.get("classname", "")
+            if not classname:  # the file itself, which could not be imported
+                return file
+            classes = classname.split(".")[len(Path(file).parts) :]
             return "::".join([file, *classes, case.get("name", "")])
     return None
 

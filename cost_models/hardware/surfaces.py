@@ -216,19 +216,17 @@ def _reference_surface(reference: CalibrationDocument | None, gpu: Gpu, *, preci
     if reference.fingerprint.gpu != gpu.name:
         inside = Tier.EXTRAPOLATED
     measured = reference.device.generation
-    burst = reference.load == "burst"
+    assert reference.load == "burst", f"{reference.name} is no table of short runs, which the public ones all are"
     shares = median_shares(_rows(reference.gemm), peak_flops_per_s=reference.device.half_flops_per_s)
     if measured != gpu.generation:
         # Another generation lends the shape of its surface and no level, so nothing of it is more than nominal.
         inside = outside = Tier.NOMINAL
         scale = min(1.0, power_ratio(gpu, reference, precision=precision)) * level
-        scale *= (SUSTAINED_CLOCK[gpu.generation].value if burst else 1.0) / NOMINAL_GEMM_EFFICIENCY[measured].value
+        scale *= SUSTAINED_CLOCK[gpu.generation].value / NOMINAL_GEMM_EFFICIENCY[measured].value
         shares = {shape: share * scale for shape, share in shares.items()}
     else:
-        kept = SUSTAINED_CLOCK[measured].value
-        at_burst = shares if burst else {shape: share / kept for shape, share in shares.items()}
         missed = precision_efficiency(gpu.generation, precision)
-        shares = _carried(at_burst, gpu, reference, precision=precision, efficiency=missed)
+        shares = _carried(shares, gpu, reference, precision=precision, efficiency=missed)
     table = table_surface(shares, num_sms=gpu.num_sms, inside=inside, outside=outside)
     assert table is not None, f"reference table of {reference.name} is no full grid"
     return table

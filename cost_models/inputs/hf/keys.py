@@ -52,14 +52,14 @@ class Keys:
         elif isinstance(value, float) and value.is_integer() and abs(value) <= LARGEST:
             value = int(value)
         if self.problems and key not in self.defaults and self.spelling(key) is None:
-            return max(least, 1)
+            return least
         if value is None and self.spelling(key) is None:  # the class itself has no number to offer
             self._problem(key, f"{key} is required", f"Add {key!r}.", "missing-field")
-            return max(least, 1)
+            return least
         if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= LARGEST:
             rule = f"{key} is {shown(value)}; it must be a whole number of at least {least}"
             self._problem(key, rule, "Correct the config, or leave the key out for its class default.")
-            return max(least, 1)
+            return least
         if reported_as is not None and self.spelling(key) is None:
             self.assumed[reported_as] = value
         return value

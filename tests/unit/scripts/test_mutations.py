@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from scripts.mutants import shared_out
+from scripts.mutants import Copy, shared_out
 from scripts.mutations import Mutation, mutations_of, written_down
 
 
@@ -113,3 +113,14 @@ def test_every_equivalent_mutation_is_one_that_could_be_drawn(root: Path) -> Non
         text = (root / entry["path"]).read_text()
         assert entry["becomes"] in {each.becomes(text) for each in mutations_of(entry["path"], text)}, entry
         assert entry["why"].endswith(".")
+
+
+def test_a_mutation_that_no_file_can_be_imported_with_is_killed_by_the_file(tmp_path: Path) -> None:
+    """Nothing in such a file has run, so no test of it can be named."""
+    (tmp_path / "x.py").write_text("a = [0, 1]\nb = a[1]\n")
+    (tmp_path / "test_x.py").write_text(
+        "import sys\n\nsys.path.insert(0, '.')\nimport x\n\n\ndef test_x():\n    assert x.b == 1\n"
+    )
+    changed = [Mutation("x.py", 2, 6, "1", new) for new in ("2", "0", "-1")]
+    found = [Copy(tmp_path).killer(each, ["test_x.py::test_x"]) for each in changed]
+    assert found == ["test_x.py", "test_x.py::test_x", None]

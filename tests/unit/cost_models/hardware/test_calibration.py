@@ -405,6 +405,24 @@ def test_a_file_is_read_up_to_its_limit_and_no_byte_more(tmp_path: Path) -> None
         read_document(path)
 
 
+def test_a_sample_that_states_no_spread_was_measured_without_one() -> None:
+    samples = {
+        "gemm": {"m": 64, "n": 64, "k": 64, "time_s": 1e-5},
+        "collectives": {"op": "all_reduce", "size_bytes": 1e6, "ranks": 4, "ranks_per_node": 4, "time_s": 1e-4},
+        "math_attention": {
+            "direction": "forward", "sequences": 1, "heads": 4, "kv_heads": 4, "q_length": 64, "kv_length": 64, "d": 64, "time_s": 1e-4,
+        },
+        "attention": {
+            "kernel": "fa2", "direction": "forward", "sequences": 1, "heads": 4, "kv_heads": 4, "q_length": 64, "kv_length": 64,
+            "d_qk": 64, "d_v": 64, "time_s": 1e-4,
+        },
+        "memory_bandwidth": {"kind": "copy", "size_bytes": 1e6, "bytes_per_s": 1e12},
+        "host_adam": {"ranks": 4, "parameters": 1000, "threads": 2, "bytes_per_s": 1e10},
+    }  # fmt: skip
+    found = document_of({**MINIMAL, **{group: [sample] for group, sample in samples.items()}})
+    assert [getattr(found, group)[0].spread_fraction for group in samples] == [0.0] * 6
+
+
 def test_documents_are_immutable() -> None:
     document: CalibrationDocument = document_of(MINIMAL)
     with pytest.raises(ValueError, match="frozen"):

@@ -49,6 +49,14 @@ def test_a_fused_dense_layer() -> None:
     assert forward.routed_bytes == backward.routed_bytes == 0
 
 
+def test_norms_of_queries_and_keys_are_a_kernel_each() -> None:
+    """Fused, they move 2e bytes an element forward and twice that backward, where there are two kernels for each."""
+    plain, normed = traffic(job()), traffic(job(grouped(qk_norm=True)))
+    assert [b.kernels - a.kernels for a, b in zip(plain, normed, strict=True)] == [2, 4]
+    moved = (Q + KV) * 4
+    assert [b.sharded_bytes - a.sharded_bytes for a, b in zip(plain, normed, strict=True)] == [moved, 2 * moved]
+
+
 def test_dropout_adds_its_mask_to_each_addition() -> None:
     plain, dropped = traffic(job())[0], traffic(job(dropout=0.1))[0]
     assert dropped.hidden_bytes - plain.hidden_bytes == 2 * H * 1

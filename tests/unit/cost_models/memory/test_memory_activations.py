@@ -238,6 +238,14 @@ def test_context_parallelism_keeps_one_attention_output_more(comm: str) -> None:
     assert float(ring.kept_J[0][0]) == (139400 + 2 * 4096) * TOKENS / 2
 
 
+@pytest.mark.parametrize(("tp", "heads"), [(2, 4), (8, 1), (16, 1)])
+def test_an_all_gather_of_keys_and_values_holds_the_whole_sequence(tp: int, heads: int) -> None:
+    """2 tensors of 2 bytes, heads of 128, all 8,192 tokens; of eight key heads no rank holds less than one."""
+    gathered = table(LLAMA_8B, {"tp": tp, "cp": 2, "dp": 2, "cp_comm": "allgather"}).gathered_kv
+    assert gathered.tolist() == [2 * 2 * heads * 128 * TOKENS]
+    assert table(LLAMA_8B, {"tp": tp, "cp": 2, "dp": 2, "cp_comm": "p2p"}).gathered_kv.tolist() == [0]
+
+
 def test_latent_attention() -> None:
     """Per token: 4 q_lora + 4 kv_lora + 2 rope + 4a (nope + rope) + 2a v (value) + 2a v (output) + 4a, a = 32.
 

@@ -14,6 +14,7 @@ from cost_models.constants import (
     HOST_OP_S,
     HOST_STEP_RATIO,
     SHARDED_HOST_RATIO,
+    WGRAD_SHARE,
 )
 from cost_models.frameworks import FRAMEWORKS
 from cost_models.layers.costs import LAYER_PARTS, layer_costs
@@ -123,6 +124,23 @@ def test_forward_and_backward_of_the_slowest_stage_are_its_micro_batch() -> None
     assert case.found.forward_s[0] == pytest.approx(2 * (case.layers.forward_JU[0, 0] + waits))
     whole = 2 * case.layer_J[0] + case.last
     assert case.found.forward_s[0] + case.found.backward_s[0] == pytest.approx(whole + 2 * waits)
+
+
+def test_a_third_of_the_ends_is_the_forward_of_a_folded_pipeline() -> None:
+    """With F, I and W of the slowest stage per micro-batch, and all other stages together r times as long as it, DualPipe-V waits
+    r (F + max(F, I) + max(I - W, 0)) / 2. What the stage has of embedding, head and loss is a third forward.
+    """
+    case = Case({"pp": 4, "vpp": 2, "schedule": "dualpipe-v"})
+    layer, ends = case.layer_J[0], sum(case.term(name) for name in ("embedding", "head", "loss")) / MICRO_BATCHES
+    assert ends > 0
+    waits = case.layers.parts_JPU[0, LAYER_PARTS.index("launch"), 0]
+    stage, everything = 2 * layer + ends, 8 * layer + case.first + case.last
+    forward = 2 * (case.layers.forward_JU[0, 0] + waits) + ends / 3
+    weights = 2 * WGRAD_SHARE.value * case.layers.parts_JPU[0, LAYER_PARTS.index("gemm"), 0]
+    inputs = stage - forward - weights
+    assert forward > inputs > weights
+    waited = (everything - stage) / stage * (2 * forward + inputs - weights) / 2
+    assert case.term("pp_bubble") == pytest.approx(waited)
 
 
 SMALL = dense_model(8, hidden_size=256, intermediate_size=1024, vocab_size=512)

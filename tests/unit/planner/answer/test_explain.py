@@ -249,6 +249,13 @@ def test_an_offload_that_a_framework_cannot_do_is_said() -> None:
     assert "fsdp can offload parameters and the whole optimizer only together" in messages
 
 
+@pytest.mark.parametrize(("zero", "sync", "tried"), [(2, "last", True), (3, "last", True), (2, "each", False)])
+def test_gradients_that_shards_could_hold_are_reduced_at_once(zero: int, sync: str, tried: bool) -> None:
+    document = parts(20, framework="fsdp")
+    given = full(document, zero=zero, grad_sync=sync)
+    assert ("grad_sync each" in [change.name for change in single_changes(resolve_job(document), given)]) is tried
+
+
 @pytest.mark.parametrize(("now", "tried"), [("none", ["selective", "full"]), ("selective", ["full"]), ("full", [])])
 def test_only_more_recomputation_is_tried(now: str, tried: list[str]) -> None:
     document = parts(20)
