@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import re
 import socket
@@ -131,6 +132,34 @@ def test_a_calibration_is_never_a_path(client: TestClient, asked: dict[str, Any]
 def test_a_wrong_parameter_is_named(client: TestClient, path: str, pointer: str) -> None:
     problem = assert_problem(client.get(path), 422, "invalid-input")
     assert problem.errors[0].pointer == pointer
+
+
+@pytest.mark.parametrize(("length", "words"), [(300, "this service did not issue it"), (301, "at most 300 characters")])
+def test_a_place_in_a_list_has_at_most_300_characters(client: TestClient, length: int, words: str) -> None:
+    problem = assert_problem(client.get("/v1/plans", params={"cursor": "x" * length}), 422, "invalid-input")
+    assert words in problem.errors[0].message
+
+
+@pytest.mark.parametrize(
+    "place", [["2026-01-01T00:00:00", "plan"], ["2026-01-01T00:00:00Z", 3], ["soon", "plan"], ["x"]]
+)
+def test_a_place_that_this_service_did_not_issue_is_refused(client: TestClient, place: list[object]) -> None:
+    """A moment without a time zone, an id that is no text, no moment, no pair."""
+    cursor = base64.urlsafe_b64encode(json.dumps(place).encode()).decode()
+    problem = assert_problem(client.get("/v1/plans", params={"cursor": cursor}), 422, "invalid-input")
+    assert problem.errors[0].pointer == "/query/cursor"
+
+
+def test_a_path_is_told_by_its_first_200_characters(client: TestClient) -> None:
+    problem = assert_problem(client.get("/" + "x" * 400), 404, "not-found")
+    assert problem.detail == "there is nothing at /" + "x" * 199
+
+
+def test_only_what_may_be_tried_again_says_when(client: TestClient, tmp_path: Any) -> None:
+    assert "retry-after" not in client.get("/nothing").headers
+    assert "www-authenticate" not in client.get("/nothing").headers
+    app = create_app(Settings(data_dir=tmp_path, log_level="error"))
+    assert TestClient(app).get("/readyz").headers["retry-after"] == "2"
 
 
 def test_a_defect_is_answered_without_its_traceback(tmp_path: Any) -> None:

@@ -145,3 +145,29 @@ def test_a_restart_finishes_what_was_running_and_queued(
 def test_a_plan_that_does_not_exist_is_not_found(slow_client: TestClient, path: str) -> None:
     response = slow_client.get(f"/v1/plans/plan-nobody{path}")
     assert (response.status_code, response.json()["code"]) == (404, "not-found")
+
+
+class Noting:
+    """A runner that notes how long each request waits for which job, and otherwise leaves the work to another."""
+
+    def __init__(self, runner: Any) -> None:
+        self._runner, self.waits = runner, list[float]()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._runner, name)
+
+    async def wait(self, key: Any, *, timeout_s: float) -> None:
+        self.waits.append(timeout_s)
+        await self._runner.wait(key, timeout_s=timeout_s)
+
+
+def test_a_request_waits_once_for_a_plan_that_is_not_finished(slow_client: TestClient, asked: dict[str, Any]) -> None:
+    service = slow_client.app.state.service  # type: ignore[attr-defined]
+    service.runner = noting = Noting(service.runner)
+    plan_id = post(slow_client, asked, tenths=8, wait_s=0.1).json()["id"]
+    assert noting.waits == [0.1]
+    assert post(slow_client, asked, tenths=8, wait_s=0.2).status_code == 202
+    assert noting.waits == [0.1, 0.2]
+    assert ended(slow_client, plan_id)["status"] == "succeeded"
+    assert post(slow_client, asked, tenths=8, wait_s=0.3).status_code == 201
+    assert noting.waits == [0.1, 0.2]

@@ -120,6 +120,9 @@ class TestDocumentationPage:
             assert response.status_code == 200
             assert len(response.content) > 100
 
+    def test_schemas_are_folded_away(self, client: TestClient) -> None:
+        assert '"defaultModelsExpandDepth": 0' in client.get("/docs").text
+
     def test_the_root_leads_to_it(self, client: TestClient) -> None:
         response = client.get("/", follow_redirects=False)
         assert (response.status_code, response.headers["location"]) == (307, "/docs")

@@ -144,3 +144,14 @@ def test_a_worker_answers_as_the_planner_does(planned: dict[str, Any], asked: di
     assert [entry["strategy"] for entry in here["plans"]] == [entry["strategy"] for entry in planned["plans"]]
     times = [entry["evaluation"]["step_time_s"] for entry in planned["plans"]]
     assert [entry["evaluation"]["step_time_s"] for entry in here["plans"]] == times
+
+
+@pytest.mark.parametrize(("rank", "status"), [(0, 422), (1, 404), (1000, 404), (1001, 422)])
+def test_ranks_go_from_one_to_a_thousand(client: TestClient, rank: int, status: int) -> None:
+    assert client.get(f"/v1/plans/none/ranked/{rank}").status_code == status
+
+
+@pytest.mark.parametrize(("length", "status"), [(80, 404), (81, 422)])
+def test_an_id_has_at_most_80_characters(client: TestClient, length: int, status: int) -> None:
+    assert client.get(f"/v1/plans/{'x' * length}").status_code == status
+    assert client.get(f"/v1/calibrations/{'x' * length}").status_code == status

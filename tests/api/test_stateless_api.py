@@ -65,6 +65,10 @@ class TestEvaluate:
         assert response.status_code == 422
         assert "10001" in response.json()["errors"][0]["message"]
 
+    def test_twenty_rows_that_are_no_objects_are_named(self, client: TestClient) -> None:
+        response = client.post("/v1/evaluate", json=[None] * 25)
+        assert [entry["pointer"] for entry in response.json()["errors"]] == [f"/{number}" for number in range(20)]
+
     def test_as_many_rows_as_are_allowed_are_answered(self, client: TestClient) -> None:
         """10,000, in order, each with what is wrong with it."""
         answers = client.post("/v1/evaluate", json=[{"id": number} for number in range(10_000)]).json()
@@ -95,6 +99,23 @@ class TestCalibrations:
         broken = {**EXAMPLE_CALIBRATION, "device": {**EXAMPLE_CALIBRATION["device"], "num_sms": -1}}
         response = client.post("/v1/calibrations", json=broken)
         assert (response.status_code, response.json()["errors"][0]["pointer"]) == (422, "/device/num_sms")
+
+    def test_a_list_pages_through_all_of_them_newest_first(self, client: TestClient) -> None:
+        made = [
+            client.post("/v1/calibrations", json={**EXAMPLE_CALIBRATION, "name": f"page {number}"}).json()["id"]
+            for number in range(3)
+        ]
+        seen: list[str] = []
+        cursor: dict[str, str] = {}
+        for _ in range(20):
+            page = client.get("/v1/calibrations", params={"limit": 2, **cursor}).json()
+            seen += [entry["id"] for entry in page["items"]]
+            if page["next_cursor"] is None:
+                break
+            cursor = {"cursor": page["next_cursor"]}
+        assert page["next_cursor"] is None
+        assert seen[:3] == made[::-1]
+        assert len(set(seen)) == len(seen) == len(client.get("/v1/calibrations", params={"limit": 100}).json()["items"])
 
     def test_auto_is_the_newest_one_uploaded(self, client: TestClient, asked: dict[str, Any]) -> None:
         mine = client.post("/v1/calibrations", json={**EXAMPLE_CALIBRATION, "name": "newest"}).json()["id"]

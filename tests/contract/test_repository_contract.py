@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta, timezone
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -148,6 +148,9 @@ class TestPlans:
         assert [plan.id for plan in plans.page("a", limit=10)] == made[::-1]
         assert [plan.id for plan in plans.page("a", limit=10, after=(moment, made[1]))] == [made[0]]
         assert plans.page("a", limit=10, after=(moment, made[0])) == []
+        # The same moment by the clocks of Berlin.
+        berlin = moment.astimezone(timezone(timedelta(hours=1)))
+        assert [plan.id for plan in plans.page("a", limit=10, after=(berlin, made[1]))] == [made[0]]
 
     def test_a_page_can_hold_one_status(self, plans: PlanStore, job_store: JobStore) -> None:
         done = finished(plans, job_store, "a", "d1")
@@ -258,6 +261,44 @@ class TestJobs:
         assert job_store.recover() == 0
         assert job_store.status(key) == "running"
 
+    @pytest.mark.parametrize(("left_s", "is_renewed"), [(19.0, True), (21.0, False)])
+    def test_a_lease_is_renewed_once_a_third_of_it_has_passed(
+        self, engine: Engine, plans: PlanStore, job_store: JobStore, left_s: float, is_renewed: bool
+    ) -> None:
+        """Of 30 s; until then a look costs no write. Somebody else's lease is left alone."""
+        key = JobKey("a", plans.submit("a", asked("d1")).id)
+        other = JobKey("b", plans.submit("b", asked("d1")).id)
+        job_store.claim("me")
+        job_store.claim("you")
+        before = datetime.now(UTC) + timedelta(seconds=left_s)
+        with writing(engine) as connection:
+            connection.execute(update(jobs).values(lease_until=before))
+        job_store.renew("me", [key, other])
+        with reading(engine) as connection:
+            leases = {row.id: row.lease_until for row in connection.execute(select(jobs.c.id, jobs.c.lease_until))}
+        assert leases[other.id] == before
+        assert (leases[key.id] > before + timedelta(seconds=5)) == is_renewed
+        assert leases[key.id] <= datetime.now(UTC) + timedelta(seconds=30)
+
+    def test_only_jobs_that_wait_are_queued(self, plans: PlanStore, job_store: JobStore) -> None:
+        assert not job_store.has_queued()
+        plans.submit("a", asked("d1"))
+        assert job_store.has_queued()
+        job_store.claim("me")
+        assert not job_store.has_queued()
+
+    def test_a_job_is_tried_twice_and_three_jobs_at_a_time_are_recovered(
+        self, engine: Engine, plans: PlanStore
+    ) -> None:
+        lapsing = JobStore(engine, lease_s=0.0)
+        keys = [JobKey("a", plans.submit("a", asked(f"d{number}")).id) for number in range(3)]
+        for expected in ("queued", "failed"):
+            for _ in keys:
+                assert lapsing.claim("gone") is not None
+            assert lapsing.recover() == 3
+            assert [lapsing.status(key) for key in keys] == [expected] * 3
+        assert "disappeared 2 times" in str(plans.get("a", keys[0].id).error)
+
     def test_a_cancelled_job_whose_process_is_gone_is_cancelled(self, engine: Engine, plans: PlanStore) -> None:
         lapsing = JobStore(engine, lease_s=0.0)
         key = JobKey("a", plans.submit("a", asked("d1")).id)
@@ -317,6 +358,7 @@ class TestKeys:
     def test_a_key_says_whose_it_is_until_it_is_revoked(self, engine: Engine) -> None:
         key, secret = create_key(engine, tenant="a", name="laptop")
         assert tenant_of(engine, secret) == "a"
+        assert len(secret.removeprefix("mw_")) == 40  # 160 random bits in hexadecimal
         assert tenant_of(engine, secret + "x") is None
         revoke_key(engine, key.id)
         assert tenant_of(engine, secret) is None

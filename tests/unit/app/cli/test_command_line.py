@@ -21,7 +21,7 @@ import pytest
 
 import meshwright
 from app.cli.commands.evaluate import arriving_lines
-from app.cli.commands.plan import merged_request, stop_on_interrupt
+from app.cli.commands.plan import merged_request, stop_on_interrupt, with_spare_plans
 from app.cli.inputs import assignments, parse_json, read_cluster, read_model
 from app.cli.main import run
 from cost_models.errors import InvalidInputError
@@ -418,3 +418,30 @@ def test_a_strategy_field_given_as_an_option_is_told_of_fixed(outcome: Any, opti
     code, _, err = outcome("plan", option, "8")
     assert code == 2
     assert f"{option} is a field of the strategy: --fixed tp=VALUE" in err
+
+
+@pytest.mark.parametrize(
+    ("wanted", "asked"),
+    [(1, 40), (10, 40), (11, 44), (250, 1000), (251, None), (0, None), (-1, None), ("many", None), (None, None)],
+)
+def test_a_table_asks_for_four_times_as_many_plans_as_it_shows_and_never_for_more_than_a_thousand(
+    wanted: Any, asked: int | None
+) -> None:
+    """Near-copies share a row; a table of fewer than ten rows asks for as many as one of ten."""
+    assert with_spare_plans({"seed": 1}, wanted) == {"seed": 1} | ({} if asked is None else {"top_k": asked})
+
+
+def test_ten_plans_are_shown_where_nobody_says_how_many(outcome: Any) -> None:
+    code, out, _ = outcome(*SMALL)
+    _, table = re.split(r"─ *\n", out, maxsplit=1)
+    assert (code, len(list(takewhile(str.strip, table.splitlines())))) == (0, 10)
+
+
+@pytest.mark.parametrize(
+    ("port", "told"), [("0", "database URL"), ("65535", "database URL"), ("65536", "'--port'"), ("-1", "'--port'")]
+)
+def test_ports_go_from_0_to_65535(outcome: Any, port: str, told: str) -> None:
+    """An accepted port is only used once the database is open, which it never is here."""
+    code, _, err = outcome("serve", "--port", port, "--db", "nonsense")
+    assert code == 2
+    assert told in err

@@ -134,6 +134,26 @@ def test_the_pair_to_measure_is_described_where_the_table_does_not_show_it() -> 
     assert "Measuring plans 1 and 2 first" in told(plans)
 
 
+def test_the_pair_to_measure_is_among_the_first_ten_if_any_of_these_tie() -> None:
+    """The twelfth plan of a tie differs most from the first; of the first ten it is the seventh."""
+    plans = [ranked(rank, tie_group=1) for rank in range(1, 13)]
+    for plan in plans:
+        comm_s = {7: 4.0, 12: 9.0}.get(plan["rank"], 1.0)
+        plan["evaluation"] |= {"step_time_s": 10.0, "time_breakdown_s": {"gemm": 10.0 - comm_s, "dp_comm": comm_s}}
+    assert "Measuring plans 1 and 7 first" in told(plans)
+    late = [ranked(rank, tie_group=min(rank, 11)) for rank in range(1, 13)]
+    assert "Too close to call: plans 11 and 12. Measuring plans 11 and 12 first" in told(late)
+    assert "Too close" not in told(late, shown=10)
+
+
+def test_prices_and_pools_are_those_of_the_best_plan() -> None:
+    plans = [ranked(1, pool_per_stage=["old"], layers_per_stage=[7]), ranked(2)]
+    plans[0]["evaluation"]["provenance"] = {"calibration": "mine"}
+    assert "Prices from mine." in told(plans)
+    assert "Plan 1 puts 1 stage on old (7 layers)." in told(plans)
+    assert "puts" not in told(plans[::-1])
+
+
 def test_near_copies_are_counted_under_the_plan_that_they_resemble() -> None:
     """Plan 3 differs from 1 in virtual stages and recomputation, 4 in virtual stages alone, 5 from 2 in nothing that the table has."""
     plans = [ranked(1), ranked(2), ranked(3, vpp=2, recompute="full"), ranked(4, vpp=4), ranked(5)]
@@ -152,6 +172,7 @@ def test_the_next_plan_is_described_where_the_table_does_not_show_it() -> None:
     )
     assert "Plan 1 is 3% faster than plan 2.\n" in told(plans)
     assert "Plan 1 is 3% faster than plan 2.\n" in told(plans[:1])
+    assert "Plan 2, which is not shown" in told([*plans, ranked(3)], shown=1)
 
 
 def test_layers_of_virtual_stages_count_for_the_pool_of_their_stage() -> None:

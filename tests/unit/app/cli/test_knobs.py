@@ -14,7 +14,9 @@ import pytest
 import meshwright
 from app.cli.main import run
 from app.errors import NotFoundError, WrongStateError
+from app.knobs.tuning import KnobTuning
 from cost_models.errors import InvalidInputError, NotExpressibleError
+from cost_models.inputs.fields import LARGEST, SMALLEST
 from planner.knobs import default_values, knobs_of, spelled
 
 BUCKETS = ("zero_optimization.reduce_bucket_size", "zero_optimization.allgather_bucket_size")
@@ -292,3 +294,48 @@ def test_the_commands(response: dict[str, Any], url: str, tmp_path: Path, capsys
     assert "1 told, 1 failed, 0 open" in err
     assert json.loads(of("best", "--json")[1])["best"]["trial"] == 0
     assert of("tell", "0", "2.5")[0] == 2
+
+
+def test_without_a_rank_or_a_seed_it_is_the_first_plan_and_seed_0(
+    response: dict[str, Any], url: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Equal seeds propose equal values behind the defaults."""
+    file = tmp_path / "response.json"
+    file.write_text(json.dumps(response))
+    assert run(["knobs", "start", str(file), "--storage", url]) == 0
+    assert capsys.readouterr().out.startswith(f"tuning {response['request_digest'][:12]}-1\n")
+    assert run(["knobs", "ask", "--storage", url]) == 0
+    assert '\n  "zero_optimization": {\n    "' in capsys.readouterr().out
+
+    def second(tuning: KnobTuning) -> Any:
+        tuning.ask()
+        return tuning.ask()["values"]
+
+    proposed = KnobTuning.resume(url).ask()["values"]
+    unsaid = KnobTuning.start(response, storage=f"sqlite:///{tmp_path / 'unsaid'}.db")
+    assert unsaid.name.endswith("-1")
+    assert second(unsaid) == proposed
+    assert second(KnobTuning.start(response, storage=url, name="said", seed=0)) == proposed
+    assert second(KnobTuning.start(response, storage=url, name="other", seed=1)) != proposed
+    for options in (["--plan", "0"], ["--seed", "-1"]):
+        assert run(["knobs", "start", str(file), "--storage", url, *options]) == 2
+
+
+def test_a_gain_over_the_defaults_is_told(
+    response: dict[str, Any], url: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """1.5 s are 25 % less than 2.0 s."""
+    tuning = meshwright.start_knobs(response, storage=url)
+    for step_time_s in (2.0, 1.5):
+        tuning.tell(tuning.ask()["trial"], step_time_s)
+    assert run(["knobs", "best", "--storage", url]) == 0
+    said = capsys.readouterr().out
+    assert "1.5 s a step; the plan predicted" in said
+    assert "That is 25.00 % less than with the framework's defaults (2 s)." in said
+
+
+def test_the_smallest_and_the_largest_time_are_told(response: dict[str, Any], url: str) -> None:
+    tuning = meshwright.start_knobs(response, storage=url)
+    for step_time_s in (LARGEST, SMALLEST):
+        tuning.tell(tuning.ask()["trial"], step_time_s)
+    assert (tuning.best()["told"], tuning.best()["best"]["step_time_s"]) == (2, SMALLEST)

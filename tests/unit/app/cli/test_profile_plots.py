@@ -70,6 +70,13 @@ def test_operations_have_powers_of_ten() -> None:
     assert steps == [pytest.approx((RIGHT - LEFT) / 9.602, abs=1)] * 9
 
 
+def test_powers_of_ten_end_where_no_product_is() -> None:
+    """A product has between 10^6 and 10^20 operations."""
+    labels = texts(drawn(curve((1e-9, 7.0), (1e12, 50.0)), x_label="operations"))
+    powers = [text for text, at in labels.items() if at.get("y") == str(BASE + 16)]
+    assert (powers[0], powers[-1], len(powers)) == ("1e-06", "1e+08", 15)
+
+
 def test_a_cloud_is_drawn_as_dots_a_curve_as_a_line_and_each_named_in_its_colour_below_the_one_before() -> None:
     cloud = Line("cloud & co", ((2.0**10, 50.0), (2.0**20, 105.0), (2.0**15, 0.0)), is_cloud=True)
     root = drawn(cloud, curve((2.0**10, 0.0), (2.0**20, 210.0)))

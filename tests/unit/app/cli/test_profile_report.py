@@ -282,3 +282,14 @@ def test_the_cluster_of_an_unknown_gpu_has_its_measured_figures() -> None:
     assert cluster["gpu"]["pcie_gb_per_s"] == pytest.approx(450.0)
     assert (cluster["num_nodes"], cluster["gpus_per_node"], cluster["intra_node"]) == (2, 4, "pcie")
     assert cluster["pcie"] == {"gpus_per_socket": 4}
+
+
+def test_names_stand_on_the_left_figures_on_the_right_and_no_line_is_wider_than_150(
+    document: CalibrationDocument, capsys: pytest.CaptureFixture[str]
+) -> None:
+    facts = {"capacity_bytes": 179.25 * GIB, "context_bytes": 0.5 * GIB}
+    lines = row_texts(with_fields(memory=facts, notes=["word " * 60]), capsys).splitlines()
+    wide, narrow = (next(line for line in lines if line.strip().startswith(name)) for name in ("capacity", "context"))
+    assert wide.index("capacity") == narrow.index("context")
+    assert len(wide.rstrip()) == len(narrow.rstrip())
+    assert 145 <= max(map(len, lines)) <= 150

@@ -226,6 +226,21 @@ def test_plans_that_may_not_fit_are_marked_and_all_gpus_counted_where_they_diffe
     assert {"209,715", "419,430"} <= {*row_of(out, 1), *row_of(out, 2)}
 
 
+def test_what_fits_nowhere_is_cut_and_keeps_the_columns_of_the_narrowest_table(printed: Any) -> None:
+    out, _ = printed(RESPONSE, width=51)
+    (titles,) = [line for line in out.splitlines() if "GiB/GPU" in line]
+    assert titles.split() == ["#", "split", "mb", "recompu…", "step", "s", "GiB/GPU"]
+
+
+def test_only_plans_that_may_not_fit_are_coloured(printed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    yellow = "\x1b[33m"
+    risky = ranked(1, tie_group=1)
+    risky["evaluation"] = risky["evaluation"] | {"verdict": "at-risk"}
+    assert yellow in printed(RESPONSE | {"plans": [risky]}, width=160)[0]
+    assert yellow not in printed(RESPONSE, width=160)[0]
+
+
 def test_marks_tell_apart_what_the_degrees_do_not(printed: Any) -> None:
     """16 replicas of 1 context rank: state over 8 of them is marked, over all 16 is not."""
     marked = ranked(1, tie_group=1, sequence_parallel=True, zero_shard_size=8)

@@ -115,3 +115,61 @@ def test_any_bytes_are_a_finite_document_or_an_error(raw: bytes) -> None:
 def test_an_integer_of_thousands_of_digits_is_refused_by_its_length() -> None:
     with pytest.raises(NotJsonError, match="an integer of 5000 digits is larger than any number here"):
         parse_json(b"9" * 5000, max_depth=64)
+
+
+def sent(body: bytes, **headers: str) -> Request:
+    """A request with this body, in one piece."""
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    raw = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
+    raw = raw if "content_type" in headers else [(b"content-type", b"application/json"), *raw]
+    return Request({"type": "http", "method": "POST", "headers": raw}, receive)
+
+
+def read(body: bytes, *, max_bytes: int = 100, **headers: str) -> Any:
+    return asyncio.run(read_json(sent(body, **headers), max_bytes=max_bytes, max_depth=64)).value
+
+
+def test_a_body_of_exactly_the_limit_is_read_announced_or_not() -> None:
+    body = b'"' + b"a" * 98 + b'"'
+    assert read(body) == "a" * 98
+    assert read(body, content_length="100") == "a" * 98
+    assert read(body, content_length="-5") == "a" * 98  # no number: the bytes are counted
+    with pytest.raises(BodyTooLargeError, match="larger than 100 bytes"):
+        read(body + b" ")
+    for announced in ("101", "1" * 40):
+        with pytest.raises(BodyTooLargeError):
+            read(b"{}", content_length=announced)
+
+
+@pytest.mark.parametrize(
+    ("given", "told"), [("", "of no media type"), ("text/plain; a=b", "text/plain"), (";", "of no media")]
+)
+def test_the_media_type_is_told_without_its_parameters(given: str, told: str) -> None:
+    with pytest.raises(MediaTypeError, match=f"the body is {told}, not application/json|the body is {told}"):
+        read(b"{}", content_type=given)
+
+
+def test_an_encoding_is_refused_by_its_name_which_is_cut() -> None:
+    assert read(b"{}", content_encoding=" Identity ") == {}
+    with pytest.raises(MediaTypeError) as caught:
+        read(b"{}", content_encoding="x" * 100)
+    assert str(caught.value) == "the body is encoded as " + "x" * 40
+
+
+def test_a_list_that_goes_too_deep_is_found_beside_numbers() -> None:
+    with pytest.raises(NotJsonError, match="2 levels"):
+        parse_json(b'[[1, [], "a"]]', max_depth=2)
+    assert parse_json(b'[[1, "a"]]', max_depth=2) == [[1, "a"]]
+
+
+@pytest.mark.parametrize("text", ['"\\ud800"', '"a\\ud800\u00e9"', '"\\udfff"', '{"a\\udc00": 1}', '[["\\ud912b"]]'])
+def test_half_of_a_surrogate_pair_is_found_wherever_it_is(text: str) -> None:
+    with pytest.raises(NotJsonError, match="half of a surrogate pair"):
+        parse_json(text.encode(), max_depth=64)
+
+
+def test_whole_surrogate_pairs_and_the_characters_beside_them_are_text() -> None:
+    assert parse_json(b'"\\ud83d\\ude00 \\ud7ff\\ue000"', max_depth=64) == "\U0001f600 \ud7ff\ue000"
