@@ -17,11 +17,12 @@ import pytest
 
 from profiler.bench import elementwise, memory, overlap
 from profiler.bench.collectives import collective_call
+from profiler.machine import topology
 from profiler.ranks import Ranks
 from profiler.rig import Rig
-from profiler.scale import gpu_scale
-from profiler.tasks import Findings
-from profiler.timing import Stopwatch
+from profiler.scale import cpu_scale, gpu_scale
+from profiler.tasks import Findings, rounded
+from profiler.timing import Stopwatch, Timing
 
 DEVICE = SimpleNamespace(type="cuda")
 
@@ -75,6 +76,7 @@ class Array:
 
     def copy_(self, source: Array, *, non_blocking: bool = False) -> None:
         assert non_blocking or source.place == self.place
+        assert source is not self
         passes = 2.0 if source.place == self.place else 1.0  # the same memory is read and written
         self.device.issue("copy", passes * source.size_bytes / self.device.copies[source.place, self.place])
 
@@ -259,3 +261,150 @@ def test_every_rank_of_a_ring_sends_to_the_next_and_receives_from_the_one_before
     following = dict(zip(ranks, (*ranks[1:], ranks[0]), strict=True))
     assert sent == following
     assert received == {after: before for before, after in following.items()}
+
+
+# --- what collectives are given ---------------------------------------------------------------------------------------
+
+
+class Recorder(Device):
+    """Notes the numbers that arrays are made of and scaled by, and which collective is called with arrays of which length."""
+
+    def __init__(self) -> None:
+        super().__init__(communication=1e-3)
+        self.made: list[int] = []
+        self.scaled: list[float] = []
+        self.called: list[tuple[Any, ...]] = []
+        for name in ("all_reduce", "all_gather_into_tensor", "reduce_scatter_tensor", "all_to_all_single"):
+            setattr(self.distributed, name, self.noting(name))
+
+    def noting(self, name: str) -> Any:
+        return lambda *arrays, group: self.called.append((name, *(array.length for array in arrays), group))
+
+    def exchange(self, parts: list[Any]) -> list[Any]:
+        self.called.append(("batch", *(array.length for _, array, _ in parts), "group"))
+        return []
+
+    def empty(self, *shape: int, dtype: int, device: Any = None, pin_memory: bool = False) -> Any:
+        self.made.append(math.prod(shape))
+        return SimpleNamespace(length=math.prod(shape), mul_=lambda by: self.scaled.append(by) or self.last())
+
+    def last(self) -> Any:
+        return SimpleNamespace(length=self.made[-1])
+
+
+@pytest.mark.parametrize(
+    ("op", "called", "lengths"),
+    [
+        ("all_reduce", "all_reduce", (12,)),
+        ("all_gather", "all_gather_into_tensor", (12, 3)),  # received, sent
+        ("reduce_scatter", "reduce_scatter_tensor", (3, 12)),
+        ("all_to_all", "all_to_all_single", (12, 12)),
+        ("send_recv", "batch", (12, 12)),
+    ],
+)
+def test_sizes_of_a_collective_are_those_of_the_whole_array(op: Any, called: str, lengths: tuple[int, ...]) -> None:
+    """12 elements among four ranks: a shard has three. Sets of buffers are used in turn, sixteen at most."""
+    device = Recorder()
+    call = collective_call(rig_on(device, world=4), op, 12, ranks=(0, 1, 2, 3), group="group")
+    call(0)
+    call(17)
+    assert device.called == [(called, *lengths, "group")] * 2
+    assert len(device.made) == 16 * len(lengths)
+
+
+def test_sums_in_place_begin_so_small_that_they_stay_finite_and_not_so_small_that_they_vanish() -> None:
+    """bf16 reaches down to 2^-126 and up to 2^127: among four ranks a hundred sums multiply a buffer by 2^200."""
+    device = Recorder()
+    collective_call(rig_on(device, world=4), "all_reduce", 12, ranks=(0, 1, 2, 3), group="group")
+    assert set(device.scaled) == {2.0**-100}
+    others = Recorder()
+    collective_call(rig_on(others, world=4), "all_to_all", 12, ranks=(0, 1, 2, 3), group="group")
+    assert others.scaled == []
+
+
+@pytest.mark.parametrize(("kind", "elements", "sets"), [("cuda", 10_000_000, 4), ("cpu", 2_000_000, 7)])
+def test_buffers_of_a_collective_rotate_through_three_caches(kind: str, elements: int, sets: int) -> None:
+    """What is sent and received takes 2 x 20 MB of 3 x 50 MB: three sets and one more; 2 x 8 MB of 3 x 32 MB: six and one more."""
+    device = Recorder()
+    rig = rig_on(device, world=2)
+    rig.device = SimpleNamespace(type=kind)
+    rig.scale = gpu_scale(budget_s=60.0) if kind == "cuda" else cpu_scale()
+    collective_call(rig, "all_to_all", elements, ranks=(0, 1), group="group")
+    assert len(device.made) == 2 * sets
+
+
+# --- the order and the length of tasks --------------------------------------------------------------------------------
+
+
+def test_facts_come_first_and_what_few_plans_need_comes_last() -> None:
+    """Below 40: without it a plan is priced from the data sheet. Below 60: common plans. From 120: few plans (`profiler.bench`)."""
+    rig = rig_on(Device(), world=2)
+    tasks = sorted(
+        (task for module in (overlap, elementwise, memory) for task in module.tasks(rig)), key=lambda t: t.value
+    )
+    assert [task.key for task in tasks] == [
+        "memory/facts", "elementwise", "memory/host-link", "overlap/all_reduce", "overlap/all_gather",
+        "overlap/reduce_scatter", "overlap/send_recv", "memory/allocator",
+    ]  # fmt: skip
+    values = {task.key: task.value for task in tasks}
+    assert values["memory/facts"] == 0  # before any other task has made a communicator
+    assert values["elementwise"] < 40 <= values["memory/host-link"]
+    assert values["overlap/send_recv"] < 60 <= values["memory/allocator"] < 120
+
+
+def test_tasks_expect_the_seconds_of_their_measurements() -> None:
+    """60 ms a measurement: nine of streams, eight of an overlap, and half a second for each to make its arrays. Communicators
+    take seconds to build.
+    """
+    rig = rig_on(Device(), world=2)
+    expected = {task.key: task.expected_s for module in (overlap, elementwise, memory) for task in module.tasks(rig)}
+    assert expected["elementwise"] == pytest.approx(9 * 0.06 + 0.5)
+    assert expected["overlap/all_gather"] == pytest.approx(8 * 0.06 + 0.5)
+    assert [expected[f"memory/{name}"] for name in ("facts", "host-link", "allocator")] == [8.0, 2.0, 2.0]
+    (alone,) = [task for task in memory.tasks(rig_on(Device())) if task.key == "memory/facts"]
+    assert alone.expected_s == 1.0
+    assert overlap.tasks(rig_on(Device())) == []
+
+
+def test_pairs_beyond_64_are_those_of_the_first_node_and_of_its_rails() -> None:
+    """11 ranks have 55 pairs. 12 ranks of three nodes have 66, of which 6 are inside a node and 8 along a rail. Each takes a
+    measurement of 60 ms and 150 ms to set up.
+    """
+    for world, local_world, pairs in ((11, 11, 55), (12, 4, 14), (2, 2, 1)):
+        rig = rig_on(Device(), world=world)
+        rig.place = Ranks(0, world, 0, local_world, "torchrun")
+        (task,) = topology.tasks(rig, {})
+        assert task.expected_s == pytest.approx(pairs * 0.21)
+    assert topology.tasks(rig_on(Device()), {}) == []
+
+
+def test_arrays_of_streams_are_no_more_than_exceed_the_cache() -> None:
+    """Three arrays of the smallest size are 192 MiB, more than three caches of 50 MB: one set of each of three sizes."""
+    device = Device()
+    device.copies = {("device", "device"): 2e12}
+    made: list[int] = []
+    device.randn = lambda *shape, device, dtype: made.append(math.prod(shape)) or Array(owner, "device", 2.0 * made[-1])  # type: ignore[method-assign, func-returns-value]
+    owner = device
+    found(device, elementwise, "elementwise")
+    halves = [size for size in made if size in (2**25, 2**27, 2**29)]
+    assert halves == [2**25] * 3 + [2**27] * 3 + [2**29] * 3
+    assert made[9:] == [2**24] * 8  # AdamW's eight tensors
+
+
+def test_a_bandwidth_has_as_many_digits_as_it_is_worth() -> None:
+    sample = elementwise.bandwidth("copy", 1e9, Timing(0.3, 0.1234567, 10))
+    assert (sample["bytes_per_s"], sample["spread_fraction"]) == (3.33333e9, 0.123)
+    assert rounded(1.23456789) == 1.23457
+
+
+def test_slowdowns_have_three_digits() -> None:
+    device = Device(product=2e-3, communication=2e-3)
+    device.slowdown = {"product": 0.12345, "communication": 0.54321}
+    (sample,) = found(device, overlap, "overlap/all_gather", world=2)["overlap"]
+    assert (sample["compute_slowdown_fraction"], sample["communication_slowdown_fraction"]) == (0.123, 0.543)
+
+
+def test_copies_over_the_host_link_take_a_quarter_of_a_gibibyte() -> None:
+    device = Device()
+    device.copies = {("host", "device"): 50e9, ("device", "host"): 26e9}
+    assert {s["size_bytes"] for s in found(device, memory, "memory/host-link")["memory_bandwidth"]} == {2**28}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -92,3 +93,37 @@ def test_what_was_seen_is_kept_from_lowest_to_highest() -> None:
     assert (found["rank"], found["throttle"], found["ecc_uncorrected"]) == (3, ["thermal (hardware)"], 2)
     assert found["power_limit_w"] == 700.0
     assert DeviceLog(TORCH, 3, None, PLACE).summary() == {}
+
+
+def test_a_device_is_looked_at_twice_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The lowest and the highest of what was read at 0.5, 1.0 and 1.6 s; what comes sooner after a look is not asked."""
+    now_s = [0.0]
+    monkeypatch.setattr(time, "perf_counter", lambda: now_s[0])
+    driver: Any = Driver(*(replace(IDLE, power_w=watts) for watts in (300.0, 200.0, 400.0, 999.0)))
+    log = DeviceLog(TORCH, 3, driver, PLACE)
+    for moment_s in (0.5, 0.9, 1.0, 1.49, 1.6):
+        now_s[0] = moment_s
+        log.look()
+    assert log.summary()["power_w"] == (200.0, 400.0)
+    assert len(driver.readings) == 1
+
+
+def test_a_device_that_the_driver_does_not_know_is_neither_refused_nor_read() -> None:
+    class Blind(Driver):
+        def handle_of(self, _torch: Any, _device: Any) -> Any:
+            return None
+
+    driver: Any = Blind(replace(IDLE, is_mig=True), IDLE)
+    require_idle(TORCH, driver, PLACE, allow_busy=False)
+    log = DeviceLog(TORCH, 3, driver, PLACE)
+    log.look()
+    assert log.summary() == {}
+    assert len(driver.readings) == 2
+
+
+def test_the_last_device_is_asked_and_without_any_none_is() -> None:
+    driver: Any = Driver(replace(IDLE, is_mig=True))
+    with pytest.raises(MeasurementError, match="GPU 7"):
+        require_idle(TORCH, driver, Ranks(7, 8, 7, 8, "torchrun"), allow_busy=False)
+    none: Any = SimpleNamespace(cuda=SimpleNamespace(is_available=lambda: False, device_count=lambda: 8))
+    require_idle(none, driver, PLACE, allow_busy=False)

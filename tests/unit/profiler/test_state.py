@@ -15,7 +15,7 @@ from cost_models.calibration import CalibrationDocument
 from cost_models.errors import MeasurementError
 from cost_models.hardware import shipped_document
 from profiler.outbox import Outbox
-from profiler.state_file import State, save, state_path, write_whole
+from profiler.state_file import State, digest_of, save, state_path, write_whole
 
 MACHINE = {"gpu": "H100-SXM-80GB", "torch": "2.11"}
 FOUND = {"gemm": [{"m": 8, "n": 8, "k": 8, "time_s": 1e-5}]}
@@ -35,6 +35,19 @@ def test_a_rerun_continues_what_was_finished(tmp_path: Path) -> None:
     again = State(path, MACHINE, started_at="2026-11-27T11:00:00+00:00")
     assert again.findings == {"gemm/1": FOUND}
     assert again.started_at == "2026-11-27T10:00:00+00:00"
+
+
+def test_files_of_this_release_are_of_format_1(tmp_path: Path) -> None:
+    """Written out by hand: a header, a finished part, and a record of something that this release does not know."""
+    path = tmp_path / "x.partial"
+    header = {"format": 1, "fingerprint": digest_of(MACHINE), "started_at": "then"}
+    records = [header, {"key": "a", "findings": FOUND}, {"other": 1}]
+    path.write_text("".join(json.dumps(record) + "\n" for record in records))
+    state = State(path, MACHINE, started_at="now")
+    assert (state.findings, state.started_at, state.was_continued) == ({"a": FOUND}, "then", True)
+    path.write_text(json.dumps(header | {"format": 2}) + "\n")
+    with pytest.raises(MeasurementError, match="another release"):
+        State(path, MACHINE, started_at="now")
 
 
 def test_a_line_cut_off_by_a_crash_is_dropped(tmp_path: Path) -> None:
