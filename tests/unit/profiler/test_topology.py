@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from itertools import combinations
-from pathlib import Path
 
 import pytest
 
 from cost_models import presets
 from cost_models.calibration import PairSample
 from cost_models.units import GIB
-from profiler.machine import topology
 from profiler.machine.fingerprint import device_of, nvls_of, preset_of, speed_variables
 from profiler.machine.topology import interconnect_of, slow_pairs, slow_ranks
 from profiler.timing import summary
@@ -173,7 +171,7 @@ def test_a_timing_is_the_median_with_half_its_interquartile_range() -> None:
 
 
 @pytest.mark.parametrize(
-    ("share", "preset"), [(0.88, "H100-SXM-80GB"), (0.87, None), (1.119, "H100-SXM-80GB"), (1.13, None)]
+    ("share", "preset"), [(0.881, "H100-SXM-80GB"), (0.879, None), (1.119, "H100-SXM-80GB"), (1.121, None)]
 )
 def test_memory_may_differ_by_twelve_percent(share: float, preset: str | None) -> None:
     memory_bytes = presets.load("gpus", "H100-SXM-80GB").spec["memory_gib"] * GIB
@@ -193,34 +191,3 @@ def test_a_presets_data_sheet_is_in_base_units() -> None:
 def test_one_described_pair_is_enough_to_believe_the_driver() -> None:
     measured = [*pairs(290e9, link="", ranks=3), PairSample(first=0, second=3, bytes_per_s=290e9, link="pcie")]
     assert interconnect_of(measured, link_bytes_per_s=NVLINK, ranks_per_node=4) == "pcie"
-
-
-def test_cards_are_named_with_the_speeds_that_they_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Not the loopback device, and none that is down (-1), without speed or without the file."""
-    for name, speed in (
-        ("eth0", "25000"),
-        ("eth1", "1"),
-        ("down", "-1"),
-        ("idle", "0"),
-        ("lo", "10"),
-        ("odd", "?"),
-        ("none", None),
-    ):
-        folder = tmp_path / "sys" / "class" / "net" / name
-        folder.mkdir(parents=True)
-        if speed is not None:
-            (folder / "speed").write_text(speed)
-    monkeypatch.setattr(topology, "Path", lambda path: tmp_path / path.lstrip("/"))
-    assert topology.network_cards() == ["eth0 25000 Mbit/s", "eth1 1 Mbit/s"]
-
-
-@pytest.mark.parametrize(("node", "found"), [("0", 0), ("3", 3), ("-1", None), ("x", None)])
-def test_the_numa_node_is_what_the_kernel_says(
-    node: str, found: int | None, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    folder = tmp_path / "sys" / "bus" / "pci" / "devices" / "0000:3b:00.0"
-    folder.mkdir(parents=True)
-    (folder / "numa_node").write_text(node)
-    monkeypatch.setattr(topology, "Path", lambda path: tmp_path / path.lstrip("/"))
-    assert topology.numa_node("0000:3b:00.0") == found
-    assert topology.numa_node("elsewhere") is None
