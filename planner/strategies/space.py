@@ -201,7 +201,17 @@ class Space:
         `again_layers` (the least number of layers that every stage recomputes), and `grouped` (whether the state may be
         sharded over smaller groups).
         """
-        parts = [self._options(vpp, layout) for pairs in self.layout_index.values() for vpp, layout in pairs]
+        made: dict[tuple[tuple[int, int, int], ...], tuple[Columns, Ints]] = {}
+        parts: list[Columns] = []
+        for vpp, layout in (pair for pairs in self.layout_index.values() for pair in pairs):
+            recompute = tuple(self.recomputes(layout))
+            # Splits whose largest chunks are equal leave the same choices open.
+            if recompute not in made:
+                made[recompute] = self._options(np.array(recompute))
+            columns, again = made[recompute]
+            layers = self._repeated_at_least(layout, np.array(recompute))
+            split = {"vpp": np.full(len(again), vpp), "layout": np.full(len(again), layout)}
+            parts.append({**columns, **split, "again_layers": layers[again]})
         table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         table["family"] = np.cumsum(table["family"]) - 1
         return table
@@ -329,27 +339,22 @@ class Space:
     def _num_options(self, layout: int) -> int:
         return len(self.zeros) * prod(map(len, self.knobs.values())) * len(self.recomputes(layout))
 
-    def _options(self, vpp: int, layout: int) -> Columns:
-        """Every combination of ZeRO stage, recomputation and knob values for one split."""
+    def _options(self, recompute: Ints) -> tuple[Columns, Ints]:
+        """Every combination of ZeRO stage, knob values and these (recompute, method, layers) choices, and which choice each takes."""
         zeros = np.array(self.zeros)
-        recompute = np.array(self.recomputes(layout))
         knobs = [np.array(values) for values in self.knobs.values()]
         shape = (len(zeros), *map(len, knobs), len(recompute))
         at, *chosen, again = (index.reshape(-1) for index in np.indices(shape))
-        layers = self._repeated_at_least(layout, recompute)
         columns: Columns = {
             "family": again == 0,
-            "vpp": np.full(len(at), vpp),
-            "layout": np.full(len(at), layout),
             "zero": zeros[at],
             "grouped": np.isin(zeros, list(self.group_stages))[at],
             "recompute": recompute[again, 0],
             "recompute_method": recompute[again, 1],
             "recompute_num_layers": recompute[again, 2],
-            "again_layers": layers[again],
         }
         columns |= {name: values[index] for name, values, index in zip(self.knobs, knobs, chosen, strict=True)}
-        return columns
+        return columns, again
 
     def _repeated_at_least(self, layout: int, recompute: Ints) -> NDArray[Any]:
         """The least number of layers that any stage of this split repeats in full, for each (recompute, method, layers) row."""
