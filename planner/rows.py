@@ -179,7 +179,8 @@ def _group_answers(members: list[_Row]) -> list[Answer]:
     ]
     if resolved.strategies is None or not len(legal):
         return answers
-    evaluated = evaluate_on_pools(jobs[0], resolved.strategies.take(legal))
+    all_legal = len(legal) == len(resolved.strategies)
+    evaluated = evaluate_on_pools(jobs[0], resolved.strategies if all_legal else resolved.strategies.take(legal))
     priced = resolved.index[legal].tolist()
     given = [OpenRow(jobs[member], inputs[member], resolved.assumed[member]) for member in priced]
     evaluated, told = with_open_facts(evaluated, given)
@@ -209,8 +210,9 @@ def _judged(jobs: Sequence[PooledJob], resolved: ResolvedStrategies, found: list
     for row, member in enumerate(resolved.index.tolist()):
         by_job[jobs[member].jobs].append(row)
     for batch_rows in by_job.values():
-        job, strategies = jobs[int(resolved.index[batch_rows[0]])], resolved.strategies.take(np.array(batch_rows))
-        broken = violations_on_pools(job, strategies)
+        alone = len(by_job) == 1
+        strategies = resolved.strategies if alone else resolved.strategies.take(np.array(batch_rows))
+        broken = violations_on_pools(jobs[int(resolved.index[batch_rows[0]])], strategies)
         legal[batch_rows] = broken.legal
         for position in (~legal[batch_rows]).nonzero()[0].tolist():
             found[int(resolved.index[batch_rows[position]])] += broken.reasons(position)

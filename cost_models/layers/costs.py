@@ -32,7 +32,7 @@ from cost_models.specs.model import LayerKind
 from cost_models.strategies.fields import RECOMPUTE_MODULES
 from cost_models.strategies.kept_columns import Columns, kept_columns
 from cost_models.strategies.strategy import Codes, Floats, Strategies
-from cost_models.strategies.tensors import Distinct, distinct, summed
+from cost_models.strategies.tensors import Distinct, combinations_of, summed
 from cost_models.terms import Tier
 
 LAYER_AXES = (
@@ -74,7 +74,9 @@ def layer_costs(job: Job, strategies: Strategies, *, worlds: Floats | None = Non
     """The table of layer costs of a batch; `worlds` is its `world_key`, where the caller has it."""
     # Groups that straddle a node or domain sit differently when fewer GPUs are in use, so the world counts as an
     # axis, but only where it changes a placement: `world_key` is the same elsewhere, which keeps the table small.
-    cases = distinct(strategies, LAYER_AXES, also=world_key(strategies, job.cluster) if worlds is None else worlds)
+    cases = combinations_of(
+        strategies, LAYER_AXES, also=world_key(strategies, job.cluster) if worlds is None else worlds
+    )
     assert cases.also is not None
     return LayerCosts(
         cases,

@@ -27,7 +27,7 @@ from cost_models.layers.parameters import padded_vocab_size
 from cost_models.layers.shapes import Gemm
 from cost_models.strategies.kept_columns import Columns, kept_columns
 from cost_models.strategies.strategy import Codes, Floats, Strategies
-from cost_models.strategies.tensors import Distinct, distinct
+from cost_models.strategies.tensors import Distinct, combinations_of
 
 ENDS_AXES = ("tp", "cp", "micro_batch_size", "sequence_parallel")
 """The axes that the ends' seconds depend on."""
@@ -52,7 +52,9 @@ class EndCosts:
 
 def end_costs(job: Job, strategies: Strategies, *, worlds: Floats | None = None) -> EndCosts:
     """The table of embedding, head and loss of a batch; `worlds` as in `layer_costs`. [F-5] [F-6] [F-7]"""
-    cases = distinct(strategies, ENDS_AXES, also=world_key(strategies, job.cluster) if worlds is None else worlds)
+    cases = combinations_of(
+        strategies, ENDS_AXES, also=world_key(strategies, job.cluster) if worlds is None else worlds
+    )
     assert cases.also is not None
     return EndCosts(
         cases, *kept_columns(job, "ends", cases.rows, ENDS_AXES, lambda rows, _: _columns(job, rows), also=[cases.also])

@@ -29,7 +29,7 @@ from cost_models.memory.loss import logits_and_loss
 from cost_models.strategies.fields import CpComm
 from cost_models.strategies.kept_columns import Columns, kept_columns
 from cost_models.strategies.strategy import Floats, Strategies
-from cost_models.strategies.tensors import distinct
+from cost_models.strategies.tensors import combinations_of
 
 _AXES = (
     "tp", "cp", "ep", "etp", "micro_batch_size", "sequence_parallel", "recompute", "recompute_modules", "cp_comm",
@@ -81,7 +81,7 @@ def layer_table(job: Job, traits: MemoryTraits, strategies: Strategies) -> Layer
     # The ZeRO stage matters only through autocast, so it is left out of the axes elsewhere: fewer combinations to
     # compute.
     axes = (*_AXES, "zero") if autocast(job, traits, strategies).any() else _AXES
-    cases = distinct(strategies, axes)
+    cases = combinations_of(strategies, axes)
     (matrix,) = kept_columns(job, "memory", cases.rows, axes, lambda rows: _columns(job, traits, rows))
     # One gather of a stacked matrix costs less than one per column.
     spread, kinds = iter(cases.spread(matrix)), job.model.distinct_kinds

@@ -18,7 +18,7 @@ from cost_models.specs.training import BYTES_PER
 from cost_models.step.unit_collectives import reduce_in_shards
 from cost_models.strategies.kept_columns import Columns, kept_columns
 from cost_models.strategies.strategy import Bools, Codes, Floats, Strategies
-from cost_models.strategies.tensors import distinct
+from cost_models.strategies.tensors import combinations_of
 
 DDP_AXES = ("tp", "pp", "cp", "dp", "ep", "etp", "zero", "zero_shard_size")
 """What the link seconds depend on beside the parameters that a rank holds."""
@@ -189,7 +189,7 @@ def tied_gradients_s(
         return np.zeros(len(strategies)), np.zeros(len(strategies), np.int8)
     seconds, tier = np.zeros(len(strategies)), np.zeros(len(strategies), np.int8)
     if strategies.sequence_parallel.any():
-        cases = distinct(strategies, _NORM_AXES, also=layers)
+        cases = combinations_of(strategies, _NORM_AXES, also=layers)
         assert cases.also is not None
         norms_s, norms_tier = kept_columns(
             job, "norms", cases.rows, _NORM_AXES, lambda *held: _norm_gradients_s(job, *held), also=[cases.also]

@@ -29,7 +29,7 @@ from cost_models.step.unit_collectives import listed_calls, reduce_across, split
 from cost_models.strategies.fields import Recompute
 from cost_models.strategies.kept_columns import Columns, kept_columns
 from cost_models.strategies.strategy import Bools, Codes, Floats, Strategies
-from cost_models.strategies.tensors import Distinct, distinct, summed
+from cost_models.strategies.tensors import Distinct, combinations_of, summed
 
 FSDP_AXES = ("tp", "pp", "cp", "dp", "ep", "etp", "zero_shard_size", "zero_param_shard_size")
 
@@ -120,7 +120,7 @@ def expert_tensors(job: Job) -> float:
 
 def fsdp_links_s(job: Job, strategies: Strategies) -> FsdpSeconds:
     """Link seconds of the collectives of layers, embedding and head, per distinct combination of FSDP_AXES. [C-14]"""
-    cases = distinct(strategies, FSDP_AXES)
+    cases = combinations_of(strategies, FSDP_AXES)
     *seconds_4JU, tier = kept_columns(job, "units", cases.rows, FSDP_AXES, lambda rows: _columns(job, rows))
     one_group = not keeps_copies(cases.rows).any()
     # The embedding and the head follow the layers of each kind.

@@ -18,7 +18,7 @@ from cost_models.job import Job
 from cost_models.strategies.fields import Schedule
 from cost_models.strategies.kept_columns import Columns, kept_columns
 from cost_models.strategies.strategy import Bools, Codes, Floats, Strategies
-from cost_models.strategies.tensors import distinct
+from cost_models.strategies.tensors import combinations_of
 
 _NO_TIME_S = 1e-30
 """Keeps a division by the time of empty stages finite."""
@@ -92,7 +92,7 @@ def hop_s(job: Job, strategies: Strategies, *, reach: Literal["placed", "network
         reach: `placed` takes the slowest hop between neighbouring stages when ranks are numbered node by node; `network`
             takes a hop between two nodes whatever the numbering says, such as one between two pools.
     """
-    cases = distinct(strategies, P2P_AXES)
+    cases = combinations_of(strategies, P2P_AXES)
     seconds, tier = kept_columns(job, f"hop-{reach}", cases.rows, P2P_AXES, lambda rows: _hop_s(job, rows, reach))
     return cases.spread(seconds), cases.spread(tier)
 

@@ -28,7 +28,7 @@ from cost_models.step.stage_parameters import dense_by_slot, expert_by_slot, ran
 from cost_models.step.stages import Stages, stages
 from cost_models.strategies.kept_columns import kept_columns
 from cost_models.strategies.strategy import Codes, Floats, Strategies
-from cost_models.strategies.tensors import distinct, levels_of, summed
+from cost_models.strategies.tensors import combinations_of, levels_of, summed
 from cost_models.terms import TIME_NAMES, Tier
 
 STAGE_END_TERMS = ("dp_comm", "optimizer", "offload")
@@ -99,7 +99,7 @@ def _expected_maximum(n: float) -> float:
 
 def _once_a_step(job: Job, strategies: Strategies, work: Stages) -> tuple[dict[str, Floats], dict[str, Codes]]:
     """Seconds and tiers of what happens once a step, taken on the stage that holds the most parameters."""
-    cases = distinct(strategies, _HELD_AXES)
+    cases = combinations_of(strategies, _HELD_AXES)
     held = rank_parameters(job, cases.rows)
     # All stages finish a step together, so the stage with the most parameters sets the pace of whatever grows
     # with them. It need not be the stage that is slowest in computing; dense and expert maxima are taken apart,

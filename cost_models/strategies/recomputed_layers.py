@@ -10,7 +10,7 @@ import numpy as np
 
 from cost_models.strategies.fields import Recompute, RecomputeMethod
 from cost_models.strategies.strategy import Bools, Floats, Strategies
-from cost_models.strategies.tensors import distinct
+from cost_models.strategies.tensors import combinations_of
 
 
 def recomputed_layers_by_slot(strategies: Strategies) -> Floats:
@@ -30,7 +30,7 @@ def recomputed_layers_by_slot(strategies: Strategies) -> Floats:
 
 def recomputed_layers(strategies: Strategies) -> Floats:
     """Number of fully recomputed layers over all stages, shape (N,)."""
-    cases = distinct(strategies, ("layout", "vpp", "recompute", "recompute_method", "recompute_num_layers"))
+    cases = combinations_of(strategies, ("layout", "vpp", "recompute", "recompute_method", "recompute_num_layers"))
     rows = cases.rows
     held_US, full = rows.layouts.held_LS[rows.layout], rows.recompute == Recompute.FULL
     # Counted per stage and then summed, since a limit per chunk applies to every stage by itself.

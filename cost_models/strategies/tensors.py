@@ -17,6 +17,8 @@ from cost_models.strategies.strategy import Strategies
 
 Index = NDArray[np.int64]
 Scalar = TypeVar("Scalar", bound=np.generic)
+_FEW = 16
+"""Batches of so few strategies are mostly lines of JSON."""
 _DENSE_CELLS_PER_ROW = 4
 """A table of all possible combinations is cheaper than sorting while it has at most this many cells per row of the
 batch."""
@@ -24,7 +26,7 @@ batch."""
 
 @dataclass(frozen=True, slots=True)
 class Distinct:
-    """The different combinations of some axes in a batch."""
+    """The different combinations of some axes in a batch; some may occur twice, see `combinations_of`."""
 
     rows: Strategies
     """One strategy for each combination, shape (U,); only the named axes mean anything."""
@@ -40,6 +42,13 @@ class Distinct:
     def spread(self, values: NDArray[Scalar]) -> NDArray[Scalar]:
         """Values over combinations, shape (..., U), gathered to (..., N)."""
         return np.take(values, self.inverse, axis=-1)
+
+
+def combinations_of(strategies: Strategies, axes: Sequence[str], *, also: NDArray[Any] | None = None) -> Distinct:
+    """`distinct`, or every strategy as a combination of its own where so few are priced sooner than compared."""
+    if len(strategies) > _FEW:
+        return distinct(strategies, axes, also=also)
+    return Distinct(strategies, np.arange(len(strategies)), also)
 
 
 def distinct(strategies: Strategies, axes: Sequence[str], *, also: NDArray[Any] | None = None) -> Distinct:

@@ -106,7 +106,8 @@ def _judged(tasks: Sequence[_Task], rows: Sequence[OpenRow]) -> list[tuple[_Task
     for position, member in enumerate(members):
         by_job[jobs[member].jobs].append(position)
     for some in by_job.values():
-        legal[some] = violations_on_pools(jobs[members[some[0]]], resolved.strategies.take(np.array(some))).legal
+        own = resolved.strategies if len(by_job) == 1 else resolved.strategies.take(np.array(some))
+        legal[some] = violations_on_pools(jobs[members[some[0]]], own).legal
     return [
         (tasks[member], Verdict(int(memory.verdict[position])), float(low[position]))
         for position, member in enumerate(members)

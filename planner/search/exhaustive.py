@@ -26,6 +26,7 @@ from planner.search.bounds import Bounds, build_bounds, floor_s
 from planner.search.budget import Budget
 from planner.search.found import Found
 from planner.search.kept import Kept, Nearest
+from planner.search.leanest import some_choice_fits
 from planner.search.objective import Goal
 from planner.search.progress import Progress
 from planner.strategies.space import Expansion, Pairs, Space
@@ -194,22 +195,12 @@ class Exhaustive:
         """Base rows of which some expansion could fit: the leanest choices decide, every ZeRO stage and split tried."""
         if any(len(values) > 1 for values in self.space.knobs.values()):
             return np.ones(len(base), np.bool_)  # a knob may save memory that the leanest choices below don't
-        possible = np.zeros(len(base), np.bool_)
-        modes = sorted({Recompute(mode) for mode in self.space.recompute_modes}, reverse=True)
-        leanest, num_splits = modes[0], self.space.num_splits(base.pp)
-        for others, recompute, zero in product((False, True), modes, sorted(self.space.zeros, reverse=True)):
-            rest = np.flatnonzero(~possible & ((num_splits > 1) | (not others)))
-            if not len(rest):
-                continue
-            # The first split of each is asked alone, since it mostly fits where any does; then all others at once.
-            each = num_splits[rest] - 1 if others else np.ones(len(rest), np.int64)
-            row = np.repeat(rest, each)
-            split = np.arange(len(row)) - np.repeat(np.cumsum(each) - each, each) + others
-            fits = self._could_fit(self.space.leanest(base.take(row), zero=zero, recompute=recompute, split=split))
-            possible[row[fits]] = True
+        possible = some_choice_fits(self.space, base, self._could_fit)
         self._count_impossible(base.take(~possible), multiplicity[~possible])
         if self.found.best is None and not possible.all():
-            lean = self.space.leanest(base.take(~possible), zero=max(self.space.zeros), recompute=leanest)
+            lean = self.space.leanest(
+                base.take(~possible), zero=max(self.space.zeros), recompute=max(self.space.recompute_modes)
+            )
             lean = lean.take(violations(self.space.job, lean).legal)
             if len(lean):
                 self._keep_nearest(lean, stage_memory(self.space.job, lean).device_high)

@@ -129,7 +129,9 @@ class Space:
         columns |= {name: np.full(n, values[0]) for name, values in self.knobs.items()}
         return self.build(columns)
 
-    def leanest(self, base: Strategies, *, zero: int, recompute: Recompute, split: Ints | None = None) -> Strategies:
+    def leanest(
+        self, base: Strategies, *, zero: int | Ints, recompute: int | Ints, split: Ints | None = None
+    ) -> Strategies:
         """The base rows with the open choices at their leanest: the fewest virtual stages, this ZeRO stage and recomputation.
 
         `split` says which of `different_splits` each row takes, shape (N,); by default the first. A row that needs too much
@@ -205,12 +207,11 @@ class Space:
         parts: list[Columns] = []
         for vpp, layout in (pair for pairs in self.layout_index.values() for pair in pairs):
             recompute = tuple(self.recomputes(layout))
-            # Splits whose largest chunks are equal leave the same choices open.
-            if recompute not in made:
+            if recompute not in made:  # splits whose largest chunks are equal leave the same choices open
                 made[recompute] = self._options(np.array(recompute))
             columns, again = made[recompute]
             layers = self._repeated_at_least(layout, np.array(recompute))
-            split = {"vpp": np.full(len(again), vpp), "layout": np.full(len(again), layout)}
+            split = {"vpp": np.full_like(again, vpp), "layout": np.full_like(again, layout)}
             parts.append({**columns, **split, "again_layers": layers[again]})
         table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         table["family"] = np.cumsum(table["family"]) - 1
