@@ -2,6 +2,7 @@
 
     python -m scripts.approved_answers compare     # what this checkout answers otherwise; exit code 1 if it does
     python -m scripts.approved_answers write       # rewrites the book, and shows what moved and by how much
+    python -m scripts.approved_answers show NAME   # the row or request of that name
 
 The book says that answers changed. It does not say that they are right: for that there are the tests with numbers worked out by
 hand, the oracles and the scores. A commit that means to change answers rewrites the book and puts the shown summary into its
@@ -16,6 +17,7 @@ For a restructuring that must change nothing, a larger set can be frozen to the 
 from __future__ import annotations
 
 import argparse
+import hashlib
 import json
 import math
 import sys
@@ -29,7 +31,7 @@ from typing import Any
 from cost_models.errors import MeshwrightError
 from planner.plan import plan
 from planner.rows import evaluate_rows
-from scripts.approved import drawn, jobs, rows
+from scripts.approved import drawn, jobs, refused, rows
 from scripts.approved.requests import requests
 from scripts.approved.rows import Document
 
@@ -39,13 +41,15 @@ LEFT_OUT = frozenset({"id", "request_digest", "product_version", "model_revision
 DIGITS = 9
 TOLERANCE = 2e-8
 """Largest relative difference of two numbers that count as equal: what rounding both to nine digits makes of equal ones, doubled."""
+WHOLE_PLANS = 4
+"""How many of a request's plans are kept with their whole evaluation; of the others the step time is."""
 PLANS = "plans"
 """Group of the plan requests; every other group holds rows."""
 
 
 @cache
 def _rows() -> Mapping[str, list[Document]]:
-    return {**rows.groups(), **jobs.groups()}
+    return {**rows.groups(), **jobs.groups(), **refused.groups()}
 
 
 def cases() -> list[tuple[str, str]]:
@@ -61,14 +65,26 @@ def answers(group: str, name: str = "") -> dict[str, Any]:
     own = jobs.calibrations() if group.startswith("measured") else {}
     found: dict[str, Any] = {}
     assumed: Document = {}
-    for number, answer in enumerate(evaluate_rows(_rows()[group], extra=own)):
+    asked = _rows()[group]
+    for row, answer in zip(asked, evaluate_rows(asked, extra=own), strict=True):
         # Most rows of a group share their defaults, so what a row assumes is kept where the row before does not say the same.
         its = answer["assumed"]
         told = {field: value for field, value in its.items() if field not in assumed or assumed[field] != value}
         gone = sorted(assumed.keys() - its.keys())
-        found[f"{group}-{number}"] = _kept({**answer, "assumed": told, "assumed_no_more": gone})
+        found[_name(row)] = _kept({**answer, "assumed": told, "assumed_no_more": gone})
         assumed = its
     return found
+
+
+def _name(row: Document) -> str:
+    """The name of a row, which stays the same wherever it stands in its group."""
+    return hashlib.sha256(json.dumps(row, sort_keys=True).encode()).hexdigest()[:8]
+
+
+def question(name: str) -> Document:
+    """The row or request of that name."""
+    named = {_name(row): row for group in _rows().values() for row in group}
+    return (requests() | named)[name]
 
 
 def _planned(request: Document) -> Document:
@@ -78,8 +94,10 @@ def _planned(request: Document) -> Document:
         problems = [[each.pointer, each.code, each.message] for each in getattr(error, "problems", ())]
         return {"refused": error.code, "problems": problems}
     # What a plan of the list assumes differs little from what its strategy says; rows tell it in full.
-    for each in answer["plans"]:
+    for number, each in enumerate(answer["plans"]):
         each["evaluation"].pop("assumed")
+        if number >= WHOLE_PLANS:
+            each["evaluation"] = each["evaluation"]["step_time_s"]
     return answer
 
 
@@ -88,9 +106,10 @@ def _kept(answer: Any) -> Any:
     if isinstance(answer, Mapping):
         inner = {name: _kept(value) for name, value in answer.items() if name not in LEFT_OUT}
         if inner.get("provenance"):
-            # What a term rests on that takes no time concerns nobody.
+            # A term that takes no time rests on nothing, which is called measured.
             tiers, terms_s = inner["provenance"]["terms"], inner["time_breakdown_s"]
-            inner["provenance"] |= {"terms": {name: tier for name, tier in tiers.items() if name in terms_s}}
+            told = {name: tier for name, tier in tiers.items() if name in terms_s or tier != "measured"}
+            inner["provenance"] |= {"terms": told}
         return {name: value for name, value in inner.items() if value or value is False}
     if isinstance(answer, list | tuple):
         return [_kept(each) for each in answer]
@@ -175,11 +194,15 @@ def _compare(*, write: bool) -> int:
 def main(arguments: list[str] | None = None) -> int:
     """Compares or rewrites the book; the exit code is 1 if `compare` finds a difference."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("act", choices=("write", "compare"))
+    parser.add_argument("act", choices=("write", "compare", "show"))
+    parser.add_argument("name", nargs="?", default="", help="show: a name in the book")
     parser.add_argument(
         "--exactly", type=Path, metavar="FOLDER", help="the larger set, to the last bit, in this folder"
     )
     asked = parser.parse_args(arguments)
+    if asked.act == "show":
+        print(json.dumps(question(asked.name), indent=2))
+        return 0
     if asked.exactly is not None:
         return drawn.write(asked.exactly) if asked.act == "write" else drawn.compare(asked.exactly)
     differing = _compare(write=asked.act == "write")

@@ -157,6 +157,14 @@ def _models() -> Iterator[tuple[str, list[Document]]]:
                 row(model, H100, {}, tp=4, pp=2, **more)
                 for model, more in product((MLA, no_rank, LATENT_MOE), ({}, {"recompute": "full"}))
             ]
+            rows += [
+                row(model, H100, {"framework_version": version}, tp=4, sequence_parallel=split)
+                for model, version, split in product(
+                    (MLA, no_rank, {**DENSE, "mtp_num_layers": 1, "num_attention_heads": 24, "num_key_value_heads": 8}),
+                    ("0.13", "0.14"),
+                    (True, False),
+                )
+            ]
         yield f"model-features-{framework}", rows
 
 
@@ -301,7 +309,6 @@ def _measured() -> Iterator[tuple[str, list[Document]]]:
     names: tuple[Any, ...] = (
         "whole",
         "older",
-        "h100x1-2026-11-27",
         ["h100x1-2026-11-27", "h100x4-nvls-off-2026-11-28"],
     )
     for name in names:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from scripts.approved import refused
 from scripts.approved.jobs import CARDS, NEW, OLD, pools_of
 from scripts.approved.rows import CUSTOM, DENSE, FAST, GPT, LATENT_MOE, MOE, Document
 
@@ -101,6 +102,23 @@ def requests() -> dict[str, Document]:
         "pools-nothing-fits": asked(DENSE, pools_of({**old, "gpu": {**FAST, "memory_gib": 3}}, {**new, "gpu": {**FAST, "memory_gib": 4}}), "megatron"),
         "pools-what-if": asked(SMALL, both, "nanotron", include=["what_if"]),
         "three-pools": asked(UNEVEN, pools_of(old, new, cards), "megatron", **fixed(pp=3)),
+        "open-splits-kinds": asked({**LATENT_MOE, "num_layers": 9}, {**TIGHT, "num_nodes": 2, "gpus_per_node": 2}, "megatron",
+                                   constraints={"fixed": {"pp": 4, "zero": 1, "micro_batch_size": 1}}, include=["open_splits"]),
+        "open-splits-inexpressible": asked(UNEVEN, FEW, "nanotron", constraints={"fixed": {"pp": 3}}, include=["open_splits"]),
+        "open-splits-tight": asked({**UNEVEN, "num_layers": 11}, TIGHT, "megatron", {"seq_length": 6912}, constraints={"fixed": {"pp": 3}}, include=["open_splits"]),
+        "open-splits-old": asked(UNEVEN, FEW, "megatron", {"framework_version": "0.11"}, constraints={"fixed": {"pp": 3}}, include=["open_splits"]),
+        "recompute-per-stage": asked(SMALL, TIGHT, "megatron", constraints={"fixed": {"pp": 2, "recompute_per_stage": [3, 1]}}),
+        "what-if-open": asked(UNEVEN, FEW, "megatron", {"global_batch_size": 10}, include=["what_if", "open_splits"],
+                              constraints={"fixed": {"pp": 2}, "num_nodes": {"max": 2}, "allowed": {"micro_batch_size": [1, 5]}}),
+        "many": asked(SMALL_MOE, FEW, "megatron", top_k=24),
+        "many-tight": asked(SMALL, TIGHT, "megatron", {"seq_length": 4608}, constraints={"allow_at_risk": True}, top_k=16),
+        "many-cost": asked(SMALL, {**FEW, "num_nodes": 3}, "torchtitan", objective="cost", top_k=16),
+        "many-unpriced": asked(SMALL, {**FEW, "num_nodes": 3, "price_per_gpu_hour": 0.0}, "deepspeed", objective="cost", top_k=9),
+        "many-fewest": asked(SMALL, FEW, "megatron", objective="fewest_gpus", targets={"min_tokens_per_s": 300_000.0}, top_k=24),
+        "many-pools": asked(SMALL, both, "megatron", objective="cost", top_k=12),
+        "titan-pools": asked(UNEVEN, both, "torchtitan"),
+        "nanotron-pools": asked(UNEVEN, both, "nanotron"),
         "pools-target": asked(SMALL, both, "megatron", {"total_tokens": 1e9}, objective="cost", targets={"deadline_h": 1.8}),
     }  # fmt: skip
-    return found
+    found |= refused.requests(lambda **more: asked(SMALL, FEW, "megatron", **more))
+    return found | refused.requests_on_pools(lambda **more: asked(SMALL, both, "megatron", **more))

@@ -101,7 +101,11 @@ def _precisions() -> Iterator[tuple[str, list[Document]]]:
         rows += [
             row(model, cluster, {"framework": framework, "precision": "fp8", "fp8_recipe": recipe}, **split)
             for recipe in (recipes if framework in ("megatron", "torchtitan", "deepspeed", "fsdp") else ())
-            for model, cluster, split in ((DENSE, b200, {"tp": 2}), (MOE, H100, {"ep": 8}), (DENSE, H100, {"zero": 3}))
+            for model, cluster, split in (
+                (DENSE, b200, {"tp": 2}),
+                (MOE, H100, {"ep": 8, "tp": 2}),
+                (DENSE, H100, {"zero": 3}),
+            )
         ]
         yield f"precisions-{framework}", rows
 
@@ -233,7 +237,7 @@ def _experts() -> Iterator[tuple[str, list[Document]]]:
 def _offload() -> Iterator[tuple[str, list[Document]]]:
     host = {**H100, "host_memory_gib": 1500, "host_link_gb_per_s": 31, "host_adam_gb_per_s": 190}
     what: tuple[Document, ...] = (
-        {"optimizer_fraction": 1.0}, {"optimizer_fraction": 0.4}, {"activation_layers": 3},
+        {"optimizer_fraction": 1.0}, {"optimizer_fraction": 0.4}, {"activation_layers": 3}, {"activation_layers": 1},
         {"optimizer_fraction": 1.0, "parameters": True}, {"optimizer_fraction": 0.7, "activation_layers": 2},
     )  # fmt: skip
     rows = [
