@@ -91,6 +91,9 @@ class Copy:
             )  # fmt: skip
         except subprocess.TimeoutExpired:
             return tests[0].partition("::")[0]
+        # Pytest then runs nothing, which would count as a failure of the mutation.
+        if b"not found: " in done.stderr + done.stdout and not report.exists():
+            raise SystemExit(f"pytest does not find all of these tests:\n{done.stderr.decode()}")
         return None if done.returncode == 0 else _failed(report) or tests[0].partition("::")[0]
 
 

@@ -88,7 +88,7 @@ def _gathers(batch: Batch, elements_KN: Floats) -> tuple[Floats, Floats]:
         ends_KN = ends_KN + np.where(single, 0.0, embedding_KN)
     # DeepSpeed keeps parameters gathered up to a number of elements (stage3_max_live_parameters and the prefetch
     # bucket); FSDP holds the running layer and the prefetched one, whatever their size.
-    if traits.gather_elements > 0:
+    if traits.gather_elements:
         live_KN = w * np.minimum(elements_KN, traits.gather_elements)
     else:
         live_KN = np.where(stages.total_KN > 0, 2.0 * _gathered_layer(batch), 0.0)

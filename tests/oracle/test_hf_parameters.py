@@ -280,6 +280,16 @@ def test_defaults_alone_count_what_the_class_builds(model_type: str):
     assert our_count(config) == modules_count(config)
 
 
+@pytest.mark.parametrize("model_type", [name for name in FAMILIES if name in transformers.CONFIG_MAPPING])
+def test_sizes_that_a_config_leaves_out_are_those_of_its_class(model_type: str):
+    """Also those that no parameter is counted by, such as the longest sequence; null and 0 mean different things by class."""
+    theirs = transformers.AutoConfig.for_model(model_type)
+    ours = {key: value for key, value in FAMILIES[model_type].defaults.items() if type(value) is int and value > 0}
+    known = {key: getattr(theirs, key, None) for key in ours}
+    assert {key: value for key, value in known.items() if value} == {key: ours[key] for key in ours if known[key]}
+    assert sum(bool(value) for value in known.values()) >= 3
+
+
 PUBLISHED: dict[str, dict[str, Any]] = {
     "llama-2-7b": {"model_type": "llama"},
     "llama-2-13b": {"model_type": "llama", "hidden_size": 5120, "num_hidden_layers": 40, "num_attention_heads": 40,

@@ -188,6 +188,20 @@ def test_a_clean_curve_is_kept_and_an_interrupted_point_is_not() -> None:
     assert fit.time_s == pytest.approx((1.0, 2.0, 4.0, 8.0))
 
 
+@pytest.mark.parametrize(
+    ("times_s", "fitted_s"),
+    [
+        # 3 is 1.5 times its neighbours and no more, so it stays; with the 2 behind it, it is pooled to their geometric mean.
+        ([2.0, 3.0, 2.0], (2.0, 6**0.5, 6**0.5)),
+        # 5 is less than 1.5 times the 4 before it, whatever lies further back; 4, 5 and 3 are pooled.
+        ([1.0, 4.0, 5.0, 3.0], (1.0, 60 ** (1 / 3), 60 ** (1 / 3), 60 ** (1 / 3))),
+    ],
+)
+def test_no_point_near_a_neighbour_was_interrupted(times_s: list[float], fitted_s: tuple[float, ...]) -> None:
+    fit = fit_collectives([CollectiveSample(**row) for row in collectives("all_reduce", times_s)])[0]
+    assert fit.time_s == pytest.approx(fitted_s)
+
+
 def test_times_that_fall_with_size_are_pooled() -> None:
     """4 then 1: both become their geometric mean 2."""
     fit = fit_collectives([CollectiveSample(**row) for row in collectives("all_reduce", [4.0, 1.0, 9.0])])[0]
