@@ -1,8 +1,8 @@
 """Which tests run which line, from one run of the tests under coverage, and which of them could notice a change there.
 
 Coverage is kept per test (pytest-cov calls this contexts). A line that only an import runs, such as a table or a default, belongs
-to no test. The test files that import its module stand in for it, and then all tests that run anything of that module or of modules
-that import it.
+to no test, or to the one test during which its module happened to be imported first. The test files that import its module stand in
+for it, and then all tests that run anything of that module or of modules that import it.
 """
 
 from __future__ import annotations
@@ -122,8 +122,9 @@ class Covered:
         found: list[str] = []
         if path in self._files and path not in self.changed:
             found = self._ordered(self._of_lines(path, _statement_lines(path, line)))
-        # The result of a cached function is computed for whichever test asks first, and coverage credits that test alone.
-        if not found or _is_cached(path, line):
+        # What runs only once, such as a table when its module is imported or the body of a cached function, runs for whichever test
+        # comes first, and coverage credits that test alone.
+        if not found or _is_cached(path, line) or is_outside_functions(_tree(path), line):
             importing = {name for file in _importers(path, "tests") for name in self._mates(file)}
             found += self._ordered(importing) + self._ordered(self._of_file(path))
         users, seen = {path}, {path}
@@ -185,6 +186,15 @@ def _statement_lines(path: str, line: int) -> range:
             if node.lineno <= line <= last:
                 best = range(node.lineno, last + 1)
     return best
+
+
+def is_outside_functions(tree: ast.Module, line: int) -> bool:
+    """Whether a line is in no function's body, so that it runs when its module is imported. Defaults and decorators do."""
+    return not any(
+        node.body[0].lineno <= line <= (node.end_lineno or 0)
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
 
 
 def _is_cached(path: str, line: int) -> bool:

@@ -165,6 +165,21 @@ def test_a_column_goes_where_the_table_is_one_character_too_wide(
 
 
 @pytest.mark.parametrize(
+    ("width", "vocabulary", "count", "shown"),
+    [(32, 15_616_972, 999_500_000, "1.00B"), (16, 3_123_254, 99_950_000, "100M"), (8, 624_520, 9_995_000, "10.0M")],
+)
+def test_a_size_never_gets_a_fourth_digit_by_rounding(
+    printed: Any, width: int, vocabulary: int, count: int, shown: str
+) -> None:
+    """One layer with 100 features inside, two tables and a norm: the smallest counts that are rounded up."""
+    model = {"num_layers": 1, "hidden_size": width, "num_attention_heads": 2, "intermediate_size": 100,
+             "vocab_size": vocabulary}  # fmt: skip
+    assert 4 * width**2 + 3 * width * 100 + 2 * width + 2 * width * vocabulary + width == count
+    out, _ = printed(RESPONSE | {"request": RESPONSE["request"] | {"model": model}}, width=160)
+    assert f"({shown} parameters)" in out
+
+
+@pytest.mark.parametrize(
     ("preset", "shown"),
     [
         ("llama-3.2-1b", "1.24B"), ("llama-3.1-8b", "8.03B"), ("llama-2-13b", "13.0B"), ("llama-3.1-70b", "70.6B"),
