@@ -1,0 +1,91 @@
+"""Public training runs of up to 16,384 GPUs: what we say of the layout that was used, and the best plan beside it.
+
+data/public_runs/public_runs.jsonl holds the runs with their sources. Their step times were not used to set any constant, except
+those that data/measured/ holds as well. Run: python -m benchmarks.public_runs [PART OF A NAME...] [--plans].
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from benchmarks.record import ROOT, record
+from meshwright import evaluate, plan
+
+RUNS = ROOT / "data" / "public_runs" / "public_runs.jsonl"
+WITHIN = 0.15
+"""Relative error up to which a run counts as predicted."""
+Document = dict[str, Any]
+
+
+def runs(path: Path = RUNS) -> list[Document]:
+    """The runs, each an evaluate row with what was measured and where it was published."""
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+def question(run: Document) -> Document:
+    """The evaluate row of a run."""
+    return {name: run[name] for name in ("model", "cluster", "training", "strategy")}
+
+
+def measured_s(run: Document, answer: Document) -> float:
+    """Seconds of the published step.
+
+    Where only TFLOP/s were published, the seconds follow from our count of floating-point operations, which is in the answer.
+    """
+    measured = run["measured"]
+    if measured["step_time_s"] is not None:
+        return float(measured["step_time_s"])
+    [(name, published)] = measured["how"].items()
+    return float(answer["step_time_s"] * answer[name] / published)
+
+
+def best_plan(run: Document) -> Document | None:
+    """Plan 1 for the same job, or None if nothing fits."""
+    asked = {name: run[name] for name in ("model", "cluster", "training")}
+    plans = plan({**asked, "top_k": 1})["plans"]
+    return plans[0] if plans else None
+
+
+def told(strategy: Document) -> str:
+    """The parts of a strategy that differ from 1 and from none, in a few words."""
+    names = ("tp", "pp", "cp", "dp", "ep", "vpp", "zero", "micro_batch_size")
+    short = [f"{name} {strategy[name]}" for name in names if strategy.get(name, 1) not in (0, 1)]
+    return " ".join([*short, strategy["schedule"], strategy["recompute"]])
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("names", nargs="*")
+    parser.add_argument("--plans", action="store_true", help="search the best plan for each job as well")
+    asked = parser.parse_args()
+    chosen = [run for run in runs() if not asked.names or any(name in run["id"] for name in asked.names)]
+    table = []
+    for run, answer in zip(chosen, evaluate([question(run) for run in chosen]), strict=True):
+        published, priced = measured_s(run, answer), answer["step_time_s"]
+        memory = answer["memory"]
+        low, high = answer["step_time_range_s"]
+        line: Document = {
+            "run": run["id"],
+            "published_s": round(published, 2),
+            "priced_s": round(priced, 2),
+            "error": round(priced / published - 1, 3),
+            "inside_range": low <= published <= high,
+            "verdict": answer["verdict"],
+            "memory_gib": round(memory["peak_device_bytes"] / 2**30, 1),
+            "note": run["note"],
+        }
+        if asked.plans:
+            best = best_plan(run)
+            line["best_s"] = best and round(best["evaluation"]["step_time_s"], 2)
+            line["best"] = best and told(best["strategy"])
+        print(json.dumps(line))
+        table.append(line)
+    right = sum(abs(line["error"]) <= WITHIN for line in table) / len(table)
+    record("public_runs", value=right, unit=f"share within {WITHIN:.0%}", goal=">= 0.7", runs=table)
+
+
+if __name__ == "__main__":
+    main()
