@@ -56,6 +56,19 @@ def test_the_contracts_routes_are_there(document: dict[str, Any]) -> None:
     }  # fmt: skip
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "statuses"),
+    [
+        ("post", "/v1/plans", {"201", "202"}), ("post", "/v1/calibrations", {"201"}), ("post", "/v1/evaluate", {"200"}),
+        ("delete", "/v1/plans/{plan_id}", {"202"}), ("get", "/v1/plans", {"200"}), ("get", "/metrics", {"200"}),
+    ],
+)  # fmt: skip
+def test_the_statuses_of_success_are_the_contracts(
+    document: dict[str, Any], method: str, path: str, statuses: set[str]
+) -> None:
+    assert {status for status in document["paths"][path][method]["responses"] if status < "400"} == statuses
+
+
 def test_every_get_and_post_succeeds_with_its_examples_alone(client: TestClient, document: dict[str, Any]) -> None:
     """What the first click on "try it out" sends: required parameters and the body from the examples, nothing else."""
     tried = 0
