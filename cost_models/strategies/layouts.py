@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -125,15 +125,10 @@ def build_layouts(table: Sequence[Layout], *, model: Model, all_stages: bool = F
         all_stages: make every stage a slot, for reports per stage and for pools.
     """
     kinds = model.distinct_kinds
-    kind_of_layer = np.array([kinds.index(kind) for kind in model.layer_kinds])
-    chosen: list[list[int]] = []
-    counts: list[NDArray[np.float64]] = []
-    largest: list[NDArray[np.float64]] = []
-    for layout in table:
-        per_stage, chunks = _stage_contents(layout, kind_of_layer, len(kinds))
-        counts.append(per_stage)
-        largest.append(chunks[:, 0])
-        chosen.append(list(range(layout.pp)) if all_stages else _representatives(per_stage, chunks, layout))
+    number = {kind: position for position, kind in enumerate(kinds)}
+    kind_of_layer = tuple(number[kind] for kind in model.layer_kinds)
+    contents = [_slots(layout, kind_of_layer, all_stages=all_stages) for layout in table]
+    counts, largest, chosen = zip(*contents, strict=True)
     width = max(len(stages) for stages in chosen)
     # Rows are filled up with their last stage: repeating a stage changes no maximum, and the head stays in the last
     # slot.
@@ -162,6 +157,17 @@ def _padded(rows: Sequence[Sequence[float] | Floats], *, fill: float) -> Floats:
     for index, row in enumerate(rows):
         padded[index, : len(row)] = row
     return padded
+
+
+@lru_cache(maxsize=1024)
+def _slots(layout: Layout, kind_of_layer: tuple[int, ...], *, all_stages: bool) -> tuple[Floats, Floats, list[int]]:
+    """Layers of each kind per stage, those of its largest chunk, and the stages that are slots.
+
+    It is cached, because every request about a model asks for much the same splits.
+    """
+    per_stage, chunks = _stage_contents(layout, np.array(kind_of_layer), max(kind_of_layer) + 1)
+    stages = list(range(layout.pp)) if all_stages else _representatives(per_stage, chunks, layout)
+    return per_stage, chunks[:, 0].copy(), stages
 
 
 def _stage_contents(layout: Layout, kind_of_layer: Ints, num_kinds: int) -> tuple[Floats, Floats]:
