@@ -21,15 +21,15 @@ class Moe:
     num_experts: int
     top_k: int
     expert_intermediate_size: int
-    num_shared_experts: int = 0
-    shared_expert_intermediate_size: int = 0
+    num_shared_experts: int
+    shared_expert_intermediate_size: int
     """Width of one shared expert; 0 without shared experts."""
-    shared_expert_gate: bool = False
+    shared_expert_gate: bool
     """Whether the shared expert has a gate from hidden size to 1 (qwen2_moe)."""
-    router_bias: bool = False
-    capacity_factor: float | None = None
-    num_groups: int = 1
-    topk_groups: int = 1
+    router_bias: bool
+    capacity_factor: float | None
+    num_groups: int
+    topk_groups: int
 
 
 @dataclass(frozen=True, slots=True)

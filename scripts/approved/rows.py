@@ -75,6 +75,8 @@ def _versions() -> Iterator[tuple[str, list[Document]]]:
         for version in versions:
             of = {"framework": framework, "framework_version": version}
             rows += [row(DENSE, CUSTOM, of, zero=zero, tp=tp) for zero, tp in ((1, 2), (2, 1), (3, 1))]
+            rows += [row(DENSE, CUSTOM, of, zero=zero, zero_shard_size=6) for zero in (1, 2, 3)]
+            rows += [row(MOE, CUSTOM, of, zero=zero, ep=3, zero_shard_size=6) for zero in (1, 2)]
             rows += [
                 row(MOE, H100, of, ep=4, tp=1),
                 row(LATENT_MOE, H100, of, pp=2, zero=1),

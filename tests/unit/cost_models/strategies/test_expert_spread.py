@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import numpy as np
 import pytest
@@ -15,8 +16,12 @@ from cost_models.specs.model import Moe
 from cost_models.strategies.expert_spread import expected_places
 from planner.rows import evaluate_rows
 
-DEEPSEEK_V3 = Moe(num_experts=256, top_k=8, expert_intermediate_size=2048, num_groups=8, topk_groups=4)
-UNGROUPED = Moe(num_experts=8, top_k=2, expert_intermediate_size=64)
+PLAIN: dict[str, Any] = {
+    "num_shared_experts": 0, "shared_expert_intermediate_size": 0, "shared_expert_gate": False, "router_bias": False,
+    "capacity_factor": None,
+}  # fmt: skip
+DEEPSEEK_V3 = Moe(num_experts=256, top_k=8, expert_intermediate_size=2048, num_groups=8, topk_groups=4, **PLAIN)
+UNGROUPED = Moe(num_experts=8, top_k=2, expert_intermediate_size=64, num_groups=1, topk_groups=1, **PLAIN)
 
 
 def test_deepseek_v3_over_eight_nodes_sends_to_four() -> None:
