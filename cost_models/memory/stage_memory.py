@@ -22,8 +22,8 @@ from cost_models.terms import MEMORY_NAMES, PEAK_MOMENTS
 
 _MOST_KEPT = 4096
 """Largest batch whose terms are kept; those of a search's batches would take much memory, and nobody asks for them."""
-_BLOCK_CELLS = 60_000
-"""Slots times strategies that are priced at a time. The terms of so many (half a MiB each) stay in the processor's cache, and the
+_BLOCK_CELLS = 1 << 15
+"""Slots times strategies that are priced at a time. The terms of so many (a quarter of a MiB each) stay in the processor's cache, and the
 allocator hands the same pages out again, where larger ones would be mapped and filled with zeros anew for every term."""
 _BY_STRATEGY = ("allocated", "reserved", "device", "device_low", "device_high", "hole", "host_bytes_per_node")
 _BY_SLOT = ("allocated_KN", "device_KN", "peak_moment_KN")
@@ -79,9 +79,11 @@ def stage_memory(job: Job, strategies: Strategies) -> StageMemory:
     """Peak memory of every stage slot of these strategies, in bytes, with its 80 % range. [M-13] [M-14] [M-15]"""
     num = len(strategies)
     block = max(_BLOCK_CELLS // strategies.layouts.num_slots, _MOST_KEPT)
-    if num <= 2 * block:
+    parts = -(-num // block)
+    if parts <= 1:
         return _of_block(job, strategies)
-    blocks = [_of_block(job, strategies.slice(start, start + block)) for start in range(0, num, block)]
+    size = -(-num // parts)
+    blocks = [_of_block(job, strategies.slice(start, start + size)) for start in range(0, num, size)]
 
     def joined(name: str) -> NDArray[Any]:
         return np.concatenate([getattr(each, name) for each in blocks], axis=-1)
