@@ -14,6 +14,7 @@ from planner.answer.closest import closest_illegal, too_slow
 from planner.answer.comparison import ties
 from planner.answer.explain import contradiction, nearest_infeasible
 from planner.answer.inexpressible import inexpressible_best
+from planner.answer.not_searched import not_searched
 from planner.answer.ranking import compared_plans, ranked_plans
 from planner.answer.response import host_warnings, plan_response, search_report, stop_warnings
 from planner.answer.what_if import what_if
@@ -22,12 +23,17 @@ from planner.request.job_warnings import job_warnings
 from planner.rules import rule_codes
 from planner.schemas.plan_request import PlanRequest
 from planner.search.found import Found
-from planner.search.objective import build_goal, without_targets
+from planner.search.objective import Goal, build_goal, without_targets
 from planner.search.pareto import front_documents, pareto_front
 from planner.search.progress import Progress
-from planner.search_on_one_kind import SpaceOnOneKind
+from planner.search_on_one_kind import SpaceOnOneKind, splits_are_open
 from planner.strategies.axes import build_space
 from planner.strategies.parse import assumed_fields
+
+OFFLOADED_ONLY = (
+    "Nothing fits in the GPUs' memory alone, so every plan keeps a part of the model's state in host memory (strategy.offload), which "
+    "costs time on the host link. Without offload the job needs more or larger GPUs."
+)
 
 if TYPE_CHECKING:
     from planner.pools.space_on_pools import SpaceOnPools
@@ -74,6 +80,9 @@ def plan_checked(
     searched = _searched(checked, started)
     space, goal = searched.space, build_goal(job, asked.objective, asked.targets)
     found = searched.search(goal, asked=asked, on_progress=on_progress, should_stop=should_stop)
+    if found.best is None and found.stopped is None and isinstance(searched, SpaceOnOneKind):
+        searched, found = _fallen_back(searched, found, goal, checked, on_progress=on_progress, should_stop=should_stop)
+        space = searched.space
     response = _response(checked, searched, found)
     if found.stopped is not None:
         return response
@@ -97,6 +106,29 @@ def plan_checked(
 
         response["what_if"] = what_if(checked.given, job, response["plans"], solve=solve, should_stop=should_stop)
     return response
+
+
+def _fallen_back(
+    searched: SpaceOnOneKind,
+    found: Found,
+    goal: Goal,
+    checked: CheckedRequest,
+    *,
+    on_progress: Callable[[Progress], None] | None,
+    should_stop: Callable[[], bool] | None,
+) -> tuple[SpaceOnOneKind, Found]:
+    """What is found with offload, where nothing fits without and the framework can; else what was found before."""
+    offloaded = searched.with_offload() if found.rejected["out-of-memory"] or found.at_risk else None
+    if offloaded is None:
+        return searched, found
+    second = offloaded.search(goal, asked=checked.asked, on_progress=on_progress, should_stop=should_stop)
+    if second.best is None and second.stopped is None:
+        return searched, found
+    second.rejected.update(found.rejected)
+    second.evaluated, second.bounded = second.evaluated + found.evaluated, second.bounded + found.bounded
+    second.feasible, second.at_risk = second.feasible + found.feasible, second.at_risk + found.at_risk
+    second.warnings.append(OFFLOADED_ONLY)
+    return offloaded, second
 
 
 def _searched(checked: CheckedRequest, started: float | None) -> SpaceOnOneKind | SpaceOnPools:
@@ -124,7 +156,7 @@ def _response(checked: CheckedRequest, searched: SpaceOnOneKind | SpaceOnPools, 
         stopped=found.stopped,
         plans=plans,
         ties=ties(plans),
-        search=_search_report(searched, found, plans),
+        search=_search_report(checked, searched, found, plans),
         rejected={code: count for code, count in sorted(found.rejected.items()) if count},
         nearest_infeasible=nearest,
         inexpressible_best=inexpressible_best(checked.job.jobs[0], found, plans),
@@ -148,9 +180,9 @@ def _nearest(checked: CheckedRequest, searched: SpaceOnOneKind | SpaceOnPools, f
 
 
 def _search_report(
-    searched: SpaceOnOneKind | SpaceOnPools, found: Found, plans: list[dict[str, Any]]
+    checked: CheckedRequest, searched: SpaceOnOneKind | SpaceOnPools, found: Found, plans: list[dict[str, Any]]
 ) -> dict[str, Any]:
-    steps_s = found.best_step_s
+    steps_s, on_one_kind = found.best_step_s, isinstance(searched, SpaceOnOneKind)
     if steps_s is None:
         steps_s = np.array([plan["evaluation"]["step_time_s"] for plan in plans])
     return search_report(
@@ -159,6 +191,9 @@ def _search_report(
         optimal=found.optimal,
         methods=found.methods,
         space=searched.values(found),
+        not_searched=not_searched(
+            searched.space, on_pools=not on_one_kind, splits_are_open=not on_one_kind or splits_are_open(checked.asked)
+        ),
         evaluated=found.evaluated,
         feasible=found.feasible,
         elapsed_s=found.elapsed_s,

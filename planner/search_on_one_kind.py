@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import numpy as np
@@ -15,6 +15,7 @@ from planner.search.objective import Goal
 from planner.search.progress import Progress
 from planner.splits.search import OpenSplits, OpenSplitsFound, merged
 from planner.strategies.axes import searched_values
+from planner.strategies.searched_knobs import with_fallback_offload
 from planner.strategies.space import Space
 
 
@@ -38,6 +39,11 @@ class SpaceOnOneKind:
         return search(
             self.space, goal=goal, asked=asked, on_progress=on_progress, should_stop=should_stop, started=self.started
         )
+
+    def with_offload(self) -> SpaceOnOneKind | None:
+        """What is searched where nothing of this fits: strategies that keep something in host memory."""
+        space = with_fallback_offload(self.space)
+        return None if space is None else replace(self, space=space)
 
     def values(self, found: Found) -> dict[str, Any]:
         """What was searched, by field, for the report."""

@@ -300,6 +300,7 @@ SEEN_LATER: Mapping[str, Mapping[str, str]] = {
         "mlp-not-divisible": "when weights become distributed tensors",
         "expert-mlp-not-divisible": "when weights become distributed tensors",
         "experts-not-divisible": "when expert weights become distributed tensors",
+        "schedule-unsupported": "when a compiled or selectively checkpointed backward is split (torch.distributed.pipelining)",
         "schedule-mismatch": "stages named module by module: schedules of one stage a rank take the first (pipeline_parallel.py)",
         "experts-missing": "a mesh of a degree that nothing uses is made; the configuration says no effect",
         "zero-shard-size-not-divisible": "zero 0: no such option is given, ours refuses the contradiction",

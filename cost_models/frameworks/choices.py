@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Literal
 
 from cost_models.specs.training import Precision, Recipe
 from cost_models.strategies.fields import CpComm, MoeDispatcher, Recompute, Schedule
+
+TpOverlapNeed = Literal["sequence-parallel", "transformer-engine", "compile"]
+"""What a framework needs before it overlaps tensor-parallel collectives."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +31,13 @@ class StrategyDefaults:
     """What selective recomputation repeats unless told otherwise, where it goes by modules."""
     sequence_parallel_optional: bool = True
     """Tensor parallelism without sequence parallelism is worth trying."""
+    searches_expert_overlap: bool = False
+    """A search tries overlapping the experts' all-to-all where the rules allow it."""
+    fallback_offload: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)
+    """What a search may move to the host where nothing fits otherwise: values by column of a strategy, the least first. For
+    `offload_activation_layers`, any number stands for as many layers as can be moved."""
+    tp_overlap_needs: frozenset[TpOverlapNeed] | None = None
+    """A search overlaps tensor-parallel collectives wherever these hold; None: it never does unless asked."""
 
 
 @dataclass(frozen=True, slots=True)

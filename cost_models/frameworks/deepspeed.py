@@ -93,6 +93,11 @@ KNOBS: Final = (
 )  # fmt: skip
 
 
+FALLBACK_OFFLOAD: Final = {
+    "offload_optimizer_fraction": (0.0, 0.5, 1.0), "offload_parameters": (False, True), "offload_activation_layers": (0, 1),
+}  # fmt: skip
+
+
 def own_split(least_difference_since: str) -> Callable[[Model, int, str], Split | None]:
     """How DeepSpeed partitions a pipeline's layers, before and since the release that keeps parts nearly equal.
 
@@ -153,7 +158,9 @@ FACTS: Final = FrameworkFacts(
     ),
     model_impl="transformers",
     # sequence_parallel_size is Ulysses: all-to-all over heads.
-    strategy=StrategyDefaults(recompute=Recompute.NONE, cp_comm=CpComm.A2A, sequence_parallel_optional=False),
+    strategy=StrategyDefaults(
+        recompute=Recompute.NONE, cp_comm=CpComm.A2A, sequence_parallel_optional=False, fallback_offload=FALLBACK_OFFLOAD,
+    ),
     choices=Choices(
         zero=(0, 1, 2, 3),
         schedules=(Schedule.ONE_F_ONE_B,),

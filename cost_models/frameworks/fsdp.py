@@ -8,7 +8,7 @@ from typing import Final
 from cost_models.frameworks.choices import Choices, StrategyDefaults
 from cost_models.frameworks.facts import REPLICA_OVERLAPS, TORCH_LAYER_KERNELS, FrameworkFacts
 from cost_models.frameworks.releases import Former
-from cost_models.frameworks.torchtitan import FSDP_HOST
+from cost_models.frameworks.torchtitan import FSDP_HOST, WHOLE_OFFLOAD
 from cost_models.frameworks.torchtitan import MEMORY as TORCHTITAN_MEMORY
 from cost_models.frameworks.training_defaults import (
     COMPUTE,
@@ -72,7 +72,7 @@ FACTS: Final = FrameworkFacts(
     # Blackwell where cuDNN is newer than 9.15; PyTorch's wheels carry 9.10 up to 2.10 and 9.19 from 2.11. Seen on an H100.
     sdpa_kernels=(_CUDNN, Row("sdpa")),
     # accelerate/parallelism_config.py: cp_comm_strategy "allgather".
-    strategy=StrategyDefaults(recompute=Recompute.NONE, cp_comm=CpComm.ALLGATHER),
+    strategy=StrategyDefaults(recompute=Recompute.NONE, cp_comm=CpComm.ALLGATHER, fallback_offload=WHOLE_OFFLOAD),
     choices=Choices(
         zero=(0, 2, 3),
         schedules=(Schedule.ONE_F_ONE_B,),

@@ -162,6 +162,9 @@ FACTS: Final = FrameworkFacts(
     strategy=StrategyDefaults(
         recompute=Recompute.NONE, cp_comm=CpComm.P2P, recompute_counts=True, selective_modules=("core_attn",),
         recompute_modes=(Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL),
+        searches_expert_overlap=True,
+        fallback_offload={"offload_optimizer_fraction": (0.0, 0.5, 1.0), "offload_activation_layers": (0, 1)},
+        tp_overlap_needs=frozenset({"sequence-parallel", "transformer-engine"}),  # --tp-comm-overlap
     ),
     choices=Choices(
         zero=(0, 1, 2, 3),

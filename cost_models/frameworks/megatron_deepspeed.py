@@ -7,6 +7,7 @@ from typing import Final
 
 from cost_models.frameworks.choices import Choices, StrategyDefaults
 from cost_models.frameworks.deepspeed import (
+    FALLBACK_OFFLOAD,
     GATHERED_ELEMENTS,
     HOST,
     KNOBS,
@@ -64,7 +65,9 @@ FACTS: Final = FrameworkFacts(
     # DeepSpeed BF16_Optimizer accumulates in fp32; FP16_Optimizer keeps fp16 gradients.
     state_dtypes=replace(MIXED_PRECISION, fp16_gradients=True),
     training_defaults={name: MEGATRON.training_defaults[name] for name in ("attention", "dropout")},
-    strategy=StrategyDefaults(recompute=Recompute.NONE, cp_comm=CpComm.A2A, sequence_parallel_optional=False),
+    strategy=StrategyDefaults(
+        recompute=Recompute.NONE, cp_comm=CpComm.A2A, sequence_parallel_optional=False, fallback_offload=FALLBACK_OFFLOAD,
+    ),
     choices=Choices(
         zero=(0, 1, 2, 3),
         schedules=(Schedule.ONE_F_ONE_B,),

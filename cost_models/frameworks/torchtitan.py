@@ -29,6 +29,8 @@ RESERVED: Final = Constant(
 
 # torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py (foreach_reduce): shards go down after their reduction and are added
 # on the host; clip_grad_norm_ reads them once and scales them (read, write).
+# CPUOffloadPolicy is one switch for parameters, gradients and optimizer.
+WHOLE_OFFLOAD: Final = {"offload_optimizer_fraction": (1.0,), "offload_parameters": (True,)}
 FSDP_HOST: Final = HostTraffic(
     gradients_in_backward=True, gradients_return=False, host_adds_gradients=True, parameters_go_up=False,
     norm_and_clip_passes=3.0, takes_whole_optimizer=True,
@@ -112,6 +114,9 @@ FACTS: Final = FrameworkFacts(
     strategy=StrategyDefaults(
         recompute=Recompute.SELECTIVE, cp_comm=CpComm.ALLGATHER,
         recompute_modes=(Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL),
+        fallback_offload=WHOLE_OFFLOAD,
+        # enable_async_tensor_parallel rewrites pairs of a product and an all-gather or a reduce-scatter.
+        tp_overlap_needs=frozenset({"sequence-parallel", "compile"}),
     ),
     choices=Choices(
         zero=(0, 2, 3),

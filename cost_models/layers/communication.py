@@ -35,6 +35,14 @@ class PassSeconds:
     tier: Codes
 
 
+@dataclass(frozen=True, slots=True)
+class Exchange(PassSeconds):
+    """What the exchange of tokens between experts adds to each pass."""
+
+    hidden: Floats
+    """Seconds of both passes that run beside another micro-batch's computation, where there is one."""
+
+
 def tp_comm(
     job: Job, kind: LayerKind, rows: Strategies, *, tokens: Floats, placements: StrategyPlacements, wgrad_s: Floats
 ) -> PassSeconds:
@@ -148,13 +156,14 @@ def cp_comm(
 
 def ep_comm(
     job: Job, kind: LayerKind, rows: Strategies, *, tokens: Floats, placements: StrategyPlacements, expert_s: Floats
-) -> PassSeconds:
+) -> Exchange:
     """Exposed seconds of dispatching and combining the tokens of one mixture layer. [C-12]
 
     All-to-all: every rank sends each of its tokens/tp tokens top_k times and receives the results; backward does the same.
     All-gather: every rank of the group sees all tokens, and the results are reduce-scattered. Tensor-parallel experts gather
     their group's rows first. Flex sends a token once to each node and from there to ranks (`_flex_s`), expert tensor-parallel
-    ranks included. With `overlap.moe_all_to_all` the expert work of another micro-batch hides the exchange.
+    ranks included. With `overlap.moe_all_to_all` the expert work of another micro-batch hides the exchange, where there is one
+    beside it (`step.pipeline.unpaired_fraction`).
 
     Args:
         job: model, cluster, training and prices.
@@ -165,7 +174,8 @@ def ep_comm(
         expert_s: seconds of the routed experts' forward.
     """
     if not kind.is_moe or job.model.moe is None or not (rows.ep * rows.etp > 1).any():
-        return _nothing(tokens)
+        none = _nothing(tokens)
+        return Exchange(none.forward, none.backward, none.tier, none.forward)
     price, width = job.calibration.collective_s, job.model.hidden_size * job.training.compute_bytes
     local = tokens / rows.tp
     routed = local * job.routed_copies * width
@@ -189,7 +199,7 @@ def ep_comm(
     forward = np.maximum(one_way - hidden, 0.0)
     # The experts' backward does data and weight gradients, twice the work of their forward, and hides that much more.
     backward = np.maximum(one_way - 2.0 * hidden, 0.0)
-    return PassSeconds(forward, backward, tier)
+    return Exchange(forward, backward, tier, hidden=2.0 * one_way - forward - backward)
 
 
 def _flex_s(job: Job, moe: Moe, rows: Strategies, *, token_bytes: Floats, placements: StrategyPlacements) -> Estimate:

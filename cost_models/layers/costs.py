@@ -1,7 +1,7 @@
 """Seconds of one decoder layer of each kind per micro-batch, as a small dense table over the axes that it depends on.
 
 The table is computed once per batch and gathered; everything else in a step is a sum over layers of it. Array suffixes: J
-layer kinds, P parts (LAYER_PARTS), U distinct combinations of LAYER_AXES in the batch, G matrix products.
+layer kinds, P parts (LAYER_PARTS), M modules (RECOMPUTE_MODULES), U distinct combinations of LAYER_AXES in the batch, G matrix products.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 import numpy as np
+from numpy.typing import NDArray
 
 from cost_models.constants import (
     CHECKPOINT_HOST_S,
@@ -32,13 +33,15 @@ from cost_models.specs.model import LayerKind
 from cost_models.strategies.fields import RECOMPUTE_MODULES
 from cost_models.strategies.kept_columns import Columns, kept_columns
 from cost_models.strategies.strategy import Codes, Floats, Strategies
-from cost_models.strategies.tensors import Distinct, combinations_of, summed
+from cost_models.strategies.tensors import Distinct, combinations_of, distinct, summed
 from cost_models.terms import Tier
 
 LAYER_AXES = (
     "tp", "cp", "ep", "etp", "micro_batch_size", "sequence_parallel", "cp_comm", "moe_dispatcher", "overlap_tp_comm",
-    "overlap_moe_all_to_all", "recompute_modules",
+    "overlap_moe_all_to_all",
 )  # fmt: skip
+_SHAPE_AXES = ("tp", "cp", "ep", "etp", "micro_batch_size", "sequence_parallel")
+"""What the shapes of a layer's matrix products depend on."""
 LAYER_PARTS = ("gemm", "attention", "elementwise", "launch", "tp_comm", "cp_comm", "ep_comm")
 """Parts of a layer's own forward and backward. Each is a time term of the same name."""
 
@@ -56,11 +59,15 @@ class LayerCosts:
     """What full recomputation of the layer adds: its forward, or what the host needs to launch it again if that
     takes longer."""
     selective_JU: Floats
-    """The work that selective recomputation repeats."""
+    """The work that selective recomputation repeats where it goes by the framework's rule."""
+    modules_JMU: Floats
+    """The work that it repeats for each module that is named."""
     sharded_waits_JU: Floats
     """Additional waiting for the host where parameters are gathered layer by layer."""
     sharded_again_JU: Floats
     """What gathering layer by layer changes of `again_JU`."""
+    alone_JU: Floats
+    """What the layer takes longer where no other micro-batch's computation hides its exchange between experts."""
     tiers_PU: Codes
     """Worst tier over the layer kinds, by LAYER_PARTS."""
 
@@ -93,8 +100,10 @@ def _columns(job: Job, rows: Strategies) -> Columns:
         np.stack([x.device_forward for x in layers]),
         np.stack([x.again for x in layers]),
         np.stack([x.selective for x in layers]),
+        np.stack([x.modules for x in layers]),
         np.stack([x.sharded[0] for x in layers]),
         np.stack([x.sharded[1] for x in layers]),
+        np.stack([x.alone for x in layers]),
         np.max([np.stack(x.tiers) for x in layers], axis=0).astype(np.int8),
     )
 
@@ -105,17 +114,18 @@ class _Layer:
     backward: list[Floats]
     tiers: list[Codes]
     selective: Floats
+    modules: Floats
     again: Floats
     device_forward: Floats
     sharded: tuple[Floats, Floats]
+    alone: Floats
 
 
 def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyPlacements) -> _Layer:
     """Costs of one layer of this kind for these combinations of axes."""
     tokens = rows.rank_tokens(job.training.seq_length)
-    sp = np.where(rows.sequence_parallel, rows.tp, 1.0)
-    gemms = layer_gemms(job, kind, tokens=tokens, tp=rows.tp, ep=rows.ep, etp=rows.etp, sp=sp)
-    matmul = matmul_s(job, gemms)
+    products = _products(job, kind, rows)
+    matmul = products.seconds
     attention = layer_attention_s(job, kind, rows)
     element_forward, element_backward = elementwise_s(
         job, kind, tokens=tokens, tp=rows.tp, sequence_parallel=rows.sequence_parallel
@@ -131,20 +141,24 @@ def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyP
     ]  # fmt: skip
     device = summed(forward), summed(backward)
     waits, again = _waits(_launch(job, kind, rows), device)
+    whole = device[0] + device[1] + waits
+    # Of what is no longer hidden, a layer that waits for its host feels only what exceeds that wait.
+    alone = np.maximum(device[0] + device[1] + ep.hidden - whole, 0.0)
     sharded = _waits(_launch(job, kind, rows, sharded=True), device)
     # Waiting for the host belongs to neither pass. It is booked under forward, in its place among LAYER_PARTS.
     forward.insert(3, waits)
     backward.insert(3, np.zeros_like(waits))
-    selective = _selective_s(
-        job, kind, rows, gemms, matmul=matmul, attention=attention, elementwise=element_forward, tp=tp
-    )
+    selective = _selective_s(job, rows, products, attention=attention, elementwise=element_forward, tp=tp)
+    modules = _modules_s(job, kind, matmul=matmul, attention=attention, elementwise=element_forward, exchange=ep)
     bandwidth = np.full(len(rows), job.calibration.memory_bytes_per_s_effective.tier, np.int8)
     host = np.full(len(rows), launch_cost(job).tier, np.int8)
     if job.framework.wraps_layers:
         wrapped = job.calibration.wrapped_layer_ratio("sequence_parallel", compiled=job.training.compile)
         host = np.where(rows.tp > 1, np.maximum(host, wrapped.tier), host)
     tiers = [matmul.tier, attention.tier, bandwidth, host, tp.tier, cp.tier, ep.tier]
-    return _Layer(forward, backward, tiers, selective, again, device[0], (sharded[0] - waits, sharded[1] - again))
+    return _Layer(
+        forward, backward, tiers, selective, modules, again, device[0], (sharded[0] - waits, sharded[1] - again), alone
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,6 +175,39 @@ class MatmulSeconds:
     each_forward_GU: Floats
     """Forward seconds of each product with all its launches."""
     tier: Codes
+
+    def at(self, index: NDArray[np.int64]) -> MatmulSeconds:
+        """The seconds of the combinations at these positions."""
+        return MatmulSeconds(
+            self.forward_s[index],
+            self.dgrad_s[index],
+            self.wgrad_s[index],
+            self.routed_forward_s[index],
+            {name: seconds[index] for name, seconds in self.by_module_s.items()},
+            self.each_forward_GU[:, index],
+            self.tier[index],
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Products:
+    """A layer's matrix products."""
+
+    seconds: MatmulSeconds
+    repeated_GU: Floats
+    """Share of each product's launches that PyTorch's policy by operator repeats."""
+
+
+def _products(job: Job, kind: LayerKind, rows: Strategies) -> _Products:
+    """The matrix products of one layer of this kind for these combinations of axes."""
+    # How tokens are exchanged changes no product, so rows that differ in nothing else share their pricing.
+    shapes = distinct(rows, _SHAPE_AXES)
+    some = shapes.rows
+    sp = np.where(some.sequence_parallel, some.tp, 1.0)
+    tokens = some.rank_tokens(job.training.seq_length)
+    gemms = layer_gemms(job, kind, tokens=tokens, tp=some.tp, ep=some.ep, etp=some.etp, sp=sp)
+    shares = [times / gemm.repeats for gemm, times in zip(gemms, repeated_copies(gemms), strict=True)]
+    return _Products(matmul_s(job, gemms).at(shapes.inverse), np.stack(shares)[:, shapes.inverse])
 
 
 def matmul_s(job: Job, gemms: list[Gemm], *, precision: str | None = None) -> MatmulSeconds:
@@ -285,43 +332,50 @@ def _wrapper_s(job: Job, rows: Strategies, *, sharded: bool) -> Floats:
 
 def _selective_s(
     job: Job,
-    kind: LayerKind,
     rows: Strategies,
-    gemms: list[Gemm],
+    products: _Products,
     *,
-    matmul: MatmulSeconds,
     attention: LayerAttention,
     elementwise: Floats,
     tp: PassSeconds,
 ) -> Floats:
-    """Seconds of forward work that `recompute: selective` repeats in one layer, shape (U,). [F-8]
-
-    The framework's rule decides (`frameworks.facts`), or Megatron's list of modules where the strategy names one.
+    """Seconds of forward work that `recompute: selective` repeats in one layer by the framework's rule (`frameworks.facts`), where
+    no modules are named; shape (U,). [F-8]
     """
     framework = job.framework
     by_rule = framework.selective_repeats_attention * attention.forward_s
     by_rule = by_rule + framework.selective_repeats_elementwise * elementwise
     if framework.selective_alternates:
-        for gemm, times, forward_s in zip(gemms, repeated_copies(gemms), matmul.each_forward_GU, strict=True):
-            by_rule = by_rule + times / gemm.repeats * forward_s
+        for share, forward_s in zip(products.repeated_GU, products.seconds.each_forward_GU, strict=True):
+            by_rule = by_rule + share * forward_s
         # The policy saves the outputs of reduce-scatters and repeats the all-gathers: half of forward's collectives.
         by_rule = by_rule + np.where(rows.sequence_parallel, 0.5 * tp.forward, 0.0)
-    if not rows.recompute_modules.any():
-        return by_rule
+    return by_rule
+
+
+def _modules_s(
+    job: Job,
+    kind: LayerKind,
+    *,
+    matmul: MatmulSeconds,
+    attention: LayerAttention,
+    elementwise: Floats,
+    exchange: PassSeconds,
+) -> Floats:
+    """Seconds of forward work that each of Megatron's RECOMPUTE_MODULES repeats in one layer, shape (M, U). [F-8]"""
     none = np.zeros_like(elementwise)
     fused = build_of(job).norm
     norms, activation = (ELEMENTWISE_SHARE[part, fused].value for part in ("norms", "activation"))
+    routed, shared = (matmul.by_module_s.get(name, none) for name in ("moe", "shared_experts"))
     modules = {
         "core_attn": attention.forward_s,
         "mlp": matmul.by_module_s.get("mlp", none) + activation * elementwise,
         # Only norms that are modules of their own can be repeated alone: none, one or both of a layer's two.
         "layernorm": 0.5 * separate_norms(job, kind) * norms * elementwise,
-        "moe": matmul.by_module_s.get("moe", none) + activation * elementwise,
+        # The whole mixture layer runs again: shared experts, dispatch and combine included.
+        "moe": routed + shared + activation * elementwise + exchange.forward if kind.is_moe else none,
         "moe_act": activation * elementwise,
-        "shared_experts": matmul.by_module_s.get("shared_experts", none),
+        "shared_experts": shared,
         "mla_up_proj": LATENT_UP_SHARE.value * matmul.by_module_s.get("attention", none) if job.model.mla else none,
     }
-    chosen = sum(
-        np.where(rows.recompute_modules & (1 << bit), modules[name], 0.0) for bit, name in enumerate(RECOMPUTE_MODULES)
-    )
-    return np.where(rows.recompute_modules > 0, chosen, by_rule)
+    return np.stack([modules[name] for name in RECOMPUTE_MODULES])

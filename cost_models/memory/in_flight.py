@@ -113,7 +113,7 @@ def _in_flight_tables(layouts: Layouts) -> Floats:
                 known.append((layout, stage))
             index_LK[row, slot] = number[key]
     counts = np.array(
-        [_by_schedule(layout.pp, layout.vpp, stage, layout.layers[stage :: layout.pp]) for layout, stage in known]
+        [_by_schedule(layout.pp, layout.vpp, stage, layout.chunks_on_stage(stage)) for layout, stage in known]
     )
     return np.asarray(counts.T[:, index_LK], np.float64)
 

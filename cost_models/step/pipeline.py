@@ -80,6 +80,24 @@ def splits_backward(strategies: Strategies) -> Bools:
     return np.asarray(strategies.schedule >= _ZERO_BUBBLE[0])
 
 
+def unpaired_fraction(strategies: Strategies) -> Floats:
+    """Share of the micro-batches whose passes no other micro-batch's run beside, 0...1, shape (N,). [C-12]
+
+        min(1, p / (m + (p - 1) / v)),  in dualpipe-v  min(1, (p + (p - 1) / 2) / (m + (p - 1) / 2))
+
+    A rank runs forwards alone while the pipeline fills and as many backwards alone while it drains: on the last one (v - 1) p + 1
+    of the m v chunks, one more than without overlap, so that the two of a pair are independent; in dualpipe-v p micro-batches.
+    While it waits in the bubble, the other ranks' passes run alone as well. A step counts a stage's seconds m + (p - 1) / v times,
+    which is what the share refers to.
+
+    Source: EQUATIONS.md C-12.
+    """
+    p, m = strategies.pp, strategies.num_micro_batches
+    waits = (p - 1.0) / strategies.vpp
+    alone = p + waits * (strategies.schedule == Schedule.DUALPIPE_V)
+    return np.asarray(np.minimum(alone / (m + waits), 1.0))
+
+
 def hop_s(job: Job, strategies: Strategies, *, reach: Literal["placed", "network"] = "placed") -> tuple[Floats, Codes]:
     """Seconds to send one micro-batch's activations to the next stage, and their tier; shape (N,), 0 where pp is 1. [C-13]
 

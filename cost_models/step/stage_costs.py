@@ -20,6 +20,7 @@ from cost_models.layers.ends import EndCosts, end_costs
 from cost_models.layers.flops import FORWARD_AND_BACKWARD
 from cost_models.step.fsdp_comm import backward_gathers, fsdp_exposed_s, fsdp_links_s, is_fsdp, root_exposed_s
 from cost_models.step.optimizer import accumulation_s
+from cost_models.step.pipeline import unpaired_fraction
 from cost_models.step.stage_parameters import RankParameters, rank_parameters
 from cost_models.strategies.fields import Recompute
 from cost_models.strategies.recomputed_layers import recomputed_mtp_share, recomputed_shares
@@ -78,6 +79,8 @@ class MicroBatchCosts:
     """FSDP traffic of the final norm and output projection, part of `last`."""
     accumulation_JN: Floats
     """Gradient accumulation of one layer of each kind, part of `layer_JN`."""
+    unpaired_JN: Floats
+    """Exchange between experts that overlapping would hide, on average over all micro-batches, part of `layer_JN`."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -122,9 +125,7 @@ def _per_micro_batch(
     again_JN = np.where(strategies.recompute == Recompute.FULL, again_JN, 0.0)
     selective_JN = np.zeros_like(again_JN)
     if (strategies.recompute == Recompute.SELECTIVE).any():
-        selective_JN = np.where(
-            strategies.recompute == Recompute.SELECTIVE, layers.cases.spread(layers.selective_JU), 0.0
-        )
+        selective_JN = np.where(strategies.recompute == Recompute.SELECTIVE, _selective_s(strategies, layers), 0.0)
     # Where gradients are reduced once a step, whole ones accumulate until then, although parameters are sharded.
     sharded = where & strategies.grad_sync_each
     accumulation_JN = accumulation_s(job, strategies, dense=held.dense_JN, expert=held.expert_JN, sharded=sharded)
@@ -133,7 +134,10 @@ def _per_micro_batch(
     # of repetition: which ones are repeated differs by stage, and a table per stage would have to be rebuilt for
     # every split.
     link = _fsdp(job, strategies, layers, ends, waits_JN, share * again_JN + selective_JN, where)
-    layer_JN = whole_JN + selective_JN + accumulation_JN + link.layer_JN
+    unpaired_JN = np.zeros_like(again_JN)
+    if strategies.overlap_moe_all_to_all.any():
+        unpaired_JN = unpaired_fraction(strategies) * spread(layers.alone_JU)
+    layer_JN = whole_JN + selective_JN + accumulation_JN + link.layer_JN + unpaired_JN
     mtp_J1 = mtp_layers(job)
     last, mtp_again = ends.cases.spread(ends.head + ends.loss + ends.head_comm) + link.head, np.zeros(len(strategies))
     # The modules' decoder layers are layers like others, but only the last stage has them.
@@ -154,8 +158,24 @@ def _per_micro_batch(
         root=link.root,
         head_link=link.head,
         accumulation_JN=accumulation_JN,
+        unpaired_JN=unpaired_JN,
     )
     return per, link.tier
+
+
+def _selective_s(strategies: Strategies, layers: LayerCosts) -> Floats:
+    """Seconds of what selective recomputation repeats in one layer of each kind: the named modules, or what the framework's rule
+    says where there are none; shape (J, N).
+    """
+    named = strategies.recompute_modules
+    by_module_JN = np.zeros((len(layers.selective_JU), len(strategies)))
+    for bit in range(layers.modules_JMU.shape[1]):
+        on = (named & (1 << bit)) != 0
+        if on.any():
+            by_module_JN += np.where(on, layers.cases.spread(layers.modules_JMU[:, bit]), 0.0)
+    if named.all():
+        return by_module_JN
+    return np.where(named > 0, by_module_JN, layers.cases.spread(layers.selective_JU))
 
 
 def mtp_layers(job: Job) -> Floats:

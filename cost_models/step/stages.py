@@ -165,6 +165,7 @@ def slowest_terms(strategies: Strategies, costs: StageCosts, slowest: Slowest) -
         terms["recompute"] += m * slowest.is_last * per.mtp_again
     terms["recompute"] += sum_over_kinds(layers_JN, per.selective_JN)
     terms["grad_accumulation"] = sum_over_kinds(layers_JN, per.accumulation_JN)
+    terms["ep_comm"] += sum_over_kinds(layers_JN, per.unpaired_JN)
     first, last = m * slowest.is_first, m * slowest.is_last
     terms["embedding"] = first * spread(ends.embedding)
     terms["head"] = last * spread(ends.head)

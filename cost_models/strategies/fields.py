@@ -59,6 +59,12 @@ class Schedule(Choice):
     DUALPIPE_V = 5, "dualpipe-v"
 
 
+V_SHAPED = frozenset({Schedule.ZB_V, Schedule.DUALPIPE_V})
+"""Schedules whose second chunk runs from the last rank back to the first."""
+SPLIT_BACKWARD = frozenset({Schedule.ZB_H1, *V_SHAPED})
+"""Schedules that run weight gradients as tasks of their own."""
+
+
 class CpComm(Choice):
     P2P = 0, "p2p"
     A2A = 1, "a2a"
@@ -80,6 +86,8 @@ class FlexBackend(Choice):
 
 RECOMPUTE_MODULES = ("core_attn", "mlp", "layernorm", "moe", "moe_act", "shared_experts", "mla_up_proj")
 """Megatron's selective recompute modules; bit i of `recompute_modules` stands for entry i."""
+MOE_MODULE = 1 << RECOMPUTE_MODULES.index("moe")
+"""The bit of whole mixture layers."""
 
 Kind = Literal["degree", "count", "zero", "fraction", "flag", "choice", "set", "per_stage", "pools"]
 """A degree is at least 1, a count may be 0; a set is stored as one bit for each value; `per_stage` (whole numbers) and `pools`

@@ -1,7 +1,7 @@
 """Which decoder layers each pipeline stage holds, for every split that a batch uses.
 
-A layout is (pp, vpp, layers per virtual stage in model order). Virtual stage i = chunk * pp + rank; the first holds the
-embedding, the last the final norm, head and loss. Array suffixes: L layouts, S stages, K slots, J layer kinds.
+A layout is (pp, vpp, layers per virtual stage in model order). Virtual stage i = chunk * pp + rank, or on the way back of a folded
+pipeline chunk * pp + (pp - 1 - rank); the first holds the embedding, the last the final norm, head and loss. Array suffixes: L layouts, S stages, K slots, J layer kinds.
 
 A *slot* is a stage that can be the slowest or the fullest. Stages between the ends differ only in how many layers of each kind
 they hold and in how many micro-batches are in flight, and the latter is never more on a later stage. So a middle stage that
@@ -19,9 +19,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.specs.model import Model
+from cost_models.strategies.fields import V_SHAPED
 
 Ints = NDArray[np.int64]
 Floats = NDArray[np.float64]
+
+
+FOLDED_CHUNKS = 2
+"""Virtual stages of a V-shaped pipeline."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +41,12 @@ class Layout:
     """Layers that each of the pp stages recomputes, where the strategy fixes them."""
     pool_per_stage: tuple[str, ...] | None = None
     """Pool that each of the pp stages lies on."""
+    folded: bool = False
+    """Whether the second chunk runs from the last stage back to the first, as V-shaped schedules have it."""
 
     def __post_init__(self) -> None:
         assert len(self.layers) == self.pp * self.vpp
+        assert not self.folded or self.vpp == FOLDED_CHUNKS
 
     @property
     def is_even(self) -> bool:
@@ -47,7 +55,18 @@ class Layout:
 
     def layers_on_stage(self, stage: int) -> int:
         """Decoder layers that one pipeline rank holds over all its chunks."""
-        return sum(self.layers[stage :: self.pp])
+        return sum(self.chunks_on_stage(stage))
+
+    def chunks_on_stage(self, stage: int) -> tuple[int, ...]:
+        """Decoder layers of each of its chunks."""
+        if self.folded:
+            return self.layers[stage], self.layers[-1 - stage]
+        return self.layers[stage :: self.pp]
+
+    @property
+    def head_stage(self) -> int:
+        """The stage that holds the model's end."""
+        return 0 if self.folded else self.pp - 1
 
 
 @dataclass(frozen=True, eq=False)
@@ -112,8 +131,13 @@ class Layouts:
         """Layers of every chunk of every stage, shape (L, largest vpp, S); 0 beyond the last chunk or stage."""
         chunks = np.zeros((len(self.table), max(x.vpp for x in self.table), self.held_LS.shape[1]))
         for index, layout in enumerate(self.table):
-            chunks[index, : layout.vpp, : layout.pp] = np.reshape(layout.layers, (layout.vpp, layout.pp))
+            chunks[index, : layout.vpp, : layout.pp] = _chunks(layout)
         return chunks
+
+
+def folds(schedule: int, *, pp: int, vpp: int) -> bool:
+    """Whether a schedule runs the second chunk of its stages from the last one back to the first."""
+    return pp > 1 and vpp == FOLDED_CHUNKS and schedule in V_SHAPED
 
 
 def build_layouts(table: Sequence[Layout], *, model: Model, all_stages: bool = False) -> Layouts:
@@ -131,9 +155,9 @@ def build_layouts(table: Sequence[Layout], *, model: Model, all_stages: bool = F
     counts, largest, chosen = zip(*contents, strict=True)
     width = max(len(stages) for stages in chosen)
     # Rows are filled up with their last stage: repeating a stage changes no maximum, and the head stays in the last
-    # slot.
+    # slot (in the first one of a folded pipeline).
     slots = np.array([stages[:-1] + [stages[-1]] * (width - len(stages) + 1) for stages in chosen], dtype=np.int64)
-    last = np.array([layout.pp - 1 for layout in table])[:, None]
+    head = np.array([layout.head_stage for layout in table])[:, None]
     fixed = [layout.recompute_per_stage for layout in table]
     return Layouts(
         table=tuple(table),
@@ -141,7 +165,7 @@ def build_layouts(table: Sequence[Layout], *, model: Model, all_stages: bool = F
         layers_LKJ=np.stack([c[s] for c, s in zip(counts, slots, strict=True)]),
         largest_chunk_layers_LK=np.stack([c[s] for c, s in zip(largest, slots, strict=True)]),
         has_embedding_LK=slots == 0,
-        has_head_LK=slots == last,
+        has_head_LK=slots == head,
         recompute_layers_LK=np.stack(
             [np.full(width, -1.0) if f is None else np.array(f, float)[s] for f, s in zip(fixed, slots, strict=True)]
         ),
@@ -173,11 +197,19 @@ def _slots(layout: Layout, kind_of_layer: tuple[int, ...], *, all_stages: bool) 
 def _stage_contents(layout: Layout, kind_of_layer: Ints, num_kinds: int) -> tuple[Floats, Floats]:
     """Layers of each kind per stage, shape (pp, J), and layers of each chunk of a stage, largest first, shape (pp, vpp)."""
     assert sum(layout.layers) == len(kind_of_layer), (layout, len(kind_of_layer))
-    owner = np.repeat(np.arange(len(layout.layers)) % layout.pp, layout.layers)
+    stage = np.arange(len(layout.layers)) % layout.pp
+    if layout.folded:
+        stage[layout.pp :] = stage[: layout.pp][::-1]
+    owner = np.repeat(stage, layout.layers)
     flat = np.bincount(owner * num_kinds + kind_of_layer, minlength=layout.pp * num_kinds)
     # Sorted, so that two stages with the same chunks in another order count as alike.
-    chunks = -np.sort(-np.array(layout.layers, dtype=np.float64).reshape(layout.vpp, layout.pp).T, axis=1)
+    chunks = -np.sort(-_chunks(layout).T, axis=1)
     return flat.reshape(layout.pp, num_kinds).astype(np.float64), chunks
+
+
+def _chunks(layout: Layout) -> Floats:
+    """Layers of every chunk of every stage, shape (vpp, pp)."""
+    return np.array([layout.chunks_on_stage(stage) for stage in range(layout.pp)], dtype=np.float64).T
 
 
 def _representatives(per_stage: Floats, chunks: Floats, layout: Layout) -> list[int]:

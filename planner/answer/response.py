@@ -44,6 +44,7 @@ def search_report(
     optimal: bool,
     methods: list[str],
     space: dict[str, Any],
+    not_searched: dict[str, str],
     **counted: float,
 ) -> dict[str, Any]:
     """The contract's `search`; `counted` holds the fields evaluated, feasible and elapsed_s."""
@@ -52,7 +53,7 @@ def search_report(
         # The bound of a proved optimum may differ from it in the last bits, which must not show as a gap.
         gap = 0.0 if optimal else max(0.0, (best_s - bound_s) / best_s)
     proof = {"optimal": optimal, "gap": gap, "lower_bound_s": bound_s}
-    return {"methods": methods, "space": space, **counted, "proof": proof}
+    return {"methods": methods, "space": space, "not_searched": not_searched, **counted, "proof": proof}
 
 
 def stop_warnings(stopped: str | None, *, time_limit_s: float | None) -> list[str]:

@@ -126,7 +126,7 @@ class PoolSearch:
             part = np.arange(start, min(start + SITES_AT_ONCE, len(sites)))
             some = sites.take(part)
             rows = base.take(some.base)
-            vpp = self.space.most_vpp[rows.pp.astype(np.int64)]
+            vpp = self.space.splits.most_vpp[rows.pp.astype(np.int64)]
             found[part] = base_bound_s(self.pooled, work.take(some.base), rows, some, vpp=vpp, layers=layers)
         return found
 

@@ -11,7 +11,7 @@ import numpy as np
 from cost_models.frameworks import frameworks_where
 from cost_models.job import Job
 from cost_models.memory.expert_buffers import NVLINK_PEERS
-from cost_models.strategies.fields import FlexBackend, MoeDispatcher, Recompute
+from cost_models.strategies.fields import MOE_MODULE, FlexBackend, MoeDispatcher, Recompute, Schedule
 from cost_models.strategies.strategy import Bools, Strategies
 from planner.rules.rule import Rule, indivisible, one_of, only
 
@@ -130,10 +130,17 @@ def _overlapped(_job: Job, s: Strategies) -> Bools:
 
 def _overlap_conditions(_job: Job, s: Strategies) -> Bools:
     # The exchange of one micro-batch runs beside the backward pass of another. A pipeline has such a pair at hand only where
-    # it interleaves (vpp > 1), and full recompute would run the exchange again inside that backward pass.
+    # it interleaves (vpp > 1), and to recompute mixture layers would run the exchange again inside that backward pass.
     gathers = s.moe_dispatcher == MoeDispatcher.ALLGATHER
     unsplit = (s.pp > 1) & (s.vpp == 1)
-    return np.asarray(s.overlap_moe_all_to_all & (gathers | unsplit | (s.recompute == Recompute.FULL)))
+    repeats = (s.recompute == Recompute.FULL) | ((s.recompute_modules & MOE_MODULE) != 0)
+    return np.asarray(s.overlap_moe_all_to_all & (gathers | unsplit | repeats))
+
+
+def _overlap_without_dual_pipe(_job: Job, s: Strategies) -> Bools:
+    # The exchange is hidden in the pairs of a forward and a backward that only DualPipe-V runs.
+    pairs = (s.schedule == Schedule.DUALPIPE_V) & (s.recompute == Recompute.NONE)
+    return np.asarray(s.overlap_moe_all_to_all & (s.ep > 1) & ~pairs)
 
 
 EXPERT_RULES: tuple[Rule, ...] = (
@@ -292,9 +299,25 @@ EXPERT_RULES: tuple[Rule, ...] = (
     Rule(
         "overlap-unsupported", _overlap_conditions,
         "overlap.moe_all_to_all needs moe_dispatcher 'alltoall' or 'flex' (not '{moe_dispatcher}'), in a pipeline a vpp above 1 "
-        "(pp {pp}, vpp {vpp}), and no full recompute (recompute '{recompute}')",
+        "(pp {pp}, vpp {vpp}), and neither full recompute nor that of module 'moe' (recompute '{recompute}')",
         "Set overlap.moe_all_to_all to false, or change what it needs.", _CORE, frameworks=only("megatron"), when=_is_moe,
         smallest_change="overlap.moe_all_to_all true -> false",
+    ),
+    Rule(
+        "overlap-unsupported", _overlapped, "torchtitan {version} cannot overlap the experts' all-to-all",
+        "Set overlap.moe_all_to_all to false, or use torchtitan 0.2.1.", "torchtitan/distributed/dual_pipe_v.py (not in the wheel of 0.2.0)",
+        frameworks=only("torchtitan"), until="0.2.1", when=_is_moe, smallest_change="overlap.moe_all_to_all true -> false",
+    ),
+    Rule(
+        "overlap-unsupported", _overlapped, "torchtitan {version} cannot overlap the experts' all-to-all any more",
+        "Set overlap.moe_all_to_all to false, or use torchtitan 0.2.2.", "torchtitan 0.3.0 (without distributed/dual_pipe_v.py)",
+        frameworks=only("torchtitan"), since="0.3", when=_is_moe, smallest_change="overlap.moe_all_to_all true -> false",
+    ),
+    Rule(
+        "overlap-unsupported", _overlap_without_dual_pipe,
+        "overlap.moe_all_to_all needs schedule 'dualpipe-v' (not '{schedule}') and no recompute (recompute '{recompute}') in torchtitan",
+        "Set overlap.moe_all_to_all to false, or change what it needs.", "torchtitan/distributed/dual_pipe_v.py (get_dual_pipe_v_flag)",
+        frameworks=only("torchtitan"), until="0.3", when=_is_moe, smallest_change="overlap.moe_all_to_all true -> false",
     ),
     Rule(
         "overlap-unsupported", _overlapped, "{framework} cannot overlap the experts' all-to-all",

@@ -98,6 +98,18 @@ OFFLOAD_RULES: tuple[Rule, ...] = (
         "Set sequence_parallel to true, or overlap.tp_comm to false.", _ARGUMENTS, frameworks=only("megatron"),
         smallest_change="overlap.tp_comm true -> false",
     ),
+    Rule(
+        "overlap-unsupported", _tp_overlap_unsplit, "overlap.tp_comm needs sequence parallelism (tp_mode REDUCE_SCATTER) in nanotron, but "
+        "sequence_parallel is false", "Set sequence_parallel to true, or overlap.tp_comm to false.",
+        "nanotron/parallel/tensor_parallel/nn.py (TensorParallelRowLinear refuses async_communication with ALL_REDUCE)",
+        frameworks=only("nanotron"), smallest_change="overlap.tp_comm true -> false",
+    ),
+    Rule(
+        "overlap-unsupported", _tp_overlap_unsplit, "overlap.tp_comm (async TP) needs sequence parallelism in torchtitan, but "
+        "sequence_parallel is false", "Set sequence_parallel to true, or overlap.tp_comm to false.",
+        "torch/_inductor/fx_passes/micro_pipeline_tp.py (all-gathers and reduce-scatters alone are rewritten)",
+        frameworks=only("torchtitan"), smallest_change="overlap.tp_comm true -> false",
+    ),
     # Async TP is a pass of torch.compile that replaces pairs of a collective and a product; eager code has nothing to rewrite.
     Rule(
         "overlap-unsupported", _tp_overlap, "overlap.tp_comm (async TP) needs training.compile in torchtitan, which is false",

@@ -6,14 +6,12 @@ import numpy as np
 
 from cost_models.frameworks import frameworks_where
 from cost_models.job import Job
-from cost_models.strategies.fields import Schedule
+from cost_models.strategies.fields import SPLIT_BACKWARD, V_SHAPED, Recompute, Schedule
 from cost_models.strategies.layouts import Layout
 from cost_models.strategies.strategy import Bools, Strategies
 from planner.rules.default_splits import default_split
 from planner.rules.rule import Rule, indivisible, one_of, only
 
-# Each rank holds one chunk of either half of a V, so these schedules have exactly two virtual stages per rank.
-_V_SHAPED = (Schedule.ZB_V, Schedule.DUALPIPE_V)
 _TORCH = "torch/distributed/pipelining/schedules.py"
 _CORE = "megatron/core/pipeline_parallel/schedules.py"
 
@@ -42,7 +40,8 @@ def _schedule(job: Job, s: Strategies) -> Bools:
 
 
 def _mismatch(_job: Job, s: Strategies) -> Bools:
-    v_shaped = one_of(s.schedule, _V_SHAPED)
+    # Each rank holds one chunk of either half of a V, so these schedules have exactly two virtual stages per rank.
+    v_shaped = one_of(s.schedule, tuple(V_SHAPED))
     interleaved = s.schedule == Schedule.INTERLEAVED
     single = ~v_shaped & ~interleaved
     return np.asarray((v_shaped & (s.vpp != 2)) | (interleaved & (s.vpp == 1)) | (single & (s.vpp > 1)))
@@ -68,6 +67,22 @@ def _two_stages_without_overlap(_job: Job, s: Strategies) -> Bools:
 
 def _dual_pipe(_job: Job, s: Strategies) -> Bools:
     return np.asarray((s.schedule == Schedule.DUALPIPE_V) & (s.num_micro_batches < 2 * s.pp))
+
+
+def _splits_backward(_job: Job, s: Strategies) -> Bools:
+    return one_of(s.schedule, tuple(SPLIT_BACKWARD))
+
+
+def _splits_selective(_job: Job, s: Strategies) -> Bools:
+    return np.asarray(_splits_backward(_job, s) & (s.recompute == Recompute.SELECTIVE))
+
+
+def _runs_dual_pipe(_job: Job, s: Strategies) -> Bools:
+    return np.asarray(s.schedule == Schedule.DUALPIPE_V)
+
+
+def _compiles(job: Job) -> bool:
+    return job.training.compile or job.training.attention_kernel == "flex"
 
 
 def _fewer_than_stages(_job: Job, s: Strategies) -> Bools:
@@ -150,6 +165,26 @@ PIPELINE_RULES: tuple[Rule, ...] = (
         "the interleaved schedule (vpp {vpp}) with pp 2 needs overlap.p2p in megatron, which is false",
         "Set overlap.p2p to true, raise pp, or set vpp to 1.", "megatron/training/arguments.py; NVIDIA/Megatron-LM issue 750",
         frameworks=only("megatron"), smallest_change="overlap.p2p false -> true",
+    ),
+    Rule(
+        "schedule-unsupported", _runs_dual_pipe, "torchtitan {version} does not have the pipeline schedule '{schedule}'",
+        "Use 'zb-v', or use torchtitan 0.2.", "torchtitan/models/llama3/infra/pipeline.py (places stages in a V for ZBVZeroBubble alone)",
+        frameworks=only("torchtitan"), until="0.2",
+    ),
+    # A compiled backward is a single node, which cannot be cut into the gradients of inputs and of weights. FlexAttention exists
+    # as a compiled kernel alone.
+    Rule(
+        "schedule-unsupported", _splits_backward,
+        "schedule '{schedule}' splits the backward pass, which torch.compile (training.compile, or attention_kernel 'flex') does not allow",
+        "Use schedule 'interleaved' or '1f1b', or neither compile nor take attention_kernel 'flex'.",
+        f"{_TORCH} (_check_torch_compile_compatibility); torchtitan 0.3's experiments/graph_trainer/tests/test_numerics.py",
+        frameworks=frameworks_where(lambda facts: facts.choices.torch_schedules), when=_compiles,
+    ),
+    Rule(
+        "schedule-unsupported", _splits_selective,
+        "schedule '{schedule}' runs backward in two parts, which selective recomputation in {framework} does not allow",
+        "Set recompute to 'none' or 'full'.", "torch/utils/checkpoint.py (selective checkpoints can be run backward once)",
+        frameworks=frameworks_where(lambda facts: facts.choices.torch_schedules), smallest_change="recompute selective -> full",
     ),
     Rule(
         "too-few-micro-batches", _dual_pipe,

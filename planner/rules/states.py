@@ -87,6 +87,10 @@ def _hpz(_job: Job, s: Strategies) -> Bools:
     return np.asarray((s.zero_param_shard_size != s.zero_shard_size) & (s.zero >= 1))
 
 
+def _hpz_over_one(_job: Job, s: Strategies) -> Bools:
+    return np.asarray((s.zero_param_shard_size == 1) & (s.zero_shard_size > 1) & (s.zero == 3))
+
+
 def _hpz_below_three(_job: Job, s: Strategies) -> Bools:
     return np.asarray((s.zero_param_shard_size != s.zero_shard_size) & (s.zero != 3))
 
@@ -222,6 +226,13 @@ STATE_RULES: tuple[Rule, ...] = (
         "zero-param-shard-size-unsupported", _hpz_below_three, "zero_param_shard_size needs zero 3, but zero is {zero}",
         "Use zero 3, or leave zero_param_shard_size out.", "deepspeed/runtime/zero/config.py (zero_hpz_partition_size)",
         frameworks=only("deepspeed"),
+    ),
+    # zero_hpz_partition_size is compared with 1: that value means that there is no second copy.
+    Rule(
+        "zero-param-shard-size-unsupported", _hpz_over_one, "zero_param_shard_size 1 means in {framework} that there is no second shard group",
+        "Leave zero_param_shard_size out, or set it to the number of ranks that shall share a copy.",
+        "deepspeed/runtime/zero/config.py (zero_hpz_partition_size), partition_parameters.py",
+        frameworks=frameworks_where(lambda facts: facts.choices.param_shard_groups),
     ),
     # 8-bit Adam is bitsandbytes', which replaces a PyTorch optimizer; Megatron and nanotron bring optimizers of their own.
     Rule(

@@ -52,6 +52,8 @@ class SearchReport(ContractModel):
     methods: list[str]
     space: dict[str, list[Any]]
     """The values that each axis took."""
+    not_searched: dict[str, str] = Field(default_factory=dict)
+    """The reason for every other field that the framework has: why it cannot gain, or how to have it searched."""
     evaluated: int
     feasible: int
     elapsed_s: float

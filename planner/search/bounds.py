@@ -8,6 +8,7 @@ are never negative, leaving them out keeps the bound valid.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from itertools import product
 from typing import Any
 
@@ -18,61 +19,80 @@ from cost_models.hardware.groups import world_key
 from cost_models.layers.flops import FORWARD_AND_BACKWARD, model_flops
 from cost_models.step.stage_costs import Tables, build_tables
 from cost_models.step.total import jitter_fraction
-from cost_models.strategies.fields import Schedule
-from cost_models.strategies.strategy import DTYPES, Floats, Ints, Strategies
+from cost_models.strategies.strategy import DTYPES, Floats, Ints, Strategies, concatenated
 from cost_models.strategies.tensors import distinct
-from planner.strategies.space import Pairs, Space
+from planner.strategies.expansion import Pairs
+from planner.strategies.space import Space
 
 BOUND_AXES = ("tp", "pp", "cp", "ep", "etp", "micro_batch_size", "sequence_parallel")
 """Base fields that determine the bound of one micro-batch; the number of micro-batches multiplies it."""
-LAYER_KNOBS = ("cp_comm", "moe_dispatcher", "overlap_tp_comm", "overlap_moe_all_to_all")
-"""Knobs on which a layer's own time depends. The bound takes the fastest of their listed values."""
-# Zero-bubble schedules fill the bubble with weight gradients, so nothing can be counted on there.
-BUBBLES = frozenset({Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.GPIPE})
-"""Schedules whose bubble takes at least the time of the other stages divided by the virtual stages."""
 
 
 @dataclass(frozen=True, eq=False)
 class Bounds:
-    """The bounds of base rows, shape (N,)."""
+    """The bounds of base rows, shape (N,). Suffixes: V combinations of the values of LAYER_KNOBS, R what may be repeated, C cases."""
 
     micro_batches: Floats
-    once: Floats
-    """Seconds per micro-batch that the slowest stage of every expansion takes at least. Jitter is included in all fields."""
-    again: Floats
-    """Seconds to recompute the cheapest layer once."""
-    others: Floats
-    """Seconds per micro-batch of all other stages together. The bubble is that divided by the virtual stages."""
+    once_VN: Floats
+    """Seconds per micro-batch that the slowest stage of every expansion takes at least, jitter included."""
+    again_RVC: Floats
+    """Seconds to repeat once in the cheapest layer what full recomputation repeats, or one of the space's sets of modules."""
+    slower: Floats
+    """Factor for the jitter of each row, by which `again_RVC` is still to be multiplied."""
+    others_VN: Floats
+    """Seconds per micro-batch of all other stages together. The bubble takes the schedule's `waiting_share` of that at least."""
+    least_wait: Floats
     most_vpp: Floats
-    tables: Tables | None
-    """The costs of layers and ends, if they are the same in every expansion; None where a listed knob changes them."""
+    tables: Tables
+    """The costs of layers and ends in all cases of every combination."""
+    case: Ints
+    """The case of each row."""
+
+    @cached_property
+    def once(self) -> Floats:
+        """The least of `once_VN`: no combination need have all of the least parts, which leaves the bound valid."""
+        return np.asarray(self.once_VN.min(axis=0))
+
+    @cached_property
+    def others(self) -> Floats:
+        """The least of `others_VN`."""
+        return np.asarray(self.others_VN.min(axis=0))
 
     @property
     def step_s(self) -> Floats:
         """Seconds per step that no expansion can beat."""
-        return np.asarray(self.micro_batches * self.once + self.others / self.most_vpp)
+        return np.asarray((self.micro_batches * self.once_VN + self.others_VN * self.least_wait).min(axis=0))
 
     def open_split_s(self, pp: Floats) -> Floats:
         """Seconds per step that no split of the layers over this many stages can beat, listed or not; in the shape of `pp`."""
         return open_split_s(self.micro_batches, self.once + self.others, pp, self.most_vpp)
 
     def paired_s(self, space: Space, pairs: Pairs) -> Floats:
-        """Seconds per step that each pair cannot beat, given its own recomputation and virtual stages."""
+        """Seconds per step that each pair cannot beat, given its own knobs, recomputation and virtual stages."""
         origin, options = pairs.origin, space.options
-        each = (self.micro_batches * self.again)[origin] * options["again_layers"][pairs.option]
-        bubble = self.others[origin] / options["vpp"][pairs.option]
-        return np.asarray((self.micro_batches * self.once)[origin] + each + bubble)
+        at = options["variant"][pairs.option], origin
+        again = self.again_RVC[options["repeats"][pairs.option], at[0], self.case[origin]] * self.slower[origin]
+        each = again * options["again_layers"][pairs.option]
+        bubble = self.others_VN[at] * options["wait"][pairs.option]
+        return np.asarray(self.micro_batches[origin] * (self.once_VN[at] + each) + bubble)
+
+    def paired_tables(self, space: Space, pairs: Pairs) -> Tables:
+        """The costs of layers and ends of each pair."""
+        cases = len(self.tables.ends.cases.inverse) // len(self.once_VN)
+        return self.tables.at(space.options["variant"][pairs.option] * cases + self.case[pairs.origin])
 
     def take(self, index: Ints | NDArray[np.bool_]) -> Bounds:
         """The bounds at these positions, or those where the mask is true."""
-        tables = None if self.tables is None else self.tables.at(index)
         return Bounds(
             self.micro_batches[index],
-            self.once[index],
-            self.again[index],
-            self.others[index],
+            self.once_VN[:, index],
+            self.again_RVC,
+            self.slower[index],
+            self.others_VN[:, index],
+            self.least_wait[index],
             self.most_vpp[index],
-            tables,
+            self.tables,
+            self.case[index],
         )
 
 
@@ -97,58 +117,63 @@ def build_bounds(space: Space, base: Strategies) -> Bounds:
     # The number of replicas only multiplies the work, unless groups of ranks straddle nodes; `world_key` tells which rows differ
     # in that. So few distinct cases are priced however large the batch of rows is.
     cases = distinct(base, BOUND_AXES, also=world_key(base, space.job.cluster))
-    variants = [build_tables(space.job, rows) for rows in layer_variants(space, cases.rows)]
+    # All combinations of knobs in one table, one after the other, so that a batch may hold rows of several.
+    variants = layer_variants(space, cases.rows)
+    rows = concatenated(variants)
+    tables = build_tables(space.job, rows)
     slower = 1.0 + jitter_fraction(space.job, base)
-    once, again, others = cases.spread(_parts(space, cases.rows, variants)) * slower
-    alone = len(variants) == 1 and "recompute_modules" not in space.knobs
+    parts_PVC = _parts(space, rows, tables).reshape(2, len(variants), -1)
+    once, others = cases.spread(parts_PVC) * slower
     return Bounds(
         micro_batches=base.num_micro_batches,
-        once=once,
-        again=again,
-        others=others,
-        most_vpp=space.most_vpp[base.pp.astype(np.int64)],
-        tables=variants[0].at(cases.inverse) if alone else None,
+        once_VN=once,
+        again_RVC=_repeated_s(space, tables).reshape(1 + len(space.module_sets), len(variants), -1),
+        slower=slower,
+        others_VN=others,
+        least_wait=space.splits.least_wait[base.pp.astype(np.int64)],
+        most_vpp=space.splits.most_vpp[base.pp.astype(np.int64)],
+        tables=tables,
+        case=cases.inverse,
     )
 
 
 def layer_variants(space: Space, rows: Strategies) -> list[Strategies]:
-    """The rows with every combination of listed values on which a layer's own time depends.
-
-    For selective recomputation the default modules are taken; whether a row recomputes at all does not change the table.
-    """
-    knobs = {name: values for name, values in space.knobs.items() if name in LAYER_KNOBS}
-    modules: dict[str, Any] = {
-        "recompute_modules": np.full(len(rows), space.selective_modules, DTYPES["recompute_modules"])
-    }
+    """The rows with every combination of listed values on which a layer's own time depends."""
+    knobs = space.layer_knobs
     variants = []
     for values in product(*knobs.values()):
         chosen = dict(zip(knobs, values, strict=True))
         columns: dict[str, Any] = {name: np.full(len(rows), value, DTYPES[name]) for name, value in chosen.items()}
-        variants.append(replace(rows, **{**modules, **columns}))
+        variants.append(replace(rows, **columns))
     return variants
 
 
-def _parts(space: Space, rows: Strategies, variants: list[Tables]) -> Floats:
-    """`once`, `again` and `others` of each row for the fastest variant, shape (3, N)."""
-    # The minimum is taken for each part by itself. No variant need have all of them at once, which makes the bound lower and so
-    # leaves it valid.
+def _parts(space: Space, rows: Strategies, tables: Tables) -> Floats:
+    """`once` and `others` of each row, shape (2, N)."""
     counts_J = np.array([float(space.job.model.layer_kinds.count(kind)) for kind in space.job.model.distinct_kinds])
-    each_JN = np.min([v.layers.cases.spread(v.layers.whole) for v in variants], axis=0)
-    again_JN = np.min([v.layers.cases.spread(v.layers.again_JU) for v in variants], axis=0)
-    ends = variants[0].ends
+    layers, ends = tables.layers, tables.ends
+    each_JN = layers.cases.spread(layers.whole)
     first = ends.cases.spread(ends.embedding + ends.embedding_comm)
     last = ends.cases.spread(ends.head + ends.loss + ends.head_comm)
     once = _slowest_stage_s(space, rows, each_JN, first=first, last=last)
-    others = np.zeros(len(rows))
-    if BUBBLES.issuperset(space.knobs.get("schedule", ())):
-        others = np.maximum(counts_J @ each_JN + first + last - once, 0.0)
-    return np.stack([once, again_JN.min(axis=0), others])
+    others = np.maximum(counts_J @ each_JN + first + last - once, 0.0)
+    return np.stack([once, others])
+
+
+def _repeated_s(space: Space, tables: Tables) -> Floats:
+    """Seconds of the forward of the cheapest layer, and of what each set of modules repeats in it, shape (R, N)."""
+    layers = tables.layers
+    found = [layers.again_JU]
+    for modules in space.module_sets:
+        bits = [bit for bit in range(layers.modules_JMU.shape[1]) if modules >> bit & 1]
+        found.append(layers.modules_JMU[:, bits].sum(axis=1) if bits else layers.selective_JU)
+    return np.stack([layers.cases.spread(each_JU.min(axis=0)) for each_JU in found])
 
 
 def _slowest_stage_s(space: Space, rows: Strategies, each_JN: Floats, *, first: Floats, last: Floats) -> Floats:
     """Seconds per micro-batch of the slowest stage, under the split that makes that stage the fastest; shape (N,)."""
     layouts, least = space.layouts, np.full(len(rows), np.inf)
-    for pp, splits in space.different_splits.items():
+    for pp, splits in space.splits.different.items():
         here = np.flatnonzero(rows.pp == pp)
         for _, layout in splits if len(here) else ():
             stage_KN = layouts.layers_LKJ[layout] @ each_JN[:, here]

@@ -19,7 +19,7 @@ from cost_models.evaluate import Verdict, memory_verdict
 from cost_models.memory import StageMemory, stage_memory
 from cost_models.step.fsdp_comm import is_fsdp
 from cost_models.step.total import jitter_fraction, step_time
-from cost_models.strategies.fields import Recompute
+from cost_models.strategies.fields import Recompute, Schedule
 from cost_models.strategies.strategy import Floats, Ints, Strategies
 from planner.rules import Violations, violations
 from planner.search.bounds import Bounds, build_bounds, floor_s
@@ -29,7 +29,10 @@ from planner.search.kept import Kept, Nearest
 from planner.search.leanest import some_choice_fits
 from planner.search.objective import Goal
 from planner.search.progress import Progress
-from planner.strategies.space import Expansion, Pairs, Space
+from planner.strategies.expansion import Expansion, Pairs
+from planner.strategies.repetitions import lean_modes
+from planner.strategies.searched_knobs import unasked_codes
+from planner.strategies.space import Space
 
 FIRST_CHUNK, LARGEST_CHUNK = 64, 8192
 """Base rows that are expanded at a time: few at first, so that a good k-th best is known early and prunes the rest."""
@@ -99,8 +102,7 @@ class Exhaustive:
             promising = worlds == (worlds.min() if self.goal.objective == "fewest_gpus" else worlds.max())
             self._search(np.flatnonzero(promising))
             self._search(np.flatnonzero(~promising))
-        self.found.lower_bound_s = self._lower_bound()
-        self.found.elapsed_s = self.budget.elapsed_s
+        self.found.lower_bound_s, self.found.elapsed_s = self._lower_bound(), self.budget.elapsed_s
         return self.found
 
     def _search(self, meshes: Ints) -> None:
@@ -193,27 +195,23 @@ class Exhaustive:
 
     def _enough_memory(self, base: Strategies, multiplicity: Ints) -> NDArray[np.bool_]:
         """Base rows of which some expansion could fit: the leanest choices decide, every ZeRO stage and split tried."""
-        if any(len(values) > 1 for values in self.space.knobs.values()):
+        if not self.space.leanest_is_known:
             return np.ones(len(base), np.bool_)  # a knob may save memory that the leanest choices below don't
         possible = some_choice_fits(self.space, base, self._could_fit)
         self._count_impossible(base.take(~possible), multiplicity[~possible])
         if self.found.best is None and not possible.all():
-            lean = self.space.leanest(
-                base.take(~possible), zero=max(self.space.zeros), recompute=max(self.space.recompute_modes)
-            )
+            modes = lean_modes(self.space)
+            lean = self.space.leanest(base.take(~possible), zero=max(self.space.zeros), modes=modes)
             lean = lean.take(violations(self.space.job, lean).legal)
             if len(lean):
                 self._keep_nearest(lean, stage_memory(self.space.job, lean).device_high)
         return possible
 
     def _count_impossible(self, base: Strategies, multiplicity: Ints) -> None:
-        """Counts base rows of which nothing fits; where a knob that the request fixes breaks a rule with every choice of the
-        others, the rule is the reason.
-        """
-        legal = np.full(len(base), not self.space.knobs)
-        for recompute, zero in product(self.space.recompute_modes, self.space.zeros) if self.space.knobs else ():
-            lean = self.space.leanest(base, zero=zero, recompute=Recompute(recompute))
-            found = violations(self.space.job, lean)
+        """Counts base rows of which nothing fits; where a knob breaks a rule with every choice of the others, that is the reason."""
+        legal = np.full(len(base), not self.space.asks_knobs)
+        for mode, zero in product(lean_modes(self.space), self.space.zeros) if self.space.asks_knobs else ():
+            found = violations(self.space.job, self.space.leanest(base, zero=zero, modes=[mode]))
             legal |= found.legal
         if not legal.all():
             broken = Violations(found.flags[~legal], found.active)
@@ -277,7 +275,7 @@ class Exhaustive:
         expansion = self.space.expand(base, pairs)
         weights = 1 + np.where(pairs.group > 0, 0, self.space.num_groups(base, pairs))
         found = violations(job, expansion.rows)
-        self._count_rejected(found, weights=weights)
+        self._count_rejected(found, weights=weights * found.only(unasked_codes(self.space)).legal)
         legal = np.flatnonzero(found.legal)
         expansion, weights = expansion.take(legal), weights[legal]
         if not len(legal):
@@ -318,6 +316,7 @@ class Exhaustive:
         first[full] = False
         first[least] = True
         first[rows.offload_activation_layers > 0] = True  # recomputing more leaves less to send: it may be faster
+        first[(rows.schedule >= Schedule.ZB_H1) & (rows.num_micro_batches < rows.pp)] = True  # or shorten the bubble
         values, open_s = self._time(expansion, bounds, first, at_risk)
         family_value, family_open_s = (np.full(int(family.max()) + 1, -np.inf) for _ in range(2))
         family_value[family[least]], family_open_s[family[least]] = values[least], open_s[least]
@@ -337,9 +336,8 @@ class Exhaustive:
         values, open_s = np.full(len(expansion.rows), np.inf), np.full(len(expansion.rows), np.inf)
         if not which.any():
             return values, open_s
-        job, chosen = self.space.job, expansion.rows.take(which)
-        known = None if bounds.tables is None else bounds.tables.at(expansion.origin[which])
-        time = step_time(job, chosen, tables=known)
+        job, chosen, pairs = self.space.job, expansion.rows.take(which), expansion.pairs.take(which)
+        time = step_time(job, chosen, tables=bounds.paired_tables(self.space, pairs))
         self.found.evaluated += len(chosen)
         values[which] = self.goal.value(chosen, time.total_s)
         # What is gathered layer by layer is part of every stage's time, so of the bubble too.

@@ -30,7 +30,8 @@ from planner.splits.memory_screen import could_hold
 from planner.splits.model import PRICED_SCHEDULES, SplitNumbers, split_numbers
 from planner.splits.one_pool import OnePoolSplit, build_one_pool_split
 from planner.splits.thresholds import balance
-from planner.strategies.space import Pairs, Space
+from planner.strategies.expansion import Pairs
+from planner.strategies.space import Space
 
 # Larger parts would bound many families that the limit excludes a moment later.
 CHUNK = 8192
@@ -144,7 +145,7 @@ class OpenSplits:
         options = self.space.options
         full = options["recompute"] == Recompute.FULL
         last = np.append(np.diff(options["family"]) != 0, True)
-        pairs = self.space.pairs(base)
+        pairs = self.space.useful_pairs(base)
         pairs = pairs.take(~full[pairs.option] | last[pairs.option])
         least_s = _pair_bound_s(base, bounds, pairs, options["vpp"][pairs.option])
         world = base.world[pairs.origin]

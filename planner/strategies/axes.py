@@ -14,13 +14,14 @@ import numpy as np
 from cost_models.errors import SearchBudgetError
 from cost_models.frameworks.splits import ENDS
 from cost_models.job import Job
-from cost_models.strategies.fields import COLUMNS, FIELD, FIELDS, MoeDispatcher, Recompute
-from cost_models.strategies.layouts import Layout, Layouts, build_layouts
+from cost_models.strategies.fields import COLUMNS, FIELD, FIELDS, MoeDispatcher, Recompute, Schedule
+from cost_models.strategies.layouts import Layout, Layouts, build_layouts, folds
 from planner.rules.default_splits import legal_split
 from planner.rules.expressible import splits_freely
 from planner.rules.rule import divisors
 from planner.schemas.plan_request import Constraints
 from planner.strategies.degrees import DEGREE_AXES, Ints, build_degrees
+from planner.strategies.searched_knobs import with_searched_knobs
 from planner.strategies.space import Space
 
 MOST_OPTIONS = 2_000_000
@@ -42,13 +43,20 @@ def build_space(job: Job, constraints: Constraints, *, worlds: Ints | None = Non
     splits = _splits_by_stages(job, given)
     degrees = build_degrees(job, constraints, given, stages=np.array(sorted(splits), dtype=np.int64), worlds=worlds)
     used = degrees.values("pp") or [1]
-    layouts, index = _layouts(job, given, {pp: splits.get(pp, []) for pp in used})
-    knobs = {field.column: _codes(given, field.name) for field in FIELDS if field.is_knob and field.name in given}
+    schedules = (
+        _codes(given, "schedule") if "schedule" in given else _searched_schedules(job, on_pools=worlds is not None)
+    )
+    layouts, index = _layouts(job, given, {pp: splits.get(pp, []) for pp in used}, schedules=schedules)
+    knobs = {
+        field.column: _codes(given, field.name)
+        for field in FIELDS
+        if field.is_knob and field.name in given and field.name != "schedule"
+    }
     # These kernels belong to the flex dispatcher alone, so naming them implies it.
     if "flex_backend" in knobs:
         knobs.setdefault("moe_dispatcher", (MoeDispatcher.FLEX,))
     chosen: dict[str, tuple[Any, ...]] = {
-        name: _codes(given, name) for name in ("zero", "recompute", "recompute_method") if name in given
+        name: _codes(given, name) for name in ("zero", "recompute", "recompute_method", "schedule") if name in given
     }
     full_alone = ("recompute_per_stage", "recompute_method", "recompute_num_layers")
     # Only full recomputation has counts and methods, so fixing one of them rules the other modes out.
@@ -56,7 +64,18 @@ def build_space(job: Job, constraints: Constraints, *, worlds: Ints | None = Non
         chosen["recompute"] = (Recompute.FULL,)
     if "recompute_num_layers" in given:
         chosen["recompute_num_layers"] = given["recompute_num_layers"]
-    space = Space(job=job, degrees=degrees, chosen=chosen, layouts=layouts, layout_index=index, knobs=knobs)
+    space = Space(
+        job=job,
+        degrees=degrees,
+        chosen=chosen,
+        layouts=layouts,
+        layout_index=index,
+        knobs=knobs,
+        schedules=schedules,
+        module_sets=(FIELD["recompute_modules"].encoded(job.framework.strategy.selective_modules),),
+    )
+    if worlds is None:  # on pools these knobs keep the framework's defaults unless listed
+        space = with_searched_knobs(space)
     most = int(space.num_options(np.array(used)).sum())
     if most > MOST_OPTIONS:
         message = f"the values of constraints.allowed make {most:,} choices for each combination of degrees, which is too many to search"
@@ -70,7 +89,7 @@ def searched_values(space: Space) -> dict[str, list[Any]]:
     table = space.layouts.table
     pairs = [pair for pairs in space.layout_index.values() for pair in pairs]
     counts = sorted({option[2] for _, layout in pairs for option in space.recomputes(layout)} - {0})
-    uneven = [list(table[layout].layers) for _, layout in pairs if not table[layout].is_even]
+    uneven = [list(table[layout].layers) for _, layout in pairs if not (table[layout].is_even or table[layout].folded)]
     return {
         **degrees,
         "vpp": sorted({vpp for vpp, _ in pairs}),
@@ -78,12 +97,21 @@ def searched_values(space: Space) -> dict[str, list[Any]]:
         "zero_shard_size": ["all replicas", *space.group_sizes],
         "recompute": [FIELD["recompute"].decoded(mode) for mode in space.recompute_modes],
         "recompute_num_layers": counts,
+        "schedule": [FIELD["schedule"].decoded(value) for value in space.splits.schedules_tried],
         "layers_per_stage": ["even", *uneven] if len(uneven) < len(pairs) else uneven,
+        **_modules(space),
         **_settled(space.job),
         **{
             COLUMNS[column].name: [COLUMNS[column].decoded(v) for v in values] for column, values in space.knobs.items()
         },
     }
+
+
+def _modules(space: Space) -> dict[str, list[Any]]:
+    """What selective recomputation repeats, where it goes by modules."""
+    if Recompute.SELECTIVE not in space.recompute_modes or not space.job.framework.choices.recompute_modules:
+        return {}
+    return {"recompute_modules": [FIELD["recompute_modules"].decoded(modules) for modules in space.module_sets]}
 
 
 def _settled(job: Job) -> dict[str, list[Any]]:
@@ -97,6 +125,15 @@ def _settled(job: Job) -> dict[str, list[Any]]:
     if job.framework.overlaps_from_zero > 0:
         settled["overlap.grad_reduce"] = [True]
     return settled
+
+
+def _searched_schedules(job: Job, *, on_pools: bool) -> tuple[int, ...]:
+    """The schedules that are tried where the request says nothing of them: on pools only those whose bubble is modelled there."""
+    plain, choices = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED), job.framework.choices
+    # GPipe takes as long as 1F1B and holds no less. It is of use only where 1F1B refuses to run, with fewer micro-batches than
+    # stages in PyTorch.
+    useful = (value for value in choices.schedules if value != Schedule.GPIPE or choices.torch_schedules)
+    return plain if on_pools else (*plain, *(value for value in useful if value not in plain))
 
 
 def _given_values(constraints: Constraints) -> dict[str, tuple[Any, ...]]:
@@ -134,15 +171,22 @@ def _splits_by_stages(job: Job, given: Mapping[str, tuple[Any, ...]]) -> Splits:
 
 
 def _layouts(
-    job: Job, given: Mapping[str, tuple[Any, ...]], splits: Splits
+    job: Job, given: Mapping[str, tuple[Any, ...]], splits: Splits, *, schedules: tuple[int, ...]
 ) -> tuple[Layouts, dict[int, tuple[tuple[int, int], ...]]]:
-    """The table of these splits, and the (vpp, layout) pairs of every number of stages."""
+    """The table of these splits, folded ones too where a schedule asks for it, and the (vpp, layout) pairs of every number of
+    stages.
+    """
     table: list[Layout] = []
     index: dict[int, tuple[tuple[int, int], ...]] = {}
     per_stage = given["recompute_per_stage"][0] if "recompute_per_stage" in given else None
     for pp, choices in splits.items():
-        index[pp] = tuple((vpp, len(table) + position) for position, (vpp, _) in enumerate(choices))
-        table += [Layout(pp, vpp, tuple(split), recompute_per_stage=per_stage) for vpp, split in choices]
+        here = [
+            Layout(pp, vpp, tuple(split), recompute_per_stage=per_stage, folded=folded)
+            for vpp, split in choices
+            for folded in sorted({folds(schedule, pp=pp, vpp=vpp) for schedule in schedules})
+        ]
+        index[pp] = tuple((layout.vpp, len(table) + position) for position, layout in enumerate(here))
+        table += here
     # A space without any split still needs a table to build its (empty) batches on.
     if not table:
         table = [Layout(pp=1, vpp=1, layers=(job.model.num_layers,))]

@@ -14,7 +14,7 @@ import numpy as np
 from cost_models.frameworks import FrameworkFacts
 from cost_models.job import Job
 from cost_models.memory.expert_buffers import NVLINK_PEERS
-from cost_models.strategies.fields import FlexBackend
+from cost_models.strategies.fields import MOE_MODULE, FlexBackend, MoeDispatcher, Recompute
 
 
 def default_flex_backend(job: Job) -> FlexBackend:
@@ -38,6 +38,24 @@ def reduces_each(framework: FrameworkFacts, *, zero: Any, pp: Any) -> Any:
     return (zero >= 2) & ~(np.asarray(pp > 1) & framework.keeps_parameters_in_pipelines)
 
 
+def overlaps_tp(job: Job, *, tp: Any, sequence_parallel: Any) -> Any:
+    """Where a search overlaps tensor-parallel collectives; takes scalars or arrays.
+
+    The overlap costs no memory, and every formula that it enters takes a share below 1 of the same seconds [C-10]. A shorter
+    layer hides less of what runs beside it, but by no more than it became shorter. So wherever the overlap is possible it is
+    at least as fast, and the alternative need not be searched.
+    """
+    needs, training, cluster = job.framework.strategy.tp_overlap_needs, job.training, job.cluster
+    if needs is None or training.software_date < job.framework.overlaps_since:
+        return np.zeros(np.shape(tp), np.bool_)
+    local = "transformer-engine" in needs and training.transformer_impl == "local"
+    eager = "compile" in needs and not training.compile
+    # Both Transformer Engine's userbuffers and PyTorch's symmetric memory read the peers' memory over NVLink.
+    peers = 1 if local or eager or cluster.link_kind == "pcie" else min(cluster.nvlink_domain_gpus, cluster.num_gpus)
+    within = np.asarray((tp > 1) & (tp <= peers))
+    return within & sequence_parallel if "sequence-parallel" in needs else within
+
+
 def possible_overlaps(framework: FrameworkFacts, row: Mapping[str, Any]) -> dict[str, Any]:
     """Where each kind of overlap can exist at all, by flag; scalars or arrays, as `row` holds.
 
@@ -55,3 +73,15 @@ def possible_overlaps(framework: FrameworkFacts, row: Mapping[str, Any]) -> dict
         "p2p": (row["pp"] > 1) & ((row["vpp"] > 1) | framework.overlaps_p2p_without_vpp),
         "moe_all_to_all": row["ep"] > 1,
     }
+
+
+def expert_overlap_runs(row: Mapping[str, Any], *, dispatcher: Any, several: Any) -> Any:
+    """Where `overlap.moe_all_to_all` is off or has what Megatron needs for it; takes scalars or arrays.
+
+    A search leaves the other options out, rather than counting them as rejected; `planner.rules.experts` judges given ones.
+    `several` says where there is another micro-batch whose computation could hide anything.
+    """
+    unsplit = (row["pp"] > 1) & (row["vpp"] == 1)
+    repeats = (row["recompute"] == Recompute.FULL) | ((row["recompute_modules"] & MOE_MODULE) != 0)
+    refused = unsplit | (dispatcher == MoeDispatcher.ALLGATHER) | repeats | ~several
+    return ~(row["overlap_moe_all_to_all"] & refused)

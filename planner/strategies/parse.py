@@ -26,16 +26,11 @@ from cost_models.strategies.fields import (
     Schedule,
     StrategyField,
 )
-from cost_models.strategies.layouts import Layout, build_layouts
+from cost_models.strategies.layouts import Layout, build_layouts, folds
 from cost_models.strategies.strategy import ARRAY_FIELDS, Ints, Strategies, build_strategies
 from planner.rules.default_splits import default_split, legal_split
 from planner.schemas.strategy import OverlapInput, StrategyInput
-from planner.strategies.defaults import (
-    default_flex_backend,
-    default_zero,
-    possible_overlaps,
-    reduces_each,
-)
+from planner.strategies.defaults import default_flex_backend, default_zero, possible_overlaps, reduces_each
 from planner.strategies.habits import with_habits
 
 Reason = dict[str, str]
@@ -285,7 +280,10 @@ class _Builder:
             self._given_split(row, stages) if given.layers_per_stage is not None else self._default_split(row, stages)
         )
         if split is not None:
-            self.layout = Layout(pp=row["pp"], vpp=row["vpp"], layers=split, recompute_per_stage=per_stage)
+            folded = folds(row["schedule"], pp=row["pp"], vpp=row["vpp"])
+            self.layout = Layout(
+                pp=row["pp"], vpp=row["vpp"], layers=split, recompute_per_stage=per_stage, folded=folded
+            )
 
     def _given_split(self, row: dict[str, Any], stages: int) -> tuple[int, ...] | None:
         split: tuple[int, ...] = self.given.layers_per_stage

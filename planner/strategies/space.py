@@ -8,7 +8,7 @@ Legality and cost are not judged here. Degrees need not be powers of two, and GP
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from math import prod
@@ -18,57 +18,34 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.job import Job
-from cost_models.strategies.fields import FIELD, FIELDS, MoeDispatcher, Recompute, RecomputeMethod, Schedule
+from cost_models.strategies.fields import FIELDS, V_SHAPED, MoeDispatcher, Recompute, RecomputeMethod, Schedule
 from cost_models.strategies.layouts import Layouts
 from cost_models.strategies.strategy import Strategies, build_strategies
-from planner.strategies.defaults import default_flex_backend, possible_overlaps, reduces_each
+from planner.strategies.defaults import (
+    default_flex_backend,
+    expert_overlap_runs,
+    overlaps_tp,
+    possible_overlaps,
+    reduces_each,
+)
 from planner.strategies.degrees import DEGREE_AXES, Degrees
+from planner.strategies.expansion import (
+    LAYER_KNOBS,
+    LEAN_KNOBS,
+    OFFLOADED,
+    Expansion,
+    Pairs,
+    leanest_value,
+)
 from planner.strategies.group_sizes import GroupSizes, build_group_sizes
+from planner.strategies.listed_splits import ListedSplits, waiting_share
+from planner.strategies.repetitions import LeanMode, repeated_at_least
 from planner.strategies.shard_groups import shard_group_stages
 
 Ints = NDArray[np.int64]
 Columns = dict[str, NDArray[Any]]
-
-
-@dataclass(frozen=True, eq=False)
-class Pairs:
-    """Pairs of a base row and an option. They are cheap to enumerate, and strategies are built only from those that matter."""
-
-    origin: Ints
-    """The base row of each pair, shape (N,)."""
-    option: Ints
-    """The row of each pair in the table of options, shape (N,)."""
-    group: NDArray[np.float64]
-    """How many ranks share one copy of the sharded state; 0 stands for all replicas. Shape (N,)."""
-
-    def take(self, index: Ints | NDArray[np.bool_]) -> Pairs:
-        """The pairs at these positions, or those where the mask is true."""
-        return Pairs(self.origin[index], self.option[index], self.group[index])
-
-    def followed_by(self, others: Pairs) -> Pairs:
-        """These pairs, followed by the others."""
-        columns = ((getattr(self, name), getattr(others, name)) for name in ("origin", "option", "group"))
-        return Pairs(*(np.concatenate(both) for both in columns))
-
-
-@dataclass(frozen=True, eq=False)
-class Expansion:
-    """Strategies built from pairs."""
-
-    rows: Strategies
-    pairs: Pairs
-    """The pair from which each row was built."""
-    family: Ints
-    """Number of the family of each row, shape (N,). The rows of a family differ only in full recomputation."""
-
-    @property
-    def origin(self) -> Ints:
-        """The base row of each row, shape (N,)."""
-        return self.pairs.origin
-
-    def take(self, index: Ints | NDArray[np.bool_]) -> Expansion:
-        """The rows at these positions, or those where the mask is true."""
-        return Expansion(self.rows.take(index), self.pairs.take(index), self.family[index])
+BESIDE = frozenset({"family", "repeats", "again_layers", "grouped", "variant", "wait"})
+"""Columns of the table of options that are no strategy fields."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,6 +62,27 @@ class Space:
     """The (vpp, layout) pairs of every number of stages."""
     knobs: Mapping[str, tuple[Any, ...]]
     """Other strategy fields that the request fixes or lists. The search takes every combination of their values."""
+    schedules: tuple[int, ...] = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
+    """Codes of `Schedule` that are searched where the request says nothing of them."""
+    module_sets: tuple[int, ...] = (0,)
+    """What selective recomputation repeats, as `recompute_modules` holds it; the framework's default first."""
+    searched_knobs: frozenset[str] = frozenset()
+    """Those among `knobs` that are searched although the request says nothing of them (`planner.strategies.searched_knobs`)."""
+
+    @cached_property
+    def splits(self) -> ListedSplits:
+        """The listed splits, with the schedules that each can run."""
+        return ListedSplits(self.layouts, self.layout_index, self.chosen.get("schedule"), self.schedules)
+
+    @property
+    def asks_knobs(self) -> bool:
+        """Whether some knob's values are given or searched, so that a rule may refuse them."""
+        return bool(self.knobs) or "schedule" in self.chosen
+
+    @property
+    def falls_back(self) -> bool:
+        """Whether only strategies that keep something in host memory are searched, because nothing fits without."""
+        return "offload_optimizer_fraction" in self.searched_knobs
 
     @cached_property
     def mesh_sizes(self) -> Ints:
@@ -115,8 +113,7 @@ class Space:
         """
         degrees = self.degrees.rows(np.arange(len(self.degrees)) if meshes is None else meshes)
         n = len(degrees["tp"])
-        plain = {pp: pairs[-1] for pp, pairs in self.layout_index.items()}
-        vpp, layout = self._by_stages(plain, degrees["pp"])
+        vpp, layout = self.splits.last[degrees["pp"].astype(np.int64)].T
         columns = {
             **degrees,
             "vpp": vpp,
@@ -130,88 +127,53 @@ class Space:
         return self.build(columns)
 
     def leanest(
-        self, base: Strategies, *, zero: int | Ints, recompute: int | Ints, split: Ints | None = None
-    ) -> Strategies:
+        self, base: Strategies, *, zero: int | Ints, modes: Sequence[LeanMode], mode: Ints | None = None, split: Ints | None = None
+    ) -> Strategies:  # fmt: skip
         """The base rows with the open choices at their leanest: the fewest virtual stages, this ZeRO stage and recomputation.
 
-        `split` says which of `different_splits` each row takes, shape (N,); by default the first. A row that needs too much
-        memory even so can be dropped with all its expansions.
+        `mode` says which of the `modes` each row takes, and `split` which of `splits.different`, shape (N,); by default the first.
+        A row that needs too much memory even so can be dropped with all its expansions.
         """
         columns = {name: getattr(base, name) for name in DEGREE_AXES}
         n, pp = len(base), base.pp.astype(np.int64)
-        vpp, layout = self._splits_table[pp, np.zeros(n, np.int64) if split is None else split].T
-        columns |= {"vpp": vpp, "layout": layout, "zero": np.full(n, zero)}
-        columns |= {"recompute": np.full(n, recompute), "recompute_num_layers": np.zeros(n)}
+        vpp, layout = self.splits.table[pp, np.zeros(n, np.int64) if split is None else split].T
+        chosen = np.zeros(n, np.int64) if mode is None else mode
+        columns |= {"vpp": vpp, "layout": layout, "zero": np.full(n, zero), "recompute_num_layers": np.zeros(n)}
+        columns |= {"recompute": np.array([each.recompute for each in modes])[chosen]}
+        columns |= {"recompute_modules": np.array([each.modules for each in modes])[chosen]}
         columns["recompute_method"] = np.full(n, RecomputeMethod.EVERY)
-        # The search drops rows by their leanest expansion only where every knob has a single value, since a second value might
-        # need less memory (`Exhaustive._enough_memory`); so first and last are the same there.
-        columns |= {name: np.full(n, values[-1]) for name, values in self.knobs.items()}
+        # The search drops rows by their leanest expansion only where every other knob has a single value, since a second value
+        # might need less memory (`Exhaustive._enough_memory`); so first and last are the same there.
+        columns |= {name: np.full(n, leanest_value(name, values)) for name, values in self.knobs.items()}
         return self.build(columns)
 
     @cached_property
-    def _splits_table(self) -> Ints:
-        """(vpp, layout) of every split in `different_splits`, by number of stages; shape (largest pp + 1, most splits, 2)."""
-        found = self.different_splits
-        table = np.zeros((max(found) + 1, max(map(len, found.values())), 2), dtype=np.int64)
-        for pp, pairs in found.items():
-            table[pp, : len(pairs)] = pairs
-        return table
-
-    def num_splits(self, pp: NDArray[Any]) -> Ints:
-        """How many `different_splits` there are for these numbers of stages, in the shape of `pp`."""
-        counts = np.zeros(max(self.different_splits) + 1, dtype=np.int64)
-        for stages, pairs in self.different_splits.items():
-            counts[stages] = len(pairs)
-        return np.asarray(counts[pp.astype(np.int64)])
-
-    @staticmethod
-    def _by_stages(pairs: Mapping[int, tuple[int, int]], pp: NDArray[Any]) -> Ints:
-        """The (vpp, layout) of these numbers of stages, shape (2, N)."""
-        table = np.zeros((max(pairs) + 1, 2), dtype=np.int64)
-        for stages, pair in pairs.items():
-            table[stages] = pair
-        return np.asarray(table[pp.astype(np.int64)].T)
-
-    @cached_property
-    def different_splits(self) -> Mapping[int, tuple[tuple[int, int], ...]]:
-        """The (vpp, layout) pairs by pp whose stages hold different layers."""
-        # Splits whose ranks hold the same layers need the same memory for states and differ only in what is in flight, of
-        # which fewer virtual stages need less; so one split stands for them when memory is bounded.
-        layouts = self.layouts
-        found: dict[int, tuple[tuple[int, int], ...]] = {}
-        for pp, pairs in self.layout_index.items():
-            unequal: dict[bytes, tuple[int, int]] = {}
-            for vpp, layout in sorted(pairs):
-                held = layouts.layers_LKJ[layout].tobytes() + layouts.slot_stage_LK[layout].tobytes()
-                unequal.setdefault(held, (vpp, layout))
-            found[pp] = tuple(unequal.values())
-        return found
-
-    @cached_property
-    def most_vpp(self) -> NDArray[np.float64]:
-        """The largest number of virtual stages for every number of stages, shape (largest pp + 1,)."""
-        most = np.ones(max(self.layout_index) + 1)
-        for pp, pairs in self.layout_index.items():
-            most[pp] = max(vpp for vpp, _ in pairs)
-        return most
+    def leanest_is_known(self) -> bool:
+        """Whether `leanest` needs no more memory than any value of the knobs."""
+        known = (*LEAN_KNOBS, *OFFLOADED) if self.falls_back else LEAN_KNOBS
+        return all(len(values) == 1 or name in known for name, values in self.knobs.items())
 
     @cached_property
     def options(self) -> Columns:
         """All ways to choose what a base row leaves open, for every number of stages one after the other.
 
-        Three columns stand beside the strategy fields: `family` (the same for options that differ only in full recomputation),
-        `again_layers` (the least number of layers that every stage recomputes), and `grouped` (whether the state may be
-        sharded over smaller groups).
+        BESIDE stand beside the strategy fields: `family` (the same for options that differ only in full recomputation),
+        `repeats` (0 for what full recomputation repeats, else the number of the set of modules), `again_layers` (the least number
+        of layers in which every stage repeats that), `grouped` (whether the state may be sharded over
+        smaller groups), `variant` (the combination of LAYER_KNOBS), and `wait` (the schedule's `waiting_share`).
         """
-        made: dict[tuple[tuple[int, int, int], ...], tuple[Columns, Ints]] = {}
+        made: dict[Any, tuple[Columns, Ints, Ints]] = {}
         parts: list[Columns] = []
+        sets_are_given = "recompute_modules" in self.knobs
         for vpp, layout in (pair for pairs in self.layout_index.values() for pair in pairs):
-            recompute = tuple(self.recomputes(layout))
-            if recompute not in made:  # splits whose largest chunks are equal leave the same choices open
-                made[recompute] = self._options(np.array(recompute))
-            columns, again = made[recompute]
-            layers = self._repeated_at_least(layout, np.array(recompute))
-            split = {"vpp": np.full_like(again, vpp), "layout": np.full_like(again, layout)}
+            schedules, repetitions = self.splits.schedules(layout), tuple(self.repetitions(layout))
+            key = schedules, repetitions
+            if key not in made:  # splits whose largest chunks are equal leave the same choices open
+                made[key] = self._options(schedules, np.array(repetitions))
+            columns, order, again = made[key]
+            layers = repeated_at_least(self.layouts, layout, np.array(repetitions), sets_are_given=sets_are_given)
+            wait = np.array([waiting_share(schedule, vpp) for schedule in schedules], np.float64)
+            split = {"vpp": np.full_like(again, vpp), "layout": np.full_like(again, layout), "wait": wait[order]}
             parts.append({**columns, **split, "again_layers": layers[again]})
         table = {name: np.concatenate([part[name] for part in parts]) for name in parts[0]}
         table["family"] = np.cumsum(table["family"]) - 1
@@ -235,21 +197,39 @@ class Space:
         within = np.arange(len(origin)) - np.repeat(np.cumsum(size) - size, size)
         return Pairs(origin, first[origin] + within, np.zeros(len(origin)))
 
+    def useful_pairs(self, base: Strategies) -> Pairs:
+        """`pairs` without schedules, tried of the search's own accord, that cannot run or that another one stands for."""
+        pairs = self.pairs(base)
+        if self.falls_back:  # the others have been searched before
+            moved = [self.options[name][pairs.option] > 0 for name in OFFLOADED if name in self.knobs]
+            pairs = pairs.take(np.any(moved, axis=0))
+        if "schedule" in self.chosen or not V_SHAPED.union({Schedule.GPIPE}).intersection(self.schedules):
+            return pairs
+        schedule, m, pp = self.options["schedule"][pairs.option], base.num_micro_batches, base.pp
+        # GPipe takes as long as 1F1B and holds no less; only 1F1B needs a micro-batch for each stage. DualPipe-V needs two.
+        repeats = (schedule == Schedule.GPIPE) & (m >= pp)[pairs.origin]
+        return pairs.take(~(repeats | ((schedule == Schedule.DUALPIPE_V) & (m < 2 * pp)[pairs.origin])))
+
     def distinct_pairs(self, base: Strategies) -> Pairs:
         """`pairs` without those that repeat another one.
 
         Where a listed knob has no effect, such as the dispatcher of a strategy without expert parallelism, only its first value
         is kept. A ranking would otherwise show one strategy several times.
         """
-        pairs, listed = self.pairs(base), [name for name, values in self.knobs.items() if len(values) > 1]
+        pairs, listed = self.useful_pairs(base), [name for name, values in self.knobs.items() if len(values) > 1]
         row = {name: getattr(base, name)[pairs.origin] for name in DEGREE_AXES}
         row |= {name: values[pairs.option] for name, values in self.options.items()}
         possible = possible_overlaps(self.job.framework, row)
+        m = base.num_micro_batches[pairs.origin]
         matters = {f"overlap_{name}": exists for name, exists in possible.items()}
         matters |= {"cp_comm": row["cp"] > 1, "moe_dispatcher": row["ep"] * row["etp"] > 1}
         if "flex_backend" in listed:
             matters["flex_backend"] = matters["moe_dispatcher"] & (row["moe_dispatcher"] == MoeDispatcher.FLEX)
         repeats = [~matters[name] & (row[name] != self.knobs[name][0]) for name in listed if name in matters]
+        if "overlap_moe_all_to_all" in self.searched_knobs:
+            own = np.int8(self.job.framework.strategy.moe_dispatcher)
+            runs = expert_overlap_runs(row, dispatcher=row.get("moe_dispatcher", own), several=m > 1)
+            repeats.append(~runs)
         return pairs.take(~np.any(repeats, axis=0)) if repeats else pairs
 
     def grouped(self, base: Strategies, pairs: Pairs) -> Pairs:
@@ -274,8 +254,8 @@ class Space:
         pairs = self.every_pair(base) if pairs is None else pairs
         columns = {name: getattr(base, name)[pairs.origin] for name in DEGREE_AXES}
         columns |= {name: values[pairs.option] for name, values in self.options.items()}
-        del columns["again_layers"], columns["grouped"]
-        family = pairs.origin * (int(self.options["family"][-1]) + 1) + columns.pop("family")
+        family = pairs.origin * (int(self.options["family"][-1]) + 1) + columns["family"]
+        columns = {name: values for name, values in columns.items() if name not in BESIDE}
         if pairs.group.any():
             whole = family * (int(pairs.group.max()) + 1) + pairs.group.astype(np.int64)
             family = np.unique(whole, return_inverse=True)[1].reshape(-1)
@@ -318,8 +298,8 @@ class Space:
         fill = {
             "zero_param_shard_size": columns["zero_shard_size"],
             "grad_sync_each": reduces_each(job.framework, zero=columns["zero"], pp=columns["pp"]),
-            "recompute_modules": np.where(columns["recompute"] == Recompute.SELECTIVE, self.selective_modules, 0),
-            "schedule": np.where(columns["vpp"] > 1, Schedule.INTERLEAVED, Schedule.ONE_F_ONE_B),
+            "recompute_modules": np.where(columns["recompute"] == Recompute.SELECTIVE, self.module_sets[0], 0),
+            "schedule": self.splits.leanest_schedule[columns["layout"].astype(np.int64)],
             "cp_comm": np.full(n, defaults.cp_comm),
             "moe_dispatcher": np.full(n, defaults.moe_dispatcher),
             "flex_backend": np.full(n, default_flex_backend(job)),
@@ -329,49 +309,66 @@ class Space:
                 if field.is_knob and field.default is not None
             },
         }
-        possible = possible_overlaps(job.framework, columns)
+        if self.falls_back and "offload_activation_layers" in columns:  # any number stands for all but the last layer
+            most = self.layouts.held_LS[columns["layout"].astype(np.int64)].max(axis=1) - 1
+            columns["offload_activation_layers"] = np.where(columns["offload_activation_layers"] > 0, most, 0)
+        possible, reduces = possible_overlaps(job.framework, columns), columns.get("overlap_grad_reduce", True)
         for name, exists in possible.items():
             # Some defaults overlap only in the highest ZeRO stage, but the flag can be set wherever the overlap is possible; so
             # the search takes the default of that stage.
-            wanted = columns.get(f"overlap_{name}", job.overlaps_by_default(name, zero=max(job.framework.choices.zero)))
+            wanted = job.overlaps_by_default(name, zero=max(job.framework.choices.zero))
+            if name == "param_gather":
+                wanted = wanted & reduces  # as `planner.strategies.parse` has it
+            if name == "tp_comm":
+                wanted = overlaps_tp(job, tp=columns["tp"], sequence_parallel=columns["sequence_parallel"])
+            wanted = columns.get(f"overlap_{name}", wanted)
             columns[f"overlap_{name}"] = exists & wanted
         return build_strategies({**fill, **columns}, layouts=self.layouts)
 
     def _num_options(self, layout: int) -> int:
-        return len(self.zeros) * prod(map(len, self.knobs.values())) * len(self.recomputes(layout))
+        knobs = prod(map(len, self.knobs.values())) * len(self.splits.schedules(layout))
+        return len(self.zeros) * knobs * len(self.repetitions(layout))
 
-    def _options(self, recompute: Ints) -> tuple[Columns, Ints]:
-        """Every combination of ZeRO stage, knob values and these (recompute, method, layers) choices, and which choice each takes."""
+    def _options(self, schedules: tuple[int, ...], recompute: Ints) -> tuple[Columns, Ints, Ints]:
+        """Every combination of ZeRO stage, knob values, these schedules and `repetitions`, and which of the latter two each takes."""
         zeros = np.array(self.zeros)
-        knobs = [np.array(values) for values in self.knobs.values()]
-        shape = (len(zeros), *map(len, knobs), len(recompute))
-        at, *chosen, again = (index.reshape(-1) for index in np.indices(shape))
+        knobs, sets = [np.array(values) for values in self.knobs.values()], np.array((0, *self.module_sets))
+        shape = (len(zeros), len(schedules), *map(len, knobs), len(recompute))
+        at, order, *chosen, again = (index.reshape(-1) for index in np.indices(shape))
         columns: Columns = {
             "family": again == 0,
+            "variant": self._variant(dict(zip(self.knobs, chosen, strict=True)), len(at)),
+            "schedule": np.array(schedules, np.int8)[order],
             "zero": zeros[at],
             "grouped": np.isin(zeros, list(self.group_stages))[at],
             "recompute": recompute[again, 0],
             "recompute_method": recompute[again, 1],
             "recompute_num_layers": recompute[again, 2],
+            "recompute_modules": sets[recompute[again, 3]],
+            "repeats": recompute[again, 3],
         }
         columns |= {name: values[index] for name, values, index in zip(self.knobs, knobs, chosen, strict=True)}
-        return columns, again
-
-    def _repeated_at_least(self, layout: int, recompute: Ints) -> NDArray[Any]:
-        """The least number of layers that any stage of this split repeats in full, for each (recompute, method, layers) row."""
-        split, held = self.layouts.table[layout], self.layouts.held_LS[layout]
-        if split.recompute_per_stage is not None:
-            least: NDArray[Any] = np.minimum(held, self.layouts.recompute_limit_LS[layout])[: split.pp].min()
-        else:
-            chunks = self.layouts.chunk_layers[layout, : split.vpp, : split.pp]
-            limit = np.where(recompute[:, 1] == RecomputeMethod.BLOCK, recompute[:, 2], max(split.layers))
-            least = np.minimum(chunks, limit[:, None, None]).sum(axis=1).min(axis=1)
-        return np.asarray(least * (recompute[:, 0] == Recompute.FULL))
+        return columns, order, again
 
     @property
-    def selective_modules(self) -> int:
-        """What selective recomputation repeats unless told otherwise, as `recompute_modules` holds it."""
-        return int(FIELD["recompute_modules"].encoded(self.job.framework.strategy.selective_modules))
+    def layer_knobs(self) -> dict[str, tuple[Any, ...]]:
+        """The knobs on which a layer's own time depends, with their values."""
+        return {name: values for name, values in self.knobs.items() if name in LAYER_KNOBS}
+
+    def _variant(self, chosen: Mapping[str, Ints], length: int) -> Ints:
+        """Number of the combination of LAYER_KNOBS, in the order of their product, from the position of every knob's value."""
+        number = np.zeros(length, np.int64)
+        for name, values in self.layer_knobs.items():
+            number = number * len(values) + chosen[name]
+        return number
+
+    def repetitions(self, layout: int) -> list[tuple[int, int, int, int]]:
+        """The (recompute, method, layers, set of modules) choices for one split; set 0 stands for none, the others count from 1."""
+        found: list[tuple[int, int, int, int]] = []
+        for way in self.recomputes(layout):
+            several = way[0] == Recompute.SELECTIVE and "recompute_modules" not in self.knobs
+            found += [(*way, number + 1) for number in range(len(self.module_sets))] if several else [(*way, 0)]
+        return found
 
     def recomputes(self, layout: int) -> list[tuple[int, int, int]]:
         """The (recompute, method, layers) choices for one split."""

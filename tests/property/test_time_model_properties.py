@@ -22,6 +22,7 @@ from cost_models.layers.ends import end_costs
 from cost_models.layers.parameters import count_parameters
 from cost_models.specs.training import Framework
 from cost_models.step.optimizer import accumulation_s, optimizer_s
+from cost_models.strategies.fields import Schedule
 from cost_models.strategies.layouts import Layout, build_layouts
 from cost_models.strategies.strategy import Strategies
 from cost_models.terms import TIME_NAMES
@@ -251,6 +252,35 @@ def test_overlapping_never_exposes_more_than_the_link_takes(which, inputs) -> No
     for name in ("dp_comm", "tp_comm"):
         assert (exposed.terms_s[name][same] <= plain.terms_s[name][same] * (1 + 1e-9)).all()
     assert (exposed.terms_s["pp_comm"] <= alone.terms_s["pp_comm"] * (1 + 1e-9)).all()
+
+
+@settings(max_examples=200)
+@given(JOBS, st.lists(INPUTS, min_size=4, max_size=12))
+def test_overlapped_tensor_parallelism_is_never_slower_and_needs_no_memory(which, inputs) -> None:
+    """What lets a search take the overlap wherever a framework can run it, without trying the alternative."""
+    job = job_of(*which)
+    batch = legal(job, inputs)
+    assume(batch is not None)
+    on, off = (replace(batch, overlap_tp_comm=np.full(len(batch), value)) for value in (True, False))
+    overlapped, plain = evaluate(job, on), evaluate(job, off)
+    assert (overlapped.step_time_s <= plain.step_time_s * (1 + 1e-9)).all()
+    for name in MEMORY_NUMBERS:
+        assert np.array_equal(getattr(overlapped.memory, name), getattr(plain.memory, name))
+
+
+@given(JOBS, st.lists(INPUTS, min_size=4, max_size=12))
+def test_gpipe_is_never_better_than_1f1b(which, inputs) -> None:
+    """What lets a search leave GPipe out wherever 1F1B runs: the same time, and no less memory."""
+    job = job_of(*which)
+    batch = legal(job, [each for each in inputs if each.get("vpp", 1) == 1])
+    assume(batch is not None)
+    gpipe, plain = (
+        evaluate(job, replace(batch, schedule=np.full(len(batch), value, np.int8)))
+        for value in (Schedule.GPIPE, Schedule.ONE_F_ONE_B)
+    )
+    assert (gpipe.step_time_s == plain.step_time_s).all()
+    for name in MEMORY_NUMBERS:
+        assert (getattr(gpipe.memory, name) >= getattr(plain.memory, name)).all()
 
 
 @given(

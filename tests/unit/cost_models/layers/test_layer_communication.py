@@ -237,6 +237,8 @@ def test_another_micro_batch_s_experts_hide_the_dispatch() -> None:
     assert hiding.ep(expert_s=whole / 4).forward[0] == pytest.approx(3 * whole / 4)
     assert hiding.ep(expert_s=whole / 4).backward[0] == pytest.approx(2 * whole / 4)
     assert hiding.ep(expert_s=1.0).forward[0] == 0
+    assert plain.ep(expert_s=1.0).hidden[0] == 0
+    assert hiding.ep(expert_s=whole / 4).hidden[0] == pytest.approx((1 + 2) * whole / 4)
 
 
 @pytest.mark.parametrize(

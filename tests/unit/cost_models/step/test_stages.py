@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from builders import dense_model, request_of, row_of
+from builders import dense_model, request_of, row_of, with_experts
 from cost_models.constants import (
     CHECKPOINT_HOST_S,
     COMPILED_DTENSOR_HOST_RATIO,
@@ -99,9 +99,9 @@ def test_full_recomputation_repeats_the_forward_of_its_layers() -> None:
 
 def test_megatron_s_selective_recomputation_repeats_the_attention_core() -> None:
     case = Case({"recompute": "selective"})
-    assert case.term("recompute") == pytest.approx(MICRO_BATCHES * 8 * case.layers.selective_JU[0, 0])
+    assert case.term("recompute") == pytest.approx(MICRO_BATCHES * 8 * case.layers.modules_JMU[0, 0, 0])
     forward_of_attention = case.term("attention") / 3.5  # forward 1, backward 2.5 at about the same efficiency
-    assert case.term("recompute") == pytest.approx(MICRO_BATCHES * 8 * case.layers.selective_JU[0, 0])
+    assert case.term("recompute") == pytest.approx(MICRO_BATCHES * 8 * case.layers.modules_JMU[0, 0, 0])
     assert case.term("recompute") == pytest.approx(forward_of_attention, rel=0.2)
 
 
@@ -211,3 +211,37 @@ def test_a_nominal_ratio_makes_waiting_for_the_host_nominal_whatever_was_measure
         case = Case(given, model=SMALL, framework="torchtitan", calibration="h100x4-nvls-off-2026")
         launch[name] = Tier(int(case.found.tiers["launch"][0]))
     assert launch == {"plain": Tier.INTERPOLATED, "sharded": Tier.NOMINAL, "split": Tier.NOMINAL}
+
+
+@pytest.mark.parametrize(("pp", "vpp", "batch", "saved"), [(1, 1, 4, 0.0), (1, 1, 16, 3.0), (2, 2, 16, 2.5)])
+def test_overlapped_experts_are_exposed_while_the_pipeline_fills_and_drains(pp, vpp, batch, saved) -> None:
+    """Of m micro-batches and the (pp - 1) / vpp of the bubble, all but pp are hidden: 1 - 1, 4 - 1, 4 + 1/2 - 2."""
+    model = with_experts(dense_model(4), expert_intermediate_size=8192)
+    shape = {"tp": 1, "pp": pp, "vpp": vpp, "dp": 4, "ep": 4, "zero": 1, "micro_batch_size": 1}
+    on, off = (
+        Case(
+            {**shape, "overlap": {"moe_all_to_all": flag, "p2p": True}},
+            model=model,
+            training={"global_batch_size": batch, "seq_length": 32768},
+        )
+        for flag in (True, False)
+    )
+    each_s = off.term("ep_comm") / (batch / 4)  # experts this large hide all of it
+    terms = ("ep_comm", "pp_bubble", "launch")
+    assert sum(off.term(name) - on.term(name) for name in terms) == pytest.approx(saved * each_s, abs=1e-9 * each_s)
+
+
+def test_in_a_folded_pipeline_the_first_stage_has_both_ends() -> None:
+    """8 layers on 2 x 2 virtual stages: with the head the last stage is the slowest of a round trip, the first one of a V."""
+    around, folded = (
+        Case({"pp": 2, "vpp": 2, "schedule": name}, framework="torchtitan", training={"framework_version": "0.2"})
+        for name in ("interleaved", "zb-v")
+    )
+    assert around.term("embedding") == 0
+    assert folded.term("embedding") == pytest.approx(MICRO_BATCHES * folded.first)
+    assert folded.term("head") == around.term("head") > 0
+
+
+def test_a_folded_pipeline_counts_uneven_layers_on_their_own_stage() -> None:
+    case = Case({"pp": 2, "vpp": 2, "schedule": "zb-v", "layers_per_stage": [1, 3, 3, 1]}, framework="torchtitan")
+    assert case.found.slowest_layers_JN.sum() == 6

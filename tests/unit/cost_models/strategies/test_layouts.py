@@ -79,6 +79,18 @@ def test_a_layout_knows_its_stages() -> None:
     assert Layout(2, 1, (2, 2)).is_even
 
 
+def test_a_folded_pipeline_comes_back_to_the_first_stage() -> None:
+    """Virtual stages 0 and 3 are on stage 0, 1 and 2 on stage 1; of the 8 layers the first two are dense."""
+    layout = Layout(2, 2, (1, 2, 3, 2), folded=True)
+    assert [layout.chunks_on_stage(stage) for stage in (0, 1)] == [(1, 2), (2, 3)]
+    assert [layout.layers_on_stage(stage) for stage in (0, 1)] == [3, 5]
+    layouts = build_layouts([layout, Layout(2, 2, (1, 2, 3, 2))], model=first_two_dense(8))
+    assert layouts.layers_LKJ[0].tolist() == [[1, 2], [1, 4]]
+    assert layouts.has_head_LK.tolist() == [[True, False], [False, True]]
+    assert layouts.chunk_layers[0].tolist() == [[1, 2], [2, 3]]
+    assert layouts.largest_chunk_layers_LK[0].tolist() == [2, 3]
+
+
 def test_counts_must_match_stages_and_model() -> None:
     with pytest.raises(AssertionError):
         Layout(2, 2, (4, 4))

@@ -170,7 +170,7 @@ CARDS = {
 
 def test_two_cards_are_told_to_offload() -> None:
     """8.03e9 parameters: 24 bytes each on the host (16 and half as much again) and 3 GB a process, 185 GiB."""
-    answer = plan(CARDS)
+    answer = plan({**CARDS, "constraints": {"fixed": {"offload": {"optimizer_fraction": 0.0}}}})
     assert answer["plans"] == []
     change = answer["nearest_infeasible"][0]["smallest_change"]
     assert change.startswith("offload {optimizer_fraction: 1, parameters: true} (which needs ")

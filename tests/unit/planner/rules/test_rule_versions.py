@@ -72,6 +72,13 @@ PAIRS: tuple[Pair, ...] = (
     ("fsdp", "1.12", "2.0", DENSE, {}, {"zero": 3, "zero_shard_size": 8}, ["zero-shard-size-unsupported"], []),
     # torchtitan: torchtitan/config, distributed/parallel_dims.py and trainer.py of its releases.
     ("torchtitan", "0.1.9", "0.2", MOE, {}, {"ep": 4, "moe_dispatcher": "flex"}, ["dispatcher-unsupported"], []),
+    ("torchtitan", "0.2.0", "0.2.1", MOE, {"attention_kernel": "cudnn"},
+     {**OVERLAP, "pp": 2, "vpp": 2, "schedule": "dualpipe-v", "recompute": "none"}, ["overlap-unsupported"], []),
+    ("torchtitan", "0.2.9", "0.3", MOE, {"gpu": "H100-SXM-80GB", "attention_kernel": "fa3"},
+     {**OVERLAP, "pp": 2, "vpp": 2, "schedule": "dualpipe-v", "recompute": "none"}, [], ["overlap-unsupported"]),
+    ("torchtitan", "0.2.9", "0.3", MOE, {}, OVERLAP, ["overlap-unsupported"], ["overlap-unsupported"]),
+    ("torchtitan", "0.1.9", "0.2", DENSE, {}, {"pp": 2, "vpp": 2, "schedule": "dualpipe-v", "recompute": "none"},
+     ["schedule-unsupported"], []),
     ("torchtitan", "0.2.9", "0.3", MOE, {}, HYBRID, ["dispatcher-unsupported"], []),
     ("torchtitan", "0.2.9", "0.3", DENSE, {"attention_kernel": "sdpa"}, {}, [], ["attention-unsupported-by-framework"]),
     ("torchtitan", "0.2.9", "0.3", DENSE, {"cross_entropy": "chunked"}, {}, ["cross-entropy-unsupported"], []),

@@ -22,6 +22,8 @@ from planner.strategies.parse import resolve_strategies
 
 DENSE = llama_model(vocab_size=32000)
 MOE = with_experts(DENSE, expert_intermediate_size=14336)
+TITAN_02 = {"framework_version": "0.2.2"}
+"""Scaled dot-product attention, which needs no compiler, and experts overlapped in DualPipe-V."""
 MLA = {
     **{name: value for name, value in DENSE.items() if name != "num_key_value_heads"},
     "mla": {"q_lora_rank": 1536, "kv_lora_rank": 512, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128},
@@ -108,10 +110,16 @@ TWELVE_HEADS = {
         ({"pp": 2, "schedule": "gpipe"}, "megatron", DENSE, {}, "schedule-unsupported"),
         ({"pp": 2, "schedule": "gpipe"}, "nanotron", DENSE, {}, None),
         ({"pp": 2, "schedule": "interleaved"}, "megatron", DENSE, {}, "schedule-mismatch"),
-        ({"pp": 2, "vpp": 2, "schedule": "zb-v"}, "torchtitan", DENSE, {}, None),
+        ({"pp": 2, "vpp": 2, "schedule": "zb-v", "recompute": "none"}, "torchtitan", DENSE, TITAN_02, None),
+        # Compiled code and selective checkpoints run backward in one piece: pytorch/pytorch#161904, torch/utils/checkpoint.py.
+        ({"pp": 2, "vpp": 2, "schedule": "zb-v", "recompute": "none"}, "torchtitan", DENSE, {**TITAN_02, "compile": True},
+         "schedule-unsupported"),
+        ({"pp": 2, "vpp": 2, "schedule": "zb-v", "recompute": "none"}, "torchtitan", DENSE, {}, "schedule-unsupported"),
+        ({"pp": 2, "vpp": 2, "schedule": "zb-v"}, "torchtitan", DENSE, TITAN_02, "schedule-unsupported"),
+        ({"pp": 2, "vpp": 2}, "torchtitan", DENSE, {**TITAN_02, "compile": True}, None),
         # 12 sequences over dp 4: 3 micro-batches, fewer than 2 x 2 stages.
-        ({"pp": 2, "vpp": 2, "dp": 4, "schedule": "dualpipe-v"}, "torchtitan", DENSE, {"global_batch_size": 12},
-         "too-few-micro-batches"),
+        ({"pp": 2, "vpp": 2, "dp": 4, "schedule": "dualpipe-v", "recompute": "none"}, "torchtitan", DENSE,
+         {**TITAN_02, "global_batch_size": 12}, "too-few-micro-batches"),
         ({"pp": 4, "layers_per_stage": [6, 10, 8, 8]}, "megatron", DENSE, {"framework_version": "0.12"}, "split-unsupported"),
         ({"pp": 4, "layers_per_stage": [7, 9, 9, 7]}, "megatron", DENSE, {"framework_version": "0.12"}, None),
         ({"pp": 4, "layers_per_stage": [6, 10, 8, 8]}, "megatron", DENSE, {"framework_version": "0.13"}, None),
@@ -199,6 +207,7 @@ TWELVE_HEADS = {
         ({"zero": 1, "zero_shard_size": 3}, "megatron", DENSE, {}, "zero-shard-size-not-divisible"),
         ({"zero": 1, "zero_shard_size": 8}, "nanotron", DENSE, {}, "zero-shard-size-unsupported"),
         ({"zero": 3, "zero_param_shard_size": 8}, "deepspeed", DENSE, {}, None),
+        ({"zero": 3, "zero_param_shard_size": 1}, "deepspeed", DENSE, {}, "zero-param-shard-size-unsupported"),
         ({"zero": 3, "zero_param_shard_size": 8}, "fsdp", DENSE, {}, "zero-param-shard-size-unsupported"),
         ({}, "megatron", DENSE, {"optimizer": "adam-8bit"}, "optimizer-unsupported"),
         ({"recompute": "selective"}, "nanotron", DENSE, {}, "recompute-unsupported"),
@@ -208,6 +217,17 @@ TWELVE_HEADS = {
          "recompute-unsupported"),
         ({"recompute": "selective", "recompute_modules": ["moe"]}, "megatron", DENSE, {}, "recompute-modules-unsupported"),
         ({"tp": 2, "sequence_parallel": False, "overlap": {"tp_comm": True}}, "megatron", DENSE, {}, "overlap-unsupported"),
+        ({"tp": 2, "sequence_parallel": False, "overlap": {"tp_comm": True}}, "nanotron", DENSE, {}, "overlap-unsupported"),
+        ({"tp": 2, "sequence_parallel": True, "overlap": {"tp_comm": True}}, "nanotron", DENSE, {}, None),
+        ({"tp": 2, "sequence_parallel": False, "overlap": {"tp_comm": True}}, "torchtitan", DENSE, {"compile": True},
+         "overlap-unsupported"),
+        # torchtitan hides the exchange between experts in DualPipe-V's pairs, which no recomputation may disturb.
+        ({"pp": 2, "vpp": 2, "ep": 2, "recompute": "none", "overlap": {"moe_all_to_all": True}}, "torchtitan", MOE, TITAN_02,
+         "overlap-unsupported"),
+        ({"pp": 2, "vpp": 2, "ep": 2, "schedule": "dualpipe-v", "recompute": "full", "overlap": {"moe_all_to_all": True}},
+         "torchtitan", MOE, TITAN_02, "overlap-unsupported"),
+        ({"pp": 2, "vpp": 2, "ep": 2, "schedule": "dualpipe-v", "recompute": "none", "overlap": {"moe_all_to_all": True}},
+         "torchtitan", MOE, TITAN_02, None),
         # Only Megatron's wrappers of Transformer Engine's layers read tp_comm_overlap.
         ({"tp": 2, "overlap": {"tp_comm": True}}, "megatron", DENSE, {"transformer_impl": "local"}, "overlap-unsupported"),
         ({"tp": 2, "overlap": {"tp_comm": True}}, "megatron", DENSE, {}, None),

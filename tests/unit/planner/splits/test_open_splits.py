@@ -82,14 +82,17 @@ def searcher(request: Any = UNEVEN, **changed: Any) -> tuple[OpenSplits, Any]:
     return OpenSplits(space, goal=goal, top_k=3, headroom_fraction=0.03, **options), exhaustive.legal[0]
 
 
+KNOBS = {"moe_dispatcher": "alltoall", "overlap": {"tp_comm": False, "moe_all_to_all": False}}
+
+
 def three_dense_layers(num_layers: int, *, reserved_gib: int = 0, **fixed: Any) -> dict[str, Any]:
-    """A request whose layers are of two kinds, so that balancing leaves gaps below many of its splits."""
+    """A request whose layers are of two kinds, so that balancing leaves gaps below many of its splits; nothing overlaps."""
     moe = {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 4096, "first_dense_layers": 3}
     model = UNEVEN["model"] | {"num_layers": num_layers, "vocab_size": 32000, "moe": moe}
     return UNEVEN | {
         "model": model,
         "cluster": UNEVEN["cluster"] | {"reserved_memory_gib": reserved_gib},
-        "constraints": {"fixed": {"pp": 4, "tp": 2, "cp": 1, "zero": 1, "vpp": 2, **fixed}},
+        "constraints": {"fixed": {"pp": 4, "tp": 2, "cp": 1, "zero": 1, "vpp": 2, **KNOBS, **fixed}},
     }
 
 

@@ -3,21 +3,24 @@
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
-from builders import job_of, tiny_model
+from builders import job_of, row_of, tiny_model
 from cost_models.strategies.fields import Recompute, RecomputeMethod, Schedule
 from cost_models.strategies.strategy import ARRAY_FIELDS
+from planner.rules import violations
 from planner.schemas import Constraints
 from planner.strategies.axes import build_space
+from planner.strategies.repetitions import lean_modes
 from planner.strategies.space import Space
 
 
-def space(framework="megatron", *, model=None, nodes=1, fixed=None, allowed=None) -> Space:
-    four = {"gpus_per_node": 4}
-    job = job_of(model or tiny_model(), framework, num_nodes=nodes, cluster=four, seq_length=512, global_batch_size=8)
+def space(framework="megatron", *, model=None, nodes=1, gpus=4, fixed=None, allowed=None, **training) -> Space:
+    given = {"seq_length": 512, "global_batch_size": 8} | training
+    job = job_of(model or tiny_model(), framework, num_nodes=nodes, cluster={"gpus_per_node": gpus}, **given)
     return build_space(job, Constraints.model_validate({"fixed": fixed or {}, "allowed": allowed or {}}))
 
 
@@ -31,12 +34,12 @@ def expanded(found: Space) -> list[dict]:
 
 
 def test_a_base_row_stands_for_every_combination() -> None:
-    """vpp 1 (chunks of 2 layers: none, selective, block 1, every) and vpp 2 (chunks of 1: no block), 4 ZeRO stages."""
+    """vpp 1 (chunks of 2 layers: none, core_attn, mlp, block 1, every) and vpp 2 (chunks of 1: no block), 4 ZeRO stages."""
     found = space(fixed=ONE)
     rows = expanded(found)
-    assert len(rows) == 4 * 4 + 4 * 3 == found.mesh_sizes[0]
+    assert len(rows) == 4 * 5 + 4 * 4 == found.mesh_sizes[0]
     counted = Counter((row["vpp"], row["zero"]) for row in rows)
-    assert counted == {(1, zero): 4 for zero in range(4)} | {(2, zero): 3 for zero in range(4)}
+    assert counted == {(1, zero): 5 for zero in range(4)} | {(2, zero): 4 for zero in range(4)}
     assert len({tuple(row.items()) for row in rows}) == len(rows)
 
 
@@ -46,10 +49,37 @@ def test_what_follows_from_the_searched_fields() -> None:
         assert row["schedule"] == (Schedule.INTERLEAVED if row["vpp"] > 1 else Schedule.ONE_F_ONE_B)
         assert row["grad_sync_each"] == (row["zero"] >= 2)
         assert row["zero_shard_size"] == row["zero_param_shard_size"] == 2
-        assert row["recompute_modules"] == (row["recompute"] == Recompute.SELECTIVE)
+        assert row["recompute_modules"] in ((1, 2) if row["recompute"] == Recompute.SELECTIVE else (0,))
         assert row["overlap_p2p"] == (row["vpp"] > 1)
         assert row["overlap_param_gather"] == (row["zero"] >= 1)
-        assert not row["overlap_tp_comm"]
+        assert not row["overlap_tp_comm"]  # there is one tensor-parallel rank
+
+
+@pytest.mark.parametrize(
+    ("framework", "training"),
+    [
+        ("megatron", {"transformer_impl": "transformer-engine"}), ("megatron", {"transformer_impl": "local"}),
+        ("torchtitan", {"compile": True}), ("torchtitan", {"compile": False}),
+        ("deepspeed", {}), ("megatron-deepspeed", {}), ("nanotron", {}), ("fsdp", {}),
+    ],
+)  # fmt: skip
+def test_tensor_parallel_collectives_are_overlapped_only_where_the_rules_allow_it(framework, training) -> None:
+    """Megatron and torchtitan overlap wherever they can: what is searched breaks no rule, and neither would more of it."""
+    found = space(framework, fixed={"tp": 2, "dp": 2, "pp": 1, "cp": 1}, **training)
+    rows = found.expand(found.base()).rows
+    counted = violations(found.job, rows).counts(None)
+    assert not counted.get("overlap-unsupported", 0)
+    if framework in ("megatron", "torchtitan"):
+        more = rows.take(~rows.overlap_tp_comm)
+        more = replace(more, overlap_tp_comm=np.ones(len(more), np.bool_))
+        assert violations(found.job, more).counts(None).get("overlap-unsupported", 0) == len(more)
+
+
+def test_tensor_parallel_collectives_between_nodes_are_not_overlapped() -> None:
+    """Four ranks on nodes of two GPUs; two ranks stay inside a node."""
+    between, inside = (space(fixed={"tp": tp, "pp": 1, "cp": 1}, nodes=2, gpus=2) for tp in (4, 2))
+    assert not between.expand(between.base()).rows.overlap_tp_comm.any()
+    assert inside.expand(inside.base()).rows.overlap_tp_comm.any()
 
 
 def sizes_of(found: Space) -> Counter:
@@ -124,6 +154,17 @@ def test_a_family_differs_in_full_recomputation_alone_and_comes_in_rising_work()
         assert full.recompute_num_layers.tolist() == [1, 2, 3, 0]
 
 
+def test_gathering_beside_forward_goes_with_reducing_beside_backward() -> None:
+    """A fixed grad_reduce alone means what it means in a given strategy: without it nothing is gathered beside forward either."""
+    for given in (False, True):
+        rows = expanded(
+            space("deepspeed", fixed={**ONE, "pp": 1, "dp": 4, "zero": 3, "overlap": {"grad_reduce": given}})
+        )
+        assert {row["overlap_param_gather"] for row in rows} == {given}
+        asked = row_of(space("deepspeed").job, tp=1, dp=2, zero=3, overlap={"grad_reduce": given})
+        assert asked.overlap_param_gather.tolist() == [given]
+
+
 def test_pairs_build_the_same_strategies_as_the_whole() -> None:
     found = space(fixed={"tp": 1})
     base = found.base()
@@ -138,20 +179,20 @@ def test_pairs_build_the_same_strategies_as_the_whole() -> None:
 def test_splits_with_equal_stages_count_once() -> None:
     """12 equal layers: every vpp holds the same. Alternating kinds: chunks of one layer give a stage one kind alone."""
     equal = space(model=tiny_model(12), fixed={"pp": 2})
-    assert equal.different_splits == {2: ((1, 0),)}
+    assert equal.splits.different == {2: ((1, 0),)}
     types = ["sliding_attention", "full_attention"] * 6
     mixed = space(model=tiny_model(12, sliding_window=128, layer_types=types), fixed={"pp": 2})
-    assert [vpp for vpp, _ in mixed.different_splits[2]] == [
+    assert [vpp for vpp, _ in mixed.splits.different[2]] == [
         1,
         2,
         6,
     ]  # chunks of 6, 3 and 1; those of 2 are as those of 6
-    assert mixed.most_vpp[2] == 6
+    assert mixed.splits.most_vpp[2] == 6
 
 
 def test_the_leanest_choice_is_without_virtual_stages() -> None:
     found = space(fixed={"pp": 2, "tp": 1})
-    lean = found.leanest(found.base(), zero=1, recompute=Recompute.FULL)
+    lean = found.leanest(found.base(), zero=1, modes=lean_modes(found))
     assert set(lean.vpp.tolist()) == {1.0}
     assert set(lean.zero.tolist()) == {1}
     assert set(lean.recompute_method.tolist()) == {EVERY}

@@ -1,0 +1,81 @@
+"""The knobs that a search leaves alone, and why: what the contract's `search.not_searched` says.
+
+A proof of optimality covers what `search.space` lists. So that nobody reads more into it, each further knob that the framework has is
+named here, with the reason why it cannot gain or with how to have it searched.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import chain
+
+from cost_models.strategies.fields import COLUMNS, FIELD, Schedule
+from planner.strategies.space import Space
+
+_LIST = "List values in constraints.allowed to search them."
+_ON_POOLS = f"On pools it keeps the framework's default. {_LIST}"
+_ON = f"It is on wherever the framework can overlap. {_LIST}"
+
+
+def not_searched(space: Space, *, on_pools: bool, splits_are_open: bool) -> dict[str, str]:
+    """A reason for every knob that is not searched, by the contract's name of the field."""
+    asked = {COLUMNS[column].name for column in space.knobs} | set(space.chosen)
+    parts = (_of_overlaps(space), _of_framework(space), _of_experts(space, on_pools=on_pools))
+    reasons = dict(chain.from_iterable(parts))
+    if on_pools:
+        reasons |= {"schedule": "On pools only 1f1b and interleaved are modelled.", "recompute_modules": _ON_POOLS}
+        if not space.job.framework.choices.recompute_modules:
+            del reasons["recompute_modules"]
+    if not splits_are_open and len(space.degrees.values("pp")) > 0 and max(space.degrees.values("pp")) > 1:
+        reasons["layers_per_stage"] = (
+            "Beyond the framework's own splits none are tried. Add 'open_splits' to include to have the best split found."
+        )
+    return {name: reason for name, reason in sorted(reasons.items()) if name not in asked}
+
+
+def _of_overlaps(space: Space) -> Iterator[tuple[str, str]]:
+    facts = space.job.framework
+    for name in ("grad_reduce", "param_gather", "p2p"):
+        if facts.overlaps.get(name):
+            yield f"overlap.{name}", _ON
+    # Without overlap there is one bucket less to hold.
+    if facts.overlaps_from_zero > 0:
+        yield "overlap.grad_reduce", f"It is on, which is faster but holds one more bucket. {_LIST}"
+    if facts.choices.tp_overlap:
+        best = "It is on inside a node wherever the framework can overlap, which is never slower and needs no memory."
+        yield "overlap.tp_comm", best if facts.strategy.tp_overlap_needs else f"It stays off. {_LIST}"
+
+
+def _of_framework(space: Space) -> Iterator[tuple[str, str]]:
+    facts, choices = space.job.framework, space.job.framework.choices
+    if facts.accumulates_unreduced:
+        yield (
+            "grad_sync",
+            f"Gradients of ZeRO 2 and 3 are reduced in each micro-batch, which saves memory but costs time. {_LIST}",
+        )
+    if choices.param_shard_groups:
+        yield "zero_param_shard_size", f"Parameters are sharded like the other state. {_LIST}"
+    if len(choices.cp_comms) > 1 and max(space.degrees.values("cp"), default=1) > 1:
+        own = FIELD["cp_comm"].decoded(facts.strategy.cp_comm)
+        yield "cp_comm", f"Context parallelism exchanges keys and values by the framework's default, {own}. {_LIST}"
+    if choices.recompute_counts:
+        yield "recompute_method", f"Uniform units of several layers are not tried. {_LIST}"
+        if not facts.strategy.recompute_counts:
+            yield "recompute_num_layers", f"Full recomputation covers all layers. {_LIST}"
+    if Schedule.GPIPE in choices.schedules and Schedule.GPIPE not in space.splits.schedules_tried:
+        yield "schedule", "gpipe takes as long as 1f1b and holds no less."
+    if choices.offload and not space.falls_back:
+        yield "offload", f"It costs time on the host link and is tried where nothing fits without. {_LIST}"
+
+
+def _of_experts(space: Space, *, on_pools: bool) -> Iterator[tuple[str, str]]:
+    job, choices = space.job, space.job.framework.choices
+    if job.model.moe is None:
+        return
+    if len(choices.dispatchers) > 1:
+        yield "flex_backend", f"The flex dispatcher runs the kernels that suit the NVLink domain. {_LIST}"
+        if on_pools:
+            yield "moe_dispatcher", _ON_POOLS
+    if choices.expert_overlap and "overlap_moe_all_to_all" not in space.knobs:
+        why = _ON_POOLS if on_pools else f"It stays off. {_LIST}"
+        yield "overlap.moe_all_to_all", why

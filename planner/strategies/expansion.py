@@ -1,0 +1,70 @@
+"""Strategies as pairs of a base row and an option, and what is known of the knobs in which options differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.strategies.fields import MoeDispatcher
+from cost_models.strategies.strategy import Strategies
+
+Ints = NDArray[np.int64]
+LAYER_KNOBS = ("cp_comm", "moe_dispatcher", "overlap_tp_comm", "overlap_moe_all_to_all")
+"""Knobs on which a layer's own time depends."""
+DISPATCHER_CODES = frozenset({"dispatcher-unsupported"})
+OFFLOAD_CODES = frozenset({"offload-unsupported"})
+SCHEDULE_CODES = frozenset({"schedule-unsupported"})
+OFFLOADED = ("offload_optimizer_fraction", "offload_parameters", "offload_activation_layers")
+LEAN_KNOBS = ("moe_dispatcher", "overlap_moe_all_to_all", "overlap_tp_comm", "overlap_p2p")
+"""Knobs whose leanest value is known: flex has buffers of its own, overlapped experts hold a layer more; the others hold nothing."""
+
+
+@dataclass(frozen=True, eq=False)
+class Pairs:
+    """Pairs of a base row and an option. They are cheap to enumerate, and strategies are built only from those that matter."""
+
+    origin: Ints
+    """The base row of each pair, shape (N,)."""
+    option: Ints
+    """The row of each pair in the table of options, shape (N,)."""
+    group: NDArray[np.float64]
+    """How many ranks share one copy of the sharded state; 0 stands for all replicas. Shape (N,)."""
+
+    def take(self, index: Ints | NDArray[np.bool_]) -> Pairs:
+        """The pairs at these positions, or those where the mask is true."""
+        return Pairs(self.origin[index], self.option[index], self.group[index])
+
+    def followed_by(self, others: Pairs) -> Pairs:
+        """These pairs, followed by the others."""
+        columns = ((getattr(self, name), getattr(others, name)) for name in ("origin", "option", "group"))
+        return Pairs(*(np.concatenate(both) for both in columns))
+
+
+@dataclass(frozen=True, eq=False)
+class Expansion:
+    """Strategies built from pairs."""
+
+    rows: Strategies
+    pairs: Pairs
+    """The pair from which each row was built."""
+    family: Ints
+    """Number of the family of each row, shape (N,). The rows of a family differ only in full recomputation."""
+
+    @property
+    def origin(self) -> Ints:
+        """The base row of each row, shape (N,)."""
+        return self.pairs.origin
+
+    def take(self, index: Ints | NDArray[np.bool_]) -> Expansion:
+        """The rows at these positions, or those where the mask is true."""
+        return Expansion(self.rows.take(index), self.pairs.take(index), self.family[index])
+
+
+def leanest_value(name: str, values: tuple[Any, ...]) -> Any:
+    """The value of a knob that needs the least memory, or the last one where that is not known."""
+    if name == "moe_dispatcher":
+        return next((value for value in values if value != MoeDispatcher.FLEX), values[-1])
+    return min(values) if name in LEAN_KNOBS else max(values) if name in OFFLOADED else values[-1]

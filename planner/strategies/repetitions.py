@@ -1,0 +1,60 @@
+"""What the choices of recomputation repeat at least, and which of them need the least memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from cost_models.strategies.fields import Recompute, RecomputeMethod
+from cost_models.strategies.layouts import Layouts
+
+
+@dataclass(frozen=True, slots=True)
+class LeanMode:
+    """Recomputation as `Space.leanest` takes it."""
+
+    recompute: Recompute
+    modules: int
+
+
+class Repeating(Protocol):
+    """What is asked of a space here."""
+
+    @property
+    def recompute_modes(self) -> tuple[int, ...]:
+        """Codes of `Recompute`."""
+
+    @property
+    def module_sets(self) -> tuple[int, ...]:
+        """What selective recomputation repeats."""
+
+
+def lean_modes(space: Repeating) -> list[LeanMode]:
+    """The modes of a space with what each may repeat, the one that mostly needs the least memory first."""
+    found: list[LeanMode] = []
+    for mode in sorted({Recompute(mode) for mode in space.recompute_modes}, reverse=True):
+        sets = space.module_sets if mode == Recompute.SELECTIVE else (0,)
+        found += [LeanMode(mode, modules) for modules in sets]
+    return found
+
+
+def repeated_at_least(
+    layouts: Layouts, layout: int, repetitions: NDArray[np.int64], *, sets_are_given: bool
+) -> NDArray[Any]:
+    """The least number of layers in which any stage of this split repeats something, for each of `Space.repetitions`.
+
+    Sets of modules that the request lists are combined with every mode, so that nothing is known of what an option repeats.
+    """
+    split, held = layouts.table[layout], layouts.held_LS[layout]
+    if split.recompute_per_stage is not None:
+        least: NDArray[Any] = np.minimum(held, layouts.recompute_limit_LS[layout])[: split.pp].min()
+    else:
+        chunks = layouts.chunk_layers[layout, : split.vpp, : split.pp]
+        limit = np.where(repetitions[:, 1] == RecomputeMethod.BLOCK, repetitions[:, 2], max(split.layers))
+        least = np.minimum(chunks, limit[:, None, None]).sum(axis=1).min(axis=1)
+    selective = 0.0 if sets_are_given else held[: split.pp].min()
+    kinds = [repetitions[:, 0] == Recompute.FULL, repetitions[:, 0] == Recompute.SELECTIVE]
+    return np.select(kinds, [np.broadcast_to(least, len(repetitions)), np.full(len(repetitions), selective)], 0.0)

@@ -1,0 +1,70 @@
+"""Knobs that a search takes of its own accord: dispatchers and the overlap of experts' all-to-all."""
+
+from __future__ import annotations
+
+import pytest
+
+from builders import job_of, tiny_model, with_experts
+from planner.plan import plan
+from planner.schemas import Constraints
+from planner.strategies.axes import build_space
+
+
+def request(**constraints) -> dict:
+    return {
+        "model": {"preset": "mixtral-8x7b"},
+        "cluster": {"preset": "dgx-a100-80gb", "num_nodes": 4},
+        "training": {"seq_length": 4096, "global_batch_size": 64, "precision": "bf16", "framework": "megatron"},
+        "top_k": 20,
+        "constraints": constraints,
+    }
+
+
+def test_a_search_finds_what_listing_every_dispatcher_and_overlap_finds() -> None:
+    """With ep 8 all legal combinations are tried, and nothing is reported as rejected that nobody asked for."""
+    own = plan(request(fixed={"ep": 8, "pp": 1}))
+    every = {"moe_dispatcher": ["alltoall", "allgather", "flex"], "overlap": {"moe_all_to_all": [False, True]}}
+    listed = plan(request(fixed={"ep": 8, "pp": 1}, allowed=every))
+    # An overlap with nothing beside it is the same strategy under another name: listed, it is ranked too.
+    useful = [
+        each["evaluation"]["step_time_s"]
+        for each in listed["plans"]
+        if not each["strategy"]["overlap"]["moe_all_to_all"] or each["evaluation"]["num_micro_batches"] > 1
+    ]
+    assert [each["evaluation"]["step_time_s"] for each in own["plans"]][: len(useful)] == useful
+    assert own["plans"][0]["strategy"]["overlap"]["moe_all_to_all"]
+    assert not {"overlap-unsupported", "dispatcher-unsupported"} & set(own["rejected"])
+    assert "overlap-unsupported" in listed["rejected"]
+
+
+@pytest.mark.parametrize(
+    ("framework", "version", "dispatchers", "overlaps"),
+    [
+        ("megatron", "0.16", {"alltoall", "allgather", "flex"}, [False, True]),
+        ("megatron", "0.13", {"alltoall", "allgather", "flex"}, None),
+        ("megatron", "0.11", {"alltoall", "allgather"}, None),
+        ("torchtitan", "0.3", {"alltoall", "flex"}, None),
+        ("torchtitan", "0.1", None, None),
+        ("deepspeed", "0.18", None, None),
+    ],
+)  # fmt: skip
+def test_what_is_searched_is_what_a_release_has(framework, version, dispatchers, overlaps) -> None:
+    job = job_of(
+        with_experts(tiny_model()),
+        framework,
+        num_nodes=1,
+        seq_length=512,
+        global_batch_size=8,
+        framework_version=version,
+    )
+    knobs = build_space(job, Constraints.model_validate({"fixed": {"pp": 1}})).knobs
+    labels = {"allgather": 0, "alltoall": 1, "flex": 2}
+    wanted = None if dispatchers is None else {labels[name] for name in dispatchers}
+    assert (set(knobs["moe_dispatcher"]) if "moe_dispatcher" in knobs else None) == wanted
+    assert (list(knobs["overlap_moe_all_to_all"]) if "overlap_moe_all_to_all" in knobs else None) == overlaps
+
+
+def test_a_given_value_is_not_searched() -> None:
+    job = job_of(with_experts(tiny_model()), "megatron", num_nodes=1, seq_length=512, global_batch_size=8)
+    given = {"fixed": {"moe_dispatcher": "alltoall", "overlap": {"moe_all_to_all": False}}}
+    assert not build_space(job, Constraints.model_validate(given)).searched_knobs
