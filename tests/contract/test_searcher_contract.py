@@ -169,7 +169,8 @@ def test_it_stays_inside_the_constraints(name: str) -> None:
 def test_nothing_is_found_twice_and_the_fastest_comes_first(name: str) -> None:
     found = result(name)
     assert len({repr(sorted(strategy.items())) for strategy in found.strategies}) == len(found.strategies)
-    assert min(found.step_s) == found.step_s[0]
+    # Times that differ in their last bit are ties to the ranking.
+    assert min(found.step_s) == pytest.approx(found.step_s[0], rel=1e-12)
 
 
 @every_searcher
@@ -205,8 +206,9 @@ def test_each_name_stands_for_the_method_that_was_used() -> None:
 
 def test_searchers_of_one_space_agree_on_its_fastest_strategy() -> None:
     """Brute force over the listed values, priced one at a time; a sampler may come close, and never goes below."""
+    overlaps = [{"overlap": {"tp_comm": overlap}} for overlap in (False, True)]  # searched, though not listed
     tried = (dict(zip(ALLOWED, values, strict=True)) for values in product(*ALLOWED.values()))
-    answers = [judged(SMALL, {**FIXED, **values}) for values in tried]
+    answers = [judged(SMALL, {**FIXED, **values, **overlap}) for values, overlap in product(tried, overlaps)]
     best_s = min(answer["step_time_s"] for answer in answers if answer["verdict"] == "fits")
     assert result("exhaustive").step_s[0] == pytest.approx(best_s, rel=1e-9)
     assert result("front").step_s[0] == pytest.approx(best_s, rel=1e-9)

@@ -268,9 +268,12 @@ def best_of_all(request: dict[str, Any]) -> float | None:
             names = tuple(pooled.names[pool] for pool in pools)
             if len(pools) > layers:
                 continue
-            for tp, dp, micro, zero, recompute in product(
-                allowed["tp"], (d for d in range(1, batch + 1) if batch % d == 0), (1, 2), (0, 1), ("none", "selective")
-            ):
+            for tp, dp, micro, zero, recompute, overlap, shard in product(
+                allowed["tp"], (d for d in range(1, batch + 1) if batch % d == 0), (1, 2), (0, 1), ("none", "selective"),
+                (False, True), (None, 2, 4),
+            ):  # fmt: skip
+                if shard is not None and (zero == 0 or dp % shard or shard >= dp):
+                    continue  # ZeRO over all replicas, or no ZeRO
                 width = tp * dp
                 whole = all(count * width % 8 == 0 and count * width <= 8 * rooms[pool] for pool, count in
                             zip(order, counts, strict=True))  # fmt: skip
@@ -279,6 +282,7 @@ def best_of_all(request: dict[str, Any]) -> float | None:
                 given = StrategyInput.model_validate({
                     "tp": tp, "pp": len(pools), "dp": dp, "zero": zero, "micro_batch_size": micro, "recompute": recompute,
                     "pool_per_stage": names, "layers_per_stage": [layers - len(pools) + 1] + [1] * (len(pools) - 1),
+                    "overlap": {"tp_comm": overlap}, **({} if shard is None else {"zero_shard_size": shard}),
                 })  # fmt: skip
                 row = resolve_on_pools([pooled], [given]).strategies
                 if row is None or not violations_on_pools(pooled, row).legal[0]:
