@@ -15,6 +15,7 @@ from benchmarks.record import ROOT, record
 from meshwright import evaluate, plan
 
 RUNS = ROOT / "data" / "public_runs" / "public_runs.jsonl"
+PAGE = ROOT / "docs" / "PUBLIC_RUNS.md"
 WITHIN = 0.15
 """Relative error up to which a run counts as predicted."""
 Document = dict[str, Any]
@@ -56,9 +57,34 @@ def told(strategy: Document) -> str:
     return " ".join([*short, strategy["schedule"], strategy["recompute"]])
 
 
+def page(chosen: list[Document], table: list[Document]) -> str:
+    """The page that shows runs, prices and best plans, with a sentence on each family of runs."""
+    lines = [
+        "# Public training runs and what we say of them",
+        "",
+        "Written by `python -m benchmarks.public_runs --plans --write`; the runs and their sources are in `data/public_runs`.",
+        "*Priced* is our step time for the published layout, *best* that of the first plan for the same job and framework.",
+        "Where our framework is not the one that ran, the remarks say so.",
+        "",
+        "| run | published s | priced s | error | in range | memory | best s | best plan |",
+        "| --- | ---: | ---: | ---: | --- | --- | ---: | --- |",
+    ]
+    for line in table:
+        inside = "yes" if line["inside_range"] else "no"
+        lines.append(
+            f"| {line['run']} | {line['published_s']} | {line['priced_s']} | {line['error']:+.0%} | {inside} "
+            f"| {line['verdict']}, {line['memory_gib']} GiB | {line['best_s'] or '-'} | {line['best'] or 'none fits'} |"
+        )
+    lines += ["", "## Why to believe it, or not", ""]
+    remarks = {run["why"]: run["id"] for run in reversed(chosen)}
+    lines += [f"- **{name}**: {why}" for why, name in reversed(remarks.items())]
+    return "\n".join(lines) + "\n"
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("names", nargs="*")
+    parser.add_argument("--write", action="store_true", help="rewrite docs/PUBLIC_RUNS.md; needs --plans")
     parser.add_argument("--plans", action="store_true", help="search the best plan for each job as well")
     asked = parser.parse_args()
     chosen = [run for run in runs() if not asked.names or any(name in run["id"] for name in asked.names)]
@@ -75,7 +101,6 @@ def main() -> None:
             "inside_range": low <= published <= high,
             "verdict": answer["verdict"],
             "memory_gib": round(memory["peak_device_bytes"] / 2**30, 1),
-            "note": run["note"],
         }
         if asked.plans:
             best = best_plan(run)
@@ -83,6 +108,8 @@ def main() -> None:
             line["best"] = best and told(best["strategy"])
         print(json.dumps(line))
         table.append(line)
+    if asked.write:
+        PAGE.write_text(page(chosen, table))
     right = sum(abs(line["error"]) <= WITHIN for line in table) / len(table)
     record("public_runs", value=right, unit=f"share within {WITHIN:.0%}", goal=">= 0.7", runs=table)
 
