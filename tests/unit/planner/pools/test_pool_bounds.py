@@ -96,7 +96,9 @@ def test_recomputed_layers_count_by_their_share() -> None:
     share = np.array([1.0, 2 / 6, 3 / 6, 0.0])
     assert (numbers[1].again_JN[:, :3] > 0).all()
     np.testing.assert_allclose(work.layer_PJN[1], numbers[1].layer_JN + share * numbers[1].again_JN, rtol=1e-12)
-    np.testing.assert_allclose(row_work(numbers, rows, num_layers=2).layer_PJN[0, :, 2], numbers[0].layer_JN[:, 2] + numbers[0].again_JN[:, 2])
+    np.testing.assert_allclose(
+        row_work(numbers, rows, num_layers=2).layer_PJN[0, :, 2], numbers[0].layer_JN[:, 2] + numbers[0].again_JN[:, 2]
+    )
 
 
 def test_the_longest_stage_of_a_step_that_is_beaten() -> None:
