@@ -256,6 +256,9 @@ TWELVE_HEADS = {
          "offload-unsupported"),
         ({"zero": 1, "pp": 2, "offload": {"optimizer_fraction": 1.0}}, "deepspeed", DENSE, {"precision": "fp16"}, None),
         ({"zero": 2, "offload": {"optimizer_fraction": 0.5}}, "deepspeed", DENSE, {}, "offload-unsupported"),
+        # The whole optimizer was moved before parts of it could be (0.12.4).
+        ({"zero": 3, "offload": {"optimizer_fraction": 1.0}}, "deepspeed", DENSE, {"framework_version": "0.12.3"}, None),
+        ({"zero": 2, "offload": {"optimizer_fraction": 1.0}}, "deepspeed", DENSE, {}, None),
         ({"zero": 3, "offload": {"optimizer_fraction": 0.5}}, "deepspeed", DENSE, {}, None),
         ({"zero": 3, "offload": {"optimizer_fraction": 0.5}}, "deepspeed", DENSE, {"framework_version": "0.9"},
          "offload-unsupported"),
