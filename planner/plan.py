@@ -22,6 +22,7 @@ from planner.request.checked_request import CheckedRequest, check_request
 from planner.request.job_warnings import job_warnings
 from planner.rules import rule_codes
 from planner.schemas.plan_request import PlanRequest
+from planner.search.budget import Budget
 from planner.search.found import Found
 from planner.search.objective import Goal, build_goal, without_targets
 from planner.search.pareto import front_documents, pareto_front
@@ -95,10 +96,18 @@ def plan_checked(
         if misses or not checked.job.cluster.lists_pools:
             response["nearest_infeasible"] = misses or _nearest(checked, searched, fastest)
     if "pareto" in asked.include:
-        headroom = asked.constraints.memory_headroom_fraction
-        front = pareto_front(space, goal=goal, headroom_fraction=headroom, seed=asked.seed, should_stop=should_stop)
+        front = pareto_front(
+            space,
+            goal=goal,
+            headroom_fraction=asked.constraints.memory_headroom_fraction,
+            seed=asked.seed,
+            should_stop=Budget(asked.time_limit_s, should_stop, started).must_stop,
+            known=found.best,
+        )
         response["pareto"] = front_documents(front)
         response["search"]["methods"] += ["nsga-ii"] * (front.method == "nsga-ii")
+        if front.stopped:
+            response["warnings"].append("The search for the front was stopped, so `pareto` may lack points.")
     if "what_if" in asked.include:
 
         def solve(changed: Mapping[str, Any]) -> dict[str, Any]:
@@ -118,15 +127,15 @@ def _fallen_back(
     should_stop: Callable[[], bool] | None,
 ) -> tuple[SpaceOnOneKind, Found]:
     """What is found with offload, where nothing fits without and the framework can; else what was found before."""
-    offloaded = searched.with_offload() if found.rejected["out-of-memory"] or found.at_risk else None
+    offloaded = (
+        searched.with_offload() if found.rejected["out-of-memory"] or found.rejected["at-risk-of-memory"] else None
+    )
     if offloaded is None:
         return searched, found
     second = offloaded.search(goal, asked=checked.asked, on_progress=on_progress, should_stop=should_stop)
     if second.best is None and second.stopped is None:
         return searched, found
-    second.rejected.update(found.rejected)
-    second.evaluated, second.bounded = second.evaluated + found.evaluated, second.bounded + found.bounded
-    second.feasible, second.at_risk = second.feasible + found.feasible, second.at_risk + found.at_risk
+    second.add_counts(found)
     second.warnings.append(OFFLOADED_ONLY)
     return offloaded, second
 
@@ -151,6 +160,7 @@ def _response(checked: CheckedRequest, searched: SpaceOnOneKind | SpaceOnPools, 
     # Nothing was rejected and nothing found: then not even the degrees suit each other, and the reason for that is counted.
     if nearest and not any(found.rejected.values()):
         found.rejected.update(reason["code"] for reason in nearest[0]["reasons"][:1])
+        found.total += 1
     return plan_response(
         checked,
         stopped=found.stopped,
@@ -191,11 +201,14 @@ def _search_report(
         optimal=found.optimal,
         methods=found.methods,
         space=searched.values(found),
+        total=found.total,
+        bounded=found.bounded,
         not_searched=not_searched(
             searched.space, on_pools=not on_one_kind, splits_are_open=not on_one_kind or splits_are_open(checked.asked)
         ),
         evaluated=found.evaluated,
         feasible=found.feasible,
+        unsearched=found.unsearched,
         elapsed_s=found.elapsed_s,
     )
 

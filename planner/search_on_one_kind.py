@@ -119,7 +119,10 @@ def _open_splits(exhaustive: Exhaustive, asked: PlanRequest, on_progress: Callab
     opened.unproven_s = min(opened.unproven_s, exhaustive.unkept_s)
     before = found.best
     found.best = merged(space, before, opened.ranked, goal=goal, top_k=asked.top_k, at_risk=exhaustive.kept.at_risk)
-    found.families, found.feasible = opened.families, found.feasible + len(opened.ranked)
+    found.families = opened.families
+    # Nobody counts the splits that a family's bound excludes: of what is not listed, only the splits that are ranked are counted.
+    new = len(opened.ranked)
+    found.total, found.evaluated, found.feasible = found.total + new, found.evaluated + new, found.feasible + new
     found.methods += ["thresholds"] * bool(opened.families) + ["cp-sat"] * bool(opened.solved)
     _prove(found, opened)
     if opened.inexpressible is not None:

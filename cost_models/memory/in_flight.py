@@ -201,10 +201,13 @@ def _interleaved_in_flight(strategies: Strategies) -> Floats:
     chunks_KN = np.minimum(warm_up_KN + 1.0, v * strategies.num_micro_batches)
     rounds_KN = np.floor(chunks_KN / (each * v))
     rest_KN = chunks_KN - rounds_KN * each * v
-    held_VKN = layouts.chunk_layers[layout].transpose(1, 2, 0)[:, stage_KN, np.arange(len(strategies))]
-    weighed_KN, layers_KN = np.zeros(stage_KN.shape), held_VKN.sum(axis=0)
+    # A round that is not complete has run whole micro-batches of its first chunks, and a part of those of the next one.
+    first, whole_KN = layouts.first_chunk[layout], np.floor(rest_KN / each).astype(np.int64)
+    slot_K1, before_CK = np.arange(len(stage_KN))[:, None], layouts.layers_before
+    before_KN, last = before_CK[first + whole_KN, slot_K1], first + v.astype(np.int64)
+    next_KN = before_CK[np.minimum(first + whole_KN + 1, last), slot_K1] - before_KN
+    layers_KN = before_CK[last, slot_K1]
+    weighed_KN = rounds_KN * each * layers_KN + each * before_KN + next_KN * (rest_KN - whole_KN * each)
     # A stage without layers has nothing to weight by; its chunks count alike.
     plain_KN = chunks_KN / v
-    for chunk, held_KN in enumerate(held_VKN):
-        weighed_KN += held_KN * (rounds_KN * each + np.clip(rest_KN - chunk * each, 0.0, each))
     return np.where(layers_KN > 0, weighed_KN / np.maximum(layers_KN, 1.0), plain_KN)

@@ -94,6 +94,10 @@ class Layouts:
         """Slots of every layout, K."""
         return int(self.slot_stage_LK.shape[1])
 
+    def held(self, layout: int) -> bytes:
+        """What the slots of a layout hold, however it is cut into chunks: equal for layouts whose stages hold the same layers."""
+        return bytes(self.layers_LKJ[layout].tobytes() + self.slot_stage_LK[layout].tobytes())
+
     @cached_property
     def slot_layers(self) -> Floats:
         """`layers_LKJ` as (J, K, L), so that one gather yields (K, N) of a kind; the next three are (K, L) for the same reason."""
@@ -126,13 +130,21 @@ class Layouts:
         """
         return np.array([layout.vpp > 1 and not layout.is_even for layout in self.table])
 
+    def chunks(self, layout: int) -> Ints:
+        """Layers of every chunk of every stage of one layout, shape (its vpp, its pp)."""
+        return _chunks(self.table[layout])
+
     @cached_property
-    def chunk_layers(self) -> Floats:
-        """Layers of every chunk of every stage, shape (L, largest vpp, S); 0 beyond the last chunk or stage."""
-        chunks = np.zeros((len(self.table), max(x.vpp for x in self.table), self.held_LS.shape[1]))
-        for index, layout in enumerate(self.table):
-            chunks[index, : layout.vpp, : layout.pp] = _chunks(layout)
-        return chunks
+    def first_chunk(self) -> Ints:
+        """Where each layout begins in `layers_before`, shape (L,)."""
+        return np.cumsum([0, *(layout.vpp + 1 for layout in self.table[:-1])])
+
+    @cached_property
+    def layers_before(self) -> Floats:
+        """Layers of each slot's stage before each of its chunks and behind the last one, layout by layout."""
+        # One row a chunk: a table of all layouts with as many chunks as any of them has would take gigabytes for 1,000 layers.
+        parts = [self.chunks(at)[:, stages] for at, stages in enumerate(self.slot_stage_LK)]
+        return np.concatenate([np.cumsum(np.pad(part, ((1, 0), (0, 0))), axis=0) for part in parts]).astype(np.float64)
 
 
 def folds(schedule: int, *, pp: int, vpp: int) -> bool:
@@ -203,13 +215,14 @@ def _stage_contents(layout: Layout, kind_of_layer: Ints, num_kinds: int) -> tupl
     owner = np.repeat(stage, layout.layers)
     flat = np.bincount(owner * num_kinds + kind_of_layer, minlength=layout.pp * num_kinds)
     # Sorted, so that two stages with the same chunks in another order count as alike.
-    chunks = -np.sort(-_chunks(layout).T, axis=1)
+    chunks = -np.sort(-_chunks(layout).T.astype(np.float64), axis=1)
     return flat.reshape(layout.pp, num_kinds).astype(np.float64), chunks
 
 
-def _chunks(layout: Layout) -> Floats:
+def _chunks(layout: Layout) -> Ints:
     """Layers of every chunk of every stage, shape (vpp, pp)."""
-    return np.array([layout.chunks_on_stage(stage) for stage in range(layout.pp)], dtype=np.float64).T
+    chunks = np.reshape(np.array(layout.layers, dtype=np.int64), (layout.vpp, layout.pp))
+    return np.stack([chunks[0], chunks[1, ::-1]]) if layout.folded else chunks
 
 
 def _representatives(per_stage: Floats, chunks: Floats, layout: Layout) -> list[int]:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.strategies.fields import Recompute, RecomputeMethod
-from cost_models.strategies.strategy import Bools, Floats, Strategies
+from cost_models.strategies.strategy import Bools, Floats, Ints, Strategies
 from cost_models.strategies.tensors import combinations_of
 
 
@@ -21,7 +21,7 @@ def recomputed_layers_by_slot(strategies: Strategies) -> Floats:
     some = np.flatnonzero(_blocks_of_uneven_chunks(strategies))
     if len(some):
         stages = layouts.slot_stage_LK[layout[some]]
-        count_KN[:, some] = np.take_along_axis(_blocks(strategies.take(some)), stages, axis=1).T
+        count_KN[:, some] = _blocks(strategies.take(some), stages).T
     if layouts.fixes_recomputation:
         fixed_KN = layouts.recompute_layers_LK[layout].T
         count_KN = np.where(fixed_KN >= 0, np.minimum(fixed_KN, held_KN), count_KN)
@@ -37,7 +37,8 @@ def recomputed_layers(strategies: Strategies) -> Floats:
     count_US = np.where(full[:, None], np.minimum(held_US, _limit(rows)[:, None]), 0.0)
     some = np.flatnonzero(_blocks_of_uneven_chunks(rows))
     if len(some):
-        count_US[some] = _blocks(rows.take(some))
+        every = np.arange(count_US.shape[1])
+        count_US[some] = _blocks(rows.take(some), np.broadcast_to(every, (len(some), len(every))))
     fixed_US = rows.layouts.recompute_limit_LS[rows.layout]
     count_US = np.where(np.isfinite(fixed_US), np.minimum(held_US, fixed_US), count_US)
     return np.asarray(cases.spread(count_US.sum(axis=1)), dtype=np.float64)
@@ -56,10 +57,18 @@ def _blocks_of_uneven_chunks(strategies: Strategies) -> Bools:
     return np.asarray(block & strategies.layouts.has_uneven_chunks[strategies.layout])
 
 
-def _blocks(strategies: Strategies) -> Floats:
-    """Layers of every stage that lie within the first `recompute_num_layers` of their chunk, shape (N, S)."""
-    count = strategies.recompute_num_layers[:, None, None]
-    return np.asarray(np.minimum(strategies.layouts.chunk_layers[strategies.layout], count).sum(axis=1))
+def _blocks(strategies: Strategies, stages: Ints) -> Floats:
+    """Layers within the first `recompute_num_layers` of their chunk on these stages of each strategy, in the shape of `stages`;
+    none on stages that there are not.
+    """
+    found = np.zeros(stages.shape)
+    for layout in np.unique(strategies.layout).tolist():
+        here = np.flatnonzero(strategies.layout == layout)
+        counts, which = np.unique(strategies.recompute_num_layers[here], return_inverse=True)
+        held = np.minimum(strategies.layouts.chunks(layout), counts[:, None, None]).sum(axis=1)
+        held = np.pad(held, ((0, 0), (0, max(0, int(stages[here].max()) + 1 - held.shape[1]))))
+        found[here] = held[which.reshape(-1)[:, None], stages[here]]
+    return found
 
 
 def recomputed_shares(strategies: Strategies) -> Floats:

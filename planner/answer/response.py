@@ -47,7 +47,7 @@ def search_report(
     not_searched: dict[str, str],
     **counted: float,
 ) -> dict[str, Any]:
-    """The contract's `search`; `counted` holds the fields evaluated, feasible and elapsed_s."""
+    """The contract's `search`; `counted` holds the counts of strategies and elapsed_s."""
     gap = None
     if best_s is not None and bound_s is not None:
         # The bound of a proved optimum may differ from it in the last bits, which must not show as a gap.

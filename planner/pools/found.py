@@ -52,8 +52,14 @@ class PoolsFound:
     """How many families had their split searched."""
     solved: int = 0
     """How many of these were solved by CP-SAT."""
+    total: int = 0
+    """Strategies of the searched space, each once for every placement. One stands for all splits of its layers."""
+    evaluated: int = 0
+    """Of these, the strategies of which a split was priced that the framework can be told."""
     feasible: int = 0
-    """Plans that were in the ranking at some time."""
+    """Of these, the ones that meet the targets."""
+    unsearched: int = 0
+    """Strategies that an early stop left out."""
     unproven_s: float = np.inf
     """The least bound among families that were left unproven or were not looked at."""
     stopped: str | None = None
@@ -64,6 +70,11 @@ class PoolsFound:
     """Of the strategies whose stages cannot hold the model, the one with the least bound."""
     unplaced: bool = False
     """Whether there are legal degrees, but none of them find room on the pools."""
+
+    @property
+    def bounded(self) -> int:
+        """Strategies that a bound excluded: whatever is neither rejected, nor priced, nor left out."""
+        return self.total - self.rejected.total() - self.feasible - self.unsearched
 
     @property
     def optimal(self) -> bool:

@@ -29,8 +29,8 @@ from planner.pools.found import Plan, PoolsFound
 from planner.pools.placements import NodeLimits, Sites, build_sites, price_weight
 from planner.rules import violations
 from planner.rules.expressible import SPLIT_CODES, splits_freely
+from planner.search.base_rows import BASE_CODES
 from planner.search.budget import Budget, best_first
-from planner.search.exhaustive import BASE_CODES
 from planner.search.objective import Goal
 from planner.search.progress import Progress
 from planner.splits.cp_sat import Solved, solve
@@ -91,9 +91,11 @@ class PoolSearch:
 
     def _run(self) -> None:
         found, base = self.found, self.space.base()
-        base = base.take(self._legal(base, only=BASE_CODES))
+        base = base.take(self._legal(base, only=BASE_CODES, weights=self.space.multiplicity(base)))
         sites, homeless = build_sites(self.pooled, base, limits=self.limits, fixed=self.pools)
-        found.rejected["unequal-data-parallel-shares"] += int(self.space.multiplicity(base.take(homeless)).sum())
+        sizes = self.space.multiplicity(base)
+        found.rejected["unequal-data-parallel-shares"] += int(sizes[homeless].sum())
+        found.total = found.rejected.total() + int(sizes[sites.base].sum())
         found.unplaced = bool(len(base)) and not len(sites)
         if len(sites):
             self._search(base, sites)
@@ -106,14 +108,16 @@ class PoolSearch:
         values = self.goal.value_of_world(self._weight(base.take(sites.base), sites), bound_s)
         if self.freely and not self.listed_alone and len(sites) > CHUNK and not self._must_stop():
             self._seed(base, sites, np.argsort(values, kind="stable"))
-        reached = self.goal.reached(bound_s)
-        self.found.rejected["misses-target"] += int((~reached).sum())
+        reached, sizes = self.goal.reached(bound_s), self.space.multiplicity(base)
+        self.found.rejected["misses-target"] += int(sizes[sites.base[~reached]].sum())
         sites = sites.take(np.flatnonzero(reached & (values <= self.limit)))
         bound_s = self._site_bounds_s(base, work, sites, layers="whole")
         values = self.goal.value_of_world(self._weight(base.take(sites.base), sites), bound_s)
         for part, rest in best_first(values, limit=lambda: self.limit, most=CHUNK):
-            if self._must_stop() or not self._families(base, sites.take(part)):
+            before = self._must_stop()
+            if before or not self._families(base, sites.take(part)):
                 self._leave(bound_s[rest])
+                self.found.unsearched += int(sizes[sites.base[rest if before else rest[len(part) :]]].sum())
                 break
             if self.on_progress is not None:
                 best_s = self.found.best[0].step_s if self.found.best else None
@@ -157,11 +161,14 @@ class PoolSearch:
         most = LATER_STAGES if np.isfinite(self.limit) else FIRST_STAGES
         stages = rows.pp[order].astype(np.int64)
         for part, rest in best_first(values[order], limit=lambda: self.limit, most=most, sizes=stages):
-            for index, family in self._holding(rows, sites, numbers, bound, weight, order[part]):
+            holding = self._holding(rows, sites, numbers, bound, weight, order[part])
+            for position, (index, family) in enumerate(holding):
                 if values[index] > self.limit:
                     break
                 if self._must_stop():
                     self._leave(bound.step_s[order[rest]])
+                    # Where splits cannot be told, the listed ones have been priced, and nothing else counts.
+                    self.found.unsearched += self.freely * (len(rest) - len(part) + len(holding) - position)
                     return False
                 self._solve(family)
         return True
@@ -185,7 +192,7 @@ class PoolSearch:
         holding, held = most_layers(self.pooled.jobs, some, asked, headroom_fraction=self.headroom_fraction)
         by_stage = np.split(held, np.cumsum(some.pp.astype(np.int64))[:-1])
         if not self.found.best:
-            self.found.rejected["out-of-memory"] += int((~holding).sum())
+            self.found.rejected["out-of-memory"] += self.freely * int((~holding).sum())  # else the listed splits count
             if self.found.nearest is None and not holding.all():
                 first = int(np.argmin(holding))
                 row = some.take(np.array([first]))
@@ -228,8 +235,10 @@ class PoolSearch:
         kept = np.isin(rows.schedule, PRICED_SCHEDULES)
         block = (rows.recompute == Recompute.FULL) & (rows.recompute_method == RecomputeMethod.BLOCK)
         kept &= ~(block & is_fsdp(self.pooled.jobs[0], rows))  # what is hidden there depends on all stages' counts
+        times = np.bincount(inverse)
+        self.found.total -= int(times[origin[~kept]].sum())
         rows, origin = rows.take(kept), origin[kept]
-        legal = self._legal(rows)
+        legal = self._legal(rows, weights=times[origin])
         rows, origin = rows.take(legal), origin[legal]
         by_base = np.argsort(origin, kind="stable")
         count = np.bincount(origin, minlength=len(used))
@@ -238,13 +247,12 @@ class PoolSearch:
         within = np.arange(len(which)) - np.repeat(np.cumsum(times) - times, times)
         return rows.take(by_base[start[inverse][which] + within]), sites.take(which)
 
-    def _legal(self, rows: Strategies, *, only: frozenset[str] | None = None) -> Bools:
+    def _legal(self, rows: Strategies, *, weights: Ints, only: frozenset[str] | None = None) -> Bools:
         """Which rows break no rule on any pool (none of these codes), how their layers are split and how many GPUs there are
-        left aside; the others are counted.
+        left aside; the others are counted, each as many times as its weight says.
         """
-        # A row that one pool refuses is counted once, under the first rule of the first such pool.
+        # A row that one pool refuses is counted under the first rule of the first such pool.
         legal = np.ones(len(rows), np.bool_)
-        weights = None if only is None else self.space.multiplicity(rows)
         for job in self.pooled.whole:
             broken = violations(job, rows)
             codes = frozenset(rule.code for rule in broken.active) if only is None else only
@@ -274,7 +282,7 @@ class PoolSearch:
             self._leave(np.array([closed.unproven_s]))
         if best.layout is not None:
             row = placed(self.pooled, family.split.row, best.layout)
-            self._keep(row, family.weight, step_s=best.step_s)
+            self._keep(row, family.weight, step_s=best.step_s, counted=self.freely)
 
     def _rank_listed(self, rows: Strategies, sites: Sites, weight: Floats) -> None:
         """Ranks strategies with the split that the request or the framework gives them, all priced at once."""
@@ -283,22 +291,25 @@ class PoolSearch:
             for index, layout in enumerate(rows.layout)
         ]
         self.found.families += len(rows)
-        verdict = self._rank(rows, table, weight)
-        self.found.rejected["out-of-memory"] += int((verdict == Verdict.OOM).sum())
-        self.found.rejected["at-risk-of-memory"] += int((verdict == Verdict.AT_RISK).sum())
+        verdict, step_s = self._rank(rows, table, weight)
+        found, reached = self.found, int(self.goal.reached(step_s).sum())
+        found.evaluated, found.feasible = found.evaluated + len(step_s), found.feasible + reached
+        found.rejected["misses-target"] += len(step_s) - reached
+        found.rejected["out-of-memory"] += int((verdict == Verdict.OOM).sum())
+        found.rejected["at-risk-of-memory"] += int((verdict == Verdict.AT_RISK).sum())
         if self.found.nearest is None and (verdict != Verdict.FITS).any():
             first = int(np.argmax(verdict != Verdict.FITS))
             self.found.nearest = placed(self.pooled, rows.take(np.array([first])), table[first])
 
-    def _rank(self, rows: Strategies, table: Sequence[Layout], weight: Floats) -> Codes:
-        """Ranks strategies under a layout each, and returns their verdicts on memory."""
+    def _rank(self, rows: Strategies, table: Sequence[Layout], weight: Floats) -> tuple[Codes, Floats]:
+        """Ranks strategies under a layout each. Returns their verdicts on memory, and the seconds per step of those that fit."""
         if not len(rows):
-            return np.zeros(0, np.int8)
+            return np.zeros(0, np.int8), np.zeros(0)
         number = {layout: position for position, layout in enumerate(dict.fromkeys(table))}
         layouts = build_layouts(list(number), model=self.pooled.jobs[0].model, all_stages=True)
         priced = replace(rows, layout=np.array([number[layout] for layout in table]), layouts=layouts)
         verdict = pooled_memory(self.pooled, priced, headroom_fraction=self.headroom_fraction).verdict
-        fits = np.flatnonzero(verdict == Verdict.FITS)
+        fits, step_s = np.flatnonzero(verdict == Verdict.FITS), np.zeros(0)
         if len(fits):
             step_s = pooled_step_time(self.pooled, priced.take(fits)).total_s
             # Best first: once one of them does not make the ranking, none behind it can.
@@ -307,7 +318,7 @@ class PoolSearch:
                 row = placed(self.pooled, rows.take(np.array([at])), table[at])
                 if not self._keep(row, float(weight[at]), step_s=float(step_s[position])):
                     break
-        return verdict
+        return verdict, step_s
 
     def _names(self, pools: Sequence[int]) -> tuple[str, ...]:
         return tuple(self.pooled.names[pool] for pool in pools)
@@ -319,9 +330,9 @@ class PoolSearch:
         some = promising[np.unique(np.linspace(0, len(promising) - 1, SEEDS).astype(np.int64))]
         options = self.space.options
         plain = options["recompute_method"] == RecomputeMethod.EVERY
-        rejected = self.found.rejected.copy()
+        rejected, total = self.found.rejected.copy(), self.found.total
         rows, where = self._rows(base, sites.take(some), options=plain)
-        self.found.rejected = rejected  # they are counted when their turn comes
+        self.found.rejected, self.found.total = rejected, total  # they are counted when their turn comes
         weight = self._weight(rows, where)
         work = row_work(row_numbers(self.pooled, rows), rows, num_layers=self.pooled.jobs[0].model.num_layers)
         table = [
@@ -333,14 +344,14 @@ class PoolSearch:
         ]
         self._rank(rows, table, weight)
 
-    def _keep(self, row: Strategies, weight: float, *, step_s: float) -> bool:
+    def _keep(self, row: Strategies, weight: float, *, step_s: float, counted: bool = False) -> bool:
         """Ranks a plan that fits, or keeps it apart where the framework cannot be told its split; false where it is too slow."""
         found, value = self.found, float(self.goal.value_of_world(np.array([weight]), np.array([step_s]))[0])
         if value > self.limit or not self.goal.reached(np.array([step_s]))[0]:
             return False
         plan = Plan(row, step_s, value)
         if all(violations(job, row).only(SPLIT_CODES).legal[0] for job in self.pooled.whole):
-            found.feasible += 1
+            found.evaluated, found.feasible = found.evaluated + counted, found.feasible + counted
             self._insert(plan)
         elif found.inexpressible is None or plan.order < found.inexpressible.order:
             found.inexpressible = plan

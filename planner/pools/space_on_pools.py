@@ -78,8 +78,11 @@ class SpaceOnPools:
         return Found(
             best=together(self.pooled, [plan.row for plan in best]) if best else None,
             rejected=found.rejected,
-            evaluated=found.families,
+            total=found.total,
+            bounded=found.bounded,
+            evaluated=found.evaluated,
             feasible=found.feasible,
+            unsearched=found.unsearched,
             nearest=None if best else found.nearest,
             optimal=found.optimal,
             lower_bound_s=found.lower_bound_s,

@@ -54,8 +54,17 @@ class SearchReport(ContractModel):
     """The values that each axis took."""
     not_searched: dict[str, str] = Field(default_factory=dict)
     """The reason for every other field that the framework has: why it cannot gain, or how to have it searched."""
+    total: int
+    """Strategies of the searched space: `bounded`, those in `rejected`, `feasible` and `unsearched` add up to it. Open splits count as
+    far as they are ranked; on pools one strategy on one placement stands for all splits of its layers."""
+    bounded: int
+    """Strategies that were not priced because a bound of their time excludes them, or because they only repeat another one."""
     evaluated: int
+    """Strategies that were priced. Those that are not feasible miss a target and are among the rejected."""
     feasible: int
+    """Strategies that were priced and could be ranked: they fit and meet the targets."""
+    unsearched: int
+    """Strategies that are left because the search was stopped."""
     elapsed_s: float
     proof: Proof
 

@@ -16,9 +16,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.hardware.groups import world_key
-from cost_models.layers.flops import FORWARD_AND_BACKWARD, model_flops
+from cost_models.job import Job
+from cost_models.layers.costs import LAYER_PARTS, layer_costs
+from cost_models.step.fsdp_comm import is_fsdp
 from cost_models.step.stage_costs import Tables, build_tables
-from cost_models.step.total import jitter_fraction
+from cost_models.step.total import StepTime, jitter_fraction
 from cost_models.strategies.strategy import DTYPES, Floats, Ints, Strategies, concatenated
 from cost_models.strategies.tensors import distinct
 from planner.strategies.expansion import Pairs
@@ -26,6 +28,8 @@ from planner.strategies.space import Space
 
 BOUND_AXES = ("tp", "pp", "cp", "ep", "etp", "micro_batch_size", "sequence_parallel")
 """Base fields that determine the bound of one micro-batch; the number of micro-batches multiplies it."""
+
+_COMPUTED = [LAYER_PARTS.index(part) for part in ("gemm", "attention", "elementwise")]
 
 
 @dataclass(frozen=True, eq=False)
@@ -104,12 +108,32 @@ def open_split_s(m: Floats, work_s: Floats, pp: Floats, vpp: Floats) -> Floats:
     return np.asarray(m * average_s + (work_s - average_s) / vpp)
 
 
-def floor_s(space: Space, world: Floats) -> Floats:
-    """Seconds of the layers' matrix products on this many GPUs at the fastest rate of any shape, in the shape of `world`."""
-    job = space.job
-    tokens = float(job.training.seq_length) * job.training.global_batch_size
-    flops = FORWARD_AND_BACKWARD * model_flops(job).layer_matmul_flops_per_token * tokens
-    return np.asarray(flops / (world * job.calibration.fastest_gemm_flops_per_s(job.training.precision)))
+def without_replicas_s(job: Job, rows: Strategies, time: StepTime) -> Floats:
+    """Seconds of a step that remain if communication between replicas costs nothing, shape (N,)."""
+    # What is gathered layer by layer is part of every stage's time, so of the bubble too.
+    saved_s = time.terms_s["dp_comm"] + np.where(is_fsdp(job, rows), time.terms_s["pp_bubble"], 0.0)
+    return np.asarray(time.total_s - saved_s * (1.0 + jitter_fraction(job, rows)))
+
+
+def floors_s(space: Space) -> Floats:
+    """Seconds of a step that nothing of each mesh of `space.degrees` undercuts, shape (M,).
+
+    They count the computation of the layers alone, in the shapes that its tp and cp leave it and at the micro-batch that suits it
+    best, as if it were spread evenly over all GPUs.
+    """
+    job, mesh = space.job, space.degrees.mesh
+    rows = space.base_of(space.degrees.different_layers())
+    tables = [layer_costs(job, each) for each in layer_variants(space, rows)]
+    each_JN = np.min([t.cases.spread(t.parts_JPU[:, _COMPUTED].sum(axis=1)) for t in tables], axis=0)
+    # The GPU-seconds of one sequence.
+    work_s = _counts(space) @ each_JN * rows.tp * rows.cp / rows.micro_batch_size
+    _, pair = np.unique(
+        np.stack([np.append(mesh[n], getattr(rows, n)) for n in ("tp", "cp")]), axis=1, return_inverse=True
+    )
+    of_mesh, of_row = np.split(pair.reshape(-1), [len(space.degrees)])
+    least_s = np.full(int(pair.max()) + 1, np.inf)
+    np.minimum.at(least_s, of_row, work_s)
+    return np.asarray(job.training.global_batch_size * least_s[of_mesh] / space.degrees.worlds)
 
 
 def build_bounds(space: Space, base: Strategies) -> Bounds:
@@ -150,13 +174,12 @@ def layer_variants(space: Space, rows: Strategies) -> list[Strategies]:
 
 def _parts(space: Space, rows: Strategies, tables: Tables) -> Floats:
     """`once` and `others` of each row, shape (2, N)."""
-    counts_J = np.array([float(space.job.model.layer_kinds.count(kind)) for kind in space.job.model.distinct_kinds])
     layers, ends = tables.layers, tables.ends
     each_JN = layers.cases.spread(layers.whole)
     first = ends.cases.spread(ends.embedding + ends.embedding_comm)
     last = ends.cases.spread(ends.head + ends.loss + ends.head_comm)
     once = _slowest_stage_s(space, rows, each_JN, first=first, last=last)
-    others = np.maximum(counts_J @ each_JN + first + last - once, 0.0)
+    others = np.maximum(_counts(space) @ each_JN + first + last - once, 0.0)
     return np.stack([once, others])
 
 
@@ -181,3 +204,9 @@ def _slowest_stage_s(space: Space, rows: Strategies, each_JN: Floats, *, first: 
             stage_KN += np.outer(layouts.has_head_LK[layout], last[here])
             least[here] = np.minimum(least[here], stage_KN.max(axis=0))
     return least
+
+
+def _counts(space: Space) -> Floats:
+    """Layers of each kind."""
+    model = space.job.model
+    return np.array([float(model.layer_kinds.count(kind)) for kind in model.distinct_kinds])

@@ -16,17 +16,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.evaluate import Verdict, memory_verdict
-from cost_models.memory import StageMemory, stage_memory
-from cost_models.step.fsdp_comm import is_fsdp
-from cost_models.step.total import jitter_fraction, step_time
+from cost_models.memory import stage_memory
+from cost_models.step.total import step_time
 from cost_models.strategies.fields import Recompute, Schedule
 from cost_models.strategies.strategy import Floats, Ints, Strategies
 from planner.rules import Violations, violations
-from planner.search.bounds import Bounds, build_bounds, floor_s
+from planner.search.base_rows import BASE_CODES, Queue
+from planner.search.bounds import Bounds, build_bounds, floors_s, without_replicas_s
 from planner.search.budget import Budget
 from planner.search.found import Found
 from planner.search.kept import Kept, Nearest
-from planner.search.leanest import some_choice_fits
+from planner.search.leanest import could_fit, may_fit_in_groups, some_choice_fits
 from planner.search.objective import Goal
 from planner.search.progress import Progress
 from planner.strategies.expansion import Expansion, Pairs
@@ -34,7 +34,7 @@ from planner.strategies.repetitions import lean_modes
 from planner.strategies.searched_knobs import unasked_codes
 from planner.strategies.space import Space
 
-FIRST_CHUNK, LARGEST_CHUNK = 64, 8192
+FIRST_CHUNK, LARGEST_CHUNK = 64, 2048
 """Base rows that are expanded at a time: few at first, so that a good k-th best is known early and prunes the rest."""
 FIRST_ROWS = 1 << 11
 """Expanded strategies evaluated before anything is known: enough for a good k-th best."""
@@ -46,16 +46,6 @@ MOST_BASE_ROWS = 1 << 17
 """Base rows held at a time, some 50 MiB with their bounds: a search of any size stays within memory, and hears of a stop."""
 MOST_KEPT_ROWS = 1 << 20
 """Base rows kept for open splits."""
-BASE_CODES = frozenset({
-    "world-exceeds-gpus", "batch-not-divisible", "heads-not-divisible", "kv-heads-not-divisible", "mlp-not-divisible",
-    "sequence-not-divisible", "sequence-parallel-needs-tp", "sequence-parallel-unsupported",
-    "tensor-parallel-unsupported", "pipeline-unsupported", "context-parallel-unsupported",
-    "context-parallel-needs-flash", "experts-missing", "experts-not-divisible", "expert-mlp-not-divisible",
-    "expert-tensor-parallel-unsupported", "moe-needs-sequence-parallel", "precision-unsupported-by-framework",
-    "attention-unsupported-by-gpu", "attention-unsupported-by-framework", "cross-entropy-unsupported",
-    "optimizer-unsupported",
-})  # fmt: skip
-"""Rules that read base fields alone, so that a base row that breaks one loses all its expansions; a test holds this."""
 _HOPELESS = 1e300
 """Value of a strategy that no open choice can bring below the targets."""
 
@@ -84,40 +74,50 @@ class Exhaustive:
         self.budget = Budget(time_limit_s, should_stop, started)
         self.on_progress = on_progress
         self.found = Found(best=None, rejected=Counter())
-        self.kept = Kept(top_k)
+        self.kept, self.queue = Kept(top_k), Queue()
+        self._floors_s, self._later_s = np.zeros(0), np.inf
         self._nearest = Nearest()
         self.keep_legal, self.max_pairs = keep_legal, max_pairs
         self.legal: list[tuple[Strategies, Bounds]] = []
         """Base rows that break no rule and may win under some split, with their bounds: what open splits start from."""
         self.unkept_s = np.inf
         """Lower bound of such rows that there was no room for."""
-        self._unsearched_s: float | None = None
+        self._unsearched_s = np.inf
         """Lower bound of what an early stop left out."""
 
     def run(self) -> Found:
         """The k best strategies, and how sure that is."""
         worlds = self.space.degrees.worlds
+        self.found.total = int(self.space.mesh_sizes.sum())
         if len(worlds):
+            self._floors_s = floors_s(self.space)
             # Most often the best plan uses all GPUs (or the fewest, if that is the objective): a good limit prunes the rest.
             promising = worlds == (worlds.min() if self.goal.objective == "fewest_gpus" else worlds.max())
-            self._search(np.flatnonzero(promising))
-            self._search(np.flatnonzero(~promising))
+            first, later = np.flatnonzero(promising), np.flatnonzero(~promising)
+            self._bound(first, then=later)
+            self._bound(later, then=later[:0])
+            self._search_queue()
         self.found.lower_bound_s, self.found.elapsed_s = self._lower_bound(), self.budget.elapsed_s
+        self.found.count_unsearched()
         return self.found
 
-    def _search(self, meshes: Ints) -> None:
-        """Searches what these meshes stand for, so many base rows at a time."""
-        for block in self.space.degrees.blocks(self._may_win(meshes), most_rows=MOST_BASE_ROWS):
+    def _bound(self, meshes: Ints, *, then: Ints) -> None:
+        """Puts what these meshes stand for into the queue, so many base rows at a time; those of `then` are still to come."""
+        blocks = self.space.degrees.blocks(self._may_win(meshes), most_rows=MOST_BASE_ROWS)
+        later_s = [self._floors_s[some].min(initial=np.inf) for some in (*blocks, then)]
+        for number, block in enumerate(blocks, 1):
+            self._later_s = min(later_s[number:])
             wins = self._may_win(block)
-            if len(wins) and not self._search_block(wins):
-                self._leave_out(float(self._floor_s(wins).min()))
-
-    def _floor_s(self, meshes: Ints) -> Floats:
-        return floor_s(self.space, self.space.degrees.worlds[meshes].astype(np.float64))
+            if len(wins) and not self._bound_block(wins):
+                self._leave_out(float(self._floors_s[wins].min()))
+            # The limit of k plans, from a sample of all that comes first, keeps most of the other blocks out of the queue.
+            if np.isinf(self.kept.limit) or len(self.queue) > MOST_BASE_ROWS:
+                self._search_queue(until_known=len(blocks) > 1 and len(self.queue) <= MOST_BASE_ROWS)
+        self._later_s = later_s[-1]
 
     def _may_win(self, meshes: Ints) -> Ints:
-        """Those of the meshes that use enough GPUs: the others' matmuls alone take too long."""
-        floor = self._floor_s(meshes)
+        """Those of the meshes that use enough GPUs: the others' computation alone takes too long."""
+        floor = self._floors_s[meshes]
         reached = self.goal.reached(floor)
         worlds = self.space.degrees.worlds[meshes].astype(np.float64)
         wins = reached & (self.goal.value_of_world(worlds, floor) <= self.kept.limit)
@@ -126,21 +126,30 @@ class Exhaustive:
         self.found.bounded += int(counts[reached & ~wins].sum())
         return meshes[wins]
 
-    def _search_block(self, meshes: Ints) -> bool:
-        """Searches all base rows of these meshes; false where the search was stopped before their bounds were known."""
+    def _bound_block(self, meshes: Ints) -> bool:
+        """Puts base rows of these meshes into the queue; false where the search was stopped before their bounds were known."""
         if self.must_stop():
             return False
         base = self._legal_base(self.space.base(meshes))
-        if self.must_stop():
+        if len(base) and self.must_stop():
             return False
         bounds = build_bounds(self.space, base)
         hopeless = ~self.goal.reached(bounds.step_s)
         if hopeless.any():
             self.found.rejected["misses-target"] += int(self.space.multiplicity(base.take(hopeless)).sum())
             base, bounds = base.take(~hopeless), bounds.take(~hopeless)
-        self._search_in_order(base, bounds, values=self.goal.value(base, bounds.step_s))
         self._keep_for_open_splits(base, bounds)
+        loses = self.goal.value(base, bounds.step_s) > self.kept.limit
+        self.found.bounded += int(self.space.multiplicity(base.take(loses)).sum())
+        self.queue.add(base.take(~loses), bounds.step_s[~loses])
         return True
+
+    def _search_queue(self, *, until_known: bool = False) -> None:
+        """Searches what waits, best bound first; if `until_known`, no further than until k plans are known."""
+        base = self.queue.take()
+        if base is not None:
+            bounds = build_bounds(self.space, base)
+            self._search_in_order(base, bounds, self.goal.value(base, bounds.step_s), until_known=until_known)
 
     def _keep_for_open_splits(self, base: Strategies, bounds: Bounds) -> None:
         """Remembers base rows that may still win under another split of their layers."""
@@ -155,7 +164,7 @@ class Exhaustive:
         else:
             self.legal.append((base.take(wins), bounds.take(wins)))
 
-    def _search_in_order(self, base: Strategies, bounds: Bounds, *, values: Floats) -> None:
+    def _search_in_order(self, base: Strategies, bounds: Bounds, values: Floats, *, until_known: bool) -> None:
         """Searches base rows in the order of the values that their bounds allow."""
         multiplicity = self.space.multiplicity(base)
         order = np.argsort(values, kind="stable")
@@ -169,17 +178,19 @@ class Exhaustive:
             if self.must_stop():
                 self._leave_out(float(bounds.step_s[order[start:]].min()))
                 return
+            if until_known and np.isfinite(self.kept.limit):
+                self.queue.add(base.take(order[start:]), bounds.step_s[order[start:]])
+                return
             chosen = order[start:stop]
             chosen = chosen[self._enough_memory(base.take(chosen), multiplicity[chosen])]
             self._expand(base.take(chosen), bounds.take(chosen))
             start, size = stop, min(4 * size, LARGEST_CHUNK)
-            self._report(bounds.step_s[order[start]] if start < len(base) else None)
+            self._report(float(bounds.step_s[order[start:]].min(initial=np.inf)))
         self.found.bounded += int(multiplicity[order[start:]].sum())
 
     def _leave_out(self, bound_s: float) -> None:
         """Notes that strategies of this bound were not looked at."""
-        self.found.optimal = False
-        self._unsearched_s = bound_s if self._unsearched_s is None else min(self._unsearched_s, bound_s)
+        self.found.optimal, self._unsearched_s = False, min(self._unsearched_s, bound_s)
 
     def _first_loser(self, values: Floats) -> int:
         """Position in these ascending values from which on even the bound is worse than the k-th best."""
@@ -196,8 +207,8 @@ class Exhaustive:
     def _enough_memory(self, base: Strategies, multiplicity: Ints) -> NDArray[np.bool_]:
         """Base rows of which some expansion could fit: the leanest choices decide, every ZeRO stage and split tried."""
         if not self.space.leanest_is_known:
-            return np.ones(len(base), np.bool_)  # a knob may save memory that the leanest choices below don't
-        possible = some_choice_fits(self.space, base, self._could_fit)
+            return np.ones(len(base), np.bool_)  # something else may need less than the choices below
+        possible = some_choice_fits(self.space, base, lambda rows: could_fit(self.space.job, rows))
         self._count_impossible(base.take(~possible), multiplicity[~possible])
         if self.found.best is None and not possible.all():
             modes = lean_modes(self.space)
@@ -218,13 +229,6 @@ class Exhaustive:
             self._count_rejected(broken, weights=multiplicity[~legal])
         self.found.rejected["out-of-memory"] += int(multiplicity[legal].sum())
 
-    def _could_fit(self, rows: Strategies) -> NDArray[np.bool_]:
-        memory = stage_memory(self.space.job, rows)
-        verdict, _ = memory_verdict(self.space.job, memory, headroom_fraction=self.headroom_fraction)
-        return np.asarray(
-            (verdict != Verdict.OOM) | (memory.device_low - memory.hole <= self.space.job.cluster.capacity_bytes)
-        )
-
     def _expand(self, base: Strategies, bounds: Bounds) -> None:
         """Evaluates what these base rows stand for in the order of its own bounds, while they may still win."""
         if not len(base):
@@ -233,7 +237,7 @@ class Exhaustive:
         world = self.goal.value_of_world(base.world[pairs.origin], bounds.paired_s(self.space, pairs))
         may_win = np.flatnonzero(world <= self.kept.limit)
         weights = 1 + self.space.num_groups(base, pairs)
-        self.found.bounded += int(weights.sum() - weights[may_win].sum())
+        self.found.bounded += int(self.space.multiplicity(base).sum() - weights[may_win].sum())
         order = may_win[np.argsort(world[may_win], kind="stable")]
         values = world[order]
         start, most = 0, FIRST_ROWS if self.found.best is None else MAX_ROWS_AT_ONCE
@@ -275,7 +279,9 @@ class Exhaustive:
         expansion = self.space.expand(base, pairs)
         weights = 1 + np.where(pairs.group > 0, 0, self.space.num_groups(base, pairs))
         found = violations(job, expansion.rows)
-        self._count_rejected(found, weights=weights * found.only(unasked_codes(self.space)).legal)
+        asked = found.only(unasked_codes(self.space)).legal
+        self._count_rejected(found, weights=weights * asked)
+        self.found.bounded += int(weights[~asked].sum())  # nobody asked for these, so they are no rejections
         legal = np.flatnonzero(found.legal)
         expansion, weights = expansion.take(legal), weights[legal]
         if not len(legal):
@@ -283,23 +289,13 @@ class Exhaustive:
         memory = stage_memory(job, expansion.rows)
         verdict, _ = memory_verdict(job, memory, headroom_fraction=self.headroom_fraction)
         kept = verdict != Verdict.OOM if self.allow_at_risk else verdict == Verdict.FITS
-        near = ~kept & self._may_fit_in_groups(memory)
+        near = ~kept & may_fit_in_groups(job, memory, self.headroom_fraction, allow_at_risk=self.allow_at_risk)
         self._note_memory(expansion.rows, memory.device_high, verdict, weights=np.where(kept | near, 1, weights))
-        self.found.feasible += int((verdict == Verdict.FITS).sum())
         open_values[legal[near]] = self._bound_values(bounds, expansion.take(near))
         if kept.any():
             timed = self._time_families(expansion.take(kept), bounds, at_risk=verdict[kept] == Verdict.AT_RISK)
             open_values[legal[kept]] = timed
         return open_values
-
-    def _may_fit_in_groups(self, memory: StageMemory) -> NDArray[np.bool_]:
-        """Where groups of fewer ranks might fit although all replicas together do not: the hole that the logits leave counts
-        only while the loss is the peak, which more state may end.
-        """
-        capacity = self.space.job.cluster.capacity_bytes
-        if self.allow_at_risk:
-            return np.asarray(memory.device_low - memory.hole <= capacity)
-        return np.asarray(memory.device_high - memory.hole <= capacity * (1.0 - self.headroom_fraction))
 
     def _bound_values(self, bounds: Bounds, expansion: Expansion) -> Floats:
         """Values that these rows are not below."""
@@ -340,10 +336,9 @@ class Exhaustive:
         time = step_time(job, chosen, tables=bounds.paired_tables(self.space, pairs))
         self.found.evaluated += len(chosen)
         values[which] = self.goal.value(chosen, time.total_s)
-        # What is gathered layer by layer is part of every stage's time, so of the bubble too.
-        saved_s = time.terms_s["dp_comm"] + np.where(is_fsdp(job, chosen), time.terms_s["pp_bubble"], 0.0)
-        open_s[which] = time.total_s - saved_s * (1.0 + jitter_fraction(job, chosen))
+        open_s[which] = without_replicas_s(job, chosen, time)
         reached = self.goal.reached(time.total_s)
+        self.found.feasible += int(reached.sum())
         self.found.rejected["misses-target"] += int((~reached).sum())
         self.kept.merge(chosen.take(reached), values[which][reached], time.total_s[reached], at_risk[which][reached])
         self.found.best = self.kept.rows
@@ -353,7 +348,6 @@ class Exhaustive:
         """Counts what does not fit, so many strategies each, and keeps the nearest."""
         oom, risky = verdict == Verdict.OOM, verdict == Verdict.AT_RISK
         self.found.rejected["out-of-memory"] += int(weights[oom].sum())
-        self.found.at_risk += int(risky.sum())
         if not self.allow_at_risk:
             self.found.rejected["at-risk-of-memory"] += int(weights[risky].sum())
         missed = np.flatnonzero(oom if self.allow_at_risk else oom | risky)
@@ -376,13 +370,12 @@ class Exhaustive:
 
     def _lower_bound(self) -> float | None:
         """Least step time that any plan worth ranking can have, as far as it is known."""
-        known = [] if self._unsearched_s is None else [self._unsearched_s]
-        if self.found.best is not None:
-            known.append(float(self.kept.step_s.min()))
-        return min(known, default=None)
+        best_s = np.inf if self.found.best is None else float(self.kept.step_s.min())
+        bound_s = min(self._unsearched_s, best_s)
+        return bound_s if np.isfinite(bound_s) else None
 
-    def _report(self, bound_s: float | None) -> None:
-        if self.on_progress is None:
-            return
-        best = None if self.found.best is None else float(self.kept.step_s[0])
-        self.on_progress(Progress(self.found.evaluated, best, best if bound_s is None else bound_s))
+    def _report(self, bound_s: float) -> None:
+        if self.on_progress is not None:
+            best_s = None if self.found.best is None else float(self.kept.step_s[0])
+            bound_s = min(bound_s, self._later_s, np.inf if best_s is None else best_s)
+            self.on_progress(Progress(self.found.evaluated, best_s, bound_s if np.isfinite(bound_s) else None))

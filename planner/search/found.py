@@ -16,14 +16,16 @@ class Found:
     """At most k strategies, best first; None where there is none."""
     rejected: Counter[str]
     """How many strategies were ruled out, by reason code."""
-    evaluated: int = 0
-    """Strategies whose time was computed."""
+    total: int = 0
+    """Strategies of the searched space. Each is bounded, rejected, feasible or unsearched."""
     bounded: int = 0
-    """Strategies that a bound excluded."""
+    """Strategies that a bound excluded, or that repeat another one since they differ only where nothing depends on it."""
+    evaluated: int = 0
+    """Strategies that were priced: those that are feasible, and those that turned out to miss a target."""
     feasible: int = 0
-    """Legal strategies that fit, whether or not they were timed."""
-    at_risk: int = 0
-    """Legal strategies whose memory range crosses the limit."""
+    """Of the strategies that were priced, those that may be ranked: they are legal, fit and meet the targets."""
+    unsearched: int = 0
+    """Strategies that an early stop left out."""
     nearest: Strategies | None = None
     """Strategies that only need too much memory, those with the least excess first."""
     optimal: bool = True
@@ -44,3 +46,16 @@ class Found:
     inexpressible_step_s: float | None = None
     unplaced: bool = False
     """Whether there are legal degrees, and none that find room on the pools."""
+
+    def add_counts(self, before: Found) -> None:
+        """Counts what a search of other strategies became of too."""
+        self.rejected.update(before.rejected)
+        self.total, self.bounded = self.total + before.total, self.bounded + before.bounded
+        self.evaluated, self.feasible = self.evaluated + before.evaluated, self.feasible + before.feasible
+        self.unsearched += before.unsearched
+
+    def count_unsearched(self) -> None:
+        """Counts what of the space was neither excluded nor priced; called once, when the search has ended."""
+        self.unsearched = self.total - self.bounded - self.rejected.total() - self.feasible
+        assert self.unsearched >= 0
+        assert self.stopped is not None or not self.unsearched

@@ -1,13 +1,25 @@
-"""Whether any choice that a base row leaves open could fit into memory: the leanest choices decide."""
+"""The least memory of what a base row stands for: whether any of it could fit, and how many bytes nothing undercuts.
+
+Of all pairs of a base row that share ZeRO stage, mode of recomputation and layers on each stage, the leanest one is priced: the
+one with the fewest virtual stages that recomputes all it can. Array suffixes: C cells, which are base rows times different splits;
+Z ZeRO stages, R modes of recomputation, L splits of the table.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, replace
 from itertools import product
 
 import numpy as np
+from numpy.typing import NDArray
 
-from cost_models.strategies.strategy import Bools, Ints, Strategies
+from cost_models.evaluate import DEFAULT_HEADROOM_FRACTION, Verdict, memory_verdict
+from cost_models.job import Job
+from cost_models.memory import StageMemory, stage_memory
+from cost_models.strategies.fields import Recompute, RecomputeMethod
+from cost_models.strategies.strategy import Bools, Floats, Ints, Strategies
+from planner.strategies.expansion import Pairs
 from planner.strategies.repetitions import lean_modes
 from planner.strategies.space import Space
 
@@ -49,3 +61,84 @@ def _splits(rows: Ints, num_splits: Ints, *, others: bool) -> tuple[Ints, Ints]:
     each = num_splits - 1 if others else np.ones(len(rows), np.int64)
     row = np.repeat(rows, each)
     return row, np.arange(len(row)) - np.repeat(np.cumsum(each) - each, each) + others
+
+
+@dataclass(frozen=True, eq=False)
+class LeastMemory:
+    """Bytes of device memory that nothing undercuts."""
+
+    space: Space
+    of_rows: Floats
+    """Of each base row, shape (N,)."""
+    first: Ints
+    """The first cell of each base row, shape (N,)."""
+    least_ZRC: Floats
+
+    def of_pairs(self, pairs: Pairs) -> Floats:
+        """Of each pair, in the shape of `pairs`."""
+        space, at = self.space, pairs.option
+        zero = np.searchsorted(sorted(space.zeros), space.options["zero"][at])
+        # The sets of modules of one mode follow each other in the order of their numbers, which begin with 1.
+        modes = [each.recompute for each in lean_modes(space)]
+        first = np.array([modes.index(mode) if mode in modes else 0 for mode in Recompute])
+        mode = first[space.options["recompute"][at]] + np.maximum(space.options["repeats"][at] - 1, 0)
+        cell = self.first[pairs.origin] + space.splits.number[space.options["layout"][at]]
+        return np.asarray(self.least_ZRC[zero, mode, cell])
+
+    def take(self, index: Ints | NDArray[np.bool_]) -> LeastMemory:
+        """The bounds of these base rows."""
+        return LeastMemory(self.space, self.of_rows[index], self.first[index], self.least_ZRC)
+
+
+def least_memory(space: Space, base: Strategies) -> LeastMemory:
+    """The bounds of these base rows; zero where it is not known what the leanest choices are."""
+    num_splits, modes = space.splits.counts[base.pp.astype(np.int64)], lean_modes(space)
+    first = np.cumsum(num_splits) - num_splits
+    row = np.repeat(np.arange(len(base)), num_splits)
+    least_ZRC = np.zeros((len(space.zeros), len(modes), len(row)))
+    if not space.leanest_is_known:
+        return LeastMemory(space, np.zeros(len(base)), first, least_ZRC)
+    each, split = base.take(row), np.arange(len(row)) - first[row]
+    for (z, zero), (r, mode) in product(enumerate(sorted(space.zeros)), enumerate(modes)):
+        rows = space.leanest(each, zero=zero, modes=[mode], split=split)
+        memory = stage_memory(space.job, rows)
+        least_KC = memory.device_KN
+        if mode.recompute == Recompute.FULL and len(space.job.model.distinct_kinds) > 1:
+            # A layer that is made again counts as one of the largest kind, one that is kept as the average of its stage. So a stage
+            # may need less if it keeps a single layer; with every further one it needs more.
+            for kept in _all_but_one(rows):
+                least_KC = np.minimum(least_KC, stage_memory(space.job, kept).device_KN)
+        # What else a pair chooses only adds to this. That may end the peak of the loss, and with it the hole that the logits leave.
+        least_ZRC[z, r] = least_KC.max(axis=0) - memory.hole
+    of_rows = np.minimum.reduceat(least_ZRC.min(axis=(0, 1)), first) if len(first) else np.zeros(0)
+    return LeastMemory(space, of_rows, first, least_ZRC)
+
+
+def _all_but_one(rows: Strategies) -> Iterator[Strategies]:
+    """The rows with all layers of a stage but one recomputed: as many batches as there are different stages in one of the splits."""
+    held_LS, layout = rows.layouts.held_LS, rows.layout
+    counts = {index: np.unique(held_LS[index][held_LS[index] > 1]) for index in np.unique(layout).tolist()}
+    for which in range(max(map(len, counts.values()), default=0)):
+        number = np.ones(len(held_LS))
+        for index, held in counts.items():
+            number[index] = held[min(which, len(held) - 1)] - 1 if len(held) else 1
+        block = np.full_like(rows.recompute_method, RecomputeMethod.BLOCK)
+        yield replace(rows, recompute_method=block, recompute_num_layers=number[layout])
+
+
+def could_fit(job: Job, rows: Strategies) -> Bools:
+    """Whether strategies might fit that need at least as much as these, shape (N,)."""
+    memory = stage_memory(job, rows)
+    verdict, _ = memory_verdict(job, memory, headroom_fraction=DEFAULT_HEADROOM_FRACTION)
+    return np.asarray((verdict != Verdict.OOM) | (memory.device_low - memory.hole <= job.cluster.capacity_bytes))
+
+
+def may_fit_in_groups(job: Job, memory: StageMemory, headroom_fraction: float, *, allow_at_risk: bool) -> Bools:
+    """Where groups of fewer ranks might fit although all replicas together do not, shape (N,).
+
+    The hole that the logits leave counts only while the loss is the peak, which more state may end.
+    """
+    capacity = job.cluster.capacity_bytes
+    if allow_at_risk:
+        return np.asarray(memory.device_low - memory.hole <= capacity)
+    return np.asarray(memory.device_high - memory.hole <= capacity * (1.0 - headroom_fraction))

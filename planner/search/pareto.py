@@ -1,12 +1,13 @@
 """The front: strategies that no other strategy beats in step time, memory, GPUs and cost per token at once.
 
-Small spaces are enumerated, which is exact. Larger ones are sampled by NSGA-II. Every sampled point is evaluated exactly, but
-nothing proves that it belongs to the front. Only listed splits are considered. Array suffix: D objectives.
+It is exact: a strategy is priced unless the front so far beats a lower bound of both its time and its memory. Only past a stated
+number of strategies is the front sampled instead. Either way it starts from the ranked plans, so that it cannot contradict them.
+Splits of the layers beyond the listed ones are considered only as far as they are among these plans. Array suffix: D objectives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -14,22 +15,30 @@ import numpy as np
 
 from cost_models.evaluate import Verdict, memory_verdict
 from cost_models.job import Job
-from cost_models.memory import stage_memory
+from cost_models.memory import StageMemory, stage_memory
 from cost_models.step.total import step_time
-from cost_models.strategies.strategy import Bools, Floats, Ints, Strategies, concatenated
+from cost_models.strategies.strategy import Bools, Floats, Ints, Strategies
 from planner.rules import violations
+from planner.search.base_rows import BASE_CODES
+from planner.search.bounds import Bounds, build_bounds, without_replicas_s
+from planner.search.dominance import FrontSoFar
+from planner.search.evolution import evolve
+from planner.search.kept import BOUND_SLACK
+from planner.search.leanest import least_memory
 from planner.search.objective import Goal
-from planner.strategies.degrees import DEGREE_AXES
+from planner.strategies.expansion import Pairs
 from planner.strategies.parse import strategy_dict
 from planner.strategies.space import Space
 
-MOST_ENUMERATED = 3_000_000
-"""Most strategies for which the front is enumerated."""
+MOST_SEARCHED = 200_000_000
+"""Most strategies for which the front is searched exactly, which takes about a minute."""
 OBJECTIVES = ("step_time_s", "peak_device_bytes", "num_gpus", "cost_per_token")
-_BASE_AT_ONCE = 64
-_POPULATION, _GENERATIONS = 64, 40
-_NEVER = 1e30
-"""Objective of a strategy that cannot run; the sampler takes no infinity."""
+_BASE_ROWS = 1 << 13
+"""Base rows that are bounded at a time. They come with a rising number of GPUs: what is done on few is done on more."""
+_PAIRS = 1 << 20
+"""Pairs that are bounded at a time."""
+_ROWS = 1 << 14
+"""Strategies that are priced at a time."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -40,6 +49,8 @@ class Front:
     objectives_ND: Floats
     """By OBJECTIVES; the cost is in the currency of the price, or in GPU-seconds where no price is given."""
     method: Literal["exhaustive", "nsga-ii"]
+    stopped: bool
+    """Whether the search ended early, so that points may be missing."""
 
 
 def pareto_front(
@@ -50,16 +61,20 @@ def pareto_front(
     seed: int,
     should_stop: Callable[[], bool] | None = None,
     method: Literal["exhaustive", "nsga-ii"] | None = None,
+    known: Strategies | None = None,
 ) -> Front:
-    """The front of a space; the size of the space decides the `method` unless it is given."""
-    chosen = method or ("exhaustive" if int(space.mesh_sizes.sum()) <= MOST_ENUMERATED else "nsga-ii")
-    sampler = _Points(space, goal, headroom_fraction)
-    if len(space.degrees):
-        if chosen == "exhaustive":
-            _enumerate(sampler, space.base(), should_stop)
-        else:
-            _evolve(sampler, seed, should_stop)
-    return Front(sampler.rows, sampler.objectives_ND, chosen)
+    """The front of a space; the size of the space decides the `method` unless it is given. `known` are the ranked plans."""
+    chosen = method or ("exhaustive" if int(space.mesh_sizes.sum()) <= MOST_SEARCHED else "nsga-ii")
+    search = _FrontSearch(space, goal, headroom_fraction, should_stop, known)
+    if len(space.degrees) and chosen == "exhaustive":
+        search.run()
+    elif len(space.degrees):
+        evolve(space, price=search.add, num_objectives=len(OBJECTIVES), seed=seed, must_stop=search.must_stop)
+    front = search.front
+    if front.rows is not None:
+        front.compact()
+    values = objectives(space.job, front.step_s, front.device_bytes, front.world)
+    return Front(front.rows, values, chosen, search.stopped)
 
 
 def front_documents(front: Front) -> list[dict[str, Any]]:
@@ -76,139 +91,128 @@ def front_documents(front: Front) -> list[dict[str, Any]]:
     ]
 
 
-def undominated(objectives_ND: Floats) -> Bools:
-    """Which points are on the front, shape (N,); of equal points only the first.
+class _FrontSearch:
+    """One search for the front."""
 
-    A point is on the front if no other point is at least as good in every objective and better in one.
-    """
-    # In lexical order a point can only be dominated by one that comes before it, so one pass against the front so far is enough.
-    order = np.lexsort(objectives_ND.T[::-1])
-    kept = np.zeros(len(order), np.bool_)
-    front = np.empty((0, objectives_ND.shape[1]))
-    for index in order.tolist():
-        if not (front <= objectives_ND[index]).all(axis=1).any():
-            kept[index] = True
-            front = np.vstack([front, objectives_ND[index]])
-    return kept
-
-
-class _Points:
-    """The front of what has been evaluated so far."""
-
-    def __init__(self, space: Space, goal: Goal, headroom_fraction: float) -> None:
+    def __init__(
+        self,
+        space: Space,
+        goal: Goal,
+        headroom_fraction: float,
+        should_stop: Callable[[], bool] | None,
+        known: Strategies | None,
+    ) -> None:
         self.space, self.job, self.goal, self.headroom_fraction = space, space.job, goal, headroom_fraction
-        self.rows: Strategies | None = None
-        self.objectives_ND = np.empty((0, len(OBJECTIVES)))
+        self.should_stop, self.stopped = should_stop, False
+        self.front = FrontSoFar(space.layouts if known is None else known.layouts)
+        if known is not None:
+            self.add(known)
 
-    def add(self, rows: Strategies) -> None:
-        """Merges strategies into the front."""
-        objectives_ND = self.evaluated(rows)
-        self.keep(rows, objectives_ND)
+    def must_stop(self) -> bool:
+        """Whether the caller ends the search here."""
+        self.stopped = self.stopped or (self.should_stop is not None and self.should_stop())
+        return self.stopped
 
-    def keep(self, rows: Strategies, objectives_ND: Floats) -> None:
-        """Merges evaluated strategies."""
-        fine = np.flatnonzero(np.isfinite(objectives_ND).all(axis=1))
-        rows, objectives_ND = rows.take(fine), objectives_ND[fine]
-        if len(self.objectives_ND) and len(objectives_ND):
-            no_worse = np.all(self.objectives_ND[None] <= objectives_ND[:, None], axis=2)
-            fresh = np.flatnonzero(~np.any(no_worse, axis=1))
-            rows, objectives_ND = rows.take(fresh), objectives_ND[fresh]
-        if not len(rows):
-            return
-        if self.rows is not None:
-            rows = concatenated([self.rows, rows])
-            objectives_ND = np.concatenate([self.objectives_ND, objectives_ND])
-        kept = np.flatnonzero(undominated(objectives_ND))
-        kept = kept[np.lexsort(objectives_ND[kept].T[::-1])]
-        self.rows, self.objectives_ND = rows.take(kept), objectives_ND[kept]
+    def run(self) -> None:
+        """Searches the whole space."""
+        degrees = self.space.degrees
+        order = np.argsort(degrees.worlds, kind="stable")
+        before = np.cumsum(degrees.sizes[order]) - degrees.sizes[order]
+        for meshes in np.split(order, np.flatnonzero(np.diff(before // _BASE_ROWS)) + 1):
+            base = self.space.base(meshes)
+            base = base.take(violations(self.job, base).only(BASE_CODES).legal)
+            bounds = build_bounds(self.space, base)
+            reached = np.flatnonzero(self.goal.reached(bounds.step_s))
+            order = reached[np.argsort(bounds.step_s[reached], kind="stable")]
+            parts = np.cumsum(self.space.multiplicity(base)[order]) // _PAIRS
+            for part in np.split(order, np.flatnonzero(np.diff(parts)) + 1):
+                if self.must_stop():
+                    return
+                self._expand(base.take(part), bounds.take(part))
 
-    def evaluated(self, rows: Strategies) -> Floats:
-        """The objectives of each strategy; infinite where it is illegal, does not fit or misses the targets."""
+    def _expand(self, base: Strategies, bounds: Bounds) -> None:
+        """Prices what these base rows stand for, unless bounds of its time and memory are beaten."""
+        memory = least_memory(self.space, base)
+        alive = np.flatnonzero(~self._beaten(bounds.step_s, memory.of_rows, base.world))
+        base, bounds, memory = base.take(alive), bounds.take(alive), memory.take(alive)
+        pairs = self.space.distinct_pairs(base)
+        least_s, least_bytes = bounds.paired_s(self.space, pairs), memory.of_pairs(pairs)
+        order = np.argsort(least_s, kind="stable")
+        for start in range(0, len(order), _ROWS):
+            part = order[start : start + _ROWS]
+            part = part[~self._beaten(least_s[part], least_bytes[part], base.world[pairs.origin[part]])]
+            if len(part):
+                self._price_pairs(base, bounds, pairs.take(part), least_s[part])
+
+    def _price_pairs(self, base: Strategies, bounds: Bounds, pairs: Pairs, least_s: Floats) -> None:
+        """Prices these pairs and then those of their groups of fewer ranks that are not beaten.
+
+        Such a group holds more of the state on each rank and gains nothing but communication between replicas.
+        """
+        open_s, open_bytes = self._priced(base, bounds, pairs, least_s)
+        groups = self.space.num_groups(base, pairs)
+        which = np.flatnonzero((groups > 0) & np.isfinite(open_bytes))
+        which = which[~self._beaten(open_s[which], open_bytes[which], base.world[pairs.origin[which]])]
+        ends = np.flatnonzero(np.diff(np.cumsum(groups[which]) // _ROWS)) + 1
+        for part in np.split(which, ends) if len(which) else ():
+            grouped = self.space.grouped(base, pairs.take(part))
+            self._priced(base, bounds, grouped, np.repeat(open_s[part], groups[part]))
+
+    def _priced(self, base: Strategies, bounds: Bounds, pairs: Pairs, least_s: Floats) -> tuple[Floats, Floats]:
+        """Adds what is legal, fits and is not beaten. Returns seconds and bytes that no group of fewer ranks saves, shape of
+        `pairs`; the bytes are infinite where no such group is legal and fits.
+        """
+        open_s, open_bytes = least_s.copy(), np.full(len(pairs.origin), np.inf)
+        rows = self.space.expand(base, pairs).rows
+        legal = np.flatnonzero(violations(self.job, rows).legal)
+        if not len(legal):
+            return open_s, open_bytes
+        rows = rows.take(legal)
+        memory, fits = self._fitting(rows)
+        limit = self.job.cluster.capacity_bytes * (1.0 - self.headroom_fraction)
+        near = memory.device_high - memory.hole <= limit
+        open_bytes[legal[near]] = (memory.device - memory.hole)[near]
+        timed = fits[~self._beaten(least_s[legal[fits]], memory.device[fits], rows.world[fits])]
+        if len(timed):
+            some = rows.take(timed)
+            time = step_time(self.job, some, tables=bounds.paired_tables(self.space, pairs.take(legal[timed])))
+            open_s[legal[timed]] = np.maximum(least_s[legal[timed]], without_replicas_s(self.job, some, time))
+            self._add(some, time.total_s, memory.device[timed])
+        return open_s, open_bytes
+
+    def add(self, rows: Strategies) -> Floats:
+        """Adds what of these is legal, fits and meets the targets. Returns the objectives, infinite for all others, shape (N, D)."""
         found = np.full((len(rows), len(OBJECTIVES)), np.inf)
         legal = np.flatnonzero(violations(self.job, rows).legal)
         if not len(legal):
             return found
-        memory = stage_memory(self.job, rows.take(legal))
-        verdict, _ = memory_verdict(self.job, memory, headroom_fraction=self.headroom_fraction)
-        fits = np.flatnonzero(verdict == Verdict.FITS)
-        some = rows.take(legal[fits])
-        if len(some):
+        memory, fits = self._fitting(rows.take(legal))
+        if len(fits):
+            some = rows.take(legal[fits])
             step_s = step_time(self.job, some).total_s
-            values = np.column_stack([step_s, memory.device[fits], some.world, step_s * some.world * _price(self.job)])
+            self._add(some, step_s, memory.device[fits])
+            values = objectives(self.job, step_s, memory.device[fits], some.world)
             found[legal[fits]] = np.where(self.goal.reached(step_s)[:, None], values, np.inf)
         return found
 
+    def _fitting(self, rows: Strategies) -> tuple[StageMemory, Ints]:
+        memory = stage_memory(self.job, rows)
+        verdict, _ = memory_verdict(self.job, memory, headroom_fraction=self.headroom_fraction)
+        return memory, np.flatnonzero(verdict == Verdict.FITS)
 
-def _price(job: Job) -> float:
-    """What one GPU-second costs per token of the step."""
+    def _add(self, rows: Strategies, step_s: Floats, device_bytes: Floats) -> None:
+        reached = np.flatnonzero(self.goal.reached(step_s))
+        self.front.add(rows.take(reached), step_s[reached], device_bytes[reached])
+
+    def _beaten(self, least_s: Floats, least_bytes: Floats, world: Floats) -> Bools:
+        """Where the front beats or equals these lower bounds."""
+        # A bound and a price add the same numbers in different orders, so the bound may be the larger by their last bits.
+        return self.front.beaten(least_s * (1.0 - BOUND_SLACK), least_bytes * (1.0 - BOUND_SLACK), world)
+
+
+def objectives(job: Job, step_s: Floats, device_bytes: Floats, world: Floats) -> Floats:
+    """The OBJECTIVES of strategies, shape (N, D)."""
     tokens = float(job.training.seq_length) * job.training.global_batch_size
     each_hour = job.cluster.price_per_gpu_hour
-    return (each_hour / 3600.0 if each_hour is not None else 1.0) / tokens
-
-
-def _enumerate(points: _Points, base: Strategies, should_stop: Callable[[], bool] | None) -> None:
-    for start in range(0, len(base), _BASE_AT_ONCE):
-        if should_stop is not None and should_stop():
-            return
-        rows = points.space.expand(base.take(np.arange(start, min(start + _BASE_AT_ONCE, len(base))))).rows
-        points.add(rows)
-
-
-def _evolve(points: _Points, seed: int, should_stop: Callable[[], bool] | None) -> None:
-    """NSGA-II over positions on every axis."""
-    # Most combinations of positions are no strategy: degrees must multiply to whole nodes. The nearest base row that exists is
-    # priced in their place, so that the sampler sees no holes.
-    import optuna
-
-    optuna.logging.set_verbosity(optuna.logging.WARNING)
-    nearest = _Nearest(points.space)
-    sampler = optuna.samplers.NSGAIISampler(population_size=_POPULATION, seed=seed)
-    study = optuna.create_study(directions=["minimize"] * len(OBJECTIVES), sampler=sampler)
-    for _ in range(_GENERATIONS):
-        if should_stop is not None and should_stop():
-            return
-        trials = [study.ask() for _ in range(_POPULATION)]
-        wanted = [{n: t.suggest_int(n, 0, most) for n, most in nearest.most.items()} for t in trials]
-        share = np.array([trial.suggest_float("option", 0.0, 1.0) for trial in trials])
-        rows = concatenated([nearest.row(target) for target in wanted])
-        size = points.space.multiplicity(rows)
-        option = np.minimum((share * size).astype(np.int64), size - 1)
-        objectives_ND = _priced(points, rows, option)
-        for trial, values in zip(trials, objectives_ND.tolist(), strict=True):
-            study.tell(trial, [min(value, _NEVER) for value in values])
-
-
-class _Nearest:
-    """Base rows by their positions on the axes: first the nearest mesh that exists, then the nearest of its rows."""
-
-    def __init__(self, space: Space) -> None:
-        self.space = space
-        self.levels = {name: np.array(space.degrees.values(name)) for name in DEGREE_AXES}
-        self.most = {name: len(levels) - 1 for name, levels in self.levels.items()}
-        self.meshes = self._places(space.degrees.mesh)
-
-    def _places(self, columns: Mapping[str, Any]) -> Ints:
-        """The positions of these values on their axes, shape (N, axes)."""
-        return np.stack([np.searchsorted(self.levels[name], column) for name, column in columns.items()], axis=1)
-
-    def row(self, target: Mapping[str, int]) -> Strategies:
-        """The base row that is nearest to these positions, a batch of one."""
-        degrees = self.space.degrees
-        mesh = int(np.abs(self.meshes - [target[name] for name in degrees.mesh]).sum(axis=1).argmin())
-        rows = self.space.base(np.array([mesh]))
-        places = self._places({name: getattr(rows, name) for name in degrees.inner})
-        at = np.abs(places - [target[name] for name in degrees.inner]).sum(axis=1).argmin()
-        return rows.take(np.array([at]))
-
-
-def _priced(points: _Points, base: Strategies, option: Ints) -> Floats:
-    """The objectives of one strategy of each base row; the strategies join the front."""
-    every = points.space.every_pair(base)
-    by_base = np.argsort(every.origin, kind="stable")
-    start = np.searchsorted(every.origin[by_base], np.arange(len(base)))
-    expansion = points.space.expand(base, every.take(by_base[start + option]))
-    found = np.full((len(base), len(OBJECTIVES)), np.inf)
-    values = points.evaluated(expansion.rows)
-    points.keep(expansion.rows, values)
-    found[expansion.origin] = values
-    return found
+    each_gpu_s = each_hour / 3600.0 if each_hour is not None else 1.0
+    return np.column_stack([step_s, device_bytes, world, step_s * world * (each_gpu_s / tokens)])

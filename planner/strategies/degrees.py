@@ -71,11 +71,28 @@ class Degrees:
         sizes = self.sizes[meshes]
         origin = np.repeat(meshes, sizes)
         within = np.arange(len(origin)) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        at = self.first[self.group[origin]] + within
+        return self._rows(origin, self.first[self.group[origin]] + within)
+
+    def _rows(self, mesh: Ints, inner: Ints) -> Columns:
         return {
-            **{name: column[origin] for name, column in self.mesh.items()},
-            **{name: column[at] for name, column in self.inner.items()},
+            **{name: column[mesh] for name, column in self.mesh.items()},
+            **{name: column[inner] for name, column in self.inner.items()},
         }
+
+    def different_layers(self) -> Columns:
+        """The DEGREE_AXES of one combination for each that a layer's work may depend on: all fields but pp and dp."""
+        of_group = np.full(len(self.first) - 1, -1)
+        of_group[self.group] = np.arange(len(self.group))
+        mesh = np.repeat(of_group, np.diff(self.first))
+        inner = np.flatnonzero(mesh >= 0)
+        key = np.zeros(len(inner), np.int64)
+        for column in (
+            *(self.mesh[name][mesh[inner]] for name in ("tp", "cp")),
+            *(self.inner[n][inner] for n in INNER_AXES),
+        ):
+            key = np.unique(key * (int(column.max(initial=0)) + 1) + column, return_inverse=True)[1].reshape(-1)
+        inner = inner[np.unique(key, return_index=True)[1]]
+        return self._rows(mesh[inner], inner)
 
     def values(self, name: str) -> list[Any]:
         """The different values of one axis, in rising order."""

@@ -63,21 +63,34 @@ class ListedSplits:
         of_layout = (self.schedules(layout) for layout in range(len(self.layouts.table)))
         return np.array([min(each, key=_LEANEST_FIRST.index, default=0) for each in of_layout], np.int8)
 
-    @cached_property
+    @property
     def different(self) -> Mapping[int, tuple[Pair, ...]]:
         """The pairs by number of stages of which the leanest of a stage's memory may be one."""
+        return self._unequal[0]
+
+    @property
+    def number(self) -> Ints:
+        """Which pair in `different` stands for each layout, by its position among those of its number of stages; shape (L,)."""
+        return self._unequal[1]
+
+    @cached_property
+    def _unequal(self) -> tuple[Mapping[int, tuple[Pair, ...]], Ints]:
         # Splits whose ranks hold the same layers need the same memory for states and differ only in what is in flight, of
-        # which fewer virtual stages need less, and 1F1B the least. So one split stands for them when memory is bounded.
+        # which 1F1B needs the least. So one split stands for them when memory is bounded.
         found: dict[int, tuple[Pair, ...]] = {}
+        number = np.zeros(len(self.layouts.table), np.int64)
         for pp, pairs in self.index.items():
-            unequal: dict[tuple[bytes, int], Pair] = {}
+            unequal: dict[tuple[bytes, int, int], Pair] = {}
             for vpp, layout in sorted(pairs):
-                held = self.layouts.layers_LKJ[layout].tobytes() + self.layouts.slot_stage_LK[layout].tobytes()
-                plain, own = (held, int(Schedule.ONE_F_ONE_B)), int(self.leanest_schedule[layout])
-                alike = own == Schedule.INTERLEAVED or (own in SPLIT_BACKWARD and plain in unequal)
-                unequal.setdefault(plain if alike else (held, own), (vpp, layout))
+                held = self.layouts.held(layout)
+                plain, own = (held, int(Schedule.ONE_F_ONE_B), 0), int(self.leanest_schedule[layout])
+                # More virtual stages hold less on the first stage and more on the last, so that only 1F1B stands for all of them.
+                alike = plain in unequal and (own == Schedule.INTERLEAVED or own in SPLIT_BACKWARD)
+                key = plain if alike else (held, own, vpp if own == Schedule.INTERLEAVED else 0)
+                unequal.setdefault(key, (vpp, layout))
+                number[layout] = list(unequal).index(key)
             found[pp] = tuple(unequal.values())
-        return found
+        return found, number
 
     @cached_property
     def table(self) -> Ints:

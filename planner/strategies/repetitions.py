@@ -52,7 +52,7 @@ def repeated_at_least(
     if split.recompute_per_stage is not None:
         least: NDArray[Any] = np.minimum(held, layouts.recompute_limit_LS[layout])[: split.pp].min()
     else:
-        chunks = layouts.chunk_layers[layout, : split.vpp, : split.pp]
+        chunks = layouts.chunks(layout)
         limit = np.where(repetitions[:, 1] == RecomputeMethod.BLOCK, repetitions[:, 2], max(split.layers))
         least = np.minimum(chunks, limit[:, None, None]).sum(axis=1).min(axis=1)
     selective = 0.0 if sets_are_given else held[: split.pp].min()

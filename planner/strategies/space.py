@@ -107,11 +107,11 @@ class Space:
         return [int(size) for size in np.unique(self._groups.sizes_S)]
 
     def base(self, meshes: Ints | None = None) -> Strategies:
-        """The base rows of these meshes, or all of them, with the open choices at their fastest.
+        """The base rows of these meshes, or all of them: nothing is recomputed, sharded or offloaded. Bounds start from them."""
+        return self.base_of(self.degrees.rows(np.arange(len(self.degrees)) if meshes is None else meshes))
 
-        Nothing is recomputed, sharded or offloaded. The bounds of `planner.search.bounds` start from these rows.
-        """
-        degrees = self.degrees.rows(np.arange(len(self.degrees)) if meshes is None else meshes)
+    def base_of(self, degrees: Columns) -> Strategies:
+        """The base rows with these DEGREE_AXES."""
         n = len(degrees["tp"])
         vpp, layout = self.splits.last[degrees["pp"].astype(np.int64)].T
         columns = {
@@ -151,7 +151,9 @@ class Space:
     def leanest_is_known(self) -> bool:
         """Whether `leanest` needs no more memory than any value of the knobs."""
         known = (*LEAN_KNOBS, *OFFLOADED) if self.falls_back else LEAN_KNOBS
-        return all(len(values) == 1 or name in known for name, values in self.knobs.items())
+        # Units of several layers keep fewer inputs than layers that are recomputed one by one.
+        units = RecomputeMethod.UNIFORM in self.chosen.get("recompute_method", ())
+        return not units and all(len(values) == 1 or name in known for name, values in self.knobs.items())
 
     @cached_property
     def options(self) -> Columns:

@@ -18,10 +18,13 @@ from planner.rules import RULES, rule_codes, violations
 from planner.rules.rule import rule_fields
 from planner.schemas import PlanRequest
 from planner.search import exhaustive
-from planner.search.bounds import build_bounds, floor_s
-from planner.search.exhaustive import BASE_CODES, Exhaustive
+from planner.search.base_rows import BASE_CODES
+from planner.search.bounds import build_bounds, floors_s
+from planner.search.exhaustive import Exhaustive
 from planner.search.found import Found
-from planner.search.objective import build_goal, ranked_order
+from planner.search.leanest import least_memory
+from planner.search.objective import build_goal, ranked_order, rounded
+from planner.search.pareto import pareto_front
 from planner.strategies.axes import build_space
 from planner.strategies.space import Space
 
@@ -193,8 +196,6 @@ def test_the_search_finds_what_brute_force_finds(request) -> None:
         assert found.lower_bound_s == pytest.approx(brute.step_s.min(), rel=1e-12)
     else:
         assert found.lower_bound_s is None
-    assert len(brute.best) <= found.feasible + found.at_risk
-    assert found.feasible <= brute.num_fitting
 
 
 @settings(max_examples=60)
@@ -208,21 +209,22 @@ def test_a_search_in_blocks_finds_the_same(request) -> None:
         parts = searched(asked, space)
     assert fields(parts.best) == fields(whole.best)
     assert (parts.optimal, parts.lower_bound_s) == (True, whole.lower_bound_s)
-    counted = parts.evaluated + parts.bounded + sum(parts.rejected.values())
-    if asked.objective != "fewest_gpus":  # what misses a target is evaluated and rejected
-        assert counted <= space.mesh_sizes.sum()
+    assert parts.total == whole.total == parts.feasible + parts.bounded + sum(parts.rejected.values())
 
 
 @settings(max_examples=60)
 @given(requests())
-def test_every_strategy_is_evaluated_rejected_or_bounded_once(request) -> None:
-    """But for repetitions, which an option counts and an expansion leaves out. Every reason given is a true one."""
+def test_every_strategy_is_feasible_rejected_or_bounded_once(request) -> None:
+    """But for repetitions, which count as bounded. Every reason given is a true one."""
     asked, space = built(request)
-    assume(asked.objective != "fewest_gpus")  # what misses a target is evaluated and rejected
     brute, found = BruteForce(asked, space), searched(asked, space)
-    counted = found.evaluated + found.bounded + sum(found.rejected.values())
-    assert brute.size <= counted <= space.mesh_sizes.sum()
-    repeated = counted - brute.size
+    assert found.total == found.feasible + found.bounded + sum(found.rejected.values())
+    assert found.total == len(space.expand(space.base()).rows)
+    assert len(fields(found.best)) <= found.feasible <= found.evaluated
+    missed = found.evaluated - found.feasible
+    assert missed <= found.rejected["misses-target"]
+    assert found.evaluated + found.bounded <= found.total
+    repeated = found.total - brute.size
     for code in set(found.rejected) & set(rule_codes()):
         assert 0 <= found.rejected[code] <= brute.broken[code] + repeated
 
@@ -236,13 +238,46 @@ def test_no_strategy_is_faster_than_its_bounds(request) -> None:
     bounds, pairs = build_bounds(space, base), space.pairs(base)
     of_pair, of_base = bounds.paired_s(space, pairs), bounds.step_s[pairs.origin]
     assert (of_base <= of_pair * (1 + 1e-12)).all()
+    of_mesh = np.repeat(floors_s(space), space.degrees.sizes)
+    assert (of_mesh <= bounds.step_s * (1 + 1e-12)).all()
     expansion = space.expand(base)
     expansion = expansion.take(np.flatnonzero(violations(space.job, expansion.rows).legal))
     rows = expansion.rows
     assume(len(rows))
     step_s = evaluate(space.job, rows).step_time_s
     assert (bounds.paired_s(space, expansion.pairs) <= step_s * (1 + 1e-9)).all()
-    assert (floor_s(space, rows.world) <= step_s).all()
+
+
+@settings(max_examples=60)
+@given(requests())
+def test_no_strategy_needs_less_memory_than_its_bounds(request) -> None:
+    """Of the base row and of the pair that shards over all replicas, which holds for its groups of fewer ranks too."""
+    _, space = built(request)
+    base, pairs = space.base(), space.every_pair(space.base())
+    least, rows = least_memory(space, base), space.expand(base, pairs).rows
+    legal = np.flatnonzero(violations(space.job, rows).legal)
+    device = evaluate(space.job, rows.take(legal)).memory.device if len(legal) else np.zeros(0)
+    assert (least.of_rows[pairs.origin] <= least.of_pairs(pairs)).all()
+    assert (least.of_pairs(pairs)[legal] <= device * (1 + 1e-12)).all()
+
+
+@settings(max_examples=30)
+@given(requests())
+def test_the_front_is_what_nothing_in_the_space_beats(request) -> None:
+    asked, space = built(request)
+    goal, headroom = build_goal(space.job, asked.objective, asked.targets), asked.constraints.memory_headroom_fraction
+    front = pareto_front(space, goal=goal, headroom_fraction=headroom, seed=0)
+    rows = space.expand(space.base()).rows
+    rows = rows.take(violations(space.job, rows).legal)
+    assume(len(rows))
+    costs = evaluate(space.job, rows, headroom_fraction=headroom)
+    kept = (costs.verdict == Verdict.FITS) & goal.reached(costs.step_time_s)
+    every = np.column_stack([rounded(costs.step_time_s), costs.memory.device, rows.world])[kept]
+    points = np.column_stack([rounded(front.objectives_ND[:, 0]), front.objectives_ND[:, 1:3]])
+    no_worse = (every[None] <= points[:, None]).all(axis=2)
+    assert not (no_worse & (every[None] < points[:, None]).any(axis=2)).any()
+    assert (no_worse.any(axis=1)).all()
+    assert (points[None] <= every[:, None]).all(axis=2).any(axis=1).all()
 
 
 @settings(max_examples=25)
@@ -281,6 +316,8 @@ def test_a_stopped_search_is_honest(request, chunks) -> None:
         assert fields(found.best) == fields(whole.best)
         return
     assert found.stopped == "cancelled"
+    assert 0 < found.unsearched <= found.total
+    assert found.total == found.feasible + found.bounded + sum(found.rejected.values()) + found.unsearched
     assert len(fields(found.best)) <= asked.top_k
     if found.best is not None:
         costs = evaluate(space.job, found.best, headroom_fraction=asked.constraints.memory_headroom_fraction)

@@ -206,14 +206,21 @@ def _searched(response: Json) -> list[Text]:
         if not proof["optimal"] and proof["gap"] is not None:
             how += f", gap {proof['gap']:.1%}"
         axes = " ".join(name for name, values in search["space"].items() if _varied(name, values))
-        counted = f"{search['feasible']:,} found to fit, {search['evaluated']:,} priced"
-        bounded = proof["optimal"] and search["feasible"] != search["evaluated"]
-        rest = ", bounds exclude the rest" if bounded else ""
-        lines.append(Text(f"Searched {axes or 'nothing'}: {counted}{rest}, {search['elapsed_s']:.2f} s; {how}."))
+        lines.append(Text(f"Searched {axes or 'nothing'}: {_counts(search)}, {search['elapsed_s']:.2f} s; {how}."))
     if rejected := response["rejected"]:
         most = MOST_REASONS if response["plans"] else MAX_LISTED
         lines.append(Text(f"Of the other strategies, {rejections(rejected, most=most)}."))
     return lines
+
+
+def _counts(search: Json) -> str:
+    """What became of the strategies, but for the rejected ones."""
+    counted = f"{search['total']:,} strategies, {search['evaluated']:,} priced"
+    if search["feasible"] != search["evaluated"]:
+        counted += f" ({search['feasible']:,} feasible)"
+    if search["bounded"]:
+        counted += f", {search['bounded']:,} excluded by bounds"
+    return counted + (f", {search['unsearched']:,} not searched" if search["unsearched"] else "")
 
 
 def _varied(axis: str, values: Sequence[object]) -> bool:

@@ -28,7 +28,8 @@ def ranked(rank: int, *, tie_group: int | None = None, gpus: int = 32, **strateg
 
 def response_of(plans: list[dict[str, Any]], **fields: Any) -> dict[str, Any]:
     search = {
-        "proof": {"optimal": True, "gap": 0.0}, "space": {"tp": [1, 2]}, "feasible": 50, "evaluated": 40, "elapsed_s": 0.5,
+        "proof": {"optimal": True, "gap": 0.0}, "space": {"tp": [1, 2]}, "elapsed_s": 0.5,
+        "total": 9050, "bounded": 9000, "evaluated": 50, "feasible": 40, "unsearched": 0,
     }  # fmt: skip
     return {
         "request": {"cluster": {"num_nodes": 4, "gpus_per_node": 8}}, "plans": plans, "search": search, "rejected": {},
@@ -74,14 +75,15 @@ def test_three_reasons_are_listed_beside_plans_and_six_where_there_are_none(
     [
         (
             {},
-            "Searched tp: 50 found to fit, 40 priced, bounds exclude the rest, 0.50 s; optimal in the searched space.",
+            "Searched tp: 9,050 strategies, 50 priced (40 feasible), 9,000 excluded by bounds, 0.50 s; optimal in the searched space.",
         ),
-        ({"evaluated": 50}, "Searched tp: 50 found to fit, 50 priced, 0.50 s; optimal"),
-        ({"proof": {"optimal": False, "gap": 0.125}}, "40 priced, 0.50 s; not proved optimal, gap 12.5%."),
-        ({"proof": {"optimal": False, "gap": None}}, "40 priced, 0.50 s; not proved optimal."),
+        ({"evaluated": 40}, "Searched tp: 9,050 strategies, 40 priced, 9,000 excluded by bounds, 0.50 s; optimal"),
+        ({"bounded": 0, "unsearched": 9000}, "50 priced (40 feasible), 9,000 not searched, 0.50 s; optimal"),
+        ({"proof": {"optimal": False, "gap": 0.125}}, "excluded by bounds, 0.50 s; not proved optimal, gap 12.5%."),
+        ({"proof": {"optimal": False, "gap": None}}, "excluded by bounds, 0.50 s; not proved optimal."),
         ({"proof": {"optimal": True, "gap": None}}, "optimal in the searched space."),
-        ({"space": {"tp": [2], "pp": []}}, "Searched nothing: 50"),
-        ({"space": {"tp": [2, 4], "dp": [1, 2, 3], "cp": [1]}}, "Searched tp dp: 50"),
+        ({"space": {"tp": [2], "pp": []}}, "Searched nothing: 9,050"),
+        ({"space": {"tp": [2, 4], "dp": [1, 2, 3], "cp": [1]}}, "Searched tp dp: 9,050"),
         ({"space": {"pool_per_stage": [["a"]], "layers_per_stage": ["even"]}}, "Searched nothing"),
         ({"space": {"pool_per_stage": ["stages on every pool"]}}, "Searched pool_per_stage"),
     ],

@@ -62,8 +62,11 @@ RESPONSE: dict[str, Any] = {
     "search": {
         "methods": ["exhaustive"],
         "space": {"tp": [1, 2, 4], "pp": [1, 2], "cp": [1]},
+        "total": 4_000,
+        "bounded": 635,
         "evaluated": 345,
-        "feasible": 678,
+        "feasible": 345,
+        "unsearched": 0,
         "elapsed_s": 0.25,
         "proof": {"optimal": True, "gap": 0.0, "lower_bound_s": 10.0},
     },
@@ -273,7 +276,7 @@ def test_marks_tell_apart_what_the_degrees_do_not(printed: Any) -> None:
 def test_footer_tells_ties_search_rejections_and_prices(printed: Any) -> None:
     out, _ = printed(RESPONSE, width=160)
     assert "Too close to call: plans 1 and 2. Measuring plans 1 and 2 first would tell you the most." in out
-    assert "Searched tp pp: 678 found to fit, 345 priced, bounds exclude the rest, 0.25 s; optimal in the" in out
+    assert "Searched tp pp: 4,000 strategies, 345 priced, 635 excluded by bounds, 0.25 s; optimal in the" in out
     assert (
         "Of the other strategies, 3,000 need more memory than a GPU has (out-of-memory); 20 have a tp that does not divide the "
         "attention heads (heads-not-divisible)."
@@ -380,9 +383,15 @@ def test_the_title_counts_parameters(printed: Any, layers: int) -> None:
     ],
 )
 def test_what_was_searched_is_told(printed: Any, space: dict[str, Any], told: str) -> None:
-    search = RESPONSE["search"] | {"space": space, "evaluated": 678}
+    search = RESPONSE["search"] | {"space": space, "bounded": 0}
     out, _ = printed(RESPONSE | {"search": search}, width=160)
-    assert f"Searched {told}: 678 found to fit, 678 priced, 0.25 s; optimal" in out
+    assert f"Searched {told}: 4,000 strategies, 345 priced, 0.25 s; optimal" in out
+
+
+def test_priced_strategies_that_miss_a_target_and_what_a_stop_left_are_told(printed: Any) -> None:
+    search = RESPONSE["search"] | {"feasible": 300, "bounded": 600, "unsearched": 35}
+    out, _ = printed(RESPONSE | {"search": search}, width=160)
+    assert "4,000 strategies, 345 priced (300 feasible), 600 excluded by bounds, 35 not searched, 0.25 s" in out
 
 
 def test_warnings_go_to_stderr_unless_quiet(printed: Any) -> None:

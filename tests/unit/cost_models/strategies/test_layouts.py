@@ -87,7 +87,7 @@ def test_a_folded_pipeline_comes_back_to_the_first_stage() -> None:
     layouts = build_layouts([layout, Layout(2, 2, (1, 2, 3, 2))], model=first_two_dense(8))
     assert layouts.layers_LKJ[0].tolist() == [[1, 2], [1, 4]]
     assert layouts.has_head_LK.tolist() == [[True, False], [False, True]]
-    assert layouts.chunk_layers[0].tolist() == [[1, 2], [2, 3]]
+    assert layouts.chunks(0).tolist() == [[1, 2], [2, 3]]
     assert layouts.largest_chunk_layers_LK[0].tolist() == [2, 3]
 
 
@@ -103,6 +103,20 @@ def test_stages_of_other_chunks_are_kept_apart() -> None:
     layers = (1, 4, 4, 1, 1, 2, 1, 1, 1, 0, 1, 1)
     layout = Layout(4, 3, layers)
     layouts = build_layouts([layout], model=dense(sum(layers)))
-    assert np.minimum(layouts.chunk_layers[0], 1).sum(axis=0).tolist() == [3, 2, 3, 3]
+    assert np.minimum(layouts.chunks(0), 1).sum(axis=0).tolist() == [3, 2, 3, 3]
     assert layout.layers_on_stage(1) == layout.layers_on_stage(2) == 6
     assert layouts.slot_stage_LK[0].tolist() == [0, 1, 2, 3]
+
+
+def test_the_layers_before_each_chunk_stand_layout_by_layout() -> None:
+    """Stage 0 holds 1 + 3 layers, stage 1 holds 2 + 0; the second layout has one chunk of 4 and one of 2."""
+    layouts = build_layouts([Layout(2, 2, (1, 2, 3, 0)), Layout(2, 1, (4, 2))], model=dense(6))
+    assert layouts.first_chunk.tolist() == [0, 3]
+    assert layouts.layers_before.tolist() == [[0, 0], [1, 2], [4, 2], [0, 0], [4, 2]]
+
+
+def test_many_chunks_of_one_layout_cost_no_room_in_the_others() -> None:
+    """500 stages of 2 chunks and 2 stages of 500 chunks have 3 and 501 rows, not a table of 500 chunks by 500 stages each."""
+    layouts = build_layouts([Layout(500, 2, (1,) * 1000), Layout(2, 500, (1,) * 1000)], model=dense(1000))
+    assert len(layouts.layers_before) == 3 + 501
+    assert layouts.chunks(1).shape == (500, 2)

@@ -11,8 +11,9 @@ import pytest
 from planner.plan import plan
 from planner.request.job import resolve_job
 from planner.schemas.plan_request import PlanRequest
+from planner.search.dominance import undominated
 from planner.search.objective import build_goal
-from planner.search.pareto import Front, pareto_front, undominated
+from planner.search.pareto import Front, pareto_front
 from planner.strategies.axes import build_space
 
 REQUEST: dict[str, Any] = {
@@ -36,9 +37,16 @@ def front(method: str, seed: int = 0) -> Front:
 
 
 def test_undominated_keeps_what_nothing_beats() -> None:
-    points = np.array([[1.0, 5.0], [2.0, 4.0], [2.0, 6.0], [1.0, 5.0], [3.0, 4.0], [0.5, 9.0]])
+    points = np.array([[1.0, 5.0], [2.0, 4.0], [2.0, 6.0], [1.0, 5.0], [3.0, 4.0], [0.5, 9.0]]).T
     # (2, 6) and (3, 4) are beaten by (2, 4), the second (1, 5) repeats the first
-    assert undominated(points).tolist() == [True, True, False, False, False, True]
+    assert undominated(*points, np.full(6, 8.0)).tolist() == [True, True, False, False, False, True]
+
+
+def test_a_point_on_fewer_gpus_is_beaten_by_none_on_more() -> None:
+    step_s, device_bytes = np.array([1.0, 3.0, 3.0, 2.0]), np.array([5.0, 5.0, 5.0, 6.0])
+    world = np.array([16.0, 8.0, 16.0, 24.0])
+    # The second is as good as the third on half the GPUs; the last is slower and larger than the first, on more GPUs.
+    assert undominated(step_s, device_bytes, world).tolist() == [True, True, False, False]
 
 
 def test_no_point_of_the_front_beats_another() -> None:

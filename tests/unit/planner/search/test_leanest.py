@@ -1,0 +1,71 @@
+"""Which choices are the leanest, and where that is not known."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from builders import Document, dense_model, request_of, with_experts
+from cost_models.memory import stage_memory
+from planner.plan import plan
+from planner.request.job import resolve_job
+from planner.rules import violations
+from planner.schemas.plan_request import PlanRequest
+from planner.search.leanest import least_memory
+from planner.strategies.axes import build_space
+
+GPU = {
+    "name": "unit", "memory_gib": 86, "peak_tflops": {"bf16": 200}, "memory_bandwidth_gb_per_s": 2000,
+    "nvlink_gb_per_s": 200,
+}  # fmt: skip
+
+
+def test_units_of_several_layers_may_fit_where_single_layers_do_not() -> None:
+    """128 layers keep 128 inputs of 32,768 x 2,048 x 2 bytes = 16 GiB if each is recomputed by itself, in units of four
+    layers 4 GiB.
+    """
+    request = request_of(
+        dense_model(128, hidden_size=2048, num_attention_heads=16, intermediate_size=8192),
+        gpu=GPU,
+        seq_length=32768,
+        global_batch_size=8,
+    )
+    fixed = {
+        "tp": 1, "cp": 1, "pp": 1, "dp": 8, "zero": 1, "micro_batch_size": 1, "zero_shard_size": 8,
+        "recompute": "full", "recompute_method": "uniform", "recompute_num_layers": 4,
+        "offload": {"optimizer_fraction": 0.0},
+    }  # fmt: skip
+    single = {name: value for name, value in fixed.items() if name not in ("recompute_method", "recompute_num_layers")}
+    answers = [
+        plan({**request, "constraints": {"fixed": strategy, "allow_at_risk": True}}) for strategy in (fixed, single)
+    ]
+    assert [len(answer["plans"]) for answer in answers] == [1, 0]
+    assert (answers[0]["rejected"], list(answers[1]["rejected"])) == ({}, ["out-of-memory"])
+
+
+TWO_KINDS = with_experts(dense_model(6, intermediate_size=16384), moe_layer_freq=2)
+ODD = dense_model(25, hidden_size=2048, num_attention_heads=16)
+
+
+@pytest.mark.parametrize(
+    ("model", "fixed"),
+    [
+        # One layer that is kept counts as the average of its stage, one that is made again as the largest kind.
+        pytest.param(TWO_KINDS, {}, id="layers of two kinds"),
+        # The first stage holds less with more virtual stages, since the warm-up's additional chunks are smaller.
+        pytest.param(ODD, {"tp": 1, "pp": 2, "cp": 1}, id="an odd number of layers"),
+    ],
+)
+def test_no_strategy_needs_less_than_the_least(model: Document, fixed: Document) -> None:
+    request = request_of(model, gpu=GPU, seq_length=8192, global_batch_size=32)
+    request["constraints"] = {"fixed": fixed}
+    job = resolve_job(request)
+    space = build_space(job, PlanRequest.model_validate(request).constraints)
+    base = space.base()
+    pairs = space.every_pair(base)
+    rows = space.expand(base, pairs).rows
+    legal = np.flatnonzero(violations(job, rows).legal)
+    needed, least = stage_memory(job, rows.take(legal)).device, least_memory(space, base).of_pairs(pairs)[legal]
+    assert len(legal) > 500
+    assert (least <= needed * (1 + 1e-9)).all()
+    assert (least > 0.6 * needed).any()
