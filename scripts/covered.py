@@ -1,8 +1,8 @@
 """Which tests run which line, from one run of the tests under coverage, and which of them could notice a change there.
 
 Coverage is kept per test (pytest-cov calls this contexts). A line that only an import runs, such as a table or a default, belongs
-to no test, or to the one test during which its module happened to be imported first. The test files that import its module stand in
-for it, and then all tests that run anything of that module or of modules that import it.
+to no test, or to the one test during which its module happened to be imported first. The test files that import its module or package
+stand in for it, and then all tests that run anything of that module or of modules that import it.
 """
 
 from __future__ import annotations
@@ -125,7 +125,7 @@ class Covered:
         # What runs only once, such as a table when its module is imported or the body of a cached function, runs for whichever test
         # comes first, and coverage credits that test alone.
         if not found or _is_cached(path, line) or is_outside_functions(_tree(path), line):
-            importing = {name for file in _importers(path, "tests") for name in self._mates(file)}
+            importing = {name for file in importing_tests(path) for name in self._mates(file)}
             found += self._ordered(importing) + self._ordered(self._of_file(path))
         users, seen = {path}, {path}
         # A table that only the import of another table reads is used by whatever imports that one, and so on upwards.
@@ -212,6 +212,12 @@ def _importers(path: str, *folders: str) -> tuple[str, ...]:
     """Files of these folders that import a module or something from it."""
     module = path.removesuffix(".py").removesuffix("/__init__").replace("/", ".")
     return tuple(other for other in sources_of(folders) if module in _imported(other))
+
+
+def importing_tests(path: str) -> list[str]:
+    """Test files that import a module, or the package that it is in, which may load it by name and pass on what it defines."""
+    package = str(Path(path).parent / "__init__.py")
+    return list(dict.fromkeys([*_importers(path, "tests"), *_importers(package, "tests")]))
 
 
 @lru_cache(maxsize=1024)

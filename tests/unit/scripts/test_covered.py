@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 
-from scripts.covered import is_outside_functions
+from scripts.covered import importing_tests, is_outside_functions
 
 TEXT = """\
 TABLE = (
@@ -28,3 +28,10 @@ AFTER = [lambda: 6]
 def test_tables_defaults_and_decorators_run_at_import_and_bodies_do_not() -> None:
     outside = [line for line in range(1, 16) if is_outside_functions(ast.parse(TEXT), line)]
     assert outside == [1, 2, 3, 4, 5, 6, 7, 11, 12, 13, 15]
+
+
+def test_tests_that_import_a_package_stand_for_what_it_passes_on() -> None:
+    """The facts of every framework reach tests through their package; a product's prices do not."""
+    bounds = "tests/unit/cost_models/frameworks/test_release_bounds.py"
+    assert bounds in importing_tests("cost_models/frameworks/megatron.py")
+    assert bounds not in importing_tests("cost_models/hardware/gemm.py")

@@ -136,6 +136,20 @@ def test_gathered_layers_take_as_much_room(recipe: str, bytes_each: int) -> None
     assert term("parameter_gather", {"zero": 2}, **given) == pytest.approx(kept)
 
 
+@pytest.mark.parametrize("dense_layers", [0, 1])
+def test_gathered_experts_take_their_room_in_bf16(dense_layers: int) -> None:
+    """ZeRO-2 keeps all of them between the passes, whichever kinds of layer the model begins with."""
+    model = {
+        "num_layers": 3, "hidden_size": 1024, "num_attention_heads": 8, "vocab_size": 32000, "intermediate_size": 2048,
+        "moe": {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 512, "first_dense_layers": dense_layers},
+    }  # fmt: skip
+    mixtures, shared = 3 - dense_layers, 4 * 1024 * 1024 + 2 * 1024
+    in_fp8 = 3 * shared + mixtures * 8 * 1024 + dense_layers * 3 * 1024 * 2048 + 1024
+    in_bf16 = mixtures * 8 * 3 * 1024 * 512 + 2 * 32000 * 1024
+    found = term("parameter_gather", {"zero": 2}, framework="torchtitan", fp8_recipe="tensorwise", model=model)
+    assert found == pytest.approx(in_fp8 + 2 * in_bf16)
+
+
 def test_who_switches_the_gather_on_is_said() -> None:
     def assumed(strategy: dict[str, Any], **training: Any) -> dict[str, Any]:
         job, _ = built(strategy, **training)
