@@ -23,16 +23,23 @@ MIXTURE: dict[str, Any] = {
     },
     "cluster": {"preset": "dgx-h100", "num_nodes": 2},
     "training": {"seq_length": 4096, "global_batch_size": 64, "precision": "bf16", "framework": "megatron"},
-    "constraints": {"fixed": {"pp": 2, "tp": 1, "cp": 1, "vpp": 2}},
+    "constraints": {
+        "fixed": {
+            "pp": 2, "tp": 1, "cp": 1, "vpp": 2, "moe_dispatcher": "alltoall",
+            "overlap": {"moe_all_to_all": False, "tp_comm": False},
+        }
+    },
     "include": ["open_splits", "pareto", "what_if"],
     "top_k": 5,
 }  # fmt: skip
 """Two kinds of layer over virtual stages: thresholds leave a gap that CP-SAT closes."""
 LARGE: dict[str, Any] = {
     "model": {"preset": "llama-3.1-70b"},
-    "cluster": {"preset": "dgx-h100", "num_nodes": 32},
+    "cluster": {"preset": "dgx-h100", "num_nodes": 128},
     "training": {"seq_length": 8192, "global_batch_size": 2048, "precision": "bf16", "framework": "megatron"},
-    "constraints": {"allowed": {"overlap": {"tp_comm": [False, True], "p2p": [False, True]}}},
+    "constraints": {
+        "allowed": {"overlap": {key: [False, True] for key in ("tp_comm", "p2p", "grad_reduce", "param_gather")}}
+    },
     "include": ["pareto"],
     "seed": 7,
 }
