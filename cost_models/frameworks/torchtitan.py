@@ -27,10 +27,10 @@ RESERVED: Final = Constant(
     1.005, "ratio", 1.0, 1.03, "block rounding of the caching allocator: own_tt reserved against the pool rule"
 )
 
+# torch/distributed/fsdp/_fully_shard/_fsdp_api.py: CPUOffloadPolicy is one switch for parameters, gradients and optimizer.
+WHOLE_OFFLOAD: Final = {"offload_optimizer_fraction": (1.0,), "offload_parameters": (True,)}
 # torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py (foreach_reduce): shards go down after their reduction and are added
 # on the host; clip_grad_norm_ reads them once and scales them (read, write).
-# CPUOffloadPolicy is one switch for parameters, gradients and optimizer.
-WHOLE_OFFLOAD: Final = {"offload_optimizer_fraction": (1.0,), "offload_parameters": (True,)}
 FSDP_HOST: Final = HostTraffic(
     gradients_in_backward=True, gradients_return=False, host_adds_gradients=True, parameters_go_up=False,
     norm_and_clip_passes=3.0, takes_whole_optimizer=True,

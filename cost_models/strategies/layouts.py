@@ -1,7 +1,8 @@
 """Which decoder layers each pipeline stage holds, for every split that a batch uses.
 
 A layout is (pp, vpp, layers per virtual stage in model order). Virtual stage i = chunk * pp + rank, or on the way back of a folded
-pipeline chunk * pp + (pp - 1 - rank); the first holds the embedding, the last the final norm, head and loss. Array suffixes: L layouts, S stages, K slots, J layer kinds.
+pipeline chunk * pp + (pp - 1 - rank); the first holds the embedding, the last the final norm, head and loss. Array suffixes: L
+layouts, S stages, K slots, J layer kinds.
 
 A *slot* is a stage that can be the slowest or the fullest. Stages between the ends differ only in how many layers of each kind
 they hold and in how many micro-batches are in flight, and the latter is never more on a later stage. So a middle stage that

@@ -12,6 +12,7 @@ from typing import Any
 
 from cost_models.calibration import CalibrationDocument
 from cost_models.hardware import document_of, shipped_document
+from cost_models.presets import names
 from scripts.approved.rows import CUSTOM, DENSE, FAST, FRAMEWORKS, GPT, H100, LATENT_MOE, MLA, MOE, Document, row
 
 PRESETS = (
@@ -19,11 +20,6 @@ PRESETS = (
     "gpt2-xl", "gpt3-1.3b", "gpt3-175b", "llama-2-13b", "llama-2-70b", "llama-3.1-405b", "llama-3.2-3b", "megatron-1t",
     "mistral-7b", "mixtral-8x22b", "mpt-30b", "mpt-7b", "mt-nlg-530b", "nemotron-4-340b", "olmo-2-13b", "opt-66b", "phi-4",
     "qwen2.5-72b", "qwen3-235b-a22b", "qwen3-30b-a3b", "qwen3-8b",
-)  # fmt: skip
-CLUSTERS = (
-    "a100-pcie-pairs-8", "aws-p4d", "aws-p4de", "aws-p5", "aws-p5en", "azure-nd-a100-v4", "azure-nd-h100-v5", "dgx-a100-80gb",
-    "dgx-b200", "dgx-h100", "dgx-h200", "gb200-nvl72", "gcp-a3-high", "gcp-a3-mega", "gcp-a3-ultra", "hgx-h800",
-    "jean-zay-a100", "l40s-pcie-8", "mi300x-8", "rtx4090-pcie-8", "selene",
 )  # fmt: skip
 FAMILIES = (
     "llama", "mistral", "qwen2", "qwen3", "gemma", "gemma2", "gemma3_text", "gpt2", "phi3", "phi", "olmo2", "apertus",
@@ -170,7 +166,7 @@ def _models() -> Iterator[tuple[str, list[Document]]]:
 
 def _clusters() -> Iterator[tuple[str, list[Document]]]:
     presets = []
-    for name, nodes in product(CLUSTERS, (1, 3)):
+    for name, nodes in product(names("clusters"), (1, 3)):
         cluster = {"preset": name, "num_nodes": nodes}
         presets += [
             row(DENSE, cluster, {"framework": "megatron"}, tp=2),

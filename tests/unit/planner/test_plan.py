@@ -178,12 +178,9 @@ TWO_POOLS = {
 }
 
 
-@pytest.mark.parametrize("cluster", [REQUEST["cluster"], TWO_POOLS])
+@pytest.mark.parametrize("cluster", [{"preset": "dgx-h100", "num_nodes": 8}, TWO_POOLS])
 def test_the_gap_of_a_stopped_search_is_what_the_best_could_still_lose(cluster: dict[str, Any]) -> None:
-    """A share of the best step found: of 0.28 s that cannot fall below 0.24 s it is a seventh. The whole search's best lies between.
-
-    A gap of 1 % says that something was left out; the first plans of so small a job are seldom further from their bound.
-    """
+    """A share of the best step found: of 0.28 s that cannot fall below 0.24 s it is a seventh. The whole search's best lies between."""
     request = with_parts(cluster=cluster, constraints={"fixed": {"cp": 1}})
     whole_s = plan(request)["search"]["proof"]["lower_bound_s"]
     seen = set()
@@ -197,7 +194,7 @@ def test_the_gap_of_a_stopped_search_is_what_the_best_could_still_lose(cluster: 
         assert proof["lower_bound_s"] <= whole_s * (1 + 1e-9) <= best_s * (1 + 2e-9)
         assert proof["gap"] == pytest.approx(1 - proof["lower_bound_s"] / best_s)
         seen.add(proof["gap"])
-    assert max(seen) > 0.01
+    assert max(seen) > 0.1
 
 
 def test_a_search_out_of_time_says_so() -> None:
