@@ -35,7 +35,7 @@ def opened_storage(url: str, *, must_exist: bool) -> Any:
     try:
         with running():
             _check_tables(url, must_exist=must_exist)
-            return open_storage(url)
+            return open_storage(url, engine_options=_without_idle_connections(url))
     except (ArgumentError, ImportError, ValueError, TypeError) as error:
         raise _unusable(url, str(error)) from error
     except RuntimeError as error:
@@ -43,6 +43,13 @@ def opened_storage(url: str, *, must_exist: bool) -> Any:
         raise WrongStateError(
             message, hint="Use another storage, or the version of Optuna that created this one."
         ) from error
+
+
+def _without_idle_connections(url: str) -> dict[str, Any]:
+    """Options by which a connection is closed after each question: minutes lie between two trials, and nobody closes a tuning."""
+    from sqlalchemy.pool import NullPool
+
+    return {} if is_in_memory(url) else {"poolclass": NullPool}  # what is in memory ends with its connection
 
 
 def storage_shown(url: str) -> str:

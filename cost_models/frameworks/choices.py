@@ -76,8 +76,6 @@ class Choices:
     """Experts' all-to-all can be overlapped."""
     offload: bool = True
     """Anything can be kept in host memory."""
-    param_shard_groups: bool = False
-    """Parameters for forward and backward in smaller groups than the optimizer's state."""
     recipes: frozenset[Recipe] = frozenset()
     """Recipes whose habits `training.recipe` can ask for."""
 

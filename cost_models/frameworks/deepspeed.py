@@ -26,6 +26,8 @@ RELEASES: Final = (
 )  # fmt: skip
 MICS_SINCE = "0.9.2"
 """runtime/zero/mics.py is in the source package of 0.9.2, not in that of 0.9.1."""
+HPZ_SINCE = "0.10"
+"""deepspeed/runtime/zero/config.py has zero_hpz_partition_size from then on."""
 MICS_UNTIL = "0.19.7"
 """deepspeed/runtime/config.py lists its keys as removed from then on."""
 LEAST_DIFFERENCE_SINCE = "0.12.5"
@@ -139,6 +141,7 @@ FACTS: Final = FrameworkFacts(
     zero1_all_reduces=True,
     zero2_all_reduces=True,
     replicas_reduce_once=True,
+    param_shard_group_stages=frozenset({3}),
     param_shards_serve_forward=True,
     reduces_in_backward_from=1,
     gathers_in_forward_from=3,
@@ -166,7 +169,7 @@ FACTS: Final = FrameworkFacts(
         schedules=(Schedule.ONE_F_ONE_B,),
         cp_comms=(CpComm.A2A,),
         dispatchers=(MoeDispatcher.ALLTOALL,),
-        tp_divides_kv_heads=False, without_precisions=frozenset({"nvfp4"}), eight_bit_adam=True, selective_recompute=False, param_shard_groups=True,
+        tp_divides_kv_heads=False, without_precisions=frozenset({"nvfp4"}), eight_bit_adam=True, selective_recompute=False,
     ),
     splits=SplitRule("deepspeed", own_split(LEAST_DIFFERENCE_SINCE), can_leave_stages_empty=True),
     # deepspeed/runtime/zero/config.py: stage 0.
@@ -190,5 +193,6 @@ FACTS: Final = FrameworkFacts(
         Former({"lists_slices": True}, until_month="2021-08"),
         Former({"shard_group_stages": frozenset({3}), "expert_shard_group_stages": frozenset({3})}, until=MICS_UNTIL),
         Former({"shard_group_stages": frozenset(), "expert_shard_group_stages": frozenset()}, until=MICS_SINCE),
+        Former({"param_shard_group_stages": frozenset()}, until=HPZ_SINCE),
     ),
 )  # fmt: skip

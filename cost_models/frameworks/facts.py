@@ -161,6 +161,8 @@ class FrameworkFacts:
     """ZeRO stages whose state can be kept to a part of the replicas."""
     expert_shard_group_stages: frozenset[int] = frozenset()
     """The same for a model with experts."""
+    param_shard_group_stages: frozenset[int] = frozenset()
+    """ZeRO stages that can keep a second copy of the parameters in smaller groups than those that share the state."""
     local_modules_fuse_nothing: bool = False
     """Layers without Transformer Engine are made of modules that fuse nothing unless they are compiled."""
     vocab_multiple_per_tp: int = 0

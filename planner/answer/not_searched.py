@@ -53,8 +53,10 @@ def _of_framework(space: Space) -> Iterator[tuple[str, str]]:
             "grad_sync",
             f"Gradients of ZeRO 2 and 3 are reduced in each micro-batch, which saves memory but costs time. {_LIST}",
         )
-    if choices.param_shard_groups:
+    if facts.param_shard_group_stages and not space.groups.copies:
         yield "zero_param_shard_size", f"Parameters are sharded like the other state. {_LIST}"
+    elif space.groups.copies and space.groups.shards:
+        yield "zero_param_shard_size", f"A second copy is tried only beside state that all replicas share. {_LIST}"
     if len(choices.cp_comms) > 1 and max(space.degrees.values("cp"), default=1) > 1:
         own = FIELD["cp_comm"].decoded(facts.strategy.cp_comm)
         yield "cp_comm", f"Context parallelism exchanges keys and values by the framework's default, {own}. {_LIST}"

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from cost_models.frameworks import frameworks_where
-from cost_models.frameworks.deepspeed import MICS_SINCE, MICS_UNTIL
+from cost_models.frameworks.deepspeed import HPZ_SINCE, MICS_SINCE, MICS_UNTIL
 from cost_models.frameworks.fsdp import HYBRID_SHARD_SINCE
 from cost_models.frameworks.megatron import (
     EXPERT_INSTANCES_SINCE,
@@ -214,12 +214,12 @@ STATE_RULES: tuple[Rule, ...] = (
     Rule(
         "zero-param-shard-size-unsupported", _hpz, "{framework} has no second shard group for parameters",
         "Leave zero_param_shard_size out.", "ZeRO++ hpZ and MiCS are DeepSpeed's",
-        frameworks=frameworks_where(lambda facts: not facts.choices.param_shard_groups),
+        frameworks=frameworks_where(lambda facts: not facts.ever("param_shard_group_stages")),
     ),
     Rule(
         "zero-param-shard-size-unsupported", _hpz, "deepspeed {version} has no second shard group for parameters, "
         "which came with hpZ in 0.10", "Leave zero_param_shard_size out, or use version 0.10.", "deepspeed/runtime/zero/config.py (zero_hpz_partition_size)",
-        frameworks=only("deepspeed"), until="0.10", when=version_stated,
+        frameworks=only("deepspeed"), until=HPZ_SINCE, when=version_stated,
     ),
     # hpZ keeps a second copy of the parameters within a smaller group, so the parameters must be sharded to begin with.
     Rule(
@@ -232,7 +232,7 @@ STATE_RULES: tuple[Rule, ...] = (
         "zero-param-shard-size-unsupported", _hpz_over_one, "zero_param_shard_size 1 means in {framework} that there is no second shard group",
         "Leave zero_param_shard_size out, or set it to the number of ranks that shall share a copy.",
         "deepspeed/runtime/zero/config.py (zero_hpz_partition_size), partition_parameters.py",
-        frameworks=frameworks_where(lambda facts: facts.choices.param_shard_groups),
+        frameworks=frameworks_where(lambda facts: facts.ever("param_shard_group_stages")),
     ),
     # 8-bit Adam is bitsandbytes', which replaces a PyTorch optimizer; Megatron and nanotron bring optimizers of their own.
     Rule(

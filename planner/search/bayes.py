@@ -168,8 +168,10 @@ class KnobStudy:
         return min(self.trials(), key=lambda trial: (trial.step_s, trial.number), default=None)
 
 
-def open_storage(url: str) -> Any:
+def open_storage(url: str, *, engine_options: Mapping[str, Any] | None = None) -> Any:
     """Optuna's storage at an SQLAlchemy URL. Optuna makes its own tables, so it needs a schema or a file of its own.
+
+    `engine_options` go to SQLAlchemy's `create_engine`.
 
     Raises:
         sqlalchemy.exc.SQLAlchemyError, ImportError: the URL is wrong, or its driver or database is missing.
@@ -178,7 +180,7 @@ def open_storage(url: str) -> Any:
     """
     from optuna.storages import RDBStorage
 
-    return RDBStorage(url)
+    return RDBStorage(url, engine_kwargs=dict(engine_options or {}))
 
 
 TABLES = frozenset({"studies", "trials", "version_info"})

@@ -21,7 +21,7 @@ from cost_models.step.total import step_time
 from cost_models.strategies.fields import Recompute, Schedule
 from cost_models.strategies.strategy import Floats, Ints, Strategies
 from planner.rules import Violations, violations
-from planner.search.base_rows import BASE_CODES, Queue
+from planner.search.base_rows import BASE_CODES, Queue, least_left_s
 from planner.search.bounds import Bounds, build_bounds, floors_s, without_replicas_s
 from planner.search.budget import Budget
 from planner.search.found import Found
@@ -84,6 +84,8 @@ class Exhaustive:
         """Lower bound of such rows that there was no room for."""
         self._unsearched_s = np.inf
         """Lower bound of what an early stop left out."""
+        self._left: list[Ints] = []
+        """Meshes that an early stop left out before their bounds were known."""
 
     def run(self) -> Found:
         """The k best strategies, and how sure that is."""
@@ -97,6 +99,9 @@ class Exhaustive:
             self._bound(first, then=later)
             self._bound(later, then=later[:0])
             self._search_queue()
+        if self._left:
+            meshes = np.concatenate(self._left)
+            self._leave_out(least_left_s(self.space, meshes, floors_s=self._floors_s[meshes]))
         self.found.lower_bound_s, self.found.elapsed_s = self._lower_bound(), self.budget.elapsed_s
         self.found.count_unsearched()
         return self.found
@@ -109,7 +114,7 @@ class Exhaustive:
             self._later_s = min(later_s[number:])
             wins = self._may_win(block)
             if len(wins) and not self._bound_block(wins):
-                self._leave_out(float(self._floors_s[wins].min()))
+                self._left.append(wins)
             # The limit of k plans, from a sample of all that comes first, keeps most of the other blocks out of the queue.
             if np.isinf(self.kept.limit) or len(self.queue) > MOST_BASE_ROWS:
                 self._search_queue(until_known=len(blocks) > 1 and len(self.queue) <= MOST_BASE_ROWS)
@@ -256,7 +261,8 @@ class Exhaustive:
         a pair takes without that is a bound for all its groups, and what is illegal or does not fit stays so.
         """
         open_values = self._priced(base, pairs, bounds)
-        rest = np.flatnonzero(open_values <= self.kept.limit)
+        # The groups of what is rejected have been counted, and no limit is known before there are k plans.
+        rest = np.flatnonzero(np.isfinite(open_values) & (open_values <= self.kept.limit))
         groups = self.space.num_groups(base, pairs)
         self.found.bounded += int(groups[np.isfinite(open_values)].sum() - groups[rest].sum())
         rest = rest[groups[rest] > 0]
@@ -277,7 +283,7 @@ class Exhaustive:
         if not len(pairs.origin):
             return open_values
         expansion = self.space.expand(base, pairs)
-        weights = 1 + np.where(pairs.group > 0, 0, self.space.num_groups(base, pairs))
+        weights = 1 + np.where(pairs.in_groups, 0, self.space.num_groups(base, pairs))
         found = violations(job, expansion.rows)
         asked = found.only(unasked_codes(self.space)).legal
         self._count_rejected(found, weights=weights * asked)

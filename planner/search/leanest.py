@@ -51,9 +51,18 @@ def some_choice_fits(space: Space, base: Strategies, fits: Callable[[Strategies]
             lengths = [len(each) for each, _ in parts]
             mode, zero = (np.repeat([choice[which] for choice in some], lengths) for which in (1, 2))
             lean = space.leanest(base.take(row), zero=zero, modes=modes, mode=mode, split=split)
-            possible[row[fits(lean)]] = True
+            possible[row[_any_fits(space, lean, fits)]] = True
         start += len(some)
     return possible
+
+
+def _any_fits(space: Space, lean: Strategies, fits: Callable[[Strategies], Bools]) -> Bools:
+    """Whether these rows fit, or the same with one layer that is kept, shape (N,)."""
+    found = np.array(fits(lean))
+    full = np.flatnonzero(~found & (lean.recompute == Recompute.FULL))
+    for kept in _may_need_less(space, lean.take(full)) if len(full) else ():
+        found[full] |= fits(kept)
+    return found
 
 
 def _splits(rows: Ints, num_splits: Ints, *, others: bool) -> tuple[Ints, Ints]:
@@ -103,19 +112,23 @@ def least_memory(space: Space, base: Strategies) -> LeastMemory:
         rows = space.leanest(each, zero=zero, modes=[mode], split=split)
         memory = stage_memory(space.job, rows)
         least_KC = memory.device_KN
-        if mode.recompute == Recompute.FULL and len(space.job.model.distinct_kinds) > 1:
-            # A layer that is made again counts as one of the largest kind, one that is kept as the average of its stage. So a stage
-            # may need less if it keeps a single layer; with every further one it needs more.
-            for kept in _all_but_one(rows):
-                least_KC = np.minimum(least_KC, stage_memory(space.job, kept).device_KN)
+        for kept in _may_need_less(space, rows) if mode.recompute == Recompute.FULL else ():
+            least_KC = np.minimum(least_KC, stage_memory(space.job, kept).device_KN)
         # What else a pair chooses only adds to this. That may end the peak of the loss, and with it the hole that the logits leave.
         least_ZRC[z, r] = least_KC.max(axis=0) - memory.hole
     of_rows = np.minimum.reduceat(least_ZRC.min(axis=(0, 1)), first) if len(first) else np.zeros(0)
     return LeastMemory(space, of_rows, first, least_ZRC)
 
 
-def _all_but_one(rows: Strategies) -> Iterator[Strategies]:
-    """The rows with all layers of a stage but one recomputed: as many batches as there are different stages in one of the splits."""
+def _may_need_less(space: Space, rows: Strategies) -> Iterator[Strategies]:
+    """What may need less than these rows, which recompute all layers: all layers of a stage but one recomputed, in as many batches as
+    there are different stages in one of the splits.
+
+    A layer that is made again counts as one of the largest kind, one that is kept as the average of its stage. So where there are
+    several kinds a stage may need less if it keeps a single layer; with every further one it needs more.
+    """
+    if len(space.job.model.distinct_kinds) == 1:
+        return
     held_LS, layout = rows.layouts.held_LS, rows.layout
     counts = {index: np.unique(held_LS[index][held_LS[index] > 1]) for index in np.unique(layout).tolist()}
     for which in range(max(map(len, counts.values()), default=0)):

@@ -78,8 +78,8 @@ def rounded(seconds: Floats) -> Floats:
 # Equal values are common, for instance where a knob has no effect. Ordering them by their degrees makes equal requests give
 # equal answers, however the search was cut into blocks.
 TIE_BREAK_FIELDS = (
-    "tp", "pp", "cp", "dp", "ep", "etp", "vpp", "zero", "zero_shard_size", "micro_batch_size", "recompute",
-    "recompute_method", "recompute_num_layers", "sequence_parallel", "schedule", "layout",
+    "tp", "pp", "cp", "dp", "ep", "etp", "vpp", "zero", "zero_shard_size", "zero_param_shard_size",
+    "micro_batch_size", "recompute", "recompute_method", "recompute_num_layers", "sequence_parallel", "schedule", "layout",
 )  # fmt: skip
 
 

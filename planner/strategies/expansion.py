@@ -32,14 +32,21 @@ class Pairs:
     """The row of each pair in the table of options, shape (N,)."""
     group: NDArray[np.float64]
     """How many ranks share one copy of the sharded state; 0 stands for all replicas. Shape (N,)."""
+    copies: NDArray[np.float64]
+    """How many ranks share a second copy of the parameters (hpZ); 0 where there is none. Shape (N,)."""
+
+    @property
+    def in_groups(self) -> NDArray[np.bool_]:
+        """Which pairs keep something in groups of fewer ranks than all replicas, shape (N,)."""
+        return np.asarray((self.group > 0) | (self.copies > 0))
 
     def take(self, index: Ints | NDArray[np.bool_]) -> Pairs:
         """The pairs at these positions, or those where the mask is true."""
-        return Pairs(self.origin[index], self.option[index], self.group[index])
+        return Pairs(self.origin[index], self.option[index], self.group[index], self.copies[index])
 
     def followed_by(self, others: Pairs) -> Pairs:
         """These pairs, followed by the others."""
-        columns = ((getattr(self, name), getattr(others, name)) for name in ("origin", "option", "group"))
+        columns = ((getattr(self, name), getattr(others, name)) for name in ("origin", "option", "group", "copies"))
         return Pairs(*(np.concatenate(both) for both in columns))
 
 

@@ -1,7 +1,8 @@
-"""Sizes of the groups that may share one copy of the sharded state, for many numbers of replicas at once.
+"""Sizes of the groups that may share one copy of the sharded state, or a second copy of the parameters, for many numbers of replicas.
 
-They are the divisors of dp * cp without 1 and dp * cp itself: a group of one rank shards nothing, which is ZeRO 0, and a group of
-all ranks is the default. Array suffixes: M numbers of replicas, S the sizes of all of them one after the other; arrays of shape
+They are the divisors of dp * cp without 1 and dp * cp itself: a group of one rank shards nothing, which is ZeRO 0 (and to DeepSpeed
+means that there is no second copy), and a group of all ranks is the default. Second copies are tried beside state that all replicas
+share: where fewer share the state, the parameters already lie close together. Array suffixes: M numbers of replicas, S the sizes of all of them one after the other; arrays of shape
 (N,) over rows have none.
 """
 
@@ -24,44 +25,66 @@ class GroupSizes:
     keys_M: Ints
     """Pairs of the two numbers as one integer each (`_key`), in rising order."""
     first_M: Ints
-    """Where the sizes of each pair start in `sizes_S`, and where those of the last one end."""
-    sizes_S: Floats
+    """Where the sizes of each pair start in the arrays below, and where those of the last one end."""
+    shards_S: Floats
+    """Ranks that share one copy of the state; 0 stands for all replicas."""
+    copies_S: Floats
+    """Ranks that share a second copy of the parameters; 0 where there is none."""
     largest_cp: int
+
+    @property
+    def shards(self) -> list[int]:
+        """All sizes of groups that share the state, in rising order."""
+        return [int(size) for size in np.unique(self.shards_S) if size]
+
+    @property
+    def copies(self) -> list[int]:
+        """All sizes of groups that share a second copy of the parameters, in rising order."""
+        return [int(size) for size in np.unique(self.copies_S) if size]
 
     def _at(self, replicas: NDArray[np.float64], cp: NDArray[np.float64]) -> Ints:
         return np.searchsorted(self.keys_M, _key(replicas, cp, self.largest_cp))
 
     def counts(self, replicas: NDArray[np.float64], cp: NDArray[np.float64]) -> Ints:
         """How many sizes each row has, shape (N,)."""
-        if not len(self.sizes_S):
+        if not len(self.shards_S):
             return np.zeros(len(replicas), np.int64)
         at = self._at(replicas, cp)
         return np.asarray(self.first_M[at + 1] - self.first_M[at])
 
-    def each(self, replicas: NDArray[np.float64], cp: NDArray[np.float64]) -> tuple[Ints, Floats]:
-        """Every size of every row: the positions of the rows, and for each the sizes in rising order."""
+    def each(self, replicas: NDArray[np.float64], cp: NDArray[np.float64]) -> tuple[Ints, Floats, Floats]:
+        """Every size of every row: the positions of the rows, and for each the sizes of `shards_S` and of `copies_S`."""
         counts = self.counts(replicas, cp)
         row = np.repeat(np.arange(len(counts)), counts)
         if not len(row):
-            return row, np.zeros(0)
+            return row, np.zeros(0), np.zeros(0)
         within = np.arange(len(row)) - np.repeat(np.cumsum(counts) - counts, counts)
-        return row, self.sizes_S[self.first_M[self._at(replicas, cp)][row] + within]
+        at = self.first_M[self._at(replicas, cp)][row] + within
+        return row, self.shards_S[at], self.copies_S[at]
 
 
-def build_group_sizes(job: Job, *, dp: NDArray[np.int64], cp: NDArray[np.int64]) -> GroupSizes:
-    """The sizes of these meshes; FSDP takes those that hold whole context-parallel groups."""
+def build_group_sizes(
+    job: Job, *, dp: NDArray[np.int64], cp: NDArray[np.int64], shards: bool = True, copies: bool = False
+) -> GroupSizes:
+    """The sizes of these meshes for groups that share the state (`shards`) and for second `copies` of the parameters.
+
+    FSDP takes those that hold whole context-parallel groups.
+    """
     largest_cp = int(cp.max()) if len(cp) else 1
     keys = np.unique(_key(dp * cp, cp, largest_cp))
-    sizes: list[list[int]] = []
+    sizes: list[list[tuple[int, int]]] = []
     for key in keys.tolist():
         replicas, ranks = divmod(key, largest_cp + 1)
         # Context-parallel ranks compute with the same parameters, and FSDP always shards over all of them.
         unit = ranks if job.framework.groups_hold_context else 1
-        sizes.append([size for size in divisors(replicas) if 1 < size < replicas and size % unit == 0])
+        smaller = [size for size in divisors(replicas) if 1 < size < replicas and size % unit == 0]
+        sizes.append([(size, 0) for size in smaller if shards] + [(0, size) for size in smaller if copies])
+    every = np.array([both for each in sizes for both in each], np.float64).reshape(-1, 2)
     return GroupSizes(
         keys_M=keys,
         first_M=np.cumsum([0, *map(len, sizes)]),
-        sizes_S=np.array([size for each in sizes for size in each], np.float64),
+        shards_S=every[:, 0],
+        copies_S=every[:, 1],
         largest_cp=largest_cp,
     )
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
+from cost_models.job import Job
 from cost_models.strategies.fields import Recompute, RecomputeMethod
 from cost_models.strategies.layouts import Layouts
 
@@ -30,6 +32,33 @@ class Repeating(Protocol):
     @property
     def module_sets(self) -> tuple[int, ...]:
         """What selective recomputation repeats."""
+
+
+class Counting(Protocol):
+    """The same of full recomputation."""
+
+    @property
+    def job(self) -> Job:
+        """Its framework says whether counts are searched."""
+
+    @property
+    def chosen(self) -> Mapping[str, tuple[Any, ...]]:
+        """Values by field where the request fixes or lists them."""
+
+
+def full_recomputes(space: Counting, largest: int) -> list[tuple[int, int]]:
+    """The (method, layers) choices of full recomputation for a split whose largest chunk holds this many layers."""
+    counts, methods = space.chosen.get("recompute_num_layers"), space.chosen.get("recompute_method")
+    found: list[tuple[int, int]] = []
+    if methods is None:
+        searched = counts is not None or space.job.framework.strategy.recompute_counts
+        blocks = sorted(counts) if counts is not None else range(1, largest)
+        found += [(RecomputeMethod.BLOCK, count) for count in blocks if searched]
+        return found if counts is not None else [*found, (RecomputeMethod.EVERY, 0)]
+    for method in sorted(methods):
+        every = range(1, largest + 1) if method == RecomputeMethod.BLOCK else (1,)
+        found += [(method, count) for count in (every if counts is None else sorted(counts))]
+    return found
 
 
 def lean_modes(space: Repeating) -> list[LeanMode]:

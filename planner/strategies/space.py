@@ -39,8 +39,8 @@ from planner.strategies.expansion import (
 )
 from planner.strategies.group_sizes import GroupSizes, build_group_sizes
 from planner.strategies.listed_splits import ListedSplits, waiting_share
-from planner.strategies.repetitions import LeanMode, repeated_at_least
-from planner.strategies.shard_groups import shard_group_stages
+from planner.strategies.repetitions import LeanMode, full_recomputes, repeated_at_least
+from planner.strategies.shard_groups import searched_stages
 
 Ints = NDArray[np.int64]
 Columns = dict[str, NDArray[Any]]
@@ -93,18 +93,17 @@ class Space:
     @cached_property
     def group_stages(self) -> frozenset[int]:
         """ZeRO stages at which smaller groups are searched too; none where the request says how large the groups are."""
-        return frozenset() if "zero_shard_size" in self.knobs else shard_group_stages(self.job) & set(self.zeros)
+        shards, copies = searched_stages(self.job, zeros=self.zeros, given=self.knobs)
+        return shards | copies
 
     @cached_property
-    def _groups(self) -> GroupSizes:
-        mesh = self.degrees.mesh
-        some = slice(None) if self.group_stages else slice(0)
-        return build_group_sizes(self.job, dp=mesh["dp"][some], cp=mesh["cp"][some])
-
-    @property
-    def group_sizes(self) -> list[int]:
-        """All sizes of smaller groups in rising order."""
-        return [int(size) for size in np.unique(self._groups.sizes_S)]
+    def groups(self) -> GroupSizes:
+        """The sizes of these groups."""
+        mesh, (shards, copies) = self.degrees.mesh, searched_stages(self.job, zeros=self.zeros, given=self.knobs)
+        some = slice(None) if shards or copies else slice(0)
+        return build_group_sizes(
+            self.job, dp=mesh["dp"][some], cp=mesh["cp"][some], shards=bool(shards), copies=bool(copies)
+        )
 
     def base(self, meshes: Ints | None = None) -> Strategies:
         """The base rows of these meshes, or all of them: nothing is recomputed, sharded or offloaded. Bounds start from them."""
@@ -197,14 +196,11 @@ class Space:
         first, size, _ = self._option_range[base.pp.astype(np.int64)].T
         origin = np.repeat(np.arange(len(base)), size)
         within = np.arange(len(origin)) - np.repeat(np.cumsum(size) - size, size)
-        return Pairs(origin, first[origin] + within, np.zeros(len(origin)))
+        return Pairs(origin, first[origin] + within, np.zeros(len(origin)), np.zeros(len(origin)))
 
     def useful_pairs(self, base: Strategies) -> Pairs:
         """`pairs` without schedules, tried of the search's own accord, that cannot run or that another one stands for."""
         pairs = self.pairs(base)
-        if self.falls_back:  # the others have been searched before
-            moved = [self.options[name][pairs.option] > 0 for name in OFFLOADED if name in self.knobs]
-            pairs = pairs.take(np.any(moved, axis=0))
         if "schedule" in self.chosen or not V_SHAPED.union({Schedule.GPIPE}).intersection(self.schedules):
             return pairs
         schedule, m, pp = self.options["schedule"][pairs.option], base.num_micro_batches, base.pp
@@ -238,12 +234,12 @@ class Space:
         """The pairs among these whose state can be sharded over smaller groups, once for every size of such a group."""
         which = np.flatnonzero(self.options["grouped"][pairs.option])
         origin = pairs.origin[which]
-        row, sizes = self._groups.each(base.dp_cp[origin], base.cp[origin])
-        return replace(pairs.take(which[row]), group=sizes)
+        row, sizes, copies = self.groups.each(base.dp_cp[origin], base.cp[origin])
+        return replace(pairs.take(which[row]), group=sizes, copies=copies)
 
     def num_groups(self, base: Strategies, pairs: Pairs) -> Ints:
         """How many pairs `grouped` makes of each of these, shape (N,)."""
-        counts = self._groups.counts(base.dp_cp, base.cp)
+        counts = self.groups.counts(base.dp_cp, base.cp)
         return np.asarray(counts[pairs.origin] * self.options["grouped"][pairs.option])
 
     def every_pair(self, base: Strategies) -> Pairs:
@@ -258,10 +254,11 @@ class Space:
         columns |= {name: values[pairs.option] for name, values in self.options.items()}
         family = pairs.origin * (int(self.options["family"][-1]) + 1) + columns["family"]
         columns = {name: values for name, values in columns.items() if name not in BESIDE}
-        if pairs.group.any():
-            whole = family * (int(pairs.group.max()) + 1) + pairs.group.astype(np.int64)
-            family = np.unique(whole, return_inverse=True)[1].reshape(-1)
-        return Expansion(self.build(columns, group=pairs.group), pairs, family)
+        for sizes in (pairs.group, pairs.copies):
+            if sizes.any():
+                whole = family * (int(sizes.max()) + 1) + sizes.astype(np.int64)
+                family = np.unique(whole, return_inverse=True)[1].reshape(-1)
+        return Expansion(self.build(columns, group=pairs.group, copies=pairs.copies), pairs, family)
 
     def num_options(self, pp: NDArray[Any]) -> Ints:
         """How many options a base row with this many stages has, in the shape of `pp`."""
@@ -273,7 +270,7 @@ class Space:
 
     def _multiplicity(self, pp: NDArray[Any], replicas: NDArray[Any], cp: NDArray[Any]) -> Ints:
         _, options, grouped = self._option_range[pp.astype(np.int64)].T
-        return np.asarray(options + grouped * self._groups.counts(replicas, cp))
+        return np.asarray(options + grouped * self.groups.counts(replicas, cp))
 
     @property
     def zeros(self) -> tuple[int, ...]:
@@ -285,10 +282,13 @@ class Space:
         """The codes of `Recompute` that are searched."""
         return self.chosen.get("recompute", self.job.framework.strategy.recompute_modes)
 
-    def build(self, columns: Columns, *, group: NDArray[np.float64] | None = None) -> Strategies:
+    def build(
+        self, columns: Columns, *, group: NDArray[np.float64] | None = None, copies: NDArray[np.float64] | None = None
+    ) -> Strategies:
         """Strategies from the searched columns; every other field follows from these or takes the framework's fastest value.
 
-        `group` says how many ranks share one copy of the sharded state; 0, the default, stands for all replicas.
+        `group` says how many ranks share one copy of the sharded state; 0, the default, stands for all replicas. `copies` says how
+        many share a second copy of the parameters; 0, the default, stands for none.
         """
         job, n = self.job, len(columns["tp"])
         columns = dict(columns)
@@ -296,9 +296,9 @@ class Space:
         if "zero_shard_size" not in columns:
             replicas = columns["dp"] * columns["cp"]
             columns["zero_shard_size"] = replicas if group is None else np.where(group > 0, group, replicas)
-        defaults = job.framework.strategy
+        defaults, shard = job.framework.strategy, columns["zero_shard_size"]
         fill = {
-            "zero_param_shard_size": columns["zero_shard_size"],
+            "zero_param_shard_size": shard if copies is None else np.where(copies > 0, copies, shard),
             "grad_sync_each": reduces_each(job.framework, zero=columns["zero"], pp=columns["pp"]),
             "recompute_modules": np.where(columns["recompute"] == Recompute.SELECTIVE, self.module_sets[0], 0),
             "schedule": self.splits.leanest_schedule[columns["layout"].astype(np.int64)],
@@ -328,8 +328,11 @@ class Space:
         return build_strategies({**fill, **columns}, layouts=self.layouts)
 
     def _num_options(self, layout: int) -> int:
-        knobs = prod(map(len, self.knobs.values())) * len(self.splits.schedules(layout))
-        return len(self.zeros) * knobs * len(self.repetitions(layout))
+        knobs = prod(map(len, self.knobs.values()))
+        if self.falls_back:  # what keeps nothing in host memory has been searched before
+            kept = {name: [v for v in values if not (name in OFFLOADED and v)] for name, values in self.knobs.items()}
+            knobs -= prod(map(len, kept.values()))
+        return len(self.zeros) * knobs * len(self.splits.schedules(layout)) * len(self.repetitions(layout))
 
     def _options(self, schedules: tuple[int, ...], recompute: Ints) -> tuple[Columns, Ints, Ints]:
         """Every combination of ZeRO stage, knob values, these schedules and `repetitions`, and which of the latter two each takes."""
@@ -350,6 +353,10 @@ class Space:
             "repeats": recompute[again, 3],
         }
         columns |= {name: values[index] for name, values, index in zip(self.knobs, knobs, chosen, strict=True)}
+        if self.falls_back:
+            moved = np.any([columns[name] > 0 for name in OFFLOADED if name in columns], axis=0)
+            columns = {name: values[moved] for name, values in columns.items()}
+            order, again = order[moved], again[moved]
         return columns, order, again
 
     @property
@@ -379,21 +386,7 @@ class Space:
         found: list[tuple[int, int, int]] = []
         for mode in self.recompute_modes:
             if mode == Recompute.FULL and self.layouts.table[layout].recompute_per_stage is None:
-                found += [(mode, *way) for way in self._full_recomputes(max(self.layouts.table[layout].layers))]
+                found += [(mode, *way) for way in full_recomputes(self, max(self.layouts.table[layout].layers))]
             else:
                 found.append((mode, RecomputeMethod.EVERY, 0))
-        return found
-
-    def _full_recomputes(self, largest: int) -> list[tuple[int, int]]:
-        """The (method, layers) choices of full recomputation for a split whose largest chunk holds this many layers."""
-        counts, methods = self.chosen.get("recompute_num_layers"), self.chosen.get("recompute_method")
-        found: list[tuple[int, int]] = []
-        if methods is None:
-            searched = counts is not None or self.job.framework.strategy.recompute_counts
-            blocks = sorted(counts) if counts is not None else range(1, largest)
-            found += [(RecomputeMethod.BLOCK, count) for count in blocks if searched]
-            return found if counts is not None else [*found, (RecomputeMethod.EVERY, 0)]
-        for method in sorted(methods):
-            every = range(1, largest + 1) if method == RecomputeMethod.BLOCK else (1,)
-            found += [(method, count) for count in (every if counts is None else sorted(counts))]
         return found

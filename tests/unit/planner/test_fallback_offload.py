@@ -44,6 +44,16 @@ def test_listing_what_is_tried_finds_the_same() -> None:
     assert listed["plans"][0]["strategy"] == own["plans"][0]["strategy"]
 
 
+def test_strategies_that_were_tried_without_offload_are_counted_once() -> None:
+    """Two searches together look at every combination of the values that the answer reports, as one search of all of them does."""
+    own = plan(request("deepspeed"))
+    values = {
+        name.partition(".")[2]: each for name, each in own["search"]["space"].items() if name.startswith("offload.")
+    }
+    listed = plan(request("deepspeed", constraints={"allowed": {"offload": values}}))
+    assert own["search"]["total"] == listed["search"]["total"]
+
+
 def test_nothing_is_offloaded_where_something_fits_or_the_request_says_what_is() -> None:
     fits = plan(request("deepspeed", nodes=8))
     assert not any(moved(fits))

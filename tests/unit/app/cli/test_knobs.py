@@ -116,6 +116,20 @@ def test_a_tuning_goes_on_in_another_process(response: dict[str, Any], url: str)
     assert best["predicted_step_time_s"] == response["plans"][0]["evaluation"]["step_time_s"]
 
 
+def test_no_connection_stays_open_between_two_questions(response: dict[str, Any], url: str) -> None:
+    """The write lock of SQLite is free at any time, and a process that ends leaves nothing that Python warns of."""
+    tuning = KnobTuning.start(response, storage=url)
+    tuning.tell(tuning.ask()["trial"], 1.0)
+    own = [Path(descriptor).resolve() for descriptor in Path("/proc/self/fd").iterdir()]
+    assert Path(url.partition(":///")[2]).resolve() not in own
+
+
+def test_in_memory_a_tuning_lasts_as_long_as_it_is_held(response: dict[str, Any]) -> None:
+    tuning = KnobTuning.start(response, storage="sqlite://")
+    tuning.tell(tuning.ask()["trial"], 1.0)
+    assert tuning.best()["told"] == 1
+
+
 def test_without_the_defaults_there_is_no_gain(response: dict[str, Any], url: str) -> None:
     tuning = meshwright.start_knobs(response, storage=url)
     assert tuning.best()["best"] is None

@@ -36,6 +36,7 @@ FACTS: tuple[tuple[str, str, str, str, object, object], ...] = (
     ("deepspeed", "0.12.3", "0.12.4", "zero2_all_reduces", False, True),
     ("deepspeed", "0.12.9", "0.13", "reduces_in_backward_from", 2, 1),
     ("deepspeed", "0.13.1", "0.13.2", "param_shards_serve_forward", False, True),
+    ("deepspeed", "0.9.9", "0.10", "param_shard_group_stages", frozenset(), frozenset({3})),
     ("deepspeed", "2021-07", "2021-08", "lists_slices", True, False),
     ("megatron-deepspeed", "2023-11", "2023-12", "zero2_all_reduces", False, True),
     ("megatron-deepspeed", "2023-12", "2024-01", "reduces_in_backward_from", 2, 1),

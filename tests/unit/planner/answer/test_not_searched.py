@@ -25,7 +25,7 @@ def test_every_field_that_a_framework_has_is_searched_or_named(framework, mixtur
     named = not_searched(space, on_pools=False, splits_are_open=False)
     searched, choices = set(searched_values(space)), job.framework.choices
     absent = {
-        "zero_param_shard_size": not choices.param_shard_groups,
+        "zero_param_shard_size": not job.framework.param_shard_group_stages,
         "grad_sync": not job.framework.accumulates_unreduced,
         "cp_comm": len(choices.cp_comms) < 2,
         "moe_dispatcher": not mixture or len(choices.dispatchers) < 2,

@@ -7,11 +7,12 @@ import pytest
 
 from builders import Document, dense_model, request_of, with_experts
 from cost_models.memory import stage_memory
+from cost_models.strategies.strategy import Bools, Strategies
 from planner.plan import plan
 from planner.request.job import resolve_job
 from planner.rules import violations
 from planner.schemas.plan_request import PlanRequest
-from planner.search.leanest import least_memory
+from planner.search.leanest import least_memory, some_choice_fits
 from planner.strategies.axes import build_space
 
 GPU = {
@@ -69,3 +70,22 @@ def test_no_strategy_needs_less_than_the_least(model: Document, fixed: Document)
     assert len(legal) > 500
     assert (least <= needed * (1 + 1e-9)).all()
     assert (least > 0.6 * needed).any()
+
+
+def test_a_base_row_is_kept_if_anything_that_it_stands_for_fits() -> None:
+    """At risk a strategy may be whose low end just reaches the capacity, so that of the leanest choices decides to the last byte."""
+    request = request_of(TWO_KINDS, gpu=GPU, seq_length=8192, global_batch_size=32)
+    job = resolve_job(request)
+    space = build_space(job, PlanRequest.model_validate(request).constraints)
+    base = space.base()
+    expansion = space.expand(base)
+    legal = np.flatnonzero(violations(job, expansion.rows).legal)
+    low, origin = stage_memory(job, expansion.rows.take(legal)).device_low, expansion.origin[legal]
+    for row in np.unique(origin)[::5].tolist():
+        capacity = low[origin == row].min() * (1 + 1e-9)
+
+        def fits(rows: Strategies, *, capacity: float = capacity) -> Bools:
+            memory = stage_memory(job, rows)
+            return np.asarray(memory.device_low - memory.hole <= capacity)
+
+        assert some_choice_fits(space, base.take(np.array([row])), fits).all()

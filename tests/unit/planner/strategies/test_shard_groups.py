@@ -15,7 +15,9 @@ from planner.schemas.plan_request import Constraints
 from planner.strategies.axes import build_space
 from planner.strategies.shard_groups import shard_group_stages
 
-PARTIAL = frozenset({"zero-shard-size-unsupported", "zero-shard-size-not-divisible"})
+PARTIAL = frozenset({
+    "zero-shard-size-unsupported", "zero-shard-size-not-divisible", "zero-param-shard-size-unsupported",
+})  # fmt: skip
 
 
 def request(framework: str, version: str | None = None, *, moe: bool = False, **more: Any) -> dict[str, Any]:
@@ -79,7 +81,8 @@ def test_the_rules_agree_and_what_is_legal_in_groups_is_legal_as_a_whole(
     base = space.base()
     whole = space.pairs(base)
     groups = space.grouped(base, whole)
-    assert bool(len(groups.origin)) == bool(shard_group_stages(asked) & set(space.zeros))
+    assert bool(groups.group.any()) == bool(shard_group_stages(asked) & set(space.zeros))
+    assert bool(groups.copies.any()) == (framework == "deepspeed")
     if not len(groups.origin):
         return
     rows = space.expand(base, groups).rows
@@ -140,6 +143,32 @@ def test_the_space_reports_every_size() -> None:
     sizes = plan(request("megatron"))["search"]["space"]["zero_shard_size"]
     assert sizes == ["all replicas", 2, 4, 8]
     assert plan(request("nanotron"))["search"]["space"]["zero_shard_size"] == ["all replicas"]
+
+
+@pytest.mark.parametrize(
+    ("version", "shards", "copies"), [("0.9", [2, 4, 8], None), ("0.16", [2, 4, 8], [2, 4, 8]), ("0.19", [], [2, 4, 8])]
+)
+def test_deepspeed_tries_every_size_of_a_second_copy(version: str, shards: list[int], copies: list[int] | None) -> None:
+    """16 replicas: DeepSpeed has hpZ from 0.10 on, and MiCS until 0.19.6. Beside MiCS no second copy is tried, and the answer says so."""
+    search = plan(request("deepspeed", version))["search"]
+    assert search["space"]["zero_shard_size"] == ["all replicas", *shards]
+    assert search["space"].get("zero_param_shard_size") == (copies and ["no second copy", *copies])
+    assert ("zero_param_shard_size" in search["not_searched"]) == (version == "0.16")
+
+
+def test_a_second_copy_inside_a_node_is_found_where_it_gains() -> None:
+    """32 GPUs on a slow network: listing the sizes finds no better plan than saying nothing, and without copies none as good."""
+    slow = {"gpu": "H100-SXM-80GB", "num_nodes": 4, "gpus_per_node": 8, "nics_per_node": 1, "nic_gbit_per_s": 100}
+    fixed = {"tp": 1, "pp": 1, "cp": 1, "dp": 32, "zero": 3}
+    asked = request("deepspeed") | {"model": {"preset": "llama-3.2-1b"}, "cluster": slow}
+    best = plan(asked | {"constraints": {"fixed": fixed}})["plans"][0]
+    whole, listed = (
+        plan(asked | {"constraints": {"fixed": fixed, "allowed": {"zero_param_shard_size": sizes}}})["plans"][0]
+        for sizes in ([32], [2, 4, 8, 16, 32])
+    )
+    assert best["strategy"]["zero_param_shard_size"] in (2, 4, 8)
+    assert best["evaluation"]["step_time_s"] == listed["evaluation"]["step_time_s"]
+    assert best["evaluation"]["step_time_s"] < 0.9 * whole["evaluation"]["step_time_s"]
 
 
 def test_a_group_of_one_node_is_worth_it_on_a_slow_network() -> None:

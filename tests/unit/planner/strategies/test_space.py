@@ -91,7 +91,7 @@ def test_state_is_sharded_over_every_divisor_of_the_replicas() -> None:
     one = {**ONE, "pp": 1, "tp": 1, "dp": 8, "recompute": "none"}
     found = space(nodes=2, fixed=one)
     assert sizes_of(found) == {(0, 8): 1} | {(zero, size): 1 for zero in (1, 2, 3) for size in (2, 4, 8)}
-    assert found.group_sizes == [2, 4]
+    assert found.groups.shards == [2, 4]
     assert found.mesh_sizes.tolist() == [10]
     assert sizes_of(space(fixed={**one, "dp": 4})) == {(0, 4): 1} | {(z, size): 1 for z in (1, 2, 3) for size in (2, 4)}
     two_replicas = space(fixed={**one, "tp": 2, "dp": 2, "sequence_parallel": True})
