@@ -17,7 +17,6 @@ from planner.answer.inexpressible import inexpressible_best
 from planner.answer.not_searched import not_searched
 from planner.answer.ranking import compared_plans, ranked_plans
 from planner.answer.response import host_warnings, plan_response, search_report, stop_warnings
-from planner.answer.what_if import what_if
 from planner.request.checked_request import CheckedRequest, check_request
 from planner.request.job_warnings import job_warnings
 from planner.rules import rule_codes
@@ -25,7 +24,6 @@ from planner.schemas.plan_request import PlanRequest
 from planner.search.budget import Budget
 from planner.search.found import Found
 from planner.search.objective import Goal, build_goal, without_targets
-from planner.search.pareto import front_documents, pareto_front
 from planner.search.progress import Progress
 from planner.search_on_one_kind import SpaceOnOneKind, splits_are_open
 from planner.strategies.axes import build_space
@@ -95,7 +93,10 @@ def plan_checked(
         # On pools, a candidate that reaches the targets but does not fit was already named, and stays.
         if misses or not checked.job.cluster.lists_pools:
             response["nearest_infeasible"] = misses or _nearest(checked, searched, fastest)
+    # Few requests ask for these, and the others need not load them.
     if "pareto" in asked.include:
+        from planner.search.pareto import front_documents, pareto_front
+
         front = pareto_front(
             space,
             goal=goal,
@@ -109,6 +110,7 @@ def plan_checked(
         if front.stopped:
             response["warnings"].append("The search for the front was stopped, so `pareto` may lack points.")
     if "what_if" in asked.include:
+        from planner.answer.what_if import what_if
 
         def solve(changed: Mapping[str, Any]) -> dict[str, Any]:
             return plan_checked(checked.changed(changed), should_stop=should_stop, started=perf_counter())

@@ -72,7 +72,7 @@ def attention_head_dims(model: Model) -> tuple[int, int]:
     return model.head_dim, model.head_dim
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=2048)
 def model_flops(job: Job) -> ModelFlops:
     """Forward operations per token of the whole model."""
     model, modules = job.model, float(job.mtp_num_layers)
@@ -115,7 +115,7 @@ def repeated_flops_per_token(job: Job, strategies: Strategies) -> Floats:
     return np.where(strategies.recompute == Recompute.SELECTIVE, selective, full)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=2048)
 def _repeated_matmuls(job: Job) -> float:
     """Operations of one token in all layers' products that a per-operator policy repeats; cached by the job's identity."""
     kinds = job.model.layer_kinds

@@ -111,7 +111,10 @@ def _columns(job: Job, traits: MemoryTraits, rows: Strategies) -> Columns:
     flat: list[Floats] = []
     for field in fields(LayerTable):
         flat += lists.get(field.name) or [columns[field.name]]
-    return (np.stack([np.broadcast_to(value, len(rows)) for value in flat]),)
+    matrix = np.empty((len(flat), len(rows)))
+    for number, value in enumerate(flat):
+        matrix[number] = value
+    return (matrix,)
 
 
 def _ends(job: Job, traits: MemoryTraits, rows: Strategies, s: Sizes) -> dict[str, Floats]:

@@ -164,6 +164,11 @@ def build_layouts(table: Sequence[Layout], *, model: Model, all_stages: bool = F
     kinds = model.distinct_kinds
     number = {kind: position for position, kind in enumerate(kinds)}
     kind_of_layer = tuple(number[kind] for kind in model.layer_kinds)
+    build = _few_layouts if len(table) <= _FEW else _layouts
+    return build(tuple(table), kind_of_layer, all_stages=all_stages)
+
+
+def _layouts(table: tuple[Layout, ...], kind_of_layer: tuple[int, ...], *, all_stages: bool) -> Layouts:
     contents = [_slots(layout, kind_of_layer, all_stages=all_stages) for layout in table]
     counts, largest, chosen = zip(*contents, strict=True)
     width = max(len(stages) for stages in chosen)
@@ -173,7 +178,7 @@ def build_layouts(table: Sequence[Layout], *, model: Model, all_stages: bool = F
     head = np.array([layout.head_stage for layout in table])[:, None]
     fixed = [layout.recompute_per_stage for layout in table]
     return Layouts(
-        table=tuple(table),
+        table=table,
         slot_stage_LK=slots,
         layers_LKJ=np.stack([c[s] for c, s in zip(counts, slots, strict=True)]),
         largest_chunk_layers_LK=np.stack([c[s] for c, s in zip(largest, slots, strict=True)]),
@@ -187,6 +192,12 @@ def build_layouts(table: Sequence[Layout], *, model: Model, all_stages: bool = F
             [[np.inf] * x.pp if f is None else f for x, f in zip(table, fixed, strict=True)], fill=np.inf
         ),
     )
+
+
+_FEW = 8
+"""Layouts of a table that is kept. Rows that are evaluated one by one, and readings of a row, have the same few again and again; tables of
+searches are large."""
+_few_layouts = lru_cache(maxsize=1024)(_layouts)
 
 
 def _padded(rows: Sequence[Sequence[float] | Floats], *, fill: float) -> Floats:

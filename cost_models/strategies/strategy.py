@@ -124,11 +124,12 @@ assert set(DTYPES) == set(ARRAY_FIELDS), set(DTYPES) ^ set(ARRAY_FIELDS)
 
 def build_strategies(columns: Mapping[str, Sequence[Any] | NDArray[Any]], *, layouts: Layouts) -> Strategies:
     """A batch from one column per field of ARRAY_FIELDS, broadcast to a common length and cast to the field's type."""
-    cast: dict[str, Any] = {name: np.atleast_1d(np.asarray(columns[name], DTYPES[name])) for name in ARRAY_FIELDS}
-    lengths = set(map(len, cast.values()))
-    if len(lengths) > 1:
-        cast = {name: np.broadcast_to(column, max(lengths)) for name, column in cast.items()}
-    return Strategies(**{name: np.ascontiguousarray(column) for name, column in cast.items()}, layouts=layouts)
+    cast: dict[str, Any] = {name: np.asarray(columns[name], DTYPES[name], order="C") for name in ARRAY_FIELDS}
+    lengths = {len(column) if column.ndim else 1 for column in cast.values()}
+    for name, column in cast.items():
+        if column.shape != (max(lengths),):
+            cast[name] = np.ascontiguousarray(np.broadcast_to(column, max(lengths)))
+    return Strategies(**cast, layouts=layouts)
 
 
 def concatenated(batches: Sequence[Strategies]) -> Strategies:

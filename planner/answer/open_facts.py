@@ -127,7 +127,8 @@ def combined_readings(outcomes: Iterable[Outcome], *, priced_low_bytes: float) -
     return [Reading(choices[:count]) for count in range(2, len(choices) + 1)]
 
 
-@lru_cache(maxsize=512)
+# A job has several readings and 512 jobs are kept (`planner.request.job`). Fewer readings would be forgotten before they recur.
+@lru_cache(maxsize=2048)
 def _stating(job: Job, facts: tuple[tuple[str, Any], ...]) -> Job | None:
     """The job with these training fields stated and its other open fields derived again; None where the job is refused."""
     stated = {

@@ -45,7 +45,7 @@ def cost_key(job: PooledJob) -> tuple[Hashable, ...]:
     return (*listed, *(_price_key(each) for each in job.jobs))
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=2048)
 def _price_key(job: Job) -> tuple[Hashable, ...]:
     return (id(job.model), id(job.calibration), *(getattr(job.training, name) for name in _PRICED))
 

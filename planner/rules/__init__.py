@@ -90,7 +90,7 @@ class Violations:
         return dict(totals)
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=2048)
 def active_rules(job: Job) -> tuple[Rule, ...]:
     """The rules that this job's framework, version, model and cluster are subject to."""
     training = job.training
@@ -100,7 +100,7 @@ def active_rules(job: Job) -> tuple[Rule, ...]:
     return active
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=2048)
 def _rules_of(framework: Framework, version: str) -> tuple[Rule, ...]:
     """The rules of a framework's version; mixed rows bring a job each, but only a few versions."""
     return tuple(rule for rule in RULES if rule.holds_in(framework, version))
@@ -112,7 +112,7 @@ def violations(job: Job, strategies: Strategies) -> Violations:
     flags = np.zeros(len(strategies), dtype=np.int64)
     for bit, rule in enumerate(active):
         broken = rule.violated(job, strategies)
-        if broken.any():
+        if np.count_nonzero(broken):  # for few rows quicker than any()
             flags[broken] |= 1 << bit
     return Violations(flags=flags, active=active)
 

@@ -85,5 +85,5 @@ def repeated_at_least(
         limit = np.where(repetitions[:, 1] == RecomputeMethod.BLOCK, repetitions[:, 2], max(split.layers))
         least = np.minimum(chunks, limit[:, None, None]).sum(axis=1).min(axis=1)
     selective = 0.0 if sets_are_given else held[: split.pp].min()
-    kinds = [repetitions[:, 0] == Recompute.FULL, repetitions[:, 0] == Recompute.SELECTIVE]
-    return np.select(kinds, [np.broadcast_to(least, len(repetitions)), np.full(len(repetitions), selective)], 0.0)
+    modes = repetitions[:, 0]
+    return np.where(modes == Recompute.FULL, least, np.where(modes == Recompute.SELECTIVE, selective, 0.0))

@@ -163,16 +163,17 @@ class Space:
         of layers in which every stage repeats that), `grouped` (whether the state may be sharded over
         smaller groups), `variant` (the combination of LAYER_KNOBS), and `wait` (the schedule's `waiting_share`).
         """
-        made: dict[Any, tuple[Columns, Ints, Ints]] = {}
+        made: dict[Any, tuple[Columns, Ints, Ints, Ints]] = {}
         parts: list[Columns] = []
         sets_are_given = "recompute_modules" in self.knobs
         for vpp, layout in (pair for pairs in self.layout_index.values() for pair in pairs):
             schedules, repetitions = self.splits.schedules(layout), tuple(self.repetitions(layout))
             key = schedules, repetitions
             if key not in made:  # splits whose largest chunks are equal leave the same choices open
-                made[key] = self._options(schedules, np.array(repetitions))
-            columns, order, again = made[key]
-            layers = repeated_at_least(self.layouts, layout, np.array(repetitions), sets_are_given=sets_are_given)
+                ways = np.array(repetitions)
+                made[key] = *self._options(schedules, ways), ways
+            columns, order, again, ways = made[key]
+            layers = repeated_at_least(self.layouts, layout, ways, sets_are_given=sets_are_given)
             wait = np.array([waiting_share(schedule, vpp) for schedule in schedules], np.float64)
             split = {"vpp": np.full_like(again, vpp), "layout": np.full_like(again, layout), "wait": wait[order]}
             parts.append({**columns, **split, "again_layers": layers[again]})
