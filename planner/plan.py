@@ -28,6 +28,7 @@ from planner.search.progress import Progress
 from planner.search_on_one_kind import SpaceOnOneKind, splits_are_open
 from planner.strategies.axes import build_space
 from planner.strategies.parse import assumed_fields
+from planner.strategies.parts import Parts
 
 OFFLOADED_ONLY = (
     "Nothing fits in the GPUs' memory alone, so every plan keeps a part of the model's state in host memory (strategy.offload), which "
@@ -70,13 +71,16 @@ def plan_checked(
     on_progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
     started: float | None = None,
+    without: Parts = frozenset(),
 ) -> dict[str, Any]:
     """The plan response for a request that has been checked. For the other arguments see `plan`.
 
-    `started` is the time at which the request arrived, on `perf_counter`'s clock; time limits count from there.
+    Args:
+        started: the time at which the request arrived, on `perf_counter`'s clock; time limits count from there.
+        without: parts of the search that are left out, to see what each is worth.
     """
     asked, job = checked.asked, checked.job.jobs[0]
-    searched = _searched(checked, started)
+    searched = _searched(checked, started, without)
     space, goal = searched.space, build_goal(job, asked.objective, asked.targets)
     found = searched.search(goal, asked=asked, on_progress=on_progress, should_stop=should_stop)
     if found.best is None and found.stopped is None and isinstance(searched, SpaceOnOneKind):
@@ -142,13 +146,13 @@ def _fallen_back(
     return offloaded, second
 
 
-def _searched(checked: CheckedRequest, started: float | None) -> SpaceOnOneKind | SpaceOnPools:
+def _searched(checked: CheckedRequest, started: float | None, without: Parts) -> SpaceOnOneKind | SpaceOnPools:
     if checked.job.cluster.lists_pools:
         # Few requests list pools, and the others need not load a search of their own.
         from planner.pools.space_on_pools import space_on_pools
 
-        return space_on_pools(checked)
-    return SpaceOnOneKind(build_space(checked.job.jobs[0], checked.asked.constraints), started)
+        return space_on_pools(checked, without=without)
+    return SpaceOnOneKind(build_space(checked.job.jobs[0], checked.asked.constraints, without=without), started)
 
 
 def _response(checked: CheckedRequest, searched: SpaceOnOneKind | SpaceOnPools, found: Found) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from planner.search.objective import Goal
 from planner.search.progress import Progress
 from planner.strategies.axes import build_space, searched_values
 from planner.strategies.on_pools import together
+from planner.strategies.parts import Parts
 from planner.strategies.space import Space
 
 
@@ -111,8 +112,8 @@ class SpaceOnPools:
         ]
 
 
-def space_on_pools(checked: CheckedRequest) -> SpaceOnPools:
-    """The space to search for a request whose cluster lists pools."""
+def space_on_pools(checked: CheckedRequest, *, without: Parts = frozenset()) -> SpaceOnPools:
+    """The space to search for a request whose cluster lists pools; `without` as of `build_space`."""
     asked, pooled = checked.asked, checked.job
     fixed, allowed = asked.constraints.fixed, asked.constraints.allowed
     listed_alone = bool(fixed.layers_per_stage or allowed.layers_per_stage)
@@ -124,5 +125,5 @@ def space_on_pools(checked: CheckedRequest) -> SpaceOnPools:
         constraints = constraints.model_copy(update={"fixed": with_pp})
     if one_chunk:
         constraints = constraints.model_copy(update={"allowed": allowed.model_copy(update={"vpp": (1,)})})
-    space = build_space(pooled.whole[0], constraints, worlds=possible_worlds(pooled, limits))
+    space = build_space(pooled.whole[0], constraints, worlds=possible_worlds(pooled, limits), without=without)
     return SpaceOnPools(pooled, asked, constraints, limits, space, listed_alone, one_chunk)

@@ -24,6 +24,7 @@ from cost_models.step.total import StepTime, jitter_fraction
 from cost_models.strategies.strategy import DTYPES, Floats, Ints, Strategies, concatenated
 from cost_models.strategies.tensors import distinct
 from planner.strategies.expansion import Pairs
+from planner.strategies.parts import Part, Parts
 from planner.strategies.space import Space
 
 BOUND_AXES = ("tp", "pp", "cp", "ep", "etp", "micro_batch_size", "sequence_parallel")
@@ -51,6 +52,8 @@ class Bounds:
     """The costs of layers and ends in all cases of every combination."""
     case: Ints
     """The case of each row."""
+    without: Parts = frozenset()
+    """Which bounds are left out; such a bound is zero."""
 
     @cached_property
     def once(self) -> Floats:
@@ -65,6 +68,8 @@ class Bounds:
     @property
     def step_s(self) -> Floats:
         """Seconds per step that no expansion can beat."""
+        if Part.ROW_BOUNDS in self.without:
+            return np.zeros(len(self.case))
         return np.asarray((self.micro_batches * self.once_VN + self.others_VN * self.least_wait).min(axis=0))
 
     def open_split_s(self, pp: Floats) -> Floats:
@@ -74,6 +79,8 @@ class Bounds:
     def paired_s(self, space: Space, pairs: Pairs) -> Floats:
         """Seconds per step that each pair cannot beat, given its own knobs, recomputation and virtual stages."""
         origin, options = pairs.origin, space.options
+        if Part.PAIR_BOUNDS in self.without:
+            return np.zeros(len(origin))
         at = options["variant"][pairs.option], origin
         again = self.again_RVC[options["repeats"][pairs.option], at[0], self.case[origin]] * self.slower[origin]
         each = again * options["again_layers"][pairs.option]
@@ -97,6 +104,7 @@ class Bounds:
             self.most_vpp[index],
             self.tables,
             self.case[index],
+            self.without,
         )
 
 
@@ -122,6 +130,8 @@ def floors_s(space: Space) -> Floats:
     best, as if it were spread evenly over all GPUs.
     """
     job, mesh = space.job, space.degrees.mesh
+    if Part.MESH_FLOORS in space.without:
+        return np.zeros(len(space.degrees))
     rows = space.base_of(space.degrees.different_layers())
     tables = [layer_costs(job, each) for each in layer_variants(space, rows)]
     each_JN = np.min([t.cases.spread(t.parts_JPU[:, _COMPUTED].sum(axis=1)) for t in tables], axis=0)
@@ -158,6 +168,7 @@ def build_bounds(space: Space, base: Strategies) -> Bounds:
         most_vpp=space.splits.most_vpp[base.pp.astype(np.int64)],
         tables=tables,
         case=cases.inverse,
+        without=space.without,
     )
 
 

@@ -30,6 +30,7 @@ from planner.search.leanest import could_fit, may_fit_in_groups, some_choice_fit
 from planner.search.objective import Goal
 from planner.search.progress import Progress
 from planner.strategies.expansion import Expansion, Pairs
+from planner.strategies.parts import Part
 from planner.strategies.repetitions import lean_modes
 from planner.strategies.searched_knobs import unasked_codes
 from planner.strategies.space import Space
@@ -211,7 +212,7 @@ class Exhaustive:
 
     def _enough_memory(self, base: Strategies, multiplicity: Ints) -> NDArray[np.bool_]:
         """Base rows of which some expansion could fit: the leanest choices decide, every ZeRO stage and split tried."""
-        if not self.space.leanest_is_known:
+        if not self.space.leanest_is_known or Part.MEMORY_SCREEN in self.space.without:
             return np.ones(len(base), np.bool_)  # something else may need less than the choices below
         possible = some_choice_fits(self.space, base, lambda rows: could_fit(self.space.job, rows))
         self._count_impossible(base.take(~possible), multiplicity[~possible])
@@ -261,6 +262,8 @@ class Exhaustive:
         a pair takes without that is a bound for all its groups, and what is illegal or does not fit stays so.
         """
         open_values = self._priced(base, pairs, bounds)
+        if Part.GROUP_BOUNDS in self.space.without:
+            open_values[np.isfinite(open_values)] = 0.0
         # The groups of what is rejected have been counted, and no limit is known before there are k plans.
         rest = np.flatnonzero(np.isfinite(open_values) & (open_values <= self.kept.limit))
         groups = self.space.num_groups(base, pairs)
@@ -315,7 +318,7 @@ class Exhaustive:
         full = np.flatnonzero(rows.recompute == Recompute.FULL)  # within a family in the order of rising work
         least = full[np.unique(family[full], return_index=True)[1]]
         first = np.ones(len(rows), np.bool_)
-        first[full] = False
+        first[full] = Part.RISING_WORK in self.space.without
         first[least] = True
         first[rows.offload_activation_layers > 0] = True  # recomputing more leaves less to send: it may be faster
         first[(rows.schedule >= Schedule.ZB_H1) & (rows.num_micro_batches < rows.pp)] = True  # or shorten the bubble

@@ -21,6 +21,7 @@ from planner.rules.expressible import splits_freely
 from planner.rules.rule import divisors
 from planner.schemas.plan_request import Constraints
 from planner.strategies.degrees import DEGREE_AXES, Ints, build_degrees
+from planner.strategies.parts import Part, Parts
 from planner.strategies.searched_knobs import with_searched_knobs
 from planner.strategies.space import Space
 
@@ -28,23 +29,28 @@ MOST_OPTIONS = 2_000_000
 """Most choices that a combination of degrees may leave open, over all numbers of stages: a table of a few hundred MiB."""
 
 
-def build_space(job: Job, constraints: Constraints, *, worlds: Ints | None = None) -> Space:
+def build_space(
+    job: Job, constraints: Constraints, *, worlds: Ints | None = None, without: Parts = frozenset()
+) -> Space:
     """The space of one job under the request's constraints.
 
     Args:
         job: what is planned.
         constraints: what the request fixes and lists.
         worlds: numbers of GPUs that a plan may use; whole nodes of the job's cluster by default.
+        without: parts of the search that are left out.
 
     Raises:
         SearchBudgetError: the listed values make more choices than can be searched.
     """
     given = _given_values(constraints)
-    splits = _splits_by_stages(job, given)
+    splits = _splits_by_stages(job, given, without)
     degrees = build_degrees(job, constraints, given, stages=np.array(sorted(splits), dtype=np.int64), worlds=worlds)
     used = degrees.values("pp") or [1]
     schedules = (
-        _codes(given, "schedule") if "schedule" in given else _searched_schedules(job, on_pools=worlds is not None)
+        _codes(given, "schedule")
+        if "schedule" in given
+        else _searched_schedules(job, plain=worlds is not None or Part.SCHEDULES in without)
     )
     layouts, index = _layouts(job, given, {pp: splits.get(pp, []) for pp in used}, schedules=schedules)
     knobs = {
@@ -73,6 +79,7 @@ def build_space(job: Job, constraints: Constraints, *, worlds: Ints | None = Non
         knobs=knobs,
         schedules=schedules,
         module_sets=(FIELD["recompute_modules"].encoded(job.framework.strategy.selective_modules),),
+        without=without,
     )
     if worlds is None:  # on pools these knobs keep the framework's defaults unless listed
         space = with_searched_knobs(space)
@@ -128,13 +135,13 @@ def _settled(job: Job) -> dict[str, list[Any]]:
     return settled
 
 
-def _searched_schedules(job: Job, *, on_pools: bool) -> tuple[int, ...]:
-    """The schedules that are tried where the request says nothing of them: on pools only those whose bubble is modelled there."""
-    plain, choices = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED), job.framework.choices
+def _searched_schedules(job: Job, *, plain: bool) -> tuple[int, ...]:
+    """The schedules that are tried where the request says nothing of them; `plain` ones alone on pools, where others are not modelled."""
+    always, choices = (Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED), job.framework.choices
     # GPipe takes as long as 1F1B and holds no less. It is of use only where 1F1B refuses to run, with fewer micro-batches than
     # stages in PyTorch.
     useful = (value for value in choices.schedules if value != Schedule.GPIPE or choices.torch_schedules)
-    return plain if on_pools else (*plain, *(value for value in useful if value not in plain))
+    return always if plain else (*always, *(value for value in useful if value not in always))
 
 
 def _given_values(constraints: Constraints) -> dict[str, tuple[Any, ...]]:
@@ -160,14 +167,14 @@ Splits = dict[int, list[tuple[int, Sequence[int]]]]
 """Pairs of vpp and the layers of each virtual stage, by number of stages; the fewest virtual stages come first."""
 
 
-def _splits_by_stages(job: Job, given: Mapping[str, tuple[Any, ...]]) -> Splits:
+def _splits_by_stages(job: Job, given: Mapping[str, tuple[Any, ...]], without: Parts) -> Splits:
     """The splits of every number of stages that has one."""
     # With virtual stages the two ends need no layer, so there may be two more stages than layers.
     largest = min(job.model.num_layers + ENDS, job.cluster.num_gpus)
     tried: Sequence[int] = given.get("pp", range(1, largest + 1))
     if "recompute_per_stage" in given:
         tried = [pp for pp in tried if pp == len(given["recompute_per_stage"][0])]
-    found = {pp: _splits(job, pp, given) for pp in tried}
+    found = {pp: _splits(job, pp, given, without) for pp in tried}
     return {pp: splits for pp, splits in found.items() if splits}
 
 
@@ -194,7 +201,7 @@ def _layouts(
     return build_layouts(table, model=job.model), index
 
 
-def _splits(job: Job, pp: int, given: Mapping[str, tuple[Any, ...]]) -> list[tuple[int, Sequence[int]]]:
+def _splits(job: Job, pp: int, given: Mapping[str, tuple[Any, ...]], without: Parts) -> list[tuple[int, Sequence[int]]]:
     """Pairs of vpp and the layers of each virtual stage, for one number of stages."""
     listed_vpp = given.get("vpp")
     if "layers_per_stage" in given:
@@ -202,7 +209,8 @@ def _splits(job: Job, pp: int, given: Mapping[str, tuple[Any, ...]]) -> list[tup
         return [(len(split) // pp, split) for split in splits if listed_vpp is None or len(split) // pp in listed_vpp]
     layers = job.model.num_layers
     if listed_vpp is None:
-        interleaved = job.framework.choices.vpp and pp > 1 and (layers % pp == 0 or splits_freely(job))
+        unevenly = splits_freely(job) and Part.UNEVEN_VPP not in without
+        interleaved = job.framework.choices.vpp and pp > 1 and (layers % pp == 0 or unevenly)
         # Chunks of equal size: vpp divides the layers of a stage. Where these differ by one, both numbers are tried.
         about = {layers // pp, -(-layers // pp)} if interleaved else {1}
         listed_vpp = tuple({vpp for chunks in about for vpp in divisors(chunks)})

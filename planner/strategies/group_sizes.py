@@ -2,12 +2,13 @@
 
 They are the divisors of dp * cp without 1 and dp * cp itself: a group of one rank shards nothing, which is ZeRO 0 (and to DeepSpeed
 means that there is no second copy), and a group of all ranks is the default. Second copies are tried beside state that all replicas
-share: where fewer share the state, the parameters already lie close together. Array suffixes: M numbers of replicas, S the sizes of all of them one after the other; arrays of shape
-(N,) over rows have none.
+share: where fewer share the state, the parameters already lie close together. Array suffixes: M numbers of replicas, S the sizes of
+all of them one after the other; arrays of shape (N,) over rows have none.
 """
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,12 +17,16 @@ from numpy.typing import NDArray
 from cost_models.job import Job
 from cost_models.strategies.strategy import Floats, Ints
 from planner.rules.rule import divisors
+from planner.strategies.parts import Parts
+from planner.strategies.shard_groups import searched_stages
 
 
 @dataclass(frozen=True, eq=False)
 class GroupSizes:
     """The sizes by number of replicas and of context-parallel ranks."""
 
+    stages: frozenset[int]
+    """ZeRO stages that have groups."""
     keys_M: Ints
     """Pairs of the two numbers as one integer each (`_key`), in rising order."""
     first_M: Ints
@@ -64,12 +69,15 @@ class GroupSizes:
 
 
 def build_group_sizes(
-    job: Job, *, dp: NDArray[np.int64], cp: NDArray[np.int64], shards: bool = True, copies: bool = False
+    job: Job, *, dp: Ints, cp: Ints, zeros: Collection[int], given: Collection[str] = (), without: Parts = frozenset()
 ) -> GroupSizes:
-    """The sizes of these meshes for groups that share the state (`shards`) and for second `copies` of the parameters.
+    """The sizes of these meshes, at those of these ZeRO stages that have groups; for the other arguments see `searched_stages`.
 
     FSDP takes those that hold whole context-parallel groups.
     """
+    shards, copies = searched_stages(job, zeros=zeros, given=given, without=without)
+    if not (shards or copies):
+        dp, cp = dp[:0], cp[:0]
     largest_cp = int(cp.max()) if len(cp) else 1
     keys = np.unique(_key(dp * cp, cp, largest_cp))
     sizes: list[list[tuple[int, int]]] = []
@@ -81,6 +89,7 @@ def build_group_sizes(
         sizes.append([(size, 0) for size in smaller if shards] + [(0, size) for size in smaller if copies])
     every = np.array([both for each in sizes for both in each], np.float64).reshape(-1, 2)
     return GroupSizes(
+        stages=shards | copies,
         keys_M=keys,
         first_M=np.cumsum([0, *map(len, sizes)]),
         shards_S=every[:, 0],

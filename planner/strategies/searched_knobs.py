@@ -16,13 +16,14 @@ from cost_models.strategies.fields import V_SHAPED, Recompute, Schedule
 from planner.rules import violations
 from planner.strategies.expansion import DISPATCHER_CODES, OFFLOAD_CODES, OFFLOADED, SCHEDULE_CODES
 from planner.strategies.module_sets import module_sets
+from planner.strategies.parts import Part
 from planner.strategies.space import Space
 
 
 def with_searched_knobs(space: Space) -> Space:
     """The space with the knobs that are searched although the request does not list them."""
     found = _with_expert_knobs(_with_legal_schedules(space))
-    return replace(found, module_sets=module_sets(found))
+    return found if Part.MODULE_SETS in space.without else replace(found, module_sets=module_sets(found))
 
 
 def unasked_codes(space: Space) -> frozenset[str]:
@@ -37,7 +38,7 @@ def with_fallback_offload(space: Space) -> Space | None:
     framework offloads nothing or the request says itself what is offloaded.
     """
     fallback = space.job.framework.strategy.fallback_offload
-    if not fallback or any(name in space.knobs for name in OFFLOADED):
+    if not fallback or any(name in space.knobs for name in OFFLOADED) or Part.OFFLOAD in space.without:
         return None
     searched = space.searched_knobs | frozenset(fallback)
     return replace(space, knobs={**space.knobs, **fallback}, searched_knobs=searched)
@@ -82,7 +83,7 @@ def _with_expert_knobs(space: Space) -> Space:
     if job.model.moe is None or probe is None:
         return space
     knobs: dict[str, tuple[Any, ...]] = {}
-    if "moe_dispatcher" not in space.knobs:
+    if "moe_dispatcher" not in space.knobs and Part.DISPATCHERS not in space.without:
         tried = [
             replace(probe, moe_dispatcher=np.full(len(probe), code, np.int8))
             for code in job.framework.choices.dispatchers
@@ -93,7 +94,8 @@ def _with_expert_knobs(space: Space) -> Space:
         # The framework's own comes first: it stands for all where the knob has no effect.
         if len(found) > 1 and own in found:
             knobs["moe_dispatcher"] = (own, *(code for code in found if code != own))
-    if "overlap_moe_all_to_all" not in space.knobs and job.framework.strategy.searches_expert_overlap:
+    overlaps = job.framework.strategy.searches_expert_overlap and Part.EXPERT_OVERLAP not in space.without
+    if "overlap_moe_all_to_all" not in space.knobs and overlaps:
         on = replace(probe, overlap_moe_all_to_all=np.ones(len(probe), np.bool_))
         if violations(job, on).only(frozenset({"overlap-unsupported"})).legal.any():
             knobs["overlap_moe_all_to_all"] = (False, True)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from cost_models.job import Job
+from planner.strategies.parts import Part, Parts
 
 
 def shard_group_stages(job: Job) -> frozenset[int]:
@@ -18,13 +19,15 @@ def shard_group_stages(job: Job) -> frozenset[int]:
 
 
 def searched_stages(
-    job: Job, *, zeros: Collection[int], given: Collection[str]
+    job: Job, *, zeros: Collection[int], given: Collection[str], without: Parts
 ) -> tuple[frozenset[int], frozenset[int]]:
     """Those of these stages at which a search tries groups that share the state, and groups that share a second copy of the
     parameters; `given` are the fields whose values the request gives.
     """
-    shards = frozenset() if "zero_shard_size" in given else shard_group_stages(job).intersection(zeros)
-    settled = {"zero_shard_size", "zero_param_shard_size"}.intersection(given)
-    copies = frozenset() if settled else job.framework.param_shard_group_stages.intersection(zeros)
+    shards = copies = frozenset[int]()
+    if "zero_shard_size" not in given and Part.SHARD_SIZES not in without:
+        shards = shard_group_stages(job).intersection(zeros)
+    if not {"zero_shard_size", "zero_param_shard_size"}.intersection(given) and Part.SECOND_COPIES not in without:
+        copies = job.framework.param_shard_group_stages.intersection(zeros)
     assert not (shards and copies) or shards == copies  # every searched stage has the same groups
     return shards, copies

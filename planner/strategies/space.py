@@ -39,8 +39,8 @@ from planner.strategies.expansion import (
 )
 from planner.strategies.group_sizes import GroupSizes, build_group_sizes
 from planner.strategies.listed_splits import ListedSplits, waiting_share
+from planner.strategies.parts import Part, Parts
 from planner.strategies.repetitions import LeanMode, full_recomputes, repeated_at_least
-from planner.strategies.shard_groups import searched_stages
 
 Ints = NDArray[np.int64]
 Columns = dict[str, NDArray[Any]]
@@ -68,6 +68,8 @@ class Space:
     """What selective recomputation repeats, as `recompute_modules` holds it; the framework's default first."""
     searched_knobs: frozenset[str] = frozenset()
     """Those among `knobs` that are searched although the request says nothing of them (`planner.strategies.searched_knobs`)."""
+    without: Parts = frozenset()
+    """Parts of the search that are left out; none, but to see what each is worth."""
 
     @cached_property
     def splits(self) -> ListedSplits:
@@ -91,18 +93,11 @@ class Space:
         return np.asarray(self.degrees.sizes * self._multiplicity(mesh["pp"], mesh["dp"] * mesh["cp"], mesh["cp"]))
 
     @cached_property
-    def group_stages(self) -> frozenset[int]:
-        """ZeRO stages at which smaller groups are searched too; none where the request says how large the groups are."""
-        shards, copies = searched_stages(self.job, zeros=self.zeros, given=self.knobs)
-        return shards | copies
-
-    @cached_property
     def groups(self) -> GroupSizes:
-        """The sizes of these groups."""
-        mesh, (shards, copies) = self.degrees.mesh, searched_stages(self.job, zeros=self.zeros, given=self.knobs)
-        some = slice(None) if shards or copies else slice(0)
+        """The smaller groups of ranks that are searched too; none where the request says how large they are."""
+        mesh, given = self.degrees.mesh, self.knobs
         return build_group_sizes(
-            self.job, dp=mesh["dp"][some], cp=mesh["cp"][some], shards=bool(shards), copies=bool(copies)
+            self.job, dp=mesh["dp"], cp=mesh["cp"], zeros=self.zeros, given=given, without=self.without
         )
 
     def base(self, meshes: Ints | None = None) -> Strategies:
@@ -188,7 +183,7 @@ class Space:
         start = 0
         for pp, pairs in self.layout_index.items():
             size = sum(self._num_options(layout) for _, layout in pairs)
-            table[pp] = start, size, size // len(self.zeros) * len(self.group_stages)
+            table[pp] = start, size, size // len(self.zeros) * len(self.groups.stages)
             start += size
         return table
 
@@ -323,7 +318,8 @@ class Space:
             if name == "param_gather":
                 wanted = wanted & reduces  # as `planner.strategies.parse` has it
             if name == "tp_comm":
-                wanted = overlaps_tp(job, tp=columns["tp"], sequence_parallel=columns["sequence_parallel"])
+                tries = Part.TP_OVERLAP not in self.without
+                wanted = tries & overlaps_tp(job, tp=columns["tp"], sequence_parallel=columns["sequence_parallel"])
             wanted = columns.get(f"overlap_{name}", wanted)
             columns[f"overlap_{name}"] = exists & wanted
         return build_strategies({**fill, **columns}, layouts=self.layouts)
@@ -346,7 +342,7 @@ class Space:
             "variant": self._variant(dict(zip(self.knobs, chosen, strict=True)), len(at)),
             "schedule": np.array(schedules, np.int8)[order],
             "zero": zeros[at],
-            "grouped": np.isin(zeros, list(self.group_stages))[at],
+            "grouped": np.isin(zeros, list(self.groups.stages))[at],
             "recompute": recompute[again, 0],
             "recompute_method": recompute[again, 1],
             "recompute_num_layers": recompute[again, 2],
