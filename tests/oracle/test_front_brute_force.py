@@ -63,7 +63,9 @@ def divisors(number: int) -> list[int]:
 
 
 def strategies(request: Document, allowed: Document, fixed: Document) -> Iterator[Document]:
-    """Every combination on whole nodes, with every number of virtual stages, shard size, overlap and count of recomputed layers."""
+    """Every combination on whole nodes, with every number of virtual stages, shard size, second copy, overlap and count of recomputed
+    layers.
+    """
     gpus = request["cluster"]["gpus_per_node"]
     worlds = [gpus * nodes for nodes in range(1, request["cluster"]["num_nodes"] + 1)]
     layers, batch = request["model"]["num_layers"], request["training"]["global_batch_size"]
@@ -88,6 +90,9 @@ def strategies(request: Document, allowed: Document, fixed: Document) -> Iterato
             row["sequence_parallel"] = sequence_parallel
             row["overlap"] = {**chosen.get("overlap", {}), "tp_comm": tp, "moe_all_to_all": experts}
             yield row
+            # DeepSpeed's hpZ: a second copy of the parameters in any smaller group.
+            if request["training"]["framework"] == "deepspeed" and chosen["zero"] == 3:
+                yield from ({**row, "zero_param_shard_size": size} for size in divisors(shard)[1:-1])
             if recompute == "selective":  # the other modules hold less than the 1 % from which on a search tries them
                 yield {**row, "recompute_modules": ["mlp"]}
             if recompute == "full":
