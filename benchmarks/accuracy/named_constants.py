@@ -33,7 +33,7 @@ def named_constants() -> dict[str, Constant]:
 def _inside(name: str, value: Any) -> Iterator[tuple[str, Constant]]:
     if isinstance(value, Constant):
         yield name, value
-    elif isinstance(value, Mapping) and name.isupper():
+    elif isinstance(value, Mapping) and name.partition("[")[0].isupper():
         for key, item in value.items():
             yield from _inside(f"{name}[{','.join(map(str, key)) if isinstance(key, tuple) else key}]", item)
     elif isinstance(value, tuple):

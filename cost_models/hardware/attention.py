@@ -31,13 +31,13 @@ class AttentionTime:
 def flash_attention_s(
     *, sequences: Floats | float, heads: Floats | float, q_length: Floats | float, kv_length: Floats | float,
     d_qk: Floats | float, d_v: Floats | float, window: Floats | float | None, calibration: Calibration,
-    kernel: AttentionKernel,
+    kernel: AttentionKernel, pieces: Floats | float = 1.0,
 ) -> AttentionTime:  # fmt: skip
     """Seconds of fused causal attention on one GPU; arrays are broadcast together. [F-2]
 
-        t = 2 sequences heads pairs (d_qk + d_v) / (peak eff clock) (1 + 512 / reach)
+        t = 2 sequences heads pairs (d_qk + d_v) / (peak carried(share / (1 + T / keys)))
 
-    The backward does 2.5 times the operations at an efficiency of its own.
+    Share and T depend on kernel, generation, head width and direction. The backward does 2.5 times the operations.
 
     Args:
         sequences: sequences in the micro-batch.
@@ -49,9 +49,11 @@ def flash_attention_s(
         window: tokens that a query can see; None is full causal attention.
         calibration: GPU, clock, and samples if it has any.
         kernel: which generation of kernel.
+        pieces: kernels over equal runs of keys, one after another, as in a ring.
     """
-    count, q, kv, qk, v = np.broadcast_arrays(
-        np.multiply(sequences, heads), *(np.asarray(x, dtype=np.float64) for x in (q_length, kv_length, d_qk, d_v))
+    count, q, kv, qk, v, runs = np.broadcast_arrays(
+        np.multiply(sequences, heads),
+        *(np.asarray(x, dtype=np.float64) for x in (q_length, kv_length, d_qk, d_v, pieces)),
     )
     gpu = calibration.cluster.gpu
     peak, clocks = calibration.peak_flops_per_s("bf16"), (calibration.sustained_clock, calibration.waiting_clock)
@@ -59,7 +61,7 @@ def flash_attention_s(
     def priced(direction: Direction) -> Estimate:
         seconds = flash_kernel_s(
             count, q, kv, qk, v, window=window, kernel=kernel, direction=direction, generation=gpu.generation, peak=peak,
-            clocks=clocks,
+            clocks=clocks, pieces=runs,
         )  # fmt: skip
         ratio = calibration.attention_ratio.get((kernel, direction))
         if ratio is None:

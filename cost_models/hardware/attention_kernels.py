@@ -22,15 +22,15 @@ from cost_models.constants import (
     KERNEL_FLOOR_S,
     SUSTAINED_CLOCK,
 )
-from cost_models.hardware.efficiency import carried_share
+from cost_models.hardware.efficiency import carried_shares
 from cost_models.hardware.flash_constants import (
     FLASH_BACKWARD_FLOPS,
-    FLASH_EFFICIENCY,
+    FLASH_CURVES,
     FLASH_HEAD_MULTIPLE,
     FLASH_INSTRUCTION_SHARE,
     FLASH_NARROW_HEAD,
+    FLASH_NARROW_HEAD_BLACKWELL,
     FLASH_REFERENCE_FLOPS_PER_S,
-    FLASH_SHORT_SEQUENCE,
     FLASH_WIDE_HEAD,
 )
 from cost_models.specs.cluster import Generation
@@ -54,9 +54,11 @@ def visible_pairs(q_length: Floats, kv_length: Floats, window: Floats | float | 
 def flash_kernel_s(
     count: Floats, q: Floats, kv: Floats, qk: Floats, v: Floats, *,
     window: Floats | float | None, kernel: AttentionKernel, direction: Direction, generation: Generation, peak: float,
-    clocks: tuple[float, float],
+    clocks: tuple[float, float], pieces: Floats | float = 1.0,
 ) -> Floats:  # fmt: skip
     """Seconds of one direction for `count` heads, on a GPU of this dense peak. [F-2]
+
+        t = 2 count pairs (d_qk + d_v) (2.5 in backward) / (peak carried(share / (1 + T / keys)))
 
     Args:
         count: sequences times heads.
@@ -70,31 +72,52 @@ def flash_kernel_s(
         generation: generation of the GPU.
         peak: dense bf16 operations per second.
         clocks: sustained clock, and that of what the multiply units wait for, over the data sheet's.
+        pieces: kernels over equal runs of keys, one after another, as in a ring.
     """
     backward = direction == "backward"
-    reach = kv if window is None else np.minimum(window, kv)
+    keys = kv / pieces if window is None else np.minimum(window, kv / pieces)
     flops = 2.0 * count * visible_pairs(q, kv, window) * (_padded(qk) + _padded(v))
+    flops = flops * (FLASH_BACKWARD_FLOPS.value if backward else 1.0)
     # Prologue and masked tiles are paid once per row of tiles, so they weigh more the fewer keys a row has.
-    flops = flops * (FLASH_BACKWARD_FLOPS.value if backward else 1.0) * (1.0 + FLASH_SHORT_SEQUENCE.value / reach)
-    narrow = np.where(np.maximum(qk, v) <= 64, FLASH_NARROW_HEAD[backward].value, 1.0)
-    narrow = np.where(np.maximum(qk, v) > 128, FLASH_WIDE_HEAD[backward].value, narrow)
-    speed = peak * _flash_share(generation, kernel, backward=backward, peak=peak, clocks=clocks)
+    share, short = flash_curve(generation, kernel, np.maximum(qk, v), backward=backward)
+    speed = peak * _sustained_share(share / (1.0 + short / keys), generation, kernel, peak=peak, clocks=clocks)
     launches = _BACKWARD_KERNELS if backward else _FORWARD_KERNELS
-    return flops / (speed * narrow) + launches * KERNEL_FLOOR_S.value
+    return flops / speed + launches * KERNEL_FLOOR_S.value
 
 
-def _flash_share(
-    generation: Generation, kernel: AttentionKernel, *, backward: bool, peak: float, clocks: tuple[float, float]
-) -> float:
-    """Sustained share of the peak: the published one, carried to another peak like that of a matrix product. [F-2]
+def flash_curve(
+    generation: Generation, kernel: AttentionKernel, width: Floats, *, backward: bool
+) -> tuple[Floats, Floats]:
+    """Share of the measured GPU's dense peak over long sequences, and tokens by which short ones lose, shape of `width`. [F-2]
+
+    Measured widths are interpolated in their logarithm and clamped at both ends. Where only one is known, narrower and wider heads
+    take a common factor.
+    """
+    curves = FLASH_CURVES[generation, kernel][backward]
+    known = sorted(curves)
+    share, short = (
+        np.interp(np.log2(width), np.log2(known), [curves[each][part].value for each in known]) for part in (0, 1)
+    )
+    if len(known) > 1:
+        return share, short
+    narrow = FLASH_NARROW_HEAD_BLACKWELL if generation == "blackwell" else FLASH_NARROW_HEAD
+    factor = np.where(width <= 64, narrow[backward].value, 1.0)
+    return share * np.where(width > 128, FLASH_WIDE_HEAD[backward].value, factor), short
+
+
+def _sustained_share(
+    share: Floats, generation: Generation, kernel: AttentionKernel, *, peak: float, clocks: tuple[float, float]
+) -> Floats:
+    """Sustained share of this peak: the measured GPU's, carried like that of a matrix product. [F-2]
 
     A kernel's instruction bounds both: what mma.sync cannot issue on the measured GPU, it cannot issue on another one either.
     """
-    share, measured = FLASH_EFFICIENCY[generation, kernel][backward].value, FLASH_REFERENCE_FLOPS_PER_S.get(generation)
+    measured = FLASH_REFERENCE_FLOPS_PER_S.get(generation)
     if measured is None:
         return share * clocks[0]
     most = FLASH_INSTRUCTION_SHARE.get((generation, kernel), 1.0)
-    return most * carried_share(share / most, ratio=peak / measured, clock=clocks[0], waiting_clock=clocks[1])
+    carried = carried_shares(share / most, ratio=peak / measured, clock=clocks[0], waiting_clock=clocks[1])
+    return most * carried
 
 
 def batched_product_s(

@@ -5,8 +5,13 @@ A share belongs to a peak: a part with a quarter of the multiply units behind th
 
 from __future__ import annotations
 
+import numpy as np
+from numpy.typing import NDArray
+
 from cost_models.constants import BLACKWELL_EFFICIENCY, PRECISION_EFFICIENCY, TOP_SHARE
 from cost_models.specs.cluster import Generation
+
+Floats = NDArray[np.float64]
 
 
 def precision_efficiency(generation: Generation, precision: str) -> float:
@@ -30,6 +35,11 @@ def carried_share(share: float, *, ratio: float, clock: float, waiting_clock: fl
         clock: sustained over data-sheet clock.
         waiting_clock: clock of what it waits for; equal to `clock` where the measured GPU is this one.
     """
+    return float(carried_shares(np.asarray(share), ratio=ratio, clock=clock, waiting_clock=waiting_clock))
+
+
+def carried_shares(share: Floats, *, ratio: float, clock: float, waiting_clock: float) -> Floats:
+    """`carried_share` of an array of shares, in their shape. [F-1]"""
     top = TOP_SHARE.value
-    waits = max(1.0 / share - 1.0 / top, 0.0)
-    return 1.0 / (1.0 / (max(top, share) * clock) + ratio * waits / waiting_clock)
+    waits = np.maximum(1.0 / share - 1.0 / top, 0.0)
+    return np.asarray(1.0 / (1.0 / (np.maximum(top, share) * clock) + ratio * waits / waiting_clock))

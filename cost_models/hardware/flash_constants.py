@@ -15,21 +15,63 @@ _MMA_SHARE = 0.62
 """Share of wgmma's peak that mma.sync, the instruction of FA-1 and FA-2, reaches on Hopper (from both instructions'
 throughput)."""
 
+Curve = tuple[Constant, Constant]
+"""Share of dense peak over long sequences, and the tokens T by which shorter ones lose: time x (1 + T / keys)."""
+Curves = Mapping[int, Curve]
+"""By head width. Widths between two measured ones are interpolated; one width alone takes FLASH_NARROW_HEAD and FLASH_WIDE_HEAD."""
 
-def _flash(forward: float, backward: float, source: str) -> tuple[Constant, Constant]:
+FLASH_SHORT_SEQUENCE = Constant(
+    512.0,
+    "tokens",
+    256.0,
+    1024.0,
+    "prologue, masked tiles, tiles that do not fill the device; where lengths were not measured",
+)
+
+
+def _flash(forward: float, backward: float, source: str) -> tuple[Curves, Curves]:
+    """Curves of a kernel of which one level is known, at heads of 128."""
     return (
-        Constant(forward, "1", max(forward - 0.08, 0.05), forward + 0.15, source),
-        Constant(backward, "1", max(backward - 0.08, 0.04), backward + 0.15, source),
+        {128: (Constant(forward, "1", max(forward - 0.08, 0.05), forward + 0.15, source), FLASH_SHORT_SEQUENCE)},
+        {128: (Constant(backward, "1", max(backward - 0.08, 0.04), backward + 0.15, source), FLASH_SHORT_SEQUENCE)},
     )
 
 
-_FA1 = _flash(0.33, 0.28, "published FA-1 speeds on A100 (2022 to mid-2023)")
-_FA2 = _flash(0.60, 0.50, "published FA-2 speeds on A100 (arXiv:2307.08691)")
-_FA1_HOPPER = _flash(0.33 * _MMA_SHARE, 0.28 * _MMA_SHARE, "FA-1 times the mma.sync share")
-_FA2_HOPPER = _flash(
-    0.60 * _MMA_SHARE, 0.50 * _MMA_SHARE, "FA-2 times the mma.sync share (arXiv:2407.08608, section 1)"
+def _measured(widths: Mapping[int, tuple[float, float]], source: str) -> Curves:
+    """Curves that were measured: share and tokens by head width."""
+    return {
+        width: (
+            Constant(share, "1", share - 0.05, share + 0.05, source),
+            Constant(short, "tokens", 0.6 * short, 1.5 * short, source),
+        )
+        for width, (share, short) in widths.items()
+    }
+
+
+_OWN = (
+    "level: H100 after seconds at its power limit, 4k to 128k tokens, over the sustained clock 0.88 (data/measured_h100, "
+    "sustained.jsonl); tokens and other widths: H200, 1k to 128k tokens, PyTorch 2.11, causal (data/measured_h200, attention_and_fp32.jsonl)"
 )
-_FA3 = _flash(0.55, 0.45, "published FA-3 and cuDNN speeds on H100 (arXiv:2407.08608)")
+_FA1 = _flash(0.33, 0.28, "published FA-1 speeds on A100 (2022 to mid-2023)")
+_FA2 = (
+    _measured(
+        {64: (0.615, 630.0), 128: (0.706, 540.0)},
+        "FA-2 on A100, causal, 4 x 32 heads, 1k to 16k tokens: 142 to 210 TFLOP/s 128 wide, 117 to 182 64 wide "
+        "(Dao-AILab/flash-attention issue 307, 2024-09)",
+    ),
+    _flash(0.60, 0.50, "published FA-2 speeds on A100 (arXiv:2307.08691)")[1],
+)
+_FA1_HOPPER = _flash(0.33 * _MMA_SHARE, 0.28 * _MMA_SHARE, "FA-1 times the mma.sync share")
+_FA2_HOPPER = (
+    _measured({64: (0.353, 890.0), 128: (0.383, 550.0), 256: (0.343, 200.0)}, "FlashAttention 2; " + _OWN),
+    _measured({64: (0.332, 1450.0), 128: (0.383, 1410.0), 256: (0.314, 910.0)}, "FlashAttention 2; " + _OWN),
+)
+# FA-3's authors' machine gives 630 and 532 TFLOP/s at 8192 causal tokens (Dao-AILab/flash-attention pull request 1791), and a burst of
+# cuDNN 9.19 on ours 631 and 532.
+_FA3 = (
+    _measured({64: (0.539, 1270.0), 128: (0.685, 850.0), 256: (0.704, 450.0)}, "cuDNN 9.19; " + _OWN),
+    _measured({64: (0.517, 1940.0), 128: (0.649, 1580.0), 256: (0.461, 790.0)}, "cuDNN 9.19; " + _OWN),
+)
 _MMA_BLACKWELL = _flash(0.60 * 0.35, 0.50 * 0.35, "no measurement: mma.sync against tcgen05 on B200")
 _CUDNN_BLACKWELL = _flash(
     0.71, 0.59,
@@ -53,7 +95,7 @@ _FLEX_BLACKWELL = _flash(
 )
 _OTHER = _flash(0.35, 0.28, "no measurement")
 
-FLASH_EFFICIENCY: Mapping[tuple[Generation, AttentionKernel], tuple[Constant, Constant]] = {
+FLASH_CURVES: Mapping[tuple[Generation, AttentionKernel], tuple[Curves, Curves]] = {
     **{(generation, kernel): _OTHER for generation in GENERATIONS for kernel in KERNELS},
     ("ampere", "fa1"): _FA1, ("ampere", "fa2"): _FA2, ("ampere", "sdpa"): _FA2, ("ampere", "fa3"): _FA2,
     ("ampere", "cudnn"): _FA2,
@@ -65,7 +107,7 @@ FLASH_EFFICIENCY: Mapping[tuple[Generation, AttentionKernel], tuple[Constant, Co
     ("blackwell", "fa1"): _MMA_BLACKWELL, ("blackwell", "fa2"): _MMA_BLACKWELL, ("blackwell", "sdpa"): _CUDNN_BLACKWELL,
     ("blackwell", "fa3"): _MMA_BLACKWELL, ("blackwell", "cudnn"): _CUDNN_BLACKWELL,
 }  # fmt: skip
-"""Share of dense peak in forward and in backward, by GPU generation and kernel; fa3 off Hopper falls back to fa2's."""
+"""What a kernel reaches in forward and in backward, by GPU generation and kernel; fa3 off Hopper falls back to fa2's."""
 
 FLASH_REFERENCE_FLOPS_PER_S: Mapping[Generation, float] = {
     "ampere": 312e12, "ada": 312e12, "hopper": 989.4e12, "blackwell": 2250e12,
@@ -78,11 +120,18 @@ FLASH_INSTRUCTION_SHARE: Mapping[tuple[Generation, AttentionKernel], float] = {
 }  # fmt: skip
 """Share of the peak that a kernel's instruction can issue at all; 1 elsewhere."""
 
-FLASH_SHORT_SEQUENCE = Constant(512.0, "tokens", 256.0, 1024.0, "time x (1 + this / length): prologue, masked tiles")
 FLASH_NARROW_HEAD = (
     Constant(0.85, "1", 0.75, 0.95, "published FA-2 speeds at width 64 over width 128, forward"),
     Constant(0.80, "1", 0.70, 0.90, "the same, backward"),
 )
+FLASH_NARROW_HEAD_BLACKWELL = (
+    Constant(
+        0.65, "1", 0.58, 0.75,
+        "FA-4 on B200, causal, 64 over 128 wide: 0.58, 0.62 and 0.67 at 1k, 2k and 4k tokens (Dao-AILab/flash-attention pull request "
+        "2605): exponentials bind, of which a narrow head needs as many",
+    ),
+    Constant(0.65, "1", 0.55, 0.85, "taken to be forward's; no measurement"),
+)  # fmt: skip
 FLASH_WIDE_HEAD = (
     Constant(0.94, "1", 0.75, 1.0, "B200: heads of 192 over 128 wide, forward 4096 tokens (SimuMax); 0.69 at 131072"),
     Constant(0.84, "1", 0.75, 1.0, "the same, backward: 0.32 of peak against 0.38; 0.80 at 131072"),

@@ -14,13 +14,12 @@ import numpy as np
 from cost_models.constants import RING_MERGE_BYTES
 from cost_models.frameworks import Setting, sdpa_kernel
 from cost_models.hardware.attention import flash_attention_s, math_attention_s
-from cost_models.hardware.flash_constants import FLASH_SHORT_SEQUENCE
 from cost_models.job import Job
 from cost_models.layers.flops import attention_head_dims
 from cost_models.specs.model import LayerKind
 from cost_models.specs.training import AttentionKernel
 from cost_models.strategies.fields import CpComm
-from cost_models.strategies.strategy import Codes, Floats, Strategies
+from cost_models.strategies.strategy import Bools, Codes, Floats, Strategies
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +51,13 @@ def layer_attention_s(job: Job, kind: LayerKind, rows: Strategies) -> LayerAtten
     sequences = rows.micro_batch_size * training.seq_length / document
     heads = model.num_attention_heads / rows.tp
     d_qk, d_v = attention_head_dims(model)
+    ring = (rows.cp > 1) & (rows.cp_comm == CpComm.P2P)
     if training.attention == "flash" and training.precision != "fp32":
         time = flash_attention_s(
             sequences=sequences, heads=heads, q_length=document / rows.cp, kv_length=document, d_qk=float(d_qk),
             d_v=float(d_v), window=kind.window, calibration=job.calibration, kernel=running_kernel(job),
+            # Each of the ring's steps is a kernel over a cp-th of the keys.
+            pieces=np.where(ring, rows.cp, 1.0),
         )  # fmt: skip
     else:
         precision = training.precision if training.precision in ("fp16", "fp32") else "bf16"
@@ -68,7 +70,8 @@ def layer_attention_s(job: Job, kind: LayerKind, rows: Strategies) -> LayerAtten
         )  # fmt: skip
     # One tier stands for both directions, because they are one term of the step.
     tier = np.maximum(time.forward.tier, time.backward.tier)
-    forward, backward = _in_ring(job, rows, time.forward.seconds, time.backward.seconds, document=document)
+    merge = _merge_s(job, rows, ring) if ring.any() else np.float64(0.0)
+    forward, backward = time.forward.seconds + merge, time.backward.seconds + merge
     shape = np.shape(rows.tp)
     return LayerAttention(
         np.broadcast_to(forward, shape),
@@ -77,21 +80,9 @@ def layer_attention_s(job: Job, kind: LayerKind, rows: Strategies) -> LayerAtten
     )
 
 
-def _in_ring(
-    job: Job, rows: Strategies, forward_s: Floats, backward_s: Floats, *, document: float
-) -> tuple[Floats, Floats]:
-    """Seconds of the same work cut into the ring's steps, forward and backward. [C-11]
-
-    Kernels over shorter runs of keys are less efficient, and partial outputs are merged in fp32 between the steps.
-    """
-    ring = (rows.cp > 1) & (rows.cp_comm == CpComm.P2P)
-    if not ring.any():
-        return forward_s, backward_s
-    short = FLASH_SHORT_SEQUENCE.value
-    # The kernel's factor 1 + 512 / length, taken at a cp-th of the keys over that of all keys.
-    cut = np.where(ring, (1.0 + short * rows.cp / document) / (1.0 + short / document), 1.0)
+def _merge_s(job: Job, rows: Strategies, ring: Bools) -> Floats:
+    """Seconds in which partial outputs are merged in fp32 between the ring's steps, in each pass. [C-11]"""
     tokens = rows.rank_tokens(job.training.seq_length)
     outputs = tokens * job.model.num_attention_heads * attention_head_dims(job.model)[1] / rows.tp
     steps = np.where(ring, rows.cp - 1.0, 0.0)
-    merge = steps * outputs * RING_MERGE_BYTES.value / job.calibration.memory_bytes_per_s_effective.value
-    return forward_s * cut + merge, backward_s * cut + merge
+    return np.asarray(steps * outputs * RING_MERGE_BYTES.value / job.calibration.memory_bytes_per_s_effective.value)
