@@ -148,16 +148,23 @@ src/graph/tuning.cc)."""
 FASTEST_PCIE_BYTES_PER_S = 64e9
 """Rate of a PCIe 5 x16 slot (63.0e9 after encoding). A custom link of at most this on a GPU without NVLink is its
 PCIe."""
-NETWORK_LATENCY_S: Mapping[str, float] = {"infiniband": 2.7e-6, "roce": 3.7e-6, "efa": 15.0e-6, "tcp": 30.0e-6}
-"""Nominal seconds of one hop between nodes. InfiniBand's is NCCL's tabled ring hop under LL; for the others there
-is no measurement."""
+NETWORK_LATENCY_S: Mapping[str, float] = {"infiniband": 2.7e-6, "roce": 3.7e-6, "efa": 75.0e-6, "tcp": 30.0e-6}
+"""Nominal seconds of one hop between nodes. InfiniBand's is NCCL's tabled ring hop under LL. EFA's is what its plugin tells NCCL
+("NET/OFI Internode latency set at 75.0 us", aws/aws-ofi-nccl issue 715); with it 32-rank all-reduces of B200 nodes from 256 KiB to 4 MiB
+come out within 11 %. For the others there is no measurement."""
 
 # Rings over nodes reach less than the wire carries, and less still at the few MiB of a bucket than at the GiB of a
 # benchmark.
 NIC_EFFICIENCY: Mapping[Fabric, Constant] = {
     "infiniband": Constant(0.80, "1", 0.5, 0.95, "32-rank all-reduce curves: 0.91-0.95 of wire above 1 GiB"),
     "roce": Constant(0.80, "1", 0.5, 0.93, "taken to be InfiniBand's; no measurement"),
-    "efa": Constant(0.70, "1", 0.4, 0.95, "32 ranks: 0.39 of wire at 64 MiB, 0.57 at 256 MiB, 0.9 at 1 GiB"),
+    "efa": Constant(
+        0.85,
+        "1",
+        0.6,
+        0.95,
+        "beside a hop of 75 us: 32-rank all-reduces of B200 nodes, 8 MiB to 16 GiB, -21 to +14 %; 0.95 at 4 GiB",
+    ),
     "tcp": Constant(0.50, "1", 0.2, 0.8, "no measurement"),
 }
 """Share of the NICs' wire rate that collectives reach at training sizes."""

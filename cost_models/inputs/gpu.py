@@ -27,6 +27,14 @@ FAMILIES: tuple[tuple[str, str], ...] = (
     ("MI350", "MI355X-288GB"), ("MI355", "MI355X-288GB"),
 )  # fmt: skip
 """Which preset lends a custom GPU the facts that it does not state, by a part of its name; the first match counts."""
+ULTRA: Mapping[str, Mapping[str, float]] = {
+    "GB300": {"power_limit_w": 1400.0, "num_sms": 160}, "B300": {"power_limit_w": 1100.0, "num_sms": 160},
+}  # fmt: skip
+"""What Blackwell Ultra has otherwise than the preset that lends to it, by the first matching part of a name.
+
+Source: verda.com/blog/gb300-nvl72-architecture (data sheets side by side: 1.4, 1.2, 1.1 and 1.0 kW for GB300, GB200, B300 and B200);
+NVIDIA, "Inside NVIDIA Blackwell Ultra" (160 multiprocessors).
+"""
 CARDS: tuple[tuple[str, str], ...] = (("H100", "H100-PCIe-80GB"), ("A100", "A100-PCIe-80GB"))
 """The same for PCIe cards, recognized by their name: their NVLink bridges join pairs."""
 _CARD = re.compile(r"PCI-?E|\bNVL\b")
@@ -111,7 +119,8 @@ def _custom_gpu(
     *,
     generation: Generation,
 ) -> Gpu:
-    spec = lender.spec
+    ultra: Mapping[str, float] = next((facts for part, facts in ULTRA.items() if part in given.name.upper()), {})
+    spec = {**lender.spec, **ultra}
     power = given.power_limit_w
     # Names such as "H100 500W" state the power limit, which decides the clock that a GPU sustains.
     if power is None and (stated := re.search(r"(?<!\d)(\d{2,4})W\b", given.name)):

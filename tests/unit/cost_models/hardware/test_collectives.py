@@ -14,6 +14,7 @@ from cost_models.hardware import load_calibration
 from cost_models.hardware.collectives import build_links, collective_s
 from cost_models.hardware.link_tables import bus_factor
 from cost_models.hardware.placement import Placement, place
+from cost_models.inputs.cluster import resolve_cluster
 from cost_models.specs.cluster import Cluster, Gpu, Network
 from cost_models.terms import Tier
 
@@ -52,6 +53,24 @@ def test_measured_points_come_back_exactly() -> None:
         got = calibration.collective_s("all_gather", size, placement=of(8, stride=1, on=cluster()))
         assert got.seconds[0] == pytest.approx(expected, rel=1e-9)
         assert got.tier[0] == Tier.INTERPOLATED
+
+
+@pytest.mark.parametrize(
+    ("size_mib", "bus_gb_per_s", "within"),
+    [
+        (0.25, 1.3, 0.15), (0.5, 2.8, 0.15), (1, 5.4, 0.15), (4, 18.9, 0.15), (16, 64.4, 0.25), (64, 156.7, 0.25), (256, 229.1, 0.25),
+        (1024, 362.0, 0.25), (8192, 380.4, 0.25),
+    ],
+)  # fmt: skip
+def test_efa_reaches_what_a_public_table_says(size_mib, bus_gb_per_s, within) -> None:
+    """All-reduces of 32 B200 over four nodes with EFA (github.com/stas00/ml-engineering, network chapter); a hop decides up to 4 MiB."""
+    given = {
+        "gpu": "B200-SXM-180GB", "num_nodes": 4, "gpus_per_node": 8, "nics_per_node": 8, "nic_gbit_per_s": 400,
+        "network": {"fabric": "efa"},
+    }  # fmt: skip
+    on, size = resolve_cluster(given), size_mib * 2**20
+    got = load_calibration(on).collective_s("all_reduce", size, placement=of(32, stride=1, on=on)).seconds[0]
+    assert got == pytest.approx(2 * 31 / 32 * size / (bus_gb_per_s * 1e9), rel=within)
 
 
 def test_between_two_sizes_time_is_interpolated_in_logarithms() -> None:
