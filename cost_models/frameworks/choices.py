@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from cost_models.specs.adapter import AdapterFeature, QuantizedBase
 from cost_models.specs.training import Precision, Recipe
 from cost_models.strategies.fields import CpComm, MoeDispatcher, Recompute, Schedule
 
@@ -76,6 +77,14 @@ class Choices:
     """Experts' all-to-all can be overlapped."""
     offload: bool = True
     """Anything can be kept in host memory."""
+    adapters: bool = False
+    """Low-rank adapters can be trained beside a frozen base: by peft, or by modules of the framework's own."""
+    adapter_features: frozenset[AdapterFeature] = frozenset()
+    """What such an adapter can have beyond a rank and modules."""
+    quantized_bases: frozenset[QuantizedBase] = frozenset()
+    """How that base can be quantised."""
+    sharded_bases: frozenset[QuantizedBase] = frozenset()
+    """Quantised bases whose weights ZeRO-3 or FSDP can shard."""
     recipes: frozenset[Recipe] = frozenset()
     """Recipes whose habits `training.recipe` can ask for."""
 

@@ -14,6 +14,7 @@ from cost_models.frameworks.megatron import LOCAL_MEMORY
 from cost_models.frameworks.releases import Former, precedes
 from cost_models.frameworks.splits import Split, SplitRule
 from cost_models.frameworks.training_defaults import COMPUTE, GRAD, StateDtypes
+from cost_models.specs.adapter import ADAPTER_FEATURES
 from cost_models.specs.model import Model
 from cost_models.strategies.fields import CpComm, MoeDispatcher, Recompute, Schedule
 from cost_models.units import GIB
@@ -164,7 +165,11 @@ FACTS: Final = FrameworkFacts(
     strategy=StrategyDefaults(
         recompute=Recompute.NONE, cp_comm=CpComm.A2A, sequence_parallel_optional=False, fallback_offload=FALLBACK_OFFLOAD,
     ),
+    # peft around Hugging Face's modules. bitsandbytes' NF4 can be stored in a floating-point type that is sharded like any other
+    # (Linear4bit, quant_storage); its 8-bit weights cannot.
     choices=Choices(
+        adapters=True, adapter_features=frozenset(ADAPTER_FEATURES),
+        quantized_bases=frozenset({"nf4", "int8"}), sharded_bases=frozenset({"nf4"}),
         zero=(0, 1, 2, 3),
         schedules=(Schedule.ONE_F_ONE_B,),
         cp_comms=(CpComm.A2A,),

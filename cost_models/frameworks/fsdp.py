@@ -19,6 +19,7 @@ from cost_models.frameworks.training_defaults import (
     Row,
     StateDtypes,
 )
+from cost_models.specs.adapter import ADAPTER_FEATURES
 from cost_models.strategies.fields import CpComm, Recompute, Schedule
 
 # Checked: 1.12 to 2.6 by PyTorch's table of versions. 2.8 on are not checked beyond memory of the release notes.
@@ -73,7 +74,11 @@ FACTS: Final = FrameworkFacts(
     sdpa_kernels=(_CUDNN, Row("sdpa")),
     # accelerate/parallelism_config.py: cp_comm_strategy "allgather".
     strategy=StrategyDefaults(recompute=Recompute.NONE, cp_comm=CpComm.ALLGATHER, fallback_offload=WHOLE_OFFLOAD),
+    # peft around Hugging Face's modules. bitsandbytes' NF4 can be stored in a floating-point type that is sharded like any other
+    # (Linear4bit, quant_storage); its 8-bit weights cannot.
     choices=Choices(
+        adapters=True, adapter_features=frozenset(ADAPTER_FEATURES),
+        quantized_bases=frozenset({"nf4", "int8"}), sharded_bases=frozenset({"nf4"}),
         zero=(0, 2, 3),
         schedules=(Schedule.ONE_F_ONE_B,),
         cp_comms=(CpComm.P2P, CpComm.ALLGATHER),

@@ -167,6 +167,8 @@ FACTS: Final = FrameworkFacts(
         tp_overlap_needs=frozenset({"sequence-parallel", "transformer-engine"}),  # --tp-comm-overlap
     ),
     choices=Choices(
+        # Megatron-Bridge: src/megatron/bridge/peft/lora.py and dora.py.
+        adapters=True, adapter_features=frozenset({"dora", "dropout"}),
         zero=(0, 1, 2, 3),
         schedules=(Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED),
         cp_comms=(CpComm.P2P, CpComm.A2A, CpComm.ALLGATHER),

@@ -61,6 +61,18 @@ def _own_split(model: Model, stages: int, _version: str) -> Split | None:
     return (with_ends[0] - 1, *with_ends[1:-1], with_ends[-1] - 1)
 
 
+CHOICES: Final = Choices(
+    # torchtitan/components/lora.py (LoRAConverter), which is not in 0.2.
+    adapters=True,
+    zero=(0, 2, 3),
+    schedules=(
+        Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.GPIPE, Schedule.ZB_V, Schedule.DUALPIPE_V,
+    ),
+    cp_comms=(CpComm.P2P, CpComm.ALLGATHER),
+    dispatchers=(MoeDispatcher.ALLTOALL, MoeDispatcher.FLEX),
+    torch_schedules=True, vpp=True, chunked_loss=True, eight_bit_adam=True, expert_overlap=True,
+)  # fmt: skip
+
 FACTS: Final = FrameworkFacts(
     name="torchtitan",
     releases=(("0.1", "2025-06"), ("0.2", "2025-10"), ("0.3", "2026-09")),  # by the build dates of their wheels
@@ -118,15 +130,7 @@ FACTS: Final = FrameworkFacts(
         # enable_async_tensor_parallel rewrites pairs of a product and an all-gather or a reduce-scatter.
         tp_overlap_needs=frozenset({"sequence-parallel", "compile"}),
     ),
-    choices=Choices(
-        zero=(0, 2, 3),
-        schedules=(
-            Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED, Schedule.GPIPE, Schedule.ZB_V, Schedule.DUALPIPE_V,
-        ),
-        cp_comms=(CpComm.P2P, CpComm.ALLGATHER),
-        dispatchers=(MoeDispatcher.ALLTOALL, MoeDispatcher.FLEX),
-        torch_schedules=True, vpp=True, chunked_loss=True, eight_bit_adam=True, expert_overlap=True,
-    ),
+    choices=CHOICES,
     splits=SplitRule("torchtitan", _own_split, told=told_any_split),
     # torchtitan/config/job_config.py (selective_ac_option "2" to 0.2); trainer.py of 0.3 (loss).
     habits={
@@ -142,6 +146,6 @@ FACTS: Final = FrameworkFacts(
     },
     former=(
         # torchtitan/models/llama3: query, key and value are three products up to 0.2.
-        Former({"fuses_qkv": False}, until="0.3"),
+        Former({"fuses_qkv": False, "choices": replace(CHOICES, adapters=False)}, until="0.3"),
     ),
 )  # fmt: skip

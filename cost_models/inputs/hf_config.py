@@ -66,6 +66,8 @@ class HfReading:
     spec: Mapping[str, Any]
     assumed: Mapping[str, object]
     warnings: tuple[str, ...]
+    family: str
+    """The `model_type` of the text model."""
 
 
 def read_hf_config(config: Mapping[str, Any], *, pointer: str) -> HfReading:
@@ -99,7 +101,7 @@ def read_hf_config(config: Mapping[str, Any], *, pointer: str) -> HfReading:
     # is enough.
     quantized = any(part.get("quantization_config") for part in (config, text))
     warnings = ("vision-tower-ignored",) * multimodal + ("quantization-ignored",) * quantized
-    return HfReading(spec, keys.assumed, warnings)
+    return HfReading(spec, keys.assumed, warnings, model_type)
 
 
 def _refuse_adapter(config: Mapping[str, Any], pointer: str) -> None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import lru_cache
 from typing import Any
 
@@ -82,7 +82,7 @@ def _resolved(document: Mapping[str, Any], pointer: str) -> Model:
     if given.hf_config is not None:
         read = read_hf_config(given.hf_config, pointer=child(pointer, "hf_config"))
         assumed = {name: value for name, value in read.assumed.items() if name not in overrides}
-        return _built(read.spec, overrides, _Reading(pointer, assumed, read.warnings))
+        return replace(_built(read.spec, overrides, _Reading(pointer, assumed, read.warnings)), family=read.family)
     return _model(validated(ModelInput, overrides, pointer=pointer), _Reading(pointer, {}, ()))
 
 

@@ -7,18 +7,19 @@ Every default that follows from the framework, its version or date and the GPU's
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
-from cost_models.errors import InvalidInputError, NotModelledError, Problem
+from cost_models.errors import InvalidInputError, Problem
 from cost_models.frameworks import (
     FRAMEWORKS,
     Setting,
     default_of,
+    framework_facts,
     frameworks_where,
     release_at,
     release_month,
@@ -26,7 +27,9 @@ from cost_models.frameworks import (
 )
 from cost_models.frameworks.training_defaults import COMPUTE, GRAD, PARAM
 from cost_models.hints import child
+from cost_models.inputs.adapter import AdapterInput, resolve_adapter, resolve_frozen
 from cost_models.inputs.fields import Count, Flag, Fraction, Name, Quantity, resolved_once, validated
+from cost_models.specs.adapter import ADAPTER_FEATURES, Adapter
 from cost_models.specs.cluster import Cluster
 from cost_models.specs.model import Model
 from cost_models.specs.training import (
@@ -41,6 +44,12 @@ from cost_models.specs.training import (
     Recipe,
     Training,
 )
+
+
+def _describe_adapter(schema: dict[str, Any]) -> None:
+    """Completes the JSON schema of an adapter, which is checked against the model and so only kept here; peft has more keys."""
+    schema.update(AdapterInput.model_json_schema(), additionalProperties=True)
+
 
 Month = Annotated[str, Field(strict=True, pattern=r"^(19|20)\d\d-(0[1-9]|1[0-2])$")]
 
@@ -84,8 +93,11 @@ class TrainingInput(BaseModel):
     """Whose habits stand in for what is not said: NVIDIA's published performance recipes for Megatron. Without one, the framework's own defaults do."""
     mean_document_length: Quantity | None = None
     total_tokens: Annotated[float, Field(strict=True, gt=0, le=1e18, allow_inf_nan=False)] | None = None
-    adapter: Any = None
-    """Refused: adapters and frozen weights have no cost model here."""
+    adapter: Annotated[dict[str, Any], Field(json_schema_extra=_describe_adapter)] | None = None
+    """Low-rank adapters that are trained beside a frozen base: `rank`, `target_modules` (names, "all-linear" or "attention"), `quantized_base`
+    ("none", "nf4", "int8" or "fp8"), `dora`, `dropout`; or the content of a peft adapter_config.json."""
+    frozen: Annotated[list[Name], Field(max_length=1000)] | None = None
+    """Parts that are not trained: "embedding", "head", "norms", "attention", "mlp", "experts", or patterns of module paths that name whole parts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,14 +116,21 @@ def resolve_training(
     """The training job that a document describes, with every default filled and reported.
 
     Raises:
-        InvalidInputError: with one Problem per broken rule; NotModelledError for `adapter`.
+        InvalidInputError: with one Problem per broken rule; NotModelledError for an adapter or frozen parts without a cost model.
     """
     gpu = cluster.gpu
     learned = model.max_position_embeddings if model.position_embedding == "learned" else None
     facts = _Facts(gpu.name, gpu.generation, tuple(gpu.peak_flops_per_s), learned)
+    # What is trained is checked against the model, which does not hash; few jobs say so, and the others are kept.
+    if _says_what_is_trained(document):
+        return _with_trained_parts(document, facts, model, pointer)
     return resolved_once(
         lambda key: _from_json(key, facts, pointer), lambda d: _resolved(d, facts, pointer), document, pointer
     )
+
+
+def _says_what_is_trained(document: object) -> bool:
+    return isinstance(document, Mapping) and bool({"adapter", "frozen"} & document.keys())
 
 
 @lru_cache(maxsize=4096)
@@ -119,12 +138,25 @@ def _from_json(key: str, facts: _Facts, pointer: str) -> Training:
     return _resolved(json.loads(key), facts, pointer)
 
 
-def _resolved(document: Mapping[str, Any], facts: _Facts, pointer: str) -> Training:
+_KEPT: dict[tuple[int, str, _Facts, str], tuple[Model, Training]] = {}
+"""Jobs with adapters by the identity of their model, which is kept with them so that no identity is used again."""
+_MOST_KEPT = 512
+
+
+def _with_trained_parts(document: Mapping[str, Any], facts: _Facts, model: Model, pointer: str) -> Training:
+    """The training job with the parts of the model that it trains; the same object for the same model and document."""
+    key = (id(model), json.dumps(document, sort_keys=True, default=repr), facts, pointer)
+    kept = _KEPT.get(key)
+    if kept is None:
+        training = _resolved(document, facts, pointer, model=model)
+        if len(_KEPT) >= _MOST_KEPT:
+            _KEPT.pop(next(iter(_KEPT)))
+        _KEPT[key] = kept = (model, training)
+    return kept[1]
+
+
+def _resolved(document: Mapping[str, Any], facts: _Facts, pointer: str, *, model: Model | None = None) -> Training:
     given = validated(TrainingInput, document, pointer=pointer)
-    if given.adapter is not None:
-        message = "training.adapter (LoRA, frozen weights) is not modelled"
-        hint = "Plan full training, or leave 'adapter' out."
-        raise NotModelledError([Problem(child(pointer, "adapter"), message, hint, "not-modelled")])
     problems = _missing(given, pointer)
     if problems:
         raise InvalidInputError(problems)
@@ -137,7 +169,45 @@ def _resolved(document: Mapping[str, Any], facts: _Facts, pointer: str) -> Train
     problems += _unsupported(given, facts, pointer)
     if problems:
         raise InvalidInputError(problems)
-    return _filled(given, batch, facts)
+    filled = _filled(given, batch, facts)
+    if model is None:
+        return filled
+    adapter, at = None, child(pointer, "adapter")
+    if given.adapter is not None:
+        adapter = resolve_adapter(given.adapter, model=model, pointer=at)
+        _refuse_for_adapters(filled, adapter, at)
+        if given.frozen:
+            message = "adapter and frozen are both given; an adapter freezes all of the base already"
+            raise InvalidInputError([Problem(child(pointer, "frozen"), message, "Give one of the two.")])
+    frozen = resolve_frozen(given.frozen, model=model, pointer=child(pointer, "frozen")) if given.frozen else ()
+    return replace(filled, adapter=adapter, frozen=frozen)
+
+
+def _refuse_for_adapters(training: Training, adapter: Adapter, pointer: str) -> None:
+    """Refuses what the framework cannot train under any strategy."""
+    name, choices, base = training.framework, framework_facts(training).choices, adapter.quantized_base
+    if not choices.adapters:
+        able = _either(frameworks_where(lambda facts: facts.choices.adapters))
+        which = f"{name} {training.framework_version}" if FRAMEWORKS[name].choices.adapters else name
+        message = f"{which} has no adapters"
+        raise InvalidInputError([Problem(pointer, message, f"Use {able}, or leave 'adapter' out.")])
+    if base != "none" and base not in choices.quantized_bases:
+        able = _either(frameworks_where(lambda facts: base in facts.choices.quantized_bases))
+        message = f"{name} cannot train adapters beside a base quantised to {base!r}"
+        bases = _either(repr(each) for each in choices.quantized_bases)
+        hint = f"Use {able}, or quantized_base 'none'." if able else f"Use quantized_base {bases or repr('none')}."
+        raise InvalidInputError([Problem(child(pointer, "quantized_base"), message, hint)])
+    for feature in ADAPTER_FEATURES:
+        if getattr(adapter, feature) and feature not in choices.adapter_features:
+            able = _either(n for n, f in FRAMEWORKS.items() if feature in f.choices.adapter_features)
+            message = f"{name}'s adapters have no {feature}"
+            raise InvalidInputError([Problem(child(pointer, feature), message, f"Leave it out, or use {able}.")])
+
+
+def _either(names: Iterable[str]) -> str:
+    """Names as alternatives, such as "a, b or c"; empty where there are none."""
+    *most, last = sorted(names) or [""]
+    return f"{', '.join(most)} or {last}" if most else last
 
 
 def _missing(given: TrainingInput, pointer: str) -> list[Problem]:
@@ -213,7 +283,7 @@ class _Filling:
 def _filled(given: TrainingInput, batch: int, facts: _Facts) -> Training:
     assert given.precision
     assert given.framework
-    values = given.model_dump(exclude_none=True, exclude={"global_batch_tokens", "adapter"})
+    values = given.model_dump(exclude_none=True, exclude={"global_batch_tokens", "adapter", "frozen"})
     job = _Filling({**values, "global_batch_size": batch}, {})
     version, date, warnings = _release(given)
     job.fill("framework_version", version)

@@ -12,29 +12,22 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.constants import (
-    CHECKPOINT_HOST_S,
-    ELEMENTWISE_SHARE,
-    LATENT_UP_SHARE,
-    MEGATRON_LOCAL_OPS,
-    TP_CALL_OPS,
-    TP_CALLS,
-)
-from cost_models.hardware.calibrated import HostMode, Scalar, Wrapper
+from cost_models.constants import ELEMENTWISE_SHARE, LATENT_UP_SHARE
 from cost_models.hardware.groups import StrategyPlacements, groups, world_key
 from cost_models.job import Job
+from cost_models.layers.adapter_costs import adapted_s
 from cost_models.layers.attention_core import LayerAttention, layer_attention_s
 from cost_models.layers.communication import PassSeconds, cp_comm, ep_comm, tp_comm
 from cost_models.layers.elementwise import build_of, elementwise_s
-from cost_models.layers.expert_loop import loop_launches_s
+from cost_models.layers.host import host_waits_s, launch_cost, launch_s
 from cost_models.layers.selective import repeated_copies, separate_norms
 from cost_models.layers.shapes import Gemm, layer_gemms
+from cost_models.layers.trained import frozen_modules, layers_run_backward
 from cost_models.specs.model import LayerKind
 from cost_models.strategies.fields import RECOMPUTE_MODULES
 from cost_models.strategies.kept_columns import Columns, kept_columns
 from cost_models.strategies.strategy import Codes, Floats, Strategies
 from cost_models.strategies.tensors import Distinct, combinations_of, distinct, summed
-from cost_models.terms import Tier
 
 LAYER_AXES = (
     "tp", "cp", "ep", "etp", "micro_batch_size", "sequence_parallel", "cp_comm", "moe_dispatcher", "overlap_tp_comm",
@@ -44,6 +37,7 @@ _SHAPE_AXES = ("tp", "cp", "ep", "etp", "micro_batch_size", "sequence_parallel")
 """What the shapes of a layer's matrix products depend on."""
 LAYER_PARTS = ("gemm", "attention", "elementwise", "launch", "tp_comm", "cp_comm", "ep_comm")
 """Parts of a layer's own forward and backward. Each is a time term of the same name."""
+_WAITS = LAYER_PARTS.index("launch")
 
 
 @dataclass(frozen=True, eq=False)
@@ -81,13 +75,13 @@ def layer_costs(job: Job, strategies: Strategies, *, worlds: Floats | None = Non
     """The table of layer costs of a batch; `worlds` is its `world_key`, where the caller has it."""
     # Groups that straddle a node or domain sit differently when fewer GPUs are in use, so the world counts as an
     # axis, but only where it changes a placement: `world_key` is the same elsewhere, which keeps the table small.
-    cases = combinations_of(
-        strategies, LAYER_AXES, also=world_key(strategies, job.cluster) if worlds is None else worlds
-    )
+    # Adapters cast their inputs only where autocast runs, which the ZeRO stage decides.
+    axes = (*LAYER_AXES, "zero") if job.training.adapter is not None else LAYER_AXES
+    cases = combinations_of(strategies, axes, also=world_key(strategies, job.cluster) if worlds is None else worlds)
     assert cases.also is not None
     return LayerCosts(
         cases,
-        *kept_columns(job, "layers", cases.rows, LAYER_AXES, lambda rows, _: _columns(job, rows), also=[cases.also]),
+        *kept_columns(job, "layers", cases.rows, axes, lambda rows, _: _columns(job, rows), also=[cases.also]),
     )
 
 
@@ -130,6 +124,9 @@ def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyP
     element_forward, element_backward = elementwise_s(
         job, kind, tokens=tokens, tp=rows.tp, sequence_parallel=rows.sequence_parallel
     )
+    adapted = adapted_s(job, kind, rows, tokens=tokens)
+    if adapted is not None:
+        element_forward, element_backward = element_forward + adapted.forward_s, element_backward + adapted.backward_s
     tp = tp_comm(job, kind, rows, tokens=tokens, placements=placements, wgrad_s=matmul.wgrad_s)
     cp = cp_comm(
         job, rows, tokens=tokens, placements=placements, attention_s=(attention.forward_s, attention.backward_s)
@@ -140,14 +137,14 @@ def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyP
         matmul.dgrad_s + matmul.wgrad_s, attention.backward_s, element_backward, tp.backward, cp.backward, ep.backward
     ]  # fmt: skip
     device = summed(forward), summed(backward)
-    waits, again = _waits(_launch(job, kind, rows), device)
+    waits, again = host_waits_s(launch_s(job, kind, rows), device)
     whole = device[0] + device[1] + waits
     # Of what is no longer hidden, a layer that waits for its host feels only what exceeds that wait.
     alone = np.maximum(device[0] + device[1] + ep.hidden - whole, 0.0)
-    sharded = _waits(_launch(job, kind, rows, sharded=True), device)
+    sharded = host_waits_s(launch_s(job, kind, rows, sharded=True), device)
     # Waiting for the host belongs to neither pass. It is booked under forward, in its place among LAYER_PARTS.
-    forward.insert(3, waits)
-    backward.insert(3, np.zeros_like(waits))
+    forward.insert(_WAITS, waits)
+    backward.insert(_WAITS, np.zeros_like(waits))
     selective = _selective_s(job, rows, products, attention=attention, elementwise=element_forward, tp=tp)
     modules = _modules_s(job, kind, matmul=matmul, attention=attention, elementwise=element_forward, exchange=ep)
     bandwidth = np.full(len(rows), job.calibration.memory_bytes_per_s_effective.tier, np.int8)
@@ -156,9 +153,24 @@ def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyP
         wrapped = job.calibration.wrapped_layer_ratio("sequence_parallel", compiled=job.training.compile)
         host = np.where(rows.tp > 1, np.maximum(host, wrapped.tier), host)
     tiers = [matmul.tier, attention.tier, bandwidth, host, tp.tier, cp.tier, ep.tier]
-    return _Layer(
+    found = _Layer(
         forward, backward, tiers, selective, modules, again, device[0], (sharded[0] - waits, sharded[1] - again), alone
     )
+    return found if layers_run_backward(job.model, job.training) else _forward_alone(job, kind, rows, found)
+
+
+def _forward_alone(job: Job, kind: LayerKind, rows: Strategies, layer: _Layer) -> _Layer:
+    """The costs of a layer through which no gradient flows: nothing runs backward, nothing is repeated. [F-13]"""
+    nothing = np.zeros(len(rows))
+    waits, sharded = (
+        np.maximum(launch_s(job, kind, rows, sharded=wrapped)[0] - layer.device_forward, 0.0)
+        for wrapped in (False, True)
+    )
+    forward = [*layer.forward[:_WAITS], waits, *layer.forward[_WAITS + 1 :]]
+    return _Layer(
+        forward, [nothing] * len(forward), layer.tiers, nothing, np.zeros_like(layer.modules), nothing,
+        layer.device_forward, (sharded - waits, nothing), nothing,
+    )  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +245,9 @@ def matmul_s(job: Job, gemms: list[Gemm], *, precision: str | None = None) -> Ma
             estimate = job.calibration.gemm_passes_s(m, n, k, precision=name, batch=batch)
             passes_3GU[:, which] = repeats * estimate.seconds
             tier = np.maximum(tier, estimate.tier.max(axis=(0, 1)))
+    frozen = frozen_modules(job.model, job.training)
+    if frozen:  # the data gradient is still needed by what lies in front
+        passes_3GU[2, np.array([gemm.module in frozen for gemm in gemms])] = 0.0
     forward_GU = passes_3GU[0]
     by_module: dict[str, Floats] = {}
     for gemm, seconds in zip(gemms, forward_GU, strict=True):
@@ -240,94 +255,6 @@ def matmul_s(job: Job, gemms: list[Gemm], *, precision: str | None = None) -> Ma
     forward, dgrad, wgrad = (summed(each_GU) for each_GU in passes_3GU)
     routed = by_module.get("moe", np.zeros_like(forward))
     return MatmulSeconds(forward, dgrad, wgrad, routed, by_module, forward_GU, tier)
-
-
-def launch_cost(job: Job) -> Scalar:
-    """Host seconds per kernel launch, and their tier, in this job's mode: eager, compiled, or captured in CUDA graphs."""
-    return job.calibration.host_op_s(host_mode(job))
-
-
-def host_mode(job: Job) -> HostMode:
-    """How this job's operations are issued."""
-    return "graph" if job.training.cuda_graphs else "compiled" if job.training.compile else "eager"
-
-
-def _waits(host: tuple[Floats, Floats], device: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
-    """Seconds that a layer waits for its host, and seconds that repeating its forward adds, shape (U,) each. [F-4] [F-8]
-
-    The host runs ahead from forward into backward, so what it lacks is missed once, over both passes together.
-
-    Args:
-        host: seconds to launch forward and backward.
-        device: seconds that the device works in forward and backward.
-    """
-    busy = device[0] + device[1]
-    waits = np.maximum(host[0] + host[1] - busy, 0.0)
-    # A recomputed layer launches its forward twice and its backward once; the slower of host and device sets the
-    # pace. What the plain layer takes is subtracted, so that a layer that already waits pays only for what is added.
-    repeated = np.maximum(2 * host[0] + CHECKPOINT_HOST_S.value + host[1], busy + device[0])
-    return waits, repeated - (busy + waits)
-
-
-def _launch(job: Job, kind: LayerKind, rows: Strategies, *, sharded: bool = False) -> tuple[Floats, Floats]:
-    """Host seconds to launch one layer's kernels in forward and backward, shape (U,) each. [F-4]
-
-    Args:
-        job: model, training and prices.
-        kind: kind of layer.
-        rows: shape (U,).
-        sharded: whether FSDP wraps the layer.
-    """
-    extra = job.framework.moe_extra_kernels if kind.is_moe else (0.0, 0.0)
-    each, wrapped = launch_cost(job).value, _wrapper_s(job, rows, sharded=sharded)
-    # Megatron wraps each collective in an autograd function with a buffer and a wait; elsewhere it is one operator.
-    call_ops = TP_CALL_OPS.value if job.framework.wraps_tp_calls else 1.0
-    call_s = (call_ops - 1.0) * each + job.calibration.collective_call_s(host_mode(job)).value
-    if job.framework.wraps_layers and _measured_wrapper(job):
-        call_s = 0.0  # the measured layers made their calls
-    passes = zip(kernels_per_layer(job), extra, _calls(rows), strict=True)
-    forward, backward = (
-        np.asarray((kernels + more) * each + calls * call_s + kernels * wrapped) for kernels, more, calls in passes
-    )
-    if not kind.is_moe:
-        return forward, backward
-    loop = loop_launches_s(job, rows.ep, op_s=each)
-    return forward + loop.forward, backward + loop.backward
-
-
-def kernels_per_layer(job: Job) -> tuple[float, float]:
-    """Number of operators that the host issues for a plain dense layer, in forward and in backward. [F-4]"""
-    if job.has_core_modules:
-        return MEGATRON_LOCAL_OPS["forward"].value, MEGATRON_LOCAL_OPS["backward"].value
-    return job.framework.kernels_forward, job.framework.kernels_backward
-
-
-def _measured_wrapper(job: Job) -> bool:
-    """Whether a profile measured layers under DTensor over several ranks."""
-    ratio = job.calibration.wrapped_layer_ratio("sequence_parallel", compiled=job.training.compile)
-    return ratio.tier == Tier.MEASURED and not job.training.cuda_graphs
-
-
-def _calls(rows: Strategies) -> tuple[Floats, Floats]:
-    """Number of tensor parallelism's collective calls in one layer's forward and backward, shape (U,) each. [F-4]"""
-    whole, split = (rows.tp > 1).astype(np.float64), rows.sequence_parallel
-    forward = whole * np.where(split, TP_CALLS["forward_sp"].value, TP_CALLS["forward"].value)
-    return forward, whole * np.where(split, TP_CALLS["backward_sp"].value, TP_CALLS["forward"].value)
-
-
-def _wrapper_s(job: Job, rows: Strategies, *, sharded: bool) -> Floats:
-    """Host seconds that FSDP2 and DTensor add for each kernel of the plain layer, shape (U,). [F-4]
-
-    They were measured in loops and are taken as such: the factor from a loop to a step was not measured for wrapped layers.
-    """
-    if not job.framework.wraps_layers or job.training.cuda_graphs:
-        return np.zeros(len(rows))
-    ratio, compiled = job.calibration.wrapped_layer_ratio, job.training.compile
-    added = np.full(len(rows), ratio("sharded", compiled=compiled).value - 1.0 if sharded else 0.0)
-    kinds: tuple[Wrapper, Wrapper] = ("tensor_parallel", "sequence_parallel")
-    whole, split = (ratio(kind, compiled=compiled).value - 1.0 for kind in kinds)
-    added += np.where(rows.tp > 1, np.where(rows.sequence_parallel, split, whole), 0.0)
-    return added * job.calibration.looped_op_s.value
 
 
 def _selective_s(

@@ -91,7 +91,8 @@ def _columns(job: Job, rows: Strategies) -> Columns:
     if training.cross_entropy == "te":
         loss = np.maximum(loss, logits / (TE_LOSS_LOGITS_PER_SM_S.value * job.cluster.gpu.num_sms))
     # The embedding's gradient is written as a whole table, however few of its rows the micro-batch touched.
-    gradient = vocab * h * 4.0
+    trains_embedding = job.training.adapter is None and "embedding" not in job.training.frozen
+    gradient = vocab * h * 4.0 * trains_embedding
     # The head's input is gathered in forward and again for the weight gradient; its gradient is scattered. Without
     # sequence parallelism only the input's gradient is reduced.
     head_comm = np.where(rows.sequence_parallel, 2.0 * gather.seconds + scatter.seconds, reduce.seconds)

@@ -14,6 +14,7 @@ import numpy as np
 from cost_models.job import Job
 from cost_models.layers.parameters import active_matmul_parameters, layer_matmul_parameters
 from cost_models.layers.selective import repeated_matmul_flops_per_token
+from cost_models.layers.trained import adapter_elements, frozen_matmul_elements, head_is_trained, layers_run_backward
 from cost_models.specs.model import LayerKind, Model
 from cost_models.strategies.fields import Recompute
 from cost_models.strategies.recomputed_layers import recomputed_mtp_share, recomputed_shares
@@ -92,10 +93,31 @@ def model_flops(job: Job) -> ModelFlops:
 
 
 def model_flops_per_step(job: Job, *, causal: bool = False) -> float:
-    """Operations of one optimizer step; `causal` counts only half of the attention square."""
+    """Operations of one optimizer step; `causal` counts only half of the attention square.
+
+    Where a part of the model is frozen, weight gradients that nobody computes are left out, and adapters' products are added.
+    """
     flops = model_flops(job)
     forward = flops.forward - (0.5 * flops.all_attention if causal else 0.0)
-    return FORWARD_AND_BACKWARD * forward * job.training.seq_length * job.training.global_batch_size
+    per_token = FORWARD_AND_BACKWARD * forward
+    if not layers_run_backward(job.model, job.training):  # the head alone is trained
+        per_token = forward + flops.head_flops_per_token
+    elif job.training.adapter is not None or job.training.frozen:
+        per_token += _partly_trained(job)
+    return per_token * job.training.seq_length * job.training.global_batch_size
+
+
+@lru_cache(maxsize=256)
+def _partly_trained(job: Job) -> float:
+    """Operations per token that adapters add, less the weight gradients of frozen weights. [F-13]"""
+    model, training, flops = job.model, job.training, model_flops(job)
+    head = 0.0 if head_is_trained(model, training) else flops.head_flops_per_token
+    if training.adapter is not None:
+        added = sum(adapter_elements(model, training.adapter, kind) for kind in model.layer_kinds)
+        base = flops.layer_matmul_flops_per_token + flops.mtp_matmul_flops_per_token
+        return FORWARD_AND_BACKWARD * 2.0 * added - base - head
+    frozen = sum(frozen_matmul_elements(model, kind, training.frozen) for kind in model.layer_kinds)
+    return -2.0 * frozen - head
 
 
 def repeated_flops_per_token(job: Job, strategies: Strategies) -> Floats:

@@ -128,6 +128,8 @@ def autocast(job: Job, traits: MemoryTraits, rows: Strategies) -> Bools:
     in fp32.
     """
     casts = traits.casts_replicated_parameters and BYTES_PER[job.training.param_dtype] > job.training.compute_bytes
+    # Beside adapters the base is stored in the compute type, so that autocast has only the adapters to cast.
+    casts = casts and job.training.adapter is None
     return np.asarray((rows.zero == 0) & casts)
 
 

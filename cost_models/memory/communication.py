@@ -10,6 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.layers.casts import layer_gather_bytes, weight_copy_bytes
+from cost_models.layers.trained import head_is_trained
+from cost_models.memory.adapted import reduced_layer, stored_base, trains_all
 from cost_models.memory.batch import NOTHING, Batch
 from cost_models.specs.training import BYTES_PER
 from cost_models.strategies.strategy import Floats
@@ -41,20 +43,23 @@ class Buffers:
     """All workspaces, permanent ones included, while forward and backward run."""
 
 
-def buffers(batch: Batch, *, elements_KN: Floats) -> Buffers:
+def buffers(batch: Batch, *, elements_KN: Floats, trained_KN: Floats) -> Buffers:
     """Bytes of all communication buffers. [M-8] [M-9] [M-10]
 
     Args:
         batch: strategies with traits, stages and layer table.
         elements_KN: a rank's parameters before data-parallel sharding.
+        trained_KN: those of them that have gradients.
     """
-    table = batch.table
+    table, whole = batch.table, trains_all(batch.job)
     layer = table.dense_J[0] + table.expert_J[0]
     for dense, expert in zip(table.dense_J[1:], table.expert_J[1:], strict=True):
         layer = np.maximum(layer, dense + expert)
+    if not whole:
+        layer = max(reduced_layer(batch.job, kind) for kind in batch.job.model.distinct_kinds) / batch.strategies.tp
     gather_loss, gather_backward = _gathers(batch, elements_KN)
     bucketed = batch.traits.reduce_bucket_elements > 0
-    reductions = _bucket_reductions(batch, elements_KN) if bucketed else _reductions(batch, elements_KN, layer)
+    reductions = _bucket_reductions(batch, trained_KN) if bucketed else _reductions(batch, trained_KN, layer)
     always, before_step, at_loss, in_backward = reductions
     permanent, working = _workspaces(batch)
     return Buffers(
@@ -64,8 +69,8 @@ def buffers(batch: Batch, *, elements_KN: Floats) -> Buffers:
         reduce_before_step=before_step,
         reduce_loss=at_loss,
         reduce_backward=in_backward,
-        deferred=_deferred(batch, elements_KN),
-        head_gradient=_head_gradient(batch),
+        deferred=_deferred(batch, trained_KN),
+        head_gradient=_head_gradient(batch) if head_is_trained(batch.job.model, batch.job.training) else NOTHING,
         permanent=permanent,
         working=working,
     )
@@ -103,6 +108,8 @@ def _gathered_layer(batch: Batch) -> Floats:
     copies = weight_copy_bytes(job) if batch.traits.transformer_engine else 0.0
     dense_bytes = layer_gather_bytes(job) + copies
     expert_bytes = job.training.gather_bytes + copies
+    if job.training.adapter is not None:
+        dense_bytes = min(dense_bytes, stored_base(job).weight)
     each_J = [dense_bytes * d + expert_bytes * e for d, e in zip(table.dense_J, table.expert_J, strict=True)]
     return np.asarray(np.max(each_J, axis=0))
 
@@ -133,7 +140,8 @@ def _reductions(batch: Batch, elements_KN: Floats, layer: Floats) -> Reductions:
     reduced = BYTES_PER[training.grad_reduce_dtype]
     at_loss = always + _deferred(batch, elements_KN)
     # Two reduction inputs are alive at a time: those of two layers, or of the head and the layer behind it.
-    inputs_KN = reduced * (1.0 - batch.deferred) * (layer + np.maximum(layer, batch.end_words[1]))
+    head_KN = batch.end_words[1] if head_is_trained(batch.job.model, batch.job.training) else NOTHING
+    inputs_KN = reduced * (1.0 - batch.deferred) * (layer + np.maximum(layer, head_KN))
     return always, NOTHING, at_loss, at_loss + np.where(zero >= 2, w * layer + inputs_KN, 0.0)
 
 
@@ -163,6 +171,8 @@ def _bucket_reductions(batch: Batch, elements_KN: Floats) -> Reductions:
     flat_KN = np.where(replicas, held, 0.0) * np.minimum(elements_KN, size)
     before_step_KN = np.where(zero < hooks_from, flat_KN, 0.0)
     in_backward = at_loss + np.where(zero < 2, w, 0.0) * elements_KN if accumulates else at_loss
+    if batch.job.training.adapter is not None:  # own peft runs: no bucket is there yet when the loss's memory peaks
+        at_loss = always
     return always, before_step_KN, at_loss, in_backward
 
 

@@ -24,6 +24,8 @@ from cost_models.layers.parameters import (
     position_parameters,
 )
 from cost_models.memory.activations import Sizes, autocast, batch_sizes, layer_parts, upcasts_norms
+from cost_models.memory.adapted import adapted_parts
+from cost_models.memory.frozen import frozen_parts
 from cost_models.memory.layer_memory import LayerMemory, layer_memory
 from cost_models.memory.loss import logits_and_loss
 from cost_models.strategies.fields import CpComm
@@ -80,7 +82,8 @@ def layer_table(job: Job, traits: MemoryTraits, strategies: Strategies) -> Layer
     """The table of a batch."""
     # The ZeRO stage matters only through autocast, so it is left out of the axes elsewhere: fewer combinations to
     # compute.
-    axes = (*_AXES, "zero") if autocast(job, traits, strategies).any() else _AXES
+    adapts = job.training.adapter is not None
+    axes = (*_AXES, "zero") if adapts or autocast(job, traits, strategies).any() else _AXES
     cases = combinations_of(strategies, axes)
     (matrix,) = kept_columns(job, "memory", cases.rows, axes, lambda rows: _columns(job, traits, rows))
     # One gather of a stacked matrix costs less than one per column.
@@ -100,6 +103,10 @@ def _columns(job: Job, traits: MemoryTraits, rows: Strategies) -> Columns:
     layers: list[LayerMemory] = []
     for kind in kinds:
         parts = layer_parts(job, traits, kind, sizes)
+        if job.training.adapter is not None:
+            parts = adapted_parts(job, traits, kind, sizes, parts, rows)
+        elif job.training.frozen:
+            parts = frozen_parts(job, traits, kind, sizes, parts)
         layers.append(layer_memory(parts, rows, traits=traits))
     lists = {
         "dense_J": [dense_layer_parameters_on_rank(job.model, kind, rows.tp) for kind in kinds],

@@ -47,8 +47,8 @@ def moments(job: Job, strategies: Strategies) -> Moments:
     """Bytes of every term at every moment. [M-1] [M-12]"""
     batch = build_batch(job, strategies)
     states = stage_states(batch)
-    communication = buffers(batch, elements_KN=states.elements_KN)
-    activations = stage_activations(batch, elements_KN=states.elements_KN)
+    communication = buffers(batch, elements_KN=states.elements_KN, trained_KN=states.trained_KN)
+    activations = stage_activations(batch, elements_KN=states.trained_KN)
     always = {
         "parameters": states.bytes_KN.parameters,
         "main_parameters": states.bytes_KN.main,

@@ -10,7 +10,9 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.job import Job
+from cost_models.layers.trained import layers_run_backward
 from cost_models.memory.activations import autocast
+from cost_models.memory.adapted import wide_adapters
 from cost_models.memory.batch import NOTHING, Batch, build_batch
 from cost_models.strategies.fields import Recompute, RecomputeMethod
 from cost_models.strategies.recomputed_layers import recomputed_layers_by_slot, recomputed_mtp_share
@@ -40,7 +42,8 @@ def stage_activations(batch: Batch, *, elements_KN: Floats) -> StageActivations:
     saved_KN = micro_KN * stages.in_flight_KN
     if job.model.moe is not None and bool(strategies.overlap_moe_all_to_all.any()):
         saved_KN = saved_KN + _forward_beside_backward(batch)
-    cast = autocast(job, batch.traits, strategies)
+    adapts = job.training.adapter is not None
+    cast = (wide_adapters if adapts else autocast)(job, batch.traits, strategies)
     if bool(cast.any()):  # a copy of every weight in the compute type lives until the backward
         saved_KN = saved_KN + np.where(cast, job.training.compute_bytes, 0.0) * elements_KN
     layer_KN = micro_KN / np.maximum(stages.total_KN, 1.0)
@@ -127,6 +130,8 @@ def _recomputed(batch: Batch, micro_KN: Floats, transient_KN: Floats) -> _Recomp
         modules = batch.job.mtp_num_layers * recomputed_mtp_share(strategies)
         count_KN = count_KN + np.where(batch.stages.head_KN, modules, 0.0)
     count_KN = np.minimum(count_KN, held_KN)
+    if not layers_run_backward(batch.job.model, batch.job.training):
+        count_KN = 0.0 * count_KN  # torch/utils/checkpoint.py keeps nothing of what needs no gradient
     kept_fraction_KN = 1.0 - count_KN / np.maximum(held_KN, 1.0)
     uniform = strategies.recompute_method == RecomputeMethod.UNIFORM
     unit = np.where(uniform, np.maximum(strategies.recompute_num_layers, 1.0), 1.0)

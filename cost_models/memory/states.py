@@ -13,6 +13,8 @@ import numpy as np
 from cost_models.frameworks import MemoryTraits
 from cost_models.job import Job
 from cost_models.layers.casts import weight_copy_bytes
+from cost_models.layers.trained import adapter_elements, frozen_layer_elements, linear_elements, saved_elements
+from cost_models.memory.adapted import base_bytes, stored_base, trains_all
 from cost_models.memory.batch import NOTHING, Batch
 from cost_models.memory.constants import HOST_BUFFER_RATIO
 from cost_models.specs.training import BYTES_PER, Training
@@ -41,7 +43,9 @@ class StageStates:
     """State of every slot's stage."""
 
     elements_KN: Floats
-    """A rank's parameters before data-parallel sharding."""
+    """A rank's parameters before data-parallel sharding, adapters left out."""
+    trained_KN: Floats
+    """Those that have gradients: all of them, the adapters, or what is not frozen."""
     bytes_KN: StateBytes
     early_gradients_KN: Floats
     """Bytes of gradients that are held when a later micro-batch's loss and backward run."""
@@ -116,6 +120,8 @@ def stage_states(batch: Batch) -> StageStates:
     """State bytes of every slot's stage. [M-1] [M-2] [M-3] [M-4]"""
     job, traits, strategies = batch.job, batch.traits, batch.strategies
     dense_KN, expert_KN = _elements(batch)
+    if not trains_all(job):
+        return _partly_trained(batch, dense_KN, expert_KN)
     dense = state_bytes(job, traits, strategies, shard=strategies.zero_shard_size)
     parts = {field.name: dense_KN * getattr(dense, field.name) for field in fields(StateBytes)}
     elements_KN = dense_KN
@@ -130,9 +136,68 @@ def stage_states(batch: Batch) -> StageStates:
     # Frameworks that free gradients between steps have none at a step's first loss; with several micro-batches the
     # later ones find those of the earlier. Deferred reductions hold them unsharded instead, which `communication`
     # counts [M-9].
-    exist = traits.gradients_persist | ((strategies.num_micro_batches > 1) & (batch.deferred == 0))
+    return _with_early_gradients(batch, parts, elements_KN, elements_KN)
+
+
+def _with_early_gradients(
+    batch: Batch, parts: dict[str, Floats], elements_KN: Floats, trained_KN: Floats
+) -> StageStates:
+    exist = batch.traits.gradients_persist | ((batch.strategies.num_micro_batches > 1) & (batch.deferred == 0))
     early_KN = parts["gradients"] if bool(exist.all()) else np.where(exist, parts["gradients"], 0.0)
-    return StageStates(elements_KN, StateBytes(**parts), early_KN, exist.astype(np.float64))
+    return StageStates(elements_KN, trained_KN, StateBytes(**parts), early_KN, exist.astype(np.float64))
+
+
+def _partly_trained(batch: Batch, dense_KN: Floats, expert_KN: Floats) -> StageStates:
+    """State of stages of which a part is trained: that part's as usual, and of the rest the stored weights alone. [M-17]"""
+    job, traits, strategies = batch.job, batch.traits, batch.strategies
+    trained_KN, trained_expert_KN, linear_KN = _trained_elements(batch, dense_KN, expert_KN)
+    dense = state_bytes(job, traits, strategies, shard=strategies.zero_shard_size)
+    parts = {field.name: trained_KN * getattr(dense, field.name) for field in fields(StateBytes)}
+    expert = state_bytes(job, traits, strategies, shard=strategies.expert_shard_size)
+    parts = {name: value + trained_expert_KN * getattr(expert, name) for name, value in parts.items()}
+    adapts = job.training.adapter is not None
+    base_KN = dense_KN if adapts else dense_KN - trained_KN
+    base_expert_KN = expert_KN if adapts else expert_KN - trained_expert_KN
+    stored, plain = stored_base(job), base_bytes(job)
+    sharded = strategies.zero >= (2 if traits.zero2_shards_parameters else 3)
+    frozen_KN = ((base_KN - linear_KN) * plain + linear_KN * stored.weight) / np.where(
+        sharded, strategies.zero_shard_size, 1.0
+    )
+    frozen_KN = frozen_KN + base_expert_KN * plain / np.where(sharded, strategies.expert_shard_size, 1.0)
+    away = strategies.offload_parameters.astype(np.float64)
+    parts["parameters"] = parts["parameters"] + frozen_KN * (1.0 - away) + linear_KN * stored.scales
+    parts["host"] = parts["host"] + HOST_BUFFER_RATIO.value * frozen_KN * away
+    if not BYTES_PER[job.training.main_param_dtype]:
+        parts["main"] = NOTHING
+    return _with_early_gradients(batch, parts, dense_KN + expert_KN, trained_KN + trained_expert_KN)
+
+
+def _trained_elements(batch: Batch, dense_KN: Floats, expert_KN: Floats) -> tuple[Floats, Floats, Floats]:
+    """Trained dense and routed-expert elements, and weights of the base's linear layers, on a rank, shape (K, N) each."""
+    job, stages, tp = batch.job, batch.stages, batch.strategies.tp
+    model, adapter, frozen = job.model, job.training.adapter, job.training.frozen
+    kinds = list(zip(stages.layers_JKN, model.distinct_kinds, strict=True))
+    if adapter is not None:
+        embedding, head = saved_elements(model, adapter)
+        trained_KN = sum(
+            (held_KN * adapter_elements(model, adapter, kind) / tp for held_KN, kind in kinds), 0.0 * dense_KN
+        )
+        trained_KN = trained_KN + (stages.first_KN * embedding + stages.head_KN * head) / tp
+        linear_KN = sum((held_KN * linear_elements(model, kind) / tp for held_KN, kind in kinds), 0.0 * dense_KN)
+        return trained_KN, 0.0 * expert_KN, linear_KN
+    without = tuple(part for part in frozen if part != "experts")
+    frozen_KN = sum(
+        (held_KN * frozen_layer_elements(model, kind, without) / tp for held_KN, kind in kinds), 0.0 * dense_KN
+    )
+    embedding_KN, head_KN = batch.end_words
+    if "embedding" in frozen:
+        frozen_KN = frozen_KN + embedding_KN + stages.first_KN * batch.table.positions
+    if "head" in frozen or ("embedding" in frozen and model.tie_word_embeddings):
+        single = model.tie_word_embeddings & (batch.strategies.pp == 1)
+        frozen_KN = frozen_KN + np.where(single, 0.0, head_KN)
+    if "norms" in frozen:
+        frozen_KN = frozen_KN + stages.head_KN * batch.table.final_norm
+    return np.maximum(dense_KN - frozen_KN, 0.0), expert_KN * ("experts" not in frozen), 0.0 * dense_KN
 
 
 def _elements(batch: Batch) -> tuple[Floats, Floats]:

@@ -96,6 +96,8 @@ class Model:
     moe: Moe | None = None
     mla: Mla | None = None
     mtp_num_layers: int = 0
+    family: str = ""
+    """The `model_type` of the configuration that the model was read from; it decides what modules are called."""
     assumed: Mapping[str, object] = field(default_factory=dict)
     """Contract fields that the reader filled in, with the value it used."""
     warnings: tuple[str, ...] = ()

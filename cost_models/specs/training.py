@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from cost_models.specs.adapter import Adapter
+
 Precision = Literal["bf16", "fp16", "fp8", "nvfp4", "fp32"]
 Framework = Literal["megatron", "megatron-deepspeed", "deepspeed", "torchtitan", "fsdp", "nanotron"]
 Attention = Literal["flash", "math"]
@@ -58,6 +60,11 @@ class Training:
     """Whose habits stand in for what the user did not say; None means the framework's own defaults."""
     mean_document_length: float | None
     total_tokens: float | None
+    adapter: Adapter | None = None
+    """Adapters that are trained beside a frozen base. `param_dtype` and the other types are then theirs, and the base is stored in the
+    compute type or quantised."""
+    frozen: tuple[str, ...] = ()
+    """Parts of the model that are not trained."""
     assumed: Mapping[str, object] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
 

@@ -21,10 +21,12 @@ from cost_models.job import Job
 from cost_models.layers.casts import layer_gather_bytes
 from cost_models.layers.expert_loop import has_looped_modules
 from cost_models.layers.parameters import layer_parameters
+from cost_models.layers.trained import layers_run_backward, linear_elements
+from cost_models.memory.adapted import stored_base
 from cost_models.operations import Op
 from cost_models.specs.model import LayerKind
 from cost_models.specs.training import BYTES_PER
-from cost_models.step.stage_parameters import rank_parameters
+from cost_models.step.stage_parameters import rank_parameters, trained_rank_parameters
 from cost_models.step.unit_collectives import listed_calls, reduce_across, split_calls
 from cost_models.strategies.fields import Recompute
 from cost_models.strategies.kept_columns import Columns, kept_columns
@@ -92,7 +94,8 @@ def backward_gathers(job: Job, strategies: Strategies) -> Floats:
     largest = max(layer_parameters(model, kind).total for kind in model.distinct_kinds)
     large = job.framework.gathers_per_tensor and largest > STAGE3_REUSE_PARAMETERS.value
     twice = large & (strategies.recompute == Recompute.FULL)
-    return np.where(strategies.zero == 3, 1.0 + twice, 0.0)
+    runs = layers_run_backward(model, job.training)
+    return np.where((strategies.zero == 3) & runs, 1.0 + twice, 0.0)
 
 
 def parameter_tensors(job: Job, kind: LayerKind) -> float:
@@ -148,29 +151,53 @@ def _columns(job: Job, rows: Strategies) -> Columns:
     ends_weight = max(stored, BYTES_PER["bf16"])  # no recipe keeps the embedding or the head in fp8
     units: list[UnitSeconds] = []
     tier = np.zeros(len(rows), np.int8)
-    for kind, dense, expert in zip(job.model.distinct_kinds, held.dense_JN, held.expert_JN, strict=True):
+    trained = trained_rank_parameters(job, rows)
+    kinds = job.model.distinct_kinds
+    for kind, dense, expert, reduced, routed_reduced in zip(
+        kinds, held.dense_JN, held.expert_JN, trained.dense_JN, trained.expert_JN, strict=True
+    ):
         # DeepSpeed gathers parameter by parameter and so pays the latency of a call for each; FSDP flattens a layer
         # into one call.
         calls = parameter_tensors(job, kind) if per_tensor else 1.0
         unit, found = _unit_s(
-            job, dense, weight=layer_weight, grad=grad, calls=calls, groups_of=_dense_groups(placements)
-        )
+            job, _gathered(job, kind, rows, dense, reduced, weight=layer_weight), weight=layer_weight, grad=grad,
+            calls=calls, groups_of=_dense_groups(placements), reduced=reduced,
+        )  # fmt: skip
         tier = np.maximum(tier, found)
         if expert.any():
             tensors = expert_tensors(job) if per_tensor else 1.0
             # The copies that hpZ keeps in smaller groups are modelled for dense parameters alone.
             shards = (placements.expert_shard, placements.expert_shard, placements.expert_replica)
-            routed, found = _unit_s(job, expert, weight=stored, grad=grad, calls=tensors, groups_of=shards)
+            routed, found = _unit_s(
+                job, expert, weight=stored, grad=grad, calls=tensors, groups_of=shards, reduced=routed_reduced
+            )
             unit += routed
             tier = np.maximum(tier, found)
         units.append(unit)
     ends = [
-        _unit_s(job, elements, weight=ends_weight, grad=grad, calls=1.0, groups_of=_dense_groups(placements))[0]
-        for elements in (held.embedding, held.head_unit)
+        _unit_s(
+            job,
+            elements,
+            weight=ends_weight,
+            grad=grad,
+            calls=1.0,
+            groups_of=_dense_groups(placements),
+            reduced=reduced,
+        )[0]
+        for elements, reduced in ((held.embedding, trained.embedding), (held.head_unit, trained.head_unit))
     ]
     units += ends
     parts = ("gather", "first_gather", "reduce", "reduce_across")
     return (*(np.stack([getattr(unit, part) for unit in units]) for part in parts), tier)
+
+
+def _gathered(job: Job, kind: LayerKind, rows: Strategies, dense: Floats, trained: Floats, *, weight: float) -> Floats:
+    """Elements of a layer's gather in units of `weight` bytes, shape (U,): adapters travel too, and a quantised base as it is stored."""
+    adapter = job.training.adapter
+    if adapter is None:
+        return dense
+    narrow = linear_elements(job.model, kind) / rows.tp * (1.0 - min(stored_base(job).weight / weight, 1.0))
+    return np.asarray(dense + trained - narrow)
 
 
 def _combined(join: Callable[..., Floats], *units: UnitSeconds) -> UnitSeconds:
@@ -199,15 +226,15 @@ def keeps_copies(strategies: Strategies) -> Bools:
 
 
 def _unit_s(
-    job: Job, elements: Floats, *, weight: float, grad: float, calls: float, groups_of: Groups
+    job: Job, elements: Floats, *, weight: float, grad: float, calls: float, groups_of: Groups, reduced: Floats
 ) -> tuple[UnitSeconds, Codes]:
-    """Link seconds of one unit with this many `elements` per rank before sharding, and their tier, shape (U,). [C-14]"""
+    """Link seconds of one unit with this many `elements` per rank before sharding, `reduced` of them with gradients, and their tier, shape (U,). [C-14]"""
     kept, state, replica = groups_of
     price = listed_calls if job.framework.lists_slices else split_calls
     gather = price(job, "all_gather", elements * weight, kept, calls)
     first = gather if kept is state else price(job, "all_gather", elements * weight, state, calls)
-    scatter = price(job, "reduce_scatter", elements * grad, state, calls)
-    across = reduce_across(job, elements * grad, state, replica, calls)
+    scatter = price(job, "reduce_scatter", reduced * grad, state, calls)
+    across = reduce_across(job, reduced * grad, state, replica, calls)
     tier = np.maximum(np.maximum(gather.tier, first.tier), np.maximum(scatter.tier, across.tier))
     return UnitSeconds(gather.seconds, first.seconds, scatter.seconds, across.seconds), tier
 

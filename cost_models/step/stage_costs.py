@@ -21,7 +21,7 @@ from cost_models.layers.flops import FORWARD_AND_BACKWARD
 from cost_models.step.fsdp_comm import backward_gathers, fsdp_exposed_s, fsdp_links_s, is_fsdp, root_exposed_s
 from cost_models.step.optimizer import accumulation_s
 from cost_models.step.pipeline import unpaired_fraction
-from cost_models.step.stage_parameters import RankParameters, rank_parameters
+from cost_models.step.stage_parameters import RankParameters, trained_rank_parameters
 from cost_models.strategies.fields import Recompute
 from cost_models.strategies.recomputed_layers import recomputed_mtp_share, recomputed_shares
 from cost_models.strategies.strategy import Bools, Codes, Floats, Strategies
@@ -97,7 +97,7 @@ class StageCosts:
 def stage_costs(job: Job, strategies: Strategies, *, tables: Tables | None = None) -> StageCosts:
     """What the stages of these strategies are made of; `tables` as in `stages`."""
     tables = tables or build_tables(job, strategies)
-    held = rank_parameters(job, strategies)
+    held = trained_rank_parameters(job, strategies)
     per, tier = _per_micro_batch(job, strategies, tables.layers, tables.ends, held)
     return StageCosts(per, tables.layers, tables.ends, held, tier)
 

@@ -5,7 +5,7 @@ Dense parameters are shared by dp*cp ranks, routed experts by edp ranks. Array s
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -19,6 +19,7 @@ from cost_models.layers.parameters import (
     padded_vocab_size,
     position_parameters,
 )
+from cost_models.layers.trained import adapter_elements, frozen_layer_elements, saved_elements
 from cost_models.strategies.strategy import Floats, Strategies
 from cost_models.strategies.tensors import summed
 
@@ -73,6 +74,42 @@ def rank_parameters(job: Job, strategies: Strategies) -> RankParameters:
         head_expert=expert,
         head_unit=unit,
         word=word,
+    )
+
+
+def trained_rank_parameters(job: Job, strategies: Strategies) -> RankParameters:
+    """The part of `rank_parameters` that has gradients: all of it, the adapters, or what is not frozen. [M-17]"""
+    held = rank_parameters(job, strategies)
+    model, adapter, frozen, tp = job.model, job.training.adapter, job.training.frozen, strategies.tp
+    if adapter is not None:
+        none = np.zeros(len(strategies))
+        embedding, head = saved_elements(model, adapter)
+        return RankParameters(
+            dense_JN=np.stack([adapter_elements(model, adapter, kind) / tp for kind in model.distinct_kinds]),
+            expert_JN=np.zeros_like(held.expert_JN),
+            embedding=embedding / tp,
+            head=head / tp,
+            head_expert=none,
+            head_unit=head / tp,
+            word=none,
+        )
+    if not frozen:
+        return held
+    without = tuple(part for part in frozen if part != "experts")
+    layers = np.stack([frozen_layer_elements(model, kind, without) / tp for kind in model.distinct_kinds])
+    embedding_frozen = "embedding" in frozen
+    norm = final_norm_parameters(model) * ("norms" in frozen)
+    shared = model.tie_word_embeddings
+    head_frozen = "head" in frozen or (shared and embedding_frozen)
+    lost = np.where(shared & (strategies.pp == 1), 0.0, held.word) * head_frozen + norm
+    return replace(
+        held,
+        dense_JN=np.maximum(held.dense_JN - layers, 0.0),
+        expert_JN=held.expert_JN * ("experts" not in frozen),
+        embedding=held.embedding * (not embedding_frozen),
+        head=np.maximum(held.head - lost, 0.0),
+        head_unit=np.maximum(held.head_unit - lost, 0.0),
+        word=held.word * (not embedding_frozen),
     )
 
 

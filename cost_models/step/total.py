@@ -24,7 +24,7 @@ from cost_models.step.offload import offload_s, offload_tier
 from cost_models.step.optimizer import optimizer_s
 from cost_models.step.pipeline import exposed_sends_s, hop_s
 from cost_models.step.stage_costs import Tables
-from cost_models.step.stage_parameters import dense_by_slot, expert_by_slot, rank_parameters
+from cost_models.step.stage_parameters import dense_by_slot, expert_by_slot, trained_rank_parameters
 from cost_models.step.stages import Stages, stages
 from cost_models.strategies.kept_columns import kept_columns
 from cost_models.strategies.strategy import Codes, Floats, Strategies
@@ -100,7 +100,7 @@ def _expected_maximum(n: float) -> float:
 def _once_a_step(job: Job, strategies: Strategies, work: Stages) -> tuple[dict[str, Floats], dict[str, Codes]]:
     """Seconds and tiers of what happens once a step, taken on the stage that holds the most parameters."""
     cases = combinations_of(strategies, _HELD_AXES)
-    held = rank_parameters(job, cases.rows)
+    held = trained_rank_parameters(job, cases.rows)
     # All stages finish a step together, so the stage with the most parameters sets the pace of whatever grows
     # with them. It need not be the stage that is slowest in computing; dense and expert maxima are taken apart,
     # an upper bound where two stages hold them.

@@ -7,13 +7,16 @@ those with the fewest changes first. Whether a change is legal and makes the str
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import combinations
 from typing import Any
 
 from cost_models.job import Job
+from cost_models.layers.linears import ALL_LINEAR, preset_modules
+from cost_models.specs.adapter import Adapter, QuantizedBase
+from cost_models.specs.training import Training
 from planner.rules.rule import divisors
 
 Strategy = dict[str, Any]
@@ -26,21 +29,62 @@ class Change:
 
     name: str
     strategy: Strategy
-    eight_bit: bool = False
-    """Whether the change is the optimizer's moments in 8 bits, which is a field of `training` and not of the strategy."""
+    edit: str = ""
+    """What changes in `training`, not in the strategy: one of `EDITS`; nothing where it is empty."""
 
     def job(self, job: Job) -> Job:
         """The job after this change."""
-        return replace(job, training=replace(job.training, optimizer="adam-8bit")) if self.eight_bit else job
+        if not self.edit:
+            return job
+        return replace(job, training=EDITS[self.edit](job))
 
 
 EIGHT_BIT = "training.optimizer adam-8bit"
+_ADAPTER_RANK = 16
+ADAPTER = f"training.adapter {{rank: {_ADAPTER_RANK}}}"
+QUANTIZED = f"training.adapter {{rank: {_ADAPTER_RANK}, quantized_base: nf4}}"
+
+
+def _adapted(job: Job, base: QuantizedBase) -> Training:
+    adapter = Adapter(_ADAPTER_RANK, preset_modules(job.model, ALL_LINEAR), base)
+    return replace(job.training, adapter=adapter)
+
+
+EDITS: Mapping[str, Callable[[Job], Training]] = {
+    EIGHT_BIT: lambda job: replace(job.training, optimizer="adam-8bit"),
+    ADAPTER: lambda job: _adapted(job, "none"),
+    QUANTIZED: lambda job: _adapted(job, "nf4"),
+}
+"""The training job after each change of it."""
+
+
+def adapter_changes(job: Job, strategy: Strategy) -> Iterator[Change]:
+    """Training adapters instead of every weight, which no change of the strategy makes needless; alone and with what is strongest."""
+    training, choices = job.training, job.framework.choices
+    if (
+        training.adapter is not None
+        or training.frozen
+        or not choices.adapters
+        or not preset_modules(job.model, ALL_LINEAR)
+    ):
+        return
+    lean = [("", strategy), (" and recompute full", _recomputing(strategy, "full"))]
+    for name, apply in _shardings(job, strategy)[-1:]:
+        lean.append((f", recompute full and {name}", apply(_recomputing(strategy, "full"))))
+    if strategy["micro_batch_size"] > 1:
+        lean.append(
+            (f"{lean[-1][0].replace(' and ', ', ')} and micro_batch_size 1", {**lean[-1][1], "micro_batch_size": 1})
+        )
+    edits = [ADAPTER, *([QUANTIZED] if "nf4" in choices.quantized_bases else [])]
+    for more, changed in lean:
+        yield from (Change(edit + more, changed, edit) for edit in edits)
 
 
 def changes(job: Job, strategy: Strategy) -> Iterator[Change]:
     """Every change that is tried, the mildest first; some of them are illegal."""
     yield from single_changes(job, strategy)
     yield from combined_changes(job, strategy)
+    yield from adapter_changes(job, strategy)
 
 
 def single_changes(job: Job, strategy: Strategy) -> Iterator[Change]:
@@ -49,7 +93,7 @@ def single_changes(job: Job, strategy: Strategy) -> Iterator[Change]:
     # offload, which costs time on the host link, comes last.
     yield from (Change(name, changed) for name, changed in _single_fields(job, strategy))
     if job.training.optimizer == "adam":
-        yield Change(EIGHT_BIT, strategy, eight_bit=True)
+        yield Change(EIGHT_BIT, strategy, EIGHT_BIT)
     yield from (Change(name, apply(strategy)) for name, apply in _offloads(strategy))
 
 
@@ -131,7 +175,7 @@ def combined_changes(job: Job, strategy: Strategy) -> Iterator[Change]:
             changed = dict(strategy)
             for _, apply in chosen:
                 changed = apply(changed)
-            yield Change(" and ".join(names), changed, eight_bit=EIGHT_BIT in names)
+            yield Change(" and ".join(names), changed, EIGHT_BIT if EIGHT_BIT in names else "")
 
 
 def _shardings(job: Job, strategy: Strategy) -> list[tuple[str, Apply]]:

@@ -18,6 +18,7 @@ from cost_models.hardware.segments import segment_nodes, spans_nodes
 from cost_models.job import Job, PooledJob
 from cost_models.layers.flops import model_flops_per_step, repeated_flops_per_token
 from cost_models.layers.parameters import count_parameters, padded_vocab_size
+from cost_models.layers.trained import trained_parameters
 from cost_models.strategies.strategy import Strategies
 from cost_models.terms import PEAK_MOMENTS, TIME_NAMES, Tier
 from cost_models.units import GIB, TERA
@@ -75,6 +76,7 @@ def evaluation_dict(
         "num_gpus_used": int(gpus),
         "num_micro_batches": int(strategies.num_micro_batches[index]),
         "num_parameters": _num_parameters(job),
+        **_trained(job),
         "padded_vocab_size": int(vocab[0]),
         "step_time_s": step_s,
         "step_time_range_s": [float(evaluated.step_time_low_s[index]), float(evaluated.step_time_high_s[index])],
@@ -135,6 +137,14 @@ def _assumed_segment(job: Job, strategies: Strategies, index: int, *, world: int
 @lru_cache(maxsize=1024)
 def _num_parameters(job: Job) -> int:
     return count_parameters(job.model).total
+
+
+def _trained(job: Job) -> dict[str, int]:
+    """Parameters that are trained and stored, where these are not simply all of the model's."""
+    if job.training.adapter is None and not job.training.frozen:
+        return {}
+    found = trained_parameters(job.model, job.training)
+    return {"trainable_parameters": found.trainable, "stored_parameters": found.total}
 
 
 def memory_reasons(evaluated: Evaluated, index: int, *, pooled: PooledJob) -> list[Reason]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from math import prod
 from typing import Any
@@ -11,15 +12,16 @@ import numpy as np
 from cost_models.evaluate import Verdict, memory_verdict
 from cost_models.frameworks import memory_traits
 from cost_models.job import Job, PooledJob
-from cost_models.layers.parameters import count_parameters
+from cost_models.layers.trained import trained_parameters
 from cost_models.memory import stage_memory
+from cost_models.memory.adapted import base_bytes, stored_base
 from cost_models.memory.states import optimizer_state_bytes
 from cost_models.pools.evaluate import evaluate_on_pools
 from cost_models.specs.training import BYTES_PER
 from cost_models.strategies.fields import GROUPS
 from cost_models.strategies.strategy import Ints, Strategies
 from cost_models.units import GIB
-from planner.answer.changes import Change, combined_changes, single_changes
+from planner.answer.changes import Change, adapter_changes, combined_changes, single_changes
 from planner.answer.evaluation import Reason, memory_reasons
 from planner.rules import violations
 from planner.schemas.plan_request import Constraints
@@ -28,6 +30,10 @@ from planner.strategies.parse import resolve_strategies, strategy_dict
 
 SHOWN = 3
 """Nearest infeasible plans returned."""
+Changes = Callable[[Job, dict[str, Any]], Iterator[Change]]
+_FULL_TRAINING: tuple[Changes, ...] = (single_changes, combined_changes)
+"""Changes after which the same parameters are trained. A combination is never milder than a single change, so combinations are
+tried only where no single change is enough."""
 _MORE_ON_POOLS = "recompute more, or use more nodes or GPUs with more memory in the pool that is over"
 
 
@@ -38,7 +44,11 @@ def nearest_infeasible(pooled: PooledJob, nearest: Strategies, *, headroom_fract
     """
     found = FittingChanges({}, {}, _MORE_ON_POOLS)  # each change would need a placement of its own on the pools
     if not pooled.cluster.lists_pools:
-        found = _fitting_splits(pooled.jobs[0], nearest, headroom_fraction=headroom_fraction)
+        found = _fitting_splits(pooled.jobs[0], nearest, _FULL_TRAINING, headroom_fraction=headroom_fraction)
+        # Adapters train another thing than was asked for: they are proposed where nothing else makes any candidate fit.
+        if not found.names:
+            adapted = _fitting_splits(pooled.jobs[0], nearest, (adapter_changes,), headroom_fraction=headroom_fraction)
+            found.names.update(adapted.names)
     shown = _different_splits(nearest, first=[index in found.names for index in range(len(nearest))])
     evaluated = evaluate_on_pools(pooled, nearest.take(shown), headroom_fraction=headroom_fraction)
     return [
@@ -153,8 +163,10 @@ class FittingChanges:
         return self.names.get(index) or _no_change(self.closest.get(index), self.advice)
 
 
-def _fitting_splits(job: Job, nearest: Strategies, *, headroom_fraction: float) -> FittingChanges:
-    """The fitting changes of as many candidates as decide which ones are shown, in their order.
+def _fitting_splits(
+    job: Job, nearest: Strategies, kinds: tuple[Changes, ...], *, headroom_fraction: float
+) -> FittingChanges:
+    """The fitting changes, of these kinds, of as many candidates as decide which ones are shown, in their order.
 
     A candidate is passed over once an earlier one of its split fits after a change, and all are once enough splits do: in
     `_different_splits` these come before it.
@@ -166,7 +178,7 @@ def _fitting_splits(job: Job, nearest: Strategies, *, headroom_fraction: float) 
     while start < len(splits) and len(settled) < SHOWN:
         some = [index for index in range(start, min(start + size, len(splits))) if splits[index] not in settled]
         given = [strategy_dict(nearest, index) for index in some]
-        its = fitting_changes(job, given, headroom_fraction=headroom_fraction)
+        its = fitting_changes(job, given, kinds, headroom_fraction=headroom_fraction)
         found.names.update((some[index], name) for index, name in its.names.items())
         found.closest.update((some[index], change) for index, change in its.closest.items())
         settled |= {splits[some[index]] for index in its.names}
@@ -174,11 +186,16 @@ def _fitting_splits(job: Job, nearest: Strategies, *, headroom_fraction: float) 
     return found
 
 
-def fitting_changes(job: Job, strategies: list[dict[str, Any]], *, headroom_fraction: float) -> FittingChanges:
+def fitting_changes(
+    job: Job,
+    strategies: list[dict[str, Any]],
+    kinds: tuple[Changes, ...] = _FULL_TRAINING,
+    *,
+    headroom_fraction: float,
+) -> FittingChanges:
     """Which change makes each strategy legal and fitting, or what is missing where none does."""
     found = FittingChanges({}, {}, _more_memory(job, headroom_fraction=headroom_fraction))
-    # A combination is never milder than a single change, so combinations are tried only where no single change is enough.
-    for kind in (single_changes, combined_changes):
+    for kind in kinds:
         unfit = [index for index in range(len(strategies)) if index not in found.names]
         _try(
             [(index, change) for index in unfit for change in kind(job, strategies[index])],
@@ -192,11 +209,9 @@ def fitting_changes(job: Job, strategies: list[dict[str, Any]], *, headroom_frac
 def _try(tried: list[tuple[int, Change]], found: FittingChanges, job: Job, headroom_fraction: float) -> None:
     """Notes in `found` the first of these changes that fits and the one that comes closest, by position of the strategy."""
     fitting: dict[int, tuple[int, str]] = {}
-    # The optimizer's kind is a field of the job and all other changes are fields of the strategy, so two batches price all.
-    for eight_bit in (False, True):
-        some = [position for position, (_, change) in enumerate(tried) if change.eight_bit == eight_bit]
-        if not some:
-            continue
+    # A few changes are fields of the job and all others are fields of the strategy, so one batch for each of these prices all.
+    for edit in dict.fromkeys(change.edit for _, change in tried):
+        some = [position for position, (_, change) in enumerate(tried) if change.edit == edit]
         changed = tried[some[0]][1].job(job)
         inputs = [StrategyInput.model_validate(tried[position][1].strategy) for position in some]
         resolved = resolve_strategies(changed, inputs)
@@ -210,11 +225,18 @@ def _try(tried: list[tuple[int, Change]], found: FittingChanges, job: Job, headr
             position = some[int(resolved.index[row])]
             index, change = tried[position]
             if verdict[row] == Verdict.FITS:
-                name = change.name + _on_the_host(float(memory.host_bytes_per_node[row]), job)
+                name = change.name + _on_the_host(float(memory.host_bytes_per_node[row]), job) + _share_trained(changed)
                 fitting[index] = min(fitting.get(index, (len(tried), "")), (position, name))
             closest = found.closest.get(index, (np.inf, ""))
             found.closest[index] = min(closest, (float(excess[row]), change.name))
     found.names.update((index, name) for index, (_, name) in fitting.items())
+
+
+def _share_trained(job: Job) -> str:
+    """What part of the parameters an adapter trains, in parentheses; empty where there is none."""
+    if job.training.adapter is None:
+        return ""
+    return f" (which trains {100.0 * trained_parameters(job.model, job.training).share:.2g} % of the parameters)"
 
 
 def _on_the_host(needed_bytes: float, job: Job) -> str:
@@ -239,7 +261,10 @@ def _more_memory(job: Job, *, headroom_fraction: float) -> str:
     training = job.training
     each = BYTES_PER[training.param_dtype] + BYTES_PER[training.main_param_dtype] + BYTES_PER[training.grad_dtype]
     each += optimizer_state_bytes(training, memory_traits(training))
-    states = count_parameters(job.model).total * each
+    count = trained_parameters(job.model, training)
+    states = count.trainable * each
+    if count.trainable < count.total:
+        states += (count.total - count.trainable) * min(stored_base(job).weight, base_bytes(job))
     capacity = job.cluster.capacity_bytes * (1.0 - headroom_fraction)
     needed = int(np.ceil(states / capacity))
     if needed <= job.cluster.num_gpus:

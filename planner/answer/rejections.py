@@ -59,6 +59,8 @@ REJECTIONS: Mapping[str, str] = {
     "zero-shard-size-not-divisible": "have a zero_shard_size that does not divide the ranks it is taken from",
     "zero-shard-size-unsupported": "shard in groups smaller than the framework can",
     "zero-param-shard-size-unsupported": "have a second shard group for parameters, which the framework does not have here",
+    "adapter-unsupported": "split a model with adapters in a way that the framework does not have",
+    "quantized-base-unsupported": "shard a quantised base that the framework cannot shard",
     "optimizer-unsupported": "use an optimizer that the framework does not have",
     "recompute-unsupported": "recompute in a way that the framework does not have",
     "recompute-modules-unsupported": "recompute modules that the framework cannot be told",

@@ -12,6 +12,7 @@ from typing import Any
 from cost_models import presets
 from cost_models.inputs.gpu import resolve_gpu
 from cost_models.job import PooledJob
+from cost_models.specs.adapter import Adapter
 from cost_models.specs.cluster import Cluster, Gpu, PooledCluster
 from cost_models.specs.model import Model
 from cost_models.specs.training import Training
@@ -137,7 +138,19 @@ _TRAINING_FIELDS = tuple(field.name for field in fields(Training) if field.name 
 def training_document(training: Training) -> Document:
     """A training specification with every field."""
     # Every value is a number or a text, so nothing needs the deep copies that `asdict` makes.
-    return _stated({name: getattr(training, name) for name in _TRAINING_FIELDS})
+    document = {name: getattr(training, name) for name in _TRAINING_FIELDS}
+    document["adapter"] = None if training.adapter is None else _adapter_document(training.adapter)
+    document["frozen"] = list(training.frozen) or None
+    return _stated(document)
+
+
+def _adapter_document(adapter: Adapter) -> Document:
+    """An adapter with every field; lists that are empty are left out."""
+    document = {field.name: getattr(adapter, field.name) for field in fields(adapter)}
+    document["target_modules"] = list(adapter.target_modules)
+    document["rank_pattern"] = dict(adapter.rank_pattern) or None
+    document["modules_to_save"] = list(adapter.modules_to_save) or None
+    return _stated(document)
 
 
 def _stated(document: Mapping[str, Any]) -> Document:

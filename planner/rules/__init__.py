@@ -15,6 +15,7 @@ import numpy as np
 from cost_models.job import Job
 from cost_models.specs.training import Framework
 from cost_models.strategies.strategy import Bools, Ints, Strategies
+from planner.rules.adapters import ADAPTER_RULES
 from planner.rules.degrees import DEGREE_RULES
 from planner.rules.experts import EXPERT_RULES
 from planner.rules.hardware import HARDWARE_RULES
@@ -33,6 +34,7 @@ RULES: tuple[Rule, ...] = (
     *PIPELINE_RULES,
     *EXPERT_RULES,
     *STATE_RULES,
+    *ADAPTER_RULES,
     *RECOMPUTE_RULES,
     *OFFLOAD_RULES,
 )

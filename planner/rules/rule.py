@@ -141,6 +141,7 @@ def facts(job: Job, strategies: Strategies, index: int) -> Mapping[str, Any]:
         "framework": training.framework, "version": training.framework_version, "precision": training.precision,
         "seq": training.seq_length, "batch": training.global_batch_size, "optimizer": training.optimizer,
         "recipe": training.fp8_recipe, "kernel": training.attention_kernel, "attention": training.attention,
+        "quantized_base": training.adapter.quantized_base if training.adapter else "none",
         "gpu": cluster.gpu.name, "gpus": cluster.num_gpus,
         "layers": model.num_layers, "heads": model.num_attention_heads, "kv_heads": model.num_key_value_heads,
         "width": model.intermediate_size, "experts": experts,

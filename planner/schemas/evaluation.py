@@ -40,6 +40,7 @@ ReasonCode = Literal[
     "recipe-unsupported-by-gpu", "precision-unsupported-by-framework", "attention-unsupported-by-gpu",
     "attention-unsupported-by-framework", "cross-entropy-unsupported",
     "overlap-unsupported", "offload-unsupported", "cuda-graphs-with-pipeline", "pools-not-supported", "precision-not-supported",
+    "adapter-unsupported", "quantized-base-unsupported",
     "pool-unknown", "pool-per-stage-mismatch", "pool-exceeded", "unequal-data-parallel-shares",
 ]  # fmt: skip
 
@@ -104,6 +105,10 @@ class Evaluation(ContractModel):
     num_micro_batches: int | None = None
     num_parameters: int | None = None
     """Parameters as Hugging Face counts them, without multi-token prediction."""
+    trainable_parameters: int | None = None
+    """Parameters that are trained, adapters and the copies of saved modules included; given where that is not the whole model."""
+    stored_parameters: int | None = None
+    """Parameters of the model with its adapters and copies; given with trainable_parameters."""
     padded_vocab_size: int | None = None
     step_time_s: float | None = None
     """The median time between optimizer steps in steady state."""
@@ -111,7 +116,7 @@ class Evaluation(ContractModel):
     """80 % interval."""
     tokens_per_s_per_gpu: float | None = None
     model_tflops_per_gpu: float | None = None
-    """Model operations per second with full S x S attention and without recomputation."""
+    """Model operations per second with full S x S attention and without recomputation; weight gradients of frozen weights are not counted."""
     model_tflops_per_gpu_causal: float | None = None
     hardware_tflops_per_gpu: float | None = None
     """Operations per second including recomputation."""

@@ -257,6 +257,41 @@ def _offload() -> Iterator[tuple[str, list[Document]]]:
     yield "offload", rows
 
 
+def _adapters() -> Iterator[tuple[str, list[Document]]]:
+    kinds: tuple[Document, ...] = (
+        {"rank": 12}, {"rank": 24, "target_modules": "attention"}, {"rank": 12, "quantized_base": "nf4"},
+        {"rank": 12, "quantized_base": "int8"}, {"rank": 20, "dora": True}, {"rank": 12, "dropout": 0.05},
+        {"rank": 12, "modules_to_save": ["lm_head"]}, {"rank": 12, "rank_pattern": {"q_proj": 3}},
+    )  # fmt: skip
+    yield "adapters", [
+        row(model, H100, {"framework": framework, "adapter": kind, "model_impl": impl}, zero=zero, recompute=recompute)
+        for model, kind in product((DENSE, MOE, MLA), kinds)
+        for framework, impl, zero, recompute in (
+            ("fsdp", "transformers", 0, "none"), ("fsdp", "liger", 3, "full"), ("deepspeed", "transformers", 3, "full"),
+            ("deepspeed", "transformers", 2, "none"), ("megatron", "native", 1, "selective"), ("torchtitan", "native", 3, "full"),
+        )
+    ]  # fmt: skip
+    parts = (["embedding"], ["mlp"], ["attention", "norms"], ["head", "embedding", "attention"])
+    yield (
+        "frozen",
+        [
+            row(model, H100, {"framework": framework, "frozen": part}, zero=zero)
+            for model, part in product((DENSE, MOE, MLA), parts)
+            for framework, zero in (("fsdp", 3), ("deepspeed", 2), ("megatron", 1), ("torchtitan", 3))
+        ],
+    )
+
+
 def groups() -> dict[str, list[Document]]:
     """The rows by group."""
-    return dict(chain(_versions(), _precisions(), _recomputation(), _degrees(), _pipelines(), _experts(), _offload()))
+    found = (
+        _versions(),
+        _precisions(),
+        _recomputation(),
+        _degrees(),
+        _pipelines(),
+        _experts(),
+        _offload(),
+        _adapters(),
+    )
+    return dict(chain(*found))

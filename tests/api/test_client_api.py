@@ -65,7 +65,7 @@ def test_what_is_invalid_raises_the_same_problems_as_in_process(service: Client,
 
 def test_what_is_not_modelled_says_so(service: Client, asked: dict[str, Any]) -> None:
     with pytest.raises(InvalidInputError) as caught:
-        service.plan({**asked, "training": {**asked["training"], "adapter": {"rank": 8}}})
+        service.plan({**asked, "training": {**asked["training"], "adapter": {"peft_type": "IA3"}}})
     assert caught.value.problems[0].code == "not-modelled"
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from planner.answer.changes import changes
+from planner.answer.changes import ADAPTER, EIGHT_BIT, QUANTIZED, changes
 from planner.plan import plan
 from planner.request.job import resolve_job
 from planner.rows import evaluate_rows
@@ -100,12 +100,16 @@ def test_a_smallest_change_makes_it_fit(request) -> None:
             continue
         assert before["verdict"] in {"oom", "at-risk"}
         assert [reason["code"] for reason in before["reasons"]] == [reason["code"] for reason in each["reasons"]]
-        name = each["smallest_change"].split(" (which needs ", maxsplit=1)[0]
+        name = each["smallest_change"].split(" (which ", maxsplit=1)[0]
         found = [change for change in changes(resolve_job(parts), each["strategy"]) if change.name == name]
         if not found:
             assert each["smallest_change"].startswith(("no change is enough", "use more GPUs"))
         else:
-            optimizer = {"optimizer": "adam-8bit"} if found[0].eight_bit else {}
-            training = {**parts["training"], **optimizer}
+            edits = {
+                EIGHT_BIT: {"optimizer": "adam-8bit"},
+                ADAPTER: {"adapter": {"rank": 16}},
+                QUANTIZED: {"adapter": {"rank": 16, "quantized_base": "nf4"}},
+            }
+            training = {**parts["training"], **edits.get(found[0].edit, {})}
             (after,) = evaluate_rows([{**parts, "training": training, "strategy": found[0].strategy}])
             assert after["verdict"] == "fits"

@@ -34,7 +34,6 @@ EXEMPT = {
     "cluster.pools.name": "a label, which pool_per_stage refers to",
     "cluster.pools.preset": "pools list their nodes; a preset inside a pool is the same document spelled out",
     "training.model_impl": "accepted and stored; the accuracy issue gives it its effect",
-    "training.adapter": "refused as not modelled",
     "wait_s": "how long the transport waits for a finished answer",
     "seed": "of a search that has no closed form (Pareto fronts too large to enumerate); the ranking is exact",
 }
@@ -273,6 +272,8 @@ HINTS: dict[str, list[Any]] = {
     "training.framework_version": ["0.1", "0.8", "1.12"],
     "training.software_date": ["2022-06"],
     "training.global_batch_tokens": [4096 * 32],
+    "training.adapter": [{"rank": 8}],
+    "training.frozen": [["mlp"]],
     "strategy.layers_per_stage": [[3, 2, 2, 1]],
     "constraints.fixed.layers_per_stage": [[3, 1]],
     "constraints.fixed.recompute_per_stage": [[1, 0]],

@@ -69,7 +69,12 @@ def plan(
     framework_version: FrameworkVersion = None,
     precision: Annotated[str | None, typer.Option(help="bf16, fp16, fp8, nvfp4 or fp32.", rich_help_panel=JOB)] = None,
     training: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Any other training field.", rich_help_panel=JOB)
+        list[str] | None,
+        typer.Option(
+            metavar="KEY=VALUE",
+            help="Any other training field: --training 'adapter={\"rank\": 16}' plans LoRA.",
+            rich_help_panel=JOB,
+        ),
     ] = None,
     top: Annotated[
         int | None, typer.Option(help="Number of plans to show, not counting near-copies.", rich_help_panel=SEARCH)

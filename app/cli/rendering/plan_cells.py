@@ -98,6 +98,14 @@ def seconds(value: float) -> str:
     return f"{value:.0f}" if value >= 99.95 else f"{value:.1f}" if value >= 9.995 else f"{value:#.3g}"
 
 
+def parameter_count(count: int) -> str:
+    """A number of parameters with three digits, such as `8.03B`."""
+    power = 12 if count >= 999.5e9 else 9 if count >= 999.5e6 else 6
+    shown = count / 10**power
+    digits = 0 if shown >= 99.95 else 1 if shown >= 9.995 else 2
+    return f"{shown:.{digits}f}{ {12: 'T', 9: 'B', 6: 'M'}[power] }"
+
+
 def shown_plans(plans: Sequence[Json]) -> list[Json]:
     """The plans that are not a near-copy of a better one."""
     return [plan for plan in plans if plan.get("folded_under") is None]

@@ -9,6 +9,7 @@ from rich.text import Text
 from app.cli.rendering.plan_cells import (
     Json,
     degrees_above_one,
+    parameter_count,
     recomputed,
     seconds,
     shown_plans,
@@ -33,6 +34,7 @@ def footer(response: Json, shown: Sequence[Json]) -> list[Text]:
     """
     plans = response["plans"]
     lines = [
+        *_trained(response["request"], plans),
         *_legend(shown_plans(shown)),
         *_idle(response["request"], shown_plans(shown)),
         *_pools(plans),
@@ -53,6 +55,28 @@ def footer(response: Json, shown: Sequence[Json]) -> list[Text]:
     if not response["plans"]:
         lines += _nearest(response["nearest_infeasible"])
     return lines
+
+
+def _trained(request: Json, plans: Sequence[Json]) -> list[Text]:
+    """What is trained where that is not the whole model, and what this means for the MFU."""
+    found = plans[0]["evaluation"] if plans else {}
+    if found.get("trainable_parameters") is None:
+        return []
+    trained, stored = found["trainable_parameters"], found["stored_parameters"]
+    training = request["training"]
+    if adapter := training.get("adapter"):
+        base = adapter.get("quantized_base", "none")
+        what = f"adapters of rank {adapter['rank']} on {', '.join(adapter['target_modules'])}"
+        what += f" beside a base in {base}" if base != "none" else " beside a frozen base"
+    else:
+        what = f"{', '.join(training['frozen'])} frozen"
+    share = f"{100.0 * trained / stored:.2g} %"
+    return [
+        Text(
+            f"Trains {parameter_count(trained)} of {parameter_count(stored)} parameters ({share}): {what}. "
+            "MFU counts what is computed, and so no weight gradients of frozen weights."
+        )
+    ]
 
 
 def _included(response: Json) -> list[Text]:

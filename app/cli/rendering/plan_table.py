@@ -22,6 +22,7 @@ from app.cli.rendering.plan_cells import (
     degrees_above_one,
     gpus_used,
     memory_of_capacity,
+    parameter_count,
     recomputed,
     share_of_step,
     shown_plans,
@@ -184,10 +185,7 @@ def _size(model: Json) -> str:
         count = count_parameters(resolve_model(model)).total
     except InvalidInputError:
         return ""
-    power = 12 if count >= 999.5e9 else 9 if count >= 999.5e6 else 6
-    shown = count / 10**power
-    digits = 0 if shown >= 99.95 else 1 if shown >= 9.995 else 2
-    return f" ({shown:.{digits}f}{ {12: 'T', 9: 'B', 6: 'M'}[power] } parameters)"
+    return f" ({parameter_count(count)} parameters)"
 
 
 def _first_shown(plans: Sequence[Json], most: int | None) -> Sequence[Json]:

@@ -47,6 +47,22 @@ def candidate(number: int) -> dict[str, Any]:
     return {"strategy": strategy, "reasons": reasons, "smallest_change": f"pp={number}"}
 
 
+def test_what_is_trained_is_said_with_its_share() -> None:
+    """41,943,040 of 8,072,204,288 parameters are 0.5196 %; 524,288,000 of 8,000,000,000 are 6.55 %."""
+    request = response_of([])["request"]
+    plan = ranked(1)
+    adapted = {"adapter": {"rank": 16, "target_modules": ["q_proj", "v_proj"], "quantized_base": "nf4"}}
+    plan["evaluation"] |= {"trainable_parameters": 41_943_040, "stored_parameters": 8_072_204_288}
+    text = told([plan], request={**request, "training": adapted})
+    assert (
+        "Trains 41.9M of 8.07B parameters (0.52 %): adapters of rank 16 on q_proj, v_proj beside a base in nf4." in text
+    )
+    plan["evaluation"] |= {"trainable_parameters": 524_288_000, "stored_parameters": 8_000_000_000}
+    text = told([plan], request={**request, "training": {"frozen": ["mlp", "norms"]}})
+    assert "Trains 524M of 8.00B parameters (6.6 %): mlp, norms frozen. MFU counts" in text
+    assert "Trains" not in told([ranked(1)])
+
+
 def test_six_nearest_candidates_are_listed_with_what_would_make_them_fit() -> None:
     text = told([], nearest_infeasible=[candidate(number) for number in range(2, 10)])
     lines = text.partition("Nearest:\n")[2].splitlines()

@@ -5,12 +5,14 @@ Rules have their pairs in test_rule_versions.py. A bound that is added needs a r
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import partial
 
 import pytest
 
 from builders import Document, dense_model, job_of, row_of
 from cost_models.frameworks import FRAMEWORKS, default_rows
+from cost_models.frameworks.torchtitan import CHOICES
 from cost_models.frameworks.training_defaults import USUAL
 from cost_models.layers.attention_core import running_kernel
 
@@ -43,6 +45,7 @@ FACTS: tuple[tuple[str, str, str, str, object, object], ...] = (
     ("megatron-deepspeed", "2021-07", "2021-08", "lists_slices", True, False),
     ("fsdp", "2026-02", "2026-03", "fp8_gather_recipes", frozenset(), frozenset({"tensorwise"})),
     ("torchtitan", "0.2.9", "0.3", "fuses_qkv", False, True),
+    ("torchtitan", "0.2.9", "0.3", "choices", replace(CHOICES, adapters=False), CHOICES),
     ("nanotron", "2024-06", "2024-07", "keeps_gathered_norms", True, False),
     ("fsdp", "1.13.9", "2.0", "shard_group_stages", frozenset(), frozenset({1, 2, 3})),
     ("fsdp", "1.13.9", "2.0", "expert_shard_group_stages", frozenset(), frozenset({1, 2, 3})),

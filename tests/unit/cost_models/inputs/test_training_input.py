@@ -6,7 +6,7 @@ from typing import get_args
 
 import pytest
 
-from cost_models.errors import InvalidInputError, NotModelledError
+from cost_models.errors import InvalidInputError
 from cost_models.frameworks import FRAMEWORKS, release_at, release_month, version_key
 from cost_models.inputs.cluster import resolve_cluster
 from cost_models.inputs.model import resolve_model
@@ -162,10 +162,6 @@ def test_more_tokens_than_learned_positions_are_refused():
 
 def test_a_choice_of_another_type_lists_the_choices():
     assert "Known: bf16, fp16" in problems(precision=10**6000)[0].hint
-
-
-def test_adapters_are_refused_by_code():
-    assert problems(NotModelledError, adapter={"type": "lora"})[0].code == "not-modelled"
 
 
 def test_an_unknown_release_is_the_nearest_known_one_with_a_warning():

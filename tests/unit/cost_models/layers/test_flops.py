@@ -31,6 +31,17 @@ def test_llama_3_1_8b() -> None:
     assert model_flops_per_step(job(), causal=True) == pytest.approx((weights + attention / 2) * TOKENS, rel=1e-12)
 
 
+def test_weight_gradients_that_nobody_computes_are_not_counted() -> None:
+    """A pass less of 32 MLPs; of everything but 41,943,040 adapter weights (rank 16 on all seven modules); of all layers."""
+    attention, mlp = 3 * 32 * ATTENTION, 32 * 3 * 4096 * 14336
+    frozen = job(frozen=["mlp"], framework="fsdp")
+    assert model_flops_per_step(frozen) / TOKENS == pytest.approx(6 * (32 * LAYER + HEAD) + attention - 2 * mlp)
+    adapted = job(adapter={"rank": 16}, framework="fsdp")
+    assert model_flops_per_step(adapted) / TOKENS == pytest.approx(4 * (32 * LAYER + HEAD) + attention + 6 * 41_943_040)
+    head_alone = job(frozen=["embedding", "attention", "mlp", "norms"], framework="fsdp")
+    assert model_flops_per_step(head_alone) / TOKENS == pytest.approx(2 * (32 * LAYER + 2 * HEAD) + 32 * ATTENTION)
+
+
 def test_the_embedding_is_free_and_the_vocabulary_unpadded() -> None:
     tied = job({**LLAMA, "tie_word_embeddings": True})
     assert model_flops_per_step(tied) == model_flops_per_step(job())

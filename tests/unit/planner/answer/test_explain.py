@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from cost_models.job import Job, PooledJob
-from planner.answer.changes import Change, changes, single_changes
+from planner.answer.changes import ADAPTER, EIGHT_BIT, QUANTIZED, Change, changes, single_changes
 from planner.answer.explain import SHOWN, fitting_changes, nearest_infeasible
 from planner.plan import plan
 from planner.request.job import resolve_job
@@ -41,16 +41,24 @@ def verdict(document: dict[str, Any], strategy: dict[str, Any]) -> str:
     return str(answer["verdict"])
 
 
+TRAINING_EDITS: dict[str, Any] = {
+    "": {},
+    EIGHT_BIT: {"optimizer": "adam-8bit"},
+    ADAPTER: {"adapter": {"rank": 16}},
+    QUANTIZED: {"adapter": {"rank": 16, "quantized_base": "nf4"}},
+}
+
+
 def applied(document: dict[str, Any], strategy: dict[str, Any], told: str) -> str:
     """The verdict of the strategy that this change makes, what it says of the host left out."""
-    name = told.split(" (which needs ", maxsplit=1)[0]
+    name = told.split(" (which ", maxsplit=1)[0]
     (change,) = [each for each in changes(resolve_job(document), strategy) if each.name == name]
     return changed_verdict(document, change)
 
 
 def changed_verdict(document: dict[str, Any], change: Change) -> str:
-    optimizer = {"optimizer": "adam-8bit"} if change.eight_bit else {}
-    return verdict({**document, "training": {**document["training"], **optimizer}}, change.strategy)
+    edit = TRAINING_EDITS[change.edit]
+    return verdict({**document, "training": {**document["training"], **edit}}, change.strategy)
 
 
 def smallest_change(job: Job, strategy: dict[str, Any], *, headroom_fraction: float) -> str:
@@ -182,7 +190,15 @@ def test_two_cards_are_told_to_offload() -> None:
 def test_a_host_that_is_known_to_be_too_small_takes_no_offload() -> None:
     small = {**CARDS, "cluster": {**CARDS["cluster"], "host_memory_gib": 128}}
     for each in plan(small)["nearest_infeasible"]:
-        assert each["smallest_change"].startswith(("no change is enough", "use more"))
+        assert each["smallest_change"].startswith(("no change is enough", "use more", "training.adapter"))
+
+
+def test_cards_that_cannot_train_a_whole_model_are_told_to_train_an_adapter() -> None:
+    """16 bytes a parameter do not fit two cards, 2 do: 41,943,040 of 8,072,204,288 are 0.52 %."""
+    small = {**CARDS, "cluster": {**CARDS["cluster"], "host_memory_gib": 128}}
+    nearest = plan(small)["nearest_infeasible"][0]
+    assert nearest["smallest_change"] == "training.adapter {rank: 16} (which trains 0.52 % of the parameters)"
+    assert applied(small, nearest["strategy"], nearest["smallest_change"]) == "fits"
 
 
 def test_changes_are_tried_together() -> None:

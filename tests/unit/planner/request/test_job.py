@@ -48,7 +48,7 @@ def test_all_parts_tell_their_problems_at_once() -> None:
     "part",
     [
         {"cluster": {**CLUSTER, "pools": [{"gpu": "H100-SXM-80GB"}]}},
-        {"training": {**TRAINING, "adapter": {"type": "lora"}}},
+        {"training": {**TRAINING, "adapter": {"peft_type": "IA3"}}},
         {"model": {"hf_config": {"model_type": "mamba", "num_hidden_layers": 2}}},
     ],
 )

@@ -1,0 +1,105 @@
+"""Seconds of the host for one layer: its launches, what stands around it, and how long the device waits for them. [F-4]"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.constants import CHECKPOINT_HOST_S, MEGATRON_LOCAL_OPS, TP_CALL_OPS, TP_CALLS
+from cost_models.hardware.calibrated import HostMode, Scalar, Wrapper
+from cost_models.job import Job
+from cost_models.layers.adapter_costs import adapter_launches
+from cost_models.layers.expert_loop import loop_launches_s
+from cost_models.specs.model import LayerKind
+from cost_models.strategies.strategy import Floats, Strategies
+from cost_models.terms import Tier
+
+
+def launch_cost(job: Job) -> Scalar:
+    """Host seconds per kernel launch, and their tier, in this job's mode: eager, compiled, or captured in CUDA graphs."""
+    return job.calibration.host_op_s(host_mode(job))
+
+
+def host_mode(job: Job) -> HostMode:
+    """How this job's operations are issued."""
+    return "graph" if job.training.cuda_graphs else "compiled" if job.training.compile else "eager"
+
+
+def host_waits_s(host: tuple[Floats, Floats], device: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+    """Seconds that a layer waits for its host, and seconds that repeating its forward adds, shape (U,) each. [F-4] [F-8]
+
+    The host runs ahead from forward into backward, so what it lacks is missed once, over both passes together.
+
+    Args:
+        host: seconds to launch forward and backward.
+        device: seconds that the device works in forward and backward.
+    """
+    busy = device[0] + device[1]
+    waits = np.maximum(host[0] + host[1] - busy, 0.0)
+    # A recomputed layer launches its forward twice and its backward once; the slower of host and device sets the
+    # pace. What the plain layer takes is subtracted, so that a layer that already waits pays only for what is added.
+    repeated = np.maximum(2 * host[0] + CHECKPOINT_HOST_S.value + host[1], busy + device[0])
+    return waits, repeated - (busy + waits)
+
+
+def launch_s(job: Job, kind: LayerKind, rows: Strategies, *, sharded: bool = False) -> tuple[Floats, Floats]:
+    """Host seconds to launch one layer's kernels in forward and backward, shape (U,) each. [F-4]
+
+    Args:
+        job: model, training and prices.
+        kind: kind of layer.
+        rows: shape (U,).
+        sharded: whether FSDP wraps the layer.
+    """
+    extra = job.framework.moe_extra_kernels if kind.is_moe else (0.0, 0.0)
+    each, wrapped = launch_cost(job).value, _wrapper_s(job, rows, sharded=sharded)
+    # Megatron wraps each collective in an autograd function with a buffer and a wait; elsewhere it is one operator.
+    call_ops = TP_CALL_OPS.value if job.framework.wraps_tp_calls else 1.0
+    call_s = (call_ops - 1.0) * each + job.calibration.collective_call_s(host_mode(job)).value
+    if job.framework.wraps_layers and _measured_wrapper(job):
+        call_s = 0.0  # the measured layers made their calls
+    passes = zip(kernels_per_layer(job), extra, _calls(rows), strict=True)
+    forward, backward = (
+        np.asarray((kernels + more) * each + calls * call_s + kernels * wrapped) for kernels, more, calls in passes
+    )
+    more = adapter_launches(job, kind)
+    if more is not None:
+        forward, backward = forward + more[0] * each, backward + more[1] * each
+    if not kind.is_moe:
+        return forward, backward
+    loop = loop_launches_s(job, rows.ep, op_s=each)
+    return forward + loop.forward, backward + loop.backward
+
+
+def kernels_per_layer(job: Job) -> tuple[float, float]:
+    """Number of operators that the host issues for a plain dense layer, in forward and in backward. [F-4]"""
+    if job.has_core_modules:
+        return MEGATRON_LOCAL_OPS["forward"].value, MEGATRON_LOCAL_OPS["backward"].value
+    return job.framework.kernels_forward, job.framework.kernels_backward
+
+
+def _measured_wrapper(job: Job) -> bool:
+    """Whether a profile measured layers under DTensor over several ranks."""
+    ratio = job.calibration.wrapped_layer_ratio("sequence_parallel", compiled=job.training.compile)
+    return ratio.tier == Tier.MEASURED and not job.training.cuda_graphs
+
+
+def _calls(rows: Strategies) -> tuple[Floats, Floats]:
+    """Number of tensor parallelism's collective calls in one layer's forward and backward, shape (U,) each. [F-4]"""
+    whole, split = (rows.tp > 1).astype(np.float64), rows.sequence_parallel
+    forward = whole * np.where(split, TP_CALLS["forward_sp"].value, TP_CALLS["forward"].value)
+    return forward, whole * np.where(split, TP_CALLS["backward_sp"].value, TP_CALLS["forward"].value)
+
+
+def _wrapper_s(job: Job, rows: Strategies, *, sharded: bool) -> Floats:
+    """Host seconds that FSDP2 and DTensor add for each kernel of the plain layer, shape (U,). [F-4]
+
+    They were measured in loops and are taken as such: the factor from a loop to a step was not measured for wrapped layers.
+    """
+    if not job.framework.wraps_layers or job.training.cuda_graphs:
+        return np.zeros(len(rows))
+    ratio, compiled = job.calibration.wrapped_layer_ratio, job.training.compile
+    added = np.full(len(rows), ratio("sharded", compiled=compiled).value - 1.0 if sharded else 0.0)
+    kinds: tuple[Wrapper, Wrapper] = ("tensor_parallel", "sequence_parallel")
+    whole, split = (ratio(kind, compiled=compiled).value - 1.0 for kind in kinds)
+    added += np.where(rows.tp > 1, np.where(rows.sequence_parallel, split, whole), 0.0)
+    return added * job.calibration.looped_op_s.value

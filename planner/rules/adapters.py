@@ -1,0 +1,59 @@
+"""Rules on adapters beside a frozen base, and on how that base can be split."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from cost_models.frameworks import frameworks_where
+from cost_models.job import Job
+from cost_models.strategies.strategy import Bools, Strategies
+from planner.rules.rule import Rule
+
+_PEFT = frameworks_where(lambda facts: bool(facts.choices.quantized_bases))
+"""Frameworks whose adapters are peft's, around Hugging Face's modules."""
+
+
+def _split_by_tensor(_job: Job, s: Strategies) -> Bools:
+    return np.asarray(s.tp > 1)
+
+
+def _pipelined(_job: Job, s: Strategies) -> Bools:
+    return np.asarray(s.pp > 1)
+
+
+def _base_sharded(job: Job, s: Strategies) -> Bools:
+    first = 2 if job.framework.memory.zero2_shards_parameters else 3
+    return np.asarray((s.zero >= first) & (s.zero_shard_size > 1))
+
+
+def _any_adapter(job: Job) -> bool:
+    return job.training.adapter is not None
+
+
+def _unshardable_base(job: Job) -> bool:
+    adapter = job.training.adapter
+    if adapter is None or adapter.quantized_base == "none":
+        return False
+    return adapter.quantized_base not in job.framework.choices.sharded_bases
+
+
+ADAPTER_RULES: tuple[Rule, ...] = (
+    Rule(
+        "adapter-unsupported", _split_by_tensor, "{framework} cannot combine peft's adapters with tensor parallelism (tp {tp})",
+        "Set tp to 1 and shard with zero 3, or use megatron.",
+        "peft/tuners/lora/layer.py: an adapter is made of whole linear layers beside the base's", frameworks=_PEFT,
+        when=_any_adapter, smallest_change="tp {tp} -> 1",
+    ),
+    Rule(
+        "adapter-unsupported", _pipelined, "{framework} cannot combine peft's adapters with a pipeline (pp {pp})",
+        "Set pp to 1 and shard with zero 3, or use megatron.", "deepspeed/runtime/pipe/module.py takes a list of its own layers",
+        frameworks=_PEFT, when=_any_adapter, smallest_change="pp {pp} -> 1",
+    ),
+    # 8-bit weights carry their scales in an object that neither DeepSpeed nor FSDP takes apart.
+    Rule(
+        "quantized-base-unsupported", _base_sharded, "{framework} cannot shard a base that is quantised to {quantized_base} (zero {zero})",
+        "Use quantized_base 'nf4', or a zero stage that keeps parameters whole.",
+        "bitsandbytes/nn/modules.py (Int8Params; quant_storage is Linear4bit's alone)", frameworks=_PEFT, when=_unshardable_base,
+        smallest_change="zero {zero} -> 0",
+    ),
+)  # fmt: skip
