@@ -18,7 +18,7 @@ from cost_models.job import Job
 from cost_models.layers.adapter_costs import adapted_s
 from cost_models.layers.attention_core import LayerAttention, layer_attention_s
 from cost_models.layers.communication import PassSeconds, cp_comm, ep_comm, tp_comm
-from cost_models.layers.elementwise import build_of, elementwise_s
+from cost_models.layers.elementwise import build_of, elementwise_s, row_passes
 from cost_models.layers.host import host_waits_s, launch_cost, launch_s
 from cost_models.layers.selective import repeated_copies, separate_norms
 from cost_models.layers.shapes import Gemm, layer_gemms
@@ -122,7 +122,12 @@ def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyP
     matmul = products.seconds
     attention = layer_attention_s(job, kind, rows)
     element_forward, element_backward = elementwise_s(
-        job, kind, tokens=tokens, tp=rows.tp, sequence_parallel=rows.sequence_parallel
+        job,
+        kind,
+        tokens=tokens,
+        tp=rows.tp,
+        sequence_parallel=rows.sequence_parallel,
+        passes=row_passes(job, kind, rows),
     )
     adapted = adapted_s(job, kind, rows, tokens=tokens)
     if adapted is not None:

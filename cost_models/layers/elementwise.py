@@ -16,7 +16,8 @@ from cost_models.job import Job
 from cost_models.layers.casts import cast_traffic, casts_shards
 from cost_models.layers.copies import gradient_sums, layout_copies
 from cost_models.specs.model import LayerKind
-from cost_models.strategies.strategy import Bools, Floats
+from cost_models.strategies.fields import MoeDispatcher
+from cost_models.strategies.strategy import Bools, Floats, Strategies
 
 RMSNORM_COMPOSITE_BYTES = 30.0
 """Bytes per element of an RMSNorm written as separate operators with a detour through fp32: cast, square, mean,
@@ -54,7 +55,7 @@ class PassTraffic:
     sharded_bytes: float
     """Bytes that tp always divides."""
     routed_bytes: float
-    """Bytes per routed copy of a token, in mixture layers."""
+    """Bytes per routed copy of a token, in mixture layers, beside those of its row."""
     kernels: float
     gathered_bytes: float = 0.0
     """Bytes of rows that are whole on every rank, which nothing divides."""
@@ -98,7 +99,7 @@ def layer_traffic(job: Job, kind: LayerKind) -> tuple[PassTraffic, PassTraffic]:
     forward = PassTraffic(
         hidden_bytes=h * (norms * norm + adds * add) + shards * cast.hidden,
         sharded_bytes=rotary + qk * norm + width * act + gated + copies.moved_bytes + cast.sharded,
-        routed_bytes=experts * (expert_width * act + cast.routed + PERMUTED_ROW_RATIO.value * 6 * e * h),
+        routed_bytes=experts * (expert_width * act + cast.routed),
         kernels=norms * norm_kernels + adds * add_kernels + act_kernels + rotary_kernels + qk_kernels
         + gate_kernels + ROUTING_KERNELS["forward"].value * experts + copies.kernels,
         gathered_bytes=(1 - shards) * cast.hidden,
@@ -109,7 +110,7 @@ def layer_traffic(job: Job, kind: LayerKind) -> tuple[PassTraffic, PassTraffic]:
         + cast_back.sharded
         + copies_back.moved_bytes,
         gathered_bytes=h * sums.moved_bytes + (1 - shards) * cast_back.hidden,
-        routed_bytes=experts * (expert_width * act_back + cast_back.routed + PERMUTED_ROW_RATIO.value * 8 * e * h),
+        routed_bytes=experts * (expert_width * act_back + cast_back.routed),
         kernels=2 * norms * norm_kernels + adds * add_kernels + 1.5 * act_kernels + rotary_kernels + 2 * qk_kernels
         + 1.5 * gate_kernels + biases + ROUTING_KERNELS["backward"].value * experts + copies_back.kernels + sums.kernels,
     )  # fmt: skip
@@ -182,8 +183,31 @@ def _mlp_widths(job: Job, kind: LayerKind) -> tuple[float, float]:
     return float(moe.num_shared_experts * moe.shared_expert_intermediate_size), float(moe.expert_intermediate_size)
 
 
+def row_passes(job: Job, kind: LayerKind, rows: Strategies) -> tuple[Floats, Floats]:
+    """Times that a routed copy's row, as wide as the hidden size, is read and written in forward and backward, shape (U,). [F-3]
+
+    Rows are taken apart before the exchange and put together behind it. Without the flex dispatcher, ranks sort what arrives by
+    their own experts and sort it back, unless they hold one; the flex dispatcher's sends need the sorting alone. Weighting
+    outside of the experts' activation is a pass of its own.
+    """
+    moe = job.model.moe
+    if not kind.is_moe or moe is None:
+        return np.zeros(len(rows)), np.zeros(len(rows))
+    shared = rows.ep * rows.etp > 1
+    sorts = shared & (rows.moe_dispatcher != MoeDispatcher.FLEX) & (moe.num_experts > rows.ep)
+    moves = np.where(sorts, 4.0, 2.0)
+    weighs = 0.0 if job.framework.weighs_inside_experts else 1.0
+    return moves + weighs, moves + 2.0 * weighs
+
+
 def elementwise_s(
-    job: Job, kind: LayerKind, *, tokens: Floats, tp: Floats, sequence_parallel: Bools
+    job: Job,
+    kind: LayerKind,
+    *,
+    tokens: Floats,
+    tp: Floats,
+    sequence_parallel: Bools,
+    passes: tuple[Floats, Floats] | None = None,
 ) -> tuple[Floats, Floats]:
     """Seconds of one layer's memory-bound kernels in forward and in backward, shape of `tokens`. [F-3]
 
@@ -193,8 +217,10 @@ def elementwise_s(
         tokens: tokens of one micro-batch on a context-parallel rank.
         tp: tensor-parallel ranks.
         sequence_parallel: whether they split what is as wide as the hidden size.
+        passes: `row_passes` of these strategies; None where the layer has no experts.
     """
     moe = job.model.moe
+    row_bytes = PERMUTED_ROW_RATIO.value * 2 * job.training.compute_bytes * job.model.hidden_size
     routed = (job.routed_copies if kind.is_moe else 0.0) / tp  # the sequence is split before dispatch
     # Without sequence parallelism every tensor-parallel rank repeats the hidden-wide work on all tokens.
     hidden_split = np.where(sequence_parallel, tp, 1.0)
@@ -202,11 +228,13 @@ def elementwise_s(
 
     logits = tokens / tp * moe.num_experts if kind.is_moe and moe is not None else np.zeros_like(tokens)
 
-    def seconds(traffic: PassTraffic, routing: float) -> Floats:
-        per_token = traffic.hidden_bytes / hidden_split + traffic.sharded_bytes / tp + routed * traffic.routed_bytes
+    def seconds(traffic: PassTraffic, routing: float, moved: Floats | float) -> Floats:
+        per_token = traffic.hidden_bytes / hidden_split + traffic.sharded_bytes / tp
+        per_token = per_token + routed * (traffic.routed_bytes + moved * row_bytes)
         per_token = per_token + traffic.gathered_bytes
         kernels = traffic.kernels * ELEMENTWISE_KERNEL_S.value
         return np.asarray(tokens * per_token / rate + kernels + routing * logits * ROUTING_LOGIT_S.value)
 
     forward, backward = layer_traffic(job, kind)
-    return seconds(forward, 2 / 3), seconds(backward, 1 / 3)
+    moved, moved_back = passes or (0.0, 0.0)
+    return seconds(forward, 2 / 3, moved), seconds(backward, 1 / 3, moved_back)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from builders import UNIT_GPU, dense_model, job_of, with_experts
+from builders import UNIT_GPU, dense_model, job_of, row_of, with_experts
 from cost_models.constants import ELEMENTWISE_KERNEL_S
-from cost_models.layers.elementwise import elementwise_s, layer_traffic
+from cost_models.layers.elementwise import elementwise_s, layer_traffic, row_passes
 
 H, WIDTH = 1024, 4096
 Q, KV = 1024, 256
@@ -174,14 +174,49 @@ def test_scales_by_row_need_whole_rows() -> None:
 
 
 def test_an_expert_layer_moves_each_routed_copy() -> None:
-    """Per copy: SwiGLU of the expert's width, and 3 reads and writes of the hidden width to gather and scatter it, which
-    take 1.6 times a stream's time.
-    """
+    """Per copy: SwiGLU of the expert's width, and the row itself, which is read and written 1.6 times as slowly as a stream."""
     moe = {"num_experts": 4, "top_k": 2, "expert_intermediate_size": 512}
-    forward, backward = traffic(job(grouped(moe=moe)))
-    assert forward.routed_bytes == pytest.approx(512 * 6 + 1.6 * 6 * 2 * H)
-    assert backward.routed_bytes == pytest.approx(512 * 10 + 1.6 * 8 * 2 * H)
+    asked = job(grouped(moe=moe))
+    forward, backward = traffic(asked)
+    assert forward.routed_bytes == 512 * 6
+    assert backward.routed_bytes == 512 * 10
     assert forward.sharded_bytes == (Q + KV) * 4
+    split = {"tokens": np.array([2048.0]), "tp": np.array([1.0]), "sequence_parallel": np.array([False])}
+    still, moved = (
+        elementwise_s(asked, asked.model.layer_kinds[0], **split, passes=(np.array([x]), np.array([2 * x])))
+        for x in (0.0, 3.0)
+    )
+    assert moved[0][0] - still[0][0] == pytest.approx(2048 * 2 * 3 * 2 * 2 * H * 1.6 / 800e9)
+    assert moved[1][0] - still[1][0] == pytest.approx(2048 * 2 * 6 * 2 * 2 * H * 1.6 / 800e9)
+
+
+@pytest.mark.parametrize(
+    ("version", "strategy", "passes"),
+    [
+        # Taken apart and put together: twice each way. Sorted by own experts behind the exchange, and back: twice more.
+        ("0.16", {"ep": 1}, (2, 2)),
+        ("0.16", {"ep": 4, "moe_dispatcher": "alltoall"}, (4, 4)),
+        ("0.16", {"ep": 4, "moe_dispatcher": "allgather"}, (4, 4)),
+        # The flex dispatcher's kernels take rows apart and put them together; what is left is the sorting.
+        ("0.16", {"ep": 4, "moe_dispatcher": "flex"}, (2, 2)),
+        # One expert a rank needs no sorting.
+        ("0.16", {"ep": 8, "moe_dispatcher": "alltoall"}, (2, 2)),
+        # Before core 0.13 rows were weighed behind the experts: a pass forward; backward one for rows and one for weights.
+        ("0.12", {"ep": 4, "moe_dispatcher": "alltoall"}, (5, 6)),
+    ],
+)  # fmt: skip
+def test_how_often_a_routed_row_is_moved(version, strategy, passes) -> None:
+    """megatron/core/transformer/moe/token_dispatcher.py and moe_utils.py (permute, sort_chunks_by_idxs, unpermute)."""
+    asked = job(grouped(moe={"num_experts": 8, "top_k": 2, "expert_intermediate_size": 512}), framework_version=version)
+    forward, backward = row_passes(asked, asked.model.layer_kinds[0], row_of(asked, **strategy))
+    assert (forward[0], backward[0]) == passes
+
+
+def test_hugging_face_modules_gather_weigh_and_scatter() -> None:
+    """transformers' experts on one rank: 3 passes forward, 4 backward, as they were counted for routed rows from the start."""
+    asked = job(grouped(moe={"num_experts": 8, "top_k": 2, "expert_intermediate_size": 512}), framework="fsdp")
+    forward, backward = row_passes(asked, asked.model.layer_kinds[0], row_of(asked))
+    assert (forward[0], backward[0]) == (3, 4)
 
 
 def test_routing_takes_time_for_every_score() -> None:
