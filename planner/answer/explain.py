@@ -225,7 +225,9 @@ def _try(tried: list[tuple[int, Change]], found: FittingChanges, job: Job, headr
             position = some[int(resolved.index[row])]
             index, change = tried[position]
             if verdict[row] == Verdict.FITS:
-                name = change.name + _on_the_host(float(memory.host_bytes_per_node[row]), job) + _share_trained(changed)
+                name = change.name + _on_the_host(float(memory.host_bytes_per_node[row]), job)
+                if job.training.adapter is None:
+                    name += _share_trained(changed)
                 fitting[index] = min(fitting.get(index, (len(tried), "")), (position, name))
             closest = found.closest.get(index, (np.inf, ""))
             found.closest[index] = min(closest, (float(excess[row]), change.name))

@@ -11,6 +11,8 @@ from planner.rules.rule import Rule
 
 _PEFT = frameworks_where(lambda facts: bool(facts.choices.quantized_bases))
 """Frameworks whose adapters are peft's, around Hugging Face's modules."""
+_PEFT_OVER_SHARDS = _PEFT & frameworks_where(lambda facts: facts.memory.zero2_shards_parameters)
+"""Those whose parameters are FSDP's."""
 
 
 def _split_by_tensor(_job: Job, s: Strategies) -> Bools:
@@ -24,6 +26,20 @@ def _pipelined(_job: Job, s: Strategies) -> Bools:
 def _base_sharded(job: Job, s: Strategies) -> Bools:
     first = 2 if job.framework.memory.zero2_shards_parameters else 3
     return np.asarray((s.zero >= first) & (s.zero_shard_size > 1))
+
+
+def _context_over_replicas(job: Job, s: Strategies) -> Bools:
+    first = 2 if job.framework.memory.zero2_shards_parameters else 3
+    return np.asarray((s.cp > 1) & (s.zero < first))
+
+
+def _context(_job: Job, s: Strategies) -> Bools:
+    return np.asarray(s.cp > 1)
+
+
+def _quantised(job: Job) -> bool:
+    adapter = job.training.adapter
+    return adapter is not None and adapter.quantized_base != "none"
 
 
 def _any_adapter(job: Job) -> bool:
@@ -48,6 +64,19 @@ ADAPTER_RULES: tuple[Rule, ...] = (
         "adapter-unsupported", _pipelined, "{framework} cannot combine peft's adapters with a pipeline (pp {pp})",
         "Set pp to 1 and shard with zero 3, or use megatron.", "deepspeed/runtime/pipe/module.py takes a list of its own layers",
         frameworks=_PEFT, when=_any_adapter, smallest_change="pp {pp} -> 1",
+    ),
+    # Its gradients are reduced over the ranks of a sequence as FSDP2's shards are; without FSDP2 nobody reduces them.
+    Rule(
+        "context-parallel-unsupported", _context_over_replicas,
+        "{framework} cannot combine context parallelism with whole parameters on every rank beside peft's adapters (cp {cp}, zero {zero})",
+        "Set zero to 3, or cp to 1.", "accelerate/parallelism_config.py (dp_shard_cp is the mesh dimension that FSDP shards over)",
+        frameworks=_PEFT_OVER_SHARDS, when=_any_adapter, smallest_change="zero {zero} -> 3",
+    ),
+    Rule(
+        "context-parallel-unsupported", _context,
+        "{framework} cannot combine context parallelism with a base that is quantised to {quantized_base} (cp {cp})",
+        "Set cp to 1.", "accelerate/parallelism_config.py wants FSDP2, which cannot shard bitsandbytes' weights",
+        frameworks=_PEFT_OVER_SHARDS, when=_quantised, smallest_change="cp {cp} -> 1",
     ),
     # 8-bit weights carry their scales in an object that neither DeepSpeed nor FSDP takes apart.
     Rule(
