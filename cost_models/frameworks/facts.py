@@ -90,6 +90,10 @@ class FrameworkFacts:
     torch/distributed/_functional_collectives.py (all_gather_tensor, reduce_scatter_tensor)."""
     moe_extra_kernels: tuple[float, float] = MOE_EXTRA_KERNELS
     """Forward and backward launches an MoE layer adds."""
+    exchange_kernels: tuple[float, float] = (0.0, 0.0)
+    """Forward and backward launches that it adds besides where several ranks share its experts."""
+    host_reads_routing: bool = False
+    """The host waits for how many tokens each expert gets before it goes on, so that it does not run ahead of a layer's forward."""
     keeps_gathered_norms: bool = False
     """With sequence parallelism the gathered norm outputs stay saved rather than being gathered again in backward."""
     selective_alternates: bool = False

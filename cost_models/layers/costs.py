@@ -19,7 +19,7 @@ from cost_models.layers.adapter_costs import adapted_s
 from cost_models.layers.attention_core import LayerAttention, layer_attention_s
 from cost_models.layers.communication import PassSeconds, cp_comm, ep_comm, tp_comm
 from cost_models.layers.elementwise import build_of, elementwise_s, row_passes
-from cost_models.layers.host import host_waits_s, launch_cost, launch_s
+from cost_models.layers.host import host_waits_s, launch_cost, launch_s, reads_routing
 from cost_models.layers.selective import repeated_copies, separate_norms
 from cost_models.layers.shapes import Gemm, layer_gemms
 from cost_models.layers.trained import frozen_modules, layers_run_backward
@@ -142,11 +142,12 @@ def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyP
         matmul.dgrad_s + matmul.wgrad_s, attention.backward_s, element_backward, tp.backward, cp.backward, ep.backward
     ]  # fmt: skip
     device = summed(forward), summed(backward)
-    waits, again = host_waits_s(launch_s(job, kind, rows), device)
+    reads = reads_routing(job, kind)
+    waits, again = host_waits_s(launch_s(job, kind, rows), device, reads=reads)
     whole = device[0] + device[1] + waits
     # Of what is no longer hidden, a layer that waits for its host feels only what exceeds that wait.
     alone = np.maximum(device[0] + device[1] + ep.hidden - whole, 0.0)
-    sharded = host_waits_s(launch_s(job, kind, rows, sharded=True), device)
+    sharded = host_waits_s(launch_s(job, kind, rows, sharded=True), device, reads=reads)
     # Waiting for the host belongs to neither pass. It is booked under forward, in its place among LAYER_PARTS.
     forward.insert(_WAITS, waits)
     backward.insert(_WAITS, np.zeros_like(waits))

@@ -24,16 +24,29 @@ def host_mode(job: Job) -> HostMode:
     return "graph" if job.training.cuda_graphs else "compiled" if job.training.compile else "eager"
 
 
-def host_waits_s(host: tuple[Floats, Floats], device: tuple[Floats, Floats]) -> tuple[Floats, Floats]:
+def reads_routing(job: Job, kind: LayerKind) -> bool:
+    """Whether the host waits in this layer's forward for what the router decided. [F-4]"""
+    return kind.is_moe and job.framework.host_reads_routing and not job.training.cuda_graphs
+
+
+def host_waits_s(
+    host: tuple[Floats, Floats], device: tuple[Floats, Floats], *, reads: bool = False
+) -> tuple[Floats, Floats]:
     """Seconds that a layer waits for its host, and seconds that repeating its forward adds, shape (U,) each. [F-4] [F-8]
 
-    The host runs ahead from forward into backward, so what it lacks is missed once, over both passes together.
+    The host runs ahead from forward into backward, so what it lacks is missed once, over both passes together. Where it has to read
+    a result of the layer, it starts the forward's second part when the first is done, and has no lead to lose.
 
     Args:
         host: seconds to launch forward and backward.
         device: seconds that the device works in forward and backward.
+        reads: whether the host waits for a result in forward.
     """
     busy = device[0] + device[1]
+    if reads:
+        forward, backward = np.maximum(host[0], device[0]), np.maximum(host[1], device[1])
+        again = np.maximum(host[0] + CHECKPOINT_HOST_S.value, device[0])
+        return forward + backward - busy, again
     waits = np.maximum(host[0] + host[1] - busy, 0.0)
     # A recomputed layer launches its forward twice and its backward once; the slower of host and device sets the
     # pace. What the plain layer takes is subtracted, so that a layer that already waits pays only for what is added.
@@ -50,14 +63,14 @@ def launch_s(job: Job, kind: LayerKind, rows: Strategies, *, sharded: bool = Fal
         rows: shape (U,).
         sharded: whether FSDP wraps the layer.
     """
-    extra = job.framework.moe_extra_kernels if kind.is_moe else (0.0, 0.0)
+    extra = _expert_kernels(job, kind, rows)
     each, wrapped = launch_cost(job).value, _wrapper_s(job, rows, sharded=sharded)
     # Megatron wraps each collective in an autograd function with a buffer and a wait; elsewhere it is one operator.
     call_ops = TP_CALL_OPS.value if job.framework.wraps_tp_calls else 1.0
     call_s = (call_ops - 1.0) * each + job.calibration.collective_call_s(host_mode(job)).value
     if job.framework.wraps_layers and _measured_wrapper(job):
         call_s = 0.0  # the measured layers made their calls
-    passes = zip(kernels_per_layer(job), extra, _calls(rows), strict=True)
+    passes = zip(kernels_per_layer(job), extra, _calls(job, kind, rows), strict=True)
     forward, backward = (
         np.asarray((kernels + more) * each + calls * call_s + kernels * wrapped) for kernels, more, calls in passes
     )
@@ -83,9 +96,21 @@ def _measured_wrapper(job: Job) -> bool:
     return ratio.tier == Tier.MEASURED and not job.training.cuda_graphs
 
 
-def _calls(rows: Strategies) -> tuple[Floats, Floats]:
+def _expert_kernels(job: Job, kind: LayerKind, rows: Strategies) -> tuple[Floats, Floats]:
+    """Launches that router, dispatch and experts add to one layer's forward and backward, shape (U,) each. [F-4]"""
+    if not kind.is_moe:
+        return np.zeros(len(rows)), np.zeros(len(rows))
+    shared = (rows.ep * rows.etp > 1).astype(np.float64)
+    own, exchange = job.framework.moe_extra_kernels, job.framework.exchange_kernels
+    return own[0] + shared * exchange[0], own[1] + shared * exchange[1]
+
+
+def _calls(job: Job, kind: LayerKind, rows: Strategies) -> tuple[Floats, Floats]:
     """Number of tensor parallelism's collective calls in one layer's forward and backward, shape (U,) each. [F-4]"""
-    whole, split = (rows.tp > 1).astype(np.float64), rows.sequence_parallel
+    moe = job.model.moe
+    # Routed experts exchange tokens instead; one block of the layer is left.
+    blocks = 0.5 if kind.is_moe and moe is not None and not moe.num_shared_experts else 1.0
+    whole, split = np.where(rows.tp > 1, blocks, 0.0), rows.sequence_parallel
     forward = whole * np.where(split, TP_CALLS["forward_sp"].value, TP_CALLS["forward"].value)
     return forward, whole * np.where(split, TP_CALLS["backward_sp"].value, TP_CALLS["forward"].value)
 

@@ -1,0 +1,67 @@
+"""What a layer costs its host: launches of experts and of tensor parallelism, and waits where the host reads the routing."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from builders import dense_model, job_of, row_of, with_experts
+from cost_models.layers.host import host_waits_s, launch_s, reads_routing
+
+OP_S = 25e-6  # nominal host time of one operator of a step (EQUATIONS.md, F-4)
+
+
+def mixture(framework="megatron", *, num_shared_experts=0, **training):
+    model = with_experts(dense_model(2, num_key_value_heads=2), num_experts=8, num_shared_experts=num_shared_experts)
+    return job_of(model, framework, seq_length=1024, global_batch_size=8, **training)
+
+
+def launches(job, **strategy):
+    """Operators of one layer's forward and backward."""
+    forward, backward = launch_s(job, job.model.layer_kinds[0], row_of(job, **strategy))
+    return float(forward[0]) / OP_S, float(backward[0]) / OP_S
+
+
+def test_megatrons_experts_cost_their_host_what_was_measured() -> None:
+    """Two H200, loop of layers: a mixture layer 4.72 + 2.97 ms and with two ranks 6.19 + 3.45, a dense one 1.58 + 1.55 (means of two), where
+    the agent's operator takes 30.9 us. 34 + 45 operators are a dense layer's.
+    """
+    alone, shared = launches(mixture(), ep=1), launches(mixture(), ep=2)
+    assert alone[0] - 34 == pytest.approx((4.72 - 1.58) / 0.0309, rel=0.05)
+    assert alone[1] - 45 == pytest.approx((2.97 - 1.55) / 0.0309, rel=0.05)
+    assert shared[0] - 34 == pytest.approx((6.19 - 1.58) / 0.0309, rel=0.05)
+    assert shared[1] - 45 == pytest.approx((3.45 - 1.55) / 0.0309, rel=0.05)
+
+
+def test_routed_experts_need_no_tensor_parallel_calls() -> None:
+    """Of 4 calls forward and 6 backward, 7 operators each, half are the MLP's, which shared experts have and routed ones have not."""
+    split = {"tp": 2, "ep": 2, "etp": 1, "sequence_parallel": True}
+    routed, shared = (launches(mixture(num_shared_experts=n), **split) for n in (0, 1))
+    assert shared[0] - routed[0] == pytest.approx(2 * 7)
+    assert shared[1] - routed[1] == pytest.approx(3 * 7)
+
+
+@pytest.mark.parametrize(
+    ("framework", "training", "reads"),
+    [("megatron", {}, True), ("megatron", {"cuda_graphs": True}, False), ("torchtitan", {}, False)],
+)
+def test_megatrons_host_reads_the_routing_unless_it_is_captured(framework, training, reads) -> None:
+    job = mixture(framework, **training)
+    assert reads_routing(job, job.model.layer_kinds[0]) is reads
+    dense = job_of(dense_model(2), framework, **training)
+    assert not reads_routing(dense, dense.model.layer_kinds[0])
+
+
+def test_a_host_that_reads_cannot_run_ahead() -> None:
+    """Host 7.0 + 2.5 ms, device 5.2 + 10.2 (H200, 4,096 tokens of width 4,096, two ranks): 17.2 ms, 17.0 measured; with a lead only the
+    device's 15.4 would count. Again a forward: 7.0 and 0.3 for the random states.
+    """
+    host, device = (np.array([7.0e-3]), np.array([2.5e-3])), (np.array([5.2e-3]), np.array([10.2e-3]))
+    ahead, _ = host_waits_s(host, device)
+    waits, again = host_waits_s(host, device, reads=True)
+    assert ahead[0] == 0
+    assert waits[0] + 15.4e-3 == pytest.approx(17.0e-3, rel=0.02)
+    assert again[0] == pytest.approx(7.3e-3)
+    slow = np.array([9.0e-3]), np.array([10.2e-3])
+    assert host_waits_s(host, slow, reads=True)[0][0] == pytest.approx(0)
+    assert host_waits_s(host, slow, reads=True)[1][0] == pytest.approx(9.0e-3)
