@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from cost_models.estimate import Estimate
 from cost_models.hardware.attention_kernels import Direction, batched_product_s, composed_s, flash_kernel_s
 from cost_models.hardware.calibrated import Calibration
+from cost_models.hardware.flash_constants import FP32_CHAIN_BYTES
 from cost_models.specs.training import AttentionKernel
 from cost_models.terms import Tier
 
@@ -100,8 +101,10 @@ def math_attention_s(
     scores = count * q * kv
     element = 2.0 if precision == "fp32" else 1.0
     peak = calibration.peak_flops_per_s("bf16" if precision not in {"fp16", "fp32"} else precision)
+    # Plain fp32 units stay below the power limit, at the data sheet's clock.
+    clock = 1.0 if precision == "fp32" else calibration.sustained_clock
     product_s = batched_product_s(
-        scores, width, kv, speed=peak * calibration.sustained_clock, element_bytes=2.0 * element,
+        scores, width, kv, speed=peak * clock, element_bytes=2.0 * element,
         memory_bytes_per_s=calibration.cluster.gpu.memory_bytes_per_s,
     )  # fmt: skip
     products, tier = calibration.products, Tier.NOMINAL
@@ -112,7 +115,8 @@ def math_attention_s(
     stream = calibration.memory_bytes_per_s_effective.value / element
 
     def priced(direction: Direction) -> Estimate:
-        seconds = composed_s(product_s, scores, direction=direction, stream=stream, dropout=dropout)
+        chain = FP32_CHAIN_BYTES[direction].value / element if composed and precision == "fp32" else None
+        seconds = composed_s(product_s, scores, direction=direction, stream=stream, dropout=dropout, passes=chain)
         known = Tier.INTERPOLATED if direction in measured else tier
         return Estimate(seconds * measured.get(direction, 1.0), np.full(scores.shape, np.int8(known)))
 

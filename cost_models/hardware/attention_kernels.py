@@ -32,6 +32,7 @@ from cost_models.hardware.flash_constants import (
     FLASH_NARROW_HEAD_BLACKWELL,
     FLASH_REFERENCE_FLOPS_PER_S,
     FLASH_WIDE_HEAD,
+    FP32_BATCHED,
 )
 from cost_models.specs.cluster import Generation
 from cost_models.specs.training import AttentionKernel
@@ -125,17 +126,36 @@ def batched_product_s(
 ) -> Floats:
     """Seconds of one batched product between scores and heads of `width`, the launch left out. [F-2]
 
-        max(2 S d / (speed eff), S element / memory bandwidth),  eff = 0.475 d / (d + 64)
+        max(2 S d / (speed eff), S element / memory bandwidth),  eff = 0.475 d / (d + 64), in fp32 0.86 d / (d + 32)
 
     The efficiency is lower where a size is not a multiple of 16 or 8. `speed` is the sustained peak in operations per second.
     """
-    efficiency = BMM_EFFICIENCY.value * width / (width + BMM_HEAD_HALF.value) * _alignment(width, kv)
+    most, half = FP32_BATCHED if element_bytes > 2 else (BMM_EFFICIENCY, BMM_HEAD_HALF)
+    efficiency = most.value * width / (width + half.value) * _alignment(width, kv)
     return np.maximum(2.0 * scores * width / (speed * efficiency), element_bytes * scores / memory_bytes_per_s)
 
 
-def composed_s(product_s: Floats, scores: Floats, *, direction: Direction, stream: float, dropout: float) -> Floats:
-    """Seconds of one direction of attention whose products take `product_s` each, shape of `scores`. [F-2]"""
-    products, passes = (2.0, 4.0) if direction == "forward" else (4.0, 6.0)
+def composed_s(
+    product_s: Floats,
+    scores: Floats,
+    *,
+    direction: Direction,
+    stream: float,
+    dropout: float,
+    passes: float | None = None,
+) -> Floats:
+    """Seconds of one direction of attention whose products take `product_s` each, shape of `scores`. [F-2]
+
+    Args:
+        product_s: seconds of one batched product.
+        scores: number of scores.
+        direction: forward or backward.
+        stream: scores that stream by in a second.
+        dropout: probability; at 0 there is no mask to read or write.
+        passes: passes over the scores, where a chain of operators needs others than a fused softmax.
+    """
+    products, usual = (2.0, 4.0) if direction == "forward" else (4.0, 6.0)
+    passes = usual if passes is None else passes
     extra, kernels = (5.0, 2.0) if dropout > 0 else (0.0, 1.0)
     seconds = products * (product_s + KERNEL_FLOOR_S.value) + (passes + extra) * scores / stream
     return seconds + kernels * ELEMENTWISE_KERNEL_S.value

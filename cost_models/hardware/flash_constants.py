@@ -138,3 +138,15 @@ FLASH_WIDE_HEAD = (
 )
 FLASH_BACKWARD_FLOPS = Constant(2.5, "1", 2.5, 2.5, "five matrix products instead of two (arXiv:2307.08691)")
 FLASH_HEAD_MULTIPLE = Constant(32.0, "elements", 8.0, 64.0, "head widths are padded to a multiple of this")
+FP32_BATCHED = (
+    Constant(0.86, "1", 0.75, 0.95, "share of fp32's peak that batched products of attention reach at large head width"),
+    Constant(
+        32.0, "elements", 16.0, 48.0,
+        "head width at which they reach half of it: 0.70 at 128, 0.55 at 64 (H200, mean of both products; data/measured_h200, "
+        "fp32_and_unfused)",
+    ),
+)  # fmt: skip
+FP32_CHAIN_BYTES: Mapping[str, Constant] = {
+    "forward": Constant(44.0, "B", 36.0, 52.0, "per score: PyTorch's unfused attention in fp32 less its products, 10.3 to 11.7 passes of 4 bytes"),
+    "backward": Constant(24.0, "B", 20.0, 28.0, "the same, backward: 5.7 to 6.0 passes (H200, data/measured_h200, fp32_and_unfused)"),
+}  # fmt: skip

@@ -14,7 +14,7 @@ from dataclasses import replace
 import numpy as np
 
 from cost_models.calibration.document import CalibrationDocument, GemmSample
-from cost_models.constants import NOMINAL_GEMM_EFFICIENCY, PEAKS_OVER_HALF, SUSTAINED_CLOCK
+from cost_models.constants import FP32_SHARE, NOMINAL_GEMM_EFFICIENCY, PEAKS_OVER_HALF, SUSTAINED_CLOCK
 from cost_models.hardware.efficiency import carried_share, precision_efficiency
 from cost_models.hardware.gemm import (
     Box,
@@ -75,6 +75,24 @@ def peak_ratio(gpu: Gpu, document: CalibrationDocument, *, precision: str = "bf1
 
 
 def precision_surfaces(
+    compute: CalibrationDocument | None, reference: CalibrationDocument | None, gpu: Gpu
+) -> dict[str, GemmSurface]:
+    """Surfaces of precisions that bf16's does not serve: those of a GPU whose peaks are not the reference's, each carried from its own
+    peak, and fp32's on Hopper, whose share hardly depends on the shape. [F-1]
+    """
+    return _carried_surfaces(compute, reference, gpu) | _plain_surfaces(compute, gpu)
+
+
+def _plain_surfaces(compute: CalibrationDocument | None, gpu: Gpu) -> dict[str, GemmSurface]:
+    """fp32's surface where it was measured on this generation and no document measured it on the user's GPU."""
+    if gpu.generation != "hopper" or "fp32" not in gpu.peak_flops_per_s:
+        return {}
+    if compute is not None and any(s.dtype == "fp32" for s in compute.gemm):
+        return {}
+    return {"fp32": nominal_surface(FP32_SHARE.value, num_sms=gpu.num_sms)}
+
+
+def _carried_surfaces(
     compute: CalibrationDocument | None, reference: CalibrationDocument | None, gpu: Gpu
 ) -> dict[str, GemmSurface]:
     """Surfaces of the other precisions of a GPU whose peaks are not the reference's; each is carried from its own peak.

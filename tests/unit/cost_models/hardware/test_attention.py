@@ -148,6 +148,21 @@ def test_math_attention_moves_the_scores_and_multiplies_twice() -> None:
     assert float(time.backward.seconds) == pytest.approx(4 * bmm + 11 * scores / 1.6e12 + 2 * 1.5e-6)
 
 
+@pytest.mark.parametrize(
+    ("heads", "tokens", "width", "forward", "backward"),
+    [(24, 4096, 128, 9.317, 10.764), (64, 2048, 64, 4.743, 5.115), (64, 2048, 128, 5.898, 7.301)],
+)
+def test_unfused_attention_in_fp32_is_what_pytorch_takes(heads, tokens, width, forward, backward) -> None:
+    """Milliseconds on an H200 (data/measured_h200, fp32_and_unfused.jsonl)."""
+    gpu = replace(H100, peak_flops_per_s={"bf16": 989.4e12, "fp32": 66.9e12}, memory_bytes_per_s=4.8e12)
+    time = math_attention_s(
+        sequences=1, heads=heads, q_length=tokens, kv_length=tokens, d=width, dropout=0.0, calibration=calibration(gpu),
+        precision="fp32", composed=True,
+    )  # fmt: skip
+    assert float(time.forward.seconds) * 1e3 == pytest.approx(forward, rel=0.08)
+    assert float(time.backward.seconds) * 1e3 == pytest.approx(backward, rel=0.08)
+
+
 def test_math_attention_pays_for_widths_no_multiple_of_eight() -> None:
     """108 wide (BLOOM sweep): 108 = 8*13.5, so the products run at 0.2 of the speed; 120 = 8*15 at 0.8."""
 

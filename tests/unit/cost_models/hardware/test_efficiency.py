@@ -7,8 +7,10 @@ from dataclasses import replace
 from math import sqrt
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from cost_models.calibration.document import GemmSample
 from cost_models.hardware import Calibration, load_calibration, reference_document
 from cost_models.hardware.attention import flash_attention_s
 from cost_models.hardware.efficiency import carried_share
@@ -132,4 +134,32 @@ def test_peaks_within_a_thousandth_are_the_measured_gpus_own(more, carried):
     reference = reference_document(gpu)
     peaks = {name: more * peak for name, peak in gpu.peak_flops_per_s.items()}
     found = precision_surfaces(None, reference, replace(gpu, peak_flops_per_s=peaks))
-    assert set(found) == (set(peaks) - {"bf16"} if carried else set())
+    assert set(found) == (set(peaks) - {"bf16"} if carried else {"fp32"})  # fp32 has a surface of its own on Hopper
+
+
+@pytest.mark.parametrize(
+    ("shape", "measured"),
+    [
+        ((4096, 3072, 3072), (1.525, 1.535, 1.564)), ((8192, 8192, 8192), (21.551, 21.619, 20.591)),
+        ((4096, 8192, 3072), (4.038, 4.031, 3.982)), ((4096, 128256, 3072), (62.927, 63.976, 60.396)),
+    ],
+)  # fmt: skip
+def test_plain_fp32_products_of_hopper(shape, measured):
+    """Milliseconds on an H200, forward, data gradient, weight gradient; H100 has the same units (data/measured_h200)."""
+    for gpu in ("H200-SXM-141GB", "H100-SXM-80GB"):
+        sizes = (np.array([float(size)]) for size in shape)
+        passes = calibration(gpu).gemm_passes_s(*sizes, precision="fp32", batch=np.ones(1))
+        assert passes.seconds[:, 0] * 1e3 == pytest.approx(measured, rel=0.1)
+
+
+def test_a_profile_that_measured_fp32_is_believed():
+    """Where the user's own fp32 products are known, they bend the surface as those of any precision."""
+    gpu = resolve_cluster({"gpu": "H200-SXM-141GB", "num_nodes": 1, "gpus_per_node": 8}).gpu
+    reference = reference_document(gpu)
+    assert reference is not None
+    sample = GemmSample(m=4096, n=4096, k=4096, dtype="fp32", time_s=2.8e-3)
+    assert "fp32" in precision_surfaces(reference, reference, gpu)
+    own = reference.model_copy(update={"gemm": (*reference.gemm, sample)})
+    assert "fp32" not in precision_surfaces(own, own, gpu)
+    a100 = resolve_cluster({"gpu": "A100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8}).gpu
+    assert "fp32" not in precision_surfaces(None, reference_document(a100), a100)
