@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from cost_models.frameworks import FrameworkFacts, LatentDown, framework_facts
+from cost_models.frameworks import FrameworkFacts, LatentDown, framework_facts, memory_traits
 from cost_models.specs.cluster import Cluster, PooledCluster
 from cost_models.specs.model import Model
 from cost_models.specs.training import Training
@@ -45,6 +45,11 @@ class Job:
         training = self.training
         is_local = training.transformer_impl == "local" and not training.compile
         return is_local and self.framework.local_modules_fuse_nothing
+
+    @property
+    def has_hf_modules(self) -> bool:
+        """Whether Hugging Face's modules run (`training.model_impl`), which Megatron and nanotron do not take."""
+        return memory_traits(self.training).huggingface_modules
 
     @property
     def latent_down(self) -> LatentDown:

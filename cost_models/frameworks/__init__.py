@@ -67,16 +67,23 @@ def _facts_at(framework: str, version: str, month: str) -> FrameworkFacts:
 
 
 def memory_traits(training: Training) -> MemoryTraits:
-    """What the framework holds in memory at this job's release, with its implementation of layers and attention."""
-    return _traits_at(framework_facts(training), training.transformer_impl, training.attention)
+    """What the framework holds in memory at this job's release, with its implementation of layers and attention, and whose
+    modules the model is made of.
+    """
+    facts = framework_facts(training)
+    return _traits_at(facts, training.transformer_impl, training.attention, training.model_impl)
 
 
 @lru_cache(maxsize=1024)
-def _traits_at(facts: FrameworkFacts, transformer_impl: str, attention: str) -> MemoryTraits:
+def _traits_at(facts: FrameworkFacts, transformer_impl: str, attention: str, model_impl: str) -> MemoryTraits:
     traits = facts.memory
     for variant in facts.memory_variants:
         if variant.holds(transformer_impl, attention):
             traits = replace(traits, **variant.traits)  # type: ignore[arg-type]
+    # Whose modules run under PyTorch's wrappers and DeepSpeed's engine is not for the framework to say; Megatron and
+    # nanotron bring their own.
+    if traits.torch_operators and model_impl != "native":
+        traits = replace(traits, huggingface_modules=True, loss_family="huggingface")
     return traits
 
 

@@ -85,6 +85,18 @@ class FrameworkFacts:
     kernels_backward: float
     wraps_layers: bool = False
     """FSDP2 and DTensor, with their host time, stand around every layer that is sharded or tensor parallel."""
+    copies_units: bool = False
+    """What is gathered of a layer is copied into its tensors, and gradients are copied together before they are reduced (FSDP2)."""
+    hooked_host_ratio: float = 1.0
+    """Host time of a layer whose gradients are reduced by hooks (DistributedDataParallel, ZeRO 1 and 2) over that of a plain
+    one. [F-4]"""
+    hooks_from_zero: int = 0
+    """Lowest ZeRO stage with these hooks."""
+    zero3_host_ratio: float = 1.0
+    """Host time of a layer under stage 3's own hooks, which fetch, release and reduce each parameter, over that of a plain one;
+    FSDP2's is measured by profiles."""
+    optimizer_launches_per_tensor: float = 0.0
+    """Operators that an optimizer step issues for each parameter tensor, beside `optimizer_launches`."""
     copies_around_gathers: bool = False
     """The sequence is not the outermost dimension, so that a gather or scatter along it copies the whole tensor once more:
     torch/distributed/_functional_collectives.py (all_gather_tensor, reduce_scatter_tensor)."""

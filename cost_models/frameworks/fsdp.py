@@ -31,6 +31,11 @@ HYBRID_SHARD_SINCE = "2.0"
 """ShardingStrategy.HYBRID_SHARD, with process groups of any size."""
 _CUDNN = Row("cudnn", since_version="2.11", generations=HOPPER_ON)
 
+MEMORY: Final = replace(
+    TORCHTITAN_MEMORY, ends_stay_gathered=True, optimizer_copies=0.0,
+    buffers_pipeline_inputs=False, spread_low=0.10, spread_high=0.10,
+)  # fmt: skip
+
 FACTS: Final = FrameworkFacts(
     name="fsdp",
     releases=RELEASES,
@@ -43,6 +48,9 @@ FACTS: Final = FrameworkFacts(
     kernels_forward=TORCH_LAYER_KERNELS[0],
     kernels_backward=TORCH_LAYER_KERNELS[1],
     wraps_layers=True,
+    copies_units=True,
+    # DistributedDataParallel: 5.0 and 7.0 ms a Llama layer where plain ones take 4.2 and 4.9 (data/measured_h200, host_layers).
+    hooked_host_ratio=1.3,
     copies_around_gathers=True,
     keeps_gathered_norms=True,
     selective_alternates=True,
@@ -58,12 +66,12 @@ FACTS: Final = FrameworkFacts(
     shard_group_stages=frozenset({1, 2, 3}),
     expert_shard_group_stages=frozenset({1, 2, 3}),
     host=FSDP_HOST,
-    memory=replace(
-        TORCHTITAN_MEMORY, huggingface_modules=True, ends_stay_gathered=True, optimizer_copies=1.0,
-        buffers_pipeline_inputs=False, spread_low=0.10, spread_high=0.10,
-    ),
+    memory=MEMORY,
     # FSDP MixedPrecision: reduce_dtype is param_dtype unless given.
-    state_dtypes=StateDtypes(param_dtype="fp32", main_param_dtype="none", grad_dtype=PARAM, grad_reduce_dtype=COMPUTE),
+    state_dtypes=StateDtypes(
+        param_dtype="fp32", main_param_dtype="none", grad_dtype=PARAM, grad_reduce_dtype=COMPUTE,
+        stated_grad_is_reduced=True,
+    ),
     model_impl="transformers",
     training_defaults={
         "attention_kernel": (SDPA_ON_VOLTA, FA1_IN_TORCH, _CUDNN, Row("sdpa")),
@@ -87,6 +95,10 @@ FACTS: Final = FrameworkFacts(
         recompute_counts=False, tp_overlap=False,
     ),
     former=(
+        # torch/distributed/fsdp/_fully_shard came with 2.4; FSDP1 gathers into the flat tensor that its parameters are views of.
+        Former({"copies_units": False}, until="2.4"),
+        # transformers/training_args.py: adamw_torch_fused is the default with PyTorch 2.8 or later, foreach's AdamW before.
+        Former({"memory": replace(MEMORY, optimizer_copies=1.0)}, until="2.8"),
         # accelerate/utils/dataclasses.py: AORecipeKwargs has the switch, on by default, from 1.13 (2026-03).
         Former({"fp8_gather_recipes": frozenset()}, until_month="2026-03"),
         Former(

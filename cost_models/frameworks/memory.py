@@ -83,6 +83,12 @@ class MemoryTraits:
     """The query is saved before and after its rotation."""
     saves_rotary_tables: bool = False
     """Cosines and sines of the positions are saved in fp32 by every layer."""
+    zero3_gradients_persist: bool = False
+    """Gradients of zero 3 have a buffer from the first step on, whatever those of lower stages do."""
+    buckets_at_first_gradient: bool = False
+    """Reduction buckets appear with a backward's first gradient, so that a loss finds those alone that no reduction has freed."""
+    offload_staging: bool = False
+    """Gradients on their way to the host are gathered in a buffer of the largest parameter's size on the GPU (zero 1 and 2)."""
     keeps_fp32_logits: bool = False
     """The cross entropy holds 16-bit logits, their fp32 copy and the exponentials."""
 

@@ -85,6 +85,7 @@ FACTS: Final = FrameworkFacts(
     kernels_forward=TORCH_LAYER_KERNELS[0],
     kernels_backward=TORCH_LAYER_KERNELS[1],
     wraps_layers=True,
+    copies_units=True,
     copies_around_gathers=True,
     keeps_gathered_norms=True,
     selective_alternates=True,

@@ -92,6 +92,8 @@ class StateDtypes:
     grad_reduce_dtype: str
     fp16_gradients: bool = False
     """Held gradients are fp16 where `precision` is."""
+    stated_grad_is_reduced: bool = False
+    """Gradients are reduced in `grad_dtype` where the user states it, whatever `grad_reduce_dtype` here says."""
 
 
 MIXED_PRECISION = StateDtypes(param_dtype=COMPUTE, main_param_dtype="fp32", grad_dtype="fp32", grad_reduce_dtype=GRAD)

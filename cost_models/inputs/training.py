@@ -73,7 +73,7 @@ class TrainingInput(BaseModel):
     framework_version: Name | None = None
     software_date: Month | None = None
     model_impl: ModelImpl | None = None
-    """Whose modules run: the framework's own, Hugging Face transformers, or these with Liger's kernels. Kept and returned; no price depends on it yet."""
+    """Whose modules run: the framework's own, Hugging Face transformers (the default of `deepspeed` and `fsdp`), or these with Liger's kernels. It decides their kernels, what they save, the loss and the host's time; Megatron and nanotron have modules of their own."""
     transformer_impl: Literal["transformer-engine", "local"] | None = None
     attention: Attention | None = None
     attention_kernel: AttentionKernel | None = None
@@ -309,6 +309,8 @@ def _fill_kernels(job: _Filling, setting: Setting) -> None:
     flash = job.fill("attention", default_of("attention", setting)) == "flash"
     job.fill("attention_kernel", default_of("attention_kernel", setting), told=flash)
     job.fill("fp8_recipe", default_of("fp8_recipe", setting), told=setting.precision == "fp8")
+    if job.values["model_impl"] == "liger":  # its patches take the fused linear cross entropy unless told otherwise
+        job.fill("cross_entropy", "linear")
     for name in ("cross_entropy", "cuda_graphs", "expandable_segments", "dropout"):
         job.fill(name, default_of(name, setting))
 
@@ -334,8 +336,11 @@ def _fill_state_dtypes(job: _Filling, precision: Precision, framework: Framework
     main = job.fill("main_param_dtype", "none" if param == "fp32" else held.main_param_dtype)
     named[PARAM] = param
     fp16_held = precision == "fp16" and held.fp16_gradients
+    # Shards of FSDP's gradients have the parameters' type anyway, so that who states a type means the reduction's.
+    states_grad = held.stated_grad_is_reduced and "grad_dtype" in job.values
     grad = job.fill("grad_dtype", "fp16" if fp16_held else named.get(held.grad_dtype, held.grad_dtype))
     named[GRAD] = grad
-    job.fill("grad_reduce_dtype", named.get(held.grad_reduce_dtype, held.grad_reduce_dtype))
+    reduced = GRAD if states_grad else held.grad_reduce_dtype
+    job.fill("grad_reduce_dtype", named.get(reduced, reduced))
     state = param if main == "none" else main
     job.fill("optimizer_state_dtype", "fp8" if job.values["optimizer"] == "adam-8bit" else state)

@@ -60,6 +60,10 @@ class LayerCosts:
     """Additional waiting for the host where parameters are gathered layer by layer."""
     sharded_again_JU: Floats
     """What gathering layer by layer changes of `again_JU`."""
+    hooked_waits_JU: Floats
+    """Additional waiting for the host where hooks reduce gradients of parameters that stay whole."""
+    hooked_again_JU: Floats
+    """What these hooks change of `again_JU`."""
     alone_JU: Floats
     """What the layer takes longer where no other micro-batch's computation hides its exchange between experts."""
     tiers_PU: Codes
@@ -97,6 +101,8 @@ def _columns(job: Job, rows: Strategies) -> Columns:
         np.stack([x.modules for x in layers]),
         np.stack([x.sharded[0] for x in layers]),
         np.stack([x.sharded[1] for x in layers]),
+        np.stack([x.hooked[0] for x in layers]),
+        np.stack([x.hooked[1] for x in layers]),
         np.stack([x.alone for x in layers]),
         np.max([np.stack(x.tiers) for x in layers], axis=0).astype(np.int8),
     )
@@ -112,6 +118,7 @@ class _Layer:
     again: Floats
     device_forward: Floats
     sharded: tuple[Floats, Floats]
+    hooked: tuple[Floats, Floats]
     alone: Floats
 
 
@@ -147,7 +154,9 @@ def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyP
     whole = device[0] + device[1] + waits
     # Of what is no longer hidden, a layer that waits for its host feels only what exceeds that wait.
     alone = np.maximum(device[0] + device[1] + ep.hidden - whole, 0.0)
-    sharded = host_waits_s(launch_s(job, kind, rows, sharded=True), device, reads=reads)
+    sharded, hooked = (
+        host_waits_s(launch_s(job, kind, rows, around=each), device, reads=reads) for each in ("sharded", "hooked")
+    )
     # Waiting for the host belongs to neither pass. It is booked under forward, in its place among LAYER_PARTS.
     forward.insert(_WAITS, waits)
     backward.insert(_WAITS, np.zeros_like(waits))
@@ -160,7 +169,16 @@ def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyP
         host = np.where(rows.tp > 1, np.maximum(host, wrapped.tier), host)
     tiers = [matmul.tier, attention.tier, bandwidth, host, tp.tier, cp.tier, ep.tier]
     found = _Layer(
-        forward, backward, tiers, selective, modules, again, device[0], (sharded[0] - waits, sharded[1] - again), alone
+        forward,
+        backward,
+        tiers,
+        selective,
+        modules,
+        again,
+        device[0],
+        (sharded[0] - waits, sharded[1] - again),
+        (hooked[0] - waits, hooked[1] - again),
+        alone,
     )
     return found if layers_run_backward(job.model, job.training) else _forward_alone(job, kind, rows, found)
 
@@ -168,14 +186,14 @@ def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyP
 def _forward_alone(job: Job, kind: LayerKind, rows: Strategies, layer: _Layer) -> _Layer:
     """The costs of a layer through which no gradient flows: nothing runs backward, nothing is repeated. [F-13]"""
     nothing = np.zeros(len(rows))
-    waits, sharded = (
-        np.maximum(launch_s(job, kind, rows, sharded=wrapped)[0] - layer.device_forward, 0.0)
-        for wrapped in (False, True)
+    waits, sharded, hooked = (
+        np.maximum(launch_s(job, kind, rows, around=each)[0] - layer.device_forward, 0.0)
+        for each in ("nothing", "sharded", "hooked")
     )
     forward = [*layer.forward[:_WAITS], waits, *layer.forward[_WAITS + 1 :]]
     return _Layer(
         forward, [nothing] * len(forward), layer.tiers, nothing, np.zeros_like(layer.modules), nothing,
-        layer.device_forward, (sharded - waits, nothing), nothing,
+        layer.device_forward, (sharded - waits, nothing), (hooked - waits, nothing), nothing,
     )  # fmt: skip
 
 

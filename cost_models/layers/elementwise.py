@@ -7,7 +7,7 @@ a part is one fused kernel or a chain of operators depends on the software build
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -15,6 +15,14 @@ from cost_models.constants import ELEMENTWISE_KERNEL_S, PERMUTED_ROW_RATIO, ROUT
 from cost_models.job import Job
 from cost_models.layers.casts import cast_traffic, casts_shards
 from cost_models.layers.copies import gradient_sums, layout_copies
+from cost_models.layers.hf_modules import (
+    CHAIN_SHARE,
+    RMSNORM_BYTES,
+    RMSNORM_KERNELS,
+    ROTARY_BYTES,
+    runs_chains,
+    runs_liger,
+)
 from cost_models.specs.model import LayerKind
 from cost_models.strategies.fields import MoeDispatcher
 from cost_models.strategies.strategy import Bools, Floats, Strategies
@@ -44,6 +52,8 @@ class Build:
     rotary: bool
     residual: bool
     """Bias, dropout and residual addition are one kernel."""
+    hf_chain: bool = False
+    """Norms and rotary embedding are the operators of transformers' modules."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +77,8 @@ def build_of(job: Job) -> Build:
     if t.compile or (job.framework.fused_elementwise and t.transformer_impl == "transformer-engine"):
         return Build(norm=True, activation=True, rotary=True, residual=True)
     # LayerNorm is a single kernel in PyTorch and Apex; RMSNorm, SwiGLU and rotary became one later, part by part.
+    if runs_liger(job):
+        return Build(norm=True, activation=True, rotary=True, residual=False)
     layernorm, gated = job.model.norm == "layernorm", job.model.gated_mlp
     if job.framework.fused_elementwise and not job.has_core_modules:
         return Build(
@@ -75,6 +87,8 @@ def build_of(job: Job) -> Build:
             rotary=date >= MEGATRON_FUSED_ROTARY_SINCE,
             residual=True,
         )
+    if runs_chains(job):
+        return Build(norm=layernorm, activation=False, rotary=False, residual=False, hf_chain=True)
     return Build(norm=layernorm or date >= TORCH_FUSED_RMSNORM_SINCE, activation=False, rotary=False, residual=False)
 
 
@@ -85,7 +99,7 @@ def layer_traffic(job: Job, kind: LayerKind) -> tuple[PassTraffic, PassTraffic]:
     norm, norm_back, norm_kernels = _norm(build, e)
     add, add_back, add_kernels = _residual(build, e, dropout=job.training.dropout > 0)
     act, act_back, act_kernels = _activation(build, e, gated=model.gated_mlp)
-    rotary, rotary_kernels = _rotary(job, build, e)
+    rotary, rotary_back, rotary_kernels = _rotary(job, build, e)
     qk = (model.q_size + model.kv_size) if model.qk_norm != "none" else 0.0
     qk_kernels = 2 * norm_kernels if qk else 0.0
     gated, gated_back, gate_kernels = _attention_gate(job, e)
@@ -106,7 +120,7 @@ def layer_traffic(job: Job, kind: LayerKind) -> tuple[PassTraffic, PassTraffic]:
     )  # fmt: skip
     backward = PassTraffic(
         hidden_bytes=h * (norms * norm_back + adds * add_back) + shards * cast_back.hidden,
-        sharded_bytes=rotary + 2 * qk * norm + width * act_back + gated_back + _bias_bytes(job, e)
+        sharded_bytes=rotary_back + qk * (norm_back if build.hf_chain else 2 * norm) + width * act_back + gated_back + _bias_bytes(job, e)
         + cast_back.sharded
         + copies_back.moved_bytes,
         gathered_bytes=h * sums.moved_bytes + (1 - shards) * cast_back.hidden,
@@ -123,6 +137,8 @@ def _norm(build: Build, e: float) -> tuple[float, float, float]:
     The backward of a fused norm reads input and gradient twice, for its own and for its weight's gradient. In a fused build it
     also carries the residual's gradient.
     """
+    if not build.norm and build.hf_chain:
+        return *RMSNORM_BYTES, RMSNORM_KERNELS[0]
     if not build.norm:
         return RMSNORM_COMPOSITE_BYTES, RMSNORM_COMPOSITE_BYTES, 6.0
     return 2 * e, (8 * e if build.residual else 5 * e), 1.0
@@ -153,18 +169,21 @@ def _attention_gate(job: Job, e: float) -> tuple[float, float, float]:
     return job.model.q_size * product, job.model.q_size * product_back, kernels
 
 
-def _rotary(job: Job, build: Build, e: float) -> tuple[float, float]:
-    """Bytes per token, and the number of kernels, of the rotary embedding in one pass."""
+def _rotary(job: Job, build: Build, e: float) -> tuple[float, float, float]:
+    """Bytes per token in forward and in backward, and the number of kernels in one pass, of the rotary embedding."""
     model = job.model
     if model.position_embedding != "rope":
-        return 0.0, 0.0
+        return 0.0, 0.0, 0.0
     elements = float(model.q_size + model.kv_size)
     # Latent attention rotates a part of each query head and one key part that all heads share, priced as a chain of
     # operators.
     if model.mla is not None:
         elements = float((model.num_attention_heads + 1) * model.mla.qk_rope_head_dim)
-        return elements * ROTARY_COMPOSITE_BYTES * e / 2, 8.0
-    return (elements * 2 * e, 2.0) if build.rotary else (elements * ROTARY_COMPOSITE_BYTES * e / 2, 8.0)
+        build = replace(build, rotary=False, hf_chain=False)
+    if build.rotary:
+        return elements * 2 * e, elements * 2 * e, 2.0
+    forward, backward = ROTARY_BYTES if build.hf_chain else (ROTARY_COMPOSITE_BYTES, ROTARY_COMPOSITE_BYTES)
+    return elements * forward * e / 2, elements * backward * e / 2, 8.0
 
 
 def _bias_bytes(job: Job, e: float) -> float:
@@ -224,7 +243,7 @@ def elementwise_s(
     routed = (job.routed_copies if kind.is_moe else 0.0) / tp  # the sequence is split before dispatch
     # Without sequence parallelism every tensor-parallel rank repeats the hidden-wide work on all tokens.
     hidden_split = np.where(sequence_parallel, tp, 1.0)
-    rate = job.calibration.memory_bytes_per_s_effective.value
+    rate = job.calibration.memory_bytes_per_s_effective.value * (CHAIN_SHARE.value if runs_chains(job) else 1.0)
 
     logits = tokens / tp * moe.num_experts if kind.is_moe and moe is not None else np.zeros_like(tokens)
 

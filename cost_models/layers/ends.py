@@ -22,6 +22,7 @@ from cost_models.estimate import FREE
 from cost_models.hardware.groups import groups, world_key
 from cost_models.job import Job
 from cost_models.layers.costs import matmul_s
+from cost_models.layers.hf_modules import LOSS_BYTES, liger_chunks, runs_chains
 from cost_models.layers.mtp import mtp_s
 from cost_models.layers.parameters import padded_vocab_size
 from cost_models.layers.shapes import Gemm
@@ -71,9 +72,15 @@ def _columns(job: Job, rows: Strategies) -> Columns:
     copies = np.full(len(rows), heads)
     # Frameworks keep the output projection out of their low-precision recipes.
     precision = "bf16" if training.precision in ("fp8", "nvfp4") else training.precision
-    chunks, kind = 1.0, training.cross_entropy
+    chunks: Floats | float = 1.0
+    kind = training.cross_entropy
     if kind == "chunked":  # head and loss run on one piece of the sequence after the other
         chunks, kind = LOSS_CHUNKS.value, "compiled" if training.compile else "unfused"
+    accumulated: Floats | float = 0.0
+    if kind == "linear" and job.has_hf_modules:
+        chunks = liger_chunks(tokens=tokens, vocab=vocab, hidden=h)
+        # Every piece's product is added to the weight's gradient, which reads it; what it writes is the product's own.
+        accumulated = chunks * vocab * h * e / rate
     head = Gemm("lm_head", tokens / chunks, vocab, np.full(len(rows), h), np.ones(len(rows)), copies * chunks, "head")
     matmul = matmul_s(job, [head], precision=precision)
     placements = groups(rows, job.cluster)
@@ -85,7 +92,8 @@ def _columns(job: Job, rows: Strategies) -> Columns:
     small = price("all_reduce", tokens * 4.0, placement=placements.tp) if several else FREE
     norm = FINAL_NORM_PASSES.value * tokens * h * e / np.where(rows.sequence_parallel, rows.tp, 1.0) / rate
     logits = tokens * vocab * heads
-    loss = LOSS_BYTES_PER_LOGIT[kind].value * logits / rate
+    operators = kind == "unfused" and runs_chains(job)
+    loss = (LOSS_BYTES if operators else LOSS_BYTES_PER_LOGIT[kind]).value * logits / rate
     # Transformer Engine's loss kernel is bound by memory on Hopper, and by the multiprocessors on Blackwell, where
     # each has more than twice the bandwidth; the slower bound counts.
     if training.cross_entropy == "te":
@@ -100,7 +108,7 @@ def _columns(job: Job, rows: Strategies) -> Columns:
     return (
         (EMBEDDING_PASSES.value * tokens * h * e + gradient) / rate,
         np.where(rows.sequence_parallel, scatter.seconds + gather.seconds, reduce.seconds),
-        matmul.forward_s + matmul.dgrad_s + matmul.wgrad_s + norm + modules.work,
+        matmul.forward_s + matmul.dgrad_s + matmul.wgrad_s + accumulated + norm + modules.work,
         loss + heads * LOSS_REDUCTIONS.value * small.seconds,
         heads * head_comm + modules.comm,
         matmul.tier,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import numpy as np
 
 from cost_models.constants import CHECKPOINT_HOST_S, MEGATRON_LOCAL_OPS, TP_CALL_OPS, TP_CALLS
@@ -9,9 +11,14 @@ from cost_models.hardware.calibrated import HostMode, Scalar, Wrapper
 from cost_models.job import Job
 from cost_models.layers.adapter_costs import adapter_launches
 from cost_models.layers.expert_loop import loop_launches_s
+from cost_models.layers.hf_modules import LLAMA_LAYER_TENSORS, host_ratio
+from cost_models.layers.shapes import parameter_tensors
 from cost_models.specs.model import LayerKind
 from cost_models.strategies.strategy import Floats, Strategies
 from cost_models.terms import Tier
+
+Around = Literal["nothing", "sharded", "hooked"]
+"""What stands around a layer for data parallelism: nothing, gathering layer by layer, or hooks that reduce its gradients."""
 
 
 def launch_cost(job: Job) -> Scalar:
@@ -54,29 +61,32 @@ def host_waits_s(
     return waits, repeated - (busy + waits)
 
 
-def launch_s(job: Job, kind: LayerKind, rows: Strategies, *, sharded: bool = False) -> tuple[Floats, Floats]:
+def launch_s(job: Job, kind: LayerKind, rows: Strategies, *, around: Around = "nothing") -> tuple[Floats, Floats]:
     """Host seconds to launch one layer's kernels in forward and backward, shape (U,) each. [F-4]
 
     Args:
         job: model, training and prices.
         kind: kind of layer.
         rows: shape (U,).
-        sharded: whether FSDP wraps the layer.
+        around: what stands around the layer for data parallelism.
     """
     extra = _expert_kernels(job, kind, rows)
-    each, wrapped = launch_cost(job).value, _wrapper_s(job, rows, sharded=sharded)
+    each, wrapped = launch_cost(job).value, _wrapper_s(job, kind, rows, around=around)
     # Megatron wraps each collective in an autograd function with a buffer and a wait; elsewhere it is one operator.
     call_ops = TP_CALL_OPS.value if job.framework.wraps_tp_calls else 1.0
     call_s = (call_ops - 1.0) * each + job.calibration.collective_call_s(host_mode(job)).value
     if job.framework.wraps_layers and _measured_wrapper(job):
         call_s = 0.0  # the measured layers made their calls
     passes = zip(kernels_per_layer(job), extra, _calls(job, kind, rows), strict=True)
+    # What stands around the layer does not grow with its operators.
+    own = host_ratio(job)
     forward, backward = (
-        np.asarray((kernels + more) * each + calls * call_s + kernels * wrapped) for kernels, more, calls in passes
+        np.asarray((own * kernels + more) * each + calls * call_s + kernels * wrapped)
+        for kernels, more, calls in passes
     )
-    more = adapter_launches(job, kind)
-    if more is not None:
-        forward, backward = forward + more[0] * each, backward + more[1] * each
+    adapted = adapter_launches(job, kind)
+    if adapted is not None:
+        forward, backward = forward + adapted[0] * each, backward + adapted[1] * each
     if not kind.is_moe:
         return forward, backward
     loop = loop_launches_s(job, rows.ep, op_s=each)
@@ -115,16 +125,26 @@ def _calls(job: Job, kind: LayerKind, rows: Strategies) -> tuple[Floats, Floats]
     return forward, whole * np.where(split, TP_CALLS["backward_sp"].value, TP_CALLS["forward"].value)
 
 
-def _wrapper_s(job: Job, rows: Strategies, *, sharded: bool) -> Floats:
-    """Host seconds that FSDP2 and DTensor add for each kernel of the plain layer, shape (U,). [F-4]
+def _zero3_ratio(job: Job, kind: LayerKind) -> float:
+    """Host time of a layer under stage 3's hooks over that of a plain one, which grows with the tensors they are around. [F-4]"""
+    tensors = parameter_tensors(job, kind) / LLAMA_LAYER_TENSORS.value
+    return 1.0 + (job.framework.zero3_host_ratio - 1.0) * tensors
+
+
+def _wrapper_s(job: Job, kind: LayerKind, rows: Strategies, *, around: Around) -> Floats:
+    """Host seconds that FSDP2, DTensor and hooks add for each kernel of the plain layer, shape (U,). [F-4]
 
     They were measured in loops and are taken as such: the factor from a loop to a step was not measured for wrapped layers.
     """
-    if not job.framework.wraps_layers or job.training.cuda_graphs:
+    if job.training.cuda_graphs:
         return np.zeros(len(rows))
-    ratio, compiled = job.calibration.wrapped_layer_ratio, job.training.compile
-    added = np.full(len(rows), ratio("sharded", compiled=compiled).value - 1.0 if sharded else 0.0)
-    kinds: tuple[Wrapper, Wrapper] = ("tensor_parallel", "sequence_parallel")
-    whole, split = (ratio(kind, compiled=compiled).value - 1.0 for kind in kinds)
-    added += np.where(rows.tp > 1, np.where(rows.sequence_parallel, split, whole), 0.0)
+    facts, ratio, compiled = job.framework, job.calibration.wrapped_layer_ratio, job.training.compile
+    added = np.full(len(rows), facts.hooked_host_ratio - 1.0 if around == "hooked" else 0.0)
+    if around == "sharded":
+        sharded = ratio("sharded", compiled=compiled).value if facts.wraps_layers else _zero3_ratio(job, kind)
+        added += sharded - 1.0
+    if facts.wraps_layers:
+        kinds: tuple[Wrapper, Wrapper] = ("tensor_parallel", "sequence_parallel")
+        whole, split = (ratio(each, compiled=compiled).value - 1.0 for each in kinds)
+        added += np.where(rows.tp > 1, np.where(rows.sequence_parallel, split, whole), 0.0)
     return added * job.calibration.looped_op_s.value

@@ -154,3 +154,14 @@ def _moe_gemms(job: Job, *, tokens: Floats, tp: Floats, ep: Floats, etp: Floats)
         width = float(moe.num_shared_experts * moe.shared_expert_intermediate_size)
         gemms += _mlp_gemms(job, width, tokens=tokens, split=tp, module="shared_experts")
     return gemms
+
+
+def parameter_tensors(job: Job, kind: LayerKind) -> float:
+    """Number of parameter tensors of one layer outside its routed experts, each a collective where gathered alone. [C-14]"""
+    model = job.model
+    norms = model.norms_per_layer * (1.0 + model.norm_bias)
+    separate = job.framework.separate_gate_projection and not (model.fused_qkv or job.framework.fuses_qkv)
+    inputs = 3.0 if separate else 1.0
+    attention = inputs * (1.0 + model.qkv_bias) + 1.0 + model.attention_out_bias
+    dense = not kind.is_moe or (model.moe is not None and model.moe.num_shared_experts > 0)
+    return norms + attention + dense * (2.0 + model.gated_mlp) * (1.0 + model.mlp_bias)

@@ -135,7 +135,8 @@ def autocast(job: Job, traits: MemoryTraits, rows: Strategies) -> Bools:
 
 def fused_kernels(job: Job, traits: MemoryTraits) -> bool:
     """Whether Hugging Face's layers are patched with Liger's kernels, which a fused linear cross entropy implies."""
-    return traits.huggingface_modules and job.training.cross_entropy == "linear"
+    liger = job.training.model_impl == "liger" or job.training.cross_entropy == "linear"
+    return traits.huggingface_modules and liger
 
 
 def upcasts_norms(job: Job, traits: MemoryTraits) -> bool:
@@ -224,11 +225,14 @@ def _qkv(job: Job, traits: MemoryTraits, s: Sizes) -> Floats:
         elements = 3.0 * q  # keys and values are expanded to all heads
     # A norm of queries and keys saves its inputs, which values pass by; of Transformer Engine's layers the joined
     # projection is counted whole.
+    upcast: Floats | float = 0.0
     if model.qk_norm != "none" and traits.torch_operators:
         elements = elements + rotated
+        if upcasts_norms(job, traits):  # an fp32 copy takes the input's place, and the normalised tensor is kept too
+            upcast = _FP32 * rotated
     elif model.qk_norm != "none" and traits.transformer_engine:
         elements = elements + whole
-    bytes_ = s.w * s.tokens * elements
+    bytes_ = s.tokens * (s.w * elements + upcast)
     if rotary and traits.saves_rotary_tables:
         bytes_ = bytes_ + 2 * _FP32 * model.head_dim * s.sequence  # cosines and sines, neither split nor per sample
     return np.asarray(bytes_)

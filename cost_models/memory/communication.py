@@ -94,9 +94,12 @@ def _gathers(batch: Batch, elements_KN: Floats) -> tuple[Floats, Floats]:
     # DeepSpeed keeps parameters gathered up to a number of elements (stage3_max_live_parameters and the prefetch
     # bucket); FSDP holds the running layer and the prefetched one, whatever their size.
     if traits.gather_elements:
+        # What is used again soon is not released behind the forward, so that as much is alive at the loss, the head included.
         live_KN = w * np.minimum(elements_KN, traits.gather_elements)
-    else:
-        live_KN = np.where(stages.total_KN > 0, 2.0 * _gathered_layer(batch), 0.0)
+        at_loss_KN = np.maximum(live_KN, w * ends_KN)
+        held_KN = np.where(zero >= 3, live_KN + w * ends_KN, 0.0)
+        return kept_KN + np.where(zero >= 3, at_loss_KN, 0.0), kept_KN + held_KN
+    live_KN = np.where(stages.total_KN > 0, 2.0 * _gathered_layer(batch), 0.0)
     piecewise = zero >= 3
     backward_KN = live_KN + w * ends_KN if traits.ends_stay_gathered else live_KN
     return kept_KN + np.where(piecewise, w * ends_KN, 0.0), kept_KN + np.where(piecewise, backward_KN, 0.0)
@@ -166,13 +169,23 @@ def _bucket_reductions(batch: Batch, elements_KN: Floats) -> Reductions:
     hooks_from = 2 if accumulates else batch.job.framework.reduces_in_backward_from
     bucket = BYTES_PER[training.param_dtype] * size
     always = np.where(zero >= 3, bucket, 0.0)
+    if traits.offload_staging and bool((strategies.offload_optimizer_fraction > 0).any()):
+        stages_gradients = (strategies.offload_optimizer_fraction > 0) & (zero >= 1) & (zero <= 2)
+        always = always + np.where(stages_gradients, held * batch.table.word, 0.0)
     staged = (zero >= hooks_from) & (zero <= 2)
-    at_loss = always + np.where(staged, bucket * (1.0 + strategies.overlap_grad_reduce), 0.0)
+    buckets = np.where(staged, bucket * (1.0 + strategies.overlap_grad_reduce), 0.0)
+    at_loss = always + buckets
+    if traits.buckets_at_first_gradient:
+        # Stage 2 frees them behind every micro-batch, stage 1 behind the last one, which reduces.
+        later = (zero < 2) & (strategies.num_micro_batches > 1)
+        at_loss = always + np.where(later, buckets, 0.0)
     flat_KN = np.where(replicas, held, 0.0) * np.minimum(elements_KN, size)
     before_step_KN = np.where(zero < hooks_from, flat_KN, 0.0)
-    in_backward = at_loss + np.where(zero < 2, w, 0.0) * elements_KN if accumulates else at_loss
     if batch.job.training.adapter is not None:  # own peft runs: no bucket is there yet when the loss's memory peaks
         at_loss = always
+    in_backward = always + buckets
+    if accumulates:
+        in_backward = in_backward + np.where(zero < 2, w, 0.0) * elements_KN
     return always, before_step_KN, at_loss, in_backward
 
 

@@ -40,7 +40,7 @@ LOSS_BYTES: Final[Mapping[tuple[LossFamily, CrossEntropy], LossBytes]] = {
     ("torch", "fused"): LossBytes(12.0, 16.0, 4.0),
     ("torch", "compiled"): LossBytes(4.0, 8.0, 4.0),
     ("torch", "te"): LossBytes(2.0, 2.0, 2.0),
-    ("huggingface", "unfused"): LossBytes(18.0, 18.0, 6.0),
+    ("huggingface", "unfused"): LossBytes(12.0, 16.0, 4.0),
     ("huggingface", "fused"): LossBytes(4.0, 4.0, 2.0),
     ("huggingface", "compiled"): LossBytes(6.0, 10.0, 4.0),
     ("huggingface", "te"): LossBytes(2.0, 2.0, 2.0),
@@ -52,6 +52,10 @@ LOSS_BYTES: Final[Mapping[tuple[LossFamily, CrossEntropy], LossBytes]] = {
 _LINEAR: Final = LossBytes(0.0, 0.0, 0.0, linear=True)
 _FP32_LOGITS: Final = LossBytes(10.0, 10.0, 4.0)
 """fp16 logits, their fp32 copy and the exponentials."""
+_SHIFTED_LABELS_SINCE = "2025-03"
+"""transformers 4.49 (2025-02; loss/loss_utils.py, ForCausalLMLoss) shifts labels; up to 4.48 it copied the shifted fp32
+logits."""
+_SHIFTED_LOGITS: Final = LossBytes(18.0, 18.0, 6.0)
 _CHUNK_GRADIENT_BYTES: Final = 4.0
 """Bytes per element of the hidden states' gradients, kept in fp32 (TorchTitan's components/loss.py, GradAccumulator)."""
 _CHUNK_LOGIT_BYTES: Final = 2.0
@@ -81,6 +85,9 @@ def loss_bytes(job: Job, traits: MemoryTraits) -> LossBytes:
         return replace(entry, peak=entry.peak + kept, peak_tp=entry.peak_tp + kept, chunks=LOSS_CHUNKS.value)
     if training.cross_entropy == "te" and training.software_date >= _TE_FP32_GRADIENT_FROM:
         return _TE_FP32_GRADIENT
+    copies = traits.loss_family == "huggingface" and training.software_date < _SHIFTED_LABELS_SINCE
+    if copies and training.cross_entropy == "unfused":
+        return _SHIFTED_LOGITS
     if traits.keeps_fp32_logits and training.cross_entropy in ("unfused", "fused"):
         return _FP32_LOGITS
     return LOSS_BYTES[traits.loss_family, training.cross_entropy]

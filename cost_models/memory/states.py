@@ -143,6 +143,7 @@ def _with_early_gradients(
     batch: Batch, parts: dict[str, Floats], elements_KN: Floats, trained_KN: Floats
 ) -> StageStates:
     exist = batch.traits.gradients_persist | ((batch.strategies.num_micro_batches > 1) & (batch.deferred == 0))
+    exist = exist | (batch.traits.zero3_gradients_persist & (batch.strategies.zero >= 3))
     early_KN = parts["gradients"] if bool(exist.all()) else np.where(exist, parts["gradients"], 0.0)
     return StageStates(elements_KN, trained_KN, StateBytes(**parts), early_KN, exist.astype(np.float64))
 

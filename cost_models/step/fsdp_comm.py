@@ -21,6 +21,7 @@ from cost_models.job import Job
 from cost_models.layers.casts import layer_gather_bytes
 from cost_models.layers.expert_loop import has_looped_modules
 from cost_models.layers.parameters import layer_parameters
+from cost_models.layers.shapes import parameter_tensors
 from cost_models.layers.trained import layers_run_backward, linear_elements
 from cost_models.memory.adapted import stored_base
 from cost_models.operations import Op
@@ -96,17 +97,6 @@ def backward_gathers(job: Job, strategies: Strategies) -> Floats:
     twice = large & (strategies.recompute == Recompute.FULL)
     runs = layers_run_backward(model, job.training)
     return np.where((strategies.zero == 3) & runs, 1.0 + twice, 0.0)
-
-
-def parameter_tensors(job: Job, kind: LayerKind) -> float:
-    """Number of parameter tensors of one layer outside its routed experts, each a collective where gathered alone. [C-14]"""
-    model = job.model
-    norms = model.norms_per_layer * (1.0 + model.norm_bias)
-    separate = job.framework.separate_gate_projection and not (model.fused_qkv or job.framework.fuses_qkv)
-    inputs = 3.0 if separate else 1.0
-    attention = inputs * (1.0 + model.qkv_bias) + 1.0 + model.attention_out_bias
-    dense = not kind.is_moe or (model.moe is not None and model.moe.num_shared_experts > 0)
-    return norms + attention + dense * (2.0 + model.gated_mlp) * (1.0 + model.mlp_bias)
 
 
 def expert_tensors(job: Job) -> float:
@@ -284,7 +274,7 @@ def fsdp_exposed_s(
         later = ahead / m + forward(unit.gather) * (1.0 - 1.0 / m)
         ahead = np.where(keeps_copies(strategies), later, ahead)
     # Parameters that a pipeline keeps gathered cost one gather a step, spread here over its m micro-batches.
-    ahead = np.where(_gathered_for_step(job, strategies), ahead / m, ahead)
+    ahead = np.where(gathered_for_step(job, strategies), ahead / m, ahead)
     regather = regathers * unit.gather
     behind = backward(regather, unit.reduce, unit.reduce_across)
     across_once = (unit.reduce_across > 0) & framework.replicas_reduce_once
@@ -305,13 +295,13 @@ def root_exposed_s(job: Job, strategies: Strategies, unit: UnitSeconds) -> Float
     m, framework, gather = strategies.num_micro_batches, job.framework, unit.first_gather
     if framework.param_shards_serve_forward and gather is not unit.gather:
         gather = np.where(keeps_copies(strategies), gather / m + unit.gather * (1.0 - 1.0 / m), gather)
-    gather = np.where(_gathered_for_step(job, strategies), gather / m, gather)
+    gather = np.where(gathered_for_step(job, strategies), gather / m, gather)
     times = np.where(strategies.grad_sync_each, 1.0, 1.0 / m)
     across = 1.0 / m if framework.replicas_reduce_once else times
     return np.asarray(gather + unit.reduce * times + unit.reduce_across * across)
 
 
-def _gathered_for_step(job: Job, strategies: Strategies) -> Bools:
+def gathered_for_step(job: Job, strategies: Strategies) -> Bools:
     """Whether a pipeline's first micro-batch gathers parameters for the whole step, shape (N,).
 
     PyTorch's pipeline stages reshard only behind the last backward (torch/distributed/pipelining/stage.py,

@@ -11,6 +11,8 @@ import numpy as np
 
 from cost_models.frameworks.facts import FUSED_ACCUMULATION_BYTES
 from cost_models.job import Job
+from cost_models.layers.shapes import parameter_tensors
+from cost_models.layers.trained import adapted_linears
 from cost_models.specs.training import BYTES_PER
 from cost_models.strategies.strategy import Floats, Strategies
 
@@ -60,9 +62,21 @@ def optimizer_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floa
     clipped, updated = update_bytes_per_parameter(job)
     stream, update = job.calibration.memory_bytes_per_s_effective.value, job.calibration.update_bytes_per_s.value
     moved = (clipped + updated * (stream / update)) * owned
-    launches = job.framework.optimizer_launches * job.calibration.bare_op_s.value
+    tensors = job.framework.optimizer_launches_per_tensor and _held_tensors(job, strategies)
+    operators = job.framework.optimizer_launches + job.framework.optimizer_launches_per_tensor * tensors
+    launches = operators * job.calibration.bare_op_s.value
     # The host launches ahead of the device, so that the slower of the two sets the pace and they never add up.
     return np.maximum(moved / stream, launches)
+
+
+def _held_tensors(job: Job, strategies: Strategies) -> Floats:
+    """Parameter tensors of an even stage's layers that are trained, shape (N,): of an adapter two for each module that has it."""
+    adapter = job.training.adapter
+    if adapter is None:
+        per_layer = sum(parameter_tensors(job, kind) for kind in job.model.layer_kinds)
+    else:
+        per_layer = sum(2.0 * len(adapted_linears(job.model, adapter, kind)) for kind in job.model.layer_kinds)
+    return np.asarray(per_layer / strategies.pp)
 
 
 def accumulation_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floats, sharded: np.ndarray) -> Floats:
@@ -87,3 +101,29 @@ def accumulation_s(job: Job, strategies: Strategies, *, dense: Floats, expert: F
     if moved == FUSED_ACCUMULATION_BYTES and job.calibration.products.accumulation_s is not None:
         each_s = job.calibration.products.accumulation_s
     return np.asarray(held * each_s)
+
+
+def unit_copies_s(
+    job: Job, strategies: Strategies, *, dense: Floats, expert: Floats, trained: Floats, gathers: Floats
+) -> Floats:
+    """Seconds per micro-batch of FSDP2's copies around a layer's collectives, shape of `dense`. [C-14]
+
+    A shard is cast as it is copied into the gather's input, what arrives is copied into the layer's tensors, and gradients are
+    copied, cast to the type of their reduction, into its input (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py). They
+    run beside the layers and take memory bandwidth from them.
+
+    Args:
+        job: model, cluster, training and prices.
+        strategies: shape (N,).
+        dense: dense parameters of a layer on one rank before sharding.
+        expert: its routed-expert parameters.
+        trained: those of both that have gradients.
+        gathers: how often a micro-batch gathers a layer, shape (N,).
+    """
+    t = job.training
+    whole, shard = dense + expert, dense / strategies.zero_shard_size + expert / strategies.expert_shard_size
+    gathered = (BYTES_PER[t.param_dtype] + t.compute_bytes) * shard + 2.0 * t.compute_bytes * whole
+    reduced = (t.compute_bytes + BYTES_PER[t.grad_reduce_dtype]) * trained
+    reductions = np.where(strategies.grad_sync_each, 1.0, 1.0 / strategies.num_micro_batches)
+    moved = gathers * gathered + reductions * reduced
+    return np.asarray(moved / job.calibration.copy_bytes_per_s.value)

@@ -18,10 +18,17 @@ from cost_models.job import Job
 from cost_models.layers.costs import LAYER_PARTS, LayerCosts, layer_costs
 from cost_models.layers.ends import EndCosts, end_costs
 from cost_models.layers.flops import FORWARD_AND_BACKWARD
-from cost_models.step.fsdp_comm import backward_gathers, fsdp_exposed_s, fsdp_links_s, is_fsdp, root_exposed_s
-from cost_models.step.optimizer import accumulation_s
+from cost_models.step.fsdp_comm import (
+    backward_gathers,
+    fsdp_exposed_s,
+    fsdp_links_s,
+    gathered_for_step,
+    is_fsdp,
+    root_exposed_s,
+)
+from cost_models.step.optimizer import accumulation_s, unit_copies_s
 from cost_models.step.pipeline import unpaired_fraction
-from cost_models.step.stage_parameters import RankParameters, trained_rank_parameters
+from cost_models.step.stage_parameters import RankParameters, rank_parameters, trained_rank_parameters
 from cost_models.strategies.fields import Recompute
 from cost_models.strategies.recomputed_layers import recomputed_mtp_share, recomputed_shares
 from cost_models.strategies.strategy import Bools, Codes, Floats, Strategies
@@ -79,6 +86,8 @@ class MicroBatchCosts:
     """FSDP traffic of the final norm and output projection, part of `last`."""
     accumulation_JN: Floats
     """Gradient accumulation of one layer of each kind, part of `layer_JN`."""
+    ahead: Floats
+    """Waiting for the host that the end of the model saves, taken off `last`, shape (N,)."""
     unpaired_JN: Floats
     """Exchange between experts that overlapping would hide, on average over all micro-batches, part of `layer_JN`."""
 
@@ -114,12 +123,17 @@ def _per_micro_batch(
     where, spread = is_fsdp(job, strategies), layers.cases.spread
     waits_JN, again_JN = spread(layers.parts_JPU[:, LAUNCH]), spread(layers.again_JU)
     whole_JN = spread(layers.whole)
-    if job.framework.wraps_layers:
+    if job.framework.wraps_layers or job.framework.zero3_host_ratio > 1.0:
         # Waits and repeated waits change together, even where the first change is 0: a layer whose launches the device just
         # covers may still take longer to repeat.
         added_JN = np.where(where, spread(layers.sharded_waits_JU), 0.0)
         waits_JN, whole_JN = waits_JN + added_JN, whole_JN + added_JN
         again_JN = again_JN + np.where(where, spread(layers.sharded_again_JU), 0.0)
+    if job.framework.hooked_host_ratio > 1.0:
+        around = hooked(job, strategies)
+        added_JN = np.where(around, spread(layers.hooked_waits_JU), 0.0)
+        waits_JN, whole_JN = waits_JN + added_JN, whole_JN + added_JN
+        again_JN = again_JN + np.where(around, spread(layers.hooked_again_JU), 0.0)
     # The layer table knows nothing of full recomputation, which is decided per stage, so it prices every layer's
     # repetition.
     again_JN = np.where(strategies.recompute == Recompute.FULL, again_JN, 0.0)
@@ -134,12 +148,28 @@ def _per_micro_batch(
     # of repetition: which ones are repeated differs by stage, and a table per stage would have to be rebuilt for
     # every split.
     link = _fsdp(job, strategies, layers, ends, waits_JN, share * again_JN + selective_JN, where)
+    copies_JN = np.zeros_like(whole_JN)
+    if job.framework.copies_units:
+        m, once = strategies.num_micro_batches, gathered_for_step(job, strategies)
+        gathers = np.where(once, 1.0 / m, 1.0) + backward_gathers(job, strategies)
+        every = rank_parameters(job, strategies)
+        trained_JN = held.dense_JN + held.expert_JN
+        copies_JN = unit_copies_s(
+            job, strategies, dense=every.dense_JN, expert=every.expert_JN, trained=trained_JN, gathers=gathers
+        )
+        # The device is idle while it waits for the host, so that they cost what exceeds the wait.
+        copies_JN = np.where(where, np.maximum(copies_JN - waits_JN, 0.0), 0.0)
+    link_JN = link.layer_JN + copies_JN
     unpaired_JN = np.zeros_like(again_JN)
     if strategies.overlap_moe_all_to_all.any():
         unpaired_JN = unpaired_fraction(strategies) * spread(layers.alone_JU)
-    layer_JN = whole_JN + selective_JN + accumulation_JN + link.layer_JN + unpaired_JN
+    layer_JN = whole_JN + selective_JN + accumulation_JN + link_JN + unpaired_JN
     mtp_J1 = mtp_layers(job)
-    last, mtp_again = ends.cases.spread(ends.head + ends.loss + ends.head_comm) + link.head, np.zeros(len(strategies))
+    ended = ends.cases.spread(ends.head + ends.loss)
+    more_JN = again_JN - np.where(strategies.recompute == Recompute.FULL, spread(layers.forward_JU), 0.0)
+    ahead = _ahead_s(job, strategies, waits_JN, ended, again=share * more_JN.min(axis=0))
+    last = ended + ends.cases.spread(ends.head_comm) + link.head - ahead
+    mtp_again = np.zeros(len(strategies))
     # The modules' decoder layers are layers like others, but only the last stage has them.
     if mtp_J1.any():
         mtp_again = recomputed_mtp_share(strategies) * sum_over_kinds(mtp_J1, again_JN)
@@ -152,15 +182,65 @@ def _per_micro_batch(
         first=ends.cases.spread(ends.embedding + ends.embedding_comm) + link.root,
         last=last,
         selective_JN=selective_JN,
-        fsdp_JN=link.layer_JN,
+        fsdp_JN=link_JN,
         mtp_J1=mtp_J1,
         mtp_again=mtp_again,
         root=link.root,
         head_link=link.head,
         accumulation_JN=accumulation_JN,
+        ahead=ahead,
         unpaired_JN=unpaired_JN,
     )
     return per, link.tier
+
+
+def hooked(job: Job, strategies: Strategies) -> Bools:
+    """Whether hooks on whole parameters reduce gradients, shape (N,): DistributedDataParallel, ZeRO 1 and 2 of DeepSpeed. [F-4]"""
+    replicas = (strategies.dp_cp > 1) & (strategies.zero >= job.framework.hooks_from_zero)
+    return np.asarray(~is_fsdp(job, strategies) & replicas & (job.framework.hooked_host_ratio > 1.0))
+
+
+def runs_ahead(job: Job, strategies: Strategies) -> Bools:
+    """Whether the host's lead over head and loss shortens what the layers wait for it, shape (N,). [F-4]
+
+    In pipelines the device waits for its neighbours instead, and for other modules than Hugging Face's it was not measured.
+    """
+    return np.asarray((strategies.pp == 1) & job.has_hf_modules)
+
+
+def _ahead_s(
+    job: Job, strategies: Strategies, waits_JN: Floats, ended: Floats, *, again: Floats | float = 0.0
+) -> Floats:
+    """Seconds by which the host gets ahead of the device while head and loss run, shape (N,). [F-4]
+
+    They are few launches and much work, so that what a stage's layers wait for the host is shorter by as much: a micro-batch takes
+    what the longer of host and device takes.
+
+    Args:
+        job: model, cluster, training and prices.
+        strategies: shape (N,).
+        waits_JN: what one layer of each kind waits for the host.
+        ended: seconds of head and loss.
+        again: what a layer waits longer where its forward is repeated, shape (N,), on average over all layers.
+    """
+    where = runs_ahead(job, strategies)
+    if not where.any():
+        return np.zeros(len(strategies))
+    counts_J1 = np.array([[float(job.model.layer_kinds.count(kind))] for kind in job.model.distinct_kinds])
+    waited = np.maximum(sum_over_kinds(counts_J1, waits_JN) + counts_J1.sum() * again, 0.0)
+    return np.where(where, np.minimum(waited, ended), 0.0)
+
+
+def least_ends_s(job: Job, strategies: Strategies, tables: Tables) -> tuple[Floats, Floats]:
+    """Seconds per micro-batch that what only the first and only the last stage does takes at least, shape (N,) each.
+
+    Neither has traffic between replicas. The last one lacks the host's lead over it as far as plain layers wait: a wait that
+    hooks or repeated forwards add comes with its own lead, which is no longer than that wait.
+    """
+    layers, ends = tables.layers, tables.ends
+    ended = ends.cases.spread(ends.head + ends.loss)
+    ahead = _ahead_s(job, strategies, layers.cases.spread(layers.parts_JPU[:, LAUNCH]), ended)
+    return ends.cases.spread(ends.embedding + ends.embedding_comm), ended + ends.cases.spread(ends.head_comm) - ahead
 
 
 def _selective_s(strategies: Strategies, layers: LayerCosts) -> Floats:

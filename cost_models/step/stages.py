@@ -17,10 +17,19 @@ from cost_models.layers.costs import LAYER_PARTS, LayerCosts
 from cost_models.layers.flops import FORWARD_AND_BACKWARD
 from cost_models.step.fsdp_comm import is_fsdp
 from cost_models.step.pipeline import bubble_s, splits_backward
-from cost_models.step.stage_costs import LAUNCH, MicroBatchCosts, StageCosts, Tables, stage_costs, sum_over_kinds
+from cost_models.step.stage_costs import (
+    LAUNCH,
+    MicroBatchCosts,
+    StageCosts,
+    Tables,
+    hooked,
+    stage_costs,
+    sum_over_kinds,
+)
 from cost_models.step.stage_parameters import RankParameters, over_kinds
 from cost_models.strategies.recomputed_layers import recomputed_layers_by_slot
 from cost_models.strategies.strategy import Bools, Codes, Floats, Strategies
+from cost_models.terms import Tier
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +97,7 @@ def slowest_passes_s(costs: StageCosts, slowest: Slowest) -> tuple[Floats, Float
     """
     layers_JN = slowest.every_layer(costs.per)
     forward = sum_over_kinds(layers_JN, costs.layers.cases.spread(costs.layers.forward_JU))
-    waits = sum_over_kinds(layers_JN, costs.per.waits_JN)
+    waits = np.maximum(sum_over_kinds(layers_JN, costs.per.waits_JN) - slowest.is_last * costs.per.ahead, 0.0)
     # The wait counts in both: it happens once, but in which of the passes is not known, and communication hides in it
     # wherever it happens.
     return forward + waits, np.maximum(slowest.seconds - forward, 0.0)
@@ -103,6 +112,10 @@ def stage_tiers(job: Job, strategies: Strategies, costs: StageCosts) -> dict[str
         wrapped = job.calibration.wrapped_layer_ratio("sharded", compiled=job.training.compile)
         sharded = np.where(is_fsdp(job, strategies), wrapped.tier, 0)
         tiers["launch"] = np.maximum(tiers["launch"], sharded).astype(np.int8)
+    if job.framework.zero3_host_ratio > 1.0 or job.framework.hooked_host_ratio > 1.0:
+        # Constants of another host, which no profile measures.
+        constant = hooked(job, strategies) | (is_fsdp(job, strategies) & (job.framework.zero3_host_ratio > 1.0))
+        tiers["launch"] = np.maximum(tiers["launch"], np.where(constant, np.int8(Tier.NOMINAL), np.int8(0)))
     return tiers | {"head": ends.cases.spread(ends.head_tier), "dp_comm": costs.fsdp_tier}
 
 
@@ -160,7 +173,11 @@ def slowest_terms(strategies: Strategies, costs: StageCosts, slowest: Slowest) -
     for position, name in enumerate(LAYER_PARTS):
         each_JN = per.waits_JN if position == LAUNCH else layers.cases.spread(layers.parts_JPU[:, position])
         terms[name] = sum_over_kinds(layers_JN, each_JN)
-    terms["recompute"] = slowest.recomputed_share * sum_over_kinds(slowest.layers_JN * m, per.again_JN)
+    # What the host's lead saves is taken off the plain layers' waits, and beyond these off what repeated layers wait.
+    ahead = m * per.ahead * slowest.is_last
+    repeated = slowest.recomputed_share * sum_over_kinds(slowest.layers_JN * m, per.again_JN)
+    terms["recompute"] = repeated - np.maximum(ahead - terms["launch"], 0.0)
+    terms["launch"] = np.maximum(terms["launch"] - ahead, 0.0)
     if per.mtp_J1.any():
         terms["recompute"] += m * slowest.is_last * per.mtp_again
     terms["recompute"] += sum_over_kinds(layers_JN, per.selective_JN)

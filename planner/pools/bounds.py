@@ -14,7 +14,7 @@ import numpy as np
 
 from cost_models.job import PooledJob
 from cost_models.pools.time import pooled_jitter_fraction, sends_s
-from cost_models.step.stage_costs import build_tables
+from cost_models.step.stage_costs import build_tables, least_ends_s
 from cost_models.step.total import stage_end_s
 from cost_models.strategies.fields import Recompute, RecomputeMethod
 from cost_models.strategies.strategy import Floats, Ints, Strategies
@@ -50,11 +50,11 @@ def base_work(pooled: PooledJob, space: Space, base: Strategies) -> Work:
     """What every expansion of these base rows takes at least: the fastest of the listed knobs, nothing recomputed."""
     layer, first, last = [], [], []
     for job in pooled.jobs:
-        variants = [build_tables(job, rows) for rows in layer_variants(space, base)]
-        ends = variants[0].ends
-        layer.append(np.min([v.layers.cases.spread(v.layers.whole) for v in variants], axis=0))
-        first.append(ends.cases.spread(ends.embedding + ends.embedding_comm))
-        last.append(ends.cases.spread(ends.head + ends.loss + ends.head_comm))
+        variants = [(rows, build_tables(job, rows)) for rows in layer_variants(space, base)]
+        layer.append(np.min([each.layers.cases.spread(each.layers.whole) for _, each in variants], axis=0))
+        ends = [least_ends_s(job, rows, each) for rows, each in variants]
+        first.append(ends[0][0])
+        last.append(np.min([each for _, each in ends], axis=0))
     return Work(np.stack(layer), np.stack(first), np.stack(last))
 
 

@@ -19,7 +19,7 @@ from cost_models.hardware.groups import world_key
 from cost_models.job import Job
 from cost_models.layers.costs import LAYER_PARTS, layer_costs
 from cost_models.step.fsdp_comm import is_fsdp
-from cost_models.step.stage_costs import Tables, build_tables
+from cost_models.step.stage_costs import Tables, build_tables, least_ends_s, runs_ahead
 from cost_models.step.total import StepTime, jitter_fraction
 from cost_models.strategies.strategy import DTYPES, Floats, Ints, Strategies, concatenated
 from cost_models.strategies.tensors import distinct
@@ -161,7 +161,7 @@ def build_bounds(space: Space, base: Strategies) -> Bounds:
     return Bounds(
         micro_batches=base.num_micro_batches,
         once_VN=once,
-        again_RVC=_repeated_s(space, tables).reshape(1 + len(space.module_sets), len(variants), -1),
+        again_RVC=_repeated_s(space, rows, tables).reshape(1 + len(space.module_sets), len(variants), -1),
         slower=slower,
         others_VN=others,
         least_wait=space.splits.least_wait[base.pp.astype(np.int64)],
@@ -185,23 +185,25 @@ def layer_variants(space: Space, rows: Strategies) -> list[Strategies]:
 
 def _parts(space: Space, rows: Strategies, tables: Tables) -> Floats:
     """`once` and `others` of each row, shape (2, N)."""
-    layers, ends = tables.layers, tables.ends
+    layers = tables.layers
     each_JN = layers.cases.spread(layers.whole)
-    first = ends.cases.spread(ends.embedding + ends.embedding_comm)
-    last = ends.cases.spread(ends.head + ends.loss + ends.head_comm)
+    first, last = least_ends_s(space.job, rows, tables)
     once = _slowest_stage_s(space, rows, each_JN, first=first, last=last)
     others = np.maximum(_counts(space) @ each_JN + first + last - once, 0.0)
     return np.stack([once, others])
 
 
-def _repeated_s(space: Space, tables: Tables) -> Floats:
+def _repeated_s(space: Space, rows: Strategies, tables: Tables) -> Floats:
     """Seconds of the forward of the cheapest layer, and of what each set of modules repeats in it, shape (R, N)."""
     layers = tables.layers
-    found = [layers.again_JU]
+    found = []
     for modules in space.module_sets:
         bits = [bit for bit in range(layers.modules_JMU.shape[1]) if modules >> bit & 1]
         found.append(layers.modules_JMU[:, bits].sum(axis=1) if bits else layers.selective_JU)
-    return np.stack([layers.cases.spread(each_JU.min(axis=0)) for each_JU in found])
+    # The host's lead over the model's end may cover all that a repeated layer waits longer than a plain one.
+    full_JN, forward_JN = layers.cases.spread(layers.again_JU), layers.cases.spread(layers.forward_JU)
+    full_JN = np.where(runs_ahead(space.job, rows), np.minimum(full_JN, forward_JN), full_JN)
+    return np.stack([full_JN.min(axis=0), *(layers.cases.spread(each_JU.min(axis=0)) for each_JU in found)])
 
 
 def _slowest_stage_s(space: Space, rows: Strategies, each_JN: Floats, *, first: Floats, last: Floats) -> Floats:

@@ -33,7 +33,6 @@ EXEMPT = {
     "cluster.name": "a label",
     "cluster.pools.name": "a label, which pool_per_stage refers to",
     "cluster.pools.preset": "pools list their nodes; a preset inside a pool is the same document spelled out",
-    "training.model_impl": "accepted and stored; the accuracy issue gives it its effect",
     "wait_s": "how long the transport waits for a finished answer",
     "seed": "of a search that has no closed form (Pareto fronts too large to enumerate); the ranking is exact",
 }

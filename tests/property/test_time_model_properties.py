@@ -17,7 +17,7 @@ from cost_models.evaluate import Evaluated, evaluate
 from cost_models.hardware import load_calibration
 from cost_models.inputs.model import resolve_model
 from cost_models.job import Job
-from cost_models.layers.costs import layer_costs
+from cost_models.layers.costs import LAYER_PARTS, layer_costs
 from cost_models.layers.ends import end_costs
 from cost_models.layers.parameters import count_parameters
 from cost_models.specs.training import Framework
@@ -207,7 +207,9 @@ def test_more_memory_never_fits_fewer_plans(which, inputs, factor) -> None:
 
 @given(st.sampled_from(get_args(Framework)), st.sampled_from(sorted(MODELS)), small(1, 2, 3), st.booleans())
 def test_one_gpu_is_the_single_gpu_formula(framework, model, micro_batch_size, recompute) -> None:
-    """m (layers + ends + accumulation + recomputation) + optimizer, and no communication of any kind."""
+    """m (layers + ends + accumulation + recomputation - the host's lead over head and loss) + optimizer, and no communication of
+    any kind.
+    """
     job = job_of(framework, model)
     given = {"tp": 1, "pp": 1, "cp": 1, "dp": 1, "micro_batch_size": micro_batch_size, "zero": 0}
     batch = legal(job, [{**given, "recompute": "full" if recompute else "none"}])
@@ -232,6 +234,10 @@ def test_one_gpu_is_the_single_gpu_formula(framework, model, micro_batch_size, r
     whole = counts_J @ (layers.parts_JPU.sum(axis=1)[:, 0] + recompute * layers.again_JU[:, 0])
     whole += accumulation_s(job, batch, dense=in_layers, expert=np.zeros(1), sharded=np.array([False]))[0]
     whole += (ends.embedding + ends.head + ends.loss)[0]
+    if job.has_hf_modules:
+        waits_J = layers.parts_JPU[:, LAYER_PARTS.index("launch"), 0]
+        more = (layers.again_JU - layers.forward_JU)[:, 0].min() * counts_J.sum() if recompute else 0.0
+        whole -= min(max(counts_J @ waits_J + more, 0.0), (ends.head + ends.loss)[0])
     padding = 50257 if framework in ("deepspeed", "torchtitan", "fsdp", "nanotron") else 50304
     total = np.array([float(held.total + (padding - 50257) * 1536)])
     update = optimizer_s(job, batch, dense=total, expert=np.zeros(1))[0]

@@ -11,7 +11,7 @@ from functools import partial
 import pytest
 
 from builders import Document, dense_model, job_of, row_of
-from cost_models.frameworks import FRAMEWORKS, default_rows
+from cost_models.frameworks import FRAMEWORKS, deepspeed, default_rows, fsdp
 from cost_models.frameworks.torchtitan import CHOICES
 from cost_models.frameworks.training_defaults import USUAL
 from cost_models.layers.attention_core import running_kernel
@@ -40,6 +40,14 @@ FACTS: tuple[tuple[str, str, str, str, object, object], ...] = (
     ("deepspeed", "0.13.1", "0.13.2", "param_shards_serve_forward", False, True),
     ("deepspeed", "0.9.9", "0.10", "param_shard_group_stages", frozenset(), frozenset({3})),
     ("deepspeed", "2021-07", "2021-08", "lists_slices", True, False),
+    (
+        "deepspeed",
+        "0.18.9",
+        "0.19",
+        "memory",
+        replace(deepspeed.MEMORY, buckets_at_first_gradient=False),
+        deepspeed.MEMORY,
+    ),
     ("megatron-deepspeed", "2023-11", "2023-12", "zero2_all_reduces", False, True),
     ("megatron-deepspeed", "2023-12", "2024-01", "reduces_in_backward_from", 2, 1),
     ("megatron-deepspeed", "2021-07", "2021-08", "lists_slices", True, False),
@@ -47,6 +55,8 @@ FACTS: tuple[tuple[str, str, str, str, object, object], ...] = (
     ("torchtitan", "0.2.9", "0.3", "fuses_qkv", False, True),
     ("torchtitan", "0.2.9", "0.3", "choices", replace(CHOICES, adapters=False), CHOICES),
     ("nanotron", "2024-06", "2024-07", "keeps_gathered_norms", True, False),
+    ("fsdp", "2.3.9", "2.4", "copies_units", False, True),
+    ("fsdp", "2.7.9", "2.8", "memory", replace(fsdp.MEMORY, optimizer_copies=1.0), fsdp.MEMORY),
     ("fsdp", "1.13.9", "2.0", "shard_group_stages", frozenset(), frozenset({1, 2, 3})),
     ("fsdp", "1.13.9", "2.0", "expert_shard_group_stages", frozenset(), frozenset({1, 2, 3})),
     ("megatron", "0.12.9", "0.13", "shard_group_stages", frozenset({1}), frozenset({1, 2, 3})),

@@ -204,3 +204,18 @@ def test_an_unknown_model_implementation_names_the_known_ones():
     found = problems(model_impl="hf")
     assert [problem.pointer for problem in found] == ["/training/model_impl"]
     assert "transformers" in found[0].message + found[0].hint
+
+
+def test_who_states_the_gradients_type_under_fsdp_means_their_reduction_too():
+    """Shards of gradients have their parameters' type; MixedPrecision's reduce_dtype is what a user can choose."""
+    assert resolve(framework="fsdp").grad_reduce_dtype == "bf16"
+    assert resolve(framework="fsdp", grad_dtype="fp32").grad_reduce_dtype == "fp32"
+    assert resolve(framework="fsdp", grad_dtype="fp32", grad_reduce_dtype="bf16").grad_reduce_dtype == "bf16"
+    assert resolve(framework="torchtitan", grad_dtype="bf16").grad_reduce_dtype == "fp32"
+
+
+def test_ligers_patches_take_the_linear_cross_entropy_unless_told_otherwise():
+    patched = resolve(framework="fsdp", model_impl="liger")
+    assert (patched.cross_entropy, patched.assumed["cross_entropy"]) == ("linear", "linear")
+    assert resolve(framework="fsdp", model_impl="liger", cross_entropy="unfused").cross_entropy == "unfused"
+    assert resolve(framework="fsdp").cross_entropy == "unfused"

@@ -367,7 +367,9 @@ def test_offloaded_layers_leave_the_device() -> None:
         ({"framework": "torchtitan", "cross_entropy": "unfused"}, 1, 12),
         ({"framework": "torchtitan", "cross_entropy": "unfused"}, 2, 16),
         ({"framework": "torchtitan", "cross_entropy": "compiled"}, 1, 4),
-        ({"framework": "deepspeed", "cross_entropy": "unfused"}, 1, 18),
+        ({"framework": "deepspeed", "cross_entropy": "unfused"}, 1, 12),
+        ({"framework": "deepspeed", "cross_entropy": "unfused", "software_date": "2025-02"}, 1, 18),
+        ({"framework": "deepspeed", "cross_entropy": "unfused", "software_date": "2025-03"}, 1, 12),
         ({"framework": "megatron", "cross_entropy": "fused"}, 1, 10),
         ({"framework": "megatron", "cross_entropy": "unfused"}, 1, 6),
         ({"framework": "megatron", "cross_entropy": "te", "software_date": "2026-04"}, 1, 2),
@@ -401,3 +403,27 @@ def test_multi_token_prediction_adds_a_layer_and_logits_beside_the_head() -> Non
     logits = TOKENS * 128256
     grown = after.terms["loss"]["logits_and_loss"][0] - before.terms["loss"]["logits_and_loss"][0]
     assert grown == 2 * logits
+
+
+@pytest.mark.parametrize(
+    ("modules", "more"),
+    [
+        ("native", 2 * (4096 + 1024)),  # the inputs of both norms
+        (
+            "transformers",
+            6 * (4096 + 1024),
+        ),  # their fp32 copies instead, and the normalised tensors before their weights
+        ("liger", 2 * (4096 + 1024)),
+    ],
+)
+def test_norms_of_query_and_key_keep_what_whose_modules_do(modules: str, more: int) -> None:
+    strategy, given = {"zero": 3, "dp": 8}, {"framework": "fsdp", "model_impl": modules}
+    plain, normed = (kept_per_token(llama_model(qk_norm=each), strategy, **given) for each in (False, True))
+    assert normed - plain == more
+
+
+@pytest.mark.parametrize(("framework", "same"), [("deepspeed", False), ("torchtitan", False), ("megatron", True)])
+def test_whose_modules_run_decides_what_a_layer_keeps(framework: str, same: bool) -> None:
+    """Megatron has layers of its own, whatever is said."""
+    kept = [kept_per_token(LLAMA_8B, {}, framework=framework, model_impl=each) for each in ("native", "transformers")]
+    assert (kept[0] == kept[1]) is same

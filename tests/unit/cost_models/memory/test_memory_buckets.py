@@ -39,10 +39,19 @@ def test_stage_3_keeps_one_bucket_for_ever(moment: str) -> None:
 
 @pytest.mark.parametrize("zero", [1, 2])
 def test_stages_1_and_2_have_one_bucket_in_backward_and_a_second_with_overlap(zero: int) -> None:
-    for moment in ("loss", "layer_backward"):
-        assert gradient_reduce(moment, {"zero": zero}) == BUCKET
-        assert gradient_reduce(moment, {"zero": zero, **OVERLAP}) == 2 * BUCKET
+    for moment, version in (("loss", "0.18"), ("layer_backward", "0.18"), ("layer_backward", "0.19")):
+        assert gradient_reduce(moment, {"zero": zero}, framework_version=version) == BUCKET
+        assert gradient_reduce(moment, {"zero": zero, **OVERLAP}, framework_version=version) == 2 * BUCKET
     assert gradient_reduce("optimizer_step", {"zero": zero, **OVERLAP}) == 0
+
+
+def test_from_0_19_a_loss_finds_buckets_only_behind_micro_batches_that_reduce_nothing() -> None:
+    """process_gradients makes them at a backward's first gradient; stage 2 frees them behind each micro-batch, stage 1 behind the
+    last. Batches of 8 on 8 ranks are one micro-batch, of 16 two.
+    """
+    for zero, later in ((1, BUCKET), (2, 0)):
+        assert gradient_reduce("loss", {"zero": zero}, global_batch_size=8) == 0
+        assert gradient_reduce("loss", {"zero": zero}, global_batch_size=16) == later
 
 
 def test_stage_1_before_0_13_had_no_bucket_but_flattened_gradients_behind_the_backward() -> None:
@@ -63,3 +72,22 @@ def test_without_zero_gradients_are_flattened_behind_the_backward() -> None:
     wide = {"grad_dtype": "fp32", "precision": "bf16"}
     assert gradient_reduce("optimizer_step", {"zero": 0}, **wide) == 4 * SMALL_TOTAL
     assert gradient_reduce("optimizer_step", {"zero": 0, "dp": 1, "tp": 8}, **wide) == 0
+
+
+@pytest.mark.parametrize(("zero", "staged"), [(1, 2 * 1024 * 256), (2, 2 * 1024 * 256), (3, 0)])
+def test_gradients_on_their_way_to_the_host_pass_a_buffer_of_the_largest_parameter(zero: int, staged: int) -> None:
+    """zero/stage_1_and_2.py, temp_grad_buffer_for_gpu_offload: the embedding's bf16 elements, at any time."""
+    offload = {"offload": {"optimizer_fraction": 1.0}}
+    for moment in ("loss", "optimizer_step"):
+        without, with_offload = (gradient_reduce(moment, {"zero": zero, **each}) for each in ({}, offload))
+        assert with_offload - without == staged
+
+
+def test_stage_3_holds_either_recent_layers_or_both_ends_at_the_loss() -> None:
+    """Fewer elements than stage3_max_live_parameters: all of them stay gathered, both ends among them; in the backward the ends are
+    counted beside them. Ends of more than 1.05e9 elements stay whole whatever the limit is.
+    """
+    for model, at_loss in ((SMALL, SMALL_TOTAL), ({**SMALL, "vocab_size": 4_194_304}, 2 * 4_194_304 * 256)):
+        job = job_of(model, "deepspeed", seq_length=512)
+        found = moments(job, row_of(job, zero=3)).terms["loss"]["parameter_gather"]
+        assert float(np.broadcast_to(found, (1, 1))[0, 0]) == 2 * at_loss

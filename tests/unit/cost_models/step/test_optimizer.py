@@ -9,7 +9,13 @@ import pytest
 
 from builders import UNIT_GPU, dense_model, job_of, row_of, with_experts
 from cost_models.constants import HOST_OP_S
-from cost_models.step.optimizer import accumulation_s, optimizer_s, owned_parameters, update_bytes_per_parameter
+from cost_models.step.optimizer import (
+    accumulation_s,
+    optimizer_s,
+    owned_parameters,
+    unit_copies_s,
+    update_bytes_per_parameter,
+)
 
 job = partial(job_of, with_experts(dense_model()), gpu=UNIT_GPU, num_nodes=4)
 
@@ -62,6 +68,33 @@ def test_a_tiny_step_is_bound_by_its_launches() -> None:
     asked = job()
     found = optimizer_s(asked, row_of(asked, zero=1), dense=size(1e3), expert=size(0.0))
     assert found[0] == pytest.approx(asked.framework.optimizer_launches * HOST_OP_S.value)
+
+
+def test_deepspeeds_step_issues_operators_for_every_tensor_of_a_stage() -> None:
+    """Four layers of nine tensors on two stages (two norms, query, key, value, output, gate, up, down): 18 x 12 beside the 150."""
+    asked = job_of(dense_model(4), "deepspeed", gpu=UNIT_GPU)
+    found = optimizer_s(asked, row_of(asked, pp=2, zero=1), dense=size(1e3), expert=size(0.0))
+    assert found[0] == pytest.approx((150 + 18 * 12) * HOST_OP_S.value)
+
+
+def test_fsdp2_copies_what_it_gathers_and_what_it_reduces() -> None:
+    """1e9 parameters over 32 ranks, fp32 shards gathered in bf16, reduced in fp32: per gather (4 + 2) / 32 for the cast of the
+    shard and 2 + 2 for the copy out, per reduction 2 + 4. Two gathers and one reduction; without a reduction in each of the two
+    micro-batches half of one. Experts over ep 4 are sharded by 8.
+    """
+    asked = job("fsdp", param_dtype="fp32", grad_reduce_dtype="fp32", model_impl="native")
+    rate = asked.calibration.copy_bytes_per_s.value
+
+    def copied(trained=1e9, **given) -> float:
+        rows = row_of(asked, zero=3, **given)
+        dense, expert = size(0.0 if "ep" in given else 1e9), size(1e9 if "ep" in given else 0.0)
+        found = unit_copies_s(asked, rows, dense=dense, expert=expert, trained=size(trained), gathers=size(2.0))
+        return float(found[0])
+
+    assert copied(grad_sync="each") == pytest.approx((2 * (6 / 32 + 4) + 6) * 1e9 / rate)
+    assert copied(grad_sync="last") == pytest.approx((2 * (6 / 32 + 4) + 6 / 2) * 1e9 / rate)
+    assert copied(grad_sync="each", trained=0.0) == pytest.approx(2 * (6 / 32 + 4) * 1e9 / rate)
+    assert copied(grad_sync="each", ep=4) == pytest.approx((2 * (6 / 8 + 4) + 6) * 1e9 / rate)
 
 
 @pytest.mark.parametrize(("framework", "bytes_each"), [("megatron", 3.0), ("deepspeed", 6.0), ("torchtitan", 10.0)])
