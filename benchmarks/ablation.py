@@ -2,22 +2,29 @@
 
 Leaving an axis out shows what it gains in plan 1 and what it costs in CPU time; leaving a bound out changes no plan and shows
 what it saves. Every search may take three times as long as the whole one, and ten seconds at least; `proof` tells where that was
-not enough. Run: python -m benchmarks.ablation [JOB...].
+not enough. The tables of docs/SEARCH.md are written from the results.
+Run: python -m benchmarks.ablation [JOB...], or with --write to write the tables alone.
 """
 
 from __future__ import annotations
 
+import json
 import sys
 import time
 from typing import Any
 
-from benchmarks.record import record
+from benchmarks.record import RESULTS, ROOT, record
 from benchmarks.search_proofs import request
 from planner.plan import plan_checked
 from planner.request.checked_request import CheckedRequest, check_request
 from planner.strategies.axes import build_space
 from planner.strategies.parts import AXES, BOUNDS, Part, Parts
 
+PAGE, BEGIN, END = (
+    ROOT / "docs" / "SEARCH.md",
+    "<!-- tables of benchmarks/ablation.py -->",
+    "<!-- end of the tables -->",
+)
 LEAST_LIMIT_S, TIMES_AS_LONG = 10.0, 3.0
 
 
@@ -103,7 +110,56 @@ def measure(name: str) -> None:
             f"  without {part}: {loss}, {found['cpu_s'] / whole['cpu_s']:.2f} x CPU, {found['evaluated']:,} priced",
             end="",
         )
-        print("" if found["optimal"] else f", gap {found['gap']:.2f}", flush=True)
+        print(f", {_proof(found)}", flush=True)
+
+
+def tables() -> str:
+    """The tables of docs/SEARCH.md, from the newest figures of every job."""
+    files = {name: RESULTS / f"ablation_{name}.json" for name in JOBS}
+    newest = {name: json.loads(file.read_text())[-1]["details"] for name, file in files.items() if file.exists()}
+    axes = [part for part in Part if part in AXES and any(part in each["left_out"] for each in newest.values())]
+    bounds = [part for part in Part if part in BOUNDS]
+    lines = [
+        f"| job | CPU s | plan 1, s | proof | {' | '.join(axes)} |",
+        f"| --- | ---: | ---: | --- |{' ---: |' * len(axes)}",
+    ]
+    for name, each in newest.items():
+        whole, left_out = each["whole"], each["left_out"]
+        cells = [_gain(left_out.get(axis), whole) for axis in axes]
+        lines.append(
+            f"| {name} | {whole['cpu_s']:.2f} | {whole['step_time_s']:.2f} | {_proof(whole)} | {' | '.join(cells)} |"
+        )
+    lines += ["", f"| job | strategies | priced | {' | '.join(bounds)} | {ALL_BOUNDS} |"]
+    lines.append(f"| --- | ---: | ---: |{' ---: |' * (len(bounds) + 1)}")
+    for name, each in newest.items():
+        whole, left_out = each["whole"], each["left_out"]
+        cells = [_cost(left_out[part], whole) for part in (*bounds, ALL_BOUNDS)]
+        lines.append(f"| {name} | {whole['total']:,} | {whole['evaluated']:,} | {' | '.join(cells)} |")
+    return "\n".join(lines)
+
+
+def _gain(found: dict[str, Any] | None, whole: dict[str, Any]) -> str:
+    """What an axis gains, and the CPU time without it as a multiple of the time with it."""
+    if found is None:
+        return ""
+    loss = "no plan" if found["loss"] is None else f"{found['loss']:.1%}"
+    return f"{loss} ({found['cpu_s'] / whole['cpu_s']:.1f})"
+
+
+def _cost(found: dict[str, Any], whole: dict[str, Any]) -> str:
+    """CPU time without a bound as a multiple of the time with it, and what was left unproven."""
+    return f"{found['cpu_s'] / whole['cpu_s']:.1f}" + ("" if found["optimal"] else f", {_proof(found)}")
+
+
+def _proof(found: dict[str, Any]) -> str:
+    return "optimal" if found["optimal"] else "no plan" if found["gap"] is None else f"gap {found['gap']:.0%}"
+
+
+def write() -> None:
+    """Puts the tables into docs/SEARCH.md."""
+    before, rest = PAGE.read_text().split(BEGIN)
+    after = rest.split(END)[1]
+    PAGE.write_text(f"{before}{BEGIN}\n\n{tables()}\n\n{END}{after}")
 
 
 def _loss(whole: dict[str, Any], found: dict[str, Any]) -> float | None:
@@ -112,5 +168,7 @@ def _loss(whole: dict[str, Any], found: dict[str, Any]) -> float | None:
 
 
 if __name__ == "__main__":
-    for each in sys.argv[1:] or JOBS:
-        measure(each)
+    if sys.argv[1:] != ["--write"]:
+        for each in sys.argv[1:] or JOBS:
+            measure(each)
+    write()

@@ -26,6 +26,7 @@ def evolve(
     num_objectives: int,
     seed: int,
     must_stop: Callable[[], bool],
+    at_random: bool = False,
 ) -> None:
     """Runs NSGA-II over positions on every axis.
 
@@ -35,6 +36,7 @@ def evolve(
         num_objectives: how many there are, each to be minimised.
         seed: the same seed repeats the same trials.
         must_stop: asked before each generation.
+        at_random: whether positions are drawn at random instead, to see what evolution is worth.
     """
     # Most combinations of positions are no strategy: degrees must multiply to whole nodes. The nearest base row that exists is
     # priced in their place, so that the sampler sees no holes.
@@ -42,7 +44,8 @@ def evolve(
 
     optuna.logging.set_verbosity(optuna.logging.WARNING)
     nearest = _Nearest(space)
-    sampler = optuna.samplers.NSGAIISampler(population_size=_POPULATION, seed=seed)
+    evolves = optuna.samplers.NSGAIISampler(population_size=_POPULATION, seed=seed)
+    sampler = optuna.samplers.RandomSampler(seed) if at_random else evolves
     study = optuna.create_study(directions=["minimize"] * num_objectives, sampler=sampler)
     for _ in range(_GENERATIONS):
         if must_stop():

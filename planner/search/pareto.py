@@ -62,14 +62,24 @@ def pareto_front(
     should_stop: Callable[[], bool] | None = None,
     method: Literal["exhaustive", "nsga-ii"] | None = None,
     known: Strategies | None = None,
+    at_random: bool = False,
 ) -> Front:
-    """The front of a space; the size of the space decides the `method` unless it is given. `known` are the ranked plans."""
+    """The front of a space; the size of the space decides the `method` unless it is given. `known` are the ranked plans, and
+    `at_random` draws the sample without evolution, to see what that is worth.
+    """
     chosen = method or ("exhaustive" if int(space.mesh_sizes.sum()) <= MOST_SEARCHED else "nsga-ii")
     search = _FrontSearch(space, goal, headroom_fraction, should_stop, known)
     if len(space.degrees) and chosen == "exhaustive":
         search.run()
     elif len(space.degrees):
-        evolve(space, price=search.add, num_objectives=len(OBJECTIVES), seed=seed, must_stop=search.must_stop)
+        evolve(
+            space,
+            price=search.add,
+            num_objectives=len(OBJECTIVES),
+            seed=seed,
+            must_stop=search.must_stop,
+            at_random=at_random,
+        )
     front = search.front
     if front.rows is not None:
         front.compact()
