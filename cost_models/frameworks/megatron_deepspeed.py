@@ -65,8 +65,10 @@ FACTS: Final = FrameworkFacts(
     # DeepSpeed BF16_Optimizer accumulates in fp32; FP16_Optimizer keeps fp16 gradients.
     state_dtypes=replace(MIXED_PRECISION, fp16_gradients=True),
     training_defaults={name: MEGATRON.training_defaults[name] for name in ("attention", "dropout")},
+    # Megatron's megatron/arguments.py: --recompute-method block with --recompute-num-layers.
     strategy=StrategyDefaults(
-        recompute=Recompute.NONE, cp_comm=CpComm.A2A, sequence_parallel_optional=False, fallback_offload=FALLBACK_OFFLOAD,
+        recompute=Recompute.NONE, cp_comm=CpComm.A2A, recompute_counts=True, sequence_parallel_optional=False,
+        fallback_offload=FALLBACK_OFFLOAD,
     ),
     choices=Choices(
         zero=(0, 1, 2, 3),

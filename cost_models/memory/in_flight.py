@@ -166,6 +166,19 @@ def _interleaved(pp: int, vpp: int, stage: int, layers: tuple[int, ...]) -> floa
     return sum(count * held for count, held in zip(counts, layers, strict=True)) / total
 
 
+def chunks_in_flight(strategies: Strategies, *, stage: int) -> list[float]:
+    """Micro-batches in flight of every chunk of a stage of an interleaved pipeline (a batch of one), before the step's own
+    number of micro-batches limits them. [M-5]
+    """
+    pp, vpp = int(strategies.pp[0]), int(strategies.vpp[0])
+    each, chunks = float(pp), 2.0 * (pp - stage - 1) + (vpp - 1) * pp + 1
+    if _warms_up_longer(strategies)[0]:
+        each = float(_micro_batches_per_round(strategies)[0])
+        chunks = min(2.0 * (pp - stage - 1) + (vpp - 1) * each + 1, vpp * float(strategies.num_micro_batches[0]))
+    rounds, rest = divmod(chunks, each * vpp)
+    return [rounds * each + min(max(rest - chunk * each, 0.0), each) for chunk in range(vpp)]
+
+
 def _micro_batches_per_round(strategies: Strategies) -> Floats:
     """Micro-batches that pass one chunk before the next chunk's turn, shape (N,). [M-5]
 

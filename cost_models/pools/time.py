@@ -20,12 +20,16 @@ from cost_models.step.pipeline import exposed_sends_s, hop_s
 from cost_models.step.stage_costs import StageCosts, stage_costs
 from cost_models.step.stage_parameters import dense_by_slot, expert_by_slot
 from cost_models.step.stages import (
+    Slowest,
+    chunk_passes_s,
+    groups_of_unlike_chunks,
     recomputed_shares_by_slot,
     slowest_of,
     slowest_passes_s,
     slowest_terms,
     stage_seconds,
     stage_tiers,
+    unlike_chunks_waiting_s,
     waiting_s,
 )
 from cost_models.step.total import STAGE_END_TERMS, StepTime, stage_end_s, straggling_fraction, term_tiers, with_jitter
@@ -76,6 +80,7 @@ def pooled_step_time(pooled: PooledJob, strategies: Strategies) -> PooledTime:
         | {"pp_bubble": waiting_s(strategies, costs[pool], slowest, stages_sum_s=sum_s)}
         for pool in used
     }
+    _wait_for_unlike_chunks(strategies, pool_KN, costs, work, slowest)
     passes = {pool: slowest_passes_s(costs[pool], slowest) for pool in used}
     forward_s, backward_s = (of_pool(slowest_pool, {p: passes[p][side] for p in used}) for side in (0, 1))
     layers = slowest.layers_JN.sum(axis=0)
@@ -107,6 +112,26 @@ def pooled_step_time(pooled: PooledJob, strategies: Strategies) -> PooledTime:
     bubble = np.max([np.where((pool_KN == p).any(axis=0), by_pool[p]["pp_bubble"], 0) for p in used], axis=0)
     tiers["pp_bubble"] = bubble.astype(np.int8)
     return PooledTime(ordered, tiers, total_s, slowest_pool)
+
+
+def _wait_for_unlike_chunks(
+    strategies: Strategies,
+    pool_KN: Ints,
+    costs: dict[int, StageCosts],
+    work: dict[int, dict[str, Floats]],
+    slowest: Slowest,
+) -> None:
+    """Set the bubble of strategies that interleave chunks of different times, each chunk at its own pool's pace. [P-2]"""
+    for rows in groups_of_unlike_chunks(strategies):
+        passes = {pool: chunk_passes_s(strategies, each, rows) for pool, each in costs.items()}
+        stages = int(strategies.pp[rows[0]])
+        pool_VN = np.tile(pool_KN[:stages, rows], (int(strategies.vpp[rows[0]]), 1))
+        forward_VN, backward_VN = (
+            np.select([pool_VN == pool for pool in costs], [passes[pool][side] for pool in costs]) for side in (0, 1)
+        )
+        waits_s = unlike_chunks_waiting_s(strategies, rows, forward_VN, backward_VN, slowest_s=slowest.seconds[rows])
+        for terms in work.values():
+            terms["pp_bubble"][rows] = np.maximum(terms["pp_bubble"][rows], waits_s)
 
 
 def of_pool(which: Ints, values: dict[int, Floats]) -> Floats:

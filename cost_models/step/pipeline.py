@@ -3,7 +3,8 @@
 With stage times t_s per micro-batch (forward and backward) and m micro-batches, 1F1B and GPipe take
 sum(t_s) + (m - 1) * max(t_s). This is exact when all stages are equal or the last one is the slowest, and an upper bound when
 an earlier stage is, as long as every stage has the same ratio of backward to forward; otherwise it is within a tenth.
-Everything above m times the slowest stage is bubble. tests/oracle compares the formulas with an event simulator.
+Everything above m times the slowest stage is bubble. tests/oracle compares the formulas with an event simulator. Interleaved
+chunks that differ are played event by event in `interleaving`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ def bubble_s(
     """Idle seconds of the slowest stage in one step, shape (N,). [P-1]
 
         1f1b, gpipe:  sum - slowest
-        interleaved:  (sum - slowest) / v
+        interleaved:  (sum - slowest) / v + max(p - m, 0) (1 - 1/v) slowest, where all chunks hold the same layers
         zb-h1:        (p - 1) max(F, I, F + I - W)
         zb-v:         (p - 1) / 2 max(I, W, 2F - I, 2 (I - W), 2 (F - W))
         dualpipe-v:   (p - 1) / 2 (F + max(F, I) + max(I - W, 0))
@@ -52,8 +53,15 @@ def bubble_s(
     """
     plain = np.maximum(stages_sum_s - slowest_s, 0.0)
     interleaved = strategies.schedule == Schedule.INTERLEAVED
+    chunked = plain / strategies.vpp
+    few = interleaved & (strategies.num_micro_batches < strategies.pp)
+    if few.any():
+        # Fewer micro-batches than stages leave gaps between a stage's chunks as well: without them the step would be shorter
+        # than the way of one micro-batch through all stages.
+        missing = strategies.pp - strategies.num_micro_batches
+        chunked = chunked + np.where(few, missing * (1.0 - 1.0 / strategies.vpp) * slowest_s, 0.0)
     if not splits_backward(strategies).any():
-        return np.where(interleaved, plain / strategies.vpp, plain)
+        return np.where(interleaved, chunked, plain)
     kinds = [interleaved, *(strategies.schedule == schedule for schedule in _ZERO_BUBBLE)]
     # The published formulas count p - 1 equal stages. Replacing p - 1 by the other stages' time over the slowest
     # one's extends them to unequal stages and gives the published formula back when all are equal.
@@ -61,7 +69,7 @@ def bubble_s(
     f, w = scale * forward_s, scale * wgrad_s
     i = np.maximum(scale * (slowest_s - forward_s - wgrad_s), 0.0)
     waits = [
-        plain / strategies.vpp,
+        chunked,
         np.maximum.reduce([f, i, f + i - w]),
         # Each entry is one cycle of dependences between a chunk's tasks on neighbouring stages; the longest cycle
         # sets the idle time.

@@ -16,6 +16,7 @@ from cost_models.job import Job
 from cost_models.layers.costs import LAYER_PARTS, LayerCosts
 from cost_models.layers.flops import FORWARD_AND_BACKWARD
 from cost_models.step.fsdp_comm import is_fsdp
+from cost_models.step.interleaving import fills_rounds, interleaved_s
 from cost_models.step.pipeline import bubble_s, splits_backward
 from cost_models.step.stage_costs import (
     LAUNCH,
@@ -27,8 +28,10 @@ from cost_models.step.stage_costs import (
     sum_over_kinds,
 )
 from cost_models.step.stage_parameters import RankParameters, over_kinds
-from cost_models.strategies.recomputed_layers import recomputed_layers_by_slot
-from cost_models.strategies.strategy import Bools, Codes, Floats, Strategies
+from cost_models.strategies.fields import Schedule
+from cost_models.strategies.recomputed_layers import recomputed_layers_by_slot, recomputed_shares_by_chunk
+from cost_models.strategies.strategy import Bools, Codes, Floats, Ints, Strategies
+from cost_models.strategies.tensors import summed
 from cost_models.terms import Tier
 
 
@@ -202,7 +205,12 @@ def _bubble(job: Job, strategies: Strategies, costs: StageCosts, slowest: Slowes
     # are placed.
     everything = sum_over_kinds(counts_J1, per.layer_JN + per.share * per.again_JN)
     everything += per.first + per.last
-    return waiting_s(strategies, costs, slowest, stages_sum_s=everything)
+    waits = waiting_s(strategies, costs, slowest, stages_sum_s=everything)
+    for rows in groups_of_unlike_chunks(strategies):
+        forward_VN, backward_VN = chunk_passes_s(strategies, costs, rows)
+        played_s = unlike_chunks_waiting_s(strategies, rows, forward_VN, backward_VN, slowest_s=slowest.seconds[rows])
+        waits[rows] = np.maximum(waits[rows], played_s)
+    return waits
 
 
 def waiting_s(strategies: Strategies, costs: StageCosts, slowest: Slowest, *, stages_sum_s: Floats) -> Floats:
@@ -216,6 +224,58 @@ def waiting_s(strategies: Strategies, costs: StageCosts, slowest: Slowest, *, st
         strategies, stages_sum_s=stages_sum_s, slowest_s=slowest.seconds, forward_s=forward, wgrad_s=wgrad
     )
     return np.where(strategies.pp > 1, bubble, 0.0)
+
+
+def groups_of_unlike_chunks(strategies: Strategies) -> list[Ints]:
+    """Positions of the strategies that interleave chunks of different times, those with the same stages and chunks together."""
+    unlike = strategies.layouts.has_unlike_chunks
+    if not unlike.any():
+        return []
+    m, vpp = strategies.num_micro_batches, strategies.vpp
+    found = unlike[strategies.layout] & (strategies.schedule == Schedule.INTERLEAVED) & (strategies.pp > 1)
+    found &= fills_rounds(m, pp=strategies.pp)
+    rows = np.flatnonzero(found)
+    code = strategies.pp[rows] * (vpp.max() + 1.0) + vpp[rows]
+    return [rows[code == each] for each in np.unique(code)]
+
+
+def chunk_passes_s(strategies: Strategies, costs: StageCosts, rows: Ints) -> tuple[Floats, Floats]:
+    """Seconds of every virtual stage's forward and backward of one micro-batch, shape (V, N) each; V = chunk * pp + stage.
+
+    Args:
+        strategies: shape (M,).
+        costs: of all these strategies.
+        rows: positions of N of them, which have the same stages and chunks.
+    """
+    layouts, per = strategies.layouts, costs.per
+    used, inverse = np.unique(strategies.layout[rows], return_inverse=True)
+    held_JVN = np.stack([layouts.chunk_contents(index) for index in used.tolist()])[inverse].transpose(2, 1, 0)
+    chosen = strategies.take(rows)
+    # Which pass waits for the host or for parameters is not known. A third of both is taken to be the forward's, which does a
+    # third of the work.
+    shared_JN = (per.waits_JN[:, rows] + per.fsdp_JN[:, rows]) / FORWARD_AND_BACKWARD
+    forward_JN = costs.layers.cases.at(rows).spread(costs.layers.forward_JU) + shared_JN
+    whole_VN = _over_kinds(held_JVN, per.layer_JN[:, rows])
+    whole_VN += recomputed_shares_by_chunk(chosen, held_JVN.sum(axis=0)) * _over_kinds(held_JVN, per.again_JN[:, rows])
+    forward_VN = _over_kinds(held_JVN, forward_JN)
+    whole_VN[0] += per.first[rows]
+    whole_VN[-1] += per.last[rows]
+    forward_VN[0] += per.first[rows] / FORWARD_AND_BACKWARD
+    forward_VN[-1] += (per.last[rows] - per.mtp_again[rows]) / FORWARD_AND_BACKWARD
+    return forward_VN, np.maximum(whole_VN - forward_VN, 0.0)
+
+
+def _over_kinds(held_JVN: Floats, each_JN: Floats) -> Floats:
+    return summed(held_VN * each for held_VN, each in zip(held_JVN, each_JN, strict=True))
+
+
+def unlike_chunks_waiting_s(
+    strategies: Strategies, rows: Ints, forward_VN: Floats, backward_VN: Floats, *, slowest_s: Floats
+) -> Floats:
+    """Idle seconds of the slowest stage in one step, shape (N,), from the passes of every virtual stage. [P-2]"""
+    pp, vpp, m = int(strategies.pp[rows[0]]), int(strategies.vpp[rows[0]]), strategies.num_micro_batches[rows]
+    step_s = interleaved_s(forward_VN, backward_VN, pp=pp, vpp=vpp, num_micro_batches=m)
+    return np.maximum(step_s - m * slowest_s, 0.0)
 
 
 def _forward_s(costs: StageCosts, slowest: Slowest) -> Floats:

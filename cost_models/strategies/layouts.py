@@ -89,6 +89,8 @@ class Layouts:
     """Decoder layers of every stage, 0 beyond the last; S is the largest number of stages."""
     recompute_limit_LS: Floats
     """Most layers of every stage that may be recomputed: what `recompute_per_stage` fixes, else no limit."""
+    kind_of_layer: Sequence[int] | None = None
+    """Kind of every decoder layer, in model order; None where only the layers of stages are known."""
 
     @property
     def num_slots(self) -> int:
@@ -147,6 +149,43 @@ class Layouts:
         parts = [self.chunks(at)[:, stages] for at, stages in enumerate(self.slot_stage_LK)]
         return np.concatenate([np.cumsum(np.pad(part, ((1, 0), (0, 0))), axis=0) for part in parts]).astype(np.float64)
 
+    @cached_property
+    def has_unlike_chunks(self) -> NDArray[np.bool_]:
+        """Whether virtual stages take different times: other layers, layers of other kinds, or other stages' recomputation
+        than their neighbours', shape (L,).
+        """
+        unlike = self.has_uneven_chunks.copy()
+        several_kinds = self.kind_of_layer is not None and any(self.kind_of_layer)
+        for index, layout in enumerate(self.table):
+            if layout.vpp > 1 and not unlike[index]:
+                unlike[index] = len(set(layout.recompute_per_stage or ())) > 1
+                if several_kinds and not unlike[index]:
+                    contents = self.chunk_contents(index)
+                    unlike[index] = (contents != contents[0]).any()
+        return unlike
+
+    def chunk_contents(self, index: int) -> Floats:
+        """Decoder layers of each kind on every virtual stage of this layout, shape (pp * vpp, J)."""
+        if index not in self._contents:
+            layers = np.array(self.table[index].layers)
+            ends = np.cumsum(layers)
+            self._contents[index] = self._layers_before[ends] - self._layers_before[ends - layers]
+        return self._contents[index]
+
+    @cached_property
+    def _contents(self) -> dict[int, Floats]:
+        """What `chunk_contents` has found; a search prices the same layouts in many batches."""
+        return {}
+
+    @cached_property
+    def _layers_before(self) -> Floats:
+        """Layers of each kind before every position in the model, shape (layers + 1, J)."""
+        assert self.kind_of_layer is not None
+        kinds = np.arange(self.layers_LKJ.shape[2])
+        return np.concatenate(
+            [np.zeros((1, len(kinds))), np.cumsum(np.array(self.kind_of_layer)[:, None] == kinds, axis=0)]
+        )
+
 
 def folds(schedule: int, *, pp: int, vpp: int) -> bool:
     """Whether a schedule runs the second chunk of its stages from the last one back to the first."""
@@ -191,6 +230,7 @@ def _layouts(table: tuple[Layout, ...], kind_of_layer: tuple[int, ...], *, all_s
         recompute_limit_LS=_padded(
             [[np.inf] * x.pp if f is None else f for x, f in zip(table, fixed, strict=True)], fill=np.inf
         ),
+        kind_of_layer=kind_of_layer,
     )
 
 
@@ -233,7 +273,7 @@ def _stage_contents(layout: Layout, kind_of_layer: Ints, num_kinds: int) -> tupl
 
 def _chunks(layout: Layout) -> Ints:
     """Layers of every chunk of every stage, shape (vpp, pp)."""
-    chunks = np.reshape(np.array(layout.layers, dtype=np.int64), (layout.vpp, layout.pp))
+    chunks = np.reshape(np.array(layout.layers), (layout.vpp, layout.pp))
     return np.stack([chunks[0], chunks[1, ::-1]]) if layout.folded else chunks
 
 

@@ -71,6 +71,23 @@ def _blocks(strategies: Strategies, stages: Ints) -> Floats:
     return found
 
 
+def recomputed_shares_by_chunk(strategies: Strategies, held_VN: Floats) -> Floats:
+    """Share of every virtual stage's layers, of which it holds `held_VN`, that are fully recomputed, 0...1, shape (V, N).
+
+    All strategies must have the same stages and chunks.
+    """
+    full = strategies.recompute == Recompute.FULL
+    block = full & (strategies.recompute_method == RecomputeMethod.BLOCK)
+    limit = np.where(block, strategies.recompute_num_layers, np.inf)
+    share_VN = full * np.minimum(held_VN, limit) / np.maximum(held_VN, 1.0)
+    # What is fixed for a stage may lie in any of its chunks; each is given its share.
+    stage_V = np.arange(len(held_VN)) % int(strategies.pp[0])
+    limit_VN = strategies.layouts.recompute_limit_LS[strategies.layout].T[stage_V]
+    stage_VN = strategies.layouts.held_LS[strategies.layout].T[stage_V]
+    fixed_VN = np.minimum(limit_VN, stage_VN) / np.maximum(stage_VN, 1.0)
+    return np.where(np.isfinite(limit_VN), fixed_VN, share_VN)
+
+
 def recomputed_shares(strategies: Strategies) -> Floats:
     """Share of the model's decoder layers that are fully recomputed, 0...1, shape (N,)."""
     total = strategies.layouts.held_LS.sum(axis=1)[strategies.layout]

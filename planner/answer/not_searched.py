@@ -10,10 +10,13 @@ from collections.abc import Iterator
 from itertools import chain
 
 from cost_models.strategies.fields import COLUMNS, FIELD, Schedule
+from planner.strategies.expansion import MOST_COUNTED_LAYERS
 from planner.strategies.space import Space
 
 _LIST = "List values in constraints.allowed to search them."
 _ON_POOLS = f"On pools it keeps the framework's default. {_LIST}"
+_VPP = f"On pools only numbers that divide the layers of a stage of equal stages are tried. {_LIST}"
+_COUNTS = f"On pools, models of more than {MOST_COUNTED_LAYERS} layers recompute all layers or fewer than an even split's largest chunk holds. {_LIST}"
 _ON = f"It is on wherever the framework can overlap. {_LIST}"
 
 
@@ -26,6 +29,10 @@ def not_searched(space: Space, *, on_pools: bool, splits_are_open: bool) -> dict
         reasons |= {"schedule": "On pools only 1f1b and interleaved are modelled.", "recompute_modules": _ON_POOLS}
         if not space.job.framework.choices.recompute_modules:
             del reasons["recompute_modules"]
+        if space.job.framework.choices.vpp:
+            reasons["vpp"] = _VPP
+        if space.job.framework.strategy.recompute_counts and space.job.model.num_layers > MOST_COUNTED_LAYERS:
+            reasons["recompute_num_layers"] = _COUNTS
     if not splits_are_open and len(space.degrees.values("pp")) > 0 and max(space.degrees.values("pp")) > 1:
         reasons["layers_per_stage"] = (
             "Beyond the framework's own splits none are tried. Add 'open_splits' to include to have the best split found."

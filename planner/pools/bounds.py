@@ -7,7 +7,7 @@ least where the fastest pools do as much as a slowest stage's time allows. Array
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 from typing import Literal
 
 import numpy as np
@@ -17,12 +17,14 @@ from cost_models.pools.time import pooled_jitter_fraction, sends_s
 from cost_models.step.stage_costs import build_tables, least_ends_s
 from cost_models.step.total import stage_end_s
 from cost_models.strategies.fields import Recompute, RecomputeMethod
-from cost_models.strategies.strategy import Floats, Ints, Strategies
+from cost_models.strategies.strategy import Bools, Floats, Ints, Strategies
 from planner.pools.placements import Sites
 from planner.search.bounds import layer_variants
 from planner.splits.model import SplitNumbers, slowest_allowed_s, split_numbers, virtual_share
 from planner.strategies.space import Space
 
+SITES_AT_ONCE = 1 << 18
+"""Sites that are bounded at a time."""
 Layers = Literal["whole", "fractions"]
 # Longer than any communication: passes of this length hide everything that can hide.
 _HIDES_ALL_S = 1e30
@@ -63,12 +65,16 @@ def row_numbers(pooled: PooledJob, rows: Strategies) -> tuple[SplitNumbers, ...]
     return tuple(split_numbers(job, rows) for job in pooled.jobs)
 
 
-def row_work(numbers: tuple[SplitNumbers, ...], rows: Strategies, *, num_layers: int) -> Work:
+def row_work(
+    numbers: tuple[SplitNumbers, ...], rows: Strategies, *, num_layers: int, any_count: Bools | None = None
+) -> Work:
     """The work of strategies whose recomputation is known: of k layers recomputed a stage the share that a stage with all
-    layers would have, which no stage has less of.
+    layers would have, which no stage has less of. Those of `any_count` stand for recomputing any number of layers.
     """
     block = rows.recompute_method == RecomputeMethod.BLOCK
     share = np.where(block, np.minimum(rows.recompute_num_layers / num_layers, 1.0), 1.0)
+    if any_count is not None:
+        share = np.where(any_count, 1.0 / num_layers, share)
     share = np.where(rows.recompute == Recompute.FULL, share, 0.0)
     return Work(
         np.stack([each.layer_JN + share * each.again_JN for each in numbers]),
@@ -153,6 +159,20 @@ def base_bound_s(
     return np.asarray(pace * (1.0 + pooled_jitter_fraction(pooled, rows, sites.stages_PN)))
 
 
+def site_bounds_s(
+    pooled: PooledJob, space: Space, base: Strategies, work: Work, sites: Sites, *, layers: Layers
+) -> Floats:
+    """Seconds of a step that nothing at each of these sites of base rows beats, so many sites at a time."""
+    found = np.zeros(len(sites))
+    for start in range(0, len(sites), SITES_AT_ONCE):
+        part = np.arange(start, min(start + SITES_AT_ONCE, len(sites)))
+        some = sites.take(part)
+        rows = base.take(some.base)
+        vpp = space.splits.most_vpp[rows.pp.astype(np.int64)]
+        found[part] = base_bound_s(pooled, work.take(some.base), rows, some, vpp=vpp, layers=layers)
+    return found
+
+
 @dataclass(frozen=True, eq=False)
 class RowBound:
     """Bounds of strategies on sites, shape (N,)."""
@@ -172,19 +192,32 @@ class RowBound:
         """The bounds at these positions."""
         return RowBound(**{field.name: getattr(self, field.name)[index] for field in fields(self)})
 
+    def again(self, pooled: PooledJob, numbers: tuple[SplitNumbers, ...], rows: Strategies, sites: Sites) -> RowBound:
+        """The same where these strategies recompute other numbers of layers, which changes nothing that happens once a step."""
+        work = row_work(numbers, rows, num_layers=int(_counts(pooled).sum()))
+        pace, all_s = pace_s(pooled, work, rows, sites, vpp=1.0 / virtual_share(rows))
+        return replace(self, step_s=(pace + self.once_s) * self.factor, all_s=all_s)
+
     def slowest_allowed_s(self, rows: Strategies, limit_s: Floats) -> Floats:
         """Longest stage with which work, bubble and once-a-step time stay within a step time, shape (N,)."""
         allowed = slowest_allowed_s(rows, self.all_s, limit_s / self.factor - self.once_s)
         return np.where(rows.num_micro_batches > virtual_share(rows), allowed, limit_s)
 
 
-def row_bound(pooled: PooledJob, numbers: tuple[SplitNumbers, ...], rows: Strategies, sites: Sites) -> RowBound:
+def row_bound(
+    pooled: PooledJob,
+    numbers: tuple[SplitNumbers, ...],
+    rows: Strategies,
+    sites: Sites,
+    *,
+    any_count: Bools | None = None,
+) -> RowBound:
     """Bounds of these strategies over all splits. [P-1] [C-13]
 
     Some stage holds at least the average parameters; whatever its pool, everything that can hide counts as hidden.
     """
     counts_J = _counts(pooled)
-    work = row_work(numbers, rows, num_layers=int(counts_J.sum()))
+    work = row_work(numbers, rows, num_layers=int(counts_J.sum()), any_count=any_count)
     pace, all_s = pace_s(pooled, work, rows, sites, vpp=1.0 / virtual_share(rows))
     sends, _ = sends_s(pooled, rows, sites.stages_PN)
     first = numbers[0]

@@ -11,6 +11,7 @@ import numpy as np
 from cost_models.strategies.layouts import Layout
 from cost_models.strategies.strategy import ARRAY_FIELDS, Strategies
 from planner.search.objective import TIE_BREAK_FIELDS
+from planner.splits.gaps import LeftOpen
 
 
 @dataclass(frozen=True)
@@ -59,9 +60,9 @@ class PoolsFound:
     feasible: int = 0
     """Of these, the ones that meet the targets."""
     unsearched: int = 0
-    """Strategies that an early stop left out."""
-    unproven_s: float = np.inf
-    """The least bound among families that were left unproven or were not looked at."""
+    """Strategies that an early stop or a limit on work left out."""
+    left: LeftOpen = field(default_factory=LeftOpen)
+    """Families that were left unproven or were not looked at."""
     stopped: str | None = None
     failures: list[str] = field(default_factory=list)
     """Why the solver could not be used, where it could not."""
@@ -79,7 +80,10 @@ class PoolsFound:
     @property
     def optimal(self) -> bool:
         """Whether the space holds nothing better."""
-        return self.stopped is None and not self.unproven_s < self.best_s
+        beaten = self.left.step_s < self.best_s or self.left.value < min(
+            (plan.value for plan in self.best), default=np.inf
+        )
+        return self.stopped is None and not beaten
 
     @property
     def best_s(self) -> float:
@@ -89,5 +93,5 @@ class PoolsFound:
     @property
     def lower_bound_s(self) -> float | None:
         """Seconds of a step that nothing in the space can beat; None where that is unknown."""
-        found = min(self.unproven_s, self.best_s)
+        found = min(self.left.step_s, self.best_s)
         return float(found) if np.isfinite(found) else None

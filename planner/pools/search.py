@@ -8,7 +8,6 @@ nor are recomputation counts of each stage's own.
 
 from __future__ import annotations
 
-from bisect import insort
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -23,10 +22,13 @@ from cost_models.step.fsdp_comm import is_fsdp
 from cost_models.strategies.fields import Recompute, RecomputeMethod
 from cost_models.strategies.layouts import Layout, build_layouts
 from cost_models.strategies.strategy import Bools, Codes, Floats, Ints, Strategies
-from planner.pools.bounds import Layers, RowBound, Work, base_bound_s, base_work, row_bound, row_numbers, row_work
-from planner.pools.families import Family, best_split, layers_by_speed, placed, stage_questions
-from planner.pools.found import Plan, PoolsFound
+from planner.pools.bounds import RowBound, base_work, row_bound, row_numbers, row_work, site_bounds_s
+from planner.pools.counts import names_of, on_sites, stands_for_counts, with_counts
+from planner.pools.families import BestSplit, Family, best_split, families_of, layers_by_speed, placed, stage_questions
+from planner.pools.found import PoolsFound
+from planner.pools.gaps import Gap, close_gaps
 from planner.pools.placements import NodeLimits, Sites, build_sites, price_weight
+from planner.pools.ranking import Ranking
 from planner.rules import violations
 from planner.rules.expressible import SPLIT_CODES, splits_freely
 from planner.search.base_rows import BASE_CODES
@@ -34,22 +36,24 @@ from planner.search.budget import Budget, best_first
 from planner.search.objective import Goal
 from planner.search.progress import Progress
 from planner.splits.cp_sat import Solved, solve
-from planner.splits.gaps import TOLERANCE
+from planner.splits.gaps import TOLERANCE, Closed
 from planner.splits.memory_screen import commonest_kind, most_layers
 from planner.splits.model import PRICED_SCHEDULES, SplitNumbers
-from planner.splits.several_pools import PooledSplit
+from planner.splits.search import counts_are_given
+from planner.strategies.expansion import MOST_COUNTED_LAYERS
 from planner.strategies.space import Space
 
 CHUNK = 256
 """Sites whose families are bounded at a time."""
-SITES_AT_ONCE = 1 << 18
-"""Sites that are bounded at a time."""
 SEEDS = 128
 """Base rows that are tried before the search."""
 FIRST_STAGES, LATER_STAGES = 1 << 12, 1 << 16
 """Stages whose memory is screened at a time: few while there is no time to beat, which screens best."""
-GPU_COUNT_CODES = frozenset({"world-exceeds-gpus"})
-"""Rules on the number of GPUs: placements keep to what every pool has."""
+_NEAR = 1.08
+"""Times the best, within which a split over unequal virtual stages is made better at once."""
+MOST_VIRTUAL = 150
+"""Families with virtual stages that are solved, best bound first; what the others could gain is said by the gap."""
+GPU_COUNT_CODES = frozenset({"world-exceeds-gpus"})  # placements keep to what every pool has
 
 
 class PoolSearch:
@@ -70,15 +74,22 @@ class PoolSearch:
         on_progress: Callable[[Progress], None] | None = None,
         should_stop: Callable[[], bool] | None = None,
         solver: Callable[..., Solved] = solve,
+        most_virtual: int = MOST_VIRTUAL,
     ) -> None:
         """`pools` are the pool of every stage where the request says it; with `listed_alone` the splits of the space, too."""
         self.pooled, self.space, self.goal, self.limits = pooled, space, goal, limits
-        self.top_k, self.headroom_fraction = top_k, headroom_fraction
+        self.headroom_fraction = headroom_fraction
         self.pools, self.listed_alone = pools, listed_alone
         self.budget, self.on_progress = Budget(time_limit_s, should_stop), on_progress
-        self.solver = solver
+        self.solver, self.most_virtual = solver, most_virtual
+        self._gaps, self._solved_virtual = list[Gap](), 0
         self.freely = splits_freely(pooled.jobs[0])
+        searched = pooled.jobs[0].framework.strategy.recompute_counts and not counts_are_given(space)
+        few = pooled.jobs[0].model.num_layers <= MOST_COUNTED_LAYERS
+        # Every number of recomputed layers, or only those below the longest chunk of an even split.
+        self.counts = few and searched and self.freely and not listed_alone
         self.found = PoolsFound()
+        self.ranking = Ranking(pooled, self.found, goal=goal, top_k=top_k, one_each=not listed_alone)
 
     def run(self) -> PoolsFound:
         """The k best plans, and how sure that is."""
@@ -99,40 +110,37 @@ class PoolSearch:
         found.unplaced = bool(len(base)) and not len(sites)
         if len(sites):
             self._search(base, sites)
+            close_gaps(
+                self._gaps,
+                limit_s=lambda gap: self.goal.longest_step_s(gap.weight, self.ranking.limit),
+                best_s=lambda gap: self.goal.longest_step_s(gap.weight, self.ranking.best_value),
+                take=self._close_gap,
+                must_stop=self._must_stop,
+            )
 
     def _search(self, base: Strategies, sites: Sites) -> None:
         """Searches the sites in the order of the values that their bounds allow."""
         work = base_work(self.pooled, self.space, base)
         # Two passes: bounds with fractions of layers are cheap and exclude most sites; whole layers then tighten what is left.
-        bound_s = self._site_bounds_s(base, work, sites, layers="fractions")
+        bound_s = site_bounds_s(self.pooled, self.space, base, work, sites, layers="fractions")
         values = self.goal.value_of_world(self._weight(base.take(sites.base), sites), bound_s)
         if self.freely and not self.listed_alone and len(sites) > CHUNK and not self._must_stop():
             self._seed(base, sites, np.argsort(values, kind="stable"))
         reached, sizes = self.goal.reached(bound_s), self.space.multiplicity(base)
         self.found.rejected["misses-target"] += int(sizes[sites.base[~reached]].sum())
-        sites = sites.take(np.flatnonzero(reached & (values <= self.limit)))
-        bound_s = self._site_bounds_s(base, work, sites, layers="whole")
+        sites = sites.take(np.flatnonzero(reached & (values <= self.ranking.limit)))
+        bound_s = site_bounds_s(self.pooled, self.space, base, work, sites, layers="whole")
         values = self.goal.value_of_world(self._weight(base.take(sites.base), sites), bound_s)
-        for part, rest in best_first(values, limit=lambda: self.limit, most=CHUNK):
+        for part, rest in best_first(values, limit=lambda: self.ranking.limit, most=CHUNK):
             before = self._must_stop()
             if before or not self._families(base, sites.take(part)):
-                self._leave(bound_s[rest])
-                self.found.unsearched += int(sizes[sites.base[rest if before else rest[len(part) :]]].sum())
+                later = rest if before else rest[len(part) :]
+                self.found.left.add(bound_s[later], values[later])
+                self.found.unsearched += int(sizes[sites.base[later]].sum())
                 break
             if self.on_progress is not None:
-                best_s = self.found.best[0].step_s if self.found.best else None
-                self.on_progress(Progress(self.found.families, best_s, float(bound_s[part[-1]])))
-
-    def _site_bounds_s(self, base: Strategies, work: Work, sites: Sites, *, layers: Layers) -> Floats:
-        """Seconds of a step that nothing at each of these sites beats."""
-        found = np.zeros(len(sites))
-        for start in range(0, len(sites), SITES_AT_ONCE):
-            part = np.arange(start, min(start + SITES_AT_ONCE, len(sites)))
-            some = sites.take(part)
-            rows = base.take(some.base)
-            vpp = self.space.splits.most_vpp[rows.pp.astype(np.int64)]
-            found[part] = base_bound_s(self.pooled, work.take(some.base), rows, some, vpp=vpp, layers=layers)
-        return found
+                known = self.found.best[0].step_s if self.found.best else None
+                self.on_progress(Progress(self.found.families, known, float(bound_s[part[-1]])))
 
     def _weight(self, rows: Strategies, sites: Sites) -> Floats:
         """What the objective weighs a step with: GPUs, or their price for `cost`."""
@@ -140,33 +148,37 @@ class PoolSearch:
             return rows.world
         return price_weight(self.pooled, sites.stages_PN, rows.world / rows.pp)
 
-    def _leave(self, bounds_s: Floats) -> None:
-        self.found.unproven_s = min(self.found.unproven_s, float(bounds_s.min()))
-
     def _families(self, base: Strategies, sites: Sites) -> bool:
         """Solves the families of these sites, best bound first; false where the search was stopped."""
         rows, sites = self._rows(base, sites)
         if not len(rows):
             return True
         numbers = row_numbers(self.pooled, rows)
-        bound = row_bound(self.pooled, numbers, rows, sites)
+        any_count = stands_for_counts(self.pooled, rows, counts=self.counts)
+        bound = row_bound(self.pooled, numbers, rows, sites, any_count=any_count)
+        values = self.goal.value_of_world(self._weight(rows, sites), bound.step_s)
+        wins = np.flatnonzero(any_count & (values <= self.ranking.limit))
+        # One row has stood for all counts; from here on each is a strategy of its own.
+        self.found.total += int(any_count.sum()) * (self.pooled.jobs[0].model.num_layers - 1)
+        rows, sites, numbers, bound = with_counts(self.pooled, rows, sites, numbers, bound, wins=wins)
         weight = self._weight(rows, sites)
         values = self.goal.value_of_world(weight, bound.step_s)
         order = np.argsort(values, kind="stable")
-        order = order[values[order] <= self.limit]
+        order = order[values[order] <= self.ranking.limit]
         if self.listed_alone or not self.freely:
             self._rank_listed(rows.take(order), sites.take(order), weight[order])
-        if self.listed_alone:
-            return True
-        most = LATER_STAGES if np.isfinite(self.limit) else FIRST_STAGES
+            if self.listed_alone:
+                return True
+        most = LATER_STAGES if np.isfinite(self.ranking.limit) else FIRST_STAGES
         stages = rows.pp[order].astype(np.int64)
-        for part, rest in best_first(values[order], limit=lambda: self.limit, most=most, sizes=stages):
+        for part, rest in best_first(values[order], limit=lambda: self.ranking.limit, most=most, sizes=stages):
             holding = self._holding(rows, sites, numbers, bound, weight, order[part])
             for position, (index, family) in enumerate(holding):
-                if values[index] > self.limit:
+                if values[index] > self.ranking.limit:
                     break
                 if self._must_stop():
-                    self._leave(bound.step_s[order[rest]])
+                    later = order[rest[np.flatnonzero(order[rest] == index)[0] :]]
+                    self.found.left.add(bound.step_s[later], values[later])
                     # Where splits cannot be told, the listed ones have been priced, and nothing else counts.
                     self.found.unsearched += self.freely * (len(rest) - len(part) + len(holding) - position)
                     return False
@@ -184,9 +196,10 @@ class PoolSearch:
     ) -> list[tuple[int, Family]]:
         """Those of the families whose stages could hold the model in time."""
         some, where, its = rows.take(part), sites.take(part), tuple(each.take(part) for each in numbers)
-        limits_s = np.array([self.goal.longest_step_s(each, self.limit) for each in weight[part].tolist()])
+        limits_s = np.array([self.goal.longest_step_s(each, self.ranking.limit) for each in weight[part].tolist()])
         work = row_work(its, some, num_layers=self.pooled.jobs[0].model.num_layers)
-        slowest_s = bound.take(part).slowest_allowed_s(some, limits_s)
+        own = bound.take(part)
+        slowest_s = own.slowest_allowed_s(some, limits_s)
         kind, _ = commonest_kind(self.pooled.jobs[0].model)
         asked = stage_questions(some, where, work, kind=kind, slowest_s=slowest_s)
         holding, held = most_layers(self.pooled.jobs, some, asked, headroom_fraction=self.headroom_fraction)
@@ -196,31 +209,23 @@ class PoolSearch:
             if self.found.nearest is None and not holding.all():
                 first = int(np.argmin(holding))
                 row = some.take(np.array([first]))
-                layout = replace(row.layouts.table[int(row.layout[0])], pool_per_stage=self._names(where.pools(first)))
+                layout = replace(
+                    row.layouts.table[int(row.layout[0])], pool_per_stage=names_of(self.pooled, where.pools(first))
+                )
                 self.found.nearest = placed(self.pooled, row, layout)
-        return [
-            (
-                int(part[index]),
-                Family(
-                    split=PooledSplit(
-                        jobs=self.pooled.jobs,
-                        row=some.take(np.array([index])),
-                        pools=where.pools(index),
-                        numbers=tuple(each.take(np.array([index])) for each in its),
-                        choices=(),
-                        pooled=self.pooled,
-                        sends_s=float(bound.sends_s[part[index]]),
-                        once_least_s=float(bound.once_s[part[index]]),
-                    ),
-                    weight=float(weight[part[index]]),
-                    bound_s=float(bound.step_s[part[index]]),
-                    limit_s=float(limits_s[index]),
-                    slowest_s=float(slowest_s[index]),
-                    most_layers=by_stage[index],
-                ),
-            )
-            for index in np.flatnonzero(holding).tolist()
-        ]
+        families = families_of(
+            self.pooled,
+            some,
+            where,
+            its,
+            own,
+            weight=weight[part],
+            limit_s=limits_s,
+            slowest_s=slowest_s,
+            most_layers=by_stage,
+            which=np.flatnonzero(holding),
+        )
+        return list(zip(part[holding].tolist(), families, strict=True))
 
     def _rows(self, base: Strategies, sites: Sites, *, options: Bools | None = None) -> tuple[Strategies, Sites]:
         """The families of these sites, legal on every pool; of some options where these are given."""
@@ -234,18 +239,15 @@ class PoolSearch:
         # Splits under other schedules have no price here; requests that ask for them are refused before.
         kept = np.isin(rows.schedule, PRICED_SCHEDULES)
         block = (rows.recompute == Recompute.FULL) & (rows.recompute_method == RecomputeMethod.BLOCK)
-        kept &= ~(block & is_fsdp(self.pooled.jobs[0], rows))  # what is hidden there depends on all stages' counts
+        # What is hidden where parameters are sharded depends on all stages' counts; else recomputing all stands for any count.
+        kept &= ~block if self.counts else ~(block & is_fsdp(self.pooled.jobs[0], rows))
         times = np.bincount(inverse)
         self.found.total -= int(times[origin[~kept]].sum())
         rows, origin = rows.take(kept), origin[kept]
         legal = self._legal(rows, weights=times[origin])
         rows, origin = rows.take(legal), origin[legal]
-        by_base = np.argsort(origin, kind="stable")
-        count = np.bincount(origin, minlength=len(used))
-        start, times = np.cumsum(count) - count, count[inverse]
-        which = np.repeat(np.arange(len(sites)), times)
-        within = np.arange(len(which)) - np.repeat(np.cumsum(times) - times, times)
-        return rows.take(by_base[start[inverse][which] + within]), sites.take(which)
+        which, where = on_sites(origin, inverse, count=len(used))
+        return rows.take(which), sites.take(where)
 
     def _legal(self, rows: Strategies, *, weights: Ints, only: frozenset[str] | None = None) -> Bools:
         """Which rows break no rule on any pool (none of these codes), how their layers are split and how many GPUs there are
@@ -265,29 +267,60 @@ class PoolSearch:
     def _solve(self, family: Family) -> None:
         """The best split of one family."""
         found = self.found
+        self._solved_virtual += family.split.vpp > 1
+        if family.split.vpp > 1 and self._solved_virtual > self.most_virtual:
+            # Its bound stays in the proof, so that the limit costs certainty and never truth.
+            found.unsearched += self.freely
+            self._leave(family.bound_s, family.weight)
+            return
         found.families += 1
         if not self.freely:  # only the best of all is worth telling apart
-            limit_s = self.goal.longest_step_s(family.weight, self._best_value * (1.0 + TOLERANCE))
+            limit_s = self.goal.longest_step_s(family.weight, self.ranking.best_value * (1.0 + TOLERANCE))
             if family.bound_s > limit_s:
                 return
             family = replace(family, limit_s=min(family.limit_s, limit_s))
         best = best_split(
-            family, headroom_fraction=self.headroom_fraction, solver=self.solver, should_stop=self._must_stop
+            family,
+            headroom_fraction=self.headroom_fraction,
+            solver=self.solver,
+            should_stop=self._must_stop,
         )
-        closed = best.closed
-        found.solved += closed.solved
-        if closed.failure is not None and closed.failure not in found.failures:
-            found.failures.append(closed.failure)
-        if self.freely:  # the ranking's proof is about plans that can be launched
-            self._leave(np.array([closed.unproven_s]))
+        self._count(best.closed, family.weight)
+        gap = best.gap
+        if gap is not None:
+            # What may become plan 1 is made better at once: the sooner its time is known, the more families lose.
+            best_s = self.goal.longest_step_s(gap.weight, self.ranking.best_value)
+            if gap.layout is not None and gap.bound_s < best_s and gap.step_s < _NEAR * best_s:
+                gap = gap.descended(should_stop=self._must_stop)
+            self._gaps.append(gap)
+            best = BestSplit(gap.layout, gap.step_s)
         if best.layout is not None:
             row = placed(self.pooled, family.split.row, best.layout)
-            self._keep(row, family.weight, step_s=best.step_s, counted=self.freely)
+            self.ranking.keep(row, family.weight, step_s=best.step_s, counted=self.freely)
+
+    def _count(self, closed: Closed, weight: float) -> None:
+        """Counts what became of a gap, and lowers the proof to what is left of it."""
+        self.found.solved += closed.solved
+        if closed.failure is not None and closed.failure not in self.found.failures:
+            self.found.failures.append(closed.failure)
+        self._leave(closed.unproven_s, weight)
+
+    def _leave(self, bound_s: float, weight: float) -> None:
+        """Leaves a family open."""
+        if self.freely and np.isfinite(bound_s):  # the ranking's proof is about plans that can be launched
+            step_s = np.array([bound_s])
+            self.found.left.add(step_s, self.goal.value_of_world(np.array([weight]), step_s))
+
+    def _close_gap(self, gap: Gap, closed: Closed) -> None:
+        self._count(closed, gap.weight)
+        if closed.layout is not None:
+            row = placed(self.pooled, gap.model.row, closed.layout)
+            self.ranking.keep(row, gap.weight, step_s=closed.step_s, counted=self.freely)
 
     def _rank_listed(self, rows: Strategies, sites: Sites, weight: Floats) -> None:
         """Ranks strategies with the split that the request or the framework gives them, all priced at once."""
         table = [
-            replace(rows.layouts.table[int(layout)], pool_per_stage=self._names(sites.pools(index)))
+            replace(rows.layouts.table[int(layout)], pool_per_stage=names_of(self.pooled, sites.pools(index)))
             for index, layout in enumerate(rows.layout)
         ]
         self.found.families += len(rows)
@@ -316,12 +349,9 @@ class PoolSearch:
             for position in np.argsort(self.goal.value_of_world(weight[fits], step_s), kind="stable").tolist():
                 at = int(fits[position])
                 row = placed(self.pooled, rows.take(np.array([at])), table[at])
-                if not self._keep(row, float(weight[at]), step_s=float(step_s[position])):
+                if not self.ranking.keep(row, float(weight[at]), step_s=float(step_s[position])):
                     break
         return verdict, step_s
-
-    def _names(self, pools: Sequence[int]) -> tuple[str, ...]:
-        return tuple(self.pooled.names[pool] for pool in pools)
 
     def _seed(self, base: Strategies, sites: Sites, order: Ints) -> None:
         """Ranks some strategies of every kind with layers by speed, so that what cannot win is soon known."""
@@ -338,54 +368,13 @@ class PoolSearch:
         table = [
             replace(
                 layers_by_speed(self.pooled, work, where, index, vpp=int(rows.vpp[index])),
-                pool_per_stage=self._names(where.pools(index)),
+                pool_per_stage=names_of(self.pooled, where.pools(index)),
             )
             for index in range(len(rows))
         ]
         self._rank(rows, table, weight)
 
-    def _keep(self, row: Strategies, weight: float, *, step_s: float, counted: bool = False) -> bool:
-        """Ranks a plan that fits, or keeps it apart where the framework cannot be told its split; false where it is too slow."""
-        found, value = self.found, float(self.goal.value_of_world(np.array([weight]), np.array([step_s]))[0])
-        if value > self.limit or not self.goal.reached(np.array([step_s]))[0]:
-            return False
-        plan = Plan(row, step_s, value)
-        if all(violations(job, row).only(SPLIT_CODES).legal[0] for job in self.pooled.whole):
-            found.evaluated, found.feasible = found.evaluated + counted, found.feasible + counted
-            self._insert(plan)
-        elif found.inexpressible is None or plan.order < found.inexpressible.order:
-            found.inexpressible = plan
-        return True
-
-    def _insert(self, plan: Plan) -> None:
-        """Ranks a plan; of a family the best one alone, where splits are not listed."""
-        best = self.found.best
-        if not self.listed_alone:
-            same = next((at for at, each in enumerate(best) if each.family == plan.family), None)
-            if same is not None and best[same].order <= plan.order:
-                return
-            if same is not None:
-                del best[same]
-        insort(best, plan, key=_order)
-        del best[self.top_k :]
-
-    @property
-    def limit(self) -> float:
-        """Value above which nothing counts: the k-th best."""
-        best = self.found.best
-        return best[-1].value * (1.0 + TOLERANCE) if len(best) == self.top_k else np.inf
-
-    @property
-    def _best_value(self) -> float:
-        """The best value of all, launchable or not."""
-        known = [*self.found.best[:1], *([self.found.inexpressible] if self.found.inexpressible else [])]
-        return min((plan.value for plan in known), default=np.inf)
-
     def _must_stop(self) -> bool:
         stops = self.budget.must_stop()
         self.found.stopped = self.budget.stopped
         return stops
-
-
-def _order(plan: Plan) -> tuple[object, ...]:
-    return plan.order

@@ -18,6 +18,7 @@ from planner.schemas.plan_request import Constraints, PlanRequest
 from planner.search.found import Found
 from planner.search.objective import Goal
 from planner.search.progress import Progress
+from planner.splits.gaps import left_open
 from planner.strategies.axes import build_space, searched_values
 from planner.strategies.on_pools import together
 from planner.strategies.parts import Parts
@@ -100,16 +101,16 @@ class SpaceOnPools:
 
     def _warnings(self, found: PoolsFound) -> list[str]:
         warnings = ["pools-no-interleaving"] * self.one_chunk
+        if found.stopped is None:  # what a stop means is said by a warning of its own
+            sure = found.left.sure([plan.value for plan in found.best])
+            warnings += [left_open(sure)] * bool(np.isfinite(found.left.value) and sure < self.asked.top_k)
         if any(len(set(plan.layout.pool_per_stage or ())) > 1 for plan in found.best):
             warnings.append("pools-in-order")
         if self.asked.objective == "cost" and any(job.cluster.price_per_gpu_hour is None for job in self.pooled.jobs):
             warnings.append("pools-cost-alike")
         if self.asked.constraints.allow_at_risk:
             warnings.append("pools-no-at-risk")
-        return warnings + [
-            f"CP-SAT could not be used, so the splits found by thresholds are not proved to be the best: {failure}"
-            for failure in found.failures
-        ]
+        return warnings + [f"The best split is not proved to be the best: {failure}" for failure in found.failures]
 
 
 def space_on_pools(checked: CheckedRequest, *, without: Parts = frozenset()) -> SpaceOnPools:

@@ -64,7 +64,7 @@ class SearchReport(ContractModel):
     feasible: int
     """Strategies that were priced and could be ranked: they fit and meet the targets."""
     unsearched: int
-    """Strategies that are left because the search was stopped."""
+    """Strategies that are left because the search was stopped or, on pools, because its work on virtual stages is limited."""
     elapsed_s: float
     proof: Proof
 

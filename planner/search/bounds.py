@@ -72,9 +72,11 @@ class Bounds:
             return np.zeros(len(self.case))
         return np.asarray((self.micro_batches * self.once_VN + self.others_VN * self.least_wait).min(axis=0))
 
-    def open_split_s(self, pp: Floats) -> Floats:
-        """Seconds per step that no split of the layers over this many stages can beat, listed or not; in the shape of `pp`."""
-        return open_split_s(self.micro_batches, self.once + self.others, pp, self.most_vpp)
+    def open_split_s(self, pp: Floats, *, vpp: Floats) -> Floats:
+        """Seconds per step that no split of the layers over this many stages can beat, listed or not, with at most so many
+        virtual stages; in the shape of `pp`.
+        """
+        return open_split_s(self.micro_batches, self.once + self.others, pp, vpp)
 
     def paired_s(self, space: Space, pairs: Pairs) -> Floats:
         """Seconds per step that each pair cannot beat, given its own knobs, recomputation and virtual stages."""

@@ -65,11 +65,11 @@ class Exhaustive:
         time_limit_s: float | None = None,
         on_progress: Callable[[Progress], None] | None = None,
         should_stop: Callable[[], bool] | None = None,
-        keep_legal: bool = False,
+        opened: Space | None = None,
         started: float | None = None,
         max_pairs: int = MAX_PAIRS,
     ) -> None:
-        """`keep_legal` is for a search of open splits that follows; the time limit counts from `started`, or from now."""
+        """`opened` is the space of a search of open splits that follows; the time limit counts from `started`, or from now."""
         self.space, self.goal, self.top_k = space, goal, top_k
         self.headroom_fraction, self.allow_at_risk = headroom_fraction, allow_at_risk
         self.budget = Budget(time_limit_s, should_stop, started)
@@ -78,11 +78,11 @@ class Exhaustive:
         self.kept, self.queue = Kept(top_k), Queue()
         self._floors_s, self._later_s = np.zeros(0), np.inf
         self._nearest = Nearest()
-        self.keep_legal, self.max_pairs = keep_legal, max_pairs
+        self.opened, self.max_pairs = opened, max_pairs
         self.legal: list[tuple[Strategies, Bounds]] = []
         """Base rows that break no rule and may win under some split, with their bounds: what open splits start from."""
-        self.unkept_s = np.inf
-        """Lower bound of such rows that there was no room for."""
+        self.unkept_s = self.unkept_value = np.inf
+        """Lower bounds of such rows that there was no room for: seconds of a step, and values."""
         self._unsearched_s = np.inf
         """Lower bound of what an early stop left out."""
         self._left: list[Ints] = []
@@ -140,11 +140,12 @@ class Exhaustive:
         if len(base) and self.must_stop():
             return False
         bounds = build_bounds(self.space, base)
+        under_any_split = base, bounds
         hopeless = ~self.goal.reached(bounds.step_s)
         if hopeless.any():
             self.found.rejected["misses-target"] += int(self.space.multiplicity(base.take(hopeless)).sum())
             base, bounds = base.take(~hopeless), bounds.take(~hopeless)
-        self._keep_for_open_splits(base, bounds)
+        self._keep_for_open_splits(*under_any_split)
         loses = self.goal.value(base, bounds.step_s) > self.kept.limit
         self.found.bounded += int(self.space.multiplicity(base.take(loses)).sum())
         self.queue.add(base.take(~loses), bounds.step_s[~loses])
@@ -159,14 +160,16 @@ class Exhaustive:
 
     def _keep_for_open_splits(self, base: Strategies, bounds: Bounds) -> None:
         """Remembers base rows that may still win under another split of their layers."""
-        if not self.keep_legal:
+        if self.opened is None:
             return
-        open_s = bounds.open_split_s(base.pp)
-        wins = (base.pp > 1) & (self.goal.value(base, open_s) <= self.kept.limit)
+        open_s = bounds.open_split_s(base.pp, vpp=self.opened.splits.most_vpp[base.pp.astype(np.int64)])
+        values = self.goal.value(base, open_s)
+        wins = (base.pp > 1) & self.goal.reached(open_s) & (values <= self.kept.limit)
         if not wins.any():
             return
         if sum(len(kept) for kept, _ in self.legal) + int(wins.sum()) > MOST_KEPT_ROWS:
             self.unkept_s = min(self.unkept_s, float(open_s[wins].min()))
+            self.unkept_value = min(self.unkept_value, float(values[wins].min()))
         else:
             self.legal.append((base.take(wins), bounds.take(wins)))
 

@@ -38,6 +38,8 @@ class Found:
     methods: list[str] = field(default_factory=lambda: ["exhaustive"])
     inexpressible: Strategies | None = None
     """A better strategy that the framework cannot be told to run, a batch of one."""
+    vpps: list[int] = field(default_factory=list)
+    """Virtual stages that open splits tried."""
     families: int = 0
     """How many families of strategies had their split searched."""
     warnings: list[str] = field(default_factory=list)

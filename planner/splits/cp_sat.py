@@ -9,7 +9,7 @@ answer does not depend on the machine.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from threading import Event, Thread
 from typing import Any
@@ -17,8 +17,10 @@ from typing import Any
 import numpy as np
 
 from cost_models.errors import MeshwrightError
-from planner.splits.lone_stages import chunk_layers
+from cost_models.strategies.fields import Recompute
+from planner.splits.chunk_memory import most_in_flight
 from planner.splits.model import SplitModel
+from planner.splits.virtual_stages import Path, VirtualStages, is_played
 
 # CP-SAT takes whole numbers. Ten million steps keep rounding below 1e-6 of a step, the step in which plans are compared, and
 # sums of thousands of micro-batches still fit into its 64 bits.
@@ -28,6 +30,8 @@ DETERMINISTIC_LIMIT = 4.0
 """CP-SAT's own units of work for one strategy, about seconds."""
 CANONICAL_LIMIT = 1.0
 """The same for each stage of the smallest among equal optima."""
+# Step times in the program's time steps stay far below it.
+_LONGEST = 1 << 60
 # How long a caller waits at most for a stop to be noticed.
 _POLL_S = 0.05
 
@@ -47,6 +51,8 @@ class Solved:
     bound_s: float
     """Seconds that no split of the model beats; infinite where none fits."""
     proven: bool
+    layers: tuple[int, ...] | None = None
+    """Layers of its virtual stages, where its choices do not say them."""
 
 
 def solve(
@@ -78,7 +84,8 @@ def solve(
         written.beat(limit_s)
     found = written.run(deterministic_limit, should_stop)
     if found.picked is not None and found.proven and canonical:
-        found = Solved(written.smallest(found.picked, should_stop), found.bound_s, proven=True)
+        picked = written.smallest(found.picked, should_stop)
+        found = Solved(picked, found.bound_s, proven=True, layers=written.placed)
     return found
 
 
@@ -104,6 +111,15 @@ class Program:
         ]
         for stage in self.pick:
             self.sat.add_exactly_one(stage)
+        self.virtual = VirtualStages(model) if is_played(model) else None
+        self.chunks: list[Any] = []
+        self.held_VJ: list[list[Any]] = []
+        """Layers of each kind of every virtual stage, in model order."""
+        self.repeated: dict[int, Any] = {}
+        """Layers that a virtual stage recomputes, where the strategy counts them by chunk."""
+        self.placed: tuple[int, ...] | None = None
+        self.work = 0.0
+        """CP-SAT's own units of work for the last answer."""
         self.layers = [self.sum_of(stage, model.choices[stage].layers) for stage in range(model.pp)]
         self._place()
         self._price()
@@ -122,44 +138,118 @@ class Program:
         model, num_layers = self.model, len(self.model.kind_of_layer)
         kinds = model.choices[0].contents_CJ.shape[1]
         self.sat.add(sum(self.layers) == num_layers)
-        if kinds == 1:
-            return
+        if kinds > 1:
+            self._place_kinds(num_layers, kinds)
+        elif self.has_chunks:
+            self.held_VJ = [[self._chunk(stage)] for _ in range(model.vpp) for stage in range(model.pp)]
+        if self.has_chunks:
+            for stage in range(model.pp):
+                self._bind_chunks(stage)
+
+    def _place_kinds(self, num_layers: int, kinds: int) -> None:
+        """What lies between two positions in model order is what the virtual stage there holds."""
+        model = self.model
         before = np.zeros((num_layers + 1, kinds), np.int64)
         before[1:] = np.cumsum(np.eye(kinds, dtype=np.int64)[model.kind_of_layer], axis=0)
         held: list[list[Any]] = [[0] * model.pp for _ in range(kinds)]
         position: Any = 0
         last_J: list[Any] = [0] * kinds
         for chunk in range(model.vpp):
-            for stage, choices in enumerate(model.choices):
-                sizes = [
-                    chunk_layers(total, model.vpp, is_last=stage == model.pp - 1)[chunk]
-                    for total in choices.layers.tolist()
-                ]
-                position = position + self.sum_of(stage, sizes)
+            for stage in range(model.pp):
+                size = self._chunk(stage)
+                position = position + size
                 here = self.sat.new_int_var(0, num_layers, f"position{chunk}_{stage}")
                 self.sat.add(here == position)
-                position = here
+                position, whole = here, size
+                self.held_VJ.append([])
                 for kind in range(kinds - 1):  # the last kind follows from the sum
                     count = self.sat.new_int_var(0, int(before[-1, kind]), f"placed{chunk}_{stage}_{kind}")
                     self.sat.add_element(here, before[:, kind].tolist(), count)
+                    self.held_VJ[-1].append(count - last_J[kind])
                     held[kind][stage] = held[kind][stage] + count - last_J[kind]
+                    whole = whole - (count - last_J[kind])
                     last_J[kind] = count
+                self.held_VJ[-1].append(whole)
         for kind in range(kinds - 1):
             for stage, choices in enumerate(model.choices):
                 self.sat.add(held[kind][stage] == self.sum_of(stage, choices.contents_CJ[:, kind]))
 
+    @property
+    def has_chunks(self) -> bool:
+        """Whether it matters how a stage's layers lie on its virtual stages."""
+        return self.virtual is not None or not self.model.is_ordered
+
+    def _chunk(self, stage: int) -> Any:
+        """Layers of the next virtual stage: its own variable where the stage's choice leaves that open."""
+        if not self.has_chunks:
+            return self.layers[stage]
+        size = self.sat.new_int_var(0, int(self.model.choices[stage].layers.max()), f"chunk{len(self.chunks)}")
+        self.chunks.append(size)
+        return size
+
+    def _bind_chunks(self, stage: int) -> None:
+        """The chunks of a stage hold its layers, recompute what its choice says, and fit."""
+        model = self.model
+        sizes = self.chunks[stage :: model.pp]
+        self.sat.add(sum(sizes) == self.layers[stage])
+        if model.block:
+            repeated = {
+                chunk * model.pp + stage: self.sat.new_int_var(0, model.block, "") for chunk in range(model.vpp)
+            }
+            for size, again in zip(sizes, repeated.values(), strict=True):
+                self.sat.add_min_equality(again, [size, model.block])
+            self.sat.add(sum(repeated.values()) == self.sum_of(stage, model.choices[stage].recomputed))
+            self.repeated |= repeated
+        in_flight, most = most_in_flight(model, stage)
+        weighed = sum(count * size for count, size in zip(in_flight, sizes, strict=True))
+        self.sat.add(weighed <= self.sum_of(stage, most))
+
     def _price(self) -> None:
         """The objective: m times the slowest stage, the bubble of the others, and what happens once a step. [T-1]"""
         model = self.model
-        m = int(model.row.num_micro_batches[0])
         # The bubble is divided by the virtual stages. Multiplying the whole objective with them keeps it whole.
         self.share = round(1.0 / model.share)
         slowest, is_slowest, times = self._slowest()
         constant, by_choice = model.sum_steps(self.steps)
         together = sum(self.sum_of(stage, steps) for stage, steps in enumerate(by_choice))
         once = model.write_once(self, is_slowest, times)
-        self.objective = (self.share * m - 1) * slowest + constant + together + self.share * once
+        closed = (round(self.share * model.rounds) - 1) * slowest + constant + together
+        if self.virtual is None:
+            self.pipeline = closed
+        else:
+            # Of the events only paths are known, more of them with every answer.
+            self.pipeline = self.sat.new_int_var(0, _LONGEST, "pipeline")
+            self.sat.add(self.pipeline >= closed)
+        self.objective = self.pipeline + self.share * once
         self.sat.minimize(self.objective)
+
+    def add_path(self, path: Path) -> None:
+        """Lets the micro-batches take no less than this path through their events. [P-2]"""
+        virtual = self.virtual
+        assert virtual is not None
+        model, again_JV = self.model, virtual.again_JV
+        each_JV = path.forward * virtual.forward_JV + path.backward * (virtual.layer_JV - virtual.forward_JV)
+        ends_s = path.forward @ virtual.forward_ends_V + path.backward @ (virtual.ends_V - virtual.forward_ends_V)
+        if model.row.recompute[0] == Recompute.FULL and not (model.block or model.per_stage_recompute):
+            each_JV = each_JV + path.backward * again_JV
+        # Rounded down, so that the program stays a bound.
+        whole = np.floor(each_JV / self.step_s * self.share).astype(np.int64)
+        seconds = int(ends_s / self.step_s * self.share)
+        for stage, held_J in enumerate(self.held_VJ):
+            seconds = seconds + sum(int(steps) * held for steps, held in zip(whole[:, stage], held_J, strict=True))
+        for stage, repeated in self.repeated.items():  # which kinds are recomputed is left open, so the shortest counts
+            again_s = path.backward[stage] * again_JV[:, stage].min()
+            seconds = seconds + int(again_s / self.step_s * self.share) * repeated
+        self.sat.add(self.pipeline >= seconds)
+
+    def exclude(self, layers: Sequence[int]) -> None:
+        """Leaves out these layers of every virtual stage, whose price is known."""
+        others = []
+        for size, held in zip(self.chunks, layers, strict=True):
+            differs = self.sat.new_bool_var("")
+            self.sat.add(size != held).only_enforce_if(differs)
+            others.append(differs)
+        self.sat.add_bool_or(others)
 
     def _slowest(self) -> tuple[Any, list[Any], list[Any]]:
         """The slowest stage's time, flags that say which stage it is, and the time steps of every choice."""
@@ -194,6 +284,7 @@ class Program:
         """Solves for the objective."""
         solver = self._solver(deterministic_limit)
         status = self._solve(solver, should_stop)
+        self.work = float(solver.deterministic_time)
         cp = self.cp
         if status == cp.MODEL_INVALID:
             raise SolverError(f"CP-SAT refused the model: {self.sat.validate()}", hint="Report it with the request.")
@@ -203,7 +294,8 @@ class Program:
         bound_s = float(solver.best_objective_bound) * to_s
         if status not in (cp.OPTIMAL, cp.FEASIBLE):
             return Solved(None, bound_s, proven=False)
-        return Solved(self._picked(solver), bound_s, proven=status == cp.OPTIMAL)
+        picked = self._picked(solver)
+        return Solved(picked, bound_s, proven=status == cp.OPTIMAL, layers=self.placed)
 
     def smallest(self, picked: tuple[int, ...], should_stop: Callable[[], bool] | None) -> tuple[int, ...]:
         """The lexicographically smallest split that is as good as this one: stage by stage, fewest layers first."""
@@ -225,7 +317,17 @@ class Program:
                 self.start_from(picked)
                 self.sat.clear_objective()
             self.sat.add(self.layers[stage] == layers[stage])
-        return picked
+        return self._most_even(picked, should_stop) if self.chunks else picked
+
+    def _most_even(self, picked: tuple[int, ...], should_stop: Callable[[], bool] | None) -> tuple[int, ...]:
+        """The same with the smallest largest chunk: the price of an interleaved pipeline is that of equal chunks."""
+        largest = self.sat.new_int_var(0, len(self.model.kind_of_layer), "largest")
+        self.sat.add_max_equality(largest, self.chunks)
+        self.sat.minimize(largest)
+        solver = self._solver(CANONICAL_LIMIT)
+        if self._solve(solver, should_stop) not in (self.cp.OPTIMAL, self.cp.FEASIBLE):
+            return picked
+        return self._picked(solver)
 
     def _objective_of(self, picked: tuple[int, ...]) -> int:
         """The objective's value of a split, in time steps."""
@@ -268,4 +370,5 @@ class Program:
             watcher.join()
 
     def _picked(self, solver: Any) -> tuple[int, ...]:
+        self.placed = tuple(int(solver.value(size)) for size in self.chunks) or None
         return tuple(next(i for i, variable in enumerate(stage) if solver.value(variable)) for stage in self.pick)

@@ -18,7 +18,7 @@ from cost_models.specs.model import Model
 from cost_models.step.total import jitter_fraction
 from cost_models.strategies.fields import Recompute
 from cost_models.strategies.strategy import Bools, Floats, Ints, Strategies
-from planner.splits.lone_stages import fits_alone
+from planner.splits.lone_stages import Headroom, fits_alone
 from planner.splits.model import SplitNumbers, slowest_allowed_s
 
 SCREENED = (0, 2, 5, 12, 30)
@@ -55,7 +55,7 @@ def commonest_kind(model: Model) -> tuple[int, int]:
 
 
 def most_layers(
-    jobs: Sequence[Job], rows: Strategies, asked: Questions, *, headroom_fraction: float
+    jobs: Sequence[Job], rows: Strategies, asked: Questions, *, headroom_fraction: Headroom
 ) -> tuple[Bools, Ints]:
     """Where all stages together could hold all layers of the commonest kind, shape (N,), and for such strategies the most
     layers on every stage that was asked, shape (Q,).
@@ -100,7 +100,7 @@ def _sum_of_row(row: Ints, values: Ints, count: int) -> Ints:
 
 
 def _most_that_fit(
-    jobs: Sequence[Job], rows: Strategies, asked: Questions, which: Ints, *, least: Ints, most: Ints, headroom: float
+    jobs: Sequence[Job], rows: Strategies, asked: Questions, which: Ints, *, least: Ints, most: Ints, headroom: Headroom
 ) -> Ints:
     """The most layers between these that each stage holds, -1 where not even the least do; fewer layers need less memory."""
     low, high = least - 1, most.copy()
@@ -119,7 +119,7 @@ def _most_that_fit(
 
 
 def _fit(
-    jobs: Sequence[Job], rows: Strategies, asked: Questions, which: Ints, layers: Ints, *, headroom_fraction: float
+    jobs: Sequence[Job], rows: Strategies, asked: Questions, which: Ints, layers: Ints, *, headroom_fraction: Headroom
 ) -> Bools:
     """Whether these questions' stages hold so many layers of the commonest kind, shape of `which`."""
     found = np.zeros(len(which), np.bool_)
@@ -146,7 +146,7 @@ def _fit(
 
 
 def could_hold(
-    job: Job, rows: Strategies, numbers: SplitNumbers, *, limit_s: Floats, headroom_fraction: float
+    job: Job, rows: Strategies, numbers: SplitNumbers, *, limit_s: Floats, headroom_fraction: Headroom
 ) -> Bools:
     """Where the stages of a cluster of one kind can hold all layers in less than `limit_s` a step, shape (N,).
 

@@ -21,7 +21,8 @@ from cost_models.step.stage_costs import micro_batch_costs
 from cost_models.strategies.fields import Schedule
 from cost_models.strategies.layouts import Layout
 from cost_models.strategies.strategy import Bools, Floats, Ints, Strategies
-from planner.splits.lone_stages import chunk_layers
+from planner.splits.chunks import chunk_layers, most_even
+from planner.splits.lone_stages import Headroom, Weights, chunk_blocks, fits_alone
 
 # The bubble of these schedules follows from the stages' times alone (EQUATIONS.md P-1). Zero-bubble schedules also reorder
 # weight gradients, for which no closed form holds under unequal stages.
@@ -39,12 +40,16 @@ class SplitNumbers:
     forward_JN: Floats
     waits_JN: Floats
     """Seconds of one layer's passes that wait for the host."""
+    fsdp_JN: Floats
+    """Seconds of one layer's passes that wait for its parameters and gradients."""
     dense_JN: Floats
     """Parameters on one rank."""
     expert_JN: Floats
     first: Floats
     """Seconds per micro-batch that only the first stage has."""
     last: Floats
+    mtp_again: Floats
+    """The part of `last` that recomputes multi-token prediction."""
     embedding: Floats
     head: Floats
     head_expert: Floats
@@ -65,10 +70,12 @@ def split_numbers(job: Job, rows: Strategies) -> SplitNumbers:
         again_JN=per.again_JN,
         forward_JN=layers.cases.spread(layers.forward_JU),
         waits_JN=per.waits_JN,
+        fsdp_JN=per.fsdp_JN,
         dense_JN=held.dense_JN,
         expert_JN=held.expert_JN,
         first=per.first,
         last=per.last,
+        mtp_again=per.mtp_again,
         embedding=held.embedding,
         head=held.head,
         head_expert=held.head_expert,
@@ -138,6 +145,8 @@ class SplitModel(ABC):
     """Of every stage."""
     per_stage_recompute: bool = False
     """Whether every stage recomputes a count of its own."""
+    headroom_fraction: Headroom = 0.0
+    """Share of capacity that stays free; None where plans may be at risk."""
 
     # With one pool, any split under the same limits may be compared with the one that the dynamic program finds. With several,
     # the pool of the slowest stage decides what hides, so the limits hold only for splits that contain that very stage.
@@ -162,6 +171,16 @@ class SplitModel(ABC):
     @property
     def num_kinds(self) -> int:
         return len(self.jobs[0].model.distinct_kinds)
+
+    @cached_property
+    def block(self) -> int:
+        """Layers that every chunk recomputes at most, where the strategy counts them by chunk and stages have several; else 0."""
+        return 0 if self.per_stage_recompute else int(chunk_blocks(self.row)[0])
+
+    @property
+    def is_ordered(self) -> bool:
+        """Whether what the stages hold says by itself which layers these are, however they lie on the chunks."""
+        return self.num_kinds == 1 or self.vpp == 1
 
     @property
     def is_feasible(self) -> bool:
@@ -201,11 +220,20 @@ class SplitModel(ABC):
     def sum_steps(self, steps: Callable[[object], Ints]) -> tuple[int, Sequence[Ints]]:
         """`sum_s` in whole time steps: a constant, and what every choice of every stage adds."""
 
+    @cached_property
+    def rounds(self) -> float:
+        """How often the slowest stage's time counts: once a micro-batch, and for the gaps of rounds that these don't fill. [P-1]"""
+        m, pp = float(self.row.num_micro_batches[0]), float(self.pp)
+        return m + max(pp - m, 0.0) * (1.0 - self.share)
+
     def pipeline_s(self, slowest_s: Floats | float, sum_s: float) -> Floats:
         """Seconds of the slowest stage over a step and of the bubble, from its time and all stages'. [P-1]"""
+        return self.closed_form_s(np.asarray(slowest_s), np.asarray(sum_s))
+
+    def closed_form_s(self, slowest_s: Floats, sum_s: Floats) -> Floats:
+        """The same for many splits; what unequal virtual stages take is no less."""
         # A bound on the sum may be below the slowest stage itself; the others never take less than nothing.
-        others_s = np.maximum(sum_s - slowest_s, 0.0)
-        return np.asarray(self.row.num_micro_batches[0] * slowest_s + others_s * self.share)
+        return np.asarray(self.rounds * slowest_s + np.maximum(sum_s - slowest_s, 0.0) * self.share)
 
     @property
     def fixed_levels(self) -> tuple[ByChoice, ...]:
@@ -229,6 +257,10 @@ class SplitModel(ABC):
         """The once-a-step time steps of a split as an expression of CP-SAT's, from flags that say which stage is the slowest
         and the time steps of every choice.
         """
+
+    @abstractmethod
+    def priced(self, table: Sequence[Layout]) -> tuple[Floats, Bools]:
+        """Seconds of a step of these layouts by the cost models, and whether they fit, shape (N,) each."""
 
     def slowest_at(self, time_s: float) -> list[SlowestStage]:
         """Everything that may be the slowest stage and takes exactly this long; of what prices splits alike, one."""
@@ -261,19 +293,79 @@ class SplitModel(ABC):
         """Names of the stages' pools, where there is more than a cluster of one kind."""
         return None
 
-    def layout(self, picked: Sequence[int]) -> Layout:
-        """The layout of one choice for each stage."""
-        totals, recomputed = (
-            [int(values[index]) for values, index in zip(each, picked, strict=True)]
-            for each in ([c.layers for c in self.choices], [c.recomputed for c in self.choices])
+    def counts(self, picked: Sequence[int]) -> tuple[int, ...] | None:
+        """Layers that every stage recomputes, where each has a count of its own."""
+        recomputed = tuple(int(each.recomputed[index]) for each, index in zip(self.choices, picked, strict=True))
+        return recomputed if self.per_stage_recompute else None
+
+    def layout(self, picked: Sequence[int], layers: tuple[int, ...] | None = None) -> Layout:
+        """The layout of one choice for each stage; `layers` says what every virtual stage holds where the choices do not."""
+        return self.layout_of(self.spread(picked) if layers is None else layers, self.counts(picked))
+
+    def layout_of(self, layers: tuple[int, ...], counts: Sequence[int] | None = None) -> Layout:
+        """The layout of these layers of every virtual stage."""
+        again = None if counts is None else tuple(counts)
+        return Layout(self.pp, self.vpp, layers, recompute_per_stage=again, pool_per_stage=self.pool_per_stage)
+
+    def spread(self, picked: Sequence[int]) -> tuple[int, ...]:
+        """Layers of every virtual stage in model order: of the chunks in which each stage fits, the most even."""
+        totals = [int(choices.layers[index]) for choices, index in zip(self.choices, picked, strict=True)]
+        if self.vpp == 1:
+            return tuple(totals)
+        graded = []
+        for stage, (choices, index) in enumerate(zip(self.choices, picked, strict=True)):
+            recomputed = int(choices.recomputed[index])
+            graded.append(
+                most_even(
+                    totals[stage], self.vpp, is_last=stage == self.pp - 1, block=self.block, recomputed=recomputed
+                )
+            )
+        stages = np.repeat(np.arange(self.pp), [len(each) for each in graded])
+        fits = self.fits(stages, np.array(picked)[stages], [chunks for each in graded for chunks in each])
+        # The last, leanest way is what was asked when the choices were made.
+        best = [
+            each[min(int(np.argmax(fits[stages == stage])), len(each) - 1)] if fits[stages == stage].any() else each[-1]
+            for stage, each in enumerate(graded)
+        ]
+        return tuple(best[stage][chunk] for chunk in range(self.vpp) for stage in range(self.pp))
+
+    def fits(self, stages: Ints, choices: Ints, chunks: Sequence[Weights]) -> Bools:
+        """Whether these choices of these stages fit with their layers on these chunks, shape (N,)."""
+        found = np.zeros(len(stages), np.bool_)
+        pools = np.array(self.pools)[stages]
+        held, again = (
+            np.array(
+                [getattr(self.choices[stage], name)[choice] for stage, choice in zip(stages, choices, strict=True)]
+            )
+            for name in ("contents_CJ", "recomputed")
         )
-        return Layout(
-            pp=self.pp,
-            vpp=self.vpp,
-            layers=layers_in_order(totals, self.vpp),
-            recompute_per_stage=tuple(recomputed) if self.per_stage_recompute else None,
-            pool_per_stage=self.pool_per_stage,
-        )
+        for pool in np.unique(pools).tolist():
+            here = np.flatnonzero(pools == pool)
+            found[here] = fits_alone(
+                self.jobs[pool],
+                self.row.take(np.zeros(len(here), np.int64)),
+                stage=stages[here],
+                contents_NJ=held[here],
+                recomputed=again[here] if self.per_stage_recompute or self.block else None,
+                headroom_fraction=self.headroom_fraction,
+                chunks=[chunks[index] for index in here.tolist()],
+            )
+        return found
+
+    def picked_by(self, layers: tuple[int, ...]) -> tuple[int, ...] | None:
+        """The choices that these layers of every virtual stage are, None where some stage then does not fit."""
+        stage_of_layer = np.repeat(np.arange(len(layers)) % self.pp, layers)
+        chunks = [layers[stage :: self.pp] for stage in range(self.pp)]
+        picked: list[int] = []
+        for stage, choices in enumerate(self.choices):
+            held = np.bincount(self.kind_of_layer[stage_of_layer == stage], minlength=choices.contents_CJ.shape[1])
+            same = (choices.contents_CJ == held).all(axis=1)
+            if self.block:
+                same &= choices.recomputed == sum(min(each, self.block) for each in chunks[stage])
+            if not same.any():
+                return None
+            picked.append(int(np.flatnonzero(same)[0]))
+        return tuple(picked) if self.fits(np.arange(self.pp), np.array(picked), chunks).all() else None
 
 
 def largest(levels: Sequence[ByChoice], picked: Sequence[int]) -> list[float]:

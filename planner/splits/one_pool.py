@@ -7,17 +7,21 @@ once a step is a function of the fullest stage's parameters. Array suffixes as i
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from cost_models.evaluate import memory_verdict
 from cost_models.job import Job
-from cost_models.step.total import jitter_fraction, once_a_step
-from cost_models.strategies.strategy import Floats, Ints, Strategies
+from cost_models.memory import stage_memory
+from cost_models.step.total import jitter_fraction, once_a_step, step_time
+from cost_models.strategies.layouts import Layout, build_layouts
+from cost_models.strategies.strategy import Bools, Floats, Ints, Strategies
 from planner.splits.builder import with_choices
 from planner.splits.cp_sat import Program, SolverError
+from planner.splits.lone_stages import Headroom, has_room
 from planner.splits.model import ByChoice, SlowestStage, SplitModel, SplitNumbers, slowest_allowed_s, split_numbers
 
 # A table of 8 MiB.
@@ -130,6 +134,13 @@ class OnePoolSplit(SplitModel):
         program.sat.add_element(index, once_steps.tolist(), once)
         return once
 
+    def priced(self, table: Sequence[Layout]) -> tuple[Floats, Bools]:
+        job = self.jobs[0]
+        layouts = build_layouts(table, model=job.model)
+        rows = replace(self.row.take(np.zeros(len(table), np.int64)), layout=np.arange(len(table)), layouts=layouts)
+        verdict, _ = memory_verdict(job, stage_memory(job, rows), headroom_fraction=self.headroom_fraction or 0.0)
+        return step_time(job, rows).total_s, has_room(verdict, self.headroom_fraction)
+
     def alike(self, slowest: SlowestStage) -> object:
         return tuple(slowest.contents_J.tolist())
 
@@ -147,7 +158,7 @@ def build_one_pool_split(
     job: Job,
     row: Strategies,
     *,
-    headroom_fraction: float,
+    headroom_fraction: Headroom,
     limit_s: float,
     per_stage_recompute: bool = False,
     numbers: SplitNumbers | None = None,
@@ -157,7 +168,7 @@ def build_one_pool_split(
     Args:
         job: what is planned.
         row: one strategy; with `per_stage_recompute` its recomputation is `full`, and each stage takes the fewest layers.
-        headroom_fraction: share of capacity that stays free.
+        headroom_fraction: share of capacity that stays free; None where plans may be at risk.
         limit_s: step time to beat; infinite where nothing is known.
         per_stage_recompute: whether stages recompute counts of their own.
         numbers: of this strategy, where they are known.

@@ -8,19 +8,22 @@ C choices of a stage, J layer kinds; (N,) over asked stages has none.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
 import numpy as np
 
+from cost_models.evaluate import Verdict
 from cost_models.job import PooledJob
-from cost_models.pools.time import pooled_jitter_fraction, tied_s
+from cost_models.pools.evaluate import pooled_memory
+from cost_models.pools.time import pooled_jitter_fraction, pooled_step_time, tied_s
 from cost_models.step.ddp_comm import DdpLinks, ddp_exposed_s, ddp_links_s
 from cost_models.step.fsdp_comm import is_fsdp
 from cost_models.step.offload import is_offloaded, offload_s
 from cost_models.step.optimizer import optimizer_s
-from cost_models.strategies.strategy import Floats, Ints
+from cost_models.strategies.layouts import Layout, build_layouts
+from cost_models.strategies.strategy import Bools, Floats, Ints
 from planner.splits.cp_sat import Program
 from planner.splits.model import ByChoice, SlowestStage, SplitModel
 
@@ -139,6 +142,12 @@ class PooledSplit(SplitModel):
             for stage, steps in enumerate(ends):
                 program.sat.add(once >= fixed + program.sum_of(stage, steps)).only_enforce_if(flag)
         return once
+
+    def priced(self, table: Sequence[Layout]) -> tuple[Floats, Bools]:
+        layouts = build_layouts(table, model=self.jobs[0].model, all_stages=True)
+        rows = replace(self.row.take(np.zeros(len(table), np.int64)), layout=np.arange(len(table)), layouts=layouts)
+        verdict = pooled_memory(self.pooled, rows, headroom_fraction=self.headroom_fraction or 0.0).verdict
+        return pooled_step_time(self.pooled, rows).total_s, np.asarray(verdict == Verdict.FITS)
 
     def alike(self, slowest: SlowestStage) -> object:
         """Of layers of one kind, inner stages of a pool that may hold as many."""

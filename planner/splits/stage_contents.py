@@ -11,6 +11,7 @@ import numpy as np
 
 from cost_models.strategies.fields import Recompute, RecomputeMethod
 from cost_models.strategies.strategy import Ints, Strategies
+from planner.splits.chunks import recomputed_counts
 
 
 # Every strategy of a search asks for the runs of the same model.
@@ -32,12 +33,20 @@ def products_of(counts_J: Ints) -> Ints:
     return np.array(list(product(*(range(count + 1) for count in counts_J))), np.int64)
 
 
-def own_counts(row: Strategies, totals: Ints) -> Ints:
-    """Layers that one strategy recomputes in full on stages with so many."""
+def own_counts(row: Strategies, totals: Ints) -> tuple[Ints, Ints]:
+    """What a strategy may recompute in full on a stage with so many layers: positions in `totals`, and counts, in rising order.
+
+    Where the strategy counts by chunk, that depends on how the layers lie on the chunks.
+    """
+    each = np.arange(len(totals))
     if row.recompute[0] != Recompute.FULL:
-        return np.zeros_like(totals)
+        return each, np.zeros_like(totals)
     if row.recompute_method[0] != RecomputeMethod.BLOCK:
-        return totals
+        return each, totals
     count, vpp = int(row.recompute_num_layers[0]), int(row.vpp[0])
-    base, larger = np.divmod(totals, vpp)  # how many chunks hold one layer more is the same from either end
-    return np.asarray(larger * np.minimum(base + 1, count) + (vpp - larger) * np.minimum(base, count))
+    if vpp == 1:
+        return each, np.minimum(totals, count)
+    ranges = [recomputed_counts(total, vpp, block=count) for total in totals.tolist()]
+    return np.repeat(each, [len(counts) for counts in ranges]), np.array(
+        [r for counts in ranges for r in counts], np.int64
+    )

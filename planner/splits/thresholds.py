@@ -6,8 +6,8 @@ placed) finds the split with the least sum, the lexicographically smallest among
 filling the fastest stages first. For each slowest stage that split's sum, with the least that can happen once a step beside
 it, is a bound: every other split under the same limits has no smaller sum. Where a split reaches the least bound of all
 slowest stages nothing is left to search. Over virtual stages the program places layers of several kinds without their
-order: its bound holds, since it places them in more ways than the model allows; its splits count only where the order gives
-the same.
+order: its bound holds, since it places them in more ways than the model allows; its splits count only where layers in order
+can be arranged to be the same.
 """
 
 from __future__ import annotations
@@ -19,7 +19,8 @@ from heapq import heappop, heappush
 import numpy as np
 
 from cost_models.strategies.strategy import Bools, Floats, Ints
-from planner.splits.model import ByChoice, SlowestStage, SplitModel, largest, layers_in_order
+from planner.splits.arrangements import arrangements
+from planner.splits.model import ByChoice, SlowestStage, SplitModel, largest
 
 # Sums of weights stay far below it, and adding two of it does not overflow 64 bits.
 _NEVER = 1 << 60
@@ -42,6 +43,8 @@ class Balanced:
     step_s: float
     bound_s: float
     """Seconds that no split of the model beats."""
+    layers: tuple[int, ...] | None = None
+    """Layers of its virtual stages, where its choices do not say them."""
 
 
 def balance(model: SplitModel, *, limit_s: float = np.inf) -> Balanced | None:
@@ -61,11 +64,12 @@ class _Thresholds:
             np.concatenate([getattr(choices, name) for choices in model.choices]) for name in ("recomputed", "layers")
         )
         self.plain = one_kind and (not recomputed.any() or bool((recomputed == layers).all()))
-        self.is_ordered = one_kind or model.vpp == 1
+        self.is_ordered = model.is_ordered
         place = positions_table if self.is_ordered else unordered_table
         self.tables = [] if self.plain else [place(model, stage) for stage in range(model.pp)]
         self.best_s = np.inf
         self.picked: list[int] | None = None
+        self.layers: tuple[int, ...] | None = None
 
     # Three steps: find the least possible slowest stage, bound every slowest stage from there on, and refine the lowest bounds
     # until the best split reaches them.
@@ -81,7 +85,7 @@ class _Thresholds:
         self._price(float(self.times[least]), [self._least_of(level) for level in model.fixed_levels])
         bound_s = min(self._search(least), self.best_s)
         picked = None if self.picked is None else tuple(self.picked)
-        return Balanced(picked, self.best_s * model.factor, bound_s * model.factor)
+        return Balanced(picked, self.best_s * model.factor, bound_s * model.factor, self.layers)
 
     def _price(self, least_s: float, floors: Sequence[float]) -> None:
         """The least that can happen once a step beside every choice that can be the slowest, beside the least of the levels."""
@@ -164,11 +168,22 @@ class _Thresholds:
 
     def _try(self, split: list[int]) -> None:
         """Keeps a split if it is the best yet; where the order of kinds was left open, what it really holds."""
-        real = split if self.is_ordered else in_order(self.model, split)
-        if real is not None:
-            step_s = self.model.step_s(real) / self.model.factor
-            if step_s < self.best_s * _LOSES:
-                self.best_s, self.picked = step_s, real
+        if self.is_ordered:
+            self._keep(split, None)
+            return
+        # The order can only make a split slower or move it elsewhere, so both are worth knowing.
+        known = self.best_s
+        for layers in arrangements(
+            self.model, split, exactly=self.model.step_s(split) / self.model.factor < known * _LOSES
+        ):
+            real = self.model.picked_by(layers)
+            if real is not None:
+                self._keep(list(real), layers)
+
+    def _keep(self, split: list[int], layers: tuple[int, ...] | None) -> None:
+        step_s = self.model.step_s(split) / self.model.factor
+        if step_s < self.best_s * _LOSES:
+            self.best_s, self.picked, self.layers = step_s, split, layers
 
     def _least_of(self, level: ByChoice) -> float:
         """The smallest limit on this level under which all layers find a place."""
@@ -260,21 +275,6 @@ class _Thresholds:
 
 Table = tuple[Ints, Ints]
 """Choice of a stage by what is placed before it and how much it takes, -1 where there is none; what is placed after it."""
-
-
-def in_order(model: SplitModel, split: list[int]) -> list[int] | None:
-    """The choices that these numbers of layers really are in model order, None where a stage then does not fit."""
-    totals = [int(choices.layers[index]) for choices, index in zip(model.choices, split, strict=True)]
-    layers = layers_in_order(totals, model.vpp)
-    stage_of_layer = np.repeat(np.arange(len(layers)) % model.pp, layers)
-    real: list[int] = []
-    for stage, choices in enumerate(model.choices):
-        held = np.bincount(model.kind_of_layer[stage_of_layer == stage], minlength=choices.contents_CJ.shape[1])
-        found = np.flatnonzero((choices.contents_CJ == held).all(axis=1))
-        if not len(found):
-            return None
-        real.append(int(found[0]))
-    return real
 
 
 def positions_table(model: SplitModel, stage: int) -> Table:

@@ -7,12 +7,13 @@ lists replace these candidates. Everything comes in a fixed order, so that equal
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
 
 from cost_models.errors import SearchBudgetError
-from cost_models.frameworks.splits import ENDS
+from cost_models.frameworks.splits import ENDS, suggested_split
 from cost_models.job import Job
 from cost_models.strategies.fields import COLUMNS, FIELD, FIELDS, MoeDispatcher, Recompute, Schedule
 from cost_models.strategies.layouts import Layout, Layouts, build_layouts, folds
@@ -88,6 +89,25 @@ def build_space(
         message = f"the values of constraints.allowed make {most:,} choices for each combination of degrees, which is too many to search"
         raise SearchBudgetError(message, hint="List fewer values, or fix some of these fields.")
     return space
+
+
+def opened(space: Space, constraints: Constraints) -> Space:
+    """The same space for a search of open splits: with every number of virtual stages that the request leaves possible.
+
+    Unless the request lists numbers, these are all with which every virtual stage can hold a layer or an end of the model. Its
+    layouts only say pp and vpp.
+    """
+    job, listed = space.job, _given_values(constraints).get("vpp")
+    if listed is not None or not (job.framework.choices.vpp and splits_freely(job)):
+        return space
+    layers = job.model.num_layers
+    # With more virtual stages than layers and ends some would always be empty, which only lengthens the pipeline.
+    every = {pp: range(1, (layers + ENDS) // pp + 1 if pp > 1 else 2) for pp in space.layout_index}
+    splits: Splits = {pp: [(vpp, suggested_split(layers, pp * vpp)) for vpp in vpps] for pp, vpps in every.items()}
+    layouts, index = _layouts(
+        job, {}, splits, schedules=(Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED)
+    )  # none are folded
+    return replace(space, layouts=layouts, layout_index=index)
 
 
 def searched_values(space: Space) -> dict[str, list[Any]]:
@@ -217,6 +237,8 @@ def _splits(job: Job, pp: int, given: Mapping[str, tuple[Any, ...]], without: Pa
     found: list[tuple[int, Sequence[int]]] = []
     for vpp in sorted(listed_vpp):
         split = legal_split(job, pp=pp, vpp=vpp)
+        if split is None and "vpp" in given and splits_freely(job) and vpp > 1 < pp:
+            split = suggested_split(layers, pp * vpp)  # some virtual stages are then without layers
         if split is not None:
             found.append((vpp, split))
     return found

@@ -17,6 +17,8 @@ LAYER_KNOBS = ("cp_comm", "moe_dispatcher", "overlap_tp_comm", "overlap_moe_all_
 DISPATCHER_CODES = frozenset({"dispatcher-unsupported"})
 OFFLOAD_CODES = frozenset({"offload-unsupported"})
 SCHEDULE_CODES = frozenset({"schedule-unsupported"})
+MOST_COUNTED_LAYERS = 16
+"""Layers of a model up to which recomputing every number of them is searched on pools."""
 OFFLOADED = ("offload_optimizer_fraction", "offload_parameters", "offload_activation_layers")
 LEAN_KNOBS = ("moe_dispatcher", "overlap_moe_all_to_all", "overlap_tp_comm", "overlap_p2p")
 """Knobs whose leanest value is known: flex has buffers of its own, overlapped experts hold a layer more; the others hold nothing."""

@@ -17,11 +17,15 @@ from planner.request.job import resolve_job
 from planner.schemas.strategy import StrategyInput
 from planner.splits.bounds import split_bound_s
 from planner.splits.cp_sat import solve
+from planner.splits.enumeration import best_way
 from planner.splits.memory_screen import could_hold
-from planner.splits.model import layers_in_order, split_numbers
+from planner.splits.model import split_numbers
 from planner.splits.one_pool import OnePoolSplit, build_one_pool_split
+from planner.splits.paths import Paths, close_by_paths
 from planner.splits.thresholds import balance
+from planner.splits.virtual_stages import is_played
 from planner.strategies.parse import resolve_strategies
+from tests.oracle.open_splits_brute import compositions
 
 HEADROOM = 0.03
 DENSE_THEN_MOE = {"num_experts": 8, "top_k": 2, "expert_intermediate_size": 4096}
@@ -61,14 +65,13 @@ def random_problem(seed: int, *, batch: int = 96) -> tuple[object, Strategies, b
 
 
 def every_split(job: object, row: Strategies, *, per_stage: bool) -> list[Layout]:
-    """Every layout that the model may choose: stage totals, and with `per_stage` every count of recomputed layers."""
+    """Every layout that the model may choose: layers of every chunk, and with `per_stage` every count of recomputed layers."""
     pp, vpp, layers = int(row.pp[0]), int(row.vpp[0]), job.model.num_layers
-    least = [max(vpp - (stage == 0) - (stage == pp - 1), 0) for stage in range(pp)]
     found = []
-    for totals in product(*(range(low, layers + 1) for low in least)):
-        if sum(totals) == layers:
-            counts = product(*(range(total + 1) for total in totals)) if per_stage else [None]
-            found += [Layout(pp, vpp, layers_in_order(list(totals), vpp), count) for count in counts]
+    for split in compositions(layers, pp * vpp, least=(0,) * (pp * vpp)):
+        totals = [sum(split[stage::pp]) for stage in range(pp)]
+        counts = product(*(range(total + 1) for total in totals)) if per_stage else [None]
+        found += [Layout(pp, vpp, split, count) for count in counts]
     return found
 
 
@@ -112,10 +115,15 @@ def test_thresholds_and_bound_enclose_brute_force(batch: int) -> None:
         feasible += 1
         assert found is not None, seed
         assert found.bound_s <= truth[0] * (1 + 1e-9), seed
+        if is_played(model):  # thresholds know nothing of unequal virtual stages' events
+            way = best_way(model, target_s=np.inf)
+            assert way is None or per_stage or way.step_s == pytest.approx(truth[0], rel=1e-9), seed
+            met += way is not None
+            continue
         assert found.step_s >= truth[0] * (1 - 1e-9), seed
         met += found.step_s <= truth[0] * (1 + 1e-9)
         if found.step_s <= found.bound_s * (1 + 1e-9):
-            assert totals_of(model.layout(list(found.picked))) == truth[1], seed
+            assert totals_of(model.layout(found.picked, found.layers)) == truth[1], seed
     assert feasible >= 5
     assert met >= 0.8 * feasible
 
@@ -131,6 +139,8 @@ def test_cp_sat_is_brute_force(batch: int) -> None:
         if model is None or not model.is_feasible:
             assert truth is None, seed
             continue
+        if is_played(model):
+            continue
         answer = solve(model, hint=None, deterministic_limit=60.0)
         assert answer.proven, seed
         if truth is None:
@@ -138,10 +148,30 @@ def test_cp_sat_is_brute_force(batch: int) -> None:
             continue
         compared += 1
         assert answer.picked is not None, seed
-        layout = model.layout(list(answer.picked))
+        layout = model.layout(answer.picked, answer.layers)
         assert model.step_s(list(answer.picked)) == pytest.approx(truth[0], rel=1e-6), seed
         assert totals_of(layout) == truth[1], seed
     assert compared >= 4
+
+
+def test_cp_sat_with_paths_is_brute_force() -> None:
+    """Unequal virtual stages: paths through their events sharpen the program until its bound reaches the best split."""
+    compared = 0
+    for seed in range(1000, 1100):
+        job, row, per_stage = random_problem(seed)
+        model = model_of(job, row, per_stage=per_stage)
+        if per_stage or model is None or not model.is_feasible or not is_played(model) or compared == 3:
+            continue
+        truth = brute_force(job, row, per_stage=per_stage)
+        paths = Paths(first_left=np.inf, most_for_one=np.inf)
+        closed = close_by_paths(model, bound_s=0.0, target_s=1e9, paths=paths, should_stop=lambda: False, most_ways=0)
+        assert not np.isfinite(closed.unproven_s), seed
+        if truth is None:
+            assert closed.layout is None, seed
+            continue
+        compared += 1
+        assert closed.step_s == pytest.approx(truth[0], rel=1e-6), seed
+    assert compared == 3
 
 
 def test_the_memory_screen_leaves_out_nothing_that_fits() -> None:
@@ -174,12 +204,17 @@ def test_a_limit_that_nothing_beats_leaves_nothing() -> None:
     assert found is None or found.picked is None or found.bound_s > truth[0] * 0.9
 
 
-@pytest.mark.parametrize("batch", [96, 8])
-def test_the_bound_over_all_splits_is_below_the_best_and_mostly_close_to_it(batch: int) -> None:
+@pytest.mark.parametrize(("batch", "close_with_virtual_stages"), [(96, 0.95), (8, 0.7)])
+def test_the_bound_over_all_splits_is_below_the_best_and_mostly_close_to_it(
+    batch: int, close_with_virtual_stages: float
+) -> None:
     """A proof rests on the first, how much must be searched on the second. With layers of one kind and a small head the bound
     is the best step itself but for what cannot be told before the split is (a batch of 8 is one or two micro-batches).
+
+    Unequal virtual stages take longer than the closed form, on which the bound rests, and no split of these jobs is equal: the
+    fewer micro-batches there are, the more.
     """
-    close = []
+    close: dict[bool, list[float]] = {False: [], True: []}
     for seed in range(80):
         job, row, per_stage = random_problem(seed, batch=batch)
         if per_stage or row.recompute[0] == Recompute.FULL:
@@ -191,7 +226,9 @@ def test_the_bound_over_all_splits_is_below_the_best_and_mostly_close_to_it(batc
         bound_s = split_bound_s(job, row, split_numbers(job, row))[0]
         assert bound_s <= best_s * (1 + 1e-9), seed
         if job.model.moe is None:
-            close.append(bound_s / best_s)
-    assert len(close) >= 10
-    assert np.median(close) > 0.99
-    assert max(close) > 0.9999
+            close[row.vpp[0] > 1].append(bound_s / best_s)
+    assert len(close[False]) >= 9
+    assert np.median(close[False]) > 0.99
+    assert max(close[False]) > 0.9999
+    assert len(close[True]) >= 5
+    assert np.median(close[True]) > close_with_virtual_stages

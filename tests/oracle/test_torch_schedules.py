@@ -15,6 +15,7 @@ import pytest
 
 from cost_models.inputs.model import resolve_model
 from cost_models.memory.in_flight import micro_batches_in_flight, stage_contents
+from cost_models.step.interleaving import interleaved_s
 from cost_models.step.pipeline import bubble_s
 from cost_models.strategies.fields import Schedule
 from cost_models.strategies.layouts import Layout, build_layouts
@@ -52,11 +53,18 @@ def orders(schedule: Schedule, *, ranks: int, micro_batches: int, chunks: int = 
 
 def bubble_played_s(tasks: list[list[list[Task]]], *, forward: float, inputs: float, weights: float) -> float:
     """Idle seconds of a rank in one step; seconds are a chunk's."""
-    ranks, last = (
-        len(tasks),
-        1 + max(stage for _, stage, _ in (part for rank in tasks for each in rank for part in each)),
-    )
-    seconds = {"F": forward, "I": inputs, "W": weights, "B": inputs + weights}
+    stages = 1 + max(stage for rank in tasks for each in rank for _, stage, _ in each)
+    step, busy = played_s(tasks, forward=[forward] * stages, inputs=[inputs] * stages, weights=[weights] * stages)
+    return step - busy
+
+
+def played_s(
+    tasks: list[list[list[Task]]], *, forward: Sequence[float], inputs: Sequence[float], weights: Sequence[float]
+) -> tuple[float, float]:
+    """Seconds of one step, and how many of them the busiest rank works; seconds are by virtual stage."""
+    ranks, last = len(tasks), len(forward)
+    both = [i + w for i, w in zip(inputs, weights, strict=True)]
+    seconds = {"F": forward, "I": inputs, "W": weights, "B": both}
     done: dict[Task, float] = {}
     clock, position, busy = [0.0] * ranks, [0] * ranks, [0.0] * ranks
 
@@ -76,7 +84,7 @@ def bubble_played_s(tasks: list[list[list[Task]]], *, forward: float, inputs: fl
             asked = [need for need in (needs(*part) for part in task) if need is not None]
             if any(need not in done for need in asked):
                 continue
-            length = sum(seconds[letter] for letter, _, _ in task)
+            length = sum(seconds[letter][stage] for letter, stage, _ in task)
             clock[r] = max([clock[r], *(done[need] for need in asked)]) + length
             busy[r] += length
             for letter, stage, micro_batch in task:
@@ -84,7 +92,7 @@ def bubble_played_s(tasks: list[list[list[Task]]], *, forward: float, inputs: fl
             position[r] += 1
             moved = True
         assert moved, "deadlock"
-    return max(clock) - max(busy)
+    return max(clock), max(busy)
 
 
 def most_chunks_alive(tasks: Sequence[Sequence[Task]]) -> int:
@@ -171,6 +179,37 @@ def test_interleaving_divides_the_bubble_whatever_the_rounds(micro_batches: int,
     played = bubble_played_s(tasks, forward=1.0, inputs=1.0, weights=1.0)
     closed = closed_form_s(Schedule.INTERLEAVED, ranks=ranks, forward=1.0, inputs=1.0, weights=1.0, chunks=chunks)
     assert played == pytest.approx(closed) == pytest.approx((ranks - 1) * 3.0)
+
+
+@pytest.mark.parametrize("unlike", [False, True])
+@pytest.mark.parametrize(
+    ("micro_batches", "ranks", "chunks"),
+    [(8, 4, 2), (10, 4, 2), (7, 4, 2), (36, 8, 2), (12, 4, 3), (60, 4, 3), (1, 4, 2), (3, 4, 3), (5, 8, 2)],
+)
+def test_interleaved_chunks_of_any_times_in_any_rounds(
+    micro_batches: int, ranks: int, chunks: int, unlike: bool
+) -> None:
+    """Rounds of as many micro-batches as ranks, of more, and one round of fewer: in the order of torch's own schedule."""
+    stages = ranks * chunks
+    times = (
+        np.random.default_rng(7).uniform(0.1, 1.0, (2, stages))
+        if unlike
+        else np.array([[1.0], [2.0]]).repeat(stages, 1)
+    )
+    forward, backward = times
+    tasks = orders(Schedule.INTERLEAVED, ranks=ranks, micro_batches=micro_batches, chunks=chunks)
+    step, _ = played_s(tasks, forward=forward.tolist(), inputs=backward.tolist(), weights=[0.0] * stages)
+    found = interleaved_s(
+        forward[:, None], backward[:, None], pp=ranks, vpp=chunks, num_micro_batches=np.array([float(micro_batches)])
+    )
+    assert found[0] == pytest.approx(step)
+    if not unlike:
+        batch = batch_of(Schedule.INTERLEAVED, ranks=ranks, micro_batches=micro_batches, chunks=chunks)
+        bubble = bubble_s(
+            batch, stages_sum_s=np.array([3.0 * stages]), slowest_s=np.array([3.0 * chunks]), forward_s=np.zeros(1),
+            wgrad_s=np.zeros(1),
+        )  # fmt: skip
+        assert micro_batches * 3.0 * chunks + bubble[0] == pytest.approx(step)
 
 
 @pytest.mark.parametrize("ranks", [2, 4, 8])
