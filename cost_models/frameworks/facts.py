@@ -87,11 +87,16 @@ class FrameworkFacts:
     """FSDP2 and DTensor, with their host time, stand around every layer that is sharded or tensor parallel."""
     copies_units: bool = False
     """What is gathered of a layer is copied into its tensors, and gradients are copied together before they are reduced (FSDP2)."""
+    host_step_ratio: float | None = None
+    """Host time of an operator in an eager step over that in a profile's loop, where steps of this framework told it; None means
+    HOST_STEP_RATIO. [F-4]"""
     hooked_host_ratio: float = 1.0
     """Host time of a layer whose gradients are reduced by hooks (DistributedDataParallel, ZeRO 1 and 2) over that of a plain
     one. [F-4]"""
     hooks_from_zero: int = 0
     """Lowest ZeRO stage with these hooks."""
+    hooks_when_reducing: bool = False
+    """These hooks return at once in micro-batches that reduce nothing."""
     zero3_host_ratio: float = 1.0
     """Host time of a layer under stage 3's own hooks, which fetch, release and reduce each parameter, over that of a plain one;
     FSDP2's is measured by profiles."""

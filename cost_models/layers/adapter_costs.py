@@ -14,6 +14,7 @@ import numpy as np
 from cost_models.constants import ELEMENTWISE_KERNEL_S, Constant
 from cost_models.frameworks import memory_traits
 from cost_models.job import Job
+from cost_models.layers.hf_modules import CHAIN_SHARE
 from cost_models.layers.linears import layer_linears, names_for
 from cost_models.layers.trained import adapted_linears
 from cost_models.specs.model import LayerKind
@@ -23,11 +24,20 @@ from cost_models.strategies.strategy import Floats, Strategies
 _OPERATORS: Final = {
     "forward": Constant(
         7.0, "ops", 5.0, 12.0,
-        "peft's module, two products, scaling, sum: 64-token steps of LoRA on seven modules take 5.7 ms a layer and on four 4.1 "
-        "(Llama-3.1-8B, H200, data/measured_h200/lora_runs.jsonl)",
+        "peft's modules, two products, scaling, sum: 64-token steps of LoRA on seven modules take 5.7 ms a layer and on four 4.1, over a "
+        "profile's operator of a loop (Llama-3.1-8B, H200, data/measured_h200/lora_runs.jsonl); torch counts 10 of a layer's 77",
     ),
-    "backward": Constant(11.0, "ops", 8.0, 18.0, "the same: four products, scaling, sum of two data gradients, two accumulations"),
-    "frozen": Constant(2.0, "ops", 1.0, 3.0, "a frozen weight's product and accumulation, which are left out"),
+    "backward": Constant(
+        11.0, "ops", 8.0, 18.0,
+        "the same: four products, scaling, sum of two data gradients, two accumulations; torch counts 20 of a layer's 142",
+    ),
+    "frozen": Constant(3.0, "ops", 2.0, 4.0, "a frozen linear layer's weight gradient, which torch counts as 43 of a layer's 142 for seven"),
+    "quantised forward": Constant(
+        6.0, "ops", 2.0, 10.0,
+        "bitsandbytes' module, autograd function and two dequantisations: 64-token steps of QLoRA take 0.8 to 5 ms a layer more than LoRA's "
+        "with full recomputation and 1 to 2.5 without (the same file)",
+    ),
+    "quantised backward": Constant(2.0, "ops", 0.0, 6.0, "the same"),
 }  # fmt: skip
 _CAST_BYTES: Final = 12.0
 """A tensor widened to fp32 and narrowed again: read 2, write 4, read 4, write 2."""
@@ -35,9 +45,11 @@ _NF4_READ: Final = 0.516
 """Bytes of a weight in NF4 with its scales."""
 _DORA_BYTES: Final = (36.0, 72.0)
 """Bytes per output in forward and backward beyond LoRA's: the magnitude is fp32, so that its two products, their sum and the cast back
-are (peft/tuners/lora/dora.py)."""
-_DORA_WEIGHT_BYTES: Final = 40.0
-"""Bytes per weight to form the norm of W + BA: BA written and scaled, added to W, squared and summed (peft/tuners/lora/dora.py), in fp32."""
+are (peft/tuners/lora/dora.py). They broadcast and change types, so that they run at the rate of such chains."""
+_DORA_WEIGHT_BYTES: Final = 30.0
+"""Bytes per weight to form the norm of W + BA: BA written 2, widened 6, scaled 8, added to W 10, squared and summed 4 (dora.py)."""
+_DORA_EYE_BYTES: Final = 12.0
+"""Bytes per element of the identity of the inputs' size that A and B multiply to form BA: written 4, narrowed 6, read 2 (dora.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,11 +86,11 @@ def adapted_s(job: Job, kind: LayerKind, rows: Strategies, *, tokens: Floats) ->
     backward = (5 * e + casts) * inputs + 4 * e * outputs + dropped
     if quantised:  # peft/tuners/lora/bnb.py clones the base's output
         forward = forward + 2 * e * outputs
-    if adapter.dora:
-        forward, backward = forward + _DORA_BYTES[0] * outputs, backward + _DORA_BYTES[1] * outputs
     forward, backward = forward * tokens, backward * tokens
     if adapter.dora:
-        forward = forward + _DORA_WEIGHT_BYTES * sum(x.inputs * x.outputs for x in adapted)
+        weights = sum(_DORA_WEIGHT_BYTES * x.inputs * x.outputs + _DORA_EYE_BYTES * x.inputs**2 for x in adapted)
+        forward = forward + (_DORA_BYTES[0] * outputs * tokens + weights) / CHAIN_SHARE.value
+        backward = backward + _DORA_BYTES[1] * outputs * tokens / CHAIN_SHARE.value
     if quantised:  # bitsandbytes/autograd/_functions.py (MatMul4Bit): once in forward and once for the data gradient
         linears = layer_linears(job.model, kind, names_for(job.model, adapter.target_modules))
         widened = (_NF4_READ + e) * sum(x.inputs * x.outputs for x in linears)
@@ -89,12 +101,31 @@ def adapted_s(job: Job, kind: LayerKind, rows: Strategies, *, tokens: Floats) ->
     )
 
 
-def adapter_launches(job: Job, kind: LayerKind) -> tuple[float, float] | None:
-    """Operators that the host issues more for a layer with adapters, forward and backward; None where there is none. [F-13]"""
+def adapter_host_s(job: Job, kind: LayerKind, *, op_s: float) -> tuple[float, float] | None:
+    """Seconds that the host takes longer for a layer with adapters, forward and backward; None where there is none. [F-13]
+
+    Args:
+        job: whose adapter it is.
+        kind: kind of layer.
+        op_s: seconds of one operator of the layer itself, whose weight gradients are left out. Adapters' operators were counted by
+            a profile's loop, and eager ones are priced by it.
+    """
     adapter = job.training.adapter
     if adapter is None:
         return None
-    count = len(adapted_linears(job.model, adapter, kind))
+    eager = not (job.training.compile or job.training.cuda_graphs)
+    own_s = job.calibration.looped_op_s.value if eager else op_s
+    adapted = len(adapted_linears(job.model, adapter, kind))
     frozen = len(layer_linears(job.model, kind, names_for(job.model, adapter.target_modules)))
-    backward = _OPERATORS["backward"].value * count - _OPERATORS["frozen"].value * frozen
-    return _OPERATORS["forward"].value * count, backward
+    quantised = frozen * (adapter.quantized_base != "none")
+    forward, backward = (
+        (_OPERATORS[name].value * adapted + _OPERATORS[f"quantised {name}"].value * quantised) * own_s
+        for name in ("forward", "backward")
+    )
+    return forward, backward - _OPERATORS["frozen"].value * frozen * op_s
+
+
+def adapter_tensors(job: Job, kind: LayerKind) -> int:
+    """Parameter tensors of a layer's adapters: A and B, and DoRA's magnitude."""
+    adapter = job.training.adapter
+    return 0 if adapter is None else (2 + adapter.dora) * len(adapted_linears(job.model, adapter, kind))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 import numpy as np
 
-from cost_models.constants import CHECKPOINT_HOST_S, MEGATRON_LOCAL_OPS, TP_CALL_OPS, TP_CALLS
+from cost_models.constants import CHECKPOINT_HOST_S, MEGATRON_LOCAL_OPS, TP_CALL_OPS, TP_CALLS, Constant
 from cost_models.hardware.calibrated import HostMode, Scalar, Wrapper
 from cost_models.job import Job
-from cost_models.layers.adapter_costs import adapter_launches
+from cost_models.layers.adapter_costs import adapter_host_s, adapter_tensors
 from cost_models.layers.expert_loop import loop_launches_s
 from cost_models.layers.hf_modules import LLAMA_LAYER_TENSORS, host_ratio
 from cost_models.layers.shapes import parameter_tensors
@@ -19,11 +19,19 @@ from cost_models.terms import Tier
 
 Around = Literal["nothing", "sharded", "hooked"]
 """What stands around a layer for data parallelism: nothing, gathering layer by layer, or hooks that reduce its gradients."""
+FSDP1_UNIT: Final = Constant(
+    0.6, "1", 0.4, 1.0,
+    "host time of FSDP1's unit around one tensor over that of FSDP2's around a layer: 62 and 64 ms a layer of 15 units with full "
+    "recomputation, in the two runs that have them (data/measured_h200/lora_runs.jsonl)",
+)  # fmt: skip
 
 
 def launch_cost(job: Job) -> Scalar:
     """Host seconds per kernel launch, and their tier, in this job's mode: eager, compiled, or captured in CUDA graphs."""
-    return job.calibration.host_op_s(host_mode(job))
+    mode, ratio, looped = host_mode(job), job.framework.host_step_ratio, job.calibration.looped_op_s
+    if ratio is not None and mode == "eager" and looped.tier == Tier.MEASURED:
+        return Scalar(looped.value * ratio, Tier.INTERPOLATED)
+    return job.calibration.host_op_s(mode)
 
 
 def host_mode(job: Job) -> HostMode:
@@ -84,9 +92,9 @@ def launch_s(job: Job, kind: LayerKind, rows: Strategies, *, around: Around = "n
         np.asarray((own * kernels + more) * each + calls * call_s + kernels * wrapped)
         for kernels, more, calls in passes
     )
-    adapted = adapter_launches(job, kind)
+    adapted = adapter_host_s(job, kind, op_s=each)
     if adapted is not None:
-        forward, backward = forward + adapted[0] * each, backward + adapted[1] * each
+        forward, backward = forward + adapted[0], backward + adapted[1]
     if not kind.is_moe:
         return forward, backward
     loop = loop_launches_s(job, rows.ep, op_s=each)
@@ -127,8 +135,19 @@ def _calls(job: Job, kind: LayerKind, rows: Strategies) -> tuple[Floats, Floats]
 
 def _zero3_ratio(job: Job, kind: LayerKind) -> float:
     """Host time of a layer under stage 3's hooks over that of a plain one, which grows with the tensors they are around. [F-4]"""
-    tensors = parameter_tensors(job, kind) / LLAMA_LAYER_TENSORS.value
+    tensors = (parameter_tensors(job, kind) + adapter_tensors(job, kind)) / LLAMA_LAYER_TENSORS.value
     return 1.0 + (job.framework.zero3_host_ratio - 1.0) * tensors
+
+
+def _units(job: Job, kind: LayerKind) -> float:
+    """FSDP's units around a layer, in host time of FSDP2's: one, and more where only FSDP1 can shard the base. [F-13]
+
+    fully_shard cannot take bitsandbytes' weights apart. Under FSDP1 all weights of a unit are trained or none, so that peft's policy
+    (peft/utils/other.py, fsdp_auto_wrap_policy) wraps every trained module alone.
+    """
+    adapter = job.training.adapter
+    alone = adapter is not None and adapter.quantized_base != "none" and job.framework.wraps_layers
+    return 1.0 + alone * FSDP1_UNIT.value * adapter_tensors(job, kind)
 
 
 def _wrapper_s(job: Job, kind: LayerKind, rows: Strategies, *, around: Around) -> Floats:
@@ -142,7 +161,7 @@ def _wrapper_s(job: Job, kind: LayerKind, rows: Strategies, *, around: Around) -
     added = np.full(len(rows), facts.hooked_host_ratio - 1.0 if around == "hooked" else 0.0)
     if around == "sharded":
         sharded = ratio("sharded", compiled=compiled).value if facts.wraps_layers else _zero3_ratio(job, kind)
-        added += sharded - 1.0
+        added += (sharded - 1.0) * _units(job, kind)
     if facts.wraps_layers:
         kinds: tuple[Wrapper, Wrapper] = ("tensor_parallel", "sequence_parallel")
         whole, split = (ratio(each, compiled=compiled).value - 1.0 for each in kinds)

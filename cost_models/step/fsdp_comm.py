@@ -18,6 +18,7 @@ from cost_models.hardware.beside import beside_s
 from cost_models.hardware.groups import StrategyPlacements, groups
 from cost_models.hardware.placement import Placement
 from cost_models.job import Job
+from cost_models.layers.adapter_costs import adapter_tensors
 from cost_models.layers.casts import layer_gather_bytes
 from cost_models.layers.expert_loop import has_looped_modules
 from cost_models.layers.parameters import layer_parameters
@@ -148,7 +149,7 @@ def _columns(job: Job, rows: Strategies) -> Columns:
     ):
         # DeepSpeed gathers parameter by parameter and so pays the latency of a call for each; FSDP flattens a layer
         # into one call.
-        calls = parameter_tensors(job, kind) if per_tensor else 1.0
+        calls = parameter_tensors(job, kind) + adapter_tensors(job, kind) if per_tensor else 1.0
         unit, found = _unit_s(
             job, _gathered(job, kind, rows, dense, reduced, weight=layer_weight), weight=layer_weight, grad=grad,
             calls=calls, groups_of=_dense_groups(placements), reduced=reduced,

@@ -11,8 +11,9 @@ import numpy as np
 
 from cost_models.frameworks.facts import FUSED_ACCUMULATION_BYTES
 from cost_models.job import Job
+from cost_models.layers.adapter_costs import adapter_tensors
 from cost_models.layers.shapes import parameter_tensors
-from cost_models.layers.trained import adapted_linears
+from cost_models.memory.adapted import base_bytes
 from cost_models.specs.training import BYTES_PER
 from cost_models.strategies.strategy import Floats, Strategies
 
@@ -70,12 +71,9 @@ def optimizer_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floa
 
 
 def _held_tensors(job: Job, strategies: Strategies) -> Floats:
-    """Parameter tensors of an even stage's layers that are trained, shape (N,): of an adapter two for each module that has it."""
-    adapter = job.training.adapter
-    if adapter is None:
-        per_layer = sum(parameter_tensors(job, kind) for kind in job.model.layer_kinds)
-    else:
-        per_layer = sum(2.0 * len(adapted_linears(job.model, adapter, kind)) for kind in job.model.layer_kinds)
+    """Parameter tensors of an even stage's layers that are trained, shape (N,): the adapters' where there are any."""
+    tensors = parameter_tensors if job.training.adapter is None else adapter_tensors
+    per_layer = sum(float(tensors(job, kind)) for kind in job.model.layer_kinds)
     return np.asarray(per_layer / strategies.pp)
 
 
@@ -110,7 +108,7 @@ def unit_copies_s(
 
     A shard is cast as it is copied into the gather's input, what arrives is copied into the layer's tensors, and gradients are
     copied, cast to the type of their reduction, into its input (torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py). They
-    run beside the layers and take memory bandwidth from them.
+    run beside the layers and take memory bandwidth from them. FSDP1, which alone takes a quantised base, gathers in place.
 
     Args:
         job: model, cluster, training and prices.
@@ -121,8 +119,10 @@ def unit_copies_s(
         gathers: how often a micro-batch gathers a layer, shape (N,).
     """
     t = job.training
+    if t.adapter is not None and t.adapter.quantized_base != "none":
+        return np.zeros_like(dense)
     whole, shard = dense + expert, dense / strategies.zero_shard_size + expert / strategies.expert_shard_size
-    gathered = (BYTES_PER[t.param_dtype] + t.compute_bytes) * shard + 2.0 * t.compute_bytes * whole
+    gathered = (base_bytes(job) + t.compute_bytes) * shard + 2.0 * t.compute_bytes * whole
     reduced = (t.compute_bytes + BYTES_PER[t.grad_reduce_dtype]) * trained
     reductions = np.where(strategies.grad_sync_each, 1.0, 1.0 / strategies.num_micro_batches)
     moved = gathers * gathered + reductions * reduced

@@ -130,10 +130,12 @@ def _per_micro_batch(
         waits_JN, whole_JN = waits_JN + added_JN, whole_JN + added_JN
         again_JN = again_JN + np.where(where, spread(layers.sharded_again_JU), 0.0)
     if job.framework.hooked_host_ratio > 1.0:
-        around = hooked(job, strategies)
-        added_JN = np.where(around, spread(layers.hooked_waits_JU), 0.0)
+        around = hooked(job, strategies).astype(np.float64)
+        if job.framework.hooks_when_reducing:
+            around = np.where(strategies.grad_sync_each, around, around / strategies.num_micro_batches)
+        added_JN = around * spread(layers.hooked_waits_JU)
         waits_JN, whole_JN = waits_JN + added_JN, whole_JN + added_JN
-        again_JN = again_JN + np.where(around, spread(layers.hooked_again_JU), 0.0)
+        again_JN = again_JN + around * spread(layers.hooked_again_JU)
     # The layer table knows nothing of full recomputation, which is decided per stage, so it prices every layer's
     # repetition.
     again_JN = np.where(strategies.recompute == Recompute.FULL, again_JN, 0.0)

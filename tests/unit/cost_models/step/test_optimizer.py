@@ -97,6 +97,16 @@ def test_fsdp2_copies_what_it_gathers_and_what_it_reduces() -> None:
     assert copied(grad_sync="each", ep=4) == pytest.approx((2 * (6 / 8 + 4) + 6) * 1e9 / rate)
 
 
+def test_fsdp2_copies_a_base_in_its_own_type_and_fsdp1_in_place() -> None:
+    """A frozen base of 1e9 in bf16 over 32 ranks, adapters in fp32: (2 + 2) / 32 and 4 per gather; in four bits FSDP1 gathers."""
+    copied = []
+    for base in ("none", "nf4"):
+        asked = job("fsdp", param_dtype="fp32", adapter={"rank": 8, "quantized_base": base})
+        given = {"dense": size(1e9), "expert": size(0.0), "trained": size(0.0), "gathers": size(2.0)}
+        copied.append(float(unit_copies_s(asked, row_of(asked, zero=3), **given)[0]))
+    assert copied == pytest.approx([2 * (4 / 32 + 4) * 1e9 / asked.calibration.copy_bytes_per_s.value, 0.0])
+
+
 @pytest.mark.parametrize(("framework", "bytes_each"), [("megatron", 3.0), ("deepspeed", 6.0), ("torchtitan", 10.0)])
 def test_accumulation_by_framework(framework, bytes_each) -> None:
     asked = job(framework)
