@@ -14,6 +14,7 @@ import numpy as np
 from cost_models.job import Job
 from cost_models.memory.stage_memory import StageMemory, stage_memory
 from cost_models.step.exposure import exposure
+from cost_models.step.host_range import host_range
 from cost_models.step.ranges import step_time_range
 from cost_models.step.total import step_time
 from cost_models.strategies.strategy import Bools, Codes, Floats, Ints, Strategies
@@ -143,7 +144,12 @@ def evaluate(job: Job, strategies: Strategies, *, headroom_fraction: float = DEF
     pools = memory_on_one_pool(job, strategies, headroom_fraction=headroom_fraction)
     time = step_time(job, strategies)
     low, high = step_time_range(
-        job.calibration, time.terms_s, time.tiers, time.total_s, exposed=exposure(job, strategies)
+        job.calibration,
+        time.terms_s,
+        time.tiers,
+        time.total_s,
+        exposed=exposure(job, strategies),
+        host=host_range(job, strategies, time.terms_s),
     )
     return Evaluated(
         strategies=strategies,

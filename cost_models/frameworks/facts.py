@@ -102,6 +102,9 @@ class FrameworkFacts:
     FSDP2's is measured by profiles."""
     optimizer_launches_per_tensor: float = 0.0
     """Operators that an optimizer step issues for each parameter tensor, beside `optimizer_launches`."""
+    zero0_checks_gradients: bool = False
+    """Without ZeRO an optimizer step asks the device about one gradient after another whether it is finite, and copies all of them
+    into one fp32 tensor."""
     copies_around_gathers: bool = False
     """The sequence is not the outermost dimension, so that a gather or scatter along it copies the whole tensor once more:
     torch/distributed/_functional_collectives.py (all_gather_tensor, reduce_scatter_tensor)."""

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from cost_models.constants import HOST_SYNC_S
 from cost_models.frameworks.facts import FUSED_ACCUMULATION_BYTES
 from cost_models.job import Job
 from cost_models.layers.adapter_costs import adapter_tensors
@@ -21,6 +22,14 @@ MOMENTS: Mapping[str, float] = {"adam": 2.0, "sgd": 1.0, "adam-8bit": 2.0}
 """Moments by optimizer; plain momentum for sgd."""
 UNFUSED_ACCUMULATION_BYTES = 10.0
 """Adding a bf16 gradient to an fp32 buffer in an operator of its own: read 2 and 4, write 4. [F-9]"""
+
+
+FLAT_STEP_BYTES = 30.0
+"""What DeepSpeed's step without ZeRO moves for a 16-bit gradient beyond one that updates in place (runtime/fp16/fused_optimizer.py,
+FP16_Optimizer.step; utils.py, has_inf_or_nan): largest and smallest element read 4, cast to fp32 6, copied into one tensor 8, norm, clip
+and update of fp32 instead of 16 bits 8, the updated parameters read to be cast back 4. [F-10]"""
+CHECK_OPERATORS = 6.0
+"""Two reductions, two tests, their conjunction and its negation, for each gradient."""
 
 
 def update_bytes_per_parameter(job: Job) -> tuple[float, float]:
@@ -66,6 +75,16 @@ def optimizer_s(job: Job, strategies: Strategies, *, dense: Floats, expert: Floa
     tensors = job.framework.optimizer_launches_per_tensor and _held_tensors(job, strategies)
     operators = job.framework.optimizer_launches + job.framework.optimizer_launches_per_tensor * tensors
     launches = operators * job.calibration.bare_op_s.value
+    if (
+        job.framework.zero0_checks_gradients
+        and job.training.adapter is None
+        and BYTES_PER[job.training.grad_dtype] == 2
+    ):
+        # The host waits for the answer about each gradient before it asks about the next.
+        alone = strategies.zero == 0
+        check_s = CHECK_OPERATORS * job.calibration.bare_op_s.value + HOST_SYNC_S.value
+        moved = moved + np.where(alone, FLAT_STEP_BYTES * owned, 0.0)
+        return np.maximum(moved / stream, launches) + np.where(alone, check_s * tensors, 0.0)
     # The host launches ahead of the device, so that the slower of the two sets the pace and they never add up.
     return np.maximum(moved / stream, launches)
 

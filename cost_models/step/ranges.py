@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from cost_models.constants import SHAPE_RANGE, UNMODELLED_RANGE
 from cost_models.hardware.calibrated import Calibration
 from cost_models.step.exposure import Exposure
+from cost_models.step.host_range import HostRange
 from cost_models.strategies.strategy import Bools, Codes, Floats, Ints
 from cost_models.terms import TIME_NAMES, TIME_TERMS, Family, Tier
 
@@ -44,6 +45,7 @@ def step_time_range(
     total_s: Floats,
     *,
     exposed: Exposure | None = None,
+    host: HostRange | None = None,
 ) -> tuple[Floats, Floats]:
     """Low and high end of the 80 % interval of step times, in seconds, shape (N,) each. [T-3]
 
@@ -53,18 +55,27 @@ def step_time_range(
         tiers: tier of each term.
         total_s: seconds of the step.
         exposed: which communication leaves its node or overlaps; None treats all of it as inside a node and not overlapped.
+        host: what a faster and a slower host would change; None leaves the wait for it its own width.
     """
     widths = _half_widths(calibration)
     # What no term describes (data loading, allocator, clocks) is a share of the whole step, independent of the terms'
     # own errors.
     square = (UNMODELLED_RANGE.value * total_s) ** 2
+    waits: Floats | float = 0.0
     for row, name in enumerate(TIME_NAMES):
         width = widths[row][tiers[name]]
         if exposed is not None and name in exposed.crosses:
             width = _communication_width(calibration, width, name, tiers[name], exposed)
+        if name == "launch" and host is not None:
+            waits = (width * terms_s[name]) ** 2
+            continue
         square += (width * terms_s[name]) ** 2
-    half = np.minimum(np.sqrt(square), _WIDEST * total_s)
-    return total_s - half, total_s + half
+    if host is None:
+        half = np.minimum(np.sqrt(square), _WIDEST * total_s)
+        return total_s - half, total_s + half
+    shorter, longer = (np.maximum(waits, each**2) for each in (host.shorter_s, host.longer_s))
+    down, up = (np.minimum(np.sqrt(square + each), _WIDEST * total_s) for each in (shorter, longer))
+    return total_s - down, total_s + up
 
 
 def _communication_width(calibration: Calibration, width: Floats, name: str, tier: Codes, exposed: Exposure) -> Floats:

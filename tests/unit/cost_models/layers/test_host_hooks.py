@@ -31,7 +31,7 @@ def host(framework: str, around: Around, *, tp: int = 1, model=None, **training:
         ("fsdp", "sharded", SHARDED_HOST_RATIO.value - 1),
         ("deepspeed", "nothing", 0.0),
         ("deepspeed", "hooked", 0.4),
-        ("deepspeed", "sharded", 3.7),
+        ("deepspeed", "sharded", 4.5),
         ("torchtitan", "hooked", 0.0),
     ],
 )
@@ -43,8 +43,8 @@ def test_what_stands_around_a_layer_adds_to_its_loop(framework: str, around: Aro
 def test_hooks_of_stage_3_stand_around_every_tensor() -> None:
     """Two norms, query, key, value, output, gate, up, down; with biases of the MLP twelve."""
     plain, biased = (host("deepspeed", "sharded", model=dense_model(mlp_bias=each)) for each in (False, True))
-    assert plain[0] == pytest.approx(FORWARD * (STEP + 3.7 * LOOP))
-    assert biased[0] == pytest.approx(FORWARD * (STEP + 3.7 * 12 / 9 * LOOP))
+    assert plain[0] == pytest.approx(FORWARD * (STEP + 4.5 * LOOP))
+    assert biased[0] == pytest.approx(FORWARD * (STEP + 4.5 * 12 / 9 * LOOP))
 
 
 def test_hooks_come_on_top_of_dtensor() -> None:

@@ -77,6 +77,15 @@ def test_deepspeeds_step_issues_operators_for_every_tensor_of_a_stage() -> None:
     assert found[0] == pytest.approx((150 + 18 * 12) * HOST_OP_S.value)
 
 
+def test_deepspeeds_step_without_zero_asks_about_every_gradient_and_copies_all() -> None:
+    """Four layers of nine tensors: 36 times six operators and a wait of 20 us. A billion bf16 parameters move 2 x 3 + 2 + 8 + 16 + 2 bytes
+    in place, and 30 more: largest and smallest 4, cast 6, copied 8, fp32 for norm, clip and update 8, cast back 4.
+    """
+    asked = job_of(dense_model(4), "deepspeed", gpu=UNIT_GPU)
+    found = optimizer_s(asked, row_of(asked, zero=0), dense=size(1e9), expert=size(0.0))
+    assert found[0] == pytest.approx((34 + 30) * 1e9 / RATE + 36 * (6 * HOST_OP_S.value + 20e-6))
+
+
 def test_fsdp2_copies_what_it_gathers_and_what_it_reduces() -> None:
     """1e9 parameters over 32 ranks, fp32 shards gathered in bf16, reduced in fp32: per gather (4 + 2) / 32 for the cast of the
     shard and 2 + 2 for the copy out, per reduction 2 + 4. Two gathers and one reduction; without a reduction in each of the two
