@@ -23,6 +23,7 @@ from cost_models.constants import (
     GEMM_TILE,
     GEMM_UNALIGNED,
     GROUPED_GEMM_EFFICIENCY,
+    GROUPED_STREAM,
     KERNEL_FLOOR_S,
 )
 from cost_models.estimate import Estimate
@@ -132,7 +133,8 @@ def gemm_passes_s(
     moved = batch * ((each_m + each_n) * each_k * input_bytes + each_m * each_n * output_bytes)
     # Operands stream in while products run, so only the slower of the two counts (the roofline); the launch gap comes
     # on top.
-    seconds = np.maximum(compute_s, moved / memory_bytes_per_s) + KERNEL_FLOOR_S.value
+    stream = memory_bytes_per_s * np.where(batch > 1, GROUPED_STREAM.value, 1.0)
+    seconds = np.maximum(compute_s, moved / stream) + KERNEL_FLOOR_S.value
     return Estimate(seconds, _tiers(surface, logs, precision))
 
 

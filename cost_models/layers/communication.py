@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.constants import PIPELINED_TP_EXPOSED, TP_BACKWARD_HIDDEN, WGRAD_OVERLAP
+from cost_models.constants import EFA_DIRECT_BYTES_PER_S, PIPELINED_TP_EXPOSED, TP_BACKWARD_HIDDEN, WGRAD_OVERLAP
 from cost_models.estimate import FREE, Estimate
 from cost_models.hardware.groups import StrategyPlacements
 from cost_models.job import Job
@@ -180,6 +180,7 @@ def ep_comm(
     local = tokens / rows.tp
     routed = local * job.routed_copies * width
     a2a = price("all_to_all", routed, placement=placements.ep)
+    exchange_s = np.maximum(a2a.seconds, _direct_s(job, routed, placements))
     whole = local * rows.ep * width
     gather = price("all_gather", whole, placement=placements.ep)
     scatter = price("reduce_scatter", whole, placement=placements.ep)
@@ -187,7 +188,7 @@ def ep_comm(
     etp_gather = price("all_gather", spread, placement=placements.etp)
     etp_scatter = price("reduce_scatter", spread, placement=placements.etp)
     by_gather, by_node = (rows.moe_dispatcher == code for code in (MoeDispatcher.ALLGATHER, MoeDispatcher.FLEX))
-    one_way = np.where(by_gather, gather.seconds + scatter.seconds, 2.0 * a2a.seconds)
+    one_way = np.where(by_gather, gather.seconds + scatter.seconds, 2.0 * exchange_s)
     one_way = one_way + etp_gather.seconds + etp_scatter.seconds
     tier = np.where(by_gather, gather.tier, a2a.tier).astype(np.int8)
     tier = np.maximum(_if_used(tier, rows.ep), _if_used(etp_gather.tier, rows.etp))
@@ -200,6 +201,14 @@ def ep_comm(
     # The experts' backward does data and weight gradients, twice the work of their forward, and hides that much more.
     backward = np.maximum(one_way - 2.0 * hidden, 0.0)
     return Exchange(forward, backward, tier, hidden=2.0 * one_way - forward - backward)
+
+
+def _direct_s(job: Job, routed: Floats, placements: StrategyPlacements) -> Floats:
+    """Seconds that NCCL's messages from each rank to each other take at least to leave their node, shape (U,). [C-3]"""
+    group = placements.ep
+    if job.cluster.network.fabric != "efa":
+        return np.zeros_like(routed)
+    return np.asarray(routed * (1.0 - group.per_island / group.ranks) / EFA_DIRECT_BYTES_PER_S.value)
 
 
 def _flex_s(job: Job, moe: Moe, rows: Strategies, *, token_bytes: Floats, placements: StrategyPlacements) -> Estimate:

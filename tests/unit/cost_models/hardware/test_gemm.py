@@ -23,6 +23,7 @@ A100 = Gpu("A100-SXM-80GB", "ampere", 85e9, {"bf16": 312e12, "fp16": 312e12, "fp
            108, 400.0, reference="A100-SXM-80GB")  # fmt: skip
 H100 = Gpu("H100-SXM-80GB", "hopper", 85e9, {"bf16": 989.4e12, "fp8": 1978.9e12}, 3.352e12, 450e9, 63e9, 132, 700.0,
            reference="H100-SXM-80GB")  # fmt: skip
+H200 = replace(H100, name="H200-SXM-141GB", memory_bytes_per_s=4.8e12, reference="H200-SXM-141GB")
 
 
 def calibration(gpu: Gpu, *names: str) -> Calibration:
@@ -119,6 +120,20 @@ def test_batched_products_fill_the_device_together() -> None:
     """64 products of 128 rows are cheaper than 64 calls, and no cheaper than one product of 8192 rows."""
     together, one = priced(H100, (128, 2048, 4096), batch=64.0), priced(H100, (128, 2048, 4096))
     assert priced(H100, (8192, 2048, 4096)) <= together < 64 * one
+
+
+@pytest.mark.parametrize(
+    ("experts", "tokens", "k", "n", "forward_ms", "weight_ms"),
+    [
+        # H200, one torch._grouped_mm (data/measured_h200, experts.jsonl); few tokens wait for weights, many for the multiply units.
+        (128, 16, 4096, 3072, 1.050, 1.29), (128, 64, 4096, 3072, 1.024, 1.34), (32, 128, 4096, 3072, 0.250, 0.403),
+        (32, 512, 4096, 3072, 0.552, 0.697), (128, 1024, 2048, 1536, 1.160, 1.32), (8, 2048, 7168, 4096, 1.243, 1.42),
+    ],
+)  # fmt: skip
+def test_experts_in_one_kernel_by_tokens_an_expert(experts, tokens, k, n, forward_ms, weight_ms) -> None:
+    """The model's clock is that of minutes of load, 0.88 of such a burst's, so that compute comes out up to 1.3 times as long."""
+    assert 0.85 * forward_ms < 1e3 * priced(H200, (tokens, n, k), batch=float(experts)) < 1.3 * forward_ms
+    assert 0.85 * weight_ms < 1e3 * priced(H200, (n, k, tokens), batch=float(experts), kind="wgrad") < 1.35 * weight_ms
 
 
 def test_fp8_reaches_less_of_its_own_peak_and_is_extrapolated() -> None:

@@ -223,6 +223,27 @@ def test_dispatch_and_combine_are_two_all_to_alls_each_way() -> None:
     assert found.backward[0] == pytest.approx(2 * one)
 
 
+def test_direct_messages_over_efa_leave_a_node_at_thirty_gigabytes_a_second() -> None:
+    """ep 16 over two nodes: of 4096 tokens' two copies of 1024 bf16 half leave, at 30 GB/s for each GPU; the flex dispatcher's kernels, and
+    InfiniBand, know no such limit.
+    """
+    model = with_experts(GROUPED, num_experts=16, expert_intermediate_size=1024)
+    wire = {"nics_per_node": 8, "nic_gbit_per_s": 800}
+    efa, band = (
+        Case({"ep": 16}, model=model, cluster={**wire, "network": {"fabric": fabric, "latency_us": 5}})
+        for fabric in ("efa", "infiniband")
+    )
+    routed = 2 * SEQ * 2 * H * 2.0
+    assert efa.ep().forward[0] == pytest.approx(2 * routed / 2 / 30e9)
+    assert band.ep().forward[0] < 0.6 * efa.ep().forward[0]
+    flex = Case(
+        {"ep": 16, "moe_dispatcher": "flex"},
+        model=model,
+        cluster={**wire, "network": {"fabric": "efa", "latency_us": 5}},
+    )
+    assert flex.ep().forward[0] < 0.6 * efa.ep().forward[0]
+
+
 def test_the_gathering_dispatcher_moves_every_token_of_the_group() -> None:
     case = Case({"tp": 2, "ep": 4, "etp": 1, "moe_dispatcher": "allgather"}, model=MOE)
     whole = 2 * SEQ / 2 * 4 * H * 2.0
