@@ -97,9 +97,12 @@ KNOBS = ("overlap", "schedule", "recompute_modules", "moe_dispatcher", "cp_comm"
 
 
 def without_knobs(request: Document) -> Document:
-    """The same request with the knobs left to the search."""
+    """The same request with the knobs left to the search, and with its modules whether anything is recomputed: a set that saves next
+    to nothing is not tried, and would win where only sets are allowed.
+    """
     constraints = request["constraints"]
-    allowed = {name: values for name, values in constraints["allowed"].items() if name not in KNOBS}
+    dropped = {*KNOBS, "recompute"} if "recompute_modules" in constraints["allowed"] else KNOBS
+    allowed = {name: values for name, values in constraints["allowed"].items() if name not in dropped}
     return {**request, "constraints": {**constraints, "allowed": allowed}}
 
 

@@ -51,8 +51,9 @@ FIRST_STAGES, LATER_STAGES = 1 << 12, 1 << 16
 """Stages whose memory is screened at a time: few while there is no time to beat, which screens best."""
 _NEAR = 1.08
 """Times the best, within which a split over unequal virtual stages is made better at once."""
-MOST_VIRTUAL = 150
-"""Families with virtual stages that are solved, best bound first; what the others could gain is said by the gap."""
+MOST_VIRTUAL = 12_000
+"""Stages times layers of the families with virtual stages that are solved, best bound first: some seconds of work. What the others
+could gain is said by the gap."""
 GPU_COUNT_CODES = frozenset({"world-exceeds-gpus"})  # placements keep to what every pool has
 
 
@@ -267,7 +268,8 @@ class PoolSearch:
     def _solve(self, family: Family) -> None:
         """The best split of one family."""
         found = self.found
-        self._solved_virtual += family.split.vpp > 1
+        if family.split.vpp > 1:
+            self._solved_virtual += family.split.pp * len(family.split.kind_of_layer)
         if family.split.vpp > 1 and self._solved_virtual > self.most_virtual:
             # Its bound stays in the proof, so that the limit costs certainty and never truth.
             found.unsearched += self.freely

@@ -41,8 +41,9 @@ def check(request: dict[str, Any]) -> bool:
     response = plan(request)
     found_s, proof = best_of_plan(response), response["search"]["proof"]
     best_s = truth.steps_s[0] if truth.steps_s else np.inf
+    # Plans are compared in steps of 1e-6 of their time; within one the search may take another shard size.
     if response["plans"] and is_enumerated(response["plans"][0]["strategy"]):
-        assert found_s >= best_s * (1 - 1e-9), (found_s, truth)
+        assert found_s >= best_s * (1 - 1e-6), (found_s, truth)
     if proof["optimal"]:
         assert found_s <= best_s * (1 + ROUNDING), (found_s, truth)
     if proof["lower_bound_s"] is not None:
