@@ -1,4 +1,5 @@
-"""The book of approved answers: what the models and the planner answer to many varied rows and requests, kept in `tests/approved`.
+"""The book of approved answers: what the models and the planner answer to many varied rows and requests, kept in `tests/approved`,
+and a few tables beside them: what the agent measures, what is known of frameworks.
 
     python -m scripts.approved_answers compare     # what this checkout answers otherwise; exit code 1 if it does
     python -m scripts.approved_answers write       # rewrites the book, and shows what moved and by how much
@@ -31,7 +32,7 @@ from typing import Any
 from cost_models.errors import MeshwrightError
 from planner.plan import plan
 from planner.rows import evaluate_rows
-from scripts.approved import drawn, jobs, refused, rows
+from scripts.approved import drawn, jobs, refused, rows, tables
 from scripts.approved.requests import requests
 from scripts.approved.rows import Document
 
@@ -44,7 +45,7 @@ TOLERANCE = 2e-8
 WHOLE_PLANS = 4
 """How many of a request's plans are kept with their whole evaluation; of the others the step time is."""
 PLANS = "plans"
-"""Group of the plan requests; every other group holds rows."""
+"""Group of the plan requests; every other group holds rows, or is one of `tables`."""
 
 
 @cache
@@ -54,13 +55,15 @@ def _rows() -> Mapping[str, list[Document]]:
 
 def cases() -> list[tuple[str, str]]:
     """Group and name of everything that is asked at once: all rows of a group together, each request alone."""
-    return [(group, "") for group in _rows()] + [(PLANS, name) for name in requests()]
+    return [(group, "") for group in (*_rows(), *tables.tables())] + [(PLANS, name) for name in requests()]
 
 
 def answers(group: str, name: str = "") -> dict[str, Any]:
     """The answers of a case as the book keeps them, by name of the row or request."""
     if group == PLANS:
         return {name: _kept(_planned(requests()[name]))}
+    if group in tables.tables():
+        return {name: _kept(each) for name, each in tables.tables()[group]().items()}
     # Documents of one's own are part of what identifies a job, which costs time, so only their own rows are given them.
     own = jobs.calibrations() if group.startswith("measured") else {}
     found: dict[str, Any] = {}

@@ -63,11 +63,13 @@ def pareto_front(
     method: Literal["exhaustive", "nsga-ii"] | None = None,
     known: Strategies | None = None,
     at_random: bool = False,
+    most_searched: int = MOST_SEARCHED,
 ) -> Front:
-    """The front of a space; the size of the space decides the `method` unless it is given. `known` are the ranked plans, and
-    `at_random` draws the sample without evolution, to see what that is worth.
+    """The front of a space. Unless the `method` is given, it is searched exactly if it holds at most `most_searched` strategies.
+
+    `known` are the ranked plans, and `at_random` draws the sample without evolution, to see what that is worth.
     """
-    chosen = method or ("exhaustive" if int(space.mesh_sizes.sum()) <= MOST_SEARCHED else "nsga-ii")
+    chosen = method or ("exhaustive" if int(space.mesh_sizes.sum()) <= most_searched else "nsga-ii")
     search = _FrontSearch(space, goal, headroom_fraction, should_stop, known)
     if len(space.degrees) and chosen == "exhaustive":
         search.run()

@@ -3,15 +3,21 @@
 from __future__ import annotations
 
 from itertools import combinations
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from cost_models import presets
 from cost_models.calibration import PairSample
 from cost_models.units import GIB
+from profiler.machine import topology
 from profiler.machine.fingerprint import device_of, nvls_of, preset_of, speed_variables
 from profiler.machine.topology import interconnect_of, slow_pairs, slow_ranks
-from profiler.timing import summary
+from profiler.ranks import Ranks
+from profiler.rig import Rig
+from profiler.scale import gpu_scale
+from profiler.timing import Stopwatch, Timing, summary
 
 NVLINK = 450e9
 
@@ -47,6 +53,7 @@ def test_kind_of_link(measured: list[PairSample], kind: str) -> None:
         ([], 0.0, "pcie"),
         (pairs(25e9, link="network"), 400e9, "pcie"),
         (pairs(9e9, link="loopback"), 400e9, "pcie"),
+        ([], 400e9, "pcie"),  # several GPUs of which no pair was measured
     ],
 )
 def test_a_switch_gives_a_pair_almost_half_of_all_links_and_more(
@@ -87,6 +94,13 @@ def test_bridges_between_pairs() -> None:
         for p in pairs(20e9, link="pcie")
     ]
     assert interconnect_of(bridged, link_bytes_per_s=NVLINK, ranks_per_node=4) == "nvlink-pairs"
+
+
+@pytest.mark.parametrize("link_bytes_per_s", [1e-3, 0.5, 1.0, 450e9])
+def test_any_rate_of_the_data_sheet_is_a_link(link_bytes_per_s: float) -> None:
+    """One GPU to a node, of which other nodes are reached over the network."""
+    for measured in ([], pairs(25e9, link="network", ranks=2)):
+        assert interconnect_of(measured, link_bytes_per_s=link_bytes_per_s, ranks_per_node=1) == "nvswitch"
 
 
 def test_a_single_gpu_keeps_its_data_sheets_link() -> None:
@@ -191,3 +205,37 @@ def test_a_presets_data_sheet_is_in_base_units() -> None:
 def test_one_described_pair_is_enough_to_believe_the_driver() -> None:
     measured = [*pairs(290e9, link="", ranks=3), PairSample(first=0, second=3, bytes_per_s=290e9, link="pcie")]
     assert interconnect_of(measured, link_bytes_per_s=NVLINK, ranks_per_node=4) == "pcie"
+
+
+# --- which pairs are measured -----------------------------------------------------------------------------------------
+
+
+class HalfSecond(Rig):
+    """A rig on which every pair takes half a second."""
+
+    def joint(self, call: Any, **_how: Any) -> Timing:
+        assert call is None  # this rank is in no pair
+        return Timing(0.5, 0.0, 1, (0.5,))
+
+
+@pytest.mark.parametrize(
+    ("world", "local_world", "expected"),
+    [
+        (3, 3, [(0, 1), (0, 2), (1, 2)]),
+        (4, 2, [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3)]),
+        # Three nodes of four: 66 pairs are too many. Six are inside the first node, and each rank has its twin on the next.
+        (12, 4, [(0, 1), (0, 2), (0, 3), (1, 2), (1, 3), (2, 3), *((rank, rank + 4) for rank in range(8))]),
+        # A hundred nodes of two: the pair inside the first, and rails until there are 128 pairs.
+        (200, 2, [(0, 1), *((rank, rank + 2) for rank in range(127))]),
+    ],
+)
+def test_which_pairs_are_measured(world: int, local_world: int, expected: list[tuple[int, int]]) -> None:
+    """A rank that is in no pair stands by while each of them is timed."""
+    device = SimpleNamespace(type="cuda")
+    place = Ranks(world, world, 0, local_world, "torchrun")
+    rig = HalfSecond(None, device, place, gpu_scale(budget_s=300.0), Stopwatch(None, device))
+    (task,) = topology.tasks(rig, {expected[-1]: "network"})
+    found = task.run(rig)["pairs"]
+    assert [(pair["first"], pair["second"]) for pair in found] == expected
+    assert [pair["link"] for pair in found] == [""] * (len(expected) - 1) + ["network"]
+    assert {pair["bytes_per_s"] for pair in found} == {float(f"{2 * rig.scale.pair_bytes:.4g}")}

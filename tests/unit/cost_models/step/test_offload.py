@@ -13,7 +13,7 @@ from cost_models.constants import HOST_CORE_STREAM_BYTES_PER_S
 from cost_models.hardware import document_of, load_calibration
 from cost_models.inputs.cluster import resolve_cluster
 from cost_models.job import Job
-from cost_models.step.offload import host_update_bytes, offload_s, offload_tier
+from cost_models.step.offload import host_shares, host_update_bytes, offload_s, offload_tier
 from cost_models.step.total import step_time
 from cost_models.strategies.strategy import Strategies
 from cost_models.terms import Tier
@@ -52,6 +52,25 @@ def seconds(
 )
 def test_bytes_that_a_host_moves_for_a_parameter(framework: str, expected: float) -> None:
     assert host_update_bytes(job(framework)) == expected
+
+
+@pytest.mark.parametrize(
+    ("framework", "fraction", "parameters", "share"),
+    [
+        # torch's CPUOffloadPolicy keeps parameters, gradients and optimizer on the host, or nothing.
+        ("torchtitan", 0.0, True, 1.0),
+        ("torchtitan", 1.0, True, 1.0),
+        ("torchtitan", 0.0, False, 0.0),
+        ("deepspeed", 0.25, True, 0.25),
+        ("deepspeed", 0.25, False, 0.25),
+        ("megatron", 0.5, False, 0.5),
+    ],
+)
+def test_whose_parameters_the_host_updates(framework: str, fraction: float, parameters: bool, share: float) -> None:
+    asked = job(framework)
+    given = row_of(asked, zero=3 if parameters else 1)
+    batch = replace(given, offload_optimizer_fraction=np.array([fraction]), offload_parameters=np.array([parameters]))
+    assert host_shares(asked, batch).tolist() == [share]
 
 
 def test_the_ranks_of_a_node_share_its_rate() -> None:

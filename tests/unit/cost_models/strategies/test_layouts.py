@@ -51,6 +51,12 @@ def test_a_middle_stage_stays_only_where_no_earlier_one_holds_as_much() -> None:
     assert slots_of((4, 4, 5, 3, 5, 4, 3, 4)) == [0, 1, 2, 7]
 
 
+def test_a_middle_stage_goes_where_an_earlier_one_holds_as_much_of_one_kind_and_more_of_another() -> None:
+    """Both dense layers are on stage 0: stage 1 has none and three with experts, stage 2 none and two, stage 3 as many as stage 1."""
+    layouts = build_layouts([Layout(5, 1, (2, 3, 2, 3, 2))], model=first_two_dense(12))
+    assert layouts.slot_stage_LK[0].tolist() == [0, 1, 4]
+
+
 def test_a_middle_stage_that_recomputes_otherwise_stays() -> None:
     """Of equal stages one that recomputes less holds more, one that recomputes more is slower: neither can be left out."""
     assert slots_of((2, 2, 2, 2, 2), recompute=(0, 1, 2, 0, 0)) == [0, 1, 2, 3, 4]

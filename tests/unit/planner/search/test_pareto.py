@@ -56,6 +56,19 @@ def test_no_point_of_the_front_beats_another() -> None:
     assert (better.sum(axis=1) == 1).all()  # itself alone
 
 
+def test_a_front_is_sampled_beyond_the_stated_number_of_strategies() -> None:
+    """With as many strategies as the limit says it is still exact; with one more it is not."""
+    asked = REQUEST | {"constraints": {"fixed": {"tp": 8, "pp": 1, "cp": 1, "zero": 1, "vpp": 1, "recompute": "none"}}}
+    job = resolve_job(asked)
+    checked = PlanRequest.model_validate(asked)
+    space = build_space(job, checked.constraints)
+    goal = build_goal(job, checked.objective, checked.targets)
+    size = int(space.mesh_sizes.sum())
+    given = {"goal": goal, "headroom_fraction": 0.03, "seed": 0, "should_stop": lambda: True}
+    for limit, method in ((size, "exhaustive"), (size - 1, "nsga-ii")):
+        assert pareto_front(space, **given, most_searched=limit).method == method
+
+
 def test_the_sampled_front_lies_on_or_behind_the_enumerated_one() -> None:
     """Over three seeds, since what one of them hits is luck: about half of the front's points, and nearly its fastest."""
     exact = front("exhaustive").objectives_ND

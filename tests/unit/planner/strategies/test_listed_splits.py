@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -65,6 +67,24 @@ def test_given_schedules_are_tried_on_every_split_and_judged_by_the_rules() -> N
         (4, False, "zb-v"),
     }
     assert searched_values(found)["schedule"] == ["1f1b", "zb-v"]
+
+
+def test_of_the_schedules_of_a_split_the_leanest_stands_for_all_and_1f1b_where_there_is_none() -> None:
+    """1F1B holds no more micro-batches than GPipe, ZB-V no more than DualPipe-V. Alone, ZB-V runs on no split but the folded one."""
+
+    def leanest(found: Space) -> dict[tuple[int, bool], str]:
+        table = found.layouts.table
+        codes = found.splits.leanest_schedule
+        return {(table[at].vpp, table[at].folded): Schedule(int(codes[at])).label for _, at in found.layout_index[2]}
+
+    assert leanest(space("torchtitan", **TITAN_02)) == {
+        (1, False): "1f1b", (2, False): "interleaved", (4, False): "interleaved", (2, True): "zb-v",
+    }  # fmt: skip
+    given = space("torchtitan", allowed={"schedule": ["dualpipe-v", "zb-v"]}, **TITAN_02)
+    assert set(leanest(given).values()) == {"zb-v"}
+    none = dataclasses.replace(given.splits, given=())
+    assert [none.schedules(layout) for layout in range(len(none.layouts.table))] == [()] * len(none.layouts.table)
+    assert set(none.leanest_schedule.tolist()) == {Schedule.ONE_F_ONE_B}
 
 
 def test_the_report_names_the_schedules() -> None:

@@ -64,6 +64,15 @@ def test_what_is_searched_is_what_a_release_has(framework, version, dispatchers,
     assert (list(knobs["overlap_moe_all_to_all"]) if "overlap_moe_all_to_all" in knobs else None) == overlaps
 
 
+@pytest.mark.parametrize(("tp", "searched"), [({}, True), ({"tp": 1}, True), ({"tp": 2}, False)])
+def test_an_overlap_is_searched_where_some_mesh_can_have_it(tp: dict[str, int], searched: bool) -> None:
+    """Megatron overlaps tensor-parallel communication with sequence parallelism alone: without that, only tp 1 runs."""
+    job = job_of(with_experts(tiny_model()), "megatron", num_nodes=1, seq_length=512, global_batch_size=8)
+    given = {"fixed": {"pp": 1, "sequence_parallel": False, "overlap": {"tp_comm": True}, **tp}}
+    found = build_space(job, Constraints.model_validate(given)).searched_knobs
+    assert ("overlap_moe_all_to_all" in found) is searched
+
+
 def test_a_given_value_is_not_searched() -> None:
     job = job_of(with_experts(tiny_model()), "megatron", num_nodes=1, seq_length=512, global_batch_size=8)
     given = {"fixed": {"moe_dispatcher": "alltoall", "overlap": {"moe_all_to_all": False}}}

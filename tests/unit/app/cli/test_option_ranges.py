@@ -1,0 +1,57 @@
+"""Numbers of the command line that have bounds: which ones, and that what lies beyond them is refused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import get_args, get_type_hints
+
+import pytest
+import typer
+from typer.models import ArgumentInfo, OptionInfo
+
+from app.cli.main import app, run
+
+RANGES: Mapping[tuple[str, str], tuple[int | None, int | None]] = {
+    ("serve", "port"): (0, 65535),  # RFC 793: ports have 16 bits; 0 lets the system choose one
+    ("start", "plan"): (1, None),  # the first plan of a ranking has rank 1
+    ("start", "seed"): (0, None),
+    ("tell", "trial"): (0, None),  # trials count from 0
+    ("show", "num_nodes"): (1, None),
+}
+
+
+def callbacks(group: typer.Typer) -> Iterator[tuple[str, object]]:
+    """Name and function of every command."""
+    for command in group.registered_commands:
+        assert command.callback is not None
+        yield command.callback.__name__, command.callback
+    for each in group.registered_groups:
+        assert each.typer_instance is not None
+        yield from callbacks(each.typer_instance)
+
+
+def test_every_number_with_bounds_is_in_the_table() -> None:
+    found = {
+        (name, parameter): (info.min, info.max)
+        for name, function in callbacks(app)
+        for parameter, hint in get_type_hints(function, include_extras=True).items()
+        for info in get_args(hint)
+        if isinstance(info, ArgumentInfo | OptionInfo) and (info.min, info.max) != (None, None)
+    }
+    assert found == RANGES
+
+
+@pytest.mark.parametrize(
+    "beyond",
+    [
+        ("serve", "--port", "65536"),
+        ("serve", "--port", "-1"),
+        ("knobs", "start", "some.json", "--storage", "some.db", "--plan", "0"),
+        ("knobs", "start", "some.json", "--storage", "some.db", "--seed", "-1"),
+        ("knobs", "tell", "--storage", "some.db", "--", "-1"),
+        ("profile", "show", "some.json", "--num-nodes", "0"),
+    ],
+)
+def test_what_lies_beyond_a_bound_is_refused(beyond: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(beyond) == 2
+    assert "Invalid value" in capsys.readouterr().err
