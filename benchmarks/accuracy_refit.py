@@ -3,8 +3,8 @@
 python -m benchmarks.accuracy_refit
 
 Prints which constants moved and what the figures of each source are then, and stores them in
-benchmarks/results/accuracy_left_out.json. The accuracy report shows them beside the present ones. No constant of the program is
-changed.
+benchmarks/results/accuracy_left_out.json. The accuracy report shows them beside the present ones, and benchmarks/range_widths.py makes
+the widths of ranges with these constants. No constant of the program is changed.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ def main() -> None:
         RESULT,
         value=mean,
         unit="mean time error over sources, each left out",
-        goal="see docs/ACCURACY.md",
+        goal="see docs/ACCURACY_LOG.md",
         now=float(np.mean([mape(scored.error) for scored in now.values()])),
         free={name: [named[name].low, named[name].value, named[name].high] for name in free_constants()},
         chosen=found.chosen,

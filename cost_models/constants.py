@@ -50,7 +50,9 @@ SUSTAINED_CLOCK: Mapping[Generation, Constant] = {
     "hopper": Constant(
         0.88, "1", 0.85, 0.95, "4xH100 profile over the burst table at the same shapes: 0.79 (m 1024) to 0.90 (m 8192)"
     ),
-    "blackwell": Constant(0.70, "1", 0.65, 0.95, "SimuMax B200 training rows; NVIDIA's fp8 rows want 0.85-0.95"),
+    "blackwell": Constant(
+        0.73, "1", 0.66, 0.88, "58 products as SimuMax timed them on B200; see F-1. NVIDIA's rows want more"
+    ),
     "cdna2": Constant(0.95, "1", 0.8, 1.0, "no measurement"),
     "cdna3": Constant(0.90, "1", 0.7, 1.0, "no measurement"),
     "cdna4": Constant(0.90, "1", 0.7, 1.0, "no measurement"),
@@ -212,12 +214,9 @@ PCIE_EFFICIENCY = Constant(
     "ring through PCIe host bridges: users see 28-35 of 64 GB/s; 8 L40S without peer access 2 of 32",
 )  # fmt: skip
 PCIE_SAME_SWITCH = Constant(
-    0.7,
-    "1",
-    0.45,
-    0.85,
+    0.7, "1", 0.45, 0.85,
     "no measurement: peer copies through one switch reach 0.75-0.85 of the lanes, less a ring's own",
-)
+)  # fmt: skip
 PCIE_CROSS_SOCKET = Constant(0.7, "1", 0.3, 1.0, "no measurement: the ring also crosses the socket link")
 
 # --- host -------------------------------------------------------------------------------------------------------------
@@ -225,8 +224,7 @@ PCIE_CROSS_SOCKET = Constant(0.7, "1", 0.3, 1.0, "no measurement: the ring also 
 # The same host varies by 20 % between leases (EQUATIONS.md F-4), so that what hosts have in common has a wide range.
 HOST_OP_S = Constant(
     25.0 * MICRO, "s", 15.0 * MICRO, 75.0 * MICRO,
-    "CPU time per eager operator: A100 nodes of 2022 20-26, virtual machines with H100 of 2026 20-27; chosen with "
-    "vtrain_single in view, every other host-bound source wants more",
+    "CPU time per eager operator in a step: chosen with vtrain_single (A100, 2022); own machines of 2026 34 to 43, other sources want 30",
 )  # fmt: skip
 HOST_STEP_RATIO = Constant(
     1.4, "1", 1.15, 1.6,

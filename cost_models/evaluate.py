@@ -149,6 +149,7 @@ def evaluate(job: Job, strategies: Strategies, *, headroom_fraction: float = DEF
         time.tiers,
         time.total_s,
         exposed=exposure(job, strategies),
+        has_experts=job.model.moe is not None,
         host=host_range(job, strategies, time.terms_s),
     )
     return Evaluated(

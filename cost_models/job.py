@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from cost_models.frameworks import FrameworkFacts, LatentDown, framework_facts, memory_traits
+from cost_models.frameworks import FrameworkFacts, LatentDown, RecipeFacts, framework_facts, memory_traits
 from cost_models.specs.cluster import Cluster, PooledCluster
 from cost_models.specs.model import Model
 from cost_models.specs.training import Training
@@ -33,6 +33,12 @@ class Job:
     def framework(self) -> FrameworkFacts:
         """What is known of the job's framework at its version."""
         return framework_facts(self.training)
+
+    @property
+    def recipe(self) -> RecipeFacts | None:
+        """What the vendor's recipe that the training names sets; None where it names none."""
+        name = self.training.recipe
+        return None if name is None else self.framework.choices.recipes[name]
 
     @cached_property
     def as_only_pool(self) -> PooledJob:

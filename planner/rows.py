@@ -28,6 +28,7 @@ from cost_models.strategies.strategy import Ints
 from cost_models.strict_json import strict_loads
 from planner.answer.evaluation import Reason, evaluation_dict, invalid_dict
 from planner.answer.open_rows import OpenRow, with_open_facts
+from planner.answer.open_time import with_open_time
 from planner.request.job import Documents, cost_key, resolve_pooled_job
 from planner.schemas.strategy import StrategyInput
 from planner.strategies.on_pools import resolve_on_pools, violations_on_pools
@@ -183,7 +184,7 @@ def _group_answers(members: list[_Row]) -> list[Answer]:
     evaluated = evaluate_on_pools(jobs[0], resolved.strategies if all_legal else resolved.strategies.take(legal))
     priced = resolved.index[legal].tolist()
     given = [OpenRow(jobs[member], inputs[member], resolved.assumed[member]) for member in priced]
-    evaluated, told = with_open_facts(evaluated, given)
+    evaluated, told = with_open_facts(with_open_time(evaluated, given), given)
     repeated: Sequence[float | None] = [None] * len(priced)  # on pools it is asked of the pool that the answer is about
     if not jobs[0].cluster.lists_pools:
         repeated = repeated_flops_per_token(jobs[0].jobs[0], evaluated.strategies).tolist()

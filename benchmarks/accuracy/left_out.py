@@ -148,14 +148,16 @@ class StoredLeftOut:
     """The commit on which it was run; `no run` before the first."""
     values: Mapping[tuple[str, str], float]
     """Value of each bar, by rows and figure."""
+    chosen: Mapping[str, Mapping[str, float]]
+    """By source, the constants that take another value to predict it."""
 
 
 def stored_left_out() -> StoredLeftOut:
     """The newest stored run."""
     path = RESULTS / f"{RESULT}.json"
     if not path.exists():
-        return StoredLeftOut("no run", {})
+        return StoredLeftOut("no run", {}, {})
     newest = max(json.loads(path.read_text(encoding="utf-8")), key=lambda entry: entry["date"])
     stored = newest["details"]["bars"]
     values = {(bar["rows"], bar["figure"]): bar["value"] for bar in stored if bar["value"] is not None}
-    return StoredLeftOut(newest["commit"], values)
+    return StoredLeftOut(newest["commit"], values, newest["details"]["chosen"])

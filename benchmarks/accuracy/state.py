@@ -27,10 +27,15 @@ from benchmarks.accuracy.measured_rows import (
 from cost_models.hardware import shipped_names
 
 OWN_SOURCES = ("own_tt", "own_mcore")
-OWN_MACHINE = "h100x4-"
-"""Beginning of the names of calibrations that were measured on such a machine."""
 OWN_PROFILE = "h100x4-nvls-off-2026"
-"""Calibration of the machine of our own rows, compiled from data/reference/h100x4_profile.json."""
+"""Calibration of the machine of these rows, compiled from data/reference/h100x4_profile.json."""
+PROFILED = {
+    "own_tt": OWN_PROFILE, "own_mcore": OWN_PROFILE,
+    "own_tt_h200": "h200x2-nvls-off-2026-11-28", "own_hf_h200": "h200x2-nvls-off-2026-11-28",
+}  # fmt: skip
+"""By source, the calibration of the machine that its rows ran on, for those that have one."""
+_MACHINE_LETTERS = len("h100x4-")
+"""The first letters of a calibration's name say which kind of machine it was measured on."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +57,13 @@ class SourceState:
     @property
     def priced(self) -> Scored:
         """The scored rows priced by what is best known about their machine: its profile, or else reference data."""
-        return self.own.get(OWN_PROFILE, self.scored)
+        return self.own.get(self.profile, self.scored)
+
+    @property
+    def profile(self) -> str:
+        """Name of the calibration of the rows' machine; empty where it was not profiled."""
+        source = self.scored.source
+        return PROFILED.get(str(source[0]), "") if len(source) else ""
 
 
 @dataclass(frozen=True, eq=False)
@@ -89,8 +100,9 @@ def evaluate_source(source: str, measured: Sequence[Json]) -> SourceState:
     # By identity: the kept rows are some of the same objects, and documents cannot be the keys of a table.
     by_row = {id(row): answer for row, answer in zip(measured, answers, strict=True)}
     own = {}
-    if source in OWN_SOURCES:
-        names = [name for name in shipped_names() if name.startswith(OWN_MACHINE)]
+    if source in PROFILED:
+        machine = PROFILED[source][:_MACHINE_LETTERS]
+        names = [name for name in shipped_names() if name.startswith(machine)]
         tables = {name: score_rows(kept, evaluations(kept, calibration=name)) for name in names}
         own = {name: table for name, table in tables.items() if table.answered.any()}
     return SourceState(

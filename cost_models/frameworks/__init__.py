@@ -11,6 +11,7 @@ from functools import lru_cache
 from importlib import import_module
 from typing import get_args
 
+from cost_models.frameworks.choices import RecipeFacts
 from cost_models.frameworks.facts import FrameworkFacts, LatentDown
 from cost_models.frameworks.memory import LossFamily, MemoryTraits
 from cost_models.frameworks.releases import month_of, newest_at, precedes, version_key
@@ -23,6 +24,7 @@ __all__ = [
     "LatentDown",
     "LossFamily",
     "MemoryTraits",
+    "RecipeFacts",
     "Setting",
     "default_of",
     "default_rows",

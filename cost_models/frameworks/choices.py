@@ -42,6 +42,23 @@ class StrategyDefaults:
 
 
 @dataclass(frozen=True, slots=True)
+class RecipeFacts:
+    """What a vendor's published recipes set where a request says nothing, in place of the framework's own defaults."""
+
+    training: Mapping[str, str]
+    """Fields of `training`, at every precision."""
+    at_precision: Mapping[Precision, Mapping[str, str]]
+    """Further fields at one precision."""
+    overlaps_tp: bool
+    """Tensor-parallel collectives run beside their products wherever the framework can do that."""
+    source: str
+
+    def fields(self, precision: Precision) -> Mapping[str, str]:
+        """All fields of `training` that it sets at a precision."""
+        return {**self.training, **self.at_precision.get(precision, {})}
+
+
+@dataclass(frozen=True, slots=True)
 class Choices:
     """What a user of the framework can ask for at all. What a release or a combination excludes is a row of the rules."""
 
@@ -85,8 +102,8 @@ class Choices:
     """How that base can be quantised."""
     sharded_bases: frozenset[QuantizedBase] = frozenset()
     """Quantised bases whose weights ZeRO-3 or FSDP can shard."""
-    recipes: frozenset[Recipe] = frozenset()
-    """Recipes whose habits `training.recipe` can ask for."""
+    recipes: Mapping[Recipe, RecipeFacts] = field(default_factory=dict)
+    """What `training.recipe` can ask for."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from cost_models.constants import Constant
-from cost_models.frameworks.choices import Choices, Habit, StrategyDefaults
+from cost_models.frameworks.choices import Choices, Habit, RecipeFacts, StrategyDefaults
 from cost_models.frameworks.facts import FUSED_ACCUMULATION_BYTES, REPLICA_OVERLAPS, FrameworkFacts, HostTraffic
 from cost_models.frameworks.knobs import Flag, offloaded_fraction, offloads, reduces_in_buckets, replicas
 from cost_models.frameworks.memory import MemoryTraits, MemoryVariant
@@ -97,6 +97,17 @@ def _smaller_ends(num_layers: int, stages: int) -> Split | None:
     return None
 
 
+NVIDIA_PERF: Final = RecipeFacts(
+    # Gradients are held and reduced in bf16: `grad_reduce_in_fp32 = False`, in every performance recipe.
+    training={"grad_dtype": "bf16", "grad_reduce_dtype": "bf16"},
+    # `fp8_params`, later `fp8_param_gather`: what is stored and gathered is fp8.
+    at_precision={"fp8": {"param_dtype": "fp8"}},
+    overlaps_tp=True,  # `tp_comm_overlap = True`, where tp is above 1
+    source="NVIDIA-NeMo/NeMo and Megatron-Bridge, scripts/performance and recipes/precision: bf16_with_fp8_mixed, comm_overlap",
+)
+"""What NVIDIA's published performance tables ran with. CUDA graphs, interleaving, recomputation and the experts' dispatcher differ
+from table row to table row; a request states them."""
+
 FACTS: Final = FrameworkFacts(
     name="megatron",
     releases=RELEASES,
@@ -148,7 +159,9 @@ FACTS: Final = FrameworkFacts(
         "attention": (
             MATH_IN_FP32, Row("math", generations=frozenset({"volta"})), MATH_BEFORE_FLASH, Row("flash"),
         ),
-        # Transformer Engine picks cuDNN's kernel on Hopper and later.
+        # Transformer Engine picks cuDNN's kernel on Hopper and later. NVIDIA's manual says so since 2024-05 (NVIDIA/NeMo pull
+        # request 9188), NVIDIA's tables of 2024-07 are at FlashAttention 2's speed and those of 2024-11 at cuDNN's: the month is
+        # chosen between them, and a row of those months that does not state its kernel reaches to the other one.
         "attention_kernel": (
             SDPA_ON_VOLTA, FA1, Row("cudnn", since="2024-09", generations=HOPPER_ON, impl="transformer-engine"), Row("fa2"),
         ),
@@ -180,7 +193,7 @@ FACTS: Final = FrameworkFacts(
         schedules=(Schedule.ONE_F_ONE_B, Schedule.INTERLEAVED),
         cp_comms=(CpComm.P2P, CpComm.A2A, CpComm.ALLGATHER),
         dispatchers=(MoeDispatcher.ALLGATHER, MoeDispatcher.ALLTOALL, MoeDispatcher.FLEX),
-        tp_divides_kv_heads=False, vpp=True, recompute_modules=True, expert_overlap=True, recipes=frozenset({"nvidia-perf"}),
+        tp_divides_kv_heads=False, vpp=True, recompute_modules=True, expert_overlap=True, recipes={"nvidia-perf": NVIDIA_PERF},
     ),
     splits=SplitRule("even", own_even_split, told=_told_split),
     # megatron/training/arguments.py and megatron/core/model_parallel_config.py, 0.8 to 0.19.

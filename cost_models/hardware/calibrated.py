@@ -6,6 +6,7 @@ never changes. It knows hardware only; how a framework uses it is for other modu
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import median
@@ -27,6 +28,7 @@ from cost_models.constants import (
     HOST_STEP_RATIO,
     MEMORY_EFFICIENCY,
     SHARDED_HOST_RATIO,
+    SUSTAINED_CLOCK,
 )
 from cost_models.errors import CalibrationError
 from cost_models.estimate import Estimate
@@ -89,6 +91,18 @@ class Calibration:
     def fingerprint(self) -> Mapping[str, object]:
         """Machine and software that the compute samples were measured with; empty without samples."""
         return {} if self.compute is None else self.compute.fingerprint.model_dump(exclude_defaults=True)
+
+    @property
+    def is_profiled(self) -> bool:
+        """Whether compute was measured on a machine of the cluster's kind, so that what its machines have in common is known."""
+        compute = self.compute
+        return compute is not None and compute.kind == "measured" and compute.fingerprint.gpu == self.cluster.gpu.name
+
+    @property
+    def clock_half_width(self) -> float:
+        """80 % half-width of the clock that all products share; 0 where a profile has it in its samples. [T-3]"""
+        clock = SUSTAINED_CLOCK[self.cluster.gpu.generation]
+        return 0.0 if self.is_profiled else math.log(clock.high / clock.low) / 2.0
 
     # fp16 stands in for a missing bf16 peak (Volta): formulas ask for bf16 where any two-byte type is meant.
     def peak_flops_per_s(self, precision: str) -> float:

@@ -330,6 +330,9 @@ def _release(given: TrainingInput) -> tuple[str, str, tuple[str, ...]]:
 def _fill_state_dtypes(job: _Filling, precision: Precision, framework: Framework) -> None:
     """Types of parameters, main parameters, gradients and optimizer states."""
     held = FRAMEWORKS[framework].state_dtypes
+    recipe = FRAMEWORKS[framework].choices.recipes.get(job.values["recipe"]) if job.values.get("recipe") else None
+    for name, value in recipe.fields(precision).items() if recipe else ():
+        job.fill(name, value)
     compute = precision if precision in ("bf16", "fp16", "fp32") else "bf16"
     named = {COMPUTE: compute}
     param = job.fill("param_dtype", named.get(held.param_dtype, held.param_dtype))

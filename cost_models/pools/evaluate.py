@@ -42,6 +42,7 @@ def evaluate_on_pools(
             time.tiers,
             time.total_s,
             exposed=exposure(pooled.jobs[pool], strategies),
+            has_experts=pooled.jobs[pool].model.moe is not None,
         )
         for pool in np.unique(time.slowest_pool).tolist()
     }

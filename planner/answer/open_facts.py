@@ -18,7 +18,7 @@ from cost_models.errors import InvalidInputError
 from cost_models.evaluate import Verdict
 from cost_models.inputs.training import resolve_training
 from cost_models.job import Job
-from cost_models.specs.training import Training
+from cost_models.specs.training import CrossEntropy, Training
 from planner.answer.evaluation import Reason
 from planner.request.resolved import training_document
 from planner.schemas.strategy import StrategyInput
@@ -96,7 +96,7 @@ def open_choices(job: Job, assumed: Mapping[str, Any]) -> list[Choice]:
         if value != assumed[field]
     ]
     stored = job.training.compute_dtype
-    other = {"cross_entropy": _lean_losses(job.training), "grad_dtype": (stored,), "param_dtype": (stored,)}
+    other = {"cross_entropy": lean_losses(job.training), "grad_dtype": (stored,), "param_dtype": (stored,)}
     return choices + [
         Choice(field, value, getattr(job.training, field))
         for field in TRAINING_FACTS
@@ -106,10 +106,10 @@ def open_choices(job: Job, assumed: Mapping[str, Any]) -> list[Choice]:
     ]
 
 
-def _lean_losses(training: Training) -> tuple[str, ...]:
+def lean_losses(training: Training) -> tuple[CrossEntropy, ...]:
     """The leaner cross entropies that users of the framework run in place of the unfused one."""
-    engine = ("te",) if training.transformer_impl == "transformer-engine" else ()
-    chunked = ("linear",) if training.model_impl != "native" else ()
+    engine: tuple[CrossEntropy, ...] = ("te",) if training.transformer_impl == "transformer-engine" else ()
+    chunked: tuple[CrossEntropy, ...] = ("linear",) if training.model_impl != "native" else ()
     return ("fused", "compiled", *engine, *chunked)
 
 

@@ -30,7 +30,7 @@ from cost_models.strategies.layouts import Layout, build_layouts, folds
 from cost_models.strategies.strategy import ARRAY_FIELDS, Ints, Strategies, build_strategies
 from planner.rules.default_splits import default_split, legal_split
 from planner.schemas.strategy import OverlapInput, StrategyInput
-from planner.strategies.defaults import default_flex_backend, default_zero, possible_overlaps, reduces_each
+from planner.strategies.defaults import default_flex_backend, default_zero, overlaps_tp, possible_overlaps, reduces_each
 from planner.strategies.habits import with_habits
 
 Reason = dict[str, str]
@@ -364,6 +364,8 @@ class _Builder:
             value = values[name]
             if value is None:
                 value = bool(self.job.overlaps_by_default(name, zero=row["zero"])) and exists
+                if name == "tp_comm" and self.job.recipe is not None and self.job.recipe.overlaps_tp:
+                    value = bool(overlaps_tp(self.job, tp=row["tp"], sequence_parallel=row["sequence_parallel"]))
                 if exists:
                     self.assumed[f"overlap.{name}"] = value
             row[f"overlap_{name}"] = value and exists

@@ -1,7 +1,7 @@
 """Scores on the measured runs against the accepted ones: drifts are shown, a plan that turns from fitting to failing blocks.
 
 After a change that is meant to move scores: `python -m benchmarks.accuracy_report --write --baseline`, and an entry in
-docs/ACCURACY.md.
+docs/ACCURACY_LOG.md.
 """
 
 from __future__ import annotations

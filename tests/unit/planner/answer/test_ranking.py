@@ -11,6 +11,7 @@ from cost_models.job import PooledJob
 from cost_models.step.ranges import is_tied
 from planner.answer.ranking import ranked_plans, with_all_stages
 from planner.request.job import resolve_job
+from planner.request.resolved import training_document
 from planner.rows import evaluate_rows
 
 PARTS = request_of({"preset": "llama-3.2-1b"})
@@ -46,11 +47,20 @@ def test_plans_are_numbered_in_the_order_given_and_name_their_stages() -> None:
 
 
 def test_a_ranked_plan_evaluates_to_the_same_numbers() -> None:
-    """The strategy of a response, sent to `evaluate`, costs what the response said."""
-    rows = [{**PARTS, "id": plan["rank"], "strategy": plan["strategy"]} for plan in plans()]
+    """The strategy of a response, sent to `evaluate` with the training that the plan states, costs what the response said."""
+    stated = training_document(best()[0].training)
+    rows = [{**PARTS, "training": stated, "id": plan["rank"], "strategy": plan["strategy"]} for plan in plans()]
     for answer, plan in zip(evaluate_rows(rows), plans(), strict=True):
         for name in ("verdict", "step_time_s", "time_breakdown_s", "memory", "mfu", "step_time_range_s"):
             assert answer[name] == plan["evaluation"][name], name
+
+
+def test_a_row_that_states_less_than_the_plan_has_the_same_time_and_is_less_certain_of_it() -> None:
+    rows = [{**PARTS, "strategy": plan["strategy"]} for plan in plans()]
+    for answer, plan in zip(evaluate_rows(rows), plans(), strict=True):
+        assert answer["step_time_s"] == plan["evaluation"]["step_time_s"]
+        (low, high), (lowest, highest) = plan["evaluation"]["step_time_range_s"], answer["step_time_range_s"]
+        assert lowest < low < high <= highest
 
 
 def test_a_group_is_every_plan_not_told_from_its_first_and_not_in_an_earlier_one() -> None:

@@ -1,0 +1,33 @@
+"""The page that users read says what the code and the rows give today."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.accuracy.measured_rows import MEASURED_ROWS
+from benchmarks.accuracy.stacks import GPU_KINDS, gpu_kind, stacks
+from benchmarks.accuracy.state import evaluate_state
+from benchmarks.accuracy_page import PAGE, page_with, tables
+from cost_models import presets
+
+
+@pytest.mark.skipif(not (MEASURED_ROWS / "share_alike").exists(), reason="a source distribution has fewer rows")
+def test_the_page_is_current() -> None:
+    """`python -m benchmarks.accuracy_page --write` makes it so."""
+    assert PAGE.read_text(encoding="utf-8") == page_with(tables(evaluate_state()))
+
+
+def test_every_gpu_of_the_presets_has_a_kind() -> None:
+    assert {gpu_kind(name) for name in presets.names("gpus")} <= set(GPU_KINDS)
+    assert gpu_kind("A100-SXM-40GB") == gpu_kind("A800-SXM-80GB") == "A100, A800"
+    assert gpu_kind("A100-PCIe-80GB") == "PCIe cards"
+    assert gpu_kind("H100-96GB-HBM2e-500W") == "H100"
+    assert gpu_kind("MI325X-256GB") == "AMD MI"
+    assert gpu_kind("Trainium2") == "other"
+
+
+def test_other_peoples_modules_are_a_choice_where_they_are_the_default() -> None:
+    found = stacks()
+    assert ("fsdp", "liger", "experts") in found
+    assert ("megatron", "native", "dense") in found
+    assert ("megatron", "transformers", "dense") not in found
