@@ -144,7 +144,7 @@ class OpenSplits:
         options = self.space.options
         full = options["recompute"] == Recompute.FULL
         last = np.append(np.diff(options["family"]) != 0, True)
-        pairs = self.space.useful_pairs(base)
+        pairs = self.space.distinct_pairs(base)
         pairs = pairs.take(~full[pairs.option] | last[pairs.option])
         if self._virtual is not None:
             pairs = pairs.take((options["vpp"][pairs.option] > 1) == self._virtual)

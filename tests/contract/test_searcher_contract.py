@@ -44,19 +44,28 @@ UNEVEN = {
 GAPS = {
     **request_of(
         with_experts(
-            dense_model(9, hidden_size=4096, num_attention_heads=32, intermediate_size=14336),
-            expert_intermediate_size=4096,
+            dense_model(26, hidden_size=2048, intermediate_size=10_944, vocab_size=102_400),
+            num_experts=64,
+            top_k=6,
+            expert_intermediate_size=1408,
+            num_shared_experts=2,
             first_dense_layers=3,
         ),
         num_nodes=2,
         seq_length=4096,
+        global_batch_size=32,
     ),
     "constraints": {
-        "fixed": {"pp": 4, "tp": 2, "cp": 1, "zero": 1, "vpp": 2, "recompute": "none", "micro_batch_size": 1}
+        "fixed": {
+            "pp": 4, "tp": 1, "cp": 1, "ep": 4, "vpp": 2, "zero": 1, "micro_batch_size": 1, "recompute": "none",
+            "moe_dispatcher": "alltoall",
+            "overlap": {"grad_reduce": True, "param_gather": True, "tp_comm": False, "p2p": True, "moe_all_to_all": False},
+        }
     },
     "top_k": 2,
     "include": ["open_splits"],
-}
+}  # fmt: skip
+"""Too many ways to put layers on virtual stages to be enumerated, and what CP-SAT then leaves open is more than nothing."""
 POOLS = {
     **SMALL,
     "cluster": {
@@ -192,7 +201,8 @@ def test_a_larger_k_only_adds(name: str) -> None:
     search, request = SEARCHERS[name]
     first = search({**request, "top_k": 1})
     assert first.strategies == result(name).strategies[:1]
-    assert first.proven == result(name).proven is True
+    assert first.proven == result(name).proven
+    assert first.proven == (name != "cp-sat")
 
 
 def test_each_name_stands_for_the_method_that_was_used() -> None:
