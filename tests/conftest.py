@@ -2,12 +2,14 @@
 
 `MESHWRIGHT_REQUIRE=all` (set by `.ci/run`) says that torch, PostgreSQL and Chromium are there: a skip then hides a hole
 and fails. Tests marked `gpu` are deselected, not skipped, on a machine without a CUDA device, those marked `frameworks` where
-the training frameworks are not installed (they want an environment of their own, see CONTRIBUTING.md).
+the training frameworks are not installed (they want an environment of their own, see CONTRIBUTING.md), those marked `proof`
+unless `-m` names them or slow tests: `-m slow` runs them too.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Generator
 from importlib.util import find_spec
 from pathlib import Path
@@ -35,6 +37,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         absent.add("gpu")
     if find_spec("megatron") is None:
         absent.add("frameworks")
+    if not {"proof", "slow"} & set(re.findall(r"\w+", config.option.markexpr or "")):
+        absent.add("proof")
     without = [item for item in items if any(item.get_closest_marker(name) for name in absent)]
     config.hook.pytest_deselected(items=without)
     items[:] = [item for item in items if item not in without]

@@ -322,6 +322,7 @@ def test_a_chunked_cross_entropy_holds_what_one_piece_and_the_gradients_take(seq
 
 
 def test_foreach_adamw_holds_one_copy_of_the_parameters() -> None:
+    """It is what transformers asked for until 2.8 of PyTorch; the fused one, asked for since, holds nothing."""
     parameters = [torch.nn.Parameter(torch.empty(1000, 1000, device="meta")) for _ in range(8)]
     for parameter in parameters:
         parameter.grad = torch.empty_like(parameter)
@@ -329,4 +330,6 @@ def test_foreach_adamw_holds_one_copy_of_the_parameters() -> None:
     optimizer.step()
     with counting([]) as live:
         optimizer.step()
-    assert live.most == pytest.approx(FRAMEWORKS["fsdp"].memory.optimizer_copies * 4 * 8e6, rel=1e-3)
+    before = job_of("2.7", framework="fsdp").framework.memory
+    assert live.most == pytest.approx(before.optimizer_copies * 4 * 8e6, rel=1e-3)
+    assert FRAMEWORKS["fsdp"].memory.optimizer_copies == 0

@@ -114,6 +114,7 @@ def test_plan_1_of_60_random_requests_is_the_best_of_all_splits() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.timeout(1200)
 def test_plan_1_of_240_more_random_requests_is_the_best_of_all_splits() -> None:
     assert sum(check(random_request(seed)) for seed in range(60, 300)) >= 120

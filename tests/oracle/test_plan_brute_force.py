@@ -1,7 +1,7 @@
 """What `plan` claims against every strategy of small jobs, each priced by `evaluate`: plan 1, the ranking, bounds, proofs, counts.
 
 `brute_force.py` enumerates and judges, `brute_force_jobs.py` and `brute_force_listed.py` make the jobs. A part of each kind
-runs with every change, the rest is marked slow.
+runs with every change, the rest is marked slow (`-m slow`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ KNOWN = json.loads((Path(__file__).parent / "open_splits_found_by_hand.json").re
 """Requests whose open splits were once answered with a slower plan and a proof, and the strategy that was found by hand."""
 OFTEN = ("megatron-tight", "megatron-shards", "megatron-fsdp", "megatron-mixed", "megatron-deepspeed-tight",
          "deepspeed-overlap", "torchtitan-schedules", "fsdp-shards", "nanotron-degrees")  # fmt: skip
-SLOW = [pytest.mark.slow, pytest.mark.timeout(600)]
+SLOW = [pytest.mark.slow, pytest.mark.proof, pytest.mark.timeout(600)]
 
 
 def said(contradicted: list[Finding]) -> str:
@@ -40,6 +40,7 @@ def test_open_splits(seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("seed", range(300))
 def test_open_splits_of_more_rows(seed: int) -> None:
     request, per_stage = open_split_request(seed, most_rows=1500)
@@ -56,6 +57,7 @@ def test_virtual_stages_on_pools(seed: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("seed", range(45))
 def test_virtual_stages_on_pools_of_more_rows(seed: int) -> None:
     request = pools_request(seed, most_rows=3000)
@@ -72,6 +74,7 @@ def test_listed_knobs(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("name", [name for name in LISTED if without_knobs(LISTED[name]) != LISTED[name]])
 def test_knobs_that_are_not_listed(name: str) -> None:
     """No value of a knob that a user could set makes a plan faster than the one that is found without listing it."""

@@ -6,6 +6,7 @@ What a GPU does not state is lent to it, and which curves it borrows must not ha
 from __future__ import annotations
 
 import json
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -131,7 +132,7 @@ def test_a_card_of_any_peak_is_not_overtaken_by_a_slower_one(framework, link):
             "strategy": {"zero": 1 if framework == "megatron" else 3, "micro_batch_size": 1, "recompute": "full"},
         })  # fmt: skip
     times = [found["step_time_s"] for found in evaluate_rows([json.dumps(row) for row in rows])]
-    assert times == sorted(times, reverse=True)
+    assert all(faster <= slower * (1 + SLACK) for slower, faster in pairwise(times))
 
 
 def test_the_best_plan_is_never_slower_on_a_faster_card():
