@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 
@@ -230,6 +231,15 @@ def _unit_s(
     return UnitSeconds(gather.seconds, first.seconds, scatter.seconds, across.seconds), tier
 
 
+class Exposed(NamedTuple):
+    """What a unit's collectives add to a micro-batch, shape (..., N) each."""
+
+    seconds: Floats
+    """Seconds in which the device waits for them, or is slowed down by them."""
+    idle_s: Floats
+    """Seconds of the given waits for the host in which none of them runs."""
+
+
 def fsdp_exposed_s(
     job: Job,
     strategies: Strategies,
@@ -239,8 +249,8 @@ def fsdp_exposed_s(
     backward_s: Floats,
     regathers: Floats,
     waits_s: Floats | float = 0.0,
-) -> Floats:
-    """Exposed seconds of one unit per micro-batch, averaged over the micro-batches of a step, shape (..., N). [O-2]
+) -> Exposed:
+    """Exposed seconds of one unit per micro-batch, averaged over the micro-batches of a step, and the waits that are left. [O-2]
 
         forward:  what an all-gather costs beside the forward
         backward: what an all-gather and a reduce-scatter cost beside the backward; the scatter alone where parameters stay
@@ -288,7 +298,7 @@ def fsdp_exposed_s(
     # launch time [F-4]. It hides the part once, whether it falls into forward or backward. The slowdown of the passes
     # stays.
     taken, out = ahead + behind
-    return np.asarray(taken + np.maximum(out - waits_s, 0.0))
+    return Exposed(np.asarray(taken + np.maximum(out - waits_s, 0.0)), np.asarray(np.maximum(waits_s - out, 0.0)))
 
 
 def root_exposed_s(job: Job, strategies: Strategies, unit: UnitSeconds) -> Floats:

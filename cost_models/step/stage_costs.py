@@ -146,11 +146,13 @@ def _per_micro_batch(
     sharded = where & strategies.grad_sync_each
     accumulation_JN = accumulation_s(job, strategies, dense=held.dense_JN, expert=held.expert_JN, sharded=sharded)
     share = recomputed_shares(strategies)
-    # Repeated forwards run inside the backward and hide communication there. All layers are given the average share
-    # of repetition: which ones are repeated differs by stage, and a table per stage would have to be rebuilt for
-    # every split.
-    link = _fsdp(job, strategies, layers, ends, waits_JN, share * again_JN + selective_JN, where)
-    copies_JN = np.zeros_like(whole_JN)
+    # Repeated forwards run inside the backward and hide communication there, and what repeating adds to the waits for the host hides
+    # it as those do. All layers are given the average share of repetition: which ones are repeated differs by stage, and a table
+    # per stage would have to be rebuilt for every split.
+    repeated_JN = share * np.where(strategies.recompute == Recompute.FULL, spread(layers.forward_JU), 0.0)
+    every_wait_JN = waits_JN + share * again_JN - repeated_JN
+    link = _fsdp(job, strategies, layers, ends, every_wait_JN, repeated_JN + selective_JN, where)
+    idle_JN, copies_JN = link.idle_JN, np.zeros_like(whole_JN)
     if job.framework.copies_units:
         m, once = strategies.num_micro_batches, gathered_for_step(job, strategies)
         gathers = np.where(once, 1.0 / m, 1.0) + backward_gathers(job, strategies)
@@ -159,8 +161,10 @@ def _per_micro_batch(
         copies_JN = unit_copies_s(
             job, strategies, dense=every.dense_JN, expert=every.expert_JN, trained=trained_JN, gathers=gathers
         )
+        copies_JN = np.where(where, copies_JN, 0.0)
+        idle_JN = np.maximum(idle_JN - copies_JN, 0.0)
         # The device is idle while it waits for the host, so that they cost what exceeds the wait.
-        copies_JN = np.where(where, np.maximum(copies_JN - waits_JN, 0.0), 0.0)
+        copies_JN = np.maximum(copies_JN - waits_JN, 0.0)
     link_JN = link.layer_JN + copies_JN
     unpaired_JN = np.zeros_like(again_JN)
     if strategies.overlap_moe_all_to_all.any():
@@ -168,8 +172,7 @@ def _per_micro_batch(
     layer_JN = whole_JN + selective_JN + accumulation_JN + link_JN + unpaired_JN
     mtp_J1 = mtp_layers(job)
     ended = ends.cases.spread(ends.head + ends.loss)
-    more_JN = again_JN - np.where(strategies.recompute == Recompute.FULL, spread(layers.forward_JU), 0.0)
-    ahead = _ahead_s(job, strategies, waits_JN, ended, again=share * more_JN.min(axis=0))
+    ahead = _ahead_s(job, strategies, idle_JN, ended + link.head)
     last = ended + ends.cases.spread(ends.head_comm) + link.head - ahead
     mtp_again = np.zeros(len(strategies))
     # The modules' decoder layers are layers like others, but only the last stage has them.
@@ -210,27 +213,23 @@ def runs_ahead(job: Job, strategies: Strategies) -> Bools:
     return np.asarray((strategies.pp == 1) & job.has_hf_modules)
 
 
-def _ahead_s(
-    job: Job, strategies: Strategies, waits_JN: Floats, ended: Floats, *, again: Floats | float = 0.0
-) -> Floats:
-    """Seconds by which the host gets ahead of the device while head and loss run, shape (N,). [F-4]
+def _ahead_s(job: Job, strategies: Strategies, idle_JN: Floats, ended: Floats) -> Floats:
+    """Seconds by which the host gets ahead of the device at the end of the model, shape (N,). [F-4]
 
-    They are few launches and much work, so that what a stage's layers wait for the host is shorter by as much: a micro-batch takes
-    what the longer of host and device takes.
+    Head, loss and their collectives are few launches and much time, so that what a stage's layers wait for the host alone is shorter
+    by as much: a micro-batch takes what the longer of host and device takes.
 
     Args:
         job: model, cluster, training and prices.
         strategies: shape (N,).
-        waits_JN: what one layer of each kind waits for the host.
-        ended: seconds of head and loss.
-        again: what a layer waits longer where its forward is repeated, shape (N,), on average over all layers.
+        idle_JN: seconds of one layer of each kind in which the device waits for nothing but the host.
+        ended: seconds that head and loss take, with what their collectives add.
     """
     where = runs_ahead(job, strategies)
     if not where.any():
         return np.zeros(len(strategies))
     counts_J1 = np.array([[float(job.model.layer_kinds.count(kind))] for kind in job.model.distinct_kinds])
-    waited = np.maximum(sum_over_kinds(counts_J1, waits_JN) + counts_J1.sum() * again, 0.0)
-    return np.where(where, np.minimum(waited, ended), 0.0)
+    return np.where(where, np.minimum(sum_over_kinds(counts_J1, idle_JN), ended), 0.0)
 
 
 def least_ends_s(job: Job, strategies: Strategies, tables: Tables) -> tuple[Floats, Floats]:
@@ -271,6 +270,8 @@ class _Fsdp:
     """Exposed seconds per micro-batch of parameters gathered and gradients scattered unit by unit."""
 
     layer_JN: Floats
+    idle_JN: Floats
+    """Seconds that one layer of each kind waits for the host while no collective runs."""
     root: Floats
     head: Floats
     tier: Codes
@@ -290,7 +291,7 @@ def _fsdp(
     """
     if not where.any():
         none = np.zeros(len(strategies))
-        return _Fsdp(np.zeros_like(repeated_JN), none, none, none.astype(np.int8))
+        return _Fsdp(np.zeros_like(repeated_JN), waits_JN, none, none, none.astype(np.int8))
     if not where.all():
         # Most of a search's rows shard no parameters.
         rows = np.flatnonzero(where)
@@ -299,12 +300,12 @@ def _fsdp(
             job, strategies.take(rows), tables.layers, tables.ends, waits_JN[:, rows], repeated_JN[:, rows], where[rows]
         )
         root, head = np.zeros((2, len(strategies)))
-        found = _Fsdp(np.zeros_like(repeated_JN), root, head, np.zeros(len(strategies), np.int8))
+        found = _Fsdp(np.zeros_like(repeated_JN), waits_JN.copy(), root, head, np.zeros(len(strategies), np.int8))
         for field in fields(_Fsdp):
             getattr(found, field.name)[..., rows] = getattr(sharded, field.name)
         return found
     link = fsdp_links_s(job, strategies)
-    layer_JN = fsdp_exposed_s(
+    layer = fsdp_exposed_s(
         job,
         strategies,
         link.layer_JU.of(link.cases),
@@ -322,9 +323,9 @@ def _fsdp(
         forward_s=matmul / FORWARD_AND_BACKWARD,
         backward_s=matmul * (1.0 - 1.0 / FORWARD_AND_BACKWARD) + ends.cases.spread(ends.loss),
         regathers=np.zeros(len(strategies)),
-    )
+    ).seconds
     root = root_exposed_s(job, strategies, link.embedding.of(link.cases))
-    return _Fsdp(layer_JN, root, head, link.cases.spread(link.tier).astype(np.int8))
+    return _Fsdp(layer.seconds, layer.idle_s, root, head, link.cases.spread(link.tier).astype(np.int8))
 
 
 def sum_over_kinds(counts_JN: Floats, each_JN: NDArray[np.float64]) -> Floats:

@@ -6,7 +6,6 @@ What a GPU does not state is lent to it, and which curves it borrows must not ha
 from __future__ import annotations
 
 import json
-from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -17,8 +16,8 @@ from planner.plan import plan
 from planner.rows import evaluate_rows
 
 MODELS = ("llama-3.2-1b", "llama-3.1-8b", "qwen3-30b-a3b")
-SLACK = 1e-5
-"""Relative. Sums are not made in the order of their sizes; one drawn row was 1.6e-6 slower on a faster GPU, cause not found yet."""
+SLACK = 1e-9
+"""Relative; sums are not made in the order of their sizes."""
 
 gpus = st.fixed_dictionaries(
     {
@@ -132,7 +131,7 @@ def test_a_card_of_any_peak_is_not_overtaken_by_a_slower_one(framework, link):
             "strategy": {"zero": 1 if framework == "megatron" else 3, "micro_batch_size": 1, "recompute": "full"},
         })  # fmt: skip
     times = [found["step_time_s"] for found in evaluate_rows([json.dumps(row) for row in rows])]
-    assert all(faster <= slower * (1 + SLACK) for slower, faster in pairwise(times))
+    assert times == sorted(times, reverse=True)
 
 
 def test_the_best_plan_is_never_slower_on_a_faster_card():

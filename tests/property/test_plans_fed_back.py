@@ -23,7 +23,6 @@ def test_ranked_plans_are_what_evaluate_says(name: str) -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.proof
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("name", [name for name in JOBS if name not in QUICK])
 def test_a_thousand_ranked_plans_are_what_evaluate_says(name: str) -> None:

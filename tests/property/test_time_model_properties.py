@@ -236,8 +236,8 @@ def test_one_gpu_is_the_single_gpu_formula(framework, model, micro_batch_size, r
     whole += (ends.embedding + ends.head + ends.loss)[0]
     if job.has_hf_modules:
         waits_J = layers.parts_JPU[:, LAYER_PARTS.index("launch"), 0]
-        more = (layers.again_JU - layers.forward_JU)[:, 0].min() * counts_J.sum() if recompute else 0.0
-        whole -= min(max(counts_J @ waits_J + more, 0.0), (ends.head + ends.loss)[0])
+        more_J = recompute * (layers.again_JU - layers.forward_JU)[:, 0]
+        whole -= min(counts_J @ (waits_J + more_J), (ends.head + ends.loss)[0])
     padding = 50257 if framework in ("deepspeed", "torchtitan", "fsdp", "nanotron") else 50304
     total = np.array([float(held.total + (padding - 50257) * 1536)])
     update = optimizer_s(job, batch, dense=total, expert=np.zeros(1))[0]

@@ -52,7 +52,7 @@ class Case:
             self.job, self.rows, unit, forward_s=compute * one,
             backward_s=(2 * compute if backward_s is None else backward_s) * one, regathers=regathers * one,
         )  # fmt: skip
-        return float(found[0])
+        return float(found.seconds[0])
 
 
 NO_OVERLAP = {"overlap": {"grad_reduce": False, "param_gather": False}}

@@ -59,6 +59,30 @@ def test_repeated_layers_wait_longer_and_the_lead_covers_that_too() -> None:
     assert all_.term("recompute") == pytest.approx(MICRO_BATCHES * all_.forward)
 
 
+def test_waits_in_which_a_collective_runs_are_not_the_hosts_to_shorten() -> None:
+    """Over a network so slow that every layer waits for its gather longer than for the host, the lead saves nothing; over one so fast
+    that nothing of a gather sticks out, as much as without a gather, and no more than head, loss and their own gather take.
+    """
+    job_at = {
+        speed: job_of(
+            dense_model(LAYERS), "fsdp", cluster={"gpus_per_node": 1, "num_nodes": 2, "nic_gbit_per_s": speed},
+            seq_length=128, global_batch_size=2 * MICRO_BATCHES,
+        )
+        for speed in (0.1, 1e6)
+    }  # fmt: skip
+    waited, launch, ends = {}, {}, {}
+    for speed, job in job_at.items():
+        rows = rows_of(job, {"zero": 3, "recompute": "none"})
+        tables = build_tables(job, rows)
+        waits_JN = tables.layers.parts_JPU[:, LAUNCH] + tables.layers.sharded_waits_JU
+        waited[speed] = MICRO_BATCHES * LAYERS * float(waits_JN[0, 0])
+        launch[speed] = float(stages(job, rows).terms_s["launch"][0])
+        ends[speed] = MICRO_BATCHES * float((tables.ends.head + tables.ends.loss)[0])
+    assert launch[0.1] == pytest.approx(waited[0.1])
+    assert 0 < waited[1e6] - launch[1e6] < waited[1e6]
+    assert waited[1e6] - launch[1e6] >= ends[1e6] * (1 - 1e-9)
+
+
 @pytest.mark.parametrize(("framework", "training"), [("fsdp", {"model_impl": "native"}), ("megatron", {})])
 def test_the_lead_was_measured_for_hugging_faces_modules_alone(framework: str, training) -> None:
     case = Case(framework=framework, **training)
