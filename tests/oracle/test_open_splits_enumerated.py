@@ -20,14 +20,19 @@ ROUNDING = 2e-6
 
 
 def best_of_plan(response: dict[str, Any]) -> float:
-    """Seconds of a step of plan 1, infinite where there is none."""
-    return min((each["evaluation"]["step_time_s"] for each in response["plans"]), default=np.inf)
+    """Seconds of a step of plan 1, infinite where there is none. Plans are ranked in steps of 1e-6 of their time, so the next one may
+    be faster by less.
+    """
+    return response["plans"][0]["evaluation"]["step_time_s"] if response["plans"] else np.inf
 
 
 def is_enumerated(strategy: dict[str, Any]) -> bool:
-    """Whether enumeration tries it: it keeps Megatron's defaults, and leaves no virtual stage between the ends without layers."""
+    """Whether enumeration tries it: it keeps Megatron's defaults, among them one group of all replicas that shares the state, and leaves
+    no virtual stage between the ends without layers.
+    """
     return (
-        strategy["recompute_modules"] in (None, ["core_attn"])
+        strategy["zero_shard_size"] == strategy["dp"] * strategy["cp"]
+        and strategy["recompute_modules"] in (None, ["core_attn"])
         and strategy["moe_dispatcher"] == "alltoall"
         and not any(strategy["offload"].values())
         and all(strategy["layers_per_stage"][1:-1])
@@ -41,9 +46,8 @@ def check(request: dict[str, Any]) -> bool:
     response = plan(request)
     found_s, proof = best_of_plan(response), response["search"]["proof"]
     best_s = truth.steps_s[0] if truth.steps_s else np.inf
-    # Plans are compared in steps of 1e-6 of their time; within one the search may take another shard size.
     if response["plans"] and is_enumerated(response["plans"][0]["strategy"]):
-        assert found_s >= best_s * (1 - 1e-6), (found_s, truth)
+        assert found_s >= best_s * (1 - 1e-9), (found_s, truth)
     if proof["optimal"]:
         assert found_s <= best_s * (1 + ROUNDING), (found_s, truth)
     if proof["lower_bound_s"] is not None:

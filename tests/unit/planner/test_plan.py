@@ -178,7 +178,7 @@ TWO_POOLS = {
 }
 
 
-@pytest.mark.parametrize("cluster", [{"preset": "dgx-h100", "num_nodes": 8}, TWO_POOLS])
+@pytest.mark.parametrize("cluster", [{"preset": "dgx-h100", "num_nodes": 32}, TWO_POOLS])
 def test_the_gap_of_a_stopped_search_is_what_the_best_could_still_lose(cluster: dict[str, Any]) -> None:
     """A share of the best step found: of 0.28 s that cannot fall below 0.24 s it is a seventh. The whole search's best lies between."""
     request = with_parts(cluster=cluster, constraints={"fixed": {"cp": 1}})
@@ -194,7 +194,7 @@ def test_the_gap_of_a_stopped_search_is_what_the_best_could_still_lose(cluster: 
         assert proof["lower_bound_s"] <= whole_s * (1 + 1e-9) <= best_s * (1 + 2e-9)
         assert proof["gap"] == pytest.approx(1 - proof["lower_bound_s"] / best_s)
         seen.add(proof["gap"])
-    assert max(seen) > 0.05
+    assert max(seen) > 0.1
 
 
 def test_a_search_out_of_time_says_so() -> None:
