@@ -2,7 +2,7 @@
 
 A bad line is answered with the verdict `invalid`, and the other lines are still priced. Lines are taken in windows that grow from
 one, so that a reader at a terminal is answered at once while a file is priced in batches. Rows of a window whose jobs differ at
-most in their global batch are evaluated together.
+most in their global batch and in their number of nodes are evaluated together.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from cost_models.strict_json import strict_loads
 from planner.answer.evaluation import Reason, evaluation_dict, invalid_dict
 from planner.answer.open_rows import OpenRow, with_open_facts
 from planner.answer.open_time import with_open_time
-from planner.request.job import Documents, cost_key, resolve_pooled_job
+from planner.request.job import Documents, cost_key, largest_job, resolve_pooled_job
 from planner.schemas.strategy import StrategyInput
 from planner.strategies.on_pools import resolve_on_pools, violations_on_pools
 from planner.strategies.parse import ResolvedStrategies, assumed_fields
@@ -169,7 +169,7 @@ def _answers(rows: list[_Row]) -> list[Answer]:
 
 
 def _group_answers(members: list[_Row]) -> list[Answer]:
-    """The answers to rows whose jobs differ at most in their global batch."""
+    """The answers to rows whose jobs have equal cost keys."""
     jobs, inputs = zip(*((row.job, row.strategy) for row in members if row.job and row.strategy), strict=True)
     resolved = resolve_on_pools(jobs, inputs)
     found = [list(problems) for problems in resolved.problems]
@@ -181,7 +181,9 @@ def _group_answers(members: list[_Row]) -> list[Answer]:
     if resolved.strategies is None or not len(legal):
         return answers
     all_legal = len(legal) == len(resolved.strategies)
-    evaluated = evaluate_on_pools(jobs[0], resolved.strategies if all_legal else resolved.strategies.take(legal))
+    evaluated = evaluate_on_pools(
+        largest_job(jobs), resolved.strategies if all_legal else resolved.strategies.take(legal)
+    )
     priced = resolved.index[legal].tolist()
     given = [OpenRow(jobs[member], inputs[member], resolved.assumed[member]) for member in priced]
     evaluated, told = with_open_facts(with_open_time(evaluated, given), given)

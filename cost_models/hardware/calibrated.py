@@ -7,8 +7,9 @@ never changes. It knows hardware only; how a framework uses it is for other modu
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from statistics import median
 from typing import Any, Literal
 
@@ -86,6 +87,11 @@ class Calibration:
     """What each collective and a computation beside it cost each other."""
     residuals: Mapping[tuple[str, Tier], float]
     """Relative half-width of the 80 % interval, by (family, tier)."""
+
+    @cached_property
+    def price_key(self) -> tuple[Hashable, ...]:
+        """Equal for calibrations that price alike every strategy for which both clusters have the GPUs."""
+        return (self.id, *self.cluster.kind_of_nodes)
 
     @property
     def fingerprint(self) -> Mapping[str, object]:

@@ -6,8 +6,8 @@ values, each of which is reported in `assumed` and `warnings`.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass, field, fields
 from typing import Literal
 
 Interconnect = Literal["nvswitch", "nvlink-mesh", "nvlink-pairs", "pcie", "xgmi", "custom"]
@@ -122,6 +122,26 @@ class Cluster:
     def capacity_bytes(self) -> float:
         """Memory that a training process may use on one GPU, in bytes."""
         return (self.measured_memory_bytes or self.gpu.memory_bytes) - self.reserved_memory_bytes
+
+    @property
+    def kind_of_nodes(self) -> tuple[Hashable, ...]:
+        """Equal for clusters that differ at most in their number of nodes, their name and where their facts come from.
+
+        With the same documents they price alike every strategy for which both have the GPUs: its cost depends on the GPUs that it
+        uses, and of the others only on how many a fast domain holds.
+        """
+        # The number of nodes cuts a fast domain short where it is larger than the whole cluster.
+        domain = min(self.nvlink_domain_gpus, self.num_gpus)
+        gpu = [getattr(self.gpu, name) for name in _GPU_FIELDS]
+        return (domain, *self.gpu.peak_flops_per_s.items(), *gpu, *(getattr(self, name) for name in _KIND_FIELDS))
+
+
+_GPU_FIELDS = tuple(f.name for f in fields(Gpu) if f.name != "peak_flops_per_s")
+_KIND_FIELDS = tuple(
+    f.name
+    for f in fields(Cluster)
+    if f.name not in ("name", "gpu", "num_nodes", "nvlink_domain_gpus", "calibration", "assumed", "warnings")
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from cost_models.job import Job, PooledJob
 from cost_models.pools.evaluate import pooled_memory
 from planner.answer.evaluation import Reason
 from planner.answer.open_facts import Outcome, Reading, combined_readings, deciding, single_readings
-from planner.request.job import cost_key
+from planner.request.job import cost_key, largest_job
 from planner.schemas.strategy import StrategyInput
 from planner.strategies.on_pools import resolve_on_pools, violations_on_pools
 
@@ -41,7 +41,7 @@ def with_open_facts(evaluated: Evaluated, rows: Sequence[OpenRow]) -> tuple[Eval
     """The evaluation with memory ranges and verdicts that hold for every reading of the rows, and the facts that decide.
 
     Args:
-        evaluated: N rows whose jobs differ at most in their global batch and in what they state.
+        evaluated: N rows whose jobs have equal cost keys (`planner.request.job`).
         rows: the same N rows as they were given.
 
     Returns:
@@ -92,13 +92,13 @@ def _read(pooled: PooledJob, reading: Reading) -> PooledJob | None:
 
 
 def _judged(tasks: Sequence[_Task], rows: Sequence[OpenRow]) -> list[tuple[_Task, Verdict, float]]:
-    """Verdict and low end (bytes) of the legal readings among some whose jobs differ at most in their global batch."""
+    """Verdict and low end (bytes) of the legal readings among some whose jobs have equal cost keys."""
     jobs = [job for _, _, job in tasks]
     inputs = [reading.strategy(rows[index].given) for index, reading, _ in tasks]
     resolved = resolve_on_pools(jobs, inputs)
     if resolved.strategies is None:
         return []
-    memory = pooled_memory(jobs[0], resolved.strategies)
+    memory = pooled_memory(largest_job(jobs), resolved.strategies)
     low, members = memory.device_low, resolved.index.tolist()
     legal = np.zeros(len(members), np.bool_)
     # Rules may look at the global batch, so that each job judges its own.

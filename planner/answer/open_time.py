@@ -47,7 +47,7 @@ def with_open_time(evaluated: Evaluated, rows: Sequence[OpenRow]) -> Evaluated:
     """The evaluation with step-time ranges that hold for the readings of the rows' open facts.
 
     Args:
-        evaluated: N rows whose jobs differ at most in their global batch and in what they state.
+        evaluated: N rows whose jobs have equal cost keys (`planner.request.job`).
         rows: the same N rows as they were given.
     """
     reaches = list(_reaches(evaluated, rows).values())

@@ -7,7 +7,7 @@ Equal documents therefore give the same `Job` object, as long as it is among the
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -37,9 +37,10 @@ Documents = Mapping[str, CalibrationDocument]
 
 
 def cost_key(job: PooledJob) -> tuple[Hashable, ...]:
-    """A key that is equal for jobs that price a strategy alike, which may differ in their global batch.
+    """A key that is equal for jobs that price a strategy alike: they may differ in their global batch and in their number of nodes.
 
-    The batch affects the cost of a step only through the strategy's number of micro-batches.
+    The batch affects the cost of a step only through the strategy's number of micro-batches, and the nodes only through the GPUs
+    that it uses. Of jobs with equal keys the `largest_job` can price the strategies of all.
     """
     listed = (id(job.cluster),) if job.cluster.lists_pools else ()
     return (*listed, *(_price_key(each) for each in job.jobs))
@@ -47,7 +48,12 @@ def cost_key(job: PooledJob) -> tuple[Hashable, ...]:
 
 @lru_cache(maxsize=2048)
 def _price_key(job: Job) -> tuple[Hashable, ...]:
-    return (id(job.model), id(job.calibration), *(getattr(job.training, name) for name in _PRICED))
+    return (id(job.model), job.calibration.price_key, *(getattr(job.training, name) for name in _PRICED))
+
+
+def largest_job(jobs: Sequence[PooledJob]) -> PooledJob:
+    """The job with the most GPUs, of some with equal cost keys: it has the GPUs for every strategy that is legal in one of them."""
+    return max(jobs, key=lambda job: job.cluster.num_gpus)
 
 
 class JobCache:

@@ -147,6 +147,30 @@ def test_rows_priced_together_cost_what_each_costs_alone():
     assert len({answer["step_time_s"] for answer in together}) == len(given)
 
 
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        # Fast domains of 18 nodes, which the smaller of these clusters cut short and which segments of the larger ones divide.
+        {"preset": "gb200-nvl72"},
+        {"preset": "dgx-h100", "network": {"nodes_per_leaf": 4, "oversubscription": 2.0, "rail_optimized": False}},
+        {"preset": "l40s-pcie-8"},
+    ],
+    ids=["nvl72", "leaves", "pcie"],
+)
+def test_rows_on_clusters_of_different_sizes_cost_what_each_costs_alone(cluster):
+    """Rows that differ in their number of nodes share one evaluation, whether they use all of the GPUs or leave some idle."""
+    given = [
+        row(training={"global_batch_size": 1080}, strategy=strategy) | {"cluster": {**cluster, "num_nodes": nodes}}
+        for nodes in (18, 36, 20, 27, 9, 2)
+        for strategy in ({"zero": 2}, {"dp": 2}, {"tp": 4, "pp": 1, "recompute": "full"})
+    ]  # fmt: skip
+    # Windows grow from one row, so that after 31 rows one holds all of these.
+    together = list(evaluate_rows([{}] * 31 + given))[31:]
+    assert together == [next(evaluate_rows([alone])) for alone in given]
+    assert {answer["verdict"] for answer in together} == {"fits"}
+    assert len({answer["step_time_s"] for answer in together}) > 12
+
+
 def test_parsed_rows_and_texts_are_answered_alike():
     assert next(evaluate_rows([ROW])) == one(ROW)
 
