@@ -1,0 +1,146 @@
+"""What a launch has to say: one plan on its cluster, every field filled in."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import groupby
+from typing import Any
+
+from cost_models.errors import InvalidInputError, Problem
+from cost_models.inputs.fields import validated
+from cost_models.job import Job, PooledJob
+from cost_models.strategies.strategy import Strategies
+from planner.request.job import Documents, resolve_pooled_job
+from planner.request.resolved import model_document, training_document
+from planner.schemas.strategy import StrategyInput
+from planner.strategies.on_pools import resolve_on_pools, violations_on_pools
+from planner.strategies.parse import strategy_dict
+
+
+@dataclass(frozen=True)
+class NodeGroup:
+    """Nodes of one kind that a plan uses."""
+
+    pool: str
+    """Name of the pool; the cluster's name where there is only one kind."""
+    num_nodes: int
+    ranks_per_node: int
+    """GPUs of each node that the plan uses."""
+
+
+@dataclass(frozen=True, eq=False)
+class LaunchPlan:
+    """One legal strategy with its job."""
+
+    pooled: PooledJob
+    row: Strategies
+    """A batch of one that keeps every stage."""
+
+    @property
+    def job(self) -> Job:
+        """The job on the first pool that the plan uses; pools share the model, and the training but for what follows from the GPU."""
+        pools = self.strategy.get("pool_per_stage")
+        return self.pooled.jobs[self.pooled.names.index(pools[0]) if pools else 0]
+
+    @cached_property
+    def model(self) -> Mapping[str, Any]:
+        """The model in the contract's names, with every field that says something."""
+        return model_document(self.job.model)
+
+    @cached_property
+    def training(self) -> Mapping[str, Any]:
+        """The training in the contract's names, with every field that says something."""
+        return training_document(self.job.training)
+
+    @cached_property
+    def strategy(self) -> Mapping[str, Any]:
+        """The strategy in the contract's names, with everything filled in; `overlap` and `offload` are objects."""
+        return strategy_dict(self.row, 0)
+
+    @property
+    def world_size(self) -> int:
+        """Ranks that are started: tp * pp * cp * dp."""
+        named = self.strategy
+        return int(named["tp"] * named["pp"] * named["cp"] * named["dp"])
+
+    @property
+    def num_micro_batches(self) -> int:
+        """Micro-batches of each replica in a step."""
+        return int(self.training["global_batch_size"] // (self.strategy["dp"] * self.strategy["micro_batch_size"]))
+
+    @property
+    def layers_per_stage(self) -> tuple[int, ...]:
+        """Decoder layers of each of the pp * vpp virtual stages, in model order."""
+        return tuple(self.strategy["layers_per_stage"])
+
+    @property
+    def generation(self) -> str:
+        """Architecture of the GPU of the first stage, such as "hopper"."""
+        return self.job.cluster.gpu.generation
+
+    @cached_property
+    def nodes(self) -> tuple[NodeGroup, ...]:
+        """The nodes in the order of their ranks: pool by pool, as the stages lie on them."""
+        pools = self.strategy.get("pool_per_stage") or [self.pooled.names[0]] * self.strategy["pp"]
+        stage_ranks = self.world_size // self.strategy["pp"]
+        found = []
+        for pool, stages in groupby(pools):
+            ranks = stage_ranks * len(list(stages))
+            per_node = self.pooled.jobs[self.pooled.names.index(pool)].cluster.gpus_per_node
+            name = pool if self.pooled.cluster.lists_pools else self.job.cluster.name
+            found.append(NodeGroup(name, -(-ranks // per_node), min(ranks, per_node)))
+        return tuple(found)
+
+
+def launch_plan(row: Mapping[str, Any], *, extra: Documents | None = None, allow_files: bool = False) -> LaunchPlan:
+    """The plan of an evaluate row.
+
+    Args:
+        row: `{"model", "cluster", "training", "strategy"}`.
+        extra: the caller's own calibration documents, by id and name.
+        allow_files: whether `cluster.calibration` may be a path.
+
+    Raises:
+        InvalidInputError: a field is wrong, or the framework would refuse the strategy; every reason is listed.
+    """
+    pooled = resolve_pooled_job(row, calibration=None, extra=extra or {}, allow_files=allow_files)
+    given = validated(StrategyInput, row.get("strategy", {}), pointer="/strategy")
+    resolved = resolve_on_pools([pooled], [given])
+    reasons = list(resolved.problems[0])
+    if resolved.strategies is not None and not reasons:
+        broken = violations_on_pools(pooled, resolved.strategies)
+        reasons = [] if broken.legal[0] else broken.reasons(0)
+    if resolved.strategies is None or reasons:
+        raise InvalidInputError([Problem("/strategy", each["message"], each["hint"], each["code"]) for each in reasons])
+    return LaunchPlan(pooled, resolved.strategies)
+
+
+def row_of_plan(response: Mapping[str, Any], rank: int, *, framework_version: str | None = None) -> dict[str, Any]:
+    """The evaluate row of one ranked plan of a response.
+
+    Args:
+        response: what `plan` returned.
+        rank: rank of the plan, from 1.
+        framework_version: takes the place of the request's version.
+
+    Raises:
+        InvalidInputError: the response has no plan of this rank.
+    """
+    request, plans = response["request"], response["plans"]
+    plan = next((each for each in plans if each["rank"] == rank), None)
+    if plan is None:
+        ranks = f"1 to {len(plans)}" if plans else "none: no plan fits"
+        raise InvalidInputError(
+            [Problem("/plans", f"the response has no plan {rank}", f"Ranks: {ranks}.", "unknown-plan")]
+        )
+    training = dict(request["training"])
+    if framework_version is not None:
+        training["framework_version"] = framework_version
+    return {
+        "model": request["model"],
+        "cluster": request["cluster"],
+        "training": training,
+        "strategy": plan["strategy"],
+    }

@@ -1,0 +1,88 @@
+"""The settings of launch files that somebody already has, and the account of which were understood.
+
+Reading runs nothing: YAML is composed without constructing objects, scripts are split into words without a shell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True)
+class InputFile:
+    """A file as it was given."""
+
+    path: str
+    content: str
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One value of a file: where it stands and what it says."""
+
+    key: str
+    """A command line's option with its dashes ("--bf16"), an environment variable with a dollar sign ("$NCCL_DEBUG"), or the keys of
+    a document joined by dots ("zero_optimization.stage"); entries of lists count from 0 ("plugins.0.name")."""
+    value: Any
+    """A text, number, truth value or None; a tuple of texts for an option with several values; True for an option without one."""
+    file: str
+    line: int
+    """Counts from 1."""
+    column: int = 1
+    end_line: int = 0
+    """Last line of the value; 0 where it is `line`."""
+    text: str = ""
+    """As it stands in the file."""
+
+
+class Settings:
+    """All settings of the files, of which readers take what they understand."""
+
+    def __init__(self, found: Sequence[Setting], *, files: Sequence[InputFile] = ()) -> None:
+        self.files = tuple(files)
+        self._all = tuple(found)
+        self._taken: dict[int, tuple[str, ...]] = {}
+
+    def __iter__(self) -> Iterator[Setting]:
+        return iter(self._all)
+
+    def has(self, key: str) -> bool:
+        """Whether a key is set, without taking it."""
+        return any(setting.key == key for setting in self._all)
+
+    def take(self, key: str, *fields: str) -> Setting | None:
+        """The last setting of a key, since a later option overrides an earlier one; None where it is not set.
+
+        Args:
+            fields: the fields of the row that it decides, in the contract's names as in `Quantities`.
+        """
+        found = None
+        for position, setting in enumerate(self._all):
+            if setting.key == key:
+                found = setting
+                self._taken[position] = fields
+        return found
+
+    def value(self, key: str, *fields: str, default: Any = None) -> Any:
+        """The value of a key, taken; `default` where it is not set."""
+        found = self.take(key, *fields)
+        return default if found is None else found.value
+
+    def take_under(self, prefix: str, *fields: str) -> list[Setting]:
+        """All settings whose key is `prefix` or lies under it, taken."""
+        found = []
+        for position, setting in enumerate(self._all):
+            if setting.key == prefix or setting.key.startswith(prefix + "."):
+                found.append(setting)
+                self._taken[position] = fields
+        return found
+
+    def unknown(self) -> list[Setting]:
+        """What no reader took."""
+        return [setting for position, setting in enumerate(self._all) if position not in self._taken]
+
+    def behind(self, field: str) -> list[Setting]:
+        """The settings that decided a field."""
+        return [self._all[position] for position, fields in self._taken.items() if field in fields]

@@ -1,0 +1,79 @@
+"""What a target is: which frameworks and versions it can say plans of, its writer and its reader."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from planner.export.quantities import Quantities
+from planner.export.settings import InputFile, Settings
+
+Runner = Literal["torchrun", "accelerate", "deepspeed", "python"]
+
+
+@dataclass(frozen=True)
+class LaunchFile:
+    """A text file to write; `path` is relative to the folder of the launch."""
+
+    path: str
+    content: str
+    executable: bool = False
+
+
+@dataclass(frozen=True)
+class Variable:
+    """An environment variable that a plan needs on its GPUs, with the reason in one sentence."""
+
+    name: str
+    value: str
+    why: str
+
+
+@dataclass(frozen=True)
+class Launch:
+    """What a writer hands to the launchers: files, and the command that every node runs."""
+
+    files: tuple[LaunchFile, ...]
+    """Configuration and scripts, such as `ds_config.json` and `train.py`."""
+    command: tuple[str, ...]
+    """What the runner starts on each rank, with its arguments: ("pretrain_gpt.py", "--bf16", ...)."""
+    mock_command: tuple[str, ...]
+    """The same on mock data, for a run that prints step time and memory and needs no dataset."""
+    variables: tuple[Variable, ...] = ()
+    runner: Runner = "torchrun"
+    runner_options: tuple[str, ...] = ()
+    """Further options of the runner, such as ("--config_file", "accelerate.yaml")."""
+    notes: tuple[str, ...] = ()
+    """Whole sentences for the reader of the launch script: what to install, what a file leaves to the user."""
+
+
+@dataclass(frozen=True)
+class RowParts:
+    """What a reader understood, in the contract's names. A field that the files do not say is left out."""
+
+    training: Mapping[str, Any] = field(default_factory=dict)
+    strategy: Mapping[str, Any] = field(default_factory=dict)
+    model: Mapping[str, Any] = field(default_factory=dict)
+    world_size: int | None = None
+    """Number of ranks, where a launch line or a batch script says it."""
+
+
+@dataclass(frozen=True)
+class Target:
+    """One target."""
+
+    name: str
+    """As `--framework` takes it."""
+    frameworks: tuple[str, ...]
+    """The planner's frameworks whose plans it can say."""
+    versions: tuple[str, ...]
+    """Releases whose keys are known, oldest first."""
+    own_version: bool
+    """Whether its release is the `framework_version` of a request; a front end's is not."""
+    write: Callable[[Quantities], Launch]
+    """Says a plan, or raises `FieldNotExpressibleError`. `Quantities` carries the target's name and version."""
+    read: Callable[[Settings], RowParts] | None = None
+    """Takes every setting that it understands and leaves the others; None where there is no reader."""
+    recognises: Callable[[Sequence[InputFile]], bool] | None = None
+    """Whether files given to `import` are of this target."""
