@@ -88,6 +88,7 @@ class LaunchPlan:
         found = []
         for pool, stages in groupby(pools):
             ranks = stage_ranks * len(list(stages))
+            # Ranks fill nodes one after the other; only a group of less than a node leaves GPUs of its node idle.
             per_node = self.pooled.jobs[self.pooled.names.index(pool)].cluster.gpus_per_node
             name = pool if self.pooled.cluster.lists_pools else self.job.cluster.name
             found.append(NodeGroup(name, -(-ranks // per_node), min(ranks, per_node)))

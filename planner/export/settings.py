@@ -24,9 +24,11 @@ class Setting:
 
     key: str
     """A command line's option with its dashes ("--bf16"), an environment variable with a dollar sign ("$NCCL_DEBUG"), or the keys of
-    a document joined by dots ("zero_optimization.stage"); entries of lists count from 0 ("plugins.0.name")."""
+    a document joined by dots ("zero_optimization.stage"); entries of lists of objects count from 0 ("plugins.0.name"). For scripts see
+    `planner.export.formats.arguments.read_script`."""
     value: Any
-    """A text, number, truth value or None; a tuple of texts for an option with several values; True for an option without one."""
+    """A text, number, truth value, None or a tuple of them. Options of a command line hold texts: one, a tuple of several, or True
+    for none."""
     file: str
     line: int
     """Counts from 1."""
@@ -35,6 +37,8 @@ class Setting:
     """Last line of the value; 0 where it is `line`."""
     text: str = ""
     """As it stands in the file."""
+    is_open: bool = False
+    """Whether the value depends on something that only a shell could compute, such as `$(hostname)` or `$1`."""
 
 
 class Settings:
@@ -53,7 +57,7 @@ class Settings:
         return any(setting.key == key for setting in self._all)
 
     def take(self, key: str, *fields: str) -> Setting | None:
-        """The last setting of a key, since a later option overrides an earlier one; None where it is not set.
+        """The last setting of a key, since a later option overrides an earlier one; None where it is not set or stays open.
 
         Args:
             fields: the fields of the row that it decides, in the contract's names as in `Quantities`.
@@ -61,8 +65,9 @@ class Settings:
         found = None
         for position, setting in enumerate(self._all):
             if setting.key == key:
-                found = setting
-                self._taken[position] = fields
+                found = None if setting.is_open else setting
+                if found is not None:
+                    self._taken[position] = fields
         return found
 
     def value(self, key: str, *fields: str, default: Any = None) -> Any:
