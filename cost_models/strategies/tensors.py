@@ -76,7 +76,7 @@ def distinct(strategies: Strategies, axes: Sequence[str], *, also: NDArray[Any] 
         index, inverse = first[present], rank[code]
     else:
         _, index, inverse = np.unique(code, return_index=True, return_inverse=True)
-    return Distinct(strategies.take(index), inverse.reshape(-1), None if also is None else also[index])
+    return Distinct(strategies.picked(index), inverse.reshape(-1), None if also is None else also[index])
 
 
 def summed(parts: Iterable[NDArray[np.float64]]) -> NDArray[np.float64]:
