@@ -10,7 +10,7 @@ from cost_models.units import GIB
 from planner.answer.evaluation import UNKNOWN_HOST
 from planner.request.checked_request import PRODUCT_VERSION, CheckedRequest
 from planner.revision import model_revision
-from planner.schemas.plan_response import SCHEMA_VERSION
+from planner.schemas.base import SCHEMA_VERSION
 
 
 def plan_response(checked: CheckedRequest, *, stopped: str | None, **found: Any) -> dict[str, Any]:

@@ -20,6 +20,9 @@ from pydantic_core import CoreSchema
 
 from cost_models.inputs import fields
 
+SCHEMA_VERSION = 1
+"""Of the answers to plan requests."""
+
 
 class ContractModel(BaseModel):
     """A document of the public contract."""

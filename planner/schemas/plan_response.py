@@ -6,12 +6,11 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from planner.schemas.base import ContractModel
+from planner.schemas.base import SCHEMA_VERSION, ContractModel
 from planner.schemas.evaluation import Evaluation, Reason
 from planner.schemas.strategy import StrategyInput
 
 Status = Literal["queued", "running", "succeeded", "failed", "cancelled"]
-SCHEMA_VERSION = 1
 
 
 class RankedPlan(ContractModel):

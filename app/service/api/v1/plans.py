@@ -24,7 +24,7 @@ from app.service.intake.plan_requests import prepare_request
 from app.service.timestamps import rfc3339
 from planner.request.checked_request import PRODUCT_VERSION
 from planner.schemas import PlanRequest, RankedPlan
-from planner.schemas.plan_response import SCHEMA_VERSION
+from planner.schemas.base import SCHEMA_VERSION
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"])
 PlanId = Annotated[
