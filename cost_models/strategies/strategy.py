@@ -105,6 +105,7 @@ class Strategies:
 
     def take(self, index: Ints | Bools) -> Strategies:
         """The strategies at these positions, or where the mask holds."""
+        # A mask would be searched through once for each of the thirty columns.
         at = index.nonzero()[0] if index.dtype == np.bool_ else index
         return _unchecked({name: getattr(self, name).take(at) for name in ARRAY_FIELDS} | {"layouts": self.layouts})
 
@@ -121,6 +122,7 @@ class Strategies:
             """A column of a picked batch that nobody has read before."""
             if name not in DTYPES or "_picked" not in self.__dict__:
                 raise AttributeError(f"Strategies has no attribute {name!r}")
+            # Two threads may both take a column; they find the same numbers, and either may keep its own.
             batch, index = self.__dict__["_picked"]
             column = self.__dict__[name] = getattr(batch, name).take(index)
             return column
