@@ -31,6 +31,8 @@ _LISTS = (
     "devices",
 )  # fmt: skip
 _FACTS = ("host", "memory")
+_LAYERS = "host_layers"
+"""Findings of layers' host time, one entry a class."""
 # Efficiencies are rates over a peak and must stay below one. Nobody states the peak of a processor for these operations, so it is
 # put a quarter above the best rate that was seen.
 _HEADROOM = 1.25
@@ -96,6 +98,10 @@ def _collected(findings: Iterable[Findings]) -> tuple[dict[str, list[Any]], dict
         for field, entries in found.items():
             if field in lists:
                 lists[field] += entries
+            elif field == _LAYERS:
+                for entry in entries:
+                    times = {key: value for key, value in entry.items() if key != "layer_class"}
+                    facts["host"].setdefault("layers", {})[entry["layer_class"]] = times
             elif field in facts:
                 for entry in entries:
                     facts[field] |= entry
@@ -153,6 +159,7 @@ def merge(
     for field in _FACTS:
         before = getattr(older, field).model_dump(exclude_none=True)
         content[field] = {**before, **getattr(newer, field).model_dump(exclude_none=True)}
+    content["host"]["layers"] = {**older.host.model_dump()["layers"], **newer.host.model_dump()["layers"]}
     # The fits are recomputed over all samples, since a curve of the older one may have gained points.
     content["notes"] = (*newer.notes, f"merged with {older.name} of {older.created_at} ({older.id[:12]})")
     return fitted(CalibrationDocument.model_validate(content))

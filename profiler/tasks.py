@@ -13,8 +13,8 @@ from typing import Any
 from profiler.rig import Rig
 
 Findings = dict[str, list[dict[str, Any]]]
-"""Keys: gemm, collectives, attention, math_attention, memory_bandwidth, host_adam, overlap, pairs, host, memory, devices,
-notes."""
+"""Keys: gemm, collectives, attention, math_attention, memory_bandwidth, host_adam, overlap, pairs, host, host_layers, memory,
+devices, notes."""
 
 
 class NotSupportedError(Exception):

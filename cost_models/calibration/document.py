@@ -211,6 +211,16 @@ class HostAdamSample(_Strict):
     spread_fraction: Fraction = 0.0
 
 
+class HostLayer(_Strict):
+    """Host seconds of one layer in training steps that the host decides, on the slowest rank."""
+
+    forward_s: Positive
+    backward_s: Positive
+    """Recomputation included, where the class has it."""
+    spread: Fraction = 0.0
+    """80 % half-width of one round of steps, over forward and backward together."""
+
+
 class Host(_Strict):
     """CPU seconds of issuing work, none of it hidden."""
 
@@ -237,6 +247,8 @@ class Host(_Strict):
     """The plain layer compiled, under FSDP2."""
     compiled_sequence_parallel_layer_s: Positive | None = None
     """The plain layer with DTensor tensor and sequence parallelism, compiled."""
+    layers: dict[str, HostLayer] = {}
+    """By class: whose modules, the runtime around them, and `recompute` where they are, such as `transformers-fsdp2-recompute`."""
 
 
 class MemoryFacts(_Strict):

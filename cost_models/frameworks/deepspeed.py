@@ -8,7 +8,13 @@ from typing import Final
 
 from cost_models.constants import Constant
 from cost_models.frameworks.choices import Choices, Habit, StrategyDefaults
-from cost_models.frameworks.facts import REPLICA_OVERLAPS, TORCH_LAYER_KERNELS, FrameworkFacts, HostTraffic
+from cost_models.frameworks.facts import (
+    REPLICA_OVERLAPS,
+    TORCH_LAYER_KERNELS,
+    FrameworkFacts,
+    HostTraffic,
+    LayerRuntimes,
+)
 from cost_models.frameworks.knobs import Flag, always, offloaded_fraction, offloads, shards
 from cost_models.frameworks.megatron import LOCAL_MEMORY
 from cost_models.frameworks.releases import Former, precedes
@@ -164,6 +170,10 @@ FACTS: Final = FrameworkFacts(
     hooked_host_ratio=1.4,
     hooks_from_zero=1,
     zero3_host_ratio=ZERO3_HOST.value,
+    # Layers of real jobs took their host up to 2.2 times as long as the agent's (docs/PROFILING.md).
+    layer_runtimes=LayerRuntimes(
+        sharded=("zero3",), hooked=("zero2", "zero1"), nothing=("zero0",), package="deepspeed", priced=False
+    ),
     zero0_checks_gradients=True,
     # Norm, copy and release of each gradient: 1.8 to 2.3 and 0.8 to 0.9 ms a layer of nine tensors, 7 to 18 operators each.
     optimizer_launches_per_tensor=12.0,

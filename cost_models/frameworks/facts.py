@@ -52,6 +52,21 @@ class HostTraffic:
     """Whether the host updates every parameter of a rank where parameters are offloaded."""
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LayerRuntimes:
+    """Names of the runtimes around a layer, by what they do for data parallelism. Of several the first that was measured counts."""
+
+    sharded: tuple[str, ...] = ()
+    """Parameters are gathered layer by layer."""
+    hooked: tuple[str, ...] = ()
+    """Hooks on whole parameters reduce gradients."""
+    nothing: tuple[str, ...] = ()
+    package: str = ""
+    """What must be installed for these beside PyTorch."""
+    priced: bool = True
+    """Whether plans are priced by them: whether the agent's small layer was seen to take its host what layers of real jobs take."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class FrameworkFacts:
     """Everything that is known of one framework at one release; `framework_facts` applies what earlier releases did."""
@@ -100,6 +115,8 @@ class FrameworkFacts:
     zero3_host_ratio: float = 1.0
     """Host time of a layer under stage 3's own hooks, which fetch, release and reduce each parameter, over that of a plain one;
     FSDP2's is measured by profiles."""
+    layer_runtimes: LayerRuntimes = LayerRuntimes()
+    """Runtimes around a layer of Hugging Face's modules, of which the profiling agent times each. [F-4]"""
     optimizer_launches_per_tensor: float = 0.0
     """Operators that an optimizer step issues for each parameter tensor, beside `optimizer_launches`."""
     zero0_checks_gradients: bool = False

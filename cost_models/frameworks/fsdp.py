@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Final
 
 from cost_models.frameworks.choices import Choices, StrategyDefaults
-from cost_models.frameworks.facts import REPLICA_OVERLAPS, TORCH_LAYER_KERNELS, FrameworkFacts
+from cost_models.frameworks.facts import REPLICA_OVERLAPS, TORCH_LAYER_KERNELS, FrameworkFacts, LayerRuntimes
 from cost_models.frameworks.releases import Former
 from cost_models.frameworks.torchtitan import FSDP_HOST, WHOLE_OFFLOAD
 from cost_models.frameworks.torchtitan import MEMORY as TORCHTITAN_MEMORY
@@ -54,6 +54,8 @@ FACTS: Final = FrameworkFacts(
     host_step_ratio=1.05,
     # DistributedDataParallel: 5.0 and 7.0 ms a Llama layer where plain ones take 4.2 and 4.9 (data/measured_h200, host_layers).
     hooked_host_ratio=1.3,
+    # accelerate runs fp32 parameters under autocast where nothing shards them (accelerator.py, prepare_model).
+    layer_runtimes=LayerRuntimes(sharded=("fsdp2",), hooked=("ddp",), nothing=("autocast",)),
     hooks_when_reducing=True,  # torch/nn/parallel/distributed.py (no_sync), reducer.cpp (autograd_hook)
     copies_around_gathers=True,
     keeps_gathered_norms=True,

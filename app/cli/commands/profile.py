@@ -60,6 +60,10 @@ def run(
     device: Annotated[
         DeviceChoice, typer.Option(help="cpu runs every benchmark on the processor, to try the agent out.")
     ] = DeviceChoice.CUDA,
+    framework: Annotated[
+        str | None,
+        typer.Option(help="Framework that will be planned: what its layers cost the host is measured first."),
+    ] = None,
 ) -> None:
     """Measure this node, or under torchrun or srun all their nodes."""
     # Before anything is loaded: the budget covers what a user waits for, and importing torch takes seconds.
@@ -87,6 +91,7 @@ def run(
         merge_with=tuple(read_document(path) for path in merge or ()),
         fresh=fresh,
         allow_busy=allow_busy,
+        framework=_known(framework),
     )
     with _shown_progress(place, quiet=context.obj["quiet"]) as shown:
         outcome = measure(settings, place, on_progress=shown)
@@ -97,6 +102,14 @@ def run(
         raise typer.Exit(130)
     if server is not None:
         _send(outcome.document, server=server, token=token)
+
+
+def _known(framework: str | None) -> str | None:
+    from cost_models.frameworks import FRAMEWORKS
+
+    if framework is not None and framework not in FRAMEWORKS:
+        raise InvalidInputError([Problem("", f"{framework!r} is no framework", f"Known are {', '.join(FRAMEWORKS)}.")])
+    return framework
 
 
 @profile_app.command()

@@ -170,7 +170,14 @@ def _memory(document: CalibrationDocument) -> Table | None:
 def _host(document: CalibrationDocument) -> Table | None:
     rows = [
         (name.removesuffix("_s").replace("_", " "), f"{value / MICRO:.1f} us")
-        for name, value in document.host.model_dump(exclude_none=True).items()
+        for name, value in document.host.model_dump(exclude_none=True, exclude={"layers"}).items()
+    ]
+    rows += [
+        (
+            f"layer, {name.replace('-', ' ')}: forward, backward",
+            f"{layer.forward_s / MICRO:.0f} us, {layer.backward_s / MICRO:.0f} us (± {100 * layer.spread:.0f} %)",
+        )
+        for name, layer in sorted(document.host.layers.items())
     ]
     rows += [
         (

@@ -51,6 +51,16 @@ def test_a_document_of_today_is_merged_and_one_of_last_season_is_not() -> None:
         merge(newer, document(days_ago=100.1))
 
 
+def test_a_class_of_layers_timed_again_replaces_the_older_one_and_others_stay() -> None:
+    def timed(name: str, forward_s: float) -> dict[str, Any]:
+        return {"layer_class": name, "forward_s": forward_s, "backward_s": 3.0, "spread": 0.1}
+
+    newer = document(host=[{"eager_op_s": 2e-5}], host_layers=[timed("a", 1.0), timed("b", 2.0)])
+    merged = merge(newer, document(host_layers=[timed("b", 7.0), timed("c", 8.0)]))
+    assert {name: layer.forward_s for name, layer in merged.host.layers.items()} == {"a": 1.0, "b": 2.0, "c": 8.0}
+    assert (merged.host.eager_op_s, merged.host.layers["c"].backward_s) == (2e-5, 3.0)
+
+
 def test_three_of_the_differences_between_machines_are_told() -> None:
     other = document(machine={"nvls": "on", "torch": "2.12", "driver": "590", "num_nodes": 2})
     with pytest.raises(CalibrationError) as caught:

@@ -89,6 +89,11 @@ def test_doctor_wants_64_mib_for_what_it_writes_and_for_processes_to_share(
     assert levels["GPU"] == "stop"
 
 
+def test_a_framework_that_nobody_plans_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["profile", "run", "--out", str(tmp_path / "x.json"), "--framework", "horovod"]) == 2
+    assert "torchtitan" in capsys.readouterr().err
+
+
 @pytest.mark.parametrize("budget", ["soon", "0s", "-5", "100d", "nan"])
 def test_a_budget_that_is_no_time_is_refused(budget: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["profile", "run", "--out", str(tmp_path / "x.json"), "--budget", budget]) == 2

@@ -47,7 +47,10 @@ DOCUMENT: dict[str, Any] = {
     ],
     "memory_bandwidth": [{"kind": "host_to_device", "size_bytes": 2.0**28, "bytes_per_s": 5.5e10}],
     "memory": {"capacity_bytes": 79.25 * GIB, "allocator_slack_fraction": 0.125},
-    "host": {"eager_op_s": 12.5e-6},
+    "host": {
+        "eager_op_s": 12.5e-6,
+        "layers": {"transformers-zero3-recompute": {"forward_s": 4.25e-3, "backward_s": 6e-3, "spread": 0.07}},
+    },
     "overlap": [
         {"op": "all_gather", "ranks": 4, "size_bytes": 2.0**26, "m": 8192, "n": 8192, "k": 8192,
          "compute_slowdown_fraction": 0.12, "communication_slowdown_fraction": 0.34},
@@ -91,6 +94,7 @@ def test_the_report_gives_rates_by_kind_and_size(
     assert cells(out, "capacity") == ["capacity", "79.25 GiB"]
     assert cells(out, "allocator slack") == ["allocator slack", "12.5 %"]
     assert cells(out, "eager op") == ["eager op", "12.5 us"]
+    assert "4250 us, 6000 us (± 7 %)" in out
     assert "12 %, 34 % longer" in out
     assert cells(out, "3") == ["3", "1200-1980", "400-695", "-", "power", "-"]
     assert "note: by hand" in out
