@@ -16,7 +16,7 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.calibration.document import CalibrationDocument, Host
+from cost_models.calibration.document import CalibrationDocument, Host, HostLayer
 from cost_models.constants import (
     COMPILED_DTENSOR_HOST_RATIO,
     COMPILED_HOST_RATIO,
@@ -218,6 +218,11 @@ class Calibration:
     @property
     def _host(self) -> Host | None:
         return None if self.compute is None else self.compute.host
+
+    @property
+    def host_layers(self) -> Mapping[str, HostLayer]:
+        """Host seconds of layers by class, where a profile measured them. [F-4]"""
+        return {} if self._host is None else self._host.layers
 
     @property
     def bare_op_s(self) -> Scalar:

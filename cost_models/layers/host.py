@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Final, Literal
+from typing import Final
 
 import numpy as np
 
@@ -12,13 +12,12 @@ from cost_models.job import Job
 from cost_models.layers.adapter_costs import adapter_host_s, adapter_tensors
 from cost_models.layers.expert_loop import loop_launches_s
 from cost_models.layers.hf_modules import LLAMA_LAYER_TENSORS, host_ratio
+from cost_models.layers.host_classes import Around, measured_layer
 from cost_models.layers.shapes import parameter_tensors
 from cost_models.specs.model import LayerKind
 from cost_models.strategies.strategy import Floats, Strategies
 from cost_models.terms import Tier
 
-Around = Literal["nothing", "sharded", "hooked"]
-"""What stands around a layer for data parallelism: nothing, gathering layer by layer, or hooks that reduce its gradients."""
 FSDP1_UNIT: Final = Constant(
     0.6, "1", 0.4, 1.0,
     "host time of FSDP1's unit around one tensor over that of FSDP2's around a layer: 62 and 64 ms a layer of 15 units with full "
@@ -79,19 +78,14 @@ def launch_s(job: Job, kind: LayerKind, rows: Strategies, *, around: Around = "n
         around: what stands around the layer for data parallelism.
     """
     extra = _expert_kernels(job, kind, rows)
-    each, wrapped = launch_cost(job).value, _wrapper_s(job, kind, rows, around=around)
+    each = launch_cost(job).value
     # Megatron wraps each collective in an autograd function with a buffer and a wait; elsewhere it is one operator.
     call_ops = TP_CALL_OPS.value if job.framework.wraps_tp_calls else 1.0
     call_s = (call_ops - 1.0) * each + job.calibration.collective_call_s(host_mode(job)).value
     if job.framework.wraps_layers and _measured_wrapper(job):
         call_s = 0.0  # the measured layers made their calls
-    passes = zip(kernels_per_layer(job), extra, _calls(job, kind, rows), strict=True)
-    # What stands around the layer does not grow with its operators.
-    own = host_ratio(job)
-    forward, backward = (
-        np.asarray((own * kernels + more) * each + calls * call_s + kernels * wrapped)
-        for kernels, more, calls in passes
-    )
+    passes = zip(_dense_s(job, kind, rows, around=around), extra, _calls(job, kind, rows), strict=True)
+    forward, backward = (np.asarray(dense + more * each + calls * call_s) for dense, more, calls in passes)
     adapted = adapter_host_s(job, kind, op_s=each)
     if adapted is not None:
         forward, backward = forward + adapted[0], backward + adapted[1]
@@ -99,6 +93,24 @@ def launch_s(job: Job, kind: LayerKind, rows: Strategies, *, around: Around = "n
         return forward, backward
     loop = loop_launches_s(job, rows.ep, op_s=each)
     return forward + loop.forward, backward + loop.backward
+
+
+def _dense_s(job: Job, kind: LayerKind, rows: Strategies, *, around: Around) -> tuple[Floats, Floats]:
+    """Host seconds of a dense layer's forward and backward with what stands around it, shape (U,) each. [F-4]"""
+    each, kernels, own = launch_cost(job).value, kernels_per_layer(job), host_ratio(job)
+    measured = measured_layer(job, around=around)
+    if measured is None:
+        wrapped = _wrapper_s(job, kind, rows, around=around)
+        # What stands around the layer does not grow with its operators.
+        forward, backward = (np.asarray(count * (own * each + wrapped)) for count in kernels)
+        return forward, backward
+    bare = measured_layer(job, around="nothing")
+    plain = (kernels[0] * each, kernels[1] * each) if bare is None else (bare.forward_s, bare.backward_s)
+    split = _split_ratio(job, rows) * job.calibration.looped_op_s.value
+    # The measured layer is a Llama layer. What this one has more of, it has inside of what stands around it.
+    passes = zip((measured.forward_s, measured.backward_s), plain, kernels, strict=True)
+    forward, backward = (np.asarray(whole + (own - 1.0) * alone + count * split) for whole, alone, count in passes)
+    return forward, backward
 
 
 def kernels_per_layer(job: Job) -> tuple[float, float]:
@@ -162,8 +174,15 @@ def _wrapper_s(job: Job, kind: LayerKind, rows: Strategies, *, around: Around) -
     if around == "sharded":
         sharded = ratio("sharded", compiled=compiled).value if facts.wraps_layers else _zero3_ratio(job, kind)
         added += (sharded - 1.0) * _units(job, kind)
-    if facts.wraps_layers:
-        kinds: tuple[Wrapper, Wrapper] = ("tensor_parallel", "sequence_parallel")
-        whole, split = (ratio(each, compiled=compiled).value - 1.0 for each in kinds)
-        added += np.where(rows.tp > 1, np.where(rows.sequence_parallel, split, whole), 0.0)
-    return added * job.calibration.looped_op_s.value
+    return np.asarray((added + _split_ratio(job, rows)) * job.calibration.looped_op_s.value)
+
+
+def _split_ratio(job: Job, rows: Strategies) -> Floats:
+    """What DTensor adds to a plain layer's host time, over that time, shape (U,). [F-4]"""
+    if not job.framework.wraps_layers:
+        return np.zeros(len(rows))
+    kinds: tuple[Wrapper, Wrapper] = ("tensor_parallel", "sequence_parallel")
+    whole, split = (
+        job.calibration.wrapped_layer_ratio(each, compiled=job.training.compile).value - 1.0 for each in kinds
+    )
+    return np.where(rows.tp > 1, np.where(rows.sequence_parallel, split, whole), 0.0)

@@ -11,7 +11,8 @@ import numpy as np
 from cost_models.constants import CHECKPOINT_HOST_S, Constant
 from cost_models.job import Job
 from cost_models.layers.costs import LAYER_AXES
-from cost_models.layers.host import Around, launch_s
+from cost_models.layers.host import launch_s
+from cost_models.layers.host_classes import Around, measured_layer
 from cost_models.step.fsdp_comm import is_fsdp
 from cost_models.step.stage_costs import hooked, runs_ahead, sum_over_kinds
 from cost_models.strategies.recomputed_layers import recomputed_shares
@@ -37,7 +38,7 @@ class HostRange:
 
 
 def host_range(job: Job, strategies: Strategies, terms_s: Mapping[str, Floats]) -> HostRange | None:
-    """What HOST_SPREAD of the layers' host time does to the wait for it; None where it was not measured.
+    """What the spread of the layers' host time does to the wait for it; None where it was not measured.
 
     A wait is the difference of two large times, so that a fifth of the host's is more than any share of the wait, and a device
     that does not wait for the usual host may wait for a slower one. The layers are taken as spread evenly over the stages.
@@ -54,11 +55,22 @@ def host_range(job: Job, strategies: Strategies, terms_s: Mapping[str, Floats]) 
     device_s = device_s + np.where(runs_ahead(job, strategies), summed(terms_s[name] for name in _ENDS), 0.0)
     # Where the device waits, it works as long as the host does but for that wait.
     device_s = np.where(waits > 0, host_s - waits, np.maximum(device_s, host_s))
-    spread = HOST_SPREAD.value * host_s
+    spread = _spread(job, strategies) * host_s
     return HostRange(
         shorter_s=np.minimum(waits, spread),
         longer_s=np.maximum(host_s + spread - device_s, 0.0) - waits,
     )
+
+
+def _spread(job: Job, strategies: Strategies) -> Floats:
+    """80 % half-width of the layers' host time over that time, shape (N,): what a profile saw its layers scatter by, if that is more."""
+
+    def of(which: Around) -> float:
+        layer = measured_layer(job, around=which)
+        return HOST_SPREAD.value if layer is None else max(layer.spread, HOST_SPREAD.value)
+
+    unsharded = np.where(hooked(job, strategies), of("hooked"), of("nothing"))
+    return np.where(is_fsdp(job, strategies), of("sharded"), unsharded)
 
 
 def _host_s(job: Job, strategies: Strategies) -> Floats:

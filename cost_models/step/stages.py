@@ -15,6 +15,7 @@ from cost_models.constants import WGRAD_SHARE
 from cost_models.job import Job
 from cost_models.layers.costs import LAYER_PARTS, LayerCosts
 from cost_models.layers.flops import FORWARD_AND_BACKWARD
+from cost_models.layers.host_classes import measured_layer
 from cost_models.step.fsdp_comm import is_fsdp
 from cost_models.step.interleaving import fills_rounds, interleaved_s
 from cost_models.step.pipeline import bubble_s, splits_backward
@@ -116,8 +117,9 @@ def stage_tiers(job: Job, strategies: Strategies, costs: StageCosts) -> dict[str
         sharded = np.where(is_fsdp(job, strategies), wrapped.tier, 0)
         tiers["launch"] = np.maximum(tiers["launch"], sharded).astype(np.int8)
     if job.framework.zero3_host_ratio > 1.0 or job.framework.hooked_host_ratio > 1.0:
-        # Constants of another host, which no profile measures.
-        constant = hooked(job, strategies) | (is_fsdp(job, strategies) & (job.framework.zero3_host_ratio > 1.0))
+        # Constants of another host, where no profile measured this one's.
+        constant = hooked(job, strategies) & (measured_layer(job, around="hooked") is None)
+        constant = constant | (is_fsdp(job, strategies) & (job.framework.zero3_host_ratio > 1.0))
         tiers["launch"] = np.maximum(tiers["launch"], np.where(constant, np.int8(Tier.NOMINAL), np.int8(0)))
     return tiers | {"head": ends.cases.spread(ends.head_tier), "dp_comm": costs.fsdp_tier}
 
