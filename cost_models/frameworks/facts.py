@@ -87,6 +87,8 @@ class FrameworkFacts:
     """YYYY-MM from which these overlaps work; nothing overlaps before. Empty: always."""
     overlap_tp_backward: bool = False
     """TP all-reduce of the data gradient hidden behind the weight gradient."""
+    tp_gathers_gradients_first: bool = False
+    """With sequence parallelism the gradient of a row-parallel output is gathered before any of the backward's products runs."""
     gathers_per_tensor: bool = False
     """ZeRO-3 gathers one tensor a call rather than one layer."""
     gradient_accumulation_bytes: float

@@ -119,6 +119,9 @@ FACTS: Final = FrameworkFacts(
     overlaps={**REPLICA_OVERLAPS, "p2p": True},
     overlaps_since="2023-07",
     overlap_tp_backward=True,
+    # core/tensor_parallel/mappings.py (_ReduceScatterToSequenceParallelRegion.backward); transformer_engine/pytorch/module/base.py
+    # (grad_output_preprocess with row_parallel_mode).
+    tp_gathers_gradients_first=True,
     gradient_accumulation_bytes=FUSED_ACCUMULATION_BYTES,
     kernels_forward=34.0,
     kernels_backward=45.0,

@@ -44,8 +44,9 @@ class Exchange(PassSeconds):
 
 
 def tp_comm(
-    job: Job, kind: LayerKind, rows: Strategies, *, tokens: Floats, placements: StrategyPlacements, wgrad_s: Floats
-) -> PassSeconds:
+    job: Job, kind: LayerKind, rows: Strategies, *, tokens: Floats, placements: StrategyPlacements, wgrad_s: Floats,
+    dgrad_s: Floats,
+) -> PassSeconds:  # fmt: skip
     """Exposed seconds of one layer's tensor-parallel collectives. [C-10] [O-1]
 
     Without sequence parallelism there is an all-reduce of T*h after attention and one after the MLP, and as many in backward.
@@ -60,6 +61,7 @@ def tp_comm(
         tokens: tokens of a micro-batch on a context-parallel rank.
         placements: groups of these rows.
         wgrad_s: seconds of the layer's weight gradients, which run beside a backward collective.
+        dgrad_s: seconds of its data gradients, beside which saved shards are gathered again.
     """
     if not (rows.tp > 1).any():
         return _nothing(tokens)
@@ -93,11 +95,16 @@ def tp_comm(
         split_backward = split_backward - (scatter.seconds + again * gather.seconds) + latent.backward
     forward = np.where(rows.sequence_parallel, split_forward, blocks * whole.seconds)
     backward = np.where(rows.sequence_parallel, split_backward, blocks * whole.seconds)
-    # The collective of a data gradient needs nothing of the weight gradient, so the two run side by side. What is
-    # hidden is bounded both by the collective's progress beside a product and by how long that product runs; hence
-    # the maximum.
+    # The collective of a data gradient needs nothing of the weight gradient, so the two run side by side, as do the second gather
+    # of an input and the data gradient. What is hidden is bounded both by the collective's progress beside a product and by how
+    # long that product runs; hence the maximum. A row-parallel product needs the whole gradient of its output at once: Megatron
+    # gathers it before anything else can run, unless the gather is pipelined with the product.
     if job.framework.overlap_tp_backward and job.training.software_date >= ASYNC_TP_SINCE:
-        hidden = np.maximum((1 - TP_BACKWARD_HIDDEN.value) * backward, backward - WGRAD_OVERLAP.value * wgrad_s)
+        waits = job.framework.tp_gathers_gradients_first & rows.sequence_parallel & ~rows.overlap_tp_comm
+        first = np.where(waits, blocks * gather_back.seconds, 0.0)
+        beside = backward - first
+        products_s = wgrad_s + np.where(rows.sequence_parallel & (again > 0), dgrad_s, 0.0)
+        hidden = first + np.maximum((1 - TP_BACKWARD_HIDDEN.value) * beside, beside - WGRAD_OVERLAP.value * products_s)
         backward = np.where(rows.sequence_parallel | (not job.framework.tp_overlap_needs_split), hidden, backward)
     pipelined = PIPELINED_TP_EXPOSED["symmetric_memory" if job.framework.copies_around_gathers else "userbuffers"].value
     exposed = np.where(rows.overlap_tp_comm, pipelined, 1.0)

@@ -139,7 +139,7 @@ def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyP
     adapted = adapted_s(job, kind, rows, tokens=tokens)
     if adapted is not None:
         element_forward, element_backward = element_forward + adapted.forward_s, element_backward + adapted.backward_s
-    tp = tp_comm(job, kind, rows, tokens=tokens, placements=placements, wgrad_s=matmul.wgrad_s)
+    tp = tp_comm(job, kind, rows, tokens=tokens, placements=placements, wgrad_s=matmul.wgrad_s, dgrad_s=matmul.dgrad_s)
     cp = cp_comm(
         job, rows, tokens=tokens, placements=placements, attention_s=(attention.forward_s, attention.backward_s)
     )

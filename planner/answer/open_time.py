@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
@@ -31,6 +32,10 @@ _CUDNN_UNSURE = ("2024-05", "2024-11")
 _SLOWER_ATTENTION = 1.75
 """Time of FlashAttention 2 over cuDNN's attention on an H100: 332 to 346 against 568 to 641 TFLOP/s forward, 250 to 313 against 473 to 546
 backward (data/measured_h100/kernels.md)."""
+_BY_ROW: Final = (7689.5 / 6768.0, 820.0 / 540.0)
+"""Time of a step with torchao's rowwise recipe over one with the tensorwise recipe, without and with tensor parallelism: Llama 3 8B on 8 H100
+(pytorch/ao, torchao/float8/README.md, training benchmarks), Llama 3 70B on 128 H100 (pytorch/pytorch issue 149990), both in tokens per second
+of TorchTitan, compiled."""
 _LEAST_CHUNKS = 2.0
 """Chunks of a stage with the least interleaving there is."""
 
@@ -106,6 +111,11 @@ def _reaches(evaluated: Evaluated, rows: Sequence[OpenRow]) -> dict[str, _Reach]
                 (_SLOWER_ATTENTION - 1.0) * terms["attention"] * (job.training.attention_kernel == "cudnn"),
             ),
         ),
+        # PyTorch's modules run torchao's recipes, of which only these two are stable.
+        "fp8_recipe": (
+            _left_open(rows, "fp8_recipe") & _may_be_by_row(job),
+            _Reach(nothing, (np.where(s.tp > 1, _BY_ROW[1], _BY_ROW[0]) - 1.0) * evaluated.step_time_s),
+        ),
         "vpp": (_left_open(rows, "vpp"), _Reach((1.0 - 1.0 / _LEAST_CHUNKS) * terms["pp_bubble"], nothing)),
         # Where states are sharded by default, that is what recipes do; where they are not, the update may be shorter by as many
         # times as there are shards.
@@ -143,6 +153,12 @@ def _of_recipe(job: Job) -> Collection[str]:
 def _captures(job: Job) -> bool:
     """Whether users of the framework capture layers in graphs: Megatron's recipes do, around Transformer Engine's layers."""
     return bool(job.framework.choices.recipes) and job.training.transformer_impl == "transformer-engine"
+
+
+def _may_be_by_row(job: Job) -> bool:
+    """Whether the row may have meant torchao's rowwise recipe where its framework's default is the tensorwise one."""
+    training = job.training
+    return job.framework.wraps_layers and training.precision == "fp8" and training.fp8_recipe == "tensorwise"
 
 
 def _may_be_cudnn(job: Job) -> bool:

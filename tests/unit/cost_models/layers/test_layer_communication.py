@@ -29,10 +29,11 @@ class Case:
         placement = getattr(self.placements, group)
         return float(self.job.calibration.collective_s(op, size, placement=placement).seconds[0])
 
-    def tp(self, *, wgrad_s=0.0):
+    def tp(self, *, wgrad_s=0.0, dgrad_s=0.0):
         return tp_comm(
-            self.job, self.kind, self.rows, tokens=self.tokens, placements=self.placements, wgrad_s=np.array([wgrad_s])
-        )
+            self.job, self.kind, self.rows, tokens=self.tokens, placements=self.placements, wgrad_s=np.array([wgrad_s]),
+            dgrad_s=np.array([dgrad_s]),
+        )  # fmt: skip
 
     def cp(self, *, attention_s=0.0):
         attention = np.array([attention_s])
@@ -87,6 +88,27 @@ def test_the_weight_gradient_hides_part_of_backward() -> None:
     some, much = case.tp(wgrad_s=whole / 3).backward[0], case.tp(wgrad_s=1.0).backward[0]
     assert some == pytest.approx(whole - WGRAD_OVERLAP.value * whole / 3)
     assert much == pytest.approx((1 - TP_BACKWARD_HIDDEN.value) * whole)
+
+
+def test_megatron_waits_for_the_gather_of_an_output_gradient() -> None:
+    """A block's backward gathers the gradient of its row-parallel output, which all else waits for, then its saved input beside the
+    data gradient; the scatter runs beside the weight gradient. Behind products that take for ever a share of the last two is left."""
+    case = Case({"tp": 4, "sequence_parallel": True})
+    gather, scatter = case.price("all_gather", SIZE, "tp"), case.price("reduce_scatter", SIZE, "tp")
+    left = 1 - TP_BACKWARD_HIDDEN.value
+    found = case.tp(wgrad_s=100.0, dgrad_s=100.0).backward[0]
+    assert found == pytest.approx(2 * (gather + left * (gather + scatter)))
+    # Where the two products are short, they hide 0.6 of their own time.
+    short = (gather + scatter) / 4
+    found = case.tp(wgrad_s=short, dgrad_s=short).backward[0]
+    assert found == pytest.approx(2 * (2 * gather + scatter) - WGRAD_OVERLAP.value * 2 * short)
+
+
+def test_a_pipelined_gather_of_an_output_gradient_is_not_waited_for() -> None:
+    case = Case({"tp": 4, "sequence_parallel": True, "overlap": {"tp_comm": True}})
+    gather, scatter = case.price("all_gather", SIZE, "tp"), case.price("reduce_scatter", SIZE, "tp")
+    left = (1 - TP_BACKWARD_HIDDEN.value) * PIPELINED_TP_EXPOSED["userbuffers"].value
+    assert case.tp(wgrad_s=100.0).backward[0] == pytest.approx(left * 2 * (2 * gather + scatter))
 
 
 def test_pipelined_collectives_expose_a_share() -> None:

@@ -126,3 +126,18 @@ def test_rows_of_one_batch_are_widened_one_by_one() -> None:
     together = [answer["step_time_range_s"] for answer in evaluate_rows(rows)]
     assert together == [one(each)["step_time_range_s"] for each in rows]
     assert together[0][0] < together[1][0] < together[2][0]
+
+
+@pytest.mark.parametrize(("tp", "ratio"), [(1, 7689.5 / 6768), (2, 820 / 540)])
+def test_an_unstated_fp8_recipe_of_torchao_reaches_up_to_scales_by_row(tp: int, ratio: float) -> None:
+    """Tokens per second by tensor and by row: torchao's README (8 H100) and, with tensor parallelism, pytorch issue 149990."""
+    given = {"precision": "fp8", "compile": True, "strategy": {"tp": tp, "zero": 3}}
+    left_open = one(row("torchtitan", **given))
+    below, above = reach(left_open, one(row("torchtitan", fp8_recipe="tensorwise", **given)))
+    assert (below, above) == (pytest.approx(0), pytest.approx(log(ratio) ** 2))
+
+
+def test_transformer_engines_recipes_do_not_reach_to_torchaos() -> None:
+    left_open = one(row(precision="fp8"))
+    stated = one(row(precision="fp8", fp8_recipe=left_open["assumed"]["fp8_recipe"]))
+    assert reach(left_open, stated) == (pytest.approx(0), pytest.approx(0))
