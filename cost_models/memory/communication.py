@@ -223,6 +223,8 @@ def _workspaces(batch: Batch) -> tuple[Floats, Floats]:
     hidden = np.where(pipelined, table.hidden, 0.0)
     buffers_KN = strategies.num_micro_batches * hidden * received_KN
     # A stage's outputs are kept with their micro-batch, and its inputs lie in the buffers. So only the first stage's
-    # outputs are extra, and the last stage's inputs would be counted twice. One more tensor is a gradient on its way.
-    kept_KN = hidden * (stages.in_flight_KN * (earlier_KN - later_KN) + later_KN)
+    # outputs are extra, and the last stage's inputs would be counted twice: with its layers, or, where it has none, with its
+    # final norm, which counts one micro-batch's. One more tensor is a gradient on its way.
+    counted_KN = np.where((stages.total_KN > 0) | (earlier_KN > 0), stages.in_flight_KN, 1.0)
+    kept_KN = hidden * (counted_KN * (earlier_KN - later_KN) + later_KN)
     return permanent + buffers_KN, working + buffers_KN + kept_KN

@@ -98,8 +98,10 @@ class Layouts:
         return int(self.slot_stage_LK.shape[1])
 
     def held(self, layout: int) -> bytes:
-        """What the slots of a layout hold, however it is cut into chunks: equal for layouts whose stages hold the same layers."""
-        return bytes(self.layers_LKJ[layout].tobytes() + self.slot_stage_LK[layout].tobytes())
+        """What the slots of a layout hold, however it is cut into chunks: equal for layouts whose stages hold the same layers and ends."""
+        # A folded pipeline's first stage holds the head too, so that it may be equal to a plain one in its layers alone.
+        parts = (self.layers_LKJ, self.slot_stage_LK, self.has_head_LK)
+        return b"".join(part[layout].tobytes() for part in parts)
 
     @cached_property
     def slot_layers(self) -> Floats:

@@ -15,9 +15,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.evaluate import DEFAULT_HEADROOM_FRACTION, Verdict, memory_verdict
+from cost_models.frameworks import memory_traits
 from cost_models.job import Job
 from cost_models.memory import StageMemory, stage_memory
 from cost_models.strategies.fields import Recompute, RecomputeMethod
+from cost_models.strategies.layouts import Layouts
 from cost_models.strategies.strategy import Bools, Floats, Ints, Strategies
 from planner.strategies.expansion import Pairs
 from planner.strategies.repetitions import lean_modes
@@ -121,22 +123,31 @@ def least_memory(space: Space, base: Strategies) -> LeastMemory:
 
 
 def _may_need_less(space: Space, rows: Strategies) -> Iterator[Strategies]:
-    """What may need less than these rows, which recompute all layers: all layers of a stage but one recomputed, in as many batches as
-    there are different stages in one of the splits.
+    """What may need less than these rows, which recompute all layers: all layers of a stage, or of a chunk, but one recomputed, in as
+    many batches as there are different stages and chunks in one of the splits.
 
     A layer that is made again counts as one of the largest kind, one that is kept as the average of its stage. So where there are
-    several kinds a stage may need less if it keeps a single layer; with every further one it needs more.
+    several kinds, or where gradients only appear as the backward frees activations, so that its end may be the peak, a stage may
+    need less if it keeps a single layer; with every further one it needs more.
     """
-    if len(space.job.model.distinct_kinds) == 1:
+    counted = {"recompute_num_layers", "recompute_method"}.intersection(space.chosen)
+    grows = not memory_traits(space.job.training).gradients_persist
+    if len(space.job.model.distinct_kinds) == 1 and not (grows and counted):
         return
     held_LS, layout = rows.layouts.held_LS, rows.layout
-    counts = {index: np.unique(held_LS[index][held_LS[index] > 1]) for index in np.unique(layout).tolist()}
+    counts = {index: _several_layers(rows.layouts, index) for index in np.unique(layout).tolist()}
     for which in range(max(map(len, counts.values()), default=0)):
         number = np.ones(len(held_LS))
         for index, held in counts.items():
             number[index] = held[min(which, len(held) - 1)] - 1 if len(held) else 1
         block = np.full_like(rows.recompute_method, RecomputeMethod.BLOCK)
         yield replace(rows, recompute_method=block, recompute_num_layers=number[layout])
+
+
+def _several_layers(layouts: Layouts, layout: int) -> Floats:
+    """The numbers above 1 of layers that a stage, or one of its chunks, holds in this layout."""
+    held = np.union1d(layouts.held_LS[layout], layouts.table[layout].layers)
+    return held[held > 1]
 
 
 def could_fit(job: Job, rows: Strategies) -> Bools:
