@@ -1,0 +1,9 @@
+"""Hugging Face Accelerate: its YAML for FSDP2, DistributedDataParallel and DeepSpeed, and a script around `Accelerator`."""
+
+from __future__ import annotations
+
+from planner.export.target import Target
+from planner.export.targets.accelerate.catalogue import VERSIONS
+from planner.export.targets.accelerate.write import write
+
+TARGET = Target(name="accelerate", frameworks=("deepspeed", "fsdp"), versions=VERSIONS, own_version=False, write=write)

@@ -1,0 +1,92 @@
+"""DeepSpeed's keys by field, as data; the writer and the reader both go by it.
+
+Source: deepspeed/runtime/config.py, constants.py, zero/config.py, zero/offload_config.py, precision_config.py,
+tensor_parallel/config.py, activation_checkpointing/config.py and module_inject/auto_ep_presets/base.py of 0.19.8.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from cost_models.frameworks.deepspeed import GATHERED_ELEMENTS, LIVE_ELEMENTS, PREFETCH_ELEMENTS, REDUCE_BUCKET_ELEMENTS
+from planner.export.hf.rows import Row
+from planner.export.quantities import Quantities
+
+FILE: Final = "ds_config.json"
+VERSIONS: Final = ("0.17", "0.18", "0.19")
+ACCUMULATION: Final = "gradient_accumulation_steps"
+SUPPORT: Final = "zero_allow_untested_optimizer"
+OPTIMIZER, OPTIMIZER_PARAMETERS = "optimizer.type", "optimizer.params"
+AUTOCAST: Final = "torch_autocast"
+EXPERTS: Final = "expert_parallel.enabled"
+PREFETCH: Final = "zero_optimization.stage3_prefetch_bucket_size"
+OPTIMIZER_DEVICE, OPTIMIZER_RATIO = (f"zero_optimization.offload_optimizer.{key}" for key in ("device", "ratio"))
+PARAMETER_DEVICE: Final = "zero_optimization.offload_param.device"
+CPU_CHECKPOINTS: Final = "activation_checkpointing.cpu_checkpointing"
+INTERVAL, PARTITION, STAGES = (
+    f"pipeline.{key}" for key in ("activation_checkpoint_interval", "partition", "stages")
+)  # fmt: skip
+PARTITION_METHOD: Final = "type:layer"
+"""Parts with nearly equal numbers of modules whose class name holds "layer" (runtime/pipe/module.py), which are the script's
+decoder layers alone; it is the split that the planner takes for DeepSpeed's own."""
+MASTERS: Final = {"bf16": "bf16.bf16_master_weights_and_grads", "fp16": "fp16.fp16_master_weights_and_grads"}
+STATES: Final = "bf16.bf16_optimizer_states"
+MASTERS_SINCE: Final = "0.19"
+"""The key is in precision_config.py of 0.19.8; which 0.18 brought it was not looked up, so that 0.18 is refused."""
+GRADIENTS, REDUCTION = "data_types.grad_accum_dtype", "communication_data_type"
+OPTIMIZERS: Final = {"adam": "AdamW", "sgd": "SGD"}
+"""runtime/engine.py (_configure_basic_optimizer); other names are looked up in torch.optim."""
+
+
+def _shards(*stages: int) -> Any:
+    return lambda q: q.peek("zero") in stages
+
+
+def _splits(field: str) -> Any:
+    return lambda q: q.peek(field) > 1
+
+
+def _reduces(q: Quantities) -> bool:
+    return bool(q.peek("zero") >= 1)
+
+
+BATCH: Final = (
+    Row("training.global_batch_size", "train_batch_size"),
+    Row("micro_batch_size", "train_micro_batch_size_per_gpu"),
+)
+DEGREES: Final = (
+    Row("tp", "tensor_parallel.autotp_size", when=_splits("tp")),
+    Row("overlap.tp_comm", "tensor_parallel.tp_overlap_comm", when=_splits("tp")),
+    Row("cp", "sequence_parallel_size", when=_splits("cp")),
+    Row("pp", STAGES, when=_splits("pp")),
+    Row("ep", "expert_parallel.autoep_size", when=_splits("ep")),
+)
+ZERO: Final = (
+    Row("zero", "zero_optimization.stage"),
+    Row("overlap.grad_reduce", "zero_optimization.overlap_comm", when=_reduces),
+    Row("zero_param_shard_size", "zero_optimization.zero_hpz_partition_size", when=lambda q: q.matters("zero_param_shard_size")),
+)  # fmt: skip
+ROWS: Final = (*BATCH, *DEGREES, *ZERO)
+FIXED: Final[tuple[tuple[str, Any, Any], ...]] = (
+    ("zero_optimization.reduce_bucket_size", int(REDUCE_BUCKET_ELEMENTS.value), _shards(1, 2, 3)),
+    ("zero_optimization.allgather_bucket_size", int(5e8), _shards(1, 2)),
+    ("zero_optimization.contiguous_gradients", True, _shards(1, 2, 3)),
+    ("zero_optimization.stage3_max_live_parameters", int(LIVE_ELEMENTS.value), _shards(3)),
+    ("zero_optimization.stage3_max_reuse_distance", int(LIVE_ELEMENTS.value), _shards(3)),
+    ("zero_optimization.stage3_param_persistence_threshold", int(1e5), _shards(3)),
+)
+"""Settings that the planner takes at DeepSpeed's defaults, by key, value and plans; they are written so that one sees them. Another
+value in somebody's file is not understood, since no field says it."""
+PREFETCHED: Final = {True: int(PREFETCH_ELEMENTS.value), False: 0}
+"""Elements that are gathered ahead of use."""
+assert LIVE_ELEMENTS.value + PREFETCH_ELEMENTS.value == GATHERED_ELEMENTS
+WITHOUT_COST: Final = frozenset({
+    "steps_per_print", "wall_clock_breakdown", "dump_state", "log_level", "memory_breakdown", "dataloader_drop_last", "csv_monitor",
+    "tensorboard", "wandb", "comet", "monitor_config", "comms_logger", "flops_profiler", "checkpoint", "timers", "scheduler", "autotuning",
+    "zero_force_ds_cpu_optimizer", "disable_python_gc", "vocabulary_size", "bf16.check_grad_overflow", "fp16.loss_scale", "fp16.loss_scale_window",
+    "fp16.initial_scale_power", "fp16.hysteresis", "fp16.min_loss_scale", "fp16.auto_cast", "fp16.consecutive_hysteresis",
+    "zero_optimization.stage3_gather_16bit_weights_on_model_save", "zero_optimization.stage3_gather_fp16_weights_on_model_save",
+    "zero_optimization.offload_optimizer.pin_memory", "zero_optimization.offload_param.pin_memory", "zero_optimization.ignore_unused_parameters",
+    "gradient_clipping", SUPPORT, OPTIMIZER_PARAMETERS,
+})  # fmt: skip
+"""What changes neither time nor memory as they are modelled, or is a part of every step: reports, checkpoints, scales, clipping."""
