@@ -21,12 +21,13 @@ _SAME: Final = ("rank", "target_modules", "quantized_base", "dora", "dropout", "
 _WITHOUT_COST: Final = frozenset({
     "peft_type", "task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode", "lora_alpha",
     "use_rslora", "init_lora_weights", "alpha_pattern", "fan_in_fan_out", "loftq_config", "eva_config", "corda_config",
-    "lora_ga_config", "runtime_config", "megatron_core", "layers_pattern", "qalora_group_size", "bias",
+    "lora_ga_config", "runtime_config", "megatron_core", "qalora_group_size", "bias",
 })  # fmt: skip
 _REFUSED: Final[Mapping[str, str]] = {
     "layers_to_transform": "adapters on some layers only",
+    "layers_pattern": "adapters on some layers only",
     "layer_replication": "layers that are repeated with adapters of their own",
-    "target_parameters": "adapters on bare parameters, such as routed experts",
+    "target_parameters": "adapters on bare parameters, such as those of routed experts,",
     "exclude_modules": "modules that are left out of a pattern",
     "trainable_token_indices": "trained rows of the embedding",
     "megatron_config": "peft's own tensor-parallel layers",
@@ -39,6 +40,13 @@ _REFUSED: Final[Mapping[str, str]] = {
     "velora_config": "adapters that keep compressed inputs",
     "monteclora_config": "adapters that are sampled",
     "ensure_weight_tying": "adapters that are tied to each other",
+}
+_REMEDIES: Final[Mapping[str, str]] = {
+    "layers_to_transform": "Leave it out to plan adapters on all layers, which need at least as much memory and time.",
+    "layers_pattern": "Leave it out to plan adapters on all layers, which need at least as much memory and time.",
+    "target_parameters": "Leave it out and name linear modules in target_modules, such as those of attention.",
+    "exclude_modules": "Leave it out and list in target_modules only the modules that are adapted.",
+    "trainable_token_indices": "Leave it out, or train a copy of the whole embedding (modules_to_save ['embed_tokens']).",
 }
 _PEFT_KEYS: Final = frozenset({*OWN_KEYS, *_WITHOUT_COST, *_REFUSED})
 _SAVED: Final[Mapping[str, SavedModule]] = {
@@ -99,15 +107,27 @@ def _unknown(config: Mapping[str, Any], pointer: str) -> list[Problem]:
 
 def _not_modelled(config: Mapping[str, Any], model: Model, pointer: str) -> list[Problem]:
     found = [
-        Problem(child(pointer, key), f"{key} is given: {what} are not modelled", "Leave it out.", "not-modelled")
+        Problem(
+            child(pointer, key),
+            f"{key} is {_written(config[key])}: {what} are not modelled",
+            _REMEDIES.get(key, "Leave it out."),
+            "not-modelled",
+        )
         for key, what in _REFUSED.items()
-        if config.get(key)
+        # A layer's number may be 0, which asks for that layer alone; everything else is off where it is empty.
+        if config.get(key) or (key == "layers_to_transform" and config.get(key) == 0)
     ]
     biased = model.qkv_bias or model.attention_out_bias or model.mlp_bias
     if (config.get("bias") or "none") != "none" and biased:
         message = f"bias is {shown(config['bias'])}: trained biases of a frozen base are not modelled"
         found.append(Problem(child(pointer, "bias"), message, "Use bias 'none'.", "not-modelled"))
     return found
+
+
+def _written(value: object) -> str:
+    """The value as the user wrote it, where it is short."""
+    text = repr(value)
+    return text if isinstance(value, list) and len(text) <= 60 else shown(value)
 
 
 def refuse_patterns(names: Mapping[str, str]) -> None:

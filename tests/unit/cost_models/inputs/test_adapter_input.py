@@ -102,6 +102,33 @@ def test_frameworks_refuse_what_they_cannot_run() -> None:
     assert (found.pointer, "fsdp" in found.hint) == ("/training/adapter/quantized_base", True)
 
 
+@pytest.mark.parametrize(
+    ("more", "says", "remedy"),
+    [
+        ({"layers_to_transform": [0, 2]}, "layers_to_transform is [0, 2]", "all layers"),
+        ({"layers_to_transform": 0}, "layers_to_transform is 0", "all layers"),
+        ({"layers_to_transform": list(range(40))}, "layers_to_transform is a list of 40 entries", "all layers"),
+        ({"layers_pattern": "layers"}, "layers_pattern is 'layers'", "all layers"),
+        ({"target_parameters": ["experts.down_proj"]}, "['experts.down_proj']", "target_modules"),
+        ({"exclude_modules": ["lm_head"]}, "exclude_modules is ['lm_head']", "target_modules"),
+        ({"trainable_token_indices": [3]}, "trainable_token_indices is [3]", "modules_to_save"),
+        ({"lora_bias": True}, "lora_bias is true", "Leave it out"),
+    ],
+)
+def test_the_refusal_says_what_was_given_and_what_to_do_instead(more: dict[str, Any], says: str, remedy: str) -> None:
+    with pytest.raises(NotModelledError) as caught:
+        training(adapter={**PEFT, **more})
+    (found,) = caught.value.problems
+    assert says in found.message
+    assert remedy in found.hint
+
+
+@pytest.mark.parametrize("nothing", [[], None])
+def test_layers_to_transform_that_names_no_layer_stands_for_all(nothing: object) -> None:
+    adapter = training(adapter={**PEFT, "layers_to_transform": nothing}).adapter
+    assert adapter == training(adapter=PEFT).adapter
+
+
 PEFT: dict[str, Any] = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_modules": ["q_proj"]}
 
 
@@ -109,6 +136,8 @@ PEFT: dict[str, Any] = {"peft_type": "LORA", "r": 8, "lora_alpha": 16, "target_m
     ("more", "at"),
     [
         ({"layers_to_transform": [1]}, "layers_to_transform"),
+        ({"layers_to_transform": 0}, "layers_to_transform"),  # a layer's number, which is not the same as none
+        ({"layers_pattern": "layers"}, "layers_pattern"),
         ({"target_parameters": ["experts.down_proj"]}, "target_parameters"),
         ({"layer_replication": [[0, 4], [2, 8]]}, "layer_replication"),
         ({"trainable_token_indices": [3]}, "trainable_token_indices"),
