@@ -1,0 +1,176 @@
+"""Exported command lines before Megatron-LM's own parser, `validate_args` and configuration class.
+
+Values are read back from its arguments and compared with the plan. `python -m scripts.megatron_wheels` fetches the parsers.
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from planner.export.launch_plan import LaunchPlan, launch_plan
+from planner.export.quantities import Quantities
+from planner.export.target import Launch
+from planner.export.targets import TARGETS
+from scripts.megatron_wheels import FOLDER, RELEASES
+
+PARSER = Path(__file__).with_name("megatron_parser.py")
+CAPABILITY = {"ampere": 8, "hopper": 9, "blackwell": 10}
+GPUS = {"h100": "dgx-h100", "b200": "dgx-b200"}
+PLANS: tuple[tuple[str, str, int, dict[str, Any], dict[str, Any]], ...] = (
+    # model, GPU, nodes, training, strategy
+    ("llama-3.1-8b", "h100", 1, {}, {}),
+    ("llama-3.1-70b", "h100", 8, {}, {"tp": 4, "pp": 4, "vpp": 5, "cp": 2, "recompute": "selective", "overlap": {"tp_comm": True}}),
+    ("llama-3.1-70b", "h100", 8, {}, {"tp": 8, "pp": 4, "layers_per_stage": [19, 20, 20, 21], "recompute": "full"}),
+    ("llama-3.1-70b", "h100", 8, {}, {"tp": 8, "pp": 2, "vpp": 2, "layers_per_stage": [18, 21, 21, 20], "overlap": {"p2p": True}}),
+    ("llama-3.1-70b", "h100", 8, {}, {
+        "tp": 8, "pp": 4, "recompute": "full", "recompute_method": "block", "recompute_num_layers": 5,
+    }),
+    ("mixtral-8x7b", "h100", 8, {}, {"tp": 2, "pp": 2, "ep": 8, "etp": 1, "vpp": 4, "overlap": {"moe_all_to_all": True}}),
+    ("mixtral-8x7b", "h100", 8, {}, {"tp": 2, "ep": 4, "etp": 2, "moe_dispatcher": "flex"}),
+    ("deepseek-v3", "h100", 64, {"precision": "fp8"}, {
+        "tp": 2, "pp": 8, "ep": 16, "etp": 1, "layers_per_stage": [7, 8, 8, 8, 8, 8, 8, 6],
+    }),
+    ("llama-3.1-8b", "h100", 1, {}, {"tp": 2, "zero": 3}),
+    ("llama-3.1-8b", "h100", 1, {}, {"zero": 2, "overlap": {"param_gather": False}}),
+    ("llama-3.1-8b", "h100", 1, {"cuda_graphs": True, "expandable_segments": True}, {"zero_shard_size": 4}),
+    ("llama-3.1-8b", "h100", 1, {}, {"offload": {"optimizer_fraction": 0.5}}),
+    ("llama-3.1-8b", "h100", 1, {}, {"offload": {"activation_layers": 4}}),
+    ("gpt3-6.7b", "h100", 1, {"seq_length": 2048, "optimizer_state_dtype": "bf16", "dropout": 0.1}, {"zero": 1}),
+    ("gpt3-6.7b", "h100", 1, {"seq_length": 2048, "precision": "fp16", "optimizer": "sgd"}, {"zero": 0}),
+    ("gpt-oss-20b", "h100", 1, {}, {"ep": 4}),
+    ("qwen3-30b-a3b", "h100", 1, {"cross_entropy": "fused", "grad_dtype": "bf16"}, {"ep": 8, "tp": 2, "etp": 1}),
+    ("llama-3.1-8b", "b200", 1, {"precision": "nvfp4"}, {"tp": 2}),
+    ("llama-3.1-8b", "b200", 1, {"precision": "fp8", "param_dtype": "fp8"}, {"cp": 2, "cp_comm": "allgather"}),
+)  # fmt: skip
+TYPOS = (
+    "--tensor-model-paralel-size 2", "--use-distributed-optimiser", "--recompute-granularity some", "--fp8-formt hybrid",
+    "--num-layer 4", "--moe-router-topkk 2", "--optimizer adamm", "--cp-comm-typ p2p", "--pipeline-model-parallel-layout Etx|L",
+    "--mock-dta", "--attention-backend best", "--cross-entropy-fusion-impl fast", "--micro-batch-size one",
+)  # fmt: skip
+
+
+def exported(release: str, case: int) -> tuple[LaunchPlan, Launch]:
+    model, gpu, nodes, training, strategy = PLANS[case]
+    version = release.rpartition(".")[0]
+    plan = launch_plan({
+        "model": {"preset": model}, "cluster": {"preset": GPUS[gpu], "num_nodes": nodes},
+        "training": {
+            "seq_length": 8192, "global_batch_size": 512, "precision": "bf16", "framework": "megatron",
+            "framework_version": version, **training,
+        },
+        "strategy": {"micro_batch_size": 1, **strategy},
+    })  # fmt: skip
+    quantities = Quantities(plan, target="megatron", version=version)
+    launch = TARGETS["megatron"].write(quantities)
+    quantities.finish()
+    return plan, launch
+
+
+def line(plan: LaunchPlan, words: tuple[str, ...], launch: Launch) -> dict[str, Any]:
+    variables = {each.name: each.value for each in launch.variables}
+    return {
+        "words": words[1:], "world_size": plan.world_size, "environment": variables, "capability": CAPABILITY[plan.generation],
+    }  # fmt: skip
+
+
+def asked(release: str, lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    folder = FOLDER / release
+    if not folder.exists():
+        pytest.skip(f"{folder} is not there: run python -m scripts.megatron_wheels")
+    pytest.importorskip("torch")
+    command = [sys.executable, str(PARSER), str(folder)]
+    done = subprocess.run(command, input=json.dumps(lines), capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr[-2000:]
+    answers: list[dict[str, Any]] = json.loads(done.stdout)
+    return answers
+
+
+def expected(plan: LaunchPlan) -> dict[str, Any]:
+    """What Megatron's arguments hold for a plan, worked out from the plan alone."""
+    s, t, m = plan.strategy, plan.training, plan.model
+    fsdp, full = s["zero"] >= 2, s["recompute"] == "full"
+    interleaved = s["pp"] > 1 and s["vpp"] > 1
+    kernels = {"cudnn": "fused", "fa2": "flash"}
+    found = {
+        "tensor_model_parallel_size": s["tp"], "pipeline_model_parallel_size": s["pp"], "context_parallel_size": s["cp"],
+        "data_parallel_size": s["dp"], "virtual_pipeline_model_parallel_size": s["vpp"] if s["vpp"] > 1 else None,
+        "micro_batch_size": s["micro_batch_size"], "global_batch_size": t["global_batch_size"], "seq_length": t["seq_length"],
+        "sequence_parallel": s["sequence_parallel"], "use_distributed_optimizer": s["zero"] >= 1, "use_megatron_fsdp": fsdp,
+        "overlap_grad_reduce": s["overlap"]["grad_reduce"], "overlap_param_gather": s["overlap"]["param_gather"],
+        "tp_comm_overlap": s["overlap"]["tp_comm"], "overlap_moe_expert_parallel_comm": s["overlap"]["moe_all_to_all"],
+        "overlap_p2p_comm": interleaved and s["overlap"]["p2p"],
+        "num_distributed_optimizer_instances": s["dp"] * s["cp"] // s["zero_shard_size"] if s["zero"] else 1,
+        "recompute_granularity": None if s["recompute"] == "none" else s["recompute"],
+        "recompute_method": (s["recompute_method"] or "uniform") if full else None,
+        "recompute_num_layers": (s["recompute_num_layers"] or 1) if full else None,
+        "optimizer_cpu_offload": s["offload"]["optimizer_fraction"] > 0,
+        "cpu_offloading_num_layers": s["offload"]["activation_layers"],
+        "bf16": t["precision"] in ("bf16", "fp8", "nvfp4"), "fp16": t["precision"] == "fp16",
+        "fp8_recipe": t["fp8_recipe"] if t["precision"] == "fp8" else "delayed", "fp4": "e2m1" if t["precision"] == "nvfp4" else None,
+        "fp8_param_gather": t["param_dtype"] == "fp8", "accumulate_allreduce_grads_in_fp32": t["grad_dtype"] == "fp32",
+        "exp_avg_dtype": {"fp32": "torch.float32", "bf16": "torch.bfloat16"}[t["optimizer_state_dtype"]],
+        "exp_avg_sq_dtype": {"fp32": "torch.float32", "bf16": "torch.bfloat16"}[t["optimizer_state_dtype"]],
+        "optimizer": t["optimizer"], "attention_backend": kernels[t["attention_kernel"]],
+        "cross_entropy_loss_fusion": t["cross_entropy"] == "fused", "hidden_dropout": t["dropout"], "attention_dropout": t["dropout"],
+        "cuda_graph_impl": "local" if t["cuda_graphs"] else "none", "num_layers": m["num_layers"], "hidden_size": m["hidden_size"],
+        "num_attention_heads": m["num_attention_heads"], "vocab_size": m["vocab_size"], "swiglu": m["gated_mlp"],
+        "normalization": "RMSNorm" if m["norm"] == "rmsnorm" else "LayerNorm", "add_bias_linear": bool(m["mlp_bias"]),
+        "untie_embeddings_and_output_weights": not m["tie_word_embeddings"], "qk_layernorm": m["qk_norm"] == "per_head",
+        "position_embedding_type": {"rope": "rope", "learned": "learned_absolute"}[m["position_embedding"]],
+        "multi_latent_attention": "mla" in m, "softmax_type": "learnable" if m["attention_sinks"] else "vanilla",
+    }  # fmt: skip
+    if s["cp"] > 1:
+        found["cp_comm_type"] = [{"p2p": "p2p", "allgather": "all_gather"}[s["cp_comm"]]]
+    if s["recompute"] == "selective":
+        found["recompute_modules"] = list(s["recompute_modules"])
+    if fsdp:
+        found["data_parallel_sharding_strategy"] = {2: "optim_grads", 3: "optim_grads_params"}[s["zero"]]
+    if s["offload"]["optimizer_fraction"]:
+        found["optimizer_offload_fraction"] = s["offload"]["optimizer_fraction"]
+    if "mla" in m:
+        mla = m["mla"]
+        found |= {
+            "kv_lora_rank": mla["kv_lora_rank"], "q_lora_rank": mla["q_lora_rank"], "qk_head_dim": mla["qk_nope_head_dim"],
+            "qk_pos_emb_head_dim": mla["qk_rope_head_dim"], "v_head_dim": mla["v_head_dim"],
+        }  # fmt: skip
+    else:
+        grouped = m["num_key_value_heads"] != m["num_attention_heads"]
+        found |= {"kv_channels": m["head_dim"], "num_query_groups": m["num_key_value_heads"] if grouped else 1}
+    return found | (_mixture(plan) if "moe" in m else {"num_experts": None, "ffn_hidden_size": m["intermediate_size"]})
+
+
+def _mixture(plan: LaunchPlan) -> dict[str, Any]:
+    s, moe = plan.strategy, plan.model["moe"]
+    frequency = list(moe["moe_layer_freq"])
+    return {
+        "num_experts": moe["num_experts"], "moe_router_topk": moe["top_k"], "moe_ffn_hidden_size": moe["expert_intermediate_size"],
+        "expert_model_parallel_size": s["ep"], "expert_tensor_parallel_size": s["etp"],
+        "moe_token_dispatcher_type": s["moe_dispatcher"], "moe_layer_freq": 1 if all(frequency) else frequency,
+        "moe_shared_expert_intermediate_size": moe["num_shared_experts"] * moe["shared_expert_intermediate_size"] or None,
+    }  # fmt: skip
+
+
+@pytest.mark.parametrize("release", RELEASES)
+def test_megatron_understands_what_the_plan_says(release: str):
+    """The line and its variant on mock data are accepted, and every value arrives; typos in every section are refused."""
+    cases = [exported(release, case) for case in range(len(PLANS))]
+    lines = [line(plan, launch.command, launch) for plan, launch in cases]
+    mock = [line(plan, launch.mock_command, launch) for plan, launch in cases]
+    wrong = [{**mock[0], "words": [*mock[0]["words"], *typo.split()]} for typo in TYPOS]
+    answers = asked(release, [*lines, *mock, *wrong])
+    for (plan, _), answer, mocked in zip(cases, answers, answers[len(cases) :], strict=False):
+        assert "error" not in answer, answer["error"]
+        assert "error" not in mocked, mocked["error"]
+        args, wanted = answer["args"], expected(plan)
+        assert {name: args[name] for name in wanted} == wanted
+        if answer["layout"] is not None:
+            assert tuple(answer["layout"]) == plan.layers_per_stage
+        else:
+            assert len(set(plan.layers_per_stage)) == 1
+    assert [typo for typo, answer in zip(TYPOS, answers[2 * len(cases) :], strict=True) if "error" not in answer] == []
