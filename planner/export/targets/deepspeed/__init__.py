@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from planner.export.target import Target
 from planner.export.targets.deepspeed.catalogue import VERSIONS
+from planner.export.targets.deepspeed.read import read, recognises
 from planner.export.targets.deepspeed.write import write
 
-TARGET = Target(name="deepspeed", frameworks=("deepspeed",), versions=VERSIONS, own_version=True, write=write)
+TARGET = Target(
+    name="deepspeed", frameworks=("deepspeed",), versions=VERSIONS, own_version=True, write=write, read=read, recognises=recognises,
+)  # fmt: skip

@@ -1,0 +1,38 @@
+"""The model's `config.json` among the files of a launch, taken as a whole."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from planner.export.hf.scripts import MODEL_CONFIG
+from planner.export.settings import InputFile, Settings
+
+
+def read_model(settings: Settings) -> dict[str, Any]:
+    """The model as `{"hf_config": ...}`; empty where no file is one. What its reader ignores, it ignores everywhere."""
+    for file in settings.files:
+        if file.path.rpartition("/")[2] != MODEL_CONFIG:
+            continue
+        document = json.loads(file.content)
+        if not isinstance(document, dict) or "model_type" not in document:
+            continue
+        for key in dict.fromkeys(setting.key for setting in settings if setting.file == file.path):
+            settings.take(key, "model")
+        return {"hf_config": document}
+    return {}
+
+
+def holds(files: Sequence[InputFile], *keys: str) -> bool:
+    """Whether a JSON file has one of these keys at the top."""
+    for file in files:
+        if not file.path.endswith(".json"):
+            continue
+        try:
+            document = json.loads(file.content)
+        except (ValueError, RecursionError):
+            continue
+        if isinstance(document, dict) and not document.keys().isdisjoint(keys):
+            return True
+    return False

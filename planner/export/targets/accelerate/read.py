@@ -1,0 +1,115 @@
+"""Accelerate's YAML, and what the scripts beside it say, as a row."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from typing import Any
+
+from planner.export.hf import adapter_file, fsdp, train_file
+from planner.export.hf.model_file import read_model
+from planner.export.hf.rows import last, split, understood
+from planner.export.settings import InputFile, Settings
+from planner.export.target import RowParts
+from planner.export.targets.accelerate import catalogue as keys
+from planner.export.targets.deepspeed.read import read_config as read_deepspeed
+
+_IS_OURS = re.compile(rf"^{keys.TYPE}\s*:", re.MULTILINE)
+
+
+def recognises(files: Sequence[InputFile]) -> bool:
+    """Whether one of the files is Accelerate's, which must say its `distributed_type`."""
+    return any(file.path.endswith((".yaml", ".yml")) and _IS_OURS.search(file.content) for file in files)
+
+
+def read(settings: Settings) -> RowParts:
+    """What the files say of an Accelerate run."""
+    kind = last(settings, keys.TYPE)
+    framework = keys.TYPES.get(kind, "") if isinstance(kind, str) else ""
+    found: dict[str, Any] = {}
+    if framework:
+        settings.take(keys.TYPE, "training.framework", "zero")
+        found["training.framework"] = framework
+    if framework == "deepspeed":
+        found |= _read_deepspeed(settings)
+    else:
+        found |= _read_fsdp(settings, kind)
+    scripted, ranks = train_file.read_train(settings)
+    # A script's checkpoints and FSDP's are one thing in the plan, and either may be on.
+    if found.get("recompute") == "full":
+        scripted.pop("recompute", None)
+    found |= scripted | understood((fsdp.OPTIMIZERS,), settings)
+    found |= {field: value for field, value in understood((keys.DYNAMO,), settings).items() if value}
+    adapter = adapter_file.read_adapter(settings)
+    if adapter is not None:
+        found["training.adapter"] = adapter
+    for key in keys.WITHOUT_COST:
+        settings.take(key)
+    processes = settings.value(keys.PROCESSES, "dp")
+    settings.take(keys.MACHINES, "dp")
+    _read_batch(settings, found)
+    training, strategy = split(found)
+    return RowParts(training, strategy, read_model(settings), processes if isinstance(processes, int) else ranks)
+
+
+def _read_deepspeed(settings: Settings) -> dict[str, Any]:
+    beside = settings.value(keys.DEEPSPEED_FILE)
+    found = read_deepspeed(settings)
+    if beside is None:
+        stage = settings.value("deepspeed_config.zero_stage", "zero")
+        found |= {"zero": stage} if isinstance(stage, int) else {}
+        for field, key, words in (
+            ("offload.optimizer_fraction", "deepspeed_config.offload_optimizer_device", {"cpu": 1.0, "none": 0.0}),
+            ("offload.parameters", "deepspeed_config.offload_param_device", {"cpu": True, "none": False}),
+        ):
+            if (device := last(settings, key)) in words:
+                settings.take(key, field)
+                found[field] = words[device]
+        settings.take("deepspeed_config.gradient_clipping")
+        mixed = last(settings, keys.MIXED)
+        if mixed in ("bf16", "fp16"):
+            settings.take(keys.MIXED, "training.precision")
+            found["training.precision"] = mixed
+    settings.take(fsdp.DTYPE, "training.param_dtype")
+    return found
+
+
+def _read_fsdp(settings: Settings, kind: Any) -> dict[str, Any]:
+    mixed = last(settings, keys.MIXED)
+    found: dict[str, Any] = {}
+    if mixed in (None, "no", "bf16", "fp16"):
+        settings.take(keys.MIXED, "training.precision")
+        found |= fsdp.read_types(settings, mixed or "no")
+    found |= fsdp.read_shards(settings, keys.FSDP) if kind == "FSDP" else {"zero": 0}
+    offloads = settings.value(keys.FSDP + fsdp.CHECKPOINTS_OFFLOAD, "offload.activation_layers")
+    layers = last(settings, "num_hidden_layers")
+    if offloads is True and isinstance(layers, int):
+        found["offload.activation_layers"] = layers
+    cp, shard = settings.value(keys.CONTEXT, "cp", default=1), settings.value(keys.SHARDED, "zero_shard_size")
+    replicas = settings.value(keys.REPLICATED, "dp")
+    if isinstance(cp, int) and isinstance(shard, int):
+        found |= {"cp": cp, "zero_shard_size": shard * cp, "dp": shard * (replicas or 1)}
+        found |= understood((keys.TRANSPORTS,), settings)
+    for part, value in keys.ALONE.items():
+        if last(settings, keys.MESH + part) == value:
+            settings.take(keys.MESH + part)
+    tp = last(settings, keys.MESH + "tp_size")
+    if isinstance(tp, int) and tp > 1:
+        found["tp"] = settings.value(keys.MESH + "tp_size", "tp")
+    each = settings.value(fsdp.EACH, "grad_sync")
+    if isinstance(each, bool):
+        found["grad_sync"] = "each" if each else "last"
+    return found
+
+
+def _read_batch(settings: Settings, found: dict[str, Any]) -> None:
+    micro, steps = (
+        settings.value(keys.BATCH, "micro_batch_size"),
+        settings.value(keys.ACCUMULATION, "training.global_batch_size"),
+    )
+    if isinstance(micro, int):
+        found["micro_batch_size"] = micro
+    processes = last(settings, keys.PROCESSES)
+    if isinstance(micro, int) and isinstance(steps, int) and isinstance(processes, int):
+        ways = found.get("tp", 1) * found.get("cp", 1)
+        found.setdefault("training.global_batch_size", micro * steps * (processes // ways))
