@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # The one home of the version: pyproject.toml reads it from here, and everything else from the installed package.
 __version__ = "0.1.0"
-__all__ = ["__version__", "evaluate", "plan", "resume_knobs", "start_knobs"]
+__all__ = ["__version__", "evaluate", "export", "plan", "resume_knobs", "start_knobs"]
 
 
 def plan(
@@ -48,6 +48,27 @@ def evaluate(rows: Iterable[str | Mapping[str, Any]], *, calibration: str | None
     from planner.rows import evaluate_rows
 
     return evaluate_rows(rows, calibration=calibration, allow_files=True)
+
+
+def export(
+    response: Mapping[str, Any], framework: str, *, plan: int = 1, framework_version: str | None = None
+) -> dict[str, str]:
+    """The launch files of one ranked plan: texts by path.
+
+    Args:
+        response: what `plan` returned.
+        framework: the target, such as "megatron", "accelerate" or "pytorch".
+        plan: rank of the plan.
+        framework_version: the target's release; by default the request's, or the newest known one of a front end.
+
+    Raises:
+        cost_models.errors.NotExpressibleError: the target cannot say the plan; `context` names the field and the nearest plan that
+            it can say.
+    """
+    from planner.export.export import export as launch_files
+
+    files = launch_files(response, framework, plan=plan, framework_version=framework_version, allow_files=True)
+    return {file.path: file.content for file in files}
 
 
 def start_knobs(

@@ -18,6 +18,7 @@ from typing import Annotated
 import typer
 
 from app.cli.commands.evaluate import evaluate
+from app.cli.commands.export import export
 from app.cli.commands.knobs import knobs_app
 from app.cli.commands.plan import plan
 from app.cli.commands.profile import profile_app
@@ -57,6 +58,7 @@ app = typer.Typer(
 )
 app.command()(plan)
 app.command()(evaluate)
+app.command()(export)
 app.command()(serve)
 app.add_typer(db_app)
 app.add_typer(keys_app)

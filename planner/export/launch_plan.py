@@ -136,6 +136,7 @@ def row_of_plan(response: Mapping[str, Any], rank: int, *, framework_version: st
         raise InvalidInputError(
             [Problem("/plans", f"the response has no plan {rank}", f"Ranks: {ranks}.", "unknown-plan")]
         )
+    # The request of a response has every default filled in, so the row prices as it was planned.
     training = dict(request["training"])
     if framework_version is not None:
         training["framework_version"] = framework_version

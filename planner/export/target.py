@@ -44,6 +44,9 @@ class Launch:
     runner: Runner = "torchrun"
     runner_options: tuple[str, ...] = ()
     """Further options of the runner, such as ("--config_file", "accelerate.yaml")."""
+    checkout: tuple[str, str] | None = None
+    """Variable and name of the source tree that the command runs in, ("MEGATRON_LM", "Megatron-LM"); None where it runs in the folder
+    of the launch."""
     notes: tuple[str, ...] = ()
     """Whole sentences for the reader of the launch script: what to install, what a file leaves to the user."""
 

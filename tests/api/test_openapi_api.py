@@ -49,6 +49,7 @@ def test_the_contracts_routes_are_there(document: dict[str, Any]) -> None:
     assert present == {
         ("post", "/v1/plans"), ("get", "/v1/plans"), ("get", "/v1/plans/{plan_id}"),
         ("get", "/v1/plans/{plan_id}/ranked/{rank}"), ("get", "/v1/plans/{plan_id}/events"),
+        ("get", "/v1/plans/{plan_id}/exports/{framework}"),
         ("delete", "/v1/plans/{plan_id}"), ("post", "/v1/evaluate"),
         ("post", "/v1/calibrations"), ("get", "/v1/calibrations"), ("get", "/v1/calibrations/{calibration_id}"),
         ("get", "/v1/presets/models"), ("get", "/v1/presets/gpus"), ("get", "/v1/presets/clusters"),
@@ -88,7 +89,7 @@ def test_every_get_and_post_succeeds_with_its_examples_alone(client: TestClient,
         response = client.request(method, filled, json=body)
         assert response.status_code in {200, 201}, (method, filled, response.text)
         tried += 1
-    assert tried == 16
+    assert tried == 17
 
 
 @pytest.mark.parametrize(

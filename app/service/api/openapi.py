@@ -70,7 +70,7 @@ def _add_errors(operation: dict[str, Any], *, method: str, path: str) -> None:
         statuses += [422]
     if "{" in path:
         statuses += [404]
-    if method == "delete" or path.endswith("/{rank}"):
+    if method == "delete" or path.endswith(("/{rank}", "/exports/{framework}")):
         statuses += [409]
     if "requestBody" in operation:
         statuses += [400, 413, 415, 429]

@@ -54,6 +54,20 @@ class PlanDocument(PlanResponse):
     """Why the job failed."""
 
 
+class LaunchFileDocument(_Document):
+    """One text file of a launch."""
+
+    path: str
+    """Relative to the folder of the launch."""
+    content: str
+
+
+class LaunchFiles(_Document):
+    """The launch files of one plan."""
+
+    files: list[LaunchFileDocument]
+
+
 class Headline(_Document):
     """The best plan in a few numbers, which are null where no plan was found."""
 

@@ -9,7 +9,7 @@ import json
 import re
 import tomllib
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import PurePosixPath
 from typing import Any
 
@@ -55,9 +55,21 @@ def render_json(value: Any) -> str:
 
 def render_yaml(value: Any) -> str:
     """A document as YAML, in the order in which it was written down."""
+    return render_yaml_documents([value])
+
+
+def render_yaml_documents(values: Sequence[Any]) -> str:
+    """Several documents as one YAML file; texts of several lines are written as blocks."""
     import yaml
 
-    return str(yaml.safe_dump(value, sort_keys=False, default_flow_style=None, width=110, allow_unicode=True))
+    class Dumper(yaml.SafeDumper):
+        """Writes scripts so that one can read them."""
+
+    def text(dumper: yaml.SafeDumper, value: str) -> yaml.ScalarNode:
+        return dumper.represent_scalar("tag:yaml.org,2002:str", value, style="|" if "\n" in value else None)
+
+    Dumper.add_representer(str, text)
+    return str(yaml.dump_all(values, Dumper=Dumper, sort_keys=False, width=110, allow_unicode=True))
 
 
 def render_toml(value: Mapping[str, Any]) -> str:

@@ -47,7 +47,7 @@ def write(q: Quantities) -> Launch:
     values = core_settings(q)
     words = tuple(word for name, value in checked(q, values) for word in option(name, value))
     notes = [
-        f"Run it in a checkout of Megatron-LM at core_v{q.version}, or one that is on the path.",
+        f"MEGATRON_LM is the folder of a checkout of Megatron-LM at core_v{q.version}.",
         _YOUR_OWN,
     ]
     steps = _steps(q)
@@ -57,6 +57,7 @@ def write(q: Quantities) -> Launch:
         command=(SCRIPT, *words, *(("--train-iters", str(steps)) if steps else ())),
         mock_command=(SCRIPT, *_replaced(words, "--vocab-size", str(vocabulary)), *_MOCK),
         variables=environment(q),
+        checkout=("MEGATRON_LM", "Megatron-LM"),
         notes=tuple(notes),
     )
 

@@ -1,0 +1,176 @@
+"""From a ranked plan to launch files."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from cost_models.errors import InvalidInputError, NotExpressibleError, Problem
+from cost_models.frameworks.releases import version_key
+from cost_models.hints import choice_hint
+from cost_models.units import GIB
+from planner.export.launch_plan import LaunchPlan, launch_plan, row_of_plan
+from planner.export.launchers.kubernetes import job_set, pytorch_job, runs_in_kubernetes
+from planner.export.launchers.shell import BATCH, LAUNCH, MOCK, batch_script, node_script
+from planner.export.nearest import with_nearest
+from planner.export.quantities import Quantities
+from planner.export.target import Launch, LaunchFile, Target
+from planner.export.targets import TARGETS
+from planner.request.job import Documents
+
+ROW = "plan.json"
+"""The evaluate row that the files say, for `evaluate`, `observe` and for whoever wonders later."""
+
+
+def export(
+    response: Mapping[str, Any], framework: str, *, plan: int = 1, framework_version: str | None = None, **options: Any
+) -> tuple[LaunchFile, ...]:
+    """The launch files of one ranked plan.
+
+    Args:
+        response: a plan response.
+        framework: name of a target, such as "megatron" or "accelerate".
+        plan: rank of the plan, from 1.
+        framework_version: the target's release; by default the request's, or the newest known one of a front end.
+        options: passed on to `export_row`.
+
+    Raises:
+        InvalidInputError: there is no such plan, target or version.
+        NotExpressibleError: the target cannot say the plan; `context` names the field and the nearest plan that it can say.
+    """
+    target = target_named(framework)
+    own = framework_version if target.own_version else None
+    row = row_of_plan(response, plan, framework_version=own)
+    ranked = next(each for each in response["plans"] if each["rank"] == plan)
+    return export_row(row, framework, framework_version=framework_version, predicted=ranked["evaluation"], **options)
+
+
+def export_row(
+    row: Mapping[str, Any],
+    framework: str,
+    *,
+    framework_version: str | None = None,
+    predicted: Mapping[str, Any] | None = None,
+    extra: Documents | None = None,
+    allow_files: bool = False,
+) -> tuple[LaunchFile, ...]:
+    """The launch files of an evaluate row.
+
+    Args:
+        row: `{"model", "cluster", "training", "strategy"}`.
+        predicted: its evaluation, whose time and memory the scripts mention.
+        extra: the caller's own calibration documents, by id and name.
+        allow_files: whether `cluster.calibration` may be a path.
+
+    For the other arguments and errors see `export`.
+    """
+    target = target_named(framework)
+    plan = launch_plan(row, extra=extra, allow_files=allow_files)
+    _check_framework(target, plan)
+    version = version_of(target, framework_version, plan)
+    try:
+        launch = said(plan, target, version)
+    except NotExpressibleError as refusal:
+        raise with_nearest(refusal, row, lambda other: said(other, target, version)) from refusal
+    return _files(plan, launch, target, version, row=row, predicted=predicted)
+
+
+def said(plan: LaunchPlan, target: Target, version: str) -> Launch:
+    """What a target's writer says of a plan: everything, or an error.
+
+    Raises:
+        FieldNotExpressibleError: a field that matters was refused or left out.
+    """
+    quantities = Quantities(plan, target=target.name, version=version)
+    launch = target.write(quantities)
+    quantities.finish()
+    return launch
+
+
+def target_named(name: str) -> Target:
+    """The target of a name.
+
+    Raises:
+        InvalidInputError: there is none.
+    """
+    if name not in TARGETS:
+        message = f"{name!r} is no target of launch files"
+        raise InvalidInputError([Problem("/framework", message, choice_hint(name, tuple(TARGETS)), "unknown-target")])
+    return TARGETS[name]
+
+
+def version_of(target: Target, asked: str | None, plan: LaunchPlan) -> str:
+    """The known release whose keys are written: of the option, else of the request, else the newest.
+
+    Raises:
+        InvalidInputError: none of the target's known releases is meant.
+    """
+    version = asked or (plan.training["framework_version"] if target.own_version else target.versions[-1])
+    for known in target.versions:
+        length = len(version_key(known))
+        if version_key(version)[:length] == version_key(known)[: len(version_key(version))]:
+            return known
+    message = f"launch files for {target.name} {version} are not known"
+    hint = f"Known releases: {', '.join(target.versions)}."
+    raise InvalidInputError([Problem("/framework_version", message, hint, "unknown-version")])
+
+
+def _check_framework(target: Target, plan: LaunchPlan) -> None:
+    framework = plan.training["framework"]
+    if framework not in target.frameworks:
+        able = [each.name for each in TARGETS.values() if framework in each.frameworks]
+        raise NotExpressibleError(
+            f"{target.name} cannot say plans for {framework}",
+            hint=f"Targets of {framework}: {', '.join(able) or 'none'}.",
+            context={"field": "training.framework", "value": framework, "target": target.name},
+        )
+
+
+def _files(
+    plan: LaunchPlan,
+    launch: Launch,
+    target: Target,
+    version: str,
+    *,
+    row: Mapping[str, Any],
+    predicted: Mapping[str, Any] | None,
+) -> tuple[LaunchFile, ...]:
+    name = _job_name(plan)
+    head = _head(plan, target, version, predicted)
+    inside = (
+        *launch.files,
+        LaunchFile(LAUNCH, node_script(plan, launch, head=head, mock=False), executable=True),
+        LaunchFile(MOCK, node_script(plan, launch, head=head, mock=True), executable=True),
+    )
+    around = [LaunchFile(BATCH, batch_script(plan, name=name), executable=True)]
+    if runs_in_kubernetes(plan):
+        around += [
+            LaunchFile("pytorchjob.yaml", pytorch_job(plan, inside, name=name)),
+            LaunchFile("jobset.yaml", job_set(plan, inside, name=name)),
+        ]
+    document = {"model": plan.model, "cluster": row["cluster"], "training": plan.training, "strategy": plan.strategy}
+    return (*inside, *around, LaunchFile(ROW, json.dumps(document, indent=1, allow_nan=False) + "\n"))
+
+
+def _job_name(plan: LaunchPlan) -> str:
+    """A name that Kubernetes takes: small letters, digits and dashes, at most 40."""
+    name = re.sub(r"[^a-z0-9]+", "-", str(plan.model.get("name") or "training").lower()).strip("-")
+    return (name[:40].strip("-") or "training") if name[:1].isalpha() else f"train-{name}"[:40].strip("-")
+
+
+def _head(plan: LaunchPlan, target: Target, version: str, predicted: Mapping[str, Any] | None) -> list[str]:
+    named = plan.strategy
+    degrees = ", ".join(
+        f"{field} {named[field]}" for field in ("tp", "pp", "cp", "dp", "ep", "vpp") if named[field] > 1
+    )
+    job = f"{plan.model.get('name') or 'A model'} on {plan.world_size} GPUs for {target.name} {version}"
+    rest = f"zero {named['zero']}, micro-batch {named['micro_batch_size']}, recompute {named['recompute']}"
+    lines = [f"{job}: {degrees or 'one GPU'}, {rest}."]
+    if predicted and predicted.get("step_time_s") is not None:
+        low, high = predicted["step_time_range_s"]
+        memory = predicted["memory"]["peak_device_bytes"] / GIB
+        time = f"{predicted['step_time_s']:.3g} s a step ({low:.3g} to {high:.3g})"
+        lines.append(f"Predicted: {time}, {memory:.1f} GiB on the fullest GPU.")
+    return lines

@@ -1,0 +1,1 @@
+"""What starts a launch: a script for every node, a SLURM batch script, and Kubernetes objects."""
