@@ -16,6 +16,7 @@ from planner.export.launch_plan import LaunchPlan, launch_plan
 from planner.export.quantities import ABOUT_DATA_AND_DATES, FieldNotExpressibleError, Quantities, idle_fields
 from planner.export.settings import InputFile, Setting, Settings
 from planner.export.targets import TARGETS
+from planner.export.targets.megatron.names import ALL
 
 MODELS = (
     "llama-3.1-8b", "llama-3.1-70b", "gpt3-6.7b", "mixtral-8x7b", "qwen3-30b-a3b", "deepseek-v2", "deepseek-v3", "gpt-oss-20b",
@@ -122,6 +123,37 @@ def test_a_plan_survives_its_launch_line():
     assert counts["same"] > 100
     assert counts["refused"] > 10
     assert sum(counts.values()) == 800
+
+
+def test_no_words_break_the_reader():
+    """Options with values of other kinds, foreign and hostile: each is taken or stays unknown, and nothing is raised."""
+    draw = random.Random(5)
+    values = (
+        "0",
+        "1",
+        "-1",
+        "7",
+        "1.2.3",
+        "1e9",
+        "x",
+        "'E|L'",
+        "'Et*4|t*4L'",
+        "'[1]*9'",
+        "'('",
+        "9" * 30,
+        "True",
+        "''",
+        "a b",
+        "$X",
+    )
+    reader = TARGETS["megatron"].read
+    assert reader is not None
+    for _ in range(2000):
+        options = draw.choices(ALL, k=draw.randint(1, 12))
+        text = " ".join(f"{each.option} {draw.choice(['', *values])}" for each in options)
+        settings = Settings(read_words("python pretrain_gpt.py " + text, "args"))
+        parts = reader(settings)
+        assert parts.training["framework"] == "megatron"
 
 
 @pytest.mark.slow

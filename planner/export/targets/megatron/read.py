@@ -8,25 +8,47 @@ is not understood, or whose value cannot be read, stays with the unknown ones.
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 from planner.export.settings import InputFile, Settings
 from planner.export.target import RowParts
 from planner.export.targets.megatron.environment import ALLOCATOR, CONNECTIONS
-from planner.export.targets.megatron.layout import layers_of_layout
+from planner.export.targets.megatron.layout import layers_of_layout, numbers_of_pattern
+from planner.export.targets.megatron.model_settings import NORMS, POSITIONS
 from planner.export.targets.megatron.names import ALL, Name, Values
 from planner.export.targets.megatron.rows_of_settings import model_row, strategy_row, training_row
+from planner.export.targets.megatron.strategy_settings import CP_COMMS, SHARDING
+from planner.export.targets.megatron.training_settings import FP8_FORMATS
 
 OF_NO_PLAN = re.compile(
-    r"--(lr|min-lr|weight-decay|adam-|clip-grad|data-|train-data|valid-data|test-data|split|tokenizer-|vocab-file|merge-file|save|load|log-"
+    r"--(lr$|lr-|min-lr|weight-decay|adam-|clip-grad|data-path|data-cache|data-args|train-data|valid-data|test-data|split|tokenizer-|vocab-file|merge-file|save|load|log-"
     r"|eval-|train-|exit-|tensorboard|wandb-|init-method-std|seed|distributed-|no-load|no-save|rotary-|norm-epsilon|use-mcore-models"
     r"|mock-data|num-workers|ckpt-|dist-ckpt|async-save|override-opt|use-checkpoint|finetune|timing-|one-logger|use-rope-scaling"
-    r"|rope-|manual-gc|moe-aux-loss|moe-z-loss|moe-router-load-balancing|moe-router-dtype|moe-router-topk-scaling|moe-router-bias-update"
-    r"|moe-router-pre-softmax|mtp-loss|attention-softmax-in-fp32|reset-|eod-mask-loss|no-create-attention-mask|no-mmap|legacy-tokenizer"
+    r"|manual-gc|moe-aux-loss|moe-z-loss|moe-router-load-balancing|moe-router-dtype|moe-router-topk-scaling|moe-router-bias-update"
+    r"|moe-router-pre-softmax|mtp-loss|attention-softmax-in-fp32|eod-mask-loss|no-create-attention-mask|no-mmap|legacy-tokenizer"
     r"|master-|rdzv-|node-rank|max-restarts|standalone|tee|redirects)"
 )
 """Options on data, schedule, checkpoints, logs and the launcher's meeting point, by how they begin."""
+_DTYPES = frozenset({"fp32", "bf16", "fp16", "fp8"})
+_FSDP_DTYPES = frozenset({"fp32", "bf16", "fp16", "auto"})
+READABLE: Mapping[str, Collection[str]] = {
+    "data_parallel_sharding_strategy": {"no_shard", *SHARDING.values()}, "position_embedding_type": {"yarn", *POSITIONS.values()},
+    "normalization": NORMS.values(), "attention_backend": {"flash", "fused", "unfused", "local", "auto"},
+    "softmax_type": {"vanilla", "learnable"}, "recompute_granularity": {"full", "selective"},
+    "recompute_method": {"uniform", "block"}, "cp_comm_type": {"allgather", *CP_COMMS.values()},
+    "cross_entropy_fusion_impl": {"native", "te"}, "exp_avg_dtype": _DTYPES, "exp_avg_sq_dtype": _DTYPES,
+    "main_params_dtype": {"fp32", "fp16"}, "megatron_fsdp_main_grads_dtype": _FSDP_DTYPES,
+    "megatron_fsdp_grad_comm_dtype": _FSDP_DTYPES, "cuda_graph_impl": {"none", "local", "transformer_engine", "full_iteration"},
+    "transformer_impl": {"local", "transformer_engine"}, "fp8_recipe": FP8_FORMATS, "fp8": {"e4m3", "hybrid"}, "fp4": {"e2m1"},
+    "fp4_recipe": {"nvfp4"}, "optimizer": {"adam", "sgd"}, "moe_token_dispatcher_type": {"allgather", "alltoall", "flex"},
+    "moe_flex_dispatcher_backend": {"deepep", "hybridep"},
+}  # fmt: skip
+"""The values of texts that a row has a word for; others stay unknown."""
+_PAIRS = {"attention_dropout": "--hidden-dropout", "exp_avg_sq_dtype": "--exp-avg-dtype"}
+"""Settings that a row has one field for together with another one, and can only say where both agree."""
+_MAY_BE_ZERO = frozenset({"mtp_num_layers", "cpu_offloading_num_layers"})
+"""Counts that mean nothing at 0; of everything else that is counted there is at least one."""
 _RANKS = ("--nproc-per-node", "--nproc_per_node")
 _NODES = ("--nnodes", "#SBATCH --nodes", "#SBATCH -N")
 
@@ -60,11 +82,23 @@ def _values(settings: Settings) -> Values:
         if name.option not in given:
             continue
         value = _read_value(name, given[name.option])
-        if value is None:
+        if value is None or _differs(name, given):
+            continue
+        # A pattern means something only with the number of layers that it is for.
+        layers = str(given.get("--num-layers"))
+        if name.kind == "pattern" and not (layers.isdigit() and numbers_of_pattern(value, num_layers=int(layers))):
             continue
         values[name.name] = value
         settings.take(name.option, *name.fields)
     return values
+
+
+def _differs(name: Name, given: Mapping[str, Any]) -> bool:
+    other = _PAIRS.get(name.name)
+    if other is None:
+        return False
+    default = {"attention_dropout": "0.1", "exp_avg_sq_dtype": "fp32"}[name.name]
+    return bool(given[name.option] != given.get(other, default))
 
 
 def _read_value(name: Name, given: Any) -> Any:
@@ -72,15 +106,30 @@ def _read_value(name: Name, given: Any) -> Any:
     if name.kind in ("switch", "off"):
         return (name.kind == "switch") if given is True else None
     if name.kind == "texts":
-        return (given,) if isinstance(given, str) else tuple(given) if isinstance(given, tuple) else None
+        texts = (given,) if isinstance(given, str) else tuple(given) if isinstance(given, tuple) else ()
+        known = READABLE.get(name.name)
+        # One transport for all layers is all that a row can say.
+        if known is not None and (len(set(texts)) != 1 or texts[0] not in known):
+            return None
+        return texts or None
     if not isinstance(given, str):
         return None
-    if name.kind in ("int", "float"):
-        kind = int if name.kind == "int" else float
-        return kind(given) if re.fullmatch(r"\d{1,12}" if kind is int else r"[\d.]{1,20}(e-?\d{1,3})?", given) else None
+    return _read_number(name, given) if name.kind in ("int", "float") else _read_text(name, given)
+
+
+def _read_number(name: Name, given: str) -> int | float | None:
+    if name.kind == "float":
+        return float(given) if re.fullmatch(r"\d{1,12}(\.\d{0,17})?(e-?\d{1,3})?|\.\d{1,17}", given) else None
+    number = int(given) if re.fullmatch(r"\d{1,12}", given) else None
+    return None if number == 0 and name.name not in _MAY_BE_ZERO else number
+
+
+def _read_text(name: Name, given: str) -> str | None:
     if name.kind == "layout":
         return given if layers_of_layout(given) else None
-    return given
+    if name.name == "window_size":
+        return given if re.fullmatch(r"\(?\d{1,9},\s*0\)?", given) else None
+    return given if given in READABLE.get(name.name, (given,)) else None
 
 
 def _world_size(settings: Settings) -> int | None:

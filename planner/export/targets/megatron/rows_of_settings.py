@@ -175,7 +175,8 @@ def model_row(values: Values) -> Part:
     every, qkv = _of(values, "add_bias_linear"), _of(values, "add_qkv_bias")
     attention_bias, mlp_bias = biases[every, qkv and not every]
     position = "rope" if _of(values, "use_rotary_position_embeddings") else _of(values, "position_embedding_type")
-    positions = {told: said for said, told in POSITIONS.items()}
+    # YaRN scales rotary positions, which cost the same.
+    positions = {told: said for said, told in POSITIONS.items()} | {"yarn": "rope"}
     norm = {told: said for said, told in NORMS.items()}.get(_of(values, "normalization"))
     return _stated({
         "num_layers": layers, "hidden_size": hidden, "num_attention_heads": heads, "intermediate_size": width,
