@@ -35,6 +35,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     absent = set()
     if not Path("/dev/nvidia0").exists():
         absent.add("gpu")
+    if not Path(os.environ.get("MESHWRIGHT_LAUNCH_PACKAGES", ".launch-packages")).is_dir():
+        absent.add("launch")
     if find_spec("megatron") is None:
         absent.add("frameworks")
     if not {"proof", "slow"} & set(re.findall(r"\w+", config.option.markexpr or "")):

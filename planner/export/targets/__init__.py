@@ -5,7 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planner.export.target import Target
-from planner.export.targets import accelerate, deepspeed, megatron, transformers
+from planner.export.targets import accelerate, deepspeed, megatron, nanotron, torchtitan, transformers
 
-_ALL: tuple[Target, ...] = (megatron.TARGET, deepspeed.TARGET, accelerate.TARGET, transformers.TARGET)
+_ALL: tuple[Target, ...] = (
+    megatron.TARGET,
+    deepspeed.TARGET,
+    torchtitan.TARGET,
+    nanotron.TARGET,
+    accelerate.TARGET,
+    transformers.TARGET,
+)
 TARGETS: Mapping[str, Target] = {target.name: target for target in _ALL}

@@ -1,0 +1,119 @@
+"""How a field of the plan is spelled under a key of a file, as a row that both a writer and a reader use."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from planner.export.quantities import Quantities
+from planner.export.settings import Setting, Settings
+from planner.export.target import RowParts
+
+
+@dataclass(frozen=True)
+class Spelling:
+    """One key and the field that it says."""
+
+    key: str
+    """Keys of a document joined by dots."""
+    field: str
+    """As in `Quantities`."""
+    values: Mapping[Any, Any] | None = None
+    """The file's value by the plan's; None where they are the same and every value can be said."""
+    why: str = ""
+    """Why a value outside of `values` cannot be said, as the end of a sentence; with its source."""
+    idle: Any = None
+    """What the file says where the field makes no difference in the plan and its own value has no spelling."""
+
+    def written(self, quantities: Quantities) -> Any:
+        """The file's value.
+
+        Raises:
+            FieldNotExpressibleError: the plan's value has no spelling.
+        """
+        if self.values is None:
+            return quantities[self.field]
+        # A field without effect may have a value that the file has no word for, and asks for none.
+        if not quantities.matters(self.field) and quantities.peek(self.field) not in self.values:
+            quantities[self.field]
+            return self.idle
+        return self.values[quantities.only(self.field, self.values, why=self.why)]
+
+    def read(self, value: Any) -> Any:
+        """The plan's value; None where a file's value means nothing that is known."""
+        if self.values is None:
+            return value
+        return next(
+            (plans for plans, files in self.values.items() if files == value and type(files) is type(value)), None
+        )
+
+
+def written(quantities: Quantities, spellings: Iterable[Spelling]) -> dict[str, Any]:
+    """The values of all keys, as a document of objects."""
+    document: dict[str, Any] = {}
+    for spelling in spellings:
+        put(document, spelling.key, spelling.written(quantities))
+    return document
+
+
+def put(document: dict[str, Any], key: str, value: Any) -> None:
+    """Sets a dotted key of a document."""
+    *path, last = key.split(".")
+    for name in path:
+        document = document.setdefault(name, {})
+    document[last] = value
+
+
+def taken(settings: Settings, spellings: Iterable[Spelling]) -> dict[str, Any]:
+    """The plan's values by field. A key whose value means nothing that is known is left, and so is reported as not understood."""
+    found: dict[str, Any] = {}
+    for spelling in spellings:
+        value = spelling.read(peeked(settings, spelling.key))
+        if value is not None:
+            settings.take(spelling.key, spelling.field)
+            found[spelling.field] = value
+    return found
+
+
+def peeked(settings: Settings, key: str) -> Any:
+    """The value of a key, without taking it; None where it is not set."""
+    last: Setting | None = None
+    for setting in settings:
+        if setting.key == key:
+            last = setting
+    return None if last is None else last.value
+
+
+def whole(settings: Settings, key: str, *fields: str, default: int | None = None) -> int | None:
+    """A whole number of at least -1, taken; the default where the key is not set or says something else, which is then left."""
+    value = peeked(settings, key)
+    # A truth value is an int in Python, and no number of ranks; -1 is how several frameworks say "the rest".
+    if type(value) is not int or value < -1:
+        return default
+    settings.take(key, *fields)
+    return value
+
+
+@dataclass
+class Understood:
+    """Fields by name as a reader collects them; `parts` sorts them into a row."""
+
+    fields: dict[str, Any] = field(default_factory=dict)
+    world_size: int | None = None
+
+    def parts(self) -> RowParts:
+        """The row's parts; fields without a value are left out."""
+        groups: dict[str, dict[str, Any]] = {"training": {}, "model": {}, "strategy": {}}
+        for name, value in self.fields.items():
+            if value is None:
+                continue
+            group, _, rest = name.rpartition(".")
+            plain = list(value) if isinstance(value, tuple) else value
+            if group in ("training", "model"):
+                groups[group][rest] = plain
+            elif group:
+                groups["strategy"].setdefault(group, {})[rest] = plain
+            else:
+                groups["strategy"][name] = plain
+        return RowParts(groups["training"], groups["strategy"], groups["model"], self.world_size)

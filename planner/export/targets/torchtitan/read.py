@@ -1,0 +1,214 @@
+"""Reads torchtitan's configuration, in TOML or in Python, and the module that registers a plan's model."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from planner.export.settings import InputFile, Settings
+from planner.export.spellings import Understood, peeked, taken, whole
+from planner.export.target import RowParts
+from planner.export.targets.allocator import NAMES
+from planner.export.targets.torchtitan import keys
+from planner.export.targets.torchtitan.read_model import read_model
+
+_CHANGES_NOTHING = (
+    "job", "profiling", "metrics", "lr_scheduler", "checkpoint", "comm", "validation", "memory_estimation", "debug",
+    "training.dataset", "training.dataset_path", "training.steps", "training.max_norm", "training.gc_freq", "training.gc_debug",
+    "training.seed", "training.deterministic", "training.dataloader", "optimizer.lr", "optimizer.eps", "optimizer.beta1",
+    "optimizer.beta2", "optimizer.weight_decay", "experimental.custom_import", "model.hf_assets_path", "model.tokenizer_path",
+    "model.print_after_conversion", "constant.VOCAB_SIZE", "head", "embedding", "norm", keys.LOAD_BALANCER,
+)  # fmt: skip
+"""Sections and keys that decide neither a step's time nor its memory. Validation and checkpoints lie between steps."""
+_V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
+
+
+def recognises(files: Sequence[InputFile]) -> bool:
+    """Whether a file is torchtitan's."""
+    for file in files:
+        toml = file.path.endswith(".toml") and "[parallelism]" in file.content and "[training]" in file.content
+        python = file.path.endswith(".py") and "torchtitan" in file.content
+        if toml or python:
+            return True
+    return False
+
+
+def read(settings: Settings) -> RowParts:
+    """What the files say; torchtitan's own defaults stand where they say nothing."""
+    # Each of the two syntaxes belongs to one range of releases.
+    python = peeked(settings, "model.class") in _PYTHON_BUILDERS or any(
+        setting.file.endswith(".py") and setting.key.startswith("parallelism.") for setting in settings
+    )
+    version = "0.3" if python else "0.2"
+    found = Understood(taken(settings, keys.spellings(version)))
+    row = found.fields
+    row["training.framework"], row["training.framework_version"] = "torchtitan", version
+    for prefix in _CHANGES_NOTHING:
+        settings.take_under(prefix)
+    read_model(settings, row)
+    _copies(settings, row, found)
+    _batch(settings, row)
+    _stages(settings, row)
+    _recompute(settings, row)
+    _types(settings, row)
+    _compilation(settings, row)
+    row["grad_sync"] = _reduces(row, python=python)
+    _drop_idle(row, python=python)
+    return found.parts()
+
+
+_PYTHON_BUILDERS = (
+    "family._build_llama3_layers",
+    "family._build_qwen3_layers",
+    "family._build_qwen3_moe_layers",
+    "family.build_mla_moe_layers",
+)
+
+
+def _copies(settings: Settings, row: dict[str, Any], found: Understood) -> None:
+    replicas = whole(settings, keys.REPLICATE, "dp", "zero_shard_size", "zero", default=1) or 1
+    shards = whole(settings, keys.SHARD, "dp", "zero_shard_size", "zero", default=-1)
+    cp, pp = row.get("cp", 1), row.get("pp", 1)
+    # "default" reshards behind forward but in pipelines (distributed/fsdp.py, get_fsdp_reshard_after_forward_policy).
+    spelled = row.get("zero", 0)  # "default" is read as 0
+    row["zero"] = spelled or (0 if shards == 1 and cp == 1 else 2 if pp > 1 else 3)
+    if shards is not None and shards > 0:
+        row["dp"] = replicas * shards
+        found.world_size = replicas * shards * cp * pp * row.get("tp", 1)
+        row["zero_shard_size"] = shards * cp if row["zero"] else None
+    if settings.value(keys.CPU_OFFLOAD, "offload.parameters", "offload.optimizer_fraction") is True:
+        row["offload.parameters"], row["offload.optimizer_fraction"] = True, 1.0
+    etp = whole(settings, keys.EXPERT_TENSOR, "etp")
+    if row.get("model.moe") is not None:
+        row["etp"] = (etp or 1) if row.get("ep", 1) > 1 else row.get("tp", 1)
+
+
+def _batch(settings: Settings, row: dict[str, Any]) -> None:
+    local = whole(settings, keys.LOCAL_BATCH, "micro_batch_size", "training.global_batch_size", default=8)
+    chunk = whole(settings, keys.PIPELINE_MICRO_BATCH, "micro_batch_size", default=1)
+    row["micro_batch_size"] = chunk if row.get("pp", 1) > 1 else local
+    if row.get("training.global_batch_size", -1) < 0:
+        row["training.global_batch_size"] = None if "dp" not in row or local is None else local * row["dp"]
+
+
+def _stages(settings: Settings, row: dict[str, Any]) -> None:
+    pp, layers = row.get("pp", 1), row.get("model.num_layers")
+    modules = settings.value(keys.MODULES, "layers_per_stage", "vpp")
+    each = whole(settings, keys.LAYERS_PER_STAGE, "layers_per_stage", "vpp")
+    first = whole(settings, keys.FIRST_LESS, "layers_per_stage", default=1) or 0
+    last = whole(settings, keys.LAST_LESS, "layers_per_stage", default=1) or 0
+    if pp == 1:
+        return
+    # Where nothing is said, schedules of several stages get two on each rank (distributed/pipeline_parallel.py).
+    schedule = row.get("schedule", "1f1b")
+    stages = pp * (1 if schedule in ("1f1b", "gpipe") else 2)
+    if modules:
+        row["layers_per_stage"] = [sum(str(name).startswith("layers.") for name in part) for part in modules]
+        stages = len(modules)
+    elif layers is not None:
+        if each:
+            stages = math.ceil((layers + first + last) / each)
+        row["layers_per_stage"] = layers_of_stages(stages, layers, first, last)
+    row["vpp"] = stages // pp
+
+
+def layers_of_stages(stages: int, layers: int, first: int, last: int) -> list[int]:
+    """Layers of each virtual stage where embedding and head count as `first` and `last` layers.
+
+    Source: torchtitan/distributed/pipeline_parallel.py, generate_llm_fqn_per_model_part.
+    """
+    base, extra = divmod(layers + first + last, stages)
+    counts = [base + (stage < extra) for stage in range(stages)]
+    counts[0] -= first
+    counts[-1] -= last
+    return counts
+
+
+def _recompute(settings: Settings, row: dict[str, Any]) -> None:
+    mode = peeked(settings, keys.CHECKPOINT_MODE)
+    option = str(peeked(settings, keys.CHECKPOINT_OPTION) or "2")
+    if mode not in ("none", "full", "selective", None):
+        return
+    settings.take(keys.CHECKPOINT_MODE, "recompute")
+    settings.take(keys.CHECKPOINT_OPTION, "recompute", "recompute_num_layers")
+    row["recompute"] = mode or "selective"
+    if (
+        row["recompute"] != "selective"
+        or option == "op"
+        or row["training.framework_version"] == "0.3"
+        or not option.isdigit()
+    ):
+        return
+    split = row.get("layers_per_stage") or [row.get("model.num_layers") or 0]
+    row["recompute"] = "full"
+    if int(option) > 1 and split[0]:
+        row["recompute_method"], row["recompute_num_layers"] = "block", max(split[0] // int(option), 1)
+
+
+def _types(settings: Settings, row: dict[str, Any]) -> None:
+    computed = settings.value(keys.COMPUTE, "training.precision", default="bfloat16")
+    settings.take(keys.REDUCE, "training.grad_reduce_dtype")
+    row["training.precision"] = "fp32" if computed == "float32" else "bf16"
+    row.setdefault("training.param_dtype", "fp32")
+    if row["zero"] >= 2 or row["training.framework_version"] == "0.3":
+        row["training.grad_reduce_dtype"] = "fp32"
+    # No recipe means tensorwise scaling (components/quantization/float8.py).
+    converters = peeked(settings, keys.CONVERTERS) or ()
+    recipe = None
+    if converters in (("float8",), ("mx",)):
+        settings.take(keys.CONVERTERS, "training.precision")
+        recipe = (
+            "mxfp8"
+            if converters == ("mx",)
+            else settings.value(keys.FLOAT8_RECIPE, "training.fp8_recipe", default="tensorwise")
+        )
+        settings.take(keys.MX_RECIPE, "training.fp8_recipe")
+        settings.take(keys.FLOAT8_GATHER, "training.fp8_recipe")
+        settings.take(keys.FLOAT8_SCALES, "training.fp8_recipe")
+    converter = settings.value("converter.class", "training.precision", "training.fp8_recipe")
+    settings.take_under("converter", "training.fp8_recipe")
+    recipe = {"Float8LinearConverter": "rowwise", "MXFP8LinearConverter": "mxfp8"}.get(str(converter), recipe)
+    if recipe is not None:
+        row["training.precision"], row["training.fp8_recipe"] = "fp8", recipe
+    elif converter == "NVFP4LinearConverter":
+        row["training.precision"] = "nvfp4"
+    if str(settings.value(keys.OPTIMIZER, "training.optimizer", default="AdamW")) in ("Adam", "AdamW"):
+        row["training.optimizer"] = "adam"
+    row["training.expandable_segments"] = any(
+        "expandable_segments:True" in str(settings.value(f"${name}", "training.expandable_segments")) for name in NAMES
+    ) or None  # fmt: skip
+
+
+def _compilation(settings: Settings, row: dict[str, Any]) -> None:
+    on = settings.value(keys.COMPILE, "training.compile", "training.cross_entropy") is True
+    components = settings.value(
+        keys.COMPONENTS, "training.compile", "training.cross_entropy", default=("model", "loss")
+    )
+    row["training.compile"] = on and "model" in components
+    row["training.cross_entropy"] = "compiled" if on and "loss" in components else "unfused"
+    if settings.value("loss.chunked", "training.cross_entropy"):
+        row["training.cross_entropy"] = "chunked"
+
+
+def _reduces(row: dict[str, Any], *, python: bool) -> str:
+    """When the loop reduces gradients (write.py's document says why)."""
+    return "last" if row.get("pp", 1) > 1 and (python or row["zero"] >= 2) else "each"
+
+
+def _drop_idle(row: dict[str, Any], *, python: bool) -> None:
+    """Fields that the files spell although they make no difference, and what a release decides by itself."""
+    idle = {
+        "tp": ("sequence_parallel", "overlap.tp_comm"), "cp": ("cp_comm",), "pp": ("schedule",), "ep": ("overlap.moe_all_to_all", "moe_dispatcher"),
+    }  # fmt: skip
+    for degree, fields in idle.items():
+        if row.get(degree, 1) == 1:
+            for field in fields:
+                row.pop(field, None)
+    if row.get("model.moe") is None:
+        for field in ("ep", "moe_dispatcher"):
+            row.pop(field, None)
+    if not python and row.get("moe_dispatcher") == "flex":
+        row["flex_backend"] = "deepep"
+    if not python and row.get("tp", 1) > 1:
+        row["sequence_parallel"] = True

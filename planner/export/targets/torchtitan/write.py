@@ -1,0 +1,78 @@
+"""Writes a plan for torchtitan: plan.toml and a module with its model up to 0.2, one Python configuration from 0.3 on."""
+
+from __future__ import annotations
+
+from importlib.resources import files
+
+from planner.export.formats.documents import render_toml
+from planner.export.quantities import Quantities
+from planner.export.spellings import put
+from planner.export.target import Launch, LaunchFile
+from planner.export.targets.allocator import allocator_variables
+from planner.export.targets.torchtitan import keys
+from planner.export.targets.torchtitan.document import sections
+from planner.export.targets.torchtitan.models import shape_of
+from planner.export.targets.torchtitan.modules import flavour_module
+from planner.export.targets.torchtitan.python_config import config_module
+
+TOML = "plan.toml"
+_PROGRAM = ("-m", "torchtitan.train")
+_HERE = "Start it in the folder of these files, which Python imports {module} from."
+
+
+def write(quantities: Quantities) -> Launch:
+    """The launch of a plan of torchtitan.
+
+    Raises:
+        FieldNotExpressibleError: the release cannot be told a field.
+    """
+    document = sections(quantities)
+    variables = allocator_variables(quantities)
+    steps = f"{keys.STEPS}.py"
+    if keys.is_python(quantities.version):
+        module = LaunchFile(f"{keys.CONFIG}.py", config_module(quantities, document))
+        return Launch(
+            files=(module, LaunchFile(steps, _template("plan_steps_0_3.py.txt"))),
+            command=(*_PROGRAM, "--module", keys.CONFIG, "--config", "plan"),
+            mock_command=(*_PROGRAM, "--module", keys.CONFIG, "--config", "plan_mock"),
+            variables=variables,
+            notes=(
+                "torchtitan 0.3 must be installed.", _HERE.format(module=keys.CONFIG),
+                "The dataset, its tokenizer (hf_assets_path), and the number of steps are yours to set.",
+            ),
+        )  # fmt: skip
+    flavour = flavour_module(quantities)
+    put(document, "model.name", "plan")
+    put(document, "model.flavor", "plan")
+    put(document, "experimental.custom_import", keys.MODULE)
+    put(document, "job.description", f"{shape_of(quantities).family} on {quantities.plan.world_size} GPUs")
+    order = (
+        "job",
+        "model",
+        "optimizer",
+        "training",
+        "parallelism",
+        "activation_checkpoint",
+        "compile",
+        "quantize",
+        "experimental",
+    )
+    ordered = {name: document[name] for name in order if name in document}
+    config = (*_PROGRAM, "--job.config-file", TOML)
+    return Launch(
+        files=(
+            LaunchFile(TOML, render_toml(ordered)), LaunchFile(f"{keys.MODULE}.py", flavour),
+            LaunchFile(steps, _template("plan_steps_0_2.py.txt")),
+        ),
+        command=config,
+        mock_command=(*config, "--training.dataset", "mock", "--training.steps", "10"),
+        variables=variables,
+        notes=(
+            "torchtitan 0.2.2 must be installed.", _HERE.format(module=keys.MODULE),
+            "The dataset, its tokenizer (model.hf_assets_path), and the number of steps are yours to set.",
+        ),
+    )  # fmt: skip
+
+
+def _template(name: str) -> str:
+    return (files(__package__) / "steps" / name).read_text()
