@@ -59,7 +59,7 @@ def drawn_row(random: Random, framework: str, version: str | None) -> dict[str, 
         "precision": pick(["bf16", "bf16", "bf16", "fp8", "fp16"]),
     }
     if framework == "fsdp":
-        training["model_impl"] = "native"
+        training["model_impl"] = pick(["native", "transformers"])
     if random.random() < 0.2:
         training["param_dtype"] = "bf16"
     return row_of(framework, version=version, model=pick(MODELS[framework]), training=training, **strategy)

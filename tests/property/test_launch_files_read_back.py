@@ -11,12 +11,13 @@ from cost_models.errors import InvalidInputError
 from launch_rows import drawn_row, exported, meaning, read_back, settings_of
 from planner.export.quantities import FieldNotExpressibleError
 from planner.export.target import Target
-from planner.export.targets import nanotron, torchtitan
+from planner.export.targets import nanotron, pytorch, torchtitan
 
 TARGETS = [
     pytest.param(torchtitan.TARGET, "torchtitan", "0.2", 25, id="torchtitan-toml"),
     pytest.param(torchtitan.TARGET, "torchtitan", "0.3", 25, id="torchtitan-python"),
     pytest.param(nanotron.TARGET, "nanotron", "2025", 50, id="nanotron"),
+    pytest.param(pytorch.TARGET, "fsdp", "2.11", 50, id="pytorch"),
 ]
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planner.export.target import Target
-from planner.export.targets import accelerate, deepspeed, megatron, nanotron, torchtitan, transformers
+from planner.export.targets import accelerate, deepspeed, megatron, nanotron, pytorch, torchtitan, transformers
 
 _ALL: tuple[Target, ...] = (
     megatron.TARGET,
@@ -14,5 +14,6 @@ _ALL: tuple[Target, ...] = (
     nanotron.TARGET,
     accelerate.TARGET,
     transformers.TARGET,
+    pytorch.TARGET,
 )
 TARGETS: Mapping[str, Target] = {target.name: target for target in _ALL}

@@ -44,6 +44,7 @@ def read(settings: Settings) -> RowParts:
     row["training.framework"] = "nanotron"
     for prefix in _CHANGES_NOTHING:
         settings.take_under(prefix)
+    # Other degrees of expert parallelism stay unread: the releases disagree about the ranks that they need.
     dp = whole(settings, keys.DP, "dp")
     if peeked(settings, keys.EXPERTS) in (None, 1):
         settings.take(keys.EXPERTS, "ep")

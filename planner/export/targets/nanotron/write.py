@@ -80,6 +80,7 @@ def _document(q: Quantities) -> dict[str, Any]:
 
 
 def _say_states(q: Quantities) -> None:
+    # The row's precision, its stored type and its products are one key here.
     stored, summed = q.peek("training.param_dtype"), q.peek("training.grad_dtype")
     q.implied("training.precision", stored, why="model.dtype is the type of parameters and products")
     # nanotron/optim/gradient_accumulator.py (FP32GradientAccumulator) keeps fp32 parameters beside fp32 gradients.
@@ -120,6 +121,7 @@ def _say_fixed(q: Quantities) -> None:
 
 
 def _kernel(q: Quantities) -> str:
+    # The trainer does not choose it by the degree: the model's configuration names the implementation.
     if q.peek("cp") > 1:
         q.only("training.attention_kernel", ["fa2"], why="ring attention is a FlashAttention of its own")
         return keys.RING

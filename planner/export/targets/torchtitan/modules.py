@@ -32,6 +32,7 @@ def flavour_module(q: Quantities) -> str:
     """
     shape = shape_of(q)
     arguments = ARGUMENTS_OF[shape.family](shape)
+    # models/attention.py: FlexAttention takes a mask of documents, scaled_dot_product_attention none but the causal one.
     flex = q.peek("training.attention_kernel") == "flex"
     if q.peek("cp") > 1 and flex and shape.family != "llama3":
         raise q.refusal("training.attention_kernel", why=f"{shape.family} splits the context with scaled_dot_product_attention alone",
@@ -68,6 +69,7 @@ def _llama(shape: Shape) -> dict[str, Any]:
 
 def _qwen(shape: Shape) -> dict[str, Any]:
     given = shape.arguments
+    # Qwen3ModelArgs wants a width of dense layers also where every layer has experts; it is not used there.
     found = {
         "dim": given["hidden_size"], "n_layers": given["num_layers"], "n_heads": given["num_attention_heads"],
         "n_kv_heads": given["num_key_value_heads"], "head_dim": given["head_dim"], "vocab_size": given["vocab_size"],
@@ -86,6 +88,7 @@ def _qwen(shape: Shape) -> dict[str, Any]:
 
 def _deepseek(shape: Shape) -> dict[str, Any]:
     given = shape.arguments
+    # One group means no groups: the router then takes the best of all experts (models/moe/moe.py).
     grouped = given["num_groups"] > 1
     experts = {
         "num_experts": given["num_experts"], "num_shared_experts": given["num_shared_experts"], "top_k": given["top_k"],

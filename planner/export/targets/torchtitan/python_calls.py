@@ -45,6 +45,7 @@ def read_python(file: InputFile) -> list[Setting]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             found += _call(node, constants, file)
+        # What the writer says of models whose heads have no norms.
         elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "layer.attention.qk_norm":
             found.append(_setting("model.qk_norm", False, node, file))
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id.isupper():
@@ -81,6 +82,7 @@ def _call(node: ast.Call, constants: Mapping[str, ast.expr], file: InputFile) ->
 
 def _value(node: ast.expr, constants: Mapping[str, ast.expr], depth: int = 0) -> Any:
     """The value of a literal; lists become tuples."""
+    # Constants of a module may name each other, in a circle at worst.
     if isinstance(node, ast.Name) and node.id in constants and depth < _MOST_DEPTH:
         return _value(constants[node.id], constants, depth + 1)
     try:

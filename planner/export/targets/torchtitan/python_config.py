@@ -20,6 +20,7 @@ def config_module(q: Quantities, sections: Mapping[str, Any]) -> str:
         FieldNotExpressibleError: none of torchtitan's models has this shape, or the release lacks a converter or dispatcher.
     """
     shape = shape_of(q)
+    # Lists of modules stay on one line, however long: they are data.
     parallelism = {name: Code(repr(value)) for name, value in sections["parallelism"].items()}
     training = dict(sections["training"])
     model = _MODELS[shape.family](q, shape)
@@ -74,6 +75,7 @@ def plan_mock() -> Trainer.Config:
 
 
 def _loss(q: Quantities) -> str:
+    # Compiling the loss is a component of CompileConfig, whichever class computes it.
     entropy = "CrossEntropyLoss.Config(global_vocab_size=VOCAB_SIZE)"
     return f"ChunkedLossWrapper.Config(loss_fn={entropy})" if q.peek("training.cross_entropy") == "chunked" else entropy
 
@@ -97,6 +99,7 @@ def _converted(q: Quantities) -> str:
     name = _converter(q)
     if not name:
         return ""
+    # The converters warn, or take other kernels, where the model is not compiled.
     compiles = bool(q.peek("training.compile"))
     chosen = {
         "Float8LinearConverter": 'recipe_name="rowwise", filter_fqns=["lm_head"]',
@@ -108,6 +111,7 @@ def _converted(q: Quantities) -> str:
 
 def _ends(shape: Shape, config: str, *, norm: str) -> str:
     given = shape.arguments
+    # Tied weights are initialised once, as the head's.
     embedding = "family._EMBEDDING_SKIP_INIT" if given["tie_word_embeddings"] else "family._EMBEDDING_INIT"
     head = "family._LINEAR_INIT" if shape.family == "qwen3" else f"family._output_linear_init({given['hidden_size']})"
     return f"""    model = family.{config}(
@@ -156,6 +160,7 @@ def _qwen(q: Quantities, shape: Shape) -> str:
         sizes["hidden_dim"] = given["intermediate_size"]
     builder = "family._build_qwen3_moe_layers" if shape.is_moe else "family._build_qwen3_layers"
     layers = call(builder, {**sizes, "attn_backend": "flex", "rope": Code(_rope("CosSinRoPE", shape))})
+    # The builders of qwen3 put norms into every head; GQAttention.Config takes None for models without.
     plain = "" if given["qk_norm"] else "    for layer in layers:\n        layer.attention.qk_norm = None\n"
     return (
         f"    layers = {layers}\n{plain}"
@@ -165,6 +170,7 @@ def _qwen(q: Quantities, shape: Shape) -> str:
 
 
 def _backend(q: Quantities) -> str:
+    # AllToAllTokenDispatcher falls back to local dispatch where no ranks share the experts.
     if q.peek("ep") == 1:
         return "standard"
     q.only(

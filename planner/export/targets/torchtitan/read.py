@@ -79,6 +79,7 @@ def _copies(settings: Settings, row: dict[str, Any], found: Understood) -> None:
         row["zero_shard_size"] = shards * cp if row["zero"] else None
     if settings.value(keys.CPU_OFFLOAD, "offload.parameters", "offload.optimizer_fraction") is True:
         row["offload.parameters"], row["offload.optimizer_fraction"] = True, 1.0
+    # The key says nothing where no ranks share the experts: these are then split over tp like every other layer.
     etp = whole(settings, keys.EXPERT_TENSOR, "etp")
     if row.get("model.moe") is not None:
         row["etp"] = (etp or 1) if row.get("ep", 1) > 1 else row.get("tp", 1)
@@ -127,6 +128,7 @@ def layers_of_stages(stages: int, layers: int, first: int, last: int) -> list[in
 
 def _recompute(settings: Settings, row: dict[str, Any]) -> None:
     mode = peeked(settings, keys.CHECKPOINT_MODE)
+    # The parser's own default is every second layer; the recipes say "op".
     option = str(peeked(settings, keys.CHECKPOINT_OPTION) or "2")
     if mode not in ("none", "full", "selective", None):
         return
@@ -182,6 +184,7 @@ def _types(settings: Settings, row: dict[str, Any]) -> None:
 
 def _compilation(settings: Settings, row: dict[str, Any]) -> None:
     on = settings.value(keys.COMPILE, "training.compile", "training.cross_entropy") is True
+    # CompileConfig compiles both unless its components are named.
     components = settings.value(
         keys.COMPONENTS, "training.compile", "training.cross_entropy", default=("model", "loss")
     )

@@ -60,6 +60,7 @@ def read_model(settings: Settings, row: dict[str, Any]) -> None:
         _experts(settings, row)
     if settings.has("model.kv_lora_rank"):
         row["model.mla"] = {field: settings.value(f"model.{field}", "model.mla") for field in _MLA}
+        # 0 means that queries are one full matrix.
         row["model.mla"]["q_lora_rank"] = row["model.mla"]["q_lora_rank"] or None
         row["model.head_dim"] = None
         row["model.num_key_value_heads"] = None
@@ -79,6 +80,7 @@ def _first(settings: Settings, names: tuple[str, ...], field: str) -> Any:
 
 def _llama_width(settings: Settings, hidden_size: Any) -> int | None:
     """Width of the MLP; torchtitan/models/llama3/model/model.py of 0.2.2 (FeedForward)."""
+    # Both have defaults in TransformerModelArgs, which a module may leave in place.
     multiple = settings.value("model.multiple_of", "model.intermediate_size", default=256)
     multiplier = settings.value("model.ffn_dim_multiplier", "model.intermediate_size")
     if type(hidden_size) is not int or type(multiple) is not int or multiple < 1:

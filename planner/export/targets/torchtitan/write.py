@@ -41,6 +41,7 @@ def write(quantities: Quantities) -> Launch:
                 "The dataset, its tokenizer (hf_assets_path), and the number of steps are yours to set.",
             ),
         )  # fmt: skip
+    # Up to 0.2 a shape is no option of the parser: flavours are entries of a table in Python (models/llama3/__init__.py).
     flavour = flavour_module(quantities)
     put(document, "model.name", "plan")
     put(document, "model.flavor", "plan")

@@ -1,0 +1,56 @@
+"""The generated PyTorch script runs as written: two processes on a CPU, random tokens, one line of JSON for each step."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from launch_rows import exported, row_of
+from planner.export.targets.pytorch import TARGET
+
+pytest.importorskip("torch")
+pytest.importorskip("transformers")
+
+TINY = {
+    "name": "llama", "num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
+    "intermediate_size": 96, "vocab_size": 128, "max_position_embeddings": 64,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("impl", "strategy"),
+    [
+        pytest.param("transformers", {"dp": 2, "zero": 3, "recompute": "full"}, id="sharded-modules-of-transformers"),
+        pytest.param("transformers", {"dp": 1, "tp": 2, "sequence_parallel": True}, id="split-modules-of-transformers"),
+        pytest.param("native", {"dp": 2, "zero": 0}, id="replicas-of-the-own-decoder"),
+    ],
+)
+def test_two_processes_train_two_steps(impl: str, strategy: dict[str, Any], tmp_path: Path):
+    training = {"seq_length": 32, "model_impl": impl, "grad_reduce_dtype": "fp32"}
+    row = row_of("fsdp", model=TINY, nodes=1, batch=4, training=training, **strategy)
+    quantities, launch = exported(TARGET, row)
+    for file in launch.files:
+        path = tmp_path / file.path
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(file.content)
+    command = [
+        sys.executable,
+        "-m",
+        "torch.distributed.run",
+        "--standalone",
+        "--nproc-per-node",
+        "2",
+        *launch.mock_command,
+    ]
+    command[-1] = "2"
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr[-3000:]
+    lines = [json.loads(line) for line in done.stdout.splitlines() if line.startswith("{")]
+    assert [line["step"] for line in lines] == [1, 2]
+    assert all(line["seconds"] > 0 and 4 < line["loss"] < 6 for line in lines)  # log 128 is 4.85
+    assert quantities.plan.world_size == 2
