@@ -101,6 +101,7 @@ def said_shards(q: Quantities) -> dict[str, Any]:
 def read_shards(settings: Settings, prefix: str) -> dict[str, Any]:
     """The fields that FSDP's part says, whose keys begin with `prefix`."""
     found: dict[str, Any] = {}
+    # FSDP1 named strategies where FSDP2 has a switch; either may stand in somebody's file.
     reshard = settings.value(prefix + RESHARD, "zero")
     strategy = settings.value(prefix + "sharding_strategy", "zero")
     found["zero"] = 2 if reshard in (False, "SHARD_GRAD_OP") or strategy == "SHARD_GRAD_OP" else 3

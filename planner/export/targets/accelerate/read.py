@@ -90,6 +90,7 @@ def _read_fsdp(settings: Settings, kind: Any) -> dict[str, Any]:
     if isinstance(cp, int) and isinstance(shard, int):
         found |= {"cp": cp, "zero_shard_size": shard * cp, "dp": shard * (replicas or 1)}
         found |= understood((keys.TRANSPORTS,), settings)
+    # Sizes that do nothing are understood; others, such as Ulysses' sp_size, stay unknown.
     for part, value in keys.ALONE.items():
         if last(settings, keys.MESH + part) == value:
             settings.take(keys.MESH + part)

@@ -42,6 +42,7 @@ def read_config(settings: Settings) -> dict[str, Any]:
             settings.take(key)
     for key in (keys.EXPERTS, keys.PARTITION):
         settings.take(key)
+    # Whole sections are taken: a report or a checkpoint has many settings, and none of them has a cost here.
     for key in keys.WITHOUT_COST:
         settings.take_under(key)
     return found
@@ -88,6 +89,7 @@ def _read_accumulation(settings: Settings, found: dict[str, Any]) -> None:
 
 
 def _read_optimizer(settings: Settings, found: dict[str, Any]) -> None:
+    # Adam is AdamW in DeepSpeed unless adam_w_mode says otherwise; both keep the same state (runtime/engine.py).
     named = last(settings, keys.OPTIMIZER)
     words = {"adam": "adam", "adamw": "adam", "sgd": "sgd"}
     if isinstance(named, str) and named.lower() in words:

@@ -55,6 +55,7 @@ def read(settings: Settings) -> RowParts:
 
 def _read_fsdp(settings: Settings, mixed: str) -> dict[str, Any]:
     found = fsdp.read_types(settings, mixed)
+    # Up to 5.19 this may be a text such as "full_shard auto_wrap" (training_args.py, _apply_legacy_fsdp_to_config).
     named = settings.value(keys.FSDP, "zero")
     if named not in (None, False, ""):
         found |= fsdp.read_shards(settings, keys.FSDP_CONFIG)
