@@ -19,6 +19,8 @@ SUPPORT: Final = "zero_allow_untested_optimizer"
 OPTIMIZER, OPTIMIZER_PARAMETERS = "optimizer.type", "optimizer.params"
 AUTOCAST: Final = "torch_autocast"
 EXPERTS: Final = "expert_parallel.enabled"
+EXPERTS_SINCE: Final = "0.19.2"
+"""deepspeed/module_inject/auto_ep.py, as in `cost_models.frameworks.deepspeed`."""
 PREFETCH: Final = "zero_optimization.stage3_prefetch_bucket_size"
 OPTIMIZER_DEVICE, OPTIMIZER_RATIO = (f"zero_optimization.offload_optimizer.{key}" for key in ("device", "ratio"))
 PARAMETER_DEVICE: Final = "zero_optimization.offload_param.device"

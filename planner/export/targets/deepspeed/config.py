@@ -25,6 +25,9 @@ def said_config(q: Quantities, *, release: str) -> dict[str, Any]:
     _check_schedule(q)
     config |= said(keys.DEGREES, q)
     if q.matters("ep") and q["ep"] > 1:
+        # Before AutoEP experts were modules of DeepSpeed's own (moe/layer.py), which no configuration puts into a model.
+        if precedes(release, keys.EXPERTS_SINCE):
+            raise q.refusal("ep", why=f"expert_parallel came with {keys.EXPERTS_SINCE}", nearest={"ep": 1})
         put(config, keys.EXPERTS, True)
     q.only("etp", [1], why="expert_parallel.expert_tensor_parallel_size takes 1 alone")
     q.implied("moe_dispatcher", "alltoall", why="AutoEP exchanges tokens by all-to-all")

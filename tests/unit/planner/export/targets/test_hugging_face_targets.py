@@ -190,6 +190,7 @@ def test_frozen_parts_and_the_allocator():
         ("transformers", FSDP, "zero_shard_size", {"zero_shard_size": 4}),
         ("transformers", FSDP, "cp", {"cp": 2}),
         ("transformers", FSDP, "offload.activation_layers", {"recompute": "full", "offload": {"activation_layers": 32}}),
+        ("deepspeed", DEEPSPEED, "ep", {"zero": 2, "ep": 2, "model": "qwen3-30b-a3b", "training": {"framework_version": "0.18"}}),
         ("deepspeed", DEEPSPEED, "training.cuda_graphs", {"training": {"cuda_graphs": True}}),
         ("deepspeed", DEEPSPEED, "training.dropout", {"training": {"dropout": 0.1}}),
         ("deepspeed", DEEPSPEED, "training.param_dtype", {"training": {"param_dtype": "fp32"}}),
