@@ -1,4 +1,4 @@
-"""The keys of plan.json, the file that the generated PyTorch script reads."""
+"""The keys of train_plan.json, the file that the generated PyTorch script reads."""
 
 from __future__ import annotations
 

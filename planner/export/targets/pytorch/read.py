@@ -1,4 +1,4 @@
-"""Reads plan.json of the generated PyTorch script."""
+"""Reads train_plan.json of the generated PyTorch script."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from planner.export.targets.pytorch import keys
 
 
 def recognises(files: Sequence[InputFile]) -> bool:
-    """Whether a file is a plan.json of the script."""
+    """Whether a file is a train_plan.json of the script."""
     for file in files:
         if file.path.endswith(".json"):
             try:
@@ -25,7 +25,7 @@ def recognises(files: Sequence[InputFile]) -> bool:
 
 
 def read(settings: Settings) -> RowParts:
-    """What plan.json says."""
+    """What train_plan.json says."""
     found = Understood(taken(settings, keys.SPELLINGS))
     row = found.fields
     row["training.framework"] = "fsdp"

@@ -1,4 +1,4 @@
-"""Writes a plan as a PyTorch script that trains by it: plan.json, the script, and the model's config.json where transformers runs."""
+"""Writes a plan as a PyTorch script that trains by it: train_plan.json, the script, and the model's config.json where transformers runs."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from planner.export.targets.allocator import allocator_variables
 from planner.export.targets.pytorch import keys
 
 SCRIPT = "train.py"
-PLAN = "plan.json"
+PLAN = "train_plan.json"
 ALLOC_CONF_SINCE = "2.9"
 """The release of PyTorch that gave the allocator's variable its name."""
 ROPE_THETA = 500000.0
@@ -39,7 +39,7 @@ def write(quantities: Quantities) -> Launch:
     implementation = quantities.peek("training.model_impl")
     if implementation != keys.NATIVE:
         config = said_config(quantities)
-        written_files.append(LaunchFile("model/config.json", json.dumps(config, indent=2) + "\n"))
+        written_files.append(LaunchFile("config.json", json.dumps(config, indent=2) + "\n"))
         notes.append(
             "transformers must be installed."
             if implementation == "transformers"
