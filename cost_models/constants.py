@@ -221,11 +221,7 @@ PCIE_CROSS_SOCKET = Constant(0.7, "1", 0.3, 1.0, "no measurement: the ring also 
 
 # --- host -------------------------------------------------------------------------------------------------------------
 
-# The same host varies by 20 % between leases (EQUATIONS.md F-4), so that what hosts have in common has a wide range.
-HOST_OP_S = Constant(
-    25.0 * MICRO, "s", 15.0 * MICRO, 75.0 * MICRO,
-    "CPU time per eager operator in a step: chosen with vtrain_single (A100, 2022); own machines of 2026 34 to 43, other sources want 30",
-)  # fmt: skip
+# Seconds of one operation: hardware/host_constants.py. The same host varies by 20 % between leases (EQUATIONS.md F-4).
 HOST_STEP_RATIO = Constant(
     1.4, "1", 1.15, 1.6,
     "host time of an operator in a step over that in a loop: plain layers in steps of twelve, the slowest of four ranks, against "

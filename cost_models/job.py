@@ -58,6 +58,11 @@ class Job:
         return memory_traits(self.training).huggingface_modules
 
     @property
+    def fuses_routing(self) -> bool:
+        """Whether router and permutation of a mixture are fused kernels. A recipe may say so; frameworks' own defaults do not."""
+        return self.recipe is not None and self.training.software_date >= self.recipe.fuses_routing_since
+
+    @property
     def latent_down(self) -> LatentDown:
         """How latent attention's down-projections are split; Megatron Core's own modules split them by columns."""
         split = self.framework.latent_down

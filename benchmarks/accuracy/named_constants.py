@@ -1,4 +1,4 @@
-"""The constants of `cost_models.constants` and `cost_models.hardware.flash_constants` by name, and a way to try other values.
+"""The time model's constants (`cost_models.constants`, flash and host constants of `cost_models.hardware`) by name; trials of other values.
 
 Constants are frozen objects that modules share by identity. A trial therefore sets the value inside the object and puts it back
 afterwards, and both times forgets whatever was computed from it and cached. Nothing outside this process changes.
@@ -14,7 +14,7 @@ from typing import Any
 
 from cost_models import constants
 from cost_models.constants import Constant
-from cost_models.hardware import flash_constants
+from cost_models.hardware import flash_constants, host_constants
 from planner.request.job import JobCache, resolve_job
 
 
@@ -22,7 +22,7 @@ def named_constants() -> dict[str, Constant]:
     """Each constant once, under its first name: NAME, NAME[key], NAME[0]."""
     seen: set[int] = set()
     found: dict[str, Constant] = {}
-    for name, value in (vars(constants) | vars(flash_constants)).items():
+    for name, value in (vars(constants) | vars(flash_constants) | vars(host_constants)).items():
         for label, constant in _inside(name.lstrip("_"), value):
             if id(constant) not in seen:
                 seen.add(id(constant))

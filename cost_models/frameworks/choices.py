@@ -52,6 +52,8 @@ class RecipeFacts:
     overlaps_tp: bool
     """Tensor-parallel collectives run beside their products wherever the framework can do that."""
     source: str
+    fuses_routing_since: str = "9999-99"
+    """Month (YYYY-MM) from which its mixtures run router and permutation as fused kernels. [F-3]"""
 
     def fields(self, precision: Precision) -> Mapping[str, str]:
         """All fields of `training` that it sets at a precision."""

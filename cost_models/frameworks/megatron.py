@@ -104,6 +104,8 @@ NVIDIA_PERF: Final = RecipeFacts(
     at_precision={"fp8": {"param_dtype": "fp8"}},
     overlaps_tp=True,  # `tp_comm_overlap = True`, where tp is above 1
     source="NVIDIA-NeMo/NeMo and Megatron-Bridge, scripts/performance and recipes/precision: bf16_with_fp8_mixed, comm_overlap",
+    # scripts/performance/configs/qwen3/qwen3_llm_pretrain.py of that month: moe_router_fusion; moe_permute_fusion is in the recipes below it.
+    fuses_routing_since="2025-11",
 )
 """What NVIDIA's published performance tables ran with. CUDA graphs, interleaving, recomputation and the experts' dispatcher differ
 from table row to table row; a request states them."""

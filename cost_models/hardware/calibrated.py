@@ -25,7 +25,6 @@ from cost_models.constants import (
     ELEMENTWISE_KERNEL_S,
     GRAPH_HOST_RATIO,
     HOST_CORE_STREAM_BYTES_PER_S,
-    HOST_OP_S,
     HOST_STEP_RATIO,
     MEMORY_EFFICIENCY,
     SHARDED_HOST_RATIO,
@@ -37,6 +36,7 @@ from cost_models.hardware import collectives, gemm
 from cost_models.hardware.beside import Beside
 from cost_models.hardware.efficiency import precision_efficiency
 from cost_models.hardware.gemm import GemmSurface, Kind
+from cost_models.hardware.host_constants import BARE_OP_RATIO, HOST_LOOP_OP_S
 from cost_models.hardware.placement import Placement
 from cost_models.hardware.products import Products, rate_of
 from cost_models.operations import Op
@@ -230,7 +230,8 @@ class Calibration:
         if self._host is not None and self._host.raw_op_s is not None:
             # A measured loop becomes a step by a ratio of other machines, hence interpolated and not measured.
             return Scalar(self._host.raw_op_s * HOST_STEP_RATIO.value, Tier.INTERPOLATED)
-        return self.host_op_s()
+        layer = self.host_op_s()
+        return Scalar(layer.value * BARE_OP_RATIO.value, layer.tier)
 
     def collective_call_s(self, mode: HostMode = "eager") -> Scalar:
         """CPU seconds of one collective's own call in a training step. [F-4]
@@ -250,9 +251,7 @@ class Calibration:
         # A profile may have timed only a whole layer; its operators are counted in EAGER_LAYER_OPS.
         if host is not None and host.eager_layer_s is not None:
             return Scalar(host.eager_layer_s / EAGER_LAYER_OPS.value, Tier.INTERPOLATED)
-        # The constant was estimated from training steps, a profile's loops are shorter by the ratio of the two; see
-        # `host_op_s`.
-        return Scalar(HOST_OP_S.value / HOST_STEP_RATIO.value, Tier.NOMINAL)
+        return Scalar(HOST_LOOP_OP_S[self.cluster.gpu.generation].value, Tier.NOMINAL)
 
     def host_op_s(self, mode: HostMode = "eager") -> Scalar:
         """CPU seconds to issue one operation of a training step. [F-4]

@@ -7,11 +7,13 @@ a part is one fused kernel or a chain of operators depends on the software build
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Final
 
 import numpy as np
 
-from cost_models.constants import ELEMENTWISE_KERNEL_S, PERMUTED_ROW_RATIO, ROUTING_KERNELS, ROUTING_LOGIT_S
+from cost_models.constants import ELEMENTWISE_KERNEL_S, PERMUTED_ROW_RATIO, ROUTING_KERNELS, ROUTING_LOGIT_S, Constant
 from cost_models.job import Job
 from cost_models.layers.casts import cast_traffic, casts_shards
 from cost_models.layers.copies import gradient_sums, layout_copies
@@ -27,6 +29,13 @@ from cost_models.specs.model import LayerKind
 from cost_models.strategies.fields import MoeDispatcher
 from cost_models.strategies.strategy import Bools, Floats, Strategies
 
+FUSED_ROUTING_BYTES: Final = Constant(
+    91.0, "B", 60.0, 200.0,
+    "per token and expert, both passes, of Transformer Engine's fused kernels: scores with top-k 13 and 13, scores of the loss 13 and 12, "
+    "loss 4, their gradients' sum 12, positions of the rows 24 (common/fused_router, common/permutation; counted, not measured)",
+)  # fmt: skip
+FUSED_ROUTING_KERNELS: Final[Mapping[str, float]] = {"forward": 7.0, "backward": 4.0}
+"""Two kinds of scores, loss and the count of tokens, three for positions; their gradients."""
 RMSNORM_COMPOSITE_BYTES = 30.0
 """Bytes per element of an RMSNorm written as separate operators with a detour through fp32: cast, square, mean,
 rsqrt, two products, cast back. [F-3]"""
@@ -107,6 +116,9 @@ def layer_traffic(job: Job, kind: LayerKind) -> tuple[PassTraffic, PassTraffic]:
     cast, cast_back = cast_traffic(job, width=width, expert_width=expert_width)
     shards = casts_shards(job)
     experts = 1.0 if expert_width else 0.0
+    routing = (
+        FUSED_ROUTING_KERNELS if job.fuses_routing else {name: count.value for name, count in ROUTING_KERNELS.items()}
+    )
     copies, copies_back = layout_copies(job, e)
     sums = gradient_sums(job, kind, e)
     biases = sum((model.qkv_bias, model.attention_out_bias, 2 * model.mlp_bias))
@@ -115,7 +127,7 @@ def layer_traffic(job: Job, kind: LayerKind) -> tuple[PassTraffic, PassTraffic]:
         sharded_bytes=rotary + qk * norm + width * act + gated + copies.moved_bytes + cast.sharded,
         routed_bytes=experts * (expert_width * act + cast.routed),
         kernels=norms * norm_kernels + adds * add_kernels + act_kernels + rotary_kernels + qk_kernels
-        + gate_kernels + ROUTING_KERNELS["forward"].value * experts + copies.kernels,
+        + gate_kernels + routing["forward"] * experts + copies.kernels,
         gathered_bytes=(1 - shards) * cast.hidden,
     )  # fmt: skip
     backward = PassTraffic(
@@ -126,7 +138,7 @@ def layer_traffic(job: Job, kind: LayerKind) -> tuple[PassTraffic, PassTraffic]:
         gathered_bytes=h * sums.moved_bytes + (1 - shards) * cast_back.hidden,
         routed_bytes=experts * (expert_width * act_back + cast_back.routed),
         kernels=2 * norms * norm_kernels + adds * add_kernels + 1.5 * act_kernels + rotary_kernels + 2 * qk_kernels
-        + 1.5 * gate_kernels + biases + ROUTING_KERNELS["backward"].value * experts + copies_back.kernels + sums.kernels,
+        + 1.5 * gate_kernels + biases + routing["backward"] * experts + copies_back.kernels + sums.kernels,
     )  # fmt: skip
     return forward, backward
 
@@ -246,13 +258,14 @@ def elementwise_s(
     rate = job.calibration.memory_bytes_per_s_effective.value * (CHAIN_SHARE.value if runs_chains(job) else 1.0)
 
     logits = tokens / tp * moe.num_experts if kind.is_moe and moe is not None else np.zeros_like(tokens)
+    logit_s = FUSED_ROUTING_BYTES.value / rate if job.fuses_routing else ROUTING_LOGIT_S.value
 
     def seconds(traffic: PassTraffic, routing: float, moved: Floats | float) -> Floats:
         per_token = traffic.hidden_bytes / hidden_split + traffic.sharded_bytes / tp
         per_token = per_token + routed * (traffic.routed_bytes + moved * row_bytes)
         per_token = per_token + traffic.gathered_bytes
         kernels = traffic.kernels * ELEMENTWISE_KERNEL_S.value
-        return np.asarray(tokens * per_token / rate + kernels + routing * logits * ROUTING_LOGIT_S.value)
+        return np.asarray(tokens * per_token / rate + kernels + routing * logits * logit_s)
 
     forward, backward = layer_traffic(job, kind)
     moved, moved_back = passes or (0.0, 0.0)

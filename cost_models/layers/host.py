@@ -15,6 +15,7 @@ from cost_models.layers.hf_modules import LLAMA_LAYER_TENSORS, host_ratio
 from cost_models.layers.host_classes import Around, measured_layer
 from cost_models.layers.shapes import parameter_tensors
 from cost_models.specs.model import LayerKind
+from cost_models.strategies.fields import MoeDispatcher
 from cost_models.strategies.strategy import Floats, Strategies
 from cost_models.terms import Tier
 
@@ -24,12 +25,18 @@ FSDP1_UNIT: Final = Constant(
     "recomputation, in the two runs that have them (data/measured_h200/lora_runs.jsonl)",
 )  # fmt: skip
 
+FUSED_ROUTING_OPS: Final = Constant(
+    0.46, "1", 0.35, 0.7,
+    "operators that experts add to a layer with router and permutation fused, over those without: both parts take 0.68 of what experts "
+    "add to forward (data/measured_h200, mixture_host) and issue a fifth of the kernels; not measured",
+)  # fmt: skip
+
 
 def launch_cost(job: Job) -> Scalar:
     """Host seconds per kernel launch, and their tier, in this job's mode: eager, compiled, or captured in CUDA graphs."""
     mode, ratio, looped = host_mode(job), job.framework.host_step_ratio, job.calibration.looped_op_s
-    if ratio is not None and mode == "eager" and looped.tier == Tier.MEASURED:
-        return Scalar(looped.value * ratio, Tier.INTERPOLATED)
+    if ratio is not None and mode == "eager":
+        return Scalar(looped.value * ratio, max(looped.tier, Tier.INTERPOLATED))
     return job.calibration.host_op_s(mode)
 
 
@@ -82,8 +89,8 @@ def launch_s(job: Job, kind: LayerKind, rows: Strategies, *, around: Around = "n
     # Megatron wraps each collective in an autograd function with a buffer and a wait; elsewhere it is one operator.
     call_ops = TP_CALL_OPS.value if job.framework.wraps_tp_calls else 1.0
     call_s = (call_ops - 1.0) * each + job.calibration.collective_call_s(host_mode(job)).value
-    if job.framework.wraps_layers and _measured_wrapper(job):
-        call_s = 0.0  # the measured layers made their calls
+    if job.framework.wraps_layers and not job.training.cuda_graphs:
+        call_s = 0.0  # the layers that DTensor's host time was measured with made their calls
     passes = zip(_dense_s(job, kind, rows, around=around), extra, _calls(job, kind, rows), strict=True)
     forward, backward = (np.asarray(dense + more * each + calls * call_s) for dense, more, calls in passes)
     adapted = adapter_host_s(job, kind, op_s=each)
@@ -120,19 +127,16 @@ def kernels_per_layer(job: Job) -> tuple[float, float]:
     return job.framework.kernels_forward, job.framework.kernels_backward
 
 
-def _measured_wrapper(job: Job) -> bool:
-    """Whether a profile measured layers under DTensor over several ranks."""
-    ratio = job.calibration.wrapped_layer_ratio("sequence_parallel", compiled=job.training.compile)
-    return ratio.tier == Tier.MEASURED and not job.training.cuda_graphs
-
-
 def _expert_kernels(job: Job, kind: LayerKind, rows: Strategies) -> tuple[Floats, Floats]:
     """Launches that router, dispatch and experts add to one layer's forward and backward, shape (U,) each. [F-4]"""
     if not kind.is_moe:
         return np.zeros(len(rows)), np.zeros(len(rows))
-    shared = (rows.ep * rows.etp > 1).astype(np.float64)
+    # What ranks that share experts add are the splits of an all-to-all and their copy to the host, which flex's kernels need not.
+    splits = (rows.ep * rows.etp > 1) & (rows.moe_dispatcher != MoeDispatcher.FLEX)
+    shared = splits.astype(np.float64)
     own, exchange = job.framework.moe_extra_kernels, job.framework.exchange_kernels
-    return own[0] + shared * exchange[0], own[1] + shared * exchange[1]
+    left = FUSED_ROUTING_OPS.value if job.fuses_routing else 1.0
+    return left * own[0] + shared * exchange[0], left * own[1] + shared * exchange[1]
 
 
 def _calls(job: Job, kind: LayerKind, rows: Strategies) -> tuple[Floats, Floats]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from builders import dense_model, job_of
 from cost_models.calibration import NOMINAL_RESIDUALS, CalibrationDocument, CollectiveSample, fit_collectives
 from cost_models.constants import DTENSOR_HOST_RATIO
 from cost_models.errors import CalibrationError
@@ -441,3 +442,15 @@ def test_documents_are_immutable() -> None:
     document: CalibrationDocument = document_of(MINIMAL)
     with pytest.raises(ValueError, match="frozen"):
         document.name = "other"  # type: ignore[misc]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "loop_us"), [("A100-SXM-80GB", 18.0), ("H100-SXM-80GB", 26.0), ("B200-SXM-180GB", 26.0)]
+)
+def test_an_unknown_host_is_one_of_its_gpus_time(gpu: str, loop_us: float) -> None:
+    """26 us an operator is the median of our agent's profiles of 2026; an operation outside of modules takes 0.31 of it there."""
+    calibration = job_of(dense_model(), "megatron", cluster={"gpu": gpu}).calibration
+    assert calibration.looped_op_s.value == pytest.approx(loop_us * 1e-6)
+    assert calibration.host_op_s().value == pytest.approx(1.4 * loop_us * 1e-6)
+    assert calibration.bare_op_s.value == pytest.approx(0.31 * 1.4 * loop_us * 1e-6)
+    assert calibration.bare_op_s.tier == Tier.NOMINAL

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from builders import job_of, llama_model, row_of
-from cost_models.constants import ELEMENTWISE_KERNEL_S, HOST_OP_S, HOST_STEP_RATIO, SHARDED_HOST_RATIO
+from cost_models.constants import ELEMENTWISE_KERNEL_S, HOST_STEP_RATIO, SHARDED_HOST_RATIO
+from cost_models.hardware.host_constants import HOST_LOOP_OP_S
 from cost_models.layers.adapter_costs import adapted_s, adapter_tensors
 from cost_models.layers.hf_modules import CHAIN_SHARE
 from cost_models.layers.host import FSDP1_UNIT, Around, launch_cost, launch_s
@@ -17,8 +18,9 @@ from cost_models.terms import Tier
 
 LAYER, BACKWARD = 45.0, 67.5
 """Operators of one PyTorch layer, forward and backward."""
-STEP = HOST_OP_S.value
-LOOP = STEP / HOST_STEP_RATIO.value
+LOOP = HOST_LOOP_OP_S["hopper"].value
+STEP = 1.05 * LOOP
+"""An operator in fsdp's plain loops."""
 ALL: dict[str, Any] = {"rank": 16}
 ATTENTION: dict[str, Any] = {"rank": 16, "target_modules": "attention"}
 
@@ -90,12 +92,12 @@ def test_bytes_of_adapters_and_of_their_magnitudes() -> None:
 
 
 @pytest.mark.parametrize(("framework", "ratio"), [("fsdp", 1.05), ("torchtitan", HOST_STEP_RATIO.value)])
-def test_an_operator_of_a_profile_takes_longer_in_steps_of_some_frameworks(framework: str, ratio: float) -> None:
+def test_an_operator_of_a_loop_takes_longer_in_steps_of_some_frameworks(framework: str, ratio: float) -> None:
     cluster = {"gpu": "H200-SXM-141GB", "num_nodes": 1, "gpus_per_node": 2, "calibration": "h200x2-nvls-off-2026-11-28"}
     measured = job_of(llama_model(), framework, cluster=cluster, compile=False)
     assert measured.calibration.looped_op_s.tier == Tier.MEASURED
     assert launch_cost(measured).value == pytest.approx(ratio * measured.calibration.looped_op_s.value)
-    assert launch_cost(job_of(llama_model(), framework, compile=False)).value == pytest.approx(STEP)
+    assert launch_cost(job_of(llama_model(), framework, compile=False)).value == pytest.approx(ratio * LOOP)
 
 
 def test_hooks_of_replicas_cost_nothing_where_nothing_is_reduced() -> None:

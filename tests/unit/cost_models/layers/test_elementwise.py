@@ -228,6 +228,20 @@ def test_routing_takes_time_for_every_score() -> None:
     assert more_back[0] - backward[0] == pytest.approx(512 * 60 * 0.9e-9 / 3)
 
 
+def test_fused_routing_moves_bytes_instead() -> None:
+    """91 bytes a score over 800 GB/s, and 7 + 4 kernels instead of 35 + 20."""
+    split = {"tokens": np.array([2048.0]), "tp": np.array([1.0]), "sequence_parallel": np.array([False])}
+    seconds = []
+    for experts in (4, 64):
+        model = with_experts(grouped(), num_experts=experts)
+        asked = job(model, framework="megatron", recipe="nvidia-perf", software_date="2025-11")
+        seconds.append(sum(part[0] for part in elementwise_s(asked, asked.model.layer_kinds[0], **split)))
+    assert seconds[1] - seconds[0] == pytest.approx(2048 * 60 * 91 / 800e9)
+    chains = job(model, framework="megatron", recipe="nvidia-perf", software_date="2025-10")
+    kernels = [sum(part.kernels for part in traffic(each)) for each in (asked, chains)]
+    assert kernels[1] - kernels[0] == (35 + 20) - (7 + 4)
+
+
 def test_latent_attention_joins_its_parts() -> None:
     """4 bytes an element each way: query, key in full width (8 heads of 48), value (8 of 32); rotary 20 over 9 x 16."""
     mla = {"q_lora_rank": 64, "kv_lora_rank": 64, "qk_nope_head_dim": 32, "qk_rope_head_dim": 16, "v_head_dim": 32}

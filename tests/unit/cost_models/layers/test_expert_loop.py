@@ -90,7 +90,7 @@ def test_the_host_binds_a_loop() -> None:
     """Two micro-batches of four layers: at least 128 x 32 operators each, of some 10 us, where the device needs a tenth."""
     loop, grouped = (priced(job_of("fsdp", framework_version=version), zero=3) for version in ("2.8", "2.11"))
     assert grouped.terms_s["launch"][0] < 0.1 * grouped.step_time_s[0]
-    op_s = job_of("fsdp", framework_version="2.8").calibration.host_op_s("eager").value
+    op_s = job_of("fsdp", framework_version="2.8").calibration.looped_op_s.value
     layer = 128 * (32 * op_s + 2 * 20e-6)
     work = sum(float(loop.terms_s[name][0]) for name in ("gemm", "attention", "elementwise", "launch"))
     assert work >= 2 * 4 * layer

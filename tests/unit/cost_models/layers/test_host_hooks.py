@@ -5,14 +5,15 @@ from __future__ import annotations
 import pytest
 
 from builders import dense_model, job_of, row_of, with_experts
-from cost_models.constants import DTENSOR_HOST_RATIO, HOST_OP_S, HOST_STEP_RATIO, SHARDED_HOST_RATIO
+from cost_models.constants import DTENSOR_HOST_RATIO, HOST_STEP_RATIO, SHARDED_HOST_RATIO
+from cost_models.hardware.host_constants import HOST_LOOP_OP_S
 from cost_models.layers.host import Around, launch_s
 
 FORWARD, BACKWARD = 45.0, 67.5
 """Operators of one PyTorch layer."""
-STEP = HOST_OP_S.value
-LOOP = STEP / HOST_STEP_RATIO.value
-"""Seconds of an operator in a step, and in the loops in which layers with something around them were measured."""
+LOOP = HOST_LOOP_OP_S["hopper"].value
+STEP, FSDP_STEP = HOST_STEP_RATIO.value * LOOP, 1.05 * LOOP
+"""Seconds of an operator in the loops in which layers with something around them were measured, and in a step."""
 
 
 def host(framework: str, around: Around, *, tp: int = 1, model=None, **training: object) -> tuple[float, float]:
@@ -36,8 +37,8 @@ def host(framework: str, around: Around, *, tp: int = 1, model=None, **training:
     ],
 )
 def test_what_stands_around_a_layer_adds_to_its_loop(framework: str, around: Around, added: float) -> None:
-    found = host(framework, around, compile=False)
-    assert found == pytest.approx([count * (STEP + added * LOOP) for count in (FORWARD, BACKWARD)])
+    found, step = host(framework, around, compile=False), FSDP_STEP if framework == "fsdp" else STEP
+    assert found == pytest.approx([count * (step + added * LOOP) for count in (FORWARD, BACKWARD)])
 
 
 def test_hooks_of_stage_3_stand_around_every_tensor() -> None:
@@ -48,15 +49,15 @@ def test_hooks_of_stage_3_stand_around_every_tensor() -> None:
 
 
 def test_hooks_come_on_top_of_dtensor() -> None:
+    """DTensor's layers were measured with their calls."""
     added = 0.3 + DTENSOR_HOST_RATIO.value - 1
-    calls = host("fsdp", "nothing", tp=2, compile=False)[0] - FORWARD * (STEP + (added - 0.3) * LOOP)
     found = host("fsdp", "hooked", tp=2, compile=False)[0]
-    assert found == pytest.approx(FORWARD * (STEP + added * LOOP) + calls)
+    assert found == pytest.approx(FORWARD * (FSDP_STEP + added * LOOP))
 
 
 def test_ligers_kernels_take_longer_and_what_is_around_them_does_not() -> None:
     found = host("fsdp", "sharded", model_impl="liger", compile=False)
-    assert found[0] == pytest.approx(FORWARD * (1.76 * STEP + (SHARDED_HOST_RATIO.value - 1) * LOOP))
+    assert found[0] == pytest.approx(FORWARD * (1.76 * FSDP_STEP + (SHARDED_HOST_RATIO.value - 1) * LOOP))
 
 
 def test_a_captured_graph_has_no_hooks() -> None:

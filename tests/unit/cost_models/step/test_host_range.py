@@ -6,13 +6,15 @@ import numpy as np
 import pytest
 
 from builders import dense_model, job_of, row_of
-from cost_models.constants import CHECKPOINT_HOST_S, HOST_OP_S
+from cost_models.constants import CHECKPOINT_HOST_S
 from cost_models.evaluate import evaluate
+from cost_models.hardware.host_constants import HOST_LOOP_OP_S
 from cost_models.step.host_range import host_range
 from cost_models.terms import TIME_NAMES
 
 LAYERS, MICRO_BATCHES = 4, 8
-HOST_S = MICRO_BATCHES * LAYERS * (45 + 67.5) * HOST_OP_S.value
+STEP = 1.05 * HOST_LOOP_OP_S["hopper"].value
+HOST_S = MICRO_BATCHES * LAYERS * (45 + 67.5) * STEP
 """Plain layers of PyTorch's operators, nothing around them."""
 
 
@@ -53,7 +55,7 @@ def test_head_and_loss_give_the_host_its_lead() -> None:
 
 
 def test_repeated_layers_are_launched_twice() -> None:
-    repeated = HOST_S + MICRO_BATCHES * LAYERS * (45 * HOST_OP_S.value + CHECKPOINT_HOST_S.value)
+    repeated = HOST_S + MICRO_BATCHES * LAYERS * (45 * STEP + CHECKPOINT_HOST_S.value)
     each = found(0.5 * HOST_S, strategy={"recompute": "full"})
     assert each.longer_s[0] == pytest.approx(0.2 * repeated)
 

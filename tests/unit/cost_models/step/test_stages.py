@@ -11,12 +11,12 @@ from cost_models.constants import (
     COMPILED_DTENSOR_HOST_RATIO,
     COMPILED_HOST_RATIO,
     DTENSOR_HOST_RATIO,
-    HOST_OP_S,
     HOST_STEP_RATIO,
     SHARDED_HOST_RATIO,
     WGRAD_SHARE,
 )
 from cost_models.frameworks import FRAMEWORKS
+from cost_models.hardware.host_constants import HOST_LOOP_OP_S
 from cost_models.layers.costs import LAYER_PARTS, layer_costs
 from cost_models.layers.ends import end_costs
 from cost_models.step.optimizer import accumulation_s
@@ -146,7 +146,8 @@ def test_a_third_of_the_ends_is_the_forward_of_a_folded_pipeline() -> None:
 SMALL = dense_model(8, hidden_size=256, intermediate_size=1024, vocab_size=512)
 """So small that the device waits for the host throughout."""
 TORCHTITAN = FRAMEWORKS["torchtitan"]
-PLAIN = HOST_OP_S.value * (TORCHTITAN.kernels_forward + TORCHTITAN.kernels_backward)
+STEP = HOST_STEP_RATIO.value * HOST_LOOP_OP_S["hopper"].value
+PLAIN = STEP * (TORCHTITAN.kernels_forward + TORCHTITAN.kernels_backward)
 """Host seconds of a plain layer."""
 
 
@@ -172,10 +173,9 @@ def wrapped(*ratios: float) -> float:
 def test_fsdp2_and_dtensor_take_host_time_of_their_own() -> None:
     assert layer_seconds({}) == pytest.approx(PLAIN)
     assert layer_seconds({"zero": 3}) == pytest.approx(wrapped(SHARDED_HOST_RATIO.value) * PLAIN)
-    calls = 10 * HOST_OP_S.value  # collectives of the sequence-parallel layer
-    assert layer_seconds({"tp": 2}) == pytest.approx(wrapped(DTENSOR_HOST_RATIO.value) * PLAIN + calls)
+    assert layer_seconds({"tp": 2}) == pytest.approx(wrapped(DTENSOR_HOST_RATIO.value) * PLAIN)
     both = wrapped(DTENSOR_HOST_RATIO.value, SHARDED_HOST_RATIO.value)
-    assert layer_seconds({"tp": 2, "zero": 3}) == pytest.approx(both * PLAIN + calls)
+    assert layer_seconds({"tp": 2, "zero": 3}) == pytest.approx(both * PLAIN)
 
 
 def test_compiling_leaves_most_of_the_host_time() -> None:
@@ -186,21 +186,20 @@ def test_compiling_leaves_most_of_the_host_time() -> None:
     sharded = each + wrapped(SHARDED_HOST_RATIO.value) - 1
     assert layer_seconds({"zero": 3}, training=compiled) == pytest.approx(sharded * PLAIN)
     split = each + wrapped(COMPILED_DTENSOR_HOST_RATIO.value) - 1
-    calls = 10 * each * HOST_OP_S.value
-    assert layer_seconds({"tp": 2}, training=compiled) == pytest.approx(split * PLAIN + calls)
+    assert layer_seconds({"tp": 2}, training=compiled) == pytest.approx(split * PLAIN)
 
 
 def test_a_layer_of_megatron_cores_own_modules_takes_more_host_time_and_more_with_tensor_parallelism() -> None:
     """65 + 82 operators a layer, and with sequence parallelism ten collective calls of seven operators each."""
     local = {"transformer_impl": "local", "software_date": "2026-11"}
-    assert layer_seconds({}, training=local, framework="megatron") == pytest.approx(147 * HOST_OP_S.value)
+    assert layer_seconds({}, training=local, framework="megatron") == pytest.approx(147 * STEP)
     split = layer_seconds({"tp": 2}, training=local, framework="megatron")
-    assert split == pytest.approx((147 + 10 * 7) * HOST_OP_S.value)
+    assert split == pytest.approx((147 + 10 * 7) * STEP)
 
 
 def test_recomputing_a_wrapped_layer_launches_it_again() -> None:
     case = Case({"zero": 3, "recompute": "full"}, model=SMALL, framework="torchtitan")
-    forward = wrapped(SHARDED_HOST_RATIO.value) * HOST_OP_S.value * TORCHTITAN.kernels_forward
+    forward = wrapped(SHARDED_HOST_RATIO.value) * STEP * TORCHTITAN.kernels_forward
     assert case.term("recompute") == pytest.approx(MICRO_BATCHES * 8 * (forward + CHECKPOINT_HOST_S.value))
 
 
