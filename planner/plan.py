@@ -26,7 +26,7 @@ from planner.search.found import Found
 from planner.search.objective import Goal, build_goal, without_targets
 from planner.search.progress import Progress
 from planner.search_on_one_kind import SpaceOnOneKind, splits_are_open
-from planner.strategies.axes import build_space
+from planner.strategies.axes import build_space, given_values
 from planner.strategies.parse import assumed_fields
 from planner.strategies.parts import Parts
 
@@ -210,7 +210,10 @@ def _search_report(
         total=found.total,
         bounded=found.bounded,
         not_searched=not_searched(
-            searched.space, on_pools=not on_one_kind, splits_are_open=not on_one_kind or splits_are_open(checked.asked)
+            searched.space,
+            on_pools=not on_one_kind,
+            splits_are_open=not on_one_kind or splits_are_open(checked.asked),
+            given=given_values(checked.asked.constraints),
         ),
         evaluated=found.evaluated,
         feasible=found.feasible,

@@ -6,11 +6,13 @@ named here, with the reason why it cannot gain or with how to have it searched.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from itertools import chain
 
-from cost_models.strategies.fields import COLUMNS, FIELD, Schedule
+from cost_models.strategies.fields import COLUMNS, FIELD, Recompute, Schedule
+from planner.strategies.degrees import MIN_TOKENS_PER_CP_RANK
 from planner.strategies.expansion import MOST_COUNTED_LAYERS
+from planner.strategies.module_sets import tries_every_set
 from planner.strategies.space import Space
 
 _LIST = "List values in constraints.allowed to search them."
@@ -19,12 +21,23 @@ _VPP = f"On pools only numbers that divide the layers of a stage of equal stages
 _COUNTS = f"On pools, models of more than {MOST_COUNTED_LAYERS} layers recompute all layers or fewer than an even split's largest chunk holds. {_LIST}"
 _ON = f"It is on wherever the framework can overlap. {_LIST}"
 
+_SETS = f"Single modules are tried, and sets that grow from them by the memory saved for each second repeated; other sets may be better. {_LIST}"
 
-def not_searched(space: Space, *, on_pools: bool, splits_are_open: bool) -> dict[str, str]:
-    """A reason for every knob that is not searched, by the contract's name of the field."""
-    asked = {COLUMNS[column].name for column in space.knobs} | set(space.chosen)
-    parts = (_of_overlaps(space), _of_framework(space), _of_experts(space, on_pools=on_pools))
+
+def not_searched(space: Space, *, on_pools: bool, splits_are_open: bool, given: Collection[str] = ()) -> dict[str, str]:
+    """A reason for every knob that is not searched, by the contract's name of the field; `given` are those whose values the request
+    gives.
+    """
+    asked = {COLUMNS[column].name for column in space.knobs} | set(space.chosen) | set(given)
+    parts = (_of_overlaps(space), _of_framework(space), _of_experts(space, on_pools=on_pools), _of_degrees(space))
     reasons = dict(chain.from_iterable(parts))
+    if (
+        "recompute_modules" not in asked
+        and len(space.degrees)
+        and _chooses_modules(space)
+        and not tries_every_set(space)
+    ):
+        reasons["recompute_modules"] = _SETS
     if on_pools:
         reasons |= {"schedule": "On pools only 1f1b and interleaved are modelled.", "recompute_modules": _ON_POOLS}
         if not space.job.framework.choices.recompute_modules:
@@ -40,6 +53,11 @@ def not_searched(space: Space, *, on_pools: bool, splits_are_open: bool) -> dict
     return {name: reason for name, reason in sorted(reasons.items()) if name not in asked}
 
 
+def _chooses_modules(space: Space) -> bool:
+    """Whether the search chooses what selective recomputation repeats."""
+    return Recompute.SELECTIVE in space.recompute_modes and space.job.framework.choices.recompute_modules
+
+
 def _of_overlaps(space: Space) -> Iterator[tuple[str, str]]:
     facts = space.job.framework
     for name in ("grad_reduce", "param_gather", "p2p"):
@@ -51,6 +69,20 @@ def _of_overlaps(space: Space) -> Iterator[tuple[str, str]]:
     if facts.choices.tp_overlap:
         best = "It is on inside a node wherever the framework can overlap, which is never slower and needs no memory."
         yield "overlap.tp_comm", best if facts.strategy.tp_overlap_needs else f"It stays off. {_LIST}"
+
+
+def _of_degrees(space: Space) -> Iterator[tuple[str, str]]:
+    job, choices = space.job, space.job.framework.choices
+    longest = job.training.seq_length // MIN_TOKENS_PER_CP_RANK
+    if longest < job.cluster.num_gpus:
+        yield "cp", f"Degrees that leave a rank fewer than {MIN_TOKENS_PER_CP_RANK} tokens are not tried. {_LIST}"
+    if job.model.moe is not None:
+        tried = "1 and tp" if job.framework.etp_defaults_to_tp else "1"
+        yield "etp", f"No degrees but {tried} are tried. {_LIST}"
+    if space.groups.shards:
+        yield "zero_shard_size", f"A group of one rank shards nothing, as zero 0 does, and is not tried. {_LIST}"
+    if choices.selective_recompute and Recompute.SELECTIVE not in space.recompute_modes:
+        yield "recompute", f"Selective recomputation is not tried. {_LIST}"
 
 
 def _of_framework(space: Space) -> Iterator[tuple[str, str]]:

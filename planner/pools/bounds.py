@@ -19,8 +19,8 @@ from cost_models.step.total import stage_end_s
 from cost_models.strategies.fields import Recompute, RecomputeMethod
 from cost_models.strategies.strategy import Bools, Floats, Ints, Strategies
 from planner.pools.placements import Sites
-from planner.search.bounds import layer_variants
 from planner.splits.model import SplitNumbers, slowest_allowed_s, split_numbers, virtual_share
+from planner.strategies.expansion import layer_variants
 from planner.strategies.space import Space
 
 SITES_AT_ONCE = 1 << 18
@@ -52,7 +52,7 @@ def base_work(pooled: PooledJob, space: Space, base: Strategies) -> Work:
     """What every expansion of these base rows takes at least: the fastest of the listed knobs, nothing recomputed."""
     layer, first, last = [], [], []
     for job in pooled.jobs:
-        variants = [(rows, build_tables(job, rows)) for rows in layer_variants(space, base)]
+        variants = [(rows, build_tables(job, rows)) for rows in layer_variants(space.layer_knobs, base)]
         layer.append(np.min([each.layers.cases.spread(each.layers.whole) for _, each in variants], axis=0))
         ends = [least_ends_s(job, rows, each) for rows, each in variants]
         first.append(ends[0][0])

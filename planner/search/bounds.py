@@ -7,10 +7,8 @@ are never negative, leaving them out keeps the bound valid.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import cached_property
-from itertools import product
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,9 +19,9 @@ from cost_models.layers.costs import LAYER_PARTS, layer_costs
 from cost_models.step.fsdp_comm import is_fsdp
 from cost_models.step.stage_costs import Tables, build_tables, least_ends_s, runs_ahead
 from cost_models.step.total import StepTime, jitter_fraction
-from cost_models.strategies.strategy import DTYPES, Floats, Ints, Strategies, concatenated
+from cost_models.strategies.strategy import Floats, Ints, Strategies, concatenated
 from cost_models.strategies.tensors import distinct
-from planner.strategies.expansion import Pairs
+from planner.strategies.expansion import Pairs, layer_variants
 from planner.strategies.parts import Part, Parts
 from planner.strategies.space import Space
 
@@ -135,7 +133,7 @@ def floors_s(space: Space) -> Floats:
     if Part.MESH_FLOORS in space.without:
         return np.zeros(len(space.degrees))
     rows = space.base_of(space.degrees.different_layers())
-    tables = [layer_costs(job, each) for each in layer_variants(space, rows)]
+    tables = [layer_costs(job, each) for each in layer_variants(space.layer_knobs, rows)]
     each_JN = np.min([t.cases.spread(t.parts_JPU[:, _COMPUTED].sum(axis=1)) for t in tables], axis=0)
     # The GPU-seconds of one sequence.
     work_s = _counts(space) @ each_JN * rows.tp * rows.cp / rows.micro_batch_size
@@ -154,7 +152,7 @@ def build_bounds(space: Space, base: Strategies) -> Bounds:
     # in that. So few distinct cases are priced however large the batch of rows is.
     cases = distinct(base, BOUND_AXES, also=world_key(base, space.job.cluster))
     # All combinations of knobs in one table, one after the other, so that a batch may hold rows of several.
-    variants = layer_variants(space, cases.rows)
+    variants = layer_variants(space.layer_knobs, cases.rows)
     rows = concatenated(variants)
     tables = build_tables(space.job, rows)
     slower = 1.0 + jitter_fraction(space.job, base)
@@ -172,17 +170,6 @@ def build_bounds(space: Space, base: Strategies) -> Bounds:
         case=cases.inverse,
         without=space.without,
     )
-
-
-def layer_variants(space: Space, rows: Strategies) -> list[Strategies]:
-    """The rows with every combination of listed values on which a layer's own time depends."""
-    knobs = space.layer_knobs
-    variants = []
-    for values in product(*knobs.values()):
-        chosen = dict(zip(knobs, values, strict=True))
-        columns: dict[str, Any] = {name: np.full(len(rows), value, DTYPES[name]) for name, value in chosen.items()}
-        variants.append(replace(rows, **columns))
-    return variants
 
 
 def _parts(space: Space, rows: Strategies, tables: Tables) -> Floats:

@@ -31,7 +31,7 @@ from planner.search.objective import Goal
 from planner.search.progress import Progress
 from planner.strategies.expansion import Expansion, Pairs
 from planner.strategies.parts import Part
-from planner.strategies.repetitions import lean_modes
+from planner.strategies.repetitions import leanest_modes
 from planner.strategies.searched_knobs import unasked_codes
 from planner.strategies.space import Space
 
@@ -220,7 +220,7 @@ class Exhaustive:
         possible = some_choice_fits(self.space, base, lambda rows: could_fit(self.space.job, rows))
         self._count_impossible(base.take(~possible), multiplicity[~possible])
         if self.found.best is None and not possible.all():
-            modes = lean_modes(self.space)
+            modes = leanest_modes(self.space)
             lean = self.space.leanest(base.take(~possible), zero=max(self.space.zeros), modes=modes)
             lean = lean.take(violations(self.space.job, lean).legal)
             if len(lean):
@@ -230,7 +230,7 @@ class Exhaustive:
     def _count_impossible(self, base: Strategies, multiplicity: Ints) -> None:
         """Counts base rows of which nothing fits; where a knob breaks a rule with every choice of the others, that is the reason."""
         legal = np.full(len(base), not self.space.asks_knobs)
-        for mode, zero in product(lean_modes(self.space), self.space.zeros) if self.space.asks_knobs else ():
+        for mode, zero in product(leanest_modes(self.space), self.space.zeros) if self.space.asks_knobs else ():
             found = violations(self.space.job, self.space.leanest(base, zero=zero, modes=[mode]))
             legal |= found.legal
         if not legal.all():

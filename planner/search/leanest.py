@@ -22,7 +22,7 @@ from cost_models.strategies.fields import Recompute, RecomputeMethod
 from cost_models.strategies.layouts import Layouts
 from cost_models.strategies.strategy import Bools, Floats, Ints, Strategies
 from planner.strategies.expansion import Pairs
-from planner.strategies.repetitions import lean_modes
+from planner.strategies.repetitions import lean_modes, leanest_modes
 from planner.strategies.space import Space
 
 _FEW_ROWS = 1 << 13
@@ -38,7 +38,7 @@ def some_choice_fits(space: Space, base: Strategies, fits: Callable[[Strategies]
         fits: whether rows whose choices are made could fit.
     """
     possible, num_splits = np.zeros(len(base), np.bool_), space.splits.counts[base.pp.astype(np.int64)]
-    modes = lean_modes(space)
+    modes = leanest_modes(space)
     # The first split of each is asked alone, since it mostly fits where any does; then all others at once.
     choices = list(product((False, True), range(len(modes)), sorted(space.zeros, reverse=True)))
     start = 0

@@ -44,7 +44,7 @@ def build_space(
     Raises:
         SearchBudgetError: the listed values make more choices than can be searched.
     """
-    given = _given_values(constraints)
+    given = given_values(constraints)
     splits = _splits_by_stages(job, given, without)
     degrees = build_degrees(job, constraints, given, stages=np.array(sorted(splits), dtype=np.int64), worlds=worlds)
     used = degrees.values("pp") or [1]
@@ -97,7 +97,7 @@ def opened(space: Space, constraints: Constraints) -> Space:
     Unless the request lists numbers, these are all with which every virtual stage can hold a layer or an end of the model. Its
     layouts only say pp and vpp.
     """
-    job, listed = space.job, _given_values(constraints).get("vpp")
+    job, listed = space.job, given_values(constraints).get("vpp")
     if listed is not None or not (job.framework.choices.vpp and splits_freely(job)):
         return space
     layers = job.model.num_layers
@@ -164,7 +164,7 @@ def _searched_schedules(job: Job, *, plain: bool) -> tuple[int, ...]:
     return always if plain else (*always, *(value for value in useful if value not in always))
 
 
-def _given_values(constraints: Constraints) -> dict[str, tuple[Any, ...]]:
+def given_values(constraints: Constraints) -> dict[str, tuple[Any, ...]]:
     """The values that the request fixes or lists, by field."""
     given: dict[str, tuple[Any, ...]] = {}
     for field in FIELDS:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from itertools import product
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.strategies.fields import MoeDispatcher
-from cost_models.strategies.strategy import Strategies
+from cost_models.strategies.strategy import DTYPES, Strategies
 
 Ints = NDArray[np.int64]
 LAYER_KNOBS = ("cp_comm", "moe_dispatcher", "overlap_tp_comm", "overlap_moe_all_to_all")
@@ -77,3 +79,13 @@ def leanest_value(name: str, values: tuple[Any, ...]) -> Any:
     if name == "moe_dispatcher":
         return next((value for value in values if value != MoeDispatcher.FLEX), values[-1])
     return min(values) if name in LEAN_KNOBS else max(values) if name in OFFLOADED else values[-1]
+
+
+def layer_variants(knobs: Mapping[str, tuple[Any, ...]], rows: Strategies) -> list[Strategies]:
+    """The rows with every combination of the values of these knobs, on which a layer's own time depends."""
+    variants = []
+    for values in product(*knobs.values()):
+        chosen = dict(zip(knobs, values, strict=True))
+        columns: dict[str, Any] = {name: np.full(len(rows), value, DTYPES[name]) for name, value in chosen.items()}
+        variants.append(replace(rows, **columns))
+    return variants

@@ -10,8 +10,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.job import Job
-from cost_models.strategies.fields import Recompute, RecomputeMethod
+from cost_models.strategies.fields import MOE_MODULE, RECOMPUTE_MODULES, Recompute, RecomputeMethod
 from cost_models.strategies.layouts import Layouts
+
+INSIDE_MOE = sum(1 << RECOMPUTE_MODULES.index(name) for name in ("moe_act", "shared_experts"))
+"""The modules that a mixture layer as a whole holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +71,31 @@ def lean_modes(space: Repeating) -> list[LeanMode]:
         sets = space.module_sets if mode == Recompute.SELECTIVE else (0,)
         found += [LeanMode(mode, modules) for modules in sets]
     return found
+
+
+def leanest_modes(space: Repeating) -> list[LeanMode]:
+    """Those of `lean_modes` of which one needs no more memory than any other of its mode: of sets of modules, those that lie in no other."""
+    modes = lean_modes(space)
+    sets = [each.modules for each in modes if each.recompute == Recompute.SELECTIVE]
+    return [
+        each
+        for each in modes
+        if each.recompute != Recompute.SELECTIVE
+        or not any(
+            each.modules != other and lies_in(each.modules, other) for other in sets if _alike(other, each.modules)
+        )
+    ]
+
+
+def lies_in(modules: int, others: int) -> bool:
+    """Whether a set repeats nothing that the other one does not repeat too; whole mixture layers hold their own modules."""
+    inside = others | (INSIDE_MOE if others & MOE_MODULE else 0)
+    return modules & ~inside == 0
+
+
+def _alike(one: int, other: int) -> bool:
+    # Rules may refuse to repeat whole mixture layers, so a set without them stands for those that have none.
+    return (one & MOE_MODULE) == (other & MOE_MODULE)
 
 
 def repeated_at_least(

@@ -34,12 +34,12 @@ def expanded(found: Space) -> list[dict]:
 
 
 def test_a_base_row_stands_for_every_combination() -> None:
-    """vpp 1 (chunks of 2 layers: none, core_attn, mlp, block 1, every) and vpp 2 (chunks of 1: no block), 4 ZeRO stages."""
+    """vpp 1 (chunks of 2 layers: none, core_attn, mlp, both, block 1, every) and vpp 2 (chunks of 1: no block), 4 ZeRO stages."""
     found = space(fixed=ONE)
     rows = expanded(found)
-    assert len(rows) == 4 * 5 + 4 * 4 == found.mesh_sizes[0]
+    assert len(rows) == 4 * 6 + 4 * 5 == found.mesh_sizes[0]
     counted = Counter((row["vpp"], row["zero"]) for row in rows)
-    assert counted == {(1, zero): 5 for zero in range(4)} | {(2, zero): 4 for zero in range(4)}
+    assert counted == {(1, zero): 6 for zero in range(4)} | {(2, zero): 5 for zero in range(4)}
     assert len({tuple(row.items()) for row in rows}) == len(rows)
 
 
@@ -49,7 +49,7 @@ def test_what_follows_from_the_searched_fields() -> None:
         assert row["schedule"] == (Schedule.INTERLEAVED if row["vpp"] > 1 else Schedule.ONE_F_ONE_B)
         assert row["grad_sync_each"] == (row["zero"] >= 2)
         assert row["zero_shard_size"] == row["zero_param_shard_size"] == 2
-        assert row["recompute_modules"] in ((1, 2) if row["recompute"] == Recompute.SELECTIVE else (0,))
+        assert row["recompute_modules"] in ((1, 2, 3) if row["recompute"] == Recompute.SELECTIVE else (0,))
         assert row["overlap_p2p"] == (row["vpp"] > 1)
         assert row["overlap_param_gather"] == (row["zero"] >= 1)
         assert not row["overlap_tp_comm"]  # there is one tensor-parallel rank
