@@ -58,7 +58,7 @@ GAINS = [
     (Part.TP_OVERLAP, job("llama-3.1-70b", "dgx-h100", 8, 8192, 256)),
     (Part.DISPATCHERS, EXPERTS),
     (Part.EXPERT_OVERLAP, EXPERTS),
-    (Part.MODULE_SETS, job("llama-3.1-8b", "l40s-pcie-8", 8, 4096, 128)),
+    (Part.MODULE_SETS, job("llama-2-13b", "l40s-pcie-8", 4, 4096, 64)),
     (Part.SHARD_SIZES, job("llama-3.1-8b", "a100-pcie-pairs-8", 8, 4096, 128, framework="fsdp")),
     (Part.SECOND_COPIES, job("llama-2-13b", "dgx-a100-80gb", 8, 4096, 1024, framework="deepspeed")),
     # Zero-bubble schedules run neither compiled nor with FlexAttention, which is the default from 0.3 on.
