@@ -120,6 +120,4 @@ def meaning(quantities: Quantities) -> dict[str, Any]:
         del found[
             "model.max_position_embeddings"
         ]  # the length of a table of positions, which a longer sequence extends
-    if (quantities.peek("recompute_method"), quantities.peek("recompute_num_layers")) == ("uniform", 1):
-        found["recompute_method"] = found["recompute_num_layers"] = None
     return {name: value for name, value in found.items() if value is not None}

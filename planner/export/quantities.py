@@ -125,7 +125,9 @@ def _asks_nothing(name: str, value: Any) -> bool:
 
 
 def _flat(plan: LaunchPlan) -> Iterator[tuple[str, Any]]:
-    for name, value in plan.strategy.items():
+    # Three spellings mean that every layer is recomputed as a unit of its own; writers see the plainest one.
+    plain = {"recompute_method": None, "recompute_num_layers": None} if _recomputes_each_layer(plan) else {}
+    for name, value in (dict(plan.strategy) | plain).items():
         if isinstance(value, Mapping):
             yield from ((f"{name}.{part}", each) for part, each in value.items())
         else:
@@ -133,6 +135,14 @@ def _flat(plan: LaunchPlan) -> Iterator[tuple[str, Any]]:
     for group, document in (("training", plan.training), ("model", plan.model)):
         for name, value in document.items():
             yield f"{group}.{name}", tuple(value) if isinstance(value, list) else value
+
+
+def _recomputes_each_layer(plan: LaunchPlan) -> bool:
+    """Whether full recomputation covers every layer, one at a time: in units of one layer, or as many as the largest chunk has."""
+    method, count = plan.strategy["recompute_method"], plan.strategy["recompute_num_layers"]
+    if method == "uniform":
+        return bool(count == 1)
+    return bool(method == "block" and count is not None and count >= max(plan.layers_per_stage))
 
 
 def idle_fields(plan: LaunchPlan) -> frozenset[str]:

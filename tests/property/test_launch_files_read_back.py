@@ -52,9 +52,6 @@ def test_a_plan_comes_back_from_its_launch(target: Target, framework: str, versi
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("target", "framework", "version", "least"), TARGETS)
-@pytest.mark.xfail(
-    reason="a drawn torchtitan plan with counted recomputation comes back without its count", strict=False
-)
 def test_thousands_of_plans_come_back(target: Target, framework: str, version: str, least: int):
     outcomes = check(target, framework, version, rows=4000, seed=2)
     assert outcomes["same"] >= 20 * least, outcomes

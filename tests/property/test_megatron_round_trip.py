@@ -68,8 +68,6 @@ def told(plan: LaunchPlan) -> dict[str, Any]:
     """The fields that matter, in one form for what means the same."""
     fields = dict(Quantities(plan, target="", version=""))
     idle = idle_fields(plan)
-    if fields.get("recompute_method") == "uniform" and fields.get("recompute_num_layers") == 1:
-        fields |= {"recompute_method": None, "recompute_num_layers": None}
     if fields["training.attention"] == "math":
         fields.pop("training.attention_kernel")
     if fields["training.precision"] != "fp8":

@@ -52,7 +52,7 @@ def check_degrees(q: Quantities, *, context: bool) -> None:
         q.only(field, [False], why="it has no setting for it")
     for field, values in (
         ("recompute_method", [None]),
-        ("recompute_num_layers", [None, 1]),
+        ("recompute_num_layers", [None]),
         ("recompute_per_stage", [None, ()]),
     ):
         q.only(field, values, why="it recomputes every layer or none", nearest={field: None})

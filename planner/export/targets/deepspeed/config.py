@@ -157,6 +157,6 @@ def said_units(q: Quantities) -> int:
         nearest={"recompute_per_stage": None},
     )
     if q.peek("pp") == 1:
-        q.only("recompute_num_layers", [None, 1], why="without a pipeline transformers recomputes single layers")
+        q.only("recompute_num_layers", [None], why="without a pipeline transformers recomputes single layers")
     q["layers_per_stage"]  # the rules admit DeepSpeed's own split alone, which the script's partition method makes
     return int(q["recompute_num_layers"] or 1)

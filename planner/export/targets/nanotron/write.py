@@ -107,7 +107,7 @@ def _say_fixed(q: Quantities) -> None:
     q["layers_per_stage"]  # the rules admit its own split alone, which follows from the blocks' costs (models/base.py)
     q.only("vpp", [1], why="it has no virtual stages")
     for field in ("recompute_method", "recompute_num_layers"):
-        q.only(field, [None, 1, "uniform"], why="recompute_layer is a switch for every layer", nearest={field: None})
+        q.only(field, [None], why="recompute_layer is a switch for every layer", nearest={field: None})
     q.implied("cp_comm", "p2p", why="context parallelism is ring attention (nn/ring_attention.py)")
     q.implied("moe_dispatcher", "alltoall", why="moe_config.token_dispatcher_type, here all-to-all")
     for name in ("grad_reduce", "param_gather", "p2p", "moe_all_to_all"):

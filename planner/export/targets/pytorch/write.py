@@ -69,7 +69,7 @@ def _document(quantities: Quantities) -> dict[str, Any]:
     for field in ("recompute_method", "recompute_num_layers"):
         q.only(
             field,
-            [None, 1, "uniform"],
+            [None],
             why="the script recomputes every layer or none, each on its own",
             nearest={field: None},
         )

@@ -141,12 +141,11 @@ def _say_experts(q: Quantities, document: dict[str, Any]) -> None:
 
 def _say_recompute(q: Quantities, document: dict[str, Any]) -> None:
     mode, method, count = q["recompute"], q["recompute_method"], q["recompute_num_layers"]
-    every = method is None or (method == "uniform" and count == 1)
     put(document, keys.CHECKPOINT_MODE, mode)
     # Up to 0.2 "selective" alone would recompute every second layer whole (selective_ac_option "2").
     if mode == "selective" and not keys.is_python(q.version):
         put(document, keys.CHECKPOINT_OPTION, "op")
-    if mode != "full" or every:
+    if mode != "full" or method is None:
         return
     layers = set(q.peek("layers_per_stage"))
     if keys.is_python(q.version) or method != "block":
@@ -159,9 +158,8 @@ def _say_recompute(q: Quantities, document: dict[str, Any]) -> None:
         raise q.refusal(
             "recompute_num_layers", why=why, nearest={"recompute_num_layers": None, "recompute_method": None}
         )
-    if largest != count:
-        put(document, keys.CHECKPOINT_MODE, "selective")
-        put(document, keys.CHECKPOINT_OPTION, str(largest // count))
+    put(document, keys.CHECKPOINT_MODE, "selective")
+    put(document, keys.CHECKPOINT_OPTION, str(largest // count))
 
 
 def _say_types(q: Quantities, document: dict[str, Any]) -> None:
