@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from planner.export.quantities import Quantities
 from planner.export.settings import Setting, Settings
 from planner.export.target import RowParts
+
+
+def always(_q: Quantities) -> bool:
+    """Whether a spelling is written: in every plan."""
+    return True
 
 
 @dataclass(frozen=True)
@@ -21,10 +26,12 @@ class Spelling:
     """As in `Quantities`."""
     values: Mapping[Any, Any] | None = None
     """The file's value by the plan's; None where they are the same and every value can be said."""
-    why: str = ""
+    why: str = "it has no setting for it"
     """Why a value outside of `values` cannot be said, as the end of a sentence; with its source."""
     idle: Any = None
-    """What the file says where the field makes no difference in the plan and its own value has no spelling."""
+    """What the file says where the field makes no difference in the plan and its own value has no spelling; None leaves it out."""
+    when: Callable[[Quantities], bool] = always
+    """Plans in which the key is written; elsewhere leaving it out says the field's value."""
 
     def written(self, quantities: Quantities) -> Any:
         """The file's value.
@@ -42,18 +49,32 @@ class Spelling:
 
     def read(self, value: Any) -> Any:
         """The plan's value; None where a file's value means nothing that is known."""
+        # Hugging Face's Trainer writes "auto" for what it fills in itself, so that the file says nothing.
         if self.values is None:
-            return value
+            return None if value == "auto" else value
+        # True equals 1 in Python, and a file that says one does not mean the other.
         return next(
-            (plans for plans, files in self.values.items() if files == value and type(files) is type(value)), None
+            (
+                plans
+                for plans, word in self.values.items()
+                if word == value and isinstance(word, bool) == isinstance(value, bool)
+            ),
+            None,
         )
 
 
 def written(quantities: Quantities, spellings: Iterable[Spelling]) -> dict[str, Any]:
-    """The values of all keys, as a document of objects."""
+    """The values of all keys that this plan needs, as a document of objects.
+
+    Raises:
+        FieldNotExpressibleError: a field has a value that its spelling has no word for.
+    """
     document: dict[str, Any] = {}
     for spelling in spellings:
-        put(document, spelling.key, spelling.written(quantities))
+        value = spelling.written(quantities)
+        unwritten = value is None and spelling.values is not None
+        if spelling.when(quantities) and not unwritten:
+            put(document, spelling.key, value)
     return document
 
 
@@ -83,6 +104,26 @@ def peeked(settings: Settings, key: str) -> Any:
         if setting.key == key:
             last = setting
     return None if last is None else last.value
+
+
+def collected(settings: Settings, prefix: str, *fields: str) -> Any:
+    """The list or document under a key, taken; None where there is nothing."""
+    found = settings.take_under(prefix, *fields)
+    return gathered({setting.key.removeprefix(prefix).removeprefix("."): setting.value for setting in found})
+
+
+def gathered(flat: Mapping[str, Any]) -> Any:
+    """Nested lists and documents from values by dotted key."""
+    if not flat:
+        return None
+    if "" in flat:
+        return flat[""]
+    groups: dict[str, dict[str, Any]] = {}
+    for key, value in flat.items():
+        head, _, rest = key.partition(".")
+        groups.setdefault(head, {})[rest] = value
+    parts = {head: gathered(rest) for head, rest in groups.items()}
+    return list(parts.values()) if all(head.isdigit() for head in parts) else parts
 
 
 def whole(settings: Settings, key: str, *fields: str, default: int | None = None) -> int | None:

@@ -10,9 +10,9 @@ from typing import Any, Final
 
 from cost_models.inputs.adapter import resolve_adapter
 from cost_models.inputs.model import resolve_model
-from planner.export.hf.rows import collected
 from planner.export.quantities import Quantities
 from planner.export.settings import Settings
+from planner.export.spellings import collected
 
 FILE: Final = "adapter_config.json"
 QUANTIZED: Final = "quantized_base"

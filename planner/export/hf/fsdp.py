@@ -9,9 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from planner.export.hf.rows import Row, last
 from planner.export.quantities import Quantities
 from planner.export.settings import Settings
+from planner.export.spellings import Spelling, peeked
 
 RESHARD, OFFLOAD, CHECKPOINTS, CHECKPOINTS_OFFLOAD = (
     "reshard_after_forward", "offload_params", "activation_checkpointing", "activation_checkpointing_offload",
@@ -19,8 +19,8 @@ RESHARD, OFFLOAD, CHECKPOINTS, CHECKPOINTS_OFFLOAD = (
 VERSION: Final = "version"
 RESHARDS: Final[Mapping[int, bool]] = {2: False, 3: True}
 """`reshard_after_forward` by ZeRO stage."""
-OPTIMIZERS: Final = Row(
-    "training.optimizer", "optim", {"adam": "adamw_torch_fused", "sgd": "sgd", "adam-8bit": "adamw_bnb_8bit"},
+OPTIMIZERS: Final = Spelling(
+    "optim", "training.optimizer", {"adam": "adamw_torch_fused", "sgd": "sgd", "adam-8bit": "adamw_bnb_8bit"},
     why="transformers has no such optimizer here (OptimizerNames)",
 )  # fmt: skip
 REDUCED, DTYPE, EACH = "reduce_dtype", "dtype", "sync_each_batch"
@@ -156,8 +156,8 @@ def said_types(q: Quantities, *, precisions: tuple[str, ...]) -> tuple[str, dict
 
 def read_types(settings: Settings, mixed: str) -> dict[str, Any]:
     """The types that `mixed_precision` and the script's part say."""
-    stored, reduced = last(settings, DTYPE), last(settings, REDUCED)
-    adapted = last(settings, "peft_type") is not None
+    stored, reduced = peeked(settings, DTYPE), peeked(settings, REDUCED)
+    adapted = peeked(settings, "peft_type") is not None
     settings.take(DTYPE, "training.param_dtype", "training.precision")
     found: dict[str, Any] = {}
     if mixed != "no":

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, Final
 
-from planner.export.hf.scripts import MODEL_CONFIG
 from planner.export.settings import InputFile, Settings
+
+MODEL_CONFIG: Final = "config.json"
 
 
 def read_model(settings: Settings) -> dict[str, Any]:

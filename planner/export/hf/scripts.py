@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from importlib.resources import files
-from typing import Final
+from typing import Any, Final
 
-from planner.export.target import LaunchFile
+from planner.export.formats.documents import render_json
+from planner.export.hf import adapter_file, train_file
+from planner.export.hf.model_file import MODEL_CONFIG
+from planner.export.quantities import Quantities
+from planner.export.target import Launch, LaunchFile, Runner
 
-MODEL_CONFIG: Final = "config.json"
 MOCK: Final = ("train.py", "--mock-data", "--steps", "10")
 OWN_DATA: Final = "train.py trains on random tokens; put your own data set into its `batches`."
 
@@ -17,3 +21,44 @@ def script(target: str) -> tuple[LaunchFile, ...]:
     shared = files("planner.export.hf").joinpath("templates/hf_model.py.txt").read_text()
     own = files(f"planner.export.targets.{target}").joinpath("templates/train.py.txt").read_text()
     return LaunchFile("hf_model.py", shared), LaunchFile("train.py", own)
+
+
+def launch_of(
+    q: Quantities,
+    target: str,
+    model: Mapping[str, Any],
+    configurations: Sequence[LaunchFile],
+    train: Mapping[str, Any],
+    *,
+    install: str,
+    runner: Runner = "torchrun",
+    runner_options: tuple[str, ...] = (),
+) -> Launch:
+    """The launch around a target's own configurations: the model, the adapter, `train.json` and the script that reads them.
+
+    Args:
+        model: the model as transformers' configuration.
+        train: what the script does in code, without the base's quantisation.
+        install: the sentence that says what to install.
+
+    Raises:
+        FieldNotExpressibleError: the adapter has a field that peft lacks.
+    """
+    adapter, base = adapter_file.said_adapter(q, model)
+    quantized = {} if base == "none" else {adapter_file.QUANTIZED: base}
+    inside = [
+        *configurations,
+        LaunchFile(MODEL_CONFIG, render_json(model)),
+        LaunchFile(train_file.FILE, render_json({**train, **quantized})),
+        *([LaunchFile(adapter_file.FILE, render_json(adapter))] if adapter else []),
+        *script(target),
+    ]
+    return Launch(
+        files=tuple(inside),
+        command=("train.py",),
+        mock_command=MOCK,
+        variables=train_file.variables(q),
+        runner=runner,
+        runner_options=runner_options,
+        notes=(install, OWN_DATA),
+    )

@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from planner.export.hf.rows import Row, collected, last, said, understood
 from planner.export.quantities import Quantities
 from planner.export.settings import Settings
+from planner.export.spellings import Spelling, collected, peeked, taken, written
 from planner.export.target import Variable
 
 FILE: Final = "train.json"
-IN_SCRIPT: Final = (Row("training.seq_length", "seq_length"),)
+IN_SCRIPT: Final = (Spelling("seq_length", "training.seq_length"),)
 """What has no counterpart among the arguments of transformers' Trainer."""
 TRAINER: Final = (
-    Row("training.compile", "torch_compile"),
-    Row(
-        "recompute", "gradient_checkpointing", {"none": False, "full": True},
+    Spelling("torch_compile", "training.compile"),
+    Spelling(
+        "gradient_checkpointing", "recompute", {"none": False, "full": True},
         why="transformers recomputes whole layers (gradient_checkpointing_enable)",
     ),
 )  # fmt: skip
@@ -90,14 +90,14 @@ def said_in_script(q: Quantities) -> dict[str, Any]:
     q.implied("training.transformer_impl", "local", why="transformers has no modules of Transformer Engine")
     q.implied("training.cuda_graphs", False, why="the script captures no graphs")
     q["dp"]  # the number of ranks says it
-    document = {"world_size": q.plan.world_size, **said(IN_SCRIPT, q), **said_attention(q)}
+    document = {"world_size": q.plan.world_size, **written(q, IN_SCRIPT), **said_attention(q)}
     frozen = q["training.frozen"]
     return {**document, _FREEZE: list(frozen)} if frozen else document
 
 
 def said_train(q: Quantities) -> dict[str, Any]:
     """The whole `train.json` of a script that has no arguments of the Trainer."""
-    return {**said_in_script(q), **said(TRAINER, q), **said_kernels(q)}
+    return {**said_in_script(q), **written(q, TRAINER), **said_kernels(q)}
 
 
 def variables(q: Quantities) -> tuple[Variable, ...]:
@@ -110,8 +110,8 @@ def variables(q: Quantities) -> tuple[Variable, ...]:
 
 def read_train(settings: Settings) -> tuple[dict[str, Any], int | None]:
     """The fields that `train.json`, or the Trainer's arguments of the same names, say; and the number of ranks."""
-    found = understood((*IN_SCRIPT, *TRAINER), settings)
-    implementation = last(settings, _IMPLEMENTATION)
+    found = taken(settings, (*IN_SCRIPT, *TRAINER))
+    implementation = peeked(settings, _IMPLEMENTATION)
     backends = tuple(collected(settings, _BACKENDS, "training.attention_kernel") or ())
     for (attention, kernel), (name, admitted) in ATTENTION.items():
         if name == implementation and (backends == admitted or (name == "sdpa" and not backends)):
@@ -121,12 +121,12 @@ def read_train(settings: Settings) -> tuple[dict[str, Any], int | None]:
                 found["training.attention_kernel"] = kernel
             break
     found |= _read_kernels(settings)
-    frozen, length = collected(settings, _FREEZE, "training.frozen"), last(settings, _DOCUMENT)
+    frozen, length = collected(settings, _FREEZE, "training.frozen"), peeked(settings, _DOCUMENT)
     if frozen:
         found["training.frozen"] = frozen
     if length is not None:
         found["training.mean_document_length"] = settings.value(_DOCUMENT, "training.mean_document_length")
-    allocator = last(settings, f"${ALLOCATOR}") or last(settings, "$PYTORCH_CUDA_ALLOC_CONF")
+    allocator = peeked(settings, f"${ALLOCATOR}") or peeked(settings, "$PYTORCH_CUDA_ALLOC_CONF")
     if isinstance(allocator, str) and "expandable_segments:True" in allocator:
         for name in (f"${ALLOCATOR}", "$PYTORCH_CUDA_ALLOC_CONF"):
             settings.take(name, "training.expandable_segments")
@@ -136,7 +136,7 @@ def read_train(settings: Settings) -> tuple[dict[str, Any], int | None]:
 
 
 def _read_kernels(settings: Settings) -> dict[str, Any]:
-    uses = last(settings, _USE_LIGER)
+    uses = peeked(settings, _USE_LIGER)
     if not isinstance(uses, bool):
         return {}
     settings.take(_USE_LIGER, "training.model_impl", "training.cross_entropy")

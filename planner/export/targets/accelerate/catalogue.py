@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from planner.export.hf.rows import Row
+from planner.export.spellings import Spelling
 
 FILE: Final = "accelerate.yaml"
 VERSIONS: Final = ("1.15",)
@@ -21,11 +21,11 @@ REPLICATED, SHARDED, CONTEXT, TRANSPORT = (
 )
 ALONE: Final[Mapping[str, Any]] = {"tp_size": 1, "cp_backend": "torch", "sp_size": 1, "sp_backend": "deepspeed"}
 """The launcher reads each of these from a configuration that has any mesh."""
-TRANSPORTS: Final = Row(
-    "cp_comm", TRANSPORT, {"allgather": "allgather", "p2p": "alltoall"}, why="cp_comm_strategy is allgather or alltoall"
+TRANSPORTS: Final = Spelling(
+    TRANSPORT, "cp_comm", {"allgather": "allgather", "p2p": "alltoall"}, why="cp_comm_strategy is allgather or alltoall"
 )
 """torch/distributed/tensor/experimental (set_rotate_method): alltoall passes keys and values round the ring."""
-DYNAMO: Final = Row("training.compile", "dynamo_config.dynamo_backend", {True: "INDUCTOR", False: "NO"})
+DYNAMO: Final = Spelling("dynamo_config.dynamo_backend", "training.compile", {True: "INDUCTOR", False: "NO"})
 DEEPSPEED_FILE, ZERO_INIT = "deepspeed_config.deepspeed_config_file", "deepspeed_config.zero3_init_flag"
 TYPES: Final[Mapping[str, str]] = {"FSDP": "fsdp", "MULTI_GPU": "fsdp", "NO": "fsdp", "DEEPSPEED": "deepspeed"}
 """Frameworks by `distributed_type`."""

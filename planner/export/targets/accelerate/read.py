@@ -8,8 +8,8 @@ from typing import Any
 
 from planner.export.hf import adapter_file, fsdp, train_file
 from planner.export.hf.model_file import read_model
-from planner.export.hf.rows import last, split, understood
 from planner.export.settings import InputFile, Settings
+from planner.export.spellings import Understood, peeked, taken
 from planner.export.target import RowParts
 from planner.export.targets.accelerate import catalogue as keys
 from planner.export.targets.deepspeed.read import read_config as read_deepspeed
@@ -24,7 +24,7 @@ def recognises(files: Sequence[InputFile]) -> bool:
 
 def read(settings: Settings) -> RowParts:
     """What the files say of an Accelerate run."""
-    kind = last(settings, keys.TYPE)
+    kind = peeked(settings, keys.TYPE)
     framework = keys.TYPES.get(kind, "") if isinstance(kind, str) else ""
     found: dict[str, Any] = {}
     if framework:
@@ -38,8 +38,8 @@ def read(settings: Settings) -> RowParts:
     # A script's checkpoints and FSDP's are one thing in the plan, and either may be on.
     if found.get("recompute") == "full":
         scripted.pop("recompute", None)
-    found |= scripted | understood((fsdp.OPTIMIZERS,), settings)
-    found |= {field: value for field, value in understood((keys.DYNAMO,), settings).items() if value}
+    found |= scripted | taken(settings, (fsdp.OPTIMIZERS,))
+    found |= {field: value for field, value in taken(settings, (keys.DYNAMO,)).items() if value}
     adapter = adapter_file.read_adapter(settings)
     if adapter is not None:
         found["training.adapter"] = adapter
@@ -48,8 +48,9 @@ def read(settings: Settings) -> RowParts:
     processes = settings.value(keys.PROCESSES, "dp")
     settings.take(keys.MACHINES, "dp")
     _read_batch(settings, found)
-    training, strategy = split(found)
-    return RowParts(training, strategy, read_model(settings), processes if isinstance(processes, int) else ranks)
+    parts = Understood(found).parts()
+    world_size = processes if isinstance(processes, int) else ranks
+    return RowParts(parts.training, parts.strategy, read_model(settings), world_size)
 
 
 def _read_deepspeed(settings: Settings) -> dict[str, Any]:
@@ -62,11 +63,11 @@ def _read_deepspeed(settings: Settings) -> dict[str, Any]:
             ("offload.optimizer_fraction", "deepspeed_config.offload_optimizer_device", {"cpu": 1.0, "none": 0.0}),
             ("offload.parameters", "deepspeed_config.offload_param_device", {"cpu": True, "none": False}),
         ):
-            if (device := last(settings, key)) in words:
+            if (device := peeked(settings, key)) in words:
                 settings.take(key, field)
                 found[field] = words[device]
         settings.take("deepspeed_config.gradient_clipping")
-        mixed = last(settings, keys.MIXED)
+        mixed = peeked(settings, keys.MIXED)
         if mixed in ("bf16", "fp16"):
             settings.take(keys.MIXED, "training.precision")
             found["training.precision"] = mixed
@@ -75,26 +76,26 @@ def _read_deepspeed(settings: Settings) -> dict[str, Any]:
 
 
 def _read_fsdp(settings: Settings, kind: Any) -> dict[str, Any]:
-    mixed = last(settings, keys.MIXED)
+    mixed = peeked(settings, keys.MIXED)
     found: dict[str, Any] = {}
     if mixed in (None, "no", "bf16", "fp16"):
         settings.take(keys.MIXED, "training.precision")
         found |= fsdp.read_types(settings, mixed or "no")
     found |= fsdp.read_shards(settings, keys.FSDP) if kind == "FSDP" else {"zero": 0}
     offloads = settings.value(keys.FSDP + fsdp.CHECKPOINTS_OFFLOAD, "offload.activation_layers")
-    layers = last(settings, "num_hidden_layers")
+    layers = peeked(settings, "num_hidden_layers")
     if offloads is True and isinstance(layers, int):
         found["offload.activation_layers"] = layers
     cp, shard = settings.value(keys.CONTEXT, "cp", default=1), settings.value(keys.SHARDED, "zero_shard_size")
     replicas = settings.value(keys.REPLICATED, "dp")
     if isinstance(cp, int) and isinstance(shard, int):
         found |= {"cp": cp, "zero_shard_size": shard * cp, "dp": shard * (replicas or 1)}
-        found |= understood((keys.TRANSPORTS,), settings)
+        found |= taken(settings, (keys.TRANSPORTS,))
     # Sizes that do nothing are understood; others, such as Ulysses' sp_size, stay unknown.
     for part, value in keys.ALONE.items():
-        if last(settings, keys.MESH + part) == value:
+        if peeked(settings, keys.MESH + part) == value:
             settings.take(keys.MESH + part)
-    tp = last(settings, keys.MESH + "tp_size")
+    tp = peeked(settings, keys.MESH + "tp_size")
     if isinstance(tp, int) and tp > 1:
         found["tp"] = settings.value(keys.MESH + "tp_size", "tp")
     each = settings.value(fsdp.EACH, "grad_sync")
@@ -110,7 +111,7 @@ def _read_batch(settings: Settings, found: dict[str, Any]) -> None:
     )
     if isinstance(micro, int):
         found["micro_batch_size"] = micro
-    processes = last(settings, keys.PROCESSES)
+    processes = peeked(settings, keys.PROCESSES)
     if isinstance(micro, int) and isinstance(steps, int) and isinstance(processes, int):
         ways = found.get("tp", 1) * found.get("cp", 1)
         found.setdefault("training.global_batch_size", micro * steps * (processes // ways))

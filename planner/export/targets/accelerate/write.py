@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from planner.export.formats.documents import render_json, render_yaml
-from planner.export.hf import adapter_file, fsdp, scripts, train_file
+from planner.export.hf import fsdp, scripts, train_file
 from planner.export.hf.model_config import said_config as said_model
-from planner.export.hf.rows import put, said
 from planner.export.quantities import Quantities
+from planner.export.spellings import put, written
 from planner.export.target import Launch, LaunchFile
 from planner.export.targets.accelerate import catalogue as keys
 from planner.export.targets.deepspeed import catalogue as deepspeed_keys
@@ -23,7 +23,6 @@ def write(q: Quantities) -> Launch:
         FieldNotExpressibleError: a field of the plan has no word in them.
     """
     model = said_model(q)
-    adapter, base = adapter_file.said_adapter(q, model)
     nodes, further = q.plan.nodes, []
     document: dict[str, Any] = {
         "compute_environment": "LOCAL_MACHINE", "machine_rank": 0, keys.MACHINES: sum(node.num_nodes for node in nodes),
@@ -36,31 +35,22 @@ def write(q: Quantities) -> Launch:
     q["training.global_batch_size"]  # micro-batch times accumulation times replicas; the script asserts nothing else
     if q.plan.job.training.framework == "deepspeed":
         config = _say_deepspeed(q, document)
-        train |= said((fsdp.OPTIMIZERS, *train_file.TRAINER), q) | {fsdp.DTYPE: q.peek("training.param_dtype")}
+        train |= written(q, (fsdp.OPTIMIZERS, *train_file.TRAINER)) | {fsdp.DTYPE: q.peek("training.param_dtype")}
         further.append(LaunchFile(deepspeed_keys.FILE, render_json(config)))
     else:
         train |= _say_fsdp(q, document)
-    document |= said((keys.DYNAMO,), q) if q["training.compile"] else {}
+    document |= written(q, (keys.DYNAMO,)) if q["training.compile"] else {}
     train |= train_file.said_kernels(q)
     train.pop("torch_compile", None)  # Accelerate compiles the model as its own file says
-    if base != "none":
-        train[adapter_file.QUANTIZED] = base
-    files = [
-        LaunchFile(keys.FILE, render_yaml(document)),
-        *further,
-        LaunchFile(scripts.MODEL_CONFIG, render_json(model)),
-        LaunchFile(train_file.FILE, render_json(train)),
-        *([LaunchFile(adapter_file.FILE, render_json(adapter))] if adapter else []),
-        *scripts.script("accelerate"),
-    ]
-    return Launch(
-        files=tuple(files),
-        command=("train.py",),
-        mock_command=scripts.MOCK,
-        variables=train_file.variables(q),
+    return scripts.launch_of(
+        q,
+        "accelerate",
+        model,
+        [LaunchFile(keys.FILE, render_yaml(document)), *further],
+        train,
+        install=f"Install accelerate {q.version}, torch and transformers.",
         runner="accelerate",
         runner_options=("--config_file", keys.FILE),
-        notes=(f"Install accelerate {q.version}, torch and transformers.", scripts.OWN_DATA),
     )
 
 
@@ -84,7 +74,7 @@ def _say_fsdp(q: Quantities, document: dict[str, Any]) -> dict[str, Any]:
     for key, value in shards.items():
         put(document, keys.FSDP + key, value)
     _say_mesh(q, document)
-    train |= said((fsdp.OPTIMIZERS,), q)
+    train |= written(q, (fsdp.OPTIMIZERS,))
     # FSDP2 checkpoints the units that it shards; without it the model checkpoints its layers by itself.
     train["gradient_checkpointing"] = zero == 0 and q["recompute"] == "full"
     q.only("recompute", ["none", "full"], why="it recomputes whole layers")
@@ -111,5 +101,5 @@ def _say_mesh(q: Quantities, document: dict[str, Any]) -> None:
         put(document, keys.MESH + part, value)
     put(document, keys.CONTEXT, cp)
     if cp > 1:
-        for key, value in said((keys.TRANSPORTS,), q).items():
+        for key, value in written(q, (keys.TRANSPORTS,)).items():
             document[key] |= value

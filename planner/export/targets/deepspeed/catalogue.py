@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import Any, Final
 
 from cost_models.frameworks.deepspeed import GATHERED_ELEMENTS, LIVE_ELEMENTS, PREFETCH_ELEMENTS, REDUCE_BUCKET_ELEMENTS
-from planner.export.hf.rows import Row
 from planner.export.quantities import Quantities
+from planner.export.spellings import Spelling
 
 FILE: Final = "ds_config.json"
 VERSIONS: Final = ("0.17", "0.18", "0.19")
@@ -53,20 +53,20 @@ def _reduces(q: Quantities) -> bool:
 
 
 BATCH: Final = (
-    Row("training.global_batch_size", "train_batch_size"),
-    Row("micro_batch_size", "train_micro_batch_size_per_gpu"),
+    Spelling("train_batch_size", "training.global_batch_size"),
+    Spelling("train_micro_batch_size_per_gpu", "micro_batch_size"),
 )
 DEGREES: Final = (
-    Row("tp", "tensor_parallel.autotp_size", when=_splits("tp")),
-    Row("overlap.tp_comm", "tensor_parallel.tp_overlap_comm", when=_splits("tp")),
-    Row("cp", "sequence_parallel_size", when=_splits("cp")),
-    Row("pp", STAGES, when=_splits("pp")),
-    Row("ep", "expert_parallel.autoep_size", when=_splits("ep")),
+    Spelling("tensor_parallel.autotp_size", "tp", when=_splits("tp")),
+    Spelling("tensor_parallel.tp_overlap_comm", "overlap.tp_comm", when=_splits("tp")),
+    Spelling("sequence_parallel_size", "cp", when=_splits("cp")),
+    Spelling(STAGES, "pp", when=_splits("pp")),
+    Spelling("expert_parallel.autoep_size", "ep", when=_splits("ep")),
 )
 ZERO: Final = (
-    Row("zero", "zero_optimization.stage"),
-    Row("overlap.grad_reduce", "zero_optimization.overlap_comm", when=_reduces),
-    Row("zero_param_shard_size", "zero_optimization.zero_hpz_partition_size", when=lambda q: q.matters("zero_param_shard_size")),
+    Spelling("zero_optimization.stage", "zero"),
+    Spelling("zero_optimization.overlap_comm", "overlap.grad_reduce", when=_reduces),
+    Spelling("zero_optimization.zero_hpz_partition_size", "zero_param_shard_size", when=lambda q: q.matters("zero_param_shard_size")),
 )  # fmt: skip
 ROWS: Final = (*BATCH, *DEGREES, *ZERO)
 FIXED: Final[tuple[tuple[str, Any, Any], ...]] = (

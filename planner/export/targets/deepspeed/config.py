@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from cost_models.frameworks import precedes
-from planner.export.hf.rows import put, said
 from planner.export.quantities import Quantities
+from planner.export.spellings import put, written
 from planner.export.targets.deepspeed import catalogue as keys
 
 
@@ -19,11 +19,11 @@ def said_config(q: Quantities, *, release: str) -> dict[str, Any]:
     Raises:
         FieldNotExpressibleError: DeepSpeed has no key for the value of a field.
     """
-    config = said(keys.BATCH, q)
+    config = written(q, keys.BATCH)
     # All three of the batch's numbers are written, so that DeepSpeed asserts their product (runtime/config.py, _batch_assertion).
     config[keys.ACCUMULATION] = q.plan.num_micro_batches
     _check_schedule(q)
-    config |= said(keys.DEGREES, q)
+    config |= written(q, keys.DEGREES)
     if q.matters("ep") and q["ep"] > 1:
         # Before AutoEP experts were modules of DeepSpeed's own (moe/layer.py), which no configuration puts into a model.
         if precedes(release, keys.EXPERTS_SINCE):
@@ -32,7 +32,7 @@ def said_config(q: Quantities, *, release: str) -> dict[str, Any]:
     q.only("etp", [1], why="expert_parallel.expert_tensor_parallel_size takes 1 alone")
     q.implied("moe_dispatcher", "alltoall", why="AutoEP exchanges tokens by all-to-all")
     q.implied("cp_comm", "a2a", why="Ulysses exchanges heads by all-to-all")
-    for key, value in said(keys.ZERO, q).items():
+    for key, value in written(q, keys.ZERO).items():
         config[key] = value
     _say_sharding(q, config, release)
     _say_types(q, config, release)

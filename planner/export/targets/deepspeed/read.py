@@ -7,8 +7,8 @@ from typing import Any
 
 from planner.export.hf import adapter_file, train_file
 from planner.export.hf.model_file import holds, read_model
-from planner.export.hf.rows import last, split, understood
 from planner.export.settings import InputFile, Settings
+from planner.export.spellings import Understood, peeked, taken
 from planner.export.target import RowParts
 from planner.export.targets.deepspeed import catalogue as keys
 
@@ -26,19 +26,19 @@ def read(settings: Settings) -> RowParts:
     adapter = adapter_file.read_adapter(settings)
     if adapter is not None:
         found["training.adapter"] = adapter
-    training, strategy = split(found)
-    return RowParts({"framework": "deepspeed", **training}, strategy, read_model(settings), ranks)
+    parts = Understood(found).parts()
+    return RowParts({"framework": "deepspeed", **parts.training}, parts.strategy, read_model(settings), ranks)
 
 
 def read_config(settings: Settings) -> dict[str, Any]:
     """The fields that `ds_config.json` says, by name."""
-    found: dict[str, Any] = {"zero": 0, **understood(keys.ROWS, settings), **_read_types(settings)}
+    found: dict[str, Any] = {"zero": 0, **taken(settings, keys.ROWS), **_read_types(settings)}
     _read_optimizer(settings, found)
     _read_offload(settings, found)
     _read_ahead(settings, found)
     _read_accumulation(settings, found)
     for key, value, _when in keys.FIXED:
-        if last(settings, key) in (value, "auto"):
+        if peeked(settings, key) in (value, "auto"):
             settings.take(key)
     for key in (keys.EXPERTS, keys.PARTITION):
         settings.take(key)
@@ -59,17 +59,17 @@ def _read_types(settings: Settings) -> dict[str, Any]:
     if settings.value(keys.STATES, "training.optimizer_state_dtype") is True:
         found["training.optimizer_state_dtype"] = "bf16"
     for field, key in (("training.grad_dtype", keys.GRADIENTS), ("training.grad_reduce_dtype", keys.REDUCTION)):
-        if last(settings, key) in ("bf16", "fp16", "fp32"):
+        if peeked(settings, key) in ("bf16", "fp16", "fp32"):
             found[field] = settings.value(key, field)
     return found
 
 
 def _read_ahead(settings: Settings, found: dict[str, Any]) -> None:
-    prefetched = last(settings, keys.PREFETCH)
+    prefetched = peeked(settings, keys.PREFETCH)
     if prefetched in keys.PREFETCHED.values() and not isinstance(prefetched, bool):
         settings.take(keys.PREFETCH, "overlap.param_gather")
         found["overlap.param_gather"] = prefetched > 0
-    interval = last(settings, keys.INTERVAL)
+    interval = peeked(settings, keys.INTERVAL)
     if isinstance(interval, int) and interval > 0:
         settings.take(keys.INTERVAL, "recompute_method", "recompute_num_layers")
         found |= {"recompute": "full", "recompute_method": "uniform", "recompute_num_layers": interval}
@@ -79,7 +79,7 @@ def _read_ahead(settings: Settings, found: dict[str, Any]) -> None:
 
 def _read_accumulation(settings: Settings, found: dict[str, Any]) -> None:
     # The number of micro-batches follows from the others, or gives the replicas where the batch is stated beside it.
-    steps, micro = last(settings, keys.ACCUMULATION), found.get("micro_batch_size")
+    steps, micro = peeked(settings, keys.ACCUMULATION), found.get("micro_batch_size")
     batch = found.get("training.global_batch_size")
     if not isinstance(steps, int) or not isinstance(micro, int):
         return
@@ -90,22 +90,22 @@ def _read_accumulation(settings: Settings, found: dict[str, Any]) -> None:
 
 def _read_optimizer(settings: Settings, found: dict[str, Any]) -> None:
     # Adam is AdamW in DeepSpeed unless adam_w_mode says otherwise; both keep the same state (runtime/engine.py).
-    named = last(settings, keys.OPTIMIZER)
+    named = peeked(settings, keys.OPTIMIZER)
     words = {"adam": "adam", "adamw": "adam", "sgd": "sgd"}
     if isinstance(named, str) and named.lower() in words:
         settings.take(keys.OPTIMIZER, "training.optimizer")
         found["training.optimizer"] = words[named.lower()]
-    elif named is None and last(settings, keys.SUPPORT) is True and last(settings, "world_size") is not None:
+    elif named is None and peeked(settings, keys.SUPPORT) is True and peeked(settings, "world_size") is not None:
         found["training.optimizer"] = "adam-8bit"
 
 
 def _read_offload(settings: Settings, found: dict[str, Any]) -> None:
-    device = last(settings, keys.OPTIMIZER_DEVICE)
+    device = peeked(settings, keys.OPTIMIZER_DEVICE)
     if device in ("cpu", "none"):
         settings.take(keys.OPTIMIZER_DEVICE, "offload.optimizer_fraction")
         ratio = settings.value(keys.OPTIMIZER_RATIO, "offload.optimizer_fraction", default=1.0)
         found["offload.optimizer_fraction"] = float(ratio) if device == "cpu" else 0.0
-    device = last(settings, keys.PARAMETER_DEVICE)
+    device = peeked(settings, keys.PARAMETER_DEVICE)
     if device in ("cpu", "none"):
         settings.take(keys.PARAMETER_DEVICE, "offload.parameters")
         found["offload.parameters"] = device == "cpu"

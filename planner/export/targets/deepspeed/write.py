@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any, Final
 
 from planner.export.formats.documents import render_json
-from planner.export.hf import adapter_file, scripts, train_file
+from planner.export.hf import scripts, train_file
 from planner.export.hf.model_config import said_config as said_model
-from planner.export.hf.rows import put
 from planner.export.quantities import Quantities
+from planner.export.spellings import put
 from planner.export.target import Launch, LaunchFile
 from planner.export.targets.deepspeed import catalogue as keys
 from planner.export.targets.deepspeed.config import said_config, said_units
@@ -29,28 +29,10 @@ def write(q: Quantities) -> Launch:
     """
     model = said_model(q)
     config = said_config(q, release=q.plan.job.training.framework_version)
-    adapter, base = adapter_file.said_adapter(q, model)
     train = train_file.said_train(q)
-    if base != "none":
-        train[adapter_file.QUANTIZED] = base
     _say_pipeline(q, model, config, train)
-    files = [
-        LaunchFile(keys.FILE, render_json(config)),
-        LaunchFile(scripts.MODEL_CONFIG, render_json(model)),
-        LaunchFile(train_file.FILE, render_json(train)),
-        *([LaunchFile(adapter_file.FILE, render_json(adapter))] if adapter else []),
-        *scripts.script("deepspeed"),
-    ]
-    return Launch(
-        files=tuple(files),
-        command=("train.py",),
-        mock_command=scripts.MOCK,
-        variables=train_file.variables(q),
-        notes=(
-            _INSTALL.format(version=q.version),
-            scripts.OWN_DATA,
-        ),
-    )
+    configurations = [LaunchFile(keys.FILE, render_json(config))]
+    return scripts.launch_of(q, "deepspeed", model, configurations, train, install=_INSTALL.format(version=q.version))
 
 
 def _say_pipeline(q: Quantities, model: dict[str, Any], config: dict[str, Any], train: dict[str, Any]) -> None:

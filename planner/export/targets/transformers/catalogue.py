@@ -9,18 +9,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
-from planner.export.hf.rows import Row
 from planner.export.hf.train_file import TRAINER
+from planner.export.spellings import Spelling
 
 FILE: Final = "training_args.json"
 VERSIONS: Final = ("5.17", "5.24")
-BATCH: Final = (Row("micro_batch_size", "per_device_train_batch_size"),)
+BATCH: Final = (Spelling("per_device_train_batch_size", "micro_batch_size"),)
 ACCUMULATION: Final = "gradient_accumulation_steps"
 FSDP, FSDP_CONFIG, DEEPSPEED = "fsdp", "fsdp_config.", "deepspeed"
 OFFLOAD: Final = "cpu_offload"
 """What `fsdp_config` calls Accelerate's `offload_params`."""
 EACH: Final = "accelerator_config.gradient_accumulation_kwargs.sync_each_batch"
-CHECKPOINTING: Final = Row("recompute", "activation_checkpointing", {"none": False, "full": True})
+CHECKPOINTING: Final = Spelling("activation_checkpointing", "recompute", {"none": False, "full": True})
 """The newer name of `gradient_checkpointing`, which both releases take."""
 KERNELS: Final = ("use_liger_kernel", "liger_kernel_config")
 FIXED: Final[Mapping[str, Any]] = {

@@ -7,8 +7,8 @@ from typing import Any
 
 from planner.export.hf import adapter_file, fsdp, train_file
 from planner.export.hf.model_file import holds, read_model
-from planner.export.hf.rows import last, split, understood
 from planner.export.settings import InputFile, Settings
+from planner.export.spellings import Understood, peeked, taken
 from planner.export.target import RowParts
 from planner.export.targets.deepspeed.read import read_config as read_deepspeed
 from planner.export.targets.transformers import catalogue as keys
@@ -21,12 +21,14 @@ def recognises(files: Sequence[InputFile]) -> bool:
 
 def read(settings: Settings) -> RowParts:
     """What the files say of a run of transformers' Trainer."""
-    deepspeed = last(settings, keys.DEEPSPEED) is not None or settings.has(keys.DEEPSPEED + ".zero_optimization.stage")
+    deepspeed = peeked(settings, keys.DEEPSPEED) is not None or settings.has(
+        keys.DEEPSPEED + ".zero_optimization.stage"
+    )
     found: dict[str, Any] = {"training.framework": "deepspeed" if deepspeed else "fsdp"}
     mixed = next((name for name in ("bf16", "fp16") if settings.value(name, "training.precision") is True), "no")
     settings.take("bf16", "training.precision")
     scripted, ranks = train_file.read_train(settings)
-    scripted |= understood((keys.CHECKPOINTING,), settings)
+    scripted |= taken(settings, (keys.CHECKPOINTING,))
     if deepspeed:
         settings.take(keys.DEEPSPEED, "training.framework")
         settings.take(fsdp.DTYPE, "training.param_dtype")
@@ -37,7 +39,7 @@ def read(settings: Settings) -> RowParts:
         found |= _read_fsdp(settings, mixed)
         if found.get("recompute") == "full":
             scripted.pop("recompute", None)
-    found |= scripted | understood((*keys.BATCH, fsdp.OPTIMIZERS), settings)
+    found |= scripted | taken(settings, (*keys.BATCH, fsdp.OPTIMIZERS))
     adapter = adapter_file.read_adapter(settings)
     if adapter is not None:
         found["training.adapter"] = adapter
@@ -49,8 +51,8 @@ def read(settings: Settings) -> RowParts:
         found.setdefault("training.global_batch_size", micro * steps * ranks)
     for key in keys.WITHOUT_COST:
         settings.take(key)
-    training, strategy = split(found)
-    return RowParts(training, strategy, read_model(settings), ranks)
+    parts = Understood(found).parts()
+    return RowParts(parts.training, parts.strategy, read_model(settings), ranks)
 
 
 def _read_fsdp(settings: Settings, mixed: str) -> dict[str, Any]:

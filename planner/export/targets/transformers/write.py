@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import Any
 
 from planner.export.formats.documents import render_json
-from planner.export.hf import adapter_file, fsdp, scripts, train_file
+from planner.export.hf import fsdp, scripts, train_file
 from planner.export.hf.model_config import said_config as said_model
-from planner.export.hf.rows import put, said
 from planner.export.quantities import Quantities
+from planner.export.spellings import put, written
 from planner.export.target import Launch, LaunchFile
 from planner.export.targets.deepspeed import catalogue as deepspeed_keys
 from planner.export.targets.deepspeed.config import said_config as said_deepspeed
@@ -23,36 +23,21 @@ def write(q: Quantities) -> Launch:
         FieldNotExpressibleError: a field of the plan has no word in them.
     """
     model = said_model(q)
-    adapter, base = adapter_file.said_adapter(q, model)
     further = []
-    document: dict[str, Any] = {**keys.FIXED, **said(keys.BATCH, q), keys.ACCUMULATION: q.plan.num_micro_batches}
+    document: dict[str, Any] = {**keys.FIXED, **written(q, keys.BATCH), keys.ACCUMULATION: q.plan.num_micro_batches}
     q["training.global_batch_size"]  # micro-batch times accumulation times replicas
     train = train_file.said_in_script(q)
     if q.plan.job.training.framework == "deepspeed":
         config = _say_deepspeed(q, document)
         train[fsdp.DTYPE] = q.peek("training.param_dtype")
-        document |= said(train_file.TRAINER, q)
+        document |= written(q, train_file.TRAINER)
         further.append(LaunchFile(deepspeed_keys.FILE, render_json(config)))
     else:
         train |= _say_fsdp(q, document)
-    document |= said((fsdp.OPTIMIZERS,), q) | train_file.said_kernels(q)
-    if base != "none":
-        train[adapter_file.QUANTIZED] = base
-    files = [
-        LaunchFile(keys.FILE, render_json(document)),
-        *further,
-        LaunchFile(scripts.MODEL_CONFIG, render_json(model)),
-        LaunchFile(train_file.FILE, render_json(train)),
-        *([LaunchFile(adapter_file.FILE, render_json(adapter))] if adapter else []),
-        *scripts.script("transformers"),
-    ]
-    return Launch(
-        files=tuple(files),
-        command=("train.py",),
-        mock_command=scripts.MOCK,
-        variables=train_file.variables(q),
-        notes=(f"Install transformers {q.version}, torch and accelerate.", scripts.OWN_DATA),
-    )
+    document |= written(q, (fsdp.OPTIMIZERS,)) | train_file.said_kernels(q)
+    configurations = [LaunchFile(keys.FILE, render_json(document)), *further]
+    install = f"Install transformers {q.version}, torch and accelerate."
+    return scripts.launch_of(q, "transformers", model, configurations, train, install=install)
 
 
 def _say_deepspeed(q: Quantities, document: dict[str, Any]) -> dict[str, Any]:
@@ -84,7 +69,7 @@ def _say_fsdp(q: Quantities, document: dict[str, Any]) -> dict[str, Any]:
     if mixed != "no":
         document[mixed] = True
     shards = fsdp.said_shards(q)
-    document |= said(train_file.TRAINER, q)
+    document |= written(q, train_file.TRAINER)
     if shards:
         shards[keys.OFFLOAD] = shards.pop(fsdp.OFFLOAD)
         document[keys.FSDP] = True
