@@ -263,11 +263,11 @@ def test_groups_across_nodes_take_the_ratio_of_the_nearest_measured_one() -> Non
 
 
 def test_host_cost_comes_from_the_profiles_eager_layer() -> None:
-    """2009 us for a layer forward and backward over 100 operators is 20.1 us each in a loop; compiled 0.93 of it."""
+    """2009 us for a layer forward and backward over 100 operators is 20.1 us each in a loop; compiled 0.82 of it."""
     calibration = load_calibration(replace(CLUSTER, calibration=(PROFILE,)))
     assert calibration.host_op_s().value == pytest.approx(1.4 * 2009e-6 / 100)
     assert calibration.host_op_s().tier == Tier.INTERPOLATED
-    assert calibration.host_op_s("compiled").value == pytest.approx(0.93 * 1.4 * 2009e-6 / 100)
+    assert calibration.host_op_s("compiled").value == pytest.approx(0.82 * 1.4 * 2009e-6 / 100)
 
 
 def test_a_step_takes_its_host_longer_than_a_loop_and_a_captured_graph_as_long() -> None:
