@@ -26,7 +26,29 @@ Json = dict[str, Any]
 
 def read_document(source: str, *, most_bytes: int = MAX_DOCUMENT_BYTES) -> Json:
     """The JSON object in a file, or on standard input for `-`."""
-    name = "standard input" if source == "-" else source
+    return _object(_content(source, most_bytes=most_bytes), name=_called(source))
+
+
+def read_documents(source: str, *, most_bytes: int) -> list[Json]:
+    """The JSON objects in a file or on standard input: one document over any number of lines, or one on each line."""
+    name, content = _called(source), _content(source, most_bytes=most_bytes)
+    lines = [(number, line) for number, line in enumerate(content.splitlines(), start=1) if line.strip()]
+    if not lines:
+        _refuse(
+            f"{name} is empty", hint="The program that should have written it may have failed; look at its messages."
+        )
+    # One document that is printed over several lines never begins with a line that is an object of its own.
+    if len(lines) > 1 and lines[0][1].rstrip().endswith(b"}"):
+        return [_object(line, name=f"line {number} of {name}") for number, line in lines]
+    return [_object(content, name=name)]
+
+
+def _called(source: str) -> str:
+    return "standard input" if source == "-" else source
+
+
+def _content(source: str, *, most_bytes: int) -> bytes:
+    name = _called(source)
     try:
         if source == "-":
             # One byte more than allowed tells a document that is too large from one that just fits, whatever follows.
@@ -43,6 +65,10 @@ def read_document(source: str, *, most_bytes: int = MAX_DOCUMENT_BYTES) -> Json:
             f"{name} is larger than {most_bytes >> 20} MiB",
             hint="A request describes a model, a cluster and a training job; it holds no weights.",
         )
+    return content
+
+
+def _object(content: bytes, *, name: str) -> Json:
     document = parse_json(content, name=name)
     if not isinstance(document, dict):
         _refuse(f"{name} holds a JSON {_kind(document)}, not an object", hint="Write a request as an object: {...}.")

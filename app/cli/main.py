@@ -23,6 +23,7 @@ from app.cli.commands.knobs import knobs_app
 from app.cli.commands.plan import plan
 from app.cli.commands.profile import profile_app
 from app.cli.commands.service import db_app, keys_app, serve
+from app.cli.commands.show import show
 from app.errors import ServiceUnreachableError, UnavailableError
 from cost_models.errors import InvalidInputError, MeasurementError, MeshwrightError
 
@@ -58,6 +59,7 @@ app = typer.Typer(
 )
 app.command()(plan)
 app.command()(evaluate)
+app.command()(show)
 app.command()(export)
 app.command()(serve)
 app.add_typer(db_app)

@@ -216,3 +216,11 @@ def _leader(plan: Mapping[str, Any]) -> int:
 def _apart_s(plan: Mapping[str, Any], other: Mapping[str, Any]) -> float:
     own, its = plan["evaluation"]["time_breakdown_s"], other["evaluation"]["time_breakdown_s"]
     return float(sum(abs(own[name] - its[name]) for name in own))
+
+
+def listed_ranks(ranks: Sequence[int]) -> str:
+    """Ranks in words: "4", "2 and 5", or "1-10" where they follow each other."""
+    if len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1)):
+        return f"{ranks[0]}-{ranks[-1]}"
+    words = [str(rank) for rank in ranks]
+    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"

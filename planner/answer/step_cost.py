@@ -30,3 +30,8 @@ def gpu_weight(plan: Document, cluster: Document) -> float:
 def step_cost(plan: Document, cluster: Document) -> float:
     """What one step of a ranked plan costs, in the currency of the cluster's prices or in GPU-seconds."""
     return gpu_weight(plan, cluster) * float(plan["evaluation"]["step_time_s"])
+
+
+def total_gpus(cluster: Mapping[str, Any]) -> int:
+    """Number of GPUs in a resolved cluster."""
+    return sum(int(part["num_nodes"]) * int(part["gpus_per_node"]) for part in cluster.get("pools") or [cluster])

@@ -147,18 +147,25 @@ def _recomputes_each_layer(plan: LaunchPlan) -> bool:
 
 def idle_fields(plan: LaunchPlan) -> frozenset[str]:
     """Fields of a plan that make no difference beside its other fields, whatever they are."""
-    named = plan.strategy
+    return idle_beside(plan.strategy, model=plan.model, training=plan.training)
+
+
+def idle_beside(
+    strategy: Mapping[str, Any], *, model: Mapping[str, Any], training: Mapping[str, Any]
+) -> frozenset[str]:
+    """The same for documents in the contract's names, with the strategy filled in."""
+    named = strategy
     shards_further = named["zero"] == 3 and named.get("zero_param_shard_size") != named.get("zero_shard_size")
     conditions: list[tuple[bool, tuple[str, ...]]] = [
         (named["tp"] == 1, ("sequence_parallel", "overlap.tp_comm")),
         (named["cp"] == 1, ("cp_comm",)),
-        ("moe" not in plan.model, ("ep", "etp", "moe_dispatcher", "flex_backend")),
+        ("moe" not in model, ("ep", "etp", "moe_dispatcher", "flex_backend")),
         (named["ep"] == 1, ("overlap.moe_all_to_all",)),
         (named["pp"] == 1, ("schedule", "overlap.p2p", "layers_per_stage")),
         (named["dp"] * named["cp"] == 1, (*_BETWEEN_COPIES, "grad_sync")),
-        (plan.num_micro_batches == 1, ("grad_sync",)),
+        (training["global_batch_size"] == named["dp"] * named["micro_batch_size"], ("grad_sync",)),
         (named["zero"] == 0, ("zero_shard_size", "overlap.param_gather")),
         (not shards_further, ("zero_param_shard_size",)),
-        (plan.training["precision"] not in ("fp8", "nvfp4"), ("training.fp8_recipe",)),
+        (training["precision"] not in ("fp8", "nvfp4"), ("training.fp8_recipe",)),
     ]
     return frozenset(field for idle, fields in conditions if idle for field in fields)

@@ -69,12 +69,6 @@ def throughput(plan: Json) -> float:
     return float(plan["evaluation"]["tokens_per_s_per_gpu"] * plan["evaluation"]["num_gpus_used"])
 
 
-def total_gpus(request: Json) -> int:
-    """Number of GPUs in the cluster that a request asks about."""
-    cluster = request["cluster"]
-    return sum(int(part["num_nodes"]) * int(part["gpus_per_node"]) for part in cluster.get("pools") or [cluster])
-
-
 def share_of_step(*terms: str) -> Callable[[Json], str]:
     def cell(plan: Json) -> str:
         breakdown = plan["evaluation"]["time_breakdown_s"]

@@ -14,12 +14,12 @@ from app.cli.rendering.plan_cells import (
     seconds,
     shown_plans,
     throughput,
-    total_gpus,
     zero_stage,
 )
 from cost_models.units import GIB
-from planner.answer.comparison import differing_knobs, ties
+from planner.answer.comparison import differing_knobs, listed_ranks, ties
 from planner.answer.rejections import rejections
+from planner.answer.step_cost import total_gpus
 
 MAX_LISTED, MOST_REASONS = 6, 3
 """Number of reasons and candidates listed if no plan fits, and of reasons if some do."""
@@ -34,7 +34,7 @@ def footer(response: Json, shown: Sequence[Json]) -> list[Text]:
     """
     plans = response["plans"]
     lines = [
-        *_trained(response["request"], plans),
+        *trained(response["request"], plans),
         *_legend(shown_plans(shown)),
         *_idle(response["request"], shown_plans(shown)),
         *_pools(plans),
@@ -57,7 +57,7 @@ def footer(response: Json, shown: Sequence[Json]) -> list[Text]:
     return lines
 
 
-def _trained(request: Json, plans: Sequence[Json]) -> list[Text]:
+def trained(request: Json, plans: Sequence[Json]) -> list[Text]:
     """What is trained where that is not the whole model, and what this means for the MFU."""
     found = plans[0]["evaluation"] if plans else {}
     if found.get("trainable_parameters") is None:
@@ -116,7 +116,7 @@ def _legend(plans: Sequence[Json]) -> list[Text]:
 
 def _idle(request: Json, plans: Sequence[Json]) -> list[Text]:
     """Which plans leave GPUs of the cluster unused, and what that means for rates per GPU in use."""
-    total = total_gpus(request)
+    total = total_gpus(request["cluster"])
     idle = {plan["rank"]: total - plan["evaluation"]["num_gpus_used"] for plan in plans}
     leaving = [rank for rank, count in idle.items() if count]
     if not leaving:
@@ -136,7 +136,7 @@ def _idle(request: Json, plans: Sequence[Json]) -> list[Text]:
 
 def _plans(ranks: Sequence[int], *, capital: bool = True) -> str:
     word = "plan" if len(ranks) == 1 else "plans"
-    return f"{word.capitalize() if capital else word} {_listed(ranks)}"
+    return f"{word.capitalize() if capital else word} {listed_ranks(ranks)}"
 
 
 def _pools(plans: Sequence[Json]) -> list[Text]:
@@ -207,17 +207,6 @@ def _of_group(ranks: Sequence[int], in_table: Sequence[int]) -> str:
 
 def _described(plan: Json) -> str:
     return f"{degrees_above_one(plan)} mb{plan['strategy'].get('micro_batch_size') or 1} {recomputed(plan)}"
-
-
-def _listed(ranks: Sequence[int]) -> str:
-    if _run(ranks):
-        return f"{ranks[0]}-{ranks[-1]}"
-    words = [str(rank) for rank in ranks]
-    return words[0] if len(words) == 1 else f"{', '.join(words[:-1])} and {words[-1]}"
-
-
-def _run(ranks: Sequence[int]) -> bool:
-    return len(ranks) > 2 and list(ranks) == list(range(ranks[0], ranks[-1] + 1))
 
 
 def _searched(response: Json) -> list[Text]:

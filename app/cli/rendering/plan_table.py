@@ -30,7 +30,6 @@ from app.cli.rendering.plan_cells import (
     step_time,
     tensor_parallel,
     throughput,
-    total_gpus,
     worst_tier,
     zero_stage,
 )
@@ -40,7 +39,7 @@ from cost_models.inputs.fields import WARNINGS
 from cost_models.inputs.model import resolve_model
 from cost_models.layers.parameters import count_parameters
 from cost_models.terms import COMMUNICATION
-from planner.answer.step_cost import is_priced, step_cost
+from planner.answer.step_cost import is_priced, step_cost, total_gpus
 
 PIPED_WIDTH = 120
 """Width in characters if stdout is not a terminal and COLUMNS is not set."""
@@ -86,7 +85,7 @@ def columns_of(request: Json, plans: Sequence[Json]) -> tuple[Column, ...]:
     job: a rate per GPU in use would make the plan that uses few look best.
     """
     cluster, objective = request["cluster"], request.get("objective", "step_time")
-    everything = {total_gpus(request)}
+    everything = {total_gpus(cluster)}
     counted = objective != "step_time" or {plan["evaluation"]["num_gpus_used"] for plan in plans} != everything
     rate = Column("tok/s/GPU", lambda plan: f"{plan['evaluation']['tokens_per_s_per_gpu']:,.0f}")
     cost = Column("cost/step" if is_priced(cluster) else "GPU-s/step", lambda plan: f"{step_cost(plan, cluster):,.4g}")
@@ -112,8 +111,8 @@ def columns_of(request: Json, plans: Sequence[Json]) -> tuple[Column, ...]:
 def print_response(response: Json, *, most: int | None = None, quiet: bool) -> None:
     """Prints the table and its footer on stdout and warnings on stderr; `most` limits the plans, not counting near-copies."""
     shown = _first_shown(response["plans"], most)
-    out = Console(file=sys.stdout, width=_width(), highlight=False, soft_wrap=False)
-    out.print(_title(response["request"]), style="bold")
+    out = Console(file=sys.stdout, width=console_width(), highlight=False, soft_wrap=False)
+    out.print(title(response["request"]), style="bold")
     if shown:
         rows = shown_plans(shown)
         table, dropped = _table(columns_of(response["request"], rows), rows, width=out.width)
@@ -132,7 +131,8 @@ def print_response(response: Json, *, most: int | None = None, quiet: bool) -> N
             err.print(Text.assemble(("warning: ", "yellow"), warning, meaning))
 
 
-def _width() -> int | None:
+def console_width() -> int | None:
+    """Characters of a line on stdout; None leaves it to the terminal."""
     columns = os.environ.get("COLUMNS", "")
     if columns.isdecimal():
         return max(int(columns), NARROWEST)
@@ -160,7 +160,8 @@ def _table(columns: Sequence[Column], plans: Sequence[Json], *, width: int) -> t
     return table, (dropped & cells.keys()) - {SPLIT.heading}
 
 
-def _title(request: Json) -> Text:
+def title(request: Json) -> Text:
+    """What a request asks about: model, nodes, sequence, batch, precision, framework."""
     model, cluster, training = request["model"], request["cluster"], request["training"]
     name = f"{model.get('name') or 'model'}{_size(model)}"
     nodes = " + ".join(_nodes(pool) for pool in cluster.get("pools") or [cluster])

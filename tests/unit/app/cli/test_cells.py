@@ -16,10 +16,10 @@ from app.cli.rendering.plan_cells import (
     share_of_step,
     tensor_parallel,
     throughput,
-    total_gpus,
     worst_tier,
     zero_stage,
 )
+from planner.answer.step_cost import total_gpus
 
 GIB = 2**30
 
@@ -109,7 +109,7 @@ def test_throughput_is_that_of_all_gpus_in_use() -> None:
     ],
 )
 def test_the_gpus_of_all_pools_count(cluster: dict[str, Any], count: int) -> None:
-    assert total_gpus({"cluster": cluster}) == count
+    assert total_gpus(cluster) == count
 
 
 def test_shares_are_of_the_step_and_terms_that_a_plan_lacks_are_nothing() -> None:

@@ -14,6 +14,7 @@ from app.cli.main import app, run
 RANGES: Mapping[tuple[str, str], tuple[int | None, int | None]] = {
     ("serve", "port"): (0, 65535),  # RFC 793: ports have 16 bits; 0 lets the system choose one
     ("export", "plan"): (1, None),
+    ("show", "plan"): (1, None),
     ("start", "plan"): (1, None),  # the first plan of a ranking has rank 1
     ("start", "seed"): (0, None),
     ("tell", "trial"): (0, None),  # trials count from 0
@@ -48,6 +49,7 @@ def test_every_number_with_bounds_is_in_the_table() -> None:
         ("serve", "--port", "65536"),
         ("serve", "--port", "-1"),
         ("knobs", "start", "some.json", "--storage", "some.db", "--plan", "0"),
+        ("show", "some.json", "--plan", "0"),
         ("knobs", "start", "some.json", "--storage", "some.db", "--seed", "-1"),
         ("knobs", "tell", "--storage", "some.db", "--", "-1"),
         ("profile", "show", "some.json", "--num-nodes", "0"),
