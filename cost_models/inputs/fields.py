@@ -183,7 +183,9 @@ def _located(loc: tuple[Any, ...], owner: type[BaseModel], document: object) -> 
     here: Any = document
     for position, step in enumerate(loc):
         inside = (
-            step in here if isinstance(here, Mapping) else isinstance(here, (list, tuple)) and isinstance(step, int)
+            step in here
+            if isinstance(here, Mapping)
+            else isinstance(here, (list, tuple)) and isinstance(step, int) and step < len(here)
         )
         last_of_object = position == len(loc) - 1 and isinstance(here, Mapping)
         if not inside and not last_of_object:

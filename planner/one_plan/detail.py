@@ -9,6 +9,7 @@ from typing import Any
 from cost_models.errors import InvalidInputError, Problem
 from cost_models.strategies.fields import V_SHAPED
 from cost_models.strategies.layouts import Layout
+from cost_models.terms import TIME_NAMES
 from planner.answer.comparison import against, differing_knobs, listed_ranks
 from planner.answer.step_cost import total_gpus
 from planner.one_plan.given import Given, given_plan, other_revision
@@ -72,9 +73,8 @@ def _layers(strategy: Mapping[str, Any] | None) -> list[list[list[int]]] | None:
     counts = tuple(strategy["layers_per_stage"])
     pp, vpp = strategy.get("pp") or 1, strategy.get("vpp") or 1
     if len(counts) != pp * vpp:
-        raise InvalidInputError(
-            [Problem("/strategy/layers_per_stage", f"{len(counts)} entries, where pp * vpp is {pp * vpp}", "")]
-        )
+        message = f"layers_per_stage lists {len(counts)} virtual stages, but pp * vpp is {pp * vpp}"
+        raise InvalidInputError([Problem("/strategy/layers_per_stage", message, "Give the plan as it was returned.")])
     folded = strategy.get("schedule") in _FOLDED
     # A layout of numbers instead of counts: which virtual stages a rank holds, by the same rule.
     places = Layout(pp, vpp, tuple(range(pp * vpp)), folded=folded)
@@ -124,6 +124,18 @@ def _neighbours(given: Given, evaluation: Mapping[str, Any], *, allow_files: boo
         return None, f"Neighbours are not priced, because the plan cannot be priced as it was: {changed}"
 
 
+def _complete(plan: Mapping[str, Any]) -> Document:
+    """The plan with 0 for the time terms that its version did not know."""
+    evaluation = plan["evaluation"]
+    return {
+        **plan,
+        "evaluation": {
+            **evaluation,
+            "time_breakdown_s": dict.fromkeys(TIME_NAMES, 0.0) | evaluation["time_breakdown_s"],
+        },
+    }
+
+
 def ranking(response: Mapping[str, Any], rank: int) -> list[str]:
     """Sentences on how a plan compares with those beside it in the ranking."""
     request, plans = response["request"], response["plans"]
@@ -139,7 +151,10 @@ def ranking(response: Mapping[str, Any], rank: int) -> list[str]:
         # What is told there may be about a later plan, where this one is a near-copy of the one before.
         if not re.search(rf"\bplan {rank}\b", sentence):
             sentence = against(
-                before, plan, objective=request.get("objective", "step_time"), cluster=request["cluster"]
+                _complete(before),
+                _complete(plan),
+                objective=request.get("objective", "step_time"),
+                cluster=request["cluster"],
             )
         told.append(f"Plan {rank - 1} is {sentence}.")
     if plan.get("against_next"):

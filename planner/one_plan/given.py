@@ -83,7 +83,16 @@ def _of_response(document: Document, rank: int) -> Given:
     _check_request(document["request"])
     row = row_of_plan(document, rank)
     entry = next(each for each in document["plans"] if each["rank"] == rank)
+    for name in _FILLED:
+        if entry["strategy"].get(name) is None:
+            message = f"the strategy of plan {rank} has no {name}; a response has every field filled in"
+            raise InvalidInputError(
+                [Problem(f"/plans/{rank - 1}/strategy/{name}", message, _EXPECTED, "missing-field")]
+            )
     return Given(_whole(entry["evaluation"]), entry, document, row)
+
+
+_FILLED = ("tp", "pp", "dp", "cp", "ep", "zero", "micro_batch_size")
 
 
 _NUMBERS = (

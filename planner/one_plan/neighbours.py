@@ -79,7 +79,7 @@ def check_same_price(again: Mapping[str, Any], before: Mapping[str, Any]) -> Non
 
 def _compared(name: str, answer: Mapping[str, Any], plan: Mapping[str, Any]) -> Document:
     own, its = plan["time_breakdown_s"], answer["time_breakdown_s"]
-    more = {term: its[term] - own[term] for term in TIME_NAMES}
+    more = {term: its[term] - own.get(term, 0.0) for term in TIME_NAMES}
     largest = max(map(abs, more.values()))
     # Waiting for the slowest rank follows the rest of the step, so that it never is the reason.
     reasons = [term for term in more if term != "jitter" and abs(more[term]) >= LEAST_OF_LARGEST * largest > 0.0]

@@ -121,7 +121,7 @@ def memory_tables(stages: Sequence[Json]) -> Iterator[Table]:
         table.add_section()
         table.add_row("allocated", *(_gib(stage["peak_allocated_bytes"]) for stage in ones))
         # Only pools judge each stage by a card of its own; elsewhere the line under the tables tells of the fullest one.
-        if all(stage.get("peak_device_bytes") is not None for stage in ones):
+        if all(stage.get(name) is not None for stage in ones for name in ("peak_device_bytes", "capacity_bytes")):
             table.add_row("on the card", *(_gib(stage["peak_device_bytes"]) for stage in ones))
             table.add_row("card offers", *(_gib(stage["capacity_bytes"]) for stage in ones))
         table.add_row("peak at", *(stage["peak_moment"].replace("_", " ") for stage in ones))
@@ -163,7 +163,8 @@ def time_table(evaluation: Json) -> Table:
 
 def assumed_table(assumed: Mapping[str, Any]) -> Table:
     """Every default that was applied, with the reason where the answer gives one."""
-    reasons = assumed.get("recipe_habits", {})
+    habits = assumed.get("recipe_habits")
+    reasons = habits if isinstance(habits, Mapping) else {}
     table = _table("field", "value", "why")
     for name, value in assumed.items():
         if name != "recipe_habits":

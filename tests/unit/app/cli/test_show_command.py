@@ -7,6 +7,7 @@ import json
 import re
 import sys
 from pathlib import Path
+from random import Random
 from typing import Any
 
 import pytest
@@ -215,3 +216,65 @@ def test_a_truncated_file_and_a_missing_one(response, tmp_path, capsys) -> None:
     assert "is not JSON" in capsys.readouterr().err
     assert run(["show", str(tmp_path / "none.json")]) == 2
     assert "cannot be read" in capsys.readouterr().err
+
+
+def places(document: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path of every value inside a document; of lists the first three entries."""
+    inside = (
+        document.items()
+        if isinstance(document, dict)
+        else enumerate(document[:3])
+        if isinstance(document, list)
+        else ()
+    )
+    return [found for key, value in inside for found in [(*path, key), *places(value, (*path, key))]]
+
+
+def edited(document: dict[str, Any], path: tuple[Any, ...], value: Any) -> dict[str, Any]:
+    """A copy with another value at that place; `...` takes it out."""
+    copy = json.loads(json.dumps(document))
+    inside = copy
+    for key in path[:-1]:
+        inside = inside[key]
+    if value is ...:
+        del inside[path[-1]]
+    else:
+        inside[path[-1]] = value
+    return copy
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_an_edited_response_is_shown_or_refused_and_never_a_bug(response, tmp_path, capsys, seed) -> None:
+    random, path = Random(seed), tmp_path / "edited.json"
+    document = json.loads(response.read_text())
+    somewhere = [place for place in places(document) if place[0] in ("plans", "request", "status", "model_revision")]
+    codes = set()
+    for _ in range(25):
+        value = random.choice([..., None, 0, -1, 2.5, "x", [], {}, True, 1e18, [1, 2]])
+        path.write_text(json.dumps(edited(document, random.choice(somewhere), value)))
+        codes.add(run(["show", str(path)]))
+    assert codes == {0, 2}, capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("place", "value", "words"),
+    [
+        (("evaluation", "memory", "peak_device_range_bytes"), [1.0], "peak_device_range_bytes"),
+        (("strategy", "pp"), ..., "no pp"),
+        (("strategy", "layers_per_stage"), [12, 12], "lists 2 stages"),
+    ],
+)
+def test_what_is_wrong_with_an_edited_plan_is_named(response, tmp_path, capsys, place, value, words) -> None:
+    path = tmp_path / "edited.json"
+    path.write_text(json.dumps(edited(json.loads(response.read_text()), ("plans", 0, *place), value)))
+    assert run(["show", str(path)]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_a_term_that_another_version_did_not_know_counts_as_nothing(response, tmp_path, capsys) -> None:
+    document = edited(json.loads(response.read_text()), ("plans", 0, "evaluation", "time_breakdown_s", "gemm"), ...)
+    document = edited(document, ("plans", 0, "against_next"), None)
+    path = tmp_path / "edited.json"
+    path.write_text(json.dumps(document))
+    text = shown(capsys, str(path), "--plan", "2")
+    assert re.search(r"^Plan 1 is .* less on matrix products", text, re.MULTILINE)

@@ -161,6 +161,12 @@ def test_a_response_with_fields_of_another_version_is_refused_with_that_version(
         plan_detail({**response, "product_version": "9.9", "colour": "blue"})
 
 
+def test_a_ranked_plan_whose_split_does_not_match_its_degrees_is_refused() -> None:
+    entry = entry_of(pp=2, dp=4)
+    with pytest.raises(InvalidInputError, match="lists 3 virtual stages"):
+        plan_detail({**entry, "strategy": {**entry["strategy"], "layers_per_stage": [8, 8, 8]}})
+
+
 def test_an_evaluation_without_its_numbers_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="no num_gpus_used"):
         plan_detail({"verdict": "fits", "reasons": []})
