@@ -209,15 +209,6 @@ NOMINAL_HOP_S = Constant(
     0.75 * MICRO, "s", 0.4 * MICRO, 2.0 * MICRO, "growth of the small-message time per NVLink rank"
 )
 NOMINAL_CALL_S = Constant(6.0 * MICRO, "s", 4.0 * MICRO, 20.0 * MICRO, "small-message time of two NVLink ranks")
-PCIE_EFFICIENCY = Constant(
-    0.45, "1", 0.05, 0.8,
-    "ring through PCIe host bridges: users see 28-35 of 64 GB/s; 8 L40S without peer access 2 of 32",
-)  # fmt: skip
-PCIE_SAME_SWITCH = Constant(
-    0.7, "1", 0.45, 0.85,
-    "no measurement: peer copies through one switch reach 0.75-0.85 of the lanes, less a ring's own",
-)  # fmt: skip
-PCIE_CROSS_SOCKET = Constant(0.7, "1", 0.3, 1.0, "no measurement: the ring also crosses the socket link")
 
 # --- host -------------------------------------------------------------------------------------------------------------
 

@@ -20,11 +20,9 @@ from cost_models.constants import (
     NOMINAL_CALL_S,
     NOMINAL_HOP_S,
     NOMINAL_LINK_EFFICIENCY,
-    PCIE_CROSS_SOCKET,
-    PCIE_EFFICIENCY,
-    PCIE_SAME_SWITCH,
 )
 from cost_models.hardware.nccl import Hop, inside_choices
+from cost_models.hardware.pcie import PCIE_SAME_SWITCH, pcie_rates
 from cost_models.operations import OPS, Op
 from cost_models.specs.cluster import Cluster
 from cost_models.terms import Tier
@@ -176,10 +174,11 @@ def pcie_tables(cluster: Cluster, document: CalibrationDocument | None, *, ranks
     own = _own_pcie(document)
     if own is not None:
         return _curve_tables(cluster, own, ranks=ranks, link_bytes_per_s=cluster.pcie_bytes_per_s)
-    bytes_per_s = np.full(len(_rows(ranks)), cluster.pcie_bytes_per_s * PCIE_EFFICIENCY.value)
+    rates = pcie_rates(cluster)
+    bytes_per_s = np.full(len(_rows(ranks)), rates.socket)
     tables = _nominal_tables(cluster, bytes_per_s, ranks=ranks, hop="pcie")
     far = _rows(ranks) > cluster.pcie_gpus_per_socket
-    slower = np.where(far, -np.log2(PCIE_CROSS_SOCKET.value), 0.0)[:, None]
+    slower = np.where(far, np.log2(rates.socket / rates.both_sockets), 0.0)[:, None]
     return {op: CurveTable(table.log2_s_RP + slower, table.tier_RP, table.start_s_R) for op, table in tables.items()}
 
 
@@ -190,16 +189,17 @@ def reach_tables(cluster: Cluster, document: CalibrationDocument | None, *, rank
     group of their size crosses.
     """
     rows = _rows(ranks)[:, None]
-    slower = -np.log2(PCIE_CROSS_SOCKET.value)
+    rates = pcie_rates(cluster)
+    slower = np.log2(rates.socket / rates.both_sockets)
     own = _own_pcie(document)
     if own is not None:
         near = _curve_tables(cluster, own, ranks=ranks, link_bytes_per_s=cluster.pcie_bytes_per_s)
         switch, socket = near, near
         slower = np.where(rows > cluster.pcie_gpus_per_socket, 0.0, slower)
     else:
-        pcie = np.full(len(rows), cluster.pcie_bytes_per_s)
-        switch = _nominal_tables(cluster, pcie * PCIE_SAME_SWITCH.value, ranks=ranks, hop="pcie")
-        socket = _nominal_tables(cluster, pcie * PCIE_EFFICIENCY.value, ranks=ranks, hop="pcie")
+        each = np.ones(len(rows))
+        switch = _nominal_tables(cluster, rates.switch * each, ranks=ranks, hop="pcie")
+        socket = _nominal_tables(cluster, rates.socket * each, ranks=ranks, hop="pcie")
     return {
         op: CurveTable(
             np.concatenate([switch[op].log2_s_RP, socket[op].log2_s_RP, socket[op].log2_s_RP + slower]),

@@ -38,6 +38,9 @@ NVIDIA, "Inside NVIDIA Blackwell Ultra" (160 multiprocessors).
 CARDS: tuple[tuple[str, str], ...] = (("H100", "H100-PCIe-80GB"), ("A100", "A100-PCIe-80GB"))
 """The same for PCIe cards, recognized by their name: their NVLink bridges join pairs."""
 _CARD = re.compile(r"PCI-?E|\bNVL\b")
+_NO_PEERS = re.compile(r"GEFORCE|\b(RTX|GTX)[ -]?\d0[5-9]0")
+"""GeForce cards, whose driver refuses peer access (tinygrad/open-gpu-kernel-modules, README: a driver of its own allows it). RTX A6000
+and RTX 6000 have it."""
 _UNKNOWN, _UNKNOWN_CARD = "A100-SXM-80GB", "L40S-48GB"
 """Preset that lends to GPUs of no known family, and the one that lends their server where they have no NVLink. One preset serves
 all speeds: with the nearest in speed, a faster GPU would borrow other links and another efficiency and could come out slower."""
@@ -138,7 +141,13 @@ def _custom_gpu(
         num_sms=given.num_sms or filled(assumed, "gpu.num_sms", spec["num_sms"]),
         power_limit_w=power,
         reference=given.reference or filled(assumed, "gpu.reference", spec["reference"]),
+        peer_access=_has_peer_access(given.name),
     )
+
+
+def _has_peer_access(name: str) -> bool:
+    """Whether cards of this name reach each other's memory over PCIe."""
+    return not _NO_PEERS.search(name.upper())
 
 
 def _custom_nominal(given: GpuInput, lender: presets.Preset) -> Mapping[str, Any]:
@@ -164,4 +173,5 @@ def _preset_gpu(preset: presets.Preset) -> Gpu:
         num_sms=spec["num_sms"],
         power_limit_w=float(spec["power_limit_w"]),
         reference=spec["reference"],
+        peer_access=_has_peer_access(preset.name),
     )

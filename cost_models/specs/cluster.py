@@ -35,6 +35,8 @@ class Gpu:
     reference: str | None = None
     """Name of the GPU whose measured reference curves are used where there is no calibration; its own name where it
     has curves."""
+    peer_access: bool = True
+    """Whether cards reach each other's memory over PCIe, without a copy in the host's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -158,23 +158,23 @@ def test_nvl72_groups_of_72_never_touch_the_network() -> None:
 
 
 def test_pairs_fall_back_to_pcie_beyond_the_bridge() -> None:
-    """8 GPUs in NVLink pairs: two ranks use the bridge, four ranks PCIe at 0.45 of 63 GB/s."""
+    """8 GPUs in NVLink pairs: two ranks use the bridge, four ranks PCIe at 0.63 of 63 GB/s."""
     on = cluster(num_nodes=1, nvlink_domain_gpus=2, interconnect="nvlink-pairs", intra_bytes_per_s=300e9)
     links = build_links(on, None)
     pair = collective_s("all_gather", 2.0**28, placement=of(2, stride=1, on=on), links=links)
     four = collective_s("all_gather", 2.0**28, placement=of(4, stride=1, on=on), links=links)
     assert pair.seconds[0] == pytest.approx(8.4e-6 + 3.4e-6 + 2**27 / 225e9)
-    assert four.seconds[0] == pytest.approx(8.4e-6 + 3 * 5.7e-6 + 0.75 * 2**28 / (63e9 * 0.45))
+    assert four.seconds[0] == pytest.approx(8.4e-6 + 3 * 5.7e-6 + 0.75 * 2**28 / (63e9 * 0.63))
 
 
 def test_the_odd_l40s_server_prices_no_other() -> None:
-    """Its public curves: 512 MiB all-reduced by 8 cards in 649 ms, 1.45 of 31.5 GB/s. Over both sockets 0.45 * 0.7 do."""
+    """Its public curves: 512 MiB all-reduced by 8 cards in 649 ms, 1.45 of 31.5 GB/s. Over both sockets 0.63 * 0.73 do."""
     l40s = Gpu("L40S-48GB", "ada", 48e9, {"bf16": 362.05e12}, 864e9, 0.0, 31.5e9, 142, 350.0, reference="L40S-48GB")
     on = cluster(gpu=l40s, num_nodes=1, nvlink_domain_gpus=1, interconnect="pcie", intra_bytes_per_s=31.5e9)
     on = replace(on, intra_latency_s=4e-6)
     got = load_calibration(on).collective_s("all_reduce", 2.0**29, placement=of(8, stride=1, on=on))
     # a ring under Simple, 8.4 us and 14 hops of 5.7 us; the way over the socket slows the whole call
-    assert got.seconds[0] == pytest.approx((8.4e-6 + 14 * 5.7e-6 + 1.75 * 2**29 / (31.5e9 * 0.45)) / 0.7)
+    assert got.seconds[0] == pytest.approx((8.4e-6 + 14 * 5.7e-6 + 1.75 * 2**29 / (31.5e9 * 0.63)) / 0.73)
     assert got.tier[0] == Tier.NOMINAL
 
 
@@ -260,10 +260,10 @@ def test_stages_near_each_other_seldom_leave_their_leaf(stride: int, factor: flo
     ("size", "stride", "bytes_per_s"),
     [
         (2, 1, 63e9 * 0.7),  # GPUs 0 and 1: one switch
-        (2, 2, 63e9 * 0.45),  # 0 and 2: two switches of a socket
-        (4, 1, 63e9 * 0.45),
-        (2, 4, 63e9 * 0.45 * 0.7),  # 0 and 4: both sockets
-        (8, 1, 63e9 * 0.45 * 0.7),
+        (2, 2, 63e9 * 0.63),  # 0 and 2: two switches of a socket
+        (4, 1, 63e9 * 0.63),
+        (2, 4, 63e9 * 0.63 * 0.73),  # 0 and 4: both sockets
+        (8, 1, 63e9 * 0.63 * 0.73),
     ],
 )
 def test_pcie_groups_pay_for_the_highest_thing_they_cross(size: int, stride: int, bytes_per_s: float) -> None:
