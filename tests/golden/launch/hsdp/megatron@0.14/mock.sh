@@ -1,0 +1,27 @@
+#!/usr/bin/env bash
+# llama-3.1-8b on 64 GPUs for megatron 0.14: tp 2, dp 32, zero 1, micro-batch 1, recompute none.
+# This variant trains on made-up tokens and prints the time and memory of each step.
+# MEGATRON_LM is the folder of a checkout of Megatron-LM at core_v0.14.
+# Add --data-path, --tokenizer-type, --tokenizer-model, --lr and the other arguments of your own data and schedule; the plan decides none of them.
+set -euo pipefail
+cd "${MEGATRON_LM:?set it to the folder of your checkout of Megatron-LM}"
+
+# Before Blackwell, one queue keeps the order in which tensor- and context-parallel collectives and products are launched, without which they do not overlap; Megatron asserts it.
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+
+# NODE_RANK counts the nodes from 0; SLURM numbers its tasks, of which there is one on each node.
+NODE_RANK="${NODE_RANK:-${SLURM_PROCID:-}}"
+: "${NODE_RANK:?set it to the number of this node, from 0}" "${MASTER_ADDR:?set it to the name of node 0}"
+
+exec torchrun --nnodes 8 --nproc-per-node 8 --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" \
+  --master-port "${MASTER_PORT:-29500}" pretrain_gpt.py --tensor-model-parallel-size 2 \
+  --pipeline-model-parallel-size 1 --context-parallel-size 1 --sequence-parallel --micro-batch-size 1 \
+  --global-batch-size 256 --seq-length 8192 --use-distributed-optimizer --num-distributed-optimizer-instances 4 \
+  --overlap-grad-reduce --overlap-param-gather --bf16 --accumulate-allreduce-grads-in-fp32 --optimizer adam \
+  --transformer-impl transformer_engine --attention-backend fused --attention-dropout 0.0 --hidden-dropout 0.0 \
+  --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention \
+  --num-query-groups 8 --kv-channels 128 --max-position-embeddings 131072 --position-embedding-type rope \
+  --normalization RMSNorm --swiglu --disable-bias-linear --untie-embeddings-and-output-weights \
+  --vocab-size 128255 --make-vocab-size-divisible-by 128 --mock-data --tokenizer-type NullTokenizer \
+  --train-iters 50 --lr 1e-5 --eval-iters 0 --eval-interval 1000 --log-interval 1 --log-throughput \
+  "$@"

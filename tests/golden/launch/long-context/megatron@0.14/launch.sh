@@ -1,0 +1,26 @@
+#!/usr/bin/env bash
+# llama-3.1-8b on 64 GPUs for megatron 0.14: tp 4, cp 8, dp 2, zero 1, micro-batch 1, recompute full.
+# MEGATRON_LM is the folder of a checkout of Megatron-LM at core_v0.14.
+# Add --data-path, --tokenizer-type, --tokenizer-model, --lr and the other arguments of your own data and schedule; the plan decides none of them.
+set -euo pipefail
+cd "${MEGATRON_LM:?set it to the folder of your checkout of Megatron-LM}"
+
+# Before Blackwell, one queue keeps the order in which tensor- and context-parallel collectives and products are launched, without which they do not overlap; Megatron asserts it.
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+
+# NODE_RANK counts the nodes from 0; SLURM numbers its tasks, of which there is one on each node.
+NODE_RANK="${NODE_RANK:-${SLURM_PROCID:-}}"
+: "${NODE_RANK:?set it to the number of this node, from 0}" "${MASTER_ADDR:?set it to the name of node 0}"
+
+exec torchrun --nnodes 8 --nproc-per-node 8 --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" \
+  --master-port "${MASTER_PORT:-29500}" pretrain_gpt.py --tensor-model-parallel-size 4 \
+  --pipeline-model-parallel-size 1 --context-parallel-size 8 --cp-comm-type p2p --sequence-parallel \
+  --micro-batch-size 1 --global-batch-size 32 --seq-length 131072 --use-distributed-optimizer \
+  --overlap-grad-reduce --overlap-param-gather --recompute-granularity full --recompute-method uniform \
+  --recompute-num-layers 1 --bf16 --accumulate-allreduce-grads-in-fp32 --optimizer adam \
+  --transformer-impl transformer_engine --attention-backend fused --attention-dropout 0.0 --hidden-dropout 0.0 \
+  --num-layers 32 --hidden-size 4096 --ffn-hidden-size 14336 --num-attention-heads 32 --group-query-attention \
+  --num-query-groups 8 --kv-channels 128 --max-position-embeddings 131072 --position-embedding-type rope \
+  --normalization RMSNorm --swiglu --disable-bias-linear --untie-embeddings-and-output-weights \
+  --vocab-size 128256 --make-vocab-size-divisible-by 128 \
+  "$@"

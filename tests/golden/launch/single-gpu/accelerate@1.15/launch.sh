@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# llama-3.2-1b on 1 GPUs for accelerate 1.15: one GPU, zero 2, micro-batch 1, recompute full.
+# Install accelerate 1.15, torch and transformers.
+# train.py trains on random tokens; put your own data set into its `batches`.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+
+exec accelerate launch --config_file accelerate.yaml train.py \
+  "$@"

@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# llama-3.1-70b on 128 GPUs for torchtitan 0.2: tp 8, pp 2, dp 8, zero 2, micro-batch 1, recompute full.
+# torchtitan 0.2.2 must be installed.
+# Start it in the folder of these files, which Python imports plan_model from.
+# The dataset, its tokenizer (model.hf_assets_path), and the number of steps are yours to set.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+# Memory grows in place instead of in new segments, so that less of it is lost to fragmentation; the plan counts on it.
+export PYTORCH_ALLOC_CONF=expandable_segments:True
+
+# NODE_RANK counts the nodes from 0; SLURM numbers its tasks, of which there is one on each node.
+NODE_RANK="${NODE_RANK:-${SLURM_PROCID:-}}"
+: "${NODE_RANK:?set it to the number of this node, from 0}" "${MASTER_ADDR:?set it to the name of node 0}"
+
+exec torchrun --nnodes 16 --nproc-per-node 8 --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" \
+  --master-port "${MASTER_PORT:-29500}" -m torchtitan.train --job.config-file plan.toml \
+  "$@"

@@ -1,0 +1,10 @@
+#!/usr/bin/env bash
+# llama-2-13b on 8 GPUs for transformers 5.24: dp 8, zero 2, micro-batch 2, recompute full.
+# Install transformers 5.24, torch and accelerate.
+# train.py trains on random tokens; put your own data set into its `batches`.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+
+exec torchrun --standalone --nproc-per-node 8 train.py \
+  "$@"
