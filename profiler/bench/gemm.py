@@ -16,6 +16,10 @@ from profiler.timing import Call
 
 _FP8_SHAPES = ((8192, 4096, 4096), (8192, 14336, 4096), (8192, 4096, 14336), (8192, 8192, 8192), (2048, 8192, 8192))
 _FP16_SHAPES = ((8192, 4096, 4096), (8192, 8192, 8192), (4096, 14336, 4096))
+# A plain fp32 product takes fifteen times as long as a 16-bit one, and its share of the peak hardly depends on the shape.
+_FP32_SHAPES = ((2048, 4096, 4096), (8192, 4096, 4096), (4096, 14336, 4096))
+_FP32_MODES = {"fp32": "highest", "tf32": "high"}
+"""torch.set_float32_matmul_precision's names."""
 # A task ends within seconds of being asked to, and a rerun repeats no more than this much.
 _SHAPES_PER_TASK = 8
 _SQUARES = (1024, 2048, 4096, 8192)
@@ -42,6 +46,8 @@ def tasks(rig: Rig) -> list[Task]:
         result.append(_shapes_task("gemm/squares", 22, squares, "bf16", each_s))
         result.append(_shapes_task("gemm/fp16", 130, _FP16_SHAPES, "fp16", each_s))
         result.append(_shapes_task("gemm/fp8", 72, _FP8_SHAPES, "fp8", each_s))
+        result.append(_shapes_task("gemm/fp32", 131, _FP32_SHAPES, "fp32", each_s))
+        result.append(_shapes_task("gemm/tf32", 133, _FP32_SHAPES, "tf32", each_s))
     for order, rows in enumerate(scale.gradient_tokens):
         result.append(_gradient_task(f"gemm/gradients/{rows}", 70 + order, rows, scale.gradient_weights, each_s))
     result.append(_accumulating_task(scale.gradient_tokens[0], scale.gradient_weights, each_s))
@@ -73,6 +79,27 @@ def _sets(rig: Rig, left: tuple[int, ...], right: tuple[int, ...], out: tuple[in
         (rig.random(*left), rig.random(*right), rig.torch.empty(*out, device=rig.device, dtype=rig.half))
         for _ in range(count)
     ]
+
+
+def _single(rig: Rig, m: int, n: int, k: int, *, mode: str) -> Call:
+    """Y(m, n) = X(m, k) W(n, k)^T in fp32. PyTorch's mode decides whether inputs are rounded to TF32, and it holds for a call alone."""
+    torch = rig.torch
+    full = {"dtype": torch.float32}
+    sets = [
+        (rig.random(m, k, **full), rig.random(n, k, **full).t(), torch.empty(m, n, device=rig.device, **full))
+        for _ in range(rig.rotation(4.0 * (m * k + n * k + m * n)))
+    ]
+    multiply = _multiply(rig, sets)
+
+    def call(index: int) -> None:
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision(mode)
+        try:
+            multiply(index)
+        finally:
+            torch.set_float32_matmul_precision(before)
+
+    return call
 
 
 def _size(shape: Sequence[int]) -> int:
@@ -149,6 +176,8 @@ def _shapes_task(key: str, value: int, shapes: Sequence[tuple[int, int, int]], d
     def build(rig: Rig, m: int, n: int, k: int) -> Call:
         if dtype == "fp8":
             return _eight_bit(rig, m, n, k)
+        if dtype in _FP32_MODES:
+            return _single(rig, m, n, k, mode=_FP32_MODES[dtype])
         return _forward(rig, m, n, k, dtype=rig.torch.float16 if dtype == "fp16" else None)
 
     def run(rig: Rig) -> Findings:

@@ -59,12 +59,19 @@ class Torch:
     def __init__(self, *, free: float = 1e15) -> None:
         self.made: list[Product] = []
         self.random: list[Array] = []
+        self.mode = "highest"
         self.cuda = SimpleNamespace(
             mem_get_info=lambda _device: (free, 2 * free), memory_reserved=lambda _device: 0.0,
             memory_allocated=lambda _device: 0.0, synchronize=lambda: None,
             get_device_properties=lambda _device: SimpleNamespace(L2_cache_size=50e6),
         )  # fmt: skip
         self.nn = SimpleNamespace(functional=SimpleNamespace(grouped_mm=self.grouped))
+
+    def get_float32_matmul_precision(self) -> str:
+        return self.mode
+
+    def set_float32_matmul_precision(self, mode: str) -> None:
+        self.mode = mode
 
     def randn(self, *shape: int, device: Any, dtype: str) -> Array:
         self.random.append(Array(shape, dtype))
@@ -93,7 +100,8 @@ class Torch:
         return m, n
 
     def matmul(self, left: Array, right: Array, *, out: Array) -> None:
-        assert self.note("matmul", left, right) == out.shape
+        rounded = left.dtype == "fp32" and self.mode == "high"
+        assert self.note("matmul in TF32" if rounded else "matmul", left, right) == out.shape
         assert out.dtype == left.dtype
 
     def addmm(self, total: Array, left: Array, right: Array, *, out_dtype: str) -> None:
@@ -167,6 +175,25 @@ def test_other_precisions_are_measured_on_layers_of_llama_and_on_squares(
     assert {each.dtype for each in made} == {dtype or "bf16"}
     assert {each.kind for each in made} == {"scaled" if dtype == "fp8" else "matmul"}
     assert {each.transposed for each in made} == {(False, True)}, "a linear layer stores its weight (out, in)"
+
+
+@pytest.mark.parametrize(("precision", "kind"), [("fp32", "matmul"), ("tf32", "matmul in TF32")])
+@pytest.mark.parametrize("mode", ["highest", "high"])
+def test_fp32_is_measured_plain_and_as_tf32_whatever_mode_the_process_is_in(
+    precision: str, kind: str, mode: str
+) -> None:
+    """The inputs are fp32 random numbers, not 16-bit ones widened, whose zero bits would draw less power."""
+    torch = Torch()
+    torch.mode = mode
+    rig = rig_of(torch)
+    (task,) = (each for each in gemm.tasks(rig) if each.key == f"gemm/{precision}")
+    samples = task.run(rig)["gemm"]
+    assert [(sample["m"], sample["n"], sample["k"], sample["dtype"]) for sample in samples] == [
+        (2048, 4096, 4096, precision), (8192, 4096, 4096, precision), (4096, 14336, 4096, precision)
+    ]  # fmt: skip
+    assert {(each.dtype, each.kind, each.transposed) for each in torch.made} == {("fp32", kind, (False, True))}
+    assert {each.dtype for each in torch.random} == {"fp32"}
+    assert torch.mode == mode, "the mode holds for the measured call alone"
 
 
 def test_a_forward_task_has_eight_shapes_at_most_and_they_are_the_weights_in_order() -> None:
@@ -284,7 +311,7 @@ def test_common_micro_batches_come_first_and_rare_precisions_last() -> None:
     assert values[later[0]] >= 70
     assert [values[key] for key in later] == sorted({values[key] for key in later})
     rare = [f"gemm/forward-more/{rows}/0" for rows in (2048, 1024, 16384, 512)]
-    rare += ["gemm/fp16", "gemm/accumulating", "gemm/grouped"]
+    rare += ["gemm/fp16", "gemm/fp32", "gemm/accumulating", "gemm/tf32", "gemm/grouped"]
     assert values[rare[0]] >= 120
     assert [values[key] for key in rare] == sorted({values[key] for key in rare})
     assert values["gemm/grouped"] < 140  # compiling, which takes longest, is last of all
