@@ -94,22 +94,23 @@ def _collected() -> frozenset[str]:
 class Covered:
     """The tests of a line, quickest first."""
 
-    def __init__(self) -> None:
-        """Reads what `cover` kept.
+    def __init__(self, kept: Path = KEPT, *, there: frozenset[str] | None = None) -> None:
+        """Reads what `cover` kept in a folder, of the tests that there still are: all that pytest collects if it is not said.
 
         Raises:
             SystemExit: no coverage has been kept yet.
         """
-        if not _DATA.exists():
+        if not (kept / _DATA.name).exists():
             raise SystemExit("run `python -m scripts.mutants cover` first")
-        self._data = CoverageData(str(_DATA))
+        self._data = CoverageData(str(kept / _DATA.name))
         self._data.read()
         # A file that was renamed since is left out; the tests of its new name are those that import it.
         self._files = {path for path in self._data.measured_files() if (ROOT / path).is_file()}
         # So is a test that is there no more: pytest runs nothing at all if it is given one.
-        there = _collected()
-        self._seconds = {name: float(s) for name, s in json.loads(_SECONDS.read_text()).items() if name in there}
-        digests = json.loads(_DIGESTS.read_text())
+        there = _collected() if there is None else there
+        seconds = json.loads((kept / _SECONDS.name).read_text())
+        self._seconds = {name: float(s) for name, s in seconds.items() if name in there}
+        digests = json.loads((kept / _DIGESTS.name).read_text())
         self.changed = {path for path in self._files if digests.get(path) != digest(path)}
         """Files that have changed since. Their lines may have moved, so all of their tests are tried."""
 
@@ -118,13 +119,17 @@ class Covered:
         return path in self.changed or (path in self._files and line in self._lines(path))
 
     def tests(self, path: str, line: int) -> list[str]:
-        """Tests that could notice a change of this line, as many as fit into TESTS_S together: the broadest first, then the quickest."""
+        """Tests that could notice a change of this line: as many as fit into TESTS_S together, the broadest first, then the
+        quickest; and the book's, whatever they take.
+        """
         found: list[str] = []
         if path in self._files and path not in self.changed:
             found = self._ordered(self._of_lines(path, _statement_lines(path, line)))
         # What runs only once, such as a table when its module is imported or the body of a cached function, runs for whichever test
         # comes first, and coverage credits that test alone.
-        if not found or _is_cached(path, line) or is_outside_functions(_tree(path), line):
+        at_import = is_outside_functions(_tree(path), line)
+        once = not found or at_import or _is_cached(path, line)
+        if once:
             importing = {name for file in importing_tests(path) for name in self._mates(file)}
             found += self._ordered(importing) + self._ordered(self._of_file(path))
         users, seen = {path}, {path}
@@ -140,7 +145,15 @@ class Covered:
             if chosen and total > TESTS_S:
                 break
             chosen.append(name)
-        return chosen
+        book = self._book(path, whole=at_import)
+        return list(dict.fromkeys([*book, *chosen] if once else [*chosen, *book]))
+
+    def _book(self, path: str, *, whole: bool) -> list[str]:
+        """The book's tests that run anything of a file; all of them for what runs at import, since its users may be elsewhere."""
+        # What one test works out is often kept for those behind it, which coverage then does not credit: a launch count that 800
+        # answers rest on counted as run by none of them.
+        there = [name for name in self._seconds if name.startswith(BROADEST)]
+        return self._ordered(set(there) if whole else self._of_file(path).intersection(there))
 
     def _ordered(self, names: Iterable[str]) -> list[str]:
         known = (name for name in names if name in self._seconds)

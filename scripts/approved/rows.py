@@ -174,6 +174,12 @@ def _degrees() -> Iterator[tuple[str, list[Document]]]:
         )
         for framework, reduce, gather in product(("megatron", "torchtitan", "nanotron"), (True, False), (True, False))
     ]
+    second = ((0, 6), (1, 6), (2, 12), (3, 1))
+    small += [
+        row(DENSE, CUSTOM, {"framework": framework, **of}, zero=zero, zero_param_shard_size=size)
+        for framework, of in (*((name, {}) for name in FRAMEWORKS), ("deepspeed", {"framework_version": "0.9.1"}))
+        for zero, size in second
+    ]
     yield "smaller-shard-groups", small
 
 

@@ -81,6 +81,19 @@ def test_between_two_sizes_time_is_interpolated_in_logarithms() -> None:
     assert price("all_reduce", 2.0**26.5, placement=group).seconds[0] == pytest.approx((ends[0] * ends[1]) ** 0.5)
 
 
+def test_the_last_cell_of_the_grid_is_interpolated_and_what_lies_beyond_grows_with_the_size() -> None:
+    """Measured bandwidth still grows a little from 2^34 to 2^36 bytes, so a cell is less than twice as long as the one before it; twice
+    2^36 bytes take twice as long, start included."""
+    price = load_calibration(cluster()).collective_s
+    group = of(4, stride=1, on=cluster())
+    below, middle, last, beyond = (
+        price("all_reduce", 2.0**power, placement=group).seconds[0] for power in (35, 35.5, 36, 37)
+    )
+    assert middle == pytest.approx((below * last) ** 0.5)
+    assert 1.999 < last / below < 2.0 - 1e-4
+    assert beyond == pytest.approx(2 * last)
+
+
 def test_bus_factors_are_nccl_tests() -> None:
     assert bus_factor("all_reduce", np.array([8.0]))[0] == pytest.approx(1.75)
     assert bus_factor("all_gather", np.array([8.0]))[0] == pytest.approx(0.875)

@@ -42,6 +42,33 @@ def test_weight_gradients_that_nobody_computes_are_not_counted() -> None:
     assert model_flops_per_step(head_alone) / TOKENS == pytest.approx(2 * (32 * LAYER + 2 * HEAD) + 32 * ATTENTION)
 
 
+def test_of_a_tiny_model_every_operation_counts() -> None:
+    """Two layers of width 8: 4 heads of 2, 2 of them for keys and values, a gated MLP of 12, a vocabulary of 11, 4 positions.
+
+    A layer has 8 * (8 + 4 + 4 + 8) + 3 * 8 * 12 = 480 weights and 2 * 4 * 4 * (2 + 2) = 128 operations of attention per token, the
+    head 88 weights. Adapters of rank 1 on all seven products add 16 + 12 + 12 + 16 and 3 * 20 weights to a layer. A frozen weight
+    loses one pass of 2; the weights of adapters have three.
+    """
+    tiny = {
+        "num_layers": 2, "hidden_size": 8, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 12, "vocab_size": 11,
+    }  # fmt: skip
+    plain = 6 * (2 * 480 + 88) + 3 * 2 * 128
+    more = {
+        (): 0,
+        ("frozen", ("mlp",)): -2 * 2 * 288,
+        ("frozen", ("attention", "norms")): -2 * 2 * 192,
+        ("frozen", ("head",)): -2 * 88,
+        ("adapter", 1): -2 * (2 * 480 + 88) + 6 * 2 * 116,
+        ("adapter with head", 1): -2 * 2 * 480 + 6 * 2 * 116,
+    }
+    for what, added in more.items():
+        trained = {} if not what else {"frozen": list(what[1])} if what[0] == "frozen" else {"adapter": {"rank": 1}}
+        if what and what[0] == "adapter with head":
+            trained = {"adapter": {"rank": 1, "modules_to_save": ["lm_head"]}}
+        asked = job_of(tiny, "fsdp", seq_length=4, global_batch_size=16, **trained)
+        assert model_flops_per_step(asked) == (plain + added) * 64, what
+
+
 def test_the_embedding_is_free_and_the_vocabulary_unpadded() -> None:
     tied = job({**LLAMA, "tie_word_embeddings": True})
     assert model_flops_per_step(tied) == model_flops_per_step(job())

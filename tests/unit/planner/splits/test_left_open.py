@@ -149,3 +149,26 @@ def test_splits_that_may_not_fit_rank_behind_those_that_do_where_they_are_allowe
     assert any(len(set(each["strategy"]["layers_per_stage"])) > 1 for each in risky)
     times = [each["evaluation"]["step_time_s"] for each in risky]
     assert times == sorted(times)
+
+
+def test_on_pools_the_limit_is_the_last_work_that_is_done() -> None:
+    """Two stages of seven layers are 14: with a limit of 13 no family with virtual stages is solved, with 14 and 27 one, with 28 two."""
+    fixed = {**ON_POOLS["constraints"]["fixed"], "pp": 2}
+    checked = check_request({**ON_POOLS, "constraints": {**ON_POOLS["constraints"], "fixed": fixed}})
+    space = space_on_pools(checked)
+    goal = build_goal(checked.job.jobs[0], "step_time", checked.asked.targets)
+    left = [
+        PoolSearch(
+            space.pooled,
+            space.space,
+            goal=goal,
+            limits=space.limits,
+            top_k=3,
+            headroom_fraction=0.03,
+            most_virtual=most,
+        )
+        .run()
+        .unsearched
+        for most in (0, 13, 14, 27, 28)
+    ]
+    assert [left[0] - each for each in left] == [0, 0, 1, 1, 2]
