@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # The one home of the version: pyproject.toml reads it from here, and everything else from the installed package.
 __version__ = "0.1.0"
-__all__ = ["__version__", "evaluate", "export", "plan", "resume_knobs", "start_knobs"]
+__all__ = ["__version__", "evaluate", "export", "import_config", "plan", "resume_knobs", "start_knobs"]
 
 
 def plan(
@@ -69,6 +69,39 @@ def export(
 
     files = launch_files(response, framework, plan=plan, framework_version=framework_version, allow_files=True)
     return {file.path: file.content for file in files}
+
+
+def import_config(
+    files: Mapping[str, str],
+    *,
+    megatron_args: str | None = None,
+    cluster: Mapping[str, Any] | None = None,
+    model: Mapping[str, Any] | None = None,
+    training: Mapping[str, Any] | None = None,
+    strategy: Mapping[str, Any] | None = None,
+    framework: str | None = None,
+) -> dict[str, Any]:
+    """An existing configuration as `{"row", "format", "unknown", "missing", "notes"}`. Nothing in it is executed.
+
+    Args:
+        files: texts by path; endings tell what they hold.
+        megatron_args: arguments of Megatron-LM as one text.
+        cluster: where it runs; without it the row is not complete.
+        model: the model, where the files do not say it.
+        training: fields of the training that take the place of the files'.
+        strategy: fields of the strategy that take the place of the files'.
+        framework: whose files these are, where it cannot be told.
+
+    Raises:
+        cost_models.errors.InvalidInputError: a file cannot be read, or the files contradict each other; with file and line.
+    """
+    from planner.export.import_config import import_config as read
+    from planner.export.imported_row import Overrides
+    from planner.export.settings import InputFile
+
+    given = Overrides(model, cluster, training or {}, strategy or {})
+    texts = [InputFile(path, content) for path, content in files.items()]
+    return read(texts, megatron_args=megatron_args, given=given, framework=framework, allow_files=True).document()
 
 
 def start_knobs(

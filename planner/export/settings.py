@@ -48,6 +48,7 @@ class Settings:
         self.files = tuple(files)
         self._all = tuple(found)
         self._taken: dict[int, tuple[str, ...]] = {}
+        self._undecided: dict[int, tuple[str, ...]] = {}
 
     def __iter__(self) -> Iterator[Setting]:
         return iter(self._all)
@@ -62,13 +63,32 @@ class Settings:
         Args:
             fields: the fields of the row that it decides, in the contract's names as in `Quantities`.
         """
-        found = None
+        found, last = None, -1
         for position, setting in enumerate(self._all):
             if setting.key == key:
-                found = None if setting.is_open else setting
+                found, last = (None if setting.is_open else setting), position
                 if found is not None:
                     self._taken[position] = fields
+        if found is None and last >= 0:
+            self._undecided[last] = fields
         return found
+
+    def doubt(self, key: str, *fields: str) -> None:
+        """States that the last setting of a key decides these fields, but says something that a row has no word for."""
+        for position, setting in reversed(list(enumerate(self._all))):
+            if setting.key == key:
+                self._undecided[position] = fields
+                return
+
+    def pass_over(self, *keys: str) -> None:
+        """Takes all settings of these keys, which decide nothing whatever they say, so that they may stay open."""
+        for position, setting in enumerate(self._all):
+            if setting.key in keys:
+                self._taken.setdefault(position, ())
+
+    def take_one(self, setting: Setting, *fields: str) -> None:
+        """Takes this setting alone, open or not."""
+        self._taken[next(n for n, each in enumerate(self._all) if each is setting)] = fields
 
     def value(self, key: str, *fields: str, default: Any = None) -> Any:
         """The value of a key, taken; `default` where it is not set."""
@@ -87,6 +107,10 @@ class Settings:
     def unknown(self) -> list[Setting]:
         """What no reader took."""
         return [setting for position, setting in enumerate(self._all) if position not in self._taken]
+
+    def undecided(self) -> dict[str, Setting]:
+        """The fields that hang on a setting whose value is not known, each with that setting."""
+        return {field: self._all[position] for position, fields in self._undecided.items() for field in fields}
 
     def behind(self, field: str) -> list[Setting]:
         """The settings that decided a field."""

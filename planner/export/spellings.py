@@ -6,9 +6,12 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from cost_models.strategies.fields import FIELD
 from planner.export.quantities import Quantities
 from planner.export.settings import Setting, Settings
 from planner.export.target import RowParts
+
+_COUNTED = frozenset({"training.seq_length", "training.global_batch_size"})
 
 
 def always(_q: Quantities) -> bool:
@@ -51,7 +54,7 @@ class Spelling:
         """The plan's value; None where a file's value means nothing that is known."""
         # Hugging Face's Trainer writes "auto" for what it fills in itself, so that the file says nothing.
         if self.values is None:
-            return None if value == "auto" else value
+            return value if value != "auto" and suits(self.field, value) else None
         # True equals 1 in Python, and a file that says one does not mean the other.
         return next(
             (
@@ -61,6 +64,22 @@ class Spelling:
             ),
             None,
         )
+
+
+def suits(field: str, value: Any) -> bool:
+    """Whether a value has the type of a field, where that is known; of a number also whether it is one that can be."""
+    known = FIELD.get(field)
+    kind = known.kind if known else "count" if field in _COUNTED else ""
+    if kind in ("degree", "count", "zero"):
+        # -1 is how several frameworks say "the rest", or "as it follows".
+        return type(value) is int and (value >= 1 or (kind != "degree" and value >= -1))
+    if kind == "flag":
+        return isinstance(value, bool)
+    if kind == "fraction":
+        return isinstance(value, int | float) and not isinstance(value, bool)
+    if kind == "per_stage":
+        return isinstance(value, tuple) and all(type(each) is int for each in value)
+    return isinstance(value, str | int | float | bool | tuple)
 
 
 def written(quantities: Quantities, spellings: Iterable[Spelling]) -> dict[str, Any]:
@@ -90,7 +109,11 @@ def taken(settings: Settings, spellings: Iterable[Spelling]) -> dict[str, Any]:
     """The plan's values by field. A key whose value means nothing that is known is left, and so is reported as not understood."""
     found: dict[str, Any] = {}
     for spelling in spellings:
-        value = spelling.read(peeked(settings, spelling.key))
+        last = _last(settings, spelling.key)
+        value = None if last is None or last.is_open else spelling.read(last.value)
+        # The file decides the field, so that no default may take its place.
+        if value is None and last is not None and (last.is_open or last.value not in (None, "auto")):
+            settings.doubt(spelling.key, spelling.field)
         if value is not None:
             settings.take(spelling.key, spelling.field)
             found[spelling.field] = value
@@ -98,12 +121,14 @@ def taken(settings: Settings, spellings: Iterable[Spelling]) -> dict[str, Any]:
 
 
 def peeked(settings: Settings, key: str) -> Any:
-    """The value of a key, without taking it; None where it is not set."""
-    last: Setting | None = None
-    for setting in settings:
-        if setting.key == key:
-            last = setting
-    return None if last is None else last.value
+    """The value of a key, without taking it; None where it is not set, or only a shell could tell it."""
+    last = _last(settings, key)
+    return None if last is None or last.is_open else last.value
+
+
+def _last(settings: Settings, key: str) -> Setting | None:
+    # A later setting overrides an earlier one.
+    return next((setting for setting in reversed(list(settings)) if setting.key == key), None)
 
 
 def collected(settings: Settings, prefix: str, *fields: str) -> Any:

@@ -60,6 +60,10 @@ class RowParts:
     model: Mapping[str, Any] = field(default_factory=dict)
     world_size: int | None = None
     """Number of ranks, where a launch line or a batch script says it."""
+    num_micro_batches: int | None = None
+    """Micro-batches of each replica in a step, where the files say it (gradient accumulation)."""
+    notes: tuple[str, ...] = ()
+    """Sentences about what the files say and a row says otherwise."""
 
 
 @dataclass(frozen=True)

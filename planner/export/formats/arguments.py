@@ -14,11 +14,14 @@ from planner.export.settings import InputFile, Setting
 OptionValue = str | int | float | bool | Sequence[str | int | float]
 HARMLESS = frozenset({
     "cd", "date", "echo", "exit", "ls", "mkdir", "printf", "pwd", "set", "sleep", "test", "[", "[[", "true", "trap", "ulimit", "unset", "wait",
-    "which", "nvidia-smi", "chmod", "module", "shift",
+    "which", "nvidia-smi", "chmod", "module", "shift", ":",
 })  # fmt: skip
 """Commands that change nothing of a training run."""
 _NUMBER = re.compile(r"^-[\d.]")
 _OVERRIDE = re.compile(r"^\+{0,2}[A-Za-z_]\w*(\.\w+)+=")
+OWN_ARGUMENTS = "$@"
+"""The key of `"$@"`: what the script itself is given."""
+_OWN = frozenset({"$@", "${@}", "$*", "${*}", "${@:1}"})
 _DIRECTIVE = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)
 
 
@@ -38,12 +41,12 @@ def read_script(file: InputFile) -> list[Setting]:
 
     Options of its commands are keyed by their dashes, words without dashes by "@", words such as `model.tp=4` by what
     stands before the equals sign, exported variables by "$NAME", batch directives by "#SBATCH --nodes", other commands by
-    "!". A value that only a shell could compute has `is_open`.
+    "!", and `"$@"` by "$@". A value that only a shell could compute has `is_open`.
 
     Raises:
         InvalidInputError: the file is too large, or a quote or bracket in it is not closed.
     """
-    if len(file.content.encode()) > MOST_BYTES:
+    if len(file.content.encode(errors="replace")) > MOST_BYTES:
         raise unreadable(file, None, f"is larger than {MOST_BYTES >> 10} KiB", "Give the launch script alone.")
     script = read_commands(file)
     found = list(_directives(file))
@@ -76,6 +79,9 @@ def _options(words: Sequence[Word], name: str) -> Iterator[Setting]:
     while position < len(words):
         word = words[position]
         position += 1
+        if _is_own(word):
+            yield _setting(OWN_ARGUMENTS, word.text, word, file)
+            continue
         if not _is_option(word):
             key, equals, value = word.text.partition("=")
             is_override = equals and re.fullmatch(r"\+{0,2}[A-Za-z_][\w.]*", key)
@@ -86,7 +92,7 @@ def _options(words: Sequence[Word], name: str) -> Iterator[Setting]:
             yield _setting(key, value, word, file)
             continue
         given: list[Word] = []
-        while position < len(words) and not (_is_option(words[position]) or _OVERRIDE.match(words[position].text)):
+        while position < len(words) and not _ends_values(words[position]):
             given.append(words[position])
             position += 1
         yield from _option(key, word, given, file)
@@ -107,6 +113,14 @@ def _option(key: str, at: Word, given: list[Word], file: InputFile) -> Iterator[
         yield Setting(key, tuple(w.text for w in values), file.path, first.line, first.column, last.line, text, is_open)
     for word in rest:
         yield _setting("@", word.text, word, file)
+
+
+def _ends_values(word: Word) -> bool:
+    return _is_option(word) or _is_own(word) or bool(_OVERRIDE.match(word.text))
+
+
+def _is_own(word: Word) -> bool:
+    return word.is_open and word.text in _OWN
 
 
 def _is_option(word: Word) -> bool:

@@ -32,7 +32,7 @@ def read_document(file: InputFile) -> list[Setting]:
     Raises:
         InvalidInputError: the file cannot be read, with its line.
     """
-    if len(file.content.encode()) > MOST_BYTES:
+    if len(file.content.encode(errors="replace")) > MOST_BYTES:
         raise unreadable(
             file, None, f"is larger than {MOST_BYTES >> 10} KiB", "Give the configuration of the run alone."
         )
@@ -40,6 +40,23 @@ def read_document(file: InputFile) -> list[Setting]:
     if len(found) > MOST_SETTINGS:
         raise unreadable(file, None, f"holds {len(found)} settings", f"At most {MOST_SETTINGS} are read.")
     return found
+
+
+def loaded_json(file: InputFile) -> Any:
+    """The value of a JSON file.
+
+    Raises:
+        InvalidInputError: it is not strict JSON, or nested too deeply; with its line.
+    """
+    try:
+        value = strict_loads(file.content)
+    except json.JSONDecodeError as error:
+        raise unreadable(file, error.lineno, f"is not JSON: {error.msg}") from error
+    except RecursionError as error:
+        raise unreadable(file, None, "is nested too deeply") from error
+    except ValueError as error:
+        raise unreadable(file, None, f"is not strict JSON: {error}") from error
+    return value
 
 
 def unreadable(file: InputFile, line: int | None, what: str, remedy: str = "") -> InvalidInputError:
@@ -80,12 +97,7 @@ def render_toml(value: Mapping[str, Any]) -> str:
 
 
 def _json(file: InputFile) -> Iterator[Setting]:
-    try:
-        value = strict_loads(file.content)
-    except json.JSONDecodeError as error:
-        raise unreadable(file, error.lineno, f"is not JSON: {error.msg}") from error
-    except (ValueError, RecursionError) as error:
-        raise unreadable(file, None, f"is not strict JSON: {error}") from error
+    value = loaded_json(file)
     if not isinstance(value, dict):
         raise unreadable(file, 1, "holds no object", "A configuration is an object: {...}.")
     yield from _JsonPositions(file).settings(value)
@@ -102,19 +114,21 @@ class _JsonPositions:
         self._next = 0
         self._line_starts = [0, *(match.end() for match in re.finditer("\n", file.content))]
 
-    def settings(self, value: Any, key: str = "") -> Iterator[Setting]:
+    def settings(self, value: Any, key: str = "", depth: int = 0) -> Iterator[Setting]:
         start = self._tokens[self._next][1]
+        if depth > _DEEPEST:
+            raise unreadable(self._file, self._line(start), "is nested too deeply")
         if isinstance(value, dict) and value:
             self._next += 1  # {
             for name, each in value.items():
                 self._next += 2  # the name and its colon
-                yield from self.settings(each, _joined(key, name))
+                yield from self.settings(each, _joined(key, name), depth + 1)
                 self._next += 1  # , or }
             return
         if isinstance(value, list) and any(isinstance(each, dict) for each in value):
             self._next += 1
             for index, each in enumerate(value):
-                yield from self.settings(each, _joined(key, str(index)))
+                yield from self.settings(each, _joined(key, str(index)), depth + 1)
                 self._next += 1
             return
         self._skip()
@@ -143,9 +157,12 @@ def _yaml(file: InputFile) -> Iterator[Setting]:
     import yaml
 
     try:
-        events = list(yaml.parse(file.content, Loader=yaml.SafeLoader))
-        for event in events:
+        depth = 0
+        for event in yaml.parse(file.content, Loader=yaml.SafeLoader):
+            depth += isinstance(event, yaml.CollectionStartEvent) - isinstance(event, yaml.CollectionEndEvent)
             line = event.start_mark.line + 1 if event.start_mark else None
+            if depth > _DEEPEST:
+                raise unreadable(file, line, "is nested too deeply")
             if isinstance(event, yaml.AliasEvent) or getattr(event, "anchor", None):
                 raise unreadable(file, line, "uses an anchor or alias", "Write the values out.")
             if (tag := getattr(event, "tag", None)) and tag not in _PLAIN_TAGS:
@@ -186,7 +203,11 @@ def _yaml_settings(file: InputFile, node: Any, key: str, depth: int) -> Iterator
         for index, each in enumerate(node.value):
             yield from _yaml_settings(file, each, _joined(key, str(index)), depth + 1)
         return
-    value = yaml.SafeLoader("").construct_object(node, deep=True)
+    try:
+        value = yaml.SafeLoader("").construct_object(node, deep=True)
+    except (ValueError, IndexError, OverflowError, yaml.YAMLError) as error:
+        # `0x_` and the 45th of May look like a number and a date.
+        raise unreadable(file, line, f"has a value that cannot be read: {str(node.value)[:60]!r}") from error
     if value != {}:
         text = file.content[node.start_mark.index : node.end_mark.index].rstrip()
         last = line + text.count("\n")
@@ -220,6 +241,8 @@ def _toml(file: InputFile) -> Iterator[Setting]:
         elif started := _TOML_KEY.match(lines[position]):
             last, document = _toml_statement(file, lines, position)
             text = _without_comment("\n".join(lines[position : last + 1])[started.end() :].rstrip())
+            if started.group(1).count(".") > _DEEPEST:
+                raise unreadable(file, position + 1, "is nested too deeply")
             for key, value in _leaves(document):
                 yield Setting(_joined(table, key), value, file.path, position + 1, started.end() + 1, last + 1, text)
             position = last

@@ -1,15 +1,16 @@
 """What a shell script would run, as far as it can be told without running it: commands with their words, and the environment.
 
 Assignments inside `if`, `case` and loops count only where the name has no value yet, as in `[ -z "$TP" ] && TP=4`: which branch
-a shell would take is not known.
+a shell would take is not known. A name that two branches give different values stays open.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field, replace
 
+from planner.export.formats.documents import unreadable
 from planner.export.formats.shell_words import Piece, RawWord, Word, arithmetic, scanned
 from planner.export.settings import InputFile
 
@@ -22,6 +23,8 @@ _CLOSING = frozenset({"fi", "esac", "done"})
 _BETWEEN = frozenset({"then", "else", "elif", "do", "in", "{", "}", "!", "time"})
 _DEEPEST = 20
 _MOST_WORDS = 50_000
+_MOST_TEXT = 1 << 22
+"""Characters that a script's variables may become when they are replaced: doubling one forty times is an old trick."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +53,7 @@ def read_commands(file: InputFile) -> Script:
     Raises:
         InvalidInputError: a quote or bracket is not closed.
     """
-    reader = _Reader()
+    reader = _Reader(file)
     for words in _lines(scanned(file)):
         reader.line(words)
     return reader.script
@@ -79,9 +82,12 @@ def _lines(words: list[RawWord]) -> Iterator[list[RawWord]]:
 
 
 class _Reader:
-    def __init__(self) -> None:
+    def __init__(self, file: InputFile) -> None:
         self.script = Script()
+        self._file = file
+        self._left = _MOST_TEXT
         self._branches = 0
+        self._in_branches: set[str] = set()
         self._words = 0
 
     def line(self, raw: list[RawWord]) -> None:
@@ -107,9 +113,18 @@ class _Reader:
         for name, value in prefix.items():
             self.script.exported[name] = _as_text(value, raw[0])
         words = tuple(word for each in raw if not each.is_operator for word in self._expanded(each))
+        self._spend(words, raw[0].line)
         self._words += len(words)
         if words and self._words <= _MOST_WORDS:
             self.script.commands.append(Command(words, raw[0].line, self._branches > 0))
+
+    def _spend(self, words: Sequence[Word], line: int) -> None:
+        """Counts what variables have become, before it is kept or joined any further."""
+        self._left -= sum(len(word.text) + 1 for word in words)
+        if self._left < 0:
+            raise unreadable(
+                self._file, line, f"becomes more than {_MOST_TEXT >> 20} MiB when its variables are replaced"
+            )
 
     def _declared(self, raw: list[RawWord]) -> None:
         exports, rest = raw[0].bare == "export", raw[1:]
@@ -132,20 +147,33 @@ class _Reader:
         kept = list(self.script.variables.get(name, ())) if appends else []
         if len(raw) > 1 and raw[1].is_operator and raw[1].pieces[0].text == "(" and first.bare.endswith("="):
             end = next((n for n, word in enumerate(raw) if word.is_operator and word.pieces[0].text == ")"), len(raw))
-            words = [word for each in raw[2:end] if not each.is_operator for word in self._expanded(each)]
+            words = []
+            for each in raw[2:end]:
+                expanded = [] if each.is_operator else self._expanded(each)
+                self._spend(expanded, each.line)
+                words += expanded
             return name, kept + words, raw[end + 1 :]
         pieces = (replace(first.pieces[0], text=first.pieces[0].text[match.end() :]), *first.pieces[1:])
         text, is_open, origin = self._text(RawWord(pieces, first.line, first.column + match.end()))
         at = origin or Word("", first.line, first.column + match.end())
         found = Word(text, at.line, at.column, is_open=is_open)
+        self._spend([found, *kept], first.line)
         # `ARGS+=" --bf16"` on a text goes on with it, where its first line is the one that is kept.
         if kept:
             found = replace(kept[0], text=kept[0].text + text, is_open=kept[0].is_open or is_open)
         return name, [found], raw[1:]
 
     def _assign(self, name: str, value: list[Word]) -> None:
-        if not self._branches or name not in self.script.variables:
-            self.script.variables[name] = value
+        if not self._branches:
+            self._in_branches.discard(name)
+        # The branches of one `if` cannot both be right, and nothing here can tell which one is.
+        elif name in self._in_branches and _texts(value) != _texts(self.script.variables[name]):
+            value = [Word(f"${name}", 0, 0, is_open=True)]
+        elif name in self.script.variables:
+            return
+        else:
+            self._in_branches.add(name)
+        self.script.variables[name] = value
 
     def _expanded(self, raw: RawWord) -> list[Word]:
         """The words that one becomes: `"${ARGS[@]}"` and an unquoted `$ARGS` are split."""
@@ -176,6 +204,7 @@ class _Reader:
                 found.append(piece.text)
                 is_open = True
             else:
+                self._spend([value], raw.line)
                 found.append(value.text)
                 is_open |= value.is_open
                 origin = value
@@ -218,6 +247,10 @@ def _start(word: RawWord) -> str:
     return "" if first.quoted or first.is_variable or word.is_operator else first.text
 
 
+def _texts(words: list[Word]) -> list[str]:
+    return [word.text for word in words]
+
+
 def _as_text(words: list[Word], at: RawWord) -> Word:
     if len(words) == 1:
         return words[0]
@@ -227,12 +260,14 @@ def _as_text(words: list[Word], at: RawWord) -> Word:
 def _split(word: Word) -> list[Word]:
     """Words of a text whose variable stood without quotes, each with its own line."""
     found, line, column = [], word.line, word.column
-    for match in re.finditer(r"\S+", word.text):
+    before, line_start = 0, -1
+    for match in re.finditer(r"\S+|\n", word.text):
+        if match.group() == "\n":
+            before, line_start = before + 1, match.start()
         # A backslash that ended a line inside quotes is part of the text, but no word.
-        if match.group() == "\\":
+        if match.group() in ("\n", "\\"):
             continue
-        before = word.text.count("\n", 0, match.start())
-        start = match.start() - word.text.rfind("\n", 0, match.start())
+        start = match.start() - line_start
         found.append(
             replace(
                 word,

@@ -24,6 +24,24 @@ OPTIMIZERS: Final = Spelling(
     why="transformers has no such optimizer here (OptimizerNames)",
 )  # fmt: skip
 REDUCED, DTYPE, EACH = "reduce_dtype", "dtype", "sync_each_batch"
+FIRST_NOTE: Final = "The files are for FSDP1, which is priced as FSDP2."
+STRATEGIES: Final[Mapping[str, int]] = {
+    "FULL_SHARD": 3, "SHARD_GRAD_OP": 2, "NO_SHARD": 0, "HYBRID_SHARD": 3, "_HYBRID_SHARD_ZERO2": 2, "HYBRID_SHARD_ZERO2": 2,
+    "1": 3, "2": 2, "3": 0, "4": 3, "5": 2, "TRUE": 3, "FALSE": 2,
+}  # fmt: skip
+"""ZeRO stages by FSDP1's strategy (torch/distributed/fsdp/api.py, ShardingStrategy) or FSDP2's switch, either of which may stand in
+somebody's file. Numbers are those of the enumeration, as accelerate's questionnaire once wrote them."""
+_WITHIN_NODES: Final = frozenset({"HYBRID_SHARD", "_HYBRID_SHARD_ZERO2", "HYBRID_SHARD_ZERO2", "4", "5"})
+"""Strategies that shard among the ranks of a node and replicate over the nodes."""
+_WITHOUT_COST: Final = (
+    "state_dict_type", "cpu_ram_efficient_loading", "transformer_layer_cls_to_wrap", "use_orig_params", "sync_module_states", VERSION,
+)  # fmt: skip
+"""Checkpoints, loading and names, which change neither time nor memory of a step."""
+_ONE_WAY: Final[Mapping[str, tuple[Any, ...]]] = {
+    "auto_wrap_policy": ("TRANSFORMER_BASED_WRAP",), "backward_prefetch": ("BACKWARD_PRE", "BACKWARD_PRE_POLICY"),
+    "forward_prefetch": (False,), "min_num_params": (0,),
+}  # fmt: skip
+"""Settings of which only the usual value is modelled; another one stays unknown."""
 _SMALL: Final = ("bf16", "fp16")
 
 
@@ -101,22 +119,45 @@ def said_shards(q: Quantities) -> dict[str, Any]:
 def read_shards(settings: Settings, prefix: str) -> dict[str, Any]:
     """The fields that FSDP's part says, whose keys begin with `prefix`."""
     found: dict[str, Any] = {}
-    # FSDP1 named strategies where FSDP2 has a switch; either may stand in somebody's file.
-    reshard = settings.value(prefix + RESHARD, "zero")
-    strategy = settings.value(prefix + "sharding_strategy", "zero")
-    found["zero"] = 2 if reshard in (False, "SHARD_GRAD_OP") or strategy == "SHARD_GRAD_OP" else 3
+    found["zero"] = 3
+    for key in (prefix + "sharding_strategy", prefix + RESHARD):
+        said = peeked(settings, key)
+        if said is None:
+            continue
+        zero = STRATEGIES.get(str(said).upper())
+        if zero is None:
+            settings.doubt(key, "zero")
+            continue
+        settings.take(key, "zero")
+        found["zero"] = zero
+        if str(said).upper() in _WITHIN_NODES:
+            found |= _within_nodes(settings, key)
     offloads = settings.value(prefix + OFFLOAD, "offload.parameters", "offload.optimizer_fraction")
     if isinstance(offloads, bool):
         found |= {"offload.parameters": offloads, "offload.optimizer_fraction": float(offloads)}
     checkpoints = settings.value(prefix + CHECKPOINTS, "recompute")
     if isinstance(checkpoints, bool):
         found["recompute"] = "full" if checkpoints else "none"
-    for key in (
-        VERSION, "auto_wrap_policy", "state_dict_type", "cpu_ram_efficient_loading", "transformer_layer_cls_to_wrap", "use_orig_params",
-        "sync_module_states", "backward_prefetch", "forward_prefetch", "min_num_params",
-    ):  # fmt: skip
-        settings.take(prefix + key)
+    settings.pass_over(*(prefix + key for key in _WITHOUT_COST))
+    for key, values in _ONE_WAY.items():
+        if peeked(settings, prefix + key) in values:
+            settings.take(prefix + key)
     return found
+
+
+def _within_nodes(settings: Settings, key: str) -> dict[str, Any]:
+    # Accelerate's YAML says both numbers; other files leave the nodes to the launch line.
+    ranks, nodes = peeked(settings, "num_processes"), peeked(settings, "num_machines")
+    if type(ranks) is int and type(nodes) is int and nodes > 0 and ranks % nodes == 0:
+        return {"zero_shard_size": ranks // nodes}
+    settings.doubt(key, "zero_shard_size")
+    return {}
+
+
+def is_first(settings: Settings, prefix: str) -> bool:
+    """Whether files are for FSDP1, which shards flattened groups of parameters."""
+    version = peeked(settings, prefix + VERSION)
+    return version == 1 or (version is None and peeked(settings, prefix + "sharding_strategy") is not None)
 
 
 def said_types(q: Quantities, *, precisions: tuple[str, ...]) -> tuple[str, dict[str, Any]]:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import Any, Final
 
+from cost_models.errors import InvalidInputError
+from planner.export.formats.documents import loaded_json
 from planner.export.settings import InputFile, Settings
 
 MODEL_CONFIG: Final = "config.json"
@@ -16,7 +17,7 @@ def read_model(settings: Settings) -> dict[str, Any]:
     for file in settings.files:
         if file.path.rpartition("/")[2] != MODEL_CONFIG:
             continue
-        document = json.loads(file.content)
+        document = loaded_json(file)
         if not isinstance(document, dict) or "model_type" not in document:
             continue
         for key in dict.fromkeys(setting.key for setting in settings if setting.file == file.path):
@@ -31,8 +32,8 @@ def holds(files: Sequence[InputFile], *keys: str) -> bool:
         if not file.path.endswith(".json"):
             continue
         try:
-            document = json.loads(file.content)
-        except (ValueError, RecursionError):
+            document = loaded_json(file)
+        except InvalidInputError:
             continue
         if isinstance(document, dict) and not document.keys().isdisjoint(keys):
             return True

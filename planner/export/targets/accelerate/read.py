@@ -9,7 +9,7 @@ from typing import Any
 from planner.export.hf import adapter_file, fsdp, train_file
 from planner.export.hf.model_file import read_model
 from planner.export.settings import InputFile, Settings
-from planner.export.spellings import Understood, peeked, taken
+from planner.export.spellings import Understood, peeked, taken, whole
 from planner.export.target import RowParts
 from planner.export.targets.accelerate import catalogue as keys
 from planner.export.targets.deepspeed.read import read_config as read_deepspeed
@@ -50,7 +50,13 @@ def read(settings: Settings) -> RowParts:
     _read_batch(settings, found)
     parts = Understood(found).parts()
     world_size = processes if isinstance(processes, int) else ranks
-    return RowParts(parts.training, parts.strategy, read_model(settings), world_size)
+    steps = whole(settings, keys.ACCUMULATION, "training.global_batch_size") or whole(
+        settings, f"deepspeed_config.{keys.ACCUMULATION}", "training.global_batch_size"
+    )
+    notes = (fsdp.FIRST_NOTE,) if framework == "fsdp" and fsdp.is_first(settings, keys.FSDP) else ()
+    return RowParts(
+        parts.training, parts.strategy, read_model(settings), world_size, num_micro_batches=steps, notes=notes
+    )
 
 
 def _read_deepspeed(settings: Settings) -> dict[str, Any]:
@@ -66,7 +72,7 @@ def _read_deepspeed(settings: Settings) -> dict[str, Any]:
             if (device := peeked(settings, key)) in words:
                 settings.take(key, field)
                 found[field] = words[device]
-        settings.take("deepspeed_config.gradient_clipping")
+        settings.pass_over("deepspeed_config.gradient_clipping")
         mixed = peeked(settings, keys.MIXED)
         if mixed in ("bf16", "fp16"):
             settings.take(keys.MIXED, "training.precision")

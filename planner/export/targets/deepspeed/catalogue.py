@@ -89,6 +89,6 @@ WITHOUT_COST: Final = frozenset({
     "fp16.initial_scale_power", "fp16.hysteresis", "fp16.min_loss_scale", "fp16.auto_cast", "fp16.consecutive_hysteresis",
     "zero_optimization.stage3_gather_16bit_weights_on_model_save", "zero_optimization.stage3_gather_fp16_weights_on_model_save",
     "zero_optimization.offload_optimizer.pin_memory", "zero_optimization.offload_param.pin_memory", "zero_optimization.ignore_unused_parameters",
-    "gradient_clipping", SUPPORT, OPTIMIZER_PARAMETERS,
+    "gradient_clipping", SUPPORT, *(f"{OPTIMIZER_PARAMETERS}.{name}" for name in ("lr", "betas", "eps", "weight_decay", "bias_correction", "adam_w_mode")),
 })  # fmt: skip
 """What changes neither time nor memory as they are modelled, or is a part of every step: reports, checkpoints, scales, clipping."""

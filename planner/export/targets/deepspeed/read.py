@@ -8,7 +8,7 @@ from typing import Any
 from planner.export.hf import adapter_file, train_file
 from planner.export.hf.model_file import holds, read_model
 from planner.export.settings import InputFile, Settings
-from planner.export.spellings import Understood, peeked, taken
+from planner.export.spellings import Understood, peeked, taken, whole
 from planner.export.target import RowParts
 from planner.export.targets.deepspeed import catalogue as keys
 
@@ -27,7 +27,17 @@ def read(settings: Settings) -> RowParts:
     if adapter is not None:
         found["training.adapter"] = adapter
     parts = Understood(found).parts()
-    return RowParts({"framework": "deepspeed", **parts.training}, parts.strategy, read_model(settings), ranks)
+    training = {"framework": "deepspeed", **parts.training}
+    return RowParts(training, parts.strategy, read_model(settings), ranks, num_micro_batches=_accumulated(settings))
+
+
+def _accumulated(settings: Settings) -> int | None:
+    """Micro-batches of each replica in a step; runtime/config.py (_set_batch_related_parameters)."""
+    if peeked(settings, keys.ACCUMULATION) is not None:
+        return whole(settings, keys.ACCUMULATION, "training.global_batch_size")
+    # Of one size alone DeepSpeed makes one micro-batch; with both the rest follows.
+    sizes = [peeked(settings, spelling.key) for spelling in keys.BATCH]
+    return 1 if sum(type(size) is int for size in sizes) == 1 and None in sizes else None
 
 
 def read_config(settings: Settings) -> dict[str, Any]:
@@ -36,7 +46,6 @@ def read_config(settings: Settings) -> dict[str, Any]:
     _read_optimizer(settings, found)
     _read_offload(settings, found)
     _read_ahead(settings, found)
-    _read_accumulation(settings, found)
     for key, value, _when in keys.FIXED:
         if peeked(settings, key) in (value, "auto"):
             settings.take(key)
@@ -45,16 +54,29 @@ def read_config(settings: Settings) -> dict[str, Any]:
     # Whole sections are taken: a report or a checkpoint has many settings, and none of them has a cost here.
     for key in keys.WITHOUT_COST:
         settings.take_under(key)
+    _pass_over_auto(settings)
     return found
+
+
+def _pass_over_auto(settings: Settings) -> None:
+    """Takes what Hugging Face's integration fills in from its own arguments: such a value says nothing by itself."""
+    for setting in list(settings):
+        if setting.value == "auto" and setting.file.endswith(".json"):
+            settings.take_one(setting)
 
 
 def _read_types(settings: Settings) -> dict[str, Any]:
     # Where nothing is said, DeepSpeed computes in fp32 (and shards nothing).
-    found: dict[str, Any] = {"training.precision": "fp32"}
-    for precision in ("bf16", "fp16"):
-        if settings.value(f"{precision}.enabled", "training.precision") is True:
+    enabled = [peeked(settings, f"{precision}.enabled") for precision in ("bf16", "fp16")]
+    found: dict[str, Any] = {} if "auto" in enabled else {"training.precision": "fp32"}
+    for precision, says in zip(("bf16", "fp16"), enabled, strict=True):
+        if isinstance(says, bool):
+            settings.take(f"{precision}.enabled", "training.precision")
+        elif says not in (None, "auto"):
+            settings.doubt(f"{precision}.enabled", "training.precision")
+        if says is True:
             found["training.precision"] = precision
-    if settings.value(keys.MASTERS.get(found["training.precision"], ""), "training.main_param_dtype") is True:
+    if settings.value(keys.MASTERS.get(found.get("training.precision", ""), ""), "training.main_param_dtype") is True:
         found["training.main_param_dtype"] = found["training.precision"]
     if settings.value(keys.STATES, "training.optimizer_state_dtype") is True:
         found["training.optimizer_state_dtype"] = "bf16"
@@ -75,17 +97,6 @@ def _read_ahead(settings: Settings, found: dict[str, Any]) -> None:
         found |= {"recompute": "full", "recompute_method": "uniform", "recompute_num_layers": interval}
     elif interval == 0:
         settings.take(keys.INTERVAL, "recompute")
-
-
-def _read_accumulation(settings: Settings, found: dict[str, Any]) -> None:
-    # The number of micro-batches follows from the others, or gives the replicas where the batch is stated beside it.
-    steps, micro = peeked(settings, keys.ACCUMULATION), found.get("micro_batch_size")
-    batch = found.get("training.global_batch_size")
-    if not isinstance(steps, int) or not isinstance(micro, int):
-        return
-    settings.take(keys.ACCUMULATION, "dp")
-    if isinstance(batch, int) and micro * steps and batch % (micro * steps) == 0:
-        found["dp"] = batch // (micro * steps)
 
 
 def _read_optimizer(settings: Settings, found: dict[str, Any]) -> None:

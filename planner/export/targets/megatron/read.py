@@ -11,25 +11,18 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from planner.export.launchers.launch_line import read_launch
 from planner.export.settings import InputFile, Settings
 from planner.export.target import RowParts
 from planner.export.targets.megatron.environment import ALLOCATOR, CONNECTIONS
 from planner.export.targets.megatron.layout import layers_of_layout, numbers_of_pattern
 from planner.export.targets.megatron.model_settings import NORMS, POSITIONS
 from planner.export.targets.megatron.names import ALL, Name, Values
+from planner.export.targets.megatron.of_no_plan import OF_NO_PLAN
 from planner.export.targets.megatron.rows_of_settings import model_row, strategy_row, training_row
 from planner.export.targets.megatron.strategy_settings import CP_COMMS, SHARDING
 from planner.export.targets.megatron.training_settings import FP8_FORMATS
 
-OF_NO_PLAN = re.compile(
-    r"--(lr$|lr-|min-lr|weight-decay|adam-|clip-grad|data-path|data-cache|data-args|train-data|valid-data|test-data|split|tokenizer-|vocab-file|merge-file|save|load|log-"
-    r"|eval-|train-|exit-|tensorboard|wandb-|init-method-std|seed|distributed-|no-load|no-save|rotary-|norm-epsilon|use-mcore-models"
-    r"|mock-data|num-workers|ckpt-|dist-ckpt|async-save|override-opt|use-checkpoint|finetune|timing-|one-logger|use-rope-scaling"
-    r"|manual-gc|moe-aux-loss|moe-z-loss|moe-router-load-balancing|moe-router-dtype|moe-router-topk-scaling|moe-router-bias-update"
-    r"|moe-router-pre-softmax|mtp-loss|attention-softmax-in-fp32|eod-mask-loss|no-create-attention-mask|no-mmap|legacy-tokenizer"
-    r"|master-|rdzv-|node-rank|max-restarts|standalone|tee|redirects)"
-)
-"""Options on data, schedule, checkpoints, logs and the launcher's meeting point, by how they begin."""
 _DTYPES = frozenset({"fp32", "bf16", "fp16", "fp8"})
 _FSDP_DTYPES = frozenset({"fp32", "bf16", "fp16", "auto"})
 READABLE: Mapping[str, Collection[str]] = {
@@ -49,21 +42,19 @@ _PAIRS = {"attention_dropout": "--hidden-dropout", "exp_avg_sq_dtype": "--exp-av
 """Settings that a row has one field for together with another one, and can only say where both agree."""
 _MAY_BE_ZERO = frozenset({"mtp_num_layers", "cpu_offloading_num_layers"})
 """Counts that mean nothing at 0; of everything else that is counted there is at least one."""
-_RANKS = ("--nproc-per-node", "--nproc_per_node")
-_NODES = ("--nnodes", "#SBATCH --nodes", "#SBATCH -N")
 
 
 def read(settings: Settings) -> RowParts:
     """What the arguments say, in the contract's names."""
     values = _values(settings)
-    world_size = _world_size(settings)
+    world_size = read_launch(settings)
     training = training_row(values)
     allocator = [
         settings.value(f"${name}", "training.expandable_segments") for name in (ALLOCATOR, "PYTORCH_ALLOC_CONF")
     ]
     training["expandable_segments"] = any("expandable_segments:True" in str(each) for each in allocator)
     settings.take(f"${CONNECTIONS}")
-    _take_others(settings)
+    settings.pass_over(*OF_NO_PLAN)
     return RowParts(
         training=training, strategy=strategy_row(values, world_size=world_size), model=model_row(values), world_size=world_size
     )  # fmt: skip
@@ -76,17 +67,22 @@ def recognises(files: Sequence[InputFile]) -> bool:
 
 def _values(settings: Settings) -> Values:
     """The settings by Megatron Core's names; those that can be read are taken."""
-    given = {each.key: each.value for each in settings if not each.is_open}
+    # A later option overrides an earlier one, even if only a shell could tell its value.
+    last = {each.key: each for each in settings}
+    given = {key: each.value for key, each in last.items() if not each.is_open}
     values: Values = {}
     for name in ALL:
         if name.option not in given:
+            settings.take(name.option, *name.fields)
             continue
         value = _read_value(name, given[name.option])
         if value is None or _differs(name, given):
+            settings.doubt(name.option, *name.fields)
             continue
         # A pattern means something only with the number of layers that it is for.
         layers = str(given.get("--num-layers"))
         if name.kind == "pattern" and not (layers.isdigit() and numbers_of_pattern(value, num_layers=int(layers))):
+            settings.doubt(name.option, *name.fields)
             continue
         values[name.name] = value
         settings.take(name.option, *name.fields)
@@ -130,23 +126,3 @@ def _read_text(name: Name, given: str) -> str | None:
     if name.name == "window_size":
         return given if re.fullmatch(r"\(?\d{1,9},\s*0\)?", given) else None
     return given if given in READABLE.get(name.name, (given,)) else None
-
-
-def _world_size(settings: Settings) -> int | None:
-    ranks, nodes = (_first_count(settings, keys) for keys in (_RANKS, _NODES))
-    return None if ranks is None else ranks * (nodes or 1)
-
-
-def _first_count(settings: Settings, keys: Sequence[str]) -> int | None:
-    for key in keys:
-        for setting in settings:
-            if setting.key == key and not setting.is_open and re.fullmatch(r"\d{1,6}", str(setting.value)):
-                settings.take(key, "dp")
-                return int(setting.value)
-    return None
-
-
-def _take_others(settings: Settings) -> None:
-    for setting in list(settings):
-        if OF_NO_PLAN.match(setting.key) or (setting.key == "@" and str(setting.value).endswith((".py", "torchrun"))):
-            settings.take(setting.key)

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 
+from cost_models.errors import InvalidInputError
+from planner.export.formats.documents import loaded_json
 from planner.export.settings import InputFile, Settings
 from planner.export.spellings import Understood, peeked, taken, whole
 from planner.export.target import RowParts
 from planner.export.targets.pytorch import keys
+
+_OF_NO_PLAN = ("--tokens", "--steps", "--mock-data")
+"""Arguments of the script."""
 
 
 def recognises(files: Sequence[InputFile]) -> bool:
@@ -16,8 +20,8 @@ def recognises(files: Sequence[InputFile]) -> bool:
     for file in files:
         if file.path.endswith(".json"):
             try:
-                document = json.loads(file.content)
-            except (ValueError, RecursionError):
+                document = loaded_json(file)
+            except InvalidInputError:
                 continue
             if isinstance(document, dict) and isinstance(document.get("mesh"), dict) and "dp_shard" in document["mesh"]:
                 return True
@@ -53,6 +57,7 @@ def read(settings: Settings) -> RowParts:
         row["offload.parameters"], row["offload.optimizer_fraction"] = True, 1.0
     _types(settings, row)
     _model(settings, row)
+    settings.pass_over(*_OF_NO_PLAN)
     return found.parts()
 
 
@@ -80,7 +85,7 @@ def _model(settings: Settings, row: dict[str, object]) -> None:
     # transformers' model stands in a file of its own, which the row can hold as it is.
     config = next((file for file in settings.files if file.path.endswith("config.json")), None)
     if config is not None:
-        row["model.hf_config"] = json.loads(config.content)
+        row["model.hf_config"] = loaded_json(config)
         for setting in settings:
             if setting.file == config.path:
                 settings.take(setting.key, "model.hf_config")

@@ -10,6 +10,7 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from planner.export.formats.documents import unreadable
 from planner.export.settings import InputFile, Setting
 
 SECTIONS: Mapping[str, str] = {
@@ -21,6 +22,8 @@ SECTIONS: Mapping[str, str] = {
     "Float8LinearConverter.Config": "converter", "MXFP8LinearConverter.Config": "converter", "NVFP4LinearConverter.Config": "converter",
     "Linear.Config": "head", "Embedding.Config": "embedding", "RMSNorm.Config": "norm",
 }  # fmt: skip
+_VALUES_ALONE = frozenset({"training", "parallelism", "compile"})
+"""Sections that hold nothing but values."""
 CHECKPOINTS: Mapping[str, str] = {"FullAC.Config": "full", "SelectiveAC.Config": "selective"}
 _UNKNOWN = object()
 _MOST_DEPTH = 60
@@ -34,6 +37,7 @@ def read_python(file: InputFile) -> list[Setting]:
     """
     # Parsing runs nothing: decorators, defaults and imports stay syntax.
     tree = ast.parse(file.content)
+    _refuse_several(tree, file)
     constants = {
         target.id: node.value
         for node in tree.body
@@ -48,11 +52,35 @@ def read_python(file: InputFile) -> list[Setting]:
         # What the writer says of models whose heads have no norms.
         elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "layer.attention.qk_norm":
             found.append(_setting("model.qk_norm", False, node, file))
+        # `config.training.steps = 10`, on what another function has built.
+        elif isinstance(node, ast.Assign) and len(path := ast.unparse(node.targets[0]).split(".")) == 3:
+            if path[1] in SECTIONS.values():
+                value = _value(node.value, constants)
+                key = ".".join(path[1:])
+                found.append(_setting(key, value, node.value, file, is_open=value is _UNKNOWN))
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id.isupper():
             value = _value(node.value, constants)
             if value is not _UNKNOWN:
                 found.append(_setting(f"constant.{node.targets[0].id}", value, node.value, file))
     return sorted(found, key=lambda setting: (setting.line, setting.column))
+
+
+def _refuse_several(tree: ast.Module, file: InputFile) -> None:
+    """Refuses a registry of configurations, of which a launch line names one."""
+    holding = [
+        each
+        for each in tree.body
+        if isinstance(each, ast.FunctionDef)
+        and any(isinstance(node, ast.Call) and ast.unparse(node.func) == "TrainingConfig" for node in ast.walk(each))
+    ]
+    if len(holding) > 1:
+        names = ", ".join(each.name for each in holding[:5])
+        raise unreadable(
+            file,
+            holding[1].lineno,
+            f"holds {len(holding)} configurations: {names}",
+            "Give a file with the one that runs.",
+        )
 
 
 def _call(node: ast.Call, constants: Mapping[str, ast.expr], file: InputFile) -> Iterator[Setting]:
@@ -78,6 +106,11 @@ def _call(node: ast.Call, constants: Mapping[str, ast.expr], file: InputFile) ->
         value = _value(keyword.value, constants)
         if value is not _UNKNOWN:
             yield _setting(f"{section}.{keyword.arg}", value, keyword.value, file)
+        # Known calls inside are settings of their own; anything else that is computed could be any value.
+        elif section in _VALUES_ALONE and not (
+            isinstance(keyword.value, ast.Call) and ast.unparse(keyword.value.func) in SECTIONS
+        ):
+            yield _setting(f"{section}.{keyword.arg}", None, keyword.value, file, is_open=True)
 
 
 def _value(node: ast.expr, constants: Mapping[str, ast.expr], depth: int = 0) -> Any:
@@ -95,6 +128,6 @@ def _frozen(value: Any) -> Any:
     return tuple(_frozen(each) for each in value) if isinstance(value, list | tuple) else value
 
 
-def _setting(key: str, value: Any, node: ast.expr | ast.stmt, file: InputFile) -> Setting:
+def _setting(key: str, value: Any, node: ast.expr | ast.stmt, file: InputFile, *, is_open: bool = False) -> Setting:
     text = ast.get_source_segment(file.content, node) or ""
-    return Setting(key, value, file.path, node.lineno, node.col_offset + 1, node.end_lineno or 0, text)
+    return Setting(key, value, file.path, node.lineno, node.col_offset + 1, node.end_lineno or 0, text, is_open)

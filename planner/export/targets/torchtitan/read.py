@@ -46,6 +46,7 @@ def read(settings: Settings) -> RowParts:
     row["training.framework"], row["training.framework_version"] = "torchtitan", version
     for prefix in _CHANGES_NOTHING:
         settings.take_under(prefix)
+    settings.pass_over("--module", "--config")  # the Python configuration, which is read itself
     read_model(settings, row)
     _copies(settings, row, found)
     _batch(settings, row)

@@ -33,8 +33,8 @@ def read(settings: Settings) -> RowParts:
         settings.take(keys.DEEPSPEED, "training.framework")
         settings.take(fsdp.DTYPE, "training.param_dtype")
         found |= read_deepspeed(settings)
-        if mixed != "no":
-            found["training.precision"] = mixed
+        if mixed != "no" or "training.precision" not in found:
+            found["training.precision"] = mixed if mixed != "no" else "fp32"
     else:
         found |= _read_fsdp(settings, mixed)
         if found.get("recompute") == "full":
@@ -49,10 +49,18 @@ def read(settings: Settings) -> RowParts:
     )
     if isinstance(ranks, int) and isinstance(steps, int) and isinstance(micro, int):
         found.setdefault("training.global_batch_size", micro * steps * ranks)
+    notes = (fsdp.FIRST_NOTE,) if not deepspeed and fsdp.is_first(settings, keys.FSDP_CONFIG) else ()
     for key in keys.WITHOUT_COST:
         settings.take(key)
     parts = Understood(found).parts()
-    return RowParts(parts.training, parts.strategy, read_model(settings), ranks)
+    return RowParts(
+        parts.training,
+        parts.strategy,
+        read_model(settings),
+        ranks,
+        num_micro_batches=steps if isinstance(steps, int) else None,
+        notes=notes,
+    )
 
 
 def _read_fsdp(settings: Settings, mixed: str) -> dict[str, Any]:

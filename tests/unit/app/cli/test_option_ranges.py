@@ -15,6 +15,7 @@ RANGES: Mapping[tuple[str, str], tuple[int | None, int | None]] = {
     ("serve", "port"): (0, 65535),  # RFC 793: ports have 16 bits; 0 lets the system choose one
     ("export", "plan"): (1, None),
     ("show", "plan"): (1, None),
+    ("import_config", "vocab_size"): (1, None),
     ("start", "plan"): (1, None),  # the first plan of a ranking has rank 1
     ("start", "seed"): (0, None),
     ("tell", "trial"): (0, None),  # trials count from 0
