@@ -46,3 +46,15 @@ def say_overlaps(quantities: Quantities, *names: str) -> None:
         quantities.implied(
             f"overlap.{name}", does, why=f"PyTorch {'always' if does else 'never'} overlaps it, and has no switch"
         )
+
+
+def say_no_expert_parallelism(quantities: Quantities, *, why: str) -> None:
+    """States that every rank holds whole layers of experts, so that no tokens are dispatched to other ranks.
+
+    Raises:
+        FieldNotExpressibleError: the plan spreads or cuts experts.
+    """
+    for field in ("ep", "etp"):
+        quantities.only(field, [1], why=why)
+    does = quantities.plan.job.framework.strategy.moe_dispatcher.label
+    quantities.implied("moe_dispatcher", does, why="without expert parallelism there is nothing to choose")

@@ -147,8 +147,8 @@ def _files(
     around = [LaunchFile(BATCH, batch_script(plan, name=name), executable=True)]
     if runs_in_kubernetes(plan):
         around += [
-            LaunchFile("pytorchjob.yaml", pytorch_job(plan, inside, name=name)),
-            LaunchFile("jobset.yaml", job_set(plan, inside, name=name)),
+            LaunchFile("pytorchjob.yaml", pytorch_job(plan, inside, name=name, checkout=launch.checkout)),
+            LaunchFile("jobset.yaml", job_set(plan, inside, name=name, checkout=launch.checkout)),
         ]
     document = {"model": plan.model, "cluster": row["cluster"], "training": plan.training, "strategy": plan.strategy}
     return (*inside, *around, LaunchFile(ROW, json.dumps(document, indent=1, allow_nan=False) + "\n"))
@@ -165,9 +165,10 @@ def _head(plan: LaunchPlan, target: Target, version: str, predicted: Mapping[str
     degrees = ", ".join(
         f"{field} {named[field]}" for field in ("tp", "pp", "cp", "dp", "ep", "vpp") if named[field] > 1
     )
-    job = f"{plan.model.get('name') or 'A model'} on {plan.world_size} GPUs for {target.name} {version}"
+    gpus = f"{plan.world_size} GPU{'s' * (plan.world_size > 1)}"
+    job = f"{plan.model.get('name') or 'A model'} on {gpus} for {target.name} {version}"
     rest = f"zero {named['zero']}, micro-batch {named['micro_batch_size']}, recompute {named['recompute']}"
-    lines = [f"{job}: {degrees or 'one GPU'}, {rest}."]
+    lines = [f"{job}: {degrees or 'unsplit'}, {rest}."]
     if predicted and predicted.get("step_time_s") is not None:
         low, high = predicted["step_time_range_s"]
         memory = predicted["memory"]["peak_device_bytes"] / GIB

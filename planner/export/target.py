@@ -45,10 +45,14 @@ class Launch:
     runner_options: tuple[str, ...] = ()
     """Further options of the runner, such as ("--config_file", "accelerate.yaml")."""
     checkout: tuple[str, str] | None = None
-    """Variable and name of the source tree that the command runs in, ("MEGATRON_LM", "Megatron-LM"); None where it runs in the folder
-    of the launch."""
+    """Variable and name of the source tree that the command needs, ("MEGATRON_LM", "Megatron-LM"); None where what is installed is
+    enough."""
+    runs_in_checkout: bool = True
+    """Whether the command runs in that source tree, and not in the folder of the launch."""
     notes: tuple[str, ...] = ()
-    """Whole sentences for the reader of the launch script: what to install, what a file leaves to the user."""
+    """Whole sentences for the reader of the launch scripts: what to install, where to start them."""
+    own_data: tuple[str, ...] = ()
+    """Whole sentences on what a run on the user's own data needs beside the plan; the run on mock data does without."""
 
 
 @dataclass(frozen=True)

@@ -37,6 +37,8 @@ AROUND = ("job.sbatch", "pytorchjob.yaml", "jobset.yaml")
 REFUSED = "refused.txt"
 PRICE = re.compile(r": [\d.e+]+ s a step, [\w-]+(?=\.$)")
 """The price of the nearest plan. Like the prediction in a script's head, which is left out, it moves with the cost models."""
+CHECKOUT = re.compile(r"^ *env:\n *- name: \w+\n *value: REPLACE-WITH-ITS-FOLDER-OF-[\w-]+\n", re.MULTILINE)
+"""What Kubernetes' objects of targets with a source tree have beside."""
 PROGRAMS = {path.read_text() for path in (ROOT / "planner" / "export").rglob("*.py.txt")}
 """Scripts that are the same for every plan."""
 
@@ -92,7 +94,7 @@ def kept(files: Mapping[str, str]) -> dict[str, str]:
 def kept_around(files: Mapping[str, str]) -> dict[str, str]:
     """What is kept of the files around a launch."""
     return {
-        path: files[path] if path.endswith(".sbatch") else without_config_map(files[path])
+        path: files[path] if path.endswith(".sbatch") else CHECKOUT.sub("", without_config_map(files[path]))
         for path in AROUND
         if path in files
     }

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, Final
 
+from planner.export.copies import say_no_expert_parallelism
 from planner.export.quantities import Quantities
 from planner.export.settings import Settings
 from planner.export.spellings import Spelling, peeked
@@ -61,8 +62,9 @@ def check_degrees(q: Quantities, *, context: bool) -> None:
         [1] if not context else [q.peek("cp")],
         why="its Trainer is told no context parallelism here; accelerate is",
     )
-    for field in ("pp", "vpp", "ep", "etp"):
+    for field in ("pp", "vpp"):
         q.only(field, [1], why="accelerate's parallelism_config has no such degree")
+    say_no_expert_parallelism(q, why="accelerate's parallelism_config has no such degree")
     q.only("zero", [0, 2, 3], why="FSDP2 shards all three states, or DistributedDataParallel none", nearest={"zero": 2})
     for field in ("overlap.grad_reduce", "overlap.param_gather"):
         q.only(field, [True], why="FSDP2 and DistributedDataParallel always overlap it")
@@ -160,13 +162,14 @@ def is_first(settings: Settings, prefix: str) -> bool:
     return version == 1 or (version is None and peeked(settings, prefix + "sharding_strategy") is not None)
 
 
-def said_types(q: Quantities, *, precisions: tuple[str, ...]) -> tuple[str, dict[str, Any]]:
+def said_types(q: Quantities, *, precisions: tuple[str, ...], why: str) -> tuple[str, dict[str, Any]]:
     """Accelerate's `mixed_precision`, and what the script has to do for the types: `dtype` and `reduce_dtype`.
 
     Args:
         precisions: that the target has, "fp32" apart.
+        why: the reason that there are no others.
     """
-    precision = q.only("training.precision", [*precisions, "fp32"], why="it has no such precision")
+    precision = q.only("training.precision", [*precisions, "fp32"], why=why)
     param = q["training.param_dtype"]
     compute = precision if precision in (*_SMALL, "fp32") else "bf16"
     q.only(

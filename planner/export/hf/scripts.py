@@ -23,6 +23,22 @@ def script(target: str) -> tuple[LaunchFile, ...]:
     return LaunchFile("hf_model.py", shared), LaunchFile("train.py", own)
 
 
+def _also_needed(q: Quantities, target: str, base: str) -> tuple[str, ...]:
+    """The sentence on the packages that this plan needs beside those of every plan, if there are any."""
+    kernel = q.peek("training.attention_kernel") if q.peek("training.attention") == "flash" else None
+    liger = q.peek("training.model_impl") == "liger" or q.peek("training.cross_entropy") in ("linear", "fused")
+    needed = {
+        "deepspeed": q.plan.job.training.framework == "deepspeed" and target != "deepspeed",
+        "flash-attn": kernel == "fa2",
+        "FlashAttention 3 (flash_attn_interface, built from its repository)": kernel == "fa3",
+        "liger-kernel": liger,
+        "peft": q.peek("training.adapter") is not None,
+        "bitsandbytes": base != "none" or q.peek("training.optimizer") == "adam-8bit",
+    }
+    names = [name for name, is_needed in needed.items() if is_needed]
+    return (f"This plan also needs {', '.join(names[:-1])}{' and ' if names[1:] else ''}{names[-1]}.",) if names else ()
+
+
 def launch_of(
     q: Quantities,
     target: str,
@@ -60,5 +76,6 @@ def launch_of(
         variables=train_file.variables(q),
         runner=runner,
         runner_options=runner_options,
-        notes=(install, OWN_DATA),
+        notes=(install, *_also_needed(q, target, base)),
+        own_data=(OWN_DATA,),
     )

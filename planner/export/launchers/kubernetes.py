@@ -14,17 +14,21 @@ IMAGE = "REPLACE-WITH-YOUR-IMAGE"
 _FOLDER = "/launch"
 _PORT = 29500
 _Object = dict[str, Any]
+Checkout = tuple[str, str] | None
+"""Variable and name of the source tree that the launch needs."""
 
 
-def pytorch_job(plan: LaunchPlan, files: Sequence[LaunchFile], *, name: str) -> str:
+def pytorch_job(plan: LaunchPlan, files: Sequence[LaunchFile], *, name: str, checkout: Checkout = None) -> str:
     """A ConfigMap and a PyTorchJob of the Kubeflow training operator (kubeflow.org/v1), as YAML.
 
-    The operator sets MASTER_ADDR, MASTER_PORT and RANK, which counts pods.
+    The operator sets MASTER_ADDR, MASTER_PORT and RANK, which counts pods. A checkout's variable is left for the user to fill in,
+    like the image that holds it.
     """
     total = sum(group.num_nodes for group in plan.nodes)
-    replicas: _Object = {"Master": _replica(plan, name, 1, 'export NODE_RANK="$RANK"')}
+    start = 'export NODE_RANK="$RANK"'
+    replicas: _Object = {"Master": _replica(plan, name, 1, start, checkout)}
     if total > 1:
-        replicas["Worker"] = _replica(plan, name, total - 1, 'export NODE_RANK="$RANK"')
+        replicas["Worker"] = _replica(plan, name, total - 1, start, checkout)
     job = {
         "apiVersion": "kubeflow.org/v1",
         "kind": "PyTorchJob",
@@ -34,7 +38,7 @@ def pytorch_job(plan: LaunchPlan, files: Sequence[LaunchFile], *, name: str) -> 
     return render_yaml_documents([_config_map(files, name), job])
 
 
-def job_set(plan: LaunchPlan, files: Sequence[LaunchFile], *, name: str) -> str:
+def job_set(plan: LaunchPlan, files: Sequence[LaunchFile], *, name: str, checkout: Checkout = None) -> str:
     """A ConfigMap and a JobSet (jobset.x-k8s.io/v1alpha2), as YAML; an indexed job's pods find the first by its stable name."""
     total = sum(group.num_nodes for group in plan.nodes)
     start = f'export NODE_RANK="$JOB_COMPLETION_INDEX" MASTER_ADDR="{name}-node-0-0.{name}"'
@@ -55,7 +59,7 @@ def job_set(plan: LaunchPlan, files: Sequence[LaunchFile], *, name: str) -> str:
                             "completions": total,
                             "parallelism": total,
                             "backoffLimit": 0,
-                            "template": {"spec": {"restartPolicy": "Never", **_pod(plan, name, start)}},
+                            "template": {"spec": {"restartPolicy": "Never", **_pod(plan, name, start, checkout)}},
                         }
                     },
                 }
@@ -70,17 +74,22 @@ def runs_in_kubernetes(plan: LaunchPlan) -> bool:
     return len(plan.nodes) == 1
 
 
-def _replica(plan: LaunchPlan, name: str, count: int, start: str) -> _Object:
-    return {"replicas": count, "restartPolicy": "Never", "template": {"spec": _pod(plan, name, start)}}
+def _replica(plan: LaunchPlan, name: str, count: int, start: str, checkout: Checkout) -> _Object:
+    return {"replicas": count, "restartPolicy": "Never", "template": {"spec": _pod(plan, name, start, checkout)}}
 
 
-def _pod(plan: LaunchPlan, name: str, start: str) -> _Object:
+def _pod(plan: LaunchPlan, name: str, start: str, checkout: Checkout) -> _Object:
     vendor = "amd.com/gpu" if plan.job.cluster.gpu.generation.startswith("cdna") else "nvidia.com/gpu"
     return {
         "containers": [
             {
                 "name": "pytorch",  # the operator looks for a container of this name
                 "image": IMAGE,
+                **(
+                    {"env": [{"name": checkout[0], "value": f"REPLACE-WITH-ITS-FOLDER-OF-{checkout[1]}"}]}
+                    if checkout
+                    else {}
+                ),
                 "command": ["bash", "-c", f'{start}; exec bash {_FOLDER}/{LAUNCH} "$@"', "launch"],
                 "ports": [{"name": "pytorchjob-port", "containerPort": _PORT}],
                 "resources": {"limits": {vendor: plan.nodes[0].ranks_per_node}},

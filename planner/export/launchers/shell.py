@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import shlex
+import textwrap
 from collections.abc import Iterator, Sequence
 
 from planner.export.launch_plan import LaunchPlan, NodeGroup
 from planner.export.target import Launch
 
 LAUNCH, MOCK, BATCH = "launch.sh", "mock.sh", "job.sbatch"
+NOT_IN_THE_PLAN = (
+    "The plan holds nothing that costs neither time nor memory, such as the base of rotary positions, epsilons, initial values and "
+    "the schedule of the learning rate: set them to your model's."
+)
 _WIDTH = 110
 
 
@@ -19,13 +24,17 @@ def node_script(plan: LaunchPlan, launch: Launch, *, head: Sequence[str], mock: 
         head: sentences for the top of the script.
         mock: whether the run takes made-up data and prints step time and memory.
     """
-    lines = ["#!/usr/bin/env bash", *(f"# {sentence}" for sentence in head)]
-    if mock:
-        lines.append("# This variant trains on made-up tokens and prints the time and memory of each step.")
-    lines += (f"# {note}" for note in launch.notes)
-    lines += ["set -euo pipefail", _folder(launch), ""]
+    mocked = ("This variant trains on made-up tokens and prints the time and memory of each step.",)
+    sentences = (
+        *head,
+        *(mocked if mock else ()),
+        *launch.notes,
+        *(() if mock else (*launch.own_data, NOT_IN_THE_PLAN)),
+    )
+    lines = ["#!/usr/bin/env bash", *(line for sentence in sentences for line in _comment(sentence))]
+    lines += ["set -euo pipefail", *_folder(launch)]
     for variable in launch.variables:
-        lines += [f"# {variable.why}", f"export {variable.name}={shlex.quote(variable.value)}"]
+        lines += ["", *_comment(variable.why), f"export {variable.name}={shlex.quote(variable.value)}"]
     lines += _where_this_node_stands(plan.nodes)
     # What is given to the script is handed on, so that data and schedule can be added without editing the file.
     command = launch.mock_command if mock else launch.command
@@ -51,22 +60,38 @@ def batch_script(plan: LaunchPlan, *, name: str) -> str:
     nodes = "SLURM_JOB_NODELIST_HET_GROUP_0" if several else "SLURM_JOB_NODELIST"
     groups = f"--het-group=0-{len(plan.nodes) - 1} " if several else ""
     lines += [
-        "# Add your --partition, --account and --time. The folder of this script must be on a file system that every node sees.",
+        "# Add your --partition, --account and --time. Submit it from its own folder, which every node must see.",
+        f"# LAUNCH={MOCK} sbatch {BATCH} runs the variant on made-up tokens.",
         "set -euo pipefail",
         "",
         "# The first node of the list has rank 0 and is where the others meet.",
         f'MASTER_ADDR="$(scontrol show hostnames "${nodes}" | head -n 1)"',
         "export MASTER_ADDR MASTER_PORT=29500",
-        f'srun {groups}--kill-on-bad-exit=1 --wait=60 bash "$SLURM_SUBMIT_DIR/{LAUNCH}" "$@"',
+        f'srun {groups}--kill-on-bad-exit=1 --wait=60 bash "$SLURM_SUBMIT_DIR/${{LAUNCH:-{LAUNCH}}}" "$@"',
     ]
     return "\n".join(lines) + "\n"
 
 
-def _folder(launch: Launch) -> str:
-    if launch.checkout is None:
-        return 'cd "$(dirname "${BASH_SOURCE[0]}")"'
+def _comment(sentence: str) -> list[str]:
+    return textwrap.wrap(sentence, _WIDTH, initial_indent="# ", subsequent_indent="# ", break_on_hyphens=False)
+
+
+def checkout_folder(launch: Launch) -> str:
+    """The folder of the launch's source tree, as bash reads it: an error where nobody set the variable.
+
+    The target must have a checkout.
+    """
+    assert launch.checkout is not None
     variable, name = launch.checkout
-    return f'cd "${{{variable}:?set it to the folder of your checkout of {name}}}"'
+    return f"${{{variable}:?set it to the folder of your checkout of {name}}}"
+
+
+def _folder(launch: Launch) -> list[str]:
+    if launch.checkout is None:
+        return ['cd "$(dirname "${BASH_SOURCE[0]}")"']
+    if launch.runs_in_checkout:
+        return [f'cd "{checkout_folder(launch)}"']
+    return [f': "{checkout_folder(launch)}"', 'cd "$(dirname "${BASH_SOURCE[0]}")"']
 
 
 def _where_this_node_stands(nodes: Sequence[NodeGroup]) -> Iterator[str]:

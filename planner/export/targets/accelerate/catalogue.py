@@ -27,11 +27,12 @@ TRANSPORTS: Final = Spelling(
 """torch/distributed/tensor/experimental (set_rotate_method): alltoall passes keys and values round the ring."""
 DYNAMO: Final = Spelling("dynamo_config.dynamo_backend", "training.compile", {True: "INDUCTOR", False: "NO"})
 DEEPSPEED_FILE, ZERO_INIT = "deepspeed_config.deepspeed_config_file", "deepspeed_config.zero3_init_flag"
+LAUNCHER: Final = "deepspeed_config.deepspeed_multinode_launcher"
 TYPES: Final[Mapping[str, str]] = {"FSDP": "fsdp", "MULTI_GPU": "fsdp", "NO": "fsdp", "DEEPSPEED": "deepspeed"}
 """Frameworks by `distributed_type`."""
 WITHOUT_COST: Final = (
     "compute_environment", "debug", "downcast_bf16", "enable_cpu_affinity", "gpu_ids", "machine_rank", "main_process_ip",
     "main_process_port", "main_training_function", "rdzv_backend", "same_network", "use_cpu", "tpu_env", "tpu_use_cluster", "tpu_use_sudo",
-    "deepspeed_config.deepspeed_multinode_launcher", "deepspeed_config.zero3_save_16bit_model", ZERO_INIT,
+    LAUNCHER, "deepspeed_config.zero3_save_16bit_model", ZERO_INIT,
 )  # fmt: skip
 BATCH, ACCUMULATION = "micro_batch_size", "gradient_accumulation_steps"

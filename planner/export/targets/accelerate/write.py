@@ -15,6 +15,8 @@ from planner.export.targets.deepspeed import catalogue as deepspeed_keys
 from planner.export.targets.deepspeed.config import said_config as said_deepspeed
 from planner.export.targets.deepspeed.config import said_units
 
+_PRECISIONS = "the script sets up none of Accelerate's recipes for fp8 (fp8_config)"
+
 
 def write(q: Quantities) -> Launch:
     """`accelerate.yaml`, `ds_config.json` for DeepSpeed's plans, the model, `train.json` and the script that reads them.
@@ -61,6 +63,9 @@ def _say_deepspeed(q: Quantities, document: dict[str, Any]) -> dict[str, Any]:
     # mixed_precision stays away: Accelerate refuses what both of its files could say (utils/dataclasses.py).
     document[keys.TYPE] = "DEEPSPEED"
     put(document, keys.DEEPSPEED_FILE, deepspeed_keys.FILE)
+    if document[keys.MACHINES] > 1:
+        # By default Accelerate starts the nodes of DeepSpeed's jobs itself, over ssh from a hostfile (pdsh).
+        put(document, keys.LAUNCHER, "standard")
     put(document, keys.ZERO_INIT, q.peek("zero") == 3 and not q.peek("training.adapter"))
     return said_deepspeed(q, release=q.plan.job.training.framework_version)
 
@@ -69,7 +74,7 @@ def _say_fsdp(q: Quantities, document: dict[str, Any]) -> dict[str, Any]:
     fsdp.check_degrees(q, context=True)
     zero, shards = q.peek("zero"), fsdp.said_shards(q)
     document[keys.TYPE] = "FSDP" if zero else "MULTI_GPU" if q.plan.world_size > 1 else "NO"
-    mixed, train = fsdp.said_types(q, precisions=("bf16", "fp16"))
+    mixed, train = fsdp.said_types(q, precisions=("bf16", "fp16"), why=_PRECISIONS)
     document[keys.MIXED] = mixed
     for key, value in shards.items():
         put(document, keys.FSDP + key, value)

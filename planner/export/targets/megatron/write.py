@@ -46,10 +46,6 @@ def write(q: Quantities) -> Launch:
         raise q.refusal("training.adapter", why="Megatron-LM has no adapters; megatron-bridge has")
     values = core_settings(q)
     words = tuple(word for name, value in checked(q, values) for word in option(name, value))
-    notes = [
-        f"MEGATRON_LM is the folder of a checkout of Megatron-LM at core_v{q.version}.",
-        _YOUR_OWN,
-    ]
     steps = _steps(q)
     vocabulary = q.peek("model.vocab_size") - int(precedes(q.version, WHOLE_VOCABULARY_SINCE))
     return Launch(
@@ -58,7 +54,8 @@ def write(q: Quantities) -> Launch:
         mock_command=(SCRIPT, *_replaced(words, "--vocab-size", str(vocabulary)), *_MOCK),
         variables=environment(q),
         checkout=("MEGATRON_LM", "Megatron-LM"),
-        notes=tuple(notes),
+        notes=(f"MEGATRON_LM is the folder of a checkout of Megatron-LM at its newest tag core_v{q.version}.*.",),
+        own_data=(_YOUR_OWN,),
     )
 
 

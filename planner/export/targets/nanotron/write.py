@@ -13,6 +13,8 @@ from planner.export.targets.allocator import allocator_variables
 from planner.export.targets.nanotron import keys
 
 CONFIG, MOCK = "config.yaml", "config_mock.yaml"
+PROGRAM = '"$NANOTRON/run_train.py"'
+"""At the root of nanotron's repository; its package does not hold it."""
 _DATASET = {
     "hf_dataset_or_datasets": "your/dataset", "hf_dataset_splits": "train", "hf_dataset_config_name": None, "text_column_name": "text",
     "dataset_processing_num_proc_per_process": 1, "dataset_overwrite_cache": False,
@@ -42,13 +44,15 @@ def write(quantities: Quantities) -> Launch:
     mock["tokens"]["train_steps"] = 10
     return Launch(
         files=(LaunchFile(CONFIG, render_yaml(document)), LaunchFile(MOCK, render_yaml(mock))),
-        command=("run_train.py", "--config-file", CONFIG),
-        mock_command=("run_train.py", "--config-file", MOCK),
+        command=(PROGRAM, "--config-file", CONFIG),
+        mock_command=(PROGRAM, "--config-file", MOCK),
         variables=allocator_variables(quantities),
+        checkout=("NANOTRON", "nanotron"),
+        runs_in_checkout=False,
         notes=(
-            "run_train.py is in nanotron's repository, which must be installed from there: the newest wheel is of 2024.",
-            "The dataset, the tokenizer, the learning rate and the number of steps are yours to set.",
+            "NANOTRON is the folder of a checkout of nanotron, from which it must be installed, too: the newest wheel is of 2024.",
         ),
+        own_data=("The dataset, the tokenizer, the learning rate and the number of steps are yours to set.",),
     )
 
 

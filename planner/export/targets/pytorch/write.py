@@ -7,7 +7,7 @@ from importlib.resources import files
 from typing import Any
 
 from cost_models.frameworks.releases import precedes
-from planner.export.copies import replicas_and_shards, say_overlaps
+from planner.export.copies import replicas_and_shards, say_no_expert_parallelism, say_overlaps
 from planner.export.hf.model_config import said_config
 from planner.export.quantities import Quantities
 from planner.export.spellings import put, written
@@ -52,7 +52,8 @@ def write(quantities: Quantities) -> Launch:
         command=(SCRIPT, "--tokens", "tokens.bin", "--steps", "1000"),
         mock_command=(SCRIPT, "--mock-data", *steps),
         variables=allocator_variables(quantities, old_name=precedes(quantities.version, ALLOC_CONF_SINCE)),
-        notes=(*notes, "tokens.bin is yours: token ids of four bytes each."),
+        notes=tuple(notes),
+        own_data=("tokens.bin is yours: token ids of four bytes each.",),
     )
 
 
@@ -74,6 +75,7 @@ def _document(quantities: Quantities) -> dict[str, Any]:
             nearest={field: None},
         )
     say_overlaps(q, "grad_reduce", "param_gather", "p2p", "tp_comm")
+    say_no_expert_parallelism(q, why="the script keeps all experts of a layer together")
     put(document, keys.OFFLOAD, _offload(q))
     _say_types(q, document)
     put(document, keys.ATTENTION, _attention(q))

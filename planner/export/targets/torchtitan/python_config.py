@@ -29,8 +29,7 @@ def config_module(q: Quantities, sections: Mapping[str, Any]) -> str:
 from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
 from torchtitan.components.optimizer import default_adamw
 {_converter_import(q)}from torchtitan.config import CompileConfig, ParallelismConfig, TrainingConfig
-from torchtitan.distributed.activation_checkpoint import FullAC, SelectiveAC
-from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
+{_checkpoint_import(q)}from torchtitan.hf_datasets.text_datasets import HuggingFaceTextDataLoader
 from torchtitan.models import {shape.family} as family
 {_IMPORTS[shape.family]}from torchtitan.protocols.model_spec import ModelSpec
 from torchtitan.trainer import Trainer
@@ -78,6 +77,11 @@ def _loss(q: Quantities) -> str:
     # Compiling the loss is a component of CompileConfig, whichever class computes it.
     entropy = "CrossEntropyLoss.Config(global_vocab_size=VOCAB_SIZE)"
     return f"ChunkedLossWrapper.Config(loss_fn={entropy})" if q.peek("training.cross_entropy") == "chunked" else entropy
+
+
+def _checkpoint_import(q: Quantities) -> str:
+    name = _CHECKPOINTS[q.peek("recompute")].removesuffix(".Config()")
+    return "" if name == "None" else f"from torchtitan.distributed.activation_checkpoint import {name}\n"
 
 
 def _converter_import(q: Quantities) -> str:

@@ -38,8 +38,8 @@ def write(quantities: Quantities) -> Launch:
             variables=variables,
             notes=(
                 "torchtitan 0.3 must be installed.", _HERE.format(module=keys.CONFIG),
-                "The dataset, its tokenizer (hf_assets_path), and the number of steps are yours to set.",
             ),
+            own_data=("The dataset, its tokenizer (hf_assets_path), and the number of steps are yours to set.",),
         )  # fmt: skip
     # Up to 0.2 a shape is no option of the parser: flavours are entries of a table in Python (models/llama3/__init__.py).
     flavour = flavour_module(quantities)
@@ -70,8 +70,8 @@ def write(quantities: Quantities) -> Launch:
         variables=variables,
         notes=(
             "torchtitan 0.2.2 must be installed.", _HERE.format(module=keys.MODULE),
-            "The dataset, its tokenizer (model.hf_assets_path), and the number of steps are yours to set.",
         ),
+        own_data=("The dataset, its tokenizer (model.hf_assets_path), and the number of steps are yours to set.",),
     )  # fmt: skip
 
 

@@ -65,7 +65,7 @@ def _say_fsdp(q: Quantities, document: dict[str, Any]) -> dict[str, Any]:
         [0],
         why="its fsdp_config does not hand this on to Accelerate; accelerate's YAML does",
     )
-    mixed, train = fsdp.said_types(q, precisions=("bf16", "fp16"))
+    mixed, train = fsdp.said_types(q, precisions=("bf16", "fp16"), why="TrainingArguments has no such precision")
     if mixed != "no":
         document[mixed] = True
     shards = fsdp.said_shards(q)

@@ -3,10 +3,13 @@
 # torchtitan 0.3 must be installed.
 # Start it in the folder of these files, which Python imports plan_config from.
 # The dataset, its tokenizer (hf_assets_path), and the number of steps are yours to set.
+# The plan holds nothing that costs neither time nor memory, such as the base of rotary positions, epsilons,
+# initial values and the schedule of the learning rate: set them to your model's.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
-# Memory grows in place instead of in new segments, so that less of it is lost to fragmentation; the plan counts on it.
+# Memory grows in place instead of in new segments, so that less of it is lost to fragmentation; the plan
+# counts on it.
 export PYTORCH_ALLOC_CONF=expandable_segments:True
 
 # NODE_RANK counts the nodes from 0; SLURM numbers its tasks, of which there is one on each node.

@@ -2,9 +2,10 @@
 # llama-2-13b on 32 GPUs for transformers 5.24: dp 32, zero 2, micro-batch 1, recompute full.
 # Install transformers 5.24, torch and accelerate.
 # train.py trains on random tokens; put your own data set into its `batches`.
+# The plan holds nothing that costs neither time nor memory, such as the base of rotary positions, epsilons,
+# initial values and the schedule of the learning rate: set them to your model's.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
-
 
 # NODE_RANK counts the nodes from 0; SLURM numbers its tasks, of which there is one on each node.
 NODE_RANK="${NODE_RANK:-${SLURM_PROCID:-}}"

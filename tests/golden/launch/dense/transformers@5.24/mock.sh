@@ -2,10 +2,8 @@
 # llama-2-13b on 32 GPUs for transformers 5.24: dp 32, zero 2, micro-batch 1, recompute full.
 # This variant trains on made-up tokens and prints the time and memory of each step.
 # Install transformers 5.24, torch and accelerate.
-# train.py trains on random tokens; put your own data set into its `batches`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
-
 
 # NODE_RANK counts the nodes from 0; SLURM numbers its tasks, of which there is one on each node.
 NODE_RANK="${NODE_RANK:-${SLURM_PROCID:-}}"

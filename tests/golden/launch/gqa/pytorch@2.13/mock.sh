@@ -3,10 +3,8 @@
 # This variant trains on made-up tokens and prints the time and memory of each step.
 # The script needs PyTorch 2.6 or later.
 # transformers must be installed.
-# tokens.bin is yours: token ids of four bytes each.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
-
 
 # NODE_RANK counts the nodes from 0; SLURM numbers its tasks, of which there is one on each node.
 NODE_RANK="${NODE_RANK:-${SLURM_PROCID:-}}"

@@ -2,9 +2,10 @@
 # llama-3.1-8b on 64 GPUs for accelerate 1.15: cp 8, dp 8, zero 3, micro-batch 1, recompute full.
 # Install accelerate 1.15, torch and transformers.
 # train.py trains on random tokens; put your own data set into its `batches`.
+# The plan holds nothing that costs neither time nor memory, such as the base of rotary positions, epsilons,
+# initial values and the schedule of the learning rate: set them to your model's.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
-
 
 # NODE_RANK counts the nodes from 0; SLURM numbers its tasks, of which there is one on each node.
 NODE_RANK="${NODE_RANK:-${SLURM_PROCID:-}}"

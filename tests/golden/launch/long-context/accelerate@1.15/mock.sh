@@ -2,10 +2,8 @@
 # llama-3.1-8b on 64 GPUs for accelerate 1.15: cp 8, dp 8, zero 3, micro-batch 1, recompute full.
 # This variant trains on made-up tokens and prints the time and memory of each step.
 # Install accelerate 1.15, torch and transformers.
-# train.py trains on random tokens; put your own data set into its `batches`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
-
 
 # NODE_RANK counts the nodes from 0; SLURM numbers its tasks, of which there is one on each node.
 NODE_RANK="${NODE_RANK:-${SLURM_PROCID:-}}"

@@ -1,11 +1,9 @@
 #!/usr/bin/env bash
-# deepseek-v3 on 2048 GPUs for megatron 0.14: pp 16, dp 128, ep 64, zero 1, micro-batch 1, recompute full.
+# deepseek on 2048 GPUs for megatron 0.14: pp 16, dp 128, ep 64, zero 1, micro-batch 1, recompute full.
 # This variant trains on made-up tokens and prints the time and memory of each step.
-# MEGATRON_LM is the folder of a checkout of Megatron-LM at core_v0.14.
-# Add --data-path, --tokenizer-type, --tokenizer-model, --lr and the other arguments of your own data and schedule; the plan decides none of them.
+# MEGATRON_LM is the folder of a checkout of Megatron-LM at its newest tag core_v0.14.*.
 set -euo pipefail
 cd "${MEGATRON_LM:?set it to the folder of your checkout of Megatron-LM}"
-
 
 # NODE_RANK counts the nodes from 0; SLURM numbers its tasks, of which there is one on each node.
 NODE_RANK="${NODE_RANK:-${SLURM_PROCID:-}}"

@@ -1,11 +1,9 @@
 #!/usr/bin/env bash
-# llama-3.2-1b on 1 GPUs for accelerate 1.15: one GPU, zero 2, micro-batch 1, recompute full.
+# llama-3.2-1b on 1 GPU for accelerate 1.15: unsplit, zero 2, micro-batch 1, recompute full.
 # This variant trains on made-up tokens and prints the time and memory of each step.
 # Install accelerate 1.15, torch and transformers.
-# train.py trains on random tokens; put your own data set into its `batches`.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
-
 
 exec accelerate launch --config_file accelerate.yaml train.py --mock-data --steps 10 \
   "$@"

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
-# llama-3.2-1b on 1 GPUs for megatron 0.14: one GPU, zero 0, micro-batch 1, recompute full.
-# MEGATRON_LM is the folder of a checkout of Megatron-LM at core_v0.14.
-# Add --data-path, --tokenizer-type, --tokenizer-model, --lr and the other arguments of your own data and schedule; the plan decides none of them.
+# llama-3.2-1b on 1 GPU for megatron 0.14: unsplit, zero 0, micro-batch 1, recompute full.
+# MEGATRON_LM is the folder of a checkout of Megatron-LM at its newest tag core_v0.14.*.
+# Add --data-path, --tokenizer-type, --tokenizer-model, --lr and the other arguments of your own data and
+# schedule; the plan decides none of them.
+# The plan holds nothing that costs neither time nor memory, such as the base of rotary positions, epsilons,
+# initial values and the schedule of the learning rate: set them to your model's.
 set -euo pipefail
 cd "${MEGATRON_LM:?set it to the folder of your checkout of Megatron-LM}"
-
 
 exec torchrun --standalone --nproc-per-node 1 pretrain_gpt.py --tensor-model-parallel-size 1 \
   --pipeline-model-parallel-size 1 --context-parallel-size 1 --micro-batch-size 1 --global-batch-size 16 \

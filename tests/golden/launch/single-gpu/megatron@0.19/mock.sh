@@ -1,11 +1,9 @@
 #!/usr/bin/env bash
-# llama-3.2-1b on 1 GPUs for megatron 0.19: one GPU, zero 0, micro-batch 1, recompute full.
+# llama-3.2-1b on 1 GPU for megatron 0.19: unsplit, zero 0, micro-batch 1, recompute full.
 # This variant trains on made-up tokens and prints the time and memory of each step.
-# MEGATRON_LM is the folder of a checkout of Megatron-LM at core_v0.19.
-# Add --data-path, --tokenizer-type, --tokenizer-model, --lr and the other arguments of your own data and schedule; the plan decides none of them.
+# MEGATRON_LM is the folder of a checkout of Megatron-LM at its newest tag core_v0.19.*.
 set -euo pipefail
 cd "${MEGATRON_LM:?set it to the folder of your checkout of Megatron-LM}"
-
 
 exec torchrun --standalone --nproc-per-node 1 pretrain_gpt.py --tensor-model-parallel-size 1 \
   --pipeline-model-parallel-size 1 --context-parallel-size 1 --micro-batch-size 1 --global-batch-size 16 \

@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
-# llama-3.2-1b on 1 GPUs for nanotron 2025: one GPU, zero 0, micro-batch 1, recompute full.
-# run_train.py is in nanotron's repository, which must be installed from there: the newest wheel is of 2024.
+# llama-3.2-1b on 1 GPU for nanotron 2025: unsplit, zero 0, micro-batch 1, recompute full.
+# NANOTRON is the folder of a checkout of nanotron, from which it must be installed, too: the newest wheel is
+# of 2024.
 # The dataset, the tokenizer, the learning rate and the number of steps are yours to set.
+# The plan holds nothing that costs neither time nor memory, such as the base of rotary positions, epsilons,
+# initial values and the schedule of the learning rate: set them to your model's.
 set -euo pipefail
+: "${NANOTRON:?set it to the folder of your checkout of nanotron}"
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
-
-exec torchrun --standalone --nproc-per-node 1 run_train.py --config-file config.yaml \
+exec torchrun --standalone --nproc-per-node 1 "$NANOTRON/run_train.py" --config-file config.yaml \
   "$@"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
-# llama-3.2-1b on 1 GPUs for nanotron 2025: one GPU, zero 0, micro-batch 1, recompute full.
+# llama-3.2-1b on 1 GPU for nanotron 2025: unsplit, zero 0, micro-batch 1, recompute full.
 # This variant trains on made-up tokens and prints the time and memory of each step.
-# run_train.py is in nanotron's repository, which must be installed from there: the newest wheel is of 2024.
-# The dataset, the tokenizer, the learning rate and the number of steps are yours to set.
+# NANOTRON is the folder of a checkout of nanotron, from which it must be installed, too: the newest wheel is
+# of 2024.
 set -euo pipefail
+: "${NANOTRON:?set it to the folder of your checkout of nanotron}"
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
-
-exec torchrun --standalone --nproc-per-node 1 run_train.py --config-file config_mock.yaml \
+exec torchrun --standalone --nproc-per-node 1 "$NANOTRON/run_train.py" --config-file config_mock.yaml \
   "$@"

@@ -1,12 +1,10 @@
 #!/usr/bin/env bash
-# llama-3.2-1b on 1 GPUs for pytorch 2.13: one GPU, zero 2, micro-batch 1, recompute full.
+# llama-3.2-1b on 1 GPU for pytorch 2.13: unsplit, zero 2, micro-batch 1, recompute full.
 # This variant trains on made-up tokens and prints the time and memory of each step.
 # The script needs PyTorch 2.6 or later.
 # transformers must be installed.
-# tokens.bin is yours: token ids of four bytes each.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
-
 
 exec torchrun --standalone --nproc-per-node 1 train.py --mock-data --steps 10 \
   "$@"

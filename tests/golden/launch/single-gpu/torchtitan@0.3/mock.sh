@@ -1,13 +1,13 @@
 #!/usr/bin/env bash
-# llama-3.2-1b on 1 GPUs for torchtitan 0.3: one GPU, zero 2, micro-batch 1, recompute full.
+# llama-3.2-1b on 1 GPU for torchtitan 0.3: unsplit, zero 2, micro-batch 1, recompute full.
 # This variant trains on made-up tokens and prints the time and memory of each step.
 # torchtitan 0.3 must be installed.
 # Start it in the folder of these files, which Python imports plan_config from.
-# The dataset, its tokenizer (hf_assets_path), and the number of steps are yours to set.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
-# Memory grows in place instead of in new segments, so that less of it is lost to fragmentation; the plan counts on it.
+# Memory grows in place instead of in new segments, so that less of it is lost to fragmentation; the plan
+# counts on it.
 export PYTORCH_ALLOC_CONF=expandable_segments:True
 
 exec torchrun --standalone --nproc-per-node 1 -m torchtitan.train --module plan_config --config plan_mock \

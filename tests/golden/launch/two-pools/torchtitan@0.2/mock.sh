@@ -3,11 +3,11 @@
 # This variant trains on made-up tokens and prints the time and memory of each step.
 # torchtitan 0.2.2 must be installed.
 # Start it in the folder of these files, which Python imports plan_model from.
-# The dataset, its tokenizer (model.hf_assets_path), and the number of steps are yours to set.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 
-# Memory grows in place instead of in new segments, so that less of it is lost to fragmentation; the plan counts on it.
+# Memory grows in place instead of in new segments, so that less of it is lost to fragmentation; the plan
+# counts on it.
 export PYTORCH_ALLOC_CONF=expandable_segments:True
 
 # NODE_RANK counts the nodes from 0; SLURM numbers its tasks, of which there is one on each node.

@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # llama-3.1-405b on 1024 GPUs for megatron 0.19: tp 8, pp 16, dp 8, zero 1, micro-batch 1, recompute full.
 # This variant trains on made-up tokens and prints the time and memory of each step.
-# MEGATRON_LM is the folder of a checkout of Megatron-LM at core_v0.19.
-# Add --data-path, --tokenizer-type, --tokenizer-model, --lr and the other arguments of your own data and schedule; the plan decides none of them.
+# MEGATRON_LM is the folder of a checkout of Megatron-LM at its newest tag core_v0.19.*.
 set -euo pipefail
 cd "${MEGATRON_LM:?set it to the folder of your checkout of Megatron-LM}"
 
-# Before Blackwell, one queue keeps the order in which tensor- and context-parallel collectives and products are launched, without which they do not overlap; Megatron asserts it.
+# Before Blackwell, one queue keeps the order in which tensor- and context-parallel collectives and products
+# are launched, without which they do not overlap; Megatron asserts it.
 export CUDA_DEVICE_MAX_CONNECTIONS=1
 
 # NODE_RANK counts the nodes from 0; SLURM numbers its tasks, of which there is one on each node.

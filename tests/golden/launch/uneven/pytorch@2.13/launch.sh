@@ -3,9 +3,10 @@
 # The script needs PyTorch 2.6 or later.
 # transformers must be installed.
 # tokens.bin is yours: token ids of four bytes each.
+# The plan holds nothing that costs neither time nor memory, such as the base of rotary positions, epsilons,
+# initial values and the schedule of the learning rate: set them to your model's.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
-
 
 # NODE_RANK counts the nodes from 0; SLURM numbers its tasks, of which there is one on each node.
 NODE_RANK="${NODE_RANK:-${SLURM_PROCID:-}}"

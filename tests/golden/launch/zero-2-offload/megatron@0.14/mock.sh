@@ -1,12 +1,12 @@
 #!/usr/bin/env bash
 # llama-2-13b on 8 GPUs for megatron 0.14: tp 2, dp 4, zero 1, micro-batch 2, recompute full.
 # This variant trains on made-up tokens and prints the time and memory of each step.
-# MEGATRON_LM is the folder of a checkout of Megatron-LM at core_v0.14.
-# Add --data-path, --tokenizer-type, --tokenizer-model, --lr and the other arguments of your own data and schedule; the plan decides none of them.
+# MEGATRON_LM is the folder of a checkout of Megatron-LM at its newest tag core_v0.14.*.
 set -euo pipefail
 cd "${MEGATRON_LM:?set it to the folder of your checkout of Megatron-LM}"
 
-# Before Blackwell, one queue keeps the order in which tensor- and context-parallel collectives and products are launched, without which they do not overlap; Megatron asserts it.
+# Before Blackwell, one queue keeps the order in which tensor- and context-parallel collectives and products
+# are launched, without which they do not overlap; Megatron asserts it.
 export CUDA_DEVICE_MAX_CONNECTIONS=1
 
 exec torchrun --standalone --nproc-per-node 8 pretrain_gpt.py --tensor-model-parallel-size 2 \

@@ -1,10 +1,12 @@
 #!/usr/bin/env bash
 # qwen2.5-7b on 16 GPUs for accelerate 1.15: dp 16, zero 3, micro-batch 2, recompute full.
 # Install accelerate 1.15, torch and transformers.
+# This plan also needs deepspeed and flash-attn.
 # train.py trains on random tokens; put your own data set into its `batches`.
+# The plan holds nothing that costs neither time nor memory, such as the base of rotary positions, epsilons,
+# initial values and the schedule of the learning rate: set them to your model's.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
-
 
 # NODE_RANK counts the nodes from 0; SLURM numbers its tasks, of which there is one on each node.
 NODE_RANK="${NODE_RANK:-${SLURM_PROCID:-}}"

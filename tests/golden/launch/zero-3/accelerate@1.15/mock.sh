@@ -2,10 +2,9 @@
 # qwen2.5-7b on 16 GPUs for accelerate 1.15: dp 16, zero 3, micro-batch 2, recompute full.
 # This variant trains on made-up tokens and prints the time and memory of each step.
 # Install accelerate 1.15, torch and transformers.
-# train.py trains on random tokens; put your own data set into its `batches`.
+# This plan also needs deepspeed and flash-attn.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
-
 
 # NODE_RANK counts the nodes from 0; SLURM numbers its tasks, of which there is one on each node.
 NODE_RANK="${NODE_RANK:-${SLURM_PROCID:-}}"

@@ -1,10 +1,13 @@
 #!/usr/bin/env bash
 # qwen2.5-7b on 16 GPUs for deepspeed 0.19: dp 16, zero 3, micro-batch 2, recompute full.
-# Install deepspeed 0.19, torch and transformers; FusedAdam is compiled at the first start, for which a CUDA toolkit of PyTorch's version must be installed (--torch-adam takes PyTorch's optimizer instead).
+# Install deepspeed 0.19, torch and transformers; FusedAdam is compiled at the first start, for which a CUDA
+# toolkit of PyTorch's version must be installed (--torch-adam takes PyTorch's optimizer instead).
+# This plan also needs flash-attn.
 # train.py trains on random tokens; put your own data set into its `batches`.
+# The plan holds nothing that costs neither time nor memory, such as the base of rotary positions, epsilons,
+# initial values and the schedule of the learning rate: set them to your model's.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
-
 
 # NODE_RANK counts the nodes from 0; SLURM numbers its tasks, of which there is one on each node.
 NODE_RANK="${NODE_RANK:-${SLURM_PROCID:-}}"

@@ -1,11 +1,11 @@
 #!/usr/bin/env bash
 # qwen2.5-7b on 16 GPUs for deepspeed 0.19: dp 16, zero 3, micro-batch 2, recompute full.
 # This variant trains on made-up tokens and prints the time and memory of each step.
-# Install deepspeed 0.19, torch and transformers; FusedAdam is compiled at the first start, for which a CUDA toolkit of PyTorch's version must be installed (--torch-adam takes PyTorch's optimizer instead).
-# train.py trains on random tokens; put your own data set into its `batches`.
+# Install deepspeed 0.19, torch and transformers; FusedAdam is compiled at the first start, for which a CUDA
+# toolkit of PyTorch's version must be installed (--torch-adam takes PyTorch's optimizer instead).
+# This plan also needs flash-attn.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
-
 
 # NODE_RANK counts the nodes from 0; SLURM numbers its tasks, of which there is one on each node.
 NODE_RANK="${NODE_RANK:-${SLURM_PROCID:-}}"

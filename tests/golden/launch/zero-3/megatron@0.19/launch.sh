@@ -1,7 +1,10 @@
 #!/usr/bin/env bash
 # qwen2.5-7b on 16 GPUs for megatron 0.19: dp 16, zero 3, micro-batch 2, recompute full.
-# MEGATRON_LM is the folder of a checkout of Megatron-LM at core_v0.19.
-# Add --data-path, --tokenizer-type, --tokenizer-model, --lr and the other arguments of your own data and schedule; the plan decides none of them.
+# MEGATRON_LM is the folder of a checkout of Megatron-LM at its newest tag core_v0.19.*.
+# Add --data-path, --tokenizer-type, --tokenizer-model, --lr and the other arguments of your own data and
+# schedule; the plan decides none of them.
+# The plan holds nothing that costs neither time nor memory, such as the base of rotary positions, epsilons,
+# initial values and the schedule of the learning rate: set them to your model's.
 set -euo pipefail
 cd "${MEGATRON_LM:?set it to the folder of your checkout of Megatron-LM}"
 

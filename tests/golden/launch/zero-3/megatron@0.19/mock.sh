@@ -1,8 +1,7 @@
 #!/usr/bin/env bash
 # qwen2.5-7b on 16 GPUs for megatron 0.19: dp 16, zero 3, micro-batch 2, recompute full.
 # This variant trains on made-up tokens and prints the time and memory of each step.
-# MEGATRON_LM is the folder of a checkout of Megatron-LM at core_v0.19.
-# Add --data-path, --tokenizer-type, --tokenizer-model, --lr and the other arguments of your own data and schedule; the plan decides none of them.
+# MEGATRON_LM is the folder of a checkout of Megatron-LM at its newest tag core_v0.19.*.
 set -euo pipefail
 cd "${MEGATRON_LM:?set it to the folder of your checkout of Megatron-LM}"
 

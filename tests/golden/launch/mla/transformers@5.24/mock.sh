@@ -1,0 +1,14 @@
+#!/usr/bin/env bash
+# deepseek on 2048 GPUs for transformers 5.24: dp 2048, zero 3, micro-batch 1, recompute full.
+# This variant trains on made-up tokens and prints the time and memory of each step.
+# Install transformers 5.24, torch and accelerate.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+# NODE_RANK counts the nodes from 0; SLURM numbers its tasks, of which there is one on each node.
+NODE_RANK="${NODE_RANK:-${SLURM_PROCID:-}}"
+: "${NODE_RANK:?set it to the number of this node, from 0}" "${MASTER_ADDR:?set it to the name of node 0}"
+
+exec torchrun --nnodes 256 --nproc-per-node 8 --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" \
+  --master-port "${MASTER_PORT:-29500}" train.py --mock-data --steps 10 \
+  "$@"

@@ -1,0 +1,15 @@
+#!/usr/bin/env bash
+# mixtral-8x7b on 64 GPUs for pytorch 2.13: dp 64, zero 3, micro-batch 1, recompute full.
+# This variant trains on made-up tokens and prints the time and memory of each step.
+# The script needs PyTorch 2.6 or later.
+# transformers must be installed.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+# NODE_RANK counts the nodes from 0; SLURM numbers its tasks, of which there is one on each node.
+NODE_RANK="${NODE_RANK:-${SLURM_PROCID:-}}"
+: "${NODE_RANK:?set it to the number of this node, from 0}" "${MASTER_ADDR:?set it to the name of node 0}"
+
+exec torchrun --nnodes 8 --nproc-per-node 8 --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" \
+  --master-port "${MASTER_PORT:-29500}" train.py --mock-data --steps 10 \
+  "$@"
