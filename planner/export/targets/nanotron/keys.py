@@ -43,3 +43,6 @@ SHAPE: Mapping[str, str] = {
     "max_position_embeddings": "max_position_embeddings", "tie_word_embeddings": "tie_word_embeddings",
 }  # fmt: skip
 """Fields of a model by the keys of model.model_config (LlamaConfig, Qwen2Config)."""
+QWEN = "is_qwen2_config"
+"""The key by which model.model_config is a Qwen2Config, whose layers read attention_bias (models/qwen.py, on q, k and v) and moe_config."""
+BIAS = "attention_bias"

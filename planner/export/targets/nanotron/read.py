@@ -18,7 +18,7 @@ _CHANGES_NOTHING = (
     "optimizer.learning_rate_scheduler", "optimizer.optimizer_factory.adam_beta1", "optimizer.optimizer_factory.adam_beta2",
     "optimizer.optimizer_factory.adam_eps", "optimizer.optimizer_factory.torch_adam_is_fused",
     *(f"model.model_config.{name}" for name in (
-        "bos_token_id", "eos_token_id", "pad_token_id", "hidden_act", "initializer_range", "is_llama_config", "is_qwen2_config",
+        "bos_token_id", "eos_token_id", "pad_token_id", "hidden_act", "initializer_range", "is_llama_config",
         "pretraining_tp", "rms_norm_eps", "rope_theta", "rope_scaling", "rope_interleaved", "use_cache",
     )),
 )  # fmt: skip
@@ -92,6 +92,10 @@ def _model(settings: Settings, row: dict[str, Any]) -> None:
     prefix = "model.model_config"
     for key, field in keys.SHAPE.items():
         row[f"model.{field}"] = settings.value(f"{prefix}.{key}", f"model.{field}")
+    # models/llama.py builds its projections without biases whatever LlamaConfig says, so the key decides nothing there.
+    bias = settings.value(f"{prefix}.{keys.BIAS}", "model.attention_bias", default=False)
+    row["model.attention_bias"] = "qkv" if bias and peeked(settings, f"{prefix}.{keys.QWEN}") else False
+    settings.take(f"{prefix}.{keys.QWEN}", "model.attention_bias")
     experts = settings.value(f"{prefix}.moe_config.num_experts", "model.moe")
     if experts is None:
         return

@@ -137,7 +137,7 @@ def _kernel(q: Quantities) -> str:
 _PLAIN = {
     "gated_mlp": True, "norm": "rmsnorm", "norm_bias": False, "norm_weight": True, "norms_per_layer": 2, "position_embedding": "rope",
     "mlp_bias": False, "head_bias": False, "parallel_block": False, "embedding_norm": False, "final_norm": True,
-    "attention_sinks": False, "attention_gate": False, "activation_parameters": 0, "attention_bias": False, "qk_norm": "none",
+    "attention_sinks": False, "attention_gate": False, "activation_parameters": 0, "qk_norm": "none",
     "sliding_window": None, "layer_types": None, "mtp_num_layers": 0, "mla": None,
 }  # fmt: skip
 """What LlamaConfig and Qwen2Config are."""
@@ -154,9 +154,15 @@ def _model(q: Quantities) -> dict[str, Any]:
         shape["hidden_size"] // shape["num_attention_heads"],
         why="a head is hidden_size / num_attention_heads wide",
     )
+    bias = q.only(
+        "model.attention_bias", [False, "qkv"], why="Qwen2's layers have biases of queries, keys and values, or none"
+    )
     moe = q["model.moe"]
-    if moe is None:
+    if moe is None and not bias:
         return {"is_llama_config": True, "hidden_act": "silu", **shape}
+    qwen = {keys.QWEN: True, "hidden_act": "silu", keys.BIAS: bool(bias), **shape}
+    if moe is None:
+        return qwen
     plain = (
         not moe["num_shared_experts"] and not moe["router_bias"] and moe["capacity_factor"] is None and moe["num_groups"] == 1
         and all(moe["moe_layer_freq"])
@@ -165,12 +171,12 @@ def _model(q: Quantities) -> dict[str, Any]:
         raise q.refusal(
             "model.moe", why="moe_config has routed experts alone, without groups or capacity, in every layer"
         )
-    shape["intermediate_size"] = moe["expert_intermediate_size"]
+    # An expert is as wide as Qwen2Config's intermediate_size.
+    qwen["intermediate_size"] = moe["expert_intermediate_size"]
     experts = {
         "num_experts": moe["num_experts"],
         "top_k": moe["top_k"],
         "token_dispatcher_type": "alltoall",
         "layers": [-1],
     }
-    # Only Qwen2Config has a moe_config; its experts are as wide as intermediate_size says.
-    return {"is_qwen2_config": True, "hidden_act": "silu", **shape, "moe_config": experts}
+    return {**qwen, "moe_config": experts}
