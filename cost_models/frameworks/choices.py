@@ -30,8 +30,6 @@ class StrategyDefaults:
     """`full` can be limited to some layers of each chunk (block)."""
     selective_modules: tuple[str, ...] = ()
     """What selective recomputation repeats unless told otherwise, where it goes by modules."""
-    sequence_parallel_optional: bool = True
-    """Tensor parallelism without sequence parallelism is worth trying."""
     searches_expert_overlap: bool = False
     """A search tries overlapping the experts' all-to-all where the rules allow it."""
     fallback_offload: Mapping[str, tuple[Any, ...]] = field(default_factory=dict)

@@ -195,7 +195,7 @@ FACTS: Final = FrameworkFacts(
     model_impl="transformers",
     # sequence_parallel_size is Ulysses: all-to-all over heads.
     strategy=StrategyDefaults(
-        recompute=Recompute.NONE, cp_comm=CpComm.A2A, sequence_parallel_optional=False, fallback_offload=FALLBACK_OFFLOAD,
+        recompute=Recompute.NONE, cp_comm=CpComm.A2A, fallback_offload=FALLBACK_OFFLOAD,
     ),
     # peft around Hugging Face's modules. bitsandbytes' NF4 can be stored in a floating-point type that is sharded like any other
     # (Linear4bit, quant_storage); its 8-bit weights cannot.

@@ -67,7 +67,7 @@ FACTS: Final = FrameworkFacts(
     training_defaults={name: MEGATRON.training_defaults[name] for name in ("attention", "dropout")},
     # Megatron's megatron/arguments.py: --recompute-method block with --recompute-num-layers.
     strategy=StrategyDefaults(
-        recompute=Recompute.NONE, cp_comm=CpComm.A2A, recompute_counts=True, sequence_parallel_optional=False,
+        recompute=Recompute.NONE, cp_comm=CpComm.A2A, recompute_counts=True,
         fallback_offload=FALLBACK_OFFLOAD,
     ),
     choices=Choices(

@@ -80,6 +80,10 @@ class Violations:
         bits = sum(1 << bit for bit, rule in enumerate(self.active) if rule.code in codes)
         return Violations(flags=self.flags & bits, active=self.active)
 
+    def without(self, codes: frozenset[str]) -> Violations:
+        """The violations of all rules but those with these codes."""
+        return self.only(frozenset(rule.code for rule in self.active) - codes)
+
     def counts(self, weights: Ints | None = None) -> dict[str, int]:
         """How many strategies break which rule first, by its code; row i counts `weights[i]` times, once by default."""
         # `flags & -flags` keeps the lowest bit, which is the first rule.

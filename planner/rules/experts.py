@@ -183,10 +183,13 @@ EXPERT_RULES: tuple[Rule, ...] = (
         "Choose an ep that divides dp.", "nanotron slurm_launcher.py (world = dp * pp * tp * cp * ep)",
         frameworks=only("nanotron"), when=_is_moe,
     ),
-    # torchtitan's meshes before 0.3 either give the whole tp axis to the experts or none of it.
+    # Outside of Megatron no mesh holds a degree of its own for the width of an expert: torchtitan's before 0.3 give the whole tp
+    # axis to the experts or none of it, and the others cut an expert's products, where at all, like those of any other layer.
     Rule(
-        "expert-tensor-parallel-unsupported", _etp_neither, "etp {etp} is neither 1 nor tp {tp}, and torchtitan {version} has no other",
-        "Set etp to 1 or to tp.", f"{_TITAN_DIMS} (_validate)", frameworks=only("torchtitan"), until="0.3",
+        "expert-tensor-parallel-unsupported", _etp_neither, "etp {etp} is neither 1 nor tp {tp}, and {framework} {version} has no other",
+        "Set etp to 1 or to tp.", f"{_TITAN_DIMS} (_validate); transformers/models/qwen3_moe/configuration_qwen3_moe.py "
+        "(base_model_tp_plan); accelerate/parallelism_config.py (has no such degree)",
+        frameworks=only("megatron-deepspeed", "deepspeed", "torchtitan", "fsdp", "nanotron"),
         when=_is_moe, smallest_change="etp {etp} -> 1",
     ),
     Rule(

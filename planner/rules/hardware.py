@@ -58,6 +58,10 @@ def _chunked(job: Job) -> bool:
     return job.training.cross_entropy == "chunked"
 
 
+def _fused_by_transformer_engine(job: Job) -> bool:
+    return job.training.cross_entropy == "te" and job.training.recipe is None
+
+
 def _low_precision(job: Job) -> bool:
     return job.training.precision in ("fp8", "nvfp4")
 
@@ -120,5 +124,13 @@ HARDWARE_RULES: tuple[Rule, ...] = (
         "cross-entropy-unsupported", always, "cross_entropy is 'chunked', but torchtitan {version} computes its loss in one piece",
         "Leave cross_entropy out, or use torchtitan 0.3.", "torchtitan/components/loss.py (ChunkedLossWrapper)",
         frameworks=only("torchtitan"), until="0.3", when=_chunked,
+    ),
+    # NVIDIA's recipes are Megatron-Bridge's, which starts Core without Megatron-LM's arguments: there it is a warning alone
+    # (megatron/core/model_parallel_config.py).
+    Rule(
+        "cross-entropy-unsupported", always, "cross_entropy is 'te', which megatron {version} refuses as unstable",
+        "Set cross_entropy to 'fused', or use core 0.18.",
+        "megatron/training/arguments.py (cross_entropy_fusion_impl, read in core 0.18.0, 0.19.0 and 0.19.2)",
+        frameworks=only("megatron"), since="0.19", when=_fused_by_transformer_engine,
     ),
 )  # fmt: skip

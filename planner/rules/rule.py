@@ -72,12 +72,13 @@ def version_key(version: str) -> tuple[int, ...]:
 
 
 def version_stated(job: Job) -> bool:
-    """Whether the framework's version is a fact: a plan states it, and an evaluated row may.
+    """Whether the framework's version is a fact: a plan states it, and so does an evaluated row, unless it gives a date alone.
 
-    Rules that only a release bounds do not refuse other rows. The software of a run that is known only by its date may
+    Rules that only a release bounds do not refuse those rows. The software of a run that is known only by its date may
     carry what the release of that date did not have; InternEvo's published runs are an example.
     """
-    return job.states_version or "framework_version" not in job.training.assumed
+    assumed = job.training.assumed
+    return job.states_version or "framework_version" not in assumed or "software_date" in assumed
 
 
 def only(*frameworks: Framework) -> frozenset[Framework]:

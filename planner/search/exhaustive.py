@@ -231,7 +231,8 @@ class Exhaustive:
         """Counts base rows of which nothing fits; where a knob breaks a rule with every choice of the others, that is the reason."""
         legal = np.full(len(base), not self.space.asks_knobs)
         for mode, zero in product(leanest_modes(self.space), self.space.zeros) if self.space.asks_knobs else ():
-            found = violations(self.space.job, self.space.leanest(base, zero=zero, modes=[mode]))
+            lean = self.space.leanest(base, zero=zero, modes=[mode])
+            found = violations(self.space.job, lean).without(unasked_codes(self.space))
             legal |= found.legal
         if not legal.all():
             broken = Violations(found.flags[~legal], found.active)

@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 
 from cost_models.errors import SearchBudgetError
 from cost_models.job import Job
+from planner.rules import active_rules
 from planner.rules.rule import divisors
 from planner.schemas.plan_request import Constraints
 
@@ -37,6 +38,8 @@ _GOLDEN = (5.0**0.5 - 1.0) / 2.0
 MESH_AXES = ("tp", "pp", "cp", "dp")
 INNER_AXES = ("ep", "etp", "micro_batch_size", "sequence_parallel")
 DEGREE_AXES = (*MESH_AXES, *INNER_AXES)
+_REFUSES_VALUE = {"sequence-parallel-unsupported": True, "moe-needs-sequence-parallel": False}
+"""The value of sequence_parallel that each of these rules refuses in every strategy of a job with tensor parallelism."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -188,11 +191,10 @@ def _cross_inner(job: Job, given: Mapping[str, Any], rows: _Rows) -> None:
         rows.cross("sequence_parallel", given["sequence_parallel"])
         rows.keep((rows["tp"] > 1) | ~rows["sequence_parallel"].astype(bool))
     else:
-        optional = job.framework.strategy.sequence_parallel_optional
-        # An MoE model with tp needs sequence parallelism in Megatron, whose default it is, so the other value is not tried.
-        both = optional and (job.model.moe is None or not job.framework.default_sequence_parallel)
-        rows.cross("sequence_parallel", (True, False) if both else (job.framework.default_sequence_parallel,))
-        rows.keep((rows["tp"] > 1) | ~rows["sequence_parallel"].astype(bool) | (not both))
+        refused = {_REFUSES_VALUE[rule.code] for rule in active_rules(job) if rule.code in _REFUSES_VALUE}
+        tried = [value for value in (True, False) if value not in refused]
+        rows.cross("sequence_parallel", tried)
+        rows.keep((rows["tp"] > 1) | ~rows["sequence_parallel"].astype(bool) | (len(tried) == 1))
         rows.columns["sequence_parallel"] = rows["sequence_parallel"].astype(bool) & (rows["tp"] > 1)
 
 
@@ -206,10 +208,8 @@ def _allowed_gpus(job: Job, constraints: Constraints) -> Ints:
 
 
 def _context_degrees(job: Job) -> list[int]:
-    # A causal mask needs two equal chunks per rank (see `planner.rules.degrees`), so an odd share is of no use.
     longest = job.training.seq_length // MIN_TOKENS_PER_CP_RANK
-    found = [c for c in divisors(job.training.seq_length) if c <= min(longest, job.cluster.num_gpus)]
-    return [1, *(c for c in found if c > 1 and job.training.seq_length % (2 * c) == 0)]
+    return [c for c in divisors(job.training.seq_length) if c <= min(max(longest, 1), job.cluster.num_gpus)]
 
 
 def _cross_experts(job: Job, given: Mapping[str, Any], rows: _Rows) -> None:

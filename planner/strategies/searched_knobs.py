@@ -97,7 +97,9 @@ def _with_expert_knobs(space: Space) -> Space:
     overlaps = job.framework.strategy.searches_expert_overlap and Part.EXPERT_OVERLAP not in space.without
     if "overlap_moe_all_to_all" not in space.knobs and overlaps:
         on = replace(probe, overlap_moe_all_to_all=np.ones(len(probe), np.bool_))
-        if violations(job, on).only(frozenset({"overlap-unsupported"})).legal.any():
+        ways = {**space.knobs, **knobs}.get("moe_dispatcher", (job.framework.strategy.moe_dispatcher,))
+        each = (replace(on, moe_dispatcher=np.full(len(on), code, np.int8)) for code in ways)
+        if any(violations(job, rows).only(frozenset({"overlap-unsupported"})).legal.any() for rows in each):
             knobs["overlap_moe_all_to_all"] = (False, True)
     return replace(space, knobs={**space.knobs, **knobs}, searched_knobs=frozenset(knobs)) if knobs else space
 

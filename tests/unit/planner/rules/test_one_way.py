@@ -31,10 +31,10 @@ def codes(model: Document, framework: str, version: str | None, strategy: Docume
         ("torchtitan", "0.2.2", {"cp": 2, "tp": 2}),
         ("torchtitan", "0.2.2", {"pp": 2, "vpp": 2, "recompute": "none", "overlap": {"moe_all_to_all": True}}),
         ("torchtitan", "0.2.2", {"tp": 2, "etp": 2}),
-        ("torchtitan", "0.3", {"etp": 2}),
+        ("torchtitan", "0.3", {"tp": 2, "etp": 2}),
         ("torchtitan", "0.1", {"moe_dispatcher": "flex"}),
         ("torchtitan", "0.3", {"moe_dispatcher": "allgather"}),
-        ("deepspeed", "0.19.8", {"zero": 1, "etp": 2}),
+        ("deepspeed", "0.19.8", {"zero": 1, "tp": 2, "etp": 2}),
         ("deepspeed", "0.19.2", {"zero": 1, "tp": 2}),
         ("deepspeed", "0.19.8", {"zero": 1, "tp": 2, "cp": 2}),
         ("deepspeed", "0.19.8", {"zero": 2, "tp": 2, "offload": {"optimizer_fraction": 1.0}}),
@@ -45,9 +45,10 @@ def codes(model: Document, framework: str, version: str | None, strategy: Docume
         ("deepspeed", "0.19.8", {"zero": 1, "moe_dispatcher": "flex"}),
         ("megatron-deepspeed", "2023", {"zero": 1, "pp": 2}),
         ("megatron-deepspeed", "2024", {"zero": 3}),
-        ("megatron-deepspeed", "2024", {"zero": 1, "etp": 2}),
+        ("megatron-deepspeed", "2024", {"zero": 1, "tp": 2, "etp": 2}),
         ("nanotron", None, {"tp": 2}),
         ("fsdp", None, {}),
+        ("fsdp", None, {"tp": 2, "etp": 2}),
         ("megatron", "0.11", {"moe_dispatcher": "flex"}),
         ("megatron", "0.15", {"moe_dispatcher": "flex", "flex_backend": "hybridep"}),
         ("megatron", "0.16", {"overlap": {"moe_all_to_all": True}}),
@@ -62,7 +63,11 @@ def test_without_expert_parallelism_its_rules_say_nothing(
     assert codes(MOE, framework, version, strategy, **given) == []
 
 
-def test_the_sharded_copy_need_not_hold_experts_that_are_not_split() -> None:
-    """A copy of 2 ranks cannot hold etp 4; without ep only the number of copies of the experts is wrong."""
-    strategy = {"zero": 3, "zero_shard_size": 2, "etp": 4}
-    assert codes(MOE, "torchtitan", "0.3", strategy) == ["zero-shard-size-not-divisible"]
+@pytest.mark.parametrize("framework", ["torchtitan", "deepspeed", "megatron-deepspeed", "fsdp", "nanotron"])
+def test_an_expert_is_split_by_tensor_parallelism_or_not_at_all(framework: str) -> None:
+    """No mesh but Megatron's has a degree of its own for the width of an expert, whether or not experts are spread over ranks."""
+    for strategy in ({"etp": 2}, {"tp": 4, "etp": 2}):
+        assert "expert-tensor-parallel-unsupported" in codes(
+            MOE, framework, None, {"zero": 0 if framework == "nanotron" else 1, **strategy}
+        )
+        assert "expert-tensor-parallel-unsupported" not in codes(MOE, "megatron", None, strategy)

@@ -232,14 +232,17 @@ TWELVE_HEADS = {
         ({"tp": 2, "overlap": {"tp_comm": True}}, "megatron", DENSE, {"transformer_impl": "local"}, "overlap-unsupported"),
         ({"tp": 2, "overlap": {"tp_comm": True}}, "megatron", DENSE, {}, None),
         ({"offload": {"parameters": True}}, "megatron", DENSE, {}, "offload-unsupported"),
-        # Megatron offloads whole layers up to core 0.15, modules (--fine-grained-activation-offloading) from 0.16 on.
+        # Megatron's cpu_offloading: transformer_config.py of every core raises with a pipeline, and with any recomputation.
         ({"pp": 2, "offload": {"activation_layers": 2}}, "megatron", DENSE, {"framework_version": "0.15"},
+         "offload-unsupported"),
+        ({"pp": 2, "offload": {"activation_layers": 2}}, "megatron", DENSE, {"framework_version": "0.19"},
          "offload-unsupported"),
         ({"recompute": "selective", "offload": {"activation_layers": 2}}, "megatron", DENSE,
          {"framework_version": "0.15"}, "offload-unsupported"),
+        ({"recompute": "full", "offload": {"activation_layers": 2}}, "megatron", DENSE, {"framework_version": "0.16"},
+         "offload-unsupported"),
         ({"offload": {"activation_layers": 2}}, "megatron", DENSE, {"framework_version": "0.15"}, None),
-        ({"pp": 2, "vpp": 2, "recompute": "selective", "offload": {"activation_layers": 2}}, "megatron", MOE,
-         {"framework_version": "0.16"}, None),
+        ({"offload": {"activation_layers": 2}}, "megatron", DENSE, {"framework_version": "0.19"}, None),
         ({"offload": {"activation_layers": 2}}, "torchtitan", DENSE, {}, "offload-unsupported"),
         # DeepSpeed's cpu_checkpointing moves the inputs of checkpointed layers.
         ({"zero": 1, "offload": {"activation_layers": 2}}, "deepspeed", DENSE, {}, "offload-unsupported"),
@@ -273,12 +276,12 @@ TWELVE_HEADS = {
         # Megatron-DeepSpeed: --ds-sequence-parallel-size (2023, tp and pp 1), --zero-stage 3.
         ({"zero": 3}, "megatron-deepspeed", DENSE, {}, None),
         ({"zero": 3, "pp": 2}, "megatron-deepspeed", DENSE, {}, "zero-with-pipeline"),
-        ({"zero": 1, "cp": 2, "cp_comm": "a2a"}, "megatron-deepspeed", DENSE, {}, None),
+        ({"zero": 1, "cp": 2, "cp_comm": "a2a"}, "megatron-deepspeed", DENSE, {"software_date": "2022-06"}, None),
         ({"zero": 3, "cp": 2}, "megatron-deepspeed", DENSE, {"framework_version": "2023"}, None),
         ({"zero": 1, "cp": 2}, "megatron-deepspeed", DENSE, {"framework_version": "2022"}, "context-parallel-unsupported"),
         ({"zero": 1, "cp": 2, "tp": 2}, "megatron-deepspeed", DENSE, {"framework_version": "2023"},
          "context-parallel-unsupported"),
-        ({"zero": 1, "cp": 2, "cp_comm": "p2p"}, "megatron-deepspeed", DENSE, {}, "context-parallel-comm-unsupported"),
+        ({"zero": 1, "cp": 2, "cp_comm": "p2p"}, "megatron-deepspeed", DENSE, {"framework_version": "2023"}, "context-parallel-comm-unsupported"),
         ({"offload": {"optimizer_fraction": 0.5, "parameters": True}}, "fsdp", DENSE, {}, "offload-unsupported"),
         ({"zero": 3, "offload": {"optimizer_fraction": 1.0, "parameters": True}}, "fsdp", DENSE, {}, None),
         # Hardware.

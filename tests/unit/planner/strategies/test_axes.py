@@ -57,10 +57,31 @@ def test_every_combination_on_whole_nodes_and_no_other() -> None:
     assert found.degrees.sizes.sum() >= len(expected)
 
 
-def test_context_degrees_leave_256_tokens_and_an_even_share() -> None:
-    """1024 tokens: 2 and 4; a zigzag over cp ranks needs 2*cp to divide the sequence: 768 allows 3."""
+def test_context_degrees_divide_the_sequence_and_leave_256_tokens() -> None:
+    """1024 tokens: 2 and 4. 1542 = 6 x 257: whether an odd share can be cut in two, as a zigzag does, is for the rules to say."""
     assert rows(space(), "cp") == {(1,), (2,), (4,)}
     assert rows(space(seq=768), "cp") == {(1,), (2,), (3,)}
+    assert rows(space(seq=1542), "cp") == {(1,), (2,), (3,), (6,)}
+
+
+@pytest.mark.parametrize(
+    ("framework", "version", "given", "tried"),
+    [
+        ("megatron", "0.16", {}, {False, True}),
+        ("megatron", "0.16", MOE, {True}),  # megatron/training/arguments.py refuses it without
+        ("torchtitan", "0.3", MOE, {False, True}),
+        ("fsdp", "2.11", MOE, {False, True}),
+        ("deepspeed", "0.19", {}, {False}),  # it has none
+        ("megatron-deepspeed", "2022", {}, {False}),
+        ("megatron-deepspeed", "2023", {}, {False, True}),
+    ],
+)
+def test_sequence_parallelism_is_tried_both_ways_where_no_rule_decides(framework, version, given, tried) -> None:
+    job = job_of(
+        tiny_model() | given, framework, num_nodes=1, seq_length=1024, global_batch_size=8, framework_version=version
+    )
+    found = build_space(job, Constraints())
+    assert {sp for tp, sp in rows(found, "tp", "sequence_parallel") if tp > 1} == tried
 
 
 def test_expert_degrees_divide_the_experts_and_fit_the_ranks() -> None:

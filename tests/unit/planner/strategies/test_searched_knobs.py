@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from builders import job_of, tiny_model, with_experts
+from builders import job_of, row_of, tiny_model, with_experts
 from planner.plan import plan
+from planner.rules import active_rules
+from planner.rules.rule import rule_fields
 from planner.schemas import Constraints
 from planner.strategies.axes import build_space
 
@@ -71,6 +73,43 @@ def test_an_overlap_is_searched_where_some_mesh_can_have_it(tp: dict[str, int], 
     given = {"fixed": {"pp": 1, "sequence_parallel": False, "overlap": {"tp_comm": True}, **tp}}
     found = build_space(job, Constraints.model_validate(given)).searched_knobs
     assert ("overlap_moe_all_to_all" in found) is searched
+
+
+@pytest.mark.parametrize(("dispatchers", "searched"), [(["allgather", "alltoall"], True), (["allgather"], False)])
+def test_an_overlap_is_searched_where_some_listed_dispatcher_can_have_it(
+    dispatchers: list[str], searched: bool
+) -> None:
+    """Megatron overlaps no gathered tokens (transformer_config.py); that these are listed first says nothing of the others."""
+    job = job_of(with_experts(tiny_model()), "megatron", num_nodes=1, seq_length=512, global_batch_size=8)
+    given = {"fixed": {"pp": 1}, "allowed": {"moe_dispatcher": dispatchers}}
+    found = build_space(job, Constraints.model_validate(given)).searched_knobs
+    assert ("overlap_moe_all_to_all" in found) is searched
+
+
+def test_whether_a_schedule_runs_is_the_same_in_every_mesh() -> None:
+    """One mesh stands for all when the search asks which schedules can run, so no rule on schedules may look at more than these."""
+    looked_at = set()
+    for framework, version in (
+        ("torchtitan", "0.1"),
+        ("torchtitan", "0.3"),
+        ("megatron", "0.16"),
+        ("nanotron", "2025"),
+    ):
+        given = {"compile": True} if framework == "torchtitan" else {}
+        job = job_of(
+            tiny_model(),
+            framework,
+            num_nodes=1,
+            seq_length=512,
+            global_batch_size=8,
+            framework_version=version,
+            **given,
+        )
+        row = row_of(job, pp=2, vpp=1, micro_batch_size=1)
+        for rule in active_rules(job):
+            if rule.code == "schedule-unsupported":
+                looked_at |= rule_fields(rule, job, row)
+    assert looked_at == {"pp", "vpp", "schedule", "recompute"}
 
 
 def test_a_given_value_is_not_searched() -> None:

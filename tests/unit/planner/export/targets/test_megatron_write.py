@@ -101,7 +101,7 @@ def test_null_tokenizer_of_earlier_releases_adds_a_token():
 @pytest.mark.parametrize(
     ("named", "field"),
     [
-        ({"training": {"cross_entropy": "te"}, "version": "0.19"}, "training.cross_entropy"),
+        ({"training": {"cross_entropy": "te", "recipe": "nvidia-perf"}, "version": "0.19"}, "training.cross_entropy"),
         ({"training": {"grad_reduce_dtype": "bf16"}}, "training.grad_reduce_dtype"),
         ({"training": {"attention_kernel": "fa3"}}, "training.attention_kernel"),
         ({"training": {"compile": True}}, "training.compile"),
