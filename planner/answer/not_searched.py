@@ -13,6 +13,7 @@ from cost_models.strategies.fields import COLUMNS, FIELD, Recompute, Schedule
 from planner.strategies.degrees import MIN_TOKENS_PER_CP_RANK
 from planner.strategies.expansion import MOST_COUNTED_LAYERS
 from planner.strategies.module_sets import tries_every_set
+from planner.strategies.shard_groups import searched_stages
 from planner.strategies.space import Space
 
 _LIST = "List values in constraints.allowed to search them."
@@ -79,7 +80,8 @@ def _of_degrees(space: Space) -> Iterator[tuple[str, str]]:
     if job.model.moe is not None:
         tried = "1 and tp" if job.framework.etp_defaults_to_tp else "1"
         yield "etp", f"No degrees but {tried} are tried. {_LIST}"
-    if space.groups.shards:
+    shards, _ = searched_stages(job, zeros=space.zeros, given=space.knobs, without=space.without)
+    if shards and (space.degrees.mesh["dp"] * space.degrees.mesh["cp"]).max(initial=1) > 1:
         yield "zero_shard_size", f"A group of one rank shards nothing, as zero 0 does, and is not tried. {_LIST}"
     if choices.selective_recompute and Recompute.SELECTIVE not in space.recompute_modes:
         yield "recompute", f"Selective recomputation is not tried. {_LIST}"
