@@ -117,7 +117,6 @@ def meaning(quantities: Quantities) -> dict[str, Any]:
         name: quantities.peek(name) for name in quantities if quantities.matters(name) and name not in NOT_READ_BACK
     }
     if found.get("model.position_embedding") != "learned":
-        del found[
-            "model.max_position_embeddings"
-        ]  # the length of a table of positions, which a longer sequence extends
+        # The length of a table of positions, which a longer sequence extends.
+        found.pop("model.max_position_embeddings", None)
     return {name: value for name, value in found.items() if value is not None}

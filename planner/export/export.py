@@ -107,14 +107,21 @@ def version_of(target: Target, asked: str | None, plan: LaunchPlan) -> str:
     Raises:
         InvalidInputError: none of the target's known releases is meant.
     """
-    version = asked or (plan.training["framework_version"] if target.own_version else target.versions[-1])
+    planned = str(plan.training["framework_version"])
+    # A front end that runs on one release of the framework is the one that runs on the plan's.
+    fitting = [own for own, release in target.built_on.items() if _same_series(release, planned)]
+    version = asked or (planned if target.own_version else [*target.versions, *fitting][-1])
     for known in target.versions:
-        length = len(version_key(known))
-        if version_key(version)[:length] == version_key(known)[: len(version_key(version))]:
+        if _same_series(known, version):
             return known
     message = f"launch files for {target.name} {version} are not known"
     hint = f"Known releases: {', '.join(target.versions)}."
     raise InvalidInputError([Problem("/framework_version", message, hint, "unknown-version")])
+
+
+def _same_series(known: str, version: str) -> bool:
+    length = min(len(version_key(known)), len(version_key(version)))
+    return version_key(known)[:length] == version_key(version)[:length]
 
 
 def _check_framework(target: Target, plan: LaunchPlan) -> None:

@@ -7,7 +7,8 @@ A writer asks `Quantities` for each value and thereby promises to say it. What a
 from __future__ import annotations
 
 from collections.abc import Collection, Iterator, Mapping
-from typing import Any
+from copy import copy
+from typing import Any, Self
 
 from cost_models.errors import NotExpressibleError
 from planner.export.launch_plan import LaunchPlan
@@ -60,6 +61,7 @@ class Quantities(Mapping[str, Any]):
 
     def __init__(self, plan: LaunchPlan, *, target: str, version: str) -> None:
         self.plan, self.target, self.version = plan, target, version
+        self.release = version
         self._values = dict(_flat(plan))
         self._idle = idle_fields(plan)
         self._said: set[str] = set()
@@ -74,6 +76,15 @@ class Quantities(Mapping[str, Any]):
 
     def __len__(self) -> int:
         return len(self._values)
+
+    def on(self, release: str) -> Self:
+        """The same account for a front end, whose settings are those of a release of the framework that it is built on.
+
+        Errors still name the front end and its version; `release` is what settings are asked for.
+        """
+        view = copy(self)
+        view.release = release
+        return view
 
     def peek(self, field: str) -> Any:
         """The value of a field, without a promise."""
@@ -167,5 +178,6 @@ def idle_beside(
         (named["zero"] == 0, ("zero_shard_size", "overlap.param_gather")),
         (not shards_further, ("zero_param_shard_size",)),
         (training["precision"] not in ("fp8", "nvfp4"), ("training.fp8_recipe",)),
+        (training["attention"] == "math", ("training.attention_kernel",)),
     ]
     return frozenset(field for idle, fields in conditions if idle for field in fields)

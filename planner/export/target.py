@@ -88,3 +88,5 @@ class Target:
     """Takes every setting that it understands and leaves the others; None where there is no reader."""
     recognises: Callable[[Sequence[InputFile]], bool] | None = None
     """Whether files given to `import` are of this target."""
+    built_on: Mapping[str, str] = field(default_factory=dict)
+    """The framework's release that each release of a front end runs on, where it runs on one alone."""

@@ -51,9 +51,11 @@ def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
 def row_of(plan: Mapping[str, Any], target: Target, version: str) -> dict[str, Any]:
     """The plan as an evaluate row for a target's framework and release."""
     front = plan.get("front", "fsdp")
-    framework = target.frameworks[0] if target.own_version else front
+    # A front end that runs on one release of its framework says that framework's plans.
+    release = version if target.own_version else target.built_on.get(version)
+    framework = target.frameworks[0] if release else front
     over = plan["by_framework"].get(framework, {})
-    named = {"framework": framework, **({"framework_version": version} if target.own_version else {})}
+    named = {"framework": framework, **({"framework_version": release} if release else {})}
     parts = {part: merged(plan[part], over.get(part, {})) for part in ("model", "cluster", "training", "strategy")}
     return {**parts, "training": {**parts["training"], **named}}
 

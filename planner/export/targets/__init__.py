@@ -5,10 +5,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from planner.export.target import Target
-from planner.export.targets import accelerate, deepspeed, megatron, nanotron, pytorch, torchtitan, transformers
+from planner.export.targets import (
+    accelerate,
+    deepspeed,
+    megatron,
+    megatron_bridge,
+    nanotron,
+    pytorch,
+    torchtitan,
+    transformers,
+)
 
 _ALL: tuple[Target, ...] = (
     megatron.TARGET,
+    megatron_bridge.TARGET,
     deepspeed.TARGET,
     torchtitan.TARGET,
     nanotron.TARGET,

@@ -13,41 +13,14 @@ from typing import Any
 
 import pytest
 
-from planner.export.launch_plan import LaunchPlan, launch_plan
+from megatron_plans import CAPABILITY, PLANS, planned
+from planner.export.launch_plan import LaunchPlan
 from planner.export.quantities import Quantities
 from planner.export.target import Launch
 from planner.export.targets import TARGETS
 from scripts.megatron_wheels import FOLDER, RELEASES
 
 PARSER = Path(__file__).with_name("megatron_parser.py")
-CAPABILITY = {"ampere": 8, "hopper": 9, "blackwell": 10}
-GPUS = {"h100": "dgx-h100", "b200": "dgx-b200"}
-PLANS: tuple[tuple[str, str, int, dict[str, Any], dict[str, Any]], ...] = (
-    # model, GPU, nodes, training, strategy
-    ("llama-3.1-8b", "h100", 1, {}, {}),
-    ("llama-3.1-70b", "h100", 8, {}, {"tp": 4, "pp": 4, "vpp": 5, "cp": 2, "recompute": "selective", "overlap": {"tp_comm": True}}),
-    ("llama-3.1-70b", "h100", 8, {}, {"tp": 8, "pp": 4, "layers_per_stage": [19, 20, 20, 21], "recompute": "full"}),
-    ("llama-3.1-70b", "h100", 8, {}, {"tp": 8, "pp": 2, "vpp": 2, "layers_per_stage": [18, 21, 21, 20], "overlap": {"p2p": True}}),
-    ("llama-3.1-70b", "h100", 8, {}, {
-        "tp": 8, "pp": 4, "recompute": "full", "recompute_method": "block", "recompute_num_layers": 5,
-    }),
-    ("mixtral-8x7b", "h100", 8, {}, {"tp": 2, "pp": 2, "ep": 8, "etp": 1, "vpp": 4, "overlap": {"moe_all_to_all": True}}),
-    ("mixtral-8x7b", "h100", 8, {}, {"tp": 2, "ep": 4, "etp": 2, "moe_dispatcher": "flex"}),
-    ("deepseek-v3", "h100", 64, {"precision": "fp8"}, {
-        "tp": 2, "pp": 8, "ep": 16, "etp": 1, "layers_per_stage": [7, 8, 8, 8, 8, 8, 8, 6],
-    }),
-    ("llama-3.1-8b", "h100", 1, {}, {"tp": 2, "zero": 3}),
-    ("llama-3.1-8b", "h100", 1, {}, {"zero": 2, "overlap": {"param_gather": False}}),
-    ("llama-3.1-8b", "h100", 1, {"cuda_graphs": True, "expandable_segments": True}, {"zero_shard_size": 4}),
-    ("llama-3.1-8b", "h100", 1, {}, {"offload": {"optimizer_fraction": 0.5}}),
-    ("llama-3.1-8b", "h100", 1, {}, {"offload": {"activation_layers": 4}}),
-    ("gpt3-6.7b", "h100", 1, {"seq_length": 2048, "optimizer_state_dtype": "bf16", "dropout": 0.1}, {"zero": 1}),
-    ("gpt3-6.7b", "h100", 1, {"seq_length": 2048, "precision": "fp16", "optimizer": "sgd"}, {"zero": 0}),
-    ("gpt-oss-20b", "h100", 1, {}, {"ep": 4}),
-    ("qwen3-30b-a3b", "h100", 1, {"cross_entropy": "fused", "grad_dtype": "bf16"}, {"ep": 8, "tp": 2, "etp": 1}),
-    ("llama-3.1-8b", "b200", 1, {"precision": "nvfp4"}, {"tp": 2}),
-    ("llama-3.1-8b", "b200", 1, {"precision": "fp8", "param_dtype": "fp8"}, {"cp": 2, "cp_comm": "allgather"}),
-)  # fmt: skip
 TYPOS = (
     "--tensor-model-paralel-size 2", "--use-distributed-optimiser", "--recompute-granularity some", "--fp8-formt hybrid",
     "--num-layer 4", "--moe-router-topkk 2", "--optimizer adamm", "--cp-comm-typ p2p", "--pipeline-model-parallel-layout Etx|L",
@@ -56,16 +29,8 @@ TYPOS = (
 
 
 def exported(release: str, case: int) -> tuple[LaunchPlan, Launch]:
-    model, gpu, nodes, training, strategy = PLANS[case]
     version = release.rpartition(".")[0]
-    plan = launch_plan({
-        "model": {"preset": model}, "cluster": {"preset": GPUS[gpu], "num_nodes": nodes},
-        "training": {
-            "seq_length": 8192, "global_batch_size": 512, "precision": "bf16", "framework": "megatron",
-            "framework_version": version, **training,
-        },
-        "strategy": {"micro_batch_size": 1, **strategy},
-    })  # fmt: skip
+    plan = planned(case, version)
     quantities = Quantities(plan, target="megatron", version=version)
     launch = TARGETS["megatron"].write(quantities)
     quantities.finish()

@@ -44,7 +44,7 @@ def _check_parts(q: Quantities) -> None:
         q.implied(f"model.{part}", False, why=_NO_MODULE)
     q.implied("model.final_norm", True, why="a norm follows its last layer")
     q.implied("model.activation_parameters", 0, why=_NO_MODULE)
-    if q.peek("model.attention_gate") and precedes(q.version, "0.16"):
+    if q.peek("model.attention_gate") and precedes(q.release, "0.16"):
         raise q.refusal("model.attention_gate", why="--attention-output-gate came with core 0.16")
 
 
@@ -70,7 +70,7 @@ def _attention(q: Quantities) -> Values:
     norm = q.only("model.qk_norm", ["none", "per_head"], why="it normalizes queries and keys head by head")
     found: Values = {"qk_layernorm": norm == "per_head"}
     if q["model.attention_sinks"]:
-        if precedes(q.version, "0.15"):
+        if precedes(q.release, "0.15"):
             raise q.refusal("model.attention_sinks", why="--softmax-type came with core 0.15")
         found["softmax_type"] = "learnable"
     if mla is not None:
@@ -92,7 +92,7 @@ def _windows(q: Quantities) -> Values:
     found: Values = {"window_size": f"{window - 1},0"}
     windowed = [int(kind != "full_attention") for kind in kinds or ()]
     if not all(windowed):
-        if precedes(q.version, "0.15"):
+        if precedes(q.release, "0.15"):
             raise q.refusal("model.layer_types", why="--window-attn-skip-freq came with core 0.15")
         found["window_attn_skip_freq"] = pattern(windowed)
     return found
@@ -124,7 +124,7 @@ def _mixture(q: Quantities) -> Values:
     if shared:
         found["moe_shared_expert_intermediate_size"] = shared
     if moe["shared_expert_gate"]:
-        if precedes(q.version, "0.16"):
+        if precedes(q.release, "0.16"):
             raise q.refusal("model.moe", why="--moe-shared-expert-gate came with core 0.16")
         found["moe_shared_expert_gate"] = True
     if moe["num_groups"] > 1:

@@ -132,7 +132,7 @@ def _offload(q: Quantities) -> Values:
             "layer by layer it offloads activations without a pipeline alone": strategy["pp"] > 1,
             "layer by layer it offloads activations without recomputation alone": strategy["recompute"] != "none",
             f"fewer than all {total} layers can be offloaded": layers >= total,
-            "--cpu-offloading-num-layers came with core 0.16": precedes(q.version, "0.16"),
+            "--cpu-offloading-num-layers came with core 0.16": precedes(q.release, "0.16"),
         }
         for why, holds in refused.items():
             if holds:
@@ -149,7 +149,7 @@ def _experts(q: Quantities) -> Values:
         "expert_model_parallel_size": ep, "expert_tensor_parallel_size": etp, "moe_token_dispatcher_type": dispatcher,
     }  # fmt: skip
     if dispatcher == "flex":
-        if precedes(q.version, "0.16"):
+        if precedes(q.release, "0.16"):
             q.only("flex_backend", ["deepep"], why="its flex dispatcher runs DeepEP's kernels alone before core 0.16")
             found["moe_enable_deepep"] = True
         else:

@@ -52,7 +52,7 @@ def _gradients(q: Quantities) -> Values:
         reduced = held
     narrow = {"fp16": "fp16", "fp32": "fp32"}.get(precision, "bf16")
     q.only("training.grad_dtype", ["fp32", narrow], why="it holds gradients in fp32 or in the type of parameters")
-    fsdp = zero >= 2 and not precedes(q.version, FSDP_DTYPES_SINCE)
+    fsdp = zero >= 2 and not precedes(q.release, FSDP_DTYPES_SINCE)
     if reduced != held and not (fsdp and (held, reduced) == ("fp32", narrow)):
         raise q.refusal(
             "training.grad_reduce_dtype", why=f"it reduces gradients in the type that it holds them in, {held}",
@@ -106,7 +106,7 @@ def _kernels(q: Quantities) -> Values:
         q.only("training.attention_kernel", ["fa2", "cudnn"], why="Transformer Engine cannot be asked for that kernel")
         found["attention_backend"] = "fused" if kernel == "cudnn" else "flash"
     loss = q.only("training.cross_entropy", ["unfused", "fused", "te"], why="Megatron Core has no such loss")
-    if loss == "te" and not precedes(q.version, TE_LOSS_UNTIL):
+    if loss == "te" and not precedes(q.release, TE_LOSS_UNTIL):
         why = "core 0.19 refuses Transformer Engine's loss as unstable"
         raise q.refusal("training.cross_entropy", why=why, nearest={"training.cross_entropy": "fused"})
     if loss != "unfused":
@@ -118,7 +118,7 @@ def _graphs(q: Quantities) -> Values:
     said_elsewhere(q, "training.expandable_segments")
     if not q["training.cuda_graphs"]:
         return {}
-    return {"enable_cuda_graph": True} if precedes(q.version, "0.15") else {"cuda_graph_impl": "local"}
+    return {"enable_cuda_graph": True} if precedes(q.release, "0.15") else {"cuda_graph_impl": "local"}
 
 
 def _dropout(q: Quantities) -> Values:

@@ -46,11 +46,11 @@ def write(q: Quantities) -> Launch:
         raise q.refusal("training.adapter", why="Megatron-LM has no adapters; megatron-bridge has")
     values = core_settings(q)
     words = tuple(word for name, value in checked(q, values) for word in option(name, value))
-    steps = _steps(q)
+    planned = steps(q)
     vocabulary = q.peek("model.vocab_size") - int(precedes(q.version, WHOLE_VOCABULARY_SINCE))
     return Launch(
         files=(),
-        command=(SCRIPT, *words, *(("--train-iters", str(steps)) if steps else ())),
+        command=(SCRIPT, *words, *(("--train-iters", str(planned)) if planned else ())),
         mock_command=(SCRIPT, *_replaced(words, "--vocab-size", str(vocabulary)), *_MOCK),
         variables=environment(q),
         checkout=("MEGATRON_LM", "Megatron-LM"),
@@ -62,8 +62,8 @@ def write(q: Quantities) -> Launch:
 def checked(q: Quantities, values: Values) -> Iterator[tuple[Name, Any]]:
     """The settings that have to be said, each of which the release has."""
     for name, value in stated(values):
-        if not name.is_in(q.version):
-            raise q.refusal(name.fields[0], why=f"{name.option} is not in core {q.version}")
+        if not name.is_in(q.release):
+            raise q.refusal(name.fields[0], why=f"{name.option} is not in core {q.release}")
         yield name, value
 
 
@@ -76,7 +76,8 @@ def option(name: Name, value: Any) -> tuple[str, ...]:
     return (name.option, str(value))
 
 
-def _steps(q: Quantities) -> int | None:
+def steps(q: Quantities) -> int | None:
+    """Steps of the whole training; None where the plan has no budget of tokens."""
     tokens = q.peek("training.total_tokens")
     if not tokens:
         return None

@@ -1,0 +1,23 @@
+#!/usr/bin/env bash
+# mixtral-8x7b on 64 GPUs for megatron-bridge 0.6: pp 4, dp 16, ep 8, vpp 8, zero 1, micro-batch 1, recompute
+# none.
+# Megatron-Bridge 0.6 must be installed, which runs on Megatron Core 0.19.
+# plan.yaml holds the plan in the keys of Bridge's ConfigContainer: the same keys override any recipe of
+# Bridge.
+# Add --data-path and --tokenizer, and overrides such as optimizer.lr=3e-4: data and schedule are yours to
+# set.
+# The plan holds nothing that costs neither time nor memory, such as the base of rotary positions, epsilons,
+# initial values and the schedule of the learning rate: set them to your model's.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+# The experts' all-to-all runs beside computation only with queues enough.
+export CUDA_DEVICE_MAX_CONNECTIONS=32
+
+# NODE_RANK counts the nodes from 0; SLURM numbers its tasks, of which there is one on each node.
+NODE_RANK="${NODE_RANK:-${SLURM_PROCID:-}}"
+: "${NODE_RANK:?set it to the number of this node, from 0}" "${MASTER_ADDR:?set it to the name of node 0}"
+
+exec torchrun --nnodes 8 --nproc-per-node 8 --node-rank "$NODE_RANK" --master-addr "$MASTER_ADDR" \
+  --master-port "${MASTER_PORT:-29500}" train.py \
+  "$@"

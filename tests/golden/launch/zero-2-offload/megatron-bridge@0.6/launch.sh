@@ -1,0 +1,18 @@
+#!/usr/bin/env bash
+# llama-2-13b on 8 GPUs for megatron-bridge 0.6: tp 2, dp 4, zero 1, micro-batch 2, recompute full.
+# Megatron-Bridge 0.6 must be installed, which runs on Megatron Core 0.19.
+# plan.yaml holds the plan in the keys of Bridge's ConfigContainer: the same keys override any recipe of
+# Bridge.
+# Add --data-path and --tokenizer, and overrides such as optimizer.lr=3e-4: data and schedule are yours to
+# set.
+# The plan holds nothing that costs neither time nor memory, such as the base of rotary positions, epsilons,
+# initial values and the schedule of the learning rate: set them to your model's.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+# Before Blackwell, one queue keeps the order in which tensor- and context-parallel collectives and products
+# are launched, without which they do not overlap; Megatron asserts it.
+export CUDA_DEVICE_MAX_CONNECTIONS=1
+
+exec torchrun --standalone --nproc-per-node 8 train.py \
+  "$@"
