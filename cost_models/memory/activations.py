@@ -268,12 +268,18 @@ def _hidden_tensors(job: Job, traits: MemoryTraits) -> tuple[float, float]:
     return 2.0, 2.0
 
 
+def _repeats_activation(job: Job, traits: MemoryTraits) -> bool:
+    """Whether a compiled layer makes the activation again in backward, which lies between products and costs the compiler nothing."""
+    return job.training.compile and traits.torch_operators and job.model.gated_mlp
+
+
 def _mlp(job: Job, traits: MemoryTraits, kind: LayerKind, s: Sizes) -> dict[str, Floats]:
     """Bytes of the parts of the MLP, dense or mixture of experts, and of the gradients of its backward, shape (U,). [M-5]
     [M-6]
     """
     model = job.model
     first, second = _hidden_tensors(job, traits)
+    behind = 1.0 if _repeats_activation(job, traits) else second
 
     def dense(width: float) -> dict[str, Floats]:
         column = width * s.tokens / s.tp
@@ -282,7 +288,7 @@ def _mlp(job: Job, traits: MemoryTraits, kind: LayerKind, s: Sizes) -> dict[str,
         # the gradient buffer needs no tensor for it.
         weight = 0.0 if traits.fuses_weight_gradients else s.w * width * model.hidden_size / s.tp
         return {
-            "hidden": (s.w * (first + second - 1) + s.linear_w) * column,
+            "hidden": (s.w * (first + behind - 1) + s.linear_w) * column,
             "mlp_gradient": np.maximum(gradients, s.w * column + weight),
         }
 

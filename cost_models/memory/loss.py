@@ -38,7 +38,7 @@ class LossBytes:
 LOSS_BYTES: Final[Mapping[tuple[LossFamily, CrossEntropy], LossBytes]] = {
     ("torch", "unfused"): LossBytes(12.0, 16.0, 4.0),
     ("torch", "fused"): LossBytes(4.0, 4.0, 2.0),
-    ("torch", "compiled"): LossBytes(4.0, 8.0, 4.0),
+    ("torch", "compiled"): LossBytes(4.0, 10.0, 4.0),
     ("torch", "te"): LossBytes(2.0, 2.0, 2.0),
     ("huggingface", "unfused"): LossBytes(12.0, 16.0, 4.0),
     ("huggingface", "fused"): LossBytes(4.0, 4.0, 2.0),

@@ -59,6 +59,17 @@ def test_torchtitan(recompute: str, version: str, expected: float) -> None:
     assert kept_per_token(LLAMA_8B, strategy, framework="torchtitan", framework_version=version) == expected
 
 
+@pytest.mark.parametrize("framework", ["torchtitan", "fsdp"])
+def test_a_compiled_layer_makes_the_output_of_its_activation_again(framework: str) -> None:
+    """168072 less 2f: gate, up and their product are left of a gated MLP; without a gate there is nothing to make again."""
+    strategy = {"zero": 3, "dp": 8, "recompute": "none"}
+    given = {"framework": framework, "model_impl": "native", "compile": True}
+    assert kept_per_token(LLAMA_8B, strategy, **given) == 168072 - 2 * 14336
+    plain = {**LLAMA_8B, "gated_mlp": False}
+    eager = kept_per_token(plain, strategy, **{**given, "compile": False})
+    assert kept_per_token(plain, strategy, **given) == eager
+
+
 def test_torchtitan_selective_keeps_what_its_two_reduce_scatters_return() -> None:
     """t = 4: input, attention's output, its statistics, outputs of wqkv and w1 are divided: (2h + 2q + 4a + 2q + 4kv + 2f) / 4 =
     (8192 + 8192 + 128 + 8192 + 4096 + 28672) / 4 = 14368. The output of w2 is a whole partial sum, 2h = 8192, and the two
