@@ -129,10 +129,20 @@ def _toml():
         "family": spec.model_cls.__name__,
     }
     answer["stages"] = _stages_0_2(config, arguments)
+    answer["converters"] = _converters_0_2(config)
     arguments.update_from_config(config)  # as the trainer does before it builds the model
     answer["parameters"], answer["width"] = _parameters(lambda: spec.model_cls(arguments))
     answer["batches"] = _first_batch(iter(spec.build_dataloader_fn(1, 0, None, config)))
     return answer
+
+
+def _converters_0_2(config):
+    """Classes of the converters, which the trainer looks up by their names."""
+    for name in ("float8", "mx"):
+        importlib.import_module(f"torchtitan.components.quantization.{name}")
+    from torchtitan.protocols import model_converter
+
+    return [model_converter._registry_model_converter_cls[name].__name__ for name in config.model.converters]
 
 
 def _stages_0_2(config, arguments):

@@ -201,7 +201,9 @@ _RECIPES = {False: ("tensorwise", "rowwise", "mxfp8"), True: ("rowwise", "mxfp8"
 
 
 def _say_float8(document: dict[str, Any], recipe: str, *, gathers: bool) -> None:
-    put(document, keys.CONVERTERS, ["mx" if recipe == "mxfp8" else "float8"])
+    put(document, keys.CONVERTERS, [keys.MX_CONVERTER if recipe == "mxfp8" else keys.FLOAT8_CONVERTER])
+    # The plan counts on a head in bf16. MXLinearConverter leaves it out by default, Float8LinearConverter does not.
+    put(document, keys.MX_FILTER if recipe == "mxfp8" else keys.FLOAT8_FILTER, [keys.HEAD[False]])
     if recipe == "mxfp8":
         put(document, keys.MX_RECIPE, "mxfp8_cublas")
     elif recipe == "rowwise":

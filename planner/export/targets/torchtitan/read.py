@@ -159,13 +159,12 @@ def _types(settings: Settings, row: dict[str, Any]) -> None:
     # No recipe means tensorwise scaling (components/quantization/float8.py).
     converters = peeked(settings, keys.CONVERTERS) or ()
     recipe = None
-    if converters in (("float8",), ("mx",)):
+    micro = converters in ((keys.MX_CONVERTER,), ("mx",))
+    if micro or converters in ((keys.FLOAT8_CONVERTER,), ("float8",)):
         settings.take(keys.CONVERTERS, "training.precision")
-        recipe = (
-            "mxfp8"
-            if converters == ("mx",)
-            else settings.value(keys.FLOAT8_RECIPE, "training.fp8_recipe", default="tensorwise")
-        )
+        # Whichever small products a filter leaves in bf16, the row calls the training fp8.
+        settings.take(keys.MX_FILTER if micro else keys.FLOAT8_FILTER, "training.precision")
+        recipe = "mxfp8" if micro else settings.value(keys.FLOAT8_RECIPE, "training.fp8_recipe", default="tensorwise")
         settings.take(keys.MX_RECIPE, "training.fp8_recipe")
         settings.take(keys.FLOAT8_GATHER, "training.fp8_recipe")
         settings.take(keys.FLOAT8_SCALES, "training.fp8_recipe")

@@ -46,7 +46,7 @@ def write(quantities: Quantities) -> Launch:
     put(document, "model.name", "plan")
     put(document, "model.flavor", "plan")
     put(document, "experimental.custom_import", keys.MODULE)
-    put(document, "job.description", f"{shape_of(quantities).family} on {quantities.plan.world_size} GPUs")
+    put(document, "job.description", f"{shape_of(quantities).family} on {_gpus(quantities.plan.world_size)}")
     order = (
         "job",
         "model",
@@ -73,6 +73,10 @@ def write(quantities: Quantities) -> Launch:
         ),
         own_data=("The dataset, its tokenizer (model.hf_assets_path), and the number of steps are yours to set.",),
     )  # fmt: skip
+
+
+def _gpus(count: int) -> str:
+    return f"{count} GPU{'s' * (count > 1)}"
 
 
 def _template(name: str) -> str:
