@@ -91,7 +91,7 @@ def test_a_budget_of_tokens_is_a_number_of_steps():
 @pytest.mark.parametrize(
     ("named", "field"),
     [
-        ({"training": {"cross_entropy": "te"}}, "training.cross_entropy"),
+        ({"training": {"attention_kernel": "fa3"}}, "training.attention_kernel"),
         ({"training": {"compile": True}}, "training.compile"),
         ({"training": {"adapter": {"rank": 8, "target_modules": ["q_proj"], "dora": True}}}, "training.adapter"),
         ({"training": {"frozen": ["embedding"]}}, "training.frozen"),
