@@ -32,7 +32,7 @@ from typing import Any
 from cost_models.errors import MeshwrightError
 from planner.plan import plan
 from planner.rows import evaluate_rows
-from scripts.approved import drawn, jobs, refused, rows, tables
+from scripts.approved import drawn, edges, jobs, refused, rows, tables
 from scripts.approved.requests import requests
 from scripts.approved.rows import Document
 
@@ -50,7 +50,7 @@ PLANS = "plans"
 
 @cache
 def _rows() -> Mapping[str, list[Document]]:
-    return {**rows.groups(), **jobs.groups(), **refused.groups()}
+    return {**rows.groups(), **jobs.groups(), **edges.groups(), **refused.groups()}
 
 
 def cases() -> list[tuple[str, str]]:

@@ -35,6 +35,9 @@ from cost_models.strategies.strategy import Bools, Codes, Floats, Ints, Strategi
 from cost_models.strategies.tensors import summed
 from cost_models.terms import Tier
 
+_ROUNDING = 1e-12
+"""Share of a wait that counts as none of it."""
+
 
 @dataclass(frozen=True, eq=False)
 class Stages:
@@ -169,6 +172,12 @@ def slowest_of(strategies: Strategies, stage_KN: Floats, *, share_KN: Floats) ->
     )
 
 
+def _left_of(wait_s: Floats, saved_s: Floats) -> Floats:
+    """Seconds of a wait beyond those saved. Where all of it is saved, rounding would leave a trace on either side of zero."""
+    left_s = wait_s - saved_s
+    return np.where(left_s > _ROUNDING * wait_s, left_s, 0.0)
+
+
 def slowest_terms(strategies: Strategies, costs: StageCosts, slowest: Slowest) -> dict[str, Floats]:
     """Seconds of the slowest stage's work over all micro-batches of a step, by term, shape (N,) each."""
     layers, ends, per = costs.layers, costs.ends, costs.per
@@ -181,8 +190,8 @@ def slowest_terms(strategies: Strategies, costs: StageCosts, slowest: Slowest) -
     # What the host's lead saves is taken off the plain layers' waits, and beyond these off what repeated layers wait.
     ahead = m * per.ahead * slowest.is_last
     repeated = slowest.recomputed_share * sum_over_kinds(slowest.layers_JN * m, per.again_JN)
-    terms["recompute"] = repeated - np.maximum(ahead - terms["launch"], 0.0)
-    terms["launch"] = np.maximum(terms["launch"] - ahead, 0.0)
+    terms["recompute"] = _left_of(repeated, np.maximum(ahead - terms["launch"], 0.0))
+    terms["launch"] = _left_of(terms["launch"], ahead)
     if per.mtp_J1.any():
         terms["recompute"] += m * slowest.is_last * per.mtp_again
     terms["recompute"] += sum_over_kinds(layers_JN, per.selective_JN)

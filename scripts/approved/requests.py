@@ -117,5 +117,37 @@ def requests() -> dict[str, Document]:
         "nanotron-pools": asked(UNEVEN, both, "nanotron"),
         "pools-target": asked(SMALL, both, "megatron", {"total_tokens": 1e9}, objective="cost", targets={"deadline_h": 1.8}),
     }  # fmt: skip
+    found |= _beside(both)
     found |= refused.requests(lambda **more: asked(SMALL, FEW, "megatron", **more))
     return found | refused.requests_on_pools(lambda **more: asked(SMALL, both, "megatron", **more))
+
+
+def _beside(both: Document) -> dict[str, Document]:
+    """Splits at risk, every schedule, several extras at once, links without NVLink, and one GPU."""
+    nine, eight = {**SMALL, "num_layers": 9}, {**SMALL_MOE, "num_layers": 8}
+    wide, cards = {**FEW, "gpus_per_node": 4}, {**FEW, "gpu": {**FAST, "memory_gib": 9.0}, "intra_node": "pcie"}
+    schedules = {"schedule": ["1f1b", "interleaved", "zb-h1", "zb-v", "dualpipe-v", "gpipe"], "vpp": [1, 2]}
+    opened: Document = {"include": ["open_splits"]}
+    risk = {"fixed": {"pp": 3, "micro_batch_size": 1, "zero": 1, "recompute": "none"}, "allow_at_risk": True}
+    alike = {**NEW, "num_nodes": 1, "gpus_per_node": 2}
+    return {
+        "open-splits-risk": asked(UNEVEN, TIGHT, "megatron", {"seq_length": 6048}, constraints=risk, **opened, top_k=8),
+        "open-splits-risk-far": asked(UNEVEN, TIGHT, "megatron", {"seq_length": 7488}, constraints=risk, **opened),
+        "open-splits-titan": asked(nine, FEW, "torchtitan", **fixed(pp=2), **opened, top_k=6),
+        "open-splits-virtual": asked(nine, FEW, "megatron", **fixed(pp=2, vpp=2, tp=1), **opened, top_k=3),
+        "open-splits-cost": asked(UNEVEN, {**FEW, "num_nodes": 3}, "megatron", objective="cost", **fixed(tp=1), **opened, top_k=5),
+        "open-splits-target": asked(UNEVEN, FEW, "megatron", {"total_tokens": 1e9}, objective="fewest_gpus", targets={"deadline_h": 2.6}, **opened),
+        "open-splits-full": asked(UNEVEN, TIGHT, "megatron", {"seq_length": 9216}, **fixed(pp=3, recompute="full"), **opened),
+        "all-schedules": asked(eight, wide, "torchtitan", constraints={"fixed": {"pp": 4, "micro_batch_size": 1}, "allowed": schedules}, top_k=12),
+        "all-schedules-few": asked({**SMALL, "num_layers": 8}, wide, "torchtitan", {"global_batch_size": 8}, constraints={"fixed": {"pp": 2}, "allowed": schedules}, top_k=12),
+        "every-extra": asked(SMALL, FEW, "megatron", include=["pareto", "what_if", "open_splits"], top_k=3),
+        "pareto-offload": asked(SMALL, {**TIGHT, "host_memory_gib": 300}, "deepspeed", include=["pareto"]),
+        "pareto-cards": asked(SMALL, cards, "fsdp", {"global_batch_size": 12}, include=["pareto"], top_k=6),
+        "cost-cards": asked(SMALL, cards, "nanotron", objective="cost", top_k=8),
+        "one-gpu": asked(SMALL, {**FEW, "num_nodes": 1, "gpus_per_node": 1}, "megatron", top_k=10),
+        "two-gpus": asked(SMALL_MOE, {**FEW, "num_nodes": 1, "gpus_per_node": 2}, "torchtitan", top_k=10),
+        "pools-risk": asked(UNEVEN, pools_of({**alike, "gpu": {**FAST, "memory_gib": 7}}, {**alike, "gpu": {**FAST, "memory_gib": 6.5}}), "megatron",
+                            {"seq_length": 4608}, constraints={"allow_at_risk": True}, top_k=6),
+        "pools-eight-layers": asked({**SMALL, "num_layers": 8}, both, "nanotron", top_k=8),
+        "pools-of-two-prices": asked(UNEVEN, pools_of({**alike, "price_per_gpu_hour": 3.0}, {**alike, "price_per_gpu_hour": 1.0}), "megatron", objective="cost", top_k=6),
+    }  # fmt: skip

@@ -105,3 +105,24 @@ def test_the_ends_take_no_less_than_their_bound_whatever_stands_around_the_layer
     bound = rows.num_micro_batches * (LAYERS * tables.layers.cases.spread(tables.layers.whole)[0] + first + last)
     found = np.sum(list(stages(job, rows).terms_s.values()), axis=0)
     assert np.all(bound <= found * (1 + 1e-12))
+
+
+@pytest.mark.parametrize(
+    ("fields", "frozen"),
+    [
+        ({"parallel_block": True, "norms_per_layer": 1}, ["head", "embedding"]),
+        ({"head_bias": True}, ["attention", "norms"]),
+        ({"activation_parameters": 3}, ["mlp"]),
+        ({"attention_sinks": True}, ["attention", "norms"]),
+    ],
+)
+def test_a_wait_that_is_hidden_altogether_leaves_nothing(fields, frozen) -> None:
+    """Head and loss of a vocabulary of 50,021 outlast every wait; nothing is recomputed, so no rounding may show as recomputation."""
+    model = {
+        "num_layers": 12, "hidden_size": 2304, "num_attention_heads": 18, "num_key_value_heads": 6, "intermediate_size": 6528,
+        "vocab_size": 50021, **fields,
+    }  # fmt: skip
+    given = {"seq_length": 3072, "global_batch_size": 96, "frozen": frozen}
+    job = job_of(model, "fsdp", cluster={"preset": "dgx-h100", "num_nodes": 2}, **given)
+    terms = stages(job, rows_of(job, {"zero": 0, "recompute": "none"})).terms_s
+    assert (terms["launch"].tolist(), terms["recompute"].tolist()) == ([0.0], [0.0])
