@@ -11,7 +11,9 @@ from planner.export.launchers.shell import LAUNCH
 from planner.export.target import LaunchFile
 
 IMAGE = "REPLACE-WITH-YOUR-IMAGE"
-_FOLDER = "/launch"
+_FILES, _FOLDER = "/launch-files", "/launch"
+_COPIED = f"cp -L {_FILES}/* {_FOLDER}/"
+"""A ConfigMap is mounted read-only, and programs write beside their files: transformers' Trainer, for one, makes its output folder."""
 _PORT = 29500
 _Object = dict[str, Any]
 Checkout = tuple[str, str] | None
@@ -90,14 +92,19 @@ def _pod(plan: LaunchPlan, name: str, start: str, checkout: Checkout) -> _Object
                     if checkout
                     else {}
                 ),
-                "command": ["bash", "-c", f'{start}; exec bash {_FOLDER}/{LAUNCH} "$@"', "launch"],
+                "command": ["bash", "-c", f'{start}; {_COPIED} && exec bash {_FOLDER}/{LAUNCH} "$@"', "launch"],
                 "ports": [{"name": "pytorchjob-port", "containerPort": _PORT}],
                 "resources": {"limits": {vendor: plan.nodes[0].ranks_per_node}},
-                "volumeMounts": [{"name": "launch", "mountPath": _FOLDER}, {"name": "shm", "mountPath": "/dev/shm"}],  # noqa: S108 - the mount point that NCCL uses
+                "volumeMounts": [
+                    {"name": "files", "mountPath": _FILES},
+                    {"name": "launch", "mountPath": _FOLDER},
+                    {"name": "shm", "mountPath": "/dev/shm"},  # noqa: S108 - the mount point that NCCL uses
+                ],
             }
         ],
         "volumes": [
-            {"name": "launch", "configMap": {"name": name}},
+            {"name": "files", "configMap": {"name": name}},
+            {"name": "launch", "emptyDir": {}},
             # NCCL and data loaders share memory; the default of 64 MiB is too small for them.
             {"name": "shm", "emptyDir": {"medium": "Memory"}},
         ],

@@ -21,6 +21,11 @@ TINY = {
     "intermediate_size": 96, "vocab_size": 128, "max_position_embeddings": 64,
 }  # fmt: skip
 
+MIXTURE = {
+    **{name: value for name, value in TINY.items() if name != "intermediate_size"},
+    "moe": {"num_experts": 4, "top_k": 2, "expert_intermediate_size": 96},
+}
+
 
 @pytest.mark.parametrize(
     ("impl", "strategy"),
@@ -28,11 +33,17 @@ TINY = {
         pytest.param("transformers", {"dp": 2, "zero": 3, "recompute": "full"}, id="sharded-modules-of-transformers"),
         pytest.param("transformers", {"dp": 1, "tp": 2, "sequence_parallel": True}, id="split-modules-of-transformers"),
         pytest.param("native", {"dp": 2, "zero": 0}, id="replicas-of-the-own-decoder"),
+        pytest.param(
+            "experts",
+            {"dp": 2, "zero": 3, "recompute": "full", "grad_sync": "each"},
+            id="sharded-experts-of-transformers",
+        ),
     ],
 )
 def test_two_processes_train_two_steps(impl: str, strategy: dict[str, Any], tmp_path: Path):
+    model, impl = (MIXTURE, "transformers") if impl == "experts" else (TINY, impl)
     training = {"seq_length": 32, "model_impl": impl, "grad_reduce_dtype": "fp32"}
-    row = row_of("fsdp", model=TINY, nodes=1, batch=4, training=training, **strategy)
+    row = row_of("fsdp", model=model, nodes=1, batch=4, training=training, **strategy)
     quantities, launch = exported(TARGET, row)
     for file in launch.files:
         path = tmp_path / file.path

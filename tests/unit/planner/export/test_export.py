@@ -114,6 +114,27 @@ def test_kubernetes_files_carry_the_scripts_and_ask_for_the_gpus(files, name, ki
         assert (spec["completions"], spec["parallelism"], spec["completionMode"]) == (2, 2, "Indexed")
 
 
+def test_a_pod_runs_the_scripts_in_a_folder_that_programs_may_write_to(files):
+    """A ConfigMap is mounted read-only; the container copies it into a volume of its own, where the script then runs."""
+    for name in ("pytorchjob.yaml", "jobset.yaml"):
+        config, job = yaml.safe_load_all(files[name].content)
+        pod = (
+            job["spec"]["pytorchReplicaSpecs"]["Worker"]["template"]["spec"]
+            if name == "pytorchjob.yaml"
+            else job["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"]
+        )
+        (container,) = pod["containers"]
+        places = {mount["name"]: mount["mountPath"] for mount in container["volumeMounts"]}
+        volumes = {volume["name"]: volume for volume in pod["volumes"]}
+        assert volumes["files"]["configMap"]["name"] == config["metadata"]["name"]
+        assert volumes["launch"]["emptyDir"] == {}
+        assert (
+            f"cp -L {places['files']}/* {places['launch']}/ && exec bash {places['launch']}/launch.sh"
+            in container["command"][2]
+        )
+        assert container["env"] == [{"name": "MEGATRON_LM", "value": "REPLACE-WITH-ITS-FOLDER-OF-Megatron-LM"}]
+
+
 def test_the_exported_row_prices_like_the_plan(files):
     row = json.loads(files["plan.json"].content)
     priced, original = evaluate_rows([row, ROW])
