@@ -5,8 +5,8 @@ Reading runs nothing: YAML is composed without constructing objects, scripts are
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 
@@ -80,6 +80,10 @@ class Settings:
                 self._undecided[position] = fields
                 return
 
+    def doubt_one(self, setting: Setting, *fields: str) -> None:
+        """States that this setting may decide these fields, which cannot be told."""
+        self._undecided[next(n for n, each in enumerate(self._all) if each is setting)] = fields
+
     def pass_over(self, *keys: str) -> None:
         """Takes all settings of these keys, which decide nothing whatever they say, so that they may stay open."""
         for position, setting in enumerate(self._all):
@@ -89,6 +93,19 @@ class Settings:
     def take_one(self, setting: Setting, *fields: str) -> None:
         """Takes this setting alone, open or not."""
         self._taken[next(n for n, each in enumerate(self._all) if each is setting)] = fields
+
+    def restate(self, change: Callable[[Setting], Setting]) -> None:
+        """Replaces settings by others in today's words, before any is taken: names that a release or a launcher spells otherwise."""
+        self._all = tuple(change(setting) for setting in self._all)
+
+    def rename(self, names: Mapping[str, str]) -> None:
+        """Gives settings the names that keys have today, where nothing is set under these."""
+        there = {setting.key for setting in self._all}
+        self.restate(
+            lambda each: (
+                replace(each, key=names[each.key]) if each.key in names and names[each.key] not in there else each
+            )
+        )
 
     def value(self, key: str, *fields: str, default: Any = None) -> Any:
         """The value of a key, taken; `default` where it is not set."""

@@ -1,7 +1,7 @@
 """The words of a shell script, with their lines, without a shell: nothing is executed.
 
-What is followed: quotes, continued lines, comments, assignments of texts and arrays, `${NAME:-default}` and integer arithmetic
-of known numbers. Whatever else a shell would compute (`$(hostname)`, `$1`) stays as it is written and is called open.
+What is followed: quotes, continued lines, comments, here-documents, assignments of texts and arrays, `${NAME:-default}` and integer
+arithmetic of known numbers. Whatever else a shell would compute (`$(hostname)`, `$1`) stays as it is written and is called open.
 """
 
 from __future__ import annotations
@@ -10,15 +10,26 @@ import ast
 import operator
 import re
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from planner.export.formats.documents import unreadable
 from planner.export.settings import InputFile
 
 
 @dataclass(frozen=True)
+class Part:
+    """A stretch of a text after its variables were replaced, and where it is written down."""
+
+    text: str
+    line: int
+    """0 where it was computed and stands nowhere."""
+    column: int
+    is_open: bool = False
+
+
+@dataclass(frozen=True)
 class Word:
-    """One word of a command."""
+    """One word of a command, or the text of a variable."""
 
     text: str
     line: int
@@ -27,6 +38,13 @@ class Word:
     """Whether a part of it depends on something that only a shell could compute."""
     is_bare: bool = True
     """Whether it was written without quotes, so that it may be a keyword or an assignment."""
+    parts: tuple[Part, ...] = ()
+    """Where its stretches are written down, where these are several."""
+
+    @property
+    def stretches(self) -> tuple[Part, ...]:
+        """Its parts; itself where it has one alone."""
+        return self.parts or (Part(self.text, self.line, self.column, self.is_open),)
 
 
 @dataclass(frozen=True)
@@ -36,6 +54,8 @@ class Piece:
     text: str
     is_variable: bool = False
     quoted: bool = False
+    line: int = 0
+    column: int = 0
 
 
 @dataclass(frozen=True)
@@ -46,6 +66,8 @@ class RawWord:
     line: int
     column: int
     is_operator: bool = False
+    document: tuple[Piece, ...] | None = None
+    """The text of a here-document, of which this is the operator."""
 
     @property
     def bare(self) -> str:
@@ -58,11 +80,15 @@ _OPERATORS = ("&&", "||", ";;", "<<<", "<<-", "<<", ">>", "2>&1", "&>", ">&", ";
 # One level of nesting is enough for `${A:-${B}}`; what is nested further stays open.
 _DOLLAR = re.compile(r"\$(?:\{[^{}\n]*(?:\{[^{}\n]*\}[^{}\n]*)*\}|[A-Za-z_]\w*|[0-9@*#?$!-])")
 
+_PLAIN = re.compile(r"[^ \t\r\n;&|()<>'\"\\$`]+")
+_DELIMITER = re.compile(r"[ \t]*([^\s;&|<>()]*)")
+
 
 class _Scanner:
-    def __init__(self, file: InputFile) -> None:
-        self.file, self.text = file, file.content
-        self.at, self.line, self.line_start = 0, 1, 0
+    def __init__(self, file: InputFile, text: str | None = None, line: int = 1) -> None:
+        self.file, self.text = file, file.content if text is None else text
+        self.at, self.line, self.line_start = 0, line, 0
+        self._documents: list[tuple[str, bool]] = []
 
     def words(self) -> Iterator[RawWord]:
         while self.at < len(self.text):
@@ -77,10 +103,14 @@ class _Scanner:
                 start = (self.line, self.at - self.line_start + 1)
                 self._forward(len(found))
                 if found.startswith("<<") and found != "<<<":
-                    self._skip_here_document(tabs=found == "<<-")
+                    self._documents.append((self._delimiter(), found == "<<-"))
+                    continue
+                if found == "\n":
+                    yield from self._here_documents()
                 yield RawWord((Piece(found),), *start, is_operator=True)
             else:
                 yield self._word()
+        yield from self._here_documents()
 
     def _word(self) -> RawWord:
         line, column, pieces = self.line, self.at - self.line_start + 1, []
@@ -89,19 +119,21 @@ class _Scanner:
             if char in " \t\r\n;&|()<>":
                 break
             if char == "'":
-                pieces.append(Piece(self._until_quote(), quoted=True))
+                here = self._piece("", quoted=True)
+                pieces.append(replace(here, text=self._until_quote()))
             elif char == '"':
                 pieces += self._double_quoted(line)
             elif char == "\\":
-                if self.text.startswith("\\\n", self.at):
+                if self.text.startswith(("\\\n", "\\\r\n"), self.at):
                     break
-                pieces.append(Piece(self.text[self.at + 1 : self.at + 2], quoted=True))
+                pieces.append(self._piece(self.text[self.at + 1 : self.at + 2], quoted=True))
                 self._forward(2)
             elif char in "$`":
                 pieces.append(self._dollar(quoted=False))
             else:
-                pieces.append(Piece(char))
-                self._forward(1)
+                plain = _PLAIN.match(self.text, self.at)
+                pieces.append(self._piece(plain.group() if plain else char))
+                self._forward(len(pieces[-1].text))
         return RawWord(_joined(pieces), line, column)
 
     def _until_quote(self) -> str:
@@ -114,33 +146,43 @@ class _Scanner:
 
     def _double_quoted(self, line: int) -> list[Piece]:
         self._forward(1)
-        pieces: list[Piece] = [Piece("", quoted=True)]
+        pieces: list[Piece] = [self._piece("", quoted=True)]
         while self.at < len(self.text):
-            char = self.text[self.at]
-            if char == '"':
+            if self.text[self.at] == '"':
                 self._forward(1)
                 return pieces
-            if char == "\\" and self.text[self.at + 1 : self.at + 2] in ("\n", '"', "\\", "$", "`"):
-                # A shell joins continued lines; the end of the line is kept here, since it tells words on which line they stand.
-                pieces.append(Piece(self.text[self.at + 1], quoted=True))
-                self._forward(2)
-            elif char in "$`":
-                pieces.append(self._dollar(quoted=True))
-            else:
-                pieces.append(Piece(char, quoted=True))
-                self._forward(1)
+            pieces += self._quoted_piece(ends='"')
         raise unreadable(self.file, line, "has a quote that is not closed")
 
+    def _quoted_piece(self, ends: str) -> list[Piece]:
+        char = self.text[self.at]
+        if char == "\\" and self.text[self.at + 1 : self.at + 2] in ("\n", '"', "\\", "$", "`"):
+            # A shell joins continued lines; the end of the line is kept here, since it tells words on which line they stand.
+            found = self._piece(self.text[self.at + 1], quoted=True)
+            self._forward(2)
+        elif char in "$`":
+            found = self._dollar(quoted=True)
+        else:
+            end = self.at + 1
+            while end < len(self.text) and self.text[end] not in f"\\$`{ends}":
+                end += 1
+            found = self._piece(self.text[self.at : end], quoted=True)
+            self._forward(end - self.at)
+        return [found]
+
+    def _piece(self, text: str, *, is_variable: bool = False, quoted: bool = False) -> Piece:
+        return Piece(text, is_variable, quoted, self.line, self.at - self.line_start + 1)
+
     def _dollar(self, *, quoted: bool) -> Piece:
-        start = self.at
+        start, here = self.at, self._piece("", is_variable=True, quoted=quoted)
         if self.text[start] == "`" or self.text.startswith("$(", start):
             self._forward(self._end_of_substitution() - start)
         elif match := _DOLLAR.match(self.text, start):
             self._forward(match.end() - start)
         else:
             self._forward(1)
-            return Piece("$", quoted=quoted)
-        return Piece(self.text[start : self.at], is_variable=True, quoted=quoted)
+            return replace(here, text="$", is_variable=False)
+        return replace(here, text=self.text[start : self.at])
 
     def _end_of_substitution(self) -> int:
         if self.text[self.at] == "`":
@@ -156,16 +198,36 @@ class _Scanner:
                 return position + 1
         raise unreadable(self.file, self.line, "has a bracket that is not closed")
 
-    def _skip_here_document(self, *, tabs: bool) -> None:
-        rest = self.text[self.at : self._end_of_line()]
-        name = rest.strip().split(" ")[0].strip("'\"\\;")
-        self._forward(len(rest))
+    def _delimiter(self) -> str:
+        """The word that ends a here-document, as it is written."""
+        match = _DELIMITER.match(self.text, self.at)
+        self._forward(0 if match is None else match.end() - self.at)
+        return "" if match is None else match.group(1)
+
+    def _here_documents(self) -> Iterator[RawWord]:
+        """The texts behind the end of a line, each with its operator."""
+        for written, tabs in self._documents:
+            name, start = re.sub(r"[\\'\"]", "", written), (self.line, self.at)
+            while self.at < len(self.text):
+                line = self.text[self.at : self._end_of_line()]
+                if (line.lstrip("\t") if tabs else line).rstrip("\r") == name:
+                    break
+                self._forward(len(line) + 1)
+            body = self.text[start[1] : self.at]
+            self._forward(self._end_of_line() + 1 - self.at)
+            pieces: tuple[Piece, ...] = (Piece(body, quoted=True, line=start[0], column=1),)
+            # A quoted delimiter keeps the text from being replaced.
+            if written == name:
+                pieces = _Scanner(self.file, body, line=start[0]).document()
+            yield RawWord((Piece("<<"),), start[0], 1, is_operator=True, document=pieces)
+        self._documents = []
+
+    def document(self) -> tuple[Piece, ...]:
+        """The whole text as pieces, as the inside of double quotes is read."""
+        pieces: list[Piece] = []
         while self.at < len(self.text):
-            self._forward(1)
-            line = self.text[self.at : self._end_of_line()]
-            self._forward(len(line))
-            if (line.lstrip("\t") if tabs else line) == name:
-                return
+            pieces += self._quoted_piece(ends="")
+        return _joined(pieces)
 
     def _end_of_line(self) -> int:
         end = self.text.find("\n", self.at)
@@ -185,7 +247,7 @@ def _joined(pieces: list[Piece]) -> tuple[Piece, ...]:
     for piece in pieces:
         last = found[-1] if found else None
         if last and not piece.is_variable and not last.is_variable and last.quoted == piece.quoted:
-            found[-1] = Piece(last.text + piece.text, quoted=piece.quoted)
+            found[-1] = replace(last, text=last.text + piece.text)
         else:
             found.append(piece)
     return tuple(found)

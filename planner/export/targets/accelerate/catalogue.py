@@ -30,6 +30,13 @@ DEEPSPEED_FILE, ZERO_INIT = "deepspeed_config.deepspeed_config_file", "deepspeed
 LAUNCHER: Final = "deepspeed_config.deepspeed_multinode_launcher"
 TYPES: Final[Mapping[str, str]] = {"FSDP": "fsdp", "MULTI_GPU": "fsdp", "NO": "fsdp", "DEEPSPEED": "deepspeed"}
 """Frameworks by `distributed_type`."""
+OLDER: Final[Mapping[str, str]] = {"dynamo_backend": "dynamo_config.dynamo_backend"}
+"""Keys of Accelerate before 0.14 by today's (commands/config/config_args.py)."""
+USUAL: Final[Mapping[str, tuple[Any, ...]]] = {
+    "dynamo_config.dynamo_mode": ("default",), "dynamo_config.dynamo_use_dynamic": (False,), "dynamo_config.dynamo_use_fullgraph": (True, False),
+    "dynamo_config.dynamo_use_regional_compilation": (False,),
+}  # fmt: skip
+"""Settings of which only the usual value is modelled; another one stays unknown."""
 WITHOUT_COST: Final = (
     "compute_environment", "debug", "downcast_bf16", "enable_cpu_affinity", "gpu_ids", "machine_rank", "main_process_ip",
     "main_process_port", "main_training_function", "rdzv_backend", "same_network", "use_cpu", "tpu_env", "tpu_use_cluster", "tpu_use_sudo",

@@ -24,12 +24,18 @@ def recognises(files: Sequence[InputFile]) -> bool:
 
 def read(settings: Settings) -> RowParts:
     """What the files say of an Accelerate run."""
+    settings.rename(keys.OLDER)
+    for key, usual in keys.USUAL.items():
+        if peeked(settings, key) in usual:
+            settings.pass_over(key)
     kind = peeked(settings, keys.TYPE)
     framework = keys.TYPES.get(kind, "") if isinstance(kind, str) else ""
     found: dict[str, Any] = {}
     if framework:
         settings.take(keys.TYPE, "training.framework", "zero")
         found["training.framework"] = framework
+    if not framework:
+        settings.doubt(keys.TYPE, "training.framework", "zero")
     if framework == "deepspeed":
         found |= _read_deepspeed(settings)
     else:

@@ -73,16 +73,41 @@ FIXED: Final[tuple[tuple[str, Any, Any], ...]] = (
     ("zero_optimization.reduce_bucket_size", int(REDUCE_BUCKET_ELEMENTS.value), _shards(1, 2, 3)),
     ("zero_optimization.allgather_bucket_size", int(5e8), _shards(1, 2)),
     ("zero_optimization.contiguous_gradients", True, _shards(1, 2, 3)),
+    ("zero_optimization.allgather_partitions", True, _shards()),
+    ("zero_optimization.reduce_scatter", True, _shards()),
+    ("zero_optimization.sub_group_size", int(1e9), _shards()),
+    ("zero_optimization.round_robin_gradients", False, _shards()),
+    ("zero_optimization.zero_quantized_weights", False, _shards()),
+    ("zero_optimization.zero_quantized_gradients", False, _shards()),
+    ("prescale_gradients", False, _shards()),
+    ("sparse_gradients", False, _shards()),
+    ("communication_data_type", None, _shards()),
+    ("compile.disable", True, _shards()),
     ("zero_optimization.stage3_max_live_parameters", int(LIVE_ELEMENTS.value), _shards(3)),
     ("zero_optimization.stage3_max_reuse_distance", int(LIVE_ELEMENTS.value), _shards(3)),
     ("zero_optimization.stage3_param_persistence_threshold", int(1e5), _shards(3)),
 )
 """Settings that the planner takes at DeepSpeed's defaults, by key, value and plans; they are written so that one sees them. Another
 value in somebody's file is not understood, since no field says it."""
+OLDER: Final = {
+    "bfloat16.enabled": "bf16.enabled",
+    **{f"zero_optimization.{name}": f"zero_optimization.stage3_{name}" for name in (
+        "max_live_parameters", "max_reuse_distance", "prefetch_bucket_size", "param_persistence_threshold",
+        "gather_16bit_weights_on_model_save", "gather_fp16_weights_on_model_save",
+    )},
+}  # fmt: skip
+"""Keys that mean the same: the older section of bf16 (runtime/constants.py, BFLOAT16_OLD), and the fields of zero/config.py, which are
+taken by their own names as well as by their aliases."""
+CPU_OFFLOADS: Final = {
+    "zero_optimization.cpu_offload": OPTIMIZER_DEVICE,
+    "zero_optimization.cpu_offload_params": PARAMETER_DEVICE,
+}
+"""Deprecated switches by the device that they set to the host (zero/config.py)."""
 PREFETCHED: Final = {True: int(PREFETCH_ELEMENTS.value), False: 0}
 """Elements that are gathered ahead of use."""
 assert LIVE_ELEMENTS.value + PREFETCH_ELEMENTS.value == GATHERED_ELEMENTS
 WITHOUT_COST: Final = frozenset({
+    "_comment", "comms_config", "bf16.loss_scale", "bf16.loss_scale_window", "bf16.initial_scale_power", "bf16.hysteresis", "bf16.min_loss_scale",
     "steps_per_print", "wall_clock_breakdown", "dump_state", "log_level", "memory_breakdown", "dataloader_drop_last", "csv_monitor",
     "tensorboard", "wandb", "comet", "monitor_config", "comms_logger", "flops_profiler", "checkpoint", "timers", "scheduler", "autotuning",
     "zero_force_ds_cpu_optimizer", "disable_python_gc", "vocabulary_size", "bf16.check_grad_overflow", "fp16.loss_scale", "fp16.loss_scale_window",

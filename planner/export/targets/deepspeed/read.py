@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 from planner.export.hf import adapter_file, train_file
 from planner.export.hf.model_file import holds, read_model
-from planner.export.settings import InputFile, Settings
+from planner.export.settings import InputFile, Setting, Settings
 from planner.export.spellings import Understood, peeked, taken, whole
 from planner.export.target import RowParts
 from planner.export.targets.deepspeed import catalogue as keys
@@ -42,6 +43,8 @@ def _accumulated(settings: Settings) -> int | None:
 
 def read_config(settings: Settings) -> dict[str, Any]:
     """The fields that `ds_config.json` says, by name."""
+    settings.rename(keys.OLDER)
+    settings.restate(_offload_switch)
     found: dict[str, Any] = {"zero": 0, **taken(settings, keys.ROWS), **_read_types(settings)}
     _read_optimizer(settings, found)
     _read_offload(settings, found)
@@ -56,6 +59,13 @@ def read_config(settings: Settings) -> dict[str, Any]:
         settings.take_under(key)
     _pass_over_auto(settings)
     return found
+
+
+def _offload_switch(setting: Setting) -> Setting:
+    device = keys.CPU_OFFLOADS.get(setting.key)
+    if device is None or not isinstance(setting.value, bool):
+        return setting
+    return replace(setting, key=device, value="cpu" if setting.value else "none")
 
 
 def _pass_over_auto(settings: Settings) -> None:

@@ -11,14 +11,16 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
+from planner.export.formats.arguments import LISTS_OPTIONS
 from planner.export.launchers.launch_line import read_launch
 from planner.export.settings import InputFile, Settings
 from planner.export.target import RowParts
 from planner.export.targets.megatron.environment import ALLOCATOR, CONNECTIONS
 from planner.export.targets.megatron.layout import layers_of_layout, numbers_of_pattern
 from planner.export.targets.megatron.model_settings import NORMS, POSITIONS
-from planner.export.targets.megatron.names import ALL, Name, Values
+from planner.export.targets.megatron.names import ALL, NAMES, Name, Values
 from planner.export.targets.megatron.of_no_plan import OF_NO_PLAN
+from planner.export.targets.megatron.older_names import FLASH, MEANT, dashed, today, value_of
 from planner.export.targets.megatron.rows_of_settings import model_row, strategy_row, training_row
 from planner.export.targets.megatron.strategy_settings import CP_COMMS, SHARDING
 from planner.export.targets.megatron.training_settings import FP8_FORMATS
@@ -40,6 +42,13 @@ READABLE: Mapping[str, Collection[str]] = {
 """The values of texts that a row has a word for; others stay unknown."""
 _PAIRS = {"attention_dropout": "--hidden-dropout", "exp_avg_sq_dtype": "--exp-avg-dtype"}
 """Settings that a row has one field for together with another one, and can only say where both agree."""
+_OWN_OPTIONS = re.compile(r"--(tensor[-_]model[-_]parallel[-_]size|num-attention-heads|micro[-_]batch[-_]size)\b")
+_DEEPSPEED = "--deepspeed"
+_MAIN = frozenset({
+    "tp", "pp", "cp", "vpp", "ep", "zero", "sequence_parallel", "recompute", "training.precision", "training.seq_length", "micro_batch_size",
+    "training.global_batch_size",
+})  # fmt: skip
+"""The fields that are asked for where they may stand in options that are not known; others keep the parser's default."""
 _MAY_BE_ZERO = frozenset({"mtp_num_layers", "cpu_offloading_num_layers"})
 """Counts that mean nothing at 0; of everything else that is counted there is at least one."""
 
@@ -49,44 +58,82 @@ def read(settings: Settings) -> RowParts:
     values = _values(settings)
     world_size = read_launch(settings)
     training = training_row(values)
+    # Before core 0.10 local layers had a flash kernel too, for which the option asked.
+    flash = settings.has(FLASH) and values.get("attention_backend") == "flash"
+    if flash and training.get("attention") == "math":
+        training |= {"attention": "flash", "attention_kernel": "fa2"}
     allocator = [
         settings.value(f"${name}", "training.expandable_segments") for name in (ALLOCATOR, "PYTORCH_ALLOC_CONF")
     ]
     training["expandable_segments"] = any("expandable_segments:True" in str(each) for each in allocator)
     settings.take(f"${CONNECTIONS}")
-    settings.pass_over(*OF_NO_PLAN)
+    settings.pass_over(*(each.key for each in settings if each.key in OF_NO_PLAN or dashed(each.key) in OF_NO_PLAN))
+    # Megatron-DeepSpeed hands the states to DeepSpeed's engine, which a row for Megatron Core cannot say.
+    settings.doubt(_DEEPSPEED, "training.framework", "zero")
     return RowParts(
-        training=training, strategy=strategy_row(values, world_size=world_size), model=model_row(values), world_size=world_size
+        training=training, strategy=strategy_row(values, world_size=world_size), model=model_row(values), world_size=world_size,
+        notes=_in_doubt(settings, values),
     )  # fmt: skip
 
 
 def recognises(files: Sequence[InputFile]) -> bool:
     """Whether files give options that Megatron-LM alone has."""
-    return any(re.search(r"--(tensor-model-parallel-size|num-attention-heads|micro-batch-size)\b", each.content) for each in files)  # fmt: skip
+    return any(_OWN_OPTIONS.search(each.content) for each in files)
+
+
+def _in_doubt(settings: Settings, values: Values) -> tuple[str, ...]:
+    """Leaves out what further options may say that only a shell could tell, and says so."""
+    lists = [each for each in settings if each.key == "@" and each.is_open and LISTS_OPTIONS.fullmatch(str(each.value))]
+    if not lists:
+        return ()
+    decided = {field for name in values for field in NAMES[name].fields}
+    open_fields = {field for name in ALL if name.name not in values for field in name.fields} - decided
+    settings.doubt_one(lists[-1], *sorted(open_fields & _MAIN))
+    named = ", ".join(dict.fromkeys(str(each.value) for each in lists[:5]))
+    return (
+        f"{lists[-1].file}, line {lists[-1].line}: what {named} holds is not known, and options in it are not read.",
+    )
 
 
 def _values(settings: Settings) -> Values:
     """The settings by Megatron Core's names; those that can be read are taken."""
     # A later option overrides an earlier one, even if only a shell could tell its value.
-    last = {each.key: each for each in settings}
-    given = {key: each.value for key, each in last.items() if not each.is_open}
+    last = {today(each.key): each for each in settings}
+    given = {key: value_of(key, each) for key, each in last.items() if not each.is_open}
     values: Values = {}
     for name in ALL:
+        key = last[name.option].key if name.option in last else name.option
         if name.option not in given:
-            settings.take(name.option, *name.fields)
+            settings.take(key, *name.fields)
             continue
         value = _read_value(name, given[name.option])
         if value is None or _differs(name, given):
-            settings.doubt(name.option, *name.fields)
+            settings.doubt(key, *name.fields)
             continue
         # A pattern means something only with the number of layers that it is for.
         layers = str(given.get("--num-layers"))
         if name.kind == "pattern" and not (layers.isdigit() and numbers_of_pattern(value, num_layers=int(layers))):
-            settings.doubt(name.option, *name.fields)
+            settings.doubt(key, *name.fields)
             continue
         values[name.name] = value
-        settings.take(name.option, *name.fields)
+        settings.take(key, *name.fields)
+    _read_older(settings, values)
     return values
+
+
+def _read_older(settings: Settings, values: Values) -> None:
+    last = {dashed(each.key): each for each in settings}
+    for option, meant in MEANT.items():
+        setting = last.get(option)
+        if setting is not None and not setting.is_open:
+            settings.take(setting.key, *(field for name in meant for field in NAMES[name].fields))
+            for name, value in meant.items():
+                values.setdefault(name, value)
+    # Learned positions are the default that it takes away; with others it says nothing.
+    if values.get("position_embedding_type", "") not in ("", "learned_absolute") or values.get(
+        "use_rotary_position_embeddings"
+    ):
+        settings.pass_over("--no-position-embedding")
 
 
 def _differs(name: Name, given: Mapping[str, Any]) -> bool:

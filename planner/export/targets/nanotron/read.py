@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.export.settings import InputFile, Settings
@@ -12,6 +12,8 @@ from planner.export.targets.allocator import NAMES
 from planner.export.targets.nanotron import keys
 
 _CHANGES_NOTHING = (
+    "benchmark_csv_path", "learning_rate_scheduler", "metrics_logging", "model.seed", "profile", "validation", "optimizer.adam_beta1",
+    "optimizer.adam_beta2", "optimizer.adam_eps", "optimizer.learning_rate", "optimizer.torch_adam_is_fused",
     "general", "tokenizer", "logging", "checkpoints", "data_stages", "data", "lighteval", "s3_upload", "profiler", "tokens.train_steps",
     "tokens.val_check_interval", "tokens.limit_val_batches", "tokens.limit_test_batches", "model.init_method",
     "optimizer.weight_decay", "optimizer.weight_decay_exclude_named_params", "optimizer.clip_grad",
@@ -19,10 +21,19 @@ _CHANGES_NOTHING = (
     "optimizer.optimizer_factory.adam_eps", "optimizer.optimizer_factory.torch_adam_is_fused",
     *(f"model.model_config.{name}" for name in (
         "bos_token_id", "eos_token_id", "pad_token_id", "hidden_act", "initializer_range", "is_llama_config",
-        "pretraining_tp", "rms_norm_eps", "rope_theta", "rope_scaling", "rope_interleaved", "use_cache",
+        "interleaved_rotary", "z_loss_coefficient", "z_loss_enabled", "pretraining_tp", "rms_norm_eps", "rope_theta", "rope_scaling",
+        "rope_interleaved", "use_cache",
     )),
 )  # fmt: skip
 """Sections and keys that decide neither a step's time nor its memory."""
+_USUAL: Mapping[str, tuple[Any, ...]] = {
+    "parallelism.tp_recompute_allgather": (True,), "parallelism.moe_layer_recompute": (False,), "model.model_config.sliding_window_size": (None,),
+    "model.model_config.moe_config": (None,), "model.model_config.attention_dropout": (0, 0.0), "model.model_config.no_rope_layer": (None,),
+    "model.model_config.flex_attention_mask": (None,), "parallelism.domino": (None,), "model.model_config._use_doc_masking": (False,),
+}  # fmt: skip
+"""Settings of which only the usual value is modelled; another one stays unknown."""
+_GRANULARITY = "parallelism.recompute_granularity"
+"""Before recompute_layer, in 2023 and early 2024: what is recomputed."""
 _DEFAULTS = {"schedule": "gpipe", "sequence_parallel": False, "recompute": "none", "training.param_dtype": "bf16"}
 """nanotron/config/parallelism_config.py and config.py (ModelArgs): pp_engine is afab and tp_mode all-reduce unless told."""
 
@@ -44,6 +55,10 @@ def read(settings: Settings) -> RowParts:
     row["training.framework"] = "nanotron"
     for prefix in _CHANGES_NOTHING:
         settings.take_under(prefix)
+    for key, usual in _USUAL.items():
+        if any(setting.key == key and setting.value in usual for setting in settings):
+            settings.pass_over(key)
+    settings.doubt(_GRANULARITY, "recompute")
     # Other degrees of expert parallelism stay unread: the releases disagree about the ranks that they need.
     dp = whole(settings, keys.DP, "dp")
     if peeked(settings, keys.EXPERTS) in (None, 1):
@@ -74,7 +89,7 @@ def _states(settings: Settings, row: dict[str, Any]) -> None:
         row["training.grad_dtype"] = row["training.param_dtype"]
         row["training.main_param_dtype"] = "none"
         row["training.optimizer_state_dtype"] = row["training.param_dtype"]
-    if str(peeked(settings, keys.OPTIMIZER) or "adamW").lower() == "adamw":
+    if str(peeked(settings, keys.OPTIMIZER) or "adamW").lower() in ("adam", "adamw"):
         settings.take(keys.OPTIMIZER, "training.optimizer")
         row["training.optimizer"] = "adam"
     settings.take(keys.VOCAB_MULTIPLE)
@@ -90,6 +105,10 @@ def _states(settings: Settings, row: dict[str, Any]) -> None:
 
 def _model(settings: Settings, row: dict[str, Any]) -> None:
     prefix = "model.model_config"
+    settings.doubt(
+        f"{prefix}.sliding_window_size",
+        *(["model.sliding_window"] if peeked(settings, f"{prefix}.sliding_window_size") else []),
+    )
     for key, field in keys.SHAPE.items():
         row[f"model.{field}"] = settings.value(f"{prefix}.{key}", f"model.{field}")
     # models/llama.py builds its projections without biases whatever LlamaConfig says, so the key decides nothing there.

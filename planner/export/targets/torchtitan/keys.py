@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Final
 
 from cost_models.frameworks.releases import precedes
 from planner.export.spellings import Spelling
@@ -93,7 +94,25 @@ FLOAT8_RECIPE = "quantize.linear.float8.recipe_name"
 FLOAT8_GATHER = "quantize.linear.float8.enable_fsdp_float8_all_gather"
 FLOAT8_SCALES = "quantize.linear.float8.precompute_float8_dynamic_scale_for_fsdp"
 MX_RECIPE = "quantize.linear.mx.recipe_name"
+FLOAT8_FILTER = "quantize.linear.float8.filter_fqns"
+ASYNC = "parallelism.enable_async_tensor_parallel"
 OPTIMIZER = "optimizer.name"
+
+OLDER: Mapping[str, str] = {
+    "training.batch_size": LOCAL_BATCH, "training.compile": COMPILE, "training.data_parallel_degree": SHARD,
+    "training.data_parallel_replicate_degree": REPLICATE, "training.data_parallel_shard_degree": SHARD,
+    "training.tensor_parallel_degree": "parallelism.tensor_parallel_degree",
+    "training.enable_loss_parallel": "parallelism.enable_loss_parallel", "training.enable_async_tensor_parallel": ASYNC,
+    "experimental.pipeline_parallel_degree": "parallelism.pipeline_parallel_degree",
+    "experimental.pipeline_parallel_schedule": "parallelism.pipeline_parallel_schedule",
+    "experimental.context_parallel_degree": "parallelism.context_parallel_degree", "experimental.enable_async_tensor_parallel": ASYNC,
+    "float8.enable_fsdp_float8_all_gather": FLOAT8_GATHER, "float8.precompute_float8_dynamic_scale_for_fsdp": FLOAT8_SCALES,
+    "float8.recipe_name": FLOAT8_RECIPE, "float8.filter_fqns": FLOAT8_FILTER, "mx.recipe_name": MX_RECIPE,
+}  # fmt: skip
+"""Keys of torchtitan before 0.2 by today's: commits of 2024 and 2025, whose configurations are still in use."""
+CONVERTERS_OLDER: Mapping[str, str] = {"quantize.linear.float8": "float8", "quantize.linear.mx": "mx"}
+FLOAT8_ON: Final = "float8.enable_float8_linear"
+"""A switch in the place of a converter, in 2024."""
 
 HEAD: Mapping[bool, str] = {False: "output", True: "lm_head"}
 """What the output projection is called, by whether the release is configured in Python (models/llama3/model)."""

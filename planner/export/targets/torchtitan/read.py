@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.export.settings import InputFile, Settings
@@ -18,16 +18,24 @@ _CHANGES_NOTHING = (
     "training.dataset", "training.dataset_path", "training.steps", "training.max_norm", "training.gc_freq", "training.gc_debug",
     "training.seed", "training.deterministic", "training.dataloader", "optimizer.lr", "optimizer.eps", "optimizer.beta1",
     "optimizer.beta2", "optimizer.weight_decay", "experimental.custom_import", "model.hf_assets_path", "model.tokenizer_path",
-    "model.print_after_conversion", "constant.VOCAB_SIZE", "head", "embedding", "norm", keys.LOAD_BALANCER,
+    "model.print_after_conversion", "dataset", "training.warmup_steps", "training.epochs", "training.dataset_cache_dir",
+    "training.dataset_streaming", "fault_tolerance", "constant.VOCAB_SIZE", "head", "embedding", "norm", keys.LOAD_BALANCER,
 )  # fmt: skip
 """Sections and keys that decide neither a step's time nor its memory. Validation and checkpoints lie between steps."""
+_USUAL: Mapping[str, tuple[Any, ...]] = {
+    "optimizer.implementation": ("fused",), "optimizer.fused": (True,), "optimizer.early_step_in_backward": (False,),
+    "parallelism.enable_loss_parallel": (True,), "parallelism.disable_loss_parallel": (False,), "parallelism.enable_compiled_autograd": (False,),
+    keys.FLOAT8_FILTER: (("output",), "output", ()), "model.norm_type": ("rmsnorm", "fused_rmsnorm", "compiled_rmsnorm"),
+    "training.fp32_mixed_precision": (False,), "model.converters": ((), ""), keys.FLOAT8_ON: (False,),
+}  # fmt: skip
+"""Settings of which only the usual value is modelled; another one stays unknown."""
 _V_SHAPED = ("ZBVZeroBubble", "DualPipeV")
 
 
 def recognises(files: Sequence[InputFile]) -> bool:
     """Whether a file is torchtitan's."""
     for file in files:
-        toml = file.path.endswith(".toml") and "[parallelism]" in file.content and "[training]" in file.content
+        toml = file.path.endswith(".toml") and "[training]" in file.content and "parallel_degree" in file.content
         python = file.path.endswith(".py") and "torchtitan" in file.content
         if toml or python:
             return True
@@ -36,6 +44,7 @@ def recognises(files: Sequence[InputFile]) -> bool:
 
 def read(settings: Settings) -> RowParts:
     """What the files say; torchtitan's own defaults stand where they say nothing."""
+    settings.rename(keys.OLDER)
     # Each of the two syntaxes belongs to one range of releases.
     python = peeked(settings, "model.class") in _PYTHON_BUILDERS or any(
         setting.file.endswith(".py") and setting.key.startswith("parallelism.") for setting in settings
@@ -47,6 +56,9 @@ def read(settings: Settings) -> RowParts:
     for prefix in _CHANGES_NOTHING:
         settings.take_under(prefix)
     settings.pass_over("--module", "--config")  # the Python configuration, which is read itself
+    for key, usual in _USUAL.items():
+        if peeked(settings, key) in usual:
+            settings.pass_over(key)
     read_model(settings, row)
     _copies(settings, row, found)
     _batch(settings, row)
@@ -157,7 +169,17 @@ def _types(settings: Settings, row: dict[str, Any]) -> None:
     if row["zero"] >= 2 or row["training.framework_version"] == "0.3":
         row["training.grad_reduce_dtype"] = "fp32"
     # No recipe means tensorwise scaling (components/quantization/float8.py).
-    converters = peeked(settings, keys.CONVERTERS) or ()
+    said = peeked(settings, keys.CONVERTERS) or ()
+    named = tuple(str(said).split(",")) if isinstance(said, str) else said if isinstance(said, tuple) else ()
+    converters = tuple(keys.CONVERTERS_OLDER.get(str(each).strip(), str(each).strip()) for each in named)
+    if peeked(settings, keys.FLOAT8_ON) is True:
+        settings.take(keys.FLOAT8_ON, "training.precision")
+        converters = ("float8",)
+    elif converters not in ((), ("float8",), ("mx",)):
+        settings.doubt(keys.CONVERTERS, "training.precision")
+    # Recipes list the options of every converter, whichever of them runs.
+    if not converters:
+        settings.take_under("quantize")  # of no converter that runs
     recipe = None
     micro = converters in ((keys.MX_CONVERTER,), ("mx",))
     if micro or converters in ((keys.FLOAT8_CONVERTER,), ("float8",)):

@@ -12,10 +12,11 @@ _PRESETS: Mapping[tuple[str, str], str] = {
     ("llama3", "1B"): "llama-3.2-1b", ("llama3", "3B"): "llama-3.2-3b", ("llama3", "8B"): "llama-3.1-8b", ("llama3", "70B"): "llama-3.1-70b",
     ("llama3", "405B"): "llama-3.1-405b", ("qwen3", "8B"): "qwen3-8b", ("qwen3", "32B"): "qwen3-32b", ("qwen3", "30B-A3B"): "qwen3-30b-a3b",
     ("qwen3", "235B-A22B"): "qwen3-235b-a22b", ("deepseek_v3", "671B"): "deepseek-v3",
+    ("llama2", "7B"): "llama-2-7b", ("llama2", "13B"): "llama-2-13b", ("llama2", "70B"): "llama-2-70b",
 }  # fmt: skip
 """torchtitan/models/llama3, qwen3 and deepseek_v3 (__init__.py)."""
 _LAYERS = {"llama-3.2-1b": 16, "llama-3.2-3b": 28, "llama-3.1-8b": 32, "llama-3.1-70b": 80, "llama-3.1-405b": 126, "qwen3-8b": 36,
-           "qwen3-32b": 64, "qwen3-30b-a3b": 48, "qwen3-235b-a22b": 94, "deepseek-v3": 61}  # fmt: skip
+           "qwen3-32b": 64, "qwen3-30b-a3b": 48, "qwen3-235b-a22b": 94, "deepseek-v3": 61, "llama-2-7b": 32, "llama-2-13b": 40, "llama-2-70b": 80}  # fmt: skip
 _NAMES: Mapping[str, tuple[str, ...]] = {
     "hidden_size": ("model.dim",), "num_layers": ("model.n_layers",), "num_attention_heads": ("model.n_heads",),
     "num_key_value_heads": ("model.n_kv_heads",), "head_dim": ("model.head_dim",), "vocab_size": ("model.vocab_size", "ends.vocab_size"),

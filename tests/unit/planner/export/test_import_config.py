@@ -110,7 +110,9 @@ def test_arguments_override_the_files() -> None:
 
 
 def test_branches_that_disagree_leave_a_value_open() -> None:
-    script = f"if [ $X ]; then\n TP=2\nelse\n TP=4\nfi\ntorchrun x.py {MEGATRON} --tensor-model-parallel-size $TP\n"
+    script = (
+        f"if [ $X -gt 8 ]; then\n TP=2\nelse\n TP=4\nfi\ntorchrun x.py {MEGATRON} --tensor-model-parallel-size $TP\n"
+    )
     assert imported(("run.sh", script)).missing == ("/strategy/tp",)
 
 
