@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import runpy
 import subprocess
 import sys
 from pathlib import Path
@@ -65,3 +66,29 @@ def test_two_processes_train_two_steps(impl: str, strategy: dict[str, Any], tmp_
     assert [line["step"] for line in lines] == [1, 2]
     assert all(line["seconds"] > 0 and 4 < line["loss"] < 6 for line in lines)  # log 128 is 4.85
     assert quantities.plan.world_size == 2
+
+
+def test_the_own_decoders_rotary_embedding_depends_on_distances_alone(tmp_path: Path):
+    """The angle of a pair turns by theta ** (-2 pair / head_dim) a position, so scores of queries and keys know how far apart they are."""
+    torch = pytest.importorskip("torch")
+    row = row_of("fsdp", model=TINY, nodes=1, batch=4, training={"seq_length": 32, "model_impl": "native"}, dp=2)
+    _, launch = exported(TARGET, row)
+    path = tmp_path / "train.py"
+    path.write_text(next(file.content for file in launch.files if file.path == "train.py"))
+    script = runpy.run_path(str(path))
+
+    generator = torch.Generator().manual_seed(0)
+    query, key = torch.randn(2, 1, 1, 1, 16, generator=generator)
+
+    def score(position: int) -> float:
+        turn_query, turn_key = (
+            script["rotations"](torch.tensor([[at]]), 16, 500000.0) for at in (position + 5, position)
+        )
+        return float((script["rotated"](query, turn_query) * script["rotated"](key, turn_key)).sum())
+
+    assert score(2) == pytest.approx(score(31), abs=1e-4)
+    turned = script["rotated"](
+        torch.tensor([1.0, 0.0, 1.0, 0.0]).view(1, 1, 1, 4), script["rotations"](torch.tensor([[3]]), 4, 100.0)
+    )
+    # Two pairs: 3 radians, and 3 * 100 ** (-2 / 4) = 0.3.
+    assert turned.flatten().tolist() == pytest.approx([-0.98999, 0.14112, 0.95534, 0.29552], abs=1e-4)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
 import ast
+import contextlib
 import json
 from typing import Any
 
@@ -218,3 +220,28 @@ def test_scripts_are_python_and_the_same_for_every_plan(target: str, framework: 
         content = [file.content for launch in (first, second) for file in launch.files if file.path == name]
         assert content[0] == content[1]
         ast.parse(content[0])
+
+
+@pytest.mark.parametrize(
+    ("deepspeed", "fsdp", "place"),
+    [
+        ({"zero_optimization": {"stage": 3}}, None, None),
+        ({"zero_optimization": {"stage": 2}}, None, "cuda:1"),
+        (None, True, "cpu"),
+        (None, None, "cuda:1"),
+    ],
+)
+def test_the_trainers_model_is_made_where_it_fits(
+    deepspeed: dict[str, Any] | None, fsdp: bool | None, place: str | None
+):
+    """Only stage 3 makes a model in shards; made on the host, one of 3.6 billion parameters takes a thread minutes."""
+    torch = pytest.importorskip("torch")
+    script = next(file.content for file in written("transformers", FSDP).files if file.path == "train.py")
+    program = ast.parse(script)
+    program.body = [
+        part for part in program.body if isinstance(part, ast.FunctionDef) and part.name == "place_of_model"
+    ]
+    names: dict[str, Any] = {"torch": torch, "contextlib": contextlib}
+    exec(compile(program, "train.py", "exec"), names)  # noqa: S102 - the script that we generate
+    found = names["place_of_model"](argparse.Namespace(deepspeed=deepspeed, fsdp=fsdp), torch.device("cuda:1"))
+    assert found == torch.device(place) if place else isinstance(found, contextlib.nullcontext)
