@@ -242,6 +242,6 @@ def test_the_trainers_model_is_made_where_it_fits(
         part for part in program.body if isinstance(part, ast.FunctionDef) and part.name == "place_of_model"
     ]
     names: dict[str, Any] = {"torch": torch, "contextlib": contextlib}
-    exec(compile(program, "train.py", "exec"), names)  # noqa: S102 - the script that we generate
+    exec(compile(program, "train.py", "exec"), names)
     found = names["place_of_model"](argparse.Namespace(deepspeed=deepspeed, fsdp=fsdp), torch.device("cuda:1"))
     assert found == torch.device(place) if place else isinstance(found, contextlib.nullcontext)
