@@ -6,6 +6,9 @@ from collections.abc import Mapping, Sequence
 from importlib.resources import files
 from typing import Any, Final
 
+from cost_models.layers.parameters import count_parameters
+from cost_models.specs.training import BYTES_PER
+from cost_models.units import GIB
 from planner.export.formats.documents import render_json
 from planner.export.hf import adapter_file, train_file
 from planner.export.hf.model_file import MODEL_CONFIG
@@ -37,6 +40,22 @@ def _also_needed(q: Quantities, target: str, base: str) -> tuple[str, ...]:
     }
     names = [name for name, is_needed in needed.items() if is_needed]
     return (f"This plan also needs {', '.join(names[:-1])}{' and ' if names[1:] else ''}{names[-1]}.",) if names else ()
+
+
+def _in_host_memory(q: Quantities) -> tuple[str, ...]:
+    """The sentence on the whole models that a node holds before FSDP2 shards them, where it does."""
+    if q.plan.job.training.framework != "fsdp" or q.peek("zero") == 0:
+        return ()
+    # Beside adapters the base is stored in the type that is computed in.
+    training, node = q.plan.job.training, q.plan.nodes[0]
+    stored = training.compute_dtype if training.adapter else training.param_dtype
+    each_gib = count_parameters(q.plan.job.model).total * BYTES_PER[stored] / GIB
+    told = "Every process makes the whole model in host memory before FSDP2 shards it"
+    needed = f"{node.ranks_per_node} x {each_gib:,.1f} GiB on a node"
+    had = q.plan.job.cluster.host_memory_bytes
+    if had is None or node.ranks_per_node * each_gib * GIB < had:
+        return (f"{told}: {needed}.",)
+    return (f"{told}: {needed}, more than its {had / GIB:,.0f} GiB; the target pytorch shards an empty model instead.",)
 
 
 def launch_of(
@@ -76,6 +95,6 @@ def launch_of(
         variables=train_file.variables(q),
         runner=runner,
         runner_options=runner_options,
-        notes=(install, *_also_needed(q, target, base)),
+        notes=(install, *_also_needed(q, target, base), *_in_host_memory(q)),
         own_data=(OWN_DATA,),
     )

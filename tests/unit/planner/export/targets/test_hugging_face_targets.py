@@ -26,11 +26,13 @@ def written(
     training: dict[str, Any] | None = None,
     gpus: int = 8,
     model: str = "llama-3.1-8b",
+    host_memory_gib: float | None = None,
     **strategy: Any,
 ) -> Launch:
     row = {
         "model": {"preset": model},
-        "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": gpus},
+        "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": gpus,
+                    **({"host_memory_gib": host_memory_gib} if host_memory_gib else {})},
         "training": {"seq_length": 4096, "global_batch_size": 64, "precision": "bf16", "framework": framework, **(training or {})},
         "strategy": {"micro_batch_size": 1, **strategy},
     }  # fmt: skip
@@ -174,6 +176,38 @@ def test_adapters_are_pefts_own_file():
     adapter = document(launch, "adapter_config.json")
     assert (adapter["peft_type"], adapter["r"], adapter["target_modules"]) == ("LORA", 8, ["q_proj", "v_proj"])
     assert document(launch, "train.json")["quantized_base"] == "nf4"
+
+
+@pytest.mark.parametrize("target", ["accelerate", "transformers"])
+def test_what_models_need_of_the_host_before_they_are_sharded_is_said(target: str):
+    """Llama 3.1 8B has 8,030,261,248 parameters: 29.9 GiB in fp32, so that 8 processes hold 239 GiB."""
+    for memory, told in (
+        (None, "8 x 29.9 GiB on a node."),
+        (256.0, "8 x 29.9 GiB on a node."),
+        (200.0, "8 x 29.9 GiB on a node, more than its 200 GiB; the target pytorch shards an empty model instead."),
+    ):
+        notes = written(target, FSDP, zero=3, host_memory_gib=memory).notes
+        assert notes[-1] == f"Every process makes the whole model in host memory before FSDP2 shards it: {told}"
+    assert "host memory" not in " ".join(written(target, FSDP, zero=0).notes)
+    assert "8 x 15.0 GiB" in written(target, FSDP, zero=3, training={"param_dtype": "bf16"}).notes[-1]
+    assert "host memory" not in " ".join(written(target, DEEPSPEED, zero=3).notes)
+
+
+@pytest.mark.parametrize(
+    ("training", "packages"),
+    [
+        ({}, None),
+        ({"attention_kernel": "fa2"}, "flash-attn"),
+        ({"model_impl": "liger"}, "liger-kernel"),
+        (
+            {"attention_kernel": "fa2", "adapter": {"rank": 8, "quantized_base": "nf4"}},
+            "flash-attn, peft and bitsandbytes",
+        ),
+    ],
+)
+def test_what_else_to_install_is_said(training: dict[str, Any], packages: str | None):
+    notes = " ".join(written("accelerate", FSDP, zero=0, training=training).notes)
+    assert (f"This plan also needs {packages}." in notes) if packages else ("also needs" not in notes)
 
 
 def test_frozen_parts_and_the_allocator():
