@@ -10,6 +10,7 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.service.api.schemas import PlanDocument
+from planner.one_plan.detail import plan_detail
 from planner.schemas import RankedPlan
 
 
@@ -52,6 +53,16 @@ def test_a_plan_is_small_and_a_rank_has_the_stages(client: TestClient, planned: 
     for stage in stages:
         assert sum(stage.breakdown_bytes.values()) == pytest.approx(stage.peak_allocated_bytes)
     assert response.json()["strategy"] == planned["plans"][1]["strategy"]
+
+
+def test_a_saved_answer_is_shown_with_the_stages_that_it_leaves_out(
+    client: TestClient, planned: dict[str, Any]
+) -> None:
+    ranked = client.get(f"/v1/plans/{planned['id']}/ranked/2").json()
+    shown = plan_detail(planned, 2)
+    assert shown["evaluation"]["memory"] == ranked["evaluation"]["memory"]
+    assert shown["neighbours"]["priced"]
+    assert plan_detail(ranked, 2)["evaluation"]["memory"] == ranked["evaluation"]["memory"]
 
 
 def test_a_rank_that_does_not_exist_is_not_found(client: TestClient, planned: dict[str, Any]) -> None:
