@@ -59,13 +59,15 @@ def batch_script(plan: LaunchPlan, *, name: str) -> str:
     several = len(plan.nodes) > 1
     nodes = "SLURM_JOB_NODELIST_HET_GROUP_0" if several else "SLURM_JOB_NODELIST"
     groups = f"--het-group=0-{len(plan.nodes) - 1} " if several else ""
+    # `head` would leave before scontrol has written all names, which ends a script with pipefail now and then (SIGPIPE).
+    first = f'"$(scontrol show hostnames "${nodes}" | sed -n 1p)"'
     lines += [
         "# Add your --partition, --account and --time. Submit it from its own folder, which every node must see.",
         f"# LAUNCH={MOCK} sbatch {BATCH} runs the variant on made-up tokens.",
         "set -euo pipefail",
         "",
         "# The first node of the list has rank 0 and is where the others meet.",
-        f'MASTER_ADDR="$(scontrol show hostnames "${nodes}" | head -n 1)"',
+        f"MASTER_ADDR={first}",
         "export MASTER_ADDR MASTER_PORT=29500",
         f'srun {groups}--kill-on-bad-exit=1 --wait=60 bash "$SLURM_SUBMIT_DIR/${{LAUNCH:-{LAUNCH}}}" "$@"',
     ]

@@ -114,6 +114,62 @@ def test_kubernetes_files_carry_the_scripts_and_ask_for_the_gpus(files, name, ki
         assert (spec["completions"], spec["parallelism"], spec["completionMode"]) == (2, 2, "Indexed")
 
 
+def test_scripts_begin_with_the_plan_and_its_price(files):
+    """The head names the job, the degrees above 1, and the seconds and GiB of the evaluation that it was given."""
+    predicted = {
+        "step_time_s": 12.345,
+        "step_time_range_s": [11.0, 13.5],
+        "memory": {"peak_device_bytes": 50.0 * 2**30},
+    }
+    for name in ("launch.sh", "mock.sh"):
+        (script,) = [file.content for file in export_row(ROW, "megatron", predicted=predicted) if file.path == name]
+        first, second = script.splitlines()[1:3]
+        assert first.startswith("# llama-3.1-8b on 16 GPUs for megatron 0.16: tp 2, pp 2, dp 4, zero 1, micro-batch 1")
+        assert second == "# Predicted: 12.3 s a step (11 to 13.5), 50.0 GiB on the fullest GPU."
+        assert "Predicted" not in files[name].content
+
+
+def test_only_a_run_on_own_data_is_told_of_it(files):
+    assert "Add --data-path" in files["launch.sh"].content
+    assert "base of rotary positions" in files["launch.sh"].content
+    assert "data-path" not in files["mock.sh"].content
+    assert "rotary positions" not in files["mock.sh"].content
+    assert "made-up tokens" in files["mock.sh"].content
+
+
+@pytest.mark.parametrize(("asked", "script"), [({}, "launch.sh"), ({"LAUNCH": "mock.sh"}, "mock.sh")])
+def test_the_batch_script_runs_either_variant_on_every_node(files, tmp_path, asked, script):
+    """Stand-ins: scontrol lists two nodes, the second one later than its reader may wait; srun prints what it is given and where the nodes meet."""
+    for name, body in (
+        ("scontrol", "echo first; sleep 0.1; echo second"),
+        ("srun", 'printf "%s\\n" "$@" "$MASTER_ADDR:$MASTER_PORT"'),
+    ):
+        (tmp_path / name).write_text(f"#!/bin/bash\n{body}\n")
+        (tmp_path / name).chmod(0o755)
+    (tmp_path / "job.sbatch").write_text(files["job.sbatch"].content)
+    environment = {
+        "PATH": f"{tmp_path}:/usr/bin:/bin",
+        "SLURM_JOB_NODELIST": "n[1-2]",
+        "SLURM_SUBMIT_DIR": "/there",
+        **asked,
+    }
+    command = ["bash", str(tmp_path / "job.sbatch"), "--extra"]
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=True)
+    assert done.stdout.split("\n")[-5:-1] == ["bash", f"/there/{script}", "--extra", "first:29500"]
+
+
+def test_a_program_of_a_source_tree_starts_from_it_in_the_folder_of_the_launch(tmp_path):
+    """nanotron's run_train.py is in its repository and not in its package; config.yaml lies beside launch.sh."""
+    row = _row(pp=1)
+    row["training"]["framework"] = "nanotron"
+    (script,) = [file.content for file in export_row(row, "nanotron") if file.path == "launch.sh"]
+    place = {"NODE_RANK": "0", "MASTER_ADDR": "head"}
+    done = _run(script.replace("exec torchrun", 'echo "in $PWD"; exec torchrun'), tmp_path, NANOTRON="/src", **place)
+    assert done.stdout.startswith(f"in {tmp_path}\n")
+    assert "\n/src/run_train.py\n--config-file\nconfig.yaml\n" in done.stdout
+    assert "NANOTRON" in _run(script, tmp_path, **place).stderr
+
+
 def test_a_pod_runs_the_scripts_in_a_folder_that_programs_may_write_to(files):
     """A ConfigMap is mounted read-only; the container copies it into a volume of its own, where the script then runs."""
     for name in ("pytorchjob.yaml", "jobset.yaml"):

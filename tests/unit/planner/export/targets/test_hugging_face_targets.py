@@ -26,12 +26,13 @@ def written(
     training: dict[str, Any] | None = None,
     gpus: int = 8,
     model: str = "llama-3.1-8b",
+    nodes: int = 1,
     host_memory_gib: float | None = None,
     **strategy: Any,
 ) -> Launch:
     row = {
         "model": {"preset": model},
-        "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": gpus,
+        "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": nodes, "gpus_per_node": gpus,
                     **({"host_memory_gib": host_memory_gib} if host_memory_gib else {})},
         "training": {"seq_length": 4096, "global_batch_size": 64, "precision": "bf16", "framework": framework, **(training or {})},
         "strategy": {"micro_batch_size": 1, **strategy},
@@ -130,6 +131,20 @@ def test_deepspeed_through_accelerate_and_the_trainer():
             written("deepspeed", DEEPSPEED, zero=2, offload={"optimizer_fraction": 1.0}), "ds_config.json"
         )
         assert "ds_config.json" in json.dumps(document(launch, name))
+
+
+def test_accelerate_starts_deepspeeds_nodes_without_a_hostfile():
+    """utils/launch.py of 1.15, prepare_deepspeed_cmd_env: several nodes take `deepspeed --hostfile` unless the launcher is "standard"."""
+    for nodes, launcher in ((1, None), (2, "standard")):
+        document_ = document(written("accelerate", DEEPSPEED, zero=2, nodes=nodes), "accelerate.yaml")
+        assert document_["deepspeed_config"].get("deepspeed_multinode_launcher") == launcher
+    assert "deepspeed_config" not in document(written("accelerate", FSDP, zero=3, nodes=2), "accelerate.yaml")
+
+
+def test_experts_that_stay_together_can_be_said_for_fsdp():
+    for target in ("accelerate", "transformers", "pytorch"):
+        launch = written(target, FSDP, model="mixtral-8x7b", zero=3, grad_sync="each")
+        assert document(launch, "config.json")["num_local_experts"] == 8
 
 
 def test_the_trainers_arguments():
