@@ -24,7 +24,7 @@ def node_script(plan: LaunchPlan, launch: Launch, *, head: Sequence[str], mock: 
         head: sentences for the top of the script.
         mock: whether the run takes made-up data and prints step time and memory.
     """
-    mocked = ("This variant trains on made-up tokens and prints the time and memory of each step.",)
+    mocked = ("This variant trains on made-up tokens and prints the time of each step and the peak memory.",)
     sentences = (
         *head,
         *(mocked if mock else ()),

@@ -18,6 +18,8 @@ SCRIPT = "pretrain_gpt.py"
 """In the root of Megatron-LM's repository."""
 WHOLE_VOCABULARY_SINCE = "0.18"
 """Before, NullTokenizer adds an end-of-document token to --vocab-size (megatron/core/tokenizers/text/libraries/null_tokenizer.py)."""
+MEMORY_LOG_SINCE = "0.17"
+"""The oldest release whose parser was asked for --log-memory-interval."""
 _YOUR_OWN = (
     "Add --data-path, --tokenizer-type, --tokenizer-model, --lr and the other arguments of your own data and schedule; the plan "
     "decides none of them."
@@ -51,12 +53,17 @@ def write(q: Quantities) -> Launch:
     return Launch(
         files=(),
         command=(SCRIPT, *words, *(("--train-iters", str(planned)) if planned else ())),
-        mock_command=(SCRIPT, *_replaced(words, "--vocab-size", str(vocabulary)), *_MOCK),
+        mock_command=(SCRIPT, *_replaced(words, "--vocab-size", str(vocabulary)), *_MOCK, *_logged_memory(q)),
         variables=environment(q),
         checkout=("MEGATRON_LM", "Megatron-LM"),
         notes=(f"MEGATRON_LM is the folder of a checkout of Megatron-LM at its newest tag core_v{q.version}.*.",),
         own_data=(_YOUR_OWN,),
     )
+
+
+def _logged_memory(q: Quantities) -> tuple[str, ...]:
+    """What has the memory printed after each step. Without it, Megatron-LM prints it after the first two (training.py, train)."""
+    return () if precedes(q.version, MEMORY_LOG_SINCE) else ("--log-memory-interval", "1")
 
 
 def checked(q: Quantities, values: Values) -> Iterator[tuple[Name, Any]]:

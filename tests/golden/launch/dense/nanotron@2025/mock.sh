@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # llama-2-13b on 32 GPUs for nanotron 2025: tp 2, pp 2, dp 8, zero 1, micro-batch 1, recompute none.
-# This variant trains on made-up tokens and prints the time and memory of each step.
+# This variant trains on made-up tokens and prints the time of each step and the peak memory.
 # NANOTRON is the folder of a checkout of nanotron, from which it must be installed, too: the newest wheel is
 # of 2024.
 set -euo pipefail

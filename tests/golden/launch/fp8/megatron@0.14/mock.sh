@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # qwen3-32b on 64 GPUs for megatron 0.14: tp 4, pp 2, dp 8, zero 1, micro-batch 1, recompute none.
-# This variant trains on made-up tokens and prints the time and memory of each step.
+# This variant trains on made-up tokens and prints the time of each step and the peak memory.
 # MEGATRON_LM is the folder of a checkout of Megatron-LM at its newest tag core_v0.14.*.
 set -euo pipefail
 cd "${MEGATRON_LM:?set it to the folder of your checkout of Megatron-LM}"

@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # llama-3.1-70b on 128 GPUs for megatron 0.19: tp 8, pp 4, dp 4, vpp 5, zero 1, micro-batch 1, recompute
 # selective.
-# This variant trains on made-up tokens and prints the time and memory of each step.
+# This variant trains on made-up tokens and prints the time of each step and the peak memory.
 # MEGATRON_LM is the folder of a checkout of Megatron-LM at its newest tag core_v0.19.*.
 set -euo pipefail
 cd "${MEGATRON_LM:?set it to the folder of your checkout of Megatron-LM}"
@@ -26,4 +26,5 @@ exec torchrun --nnodes 16 --nproc-per-node 8 --node-rank "$NODE_RANK" --master-a
   --normalization RMSNorm --swiglu --disable-bias-linear --untie-embeddings-and-output-weights \
   --vocab-size 128256 --make-vocab-size-divisible-by 128 --mock-data --tokenizer-type NullTokenizer \
   --train-iters 50 --lr 1e-5 --eval-iters 0 --eval-interval 1000 --log-interval 1 --log-throughput \
+  --log-memory-interval 1 \
   "$@"

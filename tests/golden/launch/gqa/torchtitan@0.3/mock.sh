@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # llama-3.1-70b on 128 GPUs for torchtitan 0.3: tp 8, dp 16, zero 3, micro-batch 1, recompute full.
-# This variant trains on made-up tokens and prints the time and memory of each step.
+# This variant trains on made-up tokens and prints the time of each step and the peak memory.
 # torchtitan 0.3 must be installed.
 # Start it in the folder of these files, which Python imports plan_config from.
 set -euo pipefail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # llama-3.1-8b on 64 GPUs for megatron-bridge 0.6: tp 2, dp 32, zero 1, micro-batch 1, recompute none.
-# This variant trains on made-up tokens and prints the time and memory of each step.
+# This variant trains on made-up tokens and prints the time of each step and the peak memory.
 # Megatron-Bridge 0.6 must be installed, which runs on Megatron Core 0.19.
 # plan.yaml holds the plan in the keys of Bridge's ConfigContainer: the same keys override any recipe of
 # Bridge.

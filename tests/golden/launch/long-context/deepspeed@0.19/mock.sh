@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # llama-3.1-8b on 64 GPUs for deepspeed 0.19: cp 8, dp 8, zero 3, micro-batch 1, recompute full.
-# This variant trains on made-up tokens and prints the time and memory of each step.
+# This variant trains on made-up tokens and prints the time of each step and the peak memory.
 # Install deepspeed 0.19, torch and transformers; FusedAdam is compiled at the first start, for which a CUDA
 # toolkit of PyTorch's version must be installed (--torch-adam takes PyTorch's optimizer instead).
 # This plan also needs flash-attn.

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # deepseek on 2048 GPUs for megatron 0.14: pp 16, dp 128, ep 64, zero 1, micro-batch 1, recompute full.
-# This variant trains on made-up tokens and prints the time and memory of each step.
+# This variant trains on made-up tokens and prints the time of each step and the peak memory.
 # MEGATRON_LM is the folder of a checkout of Megatron-LM at its newest tag core_v0.14.*.
 set -euo pipefail
 cd "${MEGATRON_LM:?set it to the folder of your checkout of Megatron-LM}"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # deepseek on 2048 GPUs for megatron 0.19: pp 16, dp 128, ep 64, zero 1, micro-batch 1, recompute full.
-# This variant trains on made-up tokens and prints the time and memory of each step.
+# This variant trains on made-up tokens and prints the time of each step and the peak memory.
 # MEGATRON_LM is the folder of a checkout of Megatron-LM at its newest tag core_v0.19.*.
 set -euo pipefail
 cd "${MEGATRON_LM:?set it to the folder of your checkout of Megatron-LM}"
@@ -26,5 +26,5 @@ exec torchrun --nnodes 256 --nproc-per-node 8 --node-rank "$NODE_RANK" --master-
   --moe-layer-freq '([0]*3+[1]*58)' --moe-shared-expert-intermediate-size 2048 --moe-router-num-groups 8 \
   --moe-router-group-topk 4 --moe-token-dispatcher-type flex --moe-flex-dispatcher-backend deepep \
   --moe-grouped-gemm --mock-data --tokenizer-type NullTokenizer --train-iters 50 --lr 1e-5 --eval-iters 0 \
-  --eval-interval 1000 --log-interval 1 --log-throughput \
+  --eval-interval 1000 --log-interval 1 --log-throughput --log-memory-interval 1 \
   "$@"

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # deepseek on 2048 GPUs for torchtitan 0.2: pp 16, dp 128, ep 64, zero 2, micro-batch 1, recompute full.
-# This variant trains on made-up tokens and prints the time and memory of each step.
+# This variant trains on made-up tokens and prints the time of each step and the peak memory.
 # torchtitan 0.2.2 must be installed.
 # Start it in the folder of these files, which Python imports plan_model from.
 set -euo pipefail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # mixtral-8x7b on 64 GPUs for megatron 0.19: pp 4, dp 16, ep 8, vpp 8, zero 1, micro-batch 1, recompute none.
-# This variant trains on made-up tokens and prints the time and memory of each step.
+# This variant trains on made-up tokens and prints the time of each step and the peak memory.
 # MEGATRON_LM is the folder of a checkout of Megatron-LM at its newest tag core_v0.19.*.
 set -euo pipefail
 cd "${MEGATRON_LM:?set it to the folder of your checkout of Megatron-LM}"
@@ -25,5 +25,5 @@ exec torchrun --nnodes 8 --nproc-per-node 8 --node-rank "$NODE_RANK" --master-ad
   --vocab-size 32000 --make-vocab-size-divisible-by 128 --num-experts 8 --moe-router-topk 2 \
   --moe-ffn-hidden-size 14336 --moe-token-dispatcher-type alltoall --moe-grouped-gemm --mock-data \
   --tokenizer-type NullTokenizer --train-iters 50 --lr 1e-5 --eval-iters 0 --eval-interval 1000 --log-interval 1 \
-  --log-throughput \
+  --log-throughput --log-memory-interval 1 \
   "$@"

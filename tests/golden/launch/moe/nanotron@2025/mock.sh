@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # mixtral-8x7b on 64 GPUs for nanotron 2025: tp 4, pp 4, dp 4, zero 1, micro-batch 1, recompute full.
-# This variant trains on made-up tokens and prints the time and memory of each step.
+# This variant trains on made-up tokens and prints the time of each step and the peak memory.
 # NANOTRON is the folder of a checkout of nanotron, from which it must be installed, too: the newest wheel is
 # of 2024.
 set -euo pipefail

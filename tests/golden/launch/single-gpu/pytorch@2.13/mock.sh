@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # llama-3.2-1b on 1 GPU for pytorch 2.13: unsplit, zero 2, micro-batch 1, recompute full.
-# This variant trains on made-up tokens and prints the time and memory of each step.
+# This variant trains on made-up tokens and prints the time of each step and the peak memory.
 # The script needs PyTorch 2.6 or later.
 # transformers must be installed.
 set -euo pipefail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # llama-2-13b on 8 GPUs for accelerate 1.15: dp 8, zero 2, micro-batch 2, recompute full.
-# This variant trains on made-up tokens and prints the time and memory of each step.
+# This variant trains on made-up tokens and prints the time of each step and the peak memory.
 # Install accelerate 1.15, torch and transformers.
 # This plan also needs deepspeed and flash-attn.
 set -euo pipefail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # llama-2-13b on 8 GPUs for pytorch 2.13: dp 8, zero 3, micro-batch 2, recompute full.
-# This variant trains on made-up tokens and prints the time and memory of each step.
+# This variant trains on made-up tokens and prints the time of each step and the peak memory.
 # The script needs PyTorch 2.6 or later.
 # transformers must be installed.
 set -euo pipefail

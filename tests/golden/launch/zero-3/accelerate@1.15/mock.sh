@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # qwen2.5-7b on 16 GPUs for accelerate 1.15: dp 16, zero 3, micro-batch 2, recompute full.
-# This variant trains on made-up tokens and prints the time and memory of each step.
+# This variant trains on made-up tokens and prints the time of each step and the peak memory.
 # Install accelerate 1.15, torch and transformers.
 # This plan also needs deepspeed and flash-attn.
 set -euo pipefail

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # qwen2.5-7b on 16 GPUs for megatron 0.19: dp 16, zero 3, micro-batch 2, recompute full.
-# This variant trains on made-up tokens and prints the time and memory of each step.
+# This variant trains on made-up tokens and prints the time of each step and the peak memory.
 # MEGATRON_LM is the folder of a checkout of Megatron-LM at its newest tag core_v0.19.*.
 set -euo pipefail
 cd "${MEGATRON_LM:?set it to the folder of your checkout of Megatron-LM}"
@@ -25,5 +25,5 @@ exec torchrun --nnodes 2 --nproc-per-node 8 --node-rank "$NODE_RANK" --master-ad
   --kv-channels 128 --max-position-embeddings 131072 --position-embedding-type rope --normalization RMSNorm \
   --swiglu --disable-bias-linear --add-qkv-bias --untie-embeddings-and-output-weights --vocab-size 152064 \
   --make-vocab-size-divisible-by 128 --mock-data --tokenizer-type NullTokenizer --train-iters 50 --lr 1e-5 \
-  --eval-iters 0 --eval-interval 1000 --log-interval 1 --log-throughput \
+  --eval-iters 0 --eval-interval 1000 --log-interval 1 --log-throughput --log-memory-interval 1 \
   "$@"
