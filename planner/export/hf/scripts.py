@@ -49,11 +49,11 @@ def _in_host_memory(q: Quantities) -> tuple[str, ...]:
     # Beside adapters the base is stored in the type that is computed in.
     training, node = q.plan.job.training, q.plan.nodes[0]
     stored = training.compute_dtype if training.adapter else training.param_dtype
-    each_gib = count_parameters(q.plan.job.model).total * BYTES_PER[stored] / GIB
+    each_bytes = count_parameters(q.plan.job.model).total * BYTES_PER[stored]
     told = "Every process makes the whole model in host memory before FSDP2 shards it"
-    needed = f"{node.ranks_per_node} x {each_gib:,.1f} GiB on a node"
+    needed = f"{node.ranks_per_node} x {each_bytes / GIB:,.1f} GiB on a node"
     had = q.plan.job.cluster.host_memory_bytes
-    if had is None or node.ranks_per_node * each_gib * GIB < had:
+    if had is None or node.ranks_per_node * each_bytes < had:
         return (f"{told}: {needed}.",)
     return (f"{told}: {needed}, more than its {had / GIB:,.0f} GiB; the target pytorch shards an empty model instead.",)
 
