@@ -12,6 +12,7 @@ import argparse
 import json
 from collections.abc import Sequence
 
+from benchmarks.accuracy.own_runs import own_runs_table
 from benchmarks.accuracy.stacks import detail_table, time_matrix, unmeasured_gpus
 from benchmarks.accuracy.state import State, evaluate_state
 from benchmarks.accuracy.tables import percent, table
@@ -29,6 +30,8 @@ def tables(state: State) -> str:
             "## Time of a step",
             time_matrix(state),
             f"No run at all was measured on {unmeasured_gpus(state)}.",
+            "## Adapters, Hugging Face's modules and exported launches, on one and two H200",
+            own_runs_table(),
             "## In detail",
             detail_table(state),
             "## What ranges hold of a source that was left out",
