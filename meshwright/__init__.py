@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 # The one home of the version: pyproject.toml reads it from here, and everything else from the installed package.
 __version__ = "0.1.0"
-__all__ = ["__version__", "evaluate", "export", "import_config", "plan", "resume_knobs", "start_knobs"]
+__all__ = ["__version__", "evaluate", "export", "import_config", "judge", "plan", "resume_knobs", "start_knobs"]
 
 
 def plan(
@@ -102,6 +102,32 @@ def import_config(
     given = Overrides(model, cluster, training or {}, strategy or {})
     texts = [InputFile(path, content) for path, content in files.items()]
     return read(texts, megatron_args=megatron_args, given=given, framework=framework, allow_files=True).document()
+
+
+def judge(
+    files: Mapping[str, str],
+    *,
+    cluster: Mapping[str, Any],
+    megatron_args: str | None = None,
+    model: Mapping[str, Any] | None = None,
+    training: Mapping[str, Any] | None = None,
+    strategy: Mapping[str, Any] | None = None,
+    framework: str | None = None,
+) -> dict[str, Any]:
+    """An existing configuration beside the best plan for the same job, with what each changed line gains, and a diff of the files.
+
+    Arguments are those of `import_config`.
+
+    Raises:
+        cost_models.errors.InvalidInputError: a file cannot be read, or something that has to be known is missing.
+    """
+    from planner.export.imported_row import Overrides
+    from planner.export.judge.judge import judge as judged
+    from planner.export.settings import InputFile
+
+    given = Overrides(model, cluster, training or {}, strategy or {})
+    texts = [InputFile(path, content) for path, content in files.items()]
+    return judged(texts, megatron_args=megatron_args, given=given, framework=framework, allow_files=True)
 
 
 def start_knobs(

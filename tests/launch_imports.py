@@ -19,7 +19,7 @@ CONFIGURATIONS: Mapping[str, tuple[str, ...]] = {
     "torchtitan 0.3": ("plan_config.py", "plan_steps.py", "launch.sh"), "nanotron": ("config.yaml", "launch.sh"),
 }  # fmt: skip
 """The files of each target that somebody would give to `import`; the others of a launch are around them."""
-_PLANS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
+PLANS: Mapping[str, tuple[str, dict[str, Any], dict[str, Any]]] = {
     "megatron": ("megatron", {}, {"tp": 2, "pp": 2, "zero": 1, "recompute": "none"}),
     "deepspeed": ("deepspeed", {}, {"zero": 3, "recompute": "full"}),
     "accelerate": ("fsdp", {}, {"zero": 3, "recompute": "full"}),
@@ -40,7 +40,7 @@ def target_of(case: str) -> str:
 
 def row_of(case: str, **strategy: Any) -> dict[str, Any]:
     """The evaluate row of a case: Llama 3.1 8B on two nodes of eight H100."""
-    framework, training, own = _PLANS[case]
+    framework, training, own = PLANS[case]
     return {
         "model": {"preset": "llama-3.1-8b"},
         "cluster": {"preset": "dgx-h100", "num_nodes": 2},

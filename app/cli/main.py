@@ -20,6 +20,7 @@ import typer
 from app.cli.commands.evaluate import evaluate
 from app.cli.commands.export import export
 from app.cli.commands.import_config import import_config
+from app.cli.commands.judge import judge
 from app.cli.commands.knobs import knobs_app
 from app.cli.commands.plan import plan
 from app.cli.commands.profile import profile_app
@@ -63,6 +64,7 @@ app.command()(evaluate)
 app.command()(show)
 app.command()(export)
 app.command("import")(import_config)
+app.command()(judge)
 app.command()(serve)
 app.add_typer(db_app)
 app.add_typer(keys_app)

@@ -13,7 +13,7 @@ from app.service.api.docs_page import install_pages
 from app.service.api.middleware import Edge
 from app.service.api.openapi import build_openapi
 from app.service.api.problems import install_problems
-from app.service.api.v1 import calibrations, evaluate, exports, health, plans, presets
+from app.service.api.v1 import calibrations, evaluate, exports, health, judge, plans, presets
 from app.service.auth import LOCAL_TENANT
 from app.service.db.calibrations import CalibrationStore
 from app.service.db.engine import build_engine
@@ -62,7 +62,7 @@ def create_app(settings: Settings | None = None, *, kinds: Kinds = KINDS) -> Fas
         openapi_tags=_TAGS,
     )
     app.state.service = service
-    for module in (plans, exports, evaluate, calibrations, presets, health):
+    for module in (plans, exports, evaluate, judge, calibrations, presets, health):
         app.include_router(module.router)
     # After the routes: the document is built once, here, from all of them, and served as it is.
     install_pages(app)

@@ -175,7 +175,8 @@ def shown(setting: Setting) -> str:
     if setting.key in ("!", "@"):
         text = setting.text
     elif setting.key.startswith(("-", "#SBATCH")):
-        text = setting.key if setting.value is True else f"{setting.key} {setting.text}"
+        said = setting.text.removeprefix(f"{setting.key}=")
+        text = setting.key if setting.value is True else f"{setting.key} {said}"
     else:
         text = (
             f"{setting.key}: {setting.text}" if not setting.key.startswith("$") else f"{setting.key[1:]}={setting.text}"

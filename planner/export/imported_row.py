@@ -75,7 +75,7 @@ class _RowMaker:
             self.model = {**({} if own else self.model), **given.model}
         self.cluster: Json = dict(given.cluster or {})
         self.training: Json = {**deepcopy(dict(parts.training)), **given.training}
-        self.strategy: Json = {**deepcopy(dict(parts.strategy)), **given.strategy}
+        self.strategy: Json = merged(deepcopy(dict(parts.strategy)), given.strategy)
 
     def row(self) -> Json:
         self._leave_out_the_undecided()
@@ -238,7 +238,8 @@ class _RowMaker:
 
     def _unequal(self, batch: int, product: str) -> InvalidInputError:
         behind = [
-            *self.settings.behind("training.global_batch_size"), *self.settings.behind("micro_batch_size"), *self.settings.behind("dp"),
+            *self.settings.behind("training.global_batch_size"), *self.settings.behind("micro_batch_size"),
+            *self.settings.behind("num_micro_batches"), *self.settings.behind("dp"),
         ]  # fmt: skip
         message = f"the global batch of {batch} sequences is not {product}"
         return contradiction(
@@ -247,6 +248,15 @@ class _RowMaker:
             behind,
             "Change one of them, or give --cluster the GPUs of this run.",
         )
+
+
+def merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> Json:
+    """Both documents, those of `over` in front; objects field by field."""
+    found = dict(base)
+    for name, value in over.items():
+        held = found.get(name)
+        found[name] = merged(held, value) if isinstance(held, Mapping) and isinstance(value, Mapping) else value
+    return found
 
 
 def contradiction(pointer: str, message: str, behind: Sequence[Setting], hint: str) -> InvalidInputError:

@@ -11,7 +11,7 @@ from planner.export.launch_plan import LaunchPlan, launch_plan
 from planner.rows import evaluate_rows
 
 _MOST_CHANGES = 8
-_FOLLOWS: Mapping[str, tuple[str, ...]] = {
+FOLLOWS: Mapping[str, tuple[str, ...]] = {
     "pp": ("layers_per_stage", "schedule", "dp", "zero_shard_size", "recompute_per_stage", "pool_per_stage"),
     "vpp": ("layers_per_stage", "schedule"),
     "tp": ("dp", "zero_shard_size", "etp"),
@@ -43,7 +43,7 @@ def with_nearest(
         ):
             return refusal
         changed |= nearest
-        _apply(candidate, nearest)
+        apply_values(candidate, nearest)
         current = _refused(candidate, said)
         if isinstance(current, _IllegalError):
             return refusal
@@ -72,7 +72,7 @@ def _refused(row: Mapping[str, Any], said: Callable[[LaunchPlan], Any]) -> NotEx
     return None
 
 
-def _apply(row: dict[str, Any], values: Mapping[str, Any]) -> None:
+def apply_values(row: dict[str, Any], values: Mapping[str, Any]) -> None:
     """Sets fields of a row in place, by the names of `Quantities`; what follows from them is left to the defaults."""
     for name, value in values.items():
         group, _, field = name.rpartition(".")
@@ -82,6 +82,6 @@ def _apply(row: dict[str, Any], values: Mapping[str, Any]) -> None:
         elif group:
             document = row["strategy"].setdefault(group, {})
         else:
-            for follower in _FOLLOWS.get(name, ()):
+            for follower in FOLLOWS.get(name, ()):
                 document.pop(follower, None)
         document[field] = value

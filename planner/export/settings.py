@@ -39,6 +39,13 @@ class Setting:
     """As it stands in the file."""
     is_open: bool = False
     """Whether the value depends on something that only a shell could compute, such as `$(hostname)` or `$1`."""
+    written: str = ""
+    """The key that the file has, where a reader restated the setting under another one."""
+
+    @property
+    def own_key(self) -> str:
+        """The key as it stands in the file."""
+        return self.written or self.key
 
 
 class Settings:
@@ -96,7 +103,10 @@ class Settings:
 
     def restate(self, change: Callable[[Setting], Setting]) -> None:
         """Replaces settings by others in today's words, before any is taken: names that a release or a launcher spells otherwise."""
-        self._all = tuple(change(setting) for setting in self._all)
+        changed = ((setting, change(setting)) for setting in self._all)
+        self._all = tuple(
+            new if new.key == old.key or new.written else replace(new, written=old.own_key) for old, new in changed
+        )
 
     def rename(self, names: Mapping[str, str]) -> None:
         """Gives settings the names that keys have today, where nothing is set under these."""
@@ -128,6 +138,10 @@ class Settings:
     def undecided(self) -> dict[str, Setting]:
         """The fields that hang on a setting whose value is not known, each with that setting."""
         return {field: self._all[position] for position, fields in self._undecided.items() for field in fields}
+
+    def decided(self) -> list[tuple[Setting, tuple[str, ...]]]:
+        """Every setting that decides fields of the row, with these."""
+        return [(self._all[position], fields) for position, fields in sorted(self._taken.items()) if fields]
 
     def behind(self, field: str) -> list[Setting]:
         """The settings that decided a field."""

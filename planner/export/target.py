@@ -71,6 +71,20 @@ class RowParts:
 
 
 @dataclass(frozen=True)
+class Alias:
+    """Another key for what a writer says under a key of its own."""
+
+    key: str
+    """The writer's."""
+    words: Mapping[Any, str] | None = None
+    """Texts under the other key by the writer's value; None where they are the same."""
+
+    def text(self, value: Any) -> str | None:
+        """The text under the other key; None where it has no word for the value."""
+        return str(value) if self.words is None else self.words.get(value)
+
+
+@dataclass(frozen=True)
 class Target:
     """One target."""
 
@@ -90,3 +104,5 @@ class Target:
     """Whether files given to `import` are of this target."""
     built_on: Mapping[str, str] = field(default_factory=dict)
     """The framework's release that each release of a front end runs on, where it runs on one alone."""
+    aliases: Mapping[str, Alias] = field(default_factory=dict)
+    """Keys that its reader takes and its writer never writes, where both say the same."""

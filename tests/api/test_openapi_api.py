@@ -47,7 +47,7 @@ def example_of(parameter: dict[str, Any]) -> object:
 def test_the_contracts_routes_are_there(document: dict[str, Any]) -> None:
     present = {(method, path) for path, method, _ in operations(document)}
     assert present == {
-        ("post", "/v1/plans"), ("get", "/v1/plans"), ("get", "/v1/plans/{plan_id}"),
+        ("post", "/v1/plans"), ("get", "/v1/plans"), ("get", "/v1/plans/{plan_id}"), ("post", "/v1/judge"),
         ("get", "/v1/plans/{plan_id}/ranked/{rank}"), ("get", "/v1/plans/{plan_id}/events"),
         ("get", "/v1/plans/{plan_id}/exports/{framework}"),
         ("delete", "/v1/plans/{plan_id}"), ("post", "/v1/evaluate"),
@@ -89,7 +89,7 @@ def test_every_get_and_post_succeeds_with_its_examples_alone(client: TestClient,
         response = client.request(method, filled, json=body)
         assert response.status_code in {200, 201}, (method, filled, response.text)
         tried += 1
-    assert tried == 17
+    assert tried == 18
 
 
 @pytest.mark.parametrize(

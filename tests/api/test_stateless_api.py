@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
+import meshwright
 from app.service.intake.examples import EXAMPLE_CALIBRATION
 from app.service.logs import OWN_LOGGERS
 from app.service.main import create_app
@@ -18,6 +19,7 @@ from cost_models.frameworks import FRAMEWORKS
 from cost_models.hardware import document_of
 from planner.rows import evaluate_rows
 from planner.schemas import Evaluation
+from planner.schemas.judgement import EXAMPLE_JUDGE_REQUEST, Judgement
 
 ROW: dict[str, Any] = {
     "id": "r1",
@@ -74,6 +76,50 @@ class TestEvaluate:
         answers = client.post("/v1/evaluate", json=[{"id": number} for number in range(10_000)]).json()
         assert [answer["id"] for answer in answers] == list(range(10_000))
         assert {answer["verdict"] for answer in answers} == {"invalid"}
+
+
+class TestJudge:
+    def test_a_configuration_is_judged_as_on_the_command_line(self, client: TestClient) -> None:
+        response = client.post("/v1/judge", json=EXAMPLE_JUDGE_REQUEST)
+        assert response.status_code == 200
+        judgement = Judgement.model_validate_json(response.text)
+        assert judgement.imported.format == "deepspeed"
+        assert judgement.best is not None
+        assert judgement.diff.startswith("--- ds_config.json\n+++ ds_config.json\n")
+        files = {file["path"]: file["content"] for file in EXAMPLE_JUDGE_REQUEST["files"]}
+        options = {name: EXAMPLE_JUDGE_REQUEST[name] for name in ("cluster", "model", "training")}
+        assert response.json() == json.loads(json.dumps(meshwright.judge(files, **options)))
+
+    def test_what_is_missing_is_pointed_at(self, client: TestClient) -> None:
+        asked = {name: EXAMPLE_JUDGE_REQUEST[name] for name in ("files", "cluster")}
+        response = client.post("/v1/judge", json=asked)
+        assert response.status_code == 422
+        assert [each["pointer"] for each in response.json()["errors"]] == ["/model", "/training/seq_length"]
+
+    @pytest.mark.parametrize(
+        ("change", "pointer"),
+        [
+            ({"files": []}, "/files"),
+            ({"files": [{"path": "x.json"}]}, "/files/0/content"),
+            ({"cluster": None}, "/cluster"),
+            ({"framework": "megatronn"}, "/framework"),
+            ({"strategy": {"tpp": 2}}, "/strategy/tpp"),
+            ({"clusters": {}}, "/clusters"),
+        ],
+    )
+    def test_bad_requests_are_refused(self, client: TestClient, change: dict[str, Any], pointer: str) -> None:
+        response = client.post("/v1/judge", json={**EXAMPLE_JUDGE_REQUEST, **change})
+        assert (response.status_code, response.json()["errors"][0]["pointer"]) == (422, pointer)
+
+    def test_a_calibration_is_never_a_path(self, client: TestClient) -> None:
+        asked = {**EXAMPLE_JUDGE_REQUEST, "cluster": {"preset": "dgx-h100", "calibration": "/etc/passwd"}}
+        assert client.post("/v1/judge", json=asked).status_code == 422
+
+    def test_hostile_files_are_refused_by_name(self, client: TestClient) -> None:
+        files = [{"path": "x.yaml", "content": "a: !!python/object/apply:os.system [true]\n"}]
+        response = client.post("/v1/judge", json={**EXAMPLE_JUDGE_REQUEST, "files": files})
+        assert response.status_code == 422
+        assert "x.yaml, line 1" in response.json()["errors"][0]["message"]
 
 
 class TestCalibrations:

@@ -16,6 +16,7 @@ _INCLUDED = "--include"
 """DeepSpeed's GPUs by host, as in `localhost:0,1,2,3@other:0,1`."""
 _TASKS_PER_NODE = ("#SBATCH --ntasks-per-node", "#SBATCH --tasks-per-node")
 """Ranks of a node where srun starts them without a launcher of their own."""
+RANK_KEYS = frozenset({*_RANKS_PER_NODE, *_NODES, *_RANKS, _INCLUDED, *_TASKS_PER_NODE})
 _WITHOUT_EFFECT = frozenset({
     OWN_ARGUMENTS, "--master-addr", "--master_addr", "--master-port", "--master_port", "--node-rank", "--node_rank", "--rdzv-backend",
     "--rdzv_backend", "--rdzv-endpoint", "--rdzv_endpoint", "--rdzv-id", "--rdzv_id", "--rdzv-conf", "--rdzv_conf", "--max-restarts",

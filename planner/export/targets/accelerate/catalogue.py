@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from planner.export.spellings import Spelling
+from planner.export.target import Alias
 
 FILE: Final = "accelerate.yaml"
 VERSIONS: Final = ("1.15",)
@@ -43,3 +44,11 @@ WITHOUT_COST: Final = (
     LAUNCHER, "deepspeed_config.zero3_save_16bit_model", ZERO_INIT,
 )  # fmt: skip
 BATCH, ACCUMULATION = "micro_batch_size", "gradient_accumulation_steps"
+ALIASES: Final[Mapping[str, Alias]] = {
+    f"{FSDP}sharding_strategy": Alias(f"{FSDP}reshard_after_forward", {True: "FULL_SHARD", False: "SHARD_GRAD_OP"}),
+    "deepspeed_config.zero_stage": Alias("zero_optimization.stage"),
+    "deepspeed_config.offload_optimizer_device": Alias("zero_optimization.offload_optimizer.device"),
+    "deepspeed_config.offload_param_device": Alias("zero_optimization.offload_param.device"),
+    f"deepspeed_config.{ACCUMULATION}": Alias(ACCUMULATION),
+}  # fmt: skip
+"""Keys of FSDP1 and of DeepSpeed's short form, which stands in Accelerate's own file."""

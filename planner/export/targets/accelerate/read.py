@@ -56,8 +56,8 @@ def read(settings: Settings) -> RowParts:
     _read_batch(settings, found)
     parts = Understood(found).parts()
     world_size = processes if isinstance(processes, int) else ranks
-    steps = whole(settings, keys.ACCUMULATION, "training.global_batch_size") or whole(
-        settings, f"deepspeed_config.{keys.ACCUMULATION}", "training.global_batch_size"
+    steps = whole(settings, keys.ACCUMULATION, "num_micro_batches") or whole(
+        settings, f"deepspeed_config.{keys.ACCUMULATION}", "num_micro_batches"
     )
     notes = (fsdp.FIRST_NOTE,) if framework == "fsdp" and fsdp.is_first(settings, keys.FSDP) else ()
     return RowParts(
@@ -119,7 +119,7 @@ def _read_fsdp(settings: Settings, kind: Any) -> dict[str, Any]:
 def _read_batch(settings: Settings, found: dict[str, Any]) -> None:
     micro, steps = (
         settings.value(keys.BATCH, "micro_batch_size"),
-        settings.value(keys.ACCUMULATION, "training.global_batch_size"),
+        settings.value(keys.ACCUMULATION, "num_micro_batches"),
     )
     if isinstance(micro, int):
         found["micro_batch_size"] = micro

@@ -35,7 +35,7 @@ def read(settings: Settings) -> RowParts:
 def _accumulated(settings: Settings) -> int | None:
     """Micro-batches of each replica in a step; runtime/config.py (_set_batch_related_parameters)."""
     if peeked(settings, keys.ACCUMULATION) is not None:
-        return whole(settings, keys.ACCUMULATION, "training.global_batch_size")
+        return whole(settings, keys.ACCUMULATION, "num_micro_batches")
     # Of one size alone DeepSpeed makes one micro-batch; with both the rest follows.
     sizes = [peeked(settings, spelling.key) for spelling in keys.BATCH]
     return 1 if sum(type(size) is int for size in sizes) == 1 and None in sizes else None

@@ -64,7 +64,7 @@ def read(settings: Settings) -> RowParts:
     if peeked(settings, keys.EXPERTS) in (None, 1):
         settings.take(keys.EXPERTS, "ep")
     row["dp"] = dp
-    steps = whole(settings, keys.ACCUMULATION, "training.global_batch_size")
+    steps = whole(settings, keys.ACCUMULATION, "num_micro_batches")
     if dp and steps and row.get("micro_batch_size"):
         row["training.global_batch_size"] = dp * steps * row["micro_batch_size"]
     if dp:

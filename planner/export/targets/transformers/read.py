@@ -48,7 +48,7 @@ def read(settings: Settings) -> RowParts:
         if found.get("recompute") == "full":
             scripted.pop("recompute", None)
     found |= scripted | taken(settings, (*keys.BATCH, fsdp.OPTIMIZERS)) | _read_adapter(settings)
-    steps = settings.value(keys.ACCUMULATION, "training.global_batch_size", default=1)
+    steps = settings.value(keys.ACCUMULATION, "num_micro_batches", default=1)
     micro = found.get("micro_batch_size")
     if isinstance(ranks, int) and isinstance(steps, int) and isinstance(micro, int):
         found.setdefault("training.global_batch_size", micro * steps * ranks)

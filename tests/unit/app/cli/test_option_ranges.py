@@ -16,6 +16,7 @@ RANGES: Mapping[tuple[str, str], tuple[int | None, int | None]] = {
     ("export", "plan"): (1, None),
     ("show", "plan"): (1, None),
     ("import_config", "vocab_size"): (1, None),
+    ("judge", "vocab_size"): (1, None),
     ("start", "plan"): (1, None),  # the first plan of a ranking has rank 1
     ("start", "seed"): (0, None),
     ("tell", "trial"): (0, None),  # trials count from 0

@@ -168,7 +168,7 @@ def test_batches_that_contradict_the_ranks_are_refused_with_their_lines() -> Non
     sizes = {"train_batch_size": 64, "train_micro_batch_size_per_gpu": 2, "gradient_accumulation_steps": 8}
     launch = ("run.sh", "deepspeed --num_gpus 8 train.py --deepspeed ds.json")
     message = refusal(_deepspeed(**sizes), launch, **JOB)
-    assert message.startswith("ds.json, line 8; ds.json, line 10; ds.json, line 9; run.sh, line 1: ")
+    assert message.startswith("ds.json, line 8; ds.json, line 9; ds.json, line 10; run.sh, line 1: ")
     assert message.endswith(
         "the global batch of 64 sequences is not micro-batch 2 * dp 8 * 8 accumulated micro-batches"
     )
