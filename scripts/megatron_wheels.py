@@ -1,10 +1,10 @@
-"""Downloads the wheels of Megatron Core and Megatron-Bridge that the tests of launch files ask, and unpacks them.
+"""Downloads the wheels of Megatron Core, Megatron-Bridge and NeMo that the tests of launch files ask, and unpacks them.
 
     python -m scripts.megatron_wheels
 
-They land in `.oracles/megatron/<release>` and `.oracles/bridge/<release>`, 2 MB each, outside every environment: the wheels ask for
-Python 3.12 and CUDA, and nothing of them is imported but by `megatron_parser.py` and `bridge_container.py` of
-`tests/oracle/launch`, in processes of their own.
+They land in `.oracles/megatron/<release>`, `.oracles/bridge/<release>` and `.oracles/nemo/<release>`, 2 to 8 MB each, outside every
+environment: the wheels ask for Python 3.12 and CUDA, and nothing of them is imported but by `megatron_parser.py`,
+`bridge_container.py` and `nemo_arguments.py` of `tests/oracle/launch`, in processes of their own.
 """
 
 from __future__ import annotations
@@ -23,16 +23,26 @@ BRIDGE: Mapping[str, tuple[str, str]] = {
     "0.3": ("0.3.1", "0.16.1"), "0.4": ("0.4.2", "0.17.0"), "0.5": ("0.5.1", "0.18.0"), "0.6": ("0.6.2", "0.19.2"),
 }  # fmt: skip
 """Megatron-Bridge's releases, each with the Megatron Core that it is tried on."""
+NEMO: Mapping[str, tuple[str, str]] = {
+    "2.5": ("2.5.0", "0.14.0"),
+    "2.6": ("2.6.0", "0.15.3"),
+    "2.7": ("2.7.0", "0.16.1"),
+}
+"""NeMo's releases, likewise."""
 DIGESTS: Mapping[str, str] = {
     "megatron_bridge-0.3.1-py3-none-any.whl": "4d9a9ad679bd927a84f923e5239512d72af7fa47331b749a8f275592c2920616",
     "megatron_bridge-0.4.2-py3-none-any.whl": "6f132e19fe8e4a88d7acd65e63182a3f6ff4fbd664d85a436cba44da5e621ce3",
     "megatron_bridge-0.5.1-py3-none-any.whl": "961ad0a3e08678bb7172b9be3356131567e19d9476f3c983fdaa8483be8f5c3b",
     "megatron_bridge-0.6.2-py3-none-any.whl": "bcb7274ab9327167c345aa24b96b95790ce5090df1945d883bdc41065d5649e2",
+    "nemo_toolkit-2.5.0-py3-none-any.whl": "605149b8ee57feba2f0ea90f71e59ab3fddb82ff3be9408988cb4a0d2ba95adc",
+    "nemo_toolkit-2.6.0-py3-none-any.whl": "0849541927e99fb701fc2b4565a54c42d011dc370cc3c3a6b5d8260f521a751f",
+    "nemo_toolkit-2.7.0-py3-none-any.whl": "0c2b2c51930e7fff852c27f6a8a79bf0b8e14e4f59f139aca0a6078aeb8a3a10",
 }
-"""SHA-256 of Bridge's wheels, which are the same for every machine; those of Megatron Core hold compiled code."""
+"""SHA-256 of the wheels that are the same for every machine; those of Megatron Core hold compiled code."""
 _ORACLES = Path(__file__).resolve().parent.parent / ".oracles"
 FOLDER = _ORACLES / "megatron"
 BRIDGE_FOLDER = _ORACLES / "bridge"
+NEMO_FOLDER = _ORACLES / "nemo"
 
 
 def fetch(package: str, release: str, into: Path) -> None:
@@ -59,7 +69,9 @@ def fetch(package: str, release: str, into: Path) -> None:
 
 
 if __name__ == "__main__":
-    for each in sorted({*RELEASES, *(core for _, core in BRIDGE.values())}):
+    for each in sorted({*RELEASES, *(core for _, core in (*BRIDGE.values(), *NEMO.values()))}):
         fetch("megatron-core", each, FOLDER)
     for each, _ in BRIDGE.values():
         fetch("megatron-bridge", each, BRIDGE_FOLDER)
+    for each, _ in NEMO.values():
+        fetch("nemo-toolkit", each, NEMO_FOLDER)

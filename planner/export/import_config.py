@@ -96,6 +96,8 @@ def import_config(
     for file in every:
         if _ending(file) == ".py" and file not in programs:
             read[file.path] = [_unread(file)]
+        elif _ending(file) == ".py" and target.python is not None:
+            read[file.path] = target.python(file)
     settings = Settings([setting for file in every for setting in read[file.path]], files=every)
     assert target.read is not None
     parts = target.read(settings)

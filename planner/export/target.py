@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from planner.export.quantities import Quantities
-from planner.export.settings import InputFile, Settings
+from planner.export.settings import InputFile, Setting, Settings
 
 Runner = Literal["torchrun", "accelerate", "deepspeed", "python"]
 
@@ -106,3 +106,5 @@ class Target:
     """The framework's release that each release of a front end runs on, where it runs on one alone."""
     aliases: Mapping[str, Alias] = field(default_factory=dict)
     """Keys that its reader takes and its writer never writes, where both say the same."""
+    python: Callable[[InputFile], list[Setting]] | None = None
+    """Reads a Python program of this target; None where nothing of one is read, or where it is read as torchtitan's."""

@@ -20,16 +20,18 @@ from planner.export.settings import InputFile, Setting, Settings
 from planner.export.target import Launch, Target
 from planner.export.targets import TARGETS
 
-FRONT_ENDS = [(name, version) for name in ("megatron-bridge",) for version in TARGETS[name].versions]
+FRONT_ENDS = [(name, version) for name in ("megatron-bridge", "nemo") for version in TARGETS[name].versions]
 
 
-def settings_of(quantities: Quantities, launch: Launch) -> Settings:
+def settings_of(quantities: Quantities, launch: Launch, target: Target) -> Settings:
     """The settings of the files and of the script that starts them."""
     script = node_script(quantities.plan, launch, head=(), mock=False)
     found: list[Setting] = read_script(InputFile("launch.sh", script))
     for file in launch.files:
         if file.path.endswith(".yaml"):
             found += read_document(InputFile(file.path, file.content))
+        elif target.python is not None:
+            found += target.python(InputFile(file.path, file.content))
     return Settings(found)
 
 
@@ -48,7 +50,7 @@ def check(target: Target, version: str, *, rows: int, seed: int) -> Counter[str]
         except InvalidInputError:
             outcomes["illegal"] += 1
             continue
-        settings = settings_of(quantities, launch)
+        settings = settings_of(quantities, launch, target)
         assert target.read is not None
         parts = target.read(settings)
         assert [setting.key for setting in settings.unknown()] == []

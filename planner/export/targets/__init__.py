@@ -11,6 +11,7 @@ from planner.export.targets import (
     megatron,
     megatron_bridge,
     nanotron,
+    nemo,
     pytorch,
     torchtitan,
     transformers,
@@ -19,6 +20,7 @@ from planner.export.targets import (
 _ALL: tuple[Target, ...] = (
     megatron.TARGET,
     megatron_bridge.TARGET,
+    nemo.TARGET,
     deepspeed.TARGET,
     torchtitan.TARGET,
     nanotron.TARGET,

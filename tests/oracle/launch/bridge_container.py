@@ -66,20 +66,6 @@ class _Names(types.ModuleType):
         return _Class(name, (), {})
 
 
-class _FusedAdam:
-    """Transformer Engine's optimizer, whose arguments `OptimizerConfig` asks for."""
-
-    def __init__(
-        self,
-        master_weight_dtype: Any,
-        exp_avg_dtype: Any,
-        exp_avg_sq_dtype: Any,
-        use_decoupled_grad: Any,
-        store_param_remainders: Any,
-    ) -> None:
-        """Takes what it is asked for."""
-
-
 class _Finder(importlib.abc.MetaPathFinder, importlib.abc.Loader):
     def __init__(self) -> None:
         self.names = list(STAND_INS)
@@ -174,7 +160,7 @@ def main() -> None:
         rope_utils.fused_apply_rotary_pos_emb = rope_utils.fused_apply_rotary_pos_emb or main
         # After all imports, which ask whether Transformer Engine is there.
         optimizers = types.ModuleType("transformer_engine.pytorch.optimizers")
-        optimizers.FusedAdam = _FusedAdam
+        optimizers.FusedAdam = megatron_parser.FusedAdam
         sys.modules |= {optimizers.__name__: optimizers}
         answers = [ask(case) for case in cases]
     json.dump(answers, sys.stdout)

@@ -35,6 +35,20 @@ class _Triton(types.ModuleType):
         return lambda *given, **_named: given[0] if given and callable(given[0]) else (lambda function: function)
 
 
+class FusedAdam:
+    """Transformer Engine's optimizer, whose arguments `OptimizerConfig` asks for."""
+
+    def __init__(
+        self,
+        master_weight_dtype: Any,
+        exp_avg_dtype: Any,
+        exp_avg_sq_dtype: Any,
+        use_decoupled_grad: Any,
+        store_param_remainders: Any,
+    ) -> None:
+        """Takes what it is asked for."""
+
+
 class _Constant:
     def __init__(self, value: Any = None) -> None:
         self.value = value

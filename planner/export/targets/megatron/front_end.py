@@ -1,13 +1,21 @@
-"""What front ends of Megatron Core share: the release that they run on."""
+"""What front ends of Megatron Core share: the release that they run on, and values of overrides on a command line."""
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
+from typing import Any
 
 from cost_models.frameworks.releases import version_key
 from planner.export.quantities import Quantities
+from planner.export.settings import Setting
 
 _FIELD = "training.framework_version"
+_INT, _FLOAT = (
+    re.compile(r"-?\d{1,15}"),
+    re.compile(r"-?(\d{1,15}\.\d{0,17}|\.\d{1,17}|\d{1,15}(\.\d{0,17})?e-?\d{1,3})"),
+)
+_WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None, "none": None}
 
 
 def on_core(q: Quantities, core: Mapping[str, str]) -> Quantities:
@@ -37,3 +45,21 @@ def check_positions(q: Quantities) -> None:
         raise q.refusal(
             field, why="its table of positions has as many rows as a sequence has tokens", nearest={field: length}
         )
+
+
+def scalar(setting: Setting) -> Any:
+    """A value in its type, where a command line gave it as text."""
+    text = setting.value
+    if not isinstance(text, str):
+        return text
+    if text.lower() in _WORDS:
+        return _WORDS[text.lower()]
+    if _INT.fullmatch(text):
+        return int(text)
+    if _FLOAT.fullmatch(text):
+        return float(text)
+    # Hydra's lists of bare words and numbers; those of lists or objects stay text, and so are not understood.
+    if text.startswith("[") and text.endswith("]"):
+        inner = [each.strip().strip("'\"") for each in text[1:-1].split(",")]
+        return tuple(int(each) if _INT.fullmatch(each) else each for each in inner if each)
+    return text

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from planner.export.targets.megatron.adapters import CANONICAL, DORA, LORA
 from planner.export.targets.megatron.attributes import Part
 
 CORE: Mapping[str, str] = {"0.3": "0.16", "0.4": "0.17", "0.5": "0.18", "0.6": "0.19"}
@@ -31,5 +32,10 @@ REUSE = "mixed_precision.reuse_grad_buf_for_mxfp8_param_ag"
 FSDP = "dist.use_megatron_fsdp"
 STEPS = "train.train_iters"
 COMM = "comm_overlap"
-ADAPTER = "peft"
+ADAPTER, TARGET = "peft", "_target_"
+_PEFT = "megatron.bridge.peft"
+ADAPTERS: Mapping[str, str] = {
+    LORA: f"{_PEFT}.lora.LoRA", DORA: f"{_PEFT}.dora.DoRA", CANONICAL: f"{_PEFT}.canonical_lora.CanonicalLoRA",
+}  # fmt: skip
+"""What Bridge instantiates where an override holds an object with such a target."""
 PLAN, SCRIPT = "plan.yaml", "train.py"

@@ -12,14 +12,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from planner.export.launchers.launch_line import read_launch
-from planner.export.settings import InputFile, Setting, Settings
+from planner.export.settings import InputFile, Settings
 from planner.export.target import RowParts
+from planner.export.targets.megatron.adapters import FIELD, read_adapter
 from planner.export.targets.megatron.attributes import Part, settings_of
 from planner.export.targets.megatron.environment import ALLOCATOR, CONNECTIONS
+from planner.export.targets.megatron.front_end import scalar
 from planner.export.targets.megatron.names import NAMES, Values
 from planner.export.targets.megatron.rows_of_settings import model_row, strategy_row, training_row
 from planner.export.targets.megatron_bridge import keys
-from planner.export.targets.megatron_bridge.adapters import FIELD, read_adapter
 
 OF_NO_PLAN = re.compile(
     r"(dataset|tokenizer|scheduler|logger|checkpoint|rng|validation|profiling|ft|straggler|nvrx_straggler|inprocess_restart"
@@ -49,11 +50,6 @@ _OVERLAPS = {
     "tp_comm_overlap": "overlap.tp_comm", "overlap_p2p_comm": "overlap.p2p", "overlap_grad_reduce": "overlap.grad_reduce",
     "overlap_param_gather": "overlap.param_gather", "overlap_moe_expert_parallel_comm": "overlap.moe_all_to_all",
 }  # fmt: skip
-_INT, _FLOAT = (
-    re.compile(r"-?\d{1,15}"),
-    re.compile(r"-?(\d{1,15}\.\d{0,17}|\.\d{1,17}|\d{1,15}(\.\d{0,17})?e-?\d{1,3})"),
-)
-_WORDS: Mapping[str, Any] = {"true": True, "false": False, "null": None, "none": None}
 
 
 def read(settings: Settings) -> RowParts:
@@ -70,7 +66,9 @@ def read(settings: Settings) -> RowParts:
         "expandable_segments:True" in str(settings.value(f"${name}", "training.expandable_segments"))
         for name in (ALLOCATOR, "PYTORCH_ALLOC_CONF")
     )
-    adapter = read_adapter(settings, keys.ADAPTER)
+    target = str(settings.value(f"{keys.ADAPTER}.{keys.TARGET}", FIELD))
+    kind = next((name for name, spelled in keys.ADAPTERS.items() if spelled == target), "")
+    adapter = read_adapter(settings, keys.ADAPTER, kind)
     if adapter is not None:
         training[FIELD.rpartition(".")[2]] = adapter
     _take_others(settings)
@@ -98,24 +96,6 @@ def _given(settings: Settings) -> tuple[dict[tuple[Part, str], Any], dict[tuple[
             place = keys.PARTS[section], name
             found[place], spelled[place] = scalar(setting), setting.key
     return found, spelled
-
-
-def scalar(setting: Setting) -> Any:
-    """A value in its type, where a command line gave it as text."""
-    text = setting.value
-    if not isinstance(text, str):
-        return text
-    if text.lower() in _WORDS:
-        return _WORDS[text.lower()]
-    if _INT.fullmatch(text):
-        return int(text)
-    if _FLOAT.fullmatch(text):
-        return float(text)
-    # Hydra's lists of bare words and numbers; those of lists or objects stay text, and so are not understood.
-    if text.startswith("[") and text.endswith("]"):
-        inner = [each.strip().strip("'\"") for each in text[1:-1].split(",")]
-        return tuple(int(each) if _INT.fullmatch(each) else each for each in inner if each)
-    return text
 
 
 def _recipe(settings: Settings) -> Values:

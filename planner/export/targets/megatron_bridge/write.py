@@ -11,12 +11,12 @@ from planner.export.formats.documents import render_yaml
 from planner.export.quantities import Quantities
 from planner.export.spellings import put
 from planner.export.target import Launch, LaunchFile
+from planner.export.targets.megatron.adapters import said_adapter
 from planner.export.targets.megatron.attributes import attributes, spelled
 from planner.export.targets.megatron.environment import environment
 from planner.export.targets.megatron.front_end import check_positions, on_core
 from planner.export.targets.megatron.write import MOCK_STEPS, checked, core_settings, steps
 from planner.export.targets.megatron_bridge import keys
-from planner.export.targets.megatron_bridge.adapters import said_adapter
 
 
 def write(q: Quantities) -> Launch:
@@ -72,5 +72,6 @@ def overrides(q: Quantities) -> Mapping[str, Any]:
         put(document, keys.REUSE, True)
     adapter = said_adapter(q)
     if adapter is not None:
-        document[keys.ADAPTER] = adapter
+        kind, arguments = adapter
+        document[keys.ADAPTER] = {keys.TARGET: keys.ADAPTERS[kind], **arguments}
     return {section: content for section, content in document.items() if content}

@@ -4,24 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from planner.export.formats.python_module import Code, call
 from planner.export.quantities import Quantities
 from planner.export.targets.torchtitan.models import Shape, llama_multiplier, shape_of
 
 _ARGUMENTS = {"llama3": "TransformerModelArgs", "qwen3": "Qwen3ModelArgs", "deepseek_v3": "DeepSeekV3ModelArgs"}
-
-
-def call(name: str, arguments: dict[str, Any], indent: str = "    ") -> str:
-    """A call in Python, one argument a line; texts that are code are given as `Code`."""
-    lines = "".join(
-        f"{indent}    {key}={value if isinstance(value, Code) else repr(value)},\n" for key, value in arguments.items()
-    )
-    return f"{name}(\n{lines}{indent})"
-
-
-class Code(str):
-    """A text that is Python code, not a text of it."""
-
-    __slots__ = ()
 
 
 def flavour_module(q: Quantities) -> str:

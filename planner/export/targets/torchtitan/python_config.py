@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from planner.export.formats.python_module import Code, call
 from planner.export.quantities import Quantities
 from planner.export.targets.torchtitan.models import Shape, shape_of
-from planner.export.targets.torchtitan.modules import Code, call
 
 _CHECKPOINTS = {"none": "None", "full": "FullAC.Config()", "selective": "SelectiveAC.Config()"}
 _DISPATCHERS = {("alltoall", None): "standard", ("flex", "deepep"): "deepep", ("flex", "hybridep"): "hybridep"}

@@ -1,7 +1,7 @@
-"""Low-rank adapters as Megatron-Bridge's `LoRA`, `DoRA` and `CanonicalLoRA` take them.
+"""Low-rank adapters as the classes `LoRA`, `DoRA` and `CanonicalLoRA` of Megatron-Bridge and NeMo take them.
 
 The first two adapt Megatron Core's fused modules, the last one the parts of these that other libraries call modules of their own.
-Source: `lora.py`, `dora.py` and `canonical_lora.py` of `megatron/bridge/peft`.
+Source: `lora.py`, `dora.py` and `canonical_lora.py` of `megatron/bridge/peft`, and of `nemo/collections/llm/peft`.
 """
 
 from __future__ import annotations
@@ -11,26 +11,25 @@ from typing import Any
 
 from planner.export.quantities import Quantities
 from planner.export.settings import Settings
-from planner.export.spellings import collected
+from planner.export.spellings import collected, peeked
 
 FIELD = "training.adapter"
-_PACKAGE = "megatron.bridge.peft"
-LORA, DORA, CANONICAL = f"{_PACKAGE}.lora.LoRA", f"{_PACKAGE}.dora.DoRA", f"{_PACKAGE}.canonical_lora.CanonicalLoRA"
+LORA, DORA, CANONICAL = "LoRA", "DoRA", "CanonicalLoRA"
 FUSED = ("linear_qkv", "linear_proj", "linear_fc1", "linear_fc2")
 PARTS: Mapping[str, str] = {
     "q_proj": "linear_q", "k_proj": "linear_k", "v_proj": "linear_v", "o_proj": "linear_proj", "gate_proj": "linear_fc1_gate",
     "up_proj": "linear_fc1_up", "down_proj": "linear_fc2",
 }  # fmt: skip
-"""Bridge's names of the parts by Hugging Face's."""
+"""`CanonicalLoRA`'s names of the parts by Hugging Face's."""
 _OF_EXPERTS = frozenset({"linear_fc1", "linear_fc2", "gate_proj", "up_proj", "down_proj"})
 _ALPHA = 32
 
 
-def said_adapter(q: Quantities) -> Mapping[str, Any] | None:
-    """The section, or None without an adapter.
+def said_adapter(q: Quantities) -> tuple[str, Mapping[str, Any]] | None:
+    """The class and its arguments, or None without an adapter.
 
     Raises:
-        FieldNotExpressibleError: the adapter has modules or a base that Bridge's classes have not.
+        FieldNotExpressibleError: the adapter has modules or a base that these classes have not.
     """
     adapter = q[FIELD]
     if adapter is None:
@@ -39,8 +38,7 @@ def said_adapter(q: Quantities) -> Mapping[str, Any] | None:
         raise q.refusal(FIELD, why=why, nearest=nearest)
     targets, dora = adapter["target_modules"], bool(adapter.get("dora"))
     fused = set(targets) <= set(FUSED)
-    return {
-        "_target_": (DORA if dora else LORA) if fused else CANONICAL,
+    return (DORA if dora else LORA) if fused else CANONICAL, {
         "target_modules": list(targets) if fused else [PARTS[name] for name in targets], "dim": adapter["rank"], "alpha": _ALPHA,
         "dropout": float(adapter.get("dropout") or 0.0),
     }  # fmt: skip
@@ -72,10 +70,14 @@ def _with(adapter: Mapping[str, Any], **changed: Any) -> Mapping[str, Any]:
     return {FIELD: {**adapter, **changed}}
 
 
-def read_adapter(settings: Settings, section: str) -> dict[str, Any] | None:
-    """The contract's adapter from a section; None where there is none that is known."""
-    given = {each.key: each.value for each in settings if each.key.startswith(f"{section}.")}
-    kind, rank = given.get(f"{section}._target_"), given.get(f"{section}.dim")
+def read_adapter(settings: Settings, section: str, kind: str) -> dict[str, Any] | None:
+    """The contract's adapter from the arguments of a class; None where its rank is not said.
+
+    Args:
+        section: what stands before the arguments' names in their keys.
+        kind: name of the class.
+    """
+    rank = peeked(settings, f"{section}.dim")
     if type(rank) is not int or kind not in (LORA, DORA, CANONICAL):
         return None
     targets = collected(settings, f"{section}.target_modules", FIELD)
@@ -86,6 +88,6 @@ def read_adapter(settings: Settings, section: str) -> dict[str, Any] | None:
     dropout = settings.value(f"{section}.dropout", FIELD)
     if dropout:
         found["dropout"] = dropout
-    for name in ("_target_", "dim", "alpha"):
+    for name in ("dim", "alpha"):
         settings.take(f"{section}.{name}", FIELD)
     return found

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# llama-3.2-1b on 1 GPU for nemo 2.7: unsplit, zero 0, micro-batch 1, recompute full.
+# nemo_toolkit 2.7 with its llm extra must be installed, which runs on Megatron Core 0.16.
+# NVIDIA deprecated NeMo 2's language models with 25.11 in favour of Megatron-Bridge: new work belongs there
+# (--framework megatron-bridge says the same plans).
+# Add --data-path and --tokenizer; learning rate and schedule are yours to set in the script.
+# The plan holds nothing that costs neither time nor memory, such as the base of rotary positions, epsilons,
+# initial values and the schedule of the learning rate: set them to your model's.
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")"
+
+exec torchrun --standalone --nproc-per-node 1 train.py \
+  "$@"
