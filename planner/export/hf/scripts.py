@@ -43,19 +43,22 @@ def _also_needed(q: Quantities, target: str, base: str) -> tuple[str, ...]:
 
 
 def _in_host_memory(q: Quantities) -> tuple[str, ...]:
-    """The sentence on the whole models that a node holds before FSDP2 shards them, where it does."""
-    if q.plan.job.training.framework != "fsdp" or q.peek("zero") == 0:
+    """The sentence on the whole models that a node holds before FSDP2 shards them, where it does.
+
+    Only adapters need their base's weights when they are made; other models are left unwritten until their shards are drawn
+    (`is_filled` of the script).
+    """
+    training, node = q.plan.job.training, q.plan.nodes[0]
+    if training.framework != "fsdp" or q.peek("zero") == 0 or training.adapter is None:
         return ()
     # Beside adapters the base is stored in the type that is computed in.
-    training, node = q.plan.job.training, q.plan.nodes[0]
-    stored = training.compute_dtype if training.adapter else training.param_dtype
-    each_bytes = count_parameters(q.plan.job.model).total * BYTES_PER[stored]
-    told = "Every process makes the whole model in host memory before FSDP2 shards it"
+    each_bytes = count_parameters(q.plan.job.model).total * BYTES_PER[training.compute_dtype]
+    told = "Every process makes the whole base in host memory before FSDP2 shards it"
     needed = f"{node.ranks_per_node} x {each_bytes / GIB:,.1f} GiB on a node"
     had = q.plan.job.cluster.host_memory_bytes
     if had is None or node.ranks_per_node * each_bytes < had:
         return (f"{told}: {needed}.",)
-    return (f"{told}: {needed}, more than its {had / GIB:,.0f} GiB; the target pytorch shards an empty model instead.",)
+    return (f"{told}: {needed}, more than its {had / GIB:,.0f} GiB.",)
 
 
 def launch_of(

@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # llama-2-13b on 32 GPUs for transformers 5.24: dp 32, zero 2, micro-batch 1, recompute full.
 # Install transformers 5.24, torch and accelerate.
-# Every process makes the whole model in host memory before FSDP2 shards it: 8 x 48.5 GiB on a node.
 # train.py trains on random tokens; put your own data set into its `batches`.
 # The plan holds nothing that costs neither time nor memory, such as the base of rotary positions, epsilons,
 # initial values and the schedule of the learning rate: set them to your model's.

@@ -2,7 +2,6 @@
 # llama-2-13b on 32 GPUs for transformers 5.24: dp 32, zero 2, micro-batch 1, recompute full.
 # This variant trains on made-up tokens and prints the time of each step and the peak memory.
 # Install transformers 5.24, torch and accelerate.
-# Every process makes the whole model in host memory before FSDP2 shards it: 8 x 48.5 GiB on a node.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 

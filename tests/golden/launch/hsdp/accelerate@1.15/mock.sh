@@ -2,7 +2,6 @@
 # llama-3.1-8b on 64 GPUs for accelerate 1.15: dp 64, zero 3, micro-batch 1, recompute full.
 # This variant trains on made-up tokens and prints the time of each step and the peak memory.
 # Install accelerate 1.15, torch and transformers.
-# Every process makes the whole model in host memory before FSDP2 shards it: 8 x 29.9 GiB on a node.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 

@@ -2,7 +2,6 @@
 # mixtral-8x7b on 64 GPUs for transformers 5.24: dp 64, zero 3, micro-batch 1, recompute full.
 # This variant trains on made-up tokens and prints the time of each step and the peak memory.
 # Install transformers 5.24, torch and accelerate.
-# Every process makes the whole model in host memory before FSDP2 shards it: 8 x 174.0 GiB on a node.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 

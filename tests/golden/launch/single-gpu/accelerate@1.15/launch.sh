@@ -1,7 +1,6 @@
 #!/usr/bin/env bash
 # llama-3.2-1b on 1 GPU for accelerate 1.15: unsplit, zero 2, micro-batch 1, recompute full.
 # Install accelerate 1.15, torch and transformers.
-# Every process makes the whole model in host memory before FSDP2 shards it: 1 x 4.6 GiB on a node.
 # train.py trains on random tokens; put your own data set into its `batches`.
 # The plan holds nothing that costs neither time nor memory, such as the base of rotary positions, epsilons,
 # initial values and the schedule of the learning rate: set them to your model's.

@@ -2,7 +2,6 @@
 # llama-3.2-1b on 1 GPU for transformers 5.24: unsplit, zero 2, micro-batch 1, recompute full.
 # This variant trains on made-up tokens and prints the time of each step and the peak memory.
 # Install transformers 5.24, torch and accelerate.
-# Every process makes the whole model in host memory before FSDP2 shards it: 1 x 4.6 GiB on a node.
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")"
 

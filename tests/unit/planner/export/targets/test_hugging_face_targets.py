@@ -195,17 +195,18 @@ def test_adapters_are_pefts_own_file():
 
 @pytest.mark.parametrize("target", ["accelerate", "transformers"])
 def test_what_models_need_of_the_host_before_they_are_sharded_is_said(target: str):
-    """Llama 3.1 8B has 8,030,261,248 parameters: 29.9 GiB in fp32, so that 8 processes hold 239 GiB."""
+    """Llama 3.1 8B has 8,030,261,248 parameters: 15.0 GiB in bf16 as an adapter's base, so that 8 processes hold 120 GiB."""
+    adapter = {"adapter": {"rank": 8}}
     for memory, told in (
-        (None, "8 x 29.9 GiB on a node."),
-        (256.0, "8 x 29.9 GiB on a node."),
-        (200.0, "8 x 29.9 GiB on a node, more than its 200 GiB; the target pytorch shards an empty model instead."),
+        (None, "8 x 15.0 GiB on a node."),
+        (128.0, "8 x 15.0 GiB on a node."),
+        (100.0, "8 x 15.0 GiB on a node, more than its 100 GiB."),
     ):
-        notes = written(target, FSDP, zero=3, host_memory_gib=memory).notes
-        assert notes[-1] == f"Every process makes the whole model in host memory before FSDP2 shards it: {told}"
-    assert "host memory" not in " ".join(written(target, FSDP, zero=0).notes)
-    assert "8 x 15.0 GiB" in written(target, FSDP, zero=3, training={"param_dtype": "bf16"}).notes[-1]
-    assert "host memory" not in " ".join(written(target, DEEPSPEED, zero=3).notes)
+        notes = written(target, FSDP, zero=3, training=adapter, host_memory_gib=memory).notes
+        assert notes[-1] == f"Every process makes the whole base in host memory before FSDP2 shards it: {told}"
+    # Weights that nobody writes take no memory there, and neither replicas nor DeepSpeed's models are made there.
+    for framework, zero, training in ((FSDP, 3, {}), (FSDP, 0, adapter), (DEEPSPEED, 3, adapter)):
+        assert "host memory" not in " ".join(written(target, framework, zero=zero, training=training).notes)
 
 
 @pytest.mark.parametrize(
