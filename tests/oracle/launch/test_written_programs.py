@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -12,7 +13,10 @@ import pytest
 ROOT = Path(__file__).parents[3]
 GOLDEN = ROOT / "tests" / "golden" / "launch"
 SCRIPTS = sorted(path for path in GOLDEN.rglob("*") if path.suffix in (".sh", ".sbatch"))
-TEMPLATES = sorted((ROOT / "planner" / "export").rglob("*.py.txt"))
+PLACE = re.compile(r"__[A-Z]{2,}__")
+"""A place that is filled for each plan: such a template is no program before."""
+FILLED = sorted(path for path in (ROOT / "planner" / "export").rglob("*.py.txt") if PLACE.search(path.read_text()))
+TEMPLATES = sorted(set((ROOT / "planner" / "export").rglob("*.py.txt")) - set(FILLED))
 WRITTEN = sorted(GOLDEN.rglob("*.py"))
 IN_TEMPLATES = (
     "ANN",  # a script that its user goes on with, not a typed library
@@ -80,6 +84,13 @@ def test_a_written_module_compiles_and_uses_what_it_imports(path: Path) -> None:
     text = path.read_text()
     compile(text, str(path), "exec")
     assert ruff(text, "--isolated", "--select", "E9,F", "--stdin-filename", "written.py") == ""
+
+
+def test_templates_with_places_to_fill_are_checked_as_they_were_written() -> None:
+    assert all(
+        any(path.parent.parent.name == written.parent.name.partition("@")[0] for written in WRITTEN) for path in FILLED
+    )
+    assert not [path for path in WRITTEN if PLACE.search(path.read_text())]
 
 
 def test_ruff_finds_what_is_not_used() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from importlib.resources import files
 from typing import Any
@@ -19,6 +20,8 @@ from planner.export.targets.megatron.write import MOCK_STEPS, checked, core_sett
 from planner.export.targets.nemo import keys
 
 SCRIPT = "train.py"
+_IMPORT = re.compile(r"^from \S+ import (\w+)\n", re.MULTILINE)
+"""An import of one name, which is left out of a script that does not use the name."""
 SUPERSEDED = (
     "NVIDIA deprecated NeMo 2's language models with 25.11 in favour of Megatron-Bridge: new work belongs there "
     "(--framework megatron-bridge says the same plans)."
@@ -70,7 +73,7 @@ def script(q: Quantities) -> str:
     text = (files(__package__) / "templates" / "train.py.txt").read_text()
     for name, block in blocks.items():
         text = text.replace(f"__{name}__", block)
-    return text
+    return _IMPORT.sub(lambda found: found[0] if len(re.findall(rf"\b{found[1]}\b", text)) > 1 else "", text)
 
 
 def _blocks(q: Quantities, found: Attributes) -> Mapping[str, str]:

@@ -8,20 +8,16 @@ import argparse
 import json
 import time
 from dataclasses import dataclass
-from functools import partial
 
 import lightning.pytorch as pl
 import torch
 import torch.nn.functional as F
 from megatron.core.distributed import DistributedDataParallelConfig
-from megatron.core.models.gpt.gpt_layer_specs import get_gpt_decoder_block_spec
 from megatron.core.optimizer import OptimizerConfig
 from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.transformer_config import MLATransformerConfig
 from nemo import lightning as nl
 from nemo.collections import llm
-from nemo.collections.llm.gpt.model.base import local_layer_spec
-from nemo.lightning.pytorch.callbacks.megatron_comm_overlap import MegatronCommOverlapCallback
 from nemo.collections.common.tokenizers.tokenizer_utils import get_nmt_tokenizer
 
 VOCAB_SIZE = 32000

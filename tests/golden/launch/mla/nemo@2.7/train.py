@@ -20,8 +20,6 @@ from megatron.core.transformer.enums import AttnBackend
 from megatron.core.transformer.transformer_config import MLATransformerConfig
 from nemo import lightning as nl
 from nemo.collections import llm
-from nemo.collections.llm.gpt.model.base import local_layer_spec
-from nemo.lightning.pytorch.callbacks.megatron_comm_overlap import MegatronCommOverlapCallback
 from nemo.collections.common.tokenizers.tokenizer_utils import get_nmt_tokenizer
 
 VOCAB_SIZE = 129280
