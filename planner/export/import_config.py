@@ -96,8 +96,8 @@ def import_config(
     for file in every:
         if _ending(file) == ".py" and file not in programs:
             read[file.path] = [_unread(file)]
-        elif _ending(file) == ".py" and target.python is not None:
-            read[file.path] = target.python(file)
+        elif _ending(file) == ".py":
+            read[file.path] = read_file(file, target)
     settings = Settings([setting for file in every for setting in read[file.path]], files=every)
     assert target.read is not None
     parts = target.read(settings)
@@ -109,8 +109,8 @@ def _ending(file: InputFile) -> str:
     return PurePosixPath(file.path).suffix.lower()
 
 
-def read_file(file: InputFile) -> list[Setting]:
-    """The settings of a file, read as its ending says.
+def read_file(file: InputFile, target: Target | None = None) -> list[Setting]:
+    """The settings of a file, read as its ending says, and a program as its target does.
 
     Raises:
         InvalidInputError: the ending is none that is known, or the file is not what its ending says.
@@ -123,14 +123,15 @@ def read_file(file: InputFile) -> list[Setting]:
     if ending in _SCRIPTS:
         return read_script(file)
     if ending == ".py":
-        return _python(file)
+        return _python(file, target)
     known = ", ".join(sorted({*READERS, *_SCRIPTS, ".py"} - {""}))
     raise unreadable(file, None, f"ends in {ending!r}, which says nothing of what it holds", f"Known endings: {known}.")
 
 
-def _python(file: InputFile) -> list[Setting]:
+def _python(file: InputFile, target: Target | None) -> list[Setting]:
+    own = None if target is None else target.python
     try:
-        return read_python(file)
+        return read_python(file) if own is None else own(file)
     except SyntaxError as error:
         raise unreadable(file, error.lineno, f"is not Python: {error.msg}") from error
     except ValueError as error:

@@ -19,6 +19,7 @@ from planner.export.quantities import FieldNotExpressibleError, Quantities
 from planner.export.settings import InputFile, Setting, Settings
 from planner.export.target import Launch, Target
 from planner.export.targets import TARGETS
+from planner.export.targets.megatron.attributes import PLACES
 
 FRONT_ENDS = [(name, version) for name in ("megatron-bridge", "nemo") for version in TARGETS[name].versions]
 
@@ -79,3 +80,39 @@ def test_a_plan_comes_back_from_its_launch(name: str, version: str):
 def test_thousands_of_plans_come_back(name: str, version: str):
     outcomes = check(TARGETS[name], version, rows=3000, seed=2)
     assert outcomes["same"] >= 300, outcomes
+
+
+VALUES: tuple[object, ...] = (
+    None, True, False, 0, 1, 2, -1, 3.5, 4, 64, 10**30, float("nan"), "", "x", "bf16", "torch.bfloat16", (), (1,), (1, 0), ("a",),
+    (("a", "b"),), "[1]*3", "([1]*3+[0])*2", "p2p", "Et|t|L", "[1,2]", "1e400", "true", "selective", "AttnBackend.flash", "rope", "flex",
+)  # fmt: skip
+NAMES = sorted(
+    {name for _, name in PLACES}
+    | {"gated_linear_unit", "activation_func", "precision", "bf16", "params_dtype", "dim", "fsdp"}
+)
+SECTIONS = {
+    "megatron-bridge": ("model", "ddp", "optimizer", "mixed_precision", "train", "checkpoint", "comm_overlap", "peft", "+model"),
+    "nemo": ("GPTConfig", "MegatronStrategy", "recipe.trainer.strategy", "optim.config", "trainer.plugins", "LoRA", "Trainer", "data"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", SECTIONS)
+def test_values_of_any_kind_raise_nothing(name: str):
+    """Keys that exist, with values that nobody would write."""
+    random = Random(3)
+    read = TARGETS[name].read
+    assert read is not None
+    for _ in range(400):
+        drawn = [
+            Setting(
+                f"{random.choice(SECTIONS[name])}.{random.choice(NAMES)}",
+                random.choice(VALUES),
+                "f",
+                line,
+                is_open=random.random() < 0.05,
+            )
+            for line in range(1, random.randint(2, 40))
+        ]
+        shape = {"num_layers": random.choice([4, 0]), "hidden_size": 64, "num_attention_heads": random.choice([4, 0])}
+        drawn += [Setting(f"{SECTIONS[name][0]}.{key}", value, "f", 99) for key, value in shape.items()]
+        read(Settings(drawn))

@@ -56,13 +56,18 @@ def _settings(node: ast.AST, constants: Mapping[str, ast.expr], file: InputFile)
         if name in ("Config", "Partial") and node.args:
             name = ast.unparse(node.args[0]).rpartition(".")[2]
         for keyword in node.keywords:
-            if keyword.arg is not None and not isinstance(keyword.value, ast.Call):
+            if keyword.arg is not None and not _is_structure(keyword.value):
                 yield _setting(f"{name}.{keyword.arg}", keyword.value, constants, file)
-    elif isinstance(node, ast.Assign) and len(node.targets) == 1 and not isinstance(node.value, ast.Call):
+    elif isinstance(node, ast.Assign) and len(node.targets) == 1 and not _is_structure(node.value):
         target = node.targets[0]
         is_constant = isinstance(target, ast.Name) and target.id.isupper()
         if is_constant or isinstance(target, ast.Attribute):
             yield _setting(ast.unparse(target), node.value, constants, file)
+
+
+def _is_structure(node: ast.expr) -> bool:
+    """Whether a value is an object of a class, whose own arguments are settings; other calls only running could tell."""
+    return isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2][:1].isupper()
 
 
 def _setting(key: str, node: ast.expr, constants: Mapping[str, ast.expr], file: InputFile) -> Setting:

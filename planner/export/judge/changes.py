@@ -161,7 +161,7 @@ def _written(best: BestPlan, target: Target, *, allow_files: bool, extra: Any) -
         if ending == ".py" and not (target.recognises is not None and target.recognises([file])):
             continue
         files.append(file)
-    settings = Settings([setting for file in files for setting in read_file(file)], files=files)
+    settings = Settings([setting for file in files for setting in read_file(file, target)], files=files)
     assert target.read is not None
     target.read(settings)
     read_launch(settings)

@@ -23,6 +23,7 @@ _DTYPES = {"fp32": "float32", "bf16": "bfloat16", "fp16": "float16", "fp8": "uin
 """PyTorch's names; Transformer Engine's optimizer keeps fp8 as bytes (megatron/training/arguments.py, validate_args)."""
 FP32, FP16 = "float32", "float16"
 _MOST = 10**12
+_MOST_LAYERS = 10_000
 
 
 @dataclass(frozen=True)
@@ -227,7 +228,7 @@ def _read_text(name: str, given: Any, layers: Any) -> Any:
 
 def _read_pattern(given: Any, layers: Any) -> str | None:
     """A list, or an expression or number as Megatron-LM takes it; only with the number of layers does it mean something."""
-    if type(layers) is not int:
+    if type(layers) is not int or not 0 < layers < _MOST_LAYERS:
         return None
     if isinstance(given, tuple):
         numbers = len(given) == layers and all(type(each) is int and each >= 0 for each in given)

@@ -94,7 +94,10 @@ def _given(settings: Settings) -> tuple[dict[tuple[Part, str], Any], dict[tuple[
         section, _, name = setting.key.lstrip("+").partition(".")
         if section in keys.PARTS and name and not setting.is_open:
             place = keys.PARTS[section], name
-            found[place], spelled[place] = scalar(setting), setting.key
+            value = scalar(setting)
+            # Python names a member of the enumeration, overrides its name alone.
+            found[place] = value.removeprefix("AttnBackend.") if isinstance(value, str) else value
+            spelled[place] = setting.key
     return found, spelled
 
 

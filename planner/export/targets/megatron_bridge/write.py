@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib.resources import files
 from typing import Any
 
 from cost_models.frameworks.releases import precedes
@@ -17,6 +16,7 @@ from planner.export.targets.megatron.environment import environment
 from planner.export.targets.megatron.front_end import check_positions, on_core
 from planner.export.targets.megatron.write import MOCK_STEPS, checked, core_settings, steps
 from planner.export.targets.megatron_bridge import keys
+from planner.export.targets.megatron_bridge.program import script
 
 
 def write(q: Quantities) -> Launch:
@@ -29,7 +29,7 @@ def write(q: Quantities) -> Launch:
     return Launch(
         files=(
             LaunchFile(keys.PLAN, render_yaml(document)),
-            LaunchFile(keys.SCRIPT, (files(__package__) / "templates" / "train.py.txt").read_text()),
+            LaunchFile(keys.SCRIPT, script()),
         ),
         command=(keys.SCRIPT,),
         mock_command=(keys.SCRIPT, "--mock-data"),

@@ -11,9 +11,11 @@ from cost_models.errors import NotExpressibleError
 from planner.export.export import export_row
 from planner.export.formats.arguments import read_words
 from planner.export.formats.documents import read_document
+from planner.export.import_config import import_config
 from planner.export.settings import InputFile, Settings
 from planner.export.target import RowParts
 from planner.export.targets import TARGETS
+from planner.export.targets.megatron_bridge.program import read_program
 
 LAUNCHED = "torchrun --nnodes 2 --nproc-per-node 8 run_recipe.py --recipe llama3_70b_pretrain_config "
 
@@ -172,3 +174,44 @@ def test_a_section_of_overlaps_switches_on_what_it_does_not_name():
 )  # fmt: skip
 def test_what_is_not_understood_stays_unknown(text: str):
     assert read(f"'{text}'")[1] == [text.partition("=")[0]]
+
+
+PROGRAM = """
+from megatron.bridge.recipes.llama import llama3_8b_pretrain_config
+from megatron.bridge.training.comm_overlap import CommOverlapConfig
+
+cfg = llama3_8b_pretrain_config()
+cfg.model.tensor_model_parallel_size = 2
+cfg.model.attention_backend = AttnBackend.flash
+cfg.train.global_batch_size = 64
+cfg.mixed_precision = "bf16_with_mxfp8_mixed"
+cfg.model.num_experts_per_token = 4
+cfg.comm_overlap = CommOverlapConfig(tp_comm_overlap=True)
+provider = GPTModelProvider(num_layers=4, hidden_size=64, num_attention_heads=4, ffn_hidden_size=256, recompute_granularity=chosen())
+"""
+
+
+def test_a_program_is_read_as_the_overrides_that_it_amounts_to():
+    """What would have to be run stays unknown, as does what no class has."""
+    found = read_program(InputFile("pretrain.py", PROGRAM))
+    settings = Settings(found)
+    reader = TARGETS["megatron-bridge"].read
+    assert reader is not None
+    parts = reader(settings)
+    assert (parts.strategy["tp"], parts.strategy["overlap"]["tp_comm"]) == (2, True)
+    assert (parts.training["global_batch_size"], parts.training["fp8_recipe"], parts.training["attention_kernel"]) == (
+        64,
+        "mxfp8",
+        "fa2",
+    )
+    assert (parts.model["num_layers"], parts.model["intermediate_size"]) == (4, 256)
+    assert [each.own_key for each in settings.unknown()] == [
+        "cfg.model.num_experts_per_token",
+        "GPTModelProvider.recompute_granularity",
+    ]
+
+
+def test_the_exported_script_says_nothing_beside_the_overrides():
+    _, files = written(tp=8, pp=4)
+    imported = import_config([InputFile(path, files[path]) for path in ("plan.yaml", "launch.sh", "train.py")])
+    assert (imported.target.name, imported.unknown, imported.missing) == ("megatron-bridge", [], ("/cluster",))

@@ -11,6 +11,8 @@ from cost_models.errors import NotExpressibleError
 from planner.export.export import export_row
 from planner.export.formats.arguments import read_words
 from planner.export.formats.python_module import read_module
+from planner.export.imported_row import Overrides
+from planner.export.judge.judge import judge
 from planner.export.settings import InputFile, Settings
 from planner.export.target import RowParts
 from planner.export.targets import TARGETS
@@ -167,3 +169,19 @@ def test_a_module_is_read_without_running_it():
     assert [(each.key, each.value, each.line, each.is_open) for each in found] == [
         ("N", 2, 2, False), ("f.a", 2, 3, False), ("f.b", "torch.float16", 3, False), ("f.c", None, 3, True), ("f.d", (1, (2,)), 3, False),
     ]  # fmt: skip
+
+
+def test_a_script_is_judged_in_its_own_lines():
+    """The best plan's settings take the place of theirs, as arguments of the same classes."""
+    _, files = written("llama-3.2-1b", nodes=1, pp=1, tp=2, recompute="full", training={"global_batch_size": 64})
+    given = Overrides(cluster={"preset": "dgx-h100", "num_nodes": 1})
+    judged = judge([InputFile(path, files[path]) for path in ("train.py", "launch.sh")], given=given)
+    assert judged["import"]["unknown"] == []
+    changes = {(each["file"], each["old"], each["new"]) for each in judged["changes"]}
+    assert ("train.py", "GPTConfig.recompute_granularity: 'full'", None) in changes
+    assert (
+        "train.py",
+        "MegatronStrategy.tensor_model_parallel_size: 2",
+        "MegatronStrategy.tensor_model_parallel_size: 1",
+    ) in changes
+    assert "+        tensor_model_parallel_size=1," in judged["diff"]
