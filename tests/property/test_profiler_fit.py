@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cost_models.calibration import CalibrationDocument
+from cost_models.calibration.fit import fit_gemms
 from cost_models.errors import CalibrationError
 from cost_models.hardware import load_calibration
 from cost_models.hardware.link_tables import bus_factor
@@ -210,3 +211,15 @@ def test_what_was_not_measured_stays_nominal() -> None:
     calibration = price(synthetic(0.0, 0))
     assert int(calibration.memory_bytes_per_s_effective.tier) == 3
     assert calibration.attention_ratio == {}
+
+
+def test_a_fit_says_the_range_of_each_side_of_the_products() -> None:
+    """Rows from 512 to 8192, columns from 2048 to 8192, depths from 1024 to 8192; other types and layouts do not count."""
+    plain = synthetic(0.0, 1).gemm
+    other = [
+        plain[0].model_copy(update={"m": 16, "k": 32768, "dtype": "fp8"}),
+        plain[0].model_copy(update={"n": 99999, "batch": 2}),
+    ]
+    fit = fit_gemms([*plain, *other], peak_flops_per_s=1e15)
+    assert fit is not None
+    assert (fit.m_range, fit.n_range, fit.k_range) == ((512, 8192), (2048, 8192), (1024, 8192))

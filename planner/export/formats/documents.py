@@ -106,11 +106,12 @@ def _json(file: InputFile) -> Iterator[Setting]:
 class _JsonPositions:
     """Walks over a JSON text that is known to be valid, to learn where each value stands."""
 
-    _TOKEN = re.compile(r'\s*("(?:[^"\\]|\\.)*"|[^\s,:\[\]{}]+|[\[\]{},:])')
+    # Without the blanks before a token: a run of blanks behind the last one would be tried from each of them to the end.
+    _TOKEN = re.compile(r'"(?:[^"\\]|\\.)*"|[^\s,:\[\]{}]+|[\[\]{},:]')
 
     def __init__(self, file: InputFile) -> None:
         self._file = file
-        self._tokens = [(match.group(1), match.start(1)) for match in self._TOKEN.finditer(file.content)]
+        self._tokens = [(match.group(), match.start()) for match in self._TOKEN.finditer(file.content)]
         self._next = 0
         self._line_starts = [0, *(match.end() for match in re.finditer("\n", file.content))]
 

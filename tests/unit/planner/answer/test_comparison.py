@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from planner.answer.comparison import SPLIT_FIELDS, against, compared, differing_knobs, tie_groups, ties
+from planner.answer.comparison import SPLIT_FIELDS, against, compared, differing_knobs, listed_ranks, tie_groups, ties
 from planner.answer.step_cost import step_cost
 
 
@@ -171,3 +171,18 @@ def test_four_terms_are_named_and_no_more() -> None:
     for share in ("4.3%", "3.5%", "2.6%", "1.7%"):
         assert f"{share} less on " in told
     assert "0.9% less" not in told
+
+
+@pytest.mark.parametrize(
+    ("ranks", "words"),
+    [
+        ([4], "4"),
+        ([2, 3], "2 and 3"),
+        ([2, 3, 4], "2-4"),
+        ([2, 3, 5], "2, 3 and 5"),
+        ([1, 3, 4, 5], "1, 3, 4 and 5"),
+        ([7, 8, 9, 10], "7-10"),
+    ],
+)
+def test_ranks_that_follow_each_other_are_a_range_from_three_on(ranks, words) -> None:
+    assert listed_ranks(ranks) == words

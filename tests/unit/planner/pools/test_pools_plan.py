@@ -21,7 +21,7 @@ from planner.schemas import PlanResponse
 from planner.schemas.plan_request import Constraints
 from planner.schemas.strategy import StrategyInput
 from planner.splits.builder import with_choices
-from planner.splits.cp_sat import SolverError, solve
+from planner.splits.cp_sat import Solved, SolverError, solve
 from planner.splits.gaps import Closed, close_gap
 from planner.splits.several_pools import PooledSplit
 from planner.splits.thresholds import balance
@@ -437,3 +437,22 @@ def test_rows_fill_what_they_leave_open() -> None:
     assert first["assumed"]["dp"] == 4  # 16 GPUs a pool, one stage of tp 4 on each
     assert second["assumed"]["pool_per_stage"] == ("old", "new")
     assert first["step_time_s"] == second["step_time_s"]
+
+
+@pytest.mark.parametrize(("solver_s", "left_s"), [(0.7, 0.9), (1.1, 1.1)])
+def test_of_two_bounds_the_higher_one_stands(solver_s: float, left_s: float) -> None:
+    """The solver ends early with a bound of its own, below or above the 0.9 s that were known."""
+
+    def ends(*_arguments: Any, **_keywords: Any) -> Solved:
+        return Solved(None, solver_s, proven=False)
+
+    pooled = resolve_pooled_job(REQUEST)
+    given = {"tp": 4, "pp": 2, "dp": 4, "micro_batch_size": 1, "layers_per_stage": [8, 8]}
+    resolved = resolve_strategies(pooled.whole[0], [StrategyInput.model_validate(given)])
+    assert resolved.strategies is not None
+    model = PooledSplit(
+        jobs=pooled.jobs, row=resolved.strategies, pools=(0, 1), numbers=row_numbers(pooled, resolved.strategies),
+        choices=(), pooled=pooled, sends_s=0.0, once_least_s=0.0,
+    )  # fmt: skip
+    closed = close_gap(model, bound_s=0.9, target_s=2.0, solver=ends, should_stop=lambda: False)
+    assert closed == Closed(unproven_s=left_s, solved=True)

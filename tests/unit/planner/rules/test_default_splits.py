@@ -161,3 +161,13 @@ def test_a_refused_number_of_stages_is_told_why_and_what_could_be() -> None:
     own = refused("deepspeed", "0.9", 42, 16)
     assert "by its own rule" in own["message"]
     assert "layers_per_stage" not in own["hint"]
+
+
+@pytest.mark.parametrize(
+    ("layers", "pp", "split"),
+    [(5, 4, (2, 2, 1, 0)), (6, 4, (2, 2, 2, 0)), (7, 4, (2, 2, 2, 1)), (9, 4, (3, 3, 3, 0)), (3, 4, None)],
+)
+def test_parts_that_are_filled_up_leave_the_last_one_what_there_is(layers: int, pp: int, split: Any) -> None:
+    """Parts of ceil(layers / pp) each; only the last one may stay empty, and not where there are fewer layers than parts."""
+    assert legal_split(job("deepspeed", layers, "0.12.4"), pp=pp, vpp=1) == split
+    assert legal_split(job("megatron-deepspeed", layers, "2023"), pp=pp, vpp=1) == split

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -11,8 +13,8 @@ from cost_models.strategies.strategy import Bools, Strategies
 from planner.plan import plan
 from planner.request.job import resolve_job
 from planner.rules import violations
-from planner.schemas.plan_request import PlanRequest
-from planner.search.leanest import least_memory, some_choice_fits
+from planner.schemas.plan_request import Constraints, PlanRequest
+from planner.search.leanest import least_memory, may_fit_in_groups, some_choice_fits
 from planner.strategies.axes import build_space
 
 GPU = {
@@ -89,3 +91,15 @@ def test_a_base_row_is_kept_if_anything_that_it_stands_for_fits() -> None:
             return np.asarray(memory.device_low - memory.hole <= capacity)
 
         assert some_choice_fits(space, base.take(np.array([row])), fits).all()
+
+
+def test_what_needs_exactly_the_capacity_may_fit_and_a_byte_more_may_not() -> None:
+    """At risk the low end decides, else the high end beside 3 % of headroom; the hole that logits leave counts in both."""
+    job = resolve_job(request_of(TWO_KINDS, gpu=GPU))
+    plain = stage_memory(job, build_space(job, Constraints()).base().take(np.array([0])))
+    capacity, hole = job.cluster.capacity_bytes, 2.0**20
+    for above in (0.0, 2.0**10):
+        low = replace(plain, device_low=np.array([capacity + hole + above]), hole=np.array([hole]))
+        assert may_fit_in_groups(job, low, 0.03, allow_at_risk=True).tolist() == [above == 0.0]
+        high = replace(plain, device_high=np.array([capacity * (1.0 - 0.03) + hole + above]), hole=np.array([hole]))
+        assert may_fit_in_groups(job, high, 0.03, allow_at_risk=False).tolist() == [above == 0.0]

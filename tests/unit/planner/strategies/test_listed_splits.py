@@ -146,3 +146,15 @@ def test_no_bubble_is_below_its_share(schedule, forward, rest, share, stages, ch
     one = {"slowest_s": slowest, "forward_s": forward, "wgrad_s": wgrad, "stages_sum_s": stages * slowest}
     found = bubble_s(rows, **{name: np.array([value]) for name, value in one.items()})[0]
     assert found >= waiting_share(schedule, vpp) * (stages - 1) * slowest * (1 - 1e-12)
+
+
+@pytest.mark.parametrize(
+    ("schedule", "vpp", "share"),
+    [
+        (Schedule.ONE_F_ONE_B, 1, 1.0), (Schedule.GPIPE, 1, 1.0), (Schedule.INTERLEAVED, 4, 0.25), (Schedule.ZB_H1, 1, 1 / 3),
+        (Schedule.ZB_V, 2, 1 / 6), (Schedule.DUALPIPE_V, 2, (1 - WGRAD_SHARE.value) / 2),
+    ],
+)  # fmt: skip
+def test_the_share_is_met_by_the_chunks_that_wait_least(schedule, vpp, share) -> None:
+    """ZB-H1 waits for the longest of three passes, at least a third; ZB-V for half of that; DualPipe-V for half of all but the largest W."""
+    assert waiting_share(schedule, vpp) == pytest.approx(share)

@@ -7,7 +7,13 @@ import pytest
 import yaml
 
 from cost_models.errors import InvalidInputError
-from planner.export.formats.documents import MOST_BYTES, read_document, render_json, render_toml, render_yaml
+from planner.export.formats.documents import (
+    MOST_BYTES,
+    read_document,
+    render_json,
+    render_toml,
+    render_yaml,
+)
 from planner.export.settings import InputFile
 
 DOCUMENT = {
@@ -98,3 +104,15 @@ def test_a_value_of_too_many_lines_does_not_take_forever():
     content = "a = [\n" + "1,\n" * 40_000 + "]\n"
     with pytest.raises(InvalidInputError, match="more than 1000 lines"):
         read_document(InputFile("x.toml", content))
+
+
+@pytest.mark.parametrize(("more", "read"), [(0, True), (1, False)])
+def test_a_file_of_the_largest_size_is_read_and_one_of_a_byte_more_is_not(more: int, read: bool) -> None:
+    """Blanks behind a short document."""
+    short = '{"a": 1}'
+    file = InputFile("x.json", short + " " * (MOST_BYTES - len(short) + more))
+    if read:
+        assert [setting.value for setting in read_document(file)] == [1]
+    else:
+        with pytest.raises(InvalidInputError):
+            read_document(file)
