@@ -188,7 +188,7 @@ class _Reader:
         elif before is None:
             self._in_branches.add(name)
             value = [
-                replace(each, is_open=True) if "-" in each.text[:1] + each.text.lstrip()[:1] else each for each in value
+                replace(each, is_open=True) if each.text.lstrip(" \t\n\\").startswith("-") else each for each in value
             ]
         else:
             # `options="$options --fp16"` in a branch leaves the older options as they are.
@@ -210,6 +210,10 @@ class _Reader:
         unset = all(not part.is_open or is_unset(part.text) for part in parts)
         text = "".join("" if part.is_open and is_unset(part.text) else part.text for part in parts)
         is_open = any(part.is_open for part in parts)
+        # A variable that only an unknown branch sets may be empty as well.
+        names = [match.group(1) for piece in raw.pieces if piece.is_variable and (match := _NAME.match(piece.text))]
+        if not self._in_branches.isdisjoint(names):
+            return "", False
         return text, (None if unset else False) if is_open else True
 
     def _expanded(self, raw: RawWord) -> list[Word]:

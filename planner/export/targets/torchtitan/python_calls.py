@@ -7,7 +7,7 @@ Keyword arguments of the calls that are known get the keys that TOML has for the
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from planner.export.formats.documents import unreadable
@@ -21,9 +21,18 @@ SECTIONS: Mapping[str, str] = {
     "family.Llama3Model.Config": "ends", "family.Qwen3Model.Config": "ends", "family.DeepSeekV3Model.Config": "ends",
     "Float8LinearConverter.Config": "converter", "MXFP8LinearConverter.Config": "converter", "NVFP4LinearConverter.Config": "converter",
     "Linear.Config": "head", "Embedding.Config": "embedding", "RMSNorm.Config": "norm",
+    "ActivationCheckpointConfig": "activation_checkpoint", "OptimizersContainer.Config": "optimizer", "default_adamw": "optimizer",
+    "LRSchedulersContainer.Config": "lr_scheduler", "MetricsProcessor.Config": "metrics", "StepMetrics.Config": "metrics",
+    "ProfilingConfig": "profiling", "CheckpointManager.Config": "checkpoint", "HuggingFaceTextDataLoader.Config": "training.dataloader",
+    "CommConfig": "comm", "DebugConfig": "debug", "Validator.Config": "validation", "CrossEntropyLoss.Config": "loss",
 }  # fmt: skip
-_VALUES_ALONE = frozenset({"training", "parallelism", "compile"})
+_VALUES_ALONE = frozenset({"training", "parallelism", "compile", "activation_checkpoint", "optimizer"})
 """Sections that hold nothing but values."""
+_HOLDING = frozenset({"Trainer.Config", "ModelConvertersContainer.Config"})
+"""Calls that hold others."""
+_BESIDE = frozenset({"dataloader", "tokenizer"})
+"""Parts of a configuration that decide what is read, not how long it takes."""
+_PARTS = frozenset({*SECTIONS.values(), "model_spec", "model_converters"})
 CHECKPOINTS: Mapping[str, str] = {"FullAC.Config": "full", "SelectiveAC.Config": "selective"}
 _UNKNOWN = object()
 _MOST_DEPTH = 60
@@ -45,19 +54,25 @@ def read_python(file: InputFile) -> list[Setting]:
         for target in node.targets
         if isinstance(target, ast.Name)
     }
+    own = {node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)}
     found: list[Setting] = []
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             found += _call(node, constants, file)
+            if ast.unparse(node.func) in _HOLDING:
+                found += _held(node, own, file)
         # What the writer says of models whose heads have no norms.
         elif isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "layer.attention.qk_norm":
             found.append(_setting("model.qk_norm", False, node, file))
         # `config.training.steps = 10`, on what another function has built.
-        elif isinstance(node, ast.Assign) and len(path := ast.unparse(node.targets[0]).split(".")) == 3:
-            if path[1] in SECTIONS.values():
+        elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Attribute):
+            path = ast.unparse(node.targets[0]).split(".")
+            if len(path) == 3 and path[0] != "self":
                 value = _value(node.value, constants)
                 key = ".".join(path[1:])
                 found.append(_setting(key, value, node.value, file, is_open=value is _UNKNOWN))
+            elif len(path) == 2 and path[1] in _PARTS and not _is_known(node.value, own):
+                found.append(_setting(path[1], None, node.value, file, is_open=True))
         elif isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Name) and node.targets[0].id.isupper():
             value = _value(node.value, constants)
             if value is not _UNKNOWN:
@@ -111,6 +126,34 @@ def _call(node: ast.Call, constants: Mapping[str, ast.expr], file: InputFile) ->
             isinstance(keyword.value, ast.Call) and ast.unparse(keyword.value.func) in SECTIONS
         ):
             yield _setting(f"{section}.{keyword.arg}", None, keyword.value, file, is_open=True)
+
+
+def _is_known(node: ast.expr, own: Collection[str]) -> bool:
+    """Whether a value is a call that is read for itself: a section, or a function of this module."""
+    name = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+    return (
+        name in SECTIONS
+        or name in CHECKPOINTS
+        or name in _HOLDING
+        or name in own
+        or name == "ChunkedLossWrapper.Config"
+    )
+
+
+def _held(node: ast.Call, own: Collection[str], file: InputFile) -> Iterator[Setting]:
+    """What a configuration is given beside the known sections: settings that somebody has to know."""
+    for keyword in node.keywords:
+        each = keyword.value
+        if keyword.arg in _BESIDE or (isinstance(each, ast.Constant) and keyword.arg == "activation_checkpoint"):
+            continue
+        within = each.elts if isinstance(each, ast.List | ast.Tuple) else [each]
+        for part in within:
+            if not _is_known(part, own):
+                value = _value(part.args[0] if isinstance(part, ast.Call) and part.args else part, {})
+                name = keyword.arg or "**"
+                yield _setting(
+                    f"config.{name}", None if value is _UNKNOWN else value, part, file, is_open=value is _UNKNOWN
+                )
 
 
 def _value(node: ast.expr, constants: Mapping[str, ast.expr], depth: int = 0) -> Any:

@@ -20,6 +20,7 @@ _CHANGES_NOTHING = (
     "optimizer.beta2", "optimizer.weight_decay", "experimental.custom_import", "model.hf_assets_path", "model.tokenizer_path",
     "model.print_after_conversion", "dataset", "training.warmup_steps", "training.epochs", "training.dataset_cache_dir",
     "training.dataset_streaming", "fault_tolerance", "constant.VOCAB_SIZE", "head", "embedding", "norm", keys.LOAD_BALANCER,
+    "config.hf_assets_path", "loss.global_vocab_size",
 )  # fmt: skip
 """Sections and keys that decide neither a step's time nor its memory. Validation and checkpoints lie between steps."""
 _USUAL: Mapping[str, tuple[Any, ...]] = {
@@ -50,6 +51,8 @@ def read(settings: Settings) -> RowParts:
         setting.file.endswith(".py") and setting.key.startswith("parallelism.") for setting in settings
     )
     version = "0.3" if python else "0.2"
+    if python:
+        settings.rename({keys.ASYNC: "compile.enable_async_tensor_parallel"})  # where it stood at first
     found = Understood(taken(settings, keys.spellings(version)))
     row = found.fields
     row["training.framework"], row["training.framework_version"] = "torchtitan", version
@@ -191,8 +194,16 @@ def _types(settings: Settings, row: dict[str, Any]) -> None:
         settings.take(keys.FLOAT8_GATHER, "training.fp8_recipe")
         settings.take(keys.FLOAT8_SCALES, "training.fp8_recipe")
     converter = settings.value("converter.class", "training.precision", "training.fp8_recipe")
+    gathers, said_recipe = (
+        peeked(settings, "converter.enable_fsdp_float8_all_gather"),
+        peeked(settings, "converter.recipe_name"),
+    )
     settings.take_under("converter", "training.fp8_recipe")
-    recipe = {"Float8LinearConverter": "rowwise", "MXFP8LinearConverter": "mxfp8"}.get(str(converter), recipe)
+    # Gathers in float8 belong to tensorwise scaling, which an older converter did unless it was told.
+    scaled = "tensorwise" if gathers else "rowwise"
+    recipe = {"Float8LinearConverter": str(said_recipe or scaled), "MXFP8LinearConverter": "mxfp8"}.get(
+        str(converter), recipe
+    )
     if recipe is not None:
         row["training.precision"], row["training.fp8_recipe"] = "fp8", recipe
     elif converter == "NVFP4LinearConverter":

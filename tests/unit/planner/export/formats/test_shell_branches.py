@@ -132,3 +132,13 @@ def test_a_template_directive_of_slurm_redirects_nothing():
 
 def test_scripts_with_windows_line_ends():
     assert said("TP=2\r\ntorchrun a.py \\\r\n  --tp $TP \\\r\n  --pp 4\r\n") == ["2"]
+
+
+def test_options_behind_a_continued_line_of_an_unknown_branch_stay_open():
+    script = 'if [ $SIZE = 70B ]; then\n  gqa=" \\\n    --groups 8"\nfi\ntorchrun a.py --bf16 $gqa\n'
+    assert (said(script, "--bf16"), said(script, "--groups")) == ([True], ["?"])
+
+
+def test_a_test_of_what_only_an_unknown_branch_sets_is_unknown():
+    script = 'if [ $KIND = zb ]; then ZB=1; fi\nTP=1\nif [ ! -z "$ZB" ]; then TP=2; fi\n'
+    assert said(script + RUN) == ["?"]

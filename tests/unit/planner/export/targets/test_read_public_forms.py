@@ -221,3 +221,61 @@ def test_other_adapters_of_llama_factory_are_asked_for(line):
         _FACTORY.replace("finetuning_type: lora\n", "" if "type" in line else "finetuning_type: lora\n") + line + "\n"
     )
     assert "/training/adapter" in imported("transformers", ("sft.yaml", text)).missing
+
+
+_REGISTRY = """from torchtitan.trainer import Trainer
+from . import model_registry
+
+def big() -> Trainer.Config:
+    return Trainer.Config(
+        hf_assets_path="./tokens",
+        metrics=MetricsProcessor.Config(enable_tensorboard=True),
+        model_spec=model_registry("405B"),
+        model_converters=ModelConvertersContainer.Config(converters=[
+            Float8LinearConverter.Config(enable_fsdp_float8_all_gather=True, filter_fqns=["output"]),
+            {converter}
+        ]),
+        optimizer=OptimizersContainer.Config(lr=8e-5),
+        training=TrainingConfig(local_batch_size=2, seq_len=8192),
+        parallelism=ParallelismConfig(tensor_parallel_degree=8, enable_async_tensor_parallel=True),
+        activation_checkpoint=ActivationCheckpointConfig(mode="full"),
+        {more}
+    )
+"""
+
+
+def test_a_python_configuration_of_torchtitan_with_every_part_of_its_own():
+    found = imported("torchtitan", ("registry.py", _REGISTRY.format(more="", converter="")))
+    assert field(found, "strategy.recompute") == "full"
+    assert field(found, "strategy.overlap.tp_comm") is True
+    assert field(found, "training.fp8_recipe") == "tensorwise"
+    assert [(each["line"], each["text"]) for each in found.unknown] == [
+        (8, 'config.model_spec: model_registry("405B")')
+    ]
+    assert "/model" in found.missing
+
+
+@pytest.mark.parametrize(
+    ("more", "converter"),
+    [
+        ("comm_mode=CommMode(fast=True)", ""),
+        ("sleep=3", ""),
+        ("**others", ""),
+        ("", "OtherConverter.Config(bits=4)"),
+        ("activation_checkpoint_budget=BUDGET", ""),
+    ],
+)
+def test_no_part_of_a_python_configuration_is_dropped(more, converter):
+    found = imported("torchtitan", ("registry.py", _REGISTRY.format(more=more, converter=converter)))
+    assert len(found.unknown) == 2
+
+
+def test_what_a_python_configuration_sets_afterwards_is_not_dropped():
+    text = (
+        _REGISTRY.format(more="", converter="")
+        + "\ndef small():\n    config = big()\n    config.model_spec = other(2)\n"
+    )
+    text += "    config.activation_checkpoint = None\n    config.parallelism.pipeline_parallel_degree = 4\n    return config\n"
+    found = imported("torchtitan", ("registry.py", text))
+    assert field(found, "strategy.pp") == 4
+    assert [each["line"] for each in found.unknown] == [8, 22, 23]
