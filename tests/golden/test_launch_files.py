@@ -23,6 +23,9 @@ import yaml
 
 from cost_models.errors import InvalidInputError, NotExpressibleError
 from planner.export.export import export_row
+from planner.export.import_config import import_config
+from planner.export.imported_row import Overrides
+from planner.export.settings import InputFile
 from planner.export.target import Target
 from planner.export.targets import TARGETS
 from planner.rows import evaluate_rows
@@ -146,6 +149,22 @@ def test_what_is_not_kept_repeats_what_is(name: str, target: str, version: str) 
     row = json.loads(files["plan.json"])
     own, again = evaluate_rows([row_of(plan, TARGETS[target], version), row])
     assert own["step_time_s"] == again["step_time_s"] is not None
+
+
+@pytest.mark.parametrize(("name", "target", "version"), SAID)
+def test_the_files_are_read_back_as_the_plan(name: str, target: str, version: str) -> None:
+    """Without plan.json: nothing is missing, nothing is unknown, and the row costs what the plan costs to the last stage."""
+    (plan,) = [each for each in PLANS if each["name"] == name]
+    row = row_of(plan, TARGETS[target], version)
+    files = launch(name, target, version)
+    read = [InputFile(path, files[path]) for path in kept(files) if "mock" not in path]
+    imported = import_config(read, given=Overrides(cluster=row["cluster"]), framework=target)
+    assert not imported.missing
+    assert not imported.unknown
+    own, again = evaluate_rows([row, imported.row])
+    assert again["step_time_s"] == pytest.approx(own["step_time_s"], rel=1e-9)
+    # The range is wider where a row leaves facts open, which files state.
+    assert {**again["memory"], "peak_device_range_bytes": None} == {**own["memory"], "peak_device_range_bytes": None}
 
 
 def test_every_plan_is_said_by_a_target_and_no_folder_is_left_over() -> None:

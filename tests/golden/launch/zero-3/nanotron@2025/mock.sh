@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# qwen2.5-7b on 16 GPUs for nanotron 2025: dp 16, zero 1, micro-batch 2, recompute full.
+# qwen2.5-7b on 16 GPUs for nanotron 2025: tp 2, dp 8, zero 1, micro-batch 2, recompute full.
 # This variant trains on made-up tokens and prints the time of each step and the peak memory.
 # NANOTRON is the folder of a checkout of nanotron, from which it must be installed, too: the newest wheel is
 # of 2024.
