@@ -28,6 +28,10 @@ class Tensor:
 
     float = sum  # noqa: A003 - torch's name
 
+    def mul_(self, factor: float) -> Tensor:
+        assert factor == 0.0  # sums in place stay finite only if they begin with zeros
+        return self
+
     def backward(self) -> None:
         return None
 
@@ -56,7 +60,8 @@ class Torch:
     def __init__(self) -> None:
         self.stacks: list[Module] = []
         self.encoders: list[Module] = []
-        self.added = 0
+        self.added = self.reduced = 0
+        self.distributed = SimpleNamespace(all_reduce=self.all_reduce)
         self.nn = SimpleNamespace(
             Module=Module, Linear=Module, RMSNorm=Module, Sequential=self.stack, functional=None, Parameter=Tensor,
             TransformerEncoderLayer=self.encoder,
@@ -76,6 +81,9 @@ class Torch:
 
     def randn(self, *shape: int, **_how: Any) -> Tensor:
         return Tensor(*shape)
+
+    def all_reduce(self, x: Tensor) -> None:
+        (self.reduced,) = x.shape
 
     def empty_like(self, like: Tensor) -> Tensor:
         return Tensor(*like.shape)
@@ -145,3 +153,12 @@ def test_adam_moves_28_bytes_of_every_parameter_of_every_rank(kind: DeviceKind, 
     assert (sample["ranks"], sample["parameters"], sample["threads"]) == (4, count, 6)
     assert sample["bytes_per_s"] == pytest.approx(4 * count * 28 / CALL_S, rel=1e-5)
     assert counted == [1]
+
+
+@pytest.mark.parametrize(("kind", "calls"), [("cuda", 200), ("cpu", 20)])
+def test_a_collective_is_so_small_that_only_its_call_counts(kind: DeviceKind, calls: int) -> None:
+    """1,024 elements among all ranks; how often it is called decides how sure the time is."""
+    sample, torch, counted = ran("host/collective", kind, world=2)
+    assert sample == {"collective_call_s": CALL_S}
+    assert torch.reduced == 1024
+    assert counted == [calls]
