@@ -9,6 +9,7 @@ import yaml
 from cost_models.errors import InvalidInputError
 from planner.export.formats.documents import (
     MOST_BYTES,
+    MOST_SETTINGS,
     read_document,
     render_json,
     render_toml,
@@ -116,3 +117,11 @@ def test_a_file_of_the_largest_size_is_read_and_one_of_a_byte_more_is_not(more: 
     else:
         with pytest.raises(InvalidInputError):
             read_document(file)
+
+
+def test_as_many_settings_as_may_be_are_read_and_one_more_is_not() -> None:
+    most = InputFile("x.json", json.dumps({str(number): 1 for number in range(MOST_SETTINGS)}))
+    assert len(read_document(most)) == MOST_SETTINGS
+    more = InputFile("x.json", json.dumps({str(number): 1 for number in range(MOST_SETTINGS + 1)}))
+    with pytest.raises(InvalidInputError):
+        read_document(more)
