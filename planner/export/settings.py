@@ -64,6 +64,12 @@ class Settings:
         """Whether a key is set, without taking it."""
         return any(setting.key == key for setting in self._all)
 
+    def is_given(self, name: Any) -> bool:
+        """Whether the file of that name, which a setting names, is among the files."""
+        return isinstance(name, str) and any(
+            each.path.rpartition("/")[2] == name.rpartition("/")[2] for each in self.files
+        )
+
     def take(self, key: str, *fields: str) -> Setting | None:
         """The last setting of a key, since a later option overrides an earlier one; None where it is not set or stays open.
 

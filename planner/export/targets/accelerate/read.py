@@ -66,7 +66,15 @@ def read(settings: Settings) -> RowParts:
 
 
 def _read_deepspeed(settings: Settings) -> dict[str, Any]:
-    beside = settings.value(keys.DEEPSPEED_FILE)
+    beside = peeked(settings, keys.DEEPSPEED_FILE)
+    inside = any(each.key.startswith("zero_optimization.") for each in settings)
+    if beside is not None and not inside and not settings.is_given(beside):
+        # Accelerate takes the file's settings and not those beside its name (utils/dataclasses.py, DeepSpeedPlugin).
+        settings.doubt(
+            keys.DEEPSPEED_FILE, "zero", "training.precision", "offload.optimizer_fraction", "offload.parameters"
+        )
+        return {}
+    settings.take(keys.DEEPSPEED_FILE)
     found = read_deepspeed(settings)
     if beside is None:
         stage = settings.value("deepspeed_config.zero_stage", "zero")

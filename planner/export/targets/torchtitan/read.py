@@ -11,7 +11,7 @@ from planner.export.spellings import Understood, peeked, taken, whole
 from planner.export.target import RowParts
 from planner.export.targets.allocator import NAMES
 from planner.export.targets.torchtitan import keys
-from planner.export.targets.torchtitan.read_model import read_model
+from planner.export.targets.torchtitan.read_model import PRESETS_OF_EXPERTS, read_model
 
 _CHANGES_NOTHING = (
     "job", "profiling", "metrics", "lr_scheduler", "checkpoint", "comm", "validation", "memory_estimation", "debug",
@@ -97,8 +97,16 @@ def _copies(settings: Settings, row: dict[str, Any], found: Understood) -> None:
         row["offload.parameters"], row["offload.optimizer_fraction"] = True, 1.0
     # The key says nothing where no ranks share the experts: these are then split over tp like every other layer.
     etp = whole(settings, keys.EXPERT_TENSOR, "etp")
-    if row.get("model.moe") is not None:
+    if _experts(row) or row.get("ep", 1) > 1:
         row["etp"] = (etp or 1) if row.get("ep", 1) > 1 else row.get("tp", 1)
+
+
+def _experts(row: dict[str, Any]) -> bool | None:
+    """Whether the model has experts; None where the files do not say which model it is."""
+    preset = row.get("model.preset")
+    if preset is None and row.get("model.num_layers") is None:
+        return None
+    return row.get("model.moe") is not None or preset in PRESETS_OF_EXPERTS
 
 
 def _batch(settings: Settings, row: dict[str, Any]) -> None:
@@ -241,8 +249,8 @@ def _drop_idle(row: dict[str, Any], *, python: bool) -> None:
         if row.get(degree, 1) == 1:
             for field in fields:
                 row.pop(field, None)
-    if row.get("model.moe") is None:
-        for field in ("ep", "moe_dispatcher"):
+    if _experts(row) is False:
+        for field in ("ep", "etp", "moe_dispatcher"):
             row.pop(field, None)
     if not python and row.get("moe_dispatcher") == "flex":
         row["flex_backend"] = "deepep"

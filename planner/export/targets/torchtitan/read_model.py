@@ -15,6 +15,7 @@ _PRESETS: Mapping[tuple[str, str], str] = {
     ("llama2", "7B"): "llama-2-7b", ("llama2", "13B"): "llama-2-13b", ("llama2", "70B"): "llama-2-70b",
 }  # fmt: skip
 """torchtitan/models/llama3, qwen3 and deepseek_v3 (__init__.py)."""
+PRESETS_OF_EXPERTS = frozenset({"qwen3-30b-a3b", "qwen3-235b-a22b", "deepseek-v3"})
 _LAYERS = {"llama-3.2-1b": 16, "llama-3.2-3b": 28, "llama-3.1-8b": 32, "llama-3.1-70b": 80, "llama-3.1-405b": 126, "qwen3-8b": 36,
            "qwen3-32b": 64, "qwen3-30b-a3b": 48, "qwen3-235b-a22b": 94, "deepseek-v3": 61, "llama-2-7b": 32, "llama-2-13b": 40, "llama-2-70b": 80}  # fmt: skip
 _NAMES: Mapping[str, tuple[str, ...]] = {

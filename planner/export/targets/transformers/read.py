@@ -71,7 +71,7 @@ def read(settings: Settings) -> RowParts:
 def _read_deepspeed(settings: Settings, mixed: str, *, inside: bool) -> dict[str, Any]:
     settings.take(fsdp.DTYPE, "training.param_dtype")
     found: dict[str, Any] = {}
-    if inside or _is_given(settings, peeked(settings, keys.DEEPSPEED)):
+    if inside or settings.is_given(peeked(settings, keys.DEEPSPEED)):
         settings.take(keys.DEEPSPEED, "training.framework")
         found |= read_deepspeed(settings)
     else:
@@ -126,13 +126,6 @@ def _attention(setting: Setting) -> Setting:
     if setting.key != "flash_attn" or setting.value not in keys.ATTENTIONS:
         return setting
     return replace(setting, key="attn_implementation", value=keys.ATTENTIONS[setting.value])
-
-
-def _is_given(settings: Settings, name: Any) -> bool:
-    """Whether the file of that name is among the files."""
-    return isinstance(name, str) and any(
-        each.path.rpartition("/")[2] == name.rpartition("/")[2] for each in settings.files
-    )
 
 
 def _read_fsdp(settings: Settings, mixed: str) -> dict[str, Any]:

@@ -279,3 +279,27 @@ def test_what_a_python_configuration_sets_afterwards_is_not_dropped():
     found = imported("torchtitan", ("registry.py", text))
     assert field(found, "strategy.pp") == 4
     assert [each["line"] for each in found.unknown] == [8, 22, 23]
+
+
+_NAMED = "distributed_type: DEEPSPEED\nnum_processes: 8\ndeepspeed_config:\n  deepspeed_config_file: conf/ds.json\n  zero_stage: 2\n"
+
+
+def test_a_deepspeed_file_that_accelerate_names_is_asked_for_where_it_is_not_given():
+    found = imported("accelerate", ("accelerate.yaml", _NAMED))
+    assert {"/strategy/zero", "/training/precision", "/strategy/offload/parameters"} <= set(found.missing)
+    assert "zero" not in found.row["strategy"]
+    assert "precision" not in found.row["training"]
+
+
+def test_a_deepspeed_file_that_accelerate_names_is_read_where_it_is_given():
+    text = '{"bf16": {"enabled": true}, "zero_optimization": {"stage": 3}}'
+    found = imported("accelerate", ("accelerate.yaml", _NAMED), ("ds.json", text))
+    assert (field(found, "strategy.zero"), field(found, "training.precision")) == (3, "bf16")
+
+
+def test_ranks_that_share_the_experts_of_a_published_model_of_torchtitan():
+    text = '[model]\nname = "qwen3"\nflavor = "{}"\n[training]\nseq_len = 2048\n[parallelism]\nexpert_parallel_degree = 8\n'
+    found = imported("torchtitan", ("run.toml", text.format("30B-A3B")))
+    assert (field(found, "strategy.ep"), field(found, "strategy.etp")) == (8, 1)
+    assert field(imported("torchtitan", ("run.toml", text.format("8B"))), "strategy.ep") is None
+    assert field(imported("torchtitan", ("run.toml", text.format("somebody's"))), "strategy.ep") == 8
