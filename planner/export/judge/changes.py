@@ -89,6 +89,15 @@ def changes_of(imported: Imported, best: BestPlan, changed: Mapping[str, Any], *
             found.append(
                 Change(fields, _text(setting), text and _shown(setting.own_key, text), file.path, setting.line, place)
             )
+    # A key that is there and decides nothing, as one that says "auto", gets a value; there is no second one of it.
+    silent = {each.key: each for each in imported.settings if each.key not in theirs}
+    for key in [key for key in ours if key not in spelled and key in silent]:
+        setting, (new, fields) = silent[key], ours.pop(key)
+        file = _file_of(imported, setting)
+        place = None if file is None else replaced(file, setting, _value(new))
+        if file is not None and place is not None:
+            shown = _shown(setting.own_key, _value(new))
+            found.append(Change(fields, _text(setting), shown, file.path, setting.line, place))
     gone = {each.line for each in found if each.new is None}
     return found + _additions(imported, [each for key, each in ours.items() if key not in spelled], gone)
 

@@ -149,7 +149,10 @@ class _Judged:
         override: Json = {}
         for each in changes:
             override = merged(override, each.override)
-        given = replace(self._given, strategy=merged(self._given.strategy, override))
+        # What a file says now is not given beside it any longer.
+        placed = {name.partition(".")[0] for each in changes if each.place is not None for name in each.fields}
+        kept = {name: value for name, value in self._given.strategy.items() if name not in placed}
+        given = replace(self._given, strategy=merged(kept, override))
         plain = [file for file in files if not file.path.startswith("--")]
         words = next((file.content for file in files if file.path.startswith("--")), None)
         return import_config(

@@ -114,6 +114,27 @@ def test_the_best_of_deepspeed_by_its_json_alone() -> None:
     assert {each["file"] for each in answer["changes"]} <= {"ds.json", None}
 
 
+def test_what_the_trainer_fills_in_gets_a_value_in_its_place() -> None:
+    config = """\
+        {
+          "train_batch_size": "auto",
+          "train_micro_batch_size_per_gpu": "auto",
+          "bf16": {"enabled": true},
+          "zero_optimization": {"stage": 2}
+        }
+        """
+    job = {
+        "model": {"preset": "llama-3.2-1b"}, "training": {"seq_length": 2048, "global_batch_size": 256},
+        "strategy": {"micro_batch_size": 1},
+    }  # fmt: skip
+    answer = judged(("ds.json", config), cluster={**CLUSTER, "num_nodes": 1}, **job)
+    size = answer["best"]["strategy"]["micro_batch_size"]
+    assert size > 1
+    assert f'+  "train_micro_batch_size_per_gpu": {size},' in answer["diff"]
+    assert '-  "train_micro_batch_size_per_gpu": "auto",' in answer["diff"]
+    assert [each["field"] for each in answer["changes"] if each["file"] is None] == []
+
+
 def test_a_first_fsdp_is_changed_in_its_own_words() -> None:
     config = """\
         distributed_type: FSDP
