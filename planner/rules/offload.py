@@ -152,10 +152,13 @@ OFFLOAD_RULES: tuple[Rule, ...] = (
     ),
     Rule(
         "offload-unsupported", _activation_offload_mixed,
-        "megatron offloads the activations of whole layers, which it combines neither with recompute ('{recompute}') nor "
-        "with a pipeline (pp {pp})", "Set offload.activation_layers to 0.",
-        # Fine-grained offloading has neither limit, from core 0.16 on, but it moves modules of all layers: no number of layers says it.
-        f"{_CORE} (cpu_offloading in __post_init__, read in core 0.16.1 to 0.19.2)", frameworks=only("megatron"),
+        "megatron {version} offloads the activations of whole layers, which it combines neither with recompute ('{recompute}') nor "
+        "with a pipeline (pp {pp})",
+        "Set offload.activation_layers to 0, or use core 0.16, which offloads single modules instead.",
+        # The newer offloading moves modules of all layers. A number of layers stands for that share of them, which no argument of
+        # Megatron's can say: the strategy is priced, and launch files for it are refused.
+        f"{_CORE} (cpu_offloading; from core 0.16 on fine_grained_activation_offloading, with neither limit)",
+        frameworks=only("megatron"), until="0.16",
         smallest_change="offload.activation_layers {offload_activation_layers} -> 0",
     ),
     Rule(

@@ -33,6 +33,8 @@ PAIRS: tuple[Pair, ...] = (
     ("megatron", "0.12.9", "0.13", DENSE, {}, {"pp": 4, "layers_per_stage": [6, 10, 8, 8]}, ["split-unsupported"], []),
     ("megatron", "0.13.9", "0.14", MOE, {}, OVERLAP, ["overlap-unsupported"], []),
     ("megatron", "0.14.9", "0.15", DENSE, {"precision": "nvfp4"}, {}, ["precision-unsupported-by-framework"], []),
+    ("megatron", "0.15.9", "0.16", DENSE, {}, {"pp": 2, "offload": {"activation_layers": 2}},
+     ["offload-unsupported"], []),
     ("megatron", "0.18.9", "0.19", DENSE, {"cross_entropy": "te"}, {}, [], ["cross-entropy-unsupported"]),
     ("megatron", "0.15.9", "0.16", MOE, {}, HYBRID, ["dispatcher-unsupported"], []),
     # Optimizer instances came with 0.10, those of Megatron-FSDP with 0.13; from 0.14 to 0.16 they left experts out.

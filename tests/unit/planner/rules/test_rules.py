@@ -232,15 +232,13 @@ TWELVE_HEADS = {
         ({"tp": 2, "overlap": {"tp_comm": True}}, "megatron", DENSE, {"transformer_impl": "local"}, "overlap-unsupported"),
         ({"tp": 2, "overlap": {"tp_comm": True}}, "megatron", DENSE, {}, None),
         ({"offload": {"parameters": True}}, "megatron", DENSE, {}, "offload-unsupported"),
-        # Megatron's cpu_offloading: transformer_config.py of every core raises with a pipeline, and with any recomputation.
+        # Megatron offloads whole layers up to core 0.15, modules (--fine-grained-activation-offloading) from 0.16 on.
         ({"pp": 2, "offload": {"activation_layers": 2}}, "megatron", DENSE, {"framework_version": "0.15"},
-         "offload-unsupported"),
-        ({"pp": 2, "offload": {"activation_layers": 2}}, "megatron", DENSE, {"framework_version": "0.19"},
          "offload-unsupported"),
         ({"recompute": "selective", "offload": {"activation_layers": 2}}, "megatron", DENSE,
          {"framework_version": "0.15"}, "offload-unsupported"),
-        ({"recompute": "full", "offload": {"activation_layers": 2}}, "megatron", DENSE, {"framework_version": "0.16"},
-         "offload-unsupported"),
+        ({"pp": 2, "vpp": 2, "recompute": "selective", "offload": {"activation_layers": 2}}, "megatron", MOE,
+         {"framework_version": "0.16"}, None),
         ({"offload": {"activation_layers": 2}}, "megatron", DENSE, {"framework_version": "0.15"}, None),
         ({"offload": {"activation_layers": 2}}, "megatron", DENSE, {"framework_version": "0.19"}, None),
         ({"offload": {"activation_layers": 2}}, "torchtitan", DENSE, {}, "offload-unsupported"),
