@@ -405,6 +405,10 @@ def test_a_failing_solver_leaves_the_split_unproven() -> None:
     assert close_gap(model, solver=fails, **gap) == Closed(unproven_s=0.99 * found.step_s, failure="no solver here")
     closed = close_gap(model, solver=solve, **gap)
     assert (closed.picked, closed.unproven_s, closed.solved) == (found.picked, np.inf, True)
+    # Where the best split is proved, its bound is its own time, but for the solver's whole steps.
+    best = solve(model, hint=None)
+    assert (best.picked, best.proven) == (found.picked, True)
+    assert best.bound_s == pytest.approx(found.step_s, rel=1e-3)
 
 
 ROW = {part: REQUEST[part] for part in ("model", "cluster", "training")}

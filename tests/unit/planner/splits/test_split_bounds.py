@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from builders import dense_model, job_of, row_of
-from planner.splits.bounds import split_bound_s
+from planner.splits.bounds import split_bound_s, whole_layers_s
 from planner.splits.model import slowest_allowed_s, split_numbers
 
 # A network so slow that the reduction of the gradients outlasts what a stage's passes can hide.
@@ -58,3 +58,20 @@ def test_the_longest_stage_of_a_limit() -> None:
     found = [float(slowest_allowed_s(rows, np.array([12.0]), np.array([30.0]))[0]) for rows in every]
     assert found == pytest.approx([9.0, 9.6, 30.0])
     assert slowest_allowed_s(every[0], np.array([12.0]), np.array([np.inf])).tolist() == [np.inf]
+
+
+@pytest.mark.parametrize(
+    ("layers", "pp", "first_s", "last_s", "least_s"),
+    [
+        (12, 4, 0.0, 0.0, 0.3),  # three each; 12 x 0.1 / 4 / 0.1 is a little more than 3
+        (13, 4, 0.0, 0.0, 0.4),  # one stage has four
+        (12, 4, 0.0, 0.1, 0.4),  # 13 layers' worth: three, three, three and an end
+        (12, 4, 0.25, 0.0, 0.4),  # four, four and four beside an end of two and a half
+        (6, 2, 0.05, 0.25, 0.45),  # four beside the short end, two beside the long one
+        (2, 2, 0.9, 0.0, 0.9),  # an end that outlasts all layers
+    ],
+)
+def test_whole_layers_find_their_places(layers, pp, first_s, last_s, least_s) -> None:
+    """Layers of 0.1 s."""
+    given = (np.array([value]) for value in (0.1, float(pp), first_s, last_s))
+    assert whole_layers_s(*given, float(layers))[0] == pytest.approx(least_s)
