@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import lru_cache
 from typing import Any
 
 from planner.export.settings import InputFile, Setting
@@ -65,6 +66,22 @@ def _settings(node: ast.AST, constants: Mapping[str, ast.expr], file: InputFile)
             yield _setting(ast.unparse(target), node.value, constants, file)
 
 
+def segment(content: str, node: ast.expr | ast.stmt) -> str:
+    """The text of a node, as `ast.get_source_segment` finds it, which splits the whole program anew for every one."""
+    lines = _lines(content)
+    first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
+    found = list(lines[first : last + 1])
+    # Columns count bytes; the end is cut first, since both may lie in one line.
+    found[-1] = found[-1][: node.end_col_offset]
+    found[0] = found[0][node.col_offset :]
+    return b"\n".join(found).decode()
+
+
+@lru_cache(maxsize=8)
+def _lines(content: str) -> tuple[bytes, ...]:
+    return tuple(content.replace("\r\n", "\n").replace("\r", "\n").encode().split(b"\n"))
+
+
 def _is_structure(node: ast.expr) -> bool:
     """Whether a value is an object of a class, whose own arguments are settings; other calls only running could tell."""
     return isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2][:1].isupper()
@@ -72,7 +89,7 @@ def _is_structure(node: ast.expr) -> bool:
 
 def _setting(key: str, node: ast.expr, constants: Mapping[str, ast.expr], file: InputFile) -> Setting:
     value = _value(node, constants)
-    text = ast.get_source_segment(file.content, node) or ""
+    text = segment(file.content, node)
     is_open = value is _OPEN
     return Setting(
         key,

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
 from planner.export.formats.documents import unreadable
+from planner.export.formats.python_module import segment
 from planner.export.settings import InputFile, Setting
 
 SECTIONS: Mapping[str, str] = {
@@ -172,5 +173,5 @@ def _frozen(value: Any) -> Any:
 
 
 def _setting(key: str, value: Any, node: ast.expr | ast.stmt, file: InputFile, *, is_open: bool = False) -> Setting:
-    text = ast.get_source_segment(file.content, node) or ""
+    text = segment(file.content, node)
     return Setting(key, value, file.path, node.lineno, node.col_offset + 1, node.end_lineno or 0, text, is_open)

@@ -185,3 +185,11 @@ def test_a_script_is_judged_in_its_own_lines():
         "MegatronStrategy.tensor_model_parallel_size: 1",
     ) in changes
     assert "+        tensor_model_parallel_size=1," in judged["diff"]
+
+
+def test_texts_of_a_module_are_those_that_python_finds():
+    """Several lines, letters of more than one byte, and other ends of lines."""
+    text = "x.a = (1,\r\n  2)\r\nx.b = 'äö'; x.c = 3\n"
+    wanted = [ast.get_source_segment(text, node.value) for node in ast.parse(text).body if isinstance(node, ast.Assign)]
+    found = [each.text for each in read_module(InputFile("x.py", text))]
+    assert found == [str(each).replace("\r\n", "\n") for each in wanted] == ["(1,\n  2)", "'äö'", "3"]
