@@ -325,8 +325,16 @@ def _left_out(response: Document, row: Priced, *, never_gains: bool) -> bool:
     """
     space, reasons = response["search"]["space"], response["search"]["not_searched"]
     for name, value in row.values.items():
+        if name == "recompute_modules" and name not in reasons and value not in space[name]:
+            return (
+                not never_gains
+            )  # another set saves no less and repeats no longer: it need not be ranked, but must not win
         if name not in reasons or (never_gains and "constraints.allowed" not in reasons[name]):
             continue
-        if value not in space[name] if name in space else name.startswith("overlap.") and value is False:
+        if name in space:
+            left_out = value not in space[name]
+        else:  # an overlap that a search always takes where it can, or never does
+            left_out = name.startswith("overlap.") and value is reasons[name].startswith("It stays off")
+        if left_out:
             return True
     return False

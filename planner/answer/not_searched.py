@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator
 from itertools import chain
 
+from cost_models.frameworks.splits import ENDS
 from cost_models.strategies.fields import COLUMNS, FIELD, Recompute, Schedule
+from planner.rules.expressible import splits_freely
 from planner.strategies.degrees import MIN_TOKENS_PER_CP_RANK
 from planner.strategies.expansion import MOST_COUNTED_LAYERS
 from planner.strategies.module_sets import tries_every_set
@@ -19,6 +21,7 @@ from planner.strategies.space import Space
 _LIST = "List values in constraints.allowed to search them."
 _ON_POOLS = f"On pools it keeps the framework's default. {_LIST}"
 _VPP = f"On pools only numbers that divide the layers of a stage of equal stages are tried. {_LIST}"
+_UNEVEN = f"Tried are divisors of the layers of a stage, both where these differ by one; with other numbers virtual stages differ in size. {_LIST}"
 _COUNTS = f"On pools, models of more than {MOST_COUNTED_LAYERS} layers recompute all layers or fewer than an even split's largest chunk holds. {_LIST}"
 _ON = f"It is on wherever the framework can overlap. {_LIST}"
 
@@ -47,6 +50,8 @@ def not_searched(space: Space, *, on_pools: bool, splits_are_open: bool, given: 
             reasons["vpp"] = _VPP
         if space.job.framework.strategy.recompute_counts and space.job.model.num_layers > MOST_COUNTED_LAYERS:
             reasons["recompute_num_layers"] = _COUNTS
+    elif not splits_are_open and _leaves_out_vpp(space):
+        reasons["vpp"] = _UNEVEN
     if not splits_are_open and len(space.degrees.values("pp")) > 0 and max(space.degrees.values("pp")) > 1:
         reasons["layers_per_stage"] = (
             "Beyond the framework's own splits none are tried. Add 'open_splits' to include to have the best split found."
@@ -85,6 +90,15 @@ def _of_degrees(space: Space) -> Iterator[tuple[str, str]]:
         yield "zero_shard_size", f"A group of one rank shards nothing, as zero 0 does, and is not tried. {_LIST}"
     if choices.selective_recompute and Recompute.SELECTIVE not in space.recompute_modes:
         yield "recompute", f"Selective recomputation is not tried. {_LIST}"
+
+
+def _leaves_out_vpp(space: Space) -> bool:
+    """Whether a number of virtual stages that could be told to the framework is not tried."""
+    job = space.job
+    if not (job.framework.choices.vpp and splits_freely(job)):
+        return False
+    most = {pp: (job.model.num_layers + ENDS) // pp for pp in space.layout_index if pp > 1}
+    return any(len({vpp for vpp, _ in space.layout_index[pp]}) < count for pp, count in most.items())
 
 
 def _of_framework(space: Space) -> Iterator[tuple[str, str]]:

@@ -100,11 +100,11 @@ def _needs_sequence_parallel(_job: Job, s: Strategies) -> Bools:
 
 
 def _flex(_job: Job, s: Strategies) -> Bools:
-    return np.asarray((s.ep > 1) & (s.moe_dispatcher == MoeDispatcher.FLEX))
+    return np.asarray((s.ep * s.etp > 1) & (s.moe_dispatcher == MoeDispatcher.FLEX))
 
 
 def _dispatcher(job: Job, s: Strategies) -> Bools:
-    return np.asarray((s.ep > 1) & ~one_of(s.moe_dispatcher, job.framework.choices.dispatchers))
+    return np.asarray((s.ep * s.etp > 1) & ~one_of(s.moe_dispatcher, job.framework.choices.dispatchers))
 
 
 def _hybrid(_job: Job, s: Strategies) -> Bools:

@@ -13,6 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.strategies.fields import V_SHAPED, Recompute, Schedule
+from cost_models.strategies.strategy import Strategies
 from planner.rules import violations
 from planner.strategies.expansion import DISPATCHER_CODES, OFFLOAD_CODES, OFFLOADED, SCHEDULE_CODES
 from planner.strategies.module_sets import module_sets
@@ -96,7 +97,8 @@ def _with_expert_knobs(space: Space) -> Space:
             knobs["moe_dispatcher"] = (own, *(code for code in found if code != own))
     overlaps = job.framework.strategy.searches_expert_overlap and Part.EXPERT_OVERLAP not in space.without
     if "overlap_moe_all_to_all" not in space.knobs and overlaps:
-        on = replace(probe, overlap_moe_all_to_all=np.ones(len(probe), np.bool_))
+        spread = probe.take(probe.ep > 1)
+        on = replace(spread, overlap_moe_all_to_all=np.ones(len(spread), np.bool_))
         ways = {**space.knobs, **knobs}.get("moe_dispatcher", (job.framework.strategy.moe_dispatcher,))
         each = (replace(on, moe_dispatcher=np.full(len(on), code, np.int8)) for code in ways)
         if any(violations(job, rows).only(frozenset({"overlap-unsupported"})).legal.any() for rows in each):
@@ -104,10 +106,13 @@ def _with_expert_knobs(space: Space) -> Space:
     return replace(space, knobs={**space.knobs, **knobs}, searched_knobs=frozenset(knobs)) if knobs else space
 
 
-def _probe(space: Space) -> Any:
-    """One row for each (ep, etp) with several ranks, without a pipeline or recomputation; None where there is none."""
+def _probe(space: Space) -> Strategies | None:
+    """One row for each (ep, etp) of several ranks, without a pipeline or recomputation; None where there is none.
+
+    Ranks that share experts exchange tokens whether they hold different experts or parts of the same.
+    """
     inner = space.degrees.inner
-    several = np.flatnonzero(inner["ep"] > 1)
+    several = np.flatnonzero(inner["ep"] * inner["etp"] > 1)
     if not len(several) or not len(space.degrees):
         return None
     key = inner["ep"][several] * (int(inner["etp"].max()) + 1) + inner["etp"][several]

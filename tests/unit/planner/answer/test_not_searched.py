@@ -48,3 +48,18 @@ def test_what_the_request_lists_is_not_named() -> None:
     assert "cp_comm" not in not_searched(space, on_pools=False, splits_are_open=True)
     assert "layers_per_stage" not in not_searched(space, on_pools=False, splits_are_open=True)
     assert "schedule" in not_searched(space, on_pools=True, splits_are_open=True)
+
+
+@pytest.mark.parametrize(
+    ("layers", "allowed", "named"),
+    [
+        (6, {}, True),  # 3 layers a stage: vpp 2 and 4 (with the two ends as stages of their own) are not tried
+        (6, {"vpp": [1, 2, 3, 4]}, False),
+        (2, {"pp": [1]}, False),
+    ],
+)
+def test_numbers_of_virtual_stages_that_are_left_out_are_named(layers: int, allowed: dict, named: bool) -> None:
+    job = job_of(tiny_model(layers), "megatron", num_nodes=1, seq_length=1024, global_batch_size=8)
+    space = build_space(job, Constraints.model_validate({"allowed": {"pp": [2], **allowed}}))
+    assert ("vpp" in not_searched(space, on_pools=False, splits_are_open=False, given=allowed)) is named
+    assert "vpp" not in not_searched(space, on_pools=False, splits_are_open=True, given=allowed)

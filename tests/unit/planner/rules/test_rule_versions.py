@@ -26,6 +26,7 @@ PAIRS: tuple[Pair, ...] = (
     # Megatron core: CHANGELOG.md, megatron/training/arguments.py.
     ("megatron", "0.11.9", "0.12", DENSE, {}, {"zero": 2}, ["zero-unsupported"], []),
     ("megatron", "0.11.9", "0.12", MOE, {}, {"ep": 4, "moe_dispatcher": "flex"}, ["dispatcher-unsupported"], []),
+    ("megatron", "0.11.9", "0.12", MOE, {}, {"tp": 2, "etp": 2, "moe_dispatcher": "flex"}, ["dispatcher-unsupported"], []),
     ("megatron", "0.11.9", "0.12", DENSE, {}, {"zero": 1, "offload": {"optimizer_fraction": 0.5}},
      ["offload-unsupported"], []),
     ("megatron", "0.11.9", "0.12", DENSE, {}, {"recompute": "selective", "recompute_modules": ["mlp"]},

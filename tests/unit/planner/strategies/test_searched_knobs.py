@@ -86,6 +86,15 @@ def test_an_overlap_is_searched_where_some_listed_dispatcher_can_have_it(
     assert ("overlap_moe_all_to_all" in found) is searched
 
 
+def test_parts_of_experts_exchange_tokens_as_whole_experts_do() -> None:
+    """With ep 1 and etp 2 the two ranks send each other tokens, so the dispatcher is chosen there too; only the overlap needs ep."""
+    job = job_of(with_experts(tiny_model()), "megatron", num_nodes=1, seq_length=512, global_batch_size=8)
+    found = build_space(job, Constraints.model_validate({"fixed": {"ep": 1, "etp": 2, "pp": 1}}))
+    assert found.searched_knobs == {"moe_dispatcher"}
+    alone = build_space(job, Constraints.model_validate({"fixed": {"ep": 1, "etp": 1, "pp": 1}}))
+    assert not alone.searched_knobs
+
+
 def test_whether_a_schedule_runs_is_the_same_in_every_mesh() -> None:
     """One mesh stands for all when the search asks which schedules can run, so no rule on schedules may look at more than these."""
     looked_at = set()
