@@ -56,7 +56,7 @@ def _verdict(answer: Mapping[str, Any]) -> str:
 
 
 def _change(change: Mapping[str, Any]) -> str:
-    elsewhere = "your environment" if change["field"].startswith("$") else "your program"
+    elsewhere = "your environment" if change["field"].startswith("$") else "not in your files"
     where = f"{change['file']}:{change['line']}" if change["file"] else elsewhere
     said = " -> ".join(each for each in (change["old"], change["new"]) if each)
     verb = "" if change["old"] and change["new"] else "without " if change["old"] else "with "

@@ -7,13 +7,14 @@ from copy import deepcopy
 from dataclasses import dataclass
 from typing import Any
 
-from cost_models.errors import MeshwrightError, NotExpressibleError
+from cost_models.errors import InvalidInputError, MeshwrightError, NotExpressibleError
 from planner.export.export import said, version_of
 from planner.export.launch_plan import launch_plan, row_of_plan
 from planner.export.nearest import apply_values
 from planner.export.target import Target
 from planner.plan import plan
 from planner.request.job import Documents
+from planner.rows import evaluate_rows
 
 Json = dict[str, Any]
 TOP = 25
@@ -47,6 +48,7 @@ def best_plan(
     that was refused which it can say.
     """
     allowed: dict[str, list[Any]] = {}
+    asked = _on_as_many_gpus(row, extra=extra, allow_files=allow_files)
     version = version_of(target, None, launch_plan(row, extra=extra, allow_files=allow_files))
 
     def can_be_said(candidate: Json) -> None:
@@ -54,7 +56,7 @@ def best_plan(
 
     def searched(*, idle: bool) -> Json:
         request = {
-            **{part: row[part] for part in ("model", "cluster", "training")},
+            **{part: asked[part] for part in ("model", "cluster", "training")},
             "constraints": {"allowed": _nested(allowed), "allow_idle_gpus": idle}, "top_k": TOP, "time_limit_s": time_limit_s,
         }  # fmt: skip
         return plan(request, calibrations=extra, allow_files=allow_files, should_stop=should_stop)
@@ -72,12 +74,33 @@ def best_plan(
             except NotExpressibleError as refusal:
                 refused = refused or refusal
                 continue
+            if asked is not row:
+                candidate["cluster"] = row["cluster"]
+                ranked["evaluation"] = next(iter(evaluate_rows([candidate], extra=extra, allow_files=allow_files)))
             return BestPlan(ranked, candidate, version)
         further = _restricted(response, refused, can_be_said) if refused is not None else {}
         if not further or further.items() <= allowed.items():
             return None
         allowed |= further
     return None
+
+
+def _on_as_many_gpus(row: Mapping[str, Any], *, extra: Documents | None, allow_files: bool) -> Mapping[str, Any]:
+    """The row on a cluster of just the GPUs that its strategy uses, where these are the same number on every node."""
+    plan_of_row = launch_plan(row, extra=extra, allow_files=allow_files)
+    cluster, world = plan_of_row.pooled.cluster, plan_of_row.world_size
+    if cluster.lists_pools or "dp" not in row["strategy"] or world == cluster.num_gpus:
+        return row
+    nodes = sum(group.num_nodes for group in plan_of_row.nodes)
+    if world % nodes:
+        return row
+    cut = {**row, "cluster": {**row["cluster"], "num_nodes": nodes, "gpus_per_node": world // nodes}}
+    try:
+        launch_plan(cut, extra=extra, allow_files=allow_files)
+    except InvalidInputError:
+        # Nodes with switches and sockets of their own are no nodes of fewer GPUs.
+        return row
+    return cut
 
 
 def _restricted(

@@ -118,10 +118,11 @@ def _siblings(beside: Sequence[Setting], key: str) -> tuple[list[Setting], list[
     names = key.split(".")
     for depth in range(len(names) - 1, 0, -1):
         parent = ".".join(names[:depth]) + "."
-        found = [each for each in beside if each.key.startswith(parent) and "." not in each.key[len(parent) :]]
+        # By the keys that the file has: a file of an older release may have them in other parts.
+        found = [each for each in beside if each.own_key.startswith(parent) and "." not in each.own_key[len(parent) :]]
         if found:
             return found, names[depth:]
-    return [each for each in beside if "." not in each.key], names
+    return [each for each in beside if "." not in each.own_key], names
 
 
 # JSON
@@ -236,7 +237,7 @@ def _remove_toml(file: InputFile, setting: Setting) -> Place | None:
 
 def _add_toml(file: InputFile, beside: Sequence[Setting], further: Mapping[str, str]) -> Place | None:
     table = next(iter(further)).rpartition(".")[0]
-    siblings = [each for each in beside if each.key.rpartition(".")[0] == table]
+    siblings = [each for each in beside if each.own_key.rpartition(".")[0] == table]
     siblings = [each for each in siblings if _remove_toml(file, each) is not None]
     # A table that is missing is missing for all of them; below another one, names may hold dots.
     lines = {key.removeprefix(f"{table}."): text for key, text in further.items()}
@@ -269,7 +270,7 @@ def _remove_python(file: InputFile, setting: Setting) -> Place | None:
 
 def _add_python(file: InputFile, beside: Sequence[Setting], further: Mapping[str, str]) -> Place | None:
     section = next(iter(further)).rpartition(".")[0]
-    siblings = [each for each in beside if each.key.rpartition(".")[0] == section]
+    siblings = [each for each in beside if each.own_key.rpartition(".")[0] == section]
     siblings = [each for each in siblings if _remove_python(file, each) is not None]
     if not siblings:
         return None

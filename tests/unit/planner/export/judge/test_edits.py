@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import subprocess
+from dataclasses import replace
 from textwrap import dedent
 
 import pytest
@@ -143,6 +144,20 @@ def test_keys_of_a_part_that_is_missing_stand_in_it_together() -> None:
         file = InputFile(path, content)
         places = [each for each in added(file, read_file(file), further) if each is not None]
         assert applied(content, places) == expected
+
+
+def test_a_key_that_was_renamed_is_changed_under_its_own_name() -> None:
+    content = "[training]\ntensor_parallel_degree = 2\n"
+    file = InputFile("old.toml", content)
+    (found,) = read_file(file)
+    today = replace(found, key="parallelism.tensor_parallel_degree", written=found.key)
+    place = removed(file, today)
+    assert place is not None
+    assert applied(content, [place]) == "[training]\n"
+    # A further key of today's part does not stand in the part of that time.
+    (place,) = added(file, [today], [("parallelism.context_parallel_degree", "2")])
+    assert place is not None
+    assert applied(content, [place]) == content + "\n[parallelism]\ncontext_parallel_degree = 2\n"
 
 
 def test_a_text_that_does_not_stand_at_its_place_is_left() -> None:

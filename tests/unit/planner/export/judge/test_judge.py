@@ -176,6 +176,18 @@ def test_what_does_not_run_is_shown_beside_the_best_plan() -> None:
     assert (answer["gain_fraction"], answer["tie"], answer["changes"]) == (None, False, [])
 
 
+def test_a_run_on_half_a_node_is_judged_on_half_a_node() -> None:
+    words = (
+        SCRIPT.replace("GPUS=8", "GPUS=4")
+        .replace("--nnodes 2", "--nnodes 1")
+        .replace("model-parallel-size 2", "model-parallel-size 1")
+    )
+    answer = judged(("run.sh", words), cluster={**CLUSTER, "num_nodes": 1})
+    best = answer["best"]["strategy"]
+    assert best["tp"] * best["pp"] * best["cp"] * best["dp"] == 4
+    assert answer["best"]["evaluation"]["num_gpus_used"] == 4
+
+
 def test_what_is_missing_is_named() -> None:
     with pytest.raises(InvalidInputError) as error:
         judged(("a.yaml", "distributed_type: FSDP\nmixed_precision: bf16\n"))
