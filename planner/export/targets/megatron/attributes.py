@@ -8,10 +8,12 @@ directions. Source: the dataclasses of megatron-core 0.14.0 to 0.19.2 (`Transfor
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
+from cost_models.strategies.fields import RECOMPUTE_MODULES
+from planner.export.settings import Settings
 from planner.export.targets.megatron.layout import layers_of_layout, numbers_of_pattern, pattern
 from planner.export.targets.megatron.names import NAMES, Values
 from planner.export.targets.megatron.read import READABLE
@@ -187,6 +189,15 @@ def settings_of(given: Mapping[tuple[Part, str], Any]) -> tuple[Values, dict[tup
     return values, taken
 
 
+def leave_in_doubt(
+    settings: Settings, spelled: Mapping[tuple[Part, str], Sequence[str]], taken: Collection[tuple[Part, str]]
+) -> None:
+    """States which fields hang on settings that say something that a row has no word for, so that no default takes their place."""
+    for place, keys in spelled.items():
+        if place in PLACES and place not in taken:
+            settings.doubt(keys[-1], *NAMES[PLACES[place].name].fields)
+
+
 def _read(name: str, given: Any, layers: Any) -> Any:
     """A setting's value from an attribute's; None where the row has no word for it."""
     kind = NAMES[name].kind
@@ -211,7 +222,7 @@ def _read(name: str, given: Any, layers: Any) -> Any:
 
 def _read_text(name: str, given: Any, layers: Any) -> Any:
     if NAMES[name].kind == "texts":
-        return given if isinstance(given, tuple) and all(isinstance(each, str) for each in given) else None
+        return given if isinstance(given, tuple) and given and set(map(str, given)) <= set(RECOMPUTE_MODULES) else None
     if NAMES[name].kind == "pattern":
         return _read_pattern(given, layers)
     if name == "window_size":

@@ -15,7 +15,7 @@ from planner.export.launchers.launch_line import read_launch
 from planner.export.settings import InputFile, Settings
 from planner.export.target import RowParts
 from planner.export.targets.megatron.adapters import FIELD, read_adapter
-from planner.export.targets.megatron.attributes import Part, settings_of
+from planner.export.targets.megatron.attributes import Part, leave_in_doubt, settings_of
 from planner.export.targets.megatron.environment import ALLOCATOR, CONNECTIONS
 from planner.export.targets.megatron.front_end import scalar
 from planner.export.targets.megatron.names import NAMES, Values
@@ -57,7 +57,9 @@ def read(settings: Settings) -> RowParts:
     given, spelled = _given(settings)
     values, taken = settings_of(given)
     for place, fields in taken.items():
-        settings.take(spelled[place], *fields)
+        for key in spelled[place]:
+            settings.take(key, *fields)
+    leave_in_doubt(settings, spelled, taken)
     # The container applies precision after its sections and overlaps after precision (runtime_config_update).
     stated = {**_DEFAULTS, **_recipe(settings), **values, **_comm_overlap(settings, values)}
     world_size = read_launch(settings)
@@ -85,19 +87,21 @@ def recognises(files: Sequence[InputFile]) -> bool:
     return any(sections.search(each.content) for each in files)
 
 
-def _given(settings: Settings) -> tuple[dict[tuple[Part, str], Any], dict[tuple[Part, str], str]]:
+def _given(settings: Settings) -> tuple[dict[tuple[Part, str], Any], dict[tuple[Part, str], list[str]]]:
     """Values by class and attribute, and the keys that say them; a later one overrides an earlier one."""
     found: dict[tuple[Part, str], Any] = {}
-    spelled: dict[tuple[Part, str], str] = {}
+    spelled: dict[tuple[Part, str], list[str]] = {}
     for setting in settings:
         # Hydra takes a key with plus signs for one that may be new.
         section, _, name = setting.key.lstrip("+").partition(".")
-        if section in keys.PARTS and name and not setting.is_open:
+        if section in keys.PARTS and name:
             place = keys.PARTS[section], name
-            value = scalar(setting)
-            # Python names a member of the enumeration, overrides its name alone.
-            found[place] = value.removeprefix("AttnBackend.") if isinstance(value, str) else value
-            spelled[place] = setting.key
+            spelled.setdefault(place, []).append(setting.key)
+            found.pop(place, None)
+            if not setting.is_open:
+                value = scalar(setting)
+                # Python names a member of the enumeration, overrides its name alone.
+                found[place] = value.removeprefix("AttnBackend.") if isinstance(value, str) else value
     return found, spelled
 
 

@@ -14,7 +14,7 @@ from planner.export.launchers.launch_line import read_launch
 from planner.export.settings import InputFile, Setting, Settings
 from planner.export.target import RowParts
 from planner.export.targets.megatron.adapters import CANONICAL, DORA, FIELD, LORA, read_adapter
-from planner.export.targets.megatron.attributes import Part, settings_of
+from planner.export.targets.megatron.attributes import Part, leave_in_doubt, settings_of
 from planner.export.targets.megatron.environment import ALLOCATOR, CONNECTIONS
 from planner.export.targets.megatron.front_end import scalar
 from planner.export.targets.megatron.names import NAMES, Values
@@ -60,6 +60,9 @@ def read(settings: Settings) -> RowParts:
     vocabulary = settings.value(keys.VOCABULARY, "model.vocab_size")
     if type(vocabulary) is int and vocabulary > 0:
         values["vocab_size"] = vocabulary
+        # The class is given the padded size, which the script computes.
+        taken["model", "vocab_size"] = ("model.vocab_size",)
+    leave_in_doubt(settings, spelled, taken)
     stated = {**_DEFAULTS, **values, **_comm_overlap(settings), **_fsdp(settings, values)}
     own = _ranks(settings)
     # The trainer takes the ranks that were started, whatever its own numbers are.
@@ -97,11 +100,13 @@ def _given(settings: Settings) -> tuple[dict[tuple[Part, str], Any], dict[tuple[
     spelled: dict[tuple[Part, str], list[str]] = {}
     for setting in settings:
         section, _, name = _key(setting).rpartition(".")
-        if section not in keys.PARTS or setting.is_open:
+        if section not in keys.PARTS:
             continue
         for place, value in _placed(section, name, scalar(setting)):
-            found[place] = value
             spelled.setdefault(place, []).append(setting.key)
+            found.pop(place, None)
+            if not setting.is_open:
+                found[place] = value
     return found, spelled
 
 

@@ -215,3 +215,15 @@ def test_the_exported_script_says_nothing_beside_the_overrides():
     _, files = written(tp=8, pp=4)
     imported = import_config([InputFile(path, files[path]) for path in ("plan.yaml", "launch.sh", "train.py")])
     assert (imported.target.name, imported.unknown, imported.missing) == ("megatron-bridge", [], ("/cluster",))
+
+
+def test_what_a_program_computes_is_no_default():
+    """Neither the count of ranks of a tensor group nor the modules are known, so the row does not state any."""
+    text = "cfg.model.tensor_model_parallel_size = count()\ncfg.model.recompute_granularity = 'selective'\ncfg.model.recompute_modules = ['mhc']\n"
+    imported = import_config([InputFile("x.py", f"import megatron.bridge\n{text}")])
+    assert "tp" not in imported.row["strategy"]
+    assert "recompute_modules" not in imported.row["strategy"]
+    assert [each["text"].partition(":")[0] for each in imported.unknown] == [
+        "model.tensor_model_parallel_size",
+        "model.recompute_modules",
+    ]
