@@ -43,6 +43,16 @@ def layout_copies(job: Job, e: float) -> tuple[Copies, Copies]:
     return Copies(moved, kernels), Copies(moved + 2 * e * joined * heads, kernels + joined)
 
 
+def products_of_one_input(job: Job, kind: LayerKind) -> tuple[int, int]:
+    """How many products read the input of attention, and how many that of a dense MLP: query, key and value, gate and up.
+
+    Of latent attention and of experts one is counted.
+    """
+    attention = 1 if job.model.fused_qkv or job.framework.fuses_qkv or job.model.mla is not None else 3
+    mlp = 2 if job.model.gated_mlp and not kind.is_moe else 1
+    return (attention, mlp) if job.framework.separate_gate_projection else (1, 1)
+
+
 def gradient_sums(job: Job, kind: LayerKind, e: float) -> Copies:
     """Sums of the input gradients of projections that share their input, in bytes per hidden-wide element. [F-12]
 
@@ -50,11 +60,7 @@ def gradient_sums(job: Job, kind: LayerKind, e: float) -> Copies:
     writes one; eagerly, each of n - 1 additions reads two and writes one. Under tensor parallelism the gradients are whole and
     partial, so that nothing divides them.
     """
-    if not job.framework.separate_gate_projection:
-        return Copies(0.0, 0.0)
-    attention = 1 if job.model.fused_qkv or job.framework.fuses_qkv or job.model.mla is not None else 3
-    mlp = 2 if job.model.gated_mlp and not kind.is_moe else 1
-    sums = [float(n) for n in (attention, mlp) if n > 1]
+    sums = [float(n) for n in products_of_one_input(job, kind) if n > 1]
     # The compiler fuses a sum of all n into one kernel; autograd adds each gradient as it arrives.
     if job.training.compile:
         return Copies(sum((n + 1) * e for n in sums), float(len(sums)))

@@ -14,6 +14,7 @@ import numpy as np
 
 from cost_models.frameworks import MemoryTraits
 from cost_models.job import Job
+from cost_models.layers.copies import products_of_one_input
 from cost_models.layers.selective import kept_output_bytes, separate_norms
 from cost_models.specs.model import LayerKind, Mla, Model, Moe
 from cost_models.specs.training import BYTES_PER
@@ -168,11 +169,26 @@ def layer_parts(job: Job, traits: MemoryTraits, kind: LayerKind, sizes: Sizes) -
     mlp = _mlp(job, traits, kind, s)
     masks = 2.0 * model.hidden_size * s.tokens / s.sp if job.training.dropout > 0 else 0.0
     zero = np.zeros_like(s.tokens)
-    parts = {"block_input": block_input, "residual": residual, "norm_outputs": before * output, "masks": zero + masks}
+    cast = _casts_of_one_input(job, kind) * model.hidden_size * np.where(s.residual_w > s.w, s.w * s.tokens, 0.0)
+    parts = {
+        "block_input": block_input,
+        "residual": residual,
+        "norm_outputs": before * output + cast,
+        "masks": zero + masks,
+    }
     parts["separate_norm_outputs"] = separate_norms(job, kind) * output
     return LayerParts(**dict.fromkeys(_FIELDS, zero) | parts | attention | mlp | {
         "matmul_outputs": _kept_outputs(job, kind, s)
     })  # fmt: skip
+
+
+def _casts_of_one_input(job: Job, kind: LayerKind) -> float:
+    """Copies of norm outputs that autocast makes beyond one each. [M-5]
+
+    Norms compute in fp32 there, and every product casts its own input: only casts of weights are kept for the next one
+    (ATen/autocast_mode.cpp, cached_cast). Under tensor parallelism each cast is of what was gathered. A compiler makes one of equals.
+    """
+    return 0.0 if job.training.compile else sum(products_of_one_input(job, kind)) - 2.0
 
 
 _FIELDS = tuple(field.name for field in fields(LayerParts))

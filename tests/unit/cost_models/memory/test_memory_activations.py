@@ -70,6 +70,25 @@ def test_a_compiled_layer_makes_the_output_of_its_activation_again(framework: st
     assert kept_per_token(plain, strategy, **given) == eager
 
 
+@pytest.mark.parametrize(
+    ("framework", "compiled", "casts"),
+    [
+        # Query, key and value, and gate and up: five products cast their inputs, where two norm outputs are kept without autocast.
+        ("fsdp", False, 5),
+        # torchtitan joins query, key and value into one product.
+        ("torchtitan", False, 3),
+        # A compiler casts what several products read once.
+        ("fsdp", True, 2),
+    ],
+)
+def test_autocast_keeps_a_cast_for_every_product(framework: str, compiled: bool, casts: int) -> None:
+    """Beside 2h a cast: h = 4096; fp32 instead of bf16 for the two norm inputs, 4h more than the 4h of bf16. What else is kept does
+    not depend on it."""
+    given = {"framework": framework, "model_impl": "native", "param_dtype": "fp32", "compile": compiled}
+    sharded = kept_per_token(LLAMA_8B, {"zero": 3, "dp": 8}, **given)
+    assert kept_per_token(LLAMA_8B, {"zero": 0, "dp": 8}, **given) - sharded == 4 * 4096 + 2 * 4096 * (casts - 2)
+
+
 def test_torchtitan_selective_keeps_what_its_two_reduce_scatters_return() -> None:
     """t = 4: input, attention's output, its statistics, outputs of wqkv and w1 are divided: (2h + 2q + 4a + 2q + 4kv + 2f) / 4 =
     (8192 + 8192 + 128 + 8192 + 4096 + 28672) / 4 = 14368. The output of w2 is a whole partial sum, 2h = 8192, and the two
