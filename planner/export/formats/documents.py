@@ -229,6 +229,11 @@ def _toml(file: InputFile) -> Iterator[Setting]:
         raise unreadable(file, int(at.group(1)) if at else None, f"is not TOML: {error}") from error
     except RecursionError as error:
         raise unreadable(file, None, "is nested too deeply") from error
+    except ValueError as error:
+        # Python turns no number of more than 4300 digits into an integer.
+        long = re.search(r"[\d_]{4300}", file.content)
+        line = file.content.count("\n", 0, long.start()) + 1 if long else None
+        raise unreadable(file, line, "has a number that cannot be read") from error
     lines, table, position = file.content.splitlines(), "", 0
     tables: dict[str, int] = {}
     # The standard library's parser tells no lines. It has accepted the whole file, so a statement starts wherever a key stands and

@@ -38,6 +38,8 @@ _DEEPEST = 20
 _MOST_WORDS = 50_000
 _MOST_TEXT = 1 << 22
 """Characters that a script's variables may become when they are replaced: doubling one forty times is an old trick."""
+_WORD = 40
+"""What a word counts beside its characters, since an array of short words is doubled just as well."""
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ class _Reader:
 
     def _spend(self, words: Iterable[Word], line: int) -> None:
         """Counts what variables have become, before it is kept or joined any further."""
-        self._left -= sum(len(word.text) + 1 for word in words)
+        self._left -= sum(len(word.text) + _WORD for word in words)
         if self._left < 0:
             raise unreadable(
                 self._file, line, f"becomes more than {_MOST_TEXT >> 20} MiB when its variables are replaced"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -133,7 +132,10 @@ def _stages(settings: Settings, row: dict[str, Any]) -> None:
         stages = len(modules)
     elif layers is not None:
         if each:
-            stages = math.ceil((layers + first + last) / each)
+            stages = -(-(layers + first + last) // each)
+        # More stages than layers end torchtitan's start, and without bound they would end ours.
+        if not 0 < stages <= layers + first + last:
+            return
         row["layers_per_stage"] = layers_of_stages(stages, layers, first, last)
     row["vpp"] = stages // pp
 

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from time import process_time
+
 import pytest
 
+from cost_models.errors import InvalidInputError
 from planner.export.formats.arguments import read_script
 from planner.export.settings import InputFile
 
@@ -142,3 +145,11 @@ def test_options_behind_a_continued_line_of_an_unknown_branch_stay_open():
 def test_a_test_of_what_only_an_unknown_branch_sets_is_unknown():
     script = 'if [ $KIND = zb ]; then ZB=1; fi\nTP=1\nif [ ! -z "$ZB" ]; then TP=2; fi\n'
     assert said(script + RUN) == ["?"]
+
+
+def test_an_array_of_short_words_does_not_grow_without_bound():
+    script = "A=($X $X)\n" + 'A+=("${A[@]}" "${A[@]}")\n' * 30 + "torchrun a.py ${A[@]}\n"
+    started = process_time()
+    with pytest.raises(InvalidInputError, match=r"x\.sh, line \d+ becomes more than 4 MiB"):
+        read_script(InputFile("x.sh", script))
+    assert process_time() - started < 2

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from cost_models.errors import InvalidInputError
 from planner.export.import_config import Imported, import_config
 from planner.export.settings import InputFile
 
@@ -303,3 +304,12 @@ def test_ranks_that_share_the_experts_of_a_published_model_of_torchtitan():
     assert (field(found, "strategy.ep"), field(found, "strategy.etp")) == (8, 1)
     assert field(imported("torchtitan", ("run.toml", text.format("8B"))), "strategy.ep") is None
     assert field(imported("torchtitan", ("run.toml", text.format("somebody's"))), "strategy.ep") == 8
+
+
+def test_numbers_that_no_run_has_are_refused_or_asked_for_at_once():
+    text = '[model]\nname = "llama3"\nflavor = "8B"\n[training]\nseq_len = {}\n[parallelism]\npipeline_parallel_degree = {}\n'
+    with pytest.raises(InvalidInputError, match=r"run\.toml, line 5 has a number that cannot be read"):
+        imported("torchtitan", ("run.toml", text.format("9" * 5000, 2)))
+    with pytest.raises(InvalidInputError, match=r"run\.toml, line 7: pp is 10{9}"):
+        imported("torchtitan", ("run.toml", text.format(4096, 10**9)))
+    assert "layers_per_stage" not in imported("torchtitan", ("run.toml", text.format(4096, 64))).row["strategy"]
