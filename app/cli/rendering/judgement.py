@@ -23,9 +23,13 @@ def print_judgement(answer: Mapping[str, Any]) -> None:
         lines.append(f"Best: {_prediction(best['evaluation'], best['strategy'])}")
         lines.append(_verdict(answer))
     if answer["changes"]:
-        lines += ["", f"  {'time saved':>10}  {'memory':>11}  change", *(_change(each) for each in answer["changes"])]
+        lines += [
+            "",
+            f"  {'time saved':>10}  {'memory saved':>12}  change",
+            *(_change(each) for each in answer["changes"]),
+        ]
         if answer["interaction_s"] is not None:
-            lines.append(f"  {_seconds(answer['interaction_s']):>10}  {'':>11}  what the changes gain only together")
+            lines.append(f"  {_seconds(answer['interaction_s']):>10}  {'':>12}  what the changes gain only together")
     sys.stdout.write("\n".join(lines) + "\n")
     if answer["diff"]:
         sys.stdout.write("\n" + answer["diff"])
@@ -61,7 +65,7 @@ def _change(change: Mapping[str, Any]) -> str:
     said = " -> ".join(each for each in (change["old"], change["new"]) if each)
     verb = "" if change["old"] and change["new"] else "without " if change["old"] else "with "
     time, memory = change["time_gain_s"], change["memory_gain_bytes"]
-    gains = f"{_seconds(time):>10}  {_gib(memory):>11}"
+    gains = f"{_seconds(time):>10}  {_gib(memory):>12}"
     reason = f" ({change['reason']})" if change["reason"] else ""
     counted = " (counted with the change above)" if time is None and change["together_with"] else ""
     return f"  {gains}  {where}: {verb}{said}{reason}{counted}"

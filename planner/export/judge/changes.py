@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 from typing import Any
@@ -11,7 +11,7 @@ from cost_models.errors import NotExpressibleError
 from planner.export.export import export_row, said
 from planner.export.import_config import Imported, read_file
 from planner.export.judge.best_plan import BestPlan
-from planner.export.judge.edits import Place, added, applied, removed, replaced, value_text
+from planner.export.judge.edits import Place, added, applied, offset_of, removed, replaced, value_text
 from planner.export.launch_plan import LaunchPlan
 from planner.export.launchers.launch_line import RANK_KEYS, read_launch
 from planner.export.launchers.shell import LAUNCH
@@ -98,7 +98,8 @@ def changes_of(imported: Imported, best: BestPlan, changed: Mapping[str, Any], *
         if file is not None and place is not None:
             shown = _shown(setting.own_key, _value(new))
             found.append(Change(fields, _text(setting), shown, file.path, setting.line, place))
-    gone = {each.line for each in found if each.new is None}
+    # Several settings may stand on one line, of which a change takes out one.
+    gone = [each for each in found if each.new is None]
     return found + _additions(imported, [each for key, each in ours.items() if key not in spelled], gone)
 
 
@@ -182,12 +183,12 @@ def _file_of(imported: Imported, setting: Setting) -> InputFile | None:
 
 
 def _additions(
-    imported: Imported, further: Sequence[tuple[Setting, tuple[str, ...]]], gone: Collection[int | None]
+    imported: Imported, further: Sequence[tuple[Setting, tuple[str, ...]]], gone: Sequence[Change]
 ) -> list[Change]:
     """The settings as further ones of the file of theirs that has most in common with their own; those that have a place."""
     # One stands beside what decides the same, where there is something, and never beside what is taken out.
     fields = {name for _, own in further for name in own}
-    decided = [(each, own) for each, own in imported.settings.decided() if each.line not in gone]
+    decided = [(each, own) for each, own in imported.settings.decided() if not _taken_out(imported, each, gone)]
     decided.sort(key=lambda each: bool(set(each[1]) & fields))
     understood = [each for each, _ in decided if each.key not in RANK_KEYS]
     found: list[Change] = []
@@ -206,6 +207,16 @@ def _additions(
                     found.append(Change(own, None, _shown(setting.key, _value(setting)), file.path, line, place))
             break
     return found
+
+
+def _taken_out(imported: Imported, setting: Setting, gone: Sequence[Change]) -> bool:
+    file = _file_of(imported, setting)
+    if file is None:
+        return False
+    at = offset_of(file.content, setting.line, setting.column)
+    return any(
+        each.place is not None and each.file == file.path and each.place.start <= at < each.place.end for each in gone
+    )
 
 
 def _alike(imported: Imported, path: str, understood: Sequence[Setting]) -> list[InputFile]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from copy import deepcopy
 from textwrap import dedent
 from typing import Any
@@ -112,6 +113,24 @@ def test_the_best_of_deepspeed_by_its_json_alone() -> None:
     assert f'+  "zero_optimization": {{"stage": {best["zero"]}' in answer["diff"]
     # No key of DeepSpeed's says what the user's program recomputes; it was priced with DeepSpeed's default, which recomputes nothing.
     assert {each["file"] for each in answer["changes"]} <= {"ds.json", None}
+
+
+def test_settings_of_one_line_are_told_apart() -> None:
+    """One of them is taken out; the others keep their place, and a new one joins them instead of opening the part a second time."""
+    config = """\
+        {
+          "train_batch_size": 256,
+          "train_micro_batch_size_per_gpu": 1,
+          "zero_optimization": {"stage": 3, "offload_optimizer": {"device": "cpu"}},
+          "bf16": {"enabled": true}
+        }
+        """
+    job = {"model": {"preset": "llama-3.1-8b"}, "training": {"seq_length": 4096}}
+    answer = judged(("ds_config.json", config), cluster={**CLUSTER, "num_nodes": 2}, **job)
+    [line] = [line for line in answer["diff"].splitlines() if line.startswith("+") and "zero_optimization" in line]
+    part = json.loads("{" + line.strip("+ ,") + "}")["zero_optimization"]
+    assert part == {"stage": 2, "overlap_comm": True, "offload_optimizer": {}}
+    assert all(change["file"] for change in answer["changes"])
 
 
 def test_what_the_trainer_fills_in_gets_a_value_in_its_place() -> None:
