@@ -33,7 +33,7 @@ def test_shards_that_are_drawn_later_make_the_same_model(tmp_path: Path) -> None
     script = script_of(tmp_path)
     build, train = script["build_model"], script["read"]("train.json")
     torch.manual_seed(0)
-    at_once, later = (build(train, torch.float32, torch.device("cpu"), filled) for filled in (True, False))
+    at_once, later = (build(train, torch.float32, torch.device("cpu"), filled=filled) for filled in (True, False))
     for parameter in later.parameters():
         parameter.data.fill_(7.0)  # memory that nobody wrote may hold anything
     script["fill"](later)

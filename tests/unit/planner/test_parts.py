@@ -59,7 +59,7 @@ GAINS = [
     (Part.DISPATCHERS, EXPERTS),
     (Part.EXPERT_OVERLAP, EXPERTS),
     (Part.MODULE_SETS, job("llama-2-13b", "l40s-pcie-8", 4, 4096, 64)),
-    (Part.SHARD_SIZES, job("llama-3.1-8b", "a100-pcie-pairs-8", 8, 4096, 128, framework="fsdp")),
+    (Part.SHARD_SIZES, job("llama-3.2-3b", "l40s-pcie-8", 8, 4096, 512, framework="fsdp")),
     (Part.SECOND_COPIES, job("llama-2-13b", "dgx-a100-80gb", 8, 4096, 1024, framework="deepspeed")),
     # Zero-bubble schedules run neither compiled nor with FlexAttention, which is the default from 0.3 on.
     (Part.SCHEDULES, job("llama-3.1-70b", "a100-pcie-pairs-8", 16, 4096, 128, framework="torchtitan", framework_version="0.2", compile=False)),
