@@ -110,7 +110,7 @@ def test_the_diff_of_a_drawn_plan_leads_to_the_best_one() -> None:
     assert found["improved"] > 30
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.timeout(900)
 def test_the_diffs_of_many_drawn_plans_lead_to_the_best_ones() -> None:
     found = outcomes(6, 600)

@@ -199,7 +199,7 @@ def test_a_changed_file_is_read_or_refused_by_name(kind):
     assert check(kind, files=30, seed=1).total() == 30
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.parametrize("kind", MUTATIONS)
 @pytest.mark.parametrize("seed", range(2, 6))
 def test_many_changed_files_are_read_or_refused_by_name(kind, seed):

@@ -49,7 +49,7 @@ def test_a_plan_comes_back_from_its_launch(target: Target, framework: str, versi
     assert outcomes["same"] >= least, outcomes
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("target", "framework", "version", "least"), TARGETS)
 def test_thousands_of_plans_come_back(target: Target, framework: str, version: str, least: int):

@@ -74,7 +74,7 @@ def test_a_plan_comes_back_from_its_launch(name: str, version: str):
     assert outcomes["same"] >= 15, outcomes
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(("name", "version"), FRONT_ENDS)
 def test_thousands_of_plans_come_back(name: str, version: str):

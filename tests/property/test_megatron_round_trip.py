@@ -154,6 +154,6 @@ def test_no_words_break_the_reader():
         assert parts.training["framework"] == "megatron"
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_thousands_of_plans_survive_their_launch_lines():
     assert seen(1, 30_000)["same"] > 2000

@@ -67,6 +67,6 @@ def test_spoilt_files_are_read_or_refused() -> None:
     assert min(outcomes.values()) > 50
 
 
-@pytest.mark.slow
+@pytest.mark.proof
 def test_thousands_of_spoilt_files_are_read_or_refused() -> None:
     assert min(read_spoilt(2, 20_000).values()) > 2000

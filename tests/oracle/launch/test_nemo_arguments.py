@@ -128,7 +128,7 @@ def expected(plan: LaunchPlan) -> dict[str, dict[str, Any]]:
 
 # The newest release in every run; each takes its process four seconds.
 @pytest.mark.parametrize(
-    "version", [version if version == "2.7" else pytest.param(version, marks=pytest.mark.slow) for version in CORE]
+    "version", [version if version == "2.7" else pytest.param(version, marks=pytest.mark.proof) for version in CORE]
 )
 def test_nemo_takes_what_the_plan_says(version: str):
     """Every value arrives, typos in every section are refused, and so is what a release has no argument for."""

@@ -85,7 +85,11 @@ def test_every_rule_that_the_nearest_plan_breaks_has_its_change() -> None:
 @pytest.mark.parametrize("pools", [False, True])
 def test_a_target_out_of_reach_is_told_with_the_fastest_plan(pools: bool) -> None:
     """32 x 2,048 = 65,536 tokens a step; the target that the nearest plan reaches is reached when asked for."""
-    given = {"framework": "megatron" if pools else "fsdp", "pools": pools, "constraints": {"fixed": {"cp": 1}}}
+    given = {
+        "framework": "megatron" if pools else "fsdp",
+        "pools": pools,
+        "constraints": {"fixed": {"cp": 1, "micro_batch_size": 1, "recompute": "none"}},
+    }
     response = answered(**given, targets={"min_tokens_per_s": 1e9})
     assert response["plans"] == []
     nearest = response["nearest_infeasible"][0]
