@@ -2,11 +2,13 @@
 
     python -m scripts.launch_packages FOLDER
 
-Each release of torchtitan gets a folder of its own; what they import from is shared.
+Each release of torchtitan gets a folder of its own, and so does DeepSpeed, which is made from its source without its kernels; what
+they import from is shared. Needs torch, which DeepSpeed's setup imports.
 """
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import tempfile
@@ -15,21 +17,28 @@ from pathlib import Path
 
 RELEASES = ("torchtitan==0.2.2", "torchtitan==0.3.0")
 SHARED = ("tyro==1.0.17", "typeguard==4.6.1", "docstring-parser==0.18.0", "torchdata==0.11.0", "einops==0.8.2", "spmd_types==0.2.3",
-          "torch_checkpointing==0.1.1")  # fmt: skip
+          "torch_checkpointing==0.1.1", "hjson==3.1.0", "py-cpuinfo==9.0.0")  # fmt: skip
+OF_THIS_PYTHON = ("psutil==7.2.2", "msgpack==1.2.4")
+"""Wheels that hold compiled code, so that they must be those of the interpreter that runs the tests."""
+DEEPSPEED = "deepspeed==0.19.8"
+PURE = ("--only-binary=:all:", "--python-version", "3.12")
 
 
-def fetch(requirement: str, into: Path) -> None:
+def fetch(requirement: str, into: Path, *, options: tuple[str, ...] = PURE) -> None:
     """Unpacks the wheel of a requirement into a folder."""
+    unpacked(("download", *options), requirement, into)
+
+
+def unpacked(command: tuple[str, ...], requirement: str, into: Path) -> None:
+    """Unpacks the wheel that a command of pip puts down."""
     with tempfile.TemporaryDirectory() as folder:
-        options = [
-            "--quiet",
-            "--disable-pip-version-check",
-            "--no-deps",
-            "--only-binary=:all:",
-            "--python-version",
-            "3.12",
-        ]
-        subprocess.run([sys.executable, "-m", "pip", "download", *options, "--dest", folder, requirement], check=True)  # noqa: S603 - pip, with the pins above
+        place = "--dest" if command[0] == "download" else "--wheel-dir"
+        shared = ["--quiet", "--disable-pip-version-check", "--no-deps", place, folder]
+        subprocess.run(  # noqa: S603 - pip, with the pins above
+            [sys.executable, "-m", "pip", *command, *shared, requirement],
+            check=True,
+            env={**os.environ, "DS_BUILD_OPS": "0"},
+        )
         (wheel,) = Path(folder).iterdir()
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(into)
@@ -38,11 +47,16 @@ def fetch(requirement: str, into: Path) -> None:
 def main() -> None:
     """Fills the folder; what is there already stays."""
     target = Path(sys.argv[1])
-    for requirement in (*RELEASES, *SHARED):
+    for requirement in (*RELEASES, DEEPSPEED, *SHARED, *OF_THIS_PYTHON):
         name, version = requirement.split("==")
-        into = target / f"{name}-{version}" if requirement in RELEASES else target
-        if not any(target.glob(f"**/{name.replace('-', '_')}-{version}.dist-info")):
-            fetch(requirement, into)
+        if any(target.glob(f"**/{name.replace('-', '_')}-{version}.dist-info")):
+            continue
+        if requirement == DEEPSPEED:
+            unpacked(("wheel", "--no-build-isolation"), requirement, target / f"{name}-{version}")
+        elif requirement in OF_THIS_PYTHON:
+            fetch(requirement, target, options=("--only-binary=:all:",))
+        else:
+            fetch(requirement, target / f"{name}-{version}" if requirement in RELEASES else target)
 
 
 if __name__ == "__main__":

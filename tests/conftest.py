@@ -35,7 +35,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     absent = set()
     if not Path("/dev/nvidia0").exists():
         absent.add("gpu")
-    if not Path(os.environ.get("MESHWRIGHT_LAUNCH_PACKAGES", ".launch-packages")).is_dir():
+    if not Path(os.environ.get("MESHWRIGHT_LAUNCH_PACKAGES", ".oracles/launch")).is_dir():
         absent.add("launch")
     if find_spec("megatron") is None:
         absent.add("frameworks")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +16,8 @@ from planner.export.quantities import Quantities
 from planner.export.targets import TARGETS
 from scripts.framework_judges import ranks
 
-pytestmark = [pytest.mark.frameworks, pytest.mark.filterwarnings("ignore")]
+PACKAGES = Path(os.environ.get("MESHWRIGHT_LAUNCH_PACKAGES", ".oracles/launch")).resolve()
+pytestmark = [pytest.mark.launch, pytest.mark.filterwarnings("ignore")]
 PLANS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {}),
     ({"zero": 0}, {"precision": "fp32"}),
@@ -31,7 +33,9 @@ PLANS: list[tuple[dict[str, Any], dict[str, Any]]] = [
 def built(config: dict[str, Any], *, world: int, replicas: int) -> Any:
     """The framework's object, as an engine of these ranks would make it."""
     os.environ.setdefault("DS_ACCELERATOR", "cpu")
-    pytest.importorskip("deepspeed", reason="deepspeed is not installed: its class cannot be asked")
+    for folder in (PACKAGES, PACKAGES / "deepspeed-0.19.8"):
+        if str(folder) not in sys.path:
+            sys.path.append(str(folder))
     from deepspeed import comm
     from deepspeed.runtime.config import DeepSpeedConfig
 

@@ -20,7 +20,7 @@ from launch_rows import exported, row_of
 from planner.export.target import Launch
 from planner.export.targets.torchtitan import TARGET
 
-PACKAGES = Path(os.environ.get("MESHWRIGHT_LAUNCH_PACKAGES", ".launch-packages"))
+PACKAGES = Path(os.environ.get("MESHWRIGHT_LAUNCH_PACKAGES", ".oracles/launch"))
 RELEASES = {"0.2": "0.2.2", "0.3": "0.3.0"}
 ASK = Path(__file__).parent / "ask_torchtitan.py"
 
