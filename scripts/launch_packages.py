@@ -2,7 +2,7 @@
 
     python -m scripts.launch_packages FOLDER
 
-Each release of torchtitan gets a folder of its own, and so does DeepSpeed, which is made from its source without its kernels; what
+Each release of torchtitan and Accelerate gets a folder of its own, and so does DeepSpeed, which is made from its source without its kernels; what
 they import from is shared. Needs torch, which DeepSpeed's setup imports.
 """
 
@@ -15,7 +15,8 @@ import tempfile
 import zipfile
 from pathlib import Path
 
-RELEASES = ("torchtitan==0.2.2", "torchtitan==0.3.0")
+RELEASES = ("torchtitan==0.2.2", "torchtitan==0.3.0", "accelerate==1.15.0")
+"""Each in a folder of its own: two of torchtitan cannot be one, and transformers behaves differently where it finds Accelerate."""
 SHARED = ("tyro==1.0.17", "typeguard==4.6.1", "docstring-parser==0.18.0", "torchdata==0.11.0", "einops==0.8.2", "spmd_types==0.2.3",
           "torch_checkpointing==0.1.1", "hjson==3.1.0", "py-cpuinfo==9.0.0")  # fmt: skip
 OF_THIS_PYTHON = ("psutil==7.2.2", "msgpack==1.2.4")
