@@ -13,6 +13,7 @@ import sys
 import time
 from typing import Any
 
+from benchmarks.marked_page import MarkedPage
 from benchmarks.record import RESULTS, ROOT, record
 from benchmarks.search_proofs import request
 from planner.plan import plan_checked
@@ -20,7 +21,7 @@ from planner.request.checked_request import CheckedRequest, check_request
 from planner.strategies.axes import build_space
 from planner.strategies.parts import AXES, BOUNDS, Part, Parts
 
-PAGE, BEGIN, END = (
+PAGE = MarkedPage(
     ROOT / "docs" / "SEARCH.md",
     "<!-- tables of benchmarks/ablation.py -->",
     "<!-- end of the tables -->",
@@ -157,9 +158,7 @@ def _proof(found: dict[str, Any]) -> str:
 
 def write() -> None:
     """Puts the tables into docs/SEARCH.md."""
-    before, rest = PAGE.read_text().split(BEGIN)
-    after = rest.split(END)[1]
-    PAGE.write_text(f"{before}{BEGIN}\n\n{tables()}\n\n{END}{after}")
+    PAGE.write(tables())
 
 
 def _loss(whole: dict[str, Any], found: dict[str, Any]) -> float | None:

@@ -45,7 +45,6 @@ def requests() -> dict[str, Document]:
         {**OLD, "num_nodes": 1, "gpus_per_node": 2, "price_per_gpu_hour": 1.5},
         {**NEW, "num_nodes": 1, "gpus_per_node": 4, "price_per_gpu_hour": 3.0},
     )
-    cards = {**CARDS, "gpus_per_node": 2}
     both = pools_of(old, new)
     found: dict[str, Document] = {}
     for framework in ("megatron", "megatron-deepspeed", "deepspeed", "torchtitan", "fsdp", "nanotron"):
@@ -93,6 +92,17 @@ def requests() -> dict[str, Document]:
         "documents": asked({**SMALL, "sliding_window": 500}, FEW, "megatron", {"mean_document_length": 300.0}, **allowed(tp=[1, 3])),
         "old-release": asked(SMALL, FEW, "megatron", {"framework_version": "0.9"}, **fixed(pp=2)),
         "dated": asked(GPT, FEW, "megatron", {"software_date": "2022-03", "seq_length": 1024}, **allowed(tp=[1, 3], pp=[1, 2])),
+    }  # fmt: skip
+    found |= _of_pools_splits_and_long_rankings(old, new)
+    found |= _beside(both)
+    found |= refused.requests(lambda **more: asked(SMALL, FEW, "megatron", **more))
+    return found | refused.requests_on_pools(lambda **more: asked(SMALL, both, "megatron", **more))
+
+
+def _of_pools_splits_and_long_rankings(old: Document, new: Document) -> dict[str, Document]:
+    """Two and three kinds of node, open splits, and rankings of more plans than the usual four."""
+    cards, both = {**CARDS, "gpus_per_node": 2}, pools_of(old, new)
+    return {
         "pools": asked(SMALL, both, "megatron"),
         "pools-cost": asked(SMALL, both, "megatron", objective="cost"),
         "pools-fewest": asked(SMALL, both, "torchtitan", objective="fewest_gpus", targets={"min_tokens_per_s": 120_000.0}),
@@ -117,9 +127,6 @@ def requests() -> dict[str, Document]:
         "nanotron-pools": asked(UNEVEN, both, "nanotron"),
         "pools-target": asked(SMALL, both, "megatron", {"total_tokens": 1e9}, objective="cost", targets={"deadline_h": 1.8}),
     }  # fmt: skip
-    found |= _beside(both)
-    found |= refused.requests(lambda **more: asked(SMALL, FEW, "megatron", **more))
-    return found | refused.requests_on_pools(lambda **more: asked(SMALL, both, "megatron", **more))
 
 
 def _beside(both: Document) -> dict[str, Document]:

@@ -7,14 +7,14 @@ import pytest
 from benchmarks.accuracy.measured_rows import MEASURED_ROWS
 from benchmarks.accuracy.stacks import GPU_KINDS, gpu_kind, stacks
 from benchmarks.accuracy.state import evaluate_state
-from benchmarks.accuracy_page import PAGE, page_with, tables
+from benchmarks.accuracy_page import PAGE, tables
 from cost_models import presets
 
 
 @pytest.mark.skipif(not (MEASURED_ROWS / "share_alike").exists(), reason="a source distribution has fewer rows")
 def test_the_page_is_current() -> None:
     """`python -m benchmarks.accuracy_page --write` makes it so."""
-    assert PAGE.read_text(encoding="utf-8") == page_with(tables(evaluate_state()))
+    assert PAGE.text() == PAGE.with_tables(tables(evaluate_state()))
 
 
 def test_every_gpu_of_the_presets_has_a_kind() -> None:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from benchmarks.accuracy.measured_rows import evaluations
-from benchmarks.exported_runs import PAGE, PROFILE, page_with, plan_in_words, run_table, runs
+from benchmarks.exported_runs import PAGE, PROFILE, plan_in_words, run_table, runs
 from cost_models.units import GIB
 
 WITHIN_TIME, WITHIN_MEMORY = 0.10, 0.04
@@ -34,7 +34,7 @@ def test_time_and_allocated_memory_are_those_of_the_run(run: dict[str, Any]) -> 
 
 def test_the_page_is_current() -> None:
     """`python -m benchmarks.exported_runs --write` makes it so."""
-    assert PAGE.read_text(encoding="utf-8") == page_with(run_table())
+    assert PAGE.text() == PAGE.with_tables(run_table())
 
 
 def test_every_exception_is_a_run() -> None:

@@ -1,9 +1,9 @@
-"""Command lines as settings with their lines, and settings as words of a command."""
+"""Command lines as settings with their lines."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import PurePosixPath
 from typing import Literal
@@ -14,7 +14,6 @@ from planner.export.formats.script import HereDocument, read_commands
 from planner.export.formats.shell_words import Word
 from planner.export.settings import InputFile, Setting
 
-OptionValue = str | int | float | bool | Sequence[str | int | float]
 HARMLESS = frozenset({
     "cd", "date", "echo", "exit", "ls", "mkdir", "printf", "pwd", "set", "sleep", "test", "[", "[[", "true", "trap", "ulimit", "unset", "wait",
     "which", "nvidia-smi", "chmod", "module", "shift", ":", "break", "cat", "clear", "continue", "cp", "curl", "find", "grep", "head", "hostname",
@@ -32,17 +31,6 @@ _VARIABLE = re.compile(r"[A-Za-z_]\w*=")
 DOCUMENT = "<<"
 """The key of a text that a script writes into a file and that is no document."""
 _DIRECTIVE = re.compile(r"^#SBATCH\s+(.*)$", re.MULTILINE)
-
-
-def render_options(options: Iterable[tuple[str, OptionValue]]) -> tuple[str, ...]:
-    """The words of options: one that is True has no value, one that is False is left out."""
-    return tuple(word for name, value in options if value is not False for word in (name, *_values(value)))
-
-
-def _values(value: OptionValue) -> tuple[str, ...]:
-    if value is True:
-        return ()
-    return (str(value),) if isinstance(value, str | int | float) else tuple(str(each) for each in value)
 
 
 def read_script(file: InputFile) -> list[Setting]:

@@ -17,7 +17,6 @@ VERSIONS: Final = ("0.17", "0.18", "0.19")
 ACCUMULATION: Final = "gradient_accumulation_steps"
 SUPPORT: Final = "zero_allow_untested_optimizer"
 OPTIMIZER, OPTIMIZER_PARAMETERS = "optimizer.type", "optimizer.params"
-AUTOCAST: Final = "torch_autocast"
 EXPERTS: Final = "expert_parallel.enabled"
 EXPERTS_SINCE: Final = "0.19.2"
 """deepspeed/module_inject/auto_ep.py, as in `cost_models.frameworks.deepspeed`."""

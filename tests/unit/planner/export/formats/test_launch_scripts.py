@@ -3,7 +3,7 @@
 import pytest
 
 from cost_models.errors import InvalidInputError
-from planner.export.formats.arguments import read_script, read_words, render_options
+from planner.export.formats.arguments import read_script, read_words
 from planner.export.settings import InputFile, Settings
 
 SCRIPT = """#!/bin/bash
@@ -109,8 +109,3 @@ def test_a_later_option_overrides_an_earlier_one_and_both_are_taken():
 def test_variables_that_name_each_other_end():
     script = "A=${B:-${A:-1}}\nB=$A$A$A\nA=$B$B$B\nB=$A$A$A\ntorchrun a.py --x $B\n"
     assert [s.key for s in read_script(InputFile("x.sh", script))] == ["@", "@", "--x"]
-
-
-def test_options_as_words():
-    options = [("--tp", 4), ("--bf16", True), ("--off", False), ("--modules", ("mlp", "norm")), ("--lr", 1e-4)]
-    assert render_options(options) == ("--tp", "4", "--bf16", "--modules", "mlp", "norm", "--lr", "0.0001")
