@@ -60,6 +60,24 @@ def plan_detail(document: Mapping[str, Any], rank: int = 1, *, allow_files: bool
     }
 
 
+def completed_plan(
+    response: Mapping[str, Any], rank: int, *, allow_files: bool = False
+) -> tuple[Mapping[str, Any], Mapping[str, Any], list[list[list[int]]] | None]:
+    """The evaluate row of a ranked plan, its evaluation with every stage, and the layers of each stage as in `plan_detail`.
+
+    Raises:
+        InvalidInputError: the document is no plan response, or lacks what can no longer be computed from its request.
+    """
+    given = given_plan(response, rank)
+    if given.row is None:
+        message = "the document is one plan or an evaluation, not the response that ranks it"
+        raise InvalidInputError([Problem("", message, "Give what `meshwright plan --json` printed.", "not-a-response")])
+    evaluation = given.evaluation
+    if _lacks_stages(evaluation):
+        evaluation = _with_stages(given, allow_files=allow_files)
+    return given.row, evaluation, _layers(given.strategy)
+
+
 def _gpus(given: Given) -> Document:
     used = given.evaluation["num_gpus_used"]
     total = None if given.request is None else total_gpus(given.request["cluster"])

@@ -1,0 +1,54 @@
+"""What the pages are made from: a plan response, checked, with every plan completed by what follows from its request."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class PlanView:
+    """One ranked plan in full."""
+
+    plan: Json
+    """The ranked plan as the response holds it."""
+    row: Json
+    """Its evaluate row."""
+    evaluation: Json
+    """Its evaluation with every stage."""
+    layers: list[list[list[int]]] | None
+    """The decoder layers of each stage, counted from 1, as [first, last] of each of its chunks."""
+
+    @property
+    def rank(self) -> int:
+        return int(self.plan["rank"])
+
+    @property
+    def strategy(self) -> Json:
+        """The strategy with every field filled in."""
+        result: Json = self.plan["strategy"]
+        return result
+
+    def name(self, figure: str) -> str:
+        """A name for a figure of this plan that is unique on a page with several plans."""
+        return f"{figure}-{self.rank}"
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """A response and its plans in full, as pages show them."""
+
+    response: Json
+    plans: tuple[PlanView, ...]
+    """Those that get pages of their own, best first; near-copies are among them."""
+    address: str | None = None
+    """Path of the served report, such as "/plans/plan_12ab"; None in a file, where everything stands on one page."""
+
+    @property
+    def request(self) -> Json:
+        """The request with every default filled in."""
+        result: Json = self.response["request"]
+        return result
