@@ -1,11 +1,17 @@
-"""The pages of a report: the same sections in a file that holds everything and on the pages that the service shows."""
+"""The pages of a report: the same sections in a file that holds everything and on the pages that the service shows.
+
+The tuples list what is told and in which order; a section that has nothing to show is left out.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
 
+from app.report.frame import Frame, frame_of_file, frame_of_page
 from app.report.report import PlanView, Report
-from app.report.section import Section
+from app.report.section import Section, environment
+from app.report.words import gist, job_line, page_title
 
 ReportSection = Callable[[Report], Section | None]
 """A section about the whole response; None where the response has nothing to show there."""
@@ -18,3 +24,88 @@ OF_A_PLAN: tuple[PlanSection, ...] = ()
 """What is told of each plan, in this order."""
 BELOW_PLANS: tuple[ReportSection, ...] = ()
 """What follows about the response as a whole."""
+IN_FULL = 10
+"""Plans that a file tells in full, near-copies left out: more would make it larger than what one opens without thinking."""
+
+
+def report_file(report: Report, *, scripts: bool = True) -> str:
+    """The report as one HTML document that needs no network and no other file.
+
+    Args:
+        report: what is reported, without an address.
+        scripts: whether scripts are written into it, which sort tables and make figures answer to the pointer; it is complete
+            without them.
+    """
+    shown = [view for view in report.plans if report.leader(view.rank) == view.rank]
+    parts = _parts(report, shown[:IN_FULL])
+    others = len(shown) - IN_FULL
+    told = f"{others} further plans stand in the table alone." if others > 0 else ""
+    frame = frame_of_file(_scripts(parts), wanted=scripts)
+    return _rendered("report.html", report, frame, **parts, folds=True, others=told)
+
+
+def report_page(report: Report, *, assets: str = "/assets", home: str = "/") -> str:
+    """The served page of a report: the response, its best plan in full, and links to the pages of the others.
+
+    Args:
+        report: what is reported, with its address.
+        assets: path under which the stylesheet and the scripts are served.
+        home: path of the page that the name of the product leads to.
+    """
+    parts = _parts(report, report.plans[:1])
+    return _rendered(
+        "report.html", report, frame_of_page(_scripts(parts), assets=assets), **parts, folds=False, others="", home=home
+    )
+
+
+def plan_page(report: Report, rank: int, *, assets: str = "/assets", home: str = "/") -> str:
+    """The served page of one plan; the other arguments are those of `report_page`."""
+    view = report.plan(rank)
+    told = _plan(report, view)
+    ranks = [plan.rank for plan in report.plans]
+    contents = [{"href": report.address or "#", "label": "Report"}]
+    contents += [{"href": report.link(each), "label": f"Plan {each}"} for each in (rank - 1, rank + 1) if each in ranks]
+    frame = frame_of_page(_scripts({"plans": [told]}), assets=assets)
+    return _rendered("plan.html", report, frame, plan=told, contents=contents, home=home)
+
+
+def _parts(report: Report, shown: Sequence[PlanView]) -> dict[str, Any]:
+    """The sections around the plans, those of each plan shown, and the table of contents."""
+    above = _made(make(report) for make in ABOVE_PLANS)
+    below = _made(make(report) for make in BELOW_PLANS)
+    plans = [_plan(report, view) for view in shown]
+    contents = [{"href": f"#{section.name}", "label": section.title} for section in above]
+    contents += [{"href": f"#plan-{plan['rank']}", "label": f"Plan {plan['rank']}"} for plan in plans[:1]]
+    contents += [{"href": f"#{section.name}", "label": section.title} for section in below]
+    return {"above": above, "plans": plans, "below": below, "contents": contents}
+
+
+def _plan(report: Report, view: PlanView) -> dict[str, Any]:
+    return {
+        "rank": view.rank,
+        "gist": gist(view),
+        "sections": _made(make(report, view) for make in OF_A_PLAN),
+    }
+
+
+def _made(sections: Iterable[Section | None]) -> list[Section]:
+    return [section for section in sections if section is not None]
+
+
+def _scripts(parts: Mapping[str, Any]) -> list[str]:
+    of_plans = [section for plan in parts["plans"] for section in plan["sections"]]
+    sections = [*parts.get("above", ()), *of_plans, *parts.get("below", ())]
+    return [name for section in sections for name in section.scripts]
+
+
+def _rendered(template: str, report: Report, frame: Frame, **shown: Any) -> str:
+    response = report.response
+    origin = (
+        f"meshwright {response['product_version']}, models of revision {response['model_revision']}; "
+        f"{response['id']}, {response['created_at']}"
+    )
+    return (
+        environment()
+        .get_template(template)
+        .render(frame=frame, title=page_title(report), job=job_line(report), origin=origin, **shown)
+    )

@@ -52,3 +52,18 @@ class Report:
         """The request with every default filled in."""
         result: Json = self.response["request"]
         return result
+
+    def plan(self, rank: int) -> PlanView:
+        """The plan of a rank, which must be listed."""
+        return next(view for view in self.plans if view.rank == rank)
+
+    def leader(self, rank: int) -> int:
+        """The plan that stands for a plan: that of which it is a near-copy, else itself."""
+        folded = self.plan(rank).plan.get("folded_under")
+        return rank if folded is None else int(folded)
+
+    def link(self, rank: int) -> str:
+        """Where a plan is told in full: its page, or its place in the file, where a near-copy has none of its own."""
+        if self.address is not None:
+            return f"{self.address}/ranked/{rank}"
+        return f"#plan-{self.leader(rank)}"

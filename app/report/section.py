@@ -20,6 +20,8 @@ class Section:
     body: Markup
     folded: bool = False
     """Whether the page shows it closed at first."""
+    scripts: tuple[str, ...] = ()
+    """Names of the assets that make it answer to the pointer; it is complete without them."""
 
 
 @cache
@@ -34,8 +36,8 @@ def environment() -> Environment:
     )
 
 
-def section(name: str, title: str, *, folded: bool = False, **shown: Any) -> Section:
-    """A section filled from `templates/sections/<name>.html`."""
+def section(name: str, title: str, *, folded: bool = False, scripts: tuple[str, ...] = (), **shown: Any) -> Section:
+    """A section filled from `templates/sections/<name>.html`; headings are the page's, so that they keep their order."""
     # Rendered with autoescape, hence markup already.
     body = Markup(environment().get_template(f"sections/{name}.html").render(shown))  # noqa: S704
-    return Section(name, title, body, folded=folded)
+    return Section(name, title, body, folded=folded, scripts=scripts)

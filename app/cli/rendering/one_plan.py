@@ -21,9 +21,9 @@ from app.cli.rendering.one_plan_tables import (
     strategy_table,
     time_table,
 )
-from app.cli.rendering.plan_cells import Json, seconds
 from app.cli.rendering.plan_footer import trained
 from app.cli.rendering.plan_table import console_width, title
+from app.plan_cells import Json, seconds
 from cost_models.inputs.fields import WARNINGS
 from cost_models.units import GIB
 

@@ -11,7 +11,7 @@ from rich.console import RenderableType
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.rendering.plan_cells import Json, seconds
+from app.plan_cells import Json, seconds
 from cost_models.strategies.fields import FIELDS, StrategyField
 from cost_models.terms import MEMORY_TERMS, TIME_TERMS
 from cost_models.units import GIB

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from app.cli.rendering.plan_cells import (
+from app.plan_cells import (
     Json,
     degrees_above_one,
     parameter_count,

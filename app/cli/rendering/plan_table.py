@@ -16,7 +16,8 @@ from rich.console import Console
 from rich.table import Table
 from rich.text import Text
 
-from app.cli.rendering.plan_cells import (
+from app.cli.rendering.plan_footer import footer
+from app.plan_cells import (
     Json,
     degree,
     degrees_above_one,
@@ -33,7 +34,6 @@ from app.cli.rendering.plan_cells import (
     worst_tier,
     zero_stage,
 )
-from app.cli.rendering.plan_footer import footer
 from cost_models.errors import InvalidInputError
 from cost_models.inputs.fields import WARNINGS
 from cost_models.inputs.model import resolve_model

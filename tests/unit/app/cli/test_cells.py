@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from app.cli.rendering.plan_cells import (
+from app.plan_cells import (
     TIERS,
     degree,
     degrees_above_one,

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from app.cli.rendering.plan_cells import seconds
 from app.cli.rendering.plan_table import print_response
+from app.plan_cells import seconds
 
 GIB = 2**30
 

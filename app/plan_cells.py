@@ -1,4 +1,7 @@
-"""How the fields of a ranked plan are written in the table and under it. Human units appear only here, never further inside."""
+"""How the fields of a ranked plan are written, on the command line and on pages.
+
+Human units appear only out here, never further inside.
+"""
 
 from __future__ import annotations
 
