@@ -24,6 +24,8 @@ OF_A_PLAN: tuple[PlanSection, ...] = ()
 """What is told of each plan, in this order."""
 BELOW_PLANS: tuple[ReportSection, ...] = ()
 """What follows about the response as a whole."""
+Link = Mapping[str, str]
+"""A link as {href, label}."""
 IN_FULL = 10
 """Plans that a file tells in full, near-copies left out: more would make it larger than what one opens without thinking."""
 
@@ -44,21 +46,21 @@ def report_file(report: Report, *, scripts: bool = True) -> str:
     return _rendered("report.html", report, frame, **parts, folds=True, others=told)
 
 
-def report_page(report: Report, *, assets: str = "/assets", home: str = "/") -> str:
+def report_page(report: Report, *, assets: str = "/assets", home: str = "/", site: Sequence[Link] = ()) -> str:
     """The served page of a report: the response, its best plan in full, and links to the pages of the others.
 
     Args:
         report: what is reported, with its address.
         assets: path under which the stylesheet and the scripts are served.
         home: path of the page that the name of the product leads to.
+        site: what every served page links to, beside the name of the product.
     """
     parts = _parts(report, report.plans[:1])
-    return _rendered(
-        "report.html", report, frame_of_page(_scripts(parts), assets=assets), **parts, folds=False, others="", home=home
-    )
+    frame = frame_of_page(_scripts(parts), assets=assets)
+    return _rendered("report.html", report, frame, **parts, folds=False, others="", home=home, site=site)
 
 
-def plan_page(report: Report, rank: int, *, assets: str = "/assets", home: str = "/") -> str:
+def plan_page(report: Report, rank: int, *, assets: str = "/assets", home: str = "/", site: Sequence[Link] = ()) -> str:
     """The served page of one plan; the other arguments are those of `report_page`."""
     view = report.plan(rank)
     told = _plan(report, view)
@@ -66,7 +68,7 @@ def plan_page(report: Report, rank: int, *, assets: str = "/assets", home: str =
     contents = [{"href": report.address or "#", "label": "Report"}]
     contents += [{"href": report.link(each), "label": f"Plan {each}"} for each in (rank - 1, rank + 1) if each in ranks]
     frame = frame_of_page(_scripts({"plans": [told]}), assets=assets)
-    return _rendered("plan.html", report, frame, plan=told, contents=contents, home=home)
+    return _rendered("plan.html", report, frame, plan=told, contents=contents, home=home, site=site)
 
 
 def _parts(report: Report, shown: Sequence[PlanView]) -> dict[str, Any]:
