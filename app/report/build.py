@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from app.report.report import Json, PlanView, Report
-from planner.one_plan.detail import completed_plan
+from cost_models.errors import InvalidInputError, Problem
+from planner.one_plan.detail import completed_plans
+from planner.one_plan.given import other_revision
 
 
 def build_report(response: Json, *, allow_files: bool = False, address: str | None = None) -> Report:
@@ -15,10 +17,17 @@ def build_report(response: Json, *, allow_files: bool = False, address: str | No
         address: path at which the report is served; None for a file.
 
     Raises:
-        cost_models.errors.InvalidInputError: the document is no plan response, or lacks what can no longer be computed.
+        cost_models.errors.InvalidInputError: the document is no plan response, lacks what can no longer be computed, or was
+            written by another product or revision of the models.
     """
-    views = []
-    for plan in response["plans"]:
-        row, evaluation, layers = completed_plan(response, plan["rank"], allow_files=allow_files)
-        views.append(PlanView(plan=plan, row=row, evaluation=evaluation, layers=layers))
+    # Groups of ranks, the timeline and launch files are computed, not read: another revision's would contradict its numbers.
+    if "plans" in response and (other := other_revision(response)):
+        message = f"the response was written by {other}"
+        hint = "Make the report with the version that wrote it, or plan again with this one."
+        raise InvalidInputError([Problem("/model_revision", message, hint, "other-revision")])
+    completed = completed_plans(response, allow_files=allow_files)
+    views = [
+        PlanView(plan=plan, row=whole.row, evaluation=whole.evaluation, layers=whole.layers)
+        for plan, whole in zip(response["plans"], completed, strict=True)
+    ]
     return Report(response=response, plans=tuple(views), address=address)

@@ -11,6 +11,13 @@ from typing import Any
 from app.report.frame import Frame, frame_of_file, frame_of_page
 from app.report.report import PlanView, Report
 from app.report.section import Section, environment
+from app.report.sections.memory import memory
+from app.report.sections.nearest import nearest, nearly
+from app.report.sections.ranking import ranking
+from app.report.sections.rejected import rejected
+from app.report.sections.time import time
+from app.report.sections.trust import trust
+from app.report.sections.verdict import verdict
 from app.report.words import gist, job_line, page_title
 
 ReportSection = Callable[[Report], Section | None]
@@ -18,11 +25,11 @@ ReportSection = Callable[[Report], Section | None]
 PlanSection = Callable[[Report, PlanView], Section | None]
 """A section about one plan."""
 
-ABOVE_PLANS: tuple[ReportSection, ...] = ()
+ABOVE_PLANS: tuple[ReportSection, ...] = (verdict, nearest, trust, ranking)
 """What a reader sees first, in this order."""
-OF_A_PLAN: tuple[PlanSection, ...] = ()
+OF_A_PLAN: tuple[PlanSection, ...] = (memory, time)
 """What is told of each plan, in this order."""
-BELOW_PLANS: tuple[ReportSection, ...] = ()
+BELOW_PLANS: tuple[ReportSection, ...] = (rejected, nearly)
 """What follows about the response as a whole."""
 Link = Mapping[str, str]
 """A link as {href, label}."""
@@ -38,6 +45,7 @@ def report_file(report: Report, *, scripts: bool = True) -> str:
         scripts: whether scripts are written into it, which sort tables and make figures answer to the pointer; it is complete
             without them.
     """
+    # A near-copy differs from its leader in a knob that changes nothing a reader would see in its figures.
     shown = [view for view in report.plans if report.leader(view.rank) == view.rank]
     parts = _parts(report, shown[:IN_FULL])
     others = len(shown) - IN_FULL

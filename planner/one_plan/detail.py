@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from cost_models.errors import InvalidInputError, Problem
@@ -12,11 +13,25 @@ from cost_models.strategies.layouts import Layout
 from cost_models.terms import TIME_NAMES
 from planner.answer.comparison import against, differing_knobs, listed_ranks
 from planner.answer.step_cost import total_gpus
-from planner.one_plan.given import Given, given_plan, other_revision
+from planner.one_plan.given import Given, check_response, given_plan, other_revision, plan_of_checked
 from planner.one_plan.neighbours import ChangedPriceError, check_same_price, neighbours
 from planner.rows import evaluate_rows
 
 Document = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class CompletedPlan:
+    """What a ranked plan and its request tell together."""
+
+    row: Mapping[str, Any]
+    """Its evaluate row."""
+    evaluation: Mapping[str, Any]
+    """Its evaluation with every stage."""
+    layers: list[list[list[int]]] | None
+    """The decoder layers of each stage, counted from 1, as [first, last] of each of its chunks."""
+
+
 _FOLDED = frozenset(schedule.label for schedule in V_SHAPED)
 
 
@@ -39,7 +54,7 @@ def plan_detail(document: Mapping[str, Any], rank: int = 1, *, allow_files: bool
     given = given_plan(document, rank)
     evaluation, not_shown = given.evaluation, []
     if _lacks_stages(evaluation):
-        evaluation = _with_stages(given, allow_files=allow_files)
+        (evaluation,) = _with_stages([given], allow_files=allow_files)
     found, why = _neighbours(given, evaluation, allow_files=allow_files)
     if why:
         not_shown.append(why)
@@ -60,22 +75,24 @@ def plan_detail(document: Mapping[str, Any], rank: int = 1, *, allow_files: bool
     }
 
 
-def completed_plan(
-    response: Mapping[str, Any], rank: int, *, allow_files: bool = False
-) -> tuple[Mapping[str, Any], Mapping[str, Any], list[list[list[int]]] | None]:
-    """The evaluate row of a ranked plan, its evaluation with every stage, and the layers of each stage as in `plan_detail`.
+def completed_plans(response: Mapping[str, Any], *, allow_files: bool = False) -> list[CompletedPlan]:
+    """Every ranked plan of a response with what it leaves out, best first; a summary's stages are priced again, all in one batch.
 
     Raises:
         InvalidInputError: the document is no plan response, or lacks what can no longer be computed from its request.
     """
-    given = given_plan(response, rank)
-    if given.row is None:
-        message = "the document is one plan or an evaluation, not the response that ranks it"
-        raise InvalidInputError([Problem("", message, "Give what `meshwright plan --json` printed.", "not-a-response")])
-    evaluation = given.evaluation
-    if _lacks_stages(evaluation):
-        evaluation = _with_stages(given, allow_files=allow_files)
-    return given.row, evaluation, _layers(given.strategy)
+    check_response(response)
+    given = [plan_of_checked(response, plan["rank"]) for plan in response["plans"]]
+    summaries = [each for each in given if _lacks_stages(each.evaluation)]
+    priced = iter(_with_stages(summaries, allow_files=allow_files) if summaries else ())
+    return [
+        CompletedPlan(
+            row=each.row or {},
+            evaluation=next(priced) if _lacks_stages(each.evaluation) else each.evaluation,
+            layers=_layers(each.strategy),
+        )
+        for each in given
+    ]
 
 
 def _gpus(given: Given) -> Document:
@@ -107,27 +124,36 @@ def _lacks_stages(evaluation: Mapping[str, Any]) -> bool:
     return evaluation.get("memory") is not None and evaluation["memory"].get("stages") is None
 
 
-def _with_stages(given: Given, *, allow_files: bool) -> Mapping[str, Any]:
-    """The evaluation with the stages that the service's summaries leave out, priced again."""
-    if given.response is None or given.row is None:
+def _with_stages(plans: Sequence[Given], *, allow_files: bool) -> list[Mapping[str, Any]]:
+    """The evaluations of one document's plans with the stages that the service's summaries leave out, priced again."""
+    rows = [given.row for given in plans if given.row is not None]
+    response = plans[0].response
+    if response is None or len(rows) < len(plans):
         message = "the evaluation is a summary without the stages of its memory"
         hint = "Fetch the plan itself (GET /v1/plans/{id}/ranked/{rank}), or give the whole response."
         raise InvalidInputError([Problem("/memory/stages", message, hint, "summary")])
-    if other := other_revision(given.response):
+    if other := other_revision(response):
         message = f"the response is a summary without stages, and was written by {other}: the stages cannot be computed as it had them"
         hint = (
             "Show it with the version that wrote it, plan again with this one, or fetch /v1/plans/{id}/ranked/{rank}."
         )
         raise InvalidInputError([Problem("/model_revision", message, hint, "other-revision")])
+    return [
+        _whole_again(given.evaluation, again)
+        for given, again in zip(plans, evaluate_rows(rows, allow_files=allow_files), strict=True)
+    ]
+
+
+def _whole_again(summary: Mapping[str, Any], again: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A summary with the memory of the same plan's whole evaluation."""
     # The revision covers formulas and shipped data, but not a calibration that lies in a file: hence the comparison of prices.
-    (again,) = evaluate_rows([given.row], allow_files=allow_files)
     try:
-        check_same_price(again, given.evaluation)
+        check_same_price(again, summary)
     except ChangedPriceError as changed:
         message = f"the response is a summary without stages, and the plan cannot be priced as it was: {changed}"
         hint = "Give the calibration that it was planned with, or plan again."
         raise InvalidInputError([Problem("/request", message, hint, "other-price")]) from changed
-    return {**given.evaluation, "memory": again["memory"]}
+    return {**summary, "memory": again["memory"]}
 
 
 def _neighbours(given: Given, evaluation: Mapping[str, Any], *, allow_files: bool) -> tuple[Document | None, str]:

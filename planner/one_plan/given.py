@@ -74,13 +74,30 @@ def other_revision(response: Document) -> str:
 _EXPECTED = "Give what `meshwright plan --json` or `meshwright evaluate` printed."
 
 
-def _of_response(document: Document, rank: int) -> Given:
+def check_response(document: Document) -> None:
+    """Checks a plan response as a whole.
+
+    Raises:
+        InvalidInputError: it is none, its job has not succeeded, or a field is wrong.
+    """
+    if "plans" not in document or "request" not in document:
+        message = "the document is no plan response: it has no plans or no request"
+        raise InvalidInputError([Problem("", message, _EXPECTED, "not-a-response")])
     if (status := document.get("status")) != "succeeded" and not document["plans"]:
         hint = "Fetch it again when it has succeeded." if status in ("queued", "running") else "Plan again."
         raise _problem("/status", f"the response has no plans: its status is {status!r}", hint)
     # The service and `plan --json` write responses that pass; one that was edited by hand, or comes from another version, need not.
     _check(PlanResponse, document, written_by=other_revision(document))
     _check_request(document["request"])
+
+
+def _of_response(document: Document, rank: int) -> Given:
+    check_response(document)
+    return plan_of_checked(document, rank)
+
+
+def plan_of_checked(document: Document, rank: int) -> Given:
+    """One plan of a response that `check_response` has passed."""
     row = row_of_plan(document, rank)
     entry = next(each for each in document["plans"] if each["rank"] == rank)
     for name in _FILLED:

@@ -1,0 +1,142 @@
+"""The verdict: what the best plan costs and needs, in one sentence, and what it rests on."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from app.plan_cells import parameter_count, seconds, throughput
+from app.report.report import Json, PlanView, Report
+from app.report.section import Section, section
+from app.report.words import gib, ranks, strategy_in_words
+from cost_models.inputs.fields import WARNINGS
+from planner.answer.rejections import rejections
+from planner.answer.step_cost import total_gpus
+
+
+def verdict(report: Report) -> Section:
+    if not report.plans:
+        return _nothing_fits(report)
+    best = report.plans[0]
+    return section(
+        "verdict",
+        "Verdict",
+        sentence=_sentence(report, best),
+        figures=list(_figures(report, best)),
+        facts=list(_facts(report, best)),
+        warnings=list(_warnings(report)),
+    )
+
+
+def _sentence(report: Report, best: PlanView) -> str:
+    evaluation = best.evaluation
+    low, high = evaluation["step_time_range_s"]
+    memory = evaluation["memory"]
+    told = (
+        f"Plan {best.rank}: {seconds(evaluation['step_time_s'])} s a step ({seconds(low)} to {seconds(high)}), "
+        f"{gib(memory['peak_device_bytes'])} of {gib(memory['capacity_bytes'])} GiB, {evaluation['num_gpus_used']:,} GPUs"
+    )
+    if evaluation["verdict"] != "fits":
+        told += "; its memory is at risk"
+    # Near-copies tie with the plan that they copy by their nature; only other plans leave a choice.
+    tied = [
+        view.rank
+        for view in report.plans[1:]
+        if view.plan["tie_group"] == best.plan["tie_group"] and report.leader(view.rank) == view.rank
+    ]
+    return f"{told}; ties with {ranks(tied)}." if tied else f"{told}."
+
+
+def _figures(report: Report, best: PlanView) -> Iterator[tuple[str, str, str]]:
+    """The key figures: name, value with its unit, and what belongs to it."""
+    evaluation = best.evaluation
+    low, high = evaluation["step_time_range_s"]
+    memory = evaluation["memory"]
+    yield "Step", f"{seconds(evaluation['step_time_s'])} s", f"80 % range {seconds(low)} to {seconds(high)} s"
+    share = memory["peak_device_bytes"] / memory["capacity_bytes"]
+    of = f"of {gib(memory['capacity_bytes'])} GiB on the fullest GPU, {share:.0%}"
+    yield "Memory", f"{gib(memory['peak_device_bytes'])} GiB", of
+    total, used = total_gpus(report.request["cluster"]), evaluation["num_gpus_used"]
+    yield "GPUs", f"{used:,}", "none idle" if used == total else f"of {total:,}; {total - used:,} idle"
+    rate = f"{evaluation['tokens_per_s_per_gpu']:,.0f} on each GPU, MFU {evaluation['mfu']:.1%}"
+    yield "Tokens/s", f"{throughput(best.plan):,.0f}", rate
+    if run := evaluation.get("run"):
+        cost = "" if run.get("cost") is None else f", {run['cost']:,.0f} in the currency of the prices"
+        yield "Whole run", f"{run['days']:,.1f} days", f"{run['gpu_hours']:,.0f} GPU hours{cost}"
+
+
+def _facts(report: Report, best: PlanView) -> Iterator[tuple[str, str]]:
+    yield "Strategy", strategy_in_words(best)
+    if trained := _trained(report, best):
+        yield "Trained", trained
+    if told := best.plan.get("against_next"):
+        yield "Against the next", f"Plan {best.rank} is {told}."
+    yield "Proof", _proof(report.response)
+    if better := report.response.get("inexpressible_best"):
+        reasons = "; ".join(reason["message"] for reason in better["reasons"])
+        yield (
+            "Out of reach",
+            f"A plan {better['gain_fraction']:.1%} faster cannot be told to this framework: {reasons}.",
+        )
+
+
+def _trained(report: Report, best: PlanView) -> str:
+    evaluation, training = best.evaluation, report.request["training"]
+    # Where everything is trained there is nothing to tell.
+    if evaluation.get("trainable_parameters") is None:
+        return ""
+    trained, stored = evaluation["trainable_parameters"], evaluation["stored_parameters"]
+    if adapter := training.get("adapter"):
+        base = adapter.get("quantized_base", "none")
+        what = f"adapters of rank {adapter['rank']} on {', '.join(adapter['target_modules'])}"
+        what += f" beside a base in {base}" if base != "none" else " beside a frozen base"
+    else:
+        what = f"{', '.join(training['frozen'])} frozen"
+    counts = f"{parameter_count(trained)} of {parameter_count(stored)} parameters ({100.0 * trained / stored:.2g} %)"
+    return f"{counts}: {what}. MFU counts what is computed, and so no weight gradients of frozen weights."
+
+
+def _proof(response: Json) -> str:
+    search = response["search"]
+    if search is None:
+        return "The search did not end."
+    proof = search["proof"]
+    space = f"{search['total']:,} strategies"
+    where = f"{search['evaluated']:,} priced, {search['bounded']:,} excluded by bounds"
+    if search["unsearched"]:
+        where += f", {search['unsearched']:,} not searched"
+    if proof["optimal"]:
+        return f"No plan in the searched space of {space} is better ({where})."
+    gap = "" if proof["gap"] is None else f" A better one can gain {proof['gap']:.1%} at most."
+    return f"The best that was found among {space} ({where}); that none is better is not proved.{gap}"
+
+
+def _warnings(report: Report) -> Iterator[str]:
+    # A warning about the job stands with the response and again with every plan.
+    found = [*report.response["warnings"], *(w for view in report.plans[:1] for w in view.evaluation["warnings"])]
+    for warning in dict.fromkeys(found):
+        # The planner's own sentences are warnings without a code.
+        yield WARNINGS.get(warning, warning)
+
+
+def _nothing_fits(report: Report) -> Section:
+    response = report.response
+    search = response["search"]
+    told = rejections(response["rejected"], most=3)
+    counted = f"Of {search['total']:,} strategies, {told}." if told and search else ""
+    # Where rules alone leave nothing, more memory would not help, and the headline must not say so.
+    memory = {"out-of-memory", "at-risk-of-memory", "host-memory"}
+    fits = bool(memory & response["rejected"].keys())
+    return section(
+        "verdict",
+        "Verdict",
+        sentence="No plan fits." if fits else "No strategy can run as asked.",
+        figures=[],
+        facts=[("Why", counted)] * bool(counted) + [("Proof", _all_searched(search))] * bool(search),
+        warnings=list(_warnings(report)),
+    )
+
+
+def _all_searched(search: Json) -> str:
+    if search["proof"]["optimal"]:
+        return f"All of the searched space was looked at: {search['total']:,} strategies."
+    return f"The search ended before all of its {search['total']:,} strategies were looked at; a plan may be among the rest."
