@@ -30,4 +30,4 @@ def build_report(response: Json, *, allow_files: bool = False, address: str | No
         PlanView(plan=plan, row=whole.row, evaluation=whole.evaluation, layers=whole.layers)
         for plan, whole in zip(response["plans"], completed, strict=True)
     ]
-    return Report(response=response, plans=tuple(views), address=address)
+    return Report(response=response, plans=tuple(views), address=address, allow_files=allow_files)

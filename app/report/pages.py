@@ -11,13 +11,16 @@ from typing import Any
 from app.report.frame import Frame, frame_of_file, frame_of_page
 from app.report.report import PlanView, Report
 from app.report.section import Section, environment
+from app.report.sections.compare import compare
 from app.report.sections.memory import memory
 from app.report.sections.nearest import nearest, nearly
+from app.report.sections.pareto import pareto
 from app.report.sections.ranking import ranking
 from app.report.sections.rejected import rejected
 from app.report.sections.time import time
 from app.report.sections.trust import trust
 from app.report.sections.verdict import verdict
+from app.report.sections.what_if import what_if
 from app.report.words import gist, job_line, page_title
 
 ReportSection = Callable[[Report], Section | None]
@@ -29,7 +32,7 @@ ABOVE_PLANS: tuple[ReportSection, ...] = (verdict, nearest, trust, ranking)
 """What a reader sees first, in this order."""
 OF_A_PLAN: tuple[PlanSection, ...] = (memory, time)
 """What is told of each plan, in this order."""
-BELOW_PLANS: tuple[ReportSection, ...] = (rejected, nearly)
+BELOW_PLANS: tuple[ReportSection, ...] = (compare, pareto, what_if, rejected, nearly)
 """What follows about the response as a whole."""
 Link = Mapping[str, str]
 """A link as {href, label}."""

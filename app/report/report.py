@@ -46,6 +46,8 @@ class Report:
     """Those that get pages of their own, best first; near-copies are among them."""
     address: str | None = None
     """Path of the served report, such as "/plans/plan_12ab"; None in a file, where everything stands on one page."""
+    allow_files: bool = False
+    """Whether the request's `cluster.calibration` may be a path."""
 
     @property
     def request(self) -> Json:

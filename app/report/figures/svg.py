@@ -35,7 +35,16 @@ def element(tag: str, *children: Markup | str, **attributes: Value | None) -> Ma
     return Markup(markup)  # noqa: S704
 
 
-def figure(shapes: Iterable[Markup], *, name: str, title: str, description: str, width: float, height: float) -> Markup:
+def figure(
+    shapes: Iterable[Markup],
+    *,
+    name: str,
+    title: str,
+    description: str,
+    width: float,
+    height: float,
+    role: str = "img",
+) -> Markup:
     """An SVG drawing that scales with its column and is read out by its title and description.
 
     Args:
@@ -45,6 +54,7 @@ def figure(shapes: Iterable[Markup], *, name: str, title: str, description: str,
         description: what a reader who does not see it must know: the numbers that matter, in sentences.
         width: width of the view box; text of 12 units is as large as the page's where the column is as wide as this.
         height: height of the view box.
+        role: "img", or "group" where parts of it are links, since what is inside an image is not read out.
     """
     return element(
         "svg",
@@ -53,6 +63,6 @@ def figure(shapes: Iterable[Markup], *, name: str, title: str, description: str,
         *shapes,
         viewBox=f"0 0 {number(width)} {number(height)}",
         class_="figure",
-        role="img",
+        role=role,
         aria_labelledby=f"{name}-title {name}-desc",
     )

@@ -10,12 +10,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
-
 from cost_models.errors import InvalidInputError, MeshwrightError, Problem
-from cost_models.step.range_widths import range_widths
-from cost_models.step.ranges import differences, is_tied
-from cost_models.terms import TIME_NAMES, Tier
+from planner.answer.apart import steps_apart
 from planner.export.import_config import Imported, import_config
 from planner.export.imported_row import Overrides, merged
 from planner.export.judge.best_plan import BestPlan, best_plan
@@ -206,23 +202,13 @@ class _Judged:
 
 def _gain(current: Json, best: Json, plan: LaunchPlan) -> Json:
     """`gain_fraction`, its 80 % range, and whether the two are too close to call, by the rule of the ranking's tie groups."""
-    evaluations = [best, current]
-    codes = {tier.label: tier.value for tier in Tier}
-    terms = {name: np.array([each["time_breakdown_s"][name] for each in evaluations]) for name in TIME_NAMES}
-    tiers = {name: np.array([codes[each["provenance"]["terms"][name]] for each in evaluations]) for name in TIME_NAMES}
-    # Pools are priced by calibrations of their own; a difference that one of them leaves open is open.
-    theirs, lows, highs, ties = current["step_time_s"], [], [], []
-    for job in plan.pooled.jobs:
-        apart = differences(job.calibration, terms, tiers, leader=0)
-        own_s = range_widths().plans * apart.unlike_s[1]
-        width = float(np.hypot(apart.terms_s[1], own_s))
-        lows.append((float(apart.difference_s[1]) - width) / theirs)
-        highs.append((float(apart.difference_s[1]) + width) / theirs)
-        ties.append(bool(is_tied(job.calibration, terms, tiers, leader=0)[1]))
+    calibrations = [job.calibration for job in plan.pooled.jobs]
+    apart = steps_apart([best, current], leader=0, calibrations=calibrations)
+    theirs = current["step_time_s"]
     return {
         "gain_fraction": (theirs - best["step_time_s"]) / theirs,
-        "gain_range": [min(lows), min(max(highs), 1.0)],
-        "tie": any(ties),
+        "gain_range": [float(apart.low_s[1]) / theirs, min(float(apart.high_s[1]) / theirs, 1.0)],
+        "tie": bool(apart.tied[1]),
     }
 
 

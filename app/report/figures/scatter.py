@@ -1,0 +1,149 @@
+"""Plans as points: time to the right, memory upwards, the number of GPUs by size and colour; each point is a link."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from markupsafe import Markup
+
+from app.report.figures.axes import Axis, fitted, from_zero
+from app.report.figures.svg import element, figure, number
+from cost_models.units import GIB
+
+SHADES = 7
+"""Colours for numbers of GPUs; further numbers share one with their neighbours and differ in size."""
+_WIDTH, _HEIGHT = 520.0, 380.0
+_LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 508.0, 46.0, 338.0
+_SMALLEST, _LARGEST = 2.0, 4.4
+_PER_LINE = 12
+"""Numbers of GPUs that one line of the legend has room for."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """One plan."""
+
+    step_time_s: float
+    device_bytes: float
+    gpus: int
+    cost: str
+    """In the words of the page, with its unit."""
+    href: str
+    rank: int | None
+    """Its rank where it is listed."""
+    split: str
+    """Its degrees in short."""
+
+
+def scatter(points: Sequence[Point], *, name: str, title: str, description: str, capacity_bytes: float) -> Markup:
+    """The points with their axes, a line at the card's memory, and a legend of the numbers of GPUs.
+
+    Args:
+        points: at least one.
+        name: unique on the page.
+        title: what is shown.
+        description: what a reader who does not see it must know.
+        capacity_bytes: memory of one GPU; 0 draws no line.
+    """
+    times = [point.step_time_s for point in points]
+    across = fitted(min(times), max(times), start=_LEFT, end=_RIGHT)
+    # Memory from 0: how much a plan saves of the whole is the question, and a cut axis would exaggerate it.
+    memory = max(capacity_bytes, *(point.device_bytes for point in points)) / GIB
+    upwards = from_zero(memory, start=_BOTTOM, end=_TOP)
+    counts = sorted({point.gpus for point in points})
+    shapes = [
+        *_grid(across, upwards),
+        *_limit(upwards, capacity_bytes / GIB),
+        *_legend(counts),
+        # The largest first, so that small points lie on top; listed plans above all others.
+        *(
+            _point(point, across, upwards, counts)
+            for point in sorted(points, key=lambda point: (point.rank is not None, -point.gpus))
+        ),
+        *_ranks(points, across, upwards),
+    ]
+    # A group and not an image: an image's content is hidden from those who do not see it, and these points are links.
+    return figure(shapes, name=name, title=title, description=description, width=_WIDTH, height=_HEIGHT, role="group")
+
+
+def _grid(across: Axis, upwards: Axis) -> Iterator[Markup]:
+    for tick in across.ticks():
+        at = across.place(tick)
+        yield element("line", x1=at, x2=at, y1=_TOP, y2=_BOTTOM, class_="grid")
+        yield element("text", f"{tick:g}", x=at, y=_BOTTOM + 15, text_anchor="middle", class_="tick")
+    for tick in upwards.ticks():
+        at = upwards.place(tick)
+        yield element("line", x1=_LEFT, x2=_RIGHT, y1=at, y2=at, class_="grid")
+        yield element("text", f"{tick:g}", x=_LEFT - 6, y=at + 4, text_anchor="end", class_="tick")
+    scale = ", logarithmic" if across.log else ""
+    yield element("text", f"seconds a step{scale}", x=_RIGHT, y=_BOTTOM + 33, text_anchor="end", class_="axis-name")
+    yield element("text", "GiB on the fullest GPU", x=4, y=_TOP - 8, class_="axis-name")
+
+
+def _limit(upwards: Axis, capacity: float) -> Iterator[Markup]:
+    if capacity:
+        at = upwards.place(capacity)
+        yield element("line", x1=_LEFT, x2=_RIGHT, y1=at, y2=at, class_="limit", data_limit_gib=f"{capacity:.1f}")
+        yield element(
+            "text", f"memory of the GPU, {capacity:.1f} GiB", x=_RIGHT, y=at - 5, text_anchor="end", class_="limit-name"
+        )
+
+
+def _legend(counts: Sequence[int]) -> Iterator[Markup]:
+    shown = counts if len(counts) <= _PER_LINE else _spread(counts, _PER_LINE)
+    yield element("text", "GPUs", x=4, y=16, class_="axis-name")
+    for place, gpus in enumerate(shown):
+        x = _LEFT + 4 + place * 38.0
+        yield element("circle", cx=x, cy=12, r=_radius(gpus, counts), class_=f"plan-dot gpus-{shade(gpus, counts)}")
+        yield element("text", f"{gpus:,}", x=x + 8, y=16, class_="tick")
+
+
+def _spread(counts: Sequence[int], most: int) -> list[int]:
+    """So many of the numbers, evenly, with the first and the last."""
+    places = {round(each * (len(counts) - 1) / (most - 1)) for each in range(most)}
+    return [counts[place] for place in sorted(places)]
+
+
+def shade(gpus: int, counts: Sequence[int]) -> int:
+    """The colour of a number of GPUs, from 0 for the fewest to SHADES - 1 for the most."""
+    # By place and not by value: 8, 16 and 1,024 GPUs are to be told apart, whatever lies between them.
+    if len(counts) == 1:
+        return SHADES - 1
+    return round(counts.index(gpus) * (SHADES - 1) / (len(counts) - 1))
+
+
+def _radius(gpus: int, counts: Sequence[int]) -> float:
+    share = counts.index(gpus) / (len(counts) - 1) if len(counts) > 1 else 0.5
+    return _SMALLEST + share * (_LARGEST - _SMALLEST)
+
+
+def _point(point: Point, across: Axis, upwards: Axis, counts: Sequence[int]) -> Markup:
+    listed = f"Plan {point.rank}: " if point.rank is not None else ""
+    told = (
+        f"{listed}{point.step_time_s:.4g} s, {point.device_bytes / GIB:.1f} GiB, {point.gpus:,} GPUs, {point.cost}, {point.split}"
+    )  # fmt: skip
+    circle = element(
+        "circle",
+        element("title", told),
+        cx=number(across.place(point.step_time_s), digits=1),
+        cy=number(upwards.place(point.device_bytes / GIB), digits=1),
+        r=_radius(point.gpus, counts) + (1.5 if listed else 0.0),
+        class_=f"plan-dot gpus-{shade(point.gpus, counts)}{' listed' if listed else ''}",
+        data_step_time_s=f"{point.step_time_s:.6g}",
+        data_device_bytes=f"{point.device_bytes:.0f}",
+        data_gpus=point.gpus,
+    )
+    # Hundreds of stops on the way through the page help nobody; the table under the figure has the same links.
+    return element("a", circle, href=point.href, data_rank=point.rank, tabindex=None if listed else -1)
+
+
+def _ranks(points: Iterable[Point], across: Axis, upwards: Axis) -> Iterator[Markup]:
+    """The ranks of listed plans beside their points, the best first, where there is room."""
+    taken: list[tuple[float, float]] = []
+    for point in sorted((each for each in points if each.rank is not None), key=lambda each: each.rank or 0):
+        # To the left of its point: the fastest lies at the left edge, and slower plans to its right.
+        x, y = across.place(point.step_time_s) - 9.0, upwards.place(point.device_bytes / GIB) + 4.0
+        if all(abs(x - other_x) > 16.0 or abs(y - other_y) > 11.0 for other_x, other_y in taken):
+            taken.append((x, y))
+            yield element("text", str(point.rank), x=x, y=y, text_anchor="end", class_="rank")
