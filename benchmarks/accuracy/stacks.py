@@ -77,6 +77,30 @@ def time_matrix(state: State) -> str:
     return table(["framework", "model code", "layers", *kinds], lines)
 
 
+# The front page has room for what most people run. The names are those that its readers use.
+HEADLINES: Mapping[str, tuple[str, str]] = {
+    "Megatron, dense": ("megatron", "dense"),
+    "Megatron, experts": ("megatron", "experts"),
+    "DeepSpeed, dense": ("deepspeed", "dense"),
+    "torchtitan, dense": ("torchtitan", "dense"),
+    "FSDP, dense": ("fsdp", "dense"),
+}
+
+
+def headline_table(state: State) -> str:
+    """One line for each of a few stacks, whatever their model code, over all GPUs on which runs of them were timed."""
+    rows = by_stack(state)
+    lines = []
+    for name, (framework, layers) in HEADLINES.items():
+        found = {gpu: rows[stack, gpu] for stack, gpu in rows if (stack[0], stack[2]) == (framework, layers)}
+        timed = {gpu: members for gpu, members in found.items() if _errors(members, "error").size}
+        members = [member for each in timed.values() for member in each]
+        errors = _errors(members, "error")
+        share = f"{100 * _inside(members):.0f} %"
+        lines.append([name, f"{100 * mape(errors):.0f} %", share, str(errors.size), ", ".join(sorted(timed))])
+    return table(["stack", "mean error of a step", "inside the 80 % range", "measured runs", "GPUs"], lines)
+
+
 def detail_table(state: State) -> str:
     """One line for each stack and kind of GPU that was measured: time, range, memory, and where the runs are from."""
     header = [

@@ -5,16 +5,18 @@ from __future__ import annotations
 import pytest
 
 from benchmarks.accuracy.measured_rows import MEASURED_ROWS
-from benchmarks.accuracy.stacks import GPU_KINDS, gpu_kind, stacks
+from benchmarks.accuracy.stacks import GPU_KINDS, gpu_kind, headline_table, stacks
 from benchmarks.accuracy.state import evaluate_state
-from benchmarks.accuracy_page import PAGE, tables
+from benchmarks.accuracy_page import FRONT_PAGE, PAGE, tables
 from cost_models import presets
 
 
 @pytest.mark.skipif(not (MEASURED_ROWS / "share_alike").exists(), reason="a source distribution has fewer rows")
-def test_the_page_is_current() -> None:
-    """`python -m benchmarks.accuracy_page --write` makes it so."""
-    assert PAGE.text() == PAGE.with_tables(tables(evaluate_state()))
+def test_the_pages_are_current() -> None:
+    """`python -m benchmarks.accuracy_page --write` makes them so."""
+    state = evaluate_state()
+    assert PAGE.text() == PAGE.with_tables(tables(state))
+    assert FRONT_PAGE.text() == FRONT_PAGE.with_tables(headline_table(state))
 
 
 def test_every_gpu_of_the_presets_has_a_kind() -> None:

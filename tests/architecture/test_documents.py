@@ -1,4 +1,4 @@
-"""The documents are held to the program: commands that are shown exist, with their options and files."""
+"""The documents are held to the program: commands exist, outputs are today's, and links lead somewhere."""
 
 from __future__ import annotations
 
@@ -10,27 +10,35 @@ import pytest
 import typer.main
 
 from app.cli.main import app
+from scripts.shown_outputs import Shown, outputs, pages
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-DOCUMENTS = [
-    ROOT / "README.md",
-    ROOT / "CONTRIBUTING.md",
-    ROOT / "examples" / "README.md",
-    *(ROOT / "docs").glob("*.md"),
-]
-SHOWN = re.compile(
-    r"^    ((?:\./run|\./test|meshwright) ?[^\n]*)$|`((?:\./run|\./test|meshwright) [^`\n]+)`", re.MULTILINE
-)
+DOCUMENTS = [*pages(), ROOT / "CONTRIBUTING.md"]
+PROGRAMS = r"(?:\./run|\./test|meshwright)"
+INDENTED = re.compile(rf"^    ({PROGRAMS}(?: [^\n]*)?)$", re.MULTILINE)
+INLINE = re.compile(rf"`({PROGRAMS} [^`\n]+)`")
+FENCED = re.compile(r"^```(?:sh|shell)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
+LINK = re.compile(r"\]\((?!https?:)([^)\s]+)\)")
+CODE = re.compile(r"^```.*?^```$|`[^`\n]+`", re.DOTALL | re.MULTILINE)
+
+
+def commands_of(text: str) -> set[str]:
+    """The program's commands in a document, each part of a pipe on its own."""
+    lines = [line for block in FENCED.findall(text) for line in block.splitlines()]
+    started = [line for line in lines if re.match(rf"{PROGRAMS}( |$)", line)]
+    found = [part for line in started for part in line.split(" | ")]
+    return {line.strip() for line in [*found, *INDENTED.findall(text), *INLINE.findall(text)]}
 
 
 def shown_commands() -> list[str]:
-    found = [match for document in DOCUMENTS for match in SHOWN.findall(document.read_text())]
-    return sorted({(block or inline).strip() for block, inline in found})
+    return sorted(set().union(*(commands_of(document.read_text(encoding="utf-8")) for document in DOCUMENTS)))
 
 
 def test_documents_show_commands() -> None:
     shown = " ".join(shown_commands())
     assert all(f"meshwright {name}" in shown for name in ("plan", "evaluate", "serve", "db upgrade", "keys create"))
+    front = commands_of((ROOT / "README.md").read_text(encoding="utf-8"))
+    assert {line.split()[1] for line in front if line.startswith("meshwright ")} >= {"plan", "show", "export", "judge"}
 
 
 @pytest.mark.parametrize("line", shown_commands())
@@ -41,7 +49,7 @@ def test_shown_command_exists(line: str) -> None:
         script = ROOT / program
         assert script.is_file()
         assert script.stat().st_mode & 0o111
-    if program == "./test" or words[:1] == ["ARGUMENTS"]:
+    if program == "./test" or words[:1] in (["ARGUMENTS"], ["COMMAND"]):
         return
     command = typer.main.get_command(app)
     while words and words[0] in getattr(command, "commands", {}):
@@ -53,3 +61,41 @@ def test_shown_command_exists(line: str) -> None:
             assert word.partition("=")[0] in options
         elif word.startswith("examples/"):
             assert (ROOT / word).exists()
+
+
+@pytest.mark.parametrize("shown", list(outputs()), ids=lambda shown: f"{shown.page.stem}: {shown.command[:60]}")
+def test_shown_output_is_todays(shown: Shown) -> None:
+    """`python -m scripts.shown_outputs write` makes it so; read the sentences around it again afterwards."""
+    assert shown.is_current(shown.today())
+
+
+def test_the_front_page_explains_the_output_that_it_shows() -> None:
+    """Marks are those that the list below explains, and its numbers are in the output."""
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    (shown,) = [each for each in outputs() if each.page.name == "README.md"]
+    output = "\n".join(shown.lines)
+    explained = text.partition(output)[2].partition("\n## ")[0]
+    marks = re.findall(r"[①-⑳]", output)
+    assert len(marks) > 5
+    assert sorted(marks) == sorted(re.findall(r"[①-⑳]", explained))
+    numbers = re.findall(r"\d+\.\d+", explained)
+    assert len(numbers) > 3
+    assert [number for number in numbers if number not in output] == []
+
+
+@pytest.mark.parametrize("document", DOCUMENTS, ids=lambda each: each.relative_to(ROOT).as_posix())
+def test_links_between_documents_lead_somewhere(document: Path) -> None:
+    """As a Git host follows them: files exist, and so do the headings that anchors name."""
+    text = CODE.sub("", document.read_text(encoding="utf-8"))
+    for target in LINK.findall(text):
+        path, _, anchor = target.partition("#")
+        file = (document.parent / path).resolve() if path else document
+        assert file.exists(), target
+        if anchor and not anchor.startswith("object-"):  # that part of a page is filled in when the site is built
+            assert anchor in anchors(file), target
+
+
+def anchors(document: Path) -> set[str]:
+    """The anchors that a Git host gives a page's headings."""
+    headings = re.findall(r"^#+ (.+)$", document.read_text(encoding="utf-8"), re.MULTILINE)
+    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
