@@ -24,6 +24,7 @@ from app.cli.commands.judge import judge
 from app.cli.commands.knobs import knobs_app
 from app.cli.commands.plan import plan
 from app.cli.commands.profile import profile_app
+from app.cli.commands.report import report
 from app.cli.commands.service import db_app, keys_app, serve
 from app.cli.commands.show import show
 from app.errors import ServiceUnreachableError, UnavailableError
@@ -62,6 +63,7 @@ app = typer.Typer(
 app.command()(plan)
 app.command()(evaluate)
 app.command()(show)
+app.command()(report)
 app.command()(export)
 app.command("import")(import_config)
 app.command()(judge)

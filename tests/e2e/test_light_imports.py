@@ -11,7 +11,19 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 REQUESTS = ROOT / "examples" / "requests"
-HEAVY = {"fastapi", "starlette", "uvicorn", "sqlalchemy", "alembic", "optuna", "ortools", "pandas", "torch", "httpx2"}
+HEAVY = {
+    "fastapi",
+    "starlette",
+    "uvicorn",
+    "sqlalchemy",
+    "alembic",
+    "optuna",
+    "ortools",
+    "pandas",
+    "torch",
+    "httpx2",
+    "jinja2",
+}
 CODE = """
 import json, sys
 from app.cli.main import run
@@ -31,6 +43,16 @@ def test_command_loads_nothing_heavy(arguments: tuple[str, ...]) -> None:
     code, modules = json.loads(done.stderr.splitlines()[-1])
     assert code == 0
     assert HEAVY & set(modules) == set()
+
+
+def test_planning_loads_no_page() -> None:
+    code = (
+        "import sys; from app.cli.main import run; run(['--quiet', 'plan', sys.argv[1], '--json']);"
+        "print(*(name for name in sys.modules if name.startswith(('app.report', 'app.service', 'markupsafe'))), file=sys.stderr)"
+    )
+    request = str(REQUESTS / "llama-3.1-70b.json")
+    done = subprocess.run([sys.executable, "-c", code, request], capture_output=True, text=True, check=True)
+    assert done.stderr.strip() == ""
 
 
 def test_a_cluster_of_one_kind_loads_no_search_on_pools() -> None:

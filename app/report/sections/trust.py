@@ -35,6 +35,21 @@ def trust(report: Report) -> Section | None:
     )
 
 
+def trust_alone(evaluation: Json) -> Section:
+    """The strip of an evaluation that is not among ranked plans."""
+    strip, legend = trust_strip(evaluation)
+    calibration = evaluation["provenance"]["calibration"]
+    return section(
+        "trust",
+        "What the time rests on",
+        rank=None,
+        strip=strip,
+        legend=legend,
+        calibration=calibration,
+        advice=_largest_guess(evaluation),
+    )
+
+
 def shares_by_tier(evaluation: Json) -> dict[str, float]:
     """Share of the step's time of each origin, best first; they sum to 1."""
     shares = {tier.label: 0.0 for tier in Tier}
@@ -57,7 +72,19 @@ def trust_strip(evaluation: Json) -> tuple[Markup, list[dict[str, str]]]:
 
 def _advice(report: Report, best: PlanView) -> list[str]:
     """What to measure next: the largest term that was not, and the two plans whose difference tells the most."""
-    evaluation = best.evaluation
+    told = _largest_guess(best.evaluation)
+    # A near-copy would only tell how far two runs of one plan differ.
+    leaders = [view.plan for view in report.plans if report.leader(view.rank) == view.rank]
+    if group := next((each for each in ties(leaders) if best.rank in each["ranks"]), None):
+        one, other = group["measure"]
+        told.append(
+            f"Plans {one} and {other} are too close to call; measuring these two first would tell you the most."
+        )
+    return told
+
+
+def _largest_guess(evaluation: Json) -> list[str]:
+    """The largest term that rests on no measurement of its own, and how to measure it; empty where every one does."""
     tiers, seconds = evaluation["provenance"]["terms"], evaluation["time_breakdown_s"]
     known = {Tier.MEASURED.label, Tier.INTERPOLATED.label}
     guessed = [term for term in TIME_TERMS if seconds.get(term.name) and tiers.get(term.name) not in known]
@@ -69,12 +96,5 @@ def _advice(report: Report, best: PlanView) -> list[str]:
         told.append(
             f"The largest part without a measurement of its own is {largest.phrase} ({share:.1%} of the step, {tier}). "
             "To measure it on your own nodes: meshwright profile run --out FILE, then plan with --calibration FILE."
-        )
-    # A near-copy would only tell how far two runs of one plan differ.
-    leaders = [view.plan for view in report.plans if report.leader(view.rank) == view.rank]
-    if group := next((each for each in ties(leaders) if best.rank in each["ranks"]), None):
-        one, other = group["measure"]
-        told.append(
-            f"Plans {one} and {other} are too close to call; measuring these two first would tell you the most."
         )
     return told

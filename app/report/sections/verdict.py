@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from app.plan_cells import parameter_count, seconds, throughput
+from app.plan_cells import parameter_count, seconds
 from app.report.report import Json, PlanView, Report
 from app.report.section import Section, section
 from app.report.words import gib, ranks, strategy_in_words
@@ -21,7 +21,7 @@ def verdict(report: Report) -> Section:
         "verdict",
         "Verdict",
         sentence=_sentence(report, best),
-        figures=list(_figures(report, best)),
+        figures=list(key_figures(best.evaluation, total=total_gpus(report.request["cluster"]))),
         facts=list(_facts(report, best)),
         warnings=list(_warnings(report)),
     )
@@ -46,21 +46,25 @@ def _sentence(report: Report, best: PlanView) -> str:
     return f"{told}; ties with {ranks(tied)}." if tied else f"{told}."
 
 
-def _figures(report: Report, best: PlanView) -> Iterator[tuple[str, str, str]]:
-    """The key figures: name, value with its unit, and what belongs to it."""
-    evaluation = best.evaluation
+def key_figures(evaluation: Json, *, total: int | None) -> Iterator[tuple[str, str, str]]:
+    """The figures of a plan that count most: name, value with its unit, and what belongs to it.
+
+    Args:
+        evaluation: of a strategy that could run.
+        total: GPUs of the cluster; None where only those in use are known.
+    """
     low, high = evaluation["step_time_range_s"]
-    memory = evaluation["memory"]
+    memory, used = evaluation["memory"], evaluation["num_gpus_used"]
     yield "Step", f"{seconds(evaluation['step_time_s'])} s", f"80 % range {seconds(low)} to {seconds(high)} s"
     share = memory["peak_device_bytes"] / memory["capacity_bytes"]
-    of = f"of {gib(memory['capacity_bytes'])} GiB on the fullest GPU, {share:.0%}"
-    yield "Memory", f"{gib(memory['peak_device_bytes'])} GiB", of
-    total, used = total_gpus(report.request["cluster"]), evaluation["num_gpus_used"]
-    yield "GPUs", f"{used:,}", "none idle" if used == total else f"of {total:,}; {total - used:,} idle"
-    rate = f"{evaluation['tokens_per_s_per_gpu']:,.0f} on each GPU, MFU {evaluation['mfu']:.1%}"
-    yield "Tokens/s", f"{throughput(best.plan):,.0f}", rate
+    yield "Memory", f"{gib(memory['peak_device_bytes'])} GiB", f"{share:.0%} of {gib(memory['capacity_bytes'])} GiB"
+    idle = "in use" if total is None else "none idle" if used == total else f"of {total:,}; {total - used:,} idle"
+    yield "GPUs", f"{used:,}", idle
+    rate = evaluation["tokens_per_s_per_gpu"]
+    mfu = "" if evaluation["mfu"] is None else f", MFU {evaluation['mfu']:.1%}"
+    yield "Tokens/s", f"{rate * used:,.0f}", f"{rate:,.0f} on each GPU{mfu}"
     if run := evaluation.get("run"):
-        cost = "" if run.get("cost") is None else f", {run['cost']:,.0f} in the currency of the prices"
+        cost = "" if run.get("cost") is None else f", cost {run['cost']:,.0f}"
         yield "Whole run", f"{run['days']:,.1f} days", f"{run['gpu_hours']:,.0f} GPU hours{cost}"
 
 

@@ -1,0 +1,65 @@
+"""`meshwright report`: a plan response as a page that needs no network, to look at and to pass on."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from app.cli.inputs import MAX_RESPONSE_BYTES, read_document
+from cost_models.errors import InvalidInputError, Problem
+
+
+def report(
+    response: Annotated[
+        str, typer.Argument(help="Plan response, ranked plan or evaluation (JSON file, or - for standard input).")
+    ],
+    *,
+    html: Annotated[Path, typer.Option(metavar="FILE", help="The page that is written.")],
+    force: Annotated[bool, typer.Option("--force", help="Replace a file that is there.")] = False,
+    scripts: Annotated[
+        bool,
+        typer.Option(
+            "--scripts/--no-scripts",
+            help="Whether the page may sort its tables and answer to the pointer. It says the same without.",
+        ),
+    ] = True,
+) -> None:
+    """Write a report of the plans as one HTML file: verdict, ranking, memory, time, schedule, mesh."""
+    document = read_document(response, most_bytes=MAX_RESPONSE_BYTES)
+    # Looked at before anything is computed: a refusal should not take a second.
+    _require_free(html, force=force)
+    from app.report.build import build_report
+    from app.report.one_evaluation import evaluation_file
+    from app.report.pages import report_file
+
+    if "plans" in document and "request" in document:
+        text = report_file(build_report(document, allow_files=True), scripts=scripts)
+    else:
+        text = evaluation_file(document, scripts=scripts)
+    _write(html, text)
+    typer.echo(str(html))
+
+
+def _require_free(path: Path, *, force: bool) -> None:
+    """Refuses a file that is there, and a place that no file can have."""
+    # A link counts as a file even where what it leads to is gone.
+    if not force and (path.exists() or path.is_symlink()):
+        hint = "Give another --html, or --force to replace it."
+        raise InvalidInputError([Problem("", f"{path} is there already", hint, "file-exists")])
+    if path.is_dir():
+        raise InvalidInputError(
+            [Problem("", f"{path} is a folder", "Give the path of the page, such as plan.html.", "not-a-file")]
+        )
+    if not path.parent.is_dir():
+        raise InvalidInputError(
+            [Problem("", f"{path.parent} is not a folder", "Make it first, or give another --html.", "not-a-folder")]
+        )
+
+
+def _write(path: Path, text: str) -> None:
+    # With --force a link is replaced, not followed: it would lead to a file that was not named.
+    if path.is_symlink():
+        path.unlink()
+    path.write_text(text, encoding="utf-8", newline="\n")
