@@ -2,21 +2,18 @@
 
 from __future__ import annotations
 
-import socket
-import threading
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 from fastapi.testclient import TestClient
 
 from app.service.db.plans import write_result
 from app.service.jobs.runner import Kind
 from app.service.main import create_app
 from app.settings import Settings
+from live_service import listening
 
 REQUEST: dict[str, Any] = {
     "model": {"preset": "llama-3.1-8b"},
@@ -66,19 +63,8 @@ def slow_kinds() -> dict[str, Kind]:
 @pytest.fixture(scope="module")
 def live_address(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Address of a service that listens, with a ready worker."""
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        settings = Settings(
-            data_dir=tmp_path_factory.mktemp("data"), pool_size=1, log_level="error", max_queued_jobs=10_000
-        )
-        app = create_app(settings)
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, ws="none"))
-        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
-        thread.start()
-        end_at = time.monotonic() + 30.0
-        while not (server.started and app.state.service.runner.ready_workers()):
-            assert time.monotonic() < end_at
-            time.sleep(0.05)
-        yield f"http://127.0.0.1:{listener.getsockname()[1]}"
-        server.should_exit = True
-        thread.join()
+    settings = Settings(
+        data_dir=tmp_path_factory.mktemp("data"), pool_size=1, log_level="error", max_queued_jobs=10_000
+    )
+    with listening(settings) as address:
+        yield address

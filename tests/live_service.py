@@ -1,0 +1,34 @@
+"""A service that listens on a port of this machine, as `meshwright serve` does, in a thread of the tests' own process."""
+
+from __future__ import annotations
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import uvicorn
+
+from app.service.main import create_app
+from app.settings import Settings
+
+
+@contextmanager
+def listening(settings: Settings) -> Iterator[str]:
+    """Address of a service with these settings that listens and has a ready worker; it stops when the block ends."""
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        app = create_app(settings)
+        server = uvicorn.Server(uvicorn.Config(app, log_config=None, ws="none"))
+        thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
+        thread.start()
+        end_at = time.monotonic() + 30.0
+        while not (server.started and app.state.service.runner.ready_workers()):
+            assert time.monotonic() < end_at
+            time.sleep(0.05)
+        try:
+            yield f"http://127.0.0.1:{listener.getsockname()[1]}"
+        finally:
+            server.should_exit = True
+            thread.join()
