@@ -95,6 +95,13 @@ def test_links_between_documents_lead_somewhere(document: Path) -> None:
             assert anchor in anchors(file), target
 
 
+def test_the_first_page_of_the_site_links_every_page() -> None:
+    """Also where the site is not built: a Git host shows the contents' blocks as they are."""
+    index = ROOT / "docs" / "index.md"
+    linked = {(index.parent / target).resolve() for target in LINK.findall(index.read_text(encoding="utf-8"))}
+    assert {page for page in pages() if page.is_relative_to(index.parent)} - linked == {index}
+
+
 def anchors(document: Path) -> set[str]:
     """The anchors that a Git host gives a page's headings."""
     headings = re.findall(r"^#+ (.+)$", document.read_text(encoding="utf-8"), re.MULTILINE)
