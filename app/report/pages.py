@@ -8,15 +8,17 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from app.report.frame import Frame, frame_of_file, frame_of_page
+from app.report.frame import STYLE, Frame, asset, frame_of_file, frame_of_page
 from app.report.report import PlanView, Report
 from app.report.section import Section, environment
 from app.report.sections.compare import compare
+from app.report.sections.launch import launch
 from app.report.sections.memory import memory
 from app.report.sections.nearest import nearest, nearly
 from app.report.sections.pareto import pareto
 from app.report.sections.ranking import ranking
 from app.report.sections.rejected import rejected
+from app.report.sections.short import short
 from app.report.sections.time import time
 from app.report.sections.trust import trust
 from app.report.sections.verdict import verdict
@@ -30,14 +32,16 @@ PlanSection = Callable[[Report, PlanView], Section | None]
 
 ABOVE_PLANS: tuple[ReportSection, ...] = (verdict, nearest, trust, ranking)
 """What a reader sees first, in this order."""
-OF_A_PLAN: tuple[PlanSection, ...] = (memory, time)
+OF_A_PLAN: tuple[PlanSection, ...] = (memory, time, launch)
 """What is told of each plan, in this order."""
 BELOW_PLANS: tuple[ReportSection, ...] = (compare, pareto, what_if, rejected, nearly)
 """What follows about the response as a whole."""
 Link = Mapping[str, str]
 """A link as {href, label}."""
-IN_FULL = 10
-"""Plans that a file tells in full, near-copies left out: more would make it larger than what one opens without thinking."""
+MOST_BYTES = 245_000
+"""Size of a file without its scripts up to which plans are told in full: what opens at once, and what a mail takes."""
+LISTED = 24
+"""Plans that a file tells of, near-copies left out; what follows them stands in the table alone."""
 
 
 def report_file(report: Report, *, scripts: bool = True) -> str:
@@ -50,8 +54,8 @@ def report_file(report: Report, *, scripts: bool = True) -> str:
     """
     # A near-copy differs from its leader in a knob that changes nothing a reader would see in its figures.
     shown = [view for view in report.plans if report.leader(view.rank) == view.rank]
-    parts = _parts(report, shown[:IN_FULL])
-    others = len(shown) - IN_FULL
+    parts = _parts(report, shown[:LISTED], most_bytes=MOST_BYTES)
+    others = len(shown) - LISTED
     told = f"{others} further plans stand in the table alone." if others > 0 else ""
     frame = frame_of_file(_scripts(parts), wanted=scripts)
     return _rendered("report.html", report, frame, **parts, folds=True, others=told)
@@ -82,15 +86,39 @@ def plan_page(report: Report, rank: int, *, assets: str = "/assets", home: str =
     return _rendered("plan.html", report, frame, plan=told, contents=contents, home=home, site=site)
 
 
-def _parts(report: Report, shown: Sequence[PlanView]) -> dict[str, Any]:
+def _parts(report: Report, shown: Sequence[PlanView], *, most_bytes: int | None = None) -> dict[str, Any]:
     """The sections around the plans, those of each plan shown, and the table of contents."""
     above = _made(make(report) for make in ABOVE_PLANS)
     below = _made(make(report) for make in BELOW_PLANS)
-    plans = [_plan(report, view) for view in shown]
+    plans = _told(report, shown, room=None if most_bytes is None else most_bytes - _size([*above, *below]) - _AROUND)
     contents = [{"href": f"#{section.name}", "label": section.title} for section in above]
     contents += [{"href": f"#plan-{plan['rank']}", "label": f"Plan {plan['rank']}"} for plan in plans[:1]]
     contents += [{"href": f"#{section.name}", "label": section.title} for section in below]
     return {"above": above, "plans": plans, "below": below, "contents": contents}
+
+
+_AROUND = 2_000 + len(asset(STYLE))
+"""Bytes of a file around its sections."""
+
+
+def _told(report: Report, shown: Sequence[PlanView], *, room: int | None) -> list[dict[str, Any]]:
+    """Plans in full as far as there is room, and the others in short; the first one always in full."""
+    plans: list[dict[str, Any]] = []
+    full = True
+    for view in shown:
+        told = _plan(report, view) if full else {}
+        size = _size(told.get("sections", ()))
+        if room is not None and plans and (not full or size > room):
+            # From the first that does not fit on, so that a reader is not left to wonder about gaps.
+            full, told = False, {"rank": view.rank, "gist": gist(view), "sections": [short(report, view)]}
+        elif room is not None:
+            room -= size
+        plans.append(told)
+    return plans
+
+
+def _size(sections: Iterable[Section]) -> int:
+    return sum(len(section.body.encode()) for section in sections)
 
 
 def _plan(report: Report, view: PlanView) -> dict[str, Any]:

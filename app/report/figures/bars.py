@@ -107,6 +107,16 @@ def bar(
     return element("svg", *shapes, class_="bar", width="100%", height=height, aria_hidden="true", **data)
 
 
+def length(kind: str, share: float, *, tier: str | None = None) -> Markup:
+    """A bar of one part that is `share` of its column long, beside its number in a table."""
+    width = f"{number(100.0 * share)}%"
+    # Heights are the stylesheet's: a page has hundreds of these.
+    shapes = [element("rect", class_=f"kind-{kind}", width=width)]
+    if tier is not None:
+        shapes.append(element("rect", fill=f"url(#tier-{tier})", width=width))
+    return element("svg", *shapes, class_="length", aria_hidden="true")
+
+
 def interval(
     low: float, value: float, high: float, *, start: float, until: float, label: str, **data: Value | None
 ) -> Markup:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from app.report.figures.bars import Part, bar
+from app.report.figures.bars import length
 from app.report.report import Report
 from app.report.section import Section, section
 from planner.answer.rejections import REJECTIONS
@@ -31,7 +31,7 @@ def rejected(report: Report) -> Section | None:
                 "code": code,
                 "told": told,
                 "count": count,
-                "bar": bar([Part("count", count**0.5, told)], until=longest, height=12),
+                "bar": length("count", count**0.5 / longest),
             }
             for code, told, count in rows
         ],

@@ -3,19 +3,20 @@
 from __future__ import annotations
 
 from app.plan_cells import seconds
-from app.report.figures.bars import Part, bar
+from app.report.figures.bars import Part, bar, length
 from app.report.report import Json, PlanView, Report
 from app.report.section import Section, section
 from app.report.sections.trust import trust_strip
 from cost_models.terms import TIME_TERMS
 
 
-def time(_report: Report, plan: PlanView) -> Section | None:
-    return time_section(plan.evaluation)
+def time(report: Report, plan: PlanView) -> Section | None:
+    # Told once in a file, since they are the same for every plan.
+    return time_section(plan.evaluation, meanings=report.address is not None or plan.rank == 1)
 
 
-def time_section(evaluation: Json) -> Section | None:
-    """The time of an evaluation; None where it could not run."""
+def time_section(evaluation: Json, *, meanings: bool = True) -> Section | None:
+    """The time of an evaluation, None where it could not run; `meanings` says whether each term is explained."""
     if evaluation["step_time_s"] is None:
         return None
     step_s, found, tiers = (
@@ -45,11 +46,12 @@ def time_section(evaluation: Json) -> Section | None:
                 "value": f"{found[term.name]:.6g}",
                 "share": f"{found[term.name] / step_s:.1%}",
                 "tier": tiers.get(term.name, ""),
-                "bar": bar([_part(term.name, term.phrase, found, step_s, tiers)], until=longest, height=14),
+                "bar": length(term.name, found[term.name] / longest, tier=tiers.get(term.name)),
             }
             for term in taken
         ],
         step=seconds(step_s),
+        meanings=meanings,
         legend=legend,
         nothing=[term.phrase for term in TIME_TERMS if not found.get(term.name)],
     )
