@@ -38,7 +38,7 @@ def curves(
     panels: Sequence[Panel],
     *,
     asked: int,
-    reasons: Sequence[str | None],
+    told: Sequence[str],
     axis: str,
     name: str,
     title: str,
@@ -50,7 +50,7 @@ def curves(
         variants: what is varied, in words, in order.
         panels: the quantities.
         asked: place of the variant that was asked for.
-        reasons: why a variant has no plan; None where it has one.
+        told: what each variant comes to in words, or why it has no plan.
         axis: name of what is varied, with its unit.
         name: unique on the page.
         title: what is shown.
@@ -60,9 +60,9 @@ def curves(
     places = _places(len(variants))
     shapes: list[Markup] = []
     for index, panel in enumerate(panels):
-        shapes += _panel(panel, places, top=index * _PANEL, asked=asked, reasons=reasons, variants=variants)
+        shapes += _panel(panel, places, top=index * _PANEL, asked=asked, told=told, variants=variants)
     for place, (x, variant) in enumerate(zip(places, variants, strict=True)):
-        kind = "tick asked" if place == asked else "tick"
+        kind = "variant tick asked" if place == asked else "variant tick"
         shapes.append(element("text", variant, x=x, y=height - _BOTTOM + 8, text_anchor="middle", class_=kind))
     shapes.append(element("text", axis, x=_RIGHT, y=height - 8, text_anchor="end", class_="axis-name"))
     return figure(shapes, name=name, title=title, description=description, width=_WIDTH, height=height)
@@ -81,7 +81,7 @@ def _panel(
     *,
     top: float,
     asked: int,
-    reasons: Sequence[str | None],
+    told: Sequence[str],
     variants: Sequence[str],
 ) -> Iterator[Markup]:
     # From 0, so that a curve that looks flat is flat; the numbers beside the points tell the rest.
@@ -95,16 +95,18 @@ def _panel(
         yield element("text", f"{tick:,g}", x=_LEFT - 6, y=at + 4, text_anchor="end", class_="tick")
     if panel.limit is not None:
         at = upwards.place(panel.limit)
-        yield element("line", x1=_LEFT, x2=_RIGHT, y1=at, y2=at, class_="limit")
+        yield element(
+            "line", x1=_LEFT, x2=_RIGHT, y1=at, y2=at, class_="limit", data_limit=f"{panel.limit:.6g}", data_kind=panel.name
+        )  # fmt: skip
     yield from _line(panel, places, upwards)
     for place, (x, value) in enumerate(zip(places, panel.values, strict=True)):
         if value is None:
-            yield _cross(x, base - 6.0, f"{variants[place]}: no plan; {reasons[place]}")
+            yield _cross(x, base - 6.0, variants[place], told[place])
             continue
         at = upwards.place(value)
         kind = "mark asked" if place == asked else "mark"
         yield element(
-            "circle", cx=x, cy=at, r=4 if place == asked else 3, class_=kind,
+            "circle", element("title", f"{variants[place]}: {told[place]}"), cx=x, cy=at, r=4 if place == asked else 3, class_=kind,
             data_variant=variants[place], data_kind=panel.name, data_value=f"{value:.6g}",
         )  # fmt: skip
         # Written above the point, or under it where the panel's top would cut it off.
@@ -121,6 +123,6 @@ def _line(panel: Panel, places: Sequence[float], upwards: Axis) -> Iterator[Mark
             yield element("line", x1=x1, y1=upwards.place(first), x2=x2, y2=upwards.place(second), class_="curve")
 
 
-def _cross(x: float, y: float, told: str) -> Markup:
+def _cross(x: float, y: float, variant: str, told: str) -> Markup:
     strokes = f"M{x - 4:g} {y - 4:g}l8 8m0 -8l-8 8"
-    return element("path", element("title", told), d=strokes, class_="no-plan", data_gap="1")
+    return element("path", element("title", f"{variant}: {told}"), d=strokes, class_="no-plan", data_variant=variant)

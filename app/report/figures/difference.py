@@ -21,11 +21,9 @@ def difference_bar(value: float, *, largest: float) -> Markup:
     # Thin bars stay visible.
     length = max(length, 0.7) if value else 0.0
     bar = element(
-        "rect", x=0.0 if value >= 0 else -length, y=1, width=length, height=_HEIGHT - 2, class_="more" if value >= 0 else "less"
+        "rect", x=0.0 if value >= 0 else -length, width=length, height=_HEIGHT, class_="more" if value >= 0 else "less"
     )  # fmt: skip
-    middle = element("line", x1=0, x2=0, y1=0, y2=_HEIGHT, class_="middle")
     return element(
-        "svg", bar, middle,
-        viewBox=f"{-_HALF:g} 0 {2 * _HALF:g} {_HEIGHT}", preserveAspectRatio="none", class_="difference", aria_hidden="true",
-        data_difference=f"{value:.6g}",
+        "svg", bar, viewBox=f"{-_HALF:g} 0 {2 * _HALF:g} {_HEIGHT}", preserveAspectRatio="none", aria_hidden="true",
+        data_difference=f"{value:.4g}",
     )  # fmt: skip

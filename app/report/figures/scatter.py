@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
@@ -16,6 +17,8 @@ SHADES = 7
 _WIDTH, _HEIGHT = 520.0, 380.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 508.0, 46.0, 338.0
 _SMALLEST, _LARGEST = 2.0, 4.4
+_APART = 4.0
+"""Distance in units of the drawing below which a point lies on another."""
 _PER_LINE = 12
 """Numbers of GPUs that one line of the legend has room for."""
 
@@ -34,6 +37,8 @@ class Point:
     """Its rank where it is listed."""
     split: str
     """Its degrees in short."""
+    place: int
+    """Its place among all plans, the fastest first."""
 
 
 def scatter(points: Sequence[Point], *, name: str, title: str, description: str, capacity_bytes: float) -> Markup:
@@ -46,11 +51,7 @@ def scatter(points: Sequence[Point], *, name: str, title: str, description: str,
         description: what a reader who does not see it must know.
         capacity_bytes: memory of one GPU; 0 draws no line.
     """
-    times = [point.step_time_s for point in points]
-    across = fitted(min(times), max(times), start=_LEFT, end=_RIGHT)
-    # Memory from 0: how much a plan saves of the whole is the question, and a cut axis would exaggerate it.
-    memory = max(capacity_bytes, *(point.device_bytes for point in points)) / GIB
-    upwards = from_zero(memory, start=_BOTTOM, end=_TOP)
+    across, upwards = _axes(points, capacity_bytes)
     counts = sorted({point.gpus for point in points})
     shapes = [
         *_grid(across, upwards),
@@ -58,13 +59,37 @@ def scatter(points: Sequence[Point], *, name: str, title: str, description: str,
         *_legend(counts),
         # The largest first, so that small points lie on top; listed plans above all others.
         *(
-            _point(point, across, upwards, counts)
-            for point in sorted(points, key=lambda point: (point.rank is not None, -point.gpus))
+            _group([point for point in points if point.gpus == gpus and point.rank is None], across, upwards, counts)
+            for gpus in reversed(counts)
         ),
+        *(_group([point], across, upwards, counts) for point in points if point.rank is not None),
         *_ranks(points, across, upwards),
     ]
     # A group and not an image: an image's content is hidden from those who do not see it, and these points are links.
     return figure(shapes, name=name, title=title, description=description, width=_WIDTH, height=_HEIGHT, role="group")
+
+
+def distinct(points: Sequence[Point], *, capacity_bytes: float) -> list[Point]:
+    """The points without those that would lie on another of as many GPUs; listed plans all stay."""
+    across, upwards = _axes(points, capacity_bytes)
+    kept: list[Point] = []
+    places: list[tuple[float, float, int]] = []
+    for point in sorted(points, key=lambda point: point.rank is None):
+        x, y = across.place(point.step_time_s), upwards.place(point.device_bytes / GIB)
+        hidden = any(point.gpus == gpus and math.hypot(x - own_x, y - own_y) < _APART for own_x, own_y, gpus in places)
+        if point.rank is not None or not hidden:
+            kept.append(point)
+            places.append((x, y, point.gpus))
+    chosen = {id(point) for point in kept}
+    return [point for point in points if id(point) in chosen]
+
+
+def _axes(points: Sequence[Point], capacity_bytes: float) -> tuple[Axis, Axis]:
+    times = [point.step_time_s for point in points]
+    across = fitted(min(times), max(times), start=_LEFT, end=_RIGHT)
+    # Memory from 0: how much a plan saves of the whole is the question, and a cut axis would exaggerate it.
+    memory = max(capacity_bytes, *(point.device_bytes for point in points)) / GIB
+    return across, from_zero(memory, start=_BOTTOM, end=_TOP)
 
 
 def _grid(across: Axis, upwards: Axis) -> Iterator[Markup]:
@@ -118,21 +143,31 @@ def _radius(gpus: int, counts: Sequence[int]) -> float:
     return _SMALLEST + share * (_LARGEST - _SMALLEST)
 
 
-def _point(point: Point, across: Axis, upwards: Axis, counts: Sequence[int]) -> Markup:
+def _group(points: Sequence[Point], across: Axis, upwards: Axis, counts: Sequence[int]) -> Markup:
+    """Points on equally many GPUs, all listed or none."""
+    if not points:
+        return Markup()
+    gpus, is_listed = points[0].gpus, points[0].rank is not None
+    radius = _radius(gpus, counts) + (1.5 if is_listed else 0.0)
+    return element(
+        "g",
+        *(_point(point, across, upwards, radius) for point in points),
+        class_=f"plan-dot gpus-{shade(gpus, counts)}{' listed' if is_listed else ''}",
+        data_gpus=gpus,
+    )
+
+
+def _point(point: Point, across: Axis, upwards: Axis, radius: float) -> Markup:
     listed = f"Plan {point.rank}: " if point.rank is not None else ""
-    told = (
-        f"{listed}{point.step_time_s:.4g} s, {point.device_bytes / GIB:.1f} GiB, {point.gpus:,} GPUs, {point.cost}, {point.split}"
-    )  # fmt: skip
+    told = f"{listed}{point.step_time_s:.4g} s, {point.device_bytes / GIB:.1f} GiB, {point.gpus:,} GPUs, {point.cost}, {point.split}"
     circle = element(
         "circle",
         element("title", told),
         cx=number(across.place(point.step_time_s), digits=1),
         cy=number(upwards.place(point.device_bytes / GIB), digits=1),
-        r=_radius(point.gpus, counts) + (1.5 if listed else 0.0),
-        class_=f"plan-dot gpus-{shade(point.gpus, counts)}{' listed' if listed else ''}",
-        data_step_time_s=f"{point.step_time_s:.6g}",
-        data_device_bytes=f"{point.device_bytes:.0f}",
-        data_gpus=point.gpus,
+        r=number(radius, digits=1),
+        data_s=f"{point.step_time_s:.5g}",
+        data_gib=f"{point.device_bytes / GIB:.5g}",
     )
     # Hundreds of stops on the way through the page help nobody; the table under the figure has the same links.
     return element("a", circle, href=point.href, data_rank=point.rank, tabindex=None if listed else -1)

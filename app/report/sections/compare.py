@@ -24,7 +24,7 @@ from planner.one_plan.pair import calibrations_of, fullest_stage, pair
 
 MOST_PAIRS = 12
 """Pairs that a page tells in full; the script compares any two, and a service has a page for any two."""
-SCRIPTS: tuple[str, ...] = ()
+SCRIPTS = ("echarts.js", "charts.js")
 LEAST_SHARE = 5e-4
 """Share of the step, or of the card, below which the difference of a term is told together with all others that are so small."""
 _SHORTEST_SCALE = 0.01
@@ -41,7 +41,6 @@ class Row:
     difference: str = ""
     share: str = ""
     bar: Markup | None = None
-    meaning: str | None = None
 
 
 def compare(report: Report) -> Section | None:
@@ -115,14 +114,14 @@ def _told(
         "verdict": _verdict(found, one, other),
         "numbers": _numbers(report, one, other),
         "time": _rows(
-            [(term.name, term.phrase[0].upper() + term.phrase[1:], term.meaning) for term in TIME_TERMS],
+            [(term.name, term.phrase[0].upper() + term.phrase[1:]) for term in TIME_TERMS],
             found["time_s"],
             all_terms=all_terms,
             whole=step_s,
             total="The whole step",
         ),
         "memory": _rows(
-            [(term.name, _kind(term.name), term.meaning) for term in MEMORY_TERMS],
+            [(term.name, _kind(term.name)) for term in MEMORY_TERMS],
             found["memory_bytes"],
             all_terms=all_terms,
             whole=capacity,
@@ -189,7 +188,7 @@ def _memory(view: PlanView) -> str:
 
 
 def _rows(
-    terms: Iterable[tuple[str, str, str]],
+    terms: Iterable[tuple[str, str]],
     values: Mapping[str, Sequence[float]],
     *,
     all_terms: bool,
@@ -200,35 +199,35 @@ def _rows(
     """The terms that differ, the largest difference first, then all others together, then the sum.
 
     Args:
-        terms: name, words and meaning of each term.
+        terms: name and words of each term.
         values: both plans' values by term.
         all_terms: whether terms that hardly differ are told one by one as well.
         whole: what shares are taken of.
         total: what the sum is called.
         unit: what values are divided by.
     """
-    found: list[tuple[str, str, float, float]] = []
+    found: list[tuple[str, float, float]] = []
     rest = (0.0, 0.0)
-    for name, label, meaning in terms:
+    for name, label in terms:
         own, its = values[name]
         if abs(its - own) > LEAST_SHARE * whole or (all_terms and (own or its)):
-            found.append((label, meaning, own, its))
+            found.append((label, own, its))
         else:
             rest = (rest[0] + own, rest[1] + its)
-    found.sort(key=lambda each: -abs(each[3] - each[2]))
+    found.sort(key=lambda each: -abs(each[2] - each[1]))
     if any(rest):
-        found.append(("Everything else", "terms that hardly differ, together", *rest))
+        found.append(("Everything else", *rest))
     # Where nothing differs much, bars stay short instead of filling their cells with what is not worth a word.
-    largest = max(_SHORTEST_SCALE * whole, *(abs(its - own) for _, _, own, its in found))
+    largest = max(_SHORTEST_SCALE * whole, *(abs(its - own) for _, own, its in found))
     digits = _decimals(whole / unit)
-    sums = sum(own for _, _, own, _ in found), sum(its for _, _, _, its in found)
+    sums = sum(own for _, own, _ in found), sum(its for _, _, its in found)
 
-    def row(label: str, meaning: str, own: float, its: float, *, has_bar: bool = True) -> Row:
+    def row(label: str, own: float, its: float, *, has_bar: bool = True) -> Row:
         bar = difference_bar((its - own) / unit, largest=largest / unit) if has_bar else None
         apart, share = signed((its - own) / unit, digits), signed(100.0 * (its - own) / whole, 1)
-        return Row(label, f"{own / unit:,.{digits}f}", f"{its / unit:,.{digits}f}", apart, f"{share}%", bar, meaning)
+        return Row(label, f"{own / unit:,.{digits}f}", f"{its / unit:,.{digits}f}", apart, f"{share}%", bar)
 
-    return [*(row(*each) for each in found), row(total, "", *sums, has_bar=False)]
+    return [*(row(*each) for each in found), row(total, *sums, has_bar=False)]
 
 
 def _decimals(whole: float) -> int:

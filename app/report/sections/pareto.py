@@ -7,14 +7,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from app.plan_cells import degrees_above_one, recomputed, seconds
-from app.report.figures.scatter import Point, scatter
+from app.report.figures.scatter import Point, distinct, scatter
 from app.report.report import Json, Report
 from app.report.section import Section, section
 from app.report.words import gib
 from cost_models.units import GIB
 from planner.answer.step_cost import is_priced, step_cost
 
-SCRIPTS: tuple[str, ...] = ()
+SCRIPTS = ("echarts.js", "charts.js")
 _BILLION, _MILLION, _HOUR_S = 1e9, 1e6, 3600.0
 
 
@@ -23,7 +23,7 @@ class Row:
     """One plan of the table under the figure."""
 
     name: str
-    """Its anchor; empty where the point leads elsewhere."""
+    """Its anchor."""
     gpus: str
     step: str
     memory: str
@@ -43,36 +43,23 @@ def pareto(report: Report) -> Section | None:
     entries = front or _listed(report)
     # The front starts from the ranked plans, so that a plan which is on both has the same fields in both.
     ranks = {_same(view.strategy): view.rank for view in reversed(report.plans)}
-    rows = []
-    points = []
-    for place, entry in enumerate(sorted(entries, key=lambda each: (each["step_time_s"], each["num_gpus"])), start=1):
-        rank = ranks.get(_same(entry["strategy"]))
-        row = _row(report, entry, rank, place)
-        rows.append(row)
-        points.append(
-            Point(
-                step_time_s=entry["step_time_s"],
-                device_bytes=entry["peak_device_bytes"],
-                gpus=int(entry["num_gpus"]),
-                cost=f"{row.cost} {_unit(report)}",
-                href=row.href,
-                rank=rank,
-                split=row.split,
-            )
-        )
+    entries = sorted(entries, key=lambda each: (each["step_time_s"], each["num_gpus"]))
+    points = [_point(report, entry, ranks.get(_same(entry["strategy"])), place) for place, entry in enumerate(entries)]
+    shown = distinct(points, capacity_bytes=_capacity(report))
     title = "Time, memory, GPUs and cost of the front" if front else "Time, memory and GPUs of the listed plans"
     return section(
         "pareto",
         "Trading time for memory, GPUs and cost",
         scripts=SCRIPTS,
         figure=scatter(
-            points,
+            shown,
             name="pareto",
             title=title,
             description=_description(points),
             capacity_bytes=_capacity(report),
         ),
-        rows=rows,
+        rows=[_row(report, entries[point.place], point) for point in shown],
+        count=len(points),
         unit=_unit(report),
         is_front=bool(front),
         sampled=any(entry.get("method") == "nsga-ii" for entry in front),
@@ -100,20 +87,31 @@ def _same(strategy: Mapping[str, object]) -> str:
     return json.dumps(strategy, sort_keys=True)
 
 
-def _row(report: Report, entry: Json, rank: int | None, place: int) -> Row:
-    plan = {"strategy": entry["strategy"]}
-    name = f"front-{place}"
-    return Row(
-        name=name,
-        gpus=f"{int(entry['num_gpus']):,}",
-        step=seconds(entry["step_time_s"]),
-        memory=gib(entry["peak_device_bytes"]),
-        cost=_cost(report, entry["cost_per_token"]),
-        split=degrees_above_one(plan),
-        micro_batch=str(entry["strategy"]["micro_batch_size"]),
-        recompute=recomputed(plan),
+def _point(report: Report, entry: Json, rank: int | None, place: int) -> Point:
+    return Point(
+        step_time_s=entry["step_time_s"],
+        device_bytes=entry["peak_device_bytes"],
+        gpus=int(entry["num_gpus"]),
+        cost=f"{_cost(report, entry['cost_per_token'])} {_unit(report)}",
+        href=f"#front-{place}" if rank is None else report.link(rank),
         rank=rank,
-        href=f"#{name}" if rank is None else report.link(rank),
+        split=degrees_above_one({"strategy": entry["strategy"]}),
+        place=place,
+    )
+
+
+def _row(report: Report, entry: Json, point: Point) -> Row:
+    return Row(
+        name=f"front-{point.place}",
+        gpus=f"{point.gpus:,}",
+        step=seconds(point.step_time_s),
+        memory=gib(point.device_bytes),
+        cost=_cost(report, entry["cost_per_token"]),
+        split=point.split,
+        micro_batch=str(entry["strategy"]["micro_batch_size"]),
+        recompute=recomputed({"strategy": entry["strategy"]}),
+        rank=point.rank,
+        href=point.href,
     )
 
 

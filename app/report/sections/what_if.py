@@ -15,7 +15,7 @@ from app.report.section import Section, section
 from app.report.words import gib
 from cost_models.units import GIB
 
-SCRIPTS: tuple[str, ...] = ()
+SCRIPTS = ("echarts.js", "charts.js")
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,17 +78,17 @@ def _shown(report: Report, varied: Varied, answers: Sequence[Json]) -> Shown:
     # The answers count nodes, readers count GPUs; the nodes of one cluster are alike.
     if varied.field == "cluster.num_nodes":
         values = [value * int(report.request["cluster"]["gpus_per_node"]) for value in values]
-    reasons = [None if entry["plan"] is not None else str(entry["reason"]) for entry in entries]
+    told = [_told(entry) for entry in entries]
     name = f"what-if-{varied.field.partition('.')[2].replace('_', '-')}"
     drawing = curves(
         [f"{value:,}" for value in values],
         _panels(report, entries),
         asked=entries.index(base),
-        reasons=reasons,
+        told=told,
         axis=varied.axis,
         name=name,
         title=varied.title,
-        description=_description(values, entries, varied),
+        description=". ".join(f"{value:,} {varied.axis}: {words}" for value, words in zip(values, told, strict=True)),
     )
     rows = [_row(value, entry, is_asked=entry is base) for value, entry in zip(values, entries, strict=True)]
     column = varied.axis[0].upper() + varied.axis[1:]
@@ -114,18 +114,14 @@ def _panels(report: Report, entries: Sequence[Json]) -> list[Panel]:
     ]
 
 
-def _description(values: Sequence[int], entries: Sequence[Json], varied: Varied) -> str:
-    told = [
-        f"{value:,} {varied.axis}: "
-        + (
-            f"no plan; {entry['reason']}"
-            if entry["plan"] is None
-            else f"{seconds(entry['step_time_s'])} s a step, {entry['tokens_per_s_per_gpu']:,.0f} tokens/s on each GPU, "
-            f"{gib(entry['peak_device_bytes'])} GiB"
-        )
-        for value, entry in zip(values, entries, strict=True)
-    ]
-    return ". ".join(told) + "."
+def _told(entry: Json) -> str:
+    """What a variant comes to."""
+    if entry["plan"] is None:
+        return f"no plan; {entry['reason']}"
+    return (
+        f"{seconds(entry['step_time_s'])} s a step, {entry['tokens_per_s_per_gpu']:,.0f} tokens/s on each GPU, "
+        f"{gib(entry['peak_device_bytes'])} GiB, {degrees_above_one({'strategy': entry['plan']})}"
+    )
 
 
 def _row(value: int, entry: Json, *, is_asked: bool) -> dict[str, Any]:

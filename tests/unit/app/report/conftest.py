@@ -1,28 +1,14 @@
-"""Responses that are planned in less than a second, for what their sections show."""
+"""The response whose sections are read."""
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 
-from app.report.build import build_report
+from analysed_report import analysed_report
 from app.report.report import Report
-from planner.plan import plan
 
 
 @pytest.fixture(scope="session")
 def analysed() -> Report:
-    """A model with 4,096 learned positions on one node, with the front and the variants: longer sequences have no plan."""
-    request: dict[str, Any] = {
-        "model": {
-            "name": "small", "num_layers": 24, "hidden_size": 2048, "num_attention_heads": 16, "intermediate_size": 8192,
-            "vocab_size": 50304, "position_embedding": "learned", "max_position_embeddings": 4096, "gated_mlp": False,
-        },
-        "cluster": {"preset": "dgx-h100", "num_nodes": 1},
-        "training": {"seq_length": 2048, "global_batch_size": 64, "precision": "bf16", "framework": "megatron"},
-        "constraints": {"allowed": {"zero": [1], "vpp": [1], "recompute": ["none", "full"]}, "fixed": {"cp": 1}},
-        "top_k": 5,
-        "include": ["pareto", "what_if"],
-    }  # fmt: skip
-    return build_report(plan(request))
+    """A report with a front, variants, ties and near-copies."""
+    return analysed_report()

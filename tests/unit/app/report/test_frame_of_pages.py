@@ -55,9 +55,11 @@ def test_ids_are_unique_and_headings_skip_no_level() -> None:
 
 def test_a_file_allows_nothing_but_its_own_style_and_scripts() -> None:
     text = report_file(_report("llama-3.1-70b"))
-    assert not re.search(r'(?:src|href)="(?!#|data:)', text)
-    assert "<img" not in text
-    assert " style=" not in text
+    # A script may spell markup that it never writes; what the page itself holds may not.
+    markup = re.sub(r"<script>.*?</script>", "", text, flags=re.DOTALL)
+    assert not re.search(r'(?:src|href)="(?!#|data:)', markup)
+    assert "<img" not in markup
+    assert " style=" not in markup
     found = re.search(r'Content-Security-Policy" content="([^"]+)"', text)
     assert found is not None
     policy = found[1].replace("&#39;", "'")

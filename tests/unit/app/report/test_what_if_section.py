@@ -22,7 +22,7 @@ def test_a_point_is_as_high_as_its_value_and_a_missing_one_breaks_the_curve() ->
     panel = Panel("step_time_s", "Seconds", (4.0, 2.0, None, 1.0), ("4", "2", "", "1"), limit=4.0)
     drawn = ET.fromstring(
         curves(
-            ["1", "2", "4", "8"], [panel], asked=1, reasons=[None, None, "it does not fit", None],
+            ["1", "2", "4", "8"], [panel], asked=1, told=["a", "b", "no plan; it does not fit", "d"],
             axis="GPUs", name="x", title="t", description="d",
         )
     )  # fmt: skip
