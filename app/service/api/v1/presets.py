@@ -40,4 +40,5 @@ def list_frameworks() -> dict[str, Any]:
 
 @cache
 def _listed(kind: presets.Kind) -> dict[str, Any]:
-    return {"items": presets.documents(kind)}
+    loaded = [presets.load(kind, name) for name in presets.names(kind)]
+    return {"items": [{"name": p.name, "spec": dict(p.spec), "facts": dict(p.facts)} for p in loaded]}
