@@ -80,6 +80,8 @@ def _value(parameter: Parameter) -> str:
 
 def _default(parameter: Parameter) -> str:
     """A default that is a plain value; flags are off, and other defaults are told in the option's words."""
+    if isinstance(told := getattr(parameter, "show_default", None), str):
+        return told
     value = parameter.default
     return f"`{value}`" if isinstance(value, str | int | float) and not isinstance(value, bool) else ""
 

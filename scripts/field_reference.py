@@ -69,7 +69,7 @@ def _tables(schema: Schema, name: str, elsewhere: Mapping[str, str]) -> str:
     parts = []
     while waiting:
         title, each = waiting.popleft()
-        parts.append(_section(title, each, elsewhere))
+        parts.append(_section(title, each, elsewhere, definitions))
         for field, inner in each["properties"].items():
             path = field if title == name else f"{title}.{field}"
             for key, found in _objects(inner, definitions):
@@ -79,7 +79,7 @@ def _tables(schema: Schema, name: str, elsewhere: Mapping[str, str]) -> str:
     return "\n\n".join(parts)
 
 
-def _section(title: str, schema: Schema, elsewhere: Mapping[str, str]) -> str:
+def _section(title: str, schema: Schema, elsewhere: Mapping[str, str], definitions: Schema) -> str:
     required = set(schema.get("required", ()))
     anchor = schema.get("title", "")
     heading = f"## Fields of {title}" if title.startswith("a ") else f"## `{title}`"
@@ -87,7 +87,7 @@ def _section(title: str, schema: Schema, elsewhere: Mapping[str, str]) -> str:
     lines += ["| field | type | unit | default | meaning |", "| --- | --- | --- | --- | --- |"]
     for field, inner in schema["properties"].items():
         default = "required" if field in required else _default(inner)
-        cells = [f"`{field}`", _type(inner, elsewhere), unit(field), default, _words(_description(inner))]
+        cells = [f"`{field}`", _type(inner, elsewhere), unit(field), default, _words(_description(inner, definitions))]
         lines.append(f"| {' | '.join(cells)} |")
     return "\n".join(lines)
 
@@ -152,12 +152,12 @@ def _default(schema: Schema) -> str:
     return f"`{value}`"
 
 
-def _description(schema: Schema) -> str:
+def _description(schema: Schema, definitions: Schema) -> str:
     """The field's own description, or that of the one object that it holds."""
     if "description" in schema:
         return str(schema["description"])
-    inner = [each for each in schema.get("anyOf", ()) if "description" in each]
-    return str(inner[0]["description"]) if inner else ""
+    held = [found for _, found in _objects(schema, definitions)]
+    return str(held[0].get("description", "")) if len(held) == 1 else ""
 
 
 def _words(text: str) -> str:

@@ -6,8 +6,11 @@ error. A service that cannot be reached, or an answer that no meshwright service
 
 from __future__ import annotations
 
+import json
+import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
@@ -16,6 +19,8 @@ from cost_models.errors import InvalidInputError, MeshwrightError, NotModelledEr
 
 if TYPE_CHECKING:
     import httpx2
+
+    from planner.search.progress import Progress
 
 Document = dict[str, Any]
 _CONNECT_TIMEOUT_S = 5.0
@@ -59,14 +64,24 @@ class Client:
     ) -> None:
         self._http.close()
 
-    def plan(self, request: Mapping[str, Any], *, should_stop: Callable[[], bool] = lambda: False) -> Document:
+    def plan(
+        self,
+        request: Mapping[str, Any],
+        *,
+        on_progress: Callable[[Progress], None] | None = None,
+        should_stop: Callable[[], bool] = lambda: False,
+    ) -> Document:
         """The finished plan response with the stages of every ranked plan. Waits as long as the service takes.
+
+        `on_progress` is told what the service says of the search while it runs, from another thread.
 
         Raises:
             MeshwrightError: the service refused the job or the job failed; the error says what the service says.
             ServiceUnreachableError: no service answers at that address.
         """
         plan = self.submit_plan({**request, "wait_s": _short_wait(request.get("wait_s"))})
+        if plan["status"] in {"queued", "running"} and on_progress is not None:
+            self._follow(plan["id"], on_progress)
         while plan["status"] in {"queued", "running"}:
             if should_stop():
                 self.cancel_plan(plan["id"])
@@ -78,6 +93,29 @@ class Client:
             raise MeshwrightError("the plan was cancelled", hint="Run the same command again to plan it again.")
         ranked = [self.read_ranked(plan["id"], entry["rank"]) for entry in plan["plans"]]
         return {**plan, "plans": ranked}
+
+    def _follow(self, plan_id: str, on_progress: Callable[[Progress], None]) -> None:
+        """Passes on what the events of a plan say of its search, in a thread that ends with the plan or with the program."""
+
+        # Another thread, because the main one has to hear Ctrl-C, and a stream of a queued job is silent for long.
+        def follow() -> None:
+            import httpx2
+
+            from planner.search.progress import Progress
+
+            # Whether the plan is finished is asked elsewhere. A stream that breaks off, also because this client was closed, only
+            # ends what is said of the search.
+            with (
+                suppress(httpx2.HTTPError, httpx2.StreamError, RuntimeError, OSError, ValueError, KeyError),
+                self._http.stream("GET", f"{self._server}/v1/plans/{plan_id}/events", headers=self._headers) as stream,
+            ):
+                for line in stream.iter_lines():
+                    name, _, data = line.partition(":")
+                    event = json.loads(data) if name == "data" else {}
+                    if event.get("evaluated") is not None:
+                        on_progress(Progress(event["evaluated"], event["best_s"], event["bound_s"]))
+
+        threading.Thread(target=follow, name="events", daemon=True).start()
 
     def submit_plan(self, request: Mapping[str, Any], *, idempotency_key: str | None = None) -> Document:
         """The plan in the state that it has reached after at most `wait_s` seconds."""

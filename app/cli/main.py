@@ -23,6 +23,8 @@ from app.cli.commands.import_config import import_config
 from app.cli.commands.judge import judge
 from app.cli.commands.knobs import knobs_app
 from app.cli.commands.plan import plan
+from app.cli.commands.plan_options import EXAMPLES
+from app.cli.commands.presets import presets
 from app.cli.commands.profile import profile_app
 from app.cli.commands.report import report
 from app.cli.commands.service import db_app, keys_app, serve
@@ -60,13 +62,14 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
-app.command()(plan)
+app.command(epilog=EXAMPLES)(plan)
 app.command()(evaluate)
 app.command()(show)
 app.command()(report)
 app.command()(export)
 app.command("import")(import_config)
 app.command()(judge)
+app.command()(presets)
 app.command()(serve)
 app.add_typer(db_app)
 app.add_typer(keys_app)

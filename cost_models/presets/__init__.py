@@ -57,6 +57,24 @@ def load(kind: Kind, name: str, *, pointer: str = "") -> Preset:
     return _read(kind, name)
 
 
+def documents(kind: Kind) -> list[dict[str, Any]]:
+    """All presets of a kind as plain data, sorted by name: `name`, `spec` and `facts`."""
+    loaded = [load(kind, name) for name in names(kind)]
+    return [{"name": preset.name, "spec": dict(preset.spec), "facts": dict(preset.facts)} for preset in loaded]
+
+
+def origins(kind: Kind, name: str) -> dict[str, dict[str, str]]:
+    """Unit, source, date and check of each field of a preset, as far as its file says them; a model's are those of its config."""
+    # An unknown name is refused there, with the nearest one.
+    load(kind, name)
+    document = _document(kind, name)
+    whole = {key: document[key] for key in ("source", "date") if isinstance(document.get(key), str)}
+    return {
+        field: {key: text for key, text in entry.items() if key != "value"} if _has_origin(entry) else whole
+        for field, entry in document["constants"].items()
+    }
+
+
 def _hint(kind: Kind, name: str) -> str:
     """What to give instead: the nearest preset and, for the id of a model on a hub, its config."""
     if kind != "models" or not is_hub_id(name):
@@ -76,11 +94,19 @@ def is_hub_id(name: str) -> bool:
 
 @cache
 def _read(kind: Kind, name: str) -> Preset:
-    document = json.loads((_FOLDER / kind / f"{name}.json").read_text(encoding="utf-8"))
+    document = _document(kind, name)
     spec = {key: _bare(entry) for key, entry in document["constants"].items()}
     return Preset(name, spec, {key: value for key, value in document.items() if key != "constants"})
 
 
+def _document(kind: Kind, name: str) -> dict[str, Any]:
+    return json.loads((_FOLDER / kind / f"{name}.json").read_text(encoding="utf-8"))  # type: ignore[no-any-return]
+
+
 def _bare(entry: Any) -> Any:
     """The value of a constant without its unit, source and date."""
-    return entry["value"] if isinstance(entry, Mapping) and "value" in entry else entry
+    return entry["value"] if _has_origin(entry) else entry
+
+
+def _has_origin(entry: Any) -> bool:
+    return isinstance(entry, Mapping) and "value" in entry

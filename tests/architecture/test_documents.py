@@ -38,7 +38,12 @@ def test_documents_show_commands() -> None:
     shown = " ".join(shown_commands())
     assert all(f"meshwright {name}" in shown for name in ("plan", "evaluate", "serve", "db upgrade", "keys create"))
     front = commands_of((ROOT / "README.md").read_text(encoding="utf-8"))
-    assert {line.split()[1] for line in front if line.startswith("meshwright ")} >= {"plan", "show", "export", "judge"}
+    assert {line.split()[1] for line in front if line.startswith("meshwright ")} >= {
+        "plan",
+        "report",
+        "export",
+        "judge",
+    }
 
 
 @pytest.mark.parametrize("line", shown_commands())
@@ -93,6 +98,13 @@ def test_links_between_documents_lead_somewhere(document: Path) -> None:
         assert file.exists(), target
         if anchor and not anchor.startswith("object-"):  # that part of a page is filled in when the site is built
             assert anchor in anchors(file), target
+
+
+def test_the_first_page_of_the_site_links_every_page() -> None:
+    """Also where the site is not built: a Git host shows the contents' blocks as they are."""
+    index = ROOT / "docs" / "index.md"
+    linked = {(index.parent / target).resolve() for target in LINK.findall(index.read_text(encoding="utf-8"))}
+    assert {page for page in pages() if page.is_relative_to(index.parent)} - linked == {index}
 
 
 def anchors(document: Path) -> set[str]:

@@ -9,14 +9,16 @@ import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from types import FrameType
-from typing import Annotated, Any, get_args
+from typing import Any
 
 import typer
 
+from app.cli.commands import plan_options as options
+from app.cli.commands.plan_options import given, included, numbers, training_fields, with_options_named
 from app.cli.inputs import Json, assignments, read_cluster, read_document, read_model
 from app.cli.output import reader_may_leave, write_document
-from cost_models.errors import InvalidInputError, Problem
-from cost_models.specs.training import Framework as FrameworkName
+from app.cli.progress import SearchLine
+from cost_models.errors import InvalidInputError, MeshwrightError, Problem
 
 EXIT_NO_PLAN, EXIT_INTERRUPTED = 3, 130
 TOP, MOST_ASKED = 10, 1000
@@ -25,119 +27,104 @@ TOP, MOST_ASKED = 10, 1000
 # as one of TOP, so that what is said under it does not change with its length.
 SPARE = 4
 """Plans asked for per row of the table."""
-TRAINING = "--seq-length, --global-batch-size, --precision and --framework"
-REQUEST, JOB, SEARCH, OUTPUT = "Request", "Job", "Search", "Output"
-Framework = Annotated[
-    str | None,
-    typer.Option(help=f"One of {', '.join(get_args(FrameworkName))}.", rich_help_panel=JOB),
-]
-FrameworkVersion = Annotated[
-    str | None,
-    typer.Option(help="Release of the framework, such as 0.16; each framework has a default.", rich_help_panel=JOB),
-]
-Server = Annotated[
-    str | None,
-    typer.Option(help="Let this service do the planning.", envvar="MESHWRIGHT_SERVER", rich_help_panel=OUTPUT),
-]
-Token = Annotated[
-    str | None, typer.Option(help="Key for the service.", envvar="MESHWRIGHT_TOKEN", rich_help_panel=OUTPUT)
-]
+TRAINING = "--seq-length, --global-batch-size, --framework and --precision"
+BEST_SO_FAR, CANCELLING = "Stopping with the best plans so far.", "Cancelling the plan."
+_BATCH = {"global_batch_size": "global_batch_tokens", "global_batch_tokens": "global_batch_size"}
+"""The two ways to give a batch: who gives one in an option means it in place of the other in the file."""
 
 
 def plan(
     context: typer.Context,
-    request: Annotated[str | None, typer.Argument(help="Plan request (JSON file, or - for standard input).")] = None,
+    request: options.Request = None,
     *,
-    model: Annotated[
-        str | None,
-        typer.Option(help="Preset name, config.json (or its folder) or model specification.", rich_help_panel=JOB),
-    ] = None,
-    cluster: Annotated[
-        str | None, typer.Option(help="Preset name or cluster specification.", rich_help_panel=JOB)
-    ] = None,
-    gpu: Annotated[
-        str | None, typer.Option(help="GPU preset name, such as H100-SXM-80GB.", rich_help_panel=JOB)
-    ] = None,
-    num_nodes: Annotated[int | None, typer.Option(help="Nodes of the cluster.", rich_help_panel=JOB)] = None,
-    gpus_per_node: Annotated[int | None, typer.Option(help="GPUs of each node.", rich_help_panel=JOB)] = None,
-    calibration: Annotated[
-        str | None, typer.Option(help="Calibration: a file or a shipped name.", rich_help_panel=JOB)
-    ] = None,
-    seq_length: Annotated[int | None, typer.Option(help="Tokens per sequence.", rich_help_panel=JOB)] = None,
-    global_batch_size: Annotated[int | None, typer.Option(help="Sequences per step.", rich_help_panel=JOB)] = None,
-    framework: Framework = None,
-    framework_version: FrameworkVersion = None,
-    precision: Annotated[str | None, typer.Option(help="bf16, fp16, fp8, nvfp4 or fp32.", rich_help_panel=JOB)] = None,
-    training: Annotated[
-        list[str] | None,
-        typer.Option(
-            metavar="KEY=VALUE",
-            help="Any other training field: --training 'adapter={\"rank\": 16}' plans LoRA.",
-            rich_help_panel=JOB,
-        ),
-    ] = None,
-    top: Annotated[
-        int | None, typer.Option(help="Number of plans to show, not counting near-copies.", rich_help_panel=SEARCH)
-    ] = None,
-    objective: Annotated[
-        str | None, typer.Option(help="step_time, cost or fewest_gpus.", rich_help_panel=SEARCH)
-    ] = None,
-    fixed: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=VALUE", help="Fix a strategy field: --fixed tp=8.", rich_help_panel=SEARCH),
-    ] = None,
-    allowed: Annotated[
-        list[str] | None,
-        typer.Option(metavar="KEY=LIST", help="Values to search: --allowed zero=[0,1].", rich_help_panel=SEARCH),
-    ] = None,
-    as_json: Annotated[
-        bool, typer.Option("--json", help="Print the plan response as JSON.", rich_help_panel=OUTPUT)
-    ] = False,
-    server: Server = None,
-    token: Token = None,
+    model: options.Model = None,
+    cluster: options.Cluster = None,
+    gpu: options.Gpu = None,
+    seq_length: options.SeqLength = None,
+    global_batch_size: options.GlobalBatchSize = None,
+    global_batch_tokens: options.GlobalBatchTokens = None,
+    framework: options.Framework = None,
+    precision: options.Precision = None,
+    num_nodes: options.NumNodes = None,
+    gpus_per_node: options.GpusPerNode = None,
+    calibration: options.Calibration = None,
+    framework_version: options.FrameworkVersion = None,
+    total_tokens: options.TotalTokens = None,
+    training: options.Training = None,
+    top: options.Top = None,
+    objective: options.Objective = None,
+    deadline_h: options.DeadlineH = None,
+    target_min_tokens_per_s: options.TargetMinTokensPerS = None,
+    fixed: options.Fixed = None,
+    allowed: options.Allowed = None,
+    include: options.Include = None,
+    time_limit: options.TimeLimit = None,
+    as_json: options.AsJson = False,
+    server: options.Server = None,
+    token: options.Token = None,
 ) -> None:
     """Rank the ways to split a model's training over a cluster."""
+    counts = numbers(
+        seq_length=seq_length,
+        global_batch_size=global_batch_size,
+        global_batch_tokens=global_batch_tokens,
+        total_tokens=total_tokens,
+    )
     parts = {
         "model": read_model(model) if model else {},
         "cluster": (read_cluster(cluster) if cluster else {})
-        | _given(gpu=gpu, num_nodes=num_nodes, gpus_per_node=gpus_per_node, calibration=calibration),
-        "training": _given(
-            seq_length=seq_length,
-            global_batch_size=global_batch_size,
-            framework=framework,
-            framework_version=framework_version,
-            precision=precision,
-        )
-        | assignments(training or (), option="--training"),
-        "constraints": _given(
+        | given(gpu=gpu, num_nodes=num_nodes, gpus_per_node=gpus_per_node, calibration=calibration),
+        "training": counts
+        | given(framework=framework, framework_version=framework_version, precision=precision)
+        | training_fields(training or ()),
+        "constraints": given(
             fixed=assignments(fixed or (), option="--fixed") or None,
             allowed=assignments(allowed or (), option="--allowed") or None,
         ),
+        "targets": numbers(deadline_h=deadline_h, min_tokens_per_s=target_min_tokens_per_s),
     }
-    document = merged_request(read_document(request) if request else {}, parts) | _given(top_k=top, objective=objective)
+    document = merged_request(read_document(request) if request else {}, parts)
+    document |= given(top_k=top, objective=objective) | numbers(time_limit_s=time_limit)
+    document |= included(document, include or ())
     _require_job(document)
     wanted = document.get("top_k", TOP)
     document = document if as_json else with_spare_plans(document, wanted)
-    with stop_on_interrupt() as interrupted:
-        response = _planned(document, server=server, token=token, should_stop=interrupted)
-    _print_response(response, as_json=as_json, most=wanted, quiet=context.obj["quiet"])
-    if interrupted() or not response["plans"]:
-        raise typer.Exit(EXIT_INTERRUPTED if interrupted() else EXIT_NO_PLAN)
+    quiet = context.obj["quiet"]
+    response, is_interrupted = _planned(document, server=server, token=token, quiet=quiet)
+    with reader_may_leave():
+        if as_json:
+            write_document(response)
+        else:
+            from app.cli.rendering.plan_table import print_response
+
+            source = source_of(request, with_options=any(parts.values()))
+            print_response(response, most=wanted, quiet=quiet, source=source)
+    if is_interrupted or not response["plans"]:
+        raise typer.Exit(EXIT_INTERRUPTED if is_interrupted else EXIT_NO_PLAN)
 
 
 def merged_request(document: Json, parts: dict[str, Json]) -> Json:
     """The request file with the options laid over it field by field; a new model or a new preset replaces the old one whole."""
     result = dict(document)
-    for name, given in parts.items():
-        if not given:
+    for name, part in parts.items():
+        if not part:
             continue
         old = result.get(name)
         # Fields of two models make no model. A cluster keeps its other fields, so that --num-nodes alone changes its size.
-        if isinstance(old, dict) and name != "model" and "preset" not in given:
-            result[name] = {**old, **given}
+        if isinstance(old, dict) and name != "model" and "preset" not in part:
+            # A batch in sequences and one in tokens would contradict each other.
+            replaced = {_BATCH[field] for field in _BATCH.keys() & part.keys()} - part.keys()
+            result[name] = {key: value for key, value in old.items() if key not in replaced} | part
         else:
-            result[name] = given
+            result[name] = part
     return result
+
+
+def source_of(request: str | None, *, with_options: bool) -> str:
+    """Where a request came from, as the header of its table says it."""
+    if request is None:
+        return "from options"
+    return f"from {'standard input' if request == '-' else request}{' and options' if with_options else ''}"
 
 
 def with_spare_plans(document: Json, wanted: Any) -> Json:
@@ -145,10 +132,6 @@ def with_spare_plans(document: Json, wanted: Any) -> Json:
     if isinstance(wanted, int) and 1 <= wanted <= MOST_ASKED // SPARE:
         return document | {"top_k": SPARE * max(wanted, TOP)}
     return document
-
-
-def _given(**options: Any) -> Json:
-    return {name: value for name, value in options.items() if value is not None}
 
 
 def _require_job(document: Json) -> None:
@@ -167,20 +150,43 @@ def _require_job(document: Json) -> None:
         raise InvalidInputError(missing)
 
 
-def _planned(document: Json, *, server: str | None, token: str | None, should_stop: Callable[[], bool]) -> Json:
-    if server is not None:
-        from app.cli.client import Client
+def _planned(document: Json, *, server: str | None, token: str | None, quiet: bool) -> tuple[Json, bool]:
+    """The response from here or from a service, and whether somebody stopped the search."""
+    extras = document.get("include")
+    interrupted: Callable[[], bool] = bool  # false until the search listens
+    try:
+        with (
+            SearchLine(quiet=quiet, extras=extras if isinstance(extras, list) else ()) as line,
+            stop_on_interrupt(line.say, BEST_SO_FAR if server is None else CANCELLING) as interrupted,
+        ):
+            if server is None:
+                from planner.plan import plan as build_plan
 
-        with Client(server, token=token) as client:
-            return client.plan(document, should_stop=should_stop)
-    from planner.plan import plan as build_plan
+                answer = build_plan(document, allow_files=True, on_progress=line.on_progress, should_stop=interrupted)
+            else:
+                from app.cli.client import Client
 
-    return build_plan(document, allow_files=True, should_stop=should_stop)
+                with Client(server, token=token) as client:
+                    answer = client.plan(document, on_progress=line.on_progress, should_stop=interrupted)
+    except InvalidInputError as error:
+        raise with_options_named(error) from error
+    except MeshwrightError as error:
+        if not interrupted():
+            raise
+        # A service keeps nothing of a plan that was cancelled, so that there is no answer to print.
+        typer.echo(f"error: {error.message}", err=True)
+        raise typer.Exit(EXIT_INTERRUPTED) from error
+    return answer, interrupted()
 
 
 @contextmanager
-def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
-    """Ctrl-C asks the search to stop with the best plans so far; a second Ctrl-C ends the program at once."""
+def stop_on_interrupt(
+    say: Callable[[str], None] | None = None, message: str = BEST_SO_FAR
+) -> Iterator[Callable[[], bool]]:
+    """Ctrl-C asks the search to stop with the best plans so far; a second Ctrl-C ends the program at once.
+
+    `say` prints the message for whoever pressed it; left out, it goes to stderr.
+    """
     stopped = False
 
     def stop(_signal: int, _frame: FrameType | None) -> None:
@@ -188,20 +194,14 @@ def stop_on_interrupt() -> Iterator[Callable[[], bool]]:
         if stopped:
             raise KeyboardInterrupt
         stopped = True
-        typer.echo("Stopping with the best plans so far. Press Ctrl-C again to leave at once.", err=True)
+        told = f"{message} Press Ctrl-C again to leave at once."
+        if say is None:
+            typer.echo(told, err=True)
+        else:
+            say(told)
 
     previous = signal.signal(signal.SIGINT, stop)
     try:
         yield lambda: stopped
     finally:
         signal.signal(signal.SIGINT, previous)
-
-
-def _print_response(response: Json, *, as_json: bool, most: int, quiet: bool) -> None:
-    with reader_may_leave():
-        if as_json:
-            write_document(response)
-        else:
-            from app.cli.rendering.plan_table import print_response
-
-            print_response(response, most=most, quiet=quiet)

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import sys
 import time
-from collections.abc import Callable
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from app.cli.progress import StatusLine
+from app.cli.quantities import duration_s
 from app.errors import UnavailableError
 from cost_models.errors import InvalidInputError, MeasurementError, MeshwrightError, Problem
 
@@ -26,8 +26,8 @@ if TYPE_CHECKING:
     from profiler.ranks import Ranks
 
 profile_app = typer.Typer(name="profile", help="Measure what this machine can do.", no_args_is_help=True)
-_LONGEST_S = 86_400.0
-_SAY_EVERY_S = 5.0
+_LEAST_S = 1.0
+"""Below a second nothing can be measured."""
 Server = Annotated[str | None, typer.Option(help="Service to send the calibration to.", envvar="MESHWRIGHT_SERVER")]
 Token = Annotated[str | None, typer.Option(help="Key for the service.", envvar="MESHWRIGHT_TOKEN")]
 
@@ -68,7 +68,7 @@ def run(
     """Measure this node, or under torchrun or srun all their nodes."""
     # Before anything is loaded: the budget covers what a user waits for, and importing torch takes seconds.
     began_s = time.perf_counter()
-    budget_s = _seconds(budget)
+    budget_s = duration_s(budget, option="--budget", least_s=_LEAST_S)
     from cost_models.hardware import read_document
     from profiler.agent import Settings, measure
     from profiler.ranks import ranks_from
@@ -93,8 +93,8 @@ def run(
         allow_busy=allow_busy,
         framework=_known(framework),
     )
-    with _shown_progress(place, quiet=context.obj["quiet"]) as shown:
-        outcome = measure(settings, place, on_progress=shown)
+    with _MeasuringLine(place, quiet=context.obj["quiet"]) as line:
+        outcome = measure(settings, place, on_progress=line.keep)
     if outcome.document is None or outcome.path is None:
         raise typer.Exit(outcome.exit_code)
     _tell(outcome, elapsed_s=time.perf_counter() - started_s, quiet=context.obj["quiet"])
@@ -217,39 +217,21 @@ def _deliver(*, server: str, token: str | None) -> None:
 # --- talking ----------------------------------------------------------------------------------------------------------
 
 
-class _shown_progress:  # noqa: N801 - used as a with statement's function
-    """A bar on a terminal, otherwise a line every five seconds; on ranks other than 0, nothing."""
+class _MeasuringLine(StatusLine):
+    """The line of a measurement on rank 0: how much of the budget is spent, and what is measured."""
 
     def __init__(self, place: Ranks, *, quiet: bool) -> None:
-        self._is_silent = quiet or place.rank != 0
-        self._bar: Any = None
-        self._task: Any = None
-        self._last_s = -_SAY_EVERY_S
+        super().__init__(self._told, quiet=quiet or place.rank != 0)
+        self._last: MeasurementProgress | None = None
 
-    def __enter__(self) -> Callable[[MeasurementProgress], None]:
-        if self._is_silent:
-            return lambda _progress: None
-        if sys.stderr.isatty():
-            from rich.console import Console
-            from rich.progress import BarColumn, Progress, TextColumn
+    def keep(self, progress: MeasurementProgress) -> None:
+        self._last = progress
 
-            columns = (BarColumn(), TextColumn("{task.completed:.0f}/{task.total:.0f} s  {task.description}"))
-            self._bar = Progress(*columns, console=Console(stderr=True), transient=True)
-            self._bar.start()
-        return self._say
-
-    def __exit__(self, *_exception: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
-
-    def _say(self, progress: MeasurementProgress) -> None:
-        text = f"{progress.doing} ({progress.done} of {progress.total})"
-        if self._bar is not None:
-            self._task = self._task or self._bar.add_task("", total=progress.budget_s)
-            self._bar.update(self._task, completed=min(progress.elapsed_s, progress.budget_s), description=text)
-        elif progress.elapsed_s - self._last_s >= _SAY_EVERY_S:
-            self._last_s = progress.elapsed_s
-            typer.echo(f"{progress.elapsed_s:5.0f} s  {text}", err=True)
+    def _told(self, elapsed_s: float) -> str:
+        last = self._last
+        if last is None:
+            return f"Measuring for {elapsed_s:.0f} s"
+        return f"Measuring for {elapsed_s:.0f} of {last.budget_s:.0f} s: {last.doing} ({last.done} of {last.total})"
 
 
 def _tell(outcome: Outcome, *, elapsed_s: float, quiet: bool) -> None:
@@ -271,14 +253,3 @@ def _document(file: str) -> CalibrationDocument:
 
     shipped = shipped_document(file)
     return shipped if shipped is not None else read_document(Path(file))
-
-
-def _seconds(text: str) -> float:
-    """Seconds of a text such as `60s`, `5m`, `1.5h` or `300`."""
-    # Below a second nothing can be measured, and above a day a unit was probably mistaken.
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*(s|m|h|)\s*", text)
-    value = float(match[1]) * {"s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0}[match[2]] if match else 0.0
-    if not 1.0 <= value <= _LONGEST_S:
-        message = f"--budget {text!r} is not a time between 1s and 24h"
-        raise InvalidInputError([Problem("", message, "Write it like 60s, 5m or 300.")])
-    return value

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 from rich.text import Text
 
@@ -14,6 +14,7 @@ from app.plan_cells import (
     seconds,
     shown_plans,
     throughput,
+    worst_tier,
     zero_stage,
 )
 from cost_models.units import GIB
@@ -23,19 +24,28 @@ from planner.answer.step_cost import total_gpus
 
 MAX_LISTED, MOST_REASONS = 6, 3
 """Number of reasons and candidates listed if no plan fits, and of reasons if some do."""
+TIER_MEANINGS = {
+    "measured": "on such hardware",
+    "interpolated": "between measurements",
+    "extrapolated": "beyond measurements",
+    "nominal": "from data sheets",
+}
+"""What each tier says of a time, best first."""
 MOST_TIED = 10
 """Number of plans among which ties are reported, however few are shown."""
 
 
-def footer(response: Json, shown: Sequence[Json]) -> list[Text]:
+def footer(response: Json, shown: Sequence[Json], *, unseen: Collection[str] = ()) -> list[Text]:
     """The lines under a table that shows these first plans of a response, near-copies left out.
 
-    What is claimed of plans follows from the response alone: it does not change with how many of them are shown.
+    What is claimed of plans follows from the response alone: it does not change with how many of them are shown. `unseen` are
+    the headings of columns for which the terminal is too narrow, and which need no explanation.
     """
     plans = response["plans"]
     lines = [
         *trained(response["request"], plans),
-        *_legend(shown_plans(shown)),
+        *_legend(shown_plans(shown), unseen),
+        *_duration(response["request"], plans),
         *_idle(response["request"], shown_plans(shown)),
         *_pools(plans),
         *_folded(shown),
@@ -101,8 +111,10 @@ def _what_if(answer: Json) -> str:
     return f"{asked}: {speed}, {used}, {degrees_above_one({'strategy': answer['plan']})}"
 
 
-def _legend(plans: Sequence[Json]) -> list[Text]:
-    """What the short marks of this table mean."""
+def _legend(plans: Sequence[Json], unseen: Collection[str]) -> list[Text]:
+    """What the short marks and headings of this table mean; those that it does not have are not explained."""
+    if not plans:
+        return []
     notes = []
     if any(plan["strategy"].get("sequence_parallel") for plan in plans):
         notes.append("sp: sequence parallel")
@@ -111,7 +123,34 @@ def _legend(plans: Sequence[Json]) -> list[Text]:
         notes.append(
             f"zero {partly}: ZeRO stage {stage} over groups of {ranks} ranks, each group with a copy of its own"
         )
-    return [Text("; ".join(notes) + ".", style="dim")] if notes else []
+    notes.append("mb: sequences of a micro-batch")
+    if counted := next((text for plan in plans if (text := recomputed(plan)).startswith("full ")), None):
+        notes.append(f"{counted}: so many layers of each stage are recomputed")
+    notes.append("GiB/GPU: peak memory / what a process can use")
+    if any(plan["evaluation"].get("verdict", "fits") != "fits" for plan in plans):
+        notes.append("!: may run out of memory")
+    # Both columns are left out together where a terminal is narrow.
+    if "bubble" not in unseen:
+        notes.append("bubble, comm: share of the step spent waiting and communicating")
+    if "worst tier" not in unseen:
+        tiers = [tier for tier in TIER_MEANINGS if tier in {worst_tier(plan) for plan in plans}]
+        notes.append(f"worst tier: how its least certain time is known ({'; '.join(map(_tier, tiers))})")
+    return [Text("; ".join(notes) + ".", style="dim")]
+
+
+def _tier(name: str) -> str:
+    return f"{name}: {TIER_MEANINGS[name]}"
+
+
+def _duration(request: Json, plans: Sequence[Json]) -> list[Text]:
+    """How long the best plan takes for the tokens that the request names."""
+    tokens = request.get("training", {}).get("total_tokens")
+    if not plans or not tokens:
+        return []
+    # Short jobs in hours: "0.04 days" says little.
+    days = tokens / throughput(plans[0]) / 86_400.0
+    span = f"{seconds(days)} days" if days >= 2.0 else f"{seconds(24.0 * days)} hours"
+    return [Text(f"Plan 1 takes {span} for {tokens:,.0f} tokens, if nothing interrupts it.")]
 
 
 def _idle(request: Json, plans: Sequence[Json]) -> list[Text]:
@@ -156,17 +195,15 @@ def _pools(plans: Sequence[Json]) -> list[Text]:
 
 
 def _folded(plans: Sequence[Json]) -> list[Text]:
-    """How many near-copies of each plan the table leaves out, and which knobs set them apart."""
+    """How many near-copies the table leaves out, and which knobs set them apart from the plan that stands for them."""
     by_rank = {plan["rank"]: plan for plan in plans}
-    copies: dict[int, list[Json]] = {}
-    for plan in plans:
-        if (leader := plan.get("folded_under")) is not None:
-            copies.setdefault(leader, []).append(plan)
-    told = []
-    for leader, members in sorted(copies.items()):
-        knobs = dict.fromkeys(knob for plan in members for knob in differing_knobs(by_rank[leader], plan))
-        told.append(f"{len(members)} of plan {leader} ({', '.join(knobs) or 'details'})")
-    return [Text(f"Ranks left out are near-copies, as fast to within 1 %: {'; '.join(told)}.")] if told else []
+    copies = [plan for plan in plans if plan.get("folded_under") is not None]
+    knobs = dict.fromkeys(knob for plan in copies for knob in differing_knobs(by_rank[plan["folded_under"]], plan))
+    if not copies:
+        return []
+    subject = f"{len(copies)} near-copies of plans above" if len(copies) > 1 else "A near-copy of a plan above"
+    verb = "are" if len(copies) > 1 else "is"
+    return [Text(f"{subject} (other {', '.join(knobs) or 'details'}; as fast to within 1 %) {verb} left out.")]
 
 
 def _first_against_next(plans: Sequence[Json], shown: Sequence[Json]) -> list[Text]:

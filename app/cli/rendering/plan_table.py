@@ -108,19 +108,27 @@ def columns_of(request: Json, plans: Sequence[Json]) -> tuple[Column, ...]:
     )
 
 
-def print_response(response: Json, *, most: int | None = None, quiet: bool) -> None:
-    """Prints the table and its footer on stdout and warnings on stderr; `most` limits the plans, not counting near-copies."""
+def print_response(response: Json, *, most: int | None = None, quiet: bool, source: str = "") -> None:
+    """Prints the table and its footer on stdout and warnings on stderr.
+
+    Args:
+        response: a plan response.
+        most: limits the plans, not counting near-copies.
+        quiet: whether warnings are left out.
+        source: where the request came from, for the header.
+    """
     shown = _first_shown(response["plans"], most)
     out = Console(file=sys.stdout, width=console_width(), highlight=False, soft_wrap=False)
-    out.print(title(response["request"]), style="bold")
+    for line in _header(response["request"], source, width=out.width):
+        out.print(line, style="bold")
     if shown:
         rows = shown_plans(shown)
         table, dropped = _table(columns_of(response["request"], rows), rows, width=out.width)
         out.print(table)
     else:
         dropped = frozenset()
-        out.print("No plan fits.", style="bold red")
-    for line in footer(response, shown):
+        out.print(_no_plan(response), style="bold red")
+    for line in footer(response, shown, unseen=dropped):
         out.print(line)
     if dropped:
         out.print("Some columns are left out: widen the terminal to 120 characters, or use --json.", style="dim")
@@ -129,6 +137,12 @@ def print_response(response: Json, *, most: int | None = None, quiet: bool) -> N
         for warning in response["warnings"]:
             meaning = f": {WARNINGS[warning]}" if warning in WARNINGS else ""
             err.print(Text.assemble(("warning: ", "yellow"), warning, meaning))
+
+
+def _no_plan(response: Json) -> str:
+    """That there is no plan, which a search that was stopped cannot know."""
+    search = response["search"]
+    return "No plan was found before the search was stopped." if search and search["unsearched"] else "No plan fits."
 
 
 def console_width() -> int | None:
@@ -160,17 +174,32 @@ def _table(columns: Sequence[Column], plans: Sequence[Json], *, width: int) -> t
     return table, (dropped & cells.keys()) - {SPLIT.heading}
 
 
+def _header(request: Json, source: str, *, width: int) -> list[Text]:
+    """The title with where the request came from behind it, or below it where a line is too short for both."""
+    line, origin = title(request), f"({source})" if source else ""
+    if not origin or len(line.plain) + len(origin) < width:
+        return [Text(f"{line.plain} {origin}".rstrip())]
+    return [line, Text(origin)]
+
+
 def title(request: Json) -> Text:
-    """What a request asks about: model, nodes, sequence, batch, precision, framework."""
+    """What a request asks about: model with its parameters, nodes, sequence, batch, precision, framework."""
     model, cluster, training = request["model"], request["cluster"], request["training"]
     name = f"{model.get('name') or 'model'}{_size(model)}"
     nodes = " + ".join(_nodes(pool) for pool in cluster.get("pools") or [cluster])
     framework = " ".join(str(training[key]) for key in ("framework", "framework_version") if training.get(key))
-    return Text(
-        f"{name} on {nodes}, "
-        f"sequence {training['seq_length']}, batch {training.get('global_batch_size', '?')}, "
-        f"{training.get('precision', '')}, {framework}"
-    )
+    parts = [
+        f"{name} on {nodes}",
+        f"sequence {_counted(training['seq_length'])}",
+        f"batch {_counted(training.get('global_batch_size', '?'))}",
+        training.get("precision", ""),
+        framework,
+    ]
+    return Text(", ".join(part for part in parts if part))
+
+
+def _counted(value: object) -> str:
+    return f"{value:,}" if isinstance(value, int) else str(value)
 
 
 def _nodes(cluster: Json) -> str:
@@ -181,12 +210,14 @@ def _nodes(cluster: Json) -> str:
 
 
 def _size(model: Json) -> str:
-    """The number of parameters in brackets, with three digits; empty if the model is not described in full."""
+    """The parameters in brackets, with three digits, and of experts those that a token uses; empty for half a description."""
     try:
-        count = count_parameters(resolve_model(model)).total
+        resolved = resolve_model(model)
     except InvalidInputError:
         return ""
-    return f" ({parameter_count(count)} parameters)"
+    counts = count_parameters(resolved)
+    active = f", {parameter_count(counts.active)} active" if resolved.moe is not None else ""
+    return f" ({parameter_count(counts.total)} parameters{active})"
 
 
 def _first_shown(plans: Sequence[Json], most: int | None) -> Sequence[Json]:

@@ -40,5 +40,4 @@ def list_frameworks() -> dict[str, Any]:
 
 @cache
 def _listed(kind: presets.Kind) -> dict[str, Any]:
-    loaded = [presets.load(kind, name) for name in presets.names(kind)]
-    return {"items": [{"name": p.name, "spec": dict(p.spec), "facts": dict(p.facts)} for p in loaded]}
+    return {"items": presets.documents(kind)}

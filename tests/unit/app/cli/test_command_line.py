@@ -104,6 +104,56 @@ def test_options_lie_over_the_request_file(outcome: Any, tmp_path: Path) -> None
     assert len(response["plans"]) == 1
 
 
+def test_numbers_as_people_write_them_reach_the_request(outcome: Any) -> None:
+    """4 x 1024 tokens a sequence; 128k tokens a step are 32 such sequences; trained tokens and rates count in thousands."""
+    asked = [*SMALL[:9], "--seq-length", "4k", "--global-batch-tokens", "128k", *SMALL[13:], "--top", "1", "--json"]
+    limits = ("--total-tokens", "2B", "--deadline-h", "30d", "--target-min-tokens-per-s", "1k", "--time-limit", "5m")
+    code, out, err = outcome(*asked, *limits, "--include", "pareto,what-if", "--include", "pareto")
+    request = json.loads(out)["request"]
+    assert (code, err) == (0, "")
+    assert [request["training"][name] for name in ("seq_length", "global_batch_size", "total_tokens")] == [
+        4096, 32, 2e9,
+    ]  # fmt: skip
+    assert request["targets"] == {"deadline_h": 720.0, "min_tokens_per_s": 1000.0}
+    assert (request["time_limit_s"], request["include"]) == (300.0, ["pareto", "what_if"])
+
+
+@pytest.mark.parametrize("named", ["path", "-"])
+def test_the_header_names_the_file_and_whether_options_changed_it(
+    outcome: Any, monkeypatch: pytest.MonkeyPatch, named: str
+) -> None:
+    monkeypatch.setenv("COLUMNS", "300")
+    path = REQUESTS / "llama-3.1-70b.json"
+    for options, end in (([], ""), (["--global-batch-size", "256"], " and options")):
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(path.read_bytes())))
+        first = outcome("plan", str(path) if named == "path" else "-", "--top", "1", *options)[1].splitlines()[0]
+        assert first.rstrip().endswith(f"(from {path if named == 'path' else 'standard input'}{end})")
+    assert outcome(*SMALL, "--top", "1")[1].splitlines()[0].rstrip().endswith("(from options)")
+
+
+def test_help_of_plan_says_what_is_required_and_every_default(outcome: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    code, out, _ = outcome("plan", "--help")
+    required = out.partition("Job (required, here or in the request file)")[2].partition("Job (optional)")[0]
+    assert code == 0
+    for option in ("--model", "--cluster", "--seq-length", "--global-batch-size", "--framework", "--precision"):
+        assert f"{option} " in required
+    assert "Examples:" in out
+    assert "[default: (10)]" in out
+    assert "[default: (step_time)]" in out
+
+
+def test_what_an_option_would_give_is_named_where_it_is_missing(outcome: Any) -> None:
+    code, _, err = outcome("plan", "--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--precision", "bf16")
+    assert code == 2
+    assert "Give --seq-length, or write it into the training of the request file." in err
+    assert (
+        "Give --global-batch-size or --global-batch-tokens, or write it into the training of the request file." in err
+    )
+    assert "Give --framework, or write it into the training of the request file." in err
+    assert err.count("error:") == 3
+
+
 def test_no_feasible_plan_is_answered_and_ends_with_3(outcome: Any) -> None:
     code, out, _ = outcome("plan", str(REQUESTS / "too-small.json"), "--json")
     response = json.loads(out)
@@ -313,6 +363,11 @@ class TestMergedRequest:
         document = {"model": {"preset": "a", "num_layers": 2}, "cluster": {"preset": "c", "num_nodes": 4}}
         merged = merged_request(document, {"model": {"preset": "b"}, "cluster": {"num_nodes": 8}, "training": {}})
         assert merged == {"model": {"preset": "b"}, "cluster": {"preset": "c", "num_nodes": 8}}
+
+    def test_a_batch_in_tokens_stands_in_for_one_in_sequences(self) -> None:
+        document = {"training": {"seq_length": 8, "global_batch_size": 64}}
+        for given in ({"global_batch_tokens": 16}, {"global_batch_tokens": 16, "global_batch_size": 2}):
+            assert merged_request(document, {"training": given})["training"] == {"seq_length": 8, **given}
 
     def test_a_cluster_named_anew_replaces_the_old_one(self) -> None:
         document = {"cluster": {"gpu": "A100-SXM-80GB", "num_nodes": 4}}

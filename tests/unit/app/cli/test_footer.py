@@ -21,7 +21,7 @@ def ranked(rank: int, *, tie_group: int | None = None, gpus: int = 32, **strateg
         "strategy": {"tp": 2, "pp": 4, "dp": 4, "zero": 1, "micro_batch_size": 3} | strategy,
         "evaluation": {
             "num_gpus_used": gpus, "tokens_per_s_per_gpu": 1000.0, "step_time_s": 10.0 + rank,
-            "time_breakdown_s": {"gemm": 9.0 + rank, "dp_comm": 1.0}, "provenance": {"calibration": None},
+            "time_breakdown_s": {"gemm": 9.0 + rank, "dp_comm": 1.0}, "provenance": {"calibration": None, "terms": {}},
         },
     }  # fmt: skip
 
@@ -166,21 +166,34 @@ def test_the_pair_to_measure_is_among_the_first_ten_if_any_of_these_tie() -> Non
 
 def test_prices_and_pools_are_those_of_the_best_plan() -> None:
     plans = [ranked(1, pool_per_stage=["old"], layers_per_stage=[7]), ranked(2)]
-    plans[0]["evaluation"]["provenance"] = {"calibration": "mine"}
+    plans[0]["evaluation"]["provenance"] = {"calibration": "mine", "terms": {}}
     assert "Prices from mine." in told(plans)
     assert "Plan 1 puts 1 stage on old (7 layers)." in told(plans)
     assert "puts" not in told(plans[::-1])
 
 
-def test_near_copies_are_counted_under_the_plan_that_they_resemble() -> None:
+def test_near_copies_are_counted_with_what_sets_them_apart() -> None:
     """Plan 3 differs from 1 in virtual stages and recomputation, 4 in virtual stages alone, 5 from 2 in nothing that the table has."""
     plans = [ranked(1), ranked(2), ranked(3, vpp=2, recompute="full"), ranked(4, vpp=4), ranked(5)]
     for each, leader in zip(plans, (None, None, 1, 1, 2), strict=True):
         each["folded_under"] = leader
     (line,) = [line for line in told(plans).splitlines() if "near-copies" in line]
-    assert line.startswith("Ranks left out are near-copies, as fast to within 1 %: 2 of plan 1 (")
-    assert set(line.partition("(")[2].partition(")")[0].split(", ")) == {"vpp", "recompute"}
-    assert line.endswith("; 1 of plan 2 (details).")
+    assert line.startswith("3 near-copies of plans above (other ")
+    assert set(line.partition("(other ")[2].partition(";")[0].split(", ")) == {"vpp", "recompute"}
+    assert line.endswith("; as fast to within 1 %) are left out.")
+    (line,) = [line for line in told([plans[1], plans[4]]).splitlines() if "near-copy" in line]
+    assert line == "A near-copy of a plan above (other details; as fast to within 1 %) is left out."
+    assert "near-cop" not in told(plans[:2])
+
+
+def test_the_time_of_all_tokens_is_told_where_the_request_names_them() -> None:
+    """32 GPUs at 1,000 tokens/s each need 86.4e9 / 32e3 = 2.7e6 s for 86.4 billion tokens, which are 31.25 days, 31.2 in three digits."""
+    request = response_of([])["request"]
+    told_of = {tokens: told([ranked(1)], request={**request, "training": {"total_tokens": tokens}})
+               for tokens in (86.4e9, 2.88e9)}  # fmt: skip
+    assert "Plan 1 takes 31.2 days for 86,400,000,000 tokens, if nothing interrupts it." in told_of[86.4e9]
+    assert "Plan 1 takes 25.0 hours for 2,880,000,000 tokens" in told_of[2.88e9]
+    assert "Plan 1 takes" not in told([ranked(1)])
 
 
 def test_the_next_plan_is_described_where_the_table_does_not_show_it() -> None:

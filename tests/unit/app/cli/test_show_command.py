@@ -63,7 +63,7 @@ def test_the_plan_of_that_rank_is_shown_with_its_own_figures(response, capsys) -
     text = shown(capsys, str(response), "--plan", "2")
     evaluation = json.loads(response.read_text())["plans"][1]["evaluation"]
     assert text.startswith(
-        "Plan 2 of 3: gpt3-1.3b (1.32B parameters) on 1 x 8 H100-SXM-80GB, sequence 2048, batch 64, bf16, megatron"
+        "Plan 2 of 3: gpt3-1.3b (1.32B parameters) on 1 x 8 H100-SXM-80GB, sequence 2,048, batch 64, bf16, megatron"
     )
     assert row_of(text, "step")[0] == f"{evaluation['step_time_s']:.4f}"
     for term, seconds in evaluation["time_breakdown_s"].items():

@@ -158,7 +158,7 @@ def test_a_column_goes_where_the_table_is_one_character_too_wide(
 ) -> None:
     """The narrowest table: rank 1, split 20, mb 2, recompute 9, step 6 and memory 9 characters, six blanks, and one at the edge."""
     out, _ = printed(RESPONSE, width=width)
-    (titles,) = [line for line in out.splitlines() if "GiB/GPU" in line]
+    (titles,) = [line for line in out.splitlines() if line.lstrip().startswith("#")]
     for title in ("vpp", "step s", "80 % range", "tok/s/GPU", "MFU", "GiB/GPU", "bubble", "comm", "worst tier"):
         assert (title in titles) == (title not in left_out), title
     assert ("split" in titles) == ("vpp" in left_out)
@@ -190,9 +190,12 @@ def test_a_size_never_gets_a_fourth_digit_by_rounding(
     ],
 )  # fmt: skip
 def test_published_sizes_are_shown_with_three_digits(printed: Any, preset: str, shown: str) -> None:
-    """Parameters as the publications count them: 1.24, 8.03, 13.0, 70.6, 117, 175 and 1,008 billion."""
+    """Parameters as the publications count them: 1.24, 8.03, 13.0, 70.6, 117, 175 and 1,008 billion; a token meets 5.1 of
+    gpt-oss-120b's according to its model card, which leaves the embedding's 0.58 out.
+    """
     out, _ = printed(RESPONSE | {"request": RESPONSE["request"] | {"model": {"preset": preset}}}, width=160)
-    assert f"({shown} parameters)" in out
+    active = ", 5.71B active" if preset == "gpt-oss-120b" else ""
+    assert f"({shown} parameters{active})" in out
 
 
 @pytest.mark.parametrize(
@@ -227,12 +230,43 @@ def test_a_title_names_what_is_known(printed: Any) -> None:
         "plans": [plan],
         "request": request | {"cluster": {"preset": "dgx-h100", "num_nodes": 16, "gpus_per_node": 8}},
     }
-    assert printed(shown, width=160)[0].startswith("model on 16 x 8 dgx-h100, sequence 512, batch ?, , ")
+    assert printed(shown, width=160)[0].startswith("model on 16 x 8 dgx-h100, sequence 512, batch ?\n")
     pools = {
         "pools": [{"gpu": "A", "num_nodes": 8, "gpus_per_node": 8}, {"gpu": "B", "num_nodes": 4, "gpus_per_node": 16}]
     }
     shown = RESPONSE | {"plans": [plan], "request": RESPONSE["request"] | {"cluster": pools}}
-    assert "on 8 x 8 A + 4 x 16 B, sequence 8192, batch 512, bf16, megatron 0.16" in printed(shown, width=160)[0]
+    assert "on 8 x 8 A + 4 x 16 B, sequence 8,192, batch 512, bf16, megatron 0.16" in printed(shown, width=160)[0]
+
+
+def test_the_header_says_where_the_request_came_from(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "160")
+    print_response(RESPONSE, quiet=True, source="from job.json and options")
+    first = capsys.readouterr().out.splitlines()[0].rstrip()
+    assert first.endswith("sequence 8,192, batch 512, bf16, megatron 0.16 (from job.json and options)")
+
+
+def test_the_legend_explains_what_the_table_has_and_nothing_else(printed: Any) -> None:
+    """The first plan recomputes three layers of a stage in full; its least certain time is extrapolated."""
+    legend = (
+        "mb: sequences of a micro-batch; full 3: so many layers of each stage are recomputed; GiB/GPU: peak memory / "
+    )
+    legend += "what a process can use"
+    shares = "; bubble, comm: share of the step spent waiting and communicating"
+    tier = "; worst tier: how its least certain time is known (extrapolated: beyond measurements)"
+
+    def told(response: dict[str, Any], *, width: int) -> str:
+        return " ".join(printed(response, width=width)[0].split())
+
+    assert f" {legend}{shares}{tier}. " in told(RESPONSE, width=160)
+    assert f" {legend}{shares}. " in told(RESPONSE, width=90)
+    assert f" {legend}. " in told(RESPONSE, width=80)
+    assert "mb:" not in told(RESPONSE | {"plans": []}, width=160)
+    risky = ranked(1, tie_group=1, recompute="none")
+    risky["evaluation"] |= {"verdict": "at-risk"}
+    assert "; !: may run out of memory; bubble" in told(RESPONSE | {"plans": [risky]}, width=160)
+    assert "recomputed" not in told(RESPONSE | {"plans": [risky]}, width=160)
 
 
 def test_plans_that_may_not_fit_are_marked_and_all_gpus_counted_where_they_differ(printed: Any) -> None:
@@ -246,7 +280,7 @@ def test_plans_that_may_not_fit_are_marked_and_all_gpus_counted_where_they_diffe
 
 def test_what_fits_nowhere_is_cut_and_keeps_the_columns_of_the_narrowest_table(printed: Any) -> None:
     out, _ = printed(RESPONSE, width=51)
-    (titles,) = [line for line in out.splitlines() if "GiB/GPU" in line]
+    (titles,) = [line for line in out.splitlines() if line.lstrip().startswith("#")]
     assert titles.split() == ["#", "split", "mb", "recompu…", "step", "s", "GiB/GPU"]
 
 
@@ -267,7 +301,7 @@ def test_marks_tell_apart_what_the_degrees_do_not(printed: Any) -> None:
     assert row_of(out, 1)[1:9] == ["4sp", "2", "16", "1", "1", "5", "1/8", "2"]
     assert row_of(out, 2)[1:9] == ["4", "2", "16", "1", "1", "5", "1", "2"]
     assert "sp: sequence parallel" in out
-    assert "zero 1/8: ZeRO stage 1 over groups of 8 ranks, each group with a copy of its own." in out
+    assert "zero 1/8: ZeRO stage 1 over groups of 8 ranks, each group with a copy of its own; mb" in out
     fours = ranked(1, tie_group=1, zero=2, zero_shard_size=4)
     assert "zero 2/4: ZeRO stage 2 over groups of 4 ranks" in printed(RESPONSE | {"plans": [fours]}, width=160)[0]
     assert "tp4sp pp2 dp16 vpp5 z1/8" in printed(RESPONSE | {"plans": [marked, plain]}, width=80)[0]
@@ -299,7 +333,7 @@ def test_near_copies_are_folded_and_ties_are_of_shown_plans(printed: Any) -> Non
         plan["strategy"] = plan["strategy"] | {"vpp": plan["rank"]}
     out, _ = printed(RESPONSE | {"plans": plans}, width=160)
     assert shown_ranks(out) == [1, 3, 5, 6]
-    assert "Ranks left out are near-copies, as fast to within 1 %: 2 of plan 1 (vpp)." in out
+    assert "2 near-copies of plans above (other vpp; as fast to within 1 %) are left out.\n" in out
     assert "Plan 1 is 0.5% faster than plan 3, too close to call.\n" in out
     assert "Too close to call: plans 1 and 3. Measuring plans 1 and 3 first would tell you the most." in out
 

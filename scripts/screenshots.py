@@ -1,0 +1,86 @@
+"""Takes the pictures of docs/images/ anew, from real answers, in the system's Chromium. It wants the extra dev and takes a minute.
+
+python -m scripts.screenshots [NAME ...]
+
+Look at them before you commit them: no test can tell whether a picture still shows what the text beside it says.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import meshwright
+from app.report.build import build_report
+from app.report.pages import report_file
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDER = ROOT / "docs" / "images"
+WIDTH = 1280
+MARGIN = 24
+"""Pixels of page around what is shown."""
+FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--hide-scrollbars")
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """A part of a page: from the top of one element to the bottom of another."""
+
+    request: str
+    """The request whose report is shown, in examples/requests/."""
+    last: str
+    """Selector of the last element that is shown."""
+    first: str = ""
+    """Selector of the first element; the top of the page where there is none."""
+    include: tuple[str, ...] = ()
+    """Further analyses that the request asks for."""
+
+
+PICTURES = {
+    "report": Picture("llama-3.1-70b.json", "#ranking"),
+    "compare": Picture("llama-3.1-70b.json", "#compare", first="#compare"),
+    "pareto": Picture("mixtral-8x7b.json", "#pareto", first="#pareto", include=("pareto",)),
+    "what-if": Picture("mixtral-8x7b.json", "#what-if", first="#what-if", include=("what_if",)),
+}
+
+
+def main(names: Sequence[str]) -> None:
+    """Takes the pictures of these names, or all."""
+    from playwright.sync_api import sync_playwright
+
+    chromium = shutil.which("chromium") or shutil.which("chromium-browser")
+    assert chromium, "Chromium is not installed"
+    FOLDER.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=chromium, args=list(FLAGS))
+        for name in names or PICTURES:
+            picture = PICTURES[name]
+            file = Path(folder) / f"{name}.html"
+            file.write_text(report_of(picture), encoding="utf-8")
+            page = browser.new_page(viewport={"width": WIDTH, "height": 900}, color_scheme="light")
+            page.goto(file.as_uri())
+            top = page.locator(picture.first).first.bounding_box() if picture.first else None
+            end = page.locator(picture.last).first.bounding_box()
+            assert end, picture
+            above = max(0.0, top["y"] - MARGIN) if top else 0.0
+            clip = {"x": 0.0, "y": above, "width": float(WIDTH), "height": end["y"] + end["height"] + MARGIN - above}
+            page.screenshot(path=FOLDER / f"{name}.png", full_page=True, clip=clip)  # type: ignore[arg-type]
+            print(f"{name}.png: {(FOLDER / f'{name}.png').stat().st_size / 1000:.0f} kB")
+        browser.close()
+
+
+def report_of(picture: Picture) -> str:
+    """The report of a picture's request as one file."""
+    request = json.loads((ROOT / "examples" / "requests" / picture.request).read_text(encoding="utf-8"))
+    if picture.include:
+        request["include"] = list(picture.include)
+    return report_file(build_report(meshwright.plan(request), allow_files=True))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])
