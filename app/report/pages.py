@@ -12,8 +12,11 @@ from app.report.frame import STYLE, Frame, asset, frame_of_file, frame_of_page
 from app.report.report import PlanView, Report
 from app.report.section import Section, environment
 from app.report.sections.compare import compare
+from app.report.sections.flips import flips
 from app.report.sections.launch import launch
+from app.report.sections.layers import layers
 from app.report.sections.memory import memory
+from app.report.sections.mesh import mesh
 from app.report.sections.nearest import nearest, nearly
 from app.report.sections.pareto import pareto
 from app.report.sections.ranking import ranking
@@ -23,6 +26,7 @@ from app.report.sections.time import time
 from app.report.sections.trust import trust
 from app.report.sections.verdict import verdict
 from app.report.sections.what_if import what_if
+from app.report.sections.why_not import why_not
 from app.report.words import gist, job_line, page_title
 
 ReportSection = Callable[[Report], Section | None]
@@ -30,11 +34,11 @@ ReportSection = Callable[[Report], Section | None]
 PlanSection = Callable[[Report, PlanView], Section | None]
 """A section about one plan."""
 
-ABOVE_PLANS: tuple[ReportSection, ...] = (verdict, nearest, trust, ranking)
+ABOVE_PLANS: tuple[ReportSection, ...] = (verdict, nearest, trust, flips, ranking)
 """What a reader sees first, in this order."""
-OF_A_PLAN: tuple[PlanSection, ...] = (memory, time, launch)
+OF_A_PLAN: tuple[PlanSection, ...] = (memory, time, mesh, layers, launch)
 """What is told of each plan, in this order."""
-BELOW_PLANS: tuple[ReportSection, ...] = (compare, pareto, what_if, rejected, nearly)
+BELOW_PLANS: tuple[ReportSection, ...] = (compare, pareto, what_if, rejected, nearly, why_not)
 """What follows about the response as a whole."""
 Link = Mapping[str, str]
 """A link as {href, label}."""

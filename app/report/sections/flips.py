@@ -1,0 +1,169 @@
+"""Flip conditions in sentences: what would make another listed plan better than the first, with a bar for each fact."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import ceil, floor
+from typing import Any
+
+from app.plan_cells import seconds
+from app.report.figures.flips import Bar, flips_figure
+from app.report.report import Report
+from app.report.section import Section, section
+from app.report.words import gib
+from cost_models.units import GB, MICRO, TERA
+from planner.flips.flips import flip_conditions
+
+Json = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class _Words:
+    """How a fact is told."""
+
+    subject: str
+    """As in "… if SUBJECT is below 82 % of what is assumed"."""
+    label: str
+    unit: str
+    scale: float
+
+
+WORDS = {
+    "network_bandwidth": _Words("the bandwidth between nodes", "network bandwidth between nodes", "GB/s a node", GB),
+    "network_latency": _Words("the latency between nodes", "network latency", "µs a hop", MICRO),
+    "node_bandwidth": _Words("the bandwidth between GPUs of a node", "bandwidth inside a node", "GB/s a GPU", GB),
+    "products": _Words("the rate of matrix products", "rate of matrix products", "TFLOP/s at best", TERA),
+    "host": _Words("the speed at which the host launches kernels", "launches of the host", "launches a second", 1.0),
+}
+
+
+def flips(report: Report) -> Section | None:
+    """What would change the order of the listed plans; None where there is nothing to compare."""
+    document = flip_conditions(report.response, allow_files=report.allow_files)
+    if document is None:
+        return None
+    facts = document["facts"]
+    deciding = [fact for fact in facts if fact["matters"] and len(document["compared"]) > 1]
+    bars = [Bar(WORDS[fact["name"]].label, _segments(fact, document["compared"][0])) for fact in deciding]
+    sentences = flip_sentences(document)
+    return section(
+        "flips",
+        "What would change the order",
+        sentences=[
+            {"told": told, "rank": rank, "href": None if rank is None else report.link(rank)}
+            for told, rank in sentences
+        ],
+        figure=flips_figure(
+            bars,
+            name="flips",
+            description=" ".join(f"Plan {rank} {told}" if rank else told for told, rank in sentences),
+        )
+        if bars
+        else None,
+        rows=[_row(fact, document["compared"][0]) for fact in facts],
+        note=_note(document),
+        first=document["compared"][0],
+    )
+
+
+def flip_sentences(document: Json) -> list[tuple[str, int | None]]:
+    """Each condition as a sentence; where it is about a plan, what follows "Plan 2", and that plan's rank."""
+    told: list[tuple[str, int | None]] = []
+    steady, idle = [], []
+    for fact in document["facts"]:
+        subject = WORDS[fact["name"]].subject
+        if not fact["matters"]:
+            idle.append(subject)
+            continue
+        # Rounded away from 100 %, so that the sentence is true at the percentage that it names.
+        changes = [(change, "below", floor(change["factor"] * 100)) for change in fact["below"]]
+        changes += [(change, "above", ceil(change["factor"] * 100)) for change in fact["above"]]
+        if not changes:
+            steady.append(f"{subject} between {fact['low']:.0%} and {fact['high']:.0%}")
+        for change, side, percent in changes:
+            units = _in_units(fact, percent)
+            told.append((f"wins if {subject} is {side} {percent} % of what is assumed{units}.", change["rank"]))
+    several = len(document["compared"]) > 1
+    if steady and several:
+        told.append((f"No other listed plan wins with {_listed(steady)} of what is assumed.", None))
+    told += _memory(document["memory"])
+    if idle and several:
+        decide, them = ("decides", "it") if len(idle) == 1 else ("decide", "them")
+        start = _listed(idle)
+        told.append(
+            (f"{start[0].upper()}{start[1:]} {decide} nothing here: no listed plan's time depends on {them}.", None)
+        )
+    return told
+
+
+def _in_units(fact: Json, percent: int) -> str:
+    """The threshold in the fact's own unit, where one number says it."""
+    if len(fact["assumed"]) != 1:
+        return ""
+    words = WORDS[fact["name"]]
+    value = fact["assumed"][0]["value"] * percent / 100 / words.scale
+    return f" ({value:,.3g} {words.unit})" if value < 1000 else f" ({value:,.0f} {words.unit})"
+
+
+def _memory(memory: Json | None) -> list[tuple[str, int | None]]:
+    if memory is None:
+        return []
+    capacity = gib(memory["capacity_bytes"])
+    told: list[tuple[str, int | None]] = []
+    for change in memory["changes"][:2]:
+        less = gib(change["less_bytes"])
+        told.append(
+            (
+                f"is the best that fits if the card offers {less} GiB less than the {capacity} GiB assumed.",
+                change["rank"],
+            )
+        )
+    told.append(
+        (f"No listed plan is sure to fit if it offers {gib(memory['none_fits_from_less_bytes'])} GiB less.", None)
+    )
+    return told
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}"
+
+
+def _segments(fact: Json, first: int) -> tuple[tuple[float, float, int], ...]:
+    """The ranges of factors with the best plan in each, from the smallest factor up."""
+    below, above = fact["below"], fact["above"]
+    edges = [*(change["factor"] for change in reversed(below)), *(change["factor"] for change in above)]
+    ranks = [*(change["rank"] for change in reversed(below)), first, *(change["rank"] for change in above)]
+    # Changes are listed outward from 1: those below run against the axis.
+    bounds = [fact["low"], *edges, fact["high"]]
+    return tuple(zip(bounds[:-1], bounds[1:], ranks, strict=True))
+
+
+def _row(fact: Json, first: int) -> dict[str, str]:
+    words = WORDS[fact["name"]]
+    times = dict(zip(fact["step_time_s"]["factors"], fact["step_time_s"]["by_rank"][first], strict=True))
+    assumed = ", ".join(
+        f"{each['value'] / words.scale:,.4g}{' on ' + each['pool'] if each['pool'] else ''} ({each['tier']})"
+        for each in fact["assumed"]
+    )
+    changes = [f"plan {change['rank']} below {change['factor']:.0%}" for change in fact["below"]]
+    changes += [f"plan {change['rank']} above {change['factor']:.0%}" for change in fact["above"]]
+    return {
+        "fact": words.label,
+        "unit": words.unit,
+        "assumed": assumed,
+        "tried": f"{fact['low']:.0%} to {fact['high']:.0%}",
+        "low": seconds(times[fact["low"]]),
+        "high": seconds(times[fact["high"]]),
+        "changes": "; ".join(changes) or "none",
+    }
+
+
+def _note(document: Json) -> str:
+    ranks = document["compared"]
+    some = f"plans {_listed([str(rank) for rank in ranks])}" if len(ranks) > 1 else f"plan {ranks[0]} alone"
+    left = ", near-copies left out," if document["left_out"] else ""
+    return (
+        f"Priced again with one fact changed at a time: {some}{left} as listed here. A plan that the list does not hold could be "
+        "better still. Memory is judged over every listed plan."
+    )

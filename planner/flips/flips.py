@@ -1,0 +1,157 @@
+"""For each uncertain fact the factor at which another listed plan becomes better than the first, and what it does to the first.
+
+Every factor prices all compared plans in one batch. From 1 outward a grid of factors is walked; where the best plan changes between
+two of them, the change is found by bisection. Only listed plans are compared, and near-copies are left out: a plan that the search
+did not list could be better still.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import numpy as np
+
+from cost_models.strategies.strategy import Floats
+from planner.answer.step_cost import gpu_weight
+from planner.flips.facts import FACTS, Fact
+from planner.flips.memory import memory_flips
+from planner.one_plan.listed import ListedPlans, listed_plans
+from planner.request.job import Documents
+
+Document = dict[str, Any]
+PRECISION = 1.005
+"""Ratio of the two factors between which a change is found: 0.5 %."""
+STEP = 1.3
+"""Largest ratio of neighbouring factors of the grid."""
+_NO_EFFECT = 1e-4
+"""A fact that moves no plan's time by more than this, relatively and over its whole range, does not matter."""
+
+
+def flip_conditions(
+    response: Mapping[str, Any], *, extra: Documents | None = None, allow_files: bool = False
+) -> Document | None:
+    """What would make another listed plan better than the first; None where no second plan can be compared.
+
+    Args:
+        response: a plan response.
+        extra: the caller's own calibration documents, by id and name.
+        allow_files: whether `cluster.calibration` may be a path.
+
+    Returns:
+        `objective`, `compared` (ranks), `left_out` (ranks of near-copies and of plans of another verdict), `facts` and `memory`. Each
+        fact has `name`, `assumed` (by pool: `pool, value, tier`), `low` and `high` (the factors between which it was tried),
+        `matters`, `below` and `above` (changes on either side of 1, nearest first: `factor`, and `rank` of the plan that is best from
+        there on outward), and `step_time_s` (`factors`, and by rank the seconds at each). `memory` is that of `memory_flips`.
+
+    Raises:
+        InvalidInputError: the plans can no longer be priced as they were.
+    """
+    plans = response["plans"]
+    compared = _comparable(plans)
+    # With one plan there is no order that could change.
+    if not plans or len(plans) < 2:
+        return None
+    listed = listed_plans(response, compared, extra=extra, allow_files=allow_files)
+    objective = response["request"].get("objective", "step_time")
+    weight = _weights(listed, objective, response["request"]["cluster"])
+    return {
+        "objective": objective,
+        "compared": listed.ranks,
+        "left_out": [plan["rank"] for plan in plans if plan["rank"] not in listed.ranks],
+        "facts": [_flips(fact, listed, weight) for fact in FACTS if fact.applies(listed.pooled)],
+        "memory": memory_flips(response),
+    }
+
+
+def _comparable(plans: list[Document]) -> list[Document]:
+    """The plans that can become the first: no near-copies, and none of another verdict, which ranks behind whatever its time."""
+    return [
+        plan
+        for plan in plans
+        if plan.get("folded_under") is None and plan["evaluation"]["verdict"] == plans[0]["evaluation"]["verdict"]
+    ]
+
+
+def _weights(listed: ListedPlans, objective: str, cluster: Mapping[str, Any]) -> Floats:
+    """What a second of each plan counts in the objective, shape (N,); infinite where no time makes a plan the best."""
+    if objective == "cost":
+        return np.array([gpu_weight(plan, cluster) for plan in listed.plans])
+    # Fewer GPUs win whatever the time, so that under fewest_gpus only plans on as many can change places.
+    gpus = np.array([plan["evaluation"]["num_gpus_used"] for plan in listed.plans])
+    return np.where((gpus == gpus[0]) | (objective == "step_time"), 1.0, np.inf)
+
+
+def _flips(fact: Fact, listed: ListedPlans, weight: Floats) -> Document:
+    # Bisections and the table ask for the same factors, and each costs a pass of the whole model.
+    known: dict[float, Floats] = {}
+
+    def seconds(factor: float) -> Floats:
+        if factor not in known:
+            known[factor] = listed.step_s(fact.on(listed.pooled, factor))
+        return known[factor]
+
+    def best(factor: float, *, so_far: int) -> int:
+        value = seconds(factor) * weight
+        # Equal plans do not take turns: one must be better to replace the one before.
+        return so_far if value[so_far] <= value.min() else int(value.argmin())
+
+    factors = {side: _grid(end) for side, end in (("below", fact.low), ("above", fact.high))}
+    # Times rise or fall throughout with a fact, so that its ends show whether it matters at all.
+    ends = np.array([seconds(fact.low), seconds(1.0), seconds(fact.high)])
+    moves = np.ptp(ends, axis=0) / ends[1]
+    found = {
+        side: [{"factor": at, "rank": listed.ranks[place]} for at, place in _changes(best, each)]
+        for side, each in factors.items()
+    }
+    told = sorted([*factors["below"], 1.0, *factors["above"]])
+    # A change of the best plan is one between grid points too, so the table of times holds those as well.
+    table = sorted({*told, *(change["factor"] for changes in found.values() for change in changes)})
+    return {
+        "name": fact.name,
+        "assumed": _assumed(fact, listed),
+        "low": fact.low,
+        "high": fact.high,
+        "matters": bool((moves > _NO_EFFECT).any()),
+        **found,
+        "step_time_s": {
+            "factors": table,
+            "by_rank": {rank: [float(seconds(x)[n]) for x in table] for n, rank in enumerate(listed.ranks)},
+        },
+    }
+
+
+def _grid(end: float) -> list[float]:
+    """Factors from 1, which is left out, to the end, at equal ratios."""
+    # Equal ratios, since half and twice are equally far from what is assumed.
+    steps = max(1, int(np.ceil(abs(np.log(end)) / np.log(STEP))))
+    return [float(end ** (n / steps)) for n in range(1, steps)] + [end]
+
+
+def _changes(best: Callable[..., int], grid: list[float]) -> list[tuple[float, int]]:
+    """Each factor outward from 1 from which on another plan is the best, and the place of that plan."""
+    found: list[tuple[float, int]] = []
+    leader, before = 0, 1.0
+    for factor in grid:
+        while best(factor, so_far=leader) != leader:
+            near, far = before, factor
+            while max(near, far) / min(near, far) > PRECISION:
+                # The geometric mean halves a ratio, as the arithmetic mean halves a distance.
+                middle = float(np.sqrt(near * far))
+                if best(middle, so_far=leader) == leader:
+                    near = middle
+                else:
+                    far = middle
+            # The far end is told: there the other plan is better, which at the near end it is not yet.
+            leader, before = best(far, so_far=leader), far
+            found.append((far, leader))
+        before = factor
+    return found
+
+
+def _assumed(fact: Fact, listed: ListedPlans) -> list[Document]:
+    pooled, told = listed.pooled, []
+    for name, job in zip(pooled.names, pooled.jobs, strict=True):
+        value, tier = fact.value(job)
+        told.append({"pool": name if pooled.cluster.lists_pools else None, "value": value, "tier": tier.label})
+    return told
