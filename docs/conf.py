@@ -27,6 +27,8 @@ extensions = ["myst_parser"]
 exclude_patterns = ["_build"]
 root_doc = "index"
 nitpicky = True
+# Addresses of a service that the reader has started.
+linkcheck_ignore = [r"http://127\.0\.0\.1"]
 
 # Headings down to the third level can be linked to by the anchor that a Git host gives them, too.
 myst_heading_anchors = 3
