@@ -39,13 +39,15 @@ class Picture:
     """Selector of the first element; the top of the page where there is none."""
     include: tuple[str, ...] = ()
     """Further analyses that the request asks for."""
+    width: int = WIDTH
+    """Pixels that are kept of the page's width."""
 
 
 PICTURES = {
     "report": Picture("llama-3.1-70b.json", "#ranking"),
     "compare": Picture("llama-3.1-70b.json", "#compare", first="#compare"),
-    "pareto": Picture("mixtral-8x7b.json", "#pareto", first="#pareto", include=("pareto",)),
-    "what-if": Picture("mixtral-8x7b.json", "#what-if", first="#what-if", include=("what_if",)),
+    "pareto": Picture("mixtral-8x7b.json", "#pareto", first="#pareto", include=("pareto",), width=880),
+    "what-if": Picture("mixtral-8x7b.json", "#what-if", first="#what-if", include=("what_if",), width=880),
 }
 
 
@@ -68,7 +70,12 @@ def main(names: Sequence[str]) -> None:
             end = page.locator(picture.last).first.bounding_box()
             assert end, picture
             above = max(0.0, top["y"] - MARGIN) if top else 0.0
-            clip = {"x": 0.0, "y": above, "width": float(WIDTH), "height": end["y"] + end["height"] + MARGIN - above}
+            clip = {
+                "x": 0.0,
+                "y": above,
+                "width": float(picture.width),
+                "height": end["y"] + end["height"] + MARGIN - above,
+            }
             page.screenshot(path=FOLDER / f"{name}.png", full_page=True, clip=clip)  # type: ignore[arg-type]
             print(f"{name}.png: {(FOLDER / f'{name}.png').stat().st_size / 1000:.0f} kB")
         browser.close()
