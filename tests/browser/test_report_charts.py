@@ -54,6 +54,9 @@ def test_charts_take_the_place_of_figures(
     drawn(page)
     expect(page.locator(".chart > svg.figure").first).to_be_hidden()
     assert overflow(page) == 0
+    # Tables and pairs that are folded at first are looked at as well.
+    page.evaluate("document.querySelectorAll('details').forEach(each => { each.open = true })")
+    assert overflow(page) == 0
     for name in ("compare", "pareto", "what_if"):
         axe(page, within=f"#{name}")
 

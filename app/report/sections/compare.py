@@ -112,7 +112,8 @@ def _told(
         "gist": _gist(found, step_s),
         "copy_of": other.plan.get("folded_under"),
         "verdict": _verdict(found, one, other),
-        "numbers": _numbers(report, one, other),
+        # The line that opens a near-copy says all that differs in what it is worth.
+        "numbers": [] if other.plan.get("folded_under") == one.rank and not all_terms else _numbers(report, one, other),
         "time": _rows(
             [(term.name, term.phrase[0].upper() + term.phrase[1:]) for term in TIME_TERMS],
             found["time_s"],

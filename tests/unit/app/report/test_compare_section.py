@@ -81,7 +81,7 @@ def test_fields_that_differ_are_told_and_no_others(analysed: Report) -> None:
     found = compare(analysed)
     assert found is not None
     part = pair_markup(found.body, 4)
-    table = part[part.index("Where their strategies differ</caption>") :]
+    table = part[part.index("Where their strategies differ</p>") :]
     told = dict(re.findall(r'<th scope="row">([^<]*)</th><td>([^<]*)</td>', table[: table.index("</table>")]))
     one, other = analysed.plans[0], analysed.plan(4)
     expected = pair(
