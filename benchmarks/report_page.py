@@ -36,7 +36,7 @@ FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--
 
 def first_paint_s(browser: Browser, path: Path, *, scripts: bool, visits: int) -> float:
     """Seconds from the start of navigation to the first contentful paint, the median over visits."""
-    found = []
+    found: list[float] = []
     for _ in range(visits):
         context = browser.new_context(viewport={"width": 1280, "height": 900}, java_script_enabled=True)
         page = context.new_page()
