@@ -23,6 +23,7 @@ from app.report.sections.ranking import ranking
 from app.report.sections.rejected import rejected
 from app.report.sections.short import short
 from app.report.sections.time import time
+from app.report.sections.timeline import timeline
 from app.report.sections.trust import trust
 from app.report.sections.verdict import verdict
 from app.report.sections.what_if import what_if
@@ -36,7 +37,7 @@ PlanSection = Callable[[Report, PlanView], Section | None]
 
 ABOVE_PLANS: tuple[ReportSection, ...] = (verdict, nearest, trust, flips, ranking)
 """What a reader sees first, in this order."""
-OF_A_PLAN: tuple[PlanSection, ...] = (memory, time, mesh, layers, launch)
+OF_A_PLAN: tuple[PlanSection, ...] = (memory, time, timeline, mesh, layers, launch)
 """What is told of each plan, in this order."""
 BELOW_PLANS: tuple[ReportSection, ...] = (compare, pareto, what_if, rejected, nearly, why_not)
 """What follows about the response as a whole."""

@@ -174,8 +174,21 @@ def _stage_ends(
     return {name: part_KN[longest, rows] for name, part_KN in parts_KN.items()}, tier_KN[longest, rows]
 
 
-def sends_s(pooled: PooledJob, strategies: Strategies, stages_PN: Ints) -> tuple[Floats, Codes]:
-    """Exposed seconds of the sends between stages, and the tier; `stages_PN` are the stages on each pool. [C-13]
+@dataclass(frozen=True, slots=True)
+class PooledHops:
+    """Hops between neighbouring stages on pools, shape (N,) each."""
+
+    slowest: Floats
+    """Seconds of the slowest one."""
+    filling: Floats
+    """Seconds of all p - 1 of one direction together."""
+    interference: float
+    """Seconds of computation lost for each second of an overlapped send, on the pool that loses most."""
+    tier: Codes
+
+
+def hops_s(pooled: PooledJob, strategies: Strategies, stages_PN: Ints) -> PooledHops:
+    """Seconds of the hops between stages; `stages_PN` are the stages on each pool. [C-13]
 
     A hop inside a pool takes what it takes there; one between pools crosses the network, and the slower end decides.
     """
@@ -193,11 +206,16 @@ def sends_s(pooled: PooledJob, strategies: Strategies, stages_PN: Ints) -> tuple
         slowest = np.maximum(slowest, np.where(inside > 0, hop, 0.0))
         between = np.maximum(between, np.where(joins, far, 0.0))
         tier = np.maximum(tier, np.maximum(np.where(inside > 0, hop_tier, 0), np.where(joins, far_tier, 0)))
-    slowest = np.maximum(slowest, between)
     # Both ends of a hop are in a send, and the computation that loses more sets the pace.
     lost = max(job.calibration.beside["send_recv"].lost_fraction for job in pooled.jobs)
-    sends = exposed_sends_s(strategies, hop=slowest, interference=lost, filling=filling + crossings * between)
-    return sends, tier.astype(np.int8)
+    return PooledHops(np.maximum(slowest, between), filling + crossings * between, lost, tier.astype(np.int8))
+
+
+def sends_s(pooled: PooledJob, strategies: Strategies, stages_PN: Ints) -> tuple[Floats, Codes]:
+    """Exposed seconds of the sends between stages, and the tier; `stages_PN` are the stages on each pool. [C-13]"""
+    hops = hops_s(pooled, strategies, stages_PN)
+    sends = exposed_sends_s(strategies, hop=hops.slowest, interference=hops.interference, filling=hops.filling)
+    return sends, hops.tier
 
 
 def tied_s(

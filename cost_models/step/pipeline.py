@@ -154,6 +154,11 @@ def exposed_sends_s(
         filling: seconds of all p - 1 hops of one direction together, where the hops differ; else each takes `hop`.
     """
     each_way = 2.0 * hop
-    steady = np.where(strategies.overlap_p2p, interference, SENDS_ON_STAGE.value)
+    steady = steady_fraction(strategies, interference=interference)
     fill = (strategies.pp - 1.0) * each_way if filling is None else 2.0 * filling
     return np.where(strategies.pp > 1, strategies.num_micro_batches * strategies.vpp * each_way * steady + fill, 0.0)
+
+
+def steady_fraction(strategies: Strategies, *, interference: float) -> Floats:
+    """Share of a send for which its stage waits in the steady state, shape (N,): `interference` where sends overlap. [C-13]"""
+    return np.where(strategies.overlap_p2p, interference, SENDS_ON_STAGE.value)
