@@ -22,7 +22,7 @@ from app.report.pages import report_file
 ROOT = Path(__file__).resolve().parent.parent
 FOLDER = ROOT / "docs" / "images"
 WIDTH = 1280
-MARGIN = 24
+ABOVE, BELOW = 24, 8
 """Pixels of page around what is shown."""
 FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-background-networking", "--hide-scrollbars")
 
@@ -44,7 +44,9 @@ class Picture:
 
 
 PICTURES = {
-    "report": Picture("llama-3.1-70b.json", "#ranking"),
+    "report": Picture("llama-3.1-70b.json", "#trust"),
+    "timeline": Picture("llama-3.1-70b.json", "#timeline-1 svg", first="#timeline-1"),
+    "mesh": Picture("llama-3.1-70b.json", "#mesh-1", first="#mesh-1"),
     "compare": Picture("llama-3.1-70b.json", "#compare", first="#compare"),
     "pareto": Picture("mixtral-8x7b.json", "#pareto", first="#pareto", include=("pareto",), width=880),
     "what-if": Picture("mixtral-8x7b.json", "#what-if", first="#what-if", include=("what_if",), width=880),
@@ -69,12 +71,12 @@ def main(names: Sequence[str]) -> None:
             top = page.locator(picture.first).first.bounding_box() if picture.first else None
             end = page.locator(picture.last).first.bounding_box()
             assert end, picture
-            above = max(0.0, top["y"] - MARGIN) if top else 0.0
+            above = max(0.0, top["y"] - ABOVE) if top else 0.0
             clip = {
                 "x": 0.0,
                 "y": above,
                 "width": float(picture.width),
-                "height": end["y"] + end["height"] + MARGIN - above,
+                "height": end["y"] + end["height"] + BELOW - above,
             }
             page.screenshot(path=FOLDER / f"{name}.png", full_page=True, clip=clip)  # type: ignore[arg-type]
             print(f"{name}.png: {(FOLDER / f'{name}.png').stat().st_size / 1000:.0f} kB")
