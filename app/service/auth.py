@@ -42,12 +42,22 @@ def principal_of(
         if tenant is None:
             raise UnauthorizedError("this key is not valid", hint="Create one with `meshwright keys create`.")
     elif service.settings.is_open:
-        _require_local_name(request)
-        tenant = LOCAL_TENANT
+        return local_principal(request, service)
     else:
         raise UnauthorizedError("this service needs a key", hint="Send it as `Authorization: Bearer …`.")
     service.seed(tenant)
     return Principal(tenant)
+
+
+def local_principal(request: Request, service: Service) -> Principal:
+    """The tenant of everybody who can connect to a service that needs no key.
+
+    Raises:
+        ForbiddenError: the request addressed the service by a public name.
+    """
+    _require_local_name(request)
+    service.seed(LOCAL_TENANT)
+    return Principal(LOCAL_TENANT)
 
 
 def _require_local_name(request: Request) -> None:

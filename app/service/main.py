@@ -9,7 +9,6 @@ from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.service.api.docs_page import install_pages
 from app.service.api.middleware import Edge
 from app.service.api.openapi import build_openapi
 from app.service.api.problems import install_problems
@@ -25,6 +24,9 @@ from app.service.jobs.runner import Kind, Kinds
 from app.service.logs import configure_logs
 from app.service.metrics import Metrics
 from app.service.parts import Service
+from app.service.web.headers import PageHeaders
+from app.service.web.install import install_pages
+from app.service.web.problem_pages import as_page
 from app.settings import Settings
 from planner.request.checked_request import PRODUCT_VERSION
 
@@ -66,8 +68,9 @@ def create_app(settings: Settings | None = None, *, kinds: Kinds = KINDS) -> Fas
         app.include_router(module.router)
     # After the routes: the document is built once, here, from all of them, and served as it is.
     install_pages(app)
-    install_problems(app)
-    app.add_middleware(Edge, metrics=service.metrics)
+    install_problems(app, shown=as_page)
+    app.add_middleware(Edge, metrics=service.metrics, shown=as_page)
+    app.add_middleware(PageHeaders)
     document = build_openapi(app)
     app.openapi = lambda: document  # type: ignore[method-assign]
     return app

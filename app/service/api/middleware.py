@@ -14,7 +14,7 @@ import structlog
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.service.api.problems import internal_problem
+from app.service.api.problems import Shown, internal_problem
 from app.service.metrics import Metrics
 
 log = structlog.get_logger("meshwright.http")
@@ -27,9 +27,10 @@ _GIVEN_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
 class Edge:
     """ASGI middleware around the whole application."""
 
-    def __init__(self, app: ASGIApp, *, metrics: Metrics) -> None:
+    def __init__(self, app: ASGIApp, *, metrics: Metrics, shown: Shown) -> None:
         self._app = app
         self._metrics = metrics
+        self._shown = shown
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Handles one request; other events, such as those of the server's life, pass through."""
@@ -59,7 +60,8 @@ class Edge:
                 # Once the status line is out, no problem document can follow it: the server has to break the connection off.
                 if status:
                     raise
-                await internal_problem(request_id)(scope, receive, send_with_id)
+                answer = self._shown(Request(scope), internal_problem(request_id))
+                await answer(scope, receive, send_with_id)
             finally:
                 self._note(scope, status=status, seconds=time.perf_counter() - begun_at)
 

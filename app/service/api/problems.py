@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable, Coroutine
 from typing import Any
 
 import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
-from fastapi.responses import JSONResponse
+from fastapi.responses import JSONResponse, Response
 from sqlalchemy.exc import OperationalError, ProgrammingError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 from starlette.exceptions import HTTPException
@@ -26,16 +27,27 @@ from cost_models.errors import InvalidInputError, MeshwrightError, Problem
 MEDIA_TYPE = "application/problem+json"
 _UNDEFINED_TABLE = "42P01"  # PostgreSQL, appendix A
 log = structlog.get_logger("meshwright.http")
+Shown = Callable[[Request, JSONResponse], Response]
+"""What a problem document becomes for the request that it answers, such as a page for a browser."""
+Handler = Callable[[Request, Exception], Coroutine[Any, Any, Response]]
 
 
-def install_problems(app: FastAPI) -> None:
-    """Makes the application answer every error with a problem document."""
-    app.add_exception_handler(MeshwrightError, _on_error)
-    app.add_exception_handler(RequestValidationError, _on_invalid)
-    app.add_exception_handler(HTTPException, _on_http)
-    app.add_exception_handler(OperationalError, _on_database)
-    app.add_exception_handler(ProgrammingError, _on_statement)
-    app.add_exception_handler(PoolTimeoutError, _on_database)
+def install_problems(app: FastAPI, *, shown: Shown) -> None:
+    """Makes the application answer every error with a problem document, or with what `shown` makes of it."""
+
+    def answering(handler: Callable[[Request, Exception], JSONResponse]) -> Handler:
+        # A coroutine, because Starlette sends plain functions to a thread, of which there may be none while the database is away.
+        async def answered(request: Request, error: Exception) -> Response:
+            return shown(request, handler(request, error))
+
+        return answered
+
+    app.add_exception_handler(MeshwrightError, answering(_on_error))
+    app.add_exception_handler(RequestValidationError, answering(_on_invalid))
+    app.add_exception_handler(HTTPException, answering(_on_http))
+    app.add_exception_handler(OperationalError, answering(_on_database))
+    app.add_exception_handler(ProgrammingError, answering(_on_statement))
+    app.add_exception_handler(PoolTimeoutError, answering(_on_database))
 
 
 def problem_response(error: MeshwrightError, *, request_id: str | None) -> JSONResponse:
@@ -59,12 +71,12 @@ def _answered(request: Request, error: MeshwrightError) -> JSONResponse:
     return problem_response(error, request_id=request.scope.get("request_id"))
 
 
-async def _on_error(request: Request, error: Exception) -> JSONResponse:
+def _on_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, MeshwrightError)
     return _answered(request, error)
 
 
-async def _on_invalid(request: Request, error: Exception) -> JSONResponse:
+def _on_invalid(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, RequestValidationError)
     problems = [_parameter_problem(entry) for entry in error.errors()]
     return _answered(request, InvalidInputError(problems))
@@ -83,7 +95,7 @@ def _message(entry: dict[str, Any]) -> str:
     return f"{entry['msg']} (given {given[:80]})" if entry.get("input") is not None else str(entry["msg"])
 
 
-async def _on_http(request: Request, error: Exception) -> JSONResponse:
+def _on_http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     path = request.url.path[:200]
     if error.status_code == 405:
@@ -102,7 +114,7 @@ async def _on_http(request: Request, error: Exception) -> JSONResponse:
     return _answered(request, InvalidInputError([Problem("", re.sub(r"\s+", " ", str(error.detail))[:300])]))
 
 
-async def _on_statement(request: Request, error: Exception) -> JSONResponse:
+def _on_statement(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, ProgrammingError)
     # Any other faulty statement is a defect of the program, and answered as one.
     if getattr(error.orig, "sqlstate", None) != _UNDEFINED_TABLE:
@@ -110,7 +122,7 @@ async def _on_statement(request: Request, error: Exception) -> JSONResponse:
     return _answered(request, UnavailableError("the database has no tables", hint="Run `meshwright db upgrade`."))
 
 
-async def _on_database(request: Request, error: Exception) -> JSONResponse:
+def _on_database(request: Request, error: Exception) -> JSONResponse:
     log.error("the database cannot be reached", error=str(error)[:500])
     return _answered(request, UnavailableError("the database cannot be reached", hint="Try again in a moment."))
 

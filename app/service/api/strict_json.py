@@ -35,7 +35,7 @@ async def read_json(request: Request, *, max_bytes: int, max_depth: int) -> Json
         MediaTypeError, BodyTooLargeError, NotJsonError: it is one of those that this module refuses (see its docstring).
     """
     _require_json_type(request)
-    raw = await _read(request, max_bytes=max_bytes)
+    raw = await read_body(request, max_bytes=max_bytes)
     return JsonBody(parse_json(raw, max_depth=max_depth), hashlib.sha256(raw).hexdigest())
 
 
@@ -75,7 +75,12 @@ def _require_json_type(request: Request) -> None:
         raise MediaTypeError(f"the body is encoded as {encoding[:40]}", hint="Send it without Content-Encoding.")
 
 
-async def _read(request: Request, *, max_bytes: int) -> bytes:
+async def read_body(request: Request, *, max_bytes: int) -> bytes:
+    """The bytes of the body.
+
+    Raises:
+        BodyTooLargeError: there are more than `max_bytes`.
+    """
     # The announced length spares reading a body that is honestly too large; the count while reading catches the others.
     announced = request.headers.get("content-length", "0")
     too_large = announced.isdecimal() and int(announced[:20]) > max_bytes

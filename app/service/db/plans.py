@@ -125,6 +125,16 @@ class PlanStore:
             )
         return document
 
+    def all_ranked(self, tenant: str, plan_id: str) -> list[str]:
+        """All ranked plans with their stages, best first, as JSON; empty if there are none, or no such plan."""
+        query = (
+            select(ranked_plans.c.document)
+            .where(ranked_plans.c.tenant == tenant, ranked_plans.c.plan_id == plan_id)
+            .order_by(ranked_plans.c.rank)
+        )
+        with reading(self._engine) as connection:
+            return list(connection.execute(query).scalars())
+
     def page(
         self, tenant: str, *, limit: int, after: tuple[datetime, str] | None = None, status: Status | None = None
     ) -> list[PlanRow]:

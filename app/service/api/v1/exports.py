@@ -15,6 +15,7 @@ from app.service.api.dependencies import Caller, Here
 from app.service.api.schemas import LaunchFiles
 from app.service.api.v1.plans import PlanId
 from app.service.intake.own_calibrations import OwnCalibrations
+from app.service.parts import Service
 from planner.export.export import export_row, target_named
 from planner.export.launch_plan import row_of_plan
 from planner.export.target import LaunchFile
@@ -52,22 +53,35 @@ def read_export(
     accept: Annotated[str, Header(description=f"`{ZIP}` gives an archive in place of JSON.")] = "application/json",
 ) -> Response:
     """Launch files of one ranked plan for a framework or a front end of it."""
-    stored = service.plans.get(caller.tenant, plan_id)
+    files = launch_files(service, caller.tenant, plan_id, framework, rank=plan, version=version)
+    if ZIP in accept:
+        headers = {"Content-Disposition": f'attachment; filename="{framework}.zip"'}
+        return Response(zipped(files), media_type=ZIP, headers=headers)
+    return JSONResponse({"files": [{"path": file.path, "content": file.content} for file in files]})
+
+
+def launch_files(
+    service: Service, tenant: str, plan_id: str, framework: str, *, rank: int, version: str | None
+) -> tuple[LaunchFile, ...]:
+    """The launch files of one ranked plan.
+
+    Raises:
+        NotFoundError: the tenant has no such plan.
+        WrongStateError: it has not succeeded.
+        InvalidInputError, NotExpressibleError: the target is unknown, or cannot run this plan.
+    """
+    stored = service.plans.get(tenant, plan_id)
     if stored.status != "succeeded" or not stored.response:
         message = f"plan {plan_id} is {stored.status}"
         raise WrongStateError(message, hint="Its launch files can be read once it has succeeded.")
     response: dict[str, Any] = json.loads(stored.response)
     own_version = version if target_named(framework).own_version else None
-    row = row_of_plan(response, plan, framework_version=own_version)
+    row = row_of_plan(response, rank, framework_version=own_version)
     # Calibrations are stored under ids that only their tenant may name.
-    predicted = next(each for each in response["plans"] if each["rank"] == plan)["evaluation"]
-    own = OwnCalibrations(service.calibrations, tenant=caller.tenant)
+    predicted = next(each for each in response["plans"] if each["rank"] == rank)["evaluation"]
+    own = OwnCalibrations(service.calibrations, tenant=tenant)
     named = own.named(row)
-    files = export_row(named, framework, framework_version=version, predicted=predicted, extra=own.found)
-    if ZIP in accept:
-        headers = {"Content-Disposition": f'attachment; filename="{framework}.zip"'}
-        return Response(zipped(files), media_type=ZIP, headers=headers)
-    return JSONResponse({"files": [{"path": file.path, "content": file.content} for file in files]})
+    return tuple(export_row(named, framework, framework_version=version, predicted=predicted, extra=own.found))
 
 
 def zipped(files: tuple[LaunchFile, ...]) -> bytes:

@@ -18,9 +18,10 @@ from app.service.api.openapi import json_body
 from app.service.api.problems import stored_problem
 from app.service.api.schemas import PlanDocument, PlanEvent, PlanPage, PlanState, Status
 from app.service.db.jobs import FINISHED, JobEvent, JobKey
-from app.service.db.plans import PlanRow, Submission
+from app.service.db.plans import PlanRow
 from app.service.intake.examples import EXAMPLE_PLAN_ID
 from app.service.intake.plan_requests import prepare_request
+from app.service.submission import submit_request
 from app.service.timestamps import rfc3339
 from planner.request.checked_request import PRODUCT_VERSION
 from planner.schemas import PlanRequest, RankedPlan
@@ -61,23 +62,14 @@ async def create_plan(
         calibrations=service.calibrations,
         job_time_limit_s=service.settings.job_time_limit_s,
     )
-    submission = Submission(
-        digest=asked.digest,
-        request=asked.payload,
-        time_limit_s=asked.time_limit_s,
+    plan = await submit_request(
+        service,
+        asked,
+        tenant=caller.tenant,
+        wait_s=asked.wait_s,
         idempotency_key=idempotency_key,
         body_sha256=body.sha256,
     )
-    submitted = await run_in_threadpool(service.plans.submit, caller.tenant, submission)
-    key = JobKey(caller.tenant, submitted.id)
-    if submitted.is_new:
-        service.runner.submit(key)
-        await service.runner.wait(key, timeout_s=asked.wait_s)
-    plan = await run_in_threadpool(service.plans.get, caller.tenant, submitted.id)
-    # An older request's plan is looked at before waiting: it is mostly finished, and then nobody would wake us.
-    if plan.status not in FINISHED and not submitted.is_new:
-        await service.runner.wait(key, timeout_s=asked.wait_s)
-        plan = await run_in_threadpool(service.plans.get, caller.tenant, submitted.id)
     if plan.status == "failed" and plan.error:
         return stored_problem(json.loads(plan.error), request_id=request.scope.get("request_id"))
     return _sent(plan, status_code=201 if plan.status in FINISHED else 202, location=f"/v1/plans/{plan.id}")

@@ -54,7 +54,7 @@ def handled(
     headers = [] if request_id is None else [(b"x-request-id", request_id.encode())]
     scope = {"type": kind, "method": "GET", "path": "/x", "headers": headers, "query_string": b""}
     with capture_logs() as log:
-        asyncio.run(Edge(app, metrics=metrics)(scope, receive, send))
+        asyncio.run(Edge(app, metrics=metrics, shown=lambda _request, problem: problem)(scope, receive, send))
     return messages, metrics.text().decode(), log
 
 

@@ -1,0 +1,1 @@
+"""Figures of the served pages, as SVG drawn from plain numbers."""

@@ -1,0 +1,121 @@
+"""The pages of plans: the list, a plan while it is searched for, its report, and what went wrong with one that failed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterable
+from typing import Annotated, Any
+
+from fastapi import APIRouter, Depends
+from fastapi.concurrency import run_in_threadpool
+from fastapi.responses import HTMLResponse, RedirectResponse, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
+
+from app.errors import WrongStateError
+from app.service.api.dependencies import Here, Place, cursor_of
+from app.service.api.v1.plans import PlanId
+from app.service.db.jobs import FINISHED, JobKey
+from app.service.parts import Service
+from app.service.web.progress import progress_of
+from app.service.web.rendering import HTMX, fragment, html, page
+from app.service.web.reports import report_html
+from app.service.web.visitors import OwnPage, Visitor
+from app.service.web.words import asked, when
+from cost_models.errors import InvalidInputError
+
+router = APIRouter(include_in_schema=False)
+_ON_A_PAGE = 20
+# Workers report at most every 0.2 s. Between two reports the elapsed time is told anew once a second.
+_LOOK_EVERY_S, _TELL_EVERY_S = 0.2, 1.0
+
+
+@router.api_route("/plans", methods=["GET", "HEAD"])
+def list_plans(visitor: Visitor, service: Here, place: Place) -> HTMLResponse:
+    """The visitor's plans, newest first."""
+    plans = service.plans.page(visitor.tenant, limit=_ON_A_PAGE, after=place)
+    entries = [
+        {
+            "id": plan.id,
+            "status": plan.status,
+            "asked": asked(json.loads(plan.request)["request"]),
+            "created": when(plan.created_at),
+            "headline": json.loads(plan.headline) if plan.headline else None,
+        }
+        for plan in plans
+    ]
+    more = cursor_of(plans[-1].created_at, plans[-1].id) if len(plans) == _ON_A_PAGE else None
+    return page("plans", title="Plans", entries=entries, more=more, is_first=place is None)
+
+
+@router.api_route("/plans/{plan_id}", methods=["GET", "HEAD"])
+def show_plan(plan_id: PlanId, visitor: Visitor, service: Here) -> HTMLResponse:
+    """The report of a plan, or how far its search is, or why there is no report."""
+    plan = service.plans.get(visitor.tenant, plan_id)
+    if plan.status == "succeeded":
+        try:
+            return html(report_html(service, visitor.tenant, plan))
+        except InvalidInputError as error:
+            # The answer is there, but this version of the program would draw other figures than the one that gave it.
+            problem = {"detail": error.problems[0].message, "hint": error.problems[0].hint, "code": error.code}
+            return page("unfinished", title="A plan of another version", plan=plan, problem=problem, has_answer=True)
+    if plan.status in ("failed", "cancelled"):
+        told = json.loads(plan.error) if plan.error else None
+        title = "The search failed" if plan.status == "failed" else "The search was cancelled"
+        return page("unfinished", title=title, plan=plan, problem=told, has_answer=False)
+    return page(
+        "progress",
+        title="Searching",
+        scripts=HTMX,
+        plan=plan,
+        progress=progress_of(service.jobs, JobKey(visitor.tenant, plan_id), plan),
+        asked=asked(json.loads(plan.request)["request"]),
+    )
+
+
+@router.post("/plans/{plan_id}/cancel", dependencies=[OwnPage])
+async def cancel_plan(plan_id: PlanId, visitor: Visitor, service: Here) -> Response:
+    """Cancels a search that has not ended, and shows what became of it."""
+    key = JobKey(visitor.tenant, plan_id)
+    try:
+        await run_in_threadpool(service.jobs.request_cancel, key)
+    except WrongStateError:
+        pass  # it ended while the button was on its way; its page says how
+    else:
+        service.runner.cancel(key)
+        # A search stops at its next look at the flag, so that mostly the page can say at once that it was cancelled.
+        await service.runner.wait(key, timeout_s=1.0)
+    return RedirectResponse(f"/plans/{plan_id}", status_code=303)
+
+
+def _watched(plan_id: PlanId, visitor: Visitor, service: Here) -> JobKey:
+    return JobKey(visitor.tenant, service.plans.get(visitor.tenant, plan_id).id)
+
+
+@router.get("/plans/{plan_id}/progress", response_class=EventSourceResponse)
+async def watch_plan(key: Annotated[JobKey, Depends(_watched)], service: Here) -> AsyncIterable[ServerSentEvent]:
+    """How far the search is, as a part of its page each time, and `finished` at the end."""
+    # A route of its own beside the API's events: it reads the visitor's cookie, and words and numbers are written in one place.
+    shown, told_at = -1, 0.0
+    while not service.stopping.is_set():
+        plan, progress = await run_in_threadpool(_now, service, key)
+        now = asyncio.get_running_loop().time()
+        if progress["seq"] != shown or now - told_at >= _TELL_EVERY_S:
+            shown, told_at = progress["seq"], now
+            yield ServerSentEvent(raw_data=fragment("progress_figures", progress=progress))
+        if plan.status in FINISHED:
+            yield ServerSentEvent(raw_data="", event="finished")
+            return
+        await asyncio.sleep(_LOOK_EVERY_S)
+
+
+def _now(service: Service, key: JobKey) -> tuple[Any, dict[str, Any]]:
+    plan = service.plans.get(key.tenant, key.id)
+    return plan, progress_of(service.jobs, key, plan)
+
+
+@router.get("/plans/{plan_id}/finished")
+def finished(plan_id: PlanId, visitor: Visitor, service: Here) -> Response:
+    """Tells the page of a search that has ended to load itself again: it is the report now."""
+    service.plans.get(visitor.tenant, plan_id)
+    return Response(status_code=204, headers={"HX-Refresh": "true"})
