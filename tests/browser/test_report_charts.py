@@ -5,14 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
-from urllib.parse import urlsplit
+from urllib.parse import parse_qs, urlsplit
 
 import pytest
 from playwright.sync_api import Page, Route, expect
 
 from analysed_report import analysed_report
 from app.report.frame import asset
-from app.report.pages import report_file, report_page
+from app.report.pages import comparison_page, report_file, report_page
 from planner.one_plan.pair import calibrations_of, pair
 
 MakePage = Callable[..., Page]
@@ -32,12 +32,12 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def drawn(page: Page) -> None:
+def drawn(page: Page, charts: int = CHARTS) -> None:
     """Brings every chart into view and waits until it is drawn."""
     for chart in page.locator("[data-chart]").all():
         chart.evaluate("each => each.scrollIntoView({block: 'center'})")
         expect(chart.locator(".canvas svg").first).to_be_visible()
-    expect(page.locator(".chart.drawn")).to_have_count(CHARTS)
+    expect(page.locator(".chart.drawn")).to_have_count(charts)
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
@@ -61,18 +61,22 @@ def test_charts_take_the_place_of_figures(
         axe(page, within=f"#{name}")
 
 
+def answer(route: Route) -> None:
+    """What a service answers with: the report, two plans of it, or an asset."""
+    report = replace(analysed_report(), address="/plans/p")
+    address = urlsplit(route.request.url)
+    if address.path.startswith("/assets/"):
+        kind = "text/css" if address.path.endswith(".css") else "text/javascript"
+        route.fulfill(body=asset(address.path.removeprefix("/assets/")), content_type=kind)
+        return
+    ranks = parse_qs(address.query)
+    two = address.path == "/plans/p/compare"
+    body = comparison_page(report, int(ranks["a"][0]), int(ranks["b"][0])) if two else report_page(report)
+    route.fulfill(body=body, content_type="text/html", headers={"Content-Security-Policy": POLICY})
+
+
 def test_a_served_page_draws_them_under_its_policy(new_page: MakePage) -> None:
     """Styles of attributes and of inserted elements are refused there; the console would tell of each."""
-
-    def answer(route: Route) -> None:
-        path = urlsplit(route.request.url).path
-        if not path.startswith("/assets/"):
-            body = report_page(replace(analysed_report(), address="/plans/p"))
-            route.fulfill(body=body, content_type="text/html", headers={"Content-Security-Policy": POLICY})
-        else:
-            kind = "text/css" if path.endswith(".css") else "text/javascript"
-            route.fulfill(body=asset(path.removeprefix("/assets/")), content_type=kind)
-
     page = new_page()
     page.route(f"{ADDRESS}/**", answer)
     page.goto(f"{ADDRESS}/plans/p")
@@ -81,6 +85,26 @@ def test_a_served_page_draws_them_under_its_policy(new_page: MakePage) -> None:
     expect(page.locator("form.choice")).to_have_count(1)
     page.locator("form.choice select[name=b]").select_option("4")
     expect(page.locator("#compare [data-chart] > p").first).to_contain_text("Plan 4 takes")
+
+
+@pytest.mark.parametrize("javascript", [True, False])
+def test_the_form_of_a_served_page_leads_to_any_two_plans(
+    new_page: MakePage, axe: Callable[..., None], overflow: Callable[[Page], int], javascript: bool
+) -> None:
+    page = new_page(width=390, javascript=javascript)
+    page.route(f"{ADDRESS}/**", answer)
+    page.goto(f"{ADDRESS}/plans/p")
+    page.locator("form.choice select[name=a]").select_option("5")
+    page.locator("form.choice select[name=b]").select_option("2")
+    page.locator("form.choice button").click()
+    page.wait_for_url("**/plans/p/compare?a=5&b=2")
+    expect(page.locator("h2")).to_have_text("Plans 5 and 2 side by side")
+    expect(page.locator("#comparison select[name=a]")).to_have_value("5")
+    expect(page.locator("#comparison table.apart")).to_have_count(2)
+    if javascript:
+        drawn(page, 1)
+        assert overflow(page) == 0
+        axe(page)
 
 
 def test_any_two_plans_are_compared(file: Path, page: Page) -> None:
@@ -130,13 +154,18 @@ def test_a_variant_without_a_plan_says_why(file: Path, page: Page) -> None:
     expect(lengths.locator("[aria-live]")).to_contain_text("8,192: no plan; ")
 
 
-def test_on_paper_and_without_scripts_the_figures_stand(file: Path, new_page: MakePage) -> None:
+def test_a_comparison_is_printed_as_tables(new_page: MakePage) -> None:
     page = new_page()
-    page.goto(file.as_uri())
-    drawn(page)
+    page.route(f"{ADDRESS}/**", answer)
+    page.goto(f"{ADDRESS}/plans/p/compare?a=1&b=4")
+    drawn(page, 1)
     page.emulate_media(media="print")
-    expect(page.locator("#pareto svg.figure")).to_be_visible()
-    expect(page.locator("#pareto .canvas")).to_be_hidden()
+    expect(page.locator("#comparison table.apart").first).to_be_visible()
+    expect(page.locator("#comparison .canvas").first).to_be_hidden()
+    expect(page.locator("form.choice")).to_be_hidden()
+
+
+def test_without_scripts_the_figures_stand(file: Path, new_page: MakePage) -> None:
     plain = new_page(javascript=False)
     plain.goto(file.as_uri())
     expect(plain.locator("#pareto svg.figure")).to_be_visible()

@@ -49,7 +49,7 @@ def pareto(report: Report) -> Section | None:
     title = "Time, memory, GPUs and cost of the front" if front else "Time, memory and GPUs of the listed plans"
     return section(
         "pareto",
-        "Trading time for memory, GPUs and cost",
+        "Time against memory, GPUs and cost",
         scripts=SCRIPTS,
         figure=scatter(
             shown,
