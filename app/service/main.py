@@ -32,11 +32,14 @@ from planner.request.checked_request import PRODUCT_VERSION
 
 KINDS: Kinds = {"plan": Kind(task="app.service.jobs.plan_task:run", write_result=write_result)}
 _TAGS = [
-    {"name": "plans", "description": "The main job: find out which split is best."},
-    {"name": "evaluate", "description": "What a given strategy costs."},
-    {"name": "calibrations", "description": "What an agent measured."},
-    {"name": "presets", "description": "What a request can refer to by name."},
-    {"name": "service", "description": "Health and figures."},
+    {
+        "name": "plans",
+        "description": "Start here: find out which split of a training is best, and get its launch files.",
+    },
+    {"name": "evaluate", "description": "What a strategy or a configuration of your own costs."},
+    {"name": "presets", "description": "Models, GPUs, clusters and frameworks that a request can name."},
+    {"name": "calibrations", "description": "What your own machines were measured to do; plans can be priced with it."},
+    {"name": "service", "description": "Whether the service is well; no key is needed."},
 ]
 
 

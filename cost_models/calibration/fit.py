@@ -14,7 +14,8 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.calibration.document import CollectiveFit, CollectiveSample, GemmFit, GemmSample
+from cost_models.calibration.document import CollectiveFit, GemmFit
+from cost_models.calibration.samples import CollectiveSample, GemmSample
 
 Floats = NDArray[np.float64]
 RESIDUAL_QUANTILE = 0.8

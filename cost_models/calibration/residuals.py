@@ -12,8 +12,9 @@ from statistics import median
 
 import numpy as np
 
-from cost_models.calibration.document import CalibrationDocument, CollectiveSample
+from cost_models.calibration.document import CalibrationDocument
 from cost_models.calibration.fit import RESIDUAL_QUANTILE
+from cost_models.calibration.samples import CollectiveSample
 from cost_models.terms import Tier
 
 NOMINAL_RESIDUALS: Mapping[str, tuple[float, float, float, float]] = {

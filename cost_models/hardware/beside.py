@@ -15,7 +15,8 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.calibration.document import CalibrationDocument, OverlapSample
+from cost_models.calibration.document import CalibrationDocument
+from cost_models.calibration.samples import OverlapSample
 from cost_models.constants import INTERFERENCE
 from cost_models.operations import OPS, Op
 from cost_models.strategies.tensors import summed

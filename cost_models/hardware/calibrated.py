@@ -16,7 +16,8 @@ from typing import Any, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.calibration.document import CalibrationDocument, Host, HostLayer
+from cost_models.calibration.document import CalibrationDocument
+from cost_models.calibration.samples import Host, HostLayer
 from cost_models.constants import (
     COMPILED_DTENSOR_HOST_RATIO,
     COMPILED_HOST_RATIO,

@@ -13,7 +13,8 @@ from statistics import median
 import numpy as np
 from numpy.typing import NDArray
 
-from cost_models.calibration.document import CalibrationDocument, GemmSample
+from cost_models.calibration.document import CalibrationDocument
+from cost_models.calibration.samples import GemmSample
 from cost_models.constants import SUSTAINED_CLOCK
 from cost_models.hardware.attention_kernels import Direction, batched_product_s, composed_s
 from cost_models.hardware.gemm import without_launch_s

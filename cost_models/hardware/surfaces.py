@@ -13,7 +13,8 @@ from dataclasses import replace
 
 import numpy as np
 
-from cost_models.calibration.document import CalibrationDocument, GemmSample
+from cost_models.calibration.document import CalibrationDocument
+from cost_models.calibration.samples import GemmSample
 from cost_models.constants import FP32_SHARE, NOMINAL_GEMM_EFFICIENCY, PEAKS_OVER_HALF, SUSTAINED_CLOCK
 from cost_models.hardware.efficiency import carried_share, precision_efficiency
 from cost_models.hardware.gemm import (

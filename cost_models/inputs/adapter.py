@@ -12,8 +12,9 @@ from dataclasses import replace
 from fnmatch import fnmatchcase
 from typing import Annotated, Any, Final
 
-from pydantic import BaseModel, BeforeValidator, Field
+from pydantic import BeforeValidator, Field
 
+from cost_models.documented import Documented
 from cost_models.errors import InvalidInputError, NotModelledError, Problem
 from cost_models.hints import child, choice_hint, shown
 from cost_models.inputs.fields import STRICT, Count, CountOrZero, Flag, Fraction, Name, validated
@@ -28,7 +29,7 @@ Modules = Annotated[
 """Names, of which a single one may stand without a list."""
 
 
-class AdapterInput(BaseModel):
+class AdapterInput(Documented):
     """Low-rank adapters beside a frozen base."""
 
     model_config = STRICT

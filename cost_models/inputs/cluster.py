@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from functools import lru_cache
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Discriminator, Field, Tag
+from pydantic import ConfigDict, Discriminator, Field, Tag
 
 from cost_models import presets
 from cost_models.constants import (
@@ -20,6 +20,7 @@ from cost_models.constants import (
     INTRA_LATENCY_S,
     NETWORK_LATENCY_S,
 )
+from cost_models.documented import Documented
 from cost_models.errors import InvalidInputError, NotModelledError, Problem
 from cost_models.hints import child
 from cost_models.inputs.fields import STRICT, Count, Flag, Name, Quantity, QuantityOrZero, resolved_once, validated
@@ -39,51 +40,67 @@ def _is_name(value: object) -> str:
     return "list" if isinstance(value, (list, tuple)) else "text"
 
 
-class LinkInput(BaseModel):
+class LinkInput(Documented):
     """A fast link inside the node, described by its numbers."""
 
     model_config = STRICT
 
     bandwidth_gb_per_s: Annotated[Quantity, Field(le=1e9)]
+    """Bandwidth per GPU in one direction, GB/s (1e9 bytes)."""
     latency_us: Annotated[QuantityOrZero, Field(le=1e6)] | None = None
+    """Time of one hop, in microseconds. Default: that of the GPU's own kind of link."""
 
 
-class PcieInput(BaseModel):
+class PcieInput(Documented):
     """How GPUs hang on PCIe switches and sockets."""
 
     model_config = STRICT
 
     gpus_per_switch: Count | None = None
+    """Number of GPUs that share one PCIe switch. Default 2."""
     gpus_per_socket: Count | None = None
+    """Number of GPUs that hang on one processor socket. Default: half of the node's."""
 
 
-class NetworkInput(BaseModel):
+class NetworkInput(Documented):
     """What is between the nodes."""
 
     model_config = STRICT
 
     fabric: Fabric | None = None
+    """Kind of network."""
     rail_optimized: Flag | None = None
+    """Whether the n-th NICs of all nodes meet at one leaf switch. Default: true, except for tcp."""
     nodes_per_leaf: Count | None = None
+    """Number of nodes that share a leaf switch. Default: all."""
     oversubscription: Annotated[float, Field(strict=True, ge=1, le=1000, allow_inf_nan=False)] | None = None
+    """Bandwidth into a leaf switch over the bandwidth out of it, as a ratio of 1 or more. Default 1."""
     latency_us: Annotated[QuantityOrZero, Field(le=1e6)] | None = None
+    """Time of one hop between nodes, in microseconds. Default: nominal for the fabric."""
 
 
-class NodesInput(BaseModel):
+class NodesInput(Documented):
     """Equal nodes of one GPU: what a cluster of one kind says of itself, and one of several kinds of each of its pools."""
 
     model_config = STRICT
 
     preset: Name | None = None
+    """Name of a cluster preset, as `GET /v1/presets/clusters` lists them. Other fields are laid over it."""
     name: Name | None = None
+    """What the cluster, or the pool, is called in answers."""
     gpu: (
         Annotated[Annotated[Name, Tag("text")] | Annotated[GpuInput, Tag("object")], Discriminator(_is_text)] | None
     ) = None
+    """Name of a GPU preset, or an object that states a GPU's own peaks, memory and links."""
     num_nodes: Count | None = None
+    """Number of nodes."""
     gpus_per_node: Annotated[Count, Field(le=1024)] | None = None
+    """Number of GPUs of a node."""
     nvlink_domain_gpus: Count | None = None
+    """Number of GPUs that reach each other over the fast link. Default: a node's; 72 on an NVL72, whose nodes have 4."""
     segment_nodes: Count | None = None
-    """Nodes of one scheduler segment, each segment whole inside an NVLink domain; by default the most that fit."""
+    """Number of nodes of one scheduler segment, each segment whole inside an NVLink domain; by default the most that
+    fit."""
     intra_node: (
         Annotated[
             Annotated[Literal["nvswitch", "nvlink-mesh", "nvlink-pairs", "pcie", "xgmi"], Tag("text")]
@@ -92,14 +109,23 @@ class NodesInput(BaseModel):
         ]
         | None
     ) = None
+    """What connects the GPUs of a node, by name or by its numbers. Default: as in the vendor's reference server."""
     pcie: PcieInput | None = None
+    """How the GPUs hang on PCIe switches and sockets; it matters where they have no faster link."""
     nics_per_node: Annotated[Count, Field(le=1024)] | None = None
+    """Number of network cards of a node."""
     nic_gbit_per_s: Annotated[Quantity, Field(le=1e6)] | None = None
+    """Signalling rate of one network card in one direction, Gbit/s."""
     host_memory_gib: Annotated[Quantity, Field(le=1e9)] | None = None
+    """Memory of a node's host, GiB. Without it, plans that offload to the host carry a warning."""
     host_link_gb_per_s: Annotated[Quantity, Field(le=1e9)] | None = None
+    """Bandwidth between one GPU and its host in one direction while all GPUs of the node copy, GB/s."""
     host_adam_gb_per_s: Annotated[Quantity, Field(le=1e9)] | None = None
+    """Memory traffic of the optimizer on a node's processors, shared by its ranks, GB/s."""
     reserved_memory_gib: Annotated[QuantityOrZero, Field(le=1e6)] | None = None
+    """Memory of each GPU that training must not use, GiB. Default 0."""
     price_per_gpu_hour: Annotated[QuantityOrZero, Field(le=1e6)] | None = None
+    """Price of one GPU for one hour, in any currency."""
     calibration: (
         Annotated[
             Annotated[Name, Tag("text")] | Annotated[list[Name], Field(max_length=16), Tag("list")],
@@ -107,6 +133,8 @@ class NodesInput(BaseModel):
         ]
         | None
     ) = None
+    """Measurements to price with: the id of an uploaded calibration, the name of a shipped one, "auto" for the newest of
+    this kind of node, or a list (compute from one, network from another). Default: the reference data of the GPU."""
 
 
 class ClusterInput(NodesInput):
@@ -137,7 +165,9 @@ class ClusterInput(NodesInput):
     )
 
     network: NetworkInput | None = None
+    """What lies between the nodes. What is missing takes nominal values and a warning."""
     pools: list[NodesInput] | None = None
+    """Several kinds of node, in place of `gpu`, `num_nodes` and `gpus_per_node`. They share one `network`."""
 
 
 def resolve_cluster(document: Mapping[str, Any], *, pointer: str = "/cluster") -> Cluster:

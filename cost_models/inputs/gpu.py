@@ -9,9 +9,10 @@ import re
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import BaseModel, Field
+from pydantic import Field
 
 from cost_models import presets
+from cost_models.documented import Documented
 from cost_models.errors import InvalidInputError, Problem
 from cost_models.hints import child
 from cost_models.inputs.fields import STRICT, Count, Name, Quantity, QuantityOrZero
@@ -46,32 +47,46 @@ _UNKNOWN, _UNKNOWN_CARD = "A100-SXM-80GB", "L40S-48GB"
 all speeds: with the nearest in speed, a faster GPU would borrow other links and another efficiency and could come out slower."""
 
 
-class PeakInput(BaseModel):
+class PeakInput(Documented):
     """Dense peak rates in 1e12 operations per second."""
 
     model_config = STRICT
 
     bf16: Quantity | None = None
+    """Peak of bf16 products without sparsity, 1e12 operations per second."""
     fp16: Quantity | None = None
+    """Peak of fp16 products without sparsity, 1e12 operations per second."""
     fp8: Quantity | None = None
+    """Peak of fp8 products without sparsity, 1e12 operations per second."""
     nvfp4: Quantity | None = None
+    """Peak of nvfp4 products without sparsity, 1e12 operations per second."""
     fp32: Quantity | None = None
+    """Peak of fp32 products without sparsity, 1e12 operations per second."""
 
 
-class GpuInput(BaseModel):
+class GpuInput(Documented):
     """A GPU that is not among the presets."""
 
     model_config = STRICT
 
     name: Name
+    """What the GPU is called. A known family in it, such as H100, lends the facts that are missing here."""
     memory_gib: Annotated[Quantity, Field(le=1e6)]
+    """Memory that the driver offers to one process, GiB: about 79.1 on an 80 GB H100."""
     peak_tflops: PeakInput
+    """Dense peak rates by precision."""
     memory_bandwidth_gb_per_s: Annotated[Quantity, Field(le=1e9)]
+    """Bandwidth of the GPU's memory, GB/s."""
     nvlink_gb_per_s: Annotated[QuantityOrZero, Field(le=1e9)] = 0.0
+    """Bandwidth of all NVLink or xGMI links of the GPU together in one direction, GB/s; 0 where it has none."""
     pcie_gb_per_s: Annotated[Quantity, Field(le=1e9)] | None = None
+    """Bandwidth of the PCIe link in one direction, GB/s."""
     generation: Generation | None = None
+    """Architecture, which decides what kernels there are."""
     num_sms: Annotated[Count, Field(le=100_000)] | None = None
+    """Number of multiprocessors."""
     power_limit_w: Annotated[Quantity, Field(le=1e6)] | None = None
+    """Power limit, in watts."""
     reference: Name | None = None
     """Preset whose measured curves are borrowed."""
 

@@ -12,8 +12,9 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field
 
+from cost_models.documented import Documented
 from cost_models.errors import InvalidInputError, Problem
 from cost_models.frameworks import (
     FRAMEWORKS,
@@ -54,7 +55,7 @@ def _describe_adapter(schema: dict[str, Any]) -> None:
 Month = Annotated[str, Field(strict=True, pattern=r"^(19|20)\d\d-(0[1-9]|1[0-2])$")]
 
 
-class TrainingInput(BaseModel):
+class TrainingInput(Documented):
     """A training job; all but the first five fields have defaults by framework."""
 
     model_config = ConfigDict(
@@ -65,34 +66,58 @@ class TrainingInput(BaseModel):
     )
 
     seq_length: Count | None = None
+    """Length of a sequence, in tokens."""
     global_batch_size: Count | None = None
-    """Sequences; `global_batch_tokens` may be given instead."""
+    """Number of sequences of one optimizer step; `global_batch_tokens` may be given instead."""
     global_batch_tokens: Count | None = None
+    """Tokens of one optimizer step; a whole number of sequences."""
     precision: Precision | None = None
+    """Type that the matrix products compute in."""
     framework: Framework | None = None
+    """The framework that will run the plan."""
     framework_version: Name | None = None
+    """Its release, such as "0.16". Default: the newest known one of `software_date`."""
     software_date: Month | None = None
+    """Month (YYYY-MM) that tells which kernels the stack has, where no version is given."""
     model_impl: ModelImpl | None = None
     """Whose modules run: the framework's own, Hugging Face transformers (the default of `deepspeed` and `fsdp`), or these with Liger's kernels. It decides their kernels, what they save, the loss and the host's time; Megatron and nanotron have modules of their own."""
     transformer_impl: Literal["transformer-engine", "local"] | None = None
+    """Whether layers come from Transformer Engine or from the framework itself. Default by framework."""
     attention: Attention | None = None
+    """Whether attention runs in one fused kernel (flash) or writes its scores to memory (math). Default by framework."""
     attention_kernel: AttentionKernel | None = None
+    """Which fused kernel runs attention. Default by framework, date and GPU."""
     cross_entropy: CrossEntropy | None = None
+    """How the loss is computed, which decides how many bytes each logit holds. Default by framework."""
     fp8_recipe: Literal["delayed", "tensorwise", "rowwise", "blockwise", "mxfp8"] | None = None
+    """How fp8 products are scaled. Default by framework and GPU."""
     optimizer: Literal["adam", "sgd", "adam-8bit"] | None = None
+    """The optimizer. Default adam."""
     param_dtype: Dtype | None = None
+    """Type of the stored parameters. Default by framework and precision."""
     main_param_dtype: Literal["fp32", "bf16", "fp16", "fp8", "none"] | None = None
+    """Type of the optimizer's own copy of the parameters, or "none". Default by framework and precision."""
     grad_dtype: Dtype | None = None
+    """Type of the gradient buffer. Default by framework and precision."""
     grad_reduce_dtype: Dtype | None = None
+    """Type in which gradients travel between GPUs. Default by framework and precision."""
     optimizer_state_dtype: Dtype | None = None
+    """Type of the optimizer's moments. Default by framework and precision."""
     compile: Flag | None = None
+    """Whether the model is compiled (torch.compile). Default by framework."""
     cuda_graphs: Flag | None = None
+    """Whether steps are replayed from CUDA graphs. Default by framework."""
     expandable_segments: Flag | None = None
+    """Whether PyTorch's allocator uses expandable segments. Default by framework."""
     dropout: Fraction | None = None
+    """Probability of dropout, from 0 to 1. Default 0."""
     recipe: Recipe | None = None
     """Whose habits stand in for what is not said: NVIDIA's published performance recipes for Megatron. Without one, the framework's own defaults do."""
     mean_document_length: Quantity | None = None
+    """Tokens of a document on average, where sequences are packed and attention stays inside a document. Default: whole
+    sequences."""
     total_tokens: Annotated[float, Field(strict=True, gt=0, le=1e18, allow_inf_nan=False)] | None = None
+    """Tokens of the whole training, which `targets.deadline_h` needs."""
     adapter: Annotated[dict[str, Any], Field(json_schema_extra=_describe_adapter)] | None = None
     """Low-rank adapters that are trained beside a frozen base: `rank`, `target_modules` (names, "all-linear" or "attention"), `quantized_base`
     ("none", "nf4", "int8" or "fp8"), `dora`, `dropout`; or the content of a peft adapter_config.json."""

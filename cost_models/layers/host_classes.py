@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from cost_models.calibration.document import HostLayer
+from cost_models.calibration.samples import HostLayer
 from cost_models.job import Job
 from cost_models.layers.hf_modules import runs_liger
 

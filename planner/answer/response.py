@@ -29,11 +29,12 @@ def plan_response(checked: CheckedRequest, *, stopped: str | None, **found: Any)
         "product_version": PRODUCT_VERSION,
         "model_revision": model_revision(),
         "schema_version": SCHEMA_VERSION,
-        "request": checked.resolved,
         **found,
         "pareto": [],
         "what_if": [],
         "request_digest": checked.digest,
+        # Last, because readers look for the plans first, and the request is long and known to them.
+        "request": checked.resolved,
     }
 
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from cost_models.calibration.document import CalibrationDocument, Host, HostLayer
+from cost_models.calibration.document import CalibrationDocument
+from cost_models.calibration.samples import Host, HostLayer
 from cost_models.hardware.calibrated import Calibration
 from cost_models.hardware.collectives import build_links
 from cost_models.hardware.gemm import GemmSurface

@@ -9,10 +9,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any
 
-from pydantic import BaseModel, GetJsonSchemaHandler
+from pydantic import GetJsonSchemaHandler
 from pydantic.json_schema import JsonSchemaValue
 from pydantic_core import CoreSchema
 
+from cost_models.documented import Documented
 from cost_models.inputs.cluster import ClusterInput
 from cost_models.inputs.model_fields import ModelInput
 from cost_models.inputs.training import TrainingInput
@@ -22,10 +23,12 @@ from cost_models.inputs.training import TrainingInput
 class _DescribedBy:
     """Gives a plain object the JSON schema of a boundary model, without validating it."""
 
-    model: type[BaseModel]
+    model: type[Documented]
 
     def __get_pydantic_json_schema__(self, _core_schema: CoreSchema, handler: GetJsonSchemaHandler) -> JsonSchemaValue:
-        return handler(self.model.__pydantic_core_schema__)
+        schema = handler(self.model.__pydantic_core_schema__)
+        self.model.describe(handler.resolve_ref_schema(schema))
+        return schema
 
 
 ModelDocument = Annotated[dict[str, Any], _DescribedBy(ModelInput)]

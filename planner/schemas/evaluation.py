@@ -49,48 +49,61 @@ class Reason(ContractModel):
     """Why a strategy does not simply fit, or what must hold for it to fit: what is wrong, with the value, and what to do."""
 
     code: ReasonCode
+    """Stable name of the reason, in kebab-case."""
     message: str
+    """What is wrong, with the value."""
     hint: str
+    """What to do."""
 
 
 class StageReport(ContractModel):
     """Memory of one pipeline stage."""
 
     stage: int
+    """Number of the pipeline stage, from 0."""
     layers: int
-    """Decoder layers that the stage holds."""
+    """Number of decoder layers that the stage holds."""
     peak_moment: PeakMoment
+    """When in a step the stage needs most."""
     peak_allocated_bytes: float
+    """Bytes that the allocator holds at most on a GPU of this stage."""
     breakdown_bytes: dict[MemoryTerm, float]
-    """Sums to peak_allocated_bytes."""
+    """Bytes by term at the peak; they sum to peak_allocated_bytes."""
     pool: str | None = None
     """Pool that the stage lies on; this and what follows only where the cluster lists pools."""
     peak_device_bytes: float | None = None
+    """Bytes that a GPU of this stage holds at most, context and communication buffers included."""
     capacity_bytes: float | None = None
-    """Of that pool's GPU."""
+    """Bytes that a GPU of that pool offers a process."""
 
 
 class Memory(ContractModel):
     """Memory of the heaviest stage's GPUs, bytes per GPU, and of the host."""
 
     peak_allocated_bytes: float
+    """Bytes that PyTorch's allocator holds at most, as torch.cuda.max_memory_allocated tells."""
     peak_reserved_bytes: float
     """The allocated bytes plus what the allocator caches."""
     peak_device_bytes: float
     """The reserved bytes plus the context and communication buffers."""
     peak_device_range_bytes: tuple[float, float]
-    """80 % interval."""
+    """80 % interval of them, in bytes."""
     capacity_bytes: float
-    """What the driver offers a process, less reserved_memory_gib."""
+    """Bytes that the driver offers a process, less reserved_memory_gib."""
     host_bytes_per_node: float
+    """Bytes that all ranks of a node keep in the host's memory."""
     stages: list[StageReport] | None = None
+    """Memory of every pipeline stage. Null in summaries over HTTP."""
 
 
 class Provenance(ContractModel):
     """Where the numbers came from."""
 
     calibration: str | None
+    """Id of the calibration; null for the reference data of the GPU."""
     terms: dict[TimeTerm, TierName]
+    """How each term of time came about: measured, interpolated between measurements, extrapolated beyond them, or
+    nominal."""
 
 
 class Evaluation(ContractModel):
@@ -99,36 +112,49 @@ class Evaluation(ContractModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str | int | None = None
+    """The row's own id, a text or number."""
     verdict: Verdict
+    """Whether the strategy runs: it fits, its memory is at risk, it runs out of memory, or no framework could run it."""
     reasons: list[Reason]
+    """Why it does not simply fit."""
     num_gpus_used: int | None = None
+    """Number of GPUs, tp * pp * cp * dp."""
     num_micro_batches: int | None = None
+    """Number of micro-batches of one step: global_batch_size / (dp * micro_batch_size)."""
     num_parameters: int | None = None
-    """Parameters as Hugging Face counts them, without multi-token prediction."""
+    """Number of parameters as Hugging Face counts them, without multi-token prediction."""
     trainable_parameters: int | None = None
-    """Parameters that are trained, adapters and the copies of saved modules included; given where that is not the whole model."""
+    """Number of parameters that are trained, adapters and the copies of saved modules included; given where that is not the
+    whole model."""
     stored_parameters: int | None = None
-    """Parameters of the model with its adapters and copies; given with trainable_parameters."""
+    """Number of parameters of the model with its adapters and copies; given with trainable_parameters."""
     padded_vocab_size: int | None = None
+    """Number of tokens of the vocabulary after the framework's padding."""
     step_time_s: float | None = None
-    """The median time between optimizer steps in steady state."""
+    """Seconds between optimizer steps, the median in steady state."""
     step_time_range_s: tuple[float, float] | None = None
-    """80 % interval."""
+    """80 % interval of it, in seconds."""
     tokens_per_s_per_gpu: float | None = None
+    """Tokens per second of training, divided by the GPUs used."""
     model_tflops_per_gpu: float | None = None
-    """Model operations per second with full S x S attention and without recomputation; weight gradients of frozen weights are not counted."""
+    """1e12 model operations per second and GPU, with full S x S attention and without recomputation; weight gradients of
+    frozen weights are not counted."""
     model_tflops_per_gpu_causal: float | None = None
+    """The same with half of attention's operations, since a causal mask hides the other half; 1e12 operations per second
+    and GPU."""
     hardware_tflops_per_gpu: float | None = None
-    """Operations per second including recomputation."""
+    """1e12 operations per second and GPU, recomputation included."""
     mfu: float | None = None
-    """Model operations per second divided by the dense peak of training.precision."""
+    """Share of the dense peak of training.precision that the model's operations reach, from 0 to 1."""
     mfu_bf16: float | None = None
-    """The same divided by the dense bf16 peak; given for fp8 and nvfp4."""
+    """The same share of the dense bf16 peak; given for fp8 and nvfp4."""
     time_breakdown_s: dict[TimeTerm, float] | None = None
-    """Sums to step_time_s."""
+    """Seconds by term; they sum to step_time_s."""
     memory: Memory | None = None
+    """Memory of the heaviest stage, with every stage where it is asked for."""
     assumed: dict[str, Any] = Field(default_factory=dict)
     """Every default that was applied, by contract field."""
     provenance: Provenance | None = None
+    """Where the numbers came from."""
     warnings: list[str] = Field(default_factory=list)
     """Facts that qualify the answer, such as a vision tower that is not planned."""

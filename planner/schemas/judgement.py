@@ -35,6 +35,7 @@ class ConfigurationFile(ContractModel):
     path: _Path
     """Its name; the ending tells what it holds. Nothing is read from this place."""
     content: _Text
+    """The file's text."""
 
 
 class JudgeRequest(ContractModel):
@@ -43,6 +44,7 @@ class JudgeRequest(ContractModel):
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_JUDGE_REQUEST]})
 
     files: Annotated[list[ConfigurationFile], Field(min_length=1, max_length=20)]
+    """The files: a launch script, a DeepSpeed JSON, a torchtitan TOML and the like."""
     cluster: ClusterDocument
     """Where it runs. Without `num_nodes` it has as many nodes as the files start."""
     model: ModelDocument | None = None
@@ -59,8 +61,11 @@ class NotUnderstood(ContractModel):
     """A setting that has no place in a row."""
 
     file: str
+    """Path of the file."""
     line: int
+    """Number of the line, from 1."""
     text: str
+    """The setting as it stands there."""
 
 
 class ImportedConfiguration(ContractModel):
@@ -71,6 +76,7 @@ class ImportedConfiguration(ContractModel):
     format: str
     """Whose files they are, as `--framework` of `export` names it."""
     unknown: list[NotUnderstood]
+    """Settings that were not understood and have no effect on the judgement."""
     missing: list[str]
     """JSON pointers into the row of what has to be given beside the files."""
     notes: list[str]
@@ -83,6 +89,7 @@ class ConfigurationChange(ContractModel):
     file: str | None
     """Null where no file says the field: it is set in a program."""
     line: int | None
+    """Number of the line, from 1; null where the setting is added."""
     old: str | None
     """Null where the setting is added."""
     new: str | None
@@ -94,7 +101,8 @@ class ConfigurationChange(ContractModel):
     memory_gain_bytes: float | None
     """Bytes that it saves on the fullest GPU."""
     together_with: list[int]
-    """Places in the list of changes that belong to it: it is counted with the first, or is legal only beside them."""
+    """Numbers of the changes, from 0 in this list, that belong to it: it is counted with the first, or is legal only beside
+    them."""
     reason: str | None
     """Why it has no gain of its own."""
 
@@ -105,17 +113,20 @@ class Judgement(ContractModel):
     model_config = ConfigDict(populate_by_name=True)
 
     imported: ImportedConfiguration = Field(alias="import")
+    """What was read from the files."""
     current: Evaluation
+    """What the configuration costs as it is."""
     best: RankedPlan | None
     """The best plan that the framework of the files can be told; null where none fits."""
     gain_fraction: float | None
     """Share of the step that the best plan saves."""
     gain_range: list[float] | None
-    """80 % interval of it."""
+    """80 % interval of that share."""
     tie: bool
     """Whether the two are too close to call, by the rule of tie groups."""
     changes: list[ConfigurationChange]
+    """What to change, each with what it gains."""
     interaction_s: float | None
-    """What the changes gain together beyond the sum of their own gains."""
+    """Seconds of a step that the changes gain together beyond the sum of their own gains."""
     diff: str
     """Unified diff of the files."""

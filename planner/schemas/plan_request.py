@@ -20,7 +20,7 @@ EXAMPLE_REQUEST: JsonDict = {
     "cluster": EXAMPLE_CLUSTER,
     "training": dict(EXAMPLE_TRAINING),
     "constraints": {"allowed": {"zero": [0, 1]}},
-    "top_k": 5,
+    "top_k": 3,
 }
 Objective = Literal["step_time", "cost", "fewest_gpus"]
 Extra = Literal["pareto", "what_if", "open_splits"]
@@ -30,7 +30,9 @@ class NodeRange(ContractModel):
     """How many whole nodes a plan may use. Default: from 1 to all of the cluster's."""
 
     min: Degree | None = None
+    """Smallest number of nodes."""
     max: Degree | None = None
+    """Largest number of nodes."""
 
     @model_validator(mode="after")
     def _ordered(self) -> NodeRange:
@@ -51,6 +53,7 @@ class Constraints(ContractModel):
     allow_at_risk: Flag = False
     """Whether plans whose memory range crosses the limit are listed too, behind all plans that fit."""
     num_nodes: NodeRange = NodeRange.model_construct()
+    """How many whole nodes a plan may use."""
     allow_idle_gpus: Flag = True
     """Whether a plan may leave whole nodes unused."""
 
@@ -70,7 +73,7 @@ class Targets(ContractModel):
     deadline_h: Quantity | None = None
     """Hours within which training.total_tokens must be done."""
     min_tokens_per_s: Quantity | None = None
-    """Tokens per second of the whole job."""
+    """Tokens per second that the whole job must reach."""
 
 
 class PlanRequest(ContractModel):
@@ -79,18 +82,25 @@ class PlanRequest(ContractModel):
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_REQUEST]})
 
     model: ModelDocument
+    """The model to train: a preset, a Hugging Face config or its sizes."""
     cluster: ClusterDocument
+    """The GPUs to train it on: a preset, or nodes, links and network."""
     training: TrainingDocument
+    """Batch, sequence length, precision and framework."""
     constraints: Constraints = Constraints.model_construct()
+    """What every plan must respect. Default: nothing but 3 % free memory."""
     objective: Objective = "step_time"
+    """What the best plan has least of: seconds of a step, cost of a token, or GPUs."""
     targets: Targets = Targets.model_construct()
+    """What a plan must reach to be listed."""
     top_k: Annotated[Degree, Field(le=1000)] = 10
-    """Plans that are returned, all of them exact within the searched space."""
+    """Number of plans that are returned, all of them exact within the searched space."""
     include: Annotated[tuple[Extra, ...], Field(max_length=3)] = ()
     """Extra analyses. `open_splits` searches for the best layers of every stage, which takes seconds more, where even and nearly
     even splits are not the best."""
     time_limit_s: Annotated[Quantity, Field(le=86_400.0)] | None = None
-    """Search time after which the best plans so far are returned with the remaining gap. Default: no limit."""
+    """Seconds of search after which the best plans so far are returned with the remaining gap. Default: no limit."""
     wait_s: Annotated[QuantityOrZero, Field(le=60.0)] = 10.0
-    """How long a POST waits for the answer to be finished."""
+    """Seconds that a POST waits for the answer to be finished."""
     seed: Annotated[CountOrZero, Field(lt=2**31)] = 0
+    """Number that starts the random choices of searches that make any."""

@@ -11,7 +11,7 @@ from planner.schemas.documents import ClusterDocument, ModelDocument, TrainingDo
 from planner.schemas.strategy import EXAMPLE_STRATEGY, StrategyInput
 
 EXAMPLE_MODEL: JsonDict = {"preset": "llama-3.1-8b"}
-EXAMPLE_CLUSTER: JsonDict = {"gpu": "H100-SXM-80GB", "num_nodes": 16, "gpus_per_node": 8}
+EXAMPLE_CLUSTER: JsonDict = {"preset": "dgx-h100", "num_nodes": 16}
 EXAMPLE_ROW: JsonDict = {
     "id": "example",
     "model": EXAMPLE_MODEL,
@@ -27,8 +27,12 @@ class EvaluateRow(ContractModel):
     model_config = ConfigDict(extra="ignore", json_schema_extra={"examples": [EXAMPLE_ROW]})
 
     id: str | int | None = None
-    """Returned with the evaluation, so that answers can be matched with rows."""
+    """A text or number of your own, returned with the evaluation, so that answers can be matched with rows."""
     model: ModelDocument
+    """The model: a preset, a Hugging Face config or its sizes."""
     cluster: ClusterDocument
+    """The GPUs: a preset, or nodes, links and network."""
     training: TrainingDocument
+    """Batch, sequence length, precision and framework."""
     strategy: StrategyInput
+    """The strategy to price. What it leaves out takes the framework's default, listed in `assumed`."""

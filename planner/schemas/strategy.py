@@ -51,7 +51,8 @@ def _one(field: StrategyField) -> Any:
 
 def _several(field: StrategyField) -> Any:
     """The entry of a field that lists the values to search."""
-    return Annotated[_list_of[_type_of(field), ...], Field(min_length=1, max_length=1000)] | None, None
+    listed: Any = Annotated[_list_of[_type_of(field), ...], Field(min_length=1, max_length=1000)]
+    return listed | None, Field(default=None, description=f"Values to search. {field.meaning}")
 
 
 Entry = Callable[[StrategyField], Any]
@@ -117,5 +118,8 @@ else:
         "AllowedValues",
         "Lists of values, by strategy field; the search takes no other. What is not listed is searched or defaulted.",
         {name: entry for name, entry in _entries("", _several).items() if FIELD[name].is_listed}
-        | {"overlap": (AllowedOverlap | None, None), "offload": (AllowedOffload | None, None)},
+        | {
+            "overlap": (AllowedOverlap | None, Field(default=None, description=AllowedOverlap.__doc__)),
+            "offload": (AllowedOffload | None, Field(default=None, description=AllowedOffload.__doc__)),
+        },
     )

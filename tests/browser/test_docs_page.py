@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+import json
+import re
+from collections.abc import Callable
+
 import httpx2
-from playwright.sync_api import Page, expect
+from playwright.sync_api import Locator, Page, expect
+
+from app.service.api.examples.requests import REQUESTS
+
+NewPage = Callable[..., Page]
+Overflow = Callable[[Page], int]
 
 
 def test_swagger_ui_is_drawn_with_every_route(live_address: str, page: Page) -> None:
@@ -15,10 +24,44 @@ def test_swagger_ui_is_drawn_with_every_route(live_address: str, page: Page) -> 
     assert {"/v1/plans/{plan_id}/ranked/{rank}", "/v1/evaluate", "/v1/presets/frameworks", "/readyz"} <= drawn
 
 
+def call(page: Page, path: str, method: str) -> Locator:
+    """The block of one call, opened."""
+    block = page.locator(".opblock", has=page.locator(f'[data-path="{path}"]')).and_(page.locator(f".opblock-{method}"))
+    block.locator(".opblock-summary-control").click()
+    return block
+
+
+def test_an_example_is_chosen_from_the_menu_and_sent(live_address: str, page: Page) -> None:
+    page.goto(f"{live_address}/docs")
+    block = call(page, "/v1/evaluate", "post")
+    menu = block.locator(".opblock-section-request-body .examples-select select")
+    assert menu.locator("option").all_inner_texts() == [each.title for each in REQUESTS["/v1/evaluate"].values()]
+    menu.select_option("wrong_row")
+    expect(block.get_by_text("tp 3 does not divide the 128 GPUs.")).to_be_visible()
+    expect(block.locator("textarea")).to_have_value(re.compile('"tp": 3'))
+    block.get_by_role("button", name="Execute").click()
+    expect(block.locator(".live-responses-table .response")).to_contain_text('"verdict": "invalid"')
+
+
+def test_the_shown_answer_of_a_plan_is_a_real_one(live_address: str, page: Page) -> None:
+    page.goto(f"{live_address}/docs")
+    shown = call(page, "/v1/plans", "post").locator('tr[data-code="201"] .example')
+    expect(shown).to_contain_text('"status": "succeeded"')
+    text = json.loads(shown.inner_text())
+    assert [plan["rank"] for plan in text["plans"]] == [1, 2, 3]
+    assert list(text).index("plans") < list(text).index("request")
+
+
+def test_it_can_be_read_on_a_narrow_screen(live_address: str, new_page: NewPage, overflow: Overflow) -> None:
+    narrow = new_page(width=390)
+    narrow.goto(f"{live_address}/docs")
+    expect(narrow.locator(".opblock").first).to_be_visible()
+    assert overflow(narrow) == 0
+
+
 def test_the_example_of_a_plan_is_executed_from_the_page(live_address: str, page: Page) -> None:
     page.goto(f"{live_address}/docs")
-    block = page.locator(".opblock", has=page.locator('[data-path="/v1/plans"]')).and_(page.locator(".opblock-post"))
-    block.locator(".opblock-summary-control").click()
+    block = call(page, "/v1/plans", "post")
     block.get_by_role("button", name="Execute").click()
     answered = block.locator(".live-responses-table .response")
     expect(answered).to_contain_text("201")

@@ -25,23 +25,32 @@ class ProblemEntry(_Document):
     pointer: str
     """JSON pointer into the body, or `/query/…`, `/path/…`, `/header/…`."""
     message: str
+    """What is wrong, with the value."""
     hint: str
+    """What to do."""
     code: str
+    """Stable name of the mistake, in kebab-case."""
 
 
 class ProblemDocument(_Document):
     """RFC 9457 problem details: the shape of every error."""
 
     type: str
+    """A name for the kind of error: `urn:meshwright:error:` and its code."""
     title: str
+    """The HTTP status in words."""
     status: int
+    """HTTP status: a number from 400."""
     detail: str
+    """What is wrong, in a sentence."""
     code: Annotated[str, Field(json_schema_extra={"enum": sorted({cls.code for cls in STATUSES})})]
     """Stable name of the kind of error, in kebab-case."""
     hint: str
     """What to do."""
     errors: list[ProblemEntry]
+    """Each thing that is wrong with the input."""
     request_id: str | None
+    """Id of the request, as it stands in the service's log."""
 
 
 Status = Literal["queued", "running", "succeeded", "failed", "cancelled"]
@@ -60,38 +69,51 @@ class LaunchFileDocument(_Document):
     path: str
     """Relative to the folder of the launch."""
     content: str
+    """The file's text."""
 
 
 class LaunchFiles(_Document):
     """The launch files of one plan."""
 
     files: list[LaunchFileDocument]
+    """The files, in the order in which one would read them."""
 
 
 class Headline(_Document):
     """The best plan in a few numbers, which are null where no plan was found."""
 
     num_plans: int
+    """Number of ranked plans."""
     step_time_s: float | None
+    """Seconds of a step."""
     tokens_per_s_per_gpu: float | None
+    """Tokens per second and GPU."""
     num_gpus_used: int | None
+    """Number of GPUs."""
 
 
 class PlanEntry(_Document):
     """A plan in a list."""
 
     id: str
+    """Id of the plan."""
     status: Status
+    """State of the job."""
     created_at: str
+    """When it was asked, RFC 3339 in UTC."""
     finished_at: str | None
+    """When it ended, RFC 3339 in UTC; null until then."""
     request_digest: str
+    """Digest of the request; equal requests have the same."""
     headline: Headline | None
+    """The best plan in a few numbers; null until the job has succeeded."""
 
 
 class PlanPage(_Document):
     """Plans, newest first."""
 
     items: list[PlanEntry]
+    """The plans of this page."""
     next_cursor: str | None
     """Where the next page begins; null at the end."""
 
@@ -100,20 +122,26 @@ class PlanState(_Document):
     """The state of a plan's job after a request to cancel it."""
 
     id: str
+    """Id of the plan."""
     status: Status
+    """State of the job."""
 
 
 class PlanEvent(_Document):
     """One event of a plan's stream. Seconds are those of a training step."""
 
     seq: int
+    """Number of the event, from 1."""
     type: Literal["queued", "started", "progress", "succeeded", "failed", "cancelled"]
+    """What happened."""
     at: str
+    """When, RFC 3339 in UTC."""
     evaluated: float | None
-    """Strategies priced so far."""
+    """Number of strategies priced so far."""
     best_s: float | None
+    """Seconds of a step of the best plan so far."""
     bound_s: float | None
-    """Seconds that no strategy can undercut."""
+    """Seconds of a step that no strategy can undercut."""
 
 
 def _add_id(schema: dict[str, Any]) -> None:
@@ -133,39 +161,53 @@ class CalibrationEntry(_Document):
     """A calibration in a list."""
 
     id: str
+    """Id of the calibration: its digest."""
     created_at: str
+    """When it was stored, RFC 3339 in UTC."""
     gpu: str
+    """Name of the GPU preset."""
     gpus_per_node: int | None
+    """Number of GPUs of a node; null where `auto` must not choose it."""
 
 
 class CalibrationPage(_Document):
     """Calibrations, newest first."""
 
     items: list[CalibrationEntry]
+    """The calibrations of this page."""
     next_cursor: str | None
+    """Where the next page begins; null at the end."""
 
 
 class PresetEntry(_Document):
     """One preset: what it sets, and the facts beside it, such as sources and dates."""
 
     name: str
+    """The name that a request gives."""
     spec: dict[str, Any]
+    """The fields that it sets, as a request would write them."""
     facts: dict[str, Any]
+    """What is known beside them: sources, dates, checks."""
 
 
 class PresetList(_Document):
     """All presets of a kind."""
 
     items: list[PresetEntry]
+    """The presets."""
 
 
 class FrameworkRule(_Document):
     """A reason why a framework would not run a strategy. Its texts are templates, filled from the strategy that breaks it."""
 
     code: str
+    """Stable name of the reason, in kebab-case."""
     message: str
+    """What is wrong."""
     hint: str
+    """What to do."""
     smallest_change: str
+    """The smallest change that satisfies the rule."""
     source: str
     """The part of the framework that enforces the rule."""
     since: str | None
@@ -178,28 +220,35 @@ class FrameworkEntry(_Document):
     """One framework."""
 
     name: str
+    """The name that a request gives."""
     default_version: str
+    """The release that is assumed where none is given."""
     versions: list[dict[str, str]]
     """Known releases with the month in which each came out, oldest first."""
     strategy_defaults: dict[str, Any]
+    """What a strategy's fields are where it leaves them out."""
     training_defaults: dict[str, Any]
     """By field: a value, or a list of values with the condition of each, of which the first that holds applies."""
     choices: dict[str, Any]
     """By field of a strategy: the values that the framework can be told."""
     vocabulary_multiple_per_tp: int
-    """The vocabulary is padded to a multiple of this times tp."""
+    """Number by which, times tp, the padded vocabulary is divisible."""
     rules: list[FrameworkRule]
+    """What it refuses to run."""
 
 
 class FrameworkList(_Document):
     """All frameworks."""
 
     items: list[FrameworkEntry]
+    """The frameworks."""
 
 
 class Health(_Document):
     """The health of the service."""
 
     status: Literal["ok"]
+    """Always ok: what is not ok answers with another status."""
     version: str
-    workers: int | None = Field(default=None, description="Worker processes that run jobs.")
+    """Release of meshwright."""
+    workers: int | None = Field(default=None, description="Number of worker processes that run jobs.")

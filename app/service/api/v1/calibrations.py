@@ -11,7 +11,7 @@ from fastapi.responses import JSONResponse, Response
 from app.service.api.dependencies import Body, Caller, Here, Limit, Place, page_of
 from app.service.api.openapi import json_body
 from app.service.api.schemas import CalibrationFile, CalibrationPage
-from app.service.intake.examples import EXAMPLE_CALIBRATION, example_calibration
+from app.service.intake.examples import example_calibration
 from app.service.timestamps import rfc3339
 from cost_models.calibration import CalibrationDocument
 from cost_models.errors import CalibrationError, InvalidInputError, Problem
@@ -31,8 +31,10 @@ CalibrationId = Annotated[
 @router.post(
     "",
     status_code=201,
+    summary="Upload a calibration",
+    response_description="The document as it is stored, with its id.",
     response_model=CalibrationFile,
-    openapi_extra=json_body(CalibrationFile, example=EXAMPLE_CALIBRATION),
+    openapi_extra=json_body(CalibrationFile, path="/v1/calibrations"),
 )
 async def upload_calibration(body: Body, caller: Caller, service: Here) -> Response:
     """Store what an agent measured. Storing the same document again changes nothing."""
@@ -48,7 +50,12 @@ async def upload_calibration(body: Body, caller: Caller, service: Here) -> Respo
     return Response(text, status_code=201, media_type="application/json", headers=headers)
 
 
-@router.get("", response_model=CalibrationPage)
+@router.get(
+    "",
+    summary="List calibrations",
+    response_description="A page of your calibrations.",
+    response_model=CalibrationPage,
+)
 def list_calibrations(caller: Caller, service: Here, place: Place, limit: Limit = 20) -> JSONResponse:
     """Your calibrations, newest first, without their samples."""
     rows = service.calibrations.page(caller.tenant, limit=limit, after=place)
@@ -59,7 +66,12 @@ def list_calibrations(caller: Caller, service: Here, place: Place, limit: Limit 
     return JSONResponse(page_of(items, last=last))
 
 
-@router.get("/{calibration_id}", response_model=CalibrationFile)
+@router.get(
+    "/{calibration_id}",
+    summary="Read a calibration",
+    response_description="The calibration with its samples and fits.",
+    response_model=CalibrationFile,
+)
 def read_calibration(calibration_id: CalibrationId, caller: Caller, service: Here) -> Response:
     """One calibration with its samples and fits."""
     return Response(service.calibrations.document(caller.tenant, calibration_id), media_type="application/json")

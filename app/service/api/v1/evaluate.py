@@ -23,7 +23,13 @@ _MOST_ROWS = 10_000
 _MOST_PROBLEMS = 20
 
 
-@router.post("", response_model=Evaluation | list[Evaluation], openapi_extra=json_body(EvaluateRow, or_list=True))
+@router.post(
+    "",
+    summary="Price strategies of your own",
+    response_description="An evaluation, or for a list as many in the same order.",
+    response_model=Evaluation | list[Evaluation],
+    openapi_extra=json_body(EvaluateRow, path="/v1/evaluate", or_list=True),
+)
 async def evaluate(body: Body, caller: Caller, service: Here) -> JSONResponse:
     """Price one row, or each of a list in order. In a list a bad row gets the verdict `invalid` and the rest go on."""
     own = OwnCalibrations(service.calibrations, tenant=caller.tenant)

@@ -30,6 +30,8 @@ _DATE = (1980, 1, 1, 0, 0, 0)
 
 @router.get(
     "/{plan_id}/exports/{framework}",
+    summary="Get the launch files of a plan",
+    response_description="The files, as JSON or as an archive.",
     response_model=LaunchFiles,
     responses={200: {"content": {ZIP: {"schema": {"type": "string", "format": "binary"}}}}},
 )

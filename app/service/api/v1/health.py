@@ -17,13 +17,13 @@ from planner.request.checked_request import PRODUCT_VERSION
 router = APIRouter(tags=["service"])
 
 
-@router.get("/healthz", response_model=Health)
+@router.get("/healthz", summary="Is it alive?", response_description="It is.", response_model=Health)
 def healthz() -> dict[str, Any]:
     """Liveness: the process answers."""
     return {"status": "ok", "version": PRODUCT_VERSION}
 
 
-@router.get("/readyz", response_model=Health)
+@router.get("/readyz", summary="Can it work?", response_description="It can.", response_model=Health)
 def readyz(service: Here) -> dict[str, Any]:
     """Readiness: the database has the newest schema and a worker is ready; 503 otherwise."""
     # Apart from liveness, because the right reaction differs: a process that cannot reach its database should get no traffic,
@@ -38,7 +38,13 @@ def readyz(service: Here) -> dict[str, Any]:
     return {"status": "ok", "version": PRODUCT_VERSION, "workers": workers}
 
 
-@router.get("/metrics", response_class=Response, responses={200: {"content": {"text/plain": {}}}})
+@router.get(
+    "/metrics",
+    summary="Figures for Prometheus",
+    response_description="Counters and gauges.",
+    response_class=Response,
+    responses={200: {"content": {"text/plain": {}}}},
+)
 def metrics(service: Here) -> Response:
     """Figures in Prometheus' text format."""
     return Response(service.metrics.text(), media_type=CONTENT_TYPE)

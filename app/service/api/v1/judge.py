@@ -22,7 +22,13 @@ _SEARCH_S = 20.0
 """Longest search for the best plan. Most take less than a second; a client waits for this answer, as for an evaluation."""
 
 
-@router.post("", response_model=Judgement, openapi_extra=json_body(JudgeRequest))
+@router.post(
+    "",
+    summary="Judge your launch files",
+    response_description="What the files cost, the best plan, and what to change.",
+    response_model=Judgement,
+    openapi_extra=json_body(JudgeRequest, path="/v1/judge"),
+)
 async def judge(body: Body, caller: Caller, service: Here) -> JSONResponse:
     """Judge launch files: their prediction, the best plan for the same job, and what each changed line gains.
 

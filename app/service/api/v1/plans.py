@@ -39,9 +39,11 @@ _EVENTS_EVERY_S = 0.2
 @router.post(
     "",
     status_code=201,
+    summary="Plan a training",
+    response_description="The ranked plans, in time for `wait_s`.",
     response_model=PlanDocument,
     responses={202: {"model": PlanDocument, "description": "The plan is not finished yet: ask again at `Location`."}},
-    openapi_extra=json_body(PlanRequest),
+    openapi_extra=json_body(PlanRequest, path="/v1/plans"),
 )
 async def create_plan(
     request: Request,
@@ -75,7 +77,7 @@ async def create_plan(
     return _sent(plan, status_code=201 if plan.status in FINISHED else 202, location=f"/v1/plans/{plan.id}")
 
 
-@router.get("", response_model=PlanPage)
+@router.get("", summary="List plans", response_description="A page of your plans.", response_model=PlanPage)
 def list_plans(
     caller: Caller,
     service: Here,
@@ -89,13 +91,23 @@ def list_plans(
     return JSONResponse(page_of([_entry(plan) for plan in plans], last=last))
 
 
-@router.get("/{plan_id}", response_model=PlanDocument)
+@router.get(
+    "/{plan_id}",
+    summary="Read a plan",
+    response_description="The plan; its lists are empty until the job has succeeded.",
+    response_model=PlanDocument,
+)
 def read_plan(plan_id: PlanId, caller: Caller, service: Here) -> Response:
     """One plan: the ranked strategies with their costs, without per-stage detail."""
     return _sent(service.plans.get(caller.tenant, plan_id))
 
 
-@router.get("/{plan_id}/ranked/{rank}", response_model=RankedPlan)
+@router.get(
+    "/{plan_id}/ranked/{rank}",
+    summary="Read one ranked plan in full",
+    response_description="The ranked plan, with every stage.",
+    response_model=RankedPlan,
+)
 def read_ranked(plan_id: PlanId, rank: Rank, caller: Caller, service: Here) -> Response:
     """One ranked strategy with the memory of every pipeline stage."""
     plan = service.plans.get(caller.tenant, plan_id)
@@ -106,7 +118,13 @@ def read_ranked(plan_id: PlanId, rank: Rank, caller: Caller, service: Here) -> R
     return Response(service.plans.ranked(caller.tenant, plan_id, rank), media_type="application/json")
 
 
-@router.delete("/{plan_id}", status_code=202, response_model=PlanState)
+@router.delete(
+    "/{plan_id}",
+    status_code=202,
+    summary="Cancel a plan",
+    response_description="The job's state after the request to cancel it.",
+    response_model=PlanState,
+)
 async def cancel_plan(plan_id: PlanId, caller: Caller, service: Here) -> JSONResponse:
     """Cancel a plan that has not finished."""
     key = JobKey(caller.tenant, plan_id)
@@ -120,7 +138,13 @@ def _watched(plan_id: PlanId, caller: Caller, service: Here) -> JobKey:
     return JobKey(caller.tenant, service.plans.get(caller.tenant, plan_id).id)
 
 
-@router.get("/{plan_id}/events", response_class=EventSourceResponse, response_model=PlanEvent)
+@router.get(
+    "/{plan_id}/events",
+    summary="Watch a plan being computed",
+    response_description="One event for each step of the job; `data` is a PlanEvent as JSON.",
+    response_class=EventSourceResponse,
+    response_model=PlanEvent,
+)
 async def watch_plan(
     key: Annotated[JobKey, Depends(_watched)],
     service: Here,
@@ -157,13 +181,13 @@ def _unfinished(plan: PlanRow) -> dict[str, Any]:
         "product_version": PRODUCT_VERSION,
         "model_revision": None,
         "schema_version": SCHEMA_VERSION,
-        "request": json.loads(plan.request)["request"],
         "plans": [],
         "search": None,
         "rejected": {},
         "nearest_infeasible": [],
         "warnings": [],
         "request_digest": plan.request_digest,
+        "request": json.loads(plan.request)["request"],
         "error": plan.error and json.loads(plan.error),
     }
 

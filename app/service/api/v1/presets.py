@@ -14,25 +14,25 @@ from planner.frameworks import framework_documents
 router = APIRouter(prefix="/v1/presets", tags=["presets"])
 
 
-@router.get("/models", response_model=PresetList)
+@router.get("/models", summary="List preset models", response_description="All of them.", response_model=PresetList)
 def list_models() -> dict[str, Any]:
     """Models that a request can name as `{"preset": …}`."""
     return _listed("models")
 
 
-@router.get("/gpus", response_model=PresetList)
+@router.get("/gpus", summary="List preset GPUs", response_description="All of them.", response_model=PresetList)
 def list_gpus() -> dict[str, Any]:
     """GPUs that a cluster can name."""
     return _listed("gpus")
 
 
-@router.get("/clusters", response_model=PresetList)
+@router.get("/clusters", summary="List preset clusters", response_description="All of them.", response_model=PresetList)
 def list_clusters() -> dict[str, Any]:
     """Clusters that a request can name as `{"preset": …}`."""
     return _listed("clusters")
 
 
-@router.get("/frameworks", response_model=FrameworkList)
+@router.get("/frameworks", summary="List frameworks", response_description="All of them.", response_model=FrameworkList)
 def list_frameworks() -> dict[str, Any]:
     """Frameworks with their known releases, every default, the values each accepts, and the rules it is judged by."""
     return {"items": framework_documents()}

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cost_models.calibration.document import GemmSample
+from cost_models.calibration.samples import GemmSample
 from cost_models.hardware import Calibration, load_calibration, reference_document
 from cost_models.hardware.attention import flash_attention_s
 from cost_models.hardware.efficiency import carried_share

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from builders import H100, dense_model, job_of, llama_model, row_of
-from cost_models.calibration.document import Host, HostLayer
+from cost_models.calibration.samples import Host, HostLayer
 from cost_models.evaluate import evaluate
 from cost_models.job import Job
 from cost_models.layers.host import launch_s

@@ -1,0 +1,47 @@
+"""Named requests for each call that takes a body, read from `requests.json`; the first of each is sent when none is chosen."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from app.service.intake.examples import EXAMPLE_CALIBRATION
+from planner.schemas.judgement import EXAMPLE_JUDGE_REQUEST
+from planner.schemas.plan_request import EXAMPLE_REQUEST
+from planner.schemas.row import EXAMPLE_ROW
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """One request: its line in the menu, what it shows, and the body."""
+
+    title: str
+    meaning: str
+    body: Any
+
+
+Examples = Mapping[str, Example]
+
+# Every tenant starts with what these describe, so the first click finds an answer that is already stored.
+_FIRST: Mapping[str, Any] = {
+    "/v1/plans": EXAMPLE_REQUEST,
+    "/v1/evaluate": EXAMPLE_ROW,
+    "/v1/judge": EXAMPLE_JUDGE_REQUEST,
+    "/v1/calibrations": EXAMPLE_CALIBRATION,
+}
+
+
+def _read() -> dict[str, Examples]:
+    # A data file, because the examples name frameworks, and code that does so would have to change with each new one.
+    kept = json.loads(Path(__file__).with_name("requests.json").read_text(encoding="utf-8"))
+    return {
+        path: {name: Example(**{"body": _FIRST[path], **each}) for name, each in examples.items()}
+        for path, examples in kept.items()
+    }
+
+
+REQUESTS: Mapping[str, Examples] = _read()
+"""By the path that they are posted to."""
