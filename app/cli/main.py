@@ -94,7 +94,7 @@ def configure(
     ] = False,
     log_level: Annotated[
         LogLevel | None,
-        typer.Option(help="Least level of what is logged on stderr. Default: warning, and info for serve."),
+        typer.Option(help="Least level of what is logged on stderr.", show_default="warning, and info for serve"),
     ] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing on stderr but errors.")] = False,
 ) -> None:

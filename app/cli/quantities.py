@@ -38,19 +38,22 @@ COUNTED: Mapping[str, Base] = {
 """Fields of the training that count something, with what a `k` stands for in each."""
 
 
-def count(text: str, *, option: str, base: Base) -> int:
+def count(text: str, *, option: str, base: Base, example: str = "") -> int:
     """The whole number of a text such as `8192`, `8,192`, `8k` or `15T`; M, B (or G) and T are powers of what k stands for.
 
     Raises:
         InvalidInputError: the text is no number, or not a whole one above 0; the message names the option.
     """
     value = _scaled(text, base)
-    example = "8192, 8k (8,192) or 128k (131,072)" if base == 1024 else "300B or 15T (15,000,000,000,000)"
+    example = example or ("8192, 8k (8,192) or 128k (131,072)" if base == 1024 else "300B or 15T (15,000,000,000,000)")
     if value is None:
         raise _refused(f"{option} is {shown(text)}, which is not a number", f"Write it like {example}.")
     if value.denominator != 1 or value < 1:
-        message = f"{option} is {shown(text)}, or {float(value):,.10g}; it must be a whole number of at least 1"
-        raise _refused(message, f"Write it like {example}. A k stands for {base:,} here.")
+        # What a suffix makes of a number explains why it is not whole.
+        number = f", or {float(value):,.10g}" if text.strip()[-1:].isalpha() else ""
+        message = f"{option} is {shown(text)}{number}; it must be a whole number of at least 1"
+        meaning = f" A k stands for {base:,} here." if number else ""
+        raise _refused(message, f"Write it like {example}.{meaning}")
     return int(value)
 
 

@@ -6,15 +6,19 @@ from app.report.report import Json, PlanView, Report
 from cost_models.errors import InvalidInputError, Problem
 from planner.one_plan.detail import completed_plans
 from planner.one_plan.given import other_revision
+from planner.request.job import Documents
 
 
-def build_report(response: Json, *, allow_files: bool = False, address: str | None = None) -> Report:
+def build_report(
+    response: Json, *, allow_files: bool = False, address: str | None = None, calibrations: Documents | None = None
+) -> Report:
     """The report of a plan response.
 
     Args:
         response: what `meshwright plan --json` printed or `GET /v1/plans/{id}` returned.
         allow_files: whether the request's `cluster.calibration` may be a path.
         address: path at which the report is served; None for a file.
+        calibrations: the reader's own documents that the request may name, by id and name.
 
     Raises:
         cost_models.errors.InvalidInputError: the document is no plan response, lacks what can no longer be computed, or was
@@ -30,4 +34,10 @@ def build_report(response: Json, *, allow_files: bool = False, address: str | No
         PlanView(plan=plan, row=whole.row, evaluation=whole.evaluation, layers=whole.layers)
         for plan, whole in zip(response["plans"], completed, strict=True)
     ]
-    return Report(response=response, plans=tuple(views), address=address, allow_files=allow_files)
+    return Report(
+        response=response,
+        plans=tuple(views),
+        address=address,
+        allow_files=allow_files,
+        calibrations=calibrations or {},
+    )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
+
+from planner.request.job import Documents
 
 Json = Mapping[str, Any]
 
@@ -48,6 +50,8 @@ class Report:
     """Path of the served report, such as "/plans/plan_12ab"; None in a file, where everything stands on one page."""
     allow_files: bool = False
     """Whether the request's `cluster.calibration` may be a path."""
+    calibrations: Documents = field(default_factory=dict)
+    """The reader's own calibration documents that the request may name, by id and name."""
 
     @property
     def request(self) -> Json:

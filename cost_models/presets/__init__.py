@@ -52,7 +52,7 @@ def load(kind: Kind, name: str, *, pointer: str = "") -> Preset:
         InvalidInputError: there is no such preset; the hint offers the nearest name.
     """
     if name not in names(kind):
-        message = f"{shown(name)} is not a {kind[:-1]} preset"
+        message = f"{shown(name)} is not a {'GPU' if kind == 'gpus' else kind[:-1]} preset"
         raise InvalidInputError([Problem(pointer, message, _hint(kind, name), "unknown-preset")])
     return _read(kind, name)
 

@@ -22,7 +22,7 @@ from planner.request.job import Documents
 Document = dict[str, Any]
 PRECISION = 1.005
 """Ratio of the two factors between which a change is found: 0.5 %."""
-STEP = 1.3
+STEP = 1.45
 """Largest ratio of neighbouring factors of the grid."""
 _NO_EFFECT = 1e-4
 """A fact that moves no plan's time by more than this, relatively and over its whole range, does not matter."""

@@ -9,23 +9,26 @@ from cost_models.hardware import Calibration
 from cost_models.strategies.fields import FIELDS
 from cost_models.terms import MEMORY_NAMES, TIME_NAMES
 from planner.answer.apart import steps_apart
-from planner.request.job import resolve_pooled_job
+from planner.request.job import Documents, resolve_pooled_job
 
 Document = dict[str, Any]
 
 
-def calibrations_of(request: Mapping[str, Any], *, allow_files: bool = False) -> list[Calibration]:
+def calibrations_of(
+    request: Mapping[str, Any], *, extra: Documents | None = None, allow_files: bool = False
+) -> list[Calibration]:
     """What the plans of a request are priced with, one for each pool.
 
     Args:
         request: the request with every default filled in.
+        extra: the caller's own calibration documents, by id and name.
         allow_files: whether its `cluster.calibration` may be a path.
 
     Raises:
         InvalidInputError: the request describes no job.
         CalibrationError: the calibration cannot be found here.
     """
-    return [job.calibration for job in resolve_pooled_job(request, allow_files=allow_files).jobs]
+    return [job.calibration for job in resolve_pooled_job(request, extra=extra, allow_files=allow_files).jobs]
 
 
 def pair(plan: Mapping[str, Any], other: Mapping[str, Any], *, calibrations: Sequence[Calibration]) -> Document:

@@ -22,7 +22,12 @@ def evaluate(
     rows: Annotated[str, typer.Argument(help="File of JSON lines, one row each; - reads standard input.")],
     *,
     calibration: Annotated[
-        str | None, typer.Option(help="Calibration for every row: a file, or the name of a shipped one.")
+        str | None,
+        typer.Option(
+            metavar="NAME|FILE",
+            help="Calibration for every row: a file, or the name of a shipped one.",
+            show_default="what each row says",
+        ),
     ] = None,
 ) -> None:
     """Price given strategies: one evaluation per input line, in order."""

@@ -22,14 +22,19 @@ def export(
     framework: Annotated[
         str,
         typer.Option(
-            help="Target: megatron, megatron-bridge, nemo, deepspeed, torchtitan, nanotron, accelerate, transformers or pytorch."
+            metavar="NAME",
+            help="Target: megatron, megatron-bridge, nemo, deepspeed, torchtitan, nanotron, accelerate, transformers or pytorch.",
         ),
     ],
     out: Annotated[Path, typer.Option(help="Folder that the files are written to; it is made where it is missing.")],
-    plan: Annotated[int, typer.Option(help="Rank of the plan.", min=1)] = 1,
+    plan: Annotated[int, typer.Option(metavar="RANK", help="Rank of the plan.", min=1)] = 1,
     framework_version: Annotated[
         str | None,
-        typer.Option(help="Release of the target. Default: the request's, or a front end's newest known one."),
+        typer.Option(
+            metavar="VERSION",
+            help="Release of the target.",
+            show_default="the request's, or a front end's newest known one",
+        ),
     ] = None,
     force: Annotated[bool, typer.Option("--force", help="Replace files that are there.")] = False,
 ) -> None:

@@ -32,15 +32,24 @@ Arguments = Annotated[
 Model = Annotated[
     str | None,
     typer.Option(
-        help="Preset name, config.json (or its folder) or model specification, where the files have no model."
+        metavar="NAME|FILE",
+        help="Preset name, config.json (or its folder) or model specification, where the files have no model.",
     ),
 ]
 VocabSize = Annotated[
     int | None, typer.Option(help="Vocabulary of the model, which scripts leave to the tokenizer.", min=1)
 ]
-NumNodes = Annotated[int | None, typer.Option(help="Nodes of the cluster; by default as many as the files start.")]
+NumNodes = Annotated[
+    int | None,
+    typer.Option(metavar="COUNT", help="Nodes of the cluster.", show_default="as many as the files start"),
+]
 Framework = Annotated[
-    str | None, typer.Option(help="Whose files these are, where it cannot be told: megatron, deepspeed, accelerate, …")
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Whose files these are, where it cannot be told: megatron, deepspeed, accelerate, …",
+        show_default="told from the files",
+    ),
 ]
 Training = Annotated[
     list[str] | None,
@@ -59,7 +68,9 @@ def import_config(
     files: Files = None,
     *,
     megatron_args: Arguments = None,
-    cluster: Annotated[str | None, typer.Option(help="Preset name or cluster specification.")] = None,
+    cluster: Annotated[
+        str | None, typer.Option(metavar="NAME|FILE", help="Preset name or cluster specification.")
+    ] = None,
     num_nodes: NumNodes = None,
     model: Model = None,
     vocab_size: VocabSize = None,

@@ -22,6 +22,7 @@ from app.cli.commands.import_config import (
 )
 from app.cli.commands.plan import stop_on_interrupt
 from app.cli.output import reader_may_leave, write_document
+from app.cli.progress import SearchLine
 
 EXIT_NO_PLAN = 3
 
@@ -30,7 +31,7 @@ def judge(
     context: typer.Context,
     files: Files = None,
     *,
-    cluster: Annotated[str, typer.Option(help="Preset name or cluster specification.")],
+    cluster: Annotated[str, typer.Option(metavar="NAME|FILE", help="Preset name or cluster specification.")],
     megatron_args: Arguments = None,
     num_nodes: NumNodes = None,
     model: Model = None,
@@ -52,13 +53,14 @@ def judge(
     tell(imported, quiet=context.obj["quiet"])
     if imported.missing:
         raise typer.Exit(EXIT_MISSING)
-    with stop_on_interrupt() as interrupted:
+    with SearchLine(quiet=context.obj["quiet"]) as line, stop_on_interrupt(line.say) as interrupted:
         answer = judged(
             texts,
             megatron_args=megatron_args,
             given=given,
             framework=framework,
             allow_files=True,
+            on_progress=line.on_progress,
             should_stop=interrupted,
         )
     with reader_may_leave():

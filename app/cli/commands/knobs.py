@@ -31,7 +31,7 @@ def start(
     response: Annotated[str, typer.Argument(help="Plan response: what `meshwright plan --json` printed; - for stdin.")],
     *,
     storage: Storage,
-    plan: Annotated[int, typer.Option(help="Rank of the plan.", min=1)] = 1,
+    plan: Annotated[int, typer.Option(metavar="RANK", help="Rank of the plan.", min=1)] = 1,
     name: Name = None,
     seed: Annotated[int, typer.Option(help="Seed of the sampler.", min=0)] = 0,
     as_json: AsJson = False,

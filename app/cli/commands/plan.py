@@ -14,10 +14,19 @@ from typing import Any
 import typer
 
 from app.cli.commands import plan_options as options
-from app.cli.commands.plan_options import given, included, numbers, training_fields, with_options_named
+from app.cli.commands.plan_options import (
+    given,
+    included,
+    numbers,
+    pointers,
+    those,
+    training_fields,
+    with_options_named,
+)
 from app.cli.inputs import Json, assignments, read_cluster, read_document, read_model
 from app.cli.output import reader_may_leave, write_document
 from app.cli.progress import SearchLine
+from app.cli.quantities import COUNTED
 from cost_models.errors import InvalidInputError, MeshwrightError, Problem
 
 EXIT_NO_PLAN, EXIT_INTERRUPTED = 3, 130
@@ -28,6 +37,11 @@ TOP, MOST_ASKED = 10, 1000
 SPARE = 4
 """Plans asked for per row of the table."""
 TRAINING = "--seq-length, --global-batch-size, --framework and --precision"
+_MORE = {
+    "model": "`meshwright presets models` lists those that have a name.",
+    "cluster": "`meshwright presets clusters` lists those that have a name.",
+    "training": "",
+}
 BEST_SO_FAR, CANCELLING = "Stopping with the best plans so far.", "Cancelling the plan."
 _BATCH = {"global_batch_size": "global_batch_tokens", "global_batch_tokens": "global_batch_size"}
 """The two ways to give a batch: who gives one in an option means it in place of the other in the file."""
@@ -69,28 +83,38 @@ def plan(
         global_batch_size=global_batch_size,
         global_batch_tokens=global_batch_tokens,
         total_tokens=total_tokens,
+        num_nodes=num_nodes,
+        gpus_per_node=gpus_per_node,
+        top_k=top,
+        deadline_h=deadline_h,
+        min_tokens_per_s=target_min_tokens_per_s,
+        time_limit_s=time_limit,
     )
     parts = {
         "model": read_model(model) if model else {},
         "cluster": (read_cluster(cluster) if cluster else {})
-        | given(gpu=gpu, num_nodes=num_nodes, gpus_per_node=gpus_per_node, calibration=calibration),
-        "training": counts
+        | given(gpu=gpu, calibration=calibration)
+        | those(counts, "num_nodes", "gpus_per_node"),
+        "training": those(counts, *COUNTED)
         | given(framework=framework, framework_version=framework_version, precision=precision)
         | training_fields(training or ()),
         "constraints": given(
             fixed=assignments(fixed or (), option="--fixed") or None,
             allowed=assignments(allowed or (), option="--allowed") or None,
         ),
-        "targets": numbers(deadline_h=deadline_h, min_tokens_per_s=target_min_tokens_per_s),
+        "targets": those(counts, "deadline_h", "min_tokens_per_s"),
     }
     document = merged_request(read_document(request) if request else {}, parts)
-    document |= given(top_k=top, objective=objective) | numbers(time_limit_s=time_limit)
-    document |= included(document, include or ())
+    own = those(counts, "top_k", "time_limit_s") | given(objective=objective) | included(document, include or ())
+    document |= own
     _require_job(document)
     wanted = document.get("top_k", TOP)
     document = document if as_json else with_spare_plans(document, wanted)
     quiet = context.obj["quiet"]
-    response, is_interrupted = _planned(document, server=server, token=token, quiet=quiet)
+    try:
+        response, is_interrupted = _planned(document, server=server, token=token, quiet=quiet)
+    except InvalidInputError as error:
+        raise with_options_named(error, None if request is None else pointers(parts | own)) from error
     with reader_may_leave():
         if as_json:
             write_document(response)
@@ -140,7 +164,7 @@ def _require_job(document: Json) -> None:
         Problem(
             f"/{name}",
             f"the request has no {name}",
-            f"Give it in the request file or with {option}.",
+            f"Give it in the request file or with {option}. {_MORE[name]}".rstrip(),
             code="missing-field",
         )
         for name, option in options.items()
@@ -168,8 +192,6 @@ def _planned(document: Json, *, server: str | None, token: str | None, quiet: bo
 
                 with Client(server, token=token) as client:
                     answer = client.plan(document, on_progress=line.on_progress, should_stop=interrupted)
-    except InvalidInputError as error:
-        raise with_options_named(error) from error
     except MeshwrightError as error:
         if not interrupted():
             raise

@@ -6,12 +6,13 @@ which parts of a job must come from one of the two.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 from functools import partial
 from typing import Annotated, Any, get_args
 
 import typer
 
+from app.cli.completion import choices, presets_of
 from app.cli.inputs import Json, assignments
 from app.cli.quantities import COUNTED, count, duration_h, duration_s, rate
 from cost_models.errors import InvalidInputError, Problem
@@ -23,6 +24,13 @@ REQUIRED = "Job (required, here or in the request file)"
 OPTIONAL, SEARCH, OUTPUT = "Job (optional)", "Search", "Output"
 # What the planner takes for a time limit is any number above 0; below a millisecond a unit was mistaken.
 LEAST_TIME_S = 0.001
+
+
+def _option(name: str) -> str:
+    """The option of a field that it is called after."""
+    return f"--{name.replace('_', '-')}"
+
+
 # An empty line between two examples is what keeps each on a line of its own.
 EXAMPLES = """\
 Examples:
@@ -44,6 +52,7 @@ Model = Annotated[
     str | None,
     Option(
         metavar="NAME|FILE",
+        autocompletion=presets_of("models"),
         help="Preset name (see `meshwright presets models`), config.json (or its folder) or model specification.",
         rich_help_panel=REQUIRED,
     ),
@@ -52,6 +61,7 @@ Cluster = Annotated[
     str | None,
     Option(
         metavar="NAME|FILE",
+        autocompletion=presets_of("clusters"),
         help="Preset name (see `meshwright presets clusters`) or cluster specification; or give --gpu.",
         rich_help_panel=REQUIRED,
     ),
@@ -60,6 +70,7 @@ Gpu = Annotated[
     str | None,
     Option(
         metavar="NAME",
+        autocompletion=presets_of("gpus"),
         help="GPU preset name, such as H100-SXM-80GB, in place of --cluster; needs --num-nodes and --gpus-per-node.",
         rich_help_panel=REQUIRED,
     ),
@@ -80,17 +91,29 @@ GlobalBatchTokens = Annotated[
     ),
 ]
 Framework = Annotated[
-    str | None, Option(metavar="NAME", help=f"One of {', '.join(get_args(FrameworkName))}.", rich_help_panel=REQUIRED)
+    str | None,
+    Option(
+        metavar="NAME",
+        autocompletion=choices(get_args(FrameworkName)),
+        help=f"One of {', '.join(get_args(FrameworkName))}.",
+        rich_help_panel=REQUIRED,
+    ),
 ]
 Precision = Annotated[
-    str | None, Option(metavar="NAME", help=f"One of {', '.join(get_args(PrecisionName))}.", rich_help_panel=REQUIRED)
+    str | None,
+    Option(
+        metavar="NAME",
+        autocompletion=choices(get_args(PrecisionName)),
+        help=f"One of {', '.join(get_args(PrecisionName))}.",
+        rich_help_panel=REQUIRED,
+    ),
 ]
 NumNodes = Annotated[
-    int | None,
+    str | None,
     Option(metavar="COUNT", help="Nodes of the cluster.", show_default="the cluster's", rich_help_panel=OPTIONAL),
 ]
 GpusPerNode = Annotated[
-    int | None,
+    str | None,
     Option(metavar="COUNT", help="GPUs of each node.", show_default="the cluster's", rich_help_panel=OPTIONAL),
 ]
 Calibration = Annotated[
@@ -119,7 +142,7 @@ Training = Annotated[
     ),
 ]
 Top = Annotated[
-    int | None,
+    str | None,
     Option(
         metavar="COUNT",
         help="Number of plans to show, not counting near-copies.",
@@ -131,6 +154,7 @@ Objective = Annotated[
     str | None,
     Option(
         metavar="NAME",
+        autocompletion=choices(("step_time", "cost", "fewest_gpus")),
         help="What counts as best: step_time, cost or fewest_gpus.",
         show_default="step_time",
         rich_help_panel=SEARCH,
@@ -164,6 +188,7 @@ Include = Annotated[
     list[str] | None,
     Option(
         metavar="NAMES",
+        autocompletion=choices(("open_splits", "pareto", "what_if")),
         help="What costs extra time: open_splits (layers of each stage one by one), pareto (the front of time, memory, GPUs "
         "and cost), what_if (other batches, lengths and clusters). Several with commas, or the option repeated.",
         rich_help_panel=SEARCH,
@@ -194,19 +219,44 @@ Token = Annotated[
 
 
 # Options and fields are called alike but for hyphens, and where the contract gives the option a name of its own.
+_OPTION_AT: Mapping[str, str] = {
+    "/model/preset": "--model",
+    "/cluster/preset": "--cluster",
+    **{f"/cluster/{name}": _option(name) for name in ("gpu", "num_nodes", "gpus_per_node", "calibration")},
+    **{
+        f"/training/{name}": _option(name)
+        for name in ("seq_length", "global_batch_size", "global_batch_tokens", "total_tokens")
+    },
+    **{f"/training/{name}": _option(name) for name in ("framework", "framework_version", "precision")},
+    "/targets/deadline_h": "--deadline-h",
+    "/targets/min_tokens_per_s": "--target-min-tokens-per-s",
+    "/top_k": "--top",
+    "/objective": "--objective",
+    "/include": "--include",
+    "/time_limit_s": "--time-limit",
+}
+"""The option that gives a member of the request, by its pointer."""
+_SUCH_AS: Mapping[str, str] = {
+    "/cluster/num_nodes": "it, such as --num-nodes 4",
+    "/cluster/gpus_per_node": "it, such as --gpus-per-node 8",
+    "/training/seq_length": "it, such as --seq-length 8k",
+    "/training/global_batch_size": "it, such as --global-batch-size 512 or --global-batch-tokens 4M",
+    "/training/framework": "it, such as --framework megatron",
+    "/training/precision": "it, such as --precision bf16",
+    "/targets": "one, such as --target-min-tokens-per-s 1M, or --deadline-h 30d with --total-tokens",
+    "/targets/deadline_h": "the tokens, such as --total-tokens 15T",
+}
+"""What to give where a member of the request is missing, by the pointer of the problem."""
 _READERS: Mapping[str, Callable[[str], float]] = {
-    **{name: partial(count, option=f"--{name.replace('_', '-')}", base=base) for name, base in COUNTED.items()},
+    **{name: partial(count, option=_option(name), base=base) for name, base in COUNTED.items()},
+    "num_nodes": partial(count, option="--num-nodes", base=1000, example="16"),
+    "gpus_per_node": partial(count, option="--gpus-per-node", base=1000, example="8"),
+    "top_k": partial(count, option="--top", base=1000, example="10"),
     "deadline_h": partial(duration_h, option="--deadline-h"),
     "min_tokens_per_s": partial(rate, option="--target-min-tokens-per-s"),
     "time_limit_s": partial(duration_s, option="--time-limit", least_s=LEAST_TIME_S),
 }
 """How the number of each field is read from the text of its option."""
-_REQUIRED_AT = {
-    "/training/seq_length": "--seq-length",
-    "/training/global_batch_size": "--global-batch-size or --global-batch-tokens",
-    "/training/framework": "--framework",
-    "/training/precision": "--precision",
-}
 
 
 def given(**options: Any) -> Json:
@@ -232,6 +282,22 @@ def numbers(**options: str | None) -> Json:
     return found
 
 
+def those(fields: Json, *names: str) -> Json:
+    """The fields of these names, as far as they are there."""
+    return {name: fields[name] for name in names if name in fields}
+
+
+def pointers(given_fields: Mapping[str, Any]) -> set[str]:
+    """Pointers to the members of a request that options gave: two names deep, and three for constraints."""
+    found = {f"/{part}" for part, fields in given_fields.items() if fields}
+    for part, fields in given_fields.items():
+        for name, value in fields.items() if isinstance(fields, Mapping) else ():
+            found.add(f"/{part}/{name}")
+            if part == "constraints":
+                found |= {f"/{part}/{name}/{field}" for field in value}
+    return found
+
+
 def training_fields(pairs: Sequence[str]) -> Json:
     """The fields of `--training KEY=VALUE`, in which counts may be written like those of the options."""
     fields = assignments(pairs, option="--training")
@@ -250,18 +316,35 @@ def included(document: Json, names: Sequence[str]) -> Json:
     return {"include": list(dict.fromkeys([*there, *asked]))} if asked and isinstance(there, list) else {}
 
 
-def with_options_named(error: InvalidInputError) -> InvalidInputError:
-    """The same error, whose hints for missing fields name the options that would give them."""
-    # Pointers are right for a file; somebody who gave options looks for the option.
-    problems = [
-        Problem(
-            each.pointer,
-            each.message,
-            f"Give {_REQUIRED_AT[each.pointer]}, or write it into the training of the request file.",
-            each.code,
-        )
-        if each.pointer in _REQUIRED_AT and each.message.endswith("is required")
-        else each
-        for each in error.problems
-    ]
-    return type(error)(problems)
+def with_options_named(error: InvalidInputError, options: Container[str] | None) -> InvalidInputError:
+    """The same error in the words of this command line: with options in place of pointers, and in hints for what is missing.
+
+    Args:
+        error: what the planner or a service says of the request.
+        options: pointers to the members that options gave; None if there is no request file, and options gave everything.
+    """
+    return type(error)([_with_option_named(problem, options) for problem in error.problems])
+
+
+def _with_option_named(problem: Problem, options: Container[str] | None) -> Problem:
+    pointer, hint = problem.pointer, problem.hint
+    member = "/".join(pointer.split("/")[: 4 if pointer.startswith("/constraints/") else 3])
+    # Single members of a list have a pointer of their own: the second of --include is /include/1.
+    member = "/include" if member.startswith("/include/") else member
+    is_missing = problem.code == "missing-field" or problem.message.endswith("is required")
+    if is_missing and pointer in _SUCH_AS:
+        hint = f"Give {_SUCH_AS[pointer]}" + ("." if options is None else ", or write it into the request file.")
+    if member.startswith("/constraints/allowed/") and problem.message.endswith("it must be a list"):
+        hint = f"Write it like --allowed '{member.rpartition('/')[2]}=[1,2]'."
+    # Pointers are right for what stands in a file; somebody who gave an option looks for the option.
+    if options is None or member in options:
+        pointer = _option_of(member) or pointer
+    return Problem(pointer, problem.message, hint, problem.code)
+
+
+def _option_of(member: str) -> str | None:
+    part, _, name = member.removeprefix("/").partition("/")
+    if part == "constraints" and "/" in name:
+        kind, _, field = name.partition("/")
+        return f"--{kind} {field}" if kind in {"fixed", "allowed"} else None
+    return _OPTION_AT.get(member) or (f"--training {name}" if part == "training" and name else None)

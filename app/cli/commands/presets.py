@@ -5,10 +5,12 @@ As JSON it is what `GET /v1/presets/…` of a service answers.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Literal, NoReturn, get_args
+from typing import TYPE_CHECKING, Annotated, NoReturn, get_args
 
 import typer
 
+from app.cli.completion import Kind as PresetKind
+from app.cli.completion import choices, name_of_kind, names_of
 from app.cli.output import reader_may_leave, write_document
 from cost_models.errors import InvalidInputError, Problem
 from cost_models.hints import choice_hint, shown
@@ -16,16 +18,27 @@ from cost_models.hints import choice_hint, shown
 if TYPE_CHECKING:
     from app.cli.inputs import Json
 
-PresetKind = Literal["models", "gpus", "clusters", "frameworks"]
 KINDS: tuple[PresetKind, ...] = get_args(PresetKind)
 
 
 def presets(
     kind: Annotated[
-        str | None, typer.Argument(metavar="KIND", help="models, gpus, clusters or frameworks.", show_default="all")
+        str | None,
+        typer.Argument(
+            metavar="KIND",
+            autocompletion=choices(KINDS),
+            help="models, gpus, clusters or frameworks.",
+            show_default="all",
+        ),
     ] = None,
     name: Annotated[
-        str | None, typer.Argument(metavar="NAME", help="One of them, which is shown in full.", show_default=False)
+        str | None,
+        typer.Argument(
+            metavar="NAME",
+            autocompletion=name_of_kind,
+            help="One of them, which is shown in full.",
+            show_default=False,
+        ),
     ] = None,
     *,
     as_json: Annotated[
@@ -42,14 +55,6 @@ def presets(
             _tell_list(chosen, as_json=as_json)
         else:
             _tell_one(chosen, name, as_json=as_json)
-
-
-def names_of(kind: PresetKind) -> tuple[str, ...]:
-    """The names of a kind, as requests write them."""
-    from cost_models.frameworks import FRAMEWORKS
-    from cost_models.presets import names
-
-    return tuple(FRAMEWORKS) if kind == "frameworks" else names(kind)
 
 
 def documents_of(kind: PresetKind) -> list[Json]:

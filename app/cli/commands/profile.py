@@ -28,8 +28,11 @@ if TYPE_CHECKING:
 profile_app = typer.Typer(name="profile", help="Measure what this machine can do.", no_args_is_help=True)
 _LEAST_S = 1.0
 """Below a second nothing can be measured."""
-Server = Annotated[str | None, typer.Option(help="Service to send the calibration to.", envvar="MESHWRIGHT_SERVER")]
-Token = Annotated[str | None, typer.Option(help="Key for the service.", envvar="MESHWRIGHT_TOKEN")]
+Server = Annotated[
+    str | None,
+    typer.Option(metavar="URL", help="Service to send the calibration to.", envvar="MESHWRIGHT_SERVER"),
+]
+Token = Annotated[str | None, typer.Option(metavar="KEY", help="Key for the service.", envvar="MESHWRIGHT_TOKEN")]
 
 
 class DeviceChoice(StrEnum):
@@ -42,16 +45,21 @@ def run(
     context: typer.Context,
     out: Annotated[Path, typer.Option(help="File to write the calibration to.")],
     *,
-    budget: Annotated[str, typer.Option(help="Time to spend, such as 60s or 5m.")] = "5m",
+    budget: Annotated[str, typer.Option(metavar="TIME", help="Time to spend, such as 60s or 5m.")] = "5m",
     server: Server = None,
     token: Token = None,
-    name: Annotated[str | None, typer.Option(help="Name of the calibration. Default: the name of the file.")] = None,
+    name: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Name of the calibration.", show_default="the name of the file")
+    ] = None,
     gpu: Annotated[
-        str | None, typer.Option(help="GPU preset to use if the driver's name for the GPU matches none.")
+        str | None,
+        typer.Option(metavar="NAME", help="GPU preset to use if the driver's name for the GPU matches none."),
     ] = None,
     merge: Annotated[
         list[Path] | None,
-        typer.Option(help="Earlier calibration of this machine, from which to take what is not measured now."),
+        typer.Option(
+            metavar="FILE", help="Earlier calibration of this machine, from which to take what is not measured now."
+        ),
     ] = None,
     fresh: Annotated[bool, typer.Option("--fresh", help="Start over instead of continuing a stopped run.")] = False,
     allow_busy: Annotated[
@@ -62,7 +70,10 @@ def run(
     ] = DeviceChoice.CUDA,
     framework: Annotated[
         str | None,
-        typer.Option(help="Framework that will be planned: what its layers cost the host is measured first."),
+        typer.Option(
+            metavar="NAME",
+            help="Framework that will be planned: what its layers cost the host is measured first.",
+        ),
     ] = None,
 ) -> None:
     """Measure this node, or under torchrun or srun all their nodes."""

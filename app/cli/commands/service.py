@@ -20,15 +20,27 @@ db_app = typer.Typer(name="db", help="Manage the service's storage.", no_args_is
 keys_app = typer.Typer(name="keys", help="Manage who may use the service.", no_args_is_help=True)
 DatabaseUrl = Annotated[
     str | None,
-    typer.Option("--db", metavar="URL", help="Database, such as postgresql://user@host/name. Default: SQLite."),
+    typer.Option(
+        "--db", metavar="URL", help="Database, such as postgresql://user@host/name.", show_default="a file of SQLite"
+    ),
 ]
 
 
 def serve(
     context: typer.Context,
     *,
-    host: Annotated[str | None, typer.Option(help="Address to listen on; beyond loopback, requests need keys.")] = None,
-    port: Annotated[int | None, typer.Option(help="Port to listen on.", min=0, max=65535)] = None,
+    host: Annotated[
+        str | None,
+        typer.Option(
+            metavar="ADDRESS",
+            help="Address to listen on; beyond loopback, requests need keys.",
+            show_default="127.0.0.1",
+        ),
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option(metavar="PORT", help="Port to listen on.", show_default="8000", min=0, max=65535),
+    ] = None,
     db: DatabaseUrl = None,
 ) -> None:
     """Serve the HTTP interface; its documentation is at /docs."""

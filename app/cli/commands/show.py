@@ -25,7 +25,9 @@ def show(
     plan: Annotated[
         int | None,
         typer.Option(
-            help="Rank of the plan, 1 where it is left out; of several evaluations, the line. Default: every line.",
+            metavar="RANK",
+            help="Rank of the plan; of several evaluations, the line.",
+            show_default="1; of several evaluations, every line",
             min=1,
         ),
     ] = None,

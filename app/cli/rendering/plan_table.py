@@ -177,7 +177,7 @@ def _table(columns: Sequence[Column], plans: Sequence[Json], *, width: int) -> t
 def _header(request: Json, source: str, *, width: int) -> list[Text]:
     """The title with where the request came from behind it, or below it where a line is too short for both."""
     line, origin = title(request), f"({source})" if source else ""
-    if not origin or len(line.plain) + len(origin) < width:
+    if not origin or len(line.plain) > width or len(line.plain) + len(origin) < width:
         return [Text(f"{line.plain} {origin}".rstrip())]
     return [line, Text(origin)]
 

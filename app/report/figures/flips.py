@@ -47,7 +47,7 @@ def flips_figure(bars: Sequence[Bar], *, name: str, description: str) -> Markup:
             # A narrower segment has no room for its plan, which the sentences beside the figure name.
             if width > 40:
                 shapes.append(element("text", f"plan {rank}", x=x + width / 2, y=top + 12, text_anchor="middle"))
-    shapes.append(element("line", x1=across(1.0), x2=across(1.0), y1=4, y2=bottom + 2, class_="assumed"))
+    shapes.append(element("line", x1=across(1.0), x2=across(1.0), y1=4, y2=bottom + 2, class_="flip-line"))
     shapes += [
         element("text", f"{tick:.0%}", x=across(tick), y=bottom + 16, text_anchor="middle", class_="quiet")
         for tick in _TICKS

@@ -45,15 +45,15 @@ def node_figure(
     width = 2 * EDGE + columns * (CELL + GAP) - GAP
     height = CAPTION + rows * (CELL + GAP) + EDGE - GAP
     shapes = [
-        element("rect", x=0.5, y=0.5, width=width - 1, height=height - 1, rx=4, class_="node"),
+        element("rect", x=0.5, y=0.5, width=width - 1, height=height - 1, rx=4, class_="mesh-node"),
         element("text", caption, x=EDGE, y=14),
     ]
     # One path for all cells of a kind keeps a page with many plans small.
     for stage in sorted({stage for stage in stages if stage >= 0}):
         at = [corner for corner, its in zip(corners, stages, strict=True) if its == stage]
         strips = _squares([(x, y) for x, y in at], CELL, _STRIP)
-        shapes.append(element("path", d=strips, class_=f"stage-{stage % STAGE_COLOURS}", data_stage=stage))
-    shapes.append(element("path", d=_squares(corners, CELL, CELL), class_="cell"))
+        shapes.append(element("path", d=strips, class_=f"mesh-stage-{stage % STAGE_COLOURS}", data_stage=stage))
+    shapes.append(element("path", d=_squares(corners, CELL, CELL), class_="mesh-cell"))
     for place, (group, members) in enumerate(shared.items()):
         # Each group has a place of its own in the cell, so that a rank in several groups shows all of them.
         here = [rank for rank in ranks if rank is not None and rank in set(members)]
@@ -61,13 +61,13 @@ def node_figure(
             at = [corners[rank - first_rank] for rank in here]
             marks = _squares([(x + 3 + place * (_TICK + 1), y + CELL - _TICK - 3) for x, y in at], _TICK, _TICK)
             told = " ".join(map(str, here))
-            shapes.append(element("path", d=marks, class_=f"in-{group}", data_group=group, data_ranks=told))
+            shapes.append(element("path", d=marks, class_=f"mesh-{group}", data_group=group, data_ranks=told))
     for rank, (x, y) in zip(ranks, corners, strict=True):
         told = "idle" if rank is None else str(rank)
-        shapes.append(element("text", told, x=x + CELL / 2, y=y + 19, text_anchor="middle", class_="rank"))
+        shapes.append(element("text", told, x=x + CELL / 2, y=y + 19, text_anchor="middle", class_="mesh-rank"))
     if chosen in ranks:
         x, y = corners[ranks.index(chosen)]
-        shapes.append(element("rect", x=x, y=y, width=CELL, height=CELL, class_="chosen", data_rank=chosen))
+        shapes.append(element("rect", x=x, y=y, width=CELL, height=CELL, class_="mesh-chosen", data_rank=chosen))
     described = "; ".join(
         f"{group}: {', '.join(str(rank) for rank in ranks if rank in set(members))}"
         for group, members in shared.items()

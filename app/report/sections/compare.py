@@ -88,7 +88,7 @@ def _calibrations(report: Report) -> list[Calibration]:
     """What the plans were priced with; nothing where that lies elsewhere, so that ranges of differences are not told."""
     # A response read on another machine is still worth showing without its calibration.
     try:
-        return calibrations_of(report.request, allow_files=report.allow_files)
+        return calibrations_of(report.request, extra=report.calibrations, allow_files=report.allow_files)
     except MeshwrightError:
         return []
 

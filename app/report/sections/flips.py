@@ -40,7 +40,7 @@ WORDS = {
 
 def flips(report: Report) -> Section | None:
     """What would change the order of the listed plans; None where there is nothing to compare."""
-    document = flip_conditions(report.response, allow_files=report.allow_files)
+    document = flip_conditions(report.response, extra=report.calibrations, allow_files=report.allow_files)
     if document is None:
         return None
     facts = document["facts"]
@@ -76,14 +76,10 @@ def flip_sentences(document: Json) -> list[tuple[str, int | None]]:
         if not fact["matters"]:
             idle.append(subject)
             continue
-        # Rounded away from 100 %, so that the sentence is true at the percentage that it names.
-        changes = [(change, "below", floor(change["factor"] * 100)) for change in fact["below"]]
-        changes += [(change, "above", ceil(change["factor"] * 100)) for change in fact["above"]]
+        changes = [*_told_changes(fact, "below"), *_told_changes(fact, "above")]
         if not changes:
             steady.append(f"{subject} between {fact['low']:.0%} and {fact['high']:.0%}")
-        for change, side, percent in changes:
-            units = _in_units(fact, percent)
-            told.append((f"wins if {subject} is {side} {percent} % of what is assumed{units}.", change["rank"]))
+        told += [(f"wins if {subject} is {where}.", rank) for where, rank in changes]
     several = len(document["compared"]) > 1
     if steady and several:
         told.append((f"No other listed plan wins with {_listed(steady)} of what is assumed.", None))
@@ -95,6 +91,21 @@ def flip_sentences(document: Json) -> list[tuple[str, int | None]]:
             (f"{start[0].upper()}{start[1:]} {decide} nothing here: no listed plan's time depends on {them}.", None)
         )
     return told
+
+
+def _told_changes(fact: Json, side: str) -> list[tuple[str, int]]:
+    """For each change on one side of what is assumed the range in which the plan is the best, and its rank."""
+    # Rounded away from 100 %, so that the sentence is true at the percentages that it names.
+    towards = floor if side == "below" else ceil
+    edges = [towards(change["factor"] * 100) for change in fact[side]]
+    found = []
+    for place, (change, percent) in enumerate(zip(fact[side], edges, strict=True)):
+        if place + 1 < len(edges):
+            low, high = sorted((percent, edges[place + 1]))
+            found.append((f"between {low} and {high} % of what is assumed", change["rank"]))
+        else:
+            found.append((f"{side} {percent} % of what is assumed{_in_units(fact, percent)}", change["rank"]))
+    return found
 
 
 def _in_units(fact: Json, percent: int) -> str:

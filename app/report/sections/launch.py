@@ -87,7 +87,9 @@ def launch(report: Report, plan: PlanView) -> Section:
 def _target(report: Report, plan: PlanView, name: str) -> dict[str, Any]:
     """The files that a target's writer makes of the plan, or why it cannot say it."""
     try:
-        files = export_row(plan.row, name, predicted=plan.evaluation, allow_files=report.address is None)
+        files = export_row(
+            plan.row, name, predicted=plan.evaluation, extra=report.calibrations, allow_files=report.allow_files
+        )
     except MeshwrightError as refusal:
         return {"name": name, "files": [], "refusal": refusal.message, "hint": refusal.hint}
     listed = [

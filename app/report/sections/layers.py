@@ -17,7 +17,9 @@ Json = Mapping[str, Any]
 
 def layers(report: Report, view: PlanView) -> Section:
     """Which layers each stage holds."""
-    document = stage_layers(launch_plan(view.row, allow_files=report.allow_files).job, view.strategy)
+    document = stage_layers(
+        launch_plan(view.row, extra=report.calibrations, allow_files=report.allow_files).job, view.strategy
+    )
     stages = document["stages"]
     rows = [_row(stage) for stage in stages]
     drawn = None

@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from markupsafe import Markup
-
 from app.report.figures.mesh import MOST_COLUMNS, node_figure, swatch
 from app.report.report import PlanView, Report
 from app.report.section import Section, section
 from cost_models.units import GB
-from planner.export.launch_plan import launch_plan
+from planner.export.launch_plan import LaunchPlan, launch_plan
 from planner.mesh.mesh import mesh_document
 from planner.mesh.rank_groups import RankGroups
 
@@ -19,7 +17,8 @@ Json = Mapping[str, Any]
 CHOSEN = 0
 """The rank whose groups are marked: with the regular numbering of ranks every other rank's groups look alike."""
 MARKED = ("tp", "cp", "ep", "dp", "pp")
-MOST_NODES = 6
+MOST_NODES = 4
+"""Nodes that are all drawn; of more, those that show the pattern."""
 NAMES = {
     "tp": "tensor parallel (tp)",
     "cp": "context parallel (cp)",
@@ -47,11 +46,12 @@ _REACH = {"switch": "PCIe, one switch", "socket": "PCIe, one socket", "sockets":
 
 def mesh(report: Report, view: PlanView) -> Section:
     """Which ranks form which groups, on which nodes, and over which links."""
-    plan = launch_plan(view.row, allow_files=report.allow_files)
+    plan = launch_plan(view.row, extra=report.calibrations, allow_files=report.allow_files)
     document = mesh_document(plan.pooled, plan.row)
     kinds = {each["name"]: _groups(each) for each in document["dimensions"]}
     # Groups of one rank would mark the chosen rank alone, which its outline does already.
     shared = {name: kinds[name].group_of(CHOSEN) for name in MARKED if name in kinds and kinds[name].size > 1}
+    told, also = _distinct(document["dimensions"])
     return section(
         "mesh",
         "Ranks, nodes and links",
@@ -60,12 +60,32 @@ def mesh(report: Report, view: PlanView) -> Section:
         columns=min(MOST_COLUMNS, max(run["gpus"] for run in document["nodes"])),
         nodes=_shown_nodes(document, shared, view),
         keys=[
-            {"mark": swatch(f"in-{name}"), "told": f"{NAMES[name]}: ranks {ranks_told(members)}"}
+            {"mark": swatch(f"mesh-{name}"), "told": f"{NAMES[name]}: ranks {ranks_told(members)}"}
             for name, members in shared.items()
         ],
         chosen=CHOSEN,
-        rows=[row for each in document["dimensions"] for row in _rows(each, kinds[each["name"]], plan)],
+        rows=[row for each in told for row in _rows(each, kinds[each["name"]], plan, also[each["name"]])],
+        alone=_listed([NAMES[name] for name, kind in kinds.items() if kind.size == 1]),
     )
+
+
+def _distinct(dimensions: Sequence[Json]) -> tuple[list[Json], dict[str, list[str]]]:
+    """The kinds of group of more than one rank, and by name the others that are formed by the same ranks and do the same."""
+    told: list[Json] = []
+    also: dict[str, list[str]] = {}
+    for each in dimensions:
+        # Shards of the state are most often held by all replicas, and experts are most often split as the rest is.
+        same = [one for one in told if all(one[key] == each[key] for key in ("size", "stride", "links"))]
+        if each["size"] > 1 and same:
+            also[same[0]["name"]].append(NAMES[each["name"]])
+        elif each["size"] > 1:
+            told.append(each)
+            also[each["name"]] = []
+    return told, also
+
+
+def _listed(parts: Sequence[str]) -> str:
+    return parts[0] if len(parts) == 1 else f"{', '.join(parts[:-1])} and {parts[-1]}" if parts else ""
 
 
 def _groups(dimension: Json) -> RankGroups:
@@ -98,9 +118,9 @@ def _shown_nodes(document: Json, shared: Mapping[str, Sequence[int]], view: Plan
     if total <= MOST_NODES:
         shown = [(run, place) for run in runs for place in range(run["count"])]
     else:
-        # Two nodes of a run show how its ranks go on; of many runs the first two and the last one show how stages do.
+        # Two nodes of the first run show how ranks go on; of many runs the first two and the last one show how stages do.
         kept = runs if len(runs) <= 3 else [*runs[:2], runs[-1]]
-        shown = [(run, place) for run in kept for place in range(min(run["count"], MOST_NODES // len(kept)))]
+        shown = [(run, place) for run in kept for place in range(min(run["count"], 3 if len(kept) == 1 else 2))]
     found: list[dict[str, Any]] = []
     for position, (run, place) in enumerate(shown):
         node = run["first_node"] + place
@@ -148,21 +168,21 @@ def ranks_told(members: Sequence[int]) -> str:
     return f"{', '.join(f'{rank:,}' for rank in members[:3])} … {members[-1]:,}"
 
 
-def _rows(dimension: Json, groups: RankGroups, plan: Any) -> list[dict[str, Any]]:
+def _rows(dimension: Json, groups: RankGroups, plan: LaunchPlan, also: Sequence[str]) -> list[dict[str, Any]]:
     """One row for a kind of group, or one for each pool that it lies on."""
     return [
         {
-            "name": NAMES[dimension["name"]],
+            "name": _listed([NAMES[dimension["name"]], *also]),
             "id": dimension["name"],
             "pool": link["pool"],
             "size": dimension["size"],
             "count": dimension["count"],
             "first": ranks_told(groups.group_of(0)),
-            "stride": dimension["stride"] if dimension["size"] > 1 else None,
+            "stride": dimension["stride"],
             "nodes": _range(link["nodes"]),
             "link": _link_told(link, plan),
-            "rate": None if link["bus_bytes_per_s"] is None else f"{link['bus_bytes_per_s'] / GB:,.1f}",
-            "op": (link["op"] or "").replace("_", "-"),
+            "rate": f"{link['bus_bytes_per_s'] / GB:,.1f}",
+            "op": link["op"].replace("_", "-"),
             "tier": link["tier"],
         }
         for link in dimension["links"]
@@ -173,9 +193,7 @@ def _range(pair: Sequence[int]) -> str:
     return f"{pair[0]:,}" if pair[0] == pair[1] else f"{pair[0]:,} to {pair[1]:,}"
 
 
-def _link_told(link: Json, plan: Any) -> Markup | str:
-    if link["link"] == "none":
-        return "no communication"
+def _link_told(link: Json, plan: LaunchPlan) -> str:
     if link["link"] == "pcie":
         return _REACH[link["reach"]]
     if link["link"] == "fast":

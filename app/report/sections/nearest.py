@@ -39,7 +39,7 @@ def _shown(report: Report, candidates: list[Json]) -> dict[str, Any]:
         for each in candidates
     ]
     # The response tells their reasons but not their memory, which shows by how much they miss, and what holds it.
-    priced = list(evaluate_rows(rows, allow_files=report.address is None))
+    priced = list(evaluate_rows(rows, extra=report.calibrations, allow_files=report.allow_files))
     held = [each["memory"] for each in priced if each["memory"]]
     until = 1.03 * max((max(each["peak_device_range_bytes"][1], each["capacity_bytes"]) for each in held), default=GIB)
     marks = ticks(until / GIB, most=6)

@@ -32,7 +32,7 @@ _PHRASES = {term.name: term.phrase for term in TIME_TERMS}
 
 def why_not(report: Report) -> Section:
     """Usual choices and the nearest infeasible ones, each with its answer."""
-    answers = usual_choices(report.response, allow_files=report.allow_files)
+    answers = usual_choices(report.response, extra=report.calibrations, allow_files=report.allow_files)
     return section(
         "why_not",
         "Why not …?",

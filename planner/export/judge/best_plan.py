@@ -15,6 +15,7 @@ from planner.export.target import Target
 from planner.plan import plan
 from planner.request.job import Documents
 from planner.rows import evaluate_rows
+from planner.search.progress import Progress
 
 Json = dict[str, Any]
 TOP = 25
@@ -40,6 +41,7 @@ def best_plan(
     extra: Documents | None = None,
     allow_files: bool = False,
     time_limit_s: float | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> BestPlan | None:
     """The best plan for the job of a row, on as many GPUs, that the target can say; None where there is none.
@@ -59,7 +61,9 @@ def best_plan(
             **{part: asked[part] for part in ("model", "cluster", "training")},
             "constraints": {"allowed": _nested(allowed), "allow_idle_gpus": idle}, "top_k": TOP, "time_limit_s": time_limit_s,
         }  # fmt: skip
-        return plan(request, calibrations=extra, allow_files=allow_files, should_stop=should_stop)
+        return plan(
+            request, calibrations=extra, allow_files=allow_files, on_progress=on_progress, should_stop=should_stop
+        )
 
     for _ in range(_MOST_SEARCHES):
         # A launch starts a number of ranks that the files say in more than one place, so it is kept if it can be.

@@ -29,6 +29,7 @@ from planner.export.launch_plan import LaunchPlan, launch_plan
 from planner.export.settings import InputFile
 from planner.request.job import Documents
 from planner.rows import evaluate_rows
+from planner.search.progress import Progress
 
 Json = dict[str, Any]
 _AT_LEAST = 1e-6
@@ -44,12 +45,14 @@ def judge(
     extra: Documents | None = None,
     allow_files: bool = False,
     time_limit_s: float | None = None,
+    on_progress: Callable[[Progress], None] | None = None,
     should_stop: Callable[[], bool] | None = None,
 ) -> Json:
     """The contract's answer to `judge`.
 
     Args:
         time_limit_s: of each search for the best plan; by default there is none.
+        on_progress: called between chunks of the search.
         should_stop: asked during the search.
 
     For the other arguments see `import_config`.
@@ -66,7 +69,8 @@ def judge(
     judged = _Judged(imported, given, extra=extra, allow_files=allow_files)
     current = judged.evaluated([imported.row])[0]
     best = best_plan(
-        judged.job_row(current), imported.target, extra=extra, allow_files=allow_files, time_limit_s=time_limit_s, should_stop=should_stop
+        judged.job_row(current), imported.target, extra=extra, allow_files=allow_files, time_limit_s=time_limit_s,
+        on_progress=on_progress, should_stop=should_stop,
     )  # fmt: skip
     answer: Json = {
         "import": imported.document(), "current": current, "best": best and best.ranked, "gain_fraction": None, "gain_range": None,

@@ -143,15 +143,72 @@ def test_help_of_plan_says_what_is_required_and_every_default(outcome: Any, monk
     assert "[default: (step_time)]" in out
 
 
-def test_what_an_option_would_give_is_named_where_it_is_missing(outcome: Any) -> None:
-    code, _, err = outcome("plan", "--model", "llama-3.1-8b", "--cluster", "dgx-h100", "--precision", "bf16")
-    assert code == 2
-    assert "Give --seq-length, or write it into the training of the request file." in err
-    assert (
-        "Give --global-batch-size or --global-batch-tokens, or write it into the training of the request file." in err
-    )
-    assert "Give --framework, or write it into the training of the request file." in err
-    assert err.count("error:") == 3
+def test_what_an_option_would_give_is_named_where_it_is_missing(outcome: Any, tmp_path: Path) -> None:
+    arguments = ["--model", "llama-3.1-8b", "--gpu", "H100-SXM-80GB", "--precision", "bf16"]
+    code, _, err = outcome("plan", *arguments)
+    assert (code, err.count("error:")) == (2, 2)
+    assert "error: --num-nodes: num_nodes is required\n  Give it, such as --num-nodes 4.\n" in err
+    code, _, err = outcome("plan", *arguments, "--num-nodes", "1", "--gpus-per-node", "8")
+    assert (code, err.count("error:")) == (2, 3)
+    assert "error: --framework: framework is required\n  Give it, such as --framework megatron.\n" in err
+    assert "Give it, such as --global-batch-size 512 or --global-batch-tokens 4M.\n" in err
+    request = write(tmp_path, "request.json", {"cluster": {"preset": "dgx-h100"}, "training": {"seq_length": 8}})
+    _, _, err = outcome("plan", request, "--model", "llama-3.1-8b")
+    assert "error: /training/precision: precision is required" in err
+    assert "Give it, such as --precision bf16, or write it into the request file.\n" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["--top", "1001"], "error: --top: top_k is 1001; it must be at most 1000"),
+        (["--include", "pareto,paretto"], "error: --include: include[1] is 'paretto'"),
+        (["--objective", "speed"], "error: --objective: objective is 'speed'"),
+        (["--fixed", "tp=x"], "error: --fixed tp: tp is 'x'; it must be a whole number"),
+        (["--fixed", "overlap.p2p=3"], "error: --fixed overlap: "),
+        (["--allowed", "pp=8"], "error: --allowed pp: pp is 8; it must be a list\n  Write it like --allowed 'pp=[1,2]'."),
+        (["--training", "optimizer=adamm"], "error: --training optimizer: optimizer is 'adamm'"),
+        (["--deadline-h", "30d"], "\n  Give the tokens, such as --total-tokens 15T."),
+        (["--objective", "fewest_gpus"], "\n  Give one, such as --target-min-tokens-per-s 1M, or --deadline-h 30d with"),
+        (["--gpus-per-node", "x"], "error: --gpus-per-node is 'x', which is not a number\n  Write it like 8."),
+        (["--top", "0"], "error: --top is '0'; it must be a whole number of at least 1\n  Write it like 10.\n"),
+        (["--global-batch-tokens", "4M"], "error: --global-batch-tokens: global_batch_tokens 4194304 is 1024 sequences"),
+    ],
+)  # fmt: skip
+def test_a_wrong_option_is_told_by_its_name(outcome: Any, arguments: list[str], told: str) -> None:
+    code, out, err = outcome(*SMALL, *arguments)
+    assert (code, out) == (2, "")
+    assert told in err
+
+
+def test_what_is_wrong_in_the_file_keeps_its_pointer(outcome: Any, tmp_path: Path) -> None:
+    request = json.loads((REQUESTS / "llama-3.1-70b.json").read_text()) | {"top_k": 0}
+    _, _, err = outcome("plan", write(tmp_path, "request.json", request), "--objective", "speed")
+    assert "error: /top_k: top_k is 0" in err
+    assert "error: --objective: objective is 'speed'" in err
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("pre", {"presets"}),
+        ("plan --model llama-3.2", {"llama-3.2-1b", "llama-3.2-3b"}),
+        ("plan --framework m", {"megatron", "megatron-deepspeed"}),
+        ("plan --include p", {"pareto"}),
+        ("presets gpus H100", {"H100-SXM-80GB", "H100-PCIe-80GB"}),
+        ("presets things H100", set()),
+    ],
+)
+def test_the_shell_is_offered_names(
+    outcome: Any, monkeypatch: pytest.MonkeyPatch, typed: str, offered: set[str]
+) -> None:
+    """What the script of `--show-completion bash` asks of the program, in variables."""
+    monkeypatch.setenv("_MESHWRIGHT_COMPLETE", "complete_bash")
+    monkeypatch.setenv("COMP_WORDS", f"meshwright {typed}")
+    monkeypatch.setenv("COMP_CWORD", str(len(typed.split())))
+    code, out, err = outcome()
+    assert (code, err) == (0, "")
+    assert set(out.split()) == offered
 
 
 def test_no_feasible_plan_is_answered_and_ends_with_3(outcome: Any) -> None:
@@ -168,7 +225,7 @@ def test_no_feasible_plan_is_answered_and_ends_with_3(outcome: Any) -> None:
     [
         (["plan"], "/model"),
         (["plan", "no-such-file.json"], "no-such-file.json"),
-        ([*SMALL, "--num-nodes", "0"], "num_nodes"),
+        ([*SMALL, "--num-nodes", "0"], "--num-nodes is '0'"),
         ([*SMALL, "--num-nodes", "many"], "num-nodes"),
         ([*SMALL, "--model", "lama-3.1-8b"], "llama-3.1-8b"),
         ([*SMALL, "--gpu", "H100"], "H100-SXM-80GB"),
@@ -424,7 +481,7 @@ def test_lines_arrive_whole_however_they_are_cut(size: int) -> None:
 def test_a_name_longer_than_any_file_is_no_preset_and_is_shown_short(capsys):
     assert run(["plan", "--model", "x" * 5000, "--cluster", "dgx-h100", "--training", "seq_length=8"]) == 2
     said = capsys.readouterr().err
-    assert "/model/preset: preset is 'xxx" in said
+    assert "--model: preset is 'xxx" in said
     assert "at most 300 characters" in said
     assert len(said) < 1000
 

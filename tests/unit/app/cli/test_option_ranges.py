@@ -10,6 +10,7 @@ import typer
 from typer.models import ArgumentInfo, OptionInfo
 
 from app.cli.main import app, run
+from app.settings import Settings
 
 RANGES: Mapping[tuple[str, str], tuple[int | None, int | None]] = {
     ("serve", "port"): (0, 65535),  # RFC 793: ports have 16 bits; 0 lets the system choose one
@@ -60,3 +61,13 @@ def test_every_number_with_bounds_is_in_the_table() -> None:
 def test_what_lies_beyond_a_bound_is_refused(beyond: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
     assert run(beyond) == 2
     assert "Invalid value" in capsys.readouterr().err
+
+
+def test_the_defaults_that_help_tells_of_serve_are_those_of_the_settings(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    assert run(["serve", "--help"]) == 0
+    told = capsys.readouterr().out
+    for name in ("host", "port"):
+        assert f"[default: ({Settings.model_fields[name].default})]" in told

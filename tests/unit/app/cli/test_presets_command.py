@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 from fastapi.testclient import TestClient
 
-from app.cli.commands.presets import KINDS, names_of
+from app.cli.commands.presets import KINDS
+from app.cli.completion import names_of
 from app.cli.main import run
 from app.service.main import create_app
 from app.settings import Settings

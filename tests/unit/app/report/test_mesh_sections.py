@@ -48,7 +48,7 @@ def test_a_node_marks_the_ranks_that_share_a_group() -> None:
     assert marked(drawn) == {"tp": [8, 9], "dp": [8]}
     assert texts(drawn) == ["node 1", "8", "9", "10", "idle"]
     # Strips of a stage lie over its own cells: cells are 40 apart, and the first begins at 8.
-    strips = dict(re.findall(r'd="([^"]+)" class="stage-\d" data-stage="(\d+)"', drawn))
+    strips = dict(re.findall(r'd="([^"]+)" class="mesh-stage-\d" data-stage="(\d+)"', drawn))
     at = {stage: [float(x) for x in re.findall(r"M([\d.]+) ", path)] for path, stage in strips.items()}
     assert at == {"1": [8, 48], "2": [88]}
 
@@ -58,12 +58,15 @@ def test_nodes_shown_hold_the_groups_of_rank_0() -> None:
     view = report("llama-3.1-70b").plan(1)
     assert [view.strategy[name] for name in ("tp", "dp", "pp", "cp")] == [8, 8, 2, 1]
     body = mesh(report("llama-3.1-70b"), view).body
-    assert marked(body) == {"tp": [*range(8)], "dp": [0, 8, 16], "pp": [0, 64]}
+    assert marked(body) == {"tp": [*range(8)], "dp": [0, 8], "pp": [0, 64]}
     assert body.count("more nodes alike") == 2
     row = re.search(r'<tr data-group="dp">.*?</tr>', body)
     assert row
     cells = re.findall(r"<t[hd][^>]*>([^<]*)", row.group())
-    assert cells[:6] == ["data parallel (dp)", "8", "16", "0, 8, 16 … 56", "8", "8"]
+    # ZeRO 2 shards over the same ranks, and cp is 1: neither has a row of its own.
+    assert cells[:6] == ["data parallel (dp) and ZeRO shards of one copy", "8", "16", "0, 8, 16 … 56", "8", "8"]
+    assert re.findall(r'<tr data-group="(\w+)"', body) == ["tp", "dp", "pp"]
+    assert "send nothing: context parallel (cp)." in body
 
 
 def test_ranks_in_few_words() -> None:
@@ -142,6 +145,22 @@ def test_conditions_are_rounded_so_that_they_stay_true() -> None:
         ("No listed plan is sure to fit if it offers 8.0 GiB less.", None),
         ("The speed at which the host launches kernels decides nothing here: no listed plan's time depends on it.", None),
     ]  # fmt: skip
+
+
+def test_a_plan_that_wins_in_between_is_told_with_both_ends() -> None:
+    """Plan 2 from 111 % on, and plan 3 from 131 %; plan 4 below 60 %, and plan 5 below 41 %."""
+    changes = {
+        "below": [{"factor": 0.609, "rank": 4}, {"factor": 0.419, "rank": 5}],
+        "above": [{"factor": 1.105, "rank": 2}, {"factor": 1.306, "rank": 3}],
+    }
+    told = flip_sentences({"compared": [1, 2], "facts": [fact("network_bandwidth", **changes)], "memory": None})
+    start = "wins if the bandwidth between nodes is"
+    assert told == [
+        (f"{start} between 41 and 60 % of what is assumed.", 4),
+        (f"{start} below 41 % of what is assumed (164 GB/s a node).", 5),
+        (f"{start} between 111 and 131 % of what is assumed.", 2),
+        (f"{start} above 131 % of what is assumed (524 GB/s a node).", 3),
+    ]
 
 
 def test_flips_of_a_report_are_drawn_as_they_are_told() -> None:

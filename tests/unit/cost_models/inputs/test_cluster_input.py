@@ -135,7 +135,7 @@ def test_calibrations_keep_their_order():
 @pytest.mark.parametrize(
     ("document", "pointer", "text", "hint"),
     [
-        ({**NODE, "gpu": "H100-80GB-SXM"}, "/cluster/gpu", "not a gpu preset", "H100-SXM-80GB"),
+        ({**NODE, "gpu": "H100-80GB-SXM"}, "/cluster/gpu", "not a GPU preset", "H100-SXM-80GB"),
         ({"preset": "dgx-h10"}, "/cluster/preset", "not a cluster preset", "dgx-h100"),
         ({**NODE, "num_node": 3}, "/cluster/num_node", "not a known field", "num_nodes"),
         ({**NODE, "num_nodes": 125_000}, "/cluster/num_nodes", "1000000 GPUs; the most is 262144", "Lower"),
