@@ -1,7 +1,7 @@
 """The schedule of a pipeline as a figure: a row for each stage, a bar for each task, panels with one scale of seconds.
 
 Bars are thick lines of one path for each stage, kind and shade, some fourteen characters each, so that thousands of them stay
-small. A path's data attributes, and those of its panel, tell what it shows: x = `data-x` + `data-per-second` * (seconds -
+small. A path's data attributes, and those of its panel, tell what it shows, to the stylesheet as well: x = `data-x` + `data-per-second` * (seconds -
 `data-from`); a row's group has its stage. Exposed communication has no place of its own in a pass: it is a strip whose part of a bar's height is its part of
 the bar's time.
 """
@@ -36,7 +36,9 @@ KINDS = {
 }
 """Kinds of bars as the legend names them, in its order; the last ones are terms of time that follow the last backward."""
 
-_LEFT, _RIGHT, _GAP, _TOP, _LEGEND = 64.0, 20.0, 16.0, 40.0, 20.0
+_LEFT, _RIGHT, _GAP, _LEGEND = 64.0, 20.0, 16.0, 20.0
+_LINE, _AFTER_TITLE = 16.0, 12.0
+"""Height of a line of titles, and what a title leaves free behind it."""
 _HEIGHTS = ((4, 34.0), (8, 26.0), (16, 22.0))
 """Height of a row where there are at most so many; more rows are lower."""
 _LOWEST = 18.0
@@ -136,13 +138,15 @@ def timeline_figure(
         details: whether bars carry their labels and their share of exposed communication.
     """
     places = _places(panels, width=width)
+    titles = _titles(places, width=width)
+    top = 8.0 + _LINE * (1 + max(each.line for each in titles))
     row_height = next((high for most, high in _HEIGHTS if len(rows) <= most), _LOWEST)
-    bottom = _TOP + row_height * len(rows)
+    bottom = top + row_height * len(rows)
     used: set[str] = set()
     shapes: list[Markup] = []
     for place in places:
         for index, row in enumerate(rows):
-            bar, middle = row_height - _BETWEEN, _TOP + row_height * (index + 0.5)
+            bar, middle = row_height - _BETWEEN, top + row_height * (index + 0.5)
             # Coordinates of a row count from its middle, which keeps them short.
             place.shapes.append(
                 element(
@@ -153,7 +157,7 @@ def timeline_figure(
                     data_stage=row.stage,
                 )
             )
-        place.shapes += _axis(place, top=_TOP, bottom=bottom)
+        place.shapes += _axis(place, top=top, bottom=bottom)
         shapes.append(
             element(
                 "g",
@@ -165,9 +169,19 @@ def timeline_figure(
                 data_per_second=f"{place.per_second:.6g}",
             )
         )
-    shapes += _titles(places, width=width)
     shapes += [
-        element("text", f"stage {row.stage}", x=0, y=_TOP + row_height * (index + 0.5) + 4.0)
+        element(
+            "text",
+            each.panel.title,
+            x=round(each.x, 1),
+            y=top - 8.0 - _LINE * each.line,
+            class_="tl-title",
+            data_title=each.panel.name,
+        )
+        for each in titles
+    ]
+    shapes += [
+        element("text", f"stage {row.stage}", x=0, y=top + row_height * (index + 0.5) + 4.0)
         for index, row in enumerate(rows)
     ]
     legend, height = _legend([kind for kind in KINDS if kind in used], top=bottom + 30.0, width=width)
@@ -215,12 +229,11 @@ def _row(place: _Drawn, row: Row, *, bar: float, details: bool, used: set[str]) 
     _idle(paths, drawn_to, place.end, used=used)
     used |= {"exposed"} if strips else set()
     for (kind, shade), parts in paths.items():
-        tone = f"tl-{kind}" + (f" tl-shade-{shade}" if shade else "")
-        yield element("path", d="".join(parts), class_=tone, data_kind=kind)
+        yield element("path", d="".join(parts), data_kind=kind, data_shade=shade or None)
     # Strips lie upon the lower edge of the bars, so that they come after them.
     for high, runs in strips.items():
         d = "".join(_line(left, (bar - high) / 2.0, right - left) for left, right in runs)
-        yield element("path", d=d, class_="tl-exposed", stroke_width=high, data_kind="exposed")
+        yield element("path", d=d, stroke_width=high, data_kind="exposed")
     yield from labels
 
 
@@ -270,18 +283,26 @@ def _step(least: float) -> float:
     return next(factor * power for factor in (1.0, 2.0, 5.0, 10.0) if factor * power >= least * (1.0 - 1e-9))
 
 
-def _titles(places: Sequence[_Drawn], *, width: float) -> Iterable[Markup]:
-    """The panels' titles, none over another."""
-    free = {32.0: 0.0, 16.0: 0.0}
+@dataclass(frozen=True, slots=True)
+class _Title:
+    panel: Panel
+    x: float
+    line: int
+    """0 right above the panels, 1 above that."""
+
+
+def _titles(places: Sequence[_Drawn], *, width: float) -> list[_Title]:
+    """Where the panels' titles stand, none over another."""
+    free, titles = [0.0, 0.0], []
     for place in places:
         long = _LETTER * len(place.panel.title)
         # Beside the title before it while it still stands over its own panel, else on the line above.
-        x, line = max(place.x, free[32.0]), 32.0
-        if x + long > max(place.end, place.x + long):
-            x, line = max(place.x, free[16.0]), 16.0
-        x = max(min(x, width - long), 0.0)
-        free[line] = x + long + 12.0
-        yield element("text", place.panel.title, x=round(x, 1), y=line, class_="tl-title", data_title=place.panel.name)
+        fits = max(place.x, free[0]) + long <= max(place.end, place.x + long)
+        line = 0 if fits else 1
+        x = max(min(max(place.x, free[line]), width - long), 0.0)
+        free[line] = x + long + _AFTER_TITLE
+        titles.append(_Title(place.panel, x, line))
+    return titles
 
 
 def _legend(kinds: Sequence[str], *, top: float, width: float) -> tuple[list[Markup], float]:
@@ -293,7 +314,7 @@ def _legend(kinds: Sequence[str], *, top: float, width: float) -> tuple[list[Mar
         if x + long > width and x:
             x, y = 0.0, y + _LEGEND
         high = {"idle": None, "exposed": _SWATCH / 4.0}.get(kind, _SWATCH)
-        shapes.append(element("path", d=f"M{number(x)} {number(y)}h22", class_=f"tl-{kind}", stroke_width=high))
+        shapes.append(element("path", d=f"M{number(x)} {number(y)}h22", data_kind=kind, stroke_width=high))
         shapes.append(element("text", word, x=x + 28.0, y=y + 4.0))
         x += long
     shapes.append(element("text", "seconds", x=0, y=top - 14.0, class_="quiet"))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from base64 import b64encode
 from collections.abc import Sequence
 from gzip import compress
+from itertools import groupby
 from typing import Any
 
 import numpy as np
@@ -21,12 +22,12 @@ from cost_models.terms import TIME_TERMS
 from planner.one_plan.neighbours import ChangedPriceError
 from planner.timeline.memory import fullest_stage
 from planner.timeline.orders import Kind
-from planner.timeline.step import Timeline, plan_timeline
+from planner.timeline.step import RankSummary, Timeline, plan_timeline
 
 TITLE = "The schedule of one step"
 MOST_BARS = 4096
 """Bars up to which the whole step is drawn."""
-_FOLDED_BARS = 1100
+_FOLDED_BARS = 1000
 """Bars of the folded figure, 25 kB; where all stages together have more, some of them are drawn."""
 _DETAILED_BARS = 320
 """Bars up to which micro-batches are numbered and communication is drawn upon them."""
@@ -70,7 +71,7 @@ def timeline(report: Report, view: PlanView) -> Section | None:
     told = {
         "lead": _lead(found),
         "figure": _folded(found, ranks, panels, view),
-        "omitted": _omitted(found, len(ranks)),
+        "caption": _caption(found, len(ranks)),
         "rows": _table(found, view),
         "notes": _notes(found),
         "whole": _whole(found, view) if in_full else None,
@@ -221,32 +222,40 @@ def _description(found: Timeline) -> str:
     return " ".join(parts)
 
 
-def _omitted(found: Timeline, drawn: int) -> str:
-    if drawn == found.ranks:
-        return ""
-    return f"{drawn} of {found.ranks} stages are drawn; the numbers below are those of all."
+def _caption(found: Timeline, drawn: int) -> str:
+    """What a reader must know to read the figure, where it is not plain."""
+    parts = []
+    if found.chunks > 1:
+        parts.append("Shades tell the virtual stages of a stage apart.")
+    if drawn < found.ranks:
+        parts.append(f"{drawn} of {found.ranks} stages are drawn; the numbers below are those of all.")
+    return " ".join(parts)
 
 
 def _table(found: Timeline, view: PlanView) -> list[dict[str, Any]]:
-    """A row for each stage."""
+    """A row for each stage; neighbours that are told alike share one."""
     pools = [stage.get("pool") for stage in view.evaluation["memory"]["stages"]]
-    table = []
-    for each in found.summaries():
-        exposed = sum(each.exposed_s.values())
-        table.append(
-            {
-                "stage": each.rank,
-                "pool": pools[each.rank],
-                "forward": seconds(each.forward_s),
-                "backward": seconds(each.backward_s),
-                "repeated": seconds(each.repeated_s) if any(found.seconds.repeated_V) else None,
-                "exposed": seconds(exposed),
-                "sends": seconds(each.sends_s),
-                "idle": seconds(each.idle_s),
-                "idle_share": f"{100.0 * each.idle_s / found.pipeline_s:.1f} %",
-            }
-        )
+    told = [(pools[each.rank], _told(found, each)) for each in found.summaries()]
+    table, first = [], 0
+    for (pool, numbers), group in groupby(told):
+        last = first + len(list(group)) - 1
+        stages = str(first) if first == last else f"{first} to {last}"
+        table.append({"stages": stages, "pool": pool, **numbers})
+        first = last + 1
     return table
+
+
+def _told(found: Timeline, rank: RankSummary) -> dict[str, str | None]:
+    """What is told of a stage, in words."""
+    return {
+        "forward": seconds(rank.forward_s),
+        "backward": seconds(rank.backward_s),
+        "repeated": seconds(rank.repeated_s) if any(found.seconds.repeated_V) else None,
+        "exposed": seconds(sum(rank.exposed_s.values())),
+        "sends": seconds(rank.sends_s),
+        "idle": seconds(rank.idle_s),
+        "idle_share": f"{100.0 * rank.idle_s / found.pipeline_s:.1f} %",
+    }
 
 
 def _notes(found: Timeline) -> str:
@@ -254,7 +263,7 @@ def _notes(found: Timeline) -> str:
     notes = []
     if any(found.seconds.exposed_by_stage):
         notes.append(
-            "Where in a pass exposed communication falls is not modelled, so that it is drawn as a share of each bar."
+            "Where in a pass exposed communication falls is not modelled; it is told as a share of forward and backward together."
         )
     ends = _ends(found)
     if ends:

@@ -110,6 +110,18 @@ def test_idle_time_of_the_figure_is_the_tables(piped: Report, played: Timeline) 
         assert idle == pytest.approx(summary.idle_s + summary.sends_s, abs=60 * tolerance(whole))
 
 
+def test_the_table_tells_every_stage_once(piped: Report, played: Timeline) -> None:
+    """Stages that are told alike share a row, as "1 to 2"; the numbers are those of the summaries, with three digits."""
+    rows = re.findall(r'<th scope="row">([^<]*)</th>\s*<td class="number">([^<]*)</td>', body(piped))
+    stages: list[int] = []
+    for named, forward in rows:
+        first, last = (int(each) for each in (named.split(" to ") * 2)[:2])
+        stages += range(first, last + 1)
+        for stage in range(first, last + 1):
+            assert float(forward) == pytest.approx(played.summaries()[stage].forward_s, rel=5e-3)
+    assert stages == [0, 1, 2, 3]
+
+
 def test_the_folded_figure_has_warm_up_one_period_and_cool_down(piped: Report, played: Timeline) -> None:
     folded, _ = figures(body(piped))
     (repeat,) = played.repeats
@@ -160,7 +172,7 @@ def test_exposed_communication_is_a_share_of_a_bars_height() -> None:
     rows = [Row(0, [Bar("forward", 0.0, 1.0, exposed_share=0.25), Bar("forward", 1.0, 3.0, exposed_share=0.25)])]
     drawn = timeline_figure(rows, [Panel("step", "one step", 0.0, 4.0)], name="n", title="t", description="d")
     svg = ET.fromstring(str(drawn))
-    (strip,) = [path for path in svg.iter("path") if path.attrib.get("data-kind") == "exposed"]
+    (strip,) = svg.findall(".//g[@data-stage]/path[@data-kind='exposed']")
     assert strip.attrib["stroke-width"] == "7.2"
     ((start, end),) = bars(svg)["step", 0, "exposed"]
     assert (start, end) == (pytest.approx(0.0), pytest.approx(3.0, abs=0.01))
