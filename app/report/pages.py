@@ -28,7 +28,7 @@ from app.report.sections.trust import trust
 from app.report.sections.verdict import verdict
 from app.report.sections.what_if import what_if
 from app.report.sections.why_not import why_not
-from app.report.words import gist, job_line, page_title
+from app.report.words import gist, job_line, page_title, strategy_in_words
 
 ReportSection = Callable[[Report], Section | None]
 """A section about the whole response; None where the response has nothing to show there."""
@@ -113,36 +113,47 @@ def _parts(report: Report, shown: Sequence[PlanView], *, most_bytes: int | None 
     return {"above": above, "plans": plans, "below": below, "contents": contents}
 
 
-_AROUND = 2_000 + len(asset(STYLE))
+_LEAST_ROOM = 8_000
+"""Bytes below which no figure of a plan is tried."""
+_AROUND = 4_000 + len(asset(STYLE))
 """Bytes of a file around its sections."""
+_HEADING = 250
+"""Bytes around a section's body."""
 
 
 def _told(report: Report, shown: Sequence[PlanView], *, room: int | None) -> list[dict[str, Any]]:
-    """Plans in full as far as there is room, and the others in short; the first one always in full."""
+    """Plans as far as there is room: the first one in full, of the others what fits, which is said; None for no limit."""
     plans: list[dict[str, Any]] = []
-    full = True
     for view in shown:
-        told = _plan(report, view) if full else {}
-        size = _size(told.get("sections", ()))
-        if room is not None and plans and (not full or size > room):
-            # From the first that does not fit on, so that a reader is not left to wonder about gaps.
-            full, told = False, {"rank": view.rank, "gist": gist(view), "sections": [short(report, view)]}
-        elif room is not None:
-            room -= size
-        plans.append(told)
+        limit = room if plans else None
+        # Rendering what cannot be shown would cost more than all the rest.
+        tried = limit is None or limit > _LEAST_ROOM
+        sections: list[Section] = []
+        left_out: list[str] = []
+        for section in _made(make(report, view) for make in OF_A_PLAN) if tried else ():
+            if limit is None or _size([section]) <= limit:
+                sections.append(section)
+                limit = None if limit is None else limit - _size([section])
+            else:
+                left_out.append(section.title)
+        if left_out or not tried:
+            sections.append(short(view, left_out=left_out))
+        room = None if room is None else room - _size(sections)
+        plans.append(_headed(view, sections))
     return plans
 
 
 def _size(sections: Iterable[Section]) -> int:
-    return sum(len(section.body.encode()) for section in sections)
+    return sum(len(section.body.encode()) + _HEADING for section in sections)
 
 
 def _plan(report: Report, view: PlanView) -> dict[str, Any]:
-    return {
-        "rank": view.rank,
-        "gist": gist(view),
-        "sections": _made(make(report, view) for make in OF_A_PLAN),
-    }
+    return _headed(view, _made(make(report, view) for make in OF_A_PLAN))
+
+
+def _headed(view: PlanView, sections: list[Section]) -> dict[str, Any]:
+    """A plan as the templates show it: its line, its strategy in words, its sections."""
+    return {"rank": view.rank, "gist": gist(view), "strategy": strategy_in_words(view), "sections": sections}
 
 
 def _made(sections: Iterable[Section | None]) -> list[Section]:

@@ -22,7 +22,7 @@ from planner.answer.apart import steps_apart
 from planner.answer.step_cost import is_priced, step_cost
 from planner.one_plan.pair import calibrations_of, fullest_stage, pair
 
-MOST_PAIRS = 12
+MOST_PAIRS = 6
 """Pairs that a page tells in full; the script compares any two, and a service has a page for any two."""
 SCRIPTS = ("echarts.js", "charts.js")
 LEAST_SHARE = 5e-4
@@ -44,13 +44,14 @@ class Row:
 
 
 def compare(report: Report) -> Section | None:
-    """Plan 1 beside each other plan; plans that are no near-copies come first."""
+    """Plan 1 beside each other plan that is no near-copy, or beside its near-copies where there is nothing else."""
     if len(report.plans) < 2:
         return None
     calibrations = _calibrations(report)
     first, *others = report.plans
-    # A near-copy differs in a knob and by less than two runs of one plan do, so it is told last.
-    others.sort(key=lambda view: view.plan.get("folded_under") is not None)
+    # A near-copy differs in a knob and by less than two runs of one plan do: the ranking says in which, and there is no room for
+    # more where others are to be told apart.
+    others = [view for view in others if view.plan.get("folded_under") is None] or others
     told = [_told(report, first, other, calibrations, all_terms=False) for other in others[:MOST_PAIRS]]
     return section(
         "compare",

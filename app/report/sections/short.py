@@ -1,17 +1,19 @@
-"""A plan in short, where a file has no room for all that can be told of it."""
+"""What stands in for the parts of a plan that a file has no room for."""
 
 from __future__ import annotations
 
-from app.report.report import PlanView, Report
+from collections.abc import Sequence
+
+from app.report.report import PlanView
 from app.report.section import Section, section
-from app.report.words import strategy_in_words
 
 
-def short(_report: Report, plan: PlanView) -> Section:
+def short(plan: PlanView, *, left_out: Sequence[str]) -> Section:
+    """Which parts of a plan are left out, and where they are told; no name stands for all of them."""
     return section(
         "short",
-        "In short",
+        "Not in this file",
         rank=plan.rank,
-        strategy=strategy_in_words(plan),
         against=plan.plan.get("against_next"),
+        left_out=left_out,
     )
