@@ -32,12 +32,12 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def drawn(page: Page, charts: int = CHARTS) -> None:
+def drawn(page: Page) -> None:
     """Brings every chart into view and waits until it is drawn."""
     for chart in page.locator("[data-chart]").all():
         chart.evaluate("each => each.scrollIntoView({block: 'center'})")
         expect(chart.locator(".canvas svg").first).to_be_visible()
-    expect(page.locator(".chart.drawn")).to_have_count(charts)
+    expect(page.locator(".chart.drawn")).to_have_count(CHARTS)
 
 
 @pytest.mark.parametrize(("width", "dark"), [(1280, False), (390, True)])
@@ -102,7 +102,6 @@ def test_the_form_of_a_served_page_leads_to_any_two_plans(
     expect(page.locator("#comparison select[name=a]")).to_have_value("5")
     expect(page.locator("#comparison table.apart")).to_have_count(2)
     if javascript:
-        drawn(page, 1)
         assert overflow(page) == 0
         axe(page)
 
@@ -158,10 +157,8 @@ def test_a_comparison_is_printed_as_tables(new_page: MakePage) -> None:
     page = new_page()
     page.route(f"{ADDRESS}/**", answer)
     page.goto(f"{ADDRESS}/plans/p/compare?a=1&b=4")
-    drawn(page, 1)
     page.emulate_media(media="print")
     expect(page.locator("#comparison table.apart").first).to_be_visible()
-    expect(page.locator("#comparison .canvas").first).to_be_hidden()
     expect(page.locator("form.choice")).to_be_hidden()
 
 

@@ -72,16 +72,14 @@ def compare_page(report: Report, a: int, b: int) -> Section:
     Raises:
         StopIteration: the report lists no plan of that rank.
     """
-    calibrations = _calibrations(report)
+    # Its tables hold what the chart of the report shows, and would contradict one that had been turned to other plans.
     return section(
         "comparison",
         f"Plans {a} and {b} side by side",
-        scripts=SCRIPTS,
-        pair=_told(report, report.plan(a), report.plan(b), calibrations, all_terms=True),
+        pair=_told(report, report.plan(a), report.plan(b), _calibrations(report), all_terms=True),
         address=report.address,
         ranks=[view.rank for view in report.plans],
         chosen=(a, b),
-        data=_data(report, calibrations),
     )
 
 

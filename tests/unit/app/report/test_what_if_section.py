@@ -33,7 +33,8 @@ def test_a_point_is_as_high_as_its_value_and_a_missing_one_breaks_the_curve() ->
     (limit,) = [line for line in drawn.iter("line") if line.get("class") == "limit"]
     assert float(limit.get("y1", "")) == pytest.approx(marks["1"])
     # Of three pieces only that between the first two is there: the third variant has no plan.
-    assert len([line for line in drawn.iter("line") if line.get("class") == "curve"]) == 1
+    (piece,) = [line for line in drawn.iter("line") if line.get("class") == "curve"]
+    assert [float(piece.get(name, "")) for name in ("y1", "y2")] == [marks["1"], marks["2"]]
     (gap,) = drawn.iter("path")
     assert gap.findtext("title") == "4: no plan; it does not fit"
 
