@@ -9,6 +9,8 @@ from typing import Any
 from jinja2 import Environment, PackageLoader, StrictUndefined
 from markupsafe import Markup
 
+from cost_models.errors import MeshwrightError
+
 
 @dataclass(frozen=True, slots=True)
 class Section:
@@ -41,3 +43,9 @@ def section(name: str, title: str, *, folded: bool = False, scripts: tuple[str, 
     # Rendered with autoescape, hence markup already.
     body = Markup(environment().get_template(f"sections/{name}.html").render(shown))  # noqa: S704
     return Section(name, title, body, folded=folded, scripts=scripts)
+
+
+def unavailable(name: str, title: str, error: MeshwrightError) -> Section:
+    """A section that cannot be computed here, such as where a calibration was deleted since: it says why."""
+    shown = environment().get_template("parts/unavailable.html").render(message=error.message, hint=error.hint)
+    return Section(name, title, Markup(shown))  # noqa: S704 - rendered with autoescape

@@ -10,12 +10,14 @@ from typing import Any
 from app.plan_cells import seconds
 from app.report.figures.flips import Bar, flips_figure
 from app.report.report import Report
-from app.report.section import Section, section
+from app.report.section import Section, section, unavailable
 from app.report.words import gib
+from cost_models.errors import CalibrationError
 from cost_models.units import GB, MICRO, TERA
 from planner.flips.flips import flip_conditions
 
 Json = Mapping[str, Any]
+TITLE = "What would change the order"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,10 @@ WORDS = {
 
 def flips(report: Report) -> Section | None:
     """What would change the order of the listed plans; None where there is nothing to compare."""
-    document = flip_conditions(report.response, extra=report.calibrations, allow_files=report.allow_files)
+    try:
+        document = flip_conditions(report.response, extra=report.calibrations, allow_files=report.allow_files)
+    except CalibrationError as error:
+        return unavailable("flips", TITLE, error)
     if document is None:
         return None
     facts = document["facts"]
@@ -49,7 +54,7 @@ def flips(report: Report) -> Section | None:
     sentences = flip_sentences(document)
     return section(
         "flips",
-        "What would change the order",
+        TITLE,
         sentences=[
             {"told": told, "rank": rank, "href": None if rank is None else report.link(rank)}
             for told, rank in sentences
@@ -78,7 +83,7 @@ def flip_sentences(document: Json) -> list[tuple[str, int | None]]:
             continue
         changes = [*_told_changes(fact, "below"), *_told_changes(fact, "above")]
         if not changes:
-            steady.append(f"{subject} between {fact['low']:.0%} and {fact['high']:.0%}")
+            steady.append(f"{subject} at {_range(fact)}")
         told += [(f"wins if {subject} is {where}.", rank) for where, rank in changes]
     several = len(document["compared"]) > 1
     if steady and several:
@@ -106,6 +111,10 @@ def _told_changes(fact: Json, side: str) -> list[tuple[str, int]]:
         else:
             found.append((f"{side} {percent} % of what is assumed{_in_units(fact, percent)}", change["rank"]))
     return found
+
+
+def _range(fact: Json) -> str:
+    return f"{fact['low'] * 100:.0f} to {fact['high'] * 100:.0f} %"
 
 
 def _in_units(fact: Json, percent: int) -> str:
@@ -157,13 +166,13 @@ def _row(fact: Json, first: int) -> dict[str, str]:
         f"{each['value'] / words.scale:,.4g}{' on ' + each['pool'] if each['pool'] else ''} ({each['tier']})"
         for each in fact["assumed"]
     )
-    changes = [f"plan {change['rank']} below {change['factor']:.0%}" for change in fact["below"]]
-    changes += [f"plan {change['rank']} above {change['factor']:.0%}" for change in fact["above"]]
+    changes = [f"plan {change['rank']} below {change['factor'] * 100:.0f} %" for change in fact["below"]]
+    changes += [f"plan {change['rank']} above {change['factor'] * 100:.0f} %" for change in fact["above"]]
     return {
         "fact": words.label,
         "unit": words.unit,
         "assumed": assumed,
-        "tried": f"{fact['low']:.0%} to {fact['high']:.0%}",
+        "tried": f"{_range(fact)}, {len(fact['step_time_s']['factors'])} factors",
         "low": seconds(times[fact["low"]]),
         "high": seconds(times[fact["high"]]),
         "changes": "; ".join(changes) or "none",

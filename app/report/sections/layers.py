@@ -8,18 +8,22 @@ from typing import Any
 from app.report.figures.layers import layers_figure
 from app.report.figures.mesh import swatch
 from app.report.report import PlanView, Report
-from app.report.section import Section, section
+from app.report.section import Section, section, unavailable
+from cost_models.errors import CalibrationError
 from planner.export.launch_plan import launch_plan
 from planner.mesh.layers import stage_layers
 
 Json = Mapping[str, Any]
+TITLE = "Layers of each stage"
 
 
 def layers(report: Report, view: PlanView) -> Section:
     """Which layers each stage holds."""
-    document = stage_layers(
-        launch_plan(view.row, extra=report.calibrations, allow_files=report.allow_files).job, view.strategy
-    )
+    try:
+        plan = launch_plan(view.row, extra=report.calibrations, allow_files=report.allow_files)
+    except CalibrationError as error:
+        return unavailable("layers", TITLE, error)
+    document = stage_layers(plan.job, view.strategy)
     stages = document["stages"]
     rows = [_row(stage) for stage in stages]
     drawn = None
@@ -32,7 +36,7 @@ def layers(report: Report, view: PlanView) -> Section:
     kinds = {kind for stage in stages for chunk in stage["chunks"] for kind, _ in chunk["kinds"]}
     return section(
         "layers",
-        "Layers of each stage",
+        TITLE,
         summary=_summary(document),
         figure=drawn,
         keys=[

@@ -7,13 +7,15 @@ from typing import Any
 
 from app.report.figures.mesh import MOST_COLUMNS, node_figure, swatch
 from app.report.report import PlanView, Report
-from app.report.section import Section, section
+from app.report.section import Section, section, unavailable
+from cost_models.errors import CalibrationError
 from cost_models.units import GB
 from planner.export.launch_plan import LaunchPlan, launch_plan
 from planner.mesh.mesh import mesh_document
 from planner.mesh.rank_groups import RankGroups
 
 Json = Mapping[str, Any]
+TITLE = "Ranks, nodes and links"
 CHOSEN = 0
 """The rank whose groups are marked: with the regular numbering of ranks every other rank's groups look alike."""
 MARKED = ("tp", "cp", "ep", "dp", "pp")
@@ -46,7 +48,10 @@ _REACH = {"switch": "PCIe, one switch", "socket": "PCIe, one socket", "sockets":
 
 def mesh(report: Report, view: PlanView) -> Section:
     """Which ranks form which groups, on which nodes, and over which links."""
-    plan = launch_plan(view.row, extra=report.calibrations, allow_files=report.allow_files)
+    try:
+        plan = launch_plan(view.row, extra=report.calibrations, allow_files=report.allow_files)
+    except CalibrationError as error:
+        return unavailable("mesh", TITLE, error)
     document = mesh_document(plan.pooled, plan.row)
     kinds = {each["name"]: _groups(each) for each in document["dimensions"]}
     # Groups of one rank would mark the chosen rank alone, which its outline does already.
@@ -54,7 +59,7 @@ def mesh(report: Report, view: PlanView) -> Section:
     told, also = _distinct(document["dimensions"])
     return section(
         "mesh",
-        "Ranks, nodes and links",
+        TITLE,
         summary=_summary(document),
         device_mesh=_device_mesh(document),
         columns=min(MOST_COLUMNS, max(run["gpus"] for run in document["nodes"])),

@@ -10,13 +10,14 @@ from markupsafe import Markup
 
 from app.plan_cells import degrees_above_one, seconds
 from app.report.report import Report
-from app.report.section import Section, environment, section
+from app.report.section import Section, environment, section, unavailable
 from app.report.words import gib
-from cost_models.errors import InvalidInputError, Problem
+from cost_models.errors import CalibrationError, InvalidInputError, Problem
 from cost_models.terms import TIME_TERMS
 from planner.why_not import usual_choices
 
 Json = Mapping[str, Any]
+TITLE = "Why not …?"
 CHOICES = {
     "defaults": "The framework's defaults alone",
     "zero_3": "ZeRO 3 over all GPUs",
@@ -32,10 +33,13 @@ _PHRASES = {term.name: term.phrase for term in TIME_TERMS}
 
 def why_not(report: Report) -> Section:
     """Usual choices and the nearest infeasible ones, each with its answer."""
-    answers = usual_choices(report.response, extra=report.calibrations, allow_files=report.allow_files)
+    try:
+        answers = usual_choices(report.response, extra=report.calibrations, allow_files=report.allow_files)
+    except CalibrationError as error:
+        return unavailable("why_not", TITLE, error)
     return section(
         "why_not",
-        "Why not …?",
+        TITLE,
         entries=[
             {
                 "name": CHOICES[answer["choice"]],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -140,7 +141,7 @@ def test_conditions_are_rounded_so_that_they_stay_true() -> None:
     assert told == [
         ("wins if the bandwidth between nodes is below 82 % of what is assumed (328 GB/s a node).", 2),
         ("wins if the bandwidth between nodes is above 121 % of what is assumed (484 GB/s a node).", 3),
-        ("No other listed plan wins with the bandwidth between GPUs of a node between 30% and 200% of what is assumed.", None),
+        ("No other listed plan wins with the bandwidth between GPUs of a node at 30 to 200 % of what is assumed.", None),
         ("is the best that fits if the card offers 2.1 GiB less than the 80.0 GiB assumed.", 3),
         ("No listed plan is sure to fit if it offers 8.0 GiB less.", None),
         ("The speed at which the host launches kernels decides nothing here: no listed plan's time depends on it.", None),
@@ -227,3 +228,15 @@ def test_a_posted_form_is_a_strategy() -> None:
     drawn = form_markup("/plans/plan_1/why-not", {"tp": 8})
     assert 'action="/plans/plan_1/why-not"' in drawn
     assert re.search(r'name="tp"[^>]*value="8"', drawn)
+
+
+def test_sections_say_what_they_lack_where_a_calibration_is_gone() -> None:
+    known = report("llama-3.1-70b")
+    view = known.plan(1)
+    cluster = {**known.request["cluster"], "calibration": "deleted since"}
+    gone = replace(known, response={**known.response, "request": {**known.request, "cluster": cluster}})
+    lacking = replace(view, row={**view.row, "cluster": cluster})
+    made = [flips(gone), why_not(gone), mesh(gone, lacking), layers(gone, lacking)]
+    for section in made:
+        assert section is not None
+        assert "there is no calibration &#39;deleted since&#39;" in section.body
