@@ -14,6 +14,7 @@ from typing import Any
 
 from app.report.report import PlanView
 from cost_models.terms import TIME_TERMS
+from planner.request.job import Documents
 from planner.timeline.memory import Block, StageTrace, fullest_stage, stage_trace
 from planner.timeline.orders import Kind, round_of
 from planner.timeline.step import Timeline, plan_timeline, shortened_to
@@ -30,26 +31,28 @@ _PHRASES = {term.name: term.phrase for term in TIME_TERMS}
 Event = dict[str, Any]
 
 
-def chrome_trace(view: PlanView, *, allow_files: bool = False) -> bytes:
+def chrome_trace(view: PlanView, *, extra: Documents | None = None, allow_files: bool = False) -> bytes:
     """The step of a plan as JSON trace events: a process for each stage, micro-batch and chunk among the arguments.
 
     Args:
         view: the plan.
-        allow_files: whether its row's `cluster.calibration` may be a path.
+        extra: the reader's own calibration documents, by id and name.
+        allow_files: whether the row's `cluster.calibration` may be a path.
 
     Raises:
         planner.one_plan.neighbours.ChangedPriceError: the plan's row is not priced as the plan was.
-        cost_models.errors.InvalidInputError: the row cannot be read.
+        cost_models.errors.MeshwrightError: the row cannot be read, or names a calibration that is not there.
     """
-    return trace_of(plan_timeline(view.row, view.evaluation, allow_files=allow_files), title=f"plan {view.rank}")
+    timeline = plan_timeline(view.row, view.evaluation, extra=extra, allow_files=allow_files)
+    return trace_of(timeline, title=f"plan {view.rank}")
 
 
-def memory_snapshot(view: PlanView, *, allow_files: bool = False) -> bytes:
+def memory_snapshot(view: PlanView, *, extra: Documents | None = None, allow_files: bool = False) -> bytes:
     """The memory of a plan's fullest stage over the step, as the pickle that pytorch.org/memory_viz opens.
 
     Arguments and errors are those of `chrome_trace`.
     """
-    timeline = plan_timeline(view.row, view.evaluation, allow_files=allow_files)
+    timeline = plan_timeline(view.row, view.evaluation, extra=extra, allow_files=allow_files)
     return snapshot_of(timeline, most_entries=MOST_ENTRIES)
 
 

@@ -20,6 +20,7 @@ from cost_models.strategies.fields import V_SHAPED, Schedule
 from cost_models.strategies.strategy import Strategies
 from planner.export.launch_plan import launch_plan
 from planner.one_plan.neighbours import check_same_price
+from planner.request.job import Documents
 from planner.timeline.fold import Repeat, repeats
 from planner.timeline.orders import rank_orders, round_of
 from planner.timeline.play import Events, played
@@ -132,20 +133,25 @@ class Timeline:
 
 
 def plan_timeline(
-    row: Mapping[str, Any], evaluation: Mapping[str, Any] | None = None, *, allow_files: bool = False
+    row: Mapping[str, Any],
+    evaluation: Mapping[str, Any] | None = None,
+    *,
+    extra: Documents | None = None,
+    allow_files: bool = False,
 ) -> Timeline:
     """The timeline of a plan, from its evaluate row.
 
     Args:
         row: the plan's evaluate row.
         evaluation: what the plan was priced at, where that is known.
+        extra: the caller's own calibration documents, by id and name.
         allow_files: whether the row's `cluster.calibration` may be a path.
 
     Raises:
         planner.one_plan.neighbours.ChangedPriceError: the row is not priced as in `evaluation`.
-        cost_models.errors.InvalidInputError: the row cannot be read.
+        cost_models.errors.MeshwrightError: the row cannot be read, or names a calibration that is not there.
     """
-    plan = launch_plan(row, allow_files=allow_files)
+    plan = launch_plan(row, extra=extra, allow_files=allow_files)
     evaluated = evaluate_on_pools(plan.pooled, plan.row)
     step_time_s = float(evaluated.step_time_s[0])
     if evaluation is not None:

@@ -17,7 +17,7 @@ from app.report.downloads import entries_of, snapshot_micro_batches, snapshot_of
 from app.report.figures.timeline import WIDTH, Bar, Panel, Row, timeline_figure
 from app.report.report import PlanView, Report
 from app.report.section import Section, section
-from cost_models.errors import InvalidInputError
+from cost_models.errors import MeshwrightError
 from cost_models.terms import TIME_TERMS
 from planner.one_plan.neighbours import ChangedPriceError
 from planner.timeline.memory import fullest_stage
@@ -55,8 +55,8 @@ _SCHEDULES = {
 def timeline(report: Report, view: PlanView) -> Section | None:
     """How the stages of a plan spend one optimizer step."""
     try:
-        found = plan_timeline(view.row, view.evaluation, allow_files=report.allow_files)
-    except (ChangedPriceError, InvalidInputError) as error:
+        found = plan_timeline(view.row, view.evaluation, extra=report.calibrations, allow_files=report.allow_files)
+    except (ChangedPriceError, MeshwrightError) as error:
         return section(
             "timeline",
             TITLE,

@@ -21,10 +21,10 @@ from app.report.downloads import chrome_trace, memory_snapshot
 from app.report.figures.timeline import Bar, Panel, Row, timeline_figure
 from app.report.report import PlanView, Report
 from app.report.sections.timeline import timeline
+from builders import dense_model, request_of
 from planner.plan import plan
 from planner.timeline.orders import Kind
 from planner.timeline.step import Timeline, plan_timeline
-from tests.builders import dense_model, request_of
 
 READ_BY_VIEWER = {
     "APPENDS", "BINGET", "BININT", "BININT1", "BININT2", "EMPTY_DICT", "EMPTY_LIST", "FRAME", "LONG1", "LONG_BINGET", "MARK",

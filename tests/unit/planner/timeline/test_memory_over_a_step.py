@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
+from timeline_rows import ROWS
 
 from planner.rows import evaluate_rows
 from planner.timeline.memory import fullest_stage, stage_trace
 from planner.timeline.step import plan_timeline
-from tests.unit.planner.timeline.test_timeline_of_a_plan import ROWS
 
 
 @pytest.mark.parametrize("name", ROWS)

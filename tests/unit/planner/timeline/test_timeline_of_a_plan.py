@@ -2,42 +2,27 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
+from timeline_rows import ROWS, Document, timeline_row
 
+from cost_models.errors import MeshwrightError
+from cost_models.hardware import document_of
 from planner.one_plan.neighbours import ChangedPriceError
 from planner.rows import evaluate_rows
 from planner.timeline.orders import rank_orders
 from planner.timeline.play import played
 from planner.timeline.seconds import EXPOSED
 from planner.timeline.step import MOST_TASKS, Timeline, plan_timeline, shortened_to
-from tests.builders import dense_model, request_of, with_experts
 
-Document = dict[str, Any]
-SPLIT: Document = {"compile": False, "attention_kernel": "fa2"}
-"""torchtitan without what forbids to split a backward."""
-
-
-def row(
-    framework: str = "megatron", *, model: Document | None = None, training: Document | None = None, **strategy: Any
-) -> Document:
-    request = request_of(model or dense_model(16), framework, num_nodes=2, **(training or {}))
-    return {**request, "strategy": {"tp": 2, "micro_batch_size": 1, **strategy}}
-
-
-ROWS = {
-    "1f1b": row(pp=4, dp=2),
-    "one rank": row(pp=1, dp=8, recompute="full"),
-    "recomputed": row(pp=4, dp=2, recompute="full", recompute_method="block", recompute_num_layers=2),
-    "interleaved": row(pp=4, dp=2, vpp=2),
-    "unlike chunks": row(pp=4, dp=2, vpp=2, layers_per_stage=[1, 2, 2, 2, 2, 3, 2, 2]),
-    "gpipe": row("torchtitan", pp=4, dp=2, schedule="gpipe", training=SPLIT),
-    "zb-v": row("torchtitan", pp=4, dp=2, vpp=2, schedule="zb-v", recompute="full", training=SPLIT),
-    "dualpipe-v": row("torchtitan", pp=4, dp=2, vpp=2, schedule="dualpipe-v", recompute="none", training=SPLIT),
-    "experts": row(pp=2, dp=4, ep=2, vpp=2, model=with_experts(dense_model(16))),
-    "sharded": row("torchtitan", pp=2, dp=4, zero=3, training=SPLIT),
-}
+MEASURED: Document = {
+    "schema_version": 1, "name": "mine", "kind": "measured", "created_at": "2026-11-28",
+    "fingerprint": {"gpu": "H100-SXM-80GB", "gpus_per_node": 8, "interconnect": "nvswitch"},
+    "device": {
+        "generation": "hopper", "peak_flops_per_s": {"bf16": 989.4e12}, "memory_bytes_per_s": 3.352e12,
+        "link_bytes_per_s": 450e9, "num_sms": 132,
+    },
+}  # fmt: skip
+"""A profile that measured nothing but what the device is."""
 
 
 def timeline_of(name: str) -> tuple[Timeline, Document]:
@@ -101,7 +86,7 @@ def test_weight_gradients_are_apart_only_where_the_schedule_splits_the_backward(
 
 def test_a_long_step_is_counted_where_it_repeats() -> None:
     """2,048 micro-batches of four chunks on four stages are 65,536 tasks, more than are played: as long as if they were."""
-    document = row(pp=4, dp=1, vpp=4, training={"global_batch_size": 2048})
+    document = timeline_row(pp=4, dp=1, vpp=4, training={"global_batch_size": 2048})
     timeline = plan_timeline(document)
     assert 2 * 16 * timeline.micro_batches > MOST_TASKS
     assert not timeline.is_whole
@@ -122,3 +107,14 @@ def test_another_price_is_refused() -> None:
     (evaluation,) = evaluate_rows([ROWS["1f1b"]])
     with pytest.raises(ChangedPriceError, match="when it was planned"):
         plan_timeline(ROWS["1f1b"], {**evaluation, "step_time_s": 1.01 * evaluation["step_time_s"]})
+
+
+def test_a_calibration_of_the_callers_own_is_used() -> None:
+    """A row that names a document can be played only by who has it, at the prices of that document."""
+    document = ROWS["1f1b"]
+    mine = {**document, "cluster": {**document["cluster"], "calibration": "mine"}}
+    with pytest.raises(MeshwrightError, match="mine"):
+        plan_timeline(mine)
+    own = document_of(MEASURED)
+    (evaluation,) = evaluate_rows([mine], extra={"mine": own})
+    assert plan_timeline(mine, evaluation, extra={"mine": own}).step_time_s == evaluation["step_time_s"]
