@@ -58,7 +58,9 @@ def strategy() -> str:
 
 def answer() -> str:
     """Tables of a plan response's fields, evaluations included."""
-    return _tables(PlanResponse.model_json_schema(mode="serialization"), "a plan response", ELSEWHERE)
+    tables = _tables(PlanResponse.model_json_schema(mode="serialization"), "a plan response", ELSEWHERE)
+    # Nobody is required to write an answer; what a request must have, an answer always has.
+    return tables.replace("| required |", "| always given |").replace("| default |", "| where it is not given |")
 
 
 def _tables(schema: Schema, name: str, elsewhere: Mapping[str, str]) -> str:

@@ -12,6 +12,7 @@ import pytest
 
 from cost_models.terms import MEMORY_TERMS, TIME_TERMS, Tier
 from planner.schemas import PlanRequest, PlanResponse, StrategyInput
+from scripts.field_reference import answer, request, strategy
 
 pytest.importorskip("sphinx", reason="the extra docs is not installed")
 pytest.importorskip("furo", reason="the extra docs is not installed")
@@ -97,8 +98,21 @@ def test_every_field_is_in_the_reference(site: Path) -> None:
     ):
         page = (site / "reference" / f"{name}.html").read_text(encoding="utf-8")
         assert cells(page, heading) == set(model.model_fields)
-    answer = (site / "reference" / "answer.html").read_text(encoding="utf-8")
-    assert {term.name for term in (*TIME_TERMS, *MEMORY_TERMS)} <= set(re.findall(r'class="pre">(\w+)</span>', answer))
+    page = (site / "reference" / "answer.html").read_text(encoding="utf-8")
+    assert {term.name for term in (*TIME_TERMS, *MEMORY_TERMS)} <= set(re.findall(r'class="pre">(\w+)</span>', page))
+
+
+def test_every_field_has_a_meaning_and_sizes_have_a_unit() -> None:
+    rows = [
+        line.split(" | ")
+        for each in (request(), strategy(), answer())
+        for line in each.splitlines()
+        if line.startswith("| `")
+    ]
+    assert len(rows) > 300
+    assert [row[0] for row in rows if len(row) != 5 or not row[4].strip(" |")] == []
+    sized = re.compile(r"_(s|bytes|gib|us|gb_per_s|gbit_per_s|tflops)`$")
+    assert [row[0] for row in rows if sized.search(row[0]) and not row[2].strip()] == []
 
 
 def test_the_glossary_explains_what_tables_say(root: Path) -> None:
