@@ -24,6 +24,8 @@ PRECISION = 1.005
 """Ratio of the two factors between which a change is found: 0.5 %."""
 STEP = 1.45
 """Largest ratio of neighbouring factors of the grid."""
+MOST_COMPARED = 32
+"""Plans that are compared, the best first: a list of a thousand would price for minutes what nobody reads."""
 _NO_EFFECT = 1e-4
 """A fact that moves no plan's time by more than this, relatively and over its whole range, does not matter."""
 
@@ -39,7 +41,8 @@ def flip_conditions(
         allow_files: whether `cluster.calibration` may be a path.
 
     Returns:
-        `objective`, `compared` (ranks), `left_out` (ranks of near-copies and of plans of another verdict), `facts` and `memory`. Each
+        `objective`, `compared` (ranks), `left_out` (ranks of near-copies, of plans of another verdict, and of those beyond
+        `MOST_COMPARED`), `facts` and `memory`. Each
         fact has `name`, `assumed` (by pool: `pool, value, tier`), `low` and `high` (the factors between which it was tried),
         `matters`, `below` and `above` (changes on either side of 1, nearest first: `factor`, and `rank` of the plan that is best from
         there on outward), and `step_time_s` (`factors`, and by rank the seconds at each). `memory` is that of `memory_flips`.
@@ -66,11 +69,12 @@ def flip_conditions(
 
 def _comparable(plans: list[Document]) -> list[Document]:
     """The plans that can become the first: no near-copies, and none of another verdict, which ranks behind whatever its time."""
-    return [
+    found = [
         plan
         for plan in plans
         if plan.get("folded_under") is None and plan["evaluation"]["verdict"] == plans[0]["evaluation"]["verdict"]
     ]
+    return found[:MOST_COMPARED]
 
 
 def _weights(listed: ListedPlans, objective: str, cluster: Mapping[str, Any]) -> Floats:

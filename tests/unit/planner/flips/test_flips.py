@@ -174,6 +174,35 @@ def test_a_response_with_one_plan_has_none() -> None:
     assert flip_conditions(response("too-small")) is None
 
 
+def test_plans_are_compared_by_the_objective() -> None:
+    """The fastest plan uses all GPUs, and the cheapest may leave nodes idle: what each costs is its time by its GPUs."""
+    request = json.loads((REQUESTS / "qwen3-8b-fsdp.json").read_text("utf-8"))
+    few = {
+        "model": request["model"],
+        "cluster": {"preset": "dgx-h100", "num_nodes": 4},
+        "training": request["training"],
+    }
+    by_cost = plan({**few, "objective": "cost", "top_k": 12})
+    found = flip_conditions(by_cost)
+    assert found is not None
+    assert found["objective"] == "cost"
+    plans = {each["rank"]: each for each in by_cost["plans"]}
+    assert len({plans[rank]["evaluation"]["num_gpus_used"] for rank in found["compared"]}) > 1
+    for fact in found["facts"]:
+        table = fact["step_time_s"]
+        changed = {change["factor"] for side in ("below", "above") for change in fact[side]}
+        for column, factor in enumerate(table["factors"]):
+            cost = {
+                rank: times[column] * plans[rank]["evaluation"]["num_gpus_used"]
+                for rank, times in table["by_rank"].items()
+            }
+            best = min(cost, key=lambda rank, cost=cost: cost[rank])
+            inside = [change["rank"] for change in fact["below"] if factor <= change["factor"]]
+            inside += [change["rank"] for change in fact["above"] if factor >= change["factor"]]
+            told = inside[-1] if inside else found["compared"][0]
+            assert cost[told] == pytest.approx(cost[best], rel=1e-6), (fact["name"], factor, factor in changed)
+
+
 def ranked(rank: int, high_bytes: float, verdict: str = "fits") -> dict[str, Any]:
     memory = {"capacity_bytes": 80.0, "peak_device_range_bytes": [1.0, high_bytes]}
     return {"rank": rank, "evaluation": {"verdict": verdict, "memory": memory}}
