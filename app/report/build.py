@@ -29,7 +29,7 @@ def build_report(
         message = f"the response was written by {other}"
         hint = "Make the report with the version that wrote it, or plan again with this one."
         raise InvalidInputError([Problem("/model_revision", message, hint, "other-revision")])
-    completed = completed_plans(response, allow_files=allow_files)
+    completed = completed_plans(response, extra=calibrations, allow_files=allow_files)
     views = [
         PlanView(plan=plan, row=whole.row, evaluation=whole.evaluation, layers=whole.layers)
         for plan, whole in zip(response["plans"], completed, strict=True)

@@ -15,6 +15,7 @@ from planner.answer.comparison import against, differing_knobs, listed_ranks
 from planner.answer.step_cost import total_gpus
 from planner.one_plan.given import Given, check_response, given_plan, other_revision, plan_of_checked
 from planner.one_plan.neighbours import ChangedPriceError, check_same_price, neighbours
+from planner.request.job import Documents
 from planner.rows import evaluate_rows
 
 Document = dict[str, Any]
@@ -54,7 +55,7 @@ def plan_detail(document: Mapping[str, Any], rank: int = 1, *, allow_files: bool
     given = given_plan(document, rank)
     evaluation, not_shown = given.evaluation, []
     if _lacks_stages(evaluation):
-        (evaluation,) = _with_stages([given], allow_files=allow_files)
+        (evaluation,) = _with_stages([given], extra=None, allow_files=allow_files)
     found, why = _neighbours(given, evaluation, allow_files=allow_files)
     if why:
         not_shown.append(why)
@@ -75,7 +76,9 @@ def plan_detail(document: Mapping[str, Any], rank: int = 1, *, allow_files: bool
     }
 
 
-def completed_plans(response: Mapping[str, Any], *, allow_files: bool = False) -> list[CompletedPlan]:
+def completed_plans(
+    response: Mapping[str, Any], *, extra: Documents | None = None, allow_files: bool = False
+) -> list[CompletedPlan]:
     """Every ranked plan of a response with what it leaves out, best first; a summary's stages are priced again, all in one batch.
 
     Raises:
@@ -84,7 +87,7 @@ def completed_plans(response: Mapping[str, Any], *, allow_files: bool = False) -
     check_response(response)
     given = [plan_of_checked(response, plan["rank"]) for plan in response["plans"]]
     summaries = [each for each in given if _lacks_stages(each.evaluation)]
-    priced = iter(_with_stages(summaries, allow_files=allow_files) if summaries else ())
+    priced = iter(_with_stages(summaries, extra=extra, allow_files=allow_files) if summaries else ())
     return [
         CompletedPlan(
             row=each.row or {},
@@ -124,7 +127,7 @@ def _lacks_stages(evaluation: Mapping[str, Any]) -> bool:
     return evaluation.get("memory") is not None and evaluation["memory"].get("stages") is None
 
 
-def _with_stages(plans: Sequence[Given], *, allow_files: bool) -> list[Mapping[str, Any]]:
+def _with_stages(plans: Sequence[Given], *, extra: Documents | None, allow_files: bool) -> list[Mapping[str, Any]]:
     """The evaluations of one document's plans with the stages that the service's summaries leave out, priced again."""
     rows = [given.row for given in plans if given.row is not None]
     response = plans[0].response
@@ -140,7 +143,7 @@ def _with_stages(plans: Sequence[Given], *, allow_files: bool) -> list[Mapping[s
         raise InvalidInputError([Problem("/model_revision", message, hint, "other-revision")])
     return [
         _whole_again(given.evaluation, again)
-        for given, again in zip(plans, evaluate_rows(rows, allow_files=allow_files), strict=True)
+        for given, again in zip(plans, evaluate_rows(rows, extra=extra or {}, allow_files=allow_files), strict=True)
     ]
 
 

@@ -26,7 +26,7 @@ from app.cli.commands.plan_options import (
 from app.cli.inputs import Json, assignments, read_cluster, read_document, read_model
 from app.cli.output import reader_may_leave, write_document
 from app.cli.progress import SearchLine
-from app.cli.quantities import COUNTED
+from app.quantities import COUNTED
 from cost_models.errors import InvalidInputError, MeshwrightError, Problem
 
 EXIT_NO_PLAN, EXIT_INTERRUPTED = 3, 130

@@ -14,7 +14,7 @@ import typer
 
 from app.cli.completion import choices, presets_of
 from app.cli.inputs import Json, assignments
-from app.cli.quantities import COUNTED, count, duration_h, duration_s, rate
+from app.quantities import COUNTED, count, duration_h, duration_s, rate
 from cost_models.errors import InvalidInputError, Problem
 from cost_models.specs.training import Framework as FrameworkName
 from cost_models.specs.training import Precision as PrecisionName

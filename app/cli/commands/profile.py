@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli.progress import StatusLine
-from app.cli.quantities import duration_s
 from app.errors import UnavailableError
+from app.quantities import duration_s
 from cost_models.errors import InvalidInputError, MeasurementError, MeshwrightError, Problem
 
 if TYPE_CHECKING:

@@ -107,7 +107,8 @@ def _addresses(report: Report, plan: PlanView) -> dict[str, str]:
     """Where a service hands the files out, by target; empty in a file, which has the command instead."""
     if report.address is None:
         return {}
-    return {name: f"/v1{report.address}/exports/{name}?plan={plan.rank}" for name in TARGETS}
+    # As archives, from an address of the pages: a link of the API would need a header to give one, and a key that pages do not have.
+    return {name: f"{report.link(plan.rank)}/exports/{name}" for name in TARGETS}
 
 
 def _duration(duration_s: float) -> str:

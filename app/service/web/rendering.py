@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -9,7 +10,8 @@ from fastapi.responses import HTMLResponse
 from jinja2 import ChoiceLoader, Environment, PackageLoader, StrictUndefined
 
 from app.plan_cells import seconds
-from app.report.frame import STYLE, Frame
+from app.report.frame import EVERYWHERE, STYLE, Frame
+from app.report.pages import Link
 from planner.request.checked_request import PRODUCT_VERSION
 
 ASSETS = "/static/report"
@@ -24,6 +26,7 @@ SITE = (
 )
 """The links of every served page."""
 STYLES = (f"{ASSETS}/{STYLE}", "/static/pages.css")
+REPORT_SCRIPTS = tuple(f"{ASSETS}/{name}" for name in EVERYWHERE)
 HTMX = ("/static/htmx/htmx.min.js", "/static/htmx/hx-sse.min.js")
 
 
@@ -39,7 +42,7 @@ def page(
     """A page from `templates/<name>.html`; scripts and styles are the paths of those that it loads."""
     frame = Frame(linked_styles=styles, linked_scripts=scripts)
     origin = f"meshwright {PRODUCT_VERSION}"
-    text = _rendered(f"{name}.html", title=title, frame=frame, acts=bool(scripts), origin=origin, **shown)
+    text = _rendered(f"{name}.html", title=title, frame=frame, acts=set(HTMX) <= set(scripts), origin=origin, **shown)
     return html(text, status=status)
 
 
@@ -59,8 +62,8 @@ def sentence(text: str) -> str:
     return text if not text or text.endswith((".", "…", "!", "?")) else f"{text}."
 
 
-def _rendered(name: str, **shown: Any) -> str:
-    return _environment().get_template(name).render(home=HOME, site=SITE, sentence=sentence, seconds=seconds, **shown)
+def _rendered(name: str, *, site: Sequence[Link] = SITE, **shown: Any) -> str:
+    return _environment().get_template(name).render(home=HOME, site=site, sentence=sentence, seconds=seconds, **shown)
 
 
 @cache

@@ -12,6 +12,7 @@ from app.report.report import Report
 from app.service.db.plans import PlanRow
 from app.service.parts import Service
 from app.service.web.rendering import ASSETS, HOME, SITE
+from cost_models.hardware import document_of
 
 
 def report_html(service: Service, tenant: str, plan: PlanRow) -> str:
@@ -20,7 +21,7 @@ def report_html(service: Service, tenant: str, plan: PlanRow) -> str:
     Raises:
         InvalidInputError: another version of the program gave the answer.
     """
-    return report_page(stored_report(service, tenant, plan), assets=ASSETS, home=HOME, site=_links(plan))
+    return report_page(stored_report(service, tenant, plan), assets=ASSETS, home=HOME, site=links_of(plan))
 
 
 def plan_html(service: Service, tenant: str, plan: PlanRow, rank: int) -> str:
@@ -32,7 +33,7 @@ def plan_html(service: Service, tenant: str, plan: PlanRow, rank: int) -> str:
     """
     report = stored_report(service, tenant, plan)
     require_rank(report, rank)
-    return plan_page(report, rank, assets=ASSETS, home=HOME, site=_links(plan))
+    return plan_page(report, rank, assets=ASSETS, home=HOME, site=links_of(plan))
 
 
 def require_rank(report: Report, rank: int) -> None:
@@ -43,7 +44,11 @@ def require_rank(report: Report, rank: int) -> None:
 
 def stored_report(service: Service, tenant: str, plan: PlanRow) -> Report:
     """The report of a plan that has succeeded."""
-    return build_report(stored_response(service, tenant, plan), address=f"/plans/{plan.id}")
+    # What the answer leaves out, such as the schedule, is computed with the calibrations that it was priced with, which travelled
+    # with the job: they are what the request meant, whatever the tenant has stored since.
+    kept = json.loads(plan.request)["calibrations"]
+    calibrations = {name: document_of(content) for name, content in kept.items()}
+    return build_report(stored_response(service, tenant, plan), address=f"/plans/{plan.id}", calibrations=calibrations)
 
 
 def stored_response(service: Service, tenant: str, plan: PlanRow) -> dict[str, Any]:
@@ -60,9 +65,11 @@ def stored_response(service: Service, tenant: str, plan: PlanRow) -> dict[str, A
     return {**response, "plans": ranked}
 
 
-def _links(plan: PlanRow) -> tuple[Link, ...]:
+def links_of(plan: PlanRow) -> tuple[Link, ...]:
+    """What the pages of a plan link to beside those of the service."""
     return (
         *SITE,
         {"href": f"/?from={plan.id}", "label": "Change this request"},
+        {"href": f"/plans/{plan.id}/why-not", "label": "Why not mine?"},
         {"href": f"/plans/{plan.id}/response.json", "label": "As JSON"},
     )

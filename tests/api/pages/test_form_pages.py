@@ -80,9 +80,9 @@ def test_the_form_and_the_api_ask_for_the_same_plan(
     [
         ({"training.seq_length": "128kk"}, "/training/seq_length", "seq_length is '128kk'; it must be a whole number."),
         ({"training.seq_length": ""}, "/training/seq_length", "seq_length is required."),
-        ({"cluster.num_nodes": "-3"}, "/cluster/num_nodes", "num_nodes is '-3'; it must be a whole number."),
+        ({"cluster.num_nodes": "-3"}, "/cluster/num_nodes", "num_nodes is -3; it must be at least 1."),
         ({"cluster.num_nodes": "0"}, "/cluster/num_nodes", "num_nodes is 0; it must be at least 1."),
-        ({"cluster.gpu": "H100"}, "/cluster/gpu", "'H100' is not a gpu preset."),
+        ({"cluster.gpu": "H100"}, "/cluster/gpu", "'H100' is not a GPU preset."),
         ({"model.preset": "lama-3.1-8b"}, "/model/preset", "'lama-3.1-8b' is not a model preset."),
         ({"training.precision": "nvfp4"}, "/training/precision", "precision is 'nvfp4', which H100-SXM-80GB does not have."),
         ({"model.by": "document", "model.document": '{"model_type": "t5"}'}, "/model/document", "t5"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 import time
+from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
@@ -12,13 +13,14 @@ import pytest
 from fastapi.testclient import TestClient
 
 from app.service.intake.examples import EXAMPLE_CALIBRATION, EXAMPLE_PLAN_ID
-from app.service.web.form.document import amount, request_of
+from app.service.web.form.document import request_of
 from app.service.web.form.fields import FIELDS
 from app.service.web.form.values import values_of
 from planner.request.checked_request import check_request
 
 PAGES = ("/", "/plans", "/calibrations", "/calibrations/h100x4-nvls-off-2026", "/key", "/docs", f"/plans/{EXAMPLE_PLAN_ID}",
-         f"/plans/{EXAMPLE_PLAN_ID}/ranked/1", "/nothing", "/plans/nothing", "/calibrations/nothing")  # fmt: skip
+         f"/plans/{EXAMPLE_PLAN_ID}/ranked/1", f"/plans/{EXAMPLE_PLAN_ID}/compare?a=1&b=2",
+         f"/plans/{EXAMPLE_PLAN_ID}/why-not", "/nothing", "/plans/nothing", "/calibrations/nothing")  # fmt: skip
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
@@ -85,8 +87,68 @@ def test_a_ranked_plan_can_be_read_and_launched(client: TestClient, browser: dic
     archive = client.get(f"{path}/ranked/1/exports/megatron", headers=browser)
     assert archive.headers["content-type"] == "application/zip"
     assert archive.content == client.get(f"/v1{path}/exports/megatron", headers={"Accept": "application/zip"}).content
+    assert f'href="{path}/ranked/1/exports/megatron"' in client.get(f"{path}/ranked/1", headers=browser).text
+    trace = client.get(f"{path}/ranked/1/trace.json", headers=browser)
+    assert {event["ph"] for event in trace.json()["traceEvents"]} == {"M", "X"}
+    snapshot = client.get(f"{path}/ranked/1/memory.pickle", headers=browser)
+    assert snapshot.content.startswith(b"\x80\x04"), "a pickle of protocol 4"
+    for file in (archive, trace, snapshot):
+        assert file.headers["content-disposition"].startswith("attachment")
     whole = client.get(f"{path}/response.json", headers=browser).json()
     assert whole["plans"][0] == client.get(f"/v1{path}/ranked/1").json(), "with every stage"
+
+
+def test_two_plans_stand_side_by_side(client: TestClient, browser: dict[str, str]) -> None:
+    path = f"/plans/{EXAMPLE_PLAN_ID}/compare"
+    page = client.get(f"{path}?a=2&b=1", headers=browser)
+    assert page.status_code == 200
+    assert "Plans 2 and 1 of" in page.text
+    assert client.get(f"{path}?a=1&b=999", headers=browser).status_code == 404
+    assert client.get(f"{path}?a=x", headers=browser).status_code == 422
+
+
+@pytest.mark.parametrize(
+    ("filled", "status", "told"),
+    [
+        ({"tp": "3"}, 200, "It cannot run: tp 3"),
+        ({"tp": "8", "micro_batch_size": "1"}, 200, 'data-verdict="fits"'),
+        ({"tp": "x"}, 422, "tp is &#39;x&#39;; it must be a whole number."),
+        ({"more": "["}, 422, "the other fields are no JSON object."),
+        ({"more": json.dumps({HOSTILE: 1})}, 422, "is not a known field"),
+    ],
+)
+def test_a_strategy_of_ones_own_is_judged(
+    client: TestClient, own: dict[str, str], filled: dict[str, str], status: int, told: str
+) -> None:
+    path = f"/plans/{EXAMPLE_PLAN_ID}/why-not"
+    assert 'name="tp"' in client.get(path, headers=own).text
+    page = client.post(path, data=filled, headers=own)
+    assert page.status_code == status
+    assert told in page.text
+    assert "<script>alert" not in page.text
+    assert client.post(path, data=filled, headers={"Origin": "https://evil.example"}).status_code == 403
+
+
+def test_a_report_is_computed_with_the_calibration_that_priced_it(
+    client: TestClient, own: dict[str, str], asked: dict[str, Any], root: Path
+) -> None:
+    document = json.loads((root / "data" / "measured_h100" / "h100x4-full-run1.json").read_text())
+    mine = client.post("/v1/calibrations", json=document).json()["id"]
+    asked["cluster"] = {"gpu": "H100-SXM-80GB", "num_nodes": 2, "gpus_per_node": 4, "calibration": mine}
+    plan = client.post("/v1/plans", json={**asked, "include": ["what_if"], "wait_s": 60}).json()
+    page = client.get(f"/plans/{plan['id']}", headers=own)
+    assert page.status_code == 200
+    assert 'id="timeline-1"' in page.text
+    assert "cannot be computed" not in page.text
+    for path in (
+        "ranked/1",
+        "compare?a=1&b=2",
+        "ranked/1/trace.json",
+        "ranked/1/memory.pickle",
+        "why-not",
+        "ranked/1/exports/megatron",
+    ):
+        assert client.get(f"/plans/{plan['id']}/{path}", headers=own).status_code == 200, path
 
 
 def test_hostile_names_stay_texts(client: TestClient, own: dict[str, str]) -> None:
@@ -97,7 +159,7 @@ def test_hostile_names_stay_texts(client: TestClient, own: dict[str, str]) -> No
              "include": ["pareto", "what_if"]}  # fmt: skip
     plan = client.post("/v1/plans", json={**asked, "wait_s": 60}).json()
     assert plan["status"] == "succeeded"
-    paths = ("", "/ranked/1")
+    paths = ("", "/ranked/1", "/compare?a=1&b=2", "/why-not")
     for path in ("/plans", f"/?from={plan['id']}", *(f"/plans/{plan['id']}{each}" for each in paths)):
         page = client.get(path, headers=own)
         assert page.status_code == 200
@@ -180,13 +242,29 @@ def test_calibrations_of_ones_own_are_drawn(client: TestClient, browser: dict[st
 
 
 @pytest.mark.parametrize(
-    ("text", "thousand", "number"),
-    [("128k", 1024, 131072), ("1m", 1024, 1048576), ("15T", 1000, 15e12), ("1.5k", 1000, 1500), ("8,192", 1000, 8192),
-     ("8_192", 1000, 8192), ("2.5", 1000, 2.5), ("4e5", 1000, 400000), ("", 1000, None), ("k", 1000, None), ("-1", 1000, None),
-     ("1 2x", 1000, None), ("1" * 50, 1000, None)],
-)  # fmt: skip
-def test_amounts_are_read_as_people_write_them(text: str, thousand: int, number: float | None) -> None:
-    assert amount(text, thousand=thousand) == number
+    ("name", "text", "place", "number"),
+    [
+        ("training.seq_length", "128k", ("training", "seq_length"), 131072),
+        ("training.global_batch_size", "2k", ("training", "global_batch_size"), 2048),
+        ("training.total_tokens", "15T", ("training", "total_tokens"), 15 * 10**12),
+        ("training.total_tokens", "0.3T", ("training", "total_tokens"), 3 * 10**11),
+        ("training.seq_length", "8,192", ("training", "seq_length"), 8192),
+        ("targets.min_tokens_per_s", "1.5M", ("targets", "min_tokens_per_s"), 1_500_000),
+        ("targets.deadline_h", "30d", ("targets", "deadline_h"), 720),
+        ("targets.deadline_h", "36", ("targets", "deadline_h"), 36),
+        ("time_limit_s", "2m", ("time_limit_s",), 120),
+        ("time_limit_s", "1.5", ("time_limit_s",), 1.5),
+        ("top_k", "-1", ("top_k",), -1),
+        ("top_k", "1,5", ("top_k",), "1,5"),
+        ("training.seq_length", "1" * 50, ("training", "seq_length"), "1" * 50),
+    ],
+)
+def test_amounts_are_read_as_people_write_them(name: str, text: str, place: tuple[str, ...], number: object) -> None:
+    """A k is 1,024 in lengths and batches and 1,000 elsewhere, as on the command line; what is no number is left as it is."""
+    found: Any = request_of({name: text}, max_depth=64)[0]
+    for step in place:
+        found = found[step]
+    assert found == number
 
 
 @pytest.mark.parametrize(

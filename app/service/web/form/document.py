@@ -4,11 +4,11 @@ request's own checks say what is wrong with it, and the form refuses what the AP
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable
 from typing import Any
 
 from app.errors import NotJsonError
+from app.quantities import COUNTED, duration_h, duration_s, number_of
 from app.service.api.strict_json import parse_json
 from app.service.web.form.fields import (
     ADAPTER,
@@ -23,7 +23,7 @@ from app.service.web.form.fields import (
     Field,
     Values,
 )
-from cost_models.errors import Problem
+from cost_models.errors import InvalidInputError, Problem
 
 Document = dict[str, Any]
 _CLUSTER_FIELDS = {
@@ -31,9 +31,6 @@ _CLUSTER_FIELDS = {
     BY_GPU: ("gpu", "num_nodes", "gpus_per_node", "nic_gbit_per_s", "calibration"),
 }
 _HF_KEYS = frozenset({"model_type", "architectures", "hf_config", "preset"})
-_NUMBER = re.compile(r"([0-9][0-9,_ ]*(?:\.[0-9]+)?(?:[eE][+-]?[0-9]{1,3})?)\s*([kKmMgGbBtT]?)")
-_DECIMAL = {"": 1, "k": 10**3, "m": 10**6, "g": 10**9, "b": 10**9, "t": 10**12}
-_LONGEST_NUMBER = 40
 
 
 def request_of(values: Values, *, max_depth: int) -> tuple[Document, list[Problem]]:
@@ -52,20 +49,6 @@ def request_of(values: Values, *, max_depth: int) -> tuple[Document, list[Proble
     if (extras := document.pop("include", None)) is not None:
         document["include"] = [name for name, is_wanted in extras.items() if is_wanted]
     return document, problems
-
-
-def amount(text: str, *, thousand: int = 1000) -> int | float | None:
-    """The number that a text stands for, such as 131072 for "128k" where a thousand is 1024; None if it stands for none."""
-    # Digits without end would take quadratic time to become an integer.
-    found = _NUMBER.fullmatch(text.strip()) if len(text) <= _LONGEST_NUMBER else None
-    if found is None:
-        return None
-    digits, suffix = re.sub(r"[,_ ]", "", found[1]), found[2].lower()
-    factor = thousand if suffix == "k" else thousand**2 if suffix == "m" else _DECIMAL[suffix]
-    number = float(digits) * factor
-    if not suffix and digits.isdecimal():
-        return int(digits)
-    return int(number) if number.is_integer() else number
 
 
 def _described(part: str, values: Values, problems: list[Problem], *, max_depth: int) -> Any:
@@ -94,18 +77,27 @@ def _value(field: Field, text: str) -> Any:
     if not text:
         return None
     if field.kind in ("whole", "number"):
-        number = amount(text)
+        number = number_of(text, base=COUNTED.get(field.name.rpartition(".")[2], 1000))
         return text if number is None else number
-    if field.kind == "tokens":
-        # A context of 128k is 131,072 tokens, while a training of 15T reads 15e12.
-        number = amount(text, thousand=1024 if field.name == "training.seq_length" else 1000)
-        return text if number is None else number
+    if field.kind in ("seconds", "hours"):
+        return _time(field, text)
     if field.kind == "flag" or (field.kind == "choice" and text in ("true", "false")):
         return text == "true"
     if field.kind == "words":
         words = [word.strip() for word in text.split(",") if word.strip()]
         return words[0] if len(words) == 1 and words[0] in field.suggested else words
     return text
+
+
+def _time(field: Field, text: str) -> float | str:
+    """Seconds or hours, whichever the field counts; what is no time, or none that a plan can take, is left to the checks."""
+    try:
+        if field.kind == "seconds":
+            return duration_s(text, option=field.label, least_s=0.0)
+        return duration_h(text, option=field.label)
+    except InvalidInputError:
+        number = number_of(text, base=1000)
+        return text if number is None else number
 
 
 def _merge(document: Document, field: Field, values: Values, problems: list[Problem], *, max_depth: int) -> None:

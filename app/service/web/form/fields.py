@@ -15,8 +15,8 @@ from cost_models import presets
 from cost_models.specs.training import EXAMPLE_TRAINING, Framework, Precision
 from planner.schemas.plan_request import Extra, Objective
 
-Kind = Literal["whole", "tokens", "number", "choice", "words", "text", "flag", "document", "way"]
-"""`tokens` may carry a suffix, as in 128k; `words` is a list with commas; a `document` is JSON; a `way` says which fields count."""
+Kind = Literal["whole", "number", "seconds", "hours", "choice", "words", "text", "flag", "document", "way"]
+"""Numbers may carry a suffix, as in 128k, and times a unit, as in 30s; `words` is a list with commas; a `document` is JSON; a `way` says which fields count."""
 Choices = tuple[tuple[str, str], ...]
 """Values of a choice with what the form calls them; an empty value leaves the field out."""
 
@@ -90,7 +90,7 @@ CLUSTER = (
           '{"name": "new", "gpu": "H100-SXM-80GB", "num_nodes": 8, "gpus_per_node": 8}]}'),
 )  # fmt: skip
 TRAINING = (
-    Field("training.seq_length", "Sequence length", "Tokens of one sequence; 128k stands for 131,072.", "tokens",
+    Field("training.seq_length", "Sequence length", "Tokens of one sequence; 128k stands for 131,072.", "whole",
           unit="tokens", example="8192"),
     Field("training.global_batch_size", "Global batch", "Sequences of one optimizer step on all GPUs together.", "whole",
           unit="sequences", example="512"),
@@ -126,9 +126,9 @@ TARGETS = (
     Field("objective", "Objective", "What counts as best.", "choice", choices=_each(get_args(Objective))),
     Field("targets.min_tokens_per_s", "Least throughput", "Plans that are slower are left out.", "number", unit="tokens/s",
           example="500000"),
-    Field("training.total_tokens", "Tokens in all", "How much the whole training reads; 15T stands for 15e12.", "tokens",
+    Field("training.total_tokens", "Tokens in all", "How much the whole training reads; 15T stands for 15e12.", "whole",
           unit="tokens", example="15T"),
-    Field("targets.deadline_h", "Deadline", "Hours within which all these tokens must be read.", "number", unit="h", example="720"),
+    Field("targets.deadline_h", "Deadline", "Time within which all these tokens must be read; 30d is 720 hours.", "hours", unit="h", example="30d"),
     Field("constraints.num_nodes.min", "Fewest nodes", "Plans on fewer nodes are left out.", "whole", unit="nodes", example="4"),
     Field("constraints.num_nodes.max", "Most nodes", "Plans on more nodes are left out.", "whole", unit="nodes", example="16"),
     Field("constraints.memory_headroom_fraction", "Memory kept free", "Share of the card that must stay free; 0.03 by default.",
@@ -146,7 +146,7 @@ SEARCH = (
     *(Field(f"include.{name}", label, meaning, "flag") for name, (label, meaning) in _EXTRAS.items()),
     Field("top_k", "Plans", "How many plans are returned; 10 by default.", "whole", example="10"),
     Field("time_limit_s", "Time limit", "Search time after which the best plans so far are returned with the gap that is left.",
-          "number", unit="s", example="30"),
+          "seconds", unit="s", example="30"),
     Field("seed", "Seed", "Start of the sampler of run-time knobs; 0 by default.", "whole", example="0"),
 )  # fmt: skip
 FIELDS: Mapping[str, Field] = {

@@ -65,7 +65,7 @@ def _taken(field: Field, rest: Any) -> str | None:
 
 def _text(field: Field, value: Any) -> str | None:
     """A value as it is written into the field; None if the field cannot show it."""
-    if field.kind in ("whole", "tokens", "number"):
+    if field.kind in ("whole", "number", "seconds", "hours"):
         return None if isinstance(value, bool) or not isinstance(value, int | float) else str(value)
     if field.kind == "flag":
         return {True: "true", False: ""}.get(value) if isinstance(value, bool) else None

@@ -6,18 +6,17 @@ from __future__ import annotations
 
 import json
 from typing import Annotated, Any
-from urllib.parse import parse_qsl
 
-from fastapi import APIRouter, Depends, Query, Request
+from fastapi import APIRouter, Depends, Query
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
-from app.errors import MediaTypeError, status_of
+from app.errors import status_of
 from app.service.api.dependencies import Here
-from app.service.api.strict_json import read_body
 from app.service.intake.own_calibrations import AUTO
 from app.service.parts import Service
 from app.service.submission import submit_request
+from app.service.web.filled import FilledForm
 from app.service.web.form import fields as form_fields
 from app.service.web.form.checked import CheckedForm, check_form
 from app.service.web.form.fields import FIELDS, Field, Values, first_values
@@ -29,28 +28,12 @@ from cost_models.frameworks import FRAMEWORKS
 from cost_models.hardware import shipped_names
 
 router = APIRouter(include_in_schema=False)
-_MOST_FIELDS = 200
-_URLENCODED = "application/x-www-form-urlencoded"
 _OWN_CALIBRATIONS = 100
 """Most of a tenant's calibrations that the form lists, newest first; older ones can be named in a specification."""
 
 
-async def _filled(request: Request, service: Here) -> Values:
-    """What was filled in.
-
-    Raises:
-        MediaTypeError, BodyTooLargeError: the body is not that of a form, or larger than the service accepts.
-    """
-    media_type = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if media_type != _URLENCODED:
-        raise MediaTypeError(f"the body is {media_type or 'of no media type'}, not a form", hint="Send the form at /.")
-    raw = await read_body(request, max_bytes=service.settings.max_body_bytes)
-    try:
-        pairs = parse_qsl(raw.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
-    except ValueError as error:
-        raise MediaTypeError("the form has more fields than it can have", hint="Send the form at /.") from error
-    # Browsers send line breaks as CR LF, whatever was pasted. U+0000 cannot be stored, and no field means it.
-    return {name: text.replace("\r\n", "\n").replace("\0", "\ufffd") for name, text in pairs if name in FIELDS}
+async def _filled(given: FilledForm) -> Values:
+    return {name: text for name, text in given.items() if name in FIELDS}
 
 
 Filled = Annotated[Values, Depends(_filled)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from app.cli.commands.plan_options import included, numbers, training_fields
-from app.cli.quantities import count, duration_h, duration_s, rate
+from app.quantities import count, duration_h, duration_s, rate
 from cost_models.errors import InvalidInputError
 
 

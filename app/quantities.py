@@ -98,6 +98,14 @@ def duration_h(text: str, *, option: str) -> float:
     return float(value / 3600)
 
 
+def number_of(text: str, *, base: Base) -> int | float | None:
+    """The number of a text, whole where it is one; None where the text is no number."""
+    value = _scaled(text, base)
+    if value is None:
+        return None
+    return int(value) if value.denominator == 1 else float(value)
+
+
 def _scaled(text: str, base: Base) -> Fraction | None:
     number, suffix = _parts(text)
     return None if number is None or suffix not in _POWERS else number * base ** _POWERS[suffix]
