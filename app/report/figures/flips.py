@@ -44,9 +44,12 @@ def flips_figure(bars: Sequence[Bar], *, name: str, description: str) -> Markup:
                 element("rect", x=x, y=top, width=width, height=BAR, class_=kind, data_fact=bar.name, data_rank=rank,
                         data_from=f"{start:.4g}", data_to=f"{end:.4g}")
             )  # fmt: skip
-            # A narrower segment has no room for its plan, which the sentences beside the figure name.
-            if width > 40:
-                shapes.append(element("text", f"plan {rank}", x=x + width / 2, y=top + 12, text_anchor="middle"))
+            # The line of what is assumed would run through a label, which therefore stands in the wider part beside it.
+            parts = [(start, min(end, 1.0)), (max(start, 1.0), end)]
+            left, right = max(((across(a), across(b)) for a, b in parts if b > a), key=lambda part: part[1] - part[0])
+            # A narrower part has no room for its plan, which the sentences beside the figure name.
+            if right - left > 40:
+                shapes.append(element("text", f"plan {rank}", x=(left + right) / 2, y=top + 12, text_anchor="middle"))
     shapes.append(element("line", x1=across(1.0), x2=across(1.0), y1=4, y2=bottom + 2, class_="flip-line"))
     shapes += [
         element("text", f"{tick:.0%}", x=across(tick), y=bottom + 16, text_anchor="middle", class_="quiet")

@@ -181,7 +181,9 @@ def _row(fact: Json, first: int) -> dict[str, str]:
 
 def _note(document: Json) -> str:
     ranks = document["compared"]
-    some = f"plans {_listed([str(rank) for rank in ranks])}" if len(ranks) > 1 else f"plan {ranks[0]} alone"
+    if len(ranks) == 1:
+        return f"All listed plans are near-copies of plan {ranks[0]}, so that memory alone is compared, over every one of them."
+    some = f"plans {_listed([str(rank) for rank in ranks])}"
     left = ", near-copies left out," if document["left_out"] else ""
     return (
         f"Priced again with one fact changed at a time: {some}{left} as listed here. A plan that the list does not hold could be "
