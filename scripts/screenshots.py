@@ -8,10 +8,16 @@ Look at them before you commit them: no test can tell whether a picture still sh
 from __future__ import annotations
 
 import json
+import os
 import shutil
+import socket
+import subprocess
 import sys
 import tempfile
-from collections.abc import Sequence
+import time
+import urllib.request
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -31,8 +37,8 @@ FLAGS = ("--no-sandbox", "--disable-gpu", "--no-first-run", "--disable-backgroun
 class Picture:
     """A part of a page: from the top of one element to the bottom of another."""
 
-    request: str
-    """The request whose report is shown, in examples/requests/."""
+    page: str
+    """The request whose report is shown, in examples/requests/; or a path of the service."""
     last: str
     """Selector of the last element that is shown."""
     first: str = ""
@@ -49,6 +55,7 @@ PICTURES = {
     "mesh": Picture("llama-3.1-70b.json", "#mesh-1", first="#mesh-1"),
     "compare": Picture("llama-3.1-70b.json", "#compare", first="#compare"),
     "pareto": Picture("mixtral-8x7b.json", "#pareto", first="#pareto", include=("pareto",), width=880),
+    "form": Picture("/", "main"),
     "what-if": Picture("mixtral-8x7b.json", "#what-if", first="#what-if", include=("what_if",), width=880),
 }
 
@@ -60,14 +67,18 @@ def main(names: Sequence[str]) -> None:
     chromium = shutil.which("chromium") or shutil.which("chromium-browser")
     assert chromium, "Chromium is not installed"
     FOLDER.mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright, ExitStack() as stack:
         browser = playwright.chromium.launch(executable_path=chromium, args=list(FLAGS))
         for name in names or PICTURES:
             picture = PICTURES[name]
-            file = Path(folder) / f"{name}.html"
-            file.write_text(report_of(picture), encoding="utf-8")
-            page = browser.new_page(viewport={"width": WIDTH, "height": 900}, color_scheme="light")
-            page.goto(file.as_uri())
+            # As tall as the form, whose button else lies over its fields.
+            page = browser.new_page(viewport={"width": WIDTH, "height": 1700}, color_scheme="light")
+            if picture.page.startswith("/"):
+                page.goto(f"{stack.enter_context(service(Path(folder)))}{picture.page}")
+            else:
+                file = Path(folder) / f"{name}.html"
+                file.write_text(report_of(picture), encoding="utf-8")
+                page.goto(file.as_uri())
             top = page.locator(picture.first).first.bounding_box() if picture.first else None
             end = page.locator(picture.last).first.bounding_box()
             assert end, picture
@@ -85,10 +96,33 @@ def main(names: Sequence[str]) -> None:
 
 def report_of(picture: Picture) -> str:
     """The report of a picture's request as one file."""
-    request = json.loads((ROOT / "examples" / "requests" / picture.request).read_text(encoding="utf-8"))
+    request = json.loads((ROOT / "examples" / "requests" / picture.page).read_text(encoding="utf-8"))
     if picture.include:
         request["include"] = list(picture.include)
     return report_file(build_report(meshwright.plan(request), allow_files=True))
+
+
+@contextmanager
+def service(folder: Path) -> Iterator[str]:
+    """Address of a service of its own, once it answers."""
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = free.getsockname()[1]
+    address = f"http://127.0.0.1:{port}"
+    command = [sys.executable, "-m", "meshwright", "--log-level", "error", "serve", "--port", str(port)]
+    environment = {**os.environ, "XDG_DATA_HOME": str(folder), "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(command, env=environment) as running:  # noqa: S603 - our own program
+        try:
+            for _ in range(100):
+                time.sleep(0.3)
+                try:
+                    urllib.request.urlopen(f"{address}/healthz", timeout=5).close()  # noqa: S310 - our own address
+                    break
+                except OSError:
+                    continue
+            yield address
+        finally:
+            running.terminate()
 
 
 if __name__ == "__main__":
