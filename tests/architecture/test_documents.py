@@ -9,7 +9,9 @@ from pathlib import Path
 import pytest
 import typer.main
 
+import meshwright
 from app.cli.main import app
+from app.cli.rendering.plan_table import columns_of
 from scripts.shown_outputs import Shown, outputs, pages
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -86,6 +88,21 @@ def test_the_front_page_explains_the_output_that_it_shows() -> None:
     numbers = re.findall(r"\d+\.\d+", explained)
     assert len(numbers) > 3
     assert [number for number in numbers if number not in output] == []
+
+
+@pytest.mark.parametrize(("objective", "price"), [("step_time", None), ("cost", None), ("cost", 2.5)])
+def test_every_column_of_the_table_is_explained(objective: str, price: float | None) -> None:
+    cluster = {"preset": "dgx-h100", "num_nodes": 1} | ({} if price is None else {"price_per_gpu_hour": price})
+    training = {"seq_length": 4096, "global_batch_size": 64, "precision": "bf16", "framework": "fsdp"}
+    request = {"model": {"preset": "llama-3.2-1b"}, "cluster": cluster, "training": training, "objective": objective}
+    response = meshwright.plan(request)
+    page = (ROOT / "docs" / "tasks" / "read.md").read_text(encoding="utf-8")
+    explained = {
+        name for cell in re.findall(r"^\| (`.+?) \|", page, re.MULTILINE) for name in re.findall(r"`([^`]+)`", cell)
+    }
+    headings = {column.heading for column in columns_of(response["request"], response["plans"])}
+    assert len(headings) > 15
+    assert headings <= explained
 
 
 @pytest.mark.parametrize("document", DOCUMENTS, ids=lambda each: each.relative_to(ROOT).as_posix())

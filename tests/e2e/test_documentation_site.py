@@ -117,6 +117,8 @@ def test_every_field_has_a_meaning_and_sizes_have_a_unit() -> None:
 
 def test_the_glossary_explains_what_tables_say(root: Path) -> None:
     text = (root / "docs" / "reference" / "glossary.md").read_text(encoding="utf-8")
+    names = [re.sub("[^a-z ]", "", name.lower()) for name in re.findall(r"^## (.+)$", text, re.MULTILINE)]
+    assert names == sorted(names)
     entries = " ".join(re.findall(r"^## (.+)$", text, re.MULTILINE)).lower()
     for word in ("bubble", "near-copy", "tie", "tier", "mfu", "at risk", "fits", *(tier.label for tier in Tier)):
         assert word in entries
