@@ -31,7 +31,7 @@ def plan(
         should_stop: asked now and then; when it returns true, the search ends with the best plans so far.
 
     Raises:
-        cost_models.errors.InvalidInputError: the request breaks a rule; `problems` lists every one.
+        meshwright.errors.InvalidInputError: the request breaks a rule; `problems` lists every one.
     """
     from planner.plan import plan as build_plan
 
@@ -62,7 +62,7 @@ def export(
         framework_version: the target's release; by default the request's, or the newest known one of a front end.
 
     Raises:
-        cost_models.errors.NotExpressibleError: the target cannot say the plan; `context` names the field and the nearest plan that
+        meshwright.errors.NotExpressibleError: the target cannot say the plan; `context` names the field and the nearest plan that
             it can say.
     """
     from planner.export.export import export as launch_files
@@ -93,7 +93,7 @@ def import_config(
         framework: whose files these are, where it cannot be told.
 
     Raises:
-        cost_models.errors.InvalidInputError: a file cannot be read, or the files contradict each other; with file and line.
+        meshwright.errors.InvalidInputError: a file cannot be read, or the files contradict each other; with file and line.
     """
     from planner.export.import_config import import_config as read
     from planner.export.imported_row import Overrides
@@ -119,7 +119,7 @@ def judge(
     Arguments are those of `import_config`.
 
     Raises:
-        cost_models.errors.InvalidInputError: a file cannot be read, or something that has to be known is missing.
+        meshwright.errors.InvalidInputError: a file cannot be read, or something that has to be known is missing.
     """
     from planner.export.imported_row import Overrides
     from planner.export.judge.judge import judge as judged

@@ -22,7 +22,9 @@ def model_revision() -> str:
 
     Only content counts, not the time or place of the installation, so that all copies of a release have the same revision.
     """
-    return content_revision(Path(__file__).parent.parent)
+    # A wheel holds the packages under one name, with imports that say so, and keeps the revision of the sources that it was made of.
+    kept = Path(__file__).with_name("revision.txt")
+    return kept.read_text(encoding="utf-8") if kept.exists() else content_revision(Path(__file__).parent.parent)
 
 
 def content_revision(root: Path) -> str:
