@@ -28,6 +28,10 @@ CHOICES = {
 }
 FORM_FIELDS = ("tp", "pp", "cp", "dp", "ep", "zero", "micro_batch_size")
 """Fields of a strategy that the form asks for one by one; the others are written as JSON."""
+_OTHER_FIELDS = (
+    "vpp", "sequence_parallel", "recompute", "recompute_method", "recompute_num_layers", "recompute_modules", "pool_per_stage",
+)  # fmt: skip
+"""The others that decide most, which a strategy brings along as JSON."""
 _PHRASES = {term.name: term.phrase for term in TIME_TERMS}
 
 
@@ -52,6 +56,7 @@ def why_not(report: Report) -> Section:
             for answer in answers
         ],
         pools="pools" in report.request["cluster"],
+        form=None if report.address is None else f"{report.address}/why-not",
     )
 
 
@@ -69,10 +74,20 @@ def form_markup(action: str, filled: Json | None = None) -> Markup:
 
     Args:
         action: where it is posted.
-        filled: what the fields hold at first, such as the first plan's strategy.
+        filled: what the fields hold at first: a strategy such as the first plan's, or a form as it was posted.
     """
-    fields = [{"name": name, "value": (filled or {}).get(name)} for name in FORM_FIELDS]
-    return Markup(environment().get_template("parts/why_not_form.html").render(action=action, fields=fields))  # noqa: S704
+    known = filled or {}
+    fields = [{"name": name, "value": known.get(name)} for name in FORM_FIELDS]
+    # What follows from the degrees, such as the layers of every stage, would no longer fit them once one is changed.
+    more = known.get("more")
+    if more is None and known:
+        others = {name: known[name] for name in _OTHER_FIELDS if known.get(name) not in (None, [])}
+        # On pools an even split is far from the best, and no default knows a better one.
+        if "pool_per_stage" in others:
+            others["layers_per_stage"] = known["layers_per_stage"]
+        more = json.dumps(others) if others else ""
+    shown = environment().get_template("parts/why_not_form.html").render(action=action, fields=fields, more=more or "")
+    return Markup(shown)  # noqa: S704 - rendered with autoescape
 
 
 def posted_strategy(form: Mapping[str, str]) -> dict[str, Any]:

@@ -6,6 +6,7 @@ import json
 import re
 from dataclasses import replace
 from functools import cache
+from html import unescape
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +23,7 @@ from app.report.sections.mesh import mesh, ranks_told
 from app.report.sections.why_not import answer_markup, answer_told, form_markup, posted_strategy, why_not
 from cost_models.errors import InvalidInputError
 from planner.plan import plan
+from planner.why_not import why_not as planner_why_not
 
 REQUESTS = Path(__file__).resolve().parents[4] / "examples" / "requests"
 
@@ -228,6 +230,32 @@ def test_a_posted_form_is_a_strategy() -> None:
     drawn = form_markup("/plans/plan_1/why-not", {"tp": 8})
     assert 'action="/plans/plan_1/why-not"' in drawn
     assert re.search(r'name="tp"[^>]*value="8"', drawn)
+
+
+@pytest.mark.parametrize("name", ["llama-3.1-70b", "mixtral-8x7b", "qwen3-8b-fsdp", "llama-3.1-70b-two-pools"])
+def test_a_form_filled_with_a_plan_asks_about_that_plan(name: str) -> None:
+    """What the form leaves to the framework's defaults costs the best plan little or nothing, and what it does fill in comes back."""
+    best = report(name).plan(1)
+    drawn = form_markup("/x", best.strategy)
+    fields = dict(re.findall(r'name="(\w+)"[^>]*value="(\d+)"', drawn))
+    (more,) = re.findall(r"<textarea[^>]*>([^<]*)</textarea>", drawn)
+    posted = posted_strategy({**fields, "more": unescape(more)})
+    assert all(best.strategy[key] == value for key, value in posted.items())
+    found = planner_why_not(report(name).response, posted)
+    assert found["verdict"] in ("fits", "at-risk")
+    assert abs(found["difference_s"]) < 0.25 * found["step_time_s"]
+
+
+def test_a_posted_form_is_shown_as_it_was_posted() -> None:
+    drawn = form_markup("/x", {"tp": "eight", "more": "{</textarea>"})
+    assert 'value="eight"' in drawn
+    assert "{&lt;/textarea&gt;</textarea>" in drawn
+
+
+def test_a_served_report_leads_to_the_form() -> None:
+    assert "/why-not" not in why_not(report("llama-3.1-70b")).body
+    served = replace(report("llama-3.1-70b"), address="/plans/plan_1")
+    assert 'href="/plans/plan_1/why-not"' in why_not(served).body
 
 
 def test_sections_say_what_they_lack_where_a_calibration_is_gone() -> None:
