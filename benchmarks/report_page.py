@@ -9,6 +9,7 @@ Run: python -m benchmarks.report_page [VISITS]
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import statistics
 import sys
@@ -31,22 +32,24 @@ JOBS = {
     "nothing_fits": "too-small",
 }
 EVERY_ANALYSIS = ["pareto", "what_if"]
+PAINTED = """() => new Promise(done => new PerformanceObserver(list => {
+  const painted = list.getEntriesByName("first-contentful-paint");
+  if (painted.length) done(painted[0].startTime);
+}).observe({type: "paint", buffered: true}))"""
+"""Milliseconds of the first contentful paint, which may come a frame after the load."""
 FLAGS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking", "--disable-component-update"]
 
 
-def first_paint_s(browser: Browser, path: Path, *, scripts: bool, visits: int) -> float:
-    """Seconds from the start of navigation to the first contentful paint, the median over visits."""
+def first_paints_s(browser: Browser, path: Path, *, visits: int) -> list[float]:
+    """Seconds from the start of navigation to the first contentful paint of each visit, soonest first."""
     found: list[float] = []
     for _ in range(visits):
-        context = browser.new_context(viewport={"width": 1280, "height": 900}, java_script_enabled=True)
+        context = browser.new_context(viewport={"width": 1280, "height": 900})
         page = context.new_page()
         page.goto(path.as_uri())
-        # The entry may come a frame after the load; a page without paint would never get there, hence the limit.
-        page.wait_for_function("performance.getEntriesByName('first-contentful-paint').length > 0", timeout=20_000)
-        found.append(page.evaluate("performance.getEntriesByName('first-contentful-paint')[0].startTime") / 1000.0)
+        found.append(page.evaluate(PAINTED) / 1000.0)
         context.close()
-    assert scripts or "<script>" not in path.read_text("utf-8")
-    return statistics.median(found)
+    return sorted(found)
 
 
 def measured(browser: Browser, folder: Path, name: str, *, visits: int) -> dict[str, Any]:
@@ -70,8 +73,12 @@ def measured(browser: Browser, folder: Path, name: str, *, visits: int) -> dict[
     for kind, content in (("with", text), ("without", plain)):
         path = folder / f"{name}_{kind}.html"
         path.write_text(content, "utf-8")
-        paint_s = first_paint_s(browser, path, scripts=kind == "with", visits=visits)
-        result[f"first_paint_s_{kind}_scripts"] = round(paint_s, 3)
+        found = first_paints_s(browser, path, visits=visits)
+        # The soonest is what the page costs; the median also tells of whatever else the machine did.
+        result[f"first_paint_s_{kind}_scripts"] = {
+            "median": round(statistics.median(found), 3),
+            "soonest": round(found[0], 3),
+        }
     return result
 
 
@@ -86,7 +93,7 @@ def main() -> None:
         browser.close()
     for name, figures in jobs.items():
         print(name, figures)
-    slowest = max(figures["first_paint_s_with_scripts"] for figures in jobs.values())
+    slowest = max(figures["first_paint_s_with_scripts"]["median"] for figures in jobs.values())
     record(
         "report_page",
         value=slowest,
@@ -94,6 +101,7 @@ def main() -> None:
         goal="<= 0.5; files <= 1e6 bytes, <= 250e3 without scripts",
         chromium=version,
         visits=visits,
+        load_average=round(os.getloadavg()[0], 1),
         jobs=jobs,
     )
 

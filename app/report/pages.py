@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from app.report.frame import STYLE, Frame, asset, frame_of_file, frame_of_page
+from app.report.frame import STYLE, Frame, asset, frame_of_file, frame_of_page, in_few_bytes
 from app.report.report import PlanView, Report
 from app.report.section import Section, environment
 from app.report.sections.compare import compare, compare_page
@@ -115,7 +115,7 @@ def _parts(report: Report, shown: Sequence[PlanView], *, most_bytes: int | None 
 
 _LEAST_ROOM = 8_000
 """Bytes below which no figure of a plan is tried."""
-_AROUND = 4_000 + len(asset(STYLE))
+_AROUND = 4_000 + len(in_few_bytes(asset(STYLE)))
 """Bytes of a file around its sections."""
 _HEADING = 250
 """Bytes around a section's body."""

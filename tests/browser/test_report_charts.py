@@ -138,7 +138,8 @@ def test_a_press_on_a_point_opens_it(file: Path, page: Page) -> None:
     drawn(page)
     points = page.locator("#pareto .canvas svg path[d^='M1 0A1 1']")
     assert points.count() > 20
-    points.nth(30).click(force=True)
+    # In the middle of the front, where no point is a listed plan.
+    points.nth(points.count() // 2).click(force=True)
     page.wait_for_url("**#front-*")
     expect(page.locator("tr:target")).to_be_visible()
 

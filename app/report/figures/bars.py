@@ -74,14 +74,10 @@ def bar(
         data: further attributes, such as `data_stage`.
     """
     shapes, at = [], 0.0
-    # Marks and whiskers stand out above and below the bar, or they would be lost on its colours.
-    top, thick = (5, height - 10) if marks or whisker else (2, height - 4)
     for part in parts:
         shown: dict[str, Value] = {
             "x": _place(at, 0.0, until),
             "width": _width(part.size, 0.0, until),
-            "y": top,
-            "height": thick,
         }
         title = element("title", part.label)
         told: dict[str, Value | None] = {
@@ -103,8 +99,10 @@ def bar(
             data_mark=mark.kind, data_value=f"{mark.at:.6g}",
         )  # fmt: skip
         shapes.append(line)
+    # Marks and whiskers stand out above and below the bar, or they would be lost on its colours.
+    kind = "bar stack marked" if marks or whisker else "bar stack"
     # Hidden from screen readers, because the row that holds it says the same in text.
-    return element("svg", *shapes, class_="bar", width="100%", height=height, aria_hidden="true", **data)
+    return element("svg", *shapes, class_=kind, width="100%", height=height, aria_hidden="true", **data)
 
 
 def length(kind: str, share: float, *, tier: str | None = None) -> Markup:

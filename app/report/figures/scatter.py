@@ -17,7 +17,7 @@ SHADES = 7
 _WIDTH, _HEIGHT = 520.0, 380.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 508.0, 46.0, 338.0
 _SMALLEST, _LARGEST = 2.0, 4.4
-_APART = 4.0
+_APART = 10.0
 """Distance in units of the drawing below which a point lies on another."""
 _PER_LINE = 12
 """Numbers of GPUs that one line of the legend has room for."""

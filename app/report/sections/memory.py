@@ -109,9 +109,8 @@ def stage_bar(
     stage: Json, held: Json | None, *, until: float, capacity: float, headroom_fraction: float | None
 ) -> Markup:
     """One stage as a bar of its kinds of memory, with the card's limits across it; `held` where it is the fullest stage."""
-    names = {term.name: term.meaning for term in MEMORY_TERMS}
     parts = [
-        Part(kind, size, f"{kind.replace('_', ' ')}: {gib(size)} GiB ({names[kind]})")
+        Part(kind, size, f"{kind.replace('_', ' ')}: {gib(size)} GiB")
         for kind, size in stage["breakdown_bytes"].items()
         if size
     ]

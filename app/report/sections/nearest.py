@@ -28,7 +28,8 @@ def nearly(report: Report) -> Section | None:
     candidates = report.response["nearest_infeasible"]
     if not report.plans or not candidates:
         return None
-    return section("nearest", "What nearly fits", folded=True, **_shown(report, candidates))
+    # Their memory is a little above what plans may use, which a figure would not show better than the reasons say.
+    return section("nearest", "What nearly fits", folded=True, **_told(candidates))
 
 
 def _shown(report: Report, candidates: list[Json]) -> dict[str, Any]:
@@ -50,10 +51,7 @@ def _shown(report: Report, candidates: list[Json]) -> dict[str, Any]:
     return {
         "candidates": [
             {
-                "split": f"{degrees_above_one(each)} mb{each['strategy'].get('micro_batch_size') or 1}",
-                "recompute": recomputed(each),
-                "reasons": each["reasons"],
-                "change": each["smallest_change"],
+                **_candidate(each),
                 "bar": _fullest(found["memory"], until=until, headroom_fraction=headroom) if found["memory"] else "",
                 "needs": "" if not found["memory"] else gib(found["memory"]["peak_device_bytes"]),
                 "offers": "" if not found["memory"] else gib(found["memory"]["capacity_bytes"]),
@@ -66,6 +64,21 @@ def _shown(report: Report, candidates: list[Json]) -> dict[str, Any]:
         "has_bars": bool(held),
         "legend": [(term.name, term.name.replace("_", " ")) for term in MEMORY_TERMS if term.name in kinds]
         + [("cached", "cached by the allocator"), ("context", "context and communication buffers")],
+    }
+
+
+def _told(candidates: list[Json]) -> dict[str, Any]:
+    """The same without figures."""
+    plain = [{**_candidate(each), "bar": "", "needs": "", "offers": ""} for each in candidates]
+    return {"candidates": plain, "axis": "", "has_bars": False, "legend": []}
+
+
+def _candidate(each: Json) -> dict[str, Any]:
+    return {
+        "split": f"{degrees_above_one(each)} mb{each['strategy'].get('micro_batch_size') or 1}",
+        "recompute": recomputed(each),
+        "reasons": each["reasons"],
+        "change": each["smallest_change"],
     }
 
 
