@@ -112,7 +112,7 @@ class Client:
                 for line in stream.iter_lines():
                     name, _, data = line.partition(":")
                     event = json.loads(data) if name == "data" else {}
-                    if event.get("evaluated") is not None:
+                    if isinstance(event, dict) and event.get("evaluated") is not None:
                         on_progress(Progress(event["evaluated"], event["best_s"], event["bound_s"]))
 
         threading.Thread(target=follow, name="events", daemon=True).start()

@@ -16,6 +16,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.e2e.test_search_on_a_terminal import running
+
 ROOT = Path(__file__).resolve().parent.parent.parent
 REQUEST = ROOT / "examples" / "requests" / "qwen3-8b-fsdp.json"
 START_S, STOP_S = 30.0, 20.0
@@ -73,6 +75,17 @@ def test_the_command_line_asks_the_service_and_gets_the_same_plans(server: str) 
     )
     assert local == remote
     assert local
+
+
+def test_a_plan_of_the_service_shows_its_progress_and_is_cancelled_by_ctrl_c(server: str) -> None:
+    """The service keeps nothing of a cancelled plan, so there is no answer, and the exit code is that of an interrupt."""
+    with running("--server", server) as run:
+        run.wait_for("best ")
+        run.process.send_signal(signal.SIGINT)
+        answer, _ = run.process.communicate()
+        run.wait_for("error: the plan was cancelled\r\n")
+        assert (run.process.returncode, answer) == (130, "")
+        assert "\rCancelling the plan. Press Ctrl-C again to leave at once.\r\n" in run.seen
 
 
 def test_the_documentation_needs_no_other_host(server: str) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 import time
 from collections.abc import Callable
 from typing import Any
@@ -13,6 +14,7 @@ import pytest
 from app.cli.client import Client
 from app.errors import ServiceUnreachableError, TooManyJobsError, UnauthorizedError, UnavailableError
 from cost_models.errors import InvalidInputError, MeshwrightError, NotModelledError, Problem
+from planner.search.progress import Progress
 
 OK = httpx2.Response(200, json={"status": "succeeded", "id": "p", "plans": []})
 
@@ -106,6 +108,52 @@ def test_a_plan_is_asked_for_until_it_has_ended_and_then_each_of_its_ranks(slept
         ("GET", "/v1/plans/p/ranked/2"), ("GET", "/v1/plans/p/ranked/1"),
     ]  # fmt: skip
     assert len(slept) == 2
+
+
+def test_events_are_passed_on_while_the_plan_runs(slept: list[float]) -> None:
+    """Queued and started say nothing of a search; a comment keeps the stream alive; the plan ends when its progress has arrived."""
+    told: list[Progress] = []
+    events = [
+        {"seq": 1, "type": "queued", "evaluated": None, "best_s": None, "bound_s": None},
+        {"seq": 2, "type": "progress", "evaluated": 10.0, "best_s": None, "bound_s": 1.5},
+        {"seq": 3, "type": "progress", "evaluated": 20.0, "best_s": 3.0, "bound_s": 2.0},
+    ]
+    stream = ": ping\n\n" + "".join(
+        f"event: {each['type']}\nid: {each['seq']}\ndata: {json.dumps(each)}\n\n" for each in events
+    )
+    arrived = threading.Event()
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.url.path.endswith("/events"):
+            return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=stream.encode())
+        return state("running") if request.method == "POST" or not arrived.wait(10.0) else OK
+
+    def keep(progress: Progress) -> None:
+        told.append(progress)
+        if len(told) == 2:
+            arrived.set()
+
+    client = Client("http://there", token="key", http=httpx2.Client(transport=httpx2.MockTransport(answer)))
+    assert client.plan({}, on_progress=keep)["status"] == "succeeded"
+    assert told == [Progress(10.0, None, 1.5), Progress(20.0, 3.0, 2.0)]
+
+
+@pytest.mark.parametrize(
+    "events",
+    [httpx2.Response(404, json={}), httpx2.Response(200, text="data: {"), httpx2.Response(200, text="data: []")],
+)
+def test_a_stream_that_says_nothing_useful_costs_no_plan(slept: list[float], events: httpx2.Response) -> None:
+    """As with a proxy in between that keeps no streams open."""
+    asked = threading.Event()
+
+    def answer(request: httpx2.Request) -> httpx2.Response:
+        if request.url.path.endswith("/events"):
+            asked.set()
+            return httpx2.Response(events.status_code, content=events.content)
+        return state("running") if request.method == "POST" or not asked.wait(10.0) else OK
+
+    client = Client("http://there", http=httpx2.Client(transport=httpx2.MockTransport(answer)))
+    assert client.plan({}, on_progress=pytest.fail)["status"] == "succeeded"
 
 
 @pytest.mark.parametrize(
