@@ -8,19 +8,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from fractions import Fraction
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from cost_models.errors import InvalidInputError, Problem
 from cost_models.hints import shown
+
+if TYPE_CHECKING:
+    from fractions import Fraction
 
 Base = Literal[1000, 1024]
 """What a `k` stands for."""
 _POWERS = {"": 0, "k": 1, "m": 2, "g": 3, "b": 3, "t": 4}
 # `m` is a minute, as everywhere in this program; nobody gives a month of time to a search.
-_SECONDS = {
-    "ms": Fraction(1, 1000), "s": Fraction(1), "m": Fraction(60), "min": Fraction(60), "h": Fraction(3600), "d": Fraction(86_400),
-}  # fmt: skip
+_MILLISECONDS = {"ms": 1, "s": 1000, "m": 60_000, "min": 60_000, "h": 3_600_000, "d": 86_400_000}
 # Commas only between groups of three digits: `1,5` is one and a half to some and fifteen to others.
 _NUMBER = re.compile(
     r"\s*([+-]?)(\d{1,3}(?:,\d{3})+|\d[\d_]*|(?=\.\d))(\.\d+)?(e\+?\d{1,2})?\s*([a-z]*)\s*", re.ASCII | re.IGNORECASE
@@ -114,7 +114,8 @@ def _scaled(text: str, base: Base) -> Fraction | None:
 def _timed(text: str, unit: str) -> Fraction | None:
     """Seconds of a text whose number alone is in `unit`."""
     number, suffix = _parts(text)
-    return None if number is None or (suffix or unit) not in _SECONDS else number * _SECONDS[suffix or unit]
+    unit = suffix or unit
+    return None if number is None or unit not in _MILLISECONDS else number * _MILLISECONDS[unit] / 1000
 
 
 def _parts(text: str) -> tuple[Fraction | None, str]:
@@ -122,6 +123,9 @@ def _parts(text: str) -> tuple[Fraction | None, str]:
     match = _NUMBER.fullmatch(text) if len(text) <= _LONGEST_TEXT else None
     if match is None:
         return None, ""
+    # Loaded here, because a command without numbers would wait for it in vain.
+    from fractions import Fraction
+
     # A fraction is exact: 0.3T in floating point would not be a whole number.
     sign, whole, decimals, power, suffix = match.groups()
     digits = re.sub(r"[,_]", "", whole) or "0"
