@@ -96,7 +96,11 @@ def _included(response: Json) -> list[Text]:
         lines.append(Text("What if, with the best plan of each:", style="bold"))
         lines += [Text(f"  {_what_if(answer)}") for answer in answers]
     if front := response.get("pareto"):
-        lines.append(Text(f"The front of time, memory, GPUs and cost has {len(front)} plans; --json prints them."))
+        lines.append(
+            Text(
+                f"The front of time, memory, GPUs and cost has {len(front)} plans; --json prints them, and `meshwright report` draws them."
+            )
+        )
     return lines
 
 

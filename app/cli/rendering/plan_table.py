@@ -129,7 +129,7 @@ def print_response(response: Json, *, most: int | None = None, quiet: bool, sour
         dropped = frozenset()
         out.print(_no_plan(response), style="bold red")
     for line in footer(response, shown, unseen=dropped):
-        out.print(line)
+        _print_indented(line, out)
     if dropped:
         out.print("Some columns are left out: widen the terminal to 120 characters, or use --json.", style="dim")
     if not quiet:
@@ -137,6 +137,18 @@ def print_response(response: Json, *, most: int | None = None, quiet: bool, sour
         for warning in response["warnings"]:
             meaning = f": {WARNINGS[warning]}" if warning in WARNINGS else ""
             err.print(Text.assemble(("warning: ", "yellow"), warning, meaning))
+
+
+def _print_indented(line: Text, out: Console) -> None:
+    """Prints a line; where it begins with blanks and is too long, it goes on two characters further in."""
+    indent = len(line.plain) - len(line.plain.lstrip())
+    if not indent:
+        out.print(line)
+        return
+    # The first piece may be as wide as the others, so that one width serves all of them.
+    for place, piece in enumerate(line[indent:].wrap(out, max(out.width - indent - 2, NARROWEST))):
+        piece.rstrip()
+        out.print(Text(" " * (indent + 2 * (place > 0))) + piece, overflow="fold")
 
 
 def _no_plan(response: Json) -> str:

@@ -466,7 +466,20 @@ def test_what_a_request_included_is_told(printed: Any) -> None:
     out, _ = printed(RESPONSE | {"what_if": [asked, none], "pareto": [{}, {}, {}]}, width=160)
     assert "  as asked: 6.40 s, 10,240 tok/s/GPU, MFU 50.0%, 16 GPUs, 53.5 GiB/GPU, tp2 dp8 z2\n" in out
     assert "  num_nodes 1: no plan; of the strategies, 8 need more memory\n" in out
-    assert "The front of time, memory, GPUs and cost has 3 plans; --json prints them." in out
+    assert (
+        "The front of time, memory, GPUs and cost has 3 plans; --json prints them, and `meshwright report` draws them."
+        in out
+    )
+
+
+def test_what_is_indented_goes_on_further_in(printed: Any) -> None:
+    reasons = [{"message": "the fullest stage needs 180.9 GiB of the 79.1 GiB that a process can use on this GPU"}]
+    nearest = {"strategy": {"tp": 2, "micro_batch_size": 1}, "reasons": reasons, "smallest_change": "more nodes"}
+    out, _ = printed(RESPONSE | {"plans": [], "nearest_infeasible": [nearest]}, width=70)
+    assert out.endswith(
+        "Nearest:\n  tp2 z0 mb1: the fullest stage needs 180.9 GiB of the 79.1 GiB that\n    a process can use on this GPU\n"
+        "    smallest change: more nodes\n"
+    )
 
 
 def test_no_color_leaves_plain_text(printed: Any, monkeypatch: pytest.MonkeyPatch) -> None:
