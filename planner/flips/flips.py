@@ -8,6 +8,7 @@ did not list could be better still.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -17,6 +18,7 @@ from planner.answer.step_cost import gpu_weight
 from planner.flips.facts import FACTS, Fact
 from planner.flips.memory import memory_flips
 from planner.one_plan.listed import ListedPlans, listed_plans
+from planner.one_plan.neighbours import SAME_PRICE
 from planner.request.job import Documents
 
 Document = dict[str, Any]
@@ -95,17 +97,20 @@ def _flips(fact: Fact, listed: ListedPlans, weight: Floats) -> Document:
             known[factor] = listed.step_s(fact.on(listed.pooled, factor))
         return known[factor]
 
-    def best(factor: float, *, so_far: int) -> int:
+    def lead(factor: float, leader: int) -> tuple[float, int]:
         value = seconds(factor) * weight
-        # Equal plans do not take turns: one must be better to replace the one before.
-        return so_far if value[so_far] <= value.min() else int(value.argmin())
+        others = np.delete(value, leader)
+        place = int(others.argmin()) if len(others) else 0
+        ahead = others[place] / value[leader] - 1.0 if len(others) else np.inf
+        return float(ahead), place + (place >= leader)
 
-    factors = {side: _grid(end) for side, end in (("below", fact.low), ("above", fact.high))}
     # Times rise or fall throughout with a fact, so that its ends show whether it matters at all.
     ends = np.array([seconds(fact.low), seconds(1.0), seconds(fact.high)])
-    moves = np.ptp(ends, axis=0) / ends[1]
+    matters = bool((np.ptp(ends, axis=0) / ends[1] > _NO_EFFECT).any())
+    sides = (("below", fact.low), ("above", fact.high))
+    factors = {side: _grid(end) if matters else [end] for side, end in sides}
     found = {
-        side: [{"factor": at, "rank": listed.ranks[place]} for at, place in _changes(best, each)]
+        side: [{"factor": at, "rank": listed.ranks[place]} for at, place in _changes(lead, each)] if matters else []
         for side, each in factors.items()
     }
     told = sorted([*factors["below"], 1.0, *factors["above"]])
@@ -116,7 +121,7 @@ def _flips(fact: Fact, listed: ListedPlans, weight: Floats) -> Document:
         "assumed": _assumed(fact, listed),
         "low": fact.low,
         "high": fact.high,
-        "matters": bool((moves > _NO_EFFECT).any()),
+        "matters": matters,
         **found,
         "step_time_s": {
             "factors": table,
@@ -132,25 +137,40 @@ def _grid(end: float) -> list[float]:
     return [float(end ** (n / steps)) for n in range(1, steps)] + [end]
 
 
-def _changes(best: Callable[..., int], grid: list[float]) -> list[tuple[float, int]]:
-    """Each factor outward from 1 from which on another plan is the best, and the place of that plan."""
+def _changes(lead: Callable[[float, int], tuple[float, int]], grid: list[float]) -> list[tuple[float, int]]:
+    """Each factor outward from 1 from which on another plan is the best, and the place of that plan.
+
+    Args:
+        lead: by how much the next best plan's value is above that of the plan at a place, relatively, and the place of that next one.
+        grid: factors that are walked, from 1 outward.
+    """
     found: list[tuple[float, int]] = []
     leader, before = 0, 1.0
     for factor in grid:
-        while best(factor, so_far=leader) != leader:
-            near, far = before, factor
-            while max(near, far) / min(near, far) > PRECISION:
-                # The geometric mean halves a ratio, as the arithmetic mean halves a distance.
-                middle = float(np.sqrt(near * far))
-                if best(middle, so_far=leader) == leader:
-                    near = middle
-                else:
-                    far = middle
-            # The far end is told: there the other plan is better, which at the near end it is not yet.
-            leader, before = best(far, so_far=leader), far
+        while not _keeps(lead, leader, factor):
+            far = _change(partial(_keeps, lead, leader), before, factor)
+            leader, before = lead(far, leader)[1], far
             found.append((far, leader))
         before = factor
     return found
+
+
+def _keeps(lead: Callable[[float, int], tuple[float, int]], leader: int, factor: float) -> bool:
+    """Whether a plan is still the best: equal ones do not take turns."""
+    return lead(factor, leader)[0] >= -SAME_PRICE
+
+
+def _change(is_kept: Callable[[float], bool], near: float, far: float) -> float:
+    """The factor next to where a lead is lost, at which it is lost, between one at which it is kept and one at which it is not."""
+    while max(near, far) / min(near, far) > PRECISION:
+        # The geometric mean halves a ratio, as the arithmetic mean halves a distance.
+        middle = float(np.sqrt(near * far))
+        if is_kept(middle):
+            near = middle
+        else:
+            far = middle
+    # At the far end the other plan is better, which it is not yet at the near one.
+    return far
 
 
 def _assumed(fact: Fact, listed: ListedPlans) -> list[Document]:

@@ -93,7 +93,10 @@ def flip_sentences(document: Json) -> list[tuple[str, int | None]]:
         decide, them = ("decides", "it") if len(idle) == 1 else ("decide", "them")
         start = _listed(idle)
         told.append(
-            (f"{start[0].upper()}{start[1:]} {decide} nothing here: no listed plan's time depends on {them}.", None)
+            (
+                f"{start[0].upper()}{start[1:]} {decide} nothing here: no listed plan's time moves by 0.01 % with {them}.",
+                None,
+            )
         )
     return told
 

@@ -146,7 +146,7 @@ def test_conditions_are_rounded_so_that_they_stay_true() -> None:
         ("No other listed plan wins with the bandwidth between GPUs of a node at 30 to 200 % of what is assumed.", None),
         ("is the best that fits if the card offers 2.1 GiB less than the 80.0 GiB assumed.", 3),
         ("No listed plan is sure to fit if it offers 8.0 GiB less.", None),
-        ("The speed at which the host launches kernels decides nothing here: no listed plan's time depends on it.", None),
+        ("The speed at which the host launches kernels decides nothing here: no listed plan's time moves by 0.01 % with it.", None),
     ]  # fmt: skip
 
 
