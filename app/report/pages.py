@@ -11,7 +11,7 @@ from typing import Any
 from app.report.frame import STYLE, Frame, asset, frame_of_file, frame_of_page, in_few_bytes
 from app.report.report import PlanView, Report
 from app.report.section import Section, environment
-from app.report.sections.compare import compare, compare_page
+from app.report.sections.compare import compare
 from app.report.sections.flips import flips
 from app.report.sections.launch import launch
 from app.report.sections.layers import layers
@@ -89,17 +89,6 @@ def plan_page(report: Report, rank: int, *, assets: str = "/assets", home: str =
     contents += [{"href": report.link(each), "label": f"Plan {each}"} for each in (rank - 1, rank + 1) if each in ranks]
     frame = frame_of_page(_scripts({"plans": [told]}), assets=assets)
     return _rendered("plan.html", report, frame, plan=told, contents=contents, home=home, site=site)
-
-
-def comparison_page(
-    report: Report, a: int, b: int, *, assets: str = "/assets", home: str = "/", site: Sequence[Link] = ()
-) -> str:
-    """The served page of two listed plans side by side; the other arguments are those of `report_page`."""
-    told = compare_page(report, a, b)
-    contents = [{"href": report.address or "#", "label": "Report"}]
-    contents += [{"href": report.link(each), "label": f"Plan {each}"} for each in dict.fromkeys((a, b))]
-    frame = frame_of_page(told.scripts, assets=assets)
-    return _rendered("comparison.html", report, frame, section=told, contents=contents, home=home, site=site)
 
 
 def _parts(report: Report, shown: Sequence[PlanView], *, most_bytes: int | None = None) -> dict[str, Any]:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
-from urllib.parse import parse_qs, urlsplit
 
+import httpx2
 import pytest
-from playwright.sync_api import Page, Route, expect
+from playwright.sync_api import Page, expect
 
-from analysed_report import analysed_report
-from app.report.frame import asset
-from app.report.pages import comparison_page, report_file, report_page
+from analysed_report import REQUEST, analysed_report
+from app.report.pages import report_file
 from planner.one_plan.pair import calibrations_of, pair
 
 MakePage = Callable[..., Page]
-POLICY = (
-    "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; form-action 'self'; "
-    "base-uri 'none'; frame-ancestors 'none'"
-)
-ADDRESS = "http://127.0.0.1:9"
 CHARTS = 5
 """One of any two plans, one of the front, three of variants."""
 
@@ -61,25 +55,20 @@ def test_charts_take_the_place_of_figures(
         axe(page, within=f"#{name}")
 
 
-def answer(route: Route) -> None:
-    """What a service answers with: the report, two plans of it, or an asset."""
-    report = replace(analysed_report(), address="/plans/p")
-    address = urlsplit(route.request.url)
-    if address.path.startswith("/assets/"):
-        kind = "text/css" if address.path.endswith(".css") else "text/javascript"
-        route.fulfill(body=asset(address.path.removeprefix("/assets/")), content_type=kind)
-        return
-    ranks = parse_qs(address.query)
-    two = address.path == "/plans/p/compare"
-    body = comparison_page(report, int(ranks["a"][0]), int(ranks["b"][0])) if two else report_page(report)
-    route.fulfill(body=body, content_type="text/html", headers={"Content-Security-Policy": POLICY})
+@pytest.fixture(scope="module")
+def served(live_address: str) -> str:
+    """Address of the same report on a service."""
+    plan_id = httpx2.post(f"{live_address}/v1/plans", json=REQUEST, timeout=60).json()["id"]
+    end_at = time.monotonic() + 60
+    while httpx2.get(f"{live_address}/v1/plans/{plan_id}").json()["status"] != "succeeded":
+        assert time.monotonic() < end_at
+        time.sleep(0.1)
+    return f"{live_address}/plans/{plan_id}"
 
 
-def test_a_served_page_draws_them_under_its_policy(new_page: MakePage) -> None:
+def test_a_served_page_draws_them_under_its_policy(served: str, page: Page) -> None:
     """Styles of attributes and of inserted elements are refused there; the console would tell of each."""
-    page = new_page()
-    page.route(f"{ADDRESS}/**", answer)
-    page.goto(f"{ADDRESS}/plans/p")
+    page.goto(served)
     drawn(page)
     # The service's own form chooses the plans, and no second one is made.
     expect(page.locator("form.choice")).to_have_count(1)
@@ -89,16 +78,15 @@ def test_a_served_page_draws_them_under_its_policy(new_page: MakePage) -> None:
 
 @pytest.mark.parametrize("javascript", [True, False])
 def test_the_form_of_a_served_page_leads_to_any_two_plans(
-    new_page: MakePage, axe: Callable[..., None], overflow: Callable[[Page], int], javascript: bool
+    served: str, new_page: MakePage, axe: Callable[..., None], overflow: Callable[[Page], int], javascript: bool
 ) -> None:
     page = new_page(width=390, javascript=javascript)
-    page.route(f"{ADDRESS}/**", answer)
-    page.goto(f"{ADDRESS}/plans/p")
+    page.goto(served)
     page.locator("form.choice select[name=a]").select_option("5")
     page.locator("form.choice select[name=b]").select_option("2")
     page.locator("form.choice button").click()
-    page.wait_for_url("**/plans/p/compare?a=5&b=2")
-    expect(page.locator("h2")).to_have_text("Plans 5 and 2 side by side")
+    page.wait_for_url(f"{served}/compare?a=5&b=2")
+    expect(page.locator("h2").first).to_have_text("Plans 5 and 2 side by side")
     expect(page.locator("#comparison select[name=a]")).to_have_value("5")
     expect(page.locator("#comparison table.apart")).to_have_count(2)
     if javascript:
@@ -154,10 +142,8 @@ def test_a_variant_without_a_plan_says_why(file: Path, page: Page) -> None:
     expect(lengths.locator("[aria-live]")).to_contain_text("8,192: no plan; ")
 
 
-def test_a_comparison_is_printed_as_tables(new_page: MakePage) -> None:
-    page = new_page()
-    page.route(f"{ADDRESS}/**", answer)
-    page.goto(f"{ADDRESS}/plans/p/compare?a=1&b=4")
+def test_a_comparison_is_printed_as_tables(served: str, page: Page) -> None:
+    page.goto(f"{served}/compare?a=1&b=4")
     page.emulate_media(media="print")
     expect(page.locator("#comparison table.apart").first).to_be_visible()
     expect(page.locator("form.choice")).to_be_hidden()

@@ -143,7 +143,9 @@
           { type: "inside", zoomOnMouseWheel: "ctrl", yAxisIndex: 0, filterMode: "none" }] : [],
         xAxis: axis({
           type: log ? "log" : "value", logBase: 2, min: edges[0], max: edges[1], name: log ? "seconds a step, logarithmic" : "seconds a step",
-          nameLocation: "middle", nameGap: 28, axisLabel: { color: colour("quiet"), formatter: (value) => String(Number(value.toPrecision(3))) },
+          nameLocation: "middle", nameGap: 28, axisLabel: {
+            color: colour("quiet"), showMinLabel: false, showMaxLabel: false, formatter: (value) => String(Number(value.toPrecision(3))),
+          },
         }),
         yAxis: axis({ type: "value", min: 0, boundaryGap: [0, "12%"], name: "GiB on the fullest GPU", nameTextStyle: { color: colour("quiet"), align: "left", padding: [0, 0, 0, -36] } }),
         series: line ? [...series, line] : series,
