@@ -40,7 +40,7 @@ def test_a_form_becomes_a_report(page: Page, live_address: str) -> None:
     page.click("text=Find the best plans")
     page.wait_for_url("**/plans/plan-*")
     # The progress page loads itself again when the search has ended, at the same address.
-    expect(page.locator("h1")).to_have_text("llama-3.2-1b on 8 GPUs")
+    expect(page.locator("h1")).to_have_text("llama-3.2-1b on 8 GPUs", timeout=60_000)
     assert re.search(r"/plans/plan-[0-9a-f]+$", page.url)
     page.click("text=Change this request")
     expect(page.locator("#model-preset")).to_have_value("llama-3.2-1b")
@@ -114,7 +114,7 @@ def test_the_form_works_without_scripts(new_page: Callable[..., Page], live_addr
     page.fill("#cluster-num_nodes", "1")
     page.click("text=Find the best plans")
     # The page asks again by itself until the report is there.
-    expect(page.locator("h1")).to_have_text("llama-3.1-8b on 8 GPUs")
+    expect(page.locator("h1")).to_have_text("llama-3.1-8b on 8 GPUs", timeout=60_000)
 
 
 def test_a_key_opens_the_pages(new_page: Callable[..., Page], tmp_path: Path) -> None:
@@ -135,7 +135,7 @@ def test_a_key_opens_the_pages(new_page: Callable[..., Page], tmp_path: Path) ->
         expect(page.locator("h1")).to_have_text("Plans")
         page.goto(f"{address}/")
         page.click("text=Find the best plans")
-        expect(page.locator("h1")).to_have_text("llama-3.1-8b on 16 GPUs")
+        expect(page.locator("h1")).to_have_text("llama-3.1-8b on 16 GPUs", timeout=60_000)
         assert page.evaluate("document.cookie") == ""
         page.click("header >> text=Key")
         expect(page.locator("main")).to_contain_text("alice")

@@ -237,7 +237,7 @@ def test_calibrations_of_ones_own_are_drawn(client: TestClient, browser: dict[st
     for size in sizes:
         assert float(drawn[str(size)]) == pytest.approx(1.75 * size / (1e-5 + size / 1e11) / 1e9)
     # One product of 8192³ in 1.6 ms on a card of 989.4 TFLOP/s.
-    (share,) = re.findall(r'data-y="([\d.]+)"', page.partition('data-series="forward"')[2])
+    (share,) = re.findall(r'data-y="([\d.]+)"', page.partition('data-series="bf16 forward"')[2])
     assert float(share) == pytest.approx(100 * 2 * 8192**3 / 0.0016 / 989.4e12)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -71,41 +72,51 @@ def _collectives(fits: Sequence[CollectiveFit], ranks: int, per_node: int) -> Dr
     return Drawn(title, figure)
 
 
+_LAYOUTS = {"forward": "forward", "dgrad": "input gradient", "wgrad": "weight gradient"}
+
+
 def gemm_figures(document: CalibrationDocument) -> list[Drawn]:
-    """One figure for every number format: the share of the card's peak that each measured product reached."""
+    """The share of the card's peak, each format's own, that every measured product reached; no figure without products."""
     peaks = document.device.peak_flops_per_s
-    formats = sorted({sample.dtype for sample in document.gemm if sample.dtype in peaks})
-    return [_gemms(document, dtype, peaks[dtype]) for dtype in formats]
+    groups: dict[tuple[str, str], list[GemmSample]] = {}
+    for sample in document.gemm:
+        if sample.dtype in peaks:
+            groups.setdefault((sample.dtype, sample.layout), []).append(sample)
+    if not groups:
+        return []
+    counts = Counter(sample.dtype for samples in groups.values() for sample in samples)
+    # The format that was measured most is told apart by the direction of the product; of the others few shapes are measured.
+    usual = counts.most_common(1)[0][0]
+    series = [
+        Series(
+            label=f"{dtype} {_LAYOUTS[layout]}",
+            kind=f"gemm-{layout}" if dtype == usual else f"gemm-{dtype}",
+            points=tuple((product_flops(each), 100.0 * gemm_share(each, peaks[dtype])) for each in samples),
+            is_cloud=True,
+        )
+        for (dtype, layout), samples in sorted(groups.items(), key=lambda group: (group[0][0] != usual, group[0]))
+    ]
+    told = ", ".join(f"{each.label} {max(y for _, y in each.points):.0f} %" for each in series)
+    figure = curves(
+        series,
+        name="gemm",
+        title="Matrix products",
+        description=f"Share of the card's dense peak that each of {counts.total()} products reached, over its operations. "
+        f"Best: {told}.",
+        across=Axis("operations of the product", lambda value: f"{value:.0e}".replace("e+", "e")),
+        up=Axis("share of the peak, %", lambda value: f"{value:,.4g}"),
+    )
+    return [Drawn("Matrix products", figure)]
+
+
+def product_flops(sample: GemmSample) -> float:
+    """Operations of a product."""
+    return 2.0 * sample.batch * sample.m * sample.n * sample.k
 
 
 def gemm_share(sample: GemmSample, peak_flops_per_s: float) -> float:
     """Share of the peak that a product reached."""
-    return 2.0 * sample.batch * sample.m * sample.n * sample.k / sample.time_s / peak_flops_per_s
-
-
-def _gemms(document: CalibrationDocument, dtype: str, peak_flops_per_s: float) -> Drawn:
-    samples = [sample for sample in document.gemm if sample.dtype == dtype]
-    series = []
-    for layout, label in (("forward", "forward"), ("dgrad", "input gradient"), ("wgrad", "weight gradient")):
-        points = tuple(
-            (2.0 * s.batch * s.m * s.n * s.k, 100.0 * gemm_share(s, peak_flops_per_s))
-            for s in samples
-            if s.layout == layout
-        )
-        if points:
-            series.append(Series(label, f"gemm-{layout}", points, is_cloud=True))
-    best = max(y for each in series for _, y in each.points)
-    title = f"Matrix products in {dtype}"
-    figure = curves(
-        series,
-        name=f"gemm-{dtype}",
-        title=title,
-        description=f"Share of the card's dense peak of {peak_flops_per_s / 1e12:,.0f} TFLOP/s that each of {len(samples)} products "
-        f"reached, over its operations; the best reached {best:.0f} %.",
-        across=Axis("operations of the product", lambda value: f"{value:.0e}".replace("e+", "e")),
-        up=Axis("share of the peak, %", lambda value: f"{value:,.4g}"),
-    )
-    return Drawn(title, figure)
+    return product_flops(sample) / sample.time_s / peak_flops_per_s
 
 
 def size_text(size_bytes: float) -> str:

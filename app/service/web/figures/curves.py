@@ -10,7 +10,7 @@ from markupsafe import Markup
 
 from app.report.figures.svg import element, figure
 
-_WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM, _LEGEND = 720.0, 300.0, 52.0, 24.0, 40.0, 150.0
+_WIDTH, _HEIGHT, _LEFT, _TOP, _BOTTOM, _LEGEND = 760.0, 300.0, 52.0, 24.0, 40.0, 190.0
 
 
 @dataclass(frozen=True, slots=True)
