@@ -25,6 +25,8 @@ ROWS = {
     "recomputed": timeline_row(pp=4, dp=2, recompute="full", recompute_method="block", recompute_num_layers=2),
     "interleaved": timeline_row(pp=4, dp=2, vpp=2),
     "unlike chunks": timeline_row(pp=4, dp=2, vpp=2, layers_per_stage=[1, 2, 2, 2, 2, 3, 2, 2]),
+    "few layers at the loss": timeline_row(pp=2, dp=4, vpp=2, layers_per_stage=[3, 5, 5, 3]),
+    "one micro-batch": timeline_row("torchtitan", pp=1, dp=8, zero=3, training={**SPLIT, "global_batch_size": 8}),
     "gpipe": timeline_row("torchtitan", pp=4, dp=2, schedule="gpipe", training=SPLIT),
     "zb-v": timeline_row("torchtitan", pp=4, dp=2, vpp=2, schedule="zb-v", recompute="full", training=SPLIT),
     "dualpipe-v": timeline_row(

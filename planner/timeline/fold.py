@@ -18,6 +18,8 @@ _SAME_TIME = 1e-9
 """Share of a step by which two times may differ through rounding alone."""
 _LEAST_REPEATS = 3
 """Periods on end from which folding them shortens a figure enough to be worth its explanation."""
+_LEAST_SHARE = 0.05
+"""Share of a step that a stretch must cover to be worth a panel of its own."""
 _MOST_PERIODS = 3
 """Different lengths of a period that are tried: forwards and backwards of a schedule without pairs have one each."""
 
@@ -57,6 +59,8 @@ def repeats(events: Events, *, micro_batches: int, round_: int) -> tuple[Repeat,
     # The longest first: where two overlap, it leaves the least to be drawn.
     chosen: list[Repeat] = []
     for each in sorted(found, key=lambda repeat: repeat.start_s - repeat.end_s):
+        if each.end_s - each.start_s < _LEAST_SHARE * events.seconds:
+            break
         if all(each.end_s <= other.start_s + tolerance or other.end_s <= each.start_s + tolerance for other in chosen):
             chosen.append(each)
     return tuple(sorted(chosen, key=lambda repeat: repeat.start_s))

@@ -9,6 +9,7 @@ moves, and a micro-batch's activations appear and vanish as a whole.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,6 +17,7 @@ import numpy as np
 from cost_models.memory.moments import Moments
 from cost_models.memory.stage_activations import stage_activations
 from cost_models.strategies.strategy import Floats
+from cost_models.terms import PEAK_MOMENTS
 from planner.timeline.orders import Kind
 from planner.timeline.step import Timeline
 
@@ -84,7 +86,14 @@ class _Levels:
     """What a moment needs beyond these, by name."""
     grows_late: bool
     """Whether the backward peaks at its end, when gradients have replaced the activations."""
+    peaks_at_head: bool
+    """Whether the peak is the loss or the head's gradient."""
     peak: float
+
+    @property
+    def head(self) -> float:
+        """What the larger of loss and head needs on top."""
+        return max(self.on_top["loss"], self.on_top["head"])
 
 
 def fullest_stage(timeline: Timeline) -> int:
@@ -107,7 +116,7 @@ class _Tracer:
         self.blocks: list[Block] = []
         self.changes: list[Change] = []
         self.saved: dict[tuple[int, int], list[int]] = {}
-        self.share_C = self._shares()
+        self.size_C = self._sizes()
 
     def trace(self) -> StageTrace:
         levels, events = self.levels, self.timeline.events
@@ -141,7 +150,7 @@ class _Tracer:
         return StageTrace(self.stage, tuple(self.blocks), tuple(held), tuple(self.changes), levels.peak)
 
     def _forward(self, key: tuple[int, int], start: float) -> None:
-        size = self.levels.saved * self.share_C[key[0]]
+        size = self.size_C[key[0]]
         layer = min(self.levels.layer, size) if self.levels.grows_late else 0.0
         self.saved[key] = self._take("activations", size - layer, start, key)
         self.saved[key] += self._take("activations", layer, start, key)
@@ -181,21 +190,37 @@ class _Tracer:
     def _give_back(self, blocks: list[int], time_s: float) -> None:
         self.changes += [Change(time_s, block, taken=False) for block in blocks]
 
-    def _shares(self) -> list[float]:
-        """Share of the saved activations that one micro-batch of each chunk is, from what the schedule keeps alive at most."""
+    def _sizes(self) -> list[float]:
+        """Bytes that one micro-batch of each chunk saves, in proportion to its layers."""
+        levels = self.levels
         layout = self.timeline.strategies.layouts.table[int(self.timeline.strategies.layout[0])]
         layers = layout.chunks_on_stage(self.stage)
         # A stage without layers keeps its inputs for the ends alone, so that its chunks count alike.
         weight_C = [float(held) for held in layers] if sum(layers) else [1.0] * len(layers)
-        events = self.timeline.events
-        now = most = 0.0
+        alive = self._alive(weight_C)
+        # The estimate's activations are those of its peak; where chunks differ, the loss may meet fewer of them than are ever alive.
+        per = levels.saved / (alive["loss"] if levels.peaks_at_head else alive["any"])
+        if not levels.grows_late:
+            held = sum(levels.standing.values()) + levels.early_gradients
+            on_top = {"any": 0.0, "backward": levels.on_top["backward"], "loss": levels.head}
+            per = min([per, *((levels.peak - held - on_top[at]) / alive[at] for at in on_top if alive[at] > 0)])
+        return [weight * per for weight in weight_C]
+
+    def _alive(self, weight_C: Sequence[float]) -> dict[str, float]:
+        """The most that chunks of these weights weigh: ever, at the start of a backward, and at a loss."""
+        events, last_V = self.timeline.events, len(self.timeline.seconds.rank_V) - 1
+        most, now = {"any": 0.0, "backward": 0.0, "loss": 0.0}, 0.0
         for at in np.flatnonzero(events.rank_E == self.stage).tolist():
             kind = Kind(int(events.kind_E[at]))
+            if kind in (Kind.BACKWARD, Kind.DATA_GRADIENT):
+                most["backward"] = max(most["backward"], now)
+                if events.stage_E[at] == last_V:
+                    most["loss"] = max(most["loss"], now)
             # The inputs of products are needed until their weight gradients are made.
             if kind != Kind.DATA_GRADIENT:
                 now += weight_C[int(events.chunk_E[at])] * (1 if kind == Kind.FORWARD else -1)
-                most = max(most, now)
-        return [weight / most for weight in weight_C]
+                most["any"] = max(most["any"], now)
+        return most
 
 
 def _levels(timeline: Timeline, stage: int) -> _Levels:
@@ -230,6 +255,7 @@ def _levels(timeline: Timeline, stage: int) -> _Levels:
         layer=layer,
         on_top={name: on_top.get(name, 0.0) for name in ("backward", "loss", "head", "optimizer_step")},
         grows_late=grows_late,
+        peaks_at_head=PEAK_MOMENTS[int(memory.peak_moment_KN[slot, at])] in ("loss", "head"),
         peak=float(memory.allocated_KN[slot, at]),
     )
 

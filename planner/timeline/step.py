@@ -28,8 +28,8 @@ from planner.timeline.seconds import EXPOSED, TaskSeconds, schedule_of, task_sec
 
 MOST_TASKS = 60_000
 """Tasks up to which every one of a step is played; beyond, rounds that only repeat are counted instead (0.2 s a step)."""
-_PER_ROUND_PLAYED = 8
-"""Rounds of a shortened step, beyond those that fill the pipeline: the steady state has set in, or does not repeat."""
+_SETTLING = 8
+"""Rounds of a shortened step beyond those that fill the pipeline, after which mostly every round is like the one before."""
 ENDS = ("dp_comm", "tied_embedding_comm", "offload", "optimizer", "jitter")
 """Terms that follow the pipeline once a step, in the order in which they are told."""
 
@@ -194,9 +194,9 @@ def _played(
     """The events, what repeats in them, and the number of periods that were not played."""
     ranks, chunks = int(strategies.pp[0]), int(strategies.vpp[0])
     size = round_of(schedule, ranks=ranks, micro_batches=micro_batches)
-    fewer = _shortened(ranks, chunks, micro_batches=micro_batches, size=size)
     # GPipe repeats forwards and backwards apart, so that rounds left out would be missing in two places.
-    if fewer < micro_batches and schedule != Schedule.GPIPE:
+    attempts = _shortened(ranks, chunks, micro_batches=micro_batches, size=size) if schedule != Schedule.GPIPE else ()
+    for fewer in attempts:
         events = events_of(strategies, schedule, seconds, micro_batches=fewer)
         found = repeats(events, micro_batches=fewer, round_=size)
         # Every time is a maximum of sums of earlier ones, so that once all tasks of a period follow their likes by the same
@@ -207,14 +207,15 @@ def _played(
     return events, repeats(events, micro_batches=micro_batches, round_=size), 0
 
 
-def _shortened(ranks: int, chunks: int, *, micro_batches: int, size: int) -> int:
-    """Micro-batches that are played of these: all where the tasks are few."""
+def _shortened(ranks: int, chunks: int, *, micro_batches: int, size: int) -> tuple[int, ...]:
+    """How many micro-batches to play instead of these, in the order in which to try: none where the tasks are few."""
     if 2 * ranks * chunks * micro_batches <= MOST_TASKS:
-        return micro_batches
-    # Three ranks' worth of micro-batches fill any of the schedules; what is left of uneven stages' settling is found out by looking.
-    filling = -(-3 * ranks // size)
-    rounds = min(filling + _PER_ROUND_PLAYED, micro_batches // size)
-    return rounds * size + micro_batches % size
+        return ()
+    # Three ranks' worth of micro-batches fill any of the schedules. Uneven stages take longer to settle, how long is found out by
+    # looking.
+    filling, rounds = -(-3 * ranks // size), micro_batches // size
+    tried = (filling + _SETTLING, 4 * (filling + _SETTLING))
+    return tuple(each * size + micro_batches % size for each in tried if each < rounds)
 
 
 def _ends(evaluated: Evaluated, seconds: TaskSeconds, *, micro_batches: int) -> dict[str, float]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from base64 import b64encode
 from collections.abc import Sequence
+from dataclasses import replace
 from gzip import compress
 from itertools import groupby
 from typing import Any
@@ -29,6 +30,10 @@ MOST_BARS = 4096
 """Bars up to which the whole step is drawn."""
 _FOLDED_BARS = 1000
 """Bars of the folded figure, 25 kB; where all stages together have more, some of them are drawn."""
+_JITTER_DRAWN = 0.15
+"""Most that is drawn of the wait for the slowest rank, as a share of what else is drawn of a folded step."""
+_CUT_BARS = 800
+"""Bars up to which a panel is drawn whole."""
 _DETAILED_BARS = 320
 """Bars up to which micro-batches are numbered and communication is drawn upon them."""
 _WIDE_BARS = 120.0
@@ -66,12 +71,13 @@ def timeline(report: Report, view: PlanView) -> Section | None:
         )
     panels = _panels(found)
     ranks = _drawn_ranks(found, panels)
+    panels = _cut(found, panels, ranks)
     # In a file the best plan alone is shown in full, so that ten plans keep it small.
     in_full = view.rank == 1 or report.address is not None
     told = {
         "lead": _lead(found),
         "figure": _folded(found, ranks, panels, view),
-        "caption": _caption(found, len(ranks)),
+        "caption": _caption(found, panels, len(ranks)),
         "rows": _table(found, view),
         "notes": _notes(found),
         "whole": _whole(found, view) if in_full else None,
@@ -137,17 +143,25 @@ def _in_panels(found: Timeline, panels: Sequence[Panel]) -> NDArray[np.bool_]:
     return np.asarray(np.any(inside, axis=0))
 
 
-def _bars_of(found: Timeline, panels: Sequence[Panel]) -> int:
-    """How many bars the tasks in these panels are, on all stages together."""
+def _bars_of(found: Timeline, panels: Sequence[Panel], ranks: Sequence[int] | None = None) -> int:
+    """How many bars the tasks in these panels are, on these stages together; on all where none are named."""
     # A backward that begins with repeated forwards is drawn as two bars.
     pieces = 1 + (np.array(found.seconds.repeated_V) > 0)[found.events.stage_E]
     pieces[np.isin(found.events.kind_E, (Kind.FORWARD, Kind.WEIGHT_GRADIENT))] = 1
-    return int(pieces[_in_panels(found, panels)].sum())
+    chosen = _in_panels(found, panels)
+    if ranks is not None:
+        chosen &= np.isin(found.events.rank_E, ranks)
+    return int(pieces[chosen].sum())
+
+
+def _end_s(found: Timeline) -> float:
+    """When the step ends, in the time of the played tasks."""
+    return found.events.seconds + sum(found.ends_s.values())
 
 
 def _panels(found: Timeline) -> list[Panel]:
     """Warm-up, one period of each stretch that repeats, what lies between, and cool-down with the end of the step."""
-    end = found.events.seconds + sum(found.ends_s.values())
+    end = _end_s(found)
     if not found.repeats:
         return [Panel("step", "one step", 0.0, end)]
     panels, at, late = [], 0.0, 0.0
@@ -175,6 +189,10 @@ def _panels(found: Timeline) -> list[Panel]:
         late += found.left_out_s if number == 0 else 0.0
         at = repeat.end_s
     if end - at > 1e-9 * end:
+        # In a long step, waiting for the slowest rank is longer than all that is drawn of the pipeline.
+        told = end - found.ends_s["jitter"]
+        drawn = sum(panel.end_s - panel.start_s for panel in panels) + told - at
+        end = told + min(found.ends_s["jitter"], _JITTER_DRAWN * drawn)
         is_drained = found.events.seconds - at <= 1e-9 * end
         panels.append(Panel("cool-down", "end of the step" if is_drained else "cool-down", at, end, at + late))
     return panels
@@ -188,6 +206,21 @@ def _drawn_ranks(found: Timeline, panels: Sequence[Panel]) -> list[int]:
         return list(range(ranks))
     count = max(2, min(ranks, _FOLDED_BARS * ranks // total))
     return sorted({round(at) for at in np.linspace(0, ranks - 1, count).tolist()})
+
+
+def _cut(found: Timeline, panels: Sequence[Panel], ranks: Sequence[int]) -> list[Panel]:
+    """The panels, with the middle left out of those that do not repeat and still have more bars than a figure can show."""
+    kept = []
+    for panel in panels:
+        count, long = _bars_of(found, [panel], ranks), panel.end_s - panel.start_s
+        if count <= _CUT_BARS:
+            kept.append(panel)
+            continue
+        part = long * _CUT_BARS / (2 * count)
+        told = panel.start_s if panel.told_at_s is None else panel.told_at_s
+        end = Panel(f"{panel.name}-end", "… its end", panel.end_s - part, panel.end_s, told + long - part)
+        kept += [replace(panel, end_s=panel.start_s + part), end]
+    return kept
 
 
 def _folded(found: Timeline, ranks: Sequence[int], panels: Sequence[Panel], view: PlanView) -> Markup:
@@ -222,11 +255,15 @@ def _description(found: Timeline) -> str:
     return " ".join(parts)
 
 
-def _caption(found: Timeline, drawn: int) -> str:
+def _caption(found: Timeline, panels: Sequence[Panel], drawn: int) -> str:
     """What a reader must know to read the figure, where it is not plain."""
     parts = []
     if found.chunks > 1:
         parts.append("Shades tell the virtual stages of a stage apart.")
+    if any(panel.name.endswith("-end") for panel in panels):
+        parts.append("Of what does not repeat, the middle is left out.")
+    if panels[-1].end_s < _end_s(found) * (1 - 1e-9):
+        parts.append("Waiting for the slowest rank is cut short.")
     if drawn < found.ranks:
         parts.append(f"{drawn} of {found.ranks} stages are drawn; the numbers below are those of all.")
     return " ".join(parts)
@@ -292,7 +329,7 @@ def _whole(found: Timeline, view: PlanView) -> dict[str, Any] | None:
     """The whole step, or why it is not drawn; None where the folded figure is whole."""
     if not found.repeats:
         return None
-    panels = [Panel("step", "one step", 0.0, found.events.seconds + sum(found.ends_s.values()))]
+    panels = [Panel("step", "one step", 0.0, _end_s(found))]
     count = _bars_of(found, panels)
     if count > MOST_BARS or not found.is_whole:
         bars = f"{count:,}" if found.is_whole else f"more than {count:,}"

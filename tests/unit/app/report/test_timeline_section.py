@@ -15,6 +15,7 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
+from timeline_rows import SPLIT, timeline_row
 
 from app.report.build import build_report
 from app.report.downloads import chrome_trace, memory_snapshot
@@ -23,6 +24,7 @@ from app.report.report import PlanView, Report
 from app.report.sections.timeline import timeline
 from builders import dense_model, request_of
 from planner.plan import plan
+from planner.rows import evaluate_rows
 from planner.timeline.orders import Kind
 from planner.timeline.step import Timeline, plan_timeline
 
@@ -142,6 +144,39 @@ def test_the_ends_of_the_step_are_the_evaluations_terms(piped: Report, played: T
     ((start, end),) = bars(whole)["step", 0, "jitter"]
     assert end - start == pytest.approx(terms["jitter"], abs=2 * tolerance(whole))
     assert end == pytest.approx(played.played_s, abs=2 * tolerance(whole))
+
+
+def view_of(row: dict[str, Any]) -> PlanView:
+    (evaluation,) = evaluate_rows([row])
+    return PlanView(plan={"rank": 2, "strategy": row["strategy"]}, row=row, evaluation=evaluation, layers=None)
+
+
+def test_a_long_step_cuts_its_waiting_short() -> None:
+    """Of 512 micro-batches' wait for the slowest rank, 15 % of what else is drawn: warm-up, one period, cool-down."""
+    view = view_of(timeline_row(pp=4, dp=2, training={"global_batch_size": 1024}))
+    text, played = body(Report({}, (view,)), view), plan_timeline(view.row)
+    (svg,) = figures(text)
+    (repeat,) = played.repeats
+    jitter = played.ends_s["jitter"]
+    rest = played.played_s - jitter - repeat.end_s
+    limit = 0.15 * (repeat.start_s + repeat.period_s + rest)
+    assert jitter > 2 * limit
+    ((start, end),) = bars(svg)["cool-down", 0, "jitter"]
+    assert end - start == pytest.approx(limit, abs=2 * tolerance(svg))
+    assert "is cut short" in text
+
+
+def test_forwards_that_do_not_repeat_are_drawn_from_both_ends() -> None:
+    """GPipe, whose stages run their forwards each at its own pace, with 1,024 micro-batches: the file stays small."""
+    view = view_of(
+        timeline_row("torchtitan", pp=2, dp=1, schedule="gpipe", training={**SPLIT, "global_batch_size": 1024})
+    )
+    text = body(Report({}, (view,)), view)
+    assert len(text) <= 30_000
+    (svg,) = figures(text)
+    names = [panel.attrib["data-panel"] for panel in svg.iter("g") if "data-panel" in panel.attrib]
+    assert names[:2] == ["warm-up", "warm-up-end"]
+    assert "the middle is left out" in text
 
 
 def test_sizes(piped: Report) -> None:

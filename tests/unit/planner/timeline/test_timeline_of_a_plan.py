@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from timeline_rows import ROWS, Document, timeline_row
+from timeline_rows import ROWS, SPLIT, Document, timeline_row
 
 from cost_models.errors import MeshwrightError
 from cost_models.hardware import document_of
@@ -93,6 +93,24 @@ def test_a_long_step_is_counted_where_it_repeats() -> None:
     assert timeline.played_micro_batches < 200
     orders = rank_orders(timeline.schedule, ranks=4, chunks=4, micro_batches=2048)
     assert timeline.pipeline_s == pytest.approx(played(orders, timeline.seconds.durations).seconds, rel=1e-9)
+
+
+def test_a_step_that_settles_slowly_is_counted_too() -> None:
+    """The stages of a V-shaped pipeline take longer than the first attempt at 3 p + 8 micro-batches to fall into step."""
+    document = timeline_row(
+        "torchtitan",
+        pp=4,
+        dp=1,
+        vpp=2,
+        schedule="zb-v",
+        recompute="full",
+        training={**SPLIT, "global_batch_size": 4096},
+    )
+    timeline = plan_timeline(document)
+    assert not timeline.is_whole
+    orders = rank_orders(timeline.schedule, ranks=4, chunks=2, micro_batches=4096)
+    expected = played(orders, timeline.seconds.durations, folded=True).seconds
+    assert timeline.pipeline_s == pytest.approx(expected, rel=1e-9)
 
 
 def test_a_shortened_step_has_the_same_seconds() -> None:
