@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import html
+import json
 import re
 import time
 from collections.abc import Callable, Iterator
@@ -11,8 +12,11 @@ from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
+from sqlalchemy import update
 
 from app.errors import UnavailableError
+from app.service.db.engine import writing
+from app.service.db.tables import plans
 from app.service.main import create_app
 from app.service.web.progress import gap
 from app.settings import Settings
@@ -144,3 +148,33 @@ def test_a_service_that_cannot_work_says_when_to_come_back(broken: TestClient, b
     page = broken.get("/away", headers=browser)
     assert (page.status_code, page.headers["retry-after"]) == (503, "2")
     assert "the database cannot be reached" in page.text
+
+
+def test_older_plans_are_behind_a_link(slow_client: TestClient, asked: dict[str, Any], own: dict[str, str]) -> None:
+    """Twenty stand on a page; of 23 the three oldest stand on the second, and no plan on both."""
+    paths = []
+    for n in range(1, 24):
+        paths.append(queued(slow_client, {**asked, "top_k": n}, tenths=0))
+        when(slow_client, paths[-1], own, lambda text: "Searching for the best plan" not in text)
+    first = slow_client.get("/plans", headers=own).text
+    (older,) = re.findall(r'href="(/plans\?cursor=[^"]+)"', first)
+    second = slow_client.get(html.unescape(older), headers=own).text
+    assert re.findall(r'href="(/plans/plan-[^"]+)"', first) == paths[:2:-1]
+    assert re.findall(r'href="(/plans/plan-[^"]+)"', second) == paths[2::-1]
+    assert "cursor=" not in second
+
+
+def test_an_answer_of_another_version_is_not_drawn_with_this_one(
+    client: TestClient, asked: dict[str, Any], own: dict[str, str]
+) -> None:
+    plan = client.post("/v1/plans", json={**asked, "top_k": 2, "wait_s": 60}).json()
+    written = json.dumps({**plan, "model_revision": "0123456789ab"})
+    with writing(client.app.state.service.engine) as connection:  # type: ignore[attr-defined]
+        connection.execute(update(plans).where(plans.c.id == plan["id"]).values(response=written))
+    page = client.get(f"/plans/{plan['id']}", headers=own)
+    assert page.status_code == 200
+    assert "0123456789ab" in page.text
+    for way_on in (f"/?from={plan['id']}", f"/plans/{plan['id']}/response.json"):
+        assert f'href="{way_on}"' in page.text
+    assert client.get(f"/plans/{plan['id']}/response.json", headers=own).json()["model_revision"] == "0123456789ab"
+    assert client.get(f"/plans/{plan['id']}/ranked/1", headers=own).status_code == 422
