@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 
-from app.plan_cells import parameter_count, seconds
+from app.plan_cells import degrees_above_one, parameter_count, seconds
 from app.report.report import Json, PlanView, Report
 from app.report.section import Section, section
 from app.report.words import gib, ranks, strategy_in_words
@@ -126,18 +126,29 @@ def _nothing_fits(report: Report) -> Section:
     response = report.response
     search = response["search"]
     told = rejections(response["rejected"], most=3)
-    counted = f"Of {search['total']:,} strategies, {told}." if told and search else ""
-    # Where rules alone leave nothing, more memory would not help, and the headline must not say so.
-    memory = {"out-of-memory", "at-risk-of-memory", "host-memory"}
-    fits = bool(memory & response["rejected"].keys())
+    facts = [("Why", f"Of {search['total']:,} strategies, {told}.")] if told and search else []
+    if nearest := response["nearest_infeasible"]:
+        reasons = "; ".join(reason["message"] for reason in nearest[0]["reasons"])
+        facts.append(("Closest", f"{degrees_above_one(nearest[0])}: {reasons}."))
+        facts.append(("Smallest change", nearest[0]["smallest_change"]))
+    if search:
+        facts.append(("Proof", _all_searched(search)))
     return section(
         "verdict",
         "Verdict",
-        sentence="No plan fits." if fits else "No strategy can run as asked.",
+        sentence=_why_nothing(response["rejected"].keys()),
         figures=[],
-        facts=[("Why", counted)] * bool(counted) + [("Proof", _all_searched(search))] * bool(search),
+        facts=facts,
         warnings=list(_warnings(report)),
     )
+
+
+def _why_nothing(codes: Collection[str]) -> str:
+    # Where targets or rules leave nothing, more memory would not help, and the headline must not say so.
+    if "misses-target" in codes:
+        return "No plan is as fast as the targets ask."
+    memory = {"out-of-memory", "at-risk-of-memory", "host-memory"}
+    return "No plan fits." if memory & set(codes) else "No strategy can run as asked."
 
 
 def _all_searched(search: Json) -> str:

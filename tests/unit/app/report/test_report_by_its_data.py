@@ -218,3 +218,17 @@ def test_rejected_strategies_are_counted_by_reason(name: str) -> None:
     rows = _page(name).one(id="rejected").all(data_count=None)
     counted = {row.given["data-code"]: int(row.given["data-count"]) for row in rows if row.given["data-code"]}
     assert counted == response["rejected"]
+
+
+@pytest.mark.parametrize(
+    ("change", "headline"),
+    [
+        ({"targets": {"min_tokens_per_s": 5e6}}, "No plan is as fast as the targets ask."),
+        ({"constraints": {"fixed": {"tp": 5}}}, "No strategy can run as asked."),
+    ],
+)
+def test_the_headline_blames_memory_only_where_memory_is_the_reason(change: dict[str, Any], headline: str) -> None:
+    request = json.loads((REQUESTS / "llama-3.1-70b.json").read_text("utf-8"))
+    text = report_file(build_report(plan(request | change)))
+    assert headline in text
+    assert "No plan fits." not in text
