@@ -51,22 +51,21 @@ def flips(report: Report) -> Section | None:
     facts = document["facts"]
     deciding = [fact for fact in facts if fact["matters"] and len(document["compared"]) > 1]
     bars = [Bar(WORDS[fact["name"]].label, _segments(fact, document["compared"][0])) for fact in deciding]
-    sentences = flip_sentences(document)
+    rows = [_row(fact, document["compared"][0]) for fact in facts]
+    drawn = None
+    # Bars of one plan throughout would say at length what a sentence says.
+    if any(len(bar.segments) > 1 for bar in bars):
+        changing = "; ".join(f"{row['fact']}: {row['changes']}" for row in rows if row["changes"] != "none")
+        drawn = flips_figure(bars, name="flips", description=f"{changing}, of what is assumed.")
     return section(
         "flips",
         TITLE,
         sentences=[
             {"told": told, "rank": rank, "href": None if rank is None else report.link(rank)}
-            for told, rank in sentences
+            for told, rank in flip_sentences(document)
         ],
-        figure=flips_figure(
-            bars,
-            name="flips",
-            description=" ".join(f"Plan {rank} {told}" if rank else told for told, rank in sentences),
-        )
-        if bars
-        else None,
-        rows=[_row(fact, document["compared"][0]) for fact in facts],
+        figure=drawn,
+        rows=rows,
         note=_note(document),
         first=document["compared"][0],
     )

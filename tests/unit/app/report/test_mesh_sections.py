@@ -174,6 +174,11 @@ def test_flips_of_a_report_are_drawn_as_they_are_told() -> None:
     assert told
     assert sorted(told) == sorted(drawn)
     assert flips(report("too-small")) is None
+    # Where no fact changes the order there is nothing to draw, and the sentences say so.
+    steady = flips(report("llama-3.1-70b"))
+    assert steady is not None
+    assert "<svg" not in steady.body
+    assert "No other listed plan wins with" in steady.body
 
 
 def test_other_strategies_are_answered_in_sentences() -> None:
