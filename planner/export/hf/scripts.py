@@ -16,7 +16,7 @@ from planner.export.quantities import Quantities
 from planner.export.target import Launch, LaunchFile, Runner
 
 MOCK: Final = ("train.py", "--mock-data", "--steps", "10")
-OWN_DATA: Final = "train.py trains on random tokens; put your own data set into its `batches`."
+OWN_DATA: Final = "train.py trains random weights on random tokens: put your own data into `batches` of hf_model.py, and load your own weights there."
 
 
 def script(target: str) -> tuple[LaunchFile, ...]:

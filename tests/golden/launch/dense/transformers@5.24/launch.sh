@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # llama-2-13b on 32 GPUs for transformers 5.24: dp 32, zero 2, micro-batch 1, recompute full.
 # Install transformers 5.24, torch and accelerate.
-# train.py trains on random tokens; put your own data set into its `batches`.
+# train.py trains random weights on random tokens: put your own data into `batches` of hf_model.py, and load
+# your own weights there.
 # The plan holds nothing that costs neither time nor memory, such as the base of rotary positions, epsilons,
 # initial values and the schedule of the learning rate: set them to your model's.
 set -euo pipefail
