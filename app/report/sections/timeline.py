@@ -46,6 +46,7 @@ _EMBEDDED_TASKS, _EMBEDDED_ENTRIES = 3000, 4000
 """Tasks of a trace and entries of a snapshot that are part of a file: at most 40 kB and 25 kB, compressed and as they stand there."""
 TRACE_VIEWERS = "opens in Perfetto (ui.perfetto.dev) and chrome://tracing"
 MEMORY_VIEWER = "drop it on pytorch.org/memory_viz"
+SNAPSHOT_APPROXIMATES = "In the memory snapshot the activations of a micro-batch come and go whole, scaled so that the peak is that of the estimate."
 _PHRASES = {term.name: term.phrase for term in TIME_TERMS}
 _SCHEDULES = {
     "1f1b": "1F1B",
@@ -74,6 +75,7 @@ def timeline(report: Report, view: PlanView) -> Section | None:
     panels = _cut(found, panels, ranks)
     # In a file the best plan alone is shown in full, so that ten plans keep it small.
     in_full = view.rank == 1 or report.address is not None
+    downloads = _downloads(report, view, found) if in_full else None
     told = {
         "lead": _lead(found),
         "figure": _folded(found, ranks, panels, view),
@@ -81,7 +83,8 @@ def timeline(report: Report, view: PlanView) -> Section | None:
         "rows": _table(found, view),
         "notes": _notes(found),
         "whole": _whole(found, view) if in_full else None,
-        "downloads": _downloads(report, view, found) if in_full else None,
+        "downloads": downloads,
+        "snapshot": SNAPSHOT_APPROXIMATES if any("memory" in link["file"] for link in downloads or ()) else "",
     }
     return section("timeline", TITLE, rank=view.rank, told=told, why="")
 
@@ -306,6 +309,10 @@ def _notes(found: Timeline) -> str:
     if ends:
         told = f"After the last backward stand {', '.join(ends)}"
         notes.append(told + ("; the last lies spread over the whole step." if found.ends_s["jitter"] > 0 else "."))
+    if _repeats_reductions(found):
+        notes.append(
+            "With grad_sync each, gradients are reduced in every micro-batch, though these reductions are drawn at the end."
+        )
     if any(found.events.paired_E):
         notes.append("A forward and a backward that overlap are drawn one after the other; both end together.")
     difference = found.difference_s
@@ -316,6 +323,12 @@ def _notes(found: Timeline) -> str:
             f"{'shorter' if difference > 0 else 'longer'} than the closed form says that priced the plan."
         )
     return " ".join(notes)
+
+
+def _repeats_reductions(found: Timeline) -> bool:
+    """Whether reductions that recur in every micro-batch are told among what follows the pipeline."""
+    each = bool(found.strategies.grad_sync_each[0]) and found.micro_batches > 1
+    return each and found.ends_s["dp_comm"] > _SMALL * found.step_time_s
 
 
 def _ends(found: Timeline) -> list[str]:

@@ -213,6 +213,33 @@ def test_exposed_communication_is_a_share_of_a_bars_height() -> None:
     assert (start, end) == (pytest.approx(0.0), pytest.approx(3.0, abs=0.01))
 
 
+RECURRING = "gradients are reduced in every micro-batch"
+SNAPSHOT = "come and go whole, scaled so that the peak is that of the estimate"
+
+
+@pytest.mark.parametrize(
+    ("grad_sync", "batch", "is_said"), [("each", 64, True), ("last", 64, False), ("each", 4, False)]
+)
+def test_reductions_that_recur_are_said_where_the_plan_has_them(grad_sync: str, batch: int, is_said: bool) -> None:
+    """Drawn behind the last backward; with one micro-batch that is where they are."""
+    training = {"global_batch_size": batch}
+    view = view_of(timeline_row("deepspeed", tp=1, pp=1, dp=4, zero=1, grad_sync=grad_sync, training=training))
+    assert plan_timeline(view.row).ends_s["dp_comm"] > 0
+    assert (RECURRING in body(Report({}, (view,)), view)) == is_said
+
+
+def test_reductions_within_the_passes_are_not_told_as_drawn_at_the_end() -> None:
+    view = view_of(timeline_row("torchtitan", pp=1, dp=8, zero=3, grad_sync="each", training=SPLIT))
+    assert RECURRING not in body(Report({}, (view,)), view)
+
+
+def test_the_snapshots_approximation_is_said_beside_it(piped: Report) -> None:
+    assert SNAPSHOT in body(piped)
+    assert SNAPSHOT in body(replace(piped, address="/plans/plan_1"), piped.plans[1])
+    # Of the other plans a file has no snapshot.
+    assert SNAPSHOT not in body(piped, piped.plans[1])
+
+
 def test_other_plans_of_a_file_have_neither_the_whole_step_nor_downloads(piped: Report) -> None:
     text = body(piped, piped.plans[1])
     assert len(figures(text)) == 1
