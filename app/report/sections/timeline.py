@@ -369,18 +369,8 @@ def _downloads(report: Report, view: PlanView, found: Timeline) -> list[dict[str
     if report.address is not None:
         base = report.link(view.rank)
         return [
-            {
-                "href": f"{base}/trace.json",
-                "file": f"plan-{view.rank}-trace.json",
-                "what": trace,
-                "viewer": TRACE_VIEWERS,
-            },
-            {
-                "href": f"{base}/memory.pickle",
-                "file": f"plan-{view.rank}-memory.pickle",
-                "what": memory,
-                "viewer": MEMORY_VIEWER,
-            },
+            {"href": f"{base}/{path}", "file": f"plan-{view.rank}-{path}", "what": what, "viewer": viewer}
+            for path, what, viewer in (("trace.json", trace, TRACE_VIEWERS), ("memory.pickle", memory, MEMORY_VIEWER))
         ]
     links = []
     if len(found.events) <= _EMBEDDED_TASKS and found.is_whole:
