@@ -34,9 +34,7 @@ def read_documents(source: str, *, most_bytes: int) -> list[Json]:
     name, content = _called(source), _content(source, most_bytes=most_bytes)
     lines = [(number, line) for number, line in enumerate(content.splitlines(), start=1) if line.strip()]
     if not lines:
-        _refuse(
-            f"{name} is empty", hint="The program that should have written it may have failed; look at its messages."
-        )
+        _refuse_empty(name)
     # One document that is printed over several lines never begins with a line that is an object of its own.
     if len(lines) > 1 and lines[0][1].rstrip().endswith(b"}"):
         return [_object(line, name=f"line {number} of {name}") for number, line in lines]
@@ -69,6 +67,8 @@ def _content(source: str, *, most_bytes: int) -> bytes:
 
 
 def _object(content: bytes, *, name: str) -> Json:
+    if not content.strip():
+        _refuse_empty(name)
     document = parse_json(content, name=name)
     if not isinstance(document, dict):
         _refuse(f"{name} holds a JSON {_kind(document)}, not an object", hint="Write a request as an object: {...}.")
@@ -163,6 +163,10 @@ def _named_document(source: str, *, config_name: str) -> Json | None:
 
 def _kind(value: Any) -> str:
     return "array" if isinstance(value, list) else "null" if value is None else type(value).__name__
+
+
+def _refuse_empty(name: str) -> NoReturn:
+    _refuse(f"{name} is empty", hint="The program that should have written it may have failed; look at its messages.")
 
 
 def _refuse(message: str, *, hint: str = "") -> NoReturn:

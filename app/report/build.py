@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from app.report.intact import require_intact
 from app.report.report import Json, PlanView, Report
 from cost_models.errors import InvalidInputError, Problem
 from planner.one_plan.detail import completed_plans
@@ -25,11 +26,14 @@ def build_report(
             written by another product or revision of the models.
     """
     # Groups of ranks, the timeline and launch files are computed, not read: another revision's would contradict its numbers.
-    if "plans" in response and (other := other_revision(response)):
+    # An answer that is still awaited has no revision yet, and its state says more.
+    is_awaited = response.get("status") in ("queued", "running", "failed", "cancelled")
+    if "plans" in response and not is_awaited and (other := other_revision(response)):
         message = f"the response was written by {other}"
         hint = "Make the report with the version that wrote it, or plan again with this one."
         raise InvalidInputError([Problem("/model_revision", message, hint, "other-revision")])
     completed = completed_plans(response, extra=calibrations, allow_files=allow_files)
+    require_intact(response)
     views = [
         PlanView(plan=plan, row=whole.row, evaluation=whole.evaluation, layers=whole.layers)
         for plan, whole in zip(response["plans"], completed, strict=True)

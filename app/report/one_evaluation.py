@@ -7,6 +7,7 @@ from typing import Any
 
 from app.plan_cells import degrees_above_one, seconds
 from app.report.frame import frame_of_file
+from app.report.intact import require_intact_evaluation
 from app.report.report import Json
 from app.report.section import Section, environment, section
 from app.report.sections.memory import memory_section
@@ -36,8 +37,10 @@ def evaluation_file(document: Json, *, scripts: bool = True) -> str:
         cost_models.errors.InvalidInputError: the document is neither, or is a summary without stages.
     """
     # The detail of a plan completes and checks what is given, whichever of the two it is.
-    detail = plan_detail(document, int(document.get("rank") or 1), allow_files=True)
+    rank = document.get("rank")
+    detail = plan_detail(document, rank if isinstance(rank, int) else 1, allow_files=True)
     evaluation = detail["evaluation"]
+    require_intact_evaluation(evaluation)
     sections = [_verdict(detail), *_priced(evaluation), _assumed(evaluation)]
     frame = frame_of_file((), wanted=scripts)
     return (

@@ -131,7 +131,7 @@ def _row(value: int, entry: Json, *, is_asked: bool) -> dict[str, Any]:
     return shown | {
         "step": seconds(entry["step_time_s"]),
         "rate": f"{entry['tokens_per_s_per_gpu']:,.0f}",
-        "mfu": f"{entry['mfu']:.1%}",
+        "mfu": "unknown" if entry["mfu"] is None else f"{entry['mfu']:.1%}",
         "memory": gib(entry["peak_device_bytes"]),
         "gpus": f"{entry['num_gpus']:,}",
         "speedup": f"{entry.get('speedup', 1.0):.2f}",

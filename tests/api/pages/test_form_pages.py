@@ -171,3 +171,16 @@ def test_the_pages_are_no_part_of_the_api_document(client: TestClient) -> None:
         for path in client.get("/openapi.json").json()["paths"]
         if not path.startswith(("/v1", "/healthz", "/readyz", "/metrics"))
     ]
+
+
+@pytest.mark.parametrize("address", ["/web/check", "/plans"])
+def test_numbers_of_thousands_of_digits_are_refused_at_their_field(
+    client: TestClient, form: dict[str, str], own: dict[str, str], address: str
+) -> None:
+    # Each can be read, and their product has no text.
+    digits = "9" * 3990
+    given = form | {"training.seq_length": "", "training.global_batch_size": ""}
+    given["training.document"] = f'{{"seq_length": {digits}, "global_batch_size": {digits}}}'
+    answer = client.post(address, data=given, headers=own)
+    assert answer.status_code == (200 if address == "/web/check" else 422)
+    assert "it must be at most 1000000000000000" in html.unescape(answer.text)

@@ -16,7 +16,7 @@ from app.service.web.form.document import request_of
 from app.service.web.form.fields import BY_DOCUMENT, BY_GPU, FIELDS, Field, Values
 from cost_models.errors import InvalidInputError, MeshwrightError, Problem
 from cost_models.inputs.cluster import resolve_cluster
-from cost_models.inputs.fields import validated
+from cost_models.inputs.fields import LARGEST, validated
 from cost_models.inputs.model import resolve_model
 from cost_models.inputs.pools import lists_pools, resolve_pools
 from cost_models.inputs.training import TrainingInput
@@ -110,10 +110,16 @@ def resolved_to(document: Mapping[str, Any]) -> dict[str, str]:
     if gpus is not None:
         told["GPUs"] = f"{gpus:,}"
     training = document.get("training") or {}
-    length, batch = training.get("seq_length"), training.get("global_batch_size")
-    if isinstance(length, int) and isinstance(batch, int) and length > 0 and batch > 0:
-        told["tokens per step"] = f"{length * batch:,}"
+    tokens = _count(training.get("seq_length")) * _count(training.get("global_batch_size"))
+    if tokens:
+        told["tokens per step"] = f"{tokens:,}"
     return told
+
+
+def _count(value: Any) -> int:
+    """The value, where it is a count that a request may hold; else 0."""
+    # A product of integers of thousands of digits, which are refused elsewhere, has no text.
+    return value if isinstance(value, int) and 0 < value <= LARGEST else 0
 
 
 def _num_gpus(cluster: Mapping[str, Any]) -> int:

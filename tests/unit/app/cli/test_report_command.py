@@ -133,3 +133,29 @@ def test_other_documents_are_bad_input(document, tmp_path, capsys) -> None:
     assert code == 2
     assert not page.exists()
     assert capsys.readouterr().err.startswith("error: ")
+
+
+def test_the_response_itself_is_never_replaced(response, tmp_path, capsys) -> None:
+    source = tmp_path / "response.json"
+    source.write_text(json.dumps(response), "utf-8")
+    (tmp_path / "link.json").symlink_to(source)
+    for target in ("response.json", "link.json"):
+        assert run(["report", str(source), "--html", str(tmp_path / target), "--force"]) == 2
+        assert "is the response itself" in capsys.readouterr().err
+    assert json.loads(source.read_text("utf-8")) == response
+
+
+@pytest.mark.parametrize(("target", "told"), [("-", "no file's name"), ("", "a folder"), (".", "a folder")])
+def test_what_is_no_path_of_a_page_is_refused(target, told, response, tmp_path, monkeypatch, capsys) -> None:
+    source = tmp_path / "response.json"
+    source.write_text(json.dumps(response), "utf-8")
+    monkeypatch.chdir(tmp_path)
+    assert run(["report", str(source), "--html", target]) == 2
+    assert told in capsys.readouterr().err
+    assert [path.name for path in tmp_path.iterdir()] == ["response.json"]
+
+
+def test_an_empty_file_is_called_empty(tmp_path, capsys) -> None:
+    (tmp_path / "empty.json").write_text("\n")
+    assert run(["report", str(tmp_path / "empty.json"), "--html", str(tmp_path / "plan.html")]) == 2
+    assert "empty.json is empty\n  The program that should have written it" in capsys.readouterr().err
