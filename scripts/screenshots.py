@@ -47,16 +47,19 @@ class Picture:
     """Further analyses that the request asks for."""
     width: int = WIDTH
     """Pixels that are kept of the page's width."""
+    opened: bool = False
+    """Whether the last element is a part that is folded at first, and is opened."""
 
 
 PICTURES = {
     "report": Picture("llama-3.1-70b.json", "#trust"),
     "timeline": Picture("llama-3.1-70b.json", "#timeline-1 svg", first="#timeline-1"),
     "mesh": Picture("llama-3.1-70b.json", "#mesh-1", first="#mesh-1"),
-    "compare": Picture("llama-3.1-70b.json", "#compare", first="#compare"),
+    "compare": Picture("llama-3.1-70b.json", "#compare details", first="#compare", opened=True),
     "pareto": Picture("mixtral-8x7b.json", "#pareto", first="#pareto", include=("pareto",), width=880),
     "form": Picture("/", "main"),
-    "what-if": Picture("mixtral-8x7b.json", "#what-if", first="#what-if", include=("what_if",), width=880),
+    "what-if": Picture("mixtral-8x7b.json", "#what_if", first="#what_if", include=("what_if",)),
+    "swagger": Picture("/docs", "#operations-tag-evaluate"),
 }
 
 
@@ -79,6 +82,9 @@ def main(names: Sequence[str]) -> None:
                 file = Path(folder) / f"{name}.html"
                 file.write_text(report_of(picture), encoding="utf-8")
                 page.goto(file.as_uri())
+            page.locator(picture.last).first.wait_for()  # Swagger UI draws itself when its document has come
+            if picture.opened:
+                page.locator(picture.last).first.evaluate("part => part.open = true")  # a click would scroll
             top = page.locator(picture.first).first.bounding_box() if picture.first else None
             end = page.locator(picture.last).first.bounding_box()
             assert end, picture
