@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -20,6 +21,8 @@ from planner.request.job import resolve_job
 FOLDER = ROOT / "data" / "measured_h200"
 FILES = ("hugging_face_runs.jsonl", "lora_runs.jsonl", "exported_runs.jsonl")
 PROFILE = "h200x2-nvls-off-2026-11-28"
+Stack = tuple[str, str, str, str]
+"""Framework, model code, what is trained, and "dense" or "experts"."""
 _HEADER = [
     "framework", "model code", "trained", "layers", "runs", "error, %", "inside range, %", "with a profile: error, %",
     "inside range, %", "memory error, %",
@@ -35,11 +38,8 @@ def own_runs_table() -> str:
     """One line for each framework, model code, what is trained, and kind of layers."""
     rows = own_runs()
     plain, profiled = (score_rows(rows, evaluations(rows, calibration=each)) for each in (None, PROFILE))
-    members: dict[tuple[str, ...], list[int]] = defaultdict(list)
-    for index, row in enumerate(rows):
-        members[_stack(row)].append(index)
     lines = []
-    for stack, indices in sorted(members.items()):
+    for stack, indices in sorted(_members(rows).items()):
         at = np.array(indices)
         cells = [percent(mape(plain.error[at])), percent(_inside(plain, at))]
         cells += [
@@ -51,7 +51,35 @@ def own_runs_table() -> str:
     return table(_HEADER, lines)
 
 
-def _stack(row: dict[str, Any]) -> tuple[str, ...]:
+# The front page's recipes export these stacks, so a reader who follows one finds its error beside those of large public runs.
+HEADLINES: Mapping[str, Stack] = {
+    "DeepSpeed, Hugging Face's models, own runs": ("deepspeed", "transformers", "everything", "dense"),
+    "FSDP, Hugging Face's models, own runs": ("fsdp", "transformers", "everything", "dense"),
+    "FSDP, QLoRA, own runs": ("fsdp", "transformers", "adapters on nf4", "dense"),
+}
+
+
+def own_headlines() -> list[list[str]]:
+    """Lines of the front page: name, mean error, share inside the range, runs and GPU, priced without a profile."""
+    rows = own_runs()
+    scored, members = score_rows(rows, evaluations(rows, calibration=None)), _members(rows)
+    lines = []
+    for name, stack in HEADLINES.items():
+        at = np.array(members[stack])
+        gpus = sorted({resolve_job(rows[index]).cluster.gpu.name.split("-")[0] for index in at})
+        error, inside = (f"{100 * share:.0f} %" for share in (mape(scored.error[at]), _inside(scored, at)))
+        lines.append([name, error, inside, str(len(at)), ", ".join(gpus)])
+    return lines
+
+
+def _members(rows: Sequence[dict[str, Any]]) -> dict[Stack, list[int]]:
+    members: dict[Stack, list[int]] = defaultdict(list)
+    for index, row in enumerate(rows):
+        members[_stack(row)].append(index)
+    return members
+
+
+def _stack(row: dict[str, Any]) -> Stack:
     job = resolve_job(row)
     adapter = job.training.adapter
     trained = "everything" if adapter is None else "adapters"

@@ -15,6 +15,7 @@ import numpy as np
 
 from benchmarks.accuracy.figures import mape
 from benchmarks.accuracy.measured_rows import Floats, Scored
+from benchmarks.accuracy.own_runs import own_headlines
 from benchmarks.accuracy.state import State
 from benchmarks.accuracy.tables import percent, table
 from cost_models import presets
@@ -88,7 +89,10 @@ HEADLINES: Mapping[str, tuple[str, str]] = {
 
 
 def headline_table(state: State) -> str:
-    """One line for each of a few stacks, whatever their model code, over all GPUs on which runs of them were timed."""
+    """One line for each of a few stacks, whatever their model code, over all GPUs on which runs of them were timed.
+
+    The last lines are own runs of what the recipes export, which are in no source and so in none of the lines before.
+    """
     rows = by_stack(state)
     lines = []
     for name, (framework, layers) in HEADLINES.items():
@@ -98,6 +102,7 @@ def headline_table(state: State) -> str:
         errors = _errors(members, "error")
         share = f"{100 * _inside(members):.0f} %"
         lines.append([name, f"{100 * mape(errors):.0f} %", share, str(errors.size), ", ".join(sorted(timed))])
+    lines += own_headlines()
     return table(["stack", "mean error of a step", "inside the 80 % range", "measured runs", "GPUs"], lines)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.accuracy.own_runs import FILES, FOLDER, PROFILE, own_runs, own_runs_table
+from benchmarks.accuracy.own_runs import FILES, FOLDER, PROFILE, own_headlines, own_runs, own_runs_table
 from planner.rows import evaluate_rows
 
 
@@ -30,3 +30,20 @@ def test_every_run_is_in_one_line_and_errors_are_means_of_what_evaluate_says() -
             for row, answer in zip(chosen, evaluate_rows(asked), strict=True)
         ]
         assert float(line[column]) == pytest.approx(100 * sum(errors) / len(errors), abs=0.06)
+
+
+def test_the_front_page_names_the_figures_of_the_table() -> None:
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in own_runs_table().splitlines()[2:]]
+    named = {
+        "DeepSpeed, Hugging Face's models, own runs": ["deepspeed", "transformers", "everything", "dense"],
+        "FSDP, Hugging Face's models, own runs": ["fsdp", "transformers", "everything", "dense"],
+        "FSDP, QLoRA, own runs": ["fsdp", "transformers", "adapters on nf4", "dense"],
+    }
+    shown = {line[0]: line[1:] for line in own_headlines()}
+    assert shown.keys() == named.keys()
+    for name, stack in named.items():
+        (line,) = (line for line in lines if line[:4] == stack)
+        error, inside, runs, gpu = shown[name]
+        assert (runs, gpu) == (line[4], "H200")
+        for share, full in ((error, line[5]), (inside, line[6])):
+            assert float(share.removesuffix(" %")) == pytest.approx(float(full), abs=0.56)
