@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
+
 import pytest
 
 from benchmarks.accuracy.measured_rows import MEASURED_ROWS
-from benchmarks.accuracy.stacks import GPU_KINDS, gpu_kind, headline_table, stacks
+from benchmarks.accuracy.stacks import GPU_KINDS, HEADLINES, gpu_kind, headline_table, stacks
 from benchmarks.accuracy.state import evaluate_state
 from benchmarks.accuracy_page import FRONT_PAGE, PAGE, tables
 from cost_models import presets
@@ -17,6 +19,15 @@ def test_the_pages_are_current() -> None:
     state = evaluate_state()
     assert PAGE.text() == PAGE.with_tables(tables(state))
     assert FRONT_PAGE.text() == FRONT_PAGE.with_tables(headline_table(state))
+
+
+def test_the_front_page_counts_the_runs_of_every_model_code() -> None:
+    """A stack's runs are those of all cells of its lines in the long table, several of which may be of one kind of GPU."""
+    for name, (framework, layers) in HEADLINES.items():
+        lines = re.findall(rf"^\| {framework} \| \w+ \| {layers} \|(.* inside\).*)$", PAGE.text(), re.MULTILINE)
+        runs = [int(each) for line in lines for each in re.findall(r"\((\d+) runs?,", line)]
+        (told,) = re.findall(rf"^\| {name} \|[^|]*\|[^|]*\| (\d+) \|", FRONT_PAGE.text(), re.MULTILINE)
+        assert int(told) == sum(runs)
 
 
 def test_every_gpu_of_the_presets_has_a_kind() -> None:
