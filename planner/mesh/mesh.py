@@ -37,8 +37,9 @@ def mesh_document(pooled: PooledJob, strategies: Strategies) -> Document:
     Returns:
         `world` (ranks), `stage_ranks` (ranks of a stage), `device_mesh` (axes and sizes, outermost first, where the framework builds one, else
         null), `dimensions`, `nodes` and `idle_gpus`. A dimension has `name, size, stride, count`, and `links`: one entry, or one for
-        each pool that its groups lie on, as `pool, link ("none", "fast", "pcie", "network"), interconnect` (the kind of fast link)`,
-        reach` (of PCIe: "switch", "socket", "sockets")`, nodes [fewest, most]` that a group spans`, members_per_node [fewest, most],
+        each pool that its groups lie on, as `pool, count` (of the groups there)`, first_rank` (of the first of them)`, link` ("none",
+        "fast", "pcie", "network")`, interconnect` (the kind of fast link)`, reach` (of PCIe: "switch", "socket", "sockets")`,
+        nodes [fewest, most]` that a group spans`, members_per_node [fewest, most],
         groups_per_node` (groups with members on one node, at most), `op, bus_bytes_per_s, tier` (of one large call; null where a group is
         one rank). `nodes` are runs of equal nodes in the order of the ranks: `first_node, count, first_rank, pool, gpus, stages` (the
         stage of each GPU of its first node, -1 where idle).
@@ -110,22 +111,25 @@ def _links(
     kind: RankGroups, pooled: PooledJob, strategies: Strategies, strategy: Mapping[str, Any], node_of: Ints
 ) -> list[Document]:
     """What the groups of a kind run over, on each pool that they lie on; pipelines cross the pools and are told once."""
-    nodes = node_of[kind.members()]
+    members = kind.members()
+    nodes = node_of[members]
     pools = _pool_of_stages(pooled, strategy)
     stage_ranks = kind.size * kind.count // len(pools)
     # Every kind but pipelines lies inside one stage, so that its first member tells the pool.
-    first_stage = kind.members()[:, 0] // stage_ranks
+    first_stage = members[:, 0] // stage_ranks
     found = []
     for pool in [pools[0]] if kind.name == "pp" else dict.fromkeys(pools):
-        here = nodes
+        mine = np.ones(kind.count, np.bool_)
         if kind.name != "pp":
-            here = nodes[np.isin(first_stage, [stage for stage, its in enumerate(pools) if its == pool])]
+            mine = np.isin(first_stage, [stage for stage, its in enumerate(pools) if its == pool])
         apart = len(set(pools)) > 1 and kind.name == "pp"
         ends = list(dict.fromkeys(pools)) if apart else [pool]
         found.append(
             {
                 "pool": pooled.names[pool] if pooled.cluster.lists_pools and not apart else None,
-                **_spans(here),
+                "count": int(mine.sum()),
+                "first_rank": int(members[mine][0, 0]),
+                **_spans(nodes[mine]),
                 **_slowest([_link(kind, pooled.jobs[each], strategies, strategy, over_network=apart) for each in ends]),
             }
         )

@@ -181,8 +181,9 @@ def _rows(dimension: Json, groups: RankGroups, plan: LaunchPlan, also: Sequence[
             "id": dimension["name"],
             "pool": link["pool"],
             "size": dimension["size"],
-            "count": dimension["count"],
-            "first": ranks_told(groups.group_of(0)),
+            # On pools both are those of the pool's own groups.
+            "count": link["count"],
+            "first": ranks_told(groups.group_of(link["first_rank"])),
             "stride": dimension["stride"],
             "nodes": _range(link["nodes"]),
             "link": _link_told(link, plan),

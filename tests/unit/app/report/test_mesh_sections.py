@@ -41,6 +41,15 @@ def marked(markup: str) -> dict[str, list[int]]:
     return found
 
 
+def test_a_pool_is_told_its_own_groups() -> None:
+    """Plan 1 of two pools: stage 0 on one, with ranks 0 to 63, and stage 1 on the other; eight groups of eight on each."""
+    shown = report("llama-3.1-70b-two-pools")
+    assert (shown.plans[0].strategy["tp"], shown.plans[0].strategy["pp"]) == (8, 2)
+    rows = re.findall(r'<tr data-group="tp">.*?</tr>', str(mesh(shown, shown.plans[0]).body))
+    told = [re.sub(r"<[^>]+>", "|", row).replace("||", "|").split("|")[2:5] for row in rows]
+    assert told == [["8", "8", "0 to 7"], ["8", "8", "64 to 71"]]
+
+
 def texts(markup: str) -> list[str]:
     return re.findall(r"<text[^>]*>([^<]*)</text>", markup)
 

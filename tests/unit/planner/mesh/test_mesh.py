@@ -108,6 +108,8 @@ def test_pools_have_links_of_their_own_and_pipelines_cross_them() -> None:
     ]  # fmt: skip
     by_name = {each["name"]: each["links"] for each in found["dimensions"]}
     assert [link["pool"] for link in by_name["tp"]] == ["old", "new"]
+    # Three stages of one group each, two of them on the older pool.
+    assert [(link["count"], link["first_rank"]) for link in by_name["tp"]] == [(2, 0), (1, 16)]
     assert by_name["tp"][0]["bus_bytes_per_s"] < by_name["tp"][1]["bus_bytes_per_s"]
     (pipeline,) = by_name["pp"]
     assert (pipeline["link"], pipeline["nodes"], pipeline["pool"]) == ("network", [3, 3], None)
