@@ -66,7 +66,9 @@ def report_file(report: Report, *, scripts: bool = True) -> str:
     return _rendered("report.html", report, frame, **parts, folds=True, others=told)
 
 
-def report_page(report: Report, *, assets: str = "/assets", home: str = "/", site: Sequence[Link] = ()) -> str:
+def report_page(
+    report: Report, *, assets: str = "/assets", home: str = "/", site: Sequence[Link] = (), notice: str = ""
+) -> str:
     """The served page of a report: the response, its best plan in full, and links to the pages of the others.
 
     Args:
@@ -74,13 +76,16 @@ def report_page(report: Report, *, assets: str = "/assets", home: str = "/", sit
         assets: path under which the stylesheet and the scripts are served.
         home: path of the page that the name of the product leads to.
         site: what every served page links to, beside the name of the product.
+        notice: what a reader must know of the report as a whole, under its title.
     """
     parts = _parts(report, report.plans[:1])
     frame = frame_of_page(_scripts(parts), assets=assets)
-    return _rendered("report.html", report, frame, **parts, folds=False, others="", home=home, site=site)
+    return _rendered("report.html", report, frame, **parts, folds=False, others="", home=home, site=site, notice=notice)
 
 
-def plan_page(report: Report, rank: int, *, assets: str = "/assets", home: str = "/", site: Sequence[Link] = ()) -> str:
+def plan_page(
+    report: Report, rank: int, *, assets: str = "/assets", home: str = "/", site: Sequence[Link] = (), notice: str = ""
+) -> str:
     """The served page of one plan; the other arguments are those of `report_page`."""
     view = report.plan(rank)
     told = _plan(report, view)
@@ -88,7 +93,7 @@ def plan_page(report: Report, rank: int, *, assets: str = "/assets", home: str =
     contents = [{"href": report.address or "#", "label": "Report"}]
     contents += [{"href": report.link(each), "label": f"Plan {each}"} for each in (rank - 1, rank + 1) if each in ranks]
     frame = frame_of_page(_scripts({"plans": [told]}), assets=assets)
-    return _rendered("plan.html", report, frame, plan=told, contents=contents, home=home, site=site)
+    return _rendered("plan.html", report, frame, plan=told, contents=contents, home=home, site=site, notice=notice)
 
 
 def _parts(report: Report, shown: Sequence[PlanView], *, most_bytes: int | None = None) -> dict[str, Any]:

@@ -137,6 +137,12 @@ def test_a_key_opens_the_pages(new_page: Callable[..., Page], tmp_path: Path) ->
         page.click("text=Find the best plans")
         expect(page.locator("h1")).to_have_text("llama-3.1-8b on 16 GPUs", timeout=60_000)
         assert page.evaluate("document.cookie") == ""
+        # A link on another site, such as a chat, opens what the key opens.
+        plan = page.url
+        page.goto(f"data:text/html,<a href='{plan}'>look at this plan</a>")
+        page.click("text=look at this plan")
+        page.wait_for_url(plan)
+        expect(page.locator("h1")).to_have_text("llama-3.1-8b on 16 GPUs")
         page.click("header >> text=Key")
         expect(page.locator("main")).to_contain_text("alice")
         page.click("text=Sign out")
@@ -177,3 +183,42 @@ def test_the_form_is_filled_by_keyboard(page: Page, live_address: str) -> None:
     page.locator("#training-global_batch_size").focus()
     page.keyboard.press("Enter")
     page.wait_for_url("**/plans/plan-*")
+
+
+@pytest.mark.parametrize("path", ["/plans", "/calibrations"])
+def test_lists_show_every_column_on_a_narrow_screen(
+    new_page: Callable[..., Page], live_address: str, path: str
+) -> None:
+    page = new_page(width=390)
+    page.goto(f"{live_address}{path}")
+    cells = page.locator(".listed tbody th, .listed tbody td:not(:empty)").all()
+    assert len(cells) >= 5
+    for cell in cells:
+        box = cell.bounding_box()
+        assert box
+        assert box["x"] >= 0
+        assert box["x"] + box["width"] <= 390, cell.inner_text()
+    hidden = "region => region.scrollWidth - region.clientWidth"
+    assert [region.evaluate(hidden) for region in page.locator(".scroll").all()] == [0] * page.locator(
+        ".scroll"
+    ).count()
+    # The column's name stands at each value, since the header is gone.
+    labels = page.locator(".listed td[data-label]").evaluate_all(
+        "cells => cells.map(cell => getComputedStyle(cell, '::before').content)"
+    )
+    assert labels
+    assert "none" not in labels
+
+
+def test_choices_of_the_calibration_are_not_cut(page: Page, live_address: str) -> None:
+    page.goto(f"{live_address}/")
+    width = page.locator("#cluster-calibration").evaluate(
+        """select => {
+            const style = getComputedStyle(select);
+            const pen = document.createElement("canvas").getContext("2d");
+            pen.font = style.font;
+            const room = select.clientWidth - parseFloat(style.paddingLeft) - parseFloat(style.paddingRight) - 20;
+            return Math.max(...[...select.options].slice(0, 2).map(each => pen.measureText(each.label).width)) - room;
+        }"""
+    )
+    assert width <= 0

@@ -10,6 +10,7 @@ from app.report.build import build_report
 from app.report.pages import Link, plan_page, report_page
 from app.report.report import Report
 from app.service.db.plans import PlanRow
+from app.service.intake.examples import EXAMPLE_PLAN_ID
 from app.service.parts import Service
 from app.service.web.rendering import ASSETS, HOME, SITE
 from cost_models.hardware import document_of
@@ -21,7 +22,8 @@ def report_html(service: Service, tenant: str, plan: PlanRow) -> str:
     Raises:
         InvalidInputError: another version of the program gave the answer.
     """
-    return report_page(stored_report(service, tenant, plan), assets=ASSETS, home=HOME, site=links_of(plan))
+    report = stored_report(service, tenant, plan)
+    return report_page(report, assets=ASSETS, home=HOME, site=links_of(plan), notice=notice_of(plan))
 
 
 def plan_html(service: Service, tenant: str, plan: PlanRow, rank: int) -> str:
@@ -33,7 +35,7 @@ def plan_html(service: Service, tenant: str, plan: PlanRow, rank: int) -> str:
     """
     report = stored_report(service, tenant, plan)
     require_rank(report, rank)
-    return plan_page(report, rank, assets=ASSETS, home=HOME, site=links_of(plan))
+    return plan_page(report, rank, assets=ASSETS, home=HOME, site=links_of(plan), notice=notice_of(plan))
 
 
 def require_rank(report: Report, rank: int) -> None:
@@ -63,6 +65,11 @@ def stored_response(service: Service, tenant: str, plan: PlanRow) -> dict[str, A
     # The stages are stored rank by rank, apart from the summary.
     ranked = [json.loads(text) for text in service.plans.all_ranked(tenant, plan.id)]
     return {**response, "plans": ranked}
+
+
+def notice_of(plan: PlanRow) -> str:
+    """What a reader must know of a plan as a whole; empty where there is nothing."""
+    return "An example of the documentation: nobody asked for it here." if plan.id == EXAMPLE_PLAN_ID else ""
 
 
 def links_of(plan: PlanRow) -> tuple[Link, ...]:

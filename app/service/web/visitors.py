@@ -54,14 +54,15 @@ def tenant_of_key(service: Service, key: str) -> str | None:
 
 def remember_key(request: Request, response: Response, key: str) -> None:
     """Gives the key to the visitor's browser until it is closed."""
-    # Without `secure` the cookie would be lost on a service in a private network that speaks plain HTTP. Strict, so that no link
-    # on a foreign page opens a page of ours as the visitor.
-    response.set_cookie(COOKIE, key, httponly=True, samesite="strict", secure=request.url.scheme == "https", path="/")
+    # Without `secure` the cookie would be lost on a service in a private network that speaks plain HTTP. Lax and not strict, so that
+    # a link in a chat or a mail opens a plan for whoever has a key: following a link changes nothing here, and what changes
+    # something is guarded by `require_own_page`.
+    response.set_cookie(COOKIE, key, httponly=True, samesite="lax", secure=request.url.scheme == "https", path="/")
 
 
 def forget_key(response: Response) -> None:
     """Takes the key out of the visitor's browser."""
-    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="strict")
+    response.delete_cookie(COOKIE, path="/", httponly=True, samesite="lax")
 
 
 def require_own_page(request: Request) -> None:

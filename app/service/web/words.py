@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from datetime import datetime
-from typing import Any
+from typing import Any, TypeVar
+
+Entry = TypeVar("Entry")
 
 
 def asked(request: Mapping[str, Any]) -> str:
@@ -32,3 +34,12 @@ def _nodes(cluster: Mapping[str, Any]) -> str:
 def when(moment: datetime) -> dict[str, str]:
     """A moment for a reader and for a machine, both in UTC."""
     return {"shown": f"{moment:%Y-%m-%d %H:%M} UTC", "stamp": moment.isoformat()}
+
+
+def parted(entries: Iterable[Entry], is_example: Callable[[Entry], bool]) -> tuple[list[Entry], list[Entry]]:
+    """What the visitor made, and the examples of the documentation, both in their order."""
+    own: list[Entry] = []
+    examples: list[Entry] = []
+    for entry in entries:
+        (examples if is_example(entry) else own).append(entry)
+    return own, examples

@@ -5,10 +5,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from app.service.intake.examples import EXAMPLE_CALIBRATION
+from cost_models.hardware import document_of
 from planner.schemas.judgement import EXAMPLE_JUDGE_REQUEST
 from planner.schemas.plan_request import EXAMPLE_REQUEST
 from planner.schemas.row import EXAMPLE_ROW
@@ -45,3 +47,9 @@ def _read() -> dict[str, Examples]:
 
 REQUESTS: Mapping[str, Examples] = _read()
 """By the path that they are posted to."""
+
+
+@cache
+def example_calibrations() -> frozenset[str]:
+    """Ids of the calibrations that the examples hold, whose numbers were measured nowhere."""
+    return frozenset(document_of(example.body).id for example in REQUESTS["/v1/calibrations"].values())

@@ -10,6 +10,7 @@ from fastapi.responses import HTMLResponse
 
 from app.errors import NotFoundError
 from app.service.api.dependencies import Here, Place, cursor_of
+from app.service.api.examples.requests import example_calibrations
 from app.service.web.figures.calibration import (
     bus_bytes_per_s,
     collective_figures,
@@ -19,7 +20,7 @@ from app.service.web.figures.calibration import (
 )
 from app.service.web.rendering import page
 from app.service.web.visitors import Visitor
-from app.service.web.words import when
+from app.service.web.words import parted, when
 from cost_models.calibration import CalibrationDocument
 from cost_models.hardware import parse_document, shipped_document, shipped_names
 from cost_models.units import GB, MICRO
@@ -32,10 +33,11 @@ _ON_A_PAGE = 20
 def list_calibrations(visitor: Visitor, service: Here, place: Place) -> HTMLResponse:
     """The tenant's calibrations, newest first, and the shipped ones."""
     rows = service.calibrations.page(visitor.tenant, limit=_ON_A_PAGE, after=place)
-    own = [{"id": r.id, "gpu": r.gpu, "per_node": r.gpus_per_node, "created": when(r.created_at)} for r in rows]
+    listed = [{"id": r.id, "gpu": r.gpu, "per_node": r.gpus_per_node, "created": when(r.created_at)} for r in rows]
+    own, examples = parted(listed, lambda each: each["id"] in example_calibrations())
     more = cursor_of(rows[-1].created_at, rows[-1].id) if len(rows) == _ON_A_PAGE else None
     shipped = [document for name in shipped_names() if (document := shipped_document(name)) is not None]
-    return page("calibrations", title="Calibrations", own=own, more=more, shipped=shipped)
+    return page("calibrations", title="Calibrations", own=own, examples=examples, more=more, shipped=shipped)
 
 
 @router.api_route("/{name}", methods=["GET", "HEAD"])
@@ -55,6 +57,7 @@ def show_calibration(name: Annotated[str, Path(max_length=120)], visitor: Visito
         title=document.name,
         document=document,
         is_own=is_own,
+        is_example=document.id in example_calibrations(),
         reference=document.id if is_own else name,
         machine=_machine(document),
         collectives=collective_figures(document),

@@ -13,6 +13,7 @@ from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from app.errors import status_of
 from app.service.api.dependencies import Here
+from app.service.api.examples.requests import example_calibrations
 from app.service.intake.own_calibrations import AUTO
 from app.service.parts import Service
 from app.service.submission import submit_request
@@ -112,8 +113,13 @@ def _form(checked: CheckedForm, tenant: str, service: Service, *, status: int = 
 def _calibrations(tenant: str, service: Service) -> list[tuple[str, str]]:
     """What may price the plan: nothing of the tenant's, its newest, one of its own, or one that is shipped."""
     own = service.calibrations.page(tenant, limit=_OWN_CALIBRATIONS)
-    listed = [("", "public curves of the GPU"), (AUTO, "auto: my newest measurements of these nodes")]
-    listed += [(row.id, f"{row.gpu}, {row.created_at:%Y-%m-%d}, {row.id[:12]}") for row in own]
+    listed = [("", "public curves of the GPU"), (AUTO, "auto: my newest")]
+    # The documentation's examples are left out: numbers that were invented must not price a plan by a slip in a menu.
+    listed += [
+        (row.id, f"{row.gpu}, {row.created_at:%Y-%m-%d}, {row.id[:12]}")
+        for row in own
+        if row.id not in example_calibrations()
+    ]
     return listed + [(name, f"{name} (shipped)") for name in shipped_names()]
 
 

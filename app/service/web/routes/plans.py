@@ -16,12 +16,13 @@ from app.errors import WrongStateError
 from app.service.api.dependencies import Here, Place, cursor_of
 from app.service.api.v1.plans import PlanId
 from app.service.db.jobs import FINISHED, JobKey
+from app.service.intake.examples import EXAMPLE_PLAN_ID
 from app.service.parts import Service
 from app.service.web.progress import progress_of
 from app.service.web.rendering import HTMX, fragment, html, page
 from app.service.web.reports import report_html
 from app.service.web.visitors import OwnPage, Visitor
-from app.service.web.words import asked, when
+from app.service.web.words import asked, parted, when
 from cost_models.errors import InvalidInputError
 
 router = APIRouter(include_in_schema=False)
@@ -45,7 +46,8 @@ def list_plans(visitor: Visitor, service: Here, place: Place) -> HTMLResponse:
         for plan in plans
     ]
     more = cursor_of(plans[-1].created_at, plans[-1].id) if len(plans) == _ON_A_PAGE else None
-    return page("plans", title="Plans", entries=entries, more=more, is_first=place is None)
+    own, examples = parted(entries, lambda entry: entry["id"] == EXAMPLE_PLAN_ID)
+    return page("plans", title="Plans", own=own, examples=examples, more=more, is_first=place is None)
 
 
 @router.api_route("/plans/{plan_id}", methods=["GET", "HEAD"])
