@@ -41,7 +41,8 @@ def left_open(sure: int) -> str:
     """What it means for a ranking that some strategies were left open, which beat none of its first `sure` plans."""
     work = "The search for the best split of every strategy is limited in work, and some strategies were left open."
     if not sure:
-        return f"{work} Plan 1 may be beaten: search.proof.gap says by how much at most."
+        where = 'the line of the table that begins with "Searched", and search.proof.gap of the answer'
+        return f"{work} Plan 1 may be beaten, at most by the gap that is stated with the search ({where})."
     first = (
         "Plan 1 is proved to be the best"
         if sure == 1

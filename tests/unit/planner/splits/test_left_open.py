@@ -53,7 +53,7 @@ def test_plans_up_to_the_least_open_bound_are_sure() -> None:
 @pytest.mark.parametrize(
     ("sure", "says"),
     [
-        (0, "Plan 1 may be beaten: search.proof.gap says by how much at most."),
+        (0, 'at most by the gap that is stated with the search (the line of the table that begins with "Searched"'),
         (1, "Plan 1 is proved to be the best; behind that"),
         (4, "Plans 1 to 4 are proved to be the best, in this order; behind that"),
     ],
