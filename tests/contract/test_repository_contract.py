@@ -216,7 +216,7 @@ class TestJobs:
         key = JobKey("a", plan_id)
         job = job_store.claim("me")
         assert job is not None
-        job_store.add_progress(key, Progress(evaluated=10.0, best_s=2.0, bound_s=1.5))
+        job_store.add_progress(key, Progress(evaluated=10.0, best_s=2.0, bound_s=1.5), owner="me")
         job_store.finish(job, owner="me", status="succeeded")
         events = job_store.events_after(key, 0)
         assert [(e.seq, e.type) for e in events] == [(1, "queued"), (2, "started"), (3, "progress"), (4, "succeeded")]
@@ -242,11 +242,11 @@ class TestJobs:
         key = JobKey("a", plans.submit("a", asked("d1")).id)
         lost = lapsing.claim("gone")
         assert lost is not None
-        assert lapsing.recover() == 1
+        assert lapsing.recover(lapsing.lapsed()) == 1
         assert lapsing.status(key) == "queued"
         assert not lapsing.finish(lost, owner="gone", status="succeeded")
         lapsing.claim("gone too")
-        assert lapsing.recover() == 1
+        assert lapsing.recover(lapsing.lapsed()) == 1
         plan = plans.get("a", key.id)
         assert plan.status == "failed"
         assert "worker-lost" in str(plan.error)
@@ -257,8 +257,11 @@ class TestJobs:
         past = datetime(2020, 1, 1, tzinfo=UTC)
         with writing(engine) as connection:
             connection.execute(update(jobs).values(lease_until=past))
-        job_store.renew("me", [key])
-        assert job_store.recover() == 0
+        lapsed = job_store.lapsed()
+        assert lapsed == {key: past}
+        assert job_store.renew("me", [key]) == []
+        assert job_store.recover(lapsed) == 0
+        assert job_store.lapsed() == {}
         assert job_store.status(key) == "running"
 
     @pytest.mark.parametrize(("left_s", "is_renewed"), [(19.0, True), (21.0, False)])
@@ -273,12 +276,27 @@ class TestJobs:
         before = datetime.now(UTC) + timedelta(seconds=left_s)
         with writing(engine) as connection:
             connection.execute(update(jobs).values(lease_until=before))
-        job_store.renew("me", [key, other])
+        assert job_store.renew("me", [key, other]) == [other]
         with reading(engine) as connection:
             leases = {row.id: row.lease_until for row in connection.execute(select(jobs.c.id, jobs.c.lease_until))}
         assert leases[other.id] == before
         assert (leases[key.id] > before + timedelta(seconds=5)) == is_renewed
         assert leases[key.id] <= datetime.now(UTC) + timedelta(seconds=30)
+
+    def test_a_process_that_lost_its_job_hears_of_it_and_writes_nothing(
+        self, engine: Engine, plans: PlanStore, job_store: JobStore
+    ) -> None:
+        lapsing = JobStore(engine, lease_s=0.0)
+        key = JobKey("a", plans.submit("a", asked("d1")).id)
+        lapsing.claim("slow")
+        lapsing.recover(lapsing.lapsed())
+        job_store.claim("next")
+        assert job_store.renew("slow", [key]) == [key]
+        before = len(job_store.events_after(key, 0))
+        job_store.add_progress(key, Progress(5.0, best_s=2.0, bound_s=1.0), owner="slow")
+        assert len(job_store.events_after(key, 0)) == before
+        job_store.add_progress(key, Progress(5.0, best_s=2.0, bound_s=1.0), owner="next")
+        assert [event.type for event in job_store.events_after(key, 0)][before:] == ["progress"]
 
     def test_only_jobs_that_wait_are_queued(self, plans: PlanStore, job_store: JobStore) -> None:
         assert not job_store.has_queued()
@@ -295,7 +313,7 @@ class TestJobs:
         for expected in ("queued", "failed"):
             for _ in keys:
                 assert lapsing.claim("gone") is not None
-            assert lapsing.recover() == 3
+            assert lapsing.recover(lapsing.lapsed()) == 3
             assert [lapsing.status(key) for key in keys] == [expected] * 3
         assert "disappeared 2 times" in str(plans.get("a", keys[0].id).error)
 
@@ -304,7 +322,7 @@ class TestJobs:
         key = JobKey("a", plans.submit("a", asked("d1")).id)
         lapsing.claim("gone")
         lapsing.request_cancel(key)
-        lapsing.recover()
+        lapsing.recover(lapsing.lapsed())
         assert lapsing.status(key) == "cancelled"
 
     def test_release_queues_what_was_running(self, plans: PlanStore, job_store: JobStore) -> None:
@@ -324,11 +342,11 @@ class TestJobs:
             assert lapsing.claim(f"process {number}") is not None
             lapsing.release(f"process {number}")
         lapsing.claim("gone")
-        lapsing.recover()
+        lapsing.recover(lapsing.lapsed())
         assert lapsing.status(key) == "queued"
         lapsing.claim("gone too")
         lapsing.release("somebody else")
-        lapsing.recover()
+        lapsing.recover(lapsing.lapsed())
         assert lapsing.status(key) == "failed"
 
     def test_a_result_that_cannot_be_stored_leaves_the_job_running(

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from sqlalchemy import Engine, insert, literal, select, tuple_
 from sqlalchemy.exc import IntegrityError
 
 from app.errors import NotFoundError
-from app.service.db.engine import reading, writing
+from app.service.db.engine import now_of, reading, writing
 from app.service.db.tables import UtcDateTime, calibrations
 
 
@@ -32,12 +32,11 @@ class CalibrationStore:
     def add(self, tenant: str, calibration_id: str, *, document: str, gpu: str, gpus_per_node: int | None) -> None:
         """Stores a document under its digest."""
         row = {
-            "tenant": tenant, "id": calibration_id, "created_at": datetime.now(UTC), "gpu": gpu,
-            "gpus_per_node": gpus_per_node, "document": document,
+            "tenant": tenant, "id": calibration_id, "gpu": gpu, "gpus_per_node": gpus_per_node, "document": document,
         }  # fmt: skip
         try:
             with writing(self._engine) as connection:
-                connection.execute(insert(calibrations).values(**row))
+                connection.execute(insert(calibrations).values(created_at=now_of(connection), **row))
         except IntegrityError:  # the document is there already: the same id means the same content
             # Read back, so that any other broken constraint is not mistaken for that.
             self.document(tenant, calibration_id)

@@ -8,10 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from sqlalchemy import Connection, Engine, create_engine, event
+from sqlalchemy import Connection, Engine, create_engine, event, func, select
 from sqlalchemy.engine import make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
@@ -69,6 +70,19 @@ def writing(engine: Engine) -> Iterator[Connection]:
     """A transaction that commits at the end, or rolls back on an error."""
     with engine.begin() as connection:
         yield connection
+
+
+def now_of(connection: Connection) -> datetime:
+    """The time by the database's clock, in UTC.
+
+    Services and workers on several machines agree on no other: a lease that one of them writes is read by all.
+    """
+    if connection.dialect.name != "postgresql":
+        # SQLite has no clock but that of the machine on which all of its users run.
+        return datetime.now(UTC)
+    # The time of this call and not that of the transaction's beginning, which waiting for a lock puts into the past.
+    moment: datetime = connection.execute(select(func.clock_timestamp())).scalar_one()
+    return moment.astimezone(UTC)
 
 
 def _prepare_sqlite(connection: Any, _record: Any) -> None:

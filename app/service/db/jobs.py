@@ -7,15 +7,15 @@ too many attempts, fails it and says why.
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Literal
 
 from sqlalchemy import Connection, Engine, func, insert, select, tuple_, update
 
 from app.errors import NotFoundError, WorkerLostError, WrongStateError, problem_document
-from app.service.db.engine import reading, writing
+from app.service.db.engine import now_of, reading, writing
 from app.service.db.tables import job_events, jobs, plans
 from planner.search.progress import Progress
 
@@ -75,7 +75,7 @@ class JobStore:
             row = connection.execute(oldest.with_for_update(skip_locked=True)).first()
             if row is None:
                 return None
-            now = datetime.now(UTC)
+            now = now_of(connection)
             connection.execute(
                 update(jobs)
                 .where(jobs.c.tenant == row.tenant, jobs.c.id == row.id)
@@ -91,20 +91,24 @@ class JobStore:
             append_event(connection, key, "started")
             return ClaimedJob(key, row.kind, row.payload, row.created_at, row.time_limit_s)
 
-    def renew(self, owner: str, keys: Sequence[JobKey]) -> None:
-        """Extends the owner's leases on these jobs, once any of them has lost more than a third of its time."""
-        now = datetime.now(UTC)
-        mine = (jobs.c.owner == owner) & tuple_(jobs.c.tenant, jobs.c.id).in_([(k.tenant, k.id) for k in keys])
-        # The runner asks four times a second. Only a worn lease costs a write, and two thirds of it are then left for
-        # further attempts.
-        worn = mine & (jobs.c.lease_until < now + self._lease * 2 / 3)
+    def renew(self, owner: str, keys: Sequence[JobKey]) -> list[JobKey]:
+        """Extends the owner's leases on these jobs, once any of them has lost more than a third of its time.
+
+        Returns:
+            Those of the jobs that are no longer the owner's: another process was given them, or they have ended.
+        """
+        pairs = [(key.tenant, key.id) for key in keys]
+        mine = (jobs.c.owner == owner) & (jobs.c.status == "running") & tuple_(jobs.c.tenant, jobs.c.id).in_(pairs)
         with reading(self._engine) as connection:
-            if connection.execute(select(jobs.c.id).where(worn).limit(1)).first() is None:
-                return
-        with writing(self._engine) as connection:
-            connection.execute(
-                update(jobs).where(mine, jobs.c.status == "running").values(lease_until=now + self._lease)
-            )
+            rows = connection.execute(select(jobs.c.tenant, jobs.c.id, jobs.c.lease_until).where(mine)).all()
+            # The runner asks four times a second. Only a worn lease costs a write, and two thirds of it are then left for
+            # further attempts.
+            worn = now_of(connection) + self._lease * 2 / 3
+        if any(row.lease_until < worn for row in rows):
+            with writing(self._engine) as connection:
+                connection.execute(update(jobs).where(mine).values(lease_until=now_of(connection) + self._lease))
+        kept = {JobKey(row.tenant, row.id) for row in rows}
+        return [key for key in keys if key not in kept]
 
     def cancel_requests(self, owner: str) -> list[JobKey]:
         """Running jobs of the owner that somebody has asked to cancel."""
@@ -147,19 +151,25 @@ class JobStore:
                 .values(status="queued", owner=None, lease_until=None, attempts=jobs.c.attempts - 1)
             )
 
-    def recover(self) -> int:
-        """Number of jobs retried or failed because the lease of their process ran out."""
-        lapsed = select(jobs).where(jobs.c.status == "running", jobs.c.lease_until < datetime.now(UTC))
-        # Looked at in a reading transaction first: it is asked four times a second and mostly finds nothing, and a writing one
-        # would take SQLite's only write lock each time.
+    def lapsed(self) -> dict[JobKey, datetime]:
+        """Running jobs whose lease has run out, with the time at which it did."""
         with reading(self._engine) as connection:
-            if connection.execute(lapsed.limit(1)).first() is None:
-                return 0
+            over = (jobs.c.status == "running") & (jobs.c.lease_until < now_of(connection))
+            rows = connection.execute(select(jobs.c.tenant, jobs.c.id, jobs.c.lease_until).where(over))
+            return {JobKey(row.tenant, row.id): row.lease_until for row in rows}
+
+    def recover(self, lapsed: Mapping[JobKey, datetime]) -> int:
+        """Number of these jobs retried or failed; those whose lease was renewed in the meantime are left alone."""
+        if not lapsed:
+            return 0
+        named = tuple_(jobs.c.tenant, jobs.c.id).in_([(key.tenant, key.id) for key in lapsed])
         with writing(self._engine) as connection:
-            rows = connection.execute(lapsed.with_for_update(skip_locked=True)).all()
-            for row in rows:
+            query = select(jobs).where(jobs.c.status == "running", named)
+            rows = connection.execute(query.with_for_update(skip_locked=True)).all()
+            gone = [row for row in rows if row.lease_until == lapsed[JobKey(row.tenant, row.id)]]
+            for row in gone:
                 _retry_or_fail(connection, row)
-            return len(rows)
+            return len(gone)
 
     def request_cancel(self, key: JobKey) -> Status:
         """The job's status now: `cancelled` if it had not started, else `running` until its worker stops.
@@ -190,10 +200,13 @@ class JobStore:
             row = connection.execute(_one(key)).first()
             return None if row is None else row.status
 
-    def add_progress(self, key: JobKey, progress: Progress) -> None:
-        """Stores one report of progress as an event."""
+    def add_progress(self, key: JobKey, progress: Progress, *, owner: str) -> None:
+        """Stores one report of progress as an event, where the job is still the owner's."""
+        mine = _one(key).where(jobs.c.owner == owner, jobs.c.status == "running")
         with writing(self._engine) as connection:
-            append_event(connection, key, "progress", progress)
+            # Locked, so that the job cannot be given to another process between this look and the insert.
+            if connection.execute(mine.with_for_update()).first() is not None:
+                append_event(connection, key, "progress", progress)
 
     def events_after(self, key: JobKey, seq: int) -> list[JobEvent]:
         """Events numbered above `seq`, in order."""
@@ -243,7 +256,7 @@ def append_event(connection: Connection, key: JobKey, kind: str, progress: Progr
     )
     connection.execute(
         insert(job_events).values(
-            tenant=key.tenant, job_id=key.id, seq=last.scalar_subquery(), type=kind, at=datetime.now(UTC),
+            tenant=key.tenant, job_id=key.id, seq=last.scalar_subquery(), type=kind, at=now_of(connection),
             evaluated=progress and progress.evaluated, best_s=progress and progress.best_s,
             bound_s=progress and progress.bound_s,
         )
@@ -268,7 +281,7 @@ def _end(
         .where(jobs.c.owner.is_(None) if owner is None else jobs.c.owner == owner)
         .values(
             status=status,
-            finished_at=datetime.now(UTC),
+            finished_at=now_of(connection),
             error=error and json.dumps(error),
             owner=None,
             lease_until=None,

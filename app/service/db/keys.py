@@ -8,12 +8,12 @@ from __future__ import annotations
 import hashlib
 import secrets
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from sqlalchemy import Engine, insert, select, update
 
 from app.errors import NotFoundError
-from app.service.db.engine import reading, writing
+from app.service.db.engine import now_of, reading, writing
 from app.service.db.tables import keys
 
 # Secret scanners recognise leaked keys by a prefix.
@@ -34,8 +34,8 @@ class Key:
 def create_key(engine: Engine, *, tenant: str, name: str) -> tuple[Key, str]:
     """A new key and its secret, which cannot be read again."""
     secret = _PREFIX + secrets.token_hex(20)
-    key = Key(f"key-{secrets.token_hex(6)}", tenant, name, datetime.now(UTC), None)
     with writing(engine) as connection:
+        key = Key(f"key-{secrets.token_hex(6)}", tenant, name, now_of(connection), None)
         connection.execute(
             insert(keys).values(
                 id=key.id, tenant=tenant, name=name, created_at=key.created_at, secret_sha256=_sha256(secret)
@@ -59,7 +59,7 @@ def revoke_key(engine: Engine, key_id: str) -> None:
     """
     with writing(engine) as connection:
         valid = (keys.c.id == key_id) & keys.c.revoked_at.is_(None)
-        changed = connection.execute(update(keys).where(valid).values(revoked_at=datetime.now(UTC)))
+        changed = connection.execute(update(keys).where(valid).values(revoked_at=now_of(connection)))
     if changed.rowcount == 0:
         raise NotFoundError(f"there is no valid key {key_id}", hint="`meshwright keys list` shows all keys.")
 

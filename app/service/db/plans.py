@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import secrets
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from sqlalchemy import Connection, Engine, Row, Select, delete, insert, literal, select, tuple_, update
 from sqlalchemy.exc import IntegrityError
 
 from app.errors import NotFoundError, TooManyJobsError
-from app.service.db.engine import reading, writing
+from app.service.db.engine import now_of, reading, writing
 from app.service.db.jobs import JobKey, Status, insert_job, unfinished
 from app.service.db.plan_result import PlanResult
 from app.service.db.tables import UtcDateTime, idempotency_keys, jobs, plans, ranked_plans
@@ -85,7 +85,7 @@ class PlanStore:
                 f"you already have {self._max_queued_jobs} unfinished jobs",
                 hint="Wait for some of them to end, or cancel some.",
             )
-        now = datetime.now(UTC)
+        now = now_of(connection)
         insert_job(
             connection, JobKey(tenant, plan_id), kind="plan", payload=submission.request, at=now,
             time_limit_s=submission.time_limit_s,
@@ -224,6 +224,6 @@ def _remember_key(connection: Connection, tenant: str, submission: Submission, p
                 key=key,
                 body_sha256=submission.body_sha256,
                 plan_id=plan_id,
-                created_at=datetime.now(UTC),
+                created_at=now_of(connection),
             )
         )

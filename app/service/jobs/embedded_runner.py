@@ -10,13 +10,17 @@ import os
 import secrets
 import socket
 import threading
+import traceback
 from collections.abc import Callable
 from typing import TypeVar
 
 import structlog
-from sqlalchemy.exc import SQLAlchemyError
+from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlchemyError
+from sqlalchemy.exc import TimeoutError as NoConnectionError
 
+from app.errors import InternalError, problem_document
 from app.service.db.jobs import ClaimedJob, JobKey, JobStore
+from app.service.jobs.lapsed_leases import LapsedLeases
 from app.service.jobs.runner import Kinds
 from app.service.jobs.watchers import Watchers
 from app.service.jobs.worker import Done, Failed, JobInput
@@ -36,9 +40,20 @@ _RETRY_AFTER_S = 1.0
 class EmbeddedRunner:
     """Runs jobs in `pool_size` worker processes that are kept warm."""
 
-    def __init__(self, store: JobStore, kinds: Kinds, *, pool_size: int, grace_s: float) -> None:
-        """`grace_s`: seconds that a job which was told to stop may take before its worker process is ended."""
+    def __init__(
+        self, store: JobStore, kinds: Kinds, *, pool_size: int, grace_s: float, patience_s: float = 5.0
+    ) -> None:
+        """A runner that has yet to be started.
+
+        Args:
+            store: the jobs.
+            kinds: how jobs of each kind are run.
+            pool_size: number of worker processes.
+            grace_s: seconds that a job which was told to stop may take before its worker process is ended.
+            patience_s: seconds for which another process's lease must have run out before its job is taken away.
+        """
         self._store = store
+        self._lapsed = LapsedLeases(store, patience_s=patience_s)
         self._kinds = kinds
         self._grace_s = grace_s
         # Unique even where a container always has the same host name and process id: an owner that comes back must not be taken
@@ -87,6 +102,11 @@ class EmbeddedRunner:
     def ready_workers(self) -> int:
         with self._lock:
             return sum(worker.is_alive for worker in self._ready)
+
+    def running(self) -> list[JobKey]:
+        """Jobs that run in this process, or whose result waits for the database."""
+        with self._lock:
+            return list(self._running)
 
     def worker_pids(self) -> list[int]:
         """Process ids of the workers, for whoever measures or ends them."""
@@ -142,13 +162,31 @@ class EmbeddedRunner:
                 on_progress=lambda progress: self._keep_progress(job.key, progress),
                 is_abandoned=self._stopping.is_set,
             )
+            # An abandoned job keeps its row as it is: `stop` queues it again, for the next service that starts.
+            if outcome != "abandoned":
+                self._store_outcome(job, outcome)
+                self._watchers.notify(job.key)
         finally:
             with self._lock:
                 del self._running[job.key]
-        # An abandoned job keeps its row as it is: `stop` queues it again, for the next service that starts.
-        if outcome != "abandoned":
-            self._guarded(lambda: self._finish(job, outcome))
-            self._watchers.notify(job.key)
+
+    def _store_outcome(self, job: ClaimedJob, outcome: Outcome) -> None:
+        """Stores how a job ended, as soon as the database takes it; the job's lease is renewed until then."""
+        while not self._stopping.is_set():
+            try:
+                self._finish(job, outcome)
+            except Exception as error:
+                if _is_passing(error):
+                    # The result is here and may have cost minutes; the database may be away for a moment only.
+                    log.error("a result waits for the database", job=job.key.id, error=str(error)[:300])  # noqa: TRY400
+                    self._stopping.wait(_RETRY_AFTER_S)
+                elif isinstance(outcome, Done):
+                    outcome = _refused(job, error)
+                else:
+                    log.exception("the end of a job could not be stored", job=job.key.id)
+                    return
+            else:
+                return
 
     def _finish(self, job: ClaimedJob, outcome: Outcome) -> None:
         if isinstance(outcome, Done):
@@ -163,20 +201,28 @@ class EmbeddedRunner:
             self._store.finish(job, owner=self._owner, status="cancelled")
 
     def _keep_progress(self, key: JobKey, progress: Progress) -> None:
-        self._guarded(lambda: self._store.add_progress(key, progress))
+        self._guarded(lambda: self._store.add_progress(key, progress, owner=self._owner))
 
     def _keep(self) -> None:
         while not self._stopping.wait(_KEEP_EVERY_S):
+            self._wake_for_dead_workers()
             self._guarded(self._look_after)
 
-    def _look_after(self) -> None:
+    def _wake_for_dead_workers(self) -> None:
+        """Lets the slot of an idle worker that was killed start another one; a slot sleeps until it is woken."""
         with self._lock:
-            running = list(self._running)
-        if running:
-            self._store.renew(self._owner, running)
-            for key in self._store.cancel_requests(self._owner):
+            some_died = not all(worker.is_alive for worker in self._ready)
+        if some_died:
+            with self._work:
+                self._hints += 1
+                self._work.notify_all()
+
+    def _look_after(self) -> None:
+        if running := self.running():
+            # A job that was given to somebody else must not go on here: its result could not be stored.
+            for key in (*self._store.renew(self._owner, running), *self._store.cancel_requests(self._owner)):
                 self.cancel(key)
-        if self._store.recover():
+        if self._lapsed.look():
             log.warning("jobs of a process that is gone were queued again or failed")
         # Jobs that another service queued, and those of a service that was gone, come without a hint of their own.
         if self._store.has_queued():
@@ -195,3 +241,17 @@ class EmbeddedRunner:
             log.exception("a step of the job runner failed")
         self._stopping.wait(_RETRY_AFTER_S)
         return None
+
+
+def _is_passing(error: Exception) -> bool:
+    """Whether the database is likely to take the same statement later: it is away, locked or full, and nothing was wrong with it."""
+    return isinstance(error, OperationalError | InterfaceError | NoConnectionError) or (
+        isinstance(error, DBAPIError) and error.connection_invalidated
+    )
+
+
+def _refused(job: ClaimedJob, error: Exception) -> Failed:
+    """What becomes of a job whose result the database will never take."""
+    log.error("a result could not be stored", job=job.key.id, error=str(error)[:300])
+    defect = InternalError("the job's result could not be stored", hint="Please report it with the server's log.")
+    return Failed(problem_document(defect), "".join(traceback.format_exception(error)))
