@@ -60,6 +60,8 @@ class Settings(BaseSettings):
     # whose machine died.
     lease_s: Annotated[float, Field(gt=0)] = 10.0
     """Seconds without a sign of life from a job's process after which the job is queued again."""
+    max_running_jobs: Annotated[int | None, Field(ge=1)] = None
+    """Jobs of one tenant that may run at a time. By default one worker stays free for the others where there are tenants."""
     max_queued_jobs: Annotated[int, Field(ge=1)] = 100
     """Unfinished jobs that one tenant may have; a further one is answered with 429."""
     # A request is a few KB. The largest body is a calibration: that of a node with four GPUs has 165 KB, one of several nodes a
@@ -83,6 +85,14 @@ class Settings(BaseSettings):
     def is_open(self) -> bool:
         """Whether requests need no key, which is so only while nothing but this machine can connect."""
         return is_loopback(self.host)
+
+    @property
+    def most_running(self) -> int | None:
+        """Jobs of one tenant that may run at a time; None for any number."""
+        if self.max_running_jobs is not None:
+            return self.max_running_jobs
+        # Everybody on a loopback address is the same tenant, for whom no worker need be kept free.
+        return None if self.is_open else max(self.pool_size - 1, 1)
 
     @property
     def upgrades_itself(self) -> bool:

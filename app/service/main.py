@@ -92,7 +92,7 @@ def serve(settings: Settings) -> None:
 
 def _build_service(settings: Settings, kinds: Kinds) -> Service:
     engine = build_engine(settings.url)
-    jobs = JobStore(engine, lease_s=settings.lease_s)
+    jobs = JobStore(engine, lease_s=settings.lease_s, max_running=settings.most_running)
     runner = EmbeddedRunner(jobs, kinds, pool_size=settings.pool_size, grace_s=settings.cancel_grace_s)
     return Service(
         settings=settings,

@@ -17,6 +17,7 @@ from sqlalchemy import Connection, Engine, func, insert, select, tuple_, update
 from app.errors import NotFoundError, WorkerLostError, WrongStateError, problem_document
 from app.service.db.engine import now_of, reading, writing
 from app.service.db.tables import job_events, jobs, plans
+from app.service.db.turns import Place, next_job, place_of
 from planner.search.progress import Progress
 
 Status = Literal["queued", "running", "succeeded", "failed", "cancelled"]
@@ -62,17 +63,16 @@ class JobEvent:
 class JobStore:
     """Jobs of all tenants, for the processes that run them."""
 
-    def __init__(self, engine: Engine, *, lease_s: float) -> None:
+    def __init__(self, engine: Engine, *, lease_s: float, max_running: int | None = None) -> None:
+        """`max_running`: jobs that one tenant may have running at a time; None for any number."""
         self._engine = engine
+        self._max_running = max_running
         self._lease = timedelta(seconds=lease_s)
 
     def claim(self, owner: str) -> ClaimedJob | None:
-        """The oldest queued job, which is now running and leased to `owner`; None if no job is queued."""
+        """The queued job whose turn it is, which is now running and leased to `owner`; None if none may be started."""
         with writing(self._engine) as connection:
-            # `skip_locked` lets services on PostgreSQL claim different jobs at once instead of queueing for the oldest. SQLite
-            # ignores it: there the write lock of the transaction makes claims take turns.
-            oldest = select(jobs).where(jobs.c.status == "queued").order_by(jobs.c.created_at).limit(1)
-            row = connection.execute(oldest.with_for_update(skip_locked=True)).first()
+            row = next_job(connection, max_running=self._max_running)
             if row is None:
                 return None
             now = now_of(connection)
@@ -200,6 +200,11 @@ class JobStore:
             row = connection.execute(_one(key)).first()
             return None if row is None else row.status
 
+    def place(self, key: JobKey) -> Place | None:
+        """Where a queued job stands; None where it is not queued."""
+        with reading(self._engine) as connection:
+            return place_of(connection, key.tenant, key.id)
+
     def add_progress(self, key: JobKey, progress: Progress, *, owner: str) -> None:
         """Stores one report of progress as an event, where the job is still the owner's."""
         mine = _one(key).where(jobs.c.owner == owner, jobs.c.status == "running")
@@ -229,13 +234,20 @@ _PAST = {"succeeded": "succeeded", "failed": "failed", "cancelled": "been cancel
 
 
 def insert_job(
-    connection: Connection, key: JobKey, *, kind: str, payload: str, at: datetime, time_limit_s: float
+    connection: Connection,
+    key: JobKey,
+    *,
+    kind: str,
+    payload: str,
+    at: datetime,
+    time_limit_s: float,
+    priority: int = 0,
 ) -> None:
     """Inserts a queued job with its first event, inside the caller's transaction."""
     connection.execute(
         insert(jobs).values(
             tenant=key.tenant, id=key.id, kind=kind, status="queued", payload=payload, created_at=at,
-            attempts=0, time_limit_s=time_limit_s, cancel_requested=False,
+            attempts=0, time_limit_s=time_limit_s, cancel_requested=False, priority=priority,
         )
     )  # fmt: skip
     append_event(connection, key, "queued")

@@ -80,8 +80,11 @@ jobs = Table(
     Column("owner", String(80), doc="the process that runs it"),
     Column("lease_until", UtcDateTime, doc="when the owner counts as gone"),
     Column("cancel_requested", Boolean, nullable=False, default=False),
+    Column("priority", Integer, nullable=False, server_default="0", doc="higher ones first, among one tenant's jobs"),
     Column("error", Text, doc="problem document of a failed job, JSON"),
     Index(None, "status", "created_at"),
+    Index(None, "tenant", "started_at"),
+    Index(None, "status", "tenant", "priority", "created_at"),
 )
 
 job_events = Table(
