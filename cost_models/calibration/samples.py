@@ -31,7 +31,7 @@ class Measured(Documented):
 class Fingerprint(Measured):
     """The machine and the software that the numbers belong to."""
 
-    gpu: str
+    gpu: Annotated[str, Field(max_length=64)]
     """Name of the GPU preset."""
     gpu_reported: str = ""
     """The GPU's name as the driver spells it."""
@@ -51,7 +51,7 @@ class Fingerprint(Measured):
     """Environment variables that change speed, such as NCCL_ALGO."""
     interconnect: Interconnect = "nvswitch"
     """What connects the GPUs of a node."""
-    gpus_per_node: Count = 1
+    gpus_per_node: Annotated[int, Field(ge=1, le=1024)] = 1
     """Number of GPUs of a node."""
     num_nodes: Count = 1
     """Number of nodes that were measured."""

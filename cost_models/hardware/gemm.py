@@ -40,6 +40,8 @@ _SAME_SHAPE_LOG2 = 0.02
 _MOST_LAUNCH_SHARE = 0.5
 """Share of a measured product's time that is taken for its launch gap at most."""
 _NEAREST = 4
+_DISTANCES_AT_ONCE = 1 << 16
+"""Distances between grid and measured shapes that are held at a time, 512 KiB: they stay in a core's cache."""
 _EVERYWHERE: Box = ((-math.inf,) * 3, (math.inf,) * 3)
 _MAX_AXIS = 32
 """Values kept on one axis when a profile's shapes are merged into a grid."""
@@ -311,7 +313,14 @@ def _merged_axis(base: Floats, extra: Floats) -> Floats:
 
 
 def _inverse_distance(at: Floats, known: Floats, value: Floats) -> Floats:
-    """Mean of the values at the nearest known points, weighted by 1/distance in log space."""
+    """Mean of the values at the nearest known points, weighted by 1/distance in log space, shape (N,)."""
+    # Some points at a time: all distances at once would be 2 GB for a calibration of 8,000 shapes, and as slow as that memory.
+    step = max(_DISTANCES_AT_ONCE // len(known), 1)
+    parts = [_inverse_distance_of_some(at[start : start + step], known, value) for start in range(0, len(at), step)]
+    return np.concatenate(parts)
+
+
+def _inverse_distance_of_some(at: Floats, known: Floats, value: Floats) -> Floats:
     distance = sum(np.abs(at[:, axis, None] - known[None, :, axis]) for axis in range(3))
     near = np.argpartition(distance, min(_NEAREST, len(known)) - 1, axis=1)[:, :_NEAREST]
     weight = 1.0 / np.maximum(np.take_along_axis(distance, near, axis=1), 1e-9)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import json
+import re
 from datetime import datetime
 from typing import Annotated, Any
 
@@ -31,6 +32,9 @@ async def _body(request: Request, service: Here) -> JsonBody:
 
 Body = Annotated[JsonBody, Depends(_body)]
 Limit = Annotated[int, Query(ge=1, le=100, description="Number of entries on a page.")]
+STORABLE = r"^[^\x00]+$"
+"""Ids that a database can be asked for: PostgreSQL has no text with U+0000."""
+_ID = re.compile(r"[A-Za-z0-9._:+-]{1,80}")
 _CURSOR = Query(max_length=300, description="`next_cursor` of the page before.")
 
 
@@ -48,7 +52,15 @@ def _place(cursor: Annotated[str | None, _CURSOR] = None) -> Moment | None:
         place = datetime.fromisoformat(moment)
     except (binascii.Error, UnicodeError, ValueError, TypeError):
         place, object_id = None, None
-    if place is None or place.tzinfo is None or not isinstance(object_id, str):
+    # A place that this service issued is a moment of its own life and an id of its own alphabet. Others may be beyond what a
+    # database can hold: years that no timestamp has, halves of surrogate pairs.
+    if (
+        place is None
+        or place.tzinfo is None
+        or not 2000 <= place.year < 3000
+        or not isinstance(object_id, str)
+        or not _ID.fullmatch(object_id)
+    ):
         problem = Problem(
             "/query/cursor", "cursor: this service did not issue it", "Use `next_cursor` of the page before."
         )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -55,6 +56,14 @@ class CalibrationStore:
         if document is None:
             raise NotFoundError(f"there is no calibration {calibration_id}", hint="GET /v1/calibrations lists yours.")
         return document
+
+    def documents(self, tenant: str, ids: Sequence[str]) -> dict[str, str]:
+        """Those of these documents that the tenant has, as JSON by id."""
+        query = select(calibrations.c.id, calibrations.c.document).where(
+            calibrations.c.tenant == tenant, calibrations.c.id.in_(ids)
+        )
+        with reading(self._engine) as connection:
+            return {row.id: row.document for row in connection.execute(query)}
 
     def newest(self, tenant: str, *, gpu: str, gpus_per_node: int) -> str | None:
         """Id of the tenant's newest calibration of this GPU and node shape."""

@@ -5,13 +5,12 @@ They are looked up once and travel with the request, so that neither the planner
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from app.errors import NotFoundError
 from app.service.db.calibrations import CalibrationStore
 from cost_models.calibration import CalibrationDocument
-from cost_models.errors import InvalidInputError
+from cost_models.errors import InvalidInputError, Problem
 from cost_models.hardware import parse_document
 from cost_models.inputs.cluster import resolve_cluster
 
@@ -20,62 +19,77 @@ AUTO = "auto"
 Document = dict[str, Any]
 
 
+MOST_NAMES = 16
+"""Calibrations that one cluster may name; the schema of a cluster says the same."""
+MOST_DOCUMENTS = 64
+"""Different calibrations that one request may name in all of its rows and pools. Each is read and parsed before anything is priced."""
+
+
 class OwnCalibrations:
     """The calibrations that one request names, as far as they have been looked up."""
 
     def __init__(self, store: CalibrationStore, *, tenant: str) -> None:
         self._store = store
         self._tenant = tenant
-        self._looked_up: set[str] = set()
+        self._newest: dict[tuple[str, int], str | None] = {}
         self.found: dict[str, CalibrationDocument] = {}
         """Documents by id."""
 
-    def named(self, document: Any) -> Any:
-        """The plan request or evaluate row with `auto` replaced by the calibration that it stands for now.
+    def named(self, documents: Sequence[Any]) -> list[Any]:
+        """Plan requests or evaluate rows with `auto` replaced by the calibration that it stands for now.
 
-        Calibrations that it names are looked up on the way. A malformed part is left as it is, for the planner to refuse.
+        Calibrations that they name are looked up on the way, in one query. A malformed part is left as it is, for the planner to
+        refuse.
+
+        Raises:
+            InvalidInputError: they name more calibrations than one request may.
         """
+        named: dict[str, None] = {}
+        result = [self._of_document(document, named) for document in documents]
+        if len(named) > MOST_DOCUMENTS:
+            message = f"the request names {len(named):,} calibrations; one request may name {MOST_DOCUMENTS}"
+            raise InvalidInputError([Problem("/cluster/calibration", message, "Split it over several requests.")])
+        for name, text in self._store.documents(self._tenant, list(named)).items() if named else ():
+            self.found[name] = parse_document(text)
+        return result
+
+    def _of_document(self, document: Any, named: dict[str, None]) -> Any:
         cluster = document.get("cluster") if isinstance(document, dict) else None
         if not isinstance(cluster, dict):
             return document
         if isinstance(cluster.get("pools"), list):
-            return {**document, "cluster": {**cluster, "pools": [self._of_nodes(pool) for pool in cluster["pools"]]}}
-        return {**document, "cluster": self._of_nodes(cluster)}
+            pools = [self._of_nodes(pool, named) for pool in cluster["pools"]]
+            return {**document, "cluster": {**cluster, "pools": pools}}
+        return {**document, "cluster": self._of_nodes(cluster, named)}
 
-    def _of_nodes(self, cluster: Any) -> Any:
+    def _of_nodes(self, cluster: Any, named: dict[str, None]) -> Any:
         """The same for a cluster of one kind of node, or for one pool."""
         names = _names(cluster)
         if not names:
             return cluster
         # `auto` is resolved now and not in the worker: the answer then depends on what is stored when the request arrives, and
         # its digest covers the calibration that was meant.
-        kept = [name for given in names if (name := self._newest(cluster) if given == AUTO else given) is not None]
-        for name in kept:
-            self._look_up(name)
+        kept = [name for given in names if (name := self._auto(cluster) if given == AUTO else given) is not None]
+        named.update(dict.fromkeys(kept))
         rest = {field: value for field, value in cluster.items() if field != "calibration"}
         return {**rest, "calibration": kept} if kept else rest
 
-    def _newest(self, cluster: Mapping[str, Any]) -> str | None:
+    def _auto(self, cluster: Mapping[str, Any]) -> str | None:
         try:
             resolved = resolve_cluster({field: value for field, value in cluster.items() if field != "calibration"})
         except InvalidInputError:
             return None  # the planner reports what is wrong with the cluster
-        return self._store.newest(self._tenant, gpu=resolved.gpu.name, gpus_per_node=resolved.gpus_per_node)
-
-    def _look_up(self, name: str) -> None:
-        if name in self._looked_up:
-            return
-        self._looked_up.add(name)
-        try:
-            self.found[name] = parse_document(self._store.document(self._tenant, name))
-        except NotFoundError:
-            return  # it is a shipped name, or one that the planner will refuse
+        node = (resolved.gpu.name, resolved.gpus_per_node)
+        if node not in self._newest:
+            self._newest[node] = self._store.newest(self._tenant, gpu=node[0], gpus_per_node=node[1])
+        return self._newest[node]
 
 
 def _names(cluster: object) -> list[str]:
     given = cluster.get("calibration") if isinstance(cluster, dict) else None
     if isinstance(given, str):
         return [given]
-    if isinstance(given, list) and all(isinstance(name, str) for name in given):
+    # Longer lists are left for the planner, which refuses them.
+    if isinstance(given, list) and len(given) <= MOST_NAMES and all(isinstance(name, str) for name in given):
         return given
     return []

@@ -44,7 +44,7 @@ def prepare_request(
     # Parsed before calibrations are looked up, so that a request which its schema refuses costs no query.
     asked = parse_request(document)
     own = OwnCalibrations(calibrations, tenant=tenant)
-    request = own.named(document)
+    (request,) = own.named([document])
     try:
         prepared = check_request(request, asked=asked, calibrations=own.found)
     except CalibrationError as error:

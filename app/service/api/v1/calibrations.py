@@ -8,7 +8,7 @@ from fastapi import APIRouter, Path
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response
 
-from app.service.api.dependencies import Body, Caller, Here, Limit, Place, page_of
+from app.service.api.dependencies import STORABLE, Body, Caller, Here, Limit, Place, page_of
 from app.service.api.examples.requests import example_calibrations
 from app.service.api.openapi import json_body
 from app.service.api.schemas import CalibrationFile, CalibrationPage
@@ -23,6 +23,7 @@ CalibrationId = Annotated[
     str,
     Path(
         max_length=80,
+        pattern=STORABLE,
         description="Digest of a calibration.",
         openapi_examples={"seeded": {"value": example_calibration().id}},
     ),

@@ -56,5 +56,5 @@ def _evaluated(rows: list[Any], *, own: OwnCalibrations) -> list[dict[str, Any]]
     ]
     if problems:
         raise InvalidInputError(problems[:_MOST_PROBLEMS])
-    named = [own.named(row) for row in rows]
+    named = own.named(rows)
     return list(evaluate_rows(named, extra=own.found))

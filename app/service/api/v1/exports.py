@@ -82,7 +82,7 @@ def launch_files(
     # Calibrations are stored under ids that only their tenant may name.
     predicted = next(each for each in response["plans"] if each["rank"] == rank)["evaluation"]
     own = OwnCalibrations(service.calibrations, tenant=tenant)
-    named = own.named(row)
+    (named,) = own.named([row])
     return tuple(export_row(named, framework, framework_version=version, predicted=predicted, extra=own.found))
 
 

@@ -40,7 +40,8 @@ async def judge(body: Body, caller: Caller, service: Here) -> JSONResponse:
 
 
 def _judged(asked: JudgeRequest, *, own: OwnCalibrations) -> dict[str, Any]:
-    cluster = own.named({"cluster": asked.cluster})["cluster"]
+    (named,) = own.named([{"cluster": asked.cluster}])
+    cluster = named["cluster"]
     strategy = asked.strategy.model_dump(exclude_unset=True, mode="json")
     return judged(
         [InputFile(file.path, file.content) for file in asked.files],

@@ -13,7 +13,7 @@ from fastapi.responses import JSONResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from app.errors import WrongStateError
-from app.service.api.dependencies import Body, Caller, Here, Limit, Place, page_of
+from app.service.api.dependencies import STORABLE, Body, Caller, Here, Limit, Place, page_of
 from app.service.api.openapi import json_body
 from app.service.api.problems import stored_problem
 from app.service.api.schemas import PlanDocument, PlanEvent, PlanPage, PlanState, Status
@@ -29,7 +29,13 @@ from planner.schemas.base import SCHEMA_VERSION
 
 router = APIRouter(prefix="/v1/plans", tags=["plans"])
 PlanId = Annotated[
-    str, Path(max_length=80, description="Id of a plan.", openapi_examples={"seeded": {"value": EXAMPLE_PLAN_ID}})
+    str,
+    Path(
+        max_length=80,
+        pattern=STORABLE,
+        description="Id of a plan.",
+        openapi_examples={"seeded": {"value": EXAMPLE_PLAN_ID}},
+    ),
 ]
 Rank = Annotated[int, Path(ge=1, le=1000, description="1 is the best.", openapi_examples={"best": {"value": 1}})]
 # Workers report at most every 0.2 s, so looking more often would find nothing new.
@@ -149,7 +155,8 @@ async def watch_plan(
     key: Annotated[JobKey, Depends(_watched)],
     service: Here,
     last_event_id: Annotated[
-        int, Header(ge=0, description="Leave out events up to this number; browsers send it when they reconnect.")
+        int,
+        Header(ge=0, lt=2**31, description="Leave out events up to this number; browsers send it when they reconnect."),
     ] = 0,
 ) -> AsyncIterable[ServerSentEvent]:
     """The plan's events as they happen (server-sent events); the stream ends with the job."""
