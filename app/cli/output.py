@@ -7,9 +7,23 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import typer
+
+from cost_models.errors import InvalidInputError, Problem
+
+
+def require_name(path: Path, *, option: str, example: str) -> None:
+    """Refuses an output whose name begins with a dash: an option was meant, and a file called `--force` is hard to get rid of.
+
+    Raises:
+        InvalidInputError: the path begins with a dash.
+    """
+    if str(path).startswith("-"):
+        hint = f"Give {option} a name such as {example}; further options go behind it."
+        raise InvalidInputError([Problem("", f"{option} {path} begins with a dash, as options do", hint, "not-a-name")])
 
 
 def write_document(document: Mapping[str, Any]) -> None:

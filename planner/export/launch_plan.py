@@ -14,6 +14,7 @@ from cost_models.job import Job, PooledJob
 from cost_models.strategies.strategy import Strategies
 from planner.request.job import Documents, resolve_pooled_job
 from planner.request.resolved import model_document, training_document
+from planner.schemas.plan_request import MOST_PLANS
 from planner.schemas.strategy import StrategyInput
 from planner.strategies.on_pools import resolve_on_pools, violations_on_pools
 from planner.strategies.parse import strategy_dict
@@ -118,6 +119,18 @@ def launch_plan(row: Mapping[str, Any], *, extra: Documents | None = None, allow
     return LaunchPlan(pooled, resolved.strategies)
 
 
+def _how_to_get(response: Mapping[str, Any], rank: int) -> str:
+    """What to do about a rank that a response lacks; a table may name one that a saved answer was not asked for."""
+    count, asked = len(response["plans"]), response["request"].get("top_k")
+    if not count:
+        return "It has none, because no plan fits."
+    ranks = f"Ranks: 1 to {count}."
+    # A response with fewer plans than were asked for holds all that there are.
+    if not 1 <= rank <= MOST_PLANS or (isinstance(asked, int) and count < asked):
+        return ranks
+    return f"{ranks} Plan again with --top {rank} --json, or over HTTP with a top_k of {rank}."
+
+
 def row_of_plan(response: Mapping[str, Any], rank: int, *, framework_version: str | None = None) -> dict[str, Any]:
     """The evaluate row of one ranked plan of a response.
 
@@ -132,9 +145,8 @@ def row_of_plan(response: Mapping[str, Any], rank: int, *, framework_version: st
     request, plans = response["request"], response["plans"]
     plan = next((each for each in plans if each["rank"] == rank), None)
     if plan is None:
-        ranks = f"1 to {len(plans)}" if plans else "none: no plan fits"
         raise InvalidInputError(
-            [Problem("/plans", f"the response has no plan {rank}", f"Ranks: {ranks}.", "unknown-plan")]
+            [Problem("/plans", f"the response has no plan {rank}", _how_to_get(response, rank), "unknown-plan")]
         )
     # The request of a response has every default filled in, so the row prices as it was planned.
     training = dict(request["training"])

@@ -22,6 +22,8 @@ EXAMPLE_REQUEST: JsonDict = {
     "constraints": {"allowed": {"zero": [0, 1]}},
     "top_k": 3,
 }
+MOST_PLANS = 1000
+"""Plans that one request may ask for."""
 Objective = Literal["step_time", "cost", "fewest_gpus"]
 Extra = Literal["pareto", "what_if", "open_splits"]
 
@@ -93,7 +95,7 @@ class PlanRequest(ContractModel):
     """What the best plan has least of: seconds of a step, cost of a token, or GPUs."""
     targets: Targets = Targets.model_construct()
     """What a plan must reach to be listed."""
-    top_k: Annotated[Degree, Field(le=1000)] = 10
+    top_k: Annotated[Degree, Field(le=MOST_PLANS)] = 10
     """Number of plans that are returned, all of them exact within the searched space."""
     include: Annotated[tuple[Extra, ...], Field(max_length=3)] = ()
     """Extra analyses. `open_splits` searches for the best layers of every stage, which takes seconds more, where even and nearly

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app.cli.inputs import MAX_RESPONSE_BYTES, read_document
+from app.cli.output import require_name
 from cost_models.errors import InvalidInputError, Problem
 
 if TYPE_CHECKING:
@@ -41,6 +42,7 @@ def export(
     """Write the launch files of a plan: configuration, launch script, SLURM and Kubernetes files."""
     from planner.export.export import export as launch_files
 
+    require_name(out, option="--out", example="launch")
     document = read_document(response, most_bytes=MAX_RESPONSE_BYTES)
     _require_response(document)
     files = launch_files(document, framework, plan=plan, framework_version=framework_version, allow_files=True)

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from app.cli.output import require_name
 from app.cli.progress import StatusLine
 from app.errors import UnavailableError
 from app.quantities import duration_s
@@ -79,6 +80,7 @@ def run(
     """Measure this node, or under torchrun or srun all their nodes."""
     # Before anything is loaded: the budget covers what a user waits for, and importing torch takes seconds.
     began_s = time.perf_counter()
+    require_name(out, option="--out", example="calibration.json")
     budget_s = duration_s(budget, option="--budget", least_s=_LEAST_S)
     from cost_models.hardware import read_document
     from profiler.agent import Settings, measure
@@ -137,6 +139,9 @@ def show(
     """Print what a calibration contains."""
     from app.cli.rendering.profile_tables import cluster_of, print_report
 
+    for option, path in (("--html", html), ("--png", png)):
+        if path is not None:
+            require_name(path, option=option, example=f"calibration.{option[2:]}")
     document = _document(file)
     if cluster:
         sys.stdout.write(json.dumps(cluster_of(document, num_nodes=num_nodes, reference=file), allow_nan=False) + "\n")
@@ -160,6 +165,7 @@ def doctor(
     """Say what would stop or spoil a measurement here. The exit code is 5 if something would stop it."""
     from profiler.machine.doctor import examine
 
+    require_name(out, option="--out", example="calibration.json")
     findings = examine(device=device.value, out=out, environment=os.environ)
     for finding in findings:
         typer.echo(f"{finding.level:8} {finding.subject}: {finding.message}")

@@ -8,6 +8,7 @@ from typing import Annotated, NoReturn
 import typer
 
 from app.cli.inputs import MAX_RESPONSE_BYTES, read_document
+from app.cli.output import require_name
 from cost_models.errors import InvalidInputError, Problem
 
 
@@ -48,6 +49,7 @@ def _require_free(path: Path, response: str, *, force: bool) -> None:
     if path.is_dir() or str(path) == "-":
         told = "a folder" if path.is_dir() else "no file's name"
         _refuse(f"--html {path} is {told}", "Give the path of the page, such as plan.html.", "not-a-file")
+    require_name(path, option="--html", example="plan.html")
     if not path.parent.is_dir():
         _refuse(f"{path.parent} is not a folder", "Make it first, or give another --html.", "not-a-folder")
     # A link counts as a file even where what it leads to is gone.

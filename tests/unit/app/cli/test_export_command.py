@@ -82,3 +82,10 @@ def test_a_file_where_the_folder_should_be(response, tmp_path, capsys):
     path.write_text("")
     assert run(["export", str(response), "--framework", "megatron", "--out", str(path)]) == 2
     assert "not a folder" in capsys.readouterr().err
+
+
+def test_a_folder_that_looks_like_an_option_is_refused(response, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    assert run(["export", str(response), "--framework", "megatron", "--out", "--force"]) == 2
+    assert "--out --force begins with a dash" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -286,3 +286,19 @@ def test_shipped_calibrations_are_no_default(shipped: CalibrationDocument) -> No
     assert shipped.fingerprint.nvls == "off"
     assert shipped.name.endswith(shipped.created_at[:10])
     assert {s.spread_fraction for s in shipped.gemm} != {0.0}
+
+
+@pytest.mark.parametrize(
+    ("arguments", "named"),
+    [
+        (["show", NAME, "--html", "--png"], "--html --png"),
+        (["show", NAME, "--png", "--cluster"], "--png --cluster"),
+        (["run", "--out", "--fresh", "--device", "cpu"], "--out --fresh"),
+        (["doctor", "--out", "--device"], "--out --device"),
+    ],
+)
+def test_an_output_that_looks_like_an_option_is_refused(arguments, named, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(["profile", *arguments]) == 2
+    assert f"{named} begins with a dash" in capsys.readouterr().err
+    assert not list(tmp_path.iterdir())

@@ -145,7 +145,15 @@ def test_the_response_itself_is_never_replaced(response, tmp_path, capsys) -> No
     assert json.loads(source.read_text("utf-8")) == response
 
 
-@pytest.mark.parametrize(("target", "told"), [("-", "no file's name"), ("", "a folder"), (".", "a folder")])
+@pytest.mark.parametrize(
+    ("target", "told"),
+    [
+        ("-", "no file's name"),
+        ("", "a folder"),
+        (".", "a folder"),
+        ("--no", "--html --no begins with a dash, as options do\n  Give --html a name such as plan.html"),
+    ],
+)
 def test_what_is_no_path_of_a_page_is_refused(target, told, response, tmp_path, monkeypatch, capsys) -> None:
     source = tmp_path / "response.json"
     source.write_text(json.dumps(response), "utf-8")

@@ -156,6 +156,24 @@ def test_broken_responses_are_refused_with_the_field(response, change, words) ->
     assert words in " ".join(f"{problem.pointer} {problem.message}" for problem in refused.value.problems)
 
 
+@pytest.mark.parametrize(
+    ("rank", "asked", "hint"),
+    [
+        (37, 1, "Ranks: 1 to 1. Plan again with --top 37 --json, or over HTTP with a top_k of 37."),
+        # It was asked for more than it holds, so that another request would find no more.
+        (37, 10, "Ranks: 1 to 1."),
+        # No request may ask for more than a thousand.
+        (1001, 1, "Ranks: 1 to 1."),
+    ],
+)
+def test_a_rank_that_the_response_lacks_is_refused_with_how_to_get_it(response, rank, asked, hint) -> None:
+    request = {**response["request"], "top_k": asked}
+    with pytest.raises(InvalidInputError) as refused:
+        plan_detail({**response, "request": request, "plans": response["plans"][:1]}, rank)
+    (problem,) = refused.value.problems
+    assert (problem.message, problem.hint) == (f"the response has no plan {rank}", hint)
+
+
 def test_a_response_with_fields_of_another_version_is_refused_with_that_version(response) -> None:
     with pytest.raises(InvalidInputError, match=r"meshwright 9\.9"):
         plan_detail({**response, "product_version": "9.9", "colour": "blue"})
