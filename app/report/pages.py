@@ -49,17 +49,18 @@ LISTED = 24
 """Plans that a file tells of, near-copies left out; what follows them stands in the table alone."""
 
 
-def report_file(report: Report, *, scripts: bool = True) -> str:
+def report_file(report: Report, *, scripts: bool = True, most_bytes: int = MOST_BYTES) -> str:
     """The report as one HTML document that needs no network and no other file.
 
     Args:
         report: what is reported, without an address.
         scripts: whether scripts are written into it, which sort tables and make figures answer to the pointer; it is complete
             without them.
+        most_bytes: size without scripts up to which plans are told in full; of the first one, its whole step alone is left out.
     """
     # A near-copy differs from its leader in a knob that changes nothing a reader would see in its figures.
     shown = [view for view in report.plans if report.leader(view.rank) == view.rank]
-    parts = _parts(report, shown[:LISTED], most_bytes=MOST_BYTES)
+    parts = _parts(report, shown[:LISTED], most_bytes=most_bytes)
     others = len(shown) - LISTED
     told = f"{others} further plans stand in the table alone." if others > 0 else ""
     frame = frame_of_file(_scripts(parts), wanted=scripts)
@@ -124,7 +125,12 @@ def _told(report: Report, shown: Sequence[PlanView], *, room: int | None) -> lis
         tried = limit is None or limit > _LEAST_ROOM
         sections: list[Section] = []
         left_out: list[str] = []
-        for section in _made(make(report, view) for make in OF_A_PLAN) if tried else ():
+        made = _made(make(report, view) for make in OF_A_PLAN) if tried else []
+        # The first plan is told in full; of its figures only the whole step repeats what another one shows.
+        if limit is None and room is not None and _size(made) > room:
+            brief = timeline(report, view, room_for_whole=False)
+            made = [brief if brief is not None and section.name == brief.name else section for section in made]
+        for section in made:
             if limit is None or _size([section]) <= limit:
                 sections.append(section)
                 limit = None if limit is None else limit - _size([section])

@@ -168,8 +168,9 @@
       told.set(at, mark.querySelector("title").textContent);
       if (mark.dataset.kind) {
         const value = Number(mark.dataset.value);
-        const written = mark.nextElementSibling.textContent;
-        marks[kinds.indexOf(mark.dataset.kind)][at] = { value, written, asked: mark.classList.contains("asked") };
+        const label = mark.nextElementSibling;
+        const [written, position] = [label.textContent, "below" in label.dataset ? "bottom" : "top"];
+        marks[kinds.indexOf(mark.dataset.kind)][at] = { value, written, position, asked: mark.classList.contains("asked") };
       }
     }
     const height = 130;
@@ -198,7 +199,7 @@
           type: "line", xAxisIndex: index, yAxisIndex: index, connectNulls: false,
           data: marks[index].map((mark) => mark && {
             value: mark.value, symbolSize: mark.asked ? 11 : 7,
-            label: { show: true, position: "top", color: colour("ink"), fontSize: 11, formatter: mark.written, textBorderColor: colour("page"), textBorderWidth: 3 },
+            label: { show: true, position: mark.position, color: colour("ink"), fontSize: 11, formatter: mark.written, textBorderColor: colour("page"), textBorderWidth: 3 },
           }),
           color: colour("compute"), symbol: "circle", lineStyle: { width: 1.75 },
         })), ...limits],

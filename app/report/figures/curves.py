@@ -109,9 +109,17 @@ def _panel(
             "circle", element("title", f"{variants[place]}: {told[place]}"), cx=x, cy=at, r=4 if place == asked else 3, class_=kind,
             data_variant=variants[place], data_kind=panel.name, data_value=f"{value:.6g}",
         )  # fmt: skip
-        # Written above the point, or under it where the panel's top would cut it off.
-        above = at - 8 if at - 16 > top + 14 else at + 16
-        yield element("text", panel.told[place], x=x, y=above, text_anchor="middle", class_="value")
+        # Written above the point, or under it where the panel's top would cut it off or the limit strike it through.
+        below = at - 16 <= top + 14 or _meets(at, None if panel.limit is None else upwards.place(panel.limit))
+        yield element(
+            "text", panel.told[place], x=x, y=at + 16 if below else at - 8, text_anchor="middle", class_="value",
+            data_below="" if below else None,
+        )  # fmt: skip
+
+
+def _meets(at: float, limit: float | None) -> bool:
+    """Whether a line at `limit` crosses what is written above a point at `at`, here or on a chart's somewhat shorter scale."""
+    return limit is not None and 4.0 < at - limit < 28.0
 
 
 def _line(panel: Panel, places: Sequence[float], upwards: Axis) -> Iterator[Markup]:

@@ -20,6 +20,8 @@ CACHED, CONTEXT = "cached", "context"
 _BESIDE = {CACHED: "cached by the allocator", CONTEXT: "context and communication buffers"}
 _ALIKE = frozenset({"stage"})
 """What may differ between stages that are shown as one."""
+MOST_BARS, _AT_ENDS = 12, 4
+"""Bars up to which all are drawn, and how many are drawn at either end where there are more, 2 kB each."""
 
 
 def memory(report: Report, plan: PlanView) -> Section | None:
@@ -44,7 +46,7 @@ def memory_section(evaluation: Json, *, headroom_fraction: float | None) -> Sect
     return section(
         "memory",
         "Memory of each stage at its peak",
-        rows=[_row(held, run, until=until, headroom_fraction=headroom_fraction) for run in runs],
+        rows=list(_rows(held, runs, until=until, headroom_fraction=headroom_fraction)),
         axis=axis(
             [mark * GIB for mark in marks], [f"{mark:g}" for mark in marks[:-1]] + [f"{marks[-1]:g} GiB"], until=until
         ),
@@ -78,19 +80,48 @@ def _named(run: Sequence[Json]) -> str:
     return f"Stage {first}" if first == last else f"Stages {first} to {last}"
 
 
-def _row(held: Json, run: Sequence[Json], *, until: float, headroom_fraction: float | None) -> dict[str, Any]:
+def _rows(
+    held: Json, runs: Sequence[Sequence[Json]], *, until: float, headroom_fraction: float | None
+) -> Iterator[dict[str, Any]]:
+    """A row for each run of equal stages; of many, those at both ends and the fullest are drawn, and the table has the rest."""
+    # Interleaved schedules leave every stage of a deep pipeline a little less than the one before: no two are equal.
+    few = len(runs) <= MOST_BARS
+    drawn = [
+        few or min(at, len(runs) - 1 - at) < _AT_ENDS or _is_fullest(held, run[0]) for at, run in enumerate(runs)
+    ]  # fmt: skip
+    # One measure for all rows: the whole card where it is known of each stage, else what is allocated.
+    by_card = all(_is_fullest(held, run[0]) or run[0].get("peak_device_bytes") is not None for run in runs)
+    for is_drawn, group in groupby(zip(drawn, runs, strict=True), key=lambda each: each[0]):
+        if is_drawn:
+            for _, run in group:
+                yield _row(held, run, by_card=by_card, until=until, headroom_fraction=headroom_fraction)
+        else:
+            yield _folded([stage for _, run in group for stage in run])
+
+
+def _is_fullest(held: Json, stage: Json) -> bool:
+    return bool(stage["peak_allocated_bytes"] == held["peak_allocated_bytes"])
+
+
+def _folded(stages: Sequence[Json]) -> dict[str, Any]:
+    sizes = [stage["peak_allocated_bytes"] for stage in stages]
+    told = f"{gib(min(sizes))} to {gib(max(sizes))}"
+    return {"label": _named(stages), "detail": "in the table below", "allocated": told, "of_card": None, "bar": None}
+
+
+def _row(
+    held: Json, run: Sequence[Json], *, by_card: bool, until: float, headroom_fraction: float | None
+) -> dict[str, Any]:
     stage = run[0]
     allocated = stage["peak_allocated_bytes"]
-    # The whole card is told of the fullest stage, and on pools of every stage.
-    fullest = allocated == held["peak_allocated_bytes"]
+    fullest = _is_fullest(held, stage)
     device = held["peak_device_bytes"] if fullest else stage.get("peak_device_bytes")
     capacity = stage.get("capacity_bytes") or held["capacity_bytes"]
     return {
         "label": _named(run),
         "detail": ", ".join(_details(run)),
-        "allocated": gib(allocated),
-        "device": None if device is None else gib(device),
-        "capacity": gib(capacity),
+        "allocated": None if by_card else gib(allocated),
+        "of_card": None if device is None else (gib(device), gib(capacity)),
         "bar": stage_bar(
             stage, held if fullest else None, until=until, capacity=capacity, headroom_fraction=headroom_fraction
         ),
@@ -164,17 +195,16 @@ def _limits(held: Json, headroom_fraction: float | None) -> str:
 
 
 def _table(kinds: Sequence[Any], runs: Sequence[Sequence[Json]]) -> dict[str, Any]:
-    """The figure's numbers: a row for each kind, a column for each run of equal stages."""
-    ones = [run[0] for run in runs]
-    return {
-        "columns": [_named(run).removeprefix("Stages ").removeprefix("Stage ") for run in runs],
-        "rows": [
-            (
-                term.name.replace("_", " "),
-                term.meaning,
-                [gib(stage["breakdown_bytes"].get(term.name, 0.0)) for stage in ones],
-            )
-            for term in kinds
-        ],
-        "allocated": [gib(stage["peak_allocated_bytes"]) for stage in ones],
-    }
+    """The figure's numbers: a row for each kind, a column for each run of equal stages; the other way round where these are many."""
+    stages = [_named(run).removeprefix("Stages ").removeprefix("Stage ") for run in runs]
+    names = [term.name.replace("_", " ") for term in kinds]
+    sizes = [[gib(run[0]["breakdown_bytes"].get(term.name, 0.0)) for term in kinds] for run in runs]
+    allocated = [gib(run[0]["peak_allocated_bytes"]) for run in runs]
+    if len(runs) > MOST_BARS:
+        rows = [(stage, [*row, total]) for stage, row, total in zip(stages, sizes, allocated, strict=True)]
+        return {"tall": True, "columns": [*names, "allocated"], "rows": rows}
+    by_kind = [
+        (name, term.meaning, [row[at] for row in sizes])
+        for at, (name, term) in enumerate(zip(names, kinds, strict=True))
+    ]
+    return {"tall": False, "columns": stages, "rows": by_kind, "allocated": allocated}

@@ -47,6 +47,7 @@ _EMBEDDED_TASKS, _EMBEDDED_ENTRIES = 3000, 4000
 TRACE_VIEWERS = "opens in Perfetto (ui.perfetto.dev) and chrome://tracing"
 MEMORY_VIEWER = "drop it on pytorch.org/memory_viz"
 SNAPSHOT_APPROXIMATES = "In the memory snapshot the activations of a micro-batch come and go whole, scaled so that the peak is that of the estimate."
+_SERVED = "the report that meshwright serve shows has it"
 _PHRASES = {term.name: term.phrase for term in TIME_TERMS}
 _SCHEDULES = {
     "1f1b": "1F1B",
@@ -58,8 +59,8 @@ _SCHEDULES = {
 }
 
 
-def timeline(report: Report, view: PlanView) -> Section | None:
-    """How the stages of a plan spend one optimizer step."""
+def timeline(report: Report, view: PlanView, *, room_for_whole: bool = True) -> Section | None:
+    """How the stages of a plan spend one optimizer step; the whole step only where the page has room for it."""
     try:
         found = plan_timeline(view.row, view.evaluation, extra=report.calibrations, allow_files=report.allow_files)
     except (ChangedPriceError, MeshwrightError) as error:
@@ -82,7 +83,7 @@ def timeline(report: Report, view: PlanView) -> Section | None:
         "caption": _caption(found, panels, len(ranks)),
         "rows": _table(found, view),
         "notes": _notes(found),
-        "whole": _whole(found, view) if in_full else None,
+        "whole": _whole(found, view, room=room_for_whole) if in_full else None,
         "downloads": downloads,
         "snapshot": SNAPSHOT_APPROXIMATES if any("memory" in link["file"] for link in downloads or ()) else "",
     }
@@ -338,7 +339,7 @@ def _ends(found: Timeline) -> list[str]:
     ]
 
 
-def _whole(found: Timeline, view: PlanView) -> dict[str, Any] | None:
+def _whole(found: Timeline, view: PlanView, *, room: bool) -> dict[str, Any] | None:
     """The whole step, or why it is not drawn; None where the folded figure is whole."""
     if not found.repeats:
         return None
@@ -347,6 +348,8 @@ def _whole(found: Timeline, view: PlanView) -> dict[str, Any] | None:
     if count > MOST_BARS or not found.is_whole:
         bars = f"{count:,}" if found.is_whole else f"more than {count:,}"
         return {"figure": None, "why": f"The whole step has {bars} bars, too many to be drawn here."}
+    if not room:
+        return {"figure": None, "why": f"The file has no room for the whole step of {count:,} bars; {_SERVED}."}
     wide = next(each for each in (1, 2, 4) if each == 4 or count / found.ranks <= each * _WIDE_BARS)
     drawn = timeline_figure(
         _rows(found, range(found.ranks), panels),

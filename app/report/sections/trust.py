@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from app.report.figures.bars import Part, bar
 from app.report.report import Json, PlanView, Report
@@ -17,6 +17,11 @@ MEANT = {
     "nominal": "from data sheets and typical efficiencies",
 }
 """What each origin of a number means to a reader."""
+# An option is one word to its reader, but a browser would break it behind each of its hyphens.
+_HOW_TO_MEASURE = Markup(
+    'To measure it on your own nodes: <code>meshwright profile run <span class="option">--out FILE</span></code>, '
+    'then plan with <code class="option">--calibration FILE</code>.'
+)
 
 
 def trust(report: Report) -> Section | None:
@@ -70,7 +75,7 @@ def trust_strip(evaluation: Json) -> tuple[Markup, list[dict[str, str]]]:
     return bar(parts, until=sum(found.values()), height=26), legend
 
 
-def _advice(report: Report, best: PlanView) -> list[str]:
+def _advice(report: Report, best: PlanView) -> list[Markup]:
     """What to measure next: the largest term that was not, and the two plans whose difference tells the most."""
     told = _largest_guess(best.evaluation)
     # A near-copy would only tell how far two runs of one plan differ.
@@ -78,12 +83,12 @@ def _advice(report: Report, best: PlanView) -> list[str]:
     if group := next((each for each in ties(leaders) if best.rank in each["ranks"]), None):
         one, other = group["measure"]
         told.append(
-            f"Plans {one} and {other} are too close to call; measuring these two first would tell you the most."
+            escape(f"Plans {one} and {other} are too close to call; measuring these two first would tell you the most.")
         )
     return told
 
 
-def _largest_guess(evaluation: Json) -> list[str]:
+def _largest_guess(evaluation: Json) -> list[Markup]:
     """The largest term that rests on no measurement of its own, and how to measure it; empty where every one does."""
     tiers, seconds = evaluation["provenance"]["terms"], evaluation["time_breakdown_s"]
     known = {Tier.MEASURED.label, Tier.INTERPOLATED.label}
@@ -93,8 +98,8 @@ def _largest_guess(evaluation: Json) -> list[str]:
         largest = max(guessed, key=lambda term: seconds[term.name])
         share = seconds[largest.name] / evaluation["step_time_s"]
         tier = tiers[largest.name]
-        told.append(
+        part = escape(
             f"The largest part without a measurement of its own is {largest.phrase} ({share:.1%} of the step, {tier}). "
-            "To measure it on your own nodes: meshwright profile run --out FILE, then plan with --calibration FILE."
         )
+        told.append(part + _HOW_TO_MEASURE)
     return told

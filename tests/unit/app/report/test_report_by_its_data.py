@@ -14,6 +14,7 @@ import pytest
 from app.report.build import build_report
 from app.report.pages import report_file
 from app.report.report import Report
+from app.report.sections.memory import memory
 from cost_models.terms import MEMORY_NAMES
 from planner.plan import plan
 
@@ -149,6 +150,33 @@ def test_the_fullest_card_is_told_whole() -> None:
         assert float(part.given["x"].rstrip("%")) == pytest.approx(at * scale, abs=0.02)
         assert float(part.given["width"].rstrip("%")) == pytest.approx(size * scale, abs=0.02)
         at += size
+
+
+@pytest.mark.parametrize("name", FITTING)
+def test_all_stages_are_told_by_one_measure(name: str) -> None:
+    section, evaluation = _of_plan_1(name, "memory")
+    report = _report(name)
+    found = memory(report, report.plans[0])
+    assert found is not None
+    values = re.findall(r'<div class="value"><b>([\d.]+)</b>(.*?)</div>', found.body)
+    assert len(values) == len(section.all(data_stage=None))
+    by_card = {" of " in told for _, told in values}
+    held = evaluation["memory"]
+    first = held["stages"][0]
+    # The card is known of every stage on pools, and where all stages are the fullest one's equals.
+    known = all(s.get("peak_device_bytes") or s["breakdown_bytes"] == first["breakdown_bytes"] for s in held["stages"])
+    assert by_card == {known}
+    size = first.get("peak_device_bytes", held["peak_device_bytes"]) if known else first["peak_allocated_bytes"]
+    assert values[0][0] == f"{size / 2**30:.1f}"
+    cards = re.findall(r"on the card: ([\d.]+)", found.body)
+    assert cards == ([] if known else [f"{held['peak_device_bytes'] / 2**30:.1f}"])
+
+
+def test_options_of_commands_are_code_and_stay_whole() -> None:
+    text = report_file(_report("llama-3.1-70b"), scripts=False)
+    assert '<code>meshwright profile run <span class="option">--out FILE</span></code>' in text
+    assert '<code class="option">--calibration FILE</code>' in text
+    assert ".option { white-space: nowrap; }" in text
 
 
 @pytest.mark.parametrize("name", FITTING)

@@ -20,6 +20,7 @@ from timeline_rows import SPLIT, timeline_row
 from app.report.build import build_report
 from app.report.downloads import chrome_trace, memory_snapshot
 from app.report.figures.timeline import Bar, Panel, Row, timeline_figure
+from app.report.pages import report_file
 from app.report.report import PlanView, Report
 from app.report.sections.timeline import timeline
 from builders import dense_model, request_of
@@ -333,3 +334,16 @@ def test_torch_reads_the_snapshot(piped: Report) -> None:
     assert "allocated" in viewer.segsum(document)
     assert "cudaMalloc" not in viewer.trace(document)
     assert "MemoryViz.js" in viewer.trace_plot(document)
+
+
+def test_where_room_is_short_the_whole_step_is_left_out_and_the_file_says_so(piped: Report) -> None:
+    """The folded figure of the same schedule stays, and so does everything else of the first plan."""
+    roomy = report_file(piped, scripts=False)
+    short = report_file(piped, scripts=False, most_bytes=50_000)
+    title = "The whole schedule of plan 1"
+    assert title in roomy
+    assert title not in short
+    assert "The file has no room for the whole step of" in short
+    assert "the report that meshwright serve shows has it" in short
+    names = [f'id="{name}-1"' for name in ("memory", "time", "timeline", "mesh", "layers", "launch")]
+    assert all(name in short and name in roomy for name in names)

@@ -39,6 +39,23 @@ def test_a_point_is_as_high_as_its_value_and_a_missing_one_breaks_the_curve() ->
     assert gap.findtext("title") == "4: no plan; it does not fit"
 
 
+def test_a_limit_strikes_through_no_value() -> None:
+    """61.5 of 79 GiB lie 15 units under the limit, where the label's letters are: it is written under its point."""
+    panel = Panel("peak_device_gib", "GiB", (61.5, 30.0, 79.0), ("61.5", "30.0", "79.0"), limit=79.0)
+    drawn = ET.fromstring(
+        curves(
+            ["1", "2", "4"], [panel], asked=0, told=["a", "b", "c"], axis="GPUs", name="x", title="t", description="d"
+        )
+    )
+    (limit,) = [float(line.get("y1", "")) for line in drawn.iter("line") if line.get("class") == "limit"]
+    baselines = {text.text: float(text.get("y", "")) for text in drawn.iter("text") if text.get("class") == "value"}
+    points = {mark.get("data-variant"): float(mark.get("cy", "")) for mark in drawn.iter("circle")}
+    # Letters of 11 units stand on their baseline.
+    assert all(not y - 11 <= limit <= y + 2 for y in baselines.values())
+    assert baselines["61.5"] > points["1"]
+    assert baselines["30.0"] < points["2"]
+
+
 @pytest.mark.parametrize(
     ("name", "field", "per_value", "asked"),
     [
