@@ -34,7 +34,7 @@ from planner.rules.expressible import SPLIT_CODES, splits_freely
 from planner.search.base_rows import BASE_CODES
 from planner.search.budget import Budget, best_first
 from planner.search.objective import Goal
-from planner.search.progress import Progress
+from planner.search.progress import Progress, progress_of
 from planner.splits.cp_sat import Solved, solve
 from planner.splits.gaps import TOLERANCE, Closed
 from planner.splits.memory_screen import commonest_kind, most_layers
@@ -141,7 +141,8 @@ class PoolSearch:
                 break
             if self.on_progress is not None:
                 known = self.found.best[0].step_s if self.found.best else None
-                self.on_progress(Progress(self.found.families, known, float(bound_s[part[-1]])))
+                rest_s = float(bound_s[part[-1]])
+                self.on_progress(progress_of(self.found.families, best_s=known, rest_s=rest_s))
 
     def _weight(self, rows: Strategies, sites: Sites) -> Floats:
         """What the objective weighs a step with: GPUs, or their price for `cost`."""

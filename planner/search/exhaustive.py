@@ -28,7 +28,7 @@ from planner.search.found import Found
 from planner.search.kept import Kept, Nearest
 from planner.search.leanest import could_fit, may_fit_in_groups, some_choice_fits
 from planner.search.objective import Goal
-from planner.search.progress import Progress
+from planner.search.progress import Progress, progress_of
 from planner.strategies.expansion import Expansion, Pairs
 from planner.strategies.parts import Part
 from planner.strategies.repetitions import leanest_modes
@@ -390,5 +390,5 @@ class Exhaustive:
     def _report(self, bound_s: float) -> None:
         if self.on_progress is not None:
             best_s = None if self.found.best is None else float(self.kept.step_s[0])
-            bound_s = min(bound_s, self._later_s, np.inf if best_s is None else best_s)
-            self.on_progress(Progress(self.found.evaluated, best_s, bound_s if np.isfinite(bound_s) else None))
+            rest_s = min(bound_s, self._later_s)
+            self.on_progress(progress_of(self.found.evaluated, best_s=best_s, rest_s=rest_s))

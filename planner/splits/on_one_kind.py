@@ -15,7 +15,7 @@ from planner.rules.expressible import splits_freely
 from planner.schemas.plan_request import PlanRequest
 from planner.search.exhaustive import Exhaustive
 from planner.search.found import Found
-from planner.search.progress import Progress
+from planner.search.progress import Progress, progress_of
 from planner.splits.found import Candidate, merged
 from planner.splits.gaps import left_open
 from planner.splits.lone_stages import Headroom
@@ -85,7 +85,7 @@ def _searched(
 
     def report(bound_s: float) -> None:
         if on_progress is not None:
-            on_progress(Progress(evaluated=exhaustive.found.evaluated, best_s=best_s, bound_s=bound_s))
+            on_progress(progress_of(exhaustive.found.evaluated, best_s=best_s, rest_s=bound_s))
 
     searcher = OpenSplits(
         opens,

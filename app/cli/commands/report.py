@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from typing import Annotated, NoReturn
 
@@ -67,7 +68,14 @@ def _refuse(message: str, hint: str, code: str) -> NoReturn:
 
 
 def _write(path: Path, text: str) -> None:
-    # With --force a link is replaced, not followed: it would lead to a file that was not named.
-    if path.is_symlink():
-        path.unlink()
-    path.write_text(text, encoding="utf-8", newline="\n")
+    if path.exists() and not path.is_file():  # a device or a pipe, such as /dev/stdout
+        path.write_text(text, encoding="utf-8", newline="\n")
+        return
+    # Written beside its place and then moved there, so that a full disk costs no page that is there already. A link is replaced
+    # by that, not followed: it would lead to a file that was not named.
+    beside = path.with_name(f".{path.name[:100]}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8", newline="\n")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)

@@ -5,8 +5,12 @@ from __future__ import annotations
 import copy
 import io
 import json
+import os
 import re
+import resource
+import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -60,6 +64,35 @@ def test_nothing_is_overwritten_without_force(response, tmp_path, capsys) -> Non
     code, page = _written(response, tmp_path, "--force")
     assert code == 0
     assert page.read_text() != "mine"
+
+
+def test_a_page_outlives_a_write_that_fails(response, tmp_path) -> None:
+    """A limit on the size of files stands for a full disk: the old page is there as it was, and no other file."""
+    source, folder = tmp_path / "response.json", tmp_path / "pages"
+    source.write_text(json.dumps(response))
+    folder.mkdir()
+    page = folder / "plan.html"
+    page.write_text("the page of yesterday")
+    command = [sys.executable, "-m", "meshwright", "report", str(source), "--html", str(page), "--force"]
+    most = (1000, resource.RLIM_INFINITY)
+    done = subprocess.run(
+        command, preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, most),
+        capture_output=True, text=True, check=False, timeout=60,
+    )  # fmt: skip
+    assert done.returncode != 0
+    assert page.read_text() == "the page of yesterday"
+    assert [path.name for path in folder.iterdir()] == ["plan.html"]
+
+
+def test_a_device_is_written_into_and_stays_a_device(response, tmp_path) -> None:
+    source, pipe = tmp_path / "response.json", tmp_path / "pipe"
+    source.write_text(json.dumps(response))
+    os.mkfifo(pipe)
+    with ThreadPoolExecutor() as pool:
+        reader = pool.submit(pipe.read_text)
+        assert run(["report", str(source), "--html", str(pipe), "--force"]) == 0
+        assert reader.result(timeout=10).startswith("<!doctype html>")
+    assert pipe.is_fifo()
 
 
 def test_a_link_is_replaced_and_what_it_leads_to_is_kept(response, tmp_path) -> None:
