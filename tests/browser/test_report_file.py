@@ -118,3 +118,24 @@ def test_a_keyboard_reaches_the_content_first(new_page: MakePage, tmp_path: Path
     expect(page.locator(".skip")).to_be_focused()
     page.keyboard.press("Enter")
     expect(page.locator("main")).to_be_focused()
+
+
+def test_boxes_fade_at_their_edge_only_where_more_follows(new_page: MakePage, tmp_path: Path) -> None:
+    """At 390 pixels the ranking's memory is cut off; pushed to its end, or in a wide window, nothing is."""
+    path = tmp_path / "plan.html"
+    path.write_text(_text("a dense model"), "utf-8")
+    fades = "each => getComputedStyle(each).maskImage !== 'none'"
+    narrow, wide = new_page(width=390), new_page()
+    for page in (narrow, wide):
+        page.goto(path.as_uri())
+    box = narrow.locator("#ranking .scroll").first
+    assert box.evaluate("each => each.scrollWidth > each.clientWidth")
+    assert box.evaluate(fades)
+    box.evaluate("each => { each.scrollLeft = each.scrollWidth }")
+    narrow.wait_for_function("getComputedStyle(document.querySelector('#ranking .scroll')).maskImage === 'none'")
+    assert not wide.locator("#ranking .scroll").first.evaluate(fades)
+    # Rows of the groups of ranks take at most four lines, however narrow the window.
+    rows = narrow.locator("#mesh-1 .mesh-groups tbody tr")
+    assert max(row.evaluate("each => each.offsetHeight") for row in rows.all()) <= 100
+    # A number stays with its unit.
+    assert narrow.locator("#verdict .key").evaluate("each => /to [0-9.]+\\u00a0s/.test(each.textContent)")

@@ -98,6 +98,8 @@
     const ranks = new Set([...figure.querySelectorAll(".rank")].map((each) => each.textContent));
     const counts = [...new Set(points.map((point) => point.gpus))].sort((a, b) => a - b);
     const limit = Number(figure.querySelector("[data-limit-gib]")?.dataset.limitGib ?? 0);
+    const upwards = figure.querySelector("[data-low]");
+    const cut = Number(upwards.dataset.low) > 0;
     const times = points.map((point) => point.value[0]);
     const [low, high] = [Math.min(...times), Math.max(...times)];
     const log = high >= LOG_FROM * low;
@@ -120,7 +122,7 @@
           data: own.map((point) => ({
             value: point.value, symbolSize: point.size, told: point.told, href: point.href,
             label: { show: ranks.has(point.rank), formatter: point.rank, position: "left", color: colour("ink"), fontWeight: 700, textBorderColor: colour("page"), textBorderWidth: 3 },
-            itemStyle: point.rank ? { borderColor: colour("ink"), borderWidth: 1.5 } : { borderColor: colour("page"), borderWidth: 0.5 },
+            itemStyle: { opacity: 1, ...(point.rank ? { borderColor: colour("ink"), borderWidth: 1.5 } : { borderColor: colour("page"), borderWidth: 0.5 }) },
           })),
         };
       });
@@ -147,7 +149,12 @@
             color: colour("quiet"), showMinLabel: false, showMaxLabel: false, formatter: (value) => String(Number(value.toPrecision(3))),
           },
         }),
-        yAxis: axis({ type: "value", min: 0, boundaryGap: [0, "12%"], name: "GiB on the fullest GPU", nameTextStyle: { color: colour("quiet"), align: "left", padding: [0, 0, 0, -36] } }),
+        yAxis: axis({
+          type: "value", name: upwards.textContent, boundaryGap: [0, "12%"],
+          ...(cut ? { min: Number(upwards.dataset.low), max: Number(upwards.dataset.high) } : { min: 0 }),
+          axisLabel: { color: colour("quiet"), showMinLabel: !cut, showMaxLabel: !cut },
+          nameTextStyle: { color: colour("quiet"), align: "left", padding: [0, 0, 0, -36] },
+        }),
         series: line ? [...series, line] : series,
       };
     });

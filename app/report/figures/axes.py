@@ -12,6 +12,9 @@ _FEW = 4
 LOG_FROM = 3.0
 """Ratio of the largest to the smallest value from which a logarithmic axis shows more than a linear one."""
 
+STRIP = 3.0
+"""How often the strip that holds all values must fit between 0 and the largest for an axis to begin above 0."""
+
 
 @dataclass(frozen=True, slots=True)
 class Axis:
@@ -51,6 +54,15 @@ def fitted(low: float, high: float, *, start: float, end: float) -> Axis:
 def from_zero(high: float, *, start: float, end: float) -> Axis:
     """A linear axis from 0 to a little above `high`."""
     return Axis(0.0, 1.12 * high or 1.0, start, end)
+
+
+def from_zero_or_fitted(low: float, high: float, *, start: float, end: float) -> Axis:
+    """A linear axis from 0, or a cut one where all values lie in a strip of less than a third of it."""
+    if low > 0.0 and high - low < (high / STRIP):
+        # Equal values lie in the middle; others take half of the axis at least.
+        margin = max(0.25 * (high - low), 0.02 * high)
+        return Axis(low - margin, high + margin, start, end)
+    return from_zero(high, start=start, end=end)
 
 
 def _linear_ticks(low: float, high: float, most: int) -> list[float]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
-from app.report.figures.axes import Axis, fitted, from_zero
+from app.report.figures.axes import Axis, fitted, from_zero_or_fitted
 from app.report.figures.svg import element, figure, number
 from cost_models.units import GIB
 
@@ -16,7 +16,7 @@ SHADES = 7
 """Colours for numbers of GPUs; further numbers share one with their neighbours and differ in size."""
 _WIDTH, _HEIGHT = 520.0, 380.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 46.0, 508.0, 46.0, 338.0
-_SMALLEST, _LARGEST = 2.0, 4.4
+_SMALLEST, _LARGEST = 4.0, 5.5
 _APART = 10.0
 """Distance in units of the drawing below which a point lies on another."""
 _PER_LINE = 12
@@ -87,9 +87,11 @@ def distinct(points: Sequence[Point], *, capacity_bytes: float) -> list[Point]:
 def _axes(points: Sequence[Point], capacity_bytes: float) -> tuple[Axis, Axis]:
     times = [point.step_time_s for point in points]
     across = fitted(min(times), max(times), start=_LEFT, end=_RIGHT)
-    # Memory from 0: how much a plan saves of the whole is the question, and a cut axis would exaggerate it.
-    memory = max(capacity_bytes, *(point.device_bytes for point in points)) / GIB
-    return across, from_zero(memory, start=_BOTTOM, end=_TOP)
+    # From 0 where it can be: how much a plan saves of the whole is the question. Points in a strip would hide each other, so
+    # that the axis is cut there, which its name says.
+    memory = [point.device_bytes / GIB for point in points]
+    upwards = from_zero_or_fitted(min(memory), max(*memory, capacity_bytes / GIB), start=_BOTTOM, end=_TOP)
+    return across, upwards
 
 
 def _grid(across: Axis, upwards: Axis) -> Iterator[Markup]:
@@ -103,7 +105,11 @@ def _grid(across: Axis, upwards: Axis) -> Iterator[Markup]:
         yield element("text", f"{tick:g}", x=_LEFT - 6, y=at + 4, text_anchor="end", class_="tick")
     scale = ", logarithmic" if across.log else ""
     yield element("text", f"seconds a step{scale}", x=_RIGHT, y=_BOTTOM + 33, text_anchor="end", class_="axis-name")
-    yield element("text", "GiB on the fullest GPU", x=4, y=_TOP - 8, class_="axis-name")
+    cut = f", from {number(upwards.low, digits=0)} upwards" if upwards.low > 0.0 else ""
+    yield element(
+        "text", f"GiB on the fullest GPU{cut}", x=4, y=_TOP - 8, class_="axis-name",
+        data_low=f"{upwards.low:.6g}", data_high=f"{upwards.high:.6g}",
+    )  # fmt: skip
 
 
 def _limit(upwards: Axis, capacity: float) -> Iterator[Markup]:

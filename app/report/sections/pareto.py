@@ -68,7 +68,7 @@ def pareto(report: Report) -> Section | None:
 
 
 def _listed(report: Report) -> list[Json]:
-    """The listed plans as entries of a front."""
+    """The listed plans as entries of a front, without near-copies, which would lie on the plans that stand for them."""
     training, cluster = report.request["training"], report.request["cluster"]
     tokens = float(training["seq_length"]) * training["global_batch_size"]
     return [
@@ -80,6 +80,7 @@ def _listed(report: Report) -> list[Json]:
             "cost_per_token": step_cost({**view.plan, "evaluation": view.evaluation}, cluster) / tokens,
         }
         for view in report.plans
+        if report.leader(view.rank) == view.rank
     ]
 
 

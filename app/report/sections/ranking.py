@@ -60,7 +60,7 @@ def ranking(report: Report) -> Section | None:
             }
             for view in shown
         ],
-        axis=axis(marks, [f"{mark:g}" for mark in marks[:-1]] + [f"{marks[-1]:g} s"], **ends),
+        axis=axis(marks, [f"{mark:g}" for mark in marks[:-1]] + [f"{marks[-1]:g}\u00a0s"], **ends),
         told=_told(shown, letters),
         copies=[_copy(report, view) for view in report.plans if report.leader(view.rank) != view.rank],
     )

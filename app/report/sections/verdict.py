@@ -55,9 +55,14 @@ def key_figures(evaluation: Json, *, total: int | None) -> Iterator[tuple[str, s
     """
     low, high = evaluation["step_time_range_s"]
     memory, used = evaluation["memory"], evaluation["num_gpus_used"]
-    yield "Step", f"{seconds(evaluation['step_time_s'])} s", f"80 % range {seconds(low)} to {seconds(high)} s"
+    # A number and its unit stay on one line.
+    yield "Step", f"{seconds(evaluation['step_time_s'])}\u00a0s", f"80 % range {seconds(low)} to {seconds(high)}\u00a0s"
     share = memory["peak_device_bytes"] / memory["capacity_bytes"]
-    yield "Memory", f"{gib(memory['peak_device_bytes'])} GiB", f"{share:.0%} of {gib(memory['capacity_bytes'])} GiB"
+    yield (
+        "Memory",
+        f"{gib(memory['peak_device_bytes'])}\u00a0GiB",
+        f"{share:.0%} of {gib(memory['capacity_bytes'])}\u00a0GiB",
+    )
     idle = "in use" if total is None else "none idle" if used == total else f"of {total:,}; {total - used:,} idle"
     yield "GPUs", f"{used:,}", idle
     rate = evaluation["tokens_per_s_per_gpu"]

@@ -8,7 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from app.report.figures.scatter import Point, distinct, scatter, shade
+from app.report.figures.scatter import SHADES, Point, distinct, scatter, shade
+from app.report.frame import STYLE, asset
 from app.report.report import Report
 from app.report.sections.pareto import pareto
 
@@ -53,6 +54,37 @@ def test_the_limit_is_drawn_at_the_cards_memory() -> None:
     assert limit.get("data-limit-gib") == "80.0"
     zero = 338.0
     assert zero - float(limit.get("y1", "")) == pytest.approx(2 * (zero - float(circle.get("cy", ""))), abs=0.2)
+
+
+def test_points_in_a_strip_are_spread_and_the_axis_says_where_it_begins() -> None:
+    """60 to 70 GiB of a card of 80 would lie in a seventh of an axis from 0."""
+    points = [point(1, 60, 8), point(2, 70, 8)]
+    drawn = scatter(points, name="x", title="t", description="d", capacity_bytes=80 * 2**30)
+    low, high = (float(circle.get("cy", "")) for _, circle, _ in points_of(drawn))
+    assert low - high > 292 / 4
+    (name,) = re.findall(r">GiB on the fullest GPU([^<]*)<", drawn)
+    assert name == ", from 55 upwards"
+    wide = scatter([*points, point(3, 9, 8)], name="x", title="t", description="d", capacity_bytes=80 * 2**30)
+    assert ">GiB on the fullest GPU<" in wide
+
+
+def luminance(colour: str) -> float:
+    """Relative luminance as WCAG 2 defines it."""
+    parts = [int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)]
+    r, g, b = (part / 12.92 if part <= 0.04045 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * r + 0.7152 * g + 0.0722 * b
+
+
+def test_points_stand_out_from_the_page_in_both_schemes() -> None:
+    """WCAG 2 asks for a contrast of 3 of what a figure is made of."""
+    style = asset(STYLE)
+    pages = re.findall(r"--page: (#\w{6})", style)
+    for shade_of in range(SHADES):
+        for page, colour in zip(pages, re.findall(rf"--gpus-{shade_of}: (#\w{{6}})", style), strict=True):
+            darker, lighter = sorted((luminance(page), luminance(colour)))
+            assert (lighter + 0.05) / (darker + 0.05) >= 3.0
+    drawn = scatter([point(1, 40, 2), point(2, 40, 8)], name="x", title="t", description="d", capacity_bytes=80 * 2**30)
+    assert min(float(circle.get("r", "")) for _, circle, _ in points_of(drawn)) >= 4.0
 
 
 def test_numbers_of_gpus_share_colours_only_where_there_are_many() -> None:
@@ -124,9 +156,10 @@ def test_cost_is_in_gpu_hours_or_in_money(analysed: Report) -> None:
 def test_without_a_front_the_listed_plans_are_shown_and_how_to_ask_is_told(analysed: Report) -> None:
     found = pareto(replace(analysed, response={**analysed.response, "pareto": []}))
     assert found is not None
-    assert sorted(int(link.get("data-rank", "")) for link, _, _ in points_of(found.body)) == [
-        v.rank for v in analysed.plans
-    ]
+    # Near-copies would lie on the plans that stand for them.
+    leaders = [view.rank for view in analysed.plans if view.plan["folded_under"] is None]
+    assert len(leaders) < len(analysed.plans)
+    assert sorted(int(link.get("data-rank", "")) for link, _, _ in points_of(found.body)) == leaders
     assert "&#34;include&#34;: [&#34;pareto&#34;]" in found.body or '"include": ["pareto"]' in found.body
     best = analysed.plans[0].evaluation
     hours = best["step_time_s"] * best["num_gpus_used"] / (64 * 2048) * 1e9 / 3600
