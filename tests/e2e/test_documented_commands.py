@@ -18,7 +18,13 @@ from scripts.shown_outputs import pages
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 BLOCK = re.compile(r"(?:<!-- exit code (\d+) -->\n)?^```(sh|python)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
-RUNNABLE = [page for page in pages() if BLOCK.search(page.read_text(encoding="utf-8"))]
+# The front page's commands run with every change. Those of all other pages take minutes together and run with the proofs;
+# that they name commands, options and files that are there is held with every change, too (tests/architecture).
+RUNNABLE = [
+    pytest.param(page, marks=() if page.name == "README.md" else pytest.mark.proof)
+    for page in pages()
+    if BLOCK.search(page.read_text(encoding="utf-8"))
+]
 
 
 @pytest.mark.parametrize("page", RUNNABLE, ids=lambda page: page.relative_to(ROOT).as_posix())

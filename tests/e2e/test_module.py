@@ -128,7 +128,7 @@ def test_the_environment_has_no_name_of_ours_but_one(installed_python: Path, tmp
         (["report", "{response}", "--html", "page.html"], ""),
         (["export", "{response}", "--plan", "1", "--framework", "deepspeed", "--out", "launch"], "ds_config.json"),
         (["knobs", "start", "{response}", "--storage", "sqlite:///knobs.db"], ""),
-        (["db", "upgrade", "--db", "sqlite:///service.db"], "0001"),
+        (["db", "upgrade", "--db", "sqlite:///service.db"], "0002"),
         (["keys", "create", "me", "--db", "sqlite:///service.db"], ""),
         (["profile", "run", "--help"], "--budget"),
     ],
