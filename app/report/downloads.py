@@ -12,11 +12,12 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any
 
+from app.report.passes import passes
 from app.report.report import PlanView
 from cost_models.terms import TIME_TERMS
 from planner.request.job import Documents
 from planner.timeline.memory import Block, StageTrace, fullest_stage, stage_trace
-from planner.timeline.orders import Kind, round_of
+from planner.timeline.orders import round_of
 from planner.timeline.step import Timeline, plan_timeline, shortened_to
 
 MOST_ENTRIES = 12_000
@@ -81,23 +82,13 @@ def _metadata(timeline: Timeline, *, title: str) -> Iterator[Event]:
 
 def _tasks(timeline: Timeline) -> Iterator[Event]:
     """Every task; a backward that begins with repeated forwards is two."""
-    events, times = timeline.events, timeline.seconds
-    columns = (
-        events.rank_E,
-        events.kind_E,
-        events.chunk_E,
-        events.stage_E,
-        events.micro_batch_E,
-        events.start_E,
-        events.end_E,
-    )
-    for rank, kind, chunk, stage, m, start, end in zip(*(column.tolist() for column in columns), strict=True):
+    for task in passes(timeline):
         # Counted from 0, as the frameworks' own logs count them.
-        args = {"micro_batch": m, "chunk": chunk}
-        repeated = times.repeated_V[stage] if kind in (Kind.BACKWARD, Kind.DATA_GRADIENT) else 0.0
-        if repeated:
-            yield _complete("repeated forward", rank, start, start + repeated, args)
-        yield _complete(Kind(kind).label.replace("-", " "), rank, start + repeated, end, args)
+        args = {"micro_batch": task.micro_batch, "chunk": task.chunk}
+        begin = task.start_s + task.repeated_s
+        if task.repeated_s:
+            yield _complete("repeated forward", task.rank, task.start_s, begin, args)
+        yield _complete(task.kind.label.replace("-", " "), task.rank, begin, task.end_s, args)
 
 
 def _step_ends(timeline: Timeline) -> Iterator[Event]:

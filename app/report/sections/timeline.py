@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from app.plan_cells import seconds
 from app.report.downloads import entries_of, snapshot_micro_batches, snapshot_of, trace_of
 from app.report.figures.timeline import WIDTH, Bar, Panel, Row, timeline_figure
+from app.report.passes import passes
 from app.report.report import PlanView, Report
 from app.report.section import Section, section
 from cost_models.errors import MeshwrightError
@@ -116,21 +117,12 @@ def _rows(found: Timeline, ranks: Sequence[int], panels: Sequence[Panel]) -> lis
     share_V = np.divide(times.exposed_by_stage, whole_V, out=np.zeros_like(whole_V), where=whole_V > 0).tolist()
     bars: dict[int, list[Bar]] = {rank: [] for rank in ranks}
     chosen = np.flatnonzero(_in_panels(found, panels) & np.isin(events.rank_E, ranks))
-    columns = (
-        events.rank_E,
-        events.kind_E,
-        events.chunk_E,
-        events.stage_E,
-        events.micro_batch_E,
-        events.start_E,
-        events.end_E,
-    )
-    for rank, kind, chunk, stage, m, start, end in zip(*(column[chosen].tolist() for column in columns), strict=True):
-        repeated = times.repeated_V[stage] if kind in (Kind.BACKWARD, Kind.DATA_GRADIENT) else 0.0
-        if repeated:
-            bars[rank].append(Bar("repeated", start, start + repeated, chunk))
-        name, share = Kind(kind).label, share_V[stage]
-        bars[rank].append(Bar(name, start + repeated, end, chunk, str(m), exposed_share=share))
+    for task in passes(found, chosen):
+        begin, told = task.start_s + task.repeated_s, bars[task.rank]
+        if task.repeated_s:
+            told.append(Bar("repeated", task.start_s, begin, task.chunk))
+        share = share_V[task.stage]
+        told.append(Bar(task.kind.label, begin, task.end_s, task.chunk, str(task.micro_batch), exposed_share=share))
     for each in bars.values():
         at = events.seconds
         for name, its in found.ends_s.items():
