@@ -64,6 +64,9 @@ class Settings(BaseSettings):
     """Jobs of one tenant that may run at a time. By default one worker stays free for the others where there are tenants."""
     max_queued_jobs: Annotated[int, Field(ge=1)] = 100
     """Unfinished jobs that one tenant may have; a further one is answered with 429."""
+    # A plan of ten strategies has some 60 KB, so this holds a thousand of them.
+    kept_bytes: Annotated[int, Field(ge=0)] = 64 << 20
+    """Memory, in bytes, for finished plans that are sent again without asking the database."""
     # A request is a few KB. The largest body is a calibration: that of a node with four GPUs has 165 KB, one of several nodes a
     # few times as much.
     max_body_bytes: Annotated[int, Field(ge=1024)] = 1 << 20

@@ -21,6 +21,7 @@ from app.service.db.migrate import upgrade
 from app.service.db.plans import PlanStore, write_result
 from app.service.jobs.embedded_runner import EmbeddedRunner
 from app.service.jobs.runner import Kind, Kinds
+from app.service.kept import KeptAnswers, KeptRequests
 from app.service.logs import configure_logs
 from app.service.metrics import Metrics
 from app.service.parts import Service
@@ -94,14 +95,17 @@ def _build_service(settings: Settings, kinds: Kinds) -> Service:
     engine = build_engine(settings.url)
     jobs = JobStore(engine, lease_s=settings.lease_s, max_running=settings.most_running)
     runner = EmbeddedRunner(jobs, kinds, pool_size=settings.pool_size, grace_s=settings.cancel_grace_s)
+    stored = PlanStore(engine, max_queued_jobs=settings.max_queued_jobs)
     return Service(
         settings=settings,
         engine=engine,
         jobs=jobs,
-        plans=PlanStore(engine, max_queued_jobs=settings.max_queued_jobs),
+        plans=stored,
         calibrations=CalibrationStore(engine),
         runner=runner,
         metrics=Metrics(jobs=jobs.counts, workers=runner.ready_workers),
+        kept_answers=KeptAnswers(stored.exists, max_bytes=settings.kept_bytes),
+        kept_requests=KeptRequests(max_bytes=settings.kept_bytes // 4),
     )
 
 

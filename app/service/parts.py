@@ -14,6 +14,7 @@ from app.service.db.jobs import JobStore
 from app.service.db.plans import PlanStore
 from app.service.intake.examples import seed_examples
 from app.service.jobs.runner import JobRunner
+from app.service.kept import KeptAnswers, KeptRequests
 from app.service.metrics import Metrics
 from app.settings import Settings
 
@@ -29,6 +30,8 @@ class Service:
     calibrations: CalibrationStore
     runner: JobRunner
     metrics: Metrics
+    kept_answers: KeptAnswers
+    kept_requests: KeptRequests
     stopping: threading.Event = field(default_factory=threading.Event)
     """Set when the service shuts down, which ends its streams."""
     # Remembered so that the database is asked once per tenant and process, not once per request. Two threads that ask at the
@@ -48,6 +51,6 @@ class Service:
         self._seeded.add(tenant)
 
 
-def service_of(request: Request) -> Service:
+async def service_of(request: Request) -> Service:
     """The service that received this request."""
     return cast("Service", request.app.state.service)

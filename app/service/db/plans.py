@@ -108,6 +108,12 @@ class PlanStore:
             raise NotFoundError(f"there is no plan {plan_id}", hint="GET /v1/plans lists yours.")
         return _plan(row)
 
+    def exists(self, tenant: str, plan_id: str) -> bool:
+        """Whether the tenant has this plan."""
+        query = select(plans.c.id).where(plans.c.tenant == tenant, plans.c.id == plan_id)
+        with reading(self._engine) as connection:
+            return connection.execute(query).first() is not None
+
     def ranked(self, tenant: str, plan_id: str, rank: int) -> str:
         """One ranked plan with its stages, as JSON.
 

@@ -34,6 +34,8 @@ class OwnCalibrations:
         self._newest: dict[tuple[str, int], str | None] = {}
         self.found: dict[str, CalibrationDocument] = {}
         """Documents by id."""
+        self.names_any = False
+        """Whether anything that was looked at names a calibration, be it `auto`."""
 
     def named(self, documents: Sequence[Any]) -> list[Any]:
         """Plan requests or evaluate rows with `auto` replaced by the calibration that it stands for now.
@@ -67,6 +69,7 @@ class OwnCalibrations:
         names = _names(cluster)
         if not names:
             return cluster
+        self.names_any = True
         # `auto` is resolved now and not in the worker: the answer then depends on what is stored when the request arrives, and
         # its digest covers the calibration that was meant.
         kept = [name for given in names if (name := self._auto(cluster) if given == AUTO else given) is not None]

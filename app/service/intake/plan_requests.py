@@ -31,6 +31,8 @@ class PreparedRequest:
     time_limit_s: float
     """Seconds after which the job is stopped."""
     wait_s: float
+    names_stored: bool
+    """Whether it names calibrations, so that checking the same bytes again may give another request."""
 
 
 def prepare_request(
@@ -58,4 +60,5 @@ def prepare_request(
         payload=encoded({"request": request, "calibrations": texts}),
         time_limit_s=min(limit_s, job_time_limit_s),
         wait_s=asked.wait_s,
+        names_stored=own.names_any,
     )

@@ -21,6 +21,7 @@ from app.service.db.jobs import FINISHED, JobEvent, JobKey
 from app.service.db.plans import PlanRow
 from app.service.intake.examples import EXAMPLE_PLAN_ID
 from app.service.intake.plan_requests import prepare_request
+from app.service.parts import Service
 from app.service.submission import submit_request
 from app.service.timestamps import rfc3339
 from planner.request.checked_request import PRODUCT_VERSION
@@ -62,14 +63,22 @@ async def create_plan(
     ] = None,
 ) -> Response:
     """Ask for the best plans. A request that was asked before gets the stored answer."""
-    # Parsing, resolving and the database all block, so they stay off the event loop, which streams and waiting requests share.
-    asked = await run_in_threadpool(
-        prepare_request,
-        body.value,
-        tenant=caller.tenant,
-        calibrations=service.calibrations,
-        job_time_limit_s=service.settings.job_time_limit_s,
-    )
+    asked = service.kept_requests.get(body.sha256)
+    if asked is None:
+        # Resolving and the database block, so they stay off the event loop, which streams and waiting requests share.
+        asked = await run_in_threadpool(
+            prepare_request,
+            body.value,
+            tenant=caller.tenant,
+            calibrations=service.calibrations,
+            job_time_limit_s=service.settings.job_time_limit_s,
+        )
+        service.kept_requests.keep(body.sha256, asked)
+    known = service.kept_answers.id_of(caller.tenant, asked.digest)
+    # A key has to be remembered, or may stand for another plan: that is the database's to say.
+    if known is not None and idempotency_key is None and (kept := await _kept(service, caller.tenant, known)):
+        return _json(kept, status_code=201, location=f"/v1/plans/{known}")
+    mark = service.kept_answers.mark()
     plan = await submit_request(
         service,
         asked,
@@ -80,7 +89,8 @@ async def create_plan(
     )
     if plan.status == "failed" and plan.error:
         return stored_problem(json.loads(plan.error), request_id=request.scope.get("request_id"))
-    return _sent(plan, status_code=201 if plan.status in FINISHED else 202, location=f"/v1/plans/{plan.id}")
+    status_code = 201 if plan.status in FINISHED else 202
+    return _sent(service, caller.tenant, plan, mark=mark, status_code=status_code, location=f"/v1/plans/{plan.id}")
 
 
 @router.get("", summary="List plans", response_description="A page of your plans.", response_model=PlanPage)
@@ -103,9 +113,13 @@ def list_plans(
     response_description="The plan; its lists are empty until the job has succeeded.",
     response_model=PlanDocument,
 )
-def read_plan(plan_id: PlanId, caller: Caller, service: Here) -> Response:
+async def read_plan(plan_id: PlanId, caller: Caller, service: Here) -> Response:
     """One plan: the ranked strategies with their costs, without per-stage detail."""
-    return _sent(service.plans.get(caller.tenant, plan_id))
+    if kept := await _kept(service, caller.tenant, plan_id):
+        return _json(kept)
+    mark = service.kept_answers.mark()
+    plan = await run_in_threadpool(service.plans.get, caller.tenant, plan_id)
+    return _sent(service, caller.tenant, plan, mark=mark)
 
 
 @router.get(
@@ -174,10 +188,28 @@ async def watch_plan(
         await asyncio.sleep(_EVENTS_EVERY_S)
 
 
-def _sent(plan: PlanRow, *, status_code: int = 200, location: str | None = None) -> Response:
+async def _kept(service: Service, tenant: str, plan_id: str) -> bytes | None:
+    """A finished plan as it is sent, if the process still has it."""
+    kept = service.kept_answers
+    if (fresh := kept.fresh(tenant, plan_id)) is not None:
+        return fresh
+    return await run_in_threadpool(kept.rechecked, tenant, plan_id) if kept.holds(tenant, plan_id) else None
+
+
+def _sent(
+    service: Service, tenant: str, plan: PlanRow, *, mark: int, status_code: int = 200, location: str | None = None
+) -> Response:
+    if plan.status != "succeeded" or not plan.response:
+        body = json.dumps(_unfinished(plan)).encode()
+    else:
+        body = plan.response.encode()
+        service.kept_answers.keep(tenant, plan.id, digest=plan.request_digest, body=body, mark=mark)
+    return _json(body, status_code=status_code, location=location)
+
+
+def _json(body: bytes, *, status_code: int = 200, location: str | None = None) -> Response:
     headers = {} if location is None else {"Location": location}
-    text = plan.response if plan.status == "succeeded" and plan.response else json.dumps(_unfinished(plan))
-    return Response(text, status_code=status_code, media_type="application/json", headers=headers)
+    return Response(body, status_code=status_code, media_type="application/json", headers=headers)
 
 
 def _unfinished(plan: PlanRow) -> dict[str, Any]:
