@@ -47,8 +47,8 @@ class Settings(BaseSettings):
     """Whether the service brings the database to the newest schema when it starts. By default it does so for SQLite only."""
     # A search keeps one core busy for seconds at most, so four workers serve a team, and a laptop does not fill its memory with
     # idle ones.
-    pool_size: Annotated[int, Field(ge=1, le=256)] = Field(default_factory=lambda: min(4, os.cpu_count() or 1))
-    """Worker processes that run jobs."""
+    pool_size: Annotated[int, Field(ge=0, le=256)] = Field(default_factory=lambda: min(4, os.cpu_count() or 1))
+    """Worker processes that run jobs; 0 where `meshwright worker` runs them."""
     job_time_limit_s: Annotated[float, Field(gt=0)] = 600.0
     """Seconds after which a job is stopped, whatever its request asked for."""
     # The search looks at its stop flag between chunks, which mostly take less than 0.1 s. Ending the process instead costs a second
@@ -61,7 +61,7 @@ class Settings(BaseSettings):
     lease_s: Annotated[float, Field(gt=0)] = 10.0
     """Seconds without a sign of life from a job's process after which the job is queued again."""
     max_running_jobs: Annotated[int | None, Field(ge=1)] = None
-    """Jobs of one tenant that may run at a time. By default one worker stays free for the others where there are tenants."""
+    """Jobs of one tenant that may run at a time. By default one worker of all stays free for the others where there are tenants."""
     max_queued_jobs: Annotated[int, Field(ge=1)] = 100
     """Unfinished jobs that one tenant may have; a further one is answered with 429."""
     # A plan of ten strategies has some 60 KB, so this holds a thousand of them.
@@ -88,14 +88,6 @@ class Settings(BaseSettings):
     def is_open(self) -> bool:
         """Whether requests need no key, which is so only while nothing but this machine can connect."""
         return is_loopback(self.host)
-
-    @property
-    def most_running(self) -> int | None:
-        """Jobs of one tenant that may run at a time; None for any number."""
-        if self.max_running_jobs is not None:
-            return self.max_running_jobs
-        # Everybody on a loopback address is the same tenant, for whom no worker need be kept free.
-        return None if self.is_open else max(self.pool_size - 1, 1)
 
     @property
     def upgrades_itself(self) -> bool:

@@ -27,7 +27,7 @@ from app.cli.commands.plan_options import EXAMPLES
 from app.cli.commands.presets import presets
 from app.cli.commands.profile import profile_app
 from app.cli.commands.report import report
-from app.cli.commands.service import db_app, keys_app, serve
+from app.cli.commands.service import db_app, keys_app, serve, worker
 from app.cli.commands.show import show
 from app.errors import ServiceUnreachableError, UnavailableError
 from cost_models.errors import InvalidInputError, MeasurementError, MeshwrightError
@@ -71,6 +71,7 @@ app.command("import")(import_config)
 app.command()(judge)
 app.command()(presets)
 app.command()(serve)
+app.command()(worker)
 app.add_typer(db_app)
 app.add_typer(keys_app)
 app.add_typer(profile_app)

@@ -16,22 +16,21 @@ from app.service.api.v1 import calibrations, evaluate, exports, health, judge, p
 from app.service.auth import LOCAL_TENANT
 from app.service.db.calibrations import CalibrationStore
 from app.service.db.engine import build_engine
-from app.service.db.jobs import JobStore
 from app.service.db.migrate import upgrade
-from app.service.db.plans import PlanStore, write_result
-from app.service.jobs.embedded_runner import EmbeddedRunner
-from app.service.jobs.runner import Kind, Kinds
+from app.service.db.plans import PlanStore
+from app.service.jobs.assembly import KINDS, job_parts
+from app.service.jobs.runner import Kinds
 from app.service.kept import KeptAnswers, KeptRequests
 from app.service.logs import configure_logs
 from app.service.metrics import Metrics
-from app.service.parts import Service
+from app.service.parts import Service, ready_workers
 from app.service.web.headers import PageHeaders
 from app.service.web.install import install_pages
 from app.service.web.problem_pages import as_page
 from app.settings import Settings
+from cost_models.errors import InvalidInputError, Problem
 from planner.request.checked_request import PRODUCT_VERSION
 
-KINDS: Kinds = {"plan": Kind(task="app.service.jobs.plan_task:run", write_result=write_result)}
 _TAGS = [
     {
         "name": "plans",
@@ -92,18 +91,22 @@ def serve(settings: Settings) -> None:
 
 
 def _build_service(settings: Settings, kinds: Kinds) -> Service:
+    if settings.pool_size == 0 and settings.url.startswith("sqlite"):
+        message = "a service on a SQLite file needs workers of its own, since `meshwright worker` needs PostgreSQL"
+        raise InvalidInputError([Problem("", message, "Pass --workers 1 or more, or --db postgresql://….")])
     engine = build_engine(settings.url)
-    jobs = JobStore(engine, lease_s=settings.lease_s, max_running=settings.most_running)
-    runner = EmbeddedRunner(jobs, kinds, pool_size=settings.pool_size, grace_s=settings.cancel_grace_s)
+    # Everybody on a loopback address is the same tenant, for whom no worker need be kept free.
+    parts = job_parts(settings, engine, kinds=kinds, has_tenants=not settings.is_open)
     stored = PlanStore(engine, max_queued_jobs=settings.max_queued_jobs)
     return Service(
         settings=settings,
         engine=engine,
-        jobs=jobs,
+        jobs=parts.jobs,
+        workers=parts.workers,
         plans=stored,
         calibrations=CalibrationStore(engine),
-        runner=runner,
-        metrics=Metrics(jobs=jobs.counts, workers=runner.ready_workers),
+        runner=parts.runner,
+        metrics=Metrics(jobs=parts.jobs.counts, workers=lambda: ready_workers(parts.runner, parts.workers)),
         kept_answers=KeptAnswers(stored.exists, max_bytes=settings.kept_bytes),
         kept_requests=KeptRequests(max_bytes=settings.kept_bytes // 4),
     )

@@ -25,7 +25,9 @@ class _Gauges(Collector):
         for status, count in self._jobs().items():
             jobs.add_metric([status], count)
         yield jobs
-        yield GaugeMetricFamily("meshwright_workers_ready", "Worker processes that run jobs.", value=self._workers())
+        yield GaugeMetricFamily(
+            "meshwright_workers_ready", "Worker processes that run jobs, on all machines.", value=self._workers()
+        )
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
         """Nothing, because registering must not read the database."""

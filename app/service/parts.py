@@ -12,6 +12,7 @@ from sqlalchemy import Engine
 from app.service.db.calibrations import CalibrationStore
 from app.service.db.jobs import JobStore
 from app.service.db.plans import PlanStore
+from app.service.db.workers import WorkerStore
 from app.service.intake.examples import seed_examples
 from app.service.jobs.runner import JobRunner
 from app.service.kept import KeptAnswers, KeptRequests
@@ -28,6 +29,7 @@ class Service:
     jobs: JobStore
     plans: PlanStore
     calibrations: CalibrationStore
+    workers: WorkerStore
     runner: JobRunner
     metrics: Metrics
     kept_answers: KeptAnswers
@@ -49,6 +51,12 @@ class Service:
             job_time_limit_s=self.settings.job_time_limit_s,
         )
         self._seeded.add(tenant)
+
+
+def ready_workers(runner: JobRunner, workers: WorkerStore) -> int:
+    """Number of worker processes, here and on other machines, that are running a job or could start one at once."""
+    # Those that have just become ready here are not written down yet.
+    return max(runner.ready_workers(), workers.ready())
 
 
 async def service_of(request: Request) -> Service:

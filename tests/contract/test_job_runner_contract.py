@@ -20,6 +20,7 @@ from app.service.db.engine import writing
 from app.service.db.jobs import FINISHED, JobKey, JobStore
 from app.service.db.plans import PlanRow, PlanStore, Submission, write_result
 from app.service.db.tables import jobs
+from app.service.db.workers import WorkerStore
 from app.service.jobs.embedded_runner import EmbeddedRunner
 from app.service.jobs.runner import Kind
 
@@ -33,11 +34,14 @@ class House:
     def __init__(self, engine: Engine, *, lease_s: float = 30.0) -> None:
         self.store = JobStore(engine, lease_s=lease_s)
         self.plans = PlanStore(engine, max_queued_jobs=100)
+        self.workers = WorkerStore(engine, lease_s=lease_s)
         self.runners: list[EmbeddedRunner] = []
         self._digests = 0
 
     def runner(self, *, pool_size: int = 1, grace_s: float = 0.2, patience_s: float = 0.3) -> EmbeddedRunner:
-        runner = EmbeddedRunner(self.store, KINDS, pool_size=pool_size, grace_s=grace_s, patience_s=patience_s)
+        runner = EmbeddedRunner(
+            self.store, KINDS, workers=self.workers, pool_size=pool_size, grace_s=grace_s, patience_s=patience_s
+        )
         runner.start()
         self.runners.append(runner)
         return runner

@@ -77,7 +77,9 @@ class TestMigrations:
             upgrade(engine)
 
     def test_every_row_has_a_tenant(self) -> None:
-        assert all("tenant" in table.primary_key.columns for table in metadata.tables.values())
+        # A process that runs jobs belongs to nobody: it runs those of all tenants.
+        tables = [table for name, table in metadata.tables.items() if name != "workers"]
+        assert all("tenant" in table.primary_key.columns for table in tables)
 
 
 class TestPlans:

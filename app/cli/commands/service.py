@@ -25,6 +25,18 @@ DatabaseUrl = Annotated[
     ),
 ]
 
+Workers = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        metavar="N",
+        help="Worker processes that run jobs; 0 where `meshwright worker` runs them.",
+        show_default="one per core, at most 4",
+        min=0,
+        max=256,
+    ),
+]
+
 
 def serve(
     context: typer.Context,
@@ -42,9 +54,11 @@ def serve(
         typer.Option(metavar="PORT", help="Port to listen on.", show_default="8000", min=0, max=65535),
     ] = None,
     db: DatabaseUrl = None,
+    workers: Workers = None,
 ) -> None:
     """Serve the HTTP interface; its documentation is at /docs."""
-    settings = _settings(host=host, port=port, database_url=db, log_level=context.obj["log_level"])
+    level = context.obj["log_level"]
+    settings = _settings(host=host, port=port, database_url=db, pool_size=workers, log_level=level)
     from app.service.main import serve as run_service
 
     address = f"[{settings.host}]" if ":" in settings.host else settings.host
@@ -58,6 +72,14 @@ def serve(
             raise
         message = f"the service could not start, or could not listen on {address}:{settings.port}; see the log above"
         raise InvalidInputError([Problem("", message, "If the port is taken, choose another with --port.")]) from ended
+
+
+def worker(context: typer.Context, *, db: DatabaseUrl = None, workers: Workers = None) -> None:
+    """Run jobs for the services on a PostgreSQL database, from any machine."""
+    settings = _settings(database_url=db, pool_size=workers, log_level=context.obj["log_level"])
+    from app.service.workers_apart import run_workers
+
+    run_workers(settings)
 
 
 @db_app.command()

@@ -251,4 +251,4 @@ class Health(_Document):
     """Always ok: what is not ok answers with another status."""
     version: str
     """Release of meshwright."""
-    workers: int | None = Field(default=None, description="Number of worker processes that run jobs.")
+    workers: int | None = Field(default=None, description="Number of worker processes that run jobs, on all machines.")

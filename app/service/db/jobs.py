@@ -18,6 +18,7 @@ from app.errors import NotFoundError, WorkerLostError, WrongStateError, problem_
 from app.service.db.engine import now_of, reading, writing
 from app.service.db.tables import job_events, jobs, plans
 from app.service.db.turns import Place, next_job, place_of
+from app.service.db.workers import all_slots
 from planner.search.progress import Progress
 
 Status = Literal["queued", "running", "succeeded", "failed", "cancelled"]
@@ -63,16 +64,26 @@ class JobEvent:
 class JobStore:
     """Jobs of all tenants, for the processes that run them."""
 
-    def __init__(self, engine: Engine, *, lease_s: float, max_running: int | None = None) -> None:
-        """`max_running`: jobs that one tenant may have running at a time; None for any number."""
+    def __init__(
+        self, engine: Engine, *, lease_s: float, max_running: int | None = None, keeps_one_free: bool = False
+    ) -> None:
+        """The jobs of a database.
+
+        Args:
+            engine: the database.
+            lease_s: seconds without a sign of life after which the process that runs a job counts as gone.
+            max_running: jobs that one tenant may have running at a time; None for any number.
+            keeps_one_free: whether, where `max_running` is None, a tenant may use all workers of all machines but one.
+        """
         self._engine = engine
         self._max_running = max_running
+        self._keeps_one_free = keeps_one_free and max_running is None
         self._lease = timedelta(seconds=lease_s)
 
     def claim(self, owner: str) -> ClaimedJob | None:
         """The queued job whose turn it is, which is now running and leased to `owner`; None if none may be started."""
         with writing(self._engine) as connection:
-            row = next_job(connection, max_running=self._max_running)
+            row = next_job(connection, max_running=self._limit(connection))
             if row is None:
                 return None
             now = now_of(connection)
@@ -90,6 +101,9 @@ class JobStore:
             key = JobKey(row.tenant, row.id)
             append_event(connection, key, "started")
             return ClaimedJob(key, row.kind, row.payload, row.created_at, row.time_limit_s)
+
+    def _limit(self, connection: Connection) -> int | None:
+        return max(all_slots(connection, self._lease) - 1, 1) if self._keeps_one_free else self._max_running
 
     def renew(self, owner: str, keys: Sequence[JobKey]) -> list[JobKey]:
         """Extends the owner's leases on these jobs, once any of them has lost more than a third of its time.

@@ -171,3 +171,12 @@ keys = Table(
     Column("created_at", UtcDateTime, nullable=False),
     Column("revoked_at", UtcDateTime),
 )
+
+workers = Table(
+    "workers",
+    metadata,
+    Column("owner", String(80), primary_key=True, doc="a process that runs jobs, as in jobs.owner"),
+    Column("size", Integer, nullable=False, doc="jobs that it may run at a time"),
+    Column("ready", Integer, nullable=False, doc="worker processes that run a job or could start one at once"),
+    Column("seen_at", UtcDateTime, nullable=False, doc="its last sign of life"),
+)

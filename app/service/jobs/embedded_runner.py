@@ -1,15 +1,17 @@
-"""The embedded job runner: one thread per worker process, and one more that keeps the leases.
+"""The job runner of one process: one thread per worker process, and one more that keeps the leases.
 
-It is complete on one machine, on SQLite or PostgreSQL. Several services on one database share the queue, since a claim is a
-change of the job's row.
+A service has one in itself, and `meshwright worker` is one without a service. It is complete on one machine, on SQLite or PostgreSQL.
+Several processes on one database share the queue, since a claim is a change of the job's row.
 """
 
 from __future__ import annotations
 
+import math
 import os
 import secrets
 import socket
 import threading
+import time
 import traceback
 from collections.abc import Callable
 from typing import TypeVar
@@ -20,6 +22,7 @@ from sqlalchemy.exc import TimeoutError as NoConnectionError
 
 from app.errors import InternalError, problem_document
 from app.service.db.jobs import ClaimedJob, JobKey, JobStore
+from app.service.db.workers import WorkerStore
 from app.service.jobs.lapsed_leases import LapsedLeases
 from app.service.jobs.runner import Kinds
 from app.service.jobs.watchers import Watchers
@@ -41,18 +44,32 @@ class EmbeddedRunner:
     """Runs jobs in `pool_size` worker processes that are kept warm."""
 
     def __init__(
-        self, store: JobStore, kinds: Kinds, *, pool_size: int, grace_s: float, patience_s: float = 5.0
+        self,
+        store: JobStore,
+        kinds: Kinds,
+        *,
+        workers: WorkerStore,
+        pool_size: int,
+        grace_s: float,
+        patience_s: float = 5.0,
+        report_every_s: float = 3.0,
     ) -> None:
         """A runner that has yet to be started.
 
         Args:
             store: the jobs.
             kinds: how jobs of each kind are run.
-            pool_size: number of worker processes.
+            workers: the processes that run jobs on this database.
+            pool_size: number of worker processes; 0 where others run the jobs.
             grace_s: seconds that a job which was told to stop may take before its worker process is ended.
             patience_s: seconds for which another process's lease must have run out before its job is taken away.
+            report_every_s: seconds between two signs of life.
         """
         self._store = store
+        self._workers = workers
+        self._pool_size = pool_size
+        self._report_every_s = report_every_s
+        self._reported: tuple[int, float] = (0, -math.inf)
         self._lapsed = LapsedLeases(store, patience_s=patience_s)
         self._kinds = kinds
         self._grace_s = grace_s
@@ -83,6 +100,8 @@ class EmbeddedRunner:
         for thread in self._threads:
             thread.join()
         self._guarded(lambda: self._store.release(self._owner))
+        if self._pool_size:
+            self._guarded(lambda: self._workers.forget(self._owner))
 
     def submit(self, key: JobKey) -> None:  # noqa: ARG002 - any free slot takes the oldest job
         with self._work:
@@ -207,6 +226,8 @@ class EmbeddedRunner:
         while not self._stopping.wait(_KEEP_EVERY_S):
             self._wake_for_dead_workers()
             self._guarded(self._look_after)
+            if self._pool_size:
+                self._guarded(self._report)
 
     def _wake_for_dead_workers(self) -> None:
         """Lets the slot of an idle worker that was killed start another one; a slot sleeps until it is woken."""
@@ -216,6 +237,13 @@ class EmbeddedRunner:
             with self._work:
                 self._hints += 1
                 self._work.notify_all()
+
+    def _report(self) -> None:
+        """Says how many workers are ready here: at once where their number has changed, else every few seconds."""
+        ready, now = self.ready_workers(), time.monotonic()
+        if ready != self._reported[0] or now - self._reported[1] >= self._report_every_s:
+            self._workers.report(self._owner, size=self._pool_size, ready=ready)
+            self._reported = (ready, now)
 
     def _look_after(self) -> None:
         if running := self.running():

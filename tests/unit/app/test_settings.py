@@ -41,7 +41,7 @@ def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("name", "least", "below"),
     [
-        ("port", 0, -1), ("pool_size", 1, 0), ("job_time_limit_s", 0.001, 0.0), ("cancel_grace_s", 0.0, -0.001),
+        ("port", 0, -1), ("pool_size", 0, -1), ("job_time_limit_s", 0.001, 0.0), ("cancel_grace_s", 0.0, -0.001),
         ("lease_s", 0.001, 0.0), ("max_queued_jobs", 1, 0), ("max_body_bytes", 1024, 1023), ("max_json_depth", 8, 7),
     ],
 )  # fmt: skip
@@ -100,7 +100,7 @@ def test_a_file_is_upgraded_unless_told_otherwise_and_a_server_only_if_told(
     assert url is None or url.startswith("postgres") or Settings(database_url=url).url == url
 
 
-@pytest.mark.parametrize(("name", "value"), [("port", 70000), ("pool_size", 0), ("log_level", "loud"), ("lease_s", 0)])
+@pytest.mark.parametrize(("name", "value"), [("port", 70000), ("pool_size", -1), ("log_level", "loud"), ("lease_s", 0)])
 def test_nonsense_is_refused(name: str, value: object) -> None:
     with pytest.raises(ValidationError):
         Settings(**{name: value})

@@ -12,6 +12,7 @@ from app.service.api.dependencies import Here
 from app.service.api.schemas import Health
 from app.service.db.migrate import is_current
 from app.service.metrics import CONTENT_TYPE
+from app.service.parts import ready_workers
 from planner.request.checked_request import PRODUCT_VERSION
 
 router = APIRouter(tags=["service"])
@@ -30,10 +31,10 @@ def readyz(service: Here) -> dict[str, Any]:
     # but restarting it would not help.
     if not is_current(service.engine):
         raise UnavailableError("the schema of the database is not current", hint="Run `meshwright db upgrade`.")
-    workers = service.runner.ready_workers()
+    workers = ready_workers(service.runner, service.workers)
     if workers == 0:
         raise UnavailableError(
-            "no worker is ready", hint="Workers take about a second to start; if they do not, the log says why."
+            "no worker is ready", hint="Workers take about a second to start; if they do not, their log says why."
         )
     return {"status": "ok", "version": PRODUCT_VERSION, "workers": workers}
 
