@@ -27,6 +27,7 @@ from app.settings import Settings
 
 VARIES = frozenset({
     "created_at", "finished_at", "at", "elapsed_s", "model_revision", "request_digest", "request_id", "version", "product_version",
+    "estimated_start_at",
 })  # fmt: skip
 """Fields that differ between two equal answers: times, digests that cover the sources, and releases."""
 PLANS, EVALUATE, JUDGE = REQUESTS["/v1/plans"], REQUESTS["/v1/evaluate"], REQUESTS["/v1/judge"]
@@ -110,7 +111,7 @@ def comparable(answer: Any) -> Any:
     if isinstance(answer, Mapping):
         # How far a job got before it was looked at is a matter of milliseconds, and ids of plans are digests.
         unfinished = answer.get("status") in {"queued", "running", "cancelled"}
-        left_out = VARIES | {"id", "status"} if unfinished else VARIES
+        left_out = VARIES | {"id", "status", "position"} if unfinished else VARIES
         return {key: comparable(value) for key, value in answer.items() if key not in left_out}
     if isinstance(answer, list):
         return [comparable(each) for each in answer]

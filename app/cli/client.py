@@ -133,7 +133,8 @@ class Client:
     def cancel_plan(self, plan_id: str) -> None:
         """Cancels the plan. One that has finished in the meantime is left as it is."""
         try:
-            self._call("DELETE", f"/v1/plans/{plan_id}")
+            # A plan that finished while somebody pressed Ctrl-C must not be deleted.
+            self._call("DELETE", f"/v1/plans/{plan_id}?cancel_only=true")
         except MeshwrightError as error:
             if error.code != "wrong-state":
                 raise

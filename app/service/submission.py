@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from fastapi.concurrency import run_in_threadpool
 
+from app.errors import NotFoundError, WrongStateError
 from app.service.db.jobs import FINISHED, JobKey
 from app.service.db.plans import PlanRow, Submission
 from app.service.intake.plan_requests import PreparedRequest
@@ -16,6 +17,7 @@ async def submit_request(
     *,
     tenant: str,
     wait_s: float,
+    priority: int | None = None,
     idempotency_key: str | None = None,
     body_sha256: str = "",
 ) -> PlanRow:
@@ -24,11 +26,13 @@ async def submit_request(
     Raises:
         InvalidInputError: the idempotency key was used for another body.
         TooManyJobsError: the tenant has too many unfinished jobs.
+        WrongStateError: somebody deleted the plan in the meantime.
     """
     submission = Submission(
         digest=asked.digest,
         request=asked.payload,
         time_limit_s=asked.time_limit_s,
+        priority=priority,
         idempotency_key=idempotency_key,
         body_sha256=body_sha256,
     )
@@ -37,9 +41,17 @@ async def submit_request(
     if submitted.is_new:
         service.runner.submit(key)
         await service.runner.wait(key, timeout_s=wait_s)
-    plan = await run_in_threadpool(service.plans.get, tenant, submitted.id)
+    plan = await run_in_threadpool(_submitted, service, key)
     # An older request's plan is looked at before waiting: it is mostly finished, and then nobody would wake us.
     if plan.status not in FINISHED and not submitted.is_new:
         await service.runner.wait(key, timeout_s=wait_s)
-        plan = await run_in_threadpool(service.plans.get, tenant, submitted.id)
+        plan = await run_in_threadpool(_submitted, service, key)
     return plan
+
+
+def _submitted(service: Service, key: JobKey) -> PlanRow:
+    try:
+        return service.plans.get(key.tenant, key.id)
+    except NotFoundError as error:
+        message = f"plan {key.id} was deleted while this request waited for it"
+        raise WrongStateError(message, hint="Ask again to have it planned anew.") from error

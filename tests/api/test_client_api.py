@@ -88,7 +88,9 @@ def test_other_refusals_keep_their_class(service: Client, client: TestClient, as
         service.read_plan("plan-nobody")
     done = service.submit_plan(asked)
     service.cancel_plan(done["id"])
-    assert client.delete(f"/v1/plans/{done['id']}").json()["code"] == WrongStateError.code
+    assert client.get(f"/v1/plans/{done['id']}").json()["status"] == "succeeded", "cancelling never deletes"
+    refused = client.delete(f"/v1/plans/{done['id']}?cancel_only=true")
+    assert refused.json()["code"] == WrongStateError.code
     with pytest.raises(UnauthorizedError) as caught:
         Client("http://testserver", token="wrong", http=client).evaluate([])
     assert "The key was refused" in caught.value.hint

@@ -90,7 +90,7 @@ def test_cancelling_ends_a_running_plan_within_half_a_second(slow_client: TestCl
     assert response.status_code == 202
     assert ended(slow_client, plan_id)["status"] == "cancelled"
     assert time.monotonic() - begun_at < 0.5
-    assert slow_client.delete(f"/v1/plans/{plan_id}").status_code == 409
+    assert slow_client.delete(f"/v1/plans/{plan_id}?cancel_only=true").status_code == 409
     assert events(slow_client, plan_id)[-1]["type"] == "cancelled"
 
 

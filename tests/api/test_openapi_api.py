@@ -58,6 +58,7 @@ def test_the_contracts_routes_are_there(document: dict[str, Any]) -> None:
         ("get", "/v1/plans/{plan_id}/exports/{framework}"),
         ("delete", "/v1/plans/{plan_id}"), ("post", "/v1/evaluate"),
         ("post", "/v1/calibrations"), ("get", "/v1/calibrations"), ("get", "/v1/calibrations/{calibration_id}"),
+        ("delete", "/v1/calibrations/{calibration_id}"),
         ("get", "/v1/presets/models"), ("get", "/v1/presets/gpus"), ("get", "/v1/presets/clusters"),
         ("get", "/v1/presets/frameworks"), ("get", "/healthz"), ("get", "/readyz"), ("get", "/metrics"),
     }  # fmt: skip
@@ -67,7 +68,7 @@ def test_the_contracts_routes_are_there(document: dict[str, Any]) -> None:
     ("method", "path", "statuses"),
     [
         ("post", "/v1/plans", {"201", "202"}), ("post", "/v1/calibrations", {"201"}), ("post", "/v1/evaluate", {"200"}),
-        ("delete", "/v1/plans/{plan_id}", {"202"}), ("get", "/v1/plans", {"200"}), ("get", "/metrics", {"200"}),
+        ("delete", "/v1/plans/{plan_id}", {"202", "204"}), ("get", "/v1/plans", {"200"}), ("get", "/metrics", {"200"}),
     ],
 )  # fmt: skip
 def test_the_statuses_of_success_are_the_contracts(

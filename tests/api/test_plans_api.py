@@ -142,7 +142,7 @@ def test_a_list_entry_is_small(client: TestClient, planned: dict[str, Any]) -> N
 
 
 def test_a_finished_plan_cannot_be_cancelled(client: TestClient, planned: dict[str, Any]) -> None:
-    response = client.delete(f"/v1/plans/{planned['id']}")
+    response = client.delete(f"/v1/plans/{planned['id']}?cancel_only=true")
     assert (response.status_code, response.json()["code"]) == (409, "wrong-state")
 
 

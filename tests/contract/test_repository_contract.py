@@ -121,7 +121,8 @@ class TestPlans:
         with pytest.raises(NotFoundError):
             job_store.request_cancel(JobKey("b", mine))
         assert mine not in [plan.id for plan in plans.page("b", limit=10)]
-        plans.delete("b", mine)
+        with pytest.raises(NotFoundError):
+            plans.delete("b", mine)
         assert plans.get("a", mine).status == "succeeded"
 
     def test_results_and_ranks_are_read_back_as_they_were_written(self, plans: PlanStore, job_store: JobStore) -> None:

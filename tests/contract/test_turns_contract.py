@@ -91,11 +91,14 @@ def test_a_wait_follows_from_what_recent_jobs_took(queue: Queue) -> None:
     queue.put("a0", "a1", "a2", "a3", "a4")
     first = queue.store.place(JobKey("a", "a0"))
     assert first is not None
-    assert first.wait_s is None
+    assert first.start_at is None
     for name, seconds in (("a0", 10.0), ("a1", 20.0)):
         queue.start()
         queue.end(name, seconds=seconds)
     assert queue.start() == "a2"
     place = queue.store.place(JobKey("a", "a4"))
     assert place is not None
-    assert (place.position, place.wait_s) == (2, 30.0)  # two starts of 15 s each, one after another
+    assert place.position == 2
+    assert place.start_at is not None
+    # Two starts of 15 s each, one after another, from a moment ago.
+    assert timedelta(seconds=29) < place.start_at - datetime.now(UTC) <= timedelta(seconds=30)

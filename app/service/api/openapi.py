@@ -113,7 +113,9 @@ def _add_errors(operation: dict[str, Any], *, method: str, path: str) -> None:
         statuses += [422]
     if "{" in path:
         statuses += [404]
-    if method == "delete" or path.endswith(("/{rank}", "/exports/{framework}")):
+    # A plan may be deleted while the request that asked for it waits.
+    is_waiting = method == "post" and path == "/v1/plans"
+    if method == "delete" or is_waiting or path.endswith(("/{rank}", "/exports/{framework}")):
         statuses += [409]
     if "requestBody" in operation:
         statuses += [400, 413, 415, 429]

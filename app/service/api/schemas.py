@@ -61,6 +61,12 @@ class PlanDocument(PlanResponse):
 
     error: ProblemDocument | None = None
     """Why the job failed."""
+    priority: int | None = None
+    """A number; of your own queued plans the one with the highest starts first. Only a plan that has not succeeded tells it."""
+    position: int | None = None
+    """Number of a queued plan in the line of everybody's plans: 1 starts next. Plans that are asked later may move it back."""
+    estimated_start_at: str | None = None
+    """When a queued plan is expected to start, by the time that recent ones took, RFC 3339 in UTC; null while none has ended."""
 
 
 class LaunchFileDocument(_Document):

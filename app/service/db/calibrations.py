@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Engine, insert, literal, select, tuple_
+from sqlalchemy import Engine, delete, insert, literal, select, tuple_
 from sqlalchemy.exc import IntegrityError
 
 from app.errors import NotFoundError
@@ -56,6 +56,18 @@ class CalibrationStore:
         if document is None:
             raise NotFoundError(f"there is no calibration {calibration_id}", hint="GET /v1/calibrations lists yours.")
         return document
+
+    def delete(self, tenant: str, calibration_id: str) -> None:
+        """Removes a document. Plans that were priced with it keep their own copy.
+
+        Raises:
+            NotFoundError: the tenant has no such calibration.
+        """
+        one = (calibrations.c.tenant == tenant) & (calibrations.c.id == calibration_id)
+        with writing(self._engine) as connection:
+            deleted = connection.execute(delete(calibrations).where(one))
+        if deleted.rowcount == 0:
+            raise NotFoundError(f"there is no calibration {calibration_id}", hint="GET /v1/calibrations lists yours.")
 
     def documents(self, tenant: str, ids: Sequence[str]) -> dict[str, str]:
         """Those of these documents that the tenant has, as JSON by id."""

@@ -267,6 +267,12 @@ def insert_job(
     append_event(connection, key, "queued")
 
 
+def raise_priority(connection: Connection, key: JobKey, priority: int) -> None:
+    """Gives a job that is still queued this priority if its own is lower."""
+    queued = (jobs.c.tenant == key.tenant) & (jobs.c.id == key.id) & (jobs.c.status == "queued")
+    connection.execute(update(jobs).where(queued, jobs.c.priority < priority).values(priority=priority))
+
+
 def unfinished(connection: Connection, tenant: str) -> int:
     """Number of a tenant's jobs that are queued or running."""
     query = select(func.count()).where(jobs.c.tenant == tenant, jobs.c.status.in_(("queued", "running")))

@@ -11,7 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from app.errors import NotFoundError, TooManyJobsError
 from app.service.db.engine import now_of, reading, writing
-from app.service.db.jobs import JobKey, Status, insert_job, unfinished
+from app.service.db.jobs import JobKey, Status, insert_job, raise_priority, unfinished
 from app.service.db.plan_result import PlanResult
 from app.service.db.tables import UtcDateTime, idempotency_keys, jobs, plans, ranked_plans
 from cost_models.errors import InvalidInputError, Problem
@@ -25,6 +25,7 @@ class PlanRow:
     status: Status
     created_at: datetime
     finished_at: datetime | None
+    priority: int
     request_digest: str
     request: str
     response: str | None
@@ -39,6 +40,8 @@ class Submission:
     digest: str
     request: str
     time_limit_s: float
+    priority: int | None = None
+    """Higher ones go first among the tenant's queued jobs; None for 0, or for what a plan that is there already has."""
     idempotency_key: str | None = None
     body_sha256: str = ""
 
@@ -75,6 +78,8 @@ class PlanStore:
     def _submit(self, tenant: str, submission: Submission, *, plan_id: str | None) -> Submitted:
         with writing(self._engine) as connection:
             known = _known_by_key(connection, tenant, submission) or _known_by_digest(connection, tenant, submission)
+            if known and submission.priority is not None:
+                raise_priority(connection, JobKey(tenant, known.id), submission.priority)
             submitted = known or self._insert(connection, tenant, submission, plan_id=plan_id or _new_id())
             _remember_key(connection, tenant, submission, submitted.id)
             return submitted
@@ -88,7 +93,7 @@ class PlanStore:
         now = now_of(connection)
         insert_job(
             connection, JobKey(tenant, plan_id), kind="plan", payload=submission.request, at=now,
-            time_limit_s=submission.time_limit_s,
+            time_limit_s=submission.time_limit_s, priority=submission.priority or 0,
         )  # fmt: skip
         digest = submission.digest
         connection.execute(
@@ -156,10 +161,16 @@ class PlanStore:
             return [_plan(row) for row in connection.execute(query)]
 
     def delete(self, tenant: str, plan_id: str) -> None:
-        """Removes a plan together with its job, its events and its ranked plans."""
+        """Removes a plan together with its job, its events, its ranked plans and its idempotency keys.
+
+        Raises:
+            NotFoundError: the tenant has no such plan.
+        """
         with writing(self._engine) as connection:
             # The other rows go with the job: their foreign keys cascade.
-            connection.execute(delete(jobs).where(jobs.c.tenant == tenant, jobs.c.id == plan_id))
+            deleted = connection.execute(delete(jobs).where(jobs.c.tenant == tenant, jobs.c.id == plan_id))
+        if deleted.rowcount == 0:
+            raise NotFoundError(f"there is no plan {plan_id}", hint="GET /v1/plans lists yours.")
 
 
 def write_result(connection: Connection, key: JobKey, result: PlanResult) -> None:
@@ -184,15 +195,15 @@ def _new_id() -> str:
 
 def _rows(tenant: str) -> Select[tuple[object, ...]]:
     same = (jobs.c.tenant == plans.c.tenant) & (jobs.c.id == plans.c.id)
-    columns = (*plans.c, jobs.c.status, jobs.c.finished_at, jobs.c.payload, jobs.c.error)
+    columns = (*plans.c, jobs.c.status, jobs.c.finished_at, jobs.c.priority, jobs.c.payload, jobs.c.error)
     return select(*columns).join(jobs, same).where(plans.c.tenant == tenant)
 
 
 def _plan(row: Row[tuple[object, ...]]) -> PlanRow:
     r = row._mapping  # noqa: SLF001 - SQLAlchemy's documented name
     return PlanRow(
-        r["id"], r["status"], r["created_at"], r["finished_at"], r["request_digest"], r["payload"], r["response"],
-        r["headline"], r["error"],
+        r["id"], r["status"], r["created_at"], r["finished_at"], r["priority"], r["request_digest"], r["payload"],
+        r["response"], r["headline"], r["error"],
     )  # fmt: skip
 
 

@@ -9,11 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 from sqlalchemy import Connection, Row, Select, func, select, text
 
+from app.service.db.engine import now_of
 from app.service.db.tables import jobs
 
 # Any constant that nothing else in the database uses; this one spells "turn".
@@ -38,8 +39,8 @@ class Place:
 
     position: int
     """1 for the job that is started next."""
-    wait_s: float | None
-    """Seconds until it is expected to start; None while no job has ever ended."""
+    start_at: datetime | None
+    """When it is expected to start; None while no job has ever ended."""
 
 
 def next_job(connection: Connection, *, max_running: int | None) -> Row[Any] | None:
@@ -86,7 +87,8 @@ def _order(turn: Turn) -> tuple[int, float, str]:
 
 def place_of(connection: Connection, tenant: str, job_id: str) -> Place | None:
     """The place of a queued job; None where it is not queued."""
-    order = [row.id for row in connection.execute(_in_order(tenant))]
+    # Ids alone: a request may carry calibrations of a megabyte.
+    order = list(connection.execute(_in_order(tenant).with_only_columns(jobs.c.id)).scalars())
     if job_id not in order:
         return None
     index = order.index(job_id)
@@ -94,7 +96,9 @@ def place_of(connection: Connection, tenant: str, job_id: str) -> Place | None:
     running = connection.execute(select(func.count()).where(jobs.c.status == "running")).scalar_one()
     mean_s = _mean_run_s(connection)
     # While jobs wait, every worker runs one, so that the number of running jobs is that of workers, whatever machines these are on.
-    return Place(ahead + 1, None if mean_s is None else mean_s * (ahead + 1) / max(running, 1))
+    if mean_s is None:
+        return Place(ahead + 1, None)
+    return Place(ahead + 1, now_of(connection) + timedelta(seconds=mean_s * (ahead + 1) / max(running, 1)))
 
 
 def _others_ahead(waiting: Sequence[Turn], tenant: str, *, rounds: int) -> int:

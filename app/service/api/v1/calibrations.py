@@ -1,4 +1,4 @@
-"""Calibrations: uploaded once, never changed, and named by their digest."""
+"""Calibrations: uploaded once, never changed, named by their digest, and deleted when nobody wants them any more."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from fastapi import APIRouter, Path
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response
 
+from app.errors import WrongStateError
 from app.service.api.dependencies import STORABLE, Body, Caller, Here, Limit, Place, page_of
 from app.service.api.examples.requests import example_calibrations
 from app.service.api.openapi import json_body
@@ -79,6 +80,21 @@ def list_calibrations(caller: Caller, service: Here, place: Place, limit: Limit 
 def read_calibration(calibration_id: CalibrationId, caller: Caller, service: Here) -> Response:
     """One calibration with its samples and fits."""
     return Response(service.calibrations.document(caller.tenant, calibration_id), media_type="application/json")
+
+
+@router.delete(
+    "/{calibration_id}",
+    status_code=204,
+    summary="Delete a calibration",
+    response_description="The calibration is deleted.",
+)
+def delete_calibration(calibration_id: CalibrationId, caller: Caller, service: Here) -> Response:
+    """Delete a calibration. Plans that were priced with it keep the copy that they were asked with."""
+    if calibration_id == example_calibration().id and service.settings.seed_examples:
+        hint = "It prices no plan unless it is named. MESHWRIGHT_SEED_EXAMPLES=false runs a service without examples."
+        raise WrongStateError("this calibration is what the documentation's examples refer to, and is kept", hint=hint)
+    service.calibrations.delete(caller.tenant, calibration_id)
+    return Response(status_code=204)
 
 
 def _parsed(content: object) -> CalibrationDocument:

@@ -1,4 +1,4 @@
-"""Plans: created, listed, read, watched and cancelled."""
+"""Plans: created, listed, read, watched, cancelled and deleted."""
 
 from __future__ import annotations
 
@@ -13,12 +13,14 @@ from fastapi.responses import JSONResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from app.errors import WrongStateError
-from app.service.api.dependencies import STORABLE, Body, Caller, Here, Limit, Place, page_of
+from app.service.api.dependencies import STORABLE, Body, Caller, Here, Limit, page_of
+from app.service.api.dependencies import Place as PagePlace
 from app.service.api.openapi import json_body
 from app.service.api.problems import stored_problem
 from app.service.api.schemas import PlanDocument, PlanEvent, PlanPage, PlanState, Status
 from app.service.db.jobs import FINISHED, JobEvent, JobKey
 from app.service.db.plans import PlanRow
+from app.service.db.turns import Place
 from app.service.intake.examples import EXAMPLE_PLAN_ID
 from app.service.intake.plan_requests import prepare_request
 from app.service.parts import Service
@@ -61,6 +63,14 @@ async def create_plan(
         str | None,
         Header(min_length=1, max_length=255, description="The same key with the same body gives the same plan."),
     ] = None,
+    priority: Annotated[
+        int | None,
+        Query(
+            ge=-100,
+            le=100,
+            description="Which of your queued plans start first: those of a higher priority. Asked again, a request can raise it.",
+        ),
+    ] = None,
 ) -> Response:
     """Ask for the best plans. A request that was asked before gets the stored answer."""
     asked = service.kept_requests.get(body.sha256)
@@ -84,20 +94,21 @@ async def create_plan(
         asked,
         tenant=caller.tenant,
         wait_s=asked.wait_s,
+        priority=priority,
         idempotency_key=idempotency_key,
         body_sha256=body.sha256,
     )
     if plan.status == "failed" and plan.error:
         return stored_problem(json.loads(plan.error), request_id=request.scope.get("request_id"))
     status_code = 201 if plan.status in FINISHED else 202
-    return _sent(service, caller.tenant, plan, mark=mark, status_code=status_code, location=f"/v1/plans/{plan.id}")
+    return await _sent(service, caller.tenant, plan, mark=mark, status_code=status_code, location=f"/v1/plans/{plan.id}")
 
 
 @router.get("", summary="List plans", response_description="A page of your plans.", response_model=PlanPage)
 def list_plans(
     caller: Caller,
     service: Here,
-    place: Place,
+    place: PagePlace,
     limit: Limit = 20,
     status: Annotated[Status | None, Query(description="Only plans of this status.")] = None,
 ) -> JSONResponse:
@@ -119,7 +130,7 @@ async def read_plan(plan_id: PlanId, caller: Caller, service: Here) -> Response:
         return _json(kept)
     mark = service.kept_answers.mark()
     plan = await run_in_threadpool(service.plans.get, caller.tenant, plan_id)
-    return _sent(service, caller.tenant, plan, mark=mark)
+    return await _sent(service, caller.tenant, plan, mark=mark)
 
 
 @router.get(
@@ -141,16 +152,40 @@ def read_ranked(plan_id: PlanId, rank: Rank, caller: Caller, service: Here) -> R
 @router.delete(
     "/{plan_id}",
     status_code=202,
-    summary="Cancel a plan",
-    response_description="The job's state after the request to cancel it.",
+    summary="Cancel or delete a plan",
+    response_description="The state of an unfinished plan after the request to cancel it.",
     response_model=PlanState,
+    responses={204: {"description": "The plan had finished and is deleted."}},
 )
-async def cancel_plan(plan_id: PlanId, caller: Caller, service: Here) -> JSONResponse:
-    """Cancel a plan that has not finished."""
+async def delete_plan(
+    plan_id: PlanId,
+    caller: Caller,
+    service: Here,
+    *,
+    cancel_only: Annotated[
+        bool, Query(description="Whether a plan that has finished is kept, which is then answered with 409.")
+    ] = False,
+) -> Response:
+    """Cancel a plan that has not finished, or delete one that has, with everything that belongs to it."""
     key = JobKey(caller.tenant, plan_id)
-    status = await run_in_threadpool(service.jobs.request_cancel, key)
+    try:
+        status = await run_in_threadpool(service.jobs.request_cancel, key)
+    except WrongStateError:
+        if cancel_only:
+            raise
+        # A plan that has finished stays so: nothing can start it again before it is deleted.
+        await run_in_threadpool(_delete, service, key)
+        return Response(status_code=204)
     service.runner.cancel(key)
     return JSONResponse({"id": plan_id, "status": status}, status_code=202)
+
+
+def _delete(service: Service, key: JobKey) -> None:
+    if key.id == EXAMPLE_PLAN_ID and service.settings.seed_examples:
+        hint = "It costs nothing. MESHWRIGHT_SEED_EXAMPLES=false runs a service without examples."
+        raise WrongStateError(f"{key.id} is what the documentation's examples refer to, and is kept", hint=hint)
+    service.plans.delete(key.tenant, key.id)
+    service.kept_answers.drop(key.tenant, key.id)
 
 
 def _watched(plan_id: PlanId, caller: Caller, service: Here) -> JobKey:
@@ -196,11 +231,13 @@ async def _kept(service: Service, tenant: str, plan_id: str) -> bytes | None:
     return await run_in_threadpool(kept.rechecked, tenant, plan_id) if kept.holds(tenant, plan_id) else None
 
 
-def _sent(
+async def _sent(
     service: Service, tenant: str, plan: PlanRow, *, mark: int, status_code: int = 200, location: str | None = None
 ) -> Response:
     if plan.status != "succeeded" or not plan.response:
-        body = json.dumps(_unfinished(plan)).encode()
+        is_queued = plan.status == "queued"
+        place = await run_in_threadpool(service.jobs.place, JobKey(tenant, plan.id)) if is_queued else None
+        body = json.dumps(_unfinished(plan, place)).encode()
     else:
         body = plan.response.encode()
         service.kept_answers.keep(tenant, plan.id, digest=plan.request_digest, body=body, mark=mark)
@@ -212,7 +249,7 @@ def _json(body: bytes, *, status_code: int = 200, location: str | None = None) -
     return Response(body, status_code=status_code, media_type="application/json", headers=headers)
 
 
-def _unfinished(plan: PlanRow) -> dict[str, Any]:
+def _unfinished(plan: PlanRow, place: Place | None) -> dict[str, Any]:
     return {
         "id": plan.id,
         "status": plan.status,
@@ -228,6 +265,9 @@ def _unfinished(plan: PlanRow) -> dict[str, Any]:
         "request_digest": plan.request_digest,
         "request": json.loads(plan.request)["request"],
         "error": plan.error and json.loads(plan.error),
+        "priority": plan.priority,
+        "position": place and place.position,
+        "estimated_start_at": place and place.start_at and rfc3339(place.start_at),
     }
 
 

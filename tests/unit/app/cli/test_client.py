@@ -178,6 +178,7 @@ def test_a_plan_that_is_told_to_stop_is_cancelled_and_one_that_has_just_ended_is
     service = Service(state("running"), ended, OK)
     assert service.client().plan({}, should_stop=lambda: True)["status"] == "succeeded"
     assert service.asked[1] == ("DELETE", "/v1/plans/p")
+    assert service.requests[1].url.query == b"cancel_only=true"
     gone = httpx2.Response(404, json={"status": 404, "code": "not-found", "detail": "no such plan"})
     with pytest.raises(MeshwrightError, match="no such plan"):
         Service(gone).client().cancel_plan("p")
