@@ -101,7 +101,9 @@ async def create_plan(
     if plan.status == "failed" and plan.error:
         return stored_problem(json.loads(plan.error), request_id=request.scope.get("request_id"))
     status_code = 201 if plan.status in FINISHED else 202
-    return await _sent(service, caller.tenant, plan, mark=mark, status_code=status_code, location=f"/v1/plans/{plan.id}")
+    return await _sent(
+        service, caller.tenant, plan, mark=mark, status_code=status_code, location=f"/v1/plans/{plan.id}"
+    )
 
 
 @router.get("", summary="List plans", response_description="A page of your plans.", response_model=PlanPage)
