@@ -9,6 +9,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -69,7 +70,20 @@ def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[str
     if request.param == "sqlite":
         yield f"sqlite:///{tmp_path / 'test.db'}"
         return
-    server = Settings(database_url=request.getfixturevalue("postgres_url")).url
+    with _new_database(request.getfixturevalue("postgres_url")) as url:
+        yield url
+
+
+@pytest.fixture
+def second_postgres_url(postgres_url: str) -> Iterator[str]:
+    """URL of an empty PostgreSQL database, whatever `database_url` is."""
+    with _new_database(postgres_url) as url:
+        yield url
+
+
+@contextmanager
+def _new_database(postgres_url: str) -> Iterator[str]:
+    server = Settings(database_url=postgres_url).url
     name = f"meshwright_{secrets.token_hex(6)}"
     administration = build_engine(server)
     with administration.connect().execution_options(isolation_level="AUTOCOMMIT") as connection:

@@ -4,16 +4,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from app.cli.output import require_name
 from app.errors import UnavailableError
 from cost_models.errors import InvalidInputError, Problem
 
 if TYPE_CHECKING:
     from sqlalchemy import Engine
 
+    from app.service.db.backup import Contents
     from app.settings import Settings
 
 db_app = typer.Typer(name="db", help="Manage the service's storage.", no_args_is_help=True)
@@ -91,6 +94,40 @@ def upgrade(*, db: DatabaseUrl = None) -> None:
         typer.echo(upgrade_database(engine))
 
 
+@db_app.command()
+def backup(
+    file: Annotated[Path, typer.Argument(help="File to write; it must not exist.")],
+    *,
+    db: DatabaseUrl = None,
+) -> None:
+    """Write everything that the database holds to one file, while the service goes on."""
+    require_name(file, option="FILE", example="meshwright-backup.db")
+    from app.service.db.backup import back_up
+
+    # A backup is what one makes before an upgrade.
+    with _engine(db, upgrades=False) as engine:
+        _tell_contents(file, back_up(engine, file))
+
+
+@db_app.command()
+def restore(
+    file: Annotated[Path, typer.Argument(help="A file that `meshwright db backup` wrote, from either database.")],
+    *,
+    replace: Annotated[bool, typer.Option("--replace", help="Delete first what the database holds.")] = False,
+    db: DatabaseUrl = None,
+) -> None:
+    """Fill the database from a backup, and bring it to the newest schema."""
+    from app.service.db.backup import restore as restore_backup
+
+    with _engine(db, upgrades=False) as engine:
+        _tell_contents(file, restore_backup(engine, file, replace=replace))
+
+
+def _tell_contents(file: Path, contents: Contents) -> None:
+    rows = ", ".join(f"{table} {count:,}" for table, count in contents.rows.items() if count)
+    typer.echo(f"{file}: schema {contents.revision}; rows: {rows or 'none'}")
+
+
 @keys_app.command()
 def create(
     name: Annotated[str, typer.Argument(help="What the key is for.")],
@@ -150,8 +187,8 @@ def _settings(**given: Any) -> Settings:
 
 
 @contextmanager
-def _engine(url: str | None) -> Iterator[Engine]:
-    """The database of the settings. What it refuses is reported in one line."""
+def _engine(url: str | None, *, upgrades: bool = True) -> Iterator[Engine]:
+    """The database of the settings, upgraded where the settings say so. What it refuses is reported in one line."""
     from sqlalchemy.exc import DatabaseError
 
     from app.service.db.engine import build_engine
@@ -160,7 +197,7 @@ def _engine(url: str | None) -> Iterator[Engine]:
     settings = _settings(database_url=url)
     engine = build_engine(settings.url)
     try:
-        if settings.upgrades_itself:
+        if upgrades and settings.upgrades_itself:
             upgrade_database(engine)
         yield engine
     except DatabaseError as error:

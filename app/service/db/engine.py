@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from sqlalchemy import Connection, Engine, create_engine, event, func, select
-from sqlalchemy.engine import make_url
+from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError, NoSuchModuleError
 
 from cost_models.errors import InvalidInputError, Problem
@@ -26,7 +26,7 @@ _POOL_SIZE = 8
 _MAX_OVERFLOW = 40
 
 
-def build_engine(url: str) -> Engine:
+def build_engine(url: str | URL) -> Engine:
     """An engine for this URL. The folder of a SQLite file is created.
 
     Raises:
@@ -39,7 +39,7 @@ def build_engine(url: str) -> Engine:
         raise InvalidInputError([Problem("", f"the database URL cannot be used: {error}", hint)]) from error
 
 
-def _engine_of(url: str) -> Engine:
+def _engine_of(url: str | URL) -> Engine:
     parsed = make_url(url)
     if parsed.get_backend_name() != "sqlite":
         return create_engine(

@@ -22,29 +22,29 @@ _MIGRATIONS = Path(__file__).parent / "migrations"
 _ADVISORY_LOCK = 0x6D657368
 
 
-def upgrade(engine: Engine) -> str:
-    """Revision of the schema, to which every missing migration has been applied."""
+def upgrade(engine: Engine, revision: str = "head") -> str:
+    """Revision of the schema, to which every missing migration up to `revision` has been applied; by default all."""
     config = _config()
     with writing(engine) as connection:
         if engine.dialect.name == "postgresql":
             connection.execute(text("SELECT pg_advisory_xact_lock(:key)"), {"key": _ADVISORY_LOCK})
         config.attributes["connection"] = connection
         try:
-            command.upgrade(config, "head")
+            command.upgrade(config, revision)
         except CommandError as error:
             raise UnavailableError(
                 f"the database cannot be upgraded: {error}",
                 hint="A newer meshwright has probably written it: use that version, or another database.",
             ) from error
-        revision = _current(connection)
-    assert revision is not None
-    return revision
+        reached = revision_of(connection)
+    assert reached is not None
+    return reached
 
 
 def is_current(engine: Engine) -> bool:
     """Whether the schema is the newest one."""
     with reading(engine) as connection:
-        return _current(connection) == ScriptDirectory.from_config(_config()).get_current_head()
+        return revision_of(connection) == ScriptDirectory.from_config(_config()).get_current_head()
 
 
 def _config() -> Config:
@@ -53,5 +53,6 @@ def _config() -> Config:
     return config
 
 
-def _current(connection: Connection) -> str | None:
+def revision_of(connection: Connection) -> str | None:
+    """Revision of the schema; None where there is none of ours."""
     return MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_revision()

@@ -381,6 +381,25 @@ def test_keys_are_made_listed_and_revoked(outcome: Any, tmp_path: Path) -> None:
     assert outcome("keys", "revoke", key_id, *db)[0] == 2
 
 
+def test_the_storage_is_written_to_a_file_and_read_back(outcome: Any, tmp_path: Path) -> None:
+    db, other = (("--db", f"sqlite:///{tmp_path / name}") for name in ("service.db", "other.db"))
+    file = str(tmp_path / "backup.db")
+    code, _, err = outcome("db", "backup", file, *db)
+    assert (code, Path(file).exists()) == (2, False)
+    assert "holds nothing of meshwright's" in err
+    key_id = outcome("keys", "create", "laptop", "--tenant", "lab", *db)[2].split()[0]
+    code, said, _ = outcome("db", "backup", file, *db)
+    assert code == 0
+    assert said.startswith(f"{file}: schema ")
+    assert said.endswith("; rows: keys 1\n")
+    assert outcome("db", "backup", file, *db)[0] == 2
+    assert outcome("db", "backup", "--replace", *db)[0] == 2
+    assert outcome("db", "restore", file, *other) == (0, said, "")
+    assert outcome("keys", "list", *other)[1].split("\t")[0] == key_id
+    assert "--replace" in outcome("db", "restore", file, *other)[2]
+    assert outcome("db", "restore", file, "--replace", *other)[0] == 0
+
+
 class TestDocuments:
     def test_a_hugging_face_config_is_recognised(self, tmp_path: Path) -> None:
         config = {"model_type": "llama", "num_hidden_layers": 2}
