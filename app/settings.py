@@ -73,6 +73,9 @@ class Settings(BaseSettings):
     # No document of the contract is nested more than a dozen levels deep. The bound keeps every later walk over
     # a document clear of Python's recursion limit.
     max_json_depth: Annotated[int, Field(ge=8)] = 64
+    # Revoking a key has to take effect while somebody watches; asking the database for every request would cost each of them a query.
+    key_memory_s: Annotated[float, Field(ge=0, le=60)] = 5.0
+    """Seconds for which a valid key is not looked up again. A key revoked by another process opens this one for as long."""
     seed_examples: bool = True
     """Whether the example objects of the API documentation are stored for every tenant."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"

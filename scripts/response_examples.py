@@ -27,11 +27,13 @@ from app.settings import Settings
 
 VARIES = frozenset({
     "created_at", "finished_at", "at", "elapsed_s", "model_revision", "request_digest", "request_id", "version", "product_version",
-    "estimated_start_at",
+    "estimated_start_at", "key", "expires_at", "last_used_at",
 })  # fmt: skip
-"""Fields that differ between two equal answers: times, digests that cover the sources, and releases."""
+"""Fields that differ between two equal answers: times, digests that cover the sources, releases, and secrets."""
 PLANS, EVALUATE, JUDGE = REQUESTS["/v1/plans"], REQUESTS["/v1/evaluate"], REQUESTS["/v1/judge"]
-CALIBRATIONS = REQUESTS["/v1/calibrations"]
+CALIBRATIONS, KEYS = REQUESTS["/v1/calibrations"], REQUESTS["/v1/keys"]
+_NOT_REAL = {"key": "mw_" + "0123456789" * 4}
+"""What stands in the documentation in place of a key: a scanner for leaked ones should find none in our sources."""
 Answers = dict[str, dict[str, Any]]
 
 
@@ -67,6 +69,8 @@ def recorded(client: TestClient) -> Answers:
     found["POST /v1/evaluate"] = {"200": {n: _sent(client, "/v1/evaluate", EVALUATE[n]) for n in ("row", "wrong_row")}}
     found["POST /v1/judge"] = {"200": {"answer": _sent(client, "/v1/judge", JUDGE["deepspeed"])}}
     found["POST /v1/calibrations"] = {"201": {"stored": _sent(client, "/v1/calibrations", CALIBRATIONS["products"])}}
+    found["POST /v1/keys"] = {"201": {"made": {**_sent(client, "/v1/keys", KEYS["ci"]), **_NOT_REAL}}}
+    found["GET /v1/keys"] = {"200": {"answer": _json(client, "/v1/keys")}}
     found["GET /v1/plans/{plan_id}/events"] = {"200": client.get(f"{plan}/events").text}
     found["GET /metrics"] = {"200": "\n".join(client.get("/metrics").text.splitlines()[:12]) + "\n"}
     found["problems"] = _problems(client)
@@ -111,7 +115,9 @@ def comparable(answer: Any) -> Any:
     if isinstance(answer, Mapping):
         # How far a job got before it was looked at is a matter of milliseconds, and ids of plans are digests.
         unfinished = answer.get("status") in {"queued", "running", "cancelled"}
-        left_out = VARIES | {"id", "status", "position"} if unfinished else VARIES
+        # Ids of keys are drawn; the other objects of the examples have ids of their own, or digests.
+        drawn = {"id", "status", "position"} if unfinished else {"id"} if "scopes" in answer else set()
+        left_out = VARIES | drawn
         return {key: comparable(value) for key, value in answer.items() if key not in left_out}
     if isinstance(answer, list):
         return [comparable(each) for each in answer]

@@ -1,4 +1,4 @@
-"""Who is asking. On loopback everybody who can connect is the tenant `local`; elsewhere the key identifies the tenant."""
+"""Who is asking, and whether they may. On loopback everybody who can connect is the tenant `local`; elsewhere a key says whose it is."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from dataclasses import dataclass
 from typing import Annotated
 
 from fastapi import Depends, Request
+from fastapi.concurrency import run_in_threadpool
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
 
 from app.errors import ForbiddenError, UnauthorizedError
-from app.service.db.keys import tenant_of
+from app.scopes import SCOPES, Scope
+from app.service.access import scope_needed
+from app.service.db.keys import Key
 from app.service.parts import Service, service_of
 from app.settings import is_loopback
 
@@ -22,9 +25,12 @@ class Principal:
     """Who a request acts for."""
 
     tenant: str
+    scopes: tuple[Scope, ...]
+    key_id: str | None = None
+    """The key that was shown; None where none is needed."""
 
 
-def principal_of(
+async def principal_of(
     request: Request,
     service: Annotated[Service, Depends(service_of)],
     credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
@@ -33,31 +39,56 @@ def principal_of(
 
     Raises:
         UnauthorizedError: a key is needed but missing, or the key that was given is not valid.
-        ForbiddenError: no key is needed, but the request addressed the service by a public name.
+        ForbiddenError: the key lacks the scope that this call needs, or no key is needed, but the request addressed the
+            service by a public name.
     """
     # A key that was given is checked even where none is needed: a client that sends a revoked one should hear of it on the
     # developer's machine already. The header is looked at too, since `HTTPBearer` ignores schemes other than Bearer.
     if credentials is not None or "authorization" in request.headers:
-        tenant = None if credentials is None else tenant_of(service.engine, credentials.credentials)
-        if tenant is None:
+        key = None if credentials is None else await found_key(service, credentials.credentials)
+        if key is None:
             raise UnauthorizedError("this key is not valid", hint="Create one with `meshwright keys create`.")
-    elif service.settings.is_open:
-        return local_principal(request, service)
-    else:
-        raise UnauthorizedError("this service needs a key", hint="Send it as `Authorization: Bearer …`.")
-    service.seed(tenant)
-    return Principal(tenant)
+        return await key_holder(request, service, key)
+    if service.settings.is_open:
+        return await local_principal(request, service)
+    raise UnauthorizedError("this service needs a key", hint="Send it as `Authorization: Bearer …`.")
 
 
-def local_principal(request: Request, service: Service) -> Principal:
-    """The tenant of everybody who can connect to a service that needs no key.
+async def found_key(service: Service, secret: str) -> Key | None:
+    """The valid key with this secret; None if it is unknown, revoked or expired."""
+    # A key that was met a moment ago costs neither a thread nor a query: most requests are of this kind.
+    return service.keyring.remembered(secret) or await run_in_threadpool(service.keyring.find, secret)
+
+
+async def key_holder(request: Request, service: Service, key: Key) -> Principal:
+    """Who shows this key, if it may make this call.
+
+    Raises:
+        ForbiddenError: it lacks the scope that this call needs.
+    """
+    return await _admitted(request, service, Principal(key.tenant, key.scopes, key.id))
+
+
+async def local_principal(request: Request, service: Service) -> Principal:
+    """The tenant of everybody who can connect to a service that needs no key, and who may do everything there.
 
     Raises:
         ForbiddenError: the request addressed the service by a public name.
     """
     _require_local_name(request)
-    service.seed(LOCAL_TENANT)
-    return Principal(LOCAL_TENANT)
+    return await _admitted(request, service, Principal(LOCAL_TENANT, SCOPES))
+
+
+async def _admitted(request: Request, service: Service, principal: Principal) -> Principal:
+    needed = scope_needed(request.method, request.scope["route"].path)
+    if needed is not None and needed not in principal.scopes:
+        raise ForbiddenError(
+            f"this call needs the scope {needed}, and this key has only {' and '.join(principal.scopes)}",
+            hint=f"Use a key that has it: `meshwright keys create NAME --scope {needed}`, or POST /v1/keys.",
+        )
+    if not service.is_seeded(principal.tenant):
+        await run_in_threadpool(service.seed, principal.tenant)
+    return principal
 
 
 def _require_local_name(request: Request) -> None:

@@ -9,11 +9,12 @@ from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 from sqlalchemy.exc import SQLAlchemyError
 
+from app.service.access import require_guarded
 from app.service.api.middleware import Edge
 from app.service.api.openapi import build_openapi
 from app.service.api.problems import install_problems
-from app.service.api.v1 import calibrations, evaluate, exports, health, judge, plans, presets
-from app.service.auth import LOCAL_TENANT
+from app.service.api.v1 import calibrations, evaluate, exports, health, judge, keys, plans, presets
+from app.service.auth import LOCAL_TENANT, principal_of
 from app.service.db.calibrations import CalibrationStore
 from app.service.db.engine import build_engine
 from app.service.db.migrate import upgrade
@@ -21,6 +22,7 @@ from app.service.db.plans import PlanStore
 from app.service.jobs.assembly import KINDS, job_parts
 from app.service.jobs.runner import Kinds
 from app.service.kept import KeptAnswers, KeptRequests
+from app.service.keyring import Keyring
 from app.service.logs import configure_logs
 from app.service.metrics import Metrics
 from app.service.parts import Service, ready_workers
@@ -39,6 +41,10 @@ _TAGS = [
     {"name": "evaluate", "description": "What a strategy or a configuration of your own costs."},
     {"name": "presets", "description": "Models, GPUs, clusters and frameworks that a request can name."},
     {"name": "calibrations", "description": "What your own machines were measured to do; plans can be priced with it."},
+    {
+        "name": "keys",
+        "description": "Who may use the service, and for what; only keys with the scope `admin` open these.",
+    },
     {"name": "service", "description": "Whether the service is well; no key is needed."},
 ]
 
@@ -67,7 +73,8 @@ def create_app(settings: Settings | None = None, *, kinds: Kinds = KINDS) -> Fas
         openapi_tags=_TAGS,
     )
     app.state.service = service
-    for module in (plans, exports, evaluate, judge, calibrations, presets, health):
+    for module in (plans, exports, evaluate, judge, calibrations, keys, presets, health):
+        require_guarded(module.router, frozenset({principal_of}))
         app.include_router(module.router)
     # After the routes: the document is built once, here, from all of them, and served as it is.
     install_pages(app)
@@ -105,6 +112,7 @@ def _build_service(settings: Settings, kinds: Kinds) -> Service:
         workers=parts.workers,
         plans=stored,
         calibrations=CalibrationStore(engine),
+        keyring=Keyring(engine, remember_s=settings.key_memory_s),
         runner=parts.runner,
         metrics=Metrics(jobs=parts.jobs.counts, workers=lambda: ready_workers(parts.runner, parts.workers)),
         kept_answers=KeptAnswers(stored.exists, max_bytes=settings.kept_bytes),

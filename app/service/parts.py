@@ -16,6 +16,7 @@ from app.service.db.workers import WorkerStore
 from app.service.intake.examples import seed_examples
 from app.service.jobs.runner import JobRunner
 from app.service.kept import KeptAnswers, KeptRequests
+from app.service.keyring import Keyring
 from app.service.metrics import Metrics
 from app.settings import Settings
 
@@ -30,6 +31,7 @@ class Service:
     plans: PlanStore
     calibrations: CalibrationStore
     workers: WorkerStore
+    keyring: Keyring
     runner: JobRunner
     metrics: Metrics
     kept_answers: KeptAnswers
@@ -42,7 +44,7 @@ class Service:
 
     def seed(self, tenant: str) -> None:
         """Makes sure that the tenant has the objects that the documentation's examples refer to."""
-        if tenant in self._seeded or not self.settings.seed_examples:
+        if self.is_seeded(tenant):
             return
         seed_examples(
             tenant,
@@ -51,6 +53,10 @@ class Service:
             job_time_limit_s=self.settings.job_time_limit_s,
         )
         self._seeded.add(tenant)
+
+    def is_seeded(self, tenant: str) -> bool:
+        """Whether nothing is left to store for this tenant, as far as this process knows."""
+        return tenant in self._seeded or not self.settings.seed_examples
 
 
 def ready_workers(runner: JobRunner, workers: WorkerStore) -> int:
@@ -61,4 +67,5 @@ def ready_workers(runner: JobRunner, workers: WorkerStore) -> int:
 
 async def service_of(request: Request) -> Service:
     """The service that received this request."""
+    # A coroutine that waits for nothing: FastAPI would send a plain function to a thread, for every request.
     return cast("Service", request.app.state.service)

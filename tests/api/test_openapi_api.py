@@ -59,6 +59,7 @@ def test_the_contracts_routes_are_there(document: dict[str, Any]) -> None:
         ("delete", "/v1/plans/{plan_id}"), ("post", "/v1/evaluate"),
         ("post", "/v1/calibrations"), ("get", "/v1/calibrations"), ("get", "/v1/calibrations/{calibration_id}"),
         ("delete", "/v1/calibrations/{calibration_id}"),
+        ("post", "/v1/keys"), ("get", "/v1/keys"), ("delete", "/v1/keys/{key_id}"),
         ("get", "/v1/presets/models"), ("get", "/v1/presets/gpus"), ("get", "/v1/presets/clusters"),
         ("get", "/v1/presets/frameworks"), ("get", "/healthz"), ("get", "/readyz"), ("get", "/metrics"),
     }  # fmt: skip
@@ -96,7 +97,7 @@ def test_every_get_and_post_succeeds_with_its_examples_alone(client: TestClient,
         response = client.request(method, filled, json=body)
         assert response.status_code in {200, 201}, (method, filled, response.text)
         tried += 1
-    assert tried == 18
+    assert tried == 20
 
 
 @pytest.mark.parametrize(

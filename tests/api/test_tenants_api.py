@@ -89,7 +89,8 @@ def test_every_tenant_has_the_examples(public: TestClient) -> None:
 
 
 def test_a_revoked_key_opens_nothing(tmp_path: Path) -> None:
-    settings = Settings(data_dir=tmp_path, host="0.0.0.0", pool_size=1, log_level="error", seed_examples=False)
+    chosen = {"host": "0.0.0.0", "pool_size": 1, "log_level": "error", "seed_examples": False, "key_memory_s": 0}
+    settings = Settings(data_dir=tmp_path, **chosen)
     with TestClient(create_app(settings)) as client:
         engine = client.app.state.service.engine  # type: ignore[attr-defined]
         key, secret = create_key(engine, tenant="a", name="old")

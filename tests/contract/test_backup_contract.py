@@ -17,7 +17,7 @@ from app.service.db.backup import back_up, restore
 from app.service.db.calibrations import CalibrationStore
 from app.service.db.engine import build_engine, reading, writing
 from app.service.db.jobs import JobKey, JobStore
-from app.service.db.keys import create_key, tenant_of
+from app.service.db.keys import create_key, find_key
 from app.service.db.migrate import VERSION_TABLE, is_current, upgrade
 from app.service.db.plan_result import PlanResult
 from app.service.db.plans import PlanStore, Submission, write_result
@@ -181,11 +181,13 @@ class TestRestore:
         with writing(engine) as connection:
             for table in reversed(metadata.sorted_tables):
                 connection.execute(table.delete())
-        assert tenant_of(engine, secret) is None
+        assert find_key(engine, secret) is None
         for target in (engine, other()):
             restore(target, tmp_path / "backup.db")
             assert rows_of(target) == before
-            assert tenant_of(target, secret) == "a"
+            found = find_key(target, secret)
+            assert found is not None
+            assert found[0].tenant == "a"
             assert PlanStore(target, max_queued_jobs=5).get("a", key.id).response == DOCUMENT
             # The storage is as good as any: the next rows go in.
             assert submitted(target, "a", "d2") != key

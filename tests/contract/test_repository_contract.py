@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -16,7 +18,7 @@ from app.service.db import tables
 from app.service.db.calibrations import CalibrationStore
 from app.service.db.engine import build_engine, reading, writing
 from app.service.db.jobs import JobKey, JobStore
-from app.service.db.keys import create_key, list_keys, revoke_key, tenant_of
+from app.service.db.keys import create_key, find_key, list_keys, note_use, page_of_keys, revoke_key
 from app.service.db.migrate import VERSION_TABLE, is_current, upgrade
 from app.service.db.plan_result import PlanResult
 from app.service.db.plans import PlanStore, Submission, write_result
@@ -378,11 +380,13 @@ class TestJobs:
 class TestKeys:
     def test_a_key_says_whose_it_is_until_it_is_revoked(self, engine: Engine) -> None:
         key, secret = create_key(engine, tenant="a", name="laptop")
-        assert tenant_of(engine, secret) == "a"
+        found = find_key(engine, secret)
+        assert found is not None
+        assert (found[0].tenant, found[0].scopes) == ("a", ("read", "plan", "profile"))
         assert len(secret.removeprefix("mw_")) == 40  # 160 random bits in hexadecimal
-        assert tenant_of(engine, secret + "x") is None
+        assert find_key(engine, secret + "x") is None
         revoke_key(engine, key.id)
-        assert tenant_of(engine, secret) is None
+        assert find_key(engine, secret) is None
         with pytest.raises(NotFoundError):
             revoke_key(engine, key.id)
 
@@ -392,6 +396,46 @@ class TestKeys:
             rows = connection.exec_driver_sql("SELECT * FROM keys").all()
         assert secret not in str(rows)
         assert [(key.tenant, key.name) for key in list_keys(engine)] == [("a", "laptop")]
+
+    def test_a_key_ends_when_its_time_is_over(self, engine: Engine) -> None:
+        _, secret = create_key(engine, tenant="a", name="short", expires_in_s=0.2)
+        assert find_key(engine, secret) is not None
+        time.sleep(0.25)
+        assert find_key(engine, secret) is None
+
+    def test_the_use_of_a_key_is_written_at_most_once_a_minute(self, engine: Engine) -> None:
+        key, secret = create_key(engine, tenant="a", name="laptop")
+        other, _ = create_key(engine, tenant="a", name="unused")
+        noon = key.created_at
+        for seconds, noted in ((0, 0), (59, 0), (60, 60), (119, 60), (121, 121)):
+            found = find_key(engine, secret)
+            assert found is not None
+            note_use(engine, found[0], now=noon + timedelta(seconds=seconds))
+            note_use(engine, key, now=noon + timedelta(seconds=seconds))  # as a process that last read the key before
+            uses = {each.id: each.last_used_at for each in list_keys(engine)}
+            assert uses == {key.id: noon + timedelta(seconds=noted), other.id: None}
+
+    def test_a_tenant_pages_through_and_revokes_its_own_keys_only(self, engine: Engine) -> None:
+        mine = [create_key(engine, tenant="a", name=str(number))[0].id for number in range(3)]
+        theirs, _ = create_key(engine, tenant="b", name="theirs")
+        first = page_of_keys(engine, "a", limit=2)
+        rest = page_of_keys(engine, "a", limit=2, after=(first[-1].created_at, first[-1].id))
+        assert sorted(key.id for key in (*first, *rest)) == sorted(mine)
+        with pytest.raises(NotFoundError):
+            revoke_key(engine, theirs.id, tenant="a")
+        assert page_of_keys(engine, "b", limit=2)[0].revoked_at is None
+
+    @pytest.mark.parametrize(
+        "bad",
+        [
+            {"name": ""}, {"name": "x" * 81}, {"name": "two\nlines"}, {"name": "nul\0"}, {"name": "\ud800"},
+            {"tenant": "t" * 65}, {"tenant": ""}, {"expires_in_s": 0.0}, {"expires_in_s": 1e12},
+        ],
+    )  # fmt: skip
+    def test_what_no_column_can_hold_is_refused(self, engine: Engine, bad: dict[str, Any]) -> None:
+        with pytest.raises(InvalidInputError):
+            create_key(engine, **{"tenant": "a", "name": "laptop", **bad})
+        assert list_keys(engine) == []
 
 
 class TestCalibrations:

@@ -4,13 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from app.cli.completion import choices
 from app.cli.output import require_name
 from app.errors import UnavailableError
+from app.quantities import duration_h
+from app.scopes import SCOPES, USUAL_SCOPES, scopes_named
 from cost_models.errors import InvalidInputError, Problem
 
 if TYPE_CHECKING:
@@ -133,15 +137,32 @@ def create(
     name: Annotated[str, typer.Argument(help="What the key is for.")],
     *,
     tenant: Annotated[str, typer.Option(help="Whose plans and calibrations the key reaches.")] = "default",
+    scope: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="SCOPE",
+            autocompletion=choices(SCOPES),
+            help="What the key may do: read, plan, profile or admin, which manages keys. Repeat it for several.",
+            show_default=", ".join(USUAL_SCOPES),
+        ),
+    ] = None,
+    expires_in: Annotated[
+        str | None,
+        typer.Option(metavar="TIME", help="For how long it is valid: 12h or 90d.", show_default="until it is revoked"),
+    ] = None,
     db: DatabaseUrl = None,
 ) -> None:
     """Create a key and print it; it cannot be shown again."""
     from app.service.db.keys import create_key
 
+    scopes = scopes_named(scope or ())
+    lasts_s = None if expires_in is None else 3600.0 * duration_h(expires_in, option="--expires-in")
     with _engine(db) as engine:
-        key, secret = create_key(engine, tenant=tenant, name=name)
+        key, secret = create_key(engine, tenant=tenant, name=name, scopes=scopes, expires_in_s=lasts_s)
+    until = f", valid until {key.expires_at:%Y-%m-%d %H:%M} UTC" if key.expires_at else ""
     typer.echo(
-        f"{key.id} for tenant {tenant}. Keep the key below: it is not stored and cannot be shown again.",
+        f"{key.id} for tenant {tenant} with {', '.join(key.scopes)}{until}. Keep the key below: it is not stored and cannot be "
+        "shown again.",
         err=True,
     )
     # Alone on stdout, so that KEY=$(meshwright keys create ci) works.
@@ -155,8 +176,15 @@ def list_(*, db: DatabaseUrl = None) -> None:
 
     with _engine(db) as engine:
         for key in list_keys(engine):
-            state = f"revoked {key.revoked_at:%Y-%m-%d}" if key.revoked_at else "valid"
-            typer.echo("\t".join((key.id, key.tenant, key.name, f"{key.created_at:%Y-%m-%d}", state)))
+            if key.revoked_at:
+                state = f"revoked {key.revoked_at:%Y-%m-%d}"
+            elif key.expires_at and key.expires_at <= datetime.now(UTC):
+                state = f"expired {key.expires_at:%Y-%m-%d}"
+            else:
+                state = f"valid until {key.expires_at:%Y-%m-%d}" if key.expires_at else "valid"
+            used = f"used {key.last_used_at:%Y-%m-%d}" if key.last_used_at else "never used"
+            columns = (key.id, key.tenant, key.name, f"{key.created_at:%Y-%m-%d}", state, ",".join(key.scopes), used)
+            typer.echo("\t".join(columns))
 
 
 @keys_app.command()

@@ -167,9 +167,13 @@ keys = Table(
     _tenant(),
     _id(),
     Column("name", String(80), nullable=False),
+    Column("scopes", String(64), nullable=False, server_default="read plan profile", doc="separated by blanks"),
     Column("secret_sha256", String(64), nullable=False, unique=True),
     Column("created_at", UtcDateTime, nullable=False),
+    Column("expires_at", UtcDateTime),
+    Column("last_used_at", UtcDateTime, doc="to the minute"),
     Column("revoked_at", UtcDateTime),
+    Index(None, "tenant", "created_at", "id"),
 )
 
 workers = Table(

@@ -8,8 +8,10 @@ from pathlib import Path
 from fastapi import FastAPI
 from starlette.staticfiles import StaticFiles
 
+from app.service.access import require_guarded
 from app.service.web.rendering import ASSETS
 from app.service.web.routes import calibrations, documentation, downloads, form, key, plans
+from app.service.web.visitors import visitor_of
 
 _STATIC = Path(__file__).parent / "static"
 
@@ -21,4 +23,5 @@ def install_pages(app: FastAPI) -> None:
     app.mount("/static", StaticFiles(directory=_STATIC), name="static")
     # Routers match whole paths and methods, so their order does not matter.
     for module in (form, plans, downloads, calibrations, key, documentation):
+        require_guarded(module.router, frozenset({visitor_of}))
         app.include_router(module.router)

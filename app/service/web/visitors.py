@@ -11,45 +11,45 @@ from urllib.parse import urlsplit
 from fastapi import Depends, Request, Response
 
 from app.errors import ForbiddenError, UnauthorizedError
-from app.service.auth import Principal, local_principal
-from app.service.db.keys import tenant_of
+from app.service.auth import Principal, found_key, key_holder, local_principal
+from app.service.db.keys import Key
 from app.service.parts import Service, service_of
 
 COOKIE = "meshwright_key"
 _LONGEST_KEY = 200
 
 
-def visitor_of(request: Request, service: Annotated[Service, Depends(service_of)]) -> Principal:
+async def visitor_of(request: Request, service: Annotated[Service, Depends(service_of)]) -> Principal:
     """The visitor's tenant, whose example objects exist afterwards.
 
     Raises:
         UnauthorizedError: a key is needed and the visitor has entered none, or one that is not valid.
-        ForbiddenError: no key is needed, but the page was asked for under a public name.
+        ForbiddenError: the key lacks the scope that this page needs, or no key is needed, but the page was asked for under a
+            public name.
     """
     key = request.cookies.get(COOKIE)
     if key is None:
         if not service.settings.is_open:
             raise UnauthorizedError("this service needs a key", hint="Enter yours on the page /key.")
-        return local_principal(request, service)
-    tenant = tenant_of_key(service, key)
-    if tenant is None:
+        return await local_principal(request, service)
+    found = await entered_key(service, key)
+    if found is None:
         raise UnauthorizedError(
             "the key that you entered is no longer valid", hint="Enter another one on the page /key."
         )
-    service.seed(tenant)
-    return Principal(tenant)
+    return await key_holder(request, service, found)
 
 
 Visitor = Annotated[Principal, Depends(visitor_of)]
 """Who looks at the page; a route that declares it shows a visitor without a valid key the way to `/key`."""
 
 
-def tenant_of_key(service: Service, key: str) -> str | None:
-    """The tenant of a key as a visitor entered it; None if it is unknown or revoked."""
+async def entered_key(service: Service, key: str) -> Key | None:
+    """The key as a visitor entered it; None if it is unknown, revoked or expired."""
     # Keys are short; what is not can be no key, and text outside ASCII would not survive the cookie.
     if len(key) > _LONGEST_KEY or not key.isascii():
         return None
-    return tenant_of(service.engine, key)
+    return await found_key(service, key)
 
 
 def remember_key(request: Request, response: Response, key: str) -> None:

@@ -30,7 +30,9 @@ def form() -> dict[str, str]:
 @pytest.fixture(scope="module")
 def public(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     """A service that everybody can reach, and that therefore needs keys."""
-    settings = Settings(data_dir=tmp_path_factory.mktemp("data"), host="0.0.0.0", pool_size=1, log_level="error")
+    folder = tmp_path_factory.mktemp("data")
+    # No key is remembered, so that one that a test revokes in the database is refused at once.
+    settings = Settings(data_dir=folder, host="0.0.0.0", pool_size=1, log_level="error", key_memory_s=0)
     with TestClient(create_app(settings), follow_redirects=False) as client:
         yield client
 

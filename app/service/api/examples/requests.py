@@ -9,6 +9,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from app.service.api.key_documents import EXAMPLE_KEY_REQUEST
 from app.service.intake.examples import EXAMPLE_CALIBRATION
 from cost_models.hardware import document_of
 from planner.schemas.judgement import EXAMPLE_JUDGE_REQUEST
@@ -33,6 +34,7 @@ _FIRST: Mapping[str, Any] = {
     "/v1/evaluate": EXAMPLE_ROW,
     "/v1/judge": EXAMPLE_JUDGE_REQUEST,
     "/v1/calibrations": EXAMPLE_CALIBRATION,
+    "/v1/keys": EXAMPLE_KEY_REQUEST,
 }
 
 

@@ -6,24 +6,23 @@ from typing import Annotated
 from urllib.parse import parse_qsl
 
 from fastapi import APIRouter, Query, Request
-from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 
 from app.service.api.dependencies import Here
 from app.service.api.strict_json import read_body
 from app.service.web.rendering import page
-from app.service.web.visitors import COOKIE, OwnPage, forget_key, remember_key, tenant_of_key
+from app.service.web.visitors import COOKIE, OwnPage, entered_key, forget_key, remember_key
 
 router = APIRouter(include_in_schema=False)
 _MOST_BYTES = 4096
 
 
 @router.api_route("/key", methods=["GET", "HEAD"])
-def show_key(
+async def show_key(
     request: Request, service: Here, after: Annotated[str, Query(alias="next", max_length=300)] = "/"
 ) -> HTMLResponse:
     """Whether a key is in use, and the field to enter one."""
-    return _page(request.cookies.get(COOKIE), service, after=_own_path(after))
+    return await _page(request.cookies.get(COOKIE), service, after=_own_path(after))
 
 
 @router.post("/key", dependencies=[OwnPage])
@@ -34,9 +33,13 @@ async def enter_key(request: Request, service: Here) -> Response:
     given = dict(parse_qsl(raw.decode("utf-8", "replace"), max_num_fields=10))
     after = _own_path(given.get("next", "/"))
     key = given.get("key", "").strip()
-    if not key or await run_in_threadpool(tenant_of_key, service, key) is None:
-        reason = "This key is not valid: it is misspelt, or it was revoked." if key else "No key was entered."
-        return await run_in_threadpool(_page, None, service, after=after, reason=reason)
+    if not key or await entered_key(service, key) is None:
+        reason = (
+            "This key is not valid: it is misspelt, it was revoked, or it has expired."
+            if key
+            else "No key was entered."
+        )
+        return await _page(None, service, after=after, reason=reason)
     answer = RedirectResponse(after, status_code=303)
     remember_key(request, answer, key)
     return answer
@@ -50,14 +53,15 @@ def leave() -> Response:
     return answer
 
 
-def _page(key: str | None, service: Here, *, after: str, reason: str = "") -> HTMLResponse:
-    tenant = None if key is None else tenant_of_key(service, key)
+async def _page(key: str | None, service: Here, *, after: str, reason: str = "") -> HTMLResponse:
+    held = None if key is None else await entered_key(service, key)
     return page(
         "key",
         title="Key",
         status=401 if reason else 200,
-        tenant=tenant,
-        is_stale=key is not None and tenant is None,
+        tenant=held and held.tenant,
+        scopes=held and held.scopes,
+        is_stale=key is not None and held is None,
         is_open=service.settings.is_open,
         after=after,
         reason=reason,
