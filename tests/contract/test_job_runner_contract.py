@@ -18,6 +18,7 @@ from sqlalchemy.exc import OperationalError
 
 from app.service.db.engine import writing
 from app.service.db.jobs import FINISHED, JobKey, JobStore
+from app.service.db.notices import Notices
 from app.service.db.plans import PlanRow, PlanStore, Submission, write_result
 from app.service.db.tables import jobs
 from app.service.db.workers import WorkerStore
@@ -35,13 +36,15 @@ class House:
         self.store = JobStore(engine, lease_s=lease_s)
         self.plans = PlanStore(engine, max_queued_jobs=100)
         self.workers = WorkerStore(engine, lease_s=lease_s)
+        self.notices = Notices(engine)
         self.runners: list[EmbeddedRunner] = []
         self._digests = 0
 
     def runner(self, *, pool_size: int = 1, grace_s: float = 0.2, patience_s: float = 0.3) -> EmbeddedRunner:
         runner = EmbeddedRunner(
-            self.store, KINDS, workers=self.workers, pool_size=pool_size, grace_s=grace_s, patience_s=patience_s
-        )
+            self.store, KINDS, workers=self.workers, pool_size=pool_size, grace_s=grace_s, patience_s=patience_s,
+            notices=self.notices,
+        )  # fmt: skip
         runner.start()
         self.runners.append(runner)
         return runner

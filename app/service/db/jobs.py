@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine, func, insert, select, tuple_, update
 
 from app.errors import NotFoundError, WorkerLostError, WrongStateError, problem_document
 from app.service.db.engine import now_of, reading, writing
+from app.service.db.notices import tell
 from app.service.db.tables import job_events, jobs, plans
 from app.service.db.turns import Place, next_job, place_of
 from app.service.db.workers import all_slots
@@ -115,7 +116,7 @@ class JobStore:
         mine = (jobs.c.owner == owner) & (jobs.c.status == "running") & tuple_(jobs.c.tenant, jobs.c.id).in_(pairs)
         with reading(self._engine) as connection:
             rows = connection.execute(select(jobs.c.tenant, jobs.c.id, jobs.c.lease_until).where(mine)).all()
-            # The runner asks four times a second. Only a worn lease costs a write, and two thirds of it are then left for
+            # The runner asks up to four times a second. Only a worn lease costs a write, and two thirds of it are then left for
             # further attempts.
             worn = now_of(connection) + self._lease * 2 / 3
         if any(row.lease_until < worn for row in rows):
@@ -155,15 +156,17 @@ class JobStore:
                 store(connection)
             return True
 
-    def release(self, owner: str) -> None:
-        """Queues again what the owner was running, because the owner shuts down in good order."""
+    def release(self, owner: str, *, but: Sequence[JobKey] = ()) -> None:
+        """Queues again the owner's jobs `but` those that it goes on running: it shuts down in good order, or never knew of them."""
+        named = tuple_(jobs.c.tenant, jobs.c.id).not_in([(key.tenant, key.id) for key in but])
         with writing(self._engine) as connection:
             # The attempt does not count: a restart of the service says nothing about the job.
             connection.execute(
                 update(jobs)
-                .where(jobs.c.owner == owner, jobs.c.status == "running")
+                .where(jobs.c.owner == owner, jobs.c.status == "running", named)
                 .values(status="queued", owner=None, lease_until=None, attempts=jobs.c.attempts - 1)
             )
+            tell(connection, "queued", "", "")
 
     def lapsed(self) -> dict[JobKey, datetime]:
         """Running jobs whose lease has run out, with the time at which it did."""
@@ -206,6 +209,7 @@ class JobStore:
             connection.execute(
                 update(jobs).where(jobs.c.tenant == key.tenant, jobs.c.id == key.id).values(cancel_requested=True)
             )
+            tell(connection, "cancel", key.tenant, key.id)
             return "running"
 
     def status(self, key: JobKey) -> Status | None:
@@ -265,6 +269,7 @@ def insert_job(
         )
     )  # fmt: skip
     append_event(connection, key, "queued")
+    tell(connection, "queued", key.tenant, key.id)
 
 
 def raise_priority(connection: Connection, key: JobKey, priority: int) -> None:
@@ -326,6 +331,7 @@ def _end(
             update(plans).where(plans.c.tenant == key.tenant, plans.c.id == key.id).values(live_digest=None)
         )
     append_event(connection, key, status)
+    tell(connection, "ended", key.tenant, key.id)
     return True
 
 
@@ -343,3 +349,4 @@ def _retry_or_fail(connection: Connection, row: Any) -> None:
         again = {"status": "queued", "owner": None, "lease_until": None}
         connection.execute(update(jobs).where(jobs.c.tenant == key.tenant, jobs.c.id == key.id).values(**again))
         append_event(connection, key, "queued")
+        tell(connection, "queued", key.tenant, key.id)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import Engine
 
 from app.service.db.jobs import JobStore
+from app.service.db.notices import Notices
 from app.service.db.plans import write_result
 from app.service.db.workers import WorkerStore
 from app.service.jobs.embedded_runner import EmbeddedRunner
@@ -43,5 +44,6 @@ def job_parts(settings: Settings, engine: Engine, *, kinds: Kinds = KINDS, has_t
         pool_size=settings.pool_size,
         grace_s=settings.cancel_grace_s,
         report_every_s=settings.lease_s / 3,
+        notices=Notices(engine),
     )
     return JobParts(jobs, workers, runner)

@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from functools import partial
 from typing import TypeVar
 
 import structlog
@@ -22,6 +23,7 @@ from sqlalchemy.exc import TimeoutError as NoConnectionError
 
 from app.errors import InternalError, problem_document
 from app.service.db.jobs import ClaimedJob, JobKey, JobStore
+from app.service.db.notices import Notice, Notices
 from app.service.db.workers import WorkerStore
 from app.service.jobs.lapsed_leases import LapsedLeases
 from app.service.jobs.runner import Kinds
@@ -33,9 +35,8 @@ from planner.search.progress import Progress
 
 T = TypeVar("T")
 log = structlog.get_logger("meshwright.jobs")
-# How soon a request to cancel that another process received, or a job that it queued, is noticed here. Each look is one short
-# read; a lease of 10 s would bear far fewer.
-_KEEP_EVERY_S = 0.25
+# Where notices arrive, four looks a second are saved: a look then finds only what a lost connection kept back, and worn leases.
+_SELDOM = 4
 # Long enough that a database that is away is not flooded with attempts and the log not with errors.
 _RETRY_AFTER_S = 1.0
 
@@ -53,6 +54,8 @@ class EmbeddedRunner:
         grace_s: float,
         patience_s: float = 5.0,
         report_every_s: float = 3.0,
+        notices: Notices | None = None,
+        keep_every_s: float = 0.25,
     ) -> None:
         """A runner that has yet to be started.
 
@@ -64,11 +67,15 @@ class EmbeddedRunner:
             grace_s: seconds that a job which was told to stop may take before its worker process is ended.
             patience_s: seconds for which another process's lease must have run out before its job is taken away.
             report_every_s: seconds between two signs of life.
+            notices: what other processes tell at once; without them it is found at the next look.
+            keep_every_s: seconds between two looks at leases and at what other processes asked for.
         """
         self._store = store
         self._workers = workers
         self._pool_size = pool_size
         self._report_every_s = report_every_s
+        self._notices = notices
+        self._keep_every_s = keep_every_s
         self._reported: tuple[int, float] = (0, -math.inf)
         self._lapsed = LapsedLeases(store, patience_s=patience_s)
         self._kinds = kinds
@@ -81,12 +88,16 @@ class EmbeddedRunner:
         # A counter and not a flag: a hint that arrives between a failed claim and the wait that follows would be lost.
         self._hints = 0
         self._lock = threading.Lock()
+        self._claiming = threading.Lock()
+        self._may_have_strays = False
         self._running: dict[JobKey, WorkerProcess] = {}
         self._ready: set[WorkerProcess] = set()
         self._watchers = Watchers(store)
         # Threads and not tasks of the event loop, because each waits on a pipe and on the database for most of its life.
         slots = [threading.Thread(target=self._run_slot, name=f"job-slot-{i}", daemon=True) for i in range(pool_size)]
         self._threads = [*slots, threading.Thread(target=self._keep, name="job-keeper", daemon=True)]
+        if notices is not None:
+            self._threads.append(threading.Thread(target=self._listen, name="job-listener", daemon=True))
 
     def start(self) -> None:
         # Daemon threads: a service that is killed in the middle of a claim leaves only a lease behind, which lapses.
@@ -141,12 +152,35 @@ class EmbeddedRunner:
                 continue
             # Read before the claim, so that a job queued during it ends the wait below at once.
             seen = self._hints
-            job = self._guarded(lambda: self._store.claim(self._owner))
+            job = self._guarded(partial(self._claimed, worker))
             if job is not None:
                 self._run(job, worker)
                 continue
             self._await_hint(seen)
         self._retire(worker)
+
+    def _claimed(self, worker: WorkerProcess) -> ClaimedJob | None:
+        # With the claim and its note here under one lock, a job that is this process's in the database alone is one whose claim was
+        # committed while its answer was lost.
+        with self._claiming:
+            try:
+                job = self._store.claim(self._owner)
+            except SQLAlchemyError:
+                self._may_have_strays = True
+                raise
+            if job is not None:
+                with self._lock:
+                    self._running[job.key] = worker
+            return job
+
+    def _release_strays(self) -> None:
+        """Queues again what this process claimed without hearing that it did."""
+        if self._may_have_strays and self._claiming.acquire(blocking=False):
+            try:
+                self._store.release(self._owner, but=self.running())
+                self._may_have_strays = False
+            finally:
+                self._claiming.release()
 
     def _await_hint(self, seen: int) -> None:
         with self._work:
@@ -172,8 +206,6 @@ class EmbeddedRunner:
                 self._ready.discard(worker)
 
     def _run(self, job: ClaimedJob, worker: WorkerProcess) -> None:
-        with self._lock:
-            self._running[job.key] = worker
         try:
             outcome = worker.run(
                 JobInput(job.key.id, job.kind, job.payload, rfc3339(job.created_at)),
@@ -223,11 +255,32 @@ class EmbeddedRunner:
         self._guarded(lambda: self._store.add_progress(key, progress, owner=self._owner))
 
     def _keep(self) -> None:
-        while not self._stopping.wait(_KEEP_EVERY_S):
+        while not self._stopping.wait(self._until_look_s()):
             self._wake_for_dead_workers()
             self._guarded(self._look_after)
             if self._pool_size:
                 self._guarded(self._report)
+
+    def _until_look_s(self) -> float:
+        # How soon a request to cancel that another process received, or a job that it queued, is noticed here at the latest. Each
+        # look is a few short reads; a lease of 10 s would bear far fewer.
+        is_heard = self._notices is not None and self._notices.is_heard
+        return self._keep_every_s * (_SELDOM if is_heard else 1)
+
+    def _listen(self) -> None:
+        assert self._notices is not None
+        self._notices.listen(self._hear, is_over=self._stopping.wait)
+
+    def _hear(self, notice: Notice | None) -> None:
+        if notice is None or notice.kind == "queued":
+            with self._work:
+                self._hints += 1
+                # One slot for one job; all of them where nobody knows how many jobs were queued in the meantime.
+                self._work.notify(1 if notice else self._pool_size)
+        elif notice.kind == "cancel":
+            self.cancel(JobKey(notice.tenant, notice.id))
+        else:
+            self._watchers.notify(JobKey(notice.tenant, notice.id))
 
     def _wake_for_dead_workers(self) -> None:
         """Lets the slot of an idle worker that was killed start another one; a slot sleeps until it is woken."""
@@ -246,6 +299,7 @@ class EmbeddedRunner:
             self._reported = (ready, now)
 
     def _look_after(self) -> None:
+        self._release_strays()
         if running := self.running():
             # A job that was given to somebody else must not go on here: its result could not be stored.
             for key in (*self._store.renew(self._owner, running), *self._store.cancel_requests(self._owner)):

@@ -12,7 +12,7 @@ from datetime import datetime
 
 from app.service.db.jobs import JobKey, JobStore
 
-# The keeper looks four times a second. A longer pause means that the database hung, or that this process was suspended and may be
+# The keeper looks at least once a second. A longer pause means that the database hung, or that this process was suspended and may be
 # looking at leases whose owners were suspended with it.
 _LONGEST_PAUSE_S = 2.0
 
@@ -21,7 +21,7 @@ class LapsedLeases:
     """Looks for jobs whose process is gone, and queues them again or fails them."""
 
     def __init__(self, store: JobStore, *, patience_s: float, clock: Callable[[], float] = time.monotonic) -> None:
-        """`patience_s`: seconds for which a lease must have been seen to have run out; a live owner renews every 0.25 s."""
+        """`patience_s`: seconds for which a lease must have been seen to have run out; a live owner renews once a second at least."""
         self._store = store
         self._patience_s = patience_s
         self._clock = clock
