@@ -10,16 +10,17 @@ from contextlib import contextmanager
 
 import uvicorn
 
-from app.service.main import create_app
+from app.service.jobs.runner import Kinds
+from app.service.main import KINDS, create_app
 from app.settings import Settings
 
 
 @contextmanager
-def listening(settings: Settings) -> Iterator[str]:
+def listening(settings: Settings, *, kinds: Kinds = KINDS) -> Iterator[str]:
     """Address of a service with these settings that listens and has a ready worker; it stops when the block ends."""
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
-        app = create_app(settings)
+        app = create_app(settings, kinds=kinds)
         server = uvicorn.Server(uvicorn.Config(app, log_config=None, ws="none"))
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()

@@ -58,7 +58,7 @@ def create_app(settings: Settings | None = None, *, kinds: Kinds = KINDS) -> Fas
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(_start, service)
         yield
-        service.stopping.set()
+        service.begin_to_stop()
         await run_in_threadpool(service.runner.stop)
         service.engine.dispose()
 

@@ -37,10 +37,15 @@ class Service:
     kept_answers: KeptAnswers
     kept_requests: KeptRequests
     stopping: threading.Event = field(default_factory=threading.Event)
-    """Set when the service shuts down, which ends its streams."""
+    """Set when the service shuts down, which ends its streams; see `begin_to_stop`."""
     # Remembered so that the database is asked once per tenant and process, not once per request. Two threads that ask at the
     # same time store the same objects, which is harmless.
     _seeded: set[str] = field(default_factory=set)
+
+    def begin_to_stop(self) -> None:
+        """Lets waiting requests answer with what there is, and streams end, while the server still listens to them."""
+        self.stopping.set()
+        self.runner.dismiss()
 
     def seed(self, tenant: str) -> None:
         """Makes sure that the tenant has the objects that the documentation's examples refer to."""

@@ -81,6 +81,11 @@ class JobStore:
         self._keeps_one_free = keeps_one_free and max_running is None
         self._lease = timedelta(seconds=lease_s)
 
+    @property
+    def engine(self) -> Engine:
+        """The database that holds the jobs."""
+        return self._engine
+
     def claim(self, owner: str) -> ClaimedJob | None:
         """The queued job whose turn it is, which is now running and leased to `owner`; None if none may be started."""
         with writing(self._engine) as connection:

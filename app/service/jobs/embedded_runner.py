@@ -14,6 +14,7 @@ import threading
 import time
 import traceback
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from typing import TypeVar
 
@@ -22,12 +23,13 @@ from sqlalchemy.exc import DBAPIError, InterfaceError, OperationalError, SQLAlch
 from sqlalchemy.exc import TimeoutError as NoConnectionError
 
 from app.errors import InternalError, problem_document
+from app.service.db.job_news import JobNews
 from app.service.db.jobs import ClaimedJob, JobKey, JobStore
 from app.service.db.notices import Notice, Notices
 from app.service.db.workers import WorkerStore
 from app.service.jobs.lapsed_leases import LapsedLeases
 from app.service.jobs.runner import Kinds
-from app.service.jobs.watchers import Watchers
+from app.service.jobs.watchers import Watch, Watchers
 from app.service.jobs.worker import Done, Failed, JobInput
 from app.service.jobs.worker_process import Limits, Outcome, WorkerProcess
 from app.service.timestamps import rfc3339
@@ -92,7 +94,7 @@ class EmbeddedRunner:
         self._may_have_strays = False
         self._running: dict[JobKey, WorkerProcess] = {}
         self._ready: set[WorkerProcess] = set()
-        self._watchers = Watchers(store)
+        self._watchers = Watchers(JobNews(store.engine))
         # Threads and not tasks of the event loop, because each waits on a pipe and on the database for most of its life.
         slots = [threading.Thread(target=self._run_slot, name=f"job-slot-{i}", daemon=True) for i in range(pool_size)]
         self._threads = [*slots, threading.Thread(target=self._keep, name="job-keeper", daemon=True)]
@@ -128,6 +130,12 @@ class EmbeddedRunner:
 
     async def wait(self, key: JobKey, *, timeout_s: float) -> None:
         await self._watchers.wait(key, timeout_s=timeout_s)
+
+    def watch(self, key: JobKey) -> AbstractContextManager[Watch]:
+        return self._watchers.watch(key)
+
+    def dismiss(self) -> None:
+        self._watchers.dismiss()
 
     def ready_workers(self) -> int:
         with self._lock:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any, Protocol
 
 from sqlalchemy import Connection
 
 from app.service.db.jobs import JobKey
+from app.service.jobs.watchers import Watch
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +42,13 @@ class JobRunner(Protocol):
         """Stops this job if it runs in this process. Its row says already that it is to be cancelled."""
 
     async def wait(self, key: JobKey, *, timeout_s: float) -> None:
-        """Returns when the job has ended, or after `timeout_s`."""
+        """Returns when the job has ended, or after `timeout_s`, or when everybody is dismissed."""
+
+    def watch(self, key: JobKey) -> AbstractContextManager[Watch]:
+        """The events of this job as they happen."""
+
+    def dismiss(self) -> None:
+        """Lets everybody go who waits for a job or watches one, now and from now on."""
 
     def ready_workers(self) -> int:
         """Number of workers that are running a job or could start one at once."""

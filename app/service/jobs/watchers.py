@@ -1,51 +1,195 @@
-"""Who waits for which job. Requests of the process that ends a job are woken; those of other processes see it at their next look."""
+"""Who waits for which job, and who watches its events. One thread looks at the database for all of them.
+
+A job that this process ends is told to its watchers at once. What other processes do is seen at the next look, unless somebody says
+earlier that there is something to see (`notify`).
+"""
 
 from __future__ import annotations
 
 import asyncio
 import threading
 import time
-from concurrent.futures import Future
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, field
 
-from app.service.db.jobs import FINISHED, JobKey, JobStore
+import structlog
+from sqlalchemy.exc import SQLAlchemyError
 
-# Only jobs that another process runs are found by looking, so a quarter of a second delays few and costs the database little.
-_LOOK_EVERY_S = 0.25
+from app.service.db.job_news import JobNews, News
+from app.service.db.jobs import FINISHED, JobEvent, JobKey
+
+log = structlog.get_logger("meshwright.jobs")
+# Workers report at most every 0.2 s, so looking more often would find nothing new.
+_LOOK_EVERY_S = 0.2
+_RETRY_AFTER_S = 1.0
+
+
+@dataclass(eq=False, slots=True)
+class _Seat:
+    """One reader: the event loop that it runs in, and the flag that wakes it."""
+
+    loop: asyncio.AbstractEventLoop
+    woken: asyncio.Event
+    wants_events: bool
+
+
+@dataclass(slots=True)
+class _Watched:
+    """What is known of one job, shared by everybody who watches it."""
+
+    events: list[JobEvent] = field(default_factory=list)
+    is_over: bool = False
+    seats: set[_Seat] = field(default_factory=set)
+
+    @property
+    def wants_events(self) -> bool:
+        return any(seat.wants_events for seat in self.seats)
+
+    @property
+    def last_seq(self) -> int | None:
+        """Number of the last event; None while nobody wants any."""
+        if not self.wants_events:
+            return None
+        return self.events[-1].seq if self.events else 0
+
+
+class Watch:
+    """One reader's view of a job."""
+
+    def __init__(self, watched: _Watched, seat: _Seat) -> None:
+        self._watched = watched
+        self._seat = seat
+
+    @property
+    def is_over(self) -> bool:
+        """Whether nothing more will come: the job has ended or is gone, or the service stops."""
+        return self._watched.is_over
+
+    @property
+    def events(self) -> list[JobEvent]:
+        """Every event of the job so far, in order. Read `is_over` before it, so that no last event is missed."""
+        return self._watched.events
+
+    async def changed(self, *, timeout_s: float | None = None) -> None:
+        """Returns when there is something new, or after `timeout_s`."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._seat.woken.wait(), timeout_s)
+        self._seat.woken.clear()
 
 
 class Watchers:
-    """Waits for jobs, wherever they run."""
+    """Waits for jobs and follows them, wherever they run."""
 
-    def __init__(self, store: JobStore) -> None:
-        self._store = store
-        self._lock = threading.Lock()
-        self._futures: dict[JobKey, set[Future[None]]] = {}
+    def __init__(self, news: JobNews) -> None:
+        self._news = news
+        self._lock = threading.Condition()
+        self._watched: dict[JobKey, _Watched] = {}
+        self._due: set[JobKey] = set()
+        self._thread: threading.Thread | None = None
+        self._is_dismissed = False
 
     def notify(self, key: JobKey) -> None:
-        """Wakes whoever waits for this job, which has ended."""
+        """Says that this job has ended: who waits for it is woken, and its last events are read now."""
         with self._lock:
-            futures = self._futures.pop(key, set())
-        for future in futures:
-            future.set_result(None)
+            watched = self._watched.get(key)
+            if watched is None:
+                return
+            if watched.wants_events:
+                self._look_at(key)
+            else:
+                watched.is_over = True
+                _wake(watched)
+
+    def dismiss(self) -> None:
+        """Lets everybody go, now and from now on, because the service is about to stop."""
+        with self._lock:
+            self._is_dismissed = True
+            for watched in self._watched.values():
+                watched.is_over = True
+                _wake(watched)
+
+    @contextmanager
+    def watch(self, key: JobKey) -> Iterator[Watch]:
+        """The events of a job, from its first one on."""
+        with self._seated(key, wants_events=True) as watch:
+            yield watch
 
     async def wait(self, key: JobKey, *, timeout_s: float) -> None:
         """Returns when the job has ended, or after `timeout_s`."""
-        # A future of threads and not of asyncio, because the thread that ends the job is not the one of the event loop.
-        future: Future[None] = Future()
+        with self._seated(key, wants_events=False) as watch:
+            end_at = asyncio.get_running_loop().time() + timeout_s
+            while not watch.is_over and (left_s := end_at - asyncio.get_running_loop().time()) > 0:
+                await watch.changed(timeout_s=left_s)
+
+    @contextmanager
+    def _seated(self, key: JobKey, *, wants_events: bool) -> Iterator[Watch]:
+        # The loop is noted, because the thread that looks is not the one of the event loop, and tests have several loops.
+        seat = _Seat(asyncio.get_running_loop(), asyncio.Event(), wants_events)
         with self._lock:
-            self._futures.setdefault(key, set()).add(future)
+            watched = self._watched.get(key)
+            if watched is None or watched.is_over:
+                # What others have watched to its end may lack events, where all of them only waited for the end.
+                watched = self._watched[key] = _Watched(is_over=self._is_dismissed)
+            if wants_events and not watched.wants_events:
+                self._look_at(key)
+            watched.seats.add(seat)
+            if self._thread is None and not self._is_dismissed:
+                # A thread and not a task: it waits for the database most of the time, and `notify` comes from threads.
+                self._thread = threading.Thread(target=self._look, name="job-watcher", daemon=True)
+                self._thread.start()
         try:
-            await self._until_done(key, future, end_at=time.monotonic() + timeout_s)
+            yield Watch(watched, seat)
         finally:
             with self._lock:
-                if key in self._futures:
-                    self._futures[key].discard(future)
-                    if not self._futures[key]:
-                        del self._futures[key]
+                watched.seats.discard(seat)
+                if not watched.seats and self._watched.get(key) is watched:
+                    del self._watched[key]
 
-    async def _until_done(self, key: JobKey, future: Future[None], *, end_at: float) -> None:
-        woken = asyncio.wrap_future(future)
-        while (left_s := end_at - time.monotonic()) > 0:
-            done, _ = await asyncio.wait([woken], timeout=min(left_s, _LOOK_EVERY_S))
-            if done or await asyncio.to_thread(self._store.status, key) in (*FINISHED, None):
-                return
+    def _look_at(self, key: JobKey) -> None:
+        self._due.add(key)
+        self._lock.notify()
+
+    def _look(self) -> None:
+        """Reads what is new until nobody watches any more."""
+        look_at = time.monotonic() + _LOOK_EVERY_S
+        while True:
+            with self._lock:
+                self._lock.wait_for(lambda: bool(self._due), timeout=look_at - time.monotonic())
+                if not self._watched:
+                    self._thread = None
+                    return
+                # Whoever has just come, or was told of an end, is not made to wait for the turn of all.
+                due = self._due
+                if time.monotonic() >= look_at:
+                    due, look_at = set(self._watched), time.monotonic() + _LOOK_EVERY_S
+                self._due = set()
+                looked = {key: self._watched[key] for key in due if key in self._watched}
+                known = {key: watched.last_seq for key, watched in looked.items()}
+            try:
+                news = self._news.since(known)
+            except SQLAlchemyError as error:
+                log.error("jobs cannot be watched for now", error=str(error)[:300])  # noqa: TRY400 - repeats
+                time.sleep(_RETRY_AFTER_S)
+                continue
+            with self._lock:
+                for key, watched in looked.items():
+                    _tell(watched, known[key], news.get(key))
+
+
+def _tell(watched: _Watched, known: int | None, news: News | None) -> None:
+    # Somebody may have begun to watch the events of a job of which the status alone was asked for; the next look brings them.
+    if watched.is_over or (known is None and watched.wants_events):
+        return
+    fresh = [] if news is None else news.events
+    watched.events += fresh
+    # A job that is gone was deleted, and has no event that says so.
+    watched.is_over = news is None or news.status in FINISHED
+    if fresh or watched.is_over:
+        _wake(watched)
+
+
+def _wake(watched: _Watched) -> None:
+    for seat in watched.seats:
+        with suppress(RuntimeError):  # the loop of a reader that was given up is closed
+            seat.loop.call_soon_threadsafe(seat.woken.set)

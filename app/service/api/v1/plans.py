@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterable
 from typing import Annotated, Any
@@ -41,8 +40,9 @@ PlanId = Annotated[
     ),
 ]
 Rank = Annotated[int, Path(ge=1, le=1000, description="1 is the best.", openapi_examples={"best": {"value": 1}})]
-# Workers report at most every 0.2 s, so looking more often would find nothing new.
-_EVENTS_EVERY_S = 0.2
+# Browsers connect again by themselves and send the number of the last event that they saw.
+RECONNECT_MS = 2000
+"""Milliseconds after which a stream that ends because the service stops should be asked for again: a restart takes seconds."""
 
 
 @router.post(
@@ -211,18 +211,19 @@ async def watch_plan(
     ] = 0,
 ) -> AsyncIterable[ServerSentEvent]:
     """The plan's events as they happen (server-sent events); the stream ends with the job."""
-    seq = last_event_id
-    while not service.stopping.is_set():
-        events = await run_in_threadpool(service.jobs.events_after, key, seq)
-        for event in events:
-            seq = event.seq
-            yield ServerSentEvent(data=_event(event), event=event.type, id=str(seq))
-        if events and events[-1].type in FINISHED:
-            return
-        # A stream that was resumed behind the last event, or whose plan was removed, never sees an event that ends it.
-        if not events and await run_in_threadpool(service.jobs.status, key) in {*FINISHED, None}:
-            return
-        await asyncio.sleep(_EVENTS_EVERY_S)
+    sent = 0
+    with service.runner.watch(key) as watch:
+        is_over = False
+        while not is_over:
+            is_over = watch.is_over  # before the events, so that the last one is not missed
+            for event in watch.events[sent:]:
+                sent += 1
+                if event.seq > last_event_id:
+                    yield ServerSentEvent(data=_event(event), event=event.type, id=str(event.seq))
+            if not is_over:
+                await watch.changed()
+    if service.stopping.is_set():
+        yield ServerSentEvent(comment="the service stops; ask again for what follows", retry=RECONNECT_MS)
 
 
 async def _kept(service: Service, tenant: str, plan_id: str) -> bytes | None:

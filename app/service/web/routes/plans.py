@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import json
 from collections.abc import AsyncIterable
 from typing import Annotated, Any
@@ -14,7 +13,7 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from app.errors import WrongStateError
 from app.service.api.dependencies import Here, Place, cursor_of
-from app.service.api.v1.plans import PlanId
+from app.service.api.v1.plans import RECONNECT_MS, PlanId
 from app.service.db.jobs import FINISHED, JobKey
 from app.service.intake.examples import EXAMPLE_PLAN_ID
 from app.service.parts import Service
@@ -27,8 +26,8 @@ from cost_models.errors import InvalidInputError
 
 router = APIRouter(include_in_schema=False)
 _ON_A_PAGE = 20
-# Workers report at most every 0.2 s. Between two reports the elapsed time is told anew once a second.
-_LOOK_EVERY_S, _TELL_EVERY_S = 0.2, 1.0
+_TELL_EVERY_S = 1.0
+"""Seconds between two reports after which the elapsed time is told anew."""
 
 
 @router.api_route("/plans", methods=["GET", "HEAD"])
@@ -98,17 +97,18 @@ def _watched(plan_id: PlanId, visitor: Visitor, service: Here) -> JobKey:
 async def watch_plan(key: Annotated[JobKey, Depends(_watched)], service: Here) -> AsyncIterable[ServerSentEvent]:
     """How far the search is, as a part of its page each time, and `finished` at the end."""
     # A route of its own beside the API's events: it reads the visitor's cookie, and words and numbers are written in one place.
-    shown, told_at = -1, 0.0
-    while not service.stopping.is_set():
-        plan, progress = await run_in_threadpool(_now, service, key)
-        now = asyncio.get_running_loop().time()
-        if progress["seq"] != shown or now - told_at >= _TELL_EVERY_S:
-            shown, told_at = progress["seq"], now
+    with service.runner.watch(key) as watch:
+        while True:
+            is_over = watch.is_over
+            plan, progress = await run_in_threadpool(_now, service, key)
             yield ServerSentEvent(raw_data=fragment("progress_figures", progress=progress))
-        if plan.status in FINISHED:
-            yield ServerSentEvent(raw_data="", event="finished")
-            return
-        await asyncio.sleep(_LOOK_EVERY_S)
+            if plan.status in FINISHED:
+                yield ServerSentEvent(raw_data="", event="finished")
+                return
+            if is_over:
+                yield ServerSentEvent(comment="the service stops", retry=RECONNECT_MS)
+                return
+            await watch.changed(timeout_s=_TELL_EVERY_S)
 
 
 def _now(service: Service, key: JobKey) -> tuple[Any, dict[str, Any]]:
