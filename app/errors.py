@@ -74,6 +74,12 @@ class TooManyJobsError(MeshwrightError):
     code = "too-many-jobs"
 
 
+class TooManyAgentsError(MeshwrightError):
+    """The tenant already has as many agents as it is allowed."""
+
+    code = "too-many-agents"
+
+
 class UnavailableError(MeshwrightError):
     """The database or the worker processes cannot be reached."""
 
@@ -122,6 +128,7 @@ STATUSES: dict[type[MeshwrightError], int] = {
     SearchBudgetError: 422,
     MeasurementError: 422,
     TooManyJobsError: 429,
+    TooManyAgentsError: 429,
     InternalError: 500,
     WorkerLostError: 500,
     UnavailableError: 503,

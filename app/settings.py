@@ -60,6 +60,9 @@ class Settings(BaseSettings):
     # whose machine died.
     lease_s: Annotated[float, Field(gt=0)] = 10.0
     """Seconds without a sign of life from a job's process after which the job is queued again."""
+    # An agent is heard of every sixth part of it. A service that is restarted is away for seconds, a node that swaps for longer.
+    agent_lease_s: Annotated[float, Field(ge=1)] = 60.0
+    """Seconds without a heartbeat after which a GPU node's measurement may be given to another agent."""
     max_running_jobs: Annotated[int | None, Field(ge=1)] = None
     """Jobs of one tenant that may run at a time. By default one worker of all stays free for the others where there are tenants."""
     max_queued_jobs: Annotated[int, Field(ge=1)] = 100

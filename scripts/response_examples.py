@@ -21,13 +21,18 @@ from fastapi.testclient import TestClient
 from app.errors import InternalError, TooManyJobsError, UnavailableError, problem_document
 from app.service.api.examples.answers import ANSWERS, shortened
 from app.service.api.examples.requests import REQUESTS, Example
-from app.service.intake.examples import EXAMPLE_PLAN_ID, example_calibration
+from app.service.intake.examples import (
+    EXAMPLE_AGENT_ID,
+    EXAMPLE_PLAN_ID,
+    EXAMPLE_PROFILING_JOB_ID,
+    example_calibration,
+)
 from app.service.main import create_app
 from app.settings import Settings
 
 VARIES = frozenset({
-    "created_at", "finished_at", "at", "elapsed_s", "model_revision", "request_digest", "request_id", "version", "product_version",
-    "estimated_start_at", "key", "expires_at", "last_used_at",
+    "created_at", "started_at", "finished_at", "last_seen_at", "at", "elapsed_s", "model_revision", "request_digest", "request_id", "version", "product_version", "in_touch",
+    "agents_in_touch", "estimated_start_at", "key", "expires_at", "last_used_at",
 })  # fmt: skip
 """Fields that differ between two equal answers: times, digests that cover the sources, releases, and secrets."""
 PLANS, EVALUATE, JUDGE = REQUESTS["/v1/plans"], REQUESTS["/v1/evaluate"], REQUESTS["/v1/judge"]
@@ -50,6 +55,10 @@ def recorded(client: TestClient) -> Answers:
         "GET /v1/plans/{plan_id}/exports/{framework}": f"{plan}/exports/megatron",
         "GET /v1/calibrations": "/v1/calibrations",
         "GET /v1/calibrations/{calibration_id}": calibration,
+        "GET /v1/profiling-jobs": "/v1/profiling-jobs",
+        "GET /v1/profiling-jobs/{job_id}": f"/v1/profiling-jobs/{EXAMPLE_PROFILING_JOB_ID}",
+        "GET /v1/agents": "/v1/agents",
+        "GET /v1/agents/{agent_id}": f"/v1/agents/{EXAMPLE_AGENT_ID}",
         "GET /v1/presets/models": "/v1/presets/models",
         "GET /v1/presets/gpus": "/v1/presets/gpus",
         "GET /v1/presets/clusters": "/v1/presets/clusters",
@@ -71,9 +80,26 @@ def recorded(client: TestClient) -> Answers:
     found["POST /v1/calibrations"] = {"201": {"stored": _sent(client, "/v1/calibrations", CALIBRATIONS["products"])}}
     found["POST /v1/keys"] = {"201": {"made": {**_sent(client, "/v1/keys", KEYS["ci"]), **_NOT_REAL}}}
     found["GET /v1/keys"] = {"200": {"answer": _json(client, "/v1/keys")}}
+    found |= _agent_answers(client)
     found["GET /v1/plans/{plan_id}/events"] = {"200": client.get(f"{plan}/events").text}
     found["GET /metrics"] = {"200": "\n".join(client.get("/metrics").text.splitlines()[:12]) + "\n"}
     found["problems"] = _problems(client)
+    return found
+
+
+def _agent_answers(client: TestClient) -> Answers:
+    """The calls of an agent, before anything is asked of it, and of somebody who asks it for a measurement."""
+    agent = f"/v1/agents/{EXAMPLE_AGENT_ID}"
+    found: Answers = {}
+    for name in ("lease", "heartbeat", "results"):
+        path = f"/v1/agents/{{agent_id}}/{name}"
+        first, example = next(iter(REQUESTS[path].items()))
+        found[f"POST {path}"] = {"200": {first: _sent(client, f"{agent}/{name}", example)}}
+    found["POST /v1/agents"] = {"201": {"register": _sent(client, "/v1/agents", REQUESTS["/v1/agents"]["register"])}}
+    asked = _sent(client, "/v1/profiling-jobs", REQUESTS["/v1/profiling-jobs"]["agent"])
+    cancelled = client.delete(f"/v1/profiling-jobs/{asked['id']}").raise_for_status().json()
+    found["POST /v1/profiling-jobs"] = {"202": {"agent": asked}}
+    found["DELETE /v1/profiling-jobs/{job_id}"] = {"202": {"cancelled": cancelled}}
     return found
 
 

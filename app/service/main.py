@@ -13,12 +13,26 @@ from app.service.access import require_guarded
 from app.service.api.middleware import Edge
 from app.service.api.openapi import build_openapi
 from app.service.api.problems import install_problems
-from app.service.api.v1 import calibrations, evaluate, exports, health, judge, keys, plans, presets
+from app.service.api.v1 import (
+    agents,
+    calibrations,
+    evaluate,
+    exports,
+    health,
+    judge,
+    keys,
+    plans,
+    presets,
+    profiling_jobs,
+)
 from app.service.auth import LOCAL_TENANT, principal_of
+from app.service.db.agents import AgentStore
 from app.service.db.calibrations import CalibrationStore
 from app.service.db.engine import build_engine
 from app.service.db.migrate import upgrade
 from app.service.db.plans import PlanStore
+from app.service.db.profiling_jobs import ProfilingJobStore
+from app.service.db.profiling_leases import ProfilingLeases
 from app.service.jobs.assembly import KINDS, job_parts
 from app.service.jobs.runner import Kinds
 from app.service.kept import KeptAnswers, KeptRequests
@@ -41,6 +55,7 @@ _TAGS = [
     {"name": "evaluate", "description": "What a strategy or a configuration of your own costs."},
     {"name": "presets", "description": "Models, GPUs, clusters and frameworks that a request can name."},
     {"name": "calibrations", "description": "What your own machines were measured to do; plans can be priced with it."},
+    {"name": "agents", "description": "Nodes that measure when they are asked."},
     {
         "name": "keys",
         "description": "Who may use the service, and for what; only keys with the scope `admin` open these.",
@@ -73,7 +88,7 @@ def create_app(settings: Settings | None = None, *, kinds: Kinds = KINDS) -> Fas
         openapi_tags=_TAGS,
     )
     app.state.service = service
-    for module in (plans, exports, evaluate, judge, calibrations, keys, presets, health):
+    for module in (plans, exports, evaluate, judge, calibrations, profiling_jobs, agents, keys, presets, health):
         require_guarded(module.router, frozenset({principal_of}))
         app.include_router(module.router)
     # After the routes: the document is built once, here, from all of them, and served as it is.
@@ -104,6 +119,7 @@ def _build_service(settings: Settings, kinds: Kinds) -> Service:
     engine = build_engine(settings.url)
     # Everybody on a loopback address is the same tenant, for whom no worker need be kept free.
     parts = job_parts(settings, engine, kinds=kinds, has_tenants=not settings.is_open)
+    profiling_jobs = ProfilingJobStore(engine, lease_s=settings.agent_lease_s, max_queued_jobs=settings.max_queued_jobs)
     stored = PlanStore(engine, max_queued_jobs=settings.max_queued_jobs)
     return Service(
         settings=settings,
@@ -112,6 +128,9 @@ def _build_service(settings: Settings, kinds: Kinds) -> Service:
         workers=parts.workers,
         plans=stored,
         calibrations=CalibrationStore(engine),
+        agents=AgentStore(engine),
+        profiling_jobs=profiling_jobs,
+        leases=ProfilingLeases(engine, profiling_jobs),
         keyring=Keyring(engine, remember_s=settings.key_memory_s),
         runner=parts.runner,
         metrics=Metrics(jobs=parts.jobs.counts, workers=lambda: ready_workers(parts.runner, parts.workers)),

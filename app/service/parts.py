@@ -9,9 +9,12 @@ from typing import cast
 from fastapi import Request
 from sqlalchemy import Engine
 
+from app.service.db.agents import AgentStore
 from app.service.db.calibrations import CalibrationStore
 from app.service.db.jobs import JobStore
 from app.service.db.plans import PlanStore
+from app.service.db.profiling_jobs import ProfilingJobStore
+from app.service.db.profiling_leases import ProfilingLeases
 from app.service.db.workers import WorkerStore
 from app.service.intake.examples import seed_examples
 from app.service.jobs.runner import JobRunner
@@ -30,6 +33,9 @@ class Service:
     jobs: JobStore
     plans: PlanStore
     calibrations: CalibrationStore
+    agents: AgentStore
+    profiling_jobs: ProfilingJobStore
+    leases: ProfilingLeases
     workers: WorkerStore
     keyring: Keyring
     runner: JobRunner
@@ -55,6 +61,8 @@ class Service:
             tenant,
             plans=self.plans,
             calibrations=self.calibrations,
+            agents=self.agents,
+            profiling_jobs=self.profiling_jobs,
             job_time_limit_s=self.settings.job_time_limit_s,
         )
         self._seeded.add(tenant)

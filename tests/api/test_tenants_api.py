@@ -35,7 +35,9 @@ def key_of(client: TestClient, tenant: str) -> dict[str, str]:
     [
         ("GET", "/v1/plans"), ("POST", "/v1/plans"), ("GET", "/v1/plans/x"), ("GET", "/v1/plans/x/ranked/1"),
         ("GET", "/v1/plans/x/events"), ("DELETE", "/v1/plans/x"), ("POST", "/v1/evaluate"),
-        ("GET", "/v1/calibrations"), ("POST", "/v1/calibrations"), ("GET", "/v1/calibrations/x"),
+        ("GET", "/v1/agents"), ("POST", "/v1/agents"), ("POST", "/v1/agents/x/lease"),
+        ("POST", "/v1/agents/x/results"), ("GET", "/v1/profiling-jobs"), ("POST", "/v1/profiling-jobs"),
+        ("DELETE", "/v1/profiling-jobs/x"), ("GET", "/v1/calibrations"), ("POST", "/v1/calibrations"), ("GET", "/v1/calibrations/x"),
     ],
 )  # fmt: skip
 def test_without_a_valid_key_nothing_is_open(

@@ -5,6 +5,7 @@ A route whose path names an object that this module cannot make fails the test u
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -15,8 +16,9 @@ from fastapi.testclient import TestClient
 
 from app.scopes import SCOPES
 from app.service.access import NEEDED
+from app.service.api.agent_schemas import EXAMPLE_LEASE_REQUEST, EXAMPLE_REGISTRATION
 from app.service.db.keys import create_key
-from app.service.intake.examples import EXAMPLE_CALIBRATION
+from app.service.intake.examples import EXAMPLE_CALIBRATION, EXAMPLE_LEASE
 from app.service.main import create_app
 from app.settings import Settings
 
@@ -40,6 +42,8 @@ class Tenant:
     headers: dict[str, str]
     key: str
     ids: dict[str, str] = field(default_factory=dict)
+    inside: dict[str, str] = field(default_factory=dict)
+    """What takes the place of texts of the examples' bodies: names that no path and no list holds."""
 
 
 def stored(path: str, body: Mapping[str, Any]) -> Callable[[TestClient, Tenant], str]:
@@ -55,6 +59,16 @@ def stored(path: str, body: Mapping[str, Any]) -> Callable[[TestClient, Tenant],
     return make
 
 
+def leased(client: TestClient, tenant: Tenant) -> str:
+    """Makes a profiling job that the tenant's agent has begun."""
+    agent = tenant.ids["agent_id"]
+    job = client.post("/v1/profiling-jobs", json={"agent": agent}, headers=tenant.headers).json()
+    given = client.post(f"/v1/agents/{agent}/lease", json=EXAMPLE_LEASE_REQUEST, headers=tenant.headers).json()["job"]
+    assert given["id"] == job["id"]
+    tenant.inside[EXAMPLE_LEASE] = given["lease"]
+    return str(job["id"])
+
+
 PLAN = {
     "model": {"preset": "llama-3.2-1b"},
     "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8},
@@ -64,6 +78,8 @@ PLAN = {
 OBJECTS: Mapping[str, Callable[[TestClient, Tenant], str]] = {
     "plan_id": stored("/v1/plans", PLAN),
     "calibration_id": stored("/v1/calibrations", EXAMPLE_CALIBRATION),
+    "agent_id": stored("/v1/agents", EXAMPLE_REGISTRATION),
+    "job_id": leased,
     "key_id": stored("/v1/keys", {"name": "", "scopes": ["read"]}),
 }
 """How an object is made whose id a parameter of a path takes."""
@@ -96,7 +112,8 @@ def tenants(public: TestClient, request: pytest.FixtureRequest) -> tuple[Tenant,
         unique = f"{name} of {request.node.name}"[:60]
         key = key_of(public, unique)
         tenant = Tenant(unique, bearer(key), key)
-        tenant.ids = {parameter: make(public, tenant) for parameter, make in OBJECTS.items()}
+        for parameter, make in OBJECTS.items():
+            tenant.ids[parameter] = make(public, tenant)
         found.append(tenant)
     return found[0], found[1]
 
@@ -136,11 +153,12 @@ def body_of(operation: Mapping[str, Any]) -> Any:
     return None if content is None else next(iter(content["examples"].values()))["value"]
 
 
-def sent(
-    client: TestClient, call: str, operation: Mapping[str, Any], ids: Mapping[str, str], headers: dict[str, str]
-) -> Any:
+def sent(client: TestClient, call: str, operation: Mapping[str, Any], of: Tenant, headers: dict[str, str]) -> Any:
     method, _, path = call.partition(" ")
-    return client.request(method, filled(path, ids), json=body_of(operation), headers=headers)
+    body = json.dumps(body_of(operation))
+    for shown, own in of.inside.items():
+        body = body.replace(shown, own)
+    return client.request(method, filled(path, of.ids), json=json.loads(body), headers=headers)
 
 
 def test_every_call_with_anothers_ids_is_404_and_changes_nothing(
@@ -149,13 +167,13 @@ def test_every_call_with_anothers_ids_is_404_and_changes_nothing(
     alice, bob = tenants
     calls = {call: each for call, each in operations(public).items() if owned(call.partition(" ")[2])}
     assert len(calls) >= 8
-    found = {call: sent(public, call, each, alice.ids, bob.headers) for call, each in calls.items()}
+    found = {call: sent(public, call, each, alice, bob.headers) for call, each in calls.items()}
     assert {call: (a.status_code, '"not-found"' in a.text) for call, a in found.items()} == dict.fromkeys(
         calls, (404, True)
     )
     # Afterwards the owner's calls succeed, those that remove the objects last: nothing of them was missing before.
     for call, each in sorted(calls.items(), key=lambda item: item[0].startswith("DELETE")):
-        answer = sent(public, call, each, alice.ids, alice.headers)
+        answer = sent(public, call, each, alice, alice.headers)
         assert answer.status_code < 300, (call, answer.text)
 
 
@@ -182,10 +200,9 @@ def test_every_list_holds_ones_own_only(public: TestClient, tenants: tuple[Tenan
 
 
 def test_every_call_wants_a_key(public: TestClient, tenants: tuple[Tenant, Tenant]) -> None:
-    ids = tenants[0].ids
     wrong = (bearer("mw_wrong"), {"Authorization": "Basic x"})
     found = {
-        call: tuple(sent(public, call, each, ids, headers).status_code for headers in ({}, *wrong))
+        call: tuple(sent(public, call, each, tenants[0], headers).status_code for headers in ({}, *wrong))
         for call, each in operations(public).items()
         if call not in OPEN
     }
@@ -206,7 +223,7 @@ def test_every_call_wants_its_scope(public: TestClient, tenants: tuple[Tenant, T
         needed = NEEDED[call]
         assert needed is not None
         assert call.startswith("GET ") or needed != "read", f"{call} changes something"
-        answer = sent(public, call, each, alice.ids, without[needed])
+        answer = sent(public, call, each, alice, without[needed])
         assert (answer.status_code, answer.json()["code"]) == (403, "forbidden"), call
         assert f"needs the scope {needed}" in answer.json()["detail"]
 

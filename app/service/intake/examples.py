@@ -9,15 +9,19 @@ from contextlib import suppress
 from functools import cache
 
 from app.errors import NotFoundError, TooManyJobsError
+from app.service.db.agents import AgentStore, NodeFacts
 from app.service.db.calibrations import CalibrationStore
 from app.service.db.plan_result import Document
 from app.service.db.plans import PlanStore, Submission
+from app.service.db.profiling_jobs import ProfilingJobStore
 from app.service.intake.plan_requests import prepare_request
 from cost_models.calibration import CalibrationDocument
 from cost_models.hardware import document_of
+from planner.request.checked_request import PRODUCT_VERSION
 from planner.schemas.plan_request import EXAMPLE_REQUEST
 
 EXAMPLE_PLAN_ID = "plan-example"
+EXAMPLE_AGENT_ID, EXAMPLE_PROFILING_JOB_ID, EXAMPLE_LEASE = "agent-example", "profiling-example", "lease-example"
 EXAMPLE_CALIBRATION: Document = {
     "schema_version": 1,
     "name": "example of the documentation",
@@ -42,12 +46,26 @@ def example_calibration() -> CalibrationDocument:
     return document_of(EXAMPLE_CALIBRATION)
 
 
-def seed_examples(tenant: str, *, plans: PlanStore, calibrations: CalibrationStore, job_time_limit_s: float) -> None:
+def seed_examples(
+    tenant: str,
+    *,
+    plans: PlanStore,
+    calibrations: CalibrationStore,
+    agents: AgentStore,
+    profiling_jobs: ProfilingJobStore,
+    job_time_limit_s: float,
+) -> None:
     """Stores the example calibration, and queues the example plan unless it is there, did not fail and is of this version."""
     document = example_calibration()
     # It is stored without a node shape, so that `auto` never prices a real plan with invented numbers.
     calibrations.add(
         tenant, document.id, document=document.file_text(), gpu=document.fingerprint.gpu, gpus_per_node=None
+    )
+    # Without a node shape too, so that no profiling job waits for an agent that nobody runs.
+    node = NodeFacts("example", document.fingerprint.gpu, None, 1, PRODUCT_VERSION)
+    agents.register(tenant, node, agent_id=EXAMPLE_AGENT_ID)
+    profiling_jobs.add_measured(
+        tenant, EXAMPLE_PROFILING_JOB_ID, agent_id=EXAMPLE_AGENT_ID, lease=EXAMPLE_LEASE, calibration_id=document.id
     )
     asked = prepare_request(
         EXAMPLE_REQUEST, tenant=tenant, calibrations=calibrations, job_time_limit_s=job_time_limit_s

@@ -9,6 +9,13 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from app.service.api.agent_schemas import (
+    EXAMPLE_HEARTBEAT,
+    EXAMPLE_LEASE_REQUEST,
+    EXAMPLE_PROFILING_REQUEST,
+    EXAMPLE_REGISTRATION,
+    EXAMPLE_RESULT,
+)
 from app.service.api.key_documents import EXAMPLE_KEY_REQUEST
 from app.service.intake.examples import EXAMPLE_CALIBRATION
 from cost_models.hardware import document_of
@@ -34,6 +41,11 @@ _FIRST: Mapping[str, Any] = {
     "/v1/evaluate": EXAMPLE_ROW,
     "/v1/judge": EXAMPLE_JUDGE_REQUEST,
     "/v1/calibrations": EXAMPLE_CALIBRATION,
+    "/v1/agents": EXAMPLE_REGISTRATION,
+    "/v1/agents/{agent_id}/lease": EXAMPLE_LEASE_REQUEST,
+    "/v1/agents/{agent_id}/heartbeat": EXAMPLE_HEARTBEAT,
+    "/v1/agents/{agent_id}/results": EXAMPLE_RESULT,
+    "/v1/profiling-jobs": EXAMPLE_PROFILING_REQUEST,
     "/v1/keys": EXAMPLE_KEY_REQUEST,
 }
 

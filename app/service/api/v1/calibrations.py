@@ -9,15 +9,12 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response
 
 from app.errors import WrongStateError
+from app.service.api.calibration_uploads import parsed_calibration, store_calibration
 from app.service.api.dependencies import STORABLE, Body, Caller, Here, Limit, Place, page_of
-from app.service.api.examples.requests import example_calibrations
 from app.service.api.openapi import json_body
 from app.service.api.schemas import CalibrationFile, CalibrationPage
 from app.service.intake.examples import example_calibration
 from app.service.timestamps import rfc3339
-from cost_models.calibration import CalibrationDocument
-from cost_models.errors import CalibrationError, InvalidInputError, Problem
-from cost_models.hardware import document_of
 
 router = APIRouter(prefix="/v1/calibrations", tags=["calibrations"])
 CalibrationId = Annotated[
@@ -41,16 +38,8 @@ CalibrationId = Annotated[
 )
 async def upload_calibration(body: Body, caller: Caller, service: Here) -> Response:
     """Store what an agent measured. Storing the same document again changes nothing."""
-    document = _parsed(body.value)
-    text = document.file_text()
-    place = document.fingerprint
-    # Whoever tries the documentation's examples stores invented numbers. Without a node shape `auto` never prices a plan with them.
-    per_node = None if document.id in example_calibrations() else place.gpus_per_node
-    await run_in_threadpool(
-        lambda: service.calibrations.add(
-            caller.tenant, document.id, document=text, gpu=place.gpu, gpus_per_node=per_node
-        )
-    )
+    document = parsed_calibration(body.value)
+    text = await run_in_threadpool(store_calibration, service.calibrations, caller.tenant, document)
     headers = {"Location": f"/v1/calibrations/{document.id}"}
     return Response(text, status_code=201, media_type="application/json", headers=headers)
 
@@ -95,15 +84,3 @@ def delete_calibration(calibration_id: CalibrationId, caller: Caller, service: H
         raise WrongStateError("this calibration is what the documentation's examples refer to, and is kept", hint=hint)
     service.calibrations.delete(caller.tenant, calibration_id)
     return Response(status_code=204)
-
-
-def _parsed(content: object) -> CalibrationDocument:
-    if not isinstance(content, dict):
-        raise InvalidInputError(
-            [Problem("", "a calibration is a JSON object", "Send the file that `meshwright profile run` wrote.")]
-        )
-    try:
-        return document_of(content, origin="the body")
-    except CalibrationError as error:
-        pointer = str(error.context.get("pointer", ""))
-        raise InvalidInputError([Problem(pointer, error.message, error.hint, error.code)]) from error
