@@ -31,4 +31,5 @@ def act(job: JobInput, *, on_progress: Callable[[Progress], None], should_stop: 
         time.sleep(STEP_S)
         if what == "work" and should_stop():
             break
-    return PlanResult(response=json.dumps({"pid": os.getpid(), "did": what}), headline="{}", ranked=('{"rank":1}',))
+    told = json.dumps({"pid": os.getpid(), "did": what})
+    return PlanResult.of_texts(response=told, headline="{}", ranked=['{"rank":1}'])

@@ -26,7 +26,7 @@ from app.service.db.tables import job_events, jobs, metadata
 from cost_models.errors import InvalidInputError
 from planner.search.progress import Progress
 
-RESULT = PlanResult(response='{"id":"x"}', headline='{"num_plans":2}', ranked=('{"rank":1}', '{"rank":2}'))
+RESULT = PlanResult.of_texts(response='{"id":"x"}', headline='{"num_plans":2}', ranked=['{"rank":1}', '{"rank":2}'])
 
 
 @pytest.fixture
@@ -130,7 +130,7 @@ class TestPlans:
     def test_results_and_ranks_are_read_back_as_they_were_written(self, plans: PlanStore, job_store: JobStore) -> None:
         plan_id = finished(plans, job_store, "a", "d1")
         plan = plans.get("a", plan_id)
-        assert (plan.status, plan.response, plan.headline) == ("succeeded", RESULT.response, RESULT.headline)
+        assert (plan.status, plan.response, plan.headline) == ("succeeded", '{"id":"x"}', RESULT.headline)
         assert plans.ranked("a", plan_id, 2) == '{"rank":2}'
         with pytest.raises(NotFoundError):
             plans.ranked("a", plan_id, 3)

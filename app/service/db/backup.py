@@ -188,9 +188,10 @@ def _in_utc(_inspector: Any, _table: Any, column: dict[str, Any]) -> None:
 
 
 def _copy_rows(source: Connection, target: Connection) -> dict[str, int]:
-    """Number of rows copied, by table. Both have the same schema, which is read from the one that is a file."""
+    """Number of rows copied, by table. Both have the same schema."""
+    # PostgreSQL says which columns hold bytes; an SQLite file keeps compressed texts in columns that were declared as text.
     copied = {}
-    for table in _tables(source if source.dialect.name == "sqlite" else target):
+    for table in _tables(target if target.dialect.name == "postgresql" else source):
         copied[table.name] = 0
         found = source.execute(select(table).execution_options(yield_per=_ROWS_AT_A_TIME))
         for rows in found.mappings().partitions():

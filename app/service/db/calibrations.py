@@ -11,6 +11,7 @@ from sqlalchemy.exc import IntegrityError
 
 from app.errors import NotFoundError
 from app.service.db.engine import now_of, reading, writing
+from app.service.db.packing import packed
 from app.service.db.tables import UtcDateTime, calibrations
 
 
@@ -32,8 +33,10 @@ class CalibrationStore:
 
     def add(self, tenant: str, calibration_id: str, *, document: str, gpu: str, gpus_per_node: int | None) -> None:
         """Stores a document under its digest."""
+        data = packed(document)
         row = {
-            "tenant": tenant, "id": calibration_id, "gpu": gpu, "gpus_per_node": gpus_per_node, "document": document,
+            "tenant": tenant, "id": calibration_id, "gpu": gpu, "gpus_per_node": gpus_per_node, "document": data,
+            "stored_bytes": len(data),
         }  # fmt: skip
         try:
             with writing(self._engine) as connection:

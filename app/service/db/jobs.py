@@ -261,12 +261,12 @@ def insert_job(
     key: JobKey,
     *,
     kind: str,
-    payload: str,
+    payload: str | bytes,
     at: datetime,
     time_limit_s: float,
     priority: int = 0,
 ) -> None:
-    """Inserts a queued job with its first event, inside the caller's transaction."""
+    """Inserts a queued job with its first event, inside the caller's transaction; bytes are a payload that is packed already."""
     connection.execute(
         insert(jobs).values(
             tenant=key.tenant, id=key.id, kind=kind, status="queued", payload=payload, created_at=at,

@@ -1,32 +1,51 @@
 """A planner's answer, split into what a list shows, what a plan shows, and the detail of each rank, as JSON texts.
 
-The detail of every pipeline stage makes up most of an answer, and few clients read it; so it is stored apart, rank by rank.
+The detail of every pipeline stage makes up most of an answer, and few clients read it; so it is stored apart, some ranks at a time.
 """
 
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
+
+from app.service.db.packing import blocks_of, packed
 
 Document = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class PlanResult:
-    """What a finished planning job leaves behind, as JSON texts."""
+    """What a finished planning job leaves behind.
 
-    response: str
+    It is compressed where it is made, in the worker's process: the service would have to hold the database's lock while it does.
+    """
+
+    response: bytes
+    """The answer without stages, a packed JSON text."""
     headline: str
-    ranked: tuple[str, ...]
-    """One document per rank, with per-stage detail, best first."""
+    """The few facts that a list shows, as JSON."""
+    ranked: tuple[bytes, ...]
+    """The ranked plans with per-stage detail, best first, in packed blocks of JSON texts."""
+
+    @classmethod
+    def of_texts(cls, *, response: str, headline: str, ranked: Sequence[str]) -> PlanResult:
+        """The result with these JSON texts, one for each ranked plan."""
+        return cls(packed(response), headline, blocks_of(ranked))
+
+    @property
+    def stored_bytes(self) -> int:
+        """Bytes that it takes at rest."""
+        return len(self.response) + len(self.headline) + sum(map(len, self.ranked))
 
 
 def split_response(response: Document) -> PlanResult:
     """The response without stages, its headline, and its ranked plans with all their detail."""
-    ranked = tuple(encoded(entry) for entry in response["plans"])
+    ranked = [encoded(entry) for entry in response["plans"]]
     summaries = [{**entry, "evaluation": without_stages(entry["evaluation"])} for entry in response["plans"]]
-    return PlanResult(encoded({**response, "plans": summaries}), encoded(_headline(response)), ranked)
+    summary = encoded({**response, "plans": summaries})
+    return PlanResult.of_texts(response=summary, headline=encoded(_headline(response)), ranked=ranked)
 
 
 def without_stages(evaluation: Document) -> Document:

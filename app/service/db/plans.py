@@ -5,13 +5,28 @@ from __future__ import annotations
 import secrets
 from dataclasses import dataclass
 from datetime import datetime
+from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, Select, delete, insert, literal, select, tuple_, update
+from sqlalchemy import (
+    ColumnElement,
+    Connection,
+    Engine,
+    Row,
+    Select,
+    delete,
+    insert,
+    literal,
+    null,
+    select,
+    tuple_,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from app.errors import NotFoundError, TooManyJobsError
 from app.service.db.engine import now_of, reading, writing
 from app.service.db.jobs import JobKey, Status, insert_job, raise_priority, unfinished
+from app.service.db.packing import TEXTS_IN_BLOCK, lines_of, packed
 from app.service.db.plan_result import PlanResult
 from app.service.db.tables import UtcDateTime, idempotency_keys, jobs, plans, ranked_plans
 from cost_models.errors import InvalidInputError, Problem
@@ -19,7 +34,7 @@ from cost_models.errors import InvalidInputError, Problem
 
 @dataclass(frozen=True, slots=True)
 class PlanRow:
-    """A stored plan. `response` is None until the job has succeeded."""
+    """A stored plan. `response` is None until the job has succeeded, and in lists."""
 
     id: str
     status: Status
@@ -91,13 +106,21 @@ class PlanStore:
                 hint="Wait for some of them to end, or cancel some.",
             )
         now = now_of(connection)
+        request = packed(submission.request)
         insert_job(
-            connection, JobKey(tenant, plan_id), kind="plan", payload=submission.request, at=now,
+            connection, JobKey(tenant, plan_id), kind="plan", payload=request, at=now,
             time_limit_s=submission.time_limit_s, priority=submission.priority or 0,
         )  # fmt: skip
         digest = submission.digest
         connection.execute(
-            insert(plans).values(tenant=tenant, id=plan_id, created_at=now, request_digest=digest, live_digest=digest)
+            insert(plans).values(
+                tenant=tenant,
+                id=plan_id,
+                created_at=now,
+                request_digest=digest,
+                live_digest=digest,
+                stored_bytes=len(request),
+            )
         )
         return Submitted(plan_id, is_new=True)
 
@@ -125,16 +148,21 @@ class PlanStore:
         Raises:
             NotFoundError: the tenant has no such plan, or the plan no such rank.
         """
-        query = select(ranked_plans.c.document).where(
-            ranked_plans.c.tenant == tenant, ranked_plans.c.plan_id == plan_id, ranked_plans.c.rank == rank
+        table = ranked_plans.c
+        query = (
+            select(table.rank, table.document)
+            .where(table.tenant == tenant, table.plan_id == plan_id, table.rank <= rank)
+            .order_by(table.rank.desc())
+            .limit(1)
         )
         with reading(self._engine) as connection:
-            document: str | None = connection.execute(query).scalar_one_or_none()
-        if document is None:
+            block = connection.execute(query).first()
+        found = [] if block is None else lines_of(block.document)[rank - block.rank :]
+        if not found:
             raise NotFoundError(
                 f"plan {plan_id} has no rank {rank}", hint="Ranks start at 1 and end at the request's top_k or earlier."
             )
-        return document
+        return found[0]
 
     def all_ranked(self, tenant: str, plan_id: str) -> list[str]:
         """All ranked plans with their stages, best first, as JSON; empty if there are none, or no such plan."""
@@ -144,13 +172,14 @@ class PlanStore:
             .order_by(ranked_plans.c.rank)
         )
         with reading(self._engine) as connection:
-            return list(connection.execute(query).scalars())
+            return [line for block in connection.execute(query).scalars() for line in lines_of(block)]
 
     def page(
         self, tenant: str, *, limit: int, after: tuple[datetime, str] | None = None, status: Status | None = None
     ) -> list[PlanRow]:
         """Up to `limit` plans, newest first, beginning after the plan made at this time with this id."""
-        query = _rows(tenant).order_by(plans.c.created_at.desc(), plans.c.id.desc()).limit(limit)
+        # Without the answers, which a list does not show.
+        query = _rows(tenant, answer=null()).order_by(plans.c.created_at.desc(), plans.c.id.desc()).limit(limit)
         if after is not None:
             # Compared as a pair with the id, because several plans may share a moment.
             last = tuple_(literal(after[0], UtcDateTime), literal(after[1]))
@@ -178,11 +207,15 @@ def write_result(connection: Connection, key: JobKey, result: PlanResult) -> Non
     connection.execute(
         update(plans)
         .where(plans.c.tenant == key.tenant, plans.c.id == key.id)
-        .values(response=result.response, headline=result.headline)
+        .values(
+            response=result.response,
+            headline=result.headline,
+            stored_bytes=plans.c.stored_bytes + result.stored_bytes,
+        )
     )
     rows = [
-        {"tenant": key.tenant, "plan_id": key.id, "rank": rank, "document": document}
-        for rank, document in enumerate(result.ranked, start=1)
+        {"tenant": key.tenant, "plan_id": key.id, "rank": 1 + number * TEXTS_IN_BLOCK, "document": block}
+        for number, block in enumerate(result.ranked)
     ]
     if rows:
         connection.execute(insert(ranked_plans), rows)
@@ -193,9 +226,10 @@ def _new_id() -> str:
     return f"plan-{secrets.token_hex(10)}"
 
 
-def _rows(tenant: str) -> Select[tuple[object, ...]]:
+def _rows(tenant: str, *, answer: ColumnElement[Any] = plans.c.response) -> Select[tuple[object, ...]]:
     same = (jobs.c.tenant == plans.c.tenant) & (jobs.c.id == plans.c.id)
-    columns = (*plans.c, jobs.c.status, jobs.c.finished_at, jobs.c.priority, jobs.c.payload, jobs.c.error)
+    own = (plans.c.id, plans.c.created_at, plans.c.request_digest, plans.c.headline, answer.label("response"))
+    columns = (*own, jobs.c.status, jobs.c.finished_at, jobs.c.priority, jobs.c.payload, jobs.c.error)
     return select(*columns).join(jobs, same).where(plans.c.tenant == tenant)
 
 

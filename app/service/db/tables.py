@@ -1,6 +1,6 @@
 """The tables. Every row belongs to a tenant, and the tenant is part of every primary key, so no join can reach another's rows.
 
-Documents are kept as the exact JSON text that is sent, so that nothing has to be parsed to answer a GET.
+Documents are kept as the exact JSON text that is sent, compressed, so that nothing has to be parsed to answer a GET.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from sqlalchemy import (
     ForeignKeyConstraint,
     Index,
     Integer,
+    LargeBinary,
     MetaData,
     String,
     Table,
@@ -24,6 +25,9 @@ from sqlalchemy import (
     TypeDecorator,
     UniqueConstraint,
 )
+from sqlalchemy.types import TypeEngine
+
+from app.service.db.packing import packed, unpacked
 
 # Named constraints, because a migration can only drop or change what it can name, and the databases' own names differ.
 metadata = MetaData(
@@ -52,6 +56,23 @@ class UtcDateTime(TypeDecorator[datetime]):
         return value and value.astimezone(UTC)
 
 
+class PackedText(TypeDecorator[str]):
+    """A text that is compressed at rest. It may be given as text, or as the bytes of `packed` where those were made elsewhere."""
+
+    impl = LargeBinary
+    cache_ok = True
+
+    def load_dialect_impl(self, dialect: Dialect) -> TypeEngine[Any]:
+        # The type that the first migrations declared. SQLite keeps bytes in a column of any type.
+        return dialect.type_descriptor(Text() if dialect.name == "sqlite" else LargeBinary())
+
+    def process_bind_param(self, value: Any, dialect: Dialect) -> bytes | None:  # noqa: ARG002
+        return packed(value) if isinstance(value, str) else value
+
+    def process_result_value(self, value: Any, dialect: Dialect) -> str | None:  # noqa: ARG002
+        return None if value is None else unpacked(bytes(value))
+
+
 def _tenant() -> Column[str]:
     return Column("tenant", String(64), primary_key=True)
 
@@ -71,7 +92,7 @@ jobs = Table(
     _id(),
     Column("kind", String(16), nullable=False, doc="plan; later profiling and tuning"),
     Column("status", String(16), nullable=False),
-    Column("payload", Text, nullable=False, doc="the request as it was asked, JSON"),
+    Column("payload", PackedText, nullable=False, doc="the request as it was asked, JSON"),
     Column("created_at", UtcDateTime, nullable=False),
     Column("started_at", UtcDateTime),
     Column("finished_at", UtcDateTime),
@@ -109,9 +130,13 @@ plans = Table(
     Column("created_at", UtcDateTime, nullable=False),
     Column("request_digest", String(80), nullable=False),
     Column("live_digest", String(80), doc="request_digest unless the job failed or was cancelled"),
-    Column("response", Text, doc="without per-stage detail, JSON"),
+    Column("response", PackedText, doc="without per-stage detail, JSON"),
     Column("headline", Text, doc="the few facts a list shows, JSON"),
+    Column(
+        "stored_bytes", Integer, nullable=False, server_default="0", doc="of request, answer and ranked plans at rest"
+    ),
     UniqueConstraint("tenant", "live_digest"),
+    Index(None, "tenant", "stored_bytes"),
     Index(None, "tenant", "created_at", "id"),
     ForeignKeyConstraint(["tenant", "id"], ["jobs.tenant", "jobs.id"], ondelete="CASCADE"),
 )
@@ -121,8 +146,10 @@ ranked_plans = Table(
     metadata,
     _tenant(),
     _id("plan_id"),
-    Column("rank", Integer, primary_key=True),
-    Column("document", Text, nullable=False, doc="with per-stage detail, JSON"),
+    Column("rank", Integer, primary_key=True, doc="of the first plan in the document"),
+    Column(
+        "document", PackedText, nullable=False, doc="plans of consecutive ranks with per-stage detail, JSON, one a line"
+    ),
     ForeignKeyConstraint(["tenant", "plan_id"], ["plans.tenant", "plans.id"], ondelete="CASCADE"),
 )
 
@@ -145,7 +172,9 @@ calibrations = Table(
     Column("created_at", UtcDateTime, nullable=False),
     Column("gpu", String(64), nullable=False),
     Column("gpus_per_node", Integer),
-    Column("document", Text, nullable=False),
+    Column("document", PackedText, nullable=False),
+    Column("stored_bytes", Integer, nullable=False, server_default="0", doc="of the document at rest"),
+    Index(None, "tenant", "stored_bytes"),
     Index(None, "tenant", "gpu", "gpus_per_node", "created_at"),
 )
 

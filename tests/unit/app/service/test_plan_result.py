@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from app.service.db.packing import lines_of, unpacked
 from app.service.db.plan_result import split_response
 
 
@@ -24,8 +25,8 @@ def test_the_headline_is_the_first_plans_and_stages_are_kept_by_rank_alone() -> 
     result = split_response({"id": "x", "plans": entries})
     headline = {"num_plans": 3, "step_time_s": 2.0, "tokens_per_s_per_gpu": 500.0, "num_gpus_used": 8}
     assert json.loads(result.headline) == headline
-    assert [json.loads(each) for each in result.ranked] == entries
-    plans = json.loads(result.response)["plans"]
+    assert [json.loads(line) for block in result.ranked for line in lines_of(unpacked(block))] == entries
+    plans = json.loads(unpacked(result.response))["plans"]
     assert [each["evaluation"]["memory"] for each in plans] == [
         {"peak_allocated_bytes": 100 * n, "stages": None} for n in (1, 2, 3)
     ]
@@ -36,4 +37,4 @@ def test_without_plans_the_headline_has_no_figures() -> None:
     nothing = dict.fromkeys(("step_time_s", "tokens_per_s_per_gpu", "num_gpus_used"))
     assert json.loads(split_response({"plans": []}).headline) == {"num_plans": 0, **nothing}
     bare = {"plans": [{"rank": 1, "evaluation": {"step_time_s": 3.0, "memory": None}}]}
-    assert json.loads(split_response(bare).response) == bare
+    assert json.loads(unpacked(split_response(bare).response)) == bare
