@@ -74,7 +74,7 @@ def insert_row(connection: Connection, table: str, **values: Any) -> None:
 
 def test_an_upgrade_compresses_what_an_older_release_stored(database_url: str) -> None:
     engine = build_engine(database_url)
-    upgrade(engine, "0003")
+    upgrade(engine, "0004")
     at = "2026-01-01 00:00:00+00:00"
     with writing(engine) as connection:
         # More than the upgrade reads at a time.

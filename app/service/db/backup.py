@@ -1,7 +1,8 @@
 """A backup of the whole storage in one file, and the way back, the same for SQLite and PostgreSQL.
 
 The file is an SQLite database with the schema that the storage had. So a backup of either database can be restored into either, by
-a later release too, and read with any SQLite program. No program of PostgreSQL is needed on the machine that asks.
+a later release too, and read with any SQLite program; long texts are compressed in it as they are in the storage (zlib). No program
+of PostgreSQL is needed on the machine that asks.
 """
 
 from __future__ import annotations
