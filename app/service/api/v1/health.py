@@ -19,8 +19,9 @@ router = APIRouter(tags=["service"])
 
 
 @router.get("/healthz", summary="Is it alive?", response_description="It is.", response_model=Health)
-def healthz() -> dict[str, Any]:
+async def healthz() -> dict[str, Any]:
     """Liveness: the process answers."""
+    # On the event loop: a service whose threads all wait for a database that hangs must not be taken for dead.
     return {"status": "ok", "version": PRODUCT_VERSION}
 
 
