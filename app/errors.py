@@ -26,6 +26,18 @@ class NotJsonError(MeshwrightError):
     code = "not-json"
 
 
+class BadRequestError(MeshwrightError):
+    """What was sent cannot be read as an HTTP request."""
+
+    code = "bad-request"
+
+
+class HeadTooLargeError(MeshwrightError):
+    """The head of the request, its path and its headers, is larger than the service accepts."""
+
+    code = "head-too-large"
+
+
 class UnauthorizedError(MeshwrightError):
     """The request carries no key, or one that is not valid."""
 
@@ -54,6 +66,12 @@ class WrongStateError(MeshwrightError):
     """The object exists, but its state does not allow this."""
 
     code = "wrong-state"
+
+
+class RequestTimeoutError(MeshwrightError):
+    """The client did not send its whole request, or take the answer, in time."""
+
+    code = "request-timeout"
 
 
 class BodyTooLargeError(MeshwrightError):
@@ -113,11 +131,13 @@ class ServiceUnreachableError(MeshwrightError):
 # Ordered by status, so that a glance shows what a client has to be ready for. 422 rather than 400 for whatever is well-formed
 # JSON but cannot be planned: clients retry neither, but only 400 means that their encoder is broken (RFC 9110, 15.5.21).
 STATUSES: dict[type[MeshwrightError], int] = {
+    BadRequestError: 400,
     NotJsonError: 400,
     UnauthorizedError: 401,
     ForbiddenError: 403,
     NotFoundError: 404,
     MethodNotAllowedError: 405,
+    RequestTimeoutError: 408,
     WrongStateError: 409,
     BodyTooLargeError: 413,
     MediaTypeError: 415,
@@ -129,6 +149,7 @@ STATUSES: dict[type[MeshwrightError], int] = {
     MeasurementError: 422,
     TooManyJobsError: 429,
     TooManyAgentsError: 429,
+    HeadTooLargeError: 431,
     InternalError: 500,
     WorkerLostError: 500,
     UnavailableError: 503,
@@ -139,16 +160,18 @@ STATUSES: dict[type[MeshwrightError], int] = {
 """HTTP status of each error class; a class that is not listed takes its nearest listed base's."""
 
 TITLES = {
-    400: "Not JSON",
+    400: "Bad request",
     401: "Unauthorized",
     403: "Forbidden",
     404: "Not found",
     405: "Method not allowed",
+    408: "Request timeout",
     409: "Wrong state",
     413: "Body too large",
     415: "Unsupported media type",
     422: "Invalid input",
     429: "Too many requests",
+    431: "Head too large",
     500: "Internal error",
     503: "Unavailable",
     504: "Time limit",

@@ -70,6 +70,19 @@ class Settings(BaseSettings):
     # A plan of ten strategies has some 60 KB, so this holds a thousand of them.
     kept_bytes: Annotated[int, Field(ge=0)] = 64 << 20
     """Memory, in bytes, for finished plans that are sent again without asking the database."""
+    # A head is a few hundred bytes. What takes longer is no network, but somebody who wants to keep a connection for nothing.
+    header_timeout_s: Annotated[float, Field(gt=0)] = 10.0
+    """Seconds in which a connection's first request, or the rest of a later one's head, must have arrived."""
+    # A body of the largest size takes this long at 35 KB/s.
+    body_timeout_s: Annotated[float, Field(gt=0)] = 30.0
+    """Seconds in which a request's body must have arrived, and after which a client that takes nothing of its answer is disconnected."""
+    # Longer than proxies keep a connection that they do not use, so that it is mostly they who close it.
+    idle_timeout_s: Annotated[float, Field(gt=0)] = 75.0
+    """Seconds that a connection may wait for its next request."""
+    max_connections: Annotated[int, Field(ge=8)] = 1000
+    """Connections at a time, and at most half of the files that the process may have open (`ulimit -n`). One more ends the connection that has waited longest for its client."""
+    max_connections_per_client: Annotated[int, Field(ge=1)] = 250
+    """Connections of one address (of one /64 network of IPv6) at a time. Behind a proxy, which is the only client, set it as high as `MESHWRIGHT_MAX_CONNECTIONS`."""
     # A request is a few KB. The largest body is a calibration: that of a node with four GPUs has 165 KB, one of several nodes a
     # few times as much.
     max_body_bytes: Annotated[int, Field(ge=1024)] = 1 << 20

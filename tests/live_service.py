@@ -8,10 +8,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-import uvicorn
-
 from app.service.jobs.runner import Kinds
 from app.service.main import KINDS, create_app
+from app.service.server.listen import Server
 from app.settings import Settings
 
 
@@ -21,7 +20,7 @@ def listening(settings: Settings, *, kinds: Kinds = KINDS) -> Iterator[str]:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))
         app = create_app(settings, kinds=kinds)
-        server = uvicorn.Server(uvicorn.Config(app, log_config=None, ws="none"))
+        server = Server(app, settings)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         end_at = time.monotonic() + 30.0

@@ -13,6 +13,7 @@ from app.service.access import require_guarded
 from app.service.api.middleware import Edge
 from app.service.api.openapi import build_openapi
 from app.service.api.problems import install_problems
+from app.service.api.unread import UnreadBodies
 from app.service.api.v1 import (
     agents,
     calibrations,
@@ -95,6 +96,7 @@ def create_app(settings: Settings | None = None, *, kinds: Kinds = KINDS) -> Fas
     install_pages(app)
     install_problems(app, shown=as_page)
     app.add_middleware(Edge, metrics=service.metrics, shown=as_page)
+    app.add_middleware(UnreadBodies, max_body_bytes=settings.max_body_bytes)
     app.add_middleware(PageHeaders)
     document = build_openapi(app)
     app.openapi = lambda: document  # type: ignore[method-assign]
@@ -103,13 +105,9 @@ def create_app(settings: Settings | None = None, *, kinds: Kinds = KINDS) -> Fas
 
 def serve(settings: Settings) -> None:
     """Listens until the process is told to stop."""
-    import uvicorn
+    from app.service.server.listen import listen
 
-    # uvicorn is given the object and not its import name, because it would look a name up in the current folder first.
-    uvicorn.run(
-        create_app(settings), host=settings.host, port=settings.port, log_config=None, access_log=False,
-        server_header=False, timeout_graceful_shutdown=3,
-    )  # fmt: skip
+    listen(create_app(settings), settings)
 
 
 def _build_service(settings: Settings, kinds: Kinds) -> Service:

@@ -25,7 +25,8 @@ Moment = tuple[datetime, str]
 """When an object was stored, and its id: lists are ordered by the two, since several objects may share a moment."""
 
 
-async def _body(request: Request, service: Here) -> JsonBody:
+# It asks for the caller although it needs none, so that nothing of a body is read or parsed for somebody without a key.
+async def _body(request: Request, service: Here, _caller: Caller) -> JsonBody:
     settings = service.settings
     return await read_json(request, max_bytes=settings.max_body_bytes, max_depth=settings.max_json_depth)
 

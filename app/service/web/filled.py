@@ -6,16 +6,19 @@ from typing import Annotated
 from urllib.parse import parse_qsl
 
 from fastapi import Depends, Request
+from fastapi.concurrency import run_in_threadpool
 
 from app.errors import MediaTypeError
 from app.service.api.dependencies import Here
 from app.service.api.strict_json import read_body
+from app.service.web.visitors import Visitor
 
 _MOST_FIELDS = 200
 _URLENCODED = "application/x-www-form-urlencoded"
 
 
-async def filled_form(request: Request, service: Here) -> dict[str, str]:
+# It asks for the visitor although it needs none, so that nothing of a body is read for somebody without a key.
+async def filled_form(request: Request, service: Here, _visitor: Visitor) -> dict[str, str]:
     """The fields by name; where a name occurs twice, its last value.
 
     Raises:
@@ -28,6 +31,10 @@ async def filled_form(request: Request, service: Here) -> dict[str, str]:
             f"the body is {media_type or 'of no media type'}, not a form", hint="Send the form of the page."
         )
     raw = await read_body(request, max_bytes=service.settings.max_body_bytes)
+    return await run_in_threadpool(_fields, raw)
+
+
+def _fields(raw: bytes) -> dict[str, str]:
     try:
         pairs = parse_qsl(raw.decode("utf-8", "replace"), keep_blank_values=True, max_num_fields=_MOST_FIELDS)
     except ValueError as error:

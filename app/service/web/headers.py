@@ -9,7 +9,7 @@ POLICY = (
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"
 )
 """The Content-Security-Policy of all pages, the API's documentation included: no inline script, no inline style, no other host."""
-_HEADERS = (
+HEADERS = (
     (b"content-security-policy", POLICY.encode()),
     (b"x-content-type-options", b"nosniff"),
     # Not `no-referrer`: browsers would then send `Origin: null` with our own forms, and `require_own_page` could not tell them from
@@ -29,7 +29,7 @@ class PageHeaders:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *_HEADERS]
+                message["headers"] = [*message["headers"], *HEADERS]
             await send(message)
 
         await self._app(scope, receive, send_with_headers)

@@ -37,10 +37,10 @@ def test_codes_are_unique() -> None:
 def test_statuses_are_those_of_the_contract() -> None:
     """Clients act on them: 4xx is theirs to mend, 503 to repeat, 504 to ask for less or to wait longer."""
     expected = {
-        "not-json": 400, "unauthorized": 401, "forbidden": 403, "not-found": 404, "method-not-allowed": 405,
-        "wrong-state": 409, "body-too-large": 413, "unsupported-media-type": 415, "invalid-input": 422,
+        "bad-request": 400, "not-json": 400, "unauthorized": 401, "forbidden": 403, "not-found": 404, "method-not-allowed": 405,
+        "request-timeout": 408, "wrong-state": 409, "body-too-large": 413, "unsupported-media-type": 415, "invalid-input": 422,
         "not-modelled": 422, "calibration": 422, "plan-not-expressible": 422, "search-budget": 422, "measurement": 422,
-        "too-many-jobs": 429, "too-many-agents": 429, "internal-error": 500, "worker-lost": 500, "unavailable": 503,
+        "too-many-jobs": 429, "too-many-agents": 429, "head-too-large": 431, "internal-error": 500, "worker-lost": 500, "unavailable": 503,
         "service-unreachable": 503, "time-limit": 504, "error": 500,
     }  # fmt: skip
     assert {cls.code: status for cls, status in STATUSES.items()} == expected

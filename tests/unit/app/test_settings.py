@@ -43,6 +43,8 @@ def test_the_environment_is_read(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ("port", 0, -1), ("pool_size", 0, -1), ("job_time_limit_s", 0.001, 0.0), ("cancel_grace_s", 0.0, -0.001),
         ("lease_s", 0.001, 0.0), ("max_queued_jobs", 1, 0), ("max_body_bytes", 1024, 1023), ("max_json_depth", 8, 7),
+        ("header_timeout_s", 0.001, 0.0), ("body_timeout_s", 0.001, 0.0), ("idle_timeout_s", 0.001, 0.0),
+        ("max_connections", 8, 7), ("max_connections_per_client", 1, 0),
     ],
 )  # fmt: skip
 def test_the_least_value_is_accepted_and_the_next_lower_one_is_not(name: str, least: float, below: float) -> None:
@@ -67,6 +69,8 @@ def test_defaults_are_those_of_a_service_for_its_own_machine(monkeypatch: pytest
     # A running job's owner renews its lease after a third; a writer may wait 10 s for SQLite's lock.
     assert settings.lease_s == 10.0
     assert settings.cancel_grace_s == 0.25
+    assert (settings.header_timeout_s, settings.body_timeout_s, settings.idle_timeout_s) == (10.0, 30.0, 75.0)
+    assert (settings.max_connections, settings.max_connections_per_client) == (1000, 250)
     for cores, workers in ((1, 1), (3, 3), (4, 4), (64, 4), (None, 1)):
         monkeypatch.setattr(os, "cpu_count", lambda cores=cores: cores)
         assert Settings().pool_size == workers
