@@ -10,8 +10,8 @@ from alembic import op
 
 from app.service.db.packing import packed
 
-revision = "0005"
-down_revision = "0004"
+revision = "0006"
+down_revision = "0005"
 branch_labels = None
 depends_on = None
 
