@@ -104,6 +104,30 @@ class UnavailableError(MeshwrightError):
     code = "unavailable"
 
 
+class DatabaseAwayError(UnavailableError):
+    """The database does not answer."""
+
+    code = "database-away"
+
+
+class DatabaseFullError(UnavailableError):
+    """The database has no room left to write to."""
+
+    code = "database-full"
+
+
+class SchemaNotCurrentError(UnavailableError):
+    """The database has the schema of another release, or none."""
+
+    code = "schema-not-current"
+
+
+class NoWorkerError(UnavailableError):
+    """No process is ready to run jobs."""
+
+    code = "no-worker"
+
+
 class InternalError(MeshwrightError):
     """The program itself is at fault."""
 
@@ -153,6 +177,10 @@ STATUSES: dict[type[MeshwrightError], int] = {
     InternalError: 500,
     WorkerLostError: 500,
     UnavailableError: 503,
+    DatabaseAwayError: 503,
+    DatabaseFullError: 503,
+    SchemaNotCurrentError: 503,
+    NoWorkerError: 503,
     ServiceUnreachableError: 503,
     TimeLimitError: 504,
     MeshwrightError: 500,

@@ -65,6 +65,8 @@ class Settings(BaseSettings):
     """Seconds without a heartbeat after which a GPU node's measurement may be given to another agent."""
     max_running_jobs: Annotated[int | None, Field(ge=1)] = None
     """Jobs of one tenant that may run at a time. By default one worker of all stays free for the others where there are tenants."""
+    database_silence_s: Annotated[float, Field(ge=1)] = 5.0
+    """Seconds for which PostgreSQL may say nothing before a request is answered with 503; a statement may take four fifths of them."""
     max_queued_jobs: Annotated[int, Field(ge=1)] = 100
     """Unfinished jobs that one tenant may have; a further one is answered with 429."""
     # A plan of ten strategies has some 60 KB, so this holds a thousand of them.

@@ -34,6 +34,7 @@ from app.service.db.migrate import upgrade
 from app.service.db.plans import PlanStore
 from app.service.db.profiling_jobs import ProfilingJobStore
 from app.service.db.profiling_leases import ProfilingLeases
+from app.service.db.troubles import Readiness
 from app.service.jobs.assembly import KINDS, job_parts
 from app.service.jobs.runner import Kinds
 from app.service.kept import KeptAnswers, KeptRequests
@@ -114,7 +115,7 @@ def _build_service(settings: Settings, kinds: Kinds) -> Service:
     if settings.pool_size == 0 and settings.url.startswith("sqlite"):
         message = "a service on a SQLite file needs workers of its own, since `meshwright worker` needs PostgreSQL"
         raise InvalidInputError([Problem("", message, "Pass --workers 1 or more, or --db postgresql://….")])
-    engine = build_engine(settings.url)
+    engine = build_engine(settings.url, silence_s=settings.database_silence_s)
     # Everybody on a loopback address is the same tenant, for whom no worker need be kept free.
     parts = job_parts(settings, engine, kinds=kinds, has_tenants=not settings.is_open)
     profiling_jobs = ProfilingJobStore(engine, lease_s=settings.agent_lease_s, max_queued_jobs=settings.max_queued_jobs)
@@ -124,6 +125,7 @@ def _build_service(settings: Settings, kinds: Kinds) -> Service:
         engine=engine,
         jobs=parts.jobs,
         workers=parts.workers,
+        readiness=Readiness(engine),
         plans=stored,
         calibrations=CalibrationStore(engine),
         agents=AgentStore(engine),
@@ -140,7 +142,10 @@ def _build_service(settings: Settings, kinds: Kinds) -> Service:
 def _start(service: Service) -> None:
     configure_logs(service.settings.log_level)
     if service.settings.upgrades_itself:
-        upgrade(service.engine)
+        # Apart from the service's own connections, on which no statement may take as long as an upgrade.
+        patient = build_engine(service.settings.url)
+        upgrade(patient)
+        patient.dispose()
     if service.settings.is_open:
         with suppress(SQLAlchemyError):  # `/readyz` reports a database that is away or has an older schema
             service.seed(LOCAL_TENANT)

@@ -15,6 +15,7 @@ from app.service.db.jobs import JobStore
 from app.service.db.plans import PlanStore
 from app.service.db.profiling_jobs import ProfilingJobStore
 from app.service.db.profiling_leases import ProfilingLeases
+from app.service.db.troubles import Readiness
 from app.service.db.workers import WorkerStore
 from app.service.intake.examples import seed_examples
 from app.service.jobs.runner import JobRunner
@@ -37,6 +38,7 @@ class Service:
     profiling_jobs: ProfilingJobStore
     leases: ProfilingLeases
     workers: WorkerStore
+    readiness: Readiness
     keyring: Keyring
     runner: JobRunner
     metrics: Metrics

@@ -47,7 +47,7 @@ def run_workers(settings: Settings) -> None:
 
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, stop)
-    engine = build_engine(settings.url)
+    engine = build_engine(settings.url, silence_s=settings.database_silence_s)
     try:
         if _has_schema(engine, is_stopped=lambda: stopping.wait(_LOOK_AGAIN_S)):
             # Whether the services beside these workers listen on loopback is not known here; where keys are needed there are tenants.

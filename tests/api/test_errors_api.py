@@ -182,14 +182,22 @@ def test_a_database_that_is_away_is_unavailable(tmp_path: Any) -> None:
         raise OperationalError("SELECT secret", {}, Exception("gone"))
 
     response = TestClient(app).get("/away")
-    assert_problem(response, 503, "unavailable")
+    assert_problem(response, 503, "database-away")
     assert int(response.headers["retry-after"]) > 0
     assert "secret" not in response.text
 
 
 def test_a_database_without_tables_is_not_ready(tmp_path: Any) -> None:
     app = create_app(Settings(data_dir=tmp_path, log_level="error", auto_upgrade=False))
-    assert_problem(TestClient(app).get("/readyz"), 503, "unavailable")
+    assert_problem(TestClient(app).get("/readyz"), 503, "schema-not-current")
+    assert_problem(TestClient(app).get("/v1/plans"), 503, "schema-not-current")
+
+
+def test_a_service_whose_workers_have_not_started_is_not_ready(tmp_path: Any) -> None:
+    settings = Settings(data_dir=tmp_path, log_level="error")
+    with TestClient(create_app(settings)) as client:
+        pass  # the schema is there now, and no worker any more
+    assert_problem(TestClient(client.app).get("/readyz"), 503, "no-worker")
 
 
 def test_a_request_id_is_kept_where_it_is_harmless(client: TestClient) -> None:

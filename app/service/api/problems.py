@@ -10,8 +10,7 @@ import structlog
 from fastapi import FastAPI, Request
 from fastapi.exceptions import RequestValidationError
 from fastapi.responses import JSONResponse, Response
-from sqlalchemy.exc import OperationalError, ProgrammingError
-from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.exc import SQLAlchemyError
 from starlette.exceptions import HTTPException
 
 from app.errors import (
@@ -19,13 +18,12 @@ from app.errors import (
     InternalError,
     MethodNotAllowedError,
     NotFoundError,
-    UnavailableError,
     problem_document,
 )
+from app.service.db.troubles import trouble_of
 from cost_models.errors import InvalidInputError, MeshwrightError, Problem
 
 MEDIA_TYPE = "application/problem+json"
-_UNDEFINED_TABLE = "42P01"  # PostgreSQL, appendix A
 log = structlog.get_logger("meshwright.http")
 Shown = Callable[[Request, JSONResponse], Response]
 """What a problem document becomes for the request that it answers, such as a page for a browser."""
@@ -45,9 +43,7 @@ def install_problems(app: FastAPI, *, shown: Shown) -> None:
     app.add_exception_handler(MeshwrightError, answering(_on_error))
     app.add_exception_handler(RequestValidationError, answering(_on_invalid))
     app.add_exception_handler(HTTPException, answering(_on_http))
-    app.add_exception_handler(OperationalError, answering(_on_database))
-    app.add_exception_handler(ProgrammingError, answering(_on_statement))
-    app.add_exception_handler(PoolTimeoutError, answering(_on_database))
+    app.add_exception_handler(SQLAlchemyError, answering(_on_database))
 
 
 def problem_response(error: MeshwrightError, *, request_id: str | None) -> JSONResponse:
@@ -114,17 +110,13 @@ def _on_http(request: Request, error: Exception) -> JSONResponse:
     return _answered(request, InvalidInputError([Problem("", re.sub(r"\s+", " ", str(error.detail))[:300])]))
 
 
-def _on_statement(request: Request, error: Exception) -> JSONResponse:
-    assert isinstance(error, ProgrammingError)
-    # Any other faulty statement is a defect of the program, and answered as one.
-    if getattr(error.orig, "sqlstate", None) != _UNDEFINED_TABLE:
-        raise error
-    return _answered(request, UnavailableError("the database has no tables", hint="Run `meshwright db upgrade`."))
-
-
 def _on_database(request: Request, error: Exception) -> JSONResponse:
-    log.error("the database cannot be reached", error=str(error)[:500])
-    return _answered(request, UnavailableError("the database cannot be reached", hint="Try again in a moment."))
+    assert isinstance(error, SQLAlchemyError)
+    trouble = trouble_of(error)
+    if trouble is None:
+        raise error  # a faulty statement is a defect of the program, and answered as one
+    log.error("the database refused a request", error=str(error)[:500])
+    return _answered(request, trouble)
 
 
 def internal_problem(request_id: str | None) -> JSONResponse:

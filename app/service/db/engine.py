@@ -26,30 +26,41 @@ _POOL_SIZE = 8
 _MAX_OVERFLOW = 40
 
 
-def build_engine(url: str | URL) -> Engine:
+def build_engine(url: str | URL, *, silence_s: float | None = None) -> Engine:
     """An engine for this URL. The folder of a SQLite file is created.
+
+    Args:
+        url: where the database is.
+        silence_s: seconds that PostgreSQL may take to say something and, for four fifths of them, to run a statement; None where
+            statements may take as long as they like, as those of an upgrade or a backup.
 
     Raises:
         InvalidInputError: this is not a database URL, or the driver of that database is not installed.
     """
     try:
-        return _engine_of(url)
+        return _engine_of(url, silence_s=silence_s)
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
         hint = "Write it like postgresql://user@host/name, which needs an extra: pip install 'meshwright[postgres]'."
         raise InvalidInputError([Problem("", f"the database URL cannot be used: {error}", hint)]) from error
 
 
-def _engine_of(url: str | URL) -> Engine:
+def _engine_of(url: str | URL, *, silence_s: float | None) -> Engine:
     parsed = make_url(url)
     if parsed.get_backend_name() != "sqlite":
-        return create_engine(
+        engine = create_engine(
             url,
             # A connection that the server or a firewall closed in the meantime is replaced instead of failing a request.
             pool_pre_ping=True,
             pool_size=_POOL_SIZE,
             max_overflow=_MAX_OVERFLOW,
-            connect_args={"connect_timeout": 5},
+            connect_args={} if silence_s else {"connect_timeout": 5},
         )
+        if silence_s is not None:
+            # Here, because SQLite does without the driver.
+            from app.service.db.patience import Patience
+
+            event.listen(engine, "do_connect", Patience(silence_s).connect)
+        return engine
     if parsed.database:
         Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
     engine = create_engine(url, pool_size=_POOL_SIZE, max_overflow=_MAX_OVERFLOW)

@@ -7,10 +7,9 @@ from typing import Any
 from fastapi import APIRouter
 from fastapi.responses import Response
 
-from app.errors import UnavailableError
+from app.errors import NoWorkerError
 from app.service.api.dependencies import Here
 from app.service.api.schemas import Health
-from app.service.db.migrate import is_current
 from app.service.metrics import CONTENT_TYPE
 from app.service.parts import ready_workers
 from planner.request.checked_request import PRODUCT_VERSION
@@ -27,14 +26,15 @@ async def healthz() -> dict[str, Any]:
 
 @router.get("/readyz", summary="Can it work?", response_description="It can.", response_model=Health)
 def readyz(service: Here) -> dict[str, Any]:
-    """Readiness: the database has the newest schema and a worker is ready; 503 otherwise."""
+    """Readiness: the database answers, has room and the newest schema, and a worker is ready. Otherwise 503, whose `code` says which of
+    them fails: `database-away`, `database-full`, `schema-not-current` or `no-worker`.
+    """
     # Apart from liveness, because the right reaction differs: a process that cannot reach its database should get no traffic,
     # but restarting it would not help.
-    if not is_current(service.engine):
-        raise UnavailableError("the schema of the database is not current", hint="Run `meshwright db upgrade`.")
+    service.readiness.require()
     workers = ready_workers(service.runner, service.workers)
     if workers == 0:
-        raise UnavailableError(
+        raise NoWorkerError(
             "no worker is ready", hint="Workers take about a second to start; if they do not, their log says why."
         )
     return {"status": "ok", "version": PRODUCT_VERSION, "workers": workers}
