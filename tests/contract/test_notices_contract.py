@@ -84,7 +84,7 @@ def test_a_cancellation_reaches_the_process_that_runs_the_job(engine: Engine, st
 
 @on_postgresql
 def test_a_job_that_was_queued_while_nobody_listened_starts_once_somebody_does_again(
-    engine: Engine, start: Start
+    engine: Engine, start: Start, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = JobStore(engine, lease_s=30.0)
     start(pool_size=1)
@@ -93,6 +93,7 @@ def test_a_job_that_was_queued_while_nobody_listened_starts_once_somebody_does_a
         assert connection.execute(text(listening)).all() == [(True,)]
     key = queued(engine, "d")
     until(lambda: store.status(key) == "succeeded")
+    assert not [each for each in caplog.records if each.name.startswith("sqlalchemy")], "no tracebacks of the pool"
 
 
 @on_postgresql

@@ -60,19 +60,21 @@ class Notices:
         """
         if self._engine.dialect.name != "postgresql":
             return
+        is_news = True
         while not is_over(0.0):
             try:
                 self._listen(heard, is_over=is_over)
             except Exception as error:  # noqa: BLE001 - the outermost edge of a thread that must outlive the database
-                log.warning("notices of other processes are not heard for now", error=str(error)[:300])
+                if is_news or self._is_heard:
+                    log.warning("notices of other processes are not heard for now", error=str(error)[:300])
+                is_news = self._is_heard = False
                 is_over(_RETRY_AFTER_S)
+        self._is_heard = False
 
     def _listen(self, heard: Callable[[Notice | None], None], *, is_over: Callable[[float], bool]) -> None:
         pooled = self._engine.raw_connection()
-        # For good: a connection that listens must not go back to those that queries are sent over.
-        driver: Any = pooled.driver_connection
-        pooled.detach()
         try:
+            driver: Any = pooled.driver_connection
             driver.autocommit = True
             driver.execute(f"LISTEN {_CHANNEL}")
             self._is_heard = True
@@ -81,5 +83,5 @@ class Notices:
                 for notify in driver.notifies(timeout=_LOOK_EVERY_S):
                     heard(Notice(*json.loads(notify.payload)))
         finally:
-            self._is_heard = False
-            pooled.close()
+            # Closed and not given back: a connection that listens must not be one of those that queries are sent over.
+            pooled.invalidate()

@@ -37,7 +37,7 @@ from planner.search.progress import Progress
 
 T = TypeVar("T")
 log = structlog.get_logger("meshwright.jobs")
-# Where notices arrive, four looks a second are saved: a look then finds only what a lost connection kept back, and worn leases.
+# Where notices arrive, one look of four is enough: it finds only worn leases and what a lost connection kept back.
 _SELDOM = 4
 # Long enough that a database that is away is not flooded with attempts and the log not with errors.
 _RETRY_AFTER_S = 1.0

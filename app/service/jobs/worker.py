@@ -96,7 +96,7 @@ def serve(connection: Connection, stop: c_bool, tasks: Mapping[str, str], path: 
     while True:
         try:
             job: JobInput = connection.recv()
-        except EOFError:
+        except (EOFError, ConnectionError):  # the second where the service was killed before it had read everything
             return
         message = _run(functions[job.kind], job, on_progress=Reporter(connection), should_stop=should_stop)
         try:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
+import sys
 import time
+from ctypes import c_bool
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.service.jobs.worker import Failed, JobInput, Reporter
+from app.service.jobs.worker import Failed, JobInput, Reporter, serve
 from app.service.jobs.worker_process import Limits, WorkerProcess
 from planner.search.progress import Progress
 
@@ -47,6 +50,20 @@ def test_a_worker_that_leaves_is_told_of_with_its_exit_code(
     assert told in json.dumps(outcome.error)
     assert not worker.is_alive
     worker.terminate()
+
+
+def test_a_worker_whose_service_was_killed_leaves_quietly(capfd: pytest.CaptureFixture[str]) -> None:
+    """What the worker had sent was never read, so that the operating system reports a broken connection and no end of the pipe."""
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=serve, args=(theirs, c_bool(), {}, list(sys.path)))
+    process.start()
+    theirs.close()
+    assert ours.poll(30.0), "the worker says that it is ready"
+    ours.close()
+    process.join(30.0)
+    assert process.exitcode == 0
+    assert "Traceback" not in capfd.readouterr().err
 
 
 def test_a_worker_that_nobody_waits_for_any_longer_is_not_ready() -> None:
