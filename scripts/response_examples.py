@@ -80,6 +80,7 @@ def recorded(client: TestClient) -> Answers:
     found["POST /v1/calibrations"] = {"201": {"stored": _sent(client, "/v1/calibrations", CALIBRATIONS["products"])}}
     found["POST /v1/keys"] = {"201": {"made": {**_sent(client, "/v1/keys", KEYS["ci"]), **_NOT_REAL}}}
     found["GET /v1/keys"] = {"200": {"answer": _json(client, "/v1/keys")}}
+    found["GET /v1/audit"] = {"200": {"answer": _json(client, "/v1/audit")}}
     found |= _agent_answers(client)
     found["GET /v1/plans/{plan_id}/events"] = {"200": client.get(f"{plan}/events").text}
     found["GET /metrics"] = {"200": "\n".join(client.get("/metrics").text.splitlines()[:12]) + "\n"}
@@ -141,8 +142,9 @@ def comparable(answer: Any) -> Any:
     if isinstance(answer, Mapping):
         # How far a job got before it was looked at is a matter of milliseconds, and ids of plans are digests.
         unfinished = answer.get("status") in {"queued", "running", "cancelled"}
-        # Ids of keys are drawn; the other objects of the examples have ids of their own, or digests.
-        drawn = {"id", "status", "position"} if unfinished else {"id"} if "scopes" in answer else set()
+        # Ids of keys and of entries of the audit log are drawn; the other objects of the examples have ids of their own, or digests.
+        drawn = {"id", "status", "position"} if unfinished else set()
+        drawn |= {"id", "object"} if "scopes" in answer or "action" in answer else set()
         left_out = VARIES | drawn
         return {key: comparable(value) for key, value in answer.items() if key not in left_out}
     if isinstance(answer, list):

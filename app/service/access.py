@@ -41,6 +41,7 @@ NEEDED: Mapping[str, Scope | None] = {
     "POST /v1/keys": "admin",
     "GET /v1/keys": "admin",
     "DELETE /v1/keys/{key_id}": "admin",
+    "GET /v1/audit": "admin",
     # What shows nobody's data is open to everybody.
     "GET /v1/presets/models": None,
     "GET /v1/presets/gpus": None,

@@ -16,6 +16,7 @@ from app.service.api.problems import install_problems
 from app.service.api.unread import UnreadBodies
 from app.service.api.v1 import (
     agents,
+    audit,
     calibrations,
     evaluate,
     exports,
@@ -90,7 +91,7 @@ def create_app(settings: Settings | None = None, *, kinds: Kinds = KINDS) -> Fas
         openapi_tags=_TAGS,
     )
     app.state.service = service
-    for module in (plans, exports, evaluate, judge, calibrations, profiling_jobs, agents, keys, presets, health):
+    for module in (plans, exports, evaluate, judge, calibrations, profiling_jobs, agents, keys, audit, presets, health):
         require_guarded(module.router, frozenset({principal_of}))
         app.include_router(module.router)
     # After the routes: the document is built once, here, from all of them, and served as it is.

@@ -65,6 +65,7 @@ def test_the_contracts_routes_are_there(document: dict[str, Any]) -> None:
         ("post", "/v1/agents/{agent_id}/results"),
         ("get", "/v1/profiling-jobs"), ("post", "/v1/profiling-jobs"), ("get", "/v1/profiling-jobs/{job_id}"),
         ("delete", "/v1/profiling-jobs/{job_id}"),
+        ("get", "/v1/audit"),
         ("get", "/v1/presets/models"), ("get", "/v1/presets/gpus"), ("get", "/v1/presets/clusters"),
         ("get", "/v1/presets/frameworks"), ("get", "/healthz"), ("get", "/readyz"), ("get", "/metrics"),
     }  # fmt: skip
@@ -106,7 +107,7 @@ def test_every_get_and_post_succeeds_with_its_examples_alone(client: TestClient,
             response.text,
         )
         tried += 1
-    assert tried == 29
+    assert tried == 30
 
 
 @pytest.mark.parametrize(

@@ -173,8 +173,10 @@ class TestPlans:
         plan_id = finished(plans, job_store, "a", "d1")
         plans.delete("a", plan_id)
         with reading(engine) as connection:
-            left = [connection.execute(select(table)).all() for table in metadata.tables.values()]
-        assert not any(left)
+            left = {name: connection.execute(select(table)).all() for name, table in metadata.tables.items()}
+        told = [row.action for row in sorted(left.pop("audit"), key=lambda row: row.at)]
+        assert told == ["plan.create", "plan.delete"], "the log says that it was there, and nothing of what it said"
+        assert not any(left.values())
 
     def test_equal_requests_at_the_same_time_make_one_plan(self, plans: PlanStore) -> None:
         ids: list[str] = []

@@ -219,11 +219,13 @@ def _engine(url: str | None, *, upgrades: bool = True) -> Iterator[Engine]:
     """The database of the settings, upgraded where the settings say so. What it refuses is reported in one line."""
     from sqlalchemy.exc import DatabaseError
 
+    from app.service.db.audit import ACTOR, Actor
     from app.service.db.engine import build_engine
     from app.service.db.migrate import upgrade as upgrade_database
 
     settings = _settings(database_url=url)
     engine = build_engine(settings.url)
+    acting = ACTOR.set(Actor("command line"))
     try:
         if upgrades and settings.upgrades_itself:
             upgrade_database(engine)
@@ -232,4 +234,5 @@ def _engine(url: str | None, *, upgrades: bool = True) -> Iterator[Engine]:
         hint = "Check that it is running, and run `meshwright db upgrade`."
         raise UnavailableError(f"the database refused: {error.orig or error}", hint=hint) from error
     finally:
+        ACTOR.reset(acting)
         engine.dispose()

@@ -13,6 +13,7 @@ from sqlalchemy import Connection, Engine, Row, delete, func, insert, literal, s
 from sqlalchemy.exc import IntegrityError
 
 from app.errors import NotFoundError, TooManyAgentsError
+from app.service.db.audit import record
 from app.service.db.engine import now_of, reading, writing
 from app.service.db.tables import UtcDateTime, agents, profiling_jobs
 
@@ -91,6 +92,7 @@ class AgentStore:
                     tenant=tenant, id=new, name=facts.name, created_at=now, last_seen_at=now, **values
                 )
             )
+            record(connection, tenant, "agent.register", new)
             return AgentRow(new, facts, now, now, 0.0)
 
     def get(self, tenant: str, agent_id: str) -> AgentRow:

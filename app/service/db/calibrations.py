@@ -10,6 +10,7 @@ from sqlalchemy import Engine, delete, insert, literal, select, tuple_
 from sqlalchemy.exc import IntegrityError
 
 from app.errors import NotFoundError
+from app.service.db.audit import record
 from app.service.db.engine import now_of, reading, writing
 from app.service.db.packing import packed
 from app.service.db.tables import UtcDateTime, calibrations
@@ -41,6 +42,7 @@ class CalibrationStore:
         try:
             with writing(self._engine) as connection:
                 connection.execute(insert(calibrations).values(created_at=now_of(connection), **row))
+                record(connection, tenant, "calibration.create", calibration_id)
         except IntegrityError:  # the document is there already: the same id means the same content
             # Read back, so that any other broken constraint is not mistaken for that.
             self.document(tenant, calibration_id)
@@ -69,6 +71,8 @@ class CalibrationStore:
         one = (calibrations.c.tenant == tenant) & (calibrations.c.id == calibration_id)
         with writing(self._engine) as connection:
             deleted = connection.execute(delete(calibrations).where(one))
+            if deleted.rowcount:
+                record(connection, tenant, "calibration.delete", calibration_id)
         if deleted.rowcount == 0:
             raise NotFoundError(f"there is no calibration {calibration_id}", hint="GET /v1/calibrations lists yours.")
 

@@ -15,6 +15,7 @@ from typing import Any, Literal
 from sqlalchemy import Connection, Engine, func, insert, select, tuple_, update
 
 from app.errors import NotFoundError, WorkerLostError, WrongStateError, problem_document
+from app.service.db.audit import record
 from app.service.db.engine import now_of, reading, writing
 from app.service.db.notices import tell
 from app.service.db.tables import job_events, jobs, plans
@@ -208,6 +209,7 @@ class JobStore:
                 raise WrongStateError(
                     f"plan {key.id} has already {_PAST[row.status]}", hint="Nothing is left to cancel."
                 )
+            record(connection, key.tenant, "plan.cancel", key.id)
             if row.status == "queued":
                 _end(connection, key, owner=None, status="cancelled")
                 return "cancelled"

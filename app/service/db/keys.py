@@ -17,6 +17,7 @@ from sqlalchemy import Engine, Row, insert, literal, or_, select, tuple_, update
 
 from app.errors import NotFoundError
 from app.scopes import USUAL_SCOPES, Scope, scopes_stored
+from app.service.db.audit import record
 from app.service.db.engine import now_of, reading, writing
 from app.service.db.tables import UtcDateTime, keys
 from cost_models.errors import InvalidInputError, Problem
@@ -76,6 +77,7 @@ def create_key(
                 secret_sha256=digest_of(secret),
             )
         )  # fmt: skip
+        record(connection, tenant, "key.create", key.id)
     return key, secret
 
 
@@ -107,8 +109,11 @@ def revoke_key(engine: Engine, key_id: str, *, tenant: str | None = None) -> Non
         valid = (keys.c.id == key_id) & keys.c.revoked_at.is_(None)
         if tenant is not None:
             valid &= keys.c.tenant == tenant
-        changed = connection.execute(update(keys).where(valid).values(revoked_at=now_of(connection)))
-    if changed.rowcount == 0:
+        revoked = update(keys).where(valid).values(revoked_at=now_of(connection)).returning(keys.c.tenant)
+        owner: str | None = connection.execute(revoked).scalar_one_or_none()
+        if owner is not None:
+            record(connection, owner, "key.revoke", key_id)
+    if owner is None:
         hint = "`meshwright keys list` shows all keys." if tenant is None else "GET /v1/keys lists yours."
         raise NotFoundError(f"there is no valid key {key_id}", hint=hint)
 

@@ -24,6 +24,7 @@ from sqlalchemy import (
 from sqlalchemy.exc import IntegrityError
 
 from app.errors import NotFoundError, TooManyJobsError
+from app.service.db.audit import record
 from app.service.db.engine import now_of, reading, writing
 from app.service.db.jobs import JobKey, Status, insert_job, raise_priority, unfinished
 from app.service.db.packing import TEXTS_IN_BLOCK, lines_of, packed
@@ -122,6 +123,7 @@ class PlanStore:
                 stored_bytes=len(request),
             )
         )
+        record(connection, tenant, "plan.create", plan_id)
         return Submitted(plan_id, is_new=True)
 
     def get(self, tenant: str, plan_id: str) -> PlanRow:
@@ -198,6 +200,8 @@ class PlanStore:
         with writing(self._engine) as connection:
             # The other rows go with the job: their foreign keys cascade.
             deleted = connection.execute(delete(jobs).where(jobs.c.tenant == tenant, jobs.c.id == plan_id))
+            if deleted.rowcount:
+                record(connection, tenant, "plan.delete", plan_id)
         if deleted.rowcount == 0:
             raise NotFoundError(f"there is no plan {plan_id}", hint="GET /v1/plans lists yours.")
 

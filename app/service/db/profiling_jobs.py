@@ -16,6 +16,7 @@ from sqlalchemy import Connection, Engine, Row, Select, delete, func, insert, li
 from sqlalchemy.exc import IntegrityError
 
 from app.errors import NotFoundError, TooManyJobsError, WorkerLostError, problem_document
+from app.service.db.audit import record
 from app.service.db.engine import now_of, reading, writing
 from app.service.db.jobs import FINISHED, Status
 from app.service.db.tables import UtcDateTime, agents, profiling_jobs
@@ -117,6 +118,7 @@ class ProfilingJobStore:
             fitting = select(func.count()).select_from(profiling_jobs).join(agents, fits())
             if not connection.execute(fitting.where(_jobs.tenant == tenant, _jobs.id == job_id)).scalar_one():
                 raise InvalidInputError([_nobody_fits(wanted)])
+            record(connection, tenant, "profiling-job.create", job_id)
             return job_id
 
     def get(self, tenant: str, job_id: str) -> ProfilingJob:
@@ -160,9 +162,11 @@ class ProfilingJobStore:
                 raise _unknown(job_id)
             if row.status in FINISHED:
                 connection.execute(delete(profiling_jobs).where(_jobs.tenant == tenant, _jobs.id == job_id))
+                record(connection, tenant, "profiling-job.delete", job_id)
                 return False
             # Its agent hears of it with the next heartbeat and ends the measurement.
             change(connection, row, status="cancelled", finished_at=now_of(connection), lease_until=None)
+            record(connection, tenant, "profiling-job.cancel", job_id)
             return True
 
     def add_measured(self, tenant: str, job_id: str, *, agent_id: str, lease: str, calibration_id: str) -> None:

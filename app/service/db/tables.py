@@ -238,6 +238,21 @@ observations = Table(
     Index(None, "tenant", "created_at"),
 )
 
+audit = Table(
+    "audit",
+    metadata,
+    _tenant(),
+    _id(),
+    Column("at", UtcDateTime, nullable=False),
+    Column("by", String(80), nullable=False, doc="id of a key, or what acts without one"),
+    Column("action", String(40), nullable=False),
+    Column("object", String(80), nullable=False, doc="its id; no reference, since entries outlive what they tell of"),
+    Column("request_id", String(64)),
+    Column("address", String(64)),
+    Index(None, "tenant", "at", "id"),
+    Index(None, "at"),
+)
+
 keys = Table(
     "keys",
     metadata,
