@@ -41,7 +41,7 @@ class Outbox:
 
     def put(self, document: CalibrationDocument, *, server: str) -> Path:
         """Keeps a document until `server` has it."""
-        folder = self._folder / _folder_name(server)
+        folder = self._folder / folder_name(server)
         folder.mkdir(parents=True, exist_ok=True)
         path = folder / f"{document.id}.json"
         write_whole(path, document.file_text())
@@ -49,7 +49,7 @@ class Outbox:
 
     def waiting(self, server: str) -> Iterator[Path]:
         """Files that wait for this service, oldest first."""
-        folder = self._folder / _folder_name(server)
+        folder = self._folder / folder_name(server)
         yield from sorted(folder.glob("*.json"), key=lambda path: (path.stat().st_mtime, path.name))
 
     def deliver(self, server: str, send: Send) -> Delivery:
@@ -75,6 +75,6 @@ class Outbox:
         return Delivery(tuple(sent), left, tuple(damaged), problem)
 
 
-def _folder_name(server: str) -> str:
+def folder_name(server: str) -> str:
     """Name of the folder for the address of a service."""
     return "".join(c if c.isalnum() or c in ".-" else "_" for c in server.rstrip("/").lower())

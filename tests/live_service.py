@@ -15,10 +15,12 @@ from app.settings import Settings
 
 
 @contextmanager
-def listening(settings: Settings, *, kinds: Kinds = KINDS) -> Iterator[str]:
-    """Address of a service with these settings that listens and has a ready worker; it stops when the block ends."""
+def listening(settings: Settings, *, kinds: Kinds = KINDS, port: int = 0) -> Iterator[str]:
+    """Address of a service with these settings that listens, on any port or on this one, and has a ready worker; it stops when the block ends."""
     with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
+        # A service that starts again on its port finds the connections of its former self there.
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind(("127.0.0.1", port))
         app = create_app(settings, kinds=kinds)
         server = Server(app, settings)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})

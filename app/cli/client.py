@@ -37,7 +37,14 @@ _RETRIES = 3
 class Client:
     """One connection to a service; use it as a context manager."""
 
-    def __init__(self, server: str, *, token: str | None = None, http: httpx2.Client | None = None) -> None:
+    def __init__(
+        self,
+        server: str,
+        *,
+        token: str | None = None,
+        http: httpx2.Client | None = None,
+        read_timeout_s: float = _READ_TIMEOUT_S,
+    ) -> None:
         """Connects to `server`, such as http://127.0.0.1:8000. `http` is a client to use instead, for in-process services.
 
         Raises:
@@ -52,7 +59,7 @@ class Client:
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
         self._http = http or httpx2.Client(
             # No redirects: they would carry the key in the headers to wherever the answer points.
-            timeout=httpx2.Timeout(_READ_TIMEOUT_S, connect=_CONNECT_TIMEOUT_S),
+            timeout=httpx2.Timeout(read_timeout_s, connect=_CONNECT_TIMEOUT_S),
             follow_redirects=False,
         )
 
@@ -146,6 +153,23 @@ class Client:
     def upload_calibration(self, document: Mapping[str, Any]) -> str:
         """Stores the calibration in the service and returns its id."""
         return str(self._call("POST", "/v1/calibrations", json=document)["id"])
+
+    def register_agent(self, facts: Mapping[str, Any]) -> Document:
+        """The agent that this node is registered as, with how often it should call."""
+        return self._call("POST", "/v1/agents", json=facts)  # type: ignore[no-any-return]
+
+    def lease_job(self, agent_id: str, *, instance: str) -> Document | None:
+        """The measurement that the agent is to make now; None where nothing is asked."""
+        return self._call("POST", f"/v1/agents/{agent_id}/lease", json={"instance": instance})["job"]  # type: ignore[no-any-return]
+
+    def keep_lease(self, agent_id: str, *, lease: str, parts_done: int | None) -> Document:
+        """Whether the agent should go on with the measurement under this lease."""
+        body = {"lease": lease, "parts_done": parts_done}
+        return self._call("POST", f"/v1/agents/{agent_id}/heartbeat", json=body)  # type: ignore[no-any-return]
+
+    def send_result(self, agent_id: str, result: Mapping[str, Any]) -> Document:
+        """The profiling job that the result has ended."""
+        return self._call("POST", f"/v1/agents/{agent_id}/results", json=result)  # type: ignore[no-any-return]
 
     def _call(self, method: str, path: str, *, json: Any = None, headers: Mapping[str, str] | None = None) -> Any:
         """The parsed answer. A service that is busy or starting is asked again, which is safe: every call can be repeated.

@@ -17,6 +17,7 @@ from typing import Annotated
 
 import typer
 
+from app.cli.commands.agent import agent
 from app.cli.commands.evaluate import evaluate
 from app.cli.commands.export import export
 from app.cli.commands.import_config import import_config
@@ -72,6 +73,7 @@ app.command()(judge)
 app.command()(presets)
 app.command()(serve)
 app.command()(worker)
+app.command()(agent)
 app.add_typer(db_app)
 app.add_typer(keys_app)
 app.add_typer(profile_app)

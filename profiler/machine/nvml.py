@@ -81,6 +81,11 @@ class Nvml:
         """Name of the device as the driver spells it."""
         return str(self._ask(self._nvml.nvmlDeviceGetName, handle) or "")
 
+    def memory_bytes(self, handle: Any) -> float | None:
+        """Bytes of the device's memory; None if the driver does not say."""
+        memory = self._ask(self._nvml.nvmlDeviceGetMemoryInfo, handle)
+        return None if memory is None else float(memory.total)
+
     def read(self, handle: Any, *, ours: frozenset[int] = frozenset()) -> Reading:
         """Everything that can be read of a device; what cannot is None."""
         nvml = self._nvml

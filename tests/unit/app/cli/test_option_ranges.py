@@ -14,6 +14,11 @@ from app.settings import Settings
 
 RANGES: Mapping[tuple[str, str], tuple[int | None, int | None]] = {
     ("serve", "port"): (0, 65535),  # RFC 793: ports have 16 bits; 0 lets the system choose one
+    ("serve", "workers"): (0, 256),  # as the setting
+    ("worker", "workers"): (0, 256),
+    # As the service takes them: no node has more than some dozens of GPUs, no cluster more nodes.
+    ("agent", "gpus_per_node"): (1, 1024),
+    ("agent", "num_nodes"): (1, 100_000),
     ("export", "plan"): (1, None),
     ("show", "plan"): (1, None),
     ("import_config", "vocab_size"): (1, None),
@@ -51,6 +56,8 @@ def test_every_number_with_bounds_is_in_the_table() -> None:
     [
         ("serve", "--port", "65536"),
         ("serve", "--port", "-1"),
+        ("agent", "--server", "http://127.0.0.1:9", "--gpus-per-node", "0"),
+        ("agent", "--server", "http://127.0.0.1:9", "--num-nodes", "0"),
         ("knobs", "start", "some.json", "--storage", "some.db", "--plan", "0"),
         ("show", "some.json", "--plan", "0"),
         ("knobs", "start", "some.json", "--storage", "some.db", "--seed", "-1"),
