@@ -49,7 +49,7 @@ NEEDED: Mapping[str, Scope | None] = {
     "GET /v1/presets/frameworks": None,
     "GET /healthz": None,
     "GET /readyz": None,
-    "GET /metrics": None,
+    "GET /metrics": "read",
     # The pages. Whoever enters a key or reads the documentation has none yet.
     "GET /": "read",
     "POST /web/check": "plan",

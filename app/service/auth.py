@@ -55,6 +55,21 @@ async def principal_of(
     raise UnauthorizedError("this service needs a key", hint="Send it as `Authorization: Bearer …`.")
 
 
+async def figures_reader(
+    request: Request,
+    service: Annotated[Service, Depends(service_of)],
+    credentials: Annotated[HTTPAuthorizationCredentials | None, Depends(_bearer)],
+) -> None:
+    """Lets those see the service's figures who are on its own machine, and elsewhere whoever has a key that may read.
+
+    Raises:
+        UnauthorizedError, ForbiddenError: as `principal_of`.
+    """
+    if service.settings.is_open or (request.client is not None and is_loopback(request.client.host)):
+        return
+    await principal_of(request, service, credentials)
+
+
 async def found_key(service: Service, secret: str) -> Key | None:
     """The valid key with this secret; None if it is unknown, revoked or expired."""
     # A key that was met a moment ago costs neither a thread nor a query: most requests are of this kind.

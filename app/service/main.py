@@ -27,7 +27,7 @@ from app.service.api.v1 import (
     presets,
     profiling_jobs,
 )
-from app.service.auth import LOCAL_TENANT, principal_of
+from app.service.auth import LOCAL_TENANT, figures_reader, principal_of
 from app.service.db.agents import AgentStore
 from app.service.db.calibrations import CalibrationStore
 from app.service.db.engine import build_engine
@@ -92,7 +92,7 @@ def create_app(settings: Settings | None = None, *, kinds: Kinds = KINDS) -> Fas
     )
     app.state.service = service
     for module in (plans, exports, evaluate, judge, calibrations, profiling_jobs, agents, keys, audit, presets, health):
-        require_guarded(module.router, frozenset({principal_of}))
+        require_guarded(module.router, frozenset({principal_of, figures_reader}))
         app.include_router(module.router)
     # After the routes: the document is built once, here, from all of them, and served as it is.
     install_pages(app)

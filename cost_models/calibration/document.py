@@ -8,11 +8,14 @@ from __future__ import annotations
 
 import hashlib
 import json
+import re
+from contextlib import suppress
+from datetime import datetime
 from functools import cached_property
 from itertools import pairwise
 from typing import Annotated, Literal, Self
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from cost_models.calibration.samples import (
     AttentionSample,
@@ -37,6 +40,21 @@ from cost_models.calibration.samples import (
 from cost_models.operations import Op
 
 SCHEMA_VERSION = 1
+_RFC_3339 = re.compile(r"\d{4}-\d{2}-\d{2}(T\d{2}:\d{2}:\d{2}(\.\d{1,9})?(Z|[+-]\d{2}:\d{2}))?", re.ASCII)
+
+
+def _timestamp(text: str) -> str:
+    # Kept as it is written, because the document's id is the digest of its text.
+    if _RFC_3339.fullmatch(text):
+        with suppress(ValueError):
+            datetime.fromisoformat(text)
+            return text
+    raise ValueError(
+        f"{text[:60]!r} is not a date or time of RFC 3339, such as 2026-11-27 or 2026-11-27T09:30:00+00:00"
+    )
+
+
+Timestamp = Annotated[str, AfterValidator(_timestamp)]
 
 
 class CollectiveFit(Measured):
@@ -98,7 +116,7 @@ class CalibrationDocument(Measured):
     """The machine and the software that were measured."""
     device: Device
     """Facts of the GPU's data sheet."""
-    created_at: str
+    created_at: Timestamp
     """RFC 3339 date or time of the measurement, or of the compilation of public data."""
     source: str = ""
     """Where the numbers come from."""

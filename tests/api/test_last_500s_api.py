@@ -73,6 +73,34 @@ def test_a_fingerprint_beyond_any_machine_is_refused(client: TestClient, field: 
     assert field in answer.text
 
 
+@pytest.mark.parametrize(
+    "moment",
+    [
+        "yesterday", "", "2026-02-30", "2026-13-01", "20261127", "2026-11-27 09:30:00Z", "2026-11-27T25:00:00Z",
+        "2026-11-27T09:30:00", "2026-W48-5", "2026-11-27T09:30:00+25:00", "2026-11-27\n", "\uff12026-11-27", "x" * 100_000,
+    ],
+)  # fmt: skip
+def test_a_calibration_without_a_readable_time_is_refused(client: TestClient, moment: str) -> None:
+    document = {key: value for key, value in CALIBRATION.items() if key != "id"} | {"created_at": moment}
+    answer = client.post("/v1/calibrations", json=document)
+    assert answer.status_code == 422
+    (error,) = answer.json()["errors"]
+    assert error["pointer"] == "/created_at"
+    assert "RFC 3339" in error["message"]
+    assert repr(moment[:60]) in error["message"]
+    assert len(answer.content) < 2000
+
+
+@pytest.mark.parametrize(
+    "moment", ["2024-02-29", "2026-11-27T09:30:00Z", "2026-11-27T09:30:00.123456+05:45", "2026-11-27T23:59:59-11:00"]
+)
+def test_every_form_of_rfc_3339_is_stored_as_it_is_written(client: TestClient, moment: str) -> None:
+    document = {key: value for key, value in CALIBRATION.items() if key != "id"} | {"created_at": moment}
+    answer = client.post("/v1/calibrations", json=document)
+    assert answer.status_code == 201
+    assert answer.json()["created_at"] == moment
+
+
 def test_a_fingerprint_at_the_bounds_is_stored(client: TestClient) -> None:
     fingerprint = {**CALIBRATION["fingerprint"], "gpu": "x" * 64, "gpus_per_node": 1024}
     document = {**CALIBRATION, "fingerprint": fingerprint}

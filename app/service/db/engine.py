@@ -6,8 +6,9 @@ reads first and writes later fails at once if another writer was quicker.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -61,12 +62,30 @@ def _engine_of(url: str | URL, *, silence_s: float | None) -> Engine:
 
             event.listen(engine, "do_connect", Patience(silence_s).connect)
         return engine
-    if parsed.database:
-        Path(parsed.database).parent.mkdir(parents=True, exist_ok=True)
+    if parsed.database in (None, "", ":memory:") or "uri" in parsed.query:
+        hint = "Name a file, such as sqlite:////var/lib/meshwright/meshwright.db."
+        raise InvalidInputError(
+            [Problem("", "the database URL names no file; SQLite in memory is one thread's own", hint)]
+        )
+    assert parsed.database is not None
+    _keep_private(Path(parsed.database))
     engine = create_engine(url, pool_size=_POOL_SIZE, max_overflow=_MAX_OVERFLOW)
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
+
+
+def _keep_private(file: Path) -> None:
+    """Makes the file of a database, and its folder, for its owner alone: it holds what a company plans to train on which machines."""
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    # Made before SQLite does, which would follow the umask. SQLite gives the files beside it, `-wal` and `-shm`, the permissions of
+    # this one (sqlite.org/src, os_unix.c, findCreateFileMode).
+    with suppress(OSError):  # SQLite says what is wrong with the file, once it is asked for something
+        os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
+    for name in (file.name, f"{file.name}-wal", f"{file.name}-shm"):
+        # An earlier release has left them readable. Those of somebody else are theirs to change.
+        with suppress(OSError):
+            file.with_name(name).chmod(0o600)
 
 
 @contextmanager

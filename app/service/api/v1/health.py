@@ -1,15 +1,16 @@
-"""Whether the service is alive, whether it can work, and its figures. None needs a key, and none shows a tenant's data."""
+"""Whether the service is alive, whether it can work, and its figures. None shows a tenant's data."""
 
 from __future__ import annotations
 
 from typing import Any
 
-from fastapi import APIRouter
+from fastapi import APIRouter, Depends
 from fastapi.responses import Response
 
 from app.errors import NoWorkerError
 from app.service.api.dependencies import Here
 from app.service.api.schemas import Health
+from app.service.auth import figures_reader
 from app.service.metrics import CONTENT_TYPE
 from app.service.parts import ready_workers
 from planner.request.checked_request import PRODUCT_VERSION
@@ -46,7 +47,8 @@ def readyz(service: Here) -> dict[str, Any]:
     response_description="Counters and gauges.",
     response_class=Response,
     responses={200: {"content": {"text/plain": {}}}},
+    dependencies=[Depends(figures_reader)],
 )
 def metrics(service: Here) -> Response:
-    """Figures in Prometheus' text format."""
+    """Figures in Prometheus' text format. Beyond the service's own machine they need a key that may read."""
     return Response(service.metrics.text(), media_type=CONTENT_TYPE)

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import os
+import sqlite3
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -49,3 +52,57 @@ def test_a_writer_takes_the_lock_when_it_begins_and_a_reader_never_does(tmp_path
             reader.execution_options(meshwright_reads=False).exec_driver_sql("INSERT INTO t VALUES (1)")
     engine.dispose()
     impatient.dispose()
+
+
+def modes(folder: Path) -> dict[str, str]:
+    """Permissions of a folder's files, as `ls` numbers them."""
+    return {file.name: oct(file.stat().st_mode & 0o777) for file in folder.iterdir()}
+
+
+@pytest.fixture
+def open_umask() -> Iterator[None]:
+    """A umask that leaves new files to everybody."""
+    before = os.umask(0)
+    yield
+    os.umask(before)
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_only_its_owner_reads_the_file_and_those_beside_it(tmp_path: Path) -> None:
+    engine = build_engine(f"sqlite:///{tmp_path / 'new' / 'c.db'}")
+    with writing(engine) as connection:
+        connection.exec_driver_sql("CREATE TABLE t (x)")
+    # While it is open there are the write-ahead log and its index.
+    assert modes(tmp_path / "new") == {"c.db": "0o600", "c.db-wal": "0o600", "c.db-shm": "0o600"}
+    assert (tmp_path / "new").stat().st_mode & 0o777 == 0o700
+    engine.dispose()
+
+
+@pytest.mark.usefixtures("open_umask")
+def test_a_file_of_an_earlier_release_is_closed_to_others_too(tmp_path: Path) -> None:
+    tmp_path.chmod(0o755)
+    before = sqlite3.connect(tmp_path / "c.db")
+    before.execute("PRAGMA journal_mode=WAL")
+    before.execute("CREATE TABLE t (x)")
+    assert set(modes(tmp_path).values()) == {"0o644"}
+    build_engine(f"sqlite:///{tmp_path / 'c.db'}").dispose()
+    assert modes(tmp_path) == {"c.db": "0o600", "c.db-wal": "0o600", "c.db-shm": "0o600"}
+    assert tmp_path.stat().st_mode & 0o777 == 0o755, "a folder that was there before is its owner's affair"
+    before.close()
+
+
+def test_a_file_that_cannot_be_made_is_reported_when_it_is_used(tmp_path: Path) -> None:
+    (tmp_path / "c.db").mkdir()
+    engine = build_engine(f"sqlite:///{tmp_path / 'c.db'}")
+    with pytest.raises(OperationalError, match="unable to open"), writing(engine):
+        pass
+
+
+@pytest.mark.parametrize("url", ["sqlite://", "sqlite:///:memory:", "sqlite:///file:x?mode=memory&uri=true"])
+def test_a_database_in_memory_is_refused_and_makes_no_file(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InvalidInputError, match="names no file"):
+        build_engine(url)
+    assert list(tmp_path.iterdir()) == []
