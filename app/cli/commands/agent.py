@@ -8,12 +8,16 @@ import socket
 import threading
 from pathlib import Path
 from types import FrameType
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from app.cli.commands.profile import DeviceChoice, Token
 from app.quantities import duration_s
+
+if TYPE_CHECKING:
+    from app.cli.agent.loop import AgentSettings
+    from app.cli.client import Client
 
 
 def agent(
@@ -63,7 +67,7 @@ def agent(
     ] = None,
 ) -> None:
     """Measure this node whenever a service asks for it."""
-    from app.cli.agent.loop import Agent, AgentSettings
+    from app.cli.agent.loop import AgentSettings
     from app.cli.client import Client
     from app.settings import default_data_dir
     from meshwright import __version__
@@ -87,14 +91,16 @@ def agent(
         once=once,
         idle_limit_s=None if idle_limit is None else duration_s(idle_limit, option="--idle-limit", least_s=1.0),
     )
-    stopping, received = _stopped_by_signals()
     with Client(server, token=token, read_timeout_s=20.0) as client:
-        Agent(
-            client,
-            settings,
-            stopping=stopping,
-            tell=lambda text: None if context.obj["quiet"] else typer.echo(text, err=True),
-        ).run()
+        _run(client, settings, quiet=context.obj["quiet"])
+
+
+def _run(client: Client, settings: AgentSettings, *, quiet: bool) -> None:
+    """Runs the agent until it has nothing more to do or a signal stops it."""
+    from app.cli.agent.loop import Agent
+
+    stopping, received = _stopped_by_signals()
+    Agent(client, settings, stopping=stopping, tell=lambda text: None if quiet else typer.echo(text, err=True)).run()
     # A node that is shut down has ended in good order; Ctrl-C is told apart, as everywhere.
     if signal.SIGINT in received:
         raise typer.Exit(128 + signal.SIGINT)
