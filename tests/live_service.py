@@ -22,7 +22,7 @@ def listening(settings: Settings, *, kinds: Kinds = KINDS, port: int = 0) -> Ite
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         listener.bind(("127.0.0.1", port))
         app = create_app(settings, kinds=kinds)
-        server = Server(app, settings)
+        server = Server(app, settings, on_stop=app.state.service.begin_to_stop)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
         end_at = time.monotonic() + 30.0

@@ -10,6 +10,7 @@ from fastapi.concurrency import run_in_threadpool
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.service.access import require_guarded
+from app.service.api.methods import Methods
 from app.service.api.middleware import Edge
 from app.service.api.openapi import build_openapi
 from app.service.api.problems import install_problems
@@ -97,6 +98,7 @@ def create_app(settings: Settings | None = None, *, kinds: Kinds = KINDS) -> Fas
     # After the routes: the document is built once, here, from all of them, and served as it is.
     install_pages(app)
     install_problems(app, shown=as_page)
+    app.add_middleware(Methods, routes=app.routes)
     app.add_middleware(Edge, metrics=service.metrics, shown=as_page)
     app.add_middleware(UnreadBodies, max_body_bytes=settings.max_body_bytes)
     app.add_middleware(PageHeaders)
@@ -109,7 +111,8 @@ def serve(settings: Settings) -> None:
     """Listens until the process is told to stop."""
     from app.service.server.listen import listen
 
-    listen(create_app(settings), settings)
+    app = create_app(settings)
+    listen(app, settings, on_stop=app.state.service.begin_to_stop)
 
 
 def _build_service(settings: Settings, kinds: Kinds) -> Service:

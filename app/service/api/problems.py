@@ -20,6 +20,7 @@ from app.errors import (
     NotFoundError,
     problem_document,
 )
+from app.service.api.methods import allowed_methods
 from app.service.db.troubles import trouble_of
 from cost_models.errors import InvalidInputError, MeshwrightError, Problem
 
@@ -95,13 +96,10 @@ def _on_http(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, HTTPException)
     path = request.url.path[:200]
     if error.status_code == 405:
-        allowed = (error.headers or {}).get("Allow", "")
-        answer = _answered(
-            request,
-            MethodNotAllowedError(f"{path} does not support {request.method}", hint=f"It supports {allowed or 'GET'}."),
-        )
-        if allowed:
-            answer.headers["Allow"] = allowed
+        allowed = ", ".join(allowed_methods(request.app.routes, request.scope))
+        message = f"{path} does not support {request.method}"
+        answer = _answered(request, MethodNotAllowedError(message, hint=f"It supports {allowed}."))
+        answer.headers["Allow"] = allowed
         return answer
     if error.status_code == 404:
         return _answered(

@@ -6,6 +6,7 @@ import asyncio
 import math
 import socket
 import sys
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
@@ -28,9 +29,9 @@ _STOP_S = 3
 
 
 class Server(uvicorn.Server):
-    """A server that listens for this application."""
+    """A server that listens for this application, and calls `on_stop` before it waits for the answers that are still to come."""
 
-    def __init__(self, app: ASGIApp, settings: Settings) -> None:
+    def __init__(self, app: ASGIApp, settings: Settings, *, on_stop: Callable[[], None] = lambda: None) -> None:
         door = door_of(settings)
         deadlines = Deadlines(
             head_s=settings.header_timeout_s, body_s=settings.body_timeout_s, idle_s=settings.idle_timeout_s
@@ -52,6 +53,7 @@ class Server(uvicorn.Server):
         super().__init__(config)
         self.door: Door = door
         self._wanted = settings.max_connections
+        self._on_stop = on_stop
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Begins to listen."""
@@ -64,6 +66,12 @@ class Server(uvicorn.Server):
         if self.door.most < self._wanted:
             log.info("fewer connections than set, because of the limit on open files", most=self.door.most)
 
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        """Lets requests that wait answer and streams end, and then stops."""
+        # uvicorn tells the application only once every answer is sent, and breaks off those that take longer than three seconds.
+        self._on_stop()
+        await super().shutdown(sockets=sockets)
+
     def _on_error_of_loop(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         # Where no file is left, asyncio reports each attempt with a traceback, a hundred times a second, and tries again.
         if str(context.get("message", "")).startswith("socket.accept() out of system resource"):
@@ -72,14 +80,16 @@ class Server(uvicorn.Server):
         loop.default_exception_handler(context)
 
 
-def listen(app: ASGIApp, settings: Settings) -> None:
+def listen(app: ASGIApp, settings: Settings, *, on_stop: Callable[[], None] = lambda: None) -> None:
     """Serves the application until the process is told to stop.
+
+    `on_stop` is called then, on the event loop; afterwards no request may wait for longer than a moment.
 
     Raises:
         SystemExit: the server could not start, or could not listen on the address; the log says why.
     """
     # uvicorn is given the object and not its import name, because it would look a name up in the current folder first.
-    server = Server(app, settings)
+    server = Server(app, settings, on_stop=on_stop)
     # uvicorn raises the signal that stopped it once more when it is done.
     with suppress(KeyboardInterrupt):
         server.run()
