@@ -37,6 +37,7 @@ from app.service.db.plans import PlanStore
 from app.service.db.profiling_jobs import ProfilingJobStore
 from app.service.db.profiling_leases import ProfilingLeases
 from app.service.db.troubles import Readiness
+from app.service.job_figures import JobFigures
 from app.service.jobs.assembly import KINDS, job_parts
 from app.service.jobs.runner import Kinds
 from app.service.kept import KeptAnswers, KeptRequests
@@ -137,7 +138,11 @@ def _build_service(settings: Settings, kinds: Kinds) -> Service:
         leases=ProfilingLeases(engine, profiling_jobs),
         keyring=Keyring(engine, remember_s=settings.key_memory_s),
         runner=parts.runner,
-        metrics=Metrics(jobs=parts.jobs.counts, workers=lambda: ready_workers(parts.runner, parts.workers)),
+        metrics=Metrics(
+            jobs=parts.jobs.counts,
+            workers=lambda: ready_workers(parts.runner, parts.workers),
+            more=JobFigures(engine, lease_s=settings.lease_s),
+        ),
         kept_answers=KeptAnswers(stored.exists, max_bytes=settings.kept_bytes),
         kept_requests=KeptRequests(max_bytes=settings.kept_bytes // 4),
     )

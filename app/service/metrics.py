@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterable
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
+from sqlalchemy.exc import SQLAlchemyError
 
 _METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -21,12 +22,16 @@ class _Gauges(Collector):
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
         """The number of jobs by status and of ready workers, as of now."""
+        try:
+            counts, ready = self._jobs(), self._workers()
+        except SQLAlchemyError:
+            return  # `meshwright_database_up` says so, and what is known without the database is told all the same
         jobs = GaugeMetricFamily("meshwright_jobs", "Stored jobs by status.", labels=["status"])
-        for status, count in self._jobs().items():
+        for status, count in counts.items():
             jobs.add_metric([status], count)
         yield jobs
         yield GaugeMetricFamily(
-            "meshwright_workers_ready", "Worker processes that run jobs, on all machines.", value=self._workers()
+            "meshwright_workers_ready", "Worker processes that run jobs, on all machines.", value=ready
         )
 
     def describe(self) -> Iterable[GaugeMetricFamily]:
@@ -37,7 +42,9 @@ class _Gauges(Collector):
 class Metrics:
     """Counts requests as they are answered; reads jobs and workers when asked."""
 
-    def __init__(self, *, jobs: Callable[[], dict[str, int]], workers: Callable[[], int]) -> None:
+    def __init__(
+        self, *, jobs: Callable[[], dict[str, int]], workers: Callable[[], int], more: Collector | None = None
+    ) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
             "meshwright_http_requests", "Requests answered.", ["method", "route", "status"], registry=self._registry
@@ -49,6 +56,8 @@ class Metrics:
             registry=self._registry,
         )
         self._registry.register(_Gauges(jobs, workers))
+        if more is not None:
+            self._registry.register(more)
 
     def count_request(self, *, method: str, route: str, status: int, seconds: float) -> None:
         """Counts one answered request; `route` is the path template."""

@@ -28,11 +28,13 @@ class PlanResult:
     """The few facts that a list shows, as JSON."""
     ranked: tuple[bytes, ...]
     """The ranked plans with per-stage detail, best first, in packed blocks of JSON texts."""
+    gap: float | None = None
+    """How far the best plan may be from the bound, as a share; None without a plan."""
 
     @classmethod
-    def of_texts(cls, *, response: str, headline: str, ranked: Sequence[str]) -> PlanResult:
+    def of_texts(cls, *, response: str, headline: str, ranked: Sequence[str], gap: float | None = None) -> PlanResult:
         """The result with these JSON texts, one for each ranked plan."""
-        return cls(packed(response), headline, blocks_of(ranked))
+        return cls(packed(response), headline, blocks_of(ranked), gap)
 
     @property
     def stored_bytes(self) -> int:
@@ -45,7 +47,9 @@ def split_response(response: Document) -> PlanResult:
     ranked = [encoded(entry) for entry in response["plans"]]
     summaries = [{**entry, "evaluation": without_stages(entry["evaluation"])} for entry in response["plans"]]
     summary = encoded({**response, "plans": summaries})
-    return PlanResult.of_texts(response=summary, headline=encoded(_headline(response)), ranked=ranked)
+    search = response.get("search") or {}
+    gap = search.get("proof", {}).get("gap")
+    return PlanResult.of_texts(response=summary, headline=encoded(_headline(response)), ranked=ranked, gap=gap)
 
 
 def without_stages(evaluation: Document) -> Document:

@@ -214,6 +214,7 @@ def write_result(connection: Connection, key: JobKey, result: PlanResult) -> Non
         .values(
             response=result.response,
             headline=result.headline,
+            gap=result.gap,
             stored_bytes=plans.c.stored_bytes + result.stored_bytes,
         )
     )

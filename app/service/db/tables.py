@@ -105,6 +105,7 @@ jobs = Table(
     Column("error", Text, doc="problem document of a failed job, JSON"),
     Index(None, "status", "created_at"),
     Index(None, "tenant", "started_at"),
+    Index(None, "finished_at"),
     Index(None, "status", "tenant", "priority", "created_at"),
 )
 
@@ -132,6 +133,7 @@ plans = Table(
     Column("live_digest", String(80), doc="request_digest unless the job failed or was cancelled"),
     Column("response", PackedText, doc="without per-stage detail, JSON"),
     Column("headline", Text, doc="the few facts a list shows, JSON"),
+    Column("gap", Float, doc="how far the best plan may be from the bound, as a share"),
     Column(
         "stored_bytes", Integer, nullable=False, server_default="0", doc="of request, answer and ranked plans at rest"
     ),
