@@ -98,6 +98,18 @@ class TooManyAgentsError(MeshwrightError):
     code = "too-many-agents"
 
 
+class TooManyAnswersError(MeshwrightError):
+    """As many of the tenant's requests wait to be computed as may wait."""
+
+    code = "too-many-answers"
+
+
+class MemoryLimitError(MeshwrightError):
+    """The answer needs more memory than the process that computes it may take."""
+
+    code = "memory-limit"
+
+
 class UnavailableError(MeshwrightError):
     """The database or the worker processes cannot be reached."""
 
@@ -171,9 +183,11 @@ STATUSES: dict[type[MeshwrightError], int] = {
     NotExpressibleError: 422,
     SearchBudgetError: 422,
     MeasurementError: 422,
+    MemoryLimitError: 422,
     TooManyJobsError: 429,
     TooManyAgentsError: 429,
     HeadTooLargeError: 431,
+    TooManyAnswersError: 429,
     InternalError: 500,
     WorkerLostError: 500,
     UnavailableError: 503,

@@ -85,6 +85,19 @@ class Settings(BaseSettings):
     """Connections at a time, and at most half of the files that the process may have open (`ulimit -n`). One more ends the connection that has waited longest for its client."""
     max_connections_per_client: Annotated[int, Field(ge=1)] = 250
     """Connections of one address (of one /64 network of IPv6) at a time. Behind a proxy, which is the only client, set it as high as `MESHWRIGHT_MAX_CONNECTIONS`."""
+    # Two at least, so that one tenant's long list leaves one for the others. They share the loaded program's memory.
+    answering_processes: Annotated[int, Field(ge=1, le=64)] = Field(
+        default_factory=lambda: max(2, min(4, os.cpu_count() or 1))
+    )
+    """Processes that compute what a client waits for and nothing stores: evaluations, judgements, launch files, pages."""
+    # The largest body that is accepted holds 4,200 rows, which take 40 s on a core of their own when each is of another job.
+    answer_time_limit_s: Annotated[float, Field(gt=0)] = 300.0
+    """Seconds that such an answer may take, its client's reading included."""
+    # Those rows take 160 MiB, the program included.
+    answer_memory_mib: Annotated[int, Field(ge=256)] = 2048
+    """Memory that one of these processes may take, in MiB."""
+    max_waiting_answers: Annotated[int, Field(ge=1)] = 32
+    """Such requests of one tenant that may wait for their turn; a further one is answered with 429."""
     # A request is a few KB. The largest body is a calibration: that of a node with four GPUs has 165 KB, one of several nodes a
     # few times as much.
     max_body_bytes: Annotated[int, Field(ge=1024)] = 1 << 20

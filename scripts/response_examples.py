@@ -18,7 +18,7 @@ from typing import Any
 
 from fastapi.testclient import TestClient
 
-from app.errors import InternalError, TooManyJobsError, UnavailableError, problem_document
+from app.errors import InternalError, TimeLimitError, TooManyJobsError, UnavailableError, problem_document
 from app.service.api.examples.answers import ANSWERS, shortened
 from app.service.api.examples.requests import REQUESTS, Example
 from app.service.intake.examples import (
@@ -123,6 +123,7 @@ def _problems(client: TestClient) -> dict[str, Any]:
         TooManyJobsError("you already have 100 unfinished jobs", hint="Wait for some of them to end, or cancel some."),
         InternalError("the service has failed because of a bug", hint="Please report it with the server's log."),
         UnavailableError("the database cannot be reached", hint="Try again in a moment."),
+        TimeLimitError("the answer was not complete after 300 s", hint="Send fewer rows at a time."),
     )
     documents = [answer.json() for answer in brought_about] + [problem_document(error) for error in built]
     return {str(document["status"]): document for document in documents}

@@ -10,6 +10,8 @@ from fastapi.concurrency import run_in_threadpool
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.service.access import require_guarded
+from app.service.answering.forker import Forker
+from app.service.answering.pool import AnsweringPool, PoolLimits
 from app.service.api.methods import Methods
 from app.service.api.middleware import Edge
 from app.service.api.openapi import build_openapi
@@ -52,6 +54,8 @@ from app.settings import Settings
 from cost_models.errors import InvalidInputError, Problem
 from planner.request.checked_request import PRODUCT_VERSION
 
+FORKER = Forker(["app.service.api.computed", "app.service.web.computed_pages"])
+"""One for all services of this process: what it costs is to load the program."""
 _TAGS = [
     {
         "name": "plans",
@@ -77,8 +81,10 @@ def create_app(settings: Settings | None = None, *, kinds: Kinds = KINDS) -> Fas
     @asynccontextmanager
     async def lifespan(_app: FastAPI) -> AsyncIterator[None]:
         await run_in_threadpool(_start, service)
+        service.answering.start()
         yield
         service.begin_to_stop()
+        service.answering.stop()
         await run_in_threadpool(service.runner.stop)
         service.engine.dispose()
 
@@ -125,6 +131,8 @@ def _build_service(settings: Settings, kinds: Kinds) -> Service:
     parts = job_parts(settings, engine, kinds=kinds, has_tenants=not settings.is_open)
     profiling_jobs = ProfilingJobStore(engine, lease_s=settings.agent_lease_s, max_queued_jobs=settings.max_queued_jobs)
     stored = PlanStore(engine, max_queued_jobs=settings.max_queued_jobs)
+    calibrations = CalibrationStore(engine)
+    answering = AnsweringPool(FORKER, calibrations, _pool_limits(settings))
     return Service(
         settings=settings,
         engine=engine,
@@ -132,19 +140,33 @@ def _build_service(settings: Settings, kinds: Kinds) -> Service:
         workers=parts.workers,
         readiness=Readiness(engine),
         plans=stored,
-        calibrations=CalibrationStore(engine),
+        calibrations=calibrations,
         agents=AgentStore(engine),
         profiling_jobs=profiling_jobs,
         leases=ProfilingLeases(engine, profiling_jobs),
         keyring=Keyring(engine, remember_s=settings.key_memory_s),
         runner=parts.runner,
+        answering=answering,
         metrics=Metrics(
             jobs=parts.jobs.counts,
             workers=lambda: ready_workers(parts.runner, parts.workers),
+            answers=answering.counts,
             more=JobFigures(engine, lease_s=settings.lease_s),
         ),
         kept_answers=KeptAnswers(stored.exists, max_bytes=settings.kept_bytes),
         kept_requests=KeptRequests(max_bytes=settings.kept_bytes // 4),
+    )
+
+
+def _pool_limits(settings: Settings) -> PoolLimits:
+    processes = settings.answering_processes
+    return PoolLimits(
+        processes=processes,
+        # Everybody on a loopback address is the same tenant, for whom no process need be kept free.
+        most_running=processes if settings.is_open else max(processes - 1, 1),
+        most_waiting=settings.max_waiting_answers,
+        time_limit_s=settings.answer_time_limit_s,
+        memory_bytes=settings.answer_memory_mib << 20,
     )
 
 

@@ -16,12 +16,21 @@ CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 class _Gauges(Collector):
     """Figures that are read at the moment when Prometheus asks for them."""
 
-    def __init__(self, jobs: Callable[[], dict[str, int]], workers: Callable[[], int]) -> None:
+    def __init__(
+        self, jobs: Callable[[], dict[str, int]], workers: Callable[[], int], answers: Callable[[], dict[str, int]]
+    ) -> None:
         self._jobs = jobs
         self._workers = workers
+        self._answers = answers
 
     def collect(self) -> Iterable[GaugeMetricFamily]:
-        """The number of jobs by status and of ready workers, as of now."""
+        """Answers by state, and unless the database is away jobs by status and ready workers, as of now."""
+        answers = GaugeMetricFamily(
+            "meshwright_answers", "Evaluations, judgements, launch files and pages by state.", labels=["state"]
+        )
+        for state, count in self._answers().items():
+            answers.add_metric([state], count)
+        yield answers
         try:
             counts, ready = self._jobs(), self._workers()
         except SQLAlchemyError:
@@ -43,7 +52,12 @@ class Metrics:
     """Counts requests as they are answered; reads jobs and workers when asked."""
 
     def __init__(
-        self, *, jobs: Callable[[], dict[str, int]], workers: Callable[[], int], more: Collector | None = None
+        self,
+        *,
+        jobs: Callable[[], dict[str, int]],
+        workers: Callable[[], int],
+        answers: Callable[[], dict[str, int]] = dict,
+        more: Collector | None = None,
     ) -> None:
         self._registry = CollectorRegistry()
         self._requests = Counter(
@@ -55,7 +69,7 @@ class Metrics:
             ["method", "route"],
             registry=self._registry,
         )
-        self._registry.register(_Gauges(jobs, workers))
+        self._registry.register(_Gauges(jobs, workers, answers))
         if more is not None:
             self._registry.register(more)
 

@@ -9,6 +9,7 @@ from typing import cast
 from fastapi import Request
 from sqlalchemy import Engine
 
+from app.service.answering.pool import AnsweringPool
 from app.service.db.agents import AgentStore
 from app.service.db.calibrations import CalibrationStore
 from app.service.db.jobs import JobStore
@@ -41,6 +42,7 @@ class Service:
     readiness: Readiness
     keyring: Keyring
     runner: JobRunner
+    answering: AnsweringPool
     metrics: Metrics
     kept_answers: KeptAnswers
     kept_requests: KeptRequests

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from fastapi import Depends, Query, Request
 
-from app.service.api.strict_json import JsonBody, read_json
+from app.service.api.strict_json import JsonBody, read_body, read_json, require_json_type
 from app.service.auth import Principal, principal_of
 from app.service.parts import Service, service_of
 from app.service.timestamps import rfc3339
@@ -32,6 +32,15 @@ async def _body(request: Request, service: Here, _caller: Caller) -> JsonBody:
 
 
 Body = Annotated[JsonBody, Depends(_body)]
+
+
+async def _raw_body(request: Request, service: Here, _caller: Caller) -> bytes:
+    require_json_type(request)
+    return await read_body(request, max_bytes=service.settings.max_body_bytes)
+
+
+RawBody = Annotated[bytes, Depends(_raw_body)]
+"""A body that says to be JSON, for whoever parses it in another process."""
 Limit = Annotated[int, Query(ge=1, le=100, description="Number of entries on a page.")]
 STORABLE = r"^[^\x00]+$"
 """Ids that a database can be asked for: PostgreSQL has no text with U+0000."""

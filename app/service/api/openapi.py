@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,6 +11,7 @@ from fastapi.openapi.utils import get_openapi
 from pydantic import BaseModel
 
 from app.errors import TITLES
+from app.service.api.answering import LINES
 from app.service.api.examples.answers import answers
 from app.service.api.examples.requests import REQUESTS
 from app.service.api.problems import MEDIA_TYPE
@@ -95,7 +97,11 @@ def _add_answers(operation: dict[str, Any], path: str, kept: Mapping[str, Any]) 
             media["example"] = found
             if "itemSchema" in media:
                 media["itemSchema"] = _EVENT_SCHEMA
-        elif len(found) == 1:
+            continue
+        if LINES in content:
+            lists = [answer for answer in found.values() if isinstance(answer, list)]
+            content[LINES]["example"] = "".join(f"{json.dumps(each)}\n" for each in lists[0])
+        if len(found) == 1:
             content["application/json"]["example"] = next(iter(found.values()))
         else:
             titles = REQUESTS[path]
@@ -119,9 +125,12 @@ def _add_errors(operation: dict[str, Any], *, method: str, path: str) -> None:
         statuses += [409]
     if "requestBody" in operation:
         statuses += [400, 413, 415, 429]
+    if path in ("/v1/evaluate", "/v1/judge") or path.endswith("/exports/{framework}"):
+        # Computed in turn with others', and for so long.
+        statuses += [429, 504]
     responses = operation["responses"]
     responses.pop("422", None)
-    for status in sorted(statuses):
+    for status in sorted(set(statuses)):
         content = {"schema": {"$ref": _REFS.format(model="ProblemDocument")}}
         if shown := answers().get("problems", {}).get(str(status)):
             content["example"] = shown

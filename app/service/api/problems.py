@@ -20,6 +20,7 @@ from app.errors import (
     NotFoundError,
     problem_document,
 )
+from app.service.answering.messages import RelayedError
 from app.service.api.methods import allowed_methods
 from app.service.db.troubles import trouble_of
 from cost_models.errors import InvalidInputError, MeshwrightError, Problem
@@ -42,6 +43,7 @@ def install_problems(app: FastAPI, *, shown: Shown) -> None:
         return answered
 
     app.add_exception_handler(MeshwrightError, answering(_on_error))
+    app.add_exception_handler(RelayedError, answering(_on_relayed))
     app.add_exception_handler(RequestValidationError, answering(_on_invalid))
     app.add_exception_handler(HTTPException, answering(_on_http))
     app.add_exception_handler(SQLAlchemyError, answering(_on_database))
@@ -53,7 +55,7 @@ def problem_response(error: MeshwrightError, *, request_id: str | None) -> JSONR
 
 
 def stored_problem(document: dict[str, Any], *, request_id: str | None) -> JSONResponse:
-    """A problem that a failed job has left, as the response to this request."""
+    """A problem that a failed job has left, or that another process has told, as the response to this request."""
     # A stored problem carries no id of its own: the one that helps in the log is that of the request being answered now.
     document = {**document, "request_id": request_id}
     headers: dict[str, str] = {}
@@ -71,6 +73,11 @@ def _answered(request: Request, error: MeshwrightError) -> JSONResponse:
 def _on_error(request: Request, error: Exception) -> JSONResponse:
     assert isinstance(error, MeshwrightError)
     return _answered(request, error)
+
+
+def _on_relayed(request: Request, error: Exception) -> JSONResponse:
+    assert isinstance(error, RelayedError)
+    return stored_problem(error.document, request_id=request.scope.get("request_id"))
 
 
 def _on_invalid(request: Request, error: Exception) -> JSONResponse:

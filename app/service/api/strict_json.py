@@ -36,7 +36,7 @@ async def read_json(request: Request, *, max_bytes: int, max_depth: int) -> Json
     Raises:
         MediaTypeError, BodyTooLargeError, NotJsonError: it is one of those that this module refuses (see its docstring).
     """
-    _require_json_type(request)
+    require_json_type(request)
     raw = await read_body(request, max_bytes=max_bytes)
     # A body of the largest size takes a tenth of a second, during which nobody else would be answered.
     return await to_thread.run_sync(_parsed, raw, max_depth, limiter=_parsers())
@@ -76,7 +76,12 @@ def parse_json(raw: bytes, *, max_depth: int) -> Any:
 _HINT = "Send one JSON document (RFC 8259) in UTF-8, without NaN, Infinity or repeated keys."
 
 
-def _require_json_type(request: Request) -> None:
+def require_json_type(request: Request) -> None:
+    """Refuses a body that does not say to be plain JSON.
+
+    Raises:
+        MediaTypeError: it has another media type, or a content encoding.
+    """
     given = request.headers.get("content-type", "")
     # Required although every body is JSON: a browser sends other types across origins without asking first (CORS), so that a
     # foreign page cannot post to a keyless service on its visitor's machine.

@@ -6,9 +6,8 @@ They are looked up once and travel with the request, so that neither the planner
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Protocol
 
-from app.service.db.calibrations import CalibrationStore
 from cost_models.calibration import CalibrationDocument
 from cost_models.errors import InvalidInputError, Problem
 from cost_models.hardware import parse_document
@@ -25,10 +24,20 @@ MOST_DOCUMENTS = 64
 """Different calibrations that one request may name in all of its rows and pools. Each is read and parsed before anything is priced."""
 
 
+class CalibrationSource(Protocol):
+    """Where calibrations are looked up: the storage, or in another process something that asks for them."""
+
+    def newest(self, tenant: str, /, *, gpu: str, gpus_per_node: int) -> str | None:
+        """Id of the tenant's newest calibration of this GPU and node shape."""
+
+    def documents(self, tenant: str, ids: Sequence[str], /) -> dict[str, str]:
+        """Those of these documents that the tenant has, as JSON by id."""
+
+
 class OwnCalibrations:
     """The calibrations that one request names, as far as they have been looked up."""
 
-    def __init__(self, store: CalibrationStore, *, tenant: str) -> None:
+    def __init__(self, store: CalibrationSource, *, tenant: str) -> None:
         self._store = store
         self._tenant = tenant
         self._newest: dict[tuple[str, int], str | None] = {}

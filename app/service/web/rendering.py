@@ -30,20 +30,18 @@ REPORT_SCRIPTS = tuple(f"{ASSETS}/{name}" for name in EVERYWHERE)
 HTMX = ("/static/htmx/htmx.min.js", "/static/htmx/hx-sse.min.js")
 
 
-def page(
-    name: str,
-    *,
-    title: str,
-    status: int = 200,
-    scripts: tuple[str, ...] = (),
-    styles: tuple[str, ...] = STYLES,
-    **shown: Any,
-) -> HTMLResponse:
+def page(name: str, *, status: int = 200, **shown: Any) -> HTMLResponse:
+    """A page as an answer; arguments are those of `page_text`."""
+    return html(page_text(name, **shown), status=status)
+
+
+def page_text(
+    name: str, *, title: str, scripts: tuple[str, ...] = (), styles: tuple[str, ...] = STYLES, **shown: Any
+) -> str:
     """A page from `templates/<name>.html`; scripts and styles are the paths of those that it loads."""
     frame = Frame(linked_styles=styles, linked_scripts=scripts)
     origin = f"meshwright {PRODUCT_VERSION}"
-    text = _rendered(f"{name}.html", title=title, frame=frame, acts=set(HTMX) <= set(scripts), origin=origin, **shown)
-    return html(text, status=status)
+    return _rendered(f"{name}.html", title=title, frame=frame, acts=set(HTMX) <= set(scripts), origin=origin, **shown)
 
 
 def fragment(name: str, **shown: Any) -> str:

@@ -2,25 +2,19 @@
 
 from __future__ import annotations
 
-from typing import Any
+from functools import partial
+from typing import Annotated
 
-from fastapi import APIRouter
-from fastapi.concurrency import run_in_threadpool
-from fastapi.responses import JSONResponse
+from fastapi import APIRouter, Header, Request
+from fastapi.responses import Response
 
-from app.service.api.dependencies import Body, Caller, Here
+from app.service.api.answering import LINES, computed, streamed
+from app.service.api.computed import evaluated
+from app.service.api.dependencies import Caller, Here, RawBody
 from app.service.api.openapi import json_body
-from app.service.intake.own_calibrations import OwnCalibrations
-from cost_models.errors import InvalidInputError, Problem
-from cost_models.hints import shown
-from cost_models.inputs.fields import validated
-from planner.rows import evaluate_rows
 from planner.schemas import EvaluateRow, Evaluation
 
 router = APIRouter(prefix="/v1/evaluate", tags=["evaluate"])
-# A body of the default size holds fewer rows. This bounds the work of one request where a deployment accepts larger bodies.
-_MOST_ROWS = 10_000
-_MOST_PROBLEMS = 20
 
 
 @router.post(
@@ -28,33 +22,23 @@ _MOST_PROBLEMS = 20
     summary="Price strategies of your own",
     response_description="An evaluation, or for a list as many in the same order.",
     response_model=Evaluation | list[Evaluation],
+    responses={200: {"content": {LINES: {"schema": {"type": "string"}}}}},
     openapi_extra=json_body(EvaluateRow, path="/v1/evaluate", or_list=True),
 )
-async def evaluate(body: Body, caller: Caller, service: Here) -> JSONResponse:
+async def evaluate(
+    request: Request,
+    body: RawBody,
+    caller: Caller,
+    service: Here,
+    accept: Annotated[
+        str,
+        Header(description=f"`{LINES}` gives one evaluation a line, each as soon as it is priced, in place of a list."),
+    ] = "application/json",
+) -> Response:
     """Price one row, or each of a list in order. In a list a bad row gets the verdict `invalid` and the rest go on."""
-    own = OwnCalibrations(service.calibrations, tenant=caller.tenant)
-    if isinstance(body.value, list):
-        return JSONResponse(await run_in_threadpool(_evaluated, body.value, own=own))
-    # A single row that does not match the schema is refused with 422. In a list such a row gets the verdict `invalid`, which
-    # is for `evaluate_rows` to find, so that the rows beside it are answered.
-    validated(EvaluateRow, body.value, pointer="")
-    return JSONResponse((await run_in_threadpool(_evaluated, [body.value], own=own))[0])
-
-
-def _evaluated(rows: list[Any], *, own: OwnCalibrations) -> list[dict[str, Any]]:
-    if len(rows) > _MOST_ROWS:
-        problem = Problem(
-            "",
-            f"the list has {len(rows)} rows; one request takes at most {_MOST_ROWS}",
-            "Split them over several requests.",
-        )
-        raise InvalidInputError([problem])
-    problems = [
-        Problem(f"/{position}", f"is {shown(row)}; a row must be an object", "Send each row as an object {…}.")
-        for position, row in enumerate(rows)
-        if not isinstance(row, dict)
-    ]
-    if problems:
-        raise InvalidInputError(problems[:_MOST_PROBLEMS])
-    named = own.named(rows)
-    return list(evaluate_rows(named, extra=own.found))
+    as_lines = LINES in accept
+    function = partial(evaluated, max_depth=service.settings.max_json_depth, as_lines=as_lines)
+    if as_lines:
+        return await streamed(request, service, caller.tenant, function, body, media_type=LINES)
+    parts = await computed(request, service, caller.tenant, function, body)
+    return Response(b"".join(parts), media_type="application/json")

@@ -6,23 +6,25 @@ import json
 from collections.abc import AsyncIterable
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Depends
+from fastapi import APIRouter, Depends, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import HTMLResponse, RedirectResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from app.errors import WrongStateError
+from app.service.answering.messages import RelayedError
 from app.service.api.dependencies import Here, Place, cursor_of
 from app.service.api.v1.plans import RECONNECT_MS, PlanId
 from app.service.db.jobs import FINISHED, JobKey
+from app.service.db.plans import PlanRow
 from app.service.intake.examples import EXAMPLE_PLAN_ID
 from app.service.parts import Service
+from app.service.web.computed_pages import whole_report
 from app.service.web.progress import progress_of
 from app.service.web.rendering import HTMX, fragment, html, page
-from app.service.web.reports import report_html
+from app.service.web.reports import of_plan
 from app.service.web.visitors import OwnPage, Visitor
 from app.service.web.words import asked, parted, when
-from cost_models.errors import InvalidInputError
 
 router = APIRouter(include_in_schema=False)
 _ON_A_PAGE = 20
@@ -50,16 +52,22 @@ def list_plans(visitor: Visitor, service: Here, place: Place) -> HTMLResponse:
 
 
 @router.api_route("/plans/{plan_id}", methods=["GET", "HEAD"])
-def show_plan(plan_id: PlanId, visitor: Visitor, service: Here) -> HTMLResponse:
+async def show_plan(request: Request, plan_id: PlanId, visitor: Visitor, service: Here) -> HTMLResponse:
     """The report of a plan, or how far its search is, or why there is no report."""
-    plan = service.plans.get(visitor.tenant, plan_id)
-    if plan.status == "succeeded":
-        try:
-            return html(report_html(service, visitor.tenant, plan))
-        except InvalidInputError as error:
-            # The answer is there, but this version of the program would draw other figures than the one that gave it.
-            problem = {"detail": error.problems[0].message, "hint": error.problems[0].hint, "code": error.code}
-            return page("unfinished", title="A plan of another version", plan=plan, problem=problem, has_answer=True)
+    plan = await run_in_threadpool(service.plans.get, visitor.tenant, plan_id)
+    if plan.status != "succeeded":
+        return await run_in_threadpool(_without_report, service, visitor.tenant, plan)
+    try:
+        return html(await of_plan(request, service, visitor.tenant, plan_id, whole_report))
+    except RelayedError as error:
+        if not (told := error.document["errors"]):
+            raise
+        # The answer is there, but this version of the program would draw other figures than the one that gave it.
+        problem = {"detail": told[0]["message"], "hint": told[0]["hint"], "code": error.document["code"]}
+        return page("unfinished", title="A plan of another version", plan=plan, problem=problem, has_answer=True)
+
+
+def _without_report(service: Service, tenant: str, plan: PlanRow) -> HTMLResponse:
     if plan.status in ("failed", "cancelled"):
         told = json.loads(plan.error) if plan.error else None
         title = "The search failed" if plan.status == "failed" else "The search was cancelled"
@@ -69,7 +77,7 @@ def show_plan(plan_id: PlanId, visitor: Visitor, service: Here) -> HTMLResponse:
         title="Searching",
         scripts=HTMX,
         plan=plan,
-        progress=progress_of(service.jobs, JobKey(visitor.tenant, plan_id), plan),
+        progress=progress_of(service.jobs, JobKey(tenant, plan.id), plan),
         asked=asked(json.loads(plan.request)["request"]),
     )
 
