@@ -109,6 +109,8 @@ class Settings(BaseSettings):
     """Seconds for which a valid key is not looked up again. A key revoked by another process opens this one for as long."""
     seed_examples: bool = True
     """Whether the example objects of the API documentation are stored for every tenant."""
+    traces: bool = False
+    """Whether spans of requests, jobs and the database are sent by OpenTelemetry (extra `otel`); `OTEL_…` variables say where to."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
 
     @property

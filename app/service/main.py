@@ -86,6 +86,7 @@ def create_app(settings: Settings | None = None, *, kinds: Kinds = KINDS) -> Fas
         service.begin_to_stop()
         service.answering.stop()
         await run_in_threadpool(service.runner.stop)
+        await run_in_threadpool(service.traces.close)
         service.engine.dispose()
 
     app = FastAPI(
@@ -97,6 +98,7 @@ def create_app(settings: Settings | None = None, *, kinds: Kinds = KINDS) -> Fas
         # A redirected POST becomes a GET in many clients and loses its body; a wrong path is answered with 404 instead.
         redirect_slashes=False,
         openapi_tags=_TAGS,
+        **service.traces.for_requests(),
     )
     app.state.service = service
     for module in (plans, exports, evaluate, judge, calibrations, profiling_jobs, agents, keys, audit, presets, health):
@@ -153,6 +155,7 @@ def _build_service(settings: Settings, kinds: Kinds) -> Service:
             answers=answering.counts,
             more=JobFigures(engine, lease_s=settings.lease_s),
         ),
+        traces=parts.traces,
         kept_answers=KeptAnswers(stored.exists, max_bytes=settings.kept_bytes),
         kept_requests=KeptRequests(max_bytes=settings.kept_bytes // 4),
     )

@@ -23,6 +23,7 @@ from app.service.jobs.runner import JobRunner
 from app.service.kept import KeptAnswers, KeptRequests
 from app.service.keyring import Keyring
 from app.service.metrics import Metrics
+from app.service.traces import Traces
 from app.settings import Settings
 
 
@@ -44,6 +45,7 @@ class Service:
     runner: JobRunner
     answering: AnsweringPool
     metrics: Metrics
+    traces: Traces
     kept_answers: KeptAnswers
     kept_requests: KeptRequests
     stopping: threading.Event = field(default_factory=threading.Event)

@@ -51,11 +51,13 @@ def run_workers(settings: Settings) -> None:
     try:
         if _has_schema(engine, is_stopped=lambda: stopping.wait(_LOOK_AGAIN_S)):
             # Whether the services beside these workers listen on loopback is not known here; where keys are needed there are tenants.
-            runner = job_parts(settings, engine, has_tenants=True).runner
+            parts = job_parts(settings, engine, has_tenants=True)
+            runner = parts.runner
             runner.start()
             log.info("ready to run jobs", workers=settings.pool_size)
             stopping.wait()
             runner.stop()
+            parts.traces.close()
     finally:
         engine.dispose()
 

@@ -33,6 +33,7 @@ from app.service.jobs.watchers import Watch, Watchers
 from app.service.jobs.worker import Done, Failed, JobInput
 from app.service.jobs.worker_process import Limits, Outcome, WorkerProcess
 from app.service.timestamps import rfc3339
+from app.service.traces import Traces
 from planner.search.progress import Progress
 
 T = TypeVar("T")
@@ -58,6 +59,7 @@ class EmbeddedRunner:
         report_every_s: float = 3.0,
         notices: Notices | None = None,
         keep_every_s: float = 0.25,
+        traces: Traces | None = None,
     ) -> None:
         """A runner that has yet to be started.
 
@@ -71,8 +73,10 @@ class EmbeddedRunner:
             report_every_s: seconds between two signs of life.
             notices: what other processes tell at once; without them it is found at the next look.
             keep_every_s: seconds between two looks at leases and at what other processes asked for.
+            traces: spans of the jobs that run here.
         """
         self._store = store
+        self._traces = traces or Traces(None)
         self._workers = workers
         self._pool_size = pool_size
         self._report_every_s = report_every_s
@@ -215,19 +219,25 @@ class EmbeddedRunner:
 
     def _run(self, job: ClaimedJob, worker: WorkerProcess) -> None:
         try:
-            outcome = worker.run(
-                JobInput(job.key.id, job.kind, job.payload, rfc3339(job.created_at)),
-                limits=Limits(job.time_limit_s, self._grace_s),
-                on_progress=lambda progress: self._keep_progress(job.key, progress),
-                is_abandoned=self._stopping.is_set,
-            )
-            # An abandoned job keeps its row as it is: `stop` queues it again, for the next service that starts.
-            if outcome != "abandoned":
-                self._store_outcome(job, outcome)
-                self._watchers.notify(job.key)
+            with self._traces.job(job) as ended:
+                ended(self._outcome(job, worker))
         finally:
             with self._lock:
                 del self._running[job.key]
+
+    def _outcome(self, job: ClaimedJob, worker: WorkerProcess) -> str:
+        """How the job ended in its worker, which has been stored."""
+        outcome = worker.run(
+            JobInput(job.key.id, job.kind, job.payload, rfc3339(job.created_at)),
+            limits=Limits(job.time_limit_s, self._grace_s),
+            on_progress=lambda progress: self._keep_progress(job.key, progress),
+            is_abandoned=self._stopping.is_set,
+        )
+        # An abandoned job keeps its row as it is: `stop` queues it again, for the next service that starts.
+        if outcome != "abandoned":
+            self._store_outcome(job, outcome)
+            self._watchers.notify(job.key)
+        return outcome if isinstance(outcome, str) else "succeeded" if isinstance(outcome, Done) else "failed"
 
     def _store_outcome(self, job: ClaimedJob, outcome: Outcome) -> None:
         """Stores how a job ended, as soon as the database takes it; the job's lease is renewed until then."""
