@@ -86,6 +86,18 @@ class MediaTypeError(MeshwrightError):
     code = "unsupported-media-type"
 
 
+class QuotaError(MeshwrightError):
+    """The tenant already has as many plans, or as many bytes stored, as it is allowed."""
+
+    code = "quota-exceeded"
+
+
+class TooManyRequestsError(MeshwrightError):
+    """The key has asked as often as it may for now."""
+
+    code = "too-many-requests"
+
+
 class TooManyJobsError(MeshwrightError):
     """The tenant already has as many unfinished jobs as it is allowed."""
 
@@ -184,6 +196,8 @@ STATUSES: dict[type[MeshwrightError], int] = {
     SearchBudgetError: 422,
     MeasurementError: 422,
     MemoryLimitError: 422,
+    QuotaError: 429,
+    TooManyRequestsError: 429,
     TooManyJobsError: 429,
     TooManyAgentsError: 429,
     HeadTooLargeError: 431,
@@ -234,6 +248,7 @@ def status_of(error: MeshwrightError) -> int:
 def problem_document(error: MeshwrightError, *, request_id: str | None = None) -> dict[str, Any]:
     """The error as an RFC 9457 problem, with the contract's extension members."""
     status = status_of(error)
+    told = {name: error.context.get(name) for name in ("quota", "limit", "used")} if status == 429 else {}
     return {
         "type": f"urn:meshwright:error:{error.code}",
         "title": TITLES[status],
@@ -243,6 +258,7 @@ def problem_document(error: MeshwrightError, *, request_id: str | None = None) -
         "hint": error.hint or _HINT,
         "errors": [_entry(p) for p in error.problems] if isinstance(error, InvalidInputError) else [],
         "request_id": request_id,
+        **told,
     }
 
 

@@ -11,7 +11,7 @@ import os
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import Field
+from pydantic import AfterValidator, Field
 from pydantic_settings import BaseSettings, SettingsConfigDict
 
 
@@ -19,6 +19,18 @@ def default_data_dir() -> Path:
     """The user's data folder (XDG base directory specification)."""
     base = os.environ.get("XDG_DATA_HOME") or Path.home() / ".local" / "share"
     return Path(base) / "meshwright"
+
+
+def _rate(text: str | None) -> str | None:
+    if text is not None:
+        from limits import parse
+
+        parse(text)
+    return text
+
+
+Rate = Annotated[str | None, AfterValidator(_rate)]
+"""A number in a time as the library `limits` writes it, such as `60/minute`."""
 
 
 def is_loopback(host: str) -> bool:
@@ -69,6 +81,27 @@ class Settings(BaseSettings):
     """Seconds for which PostgreSQL may say nothing before a request is answered with 503; a statement may take four fifths of them."""
     max_queued_jobs: Annotated[int, Field(ge=1)] = 100
     """Unfinished jobs that one tenant may have; a further one is answered with 429."""
+    max_plans: Annotated[int | None, Field(ge=1)] = 100_000
+    """Plans that one tenant may have, finished ones included; a further one is answered with 429."""
+    max_stored_bytes: Annotated[int | None, Field(ge=1)] = 2 << 30
+    """Bytes that the plans and calibrations of one tenant may take, compressed; a further one is answered with 429."""
+    request_rate: Rate = None
+    """Requests of one key, such as `6000/minute`; more are answered with 429. Each service process counts its own."""
+    upload_rate: Rate = None
+    """Calibrations that one key may upload, in the same notation. By default `60/minute`, and any number on a loopback address."""
+    keep_plans_days: Annotated[float | None, Field(gt=0)] = None
+    """Days after which a finished plan is deleted. By default plans are kept."""
+    keep_calibrations_days: Annotated[float | None, Field(gt=0)] = None
+    """Days after which a calibration is deleted. By default calibrations are kept."""
+    keep_stored_bytes: Annotated[int | None, Field(ge=1)] = None
+    """Bytes of one tenant's plans and calibrations above which its oldest finished plans are deleted. By default none are."""
+    keep_audit_days: Annotated[float | None, Field(gt=0)] = 365.0
+    """Days for which an entry of the audit log is kept."""
+    # A client repeats a request whose answer it lost within minutes. A day is what public interfaces promise.
+    keep_idempotency_keys_h: Annotated[float, Field(gt=0)] = 24.0
+    """Hours for which an `Idempotency-Key` stands for the plan that it made."""
+    sweep_every_s: Annotated[float, Field(ge=1)] = 600.0
+    """Seconds between two looks for what is to be deleted."""
     # A plan of ten strategies has some 60 KB, so this holds a thousand of them.
     kept_bytes: Annotated[int, Field(ge=0)] = 64 << 20
     """Memory, in bytes, for finished plans that are sent again without asking the database."""
@@ -124,6 +157,11 @@ class Settings(BaseSettings):
     def is_open(self) -> bool:
         """Whether requests need no key, which is so only while nothing but this machine can connect."""
         return is_loopback(self.host)
+
+    @property
+    def most_uploads(self) -> str | None:
+        """Calibrations that one key may upload; None for any number."""
+        return self.upload_rate or (None if self.is_open else "60/minute")
 
     @property
     def upgrades_itself(self) -> bool:

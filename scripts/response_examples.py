@@ -120,7 +120,11 @@ def _problems(client: TestClient) -> dict[str, Any]:
         client.post("/v1/plans", json=misspelt),
     )
     built = (
-        TooManyJobsError("you already have 100 unfinished jobs", hint="Wait for some of them to end, or cancel some."),
+        TooManyJobsError(
+            "you already have 100 unfinished jobs",
+            hint="Wait for some of them to end, or cancel some.",
+            context={"quota": "unfinished-jobs", "limit": 100, "used": 100},
+        ),
         InternalError("the service has failed because of a bug", hint="Please report it with the server's log."),
         UnavailableError("the database cannot be reached", hint="Try again in a moment."),
         TimeLimitError("the answer was not complete after 300 s", hint="Send fewer rows at a time."),

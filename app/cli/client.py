@@ -32,6 +32,8 @@ _PARTIAL_WAIT_S = 2.0
 """How long one POST waits for the plan. It is short, so that Ctrl-C takes effect soon."""
 # With the two seconds that a 429 or 503 asks for, six seconds in all: enough for a service that is just starting.
 _RETRIES = 3
+_SOON_S = 60.0
+"""Who is refused for longer than this, because a quota is used up, is told why at once."""
 
 
 class Client:
@@ -179,6 +181,8 @@ class Client:
         for attempt in range(_RETRIES + 1):
             response = self._send(method, path, json=json, headers=headers)
             if response.status_code not in {429, 503} or attempt == _RETRIES:
+                break
+            if response.status_code == 429 and float(response.headers.get("Retry-After", "0")) > _SOON_S:
                 break
             # Never longer than five seconds, whatever a proxy in between asks for: somebody waits at a terminal.
             time.sleep(min(float(response.headers.get("Retry-After", "1")), 5.0))

@@ -30,6 +30,11 @@ class Principal:
     key_id: str | None = None
     """The key that was shown; None where none is needed."""
 
+    @property
+    def holder(self) -> str:
+        """Whose requests are counted together: those of one key, or of everybody where none is needed."""
+        return self.key_id or self.tenant
+
 
 async def principal_of(
     request: Request,
@@ -102,6 +107,7 @@ async def _admitted(request: Request, service: Service, principal: Principal) ->
             f"this call needs the scope {needed}, and this key has only {' and '.join(principal.scopes)}",
             hint=f"Use a key that has it: `meshwright keys create NAME --scope {needed}`, or POST /v1/keys.",
         )
+    service.rates.count_request(principal.holder)
     if not service.is_seeded(principal.tenant):
         await run_in_threadpool(service.seed, principal.tenant)
     # After the examples, which nobody asked for. What this request changes is entered in the audit log under its key.

@@ -38,6 +38,7 @@ from app.service.db.migrate import upgrade
 from app.service.db.plans import PlanStore
 from app.service.db.profiling_jobs import ProfilingJobStore
 from app.service.db.profiling_leases import ProfilingLeases
+from app.service.db.quotas import Quotas
 from app.service.db.troubles import Readiness
 from app.service.job_figures import JobFigures
 from app.service.jobs.assembly import KINDS, job_parts
@@ -47,6 +48,8 @@ from app.service.keyring import Keyring
 from app.service.logs import configure_logs
 from app.service.metrics import Metrics
 from app.service.parts import Service, ready_workers
+from app.service.rates import Rates
+from app.service.sweeper import Sweeper, retention_of
 from app.service.web.headers import PageHeaders
 from app.service.web.install import install_pages
 from app.service.web.problem_pages import as_page
@@ -85,6 +88,7 @@ def create_app(settings: Settings | None = None, *, kinds: Kinds = KINDS) -> Fas
         yield
         service.begin_to_stop()
         service.answering.stop()
+        await run_in_threadpool(service.sweeper.stop)
         await run_in_threadpool(service.runner.stop)
         await run_in_threadpool(service.traces.close)
         service.engine.dispose()
@@ -132,8 +136,9 @@ def _build_service(settings: Settings, kinds: Kinds) -> Service:
     # Everybody on a loopback address is the same tenant, for whom no worker need be kept free.
     parts = job_parts(settings, engine, kinds=kinds, has_tenants=not settings.is_open)
     profiling_jobs = ProfilingJobStore(engine, lease_s=settings.agent_lease_s, max_queued_jobs=settings.max_queued_jobs)
-    stored = PlanStore(engine, max_queued_jobs=settings.max_queued_jobs)
-    calibrations = CalibrationStore(engine)
+    quotas = Quotas(settings.max_plans, settings.max_stored_bytes)
+    stored = PlanStore(engine, max_queued_jobs=settings.max_queued_jobs, quotas=quotas)
+    calibrations = CalibrationStore(engine, quotas=quotas)
     answering = AnsweringPool(FORKER, calibrations, _pool_limits(settings))
     return Service(
         settings=settings,
@@ -147,6 +152,8 @@ def _build_service(settings: Settings, kinds: Kinds) -> Service:
         profiling_jobs=profiling_jobs,
         leases=ProfilingLeases(engine, profiling_jobs),
         keyring=Keyring(engine, remember_s=settings.key_memory_s),
+        rates=Rates(requests=settings.request_rate, uploads=settings.most_uploads),
+        sweeper=Sweeper(engine, retention_of(settings), every_s=settings.sweep_every_s),
         runner=parts.runner,
         answering=answering,
         metrics=Metrics(
@@ -184,3 +191,4 @@ def _start(service: Service) -> None:
         with suppress(SQLAlchemyError):  # `/readyz` reports a database that is away or has an older schema
             service.seed(LOCAL_TENANT)
     service.runner.start()
+    service.sweeper.start()

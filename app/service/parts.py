@@ -23,6 +23,8 @@ from app.service.jobs.runner import JobRunner
 from app.service.kept import KeptAnswers, KeptRequests
 from app.service.keyring import Keyring
 from app.service.metrics import Metrics
+from app.service.rates import Rates
+from app.service.sweeper import Sweeper
 from app.service.traces import Traces
 from app.settings import Settings
 
@@ -42,6 +44,8 @@ class Service:
     workers: WorkerStore
     readiness: Readiness
     keyring: Keyring
+    rates: Rates
+    sweeper: Sweeper
     runner: JobRunner
     answering: AnsweringPool
     metrics: Metrics

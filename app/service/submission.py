@@ -25,6 +25,7 @@ async def submit_request(
 
     Raises:
         InvalidInputError: the idempotency key was used for another body.
+        QuotaError: the tenant has too much stored.
         TooManyJobsError: the tenant has too many unfinished jobs.
         WrongStateError: somebody deleted the plan in the meantime.
     """

@@ -99,6 +99,21 @@ def upgrade(*, db: DatabaseUrl = None) -> None:
 
 
 @db_app.command()
+def sweep(*, db: DatabaseUrl = None) -> None:
+    """Delete what the settings keep no longer: old plans, calibrations and idempotency keys. The service does so by itself."""
+    from app.service.db.retention import sweep as sweep_database
+    from app.service.sweeper import retention_of
+
+    settings = _settings(database_url=db)
+    with _engine(db) as engine:
+        swept = sweep_database(engine, retention_of(settings))
+    typer.echo(
+        f"deleted: plans {swept.plans:,}, calibrations {swept.calibrations:,}, "
+        f"idempotency keys {swept.idempotency_keys:,}, audit entries {swept.audit_entries:,}"
+    )
+
+
+@db_app.command()
 def backup(
     file: Annotated[Path, typer.Argument(help="File to write; it must not exist.")],
     *,

@@ -26,11 +26,17 @@ def parsed_calibration(content: object, *, pointer: str = "") -> CalibrationDocu
         raise InvalidInputError([Problem(pointer + inside, error.message, error.hint, error.code)]) from error
 
 
-def store_calibration(calibrations: CalibrationStore, tenant: str, document: CalibrationDocument) -> str:
-    """Stores the calibration and returns its text as it is sent."""
+def store_calibration(
+    calibrations: CalibrationStore, tenant: str, document: CalibrationDocument, *, is_limited: bool = True
+) -> str:
+    """Stores the calibration and returns its text as it is sent.
+
+    Raises:
+        QuotaError: `is_limited`, and the tenant has no room for it.
+    """
     text = document.file_text()
     place = document.fingerprint
     # Whoever tries the documentation's examples stores invented numbers. Without a node shape `auto` never prices a plan with them.
     per_node = None if document.id in example_calibrations() else place.gpus_per_node
-    calibrations.add(tenant, document.id, document=text, gpu=place.gpu, gpus_per_node=per_node)
+    calibrations.add(tenant, document.id, document=text, gpu=place.gpu, gpus_per_node=per_node, is_limited=is_limited)
     return text

@@ -114,7 +114,7 @@ def _add_errors(operation: dict[str, Any], *, method: str, path: str) -> None:
     # Derived from the shape of the operation, so that a new route documents its errors without being told to.
     statuses = [500, 503]
     if path.startswith("/v1"):
-        statuses += [401, 403]
+        statuses += [401, 403, 429]
     if "parameters" in operation or "requestBody" in operation:
         statuses += [422]
     if "{" in path:
@@ -124,10 +124,10 @@ def _add_errors(operation: dict[str, Any], *, method: str, path: str) -> None:
     if method == "delete" or is_waiting or path.endswith(("/{rank}", "/exports/{framework}", "/results")):
         statuses += [409]
     if "requestBody" in operation:
-        statuses += [400, 413, 415, 429]
+        statuses += [400, 413, 415]
     if path in ("/v1/evaluate", "/v1/judge") or path.endswith("/exports/{framework}"):
         # Computed in turn with others', and for so long.
-        statuses += [429, 504]
+        statuses += [504]
     responses = operation["responses"]
     responses.pop("422", None)
     for status in sorted(set(statuses)):

@@ -51,7 +51,10 @@ def install_problems(app: FastAPI, *, shown: Shown) -> None:
 
 def problem_response(error: MeshwrightError, *, request_id: str | None) -> JSONResponse:
     """The error as a response."""
-    return stored_problem(problem_document(error), request_id=request_id)
+    answer = stored_problem(problem_document(error), request_id=request_id)
+    if "retry_after_s" in error.context:
+        answer.headers["Retry-After"] = str(error.context["retry_after_s"])
+    return answer
 
 
 def stored_problem(document: dict[str, Any], *, request_id: str | None) -> JSONResponse:

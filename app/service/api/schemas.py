@@ -51,6 +51,12 @@ class ProblemDocument(_Document):
     """Each thing that is wrong with the input."""
     request_id: str | None
     """Id of the request, as it stands in the service's log."""
+    quota: str | None = None
+    """With status 429, what there is too much of: `requests`, `uploads`, `unfinished-jobs`, `agents`, `plans` or `stored-bytes`."""
+    limit: int | None = None
+    """With status 429, the largest number allowed."""
+    used: int | None = None
+    """With status 429, the number that is used now."""
 
 
 Status = Literal["queued", "running", "succeeded", "failed", "cancelled"]

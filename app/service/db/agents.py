@@ -85,6 +85,7 @@ class AgentStore:
                 raise TooManyAgentsError(
                     f"you already have {self._most} agents",
                     hint="Register each node under one name that stays; agents are forgotten after 30 silent days.",
+                    context={"quota": "agents", "limit": self._most, "used": self._most},
                 )
             new = agent_id or f"agent-{secrets.token_hex(10)}"
             connection.execute(

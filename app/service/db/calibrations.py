@@ -13,6 +13,7 @@ from app.errors import NotFoundError
 from app.service.db.audit import record
 from app.service.db.engine import now_of, reading, writing
 from app.service.db.packing import packed
+from app.service.db.quotas import NO_QUOTAS, Quotas, one_at_a_time, require_room
 from app.service.db.tables import UtcDateTime, calibrations
 
 
@@ -29,11 +30,26 @@ class CalibrationRow:
 class CalibrationStore:
     """Stored calibrations; every call is for one tenant."""
 
-    def __init__(self, engine: Engine) -> None:
+    def __init__(self, engine: Engine, *, quotas: Quotas = NO_QUOTAS) -> None:
+        """`quotas` are those of one tenant."""
         self._engine = engine
+        self._quotas = quotas
 
-    def add(self, tenant: str, calibration_id: str, *, document: str, gpu: str, gpus_per_node: int | None) -> None:
-        """Stores a document under its digest."""
+    def add(
+        self,
+        tenant: str,
+        calibration_id: str,
+        *,
+        document: str,
+        gpu: str,
+        gpus_per_node: int | None,
+        is_limited: bool = True,
+    ) -> None:
+        """Stores a document under its digest; `is_limited` says whether it is refused where the tenant has no room for it.
+
+        Raises:
+            QuotaError: the tenant has too much stored.
+        """
         data = packed(document)
         row = {
             "tenant": tenant, "id": calibration_id, "gpu": gpu, "gpus_per_node": gpus_per_node, "document": data,
@@ -41,6 +57,12 @@ class CalibrationStore:
         }  # fmt: skip
         try:
             with writing(self._engine) as connection:
+                one_at_a_time(connection, tenant)
+                one = (calibrations.c.tenant == tenant) & (calibrations.c.id == calibration_id)
+                if connection.execute(select(calibrations.c.id).where(one)).first() is not None:
+                    return  # the same id means the same content
+                if is_limited:
+                    require_room(connection, tenant, self._quotas, added_bytes=len(data))
                 connection.execute(insert(calibrations).values(created_at=now_of(connection), **row))
                 record(connection, tenant, "calibration.create", calibration_id)
         except IntegrityError:  # the document is there already: the same id means the same content

@@ -29,6 +29,7 @@ from app.service.db.engine import now_of, reading, writing
 from app.service.db.jobs import JobKey, Status, insert_job, raise_priority, unfinished
 from app.service.db.packing import TEXTS_IN_BLOCK, lines_of, packed
 from app.service.db.plan_result import PlanResult
+from app.service.db.quotas import NO_QUOTAS, Quotas, one_at_a_time, require_room
 from app.service.db.tables import UtcDateTime, idempotency_keys, jobs, plans, ranked_plans
 from cost_models.errors import InvalidInputError, Problem
 
@@ -73,8 +74,10 @@ class Submitted:
 class PlanStore:
     """Stored plans; every call is for one tenant."""
 
-    def __init__(self, engine: Engine, *, max_queued_jobs: int) -> None:
+    def __init__(self, engine: Engine, *, max_queued_jobs: int, quotas: Quotas = NO_QUOTAS) -> None:
+        """`max_queued_jobs` is of one tenant, as are the quotas."""
         self._engine = engine
+        self._quotas = quotas
         self._max_queued_jobs = max_queued_jobs
 
     def submit(self, tenant: str, submission: Submission, *, plan_id: str | None = None) -> Submitted:
@@ -82,6 +85,7 @@ class PlanStore:
 
         Raises:
             InvalidInputError: the idempotency key was used for another body.
+            QuotaError: the tenant has too much stored.
             TooManyJobsError: the tenant has too many unfinished jobs.
         """
         try:
@@ -101,13 +105,18 @@ class PlanStore:
             return submitted
 
     def _insert(self, connection: Connection, tenant: str, submission: Submission, *, plan_id: str) -> Submitted:
-        if unfinished(connection, tenant) >= self._max_queued_jobs:
+        one_at_a_time(connection, tenant)
+        count, most = unfinished(connection, tenant), self._max_queued_jobs
+        if count >= most:
             raise TooManyJobsError(
-                f"you already have {self._max_queued_jobs} unfinished jobs",
+                f"you already have {most} unfinished jobs",
                 hint="Wait for some of them to end, or cancel some.",
+                context={"quota": "unfinished-jobs", "limit": most, "used": count},
             )
-        now = now_of(connection)
         request = packed(submission.request)
+        # What its answer will take is not known. A search that was paid for is never thrown away over it.
+        require_room(connection, tenant, self._quotas, added_bytes=len(request), added_plans=1)
+        now = now_of(connection)
         insert_job(
             connection, JobKey(tenant, plan_id), kind="plan", payload=request, at=now,
             time_limit_s=submission.time_limit_s, priority=submission.priority or 0,

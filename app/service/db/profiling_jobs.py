@@ -106,10 +106,12 @@ class ProfilingJobStore:
                 if known is not None:
                     return _same_body(known, body_sha256)
             unfinished = select(func.count()).where(_jobs.tenant == tenant, _jobs.status.in_(("queued", "running")))
-            if connection.execute(unfinished).scalar_one() >= self._max_queued_jobs:
+            count, most = connection.execute(unfinished).scalar_one(), self._max_queued_jobs
+            if count >= most:
                 raise TooManyJobsError(
-                    f"you already have {self._max_queued_jobs} unfinished profiling jobs",
+                    f"you already have {most} unfinished profiling jobs",
                     hint="Wait for some of them to end, or cancel some.",
+                    context={"quota": "unfinished-jobs", "limit": most, "used": count},
                 )
             job_id = insert_profiling_job(
                 connection, tenant, wanted, idempotency_key=idempotency_key, body_sha256=body_sha256

@@ -8,7 +8,7 @@ from __future__ import annotations
 from contextlib import suppress
 from functools import cache
 
-from app.errors import NotFoundError, TooManyJobsError
+from app.errors import NotFoundError, QuotaError, TooManyJobsError
 from app.service.db.agents import AgentStore, NodeFacts
 from app.service.db.calibrations import CalibrationStore
 from app.service.db.plan_result import Document
@@ -59,7 +59,12 @@ def seed_examples(
     document = example_calibration()
     # It is stored without a node shape, so that `auto` never prices a real plan with invented numbers.
     calibrations.add(
-        tenant, document.id, document=document.file_text(), gpu=document.fingerprint.gpu, gpus_per_node=None
+        tenant,
+        document.id,
+        document=document.file_text(),
+        gpu=document.fingerprint.gpu,
+        gpus_per_node=None,
+        is_limited=False,
     )
     # Without a node shape too, so that no profiling job waits for an agent that nobody runs.
     node = NodeFacts("example", document.fingerprint.gpu, None, 1, PRODUCT_VERSION)
@@ -75,5 +80,5 @@ def seed_examples(
         if plan.request_digest == asked.digest and plan.status not in {"failed", "cancelled"}:
             return
         plans.delete(tenant, EXAMPLE_PLAN_ID)
-    with suppress(TooManyJobsError):
+    with suppress(TooManyJobsError, QuotaError):
         plans.submit(tenant, Submission(asked.digest, asked.payload, asked.time_limit_s), plan_id=EXAMPLE_PLAN_ID)

@@ -40,7 +40,8 @@ def test_statuses_are_those_of_the_contract() -> None:
         "bad-request": 400, "not-json": 400, "unauthorized": 401, "forbidden": 403, "not-found": 404, "method-not-allowed": 405,
         "request-timeout": 408, "wrong-state": 409, "body-too-large": 413, "unsupported-media-type": 415, "invalid-input": 422,
         "not-modelled": 422, "calibration": 422, "plan-not-expressible": 422, "search-budget": 422, "measurement": 422,
-        "too-many-jobs": 429, "too-many-agents": 429, "too-many-answers": 429, "memory-limit": 422, "head-too-large": 431, "internal-error": 500, "worker-lost": 500, "unavailable": 503,
+        "quota-exceeded": 429, "too-many-requests": 429, "too-many-jobs": 429, "too-many-agents": 429, "too-many-answers": 429,
+        "memory-limit": 422, "head-too-large": 431, "internal-error": 500, "worker-lost": 500, "unavailable": 503,
         "database-away": 503, "database-full": 503, "schema-not-current": 503, "no-worker": 503,
         "service-unreachable": 503, "time-limit": 504, "error": 500,
     }  # fmt: skip

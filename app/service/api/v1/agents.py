@@ -139,7 +139,8 @@ def _ended(service: Service, tenant: str, agent_id: str, asked: MeasurementResul
     # Looked at before anything is stored: what comes under a lease that is gone was not asked for any more.
     service.leases.require(tenant, agent_id, lease=asked.lease)
     # Stored first. If this program ends in between, the agent sends the same result again.
-    store_calibration(service.calibrations, tenant, document)
+    # What a node has measured for minutes is kept, however much the tenant has stored.
+    store_calibration(service.calibrations, tenant, document, is_limited=False)
     return service.leases.finish(tenant, agent_id, lease=asked.lease, status="succeeded", calibration_id=document.id)
 
 

@@ -38,6 +38,7 @@ CalibrationId = Annotated[
 )
 async def upload_calibration(body: Body, caller: Caller, service: Here) -> Response:
     """Store what an agent measured. Storing the same document again changes nothing."""
+    service.rates.count_upload(caller.holder)
     document = parsed_calibration(body.value)
     text = await run_in_threadpool(store_calibration, service.calibrations, caller.tenant, document)
     headers = {"Location": f"/v1/calibrations/{document.id}"}

@@ -86,6 +86,14 @@ def test_other_refusals_are_told_at_once(slept: list[float]) -> None:
     assert (len(service.requests), slept) == (1, [])
 
 
+@pytest.mark.parametrize(("retry_after", "times"), [("60", 4), ("61", 1)])
+def test_a_quota_that_stays_used_up_is_told_at_once(slept: list[float], retry_after: str, times: int) -> None:
+    service = Service(busy(429, retry_after=retry_after))
+    with pytest.raises(TooManyJobsError, match="busy"):
+        service.client().read_plan("p")
+    assert len(service.asked) == times
+
+
 @pytest.mark.parametrize(("asked", "sent"), [(None, 2.0), (0.5, 0.5), (2.0, 2.0), (60, 2.0), ("long", "long")])
 def test_one_request_waits_two_seconds_so_that_an_interrupt_takes_effect_soon(asked: Any, sent: Any) -> None:
     service = Service(OK)

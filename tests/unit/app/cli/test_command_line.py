@@ -8,11 +8,12 @@ import json
 import os
 import re
 import signal
+import sqlite3
 import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from itertools import takewhile
 from pathlib import Path
 from typing import Any
@@ -381,6 +382,27 @@ def test_keys_are_made_listed_and_revoked(outcome: Any, tmp_path: Path) -> None:
     assert outcome("keys", "revoke", key_id, *db)[0] == 2
 
 
+def test_a_sweep_deletes_what_the_settings_keep_no_longer(
+    outcome: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "service.db"
+    db = ("--db", f"sqlite:///{file}")
+    nothing = "deleted: plans 0, calibrations 0, idempotency keys 0, audit entries 0\n"
+    assert outcome("db", "sweep", *db) == (0, nothing, "")
+    with closing(sqlite3.connect(file)) as connection:
+        row = ("lab", "old", "2020-01-01 00:00:00.000000", "H100", b"x")
+        connection.execute(
+            "INSERT INTO calibrations (tenant, id, created_at, gpu, document) VALUES (?, ?, ?, ?, ?)", row
+        )
+        connection.commit()
+    assert outcome("db", "sweep", *db)[1] == nothing
+    monkeypatch.setenv("MESHWRIGHT_KEEP_CALIBRATIONS_DAYS", "90")
+    assert outcome("db", "sweep", *db)[1] == nothing.replace("calibrations 0", "calibrations 1")
+    assert outcome("db", "sweep", *db)[1] == nothing
+    monkeypatch.setenv("MESHWRIGHT_KEEP_CALIBRATIONS_DAYS", "never")
+    assert outcome("db", "sweep", *db)[0] == 2
+
+
 def test_the_storage_is_written_to_a_file_and_read_back(outcome: Any, tmp_path: Path) -> None:
     db, other = (("--db", f"sqlite:///{tmp_path / name}") for name in ("service.db", "other.db"))
     file = str(tmp_path / "backup.db")
@@ -391,7 +413,7 @@ def test_the_storage_is_written_to_a_file_and_read_back(outcome: Any, tmp_path: 
     code, said, _ = outcome("db", "backup", file, *db)
     assert code == 0
     assert said.startswith(f"{file}: schema ")
-    assert said.endswith("; rows: keys 1\n")
+    assert said.endswith("; rows: audit 1, keys 1\n")
     assert outcome("db", "backup", file, *db)[0] == 2
     assert outcome("db", "backup", "--replace", *db)[0] == 2
     assert outcome("db", "restore", file, *other) == (0, said, "")

@@ -1,0 +1,88 @@
+"""What one tenant may have stored. Plans and calibrations count with the bytes that they take at rest."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from sqlalchemy import Connection, Table, func, select, text
+
+from app.errors import QuotaError
+from app.service.db.tables import calibrations, plans
+
+_ASK_AGAIN_S = 3600
+"""Seconds after which a client may ask again: only deleting makes room, by the tenant or by the service's retention."""
+# Any constant that no other pair of advisory locks uses; this one spells "quot".
+_ADVISORY_LOCK = 0x71756F74
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """What one tenant may have; None for any number."""
+
+    max_plans: int | None = None
+    max_stored_bytes: int | None = None
+
+
+NO_QUOTAS = Quotas()
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What one tenant has."""
+
+    num_plans: int
+    stored_bytes: int
+
+
+def usage_of(connection: Connection, tenant: str) -> Usage:
+    """What the tenant has stored, finished and unfinished plans alike."""
+
+    def total(table: Table) -> tuple[int, int]:
+        query = select(func.count(), func.coalesce(func.sum(table.c.stored_bytes), 0)).where(table.c.tenant == tenant)
+        number, size = connection.execute(query).one()
+        return int(number), int(size)
+
+    (num_plans, plan_bytes), (_, calibration_bytes) = total(plans), total(calibrations)
+    return Usage(num_plans, plan_bytes + calibration_bytes)
+
+
+def one_at_a_time(connection: Connection, tenant: str) -> None:
+    """Lets others who are about to store something for this tenant wait until the transaction ends.
+
+    They would all find the same room left, and each would take it.
+    """
+    # SQLite's writers take turns anyway.
+    if connection.dialect.name == "postgresql":
+        key = {"kind": _ADVISORY_LOCK, "tenant": tenant}
+        connection.execute(text("SELECT pg_advisory_xact_lock(:kind, hashtext(:tenant))"), key)
+
+
+def require_room(
+    connection: Connection, tenant: str, quotas: Quotas, *, added_bytes: int, added_plans: int = 0
+) -> None:
+    """Refuses what the tenant has no room for.
+
+    Raises:
+        QuotaError: a quota would be exceeded.
+    """
+    if quotas.max_plans is None and quotas.max_stored_bytes is None:
+        return
+    usage = usage_of(connection, tenant)
+    if quotas.max_plans is not None and usage.num_plans + added_plans > quotas.max_plans:
+        raise _exceeded(
+            "plans", f"you already have {usage.num_plans:,} plans of at most {quotas.max_plans:,}",
+            limit=quotas.max_plans, used=usage.num_plans,
+        )  # fmt: skip
+    if quotas.max_stored_bytes is not None and usage.stored_bytes + added_bytes > quotas.max_stored_bytes:
+        raise _exceeded(
+            "stored-bytes",
+            f"your plans and calibrations take {usage.stored_bytes:,} of at most {quotas.max_stored_bytes:,} bytes, "
+            f"and this needs {added_bytes:,} more",
+            limit=quotas.max_stored_bytes, used=usage.stored_bytes,
+        )  # fmt: skip
+
+
+def _exceeded(quota: str, message: str, *, limit: int, used: int) -> QuotaError:
+    hint = "Delete plans or calibrations that you no longer need, or ask whoever runs the service for more."
+    context = {"quota": quota, "limit": limit, "used": used, "retry_after_s": _ASK_AGAIN_S}
+    return QuotaError(message, hint=hint, context=context)

@@ -1,0 +1,172 @@
+"""What one tenant may have stored, and what is deleted after its time, on every database."""
+
+from __future__ import annotations
+
+import threading
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from sqlalchemy import Engine, select, update
+
+from app.errors import NotFoundError, QuotaError
+from app.service.db.audit import page_of_audit
+from app.service.db.calibrations import CalibrationStore
+from app.service.db.engine import reading, writing
+from app.service.db.jobs import JobStore
+from app.service.db.plan_result import PlanResult
+from app.service.db.plans import PlanStore, Submission, write_result
+from app.service.db.quotas import Quotas, usage_of
+from app.service.db.retention import Retention, Swept, sweep
+from app.service.db.tables import audit, calibrations, idempotency_keys, jobs, plans
+
+DAY = timedelta(days=1)
+NOTHING = Retention(keys=DAY)
+
+
+def planned(engine: Engine, digest: str, *, tenant: str = "a", size: int = 0, days_ago: float = 0.0) -> str:
+    """Id of a finished plan whose answer takes about so many bytes and which ended so many days ago."""
+    store, runner = PlanStore(engine, max_queued_jobs=5), JobStore(engine, lease_s=30.0)
+    plan_id = store.submit(tenant, Submission(digest, "{}", 60.0, idempotency_key=digest)).id
+    job = runner.claim("me")
+    assert job is not None
+    result = PlanResult(response=b"x" * size, headline="{}", ranked=())
+    runner.finish(
+        job, owner="me", status="succeeded", store=lambda connection: write_result(connection, job.key, result)
+    )
+    ended = datetime.now(UTC) - timedelta(days=days_ago)
+    with writing(engine) as connection:
+        connection.execute(update(jobs).where(jobs.c.id == plan_id).values(finished_at=ended))
+        connection.execute(
+            update(idempotency_keys).where(idempotency_keys.c.plan_id == plan_id).values(created_at=ended)
+        )
+    return plan_id
+
+
+def kept(engine: Engine) -> set[str]:
+    with reading(engine) as connection:
+        return set(connection.execute(select(plans.c.id)).scalars())
+
+
+def add(store: CalibrationStore, name: str, *, tenant: str = "a", text: str = "{}", is_limited: bool = True) -> None:
+    store.add(tenant, name, document=text, gpu="H100", gpus_per_node=8, is_limited=is_limited)
+
+
+def test_a_tenant_has_as_many_plans_as_it_may(engine: Engine) -> None:
+    store = PlanStore(engine, max_queued_jobs=5, quotas=Quotas(max_plans=2))
+    first = planned(engine, "d1")
+    store.submit("a", Submission("d2", "{}", 60.0))
+    with pytest.raises(QuotaError) as refused:
+        store.submit("a", Submission("d3", "{}", 60.0))
+    assert {name: refused.value.context[name] for name in ("quota", "limit", "used")} == {
+        "quota": "plans", "limit": 2, "used": 2,
+    }  # fmt: skip
+    assert store.submit("b", Submission("d3", "{}", 60.0)).is_new
+    assert not store.submit("a", Submission("d1", "{}", 60.0)).is_new, "what is there costs nothing"
+    store.delete("a", first)
+    assert store.submit("a", Submission("d3", "{}", 60.0)).is_new
+
+
+def test_plans_and_calibrations_share_the_tenants_bytes(engine: Engine) -> None:
+    planned(engine, "d1", size=1000)
+    with reading(engine) as connection:
+        used = usage_of(connection, "a").stored_bytes
+    # The answer, the two bytes of its headline, and a request of two characters, which zlib makes ten bytes of.
+    assert used == 1000 + 2 + 10
+    limited = CalibrationStore(engine, quotas=Quotas(max_stored_bytes=used + 10))
+    add(limited, "c1")
+    add(limited, "c1")  # the same again changes nothing, and is never refused
+    with pytest.raises(QuotaError) as refused:
+        add(limited, "c2")
+    assert (refused.value.context["limit"], refused.value.context["used"]) == (used + 10, used + 10)
+    add(limited, "c2", tenant="b")
+    add(limited, "measured", is_limited=False)
+    with pytest.raises(QuotaError):
+        PlanStore(engine, max_queued_jobs=5, quotas=Quotas(max_stored_bytes=used)).submit(
+            "a", Submission("d2", "{}", 60.0)
+        )
+
+
+def test_uploads_at_the_same_time_do_not_share_the_room_that_is_left(engine: Engine) -> None:
+    store = CalibrationStore(engine, quotas=Quotas(max_stored_bytes=10))
+    refused: list[str] = []
+    barrier = threading.Barrier(6)
+
+    def upload(name: str) -> None:
+        barrier.wait()
+        try:
+            add(store, name)
+        except QuotaError:
+            refused.append(name)
+
+    threads = [threading.Thread(target=upload, args=(f"c{number}",)) for number in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(refused) == 5
+    assert len(store.page("a", limit=10)) == 1
+
+
+def test_old_plans_are_deleted_and_nothing_else(engine: Engine) -> None:
+    old, young = planned(engine, "d1", days_ago=31.0), planned(engine, "d2", days_ago=29.0)
+    example = planned(engine, "d3", days_ago=99.0)
+    unfinished = PlanStore(engine, max_queued_jobs=5).submit("a", Submission("d4", "{}", 60.0)).id
+    assert sweep(engine, NOTHING) == Swept(plans=0, calibrations=0, idempotency_keys=3, audit_entries=0)
+    rule = Retention(keys=DAY, plans=30 * DAY, kept_ids=frozenset({example}))
+    assert sweep(engine, rule) == Swept(plans=1, calibrations=0, idempotency_keys=0, audit_entries=0)
+    assert kept(engine) == {young, example, unfinished}
+    with pytest.raises(NotFoundError):
+        PlanStore(engine, max_queued_jobs=5).get("a", old)
+
+
+def test_a_hundred_old_plans_go_in_one_sweep(engine: Engine) -> None:
+    for number in range(101):  # more than one transaction deletes
+        PlanStore(engine, max_queued_jobs=200).submit("a", Submission(f"d{number}", "{}", 60.0))
+    with writing(engine) as connection:
+        connection.execute(update(jobs).values(status="cancelled", finished_at=datetime.now(UTC) - 2 * DAY))
+    assert sweep(engine, Retention(keys=DAY, plans=DAY)).plans == 101
+    assert kept(engine) == set()
+
+
+def test_a_tenants_oldest_plans_make_room_for_its_newer_ones(engine: Engine) -> None:
+    made = [planned(engine, f"d{number}", size=1000, days_ago=5.0 - number) for number in range(4)]
+    other = planned(engine, "d9", tenant="b", size=1000, days_ago=9.0)
+    # Four plans of 1,012 bytes: two must go to come below 2,500.
+    assert sweep(engine, Retention(keys=99 * DAY, stored_bytes=2500)).plans == 2
+    assert kept(engine) == {made[2], made[3], other}
+
+
+def test_old_calibrations_are_deleted(engine: Engine) -> None:
+    store = CalibrationStore(engine)
+    for name in ("old", "young", "example"):
+        add(store, name)
+    past = datetime.now(UTC) - 100 * DAY
+    with writing(engine) as connection:
+        connection.execute(update(calibrations).where(calibrations.c.id != "young").values(created_at=past))
+    rule = Retention(keys=DAY, calibrations=90 * DAY, kept_ids=frozenset({"example"}))
+    assert sweep(engine, rule) == Swept(plans=0, calibrations=1, idempotency_keys=0, audit_entries=0)
+    assert {row.id for row in store.page("a", limit=10)} == {"young", "example"}
+
+
+def test_the_audit_log_tells_what_was_swept_and_is_swept_itself(engine: Engine) -> None:
+    old = planned(engine, "d1", days_ago=31.0)
+    sweep(engine, Retention(keys=99 * DAY, plans=30 * DAY))
+    entries = page_of_audit(engine, "a", limit=10)
+    assert [(entry.by, entry.action, entry.object) for entry in entries] == [
+        ("service", "plan.delete", old), ("service", "plan.create", old),
+    ]  # fmt: skip
+    with writing(engine) as connection:
+        connection.execute(
+            update(audit).where(audit.c.action == "plan.create").values(at=datetime.now(UTC) - 366 * DAY)
+        )
+    assert sweep(engine, Retention(keys=DAY, audit=365 * DAY)).audit_entries == 1
+    assert [entry.action for entry in page_of_audit(engine, "a", limit=10)] == ["plan.delete"]
+
+
+def test_an_idempotency_key_can_be_used_anew_after_its_time(engine: Engine) -> None:
+    plan_id = planned(engine, "d1", days_ago=1.1)
+    store = PlanStore(engine, max_queued_jobs=5)
+    again = Submission("d2", "{}", 60.0, idempotency_key="d1")
+    assert store.submit("a", again).id == plan_id
+    assert sweep(engine, NOTHING).idempotency_keys == 1
+    assert store.submit("a", again).is_new
