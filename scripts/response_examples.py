@@ -123,7 +123,7 @@ def _problems(client: TestClient) -> dict[str, Any]:
         TooManyJobsError(
             "you already have 100 unfinished jobs",
             hint="Wait for some of them to end, or cancel some.",
-            context={"quota": "unfinished-jobs", "limit": 100, "used": 100},
+            context={"quota": "unfinished_jobs", "limit": 100, "used": 100},
         ),
         InternalError("the service has failed because of a bug", hint="Please report it with the server's log."),
         UnavailableError("the database cannot be reached", hint="Try again in a moment."),

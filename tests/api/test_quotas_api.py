@@ -43,11 +43,11 @@ def test_many_calibrations_fill_a_tenants_room_and_nobody_elses(tmp_path: Path, 
         # Up to the thirtieth the room is what is missing, from then on the rate.
         full, often = answers[29], answers[30]
         status, code, quota, limit, used = refusal(full)
-        assert (status, code, quota, limit) == (429, "quota-exceeded", "stored-bytes", 3000)
+        assert (status, code, quota, limit) == (429, "quota-exceeded", "stored_bytes", 3000)
         assert 0 < used <= 3000
         assert refusal(often) == (429, "too-many-requests", "uploads", 30, 30)
         # The rate is the key's, the room the tenant's.
-        assert refusal(client.post("/v1/calibrations", json=calibration(99), headers=again))[2] == "stored-bytes"
+        assert refusal(client.post("/v1/calibrations", json=calibration(99), headers=again))[2] == "stored_bytes"
         assert client.post("/v1/calibrations", json=calibration(99), headers=bob).status_code == 201
         # The example plan, which everybody has, is the one plan that these settings allow.
         assert refusal(client.post("/v1/plans", json=asked, headers=bob))[2:] == ("plans", 1, 1)
@@ -66,7 +66,7 @@ def test_too_many_unfinished_plans_say_how_many(slow_client: TestClient, asked: 
     for top_k in range(1, 5):  # max_queued_jobs is 4
         slow_client.post("/v1/plans", json={**asked, "top_k": top_k, "seed": 300, "wait_s": 0})
     answer = slow_client.post("/v1/plans", json={**asked, "top_k": 9, "seed": 300})
-    assert refusal(answer) == (429, "too-many-jobs", "unfinished-jobs", 4, 4)
+    assert refusal(answer) == (429, "too-many-jobs", "unfinished_jobs", 4, 4)
 
 
 @pytest.mark.parametrize("rate", ["often", "60", "sixty/minute"])

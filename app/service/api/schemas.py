@@ -52,7 +52,7 @@ class ProblemDocument(_Document):
     request_id: str | None
     """Id of the request, as it stands in the service's log."""
     quota: str | None = None
-    """With status 429, what there is too much of: `requests`, `uploads`, `unfinished-jobs`, `agents`, `plans` or `stored-bytes`."""
+    """With status 429, what there is too much of: `requests`, `uploads`, `unfinished_jobs`, `waiting_answers`, `agents`, `plans` or `stored_bytes`."""
     limit: int | None = None
     """With status 429, the largest number allowed."""
     used: int | None = None

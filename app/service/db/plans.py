@@ -111,7 +111,7 @@ class PlanStore:
             raise TooManyJobsError(
                 f"you already have {most} unfinished jobs",
                 hint="Wait for some of them to end, or cancel some.",
-                context={"quota": "unfinished-jobs", "limit": most, "used": count},
+                context={"quota": "unfinished_jobs", "limit": most, "used": count},
             )
         request = packed(submission.request)
         # What its answer will take is not known. A search that was paid for is never thrown away over it.

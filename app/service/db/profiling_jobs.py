@@ -111,7 +111,7 @@ class ProfilingJobStore:
                 raise TooManyJobsError(
                     f"you already have {most} unfinished profiling jobs",
                     hint="Wait for some of them to end, or cancel some.",
-                    context={"quota": "unfinished-jobs", "limit": most, "used": count},
+                    context={"quota": "unfinished_jobs", "limit": most, "used": count},
                 )
             job_id = insert_profiling_job(
                 connection, tenant, wanted, idempotency_key=idempotency_key, body_sha256=body_sha256

@@ -75,7 +75,7 @@ def require_room(
         )  # fmt: skip
     if quotas.max_stored_bytes is not None and usage.stored_bytes + added_bytes > quotas.max_stored_bytes:
         raise _exceeded(
-            "stored-bytes",
+            "stored_bytes",
             f"your plans and calibrations take {usage.stored_bytes:,} of at most {quotas.max_stored_bytes:,} bytes, "
             f"and this needs {added_bytes:,} more",
             limit=quotas.max_stored_bytes, used=usage.stored_bytes,
