@@ -31,7 +31,7 @@ def inputs(project: dict[str, Any]) -> dict[str, list[str]]:
     base, extras = project["project"]["dependencies"], project["project"]["optional-dependencies"]
     return {
         "build": project["build-system"]["requires"],
-        "requirements": [*base, *extras["postgres"]],
+        "requirements": [*base, *extras["postgres"], *extras["otel"]],
         "profiler": [*base, *(line for line in extras["profiler"] if _name(line) not in _BROUGHT)],
     }
 

@@ -58,6 +58,11 @@ class Checks:
         plan = self._client().post("/v1/plans", json=SMALL)
         self.note("a plan is found", plan.status_code == 201, {"status": plan.status_code, "took_s": _since(began)})
 
+    def measured(self, metric: str) -> None:
+        """The figure that the autoscaler asks for is there, for who has a key."""
+        figures = self._client().get("/metrics").text
+        self.note("the autoscaler's figure is measured", f"\n{metric} " in figures)
+
     def through_the_proxy(self) -> None:
         """TLS, headers, sizes, events, and what is kept inside."""
         client = self._client()

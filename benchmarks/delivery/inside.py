@@ -195,6 +195,12 @@ def kubernetes(folder: Path) -> dict[str, Any]:
     worker = start("meshwright-worker")
     ready_s = until(lambda: checks.status(paths["readiness"]) == 200, within_s=60)
     checks.planned()
+    (metric,) = [
+        each["spec"]["metrics"][0]["external"]["metric"]["name"]
+        for each in yaml.safe_load_all((DOCKER / "kubernetes" / "autoscaling.yaml").read_text())
+        if "external" in each["spec"]["metrics"][0]
+    ]
+    checks.measured(metric)
     for each in (service, worker):
         checks.note(f"{each.name} stops by itself", (how := each.stop())["exit_code"] in STOPPED, how)
     return {"checks": checks.seen, "printed": said, "ready_after_s": round(ready_s, 1), "commands": engine.commands}

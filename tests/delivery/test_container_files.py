@@ -28,8 +28,10 @@ BIN = Path(sys.executable).parent
 DOCKERFILES = (ROOT / "Dockerfile", *sorted(DOCKER.glob("*.Dockerfile")))
 COMPOSE = yaml.safe_load((DOCKER / "compose.yaml").read_text(encoding="utf-8"))
 KUSTOMIZATION = yaml.safe_load((DOCKER / "kubernetes" / "kustomization.yaml").read_text(encoding="utf-8"))
-# Not an object of Kubernetes, but the values of a Helm chart.
 VALUES = "prometheus-adapter.yaml"
+"""Not an object of Kubernetes, but the values of a Helm chart."""
+SCRAPES = "prometheus-scrape.yaml"
+"""A part of Prometheus' configuration."""
 OBJECTS: list[dict[str, Any]] = [
     document
     for name in KUSTOMIZATION["resources"]
@@ -102,7 +104,7 @@ def test_kubernetes_accepts_every_object(release: str) -> None:
 
 def test_every_manifest_is_applied() -> None:
     files = {path.name for path in (DOCKER / "kubernetes").glob("*.yaml")}
-    assert files == {*KUSTOMIZATION["resources"], "kustomization.yaml", VALUES}
+    assert files == {*KUSTOMIZATION["resources"], "kustomization.yaml", VALUES, SCRAPES}
 
 
 def test_images_of_others_are_named_by_digest() -> None:

@@ -28,6 +28,9 @@ from cost_models.errors import InvalidInputError, Problem
 
 # A row may hold a document of a megabyte, and so many rows are in memory at a time.
 _ROWS_AT_A_TIME = 50
+# Rows that tell of processes which run now. Out of a backup they would tell of processes that are gone, and a database in which
+# there is nothing else is empty.
+_OF_PROCESSES = ("workers",)
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,10 +179,10 @@ def _copy_backup(file: Path, copy: Path) -> None:
 
 
 def _tables(connection: Connection) -> list[Table]:
-    """Our tables as they are in this database, which may have an older schema; each behind those that its rows refer to."""
+    """Our tables with data as they are in this database, maybe of an older schema; each behind those that its rows refer to."""
     metadata = MetaData()
     event.listen(metadata, "column_reflect", _in_utc)
-    metadata.reflect(connection, only=lambda name, _: name != VERSION_TABLE)
+    metadata.reflect(connection, only=lambda name, _: name not in {VERSION_TABLE, *_OF_PROCESSES})
     return metadata.sorted_tables
 
 
