@@ -125,7 +125,8 @@ def serve(settings: Settings) -> None:
     from app.service.server.listen import listen
 
     app = create_app(settings)
-    listen(app, settings, on_stop=app.state.service.begin_to_stop)
+    service: Service = app.state.service
+    listen(app, settings, metrics=service.metrics, on_stop=service.begin_to_stop)
 
 
 def _build_service(settings: Settings, kinds: Kinds) -> Service:

@@ -73,6 +73,10 @@ class Metrics:
         if more is not None:
             self._registry.register(more)
 
+    def watch(self, figures: Collector) -> None:
+        """Adds figures that are read when Prometheus asks."""
+        self._registry.register(figures)
+
     def count_request(self, *, method: str, route: str, status: int, seconds: float) -> None:
         """Counts one answered request; `route` is the path template."""
         # A client may send any word as a method, and every distinct label is a time series that is kept for ever.

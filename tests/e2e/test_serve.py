@@ -66,6 +66,12 @@ def test_a_posted_request_is_planned(server: str) -> None:
         assert json.load(response)["id"] == document["id"]
 
 
+def test_the_figures_count_the_connections(server: str) -> None:
+    with urllib.request.urlopen(f"{server}/metrics", timeout=5) as response:
+        (line,) = [each for each in response.read().decode().splitlines() if each.startswith("meshwright_connections ")]
+    assert float(line.split()[1]) >= 1, "this one"
+
+
 def test_the_command_line_asks_the_service_and_gets_the_same_plans(server: str) -> None:
     command = [sys.executable, "-m", "meshwright", "plan", str(REQUEST), "--json"]
     here = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True)

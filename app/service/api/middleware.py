@@ -6,6 +6,7 @@ variables set inside are lost outside.
 
 from __future__ import annotations
 
+import asyncio
 import re
 import secrets
 import time
@@ -14,7 +15,8 @@ import structlog
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from app.service.api.problems import Shown, internal_problem
+from app.errors import UnavailableError
+from app.service.api.problems import Shown, internal_problem, problem_response
 from app.service.metrics import Metrics
 
 log = structlog.get_logger("meshwright.http")
@@ -55,6 +57,13 @@ class Edge:
                 await self._app(scope, receive, send_with_id)
             except ClientDisconnect:
                 status = status or CLIENT_LEFT
+            except asyncio.CancelledError:
+                # The server ends whatever is not done some seconds after it was told to stop, and would answer in its own words.
+                if status:
+                    raise
+                stopping = UnavailableError("the service is stopping", hint="Try again in a moment.")
+                answer = self._shown(Request(scope), problem_response(stopping, request_id=request_id))
+                await answer(scope, receive, send_with_id)
             except Exception:
                 log.exception("request failed")
                 # Once the status line is out, no problem document can follow it: the server has to break the connection off.

@@ -15,7 +15,9 @@ import uvicorn
 from starlette.types import ASGIApp
 from uvicorn.config import STARTUP_FAILURE
 
+from app.service.metrics import Metrics
 from app.service.server.door import Door, door_of
+from app.service.server.figures import ConnectionFigures
 from app.service.server.protocol import Deadlines, bounded_protocol
 from app.settings import Settings
 
@@ -80,8 +82,8 @@ class Server(uvicorn.Server):
         loop.default_exception_handler(context)
 
 
-def listen(app: ASGIApp, settings: Settings, *, on_stop: Callable[[], None] = lambda: None) -> None:
-    """Serves the application until the process is told to stop.
+def listen(app: ASGIApp, settings: Settings, *, metrics: Metrics, on_stop: Callable[[], None] = lambda: None) -> None:
+    """Serves the application until the process is told to stop. The figures get those of its connections.
 
     `on_stop` is called then, on the event loop; afterwards no request may wait for longer than a moment.
 
@@ -90,6 +92,7 @@ def listen(app: ASGIApp, settings: Settings, *, on_stop: Callable[[], None] = la
     """
     # uvicorn is given the object and not its import name, because it would look a name up in the current folder first.
     server = Server(app, settings, on_stop=on_stop)
+    metrics.watch(ConnectionFigures(server.door))
     # uvicorn raises the signal that stopped it once more when it is done.
     with suppress(KeyboardInterrupt):
         server.run()

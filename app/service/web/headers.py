@@ -15,7 +15,14 @@ HEADERS = (
     # Not `no-referrer`: browsers would then send `Origin: null` with our own forms, and `require_own_page` could not tell them from
     # those of a foreign page.
     (b"referrer-policy", b"same-origin"),
+    # Pages of others can neither show or run what is here, nor keep a hold of a window that opens it.
+    (b"cross-origin-resource-policy", b"same-origin"),
+    (b"cross-origin-opener-policy", b"same-origin"),
 )
+"""Headers of every answer, those of the server below the application included."""
+# What one visitor may see is nobody else's: a cache between must not keep it. Files that tell which version they are may be kept.
+_NOT_SHARED = (b"cache-control", b"private, no-cache")
+_SAY_HOW_LONG = frozenset({b"cache-control", b"etag"})
 
 
 class PageHeaders:
@@ -29,7 +36,9 @@ class PageHeaders:
 
         async def send_with_headers(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message["headers"], *HEADERS]
+                given = message["headers"]
+                says = any(name.lower() in _SAY_HOW_LONG for name, _ in given)
+                message["headers"] = [*given, *HEADERS, *(() if says else (_NOT_SHARED,))]
             await send(message)
 
         await self._app(scope, receive, send_with_headers)

@@ -33,6 +33,15 @@ async def breaks(_scope: Any, _receive: Any, _send: Any) -> None:
     raise ZeroDivisionError
 
 
+async def is_cut_off(_scope: Any, _receive: Any, _send: Any) -> None:
+    raise asyncio.CancelledError
+
+
+async def is_cut_off_late(scope: Any, receive: Any, send: Any) -> None:
+    await answers(scope, receive, send)
+    raise asyncio.CancelledError
+
+
 async def breaks_late(scope: Any, receive: Any, send: Any) -> None:
     await answers(scope, receive, send)
     raise ZeroDivisionError
@@ -58,7 +67,9 @@ def handled(
     return messages, metrics.text().decode(), log
 
 
-@pytest.mark.parametrize(("app", "status"), [(answers, 207), (is_left, 499), (is_left_late, 207), (breaks, 500)])
+@pytest.mark.parametrize(
+    ("app", "status"), [(answers, 207), (is_left, 499), (is_left_late, 207), (breaks, 500), (is_cut_off, 503)]
+)
 def test_every_request_is_counted_with_the_status_that_its_sender_saw(app: Any, status: int) -> None:
     """499 is nginx's code for a sender who hung up first."""
     _, figures, log = handled(app)
@@ -69,6 +80,15 @@ def test_every_request_is_counted_with_the_status_that_its_sender_saw(app: Any, 
 def test_an_answer_that_breaks_off_breaks_the_connection_off() -> None:
     with pytest.raises(ZeroDivisionError):
         handled(breaks_late)
+
+
+def test_whoever_is_cut_off_while_the_service_stops_is_told_so() -> None:
+    messages, _, _ = handled(is_cut_off)
+    assert messages[0]["status"] == 503
+    assert (b"content-type", b"application/problem+json") in messages[0]["headers"]
+    assert b"the service is stopping" in messages[1]["body"]
+    with pytest.raises(asyncio.CancelledError):  # the answer had begun: it breaks off
+        handled(is_cut_off_late)
 
 
 def test_the_time_of_a_request_is_noted_in_seconds_and_logged_in_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:

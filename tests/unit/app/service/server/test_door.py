@@ -9,7 +9,9 @@ from dataclasses import dataclass
 import pytest
 from structlog.testing import capture_logs
 
+from app.service.metrics import Metrics
 from app.service.server.door import Door, door_of
+from app.service.server.figures import ConnectionFigures
 from app.settings import Settings
 
 
@@ -92,3 +94,17 @@ def test_connections_take_at_most_half_of_the_files_that_a_process_may_open() ->
     door = door_of(Settings(max_connections=200, max_connections_per_client=150))
     assert (door.most, door.most_per_client) == (128, 128)
     assert door_of(Settings(max_connections=100)).most == 100
+
+
+def test_prometheus_sees_how_many_are_open_and_why_others_were_ended() -> None:
+    door = Door(most=2, most_per_client=2)
+    metrics = Metrics(jobs=dict, workers=lambda: 0)
+    metrics.watch(ConnectionFigures(door))
+    for address in ("a", "b", "c"):
+        door.enter(Visit(address))
+    door.note("slow-head")
+    door.note("slow-head")
+    lines = metrics.text().decode().splitlines()
+    assert "meshwright_connections 3.0" in lines
+    assert 'meshwright_connections_ended_total{reason="too-many"} 1.0' in lines
+    assert 'meshwright_connections_ended_total{reason="slow-head"} 2.0' in lines
