@@ -110,6 +110,18 @@ def test_every_get_and_post_succeeds_with_its_examples_alone(client: TestClient,
     assert tried == 30
 
 
+def test_a_call_that_makes_an_object_says_which_calls_take_its_id(document: dict[str, Any]) -> None:
+    by_name = {operation["operationId"]: (path, method) for path, method, operation in operations(document)}
+    for status in ("201", "202"):
+        links = document["paths"]["/v1/plans"]["post"]["responses"][status]["links"]
+        assert {by_name[link["operationId"]] for link in links.values()} == {
+            ("/v1/plans/{plan_id}", "get"), ("/v1/plans/{plan_id}", "delete"), ("/v1/plans/{plan_id}/events", "get"),
+            ("/v1/plans/{plan_id}/ranked/{rank}", "get"), ("/v1/plans/{plan_id}/exports/{framework}", "get"),
+        }  # fmt: skip
+        assert all(link["parameters"] == {"plan_id": "$response.body#/id"} for link in links.values())
+    assert "links" not in document["paths"]["/v1/evaluate"]["post"]["responses"]["200"]
+
+
 @pytest.mark.parametrize(
     ("path", "model"),
     [("/v1/plans", PlanRequest), ("/v1/evaluate", EvaluateRow), ("/v1/calibrations", CalibrationDocument)],

@@ -77,10 +77,33 @@ def build_openapi(app: FastAPI) -> dict[str, Any]:
                 schemas.setdefault(name, schema)
             _add_answers(operation, path, answers().get(f"{method.upper()} {path}", {}))
             _add_errors(operation, method=method, path=path)
+    _add_links(document["paths"])
     for name in _LIBRARY_SCHEMAS:
         schemas.pop(name, None)
     document["components"]["schemas"] = dict(sorted(schemas.items()))
     return document
+
+
+def _add_links(paths: dict[str, Any]) -> None:
+    """Says of each call that makes an object which other calls take its id."""
+    for path, operations in paths.items():
+        made = [
+            found
+            for status, found in operations.get("post", {}).get("responses", {}).items()
+            if status in ("201", "202")
+        ]
+        begin = f"{path}/{{"
+        followers = [
+            (operation["operationId"], other.removeprefix(begin).partition("}")[0])
+            for other, found in paths.items()
+            if other.startswith(begin)
+            for operation in found.values()
+        ]
+        for response in made:
+            response["links"] = {
+                name: {"operationId": name, "parameters": {parameter: "$response.body#/id"}}
+                for name, parameter in followers
+            }
 
 
 def _problem_schemas() -> dict[str, Any]:
@@ -113,14 +136,18 @@ def _add_answers(operation: dict[str, Any], path: str, kept: Mapping[str, Any]) 
 def _add_errors(operation: dict[str, Any], *, method: str, path: str) -> None:
     # Derived from the shape of the operation, so that a new route documents its errors without being told to.
     statuses = [500, 503]
+    if path.startswith("/v1") or path == "/metrics":
+        statuses += [401, 403]
     if path.startswith("/v1"):
-        statuses += [401, 403, 429]
+        statuses += [429]
     if "parameters" in operation or "requestBody" in operation:
         statuses += [422]
     if "{" in path:
         statuses += [404]
-    # A plan may be deleted while the request that asked for it waits.
+    # A plan may be deleted, or run out of time, while the request that asked for it waits.
     is_waiting = method == "post" and path == "/v1/plans"
+    if is_waiting:
+        statuses += [504]
     if method == "delete" or is_waiting or path.endswith(("/{rank}", "/exports/{framework}", "/results")):
         statuses += [409]
     if "requestBody" in operation:
