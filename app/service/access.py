@@ -68,6 +68,7 @@ NEEDED: Mapping[str, Scope | None] = {
     "GET /plans/{plan_id}/ranked/{rank}/exports/{framework}": "read",
     "GET /plans/{plan_id}/response.json": "read",
     "GET /calibrations": "read",
+    "POST /agents/{agent_id}/measure": "profile",
     "GET /calibrations/{name}": "read",
     "GET /key": None,
     "POST /key": None,

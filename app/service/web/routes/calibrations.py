@@ -19,6 +19,7 @@ from app.service.web.figures.calibration import (
     size_text,
 )
 from app.service.web.rendering import page
+from app.service.web.routes.agents import agents_shown, jobs_shown
 from app.service.web.visitors import Visitor
 from app.service.web.words import parted, when
 from cost_models.calibration import CalibrationDocument
@@ -37,7 +38,16 @@ def list_calibrations(visitor: Visitor, service: Here, place: Place) -> HTMLResp
     own, examples = parted(listed, lambda each: each["id"] in example_calibrations())
     more = cursor_of(rows[-1].created_at, rows[-1].id) if len(rows) == _ON_A_PAGE else None
     shipped = [document for name in shipped_names() if (document := shipped_document(name)) is not None]
-    return page("calibrations", title="Calibrations", own=own, examples=examples, more=more, shipped=shipped)
+    return page(
+        "calibrations",
+        title="Calibrations",
+        own=own,
+        examples=examples,
+        more=more,
+        shipped=shipped,
+        agents=agents_shown(service, visitor.tenant),
+        jobs=jobs_shown(service, visitor.tenant),
+    )
 
 
 @router.api_route("/{name}", methods=["GET", "HEAD"])
