@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from app.errors import WrongStateError
+from app.service.answering.messages import Last
 from app.service.intake.own_calibrations import CalibrationSource
 
 
@@ -18,6 +19,13 @@ def counted(_calibrations: CalibrationSource, number: int, seconds: float = 0.0)
     for each in range(number):
         time.sleep(seconds)
         yield each
+
+
+def ended_by_its_last(_calibrations: CalibrationSource) -> Iterator[int | Last]:
+    """Two parts, of which the second says that none follows."""
+    yield 1
+    yield Last(2)
+    yield 3
 
 
 def process_id(_calibrations: CalibrationSource) -> Iterator[int]:

@@ -36,11 +36,12 @@ class Running:
 
 
 @contextmanager
-def running(*tenants: str, **settings: object) -> Iterator[Running]:
+def running(*tenants: str, checkout: Path = ROOT, **settings: object) -> Iterator[Running]:
     """A service with a key for each of these tenants and a ready worker; its whole process group ends with the block.
 
     Args:
         tenants: names.
+        checkout: whose service it is.
         settings: of the service, such as `kept_bytes=0`.
     """
     with tempfile.TemporaryDirectory() as folder, socket.socket() as chosen:
@@ -49,24 +50,25 @@ def running(*tenants: str, **settings: object) -> Iterator[Running]:
         chosen.close()
         given = {f"MESHWRIGHT_{name.upper()}": str(value) for name, value in settings.items()}
         environment = {
-            **os.environ, "PYTHONPATH": str(ROOT), "MESHWRIGHT_LOG_LEVEL": "warning", "MESHWRIGHT_DATA_DIR": folder,
+            **os.environ, "PYTHONPATH": str(checkout), "MESHWRIGHT_LOG_LEVEL": "warning", "MESHWRIGHT_DATA_DIR": folder,
             **given,
         }  # fmt: skip
         meshwright = [sys.executable, "-m", "meshwright"]
         serve = [*meshwright, "--quiet", "--log-level", "warning", "serve", "--port", str(port)]
-        service = subprocess.Popen(serve, env=environment, start_new_session=True)
+        service = subprocess.Popen(serve, env=environment, cwd=checkout, start_new_session=True)
         try:
             _await_ready(port)
-            keys = {tenant: _key_of(tenant, meshwright, environment) for tenant in tenants}
+            keys = {tenant: _key_of(tenant, meshwright, environment, checkout) for tenant in tenants}
             yield Running(port, service.pid, keys)
         finally:
             os.killpg(service.pid, signal.SIGKILL)
             service.wait()
 
 
-def _key_of(tenant: str, meshwright: list[str], environment: dict[str, str]) -> str:
+def _key_of(tenant: str, meshwright: list[str], environment: dict[str, str], checkout: Path) -> str:
     create = [*meshwright, "keys", "create", "load", "--tenant", tenant]
-    return subprocess.run(create, env=environment, check=True, capture_output=True, text=True).stdout.strip()
+    created = subprocess.run(create, env=environment, cwd=checkout, check=True, capture_output=True, text=True)
+    return created.stdout.strip()
 
 
 def _await_ready(port: int) -> None:
@@ -80,8 +82,10 @@ def _await_ready(port: int) -> None:
 
 
 def _children(pid: int) -> list[int]:
+    """All that this process has started, and those have: answering processes are children of the one that forks them."""
     tasks = Path(f"/proc/{pid}/task")
-    return [int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()]
+    own = [int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()]
+    return own + [below for child in own for below in _children(child)]
 
 
 def _resident_mib(pid: int) -> float:

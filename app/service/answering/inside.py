@@ -15,7 +15,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any, BinaryIO
 
 from app.errors import InternalError, MemoryLimitError, problem_document
-from app.service.answering.messages import Asked, Ended, Part, Question, Ready, Refused, receive, send
+from app.service.answering.messages import Asked, Ended, Last, Part, Question, Ready, Refused, receive, send
 from cost_models.errors import MeshwrightError
 
 # The service ends a process that takes too long. This much later the process ends by itself, should nobody be left to do so.
@@ -60,10 +60,13 @@ def serve(connection: socket.socket, *, memory_bytes: int) -> None:
             return
 
 
-def answer(question: Question, calibrations: AskedCalibrations) -> Iterator[Part | Ended | Refused]:
+def answer(question: Question, calibrations: AskedCalibrations) -> Iterator[Part | Last | Ended | Refused]:
     """The parts of the answer, and how it ended."""
     try:
         for part in question.function(calibrations, *question.args):
+            if isinstance(part, Last):
+                yield part
+                return
             yield Part(part)
     except MeshwrightError as error:
         yield Refused(problem_document(error))

@@ -48,6 +48,13 @@ class Part:
 
 
 @dataclass(frozen=True, slots=True)
+class Last:
+    """A piece of the answer after which none follows. A function may yield it, which saves the message that says so."""
+
+    value: Any
+
+
+@dataclass(frozen=True, slots=True)
 class Ended:
     """The answer is complete."""
 

@@ -15,7 +15,7 @@ from app.errors import TimeLimitError, UnavailableError, WorkerLostError
 from app.service.answering.answering_process import AnsweringProcess
 from app.service.answering.forker import Forker
 from app.service.answering.line import WaitingLine
-from app.service.answering.messages import Asked, Ended, Part, Question, Refused, RelayedError
+from app.service.answering.messages import Asked, Ended, Last, Part, Question, Refused, RelayedError
 from app.service.intake.own_calibrations import CalibrationSource
 
 log = structlog.get_logger("meshwright.answering")
@@ -224,6 +224,8 @@ class Answer:
                 return message.value
             self._is_complete = True
             self.release()
+            if isinstance(message, Last):
+                return message.value
             if isinstance(message, Refused):
                 if message.traceback is not None:
                     log.error("an answer failed", traceback=message.traceback)

@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Iterator
 from typing import Any
 
+from app.service.answering.messages import Last
 from app.service.api.examples.requests import REQUESTS
 from app.service.api.strict_json import parse_json
 from app.service.intake.own_calibrations import CalibrationSource, OwnCalibrations
@@ -42,7 +43,7 @@ def warm_up() -> None:
     list(evaluate_rows(example if isinstance(example, list) else [example]))
 
 
-def evaluated(calibrations: CalibrationSource, raw: bytes, *, max_depth: int, as_lines: bool) -> Iterator[bytes]:
+def evaluated(calibrations: CalibrationSource, raw: bytes, *, max_depth: int, as_lines: bool) -> Iterator[bytes | Last]:
     """Pieces of the JSON text of an evaluation, or of the list of them; as lines, whole lines with one evaluation each.
 
     Raises:
@@ -56,7 +57,7 @@ def evaluated(calibrations: CalibrationSource, raw: bytes, *, max_depth: int, as
         # is for `evaluate_rows` to find, so that the rows beside it are answered.
         validated(EvaluateRow, body, pointer="")
         (answer,) = evaluate_rows(own.named([body]), extra=own.found)
-        yield _text(answer) + (b"\n" if as_lines else b"")
+        yield Last(_text(answer) + (b"\n" if as_lines else b""))
         return
     _require_rows(body)
     named = own.named(body)

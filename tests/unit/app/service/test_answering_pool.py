@@ -73,10 +73,11 @@ def test_parts_arrive_in_order_and_the_process_is_kept(with_pool: Run) -> None:
         return [
             await pool.all_parts("a", slow_answers.counted, 3),
             await pool.all_parts("a", slow_answers.counted, 0),
+            await pool.all_parts("a", slow_answers.ended_by_its_last),
             await pool.all_parts("a", slow_answers.process_id) == pool.pids() != [os.getpid()],
         ]
 
-    assert with_pool(act) == [[0, 1, 2], [], True]
+    assert with_pool(act) == [[0, 1, 2], [], [1, 2], True]
 
 
 def test_tenants_take_turns_at_the_processes(with_pool: Run) -> None:

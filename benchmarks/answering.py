@@ -1,0 +1,115 @@
+"""What a service does for others while lists of rows are posted whose clients leave, and what a single row costs.
+
+Run: python -m benchmarks.answering [--other CHECKOUT] [--posts 45] [--rows 1500]
+
+With `--other`, single rows are posted to both checkouts in turn, so that whatever else the machine does hits both alike, and the
+difference is the median over these pairs.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import statistics
+import time
+from contextlib import ExitStack
+from itertools import repeat
+from pathlib import Path
+from typing import Any
+
+from benchmarks.load.client import Answers, request, send
+from benchmarks.load.service import ROOT, running
+from benchmarks.record import record
+
+_STAY_S = 1.0
+_PAIRS = 300
+_PATIENCE_S = 150.0
+HEALTH = request("GET", "/healthz")
+
+
+def row(number: int) -> dict[str, Any]:
+    """A row of a job of its own."""
+    return {
+        "id": number,
+        "model": {"preset": "llama-3.1-8b"},
+        "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 4, "gpus_per_node": 8},
+        "training": {
+            "seq_length": 1024 + 16 * number, "global_batch_size": 256, "precision": "bf16", "framework": "megatron",
+        },
+        "strategy": {"tp": 2 ** (number % 4), "pp": 1, "micro_batch_size": 1},
+    }  # fmt: skip
+
+
+def posted(document: object) -> bytes:
+    """The bytes of a request to evaluate this."""
+    return request("POST", "/v1/evaluate", body=json.dumps(document, separators=(",", ":")).encode())
+
+
+async def leave(port: int, sent: bytes) -> None:
+    """Posts a list and hangs up without its answer."""
+    _, writer = await asyncio.open_connection("127.0.0.1", port)
+    writer.write(sent)
+    await writer.drain()
+    await asyncio.sleep(_STAY_S)
+    writer.transport.abort()
+
+
+async def left_lists(port: int, *, posts: int, rows: int) -> tuple[Answers, float]:
+    """How `/healthz` is answered while so many lists are posted and left, and seconds until a single row is answered then."""
+    sent, single = posted([row(number) for number in range(rows)]), posted(row(0))
+    await send([single], port=port, connections=1)
+    health = asyncio.create_task(send(repeat(HEALTH), port=port, connections=1, seconds=_STAY_S + 5.0, every_s=0.02))
+    await asyncio.gather(*(leave(port, sent) for _ in range(posts)))
+    begun_at = time.perf_counter()
+    try:
+        async with asyncio.timeout(_PATIENCE_S):
+            await send([single], port=port, connections=1)
+    except TimeoutError:
+        print(f"a single row was not answered within {_PATIENCE_S:g} s")
+    free_s = time.perf_counter() - begun_at
+    return await health, free_s
+
+
+async def single_rows(ports: list[int]) -> list[list[float]]:
+    """Milliseconds of single rows at each port, asked in turn over connections that stay open."""
+    single = posted(row(0))
+    took: list[list[float]] = [[] for _ in ports]
+    for turn in range(20 + _PAIRS):
+        order = list(range(len(ports)))
+        for which in order if turn % 2 else reversed(order):
+            answers = await send([single], port=ports[which], connections=1)
+            assert answers.statuses == {200: 1}
+            if turn >= 20:
+                took[which].append(1e3 * answers.seconds[0])
+    return took
+
+
+def main() -> None:
+    """Measures and writes both figures."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--other", type=Path)
+    parser.add_argument("--posts", type=int, default=45)
+    parser.add_argument("--rows", type=int, default=1500)
+    asked = parser.parse_args()
+    checkouts = [ROOT, *([asked.other.resolve()] if asked.other else [])]
+    with ExitStack() as stack:
+        ports = [stack.enter_context(running(checkout=checkout, seed_examples=False)).port for checkout in checkouts]
+        took = asyncio.run(single_rows(ports))
+    medians = [statistics.median(each) for each in took]
+    details: dict[str, Any] = {"p99_ms": round(sorted(took[0])[int(0.99 * _PAIRS)], 2), "pairs": _PAIRS}
+    if asked.other:
+        more = statistics.median(ours - theirs for ours, theirs in zip(*took, strict=True))
+        details |= {"other_p50_ms": round(medians[1], 2), "median_difference_ms": round(more, 2)}
+    record("answer_single_row_ms", value=medians[0], unit="ms", goal="<= 3 ms more than within the service", **details)
+    with running(seed_examples=False) as service:
+        health, free_s = asyncio.run(left_lists(service.port, posts=asked.posts, rows=asked.rows))
+        record(
+            "answer_left_lists", value=health.quantile_ms(0.99), unit="ms", goal="<= 50",
+            measures="p99 of /healthz while lists are posted whose clients leave after 1 s, and 5 s longer",
+            posts=asked.posts, rows=asked.rows, p50_ms=round(health.quantile_ms(0.5), 2), single_row_after_s=round(free_s, 3),
+        )  # fmt: skip
+
+
+if __name__ == "__main__":
+    main()
