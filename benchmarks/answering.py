@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.load.client import Answers, request, send
-from benchmarks.load.service import ROOT, running
+from benchmarks.load.service import ROOT, Running, running
 from benchmarks.record import record
 
 _STAY_S = 1.0
@@ -71,18 +71,24 @@ async def left_lists(port: int, *, posts: int, rows: int) -> tuple[Answers, floa
     return await health, free_s
 
 
-async def single_rows(ports: list[int]) -> list[list[float]]:
-    """Milliseconds of single rows at each port, asked in turn over connections that stay open."""
+async def single_rows(services: list[Running]) -> list[list[tuple[float, float]]]:
+    """Milliseconds of single rows at each service, asked in turn: until the answer, and of CPU time in all its processes."""
     single = posted(row(0))
-    took: list[list[float]] = [[] for _ in ports]
+    took: list[list[tuple[float, float]]] = [[] for _ in services]
     for turn in range(20 + _PAIRS):
-        order = list(range(len(ports)))
-        for which in order if turn % 2 else reversed(order):
-            answers = await send([single], port=ports[which], connections=1)
+        order = list(zip(services, took, strict=True))
+        for service, times in order if turn % 2 else reversed(order):
+            before_s = service.cpu_s()
+            answers = await send([single], port=service.port, connections=1)
             assert answers.statuses == {200: 1}
             if turn >= 20:
-                took[which].append(1e3 * answers.seconds[0])
+                times.append((1e3 * answers.seconds[0], 1e3 * (service.cpu_s() - before_s)))
     return took
+
+
+def _medians(name: str, took: list[tuple[float, float]]) -> dict[str, float]:
+    wall, cpu = zip(*took, strict=True)
+    return {f"{name}p50_ms": round(statistics.median(wall), 2), f"{name}cpu_ms": round(statistics.median(cpu), 2)}
 
 
 def main() -> None:
@@ -94,14 +100,16 @@ def main() -> None:
     asked = parser.parse_args()
     checkouts = [ROOT, *([asked.other.resolve()] if asked.other else [])]
     with ExitStack() as stack:
-        ports = [stack.enter_context(running(checkout=checkout, seed_examples=False)).port for checkout in checkouts]
-        took = asyncio.run(single_rows(ports))
-    medians = [statistics.median(each) for each in took]
-    details: dict[str, Any] = {"p99_ms": round(sorted(took[0])[int(0.99 * _PAIRS)], 2), "pairs": _PAIRS}
+        services = [stack.enter_context(running(checkout=checkout, seed_examples=False)) for checkout in checkouts]
+        took = asyncio.run(single_rows(services))
+    details: dict[str, Any] = {"pairs": _PAIRS, **_medians("", took[0])}
+    details["p99_ms"] = round(sorted(wall for wall, _ in took[0])[int(0.99 * _PAIRS)], 2)
     if asked.other:
-        more = statistics.median(ours - theirs for ours, theirs in zip(*took, strict=True))
-        details |= {"other_p50_ms": round(medians[1], 2), "median_difference_ms": round(more, 2)}
-    record("answer_single_row_ms", value=medians[0], unit="ms", goal="<= 3 ms more than within the service", **details)
+        # CPU time besides, because on a busy machine each of the three processes that take part waits for its turn.
+        more = statistics.median(ours[0] - theirs[0] for ours, theirs in zip(*took, strict=True))
+        details |= {**_medians("other_", took[1]), "median_difference_ms": round(more, 2)}
+    goal = "<= 3 ms more than within the service"
+    record("answer_single_row_ms", value=details["p50_ms"], unit="ms", goal=goal, **details)
     with running(seed_examples=False) as service:
         health, free_s = asyncio.run(left_lists(service.port, posts=asked.posts, rows=asked.rows))
         record(

@@ -34,6 +34,10 @@ class Running:
         children = _children(self.pid)
         return {"service": _resident_mib(self.pid), "workers": sum(map(_resident_mib, children))}
 
+    def cpu_s(self) -> float:
+        """CPU seconds that the service and all its children have used, from the scheduler's nanosecond counters."""
+        return sum(map(_cpu_s, [self.pid, *_children(self.pid)]))
+
 
 @contextmanager
 def running(*tenants: str, checkout: Path = ROOT, **settings: object) -> Iterator[Running]:
@@ -86,6 +90,11 @@ def _children(pid: int) -> list[int]:
     tasks = Path(f"/proc/{pid}/task")
     own = [int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()]
     return own + [below for child in own for below in _children(child)]
+
+
+def _cpu_s(pid: int) -> float:
+    tasks = Path(f"/proc/{pid}/task")
+    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir()) / 1e9
 
 
 def _resident_mib(pid: int) -> float:

@@ -8,6 +8,7 @@ well have an `app` or a `planner` of their own.
 
 from __future__ import annotations
 
+import gc
 import importlib
 import multiprocessing
 import os
@@ -97,6 +98,8 @@ def serve_forks(control: Connection, path: list[str], loads: list[str]) -> None:
         warm_up = getattr(importlib.import_module(name), "warm_up", None)
         if warm_up is not None:
             warm_up()
+    # What is loaded stays: neither this process nor a fork need look through it for garbage, and so its pages stay shared.
+    gc.freeze()
     forked: set[int] = set()
     while True:
         try:
