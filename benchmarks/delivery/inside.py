@@ -177,7 +177,7 @@ def kubernetes(folder: Path) -> dict[str, Any]:
     def start(name: str) -> Container:
         (container,) = pods[name]["containers"]
         # The one variable from a Secret.
-        environment = {**settings, **{each["name"]: PASSWORD for each in container["env"]}}
+        environment = {**settings, **{each["name"]: each.get("value", PASSWORD) for each in container["env"]}}
         grace_s = float(pods[name].get("terminationGracePeriodSeconds", 30))
         return engine.start(name, container["command"], environment, stop_s=grace_s)
 

@@ -182,6 +182,8 @@ def test_names_that_manifests_refer_to_exist() -> None:
     for selector in selectors:
         assert any(selector.items() <= each.items() for each in labels), selector
     assert all(pod["spec"]["serviceAccountName"] in of_kind("ServiceAccount") for pod in pods().values())
+    address = f"http://meshwright.{KUSTOMIZATION['namespace']}.svc:{of_kind('Service')['meshwright']['spec']['ports'][0]['port']}"
+    assert address in (ROOT / "examples" / "agents" / "kubernetes.yaml").read_text(encoding="utf-8")
     (rule,) = yaml.safe_load((DOCKER / "kubernetes" / VALUES).read_text(encoding="utf-8"))["rules"]["external"]
     metrics = of_kind("HorizontalPodAutoscaler")["meshwright-worker"]["spec"]["metrics"]
     assert [metric["external"]["metric"]["name"] for metric in metrics] == [rule["seriesQuery"]]
