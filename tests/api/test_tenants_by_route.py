@@ -173,6 +173,8 @@ def test_every_call_with_anothers_ids_is_404_and_changes_nothing(
     assert {call: (a.status_code, '"not-found"' in a.text) for call, a in found.items()} == dict.fromkeys(
         calls, (404, True)
     )
+    heads = {f"HEAD {call.removeprefix('GET ')}": each for call, each in calls.items() if call.startswith("GET ")}
+    assert {sent(public, call, each, alice, bob.headers).status_code for call, each in heads.items()} == {404}
     # Afterwards the owner's calls succeed, those that remove the objects last: nothing of them was missing before.
     for call, each in sorted(calls.items(), key=lambda item: item[0].startswith("DELETE")):
         answer = sent(public, call, each, alice, alice.headers)
