@@ -87,7 +87,7 @@ class MediaTypeError(MeshwrightError):
 
 
 class QuotaError(MeshwrightError):
-    """The tenant already has as many plans, or as many bytes stored, as it is allowed."""
+    """The tenant already has as many plans, as many keys, or as many bytes stored, as it is allowed."""
 
     code = "quota-exceeded"
 

@@ -13,16 +13,16 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from sqlalchemy import Engine, inspect, select, update
 
-from app.errors import NotFoundError, TooManyJobsError, UnavailableError, WrongStateError
+from app.errors import NotFoundError, QuotaError, TooManyJobsError, UnavailableError, WrongStateError
 from app.service.db import tables
 from app.service.db.calibrations import CalibrationStore
-from app.service.db.engine import build_engine, reading, writing
+from app.service.db.engine import build_engine, now_of, reading, writing
 from app.service.db.jobs import JobKey, JobStore
 from app.service.db.keys import create_key, find_key, list_keys, note_use, page_of_keys, revoke_key
 from app.service.db.migrate import VERSION_TABLE, is_current, upgrade
 from app.service.db.plan_result import PlanResult
 from app.service.db.plans import PlanStore, Submission, write_result
-from app.service.db.tables import job_events, jobs, metadata
+from app.service.db.tables import job_events, jobs, keys, metadata
 from cost_models.errors import InvalidInputError
 from planner.search.progress import Progress
 
@@ -426,6 +426,30 @@ class TestKeys:
         with pytest.raises(NotFoundError):
             revoke_key(engine, theirs.id, tenant="a")
         assert page_of_keys(engine, "b", limit=2)[0].revoked_at is None
+
+    def test_a_tenant_has_so_many_keys_and_no_more_until_old_ones_are_forgotten(self, engine: Engine) -> None:
+        for name in ("first", "second"):
+            create_key(engine, tenant="a", name=name, most=2)
+        create_key(engine, tenant="b", name="theirs", most=2)
+        first, second = (key for key in list_keys(engine) if key.tenant == "a")
+        with pytest.raises(QuotaError) as refused:
+            create_key(engine, tenant="a", name="third", most=2)
+        assert {name: refused.value.context[name] for name in ("quota", "limit", "used")} == {
+            "quota": "keys", "limit": 2, "used": 2,
+        }  # fmt: skip
+        revoke_key(engine, first.id)
+        with pytest.raises(QuotaError):
+            create_key(engine, tenant="a", name="third", most=2)
+        for days, made in ((89, False), (91, True)):
+            with writing(engine) as connection:
+                then = now_of(connection) - timedelta(days=days)
+                connection.execute(update(keys).where(keys.c.id == first.id).values(revoked_at=then))
+            if not made:
+                with pytest.raises(QuotaError):
+                    create_key(engine, tenant="a", name="third", most=2)
+        create_key(engine, tenant="a", name="third", most=2)
+        assert [key.name for key in page_of_keys(engine, "a", limit=9)] == ["third", second.name]
+        assert len(page_of_keys(engine, "b", limit=9)) == 1
 
     @pytest.mark.parametrize(
         "bad",

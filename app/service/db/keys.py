@@ -13,9 +13,9 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Engine, Row, insert, literal, or_, select, tuple_, update
+from sqlalchemy import Connection, Engine, Row, delete, func, insert, literal, or_, select, tuple_, update
 
-from app.errors import NotFoundError
+from app.errors import NotFoundError, QuotaError
 from app.scopes import USUAL_SCOPES, Scope, scopes_stored
 from app.service.db.audit import record
 from app.service.db.engine import now_of, reading, writing
@@ -27,6 +27,10 @@ from cost_models.hints import shown
 _PREFIX = "mw_"
 _USE_NOTED_EVERY = timedelta(minutes=1)
 _LONGEST_NAME, _LONGEST_TENANT = 80, 64
+MOST_KEYS = 1000
+"""Keys that one tenant may have: each has a rate of requests of its own, so that any number would be any rate."""
+_KEPT = timedelta(days=90)
+"""How long a key that was revoked or has expired stays in lists."""
 LONGEST_LIFE_S = 100 * 365 * 86_400.0
 """Seconds that a key may be given at most, a hundred years: more is meant to be for ever, and would leave the calendar."""
 NAME = rf"^[^\x00-\x1f\x7f]{{1,{_LONGEST_NAME}}}$"
@@ -55,10 +59,12 @@ def create_key(
     name: str,
     scopes: Sequence[Scope] = USUAL_SCOPES,
     expires_in_s: float | None = None,
+    most: int = MOST_KEYS,
 ) -> tuple[Key, str]:
-    """A new key and its secret, which cannot be read again.
+    """A new key and its secret, which cannot be read again. Keys of the tenant that ended long ago are forgotten.
 
     Raises:
+        QuotaError: the tenant has `most` keys already.
         InvalidInputError: the name or the tenant is empty, too long or of several lines, or the key would never be valid.
     """
     _require_line("the name of the key", name, longest=_LONGEST_NAME)
@@ -69,6 +75,7 @@ def create_key(
     secret = _PREFIX + secrets.token_hex(20)
     with writing(engine) as connection:
         now = now_of(connection)
+        _require_room(connection, tenant, now, most=most)
         expires_at = None if expires_in_s is None else now + timedelta(seconds=expires_in_s)
         key = Key(f"key-{secrets.token_hex(6)}", tenant, name, tuple(scopes), now, expires_at)
         connection.execute(
@@ -150,6 +157,19 @@ def _key(row: Row[Any]) -> Key:
         row.id, row.tenant, row.name, scopes_stored(row.scopes), row.created_at, row.expires_at, row.last_used_at,
         row.revoked_at,
     )  # fmt: skip
+
+
+def _require_room(connection: Connection, tenant: str, now: datetime, *, most: int) -> None:
+    mine = keys.c.tenant == tenant
+    # A key that neither was revoked nor expires has two moments that are null, and so is never older.
+    connection.execute(delete(keys).where(mine, or_(keys.c.revoked_at < now - _KEPT, keys.c.expires_at < now - _KEPT)))
+    used = connection.execute(select(func.count()).where(mine)).scalar_one()
+    if used >= most:
+        raise QuotaError(
+            f"there are already {used:,} keys of at most {most:,}",
+            hint="Use fewer ones for longer. Keys that were revoked or have expired make room after 90 days.",
+            context={"quota": "keys", "limit": most, "used": used, "retry_after_s": 3600},
+        )
 
 
 def _require_line(what: str, text: str, *, longest: int) -> None:
