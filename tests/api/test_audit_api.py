@@ -32,7 +32,8 @@ OF_AGENTS = {f"POST /v1/agents/{{agent_id}}/{verb}" for verb in ("lease", "heart
 """How an agent works on a job that somebody asked for. What it brings is the creation of a calibration."""
 TRIED = {
     "POST /v1/plans", "DELETE /v1/plans/{plan_id}", "POST /v1/calibrations", "DELETE /v1/calibrations/{calibration_id}",
-    "POST /v1/agents", "POST /v1/profiling-jobs", "DELETE /v1/profiling-jobs/{job_id}", "POST /v1/keys", "DELETE /v1/keys/{key_id}", "POST /plans", "POST /plans/{plan_id}/cancel",
+    "POST /v1/agents", "POST /v1/profiling-jobs", "DELETE /v1/profiling-jobs/{job_id}", "POST /v1/keys",
+    "DELETE /v1/keys/{key_id}", "POST /plans", "POST /plans/{plan_id}/cancel", "POST /agents/{agent_id}/measure",
 }  # fmt: skip
 """What the tests below do, and find in the log."""
 
@@ -117,10 +118,15 @@ def test_what_is_done_on_pages_is_written_down_too(audited: TestClient) -> None:
     assert sent.status_code == 303, sent.text
     plan = sent.headers["location"].rpartition("/")[2]
     assert audited.post(f"/plans/{plan}/cancel", headers=own).status_code == 303
-    found = entries(audited, {"Authorization": f"Bearer {secret}"})
-    assert [(entry["action"], entry["object"], entry["by"]) for entry in found[1:]] == [
+    shown = {"Authorization": f"Bearer {secret}"}
+    agent = audited.post("/v1/agents", json=EXAMPLE_REGISTRATION, headers=shown).json()["id"]
+    assert audited.post(f"/agents/{agent}/measure", headers=own).status_code == 303
+    (job,) = audited.get("/v1/profiling-jobs", headers=shown).json()["items"]
+    assert [(entry["action"], entry["object"], entry["by"]) for entry in entries(audited, shown)[1:]] == [
         ("plan.create", plan, key_id),
         ("plan.cancel", plan, key_id),
+        ("agent.register", agent, key_id),
+        ("profiling-job.create", job["id"], key_id),
     ]
 
 
