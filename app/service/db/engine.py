@@ -68,20 +68,22 @@ def _engine_of(url: str | URL, *, silence_s: float | None) -> Engine:
             [Problem("", "the database URL names no file; SQLite in memory is one thread's own", hint)]
         )
     assert parsed.database is not None
-    _keep_private(Path(parsed.database))
+    file = Path(parsed.database)
+    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     engine = create_engine(url, pool_size=_POOL_SIZE, max_overflow=_MAX_OVERFLOW)
+    event.listen(engine, "do_connect", lambda *_: keep_private(file))
     event.listen(engine, "connect", _prepare_sqlite)
     event.listen(engine, "begin", _begin_sqlite)
     return engine
 
 
-def _keep_private(file: Path) -> None:
-    """Makes the file of a database, and its folder, for its owner alone: it holds what a company plans to train on which machines."""
-    file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+def keep_private(file: Path) -> None:
+    """Makes a file of SQLite its owner's alone: it holds what a company plans to train on which machines."""
     # Made before SQLite does, which would follow the umask. SQLite gives the files beside it, `-wal` and `-shm`, the permissions of
-    # this one (sqlite.org/src, os_unix.c, findCreateFileMode).
-    with suppress(OSError):  # SQLite says what is wrong with the file, once it is asked for something
-        os.close(os.open(file, os.O_RDWR | os.O_CREAT, 0o600))
+    # this one (sqlite.org/src, os_unix.c, findCreateFileMode). Never opened here: closing a file ends all locks that the process
+    # holds on it, those of SQLite's connections in other threads too (sqlite.org/howtocorrupt.html, 2.2).
+    with suppress(OSError):  # it is there already, or SQLite says what is wrong with its place
+        os.mknod(file, 0o600)
     for name in (file.name, f"{file.name}-wal", f"{file.name}-shm"):
         # An earlier release has left them readable. Those of somebody else are theirs to change.
         with suppress(OSError):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import subprocess
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -85,10 +87,32 @@ def test_a_file_of_an_earlier_release_is_closed_to_others_too(tmp_path: Path) ->
     before.execute("PRAGMA journal_mode=WAL")
     before.execute("CREATE TABLE t (x)")
     assert set(modes(tmp_path).values()) == {"0o644"}
-    build_engine(f"sqlite:///{tmp_path / 'c.db'}").dispose()
-    assert modes(tmp_path) == {"c.db": "0o600", "c.db-wal": "0o600", "c.db-shm": "0o600"}
+    engine = build_engine(f"sqlite:///{tmp_path / 'c.db'}")
+    with reading(engine):
+        assert modes(tmp_path) == {"c.db": "0o600", "c.db-wal": "0o600", "c.db-shm": "0o600"}
+    engine.dispose()
     assert tmp_path.stat().st_mode & 0o777 == 0o755, "a folder that was there before is its owner's affair"
     before.close()
+
+
+def test_an_engine_that_is_not_used_makes_no_file(tmp_path: Path) -> None:
+    build_engine(f"sqlite:///{tmp_path / 'c.db'}").dispose()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_engine_leaves_the_locks_of_the_first_alone(tmp_path: Path) -> None:
+    """To open and close the file here would end this process's locks, and the next process that closes it would take itself for the
+    last one and delete the write-ahead log from under us."""
+    engine, second = (build_engine(f"sqlite:///{tmp_path / 'c.db'}") for _ in range(2))
+    with writing(engine) as connection:
+        connection.exec_driver_sql("CREATE TABLE t (x)")
+    with reading(engine) as reader, reading(second):
+        assert reader.exec_driver_sql("SELECT count(*) FROM t").scalar_one() == 0
+        script = f"import sqlite3; sqlite3.connect({str(tmp_path / 'c.db')!r}).execute('SELECT * FROM t').close()"
+        subprocess.run([sys.executable, "-c", script], check=True)
+        assert (tmp_path / "c.db-wal").stat().st_size > 0
+    engine.dispose()
+    second.dispose()
 
 
 def test_a_file_that_cannot_be_made_is_reported_when_it_is_used(tmp_path: Path) -> None:
