@@ -146,13 +146,11 @@ def _add_errors(operation: dict[str, Any], *, method: str, path: str) -> None:
         statuses += [404]
     # A plan may be deleted, or run out of time, while the request that asked for it waits.
     is_waiting = method == "post" and path == "/v1/plans"
-    if is_waiting:
-        statuses += [504]
     if method == "delete" or is_waiting or path.endswith(("/{rank}", "/exports/{framework}", "/results")):
         statuses += [409]
     if "requestBody" in operation:
         statuses += [400, 413, 415]
-    if path in ("/v1/evaluate", "/v1/judge") or path.endswith("/exports/{framework}"):
+    if is_waiting or path in ("/v1/evaluate", "/v1/judge") or path.endswith("/exports/{framework}"):
         # Computed in turn with others', and for so long.
         statuses += [504]
     responses = operation["responses"]
