@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent.parent
@@ -126,20 +127,17 @@ class Database:
 
     def kill(self) -> None:
         """Ends all its processes at once, as a machine that fails does."""
-        for pid in self._pids():
-            os.kill(pid, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
         until(lambda: not self._pids(), seconds=10, what="the database did not end")
         (self._data / "postmaster.pid").unlink()
 
     def freeze(self) -> None:
         """Suspends all its processes: connections stay open and nobody answers."""
-        for pid in self._pids():
-            os.kill(pid, signal.SIGSTOP)
+        self._signal(signal.SIGSTOP)
 
     def thaw(self) -> None:
         """Lets its processes go on."""
-        for pid in self._pids():
-            os.kill(pid, signal.SIGCONT)
+        self._signal(signal.SIGCONT)
 
     def fill_disk(self) -> None:
         """Leaves no free byte on its disk."""
@@ -160,8 +158,7 @@ class Database:
 
     def remove(self) -> None:
         """Ends the server and unmounts its disk."""
-        for pid in self._pids():
-            os.kill(pid, signal.SIGKILL)
+        self._signal(signal.SIGKILL)
         until(lambda: not self._pids(), seconds=10, what="the database did not end")
         subprocess.run(["umount", str(self._disk)], check=True)
 
@@ -178,6 +175,11 @@ class Database:
             except OSError:
                 continue
         return found
+
+    def _signal(self, number: signal.Signals) -> None:
+        for pid in self._pids():
+            with suppress(ProcessLookupError):  # it ended by itself in the meantime
+                os.kill(pid, number)
 
     def _run(self, program: str, *arguments: str) -> None:
         command = [str(self._programs / program), *arguments]

@@ -38,7 +38,7 @@ LONG = {
 }
 
 
-def until(condition: Callable[[], Any], *, seconds: float = 30.0) -> None:
+def until(condition: Callable[[], Any], *, seconds: float = 90.0) -> None:
     end_at = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end_at, "waited too long"
