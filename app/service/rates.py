@@ -1,8 +1,9 @@
 """How often one key may ask. Each service process counts for itself, in memory.
 
 Sharing the counts in the database would cost a write for every request, all of one key's to one row: PostgreSQL took 300 of them a
-second from 16 clients on a busy core, while a count in memory takes 30 microseconds. With several services behind a proxy a key may therefore ask as often as each of them allows. What must not be exceeded is
-counted in the database instead: unfinished jobs, running jobs, plans and stored bytes.
+second from 16 clients on a busy core, while a count in memory takes 30 microseconds. With several services behind a proxy a key may
+therefore ask as often as each of them allows. What must not be exceeded is counted in the database instead: unfinished jobs,
+running jobs, plans and stored bytes.
 """
 
 from __future__ import annotations
