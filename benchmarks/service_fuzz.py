@@ -106,7 +106,7 @@ def serving(url: str | None, folder: Path) -> Iterator[Running]:
         port = probe.getsockname()[1]
     environment = {
         **os.environ,
-        "MESHWRIGHT_DATA_DIR": str(folder), "MESHWRIGHT_JOB_TIME_LIMIT_S": "5", "MESHWRIGHT_MAX_QUEUED_JOBS": "100000",
+        "MESHWRIGHT_DATA_DIR": str(folder), "MESHWRIGHT_JOB_TIME_LIMIT_S": "60", "MESHWRIGHT_MAX_QUEUED_JOBS": "100000",
         "MESHWRIGHT_POOL_SIZE": "1", "MESHWRIGHT_LOG_LEVEL": "warning",
     }  # fmt: skip
     database = [] if url is None else ["--db", url]
