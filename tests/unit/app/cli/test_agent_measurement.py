@@ -38,7 +38,7 @@ def begun(tmp_path: Path, seconds: float, *, limit_s: float = 60.0) -> tuple[Mea
     command = [sys.executable, STAND_IN, str(tmp_path / "document.json"), str(seconds), f"--out={out}"]
     environment = {**os.environ, "MESHWRIGHT_TOKEN": "secret"}
     measurement = Measurement(command, out=out, time_limit_s=limit_s, environment=environment)
-    end_at = time.monotonic() + 30
+    end_at = time.monotonic() + 120
     while not (pids := out.with_suffix(".pids")).exists() or not pids.read_text():
         assert time.monotonic() < end_at
         time.sleep(0.02)
@@ -46,7 +46,7 @@ def begun(tmp_path: Path, seconds: float, *, limit_s: float = 60.0) -> tuple[Mea
 
 
 def ended(measurement: Measurement) -> Ended:
-    end_at = time.monotonic() + 30
+    end_at = time.monotonic() + 120
     while (found := measurement.poll()) is None:
         assert time.monotonic() < end_at
         time.sleep(0.02)
