@@ -17,21 +17,24 @@ from app.service.access import NEEDED, require_guarded
 from app.service.api.key_documents import KeyPage, NewKey
 from app.service.auth import principal_of
 from app.service.db.keys import create_key, revoke_key
+from app.service.db.migrate import upgrade
 from app.service.main import create_app
 from app.settings import Settings
 
-MOMENTS = ("created_at", "expires_at", "last_used_at", "revoked_at")
-
 
 def service(folder: Path, **settings: Any) -> TestClient:
-    chosen = {"host": "0.0.0.0", "pool_size": 1, "log_level": "error", "seed_examples": False, **settings}
-    return TestClient(create_app(Settings(data_dir=folder, **chosen)))
+    """A service that is not started: what keys open needs tables and no worker."""
+    chosen = {"host": "0.0.0.0", "log_level": "error", "seed_examples": False, **settings}
+    app = create_app(Settings(data_dir=folder, **chosen))
+    upgrade(app.state.service.engine)
+    return TestClient(app)
 
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
-    with service(tmp_path_factory.mktemp("data")) as client:
-        yield client
+    client = service(tmp_path_factory.mktemp("data"))
+    yield client
+    client.app.state.service.engine.dispose()  # type: ignore[attr-defined]
 
 
 def holder(client: TestClient, tenant: str, *scopes: str, **more: Any) -> dict[str, str]:
@@ -122,27 +125,28 @@ def test_pages_want_scopes_too(guarded: TestClient) -> None:
 
 
 def test_an_expired_key_opens_nothing_however_recently_it_was_used(tmp_path: Path) -> None:
-    with service(tmp_path, key_memory_s=60) as client:
-        short = holder(client, "a", "read", expires_in_s=0.3)
-        assert client.get("/v1/plans", headers=short).status_code == 200
-        time.sleep(0.35)
-        assert client.get("/v1/plans", headers=short).status_code == 401
+    client = service(tmp_path, key_memory_s=60)
+    short = holder(client, "a", "read", expires_in_s=0.3)
+    assert client.get("/v1/plans", headers=short).status_code == 200
+    time.sleep(0.35)
+    assert client.get("/v1/plans", headers=short).status_code == 401
 
 
 def test_a_key_revoked_elsewhere_is_refused_when_it_is_next_looked_up(tmp_path: Path) -> None:
     """A service remembers a key for as long as its setting says, five seconds by default, and no longer."""
     assert Settings.model_fields["key_memory_s"].default == 5.0
-    with service(tmp_path, key_memory_s=0.5) as client:
-        engine = client.app.state.service.engine  # type: ignore[attr-defined]
-        key, secret = create_key(engine, tenant="a", name="lost")
-        shown = {"Authorization": f"Bearer {secret}"}
-        assert client.get("/v1/plans", headers=shown).status_code == 200
-        revoke_key(engine, key.id)  # as another process does
-        time.sleep(0.55)
-        assert client.get("/v1/plans", headers=shown).status_code == 401
+    client = service(tmp_path, key_memory_s=0.5)
+    engine = client.app.state.service.engine  # type: ignore[attr-defined]
+    key, secret = create_key(engine, tenant="a", name="lost")
+    shown = {"Authorization": f"Bearer {secret}"}
+    assert client.get("/v1/plans", headers=shown).status_code == 200
+    revoke_key(engine, key.id)  # as another process does
+    time.sleep(0.55)
+    assert client.get("/v1/plans", headers=shown).status_code == 401
 
 
-def test_on_loopback_everybody_manages_the_local_keys(client: TestClient) -> None:
+def test_on_loopback_everybody_manages_the_local_keys(tmp_path: Path) -> None:
+    client = service(tmp_path, host="127.0.0.1")
     made = client.post("/v1/keys", json={"name": "mine", "scopes": ["read"]}).json()
     assert made["tenant"] == "local"
     shown = {"Authorization": f"Bearer {made['key']}"}
