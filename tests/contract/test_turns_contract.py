@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 
 import pytest
-from sqlalchemy import Engine, update
+from sqlalchemy import Engine, event, update
 
 from app.service.db.engine import writing
 from app.service.db.jobs import JobKey, JobStore, insert_job
@@ -85,6 +85,21 @@ def test_a_place_is_the_number_of_starts_until_a_job_runs(queue: Queue) -> None:
     started = [queue.start() for _ in range(8)]
     assert told == {name: started.index(name) + 1 for name in told}
     assert queue.store.place(JobKey("a", "a0")) is None
+
+
+def test_a_job_that_is_started_while_its_place_is_told_was_next(queue: Queue) -> None:
+    """Another process starts the tenant's only job between two of the statements that find the place."""
+    queue.put("a0", "b0")
+    told: list[str] = []
+
+    def start_it(_connection: object, _cursor: object, statement: str, *_rest: object) -> None:
+        if statement.startswith("SELECT") and not told:
+            told.append(statement)
+            assert queue.start() == "a0"
+
+    event.listen(queue.engine, "after_cursor_execute", start_it)
+    assert queue.place("a0") == 1
+    assert told
 
 
 def test_a_wait_follows_from_what_recent_jobs_took(queue: Queue) -> None:

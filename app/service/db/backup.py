@@ -21,7 +21,7 @@ from sqlalchemy import Connection, DateTime, Engine, MetaData, Table, event, fun
 from sqlalchemy.engine import URL
 
 from app.errors import WrongStateError
-from app.service.db.engine import build_engine, writing
+from app.service.db.engine import build_engine, reading, writing
 from app.service.db.migrate import VERSION_TABLE, revision_of, upgrade
 from app.service.db.tables import UtcDateTime, jobs
 from cost_models.errors import InvalidInputError, Problem
@@ -53,7 +53,7 @@ def back_up(engine: Engine, file: Path) -> Contents:
     with _new_file(file) as partial:
         copy = build_engine(_url(partial))
         try:
-            with _one_moment(engine) as source:
+            with reading(engine) as source:
                 revision = revision_of(source)
                 if revision is None:
                     hint = "Check --db, MESHWRIGHT_DATABASE_URL and MESHWRIGHT_DATA_DIR."
@@ -111,16 +111,6 @@ def restore(engine: Engine, file: Path, *, replace: bool = False) -> Contents:
 
 def _url(file: Path) -> URL:
     return URL.create("sqlite", database=str(file))
-
-
-@contextmanager
-def _one_moment(engine: Engine) -> Iterator[Connection]:
-    """A connection that sees the database as it is now until the block ends, whatever others write."""
-    options: dict[str, Any] = {"meshwright_reads": True}
-    if engine.dialect.name == "postgresql":
-        options |= {"isolation_level": "REPEATABLE READ", "postgresql_readonly": True}
-    with engine.connect().execution_options(**options) as connection:
-        yield connection
 
 
 @contextmanager
