@@ -49,8 +49,9 @@ class Settings(BaseSettings):
     host: str = "127.0.0.1"
     """Address to listen on. Only a loopback address works without keys."""
     port: Annotated[int, Field(ge=0, le=65535)] = 8000
+    """Port to listen on; 0 takes any that is free."""
     data_dir: Path = Field(default_factory=default_data_dir)
-    """Where the default SQLite file lives."""
+    """Folder of the default SQLite file. By default `$XDG_DATA_HOME/meshwright`, or `~/.local/share/meshwright`."""
     database_url: str | None = None
     """SQLAlchemy URL, such as postgresql://user@host/name. The default is a SQLite file in data_dir."""
     # A SQLite file has one user, who expects the program to just start. A PostgreSQL database may serve other processes of
@@ -60,7 +61,7 @@ class Settings(BaseSettings):
     # A search keeps one core busy for seconds at most, so four workers serve a team, and a laptop does not fill its memory with
     # idle ones.
     pool_size: Annotated[int, Field(ge=0, le=256)] = Field(default_factory=lambda: min(4, os.cpu_count() or 1))
-    """Worker processes that run jobs; 0 where `meshwright worker` runs them."""
+    """Worker processes that run jobs; 0 where `meshwright worker` runs them. By default one for each core, at most four."""
     job_time_limit_s: Annotated[float, Field(gt=0)] = 600.0
     """Seconds after which a job is stopped, whatever its request asked for."""
     # The search looks at its stop flag between chunks, which mostly take less than 0.1 s. Ending the process instead costs a second
@@ -76,7 +77,7 @@ class Settings(BaseSettings):
     agent_lease_s: Annotated[float, Field(ge=1)] = 60.0
     """Seconds without a heartbeat after which a GPU node's measurement may be given to another agent."""
     max_running_jobs: Annotated[int | None, Field(ge=1)] = None
-    """Jobs of one tenant that may run at a time. By default one worker of all stays free for the others where there are tenants."""
+    """Jobs of one tenant that may run at a time. By default a tenant may use all workers but one, or all of them on a loopback address, where there are no tenants."""
     database_silence_s: Annotated[float, Field(ge=1)] = 5.0
     """Seconds for which PostgreSQL may say nothing before a request is answered with 503; a statement may take four fifths of them."""
     max_queued_jobs: Annotated[int, Field(ge=1)] = 100
@@ -86,7 +87,7 @@ class Settings(BaseSettings):
     max_stored_bytes: Annotated[int | None, Field(ge=1)] = 2 << 30
     """Bytes that the plans and calibrations of one tenant may take, compressed; a further one is answered with 429."""
     request_rate: Rate = None
-    """Requests of one key, such as `6000/minute`; more are answered with 429. Each service process counts its own."""
+    """Requests of one key, such as `6000/minute`; more are answered with 429. Each service process counts its own. By default any number."""
     upload_rate: Rate = None
     """Calibrations that one key may upload, in the same notation. By default `60/minute`, and any number on a loopback address."""
     keep_plans_days: Annotated[float | None, Field(gt=0)] = None
@@ -122,7 +123,7 @@ class Settings(BaseSettings):
     answering_processes: Annotated[int, Field(ge=1, le=64)] = Field(
         default_factory=lambda: max(2, min(4, os.cpu_count() or 1))
     )
-    """Processes that compute what a client waits for and nothing stores: evaluations, judgements, launch files, pages."""
+    """Processes that compute what a client waits for and nothing stores: evaluations, judgements, launch files, pages. By default as many as the machine has cores, from two to four."""
     # The largest body that is accepted holds 4,200 rows, which take 40 s on a core of their own when each is of another job.
     answer_time_limit_s: Annotated[float, Field(gt=0)] = 300.0
     """Seconds that such an answer may take, its client's reading included."""
@@ -134,9 +135,11 @@ class Settings(BaseSettings):
     # A request is a few KB. The largest body is a calibration: that of a node with four GPUs has 165 KB, one of several nodes a
     # few times as much.
     max_body_bytes: Annotated[int, Field(ge=1024)] = 1 << 20
+    """Bytes that the body of a request may have; a larger one is answered with 413."""
     # No document of the contract is nested more than a dozen levels deep. The bound keeps every later walk over
     # a document clear of Python's recursion limit.
     max_json_depth: Annotated[int, Field(ge=8)] = 64
+    """Levels to which a JSON document may be nested; a deeper one is refused."""
     # Revoking a key has to take effect while somebody watches; asking the database for every request would cost each of them a query.
     key_memory_s: Annotated[float, Field(ge=0, le=60)] = 5.0
     """Seconds for which a valid key is not looked up again. A key revoked by another process opens this one for as long."""
@@ -145,6 +148,7 @@ class Settings(BaseSettings):
     traces: bool = False
     """Whether spans of requests, jobs and the database are sent by OpenTelemetry (extra `otel`); `OTEL_…` variables say where to."""
     log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Least level of what is logged on stderr, one JSON object a line."""
 
     @property
     def url(self) -> str:

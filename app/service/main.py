@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 
+import structlog
 from fastapi import FastAPI
 from fastapi.concurrency import run_in_threadpool
 from sqlalchemy.exc import SQLAlchemyError
@@ -34,7 +35,7 @@ from app.service.auth import LOCAL_TENANT, figures_reader, principal_of
 from app.service.db.agents import AgentStore
 from app.service.db.calibrations import CalibrationStore
 from app.service.db.engine import build_engine
-from app.service.db.migrate import upgrade
+from app.service.db.migrate import is_current, upgrade
 from app.service.db.plans import PlanStore
 from app.service.db.profiling_jobs import ProfilingJobStore
 from app.service.db.profiling_leases import ProfilingLeases
@@ -57,6 +58,7 @@ from app.settings import Settings
 from cost_models.errors import InvalidInputError, Problem
 from planner.request.checked_request import PRODUCT_VERSION
 
+log = structlog.get_logger("meshwright.service")
 FORKER = Forker(["app.service.api.computed", "app.service.web.computed_pages"])
 """One for all services of this process: what it costs is to load the program."""
 _TAGS = [
@@ -188,8 +190,17 @@ def _start(service: Service) -> None:
         patient = build_engine(service.settings.url)
         upgrade(patient)
         patient.dispose()
+    else:
+        _tell_of_old_schema(service)
     if service.settings.is_open:
         with suppress(SQLAlchemyError):  # `/readyz` reports a database that is away or has an older schema
             service.seed(LOCAL_TENANT)
     service.runner.start()
     service.sweeper.start()
+
+
+def _tell_of_old_schema(service: Service) -> None:
+    # Otherwise the first lines of the log would be what the database says of tables that it lacks.
+    with suppress(SQLAlchemyError):
+        if not is_current(service.engine):
+            log.warning("the schema of the database is not current", remedy="run `meshwright db upgrade`")

@@ -216,6 +216,20 @@ class TestService:
         client.request("BREW", "/v1/plans")
         assert "BREW" not in client.get("/metrics").text
 
+    def test_the_log_of_a_service_on_an_old_schema_begins_with_what_to_do(
+        self, tmp_path: Any, capfd: pytest.CaptureFixture[str]
+    ) -> None:
+        kept = {name: logging.getLogger(name).handlers for name in OWN_LOGGERS}
+        with TestClient(create_app(Settings(data_dir=tmp_path, auto_upgrade=False, pool_size=1))):
+            pass
+        for name, handlers in kept.items():
+            logging.getLogger(name).handlers = handlers
+        first = json.loads(capfd.readouterr().err.splitlines()[0])
+        assert (first["event"], first["remedy"]) == (
+            "the schema of the database is not current",
+            "run `meshwright db upgrade`",
+        )
+
     def test_logs_are_json_lines_on_stderr(self, tmp_path: Any, capfd: pytest.CaptureFixture[str]) -> None:
         kept = {name: logging.getLogger(name).handlers for name in OWN_LOGGERS}
         with TestClient(create_app(Settings(data_dir=tmp_path, log_level="info", pool_size=1))) as client:

@@ -28,7 +28,19 @@ keys_app = typer.Typer(name="keys", help="Manage who may use the service.", no_a
 DatabaseUrl = Annotated[
     str | None,
     typer.Option(
-        "--db", metavar="URL", help="Database, such as postgresql://user@host/name.", show_default="a file of SQLite"
+        "--db",
+        metavar="URL",
+        help="Database, such as postgresql://user@host/name; MESHWRIGHT_DATABASE_URL says it, too.",
+        show_default="a file of SQLite",
+    ),
+]
+SharedDatabaseUrl = Annotated[
+    str | None,
+    typer.Option(
+        "--db",
+        metavar="URL",
+        help="PostgreSQL database of the services, such as postgresql://user@host/name.",
+        show_default="MESHWRIGHT_DATABASE_URL",
     ),
 ]
 
@@ -38,6 +50,17 @@ Workers = Annotated[
         "--workers",
         metavar="N",
         help="Worker processes that run jobs; 0 where `meshwright worker` runs them.",
+        show_default="one per core, at most 4",
+        min=0,
+        max=256,
+    ),
+]
+WorkersHere = Annotated[
+    int | None,
+    typer.Option(
+        "--workers",
+        metavar="N",
+        help="Jobs that run here at a time, each in a process of its own.",
         show_default="one per core, at most 4",
         min=0,
         max=256,
@@ -81,7 +104,7 @@ def serve(
         raise InvalidInputError([Problem("", message, "If the port is taken, choose another with --port.")]) from ended
 
 
-def worker(context: typer.Context, *, db: DatabaseUrl = None, workers: Workers = None) -> None:
+def worker(context: typer.Context, *, db: SharedDatabaseUrl = None, workers: WorkersHere = None) -> None:
     """Run jobs for the services on a PostgreSQL database, from any machine."""
     settings = _settings(database_url=db, pool_size=workers, log_level=context.obj["log_level"])
     from app.service.workers_apart import run_workers
@@ -91,7 +114,7 @@ def worker(context: typer.Context, *, db: DatabaseUrl = None, workers: Workers =
 
 @db_app.command()
 def upgrade(*, db: DatabaseUrl = None) -> None:
-    """Bring the database to the newest schema."""
+    """Bring the database to the newest schema, and print which that is."""
     from app.service.db.migrate import upgrade as upgrade_database
 
     with _engine(db) as engine:

@@ -9,6 +9,7 @@ import pytest
 from pydantic import ValidationError
 
 from app.settings import Settings, is_loopback
+from scripts.http_reference import settings as table_of_settings
 
 
 def test_the_default_database_lies_in_the_data_folder(tmp_path: Path) -> None:
@@ -108,3 +109,10 @@ def test_a_file_is_upgraded_unless_told_otherwise_and_a_server_only_if_told(
 def test_nonsense_is_refused(name: str, value: object) -> None:
     with pytest.raises(ValidationError):
         Settings(**{name: value})
+
+
+def test_every_setting_is_explained_and_a_default_that_is_no_constant_told() -> None:
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table_of_settings().splitlines()[2:]]
+    assert len(rows) == len(Settings.model_fields)
+    assert [name for name, _, meaning in rows if not meaning.endswith(".")] == []
+    assert [name for name, default, meaning in rows if not default and "default" not in meaning] == []
