@@ -22,6 +22,9 @@ Columns = tuple[NDArray[Any], ...]
 """Arrays over combinations, shape (..., U) each."""
 _MOST_KEPT = 8192
 """Combinations that are kept for one table of a job; when there would be more, the table starts over."""
+# A combination takes some 350 bytes with its key, so these are 45 MB. The largest searches keep half as many.
+MOST_IN_ALL = 1 << 17
+"""Combinations that are kept for all tables of all jobs together; the jobs that came first make room."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -38,8 +41,54 @@ class _Kept:
         return {key: index for index, key in enumerate(_keys(self.values))}
 
 
-_TABLES: WeakKeyDictionary[Any, dict[tuple[str, ...], _Kept]] = WeakKeyDictionary()
-"""By job and by the table's name and axes. They disappear with the job."""
+class _Tables(dict[tuple[str, ...], _Kept]):
+    """The tables of one job, by name and axes."""
+
+    @property
+    def combinations(self) -> int:
+        return sum(len(table.values) for table in list(self.values()))
+
+
+class _Jobs:
+    """The tables of all jobs. They disappear with the job, which caches elsewhere may hold for long, or make room for others."""
+
+    def __init__(self) -> None:
+        self._tables: WeakKeyDictionary[Any, _Tables] = WeakKeyDictionary()
+        # Counts what was added and not what has disappeared with a job, until room is made.
+        self._at_most = 0
+
+    def of(self, job: Any) -> _Tables:
+        """The job's tables, which are empty at first."""
+        return self._tables.setdefault(job, _Tables())
+
+    def added(self, job: Any, combinations: int) -> None:
+        """Makes room where so many more are too many; this job's own are kept."""
+        self._at_most += combinations
+        if self._at_most <= MOST_IN_ALL:
+            return
+        held = [(each, tables.combinations) for each, tables in list(self._tables.items())]
+        total = sum(count for _, count in held)
+        for each, count in held:
+            # Half of them, so that room is not made for every job.
+            if total <= MOST_IN_ALL // 2:
+                break
+            if each is not job:
+                self._tables.pop(each, None)
+                total -= count
+        self._at_most = total
+
+    @property
+    def combinations(self) -> int:
+        """How many combinations are kept now."""
+        return sum(tables.combinations for tables in list(self._tables.values()))
+
+
+_JOBS = _Jobs()
+
+
+def kept_in_all() -> int:
+    """How many combinations are kept for all jobs together."""
+    return _JOBS.combinations
 
 
 def kept_columns(
@@ -64,7 +113,7 @@ def kept_columns(
     # So many combinations come from a search that prices each once; looking them up would cost more than it saves.
     if len(rows) > _MOST_KEPT:
         return build(rows, *also)
-    tables, table = _TABLES.setdefault(job, {}), (name, *axes)
+    tables, table = _JOBS.of(job), (name, *axes)
     values = np.empty((len(rows), len(axes) + len(also)))
     for number, column in enumerate([*(getattr(rows, axis) for axis in axes), *also]):
         values[:, number] = column
@@ -79,12 +128,14 @@ def kept_columns(
         for column in columns:
             column.flags.writeable = False  # it is another batch's too
         tables[table] = _Kept(values, columns)
+        _JOBS.added(job, len(values))
         return columns
     if missing:
         new = np.array(list(missing.values()))
         added = build(rows.take(new), *(column[new] for column in also))
         joined = (np.concatenate(pair, axis=-1) for pair in zip(known.columns, added, strict=True))
         tables[table] = known = _Kept(np.concatenate([known.values, values[new]]), tuple(joined))
+        _JOBS.added(job, len(new))
     at = np.array([known.position[key] for key in keys], dtype=np.int64)
     return tuple(column.take(at, axis=-1) for column in known.columns)
 

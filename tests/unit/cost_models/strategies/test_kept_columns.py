@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from cost_models.job import Job
-from cost_models.strategies.kept_columns import kept_columns
+from cost_models.strategies.kept_columns import MOST_IN_ALL, kept_columns, kept_in_all
 from cost_models.strategies.strategy import Strategies
 from tests.builders import job_of, llama_model, rows_of
 
@@ -72,3 +72,17 @@ def test_a_full_table_starts_over_with_the_batch_that_filled_it() -> None:
     again = _asked(job, build, [2, 2], [9999.0, 0.0])
     assert again[0].tolist() == [10019.0, 20.0]
     assert [len(each) for each in build.built] == [5000, 5000, 1]
+
+
+def test_the_tables_of_all_jobs_together_are_bounded_and_the_first_jobs_make_room() -> None:
+    # 8,000 combinations for each of 20 jobs are 160,000; 131,072 may be kept.
+    jobs = [_job() for _ in range(20)]
+    builds = [_Counted() for _ in jobs]
+    numbers = np.arange(8000.0)
+    rows = rows_of(jobs[0], {"tp": 1}).take(np.zeros(8000, dtype=np.int64))
+    for job, build in zip(jobs, builds, strict=True):
+        kept_columns(job, "table", rows, ("tp",), build, also=[numbers])
+        assert kept_in_all() <= MOST_IN_ALL
+    for place in (0, -1):
+        kept_columns(jobs[place], "table", rows, ("tp",), builds[place], also=[numbers])
+    assert [len(build.built) for build in builds] == [2, *[1] * 19]
