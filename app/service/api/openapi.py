@@ -37,7 +37,8 @@ time, memory and proof.
   stands, and every object that a call names is stored for you. [The form](/) asks the same in a page, and shows the answer with
   pictures.
 - **Keys.** On the machine that it runs on, the service needs none. Elsewhere press *Authorize* and paste a key, which
-  `meshwright keys create` prints; programs send it as `Authorization: Bearer KEY`.
+  `meshwright keys create` prints; programs send it as `Authorization: Bearer KEY`. A key opens what its
+  scopes say (`read`, `plan`, `profile`, `admin`); an answer with status 403 names the one that is missing.
 - **Units** stand in the names of fields: `_s` seconds, `_bytes` bytes, `_gib` 2^30 bytes, `_gb_per_s` 1e9 bytes per second in one
   direction. Shares go from 0 to 1.
 - **Errors** are [RFC 9457](https://www.rfc-editor.org/rfc/rfc9457) problems with a stable `code`, a `hint`, and a pointer to each
