@@ -32,6 +32,11 @@ def _rate(text: str | None) -> str | None:
 Rate = Annotated[str | None, AfterValidator(_rate)]
 """A number in a time as the library `limits` writes it, such as `60/minute`."""
 
+# Longer ones leave the calendar, or what the database can count in milliseconds.
+_MOST_S, _MOST_HOURS, _MOST_DAYS = 604_800.0, 876_000.0, 36_500.0
+"""A week, and a hundred years."""
+Days = Annotated[float, Field(gt=0, le=_MOST_DAYS)]
+
 
 def is_loopback(host: str) -> bool:
     """Whether this address or name can only be reached from the same machine."""
@@ -62,23 +67,23 @@ class Settings(BaseSettings):
     # idle ones.
     pool_size: Annotated[int, Field(ge=0, le=256)] = Field(default_factory=lambda: min(4, os.cpu_count() or 1))
     """Worker processes that run jobs; 0 where `meshwright worker` runs them. By default one for each core, at most four."""
-    job_time_limit_s: Annotated[float, Field(gt=0)] = 600.0
+    job_time_limit_s: Annotated[float, Field(gt=0, le=_MOST_S)] = 600.0
     """Seconds after which a job is stopped, whatever its request asked for."""
     # The search looks at its stop flag between chunks, which mostly take less than 0.1 s. Ending the process instead costs a second
     # of loading for the worker that replaces it.
-    cancel_grace_s: Annotated[float, Field(ge=0)] = 0.25
+    cancel_grace_s: Annotated[float, Field(ge=0, le=_MOST_S)] = 0.25
     """Seconds that a cancelled job may take to stop by itself before its worker process is ended."""
     # The owner renews a lease once a third of it has passed (`JobStore.renew`), and a writer waits up to 10 s for SQLite's lock.
     # A shorter lease would start a job twice because the database was busy; a longer one would only delay the retry of a job
     # whose machine died.
-    lease_s: Annotated[float, Field(gt=0)] = 10.0
+    lease_s: Annotated[float, Field(gt=0, le=_MOST_S)] = 10.0
     """Seconds without a sign of life from a job's process after which the job is queued again."""
     # An agent is heard of every sixth part of it. A service that is restarted is away for seconds, a node that swaps for longer.
-    agent_lease_s: Annotated[float, Field(ge=1)] = 60.0
+    agent_lease_s: Annotated[float, Field(ge=1, le=_MOST_S)] = 60.0
     """Seconds without a heartbeat after which a GPU node's measurement may be given to another agent."""
     max_running_jobs: Annotated[int | None, Field(ge=1)] = None
     """Jobs of one tenant that may run at a time. By default a tenant may use all workers but one, or all of them on a loopback address, where there are no tenants."""
-    database_silence_s: Annotated[float, Field(ge=1)] = 5.0
+    database_silence_s: Annotated[float, Field(ge=1, le=_MOST_S)] = 5.0
     """Seconds for which PostgreSQL may say nothing before a request is answered with 503; a statement may take four fifths of them."""
     max_queued_jobs: Annotated[int, Field(ge=1)] = 100
     """Unfinished jobs that one tenant may have; a further one is answered with 429."""
@@ -90,30 +95,30 @@ class Settings(BaseSettings):
     """Requests of one key, such as `6000/minute`; more are answered with 429. Each service process counts its own. By default any number."""
     upload_rate: Rate = None
     """Calibrations that one key may upload, in the same notation. By default `60/minute`, and any number on a loopback address."""
-    keep_plans_days: Annotated[float | None, Field(gt=0)] = None
+    keep_plans_days: Days | None = None
     """Days after which a finished plan is deleted. By default plans are kept."""
-    keep_calibrations_days: Annotated[float | None, Field(gt=0)] = None
+    keep_calibrations_days: Days | None = None
     """Days after which a calibration is deleted. By default calibrations are kept."""
     keep_stored_bytes: Annotated[int | None, Field(ge=1)] = None
     """Bytes of one tenant's plans and calibrations above which its oldest finished plans are deleted. By default none are."""
-    keep_audit_days: Annotated[float | None, Field(gt=0)] = 365.0
+    keep_audit_days: Days | None = 365.0
     """Days for which an entry of the audit log is kept."""
     # A client repeats a request whose answer it lost within minutes. A day is what public interfaces promise.
-    keep_idempotency_keys_h: Annotated[float, Field(gt=0)] = 24.0
+    keep_idempotency_keys_h: Annotated[float, Field(gt=0, le=_MOST_HOURS)] = 24.0
     """Hours for which an `Idempotency-Key` stands for the plan that it made."""
-    sweep_every_s: Annotated[float, Field(ge=1)] = 600.0
+    sweep_every_s: Annotated[float, Field(ge=1, le=_MOST_S)] = 600.0
     """Seconds between two looks for what is to be deleted."""
     # A plan of ten strategies has some 60 KB, so this holds a thousand of them.
     kept_bytes: Annotated[int, Field(ge=0)] = 64 << 20
     """Memory, in bytes, for finished plans that are sent again without asking the database."""
     # A head is a few hundred bytes. What takes longer is no network, but somebody who wants to keep a connection for nothing.
-    header_timeout_s: Annotated[float, Field(gt=0)] = 10.0
+    header_timeout_s: Annotated[float, Field(gt=0, le=_MOST_S)] = 10.0
     """Seconds in which a connection's first request, or the rest of a later one's head, must have arrived."""
     # A body of the largest size takes this long at 35 KB/s.
-    body_timeout_s: Annotated[float, Field(gt=0)] = 30.0
+    body_timeout_s: Annotated[float, Field(gt=0, le=_MOST_S)] = 30.0
     """Seconds in which a request's body must have arrived, and after which a client that takes nothing of its answer is disconnected."""
     # Longer than proxies keep a connection that they do not use, so that it is mostly they who close it.
-    idle_timeout_s: Annotated[float, Field(gt=0)] = 75.0
+    idle_timeout_s: Annotated[float, Field(gt=0, le=_MOST_S)] = 75.0
     """Seconds that a connection may wait for its next request."""
     max_connections: Annotated[int, Field(ge=8)] = 1000
     """Connections at a time, and at most half of the files that the process may have open (`ulimit -n`). One more ends the connection that has waited longest for its client."""
@@ -125,7 +130,7 @@ class Settings(BaseSettings):
     )
     """Processes that compute what a client waits for and nothing stores: evaluations, judgements, launch files, pages. By default as many as the machine has cores, from two to four."""
     # The largest body that is accepted holds 4,200 rows, which take 40 s on a core of their own when each is of another job.
-    answer_time_limit_s: Annotated[float, Field(gt=0)] = 300.0
+    answer_time_limit_s: Annotated[float, Field(gt=0, le=_MOST_S)] = 300.0
     """Seconds that such an answer may take, its client's reading included."""
     # Those rows take 160 MiB, the program included.
     answer_memory_mib: Annotated[int, Field(ge=256)] = 2048

@@ -129,6 +129,58 @@ def test_cancelling_stops_the_agent_and_deleting_keeps_the_calibration(
     assert public.get(f"/v1/calibrations/{kept}", headers=mine).status_code == 200
 
 
+def test_a_result_that_is_refused_stores_nothing(public: TestClient, mine: dict[str, str]) -> None:
+    agent = registered(public, mine)
+    asked_for(public, mine)
+    lease = leased(public, mine, agent)["lease"]
+    assert sent(public, mine, agent, lease=lease, outcome="measured", calibration=measured()).status_code == 200
+    for number in range(3):
+        again = sent(public, mine, agent, lease=lease, outcome="measured", calibration=measured(name=f"more {number}"))
+        assert (again.status_code, again.json()["code"]) == (409, "wrong-state")
+    assert len(public.get("/v1/calibrations", headers=mine).json()["items"]) == 1
+
+
+def test_a_tenant_without_room_asks_for_no_measurement_but_keeps_those_it_asked_for(tmp_path: Path) -> None:
+    limits = {"max_stored_bytes": 600, "agent_lease_s": 60.0, "seed_examples": False}
+    with TestClient(create_app(Settings(data_dir=tmp_path, pool_size=1, log_level="error", **limits))) as client:
+        agent = registered(client, {})
+        asked_for(client, {})
+        asked_for(client, {})
+        for number in range(2):
+            result = {"lease": leased(client, {}, agent)["lease"], "outcome": "measured"}
+            answer = sent(client, {}, agent, **result, calibration=measured(name=f"measured {number}"))
+            assert answer.status_code == 200, answer.text
+        refused = client.post("/v1/profiling-jobs", json={"agent": agent})
+        told = refused.json()
+        assert (refused.status_code, told.get("quota"), told.get("limit")) == (429, "stored_bytes", 600)
+        assert told["used"] > 600
+        assert "retry-after" in refused.headers
+
+
+def test_an_agent_named_by_its_id_is_what_is_asked_for(public: TestClient, mine: dict[str, str]) -> None:
+    agent = registered(public, mine)
+    silent = registered(public, mine, name="node-8", gpus_per_node=None)
+    for body, pointer, message in (
+        (
+            {"agent": agent, "gpu": "A100-SXM-80GB"},
+            "/gpu",
+            f"gpu is A100-SXM-80GB, but agent {agent} has H100-SXM-80GB",
+        ),
+        ({"agent": agent, "num_nodes": 2}, "/num_nodes", f"num_nodes is 2, but agent {agent} has 1"),
+        (
+            {"agent": silent, "gpus_per_node": 8},
+            "/gpus_per_node",
+            f"gpus_per_node is 8, but agent {silent} does not say it",
+        ),
+    ):
+        refused = public.post("/v1/profiling-jobs", json=body, headers=mine)
+        assert refused.status_code == 422
+        found = refused.json()["errors"][0]
+        assert (found["pointer"], found["message"]) == (pointer, message)
+    asked_for(public, mine, agent=agent, gpu="H100-SXM-80GB", gpus_per_node=8, num_nodes=1)
+    asked_for(public, mine, agent=silent)
+
+
 def test_agents_and_their_jobs_are_their_tenants(public: TestClient, mine: dict[str, str]) -> None:
     other = key_of(public, "somebody else")
     agent, theirs = registered(public, mine), registered(public, other)

@@ -19,6 +19,7 @@ from app.errors import NotFoundError, TooManyJobsError, WorkerLostError, problem
 from app.service.db.audit import record
 from app.service.db.engine import now_of, reading, writing
 from app.service.db.jobs import FINISHED, Status
+from app.service.db.quotas import NO_QUOTAS, Quotas, require_room
 from app.service.db.tables import UtcDateTime, agents, profiling_jobs
 from cost_models.errors import InvalidInputError, Problem
 
@@ -26,6 +27,8 @@ MAX_ATTEMPTS = 3
 """How often a job is given out whose agents keep falling silent. One more than a worker gets: nodes are preempted, networks break."""
 IN_TOUCH_S = 60.0
 """Seconds after which an agent that was not heard of is no longer counted on; it asks every few seconds."""
+_LEAST_BYTES = 256
+"""What the smallest measurement takes at rest."""
 _jobs = profiling_jobs.c
 
 
@@ -72,8 +75,8 @@ def time_limit_s(budget_s: float) -> float:
 class ProfilingJobStore:
     """Stored profiling jobs; every call is for one tenant."""
 
-    def __init__(self, engine: Engine, *, lease_s: float, max_queued_jobs: int) -> None:
-        """`lease_s`: seconds without a heartbeat after which an agent counts as silent."""
+    def __init__(self, engine: Engine, *, lease_s: float, max_queued_jobs: int, quotas: Quotas = NO_QUOTAS) -> None:
+        """`lease_s`: seconds without a heartbeat after which an agent counts as silent. `quotas` are those of one tenant."""
         self._engine = engine
         self.lease_s = lease_s
         self._lease = timedelta(seconds=lease_s)
@@ -81,6 +84,7 @@ class ProfilingJobStore:
         # two more heartbeats before their jobs are taken away.
         self._patience = self._lease / 3
         self._max_queued_jobs = max_queued_jobs
+        self._quotas = quotas
 
     def submit(
         self, tenant: str, wanted: Wanted, *, idempotency_key: str | None = None, body_sha256: str = ""
@@ -89,6 +93,7 @@ class ProfilingJobStore:
 
         Raises:
             InvalidInputError: no registered agent fits, or the idempotency key was used for another body.
+            QuotaError: the tenant has no room for another calibration.
             TooManyJobsError: the tenant has too many unfinished jobs.
         """
         try:
@@ -113,13 +118,15 @@ class ProfilingJobStore:
                     hint="Wait for some of them to end, or cancel some.",
                     context={"quota": "unfinished_jobs", "limit": most, "used": count},
                 )
+            # Refused now, since what a node has measured for minutes is stored however much there is.
+            require_room(connection, tenant, self._quotas, added_bytes=_LEAST_BYTES)
             job_id = insert_profiling_job(
                 connection, tenant, wanted, idempotency_key=idempotency_key, body_sha256=body_sha256
             )
             # Asked of the row that was just inserted, so that it is the same condition that later gives it out.
             fitting = select(func.count()).select_from(profiling_jobs).join(agents, fits())
             if not connection.execute(fitting.where(_jobs.tenant == tenant, _jobs.id == job_id)).scalar_one():
-                raise InvalidInputError([_nobody_fits(wanted)])
+                raise InvalidInputError([_nobody_fits(connection, tenant, wanted)])
             record(connection, tenant, "profiling-job.create", job_id)
             return job_id
 
@@ -222,14 +229,17 @@ def _same_body(known: Row[Any], body_sha256: str) -> str:
 
 def fits() -> Any:
     """The condition under which an agent may take a job, for a join of both tables."""
-    by_shape = (
-        _jobs.asked_agent_id.is_(None)
-        & agents.c.gpus_per_node.is_not(None)
+    # An agent without a number of GPUs to a node measures only when it is asked by its id.
+    is_meant = or_(
+        _jobs.asked_agent_id == agents.c.id, _jobs.asked_agent_id.is_(None) & agents.c.gpus_per_node.is_not(None)
+    )
+    return (
+        (_jobs.tenant == agents.c.tenant)
+        & is_meant
         & or_(_jobs.asked_gpu.is_(None), _jobs.asked_gpu == agents.c.gpu)
         & or_(_jobs.asked_gpus_per_node.is_(None), _jobs.asked_gpus_per_node == agents.c.gpus_per_node)
         & or_(_jobs.asked_num_nodes.is_(None), _jobs.asked_num_nodes == agents.c.num_nodes)
     )
-    return (_jobs.tenant == agents.c.tenant) & or_(_jobs.asked_agent_id == agents.c.id, by_shape)
 
 
 def _one(tenant: str, job_id: str) -> Select[Any]:
@@ -256,11 +266,21 @@ def _retry_or_fail(connection: Connection, row: Row[Any], *, now: datetime) -> N
     )  # fmt: skip
 
 
-def _nobody_fits(wanted: Wanted) -> Problem:
+def _nobody_fits(connection: Connection, tenant: str, wanted: Wanted) -> Problem:
+    asked = {"gpu": wanted.gpu, "gpus_per_node": wanted.gpus_per_node, "num_nodes": wanted.num_nodes}
+    named = {field: value for field, value in asked.items() if value is not None}
     if wanted.agent_id is not None:
-        return Problem("/agent", f"there is no agent {wanted.agent_id}", "GET /v1/agents lists yours.")
-    named = ("gpu", wanted.gpu), ("gpus_per_node", wanted.gpus_per_node), ("num_nodes", wanted.num_nodes)
-    shape = ", ".join(f"{name} {value}" for name, value in named if value is not None)
+        mine = (agents.c.tenant == tenant) & (agents.c.id == wanted.agent_id)
+        agent = connection.execute(select(agents).where(mine)).first()
+        if agent is None:
+            return Problem("/agent", f"there is no agent {wanted.agent_id}", "GET /v1/agents lists yours.")
+        facts = agent._mapping  # noqa: SLF001 - SQLAlchemy's documented name
+        field, value = next((field, value) for field, value in named.items() if facts[field] != value)
+        has = "does not say it" if facts[field] is None else f"has {facts[field]}"
+        return Problem(
+            f"/{field}", f"{field} is {value}, but agent {agent.id} {has}", "Leave it out, or ask another agent."
+        )
+    shape = ", ".join(f"{field} {value}" for field, value in named.items())
     hint = "Start `meshwright agent` on such a node; GET /v1/agents lists those that are registered."
     return Problem("", f"no registered agent has {shape}" if shape else "no agent is registered", hint)
 

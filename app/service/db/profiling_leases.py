@@ -91,16 +91,16 @@ class ProfilingLeases:
                 return "running"
             return None
 
-    def require(self, tenant: str, agent_id: str, *, lease: str) -> None:
-        """Nothing, where this is the lease of a job.
+    def require(self, tenant: str, agent_id: str, *, lease: str, calibration_id: str) -> None:
+        """Nothing, where this calibration may end the job of this lease, or has ended it.
 
         Raises:
             NotFoundError: the tenant has no such agent.
-            WrongStateError: the lease is no longer the job's.
+            WrongStateError: the lease is no longer the job's, or the job has ended otherwise.
         """
         with writing(self._engine) as connection:
             seen(connection, tenant, agent_id)
-            _required(connection, tenant, agent_id, lease)
+            _require_end(_required(connection, tenant, agent_id, lease), "succeeded", calibration_id)
 
     def finish(
         self,
@@ -123,10 +123,8 @@ class ProfilingLeases:
         with writing(self._engine) as connection:
             seen(connection, tenant, agent_id)
             row = _required(connection, tenant, agent_id, lease)
-            if row.status in FINISHED:
-                if (row.status, row.calibration_id) != (status, calibration_id):
-                    raise WrongStateError(f"profiling job {row.id} has ended: {row.status}", hint=_KEEP)
-            else:
+            _require_end(row, status, calibration_id)
+            if row.status not in FINISHED:
                 change(
                     connection, row, status=status, finished_at=now_of(connection), lease_until=None, lapsed_at=None,
                     calibration_id=calibration_id, error=error and json.dumps(error),
@@ -177,3 +175,8 @@ def _required(connection: Connection, tenant: str, agent_id: str, lease: str) ->
     if row is None:
         raise WrongStateError(f"{lease} is no longer the lease of any profiling job", hint=_KEEP)
     return row
+
+
+def _require_end(row: Row[Any], status: Outcome, calibration_id: str | None) -> None:
+    if row.status in FINISHED and (row.status, row.calibration_id) != (status, calibration_id):
+        raise WrongStateError(f"profiling job {row.id} has ended: {row.status}", hint=_KEEP)

@@ -116,3 +116,13 @@ def test_every_setting_is_explained_and_a_default_that_is_no_constant_told() -> 
     assert len(rows) == len(Settings.model_fields)
     assert [name for name, _, meaning in rows if not meaning.endswith(".")] == []
     assert [name for name, default, meaning in rows if not default and "default" not in meaning] == []
+
+
+TIMES = [name for name in Settings.model_fields if name.endswith(("_s", "_h", "_days"))]
+
+
+@pytest.mark.parametrize("name", TIMES)
+def test_no_time_is_longer_than_can_be_counted(name: str) -> None:
+    for value in (1e300, float("inf"), float("nan")):
+        with pytest.raises(ValidationError):
+            Settings(**{name: value})

@@ -136,8 +136,8 @@ def _ended(service: Service, tenant: str, agent_id: str, asked: MeasurementResul
     if asked.calibration is None:
         raise InvalidInputError([Problem("/calibration", "calibration is required", "Send what was measured.")])
     document = parsed_calibration(asked.calibration, pointer="/calibration")
-    # Looked at before anything is stored: what comes under a lease that is gone was not asked for any more.
-    service.leases.require(tenant, agent_id, lease=asked.lease)
+    # Looked at before anything is stored: what comes under a lease that is gone, or has had its result, was not asked for any more.
+    service.leases.require(tenant, agent_id, lease=asked.lease, calibration_id=document.id)
     # Stored first. If this program ends in between, the agent sends the same result again.
     # What a node has measured for minutes is kept, however much the tenant has stored.
     store_calibration(service.calibrations, tenant, document, is_limited=False)
