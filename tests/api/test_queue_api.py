@@ -39,6 +39,7 @@ def test_a_queued_plan_tells_its_place_and_a_higher_priority_goes_first(
     assert post(3, 300, "?priority=-7")["priority"] == 7
     page = slow_client.get(f"/plans/{first['id']}").text
     assert "Waiting for a free worker: 1 search starts before this one" in page
+    assert "Waiting for a free worker: this search is next" in slow_client.get(f"/plans/{second['id']}").text
     for plan in (first, second, running):
         slow_client.delete(f"/v1/plans/{plan['id']}")
 

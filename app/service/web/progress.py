@@ -41,8 +41,10 @@ def progress_of(jobs: JobStore, key: JobKey, plan: PlanRow) -> dict[str, Any]:
 
 
 def _waiting(place: Place | None) -> str:
-    if place is None or place.position == 1:
+    if place is None:
         return _STATES["queued"]
+    if place.position == 1:
+        return f"{_STATES['queued']}: this search is next"
     ahead = place.position - 1
     text = f"{_STATES['queued']}: {ahead} {'search starts' if ahead == 1 else 'searches start'} before this one"
     wait_s = 0.0 if place.start_at is None else (place.start_at - datetime.now(UTC)).total_seconds()
