@@ -11,6 +11,7 @@ import re
 import secrets
 import time
 
+import anyio
 import structlog
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -64,7 +65,10 @@ class Edge:
                 stopping = UnavailableError("the service is stopping", hint="Try again in a moment.")
                 answer = self._shown(Request(scope), problem_response(stopping, request_id=request_id))
                 await answer(scope, receive, send_with_id)
-            except Exception:
+            except Exception as error:
+                if _is_left_stream(error):
+                    status = status or CLIENT_LEFT
+                    return
                 log.exception("request failed")
                 # Once the status line is out, no problem document can follow it: the server has to break the connection off.
                 if status:
@@ -81,3 +85,8 @@ class Edge:
         log.info(
             "request", method=scope["method"], path=scope["path"], status=status, milliseconds=round(seconds * 1e3, 2)
         )
+
+
+def _is_left_stream(error: Exception) -> bool:
+    # Where a client leaves a stream of events, FastAPI closes the receiving end of its queue while its own task may be sending.
+    return isinstance(error, ExceptionGroup) and error.split(anyio.BrokenResourceError)[1] is None

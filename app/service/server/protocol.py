@@ -94,12 +94,14 @@ class BoundedProtocol(HttpToolsProtocol):
         self._left_bytes = 0
         self._is_stalled = False
         self._is_refused = False
+        self._answered: RequestResponseCycle | None = None
         if not self.door.enter(self):
             self.app = self._crowded
         self._timer = self.loop.call_later(self.deadlines.head_s, self._check)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._leave_answer()
         self._timer.cancel()
         self.door.leave(self)
 
@@ -162,22 +164,31 @@ class BoundedProtocol(HttpToolsProtocol):
             return
         self._is_refused = True
         request = self._request
-        is_open = request is not None and not request.response_complete
         # Once an answer has begun, nothing else can be said.
-        if not self.pipeline and not (is_open and self.cycle.response_started):
+        has_begun = request is not None and request.response_started and not request.response_complete
+        if not self.pipeline and not has_begun:
             answer = problem_response(error, request_id=None)
             headers = [*self.server_state.default_headers, *answer.raw_headers, *HEADERS, (b"connection", b"close")]
             lines = [b"%s: %s\r\n" % header for header in headers]
             self.transport.write(b"".join([STATUS_LINE[answer.status_code], *lines, b"\r\n", answer.body]))
-        if is_open:
-            # The application, which may be waiting for the body, is told that its client has left.
-            self.cycle.disconnected = True
-            self.cycle.message_event.set()
+        self._leave_answer()
         # Closing now would throw away what comes, and with it, on most systems, the answer.
         if self.transport.can_write_eof():
             self.transport.write_eof()
         else:
             self.transport.close()
+
+    def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
+        super()._start_asgi_task(cycle, app)
+        self._answered = cycle
+
+    def _leave_answer(self) -> None:
+        """Tells the application, which may be waiting for the body, that its client has left. What it still sends goes nowhere."""
+        # uvicorn does so for the newest request only, and others may have come behind the one that is being answered.
+        self.pipeline.clear()
+        if self._answered is not None and not self._answered.response_complete:
+            self._answered.disconnected = True
+            self._answered.message_event.set()
 
     @property
     def _request(self) -> RequestResponseCycle | None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable
 from typing import Any
 
 import pytest
+from fastapi import FastAPI
+from fastapi.sse import EventSourceResponse, ServerSentEvent
 from starlette.requests import ClientDisconnect
 from structlog.testing import capture_logs
 
@@ -122,3 +124,34 @@ def test_the_events_of_the_servers_life_pass_through() -> None:
     assert passed == ["lifespan"]
     assert log == []
     assert "meshwright_http_requests_total{" not in figures
+
+
+def test_a_stream_whose_client_leaves_between_two_events_is_no_failure() -> None:
+    """FastAPI hands events on from task to task. The client leaves while one of these tasks waits for the next to take an event."""
+    app = FastAPI()
+
+    @app.get("/x", response_class=EventSourceResponse)
+    async def events() -> AsyncIterator[ServerSentEvent]:
+        for number in range(10):
+            yield ServerSentEvent(data=number)
+
+    async def streamed(scope: Any, _receive: Any, send: Any) -> None:
+        has_begun = asyncio.Event()
+
+        async def leave() -> Any:
+            await has_begun.wait()
+            await asyncio.sleep(0.05)
+            return {"type": "http.disconnect"}
+
+        async def take_nothing(message: Any) -> None:
+            await send(message)
+            if message["type"] == "http.response.body":
+                has_begun.set()
+                await asyncio.sleep(10.0)
+
+        await app(scope, leave, take_nothing)
+
+    messages, _, log = handled(streamed)
+    assert [message["type"] for message in messages] == ["http.response.start", "http.response.body"]
+    assert [entry["event"] for entry in log] == ["request"]
+    assert log[0]["status"] == 200

@@ -268,3 +268,13 @@ def test_requests_that_come_at_once_are_answered_in_their_order(connect: Callabl
     while answer.count(b"well") < 2:
         answer += client.recv(1 << 16)
     assert is_problem(told(client), "request-timeout")
+
+
+def test_requests_that_nobody_waits_for_any_more_end_without_a_traceback(
+    connect: Callable[..., socket.socket], caplog: pytest.LogCaptureFixture
+) -> None:
+    # What cannot be read, and a client that leaves, each behind two requests of which none is answered yet.
+    assert told(connect(request("/") + request("/") + b"nonsense\r\n\r\n")) == b""
+    connect(request("/slow") + request("/slow")).close()
+    time.sleep(4 * max(HEAD_S, BODY_S, IDLE_S))
+    assert [record.exc_text or record.getMessage() for record in caplog.records if record.exc_info] == []
