@@ -91,6 +91,7 @@ def test_pages_of_keys_follow_one_another(guarded: TestClient) -> None:
         ({}, "/name"), ({"name": ""}, "/name"), ({"name": "x" * 81}, "/name"), ({"name": "a\nb"}, "/name"), ({"name": 1}, "/name"),
         ({"name": "a", "scopes": []}, "/scopes"), ({"name": "a", "scopes": ["root"]}, "/scopes/0"),
         ({"name": "a", "scopes": "read"}, "/scopes"), ({"name": "a", "expires_in_s": 0}, "/expires_in_s"),
+        ({"name": "a", "expires_in_s": 1e-9}, "/expires_in_s"),
         ({"name": "a", "expires_in_s": 1e300}, "/expires_in_s"), ({"name": "a", "expires_in_s": "1h"}, "/expires_in_s"),
         ({"name": "a", "tenant": "other"}, "/tenant"), ([], ""),
     ],

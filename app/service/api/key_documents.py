@@ -25,7 +25,7 @@ class KeyRequest(ContractModel):
     scopes: Annotated[tuple[Scope, ...], Field(min_length=1, max_length=20)] = USUAL_SCOPES
     """What it may do. `read` opens what is stored, `plan` asks for plans, evaluations and judgements, `profile` brings measurements,
     `admin` manages keys and reads the audit log."""
-    expires_in_s: Annotated[float, Field(strict=True, gt=0, le=LONGEST_LIFE_S)] | None = None
+    expires_in_s: Annotated[float, Field(strict=True, ge=1.0, le=LONGEST_LIFE_S)] | None = None
     """Seconds for which it is valid; null where it does not expire."""
 
 
