@@ -89,6 +89,9 @@ class Settings(BaseSettings):
     """Unfinished jobs that one tenant may have; a further one is answered with 429."""
     max_plans: Annotated[int | None, Field(ge=1)] = 100_000
     """Plans that one tenant may have, finished ones included; a further one is answered with 429."""
+    # A row of some 500 bytes. A fleet of thirty nodes that are each measured every day fills it within a year.
+    max_profiling_jobs: Annotated[int | None, Field(ge=1)] = 10_000
+    """Profiling jobs that one tenant may have, ended ones included; a further one is answered with 429."""
     max_stored_bytes: Annotated[int | None, Field(ge=1)] = 2 << 30
     """Bytes that the plans and calibrations of one tenant may take, compressed; a further one is answered with 429."""
     request_rate: Rate = None
@@ -99,6 +102,8 @@ class Settings(BaseSettings):
     """Days after which a finished plan is deleted. By default plans are kept."""
     keep_calibrations_days: Days | None = None
     """Days after which a calibration is deleted. By default calibrations are kept."""
+    keep_profiling_jobs_days: Days | None = None
+    """Days after which a profiling job that has ended is deleted; its calibration stays. By default they are kept."""
     keep_stored_bytes: Annotated[int | None, Field(ge=1)] = None
     """Bytes of one tenant's plans and calibrations above which its oldest finished plans are deleted. By default none are."""
     keep_audit_days: Days | None = 365.0

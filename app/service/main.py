@@ -138,12 +138,9 @@ def _build_service(settings: Settings, kinds: Kinds) -> Service:
     engine = build_engine(settings.url, silence_s=settings.database_silence_s)
     # Everybody on a loopback address is the same tenant, for whom no worker need be kept free.
     parts = job_parts(settings, engine, kinds=kinds, has_tenants=not settings.is_open)
-    quotas = Quotas(settings.max_plans, settings.max_stored_bytes)
+    quotas = Quotas(settings.max_plans, settings.max_stored_bytes, settings.max_profiling_jobs)
     profiling_jobs = ProfilingJobStore(
-        engine,
-        lease_s=settings.agent_lease_s,
-        max_queued_jobs=settings.max_queued_jobs,
-        quotas=Quotas(max_stored_bytes=settings.max_stored_bytes),
+        engine, lease_s=settings.agent_lease_s, max_queued_jobs=settings.max_queued_jobs, quotas=quotas
     )
     stored = PlanStore(engine, max_queued_jobs=settings.max_queued_jobs, quotas=quotas)
     calibrations = CalibrationStore(engine, quotas=quotas)

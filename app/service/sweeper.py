@@ -11,7 +11,7 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.service.db.retention import NOTHING, Retention, sweep
-from app.service.intake.examples import EXAMPLE_PLAN_ID, example_calibration
+from app.service.intake.examples import EXAMPLE_PLAN_ID, EXAMPLE_PROFILING_JOB_ID, example_calibration
 from app.settings import Settings
 
 log = structlog.get_logger("meshwright.storage")
@@ -27,9 +27,10 @@ def retention_of(settings: Settings) -> Retention:
         keys=timedelta(hours=settings.keep_idempotency_keys_h),
         plans=days(settings.keep_plans_days),
         calibrations=days(settings.keep_calibrations_days),
+        profiling_jobs=days(settings.keep_profiling_jobs_days),
         stored_bytes=settings.keep_stored_bytes,
         audit=days(settings.keep_audit_days),
-        kept_ids=frozenset({EXAMPLE_PLAN_ID, example_calibration().id}),
+        kept_ids=frozenset({EXAMPLE_PLAN_ID, EXAMPLE_PROFILING_JOB_ID, example_calibration().id}),
     )
 
 

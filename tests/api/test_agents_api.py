@@ -141,7 +141,7 @@ def test_a_result_that_is_refused_stores_nothing(public: TestClient, mine: dict[
 
 
 def test_a_tenant_without_room_asks_for_no_measurement_but_keeps_those_it_asked_for(tmp_path: Path) -> None:
-    limits = {"max_stored_bytes": 600, "agent_lease_s": 60.0, "seed_examples": False}
+    limits = {"max_stored_bytes": 600, "max_profiling_jobs": 3, "agent_lease_s": 60.0, "seed_examples": False}
     with TestClient(create_app(Settings(data_dir=tmp_path, pool_size=1, log_level="error", **limits))) as client:
         agent = registered(client, {})
         asked_for(client, {})
@@ -155,6 +155,16 @@ def test_a_tenant_without_room_asks_for_no_measurement_but_keeps_those_it_asked_
         assert (refused.status_code, told.get("quota"), told.get("limit")) == (429, "stored_bytes", 600)
         assert told["used"] > 600
         assert "retry-after" in refused.headers
+        for stored in client.get("/v1/calibrations").json()["items"]:
+            assert client.delete(f"/v1/calibrations/{stored['id']}").status_code == 204
+        # Those that have ended count, until they are deleted.
+        ended = asked_for(client, {})["id"]
+        refused = client.post("/v1/profiling-jobs", json={"agent": agent})
+        told = refused.json()
+        assert (refused.status_code, told["code"], "retry-after" in refused.headers) == (429, "quota-exceeded", True)
+        assert (told["quota"], told["limit"], told["used"]) == ("profiling_jobs", 3, 3)
+        assert [client.delete(f"/v1/profiling-jobs/{ended}").status_code for _ in range(2)] == [202, 204]
+        asked_for(client, {})
 
 
 def test_an_agent_named_by_its_id_is_what_is_asked_for(public: TestClient, mine: dict[str, str]) -> None:

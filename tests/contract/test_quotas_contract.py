@@ -9,15 +9,17 @@ import pytest
 from sqlalchemy import Engine, select, update
 
 from app.errors import NotFoundError, QuotaError
+from app.service.db.agents import AgentStore, NodeFacts
 from app.service.db.audit import page_of_audit
 from app.service.db.calibrations import CalibrationStore
 from app.service.db.engine import reading, writing
 from app.service.db.jobs import JobStore
 from app.service.db.plan_result import PlanResult
 from app.service.db.plans import PlanStore, Submission, write_result
+from app.service.db.profiling_jobs import ProfilingJobStore, Wanted, insert_profiling_job
 from app.service.db.quotas import Quotas, usage_of
 from app.service.db.retention import Retention, Swept, sweep
-from app.service.db.tables import audit, calibrations, idempotency_keys, jobs, plans
+from app.service.db.tables import audit, calibrations, idempotency_keys, jobs, plans, profiling_jobs
 
 DAY = timedelta(days=1)
 NOTHING = Retention(keys=DAY)
@@ -111,9 +113,11 @@ def test_old_plans_are_deleted_and_nothing_else(engine: Engine) -> None:
     old, young = planned(engine, "d1", days_ago=31.0), planned(engine, "d2", days_ago=29.0)
     example = planned(engine, "d3", days_ago=99.0)
     unfinished = PlanStore(engine, max_queued_jobs=5).submit("a", Submission("d4", "{}", 60.0)).id
-    assert sweep(engine, NOTHING) == Swept(plans=0, calibrations=0, idempotency_keys=3, audit_entries=0)
+    assert sweep(engine, NOTHING) == Swept(
+        plans=0, calibrations=0, profiling_jobs=0, idempotency_keys=3, audit_entries=0
+    )
     rule = Retention(keys=DAY, plans=30 * DAY, kept_ids=frozenset({example}))
-    assert sweep(engine, rule) == Swept(plans=1, calibrations=0, idempotency_keys=0, audit_entries=0)
+    assert sweep(engine, rule) == Swept(plans=1, calibrations=0, profiling_jobs=0, idempotency_keys=0, audit_entries=0)
     assert kept(engine) == {young, example, unfinished}
     with pytest.raises(NotFoundError):
         PlanStore(engine, max_queued_jobs=5).get("a", old)
@@ -144,8 +148,63 @@ def test_old_calibrations_are_deleted(engine: Engine) -> None:
     with writing(engine) as connection:
         connection.execute(update(calibrations).where(calibrations.c.id != "young").values(created_at=past))
     rule = Retention(keys=DAY, calibrations=90 * DAY, kept_ids=frozenset({"example"}))
-    assert sweep(engine, rule) == Swept(plans=0, calibrations=1, idempotency_keys=0, audit_entries=0)
+    assert sweep(engine, rule) == Swept(plans=0, calibrations=1, profiling_jobs=0, idempotency_keys=0, audit_entries=0)
     assert {row.id for row in store.page("a", limit=10)} == {"young", "example"}
+
+
+def measured(engine: Engine, job_id: str, *, status: str, days_ago: float) -> None:
+    """A profiling job that was asked for so many days ago and, where its status says so, ended at once."""
+    then = datetime.now(UTC) - days_ago * DAY
+    ended = None if status in {"queued", "running"} else then
+    with writing(engine) as connection:
+        insert_profiling_job(
+            connection, "a", Wanted(60.0), id=job_id, status=status, created_at=then, finished_at=ended
+        )
+
+
+def test_old_profiling_jobs_are_deleted_once_they_have_ended(engine: Engine) -> None:
+    for status in ("succeeded", "failed", "cancelled", "queued", "running"):
+        measured(engine, status, status=status, days_ago=31.0)
+    measured(engine, "young", status="succeeded", days_ago=29.0)
+    measured(engine, "example", status="succeeded", days_ago=99.0)
+    assert sweep(engine, NOTHING).profiling_jobs == 0
+    rule = Retention(keys=DAY, profiling_jobs=30 * DAY, kept_ids=frozenset({"example"}))
+    assert sweep(engine, rule) == Swept(plans=0, calibrations=0, profiling_jobs=3, idempotency_keys=0, audit_entries=0)
+    with reading(engine) as connection:
+        left = set(connection.execute(select(profiling_jobs.c.id)).scalars())
+    assert left == {"queued", "running", "young", "example"}
+    told = {(entry.by, entry.action, entry.object) for entry in page_of_audit(engine, "a", limit=10)}
+    assert told == {("service", "profiling-job.delete", gone) for gone in ("succeeded", "failed", "cancelled")}
+
+
+def test_a_tenant_has_as_many_profiling_jobs_as_it_may(engine: Engine) -> None:
+    for tenant in ("a", "b"):
+        AgentStore(engine).register(tenant, NodeFacts("node", "H100-SXM-80GB", 8, 1, "0.1.0"))
+    measured(engine, "ended", status="succeeded", days_ago=1.0)
+    store = ProfilingJobStore(engine, lease_s=9.0, max_queued_jobs=9, quotas=Quotas(max_profiling_jobs=4))
+    refused: list[QuotaError] = []
+    barrier = threading.Barrier(5)
+
+    def ask() -> None:
+        barrier.wait()
+        try:
+            store.submit("a", Wanted(60.0))
+        except QuotaError as error:
+            refused.append(error)
+
+    threads = [threading.Thread(target=ask) for _ in range(5)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    # The job that has ended counts, so that three of the five find room, although they come at once.
+    assert [tuple(e.context[name] for name in ("quota", "limit", "used")) for e in refused] == [
+        ("profiling_jobs", 4, 4)
+    ] * 2
+    assert store.submit("b", Wanted(60.0)).status == "queued"
+    assert not store.remove("a", "ended")
+    asked = store.submit("a", Wanted(60.0), idempotency_key="k", body_sha256="x")
+    assert store.submit("a", Wanted(60.0), idempotency_key="k", body_sha256="x") == asked, "what is there costs nothing"
 
 
 def test_the_audit_log_tells_what_was_swept_and_is_swept_itself(engine: Engine) -> None:

@@ -19,7 +19,7 @@ from app.errors import NotFoundError, TooManyJobsError, WorkerLostError, problem
 from app.service.db.audit import record
 from app.service.db.engine import now_of, reading, writing
 from app.service.db.jobs import FINISHED, Status
-from app.service.db.quotas import NO_QUOTAS, Quotas, require_room
+from app.service.db.quotas import NO_QUOTAS, Quotas, one_at_a_time, require_room, require_room_for_profiling_job
 from app.service.db.tables import UtcDateTime, agents, profiling_jobs
 from cost_models.errors import InvalidInputError, Problem
 
@@ -93,7 +93,7 @@ class ProfilingJobStore:
 
         Raises:
             InvalidInputError: no registered agent fits, or the idempotency key was used for another body.
-            QuotaError: the tenant has no room for another calibration.
+            QuotaError: the tenant has no room for another calibration, or for another profiling job.
             TooManyJobsError: the tenant has too many unfinished jobs.
         """
         try:
@@ -110,6 +110,7 @@ class ProfilingJobStore:
                 known = connection.execute(query).first()
                 if known is not None:
                     return _same_body(known, body_sha256)
+            one_at_a_time(connection, tenant)
             unfinished = select(func.count()).where(_jobs.tenant == tenant, _jobs.status.in_(("queued", "running")))
             count, most = connection.execute(unfinished).scalar_one(), self._max_queued_jobs
             if count >= most:
@@ -118,6 +119,7 @@ class ProfilingJobStore:
                     hint="Wait for some of them to end, or cancel some.",
                     context={"quota": "unfinished_jobs", "limit": most, "used": count},
                 )
+            require_room_for_profiling_job(connection, tenant, self._quotas)
             # Refused now, since what a node has measured for minutes is stored however much there is.
             require_room(connection, tenant, self._quotas, added_bytes=_LEAST_BYTES)
             job_id = insert_profiling_job(

@@ -1,4 +1,4 @@
-"""What one tenant may have stored. Plans and calibrations count with the bytes that they take at rest."""
+"""What one tenant may have stored: a number of plans and of profiling jobs, and the bytes of plans and calibrations at rest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Table, func, select, text
 
 from app.errors import QuotaError
-from app.service.db.tables import calibrations, plans
+from app.service.db.tables import calibrations, plans, profiling_jobs
 
 _ASK_AGAIN_S = 3600
 """Seconds after which a client may ask again: only deleting makes room, by the tenant or by the service's retention."""
@@ -21,6 +21,7 @@ class Quotas:
 
     max_plans: int | None = None
     max_stored_bytes: int | None = None
+    max_profiling_jobs: int | None = None
 
 
 NO_QUOTAS = Quotas()
@@ -82,7 +83,27 @@ def require_room(
         )  # fmt: skip
 
 
-def _exceeded(quota: str, message: str, *, limit: int, used: int) -> QuotaError:
-    hint = "Delete plans or calibrations that you no longer need, or ask whoever runs the service for more."
+def require_room_for_profiling_job(connection: Connection, tenant: str, quotas: Quotas) -> None:
+    """Refuses a further profiling job where the tenant may have no more, ended ones included.
+
+    Raises:
+        QuotaError: the quota would be exceeded.
+    """
+    most = quotas.max_profiling_jobs
+    if most is None:
+        return
+    query = select(func.count()).select_from(profiling_jobs).where(profiling_jobs.c.tenant == tenant)
+    used = int(connection.execute(query).scalar_one())
+    if used >= most:
+        raise _exceeded(
+            "profiling_jobs", f"you already have {used:,} profiling jobs of at most {most:,}",
+            limit=most, used=used, what="profiling jobs that have ended",
+        )  # fmt: skip
+
+
+def _exceeded(
+    quota: str, message: str, *, limit: int, used: int, what: str = "plans or calibrations that you no longer need"
+) -> QuotaError:
+    hint = f"Delete {what}, or ask whoever runs the service for more."
     context = {"quota": quota, "limit": limit, "used": used, "retry_after_s": _ASK_AGAIN_S}
     return QuotaError(message, hint=hint, context=context)

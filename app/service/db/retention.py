@@ -1,4 +1,4 @@
-"""Deletes what has been kept for long enough: old finished plans, calibrations, audit entries and idempotency keys, and what is too much."""
+"""Deletes what has been kept for long enough: old finished plans and profiling jobs, calibrations, audit entries and idempotency keys, and what is too much."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from app.service.db.audit import forget_audit, record
 from app.service.db.engine import now_of, reading, writing
 from app.service.db.jobs import FINISHED
 from app.service.db.quotas import usage_of
-from app.service.db.tables import calibrations, idempotency_keys, jobs, plans
+from app.service.db.tables import calibrations, idempotency_keys, jobs, plans, profiling_jobs
 
 # Short transactions: SQLite's other writers wait for each of them.
 _AT_A_TIME = 50
@@ -32,12 +32,14 @@ class Retention:
     """Finished plans, after their end."""
     calibrations: timedelta | None = None
     """Calibrations, after they were stored."""
+    profiling_jobs: timedelta | None = None
+    """Profiling jobs, after their end."""
     stored_bytes: int | None = None
     """Bytes of plans and calibrations of one tenant, above which its oldest finished plans are deleted."""
     audit: timedelta | None = None
     """Entries of the audit log, after they were written."""
     kept_ids: frozenset[str] = frozenset()
-    """Plans and calibrations that are never deleted."""
+    """Plans, calibrations and profiling jobs that are never deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,11 +48,12 @@ class Swept:
 
     plans: int
     calibrations: int
+    profiling_jobs: int
     idempotency_keys: int
     audit_entries: int
 
 
-NOTHING = Swept(0, 0, 0, 0)
+NOTHING = Swept(0, 0, 0, 0, 0)
 
 
 def sweep(engine: Engine, retention: Retention) -> Swept:
@@ -58,6 +61,7 @@ def sweep(engine: Engine, retention: Retention) -> Swept:
     return Swept(
         plans=_old_plans(engine, retention) + _too_much(engine, retention),
         calibrations=_old_calibrations(engine, retention),
+        profiling_jobs=_old_profiling_jobs(engine, retention),
         idempotency_keys=_repeated(engine, lambda connection: _old_keys(connection, retention.keys)),
         audit_entries=_old_entries(engine, retention),
     )
@@ -151,6 +155,24 @@ def _old_calibrations(engine: Engine, retention: Retention) -> int:
         for tenant, calibration_id in found:
             record(connection, tenant, "calibration.delete", calibration_id)
         return connection.execute(delete(calibrations).where(tuple_(table.tenant, table.id).in_(found))).rowcount
+
+    return _repeated(engine, step)
+
+
+def _old_profiling_jobs(engine: Engine, retention: Retention) -> int:
+    age = retention.profiling_jobs
+    if age is None:
+        return 0
+
+    def step(connection: Connection) -> int:
+        table = profiling_jobs.c
+        # Nothing begins anew that has ended, so that what is found here still has ended when it is deleted.
+        old = table.status.in_(FINISHED) & (table.finished_at < now_of(connection) - age)
+        query = select(table.tenant, table.id).where(old, table.id.not_in(retention.kept_ids))
+        found = _pairs(connection, query)
+        for tenant, job_id in found:
+            record(connection, tenant, "profiling-job.delete", job_id)
+        return connection.execute(delete(profiling_jobs).where(tuple_(table.tenant, table.id).in_(found))).rowcount
 
     return _repeated(engine, step)
 

@@ -387,7 +387,7 @@ def test_a_sweep_deletes_what_the_settings_keep_no_longer(
 ) -> None:
     file = tmp_path / "service.db"
     db = ("--db", f"sqlite:///{file}")
-    nothing = "deleted: plans 0, calibrations 0, idempotency keys 0, audit entries 0\n"
+    nothing = "deleted: plans 0, calibrations 0, profiling jobs 0, idempotency keys 0, audit entries 0\n"
     assert outcome("db", "sweep", *db) == (0, nothing, "")
     with closing(sqlite3.connect(file)) as connection:
         row = ("lab", "old", "2020-01-01 00:00:00.000000", "H100", b"x")
@@ -399,6 +399,14 @@ def test_a_sweep_deletes_what_the_settings_keep_no_longer(
     monkeypatch.setenv("MESHWRIGHT_KEEP_CALIBRATIONS_DAYS", "90")
     assert outcome("db", "sweep", *db)[1] == nothing.replace("calibrations 0", "calibrations 1")
     assert outcome("db", "sweep", *db)[1] == nothing
+    with closing(sqlite3.connect(file)) as connection:
+        columns = "tenant, id, status, created_at, finished_at, budget_s, attempts"
+        job = ("lab", "old", "succeeded", "2020-01-01 00:00:00.000000", "2020-01-01 00:01:00.000000", 60.0, 1)
+        connection.execute(f"INSERT INTO profiling_jobs ({columns}) VALUES (?, ?, ?, ?, ?, ?, ?)", job)
+        connection.commit()
+    assert outcome("db", "sweep", *db)[1] == nothing
+    monkeypatch.setenv("MESHWRIGHT_KEEP_PROFILING_JOBS_DAYS", "90")
+    assert outcome("db", "sweep", *db)[1] == nothing.replace("profiling jobs 0", "profiling jobs 1")
     monkeypatch.setenv("MESHWRIGHT_KEEP_CALIBRATIONS_DAYS", "never")
     assert outcome("db", "sweep", *db)[0] == 2
 
