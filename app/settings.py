@@ -152,7 +152,7 @@ class Settings(BaseSettings):
     """Levels to which a JSON document may be nested; a deeper one is refused."""
     # Revoking a key has to take effect while somebody watches; asking the database for every request would cost each of them a query.
     key_memory_s: Annotated[float, Field(ge=0, le=60)] = 5.0
-    """Seconds for which a valid key is not looked up again. A key revoked by another process opens this one for as long."""
+    """Seconds for which a valid key is not looked up again. A key revoked by another process opens this one for as long, and its streams for a second more."""
     seed_examples: bool = True
     """Whether the example objects of the API documentation are stored for every tenant."""
     traces: bool = False

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Annotated
 
 from fastapi import Depends, Request
 from fastapi.concurrency import run_in_threadpool
 from fastapi.security import HTTPAuthorizationCredentials, HTTPBearer
+from sqlalchemy.exc import SQLAlchemyError
 
 from app.errors import ForbiddenError, UnauthorizedError
 from app.scopes import SCOPES, Scope
@@ -18,6 +19,10 @@ from app.service.parts import Service, service_of
 from app.settings import is_loopback
 
 LOCAL_TENANT = "local"
+LOOK_AGAIN_S = 1.0
+"""Seconds after which a stream asks `is_still_valid` again; mostly the keyring answers, without a query."""
+KEY_IS_OVER = "the key is no longer valid"
+"""The last that a stream says whose key was revoked or has expired."""
 _bearer = HTTPBearer(auto_error=False, description="A key made by `meshwright keys create`; not needed on loopback.")
 
 
@@ -29,6 +34,8 @@ class Principal:
     scopes: tuple[Scope, ...]
     key_id: str | None = None
     """The key that was shown; None where none is needed."""
+    secret: str | None = field(default=None, repr=False)
+    """What was shown, which is looked at again while a stream goes on."""
 
     @property
     def holder(self) -> str:
@@ -52,9 +59,9 @@ async def principal_of(
     # developer's machine already. The header is looked at too, since `HTTPBearer` ignores schemes other than Bearer.
     if credentials is not None or "authorization" in request.headers:
         key = None if credentials is None else await found_key(service, credentials.credentials)
-        if key is None:
+        if credentials is None or key is None:
             raise UnauthorizedError("this key is not valid", hint="Create one with `meshwright keys create`.")
-        return await key_holder(request, service, key)
+        return await key_holder(request, service, key, secret=credentials.credentials)
     if service.settings.is_open:
         return await local_principal(request, service)
     raise UnauthorizedError("this service needs a key", hint="Send it as `Authorization: Bearer …`.")
@@ -81,13 +88,22 @@ async def found_key(service: Service, secret: str) -> Key | None:
     return service.keyring.remembered(secret) or await run_in_threadpool(service.keyring.find, secret)
 
 
-async def key_holder(request: Request, service: Service, key: Key) -> Principal:
-    """Who shows this key, if it may make this call.
+async def is_still_valid(service: Service, principal: Principal) -> bool:
+    """Whether what a stream was opened with would open it now, as far as this process knows."""
+    try:
+        return principal.secret is None or await found_key(service, principal.secret) is not None
+    except SQLAlchemyError:
+        # While the database is away nobody can say so; the stream itself goes on when it is back.
+        return True
+
+
+async def key_holder(request: Request, service: Service, key: Key, *, secret: str) -> Principal:
+    """Who shows this key by its secret, if it may make this call.
 
     Raises:
         ForbiddenError: it lacks the scope that this call needs.
     """
-    return await _admitted(request, service, Principal(key.tenant, key.scopes, key.id))
+    return await _admitted(request, service, Principal(key.tenant, key.scopes, key.id, secret))
 
 
 async def local_principal(request: Request, service: Service) -> Principal:

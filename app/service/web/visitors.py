@@ -37,7 +37,7 @@ async def visitor_of(request: Request, service: Annotated[Service, Depends(servi
         raise UnauthorizedError(
             "the key that you entered is no longer valid", hint="Enter another one on the page /key."
         )
-    return await key_holder(request, service, found)
+    return await key_holder(request, service, found, secret=key)
 
 
 Visitor = Annotated[Principal, Depends(visitor_of)]

@@ -17,6 +17,7 @@ from app.service.api.dependencies import Place as PagePlace
 from app.service.api.openapi import json_body
 from app.service.api.problems import stored_problem
 from app.service.api.schemas import PlanDocument, PlanEvent, PlanPage, PlanState, Status
+from app.service.auth import KEY_IS_OVER, LOOK_AGAIN_S, is_still_valid
 from app.service.db.jobs import FINISHED, JobEvent, JobKey
 from app.service.db.plans import PlanRow
 from app.service.db.turns import Place
@@ -204,24 +205,28 @@ def _watched(plan_id: PlanId, caller: Caller, service: Here) -> JobKey:
 )
 async def watch_plan(
     key: Annotated[JobKey, Depends(_watched)],
+    caller: Caller,
     service: Here,
     last_event_id: Annotated[
         int,
         Header(ge=0, lt=2**31, description="Leave out events up to this number; browsers send it when they reconnect."),
     ] = 0,
 ) -> AsyncIterable[ServerSentEvent]:
-    """The plan's events as they happen (server-sent events); the stream ends with the job."""
+    """The plan's events as they happen (server-sent events); the stream ends with the job, or soon after its key is revoked or expires."""
     sent = 0
     with service.runner.watch(key) as watch:
         is_over = False
         while not is_over:
+            if not await is_still_valid(service, caller):
+                yield ServerSentEvent(comment=KEY_IS_OVER)
+                return
             is_over = watch.is_over  # before the events, so that the last one is not missed
             for event in watch.events[sent:]:
                 sent += 1
                 if event.seq > last_event_id:
                     yield ServerSentEvent(data=_event(event), event=event.type, id=str(event.seq))
             if not is_over:
-                await watch.changed()
+                await watch.changed(timeout_s=LOOK_AGAIN_S)
     if service.stopping.is_set():
         yield ServerSentEvent(comment="the service stops; ask again for what follows", retry=RECONNECT_MS)
 

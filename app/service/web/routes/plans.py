@@ -15,6 +15,7 @@ from app.errors import WrongStateError
 from app.service.answering.messages import RelayedError
 from app.service.api.dependencies import Here, Place, cursor_of
 from app.service.api.v1.plans import RECONNECT_MS, PlanId
+from app.service.auth import KEY_IS_OVER, is_still_valid
 from app.service.db.jobs import FINISHED, JobKey
 from app.service.db.plans import PlanRow
 from app.service.intake.examples import EXAMPLE_PLAN_ID
@@ -102,11 +103,13 @@ def _watched(plan_id: PlanId, visitor: Visitor, service: Here) -> JobKey:
 
 
 @router.get("/plans/{plan_id}/progress", response_class=EventSourceResponse)
-async def watch_plan(key: Annotated[JobKey, Depends(_watched)], service: Here) -> AsyncIterable[ServerSentEvent]:
-    """How far the search is, as a part of its page each time, and `finished` at the end."""
+async def watch_plan(
+    key: Annotated[JobKey, Depends(_watched)], visitor: Visitor, service: Here
+) -> AsyncIterable[ServerSentEvent]:
+    """How far the search is, as a part of its page each time, and `finished` at the end; no longer than the key is valid."""
     # A route of its own beside the API's events: it reads the visitor's cookie, and words and numbers are written in one place.
     with service.runner.watch(key) as watch:
-        while True:
+        while await is_still_valid(service, visitor):
             is_over = watch.is_over
             plan, progress = await run_in_threadpool(_now, service, key)
             yield ServerSentEvent(raw_data=fragment("progress_figures", progress=progress))
@@ -117,6 +120,7 @@ async def watch_plan(key: Annotated[JobKey, Depends(_watched)], service: Here) -
                 yield ServerSentEvent(comment="the service stops", retry=RECONNECT_MS)
                 return
             await watch.changed(timeout_s=_TELL_EVERY_S)
+        yield ServerSentEvent(comment=KEY_IS_OVER)
 
 
 def _now(service: Service, key: JobKey) -> tuple[Any, dict[str, Any]]:
