@@ -147,7 +147,7 @@ def backup(
     from app.service.db.backup import back_up
 
     # A backup is what one makes before an upgrade.
-    with _engine(db, upgrades=False) as engine:
+    with _engine(db, upgrades=False, makes_file=False) as engine:
         _tell_contents(file, back_up(engine, file))
 
 
@@ -212,7 +212,7 @@ def list_(*, db: DatabaseUrl = None) -> None:
     """List all keys, without their secrets."""
     from app.service.db.keys import list_keys
 
-    with _engine(db) as engine:
+    with _engine(db, makes_file=False) as engine:
         for key in list_keys(engine):
             if key.revoked_at:
                 state = f"revoked {key.revoked_at:%Y-%m-%d}"
@@ -230,7 +230,7 @@ def revoke(key_id: Annotated[str, typer.Argument(help="Id of the key.")], *, db:
     """Revoke a key, which is refused from now on."""
     from app.service.db.keys import revoke_key
 
-    with _engine(db) as engine:
+    with _engine(db, makes_file=False) as engine:
         revoke_key(engine, key_id)
 
 
@@ -253,8 +253,11 @@ def _settings(**given: Any) -> Settings:
 
 
 @contextmanager
-def _engine(url: str | None, *, upgrades: bool = True) -> Iterator[Engine]:
-    """The database of the settings, upgraded where the settings say so. What it refuses is reported in one line."""
+def _engine(url: str | None, *, upgrades: bool = True, makes_file: bool = True) -> Iterator[Engine]:
+    """The database of the settings, upgraded where the settings say so. What it refuses is reported in one line.
+
+    Whatever only looks for what is there makes no SQLite file: an empty answer would hide a misspelled path.
+    """
     from sqlalchemy.exc import DatabaseError
 
     from app.service.db.audit import ACTOR, Actor
@@ -262,7 +265,7 @@ def _engine(url: str | None, *, upgrades: bool = True) -> Iterator[Engine]:
     from app.service.db.migrate import upgrade as upgrade_database
 
     settings = _settings(database_url=url)
-    engine = build_engine(settings.url)
+    engine = build_engine(settings.url, makes_file=makes_file)
     acting = ACTOR.set(Actor("command line"))
     try:
         if upgrades and settings.upgrades_itself:

@@ -27,25 +27,27 @@ _POOL_SIZE = 8
 _MAX_OVERFLOW = 40
 
 
-def build_engine(url: str | URL, *, silence_s: float | None = None) -> Engine:
-    """An engine for this URL. The folder of a SQLite file is created.
+def build_engine(url: str | URL, *, silence_s: float | None = None, makes_file: bool = True) -> Engine:
+    """An engine for this URL. The folder of a SQLite file is created, unless nothing may be.
 
     Args:
         url: where the database is.
         silence_s: seconds that PostgreSQL may take to say something and, for four fifths of them, to run a statement; None where
             statements may take as long as they like, as those of an upgrade or a backup.
+        makes_file: whether a SQLite file that does not exist is made, when something first connects.
 
     Raises:
-        InvalidInputError: this is not a database URL, or the driver of that database is not installed.
+        InvalidInputError: this is not a database URL, the driver of that database is not installed, or there is no such SQLite
+            file and none may be made.
     """
     try:
-        return _engine_of(url, silence_s=silence_s)
+        return _engine_of(url, silence_s=silence_s, makes_file=makes_file)
     except (ArgumentError, NoSuchModuleError, ModuleNotFoundError) as error:
         hint = "Write it like postgresql://user@host/name, which needs an extra: pip install 'meshwright[postgres]'."
         raise InvalidInputError([Problem("", f"the database URL cannot be used: {error}", hint)]) from error
 
 
-def _engine_of(url: str | URL, *, silence_s: float | None) -> Engine:
+def _engine_of(url: str | URL, *, silence_s: float | None, makes_file: bool) -> Engine:
     parsed = make_url(url)
     if parsed.get_backend_name() != "sqlite":
         engine = create_engine(
@@ -69,6 +71,11 @@ def _engine_of(url: str | URL, *, silence_s: float | None) -> Engine:
         )
     assert parsed.database is not None
     file = Path(parsed.database)
+    if not makes_file and not file.exists():
+        hint = (
+            "Check --db, MESHWRIGHT_DATABASE_URL and MESHWRIGHT_DATA_DIR. `meshwright db upgrade` makes a new storage."
+        )
+        raise InvalidInputError([Problem("", f"there is no file {file.absolute()}", hint)])
     file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
     engine = create_engine(url, pool_size=_POOL_SIZE, max_overflow=_MAX_OVERFLOW)
     event.listen(engine, "do_connect", lambda *_: keep_private(file))

@@ -382,6 +382,22 @@ def test_keys_are_made_listed_and_revoked(outcome: Any, tmp_path: Path) -> None:
     assert outcome("keys", "revoke", key_id, *db)[0] == 2
 
 
+@pytest.mark.parametrize(
+    "arguments", [["keys", "list"], ["keys", "revoke", "key-1"], ["db", "backup", "copy.db"]], ids=" ".join
+)
+def test_what_only_reads_the_storage_makes_none(
+    outcome: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str]
+) -> None:
+    """A misspelled path is told, and not answered with the empty list of a new file."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "folder" / "servise.db"
+    code, out, err = outcome(*arguments, "--db", f"sqlite:///{file}")
+    assert (code, out) == (2, "")
+    assert f"there is no file {file}" in err
+    assert "--db" in err
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_a_sweep_deletes_what_the_settings_keep_no_longer(
     outcome: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -414,6 +430,7 @@ def test_a_sweep_deletes_what_the_settings_keep_no_longer(
 def test_the_storage_is_written_to_a_file_and_read_back(outcome: Any, tmp_path: Path) -> None:
     db, other = (("--db", f"sqlite:///{tmp_path / name}") for name in ("service.db", "other.db"))
     file = str(tmp_path / "backup.db")
+    (tmp_path / "service.db").touch()
     code, _, err = outcome("db", "backup", file, *db)
     assert (code, Path(file).exists()) == (2, False)
     assert "holds nothing of meshwright's" in err
