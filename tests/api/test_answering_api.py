@@ -57,6 +57,27 @@ def test_lines_are_the_list_one_evaluation_each(client: TestClient) -> None:
     assert [line["id"] for line in lines] == [0, 1, 2, 3, 4, "bad"]
 
 
+@pytest.mark.parametrize(
+    ("accept", "gets"),
+    [
+        ("application/x-ndjson", "application/x-ndjson"),
+        ("APPLICATION/X-NDJSON", "application/x-ndjson"),
+        ("text/plain, application/x-ndjson ; q=0.001", "application/x-ndjson"),
+        ("application/json, application/x-ndjson", "application/x-ndjson"),
+        ("application/x-ndjson;charset=utf-8;Q=1.000", "application/x-ndjson"),
+        ("application/x-ndjson;q=0", "application/json"),
+        ("application/x-ndjson; q=0.000, */*", "application/json"),
+        ("application/json, application/x-ndjson;q=0.9", "application/json"),
+        ("application/x-ndjson-seq", "application/json"),
+        ("*/*", "application/json"),
+        ("", "application/json"),
+    ],
+)
+def test_lines_are_sent_to_those_who_accept_them(client: TestClient, accept: str, gets: str) -> None:
+    """RFC 9110: media types are case-insensitive (8.3.1), and a weight of 0 is "not acceptable" (12.4.2)."""
+    assert client.post("/v1/evaluate", json=[], headers={"Accept": accept}).headers["content-type"] == gets
+
+
 @pytest.mark.parametrize(("asked", "number"), [([], 0), (rows(1)[0], 1)])
 def test_lines_of_nothing_and_of_a_single_row(client: TestClient, asked: Any, number: int) -> None:
     response = client.post("/v1/evaluate", json=asked, headers=LINES)

@@ -28,7 +28,9 @@ def test_launch_files_of_the_second_plan(client: TestClient, planned: dict[str, 
 def test_an_archive_holds_the_same_files_and_scripts_can_be_run(client: TestClient, planned: dict[str, Any]) -> None:
     url = f"/v1/plans/{planned['id']}/exports/megatron"
     files = {file["path"]: file["content"] for file in client.get(url).json()["files"]}
-    response = client.get(url, headers={"Accept": "application/zip"})
+    refused = client.get(url, headers={"Accept": "application/zip;q=0, */*"})
+    assert refused.headers["content-type"] == "application/json"
+    response = client.get(url, headers={"Accept": "Application/ZIP"})
     assert response.headers["content-type"] == "application/zip"
     with zipfile.ZipFile(io.BytesIO(response.content)) as archive:
         assert {name: archive.read(name).decode() for name in archive.namelist()} == files

@@ -1,4 +1,4 @@
-"""What several routes read from a request: who asks, the strict JSON body, and the place in a list where a page begins."""
+"""What several routes read from a request: who asks, the strict JSON body, what is accepted, and where in a list a page begins."""
 
 from __future__ import annotations
 
@@ -46,6 +46,22 @@ STORABLE = r"^[^\x00]+$"
 """Ids that a database can be asked for: PostgreSQL has no text with U+0000."""
 _ID = re.compile(r"[A-Za-z0-9._:+-]{1,80}")
 _CURSOR = Query(max_length=300, description="`next_cursor` of the page before.")
+
+_WEIGHT = re.compile(r"q=([01](?:\.[0-9]{0,3})?)")
+
+
+def prefers(accept: str, media_type: str) -> bool:
+    """Whether an `Accept` header names this type, and gives it no smaller weight than JSON, which is what there is otherwise.
+
+    Wildcards do not name it. A weight that cannot be read counts as none, which is 1.
+    """
+    weights = dict[str, float]()
+    for entry in accept.lower().split(","):
+        name, *parameters = (part.strip() for part in entry.split(";"))
+        found = next(filter(None, map(_WEIGHT.fullmatch, parameters)), None)
+        weights[name] = float(found[1]) if found else 1.0
+    weight = weights.get(media_type, 0.0)
+    return weight > 0 and weight >= weights.get("application/json", 0.0)
 
 
 def cursor_of(created_at: datetime, object_id: str) -> str:

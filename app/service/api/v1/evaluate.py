@@ -10,7 +10,7 @@ from fastapi.responses import Response
 
 from app.service.api.answering import LINES, computed, streamed
 from app.service.api.computed import evaluated
-from app.service.api.dependencies import Caller, Here, RawBody
+from app.service.api.dependencies import Caller, Here, RawBody, prefers
 from app.service.api.openapi import json_body
 from planner.schemas import EvaluateRow, Evaluation
 
@@ -36,7 +36,7 @@ async def evaluate(
     ] = "application/json",
 ) -> Response:
     """Price one row, or each of a list in order. In a list a bad row gets the verdict `invalid` and the rest go on."""
-    as_lines = LINES in accept
+    as_lines = prefers(accept, LINES)
     function = partial(evaluated, max_depth=service.settings.max_json_depth, as_lines=as_lines)
     if as_lines:
         return await streamed(request, service, caller.tenant, function, body, media_type=LINES)

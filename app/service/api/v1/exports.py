@@ -12,7 +12,7 @@ from fastapi.responses import Response
 from app.errors import WrongStateError
 from app.service.api.answering import computed
 from app.service.api.computed import exported
-from app.service.api.dependencies import Caller, Here
+from app.service.api.dependencies import Caller, Here, prefers
 from app.service.api.schemas import LaunchFiles
 from app.service.api.v1.plans import PlanId
 from app.service.parts import Service
@@ -51,7 +51,7 @@ async def read_export(
     accept: Annotated[str, Header(description=f"`{ZIP}` gives an archive in place of JSON.")] = "application/json",
 ) -> Response:
     """Launch files of one ranked plan for a framework or a front end of it."""
-    as_zip = ZIP in accept
+    as_zip = prefers(accept, ZIP)
     content = await launch_files(
         request, service, caller.tenant, plan_id, framework, rank=plan, version=version, as_zip=as_zip
     )
