@@ -90,7 +90,7 @@ def _neighbour(service: Running, *, only_print: bool) -> None:
     """One tenant's small plans while another has a hundred long jobs."""
     for number in range(100):
         _posted(service, long_plan(number))
-    small = [request("POST", "/v1/plans", key=service.keys["b"], body=small_plan(number)) for number in range(20)]
+    small = [request("POST", "/v1/plans", key=service.keys["b"], body=small_plan(number)) for number in range(100)]
     answers, health = _under_load(service, small, connections=1)
     slowest_s = max(answers.seconds)
     details = {"answers": len(answers.seconds), "statuses": dict(answers.statuses), **_of_health(health)}
