@@ -213,6 +213,7 @@ def test_cp_sat_is_brute_force(batch: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.proof
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("batch", range(10))
 def test_cp_sat_is_brute_force_in_200_more(batch: int) -> None:

@@ -26,9 +26,9 @@ def test_ranked_plans_are_what_evaluate_says(name: str) -> None:
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize(
     "name",
-    # The longest of these runs with the proofs; two other jobs on pools stay.
+    # The longest of these run with the proofs; two other jobs on pools and two other mixtures stay.
     [
-        pytest.param(name, marks=pytest.mark.proof if name == "70b_pools_torchtitan" else ())
+        pytest.param(name, marks=pytest.mark.proof if name in ("70b_pools_torchtitan", "deepseek_v3_megatron") else ())
         for name in JOBS
         if name not in QUICK
     ],

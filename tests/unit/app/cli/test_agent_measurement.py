@@ -127,7 +127,7 @@ def test_a_measurement_knows_neither_the_service_nor_its_key(tmp_path: Path) -> 
     """It would otherwise send its calibration itself, and show the key to every program of its user."""
     out = tmp_path / "job.json"
     code = "import json, os, sys; json.dump([n for n in os.environ if 'MESHWRIGHT' in n], open(sys.argv[1], 'w'))"
-    environment = {**os.environ, "MESHWRIGHT_SERVER": "http://there", "MESHWRIGHT_TOKEN": "secret"}
+    environment = {"PATH": os.environ["PATH"], "MESHWRIGHT_SERVER": "http://there", "MESHWRIGHT_TOKEN": "secret"}
     measurement = Measurement([sys.executable, "-c", code, str(out)], out=out, time_limit_s=60, environment=environment)
     assert ended(measurement) == Ended("")
     assert json.loads(out.read_text()) == []
