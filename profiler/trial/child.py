@@ -1,0 +1,78 @@
+"""One rank of a trial: python -m profiler.trial.child ROW.json, under torchrun. Rank 0 prints one JSON line for each thing it learns."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from profiler.trial.plan import trial_plan
+from profiler.trial.steps import Measured, Trainer, measure
+
+_TIMEOUT = timedelta(seconds=60)
+
+
+def main() -> None:
+    """Runs the trial of the row, and prints what this rank or all ranks found."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("row", type=Path)
+    parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
+    parser.add_argument("--warm-up", type=int, default=3)
+    parser.add_argument("--steps", type=int, default=6)
+    arguments = parser.parse_args()
+    plan = trial_plan(json.loads(arguments.row.read_text()))
+    if arguments.device == "cuda":
+        device = torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        torch.cuda.set_device(device)
+    else:
+        device = torch.device("cpu")
+        torch.set_num_threads(1)
+    dist.init_process_group("nccl" if arguments.device == "cuda" else "gloo", timeout=_TIMEOUT)
+    rank = dist.get_rank()
+    try:
+        trainer = Trainer(plan, device)
+        found = measure(
+            trainer, warm_up=arguments.warm_up, steps=arguments.steps,
+            note=lambda number, took_s: _say(rank, {"step": number, "seconds": took_s}),
+        )  # fmt: skip
+    except torch.OutOfMemoryError as error:
+        # Every rank says so by itself: the others may hang in a collective until they are ended.
+        print(json.dumps({"rank": rank, "out_of_memory": str(error).split(". ")[0]}), flush=True)  # noqa: T201 - its output
+        os._exit(3)
+    _say(rank, {"result": _of_all(found, device)})
+    dist.barrier()
+    dist.destroy_process_group()
+
+
+def _of_all(found: Measured, device: torch.device) -> dict[str, Any]:
+    own = {
+        "peak_allocated_bytes": found.peak_allocated_bytes,
+        "peak_reserved_bytes": found.peak_reserved_bytes,
+        "device_bytes": found.device_bytes,
+        "losses": found.losses,
+    }
+    ranks: list[Any] = [None] * dist.get_world_size()
+    dist.all_gather_object(ranks, own)
+    return {
+        "step_time_s": found.median_s,
+        "step_s": found.step_s,
+        "ranks": ranks,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor(),
+        "torch": torch.__version__,
+    }
+
+
+def _say(rank: int, what: dict[str, Any]) -> None:
+    if rank == 0:
+        print(json.dumps(what), flush=True)  # noqa: T201 - its output
+
+
+if __name__ == "__main__":
+    main()

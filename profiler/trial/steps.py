@@ -1,0 +1,233 @@
+"""Whole optimizer steps of a split model: forward and backward of every micro-batch, reductions, clipping, the optimizer."""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining import schedules as schedules_of_torch
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor.parallel import loss_parallel
+
+from profiler.trial.modules import Chunk, loss_of
+from profiler.trial.parallel import Mesh, replicated, split
+from profiler.trial.plan import TrialPlan
+from profiler.trial.weights import initialize
+
+_SCHEDULES = {
+    "1f1b": "Schedule1F1B",
+    "gpipe": "ScheduleGPipe",
+    "interleaved": "ScheduleInterleaved1F1B",
+    "zb-h1": "ScheduleInterleavedZeroBubble",
+    "zb-v": "ScheduleZBVZeroBubble",
+    "dualpipe-v": "ScheduleDualPipeV",
+}
+_LEARNING_RATE = 1e-4
+
+
+@dataclass(slots=True)
+class Measured:
+    """What one rank measured. Times are seconds of whole steps, memory is bytes of the allocator after the warm-up."""
+
+    step_s: list[float] = field(default_factory=list)
+    losses: list[float | None] = field(default_factory=list)
+    peak_allocated_bytes: int = 0
+    peak_reserved_bytes: int = 0
+    device_bytes: int = 0
+
+    @property
+    def median_s(self) -> float:
+        return median(self.step_s)
+
+
+class Trainer:
+    """A model that is trained on random tokens as the plan says."""
+
+    def __init__(self, plan: TrialPlan, device: torch.device, *, seed: int = 0) -> None:
+        self.plan, self.device, self.seed = plan, device, seed
+        self.mesh = Mesh.build(plan, device.type)
+        self.stage_rank = self.mesh["pp"].get_local_rank()
+        self.chunks = [self._chunk(place) for place in self._places()]
+        parameters = [p for chunk in self.chunks for p in chunk.parameters()]
+        self.parameters = list(dict.fromkeys(parameters))
+        self.optimizer = self._optimizer()
+        self.schedule = self._schedule() if plan.pp > 1 else None
+        self._replica = (
+            self.mesh["replicate"].get_local_rank() * plan.zero_shard_size + self.mesh["shard"].get_local_rank()
+        )
+        self._tokens = torch.Generator(device=device).manual_seed(seed)
+
+    def step(self) -> float:
+        """One optimizer step; the loss on ranks of the last stage, else NaN."""
+        plan = self.plan
+        own = plan.num_micro_batches * plan.micro_batch_size
+        # Every rank draws the whole batch and keeps its replica's part, so that all plans of a job see the same batches.
+        shape = (own * plan.dp, plan.seq_length + 1)
+        tokens = torch.randint(0, plan.model.vocab_size, shape, device=self.device, generator=self._tokens)
+        tokens = tokens[own * self._replica : own * (self._replica + 1)]
+        inputs, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        loss = self._pipelined(inputs, labels) if self.schedule else self._accumulated(inputs, labels)
+        self._clip()
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return loss
+
+    def _places(self) -> list[int]:
+        """Numbers of this rank's chunks in model order."""
+        plan = self.plan
+        if plan.schedule in ("zb-v", "dualpipe-v"):
+            return [self.stage_rank, 2 * plan.pp - 1 - self.stage_rank]
+        return [self.stage_rank + turn * plan.pp for turn in range(plan.vpp)]
+
+    def _chunk(self, place: int) -> nn.Module:
+        plan = self.plan
+        first = sum(plan.layers_per_stage[:place])
+        with torch.device("meta"):
+            chunk = Chunk(
+                plan.model, first=first, last=first + plan.layers_per_stage[place], seq_length=plan.seq_length
+            )
+        made = split(chunk, plan, self.mesh)
+        made.to_empty(device=self.device)
+        with torch.no_grad():
+            chunk.rotation.copy_(_rotation_of(plan, self.device))
+        initialize(made, seed=self.seed)
+        made.train()
+        return replicated(made, plan, self.mesh)
+
+    def _optimizer(self) -> Any:
+        on_gpu = self.device.type == "cuda"
+        options: dict[str, Any] = {"lr": _LEARNING_RATE, "fused": on_gpu, "foreach": None if on_gpu else True}
+        if self.plan.zero == 1 and self.plan.dp > 1:
+            from torch.distributed.optim import ZeroRedundancyOptimizer
+
+            group = self.mesh["shard"].get_group()
+            return ZeroRedundancyOptimizer(self.parameters, torch.optim.AdamW, process_group=group, **options)
+        return torch.optim.AdamW(self.parameters, **options)
+
+    def _schedule(self) -> Any:
+        plan = self.plan
+        stages = [
+            PipelineStage(chunk, place, plan.pp * plan.vpp, self.device, group=self.mesh["pp"].get_group())
+            for chunk, place in zip(self.chunks, self._places(), strict=True)
+        ]
+        made = getattr(schedules_of_torch, _SCHEDULES[plan.schedule])
+        several = issubclass(made, schedules_of_torch.PipelineScheduleMulti)
+        return made(stages if several else stages[0], n_microbatches=plan.num_micro_batches, loss_fn=self._loss)
+
+    def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
+        return loss_of(logits, labels)
+
+    def _pipelined(self, inputs: Tensor, labels: Tensor) -> float:
+        assert self.schedule is not None
+        losses: list[Tensor] = []
+        first = self.stage_rank == 0
+        last = (self.plan.pp * self.plan.vpp - 1) in self._places()
+        with self._precision(), loss_parallel() if self.plan.tp > 1 else contextlib.nullcontext():
+            self.schedule.step(
+                *((inputs,) if first else ()), target=labels if last else None, losses=losses if last else None
+            )
+        return _number(torch.stack([_local(loss) for loss in losses]).mean()) if last else float("nan")
+
+    def _accumulated(self, inputs: Tensor, labels: Tensor) -> float:
+        (chunk,) = self.chunks
+        count = self.plan.num_micro_batches
+        total = torch.zeros((), device=self.device)
+        for place in range(count):
+            part = slice(place * self.plan.micro_batch_size, (place + 1) * self.plan.micro_batch_size)
+            self._synchronizes(chunk, is_last=place == count - 1)
+            with loss_parallel() if self.plan.tp > 1 else contextlib.nullcontext():
+                with self._precision():
+                    loss = loss_of(chunk(inputs[part]), labels[part]) / count
+                loss.backward()
+            total += _local(loss.detach())
+        return _number(total)
+
+    def _synchronizes(self, chunk: Any, *, is_last: bool) -> None:
+        """Whether the coming backward reduces gradients: FSDP reduces each, replicas the last one."""
+        if self.plan.dp > 1 and self.plan.zero < 2:
+            chunk.set_requires_gradient_sync(is_last)
+
+    def _precision(self) -> Any:
+        """bf16 where FSDP does not cast by itself."""
+        if self.plan.dp > 1 and self.plan.zero >= 2:
+            return contextlib.nullcontext()
+        return torch.autocast(self.device.type, dtype=torch.bfloat16)
+
+    def _clip(self) -> None:
+        with_gradient = [p for p in self.parameters if p.grad is not None]
+        # What is split and what every rank holds whole cannot be normed in one call.
+        groups: dict[object, list[Tensor]] = {}
+        for parameter in with_gradient:
+            groups.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
+        norms = [nn.utils.get_total_norm([_gradient(p) for p in group], foreach=True) for group in groups.values()]
+        squared = torch.stack([_local(norm) ** 2 for norm in norms]).sum()
+        if self.plan.pp > 1:
+            dist.all_reduce(squared, group=self.mesh["pp"].get_group())
+        for group in groups.values():
+            nn.utils.clip_grads_with_norm_(group, 1.0, squared.sqrt(), foreach=True)
+
+
+def measure(trainer: Trainer, *, warm_up: int, steps: int, note: Callable[[int, float], None]) -> Measured:
+    """Times whole steps, each between two barriers.
+
+    Args:
+        trainer: the model.
+        warm_up: steps that are not timed; memory peaks count from their end.
+        steps: number of timed steps.
+        note: told the number and the seconds of each step, so that a trial which is stopped leaves what it had.
+    """
+    found = Measured()
+    on_gpu = trainer.device.type == "cuda"
+    for number in range(warm_up + steps):
+        if number == warm_up and on_gpu:
+            torch.cuda.reset_peak_memory_stats()
+        _settle(on_gpu=on_gpu)
+        begun_at = time.perf_counter()
+        loss = trainer.step()
+        _settle(on_gpu=on_gpu)
+        took_s = time.perf_counter() - begun_at
+        # JSON has no NaN, which is the loss of a rank without the head.
+        found.losses.append(None if math.isnan(loss) else loss)
+        note(number, took_s)
+        if number >= warm_up:
+            found.step_s.append(took_s)
+    if on_gpu:
+        found.peak_allocated_bytes = torch.cuda.max_memory_allocated()
+        found.peak_reserved_bytes = torch.cuda.max_memory_reserved()
+        free, total = torch.cuda.mem_get_info()
+        found.device_bytes = total - free
+    return found
+
+
+def _settle(*, on_gpu: bool) -> None:
+    if on_gpu:
+        torch.cuda.synchronize()
+    dist.barrier()
+
+
+def _rotation_of(plan: TrialPlan, device: torch.device) -> Tensor:
+    from profiler.trial.modules import rotation
+
+    return rotation(plan.seq_length, plan.model.head_dim).to(device)
+
+
+def _gradient(parameter: Tensor) -> Tensor:
+    assert parameter.grad is not None
+    return parameter.grad
+
+
+def _local(value: Tensor) -> Tensor:
+    return value.full_tensor() if isinstance(value, DTensor) else value
+
+
+def _number(value: Tensor) -> float:
+    return float(value.item())

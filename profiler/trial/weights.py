@@ -1,0 +1,38 @@
+"""Random weights that depend on a parameter's name alone, so that one plan starts where every other plan of the model does."""
+
+from __future__ import annotations
+
+import zlib
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor, distribute_tensor
+
+_STD = 0.02
+# Names of parameters gain these parts from what wraps a layer.
+_WRAPPERS = ("_checkpoint_wrapped_module.", "_orig_mod.")
+
+
+def initialize(module: nn.Module, *, seed: int) -> None:
+    """Fills every parameter on its own device; one whole parameter at a time is held beside the shards."""
+    for full_name, parameter in module.named_parameters():
+        name = full_name
+        for wrapper in _WRAPPERS:
+            name = name.replace(wrapper, "")
+        whole = _whole(name, parameter, seed=seed)
+        if isinstance(parameter, DTensor):
+            # Every rank has drawn the same numbers, so nothing is sent.
+            mesh, placements = parameter.device_mesh, parameter.placements
+            parameter.data.to_local().copy_(distribute_tensor(whole, mesh, placements, src_data_rank=None).to_local())
+        else:
+            parameter.data.copy_(whole)
+
+
+def _whole(name: str, parameter: Tensor, *, seed: int) -> Tensor:
+    options = {"device": parameter.device, "dtype": parameter.dtype}
+    if parameter.dim() == 1:
+        return (
+            torch.zeros(parameter.shape, **options) if name.endswith("bias") else torch.ones(parameter.shape, **options)
+        )
+    generator = torch.Generator(device=parameter.device).manual_seed(seed * 2**32 + zlib.crc32(name.encode()))
+    return torch.empty(parameter.shape, **options).normal_(std=_STD, generator=generator)
