@@ -14,7 +14,7 @@ import torch
 import torch.distributed as dist
 
 from profiler.trial.plan import trial_plan
-from profiler.trial.steps import Measured, Trainer, measure
+from profiler.trial.steps import LEARNING_RATE, Measured, Trainer, measure
 
 _TIMEOUT = timedelta(seconds=60)
 
@@ -26,6 +26,7 @@ def main() -> None:
     parser.add_argument("--device", choices=["cuda", "cpu"], default="cuda")
     parser.add_argument("--warm-up", type=int, default=3)
     parser.add_argument("--steps", type=int, default=6)
+    parser.add_argument("--learning-rate", type=float, default=LEARNING_RATE)
     arguments = parser.parse_args()
     plan = trial_plan(json.loads(arguments.row.read_text()))
     if arguments.device == "cuda":
@@ -37,7 +38,7 @@ def main() -> None:
     dist.init_process_group("nccl" if arguments.device == "cuda" else "gloo", timeout=_TIMEOUT)
     rank = dist.get_rank()
     try:
-        trainer = Trainer(plan, device)
+        trainer = Trainer(plan, device, learning_rate=arguments.learning_rate)
         found = measure(
             trainer, warm_up=arguments.warm_up, steps=arguments.steps,
             note=lambda number, took_s: _say(rank, {"step": number, "seconds": took_s}),

@@ -40,7 +40,7 @@ class Trial:
 
 def run_trial(
     row: Mapping[str, Any], *, world: int, deadline_s: float, device: Literal["cuda", "cpu"] = "cuda",
-    warm_up: int = 3, steps: int = 6,
+    warm_up: int = 3, steps: int = 6, learning_rate: float | None = None,
 ) -> Trial:  # fmt: skip
     """The trial of an evaluate row on `world` devices of this machine.
 
@@ -51,6 +51,7 @@ def run_trial(
         device: what they run on.
         warm_up: steps before the ones that count.
         steps: steps that count.
+        learning_rate: of the optimizer; by default that of `profiler.trial.steps`.
     """
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "row.json"
@@ -59,6 +60,8 @@ def run_trial(
             sys.executable, "-W", "ignore", "-m", "profiler.trial.child", str(path), "--device", device,
             "--warm-up", str(warm_up), "--steps", str(steps),
         ]  # fmt: skip
+        if learning_rate is not None:
+            command += ["--learning-rate", str(learning_rate)]
         outputs = [Path(folder) / f"rank{rank}.txt" for rank in range(world)]
         group = _started(command, outputs)
         try:

@@ -14,6 +14,7 @@ from torch.nn import functional
 
 from cost_models.specs.model import LayerKind, Model
 
+# Llama 3's (`rope_theta` of its config.json). It changes losses and no time.
 _THETA = 500_000.0
 
 

@@ -31,7 +31,8 @@ _SCHEDULES = {
     "zb-v": "ScheduleZBVZeroBubble",
     "dualpipe-v": "ScheduleDualPipeV",
 }
-_LEARNING_RATE = 1e-4
+LEARNING_RATE = 1e-4
+"""Small, so that bf16 stays finite for as many steps as one likes; it moves no time."""
 
 
 @dataclass(slots=True)
@@ -52,8 +53,10 @@ class Measured:
 class Trainer:
     """A model that is trained on random tokens as the plan says."""
 
-    def __init__(self, plan: TrialPlan, device: torch.device, *, seed: int = 0) -> None:
-        self.plan, self.device, self.seed = plan, device, seed
+    def __init__(
+        self, plan: TrialPlan, device: torch.device, *, seed: int = 0, learning_rate: float = LEARNING_RATE
+    ) -> None:
+        self.plan, self.device, self.seed, self.learning_rate = plan, device, seed, learning_rate
         self.mesh = Mesh.build(plan, device.type)
         self.stage_rank = self.mesh["pp"].get_local_rank()
         self.chunks = [self._chunk(place) for place in self._places()]
@@ -105,7 +108,7 @@ class Trainer:
 
     def _optimizer(self) -> Any:
         on_gpu = self.device.type == "cuda"
-        options: dict[str, Any] = {"lr": _LEARNING_RATE, "fused": on_gpu, "foreach": None if on_gpu else True}
+        options: dict[str, Any] = {"lr": self.learning_rate, "fused": on_gpu, "foreach": None if on_gpu else True}
         if self.plan.zero == 1 and self.plan.dp > 1:
             from torch.distributed.optim import ZeroRedundancyOptimizer
 
