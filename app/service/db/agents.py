@@ -9,13 +9,14 @@ import secrets
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from sqlalchemy import Connection, Engine, Row, delete, func, insert, literal, select, tuple_, update
+from sqlalchemy import Connection, Engine, Row, delete, func, insert, select, update
 from sqlalchemy.exc import IntegrityError
 
 from app.errors import NotFoundError, TooManyAgentsError
 from app.service.db.audit import record
 from app.service.db.engine import now_of, reading, writing
-from app.service.db.tables import UtcDateTime, agents, profiling_jobs
+from app.service.db.pages import newest_first
+from app.service.db.tables import agents, profiling_jobs
 
 MOST_AGENTS = 1000
 """Agents that one tenant may have: a few times the nodes of the largest fleets, of which each kind needs one."""
@@ -110,13 +111,8 @@ class AgentStore:
 
     def page(self, tenant: str, *, limit: int, after: tuple[datetime, str] | None = None) -> list[AgentRow]:
         """Up to `limit` agents, newest first, beginning after the one registered at this time with this id."""
-        table = agents.c
-        query = (
-            select(agents).where(table.tenant == tenant).order_by(table.created_at.desc(), table.id.desc()).limit(limit)
-        )
-        if after is not None:
-            last = tuple_(literal(after[0], UtcDateTime), literal(after[1]))
-            query = query.where(tuple_(table.created_at, table.id) < last)
+        mine = select(agents).where(agents.c.tenant == tenant)
+        query = newest_first(mine, agents.c.created_at, agents.c.id, limit=limit, after=after)
         with reading(self._engine) as connection:
             now = now_of(connection)
             return [_agent(row, now=now) for row in connection.execute(query)]

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Literal
 
-from sqlalchemy import Connection, Engine, delete, insert, literal, select, tuple_
+from sqlalchemy import Connection, Engine, delete, insert, select
 
 from app.service.db.engine import now_of, reading
-from app.service.db.tables import UtcDateTime, audit
+from app.service.db.pages import newest_first
+from app.service.db.tables import audit
 
 Action = Literal[
     "plan.create", "plan.cancel", "plan.delete", "calibration.create", "calibration.delete", "key.create", "key.revoke",
@@ -68,10 +69,8 @@ def page_of_audit(
 ) -> list[AuditEntry]:
     """Up to `limit` entries of a tenant, newest first, beginning after the one written at this time with this id."""
     columns = (audit.c.id, audit.c.at, audit.c.by, audit.c.action, audit.c.object, audit.c.request_id, audit.c.address)
-    query = select(*columns).where(audit.c.tenant == tenant).order_by(audit.c.at.desc(), audit.c.id.desc()).limit(limit)
-    if after is not None:
-        last = tuple_(literal(after[0], UtcDateTime), literal(after[1]))
-        query = query.where(tuple_(audit.c.at, audit.c.id) < last)
+    mine = select(*columns).where(audit.c.tenant == tenant)
+    query = newest_first(mine, audit.c.at, audit.c.id, limit=limit, after=after)
     with reading(engine) as connection:
         return [AuditEntry(*row) for row in connection.execute(query)]
 

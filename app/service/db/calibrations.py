@@ -6,15 +6,16 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from sqlalchemy import Engine, delete, insert, literal, select, tuple_
+from sqlalchemy import Engine, delete, insert, select
 from sqlalchemy.exc import IntegrityError
 
 from app.errors import NotFoundError
 from app.service.db.audit import record
 from app.service.db.engine import now_of, reading, writing
 from app.service.db.packing import packed
+from app.service.db.pages import newest_first
 from app.service.db.quotas import NO_QUOTAS, Quotas, one_at_a_time, require_room
-from app.service.db.tables import UtcDateTime, calibrations
+from app.service.db.tables import calibrations
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,14 +125,7 @@ class CalibrationStore:
     def page(self, tenant: str, *, limit: int, after: tuple[datetime, str] | None = None) -> list[CalibrationRow]:
         """Up to `limit` calibrations, newest first, beginning after the one stored at this time with this id."""
         table = calibrations.c
-        query = (
-            select(table.id, table.created_at, table.gpu, table.gpus_per_node)
-            .where(table.tenant == tenant)
-            .order_by(table.created_at.desc(), table.id.desc())
-            .limit(limit)
-        )
-        if after is not None:
-            last = tuple_(literal(after[0], UtcDateTime), literal(after[1]))
-            query = query.where(tuple_(table.created_at, table.id) < last)
+        mine = select(table.id, table.created_at, table.gpu, table.gpus_per_node).where(table.tenant == tenant)
+        query = newest_first(mine, table.created_at, table.id, limit=limit, after=after)
         with reading(self._engine) as connection:
             return [CalibrationRow(*row) for row in connection.execute(query)]

@@ -13,13 +13,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, delete, func, insert, literal, or_, select, tuple_, update
+from sqlalchemy import Connection, Engine, Row, delete, func, insert, or_, select, update
 
 from app.errors import NotFoundError, QuotaError
 from app.scopes import USUAL_SCOPES, Scope, scopes_stored
 from app.service.db.audit import record
 from app.service.db.engine import now_of, reading, writing
-from app.service.db.tables import UtcDateTime, keys
+from app.service.db.pages import newest_first
+from app.service.db.tables import keys
 from cost_models.errors import InvalidInputError, Problem
 from cost_models.hints import shown
 
@@ -96,12 +97,8 @@ def list_keys(engine: Engine) -> list[Key]:
 
 def page_of_keys(engine: Engine, tenant: str, *, limit: int, after: tuple[datetime, str] | None = None) -> list[Key]:
     """Up to `limit` keys of a tenant, revoked ones too, newest first, beginning after the one made at this time with this id."""
-    query = (
-        select(keys).where(keys.c.tenant == tenant).order_by(keys.c.created_at.desc(), keys.c.id.desc()).limit(limit)
-    )
-    if after is not None:
-        last = tuple_(literal(after[0], UtcDateTime), literal(after[1]))
-        query = query.where(tuple_(keys.c.created_at, keys.c.id) < last)
+    mine = select(keys).where(keys.c.tenant == tenant)
+    query = newest_first(mine, keys.c.created_at, keys.c.id, limit=limit, after=after)
     with reading(engine) as connection:
         return [_key(row) for row in connection.execute(query)]
 

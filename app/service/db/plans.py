@@ -15,10 +15,8 @@ from sqlalchemy import (
     Select,
     delete,
     insert,
-    literal,
     null,
     select,
-    tuple_,
     update,
 )
 from sqlalchemy.exc import IntegrityError
@@ -28,9 +26,10 @@ from app.service.db.audit import record
 from app.service.db.engine import now_of, reading, writing
 from app.service.db.jobs import JobKey, Status, insert_job, raise_priority, unfinished
 from app.service.db.packing import TEXTS_IN_BLOCK, lines_of, packed
+from app.service.db.pages import newest_first
 from app.service.db.plan_result import PlanResult
 from app.service.db.quotas import NO_QUOTAS, Quotas, one_at_a_time, require_room
-from app.service.db.tables import UtcDateTime, idempotency_keys, jobs, plans, ranked_plans
+from app.service.db.tables import idempotency_keys, jobs, plans, ranked_plans
 from cost_models.errors import InvalidInputError, Problem
 
 
@@ -190,11 +189,8 @@ class PlanStore:
     ) -> list[PlanRow]:
         """Up to `limit` plans, newest first, beginning after the plan made at this time with this id."""
         # Without the answers, which a list does not show.
-        query = _rows(tenant, answer=null()).order_by(plans.c.created_at.desc(), plans.c.id.desc()).limit(limit)
-        if after is not None:
-            # Compared as a pair with the id, because several plans may share a moment.
-            last = tuple_(literal(after[0], UtcDateTime), literal(after[1]))
-            query = query.where(tuple_(plans.c.created_at, plans.c.id) < last)
+        mine = _rows(tenant, answer=null())
+        query = newest_first(mine, plans.c.created_at, plans.c.id, limit=limit, after=after)
         if status is not None:
             query = query.where(jobs.c.status == status)
         with reading(self._engine) as connection:

@@ -12,15 +12,16 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, Select, delete, func, insert, literal, or_, select, tuple_, update
+from sqlalchemy import Connection, Engine, Row, Select, delete, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from app.errors import NotFoundError, TooManyJobsError, WorkerLostError, problem_document
 from app.service.db.audit import record
 from app.service.db.engine import now_of, reading, writing
 from app.service.db.jobs import FINISHED, Status
+from app.service.db.pages import newest_first
 from app.service.db.quotas import NO_QUOTAS, Quotas, one_at_a_time, require_room, require_room_for_profiling_job
-from app.service.db.tables import UtcDateTime, agents, profiling_jobs
+from app.service.db.tables import agents, profiling_jobs
 from cost_models.errors import InvalidInputError, Problem
 
 MAX_ATTEMPTS = 3
@@ -152,11 +153,8 @@ class ProfilingJobStore:
         """Up to `limit` jobs, newest first, beginning after the one made at this time with this id."""
         self.look_for_silent(tenant)
         with reading(self._engine) as connection:
-            query = _rows(tenant, now=now_of(connection))
-            query = query.order_by(_jobs.created_at.desc(), _jobs.id.desc()).limit(limit)
-            if after is not None:
-                last = tuple_(literal(after[0], UtcDateTime), literal(after[1]))
-                query = query.where(tuple_(_jobs.created_at, _jobs.id) < last)
+            mine = _rows(tenant, now=now_of(connection))
+            query = newest_first(mine, _jobs.created_at, _jobs.id, limit=limit, after=after)
             if status is not None:
                 query = query.where(_jobs.status == status)
             return [_job(row) for row in connection.execute(query)]
