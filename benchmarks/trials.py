@@ -9,7 +9,6 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 
 from profiler.trial.launch import run_trial
@@ -34,7 +33,6 @@ def main() -> None:
                 continue
             strategy = row["strategy"]
             world = strategy["tp"] * strategy["pp"] * strategy["dp"]
-            begun_at = time.monotonic()
             trial = run_trial(
                 row,
                 world=world,
@@ -43,18 +41,9 @@ def main() -> None:
                 warm_up=4,
                 steps=6,
             )
-            found = {
-                **row, "status": trial.status, "reason": trial.reason, "step_s": trial.step_s, "result": trial.result,
-                "took_s": round(time.monotonic() - begun_at, 1), "date": datetime.now(UTC).strftime("%Y-%m-%d"),
-            }  # fmt: skip
+            found = trial.to_json()
             print(json.dumps(found), file=out, flush=True)
-            print(
-                row["id"],
-                trial.status,
-                trial.reason or (trial.result or {}).get("step_time_s"),
-                found["took_s"],
-                flush=True,
-            )
+            print(row["id"], trial.status, trial.reason or trial.step_time_s, round(trial.took_s, 1), flush=True)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,6 @@ from __future__ import annotations
 import argparse
 import json
 import os
-import platform
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from profiler.machine.fingerprint import CPU_NAME, preset_of
 from profiler.trial.plan import trial_plan
 from profiler.trial.steps import LEARNING_RATE, Measured, Trainer, measure
 
@@ -37,6 +37,7 @@ def main() -> None:
         torch.set_num_threads(1)
     dist.init_process_group("nccl" if arguments.device == "cuda" else "gloo", timeout=_TIMEOUT)
     rank = dist.get_rank()
+    _say(rank, {"machine": _machine(device)})
     try:
         trainer = Trainer(plan, device, learning_rate=arguments.learning_rate)
         found = measure(
@@ -53,21 +54,26 @@ def main() -> None:
 
 
 def _of_all(found: Measured, device: torch.device) -> dict[str, Any]:
-    own = {
-        "peak_allocated_bytes": found.peak_allocated_bytes,
-        "peak_reserved_bytes": found.peak_reserved_bytes,
-        "device_bytes": found.device_bytes,
-        "losses": found.losses,
-    }
+    own: dict[str, Any] = {"losses": found.losses}
+    if device.type == "cuda":
+        own |= {
+            "peak_allocated_bytes": found.peak_allocated_bytes,
+            "peak_reserved_bytes": found.peak_reserved_bytes,
+            "device_bytes": found.device_bytes,
+        }
     ranks: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(ranks, own)
-    return {
-        "step_time_s": found.median_s,
-        "step_s": found.step_s,
-        "ranks": ranks,
-        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else platform.processor(),
-        "torch": torch.__version__,
-    }
+    return {"step_time_s": found.median_s, "ranks": ranks}
+
+
+def _machine(device: torch.device) -> dict[str, Any]:
+    """The fields of a record's machine that torch knows."""
+    if device.type != "cuda":
+        return {"gpu": CPU_NAME, "torch": torch.__version__}
+    name = torch.cuda.get_device_name(device)
+    memory = torch.cuda.get_device_properties(device).total_memory
+    nccl = ".".join(map(str, torch.cuda.nccl.version()))
+    return {"gpu": preset_of(name, float(memory)) or name, "torch": torch.__version__, "nccl": nccl}
 
 
 def _say(rank: int, what: dict[str, Any]) -> None:

@@ -16,32 +16,22 @@ import tempfile
 import time
 from collections.abc import Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal
 
-Status = Literal["ok", "oom", "hang", "crash"]
+from cost_models.inputs.fields import validated
+from profiler.trial.record import RankPeaks, TrialMachine, TrialRecord, largest, one_line, written_time
+
 _ERROR = re.compile(r"^(?:\[rank\d+\]: )?[A-Za-z_.]*(?:Error|Exception|Interrupt)\b.*:")
 _LOOK_EVERY_S = 0.05
 _GRACE_S = 2.0
 
 
-@dataclass(slots=True)
-class Trial:
-    """How one trial ended."""
-
-    status: Status
-    result: dict[str, Any] | None = None
-    step_s: list[float] = field(default_factory=list)
-    """Seconds of each step that was run, warm-up included, however the trial ended."""
-    reason: str | None = None
-    """The first line of an error; None where the trial was measured."""
-
-
 def run_trial(
     row: Mapping[str, Any], *, world: int, deadline_s: float, device: Literal["cuda", "cpu"] = "cuda",
     warm_up: int = 3, steps: int = 6, learning_rate: float | None = None,
-) -> Trial:  # fmt: skip
+) -> TrialRecord:  # fmt: skip
     """The trial of an evaluate row on `world` devices of this machine.
 
     Args:
@@ -53,6 +43,7 @@ def run_trial(
         steps: steps that count.
         learning_rate: of the optimizer; by default that of `profiler.trial.steps`.
     """
+    started_at, begun_s = datetime.now(UTC), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "row.json"
         path.write_text(json.dumps(row))
@@ -70,7 +61,13 @@ def run_trial(
             _end(group)
         lines = [line for output in outputs for line in output.read_text(errors="replace").splitlines()]
     codes = [process.returncode for process in group]
-    return _judged(lines, code=next((code for code in codes if code > 0), codes[0]), hung=hung, deadline_s=deadline_s)
+    code = next((code for code in codes if code > 0), codes[0])
+    took_s = time.monotonic() - begun_s
+    return TrialRecord(
+        row=row, backend="pytorch", **_judged(lines, code=code, hung=hung, deadline_s=deadline_s), warm_up=warm_up,
+        took_s=took_s, gpu_seconds=took_s * world, machine=_machine(lines, world=world, device=device),
+        started_at=written_time(started_at),
+    )  # fmt: skip
 
 
 def _started(command: list[str], outputs: list[Path]) -> list[subprocess.Popen[bytes]]:
@@ -109,19 +106,33 @@ def _ended(group: list[subprocess.Popen[bytes]], *, deadline_s: float) -> bool:
     return False
 
 
-def _judged(lines: list[str], *, code: int, hung: bool, deadline_s: float) -> Trial:
+def _judged(lines: list[str], *, code: int, hung: bool, deadline_s: float) -> dict[str, Any]:
+    """The fields of the record that say how it ended, and what was measured until then."""
     said = [found for line in lines if (found := _json_of(line)) is not None]
-    step_s = [what["seconds"] for what in said if "step" in what]
+    step_s = tuple(what["seconds"] for what in said if "step" in what)
     for what in said:
         if "out_of_memory" in what:
-            return Trial("oom", step_s=step_s, reason=what["out_of_memory"])
+            return {"status": "oom", "reason": one_line(what["out_of_memory"]), "step_s": step_s}
     for what in said:
         if "result" in what:
-            return Trial("ok", what["result"], step_s)
+            ranks = tuple(validated(RankPeaks, rank, pointer="/ranks") for rank in what["result"]["ranks"])
+            return {
+                "status": "ok", "step_time_s": what["result"]["step_time_s"], "step_s": step_s, "ranks": ranks,
+                "peak_allocated_bytes": largest(rank.peak_allocated_bytes for rank in ranks),
+                "peak_reserved_bytes": largest(rank.peak_reserved_bytes for rank in ranks),
+                "peak_device_bytes": largest(rank.device_bytes for rank in ranks),
+            }  # fmt: skip
     if hung:
-        return Trial("hang", step_s=step_s, reason=f"nothing came for {deadline_s:g} s after {len(step_s)} steps")
+        reason = f"nothing came for {deadline_s:g} s after {len(step_s)} steps"
+        return {"status": "hang", "reason": reason, "step_s": step_s}
     first = next((line.strip() for line in lines if _ERROR.search(line)), f"it ended with code {code} and said nothing")
-    return Trial("oom" if "out of memory" in first else "crash", step_s=step_s, reason=first[:300])
+    return {"status": "oom" if "out of memory" in first else "crash", "reason": one_line(first), "step_s": step_s}
+
+
+def _machine(lines: list[str], *, world: int, device: str) -> TrialMachine:
+    """Where it ran, as far as its processes came to say it."""
+    said = [found["machine"] for line in lines if "machine" in (found := _json_of(line) or {})]
+    return TrialMachine(gpus=world, **(said[0] if said else {"gpu": "CPU" if device == "cpu" else "unknown"}))
 
 
 def _json_of(line: str) -> dict[str, Any] | None:

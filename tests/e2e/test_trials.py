@@ -37,8 +37,7 @@ def _losses(strategy: dict[str, Any], *, world: int) -> list[float]:
     # With the usual one they move by 0.0014.
     trial = run_trial(_row(strategy), world=world, deadline_s=120, device="cpu", warm_up=0, steps=5, learning_rate=3e-3)
     assert trial.status == "ok", trial.reason
-    assert trial.result is not None
-    by_rank = [rank["losses"] for rank in trial.result["ranks"]]
+    by_rank = [rank.losses for rank in trial.ranks]
     # Ranks of a pipeline that hold no head know no loss.
     told = [losses for losses in by_rank if losses[0] is not None]
     return [sum(each) / len(told) for each in zip(*told, strict=True)]
