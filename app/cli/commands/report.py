@@ -1,4 +1,4 @@
-"""`meshwright report`: a plan response as a page that needs no network, to look at and to pass on."""
+"""`meshwright report`: a plan response or a tuning as a page that needs no network, to look at and to pass on."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from cost_models.errors import InvalidInputError, Problem
 
 def report(
     response: Annotated[
-        str, typer.Argument(help="Plan response, ranked plan or evaluation (JSON file, or - for standard input).")
+        str,
+        typer.Argument(help="Plan response, ranked plan, evaluation or tuning (JSON file, or - for standard input)."),
     ],
     *,
     html: Annotated[Path, typer.Option(metavar="FILE", help="The page that is written.")],
@@ -28,15 +29,19 @@ def report(
         ),
     ] = True,
 ) -> None:
-    """Write a report of the plans as one HTML file: verdict, ranking, memory, time, schedule, mesh."""
+    """Write a report of plans, or of a tuning, as one HTML file: verdict, ranking, memory, time; predicted against measured."""
     document = read_document(response, most_bytes=MAX_RESPONSE_BYTES)
     # Looked at before anything is computed: a refusal should not take a second.
     _require_free(html, response, force=force)
     from app.report.build import build_report
     from app.report.one_evaluation import evaluation_file
     from app.report.pages import report_file
+    from app.report.tuning.document import is_tuning
+    from app.report.tuning.page import tuning_file
 
-    if "plans" in document and "request" in document:
+    if is_tuning(document):
+        text = tuning_file(document, scripts=scripts)
+    elif "plans" in document and "request" in document:
         text = report_file(build_report(document, allow_files=True), scripts=scripts)
     else:
         text = evaluation_file(document, scripts=scripts)

@@ -129,7 +129,7 @@ def print_response(response: Json, *, most: int | None = None, quiet: bool, sour
         dropped = frozenset()
         out.print(_no_plan(response), style="bold red")
     for line in footer(response, shown, unseen=dropped):
-        _print_indented(line, out)
+        print_indented(line, out)
     if dropped:
         out.print("Some columns are left out: widen the terminal to 120 characters, or use --json.", style="dim")
     if not quiet:
@@ -139,7 +139,7 @@ def print_response(response: Json, *, most: int | None = None, quiet: bool, sour
             err.print(Text.assemble(("warning: ", "yellow"), warning, meaning))
 
 
-def _print_indented(line: Text, out: Console) -> None:
+def print_indented(line: Text, out: Console) -> None:
     """Prints a line; where it begins with blanks and is too long, it goes on two characters further in."""
     indent = len(line.plain) - len(line.plain.lstrip())
     if not indent:
