@@ -28,6 +28,7 @@ Fraction = Annotated[float, Field(strict=True, ge=-1, le=LARGEST, allow_inf_nan=
 Text = Annotated[str, Field(strict=True, max_length=10_000)]
 
 
+# A strategy is shown, not priced: only what a cell counts with has to be a number.
 def _with_whole_degrees(strategy: dict[str, Any]) -> dict[str, Any]:
     # A cell compares them with 1; whatever else a strategy says is only passed on.
     for name in _DEGREES:
@@ -204,6 +205,7 @@ class Tuning(_Part):
     @property
     def measured(self) -> list[TunedTrial]:
         """Trials whose steps were measured, the fastest first."""
+        # The order in which they were made says nothing of the plans; their number tells it.
         return sorted((each for each in self.trials if each.is_measured), key=lambda each: each.step_time_s or 0.0)
 
     @property
@@ -233,4 +235,5 @@ def read_tuning(document: Json) -> Tuning:
 
 
 def _error(predicted: float | None, measured: float | None) -> float | None:
+    # Of the measured value, as on the pages about accuracy.
     return None if predicted is None or measured is None else predicted / measured - 1.0
