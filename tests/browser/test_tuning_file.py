@@ -17,7 +17,7 @@ MakePage = Callable[..., Page]
 @pytest.fixture
 def file(tmp_path: Path) -> Path:
     path = tmp_path / "tuning.html"
-    path.write_text(tuning_file(tuned.measured()), "utf-8")
+    path.write_text(tuning_file(tuned.studied()), "utf-8")
     return path
 
 
@@ -52,6 +52,6 @@ def test_a_tuning_tells_the_same_without_scripts_and_on_paper(
     page.emulate_media(media="print")
     for name in ("verdict", "order", "trials", "terms", "failed", "next", "spent"):
         expect(page.locator(f"#{name}")).to_be_visible()
-    assert page.locator("#trials tbody tr:visible").count() == len(tuned.measured()["trials"])
+    assert page.locator("#trials tbody tr:visible").count() == len(tuned.studied()["trials"])
     page.emulate_media(media=None)
     assert printed_pages(page) <= 2

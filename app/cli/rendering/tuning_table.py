@@ -78,6 +78,8 @@ _DROPS: tuple[frozenset[str], ...] = (
     frozenset({"GPU s", "80 % range", "GiB", "GiB error"}),
     frozenset({"GPU s", "80 % range", "GiB", "GiB error", "corrected s", "its error"}),
     frozenset({"GPU s", "80 % range", "GiB", "GiB error", "corrected s", "its error", "trial"}),
+    frozenset({"GPU s", "80 % range", "GiB", "GiB error", "corrected s", "its error", "trial", "error"}),
+    frozenset({"GPU s", "80 % range", "GiB", "GiB error", "corrected s", "its error", "trial", "error", "plan"}),
 )
 """Sets of columns to leave out, from the widest table to the narrowest; the first table that fits is shown."""
 
@@ -93,6 +95,7 @@ def print_tuning(document: Mapping[str, Any], *, quiet: bool, source: str = "") 
     Raises:
         cost_models.errors.InvalidInputError: the document is no tuning.
     """
+    # Checked here, too: `--server` may print what another release wrote.
     tuning = read_tuning(document)
     out = Console(file=sys.stdout, width=console_width(), highlight=False, soft_wrap=False)
     if tuning.request is not None:
@@ -156,6 +159,7 @@ def _lines(tuning: Tuning, dropped: frozenset[str]) -> Iterator[Text]:
         yield Text(line)
     if told := moves(tuning):
         yield Text(told)
+    # Why a plan did not run matters more than what was learnt from the others.
     yield from _failed(tuning)
     yield from _under("Learnt:", [correction_told(each) for each in tuning.corrections])
     if tuning.stopped is not None and tuning.stopped.message:
@@ -181,6 +185,7 @@ def _failed(tuning: Tuning) -> Iterator[Text]:
 
 
 def _under(heading: str, lines: Sequence[str], *, most: int = _SHOWN_MOST) -> Iterator[Text]:
+    # A heading without lines would only make one look for them.
     if lines:
         yield Text(heading, style="bold")
         yield from (Text(f"  {line}") for line in lines[:most])

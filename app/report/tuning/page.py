@@ -48,6 +48,7 @@ def tuning_page(
 
 
 def _rendered(tuning: Tuning, frame: Frame, **shown: Any) -> str:
+    # Whoever pays for GPUs asks first whether it was worth it, and last what it took.
     sections = [
         made for make in (SECTIONS if tuning.measured else WITHOUT_A_RESULT) if (made := make(tuning)) is not None
     ]
@@ -88,6 +89,7 @@ def _gpus(request: Json) -> int | None:
 
 def _job(request: Json) -> str:
     """What is trained, as far as the request says."""
+    # A request that was never completed may lack any of these.
     model, cluster, training = (request.get(name) for name in ("model", "cluster", "training"))
     parts = [parameters(model) if isinstance(model, Mapping) else ""]
     if isinstance(cluster, Mapping):

@@ -179,7 +179,11 @@ def moves(tuning: Tuning) -> str:
     if not placed:
         return ""
     lost = len(tuning.ranking) - len(placed)
-    gone = f" {lost} {'plan does' if lost == 1 else 'plans do'} not run." if lost else ""
+    gone = (
+        f" {lost} {'plan has' if lost == 1 else 'plans have'} none now, having failed or needing more memory than one that did."
+        if lost
+        else ""
+    )
     changed = sum(each.rank_before != after for each, after in placed)
     if not changed:
         return f"What was measured leaves the order as it was predicted.{gone}"

@@ -32,7 +32,7 @@ def test_trials_are_lines_with_the_fastest_first(printed: Any) -> None:
         ]
     )
     lines, _ = printed(document)
-    assert lines[0].startswith("llama-3.2-3b (3.21B parameters) on 1 x 2 H200-SXM-141GB")
+    assert lines[0].startswith("model (3.21B parameters) on 1 x 2 H200-SXM-141GB")
     rows = [line.split() for line in lines if line.lstrip()[:1].isdigit()]
     assert rows[0] == ["1", "2", "dp2", "z3", "mb2", "0.500", "1.00", "0.900-1.10!", "+100.0%", "1.00", "+100.0%", "50.0", "-20.0%", "60"]  # fmt: skip
     assert rows[1][:7] == ["0", "1", "dp2", "z3", "mb1", "0.800", "1.00"]
@@ -43,12 +43,12 @@ def test_trials_are_lines_with_the_fastest_first(printed: Any) -> None:
 
 @pytest.mark.parametrize("width", [120, 100, 80, 60, 40])
 def test_no_line_is_wider_than_the_terminal(printed: Any, width: int) -> None:
-    lines, _ = printed(tuned.measured(), width=width)
+    lines, _ = printed(tuned.studied(), width=width)
     assert max(map(len, lines)) <= width
     text = " ".join(" ".join(lines).split())
-    assert "Plan 3 is the fastest that was measured" in text
+    assert "Plan 2 is the fastest that was measured" in text
     # The split and both times are what a narrow terminal keeps.
-    assert sum("0.763" in line and "dp2 z2 mb2" in line for line in lines) == 1
+    assert sum("1.50" in line and "dp2 z0 mb1" in line for line in lines) == 1
 
 
 def test_warnings_go_to_stderr_unless_quiet(printed: Any) -> None:

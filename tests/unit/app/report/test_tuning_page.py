@@ -152,9 +152,10 @@ def test_the_order_before_and_after() -> None:
     assert len(re.findall(r'r="4" class="mark"', page)) == 1
     lost = tuned.small([tuned.trial(0)], ranking=[ranked(1, None), ranked(2, 1), ranked(3, 2)])
     assert moves(read_tuning(lost)) == (
-        "Plan 2 is now first. 2 of 3 plans have another place than predicted. 1 plan does not run."
+        "Plan 2 is now first. 2 of 3 plans have another place than predicted. "
+        "1 plan has none now, having failed or needing more memory than one that did."
     )
-    assert "does not run 1 dp2 z1 mb1" in words(lost)
+    assert "none 1 dp2 z1 mb1" in words(lost)
     nowhere = tuned.small([tuned.trial(0, status="oom", **FAILED)], ranking=[ranked(1, None)])
     assert 'id="slopes-title"' not in tuning_file(nowhere)
     stays = tuned.small([tuned.trial(0)], ranking=[ranked(1, 1), ranked(2, 2)])
@@ -242,14 +243,14 @@ def test_a_document_that_is_no_tuning_names_its_field(changed: dict[str, Any], p
 
 def test_the_report_command_recognises_a_tuning(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     source, page = tmp_path / "tuning.json", tmp_path / "tuning.html"
-    source.write_text(json.dumps(tuned.measured()), "utf-8")
+    source.write_text(json.dumps(tuned.studied()), "utf-8")
     assert run(["report", str(source), "--html", str(page)]) == 0
     assert capsys.readouterr().out == f"{page}\n"
     text = page.read_text("utf-8")
-    assert "Tuning of llama-1.3b on 2 GPUs" in text
+    assert "Tuning of llama-3.2-3b on 2 GPUs" in text
     for name in ("verdict", "order", "trials", "terms", "failed", "next", "spent"):
         assert f'<section id="{name}"' in text
-    source.write_text(json.dumps(tuned.measured() | {"trials": 1}), "utf-8")
+    source.write_text(json.dumps(tuned.studied() | {"trials": 1}), "utf-8")
     assert run(["report", str(source), "--html", str(page), "--force"]) == 2
     assert "/trials" in capsys.readouterr().err
 
