@@ -57,7 +57,8 @@ def _y(row: int) -> float:
 
 
 def _entry(entry: Slope, start: float, end: float) -> Iterator[Markup]:
-    change = "up" if entry.after < entry.before else "down" if entry.after > entry.before else "same"
+    # Against the others that are shown: what only moves up because another one is gone stays level.
+    change = "up" if end < start else "down" if end > start else "same"
     first = " first" if entry.after == 1 else ""
     yield element(
         "g",

@@ -89,7 +89,9 @@ def outcome(tuning: Tuning) -> str:
         return f"Plan 1 was predicted to be the fastest, and is the fastest that was measured: {found}."
     told = f"{name[0].upper()}{name[1:]} is the fastest that was measured: {found}"
     if best.gain_fraction is None:
-        return f"{told}. Plan 1, which was predicted to be the fastest, was not measured."
+        first = next((each for each in tuning.failed if each.rank == 1), None)
+        how = "was not measured" if first is None else _ENDED.get(first.status, "has no result")
+        return f"{told}. Plan 1, which was predicted to be the fastest, {how}."
     return f"{told}, {share(best.gain_fraction)} less than plan 1, which was predicted to be the fastest."
 
 

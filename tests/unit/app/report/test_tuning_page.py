@@ -43,8 +43,10 @@ def test_the_verdict_where_the_first_is_the_best_or_was_not_measured() -> None:
     )
     unknown = tuned.small([tuned.trial(0, status="oom", reason="out of memory", **FAILED), tuned.trial(1)])
     assert outcome(read_tuning(unknown)).endswith(
-        "0.800 s a step. Plan 1, which was predicted to be the fastest, was not measured."
+        "0.800 s a step. Plan 1, which was predicted to be the fastest, ran out of memory."
     )
+    untried = tuned.small([tuned.trial(1)])
+    assert outcome(read_tuning(untried)).endswith("Plan 1, which was predicted to be the fastest, was not measured.")
 
 
 def test_errors_are_of_the_measured_value() -> None:
@@ -195,6 +197,9 @@ def test_a_slope_that_rises_is_told_apart_from_one_that_falls() -> None:
     entries = [Slope(1, 2, "a", "1 s", "", is_measured=True), Slope(2, 1, "b", "2 s", "", is_measured=False)]
     drawn = str(slopes(entries, before="x", after="y", name="n", title="t", description="d"))
     assert re.findall(r'class="slope (\w+)( first)?"', drawn) == [("down", ""), ("up", " first")]
+    # The second is first because the first is gone: no other plan was overtaken.
+    alone = str(slopes(entries[1:], before="x", after="y", name="n", title="t", description="d"))
+    assert re.findall(r'class="slope (\w+)( first)?"', alone) == [("same", " first")]
 
 
 def test_knobs_of_the_winner_are_shown_with_their_gain() -> None:
