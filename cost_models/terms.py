@@ -106,4 +106,8 @@ PEAK_MOMENTS = ("loss", "layer_backward", "head", "optimizer_step")
 TIME_NAMES = tuple(term.name for term in TIME_TERMS)
 COMMUNICATION = tuple(term.name for term in TIME_TERMS if term.is_communication)
 """Names of the time terms that are exposed communication."""
+BEHIND_HOST = ("gemm", "attention", "elementwise", "tp_comm", "cp_comm", "ep_comm", "recompute")
+"""Time terms of a layer whose kernels run behind their launches: what they take less, the device waits longer for a busy host."""
+HOST_BOUND = 0.10
+"""Share of the step in which the device waits for its host, from which on the host decides how wrong a prediction is."""
 MEMORY_NAMES = tuple(term.name for term in MEMORY_TERMS)

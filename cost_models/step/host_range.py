@@ -18,6 +18,7 @@ from cost_models.step.stage_costs import hooked, runs_ahead, sum_over_kinds
 from cost_models.strategies.recomputed_layers import recomputed_shares
 from cost_models.strategies.strategy import Floats, Strategies
 from cost_models.strategies.tensors import combinations_of, summed
+from cost_models.terms import BEHIND_HOST
 
 HOST_SPREAD: Final = Constant(
     0.20, "1", 0.12, 0.35,
@@ -25,7 +26,6 @@ HOST_SPREAD: Final = Constant(
     "DeepSpeed and DistributedDataParallel scatter by 17 to 25 % between three leases of two H200 (data/measured_h200), plain ones of four "
     "H100 by 20 % (data/measured_h100)",
 )  # fmt: skip
-_DEVICE = ("gemm", "attention", "elementwise", "tp_comm", "cp_comm", "ep_comm", "recompute")
 _ENDS = ("head", "loss")
 
 
@@ -51,7 +51,7 @@ def host_range(job: Job, strategies: Strategies, terms_s: Mapping[str, Floats]) 
     if not job.has_hf_modules or job.training.cuda_graphs:
         return None
     host_s, waits = _host_s(job, strategies), terms_s["launch"]
-    device_s = summed(terms_s[name] for name in _DEVICE)
+    device_s = summed(terms_s[name] for name in BEHIND_HOST)
     device_s = device_s + np.where(runs_ahead(job, strategies), summed(terms_s[name] for name in _ENDS), 0.0)
     # Where the device waits, it works as long as the host does but for that wait.
     device_s = np.where(waits > 0, host_s - waits, np.maximum(device_s, host_s))

@@ -18,11 +18,9 @@ from numpy.typing import NDArray
 
 from cost_models.step.exposure import Exposure
 from cost_models.strategies.strategy import Bools, Codes, Floats
-from cost_models.terms import COMMUNICATION
+from cost_models.terms import COMMUNICATION, HOST_BOUND
 
 WIDTHS_FILE = Path(__file__).with_name("range_widths.json")
-HOST_BOUND = 0.10
-"""Share of the step in which the device waits for its host, from which on the host decides how wrong a prediction is."""
 PLANS_APART = 0.10
 """Difference of two plans in their terms (root of the sum of squares, as a share of a step) from which on they have little in common:
 what measured pairs err against each other grows up to there and no further."""

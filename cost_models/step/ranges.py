@@ -19,9 +19,9 @@ from cost_models.constants import SHAPE_RANGE, UNMODELLED_RANGE
 from cost_models.hardware.calibrated import Calibration
 from cost_models.step.exposure import Exposure
 from cost_models.step.host_range import HostRange
-from cost_models.step.range_widths import HOST_BOUND, PLANS_APART, range_widths, regimes
+from cost_models.step.range_widths import PLANS_APART, range_widths, regimes
 from cost_models.strategies.strategy import Bools, Codes, Floats, Ints
-from cost_models.terms import TIME_NAMES, TIME_TERMS, Family, Tier
+from cost_models.terms import HOST_BOUND, TIME_NAMES, TIME_TERMS, Family, Tier
 
 NETWORK: Family = "network"
 """What a collective takes in place of its own family where its group leaves its node."""
