@@ -23,17 +23,16 @@ _WORTH_SAYING = 0.01
 
 
 def candidate_plans(response: Mapping[str, Any]) -> list[Json]:
-    """The plans of a response that are worth a trial, in the order in which they are looked at, the best first.
+    """The plans of a response that are worth a trial, best first.
 
-    Of plans that run the same, such as ZeRO stages without a second replica, the best ranked stands for all. Near-copies, which a
-    response folds under another plan, come last: their prediction differs from its by less than two runs do, but what no term tells may
-    still set them apart.
+    Of plans that run the same, such as ZeRO stages without a second replica, the best ranked stands for all. Near-copies that run
+    otherwise stay: what no term tells may still set them apart by more than their predictions do.
     """
     has_experts = "moe" in response["request"]["model"]
     found: dict[str, Json] = {}
     for plan in response["plans"]:
         found.setdefault(json.dumps(_what_runs(plan["strategy"], has_experts=has_experts), sort_keys=True), plan)
-    return sorted(found.values(), key=lambda plan: (bool(plan.get("folded_under")), plan["rank"]))
+    return list(found.values())
 
 
 def _what_runs(strategy: Mapping[str, Any], *, has_experts: bool) -> Json:
@@ -92,7 +91,10 @@ def tuning_document(
         "request": response["request"],
         "request_digest": response["request_digest"],
         "backend": backend,
-        "trials": [_trial(number, told, standing, plans) for number, told in enumerate(standing.told, start=1)],
+        "trials": [
+            trial_document(number, told, standing, plans[standing.candidates[told.candidate].rank])
+            for number, told in enumerate(standing.told, start=1)
+        ],
         "best": _best(standing),
         "corrections": [dict(each) for each in corrections],
         "ranking": _ranking(standing),
@@ -110,9 +112,16 @@ def now() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds").replace("+00:00", "Z")
 
 
-def _trial(number: int, told: Told, standing: Standing, plans: Mapping[int, Mapping[str, Any]]) -> Json:
-    candidate = standing.candidates[told.candidate]
-    evaluation = plans[candidate.rank]["evaluation"]
+def trial_document(number: int, told: Told, standing: Standing, plan: Mapping[str, Any]) -> Json:
+    """A trial that ended beside the prediction of its plan.
+
+    Args:
+        number: its number in the order in which trials ended, from 1.
+        told: the trial.
+        standing: of its study.
+        plan: its plan as the response ranks it.
+    """
+    candidate, evaluation = standing.candidates[told.candidate], plan["evaluation"]
     record = dict(told.outcome.record or {})
     return {
         "number": number,

@@ -48,7 +48,7 @@ def tune_knobs(
     row, ran = trial_row(response, rank), []
     for _ in range(trials):
         asked = tuning.ask()
-        spelled = {key: asked[key] for key in ("arguments", "config") if key in asked}
+        spelled: Json = {key: asked[key] for key in ("arguments", "config") if key in asked}
         record = backend.run(row, deadline_s=deadline_s, knobs=spelled)
         tuning.tell(asked["trial"], record["step_time_s"])
         ran.append(

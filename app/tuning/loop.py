@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from app.tuning.backends import Backend
-from app.tuning.document import DocumentStatus, candidate_plans, now, tuning_document
+from app.tuning.document import DocumentStatus, candidate_plans, now, trial_document, tuning_document
 from app.tuning.owners import has_died, this_process
 from app.tuning.rows import trial_row
 from cost_models.errors import MeasurementError
@@ -37,9 +37,8 @@ class Begun:
 class Ended:
     """A trial has ended."""
 
-    rank: int
-    record: Mapping[str, Any]
-    standing: Standing
+    trial: Mapping[str, Any]
+    """Its entry in the document."""
 
 
 Event = Begun | Ended
@@ -104,7 +103,7 @@ class Tuning:
             tell(Begun(candidate.rank, candidate.strategy, candidate.step_time_s, ask.expected_step_time_s))
             record = self._record(ask, candidate, backend, deadline_s)
             self.study.tell(ask.number, Outcome.of_record(record))
-            tell(Ended(candidate.rank, record, self.study.standing()))
+            tell(Ended(self._trial(ask.number)))
 
     def _record(self, ask: Ask, candidate: Candidate, backend: Backend, deadline_s: float) -> Json:
         limits, used = self.study.limits, self.study.used
@@ -116,6 +115,13 @@ class Tuning:
             # Also where somebody ends the program: a trial that was cut off has told nothing of its plan.
             self.study.release(ask.number)
             raise
+
+    def _trial(self, number: int) -> Json:
+        standing = self.study.standing()
+        place, told = next((at, each) for at, each in enumerate(standing.told, start=1) if each.number == number)
+        rank = standing.candidates[told.candidate].rank
+        plan = next(each for each in self.response["plans"] if each["rank"] == rank)
+        return trial_document(place, told, standing, plan)
 
     def document(self, *, backend: str, ended: Stop | None = None, knobs: Mapping[str, Any] | None = None) -> Json:
         """What was found so far, as JSON.

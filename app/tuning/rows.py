@@ -9,9 +9,9 @@ from planner.export.launch_plan import row_of_plan
 
 
 def trial_row(response: Mapping[str, Any], rank: int) -> dict[str, Any]:
-    """The evaluate row of a ranked plan, without the answers that a response adds to its strategy.
+    """The evaluate row of a ranked plan, with an id that says its rank.
 
     Raises:
         InvalidInputError: the response has no plan of this rank.
     """
-    return row_of_plan(response, rank)
+    return {"id": f"plan-{rank}", **row_of_plan(response, rank)}

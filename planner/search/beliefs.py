@@ -1,9 +1,9 @@
 """What is believed of the step times of ranked plans, before and after some of them were measured.
 
-The logarithms of all step times are taken as jointly normal. Their means are the predictions and their spreads the plans' own
-80 % ranges. What the errors of two plans have in common is what the ranges are made of (EQUATIONS.md, T-3 and T-4): the machine,
-the terms on which both spend time, and an error of their own that two plans share the more, the more alike they are. A measured
-plan therefore moves the others as far as they resemble it, which is a correction of every term with shrinkage.
+The logarithms of all step times are taken as jointly normal. Their means are the predictions. Their spreads are the plans' own 80 %
+ranges (EQUATIONS.md, T-3), which the machine and the terms on which both spend time make common to two plans, and beside them what plans
+of one machine err against each other (T-4), which two plans share the more, the more alike they are. A measured plan therefore moves
+the others as far as they resemble it, which is a correction of every term with shrinkage.
 """
 
 from __future__ import annotations
@@ -25,8 +25,11 @@ OF_80_PERCENT = 1.2816
 """Half-width of an 80 % interval in standard deviations of a normal distribution."""
 REPEAT_FRACTION = 0.005
 """Standard deviation of a measured step time from run to run, as a share: equal runs differ by 0.1 to 1.5 %."""
-KNOB_FRACTION = 0.02
-"""Standard deviation of what no term tells of a plan, as a share: plans that are predicted alike still differ by this much."""
+KNOB_FRACTION = 0.04
+"""Standard deviation of what no term tells of a plan, as a share: plans that are predicted alike still differ by this much. With it, 74 %
+of the times in the tables of `benchmarks/tuner_replay.py` lie in the 80 % range that is believed of them after any others of their job."""
+_LEAST_RANGE = 0.01
+"""Half-width of the narrowest range that is believed, as a share."""
 _FREEDOM = 4.0
 """Degrees of freedom of a plan's own error: its tails are those of Student's distribution, so that one wild plan moves only its like."""
 _ROUNDS = 12
@@ -160,12 +163,11 @@ def _prior(candidates: Sequence[Candidate]) -> tuple[Floats, Floats, Floats]:
     others = (layouts[:, None, :] != layouts[None, :, :]).sum(axis=2)
     apart = ((shares_NT[:, None, :] - shares_NT[None, :, :]) ** 2).sum(axis=2) + (_OTHER_LAYOUT * others) ** 2
     # What two unlike plans err against each other is the difference of two such errors.
-    own = figures.plans**2 / 2.0 * np.exp(-0.5 * apart / (PLANS_APART / 2.0) ** 2)
-    # The printed range of each plan is the spread of its prior; what it is made of only says how plans go together.
+    own = (figures.plans / OF_80_PERCENT) ** 2 / 2.0 * np.exp(-0.5 * apart / PLANS_APART**2)
+    # The printed range is the spread of what a plan shares with others; what it is made of only says with which.
     printed = np.array([np.log(each.range_s[1] / each.range_s[0]) / 2.0 for each in candidates])
-    scale = np.maximum(printed, KNOB_FRACTION) / np.sqrt(np.diag(shared + own)) / OF_80_PERCENT
-    outer = np.outer(scale, scale)
-    return np.log(total_N), shared * outer, own * outer
+    scale = np.maximum(printed, _LEAST_RANGE) / np.sqrt(np.diag(shared)) / OF_80_PERCENT
+    return np.log(total_N), shared * np.outer(scale, scale), own
 
 
 def _widened(shared: Floats, own: Floats, tried: Sequence[int], shift: Floats) -> Floats:

@@ -182,3 +182,16 @@ def test_a_cluster_of_several_kinds_of_node_is_not_this_machine() -> None:
     require_machine({"pools": [{}]}, {}, device="cpu")
     with pytest.raises(InvalidInputError, match="several kinds"):
         require_machine({"pools": [{}]}, {}, device="cuda")
+
+
+def test_plans_that_run_the_same_are_tried_once(response: Json) -> None:
+    first = response["plans"][0]
+    alone = first["strategy"] | {"dp": 1, "cp": 1, "tp": 4, "pp": 1, "zero": 2}
+    plans = [
+        {**first, "rank": rank, "strategy": alone | changes}
+        for rank, changes in enumerate(
+            ({}, {"zero": 3}, {"cp_comm": "a2a"}, {"micro_batch_size": 7}, {"dp": 2, "zero": 3}), start=1
+        )
+    ]
+    # ZeRO shares nothing among one replica, and nobody exchanges keys without context parallelism.
+    assert [plan["rank"] for plan in candidate_plans(response | {"plans": plans})] == [1, 4, 5]

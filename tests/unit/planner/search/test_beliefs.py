@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from cost_models.step.range_widths import range_widths
 from cost_models.terms import TIME_NAMES
 from planner.search.beliefs import KNOB_FRACTION, OF_80_PERCENT, REPEAT_FRACTION, Belief, Candidate, believed
 
@@ -21,11 +22,12 @@ def _plan(rank: int, step_s: float, *, half: float = 0.10, tp: int = 1, tp_share
     )  # fmt: skip
 
 
-def test_before_any_trial_a_plan_has_its_printed_range() -> None:
+def test_before_any_trial_a_plan_has_its_printed_range_and_what_plans_err_against_each_other() -> None:
     low, high = believed([_plan(1, 2.0, half=0.15), _plan(2, 3.0, half=0.30)], {}).range_s()
-    # The printed half-width in quadrature with what no term tells: sqrt(0.15^2 + (1.2816 * 0.02)^2) = 0.152.
+    # The printed half-width in quadrature with that of one of two plans, and with what no term tells.
+    between = range_widths().plans / sqrt(2.0)
     for place, (step_s, half) in enumerate(((2.0, 0.15), (3.0, 0.30))):
-        whole = sqrt(half**2 + (OF_80_PERCENT * KNOB_FRACTION) ** 2)
+        whole = sqrt(half**2 + between**2 + (OF_80_PERCENT * KNOB_FRACTION) ** 2)
         assert high[place] == pytest.approx(step_s * exp(whole), rel=1e-9)
         assert low[place] == pytest.approx(step_s * exp(-whole), rel=1e-9)
 
