@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
 from cost_models.errors import InvalidInputError, MeshwrightError, Problem
+from cost_models.frameworks import FRAMEWORKS
 
 Json = dict[str, Any]
 BackendName = Literal["pytorch", "export"]
 Device = Literal["cuda", "cpu"]
-_OWN_FRAMEWORK: Mapping[str, BackendName] = {"torchtitan": "pytorch"}
-"""Frameworks whose parallelism is PyTorch's own. What is measured must be what will run, so all others run their launch files."""
+_SAID_MOST = 3
+"""Problems of one row that are told."""
 _BYSTANDERS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "transformer_impl": lambda training: training["transformer_impl"] == "local",
     "fp8_recipe": lambda training: training["precision"] not in ("fp8", "nvfp4"),
@@ -55,13 +56,16 @@ def backend_name(framework: str, asked: str | None) -> BackendName:
     Raises:
         InvalidInputError: the one asked for would measure another program than the one that is planned for.
     """
-    usual = _OWN_FRAMEWORK.get(framework, "export")
     if asked == "export":
         return "export"
-    if asked is None or asked == usual:
-        return usual
+    if FRAMEWORKS[framework].parallelism_is_pytorchs:
+        return "pytorch"
+    # What is measured must be what will run, so that every other framework runs its own launch files.
+    if asked is None:
+        return "export"
     message = f"--backend pytorch runs PyTorch's own parallelism, but the plans are for {framework}"
-    hint = f"Leave --backend out to run what `meshwright export` writes for {framework}, or plan for torchtitan."
+    able = ", ".join(name for name, facts in FRAMEWORKS.items() if facts.parallelism_is_pytorchs)
+    hint = f"Leave --backend out to run what `meshwright export` writes for {framework}, or plan for {able}."
     raise InvalidInputError([Problem("/backend", message, hint)])
 
 
@@ -74,10 +78,12 @@ def world_of(row: Mapping[str, Any]) -> int:
 def one_line(error: MeshwrightError) -> str:
     """What an error says and what to do about it, in one line."""
     if isinstance(error, InvalidInputError):
-        # Of several problems the first; the others often follow from it.
-        first = error.problems[0]
-        said = f"{first.pointer}: {first.message}" if first.pointer else first.message
-        return " ".join(f"{said.rstrip('.')}. {first.hint}".split())
+        # Each by its own words, so that plans which share a reason can be told together.
+        told = [
+            f"{each.pointer}: {each.message.rstrip('.')}. {each.hint}".removeprefix(": ").strip()
+            for each in error.problems[:_SAID_MOST]
+        ]
+        return " ".join(" ".join(told).split())
     return " ".join(f"{error.message.rstrip('.')}. {error.hint}".split())
 
 

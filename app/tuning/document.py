@@ -147,6 +147,7 @@ def trial_document(number: int, told: Told, standing: Standing, plan: Mapping[st
 def _best(standing: Standing) -> Json | None:
     if standing.best is None:
         return None
+    # The gain is between two measured times: a predicted one may be off by more than all that there is to gain.
     plan, step_s = standing.candidates[standing.best], standing.measured_s[standing.best]
     first = min(range(len(standing.candidates)), key=lambda place: standing.candidates[place].rank)
     first_s = standing.measured_s.get(first)
@@ -160,6 +161,7 @@ def _best(standing: Standing) -> Json | None:
 
 def _ranking(standing: Standing) -> list[Json]:
     """The plans in their new order: measured ones by what was measured, others by what is believed of them now, failed ones last."""
+    # A plan that was left out for want of memory gets no rank, as one that ran out of it.
     low_N, high_N = standing.belief.range_s()
     median_N = standing.belief.median_s()
     failed = {told.candidate for told in standing.told if told.outcome.status != "ok"} | standing.left_out.keys()
@@ -205,6 +207,7 @@ def _proposed(standing: Standing, place: int, why: str) -> Json:
 
 
 def _warnings(standing: Standing) -> list[str]:
+    # That the best is not separated is what a reader must know before building on it; the message of the stop tells only why.
     found = []
     if standing.left_out:
         ranks = ", ".join(str(standing.candidates[place].rank) for place in standing.left_out)

@@ -50,6 +50,7 @@ def tune_knobs(
         asked = tuning.ask()
         spelled: Json = {key: asked[key] for key in ("arguments", "config") if key in asked}
         record = backend.run(row, deadline_s=deadline_s, knobs=spelled)
+        # A trial that failed is told without a time, which counts as worse than every other.
         tuning.tell(asked["trial"], record["step_time_s"])
         ran.append(
             {"values": asked["values"], **{key: record[key] for key in ("status", "reason", "step_time_s", "took_s")}}

@@ -106,6 +106,7 @@ class Tuning:
             tell(Ended(self._trial(ask.number)))
 
     def _record(self, ask: Ask, candidate: Candidate, backend: Backend, deadline_s: float) -> Json:
+        # What the budget has left bounds the trial, too. It stops trials that would be cut off before they begin (`Standing.closed`).
         limits, used = self.study.limits, self.study.used
         if limits.budget_s is not None:
             deadline_s = min(deadline_s, limits.budget_s - used.seconds)
@@ -131,6 +132,7 @@ class Tuning:
             ended: why no more were run where the study itself would go on; a later run can continue it.
             knobs: the tuning of the best plan's run-time knobs.
         """
+        # Not stored with the study, which the next run of the same command is to continue.
         standing = self.study.standing()
         if ended is not None:
             standing = replace(standing, by_hand=ended)
@@ -165,6 +167,7 @@ def nothing_runs(response: Mapping[str, Any], refused: Mapping[int, str]) -> str
 
 def refusals_said(refused: Mapping[int, str]) -> list[str]:
     """A sentence for each reason why plans were not measured, with their ranks."""
+    # Most plans are refused for the same few reasons, and a line for each would bury them.
     ranks: dict[str, list[int]] = {}
     for rank, why in refused.items():
         ranks.setdefault(why, []).append(rank)

@@ -31,9 +31,11 @@ def require_machine(cluster: Mapping[str, Any], environment: Mapping[str, str], 
         raise InvalidInputError([Problem("/cluster/pools", message, "Plan for one node of this machine's kind.")])
     named = cluster["gpu"] if isinstance(cluster["gpu"], str) else cluster["gpu"]["name"]
     node = this_node(environment, device="cuda", gpu=None, gpus_per_node=None)
+    # What is measured on another kind of GPU would be taken for what the predictions were made for.
     if named != node.gpu:
         message = f"the request is for {named}, but this machine has {node.gpu}"
         problems.append(Problem("/cluster/gpu", message, f"Plan for {node.gpu} to tune here."))
+    # Fewer GPUs than the machine has are fine: the trials take the first ones.
     planned = int(cluster["num_nodes"]) * int(cluster["gpus_per_node"])
     if planned > node.gpus_per_node:
         message = f"the request is for {planned} GPUs, but this machine has {node.gpus_per_node}"

@@ -71,5 +71,6 @@ def _continued(
     if ran_by != backend.name:
         message = f"{name} in {shown} was begun with --backend {ran_by}"
         raise WrongStateError(message, hint=f"Continue it with --backend {ran_by}, or choose another --name.")
+    # Limits are those of this run's options, and count what earlier runs have spent.
     study.go_on(limits)
     return Tuning.resume(response, study)

@@ -100,6 +100,8 @@ class FrameworkFacts:
     kernels_forward: float
     """Kernel launches of one dense layer's forward."""
     kernels_backward: float
+    parallelism_is_pytorchs: bool = False
+    """It splits a model by nothing but FSDP2, DTensor and torch.distributed.pipelining, so that trials with these stand for it."""
     wraps_layers: bool = False
     """FSDP2 and DTensor, with their host time, stand around every layer that is sharded or tensor parallel."""
     copies_units: bool = False

@@ -84,6 +84,7 @@ FACTS: Final = FrameworkFacts(
     gradient_accumulation_bytes=10.0,
     kernels_forward=TORCH_LAYER_KERNELS[0],
     kernels_backward=TORCH_LAYER_KERNELS[1],
+    parallelism_is_pytorchs=True,
     wraps_layers=True,
     copies_units=True,
     copies_around_gathers=True,

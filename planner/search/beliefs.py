@@ -116,6 +116,7 @@ class Belief:
             return 0.0
         places = np.asarray(among, np.int64)
         values, vectors = np.linalg.eigh(self.covariance_NN[np.ix_(places, places)])
+        # Of two plans that are believed to err alike the covariance is singular, which a Cholesky factor could not be taken of.
         spread = vectors * np.sqrt(np.maximum(values, 0.0))
         drawn = np.random.default_rng(seed).standard_normal((draws, len(places))) @ spread.T + self.mean_N[places]
         return float(np.mean(drawn.min(axis=1) < np.log(limit_s)))
@@ -142,6 +143,7 @@ def believed(
     seen = np.log([measured_s[place] for place in tried])
     if tried:
         own = _widened(shared, own, tried, seen - mean[tried])
+    # Conditioned once on all that was measured: one after the other would count what no term tells of a plan several times.
     prior = Belief(mean, shared + own)
     belief = _given(prior, tried, seen)
     if not running:

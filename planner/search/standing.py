@@ -132,6 +132,8 @@ class Standing:
     @cached_property
     def left_out(self) -> dict[int, str]:
         """Plans that will not be measured because of how others ended, by place, each with the reason."""
+        # A hang or a crash tells nothing of memory. Predictions of memory order plans of one framework well, so that what needs more
+        # than a plan that failed would fail, too.
         failed = [each.candidate for each in self.told if each.outcome.status == "oom"]
         if not failed:
             return {}
@@ -156,6 +158,7 @@ class Standing:
         """Chance that any plan left is faster than the best measured one by `WORTH_FRACTION`; 1 before one was measured."""
         if self.best is None:
             return 1.0
+        # Any of them, and not each: thirty plans with a chance of 2 % each are worth another trial, unless they err alike.
         limit_s = (1.0 - WORTH_FRACTION) * self.measured_s[self.best]
         return self.belief.chance_of_faster(limit_s, among=self.left, seed=self.seed)
 
@@ -186,6 +189,7 @@ class Standing:
     @property
     def closed(self) -> Stop | None:
         """Why nothing more is asked for; None while something is. Trials that run may still end."""
+        # What somebody decided counts more than what follows from figures.
         if self.by_hand is not None:
             return self.by_hand
         if spent := self._spent():
@@ -218,6 +222,7 @@ class Standing:
 
     def _spent(self) -> Stop | None:
         limits, used = self.limits, self.used
+        # Trials that run count here, or several processes would together start more than are allowed.
         if limits.max_trials is not None and used.trials + len(self.running) >= limits.max_trials:
             return Stop("max-trials", f"{limits.max_trials} trials were run, as many as were allowed.")
         if limits.gpu_hours is not None and used.gpu_hours >= limits.gpu_hours:

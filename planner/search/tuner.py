@@ -40,8 +40,10 @@ class TuningStudy:
         Raises:
             KeyError, TypeError, ValueError: there is no such study, or something other than `start` made it.
         """
+        # Optuna takes a third of a second to load, which planning alone must not cost.
         import optuna
 
+        # It tells of every study and trial on stderr, where the progress of the command stands.
         optuna.logging.set_verbosity(optuna.logging.WARNING)
         self.name = name
         self._storage = optuna.storages.get_storage(storage)
@@ -76,11 +78,13 @@ class TuningStudy:
         """
         import optuna
 
+        optuna.logging.set_verbosity(optuna.logging.WARNING)
         kept = optuna.storages.get_storage(storage)
         try:
             study_id = kept.create_new_study([optuna.study.StudyDirection.MINIMIZE], name)
         except optuna.exceptions.DuplicatedStudyError as error:
             raise StudyExistsError(name) from error
+        # The plans come last: a study without them, whose process died here, is not taken for a whole one.
         for key, value in (
             (_SEED, seed), (_ABOUT, dict(about or {})), (_LIMITS, asdict(limits or Limits())),
             (_CANDIDATES, [each.to_json() for each in candidates]),
@@ -155,6 +159,7 @@ class TuningStudy:
         trial = self._storage.get_trial(trial_id)
         if trial.state != TrialState.RUNNING:
             return False
+        # Its process may still be alive, and only slow: whoever finishes the trial first decides, and the other one is told.
         try:
             if _OUTCOME in trial.user_attrs:
                 self._finish(trial_id, Outcome(**trial.user_attrs[_OUTCOME]))
@@ -251,6 +256,7 @@ class TuningStudy:
     def _finish(self, trial_id: int, outcome: Outcome) -> None:
         from optuna.trial import TrialState
 
+        # Figures are read from the stored outcome; Optuna's own value is for its dashboards.
         if outcome.status == "ok" and outcome.step_time_s is not None:
             self._storage.set_trial_state_values(trial_id, TrialState.COMPLETE, [outcome.step_time_s])
         else:
