@@ -29,12 +29,15 @@ Text = Annotated[str, Field(strict=True, max_length=10_000)]
 
 
 # A strategy is shown, not priced: only what a cell counts with has to be a number.
-def _with_whole_degrees(strategy: dict[str, Any]) -> dict[str, Any]:
+def _shown_strategy(strategy: dict[str, Any]) -> dict[str, Any]:
     # A cell compares them with 1; whatever else a strategy says is only passed on.
     for name in _DEGREES:
         value = strategy.get(name)
         if value is not None and (not isinstance(value, int) or isinstance(value, bool) or value < 0):
             raise ValueError(f"{name} is not a whole number")
+    again = strategy.get("recompute") or "none"
+    if not isinstance(again, str):
+        raise ValueError(f"recompute is no name but {type(again).__name__}")  # noqa: TRY004 - Pydantic reports this one
     return strategy
 
 
@@ -44,7 +47,7 @@ def _rising(range_s: list[float]) -> list[float]:
     return range_s
 
 
-Strategy = Annotated[dict[str, Any], AfterValidator(_with_whole_degrees)]
+Strategy = Annotated[dict[str, Any], AfterValidator(_shown_strategy)]
 Range = Annotated[list[Amount], Field(min_length=2, max_length=2), AfterValidator(_rising)]
 
 

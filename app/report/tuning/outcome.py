@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 from app.plan_cells import seconds
 from app.report.figures.bars import Part, bar
 from app.report.section import Section, section
-from app.report.tuning.document import Json, TunedTrial, Tuning
+from app.report.tuning.document import LARGEST, Json, TunedTrial, Tuning
 from app.report.tuning.words import (
     BACKENDS,
     HINTS,
@@ -122,7 +122,7 @@ def time_spent(tuning: Tuning) -> Section | None:
 def _steps_s(trial: TunedTrial) -> float:
     """Seconds that a trial's steps took together, 0 where its record does not say."""
     steps = (trial.record or {}).get("step_s")
-    return sum(each for each in steps if isinstance(each, float | int)) if isinstance(steps, list) else 0.0
+    return sum(each for each in steps if _is_number(each)) if isinstance(steps, list) else 0.0
 
 
 def _took_s(trials: list[TunedTrial]) -> float:
@@ -196,4 +196,5 @@ def run_knobs(tuning: Tuning) -> Section | None:
 
 
 def _is_number(value: Any) -> TypeGuard[float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    # What a record or a study holds is not ours to check, only whether it can be written down.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
