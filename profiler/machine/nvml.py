@@ -81,6 +81,10 @@ class Nvml:
         """Name of the device as the driver spells it."""
         return str(self._ask(self._nvml.nvmlDeviceGetName, handle) or "")
 
+    def uuid(self, handle: Any) -> str:
+        """What tells the device from every other one, such as GPU-1d3e…; empty if the driver does not say."""
+        return str(self._ask(self._nvml.nvmlDeviceGetUUID, handle) or "")
+
     def memory_bytes(self, handle: Any) -> float | None:
         """Bytes of the device's memory; None if the driver does not say."""
         memory = self._ask(self._nvml.nvmlDeviceGetMemoryInfo, handle)

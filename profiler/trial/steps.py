@@ -21,6 +21,7 @@ from torch.distributed.tensor.parallel import loss_parallel
 from profiler.trial.modules import Chunk, loss_of
 from profiler.trial.parallel import Mesh, replicated, split
 from profiler.trial.plan import TrialPlan
+from profiler.trial.terms import LOSS, OPTIMIZER
 from profiler.trial.weights import initialize
 
 _SCHEDULES = {
@@ -79,9 +80,10 @@ class Trainer:
         tokens = tokens[own * self._replica : own * (self._replica + 1)]
         inputs, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
         loss = self._pipelined(inputs, labels) if self.schedule else self._accumulated(inputs, labels)
-        self._clip()
-        self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        with torch.profiler.record_function(OPTIMIZER):
+            self._clip()
+            self.optimizer.step()
+            self.optimizer.zero_grad(set_to_none=True)
         return loss
 
     def _places(self) -> list[int]:
@@ -127,7 +129,8 @@ class Trainer:
         return made(stages if several else stages[0], n_microbatches=plan.num_micro_batches, loss_fn=self._loss)
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
-        return loss_of(logits, labels)
+        with torch.profiler.record_function(LOSS):
+            return loss_of(logits, labels)
 
     def _pipelined(self, inputs: Tensor, labels: Tensor) -> float:
         assert self.schedule is not None
@@ -149,7 +152,7 @@ class Trainer:
             self._synchronizes(chunk, is_last=place == count - 1)
             with loss_parallel() if self.plan.tp > 1 else contextlib.nullcontext():
                 with self._precision():
-                    loss = loss_of(chunk(inputs[part]), labels[part]) / count
+                    loss = self._loss(chunk(inputs[part]), labels[part]) / count
                 loss.backward()
             total += _local(loss.detach())
         return _number(total)
@@ -179,7 +182,14 @@ class Trainer:
             nn.utils.clip_grads_with_norm_(group, 1.0, squared.sqrt(), foreach=True)
 
 
-def measure(trainer: Trainer, *, warm_up: int, steps: int, note: Callable[[int, float], None]) -> Measured:
+def measure(
+    trainer: Trainer,
+    *,
+    warm_up: int,
+    steps: int,
+    note: Callable[[int, float], None],
+    goes_on: Callable[[], bool] = lambda: True,
+) -> Measured:
     """Times whole steps, each between two barriers.
 
     Args:
@@ -187,16 +197,19 @@ def measure(trainer: Trainer, *, warm_up: int, steps: int, note: Callable[[int, 
         warm_up: steps that are not timed; memory peaks count from their end.
         steps: number of timed steps.
         note: told the number and the seconds of each step, so that a trial which is stopped leaves what it had.
+        goes_on: asked before each step whether it should be run; every rank must be told the same.
     """
     found = Measured()
     on_gpu = trainer.device.type == "cuda"
     for number in range(warm_up + steps):
+        if not goes_on():
+            break
         if number == warm_up and on_gpu:
             torch.cuda.reset_peak_memory_stats()
-        _settle(on_gpu=on_gpu)
+        settle(on_gpu=on_gpu)
         begun_at = time.perf_counter()
         loss = trainer.step()
-        _settle(on_gpu=on_gpu)
+        settle(on_gpu=on_gpu)
         took_s = time.perf_counter() - begun_at
         # JSON has no NaN, which is the loss of a rank without the head.
         found.losses.append(None if math.isnan(loss) else loss)
@@ -211,7 +224,8 @@ def measure(trainer: Trainer, *, warm_up: int, steps: int, note: Callable[[int, 
     return found
 
 
-def _settle(*, on_gpu: bool) -> None:
+def settle(*, on_gpu: bool) -> None:
+    """Waits until every rank's device has done what it was given."""
     if on_gpu:
         torch.cuda.synchronize()
     dist.barrier()

@@ -51,13 +51,6 @@ def test_every_split_of_a_model_has_the_losses_of_one_process() -> None:
         assert _losses(strategy, world=2) == pytest.approx(alone, abs=2e-3), name
 
 
-def test_a_trial_that_cannot_run_says_why_in_one_line() -> None:
-    trial = run_trial(_row({"cp": 2}), world=2, deadline_s=120, device="cpu")
-    assert trial.status == "crash"
-    assert trial.reason is not None
-    assert "cp is 2" in trial.reason
-
-
 @pytest.mark.parametrize(
     ("strategy", "model", "said"),
     [
