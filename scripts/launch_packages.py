@@ -13,6 +13,7 @@ import subprocess
 import sys
 import tempfile
 import zipfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 RELEASES = ("torchtitan==0.2.2", "torchtitan==0.3.0", "accelerate==1.15.0")
@@ -45,19 +46,30 @@ def unpacked(command: tuple[str, ...], requirement: str, into: Path) -> None:
             archive.extractall(into)
 
 
+def put_down(requirement: str, target: Path) -> None:
+    """Puts one requirement where it belongs in the folder."""
+    own = target / requirement.replace("==", "-")
+    if requirement == DEEPSPEED:
+        unpacked(("wheel", "--no-build-isolation"), requirement, own)
+    elif requirement in OF_THIS_PYTHON:
+        fetch(requirement, target, options=("--only-binary=:all:",))
+    else:
+        fetch(requirement, own if requirement in RELEASES else target)
+
+
 def main() -> None:
     """Fills the folder; what is there already stays."""
     target = Path(sys.argv[1])
-    for requirement in (*RELEASES, DEEPSPEED, *SHARED, *OF_THIS_PYTHON):
-        name, version = requirement.split("==")
-        if any(target.glob(f"**/{name.replace('-', '_')}-{version}.dist-info")):
-            continue
-        if requirement == DEEPSPEED:
-            unpacked(("wheel", "--no-build-isolation"), requirement, target / f"{name}-{version}")
-        elif requirement in OF_THIS_PYTHON:
-            fetch(requirement, target, options=("--only-binary=:all:",))
-        else:
-            fetch(requirement, target / f"{name}-{version}" if requirement in RELEASES else target)
+    target.mkdir(parents=True, exist_ok=True)
+    there = {path.name for path in target.glob("**/*.dist-info")}
+    # DeepSpeed, which takes longest, is begun first; downloads wait for the network most of their time.
+    absent = [
+        requirement
+        for requirement in (DEEPSPEED, *RELEASES, *OF_THIS_PYTHON, *SHARED)
+        if f"{requirement.replace('-', '_').replace('==', '-')}.dist-info" not in there
+    ]
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda requirement: put_down(requirement, target), absent))
 
 
 if __name__ == "__main__":

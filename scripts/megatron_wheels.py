@@ -15,6 +15,7 @@ import sys
 import tempfile
 import zipfile
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 RELEASES = ("0.17.0", "0.18.0", "0.19.2")
@@ -68,10 +69,18 @@ def fetch(package: str, release: str, into: Path) -> None:
             archive.extractall(target)
 
 
+def main() -> None:
+    """Fills the three folders; what is there already stays."""
+    cores = sorted({*RELEASES, *(core for _, core in (*BRIDGE.values(), *NEMO.values()))})
+    wanted = [
+        *(("megatron-core", each, FOLDER) for each in cores),
+        *(("megatron-bridge", each, BRIDGE_FOLDER) for each, _ in BRIDGE.values()),
+        *(("nemo-toolkit", each, NEMO_FOLDER) for each, _ in NEMO.values()),
+    ]
+    # Downloads wait for the network most of their time.
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda what: fetch(*what), wanted))
+
+
 if __name__ == "__main__":
-    for each in sorted({*RELEASES, *(core for _, core in (*BRIDGE.values(), *NEMO.values()))}):
-        fetch("megatron-core", each, FOLDER)
-    for each, _ in BRIDGE.values():
-        fetch("megatron-bridge", each, BRIDGE_FOLDER)
-    for each, _ in NEMO.values():
-        fetch("nemo-toolkit", each, NEMO_FOLDER)
+    main()
