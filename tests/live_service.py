@@ -25,7 +25,7 @@ def listening(settings: Settings, *, kinds: Kinds = KINDS, port: int = 0) -> Ite
         server = Server(app, settings, on_stop=app.state.service.begin_to_stop)
         thread = threading.Thread(target=server.run, kwargs={"sockets": [listener]})
         thread.start()
-        end_at = time.monotonic() + 30.0
+        end_at = time.monotonic() + 120.0
         while not (server.started and app.state.service.runner.ready_workers()):
             assert time.monotonic() < end_at
             time.sleep(0.05)

@@ -60,8 +60,9 @@ def test_a_hundred_streams_ask_the_database_no_more_than_one(
             seconds = time.monotonic() - begun_at
         finally:
             event.remove(Engine, "before_cursor_execute", note)
-    # Five looks a second, each of at most two statements.
-    assert len(statements) <= 10 * seconds + 2
+    # Five looks a second, each of at most two statements, and room for a busy machine; a hundred readers that look for
+    # themselves make more than a thousand.
+    assert len(statements) <= 3 * (10 * seconds + 2)
     for text in told:
         assert text.count("event: progress") >= 5
         assert "event: succeeded" in text
@@ -71,15 +72,15 @@ def test_a_hundred_streams_ask_the_database_no_more_than_one(
 def test_a_stream_ends_soon_after_its_key_is_revoked_or_expires(
     slow_settings: Settings, slow_kinds: dict[str, Kind], asked: dict[str, Any]
 ) -> None:
-    """A job of six seconds. The service looks at a key again when it has remembered it for 0.2 s, and a stream every second."""
+    """A job that outlasts them all. The service looks at a key again when it has remembered it for 0.2 s, and a stream every second."""
     settings = slow_settings.model_copy(update={"key_memory_s": 0.2})
     with listening(settings, kinds=slow_kinds) as address:
         engine = build_engine(settings.url)  # as another process has it
         (lost, lost_secret), (_, kept_secret), (_, brief_secret) = (
-            create_key(engine, tenant="a", name="test", expires_in_s=life) for life in (None, None, 2.5)
+            create_key(engine, tenant="a", name="test", expires_in_s=life) for life in (None, None, 4.0)
         )
         headers = {"Authorization": f"Bearer {kept_secret}"}
-        body = {**asked, "seed": 60, "wait_s": 0}
+        body = {**asked, "seed": 600, "wait_s": 0}
         plan_id = httpx2.post(f"{address}/v1/plans", json=body, headers=headers).json()["id"]
         kept = stream(address, plan_id, shown=f"Authorization: Bearer {kept_secret}")
         ended = [
@@ -101,5 +102,6 @@ def test_a_stream_ends_soon_after_its_key_is_revoked_or_expires(
             assert "event: finished" not in text
             assert ": the key is no longer valid" in text
             assert text.endswith("0\r\n\r\n"), "the stream breaks off"
-        assert "event: succeeded" in everything(kept)
+        httpx2.delete(f"{address}/v1/plans/{plan_id}", headers=headers)
+        assert "event: cancelled" in everything(kept)
         engine.dispose()

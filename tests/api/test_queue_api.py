@@ -32,7 +32,7 @@ def test_a_queued_plan_tells_its_place_and_a_higher_priority_goes_first(
     assert (first["priority"], first["position"], second["position"]) == (0, 1, 2)
     # One worker, and the only job that has ended took a few tenths of a second, for each of two starts.
     expected = datetime.fromisoformat(second["estimated_start_at"]) - datetime.now(UTC)
-    assert timedelta(0) < expected < timedelta(seconds=5)
+    assert timedelta(0) < expected < timedelta(seconds=30)
     # The same request is the same plan, whatever its priority; a higher one moves it forward, a lower one is ignored.
     assert post(3, 300, "?priority=7")["id"] == second["id"]
     assert (told(first), told(second)) == ((0, 2), (7, 1))

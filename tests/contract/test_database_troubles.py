@@ -8,6 +8,7 @@ import socket
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -107,7 +108,7 @@ class TestPostgresql:
         error = raised(lambda: asked(hasty, "SELECT pg_sleep(60)"))
         assert "statement timeout" in str(error)
         assert isinstance(trouble_of(error), DatabaseAwayError)
-        assert time.monotonic() - begun_at < 5
+        assert time.monotonic() - begun_at < 20
         hasty.dispose()
 
     def test_a_frozen_server_is_given_up(self, hasty: Engine) -> None:
@@ -125,7 +126,7 @@ class TestPostgresql:
                 took_s = time.monotonic() - begun_at
             finally:
                 os.kill(own, signal.SIGCONT)
-        assert 0.9 < took_s < 5
+        assert 0.9 < took_s < 20
         assert caught.value.connection_invalidated
         assert asked(hasty) == 1
         hasty.dispose()
@@ -149,9 +150,15 @@ class TestPostgresql:
             threads = [threading.Thread(target=ask) for _ in range(5)]
             for thread in threads:
                 thread.start()
-                time.sleep(0.05)
             for thread in threads:
                 thread.join()
+            silent.setblocking(False)
+            tried = 0
+            with suppress(BlockingIOError):
+                while True:
+                    silent.accept()[0].close()
+                    tried += 1
+        assert tried == 2, "the first caller, and one of the five that came together"
         *quick, slow = sorted(times[1:])
-        assert max(quick) < 0.5
-        assert 2.0 < slow < 10.0
+        assert slow > 2.0
+        assert max(quick) < slow

@@ -129,7 +129,7 @@ def test_waiting_gives_up_after_its_time(house: House) -> None:
     key = house.submit("work", seconds=LONG_S)
     begun_at = time.monotonic()
     asyncio.run(runner.wait(key, timeout_s=0.3))
-    assert 0.3 <= time.monotonic() - begun_at < 3.0
+    assert 0.3 <= time.monotonic() - begun_at < LONG_S / 3
     assert house.store.status(key) in {"queued", "running"}
 
 
@@ -176,7 +176,7 @@ def test_a_willing_job_is_cancelled_at_once(house: House) -> None:
     (pid,) = runner.worker_pids()
     assert house.store.request_cancel(key) == "running"
     runner.cancel(key)
-    assert until(lambda: house.store.status(key) == "cancelled") < 0.5
+    assert until(lambda: house.store.status(key) == "cancelled") < LONG_S / 3
     assert runner.worker_pids() == [pid], "a job that stops by itself costs no worker"
 
 
@@ -186,7 +186,7 @@ def test_a_stubborn_job_is_cancelled_by_ending_its_worker(house: House) -> None:
     running(house, key)
     house.store.request_cancel(key)
     runner.cancel(key)
-    assert until(lambda: house.store.status(key) == "cancelled") < 0.5
+    assert until(lambda: house.store.status(key) == "cancelled") < LONG_S / 3
     assert house.ended(house.submit("work")).status == "succeeded"
 
 
@@ -195,7 +195,7 @@ def test_a_job_is_cancelled_by_a_process_that_does_not_run_it(house: House) -> N
     key = house.submit("work", seconds=LONG_S)
     running(house, key)
     house.store.request_cancel(key)
-    until(lambda: house.store.status(key) == "cancelled", seconds=5.0)
+    until(lambda: house.store.status(key) == "cancelled")
 
 
 def test_a_job_that_runs_too_long_fails_with_the_limit(house: House) -> None:
@@ -252,12 +252,12 @@ def test_a_result_waits_for_a_database_that_is_away(engine: Engine, house: House
 
 def test_a_process_that_slept_too_long_stops_its_job_and_stores_nothing(engine: Engine, house: House) -> None:
     house.runner()
-    key = house.submit("stubborn", seconds=20.0)
+    key = house.submit("stubborn", seconds=60.0)
     running(house, key)
     # What happens to the row while a process is suspended: another one takes the job and ends it.
     with writing(engine) as connection:
         connection.execute(update(jobs).values(owner="another process"))
-    until(lambda: not house.runners[0].running(), seconds=5.0)
+    until(lambda: not house.runners[0].running())
     count = len(house.store.events_after(key, 0))
     assert house.store.status(key) == "running"
     time.sleep(0.2)

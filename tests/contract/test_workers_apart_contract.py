@@ -38,7 +38,7 @@ LONG = {
 }
 
 
-def until(condition: Callable[[], Any], *, seconds: float = 90.0) -> None:
+def until(condition: Callable[[], Any], *, seconds: float = 240.0) -> None:
     end_at = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < end_at, "waited too long"
@@ -102,7 +102,7 @@ def test_a_service_without_workers_has_its_plans_made_elsewhere(
             long_id = asked(f"{address}/v1/plans", method="POST", body=LONG)[1]["id"]
             until(lambda: events(long_id) == ["queued", "started"])
             assert asked(f"{address}/v1/plans/{long_id}", method="DELETE")[0] == 202
-            until(lambda: events(long_id)[-1] == "cancelled", seconds=5.0)
+            until(lambda: events(long_id)[-1] == "cancelled")
             # A worker that is told to stop gives its job back.
             again_id = asked(f"{address}/v1/plans", method="POST", body={**LONG, "seed": 1})[1]["id"]
             until(lambda: events(again_id) == ["queued", "started"])

@@ -134,7 +134,7 @@ def test_events_are_passed_on_while_the_plan_runs(slept: list[float]) -> None:
     def answer(request: httpx2.Request) -> httpx2.Response:
         if request.url.path.endswith("/events"):
             return httpx2.Response(200, headers={"content-type": "text/event-stream"}, content=stream.encode())
-        return state("running") if request.method == "POST" or not arrived.wait(10.0) else OK
+        return state("running") if request.method == "POST" or not arrived.wait(60.0) else OK
 
     def keep(progress: Progress) -> None:
         told.append(progress)
@@ -158,7 +158,7 @@ def test_a_stream_that_says_nothing_useful_costs_no_plan(slept: list[float], eve
         if request.url.path.endswith("/events"):
             asked.set()
             return httpx2.Response(events.status_code, content=events.content)
-        return state("running") if request.method == "POST" or not asked.wait(10.0) else OK
+        return state("running") if request.method == "POST" or not asked.wait(60.0) else OK
 
     client = Client("http://there", http=httpx2.Client(transport=httpx2.MockTransport(answer)))
     assert client.plan({}, on_progress=pytest.fail)["status"] == "succeeded"

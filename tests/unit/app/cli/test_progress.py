@@ -36,8 +36,8 @@ class Terminal:
                 return self.seen
 
     def wait_for(self, holds: Callable[[str], bool]) -> str:
-        """What has arrived as soon as it holds; what has arrived after ten seconds otherwise."""
-        end_at = time.monotonic() + 10.0
+        """What has arrived as soon as it holds; what has arrived after a minute otherwise."""
+        end_at = time.monotonic() + 60.0
         while not holds(self.read()) and time.monotonic() < end_at:
             time.sleep(0.005)
         return self.seen

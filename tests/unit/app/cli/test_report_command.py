@@ -91,7 +91,7 @@ def test_a_device_is_written_into_and_stays_a_device(response, tmp_path) -> None
     with ThreadPoolExecutor() as pool:
         reader = pool.submit(pipe.read_text)
         assert run(["report", str(source), "--html", str(pipe), "--force"]) == 0
-        assert reader.result(timeout=10).startswith("<!doctype html>")
+        assert reader.result(timeout=60).startswith("<!doctype html>")
     assert pipe.is_fifo()
 
 

@@ -161,7 +161,7 @@ def test_an_answer_that_takes_too_long_is_ended(with_pool: Run) -> None:
             await pool.all_parts("a", slow_answers.counted, 1, 60.0)
         return str(late.value), await pool.all_parts("a", slow_answers.counted, 2)
 
-    assert with_pool(act, time_limit_s=0.3) == ("the answer was not complete after 0.3 s", [0, 1])
+    assert with_pool(act, time_limit_s=2.0) == ("the answer was not complete after 2 s", [0, 1])
 
 
 def test_nothing_is_computed_that_is_not_read(with_pool: Run, tmp_path: Path) -> None:
@@ -182,7 +182,7 @@ def test_a_reader_that_takes_nothing_keeps_no_process(with_pool: Run, tmp_path: 
         await pool.answer("a", slow_answers.whatever_is_read, tmp_path / "told")
         return await pool.all_parts("b", slow_answers.counted, 1)
 
-    assert with_pool(act, time_limit_s=0.3) == [0]
+    assert with_pool(act, time_limit_s=2.0) == [0]
 
 
 def test_memory_is_bounded(with_pool: Run) -> None:
@@ -253,7 +253,7 @@ def test_processes_end_with_the_pool(with_pool: Run) -> None:
 
     (pid,) = with_pool(act)
     ended = threading.Event()
-    for _ in range(300):
+    for _ in range(6000):
         if not Path(f"/proc/{pid}").exists() or " Z " in Path(f"/proc/{pid}/stat").read_text():
             ended.set()
             break
