@@ -10,12 +10,16 @@ from __future__ import annotations
 
 import os
 import re
+import shutil
+import tempfile
 from collections.abc import Generator
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from example_plans import FOLDER_VARIABLE
 
 REQUIRE_ALL = os.environ.get("MESHWRIGHT_REQUIRE") == "all"
 ROOT = Path(__file__).resolve().parent.parent
@@ -29,6 +33,17 @@ settings.load_profile("fixed")
 def root() -> Path:
     """The checkout."""
     return ROOT
+
+
+def pytest_configure() -> None:
+    # Workers of pytest-xdist inherit the variable, and with it the folder, from the process that starts them.
+    if FOLDER_VARIABLE not in os.environ:
+        os.environ[FOLDER_VARIABLE] = tempfile.mkdtemp(prefix="meshwright-example-plans-")
+
+
+def pytest_unconfigure() -> None:
+    if "PYTEST_XDIST_WORKER" not in os.environ:
+        shutil.rmtree(os.environ.pop(FOLDER_VARIABLE), ignore_errors=True)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -10,7 +10,6 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks
 
 BOUNDED = settings(
-    max_examples=26,
     deadline=None,
     derandomize=True,
     database=None,
@@ -36,14 +35,19 @@ def live_schema(live_address: str) -> BaseSchema:
 
 
 @pytest.mark.parametrize("mode", list(GenerationMode), ids=lambda mode: mode.value)
-def test_generated_requests_get_documented_answers(live_schema: BaseSchema, mode: GenerationMode) -> None:
+@pytest.mark.parametrize("requests", [8, pytest.param(80, marks=pytest.mark.proof)])
+@pytest.mark.timeout(900)
+def test_generated_requests_get_documented_answers(
+    live_schema: BaseSchema, mode: GenerationMode, requests: int
+) -> None:
+    """So many for each operation."""
     operations = [found.ok() for found in live_schema.get_all_operations()]
     assert len(operations) == 34
     for operation in operations:
         if mode is GenerationMode.NEGATIVE and not {"parameters", "requestBody"} & operation.definition.raw.keys():
             continue  # nothing that could be wrong
 
-        @BOUNDED
+        @settings(BOUNDED, max_examples=requests)
         @given(case=operation.as_strategy(generation_mode=mode))
         def check(case: schemathesis.Case) -> None:
             case.call_and_validate(checks=CHECKS, timeout=20)

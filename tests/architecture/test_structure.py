@@ -7,6 +7,7 @@ import json
 import re
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
@@ -53,7 +54,10 @@ def imported(module: str) -> Iterator[str]:
                     yield name if name in MODULES else node.module
 
 
-IMPORTS = {module: set(imported(module)) - {module} for module in MODULES}
+@cache
+def imports() -> dict[str, set[str]]:
+    """What each module imports. Not a constant: every process of a run would read all files to collect the tests."""
+    return {module: set(imported(module)) - {module} for module in MODULES}
 
 
 def room_of(module: str, folder: str) -> str:
@@ -64,7 +68,7 @@ def room_of(module: str, folder: str) -> str:
 def rooms(folder: str) -> dict[str, set[str]]:
     """Which parts of a folder import which others of it; its `__init__` is none of them."""
     found: dict[str, set[str]] = defaultdict(set)
-    for module, others in IMPORTS.items():
+    for module, others in imports().items():
         inside = {room_of(other, folder) for other in others if other.startswith(f"{folder}.")}
         if module.startswith(f"{folder}."):
             found[room_of(module, folder)] |= inside - {room_of(module, folder)}
@@ -86,7 +90,7 @@ def test_few_files_lie_flat(package: str) -> None:
 
 
 def test_no_two_modules_import_each_other_by_any_way() -> None:
-    assert circle(IMPORTS) == []
+    assert circle(imports()) == []
 
 
 FOLDERS = {module.rpartition(".")[0] for module in MODULES if "." in module}

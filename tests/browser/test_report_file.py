@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
@@ -12,7 +11,7 @@ from playwright.sync_api import Page, expect
 
 from app.report.build import build_report
 from app.report.pages import report_file
-from planner.plan import plan
+from example_plans import example_plan
 
 MakePage = Callable[..., Page]
 REQUESTS = Path(__file__).resolve().parents[2] / "examples" / "requests"
@@ -26,7 +25,7 @@ JOBS = {
 
 @cache
 def _text(job: str) -> str:
-    return report_file(build_report(plan(json.loads((REQUESTS / f"{JOBS[job]}.json").read_text("utf-8")))))
+    return report_file(build_report(example_plan(JOBS[job])))
 
 
 @pytest.fixture(params=JOBS)

@@ -113,12 +113,12 @@ def random_request(seed: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_plan_1_of_60_random_requests_is_the_best_of_all_splits() -> None:
-    assert sum(check(random_request(seed)) for seed in range(60)) >= 30
+def test_plan_1_of_20_random_requests_is_the_best_of_all_splits() -> None:
+    assert sum(check(random_request(seed)) for seed in range(20)) >= 8
 
 
 @pytest.mark.slow
 @pytest.mark.proof
 @pytest.mark.timeout(1200)
-def test_plan_1_of_240_more_random_requests_is_the_best_of_all_splits() -> None:
-    assert sum(check(random_request(seed)) for seed in range(60, 300)) >= 120
+def test_plan_1_of_280_more_random_requests_is_the_best_of_all_splits() -> None:
+    assert sum(check(random_request(seed)) for seed in range(20, 300)) >= 140

@@ -30,8 +30,9 @@ from planner.strategies.axes import build_space
 from planner.strategies.on_pools import resolve_on_pools, violations_on_pools
 from planner.strategies.parse import resolve_strategies, strategy_dict
 
-ROWS, ALONE, TRIED = 300, 60, 400
-"""Strategies of one batch, how many of them are also priced alone, and combinations of degrees that they are drawn from."""
+ROWS, ALONE, TRIED = 300, 60, (100, 400)
+"""Strategies of one batch, how many of them are also priced alone, and combinations of degrees that they are drawn from:
+the smaller number where these have enough, since many jobs have thousands of strategies for each."""
 SMALL = {
     "num_layers": 8, "hidden_size": 1024, "num_attention_heads": 12, "num_key_value_heads": 4, "head_dim": 64,
     "intermediate_size": 2816, "vocab_size": 32000, "tie_word_embeddings": True,
@@ -74,17 +75,22 @@ def training(framework: str) -> dict[str, Any]:
     return {"seq_length": 1536, "global_batch_size": 144, "precision": "bf16", "framework": framework}
 
 
+@cache
 def drawn(job: Job, count: int, *, seed: int = 0) -> list[StrategyInput]:
     """So many legal strategies out of the job's whole space, half of them with the listed knobs; each occurs once."""
     rng = np.random.default_rng(seed)
     found: list[StrategyInput] = []
     for listed in (KNOBS, {}):
         space = build_space(job, Constraints.model_validate({"allowed": listed}))
-        base = space.base()
-        base = base.take(rng.permutation(len(base))[:TRIED])
-        pairs = space.pairs(base)
-        rows = space.expand(base, pairs.take(rng.permutation(len(pairs.origin))[: 8 * TRIED])).rows
-        rows = rows.take(violations(job, rows).legal)
+        every = space.base()
+        order = rng.permutation(len(every))
+        for tried in TRIED:
+            base = every.take(order[:tried])
+            pairs = space.pairs(base)
+            rows = space.expand(base, pairs.take(rng.permutation(len(pairs.origin))[: 8 * max(TRIED)])).rows
+            rows = rows.take(violations(job, rows).legal)
+            if len(rows) >= count // 2:
+                break
         chosen = rng.permutation(len(rows))[: count // 2].tolist()
         found += [StrategyInput.model_validate(strategy_dict(rows, index)) for index in chosen]
     return found

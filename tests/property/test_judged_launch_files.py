@@ -106,8 +106,8 @@ def outcomes(seed: int, count: int) -> Counter[str]:
 
 
 def test_the_diff_of_a_drawn_plan_leads_to_the_best_one() -> None:
-    found = outcomes(5, 80)
-    assert found["improved"] > 30
+    found = outcomes(5, 25)
+    assert found["improved"] > 8
 
 
 @pytest.mark.proof

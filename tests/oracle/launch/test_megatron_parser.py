@@ -121,7 +121,10 @@ def _mixture(plan: LaunchPlan) -> dict[str, Any]:
     }  # fmt: skip
 
 
-@pytest.mark.parametrize("release", RELEASES)
+# The newest release with every change: its process takes as long as those of both others, whose command lines are kept as files.
+@pytest.mark.parametrize(
+    "release", [each if each == RELEASES[-1] else pytest.param(each, marks=pytest.mark.proof) for each in RELEASES]
+)
 def test_megatron_understands_what_the_plan_says(release: str):
     """The line and its variant on mock data are accepted, and every value arrives; typos in every section are refused."""
     cases = [exported(release, case) for case in range(len(PLANS))]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -11,6 +10,7 @@ import pytest
 
 from builders import request_of, tiny_model
 from cost_models.errors import InvalidInputError
+from example_plans import example_plan
 from planner.plan import plan
 from planner.rows import evaluate_rows
 from planner.why_not import CHOICES, usual_choices, why_not
@@ -20,8 +20,7 @@ REQUESTS = Path(__file__).resolve().parents[3] / "examples" / "requests"
 
 @cache
 def response(name: str = "llama-3.1-70b") -> dict[str, Any]:
-    found: dict[str, Any] = plan(json.loads((REQUESTS / f"{name}.json").read_text("utf-8")))
-    return found
+    return example_plan(name)
 
 
 def row(strategy: dict[str, Any], name: str = "llama-3.1-70b") -> dict[str, Any]:

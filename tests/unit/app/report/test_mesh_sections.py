@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import re
 from dataclasses import replace
 from functools import cache
@@ -22,7 +21,7 @@ from app.report.sections.layers import layers
 from app.report.sections.mesh import mesh, ranks_told
 from app.report.sections.why_not import answer_markup, answer_told, form_markup, posted_strategy, why_not
 from cost_models.errors import InvalidInputError
-from planner.plan import plan
+from example_plans import example_plan
 from planner.why_not import why_not as planner_why_not
 
 REQUESTS = Path(__file__).resolve().parents[4] / "examples" / "requests"
@@ -30,7 +29,7 @@ REQUESTS = Path(__file__).resolve().parents[4] / "examples" / "requests"
 
 @cache
 def report(name: str) -> Report:
-    return build_report(plan(json.loads((REQUESTS / f"{name}.json").read_text("utf-8"))))
+    return build_report(example_plan(name))
 
 
 def marked(markup: str) -> dict[str, list[int]]:

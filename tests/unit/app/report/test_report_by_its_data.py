@@ -16,6 +16,7 @@ from app.report.pages import report_file
 from app.report.report import Report
 from app.report.sections.memory import memory
 from cost_models.terms import MEMORY_NAMES
+from example_plans import example_plan
 from planner.plan import plan
 
 REQUESTS = Path(__file__).resolve().parents[4] / "examples" / "requests"
@@ -71,7 +72,7 @@ class Tree(HTMLParser):
 
 @cache
 def _report(name: str) -> Report:
-    return build_report(plan(json.loads((REQUESTS / f"{name}.json").read_text("utf-8"))))
+    return build_report(example_plan(name))
 
 
 @cache
