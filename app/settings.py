@@ -92,8 +92,14 @@ class Settings(BaseSettings):
     # A row of some 500 bytes. A fleet of thirty nodes that are each measured every day fills it within a year.
     max_profiling_jobs: Annotated[int | None, Field(ge=1)] = 10_000
     """Profiling jobs that one tenant may have, ended ones included; a further one is answered with 429."""
+    # With its trials one takes some 50 KB.
+    max_tunings: Annotated[int | None, Field(ge=1)] = 10_000
+    """Tunings that one tenant may have, ended ones included; a further one is answered with 429."""
+    # Eight GPUs for half a day. The GPUs are the tenant's own; this bounds what a mistyped request can take of them.
+    max_tuning_gpu_hours: Annotated[float, Field(gt=0, le=1e6)] = 100.0
+    """GPU hours that the trials of one tuning may take together; a request for more is refused."""
     max_stored_bytes: Annotated[int | None, Field(ge=1)] = 2 << 30
-    """Bytes that the plans and calibrations of one tenant may take, compressed; a further one is answered with 429."""
+    """Bytes that the plans, calibrations and tunings of one tenant may take, compressed; a further one is answered with 429."""
     request_rate: Rate = None
     """Requests of one key, such as `6000/minute`; more are answered with 429. Each service process counts its own. By default any number."""
     upload_rate: Rate = None
@@ -104,6 +110,8 @@ class Settings(BaseSettings):
     """Days after which a calibration is deleted. By default calibrations are kept."""
     keep_profiling_jobs_days: Days | None = None
     """Days after which a profiling job that has ended is deleted; its calibration stays. By default they are kept."""
+    keep_tunings_days: Days | None = None
+    """Days after which a tuning that has ended is deleted, with its trials. By default they are kept."""
     keep_stored_bytes: Annotated[int | None, Field(ge=1)] = None
     """Bytes of one tenant's plans and calibrations above which its oldest finished plans are deleted. By default none are."""
     keep_audit_days: Days | None = 365.0

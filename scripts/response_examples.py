@@ -25,6 +25,7 @@ from app.service.intake.examples import (
     EXAMPLE_AGENT_ID,
     EXAMPLE_PLAN_ID,
     EXAMPLE_PROFILING_JOB_ID,
+    EXAMPLE_TUNING_ID,
     example_calibration,
 )
 from app.service.main import create_app
@@ -57,6 +58,8 @@ def recorded(client: TestClient) -> Answers:
         "GET /v1/calibrations/{calibration_id}": calibration,
         "GET /v1/profiling-jobs": "/v1/profiling-jobs",
         "GET /v1/profiling-jobs/{job_id}": f"/v1/profiling-jobs/{EXAMPLE_PROFILING_JOB_ID}",
+        "GET /v1/tunings": "/v1/tunings",
+        "GET /v1/tunings/{tuning_id}": f"/v1/tunings/{EXAMPLE_TUNING_ID}",
         "GET /v1/agents": "/v1/agents",
         "GET /v1/agents/{agent_id}": f"/v1/agents/{EXAMPLE_AGENT_ID}",
         "GET /v1/presets/models": "/v1/presets/models",
@@ -101,6 +104,10 @@ def _agent_answers(client: TestClient) -> Answers:
     cancelled = client.delete(f"/v1/profiling-jobs/{asked['id']}").raise_for_status().json()
     found["POST /v1/profiling-jobs"] = {"202": {"agent": asked}}
     found["DELETE /v1/profiling-jobs/{job_id}"] = {"202": {"cancelled": cancelled}}
+    tuning = _sent(client, "/v1/tunings", REQUESTS["/v1/tunings"]["plan"])
+    cancelled = client.delete(f"/v1/tunings/{tuning['id']}").raise_for_status().json()
+    found["POST /v1/tunings"] = {"202": {"plan": tuning}}
+    found["DELETE /v1/tunings/{tuning_id}"] = {"202": {"cancelled": cancelled}}
     return found
 
 

@@ -160,9 +160,10 @@ class Client:
         """The agent that this node is registered as, with how often it should call."""
         return self._call("POST", "/v1/agents", json=facts)  # type: ignore[no-any-return]
 
-    def lease_job(self, agent_id: str, *, instance: str) -> Document | None:
-        """The measurement that the agent is to make now; None where nothing is asked."""
-        return self._call("POST", f"/v1/agents/{agent_id}/lease", json={"instance": instance})["job"]  # type: ignore[no-any-return]
+    def lease_job(self, agent_id: str, *, instance: str, kinds: Sequence[str]) -> Document | None:
+        """The measurement that the agent is to make now, or the trial that it is to run; None where nothing is asked."""
+        body = {"instance": instance, "kinds": list(kinds)}
+        return self._call("POST", f"/v1/agents/{agent_id}/lease", json=body)["job"]  # type: ignore[no-any-return]
 
     def keep_lease(self, agent_id: str, *, lease: str, parts_done: int | None) -> Document:
         """Whether the agent should go on with the measurement under this lease."""
@@ -170,7 +171,7 @@ class Client:
         return self._call("POST", f"/v1/agents/{agent_id}/heartbeat", json=body)  # type: ignore[no-any-return]
 
     def send_result(self, agent_id: str, result: Mapping[str, Any]) -> Document:
-        """The profiling job that the result has ended."""
+        """The profiling job, or the trial, that the result has ended."""
         return self._call("POST", f"/v1/agents/{agent_id}/results", json=result)  # type: ignore[no-any-return]
 
     def _call(self, method: str, path: str, *, json: Any = None, headers: Mapping[str, str] | None = None) -> Any:

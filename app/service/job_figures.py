@@ -122,6 +122,17 @@ def _gauges(now: Figures) -> Iterable[Metric]:
     for state, number in (("busy", busy), ("idle", now.workers_ready - busy), ("starting", starting)):
         workers.add_metric([state], number)
     yield workers
+    for name, label, meaning, counts in (
+        ("meshwright_tunings", "status", "Stored tunings by status.", now.tunings),
+        ("meshwright_tuning_trials", "outcome", "Trials that ended, of stored tunings, by outcome.", now.trials),
+    ):
+        family = GaugeMetricFamily(name, meaning, labels=[label])
+        for value, number in counts.items():
+            family.add_metric([value], number)
+        yield family
+    yield GaugeMetricFamily(
+        "meshwright_tuning_gpu_seconds", "GPU seconds of the trials of stored tunings.", value=now.trial_gpu_seconds
+    )
     storage = GaugeMetricFamily(
         "meshwright_storage_bytes", "Bytes of stored objects at rest, by kind.", labels=["kind"]
     )

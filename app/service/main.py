@@ -30,6 +30,7 @@ from app.service.api.v1 import (
     plans,
     presets,
     profiling_jobs,
+    tunings,
 )
 from app.service.auth import LOCAL_TENANT, figures_reader, principal_of
 from app.service.db.agents import AgentStore
@@ -37,10 +38,12 @@ from app.service.db.calibrations import CalibrationStore
 from app.service.db.engine import build_engine
 from app.service.db.migrate import is_current, upgrade
 from app.service.db.plans import PlanStore
-from app.service.db.profiling_jobs import ProfilingJobStore
+from app.service.db.profiling_jobs import IN_TOUCH_S, ProfilingJobStore
 from app.service.db.profiling_leases import ProfilingLeases
 from app.service.db.quotas import Quotas
 from app.service.db.troubles import Readiness
+from app.service.db.tuning_trials import TrialLeases
+from app.service.db.tunings import TuningStore
 from app.service.job_figures import JobFigures
 from app.service.jobs.assembly import KINDS, job_parts
 from app.service.jobs.runner import Kinds
@@ -51,6 +54,8 @@ from app.service.metrics import Metrics
 from app.service.parts import Service, ready_workers
 from app.service.rates import Rates
 from app.service.sweeper import Sweeper, retention_of
+from app.service.tunings.conductor import Conductor
+from app.service.tunings.trial_jobs import record_of_failure
 from app.service.web.headers import PageHeaders
 from app.service.web.install import install_pages
 from app.service.web.problem_pages import as_page
@@ -69,6 +74,7 @@ _TAGS = [
     {"name": "evaluate", "description": "What a strategy or a configuration of your own costs."},
     {"name": "presets", "description": "Models, GPUs, clusters and frameworks that a request can name."},
     {"name": "calibrations", "description": "What your own machines were measured to do; plans can be priced with it."},
+    {"name": "tunings", "description": "The best plans tried with real training steps on your own nodes."},
     {"name": "agents", "description": "Nodes that measure when they are asked."},
     {
         "name": "keys",
@@ -107,7 +113,20 @@ def create_app(settings: Settings | None = None, *, kinds: Kinds = KINDS) -> Fas
         **service.traces.for_requests(),
     )
     app.state.service = service
-    for module in (plans, exports, evaluate, judge, calibrations, profiling_jobs, agents, keys, audit, presets, health):
+    for module in (
+        plans,
+        exports,
+        evaluate,
+        judge,
+        calibrations,
+        profiling_jobs,
+        tunings,
+        agents,
+        keys,
+        audit,
+        presets,
+        health,
+    ):
         require_guarded(module.router, frozenset({principal_of, figures_reader}))
         app.include_router(module.router)
     # After the routes: the document is built once, here, from all of them, and served as it is.
@@ -138,12 +157,14 @@ def _build_service(settings: Settings, kinds: Kinds) -> Service:
     engine = build_engine(settings.url, silence_s=settings.database_silence_s)
     # Everybody on a loopback address is the same tenant, for whom no worker need be kept free.
     parts = job_parts(settings, engine, kinds=kinds, has_tenants=not settings.is_open)
-    quotas = Quotas(settings.max_plans, settings.max_stored_bytes, settings.max_profiling_jobs)
+    quotas = Quotas(settings.max_plans, settings.max_stored_bytes, settings.max_profiling_jobs, settings.max_tunings)
     profiling_jobs = ProfilingJobStore(
         engine, lease_s=settings.agent_lease_s, max_queued_jobs=settings.max_queued_jobs, quotas=quotas
     )
     stored = PlanStore(engine, max_queued_jobs=settings.max_queued_jobs, quotas=quotas)
     calibrations = CalibrationStore(engine, quotas=quotas)
+    tuned = TuningStore(engine, max_queued_jobs=settings.max_queued_jobs, in_touch_s=IN_TOUCH_S, quotas=quotas)
+    trials = TrialLeases(engine, lease_s=settings.agent_lease_s, failed=record_of_failure)
     answering = AnsweringPool(FORKER, calibrations, _pool_limits(settings))
     return Service(
         settings=settings,
@@ -156,6 +177,9 @@ def _build_service(settings: Settings, kinds: Kinds) -> Service:
         agents=AgentStore(engine),
         profiling_jobs=profiling_jobs,
         leases=ProfilingLeases(engine, profiling_jobs),
+        tunings=tuned,
+        trials=trials,
+        conductor=Conductor(engine, plans=stored, tunings=tuned, trials=trials),
         keyring=Keyring(engine, remember_s=settings.key_memory_s),
         rates=Rates(requests=settings.request_rate, uploads=settings.most_uploads),
         sweeper=Sweeper(engine, retention_of(settings), every_s=settings.sweep_every_s),

@@ -17,6 +17,8 @@ from app.service.db.plans import PlanStore
 from app.service.db.profiling_jobs import ProfilingJobStore
 from app.service.db.profiling_leases import ProfilingLeases
 from app.service.db.troubles import Readiness
+from app.service.db.tuning_trials import TrialLeases
+from app.service.db.tunings import TuningStore
 from app.service.db.workers import WorkerStore
 from app.service.intake.examples import seed_examples
 from app.service.jobs.runner import JobRunner
@@ -26,6 +28,7 @@ from app.service.metrics import Metrics
 from app.service.rates import Rates
 from app.service.sweeper import Sweeper
 from app.service.traces import Traces
+from app.service.tunings.conductor import Conductor
 from app.settings import Settings
 
 
@@ -41,6 +44,9 @@ class Service:
     agents: AgentStore
     profiling_jobs: ProfilingJobStore
     leases: ProfilingLeases
+    tunings: TuningStore
+    trials: TrialLeases
+    conductor: Conductor
     workers: WorkerStore
     readiness: Readiness
     keyring: Keyring
@@ -73,6 +79,7 @@ class Service:
             calibrations=self.calibrations,
             agents=self.agents,
             profiling_jobs=self.profiling_jobs,
+            tunings=self.tunings,
             job_time_limit_s=self.settings.job_time_limit_s,
         )
         self._seeded.add(tenant)

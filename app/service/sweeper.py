@@ -11,7 +11,12 @@ from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
 from app.service.db.retention import NOTHING, Retention, sweep
-from app.service.intake.examples import EXAMPLE_PLAN_ID, EXAMPLE_PROFILING_JOB_ID, example_calibration
+from app.service.intake.examples import (
+    EXAMPLE_PLAN_ID,
+    EXAMPLE_PROFILING_JOB_ID,
+    EXAMPLE_TUNING_ID,
+    example_calibration,
+)
 from app.settings import Settings
 
 log = structlog.get_logger("meshwright.storage")
@@ -28,9 +33,10 @@ def retention_of(settings: Settings) -> Retention:
         plans=days(settings.keep_plans_days),
         calibrations=days(settings.keep_calibrations_days),
         profiling_jobs=days(settings.keep_profiling_jobs_days),
+        tunings=days(settings.keep_tunings_days),
         stored_bytes=settings.keep_stored_bytes,
         audit=days(settings.keep_audit_days),
-        kept_ids=frozenset({EXAMPLE_PLAN_ID, EXAMPLE_PROFILING_JOB_ID, example_calibration().id}),
+        kept_ids=frozenset({EXAMPLE_PLAN_ID, EXAMPLE_PROFILING_JOB_ID, EXAMPLE_TUNING_ID, example_calibration().id}),
     )
 
 

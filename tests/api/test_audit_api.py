@@ -33,7 +33,7 @@ OF_AGENTS = {f"POST /v1/agents/{{agent_id}}/{verb}" for verb in ("lease", "heart
 TRIED = {
     "POST /v1/plans", "DELETE /v1/plans/{plan_id}", "POST /v1/calibrations", "DELETE /v1/calibrations/{calibration_id}",
     "POST /v1/agents", "POST /v1/profiling-jobs", "DELETE /v1/profiling-jobs/{job_id}", "POST /v1/keys",
-    "DELETE /v1/keys/{key_id}", "POST /plans", "POST /plans/{plan_id}/cancel", "POST /agents/{agent_id}/measure",
+    "POST /v1/tunings", "DELETE /v1/tunings/{tuning_id}", "DELETE /v1/keys/{key_id}", "POST /plans", "POST /plans/{plan_id}/cancel", "POST /agents/{agent_id}/measure",
 }  # fmt: skip
 """What the tests below do, and find in the log."""
 
@@ -98,10 +98,17 @@ def test_what_is_done_is_written_down_with_who_did_it(audited: TestClient) -> No
     for status, action in ((202, "profiling-job.cancel"), (204, "profiling-job.delete")):
         assert call("DELETE", f"/v1/profiling-jobs/{job}").status_code == status
         made.append((action, job))
+    tuning = call("POST", "/v1/tunings", json={"request": PLAN, "agent": agent}).json()
+    made += [("plan.create", tuning["plan_id"]), ("tuning.create", tuning["id"])]
+    requests = [*range(len(made) - 1), len(made) - 2]
+    for status, action in ((202, "tuning.cancel"), (204, "tuning.delete")):
+        requests.append(len(made))
+        assert call("DELETE", f"/v1/tunings/{tuning['id']}").status_code == status
+        made.append((action, tuning["id"]))
     made_by_hand, *found = entries(audited, headers)
     assert (made_by_hand["action"], made_by_hand["by"], made_by_hand["address"]) == ("key.create", "service", None)
     assert [(entry["action"], entry["object"]) for entry in found] == made
-    assert [entry["request_id"] for entry in found] == [f"call-{number}" for number in range(len(made))]
+    assert [entry["request_id"] for entry in found] == [f"call-{number}" for number in requests]
     assert {(entry["by"], entry["address"]) for entry in found} == {(key_id, "testclient")}
     assert [entry["at"] for entry in found] == sorted(entry["at"] for entry in found)
 

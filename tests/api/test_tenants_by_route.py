@@ -71,6 +71,14 @@ def leased(client: TestClient, tenant: Tenant) -> str:
     return str(job["id"])
 
 
+def tuned(client: TestClient, tenant: Tenant) -> str:
+    """Makes a tuning of the tenant's plan that waits for the tenant's agent."""
+    body = {"plan_id": tenant.ids["plan_id"], "agent": tenant.ids["agent_id"]}
+    answer = client.post("/v1/tunings", json=body, headers=tenant.headers)
+    assert answer.status_code == 202, answer.text
+    return str(answer.json()["id"])
+
+
 PLAN = {
     "model": {"preset": "llama-3.2-1b"},
     "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8},
@@ -82,6 +90,7 @@ OBJECTS: Mapping[str, Callable[[TestClient, Tenant], str]] = {
     "calibration_id": stored("/v1/calibrations", EXAMPLE_CALIBRATION),
     "agent_id": stored("/v1/agents", EXAMPLE_REGISTRATION),
     "job_id": leased,
+    "tuning_id": tuned,
     "key_id": stored("/v1/keys", {"name": "", "scopes": ["read"]}),
 }
 """How an object is made whose id a parameter of a path takes."""
@@ -272,6 +281,16 @@ def test_no_body_names_anothers_calibration(public: TestClient, tenants: tuple[T
     assert "calibration" in theirs.text
     assert own.status_code in {200, 201, 202}, own.text
     assert own.json().get("verdict") != "invalid"
+
+
+@pytest.mark.parametrize("named", ["plan_id", "agent"])
+def test_no_tuning_names_anothers_plan_or_agent(public: TestClient, tenants: tuple[Tenant, Tenant], named: str) -> None:
+    alice, bob = tenants
+    body = {"plan_id": bob.ids["plan_id"], "agent": bob.ids["agent_id"]}
+    theirs = {**body, named: alice.ids["plan_id" if named == "plan_id" else "agent_id"]}
+    refused, own = (public.post("/v1/tunings", json=each, headers=bob.headers) for each in (theirs, body))
+    assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, f"/{named}")
+    assert own.status_code == 202
 
 
 def test_an_idempotency_key_is_its_tenants_own(public: TestClient, tenants: tuple[Tenant, Tenant]) -> None:

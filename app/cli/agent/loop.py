@@ -1,4 +1,4 @@
-"""The life of an agent: register, ask for a measurement, make it, send what was found, and ask again.
+"""The life of an agent: register, ask for a measurement or a trial, make it, send what was found, and ask again.
 
 Nothing that a service does for a while ends it: while the service is away the agent waits, longer each time, and a measurement goes on.
 What was measured is on disk before it is sent.
@@ -19,6 +19,7 @@ from typing import Any, TypeVar
 
 from app.cli.agent.measurement import Ended, Measurement, command_of
 from app.cli.agent.results import Results
+from app.cli.agent.trials import clear_trial, prepare_trial, trial_command
 from app.cli.client import Client
 from app.errors import InternalError, NotFoundError, UnauthorizedError, WrongStateError, status_of
 from cost_models.errors import MeasurementError, MeshwrightError
@@ -39,11 +40,18 @@ class AgentSettings:
     folder: Path
     device: str
     launcher: str | None = None
+    trial_launcher: str | None = None
+    """Words put before the program that runs a trial; it starts the processes of the GPUs by itself."""
     once: bool = False
     idle_limit_s: float | None = None
     """Seconds without anything to do after which it ends; None for never."""
     longest_wait_s: float = 60.0
     """Seconds between two attempts to reach a service that is away."""
+
+    @property
+    def kinds(self) -> tuple[str, ...]:
+        """What the agent can do. Trials run on one node."""
+        return ("measurement", "trial") if self.registration["num_nodes"] == 1 else ("measurement",)
 
 
 class Agent:
@@ -70,7 +78,7 @@ class Agent:
         idle_since = time.monotonic()
         while not self._stopping.is_set():
             self._deliver()
-            job = self._asking(lambda: self._client.lease_job(self._id, instance=self._instance))
+            job = self._asking(self._next)
             if job is not None:
                 self._measure(job)
                 self._deliver()
@@ -83,6 +91,9 @@ class Agent:
                 self._tell(f"nothing was asked for {limit_s:.0f} s")
                 return
             self._stopping.wait(float(self._agent.get("poll_s", 5.0)))
+
+    def _next(self) -> Document | None:
+        return self._client.lease_job(self._id, instance=self._instance, kinds=self._settings.kinds)
 
     @property
     def _id(self) -> str:
@@ -126,11 +137,12 @@ class Agent:
 
     def _measure(self, job: Document) -> None:
         out = self._settings.folder / f"{_file_name(job['id'])}.json"
-        self._tell(f"{job['id']}: measuring for {job['budget_s']:.0f} s (attempt {job['attempt']})")
+        is_trial = job.get("kind") == "trial"
+        doing = "training steps of a plan, at most" if is_trial else "measuring for"
+        self._tell(f"{job['id']}: {doing} {job['budget_s']:.0f} s (attempt {job['attempt']})")
         try:
-            measurement = Measurement(
-                self._command(job, out), out=out, time_limit_s=job["time_limit_s"], environment=os.environ
-            )
+            command = self._trial_command(job, out) if is_trial else self._command(job, out)
+            measurement = Measurement(command, out=out, time_limit_s=job["time_limit_s"], environment=os.environ)
         except MeasurementError as error:
             self._results.put(_file_name(job["id"]), _result(job, Ended(error.message, error.hint), out))
             return
@@ -140,6 +152,8 @@ class Agent:
             # Whatever ends the agent here, its measurement must not go on without it.
             measurement.stop(grace_s=0.0)
             raise
+        finally:
+            clear_trial(out)
         if ended is not None:
             self._results.put(_file_name(job["id"]), _result(job, ended, out))
             if not ended.message:
@@ -194,6 +208,12 @@ class Agent:
         arguments = ["profile", "run", *(f"--{option}={value}" for option, value in given.items())]
         return command_of(arguments, gpus_per_node=facts["gpus_per_node"], launcher=self._settings.launcher)
 
+    def _trial_command(self, job: Document, out: Path) -> list[str]:
+        # A record of an earlier attempt that was cut off would be taken for that of this one.
+        out.unlink(missing_ok=True)
+        described = prepare_trial(job, out=out, device=self._settings.device)
+        return trial_command(described, out, launcher=self._settings.trial_launcher)
+
     # --- sending ----------------------------------------------------------------------------------------------------
 
     def _deliver(self) -> None:
@@ -204,7 +224,11 @@ class Agent:
             except UnauthorizedError:
                 raise
             except WrongStateError:
-                self._keep_calibration(job_id, result)
+                if "trial" in result:
+                    self._tell(f"{job_id}: ended elsewhere; its record stays in {self._settings.folder}")
+                    self._results.set_aside(job_id)
+                else:
+                    self._keep_calibration(job_id, result)
             except MeshwrightError as error:
                 self._tell(f"{job_id}: the service refuses the result: {error.message}")
                 self._report_refusal(result, error)
@@ -212,8 +236,7 @@ class Agent:
             else:
                 if ended is None:  # told to stop; the file stays
                     return
-                found = ended["calibration"] or ended["error"]["detail"]
-                self._tell(f"{job_id}: {ended['status']}: {found}")
+                self._tell(f"{job_id}: {_said(ended)}")
             self._results.drop(job_id)
 
     def _keep_calibration(self, job_id: str, result: Document) -> None:
@@ -224,7 +247,7 @@ class Agent:
             self._tell(f"{job_id}: uploaded as calibration {calibration_id}")
 
     def _report_refusal(self, result: Document, error: MeshwrightError) -> None:
-        told = {"message": f"the service refused the calibration: {error.message}"[:2000], "hint": error.hint[:2000]}
+        told = {"message": f"the service refused the result: {error.message}"[:2000], "hint": error.hint[:2000]}
         failed = {"lease": result["lease"], "outcome": "failed", "error": told}
         try:
             self._patiently(lambda: self._client.send_result(self._id, failed))
@@ -241,8 +264,19 @@ def _result(job: Document, ended: Ended, out: Path) -> Document:
     if ended.message:
         error = {"message": ended.message[:2000], "hint": ended.hint[:2000]}
         return {"lease": job["lease"], "outcome": "failed", "error": error}
-    calibration = json.loads(out.read_text(encoding="utf-8"))
-    return {"lease": job["lease"], "outcome": "measured", "calibration": calibration}
+    found = json.loads(out.read_text(encoding="utf-8"))
+    kept_as = "trial" if job.get("kind") == "trial" else "calibration"
+    return {"lease": job["lease"], "outcome": "measured", kept_as: found}
+
+
+def _said(ended: Document) -> str:
+    """What the service made of a result, in one line."""
+    if "trial_status" not in ended:
+        return f"{ended['status']}: {ended['calibration'] or ended['error']['detail']}"
+    if ended["trial_status"] is None:
+        return f"{ended['status']} again"
+    measured = ended["step_time_s"]
+    return str(ended["reason"]) if measured is None else f"a step takes {measured:.4g} s"
 
 
 def _file_name(job_id: str) -> str:

@@ -50,6 +50,14 @@ def agent(
             show_default="torchrun on this node",
         ),
     ] = None,
+    trial_launcher: Annotated[
+        str | None,
+        typer.Option(
+            metavar="COMMAND",
+            help="Words put before the program that runs the trials of a tuning, such as 'srun --ntasks 1 --gpus 2'.",
+            show_default="nothing",
+        ),
+    ] = None,
     device: Annotated[
         DeviceChoice, typer.Option(help="cpu runs every benchmark on the processor, to try the agent out.")
     ] = DeviceChoice.CUDA,
@@ -60,13 +68,13 @@ def agent(
             show_default="the user's data folder",
         ),
     ] = None,
-    once: Annotated[bool, typer.Option("--once", help="End after one measurement.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="End after one measurement or trial.")] = False,
     idle_limit: Annotated[
         str | None,
         typer.Option(metavar="TIME", help="End when nothing was asked for so long, such as 10m.", show_default="never"),
     ] = None,
 ) -> None:
-    """Measure this node whenever a service asks for it."""
+    """Measure this node, and run trials of plans on it, whenever a service asks for it."""
     from app.cli.agent.loop import AgentSettings
     from app.cli.client import Client
     from app.settings import default_data_dir
@@ -88,6 +96,7 @@ def agent(
         folder=(folder or default_data_dir() / "agent") / folder_name(server) / folder_name(known_as),
         device=device.value,
         launcher=launcher,
+        trial_launcher=trial_launcher,
         once=once,
         idle_limit_s=None if idle_limit is None else duration_s(idle_limit, option="--idle-limit", least_s=1.0),
     )

@@ -123,7 +123,7 @@ def upgrade(*, db: DatabaseUrl = None) -> None:
 
 @db_app.command()
 def sweep(*, db: DatabaseUrl = None) -> None:
-    """Delete what the settings keep no longer: old plans, calibrations, profiling jobs and idempotency keys. The service does so by itself."""
+    """Delete what the settings keep no longer: old plans, calibrations, profiling jobs, tunings and idempotency keys. The service does so by itself."""
     from app.service.db.retention import sweep as sweep_database
     from app.service.sweeper import retention_of
 
@@ -132,7 +132,7 @@ def sweep(*, db: DatabaseUrl = None) -> None:
         swept = sweep_database(engine, retention_of(settings))
     typer.echo(
         f"deleted: plans {swept.plans:,}, calibrations {swept.calibrations:,}, "
-        f"profiling jobs {swept.profiling_jobs:,}, idempotency keys {swept.idempotency_keys:,}, audit entries {swept.audit_entries:,}"
+        f"profiling jobs {swept.profiling_jobs:,}, tunings {swept.tunings:,}, idempotency keys {swept.idempotency_keys:,}, audit entries {swept.audit_entries:,}"
     )
 
 

@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field
 from pydantic.config import JsonDict
 
 from app.service.api.schemas import ProblemDocument, Status
+from app.service.api.tuning_schemas import LeasedTrial
 from app.service.intake.examples import EXAMPLE_AGENT_ID, EXAMPLE_CALIBRATION, EXAMPLE_LEASE
 from cost_models.inputs.fields import Count, CountOrZero
 from cost_models.specs.training import Framework
@@ -23,6 +24,7 @@ _Version = Annotated[str, Field(strict=True, min_length=1, max_length=40, patter
 _GpusPerNode = Annotated[Count, Field(le=1024)]
 _NumNodes = Annotated[Count, Field(le=100_000)]
 _Lease = Annotated[str, Field(strict=True, min_length=1, max_length=80, pattern=_PRINTED)]
+JobKind = Literal["measurement", "trial"]
 EXAMPLE_REGISTRATION: JsonDict = {
     "name": "example", "gpu": "H100-SXM-80GB", "gpus_per_node": None, "num_nodes": 1, "product_version": "0.1.0",
 }  # fmt: skip
@@ -95,15 +97,19 @@ class LeaseRequest(ContractModel):
 
     model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_LEASE_REQUEST]})
 
+    kinds: Annotated[tuple[JobKind, ...], Field(min_length=1, max_length=2)] = ("measurement",)
+    """What it can do: measure its node (`measurement`), run training steps of a plan (`trial`), or both."""
     instance: Annotated[str, Field(strict=True, min_length=1, max_length=64, pattern=_PRINTED)]
     """A text that the agent draws whenever it starts, so that a lease whose answer was lost is told from one of an earlier run."""
 
 
 class LeasedJob(ContractModel):
-    """A measurement to be made, and the lease under which it is made."""
+    """A measurement to be made or a trial to be run, and the lease under which it is."""
 
+    kind: JobKind
+    """Which of the two it is."""
     id: str
-    """Id of the profiling job."""
+    """Id of the profiling job, or a name of the trial that no other has."""
     lease: str
     """Name of the lease, which heartbeats and the result repeat."""
     attempt: int
@@ -111,13 +117,15 @@ class LeasedJob(ContractModel):
     lease_s: float
     """Seconds without a heartbeat after which the job may be given to another agent."""
     budget_s: float
-    """Seconds that the measurement may take."""
+    """Seconds that the measurement or the trial may take."""
     time_limit_s: float
-    """Seconds after which the agent ends the measurement by force."""
+    """Seconds after which the agent ends it by force."""
     framework: str | None
     """The framework whose layers the host is timed at first; null for all of them, last."""
     name: str | None
     """Name of the calibration; null leaves it to the agent."""
+    trial: LeasedTrial | None
+    """What a trial runs; null for a measurement."""
 
 
 class AgentLease(ContractModel):
@@ -163,12 +171,15 @@ class MeasurementResult(ContractModel):
 
     lease: _Lease
     """The lease under which it was made."""
+    # One shape for both kinds, because a result of either may wait on disk while an agent is restarted.
     outcome: Literal["measured", "failed", "given-back"]
     """`given-back`: the agent shuts down in good order, and the job is queued again."""
     calibration: dict[str, Any] | None = None
     """What was measured, as `POST /v1/calibrations` takes it."""
+    trial: dict[str, Any] | None = None
+    """The record of a trial, which says how the plan ended: measured, out of memory, hung or crashed."""
     error: MeasurementFailure | None = None
-    """Why nothing was measured."""
+    """Why nothing was measured. Of a trial: why this machine could not run it just now."""
 
 
 class ProfilingRequest(ContractModel):

@@ -147,7 +147,9 @@ def _add_errors(operation: dict[str, Any], *, method: str, path: str) -> None:
         statuses += [404]
     # A plan may be deleted, or run out of time, while the request that asked for it waits.
     is_waiting = method == "post" and path == "/v1/plans"
-    if method == "delete" or is_waiting or path.endswith(("/{rank}", "/exports/{framework}", "/results")):
+    # A plan that has failed cannot be tuned.
+    refers = method == "post" and path == "/v1/tunings"
+    if method == "delete" or is_waiting or refers or path.endswith(("/{rank}", "/exports/{framework}", "/results")):
         statuses += [409]
     if "requestBody" in operation:
         statuses += [400, 413, 415]

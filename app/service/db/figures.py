@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any
 
-from sqlalchemy import Connection, Engine, Table, func, select, text
+from sqlalchemy import Column, Connection, Engine, Table, func, select, text
 
 from app.service.db.engine import now_of, reading
 from app.service.db.jobs import FINISHED, JobKey
-from app.service.db.tables import calibrations, jobs, plans, profiling_jobs, workers
+from app.service.db.tables import calibrations, jobs, plans, profiling_jobs, tuning_trials, tunings, workers
 
 # One look counts no more than this: who asks for figures once a minute leaves room for eighty jobs a second.
 _MOST_ENDED = 5000
@@ -28,6 +29,11 @@ class Figures:
     """Worker processes of living services and workers that run a job or could start one at once."""
     workers_wanted: int
     """As many as these were told to have."""
+    tunings: Mapping[str, int]
+    """Numbers by status."""
+    trials: Mapping[str, int]
+    """Numbers of trials that ended, by how they did."""
+    trial_gpu_seconds: float
     storage_bytes: Mapping[str, int]
     """By kind of object, at rest."""
     database_bytes: int
@@ -70,9 +76,14 @@ def figures_of(engine: Engine, *, lease_s: float) -> Figures:
             profiling_queue_age_s=_age_s(connection, profiling_jobs, now),
             workers_ready=int(ready),
             workers_wanted=int(wanted),
+            tunings=_counts(connection, tunings.c.status),
+            trials=_counts(connection, tuning_trials.c.outcome),
+            trial_gpu_seconds=float(
+                connection.execute(select(func.coalesce(func.sum(tuning_trials.c.gpu_seconds), 0.0))).scalar_one()
+            ),
             storage_bytes={
                 kind: int(connection.execute(select(func.coalesce(func.sum(table.c.stored_bytes), 0))).scalar_one())
-                for kind, table in (("plans", plans), ("calibrations", calibrations))
+                for kind, table in (("plans", plans), ("calibrations", calibrations), ("tunings", tunings))
             },
             database_bytes=_database_bytes(connection),
         )
@@ -94,6 +105,11 @@ def ended_since(engine: Engine, moment: datetime) -> list[EndedJob]:
     with reading(engine) as connection:
         rows = connection.execute(query).all()
     return [EndedJob(JobKey(row.tenant, row.id), *row[2:]) for row in rows]
+
+
+def _counts(connection: Connection, column: Column[Any]) -> dict[str, int]:
+    rows = connection.execute(select(column, func.count()).where(column.is_not(None)).group_by(column))
+    return {str(value): int(count) for value, count in rows}
 
 
 def _age_s(connection: Connection, table: Table, now: datetime) -> float:

@@ -1,4 +1,4 @@
-"""What one tenant may have stored: a number of plans and of profiling jobs, and the bytes of plans and calibrations at rest."""
+"""What one tenant may have stored: a number of plans, of profiling jobs and of tunings, and the bytes of what is kept at rest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Table, func, select, text
 
 from app.errors import QuotaError
-from app.service.db.tables import calibrations, plans, profiling_jobs
+from app.service.db.tables import calibrations, plans, profiling_jobs, tunings
 
 _ASK_AGAIN_S = 3600
 """Seconds after which a client may ask again: only deleting makes room, by the tenant or by the service's retention."""
@@ -22,6 +22,7 @@ class Quotas:
     max_plans: int | None = None
     max_stored_bytes: int | None = None
     max_profiling_jobs: int | None = None
+    max_tunings: int | None = None
 
 
 NO_QUOTAS = Quotas()
@@ -43,8 +44,8 @@ def usage_of(connection: Connection, tenant: str) -> Usage:
         number, size = connection.execute(query).one()
         return int(number), int(size)
 
-    (num_plans, plan_bytes), (_, calibration_bytes) = total(plans), total(calibrations)
-    return Usage(num_plans, plan_bytes + calibration_bytes)
+    num_plans, plan_bytes = total(plans)
+    return Usage(num_plans, plan_bytes + sum(total(table)[1] for table in (calibrations, tunings)))
 
 
 def one_at_a_time(connection: Connection, tenant: str) -> None:
@@ -77,7 +78,7 @@ def require_room(
     if quotas.max_stored_bytes is not None and usage.stored_bytes + added_bytes > quotas.max_stored_bytes:
         raise _exceeded(
             "stored_bytes",
-            f"your plans and calibrations take {usage.stored_bytes:,} of at most {quotas.max_stored_bytes:,} bytes, "
+            f"your plans, calibrations and tunings take {usage.stored_bytes:,} of at most {quotas.max_stored_bytes:,} bytes, "
             f"and this needs {added_bytes:,} more",
             limit=quotas.max_stored_bytes, used=usage.stored_bytes,
         )  # fmt: skip
@@ -89,15 +90,27 @@ def require_room_for_profiling_job(connection: Connection, tenant: str, quotas: 
     Raises:
         QuotaError: the quota would be exceeded.
     """
-    most = quotas.max_profiling_jobs
+    _require_fewer(connection, tenant, profiling_jobs, quotas.max_profiling_jobs, what="profiling jobs")
+
+
+def require_room_for_tuning(connection: Connection, tenant: str, quotas: Quotas) -> None:
+    """Refuses a further tuning where the tenant may have no more, ended ones included.
+
+    Raises:
+        QuotaError: the quota would be exceeded.
+    """
+    _require_fewer(connection, tenant, tunings, quotas.max_tunings, what="tunings")
+
+
+def _require_fewer(connection: Connection, tenant: str, table: Table, most: int | None, *, what: str) -> None:
     if most is None:
         return
-    query = select(func.count()).select_from(profiling_jobs).where(profiling_jobs.c.tenant == tenant)
+    query = select(func.count()).select_from(table).where(table.c.tenant == tenant)
     used = int(connection.execute(query).scalar_one())
     if used >= most:
         raise _exceeded(
-            "profiling_jobs", f"you already have {used:,} profiling jobs of at most {most:,}",
-            limit=most, used=used, what="profiling jobs that have ended",
+            table.name, f"you already have {used:,} {what} of at most {most:,}",
+            limit=most, used=used, what=f"{what} that have ended",
         )  # fmt: skip
 
 

@@ -1,4 +1,4 @@
-"""Deletes what has been kept for long enough: old finished plans and profiling jobs, calibrations, audit entries and idempotency keys, and what is too much."""
+"""Deletes what has been kept for long enough: old finished plans, profiling jobs and tunings, calibrations, audit entries and idempotency keys, and what is too much."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from datetime import timedelta
 from functools import partial
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Select, delete, select, text, tuple_
+from sqlalchemy import ColumnElement, Connection, Engine, Select, Table, delete, select, text, tuple_
 
-from app.service.db.audit import forget_audit, record
+from app.service.db.audit import Action, forget_audit, record
 from app.service.db.engine import now_of, reading, writing
 from app.service.db.jobs import FINISHED
 from app.service.db.quotas import usage_of
-from app.service.db.tables import calibrations, idempotency_keys, jobs, plans, profiling_jobs
+from app.service.db.tables import calibrations, idempotency_keys, jobs, plans, profiling_jobs, tunings
 
 # Short transactions: SQLite's other writers wait for each of them.
 _AT_A_TIME = 50
@@ -34,12 +34,14 @@ class Retention:
     """Calibrations, after they were stored."""
     profiling_jobs: timedelta | None = None
     """Profiling jobs, after their end."""
+    tunings: timedelta | None = None
+    """Tunings, after their end."""
     stored_bytes: int | None = None
     """Bytes of plans and calibrations of one tenant, above which its oldest finished plans are deleted."""
     audit: timedelta | None = None
     """Entries of the audit log, after they were written."""
     kept_ids: frozenset[str] = frozenset()
-    """Plans, calibrations and profiling jobs that are never deleted."""
+    """Plans, calibrations, profiling jobs and tunings that are never deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,6 +53,7 @@ class Swept:
     profiling_jobs: int
     idempotency_keys: int
     audit_entries: int
+    tunings: int = 0
 
 
 NOTHING = Swept(0, 0, 0, 0, 0)
@@ -61,7 +64,8 @@ def sweep(engine: Engine, retention: Retention) -> Swept:
     return Swept(
         plans=_old_plans(engine, retention) + _too_much(engine, retention),
         calibrations=_old_calibrations(engine, retention),
-        profiling_jobs=_old_profiling_jobs(engine, retention),
+        profiling_jobs=_old_ended(engine, retention, profiling_jobs, retention.profiling_jobs, "profiling-job.delete"),
+        tunings=_old_ended(engine, retention, tunings, retention.tunings, "tuning.delete"),
         idempotency_keys=_repeated(engine, lambda connection: _old_keys(connection, retention.keys)),
         audit_entries=_old_entries(engine, retention),
     )
@@ -159,20 +163,19 @@ def _old_calibrations(engine: Engine, retention: Retention) -> int:
     return _repeated(engine, step)
 
 
-def _old_profiling_jobs(engine: Engine, retention: Retention) -> int:
-    age = retention.profiling_jobs
+def _old_ended(engine: Engine, retention: Retention, table: Table, age: timedelta | None, action: Action) -> int:
+    """Profiling jobs or tunings that ended long ago."""
     if age is None:
         return 0
 
     def step(connection: Connection) -> int:
-        table = profiling_jobs.c
+        c = table.c
         # Nothing begins anew that has ended, so that what is found here still has ended when it is deleted.
-        old = table.status.in_(FINISHED) & (table.finished_at < now_of(connection) - age)
-        query = select(table.tenant, table.id).where(old, table.id.not_in(retention.kept_ids))
-        found = _pairs(connection, query)
-        for tenant, job_id in found:
-            record(connection, tenant, "profiling-job.delete", job_id)
-        return connection.execute(delete(profiling_jobs).where(tuple_(table.tenant, table.id).in_(found))).rowcount
+        old = c.status.in_(FINISHED) & (c.finished_at < now_of(connection) - age)
+        found = _pairs(connection, select(c.tenant, c.id).where(old, c.id.not_in(retention.kept_ids)))
+        for tenant, row_id in found:
+            record(connection, tenant, action, row_id)
+        return connection.execute(delete(table).where(tuple_(c.tenant, c.id).in_(found))).rowcount
 
     return _repeated(engine, step)
 

@@ -5,8 +5,10 @@ So each example in /docs can be tried as it stands, and tests that follow the Op
 
 from __future__ import annotations
 
+import json
 from contextlib import suppress
 from functools import cache
+from pathlib import Path
 
 from app.errors import NotFoundError, QuotaError, TooManyJobsError
 from app.service.db.agents import AgentStore, NodeFacts
@@ -14,6 +16,7 @@ from app.service.db.calibrations import CalibrationStore
 from app.service.db.plan_result import Document
 from app.service.db.plans import PlanStore, Submission
 from app.service.db.profiling_jobs import ProfilingJobStore
+from app.service.db.tunings import TuningLimits, TuningStore, WantedTuning
 from app.service.intake.plan_requests import prepare_request
 from cost_models.calibration import CalibrationDocument
 from cost_models.hardware import document_of
@@ -22,6 +25,7 @@ from planner.schemas.plan_request import EXAMPLE_REQUEST
 
 EXAMPLE_PLAN_ID = "plan-example"
 EXAMPLE_AGENT_ID, EXAMPLE_PROFILING_JOB_ID, EXAMPLE_LEASE = "agent-example", "profiling-example", "lease-example"
+EXAMPLE_TUNING_ID = "tuning-example"
 EXAMPLE_CALIBRATION: Document = {
     "schema_version": 1,
     "name": "example of the documentation",
@@ -40,10 +44,25 @@ EXAMPLE_CALIBRATION: Document = {
 }
 
 
+_TUNING = Path(__file__).with_name("example_tuning.json")
+"""The document of a tuning whose steps were measured; its field `asked` is what was asked."""
+
+
 @cache
 def example_calibration() -> CalibrationDocument:
     """The calibration that every tenant starts with; its id is its digest."""
     return document_of(EXAMPLE_CALIBRATION)
+
+
+def _add_tuning(tenant: str, tunings: TuningStore) -> None:
+    kept = json.loads(_TUNING.read_text(encoding="utf-8"))
+    asked, limits = kept.pop("asked"), kept["limits"]
+    # Without an agent that has such GPUs, so that nobody is taken for one who could run its trials.
+    wanted = WantedTuning(
+        plan_id=EXAMPLE_PLAN_ID, asked=json.dumps(asked), backend=kept["backend"], gpu="none", min_gpus=1,
+        limits=TuningLimits(limits["max_trials"], limits["budget_s"], limits["gpu_hours"], asked["trial_limit_s"]),
+    )  # fmt: skip
+    tunings.add_example(tenant, EXAMPLE_TUNING_ID, wanted, document=json.dumps(kept))
 
 
 def seed_examples(
@@ -53,6 +72,7 @@ def seed_examples(
     calibrations: CalibrationStore,
     agents: AgentStore,
     profiling_jobs: ProfilingJobStore,
+    tunings: TuningStore,
     job_time_limit_s: float,
 ) -> None:
     """Stores the example calibration, and queues the example plan unless it is there, did not fail and is of this version."""
@@ -72,6 +92,7 @@ def seed_examples(
     profiling_jobs.add_measured(
         tenant, EXAMPLE_PROFILING_JOB_ID, agent_id=EXAMPLE_AGENT_ID, lease=EXAMPLE_LEASE, calibration_id=document.id
     )
+    _add_tuning(tenant, tunings)
     asked = prepare_request(
         EXAMPLE_REQUEST, tenant=tenant, calibrations=calibrations, job_time_limit_s=job_time_limit_s
     )

@@ -17,6 +17,7 @@ from app.service.api.agent_schemas import (
     EXAMPLE_RESULT,
 )
 from app.service.api.key_documents import EXAMPLE_KEY_REQUEST
+from app.service.api.tuning_schemas import EXAMPLE_TUNING_REQUEST
 from app.service.intake.examples import EXAMPLE_CALIBRATION
 from cost_models.hardware import document_of
 from planner.schemas.judgement import EXAMPLE_JUDGE_REQUEST
@@ -46,6 +47,7 @@ _FIRST: Mapping[str, Any] = {
     "/v1/agents/{agent_id}/heartbeat": EXAMPLE_HEARTBEAT,
     "/v1/agents/{agent_id}/results": EXAMPLE_RESULT,
     "/v1/profiling-jobs": EXAMPLE_PROFILING_REQUEST,
+    "/v1/tunings": EXAMPLE_TUNING_REQUEST,
     "/v1/keys": EXAMPLE_KEY_REQUEST,
 }
 

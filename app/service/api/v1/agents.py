@@ -25,8 +25,12 @@ from app.service.api.calibration_uploads import parsed_calibration, store_calibr
 from app.service.api.dependencies import STORABLE, Body, Caller, Here, Limit, Place, page_of
 from app.service.api.openapi import json_body
 from app.service.api.profiling_documents import job_document
+from app.service.api.schemas import Status
+from app.service.api.trial_results import ended_trial, leased_trial, trial_document
+from app.service.api.tuning_schemas import TrialEnded
 from app.service.db.agents import AgentRow, NodeFacts
 from app.service.db.profiling_jobs import IN_TOUCH_S, ProfilingJob, time_limit_s
+from app.service.db.tuning_trials import LEASE_PREFIX
 from app.service.intake.examples import EXAMPLE_AGENT_ID
 from app.service.parts import Service
 from app.service.timestamps import rfc3339
@@ -89,10 +93,10 @@ def read_agent(agent_id: AgentId, caller: Caller, service: Here) -> JSONResponse
     openapi_extra=json_body(LeaseRequest, path="/v1/agents/{agent_id}/lease"),
 )
 async def lease_job(agent_id: AgentId, body: Body, caller: Caller, service: Here) -> JSONResponse:
-    """The oldest queued profiling job that this agent may take. A request that is repeated gets the same lease."""
+    """The oldest queued profiling job that this agent may take, or the next trial of a tuning. A request that is repeated gets the same lease."""
     asked = validated(LeaseRequest, body.value, pointer="")
-    job = await run_in_threadpool(lambda: service.leases.lease(caller.tenant, agent_id, instance=asked.instance))
-    return JSONResponse({"job": None if job is None else _leased(job, lease_s=service.leases.lease_s)})
+    job = await run_in_threadpool(lambda: _next(service, caller.tenant, agent_id, asked))
+    return JSONResponse({"job": job})
 
 
 @router.post(
@@ -105,24 +109,45 @@ async def lease_job(agent_id: AgentId, body: Body, caller: Caller, service: Here
 async def keep_lease(agent_id: AgentId, body: Body, caller: Caller, service: Here) -> JSONResponse:
     """Say that the measurement goes on, and hear whether it should."""
     asked = validated(Heartbeat, body.value, pointer="")
-    status = await run_in_threadpool(
-        lambda: service.leases.heartbeat(caller.tenant, agent_id, lease=asked.lease, parts_done=asked.parts_done)
-    )
+    status = await run_in_threadpool(lambda: _kept(service, caller.tenant, agent_id, asked))
     return JSONResponse({"go_on": status == "running", "status": status})
 
 
 @router.post(
     "/{agent_id}/results",
     summary="Send a result",
-    response_description="The profiling job that the result has ended.",
-    response_model=ProfilingJobDocument,
+    response_description="The profiling job, or the trial, that the result has ended.",
+    response_model=ProfilingJobDocument | TrialEnded,
     openapi_extra=json_body(MeasurementResult, path="/v1/agents/{agent_id}/results"),
 )
 async def take_result(agent_id: AgentId, body: Body, caller: Caller, service: Here) -> JSONResponse:
     """Send what was measured, say why nothing was, or give the job back. Sending it again changes nothing."""
     asked = validated(MeasurementResult, body.value, pointer="")
+    if asked.lease.startswith(LEASE_PREFIX):
+        trial = await run_in_threadpool(lambda: ended_trial(service, caller.tenant, agent_id, asked))
+        return JSONResponse(trial_document(trial))
     job = await run_in_threadpool(lambda: _ended(service, caller.tenant, agent_id, asked))
     return JSONResponse(job_document(job))
+
+
+def _next(service: Service, tenant: str, agent_id: str, asked: LeaseRequest) -> dict[str, Any] | None:
+    """What the agent is to do now: what it has already, a measurement, or a trial."""
+    runs_trials, leases = "trial" in asked.kinds, service.leases
+    has = service.trials.own(tenant, agent_id, instance=asked.instance) if runs_trials else None
+    if has is not None:
+        return leased_trial(has, lease_s=leases.lease_s)
+    if "measurement" in asked.kinds:
+        job = leases.lease(tenant, agent_id, instance=asked.instance)
+        if job is not None:
+            return _leased(job, lease_s=leases.lease_s)
+    trial = service.conductor.next_trial(tenant, agent_id, instance=asked.instance) if runs_trials else None
+    return None if trial is None else leased_trial(trial, lease_s=leases.lease_s)
+
+
+def _kept(service: Service, tenant: str, agent_id: str, asked: Heartbeat) -> Status | None:
+    if asked.lease.startswith(LEASE_PREFIX):
+        return service.trials.heartbeat(tenant, agent_id, lease=asked.lease)
+    return service.leases.heartbeat(tenant, agent_id, lease=asked.lease, parts_done=asked.parts_done)
 
 
 def _ended(service: Service, tenant: str, agent_id: str, asked: MeasurementResult) -> ProfilingJob:
@@ -162,6 +187,7 @@ def _entry(agent: AgentRow) -> dict[str, Any]:
 def _leased(job: ProfilingJob, *, lease_s: float) -> dict[str, Any]:
     wanted = job.wanted
     return {
+        "kind": "measurement",
         "id": job.id,
         "lease": job.lease,
         "attempt": job.attempts,
@@ -170,4 +196,5 @@ def _leased(job: ProfilingJob, *, lease_s: float) -> dict[str, Any]:
         "time_limit_s": time_limit_s(wanted.budget_s),
         "framework": wanted.framework,
         "name": wanted.name,
+        "trial": None,
     }

@@ -1,0 +1,151 @@
+"""The document of a tuning, from what is stored of it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from app.service.db.jobs import FINISHED
+from app.service.db.tuning_trials import TrialRow
+from app.service.db.tunings import TuningRow
+from app.service.timestamps import rfc3339
+from app.service.tunings.trial_jobs import Subject
+from app.tuning.document import tuning_document
+from app.tuning.loop import refusals_said
+from planner.request.checked_request import PRODUCT_VERSION
+from planner.search.standing import Limits, Outcome, Running, Standing, Stop, Told
+
+Document = dict[str, Any]
+
+
+def standing_of(tuning: TuningRow, trials: Sequence[TrialRow]) -> Standing:
+    """How a tuning stands whose plan is there."""
+    assert tuning.answer is not None
+    ended = [each for each in trials if each.record is not None]
+    told = [
+        Told(each.number, each.candidate, each.expected_s, outcome_of(each))
+        for each in sorted(ended, key=lambda each: (each.finished_at, each.number))
+    ]
+    # Of a tuning that has ended nothing goes on, whatever its agents have not heard yet.
+    is_over = tuning.status in FINISHED
+    running = [] if is_over else [each for each in trials if each.record is None]
+    stopped = None if tuning.stopped is None else Stop(**json.loads(tuning.stopped))
+    return Standing(
+        candidates=Subject.of_text(tuning.answer).candidates(),
+        told=told,
+        running=[Running(each.number, each.candidate, str(each.agent_id or "")) for each in running],
+        limits=limits_of(tuning),
+        seed=int(json.loads(tuning.wanted.asked)["seed"]),
+        by_hand=stopped,
+    )
+
+
+def limits_of(tuning: TuningRow) -> Limits:
+    """What the tuning may spend."""
+    limits = tuning.wanted.limits
+    return Limits(budget_s=limits.budget_s, max_trials=limits.max_trials, gpu_hours=limits.gpu_hours)
+
+
+def outcome_of(trial: TrialRow) -> Outcome:
+    """How a trial ended, with what all its attempts took."""
+    assert trial.record is not None
+    record = json.loads(trial.record)
+    return Outcome(record["status"], record["step_time_s"], record["took_s"], trial.gpu_seconds, record)
+
+
+def document_of(tuning: TuningRow, trials: Sequence[TrialRow]) -> Document:
+    """The document of a tuning, a `TuningDocument`: the one that was kept when it ended, or the one of this moment."""
+    own = {
+        "status": tuning.status,
+        "started_at": _moment(tuning.started_at),
+        "finished_at": _moment(tuning.finished_at),
+        "plan_id": tuning.wanted.plan_id,
+        "agents_in_touch": tuning.agents_in_touch,
+        "error": None if tuning.error is None else json.loads(tuning.error),
+    }
+    if tuning.document is not None:
+        kept: Document = json.loads(tuning.document)
+        return kept | own
+    if tuning.answer is None:
+        return _without_plan(tuning) | own
+    subject = Subject.of_text(tuning.answer)
+    document = tuning_document(
+        subject.response,
+        standing_of(tuning, trials),
+        tuning_id=tuning.id,
+        status=tuning.status,
+        created_at=rfc3339(tuning.created_at),
+        backend=tuning.wanted.backend,
+        warnings=refusals_said({int(rank): why for rank, why in subject.refused.items()}),
+    )
+    return document | own | {"trials": _trials(document, subject, standing_of(tuning, trials).told, trials)}
+
+
+def _trials(document: Document, subject: Subject, told: Sequence[Told], trials: Sequence[TrialRow]) -> list[Document]:
+    """All trials in the order in which they were chosen: those that ended as the document has them, and those that have not."""
+    by_number = {each.number: each for each in trials}
+    ended = zip(told, document["trials"], strict=True)
+    found = {each.number: entry | {"number": each.number} for each, entry in ended}
+    plans = {plan["rank"]: plan for plan in subject.response["plans"]}
+    candidates = subject.candidates()
+    for each in trials:
+        if each.number not in found:
+            candidate = candidates[each.candidate]
+            memory = plans[candidate.rank]["evaluation"]["memory"]
+            found[each.number] = {
+                "number": each.number,
+                "rank": candidate.rank,
+                "strategy": dict(candidate.strategy),
+                "status": each.status,
+                **dict.fromkeys(("reason", "step_time_s", "peak_allocated_bytes")),
+                "predicted_step_time_s": candidate.step_time_s,
+                "predicted_step_time_range_s": list(candidate.range_s),
+                "predicted_peak_allocated_bytes": memory["peak_allocated_bytes"],
+                "predicted_terms_s": dict(candidate.terms_s),
+                "corrected_step_time_s": each.expected_s,
+                **dict.fromkeys(("terms_s", "took_s", "record")),
+                "gpu_seconds": each.gpu_seconds,
+                "started_at": _moment(each.started_at),
+            }
+    return [
+        found[number] | {"attempts": by_number[number].attempts, "agent": by_number[number].agent_id}
+        for number in sorted(found)
+    ]
+
+
+def _without_plan(tuning: TuningRow) -> Document:
+    limits = tuning.wanted.limits
+    return {
+        "id": tuning.id,
+        "created_at": rfc3339(tuning.created_at),
+        "product_version": PRODUCT_VERSION,
+        "request": None,
+        "request_digest": None,
+        "backend": tuning.wanted.backend,
+        **{name: [] for name in ("trials", "corrections", "ranking", "next", "warnings")},
+        "best": None,
+        "limits": {"budget_s": limits.budget_s, "max_trials": limits.max_trials, "gpu_hours": limits.gpu_hours},
+        "used": {"seconds": 0.0, "trials": 0, "gpu_hours": 0.0},
+        "stopped": None if tuning.stopped is None else json.loads(tuning.stopped),
+        "knobs": None,
+    }
+
+
+def entry_of(tuning: TuningRow) -> Document:
+    """The entry of a tuning in a list, a `TuningEntry`."""
+    return {
+        "id": tuning.id,
+        "status": tuning.status,
+        "created_at": rfc3339(tuning.created_at),
+        "finished_at": _moment(tuning.finished_at),
+        "plan_id": tuning.wanted.plan_id,
+        "backend": tuning.wanted.backend,
+        "agents_in_touch": tuning.agents_in_touch,
+        "stopped": None if tuning.stopped is None else json.loads(tuning.stopped),
+    }
+
+
+def _moment(moment: datetime | None) -> str | None:
+    return None if moment is None else rfc3339(moment)

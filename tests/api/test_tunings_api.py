@@ -1,0 +1,162 @@
+"""A tuning over HTTP: asked for, its trials leased by an agent that says it can run them, sent back, read, cancelled and deleted."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from fastapi.testclient import TestClient
+
+from app.service.api.agent_schemas import AgentLease
+from app.service.api.tuning_schemas import TrialEnded, TuningDocument, TuningPage
+from app.service.db.keys import create_key
+from app.service.main import create_app
+from app.settings import Settings
+from stand_in_trial import record_of, step_time_of
+
+GPU = "H200-SXM-141GB"
+NODE = {"name": "node-7", "gpu": GPU, "gpus_per_node": 2, "num_nodes": 1, "product_version": "0.1.0"}
+PLANNED: dict[str, Any] = {
+    "model": {"preset": "llama-3.2-1b"},
+    "cluster": {"gpu": GPU, "num_nodes": 1, "gpus_per_node": 2, "intra_node": "nvswitch"},
+    "training": {"seq_length": 4096, "global_batch_size": 16, "precision": "bf16", "framework": "torchtitan"},
+    "top_k": 4,
+}
+
+
+@pytest.fixture(scope="module")
+def public(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
+    """A service that wants keys."""
+    folder = tmp_path_factory.mktemp("data")
+    settings = Settings(
+        data_dir=folder, host="0.0.0.0", pool_size=1, log_level="error", seed_examples=False, max_tuning_gpu_hours=5.0
+    )
+    with TestClient(create_app(settings)) as client:
+        yield client
+
+
+@pytest.fixture
+def mine(public: TestClient, request: pytest.FixtureRequest) -> dict[str, str]:
+    """Headers of a tenant of this test's own."""
+    engine = public.app.state.service.engine  # type: ignore[attr-defined]
+    return {"Authorization": f"Bearer {create_key(engine, tenant=request.node.name[:60], name='test')[1]}"}
+
+
+def posted(client: TestClient, path: str, body: object, headers: dict[str, str], *, status: int = 200) -> Any:
+    answer = client.post(path, json=body, headers=headers)
+    assert answer.status_code == status, answer.text
+    return answer.json()
+
+
+def leased(client: TestClient, agent: str, headers: dict[str, str], *kinds: str) -> Any:
+    body = {"instance": "i", **({"kinds": kinds} if kinds else {})}
+    return AgentLease.model_validate(posted(client, f"/v1/agents/{agent}/lease", body, headers)).model_dump()["job"]
+
+
+def first_trial(client: TestClient, agent: str, headers: dict[str, str]) -> Any:
+    """The first trial, once the plan has been computed."""
+    end_at = time.monotonic() + 60.0
+    while (job := leased(client, agent, headers, "trial")) is None:
+        assert time.monotonic() < end_at
+        time.sleep(0.02)
+    return job
+
+
+def tuned(client: TestClient, tuning_id: str, headers: dict[str, str]) -> dict[str, Any]:
+    answer = client.get(f"/v1/tunings/{tuning_id}", headers=headers)
+    assert answer.status_code == 200, answer.text
+    return TuningDocument.model_validate(answer.json()).model_dump()
+
+
+def test_a_plan_is_tuned_by_an_agent_that_runs_trials(public: TestClient, mine: dict[str, str]) -> None:
+    agent = posted(public, "/v1/agents", NODE, mine, status=201)["id"]
+    results = f"/v1/agents/{agent}/results"
+    asked = {"request": PLANNED, "backend": "export", "max_trials": 3, "trial_limit_s": 30.0}
+    tuning = posted(public, "/v1/tunings", asked, mine, status=202)
+    job = first_trial(public, agent, mine)
+    assert leased(public, agent, mine) is None, "an agent of an earlier release is never given a trial"
+    assert leased(public, agent, mine, "measurement", "trial") == job, "a lost answer is given again"
+    # Twice the limit, since a model that is too large is run twice with fewer layers, and two minutes for loading.
+    assert (job["kind"], job["time_limit_s"], job["trial"]["gpus"]) == ("trial", 2 * 30.0 + 120.0, 2)
+    now = tuned(public, tuning["id"], mine)
+    assert (now["status"], now["trials"][0]["status"], now["trials"][0]["agent"]) == ("running", "running", agent)
+
+    # A machine that is not ready costs an attempt and no result.
+    failed = {"lease": job["lease"], "outcome": "failed", "error": {"message": "GPU 1 is used by other processes"}}
+    assert posted(public, results, failed, mine)["status"] == "queued"
+    assert posted(public, f"/v1/agents/{agent}/heartbeat", {"lease": job["lease"]}, mine)["go_on"]
+
+    told = []
+    while job is not None:
+        strategy = {**job["trial"]["row"]["strategy"], "micro_batch_size": 16}
+        wrong = record_of({**job["trial"], "row": {**job["trial"]["row"], "strategy": strategy}}, 3.0)
+        refused = public.post(
+            results, json={"lease": job["lease"], "outcome": "measured", "trial": wrong}, headers=mine
+        )
+        assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/trial/row/strategy")
+        sent = {"lease": job["lease"], "outcome": "measured", "trial": record_of(job["trial"], 3.0)}
+        ended = TrialEnded.model_validate(posted(public, results, sent, mine))
+        assert ended.step_time_s == step_time_of(job["trial"]["row"]["strategy"])
+        assert posted(public, results, sent, mine) == ended.model_dump()
+        told.append(ended)
+        job = leased(public, agent, mine, "trial")
+
+    found = tuned(public, tuning["id"], mine)
+    assert (found["status"], found["used"]["trials"]) == ("succeeded", len(told))
+    assert found["best"]["step_time_s"] == min(each.step_time_s or 9.0 for each in told)
+    listed = TuningPage.model_validate(public.get("/v1/tunings?status=succeeded", headers=mine).json())
+    assert [each.id for each in listed.items] == [tuning["id"]]
+    gone = public.delete(f"/v1/tunings/{tuning['id']}", headers=mine)
+    assert gone.status_code == 204
+    assert public.get(f"/v1/tunings/{tuning['id']}", headers=mine).status_code == 404
+
+
+def test_trials_that_all_fail_fail_the_tuning_with_their_reasons(public: TestClient, mine: dict[str, str]) -> None:
+    agent = posted(public, "/v1/agents", NODE, mine, status=201)["id"]
+    only_tp = {**PLANNED, "constraints": {"fixed": {"tp": 2}}, "top_k": 2}
+    key = {**mine, "Idempotency-Key": "once"}
+    tuning, again = (
+        posted(public, "/v1/tunings", {"request": only_tp, "backend": "export"}, key, status=202) for _ in range(2)
+    )
+    assert tuning["id"] == again["id"]
+    job = first_trial(public, agent, mine)
+    while job is not None:
+        sent = {"lease": job["lease"], "outcome": "measured", "trial": record_of(job["trial"], 3.0)}
+        assert posted(public, f"/v1/agents/{agent}/results", sent, mine)["trial_status"] == "oom"
+        job = leased(public, agent, mine, "trial")
+    found = tuned(public, tuning["id"], mine)
+    assert (found["status"], found["best"], found["error"]["code"]) == ("failed", None, "measurement")
+    assert "oom: CUDA out of memory. Tried to allocate 2.00 GiB" in found["error"]["detail"]
+
+
+def test_a_tuning_that_cannot_be_run_is_refused_with_its_field(public: TestClient, mine: dict[str, str]) -> None:
+    posted(public, "/v1/agents", NODE, mine, status=201)
+    megatron = {**PLANNED, "training": {**PLANNED["training"], "framework": "megatron"}}
+    eight = {**PLANNED, "cluster": {**PLANNED["cluster"], "gpus_per_node": 8}}
+    pools = {
+        "pools": [
+            {"name": name, **PLANNED["cluster"], "gpu": gpu} for name, gpu in (("x", GPU), ("y", "H100-SXM-80GB"))
+        ]
+    }
+    misspelt = {**PLANNED, "training": {**PLANNED["training"], "seq_len": 1}}
+    bad: list[tuple[dict[str, Any], str]] = [
+        ({}, ""),
+        ({"request": PLANNED, "plan_id": "p"}, ""),
+        ({"plan_id": "plan-of-nobody"}, "/plan_id"),
+        ({"request": misspelt}, "/request/training/seq_len"),
+        ({"request": {**PLANNED, "cluster": pools}}, "/request/cluster"),
+        ({"request": megatron, "backend": "pytorch"}, "/backend"),
+        ({"request": PLANNED, "gpu_hours": 6.0}, "/gpu_hours"),
+        ({"request": PLANNED, "max_trials": 0}, "/max_trials"),
+        ({"request": PLANNED, "agent": "agent-of-nobody"}, "/agent"),
+        ({"request": eight}, ""),
+    ]
+    for body, pointer in bad:
+        answer = public.post("/v1/tunings", json=body, headers=mine)
+        assert answer.status_code == 422, (body, answer.text)
+        (problem,) = answer.json()["errors"]
+        assert problem["pointer"] == pointer, (body, problem)
+        assert problem["hint"]
+    assert public.get("/v1/tunings", headers=mine).json()["items"] == []
