@@ -50,7 +50,8 @@ class AgentSettings:
 
     @property
     def kinds(self) -> tuple[str, ...]:
-        """What the agent can do. Trials run on one node."""
+        """What the agent can do."""
+        # The processes of a trial are started on one node; a measurement has --launcher for several.
         return ("measurement", "trial") if self.registration["num_nodes"] == 1 else ("measurement",)
 
 

@@ -12,10 +12,12 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from app.tuning.backends import PyTorchBackend
 from cost_models.errors import InvalidInputError, MeshwrightError
 from profiler.state_file import write_whole
 from profiler.trial.record import TrialMachine, TrialRecord, one_line
@@ -33,25 +35,25 @@ def main(arguments: Sequence[str] | None = None) -> int:
     signal.signal(signal.SIGTERM, _leave)
     what = json.loads(asked.trial.read_text(encoding="utf-8"))
     try:
-        record = _run(what)
+        record: dict[str, Any] = _run(what)
     except InvalidInputError as error:
         # No machine will run this plan; that is how the trial ended.
-        record = _refused(what, error)
+        record = _refused(what, error).to_json()
     except MeshwrightError as error:
         sys.stderr.write(f"error: {error.message}\n  {error.hint}\n")
         return FAILED
-    write_whole(asked.out, json.dumps(record.to_json(), allow_nan=False))
+    write_whole(asked.out, json.dumps(record, allow_nan=False))
     return 0
 
 
-def _run(what: Mapping[str, Any]) -> TrialRecord:
-    if what["backend"] == "export":
-        from profiler.trial.exported import run_export
-
-        return run_export(Path(what["folder"]), what["row"], world=what["gpus"], deadline_s=what["deadline_s"])
-    from profiler.trial.launch import run_trial
-
-    return run_trial(what["row"], world=what["gpus"], deadline_s=what["deadline_s"], device=what["device"])
+def _run(what: Mapping[str, Any]) -> dict[str, Any]:
+    row, deadline_s = what["row"], what["deadline_s"]
+    if what["backend"] == "pytorch":
+        return PyTorchBackend(what["device"]).run(row, deadline_s=deadline_s)
+    # Loaded by name, because a release that runs no launch files lacks it; the machine then says so.
+    run_export = import_module("profiler.trial.exported").run_export
+    found: dict[str, Any] = run_export(Path(what["folder"]), row, world=what["gpus"], deadline_s=deadline_s).to_json()
+    return found
 
 
 def _refused(what: Mapping[str, Any], error: InvalidInputError) -> TrialRecord:

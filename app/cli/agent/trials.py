@@ -23,8 +23,10 @@ def prepare_trial(job: Mapping[str, Any], *, out: Path, device: str) -> Path:
         MeasurementError: the service names a file that would lie outside of that folder.
     """
     trial = job["trial"]
+    # Of an attempt that was cut off; its scripts may differ from those of this one.
     folder = files_of(out)
     shutil.rmtree(folder, ignore_errors=True)
+    # An agent runs what its service says. It writes nothing outside of its own folder all the same.
     for name, content in (trial["files"] or {}).items():
         path = folder / name
         if not path.resolve().is_relative_to(folder.resolve()):

@@ -19,6 +19,16 @@ if TYPE_CHECKING:
     from app.cli.agent.loop import AgentSettings
     from app.cli.client import Client
 
+# Not --launcher: that one starts a process for each GPU, and the program that runs a trial starts these by itself.
+TrialLauncher = Annotated[
+    str | None,
+    typer.Option(
+        metavar="COMMAND",
+        help="Words put before the program that runs the trials of a tuning, such as 'srun --ntasks 1 --gpus 2'.",
+        show_default="nothing",
+    ),
+]
+
 
 def agent(
     context: typer.Context,
@@ -50,14 +60,7 @@ def agent(
             show_default="torchrun on this node",
         ),
     ] = None,
-    trial_launcher: Annotated[
-        str | None,
-        typer.Option(
-            metavar="COMMAND",
-            help="Words put before the program that runs the trials of a tuning, such as 'srun --ntasks 1 --gpus 2'.",
-            show_default="nothing",
-        ),
-    ] = None,
+    trial_launcher: TrialLauncher = None,
     device: Annotated[
         DeviceChoice, typer.Option(help="cpu runs every benchmark on the processor, to try the agent out.")
     ] = DeviceChoice.CUDA,

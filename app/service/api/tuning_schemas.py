@@ -1,57 +1,16 @@
-"""What is sent about tunings: the request, the document with its trials, pages of them, and a trial as an agent is given it."""
+"""What is sent about tunings: the document with its trials, pages of them, and a trial as an agent is given it."""
 
 from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import ConfigDict, Field, model_validator
-from pydantic.config import JsonDict
+from pydantic import ConfigDict, Field
 
 from app.service.api.schemas import ProblemDocument, Status
-from app.service.intake.examples import EXAMPLE_AGENT_ID, EXAMPLE_PLAN_ID
-from cost_models.inputs.fields import Count, CountOrZero
+from app.service.intake.tuning_requests import Backend
 from planner.schemas.base import ContractModel
 
-USUAL_TRIALS, MOST_TRIALS = 8, 200
-USUAL_BUDGET_S, MOST_BUDGET_S = 600.0, 7 * 86_400.0
-USUAL_TRIAL_S, MOST_TRIAL_S = 120.0, 7200.0
-EXAMPLE_TUNING_REQUEST: JsonDict = {"plan_id": EXAMPLE_PLAN_ID, "agent": EXAMPLE_AGENT_ID, "max_trials": 4}
-_PRINTED = r"^[^\x00-\x1f\x7f]+$"
-_Id = Annotated[str, Field(strict=True, min_length=1, max_length=80, pattern=_PRINTED)]
-Backend = Literal["pytorch", "export"]
 StopReason = Literal["separated", "budget", "max-trials", "gpu-hours", "nothing-left", "cancelled", "failed"]
-
-
-class TuningRequest(ContractModel):
-    """A plan whose best candidates are to be measured on registered agents."""
-
-    model_config = ConfigDict(json_schema_extra={"examples": [EXAMPLE_TUNING_REQUEST]})
-
-    plan_id: _Id | None = None
-    """The plan that is tuned. Either this or `request` is given."""
-    request: dict[str, Any] | None = None
-    """A plan request, which is planned first, as `POST /v1/plans` would."""
-    backend: Backend | None = None
-    """What runs the trials: `export`, the launch files of the plan's own framework, or `pytorch`, PyTorch's own parallelism,
-    which stands for the frameworks that are built on it. Default: `pytorch` for these, `export` for all others."""
-    agent: _Id | None = None
-    """Id of the only agent that may run the trials. Default: any whose node has the GPUs of the plan."""
-    max_trials: Annotated[Count, Field(le=MOST_TRIALS)] = USUAL_TRIALS
-    """Number of plans that are tried at most."""
-    budget_s: Annotated[float, Field(strict=True, ge=10, le=MOST_BUDGET_S, allow_inf_nan=False)] = USUAL_BUDGET_S
-    """Seconds that all trials may take together: none begins after them, nor where the longest so far would not fit."""
-    gpu_hours: Annotated[float, Field(strict=True, gt=0, le=1e6, allow_inf_nan=False)] | None = None
-    """GPU hours of all trials together after which none begins. Default and most: what the service allows to one tuning."""
-    trial_limit_s: Annotated[float, Field(strict=True, ge=5, le=MOST_TRIAL_S, allow_inf_nan=False)] = USUAL_TRIAL_S
-    """Seconds after which a trial that has not ended counts as hung."""
-    seed: Annotated[CountOrZero, Field(lt=2**31)] = 0
-    """Number that starts the random choices."""
-
-    @model_validator(mode="after")
-    def _one_plan(self) -> TuningRequest:
-        if (self.plan_id is None) == (self.request is None):
-            raise ValueError("exactly one of plan_id and request is needed")
-        return self
 
 
 class TuningTrial(ContractModel):
@@ -110,6 +69,7 @@ class TuningBest(ContractModel):
     """By how much of the analytic first's measured time it is faster; null where that one was not measured."""
 
 
+# Fields may be added to what a trial teaches, as long as those named here stay.
 class TuningCorrection(ContractModel):
     """What the trials say of one term of the model."""
 
@@ -284,6 +244,7 @@ class LeasedTrial(ContractModel):
     """Launch files by path, for the back end `export`; null for the other."""
 
 
+# A status of its own beside that of the plan: out of memory is a result, and the trial has succeeded with it.
 class TrialEnded(ContractModel):
     """A trial after its result: `succeeded` once its record is kept, `queued` where it is given out again."""
 

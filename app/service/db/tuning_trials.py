@@ -214,9 +214,11 @@ class TrialLeases:
         with writing(self._engine) as connection:
             seen(connection, tenant, agent_id)
             row = _required(connection, tenant, agent_id, lease)
+            # Told twice, or given back meanwhile.
             if row.status != "running":
                 return _trial(row)
             now = now_of(connection)
+            # Its agent may be the only one, and asks again at once; a GPU that is busy is mostly free after a while.
             if row.attempts < MAX_ATTEMPTS:
                 _change(
                     connection, row, status="queued", lease_until=None, lapsed_at=None,

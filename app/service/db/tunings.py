@@ -170,6 +170,7 @@ class TuningStore:
 
     def open_for(self, tenant: str, agent_id: str) -> list[str]:
         """Ids of the unfinished tunings whose trials this agent may run, the oldest first."""
+        # Asked every few seconds by every agent: the index on status leaves out all that have ended.
         query = (
             select(_t.id)
             .join(agents, fits())
@@ -219,6 +220,7 @@ class TuningStore:
         token = f"claim-{secrets.token_hex(10)}"
         with writing(self._engine) as connection:
             now = now_of(connection)
+            # One statement decides, so that of two who claim at once one finds it taken.
             is_free = or_(_t.claim.is_(None), _t.claim_until < now)
             taken = connection.execute(
                 update(tunings)

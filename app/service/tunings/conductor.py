@@ -53,6 +53,7 @@ class Conductor:
         found = self._trials.lease_again(tenant, agent_id, instance=instance)
         if found is not None:
             return found
+        # The oldest tuning first, so that one that was begun is finished before the next takes its agents.
         for tuning_id in self._tunings.open_for(tenant, agent_id):
             found = self._under_claim(
                 tenant, tuning_id, lambda claim: self._choose(claim, agent_id=agent_id, instance=instance)
@@ -73,6 +74,7 @@ class Conductor:
         """
         self._trials.look_for_silent(tenant)
         tuning, trials = self._both(tenant, tuning_id)
+        # Mostly nothing is due, and reading then takes no claim from an agent that asks for a trial.
         is_over = tuning.status in FINISHED
         untold = any(each.record is not None and not each.told for each in trials)
         if tuning.status == "queued" or (untold and not is_over) or (is_over and tuning.document is None):
@@ -123,6 +125,7 @@ class Conductor:
                 target=_target(tuning),
                 deadline_s=wanted.limits.trial_limit_s,
             )
+            # Free of races, since only the holder of the claim adds trials.
             number = 1 + max((each.number for each in self._trials.of(claim.tenant, claim.tuning_id)), default=0)
             new = NewTrial(number, ask.candidate, given["gpus"], encoded(given), ask.expected_step_time_s)
             trial = self._trials.add(claim, new, agent_id=agent_id, instance=instance)
@@ -188,6 +191,7 @@ class Conductor:
             return TuningStudy.resume(name, storage=storage)
 
     def _opened(self) -> Any:
+        # Not when the service starts: loading Optuna takes a second, and most services never tune.
         with self._lock:
             if self._storage is None:
                 self._storage = study_storage(self._engine)

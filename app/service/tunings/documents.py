@@ -57,6 +57,7 @@ def outcome_of(trial: TrialRow) -> Outcome:
 
 def document_of(tuning: TuningRow, trials: Sequence[TrialRow]) -> Document:
     """The document of a tuning, a `TuningDocument`: the one that was kept when it ended, or the one of this moment."""
+    # What may change after the end: an agent may come or go, and the state is the row's.
     own = {
         "status": tuning.status,
         "started_at": _moment(tuning.started_at),
@@ -116,6 +117,7 @@ def _trials(document: Document, subject: Subject, told: Sequence[Told], trials: 
 
 
 def _without_plan(tuning: TuningRow) -> Document:
+    # Its plan is computed, or could not be: there is nothing yet to say of trials.
     limits = tuning.wanted.limits
     return {
         "id": tuning.id,

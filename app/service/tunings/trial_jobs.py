@@ -66,6 +66,7 @@ class Subject:
     def refusal(self, rank: int, *, backend: str, target: str) -> str | None:
         """Why the back end cannot run a plan, in one line; None where it can."""
         row = trial_row(self.response, rank)
+        # Asked without a GPU: what a back end cannot run of a plan follows from the plan alone.
         if backend == "pytorch":
             return PyTorchBackend().refusal(row)
         try:
@@ -80,6 +81,7 @@ class Subject:
         Raises:
             InvalidInputError, NotExpressibleError: the target cannot say it.
         """
+        # No paths of this machine: names of calibrations are those of the tenant's own, or shipped ones.
         extra = {name: CalibrationDocument.model_validate(each) for name, each in self.calibrations.items()}
         return {file.path: file.content for file in export_row(row, target, extra=extra)}
 
@@ -103,6 +105,7 @@ def record_of_failure(job: str, reason: str) -> str:
         reason: what went wrong.
     """
     given = json.loads(job)
+    # A crash of no step: neither a time nor memory is known, and the study leaves the plan alone from then on.
     record = TrialRecord(
         row=given["row"],
         backend=given["backend"],

@@ -17,8 +17,8 @@ from app.service.api.agent_schemas import (
     EXAMPLE_RESULT,
 )
 from app.service.api.key_documents import EXAMPLE_KEY_REQUEST
-from app.service.api.tuning_schemas import EXAMPLE_TUNING_REQUEST
 from app.service.intake.examples import EXAMPLE_CALIBRATION
+from app.service.intake.tuning_requests import EXAMPLE_TUNING_REQUEST
 from cost_models.hardware import document_of
 from planner.schemas.judgement import EXAMPLE_JUDGE_REQUEST
 from planner.schemas.plan_request import EXAMPLE_REQUEST

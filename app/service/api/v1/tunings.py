@@ -13,11 +13,11 @@ from app.errors import WrongStateError
 from app.service.api.dependencies import STORABLE, Body, Caller, Here, Limit, Place, page_of
 from app.service.api.openapi import json_body
 from app.service.api.schemas import Status
-from app.service.api.tuning_schemas import TuningDocument, TuningPage, TuningRequest
+from app.service.api.tuning_schemas import TuningDocument, TuningPage
 from app.service.db.tunings import TuningRow
 from app.service.intake.examples import EXAMPLE_TUNING_ID
 from app.service.intake.plan_requests import PreparedRequest, prepare_request
-from app.service.intake.tuning_requests import TunedPlan, planned, tuned_plan, wanted_tuning
+from app.service.intake.tuning_requests import TunedPlan, TuningRequest, planned, tuned_plan, wanted_tuning
 from app.service.parts import Service
 from app.service.submission import submit_request
 from app.service.tunings.documents import document_of, entry_of
@@ -25,6 +25,8 @@ from cost_models.errors import InvalidInputError
 from cost_models.inputs.fields import validated
 
 router = APIRouter(prefix="/v1/tunings", tags=["tunings"])
+CANDIDATES = 40
+"""Plans that are asked for where a request does not say how many."""
 TuningId = Annotated[
     str,
     Path(
@@ -106,11 +108,14 @@ def delete_tuning(tuning_id: TuningId, caller: Caller, service: Here) -> Respons
     return Response(status_code=204)
 
 
+# Not waited for: an agent that asks for a trial finds the plan there a few seconds later.
 async def _plan_of(service: Service, tenant: str, asked: TuningRequest) -> TunedPlan:
     """The plan that is to be tuned; one that was not asked before is queued."""
     if asked.request is None:
         return await run_in_threadpool(planned, service.plans, tenant, str(asked.plan_id))
-    prepared = await run_in_threadpool(_prepared, service, tenant, asked.request)
+    # More plans than a list needs, as `meshwright tune` asks for: the trials choose among them.
+    request = {"top_k": CANDIDATES} | asked.request
+    prepared = await run_in_threadpool(_prepared, service, tenant, request)
     plan = await submit_request(service, prepared, tenant=tenant, wait_s=0.0)
     return tuned_plan(plan)
 
