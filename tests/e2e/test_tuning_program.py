@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx2
+import pytest
 
 STAND_IN = Path(__file__).resolve().parent.parent / "stand_in_trial.py"
 GPU = "H200-SXM-141GB"
@@ -64,6 +65,7 @@ def events(runs: Path, kind: str) -> list[str]:
     return [json.dumps(each["strategy"], sort_keys=True) for each in told if each["event"] == kind]
 
 
+@pytest.mark.proof
 def test_a_killed_agent_and_a_killed_service_lose_and_double_no_trial(tmp_path: Path) -> None:
     port, runs = free_port(), tmp_path / "runs.jsonl"
     address = f"http://127.0.0.1:{port}"
