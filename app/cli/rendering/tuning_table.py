@@ -24,13 +24,13 @@ from app.report.tuning.words import (
     ended,
     in_short,
     moves,
+    notes,
     outcome,
     plan_name,
     signed,
     spent,
 )
 from app.report.words import gib
-from cost_models.inputs.fields import WARNINGS
 
 _SHOWN_MOST = 5
 """Lines of corrections and of what to measure next; the page and --json have all."""
@@ -111,8 +111,8 @@ def print_tuning(document: Mapping[str, Any], *, quiet: bool, source: str = "") 
         print_indented(line, out)
     if not quiet:
         err = Console(file=sys.stderr, width=out.width, highlight=False)
-        for warning in tuning.warnings:
-            err.print(Text.assemble(("warning: ", "yellow"), WARNINGS.get(warning, warning)))
+        for note in notes(tuning):
+            err.print(Text.assemble(("warning: ", "yellow"), note))
 
 
 def trial_line(document: Mapping[str, Any]) -> str:

@@ -9,8 +9,8 @@ from markupsafe import Markup
 
 from app.report.figures.svg import element, figure
 
-_WIDTH = 400.0
-_LEFT, _RIGHT = 170.0, 300.0
+_WIDTH = 430.0
+_LEFT, _RIGHT = 212.0, 326.0
 """Where the lines begin and end; labels stand outside of them."""
 _ABOVE, _ROW, _UNDER = 34.0, 24.0, 6.0
 

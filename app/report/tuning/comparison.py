@@ -23,7 +23,6 @@ from app.report.tuning.words import (
     plan_name,
     share,
     signed,
-    split,
     term_phrase,
 )
 from app.report.words import gib
@@ -315,7 +314,7 @@ def _slope(plan: Ranked, after: int) -> Slope:
     return Slope(
         plan.rank_before,
         after,
-        f"{split(plan.strategy)} mb{plan.strategy.get('micro_batch_size') or 1}\u2003{plan.rank_before}",
+        f"{in_short(plan.strategy)}\u2003{plan.rank_before}",
         f"{after}\u2003{value}",
         told,
         is_measured=plan.measured_step_time_s is not None,

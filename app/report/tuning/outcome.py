@@ -18,13 +18,13 @@ from app.report.tuning.words import (
     in_short,
     median_corrected_error,
     median_error,
+    notes,
     outcome,
     plan_name,
     share,
     spent,
 )
 from app.report.words import gib
-from cost_models.inputs.fields import WARNINGS
 
 
 def verdict(tuning: Tuning) -> Section:
@@ -34,7 +34,7 @@ def verdict(tuning: Tuning) -> Section:
         sentence=outcome(tuning),
         figures=list(_figures(tuning)),
         facts=list(_facts(tuning)),
-        warnings=[WARNINGS.get(warning, warning) for warning in tuning.warnings],
+        warnings=list(notes(tuning)),
     )
 
 

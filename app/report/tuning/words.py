@@ -8,6 +8,7 @@ from statistics import median
 
 from app.plan_cells import degrees_above_one, recomputed, seconds
 from app.report.tuning.document import OPEN, Json, Learnt, Ranked, TunedTrial, Tuning
+from cost_models.inputs.fields import WARNINGS
 from cost_models.terms import MEMORY_TERMS, TIME_TERMS
 
 _PHRASES = {term.name: term.phrase for term in TIME_TERMS} | {
@@ -67,6 +68,17 @@ def signed(fraction: float | None) -> str:
     """An error as a share with its sign; empty where it is not known."""
     # A rounded zero has no sign.
     return "" if fraction is None else f"{round(100.0 * fraction, 1) + 0.0:+.1f}%"
+
+
+def notes(tuning: Tuning) -> Iterator[str]:
+    """What a reader must know of the tuning as a whole."""
+    machines = [(each.record or {}).get("machine") for each in tuning.measured]
+    if any(isinstance(machine, dict) and machine.get("gpu") == "CPU" for machine in machines):
+        yield (
+            "Trials ran on processors. They show that the plans run, but their times, and how far off the predictions "
+            "are, say nothing of GPUs."
+        )
+    yield from (WARNINGS.get(warning, warning) for warning in tuning.warnings)
 
 
 def duration(seconds_s: float) -> str:
@@ -191,7 +203,9 @@ def moves(tuning: Tuning) -> str:
         return f"What was measured leaves the order as it was predicted.{gone}"
     first, _ = min(placed, key=lambda pair: pair[1])
     name = _capital(plan_name(first.rank_before, first.strategy))
-    lead = f"{name} stays first" if first.rank_before == 1 else f"{name} is now first"
+    lead = "stays first" if first.rank_before == 1 else "is now first"
+    # A plan that is only believed to be fast may well lead those that were measured.
+    lead = f"{name} {lead}" if first.measured_step_time_s is not None else f"{name}, which was not measured, {lead}"
     old = next((after for each, after in placed if each.rank_before == 1), None)
     fallen = f", and plan 1 is {ordinal(old)}" if old is not None and first.rank_before != 1 else ""
     return f"{lead}{fallen}. {changed} of {len(tuning.ranking)} plans have another place than predicted.{gone}"

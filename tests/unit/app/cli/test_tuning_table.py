@@ -55,6 +55,8 @@ def test_warnings_go_to_stderr_unless_quiet(printed: Any) -> None:
     document = tuned.small([tuned.trial(0)], warnings=["Two plans were left out."])
     assert "warning: Two plans were left out." in printed(document)[1]
     assert printed(document, quiet=True)[1] == ""
+    on_processors = tuned.small([tuned.trial(0, record={"machine": {"gpu": "CPU", "gpus": 2}})])
+    assert "say nothing of GPUs" in " ".join(printed(on_processors)[1].split())
 
 
 def test_what_is_learnt_and_next_is_listed_to_a_bound(printed: Any) -> None:

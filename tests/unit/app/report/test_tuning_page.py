@@ -154,7 +154,7 @@ def test_the_order_before_and_after() -> None:
     assert len(re.findall(r'r="4" class="mark"', page)) == 1
     lost = tuned.small([tuned.trial(0)], ranking=[ranked(1, None), ranked(2, 1), ranked(3, 2)])
     assert moves(read_tuning(lost)) == (
-        "Plan 2 is now first. 2 of 3 plans have another place than predicted. "
+        "Plan 2, which was not measured, is now first. 2 of 3 plans have another place than predicted. "
         "1 plan has none now, having failed or needing more memory than one that did."
     )
     assert "none 1 dp2 z1 mb1" in words(lost)
