@@ -30,6 +30,7 @@ from app.cli.commands.profile import profile_app
 from app.cli.commands.report import report
 from app.cli.commands.service import db_app, keys_app, serve, worker
 from app.cli.commands.show import show
+from app.cli.commands.tune import tune
 from app.errors import ServiceUnreachableError, UnavailableError
 from cost_models.errors import InvalidInputError, MeasurementError, MeshwrightError
 
@@ -70,6 +71,7 @@ app.command()(report)
 app.command()(export)
 app.command("import")(import_config)
 app.command()(judge)
+app.command()(tune)
 app.command()(presets)
 app.command()(serve)
 app.command()(worker)

@@ -17,18 +17,35 @@ BackendName = Literal["pytorch", "export"]
 Device = Literal["cuda", "cpu"]
 _SAID_MOST = 3
 """Problems of one row that are told."""
+_FLEX = "Trials run scaled_dot_product_attention where the framework compiles FlexAttention, so that attention may take another time."
 _BYSTANDERS: Mapping[str, Callable[[Mapping[str, Any]], bool]] = {
     "transformer_impl": lambda training: training["transformer_impl"] == "local",
     "fp8_recipe": lambda training: training["precision"] not in ("fp8", "nvfp4"),
+    # What PyTorch keeps and sums in where nothing else is said.
+    "main_param_dtype": lambda training: training["main_param_dtype"] == "none",
+    "grad_reduce_dtype": lambda training: training["grad_reduce_dtype"] == "fp32",
+    "optimizer_state_dtype": lambda training: training["optimizer_state_dtype"] == training["param_dtype"],
     "cuda_graphs": lambda training: not training["cuda_graphs"],
     # How the allocator grows moves what it caches, and neither a step nor what is allocated.
     "expandable_segments": lambda _training: True,
     "total_tokens": lambda _training: True,
     "tokens_per_parameter": lambda _training: True,
     "checkpoint": lambda _training: True,
+    # See `stand_ins`.
+    "attention_kernel": lambda training: training["attention_kernel"] == "flex",
     "recipe": lambda training: training["recipe"] is None,
 }
 """Fields of a training by name, each with whether it changes nothing in a step."""
+_IDLE: Mapping[str, Callable[[Mapping[str, Any], bool], bool]] = {
+    "zero_param_shard_size": lambda plan, _: plan["zero_param_shard_size"] == plan["zero_shard_size"],
+    "grad_sync": lambda plan, _: plan["grad_sync"] == ("each" if plan["zero"] >= 2 else "last") or _replicas(plan) == 1,
+    "overlap": lambda plan, _: _overlaps_as_pytorch(plan),
+    "offload": lambda plan, _: not any(plan["offload"].values()),
+    "cp_comm": lambda plan, _: plan["cp"] == 1,
+    "moe_dispatcher": lambda _plan, has_experts: not has_experts,
+    "flex_backend": lambda _plan, has_experts: not has_experts,
+}
+"""Fields of a strategy by name, each with whether it says what PyTorch does without being asked, or nothing at all."""
 
 
 class Backend(Protocol):
@@ -87,16 +104,36 @@ def one_line(error: MeshwrightError) -> str:
     return " ".join(f"{error.message.rstrip('.')}. {error.hint}".split())
 
 
-def without_bystanders(row: Mapping[str, Any]) -> Json:
-    """The row without fields of the training that change nothing in a step of PyTorch's own parallelism.
+def stand_ins(row: Mapping[str, Any]) -> list[str]:
+    """What trials with PyTorch's own parallelism run in place of something that the row names, in whole sentences."""
+    return [_FLEX] if row["training"].get("attention_kernel") == "flex" else []
 
-    The request of a response says every field, also those that only other frameworks, other precisions or whole runs know.
+
+def without_bystanders(row: Mapping[str, Any]) -> Json:
+    """The row without fields that change nothing in a step of PyTorch's own parallelism.
+
+    A plan and the request of a response say every field, also those that only other frameworks, other precisions or whole runs know.
     """
-    training = dict(row["training"])
-    for name, without_effect in _BYSTANDERS.items():
-        if name in training and without_effect(training):
-            del training[name]
-    return {**row, "training": training}
+    training, plan, has_experts = row["training"], row["strategy"], "moe" in row["model"]
+    return {
+        **row,
+        "training": {k: v for k, v in training.items() if k not in _BYSTANDERS or not _BYSTANDERS[k](training)},
+        "strategy": {
+            k: v for k, v in plan.items() if v is not None and (k not in _IDLE or not _IDLE[k](plan, has_experts))
+        },
+    }
+
+
+def _replicas(plan: Mapping[str, Any]) -> int:
+    return int(plan["dp"] * plan["cp"])
+
+
+def _overlaps_as_pytorch(plan: Mapping[str, Any]) -> bool:
+    """Whether a plan overlaps what PyTorch overlaps by itself: reductions, and where parameters are sharded their gathers."""
+    overlap = plan["overlap"]
+    if overlap["tp_comm"] or overlap["moe_all_to_all"]:
+        return False
+    return _replicas(plan) == 1 or (overlap["grad_reduce"] and (plan["zero"] < 2 or overlap["param_gather"]))
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,5 +165,6 @@ class PyTorchBackend:
             without_bystanders(row),
             world=world_of(row), deadline_s=deadline_s, device=self.device, warm_up=self.warm_up, steps=self.steps,
         )  # fmt: skip
+        found = record.to_json()
         # The whole row, because it is what was predicted.
-        return record.to_json() | {"row": dict(row)}
+        return found | {"row": dict(row), "notes": [*found.get("notes", ()), *stand_ins(row)]}

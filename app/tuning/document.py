@@ -208,7 +208,8 @@ def _proposed(standing: Standing, place: int, why: str) -> Json:
 
 def _warnings(standing: Standing) -> list[str]:
     # That the best is not separated is what a reader must know before building on it; the message of the stop tells only why.
-    found = []
+    notes = (note for told in standing.told for note in (told.outcome.record or {}).get("notes", ()))
+    found = list(dict.fromkeys(notes))
     if standing.left_out:
         ranks = ", ".join(str(standing.candidates[place].rank) for place in standing.left_out)
         reason = next(iter(standing.left_out.values()))
