@@ -5,7 +5,7 @@ Each takes an evaluate row and gives a trial record as JSON. The loop takes any 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, Protocol
 
@@ -15,6 +15,8 @@ from cost_models.frameworks import FRAMEWORKS
 Json = dict[str, Any]
 BackendName = Literal["pytorch", "export"]
 Device = Literal["cuda", "cpu"]
+Hopeless = Callable[[Sequence[float]], bool]
+"""Whether a trial may be ended early, by the seconds of its steps so far, those of the warm-up left out."""
 _SAID_MOST = 3
 """Problems of one row that are told."""
 _FLEX = "Trials run scaled_dot_product_attention where the framework compiles FlexAttention, so that attention may take another time."
@@ -57,12 +59,20 @@ class Backend(Protocol):
     def refusal(self, row: Mapping[str, Any]) -> str | None:
         """Why it cannot run this row, in one line; None where it can. Nothing is started."""
 
-    def run(self, row: Mapping[str, Any], *, deadline_s: float, knobs: Mapping[str, Any] | None = None) -> Json:
+    def run(
+        self,
+        row: Mapping[str, Any],
+        *,
+        deadline_s: float,
+        hopeless: Hopeless | None = None,
+        knobs: Mapping[str, Any] | None = None,
+    ) -> Json:
         """The trial record of a row, as JSON.
 
         Args:
             row: an evaluate row whose strategy states every degree.
             deadline_s: seconds after which it is ended.
+            hopeless: asked after each step that counts; true ends the trial early, with the steps that it has run.
             knobs: values of run-time knobs, as `planner.knobs.spelled` says them.
         """
 
@@ -102,6 +112,23 @@ def one_line(error: MeshwrightError) -> str:
         ]
         return " ".join(" ".join(told).split())
     return " ".join(f"{error.message.rstrip('.')}. {error.hint}".split())
+
+
+def until_hopeless(hopeless: Hopeless | None, *, warm_up: int) -> Callable[[int, float], bool]:
+    """What a trial asks after each step, with its number from 0 and its seconds: whether it should go on.
+
+    Args:
+        hopeless: None where every trial runs to its end.
+        warm_up: steps at the beginning that do not count.
+    """
+    counted: list[float] = []
+
+    def goes_on(number: int, seconds: float) -> bool:
+        if number >= warm_up:
+            counted.append(seconds)
+        return hopeless is None or not hopeless(counted)
+
+    return goes_on
 
 
 def stand_ins(row: Mapping[str, Any]) -> list[str]:
@@ -157,14 +184,26 @@ class PyTorchBackend:
             return one_line(error)
         return None
 
-    def run(self, row: Mapping[str, Any], *, deadline_s: float, knobs: Mapping[str, Any] | None = None) -> Json:
+    def run(
+        self,
+        row: Mapping[str, Any],
+        *,
+        deadline_s: float,
+        hopeless: Hopeless | None = None,
+        knobs: Mapping[str, Any] | None = None,
+    ) -> Json:
         from profiler.trial.launch import run_trial
 
         assert not knobs, "PyTorch's own parallelism has no knobs that are tuned"
         record = run_trial(
             without_bystanders(row),
-            world=world_of(row), deadline_s=deadline_s, device=self.device, warm_up=self.warm_up, steps=self.steps,
-        )  # fmt: skip
+            world=world_of(row),
+            deadline_s=deadline_s,
+            device=self.device,
+            warm_up=self.warm_up,
+            steps=self.steps,
+            goes_on=until_hopeless(hopeless, warm_up=self.warm_up),
+        )
         found = record.to_json()
         # The whole row, because it is what was predicted.
         return found | {"row": dict(row), "notes": [*found.get("notes", ()), *stand_ins(row)]}

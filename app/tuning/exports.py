@@ -10,7 +10,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import Any
 
-from app.tuning.backends import BackendName, Json, one_line, world_of
+from app.tuning.backends import BackendName, Hopeless, Json, one_line, until_hopeless, world_of
 from cost_models.errors import InvalidInputError, MeshwrightError, Problem
 from planner.export.target import LaunchFile
 
@@ -31,6 +31,8 @@ class ExportBackend:
     """The launch files that `meshwright export` writes, on made-up tokens."""
 
     target: str
+    warm_up: int = 3
+    steps: int = 6
 
     @property
     def name(self) -> BackendName:
@@ -43,7 +45,14 @@ class ExportBackend:
             return one_line(error)
         return None
 
-    def run(self, row: Mapping[str, Any], *, deadline_s: float, knobs: Mapping[str, Any] | None = None) -> Json:
+    def run(
+        self,
+        row: Mapping[str, Any],
+        *,
+        deadline_s: float,
+        hopeless: Hopeless | None = None,
+        knobs: Mapping[str, Any] | None = None,
+    ) -> Json:
         run_export = import_module("profiler.trial.exported").run_export
         # A folder of its own for each trial: frameworks leave caches and logs beside their files.
         with tempfile.TemporaryDirectory(prefix="meshwright-trial-") as folder:
@@ -53,7 +62,15 @@ class ExportBackend:
                 path.write_text(file.content, encoding="utf-8", newline="\n")
                 if file.executable:
                     path.chmod(0o755)
-            found: Json = run_export(Path(folder), row, world=world_of(row), deadline_s=deadline_s).to_json()
+            found: Json = run_export(
+                Path(folder),
+                row,
+                world=world_of(row),
+                deadline_s=deadline_s,
+                warm_up=self.warm_up,
+                steps=self.steps,
+                goes_on=until_hopeless(hopeless, warm_up=self.warm_up),
+            ).to_json()
         return found
 
     def _files(self, row: Mapping[str, Any]) -> tuple[LaunchFile, ...]:

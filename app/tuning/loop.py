@@ -111,7 +111,11 @@ class Tuning:
         if limits.budget_s is not None:
             deadline_s = min(deadline_s, limits.budget_s - used.seconds)
         try:
-            return backend.run(trial_row(self.response, candidate.rank), deadline_s=deadline_s)
+            return backend.run(
+                trial_row(self.response, candidate.rank),
+                deadline_s=deadline_s,
+                hopeless=self.study.standing().is_hopeless,
+            )
         except BaseException:
             # Also where somebody ends the program: a trial that was cut off has told nothing of its plan.
             self.study.release(ask.number)

@@ -45,6 +45,31 @@ class DeviceOption(StrEnum):
     CPU = "cpu"
 
 
+BackendAsked = Annotated[
+    BackendOption | None,
+    typer.Option(
+        help="What runs the steps: PyTorch's own parallelism, or the exported launch files.",
+        show_default="pytorch for torchtitan, export for every other framework",
+    ),
+]
+Target = Annotated[
+    str | None,
+    typer.Option(
+        metavar="NAME",
+        help="Target of the exported launch files, as in `meshwright export`.",
+        show_default="the first one of the framework",
+    ),
+]
+Storage = Annotated[
+    str | None,
+    typer.Option(
+        metavar="URL",
+        help="Where the tuning is kept, such as sqlite:///tune.db; the same command continues it.",
+        show_default="only in memory",
+    ),
+]
+
+
 def tune(
     context: typer.Context,
     request: Annotated[str, typer.Argument(help="Plan request (JSON file, or - for standard input).")],
@@ -57,35 +82,15 @@ def tune(
         float | None,
         typer.Option(metavar="H", min=0.0, help="Most GPU-hours that trials may take.", show_default="no limit"),
     ] = None,
-    backend: Annotated[
-        BackendOption | None,
-        typer.Option(
-            help="What runs the steps: PyTorch's own parallelism, or the exported launch files.",
-            show_default="pytorch for torchtitan, export for every other framework",
-        ),
-    ] = None,
-    target: Annotated[
-        str | None,
-        typer.Option(
-            metavar="NAME",
-            help="Target of the exported launch files, as in `meshwright export`.",
-            show_default="the first one of the framework",
-        ),
-    ] = None,
+    backend: BackendAsked = None,
+    target: Target = None,
     trial_time: Annotated[
         str, typer.Option(metavar="TIME", help="Time after which a trial that has not ended counts as hung.")
     ] = "2m",
     knobs: Annotated[
         int, typer.Option(metavar="N", min=0, help="Trials of the best plan with other values of its run-time knobs.")
     ] = 0,
-    storage: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL",
-            help="Where the tuning is kept, such as sqlite:///tune.db; the same command continues it.",
-            show_default="only in memory",
-        ),
-    ] = None,
+    storage: Storage = None,
     name: Annotated[
         str | None,
         typer.Option(metavar="NAME", help="Name of the tuning in its storage.", show_default="made of the request"),

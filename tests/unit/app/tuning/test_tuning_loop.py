@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from app.errors import WrongStateError
-from app.tuning.backends import backend_name
+from app.tuning.backends import backend_name, until_hopeless
 from app.tuning.document import candidate_plans
 from app.tuning.loop import Tuning, runnable
 from app.tuning.machine import require_machine
@@ -46,7 +46,9 @@ class TableBackend:
     def refusal(self, row: Mapping[str, Any]) -> str | None:
         return self.refuses(row)
 
-    def run(self, row: Mapping[str, Any], *, deadline_s: float, knobs: Mapping[str, Any] | None = None) -> Json:
+    def run(
+        self, row: Mapping[str, Any], *, deadline_s: float, hopeless: Any = None, knobs: Mapping[str, Any] | None = None
+    ) -> Json:
         found = self.answer(row["strategy"])
         self.ran.append(row["strategy"])
         ok = not isinstance(found, str)
@@ -195,3 +197,10 @@ def test_plans_that_run_the_same_are_tried_once(response: Json) -> None:
     ]
     # ZeRO shares nothing among one replica, and nobody exchanges keys without context parallelism.
     assert [plan["rank"] for plan in candidate_plans(response | {"plans": plans})] == [1, 4, 5]
+
+
+def test_a_trial_is_asked_after_each_step_that_counts_whether_it_goes_on() -> None:
+    goes_on = until_hopeless(lambda steps: len(steps) >= 2 and min(steps) > 1.0, warm_up=1)
+    # The step of the warm-up is slow in every trial, and is not counted.
+    assert [goes_on(number, seconds) for number, seconds in enumerate((9.0, 1.5, 1.2))] == [True, True, False]
+    assert all(until_hopeless(None, warm_up=0)(number, 99.0) for number in range(5))
