@@ -6,23 +6,46 @@ heads and its own part of the MLP, which is why no module reads the number of he
 
 from __future__ import annotations
 
+import contextlib
+from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from cost_models.specs.model import LayerKind, Model
+from profiler.trial.experts import Mixture
 
 # Llama 3's (`rope_theta` of its config.json). It changes losses and no time.
 _THETA = 500_000.0
+# In this order, as torchtitan 0.2 asks for them (`models/attention.py`).
+_CUDNN_FIRST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
+
+
+class AttentionCore(nn.Module):  # type: ignore[misc]
+    """Causal attention of queries, keys and values of shape (B, heads, S, head width); a module, so that context parallelism finds it."""
+
+    def __init__(self, *, cudnn_first: bool = False) -> None:
+        super().__init__()
+        self.cudnn_first = cudnn_first
+        self.ring: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
+        """What takes the place of the kernel where several ranks share a sequence on processors."""
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        if self.ring is not None:
+            return self.ring(q, k, v)
+        with sdpa_kernel(_CUDNN_FIRST, set_priority=True) if self.cudnn_first else contextlib.nullcontext():
+            return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
 
 
 class Attention(nn.Module):  # type: ignore[misc]
     """Causal self-attention with grouped keys and values."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, core: AttentionCore) -> None:
         super().__init__()
+        self.core = core
         self.head_dim = model.head_dim
         self.wq = nn.Linear(model.hidden_size, model.q_size, bias=model.qkv_bias)
         self.wk = nn.Linear(model.hidden_size, model.kv_size, bias=model.qkv_bias)
@@ -38,18 +61,15 @@ class Attention(nn.Module):  # type: ignore[misc]
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
         q, k = _rotated(q, rotation), _rotated(k, rotation)
-        out = functional.scaled_dot_product_attention(
-            q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2), is_causal=True, enable_gqa=q.shape[2] != k.shape[2]
-        )
+        out = self.core(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
         return self.wo(out.transpose(1, 2).reshape(batch, tokens, -1))
 
 
 class Mlp(nn.Module):  # type: ignore[misc]
-    """A dense MLP, gated or not."""
+    """A dense MLP of `wide` elements, gated or not."""
 
-    def __init__(self, model: Model) -> None:
+    def __init__(self, model: Model, wide: int) -> None:
         super().__init__()
-        wide = model.intermediate_size
         self.w1 = nn.Linear(model.hidden_size, wide, bias=model.mlp_bias)
         self.w3 = nn.Linear(model.hidden_size, wide, bias=model.mlp_bias) if model.gated_mlp else None
         self.w2 = nn.Linear(wide, model.hidden_size, bias=model.mlp_bias)
@@ -63,13 +83,12 @@ class Mlp(nn.Module):  # type: ignore[misc]
 class Layer(nn.Module):  # type: ignore[misc]
     """One decoder layer with a norm before each half."""
 
-    def __init__(self, model: Model, kind: LayerKind) -> None:
+    def __init__(self, model: Model, kind: LayerKind, core: AttentionCore) -> None:
         super().__init__()
-        assert not kind.is_moe
         self.attention_norm = _norm(model)
-        self.attention = Attention(model)
+        self.attention = Attention(model, core)
         self.mlp_norm = _norm(model)
-        self.mlp = Mlp(model)
+        self.mlp = _mixture(model) if kind.is_moe else Mlp(model, model.intermediate_size)
 
     def forward(self, x: Tensor, rotation: Tensor) -> Tensor:
         x = x + self.attention(self.attention_norm(x), rotation)
@@ -77,18 +96,30 @@ class Layer(nn.Module):  # type: ignore[misc]
 
 
 class Chunk(nn.Module):  # type: ignore[misc]
-    """Layers `first` to `last` of the model, with the embedding where they are the first ones and the head where they are the last."""
+    """Layers `first` to `last` of the model, with the embedding in the first chunk and the head in the last one."""
 
-    def __init__(self, model: Model, *, first: int, last: int, seq_length: int) -> None:
+    def __init__(
+        self, model: Model, *, first: int, last: int, seq_length: int, is_first: bool = True, is_last: bool = True,
+        cudnn_first: bool = False,
+    ) -> None:  # fmt: skip
         super().__init__()
-        self.embedding = nn.Embedding(model.vocab_size, model.hidden_size) if first == 0 else None
-        self.layers = nn.ModuleDict({str(i): Layer(model, model.layer_kinds[i]) for i in range(first, last)})
-        is_last = last == model.num_layers
+        self.embedding = nn.Embedding(model.vocab_size, model.hidden_size) if is_first else None
+        self.layers = nn.ModuleDict(
+            {
+                str(i): Layer(model, model.layer_kinds[i], AttentionCore(cudnn_first=cudnn_first))
+                for i in range(first, last)
+            }
+        )
         self.norm = _norm(model) if is_last else None
         self.head = nn.Linear(model.hidden_size, model.vocab_size, bias=model.head_bias) if is_last else None
-        if self.embedding is not None and self.head is not None and model.tie_word_embeddings:
+        self.is_tied = is_first and is_last and model.tie_word_embeddings
+        self.tie()
+        self.register_buffer("rotation", rotation(torch.arange(seq_length), model.head_dim), persistent=False)
+
+    def tie(self) -> None:
+        """Lets a tied head use the embedding's weights; what splits both, or gives them memory, makes two tensors of them."""
+        if self.is_tied and self.head is not None and self.embedding is not None:
             self.head.weight = self.embedding.weight
-        self.register_buffer("rotation", rotation(seq_length, model.head_dim), persistent=False)
 
     def forward(self, x: Tensor) -> Tensor:
         """Token ids (B, S) or hidden states (B, S, H) in; hidden states or logits (B, S, V) out."""
@@ -104,10 +135,10 @@ def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(0, 1))
 
 
-def rotation(seq_length: int, head_dim: int) -> Tensor:
-    """Cosines and sines of rotary positions, shape (2, S, head width) in fp32."""
-    frequency = 1.0 / _THETA ** (torch.arange(0, head_dim, 2).float() / head_dim)
-    angle = torch.outer(torch.arange(seq_length).float(), frequency).repeat(1, 2)
+def rotation(positions: Tensor, head_dim: int) -> Tensor:
+    """Cosines and sines of rotary positions (S,), shape (2, S, head width) in fp32."""
+    frequency = 1.0 / _THETA ** (torch.arange(0, head_dim, 2, device=positions.device).float() / head_dim)
+    angle = torch.outer(positions.float(), frequency).repeat(1, 2)
     return torch.stack((angle.cos(), angle.sin()))
 
 
@@ -121,3 +152,9 @@ def _norm(model: Model) -> Any:
     if model.norm == "rmsnorm":
         return nn.RMSNorm(model.hidden_size)
     return nn.LayerNorm(model.hidden_size, bias=model.norm_bias)
+
+
+def _mixture(model: Model) -> Mixture:
+    assert model.moe is not None
+    wide = model.moe.num_shared_experts * model.moe.shared_expert_intermediate_size
+    return Mixture(model, Mlp(model, wide) if wide else None)

@@ -18,8 +18,9 @@ from torch.distributed.pipelining import schedules as schedules_of_torch
 from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
-from profiler.trial.modules import Chunk, loss_of
-from profiler.trial.parallel import Mesh, replicated, split
+from profiler.trial.mesh import Mesh, own_positions, own_tokens
+from profiler.trial.modules import Chunk, loss_of, rotation
+from profiler.trial.parallel import replicated, split
 from profiler.trial.plan import TrialPlan
 from profiler.trial.terms import LOSS, OPTIMIZER
 from profiler.trial.weights import initialize
@@ -59,26 +60,25 @@ class Trainer:
     ) -> None:
         self.plan, self.device, self.seed, self.learning_rate = plan, device, seed, learning_rate
         self.mesh = Mesh.build(plan, device.type)
-        self.stage_rank = self.mesh["pp"].get_local_rank()
+        self.stage_rank = self.mesh.stage
         self.chunks = [self._chunk(place) for place in self._places()]
         parameters = [p for chunk in self.chunks for p in chunk.parameters()]
         self.parameters = list(dict.fromkeys(parameters))
         self.optimizer = self._optimizer()
+        self._loss_of: Callable[[Tensor, Tensor], Tensor] = torch.compile(loss_of) if plan.compiled_loss else loss_of
         self.schedule = self._schedule() if plan.pp > 1 else None
-        self._replica = (
-            self.mesh["replicate"].get_local_rank() * plan.zero_shard_size + self.mesh["shard"].get_local_rank()
-        )
+        self.gradient_norm: Tensor | None = None
+        """Of the last step, before gradients were clipped; it stays on the device."""
         self._tokens = torch.Generator(device=device).manual_seed(seed)
 
     def step(self) -> float:
-        """One optimizer step; the loss on ranks of the last stage, else NaN."""
+        """One optimizer step; the loss of the own tokens on ranks of the last stage, else NaN."""
         plan = self.plan
         own = plan.num_micro_batches * plan.micro_batch_size
-        # Every rank draws the whole batch and keeps its replica's part, so that all plans of a job see the same batches.
+        # Every rank draws the whole batch and keeps its own part, so that all plans of a job see the same batches.
         shape = (own * plan.dp, plan.seq_length + 1)
         tokens = torch.randint(0, plan.model.vocab_size, shape, device=self.device, generator=self._tokens)
-        tokens = tokens[own * self._replica : own * (self._replica + 1)]
-        inputs, labels = tokens[:, :-1].contiguous(), tokens[:, 1:].contiguous()
+        inputs, labels = own_tokens(plan, tokens[:, :-1]), own_tokens(plan, tokens[:, 1:])
         loss = self._pipelined(inputs, labels) if self.schedule else self._accumulated(inputs, labels)
         with torch.profiler.record_function(OPTIMIZER):
             self._clip()
@@ -98,12 +98,18 @@ class Trainer:
         first = sum(plan.layers_per_stage[:place])
         with torch.device("meta"):
             chunk = Chunk(
-                plan.model, first=first, last=first + plan.layers_per_stage[place], seq_length=plan.seq_length
-            )
+                plan.model, first=first, last=first + plan.layers_per_stage[place], seq_length=plan.seq_length // plan.cp,
+                is_first=place == 0, is_last=place == plan.pp * plan.vpp - 1,
+                cudnn_first=plan.attention_kernel == "cudnn",
+            )  # fmt: skip
+        if plan.param_dtype == "bf16":
+            for parameter in chunk.parameters():
+                parameter.data = parameter.data.to(torch.bfloat16)
         made = split(chunk, plan, self.mesh)
         made.to_empty(device=self.device)
+        chunk.tie()
         with torch.no_grad():
-            chunk.rotation.copy_(_rotation_of(plan, self.device))
+            chunk.rotation.copy_(rotation(own_positions(plan, self.device), plan.model.head_dim))
         initialize(made, seed=self.seed)
         made.train()
         return replicated(made, plan, self.mesh)
@@ -111,17 +117,19 @@ class Trainer:
     def _optimizer(self) -> Any:
         on_gpu = self.device.type == "cuda"
         options: dict[str, Any] = {"lr": self.learning_rate, "fused": on_gpu, "foreach": None if on_gpu else True}
-        if self.plan.zero == 1 and self.plan.dp > 1:
+        made = torch.optim.AdamW if self.plan.optimizer == "adam" else torch.optim.SGD
+        if self.plan.zero == 1 and self.plan.replicas > 1:
             from torch.distributed.optim import ZeroRedundancyOptimizer
 
-            group = self.mesh["shard"].get_group()
-            return ZeroRedundancyOptimizer(self.parameters, torch.optim.AdamW, process_group=group, **options)
-        return torch.optim.AdamW(self.parameters, **options)
+            group = self.mesh.copies(self.plan).get_group()
+            return ZeroRedundancyOptimizer(self.parameters, made, process_group=group, **options)
+        # One update takes only tensors that the same ranks share: experts apart from the rest.
+        return made([{"params": group} for group in self._by_ranks(self.parameters)], **options)
 
     def _schedule(self) -> Any:
         plan = self.plan
         stages = [
-            PipelineStage(chunk, place, plan.pp * plan.vpp, self.device, group=self.mesh["pp"].get_group())
+            PipelineStage(chunk, place, plan.pp * plan.vpp, self.device, group=self.mesh.dense["pp"].get_group())
             for chunk, place in zip(self.chunks, self._places(), strict=True)
         ]
         made = getattr(schedules_of_torch, _SCHEDULES[plan.schedule])
@@ -130,7 +138,7 @@ class Trainer:
 
     def _loss(self, logits: Tensor, labels: Tensor) -> Tensor:
         with torch.profiler.record_function(LOSS):
-            return loss_of(logits, labels)
+            return self._loss_of(logits, labels)
 
     def _pipelined(self, inputs: Tensor, labels: Tensor) -> float:
         assert self.schedule is not None
@@ -158,28 +166,33 @@ class Trainer:
         return _number(total)
 
     def _synchronizes(self, chunk: Any, *, is_last: bool) -> None:
-        """Whether the coming backward reduces gradients: FSDP reduces each, replicas the last one."""
-        if self.plan.dp > 1 and self.plan.zero < 2:
-            chunk.set_requires_gradient_sync(is_last)
+        """Whether the coming backward reduces gradients."""
+        if self.plan.replicas > 1:
+            chunk.set_requires_gradient_sync(is_last or self.plan.grad_sync_each)
 
     def _precision(self) -> Any:
         """bf16 where FSDP does not cast by itself."""
-        if self.plan.dp > 1 and self.plan.zero >= 2:
+        if self.plan.uses_fsdp or self.plan.precision == "fp32":
             return contextlib.nullcontext()
         return torch.autocast(self.device.type, dtype=torch.bfloat16)
 
     def _clip(self) -> None:
-        with_gradient = [p for p in self.parameters if p.grad is not None]
-        # What is split and what every rank holds whole cannot be normed in one call.
-        groups: dict[object, list[Tensor]] = {}
-        for parameter in with_gradient:
-            groups.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
-        norms = [nn.utils.get_total_norm([_gradient(p) for p in group], foreach=True) for group in groups.values()]
+        groups = self._by_ranks([p for p in self.parameters if p.grad is not None])
+        norms = [nn.utils.get_total_norm([_gradient(p) for p in group], foreach=True) for group in groups]
         squared = torch.stack([_local(norm) ** 2 for norm in norms]).sum()
         if self.plan.pp > 1:
-            dist.all_reduce(squared, group=self.mesh["pp"].get_group())
-        for group in groups.values():
-            nn.utils.clip_grads_with_norm_(group, 1.0, squared.sqrt(), foreach=True)
+            dist.all_reduce(squared, group=self.mesh.dense["pp"].get_group())
+        self.gradient_norm = squared.sqrt()
+        for group in groups:
+            nn.utils.clip_grads_with_norm_(group, 1.0, self.gradient_norm, foreach=True)
+
+    @staticmethod
+    def _by_ranks(parameters: list[Tensor]) -> list[list[Tensor]]:
+        """Parameters that the same ranks share, each kind for itself: no operation takes others together."""
+        groups: dict[object, list[Tensor]] = {}
+        for parameter in parameters:
+            groups.setdefault(getattr(parameter, "device_mesh", None), []).append(parameter)
+        return list(groups.values())
 
 
 def measure(
@@ -229,12 +242,6 @@ def settle(*, on_gpu: bool) -> None:
     if on_gpu:
         torch.cuda.synchronize()
     dist.barrier()
-
-
-def _rotation_of(plan: TrialPlan, device: torch.device) -> Tensor:
-    from profiler.trial.modules import rotation
-
-    return rotation(plan.seq_length, plan.model.head_dim).to(device)
 
 
 def _gradient(parameter: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import zlib
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.tensor import DTensor, distribute_tensor
+from torch.distributed.tensor import DTensor
 
 _STD = 0.02
 # Names of parameters gain these parts from what wraps a layer.
@@ -22,10 +22,26 @@ def initialize(module: nn.Module, *, seed: int) -> None:
         whole = _whole(name, parameter, seed=seed)
         if isinstance(parameter, DTensor):
             # Every rank has drawn the same numbers, so nothing is sent.
-            mesh, placements = parameter.device_mesh, parameter.placements
-            parameter.data.to_local().copy_(distribute_tensor(whole, mesh, placements, src_data_rank=None).to_local())
+            parameter.data.to_local().copy_(_own_part(whole, parameter))
         else:
             parameter.data.copy_(whole)
+
+
+def _own_part(whole: Tensor, parameter: DTensor) -> Tensor:
+    """What this rank holds of a parameter."""
+    coordinate = parameter.device_mesh.get_coordinate()
+    assert coordinate is not None
+    split = [
+        (placement, parameter.device_mesh.size(dimension), coordinate[dimension])
+        for dimension, placement in enumerate(parameter.placements)
+        if hasattr(placement, "dim")
+    ]
+    # FSDP's dimensions of a mesh come first, but it splits what tensor or expert parallelism left: its placement then has a stride.
+    for placement, ranks, place in sorted(split, key=lambda each: hasattr(each[0], "split_factor")):
+        pieces = whole.chunk(ranks, dim=placement.dim)
+        # A last rank holds nothing where the elements do not suffice for all.
+        whole = pieces[place] if place < len(pieces) else whole.narrow(placement.dim, 0, 0)
+    return whole
 
 
 def _whole(name: str, parameter: Tensor, *, seed: int) -> Tensor:
