@@ -143,15 +143,19 @@ def evaluate(job: Job, strategies: Strategies, *, headroom_fraction: float = DEF
     # Memory comes first: a large batch then takes some 5 % less time than the other way round, by how arrays are allocated.
     pools = memory_on_one_pool(job, strategies, headroom_fraction=headroom_fraction)
     time = step_time(job, strategies)
+    # Of corrected predictions the range is learnt, from that of the models.
+    modelled = time.modelled
     low, high = step_time_range(
         job.calibration,
-        time.terms_s,
-        time.tiers,
-        time.total_s,
+        modelled.terms_s,
+        modelled.tiers,
+        modelled.total_s,
         exposed=exposure(job, strategies),
         has_experts=job.model.moe is not None,
-        host=host_range(job, strategies, time.terms_s),
+        host=host_range(job, strategies, modelled.terms_s),
     )
+    if job.corrections:
+        low, high = job.corrections.range_s(modelled.terms_s, modelled.total_s, (low, high), time.total_s)
     return Evaluated(
         strategies=strategies,
         step_time_s=time.total_s,

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from cost_models.corrections import NO_CORRECTIONS, InForce, Scope
 from cost_models.frameworks import FrameworkFacts, LatentDown, RecipeFacts, framework_facts, memory_traits
 from cost_models.specs.cluster import Cluster, PooledCluster
 from cost_models.specs.model import Model
@@ -28,11 +29,26 @@ class Job:
     states_version: bool = False
     """Whether the answer states the framework's version, as a plan's files do. Where it does not, a version that
     the user did not name is a guess."""
+    corrections: InForce = NO_CORRECTIONS
+    """What measured runs say of this job's predictions."""
 
     @cached_property
     def framework(self) -> FrameworkFacts:
         """What is known of the job's framework at its version."""
         return framework_facts(self.training)
+
+    @cached_property
+    def scope(self) -> Scope:
+        """What corrections of this job's predictions have to be of."""
+        training = self.training
+        return Scope(
+            training.framework, training.model_impl, self.cluster.gpu.name, training.precision, self.calibration.id
+        )
+
+    @cached_property
+    def uncorrected(self) -> Job:
+        """The same job as the models alone price it."""
+        return replace(self, corrections=NO_CORRECTIONS) if self.corrections else self
 
     @property
     def recipe(self) -> RecipeFacts | None:
@@ -105,6 +121,13 @@ class PooledJob:
     def of_one_kind(cls, job: Job) -> PooledJob:
         """A job on a cluster of one kind of node."""
         return cls(PooledCluster.of_one_kind(job.cluster), (job,))
+
+    @cached_property
+    def uncorrected(self) -> PooledJob:
+        """The same job as the models alone price it."""
+        if not any(job.corrections for job in self.jobs):
+            return self
+        return replace(self, jobs=tuple(job.uncorrected for job in self.jobs))
 
     @cached_property
     def names(self) -> tuple[str, ...]:

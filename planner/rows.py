@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 
 from cost_models.calibration import CalibrationDocument
+from cost_models.corrections import CorrectionSet
 from cost_models.errors import InvalidInputError, MeshwrightError, Problem
 from cost_models.hardware import read_document, reference_names, shipped_names
 from cost_models.hints import shown
@@ -55,6 +56,7 @@ def evaluate_rows(
     calibration: str | None = None,
     extra: Documents | None = None,
     allow_files: bool = False,
+    corrections: CorrectionSet | None = None,
 ) -> Iterator[Answer]:
     """One evaluation per row, in order; blank lines are skipped.
 
@@ -63,11 +65,14 @@ def evaluate_rows(
         calibration: a name or file that replaces the calibration of every row.
         extra: the caller's own calibration documents, by id and name.
         allow_files: whether a row's `cluster.calibration` may be a path.
+        corrections: those that replace the corrections of every row.
 
     Raises:
         CalibrationError: `calibration` cannot be read. (A bad calibration in a row makes only that row invalid.)
     """
-    for answers in evaluate_arriving([lines], calibration=calibration, extra=extra, allow_files=allow_files):
+    for answers in evaluate_arriving(
+        [lines], calibration=calibration, extra=extra, allow_files=allow_files, corrections=corrections
+    ):
         yield from answers
 
 
@@ -77,6 +82,7 @@ def evaluate_arriving(
     calibration: str | None = None,
     extra: Documents | None = None,
     allow_files: bool = False,
+    corrections: CorrectionSet | None = None,
 ) -> Iterator[list[Answer]]:
     """The answers to rows that arrive in batches, a window's at a time. No window waits for another batch.
 
@@ -89,7 +95,16 @@ def evaluate_arriving(
         source = (line for line in lines if not isinstance(line, str) or line.strip())
         while window := list(islice(source, size)):
             yield _answers(
-                [_parsed(line, calibration=calibration, extra=documents, allow_files=allow_files) for line in window]
+                [
+                    _parsed(
+                        line,
+                        calibration=calibration,
+                        extra=documents,
+                        allow_files=allow_files,
+                        corrections=corrections,
+                    )
+                    for line in window
+                ]
             )
             size = min(2 * size, LARGEST_WINDOW)
 
@@ -101,7 +116,14 @@ def _named(calibration: str | None, extra: Documents) -> dict[str, CalibrationDo
     return {calibration: read_document(Path(calibration))}
 
 
-def _parsed(line: object, *, calibration: str | None, extra: Documents, allow_files: bool) -> _Row:
+def _parsed(
+    line: object,
+    *,
+    calibration: str | None,
+    extra: Documents,
+    allow_files: bool,
+    corrections: CorrectionSet | None,
+) -> _Row:
     row = _Row()
     document = _document(line, row)
     if document is None:
@@ -111,7 +133,9 @@ def _parsed(line: object, *, calibration: str | None, extra: Documents, allow_fi
     if isinstance(given_id, str | int) and not isinstance(given_id, bool):
         row.row_id = given_id
     try:
-        row.job = resolve_pooled_job(document, calibration=calibration, extra=extra, allow_files=allow_files)
+        row.job = resolve_pooled_job(
+            document, calibration=calibration, extra=extra, allow_files=allow_files, corrections=corrections
+        )
     except InvalidInputError as error:
         row.problems.extend(_reason(problem) for problem in error.problems)
     except MeshwrightError as error:

@@ -41,6 +41,11 @@ def read_documents(source: str, *, most_bytes: int) -> list[Json]:
     return [_object(content, name=name)]
 
 
+def read_corrections(source: str) -> Json | str:
+    """The document of corrections in a file, or the word `auto` or `none`."""
+    return source if source in ("auto", "none") else read_document(source)
+
+
 def _called(source: str) -> str:
     return "standard input" if source == "-" else source
 

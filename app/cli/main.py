@@ -18,6 +18,7 @@ from typing import Annotated
 import typer
 
 from app.cli.commands.agent import agent
+from app.cli.commands.correct import correct
 from app.cli.commands.evaluate import evaluate
 from app.cli.commands.export import export
 from app.cli.commands.import_config import import_config
@@ -72,6 +73,7 @@ app.command()(export)
 app.command("import")(import_config)
 app.command()(judge)
 app.command()(tune)
+app.command()(correct)
 app.command()(presets)
 app.command()(serve)
 app.command()(worker)

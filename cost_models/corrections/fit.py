@@ -55,14 +55,15 @@ _OTHER_MEMORY = Constant(
 )
 _LEAST_SHARE = 0.005
 """Share of a measured run's total below which a term is not corrected: no measurement of the whole could tell."""
-_LEAST_GAIN = 0.01
-"""Share by which a factor must lower the error of runs left out. What gains less is as likely to be chance."""
-_MOST_FOLDS = 40
+_LEAST_GAIN = 0.5
+"""Share by which a factor must lower the error of runs left out, over the root of the number of plans: what gains less is as likely to
+be chance, and the fewer plans the more so."""
+_MOST_FOLDS = 25
 _MOST_RUNS = 400
 """Runs of one scope that are used, the last ones."""
 _WILD = 0.5
 """Logarithmic error beyond which a run that was left out counts no more than this: it may not have been what it was taken for."""
-_PRIOR_RUNS = 4.0
+_PRIOR_RUNS = 2.0
 """How many runs the width of an uncorrected range counts for beside those that were measured."""
 _WIDEST = 3.0
 """Standard deviations that one run widens a range by at most."""
@@ -114,6 +115,11 @@ class _Runs:
     @cached_property
     def can_leave_out(self) -> bool:
         return len(self) > 0 and int(self.fold_n.max()) > 0
+
+    @cached_property
+    def least_gain(self) -> float:
+        """Share by which a factor must lower the error of runs left out."""
+        return float(_LEAST_GAIN / np.sqrt(len(np.unique(self.fold_n))))
 
     def left_out(self, chosen: Ints) -> Floats:
         """Logarithm of measured over predicted, each run predicted by a fit without its fold, shape (n,)."""
@@ -236,7 +242,7 @@ def _kept(runs: _Runs) -> Ints:
         fewer = [np.delete(chosen, at) for at in range(len(chosen))]
         errors = [runs.error(each) for each in fewer]
         best = int(np.argmin(errors))
-        if errors[best] * (1.0 - _LEAST_GAIN) > error:
+        if errors[best] * (1.0 - runs.least_gain) > error:
             break
         chosen, error = fewer[best], errors[best]
     return chosen

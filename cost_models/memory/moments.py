@@ -66,6 +66,11 @@ def moments(job: Job, strategies: Strategies) -> Moments:
             "optimizer_transient": states.bytes_KN.step,
         },
     }
+    if job.corrections.changes_memory:
+        of_bytes = job.corrections.of_bytes
+        terms = {
+            moment: {name: of_bytes(name, value) for name, value in held.items()} for moment, held in terms.items()
+        }
     totals = {name: _total(held) for name, held in terms.items()}
     return Moments(terms, totals, batch, states, states.bytes_KN.host + activations.host_KN)
 

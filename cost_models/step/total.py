@@ -8,7 +8,7 @@ of shape (N,) over strategies have none.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import lru_cache
 from statistics import NormalDist
 
@@ -46,6 +46,13 @@ class StepTime:
     """By name of TIME_NAMES, in that order."""
     tiers: dict[str, Codes]
     total_s: Floats
+    uncorrected: StepTime | None = field(default=None, kw_only=True)
+    """The step as the models alone price it, where corrections change it."""
+
+    @property
+    def modelled(self) -> StepTime:
+        """The step without corrections."""
+        return self.uncorrected or self
 
 
 def step_time(job: Job, strategies: Strategies, *, tables: Tables | None = None) -> StepTime:
@@ -60,7 +67,11 @@ def step_time(job: Job, strategies: Strategies, *, tables: Tables | None = None)
     once, once_tiers = _once_a_step(job, strategies, work)
     terms = {**work.terms_s, **once, "dp_comm": work.terms_s["dp_comm"] + once["dp_comm"]}
     ordered, total_s = with_jitter(terms, jitter_fraction(job, strategies))
-    return StepTime(ordered, term_tiers(job, work.tiers, once_tiers, ordered), total_s)
+    modelled = StepTime(ordered, term_tiers(job, work.tiers, once_tiers, ordered), total_s)
+    if not job.corrections.changes_time:
+        return modelled
+    terms, total_s = job.corrections.of_time(ordered)
+    return StepTime(terms, modelled.tiers, total_s, uncorrected=modelled)
 
 
 def with_jitter(terms: dict[str, Floats], fraction: Floats) -> tuple[dict[str, Floats], Floats]:

@@ -94,6 +94,7 @@ def evaluation_dict(
         "provenance": {
             "calibration": " + ".join(dict.fromkeys(pooled.jobs[pool].calibration.name for pool in at)),
             "terms": {name: _TIERS[int(evaluated.tiers[name][index])] for name in TIME_NAMES},
+            **({"corrections": dict(job.corrections.factors)} if job.corrections.factors else {}),
         },
         "warnings": job_warnings(pooled),
     }

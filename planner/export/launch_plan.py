@@ -157,4 +157,5 @@ def row_of_plan(response: Mapping[str, Any], rank: int, *, framework_version: st
         "cluster": request["cluster"],
         "training": training,
         "strategy": plan["strategy"],
+        **({"corrections": request["corrections"]} if request.get("corrections") else {}),
     }

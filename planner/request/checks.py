@@ -43,6 +43,9 @@ def refuse_contradictions(asked: PlanRequest, job: PooledJob) -> None:
         problems.append(
             Problem("/targets", message, "Add targets.deadline_h or targets.min_tokens_per_s.", "missing-field")
         )
+    if "open_splits" in asked.include and job.jobs[0].corrections.factors:
+        message = "include asks for open_splits, which are searched with the models' own seconds and bytes, and corrections change these"
+        problems.append(Problem("/include", message, "Leave open_splits out, or set corrections to 'none'."))
     problems += _contradicted_fields(asked) + _wrong_splits(asked, layers=job.jobs[0].model.num_layers)
     if problems:
         raise InvalidInputError(problems)

@@ -7,7 +7,7 @@ Equal documents therefore give the same `Job` object, as long as it is among the
 from __future__ import annotations
 
 import json
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import fields, replace
 from functools import lru_cache
 from pathlib import Path
@@ -16,11 +16,13 @@ from typing import Any
 
 from cost_models import presets
 from cost_models.calibration import CalibrationDocument
+from cost_models.corrections import NO_CORRECTIONS, CorrectionSet
 from cost_models.errors import CalibrationError, InvalidInputError, NotModelledError, Problem
 from cost_models.frameworks import frameworks_where
 from cost_models.hardware import Calibration, load_calibration
 from cost_models.hints import nearest, shown
 from cost_models.inputs.cluster import resolve_cluster
+from cost_models.inputs.corrections import resolve_corrections
 from cost_models.inputs.model import resolve_model
 from cost_models.inputs.pools import lists_pools, resolve_pools
 from cost_models.inputs.training import resolve_training
@@ -48,7 +50,12 @@ def cost_key(job: PooledJob) -> tuple[Hashable, ...]:
 
 @lru_cache(maxsize=2048)
 def _price_key(job: Job) -> tuple[Hashable, ...]:
-    return (id(job.model), job.calibration.price_key, *(getattr(job.training, name) for name in _PRICED))
+    return (
+        id(job.model),
+        job.calibration.price_key,
+        id(job.corrections),
+        *(getattr(job.training, name) for name in _PRICED),
+    )
 
 
 def largest_job(jobs: Sequence[PooledJob]) -> PooledJob:
@@ -78,16 +85,25 @@ class JobCache:
         extra: Documents,
         files: bool,
         states_version: bool = False,
+        corrections: CorrectionSet | None = None,
     ) -> Job:
-        """The job of these specifications: the same object for the same three."""
+        """The job of these specifications: the same object for the same three and the same corrections."""
         with self._lock:
             prices = self._calibration(cluster, calibration, extra=extra, files=files)
             key = (id(model), id(training), id(prices), int(states_version))
-            job = self._jobs.get(key)
-            if job is None:
-                job = Job(model, prices.cluster, training, prices, states_version=states_version)
-                self._keep(self._jobs, key, job)
-            return job
+            job = self._kept(key, lambda: Job(model, prices.cluster, training, prices, states_version=states_version))
+            in_force = NO_CORRECTIONS if corrections is None else corrections.of(job.scope)
+            if in_force is NO_CORRECTIONS:
+                return job
+            # The corrections are held by the job of this key, so that their identity is not used again while it is kept.
+            return self._kept((*key, id(in_force)), lambda: replace(job, corrections=in_force))
+
+    def _kept(self, key: tuple[int, ...], make: Callable[[], Job]) -> Job:
+        job = self._jobs.get(key)
+        if job is None:
+            job = make()
+            self._keep(self._jobs, key, job)
+        return job
 
     def _calibration(self, cluster: Cluster, name: str | None, *, extra: Documents, files: bool) -> Calibration:
         # Two tenants may give their own documents the same name, so what these priced must not be kept.
@@ -137,9 +153,12 @@ def resolve_pooled_job(
     extra: Documents | None = None,
     allow_files: bool = False,
     states_version: bool = False,
+    corrections: CorrectionSet | None = None,
     cache: JobCache = JOBS,
 ) -> PooledJob:
     """The job of a document's `model`, `cluster` and `training`, on one kind of node or on the pools that it lists.
+
+    Corrections hold on one kind of node alone.
 
     Args:
         document: a plan request, an evaluate row, or any other object that has these three.
@@ -147,6 +166,7 @@ def resolve_pooled_job(
         extra: the caller's own calibration documents, by id and name.
         allow_files: whether a calibration name may be a path (on the command line).
         states_version: whether the answer states the framework's version (see `Job`).
+        corrections: those that replace the document's own.
         cache: where jobs are kept; the process's own cache by default.
 
     Raises:
@@ -165,6 +185,8 @@ def resolve_pooled_job(
     # Defaults of the training depend on the model and the GPU. Without these only its presence can be checked.
     elif not isinstance(document.get("training"), Mapping):
         errors.append(missing_or_wrong(document, "training"))
+    if corrections is None:
+        corrections = _corrections(document, errors)
     if errors:
         refused = any(isinstance(error, NotModelledError) for error in errors)
         problems = [problem for error in errors for problem in error.problems]
@@ -182,6 +204,7 @@ def resolve_pooled_job(
             extra=extra or {},
             files=allow_files,
             states_version=states_version,
+            corrections=None if cluster.lists_pools else corrections,
         )
 
     if not cluster.lists_pools:
@@ -221,6 +244,17 @@ def _resolve_trainings(document: Mapping[str, Any], *, model: Model, cluster: Po
         hint = f"Use {' or '.join(sorted(able))}, or plan each pool as a cluster of its own."
         raise NotModelledError([Problem("/training/framework", message, hint, "pools-not-supported")])
     return found
+
+
+def _corrections(document: Mapping[str, Any], errors: list[InvalidInputError]) -> CorrectionSet | None:
+    given = document.get("corrections")
+    if given is None:
+        return None
+    try:
+        return resolve_corrections(given)
+    except InvalidInputError as error:
+        errors.append(error)
+        return None
 
 
 def _part(document: Mapping[str, Any], name: str, resolve: Any, errors: list[InvalidInputError]) -> Any:

@@ -10,6 +10,7 @@ def job_warnings(job: PooledJob) -> list[str]:
     found = [*job.jobs[0].model.warnings, *job.cluster.warnings]
     found += [warning for one in job.jobs for warning in one.training.warnings]
     found += ["sequence-beyond-positions"] * any(_beyond_positions(one) for one in job.jobs)
+    found += ["corrections-of-another-scope"] * any(one.corrections.unmatched for one in job.jobs)
     return list(dict.fromkeys(found))
 
 

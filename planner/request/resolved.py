@@ -24,13 +24,16 @@ Document = dict[str, Any]
 
 def resolved_request(request: PlanRequest, job: PooledJob) -> Document:
     """The request with its three specifications resolved."""
+    rest = request.model_dump(mode="json", exclude={"model", "cluster", "training"}, exclude_unset=False)
+    if rest["corrections"] in (None, "auto"):  # those of a service's tenant, which it writes in place of the word
+        del rest["corrections"]
     cluster, trainings = job.cluster, [training_document(each.training) for each in job.jobs]
     return {
         "model": model_document(job.jobs[0].model),
         "cluster": pools_document(cluster) if cluster.lists_pools else cluster_document(cluster.pools[0].cluster),
         # Defaults that follow from the GPU may differ between pools. They are left out, so that each pool fills in its own again.
         "training": {n: v for n, v in trainings[0].items() if all(other.get(n) == v for other in trainings)},
-        **request.model_dump(mode="json", exclude={"model", "cluster", "training"}, exclude_unset=False),
+        **rest,
     }
 
 

@@ -15,6 +15,7 @@ from pydantic_core import CoreSchema
 
 from cost_models.documented import Documented
 from cost_models.inputs.cluster import ClusterInput
+from cost_models.inputs.corrections import CorrectionsInput
 from cost_models.inputs.model_fields import ModelInput
 from cost_models.inputs.training import TrainingInput
 
@@ -34,3 +35,4 @@ class _DescribedBy:
 ModelDocument = Annotated[dict[str, Any], _DescribedBy(ModelInput)]
 ClusterDocument = Annotated[dict[str, Any], _DescribedBy(ClusterInput)]
 TrainingDocument = Annotated[dict[str, Any], _DescribedBy(TrainingInput)]
+CorrectionsDocument = Annotated[dict[str, Any], _DescribedBy(CorrectionsInput)]

@@ -104,6 +104,8 @@ class Provenance(ContractModel):
     terms: dict[TimeTerm, TierName]
     """How each term of time came about: measured, interpolated between measurements, extrapolated beyond them, or
     nominal."""
+    corrections: dict[TimeTerm | MemoryTerm, float] | None = None
+    """Factors learnt from measured runs that were applied, by term of time or memory; given where there are any."""
 
 
 class Evaluation(ContractModel):

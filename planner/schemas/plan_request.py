@@ -11,7 +11,7 @@ from cost_models.inputs.fields import CountOrZero, Quantity, QuantityOrZero
 from cost_models.specs.training import EXAMPLE_TRAINING
 from cost_models.strategies.fields import GROUPS
 from planner.schemas.base import ContractModel, Degree, Flag, Fraction
-from planner.schemas.documents import ClusterDocument, ModelDocument, TrainingDocument
+from planner.schemas.documents import ClusterDocument, CorrectionsDocument, ModelDocument, TrainingDocument
 from planner.schemas.row import EXAMPLE_CLUSTER, EXAMPLE_MODEL
 from planner.schemas.strategy import AllowedValues, StrategyInput
 
@@ -89,6 +89,9 @@ class PlanRequest(ContractModel):
     """The GPUs to train it on: a preset, or nodes, links and network."""
     training: TrainingDocument
     """Batch, sequence length, precision and framework."""
+    corrections: str | CorrectionsDocument | None = None
+    """What measured runs say of the predictions: `auto` (a service's own of this tenant, its default), `none`, or a document of
+    corrections. Those of this framework, model_impl, GPU, precision and calibration are applied."""
     constraints: Constraints = Constraints.model_construct()
     """What every plan must respect. Default: nothing but 3 % free memory."""
     objective: Objective = "step_time"

@@ -7,7 +7,7 @@ from pydantic.config import JsonDict
 
 from cost_models.specs.training import EXAMPLE_TRAINING
 from planner.schemas.base import ContractModel
-from planner.schemas.documents import ClusterDocument, ModelDocument, TrainingDocument
+from planner.schemas.documents import ClusterDocument, CorrectionsDocument, ModelDocument, TrainingDocument
 from planner.schemas.strategy import EXAMPLE_STRATEGY, StrategyInput
 
 EXAMPLE_MODEL: JsonDict = {"preset": "llama-3.1-8b"}
@@ -34,5 +34,8 @@ class EvaluateRow(ContractModel):
     """The GPUs: a preset, or nodes, links and network."""
     training: TrainingDocument
     """Batch, sequence length, precision and framework."""
+    corrections: str | CorrectionsDocument | None = None
+    """What measured runs say of the predictions: `auto` (a service's own of this tenant, its default), `none`, or a document of
+    corrections."""
     strategy: StrategyInput
     """The strategy to price. What it leaves out takes the framework's default, listed in `assumed`."""

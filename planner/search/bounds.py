@@ -41,7 +41,7 @@ class Bounds:
     again_RVC: Floats
     """Seconds to repeat once in the cheapest layer what full recomputation repeats, or one of the space's sets of modules."""
     slower: Floats
-    """Factor for the jitter of each row, by which `again_RVC` is still to be multiplied."""
+    """Factor for the jitter of each row, and for corrections, by which `again_RVC` is still to be multiplied."""
     others_VN: Floats
     """Seconds per micro-batch of all other stages together. The bubble takes the schedule's `waiting_share` of that at least."""
     least_wait: Floats
@@ -119,8 +119,10 @@ def open_split_s(m: Floats, work_s: Floats, pp: Floats, vpp: Floats) -> Floats:
 def without_replicas_s(job: Job, rows: Strategies, time: StepTime) -> Floats:
     """Seconds of a step that remain if communication between replicas costs nothing, shape (N,)."""
     # What is gathered layer by layer is part of every stage's time, so of the bubble too.
-    saved_s = time.terms_s["dp_comm"] + np.where(is_fsdp(job, rows), time.terms_s["pp_bubble"], 0.0)
-    return np.asarray(time.total_s - saved_s * (1.0 + jitter_fraction(job, rows)))
+    modelled = time.modelled
+    saved_s = modelled.terms_s["dp_comm"] + np.where(is_fsdp(job, rows), modelled.terms_s["pp_bubble"], 0.0)
+    left_s = modelled.total_s - saved_s * (1.0 + jitter_fraction(job, rows))
+    return np.asarray(left_s * job.corrections.least_time_factor)
 
 
 def floors_s(space: Space) -> Floats:
@@ -143,7 +145,8 @@ def floors_s(space: Space) -> Floats:
     of_mesh, of_row = np.split(pair.reshape(-1), [len(space.degrees)])
     least_s = np.full(int(pair.max()) + 1, np.inf)
     np.minimum.at(least_s, of_row, work_s)
-    return np.asarray(job.training.global_batch_size * least_s[of_mesh] / space.degrees.worlds)
+    least_factor = job.corrections.least_time_factor
+    return np.asarray(least_factor * job.training.global_batch_size * least_s[of_mesh] / space.degrees.worlds)
 
 
 def build_bounds(space: Space, base: Strategies) -> Bounds:
@@ -155,7 +158,8 @@ def build_bounds(space: Space, base: Strategies) -> Bounds:
     variants = layer_variants(space.layer_knobs, cases.rows)
     rows = concatenated(variants)
     tables = build_tables(space.job, rows)
-    slower = 1.0 + jitter_fraction(space.job, base)
+    # Every bound is a sum of these, and no corrected step is shorter than this share of the uncorrected one.
+    slower = (1.0 + jitter_fraction(space.job, base)) * space.job.corrections.least_time_factor
     parts_PVC = _parts(space, rows, tables).reshape(2, len(variants), -1)
     once, others = cases.spread(parts_PVC) * slower
     return Bounds(

@@ -26,7 +26,7 @@ from planner.search.bounds import Bounds, build_bounds, floors_s, without_replic
 from planner.search.budget import Budget
 from planner.search.found import Found
 from planner.search.kept import Kept, Nearest
-from planner.search.leanest import could_fit, may_fit_in_groups, some_choice_fits
+from planner.search.leanest import could_fit, least_of_groups, may_fit_in_groups, some_choice_fits
 from planner.search.objective import Goal
 from planner.search.progress import Progress, progress_of
 from planner.strategies.expansion import Expansion, Pairs
@@ -302,7 +302,9 @@ class Exhaustive:
         memory = stage_memory(job, expansion.rows)
         verdict, _ = memory_verdict(job, memory, headroom_fraction=self.headroom_fraction)
         kept = verdict != Verdict.OOM if self.allow_at_risk else verdict == Verdict.FITS
-        near = ~kept & may_fit_in_groups(job, memory, self.headroom_fraction, allow_at_risk=self.allow_at_risk)
+        near = ~kept & may_fit_in_groups(
+            job, least_of_groups(job, memory), self.headroom_fraction, allow_at_risk=self.allow_at_risk
+        )
         self._note_memory(expansion.rows, memory.device_high, verdict, weights=np.where(kept | near, 1, weights))
         open_values[legal[near]] = self._bound_values(bounds, expansion.take(near))
         if kept.any():
@@ -339,8 +341,8 @@ class Exhaustive:
     def _time(
         self, expansion: Expansion, bounds: Bounds, which: NDArray[np.bool_], at_risk: NDArray[np.bool_]
     ) -> tuple[Floats, Floats]:
-        """Times some of the rows and keeps the best. Returns the value of each, and the seconds of each that its groups of
-        fewer ranks cannot save; infinite where not timed.
+        """Times some of the rows and keeps the best. Returns a value of each that more recomputation is not below, and the seconds
+        of each that its groups of fewer ranks cannot save; infinite where not timed.
         """
         values, open_s = np.full(len(expansion.rows), np.inf), np.full(len(expansion.rows), np.inf)
         if not which.any():
@@ -348,12 +350,15 @@ class Exhaustive:
         job, chosen, pairs = self.space.job, expansion.rows.take(which), expansion.pairs.take(which)
         time = step_time(job, chosen, tables=bounds.paired_tables(self.space, pairs))
         self.found.evaluated += len(chosen)
-        values[which] = self.goal.value(chosen, time.total_s)
+        own = self.goal.value(chosen, time.total_s)
+        # Work that hides communication may cost less than it hides once both are corrected, so that only the uncorrected step rises.
+        least_s = time.modelled.total_s * job.corrections.least_time_factor
+        values[which] = own if time.uncorrected is None else self.goal.value(chosen, least_s)
         open_s[which] = without_replicas_s(job, chosen, time)
         reached = self.goal.reached(time.total_s)
         self.found.feasible += int(reached.sum())
         self.found.rejected["misses-target"] += int((~reached).sum())
-        self.kept.merge(chosen.take(reached), values[which][reached], time.total_s[reached], at_risk[which][reached])
+        self.kept.merge(chosen.take(reached), own[reached], time.total_s[reached], at_risk[which][reached])
         self.found.best = self.kept.rows
         return values, open_s
 

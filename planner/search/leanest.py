@@ -110,14 +110,15 @@ def least_memory(space: Space, base: Strategies) -> LeastMemory:
     if not space.leanest_is_known:
         return LeastMemory(space, np.zeros(len(base)), first, least_ZRC)
     each, split = base.take(row), np.arange(len(row)) - first[row]
+    job, least_factor = space.job.uncorrected, space.job.corrections.least_memory_factor
     for (z, zero), (r, mode) in product(enumerate(sorted(space.zeros)), enumerate(modes)):
         rows = space.leanest(each, zero=zero, modes=[mode], split=split)
-        memory = stage_memory(space.job, rows)
+        memory = stage_memory(job, rows)
         least_KC = memory.device_KN
         for kept in _may_need_less(space, rows) if mode.recompute == Recompute.FULL else ():
-            least_KC = np.minimum(least_KC, stage_memory(space.job, kept).device_KN)
+            least_KC = np.minimum(least_KC, stage_memory(job, kept).device_KN)
         # What else a pair chooses only adds to this. That may end the peak of the loss, and with it the hole that the logits leave.
-        least_ZRC[z, r] = least_KC.max(axis=0) - memory.hole
+        least_ZRC[z, r] = (least_KC.max(axis=0) - memory.hole) * least_factor
     of_rows = np.minimum.reduceat(least_ZRC.min(axis=(0, 1)), first) if len(first) else np.zeros(0)
     return LeastMemory(space, of_rows, first, least_ZRC)
 
@@ -152,9 +153,21 @@ def _several_layers(layouts: Layouts, layout: int) -> Floats:
 
 def could_fit(job: Job, rows: Strategies) -> Bools:
     """Whether strategies might fit that need at least as much as these, shape (N,)."""
-    memory = stage_memory(job, rows)
+    memory = least_of_groups(job, stage_memory(job, rows))
     verdict, _ = memory_verdict(job, memory, headroom_fraction=DEFAULT_HEADROOM_FRACTION)
     return np.asarray((verdict != Verdict.OOM) | (memory.device_low - memory.hole <= job.cluster.capacity_bytes))
+
+
+def least_of_groups(job: Job, memory: StageMemory) -> StageMemory:
+    """Memory that nothing undercuts which needs as much as these strategies before it is corrected.
+
+    Corrections may make less of what one strategy has more of, so that only the least of them holds for all.
+    """
+    if not job.corrections.changes_memory:
+        return memory
+    plain, factor = stage_memory(job.uncorrected, memory.strategies), job.corrections.least_memory_factor
+    least = {name: getattr(plain, name) * factor for name in ("device", "device_low", "device_high", "hole")}
+    return replace(plain, **least)
 
 
 def may_fit_in_groups(job: Job, memory: StageMemory, headroom_fraction: float, *, allow_at_risk: bool) -> Bools:

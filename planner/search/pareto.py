@@ -24,7 +24,7 @@ from planner.search.bounds import Bounds, build_bounds, without_replicas_s
 from planner.search.dominance import FrontSoFar
 from planner.search.evolution import evolve
 from planner.search.kept import BOUND_SLACK
-from planner.search.leanest import least_memory
+from planner.search.leanest import least_memory, least_of_groups
 from planner.search.objective import Goal
 from planner.strategies.expansion import Pairs
 from planner.strategies.parse import strategy_dict
@@ -182,8 +182,9 @@ class _FrontSearch:
         rows = rows.take(legal)
         memory, fits = self._fitting(rows)
         limit = self.job.cluster.capacity_bytes * (1.0 - self.headroom_fraction)
-        near = memory.device_high - memory.hole <= limit
-        open_bytes[legal[near]] = (memory.device - memory.hole)[near]
+        least = least_of_groups(self.job, memory)
+        near = least.device_high - least.hole <= limit
+        open_bytes[legal[near]] = (least.device - least.hole)[near]
         timed = fits[~self._beaten(least_s[legal[fits]], memory.device[fits], rows.world[fits])]
         if len(timed):
             some = rows.take(timed)

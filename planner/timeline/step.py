@@ -1,6 +1,6 @@
 """The timeline of one optimizer step of a plan: its pipeline played task by task, and what follows at the step's end.
 
-Seconds are those of the cost models that priced the plan. A step is priced by closed forms, in which the slowest stage's work, its
+Seconds are those of the cost models that priced the plan, without corrections: these know terms and no tasks. A step is priced by closed forms, in which the slowest stage's work, its
 bubble and its sends are totals; here the same seconds are played in the order of the schedule. The two lengths agree where the
 closed form is exact (equal stages, or the last one the slowest); `difference_s` says by how much they do not.
 """
@@ -80,7 +80,7 @@ class Timeline:
     ends_s: Mapping[str, float]
     """Seconds of what follows the pipeline once a step, by term of ENDS; jitter lies all over the step, and is told here."""
     step_time_s: float
-    """What the plan was priced at."""
+    """What the plan was priced at, without corrections."""
 
     @property
     def left_out_s(self) -> float:
@@ -157,11 +157,14 @@ def plan_timeline(
     if evaluation is not None:
         # A calibration that lies in a file may have changed since: a schedule beside another price would mislead.
         check_same_price({"verdict": "priced", "step_time_s": step_time_s}, evaluation)
-    schedule, seconds = schedule_of(plan.row), task_seconds(plan.pooled, plan.row)
+    pooled = plan.pooled.uncorrected
+    if pooled is not plan.pooled:
+        evaluated = evaluate_on_pools(pooled, plan.row)
+    schedule, seconds = schedule_of(plan.row), task_seconds(pooled, plan.row)
     micro_batches = int(plan.row.num_micro_batches[0])
     events, found, left_out = _played(plan.row, schedule, seconds, micro_batches=micro_batches)
     return Timeline(
-        pooled=plan.pooled,
+        pooled=pooled,
         strategies=plan.row,
         evaluated=evaluated,
         schedule=schedule,
@@ -174,7 +177,7 @@ def plan_timeline(
         repeats=found,
         left_out=left_out,
         ends_s=_ends(evaluated, seconds, micro_batches=micro_batches),
-        step_time_s=step_time_s,
+        step_time_s=float(evaluated.step_time_s[0]),
     )
 
 

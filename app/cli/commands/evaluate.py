@@ -11,6 +11,7 @@ from typing import Annotated
 
 import typer
 
+from app.cli.inputs import read_corrections
 from app.cli.output import reader_may_leave, write_document
 from cost_models.errors import InvalidInputError, Problem
 
@@ -29,16 +30,29 @@ def evaluate(
             show_default="what each row says",
         ),
     ] = None,
+    corrections: Annotated[
+        str | None,
+        typer.Option(
+            metavar="FILE",
+            help="Corrections for every row, as `correct` writes them.",
+            show_default="what each row says",
+        ),
+    ] = None,
 ) -> None:
     """Price given strategies: one evaluation per input line, in order."""
+    from cost_models.inputs.corrections import resolve_corrections
     from planner.rows import evaluate_arriving
+
+    learnt = None if corrections is None else resolve_corrections(read_corrections(corrections))
 
     with ExitStack() as stack, reader_may_leave():
         source = sys.stdin.buffer if rows == "-" else stack.enter_context(_opened(rows))
         assert isinstance(source, BufferedReader)
         _let_rows_pile_up(source)
         _refuse_one_document(source, rows)
-        for evaluations in evaluate_arriving(arriving_lines(source), calibration=calibration, allow_files=True):
+        for evaluations in evaluate_arriving(
+            arriving_lines(source), calibration=calibration, allow_files=True, corrections=learnt
+        ):
             for evaluation in evaluations:
                 write_document(evaluation)
             sys.stdout.flush()

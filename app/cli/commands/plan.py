@@ -23,7 +23,7 @@ from app.cli.commands.plan_options import (
     training_fields,
     with_options_named,
 )
-from app.cli.inputs import Json, assignments, read_cluster, read_document, read_model
+from app.cli.inputs import Json, assignments, read_cluster, read_corrections, read_document, read_model
 from app.cli.output import reader_may_leave, write_document
 from app.cli.progress import SearchLine
 from app.quantities import COUNTED
@@ -62,6 +62,7 @@ def plan(
     num_nodes: options.NumNodes = None,
     gpus_per_node: options.GpusPerNode = None,
     calibration: options.Calibration = None,
+    corrections: options.Corrections = None,
     framework_version: options.FrameworkVersion = None,
     total_tokens: options.TotalTokens = None,
     training: options.Training = None,
@@ -106,6 +107,7 @@ def plan(
     }
     document = merged_request(read_document(request) if request else {}, parts)
     own = those(counts, "top_k", "time_limit_s") | given(objective=objective) | included(document, include or ())
+    own |= given(corrections=read_corrections(corrections) if corrections else None)
     document |= own
     _require_job(document)
     wanted = document.get("top_k", TOP)

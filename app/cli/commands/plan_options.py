@@ -120,6 +120,15 @@ Calibration = Annotated[
     str | None,
     Option(metavar="NAME|FILE", help="Calibration: a file or a shipped name.", show_default="reference data of the GPU", rich_help_panel=OPTIONAL),
 ]  # fmt: skip
+Corrections = Annotated[
+    str | None,
+    Option(
+        metavar="FILE|NAME",
+        help="Corrections learnt from measured runs: a file that `correct` wrote, none, or auto for a service's own.",
+        show_default="auto",
+        rich_help_panel=OPTIONAL,
+    ),
+]
 FrameworkVersion = Annotated[
     str | None,
     Option(

@@ -56,6 +56,7 @@ def footer(response: Json, shown: Sequence[Json], *, unseen: Collection[str] = (
     if response["plans"]:
         calibration = response["plans"][0]["evaluation"]["provenance"]["calibration"]
         lines.append(Text(f"Prices from {calibration}." if calibration else "Prices from nominal data sheets."))
+        lines += _corrected(response["plans"][0]["evaluation"]["provenance"])
     if best := response.get("inexpressible_best"):
         reasons = "; ".join(reason["message"] for reason in best["reasons"])
         lines.append(
@@ -65,6 +66,14 @@ def footer(response: Json, shown: Sequence[Json], *, unseen: Collection[str] = (
     if not response["plans"]:
         lines += _nearest(response["nearest_infeasible"])
     return lines
+
+
+def _corrected(provenance: Json) -> list[Text]:
+    """By which factors measured runs corrected the terms of time and memory."""
+    factors = provenance.get("corrections")
+    if not factors:
+        return []
+    return [Text("Corrected by measured runs: " + ", ".join(f"{term} x {f:.3g}" for term, f in factors.items()) + ".")]
 
 
 def trained(request: Json, plans: Sequence[Json]) -> list[Text]:
