@@ -15,6 +15,8 @@ FILLINGS: Mapping[str, Callable[[], str]] = {
     "fields of a request": field_reference.request,
     "fields of a strategy": field_reference.strategy,
     "fields of an answer": field_reference.answer,
+    "fields of a tuning": field_reference.tuning,
+    "fields of a trial record": field_reference.trial,
     "commands": command_reference.commands,
     "calls": http_reference.calls,
     "settings": http_reference.settings,

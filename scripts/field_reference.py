@@ -1,17 +1,19 @@
 """Every field of a request, of a strategy and of an answer as Markdown tables, from the schemas that the program checks with.
 
-python -m scripts.field_reference request|strategy|answer
+python -m scripts.field_reference request|strategy|answer|tuning|trial
 """
 
 from __future__ import annotations
 
 import argparse
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from app.service.api.tuning_schemas import TuningDocument
 from planner.schemas import PlanRequest, PlanResponse
 from planner.schemas.strategy import StrategyInput
+from profiler.trial.record import TrialDocument
 
 Schema = Mapping[str, Any]
 UNITS: tuple[tuple[str, str], ...] = (
@@ -27,6 +29,8 @@ UNITS: tuple[tuple[str, str], ...] = (
     ("_range_bytes", "bytes"),
     ("_bytes", "bytes"),
     ("_range_s", "s"),
+    ("gpu_hours", "GPU h"),
+    ("gpu_seconds", "GPU s"),
     ("_us", "µs"),
     ("_ms", "ms"),
     ("_s", "s"),
@@ -58,7 +62,26 @@ def strategy() -> str:
 
 def answer() -> str:
     """Tables of a plan response's fields, evaluations included."""
-    tables = _tables(PlanResponse.model_json_schema(mode="serialization"), "a plan response", ELSEWHERE)
+    return _given(_tables(PlanResponse.model_json_schema(mode="serialization"), "a plan response", ELSEWHERE))
+
+
+def tuning() -> str:
+    """Tables of a tuning's fields."""
+    elsewhere = {"ProblemDocument": "[problem](http.md)"}
+    return _given(_tables(TuningDocument.model_json_schema(mode="serialization"), "a tuning", elsewhere))
+
+
+def trial() -> str:
+    """Tables of a trial record's fields."""
+    return _given(_tables(TrialDocument.model_json_schema(mode="serialization"), "a trial record", {}))
+
+
+PARTS: Mapping[str, Callable[[], str]] = {
+    "request": request, "strategy": strategy, "answer": answer, "tuning": tuning, "trial": trial,
+}  # fmt: skip
+
+
+def _given(tables: str) -> str:
     # Nobody is required to write an answer; what a request must have, an answer always has.
     return tables.replace("| required |", "| always given |").replace("| default |", "| where it is not given |")
 
@@ -170,8 +193,8 @@ def _words(text: str) -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Runs the command."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", choices=("request", "strategy", "answer"))
-    print({"request": request, "strategy": strategy, "answer": answer}[parser.parse_args(arguments).what]())
+    parser.add_argument("what", choices=tuple(PARTS))
+    print(PARTS[parser.parse_args(arguments).what]())
 
 
 if __name__ == "__main__":

@@ -10,9 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from app.service.api.tuning_schemas import TuningDocument
 from cost_models.terms import MEMORY_TERMS, TIME_TERMS, Tier
 from planner.schemas import PlanRequest, PlanResponse, StrategyInput
-from scripts.field_reference import answer, request, strategy
+from profiler.trial.record import TrialDocument
+from scripts.field_reference import PARTS
 
 pytest.importorskip("sphinx", reason="the extra docs is not installed")
 pytest.importorskip("furo", reason="the extra docs is not installed")
@@ -95,6 +97,8 @@ def test_every_field_is_in_the_reference(site: Path) -> None:
         ("request", PlanRequest, "object-planrequest"),
         ("strategy", StrategyInput, "object-strategyinput"),
         ("answer", PlanResponse, "object-planresponse"),
+        ("tuning", TuningDocument, "object-tuningdocument"),
+        ("tuning", TrialDocument, "object-trialdocument"),
     ):
         page = (site / "reference" / f"{name}.html").read_text(encoding="utf-8")
         assert cells(page, heading) == set(model.model_fields)
@@ -103,12 +107,7 @@ def test_every_field_is_in_the_reference(site: Path) -> None:
 
 
 def test_every_field_has_a_meaning_and_sizes_have_a_unit() -> None:
-    rows = [
-        line.split(" | ")
-        for each in (request(), strategy(), answer())
-        for line in each.splitlines()
-        if line.startswith("| `")
-    ]
+    rows = [line.split(" | ") for each in PARTS.values() for line in each().splitlines() if line.startswith("| `")]
     assert len(rows) > 300
     assert [row[0] for row in rows if len(row) != 5 or not row[4].strip(" |")] == []
     sized = re.compile(r"_(s|bytes|gib|us|gb_per_s|gbit_per_s|tflops)`$")
