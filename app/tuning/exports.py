@@ -17,15 +17,6 @@ from planner.export.target import LaunchFile
 _SCRIPT = "mock.sh"
 
 
-def target_of(framework: str) -> str:
-    """The target whose launch files are run where none is named: the framework's own, else the first that can say its plans."""
-    from planner.export.targets import TARGETS
-
-    if framework in TARGETS:
-        return framework
-    return next(target.name for target in TARGETS.values() if framework in target.frameworks)
-
-
 @dataclass(frozen=True, slots=True)
 class ExportBackend:
     """The launch files that `meshwright export` writes, on made-up tokens."""
@@ -77,6 +68,16 @@ class ExportBackend:
         from planner.export.export import export_row
 
         return export_row(row, self.target, allow_files=True)
+
+
+def target_of(framework: str, row: Mapping[str, Any]) -> str:
+    """The target whose launch files are run where none is named: the first that can say the row, the framework's own before others."""
+    from planner.export.targets import TARGETS
+
+    able = [target.name for target in TARGETS.values() if framework in target.frameworks]
+    ordered = sorted(able, key=lambda name: name != framework)
+    # Where none can, the first says why.
+    return next((name for name in ordered if ExportBackend(name).refusal(row) is None), ordered[0])
 
 
 def with_knobs(files: tuple[LaunchFile, ...], knobs: Mapping[str, Any]) -> tuple[LaunchFile, ...]:

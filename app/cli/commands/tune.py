@@ -161,6 +161,7 @@ def _backend(response: Json, *, asked: BackendOption | None, target: str | None,
     from app.tuning.backends import PyTorchBackend, backend_name
     from app.tuning.exports import ExportBackend, target_of
     from app.tuning.machine import require_machine
+    from app.tuning.rows import trial_row
 
     framework = response["request"]["training"]["framework"]
     kind = backend_name(framework, None if asked is None else asked.value)
@@ -171,7 +172,10 @@ def _backend(response: Json, *, asked: BackendOption | None, target: str | None,
         message = f"--target {target} names launch files, but the trials run with PyTorch's own parallelism"
         raise InvalidInputError([Problem("/target", message, "Add --backend export to run launch files.")])
     require_machine(response["request"]["cluster"], os.environ, device=device.value)
-    return PyTorchBackend(device.value) if kind == "pytorch" else ExportBackend(target or target_of(framework))
+    if kind == "pytorch":
+        return PyTorchBackend(device.value)
+    first = trial_row(response, response["plans"][0]["rank"])
+    return ExportBackend(target or target_of(framework, first))
 
 
 def _opened(

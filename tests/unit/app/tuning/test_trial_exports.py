@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import json
+from typing import Any
 
 import pytest
 
 from app.tuning.exports import ExportBackend, target_of, with_knobs
-from builders import dense_model, request_of
+from app.tuning.rows import trial_row
+from builders import dense_model, llama_model, request_of
 from cost_models.errors import InvalidInputError
 from planner.export.target import LaunchFile
 from planner.plan import plan
@@ -39,6 +41,19 @@ def test_an_export_says_why_it_cannot_say_a_plan() -> None:
     )
 
 
-def test_the_launch_files_are_the_frameworks_own() -> None:
-    assert target_of("deepspeed") == "deepspeed"
-    assert target_of("fsdp") in ("accelerate", "transformers", "pytorch")
+@pytest.mark.parametrize(
+    ("framework", "training", "target"),
+    [
+        ("deepspeed", {}, "deepspeed"),
+        ("megatron", {}, "megatron"),
+        ("fsdp", {}, "accelerate"),
+        # Modules of its own are what only the plain script runs.
+        ("fsdp", {"model_impl": "native"}, "pytorch"),
+    ],
+)
+def test_the_launch_files_are_the_first_that_can_say_the_plan(framework: str, training: Any, target: str) -> None:
+    asked = request_of(llama_model(8), framework, cluster={"gpus_per_node": 2}, seq_length=1024, **training)
+    response = plan(asked | {"top_k": 1})
+    row = trial_row(response, 1)
+    assert target_of(framework, row) == target
+    assert ExportBackend(target).refusal(row) is None
