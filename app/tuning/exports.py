@@ -6,7 +6,6 @@ import json
 import tempfile
 from collections.abc import Mapping
 from dataclasses import dataclass
-from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -44,7 +43,9 @@ class ExportBackend:
         hopeless: Hopeless | None = None,
         knobs: Mapping[str, Any] | None = None,
     ) -> Json:
-        run_export = import_module("profiler.trial.exported").run_export
+        # Loaded by whoever measures; choosing launch files needs none of it.
+        from profiler.trial.exported import run_export
+
         # A folder of its own for each trial: frameworks leave caches and logs beside their files.
         with tempfile.TemporaryDirectory(prefix="meshwright-trial-") as folder:
             for file in with_knobs(self._files(row), knobs or {}):
@@ -53,7 +54,7 @@ class ExportBackend:
                 path.write_text(file.content, encoding="utf-8", newline="\n")
                 if file.executable:
                     path.chmod(0o755)
-            found: Json = run_export(
+            record = run_export(
                 Path(folder),
                 row,
                 world=world_of(row),
@@ -61,8 +62,8 @@ class ExportBackend:
                 warm_up=self.warm_up,
                 steps=self.steps,
                 goes_on=until_hopeless(hopeless, warm_up=self.warm_up),
-            ).to_json()
-        return found
+            )
+        return record.to_json()
 
     def _files(self, row: Mapping[str, Any]) -> tuple[LaunchFile, ...]:
         from planner.export.export import export_row
