@@ -98,6 +98,15 @@ class Attempt:
             self._held.notes.append(f"processes {', '.join(map(str, left))} of the trial could not be ended")
         self._held.until_free()
 
+    def note(self, text: str) -> None:
+        """Keeps a sentence for the record."""
+        self._held.notes.append(text)
+
+    @property
+    def first_error(self) -> str | None:
+        """The first error that its processes wrote."""
+        return None if self._watch is None else self._watch.errors.first
+
     def record(
         self, *, measured: Mapping[str, Any] | None, out_of_memory: str | None = None,
         machine: Mapping[str, Any] | None = None, step_s: Sequence[float], warm_up: int | None = None,

@@ -11,7 +11,7 @@ import json
 import os
 import re
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -39,7 +39,9 @@ _MODULE = re.compile(r"(?:^|\s)-m\s+([A-Za-z_][\w.]*)")
 _PACKAGES = {"flash_attn": "flash-attn", "liger_kernel": "liger-kernel"}
 
 
-def run_export(folder: Path, row: Mapping[str, Any], *, world: int | None = None, **how: Any) -> TrialRecord:
+def run_export(
+    folder: Path, row: Mapping[str, Any], *, world: int | None = None, options: Sequence[str] = (), **how: Any
+) -> TrialRecord:
     """The trial of an evaluate row by its exported launch files, on devices of this machine.
 
     Their step times are those that the launch prints; it prints no terms, and peaks of memory for all ranks together.
@@ -48,6 +50,7 @@ def run_export(folder: Path, row: Mapping[str, Any], *, world: int | None = None
         folder: what `meshwright export` wrote; the launch may write into it.
         row: the row that was exported.
         world: number of processes, which must be the plan's; by default that.
+        options: further words for the launch, such as `--torch-adam`.
         how: fields of `Run`, of which `deadline_s` is needed.
 
     Raises:
@@ -60,12 +63,13 @@ def run_export(folder: Path, row: Mapping[str, Any], *, world: int | None = None
         limits = trial.limits
         # Until the first step a launch tells nothing of its phases.
         trial.limits = replace(limits, start_s=limits.start_s + limits.build_s + limits.warm_up_s)
-        return _run(folder.resolve(), row, trial)
+        return _run(folder.resolve(), row, trial, options)
 
 
-def _run(folder: Path, row: Mapping[str, Any], trial: Attempt) -> TrialRecord:
+def _run(folder: Path, row: Mapping[str, Any], trial: Attempt, options: Sequence[str]) -> TrialRecord:
     run, output = trial.run, trial.folder / "output.txt"
-    command = [sys.executable, "-m", "profiler.trial.guard", "bash", str(folder / SCRIPT), *_arguments(folder, run)]
+    guard = [sys.executable, "-m", "profiler.trial.guard"]
+    command = [*guard, "bash", str(folder / SCRIPT), *_arguments(folder, run), *options]
     # The programs beside this Python are those whose packages were looked for.
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', '')}"
     trial.processes.start(command, environment={**trial.environment(), "PATH": path}, output=output)

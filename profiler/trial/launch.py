@@ -77,6 +77,11 @@ def _run(row: Mapping[str, Any], trial: Attempt, arguments: list[str]) -> TrialR
         return Heard(told.get("phase"), told.get("seconds"))
 
     step_s = trial.watch(outputs, hear, stop=stop.touch)
+    if "--trace" in arguments and "result" in said and "terms_s" not in said:
+        # What was timed before it stays true.
+        trial.note(
+            f"the step was not traced to its end: {trial.first_error or said.get('out_of_memory') or 'no reason was given'}"
+        )
     return trial.record(
         measured=_measured(said), out_of_memory=said.get("out_of_memory"), machine=said.get("machine"), step_s=step_s
     )

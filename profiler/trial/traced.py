@@ -28,7 +28,7 @@ def traced_terms(trainer: Trainer, *, step_time_s: float) -> dict[str, float]:
     """
     on_gpu = trainer.device.type == "cuda"
     activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if on_gpu else [])]
-    with _annotated(trainer), profile(activities=activities, acc_events=True) as profiled:
+    with _annotated(trainer), profile(activities=activities) as profiled:
         settle(on_gpu=on_gpu)
         with record_function(STEP):
             trainer.step()

@@ -79,10 +79,10 @@ def test_steps_and_peaks_are_those_that_a_launch_prints(tmp_path: Path) -> None:
 )
 def test_each_kind_of_launch_is_told_its_steps(marker: str, asked: str, tmp_path: Path) -> None:
     lines = [_object(step, step / 10, 1000 * step) for step in range(1, 5)]
-    trial = _run(_launch(tmp_path, *lines, marker=marker, text=""))
+    trial = _run(_launch(tmp_path, *lines, marker=marker, text=""), options=["--torch-adam"])
     assert (trial.status, trial.step_time_s) == ("ok", 0.3)
     assert (trial.peak_allocated_bytes, trial.peak_reserved_bytes) == (4000, 8000)
-    assert (tmp_path / "said.txt").read_text().startswith(f"started with {asked}\n")
+    assert (tmp_path / "said.txt").read_text().startswith(f"started with {asked} --torch-adam\n")
 
 
 def test_a_launch_that_runs_out_of_memory_says_what_was_asked_for(tmp_path: Path) -> None:
