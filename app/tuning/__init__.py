@@ -9,5 +9,6 @@
 | where a tuning is kept, and how it is continued | `stored` |
 | who runs a trial, and whether it still does | `owners` |
 | whether this machine is the one that was planned for | `machine` |
+| what its trials teach of the cost models' terms | `learnt` |
 | the run-time knobs of the best plan | `knobs` |
 """

@@ -11,6 +11,7 @@ from typing import Any
 
 from app.tuning.backends import Backend
 from app.tuning.document import DocumentStatus, candidate_plans, now, trial_document, tuning_document
+from app.tuning.learnt import corrections_of
 from app.tuning.owners import has_died, this_process
 from app.tuning.rows import trial_row
 from cost_models.errors import MeasurementError
@@ -143,6 +144,7 @@ class Tuning:
         return tuning_document(
             self.response, standing, tuning_id=self.study.name, status=_status(standing),
             created_at=self.study.about["created_at"], backend=backend, knobs=knobs,
+            corrections=corrections_of(self.response, standing),
             warnings=[*self.warnings, *refusals_said(self.refused)],
         )  # fmt: skip
 
