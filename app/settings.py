@@ -98,12 +98,15 @@ class Settings(BaseSettings):
     # Eight GPUs for half a day. The GPUs are the tenant's own; this bounds what a mistyped request can take of them.
     max_tuning_gpu_hours: Annotated[float, Field(gt=0, le=1e6)] = 100.0
     """GPU hours that the trials of one tuning may take together; a request for more is refused."""
+    # A document of some 2 KB, compressed to half of it.
+    max_observations: Annotated[int | None, Field(ge=1)] = 10_000
+    """Observations that one tenant may have; a further one is answered with 429."""
     max_stored_bytes: Annotated[int | None, Field(ge=1)] = 2 << 30
-    """Bytes that the plans, calibrations and tunings of one tenant may take, compressed; a further one is answered with 429."""
+    """Bytes that the plans, calibrations, tunings and observations of one tenant may take, compressed; a further one is answered with 429."""
     request_rate: Rate = None
     """Requests of one key, such as `6000/minute`; more are answered with 429. Each service process counts its own. By default any number."""
     upload_rate: Rate = None
-    """Calibrations that one key may upload, in the same notation. By default `60/minute`, and any number on a loopback address."""
+    """Calibrations and observations that one key may upload, in the same notation. By default `60/minute`, and any number on a loopback address."""
     keep_plans_days: Days | None = None
     """Days after which a finished plan is deleted. By default plans are kept."""
     keep_calibrations_days: Days | None = None

@@ -23,6 +23,7 @@ from app.service.api.examples.answers import ANSWERS, shortened
 from app.service.api.examples.requests import REQUESTS, Example
 from app.service.intake.examples import (
     EXAMPLE_AGENT_ID,
+    EXAMPLE_OBSERVATION_ID,
     EXAMPLE_PLAN_ID,
     EXAMPLE_PROFILING_JOB_ID,
     EXAMPLE_TUNING_ID,
@@ -56,6 +57,8 @@ def recorded(client: TestClient) -> Answers:
         "GET /v1/plans/{plan_id}/exports/{framework}": f"{plan}/exports/megatron",
         "GET /v1/calibrations": "/v1/calibrations",
         "GET /v1/calibrations/{calibration_id}": calibration,
+        "GET /v1/observations": "/v1/observations",
+        "GET /v1/observations/{observation_id}": f"/v1/observations/{EXAMPLE_OBSERVATION_ID}",
         "GET /v1/profiling-jobs": "/v1/profiling-jobs",
         "GET /v1/profiling-jobs/{job_id}": f"/v1/profiling-jobs/{EXAMPLE_PROFILING_JOB_ID}",
         "GET /v1/tunings": "/v1/tunings",
@@ -81,6 +84,8 @@ def recorded(client: TestClient) -> Answers:
     found["POST /v1/evaluate"] = {"200": {n: _sent(client, "/v1/evaluate", EVALUATE[n]) for n in ("row", "wrong_row")}}
     found["POST /v1/judge"] = {"200": {"answer": _sent(client, "/v1/judge", JUDGE["deepspeed"])}}
     found["POST /v1/calibrations"] = {"201": {"stored": _sent(client, "/v1/calibrations", CALIBRATIONS["products"])}}
+    observed = _sent(client, "/v1/observations", REQUESTS["/v1/observations"]["log"])
+    found["POST /v1/observations"] = {"201": {"log": observed}}
     found["POST /v1/keys"] = {"201": {"made": {**_sent(client, "/v1/keys", KEYS["ci"]), **_NOT_REAL}}}
     found["GET /v1/keys"] = {"200": {"answer": _json(client, "/v1/keys")}}
     found["GET /v1/audit"] = {"200": {"answer": _json(client, "/v1/audit")}}

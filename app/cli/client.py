@@ -156,6 +156,10 @@ class Client:
         """Stores the calibration in the service and returns its id."""
         return str(self._call("POST", "/v1/calibrations", json=document)["id"])
 
+    def observe(self, told: Mapping[str, Any]) -> Document:
+        """The stored observation of a run, with the service's prediction."""
+        return self._call("POST", "/v1/observations", json=told)  # type: ignore[no-any-return]
+
     def register_agent(self, facts: Mapping[str, Any]) -> Document:
         """The agent that this node is registered as, with how often it should call."""
         return self._call("POST", "/v1/agents", json=facts)  # type: ignore[no-any-return]

@@ -24,6 +24,7 @@ from app.cli.commands.export import export
 from app.cli.commands.import_config import import_config
 from app.cli.commands.judge import judge
 from app.cli.commands.knobs import knobs_app
+from app.cli.commands.observe import observe
 from app.cli.commands.plan import plan
 from app.cli.commands.plan_options import EXAMPLES
 from app.cli.commands.presets import presets
@@ -74,6 +75,7 @@ app.command("import")(import_config)
 app.command()(judge)
 app.command()(tune)
 app.command()(correct)
+app.command()(observe)
 app.command()(presets)
 app.command()(serve)
 app.command()(worker)

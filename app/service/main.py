@@ -27,6 +27,7 @@ from app.service.api.v1 import (
     health,
     judge,
     keys,
+    observations,
     plans,
     presets,
     profiling_jobs,
@@ -37,6 +38,7 @@ from app.service.db.agents import AgentStore
 from app.service.db.calibrations import CalibrationStore
 from app.service.db.engine import build_engine
 from app.service.db.migrate import is_current, upgrade
+from app.service.db.observations import ObservationStore
 from app.service.db.plans import PlanStore
 from app.service.db.profiling_jobs import IN_TOUCH_S, ProfilingJobStore
 from app.service.db.profiling_leases import ProfilingLeases
@@ -75,6 +77,7 @@ _TAGS = [
     {"name": "presets", "description": "Models, GPUs, clusters and frameworks that a request can name."},
     {"name": "calibrations", "description": "What your own machines were measured to do; plans can be priced with it."},
     {"name": "tunings", "description": "The best plans tried with real training steps on your own nodes."},
+    {"name": "observations", "description": "What your own runs took, beside what was predicted for them."},
     {"name": "agents", "description": "Nodes that measure when they are asked."},
     {
         "name": "keys",
@@ -119,6 +122,7 @@ def create_app(settings: Settings | None = None, *, kinds: Kinds = KINDS) -> Fas
         evaluate,
         judge,
         calibrations,
+        observations,
         profiling_jobs,
         tunings,
         agents,
@@ -157,7 +161,13 @@ def _build_service(settings: Settings, kinds: Kinds) -> Service:
     engine = build_engine(settings.url, silence_s=settings.database_silence_s)
     # Everybody on a loopback address is the same tenant, for whom no worker need be kept free.
     parts = job_parts(settings, engine, kinds=kinds, has_tenants=not settings.is_open)
-    quotas = Quotas(settings.max_plans, settings.max_stored_bytes, settings.max_profiling_jobs, settings.max_tunings)
+    quotas = Quotas(
+        settings.max_plans,
+        settings.max_stored_bytes,
+        settings.max_profiling_jobs,
+        settings.max_tunings,
+        settings.max_observations,
+    )
     profiling_jobs = ProfilingJobStore(
         engine, lease_s=settings.agent_lease_s, max_queued_jobs=settings.max_queued_jobs, quotas=quotas
     )
@@ -174,6 +184,7 @@ def _build_service(settings: Settings, kinds: Kinds) -> Service:
         readiness=Readiness(engine),
         plans=stored,
         calibrations=calibrations,
+        observations=ObservationStore(engine, quotas=quotas),
         agents=AgentStore(engine),
         profiling_jobs=profiling_jobs,
         leases=ProfilingLeases(engine, profiling_jobs),

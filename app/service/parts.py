@@ -13,6 +13,7 @@ from app.service.answering.pool import AnsweringPool
 from app.service.db.agents import AgentStore
 from app.service.db.calibrations import CalibrationStore
 from app.service.db.jobs import JobStore
+from app.service.db.observations import ObservationStore
 from app.service.db.plans import PlanStore
 from app.service.db.profiling_jobs import ProfilingJobStore
 from app.service.db.profiling_leases import ProfilingLeases
@@ -41,6 +42,7 @@ class Service:
     jobs: JobStore
     plans: PlanStore
     calibrations: CalibrationStore
+    observations: ObservationStore
     agents: AgentStore
     profiling_jobs: ProfilingJobStore
     leases: ProfilingLeases
@@ -77,6 +79,7 @@ class Service:
             tenant,
             plans=self.plans,
             calibrations=self.calibrations,
+            observations=self.observations,
             agents=self.agents,
             profiling_jobs=self.profiling_jobs,
             tunings=self.tunings,

@@ -14,6 +14,7 @@ from cost_models.errors import InvalidInputError, Problem
 from cost_models.frameworks.log_formats import LOG_FORMATS, NUMBERS, LogFormat
 from cost_models.hints import choice_hint, shown
 from cost_models.inputs.cluster import resolve_cluster
+from cost_models.inputs.pools import resolve_pools
 from cost_models.strict_json import strict_loads
 from cost_models.units import GIB
 from profiler.logs.composer import ComposerReader
@@ -98,14 +99,19 @@ def facts_of(row: Mapping[str, Any]) -> RunFacts:
         count(strategy, "strategy", name) if strategy.get(name) is not None else 1 for name in ("tp", "pp", "cp")
     ]
     of_replica = degrees[0] * degrees[1] * degrees[2]
-    if strategy.get("dp") is not None:
-        num_gpus = of_replica * count(strategy, "strategy", "dp")
-    else:
-        num_gpus = resolve_cluster(_part(row, "cluster"), pointer="/row/cluster").num_gpus
+    replicas = None if strategy.get("dp") is None else count(strategy, "strategy", "dp")
     if problems:
         raise InvalidInputError(problems)
+    # The whole cluster works where nothing else is said.
+    num_gpus = _gpus_of(_part(row, "cluster")) if replicas is None else of_replica * replicas
     framework = training.get("framework")
     return RunFacts(framework if isinstance(framework, str) else None, batch, seq_length, num_gpus)
+
+
+def _gpus_of(cluster: Mapping[str, Any]) -> int:
+    """GPUs of a cluster of one or several kinds of node."""
+    resolve = resolve_cluster if cluster.get("pools") is None else resolve_pools
+    return resolve(cluster, pointer="/row/cluster").num_gpus
 
 
 def _part(row: Mapping[str, Any], name: str) -> Mapping[str, Any]:

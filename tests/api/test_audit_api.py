@@ -20,6 +20,7 @@ from app.service.db.keys import create_key
 from app.service.intake.examples import EXAMPLE_CALIBRATION
 from app.service.main import create_app
 from app.settings import Settings
+from planner.schemas.observation import EXAMPLE_OBSERVATION_REQUEST
 
 PLAN = {
     "model": {"preset": "llama-3.2-1b"},
@@ -32,6 +33,7 @@ OF_AGENTS = {f"POST /v1/agents/{{agent_id}}/{verb}" for verb in ("lease", "heart
 """How an agent works on a job that somebody asked for. What it brings is the creation of a calibration."""
 TRIED = {
     "POST /v1/plans", "DELETE /v1/plans/{plan_id}", "POST /v1/calibrations", "DELETE /v1/calibrations/{calibration_id}",
+    "POST /v1/observations", "DELETE /v1/observations/{observation_id}",
     "POST /v1/agents", "POST /v1/profiling-jobs", "DELETE /v1/profiling-jobs/{job_id}", "POST /v1/keys",
     "POST /v1/tunings", "DELETE /v1/tunings/{tuning_id}", "DELETE /v1/keys/{key_id}", "POST /plans", "POST /plans/{plan_id}/cancel", "POST /agents/{agent_id}/measure",
 }  # fmt: skip
@@ -86,6 +88,11 @@ def test_what_is_done_is_written_down_with_who_did_it(audited: TestClient) -> No
     assert call("POST", "/v1/calibrations", json=EXAMPLE_CALIBRATION).status_code == 201
     assert call("DELETE", f"/v1/calibrations/{calibration}").status_code == 204
     made.append(("calibration.delete", calibration))
+    observation = call("POST", "/v1/observations", json=EXAMPLE_OBSERVATION_REQUEST).json()["id"]
+    made.append(("observation.create", observation))
+    assert call("POST", "/v1/observations", json=EXAMPLE_OBSERVATION_REQUEST).json()["id"] == observation
+    assert call("DELETE", f"/v1/observations/{observation}").status_code == 204
+    made.append(("observation.delete", observation))
     other = call("POST", "/v1/keys", json={"name": "other"}).json()["id"]
     made.append(("key.create", other))
     assert call("DELETE", f"/v1/keys/{other}").status_code == 204

@@ -59,6 +59,8 @@ def test_the_contracts_routes_are_there(document: dict[str, Any]) -> None:
         ("delete", "/v1/plans/{plan_id}"), ("post", "/v1/evaluate"),
         ("post", "/v1/calibrations"), ("get", "/v1/calibrations"), ("get", "/v1/calibrations/{calibration_id}"),
         ("delete", "/v1/calibrations/{calibration_id}"),
+        ("post", "/v1/observations"), ("get", "/v1/observations"), ("get", "/v1/observations/{observation_id}"),
+        ("delete", "/v1/observations/{observation_id}"),
         ("post", "/v1/keys"), ("get", "/v1/keys"), ("delete", "/v1/keys/{key_id}"),
         ("get", "/v1/agents"), ("post", "/v1/agents"), ("get", "/v1/agents/{agent_id}"),
         ("post", "/v1/agents/{agent_id}/lease"), ("post", "/v1/agents/{agent_id}/heartbeat"),
@@ -111,7 +113,7 @@ def test_every_get_and_post_succeeds_with_its_examples_alone(client: TestClient,
             response.text,
         )
         tried += 1
-    assert tried == 33
+    assert tried == 36
 
 
 def test_a_call_that_makes_an_object_says_which_calls_take_its_id(document: dict[str, Any]) -> None:

@@ -21,6 +21,8 @@ from app.service.db.keys import create_key
 from app.service.intake.examples import EXAMPLE_CALIBRATION, EXAMPLE_LEASE
 from app.service.main import create_app
 from app.settings import Settings
+from planner.schemas.observation import EXAMPLE_OBSERVATION_REQUEST
+from planner.schemas.row import EXAMPLE_ROW
 
 OPEN = {
     "GET /healthz", "GET /readyz",
@@ -79,6 +81,12 @@ def tuned(client: TestClient, tenant: Tenant) -> str:
     return str(answer.json()["id"])
 
 
+def observed(client: TestClient, tenant: Tenant) -> str:
+    """Makes an observation of a run that nobody else has had: equal ones have equal ids, for each tenant its own."""
+    row = {**EXAMPLE_ROW, "id": f"of {tenant.name}"}
+    return stored("/v1/observations", {**EXAMPLE_OBSERVATION_REQUEST, "row": row})(client, tenant)
+
+
 PLAN = {
     "model": {"preset": "llama-3.2-1b"},
     "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8},
@@ -88,6 +96,7 @@ PLAN = {
 OBJECTS: Mapping[str, Callable[[TestClient, Tenant], str]] = {
     "plan_id": stored("/v1/plans", PLAN),
     "calibration_id": stored("/v1/calibrations", EXAMPLE_CALIBRATION),
+    "observation_id": observed,
     "agent_id": stored("/v1/agents", EXAMPLE_REGISTRATION),
     "job_id": leased,
     "tuning_id": tuned,

@@ -11,6 +11,7 @@ import zipfile
 from collections.abc import Iterator
 from typing import Any
 
+from app.observations.observe import stored_form
 from app.service.answering.messages import Last
 from app.service.api.examples.requests import REQUESTS
 from app.service.api.strict_json import parse_json
@@ -27,6 +28,7 @@ from planner.export.target import LaunchFile
 from planner.rows import evaluate_arriving, evaluate_rows
 from planner.schemas import EvaluateRow
 from planner.schemas.judgement import JudgeRequest
+from planner.schemas.observation import ObservationRequest
 
 _MOST_ROWS = 10_000
 """Bodies of the default size hold fewer rows. This bounds the work of one request where a deployment accepts larger ones."""
@@ -109,6 +111,20 @@ def judged(calibrations: CalibrationSource, raw: bytes, *, max_depth: int) -> It
             time_limit_s=_SEARCH_S,
         )
     )
+
+
+def observed(calibrations: CalibrationSource, raw: bytes, *, max_depth: int) -> Iterator[dict[str, Any]]:
+    """One observation: its document, and the framework and GPU by which it is stored.
+
+    Raises:
+        NotJsonError: the body is not strict JSON.
+        InvalidInputError: the request does not match its schema, or its row or log cannot be read.
+    """
+    asked = parse_json(raw, max_depth=max_depth)
+    validated(ObservationRequest, asked, pointer="")
+    own = OwnCalibrations(calibrations, tenant="")
+    (row,) = own.named([asked["row"]])
+    yield stored_form({**asked, "row": row}, extra=own.found)
 
 
 def exported(

@@ -1,4 +1,4 @@
-"""What one tenant may have stored: a number of plans, of profiling jobs and of tunings, and the bytes of what is kept at rest."""
+"""What one tenant may have stored: numbers of plans, profiling jobs, tunings and observations, and the bytes of what is kept at rest."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Table, func, select, text
 
 from app.errors import QuotaError
-from app.service.db.tables import calibrations, plans, profiling_jobs, tunings
+from app.service.db.tables import calibrations, observations, plans, profiling_jobs, tunings
 
 _ASK_AGAIN_S = 3600
 """Seconds after which a client may ask again: only deleting makes room, by the tenant or by the service's retention."""
@@ -23,6 +23,7 @@ class Quotas:
     max_stored_bytes: int | None = None
     max_profiling_jobs: int | None = None
     max_tunings: int | None = None
+    max_observations: int | None = None
 
 
 NO_QUOTAS = Quotas()
@@ -45,7 +46,7 @@ def usage_of(connection: Connection, tenant: str) -> Usage:
         return int(number), int(size)
 
     num_plans, plan_bytes = total(plans)
-    return Usage(num_plans, plan_bytes + sum(total(table)[1] for table in (calibrations, tunings)))
+    return Usage(num_plans, plan_bytes + sum(total(table)[1] for table in (calibrations, tunings, observations)))
 
 
 def one_at_a_time(connection: Connection, tenant: str) -> None:
@@ -78,7 +79,7 @@ def require_room(
     if quotas.max_stored_bytes is not None and usage.stored_bytes + added_bytes > quotas.max_stored_bytes:
         raise _exceeded(
             "stored_bytes",
-            f"your plans, calibrations and tunings take {usage.stored_bytes:,} of at most {quotas.max_stored_bytes:,} bytes, "
+            f"your plans, calibrations, tunings and observations take {usage.stored_bytes:,} of at most {quotas.max_stored_bytes:,} bytes, "
             f"and this needs {added_bytes:,} more",
             limit=quotas.max_stored_bytes, used=usage.stored_bytes,
         )  # fmt: skip
@@ -102,7 +103,9 @@ def require_room_for_tuning(connection: Connection, tenant: str, quotas: Quotas)
     _require_fewer(connection, tenant, tunings, quotas.max_tunings, what="tunings")
 
 
-def _require_fewer(connection: Connection, tenant: str, table: Table, most: int | None, *, what: str) -> None:
+def _require_fewer(
+    connection: Connection, tenant: str, table: Table, most: int | None, *, what: str, which: str = "that have ended"
+) -> None:
     if most is None:
         return
     query = select(func.count()).select_from(table).where(table.c.tenant == tenant)
@@ -110,8 +113,19 @@ def _require_fewer(connection: Connection, tenant: str, table: Table, most: int 
     if used >= most:
         raise _exceeded(
             table.name, f"you already have {used:,} {what} of at most {most:,}",
-            limit=most, used=used, what=f"{what} that have ended",
+            limit=most, used=used, what=f"{what} {which}",
         )  # fmt: skip
+
+
+def require_room_for_observation(connection: Connection, tenant: str, quotas: Quotas, *, added_bytes: int) -> None:
+    """Refuses a further observation where the tenant may have no more, or has no room for its bytes.
+
+    Raises:
+        QuotaError: a quota would be exceeded.
+    """
+    most, which = quotas.max_observations, "that you no longer need"
+    _require_fewer(connection, tenant, observations, most, what="observations", which=which)
+    require_room(connection, tenant, quotas, added_bytes=added_bytes)
 
 
 def _exceeded(

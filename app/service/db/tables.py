@@ -234,10 +234,14 @@ observations = Table(
     _tenant(),
     _id(),
     Column("created_at", UtcDateTime, nullable=False),
-    Column("plan_id", String(80), doc="the plan that was run, where there is one"),
-    Column("rank", Integer),
-    Column("document", Text, nullable=False),
-    Index(None, "tenant", "created_at"),
+    Column("framework", String(40), nullable=False),
+    Column("gpu", String(64), nullable=False),
+    Column("used", Boolean, nullable=False, doc="whether predictions are corrected by it"),
+    Column("headline", Text, nullable=False, doc="the few facts that a list shows, JSON"),
+    Column("document", PackedText, nullable=False),
+    Column("stored_bytes", Integer, nullable=False, server_default="0", doc="of the document at rest"),
+    Index(None, "tenant", "created_at", "id"),
+    Index(None, "tenant", "stored_bytes"),
 )
 
 tunings = Table(

@@ -11,8 +11,10 @@ from functools import cache
 from pathlib import Path
 
 from app.errors import NotFoundError, QuotaError, TooManyJobsError
+from app.observations.observe import stored_form
 from app.service.db.agents import AgentStore, NodeFacts
 from app.service.db.calibrations import CalibrationStore
+from app.service.db.observations import ObservationStore
 from app.service.db.plan_result import Document
 from app.service.db.plans import PlanStore, Submission
 from app.service.db.profiling_jobs import ProfilingJobStore
@@ -21,11 +23,13 @@ from app.service.intake.plan_requests import prepare_request
 from cost_models.calibration import CalibrationDocument
 from cost_models.hardware import document_of
 from planner.request.checked_request import PRODUCT_VERSION
+from planner.schemas.observation import EXAMPLE_OBSERVATION_REQUEST
 from planner.schemas.plan_request import EXAMPLE_REQUEST
 
 EXAMPLE_PLAN_ID = "plan-example"
 EXAMPLE_AGENT_ID, EXAMPLE_PROFILING_JOB_ID, EXAMPLE_LEASE = "agent-example", "profiling-example", "lease-example"
 EXAMPLE_TUNING_ID = "tuning-example"
+EXAMPLE_OBSERVATION_ID = "observation-example"
 EXAMPLE_CALIBRATION: Document = {
     "schema_version": 1,
     "name": "example of the documentation",
@@ -46,6 +50,14 @@ EXAMPLE_CALIBRATION: Document = {
 
 _TUNING = Path(__file__).with_name("example_tuning.json")
 """The document of a tuning whose steps were measured; its field `asked` is what was asked."""
+
+
+@cache
+def example_observation() -> Document:
+    """The observation that every tenant starts with. Its numbers are invented, so that it corrects nothing."""
+    made = stored_form(EXAMPLE_OBSERVATION_REQUEST)
+    made["document"] |= {"id": EXAMPLE_OBSERVATION_ID, "used": False}
+    return made
 
 
 @cache
@@ -71,6 +83,7 @@ def seed_examples(
     plans: PlanStore,
     calibrations: CalibrationStore,
     agents: AgentStore,
+    observations: ObservationStore,
     profiling_jobs: ProfilingJobStore,
     tunings: TuningStore,
     job_time_limit_s: float,
@@ -85,6 +98,10 @@ def seed_examples(
         gpu=document.fingerprint.gpu,
         gpus_per_node=None,
         is_limited=False,
+    )
+    observed = example_observation()
+    observations.add(
+        tenant, observed["document"], framework=observed["framework"], gpu=observed["gpu"], is_limited=False
     )
     # Without a node shape too, so that no profiling job waits for an agent that nobody runs.
     node = NodeFacts("example", document.fingerprint.gpu, None, 1, PRODUCT_VERSION)

@@ -21,6 +21,7 @@ from app.service.intake.examples import EXAMPLE_CALIBRATION
 from app.service.intake.tuning_requests import EXAMPLE_TUNING_REQUEST
 from cost_models.hardware import document_of
 from planner.schemas.judgement import EXAMPLE_JUDGE_REQUEST
+from planner.schemas.observation import EXAMPLE_OBSERVATION_REQUEST
 from planner.schemas.plan_request import EXAMPLE_REQUEST
 from planner.schemas.row import EXAMPLE_ROW
 
@@ -46,6 +47,7 @@ _FIRST: Mapping[str, Any] = {
     "/v1/agents/{agent_id}/lease": EXAMPLE_LEASE_REQUEST,
     "/v1/agents/{agent_id}/heartbeat": EXAMPLE_HEARTBEAT,
     "/v1/agents/{agent_id}/results": EXAMPLE_RESULT,
+    "/v1/observations": EXAMPLE_OBSERVATION_REQUEST,
     "/v1/profiling-jobs": EXAMPLE_PROFILING_REQUEST,
     "/v1/tunings": EXAMPLE_TUNING_REQUEST,
     "/v1/keys": EXAMPLE_KEY_REQUEST,
