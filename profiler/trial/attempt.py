@@ -17,7 +17,7 @@ from typing import Any
 from cost_models import presets
 from cost_models.errors import InvalidInputError, Problem
 from profiler.machine.fingerprint import CPU_NAME
-from profiler.trial.gpus import DeviceKind, Held, held
+from profiler.trial.gpus import DeviceKind, Driver, Held, held
 from profiler.trial.processes import Processes
 from profiler.trial.reasons import of_codes
 from profiler.trial.record import Backend, Status, TrialMachine, TrialRecord, one_line, written_time
@@ -44,6 +44,8 @@ class Run:
     goes_on: GoesOn | None = None
     locks: Path | None = None
     """Folder of the GPUs' locks; by default the one for temporary files."""
+    driver: Driver | None = None
+    """Whom the GPUs are asked of; by default NVML, where it is there."""
 
 
 class Attempt:
@@ -172,7 +174,9 @@ def attempt(row: Mapping[str, Any], backend: Backend, run: Run, *, world: int | 
     """
     ranks = ranks_of(row, world)
     with (
-        held(ranks, device=run.device, indices=run.gpus, allow_busy=run.allow_busy, locks=run.locks) as on,
+        held(
+            ranks, device=run.device, indices=run.gpus, allow_busy=run.allow_busy, locks=run.locks, driver=run.driver
+        ) as on,
         tempfile.TemporaryDirectory(prefix="meshwright-trial-") as folder,
     ):
         _require_kind(row, on)

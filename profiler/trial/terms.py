@@ -24,7 +24,8 @@ STEP, SETTLE, EMBEDDING, HEAD, LOSS, OPTIMIZER = (
 _PARTS = {EMBEDDING: "embedding", HEAD: "head", LOSS: "loss", OPTIMIZER: "optimizer"}
 _DEVICE_WORK = frozenset({"kernel", "gpu_memcpy", "gpu_memset"})
 _COMMUNICATION_KERNEL = re.compile(r"^(?:nccl|rccl)", re.IGNORECASE)
-# On processors nothing tells the group: DTensor's collectives are functional ones, and only stages send to each other.
+# On processors nothing tells the group. DTensor's collectives are functional ones, as those of experts and of context are, which
+# count as tensor parallelism's here; only stages send to each other.
 _TENSORS_ON_HOST, _STAGES_ON_HOST = re.compile(r"^_c10d_functional::"), re.compile(r"^(?:gloo|c10d):+(?:send|recv)")
 _COMMUNICATION_ON_HOST = re.compile(r"^(?:gloo:|c10d::)")
 _ATTENTION = re.compile(

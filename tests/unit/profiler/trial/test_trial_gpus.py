@@ -14,7 +14,9 @@ import pytest
 from cost_models.errors import InvalidInputError, MeasurementError
 from cost_models.units import GIB
 from profiler.machine.nvml import Reading
+from profiler.trial.attempt import Run, attempt
 from profiler.trial.gpus import held, visible
+from profiler.trial.watch import Heard
 
 IDLE = Reading(
     sm_clock_hz=None, power_w=None, power_limit_w=None, temperature_celsius=None, throttle=(), ecc_uncorrected=None,
@@ -173,6 +175,44 @@ def test_memory_that_does_not_come_back_is_noted_with_its_holder(tmp_path: Path)
         (note,) = on.notes
     assert "GPU 0 (NVIDIA H200) still had 60.0 GiB more in use after the trial than before it" in note
     assert f"held by process {os.getpid()}" in note
+
+
+ROW: dict[str, Any] = {
+    "model": {}, "training": {}, "cluster": {"gpu": "H200-SXM-141GB", "num_nodes": 1, "gpus_per_node": 2}, "strategy": {"tp": 2},
+}  # fmt: skip
+
+
+def _on(tmp_path: Path, driver: Driver) -> Run:
+    return Run(deadline_s=60.0, driver=driver, locks=tmp_path)
+
+
+@pytest.mark.parametrize("planned", ["H200-SXM-141GB", {"name": "H200-SXM-141GB"}, "a part of our own", None])
+def test_a_plan_for_these_gpus_or_for_ones_that_we_do_not_know_may_run(planned: Any, tmp_path: Path) -> None:
+    row = {**ROW, "cluster": {"gpu": planned}}
+    with attempt(row, "pytorch", _on(tmp_path, _two()), world=2) as trial:
+        assert trial.environment()["CUDA_VISIBLE_DEVICES"] == "GPU-0000-test,GPU-1111-test"
+
+
+def test_what_is_measured_is_never_kept_as_another_gpus(tmp_path: Path) -> None:
+    row = {**ROW, "cluster": {"gpu": "H100-SXM-80GB"}}
+    said = r"/cluster/gpu: gpu is H100-SXM-80GB; GPU 0 \(NVIDIA H200\) of this machine is H200-SXM-141GB"
+    with pytest.raises(InvalidInputError, match=said), attempt(row, "pytorch", _on(tmp_path, _two()), world=2):
+        raise AssertionError("it must not begin")
+
+
+def test_a_record_names_the_machine_and_what_made_its_figures_doubtful(tmp_path: Path) -> None:
+    busy = replace(IDLE, other_processes=(2**22 + 1,))
+    run = replace(_on(tmp_path, _two(IDLE, busy)), allow_busy=True, warm_up=0, steps=1)
+    with attempt(ROW, "export", run, world=None) as trial:
+        output = tmp_path / "output.txt"
+        trial.processes.start(["echo", "0.5"], environment=trial.environment(), output=output)
+        step_s = trial.watch([output], lambda line: Heard(step_s=float(line)))
+        record = trial.record(measured={"step_time_s": step_s[0]}, machine={"torch": "2.11.0"}, step_s=step_s)
+    machine = record.to_json()["machine"]
+    assert len(machine.pop("host_fingerprint")) == 12
+    assert machine == {"gpu": "H200-SXM-141GB", "gpus": 2, "torch": "2.11.0", "nccl": "", "driver": "580.159.04"}
+    assert record.notes == (f"GPU 1 (NVIDIA H200) is used by process {2**22 + 1}, 0.5 GiB in use before the trial",)
+    assert record.gpu_seconds == pytest.approx(2 * record.took_s)
 
 
 def test_on_processors_there_is_nothing_to_hold() -> None:
