@@ -136,7 +136,15 @@ def test_two_trials_never_share_a_gpu(tmp_path: Path) -> None:
 def test_a_gpu_stays_held_while_a_process_of_the_trial_lives(tmp_path: Path) -> None:
     """As after kill -9 of the program that ran the trial, when its processes are still on the GPU."""
     with held(1, driver=_two(), environment={}, locks=tmp_path):
-        left = subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE, close_fds=False)
+        left = subprocess.Popen(
+            [sys.executable, "-c", "print(flush=True); input()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            close_fds=False,
+        )
+        # Only once it runs has it closed what it does not inherit.
+        assert left.stdout is not None
+        left.stdout.readline()
     try:
         with (
             pytest.raises(MeasurementError, match="running another trial"),
