@@ -91,6 +91,8 @@ def test_show_prints_tables_and_writes_a_page(measured: tuple[Path, float], tmp_
     assert "<svg" in page.read_text()
 
 
+# As long as the profile of one node, which every run makes; how ranks lie on nodes is told by tests of `profiler/ranks.py`.
+@pytest.mark.proof
 def test_two_nodes_on_loopback(tmp_path: Path) -> None:
     """Two launchers of one rank each are two nodes: groups across them are measured as such."""
     port, out = free_port(), tmp_path / "two.json"

@@ -56,7 +56,7 @@ def consistent(request: dict[str, Any]) -> bool:
     return not set(constraints["fixed"]) & set(constraints["allowed"])
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(REQUESTS.filter(consistent))
 def test_a_response_is_valid_finite_and_repeatable(request) -> None:
     response = plan(request)
@@ -71,7 +71,7 @@ def test_a_response_is_valid_finite_and_repeatable(request) -> None:
     assert again["rejected"] == response["rejected"]
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(REQUESTS.filter(consistent))
 def test_plans_keep_the_constraints_and_evaluate_to_what_they_say(request) -> None:
     response, limits = plan(request), request["constraints"]
@@ -86,7 +86,7 @@ def test_plans_keep_the_constraints_and_evaluate_to_what_they_say(request) -> No
             assert each["strategy"][name] in values
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(REQUESTS.filter(consistent))
 def test_a_smallest_change_makes_it_fit(request) -> None:
     """Applied to the strategy it belongs to, whatever the framework, every fact stated as the plan took it."""

@@ -184,7 +184,7 @@ class BruteForce:
         self.best, self.step_s = rows.take(order), step_s[order]
 
 
-@settings(max_examples=120)
+@settings(max_examples=60)
 @given(requests())
 def test_the_search_finds_what_brute_force_finds(request) -> None:
     """The same strategies in the same order, and a proof that they are the best."""
@@ -198,7 +198,7 @@ def test_the_search_finds_what_brute_force_finds(request) -> None:
         assert found.lower_bound_s is None
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(requests())
 def test_a_search_in_blocks_finds_the_same(request) -> None:
     """Blocks of a few base rows: another order, other bounds, the same plans and the same proof."""
@@ -212,7 +212,7 @@ def test_a_search_in_blocks_finds_the_same(request) -> None:
     assert parts.total == whole.total == parts.feasible + parts.bounded + sum(parts.rejected.values())
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(requests())
 def test_every_strategy_is_feasible_rejected_or_bounded_once(request) -> None:
     """But for repetitions, which count as bounded. Every reason given is a true one."""

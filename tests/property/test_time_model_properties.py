@@ -44,7 +44,7 @@ MODELS = {
 TOY = {
     "name": "toy", "memory_gib": 24, "peak_tflops": {"bf16": 200}, "memory_bandwidth_gb_per_s": 1500, "nvlink_gb_per_s": 200,
 }  # fmt: skip
-FASTER = settings(max_examples=40)
+FASTER = settings(max_examples=20)
 
 
 @cache

@@ -150,10 +150,10 @@ def altered(case: dict[str, Any], section: str, name: str, value: Any) -> dict[s
     return {**case, "plan": "\n".join(lines).replace(head, f"{head}  {name}: {value}\n", 1)}
 
 
-# Two releases in every run, the oldest and the newest, since each takes its process six seconds.
+# The newest release in every run, since each takes its process six seconds; what is written for the others is kept as files.
 @pytest.mark.parametrize(
     "version",
-    [version if version in ("0.3", "0.6") else pytest.param(version, marks=pytest.mark.proof) for version in CORE],
+    [version if version == "0.6" else pytest.param(version, marks=pytest.mark.proof) for version in CORE],
 )
 def test_bridge_understands_what_the_plan_says(version: str):
     """Every value arrives in the container, and typos in every section are refused."""

@@ -31,7 +31,13 @@ MIXTURE = {
 @pytest.mark.parametrize(
     ("impl", "strategy"),
     [
-        pytest.param("transformers", {"dp": 2, "zero": 3, "recompute": "full"}, id="sharded-modules-of-transformers"),
+        # With the proofs, since the mixture below is sharded and recomputed by the same lines.
+        pytest.param(
+            "transformers",
+            {"dp": 2, "zero": 3, "recompute": "full"},
+            id="sharded-modules-of-transformers",
+            marks=pytest.mark.proof,
+        ),
         pytest.param("transformers", {"dp": 1, "tp": 2, "sequence_parallel": True}, id="split-modules-of-transformers"),
         pytest.param("native", {"dp": 2, "zero": 0}, id="replicas-of-the-own-decoder"),
         pytest.param(

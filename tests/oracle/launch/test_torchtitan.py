@@ -92,19 +92,22 @@ def test_what_torchtitan_reads_is_the_plan(version: str, tmp_path: Path):
                         "selective": {"0.2": "selective", "0.3": "SelectiveAC.Config"}}[named["recompute"]][version]  # fmt: skip
 
 
-@pytest.mark.parametrize(
-    ("recipe", "converter"),
-    [("tensorwise", "Float8LinearConverter"), ("rowwise", "Float8LinearConverter"), ("mxfp8", "MXLinearConverter")],
-)
-def test_converters_are_found_by_their_names_and_leave_the_head_out(recipe: str, converter: str, tmp_path: Path):
-    training = {"precision": "fp8", "fp8_recipe": recipe, "compile": True}
-    cluster = {"preset": "dgx-b200", "num_nodes": 1}
-    row = {**row_of("torchtitan", version="0.2", training=training, dp=8), "cluster": cluster}
-    _, launch = exported(TARGET, row)
-    (answer,) = answers("0.2", [put_down(launch, tmp_path / "launch")])
-    assert answer["ok"]["converters"] == [converter]
-    linear = answer["ok"]["config"]["quantize"]["linear"]
-    assert linear["mx" if recipe == "mxfp8" else "float8"]["filter_fqns"] == ["output"]
+CONVERTERS = {
+    "tensorwise": "Float8LinearConverter", "rowwise": "Float8LinearConverter", "mxfp8": "MXLinearConverter"
+}  # fmt: skip
+
+
+def test_converters_are_found_by_their_names_and_leave_the_head_out(tmp_path: Path):
+    folders = []
+    for recipe in CONVERTERS:
+        training = {"precision": "fp8", "fp8_recipe": recipe, "compile": True}
+        cluster = {"preset": "dgx-b200", "num_nodes": 1}
+        row = {**row_of("torchtitan", version="0.2", training=training, dp=8), "cluster": cluster}
+        folders.append(put_down(exported(TARGET, row)[1], tmp_path / recipe))
+    for (recipe, converter), answer in zip(CONVERTERS.items(), answers("0.2", folders), strict=True):
+        assert answer["ok"]["converters"] == [converter]
+        linear = answer["ok"]["config"]["quantize"]["linear"]
+        assert linear["mx" if recipe == "mxfp8" else "float8"]["filter_fqns"] == ["output"]
 
 
 def misspelt(content: str, pattern: str) -> list[str]:

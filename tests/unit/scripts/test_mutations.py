@@ -119,6 +119,8 @@ def test_every_equivalent_mutation_is_one_that_could_be_drawn(root: Path) -> Non
         assert entry["why"].endswith(".")
 
 
+# Six runs of pytest, for a tool that only developers start.
+@pytest.mark.proof
 def test_a_mutation_that_no_file_can_be_imported_with_is_killed_by_the_file(tmp_path: Path) -> None:
     """Nothing in such a file has run, so no test of it can be named."""
     (tmp_path / "x.py").write_text("a = [0, 1]\nb = a[1]\n")
