@@ -22,6 +22,8 @@ from planner.rows import evaluate_rows
 
 IMPLAUSIBLE = 50.0
 """Times that a measurement may be off its prediction either way; beyond, it was of something else."""
+PROCESSORS = "CPU"
+"""What a trial record names as its GPU where it ran on none."""
 _UNCORRECTED = CorrectionSet(())
 _TIERS = {tier.label: tier for tier in Tier}
 
@@ -110,6 +112,10 @@ def _figures(document: Mapping[str, Any]) -> _Figures | str:
     status = document.get("status", "ok")
     if status != "ok":
         return f"Its status is {status}: it was not measured to the end."
+    machine = document.get("machine")
+    # Such a trial shows that a plan runs; its row names GPUs all the same.
+    if isinstance(machine, Mapping) and machine.get("gpu") == PROCESSORS:
+        return "It ran on processors, which teaches nothing of GPUs."
     if document.get("used") is False:
         flags = ", ".join(map(str, document.get("flags") or ())) or "no flag"
         return f"It is marked as not used ({flags})."

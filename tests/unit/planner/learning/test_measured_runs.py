@@ -89,6 +89,7 @@ def test_the_peak_of_one_rank_of_a_pipeline_teaches_no_memory() -> None:
         (trial(step_time_s=float("nan"), peak_allocated_bytes=True), "neither a step time nor"),
         (trial(row=ROW | {"strategy": {"tp": 64}}), "cannot be priced"),
         (trial(row=None), "has no row"),
+        (trial(machine={"gpu": "CPU", "gpus": 2}), "ran on processors"),
         (trial(row=ROW | {"cluster": {"pools": []}}), "several kinds of node"),
         (observation() | {"used": False, "flags": ["implausible"]}, "not used (implausible)"),
     ],
