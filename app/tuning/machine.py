@@ -6,7 +6,10 @@ from collections.abc import Mapping
 from typing import Any
 
 from app.tuning.backends import Device
-from cost_models.errors import InvalidInputError, Problem
+from cost_models.errors import InvalidInputError, MeasurementError, Problem
+from profiler.machine.node import Node, this_node
+
+_NO_GPU = "Run it on the machine that the request is for, with nvidia-ml-py installed; --device cpu tries the loop out without a GPU."
 
 
 def require_machine(cluster: Mapping[str, Any], environment: Mapping[str, str], *, device: Device) -> None:
@@ -23,23 +26,29 @@ def require_machine(cluster: Mapping[str, Any], environment: Mapping[str, str], 
     """
     if device == "cpu":
         return
-    from profiler.machine.node import this_node
+    try:
+        node = this_node(environment, device="cuda", gpu=None, gpus_per_node=None)
+    except MeasurementError as error:
+        raise MeasurementError(error.message, hint=_NO_GPU) from error
+    if problems := unlike(cluster, node):
+        raise InvalidInputError(problems)
 
-    problems = []
+
+def unlike(cluster: Mapping[str, Any], node: Node) -> list[Problem]:
+    """In what a cluster is not this machine; empty where it is, or a part of it."""
     if cluster.get("pools"):
         message = "a cluster of several kinds of node cannot be measured on one machine"
-        raise InvalidInputError([Problem("/cluster/pools", message, "Plan for one node of this machine's kind.")])
-    named = cluster["gpu"] if isinstance(cluster["gpu"], str) else cluster["gpu"]["name"]
-    node = this_node(environment, device="cuda", gpu=None, gpus_per_node=None)
-    # What is measured on another kind of GPU would be taken for what the predictions were made for.
-    if named != node.gpu:
-        message = f"the request is for {named}, but this machine has {node.gpu}"
-        problems.append(Problem("/cluster/gpu", message, f"Plan for {node.gpu} to tune here."))
+        return [Problem("/cluster/pools", message, "Plan for one node of this machine's kind.")]
+    found = []
+    # What is measured on another kind of GPU would be taken for what the predictions were made for. Whoever describes a GPU by
+    # figures of their own knows whether it is this one.
+    if isinstance(cluster["gpu"], str) and cluster["gpu"] != node.gpu:
+        message = f"the request is for {cluster['gpu']}, but this machine has {node.gpu}"
+        found.append(Problem("/cluster/gpu", message, f"Plan for {node.gpu} to tune here."))
     # Fewer GPUs than the machine has are fine: the trials take the first ones.
     planned = int(cluster["num_nodes"]) * int(cluster["gpus_per_node"])
     if planned > node.gpus_per_node:
         message = f"the request is for {planned} GPUs, but this machine has {node.gpus_per_node}"
         hint = f"Plan for one node of {node.gpus_per_node} GPUs to tune here, and carry what was learnt to the larger cluster."
-        problems.append(Problem("/cluster/num_nodes", message, hint))
-    if problems:
-        raise InvalidInputError(problems)
+        found.append(Problem("/cluster/num_nodes", message, hint))
+    return found

@@ -14,13 +14,14 @@ from app.errors import WrongStateError
 from app.tuning.backends import backend_name, until_hopeless
 from app.tuning.document import candidate_plans
 from app.tuning.loop import Tuning, runnable
-from app.tuning.machine import require_machine
+from app.tuning.machine import unlike
 from app.tuning.owners import has_died, this_process
 from app.tuning.stored import opened
 from builders import dense_model, request_of
 from cost_models.errors import InvalidInputError, MeasurementError
 from planner.plan import plan
 from planner.search.standing import Limits, Stop
+from profiler.machine.node import Node
 
 GIB = 2**30
 Json = dict[str, Any]
@@ -180,10 +181,23 @@ def test_another_program_than_the_planned_one_is_refused() -> None:
     assert "Leave --backend out" in refused.value.problems[0].hint
 
 
-def test_a_cluster_of_several_kinds_of_node_is_not_this_machine() -> None:
-    require_machine({"pools": [{}]}, {}, device="cpu")
-    with pytest.raises(InvalidInputError, match="several kinds"):
-        require_machine({"pools": [{}]}, {}, device="cuda")
+@pytest.mark.parametrize(
+    ("changed", "pointer", "said"),
+    [
+        ({}, None, ""),
+        ({"gpus_per_node": 1}, None, ""),
+        # Whoever gives figures of their own says by these that it is this GPU.
+        ({"gpu": {"name": "mine", "memory_gib": 141}}, None, ""),
+        ({"gpu": "H100-SXM-80GB"}, "/cluster/gpu", "this machine has H200-SXM-141GB"),
+        ({"num_nodes": 2}, "/cluster/num_nodes", "the request is for 4 GPUs, but this machine has 2"),
+        ({"pools": [{}]}, "/cluster/pools", "several kinds of node"),
+    ],
+)
+def test_a_cluster_that_is_not_this_machine_is_told(changed: Json, pointer: str | None, said: str) -> None:
+    cluster = {"gpu": "H200-SXM-141GB", "num_nodes": 1, "gpus_per_node": 2} | changed
+    found = unlike(cluster, Node("H200-SXM-141GB", 2))
+    assert [each.pointer for each in found] == ([] if pointer is None else [pointer])
+    assert all(said in each.message and each.hint for each in found)
 
 
 def test_plans_that_run_the_same_are_tried_once(response: Json) -> None:
