@@ -103,6 +103,8 @@ def test_gpus_that_are_not_there_are_an_error_before_anything_starts(
         ({"other_processes": (os.getpid(),)}, rf"is used by process {os.getpid()} \(\S+\), 0.5 GiB in use"),
         ({"other_processes": (2**22 + 1, 7**9)}, rf"is used by process {2**22 + 1}, process {7**9}, 0.5 GiB"),
     ],
+    # A process number in a test's name is another one in each process of pytest, and then no test is run at all.
+    ids=["by nobody that is shown", "by a process of this machine", "by processes of another"],
 )  # fmt: skip
 def test_a_gpu_that_others_use_is_named_with_its_users(changed: dict[str, Any], said: str, tmp_path: Path) -> None:
     busy = replace(IDLE, **changed)
