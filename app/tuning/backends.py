@@ -107,11 +107,16 @@ def one_line(error: MeshwrightError) -> str:
     if isinstance(error, InvalidInputError):
         # Each by its own words, so that plans which share a reason can be told together.
         told = [
-            f"{each.pointer}: {each.message.rstrip('.')}. {each.hint}".removeprefix(": ").strip()
-            for each in error.problems[:_SAID_MOST]
+            f"{_field(each)}{each.message.rstrip('.')}. {each.hint}".strip() for each in error.problems[:_SAID_MOST]
         ]
         return " ".join(" ".join(told).split())
     return " ".join(f"{error.message.rstrip('.')}. {error.hint}".split())
+
+
+def _field(problem: Problem) -> str:
+    """The field that a problem is about, where its message does not name it; the row around it is nothing that a user wrote."""
+    name = problem.pointer.rpartition("/")[2]
+    return "" if not name or name in problem.message else f"{name}: "
 
 
 def until_hopeless(hopeless: Hopeless | None, *, warm_up: int) -> Callable[[int, float], bool]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
+from math import isclose
 from statistics import median
 
 from app.plan_cells import degrees_above_one, recomputed, seconds
@@ -137,7 +138,7 @@ def _with_something_learnt(tuning: Tuning) -> list[TunedTrial]:
         for each in tuning.measured
         if each.corrected_step_time_s is not None
         and each.predicted_step_time_s is not None
-        and each.corrected_step_time_s != each.predicted_step_time_s
+        and not isclose(each.corrected_step_time_s, each.predicted_step_time_s, rel_tol=1e-6)
     ]
 
 
