@@ -22,6 +22,7 @@ from app.service.api.v1 import (
     agents,
     audit,
     calibrations,
+    corrections,
     evaluate,
     exports,
     health,
@@ -46,6 +47,7 @@ from app.service.db.quotas import Quotas
 from app.service.db.troubles import Readiness
 from app.service.db.tuning_trials import TrialLeases
 from app.service.db.tunings import TuningStore
+from app.service.intake.own_corrections import OwnCorrections
 from app.service.job_figures import JobFigures
 from app.service.jobs.assembly import KINDS, job_parts
 from app.service.jobs.runner import Kinds
@@ -76,6 +78,7 @@ _TAGS = [
     {"name": "evaluate", "description": "What a strategy or a configuration of your own costs."},
     {"name": "presets", "description": "Models, GPUs, clusters and frameworks that a request can name."},
     {"name": "calibrations", "description": "What your own machines were measured to do; plans can be priced with it."},
+    {"name": "corrections", "description": "What your own measured runs say of the predictions."},
     {"name": "tunings", "description": "The best plans tried with real training steps on your own nodes."},
     {"name": "observations", "description": "What your own runs took, beside what was predicted for them."},
     {"name": "agents", "description": "Nodes that measure when they are asked."},
@@ -123,6 +126,7 @@ def create_app(settings: Settings | None = None, *, kinds: Kinds = KINDS) -> Fas
         judge,
         calibrations,
         observations,
+        corrections,
         profiling_jobs,
         tunings,
         agents,
@@ -173,6 +177,7 @@ def _build_service(settings: Settings, kinds: Kinds) -> Service:
     )
     stored = PlanStore(engine, max_queued_jobs=settings.max_queued_jobs, quotas=quotas)
     calibrations = CalibrationStore(engine, quotas=quotas)
+    observed = ObservationStore(engine, quotas=quotas)
     tuned = TuningStore(engine, max_queued_jobs=settings.max_queued_jobs, in_touch_s=IN_TOUCH_S, quotas=quotas)
     trials = TrialLeases(engine, lease_s=settings.agent_lease_s, failed=record_of_failure)
     answering = AnsweringPool(FORKER, calibrations, _pool_limits(settings))
@@ -184,7 +189,8 @@ def _build_service(settings: Settings, kinds: Kinds) -> Service:
         readiness=Readiness(engine),
         plans=stored,
         calibrations=calibrations,
-        observations=ObservationStore(engine, quotas=quotas),
+        observations=observed,
+        corrections=OwnCorrections(engine, observed),
         agents=AgentStore(engine),
         profiling_jobs=profiling_jobs,
         leases=ProfilingLeases(engine, profiling_jobs),

@@ -22,6 +22,7 @@ from app.service.db.tuning_trials import TrialLeases
 from app.service.db.tunings import TuningStore
 from app.service.db.workers import WorkerStore
 from app.service.intake.examples import seed_examples
+from app.service.intake.own_corrections import OwnCorrections
 from app.service.jobs.runner import JobRunner
 from app.service.kept import KeptAnswers, KeptRequests
 from app.service.keyring import Keyring
@@ -43,6 +44,7 @@ class Service:
     plans: PlanStore
     calibrations: CalibrationStore
     observations: ObservationStore
+    corrections: OwnCorrections
     agents: AgentStore
     profiling_jobs: ProfilingJobStore
     leases: ProfilingLeases

@@ -69,6 +69,7 @@ def test_the_contracts_routes_are_there(document: dict[str, Any]) -> None:
         ("delete", "/v1/profiling-jobs/{job_id}"),
         ("get", "/v1/tunings"), ("post", "/v1/tunings"), ("get", "/v1/tunings/{tuning_id}"),
         ("delete", "/v1/tunings/{tuning_id}"),
+        ("get", "/v1/corrections"), ("put", "/v1/corrections/{correction_id}"),
         ("get", "/v1/audit"),
         ("get", "/v1/presets/models"), ("get", "/v1/presets/gpus"), ("get", "/v1/presets/clusters"),
         ("get", "/v1/presets/frameworks"), ("get", "/healthz"), ("get", "/readyz"), ("get", "/metrics"),
@@ -113,7 +114,7 @@ def test_every_get_and_post_succeeds_with_its_examples_alone(client: TestClient,
             response.text,
         )
         tried += 1
-    assert tried == 36
+    assert tried == 37
 
 
 def test_a_call_that_makes_an_object_says_which_calls_take_its_id(document: dict[str, Any]) -> None:

@@ -23,6 +23,7 @@ from app.service.main import create_app
 from app.settings import Settings
 from planner.schemas.observation import EXAMPLE_OBSERVATION_REQUEST
 from planner.schemas.row import EXAMPLE_ROW
+from tests.api.test_corrections_api import TRIALS, measured
 
 OPEN = {
     "GET /healthz", "GET /readyz",
@@ -87,6 +88,23 @@ def observed(client: TestClient, tenant: Tenant) -> str:
     return stored("/v1/observations", {**EXAMPLE_OBSERVATION_REQUEST, "row": row})(client, tenant)
 
 
+GPU = {
+    "memory_gib": 140, "peak_tflops": {"bf16": 989}, "memory_bandwidth_gb_per_s": 4800, "nvlink_gb_per_s": 450,
+}  # fmt: skip
+
+
+def taught(client: TestClient, tenant: Tenant) -> str:
+    """Makes a correction, from two measured plans of the tenant. Ids name term and scope, so that tenants differ by their GPUs."""
+    gpu = f"H200 of {tenant.name}"
+    trials = [
+        trial | {"row": trial["row"] | {"cluster": trial["row"]["cluster"] | {"gpu": GPU | {"name": gpu}}}}
+        for trial in TRIALS[:2]
+    ]
+    measured(client, tenant.name, trials)
+    items = client.get("/v1/corrections", headers=tenant.headers).json()["items"]
+    return str(next(each["id"] for each in items if each["gpu"] == gpu))
+
+
 PLAN = {
     "model": {"preset": "llama-3.2-1b"},
     "cluster": {"gpu": "H100-SXM-80GB", "num_nodes": 1, "gpus_per_node": 8},
@@ -100,6 +118,7 @@ OBJECTS: Mapping[str, Callable[[TestClient, Tenant], str]] = {
     "agent_id": stored("/v1/agents", EXAMPLE_REGISTRATION),
     "job_id": leased,
     "tuning_id": tuned,
+    "correction_id": taught,
     "key_id": stored("/v1/keys", {"name": "", "scopes": ["read"]}),
 }
 """How an object is made whose id a parameter of a path takes."""

@@ -20,8 +20,8 @@ from app.service.db.tables import audit
 Action = Literal[
     "plan.create", "plan.cancel", "plan.delete", "calibration.create", "calibration.delete", "key.create", "key.revoke",
     "agent.register", "profiling-job.create", "profiling-job.cancel", "profiling-job.delete",
-    "tuning.create", "tuning.cancel", "tuning.delete",
     "observation.create", "observation.delete",
+    "tuning.create", "tuning.cancel", "tuning.delete", "correction.enable", "correction.disable",
 ]  # fmt: skip
 """What can be done: a kind of object, and what happens to it."""
 

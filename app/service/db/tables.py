@@ -309,6 +309,15 @@ tuning_trials = Table(
     ForeignKeyConstraint(["tenant", "tuning_id"], ["tunings.tenant", "tunings.id"], ondelete="CASCADE"),
 )
 
+correction_switches = Table(
+    "correction_switches",
+    metadata,
+    _tenant(),
+    _id(),
+    Column("enabled", Boolean, nullable=False),
+    Column("changed_at", UtcDateTime, nullable=False),
+)
+
 audit = Table(
     "audit",
     metadata,

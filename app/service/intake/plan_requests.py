@@ -12,6 +12,7 @@ from typing import Any
 from app.service.db.calibrations import CalibrationStore
 from app.service.db.plan_result import encoded
 from app.service.intake.own_calibrations import OwnCalibrations
+from app.service.intake.own_corrections import OwnCorrections
 from cost_models.errors import CalibrationError, InvalidInputError, Problem
 from planner.request.checked_request import check_request, parse_request
 
@@ -32,11 +33,16 @@ class PreparedRequest:
     """Seconds after which the job is stopped."""
     wait_s: float
     names_stored: bool
-    """Whether it names calibrations, so that checking the same bytes again may give another request."""
+    """Whether it names calibrations or is priced with the tenant's corrections, so that checking the same bytes again may give another request."""
 
 
 def prepare_request(
-    document: Any, *, tenant: str, calibrations: CalibrationStore, job_time_limit_s: float
+    document: Any,
+    *,
+    tenant: str,
+    calibrations: CalibrationStore,
+    job_time_limit_s: float,
+    corrections: OwnCorrections | None = None,
 ) -> PreparedRequest:
     """The job for this request.
 
@@ -49,6 +55,9 @@ def prepare_request(
     (request,) = own.named([document])
     try:
         prepared = check_request(request, asked=asked, calibrations=own.found)
+        learnt = None if corrections is None else corrections.of_request(tenant, request, extra=own.found)
+        if learnt is not None:
+            request, prepared = learnt, check_request(learnt, calibrations=own.found)
     except CalibrationError as error:
         at = str(error.context.get("field", "/cluster/calibration"))
         raise InvalidInputError([Problem(at, error.message, error.hint, error.code)]) from error
@@ -60,5 +69,5 @@ def prepare_request(
         payload=encoded({"request": request, "calibrations": texts}),
         time_limit_s=min(limit_s, job_time_limit_s),
         wait_s=asked.wait_s,
-        names_stored=own.names_any,
+        names_stored=own.names_any or learnt is not None,
     )

@@ -16,6 +16,7 @@ from app.service.api.agent_schemas import (
     EXAMPLE_REGISTRATION,
     EXAMPLE_RESULT,
 )
+from app.service.api.correction_schemas import EXAMPLE_SWITCH
 from app.service.api.key_documents import EXAMPLE_KEY_REQUEST
 from app.service.intake.examples import EXAMPLE_CALIBRATION
 from app.service.intake.tuning_requests import EXAMPLE_TUNING_REQUEST
@@ -50,6 +51,7 @@ _FIRST: Mapping[str, Any] = {
     "/v1/observations": EXAMPLE_OBSERVATION_REQUEST,
     "/v1/profiling-jobs": EXAMPLE_PROFILING_REQUEST,
     "/v1/tunings": EXAMPLE_TUNING_REQUEST,
+    "/v1/corrections/{correction_id}": EXAMPLE_SWITCH,
     "/v1/keys": EXAMPLE_KEY_REQUEST,
 }
 

@@ -74,7 +74,8 @@ async def create_plan(
     ] = None,
 ) -> Response:
     """Ask for the best plans. A request that was asked before gets the stored answer."""
-    asked = service.kept_requests.get(body.sha256)
+    # What was checked for a tenant that has measured nothing is not what another one's runs make of it.
+    asked = service.kept_requests.get(body.sha256) if service.corrections.seems_empty(caller.tenant) else None
     if asked is None:
         # Resolving and the database block, so they stay off the event loop, which streams and waiting requests share.
         asked = await run_in_threadpool(
@@ -83,6 +84,7 @@ async def create_plan(
             tenant=caller.tenant,
             calibrations=service.calibrations,
             job_time_limit_s=service.settings.job_time_limit_s,
+            corrections=service.corrections,
         )
         service.kept_requests.keep(body.sha256, asked)
     known = service.kept_answers.id_of(caller.tenant, asked.digest)

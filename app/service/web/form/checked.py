@@ -74,6 +74,7 @@ def check_form(values: Values, *, tenant: str, service: Service) -> CheckedForm:
             tenant=tenant,
             calibrations=service.calibrations,
             job_time_limit_s=service.settings.job_time_limit_s,
+            corrections=service.corrections,
         )
     except InvalidInputError as error:
         # A part whose document could not be read is missing from the request, which would be told a second time.
