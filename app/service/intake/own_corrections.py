@@ -51,6 +51,7 @@ class OwnCorrections:
             with self._lock:
                 self._empty[tenant] = time.monotonic()
             return ()
+        # Two requests that come at once may both compute; a lock would let the second wait for what it would compute as well.
         with self._lock:
             known = self._known.get(tenant)
         if known is not None and known[0] == state:
@@ -64,6 +65,7 @@ class OwnCorrections:
         trials = [text for _, _, text in trial_records(self._engine, tenant)[-MOST_RUNS:]]
         observed = self._observations.used(tenant, limit=MOST_RUNS)
         records = [json.loads(text) for text in (*trials, *observed)]
+        # Switches name term and scope, so that they outlive every new fit.
         off = switched_off(self._engine, tenant)
         learnt = fit_corrections(measured_runs(records).runs)
         return tuple(replace(each, enabled=each.id not in off) for each in learnt)
@@ -78,6 +80,7 @@ class OwnCorrections:
             message = f"there is no correction {correction_id}"
             raise NotFoundError(message, hint="GET /v1/corrections lists those that your measured runs lead to.")
         switch(self._engine, tenant, correction_id, enabled=enabled)
+        # Read back, since a run that was stored in between may have changed what it says.
         return next(each for each in self.listed(tenant) if each.id == correction_id)
 
     def seems_empty(self, tenant: str) -> bool:
