@@ -59,7 +59,8 @@ def _watched(
             "echo step 1; echo step 1; echo step 1; sleep 60", {"finish_s": 0.2},
             "nothing came for 0.2 s in the phase finish after 3 steps",
         ),
-        (DETACHED + "echo step 1; wait", {"deadline_s": 0.4}, "it had not ended after its 0.4 s, in the phase step after 1 steps"),
+        (DETACHED + "echo step 1; wait", {"step_s": 0.4}, "nothing came for 0.4 s in the phase step after 1 steps"),
+        ("sleep 60", {"deadline_s": 0.2}, "it had not ended after its 0.2 s, in the phase start after 0 steps"),
     ],
 )  # fmt: skip
 def test_a_phase_that_lasts_too_long_ends_the_trial(
