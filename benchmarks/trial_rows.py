@@ -38,6 +38,7 @@ _DEEPSPEED = {
     "framework": "deepspeed",
     "precision": "bf16",
     "model_impl": "transformers",
+    "attention_kernel": "sdpa",
     "compile": False,
     "dropout": 0,
 }

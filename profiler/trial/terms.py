@@ -37,6 +37,8 @@ _PRODUCT_KERNEL = re.compile(r"gemm|nvjet|cutlass.*(?:Gemm|Grouped)|xmma|cublas|
 _FSDP = re.compile(r"^(?:FSDP::|fsdp::)")
 _GROUP = "Process Group Description"
 _BY_GROUP = {"tp": "tp_comm", "cp": "cp_comm", "ep": "ep_comm", "pp": "pp_comm"}
+# A dimension of a mesh that spans all ranks has no group of its own: PyTorch takes the first group of all, whatever the dimension.
+_OF_ALL = "default_pg"
 
 
 class Standing(IntEnum):
@@ -60,18 +62,21 @@ class Work:
     """Of a transfer that may begin by waiting for its peer: which others carry the same; None where that is not told apart."""
 
 
-def terms_of_trace(events: Sequence[Mapping[str, Any]], *, pipeline: bool) -> dict[str, float]:
+def terms_of_trace(
+    events: Sequence[Mapping[str, Any]], *, pipeline: bool, spans_all: str | None = None
+) -> dict[str, float]:
     """Seconds of one rank's traced step by term; they sum to the step, whose annotation is `STEP`.
 
     Args:
         events: `traceEvents` of a trace in Chrome's format.
         pipeline: whether stages wait for each other, so that waiting is the bubble.
+        spans_all: the degree that holds all ranks, such as "tp"; None where several do, or replicas and shards.
     """
     spans = HostSpans(events)
     step = spans.named(STEP)
     on_device = [event for event in events if event.get("cat") in _DEVICE_WORK]
     if on_device:
-        works = [_of_kernel(event, spans, pipeline=pipeline) for event in on_device]
+        works = [_of_kernel(event, spans, pipeline=pipeline, spans_all=spans_all) for event in on_device]
     else:
         works = list(_of_host(spans, pipeline=pipeline))
     return shares(_waiting_apart(works), start=step.start, end=step.end)
@@ -121,7 +126,7 @@ def of_step(terms_s: Mapping[str, float], *, step_time_s: float) -> dict[str, fl
     return {name: value * step_time_s / busy_s for name, value in terms_s.items() if name != "launch"}
 
 
-def _of_kernel(event: Mapping[str, Any], spans: HostSpans, *, pipeline: bool) -> Work:
+def _of_kernel(event: Mapping[str, Any], spans: HostSpans, *, pipeline: bool, spans_all: str | None) -> Work:
     start = float(event["ts"])
     end = start + float(event.get("dur", 0.0))
     launched_by = spans.launching(event)
@@ -130,7 +135,11 @@ def _of_kernel(event: Mapping[str, Any], spans: HostSpans, *, pipeline: bool) ->
         told = event.get("args", {})
         if _GROUP not in told:
             told = next((span.arguments for span in spans.around(launched_by) if "Group size" in span.arguments), told)
-        return _communication(told, start, end, spans.around(launched_by), pipeline=pipeline)
+        above = list(spans.around(launched_by))
+        # Shards may lie on all ranks, too, and then share the group; what FSDP launches says so.
+        if spans_all is not None and told.get(_GROUP) == _OF_ALL and not any(_FSDP.match(span.name) for span in above):
+            told = {**told, _GROUP: spans_all}
+        return _communication(told, start, end, above, pipeline=pipeline)
     around = list(spans.around(launched_by))
     return Work(*_placed(around, spans, start, end, is_product=bool(_PRODUCT_KERNEL.search(name))))
 

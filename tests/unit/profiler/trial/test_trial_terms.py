@@ -65,9 +65,10 @@ class Trace:
         kernel = {"ph": "X", "cat": "kernel", "name": name, "pid": 0, "tid": stream, "ts": start, "dur": length}
         self.events.append(kernel | {"args": number | {key.replace("_", " "): value for key, value in args.items()}})
 
-    def terms(self, *, pipeline: bool = False) -> dict[str, float]:
+    def terms(self, *, pipeline: bool = False, spans_all: str | None = None) -> dict[str, float]:
         """Microseconds by term."""
-        return {name: round(value * 1e6, 6) for name, value in terms_of_trace(self.events, pipeline=pipeline).items()}
+        found = terms_of_trace(self.events, pipeline=pipeline, spans_all=spans_all)
+        return {name: round(value * 1e6, 6) for name, value in found.items()}
 
 
 def _whole_step() -> Trace:
@@ -126,6 +127,27 @@ def test_every_kernel_goes_to_the_term_of_what_launched_it() -> None:
         "gemm": 100 + 150, "attention": 60 + 110, "elementwise": 20, "launch": 250, "embedding": 20 + 20, "head": 50 + 100,
         "loss": 20 + 20, "grad_accumulation": 10, "optimizer": 70,
     }  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("spans_all", "expected"),
+    [
+        ("tp", {"tp_comm": 40, "dp_comm": 30}),
+        ("cp", {"cp_comm": 40, "dp_comm": 30}),
+        (None, {"dp_comm": 40 + 30}),
+    ],
+)
+def test_the_group_of_all_ranks_is_that_of_the_degree_that_holds_them(
+    spans_all: str | None, expected: dict[str, float]
+) -> None:
+    """On two GPUs a mesh gives tensor parallelism the first group of all. A gather of 40 µs, and FSDP's own of 30, in that group."""
+    trace = Trace(100)
+    told = {"Process_Group_Description": "default_pg", "Group_size": 2, "Collective_name": "_allgather_base"}
+    kernel = "ncclDevKernel_AllGather_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+    trace.kernel(kernel, 0, 40, launched=1, stream=20, **told)
+    trace.span("FSDP::all_gather (layers.0)", 3, 4, "user_annotation")
+    trace.kernel(kernel, 40, 30, launched=4, stream=21, **told)
+    assert trace.terms(spans_all=spans_all) == {**expected, "launch": 30}
 
 
 def test_a_collective_counts_where_nothing_computes_beside_it() -> None:
