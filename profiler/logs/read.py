@@ -215,7 +215,11 @@ def _read_lines(lines: Iterable[Line], readers: list[LineReader], flags: set[Fla
             if any(mark in text for mark in reader.marks):
                 _take(reader, line, flags)
     for reader in readers:
-        reader.finish()
+        # What stands last may be unclear as well.
+        try:
+            reader.finish()
+        except UnclearNumberError:
+            reader.found.flags.add("unclear-numbers")
 
 
 def _take(reader: LineReader, line: Line, flags: set[Flag]) -> None:

@@ -128,7 +128,11 @@ class LineReader(ABC):
         """
 
     def finish(self) -> None:
-        """Takes what only the end of the log decides."""
+        """Takes what only the end of the log decides.
+
+        Raises:
+            UnclearNumberError: as in `take`.
+        """
         return
 
 

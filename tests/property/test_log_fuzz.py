@@ -109,7 +109,7 @@ def test_bytes_are_read_or_refused(data: bytes) -> None:
 
 @pytest.mark.proof
 @pytest.mark.slow
-@settings(max_examples=20_000, deadline=None, suppress_health_check=list(HealthCheck))
+@settings(max_examples=5_000, deadline=None, suppress_health_check=list(HealthCheck))
 @given(logs(), ANY)
 def test_thousands_of_changed_logs_are_read_or_refused(text: str, framework: str) -> None:
     check(text, framework)

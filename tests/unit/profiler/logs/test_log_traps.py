@@ -90,6 +90,14 @@ def test_decimal_commas_are_read_where_they_can_be_nothing_else() -> None:
     assert read_log(unclear, row=MEGATRON).step_time_s == 1.0005
 
 
+def test_an_unclear_number_that_stands_last_is_left_out() -> None:
+    """A block of composer's that ends the log with a rate that is no number: drawn cases found it raise past the readers."""
+    row = {"training": {**MEGATRON["training"], "framework": "fsdp"}, "strategy": {"dp": 1}}
+    blocks = "".join(f"[batch={i}/9]:\n\t Train throughput/batches_per_sec: 0.5000\n" for i in range(1, 5))
+    reading = read_log(f"{blocks}[batch=5/9]:\n\t Train throughput/batches_per_sec: 1.2.3\n", row=row)
+    assert (reading.step_time_s, reading.flags) == (2.0, ("unclear-numbers",))
+
+
 def test_a_log_of_another_framework_is_refused_by_name() -> None:
     text = "".join(line(i, "1000.0") for i in range(1, 9))
     assert refusal(text, TITAN) == "/log: the log is of Megatron-LM, which the row's framework torchtitan does not run"
