@@ -49,11 +49,13 @@ def record_of(what: Mapping[str, Any], took_s: float) -> dict[str, Any]:
 def main() -> None:
     runs, seconds, arguments = Path(sys.argv[1]), float(sys.argv[2]), sys.argv[3:]
     out = Path(next(each for each in arguments if each.startswith("--out=")).removeprefix("--out="))
+    # The name of the file ends with the number of the attempt.
+    trial = out.stem.rpartition("-")[0]
     what = json.loads(Path(arguments[-2]).read_text(encoding="utf-8"))
 
     def note(event: str) -> None:
         with runs.open("a") as file:
-            file.write(json.dumps({"event": event, "strategy": what["row"]["strategy"]}) + "\n")
+            file.write(json.dumps({"event": event, "trial": trial, "strategy": what["row"]["strategy"]}) + "\n")
 
     note("begun")
     if seconds < 0:

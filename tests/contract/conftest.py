@@ -9,7 +9,7 @@ import shutil
 import subprocess
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from urllib.parse import urlsplit, urlunsplit
 
@@ -101,3 +101,17 @@ def engine(database_url: str) -> Iterator[Engine]:
     upgrade(engine)
     yield engine
     engine.dispose()
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def lasting_engine(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Engine]:
+    """The same for all tests of a module, which keep out of each other's way by tenants of their own."""
+    with ExitStack() as kept:
+        if request.param == "sqlite":
+            url = f"sqlite:///{tmp_path_factory.mktemp('lasting') / 'test.db'}"
+        else:
+            url = kept.enter_context(_new_database(request.getfixturevalue("postgres_url")))
+        engine = build_engine(url)
+        upgrade(engine)
+        yield engine
+        engine.dispose()

@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from app.cli.agent.measurement import Ended, Measurement, command_of
 from app.cli.agent.results import Results
-from app.cli.agent.trials import clear_trial, prepare_trial, trial_command
+from app.cli.agent.trials import clear_trial, finished_trials, prepare_trial, trial_command
 from app.cli.client import Client
 from app.errors import InternalError, NotFoundError, UnauthorizedError, WrongStateError, status_of
 from cost_models.errors import MeasurementError, MeshwrightError
@@ -75,6 +75,7 @@ class Agent:
             MeshwrightError: the service refuses the agent: its key, its facts.
         """
         self._results.sweep()
+        self._take_up()
         self._register()
         idle_since = time.monotonic()
         while not self._stopping.is_set():
@@ -133,6 +134,13 @@ class Agent:
                 self._stopping.wait(pause_s)
                 wait_s = min(2.0 * wait_s, self._settings.longest_wait_s)
         return None
+
+    def _take_up(self) -> None:
+        """Keeps for sending what an earlier run of this agent was killed too early to keep."""
+        for out, result in finished_trials(self._settings.folder):
+            self._results.put(out.stem, result)
+            clear_trial(out)
+            out.unlink(missing_ok=True)
 
     # --- measuring --------------------------------------------------------------------------------------------------
 

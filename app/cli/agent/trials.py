@@ -6,13 +6,14 @@ import json
 import shlex
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from cost_models.errors import MeasurementError
 
 Document = dict[str, Any]
+_DESCRIBED = ".trial.json"
 PROGRAM = "app.cli.agent.trial_program"
 
 
@@ -40,8 +41,9 @@ def prepare_trial(job: Mapping[str, Any], *, out: Path, device: str) -> Path:
     what = {
         "row": trial["row"], "backend": trial["backend"], "gpus": trial["gpus"], "deadline_s": trial["deadline_s"],
         "folder": str(folder), "device": device,
+        "lease": job["lease"],
     }  # fmt: skip
-    described = out.with_suffix(".trial.json")
+    described = out.with_suffix(_DESCRIBED)
     described.write_text(json.dumps(what), encoding="utf-8")
     return described
 
@@ -66,4 +68,15 @@ def files_of(out: Path) -> Path:
 def clear_trial(out: Path) -> None:
     """Removes what was written for a trial."""
     shutil.rmtree(files_of(out), ignore_errors=True)
-    out.with_suffix(".trial.json").unlink(missing_ok=True)
+    out.with_suffix(_DESCRIBED).unlink(missing_ok=True)
+
+
+def finished_trials(folder: Path) -> Iterator[tuple[Path, Document]]:
+    """Records that were written while nobody waited for them any more, because the agent had just been killed, each with its result."""
+    for described in sorted(folder.glob(f"*{_DESCRIBED}")):
+        out = described.with_name(described.name.removesuffix(_DESCRIBED) + ".json")
+        try:
+            what, record = (json.loads(path.read_text(encoding="utf-8")) for path in (described, out))
+        except (OSError, ValueError):
+            continue
+        yield out, {"lease": what["lease"], "outcome": "measured", "trial": record}
