@@ -18,6 +18,8 @@ from typing import Any
 import httpx2
 import pytest
 
+from builders import request_of
+
 STAND_IN = Path(__file__).resolve().parent.parent / "stand_in_trial.py"
 GPU = "H200-SXM-141GB"
 ASKED: dict[str, Any] = {
@@ -118,3 +120,45 @@ def test_a_killed_agent_and_a_killed_service_lose_and_double_no_trial(tmp_path: 
     assert sorted(finished) == sorted(told), "each was run to its end once, and each record has arrived"
     assert len(events(runs, "begun")) == len(finished) + 1, "only the one that was cut off was begun again"
     assert [trial["attempts"] for trial in ended["trials"]] == [2] + [1] * (len(told) - 1)
+
+
+@pytest.mark.proof
+def test_an_agent_trains_a_tiny_model_on_processors_for_a_tuning(tmp_path: Path) -> None:
+    """Nothing stands in for anything: the plan, PyTorch's own parallelism in processes of the agent's machine, and the study."""
+    pytest.importorskip("torch", reason="trials train with PyTorch")
+    model = {
+        "num_layers": 2, "hidden_size": 64, "num_attention_heads": 4, "num_key_value_heads": 2, "intermediate_size": 128,
+        "vocab_size": 256,
+    }  # fmt: skip
+    asked = request_of(
+        model, "torchtitan", cluster={"gpus_per_node": 1}, seq_length=32, global_batch_size=8, cross_entropy="unfused",
+        compile=False,
+    )  # fmt: skip
+    port = free_port()
+    address = f"http://127.0.0.1:{port}"
+    settings = {"DATA_DIR": str(tmp_path / "data"), "SEED_EXAMPLES": "false", "LOG_LEVEL": "error"}
+    agent = ("agent", "--server", address, "--gpu", asked["cluster"]["gpu"], "--gpus-per-node", "1", "--device", "cpu")
+
+    def call(method: str, path: str, body: object = None) -> Any:
+        try:
+            answer = httpx2.request(method, address + path, json=body, timeout=20)
+        except httpx2.HTTPError:
+            return None
+        return answer.json() if answer.is_success else None
+
+    with started("serve", "--port", str(port), "--workers", "1", **settings):
+        wait_for(lambda: call("GET", "/readyz"))
+        with started(*agent, "--folder", str(tmp_path / "state")):
+            tuning_id = wait_for(lambda: call("POST", "/v1/tunings", {"request": asked, "max_trials": 2}))["id"]
+
+            def ended() -> Any:
+                found = call("GET", f"/v1/tunings/{tuning_id}")
+                return found if found and found["finished_at"] else None
+
+            found = wait_for(ended, seconds=240)
+    assert found["backend"] == "pytorch"
+    assert [trial["status"] for trial in found["trials"]] == ["ok", "ok"], found["trials"]
+    assert found["best"]["step_time_s"] == min(trial["step_time_s"] for trial in found["trials"])
+    # A model that has learnt nothing is as good as a guess among 256 tokens: ln 256 = 5.545.
+    losses = [trial["record"]["ranks"][0]["losses"][0] for trial in found["trials"]]
+    assert losses == [pytest.approx(5.545, abs=0.1)] * 2

@@ -12,7 +12,6 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
-from importlib import import_module
 from pathlib import Path
 from types import FrameType
 from typing import Any
@@ -50,10 +49,10 @@ def _run(what: Mapping[str, Any]) -> dict[str, Any]:
     row, deadline_s = what["row"], what["deadline_s"]
     if what["backend"] == "pytorch":
         return PyTorchBackend(what["device"]).run(row, deadline_s=deadline_s)
-    # Loaded by name, because a release that runs no launch files lacks it; the machine then says so.
-    run_export = import_module("profiler.trial.exported").run_export
-    found: dict[str, Any] = run_export(Path(what["folder"]), row, world=what["gpus"], deadline_s=deadline_s).to_json()
-    return found
+    from profiler.trial.exported import run_export
+
+    how = {"deadline_s": deadline_s, "device": what["device"]}
+    return run_export(Path(what["folder"]), row, world=what["gpus"], **how).to_json()
 
 
 def _refused(what: Mapping[str, Any], error: InvalidInputError) -> TrialRecord:

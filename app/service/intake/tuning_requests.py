@@ -15,10 +15,10 @@ from app.service.db.plans import PlanRow, PlanStore
 from app.service.db.tunings import TuningLimits, WantedTuning
 from app.service.intake.examples import EXAMPLE_AGENT_ID, EXAMPLE_PLAN_ID
 from app.tuning.backends import backend_name
+from app.tuning.exports import target_of
 from cost_models.calibration import CalibrationDocument
 from cost_models.errors import InvalidInputError, Problem
 from cost_models.inputs.fields import Count, CountOrZero
-from planner.export.targets import TARGETS
 from planner.request.checked_request import parse_request
 from planner.request.job import resolve_pooled_job
 from planner.schemas.base import ContractModel
@@ -130,11 +130,6 @@ def wanted_tuning(asked: TuningRequest, plan: TunedPlan, *, most_gpu_hours: floa
         limits=TuningLimits(asked.max_trials, asked.budget_s, gpu_hours, asked.trial_limit_s),
         agent_id=asked.agent,
     )
-
-
-def target_of(framework: str) -> str:
-    """The target whose launch files run a framework's plans: its own, or the first that says them."""
-    return framework if framework in TARGETS else next(t.name for t in TARGETS.values() if framework in t.frameworks)
 
 
 def _at(asked: TuningRequest, pointer: str) -> str:
