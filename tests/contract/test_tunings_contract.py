@@ -63,7 +63,7 @@ class House:
         return self.agents.register(tenant or self.tenant, NodeFacts(name, GPU, gpus, 1, "0.1.0")).id
 
     def ask(self, limits: TuningLimits = LIMITS, *, agent_id: str | None = None, **options: Any) -> TuningRow:
-        asked = encoded({"seed": 0, "target": "torchtitan"})
+        asked = encoded({"seed": 0})
         wanted = WantedTuning(self.plan_id, asked, "export", GPU, 2, limits, agent_id)
         return self.tunings.submit(self.tenant, wanted, **options)
 

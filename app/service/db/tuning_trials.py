@@ -120,21 +120,20 @@ class TrialLeases:
             _change(connection, row, **self._taken(agent_id, instance, now) | {"attempts": row.attempts + 1})
             return _read(connection, row)
 
-    def add(
-        self, claim: Claim, new: NewTrial, *, agent_id: str | None, instance: str = "", refusal: str | None = None
-    ) -> TrialRow | None:
-        """The chosen trial, stored; None if the claim was lost, or the candidate was tried before.
+    def add(self, claim: Claim, new: NewTrial, *, agent_id: str, instance: str) -> TrialRow | None:
+        """The chosen trial, stored and leased to the agent; None if the claim was lost, or the candidate was tried before.
 
-        It is leased to the agent, or waits for another one where `agent_id` is None, or has ended at once where `refusal` says why it
-        cannot be run anywhere.
+        Where the agent has fewer GPUs than the trial needs, it is stored and waits for another agent.
         """
         values = {"number": new.number, "candidate": new.candidate, "gpus": new.gpus, "expected_s": new.expected_s}
+        mine = (agents.c.tenant == claim.tenant) & (agents.c.id == agent_id)
         try:
             with writing(self._engine) as connection:
                 if claimed(connection, claim) is None:
                     return None
                 now = now_of(connection)
-                leased = {} if agent_id is None else self._taken(agent_id, instance, now)
+                has = connection.execute(select(agents.c.gpus_per_node).where(mine)).scalar_one_or_none()
+                leased = self._taken(agent_id, instance, now) if has is None or has >= new.gpus else {}
                 connection.execute(
                     insert(tuning_trials).values(
                         tenant=claim.tenant, tuning_id=claim.tuning_id, job=new.job, created_at=now, told=False,
@@ -142,10 +141,7 @@ class TrialLeases:
                     )
                 )  # fmt: skip
                 query = _rows(claim.tenant).where(_r.tuning_id == claim.tuning_id, _r.number == new.number)
-                row = connection.execute(query).one()
-                if refusal is not None:
-                    _end(connection, row, record=self._failed(new.job, refusal), gpu_seconds=0.0)
-                return _read(connection, row)
+                return _trial(connection.execute(query).one())
         except IntegrityError:
             return None
 

@@ -15,7 +15,6 @@ from app.service.db.plans import PlanRow, PlanStore
 from app.service.db.tunings import TuningLimits, WantedTuning
 from app.service.intake.examples import EXAMPLE_AGENT_ID, EXAMPLE_PLAN_ID
 from app.tuning.backends import backend_name
-from app.tuning.exports import target_of
 from cost_models.calibration import CalibrationDocument
 from cost_models.errors import InvalidInputError, Problem
 from cost_models.inputs.fields import Count, CountOrZero
@@ -120,10 +119,9 @@ def wanted_tuning(asked: TuningRequest, plan: TunedPlan, *, most_gpu_hours: floa
     # Plans use whole nodes of the cluster. Fewer GPUs than one node has are therefore never enough for any of them.
     nodes = parse_request(plan.request).constraints.num_nodes.min or 1
     backend = backend_name(framework, asked.backend)
-    target = target_of(framework)
     return WantedTuning(
         plan_id=plan.id,
-        asked=encoded(asked.model_dump(mode="json") | {"backend": backend, "target": target, "gpu_hours": gpu_hours}),
+        asked=encoded(asked.model_dump(mode="json") | {"backend": backend, "gpu_hours": gpu_hours}),
         backend=backend,
         gpu=job.cluster.gpu.name,
         min_gpus=nodes * job.cluster.gpus_per_node,

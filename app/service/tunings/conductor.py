@@ -110,29 +110,26 @@ class Conductor:
             self._tunings.unclaim(claim)
 
     def _choose(self, claim: Claim, *, agent_id: str, instance: str) -> TrialRow | None:
-        while (running := self._settle(claim)) is not None:
-            tuning, study = running
-            ask = study.ask(owner=claim.token)
-            if ask is None:
-                # Either it waits for trials that run, or what was just told was the last.
-                self._settle(claim)
-                return None
-            subject = _subject(tuning)
-            wanted = tuning.wanted
-            given = subject.job(
-                subject.ranks[ask.candidate],
-                backend=wanted.backend,
-                target=_target(tuning),
-                deadline_s=wanted.limits.trial_limit_s,
-            )
-            # Free of races, since only the holder of the claim adds trials.
-            number = 1 + max((each.number for each in self._trials.of(claim.tenant, claim.tuning_id)), default=0)
-            new = NewTrial(number, ask.candidate, given["gpus"], encoded(given), ask.expected_step_time_s)
-            trial = self._trials.add(claim, new, agent_id=agent_id, instance=instance)
-            if trial is None:
-                study.release(ask.number)
-            return trial
-        return None
+        running = self._settle(claim)
+        if running is None:
+            return None
+        tuning, study = running
+        ask = study.ask(owner=claim.token)
+        if ask is None:
+            # Either it waits for trials that run, or what was just told was the last.
+            self._settle(claim)
+            return None
+        subject, wanted = _subject(tuning), tuning.wanted
+        rank, deadline_s = subject.ranks[ask.candidate], wanted.limits.trial_limit_s
+        given = subject.job(rank, backend=wanted.backend, deadline_s=deadline_s)
+        # Free of races, since only the holder of the claim adds trials.
+        number = 1 + max((each.number for each in self._trials.of(claim.tenant, claim.tuning_id)), default=0)
+        new = NewTrial(number, ask.candidate, given["gpus"], encoded(given), ask.expected_step_time_s)
+        trial = self._trials.add(claim, new, agent_id=agent_id, instance=instance)
+        if trial is None:
+            study.release(ask.number)
+            return None
+        return trial if trial.status == "running" else None
 
     def _only_settle(self, claim: Claim) -> None:
         self._settle(claim)
@@ -167,7 +164,7 @@ class Conductor:
             why = json.loads(plan.error)["detail"] if plan.error else "somebody cancelled it"
             self._fail(claim, f"plan {plan.id} {plan.status}: {why}")
             return self._tunings.get(claim.tenant, claim.tuning_id)
-        subject = Subject.of_plan(plan, backend=tuning.wanted.backend, target=_target(tuning))
+        subject = Subject.of_plan(plan, backend=tuning.wanted.backend)
         if subject.ranks:
             self._tunings.begin(claim, subject.text())
         else:
@@ -244,7 +241,3 @@ def _study_name(tenant: str, tuning_id: str) -> str:
 def _subject(tuning: TuningRow) -> Subject:
     assert tuning.answer is not None
     return Subject.of_text(tuning.answer)
-
-
-def _target(tuning: TuningRow) -> str:
-    return str(json.loads(tuning.wanted.asked)["target"])

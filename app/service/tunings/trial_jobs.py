@@ -12,6 +12,7 @@ from app.service.db.plan_result import encoded
 from app.service.db.plans import PlanRow
 from app.tuning.backends import PyTorchBackend, one_line, world_of
 from app.tuning.document import candidate_plans
+from app.tuning.exports import target_of
 from app.tuning.rows import trial_row
 from cost_models.calibration import CalibrationDocument
 from cost_models.errors import MeshwrightError
@@ -34,19 +35,25 @@ class Subject:
     """Why it cannot run the others, by rank as text."""
     calibrations: Mapping[str, Document]
     """Calibrations that the plan was priced with and that its launch files mention, by name."""
+    target: str
+    """Whose launch files are run, where the back end is `export`."""
 
     @classmethod
-    def of_plan(cls, plan: PlanRow, *, backend: str, target: str) -> Subject:
+    def of_plan(cls, plan: PlanRow, *, backend: str) -> Subject:
         """What is to be tried of a plan that has succeeded."""
         assert plan.response is not None
         response = json.loads(plan.response)
         calibrations = json.loads(plan.request)["calibrations"]
-        subject = cls(response, [each["rank"] for each in candidate_plans(response)], {}, calibrations)
+        ranks = [each["rank"] for each in candidate_plans(response)]
+        # Which files can say a plan is a matter of its job, such as an adapter, which all plans of a response share.
+        framework = response["request"]["training"]["framework"]
+        target = target_of(framework, trial_row(response, ranks[0])) if ranks else ""
+        subject = cls(response, ranks, {}, calibrations, target)
         refused = {}
         for rank in subject.ranks:
-            if (why := subject.refusal(rank, backend=backend, target=target)) is not None:
+            if (why := subject.refusal(rank, backend=backend)) is not None:
                 refused[str(rank)] = why
-        return cls(response, [rank for rank in subject.ranks if str(rank) not in refused], refused, calibrations)
+        return cls(response, [rank for rank in ranks if str(rank) not in refused], refused, calibrations, target)
 
     @classmethod
     def of_text(cls, text: str) -> Subject:
@@ -56,26 +63,26 @@ class Subject:
     def text(self) -> str:
         """The subject as JSON."""
         fields = {"response": self.response, "ranks": list(self.ranks), "refused": dict(self.refused)}
-        return encoded({**fields, "calibrations": dict(self.calibrations)})
+        return encoded({**fields, "calibrations": dict(self.calibrations), "target": self.target})
 
     def candidates(self) -> list[Candidate]:
         """The plans that are tried, best first."""
         plans = {plan["rank"]: plan for plan in self.response["plans"]}
         return [Candidate.of_plan(plans[rank]) for rank in self.ranks]
 
-    def refusal(self, rank: int, *, backend: str, target: str) -> str | None:
+    def refusal(self, rank: int, *, backend: str) -> str | None:
         """Why the back end cannot run a plan, in one line; None where it can."""
         row = trial_row(self.response, rank)
         # Asked without a GPU: what a back end cannot run of a plan follows from the plan alone.
         if backend == "pytorch":
             return PyTorchBackend().refusal(row)
         try:
-            self.files(row, target)
+            self.files(row)
         except MeshwrightError as error:
             return one_line(error)
         return None
 
-    def files(self, row: Mapping[str, Any], target: str) -> dict[str, str]:
+    def files(self, row: Mapping[str, Any]) -> dict[str, str]:
         """Launch files of a row by path.
 
         Raises:
@@ -83,9 +90,9 @@ class Subject:
         """
         # No paths of this machine: names of calibrations are those of the tenant's own, or shipped ones.
         extra = {name: CalibrationDocument.model_validate(each) for name, each in self.calibrations.items()}
-        return {file.path: file.content for file in export_row(row, target, extra=extra)}
+        return {file.path: file.content for file in export_row(row, self.target, extra=extra)}
 
-    def job(self, rank: int, *, backend: str, target: str, deadline_s: float) -> Document:
+    def job(self, rank: int, *, backend: str, deadline_s: float) -> Document:
         """What an agent is given to try one plan: a `LeasedTrial` without the names of its tuning and trial."""
         row = trial_row(self.response, rank)
         return {
@@ -93,7 +100,7 @@ class Subject:
             "backend": backend,
             "gpus": world_of(row),
             "deadline_s": deadline_s,
-            "files": self.files(row, target) if backend == "export" else None,
+            "files": self.files(row) if backend == "export" else None,
         }
 
 
