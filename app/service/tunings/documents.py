@@ -13,6 +13,7 @@ from app.service.db.tunings import TuningRow
 from app.service.timestamps import rfc3339
 from app.service.tunings.trial_jobs import Subject
 from app.tuning.document import tuning_document
+from app.tuning.learnt import corrections_of
 from app.tuning.loop import refusals_said
 from planner.request.checked_request import PRODUCT_VERSION
 from planner.search.standing import Limits, Outcome, Running, Standing, Stop, Told
@@ -71,17 +72,18 @@ def document_of(tuning: TuningRow, trials: Sequence[TrialRow]) -> Document:
         return kept | own
     if tuning.answer is None:
         return _without_plan(tuning) | own
-    subject = Subject.of_text(tuning.answer)
+    subject, standing = Subject.of_text(tuning.answer), standing_of(tuning, trials)
     document = tuning_document(
         subject.response,
-        standing_of(tuning, trials),
+        standing,
         tuning_id=tuning.id,
         status=tuning.status,
         created_at=rfc3339(tuning.created_at),
         backend=tuning.wanted.backend,
+        corrections=corrections_of(subject.response, standing),
         warnings=refusals_said({int(rank): why for rank, why in subject.refused.items()}),
     )
-    return document | own | {"trials": _trials(document, subject, standing_of(tuning, trials).told, trials)}
+    return document | own | {"trials": _trials(document, subject, standing.told, trials)}
 
 
 def _trials(document: Document, subject: Subject, told: Sequence[Told], trials: Sequence[TrialRow]) -> list[Document]:
