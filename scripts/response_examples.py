@@ -86,6 +86,7 @@ def recorded(client: TestClient) -> Answers:
     found["POST /v1/calibrations"] = {"201": {"stored": _sent(client, "/v1/calibrations", CALIBRATIONS["products"])}}
     observed = _sent(client, "/v1/observations", REQUESTS["/v1/observations"]["log"])
     found["POST /v1/observations"] = {"201": {"log": observed}}
+    found |= _corrections(client)
     found["POST /v1/keys"] = {"201": {"made": {**_sent(client, "/v1/keys", KEYS["ci"]), **_NOT_REAL}}}
     found["GET /v1/keys"] = {"200": {"answer": _json(client, "/v1/keys")}}
     found["GET /v1/audit"] = {"200": {"answer": _json(client, "/v1/audit")}}
@@ -94,6 +95,18 @@ def recorded(client: TestClient) -> Answers:
     found["GET /metrics"] = {"200": "\n".join(client.get("/metrics").text.splitlines()[:12]) + "\n"}
     found["problems"] = _problems(client)
     return found
+
+
+def _corrections(client: TestClient) -> Answers:
+    """What that observation teaches, of which a page needs no more than the beginning, and a switch."""
+    items = _json(client, "/v1/corrections")["items"]
+    path = "/v1/corrections/{correction_id}"
+    ((name, example),) = REQUESTS[path].items()
+    switched = client.put(f"/v1/corrections/{items[0]['id']}", json=example.body).raise_for_status().json()
+    return {
+        "GET /v1/corrections": {"200": {"answer": {"items": items[:2]}}},
+        f"PUT {path}": {"200": {name: switched}},
+    }
 
 
 def _agent_answers(client: TestClient) -> Answers:

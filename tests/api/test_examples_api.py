@@ -174,5 +174,5 @@ def test_the_calibrations_are_stored(client: TestClient, name: str) -> None:
 
 def test_every_request_has_a_title_and_a_meaning() -> None:
     titles = [each.title for examples in REQUESTS.values() for each in examples.values()]
-    assert len(set(titles)) == len(titles) == 30
+    assert len(set(titles)) == len(titles) == 31
     assert all(each.meaning.endswith(".") for examples in REQUESTS.values() for each in examples.values())
