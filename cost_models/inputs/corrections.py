@@ -44,7 +44,7 @@ class CorrectionInput(Documented):
     term: Name
     """The term of time or memory that it multiplies."""
     factor: Annotated[float, Field(strict=True, ge=LEAST_FACTOR, le=LARGEST_FACTOR, allow_inf_nan=False)]
-    """What the predicted term is multiplied by."""
+    """Number by which the predicted term is multiplied."""
     kept: Flag
     """Whether the factor predicts runs that were left out of its fit better than no factor does; only then it is applied."""
     framework: Framework
@@ -60,9 +60,9 @@ class CorrectionInput(Documented):
     trials: CountOrZero = 0
     """Number of measured runs behind the factor."""
     error_before: QuantityOrZero | None = None
-    """Mean error of runs that were left out, as a fraction, without this factor. Null where none could be left out."""
+    """Mean error of runs that were left out, as a share of what was measured, without this factor. Null where none could be left out."""
     error_after: QuantityOrZero | None = None
-    """The same with this factor."""
+    """The same share with this factor."""
     reason: Annotated[str, Field(strict=True, max_length=1000)] = ""
     """Why it is kept or not."""
     sources: Annotated[tuple[Name, ...], Field(max_length=1000)] = ()
@@ -72,7 +72,7 @@ class CorrectionInput(Documented):
     largest_share: Fraction = 1.0
     """Largest share of a measured run's total that the term was predicted to take."""
     range_factor: Annotated[float, Field(strict=True, ge=0.05, le=LARGEST_FACTOR, allow_inf_nan=False)] = 1.0
-    """What the ranges of predictions are multiplied by where a plan resembles the measured ones."""
+    """Number by which the ranges of predictions are multiplied where a plan resembles the measured ones."""
 
 
 class CorrectionsInput(Documented):

@@ -45,7 +45,7 @@ class TuningTrial(ContractModel):
     took_s: float | None
     """Seconds from the start of the trial until its GPUs were free again; null while it runs."""
     gpu_seconds: float
-    """GPU seconds of all its attempts, the lost ones included."""
+    """Number of GPU seconds of all its attempts, the lost ones included."""
     started_at: str | None
     """When the newest attempt began, RFC 3339 in UTC; null before the first."""
     record: dict[str, Any] | None
@@ -66,7 +66,7 @@ class TuningBest(ContractModel):
     step_time_s: float
     """Its measured seconds of a step."""
     gain_fraction: float | None
-    """By how much of the analytic first's measured time it is faster; null where that one was not measured."""
+    """Share of the analytic first's measured time by which it is faster; null where that one was not measured."""
 
 
 # Fields may be added to what a trial teaches, as long as those named here stay.
@@ -78,7 +78,7 @@ class TuningCorrection(ContractModel):
     term: str
     """Name of the term."""
     factor: float
-    """By what its prediction is multiplied."""
+    """Number by which its prediction is multiplied."""
     kept: bool
     """Whether it lowers the error on trials that it was not fitted to."""
 
@@ -97,7 +97,7 @@ class TuningRanking(ContractModel):
     predicted_step_time_s: float | None = None
     """Seconds of a step as the response predicts them."""
     corrected_step_time_s: float | None = None
-    """The same with the corrections."""
+    """The same in seconds, with the corrections."""
     corrected_range_s: list[float] | None = None
     """Its range, in seconds."""
     measured_step_time_s: float | None = None
@@ -112,18 +112,18 @@ class TuningSpending(ContractModel):
     max_trials: int | None
     """Number of trials."""
     gpu_hours: float | None
-    """GPU hours of all trials together."""
+    """Number of GPU hours of all trials together."""
 
 
 class TuningUsed(ContractModel):
     """What a tuning has spent."""
 
     seconds: float
-    """Seconds of all trials that ended."""
+    """Number of seconds of all trials that ended."""
     trials: int
-    """Trials that ended."""
+    """Number of trials that ended."""
     gpu_hours: float
-    """GPU hours of all trials together, attempts that were lost included."""
+    """Number of GPU hours of all trials together, attempts that were lost included."""
 
 
 class TuningStop(ContractModel):

@@ -52,7 +52,7 @@ class TuningRequest(ContractModel):
     budget_s: Annotated[float, Field(strict=True, ge=10, le=MOST_BUDGET_S, allow_inf_nan=False)] = USUAL_BUDGET_S
     """Seconds that all trials may take together: none begins after them, nor where the longest so far would not fit."""
     gpu_hours: Annotated[float, Field(strict=True, gt=0, le=1e6, allow_inf_nan=False)] | None = None
-    """GPU hours of all trials together after which none begins. Default and most: what the service allows to one tuning."""
+    """Number of GPU hours of all trials together after which none begins. Default and most: what the service allows to one tuning."""
     trial_limit_s: Annotated[float, Field(strict=True, ge=5, le=MOST_TRIAL_S, allow_inf_nan=False)] = USUAL_TRIAL_S
     """Seconds after which a trial that has not ended counts as hung."""
     seed: Annotated[CountOrZero, Field(lt=2**31)] = 0
