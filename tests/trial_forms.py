@@ -42,7 +42,7 @@ FORMS: Mapping[int, Mapping[str, Mapping[str, Any]]] = {
         "pipeline of zb-h1": {"pp": 2, "schedule": "zb-h1"},
         "pipeline of zb-v": {"pp": 2, "vpp": 2, "schedule": "zb-v"},
         "pipeline of dualpipe-v": {"pp": 2, "vpp": 2, "schedule": "dualpipe-v"},
-        "pipeline, ends without layers": {"pp": 2, "vpp": 2, "layers_per_stage": [0, 1, 1, 0]},
+        "pipeline, ends without layers": {"pp": 2, "vpp": 2, "layers_per_stage": "inside"},
         "pipeline with full recomputation": {"pp": 2, "recompute": "full"},
         "context, gathered": {"cp": 2, "zero": 3, "cp_comm": "allgather"},
         "context, passed on": {"cp": 2, "zero": 3, "cp_comm": "p2p"},
@@ -81,7 +81,6 @@ FORMS: Mapping[int, Mapping[str, Mapping[str, Any]]] = {
         "tensor, pipeline, context": {**TENSOR, "pp": 2, "cp": 2, "zero": 3},
         "tensor, context, ZeRO 3": {**TENSOR, "cp": 2, "dp": 2, "zero": 3, "micro_batch_size": 1},
         "tensor, shards of half the replicas": {**TENSOR, "dp": 4, "zero": 3, "zero_shard_size": 2},
-        "tensor by four, pipeline": {"tp": 4, "sequence_parallel": True, "pp": 2},
         "pipeline of four, ZeRO 3": {"pp": 4, "dp": 2, "zero": 3, "micro_batch_size": 1},
         "pipeline of zb-v, context, ZeRO 3": {"pp": 2, "vpp": 2, "schedule": "zb-v", "cp": 2, "dp": 2, "zero": 3},
         "mixture, tensor, pipeline, experts": {**TENSOR, "pp": 2, "dp": 2, "zero": 3, "ep": 4},
@@ -106,8 +105,8 @@ def job(
     model = {**(MIXTURE if kind(name) == "mixture" else DENSE), "num_layers": layers}
     if kind(name) == "tied":
         model["tie_word_embeddings"] = True
-    if strategy.get("tp") == 4:
-        model |= {"num_key_value_heads": 4}
+    if strategy.get("layers_per_stage") == "inside":
+        strategy = {**strategy, "layers_per_stage": [0, layers // 2, layers // 2, 0]}
     row = {
         "model": model,
         "training": {"seq_length": 32, "global_batch_size": 8, "precision": "fp32", "optimizer": "sgd", **training},

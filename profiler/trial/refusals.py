@@ -221,6 +221,11 @@ def _pipeline(model: Model, training: Mapping[str, Any], strategy: Mapping[str, 
     if layers is not None and (len(layers) != pp * vpp or sum(layers) != model.num_layers):
         message = f"layers_per_stage {list(layers)} does not spread {model.num_layers} layers over {pp * vpp} stages"
         found.append(Problem("/strategy/layers_per_stage", message, f"Give {pp * vpp} numbers with that sum."))
+    # The first and the last chunk have the embedding and the head.
+    given = layers or [model.num_layers // (pp * vpp) + (i < model.num_layers % (pp * vpp)) for i in range(pp * vpp)]
+    if vpp == 1 and 0 in given[1:-1]:
+        message = f"stages {list(given)} leave a rank between the first and the last without anything to train"
+        found.append(Problem("/strategy/layers_per_stage", message, "Give it a layer, or choose a smaller pp."))
     return found
 
 

@@ -47,6 +47,7 @@ TENSOR = {"tp": 2, "sequence_parallel": True}
         ({"pp": 2, "schedule": "zb-v"}, {}, {}, "/strategy/vpp"),
         ({"pp": 4, "micro_batch_size": 4}, {}, {}, "/strategy/schedule: .* at least 4 micro-batches"),
         ({"pp": 2, "layers_per_stage": [1, 2]}, {}, {}, "/strategy/layers_per_stage"),
+        ({"pp": 4, "micro_batch_size": 1}, {}, {}, "/strategy/layers_per_stage: .* without anything to train"),
         ({"pp": 2, "schedule": "zb-h1"}, {}, {"compile": True}, "/training/compile"),
         ({"ep": 2}, {}, {}, "/strategy/ep: ep is 2, but the model has no experts"),
         ({"dp": 2, "ep": 2}, {"moe": MIXTURE["moe"]}, {}, "/strategy/zero: .* expert parallelism"),
@@ -72,7 +73,7 @@ def test_what_a_trial_would_leave_out_is_refused(
 def test_every_form_is_a_plan_of_its_number_of_processes() -> None:
     for world, forms in FORMS.items():
         for name, strategy in forms.items():
-            assert trial_plan(job(name, strategy, world=world)["row"]).world == world, name
+            assert trial_plan(job(name, strategy, world=world, layers=4)["row"]).world == world, name
 
 
 def test_what_an_answer_spells_out_is_run_where_it_is_what_pytorch_does() -> None:
