@@ -21,6 +21,7 @@ from cost_models.inputs.cluster import ClusterInput
 from cost_models.inputs.model_fields import ModelInput
 from cost_models.inputs.training import TrainingInput
 from planner.plan import plan
+from planner.request.job import resolve_job
 from planner.rows import evaluate_rows
 from planner.schemas.plan_request import PlanRequest
 from planner.schemas.strategy import StrategyInput
@@ -254,7 +255,14 @@ ROW_FIELDS = {
     ".".join(path): annotation for part, model in PARTS.items() for path, annotation in fields_of(model, (part,))
 }
 PLAN_FIELDS = {".".join(path): annotation for path, annotation in fields_of(PlanRequest) if path[0] not in PARTS}
+SCOPE = resolve_job(REQUESTS["megatron"]).scope
+CORRECTION = {
+    "term": "gemm", "factor": 1.5, "kept": True, "framework": SCOPE.framework, "model_impl": SCOPE.model_impl, "gpu": SCOPE.gpu,
+    "precision": SCOPE.precision, "calibration": SCOPE.calibration,
+}  # fmt: skip
+"""What runs like those of the first request would have taught of one term."""
 HINTS: dict[str, list[Any]] = {
+    "corrections": [{"schema_version": 1, "corrections": [CORRECTION]}],
     "model.preset": ["llama-3.2-3b"],
     "model.hf_config": [{**CONFIG, "vocab_size": 64000}],
     "model.layer_types": [["full_attention"] * 8],
