@@ -38,6 +38,8 @@ TRIED = {
     "POST /v1/tunings", "DELETE /v1/tunings/{tuning_id}", "DELETE /v1/keys/{key_id}", "POST /plans", "POST /plans/{plan_id}/cancel", "POST /agents/{agent_id}/measure",
 }  # fmt: skip
 """What the tests below do, and find in the log."""
+TRIED_ELSEWHERE = {"PUT /v1/corrections/{correction_id}"}
+"""`test_corrections_api.py` finds it in the log, since only a tenant with trials has a correction to switch."""
 
 
 @pytest.fixture(scope="module")
@@ -65,7 +67,7 @@ def entries(client: TestClient, headers: dict[str, str]) -> list[dict[str, Any]]
 def test_no_call_that_changes_something_is_left_out() -> None:
     """A new one has to be tried here."""
     writes = {call for call, scope in NEEDED.items() if scope is not None and not call.startswith("GET ")}
-    assert writes == TRIED | CHANGES_NOTHING | OF_AGENTS
+    assert writes == TRIED | TRIED_ELSEWHERE | CHANGES_NOTHING | OF_AGENTS
 
 
 def test_what_is_done_is_written_down_with_who_did_it(audited: TestClient) -> None:
