@@ -84,6 +84,23 @@ def test_the_batch_script_waits_for_its_agent(spoken: str, code: int, tmp_path: 
     assert process.returncode == code
 
 
+def test_a_signal_before_the_batch_script_knows_its_agent_is_passed_on(tmp_path: Path) -> None:
+    """The settings, which the script reads, have it signalled right before it takes down the agent's number."""
+    program = tmp_path / "meshwright"
+    program.write_text("#!/bin/bash\ntrap 'exit 7' TERM\ntouch \"$HOME/ready\"\nwhile :; do sleep 0.05; done\n")
+    program.chmod(0o755)
+    (tmp_path / "agent.env").write_text(
+        "told_early() { while [[ ! -e $HOME/ready ]]; do sleep 0.01; done; kill -TERM $$; }\n"
+        "trap '[[ $BASH_COMMAND != agent=\\$! ]] || told_early' DEBUG\n"
+    )
+    environment = {
+        "PATH": f"{tmp_path}{os.pathsep}{os.environ['PATH']}", "HOME": str(tmp_path), "SLURM_JOB_NUM_NODES": "2",
+        "MESHWRIGHT_AGENT_ENV": str(tmp_path / "agent.env"),
+    }  # fmt: skip
+    script = str(AGENTS / "agent.sbatch")
+    assert subprocess.run(["bash", script], env=environment, check=False, timeout=60).returncode == 7
+
+
 def test_the_batch_script_ends_as_its_agent_does(tmp_path: Path) -> None:
     program = tmp_path / "meshwright"
     program.write_text("#!/bin/bash\nexit 4\n")

@@ -27,6 +27,13 @@ RANGES: Mapping[tuple[str, str], tuple[int | None, int | None]] = {
     ("start", "seed"): (0, None),
     ("tell", "trial"): (0, None),  # trials count from 0
     ("show", "num_nodes"): (1, None),
+    ("tune", "max_trials"): (1, None),
+    ("tune", "gpu_hours"): (0, None),
+    ("tune", "knobs"): (0, None),
+    ("tune", "seed"): (0, None),
+    # Times and sizes that were measured; 0 itself is refused where the numbers are read.
+    ("observe", "step_time"): (0, None),
+    ("observe", "peak_memory_gib"): (0, None),
 }
 
 
@@ -63,6 +70,10 @@ def test_every_number_with_bounds_is_in_the_table() -> None:
         ("knobs", "start", "some.json", "--storage", "some.db", "--seed", "-1"),
         ("knobs", "tell", "--storage", "some.db", "--", "-1"),
         ("profile", "show", "some.json", "--num-nodes", "0"),
+        ("tune", "some.json", "--max-trials", "0"),
+        ("tune", "some.json", "--gpu-hours", "-1"),
+        ("tune", "some.json", "--knobs", "-1"),
+        ("observe", "--row", "some.json", "--step-time", "-1"),
     ],
 )
 def test_what_lies_beyond_a_bound_is_refused(beyond: tuple[str, ...], capsys: pytest.CaptureFixture[str]) -> None:
