@@ -101,7 +101,7 @@ def create_app(settings: Settings | None = None, *, kinds: Kinds = KINDS) -> Fas
         service.answering.start()
         yield
         service.begin_to_stop()
-        service.answering.stop()
+        await service.answering.stop()
         await run_in_threadpool(service.sweeper.stop)
         await run_in_threadpool(service.runner.stop)
         await run_in_threadpool(service.traces.close)

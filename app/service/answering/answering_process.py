@@ -33,7 +33,13 @@ class AnsweringProcess:
         Raises:
             OSError, EOFError: none could be started.
         """
-        connection = await run_in_threadpool(forker.fork, memory_bytes=memory_bytes)
+        fork = asyncio.ensure_future(run_in_threadpool(forker.fork, memory_bytes=memory_bytes))
+        try:
+            connection = await asyncio.shield(fork)
+        except asyncio.CancelledError:
+            # The thread cannot be stopped, and what it brings would be nobody's. The process ends with its connection.
+            (await fork).close()
+            raise
         reader, writer = await asyncio.open_unix_connection(sock=connection, limit=_READ_AHEAD)
         try:
             async with asyncio.timeout(_START_TIMEOUT_S):

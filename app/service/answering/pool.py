@@ -62,14 +62,15 @@ class AnsweringPool:
         for _ in range(self._limits.processes):
             self._replace()
 
-    def stop(self) -> None:
-        """Ends all processes, and with them the answers that are being computed."""
+    async def stop(self) -> None:
+        """Ends all processes, and with them the answers that are being computed; none is being started when it returns."""
         self._is_stopped = True
         for task in self._starting:
             task.cancel()
         for process in (*self._idle, *self._busy):
             process.end()
         self._idle.clear()
+        await asyncio.gather(*self._starting, return_exceptions=True)
 
     def counts(self) -> dict[str, int]:
         """Answers that are being computed, and those that wait for their turn, by state."""
