@@ -69,6 +69,15 @@ class TrialPlan:
         """
         return self.replicas > 1 and (self.zero >= 2 or self.tp > 1 or self.pp > 1)
 
+    @property
+    def spans_all(self) -> str | None:
+        """The degree that holds all ranks, apart from replicas and shards; None where none does, or where DDP shares its group.
+
+        Shards may lie on all ranks beside context and experts. FSDP marks its own collectives in a trace, and DDP does not.
+        """
+        degrees = ("tp", "pp", *(("cp", "ep") if self.uses_fsdp else ()))
+        return next((name for name in degrees if 1 < getattr(self, name) == self.world), None)
+
 
 def trial_plan(row: Mapping[str, Any]) -> TrialPlan:
     """The plan of an evaluate row whose strategy states every degree.

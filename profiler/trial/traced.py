@@ -40,12 +40,7 @@ def traced_terms(trainer: Trainer, *, step_time_s: float) -> dict[str, float]:
         profiled.export_chrome_trace(str(path))
         events = json.loads(path.read_bytes())["traceEvents"]
     plan = trainer.plan
-    # Experts take their ranks from the other degrees, and have all of them where their own degree is as large.
-    own = terms_of_trace(
-        events,
-        pipeline=plan.pp > 1,
-        spans_all=next((name for name in ("tp", "cp", "pp") if 1 < getattr(plan, name) == plan.world), None),
-    )
+    own = terms_of_trace(events, pipeline=plan.pp > 1, spans_all=plan.spans_all)
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, own)
     least = min(everyone, key=lambda terms: terms.get("launch", 0.0) + terms.get("pp_bubble", 0.0))

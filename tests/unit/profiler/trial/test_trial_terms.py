@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from profiler.trial.plan import trial_plan
 from profiler.trial.terms import (
     EMBEDDING,
     HEAD,
@@ -19,7 +20,9 @@ from profiler.trial.terms import (
     shares,
     terms_of_trace,
 )
+from tests.trial_forms import DENSE, MIXTURE
 
+TENSOR = {"tp": 2, "sequence_parallel": True}
 MAIN, ENGINE = 10, 11
 GEMM = "nvjet_sm90_tst_256x128_64x4_1x2_h_bz_coopA_TNT"
 POINTWISE = "void at::native::vectorized_elementwise_kernel<4, at::native::CUDAFunctor_add<float>>"
@@ -130,10 +133,31 @@ def test_every_kernel_goes_to_the_term_of_what_launched_it() -> None:
 
 
 @pytest.mark.parametrize(
+    ("strategy", "degree"),
+    [
+        ({**TENSOR}, "tp"),
+        ({"pp": 2}, "pp"),
+        ({"cp": 2, "zero": 3}, "cp"),
+        ({"dp": 2, "zero": 3, "ep": 2, "moe_dispatcher": "alltoall"}, "ep"),
+        # DDP's reductions are not marked, and their group is that of the keys as well.
+        ({"cp": 2, "zero": 0}, None),
+        ({"dp": 2, "zero": 3}, None),
+        ({**TENSOR, "dp": 2, "zero": 3}, None),
+    ],
+)
+def test_a_degree_holds_all_ranks_or_none_does(strategy: dict[str, Any], degree: str | None) -> None:
+    model = MIXTURE if "ep" in strategy else DENSE
+    training = {"seq_length": 32, "global_batch_size": 8}
+    row = {"model": model, "training": training, "strategy": {"micro_batch_size": 1, **strategy}}
+    assert trial_plan(row).spans_all == degree
+
+
+@pytest.mark.parametrize(
     ("spans_all", "expected"),
     [
         ("tp", {"tp_comm": 40, "dp_comm": 30}),
         ("cp", {"cp_comm": 40, "dp_comm": 30}),
+        ("ep", {"ep_comm": 40, "dp_comm": 30}),
         (None, {"dp_comm": 40 + 30}),
     ],
 )
