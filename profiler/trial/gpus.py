@@ -22,6 +22,8 @@ from profiler.machine.nvml import Nvml, Reading
 
 DeviceKind = Literal["cuda", "cpu"]
 VISIBLE = "CUDA_VISIBLE_DEVICES"
+_ORDER = {"CUDA_DEVICE_ORDER": "PCI_BUS_ID"}
+"""CUDA numbers GPUs by speed unless told to number them as the driver does, by their place on the bus."""
 _FREE_BYTES = 2.0 * GIB
 """Memory that an idle GPU may show as used, by the driver's reservations or a display."""
 _BACK_BYTES = 0.25 * GIB
@@ -70,8 +72,8 @@ class Held:
 
     def environment(self) -> dict[str, str]:
         """The variables that show these GPUs, and no others, to the trial."""
-        # By UUID, because CUDA may number the GPUs otherwise than the driver.
-        return {VISIBLE: ",".join(gpu.uuid for gpu in self.gpus)} if self.gpus else {}
+        # By number: DeepSpeed and others read a number from each entry, and end at a UUID.
+        return {**_ORDER, VISIBLE: ",".join(str(gpu.index) for gpu in self.gpus)} if self.gpus else {}
 
     def driver_version(self) -> str:
         return "" if self._driver is None else self._driver.driver()
