@@ -57,6 +57,7 @@ def evaluate_rows(
     extra: Documents | None = None,
     allow_files: bool = False,
     corrections: CorrectionSet | None = None,
+    own_corrections: CorrectionSet | None = None,
 ) -> Iterator[Answer]:
     """One evaluation per row, in order; blank lines are skipped.
 
@@ -66,12 +67,18 @@ def evaluate_rows(
         extra: the caller's own calibration documents, by id and name.
         allow_files: whether a row's `cluster.calibration` may be a path.
         corrections: those that replace the corrections of every row.
+        own_corrections: the caller's, for rows that say `auto` or nothing.
 
     Raises:
         CalibrationError: `calibration` cannot be read. (A bad calibration in a row makes only that row invalid.)
     """
     for answers in evaluate_arriving(
-        [lines], calibration=calibration, extra=extra, allow_files=allow_files, corrections=corrections
+        [lines],
+        calibration=calibration,
+        extra=extra,
+        allow_files=allow_files,
+        corrections=corrections,
+        own_corrections=own_corrections,
     ):
         yield from answers
 
@@ -83,6 +90,7 @@ def evaluate_arriving(
     extra: Documents | None = None,
     allow_files: bool = False,
     corrections: CorrectionSet | None = None,
+    own_corrections: CorrectionSet | None = None,
 ) -> Iterator[list[Answer]]:
     """The answers to rows that arrive in batches, a window's at a time. No window waits for another batch.
 
@@ -102,6 +110,7 @@ def evaluate_arriving(
                         extra=documents,
                         allow_files=allow_files,
                         corrections=corrections,
+                        own_corrections=own_corrections,
                     )
                     for line in window
                 ]
@@ -123,6 +132,7 @@ def _parsed(
     extra: Documents,
     allow_files: bool,
     corrections: CorrectionSet | None,
+    own_corrections: CorrectionSet | None,
 ) -> _Row:
     row = _Row()
     document = _document(line, row)
@@ -134,7 +144,12 @@ def _parsed(
         row.row_id = given_id
     try:
         row.job = resolve_pooled_job(
-            document, calibration=calibration, extra=extra, allow_files=allow_files, corrections=corrections
+            document,
+            calibration=calibration,
+            extra=extra,
+            allow_files=allow_files,
+            corrections=corrections,
+            own_corrections=own_corrections,
         )
     except InvalidInputError as error:
         row.problems.extend(_reason(problem) for problem in error.problems)

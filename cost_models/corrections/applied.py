@@ -142,8 +142,10 @@ NO_CORRECTIONS = InForce()
 class CorrectionSet:
     """Corrections of several scopes, as somebody gave them; the same scope always gets the same object of those in force."""
 
-    def __init__(self, listed: Iterable[Correction]) -> None:
+    def __init__(self, listed: Iterable[Correction], *, asked_for: bool = True) -> None:
+        """`asked_for`: whether somebody gave them for the job at hand, and is told where none of them is of its scope."""
         self.listed = tuple(listed)
+        self._asked_for = asked_for
         self._by_scope: dict[Scope, InForce] = {}
 
     def of(self, scope: Scope) -> InForce:
@@ -152,7 +154,7 @@ class CorrectionSet:
             return NO_CORRECTIONS
         if scope not in self._by_scope:
             own = tuple(of_scope(self.listed, scope))
-            self._by_scope[scope] = InForce(own, unmatched=not own)
+            self._by_scope[scope] = InForce(own, unmatched=not own) if own or self._asked_for else NO_CORRECTIONS
         return self._by_scope[scope]
 
 

@@ -154,6 +154,7 @@ def resolve_pooled_job(
     allow_files: bool = False,
     states_version: bool = False,
     corrections: CorrectionSet | None = None,
+    own_corrections: CorrectionSet | None = None,
     cache: JobCache = JOBS,
 ) -> PooledJob:
     """The job of a document's `model`, `cluster` and `training`, on one kind of node or on the pools that it lists.
@@ -167,6 +168,7 @@ def resolve_pooled_job(
         allow_files: whether a calibration name may be a path (on the command line).
         states_version: whether the answer states the framework's version (see `Job`).
         corrections: those that replace the document's own.
+        own_corrections: the caller's, for which `auto` stands, as does a document that says nothing of corrections.
         cache: where jobs are kept; the process's own cache by default.
 
     Raises:
@@ -186,7 +188,7 @@ def resolve_pooled_job(
     elif not isinstance(document.get("training"), Mapping):
         errors.append(missing_or_wrong(document, "training"))
     if corrections is None:
-        corrections = _corrections(document, errors)
+        corrections = _corrections(document, own_corrections, errors)
     if errors:
         refused = any(isinstance(error, NotModelledError) for error in errors)
         problems = [problem for error in errors for problem in error.problems]
@@ -246,10 +248,12 @@ def _resolve_trainings(document: Mapping[str, Any], *, model: Model, cluster: Po
     return found
 
 
-def _corrections(document: Mapping[str, Any], errors: list[InvalidInputError]) -> CorrectionSet | None:
+def _corrections(
+    document: Mapping[str, Any], own: CorrectionSet | None, errors: list[InvalidInputError]
+) -> CorrectionSet | None:
     given = document.get("corrections")
-    if given is None:
-        return None
+    if given is None or given == "auto":
+        return own
     try:
         return resolve_corrections(given)
     except InvalidInputError as error:

@@ -128,3 +128,48 @@ def test_observations_teach_as_trials_do(client: TestClient) -> None:
     runs = {each["trials"] for each in listed(client, "observer")}
     assert runs
     assert runs <= {5, 6}
+
+
+def evaluated(client: TestClient, tenant: str, **fields: Any) -> dict[str, Any]:
+    job = {name: JOB[name] for name in ("model", "cluster", "training")}
+    row = job | {"strategy": TRIALS[0]["row"]["strategy"]} | fields
+    answer = client.post("/v1/evaluate", json=row, headers=headers(client, tenant))
+    assert answer.status_code == 200, answer.text
+    return dict(answer.json())
+
+
+def test_rows_are_priced_with_the_own_corrections_unless_they_say_otherwise(client: TestClient) -> None:
+    plain = evaluated(client, "stranger")
+    own = evaluated(client, "taught")
+    kept = {each["term"]: each["factor"] for each in listed(client) if each["kept"]}
+    assert own["provenance"]["corrections"] == kept
+    # The same numbers as a plan of the tenant has for the strategy.
+    best = planned(client, "taught")["plans"][0]
+    priced = evaluated(client, "taught", strategy=best["strategy"])
+    assert priced["step_time_s"] == pytest.approx(best["evaluation"]["step_time_s"], rel=1e-9)
+    assert evaluated(client, "taught", corrections="auto")["step_time_s"] == own["step_time_s"] != plain["step_time_s"]
+    assert evaluated(client, "taught", corrections="none") == plain == evaluated(client, "stranger", corrections="auto")
+    one = next(each for each in listed(client) if each["kept"])
+    twice = {"schema_version": 1, "corrections": [{**one, "term": "gemm", "factor": 2.0}]}
+    assert evaluated(client, "taught", corrections=twice)["provenance"]["corrections"] == {"gemm": 2.0}
+    # Nothing is said of corrections where none of the tenant's is of the row's scope.
+    other = evaluated(client, "taught", training=JOB["training"] | {"framework": "megatron"})
+    assert other == evaluated(client, "stranger", training=JOB["training"] | {"framework": "megatron"})
+
+
+def test_a_list_of_rows_is_priced_with_what_is_switched_on_now(client: TestClient) -> None:
+    one = next(each for each in listed(client) if each["kept"])
+    path, own = f"/v1/corrections/{one['id']}", headers(client, "taught")
+    row = {**{name: JOB[name] for name in ("model", "cluster", "training")}, "strategy": TRIALS[0]["row"]["strategy"]}
+
+    def terms() -> list[bool]:
+        answer = client.post("/v1/evaluate", json=[row, row | {"corrections": "none"}], headers=own)
+        return [one["term"] in (each["provenance"].get("corrections") or {}) for each in answer.json()]
+
+    assert terms() == [True, False]
+    try:
+        client.put(path, json={"enabled": False}, headers=own)
+        assert terms() == [False, False]
+    finally:
+        client.put(path, json={"enabled": True}, headers=own)
+    assert terms() == [True, False]

@@ -16,6 +16,7 @@ from app.service.answering.messages import Last
 from app.service.api.examples.requests import REQUESTS
 from app.service.api.strict_json import parse_json
 from app.service.intake.own_calibrations import CalibrationSource, OwnCalibrations
+from app.service.intake.sent_corrections import received
 from cost_models.errors import InvalidInputError, Problem
 from cost_models.hints import shown
 from cost_models.inputs.fields import validated
@@ -45,30 +46,34 @@ def warm_up() -> None:
     list(evaluate_rows(example if isinstance(example, list) else [example]))
 
 
-def evaluated(calibrations: CalibrationSource, raw: bytes, *, max_depth: int, as_lines: bool) -> Iterator[bytes | Last]:
+def evaluated(
+    calibrations: CalibrationSource, raw: bytes, *, max_depth: int, as_lines: bool, learnt: bytes
+) -> Iterator[bytes | Last]:
     """Pieces of the JSON text of an evaluation, or of the list of them; as lines, whole lines with one evaluation each.
+
+    `learnt` holds the tenant's own corrections, as `OwnCorrections` sends them.
 
     Raises:
         NotJsonError: the body is not strict JSON.
         InvalidInputError: it is neither a row nor a list of rows, or it names too much.
     """
     body = parse_json(raw, max_depth=max_depth)
-    own = OwnCalibrations(calibrations, tenant="")
+    own, corrections = OwnCalibrations(calibrations, tenant=""), received(learnt)
     if not isinstance(body, list):
         # A single row that does not match the schema is refused with 422. In a list such a row gets the verdict `invalid`, which
         # is for `evaluate_rows` to find, so that the rows beside it are answered.
         validated(EvaluateRow, body, pointer="")
-        (answer,) = evaluate_rows(own.named([body]), extra=own.found)
+        (answer,) = evaluate_rows(own.named([body]), extra=own.found, own_corrections=corrections)
         yield Last(_text(answer) + (b"\n" if as_lines else b""))
         return
     _require_rows(body)
     named = own.named(body)
     if as_lines:
-        for answers in evaluate_arriving([named], extra=own.found):
+        for answers in evaluate_arriving([named], extra=own.found, own_corrections=corrections):
             yield b"".join(_text(answer) + b"\n" for answer in answers)
         return
     before = b"["
-    for answers in evaluate_arriving([named], extra=own.found):
+    for answers in evaluate_arriving([named], extra=own.found, own_corrections=corrections):
         yield before + b",".join(map(_text, answers))
         before = b","
     yield b"]" if named else b"[]"

@@ -35,9 +35,13 @@ async def evaluate(
         Header(description=f"`{LINES}` gives one evaluation a line, each as soon as it is priced, in place of a list."),
     ] = "application/json",
 ) -> Response:
-    """Price one row, or each of a list in order. In a list a bad row gets the verdict `invalid` and the rest go on."""
+    """Price one row, or each of a list in order. In a list a bad row gets the verdict `invalid` and the rest go on.
+
+    What your own measured runs teach is applied, unless a row says `"corrections": "none"` or holds a document of its own.
+    """
     as_lines = prefers(accept, LINES)
-    function = partial(evaluated, max_depth=service.settings.max_json_depth, as_lines=as_lines)
+    learnt = await service.corrections.now(caller.tenant)
+    function = partial(evaluated, max_depth=service.settings.max_json_depth, as_lines=as_lines, learnt=learnt)
     if as_lines:
         return await streamed(request, service, caller.tenant, function, body, media_type=LINES)
     parts = await computed(request, service, caller.tenant, function, body)

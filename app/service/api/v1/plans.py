@@ -23,6 +23,7 @@ from app.service.db.plans import PlanRow
 from app.service.db.turns import Place
 from app.service.intake.examples import EXAMPLE_PLAN_ID
 from app.service.intake.plan_requests import prepare_request
+from app.service.intake.sent_corrections import NOTHING
 from app.service.parts import Service
 from app.service.submission import submit_request
 from app.service.timestamps import rfc3339
@@ -75,7 +76,8 @@ async def create_plan(
 ) -> Response:
     """Ask for the best plans. A request that was asked before gets the stored answer."""
     # What was checked for a tenant that has measured nothing is not what another one's runs make of it.
-    asked = service.kept_requests.get(body.sha256) if service.corrections.seems_empty(caller.tenant) else None
+    is_untaught = service.corrections.lately(caller.tenant) == NOTHING
+    asked = service.kept_requests.get(body.sha256) if is_untaught else None
     if asked is None:
         # Resolving and the database block, so they stay off the event loop, which streams and waiting requests share.
         asked = await run_in_threadpool(

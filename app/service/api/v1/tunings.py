@@ -123,7 +123,13 @@ async def _plan_of(service: Service, tenant: str, asked: TuningRequest) -> Tuned
 def _prepared(service: Service, tenant: str, request: dict[str, Any]) -> PreparedRequest:
     limit_s = service.settings.job_time_limit_s
     try:
-        return prepare_request(request, tenant=tenant, calibrations=service.calibrations, job_time_limit_s=limit_s)
+        return prepare_request(
+            request,
+            tenant=tenant,
+            calibrations=service.calibrations,
+            job_time_limit_s=limit_s,
+            corrections=service.corrections,
+        )
     except InvalidInputError as error:
         raise type(error)([replace(each, pointer=f"/request{each.pointer}") for each in error.problems]) from error
 
