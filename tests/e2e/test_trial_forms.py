@@ -13,8 +13,9 @@ import pytest
 
 pytest.importorskip("torch")
 
-from tests.trial_forms import ALONE, FORMS, TENSOR, job, kind
-from tests.trial_processes import run_together
+from benchmarks.trial_forms.forms import FORMS, TENSOR, broken, forms_of, job, kind
+from benchmarks.trial_forms.processes import run_together
+from benchmarks.trial_forms.table import off
 
 LOSS = 5e-6
 NORM = 2e-5
@@ -25,7 +26,6 @@ COMBINED = (
 )  # fmt: skip
 # These are slow to set up, and are no form of their own.
 LEFT_TO_PROOFS = ("ZeRO 3 with selective recomputation", "tensor parallel with selective recomputation")
-FAULTS = ("unreduced", "mean over shards")
 
 
 def _found(jobs: Iterable[dict[str, Any]], *, timeout_s: float = 280.0) -> dict[str, dict[str, Any]]:
@@ -36,22 +36,9 @@ def _found(jobs: Iterable[dict[str, Any]], *, timeout_s: float = 280.0) -> dict[
     return found
 
 
-def _forms(*worlds: int, **size: Any) -> Iterable[dict[str, Any]]:
-    yield from (job(name, {}, world=1, **size) for name in ALONE)
-    for world in worlds:
-        yield from (job(name, strategy, world=world, **size) for name, strategy in FORMS[world].items())
-
-
-def _off(found: Mapping[str, Any], alone: Mapping[str, Any]) -> tuple[float, float]:
-    """By how much the losses of all steps differ at most, and by which fraction their gradient norms do."""
-    losses = max(abs(a - b) for a, b in zip(found["losses"], alone["losses"], strict=True))
-    norms = max(abs(a / b - 1.0) for a, b in zip(found["norms"], alone["norms"], strict=True))
-    return losses, norms
-
-
 def _hold(found: Mapping[str, dict[str, Any]]) -> None:
     for name, answer in found.items():
-        losses, norms = _off(answer, found[kind(name)])
+        losses, norms = off(answer, found[kind(name)])
         assert losses < LOSS, (name, losses)
         assert norms < NORM, (name, norms)
 
@@ -59,24 +46,24 @@ def _hold(found: Mapping[str, dict[str, Any]]) -> None:
 def test_every_form_has_the_losses_of_one_process() -> None:
     combined = [job(name, FORMS[4][name], world=4) for name in COMBINED]
     still = {**job("dense", {}, world=1), "name": "still", "learning_rate": 0.0}
-    broken = job("mixture", {"dp": 2, "zero": 3, "ep": 2}, world=2)
-    forms = [each for each in _forms(1, 2) if each["name"] not in LEFT_TO_PROOFS]
-    found = _found([*forms, *combined, still, *({**broken, "name": fault, "fault": fault} for fault in FAULTS)])
-    apart = {name: found.pop(name) for name in ("still", *FAULTS)}
+    wrong = {each["fault"]: {**each, "name": each["fault"]} for each in broken()}
+    forms = [each for each in forms_of(1, 2) if each["name"] not in LEFT_TO_PROOFS]
+    found = _found([*forms, *combined, still, *wrong.values()])
+    apart = {name: found.pop(name) for name in ("still", *wrong)}
     _hold(found)
     # An untrained model of 256 tokens is as good as a guess: log(256) = 5.545.
     assert found["dense"]["losses"][0] == pytest.approx(5.545, abs=0.05)
     # The comparison sees what it is for: training moves the losses, and gradients that are not summed, or by a wrong factor, show.
-    assert _off(apart["still"], found["dense"])[0] > 200 * LOSS
-    assert _off(apart["unreduced"], found["mixture"])[0] > 50 * LOSS
-    assert _off(apart["mean over shards"], found["mixture"])[1] > 50 * NORM
+    assert off(apart["still"], found["dense"])[0] > 200 * LOSS
+    assert off(apart["unreduced"], found["mixture"])[0] > 50 * LOSS
+    assert off(apart["mean over shards"], found["mixture"])[1] > 50 * NORM
 
 
 @pytest.mark.proof
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("world", [2, 4, 8])
 def test_every_combination_has_the_losses_of_one_process_over_five_steps(world: int) -> None:
-    found = _found(_forms(world, layers=4, steps=5), timeout_s=1100.0)
+    found = _found(forms_of(world, layers=4, steps=5), timeout_s=1100.0)
     _hold(found)
     assert (
         max(abs(a - b) for a, b in zip(found["dense"]["losses"], found["dense"]["losses"][1:], strict=False))
@@ -95,4 +82,4 @@ def test_half_precision_and_states_of_two_bytes_train_alike() -> None:
             jobs.append({**made, "name": f"{kept} {strategy}", "learning_rate": 3e-3})
     found = _found(jobs)
     for name, answer in found.items():
-        assert _off(answer, found[f"{name[:4]} {{}}"])[0] < 4e-3, name
+        assert off(answer, found[f"{name[:4]} {{}}"])[0] < 4e-3, name

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from benchmarks.trial_forms.forms import DENSE, FORMS, MIXTURE, job
 from cost_models.errors import InvalidInputError
 from profiler.trial.plan import trial_plan
-from tests.trial_forms import DENSE, FORMS, MIXTURE, job
 
 
 def _row(strategy: dict[str, Any], model: dict[str, Any], training: dict[str, Any]) -> dict[str, Any]:

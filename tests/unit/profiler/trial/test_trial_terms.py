@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.trial_forms.forms import DENSE, MIXTURE
 from profiler.trial.plan import trial_plan
 from profiler.trial.terms import (
     EMBEDDING,
@@ -20,7 +21,6 @@ from profiler.trial.terms import (
     shares,
     terms_of_trace,
 )
-from tests.trial_forms import DENSE, MIXTURE
 
 TENSOR = {"tp": 2, "sequence_parallel": True}
 MAIN, ENGINE = 10, 11

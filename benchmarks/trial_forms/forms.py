@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 DENSE: Mapping[str, Any] = {
@@ -113,3 +113,70 @@ def job(
         "strategy": {"micro_batch_size": 4 if world == 1 else 2, **strategy},
     }
     return {"name": name, "row": row, "world": world, "steps": steps, "learning_rate": 0.5}
+
+
+# Heads and widths that the kernels of GPUs take.
+_WIDER: Mapping[str, Any] = {
+    "hidden_size": 512,
+    "num_attention_heads": 8,
+    "num_key_value_heads": 2,
+    "intermediate_size": 1024,
+    "head_dim": 64,
+}
+_WIDER_MIXTURE: Mapping[str, Any] = {"expert_intermediate_size": 256, "shared_expert_intermediate_size": 256}
+SHARDED: Mapping[str, Any] = {"dp": 2, "zero": 3}
+FAULTS: Mapping[str, str] = {
+    "mixture, gradients not summed": "unreduced",
+    "mixture, experts' mean over shards": "mean over shards",
+}
+"""What `processes` takes away from a reduction, by the name of the form."""
+
+
+def forms_of(*worlds: int, **size: Any) -> Iterator[dict[str, Any]]:
+    """Jobs of every form on so many processes, behind those of one process that they are compared with."""
+    yield from (job(name, {}, world=1, **size) for name in ALONE)
+    for world in worlds:
+        yield from (job(name, strategy, world=world, **size) for name, strategy in FORMS[world].items())
+
+
+def forms_on_gpus(
+    count: int, *, precision: str = "bf16", compiled: bool = True, steps: int = 3
+) -> Iterator[dict[str, Any]]:
+    """Jobs of every form that so many GPUs run, with what processors lack: other attention kernels, and compiled layers.
+
+    In fp32 GPUs have no kernel for rings of context parallel ranks, and no others to try.
+    """
+    half = precision == "bf16"
+    for each in forms_of(*(world for world in FORMS if world <= count), steps=steps, precision=precision):
+        if half or each["row"]["strategy"].get("cp", 1) == 1:
+            yield _wider(each)
+    dense = job("dense", {}, world=1, steps=steps, precision=precision)
+    if half:
+        yield _wider(dense, name="attention of cuDNN", attention_kernel="cudnn")
+    if half and compiled:
+        yield _wider(dense, name="compiled", compile=True, cross_entropy="compiled")
+    if half and compiled and count >= 2:
+        sharded = job("dense", SHARDED, world=2, steps=steps, precision=precision)
+        yield _wider(sharded, name="compiled, ZeRO 3", compile=True)
+        spread = job("mixture", {**SHARDED, "ep": 2}, world=2, steps=steps, precision=precision)
+        yield _wider(spread, name="mixture, compiled", compile=True)
+
+
+def broken(**size: Any) -> Iterator[dict[str, Any]]:
+    """Jobs on two processes whose gradients are reduced wrongly on purpose: a comparison that does not see it proves nothing."""
+    spread = job("mixture", {**SHARDED, "ep": 2}, world=2, **size)
+    yield from ({**spread, "name": name, "fault": fault} for name, fault in FAULTS.items())
+
+
+def broken_on_gpus(count: int, **size: Any) -> Iterator[dict[str, Any]]:
+    """The same with the widths of forms on GPUs, where there are two."""
+    yield from (_wider(each) for each in broken(**size) if each["world"] <= count)
+
+
+def _wider(made: dict[str, Any], *, name: str = "", **training: Any) -> dict[str, Any]:
+    row = made["row"]
+    model = {**row["model"], **_WIDER}
+    if "moe" in model:
+        model["moe"] = {**model["moe"], **_WIDER_MIXTURE}
+    training = {**row["training"], "seq_length": 256, **training}
+    return {**made, "name": name or made["name"], "row": {**row, "model": model, "training": training}}
