@@ -26,32 +26,29 @@ Json = dict[str, Any]
 
 def read_document(source: str, *, most_bytes: int = MAX_DOCUMENT_BYTES) -> Json:
     """The JSON object in a file, or on standard input for `-`."""
-    return _object(_content(source, most_bytes=most_bytes), name=_called(source))
+    return object_of(content_of(source, most_bytes=most_bytes), name=called(source))
 
 
 def read_documents(source: str, *, most_bytes: int) -> list[Json]:
     """The JSON objects in a file or on standard input: one document over any number of lines, or one on each line."""
-    name, content = _called(source), _content(source, most_bytes=most_bytes)
+    name, content = called(source), content_of(source, most_bytes=most_bytes)
     lines = [(number, line) for number, line in enumerate(content.splitlines(), start=1) if line.strip()]
     if not lines:
         _refuse_empty(name)
     # One document that is printed over several lines never begins with a line that is an object of its own.
     if len(lines) > 1 and lines[0][1].rstrip().endswith(b"}"):
-        return [_object(line, name=f"line {number} of {name}") for number, line in lines]
-    return [_object(content, name=name)]
+        return [object_of(line, name=f"line {number} of {name}") for number, line in lines]
+    return [object_of(content, name=name)]
 
 
-def read_corrections(source: str) -> Json | str:
-    """The document of corrections in a file, or the word `auto` or `none`."""
-    return source if source in ("auto", "none") else read_document(source)
-
-
-def _called(source: str) -> str:
+def called(source: str) -> str:
+    """What messages call a file, or standard input."""
     return "standard input" if source == "-" else source
 
 
-def _content(source: str, *, most_bytes: int) -> bytes:
-    name = _called(source)
+def content_of(source: str, *, most_bytes: int) -> bytes:
+    """The bytes of a file or of standard input, of which no more are read than `most_bytes`."""
+    name = called(source)
     try:
         if source == "-":
             # One byte more than allowed tells a document that is too large from one that just fits, whatever follows.
@@ -63,15 +60,21 @@ def _content(source: str, *, most_bytes: int) -> bytes:
         _refuse(
             f"{name} cannot be read: {error.strerror}", hint="Give the path of a JSON file, or - for standard input."
         )
+    require_size(content, name=name, most_bytes=most_bytes)
+    return content
+
+
+def require_size(content: bytes, *, name: str, most_bytes: int) -> None:
+    """Refuses a document that is larger than `most_bytes`."""
     if len(content) > most_bytes:
         _refuse(
             f"{name} is larger than {most_bytes >> 20} MiB",
             hint="A request describes a model, a cluster and a training job; it holds no weights.",
         )
-    return content
 
 
-def _object(content: bytes, *, name: str) -> Json:
+def object_of(content: bytes, *, name: str) -> Json:
+    """The JSON object that some bytes hold."""
     if not content.strip():
         _refuse_empty(name)
     document = parse_json(content, name=name)

@@ -273,9 +273,10 @@ def _why_not(
         return Problem("/log", message, "Give the row of the run that wrote this log, or the log of this row's run.")
     if seen.is_state:
         hint = (
-            "transformers writes one with the last entry; with include_num_input_tokens_seen it writes one with each."
+            "It was saved before the training ended. Call trainer.save_state() after trainer.train(), or give what the run printed. "
+            "With include_num_input_tokens_seen=True the Trainer times each logging interval, which tells more."
         )
-        return Problem("/log", "the log's history has no entry with train_runtime", hint)
+        return Problem("/log", "no entry of the trainer's state says how long it took (train_runtime)", hint)
     if not seen.lines:
         return Problem("/log", "the log is empty", _HINT)
     what = "is not text" if seen.has_binary else f"has {seen.lines:,} lines, but none of them says how long a step took"

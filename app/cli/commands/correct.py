@@ -46,7 +46,8 @@ def correct(
     for line in told(found.left):
         typer.echo(f"left out: {line}", err=True)
     if not found.runs:
-        message = f"none of the {len(documents)} runs can be used"
+        given = len(documents)
+        message = "the only run cannot be used" if given == 1 else f"none of the {given} runs can be used"
         hint = "Give trial records that ended with status ok, or observations; their rows must be those of `evaluate`."
         raise InvalidInputError([Problem("", message, hint, "no-measured-runs")])
     corrections = fit_corrections(found.runs)

@@ -11,7 +11,7 @@ from typing import Annotated
 
 import typer
 
-from app.cli.inputs import read_corrections
+from app.cli.documents import read_corrections
 from app.cli.output import reader_may_leave, write_document
 from cost_models.errors import InvalidInputError, Problem
 

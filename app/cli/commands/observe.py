@@ -14,7 +14,7 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from app.cli.commands.profile import Token
-from app.cli.inputs import read_document
+from app.cli.documents import read_row
 from app.cli.output import reader_may_leave, write_document
 from cost_models.errors import InvalidInputError, Problem
 
@@ -54,7 +54,7 @@ def observe(
         raise InvalidInputError([Problem("", "give either a log or --step-time", hint)])
     if log == "-" and row == "-":
         raise InvalidInputError([Problem("", "the log and the row cannot both come from standard input", "Save one.")])
-    document = read_document(row)
+    document = read_row(row)
     if log is not None:
         told = _told_by_file(log, document, log_format=log_format)
     else:
@@ -72,6 +72,8 @@ def observe(
         write_document(answer)
     if not context.obj["quiet"]:
         _tell(answer)
+        if server is not None:
+            typer.echo(f"Kept by {server} as {answer['id']}.", err=True)
 
 
 def _told_by_file(path: str, row: Mapping[str, Any], *, log_format: str | None) -> Told:

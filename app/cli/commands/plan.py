@@ -23,7 +23,8 @@ from app.cli.commands.plan_options import (
     training_fields,
     with_options_named,
 )
-from app.cli.inputs import Json, assignments, read_cluster, read_corrections, read_document, read_model
+from app.cli.documents import read_corrections, read_request
+from app.cli.inputs import Json, assignments, read_cluster, read_model
 from app.cli.output import reader_may_leave, write_document
 from app.cli.progress import SearchLine
 from app.quantities import COUNTED
@@ -105,7 +106,7 @@ def plan(
         ),
         "targets": those(counts, "deadline_h", "min_tokens_per_s"),
     }
-    document = merged_request(read_document(request) if request else {}, parts)
+    document = merged_request(read_request(request) if request else {}, parts)
     own = those(counts, "top_k", "time_limit_s") | given(objective=objective) | included(document, include or ())
     own |= given(corrections=read_corrections(corrections) if corrections else None)
     document |= own

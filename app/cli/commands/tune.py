@@ -14,7 +14,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from app.cli.commands.plan import source_of
-from app.cli.inputs import Json, read_document
+from app.cli.documents import read_request
+from app.cli.inputs import Json
 from app.cli.output import reader_may_leave, require_name, write_document
 from app.cli.progress import SearchLine, StatusLine
 from app.quantities import duration_s
@@ -109,7 +110,7 @@ def tune(
     if out is not None:
         require_name(out, option="--out", example="tuning.json")
         _require_folder(out)
-    document = read_document(request)
+    document = read_request(request)
     quiet = context.obj["quiet"]
     # Everything that can be refused is, before the plans are computed and before a process is started.
     from planner.search.standing import Limits

@@ -8,6 +8,7 @@ from itertools import groupby
 from rich.console import Console
 from rich.table import Table
 
+from app.report.words import counted
 from cost_models.corrections import Correction
 
 
@@ -17,7 +18,16 @@ def print_corrections(corrections: Sequence[Correction], *, runs: int, out: str)
     for scope, group in groupby(corrections, key=lambda each: each.scope):
         console.print(corrections_table(list(group), title=f"{scope.framework}, {scope.model_impl}, {scope.gpu}"))
     kept = sum(each.kept for each in corrections)
-    console.print(f"{kept} of {len(corrections)} corrections are kept, learnt from {runs} runs. Written to {out}.")
+    verb = "is" if kept == 1 else "are"
+    learnt = f"{kept} of {counted(len(corrections), 'correction')} {verb} kept, learnt from {counted(runs, 'run')}."
+    console.print(f"{learnt} Written to {out}.")
+    if any(each.error_before is None for each in corrections):
+        console.print(
+            "Terms without errors (-) were measured in one plan only, so that none could be left out to check their factor: "
+            "measure another plan, too."
+        )
+    if not kept:
+        console.print("Plans stay as they are until a correction is kept.")
 
 
 def corrections_table(corrections: Sequence[Correction], *, title: str) -> Table:

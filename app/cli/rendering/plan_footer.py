@@ -56,7 +56,7 @@ def footer(response: Json, shown: Sequence[Json], *, unseen: Collection[str] = (
     if response["plans"]:
         calibration = response["plans"][0]["evaluation"]["provenance"]["calibration"]
         lines.append(Text(f"Prices from {calibration}." if calibration else "Prices from nominal data sheets."))
-        lines += _corrected(response["plans"][0]["evaluation"]["provenance"])
+        lines += _corrected(response)
     if best := response.get("inexpressible_best"):
         reasons = "; ".join(reason["message"] for reason in best["reasons"])
         lines.append(
@@ -68,11 +68,14 @@ def footer(response: Json, shown: Sequence[Json], *, unseen: Collection[str] = (
     return lines
 
 
-def _corrected(provenance: Json) -> list[Text]:
-    """By which factors measured runs corrected the terms of time and memory."""
-    factors = provenance.get("corrections")
+def _corrected(response: Json) -> list[Text]:
+    """By which factors measured runs corrected the terms of time and memory, or that what was given corrects nothing."""
+    factors = response["plans"][0]["evaluation"]["provenance"].get("corrections")
     if not factors:
-        return []
+        # A document of another framework or GPU has a warning of its own.
+        is_idle = isinstance(response["request"].get("corrections"), dict)
+        is_idle &= "corrections-of-another-scope" not in response.get("warnings", ())
+        return [Text("Not corrected: no correction that was given is kept and switched on.")] * is_idle
     return [Text("Corrected by measured runs: " + ", ".join(f"{term} x {f:.3g}" for term, f in factors.items()) + ".")]
 
 

@@ -60,8 +60,8 @@ def test_the_trials_of_a_tuning_are_read(tmp_path: Path, capfd: pytest.CaptureFi
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ([{"row": TRIALS[0]["row"], "status": "oom"}], "none of the 1 runs can be used"),
-        ([{"plans": []}], "none of the 1 runs can be used"),
+        ([{"row": TRIALS[0]["row"], "status": "oom"}], "the only run cannot be used"),
+        ([{"plans": []}], "the only run cannot be used"),
     ],
 )
 def test_nothing_to_learn_from_is_an_error_that_says_so(
@@ -71,6 +71,18 @@ def test_nothing_to_learn_from_is_an_error_that_says_so(
     assert run(["correct", written(tmp_path / "runs.jsonl", content), "--out", str(out)]) == 2
     assert message in capfd.readouterr().err
     assert not out.exists()
+
+
+def test_one_plan_alone_is_no_ground_for_a_correction(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    """None can be left out to check a factor, and the reader is told what to do about it."""
+    measured = next(trial for trial in TRIALS if trial["status"] == "ok")
+    out = tmp_path / "corrections.json"
+    assert run(["correct", written(tmp_path / "runs.jsonl", [measured]), "--out", str(out)]) == 0
+    said = " ".join(capfd.readouterr().err.split())
+    listed = json.loads(out.read_text())["corrections"]
+    assert f"0 of {len(listed)} corrections are kept, learnt from 1 run." in said
+    assert "measure another plan, too" in said
+    assert said.endswith("Plans stay as they are until a correction is kept.")
 
 
 def test_a_file_is_not_overwritten_unasked(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:

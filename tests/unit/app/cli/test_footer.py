@@ -221,3 +221,22 @@ def test_what_if_answers_name_the_field_and_its_value() -> None:
     text = told([ranked(1)], what_if=[answer])
     assert "  seq_length 8192: 2.50 s, 1,234 tok/s/GPU, MFU 25.0%, 6 GPUs, 1.5 GiB/GPU, tp2 pp3 z0" in text
     assert "Prices from nominal data sheets." in text
+
+
+@pytest.mark.parametrize(
+    ("corrections", "factors", "warnings", "said"),
+    [
+        ("auto", {}, [], ""),
+        ({"corrections": []}, {"gemm": 1.25}, [], "Corrected by measured runs: gemm x 1.25."),
+        ({"corrections": []}, {}, [], "Not corrected: no correction that was given is kept and switched on."),
+        ({"corrections": []}, {}, ["corrections-of-another-scope"], ""),
+    ],
+)
+def test_whoever_gives_corrections_is_told_what_became_of_them(
+    corrections: Any, factors: dict[str, float], warnings: list[str], said: str
+) -> None:
+    plan = ranked(1)
+    plan["evaluation"]["provenance"]["corrections"] = factors
+    request = response_of([])["request"] | {"corrections": corrections}
+    lines = told([plan], request=request, warnings=warnings).splitlines()
+    assert [line for line in lines if "orrected" in line] == [said] * bool(said)

@@ -204,5 +204,5 @@ def test_a_state_of_the_trainer_is_read_by_its_history() -> None:
     reading = read_log(json.dumps({"log_history": whole}), row=row)
     assert (reading.step_time_s, reading.kind, reading.flags) == (3.0, "cumulative", ("cumulative",))
     assert refusal(json.dumps({"log_history": [None, 3, {"step": "x"}]}), row) == (
-        "/log: the log's history has no entry with train_runtime"
+        "/log: no entry of the trainer's state says how long it took (train_runtime)"
     )
