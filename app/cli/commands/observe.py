@@ -31,7 +31,13 @@ def observe(
         ),
     ] = None,
     *,
-    row: Annotated[str, typer.Option(metavar="ROW.json", help="The evaluate row of the run; - reads standard input.")],
+    row: Annotated[
+        str,
+        typer.Option(
+            metavar="ROW.json",
+            help="The row of the run, such as plan.json of an exported launch; - reads standard input.",
+        ),
+    ],
     log_format: Annotated[
         str | None, typer.Option("--format", metavar="FORMAT", help="Format of the log.", show_default="found out")
     ] = None,

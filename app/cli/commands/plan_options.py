@@ -46,7 +46,11 @@ meshwright plan request.json --json > response.json
 `meshwright presets` lists the models, GPUs, clusters and frameworks that can be named."""
 Option = typer.Option
 Request = Annotated[
-    str | None, typer.Argument(help="Plan request (JSON file, or - for standard input).", show_default=False)
+    str | None,
+    typer.Argument(
+        help="Plan request, or an answer whose request is planned again (JSON file, or - for standard input).",
+        show_default=False,
+    ),
 ]
 Model = Annotated[
     str | None,

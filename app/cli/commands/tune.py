@@ -73,7 +73,9 @@ Storage = Annotated[
 
 def tune(
     context: typer.Context,
-    request: Annotated[str, typer.Argument(help="Plan request (JSON file, or - for standard input).")],
+    request: Annotated[
+        str, typer.Argument(help="Plan request, or what `plan --json` answered (JSON file, or - for standard input).")
+    ],
     *,
     budget: Annotated[
         str, typer.Option(metavar="TIME", help="Time that all trials together may take: 10m, 300s or 1h.")
