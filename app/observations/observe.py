@@ -22,12 +22,11 @@ from cost_models.units import GIB
 from planner.request.checked_request import PRODUCT_VERSION
 from planner.rows import evaluate_rows
 from planner.schemas.observation import MeasuredRun, ObservationRequest
+from planner.search.standing import IMPLAUSIBLE
 from profiler.logs.read import read_log
 from profiler.logs.reading import LogReading
 
 Document = dict[str, Any]
-IMPLAUSIBLE_FACTOR = 50.0
-"""A measured number that is so many times off its prediction is of something else: another unit, another run."""
 NOT_USED = frozenset({
     "coarse", "cumulative", "different-batch", "implausible", "not-predicted", "runs-differ", "sum-of-parts", "warm-up-only",
 })  # fmt: skip
@@ -216,7 +215,7 @@ def _flags_beside(predicted: Mapping[str, Any] | None, measured: Mapping[str, An
         yield "coarse"
     for name in ("step_time_s", "peak_memory_gib"):
         value, expected = measured[name], predicted[name]
-        if value is not None and not expected / IMPLAUSIBLE_FACTOR <= value <= expected * IMPLAUSIBLE_FACTOR:
+        if value is not None and not expected / IMPLAUSIBLE <= value <= expected * IMPLAUSIBLE:
             yield "implausible"
 
 

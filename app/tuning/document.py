@@ -210,6 +210,11 @@ def _warnings(standing: Standing) -> list[str]:
     # That the best is not separated is what a reader must know before building on it; the message of the stop tells only why.
     notes = (note for told in standing.told for note in (told.outcome.record or {}).get("notes", ()))
     found = list(dict.fromkeys(notes))
+    for place, ratio in standing.implausible.items():
+        rank = standing.candidates[place].rank
+        found.append(
+            f"The step of plan {rank} took {ratio:.3g} times as long as predicted, so that it was of something else. It decides nothing."
+        )
     if standing.left_out:
         ranks = ", ".join(str(standing.candidates[place].rank) for place in standing.left_out)
         reason = next(iter(standing.left_out.values()))

@@ -57,6 +57,12 @@ def load(kind: Kind, name: str, *, pointer: str = "") -> Preset:
     return _read(kind, name)
 
 
+def are_other_gpus(planned: object, found: object) -> bool:
+    """Whether two GPUs are known to be of different kinds. Of a name that is nobody's but the user's, or a driver's, it is not known."""
+    known = names("gpus")
+    return planned in known and found in known and planned != found
+
+
 def documents(kind: Kind) -> list[dict[str, Any]]:
     """All presets of a kind as plain data, sorted by name: `name`, `spec` and `facts`."""
     loaded = [load(kind, name) for name in names(kind)]

@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from cost_models import presets
 from cost_models.corrections import CorrectionSet, Measured
 from cost_models.inputs.pools import lists_pools
 from cost_models.job import Job
@@ -19,11 +20,8 @@ from cost_models.terms import TIME_TERMS, Tier
 from cost_models.units import GIB
 from planner.request.job import Documents, resolve_pooled_job
 from planner.rows import evaluate_rows
+from planner.search.standing import IMPLAUSIBLE, PROCESSORS
 
-IMPLAUSIBLE = 50.0
-"""Times that a measurement may be off its prediction either way; beyond, it was of something else."""
-PROCESSORS = "CPU"
-"""What a trial record names as its GPU where it ran on none."""
 _UNCORRECTED = CorrectionSet(())
 _TIERS = {tier.label: tier for tier in Tier}
 
@@ -116,6 +114,9 @@ def _figures(document: Mapping[str, Any]) -> _Figures | str:
     # Such a trial shows that a plan runs; its row names GPUs all the same.
     if isinstance(machine, Mapping) and machine.get("gpu") == PROCESSORS:
         return "It ran on processors, which teaches nothing of GPUs."
+    planned = _gpu_of(row)
+    if isinstance(machine, Mapping) and presets.are_other_gpus(planned, machine.get("gpu")):
+        return f"It ran on {machine['gpu']}, but its row is of {planned}."
     if document.get("used") is False:
         flags = ", ".join(map(str, document.get("flags") or ())) or "no flag"
         return f"It is marked as not used ({flags})."
@@ -133,6 +134,13 @@ def _figures(document: Mapping[str, Any]) -> _Figures | str:
     if figures.step_time_s is None and figures.allocated_bytes is None:
         return "It holds neither a step time nor a peak of allocated memory."
     return figures
+
+
+def _gpu_of(row: Mapping[str, Any]) -> object:
+    """What a row names as its GPU; None where it has no cluster."""
+    cluster = row.get("cluster")
+    gpu = cluster.get("gpu") if isinstance(cluster, Mapping) else None
+    return gpu.get("name") if isinstance(gpu, Mapping) else gpu
 
 
 def _is_of_fullest_rank(measured: Mapping[str, Any], row: Mapping[str, Any]) -> bool:

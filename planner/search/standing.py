@@ -21,6 +21,10 @@ SEPARATED_CHANCE = 0.10
 HOPELESS_FRACTION = 0.15
 """How much slower than the best the fastest early step of a trial must be for the trial to be ended early."""
 _EARLY_STEPS = 2
+IMPLAUSIBLE = 50.0
+"""Times that a measurement may be off its prediction either way; beyond, it was of something else."""
+PROCESSORS = "CPU"
+"""What a trial record names as its GPU where it ran on none."""
 _GIB = 2**30
 
 
@@ -107,12 +111,29 @@ class Standing:
 
     @cached_property
     def measured_s(self) -> dict[int, float]:
-        """Measured median seconds by the place of the plan."""
+        """Measured median seconds by the place of the plan, those left out that cannot be the plan's."""
+        return {place: step_s for place, step_s in self._timed.items() if place not in self.implausible}
+
+    @cached_property
+    def implausible(self) -> dict[int, float]:
+        """Measured over predicted seconds by place, of trials whose time cannot be their plan's: they are kept, and decide nothing."""
+        # A clock that went wrong would else make a plan the best for ever. Processors take any number of times as long as GPUs.
         found = {}
         for each in self.told:
-            if each.outcome.status == "ok" and each.outcome.step_time_s is not None:
-                found[each.candidate] = each.outcome.step_time_s
+            machine = (each.outcome.record or {}).get("machine") or {}
+            if each.candidate in self._timed and machine.get("gpu", PROCESSORS) != PROCESSORS:
+                ratio = self._timed[each.candidate] / self.candidates[each.candidate].step_time_s
+                if not 1.0 / IMPLAUSIBLE < ratio < IMPLAUSIBLE:
+                    found[each.candidate] = ratio
         return found
+
+    @cached_property
+    def _timed(self) -> dict[int, float]:
+        return {
+            each.candidate: each.outcome.step_time_s
+            for each in self.told
+            if each.outcome.status == "ok" and each.outcome.step_time_s is not None
+        }
 
     @property
     def best(self) -> int | None:

@@ -216,6 +216,6 @@ def _require_kind(row: Mapping[str, Any], on: Held) -> None:
     cluster = row.get("cluster")
     planned = cluster.get("gpu") if isinstance(cluster, Mapping) else None
     for gpu in on.gpus:
-        if planned in presets.names("gpus") and gpu.preset is not None and planned != gpu.preset:
+        if presets.are_other_gpus(planned, gpu.preset):
             message = f"gpu is {planned}; {gpu} of this machine is {gpu.preset}"
             raise InvalidInputError([Problem("/cluster/gpu", message, f"Plan for {gpu.preset}, or measure elsewhere.")])

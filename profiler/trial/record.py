@@ -6,14 +6,15 @@ It knows no torch, so that whoever only reads records needs none.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from datetime import UTC, datetime
+from math import isclose
 from typing import Annotated, Any, Literal
 
 from pydantic import AwareDatetime, BaseModel, Field, model_validator
 
-from cost_models.inputs.fields import STRICT, Count, CountOrZero, Name, validated
+from cost_models.inputs.fields import SMALLEST, STRICT, Count, CountOrZero, Name, validated
 from cost_models.terms import TIME_NAMES
 
 Backend = Literal["pytorch", "export"]
@@ -23,7 +24,12 @@ LONGEST_REASON = 1000
 # Of a document that comes from elsewhere.
 _MOST_STEPS, _MOST_RANKS, _MOST_NOTES = 10_000, 4096, 50
 
+_FIRST, _LAST = datetime(2000, 1, 1, tzinfo=UTC), datetime(3000, 1, 1, tzinfo=UTC)
+"""Moments beyond which a clock is wrong; in UTC some of them would be in years that no date has."""
+
 Seconds = Annotated[float, Field(strict=True, ge=0, le=1e9, allow_inf_nan=False)]
+# A kernel alone takes longer to launch. What believes in a step of no time can order plans no more.
+StepSeconds = Annotated[float, Field(strict=True, ge=SMALLEST, le=1e9, allow_inf_nan=False)]
 _Line = Annotated[str, Field(strict=True, min_length=1, max_length=LONGEST_REASON, pattern=r"^[^\r\n]+$")]
 
 
@@ -54,6 +60,11 @@ class Extrapolation(BaseModel):
     )
     layers: Count = Field(description="Number of layers that the figures stand for.")
 
+    @property
+    def rises(self) -> bool:
+        """Whether both models that ran differ, and are smaller than the one that they stand for."""
+        return self.layers_run[0] < self.layers_run[1] < self.layers
+
 
 class TrialMachine(BaseModel):
     """Where a trial ran."""
@@ -81,8 +92,8 @@ class TrialDocument(BaseModel):
     backend: Backend = Field(description="What ran it: PyTorch's own parallelism, or exported launch files.")
     status: Status = Field(description="How it ended: measured, out of memory, past its time, or with an error.")
     reason: _Line | None = Field(description="First line of the error; null where it was measured.")
-    step_time_s: Seconds | None = Field(description="Median of the timed steps, in seconds; null unless measured.")
-    step_s: Annotated[list[Seconds], Field(max_length=_MOST_STEPS)] = Field(
+    step_time_s: StepSeconds | None = Field(description="Median of the timed steps, in seconds; null unless measured.")
+    step_s: Annotated[list[StepSeconds], Field(max_length=_MOST_STEPS)] = Field(
         description="Seconds of every step that ran, in order, the warm-up first."
     )
     warm_up: CountOrZero = Field(default=0, description="Steps at the beginning that do not count.")
@@ -99,7 +110,7 @@ class TrialDocument(BaseModel):
     took_s: Seconds = Field(description="Seconds from its start until the devices were free again.")
     gpu_seconds: Seconds = Field(description="The same, times the number of GPUs.")
     machine: TrialMachine = Field(description="Where it ran.")
-    started_at: AwareDatetime = Field(description="When it was started, RFC 3339.")
+    started_at: AwareDatetime = Field(ge=_FIRST, lt=_LAST, description="When it was started, RFC 3339.")
     notes: Annotated[list[_Line], Field(max_length=_MOST_NOTES)] = Field(
         default=[], description="What makes the figures doubtful, such as other programs on a GPU."
     )
@@ -113,6 +124,16 @@ class TrialDocument(BaseModel):
         if measured != (self.reason is None):
             given = "given" if measured else "missing"
             raise ValueError(f"reason is {given}, but status is {self.status}; exactly trials that failed have one")
+        counted = self.step_s[self.warm_up :] if self.extrapolated is None else ()
+        if self.step_time_s is not None and counted and not _lies_among(self.step_time_s, counted):
+            took = f"{min(counted):g} to {max(counted):g} s"
+            raise ValueError(f"step_time_s is {self.step_time_s:g}, but the steps that count took {took}")
+        if not isclose(self.gpu_seconds, self.took_s * self.machine.gpus, rel_tol=0.01, abs_tol=0.01):
+            held = f"{self.machine.gpus} GPUs were held for {self.took_s:g} s"
+            raise ValueError(f"gpu_seconds is {self.gpu_seconds:g}, but {held}")
+        if self.extrapolated is not None and not self.extrapolated.rises:
+            a, b = self.extrapolated.layers_run
+            raise ValueError(f"extrapolated: {a}, {b} and {self.extrapolated.layers} layers do not rise")
         if unknown := sorted(set(self.terms_s or ()) - set(TIME_NAMES)):
             raise ValueError(f"terms_s names {unknown[0][:100]!r}, which is no term of time")
         if lacking := sorted({"model", "training", "strategy"} - self.row.keys()):
@@ -169,6 +190,11 @@ class TrialRecord:
             "machine": self.machine.model_dump(exclude_none=True),
         }
         return values | plain | nested | {"step_s": list(self.step_s), "notes": list(self.notes)}
+
+
+def _lies_among(median_s: float, step_s: Sequence[float]) -> bool:
+    # Means of intervals are written with fewer digits than their median.
+    return min(step_s) * (1.0 - 1e-9) <= median_s <= max(step_s) * (1.0 + 1e-9)
 
 
 def largest(values: Iterable[int | None]) -> int | None:

@@ -75,6 +75,11 @@ def extrapolated(row: Mapping[str, Any], first: TrialRecord, second: TrialRecord
         return None if one is None or other is None else round(drawn(one, other))
 
     step_time_s = drawn(first.step_time_s, second.step_time_s)
+    if not step_time_s:
+        steps = f"steps of {a} layers take {first.step_time_s:g} s and of {b} layers {second.step_time_s:g} s"
+        reason = f"{steps}, which says nothing of one with {whole}"
+        nothing: dict[str, Any] = {"step_time_s": None, "step_s": (), "warm_up": 0, "ranks": (), "terms_s": None}
+        return replace(second, row=row, status="crash", reason=reason, **nothing, **took)
     note = f"drawn on from models of {a} and {b} layers to one of {whole}, and their noise with them"
     return replace(
         second, row=row, step_time_s=step_time_s, step_s=(), warm_up=0, ranks=(), **took,

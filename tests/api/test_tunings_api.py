@@ -70,6 +70,19 @@ def tuned(client: TestClient, tuning_id: str, headers: dict[str, str]) -> dict[s
     return TuningDocument.model_validate(answer.json()).model_dump()
 
 
+def forgeries(record: dict[str, Any]) -> Iterator[tuple[dict[str, Any], str]]:
+    """Records of something else than what was leased, each with the place that is wrong."""
+    row, machine = record["row"], record["machine"]
+    yield record | {"row": row | {"strategy": row["strategy"] | {"micro_batch_size": 16}}}, "/trial/row/strategy"
+    yield record | {"row": row | {"id": "x" * 1000}}, "/trial/row/id"
+    yield record | {"row": row | {"note": 1}}, "/trial/row/note"
+    yield record | {"machine": machine | {"gpu": "B200-SXM-180GB"}}, "/trial/machine/gpu"
+    yield record | {"machine": machine | {"gpus": 1}, "gpu_seconds": record["took_s"]}, "/trial/machine/gpus"
+    yield record | {"started_at": "0001-01-01T00:00:00+23:00"}, "/trial/started_at"
+    if record["status"] == "ok":
+        yield record | {"step_time_s": 0.0}, "/trial/step_time_s"
+
+
 def test_a_plan_is_tuned_by_an_agent_that_runs_trials(public: TestClient, mine: dict[str, str]) -> None:
     agent = posted(public, "/v1/agents", NODE, mine, status=201)["id"]
     results = f"/v1/agents/{agent}/results"
@@ -90,12 +103,10 @@ def test_a_plan_is_tuned_by_an_agent_that_runs_trials(public: TestClient, mine: 
 
     told = []
     while job is not None:
-        strategy = {**job["trial"]["row"]["strategy"], "micro_batch_size": 16}
-        wrong = record_of({**job["trial"], "row": {**job["trial"]["row"], "strategy": strategy}}, 3.0)
-        refused = public.post(
-            results, json={"lease": job["lease"], "outcome": "measured", "trial": wrong}, headers=mine
-        )
-        assert (refused.status_code, refused.json()["errors"][0]["pointer"]) == (422, "/trial/row/strategy")
+        for wrong, pointer in forgeries(record_of(job["trial"], 3.0)):
+            body = {"lease": job["lease"], "outcome": "measured", "trial": wrong}
+            refused = posted(public, results, body, mine, status=422)
+            assert refused["errors"][0]["pointer"] == pointer
         sent = {"lease": job["lease"], "outcome": "measured", "trial": record_of(job["trial"], 3.0)}
         ended = TrialEnded.model_validate(posted(public, results, sent, mine))
         assert ended.step_time_s == step_time_of(job["trial"]["row"]["strategy"])

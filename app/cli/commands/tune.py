@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import signal
 from collections.abc import Iterator
@@ -108,6 +109,9 @@ def tune(
 ) -> None:
     """Measure the best plans on this machine with real training steps, and rank them again."""
     budget_s = duration_s(budget, option="--budget", least_s=_LEAST_S)
+    if gpu_hours is not None and not 0.0 < gpu_hours < math.inf:
+        message = f"--gpu-hours is {gpu_hours:g}; it must be a number above 0"
+        raise InvalidInputError([Problem("", message, "Leave it out for no limit.")])
     deadline_s = duration_s(trial_time, option="--trial-time", least_s=_LEAST_S)
     if out is not None:
         require_name(out, option="--out", example="tuning.json")
@@ -146,7 +150,7 @@ def _planned(document: Json, *, quiet: bool) -> Json:
 
     asked = document.get("top_k")
     # Any other value than a number is for the planner to refuse.
-    if asked is None or (isinstance(asked, int) and 0 < asked < PLANS):
+    if asked is None or (type(asked) is int and 0 < asked < PLANS):
         document = document | {"top_k": PLANS}
     with SearchLine(quiet=quiet) as line:
         response = plan(document, allow_files=True, on_progress=line.on_progress)

@@ -11,6 +11,8 @@ from app.service.api.agent_schemas import MeasurementResult
 from app.service.db.plan_result import encoded
 from app.service.db.tuning_trials import TrialRow, hard_limit_s
 from app.service.parts import Service
+from app.service.tunings.trial_jobs import gpu_of
+from cost_models import presets
 from cost_models.errors import InvalidInputError, Problem
 from profiler.trial.record import TrialRecord
 
@@ -82,10 +84,18 @@ def ended_trial(service: Service, tenant: str, agent_id: str, asked: Measurement
 
 
 def _require_same(record: TrialRecord, given: dict[str, Any]) -> None:
-    for name in _PARTS:
-        if record.row.get(name) != given["row"][name]:
+    row, at_all = given["row"], object()
+    for name in dict.fromkeys((*_PARTS, *row, *record.row)):
+        if record.row.get(name, at_all) != row.get(name, at_all):
             message = f"the record is of another {name} than the trial that was leased"
             raise InvalidInputError([Problem(f"/trial/row/{name}", message, "Send the record of the leased row.")])
+    planned, ran_on = gpu_of(row), record.machine
+    if presets.are_other_gpus(planned, ran_on.gpu):
+        message = f"the trial ran on {ran_on.gpu}, but it is of a plan for {planned}"
+        raise InvalidInputError([Problem("/trial/machine/gpu", message, "Run it on the GPUs of the plan.")])
+    if ran_on.gpus != given["gpus"]:
+        message = f"the trial ran on {ran_on.gpus} GPUs; its plan has {given['gpus']}"
+        raise InvalidInputError([Problem("/trial/machine/gpus", message, "Run it on the GPUs of the plan.")])
     if record.backend != given["backend"]:
         message = f"the record is of the back end {record.backend}; the trial is to be run by {given['backend']}"
         raise InvalidInputError([Problem("/trial/backend", message, "Run the back end that was asked for.")])

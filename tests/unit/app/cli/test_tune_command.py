@@ -32,6 +32,9 @@ def _refused(
         ("torchtitan", ["--budget", "soon"], 2, "--budget"),
         ("torchtitan", ["--trial-time", "0s"], 2, "--trial-time"),
         ("torchtitan", ["--max-trials", "0"], 2, "max-trials"),
+        ("torchtitan", ["--gpu-hours", "0"], 2, "--gpu-hours is 0; it must be a number above 0"),
+        ("torchtitan", ["--gpu-hours", "inf"], 2, "--gpu-hours is inf; it must be a number above 0"),
+        ("torchtitan", ["--gpu-hours", "nan"], 2, "gpu-hours"),
         ("torchtitan", ["--out", "/nowhere/at/all.json"], 2, "is not a folder"),
         ("torchtitan", ["--out", "--json"], 2, "begins with a dash"),
     ],
@@ -42,6 +45,17 @@ def test_what_cannot_be_done_is_refused(
     found, error = _refused(tmp_path, capsys, *options, framework=framework)
     assert found == code
     assert said in error
+
+
+def test_a_number_of_plans_that_is_none_is_left_for_the_planner_to_refuse(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    request = tmp_path / "request.json"
+    request.write_text(
+        json.dumps(request_of(dense_model(4), "torchtitan", cluster={"gpus_per_node": 2}) | {"top_k": True})
+    )
+    assert run(["tune", str(request)]) == 2
+    assert "top_k is true; it must be a whole number" in capsys.readouterr().err
 
 
 @pytest.mark.skipif(Path("/dev/nvidia0").exists(), reason="this machine has a GPU")

@@ -90,6 +90,7 @@ def test_the_peak_of_one_rank_of_a_pipeline_teaches_no_memory() -> None:
         (trial(row=ROW | {"strategy": {"tp": 64}}), "cannot be priced"),
         (trial(row=None), "has no row"),
         (trial(machine={"gpu": "CPU", "gpus": 2}), "ran on processors"),
+        (trial(machine={"gpu": "H100-SXM-80GB", "gpus": 2}), "ran on H100-SXM-80GB, but its row is of H200-SXM-141GB"),
         (trial(row=ROW | {"cluster": {"pools": []}}), "several kinds of node"),
         (observation() | {"used": False, "flags": ["implausible"]}, "not used (implausible)"),
     ],

@@ -45,6 +45,20 @@ def test_the_analytic_first_is_measured_first_and_then_what_may_gain_most() -> N
     assert Standing(plans, running=[Running(0, 0, ""), Running(1, 1, "")]).choice == 2
 
 
+def test_a_time_that_cannot_be_the_plans_is_kept_and_decides_nothing() -> None:
+    """The second plan is said to take 1.02 / 0.0102 = 100 times less than predicted; on processors that would tell nothing."""
+    plans = _plans(1.0, 1.02, 1.5)
+
+    def standing(gpu: str) -> Standing:
+        wild = Outcome("ok", 0.0102, 20.0, 40.0, {"machine": {"gpu": gpu}})
+        return Standing(plans, _told((0, _ok(1.05)), (1, wild)))
+
+    found = standing("H100-SXM-80GB")
+    assert (found.best, found.left, found.used.trials) == (0, [2], 2)
+    assert found.implausible == {1: pytest.approx(0.01)}
+    assert (standing("CPU").best, standing("CPU").implausible) == (1, {})
+
+
 def test_the_best_is_separated_when_no_plan_left_has_a_chance() -> None:
     plans = _plans(1.0, 1.02, 3.0)
     undecided = Standing(plans, _told((0, _ok(1.0))))

@@ -56,6 +56,13 @@ def test_a_term_that_shrinks_ends_at_zero_and_the_sum_stays_the_step() -> None:
     assert extrapolated(_row(), first, second).terms_s == pytest.approx({"gemm": 2.3})
 
 
+def test_a_line_that_falls_below_zero_is_no_measurement() -> None:
+    """Noise: 4 layers take 0.50 s and 8 take 0.45 s, so that 80 would take 0.50 - 76 * 0.0125 = -0.45 s."""
+    found = extrapolated(_row(), _measured(4, 0.50, 6, None), _measured(8, 0.45, 10, None))
+    assert (found.status, found.step_time_s, found.took_s) == ("crash", None, 40.0)
+    assert found.reason == "steps of 4 layers take 0.5 s and of 8 layers 0.45 s, which says nothing of one with 80"
+
+
 def test_without_a_trace_there_are_no_terms() -> None:
     assert extrapolated(_row(), _measured(4, 0.4, 1, None), _measured(8, 0.5, 1, {"gemm": 0.3})).terms_s is None
 
