@@ -109,9 +109,7 @@ def rows() -> list[dict[str, Any]]:
             "training": {**training, "seq_length": 4096, "global_batch_size": batch, "software_date": "2026-11"},
             "strategy": {**_DEGREES, **strategy},
         }  # fmt: skip
-        # Compiling DeepSpeed's own Adam takes longer than a trial; PyTorch's does the same work.
-        options = ["--torch-adam"] if training["framework"] == _DEEPSPEED["framework"] else []
-        found.append(row | ({"launch": name, "target": target, "options": options} if target else {}))
+        found.append(row | ({"launch": name, "target": target} if target else {}))
     return found
 
 

@@ -19,11 +19,10 @@ import traceback
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import timedelta
-from multiprocessing.connection import wait
+from multiprocessing import connection
 from pathlib import Path
 from typing import Any
 
-_TIMEOUT = timedelta(seconds=60)
 _ROOT = Path(__file__).parents[2]
 
 
@@ -48,7 +47,8 @@ def _until_one_breaks(jobs: Sequence[dict[str, Any]], device: str, left_s: float
     """Answers of one set of processes: of all jobs, or to that which broke or outlasted them."""
     with tempfile.TemporaryDirectory() as folder:
         given, out = Path(folder) / "jobs.json", Path(folder) / "out.jsonl"
-        given.write_text(json.dumps({"device": device, "jobs": list(jobs)}))
+        # Half of a job's time: ranks that wait in vain for another one tell it before they are ended.
+        given.write_text(json.dumps({"device": device, "wait_s": job_s / 2, "jobs": list(jobs)}))
         out.touch()
         command = [sys.executable, "-W", "ignore", "-m", "benchmarks.trial_forms.processes", str(given), str(out)]
         # A session of their own, which is ended as a whole: processes that wait for each other outlive the one that started them.
@@ -104,7 +104,7 @@ def _rank(rank: int, work: dict[str, Any], folder: str, out: Path, all_here: Any
         if rank >= job["world"]:
             continue
         errors = _errors(out, number)
-        answer = _answer(job, rank=rank, device=work["device"], meeting=f"{folder}/{number}", errors=errors)
+        answer = _answer(job, work, rank=rank, meeting=f"{folder}/{number}", errors=errors)
         if rank == 0:
             with out.open("a") as told:
                 told.write(json.dumps(answer) + "\n")
@@ -112,16 +112,17 @@ def _rank(rank: int, work: dict[str, Any], folder: str, out: Path, all_here: Any
     os._exit(0)
 
 
-def _answer(job: dict[str, Any], *, rank: int, device: str, meeting: str, errors: Path) -> dict[str, Any]:
+def _answer(job: dict[str, Any], work: dict[str, Any], *, rank: int, meeting: str, errors: Path) -> dict[str, Any]:
     import torch
     import torch.distributed as dist
 
+    device, wait_for = work["device"], timedelta(seconds=work["wait_s"])
     if device == "cuda":
         torch.cuda.set_device(rank)
         torch.cuda.reset_peak_memory_stats()
     backend = "nccl" if device == "cuda" else "gloo"
     store = dist.FileStore(meeting, job["world"])
-    dist.init_process_group(backend, store=store, rank=rank, world_size=job["world"], timeout=_TIMEOUT)
+    dist.init_process_group(backend, store=store, rank=rank, world_size=job["world"], timeout=wait_for)
     try:
         own = _steps(job, torch.device(device, rank) if device == "cuda" else torch.device("cpu"))
         ranks: list[Any] = [None] * job["world"]
@@ -195,7 +196,7 @@ def main() -> None:
         for process in ranks:
             process.start()
         while left := [process for process in ranks if process.exitcode is None]:
-            wait([process.sentinel for process in left])
+            connection.wait([process.sentinel for process in left])
             if any(process.exitcode for process in ranks):
                 # The others wait for it in vain. Who started this process ends its whole session.
                 os._exit(1)

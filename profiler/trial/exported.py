@@ -34,6 +34,8 @@ _STEPS: Mapping[str, tuple[str, ...]] = {
     "plan_steps.py": ("--training.steps", "{all}"),
 }
 _STEPS_BY_OPTION = "--train-iters"
+_TORCH_ADAM = "--torch-adam"
+_REPLACED = f"The optimizer was PyTorch's AdamW ({_TORCH_ADAM}), because DeepSpeed compiles its own at the first start, which would outlast a trial."
 _MODULE = re.compile(r"(?:^|\s)-m\s+([A-Za-z_][\w.]*)")
 # Modules whose packages are called otherwise.
 _PACKAGES = {"flash_attn": "flash-attn", "liger_kernel": "liger-kernel"}
@@ -68,6 +70,9 @@ def run_export(
 
 def _run(folder: Path, row: Mapping[str, Any], trial: Attempt, options: Sequence[str]) -> TrialRecord:
     run, output = trial.run, trial.folder / "output.txt"
+    if _compiles_adam(folder) and _TORCH_ADAM not in options:
+        options = [*options, _TORCH_ADAM]
+        trial.note(_REPLACED)
     guard = [sys.executable, "-m", "profiler.trial.guard"]
     command = [*guard, "bash", str(folder / SCRIPT), *_arguments(folder, run), *options]
     # The programs beside this Python are those whose packages were looked for.
@@ -140,6 +145,19 @@ def _arguments(folder: Path, run: Run) -> list[str]:
     if _STEPS_BY_OPTION in (folder / SCRIPT).read_text():
         return [_STEPS_BY_OPTION, str(values["all"])]
     return []
+
+
+def _compiles_adam(folder: Path) -> bool:
+    """Whether the launch runs an Adam of DeepSpeed's own on GPUs, and could run PyTorch's, which does the same work.
+
+    On the host it could not: there PyTorch's takes far longer.
+    """
+    config = folder / "ds_config.json"
+    if not config.exists() or not (folder / "hf_model.py").exists():
+        return False
+    said = json.loads(config.read_text())
+    offloaded = said.get("zero_optimization", {}).get("offload_optimizer", {}).get("device", "none")
+    return bool(said.get("optimizer", {}).get("type") == "AdamW" and offloaded == "none")
 
 
 def _require_launch(folder: Path, row: Mapping[str, Any]) -> None:

@@ -86,6 +86,26 @@ def test_each_kind_of_launch_is_told_its_steps(marker: str, asked: str, tmp_path
     assert (tmp_path / "said.txt").read_text().startswith(f"started with {asked} --torch-adam\n")
 
 
+@pytest.mark.parametrize(
+    ("config", "is_replaced"),
+    [
+        ({"optimizer": {"type": "AdamW"}, "zero_optimization": {"stage": 2}}, True),
+        # On the host PyTorch's Adam would take far longer than DeepSpeed's.
+        ({"optimizer": {"type": "AdamW"}, "zero_optimization": {"offload_optimizer": {"device": "cpu"}}}, False),
+        ({"optimizer": {"type": "Lion"}}, False),
+        ({"zero_optimization": {"stage": 2}}, False),
+    ],
+)
+def test_nothing_is_compiled_for_deepspeeds_adam_within_a_trial(
+    config: dict[str, Any], is_replaced: bool, tmp_path: Path
+) -> None:
+    (tmp_path / "ds_config.json").write_text(json.dumps(config))
+    trial = _run(_launch(tmp_path, *(_sentence(step, 0.5, 1.0) for step in range(1, 5))))
+    assert trial.status == "ok"
+    assert ("--torch-adam" in (tmp_path / "said.txt").read_text()) == is_replaced
+    assert any("--torch-adam" in note for note in trial.notes) == is_replaced
+
+
 def test_a_launch_that_runs_out_of_memory_says_what_was_asked_for(tmp_path: Path) -> None:
     error = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     trial = _run(_launch(tmp_path, _sentence(1, 9.0, 80.0), error, then="exit 1"))
