@@ -154,6 +154,9 @@ def forms_on_gpus(
     if half:
         yield _wider(dense, name="attention of cuDNN", attention_kernel="cudnn")
     if half and compiled:
+        yield _wider(dense, name="FlexAttention", attention_kernel="flex")
+        yield _wider(dense, name="FlexAttention, compiled", attention_kernel="flex", compile=True)
+    if half and compiled:
         yield _wider(dense, name="compiled", compile=True, cross_entropy="compiled")
     if half and compiled and count >= 2:
         sharded = job("dense", SHARDED, world=2, steps=steps, precision=precision)

@@ -11,6 +11,7 @@ import sys
 from collections.abc import Mapping
 from typing import Any
 
+from cost_models.errors import InvalidInputError, Problem
 from cost_models.inputs.fields import validated
 from profiler.trial.attempt import Attempt, Run, attempt
 from profiler.trial.plan import trial_plan
@@ -42,7 +43,10 @@ def run_trial(
     """
     run = Run(**how)
     # For its refusals: what this back end would leave out is told here, rather than by every rank.
-    trial_plan(row)
+    plan = trial_plan(row)
+    if run.device == "cpu" and plan.attention_kernel == "flex":
+        message = "attention_kernel is flex; FlexAttention is trained on GPUs only"
+        raise InvalidInputError([Problem("/training/attention_kernel", message, "Set it to sdpa.")])
     with attempt(row, "pytorch", run, world=world) as trial:
         arguments = ["--device", run.device, "--warm-up", str(run.warm_up), "--steps", str(run.steps)]
         if learning_rate is not None:

@@ -22,6 +22,8 @@ from profiler.trial.experts import Mixture
 _THETA = 500_000.0
 # In this order, as torchtitan 0.2 asks for them (`models/attention.py`).
 _CUDNN_FIRST = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
+# torchtitan 0.3's for FlexAttention (`models/common/attention.py`).
+_FLEX_OPTIONS = {"max_autotune": True, "coordinate_descent_tuning": True, "triton.cudagraphs": False}
 
 
 class AttentionCore(nn.Module):  # type: ignore[misc]
@@ -32,10 +34,14 @@ class AttentionCore(nn.Module):  # type: ignore[misc]
         self.cudnn_first = cudnn_first
         self.ring: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
         """What takes the place of the kernel where several ranks share a sequence on processors."""
+        self.flex: Callable[[Tensor, Tensor, Tensor], Tensor] | None = None
+        """FlexAttention, where it takes the place of the kernel."""
 
     def forward(self, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
         if self.ring is not None:
             return self.ring(q, k, v)
+        if self.flex is not None:
+            return self.flex(q, k, v)
         with sdpa_kernel(_CUDNN_FIRST, set_priority=True) if self.cudnn_first else contextlib.nullcontext():
             return functional.scaled_dot_product_attention(q, k, v, is_causal=True, enable_gqa=q.shape[1] != k.shape[1])
 
@@ -128,6 +134,23 @@ class Chunk(nn.Module):  # type: ignore[misc]
         for layer in self.layers.values():
             x = layer(x, self.rotation)
         return x if self.head is None or self.norm is None else self.head(self.norm(x))
+
+
+def flex(seq_length: int, device: torch.device) -> Callable[[Tensor, Tensor, Tensor], Tensor]:
+    """PyTorch's FlexAttention for causal attention, compiled at its first call; one serves all layers, or each would compile its own."""
+    from torch.nn.attention.flex_attention import create_block_mask, flex_attention
+
+    made: Any = torch.compile(flex_attention, options=_FLEX_OPTIONS)
+    mask = create_block_mask(
+        lambda _b, _h, seeing, seen: seeing >= seen, None, None, seq_length, seq_length, device=device
+    )
+
+    def attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        # It is not among the operations that autocast knows, which leaves norms of heads in fp32.
+        out: Tensor = made(q.to(v.dtype), k.to(v.dtype), v, block_mask=mask, enable_gqa=q.shape[1] != k.shape[1])
+        return out
+
+    return attend
 
 
 def loss_of(logits: Tensor, labels: Tensor) -> Tensor:

@@ -47,7 +47,7 @@ class TrialPlan:
     reduce_dtype: Precision
     """Type in which FSDP sums gradients."""
     optimizer: Literal["adam", "sgd"]
-    attention_kernel: Literal["sdpa", "cudnn"]
+    attention_kernel: Literal["sdpa", "cudnn", "flex"]
     compile: bool
     compiled_loss: bool
 

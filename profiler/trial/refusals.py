@@ -24,7 +24,7 @@ _ANY_OF_STRATEGY = frozenset(
     }
 )  # fmt: skip
 _TRAINING: Mapping[str, tuple[Any, ...]] = {
-    "precision": ("bf16", "fp32"), "attention": ("flash",), "attention_kernel": ("sdpa", "cudnn"),
+    "precision": ("bf16", "fp32"), "attention": ("flash",), "attention_kernel": ("sdpa", "cudnn", "flex"),
     "cross_entropy": ("unfused", "compiled"), "optimizer": ("adam", "sgd"), "dropout": (0,), "param_dtype": ("fp32", "bf16"),
     "main_param_dtype": ("none",), "grad_dtype": ("fp32", "bf16"), "grad_reduce_dtype": ("fp32", "bf16"),
     "optimizer_state_dtype": ("fp32", "bf16"), "model_impl": ("native",),
@@ -154,6 +154,11 @@ def _tensors(model: Model, training: Mapping[str, Any], strategy: Mapping[str, A
     if model.num_key_value_heads % tp or model.num_attention_heads % tp:
         message = f"tp {tp} does not divide {model.num_attention_heads} heads of queries and {model.num_key_value_heads} of keys"
         found.append(Problem("/strategy/tp", message, "Choose a divisor of both."))
+    if cp > 1 and training.get("attention_kernel") == "flex":
+        message = (
+            "attention_kernel is flex; trials share a sequence between ranks with scaled_dot_product_attention only"
+        )
+        found.append(Problem("/training/attention_kernel", message, "Set attention_kernel to sdpa, or cp to 1."))
     # A rank of the ring holds one piece from the head and one from the tail of a sequence, so that all have as much to attend to.
     pieces = 2 * cp if cp > 1 else 1
     if tokens % (pieces * tp):

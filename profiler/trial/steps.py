@@ -19,7 +19,7 @@ from torch.distributed.tensor import DTensor
 from torch.distributed.tensor.parallel import loss_parallel
 
 from profiler.trial.mesh import Mesh, own_positions, own_tokens
-from profiler.trial.modules import Chunk, loss_of, rotation
+from profiler.trial.modules import Chunk, flex, loss_of, rotation
 from profiler.trial.parallel import replicated, split
 from profiler.trial.plan import TrialPlan
 from profiler.trial.terms import LOSS, OPTIMIZER
@@ -105,9 +105,15 @@ class Trainer:
         if plan.param_dtype == "bf16":
             for parameter in chunk.parameters():
                 parameter.data = parameter.data.to(torch.bfloat16)
+        # What splits and compiles layers puts others in their places.
+        layers = list(chunk.layers.values())
         made = split(chunk, plan, self.mesh)
         made.to_empty(device=self.device)
         chunk.tie()
+        if plan.attention_kernel == "flex":
+            attend = flex(plan.seq_length, self.device)
+            for layer in layers:
+                layer.attention.core.flex = attend
         with torch.no_grad():
             chunk.rotation.copy_(rotation(own_positions(plan, self.device), plan.model.head_dim))
         initialize(made, seed=self.seed)

@@ -141,7 +141,9 @@ def _of_kernel(event: Mapping[str, Any], spans: HostSpans, *, pipeline: bool, sp
             told = {**told, _GROUP: spans_all}
         return _communication(told, start, end, above, pipeline=pipeline)
     around = list(spans.around(launched_by))
-    return Work(*_placed(around, spans, start, end, is_product=bool(_PRODUCT_KERNEL.search(name))))
+    placed = _placed(around, spans, start, end, is_product=bool(_PRODUCT_KERNEL.search(name)))
+    # A compiled region launches kernels under its own name, and theirs say what they are.
+    return Work("attention" if placed[0] == "elementwise" and _ATTENTION.search(name) else placed[0], *placed[1:])
 
 
 def _of_host(spans: HostSpans, *, pipeline: bool) -> Iterable[Work]:

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.trial_forms.forms import DENSE, FORMS, MIXTURE, job
 from cost_models.errors import InvalidInputError
+from profiler.trial.launch import run_trial
 from profiler.trial.plan import trial_plan
 
 
@@ -41,6 +42,7 @@ TENSOR = {"tp": 2, "sequence_parallel": True}
         ({"dp": 2, "grad_sync": "each"}, {}, {}, "/strategy/grad_sync"),
         ({"cp": 2, "zero": 3}, {}, {"seq_length": 30}, "/training/seq_length: .* not a multiple of 4"),
         ({"cp": 2, "cp_comm": "a2a"}, {}, {}, "/strategy/cp_comm"),
+        ({"cp": 2, "zero": 3}, {}, {"attention_kernel": "flex"}, "/training/attention_kernel: .* share a sequence"),
         ({"pp": 2}, {"tie_word_embeddings": True}, {}, "/strategy/pp: .* stages share no weights"),
         ({"vpp": 2}, {}, {}, "/strategy/vpp"),
         ({"pp": 2, "vpp": 2, "schedule": "1f1b"}, {}, {}, "/strategy/vpp"),
@@ -68,6 +70,13 @@ def test_what_a_trial_would_leave_out_is_refused(
 ) -> None:
     with pytest.raises(InvalidInputError, match=said):
         trial_plan(_row(strategy, model, training))
+
+
+def test_flex_attention_on_processors_is_refused_before_anything_starts() -> None:
+    row = _row({}, {}, {"attention_kernel": "flex"})
+    assert trial_plan(row).attention_kernel == "flex"
+    with pytest.raises(InvalidInputError, match=r"/training/attention_kernel: .* on GPUs only"):
+        run_trial(row, deadline_s=60, device="cpu")
 
 
 def test_every_form_is_a_plan_of_its_number_of_processes() -> None:

@@ -125,6 +125,14 @@ def _whole_step() -> Trace:
     return trace
 
 
+def test_a_kernel_of_a_compiled_region_says_itself_that_it_is_attention() -> None:
+    trace = Trace(100)
+    trace.span("Torch-Compiled Region: 0/0", 0, 20, "user_annotation")
+    trace.kernel("triton_tem_fused_flex_attention_0", 10, 40, launched=5)
+    trace.kernel("triton_poi_fused_mul_silu_1", 50, 30, launched=15)
+    assert trace.terms() == {"attention": 40, "elementwise": 30, "launch": 30}
+
+
 def test_every_kernel_goes_to_the_term_of_what_launched_it() -> None:
     assert _whole_step().terms() == {
         "gemm": 100 + 150, "attention": 60 + 110, "elementwise": 20, "launch": 250, "embedding": 20 + 20, "head": 50 + 100,
