@@ -36,7 +36,7 @@ _REMARKS: Mapping[str, str] = {
     "cumulative": "The time is the mean of the whole run, start-up, evaluations and checkpoints included.",
     "different-batch": "The log is of another global batch than the row.",
     "few-steps": "There are fewer than three steps.",
-    "implausible": "The measured number is more than 50 times off the prediction. Check the unit and the row.",
+    "implausible": "The measured time or memory is more than 50 times off the prediction. Check the unit and the row.",
     "line-cut": "The log ends within a line, which was not read.",
     "mixed-formats": "The log also holds steps of another program, which were not read.",
     "not-predicted": "There is no prediction for this row.",

@@ -245,7 +245,8 @@ class Standing:
         limits, used = self.limits, self.used
         # Trials that run count here, or several processes would together start more than are allowed.
         if limits.max_trials is not None and used.trials + len(self.running) >= limits.max_trials:
-            return Stop("max-trials", f"{limits.max_trials} trials were run, as many as were allowed.")
+            ran = "1 trial was" if limits.max_trials == 1 else f"{limits.max_trials} trials were"
+            return Stop("max-trials", f"{ran} run, as many as were allowed.")
         if limits.gpu_hours is not None and used.gpu_hours >= limits.gpu_hours:
             return Stop("gpu-hours", f"{used.gpu_hours:.3g} of {limits.gpu_hours:g} GPU-hours are spent.")
         # A trial that the end of the budget would cut off tells nothing, so the last one must have room for the longest so far.

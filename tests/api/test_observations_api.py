@@ -68,7 +68,7 @@ def test_a_number_fifty_times_off_is_kept_and_not_used(client: TestClient, predi
     document = told(client, measured={"step_time_s": round(51 * predicted_s, 3)})
     assert (document["used"], document["flags"]) == (False, ["implausible"])
     assert document["remarks"] == [
-        "The measured number is more than 50 times off the prediction. Check the unit and the row."
+        "The measured time or memory is more than 50 times off the prediction. Check the unit and the row."
     ]
     assert told(client, measured={"step_time_s": round(49 * predicted_s, 3)})["used"] is True
     # Bytes in place of GiB.

@@ -199,16 +199,21 @@ def moves(tuning: Tuning) -> str:
         if lost
         else ""
     )
-    changed = sum(each.rank_before != after for each, after in placed)
+    # Places among the plans of the tuning: ranks of the response have gaps where near-copies and what no trial can run are left out.
+    order = sorted(tuning.ranking, key=lambda each: each.rank_before)
+    place_before = {each.rank_before: place for place, each in enumerate(order, start=1)}
+    changed = sum(place_before[each.rank_before] != after for each, after in placed)
     if not changed:
         return f"What was measured leaves the order as it was predicted.{gone}"
     first, _ = min(placed, key=lambda pair: pair[1])
     name = _capital(plan_name(first.rank_before, first.strategy))
-    lead = "stays first" if first.rank_before == 1 else "is now first"
+    led = order[0]
+    lead = "stays first" if first is led else "is now first"
     # A plan that is only believed to be fast may well lead those that were measured.
     lead = f"{name} {lead}" if first.measured_step_time_s is not None else f"{name}, which was not measured, {lead}"
-    old = next((after for each, after in placed if each.rank_before == 1), None)
-    fallen = f", and plan 1 is {ordinal(old)}" if old is not None and first.rank_before != 1 else ""
+    fallen = ""
+    if first is not led and led.rank_after is not None:
+        fallen = f", and {plan_name(led.rank_before, led.strategy)} is {ordinal(led.rank_after)}"
     return f"{lead}{fallen}. {changed} of {len(tuning.ranking)} plans have another place than predicted.{gone}"
 
 

@@ -53,7 +53,7 @@ def test_numbers_take_the_place_of_a_log(capsys: pytest.CaptureFixture[str]) -> 
     assert (document["measured"]["step_time_s"], document["measured"]["peak_memory_gib"]) == (5.27, 13.4)
     _, said = observed(capsys, "--step-time", "5270")
     assert said[1:] == [
-        "note: The measured number is more than 50 times off the prediction. Check the unit and the row.",
+        "note: The measured time or memory is more than 50 times off the prediction. Check the unit and the row.",
         "Predictions are not corrected by this observation.",
     ]
 

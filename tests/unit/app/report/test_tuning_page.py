@@ -172,6 +172,20 @@ def test_the_order_before_and_after() -> None:
     assert moves(read_tuning(stays)) == "What was measured leaves the order as it was predicted."
 
 
+def test_places_count_the_plans_of_a_tuning_only() -> None:
+    """Ranks of the response have gaps, where near-copies and plans that no trial can run are left out."""
+    stays = tuned.small([tuned.trial(0)], ranking=[ranked(2, 1), ranked(5, 2), ranked(9, 3)])
+    assert moves(read_tuning(stays)) == "What was measured leaves the order as it was predicted."
+    turned = tuned.small([tuned.trial(0)], ranking=[ranked(2, 1), ranked(5, 3), ranked(9, 2)])
+    assert moves(read_tuning(turned)) == (
+        "Plan 2, which was not measured, stays first. 2 of 3 plans have another place than predicted."
+    )
+    fallen = tuned.small([tuned.trial(0)], ranking=[ranked(2, 3), ranked(5, 1), ranked(9, 2)])
+    assert moves(read_tuning(fallen)) == (
+        "Plan 5, which was not measured, is now first, and plan 2 is 3rd. 3 of 3 plans have another place than predicted."
+    )
+
+
 def test_more_plans_than_the_figure_has_room_for_are_counted() -> None:
     document = tuned.small([tuned.trial(0)], ranking=[ranked(place, place) for place in range(1, 16)])
     assert "3 plans stand in the table alone." in words(document)
