@@ -98,6 +98,8 @@ class Settings(BaseSettings):
     # Eight GPUs for half a day. The GPUs are the tenant's own; this bounds what a mistyped request can take of them.
     max_tuning_gpu_hours: Annotated[float, Field(gt=0, le=1e6)] = 100.0
     """GPU hours that the trials of one tuning may take together; a request for more is refused."""
+    max_tenant_gpu_hours: Annotated[float | None, Field(gt=0, le=1e9)] = None
+    """GPU hours that the trials of all tunings of one tenant may take within 30 days, deleted ones included. Then no trial begins, what runs ends its tuning, and a further tuning is answered with 429. By default any number."""
     # A document of some 2 KB, compressed to half of it.
     max_observations: Annotated[int | None, Field(ge=1)] = 10_000
     """Observations that one tenant may have; a further one is answered with 429."""
@@ -114,7 +116,9 @@ class Settings(BaseSettings):
     keep_profiling_jobs_days: Days | None = None
     """Days after which a profiling job that has ended is deleted; its calibration stays. By default they are kept."""
     keep_tunings_days: Days | None = None
-    """Days after which a tuning that has ended is deleted, with its trials. By default they are kept."""
+    """Days after which a tuning that has ended is deleted, with its trials; predictions are then no longer corrected by these. By default they are kept."""
+    keep_observations_days: Days | None = None
+    """Days after which an observation is deleted; predictions are then no longer corrected by it. By default they are kept."""
     keep_stored_bytes: Annotated[int | None, Field(ge=1)] = None
     """Bytes of one tenant's plans and calibrations above which its oldest finished plans are deleted. By default none are."""
     keep_audit_days: Days | None = 365.0

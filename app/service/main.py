@@ -171,6 +171,7 @@ def _build_service(settings: Settings, kinds: Kinds) -> Service:
         settings.max_profiling_jobs,
         settings.max_tunings,
         settings.max_observations,
+        settings.max_tenant_gpu_hours,
     )
     profiling_jobs = ProfilingJobStore(
         engine, lease_s=settings.agent_lease_s, max_queued_jobs=settings.max_queued_jobs, quotas=quotas
@@ -179,7 +180,7 @@ def _build_service(settings: Settings, kinds: Kinds) -> Service:
     calibrations = CalibrationStore(engine, quotas=quotas)
     observed = ObservationStore(engine, quotas=quotas)
     tuned = TuningStore(engine, max_queued_jobs=settings.max_queued_jobs, in_touch_s=IN_TOUCH_S, quotas=quotas)
-    trials = TrialLeases(engine, lease_s=settings.agent_lease_s, failed=record_of_failure)
+    trials = TrialLeases(engine, lease_s=settings.agent_lease_s, failed=record_of_failure, quotas=quotas)
     answering = AnsweringPool(FORKER, calibrations, _pool_limits(settings))
     return Service(
         settings=settings,

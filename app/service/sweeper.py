@@ -3,22 +3,26 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import timedelta
 
 import structlog
 from sqlalchemy import Engine
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.service.db.retention import NOTHING, Retention, sweep
+from app.errors import UnavailableError
+from app.service.db.retention import NOTHING, Retention, Swept, sweep
 from app.service.intake.examples import (
+    EXAMPLE_OBSERVATION_ID,
     EXAMPLE_PLAN_ID,
     EXAMPLE_PROFILING_JOB_ID,
     EXAMPLE_TUNING_ID,
     example_calibration,
 )
+from app.service.tunings.left_studies import forget_left_studies
 from app.settings import Settings
 
+_EXAMPLES = frozenset({EXAMPLE_PLAN_ID, EXAMPLE_PROFILING_JOB_ID, EXAMPLE_TUNING_ID, EXAMPLE_OBSERVATION_ID})
 log = structlog.get_logger("meshwright.storage")
 
 
@@ -34,10 +38,21 @@ def retention_of(settings: Settings) -> Retention:
         calibrations=days(settings.keep_calibrations_days),
         profiling_jobs=days(settings.keep_profiling_jobs_days),
         tunings=days(settings.keep_tunings_days),
+        observations=days(settings.keep_observations_days),
         stored_bytes=settings.keep_stored_bytes,
         audit=days(settings.keep_audit_days),
-        kept_ids=frozenset({EXAMPLE_PLAN_ID, EXAMPLE_PROFILING_JOB_ID, EXAMPLE_TUNING_ID, example_calibration().id}),
+        kept_ids=_EXAMPLES | {example_calibration().id},
     )
+
+
+def sweep_all(engine: Engine, retention: Retention) -> Swept:
+    """Deletes what is over its time, and the studies of tunings that are gone, which the database's own tables know nothing of.
+
+    Raises:
+        sqlalchemy.exc.SQLAlchemyError: the database is away.
+        UnavailableError: the studies cannot be read.
+    """
+    return replace(sweep(engine, retention), studies=forget_left_studies(engine))
 
 
 class Sweeper:
@@ -64,8 +79,8 @@ class Sweeper:
     def _run(self) -> None:
         while not self._stopping.is_set():
             try:
-                swept = sweep(self._engine, self._retention)
-            except SQLAlchemyError as error:
+                swept = sweep_all(self._engine, self._retention)
+            except (SQLAlchemyError, UnavailableError) as error:
                 log.error("the storage could not be swept", error=str(error)[:300])  # noqa: TRY400 - the database is away
             else:
                 if swept != NOTHING:

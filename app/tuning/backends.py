@@ -17,6 +17,8 @@ BackendName = Literal["pytorch", "export"]
 Device = Literal["cuda", "cpu"]
 Hopeless = Callable[[Sequence[float]], bool]
 """Whether a trial may be ended early, by the seconds of its steps so far, those of the warm-up left out."""
+WARM_UP, STEPS = 3, 6
+"""Steps of a trial: those that do not count, and those that are timed."""
 _SAID_MOST = 3
 """Problems of one row that are told."""
 _FLEX = "Trials run scaled_dot_product_attention where the framework compiles FlexAttention, so that attention may take another time."
@@ -173,8 +175,8 @@ class PyTorchBackend:
     """PyTorch's own parallelism, in processes of this machine."""
 
     device: Device = "cuda"
-    warm_up: int = 3
-    steps: int = 6
+    warm_up: int = WARM_UP
+    steps: int = STEPS
 
     @property
     def name(self) -> BackendName:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from app.tuning.backends import BackendName, Hopeless, Json, one_line, until_hopeless, world_of
+from app.tuning.backends import STEPS, WARM_UP, BackendName, Hopeless, Json, one_line, until_hopeless, world_of
 from cost_models.errors import InvalidInputError, MeshwrightError, Problem
 from planner.export.target import LaunchFile
 
@@ -21,8 +21,8 @@ class ExportBackend:
     """The launch files that `meshwright export` writes, on made-up tokens."""
 
     target: str
-    warm_up: int = 3
-    steps: int = 6
+    warm_up: int = WARM_UP
+    steps: int = STEPS
 
     @property
     def name(self) -> BackendName:

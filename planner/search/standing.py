@@ -226,15 +226,18 @@ class Standing:
         """Why the tuning has ended; None while a trial runs or will."""
         return None if self.running else self.closed
 
+    @property
+    def hopeless_above_s(self) -> float | None:
+        """Seconds beyond which each early step of a trial must lie for it to be ended early; None before a plan was measured."""
+        return None if self.best is None else (1.0 + HOPELESS_FRACTION) * self.measured_s[self.best]
+
     def is_hopeless(self, step_s: Sequence[float]) -> bool:
         """Whether a running trial may be ended early: each of its steps so far is far slower than the best plan's.
 
         Args:
             step_s: seconds of its steps, those of the warm-up left out.
         """
-        if self.best is None or len(step_s) < _EARLY_STEPS:
-            return False
-        return min(step_s) > (1.0 + HOPELESS_FRACTION) * self.measured_s[self.best]
+        return are_hopeless(step_s, above_s=self.hopeless_above_s)
 
     @property
     def _taken(self) -> set[int]:
@@ -276,3 +279,8 @@ class Standing:
             f"The chance that any of the {len(self.left)} plans left is more than {WORTH_FRACTION:.0%} faster than plan {plan.rank} "
             f"({self.measured_s[self.best]:.4g} s) is {told}."
         )
+
+
+def are_hopeless(step_s: Sequence[float], *, above_s: float | None) -> bool:
+    """Whether these seconds of a trial's first steps all lie above `above_s`, and are enough to tell; None is above all."""
+    return above_s is not None and len(step_s) >= _EARLY_STEPS and min(step_s) > above_s

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -14,12 +15,14 @@ from app.service.db.audit import page_of_audit
 from app.service.db.calibrations import CalibrationStore
 from app.service.db.engine import reading, writing
 from app.service.db.jobs import JobStore
+from app.service.db.observations import ObservationStore
 from app.service.db.plan_result import PlanResult
 from app.service.db.plans import PlanStore, Submission, write_result
 from app.service.db.profiling_jobs import ProfilingJobStore, Wanted, insert_profiling_job
 from app.service.db.quotas import Quotas, usage_of
+from app.service.db.retention import NOTHING as NOTHING_SWEPT
 from app.service.db.retention import Retention, Swept, sweep
-from app.service.db.tables import audit, calibrations, idempotency_keys, jobs, plans, profiling_jobs
+from app.service.db.tables import audit, calibrations, idempotency_keys, jobs, observations, plans, profiling_jobs
 
 DAY = timedelta(days=1)
 NOTHING = Retention(keys=DAY)
@@ -140,16 +143,24 @@ def test_a_tenants_oldest_plans_make_room_for_its_newer_ones(engine: Engine) -> 
     assert kept(engine) == {made[2], made[3], other}
 
 
-def test_old_calibrations_are_deleted(engine: Engine) -> None:
-    store = CalibrationStore(engine)
+def test_old_calibrations_and_observations_are_deleted(engine: Engine) -> None:
+    store, observed = CalibrationStore(engine), ObservationStore(engine)
+    told = {"used": True, "flags": [], "predicted": None, "measured": {"step_time_s": 1.5, "peak_memory_gib": None}}
     for name in ("old", "young", "example"):
         add(store, name)
+        observed.add("a", {"id": name, **told}, framework="fsdp", gpu="H100")
     past = datetime.now(UTC) - 100 * DAY
     with writing(engine) as connection:
-        connection.execute(update(calibrations).where(calibrations.c.id != "young").values(created_at=past))
+        for table in (calibrations, observations):
+            connection.execute(update(table).where(table.c.id != "young").values(created_at=past))
     rule = Retention(keys=DAY, calibrations=90 * DAY, kept_ids=frozenset({"example"}))
-    assert sweep(engine, rule) == Swept(plans=0, calibrations=1, profiling_jobs=0, idempotency_keys=0, audit_entries=0)
+    assert sweep(engine, rule) == replace(NOTHING_SWEPT, calibrations=1)
     assert {row.id for row in store.page("a", limit=10)} == {"young", "example"}
+    assert len(observed.page("a", limit=10)) == 3
+    assert sweep(engine, replace(rule, observations=90 * DAY)) == replace(NOTHING_SWEPT, observations=1)
+    assert {row.id for row in observed.page("a", limit=10)} == {"young", "example"}
+    deleted = {(each.by, each.action) for each in page_of_audit(engine, "a", limit=10) if each.object == "old"}
+    assert {("service", "calibration.delete"), ("service", "observation.delete")} <= deleted
 
 
 def measured(engine: Engine, job_id: str, *, status: str, days_ago: float) -> None:

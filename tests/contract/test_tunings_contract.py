@@ -6,27 +6,31 @@ import json
 import time
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
-from sqlalchemy import Engine
+from sqlalchemy import Engine, select, update
 
 from app.errors import NotFoundError, QuotaError, TooManyJobsError, WrongStateError
 from app.service.db.agents import AgentStore, NodeFacts
+from app.service.db.engine import reading, writing
 from app.service.db.jobs import JobStore
 from app.service.db.plan_result import encoded, split_response
 from app.service.db.plans import PlanStore, Submission, write_result
 from app.service.db.quotas import Quotas
 from app.service.db.retention import Retention, sweep
 from app.service.db.studies import study_storage
-from app.service.db.tuning_trials import MAX_ATTEMPTS, TrialLeases, TrialRow
+from app.service.db.tables import gpu_time
+from app.service.db.tuning_trials import MAX_ATTEMPTS, NewTrial, TrialLeases, TrialRow
 from app.service.db.tunings import TuningLimits, TuningRow, TuningStore, WantedTuning, trial_records
 from app.service.tunings.conductor import Conductor
-from app.service.tunings.documents import document_of
+from app.service.tunings.documents import document_of, waits
+from app.service.tunings.left_studies import forget_left_studies
 from app.service.tunings.trial_jobs import record_of_failure
 from cost_models.errors import InvalidInputError
 from planner.plan import plan
+from planner.search.bayes import study_names
 from planner.search.tuner import TuningStudy, forget_study
 from stand_in_trial import record_of
 
@@ -162,6 +166,17 @@ def test_a_silent_agents_trial_is_given_again_and_ends_after_three_attempts(hous
     assert lost["reason"] == "its agents fell silent 3 times while it ran"
     # Two GPUs for three leases at least, of which each was seen to run out.
     assert lost["gpu_seconds"] >= 2 * 3 * LEASE_S
+    # The last of these agents is heard of again and has measured after all, which takes the place of what was assumed.
+    assert trial is not None
+    assert house.trials.heartbeat(house.tenant, silent, lease=str(trial.lease)) == "running"
+    assert house.end(trial, silent).record == house.end(trial, silent).record
+    assert house.trials.heartbeat(house.tenant, silent, lease=str(trial.lease)) == "succeeded"
+    study = TuningStudy.resume(f"{house.tenant}/{tuning_id}", storage=study_storage(house.engine))
+    statuses = {each["number"]: each["status"] for each in house.document(tuning_id)["trials"]}
+    assert statuses[trial.number] in ("ok", "oom")
+    assert {each.candidate: each.outcome.status for each in study.told()}[trial.candidate] == statuses[trial.number]
+    with pytest.raises(WrongStateError, match="has ended already"):
+        house.trials.finish(house.tenant, silent, lease=str(trial.lease), record="{}", gpu_seconds=1.0)
 
 
 def test_what_is_cut_off_while_it_is_chosen_or_told_is_taken_up(house: House) -> None:
@@ -180,6 +195,9 @@ def test_what_is_cut_off_while_it_is_chosen_or_told_is_taken_up(house: House) ->
     second = house.next(agent)
     assert second is not None
     assert second.candidate != first.candidate
+    # A first trial has nothing to be compared with; a later one is ended early where it is 15 % slower than the best.
+    limits = [json.loads(each.job)["hopeless_above_s"] for each in (first, second)]
+    assert limits == [None, pytest.approx(1.15 * json.loads(record)["step_time_s"])]
     assert [(each.candidate, each.outcome.gpu_seconds) for each in study.told()] == [(first.candidate, 4.0)]
     assert [each.candidate for each in study.running()] == [second.candidate]
     # A backup holds no studies.
@@ -242,3 +260,80 @@ def test_only_so_much_and_only_what_some_agent_can_run_is_queued(house: House) -
     assert sweep(house.engine, rule).tunings >= 1
     assert [each.id for each in house.tunings.page(house.tenant, limit=9)] == ids[:0:-1]
     assert house.tunings.page("b", limit=9) == []
+
+
+def test_no_trial_begins_once_the_gpu_hours_of_its_tenant_are_spent(house: House) -> None:
+    agent = house.agent()
+    tuning_id = house.ask().id
+    first = house.next(agent)
+    assert first is not None
+    house.end(first, agent)
+    # It took four GPU seconds, and that is all.
+    quotas = Quotas(max_gpu_hours=4.0 / 3600)
+    tunings = TuningStore(house.engine, max_queued_jobs=3, quotas=quotas)
+    trials = TrialLeases(house.engine, lease_s=LEASE_S, failed=record_of_failure, quotas=quotas)
+    conductor = Conductor(house.engine, plans=house.plans, tunings=tunings, trials=trials)
+    bounded = replace(house, tunings=tunings, trials=trials, conductor=conductor)
+    with pytest.raises(QuotaError) as refused:
+        bounded.ask()
+    assert {name: refused.value.context[name] for name in ("quota", "limit", "used")} == {
+        "quota": "gpu_hours", "limit": 4.0 / 3600, "used": pytest.approx(4.0 / 3600),
+    }  # fmt: skip
+    assert bounded.next(agent) is None
+    document = bounded.document(tuning_id)
+    assert (document["status"], document["stopped"]["reason"]) == ("succeeded", "gpu-hours")
+    assert "took 0.00111 of at most 0.00111111 GPU hours within 30 days" in document["stopped"]["message"]
+    # Deleting the tuning gives nothing back; a month does.
+    assert not bounded.conductor.remove(house.tenant, tuning_id)
+    with pytest.raises(QuotaError):
+        bounded.ask()
+    with writing(house.engine) as connection:
+        long_ago = datetime.now(UTC) - timedelta(days=31)
+        connection.execute(update(gpu_time).where(gpu_time.c.tenant == house.tenant).values(at=long_ago))
+    assert bounded.ask().status == "queued"
+    sweep(house.engine, Retention(keys=timedelta(days=1)))
+    with reading(house.engine) as connection:
+        assert connection.execute(select(gpu_time.c.id).where(gpu_time.c.tenant == house.tenant)).all() == []
+
+
+def test_a_tuning_says_why_it_waits_and_gives_no_agent_more_gpus_than_it_has(house: House) -> None:
+    house.agent("small")
+    tuning = house.ask()
+    assert waits(tuning, []) == f"Its plan {house.plan_id} is being computed."
+    house.conductor.advance(house.tenant, tuning.id)
+    assert house.document(tuning.id)["waits"] is None, "its first trial can begin"
+    claim = house.tunings.claim(house.tenant, tuning.id)
+    assert claim is not None
+    job = encoded({"row": {}})
+    small = house.agent("small")
+    large = house.trials.add(claim, NewTrial(1, 0, 4, job, 1.0), agent_id=small, instance="i")
+    house.tunings.unclaim(claim)
+    assert large is not None
+    assert (large.status, large.attempts) == ("queued", 0)
+    assert house.trials.lease_again(house.tenant, small, instance="i") is None
+    said = f"Trial 1 needs 4 × {GPU} in one node; of the agents that were heard of lately, none has more than 2."
+    assert house.document(tuning.id)["waits"] == said
+    forgetful = TuningStore(house.engine, max_queued_jobs=3, in_touch_s=-1.0)
+    alone = forgetful.get(house.tenant, tuning.id)
+    assert waits(alone, [large]) == f"No agent with 2 × {GPU} in one node has been heard of lately."
+    given = house.trials.lease_again(house.tenant, house.agent("large", gpus=4), instance="i")
+    assert given is not None
+    assert (given.number, given.attempts) == (1, 1)
+    assert house.document(tuning.id)["waits"] is None
+
+
+def test_studies_of_tunings_that_are_gone_are_deleted_and_no_others(house: House) -> None:
+    agent = house.agent()
+    gone, kept = house.ask().id, house.ask().id
+    assert house.next(agent) is not None
+    house.conductor.remove(house.tenant, gone)
+    house.next(agent)
+    storage = study_storage(house.engine)
+    foreign = f"{house.tenant}/of-somebody"
+    TuningStudy.start([], name=foreign, storage=storage)
+    # A service that ended between the two steps of `Conductor.remove`, or a tuning that was deleted for its age.
+    assert not house.tunings.remove(house.tenant, gone)
+    names = [f"{house.tenant}/{gone}", f"{house.tenant}/{kept}", foreign]
+    assert set(names) <= set(study_names(storage))
+    assert forget_left_studies(house.engine) >= 1
+    assert [name in study_names(storage) for name in names] == [False, True, True]

@@ -7,11 +7,14 @@ from __future__ import annotations
 
 import json
 import os
+import signal
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from app.cli.agent.trial_program import main
+from app.cli.agent.trials import prepare_trial
 from cost_models.errors import InvalidInputError, MeasurementError
 from profiler.trial.exported import run_export
 from profiler.trial.processes import MARK
@@ -73,6 +76,42 @@ def test_steps_and_peaks_are_those_that_a_launch_prints(tmp_path: Path) -> None:
     assert (trial.peak_allocated_bytes, trial.peak_reserved_bytes) == (62.5 * GIB, 63.5 * GIB)
     assert (trial.ranks, trial.terms_s, trial.reason) == ((), None, None)
     assert (folder / "said.txt").read_text().startswith("started with --steps 4 --warmup 1\n")
+
+
+@pytest.mark.parametrize(
+    ("above_s", "then", "status", "notes"),
+    [
+        (1.9, "sleep 600", "ok", ["ended early, after 5 of 9 steps"]),
+        # No step is slow enough, so that the program waits for more, and the launch ends without them.
+        (2.1, "", "crash", []),
+        (None, "", "crash", []),
+    ],
+)
+def test_an_agents_program_ends_a_launch_early_that_is_clearly_slower_than_the_best(
+    above_s: float | None, then: str, status: str, notes: list[str], tmp_path: Path
+) -> None:
+    """Three steps warm up and two count, each of 2.0 s."""
+    folder = tmp_path / "launch"
+    folder.mkdir()
+    _launch(folder, *(_sentence(step, 2.0, 1.0) for step in range(1, 6)), then=then)
+    files = {path.name: path.read_text() for path in folder.iterdir()}
+    trial = {
+        "row": ROW,
+        "backend": "export",
+        "gpus": 2,
+        "deadline_s": 60.0,
+        "hopeless_above_s": above_s,
+        "files": files,
+    }
+    out = tmp_path / "record.json"
+    described = prepare_trial({"lease": "l", "trial": trial}, out=out, device="cpu")
+    handler = signal.getsignal(signal.SIGTERM)
+    try:
+        assert main([str(described), f"--out={out}"]) == 0
+    finally:
+        signal.signal(signal.SIGTERM, handler)
+    record = json.loads(out.read_text())
+    assert (record["status"], record.get("notes", [])) == (status, notes)
 
 
 @pytest.mark.parametrize(

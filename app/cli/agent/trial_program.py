@@ -12,12 +12,14 @@ import signal
 import sys
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from app.tuning.backends import PyTorchBackend
+from app.tuning.backends import STEPS, WARM_UP, PyTorchBackend, until_hopeless
 from cost_models.errors import InvalidInputError, MeshwrightError
+from planner.search.standing import are_hopeless
 from profiler.state_file import write_whole
 from profiler.trial.record import TrialMachine, TrialRecord, one_line
 
@@ -47,12 +49,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _run(what: Mapping[str, Any]) -> dict[str, Any]:
     row, deadline_s = what["row"], what["deadline_s"]
+    hopeless = partial(are_hopeless, above_s=what["hopeless_above_s"])
     if what["backend"] == "pytorch":
-        return PyTorchBackend(what["device"]).run(row, deadline_s=deadline_s)
+        return PyTorchBackend(what["device"]).run(row, deadline_s=deadline_s, hopeless=hopeless)
     from profiler.trial.exported import run_export
 
-    how = {"deadline_s": deadline_s, "device": what["device"]}
-    return run_export(Path(what["folder"]), row, world=what["gpus"], **how).to_json()
+    how = {"deadline_s": deadline_s, "device": what["device"], "warm_up": WARM_UP, "steps": STEPS}
+    goes_on = until_hopeless(hopeless, warm_up=WARM_UP)
+    return run_export(Path(what["folder"]), row, world=what["gpus"], goes_on=goes_on, **how).to_json()
 
 
 def _refused(what: Mapping[str, Any], error: InvalidInputError) -> TrialRecord:

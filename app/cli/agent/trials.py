@@ -40,6 +40,7 @@ def prepare_trial(job: Mapping[str, Any], *, out: Path, device: str) -> Path:
         path.chmod(0o700)
     what = {
         "row": trial["row"], "backend": trial["backend"], "gpus": trial["gpus"], "deadline_s": trial["deadline_s"],
+        "hopeless_above_s": trial.get("hopeless_above_s"),  # services of earlier releases say nothing of it
         "folder": str(folder), "device": device,
         "lease": job["lease"],
     }  # fmt: skip

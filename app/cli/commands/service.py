@@ -123,16 +123,15 @@ def upgrade(*, db: DatabaseUrl = None) -> None:
 
 @db_app.command()
 def sweep(*, db: DatabaseUrl = None) -> None:
-    """Delete what the settings keep no longer: old plans, calibrations, profiling jobs, tunings and idempotency keys. The service does so by itself."""
-    from app.service.db.retention import sweep as sweep_database
-    from app.service.sweeper import retention_of
+    """Delete what the settings keep no longer: old plans, calibrations, profiling jobs, tunings, observations and idempotency keys. The service does so by itself."""
+    from app.service.sweeper import retention_of, sweep_all
 
     settings = _settings(database_url=db)
     with _engine(db) as engine:
-        swept = sweep_database(engine, retention_of(settings))
+        swept = sweep_all(engine, retention_of(settings))
     typer.echo(
         f"deleted: plans {swept.plans:,}, calibrations {swept.calibrations:,}, "
-        f"profiling jobs {swept.profiling_jobs:,}, tunings {swept.tunings:,}, idempotency keys {swept.idempotency_keys:,}, audit entries {swept.audit_entries:,}"
+        f"profiling jobs {swept.profiling_jobs:,}, tunings {swept.tunings:,}, observations {swept.observations:,}, idempotency keys {swept.idempotency_keys:,}, audit entries {swept.audit_entries:,}"
     )
 
 

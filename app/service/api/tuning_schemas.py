@@ -171,6 +171,8 @@ class TuningDocument(ContractModel):
     """What runs the trials."""
     agents_in_touch: int
     """Number of agents that could run its trials and were heard of within the last minute; it waits while there is none."""
+    waits: str | None
+    """Why none of its trials runs just now, in a sentence, such as that no agent has as many GPUs; null where one runs or can begin."""
     trials: list[TuningTrial]
     """The trials in the order in which they were chosen."""
     best: TuningBest | None
@@ -240,6 +242,8 @@ class LeasedTrial(ContractModel):
     """Number of GPUs that it needs."""
     deadline_s: float
     """Seconds after which it counts as hung."""
+    hopeless_above_s: float | None
+    """Seconds of a step: a trial whose first timed steps all take longer may be ended early; null where none may."""
     files: dict[str, str] | None
     """Launch files by path, for the back end `export`; null for the other."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from sqlalchemy import Connection, Table, func, select, text
 
 from app.errors import QuotaError
+from app.service.db.gpu_time import gpu_hours_of
 from app.service.db.tables import calibrations, observations, plans, profiling_jobs, tunings
 
 _ASK_AGAIN_S = 3600
@@ -24,6 +25,8 @@ class Quotas:
     max_profiling_jobs: int | None = None
     max_tunings: int | None = None
     max_observations: int | None = None
+    max_gpu_hours: float | None = None
+    """That trials of all tunings take within 30 days."""
 
 
 NO_QUOTAS = Quotas()
@@ -95,12 +98,25 @@ def require_room_for_profiling_job(connection: Connection, tenant: str, quotas: 
 
 
 def require_room_for_tuning(connection: Connection, tenant: str, quotas: Quotas) -> None:
-    """Refuses a further tuning where the tenant may have no more, ended ones included.
+    """Refuses a further tuning where the tenant may have no more, ended ones included, or its trials took enough of its GPUs.
 
     Raises:
         QuotaError: the quota would be exceeded.
     """
     _require_fewer(connection, tenant, tunings, quotas.max_tunings, what="tunings")
+    if (spent := gpu_hours_spent(connection, tenant, quotas)) is not None:
+        raise spent
+
+
+def gpu_hours_spent(connection: Connection, tenant: str, quotas: Quotas) -> QuotaError | None:
+    """Why no trial of the tenant may begin just now; None where one may."""
+    most = quotas.max_gpu_hours
+    if most is None or (used := gpu_hours_of(connection, tenant)) < most:
+        return None
+    hint = "Wait until what was taken 30 days ago counts no more, or ask whoever runs the service for more."
+    context = {"quota": "gpu_hours", "limit": most, "used": used, "retry_after_s": _ASK_AGAIN_S}
+    message = f"the trials of your tunings took {used:.3g} of at most {most:g} GPU hours within 30 days"
+    return QuotaError(message, hint=hint, context=context)
 
 
 def _require_fewer(

@@ -1,10 +1,10 @@
-"""Deletes what has been kept for long enough: old finished plans, profiling jobs and tunings, calibrations, audit entries and idempotency keys, and what is too much."""
+"""Deletes what has been kept for long enough: old finished plans, profiling jobs and tunings, calibrations, observations, audit entries and idempotency keys, and what is too much."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -12,9 +12,10 @@ from sqlalchemy import ColumnElement, Connection, Engine, Select, Table, delete,
 
 from app.service.db.audit import Action, forget_audit, record
 from app.service.db.engine import now_of, reading, writing
+from app.service.db.gpu_time import forget_gpu_time
 from app.service.db.jobs import FINISHED
 from app.service.db.quotas import usage_of
-from app.service.db.tables import calibrations, idempotency_keys, jobs, plans, profiling_jobs, tunings
+from app.service.db.tables import calibrations, idempotency_keys, jobs, observations, plans, profiling_jobs, tunings
 
 # Short transactions: SQLite's other writers wait for each of them.
 _AT_A_TIME = 50
@@ -36,12 +37,14 @@ class Retention:
     """Profiling jobs, after their end."""
     tunings: timedelta | None = None
     """Tunings, after their end."""
+    observations: timedelta | None = None
+    """Observations, after they were stored."""
     stored_bytes: int | None = None
     """Bytes of plans and calibrations of one tenant, above which its oldest finished plans are deleted."""
     audit: timedelta | None = None
     """Entries of the audit log, after they were written."""
     kept_ids: frozenset[str] = frozenset()
-    """Plans, calibrations, profiling jobs and tunings that are never deleted."""
+    """Plans, calibrations, profiling jobs, tunings and observations that are never deleted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +57,9 @@ class Swept:
     idempotency_keys: int
     audit_entries: int
     tunings: int = 0
+    observations: int = 0
+    studies: int = 0
+    """Of tunings that are gone; they are kept apart and counted by whoever deletes them."""
 
 
 NOTHING = Swept(0, 0, 0, 0, 0)
@@ -61,9 +67,11 @@ NOTHING = Swept(0, 0, 0, 0, 0)
 
 def sweep(engine: Engine, retention: Retention) -> Swept:
     """Deletes what is over its time. Several processes may sweep at once: each row is deleted, and counted, once."""
+    _repeated(engine, forget_gpu_time)
     return Swept(
         plans=_old_plans(engine, retention) + _too_much(engine, retention),
-        calibrations=_old_calibrations(engine, retention),
+        calibrations=_old_stored(engine, retention, calibrations, retention.calibrations, "calibration.delete"),
+        observations=_old_stored(engine, retention, observations, retention.observations, "observation.delete"),
         profiling_jobs=_old_ended(engine, retention, profiling_jobs, retention.profiling_jobs, "profiling-job.delete"),
         tunings=_old_ended(engine, retention, tunings, retention.tunings, "tuning.delete"),
         idempotency_keys=_repeated(engine, lambda connection: _old_keys(connection, retention.keys)),
@@ -147,31 +155,31 @@ def _delete_plans(connection: Connection, found: Sequence[tuple[str, str]]) -> i
     return connection.execute(delete(jobs).where(tuple_(jobs.c.tenant, jobs.c.id).in_(found))).rowcount
 
 
-def _old_calibrations(engine: Engine, retention: Retention) -> int:
-    age = retention.calibrations
-    if age is None:
-        return 0
-
-    def step(connection: Connection) -> int:
-        table = calibrations.c
-        old = (table.created_at < now_of(connection) - age) & table.id.not_in(retention.kept_ids)
-        found = _pairs(connection, select(table.tenant, table.id).where(old))
-        for tenant, calibration_id in found:
-            record(connection, tenant, "calibration.delete", calibration_id)
-        return connection.execute(delete(calibrations).where(tuple_(table.tenant, table.id).in_(found))).rowcount
-
-    return _repeated(engine, step)
+def _old_stored(engine: Engine, retention: Retention, table: Table, age: timedelta | None, action: Action) -> int:
+    """Calibrations or observations that were stored long ago."""
+    return _old(engine, retention, table, age, action, lambda before: table.c.created_at < before)
 
 
 def _old_ended(engine: Engine, retention: Retention, table: Table, age: timedelta | None, action: Action) -> int:
     """Profiling jobs or tunings that ended long ago."""
+    # Nothing begins anew that has ended, so that what is found here still has ended when it is deleted.
+    ended = table.c.status.in_(FINISHED)
+    return _old(engine, retention, table, age, action, lambda before: ended & (table.c.finished_at < before))
+
+
+def _old(
+    engine: Engine,
+    retention: Retention,
+    table: Table,
+    age: timedelta | None,
+    action: Action,
+    is_old: Callable[[datetime], ColumnElement[bool]],
+) -> int:
     if age is None:
         return 0
 
     def step(connection: Connection) -> int:
-        c = table.c
-        # Nothing begins anew that has ended, so that what is found here still has ended when it is deleted.
-        old = c.status.in_(FINISHED) & (c.finished_at < now_of(connection) - age)
+        c, old = table.c, is_old(now_of(connection) - age)
         found = _pairs(connection, select(c.tenant, c.id).where(old, c.id.not_in(retention.kept_ids)))
         for tenant, row_id in found:
             record(connection, tenant, action, row_id)

@@ -12,12 +12,21 @@ from typing import Any
 from sqlalchemy import Engine, text
 from sqlalchemy.pool import NullPool
 
-from app.service.db.engine import BUSY_TIMEOUT_MS, writing
+from app.service.db.engine import BUSY_TIMEOUT_MS, reading, writing
 from planner.search.bayes import open_storage
 
 SCHEMA = "meshwright_studies"
 # Any constant that nothing else in the database uses; this one spells "stud".
 _ADVISORY_LOCK = 0x73747564
+
+
+def has_studies(engine: Engine) -> bool:
+    """Whether `study_storage` was ever opened for this database."""
+    if engine.dialect.name != "postgresql":
+        return _file(engine).exists()
+    with reading(engine) as connection:
+        query = text("SELECT count(*) FROM pg_namespace WHERE nspname = :name")
+        return bool(connection.execute(query, {"name": SCHEMA}).scalar_one())
 
 
 def study_storage(engine: Engine) -> Any:
@@ -30,8 +39,7 @@ def study_storage(engine: Engine) -> Any:
     # Optuna creates its tables without a lock; of two workers that start at once, one would fail. They take ours.
     url = engine.url.render_as_string(hide_password=False)
     if engine.dialect.name != "postgresql":
-        path = Path(str(engine.url.database))
-        file = path.with_name(f"{path.stem}-studies{path.suffix}")
+        file = _file(engine)
         file.touch(mode=0o600)
         with writing(engine):
             return open_storage(f"sqlite:///{file}", engine_options=_options(timeout=BUSY_TIMEOUT_MS / 1000))
@@ -43,6 +51,11 @@ def study_storage(engine: Engine) -> Any:
             return open_storage(url, engine_options=_options(options=f"-csearch_path={SCHEMA}"))
         finally:
             connection.execute(text("SELECT pg_advisory_unlock(:key)"), {"key": _ADVISORY_LOCK})
+
+
+def _file(engine: Engine) -> Path:
+    path = Path(str(engine.url.database))
+    return path.with_name(f"{path.stem}-studies{path.suffix}")
 
 
 def _options(**connect_args: Any) -> dict[str, Any]:

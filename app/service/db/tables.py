@@ -24,6 +24,7 @@ from sqlalchemy import (
     Text,
     TypeDecorator,
     UniqueConstraint,
+    false,
 )
 from sqlalchemy.types import TypeEngine
 
@@ -303,10 +304,22 @@ tuning_trials = Table(
     Column("outcome", String(8), doc="how the plan ended: ok, oom, hang or crash"),
     Column("gpu_seconds", Float, nullable=False, server_default="0", doc="of all attempts, the lost ones included"),
     Column("told", Boolean, nullable=False, default=False, doc="whether the study knows how it ended"),
+    Column("assumed", Boolean, nullable=False, server_default=false(), doc="whether no agent has sent the record"),
     UniqueConstraint("tenant", "tuning_id", "candidate"),
     UniqueConstraint("tenant", "lease"),
     Index(None, "tenant", "status"),
     ForeignKeyConstraint(["tenant", "tuning_id"], ["tunings.tenant", "tunings.id"], ondelete="CASCADE"),
+)
+
+gpu_time = Table(
+    "gpu_time",
+    metadata,
+    _tenant(),
+    _id(),
+    Column("at", UtcDateTime, nullable=False),
+    Column("gpu_seconds", Float, nullable=False, doc="of one attempt of a trial; it stays when the tuning is deleted"),
+    Index(None, "tenant", "at"),
+    Index(None, "at"),
 )
 
 correction_switches = Table(

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
@@ -19,8 +19,10 @@ from sqlalchemy.exc import IntegrityError
 from app.errors import WrongStateError
 from app.service.db.agents import seen
 from app.service.db.engine import now_of, reading, writing
+from app.service.db.gpu_time import spend
 from app.service.db.jobs import Status
 from app.service.db.packing import packed
+from app.service.db.quotas import NO_QUOTAS, Quotas, gpu_hours_spent
 from app.service.db.tables import agents, tuning_trials, tunings
 from app.service.db.tunings import Claim, claimed, fits
 
@@ -55,6 +57,8 @@ class TrialRow:
     record: str | None
     gpu_seconds: float
     told: bool
+    not_before: datetime | None
+    """When it may be given out again after a machine could not run it."""
     tuning_status: Status
     trial_limit_s: float
 
@@ -76,12 +80,18 @@ class TrialLeases:
     """Trials and their leases; every call is for one tenant."""
 
     def __init__(
-        self, engine: Engine, *, lease_s: float, failed: Callable[[str, str], str], wait: timedelta = _WAIT
+        self,
+        engine: Engine,
+        *,
+        lease_s: float,
+        failed: Callable[[str, str], str],
+        wait: timedelta = _WAIT,
+        quotas: Quotas = NO_QUOTAS,
     ) -> None:
         """`lease_s`: seconds without a heartbeat after which an agent counts as silent.
 
         `failed` makes the record of a trial that could not be run, from its job and the reason. `wait` is the time before a trial
-        is given out again that a machine could not run.
+        is given out again that a machine could not run. `quotas` are those of one tenant.
         """
         self._engine = engine
         self.lease_s = lease_s
@@ -90,6 +100,7 @@ class TrialLeases:
         self._patience = self._lease / 3
         self._failed = failed
         self._wait = wait
+        self._quotas = quotas
 
     def of(self, tenant: str, tuning_id: str) -> list[TrialRow]:
         """The trials of a tuning in the order in which they were chosen."""
@@ -113,12 +124,20 @@ class TrialLeases:
         self.look_for_silent(tenant)
         with writing(self._engine) as connection:
             seen(connection, tenant, agent_id)
+            if gpu_hours_spent(connection, tenant, self._quotas) is not None:
+                return None
             now = now_of(connection)
             row = connection.execute(_waiting(tenant, agent_id, now)).first()
             if row is None:
                 return None
             _change(connection, row, **self._taken(agent_id, instance, now) | {"attempts": row.attempts + 1})
             return _read(connection, row)
+
+    def over_quota(self, tenant: str) -> str | None:
+        """Why no trial of the tenant may begin just now, in words; None where one may."""
+        with reading(self._engine) as connection:
+            spent = gpu_hours_spent(connection, tenant, self._quotas)
+        return None if spent is None else spent.message
 
     def add(self, claim: Claim, new: NewTrial, *, agent_id: str, instance: str) -> TrialRow | None:
         """The chosen trial, stored and leased to the agent; None if the claim was lost, or the candidate was tried before.
@@ -156,7 +175,7 @@ class TrialLeases:
             row = connection.execute(_under(tenant, agent_id, lease)).first()
             if row is None:
                 return None
-            if row.status == "ended":
+            if row.status == "ended" and not row.assumed:
                 return "succeeded"
             if row.tuning_status != "running":
                 return row.tuning_status  # type: ignore[no-any-return]
@@ -165,7 +184,9 @@ class TrialLeases:
             last = row.started_at + timedelta(seconds=hard_limit_s(row.trial_limit_s)) + self._lease
             if now >= last:
                 return None
-            _change(connection, row, status="running", lease_until=min(now + self._lease, last), lapsed_at=None)
+            # An agent that was given up and is heard of again goes on: what it measures takes the place of what was assumed.
+            if row.status != "ended":
+                _change(connection, row, status="running", lease_until=min(now + self._lease, last), lapsed_at=None)
             return "running"
 
     def job_of(self, tenant: str, agent_id: str, *, lease: str) -> str:
@@ -181,7 +202,8 @@ class TrialLeases:
     def finish(self, tenant: str, agent_id: str, *, lease: str, record: str, gpu_seconds: float) -> TrialRow:
         """The trial, ended with this record. The same record sent again changes nothing.
 
-        A record that comes late is taken as long as the trial was not given to another agent, also after its tuning has ended.
+        A record that comes late is taken as long as the trial was not given to another agent, also after its tuning has ended. It
+        then takes the place of one that was only assumed.
 
         Raises:
             NotFoundError: the tenant has no such agent.
@@ -190,12 +212,12 @@ class TrialLeases:
         with writing(self._engine) as connection:
             seen(connection, tenant, agent_id)
             row = _required(connection, tenant, agent_id, lease)
-            if row.status == "ended":
+            if row.status == "ended" and not row.assumed:
                 if row.record != record:
                     raise WrongStateError(f"trial {row.number} of {row.tuning_id} has ended already", hint=_KEPT)
                 return _trial(row)
             # That of an attempt which was given up counts already.
-            late = row.status == "queued"
+            late = row.status != "running"
             spent = max(row.gpu_seconds, gpu_seconds) if late else row.gpu_seconds + gpu_seconds
             _end(connection, row, record=record, gpu_seconds=spent)
             return _read(connection, row)
@@ -222,7 +244,7 @@ class TrialLeases:
                 )  # fmt: skip
             else:
                 spent = row.gpu_seconds + _held_s(row, now)
-                _end(connection, row, record=self._failed(row.job, reason), gpu_seconds=spent)
+                _end(connection, row, record=self._failed(row.job, reason), gpu_seconds=spent, assumed=True)
             return _read(connection, row)
 
     def give_back(self, tenant: str, agent_id: str, *, lease: str) -> TrialRow:
@@ -243,11 +265,14 @@ class TrialLeases:
                 )  # fmt: skip
             return _read(connection, row)
 
-    def mark_told(self, claim: Claim, numbers: Collection[int]) -> None:
+    def mark_told(self, claim: Claim, trials: Sequence[TrialRow]) -> None:
         """Notes that the study knows how these trials ended."""
-        mine = (_r.tenant == claim.tenant) & (_r.tuning_id == claim.tuning_id) & _r.number.in_(numbers)
+        mine = (_r.tenant == claim.tenant) & (_r.tuning_id == claim.tuning_id)
         with writing(self._engine) as connection:
-            connection.execute(update(tuning_trials).where(mine).values(told=True))
+            for each in trials:
+                # One whose record was replaced meanwhile has yet to be told.
+                same = mine & (_r.number == each.number) & (_r.finished_at == each.finished_at)
+                connection.execute(update(tuning_trials).where(same).values(told=True))
 
     def look_for_silent(self, tenant: str) -> None:
         """Takes trials away from agents that have been silent for long enough."""
@@ -274,7 +299,7 @@ class TrialLeases:
             _change(connection, row, status="queued", lease_until=None, lapsed_at=None, gpu_seconds=spent)
             return
         reason = _FALLEN_SILENT.format(attempts=row.attempts)
-        _end(connection, row, record=self._failed(row.job, reason), gpu_seconds=spent)
+        _end(connection, row, record=self._failed(row.job, reason), gpu_seconds=spent, assumed=True)
 
     def _taken(self, agent_id: str, instance: str, now: datetime) -> dict[str, Any]:
         return {
@@ -333,16 +358,18 @@ def _read(connection: Connection, row: Row[Any]) -> TrialRow:
 def _change(connection: Connection, row: Row[Any], **values: Any) -> None:
     same = (_r.tenant == row.tenant) & (_r.tuning_id == row.tuning_id) & (_r.number == row.number)
     connection.execute(update(tuning_trials).where(same).values(**values))
+    spend(connection, row.tenant, values.get("gpu_seconds", row.gpu_seconds) - row.gpu_seconds)
 
 
-def _end(connection: Connection, row: Row[Any], *, record: str, gpu_seconds: float) -> None:
+def _end(connection: Connection, row: Row[Any], *, record: str, gpu_seconds: float, assumed: bool = False) -> None:
     text = packed(record)
     _change(
         connection, row, status="ended", finished_at=now_of(connection), lease_until=None, lapsed_at=None, record=text,
-        outcome=json.loads(record)["status"], gpu_seconds=gpu_seconds,
+        outcome=json.loads(record)["status"], gpu_seconds=gpu_seconds, assumed=assumed, told=False,
     )  # fmt: skip
+    added = len(text) - (0 if row.record is None else len(packed(row.record)))
     mine = (tunings.c.tenant == row.tenant) & (tunings.c.id == row.tuning_id)
-    connection.execute(update(tunings).where(mine).values(stored_bytes=tunings.c.stored_bytes + len(text)))
+    connection.execute(update(tunings).where(mine).values(stored_bytes=tunings.c.stored_bytes + added))
 
 
 def _held_s(row: Row[Any], until: datetime) -> float:
@@ -354,5 +381,5 @@ def _held_s(row: Row[Any], until: datetime) -> float:
 def _trial(r: Row[Any]) -> TrialRow:
     return TrialRow(
         r.tuning_id, r.number, r.candidate, r.status, r.gpus, r.job, r.expected_s, r.created_at, r.started_at, r.finished_at, r.attempts,
-        r.agent_id, r.lease, r.record, r.gpu_seconds, r.told, r.tuning_status, r.trial_limit_s,
+        r.agent_id, r.lease, r.record, r.gpu_seconds, r.told, r.not_before, r.tuning_status, r.trial_limit_s,
     )  # fmt: skip

@@ -75,6 +75,8 @@ class TuningRow:
     error: str | None
     agents_in_touch: int
     """Agents that were heard of lately and could run its trials."""
+    most_gpus: int | None
+    """Of one of these; None where there is none, or it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -284,16 +286,18 @@ class TuningStore:
 
     def _rows(self, connection: Connection, tenant: str, *, whole: bool) -> Select[Any]:
         lately = now_of(connection) - self._in_touch
-        in_touch = (
-            select(func.count())
+        in_touch, most_gpus = (
+            select(figure)
             .select_from(agents)
             .where(fits(), agents.c.last_seen_at >= lately)
             .correlate(tunings)
             .scalar_subquery()
+            for figure in (func.count(), func.max(agents.c.gpus_per_node))
         )
         big = {"answer", "document"}
         columns = [column if whole or column.name not in big else null().label(column.name) for column in _t]
-        return select(*columns, in_touch.label("agents_in_touch")).where(_t.tenant == tenant)
+        figures = (in_touch.label("agents_in_touch"), most_gpus.label("most_gpus"))
+        return select(*columns, *figures).where(_t.tenant == tenant)
 
 
 def fits() -> Any:
@@ -323,6 +327,12 @@ def trial_records(engine: Engine, tenant: str, *, after: datetime | None = None)
         query = query.where(r.finished_at > after)
     with reading(engine) as connection:
         return [tuple(row) for row in connection.execute(query.order_by(r.finished_at, r.tuning_id, r.number))]
+
+
+def names_of_tunings(engine: Engine) -> list[tuple[str, str]]:
+    """Tenant and id of every tuning that is stored."""
+    with reading(engine) as connection:
+        return [tuple(row) for row in connection.execute(select(_t.tenant, _t.id))]
 
 
 def _insert(connection: Connection, tenant: str, wanted: WantedTuning, **values: Any) -> str:
@@ -382,5 +392,5 @@ def _tuning(r: Row[Any]) -> TuningRow:
     wanted = WantedTuning(r.plan_id, r.asked, r.backend, r.gpu, r.min_gpus, limits, r.asked_agent_id)
     return TuningRow(
         r.id, r.status, r.created_at, r.started_at, r.finished_at, wanted, r.answer, r.stopped, r.document, r.error,
-        r.agents_in_touch,
+        r.agents_in_touch, r.most_gpus,
     )  # fmt: skip

@@ -22,6 +22,7 @@ from app.service.db.studies import study_storage
 from app.service.db.tuning_trials import NewTrial, TrialLeases, TrialRow
 from app.service.db.tunings import Claim, TuningRow, TuningStore
 from app.service.tunings.documents import document_of, limits_of, outcome_of
+from app.service.tunings.left_studies import study_name
 from app.service.tunings.trial_jobs import Subject
 from app.tuning.loop import refusals_said
 from cost_models.errors import MeasurementError
@@ -53,6 +54,10 @@ class Conductor:
         found = self._trials.lease_again(tenant, agent_id, instance=instance)
         if found is not None:
             return found
+        if self._trials.over_quota(tenant) is not None:
+            for tuning_id in self._tunings.open_for(tenant, agent_id):
+                self.advance(tenant, tuning_id)
+            return None
         # The oldest tuning first, so that one that was begun is finished before the next takes its agents.
         for tuning_id in self._tunings.open_for(tenant, agent_id):
             found = self._under_claim(
@@ -92,7 +97,7 @@ class Conductor:
         if is_kept:
             self.advance(tenant, tuning_id)
         else:
-            forget_study(_study_name(tenant, tuning_id), storage=self._opened())
+            forget_study(study_name(tenant, tuning_id), storage=self._opened())
         return is_kept
 
     def _both(self, tenant: str, tuning_id: str) -> tuple[TuningRow, list[TrialRow]]:
@@ -121,7 +126,9 @@ class Conductor:
             return None
         subject, wanted = _subject(tuning), tuning.wanted
         rank, deadline_s = subject.ranks[ask.candidate], wanted.limits.trial_limit_s
-        given = subject.job(rank, backend=wanted.backend, deadline_s=deadline_s)
+        # The best of this moment: a trial that began later is compared with what was found until then.
+        above_s = study.standing().hopeless_above_s
+        given = subject.job(rank, backend=wanted.backend, deadline_s=deadline_s, hopeless_above_s=above_s)
         # Free of races, since only the holder of the claim adds trials.
         number = 1 + max((each.number for each in self._trials.of(claim.tenant, claim.tuning_id)), default=0)
         new = NewTrial(number, ask.candidate, given["gpus"], encoded(given), ask.expected_step_time_s)
@@ -144,8 +151,15 @@ class Conductor:
             return None
         trials = self._trials.of(claim.tenant, claim.tuning_id)
         study = self._study(claim, tuning)
+        if _holds_another(study, trials):
+            # A study cannot take back what it was told. Its trials are all here, so that it is made anew.
+            forget_study(study.name, storage=self._opened())
+            study = self._study(claim, tuning)
         self._reconcile(claim, study, trials)
         stop = study.standing().stop
+        if stop is None and not any(each.status == "running" for each in trials):
+            said = self._trials.over_quota(claim.tenant)
+            stop = None if said is None else Stop("gpu-hours", f"{said[0].upper()}{said[1:]}.")
         if stop is None:
             return tuning, study
         self._end(claim, stop, measured=bool(study.standing().measured_s), trials=trials)
@@ -175,7 +189,7 @@ class Conductor:
 
     def _study(self, claim: Claim, tuning: TuningRow) -> TuningStudy:
         """The study of a tuning, made anew where it is not there: before the first trial, or after a backup was restored."""
-        name, storage = _study_name(claim.tenant, claim.tuning_id), self._opened()
+        name, storage = study_name(claim.tenant, claim.tuning_id), self._opened()
         try:
             return TuningStudy.start(
                 _subject(tuning).candidates(),
@@ -210,7 +224,7 @@ class Conductor:
                 running[candidate] = study.take(candidate, owner=claim.token, expected_s=row.expected_s).number
             if row.record is not None:
                 study.tell(running[candidate], outcome_of(row))
-        self._trials.mark_told(claim, [row.number for row in trials if row.record is not None and not row.told])
+        self._trials.mark_told(claim, [row for row in trials if row.record is not None and not row.told])
 
     def _end(self, claim: Claim, stop: Stop, *, measured: bool, trials: Sequence[TrialRow]) -> None:
         stopped = {"reason": stop.reason, "message": stop.message}
@@ -219,7 +233,8 @@ class Conductor:
         else:
             ended = [json.loads(each.record) for each in trials if each.record is not None]
             reasons = "; ".join(dict.fromkeys(f"{each['status']}: {each['reason']}" for each in ended))
-            error = MeasurementError(f"none of the {len(ended)} trials could be measured: {reasons}"[:2000], hint=_HINT)
+            failed = f"none of the {len(ended)} trials could be measured: {reasons}"
+            error = MeasurementError((failed if ended else stop.message)[:2000], hint=_HINT)
             self._tunings.finish(claim, status="failed", stopped=stopped, error=problem_document(error))
         self._seal(claim, self._tunings.get(claim.tenant, claim.tuning_id))
         log.info("tuning ended", tuning=claim.tuning_id, reason=stop.reason, trials=len(trials))
@@ -234,8 +249,13 @@ class Conductor:
             self._tunings.seal(claim, encoded(document_of(tuning, trials)))
 
 
-def _study_name(tenant: str, tuning_id: str) -> str:
-    return f"{tenant}/{tuning_id}"
+def _holds_another(study: TuningStudy, trials: Sequence[TrialRow]) -> bool:
+    """Whether a study was told otherwise of a trial: its record came after it had been given up."""
+    untold = [each for each in trials if each.record is not None and not each.told]
+    if not untold:
+        return False
+    told = {each.candidate: each.outcome.record for each in study.told()}
+    return any(told.get(each.candidate) not in (None, outcome_of(each).record) for each in untold)
 
 
 def _subject(tuning: TuningRow) -> Subject:

@@ -65,6 +65,7 @@ def document_of(tuning: TuningRow, trials: Sequence[TrialRow]) -> Document:
         "finished_at": _moment(tuning.finished_at),
         "plan_id": tuning.wanted.plan_id,
         "agents_in_touch": tuning.agents_in_touch,
+        "waits": waits(tuning, trials),
         "error": None if tuning.error is None else json.loads(tuning.error),
     }
     if tuning.document is not None:
@@ -84,6 +85,30 @@ def document_of(tuning: TuningRow, trials: Sequence[TrialRow]) -> Document:
         warnings=refusals_said({int(rank): why for rank, why in subject.refused.items()}),
     )
     return document | own | {"trials": _trials(document, subject, standing.told, trials)}
+
+
+def waits(tuning: TuningRow, trials: Sequence[TrialRow]) -> str | None:
+    """Why no trial of a tuning runs just now, in a sentence; None where one does, where one can begin, and after the end."""
+    if tuning.status in FINISHED or any(each.status == "running" for each in trials):
+        return None
+    wanted = tuning.wanted
+    if tuning.status == "queued":
+        return f"Its plan {wanted.plan_id} is being computed."
+    if not tuning.agents_in_touch:
+        if wanted.agent_id is not None:
+            return f"Agent {wanted.agent_id}, which alone may run its trials, has not been heard of lately."
+        return f"No agent with {wanted.min_gpus} × {wanted.gpu} in one node has been heard of lately."
+    queued = [each for each in trials if each.status == "queued"]
+    if tuning.most_gpus is not None and queued and tuning.most_gpus < min(each.gpus for each in queued):
+        first = queued[0]
+        return (
+            f"Trial {first.number} needs {first.gpus} × {wanted.gpu} in one node; of the agents that were heard of lately, "
+            f"none has more than {tuning.most_gpus}."
+        )
+    later = [each.not_before for each in queued if each.not_before is not None]
+    if queued and len(later) == len(queued):
+        return f"A machine could not run trial {queued[0].number}; it is given out again at {rfc3339(min(later))}."
+    return None
 
 
 def _trials(document: Document, subject: Subject, told: Sequence[Told], trials: Sequence[TrialRow]) -> list[Document]:

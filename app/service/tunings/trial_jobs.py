@@ -92,7 +92,7 @@ class Subject:
         extra = {name: CalibrationDocument.model_validate(each) for name, each in self.calibrations.items()}
         return {file.path: file.content for file in export_row(row, self.target, extra=extra)}
 
-    def job(self, rank: int, *, backend: str, deadline_s: float) -> Document:
+    def job(self, rank: int, *, backend: str, deadline_s: float, hopeless_above_s: float | None = None) -> Document:
         """What an agent is given to try one plan: a `LeasedTrial` without the names of its tuning and trial."""
         row = trial_row(self.response, rank)
         return {
@@ -100,6 +100,7 @@ class Subject:
             "backend": backend,
             "gpus": world_of(row),
             "deadline_s": deadline_s,
+            "hopeless_above_s": hopeless_above_s,
             "files": self.files(row) if backend == "export" else None,
         }
 

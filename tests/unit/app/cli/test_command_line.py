@@ -403,7 +403,7 @@ def test_a_sweep_deletes_what_the_settings_keep_no_longer(
 ) -> None:
     file = tmp_path / "service.db"
     db = ("--db", f"sqlite:///{file}")
-    nothing = "deleted: plans 0, calibrations 0, profiling jobs 0, tunings 0, idempotency keys 0, audit entries 0\n"
+    nothing = "deleted: plans 0, calibrations 0, profiling jobs 0, tunings 0, observations 0, idempotency keys 0, audit entries 0\n"
     assert outcome("db", "sweep", *db) == (0, nothing, "")
     with closing(sqlite3.connect(file)) as connection:
         row = ("lab", "old", "2020-01-01 00:00:00.000000", "H100", b"x")
