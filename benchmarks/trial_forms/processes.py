@@ -1,7 +1,7 @@
-"""Several trials in one set of processes, which load PyTorch once: python -m benchmarks.trial_forms.processes JOBS.json OUT.jsonl
+"""Several trials, each in processes of its own that begin with PyTorch loaded: python -m benchmarks.trial_forms.processes JOBS.json OUT.jsonl
 
-A job is {"row", "world", "steps", "learning_rate", "fault"?}. Each is answered by what every rank of it saw, or by the error of one. Where a
-job takes its processes with it, or no end, it is answered so, and the jobs behind it run in new ones.
+A job is {"row", "world", "steps", "learning_rate", "fault"?}. Each is answered by what every rank of it saw, or by the error of one. No two
+jobs share processes: DTensor remembers the groups of a mesh that has ended, and takes them for those of the next one that looks alike.
 """
 
 from __future__ import annotations
@@ -35,50 +35,24 @@ def run_together(
         jobs: see the module.
         device: "cpu" or "cuda".
         timeout_s: seconds of all jobs together; those that it does not reach are answered so.
-        job_s: seconds of one job, and of loading PyTorch before the first.
+        job_s: seconds of one job.
     """
-    end_at, found = time.monotonic() + timeout_s, list[dict[str, Any]]()
-    while len(found) < len(jobs) and (left_s := end_at - time.monotonic()) > 0:
-        found += _until_one_breaks(jobs[len(found) :], device, left_s, job_s)
-    return [*(_means(each) for each in found), *({"error": "not begun in time"} for _ in jobs[len(found) :])]
-
-
-def _until_one_breaks(jobs: Sequence[dict[str, Any]], device: str, left_s: float, job_s: float) -> list[dict[str, Any]]:
-    """Answers of one set of processes: of all jobs, or to that which broke or outlasted them."""
     with tempfile.TemporaryDirectory() as folder:
         given, out = Path(folder) / "jobs.json", Path(folder) / "out.jsonl"
-        # Half of a job's time: ranks that wait in vain for another one tell it before they are ended.
-        given.write_text(json.dumps({"device": device, "wait_s": job_s / 2, "jobs": list(jobs)}))
+        given.write_text(json.dumps({"device": device, "job_s": job_s, "jobs": list(jobs)}))
         out.touch()
         command = [sys.executable, "-W", "ignore", "-m", "benchmarks.trial_forms.processes", str(given), str(out)]
         # A session of their own, which is ended as a whole: processes that wait for each other outlive the one that started them.
         started = subprocess.Popen(command, start_new_session=True, cwd=_ROOT)
-        ended = ""
-        end_at, heard_at, lines = time.monotonic() + left_s, time.monotonic(), 0
-        try:
-            while not ended and started.poll() is None:
-                time.sleep(0.05)
-                now, told = time.monotonic(), out.read_text().count("\n")
-                heard_at, lines = (now, told) if told > lines else (heard_at, lines)
-                if now > min(end_at, heard_at + job_s):
-                    ended = f"it had not ended after {now - heard_at:.0f} s"
-        finally:
-            with suppress(ProcessLookupError):
-                os.killpg(started.pid, signal.SIGKILL)
-            started.wait()
+        with suppress(subprocess.TimeoutExpired):
+            started.wait(timeout_s)
+        with suppress(ProcessLookupError):
+            os.killpg(started.pid, signal.SIGKILL)
+        started.wait()
         # The last line may be half written.
         whole, _, _ = out.read_text().rpartition("\n")
-        found = [json.loads(line) for line in whole.splitlines()]
-        if len(found) < len(jobs):
-            errors = _errors(out, len(found))
-            told_last = errors.read_text() if errors.exists() else ""
-            found.append({"error": f"{told_last}\n{ended or 'its processes ended'}"})
-        return found
-
-
-def _errors(out: Path, number: int) -> Path:
-    """Where the first rank of a job that fails says why; the others fail because of it, and not all may live to tell."""
-    return out.with_name(f"{number}.error")
+        found = [_means(json.loads(line)) for line in whole.splitlines()]
+    return [*found, *({"error": "it had not ended when the time for all was over"} for _ in jobs[len(found) :])]
 
 
 def _means(found: dict[str, Any]) -> dict[str, Any]:
@@ -94,47 +68,55 @@ def _means(found: dict[str, Any]) -> dict[str, Any]:
     }
 
 
-def _rank(rank: int, work: dict[str, Any], folder: str, out: Path, all_here: Any) -> None:
-    import torch
+def _answered(job: dict[str, Any], work: dict[str, Any], folder: Path) -> dict[str, Any]:
+    """The answer of a job, whose processes are ended as soon as one of them fails: the others would wait for it in vain."""
+    answer, error = folder / "answer.json", folder / "error.txt"
+    context = multiprocessing.get_context("fork")
+    ranks = [context.Process(target=_rank, args=(rank, job, work, folder)) for rank in range(job["world"])]
+    for process in ranks:
+        process.start()
+    end_at = time.monotonic() + work["job_s"]
+    while left := [process for process in ranks if process.exitcode is None]:
+        connection.wait([process.sentinel for process in left], timeout=max(0.0, end_at - time.monotonic()))
+        if any(process.exitcode for process in ranks) or time.monotonic() > end_at:
+            break
+    for process in left:
+        process.kill()
+    for process in ranks:
+        process.join()
+    if answer.exists() and not left:
+        found: dict[str, Any] = json.loads(answer.read_text())
+        return found
+    codes = [process.exitcode for process in ranks]
+    return {"error": error.read_text() if error.exists() else f"its processes ended with the codes {codes}"}
 
-    torch.set_num_threads(1)
-    for number, job in enumerate(work["jobs"]):
-        # Ranks that a job leaves out would else wait in the next one's meeting, which has a deadline.
-        all_here.wait()
-        if rank >= job["world"]:
-            continue
-        errors = _errors(out, number)
-        answer = _answer(job, work, rank=rank, meeting=f"{folder}/{number}", errors=errors)
-        if rank == 0:
-            with out.open("a") as told:
-                told.write(json.dumps(answer) + "\n")
-    # Threads of broken process groups may never end.
-    os._exit(0)
 
-
-def _answer(job: dict[str, Any], work: dict[str, Any], *, rank: int, meeting: str, errors: Path) -> dict[str, Any]:
+def _rank(rank: int, job: dict[str, Any], work: dict[str, Any], folder: Path) -> None:
     import torch
     import torch.distributed as dist
 
-    device, wait_for = work["device"], timedelta(seconds=work["wait_s"])
-    if device == "cuda":
+    torch.set_num_threads(1)
+    on_gpu = work["device"] == "cuda"
+    if on_gpu:
         torch.cuda.set_device(rank)
-        torch.cuda.reset_peak_memory_stats()
-    backend = "nccl" if device == "cuda" else "gloo"
-    store = dist.FileStore(meeting, job["world"])
-    dist.init_process_group(backend, store=store, rank=rank, world_size=job["world"], timeout=wait_for)
     try:
-        own = _steps(job, torch.device(device, rank) if device == "cuda" else torch.device("cpu"))
+        dist.init_process_group(
+            "nccl" if on_gpu else "gloo", store=dist.FileStore(str(folder / "meeting"), job["world"]), rank=rank,
+            world_size=job["world"], timeout=timedelta(seconds=work["job_s"]),
+        )  # fmt: skip
+        own = _steps(job, torch.device("cuda", rank) if on_gpu else torch.device("cpu"))
         ranks: list[Any] = [None] * job["world"]
         dist.all_gather_object(ranks, own)
+        if rank == 0:
+            (folder / "answer.json").write_text(json.dumps({"ranks": ranks}))
+        dist.barrier()
     except Exception:  # noqa: BLE001 - who asked reads it
-        with suppress(FileExistsError), errors.open("x") as told:
+        # The first to fail says why; the others fail because of it.
+        with suppress(FileExistsError), (folder / "error.txt").open("x") as told:
             told.write(f"rank {rank}: {traceback.format_exc()}")
-        return {"error": errors.read_text()}
-    else:
-        return {"ranks": ranks}
-    finally:
-        dist.destroy_process_group()
+        os._exit(1)
+    # Threads of process groups may never end.
+    os._exit(0)
 
 
 def _steps(job: dict[str, Any], device: Any) -> dict[str, Any]:
@@ -183,23 +165,14 @@ class _OwnPart:
 
 
 def main() -> None:
-    """Forks a process for each rank of the largest job, after PyTorch is loaded; one that breaks ends all."""
-    import profiler.trial.steps  # noqa: F401 - loaded before the processes part
+    """Answers one job after the other."""
+    import profiler.trial.steps  # noqa: F401 - loaded once, before processes part
 
     given, out = (Path(each) for each in sys.argv[1:])
     work = json.loads(given.read_text())
-    processes = multiprocessing.get_context("fork")
-    with tempfile.TemporaryDirectory() as folder:
-        most = max(job["world"] for job in work["jobs"])
-        all_here = processes.Barrier(most)
-        ranks = [processes.Process(target=_rank, args=(rank, work, folder, out, all_here)) for rank in range(most)]
-        for process in ranks:
-            process.start()
-        while left := [process for process in ranks if process.exitcode is None]:
-            connection.wait([process.sentinel for process in left])
-            if any(process.exitcode for process in ranks):
-                # The others wait for it in vain. Who started this process ends its whole session.
-                os._exit(1)
+    for job in work["jobs"]:
+        with tempfile.TemporaryDirectory(dir=out.parent) as folder, out.open("a") as told:
+            told.write(json.dumps(_answered(job, work, Path(folder))) + "\n")
 
 
 if __name__ == "__main__":
