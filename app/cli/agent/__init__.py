@@ -1,1 +1,1 @@
-"""The program of `meshwright agent`: asks a service for measurements, makes them in another process, and sends what was found."""
+"""The program of `meshwright agent`: asks a service for measurements and trials, runs them in another process, and sends what was found."""

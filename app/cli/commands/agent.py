@@ -1,4 +1,4 @@
-"""`meshwright agent`: a GPU node that measures when a service asks it to. torch is loaded by the measurement, never here."""
+"""`meshwright agent`: a GPU node that measures, and runs trials, when a service asks it to. torch is loaded by these, never here."""
 
 from __future__ import annotations
 
@@ -34,7 +34,8 @@ def agent(
     context: typer.Context,
     *,
     server: Annotated[
-        str, typer.Option(metavar="URL", help="Service that asks for measurements.", envvar="MESHWRIGHT_SERVER")
+        str,
+        typer.Option(metavar="URL", help="Service that asks for measurements and trials.", envvar="MESHWRIGHT_SERVER"),
     ],
     token: Token = None,
     name: Annotated[

@@ -174,7 +174,10 @@ def _backend(response: Json, *, asked: BackendOption | None, target: str | None,
     kind = backend_name(framework, None if asked is None else asked.value)
     if device is DeviceOption.CPU and kind == "export":
         message = "the exported launch files run on GPUs only"
-        raise InvalidInputError([Problem("/device", message, "Leave --device out, or take --backend pytorch.")])
+        hint = "Leave --device out on a machine with GPUs; only plans for torchtitan can be tried on processors."
+        if backend_name(framework, None) == "pytorch":
+            hint = "Leave --backend out to try the plans on processors, or --device on a machine with GPUs."
+        raise InvalidInputError([Problem("/device", message, hint)])
     if target is not None and kind == "pytorch":
         message = f"--target {target} names launch files, but the trials run with PyTorch's own parallelism"
         raise InvalidInputError([Problem("/target", message, "Add --backend export to run launch files.")])

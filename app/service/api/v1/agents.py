@@ -1,4 +1,4 @@
-"""Agents: programs on GPU nodes that register, ask for measurements to make, and send what they have measured."""
+"""Agents: programs on GPU nodes that register, ask for measurements and trials to run, and send what they have measured."""
 
 from __future__ import annotations
 
@@ -87,8 +87,8 @@ def read_agent(agent_id: AgentId, caller: Caller, service: Here) -> JSONResponse
 
 @router.post(
     "/{agent_id}/lease",
-    summary="Take a measurement to make",
-    response_description="What to measure, or null.",
+    summary="Take a measurement or a trial to run",
+    response_description="What to run, or null.",
     response_model=AgentLease,
     openapi_extra=json_body(LeaseRequest, path="/v1/agents/{agent_id}/lease"),
 )
@@ -107,7 +107,7 @@ async def lease_job(agent_id: AgentId, body: Body, caller: Caller, service: Here
     openapi_extra=json_body(Heartbeat, path="/v1/agents/{agent_id}/heartbeat"),
 )
 async def keep_lease(agent_id: AgentId, body: Body, caller: Caller, service: Here) -> JSONResponse:
-    """Say that the measurement goes on, and hear whether it should."""
+    """Say that the measurement or trial goes on, and hear whether it should."""
     asked = validated(Heartbeat, body.value, pointer="")
     status = await run_in_threadpool(lambda: _kept(service, caller.tenant, agent_id, asked))
     return JSONResponse({"go_on": status == "running", "status": status})

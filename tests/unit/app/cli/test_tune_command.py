@@ -27,7 +27,8 @@ def _refused(
     ("framework", "options", "code", "said"),
     [
         ("deepspeed", ["--backend", "pytorch"], 2, "the plans are for deepspeed"),
-        ("deepspeed", ["--device", "cpu"], 2, "run on GPUs only"),
+        ("deepspeed", ["--device", "cpu"], 2, "only plans for torchtitan can be tried on processors"),
+        ("torchtitan", ["--device", "cpu", "--backend", "export"], 2, "Leave --backend out"),
         ("torchtitan", ["--target", "torchtitan"], 2, "Add --backend export"),
         ("torchtitan", ["--budget", "soon"], 2, "--budget"),
         ("torchtitan", ["--trial-time", "0s"], 2, "--trial-time"),
