@@ -24,6 +24,8 @@ _FIELDS: tuple[tuple[str, AbstractSet[str]], ...] = (
     (_CORRECTIONS, {"schema_version", "corrections"}),
 )
 """What each kind has, the first that fits counting: a row has all that a request has."""
+_MOST_CORRECTION_BYTES = 1 << 24
+"""Largest document of corrections: those of many frameworks and GPUs, with the names of runs."""
 
 
 def read_request(source: str) -> Json:
@@ -47,10 +49,10 @@ def read_corrections(source: str) -> Json | str:
     if source in ("auto", "none"):
         return source
     hint = "Make corrections of tunings and observations with: meshwright correct RUNS --out corrections.json."
-    return _read(source, wanted=(_CORRECTIONS,), hint=hint)[0]
+    return _read(source, wanted=(_CORRECTIONS,), hint=hint, most_bytes=_MOST_CORRECTION_BYTES)[0]
 
 
-def _read(source: str, *, wanted: tuple[str, ...], hint: str) -> tuple[Json, str]:
+def _read(source: str, *, wanted: tuple[str, ...], hint: str, most_bytes: int = MAX_DOCUMENT_BYTES) -> tuple[Json, str]:
     """The document in a file and its kind, which is the first of those wanted where nobody knows it."""
     name, content = called(source), content_of(source, most_bytes=MAX_RESPONSE_BYTES)
     document = object_of(content, name=name)
@@ -58,5 +60,5 @@ def _read(source: str, *, wanted: tuple[str, ...], hint: str) -> tuple[Json, str
     if kind not in wanted:
         raise InvalidInputError([Problem("", f"{name} is {kind}, not {wanted[0]}", hint, code="another-document")])
     if kind == wanted[0]:  # of the others only a part is used, however large they are
-        require_size(content, name=name, most_bytes=MAX_DOCUMENT_BYTES)
+        require_size(content, name=name, most_bytes=most_bytes)
     return document, kind

@@ -43,7 +43,7 @@ def read_documents(source: str, *, most_bytes: int) -> list[Json]:
 
 def called(source: str) -> str:
     """What messages call a file, or standard input."""
-    return "standard input" if source == "-" else source
+    return "standard input" if source == "-" else source or "''"
 
 
 def content_of(source: str, *, most_bytes: int) -> bytes:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,6 +29,35 @@ def require_name(path: Path, *, option: str, example: str) -> None:
 def write_document(document: Mapping[str, Any]) -> None:
     """Writes one line of JSON; raises for NaN or Infinity, which are not JSON."""
     sys.stdout.write(json.dumps(document, allow_nan=False, separators=(",", ":")) + "\n")
+
+
+def require_other_file(path: Path, *, option: str, read: Iterable[str]) -> None:
+    """Refuses to write over a file that the command reads, whatever else is allowed: it may hold hours of measuring.
+
+    Raises:
+        InvalidInputError: the path is one of those files.
+    """
+    if path.exists() and any(source != "-" and Path(source).exists() and path.samefile(source) for source in read):
+        message = f"{option} {path} is one of the files that are read"
+        raise InvalidInputError([Problem("", message, f"Give another {option}.", "file-exists")])
+
+
+def write_file(path: Path, text: str) -> None:
+    """Writes the text beside its place and then moves it there, so that a full disk costs no file that is there already.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    if path.exists() and not path.is_file():  # a device or a pipe, such as /dev/stdout
+        path.write_text(text, encoding="utf-8", newline="\n")
+        return
+    # A link is replaced by that, not followed: it would lead to a file that was not named.
+    beside = path.with_name(f".{path.name[:100]}.{os.getpid()}")
+    try:
+        beside.write_text(text, encoding="utf-8", newline="\n")
+        beside.replace(path)
+    finally:
+        beside.unlink(missing_ok=True)
 
 
 @contextmanager

@@ -23,7 +23,7 @@ from planner.request.checked_request import PRODUCT_VERSION
 from planner.rows import evaluate_rows
 from planner.schemas.observation import MeasuredRun, ObservationRequest
 from planner.search.standing import IMPLAUSIBLE
-from profiler.logs.read import read_log
+from profiler.logs.read import read_log, reading_of_numbers
 from profiler.logs.reading import LogReading
 
 Document = dict[str, Any]
@@ -86,9 +86,7 @@ def told_by_log(reading: LogReading, *, log_sha256: str | None) -> Told:
 
 def told_by_numbers(given: Mapping[str, Any]) -> Told:
     """What somebody wrote down, completed by what the numbers' digits say."""
-    row: Document = {"training": {"seq_length": 1, "global_batch_size": 1}, "strategy": {"dp": 1}}
-    numbers = {"step_time_s": given["step_time_s"], "peak_memory_gib": given.get("peak_memory_gib")}
-    told = told_by_log(read_log(json.dumps(numbers), row=row), log_sha256=None)
+    told = told_by_log(reading_of_numbers(given), log_sha256=None)
     stated = {name: value for name, value in given.items() if value is not None}
     return Told({**told.measured, "kind": None, "num_steps": None, **stated}, told.source)
 

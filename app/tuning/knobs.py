@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from app.errors import WrongStateError
 from app.knobs.tuning import KnobTuning
 from app.tuning.backends import Backend
 from app.tuning.rows import trial_row
+from cost_models.errors import MeshwrightError
 
 Json = dict[str, Any]
 
@@ -38,18 +40,30 @@ def tune_knobs(
         tell: called after each trial with the values and the trial record.
 
     Returns:
-        What `meshwright knobs best` says, and `trials`, each with its values, its status and its seconds.
+        What `meshwright knobs best` says; `trials`, those of this call, each with its values, its status and its seconds; and `stopped`,
+        why there are not more of them, which is null where all were run. The same call goes on with what is kept.
 
     Raises:
         NotExpressibleError: the plan has no knobs.
         InvalidInputError: the launch files have no place for them.
     """
-    tuning = KnobTuning.start(response, storage=storage, plan=rank, name=name, seed=seed)
-    row, ran = trial_row(response, rank), []
-    for _ in range(trials):
+    try:
+        tuning = KnobTuning.start(response, storage=storage, plan=rank, name=name, seed=seed)
+    except WrongStateError:
+        tuning = KnobTuning.resume(storage, name=name)
+    row, ran, stopped = trial_row(response, rank), [], None
+    counts = tuning.best()
+    for _ in range(trials - counts["told"] - counts["failed"]):
         asked = tuning.ask()
         spelled: Json = {key: asked[key] for key in ("arguments", "config") if key in asked}
-        record = backend.run(row, deadline_s=deadline_s, knobs=spelled)
+        try:
+            record = backend.run(row, deadline_s=deadline_s, knobs=spelled)
+        except KeyboardInterrupt:
+            stopped = {"reason": "cancelled", "message": "Somebody stopped it."}
+            break
+        except MeshwrightError as error:
+            stopped = {"reason": "failed", "message": f"{error.message} {error.hint}".rstrip()}
+            break
         # A trial that failed is told without a time, which counts as worse than every other.
         tuning.tell(asked["trial"], record["step_time_s"])
         ran.append(
@@ -57,4 +71,4 @@ def tune_knobs(
         )
         if tell is not None:
             tell(asked["values"], record)
-    return {**tuning.best(), "trials": ran}
+    return {**tuning.best(), "trials": ran, "stopped": stopped}

@@ -30,6 +30,8 @@ CORRECTIONS_VERSION = 1
 LEAST_FACTOR, LARGEST_FACTOR = 0.05, 20.0
 """No term is this far off: what would say so was measured on something else."""
 MOST_CORRECTIONS = 2000
+MOST_NAMED = 100
+"""Runs that a written correction names; how many there were it says in any case."""
 _WORDS = ("auto", "none")
 _POINTER = "/corrections"
 
@@ -160,7 +162,7 @@ def correction_dict(correction: Correction) -> dict[str, Any]:
         "error_before": correction.error_before,
         "error_after": correction.error_after,
         "reason": correction.reason,
-        "sources": list(correction.sources),
+        "sources": list(correction.sources[:MOST_NAMED]),
         "enabled": correction.enabled,
         "largest_share": correction.largest_share,
         "range_factor": correction.range_factor,

@@ -6,13 +6,13 @@ there are, so that what is learnt is always learnt about today's models. What ca
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from cost_models import presets
 from cost_models.corrections import CorrectionSet, Measured
+from cost_models.inputs.fields import LARGEST
 from cost_models.inputs.pools import lists_pools
 from cost_models.job import Job
 from cost_models.step.range_widths import range_widths
@@ -118,7 +118,8 @@ def _figures(document: Mapping[str, Any]) -> _Figures | str:
     if isinstance(machine, Mapping) and presets.are_other_gpus(planned, machine.get("gpu")):
         return f"It ran on {machine['gpu']}, but its row is of {planned}."
     if document.get("used") is False:
-        flags = ", ".join(map(str, document.get("flags") or ())) or "no flag"
+        flags = ", ".join(map(str, document["flags"])) if isinstance(document.get("flags"), list) else ""
+        flags = flags or "no flag"
         return f"It is marked as not used ({flags})."
     measured = document.get("measured")
     if isinstance(measured, Mapping):  # an observation
@@ -129,7 +130,7 @@ def _figures(document: Mapping[str, Any]) -> _Figures | str:
         figures = _Figures(
             _positive(document.get("step_time_s")),
             _positive(document.get("peak_allocated_bytes")),
-            terms if isinstance(terms, Mapping) else None,
+            _positive_terms(terms) if isinstance(terms, Mapping) else None,
         )
     if figures.step_time_s is None and figures.allocated_bytes is None:
         return "It holds neither a step time nor a peak of allocated memory."
@@ -153,8 +154,13 @@ def _is_of_fullest_rank(measured: Mapping[str, Any], row: Mapping[str, Any]) -> 
 
 
 def _positive(value: object) -> float | None:
-    is_number = isinstance(value, int | float) and not isinstance(value, bool) and math.isfinite(value) and value > 0
-    return float(value) if is_number else None  # type: ignore[arg-type]
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    # Whole numbers of JSON may be larger than any float.
+    return float(value) if is_number and 0 < value <= LARGEST else None  # type: ignore[operator, arg-type]
+
+
+def _positive_terms(terms: Mapping[str, object]) -> dict[str, float]:
+    return {name: seconds for name, value in terms.items() if (seconds := _positive(value)) is not None}
 
 
 def _unusable(answer: Mapping[str, Any], figures: _Figures) -> str | None:

@@ -8,6 +8,7 @@ from pydantic import ConfigDict, Field
 from pydantic.config import JsonDict
 
 from cost_models.frameworks.log_formats import LOG_FORMATS
+from cost_models.inputs.fields import SMALLEST
 from planner.schemas.base import ContractModel
 from planner.schemas.evaluation import Verdict
 from planner.schemas.row import EXAMPLE_ROW, EvaluateRow
@@ -26,7 +27,7 @@ EXAMPLE_OBSERVATION_REQUEST: JsonDict = {
     "row": EXAMPLE_ROW,
     "measured": {"step_time_s": 5.27, "peak_memory_gib": 13.4, "memory_counter": "allocated"},
 }
-_Seconds = Annotated[float, Field(gt=0, lt=1e7)]
+_Seconds = Annotated[float, Field(ge=SMALLEST, lt=1e7)]
 _Line = Annotated[str, Field(max_length=300)]
 
 
@@ -35,7 +36,7 @@ class MeasuredRun(ContractModel):
 
     step_time_s: _Seconds
     """Median seconds of an optimizer step in steady state."""
-    peak_memory_gib: Annotated[float, Field(gt=0, lt=1e5)] | None = None
+    peak_memory_gib: Annotated[float, Field(ge=SMALLEST, lt=1e5)] | None = None
     """Peak memory of a GPU in GiB, the largest among those that were looked at."""
     memory_counter: MemoryCounter | None = None
     """Which peak it is: what PyTorch's allocator handed out (where nothing is said), what it held, or what the driver saw in use."""

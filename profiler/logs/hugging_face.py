@@ -29,6 +29,10 @@ _STATE_UNIT_S = 1e-4
 """Seconds to which `train_runtime` is rounded."""
 
 
+_LARGEST = 1e15
+"""Number of steps, seconds or GiB that no run has."""
+
+
 class TrainerReader(LineReader):
     """Dictionaries that the Trainer prints, behind a progress bar or on lines of their own."""
 
@@ -126,7 +130,7 @@ class StateReader(LineReader):
                 if _is_number(entry.get(name)):
                     self.found.add_peak(counter, float(entry[name]) * GIB, None)
             step, runtime_s = entry.get("step"), entry.get("train_runtime")
-            if type(step) is not int or not _is_number(runtime_s):
+            if type(step) is not int or abs(step) >= _LARGEST or not _is_number(runtime_s):
                 continue
             (whole if "train_steps_per_second" in entry else timed).append((step, float(runtime_s)))
         for (step_before, before_s), (step, runtime_s) in pairwise(timed):
@@ -146,7 +150,9 @@ class StateReader(LineReader):
 
 
 def _is_number(value: object) -> TypeGuard[int | float]:
-    return isinstance(value, int | float) and not isinstance(value, bool)
+    is_number = isinstance(value, int | float) and not isinstance(value, bool)
+    # Whole numbers of JSON may be larger than any float.
+    return is_number and abs(value) < _LARGEST  # type: ignore[arg-type]
 
 
 def _digits(seconds: float, resolution_s: float) -> int:

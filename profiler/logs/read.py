@@ -14,6 +14,7 @@ from cost_models.errors import InvalidInputError, Problem
 from cost_models.frameworks.log_formats import LOG_FORMATS, NUMBERS, LogFormat
 from cost_models.hints import choice_hint, shown
 from cost_models.inputs.cluster import resolve_cluster
+from cost_models.inputs.fields import SMALLEST
 from cost_models.inputs.pools import resolve_pools
 from cost_models.strict_json import strict_loads
 from cost_models.units import GIB
@@ -35,6 +36,8 @@ _LINES_LOOKED_AT = 100
 """Lines after which a log that holds bytes which are not text is no longer called binary."""
 _LARGEST_STATE = 1 << 26
 """Characters of the largest trainer_state.json: a million entries."""
+_LARGEST = 1e7
+"""Seconds of a step, or GiB of a GPU, that no run has."""
 _HINT = (
     "Known are the logs of Megatron-LM, Megatron-Bridge, NeMo, torchtitan, DeepSpeed, transformers' Trainer, axolotl, composer and "
     "nanotron. Give the file that the launch printed, or the step's time itself (--step-time, or `measured`)."
@@ -66,7 +69,7 @@ def read_log(
     if document is not None and isinstance(document.get("log_history"), list):
         readers, seen.is_state = [_state(document)], True
     elif document is not None and "step_time_s" in document:
-        return _numbers(document)
+        return reading_of_numbers(document)
     else:
         readers = _readers(facts)
         _read_lines(lines_of(rest), readers, flags, seen)
@@ -178,14 +181,22 @@ def _state(document: Mapping[str, Any]) -> LineReader:
     return reader
 
 
-def _numbers(document: Mapping[str, Any]) -> LogReading:
-    """A reading of numbers that somebody wrote down."""
+def reading_of_numbers(document: Mapping[str, Any]) -> LogReading:
+    """A reading of numbers that somebody wrote down.
+
+    Args:
+        document: `step_time_s`, and where it is known `peak_memory_gib`.
+
+    Raises:
+        InvalidInputError: one of them is no number, or none that a run can have.
+    """
     value = document["step_time_s"]
     peak = document.get("peak_memory_gib")
     for name, given in (("step_time_s", value), ("peak_memory_gib", peak)):
-        is_positive = isinstance(given, int | float) and not isinstance(given, bool) and 0.0 < given < 1e7
-        if not is_positive and not (name == "peak_memory_gib" and given is None):
-            message = f"{name} is {shown(given)}; it must be a number above 0"
+        is_number = isinstance(given, int | float) and not isinstance(given, bool)
+        is_absent = name == "peak_memory_gib" and given is None
+        if not is_absent and not (is_number and SMALLEST <= given < _LARGEST):  # type: ignore[operator]
+            message = f"{name} is {shown(given)}; it must be a number from {SMALLEST:g} to {_LARGEST:g}"
             raise InvalidInputError([Problem(f"/log/{name}", message, "Give seconds and GiB.")])
     _, unit, digits = printed(repr(value))
     return LogReading(

@@ -109,6 +109,7 @@ def test_what_cannot_be_read_is_refused_with_where_and_what_to_do(client: TestCl
         "/log", "the log is of Megatron-LM, which the row's framework torchtitan does not run",
     )  # fmt: skip
     assert refused(client, measured={"step_time_s": 0})[0] == "/measured/step_time_s"
+    assert refused(client, measured={"step_time_s": 1e-300})[0] == "/measured/step_time_s"
     assert refused(client, measured={"step_time_s": 1.0}, flags=["odd"])[0] == "/flags/0"
     assert refused(client, log=line(1, 1.0), flags=["coarse"]) == ("/flags", "flags is what the log itself says")
     assert refused(client, row={**ROW, "model": {"preset": "llama-9"}}, measured={"step_time_s": 1.0})[0] == "/row"

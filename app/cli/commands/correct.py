@@ -9,7 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from app.cli.inputs import read_documents
-from app.cli.output import require_name
+from app.cli.output import require_name, require_other_file, write_file
 from cost_models.errors import InvalidInputError, Problem
 
 MOST_RECORD_BYTES = 1 << 28
@@ -36,6 +36,7 @@ def correct(
     from planner.request.checked_request import PRODUCT_VERSION
 
     require_name(out, option="--out", example="corrections.json")
+    require_other_file(out, option="--out", read=records)
     if out.exists() and not force:
         hint = "Choose another name, or overwrite it with --force."
         raise InvalidInputError([Problem("", f"{out} exists already", hint, "file-exists")])
@@ -53,7 +54,7 @@ def correct(
     corrections = fit_corrections(found.runs)
     document = corrections_document(corrections, product_version=PRODUCT_VERSION)
     try:
-        out.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        write_file(out, json.dumps(document, indent=1, allow_nan=False) + "\n")
     except OSError as error:
         message = f"{out} cannot be written: {error.strerror}"
         raise InvalidInputError([Problem("", message, "Give another path with --out.")]) from error

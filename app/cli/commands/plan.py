@@ -108,7 +108,7 @@ def plan(
     }
     document = merged_request(read_request(request) if request else {}, parts)
     own = those(counts, "top_k", "time_limit_s") | given(objective=objective) | included(document, include or ())
-    own |= given(corrections=read_corrections(corrections) if corrections else None)
+    own |= given(corrections=None if corrections is None else read_corrections(corrections))
     document |= own
     _require_job(document)
     wanted = document.get("top_k", TOP)

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import Annotated, NoReturn
 
 import typer
 
 from app.cli.inputs import MAX_RESPONSE_BYTES, read_document
-from app.cli.output import require_name
+from app.cli.output import require_name, write_file
 from cost_models.errors import InvalidInputError, Problem
 
 
@@ -45,7 +44,7 @@ def report(
         text = report_file(build_report(document, allow_files=True), scripts=scripts)
     else:
         text = evaluation_file(document, scripts=scripts)
-    _write(html, text)
+    write_file(html, text)
     typer.echo(str(html))
 
 
@@ -70,17 +69,3 @@ def _require_free(path: Path, response: str, *, force: bool) -> None:
 
 def _refuse(message: str, hint: str, code: str) -> NoReturn:
     raise InvalidInputError([Problem("", message, hint, code)])
-
-
-def _write(path: Path, text: str) -> None:
-    if path.exists() and not path.is_file():  # a device or a pipe, such as /dev/stdout
-        path.write_text(text, encoding="utf-8", newline="\n")
-        return
-    # Written beside its place and then moved there, so that a full disk costs no page that is there already. A link is replaced
-    # by that, not followed: it would lead to a file that was not named.
-    beside = path.with_name(f".{path.name[:100]}.{os.getpid()}")
-    try:
-        beside.write_text(text, encoding="utf-8", newline="\n")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)

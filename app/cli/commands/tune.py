@@ -5,9 +5,6 @@ from __future__ import annotations
 import json
 import math
 import os
-import signal
-from collections.abc import Iterator
-from contextlib import contextmanager
 from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -17,7 +14,8 @@ import typer
 from app.cli.commands.plan import source_of
 from app.cli.documents import read_request
 from app.cli.inputs import Json
-from app.cli.output import reader_may_leave, require_name, write_document
+from app.cli.interruption import wound_up
+from app.cli.output import reader_may_leave, require_name, require_other_file, write_document, write_file
 from app.cli.progress import SearchLine, StatusLine
 from app.quantities import duration_s
 from cost_models.errors import InvalidInputError, MeshwrightError, NotExpressibleError, Problem
@@ -27,7 +25,7 @@ if TYPE_CHECKING:
     from app.tuning.loop import Event, Tuning
     from planner.search.standing import Limits, Stop
 
-EXIT_NO_PLAN, EXIT_MEASUREMENT, EXIT_INTERRUPTED = 3, 5, 130
+EXIT_NOT_WRITTEN, EXIT_NO_PLAN, EXIT_MEASUREMENT, EXIT_INTERRUPTED = 2, 3, 5, 130
 PLANS = 40
 """Plans that are asked for where the request asks for fewer: near-copies of a plan, which are measured last, are among them."""
 _LEAST_S = 1.0
@@ -116,6 +114,7 @@ def tune(
     if out is not None:
         require_name(out, option="--out", example="tuning.json")
         _require_folder(out)
+        require_other_file(out, option="--out", read=[request])
     document = read_request(request)
     quiet = context.obj["quiet"]
     # Everything that can be refused is, before the plans are computed and before a process is started.
@@ -123,25 +122,27 @@ def tune(
 
     limits = Limits(budget_s=budget_s, max_trials=max_trials, gpu_hours=gpu_hours)
     response = _planned(document, quiet=quiet)
-    with _terminated_as_interrupted():
+    with wound_up():
         runner = _backend(response, asked=backend, target=target, device=device)
         tuning = _opened(response, runner, storage=storage, name=name, seed=seed, limits=limits)
         ended = _run(tuning, runner, deadline_s=deadline_s, quiet=quiet)
         found = _with_knobs(tuning, runner, ended, trials=knobs, deadline_s=deadline_s, storage=storage, quiet=quiet)
-    if out is not None:
-        _write(out, found)
+        is_kept = out is None or _is_written(out, found)
     with reader_may_leave():
-        if as_json:
+        if as_json or not is_kept:
             write_document(found)
         else:
             from app.cli.rendering.tuning_table import print_tuning
 
             print_tuning(found, quiet=quiet, source=source_of(request, with_options=False))
     # The document was printed in any case: what was measured before is kept.
-    if ended is not None and ended.reason == "cancelled":
+    reasons = {each["reason"] for each in (found["stopped"], (found["knobs"] or {}).get("stopped")) if each is not None}
+    if "cancelled" in reasons:
         raise typer.Exit(EXIT_INTERRUPTED)
-    if found["best"] is None or ended is not None:
+    if found["best"] is None or "failed" in reasons:
         raise typer.Exit(EXIT_MEASUREMENT)
+    if not is_kept:
+        raise typer.Exit(EXIT_NOT_WRITTEN)
 
 
 def _planned(document: Json, *, quiet: bool) -> Json:
@@ -247,6 +248,9 @@ def _with_knobs(
     except NotExpressibleError as error:
         # The plans were measured; that the best has no knobs is no failure.
         return found | {"warnings": [*found["warnings"], f"The knobs were not tuned: {error.message}. {error.hint}"]}
+    if knobs["stopped"] is not None:
+        said = f"Not all trials of run-time knobs were run: {knobs['stopped']['message']}"
+        found["warnings"] = [*found["warnings"], said]
     return found | {"knobs": knobs}
 
 
@@ -267,32 +271,18 @@ class _TrialLine(StatusLine):
             self.say(trial_line(event.trial))
 
 
-@contextmanager
-def _terminated_as_interrupted() -> Iterator[None]:
-    """A batch system's SIGTERM ends the trial and keeps what was found, as Ctrl-C does."""
-
-    def stop(_signal: int, _frame: object) -> None:
-        raise KeyboardInterrupt
-
-    previous = signal.signal(signal.SIGTERM, stop)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, previous)
-
-
 def _require_folder(path: Path) -> None:
     if path.is_dir() or not path.absolute().parent.is_dir():
         message = f"--out {path} is a folder" if path.is_dir() else f"{path.absolute().parent} is not a folder"
         raise InvalidInputError([Problem("", message, "Give a file such as tuning.json.", "not-a-folder")])
 
 
-def _write(path: Path, document: Json) -> None:
-    # Beside its place and then moved there: a full disk costs no document that is there already.
-    beside = path.with_name(f".{path.name[:100]}.{os.getpid()}")
+def _is_written(path: Path, document: Json) -> bool:
+    """Writes the document; says so where that is not possible. What was measured then stands on standard output."""
     try:
-        beside.write_text(json.dumps(document, allow_nan=False, indent=1) + "\n", encoding="utf-8")
-        beside.replace(path)
-    finally:
-        beside.unlink(missing_ok=True)
+        write_file(path, json.dumps(document, allow_nan=False, indent=1) + "\n")
+    except OSError as error:
+        typer.echo(f"error: {path} cannot be written: {error.strerror}. The document is printed instead.", err=True)
+        return False
     typer.echo(str(path), err=True)
+    return True

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field
 
 from cost_models.inputs.fields import Count, CountOrZero, validated
 
@@ -24,6 +24,8 @@ OPEN = ("queued", "running")
 
 Amount = Annotated[float, Field(strict=True, gt=0, le=LARGEST, allow_inf_nan=False)]
 AmountOrZero = Annotated[float, Field(strict=True, ge=0, le=LARGEST, allow_inf_nan=False)]
+# A trial that ended before it held anything may tell a peak of 0, which is nothing to compare with.
+Known = Annotated[Amount | None, BeforeValidator(lambda value: None if value == 0 else value)]
 Fraction = Annotated[float, Field(strict=True, ge=-1, le=LARGEST, allow_inf_nan=False)]
 Text = Annotated[str, Field(strict=True, max_length=10_000)]
 
@@ -66,7 +68,7 @@ class TunedTrial(_Part):
     status: Text
     reason: Text | None = None
     step_time_s: Amount | None = None
-    peak_allocated_bytes: Amount | None = None
+    peak_allocated_bytes: Known = None
     predicted_step_time_s: Amount | None = None
     predicted_step_time_range_s: Range | None = None
     predicted_peak_allocated_bytes: Amount | None = None

@@ -85,6 +85,14 @@ def test_one_plan_alone_is_no_ground_for_a_correction(tmp_path: Path, capfd: pyt
     assert said.endswith("Plans stay as they are until a correction is kept.")
 
 
+def test_what_was_measured_is_never_overwritten(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    runs = Path(written(tmp_path / "runs.jsonl", TRIALS[:1]))
+    before = runs.read_bytes()
+    assert run(["correct", str(runs), "--out", str(runs), "--force"]) == 2
+    assert f"--out {runs} is one of the files that are read" in capfd.readouterr().err
+    assert runs.read_bytes() == before
+
+
 def test_a_file_is_not_overwritten_unasked(tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "corrections.json"
     out.write_text("mine")

@@ -78,6 +78,13 @@ def test_what_cannot_be_read_is_said(capsys: pytest.CaptureFixture[str], tmp_pat
     assert refused(capsys, str(LOG), "--row", ROW, "--format", "nemo").startswith(
         "error: /format: the log has no step of NeMo"
     )
+    for given in ("inf", "1e308", "1e-300", "5e-324", "0"):
+        assert refused(capsys, "--row", ROW, "--step-time", given).endswith("it must be a number from 1e-06 to 1e+07")
+    assert "peak_memory_gib is inf" in refused(capsys, "--row", ROW, "--step-time", "5", "--peak-memory-gib", "inf")
+    # JSON knows no largest number, and Python's whole numbers have none.
+    state = tmp_path / "trainer_state.json"
+    state.write_text(json.dumps({"log_history": [{"step": 10**400, "train_runtime": 10**400, "train_loss": 1}]}))
+    assert refused(capsys, str(state), "--row", ROW).startswith("error: /log: ")
     binary = tmp_path / "core"
     binary.write_bytes(bytes(range(256)) * 1000)
     assert refused(capsys, str(binary), "--row", ROW) == "error: /log: the log is not text"

@@ -81,6 +81,11 @@ def test_corrections_may_be_a_word(word: str) -> None:
     assert read_corrections(word) == word
 
 
+def test_a_name_that_a_shell_left_empty_is_refused_and_not_taken_for_none(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["plan", "examples/requests/tiny-on-processors.json", "--corrections", ""]) == 2
+    assert capsys.readouterr().err.startswith("error: '' cannot be read")
+
+
 def test_a_request_larger_than_a_service_takes_is_refused(tmp_path: Path) -> None:
     """A response may be as large as it likes: only its request is used."""
     padding = "x" * (1 << 20)

@@ -48,6 +48,13 @@ def test_what_cannot_be_done_is_refused(
     assert said in error
 
 
+def test_the_request_is_never_overwritten(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    request = tmp_path / "request.json"
+    code, error = _refused(tmp_path, capsys, "--out", str(request), framework="torchtitan")
+    assert (code, json.loads(request.read_text())["training"]["framework"]) == (2, "torchtitan")
+    assert f"--out {request} is one of the files that are read" in error
+
+
 def test_a_number_of_plans_that_is_none_is_left_for_the_planner_to_refuse(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

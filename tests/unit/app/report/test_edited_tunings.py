@@ -61,6 +61,12 @@ def refused(document: dict[str, Any]) -> list[Problem]:
     return []
 
 
+def test_a_trial_that_tells_a_peak_of_nothing_is_drawn() -> None:
+    document = whole()
+    document["trials"][0]["peak_allocated_bytes"] = 0
+    assert refused(document) == []
+
+
 def check(cases: list[tuple[tuple[Any, ...], Any]]) -> None:
     """Some are drawn and some are refused, and every refusal names a place and says what to do."""
     document = whole()

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from app.tuning.knobs import tune_knobs
 from builders import llama_model, request_of
-from cost_models.errors import NotExpressibleError
+from cost_models.errors import MeasurementError, NotExpressibleError
 from planner.plan import plan
 
 BUCKET = "reduce_bucket_size"
@@ -57,6 +58,36 @@ def test_knobs_are_tuned_with_real_trials_from_the_defaults_on() -> None:
     assert found["best"]["step_time_s"] == best
     assert found["gain_fraction"] == pytest.approx(1.0 - best / 1.4)
     assert len(told) == len(found["trials"]) == 9
+
+
+class EndingBackend(FormulaBackend):
+    """Answers as many trials as it is told to, and then fails as a machine does, or is interrupted."""
+
+    def __init__(self, trials: int, error: BaseException) -> None:
+        super().__init__()
+        self.left, self.error = trials, error
+
+    def run(
+        self, row: Mapping[str, Any], *, deadline_s: float, hopeless: Any = None, knobs: Mapping[str, Any] | None = None
+    ) -> dict[str, Any]:
+        if not self.left:
+            raise self.error
+        self.left -= 1
+        return super().run(row, deadline_s=deadline_s, knobs=knobs)
+
+
+def test_a_tuning_of_knobs_that_ends_early_keeps_what_it_has_and_goes_on(tmp_path: Path) -> None:
+    asked = request_of(llama_model(8), "deepspeed", cluster={"gpus_per_node": 2}, seq_length=1024)
+    response = plan(asked | {"top_k": 1, "constraints": {"fixed": {"zero": 2, "dp": 2, "tp": 1, "pp": 1}}})
+    how: Any = {"deadline_s": 60.0, "storage": f"sqlite:///{tmp_path / 'k.db'}", "name": "k", "trials": 3}
+    found = tune_knobs(response, 1, EndingBackend(1, MeasurementError("GPU 1 is in use", hint="Wait.")), **how)
+    assert (found["told"], len(found["trials"])) == (1, 1)
+    assert found["stopped"] == {"reason": "failed", "message": "GPU 1 is in use Wait."}
+    found = tune_knobs(response, 1, EndingBackend(1, KeyboardInterrupt()), **how)
+    assert (found["told"], found["stopped"]["reason"], found["default_step_time_s"]) == (2, "cancelled", 1.4)
+    # Two of three were told before.
+    found = tune_knobs(response, 1, EndingBackend(9, KeyboardInterrupt()), **how)
+    assert (found["told"], len(found["trials"]), found["stopped"]) == (3, 1, None)
 
 
 def test_a_plan_without_knobs_says_so() -> None:

@@ -53,6 +53,11 @@ def test_a_trial_stands_beside_the_plain_prediction_of_its_row() -> None:
     assert min(found.widths.values()) > 0
 
 
+@pytest.mark.parametrize("value", ["0.3", {"a": 1}, 10**400, float("nan"), -0.3, None, True])
+def test_traced_seconds_that_are_none_are_left_out(value: object) -> None:
+    assert run(trial(terms_s={"gemm": value, "head": 0.1})).measured_terms_s == {"head": 0.1}
+
+
 def test_a_row_that_brings_corrections_is_still_compared_without_them() -> None:
     """Else what is learnt would be learnt about what was learnt before."""
     runs = [run(trial(row=ROW | {"training": ROW["training"] | {"seq_length": n}})) for n in (1024, 2048, 8192)]
@@ -89,6 +94,8 @@ def test_the_peak_of_one_rank_of_a_pipeline_teaches_no_memory() -> None:
         (trial(step_time_s=float("nan"), peak_allocated_bytes=True), "neither a step time nor"),
         (trial(row=ROW | {"strategy": {"tp": 64}}), "cannot be priced"),
         (trial(row=None), "has no row"),
+        (trial(step_time_s=10**400, peak_allocated_bytes=10**400), "neither a step time nor"),
+        (trial(used=False, flags=5), "not used (no flag)"),
         (trial(machine={"gpu": "CPU", "gpus": 2}), "ran on processors"),
         (trial(machine={"gpu": "H100-SXM-80GB", "gpus": 2}), "ran on H100-SXM-80GB, but its row is of H200-SXM-141GB"),
         (trial(row=ROW | {"cluster": {"pools": []}}), "several kinds of node"),

@@ -122,10 +122,11 @@ def test_what_is_no_log_is_told_apart() -> None:
     )
     assert refusal("[1, 2]", MEGATRON) == "/log: the log has 1 lines, but none of them says how long a step took"
     assert (
-        refusal('{"step_time_s": -1}', MEGATRON) == "/log/step_time_s: step_time_s is -1; it must be a number above 0"
+        refusal('{"step_time_s": -1}', MEGATRON)
+        == "/log/step_time_s: step_time_s is -1; it must be a number from 1e-06 to 1e+07"
     )
     assert refusal('{"step_time_s": 1, "peak_memory_gib": "x"}', MEGATRON) == (
-        "/log/peak_memory_gib: peak_memory_gib is 'x'; it must be a number above 0"
+        "/log/peak_memory_gib: peak_memory_gib is 'x'; it must be a number from 1e-06 to 1e+07"
     )
 
 
