@@ -92,6 +92,7 @@ def recorded(client: TestClient) -> Answers:
     found["GET /v1/audit"] = {"200": {"answer": _json(client, "/v1/audit")}}
     found |= _agent_answers(client)
     found["GET /v1/plans/{plan_id}/events"] = {"200": client.get(f"{plan}/events").text}
+    found["GET /v1/tunings/{tuning_id}/events"] = {"200": client.get(f"/v1/tunings/{EXAMPLE_TUNING_ID}/events").text}
     found["GET /metrics"] = {"200": "\n".join(client.get("/metrics").text.splitlines()[:12]) + "\n"}
     found["problems"] = _problems(client)
     return found

@@ -21,6 +21,9 @@ from app.settings import is_loopback
 LOCAL_TENANT = "local"
 LOOK_AGAIN_S = 1.0
 """Seconds after which a stream asks `is_still_valid` again; mostly the keyring answers, without a query."""
+# Browsers connect again by themselves and send the number of the last event that they saw.
+RECONNECT_MS = 2000
+"""Milliseconds after which a stream that ends because the service stops should be asked for again: a restart takes seconds."""
 KEY_IS_OVER = "the key is no longer valid"
 """The last that a stream says whose key was revoked or has expired."""
 _bearer = HTTPBearer(auto_error=False, description="A key made by `meshwright keys create`; not needed on loopback.")

@@ -45,12 +45,14 @@ from app.service.db.profiling_jobs import IN_TOUCH_S, ProfilingJobStore
 from app.service.db.profiling_leases import ProfilingLeases
 from app.service.db.quotas import Quotas
 from app.service.db.troubles import Readiness
+from app.service.db.tuning_news import TuningNews
 from app.service.db.tuning_trials import TrialLeases
 from app.service.db.tunings import TuningStore
 from app.service.intake.own_corrections import OwnCorrections
 from app.service.job_figures import JobFigures
 from app.service.jobs.assembly import KINDS, job_parts
 from app.service.jobs.runner import Kinds
+from app.service.jobs.watchers import Watchers
 from app.service.kept import KeptAnswers, KeptRequests
 from app.service.keyring import Keyring
 from app.service.logs import configure_logs
@@ -181,6 +183,7 @@ def _build_service(settings: Settings, kinds: Kinds) -> Service:
     observed = ObservationStore(engine, quotas=quotas)
     tuned = TuningStore(engine, max_queued_jobs=settings.max_queued_jobs, in_touch_s=IN_TOUCH_S, quotas=quotas)
     trials = TrialLeases(engine, lease_s=settings.agent_lease_s, failed=record_of_failure, quotas=quotas)
+    tuning_news = TuningNews(engine, in_touch_s=IN_TOUCH_S)
     answering = AnsweringPool(FORKER, calibrations, _pool_limits(settings))
     return Service(
         settings=settings,
@@ -198,6 +201,9 @@ def _build_service(settings: Settings, kinds: Kinds) -> Service:
         tunings=tuned,
         trials=trials,
         conductor=Conductor(engine, plans=stored, tunings=tuned, trials=trials),
+        tuning_news=tuning_news,
+        # Trials take half a minute; a second more until somebody hears of one is soon enough.
+        tuning_watchers=Watchers(tuning_news, look_every_s=1.0, keeps_last=True),
         keyring=Keyring(engine, remember_s=settings.key_memory_s),
         rates=Rates(requests=settings.request_rate, uploads=settings.most_uploads),
         sweeper=Sweeper(engine, retention_of(settings), every_s=settings.sweep_every_s),

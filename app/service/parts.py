@@ -18,12 +18,14 @@ from app.service.db.plans import PlanStore
 from app.service.db.profiling_jobs import ProfilingJobStore
 from app.service.db.profiling_leases import ProfilingLeases
 from app.service.db.troubles import Readiness
+from app.service.db.tuning_news import TuningNews, TuningState
 from app.service.db.tuning_trials import TrialLeases
 from app.service.db.tunings import TuningStore
 from app.service.db.workers import WorkerStore
 from app.service.intake.examples import seed_examples
 from app.service.intake.own_corrections import OwnCorrections
 from app.service.jobs.runner import JobRunner
+from app.service.jobs.watchers import Watchers
 from app.service.kept import KeptAnswers, KeptRequests
 from app.service.keyring import Keyring
 from app.service.metrics import Metrics
@@ -51,6 +53,8 @@ class Service:
     tunings: TuningStore
     trials: TrialLeases
     conductor: Conductor
+    tuning_news: TuningNews
+    tuning_watchers: Watchers[TuningState]
     workers: WorkerStore
     readiness: Readiness
     keyring: Keyring
@@ -72,6 +76,7 @@ class Service:
         """Lets waiting requests answer with what there is, and streams end, while the server still listens to them."""
         self.stopping.set()
         self.runner.dismiss()
+        self.tuning_watchers.dismiss()
 
     def seed(self, tenant: str) -> None:
         """Makes sure that the tenant has the objects that the documentation's examples refer to."""

@@ -149,8 +149,8 @@ def _best(standing: Standing) -> Json | None:
         return None
     # The gain is between two measured times: a predicted one may be off by more than all that there is to gain.
     plan, step_s = standing.candidates[standing.best], standing.measured_s[standing.best]
-    first = min(range(len(standing.candidates)), key=lambda place: standing.candidates[place].rank)
-    first_s = standing.measured_s.get(first)
+    # Plan 1 may be one that the back end cannot run; then no other stands for what one would have run without a tuning.
+    first_s = next((s for place, s in standing.measured_s.items() if standing.candidates[place].rank == 1), None)
     return {
         "strategy": dict(plan.strategy),
         "rank": plan.rank,
@@ -224,7 +224,7 @@ def _warnings(standing: Standing) -> list[str]:
         chance = standing.chance_of_better
         if chance >= SEPARATED_CHANCE:
             found.append(
-                f"The best plan is not yet separated: the chance that one of the {len(standing.left)} plans left is more than "
+                f"The best plan is not yet separated: the chance that {standing.any_left} is more than "
                 f"{WORTH_FRACTION:.0%} faster is {chance:.0%}."
             )
     return found

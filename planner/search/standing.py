@@ -271,12 +271,18 @@ class Standing:
         )
         return f"All plans were tried ({counted}{left_out})."
 
+    @property
+    def any_left(self) -> str:
+        """The plans that may still be tried, as a sentence names them."""
+        count = len(self.left)
+        return "the plan left" if count == 1 else f"any of the {count} plans left"
+
     def _separated(self) -> str:
         assert self.best is not None
         plan, chance = self.candidates[self.best], self.chance_of_better
         told = f"{chance:.1%}" if chance >= 0.001 else "less than 0.1%"
         return (
-            f"The chance that any of the {len(self.left)} plans left is more than {WORTH_FRACTION:.0%} faster than plan {plan.rank} "
+            f"The chance that {self.any_left} is more than {WORTH_FRACTION:.0%} faster than plan {plan.rank} "
             f"({self.measured_s[self.best]:.4g} s) is {told}."
         )
 

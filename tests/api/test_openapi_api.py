@@ -67,7 +67,7 @@ def test_the_contracts_routes_are_there(document: dict[str, Any]) -> None:
         ("post", "/v1/agents/{agent_id}/results"),
         ("get", "/v1/profiling-jobs"), ("post", "/v1/profiling-jobs"), ("get", "/v1/profiling-jobs/{job_id}"),
         ("delete", "/v1/profiling-jobs/{job_id}"),
-        ("get", "/v1/tunings"), ("post", "/v1/tunings"), ("get", "/v1/tunings/{tuning_id}"),
+        ("get", "/v1/tunings"), ("post", "/v1/tunings"), ("get", "/v1/tunings/{tuning_id}"), ("get", "/v1/tunings/{tuning_id}/events"),
         ("delete", "/v1/tunings/{tuning_id}"),
         ("get", "/v1/corrections"), ("put", "/v1/corrections/{correction_id}"),
         ("get", "/v1/audit"),

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 from fastapi.testclient import TestClient
 
 from app.service.api.agent_schemas import AgentLease
-from app.service.api.tuning_schemas import TrialEnded, TuningDocument, TuningPage
+from app.service.api.tuning_schemas import TrialEnded, TuningDocument, TuningEvent, TuningPage
 from app.service.db.keys import create_key
 from app.service.main import create_app
 from app.settings import Settings
@@ -171,3 +172,102 @@ def test_a_tuning_that_cannot_be_run_is_refused_with_its_field(public: TestClien
         assert problem["pointer"] == pointer, (body, problem)
         assert problem["hint"]
     assert public.get("/v1/tunings", headers=mine).json()["items"] == []
+
+
+def browsed(client: TestClient, method: str, path: str, headers: dict[str, str], **sent: str) -> Any:
+    """A page as a browser gets it that holds the tenant's key."""
+    client.cookies.set("meshwright_key", headers["Authorization"].removeprefix("Bearer "))
+    try:
+        return client.request(method, path, headers={"Accept": "text/html", **sent}, follow_redirects=False)
+    finally:
+        client.cookies.clear()
+
+
+def streamed(client: TestClient, path: str, headers: dict[str, str]) -> list[str]:
+    """The lines of a stream to its end. A cookie of this call alone, since other calls run beside it."""
+    cookie = headers["Authorization"].replace("Bearer ", "meshwright_key=")
+    with client.stream("GET", path, headers={**headers, "Cookie": cookie}) as stream:
+        assert stream.headers["content-type"].startswith("text/event-stream")
+        return list(stream.iter_lines())
+
+
+def test_a_tuning_is_watched_by_its_events_and_on_its_page(public: TestClient, mine: dict[str, str]) -> None:
+    agent = posted(public, "/v1/agents", NODE, mine, status=201)["id"]
+    body = {"request": {**PLANNED, "top_k": 3}, "backend": "export", "max_trials": 2, "gpu_hours": 2.0}
+    tuning_id = posted(public, "/v1/tunings", body, mine, status=202)["id"]
+    path, api = f"/tunings/{tuning_id}", f"/v1/tunings/{tuning_id}"
+    job = first_trial(public, agent, mine)
+    with ThreadPoolExecutor(2) as pool:
+        watched = [pool.submit(streamed, public, each, mine) for each in (f"{api}/events", f"{path}/progress")]
+        page = browsed(public, "GET", path, mine)
+        assert (page.status_code, "<dd>Trial 1 runs.</dd>" in page.text) == (200, True)
+        for told in (
+            "<dd>0 of 2</dd>",
+            "<dd>0 s of 10.0 min</dd>",
+            "<dd>0 of 2</dd>",
+            '<meta http-equiv="refresh" content="5">',
+        ):
+            assert told in page.text
+        assert f'action="{path}/cancel"' in page.text
+        took_s = []
+        while job is not None:
+            took_s.append(step_time_of(job["trial"]["row"]["strategy"]))
+            sent = {"lease": job["lease"], "outcome": "measured", "trial": record_of(job["trial"], 3.0)}
+            posted(public, f"/v1/agents/{agent}/results", sent, mine)
+            job = leased(public, agent, mine, "trial")
+        events, parts = (each.result(timeout=60.0) for each in watched)
+    states = [
+        TuningEvent.model_validate_json(line.removeprefix("data: ")) for line in events if line.startswith("data:")
+    ]
+    names = [line.removeprefix("event: ") for line in events if line.startswith("event:")]
+    assert names == [each.status for each in states]
+    assert (names[0], names[-1]) == ("running", "succeeded")
+    assert [each.status for each in states[0].trials] == ["running"]
+    last = states[-1]
+    # Two trials of 3 s on two GPUs.
+    assert (last.best_s, last.gpu_hours) == (min(took_s), 2 * 3.0 * 2 / 3600.0)
+    assert [each.step_time_s for each in last.trials] == took_s
+    assert last.stopped is not None
+    # Whoever has seen the last state is told nothing again.
+    assert not any(
+        "data:" in line for line in streamed(public, f"{api}/events", {**mine, "Last-Event-ID": str(last.seq)})
+    )
+    assert [line for line in parts if line.startswith("event:")] == ["event: finished"]
+    assert any("<dd>Trial 1 runs.</dd>" in line for line in parts)
+    assert not [line for line in parts if "<script" in line or "style=" in line]
+    done = browsed(public, "GET", f"{path}/finished", mine)
+    assert (done.status_code, done.headers["hx-refresh"]) == (204, "true")
+
+    report = browsed(public, "GET", path, mine)
+    assert (report.status_code, 'id="verdict"' in report.text) == (200, True)
+    file = browsed(public, "GET", f"{path}/tuning.json", mine)
+    assert file.headers["content-disposition"] == f'attachment; filename="{tuning_id}.json"'
+    assert file.json() == public.get(api, headers=mine).json()
+    # A press on a page that was not loaded again must not delete what it found.
+    late = browsed(public, "POST", f"{path}/cancel", mine, Origin="http://testserver")
+    assert (late.status_code, late.headers["location"]) == (303, path)
+    assert public.get(api, headers=mine).json()["status"] == "succeeded"
+    rows = browsed(public, "GET", "/tunings", mine).text
+    assert f'<a href="{path}">llama-3.2-1b on 1 × 2 {GPU}, 4096 tokens, torchtitan</a>' in rows
+    assert f"{min(took_s):.3f} s</td>" in rows
+    assert ">2 of 2</td>" in rows
+
+
+def test_a_tuning_that_waits_says_for_what_and_is_cancelled_on_its_page(
+    public: TestClient, mine: dict[str, str]
+) -> None:
+    posted(public, "/v1/agents", NODE, mine, status=201)
+    tuning_id = posted(public, "/v1/tunings", {"request": PLANNED, "backend": "export"}, mine, status=202)["id"]
+    path = f"/tunings/{tuning_id}"
+    end_at = time.monotonic() + 60.0
+    # Nobody asks for trials: whoever looks begins it when its plan is there.
+    while "is being computed" in (text := browsed(public, "GET", path, mine).text):
+        assert time.monotonic() < end_at
+        time.sleep(0.05)
+    assert "<dd>An agent is expected to ask for the next trial.</dd>" in text
+    assert browsed(public, "POST", f"{path}/cancel", mine, Origin="https://evil.example").status_code == 403
+    assert browsed(public, "POST", f"{path}/cancel", mine, Origin="http://testserver").status_code == 303
+    page = browsed(public, "GET", path, mine).text
+    assert "No trial was made, so nothing was measured." in page
+    assert "somebody cancelled the tuning" in page
+    assert streamed(public, f"/v1{path}/events", mine)[0] == "event: cancelled"

@@ -27,6 +27,8 @@ PAGES = (
     "/key",
     "/plans/plan-example",
     "/plans/plan-example/why-not",
+    "/tunings",
+    "/tunings/tuning-example",
 )
 
 
@@ -185,7 +187,7 @@ def test_the_form_is_filled_by_keyboard(page: Page, live_address: str) -> None:
     page.wait_for_url("**/plans/plan-*")
 
 
-@pytest.mark.parametrize("path", ["/plans", "/calibrations"])
+@pytest.mark.parametrize("path", ["/plans", "/calibrations", "/tunings"])
 def test_lists_show_every_column_on_a_narrow_screen(
     new_page: Callable[..., Page], live_address: str, path: str
 ) -> None:

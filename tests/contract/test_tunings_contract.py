@@ -15,13 +15,14 @@ from sqlalchemy import Engine, select, update
 from app.errors import NotFoundError, QuotaError, TooManyJobsError, WrongStateError
 from app.service.db.agents import AgentStore, NodeFacts
 from app.service.db.engine import reading, writing
-from app.service.db.jobs import JobStore
+from app.service.db.jobs import JobKey, JobStore
 from app.service.db.plan_result import encoded, split_response
 from app.service.db.plans import PlanStore, Submission, write_result
 from app.service.db.quotas import Quotas
 from app.service.db.retention import Retention, sweep
 from app.service.db.studies import study_storage
 from app.service.db.tables import gpu_time
+from app.service.db.tuning_news import TuningNews
 from app.service.db.tuning_trials import MAX_ATTEMPTS, NewTrial, TrialLeases, TrialRow
 from app.service.db.tunings import TuningLimits, TuningRow, TuningStore, WantedTuning, trial_records
 from app.service.tunings.conductor import Conductor
@@ -140,6 +141,14 @@ def test_agents_share_a_tuning_and_try_each_plan_once(house: House) -> None:
     assert house.document(tuning_id) == document
     assert len(trial_records(house.engine, house.tenant)) == len(tried)
     assert trial_records(house.engine, "b") == []
+    # Whoever watches is told the same, once, and nothing of what is another tenant's.
+    news, key = TuningNews(house.engine, in_touch_s=60.0), JobKey(house.tenant, tuning_id)
+    told = news.since({key: 0, JobKey("b", tuning_id): 0})
+    assert list(told) == [key]
+    (state,) = told[key].events
+    assert [each.step_time_s for each in state.trials if each.status == "ok"] == measured
+    assert (state.status, state.agents_in_touch, state.gpu_seconds) == ("succeeded", 2, 4.0 * len(tried))
+    assert news.since({key: state.seq})[key].events == []
 
 
 def test_a_silent_agents_trial_is_given_again_and_ends_after_three_attempts(house: House) -> None:

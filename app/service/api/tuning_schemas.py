@@ -248,6 +248,40 @@ class LeasedTrial(ContractModel):
     """Launch files by path, for the back end `export`; null for the other."""
 
 
+class TrialState(ContractModel):
+    """How a trial stands."""
+
+    number: int
+    """Number of the trial, in the order in which they were chosen."""
+    status: Literal["queued", "running", "ok", "oom", "hang", "crash"]
+    """`queued` or `running`, or how its plan ended."""
+    attempts: int
+    """Number of times that it was begun."""
+    agent: str | None
+    """Id of the agent that runs or has run it."""
+    step_time_s: float | None
+    """Median of its timed steps, in seconds; null unless measured."""
+
+
+class TuningEvent(ContractModel):
+    """How a tuning stands: each event tells all of it, so that whoever missed some has missed nothing."""
+
+    seq: int
+    """Number of this state; the same state has the same number."""
+    status: Status
+    """State of the tuning."""
+    agents_in_touch: int
+    """Number of agents that could run its trials and were heard of within the last minute."""
+    trials: list[TrialState]
+    """Its trials so far."""
+    best_s: float | None
+    """Seconds of a step of the fastest plan so far; null while none was measured."""
+    gpu_hours: float
+    """Number of GPU hours of all trials so far."""
+    stopped: TuningStop | None
+    """Why no more trials are made; null while they are."""
+
+
 # A status of its own beside that of the plan: out of memory is a result, and the trial has succeeded with it.
 class TrialEnded(ContractModel):
     """A trial after its result: `succeeded` once its record is kept, `queued` where it is given out again."""

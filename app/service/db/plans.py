@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Collection
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -145,6 +146,12 @@ class PlanStore:
         if row is None:
             raise NotFoundError(f"there is no plan {plan_id}", hint="GET /v1/plans lists yours.")
         return _plan(row)
+
+    def requests(self, tenant: str, plan_ids: Collection[str]) -> dict[str, str]:
+        """What was asked for each of these plans that is still there, with the calibrations that it names, as JSON."""
+        mine = (jobs.c.tenant == tenant) & jobs.c.id.in_(plan_ids) & (jobs.c.kind == "plan")
+        with reading(self._engine) as connection:
+            return {row.id: row.payload for row in connection.execute(select(jobs.c.id, jobs.c.payload).where(mine))}
 
     def exists(self, tenant: str, plan_id: str) -> bool:
         """Whether the tenant has this plan."""

@@ -302,6 +302,7 @@ tuning_trials = Table(
     Column("lapsed_at", UtcDateTime, doc="when the lease was first seen to have run out"),
     Column("record", PackedText, doc="the trial record, JSON"),
     Column("outcome", String(8), doc="how the plan ended: ok, oom, hang or crash"),
+    Column("step_time_s", Float, doc="median of its timed steps; null unless it was measured"),
     Column("gpu_seconds", Float, nullable=False, server_default="0", doc="of all attempts, the lost ones included"),
     Column("told", Boolean, nullable=False, default=False, doc="whether the study knows how it ended"),
     Column("assumed", Boolean, nullable=False, server_default=false(), doc="whether no agent has sent the record"),

@@ -362,10 +362,10 @@ def _change(connection: Connection, row: Row[Any], **values: Any) -> None:
 
 
 def _end(connection: Connection, row: Row[Any], *, record: str, gpu_seconds: float, assumed: bool = False) -> None:
-    text = packed(record)
+    text, ended = packed(record), json.loads(record)
     _change(
         connection, row, status="ended", finished_at=now_of(connection), lease_until=None, lapsed_at=None, record=text,
-        outcome=json.loads(record)["status"], gpu_seconds=gpu_seconds, assumed=assumed, told=False,
+        outcome=ended["status"], step_time_s=ended["step_time_s"], gpu_seconds=gpu_seconds, assumed=assumed, told=False,
     )  # fmt: skip
     added = len(text) - (0 if row.record is None else len(packed(row.record)))
     mine = (tunings.c.tenant == row.tenant) & (tunings.c.id == row.tuning_id)

@@ -14,10 +14,10 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import Connection, Engine, Row, Select, delete, func, insert, null, or_, select, update
+from sqlalchemy import ColumnElement, Connection, Engine, Row, ScalarSelect, Select, delete, func, insert, null, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
-from app.errors import NotFoundError, TooManyJobsError
+from app.errors import NotFoundError, TooManyJobsError, WrongStateError
 from app.service.db.audit import record
 from app.service.db.engine import now_of, reading, writing
 from app.service.db.jobs import FINISHED, Status
@@ -182,17 +182,20 @@ class TuningStore:
         with reading(self._engine) as connection:
             return list(connection.execute(query).scalars())
 
-    def remove(self, tenant: str, tuning_id: str) -> bool:
+    def remove(self, tenant: str, tuning_id: str, *, cancel_only: bool = False) -> bool:
         """Cancels a tuning that has not ended (True: it is still there), or deletes one that has, with its trials (False).
 
         Raises:
             NotFoundError: the tenant has no such tuning.
+            WrongStateError: it has ended, and is only to be cancelled.
         """
         with writing(self._engine) as connection:
             row = connection.execute(_one(tenant, tuning_id).with_for_update()).first()
             if row is None:
                 raise _unknown(tuning_id)
             if row.status in FINISHED:
+                if cancel_only:
+                    raise WrongStateError(f"tuning {tuning_id} is {row.status}", hint="It has ended by itself.")
                 connection.execute(delete(tunings).where(_t.tenant == tenant, _t.id == tuning_id))
                 record(connection, tenant, "tuning.delete", tuning_id)
                 return False
@@ -285,19 +288,18 @@ class TuningStore:
             )
 
     def _rows(self, connection: Connection, tenant: str, *, whole: bool) -> Select[Any]:
-        lately = now_of(connection) - self._in_touch
-        in_touch, most_gpus = (
-            select(figure)
-            .select_from(agents)
-            .where(fits(), agents.c.last_seen_at >= lately)
-            .correlate(tunings)
-            .scalar_subquery()
-            for figure in (func.count(), func.max(agents.c.gpus_per_node))
-        )
+        since = now_of(connection) - self._in_touch
+        in_touch, most_gpus = (of_agents(each, since) for each in (func.count(), func.max(agents.c.gpus_per_node)))
         big = {"answer", "document"}
         columns = [column if whole or column.name not in big else null().label(column.name) for column in _t]
         figures = (in_touch.label("agents_in_touch"), most_gpus.label("most_gpus"))
         return select(*columns, *figures).where(_t.tenant == tenant)
+
+
+def of_agents(figure: ColumnElement[Any], since: datetime) -> ScalarSelect[Any]:
+    """A figure of the agents that could run the trials of the surrounding statement's tuning and were heard of since."""
+    query = select(figure).select_from(agents).where(fits(), agents.c.last_seen_at >= since)
+    return query.correlate(tunings).scalar_subquery()
 
 
 def fits() -> Any:

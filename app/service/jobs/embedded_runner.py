@@ -24,7 +24,7 @@ from sqlalchemy.exc import TimeoutError as NoConnectionError
 
 from app.errors import InternalError, problem_document
 from app.service.db.job_news import JobNews
-from app.service.db.jobs import ClaimedJob, JobKey, JobStore
+from app.service.db.jobs import ClaimedJob, JobEvent, JobKey, JobStore
 from app.service.db.notices import Notice, Notices
 from app.service.db.workers import WorkerStore
 from app.service.jobs.lapsed_leases import LapsedLeases
@@ -135,7 +135,7 @@ class EmbeddedRunner:
     async def wait(self, key: JobKey, *, timeout_s: float) -> None:
         await self._watchers.wait(key, timeout_s=timeout_s)
 
-    def watch(self, key: JobKey) -> AbstractContextManager[Watch]:
+    def watch(self, key: JobKey) -> AbstractContextManager[Watch[JobEvent]]:
         return self._watchers.watch(key)
 
     def dismiss(self) -> None:

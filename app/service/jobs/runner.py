@@ -9,7 +9,7 @@ from typing import Any, Protocol
 
 from sqlalchemy import Connection
 
-from app.service.db.jobs import JobKey
+from app.service.db.jobs import JobEvent, JobKey
 from app.service.jobs.watchers import Watch
 
 
@@ -44,7 +44,7 @@ class JobRunner(Protocol):
     async def wait(self, key: JobKey, *, timeout_s: float) -> None:
         """Returns when the job has ended, or after `timeout_s`, or when everybody is dismissed."""
 
-    def watch(self, key: JobKey) -> AbstractContextManager[Watch]:
+    def watch(self, key: JobKey) -> AbstractContextManager[Watch[JobEvent]]:
         """The events of this job as they happen."""
 
     def dismiss(self) -> None:

@@ -1,4 +1,4 @@
-"""Who waits for which job, and who watches its events. One thread looks at the database for all of them.
+"""Who waits for which job or tuning, and who watches its events. One thread looks at the database for all of a kind.
 
 A job that this process ends is told to its watchers at once. What other processes do is seen at the next look, unless somebody says
 earlier that there is something to see (`notify`).
@@ -12,12 +12,13 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
+from typing import Generic
 
 import structlog
 from sqlalchemy.exc import SQLAlchemyError
 
-from app.service.db.job_news import JobNews, News
-from app.service.db.jobs import FINISHED, JobEvent, JobKey
+from app.service.db.job_news import E, News, Source
+from app.service.db.jobs import FINISHED, JobKey
 
 log = structlog.get_logger("meshwright.jobs")
 # Workers report at most every 0.2 s, so looking more often would find nothing new.
@@ -35,10 +36,10 @@ class _Seat:
 
 
 @dataclass(slots=True)
-class _Watched:
+class _Watched(Generic[E]):
     """What is known of one job, shared by everybody who watches it."""
 
-    events: list[JobEvent] = field(default_factory=list)
+    events: list[E] = field(default_factory=list)
     is_over: bool = False
     seats: set[_Seat] = field(default_factory=set)
 
@@ -54,10 +55,10 @@ class _Watched:
         return self.events[-1].seq if self.events else 0
 
 
-class Watch:
+class Watch(Generic[E]):
     """One reader's view of a job."""
 
-    def __init__(self, watched: _Watched, seat: _Seat) -> None:
+    def __init__(self, watched: _Watched[E], seat: _Seat) -> None:
         self._watched = watched
         self._seat = seat
 
@@ -67,8 +68,8 @@ class Watch:
         return self._watched.is_over
 
     @property
-    def events(self) -> list[JobEvent]:
-        """Every event of the job so far, in order. Read `is_over` before it, so that no last event is missed."""
+    def events(self) -> list[E]:
+        """Every event of the job so far, in order, or the last one where each tells everything. Read `is_over` before it, so that no last event is missed."""
         return self._watched.events
 
     async def changed(self, *, timeout_s: float | None = None) -> None:
@@ -78,13 +79,16 @@ class Watch:
         self._seat.woken.clear()
 
 
-class Watchers:
+class Watchers(Generic[E]):
     """Waits for jobs and follows them, wherever they run."""
 
-    def __init__(self, news: JobNews) -> None:
+    def __init__(self, news: Source[E], *, look_every_s: float = _LOOK_EVERY_S, keeps_last: bool = False) -> None:
+        """`keeps_last`: whether an event tells everything, so that those before it are forgotten."""
         self._news = news
+        self._look_every_s = look_every_s
+        self._keeps_last = keeps_last
         self._lock = threading.Condition()
-        self._watched: dict[JobKey, _Watched] = {}
+        self._watched: dict[JobKey, _Watched[E]] = {}
         self._due: set[JobKey] = set()
         self._thread: threading.Thread | None = None
         self._is_dismissed = False
@@ -110,7 +114,7 @@ class Watchers:
                 _wake(watched)
 
     @contextmanager
-    def watch(self, key: JobKey) -> Iterator[Watch]:
+    def watch(self, key: JobKey) -> Iterator[Watch[E]]:
         """The events of a job, from its first one on."""
         with self._seated(key, wants_events=True) as watch:
             yield watch
@@ -123,7 +127,7 @@ class Watchers:
                 await watch.changed(timeout_s=left_s)
 
     @contextmanager
-    def _seated(self, key: JobKey, *, wants_events: bool) -> Iterator[Watch]:
+    def _seated(self, key: JobKey, *, wants_events: bool) -> Iterator[Watch[E]]:
         # The loop is noted, because the thread that looks is not the one of the event loop, and tests have several loops.
         seat = _Seat(asyncio.get_running_loop(), asyncio.Event(), wants_events)
         with self._lock:
@@ -152,7 +156,7 @@ class Watchers:
 
     def _look(self) -> None:
         """Reads what is new until nobody watches any more."""
-        look_at = time.monotonic() + _LOOK_EVERY_S
+        look_at = time.monotonic() + self._look_every_s
         while True:
             with self._lock:
                 self._lock.wait_for(lambda: bool(self._due), timeout=look_at - time.monotonic())
@@ -162,7 +166,7 @@ class Watchers:
                 # Whoever has just come, or was told of an end, is not made to wait for the turn of all.
                 due = self._due
                 if time.monotonic() >= look_at:
-                    due, look_at = set(self._watched), time.monotonic() + _LOOK_EVERY_S
+                    due, look_at = set(self._watched), time.monotonic() + self._look_every_s
                 self._due = set()
                 looked = {key: self._watched[key] for key in due if key in self._watched}
                 known = {key: watched.last_seq for key, watched in looked.items()}
@@ -174,22 +178,24 @@ class Watchers:
                 continue
             with self._lock:
                 for key, watched in looked.items():
-                    _tell(watched, known[key], news.get(key))
+                    self._tell(watched, known[key], news.get(key))
+
+    def _tell(self, watched: _Watched[E], known: int | None, news: News[E] | None) -> None:
+        # Somebody may have begun to watch the events of a job of which the status alone was asked for; the next look brings them.
+        if watched.is_over or (known is None and watched.wants_events):
+            return
+        fresh = [] if news is None else news.events
+        if self._keeps_last:
+            watched.events = fresh or watched.events
+        else:
+            watched.events += fresh
+        # A job that is gone was deleted, and has no event that says so.
+        watched.is_over = news is None or news.status in FINISHED
+        if fresh or watched.is_over:
+            _wake(watched)
 
 
-def _tell(watched: _Watched, known: int | None, news: News | None) -> None:
-    # Somebody may have begun to watch the events of a job of which the status alone was asked for; the next look brings them.
-    if watched.is_over or (known is None and watched.wants_events):
-        return
-    fresh = [] if news is None else news.events
-    watched.events += fresh
-    # A job that is gone was deleted, and has no event that says so.
-    watched.is_over = news is None or news.status in FINISHED
-    if fresh or watched.is_over:
-        _wake(watched)
-
-
-def _wake(watched: _Watched) -> None:
+def _wake(watched: _Watched[E]) -> None:
     for seat in watched.seats:
         with suppress(RuntimeError):  # the loop of a reader that was given up is closed
             seat.loop.call_soon_threadsafe(seat.woken.set)

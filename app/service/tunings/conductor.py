@@ -87,13 +87,14 @@ class Conductor:
             return self._both(tenant, tuning_id)
         return tuning, trials
 
-    def remove(self, tenant: str, tuning_id: str) -> bool:
+    def remove(self, tenant: str, tuning_id: str, *, cancel_only: bool = False) -> bool:
         """Cancels a tuning that has not ended (True), keeping what it has found, or deletes one that has with its study (False).
 
         Raises:
             NotFoundError: the tenant has no such tuning.
+            WrongStateError: it has ended, and is only to be cancelled.
         """
-        is_kept = self._tunings.remove(tenant, tuning_id)
+        is_kept = self._tunings.remove(tenant, tuning_id, cancel_only=cancel_only)
         if is_kept:
             self.advance(tenant, tuning_id)
         else:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import json
 from collections.abc import Sequence
+from dataclasses import asdict
 from datetime import datetime
 from typing import Any
 
 from app.service.db.jobs import FINISHED
+from app.service.db.tuning_news import TuningState
 from app.service.db.tuning_trials import TrialRow
 from app.service.db.tunings import TuningRow
 from app.service.timestamps import rfc3339
@@ -173,6 +175,20 @@ def entry_of(tuning: TuningRow) -> Document:
         "backend": tuning.wanted.backend,
         "agents_in_touch": tuning.agents_in_touch,
         "stopped": None if tuning.stopped is None else json.loads(tuning.stopped),
+    }
+
+
+def event_of(state: TuningState) -> Document:
+    """How a tuning stands as its stream tells it, a `TuningEvent`."""
+    trials = [asdict(each) for each in state.trials]
+    return {
+        "seq": state.seq,
+        "status": state.status,
+        "agents_in_touch": state.agents_in_touch,
+        "trials": trials,
+        "best_s": min((each.step_time_s for each in state.trials if each.step_time_s is not None), default=None),
+        "gpu_hours": state.gpu_seconds / 3600.0,
+        "stopped": None if state.stopped is None else json.loads(state.stopped),
     }
 
 

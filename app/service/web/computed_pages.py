@@ -1,4 +1,4 @@
-"""The pages and files of a stored plan as an answering process computes them, from the texts that are stored."""
+"""The pages and files of a stored plan or tuning as an answering process computes them, from the texts that are stored."""
 
 from __future__ import annotations
 
@@ -16,6 +16,7 @@ from app.report.pages import Link, plan_page, report_page
 from app.report.report import Report
 from app.report.sections.compare import compare_page
 from app.report.sections.why_not import answer_markup, form_markup, posted_strategy
+from app.report.tuning.page import tuning_page
 from app.report.words import job_line, page_title
 from app.service.intake.own_calibrations import CalibrationSource
 from app.service.web.rendering import ASSETS, HOME, REPORT_SCRIPTS, SITE, fragment, page_text
@@ -143,6 +144,16 @@ def memory(_calibrations: CalibrationSource, stored: StoredAnswer, rank: int) ->
 def whole_response(_calibrations: CalibrationSource, stored: StoredAnswer) -> Iterator[bytes]:
     """The whole answer, as `meshwright report` and `meshwright export` read it."""
     yield json.dumps(stored.whole_response(), ensure_ascii=False, separators=(",", ":")).encode()
+
+
+def tuning_report(_calibrations: CalibrationSource, document: str, address: str, notice: str) -> Iterator[str]:
+    """The page of a tuning that has ended, from its document as JSON.
+
+    Raises:
+        InvalidInputError: a release wrote it that says other things than this one reads.
+    """
+    site = (*SITE, {"href": f"{address}/tuning.json", "label": "As JSON"})
+    yield tuning_page(json.loads(document), assets=ASSETS, home=HOME, site=site, notice=notice)
 
 
 def _listing(stored: StoredAnswer, *ranks: int) -> Report:

@@ -10,7 +10,7 @@ from starlette.staticfiles import StaticFiles
 
 from app.service.access import require_guarded
 from app.service.web.rendering import ASSETS
-from app.service.web.routes import agents, calibrations, documentation, downloads, form, key, plans
+from app.service.web.routes import agents, calibrations, documentation, downloads, form, key, plans, tunings
 from app.service.web.visitors import visitor_of
 
 _STATIC = Path(__file__).parent / "static"
@@ -22,6 +22,6 @@ def install_pages(app: FastAPI) -> None:
     app.mount(ASSETS, StaticFiles(directory=str(files("app.report") / "assets")), name="report")
     app.mount("/static", StaticFiles(directory=_STATIC), name="static")
     # Routers match whole paths and methods, so their order does not matter.
-    for module in (form, plans, downloads, calibrations, agents, key, documentation):
+    for module in (form, plans, downloads, tunings, calibrations, agents, key, documentation):
         require_guarded(module.router, frozenset({visitor_of}))
         app.include_router(module.router)

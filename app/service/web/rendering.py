@@ -20,6 +20,7 @@ HOME = "/"
 SITE = (
     {"href": "/", "label": "New plan"},
     {"href": "/plans", "label": "Plans"},
+    {"href": "/tunings", "label": "Tunings"},
     {"href": "/calibrations", "label": "Calibrations"},
     {"href": "/docs", "label": "API"},
     {"href": "/key", "label": "Key"},

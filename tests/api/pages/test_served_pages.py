@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 from fastapi.testclient import TestClient
 
-from app.service.intake.examples import EXAMPLE_CALIBRATION, EXAMPLE_PLAN_ID
+from app.service.intake.examples import EXAMPLE_CALIBRATION, EXAMPLE_PLAN_ID, EXAMPLE_TUNING_ID
 from app.service.web.form.document import request_of
 from app.service.web.form.fields import FIELDS
 from app.service.web.form.values import values_of
@@ -20,7 +20,8 @@ from planner.request.checked_request import check_request
 
 PAGES = ("/", "/plans", "/calibrations", "/calibrations/h100x4-nvls-off-2026", "/key", "/docs", f"/plans/{EXAMPLE_PLAN_ID}",
          f"/plans/{EXAMPLE_PLAN_ID}/ranked/1", f"/plans/{EXAMPLE_PLAN_ID}/compare?a=1&b=2",
-         f"/plans/{EXAMPLE_PLAN_ID}/why-not", "/nothing", "/plans/nothing", "/calibrations/nothing")  # fmt: skip
+         f"/plans/{EXAMPLE_PLAN_ID}/why-not", "/tunings", f"/tunings/{EXAMPLE_TUNING_ID}", "/nothing", "/plans/nothing",
+         "/calibrations/nothing", "/tunings/nothing")  # fmt: skip
 POLICY = (
     "default-src 'none'; style-src 'self'; script-src 'self'; img-src 'self' data:; connect-src 'self'; "
     "form-action 'self'; base-uri 'none'; frame-ancestors 'none'"

@@ -17,7 +17,7 @@ from app.service.api.dependencies import Place as PagePlace
 from app.service.api.openapi import json_body
 from app.service.api.problems import stored_problem
 from app.service.api.schemas import PlanDocument, PlanEvent, PlanPage, PlanState, Status
-from app.service.auth import KEY_IS_OVER, LOOK_AGAIN_S, is_still_valid
+from app.service.auth import KEY_IS_OVER, LOOK_AGAIN_S, RECONNECT_MS, is_still_valid
 from app.service.db.jobs import FINISHED, JobEvent, JobKey
 from app.service.db.plans import PlanRow
 from app.service.db.turns import Place
@@ -42,9 +42,6 @@ PlanId = Annotated[
     ),
 ]
 Rank = Annotated[int, Path(ge=1, le=1000, description="1 is the best.", openapi_examples={"best": {"value": 1}})]
-# Browsers connect again by themselves and send the number of the last event that they saw.
-RECONNECT_MS = 2000
-"""Milliseconds after which a stream that ends because the service stops should be asked for again: a restart takes seconds."""
 
 
 @router.post(

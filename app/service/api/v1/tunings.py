@@ -2,25 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterable
+from contextlib import aclosing
 from dataclasses import replace
 from typing import Annotated, Any
 
-from fastapi import APIRouter, Header, Path, Query
+from fastapi import APIRouter, Depends, Header, Path, Query
 from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import JSONResponse, Response
+from fastapi.sse import EventSourceResponse, ServerSentEvent
 
 from app.errors import WrongStateError
 from app.service.api.dependencies import STORABLE, Body, Caller, Here, Limit, Place, page_of
 from app.service.api.openapi import json_body
 from app.service.api.schemas import Status
-from app.service.api.tuning_schemas import TuningDocument, TuningPage
+from app.service.api.tuning_schemas import TuningDocument, TuningEvent, TuningPage
+from app.service.api.tuning_stream import Ended, states_of
+from app.service.db.jobs import JobKey
 from app.service.db.tunings import TuningRow
 from app.service.intake.examples import EXAMPLE_TUNING_ID
 from app.service.intake.plan_requests import PreparedRequest, prepare_request
 from app.service.intake.tuning_requests import TunedPlan, TuningRequest, planned, tuned_plan, wanted_tuning
 from app.service.parts import Service
 from app.service.submission import submit_request
-from app.service.tunings.documents import document_of, entry_of
+from app.service.tunings.documents import document_of, entry_of, event_of
 from cost_models.errors import InvalidInputError
 from cost_models.inputs.fields import validated
 
@@ -106,6 +111,36 @@ def delete_tuning(tuning_id: TuningId, caller: Caller, service: Here) -> Respons
     if service.conductor.remove(caller.tenant, tuning_id):
         return JSONResponse(_document(service, caller.tenant, tuning_id), status_code=202)
     return Response(status_code=204)
+
+
+def _watched(tuning_id: TuningId, caller: Caller, service: Here) -> JobKey:
+    """The tuning, looked up before the stream begins, because a stream that has begun cannot turn into a 404."""
+    return JobKey(caller.tenant, service.tunings.get(caller.tenant, tuning_id).id)
+
+
+@router.get(
+    "/{tuning_id}/events",
+    summary="Watch a tuning",
+    response_description="One event for each change, named by the tuning's status; `data` is a TuningEvent as JSON.",
+    response_class=EventSourceResponse,
+    response_model=TuningEvent,
+)
+async def watch_tuning(
+    key: Annotated[JobKey, Depends(_watched)],
+    caller: Caller,
+    service: Here,
+    last_event_id: Annotated[
+        int,
+        Header(ge=0, lt=2**48, description="Leave out the state of this number; browsers send it when they reconnect."),
+    ] = 0,
+) -> AsyncIterable[ServerSentEvent]:
+    """How the tuning stands, now and after each change (server-sent events); the stream ends with it, or soon after its key is revoked."""
+    async with aclosing(states_of(service, caller, key)) as states:
+        async for seen in states:
+            if isinstance(seen, Ended):
+                yield ServerSentEvent(comment=seen.comment, retry=seen.retry_ms)
+            elif seen.seq != last_event_id:
+                yield ServerSentEvent(data=event_of(seen), event=seen.status, id=str(seen.seq))
 
 
 # Not waited for: an agent that asks for a trial finds the plan there a few seconds later.

@@ -14,8 +14,8 @@ from fastapi.sse import EventSourceResponse, ServerSentEvent
 from app.errors import WrongStateError
 from app.service.answering.messages import RelayedError
 from app.service.api.dependencies import Here, Place, cursor_of
-from app.service.api.v1.plans import RECONNECT_MS, PlanId
-from app.service.auth import KEY_IS_OVER, is_still_valid
+from app.service.api.v1.plans import PlanId
+from app.service.auth import KEY_IS_OVER, RECONNECT_MS, is_still_valid
 from app.service.db.jobs import FINISHED, JobKey
 from app.service.db.plans import PlanRow
 from app.service.intake.examples import EXAMPLE_PLAN_ID

@@ -174,6 +174,15 @@ def test_what_is_measured_is_what_will_run(framework: str, asked: str | None, fo
     assert backend_name(framework, asked) == found
 
 
+def test_nothing_is_saved_against_a_plan_that_was_not_measured(response: Json) -> None:
+    """The back end cannot run the plan that was predicted to be the fastest, so that no other plan stands for it."""
+    backend = TableBackend(lambda _: 1.0, lambda row: "no such option" if row["id"] == "plan-1" else None)
+    tuning = Tuning.start(response, backend, name="t", limits=Limits(max_trials=1))
+    tuning.run(backend)
+    best = tuning.document(backend="pytorch")["best"]
+    assert (best["rank"] > 1, best["gain_fraction"]) == (True, None)
+
+
 def test_another_program_than_the_planned_one_is_refused() -> None:
     with pytest.raises(InvalidInputError, match="the plans are for deepspeed") as refused:
         backend_name("deepspeed", "pytorch")
