@@ -75,11 +75,13 @@ def leased(client: TestClient, tenant: Tenant) -> str:
 
 
 def tuned(client: TestClient, tenant: Tenant) -> str:
-    """Makes a tuning of the tenant's plan that waits for the tenant's agent."""
+    """Makes a tuning of the tenant's plan that was cancelled before an agent came: the streams of one that waits do not end."""
     body = {"plan_id": tenant.ids["plan_id"], "agent": tenant.ids["agent_id"]}
     answer = client.post("/v1/tunings", json=body, headers=tenant.headers)
     assert answer.status_code == 202, answer.text
-    return str(answer.json()["id"])
+    tuning = str(answer.json()["id"])
+    assert client.delete(f"/v1/tunings/{tuning}", headers=tenant.headers).status_code == 202
+    return tuning
 
 
 def observed(client: TestClient, tenant: Tenant) -> str:
