@@ -20,7 +20,7 @@ from app.service.db.engine import now_of, reading
 from app.service.db.job_news import News, in_parts
 from app.service.db.jobs import JobKey, Status
 from app.service.db.tables import tuning_trials, tunings
-from app.service.db.tunings import of_agents
+from app.service.db.tuning_agents import of_agents
 
 _SEQ_BYTES = 6
 """Of a digest. Numbers of so many bytes are exact in every language that reads JSON."""

@@ -24,7 +24,8 @@ from app.service.db.jobs import Status
 from app.service.db.packing import packed
 from app.service.db.quotas import NO_QUOTAS, Quotas, gpu_hours_spent
 from app.service.db.tables import agents, tuning_trials, tunings
-from app.service.db.tunings import Claim, claimed, fits
+from app.service.db.tuning_agents import fits
+from app.service.db.tunings import Claim, claimed
 
 LEASE_PREFIX = "trial-lease-"
 """How the leases of trials begin, by which they are told from those of measurements."""

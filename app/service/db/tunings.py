@@ -14,7 +14,19 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from sqlalchemy import ColumnElement, Connection, Engine, Row, ScalarSelect, Select, delete, func, insert, null, or_, select, update
+from sqlalchemy import (
+    Connection,
+    Engine,
+    Row,
+    Select,
+    delete,
+    func,
+    insert,
+    null,
+    or_,
+    select,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 
 from app.errors import NotFoundError, TooManyJobsError, WrongStateError
@@ -25,6 +37,7 @@ from app.service.db.packing import packed
 from app.service.db.pages import newest_first
 from app.service.db.quotas import NO_QUOTAS, Quotas, one_at_a_time, require_room, require_room_for_tuning
 from app.service.db.tables import agents, tuning_trials, tunings
+from app.service.db.tuning_agents import fits, nobody_fits, of_agents
 from cost_models.errors import InvalidInputError, Problem
 
 # Choosing takes a second at most, and up to ten where the database's lock has to be waited for.
@@ -142,7 +155,7 @@ class TuningStore:
             # Asked of the row that was just inserted, so that it is the same condition that later gives its trials out.
             fitting = select(func.count()).select_from(tunings).join(agents, fits())
             if not connection.execute(fitting.where(_t.tenant == tenant, _t.id == tuning_id)).scalar_one():
-                raise InvalidInputError([_nobody_fits(connection, tenant, wanted)])
+                raise InvalidInputError([nobody_fits(connection, tenant, wanted.agent_id, wanted.min_gpus, wanted.gpu)])
             record(connection, tenant, "tuning.create", tuning_id)
             return tuning_id
 
@@ -296,25 +309,6 @@ class TuningStore:
         return select(*columns, *figures).where(_t.tenant == tenant)
 
 
-def of_agents(figure: ColumnElement[Any], since: datetime) -> ScalarSelect[Any]:
-    """A figure of the agents that could run the trials of the surrounding statement's tuning and were heard of since."""
-    query = select(figure).select_from(agents).where(fits(), agents.c.last_seen_at >= since)
-    return query.correlate(tunings).scalar_subquery()
-
-
-def fits() -> Any:
-    """The condition under which an agent may run the trials of a tuning, for a join of both tables."""
-    # Trials run on one node. An agent without a number of GPUs runs only what is asked of it by its id.
-    is_meant = or_(_t.asked_agent_id == agents.c.id, _t.asked_agent_id.is_(None) & agents.c.gpus_per_node.is_not(None))
-    return (
-        (_t.tenant == agents.c.tenant)
-        & is_meant
-        & (_t.gpu == agents.c.gpu)
-        & (agents.c.num_nodes == 1)
-        & or_(agents.c.gpus_per_node.is_(None), agents.c.gpus_per_node >= _t.min_gpus)
-    )
-
-
 def claimed(connection: Connection, claim: Claim) -> Row[Any] | None:
     """The running tuning under this claim, locked by the caller's transaction; None if the claim was lost or it does not run."""
     query = select(tunings).where(_held(claim), _t.status == "running").with_for_update()
@@ -369,20 +363,6 @@ def _held(claim: Claim) -> Any:
 
 def _change(connection: Connection, tenant: str, tuning_id: str, **values: Any) -> None:
     connection.execute(update(tunings).where(_t.tenant == tenant, _t.id == tuning_id).values(**values))
-
-
-def _nobody_fits(connection: Connection, tenant: str, wanted: WantedTuning) -> Problem:
-    needed = f"{wanted.min_gpus} × {wanted.gpu} in one node"
-    if wanted.agent_id is not None:
-        mine = (agents.c.tenant == tenant) & (agents.c.id == wanted.agent_id)
-        agent = connection.execute(select(agents).where(mine)).first()
-        if agent is None:
-            return Problem("/agent", f"there is no agent {wanted.agent_id}", "GET /v1/agents lists yours.")
-        has = f"{agent.num_nodes} × {agent.gpus_per_node} {agent.gpu}"
-        message = f"every plan needs {needed}, but agent {agent.id} has {has}"
-        return Problem("/agent", message, "Ask another agent, or plan for what this one has.")
-    hint = "Start `meshwright agent` on such a node, or plan for what a node has; GET /v1/agents lists those that are registered."
-    return Problem("", f"no registered agent has {needed}, which every plan needs", hint)
 
 
 def _unknown(tuning_id: str) -> NotFoundError:
