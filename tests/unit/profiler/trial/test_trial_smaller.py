@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from cost_models.errors import InvalidInputError
+from cost_models.inputs.model import resolve_model
 from profiler.trial.record import TrialMachine, TrialRecord
 from profiler.trial.smaller import extrapolated, smaller_row
 
@@ -83,6 +84,57 @@ def test_what_says_the_split_is_left_out_of_the_smaller_row() -> None:
     assert row["model"]["num_layers"] == 80
 
 
+MOE = {"num_experts": 4, "top_k": 2, "expert_intermediate_size": 32}
+# Two layers with a window of 16 tokens and one without, again and again, in our own words and in Hugging Face's.
+WINDOWS = [["sliding_attention", "full_attention"][place % 3 == 2] for place in range(78)]
+GPT_OSS = {
+    "model_type": "gpt_oss", "num_hidden_layers": 78, "layer_types": WINDOWS, "sliding_window": 16, "hidden_size": 64,
+    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16, "intermediate_size": 128, "vocab_size": 256,
+    "num_local_experts": 4, "num_experts_per_tok": 2,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("model", "layers", "field", "told"),
+    [
+        ({**MODEL, "num_layers": 78, "layer_types": WINDOWS, "sliding_window": 16}, 6, "layer_types", WINDOWS[:6]),
+        ({"hf_config": GPT_OSS}, 9, "hf_config", {**GPT_OSS, "num_hidden_layers": 9, "layer_types": WINDOWS[:9]}),
+        ({"preset": "gpt-oss-20b"}, 8, "num_layers", 8),
+        # Two dense layers come first, once; behind them each second layer has experts, by a number or by a list.
+        ({**MODEL, "moe": {**MOE, "moe_layer_freq": 2}}, 8, "moe", {**MOE, "moe_layer_freq": 2}),
+        (
+            {**MODEL, "num_layers": 6, "moe": {**MOE, "moe_layer_freq": [0, 0, 1, 0, 1, 0]}}, 4, "moe",
+            {**MOE, "moe_layer_freq": [0, 0, 1, 0]},
+        ),
+        ({**MODEL, "moe": {**MOE, "first_dense_layers": 3}}, 5, "moe", {**MOE, "first_dense_layers": 3}),
+    ],
+)  # fmt: skip
+def test_layers_of_several_kinds_are_made_fewer_by_what_repeats(
+    model: dict[str, Any], layers: int, field: str, told: object
+) -> None:
+    row = {**_row(), "model": model}
+    found = smaller_row(row, layers=layers)["model"]
+    assert found[field] == told
+    assert resolve_model(found).layer_kinds == resolve_model(model).layer_kinds[:layers]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "told"),
+    [
+        # The first three of the layers of a chunk, whatever their number.
+        ({"recompute_method": "block", "recompute_num_layers": 3}, {"recompute_method": "block", "recompute_num_layers": 3}),
+        # All twenty of each of the four chunks are all four.
+        ({"pp": 4, "recompute_num_layers": 20}, {"pp": 4, "recompute_num_layers": 4}),
+        ({"recompute_method": "uniform", "recompute_num_layers": 4}, {"recompute_method": "uniform", "recompute_num_layers": 4}),
+        ({"pp": 4, "recompute_per_stage": [3, 2, 1, 0]}, {"pp": 4, "recompute_per_stage": [3, 2, 1, 0]}),
+        ({"pp": 2, "vpp": 2, "recompute_per_stage": [40, 40]}, {"pp": 2, "vpp": 2, "recompute_per_stage": [8, 8]}),
+        ({"offload": {"activation_layers": 2}}, {"offload": {"activation_layers": 2}}),
+    ],
+)  # fmt: skip
+def test_counts_of_layers_mean_the_same_of_the_smaller_model(strategy: dict[str, Any], told: dict[str, Any]) -> None:
+    assert smaller_row(_row(**strategy), layers=16)["strategy"] == {"tp": 2, **told}
+
+
 @pytest.mark.parametrize(
     ("changed", "layers", "said"),
     [
@@ -91,10 +143,15 @@ def test_what_says_the_split_is_left_out_of_the_smaller_row() -> None:
         ({}, 0, "0 layers do not stand for 80"),
         ({"strategy": {"pp": 4}}, 6, "multiples of the 4 chunks"),
         ({"strategy": {"pp": 3}}, 6, "multiples of the 3 chunks"),
-        (
-            {"model": {**MODEL, "moe": {"num_experts": 4, "top_k": 2, "expert_intermediate_size": 32, "first_dense_layers": 1}}}, 4,
-            "layers of several kinds",
-        ),
+        ({"model": {**MODEL, "moe": {**MOE, "first_dense_layers": 2}}, "strategy": {"pp": 2}}, 4, "its first 2 layers are others"),
+        ({"model": {**MODEL, "moe": {**MOE, "first_dense_layers": 2}}}, 2, "2 layers do not stand for 80; .* 2 more than multiples of 1"),
+        ({"model": {**MODEL, "moe": {**MOE, "moe_layer_freq": 2}}}, 5, "multiples of the 2 layers that repeat"),
+        ({"model": {**MODEL, "moe": {**MOE, "moe_layer_freq": 2}}, "strategy": {"pp": 4}}, 4, "multiples of 8"),
+        ({"model": {**MODEL, "num_layers": 4, "moe": {**MOE, "moe_layer_freq": [0, 1, 1, 0]}}}, 2, "nothing of its layers repeats"),
+        ({"strategy": {"pp": 4, "layers_per_stage": [19, 21, 20, 20]}}, 8, r"/strategy/layers_per_stage: .* uneven"),
+        ({"strategy": {"recompute_num_layers": 10}}, 8, "/strategy/recompute_num_layers: 10 of 80 layers .* not of 8"),
+        ({"strategy": {"recompute_method": "uniform", "recompute_num_layers": 3}}, 6, "/strategy/recompute_num_layers"),
+        ({"strategy": {"pp": 4, "recompute_per_stage": [20, 20, 19, 0]}}, 16, "/strategy/recompute_per_stage"),
     ],
 )  # fmt: skip
 def test_what_cannot_be_made_smaller_is_refused(changed: dict[str, Any], layers: int, said: str) -> None:
