@@ -41,7 +41,7 @@ _BY_GROUP = {"tp": "tp_comm", "cp": "cp_comm", "ep": "ep_comm", "pp": "pp_comm"}
 _OF_ALL = "default_pg"
 
 
-class Standing(IntEnum):
+class Precedence(IntEnum):
     """What a moment belongs to where several things run: the first of these that does."""
 
     COMPUTATION = 0
@@ -57,7 +57,7 @@ class Work:
     term: str
     start: float
     end: float
-    standing: Standing = Standing.COMPUTATION
+    precedence: Precedence = Precedence.COMPUTATION
     alike: tuple[Any, ...] | None = None
     """Of a transfer that may begin by waiting for its peer: which others carry the same; None where that is not told apart."""
 
@@ -95,17 +95,17 @@ def shares(works: Iterable[Work], *, start: float, end: float) -> dict[str, floa
             changes += [(begins, 1, work), (stops, -1, work)]
     changes.sort(key=lambda change: change[0])
     spent: dict[str, float] = defaultdict(float)
-    active: dict[Standing, Counter[str]] = {standing: Counter() for standing in Standing}
+    active: dict[Precedence, Counter[str]] = {precedence: Counter() for precedence in Precedence}
     now = start
     for moment, change, work in changes:
         _spend(spent, active, moment - now)
-        active[work.standing][work.term] += change
+        active[work.precedence][work.term] += change
         now = moment
     _spend(spent, active, end - now)
     return {name: spent[name] / 1e6 for name in TIME_NAMES if spent[name] > 0}
 
 
-def _spend(spent: dict[str, float], active: Mapping[Standing, Counter[str]], span: float) -> None:
+def _spend(spent: dict[str, float], active: Mapping[Precedence, Counter[str]], span: float) -> None:
     counts = next((counts for counts in active.values() if counts.total()), None)
     if counts is None:
         spent["launch"] += span
@@ -158,7 +158,7 @@ def _of_host(spans: HostSpans, *, pipeline: bool) -> Iterable[Work]:
         elif any(map(_STAGES_ON_HOST.match, names)):
             yield replace(_communication({_GROUP: "mesh_pp"}, start, end, around, pipeline=pipeline), alike=None)
         elif any(map(_COMMUNICATION_ON_HOST.match, names)):
-            yield replace(_communication({}, start, end, around, pipeline=pipeline), standing=Standing.UNTOLD)
+            yield replace(_communication({}, start, end, around, pipeline=pipeline), precedence=Precedence.UNTOLD)
         elif any(each.is_operation or _FSDP.match(each.name) for each in around):
             yield Work(*_placed(around, spans, start, end, is_product=False))
 
@@ -170,23 +170,23 @@ def _communication(
     names = {span.name for span in around}
     group = str(told.get(_GROUP, "")).removeprefix("mesh_")
     if SETTLE in names:
-        return Work("pp_bubble" if pipeline else "jitter", start, end, Standing.COMMUNICATION)
+        return Work("pp_bubble" if pipeline else "jitter", start, end, Precedence.COMMUNICATION)
     # Clipping sums the norm over all ranks; across stages that waits for the last of them.
     if OPTIMIZER in names and group != "pp":
-        return Work("optimizer", start, end, Standing.COMMUNICATION)
+        return Work("optimizer", start, end, Precedence.COMMUNICATION)
     # Groups of replicas and shards have many names, alone and flattened; the others have one.
     term = _BY_GROUP.get(group, "dp_comm")
     size = tuple(told.get(key) for key in ("Collective name", "In msg nelems", "Out msg nelems"))
-    return Work(term, start, end, Standing.COMMUNICATION, alike=size if term == "pp_comm" else None)
+    return Work(term, start, end, Precedence.COMMUNICATION, alike=size if term == "pp_comm" else None)
 
 
 def _placed(
     around: Sequence[Span], spans: HostSpans, start: float, end: float, *, is_product: bool
-) -> tuple[str, float, float, Standing]:
+) -> tuple[str, float, float, Precedence]:
     """The fields of what was launched inside of these spans, innermost first."""
     if any(_FSDP.match(span.name) for span in around):
-        return "dp_comm", start, end, Standing.COMMUNICATION
-    return _term_of(around, spans, is_product=is_product), start, end, Standing.COMPUTATION
+        return "dp_comm", start, end, Precedence.COMMUNICATION
+    return _term_of(around, spans, is_product=is_product), start, end, Precedence.COMPUTATION
 
 
 def _term_of(around: Sequence[Span], spans: HostSpans, *, is_product: bool) -> str:

@@ -15,7 +15,7 @@ from profiler.trial.terms import (
     OPTIMIZER,
     SETTLE,
     STEP,
-    Standing,
+    Precedence,
     Work,
     of_step,
     shares,
@@ -245,7 +245,7 @@ def test_what_lies_outside_of_the_step_does_not_count() -> None:
 
 
 def test_what_computes_at_once_shares_the_time() -> None:
-    works = [Work("gemm", 0, 60), Work("elementwise", 40, 100), Work("dp_comm", 0, 120, Standing.COMMUNICATION)]
+    works = [Work("gemm", 0, 60), Work("elementwise", 40, 100), Work("dp_comm", 0, 120, Precedence.COMMUNICATION)]
     found = {name: round(value * 1e6, 6) for name, value in shares(works, start=0, end=200).items()}
     assert found == {"gemm": 40 + 10, "elementwise": 10 + 40, "dp_comm": 20, "launch": 80}
 
