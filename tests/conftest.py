@@ -8,6 +8,7 @@ unless `-m` names them or slow tests: `-m slow` runs them too.
 
 from __future__ import annotations
 
+import gc
 import os
 import re
 import shutil
@@ -59,6 +60,11 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     without = [item for item in items if any(item.get_closest_marker(name) for name in absent)]
     config.hook.pytest_deselected(items=without)
     items[:] = [item for item in items if item not in without]
+
+
+def pytest_collection_finish() -> None:
+    # Ten thousand collected tests stay to the end: each full collection of garbage would walk through them for nothing.
+    gc.freeze()
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:

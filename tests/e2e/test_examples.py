@@ -115,7 +115,14 @@ def shown_commands() -> list[str]:
     return sorted({line for line in found if not re.search(r"--server|REQUEST|--help", line)})
 
 
-@pytest.mark.parametrize("line", shown_commands())
+# Its search takes half a minute. `test_request_is_planned` asks for the same plans, and tests in `tests/unit/app/cli/` hold how the command
+# shows plans on pools.
+LONG = "plan examples/requests/llama-3.1-70b-two-pools.json"
+
+
+@pytest.mark.parametrize(
+    "line", [pytest.param(each, marks=[pytest.mark.proof] if each == LONG else []) for each in shown_commands()]
+)
 def test_shown_command_runs(line: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(EXAMPLES.parent)
     assert run(["--quiet", *shlex.split(line)]) == (3 if "too-small" in line else 0)
@@ -126,3 +133,4 @@ def test_shown_command_runs(line: str, capsys: pytest.CaptureFixture[str], monke
 
 def test_documents_show_commands_that_run() -> None:
     assert len(shown_commands()) >= 4
+    assert LONG in shown_commands()

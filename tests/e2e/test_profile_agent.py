@@ -26,7 +26,10 @@ pytest.importorskip("torch", reason="the agent measures with PyTorch")
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 PROGRAM = [sys.executable, "-m", "meshwright"]
-CPU = ["--device", "cpu"]
+CPU = ["--device", "cpu", "--framework", "megatron"]
+"""On the processor, without the layers of `transformers`, of which there are none for Megatron and which would take the rest of a budget:
+`tests/unit/profiler/test_host_layers.py` times them.
+"""
 
 
 def environment(home: Path) -> dict[str, str]:

@@ -39,8 +39,8 @@ def is_enumerated(strategy: dict[str, Any]) -> bool:
     )
 
 
-def check(request: dict[str, Any]) -> bool:
-    """Holds plan 1 and its proof to enumeration; whether anything fits."""
+def check(request: dict[str, Any]) -> tuple[bool, float]:
+    """Holds plan 1 and its proof to enumeration; whether anything fits, and the seconds of plan 1."""
     allowed = request["constraints"]["allowed"]
     truth = enumerated(request, vpp=tuple(allowed["vpp"]), zero=tuple(allowed["zero"]))
     response = plan(request)
@@ -52,7 +52,7 @@ def check(request: dict[str, Any]) -> bool:
         assert found_s <= best_s * (1 + ROUNDING), (found_s, truth)
     if proof["lower_bound_s"] is not None:
         assert proof["lower_bound_s"] <= best_s * (1 + ROUNDING), (proof, truth)
-    return bool(truth.steps_s)
+    return bool(truth.steps_s), found_s
 
 
 @pytest.mark.parametrize("path", CASES, ids=lambda path: path.stem)
@@ -67,12 +67,12 @@ def test_plan_1_of_a_reported_request_is_the_best_of_all_splits(
     request = case["request"]
     request["cluster"]["gpu"]["memory_gib"] += more_gib
     request["training"] |= facts
-    check(request)
+    _, found_s = check(request)
     row = {name: request[name] for name in ("model", "cluster", "training")} | {"strategy": case["best_strategy"]}
     (reported,) = evaluate_rows([row])
     assert reported["verdict"] == "fits" or (more_gib < 16 and not facts)
     if reported["verdict"] == "fits":
-        assert best_of_plan(plan(request)) <= reported["step_time_s"] * (1 + ROUNDING)
+        assert found_s <= reported["step_time_s"] * (1 + ROUNDING)
 
 
 def random_request(seed: int) -> dict[str, Any]:
@@ -113,12 +113,16 @@ def random_request(seed: int) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def test_plan_1_of_20_random_requests_is_the_best_of_all_splits() -> None:
-    assert sum(check(random_request(seed)) for seed in range(20)) >= 8
+LONG = 13
+"""The one of the first 20 drawn requests whose search takes two thirds of the time of all: two kinds of layer on three virtual stages."""
+
+
+def test_plan_1_of_19_random_requests_is_the_best_of_all_splits() -> None:
+    assert sum(check(random_request(seed))[0] for seed in range(20) if seed != LONG) >= 8
 
 
 @pytest.mark.slow
 @pytest.mark.proof
 @pytest.mark.timeout(1200)
-def test_plan_1_of_280_more_random_requests_is_the_best_of_all_splits() -> None:
-    assert sum(check(random_request(seed)) for seed in range(20, 300)) >= 140
+def test_plan_1_of_281_more_random_requests_is_the_best_of_all_splits() -> None:
+    assert sum(check(random_request(seed))[0] for seed in (LONG, *range(20, 300))) >= 140
