@@ -26,8 +26,7 @@ from app.service.tunings.left_studies import study_name
 from app.service.tunings.trial_jobs import Subject
 from app.tuning.loop import refusals_said
 from cost_models.errors import MeasurementError
-from planner.search.bayes import StudyExistsError
-from planner.search.standing import Stop
+from planner.search.standing import Standing, Stop
 from planner.search.tuner import TuningStudy, forget_study
 
 log = structlog.get_logger("meshwright.tunings")
@@ -119,7 +118,7 @@ class Conductor:
         running = self._settle(claim)
         if running is None:
             return None
-        tuning, study = running
+        tuning, study, standing = running
         ask = study.ask(owner=claim.token)
         if ask is None:
             # Either it waits for trials that run, or what was just told was the last.
@@ -128,7 +127,7 @@ class Conductor:
         subject, wanted = _subject(tuning), tuning.wanted
         rank, deadline_s = subject.ranks[ask.candidate], wanted.limits.trial_limit_s
         # The best of this moment: a trial that began later is compared with what was found until then.
-        above_s = study.standing().hopeless_above_s
+        above_s = standing.hopeless_above_s
         given = subject.job(rank, backend=wanted.backend, deadline_s=deadline_s, hopeless_above_s=above_s)
         # Free of races, since only the holder of the claim adds trials.
         number = 1 + max((each.number for each in self._trials.of(claim.tenant, claim.tuning_id)), default=0)
@@ -142,8 +141,8 @@ class Conductor:
     def _only_settle(self, claim: Claim) -> None:
         self._settle(claim)
 
-    def _settle(self, claim: Claim) -> tuple[TuningRow, TuningStudy] | None:
-        """The tuning and its study, which knows of every trial; None where the tuning does not run, or has now ended."""
+    def _settle(self, claim: Claim) -> tuple[TuningRow, TuningStudy, Standing] | None:
+        """The tuning, its study, which knows of every trial, and how that stands; None where the tuning does not run, or has now ended."""
         tuning = self._tunings.get(claim.tenant, claim.tuning_id)
         if tuning.status == "queued":
             tuning = self._begun(claim, tuning)
@@ -157,13 +156,14 @@ class Conductor:
             forget_study(study.name, storage=self._opened())
             study = self._study(claim, tuning)
         self._reconcile(claim, study, trials)
-        stop = study.standing().stop
+        standing = study.standing()
+        stop = standing.stop
         if stop is None and not any(each.status == "running" for each in trials):
             said = self._trials.over_quota(claim.tenant)
             stop = None if said is None else Stop("gpu-hours", f"{said[0].upper()}{said[1:]}.")
         if stop is None:
-            return tuning, study
-        self._end(claim, stop, measured=bool(study.standing().measured_s), trials=trials)
+            return tuning, study, standing
+        self._end(claim, stop, measured=bool(standing.measured_s), trials=trials)
         return None
 
     def _begun(self, claim: Claim, tuning: TuningRow) -> TuningRow:
@@ -192,15 +192,17 @@ class Conductor:
         """The study of a tuning, made anew where it is not there: before the first trial, or after a backup was restored."""
         name, storage = study_name(claim.tenant, claim.tuning_id), self._opened()
         try:
-            return TuningStudy.start(
-                _subject(tuning).candidates(),
-                name=name,
-                storage=storage,
-                seed=int(json.loads(tuning.wanted.asked)["seed"]),
-                limits=limits_of(tuning),
-            )
-        except StudyExistsError:
             return TuningStudy.resume(name, storage=storage)
+        except KeyError:
+            # A service that ended while it made the study has left half of one.
+            forget_study(name, storage=storage)
+        return TuningStudy.start(
+            _subject(tuning).candidates(),
+            name=name,
+            storage=storage,
+            seed=int(json.loads(tuning.wanted.asked)["seed"]),
+            limits=limits_of(tuning),
+        )
 
     def _opened(self) -> Any:
         # Not when the service starts: loading Optuna takes a second, and most services never tune.
@@ -212,8 +214,9 @@ class Conductor:
     def _reconcile(self, claim: Claim, study: TuningStudy, trials: Sequence[TrialRow]) -> None:
         """Tells the study what it does not know."""
         rows = {each.candidate: each for each in trials}
-        running = {each.candidate: each.number for each in study.running()}
-        told = {each.candidate for each in study.told()}
+        known = study.standing()
+        running = {each.candidate: each.number for each in known.running}
+        told = {each.candidate for each in known.told}
         for candidate, number in running.items():
             if candidate not in rows:
                 # Whoever chose it ended before it was stored.
