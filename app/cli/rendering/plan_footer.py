@@ -75,7 +75,7 @@ def _corrected(response: Json) -> list[Text]:
         # A document of another framework or GPU has a warning of its own.
         is_idle = isinstance(response["request"].get("corrections"), dict)
         is_idle &= "corrections-of-another-scope" not in response.get("warnings", ())
-        return [Text("Not corrected: no correction that was given is kept and switched on.")] * is_idle
+        return [Text("Not corrected by measured runs: no correction is kept and switched on.")] * is_idle
     return [Text("Corrected by measured runs: " + ", ".join(f"{term} x {f:.3g}" for term, f in factors.items()) + ".")]
 
 

@@ -228,7 +228,7 @@ def test_what_if_answers_name_the_field_and_its_value() -> None:
     [
         ("auto", {}, [], ""),
         ({"corrections": []}, {"gemm": 1.25}, [], "Corrected by measured runs: gemm x 1.25."),
-        ({"corrections": []}, {}, [], "Not corrected: no correction that was given is kept and switched on."),
+        ({"corrections": []}, {}, [], "Not corrected by measured runs: no correction is kept and switched on."),
         ({"corrections": []}, {}, ["corrections-of-another-scope"], ""),
     ],
 )
