@@ -1,4 +1,4 @@
-"""`meshwright show`: one plan of a response in full, or an evaluation, for people."""
+"""`meshwright show`: one plan of a response in full, an evaluation, or a tuning, for people."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ def show(
     context: typer.Context,
     response: Annotated[
         str,
-        typer.Argument(help="Plan response or evaluations (file, or - for standard input)."),
+        typer.Argument(help="Plan response, evaluations or tuning (file, or - for standard input)."),
     ],
     *,
     plan: Annotated[
@@ -33,11 +33,15 @@ def show(
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document for each plan shown.")] = False,
 ) -> None:
-    """Show one plan in full: stages, memory, time, what is assumed, and what speaks for it."""
+    """Show one plan in full: stages, memory, time, what is assumed, and what speaks for it. Of a tuning, all its trials."""
+    from app.report.tuning.document import is_tuning
     from planner.one_plan.detail import plan_detail
 
     documents = read_documents(response, most_bytes=MAX_RESPONSE_BYTES)
     with reader_may_leave():
+        if len(documents) == 1 and is_tuning(documents[0]):
+            _show_tuning(documents[0], plan, as_json=as_json, quiet=context.obj["quiet"])
+            return
         for number, (document, rank) in enumerate(_chosen(documents, plan)):
             detail = plan_detail(document, rank, allow_files=True)
             if as_json:
@@ -48,6 +52,21 @@ def show(
             if number:
                 typer.echo()
             print_plan(detail, of=_count(document), quiet=context.obj["quiet"])
+
+
+def _show_tuning(document: Json, plan: int | None, *, as_json: bool, quiet: bool) -> None:
+    if plan is not None:
+        message = f"--plan {plan} names a plan, but this is a tuning, whose trials are shown together"
+        hint = "Leave --plan out; `meshwright plan` with the same request gives the plans themselves."
+        raise InvalidInputError([Problem("", message, hint, "not-a-response")])
+    from app.cli.rendering.tuning_table import print_tuning
+    from app.report.tuning.document import read_tuning
+
+    if as_json:
+        read_tuning(document)
+        write_document(document)
+    else:
+        print_tuning(document, quiet=quiet)
 
 
 def _chosen(documents: list[Json], plan: int | None) -> Iterator[tuple[Json, int]]:

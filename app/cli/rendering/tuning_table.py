@@ -5,6 +5,7 @@ The table is data and goes to stdout; warnings go to stderr.
 
 from __future__ import annotations
 
+import json
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -23,6 +24,7 @@ from app.report.tuning.words import (
     correction_told,
     ended,
     in_short,
+    knobs_gain,
     moves,
     notes,
     outcome,
@@ -161,6 +163,10 @@ def _lines(tuning: Tuning, dropped: frozenset[str]) -> Iterator[Text]:
         yield Text(told)
     # Why a plan did not run matters more than what was learnt from the others.
     yield from _failed(tuning)
+    knobs = tuning.knobs or {}
+    best = knobs.get("best")
+    if isinstance(best, dict) and (told := knobs_gain(knobs, json.dumps(best.get("values")))):
+        yield Text(f"Run-time knobs of the fastest plan: {told}")
     yield from _under("Learnt:", [correction_told(each) for each in tuning.corrections])
     if tuning.stopped is not None and tuning.stopped.message:
         yield Text(f"Stopped: {tuning.stopped.message}")

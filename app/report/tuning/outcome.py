@@ -4,18 +4,19 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator
-from typing import Any, TypeGuard
 
 from app.plan_cells import seconds
 from app.report.figures.bars import Part, bar
 from app.report.section import Section, section
-from app.report.tuning.document import LARGEST, Json, TunedTrial, Tuning
+from app.report.tuning.document import Json, TunedTrial, Tuning
 from app.report.tuning.words import (
     BACKENDS,
     HINTS,
     duration,
     ended,
     in_short,
+    is_number,
+    knobs_gain,
     median_corrected_error,
     median_error,
     notes,
@@ -122,7 +123,7 @@ def time_spent(tuning: Tuning) -> Section | None:
 def _steps_s(trial: TunedTrial) -> float:
     """Seconds that a trial's steps took together, 0 where its record does not say."""
     steps = (trial.record or {}).get("step_s")
-    return sum(each for each in steps if _is_number(each)) if isinstance(steps, list) else 0.0
+    return sum(each for each in steps if is_number(each)) if isinstance(steps, list) else 0.0
 
 
 def _took_s(trials: list[TunedTrial]) -> float:
@@ -180,21 +181,11 @@ def run_knobs(tuning: Tuning) -> Section | None:
     best = found.get("best")
     if not isinstance(best, dict) or not isinstance(best.get("values"), dict):
         return None
-    gain, default_s, step_s = (found.get("gain_fraction"), found.get("default_step_time_s"), best.get("step_time_s"))
-    told = "" if not _is_number(step_s) else f"{seconds(step_s)} s a step with these values"
-    if told and _is_number(gain) and _is_number(default_s):
-        more = "less" if gain > 0 else "more"
-        told += f", {share(gain)} {more} than with the framework's defaults ({seconds(default_s)} s)"
     arguments = best.get("arguments")
     return section(
         "run-knobs",
         "Run-time knobs of the fastest plan",
-        sentence=f"{told}." if told else "",
+        sentence=knobs_gain(found, "these values"),
         rows=[(name, json.dumps(value)) for name, value in best["values"].items()],
         arguments=" ".join(map(str, arguments)) if isinstance(arguments, list) else "",
     )
-
-
-def _is_number(value: Any) -> TypeGuard[float]:
-    # What a record or a study holds is not ours to check, only whether it can be written down.
-    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST

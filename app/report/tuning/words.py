@@ -6,9 +6,10 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from math import isclose
 from statistics import median
+from typing import Any, TypeGuard
 
 from app.plan_cells import degrees_above_one, recomputed, seconds
-from app.report.tuning.document import OPEN, Json, Learnt, Ranked, TunedTrial, Tuning
+from app.report.tuning.document import LARGEST, OPEN, Json, Learnt, Ranked, TunedTrial, Tuning
 from cost_models.inputs.fields import WARNINGS
 from cost_models.terms import MEMORY_TERMS, TIME_TERMS
 
@@ -172,6 +173,31 @@ def spent(tuning: Tuning) -> str:
         f"{used.gpu_hours:.3g} GPU hours{_limit(limits.gpu_hours)}",
     ]
     return ", ".join(parts)
+
+
+def knobs_gain(found: Json, values: str) -> str:
+    """What the best values of run-time knobs gain, in a sentence; empty where no trial of them was measured.
+
+    Args:
+        found: the tuning of the knobs.
+        values: what the sentence calls the values.
+    """
+    # The framework may have no knobs, or none of their trials may have run.
+    best = found.get("best")
+    step_s = best.get("step_time_s") if isinstance(best, dict) else None
+    if not is_number(step_s):
+        return ""
+    told = f"{seconds(step_s)} s a step with {values}"
+    gain, default_s = found.get("gain_fraction"), found.get("default_step_time_s")
+    if is_number(gain) and is_number(default_s):
+        told += f", {share(gain)} {'less' if gain > 0 else 'more'} than with the framework's defaults ({seconds(default_s)} s)"
+    return f"{told}."
+
+
+def is_number(value: Any) -> TypeGuard[float]:
+    """Whether a value of a record or a study can be written down as a number."""
+    # What they hold is not ours to check.
+    return isinstance(value, int | float) and not isinstance(value, bool) and abs(value) <= LARGEST
 
 
 def correction_told(found: Learnt) -> str:

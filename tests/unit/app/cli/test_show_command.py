@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 import meshwright
+import tuned
 from app.cli.main import run
 
 REQUEST = {
@@ -278,3 +279,23 @@ def test_a_term_that_another_version_did_not_know_counts_as_nothing(response, tm
     path.write_text(json.dumps(document))
     text = shown(capsys, str(path), "--plan", "2")
     assert re.search(r"^Plan 1 is .* less on matrix products", text, re.MULTILINE)
+
+
+def test_a_tuning_is_shown_as_tune_prints_it(tmp_path, capsys) -> None:
+    knobs = {
+        "best": {"values": {"bucket_cap_mb": 50}, "step_time_s": 0.76}, "gain_fraction": 0.05, "default_step_time_s": 0.8,
+    }  # fmt: skip
+    document = tuned.small([tuned.trial(0), tuned.trial(1, step_time_s=0.9)], knobs=knobs)
+    path = tmp_path / "tuning.json"
+    path.write_text(json.dumps(document))
+    text = shown(capsys, str(path))
+    assert "Plan 1 was predicted to be the fastest, and is the fastest that was measured: 0.800 s a step." in text
+    # 1 - 0.76 / 0.8 = 0.05
+    told = 'Run-time knobs of the fastest plan: 0.760 s a step with {"bucket_cap_mb": 50}, 5.0% less than with the framework\'s defaults'
+    assert told in " ".join(text.split())
+    assert json.loads(shown(capsys, str(path), "--json")) == document
+    assert run(["show", str(path), "--plan", "2"]) == 2
+    assert "--plan 2 names a plan, but this is a tuning" in capsys.readouterr().err
+    path.write_text(json.dumps(document | {"trials": [{"number": -1}]}))
+    assert run(["show", str(path)]) == 2
+    assert "/trials/0/number" in capsys.readouterr().err
