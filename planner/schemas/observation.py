@@ -40,7 +40,7 @@ class MeasuredRun(ContractModel):
     """Peak memory of a GPU in GiB, the largest among those that were looked at."""
     memory_counter: MemoryCounter | None = None
     """Which peak it is: what PyTorch's allocator handed out (where nothing is said), what it held, or what the driver saw in use."""
-    memory_rank: Annotated[int, Field(ge=0)] | Literal["worst"] | None = None
+    memory_rank: Annotated[int, Field(ge=0, lt=10_000_000)] | Literal["worst"] | None = None
     """Rank whose peak it is, or "worst" for the largest of several; null where nobody knows."""
     kind: MeasuredKind | None = None
     """What the printed times are of: a step, the mean of an interval, of a rolling window, or of the whole run."""

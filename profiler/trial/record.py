@@ -124,10 +124,18 @@ class TrialDocument(BaseModel):
         if measured != (self.reason is None):
             given = "given" if measured else "missing"
             raise ValueError(f"reason is {given}, but status is {self.status}; exactly trials that failed have one")
-        counted = self.step_s[self.warm_up :] if self.extrapolated is None else ()
-        if self.step_time_s is not None and counted and not _lies_among(self.step_time_s, counted):
-            took = f"{min(counted):g} to {max(counted):g} s"
-            raise ValueError(f"step_time_s is {self.step_time_s:g}, but the steps that count took {took}")
+        if self.warm_up > len(self.step_s):
+            raise ValueError(f"warm_up is {self.warm_up}, but only {len(self.step_s)} steps ran")
+        # Nobody ran the steps of a model that was drawn on from smaller ones.
+        if self.step_time_s is not None and self.extrapolated is None:
+            counted = self.step_s[self.warm_up :]
+            took = (
+                f"the steps that count took {min(counted):g} to {max(counted):g} s"
+                if counted
+                else "no step that counts ran"
+            )
+            if not counted or not _lies_among(self.step_time_s, counted):
+                raise ValueError(f"step_time_s is {self.step_time_s:g}, but {took}")
         if not isclose(self.gpu_seconds, self.took_s * self.machine.gpus, rel_tol=0.01, abs_tol=0.01):
             held = f"{self.machine.gpus} GPUs were held for {self.took_s:g} s"
             raise ValueError(f"gpu_seconds is {self.gpu_seconds:g}, but {held}")

@@ -110,6 +110,7 @@ def test_what_cannot_be_read_is_refused_with_where_and_what_to_do(client: TestCl
     )  # fmt: skip
     assert refused(client, measured={"step_time_s": 0})[0] == "/measured/step_time_s"
     assert refused(client, measured={"step_time_s": 1e-300})[0] == "/measured/step_time_s"
+    assert refused(client, measured={"step_time_s": 1.0, "memory_rank": 10**400})[0] == "/measured/memory_rank"
     assert refused(client, measured={"step_time_s": 1.0}, flags=["odd"])[0] == "/flags/0"
     assert refused(client, log=line(1, 1.0), flags=["coarse"]) == ("/flags", "flags is what the log itself says")
     assert refused(client, row={**ROW, "model": {"preset": "llama-9"}}, measured={"step_time_s": 1.0})[0] == "/row"

@@ -14,6 +14,7 @@ from optuna.study import StudyDirection
 from sqlalchemy import Engine, select, update
 
 from app.errors import NotFoundError, QuotaError, TooManyJobsError, WrongStateError
+from app.service.db import tables
 from app.service.db.agents import AgentStore, NodeFacts
 from app.service.db.engine import reading, writing
 from app.service.db.jobs import JobKey, JobStore
@@ -75,6 +76,12 @@ class House:
 
     def next(self, agent_id: str, *, instance: str = "i") -> TrialRow | None:
         return self.conductor.next_trial(self.tenant, agent_id, instance=instance)
+
+    def stored_bytes(self, tuning_id: str) -> int:
+        columns = tables.tunings.c
+        with reading(self.engine) as connection:
+            query = select(columns.stored_bytes).where(columns.tenant == self.tenant, columns.id == tuning_id)
+            return int(connection.execute(query).scalar_one())
 
     def end(self, trial: TrialRow, agent_id: str) -> TrialRow:
         record = encoded(record_of(json.loads(trial.job), 2.0))
@@ -235,10 +242,16 @@ def test_a_cancelled_tuning_keeps_what_it_found_and_can_be_deleted(house: House)
     assert house.next(agent) is None
     document = house.document(tuning_id)
     assert (document["status"], document["stopped"]["reason"]) == ("cancelled", "cancelled")
-    assert [trial["status"] for trial in document["trials"]] == ["ok", "running"]
-    # A record that was under way is kept: it was paid for.
+    assert [trial["status"] for trial in document["trials"]] == ["ok", "cancelled"]
+    stored = house.stored_bytes(tuning_id)
+    # A record that was under way is kept, and told: it was paid for.
     house.end(second, agent)
     assert len(trial_records(house.engine, house.tenant)) == 2
+    document = house.document(tuning_id)
+    assert (document["status"], [trial["status"] for trial in document["trials"]]) == ("cancelled", ["ok", "ok"])
+    assert document["used"]["trials"] == 2
+    # The second record comes on top, and in the document in place of nothing; it is not counted three times.
+    assert 0 < house.stored_bytes(tuning_id) - stored < stored
     assert not house.conductor.remove(house.tenant, tuning_id)
     with pytest.raises(NotFoundError):
         house.tunings.get(house.tenant, tuning_id)

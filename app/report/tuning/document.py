@@ -216,7 +216,8 @@ class Tuning(_Part):
     @property
     def failed(self) -> list[TunedTrial]:
         """Trials of which no step was measured, in the order in which they were made."""
-        return [each for each in self.trials if not each.is_measured and not each.is_open]
+        open_or_given_up = (*OPEN, "cancelled")
+        return [each for each in self.trials if not each.is_measured and each.status not in open_or_given_up]
 
     @property
     def open(self) -> list[TunedTrial]:

@@ -18,6 +18,7 @@ _PHRASES = {term.name: term.phrase for term in TIME_TERMS} | {
 }
 STATUSES = {
     "ok": "measured", "oom": "out of memory", "hang": "not in time", "crash": "an error", "queued": "waits", "running": "runs",
+    "cancelled": "given up",
 }  # fmt: skip
 """How a trial ended, in the words of a table."""
 _ENDED = {"oom": "ran out of memory", "hang": "did not end in time", "crash": "ended with an error"}

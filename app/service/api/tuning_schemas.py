@@ -22,8 +22,9 @@ class TuningTrial(ContractModel):
     """Rank of the plan in the response that is tuned: the order of the analytic models."""
     strategy: dict[str, Any]
     """The strategy that ran."""
-    status: Literal["queued", "running", "ok", "oom", "hang", "crash"]
-    """`ok`: measured; `oom`: out of memory; `hang`: past its time; `crash`: ended with an error. Before that, `queued` or `running`."""
+    status: Literal["queued", "running", "ok", "oom", "hang", "crash", "cancelled"]
+    """`ok`: measured; `oom`: out of memory; `hang`: past its time; `crash`: ended with an error; `cancelled`: the tuning had ended
+    before. Until then, `queued` or `running`."""
     reason: str | None
     """First line of the error; null while there is none."""
     step_time_s: float | None

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any, Literal
 
-from sqlalchemy import Connection, Engine, Row, Select, insert, or_, select, update
+from sqlalchemy import Connection, Engine, Row, Select, func, insert, or_, select, update
 from sqlalchemy.exc import IntegrityError
 
 from app.errors import WrongStateError
@@ -371,6 +371,10 @@ def _end(connection: Connection, row: Row[Any], *, record: str, gpu_seconds: flo
     added = len(text) - (0 if row.record is None else len(packed(row.record)))
     mine = (tunings.c.tenant == row.tenant) & (tunings.c.id == row.tuning_id)
     connection.execute(update(tunings).where(mine).values(stored_bytes=tunings.c.stored_bytes + added))
+    # The document of a tuning that has ended is written anew, with this record.
+    kept = tunings.c.document
+    without = {"document": None, "stored_bytes": tunings.c.stored_bytes - func.length(kept)}
+    connection.execute(update(tunings).where(mine, kept.is_not(None)).values(**without))
 
 
 def _held_s(row: Row[Any], until: datetime) -> float:

@@ -120,6 +120,7 @@ def _trials(document: Document, subject: Subject, told: Sequence[Told], trials: 
     found = {each.number: entry | {"number": each.number} for each, entry in ended}
     plans = {plan["rank"]: plan for plan in subject.response["plans"]}
     candidates = subject.candidates()
+    is_over = any(each.tuning_status in FINISHED for each in trials)
     for each in trials:
         if each.number not in found:
             candidate = candidates[each.candidate]
@@ -128,7 +129,8 @@ def _trials(document: Document, subject: Subject, told: Sequence[Told], trials: 
                 "number": each.number,
                 "rank": candidate.rank,
                 "strategy": dict(candidate.strategy),
-                "status": each.status,
+                # What an agent has not heard of yet goes on for some seconds; of the tuning it is no part any more.
+                "status": "cancelled" if is_over else each.status,
                 **dict.fromkeys(("reason", "step_time_s", "peak_allocated_bytes")),
                 "predicted_step_time_s": candidate.step_time_s,
                 "predicted_step_time_range_s": list(candidate.range_s),

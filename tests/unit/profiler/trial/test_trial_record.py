@@ -71,6 +71,8 @@ def test_times_are_kept_in_utc() -> None:
         ({"step_time_s": 0.0}, "/trial/step_time_s", "at least 1e-06"),
         ({"step_time_s": 1e-300}, "/trial/step_time_s", "at least 1e-06"),
         ({"step_time_s": 0.5}, "/trial", "step_time_s is 0.5, but the steps that count took 0.79477 to 0.80402 s"),
+        ({"warm_up": 9}, "/trial", "warm_up is 9, but only 3 steps ran"),
+        ({"step_s": [], "warm_up": 0}, "/trial", "step_time_s is 0.79939, but no step that counts ran"),
         ({"extrapolated": {"layers_run": [4, 4], "layers": 80}}, "/trial", "4, 4 and 80 layers do not rise"),
         ({"extrapolated": {"layers_run": [4, 8], "layers": 8}}, "/trial", "4, 8 and 8 layers do not rise"),
         ({"gpu_seconds": 1.0}, "/trial", "gpu_seconds is 1, but 2 GPUs were held for 25.4 s"),
