@@ -1,8 +1,10 @@
-"""How well corrections predict runs that they have not seen: python -m benchmarks.correction_holdout [FILE.jsonl ...] [--write]
+"""How well corrections predict runs that they have not seen: python -m benchmarks.correction_holdout [FILE.jsonl ...] [--write NAME]
 
-Measured runs of one framework are split at random, two thirds to learn from and one third to predict, many times over; and once more
-with one model left out at a time. Errors before and after correction, of time and of allocated memory, and how many runs lie in their
-ranges. Files hold trial records or measured rows; without any, the trials of data/measured_h200.
+Measured runs of one framework are split at random, two thirds to learn from and one third to predict, many times over; then one plan is
+left out at a time, and then one model. Errors before and after correction, of time and of allocated memory, and how many runs lie in
+their ranges. Files hold trial records or measured rows; without any, the trials of data/measured_h200.
+
+With --ablate, one plan at a time is left out of fits that lack one ingredient each.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ import numpy as np
 
 from benchmarks.record import ROOT, record
 from cost_models.corrections import Correction, InForce, Measured, fit_corrections
+from cost_models.corrections.fit import USUAL, Recipe
 from cost_models.terms import TIME_NAMES
 from planner.learning.measured import measured_runs
 
@@ -129,20 +132,42 @@ def by_model(runs: Sequence[Measured], models: Sequence[str]) -> Iterator[tuple[
         )
 
 
-def held_out(splits: Iterable[tuple[list[Measured], list[Measured]]]) -> Held:
+def by_plan(runs: Sequence[Measured]) -> Iterator[tuple[list[Measured], list[Measured]]]:
+    """Runs of all other plans to learn from, and those of one plan to predict."""
+    return by_model(runs, [str(run.plan) for run in runs])
+
+
+def held_out(splits: Iterable[tuple[list[Measured], list[Measured]]], *, recipe: Recipe = USUAL) -> Held:
     """Errors of all runs that were predicted in all splits."""
     found = Held()
     for learnt, rest in splits:
-        corrections = fit_corrections(learnt)
+        corrections = fit_corrections(learnt, recipe=recipe)
         for run in rest:
             found.add(run, corrections)
     return found
+
+
+WITHOUT: dict[str, Recipe] = {
+    "nothing": USUAL,
+    "shrinkage": Recipe(shrinks=False),
+    "resistance to wild runs": Recipe(resists=False),
+    "runs left out": Recipe(gated=False),
+    "traced terms": Recipe(traced=False),
+}
+"""What a fit is, less one ingredient."""
+
+
+def ablated(runs: Sequence[Measured]) -> dict[str, Any]:
+    """What is left of the accuracy without each ingredient; one plan is left out at a time."""
+    found: dict[str, Any] = {name: held_out(by_plan(runs), recipe=recipe).summary() for name, recipe in WITHOUT.items()}
+    return {f"without {name}": summary for name, summary in found.items()}
 
 
 def main() -> None:
     """Prints the errors of every framework, and writes them where asked."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("files", type=Path, nargs="*")
+    parser.add_argument("--ablate", action="store_true", help="also leave one ingredient of the fit out at a time")
     parser.add_argument("--write", metavar="NAME", help="write benchmarks/results/correction_holdout_NAME.json")
     arguments = parser.parse_args()
     documents = trial_records(arguments.files)
@@ -162,16 +187,20 @@ def main() -> None:
             "runs": len(runs),
             "plans": len({run.plan for run in runs}),
             "random_splits": held_out(random_splits(runs)).summary(),
+            "plan_left_out": held_out(by_plan(runs)).summary(),
             **({"model_left_out": held_out(by_model(runs, models)).summary()} if len(set(models)) > 1 else {}),
-            "factors_of_all": {each.term: round(each.factor, 3) for each in learnt if each.kept},
+            **({"ablation": ablated(runs)} if arguments.ablate else {}),
+            "factors_of_all": {
+                f"{each.scope.model_impl} {each.term}": round(each.factor, 3) for each in learnt if each.kept
+            },
         }
         print(framework, json.dumps(results[framework], indent=1))
     if arguments.write:
-        errors = [each["random_splits"]["time_error_after"] for each in results.values()]
+        errors = [each["plan_left_out"]["time_error_after"] for each in results.values()]
         record(
             f"correction_holdout_{arguments.write}",
             value=max(errors),
-            unit="fraction of a step, median error of runs not learnt from, worst framework",
+            unit="fraction of a step, median error of plans left out, worst framework",
             goal="<= 0.05",
             frameworks=results,
             left_out=[f"{each.id}: {each.reason}" for each in found.left],

@@ -45,6 +45,8 @@ class Problem:
     """Position of the wait for the host among the terms; None for memory."""
     behind_T: Bools | None = None
     """Which terms run behind their launches."""
+    tail: float = _TAIL
+    """Degrees of freedom of the residuals' t distribution; infinite for a normal one."""
 
 
 def totals(problem: Problem, log_BS: Floats, chosen_S: Ints) -> tuple[Floats, Floats]:
@@ -98,7 +100,7 @@ def fit_logs(problem: Problem, used_Bn: Bools, chosen_S: Ints, *, start_BS: Floa
     for _ in range(_ITERATIONS):
         total_Bn, slope_BnS = totals(problem, logs_BS, chosen_S)
         residual_Bn = (measured_n - np.log(total_Bn)) / problem.noise_sd
-        weight_Bn = used_Bn * (_TAIL + 1.0) / (_TAIL + residual_Bn**2)
+        weight_Bn = used_Bn * (1.0 + 1.0 / problem.tail) / (1.0 + residual_Bn**2 / problem.tail)
         weighted_BnS = slope_BnS * (weight_Bn / problem.noise_sd**2)[..., None]
         left_BSS = np.swapaxes(weighted_BnS, 1, 2) @ slope_BnS + prior_SS
         left_BSS = left_BSS + traced_weight_BS[:, :, None] * np.eye(num)
@@ -116,5 +118,7 @@ def _traced(problem: Problem, used_Bn: Bools, chosen_S: Ints) -> tuple[NDArray[n
     seen_nS = np.isfinite(logs_nS)
     count_BS = used_Bn.astype(np.float64) @ seen_nS.astype(np.float64)
     mean_BS = (used_Bn.astype(np.float64) @ np.where(seen_nS, logs_nS, 0.0)) / np.maximum(count_BS, 1.0)
-    # Tracing changes all traced steps alike, so that many of them are as good as one.
-    return mean_BS, (count_BS > 0) / problem.trace_sd**2
+    square_BS = (used_Bn.astype(np.float64) @ np.where(seen_nS, logs_nS, 0.0) ** 2) / np.maximum(count_BS, 1.0)
+    scatter_BS = np.maximum(square_BS - mean_BS**2, 0.0) / np.maximum(count_BS - 1.0, 1.0)
+    # Tracing changes all traced steps alike, so that many of them are as good as one; what they scatter by averages out.
+    return mean_BS, (count_BS > 0) / (problem.trace_sd**2 + scatter_BS)

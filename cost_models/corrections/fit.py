@@ -1,14 +1,16 @@
 """Which corrections predict runs that they have not seen, and how much ranges tighten by what was learnt. [T-6] [M-21]
 
-Every plan is left out in turn, with all its repeats, or several plans at once where there are many. A term keeps its factor only
-if the runs that were left out are then predicted better. Array suffixes: B folds, n runs, T all terms, S terms that get a factor.
+Every plan is left out in turn, with all its repeats, or several plans at once where there are many. Factors are kept only if the
+runs that were left out are then clearly better predicted; a factor that clearly harms them is dropped. What is clear follows from how
+much the plans differ (one standard error, as in Breiman et al., Classification and Regression Trees, 1984, section 3.4.3), so that no
+figure had to be chosen on measured runs. Array suffixes: B folds, n runs, T all terms, S terms that get a factor.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -17,7 +19,7 @@ from cost_models.constants import UNMODELLED_RANGE, Constant
 from cost_models.corrections.estimate import HALF_WIDTH_SIGMAS, Problem, fit_logs, totals
 from cost_models.corrections.records import Correction, Measured, Quantity, Scope
 from cost_models.strategies.strategy import Floats, Ints
-from cost_models.terms import BEHIND_HOST, MEMORY_NAMES, TIME_NAMES
+from cost_models.terms import BEHIND_HOST, MEMORY_NAMES, TIME_NAMES, TIME_TERMS
 
 TRACE_RANGE = Constant(
     0.13, "1", 0.05, 0.30,
@@ -53,11 +55,13 @@ _OTHER_MEMORY = Constant(
     0.6,
     "80 % half-width of buffers and temporaries, whose number depends on versions and settings; estimated [M-21]",
 )
+_SHOWN_BY_KERNELS = np.array(
+    [not (t.is_communication or t.name in ("launch", "pp_bubble", "jitter")) for t in TIME_TERMS]
+)
+"""Terms whose seconds a trace of one rank shows: a collective's kernel also waits for the slowest rank and its host, which are other
+terms here, and the tracer's own work is a part of the waits that it shows."""
 _LEAST_SHARE = 0.005
 """Share of a measured run's total below which a term is not corrected: no measurement of the whole could tell."""
-_LEAST_GAIN = 0.5
-"""Share by which a factor must lower the error of runs left out, over the root of the number of plans: what gains less is as likely to
-be chance, and the fewer plans the more so."""
 _MOST_FOLDS = 25
 _MOST_RUNS = 400
 """Runs of one scope that are used, the last ones."""
@@ -65,17 +69,38 @@ _WILD = 0.5
 """Logarithmic error beyond which a run that was left out counts no more than this: it may not have been what it was taken for."""
 _PRIOR_RUNS = 2.0
 """How many runs the width of an uncorrected range counts for beside those that were measured."""
+_NO_PRIOR_SD = 10.0
+"""Standard deviation of a logarithm of which nothing is known."""
 _WIDEST = 3.0
 """Standard deviations that one run widens a range by at most."""
 
 
-def fit_corrections(measured: Sequence[Measured]) -> tuple[Correction, ...]:
+@dataclass(frozen=True, slots=True)
+class Recipe:
+    """The ingredients of a fit, so that a benchmark can leave each out."""
+
+    shrinks: bool = True
+    """Whether factors are drawn towards 1 by what was known of their terms."""
+    resists: bool = True
+    """Whether a run that is far off weighs less."""
+    gated: bool = True
+    """Whether runs that are left out decide which factors are kept."""
+    traced: bool = True
+    """Whether traced terms are used beside totals."""
+    prior_runs: float = _PRIOR_RUNS
+
+
+USUAL = Recipe()
+
+
+def fit_corrections(measured: Sequence[Measured], *, recipe: Recipe = USUAL) -> tuple[Correction, ...]:
     """The corrections that these runs lead to, scope by scope, kept or not. [T-6] [M-21]
 
     The same runs give the same corrections in any order. A scope with one measured plan keeps nothing, since nothing can be left out.
 
     Args:
         measured: runs with their uncorrected predictions. Those without a time teach nothing of time, and so for memory.
+        recipe: what the fit is made of.
     """
     by_scope: dict[Scope, list[Measured]] = defaultdict(list)
     for each in measured:
@@ -85,8 +110,8 @@ def fit_corrections(measured: Sequence[Measured]) -> tuple[Correction, ...]:
         # The sum of floating-point numbers depends on their order in the last bits, which must not be the order of arrival.
         runs = sorted(by_scope[scope][-_MOST_RUNS:], key=lambda run: (run.plan, run.step_time_s or 0.0, run.source))
         # Time and memory are learnt apart, since a run may have measured one of them alone.
-        found += _fitted(scope, _time_runs(runs))
-        found += _fitted(scope, _memory_runs(runs))
+        found += _fitted(scope, _time_runs(runs, recipe))
+        found += _fitted(scope, _memory_runs(runs, recipe))
     return tuple(found)
 
 
@@ -102,6 +127,7 @@ class _Runs:
     half_width_n2: Floats
     """Logarithmic half-widths of the uncorrected range below and above; empty for memory."""
     sources: tuple[str, ...]
+    recipe: Recipe
 
     def __len__(self) -> int:
         return len(self.problem.measured_n)
@@ -116,11 +142,6 @@ class _Runs:
     def can_leave_out(self) -> bool:
         return len(self) > 0 and int(self.fold_n.max()) > 0
 
-    @cached_property
-    def least_gain(self) -> float:
-        """Share by which a factor must lower the error of runs left out."""
-        return float(_LEAST_GAIN / np.sqrt(len(np.unique(self.fold_n))))
-
     def left_out(self, chosen: Ints) -> Floats:
         """Logarithm of measured over predicted, each run predicted by a fit without its fold, shape (n,)."""
         folds = np.arange(self.fold_n.max() + 1)
@@ -128,30 +149,46 @@ class _Runs:
         total_Bn, _ = totals(self.problem, logs_BS, chosen)
         return np.asarray(np.log(self.problem.measured_n / total_Bn[self.fold_n, np.arange(len(self))]))
 
+    def errors(self, chosen: Ints) -> Floats:
+        """Mean error of the runs left out with each fold, as a fraction, shape (folds,)."""
+        size = np.minimum(np.abs(self.left_out(chosen)), _WILD)
+        return np.asarray(np.bincount(self.fold_n, weights=size) / np.bincount(self.fold_n))
+
     def error(self, chosen: Ints) -> float:
         """Mean error of runs left out, as a fraction; all folds count alike, however many repeats they hold."""
-        size = np.minimum(np.abs(self.left_out(chosen)), _WILD)
-        count = np.bincount(self.fold_n)
-        return float(np.mean(np.bincount(self.fold_n, weights=size) / count))
+        return float(np.mean(self.errors(chosen)))
 
 
 def _runs(
-    quantity: Quantity, names: tuple[str, ...], runs: Sequence[Measured], problem: Callable[[], Problem], widths: Floats
+    quantity: Quantity,
+    names: tuple[str, ...],
+    runs: Sequence[Measured],
+    problem: Callable[[], Problem],
+    widths: Floats,
+    recipe: Recipe,
 ) -> _Runs:
     # Repeats of one plan share its fold: a run whose twin stays in the fit would be predicted from itself.
     plans = {plan: number for number, plan in enumerate(sorted({run.plan for run in runs}))}
     folds = np.array([plans[run.plan] % _MOST_FOLDS for run in runs], np.int64)
-    return _Runs(quantity, names, problem(), folds, widths, tuple(sorted({run.source for run in runs if run.source})))
+    sources = tuple(sorted({run.source for run in runs if run.source}))
+    made = problem()
+    if not recipe.shrinks:
+        made = replace(made, prior_sd_T=np.full_like(made.prior_sd_T, _NO_PRIOR_SD), common_sd=0.0)
+    if not recipe.resists:
+        made = replace(made, tail=np.inf)
+    if not recipe.traced:
+        made = replace(made, traced_nT=np.full_like(made.traced_nT, np.nan))
+    return _Runs(quantity, names, made, folds, widths, sources, recipe)
 
 
-def _time_runs(runs: Sequence[Measured]) -> _Runs:
+def _time_runs(runs: Sequence[Measured], recipe: Recipe) -> _Runs:
     timed = [run for run in runs if run.step_time_s is not None and sum(run.terms_s.values()) > 0]
 
     def problem() -> Problem:
         terms_nT = _table([run.terms_s for run in timed], TIME_NAMES)
         traced_nT = _table([run.measured_terms_s or {} for run in timed], TIME_NAMES)
         told = (traced_nT > 0) & (terms_nT > 0.02 * terms_nT.sum(axis=1, keepdims=True))
-        told[:, TIME_NAMES.index("launch")] = False  # the tracer's own work is a part of the wait that it shows
+        told[:, ~_SHOWN_BY_KERNELS] = False
         ratio = np.where(told, traced_nT, 1.0) / np.where(told, terms_nT, 1.0)
         width_T = [
             np.median([run.widths.get(name, UNKNOWN_WIDTH.value) for run in timed] or [1.0]) for name in TIME_NAMES
@@ -174,10 +211,10 @@ def _time_runs(runs: Sequence[Measured]) -> _Runs:
         (np.log(total / low), np.log(high / total)) if low > 0 else (np.nan, np.nan)
         for (low, high), total in zip(ranges, predicted, strict=True)
     ]
-    return _runs("time", TIME_NAMES, timed, problem, np.array(widths).reshape(-1, 2))
+    return _runs("time", TIME_NAMES, timed, problem, np.array(widths).reshape(-1, 2), recipe)
 
 
-def _memory_runs(runs: Sequence[Measured]) -> _Runs:
+def _memory_runs(runs: Sequence[Measured], recipe: Recipe) -> _Runs:
     held = [run for run in runs if run.allocated_bytes is not None and sum(run.memory_bytes.values()) > 0]
 
     def problem() -> Problem:
@@ -193,7 +230,7 @@ def _memory_runs(runs: Sequence[Measured]) -> _Runs:
             trace_sd=1.0,
         )
 
-    return _runs("memory", MEMORY_NAMES, held, problem, np.zeros((0, 2)))
+    return _runs("memory", MEMORY_NAMES, held, problem, np.zeros((0, 2)), recipe)
 
 
 def _table(rows: Sequence[Mapping[str, float]], names: tuple[str, ...]) -> Floats:
@@ -234,18 +271,28 @@ def _fitted(scope: Scope, runs: _Runs) -> list[Correction]:
 
 
 def _kept(runs: _Runs) -> Ints:
-    """The terms whose factors lower the error of runs left out: of all, what does not help is dropped, the least helpful first."""
-    # Dropping from all of them, not adding to none: a slow product and a fast host can cancel in every run, so that neither factor
-    # helps without the other.
-    chosen, error = runs.candidates, runs.error(runs.candidates)
+    """The terms that keep their factor: none unless all together predict runs left out clearly better, less those that harm."""
+    chosen, none = runs.candidates, np.zeros(0, np.int64)
+    if not runs.recipe.gated:
+        return chosen
+    # All at once, and before any is chosen: a slow product and a fast host can cancel in every run, so that neither factor helps
+    # without the other; and of many choices one would always look better on the runs by which it was chosen.
+    error = runs.errors(chosen)
+    if not _is_clear(runs.errors(none) - error):
+        return none
     while len(chosen):
         fewer = [np.delete(chosen, at) for at in range(len(chosen))]
-        errors = [runs.error(each) for each in fewer]
-        best = int(np.argmin(errors))
-        if errors[best] * (1.0 - runs.least_gain) > error:
+        errors = [runs.errors(each) for each in fewer]
+        best = int(np.argmin([each.mean() for each in errors]))
+        if not _is_clear(error - errors[best]):
             break
         chosen, error = fewer[best], errors[best]
     return chosen
+
+
+def _is_clear(gained: Floats) -> bool:
+    """Whether errors fell by more than chance explains: their mean over folds, shape (folds,), is beyond one standard error."""
+    return bool(gained.mean() > gained.std(ddof=1) / np.sqrt(len(gained)))
 
 
 def _errors(runs: _Runs, chosen: Ints, term: int) -> tuple[float, float]:
@@ -256,10 +303,12 @@ def _errors(runs: _Runs, chosen: Ints, term: int) -> tuple[float, float]:
 def _reason(before: float | None, after: float | None, *, kept: bool) -> str:
     if before is None or after is None:
         return "Not kept: only one plan was measured, so that none can be left out to check the factor."
-    change = f"from {before:.1%} to {after:.1%}"
+    change = f"the mean error of runs that were left out from {before:.1%} to {after:.1%}"
+    if kept and after < before:
+        return f"Kept: it lowers {change}."
     if kept:
-        return f"Kept: it lowers the mean error of runs that were left out {change}."
-    return f"Not kept: it would change the mean error of runs that were left out {change}."
+        return f"Kept with the other factors, which lower it together: alone it changes {change}, no more than chance does."
+    return f"Not kept: it would change {change}."
 
 
 def _range_factor(runs: _Runs, chosen: Ints) -> float:
@@ -272,4 +321,5 @@ def _range_factor(runs: _Runs, chosen: Ints) -> float:
     squares = np.minimum((HALF_WIDTH_SIGMAS * error_n[has] / width_n[has]) ** 2, _WIDEST**2)
     # Repeats of one plan err alike, so that they count as one run.
     weights = 1.0 / np.bincount(runs.fold_n)[runs.fold_n[has]]
-    return float(np.sqrt((_PRIOR_RUNS + weights @ squares) / (_PRIOR_RUNS + weights.sum())))
+    prior = runs.recipe.prior_runs
+    return float(np.sqrt((prior + weights @ squares) / (prior + weights.sum())))

@@ -68,7 +68,7 @@ class Correction:
     factor: float
     """What the prediction of the term is to be multiplied by."""
     kept: bool
-    """Whether the factor predicts runs that were left out better than 1 does."""
+    """Whether runs that were left out are clearly better predicted with the factors that are kept than without."""
     scope: Scope
     trials: int
     """Measured runs that the factor rests on."""

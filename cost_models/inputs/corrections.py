@@ -48,7 +48,7 @@ class CorrectionInput(Documented):
     factor: Annotated[float, Field(strict=True, ge=LEAST_FACTOR, le=LARGEST_FACTOR, allow_inf_nan=False)]
     """Number by which the predicted term is multiplied."""
     kept: Flag
-    """Whether the factor predicts runs that were left out of its fit better than no factor does; only then it is applied."""
+    """Whether it is applied: with all factors that are kept, runs that were left out of the fit are clearly better predicted than without."""
     framework: Framework
     """The framework that was measured."""
     model_impl: Name

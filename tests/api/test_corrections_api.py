@@ -75,6 +75,11 @@ def listed(client: TestClient, tenant: str = "taught") -> list[dict[str, Any]]:
     return list(answer.json()["items"])
 
 
+def kept(client: TestClient) -> list[dict[str, Any]]:
+    """The corrections in force of the framework that the plans here are for; the same trials also teach of others."""
+    return [each for each in listed(client) if each["kept"] and each["framework"] == JOB["training"]["framework"]]
+
+
 def planned(client: TestClient, tenant: str, **fields: Any) -> dict[str, Any]:
     answer = client.post("/v1/plans", json=JOB | {"wait_s": 60} | fields, headers=headers(client, tenant))
     assert answer.status_code == 201, answer.text
@@ -86,18 +91,18 @@ def factors(plan: dict[str, Any]) -> dict[str, float] | None:
 
 
 def test_trials_of_a_tenant_teach_its_plans_and_nobody_elses(client: TestClient) -> None:
-    kept = {each["term"]: each["factor"] for each in listed(client) if each["kept"]}
-    assert kept
+    learnt = {each["term"]: each["factor"] for each in kept(client)}
+    assert learnt
     assert listed(client, "stranger") == []
     # The stranger asks first, so that nothing of its request can be taken for the other's.
     assert factors(planned(client, "stranger")) is None
-    assert factors(planned(client, "taught")) == kept
+    assert factors(planned(client, "taught")) == learnt
     assert factors(planned(client, "taught", corrections="none")) is None
     assert factors(planned(client, "stranger")) is None
 
 
 def test_a_correction_that_is_switched_off_stays_off_and_can_come_back(client: TestClient) -> None:
-    one = next(each for each in listed(client) if each["kept"])
+    one = kept(client)[0]
     path, own = f"/v1/corrections/{one['id']}", headers(client, "taught")
     try:
         answer = client.put(path, json={"enabled": False}, headers=own)
@@ -141,15 +146,14 @@ def evaluated(client: TestClient, tenant: str, **fields: Any) -> dict[str, Any]:
 def test_rows_are_priced_with_the_own_corrections_unless_they_say_otherwise(client: TestClient) -> None:
     plain = evaluated(client, "stranger")
     own = evaluated(client, "taught")
-    kept = {each["term"]: each["factor"] for each in listed(client) if each["kept"]}
-    assert own["provenance"]["corrections"] == kept
+    assert own["provenance"]["corrections"] == {each["term"]: each["factor"] for each in kept(client)}
     # The same numbers as a plan of the tenant has for the strategy.
     best = planned(client, "taught")["plans"][0]
     priced = evaluated(client, "taught", strategy=best["strategy"])
     assert priced["step_time_s"] == pytest.approx(best["evaluation"]["step_time_s"], rel=1e-9)
     assert evaluated(client, "taught", corrections="auto")["step_time_s"] == own["step_time_s"] != plain["step_time_s"]
     assert evaluated(client, "taught", corrections="none") == plain == evaluated(client, "stranger", corrections="auto")
-    one = next(each for each in listed(client) if each["kept"])
+    one = kept(client)[0]
     twice = {"schema_version": 1, "corrections": [{**one, "term": "gemm", "factor": 2.0}]}
     assert evaluated(client, "taught", corrections=twice)["provenance"]["corrections"] == {"gemm": 2.0}
     # Nothing is said of corrections where none of the tenant's is of the row's scope.
@@ -158,7 +162,7 @@ def test_rows_are_priced_with_the_own_corrections_unless_they_say_otherwise(clie
 
 
 def test_a_list_of_rows_is_priced_with_what_is_switched_on_now(client: TestClient) -> None:
-    one = next(each for each in listed(client) if each["kept"])
+    one = kept(client)[0]
     path, own = f"/v1/corrections/{one['id']}", headers(client, "taught")
     row = {**{name: JOB[name] for name in ("model", "cluster", "training")}, "strategy": TRIALS[0]["row"]["strategy"]}
 

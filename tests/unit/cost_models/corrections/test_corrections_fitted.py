@@ -12,6 +12,7 @@ import pytest
 from cost_models.constants import UNMODELLED_RANGE
 from cost_models.corrections import Measured, Scope, corrected, fit_corrections
 from cost_models.corrections.estimate import Problem, totals
+from cost_models.corrections.fit import Recipe
 from cost_models.terms import BEHIND_HOST, TIME_NAMES
 
 SCOPE = Scope("torchtitan", "native", "H200-SXM-141GB")
@@ -103,6 +104,55 @@ def test_a_traced_step_tells_terms_apart_that_totals_do_not() -> None:
     found, without = ({each.term: each.factor for each in fit_corrections(some)} for some in (runs, blind))
     assert found["attention"] / found["gemm"] > 1.15
     assert found["attention"] / found["gemm"] > 1.05 * without["attention"] / without["gemm"]
+
+
+def test_a_traced_collective_teaches_nothing_of_its_time() -> None:
+    """Its kernel waits for the other rank's host as well: 4.5 s of traced reduction beside 0.5 s predicted, in steps that are as predicted."""
+    seconds = [{"gemm": 6.0 * s, "dp_comm": 0.5 * s, "launch": 3.5 * s} for s in (1.0, 2.0, 3.0, 4.0)]
+    found, blind = (
+        fit_corrections([run(s, 1.1 * sum(s.values()), measured_terms_s=traced(s)) for s in seconds])
+        for traced in (lambda s: {"dp_comm": 9.0 * s["dp_comm"], "pp_bubble": 1.0}, lambda s: None)
+    )
+    assert found == blind
+
+
+def test_traces_that_scatter_say_less() -> None:
+    """One term, prior half-width 20 %, two traces at factors 0.8 and 1.6 of plans that took 1.0 and 1.2 of their predictions: the least
+    of the objective, in which the variance of the traces' mean is that of tracing and half of their own."""
+    prior, noise, trace = 0.20 / 1.2816, UNMODELLED_RANGE.value / 1.2816, 0.13 / 1.2816
+    traces, ratios = np.log([0.8, 1.6]), np.log([1.0, 1.2])
+    grid = np.linspace(-0.3, 0.6, 900_001)
+    objective = grid**2 / (2 * prior**2) + sum(2.5 * np.log1p(((r - grid) / noise) ** 2 / 4) for r in ratios)
+    objective += (traces.mean() - grid) ** 2 / (2 * (trace**2 + np.var(traces, ddof=1) / 2))
+    runs = [
+        run({"gemm": s}, s * math.exp(r), widths={"gemm": 0.20}, measured_terms_s={"gemm": s * math.exp(t)})
+        for s, r, t in zip((1.0, 2.0), ratios, traces, strict=True)
+    ]
+    (only,) = fit_corrections(runs, recipe=Recipe(gated=False))
+    assert only.factor == pytest.approx(math.exp(grid[np.argmin(objective)]), rel=1e-4)
+
+
+def test_a_gain_within_one_standard_error_keeps_nothing() -> None:
+    """Two plans of one term, left out in turn. With a flat prior each is predicted by the other's ratio: at 1.10 and 1.30 the errors
+    fall from 9.5 and 26.2 % to 16.7 % each, by -7.2 and 9.5 %: a mean of 1.2 %, well within its standard error of 8.4 %. At 1.20 and
+    1.25 they fall from 18.2 and 22.3 % to 4.1 %, by 14.2 and 18.2 %, a mean of 16.2 % with a standard error of 2.0 %."""
+    near, far = (
+        fit_corrections([run({"gemm": 1.0}, a), run({"gemm": 2.0}, 2.0 * b)], recipe=Recipe(shrinks=False))
+        for a, b in ((1.20, 1.25), (1.10, 1.30))
+    )
+    assert [each.kept for each in (*near, *far)] == [True, False]
+    assert far[0].error_before == pytest.approx((math.log(1.1) + math.log(1.3)) / 2)
+    assert far[0].error_after == pytest.approx(math.log(1.3 / 1.1), rel=0.01)
+
+
+def test_a_factor_that_clearly_harms_is_dropped() -> None:
+    """Products take 1.3 times as long in eight plans. Four others spend their step on the optimizer, which takes 0.8 or 1.25 times as
+    long by turns: whichever is left out, the other three draw the factor to the wrong side of 1."""
+    runs = [run({"gemm": g}, 1.3 * g) for g in (1.0, 2.0, 3.0, 4.0, 5.0, 6.0, 7.0, 8.0)]
+    runs += [run({"optimizer": s}, s * r) for s, r in ((1.0, 0.8), (1.5, 1.25), (2.0, 0.8), (2.5, 1.25))]
+    found = {each.term: each for each in fit_corrections(runs)}
+    assert found["gemm"].kept
+    assert not found["optimizer"].kept
 
 
 def test_the_order_in_which_runs_arrive_changes_no_bit() -> None:
