@@ -116,6 +116,8 @@ class PooledJob:
     cluster: PooledCluster
     jobs: tuple[Job, ...]
     """By pool, in the cluster's order."""
+    corrections_left: bool = False
+    """Whether corrections were given, of which none is applied because the cluster has several kinds of node."""
 
     @classmethod
     def of_one_kind(cls, job: Job) -> PooledJob:

@@ -106,6 +106,7 @@ def _corrections(client: TestClient) -> Answers:
     switched = client.put(f"/v1/corrections/{items[0]['id']}", json=example.body).raise_for_status().json()
     return {
         "GET /v1/corrections": {"200": {"answer": {"items": items[:2]}}},
+        f"GET {path}": {"200": {"answer": items[0]}},
         f"PUT {path}": {"200": {name: switched}},
     }
 

@@ -33,6 +33,7 @@ NEEDED: Mapping[str, Scope | None] = {
     "GET /v1/observations/{observation_id}": "read",
     "DELETE /v1/observations/{observation_id}": "profile",
     "GET /v1/corrections": "read",
+    "GET /v1/corrections/{correction_id}": "read",
     "PUT /v1/corrections/{correction_id}": "profile",
     "POST /v1/profiling-jobs": "profile",
     "GET /v1/profiling-jobs": "read",

@@ -52,6 +52,7 @@ WARNINGS: Mapping[str, str] = {
     "pools-cost-alike": "Not every pool has a price_per_gpu_hour, so the objective cost counts the hours of all GPUs alike.",
     "pools-no-at-risk": "Plans whose memory is at risk are not listed for a cluster with pools.",
     "corrections-of-another-scope": "None of the corrections was measured with this framework, model_impl, GPU, precision and calibration, so none is applied.",
+    "corrections-not-on-pools": "Corrections hold on one kind of node; a cluster with pools is priced by the models alone.",
     "attention-math-for-fp32": "No fused attention kernel supports fp32, so attention writes its score matrix to memory.",
 }
 """What each warning that is a code means."""

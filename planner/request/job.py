@@ -219,7 +219,9 @@ def resolve_pooled_job(
             at = f"/cluster/pools/{position}/calibration"
             message = f"pool {pool.name!r}: {error.message}"
             raise CalibrationError(message, hint=error.hint, context={"field": at}) from error
-    return PooledJob(cluster, tuple(jobs))
+    # What was learnt on one kind of node says nothing of stages that wait for those of another.
+    left = corrections is not None and any(each.in_force for each in corrections.listed)
+    return PooledJob(cluster, tuple(jobs), corrections_left=left)
 
 
 def resolve_job(document: Mapping[str, Any], *, cache: JobCache = JOBS, **options: Any) -> Job:

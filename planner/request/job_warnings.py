@@ -11,6 +11,7 @@ def job_warnings(job: PooledJob) -> list[str]:
     found += [warning for one in job.jobs for warning in one.training.warnings]
     found += ["sequence-beyond-positions"] * any(_beyond_positions(one) for one in job.jobs)
     found += ["corrections-of-another-scope"] * any(one.corrections.unmatched for one in job.jobs)
+    found += ["corrections-not-on-pools"] * job.corrections_left
     return list(dict.fromkeys(found))
 
 

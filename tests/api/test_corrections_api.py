@@ -116,6 +116,14 @@ def test_a_correction_that_is_switched_off_stays_off_and_can_come_back(client: T
     assert {"correction.enable", "correction.disable"} <= set(actions)
 
 
+def test_one_correction_is_read_by_its_owner_alone(client: TestClient) -> None:
+    one = listed(client)[0]
+    answers = [client.get(f"/v1/corrections/{one['id']}", headers=headers(client, own)) for own in ("taught", "stranger")]
+    assert [answer.status_code for answer in answers] == [200, 404]
+    assert answers[0].json() == one
+    assert "GET /v1/corrections lists" in answers[1].json()["hint"]
+
+
 def test_only_its_owner_with_the_scope_switches_a_correction(client: TestClient) -> None:
     path = f"/v1/corrections/{listed(client)[0]['id']}"
     assert client.put(path, json={"enabled": False}, headers=headers(client, "stranger")).status_code == 404

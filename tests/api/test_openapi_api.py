@@ -69,7 +69,7 @@ def test_the_contracts_routes_are_there(document: dict[str, Any]) -> None:
         ("delete", "/v1/profiling-jobs/{job_id}"),
         ("get", "/v1/tunings"), ("post", "/v1/tunings"), ("get", "/v1/tunings/{tuning_id}"), ("get", "/v1/tunings/{tuning_id}/events"),
         ("delete", "/v1/tunings/{tuning_id}"),
-        ("get", "/v1/corrections"), ("put", "/v1/corrections/{correction_id}"),
+        ("get", "/v1/corrections"), ("get", "/v1/corrections/{correction_id}"), ("put", "/v1/corrections/{correction_id}"),
         ("get", "/v1/audit"),
         ("get", "/v1/presets/models"), ("get", "/v1/presets/gpus"), ("get", "/v1/presets/clusters"),
         ("get", "/v1/presets/frameworks"), ("get", "/healthz"), ("get", "/readyz"), ("get", "/metrics"),

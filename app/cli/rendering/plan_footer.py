@@ -72,9 +72,10 @@ def _corrected(response: Json) -> list[Text]:
     """By which factors measured runs corrected the terms of time and memory, or that what was given corrects nothing."""
     factors = response["plans"][0]["evaluation"]["provenance"].get("corrections")
     if not factors:
-        # A document of another framework or GPU has a warning of its own.
+        # A document of another framework or GPU has a warning of its own, and so has one for a cluster with pools.
+        told = ("corrections-of-another-scope", "corrections-not-on-pools")
         is_idle = isinstance(response["request"].get("corrections"), dict)
-        is_idle &= "corrections-of-another-scope" not in response.get("warnings", ())
+        is_idle &= not any(warning in told for warning in response.get("warnings", ()))
         return [Text("Not corrected by measured runs: no correction is kept and switched on.")] * is_idle
     return [Text("Corrected by measured runs: " + ", ".join(f"{term} x {f:.3g}" for term, f in factors.items()) + ".")]
 

@@ -23,7 +23,7 @@ from app.service.db.correction_switches import MeasuredRuns, Switches, learnt_fr
 from app.service.db.observations import ObservationStore
 from app.service.db.tunings import trial_records
 from app.service.intake.sent_corrections import sent
-from cost_models.corrections import Correction, CorrectionSet, fit_corrections
+from cost_models.corrections import Correction, fit_corrections
 from cost_models.inputs.corrections import corrections_document
 from planner.learning.measured import measured_runs
 from planner.request.checked_request import PRODUCT_VERSION
@@ -81,20 +81,30 @@ class OwnCorrections:
         records = [json.loads(text) for text in (*trials, *observed)]
         return fit_corrections(measured_runs(records).runs)
 
+    def one(self, tenant: str, correction_id: str) -> Correction:
+        """What the tenant's runs say of one term within one scope.
+
+        Raises:
+            NotFoundError: they teach no such correction.
+        """
+        found = next((each for each in self.listed(tenant) if each.id == correction_id), None)
+        if found is None:
+            message = f"there is no correction {correction_id}"
+            raise NotFoundError(message, hint="GET /v1/corrections lists those that your measured runs lead to.")
+        return found
+
     def switch(self, tenant: str, correction_id: str, *, enabled: bool) -> Correction:
         """Switches one on or off, and returns it.
 
         Raises:
             NotFoundError: the tenant's runs teach no such correction.
         """
-        if not any(each.id == correction_id for each in self.listed(tenant)):
-            message = f"there is no correction {correction_id}"
-            raise NotFoundError(message, hint="GET /v1/corrections lists those that your measured runs lead to.")
+        self.one(tenant, correction_id)
         switch(self._engine, tenant, correction_id, enabled=enabled)
         with self._lock:
             self._lately.pop(tenant, None)
         # Read back, since a run that was stored in between may have changed what it says.
-        return next(each for each in self.listed(tenant) if each.id == correction_id)
+        return self.one(tenant, correction_id)
 
     def lately(self, tenant: str) -> bytes | None:
         """What the tenant's runs taught a moment ago, for `sent_corrections.received`; None where nobody has looked.
@@ -134,5 +144,7 @@ class OwnCorrections:
             return None
         plain = {name: value for name, value in request.items() if name != "corrections"}
         pooled = resolve_pooled_job(plain, extra=extra)
-        own = () if pooled.cluster.lists_pools else CorrectionSet(listed).of(pooled.jobs[0].scope).listed
+        # Of pools as well, so that the plan says that it is not corrected.
+        scopes = {job.scope for job in pooled.jobs}
+        own = tuple(each for each in listed if each.scope in scopes)
         return {**plain, "corrections": corrections_document(own, product_version=PRODUCT_VERSION)} if own else None

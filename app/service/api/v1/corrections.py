@@ -28,6 +28,20 @@ def list_corrections(caller: Caller, service: Here) -> JSONResponse:
     return JSONResponse({"items": items})
 
 
+CorrectionId = Annotated[str, Path(max_length=80, pattern=STORABLE, description="Id of a correction.")]
+
+
+@router.get(
+    "/{correction_id}",
+    summary="Read what was learnt of one term",
+    response_description="The correction.",
+    response_model=LearntCorrection,
+)
+def get_correction(correction_id: CorrectionId, caller: Caller, service: Here) -> JSONResponse:
+    """The correction of one term for one framework, model code, GPU, precision and calibration, as your runs teach it now."""
+    return JSONResponse(correction_dict(service.corrections.one(caller.tenant, correction_id)))
+
+
 @router.put(
     "/{correction_id}",
     summary="Switch a correction on or off",
@@ -36,7 +50,7 @@ def list_corrections(caller: Caller, service: Here) -> JSONResponse:
     openapi_extra=json_body(CorrectionSwitch, path="/v1/corrections/{correction_id}"),
 )
 def switch_correction(
-    correction_id: Annotated[str, Path(max_length=80, pattern=STORABLE, description="Id of a correction.")],
+    correction_id: CorrectionId,
     body: Body,
     caller: Caller,
     service: Here,

@@ -110,6 +110,21 @@ def test_a_broken_document_is_refused_where_it_is_broken(given: Any, pointer: st
     assert [(problem.pointer, message in problem.message) for problem in raised.value.problems] == [(pointer, True)]
 
 
+def test_a_cluster_with_pools_is_not_corrected_and_says_so() -> None:
+    """The same numbers to the last bit; a document in which nothing is in force has nothing to say."""
+    pools = [{"name": name, "gpu": gpu, "num_nodes": 1, "gpus_per_node": 8} for name, gpu in
+             (("new", "H200-SXM-141GB"), ("old", "A100-SXM-80GB"))]  # fmt: skip
+    training = REQUEST["training"] | {"framework": "megatron"}
+    strategy = {"tp": 8, "pp": 2, "dp": 1, "micro_batch_size": 1, "pool_per_stage": ["old", "new"]}
+    row = {"model": REQUEST["model"], "cluster": {"pools": pools}, "training": training, "strategy": strategy}
+    plain, idle, given = evaluate_rows(
+        [row, *(row | {"corrections": corrections(entry(framework="megatron", kept=kept))} for kept in (False, True))]
+    )
+    assert plain["verdict"] != "invalid"
+    assert given["warnings"] == [*plain["warnings"], "corrections-not-on-pools"]
+    assert given | {"warnings": plain["warnings"]} == idle == plain
+
+
 def test_open_splits_and_corrections_exclude_each_other() -> None:
     with pytest.raises(InvalidInputError, match="open_splits"):
         check_request(REQUEST | {"include": ["open_splits"], "corrections": corrections()})
