@@ -118,7 +118,9 @@ def test_a_correction_that_is_switched_off_stays_off_and_can_come_back(client: T
 
 def test_one_correction_is_read_by_its_owner_alone(client: TestClient) -> None:
     one = listed(client)[0]
-    answers = [client.get(f"/v1/corrections/{one['id']}", headers=headers(client, own)) for own in ("taught", "stranger")]
+    answers = [
+        client.get(f"/v1/corrections/{one['id']}", headers=headers(client, own)) for own in ("taught", "stranger")
+    ]
     assert [answer.status_code for answer in answers] == [200, 404]
     assert answers[0].json() == one
     assert "GET /v1/corrections lists" in answers[1].json()["hint"]
