@@ -24,6 +24,7 @@ from profiler.logs.read import read_log
 from profiler.logs.reading import Line
 from profiler.trial.attempt import Attempt, Run, attempt
 from profiler.trial.record import TrialRecord, largest
+from profiler.trial.terms import of_step, terms_of_trace, waits_least
 from profiler.trial.watch import Heard
 
 SCRIPT, PLAN = "mock.sh", "plan.json"
@@ -34,7 +35,7 @@ _STEPS: Mapping[str, tuple[str, ...]] = {
     "plan_steps.py": ("--training.steps", "{all}"),
 }
 _STEPS_BY_OPTION = "--train-iters"
-_TORCH_ADAM = "--torch-adam"
+_TORCH_ADAM, _TRACE = "--torch-adam", "--trace"
 _REPLACED = f"The optimizer was PyTorch's AdamW ({_TORCH_ADAM}), because DeepSpeed compiles its own at the first start, which would outlast a trial."
 _MODULE = re.compile(r"(?:^|\s)-m\s+([A-Za-z_][\w.]*)")
 # Modules whose packages are called otherwise.
@@ -42,17 +43,24 @@ _PACKAGES = {"flash_attn": "flash-attn", "liger_kernel": "liger-kernel"}
 
 
 def run_export(
-    folder: Path, row: Mapping[str, Any], *, world: int | None = None, options: Sequence[str] = (), **how: Any
+    folder: Path,
+    row: Mapping[str, Any],
+    *,
+    world: int | None = None,
+    options: Sequence[str] = (),
+    trace: bool | None = None,
+    **how: Any,
 ) -> TrialRecord:
     """The trial of an evaluate row by its exported launch files, on devices of this machine.
 
-    Their step times are those that the launch prints; it prints no terms, and peaks of memory for all ranks together.
+    Their step times are those that the launch prints, and it prints peaks of memory for all ranks together.
 
     Args:
         folder: what `meshwright export` wrote; the launch may write into it.
         row: the row that was exported.
         world: number of processes, which must be the plan's; by default that.
         options: further words for the launch, such as `--torch-adam`.
+        trace: whether one more step is traced for its terms, by launch files that can; by default on GPUs.
         how: fields of `Run`, of which `deadline_s` is needed.
 
     Raises:
@@ -65,14 +73,19 @@ def run_export(
         limits = trial.limits
         # Until the first step a launch tells nothing of its phases.
         trial.limits = replace(limits, start_s=limits.start_s + limits.build_s + limits.warm_up_s)
-        return _run(folder.resolve(), row, trial, options)
+        wanted = run.device == "cuda" if trace is None else trace
+        return _run(folder.resolve(), row, trial, options, trace=wanted)
 
 
-def _run(folder: Path, row: Mapping[str, Any], trial: Attempt, options: Sequence[str]) -> TrialRecord:
+def _run(folder: Path, row: Mapping[str, Any], trial: Attempt, options: Sequence[str], *, trace: bool) -> TrialRecord:
     run, output = trial.run, trial.folder / "output.txt"
     if _compiles_adam(folder) and _TORCH_ADAM not in options:
         options = [*options, _TORCH_ADAM]
         trial.note(_REPLACED)
+    traces = trial.folder / "traces"
+    if trace := trace and _traces(folder):
+        traces.mkdir()
+        options = [*options, _TRACE, str(traces)]
     guard = [sys.executable, "-m", "profiler.trial.guard"]
     command = [*guard, "bash", str(folder / SCRIPT), *_arguments(folder, run), *options]
     # The programs beside this Python are those whose packages were looked for.
@@ -86,13 +99,43 @@ def _run(folder: Path, row: Mapping[str, Any], trial: Attempt, options: Sequence
     complete = len(step_s) >= run.warm_up + run.steps or trial.ended_early
     if not counted or not complete:
         return trial.record(measured=None, machine=_software(), step_s=step_s)
-    measured = {
+    measured: dict[str, Any] = {
         "step_time_s": median(counted),
         "peak_allocated_bytes": largest(steps.allocated[run.warm_up :]),
         "peak_reserved_bytes": largest(steps.reserved[run.warm_up :]),
         "peak_device_bytes": largest(steps.device),
     }
+    if trace and not trial.ended_early:
+        measured["terms_s"] = _terms(traces, row, trial.ranks, measured["step_time_s"])
+        if measured["terms_s"] is None:
+            trial.note("the step was not traced to its end")
     return trial.record(measured=measured, machine=_software(), step_s=step_s)
+
+
+def _traces(folder: Path) -> bool:
+    """Whether the launch files can trace a step; those of earlier exports, and of frameworks with loops of their own, cannot."""
+    scripts = (folder / name for name in _STEPS)
+    beside = [script if script.suffix == ".py" else folder / "train.py" for script in scripts if script.exists()]
+    return any(script.exists() and _TRACE in script.read_text() for script in beside)
+
+
+def _terms(traces: Path, row: Mapping[str, Any], ranks: int, step_time_s: float) -> dict[str, float] | None:
+    """Seconds of the step by term, of the rank that waits least; None where not every rank left a whole trace."""
+    strategy = row["strategy"]
+    degrees = {name: int(strategy.get(name) or 1) for name in ("tp", "pp")}
+    spans_all = next((name for name, degree in degrees.items() if 1 < degree == ranks), None)
+    found = []
+    for rank in range(ranks):
+        try:
+            events = json.loads((traces / f"rank{rank}.json").read_bytes())["traceEvents"]
+        except (OSError, ValueError):
+            return None
+        own = terms_of_trace(events, pipeline=degrees["pp"] > 1, spans_all=spans_all)
+        if strategy.get("recompute", "none") == "none" and "recompute" in own:
+            # Frameworks copy and scale gradients on the way back, which looks like a forward that is done again.
+            own["elementwise"] = own.get("elementwise", 0.0) + own.pop("recompute")
+        found.append(own)
+    return of_step(waits_least(found), step_time_s=step_time_s)
 
 
 class _Steps:

@@ -31,6 +31,8 @@ _COMMUNICATION_ON_HOST = re.compile(r"^(?:gloo:|c10d::)")
 _ATTENTION = re.compile(
     r"scaled_dot_product|ScaledDotProduct|flash_attention|efficient_attention|flex_attention|FlashAttn", re.IGNORECASE
 )
+# Of launches whose loss no annotation names.
+_LOSS = re.compile(r"cross_entropy|nll_loss|NllLoss|log_softmax|LogSoftmax", re.IGNORECASE)
 _PRODUCT = re.compile(r"^aten::(?:mm|addmm|bmm|baddbmm|_grouped_mm|_scaled_mm|_scaled_grouped_mm|_addmm_activation)$")
 _PRODUCT_KERNEL = re.compile(r"gemm|nvjet|cutlass.*(?:Gemm|Grouped)|xmma|cublas|_mm_", re.IGNORECASE)
 # FSDP2 copies shards into and out of what its collectives carry; the cost models count these copies with the collectives [C-14].
@@ -112,6 +114,11 @@ def _spend(spent: dict[str, float], active: Mapping[Precedence, Counter[str]], s
         return
     for term, count in counts.items():
         spent[term] += span * count / counts.total()
+
+
+def waits_least(ranks: Sequence[Mapping[str, float]]) -> Mapping[str, float]:
+    """The terms of the rank that waits least: in a pipeline the stage that sets the pace."""
+    return min(ranks, key=lambda terms: terms.get("launch", 0.0) + terms.get("pp_bubble", 0.0))
 
 
 def of_step(terms_s: Mapping[str, float], *, step_time_s: float) -> dict[str, float]:
@@ -203,6 +210,8 @@ def _term_of(around: Sequence[Span], spans: HostSpans, *, is_product: bool) -> s
             return "grad_accumulation"
         if (forward := spans.forward_of(around[node])) is not None and (part := _part(list(spans.around(forward)))):
             return part
+    if any(_LOSS.search(span.name) for span in around):
+        return "loss"
     if any(_ATTENTION.search(span.name) for span in around):
         return "attention"
     if is_product or any(_PRODUCT.match(span.name) for span in around):

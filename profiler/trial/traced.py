@@ -14,7 +14,7 @@ from torch import nn
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from profiler.trial.steps import Trainer, settle
-from profiler.trial.terms import EMBEDDING, HEAD, SETTLE, STEP, of_step, terms_of_trace
+from profiler.trial.terms import EMBEDDING, HEAD, SETTLE, STEP, of_step, terms_of_trace, waits_least
 
 
 def traced_terms(trainer: Trainer, *, step_time_s: float) -> dict[str, float]:
@@ -43,8 +43,7 @@ def traced_terms(trainer: Trainer, *, step_time_s: float) -> dict[str, float]:
     own = terms_of_trace(events, pipeline=plan.pp > 1, spans_all=plan.spans_all)
     everyone: list[Any] = [None] * dist.get_world_size()
     dist.all_gather_object(everyone, own)
-    least = min(everyone, key=lambda terms: terms.get("launch", 0.0) + terms.get("pp_bubble", 0.0))
-    return of_step(least, step_time_s=step_time_s)
+    return of_step(waits_least(everyone), step_time_s=step_time_s)
 
 
 @contextlib.contextmanager

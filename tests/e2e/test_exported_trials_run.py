@@ -145,6 +145,46 @@ def test_nothing_is_compiled_for_deepspeeds_adam_within_a_trial(
     assert any("--torch-adam" in note for note in trial.notes) == is_replaced
 
 
+def _trace(*operations: tuple[str, int, int]) -> str:
+    """A rank's trace of a step of 100 µs in which operations run from one moment to another."""
+    events = [("meshwright:step", 0, 100), *operations]
+    kinds = {"meshwright:step": "user_annotation"}
+    told = [
+        {"ph": "X", "cat": kinds.get(name, "cpu_op"), "name": name, "pid": 1, "tid": 1, "ts": start, "dur": end - start}
+        for name, start, end in events
+    ]
+    return json.dumps({"traceEvents": told})
+
+
+def test_terms_are_those_of_the_rank_that_waits_least(tmp_path: Path) -> None:
+    """Rank 0 waits for 60 of 100 µs and rank 1 for 30; half of its step are products and a fifth the loss.
+
+    What is traced in 100 µs takes 0.5 s without a trace: 70 µs of work stay, and the rest is waiting.
+    """
+    (tmp_path / "rank0").write_text(_trace(("aten::mm", 0, 40)))
+    (tmp_path / "rank1").write_text(_trace(("aten::mm", 0, 50), ("aten::log_softmax", 60, 80)))
+    copied = 'cp rank0 "${!#}/rank0.json"; cp rank1 "${!#}/rank1.json"'
+    lines = [_sentence(step, 0.5, 1.0) for step in range(1, 5)]
+    trial = _run(_launch(tmp_path, *lines, then=copied, text="# --trace\n"), trace=True)
+    assert trial.terms_s == pytest.approx({"gemm": 50e-6, "loss": 20e-6, "launch": 0.5 - 70e-6})
+    assert " --trace " in (tmp_path / "said.txt").read_text()
+    assert trial.notes == ()
+
+
+def test_a_launch_that_is_not_traced_to_its_end_keeps_its_steps(tmp_path: Path) -> None:
+    lines = [_sentence(step, 0.5, 1.0) for step in range(1, 5)]
+    trial = _run(_launch(tmp_path, *lines, then='echo "{" > "${!#}/rank0.json"', text="# --trace\n"), trace=True)
+    assert (trial.status, trial.step_time_s, trial.terms_s) == ("ok", 0.5, None)
+    assert trial.notes == ("the step was not traced to its end",)
+
+
+def test_a_launch_of_an_earlier_export_is_not_asked_for_a_trace(tmp_path: Path) -> None:
+    lines = [_sentence(step, 0.5, 1.0) for step in range(1, 5)]
+    trial = _run(_launch(tmp_path, *lines), trace=True)
+    assert (trial.status, trial.terms_s, trial.notes) == ("ok", None, ())
+    assert "--trace" not in (tmp_path / "said.txt").read_text()
+
+
 def test_a_launch_that_runs_out_of_memory_says_what_was_asked_for(tmp_path: Path) -> None:
     error = "[rank1]: torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB."
     trial = _run(_launch(tmp_path, _sentence(1, 9.0, 80.0), error, then="exit 1"))
@@ -221,7 +261,10 @@ def test_a_launch_of_pytorchs_own_parallelism_runs_as_exported(tmp_path: Path) -
 
     for file in export_row(ROW, "pytorch"):
         (tmp_path / file.path).write_text(file.content)
-    trial = _run(tmp_path, deadline_s=240)
-    assert (trial.status, trial.reason) == ("ok", None)
+    trial = _run(tmp_path, deadline_s=240, trace=True)
+    assert (trial.status, trial.reason, trial.notes) == ("ok", None, ())
     assert len(trial.step_s) == 4
     assert sorted(trial.step_s[1:])[1] == trial.step_time_s
+    assert trial.terms_s is not None
+    assert sum(trial.terms_s.values()) == pytest.approx(trial.step_time_s)
+    assert {"gemm", "attention", "embedding", "head", "loss", "optimizer", "dp_comm"} <= set(trial.terms_s)
