@@ -65,9 +65,13 @@ def run_export(
 
     Raises:
         InvalidInputError: the files are of another plan, or it cannot run on this machine.
-        MeasurementError: there is no launch in the folder, a package that it imports is not installed, or a GPU is not there or in use.
+        MeasurementError: there is no launch in the folder, a package that it imports is not installed, a GPU is not there or in use, or
+            a share of GPU memory was asked for, which launch files cannot keep to.
     """
     run = Run(**how)
+    if run.limits is not None and run.limits.gpu_fraction is not None:
+        message = "launch files take all memory of a GPU that they need, and a share of it was asked for"
+        raise MeasurementError(message, hint="Leave gpu_fraction out, or run PyTorch's own parallelism.")
     _require_launch(folder, row)
     with attempt(row, "export", run, world=world) as trial:
         limits = trial.limits

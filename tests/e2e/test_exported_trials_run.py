@@ -240,6 +240,8 @@ def test_a_launch_that_logs_in_its_frameworks_way_is_read_when_it_has_ended(tmp_
 def test_what_is_no_launch_of_this_plan_is_refused_before_anything_starts(tmp_path: Path) -> None:
     with pytest.raises(MeasurementError, match=r"holds no mock\.sh"):
         _run(tmp_path)
+    with pytest.raises(MeasurementError, match="a share of it was asked for"):
+        _run(tmp_path, limits=Limits(deadline_s=60.0, gpu_fraction=0.5))
     folder = _launch(tmp_path, "never", text="import json\nimport no_such_framework.parts\nfrom other_one import x\n")
     with pytest.raises(MeasurementError, match="import no_such_framework, other_one, which are not installed here"):
         _run(folder)
