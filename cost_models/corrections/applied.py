@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import NamedTuple
+from typing import NamedTuple, get_args
 
 import numpy as np
 
@@ -60,6 +60,12 @@ class InForce:
     def changes_memory(self) -> bool:
         """Whether any stage holds another number of bytes."""
         return any(name in self.factors for name in MEMORY_NAMES)
+
+    @cached_property
+    def _seen(self) -> Mapping[Quantity, Mapping[str, Correction]]:
+        """Corrections by term, of each quantity."""
+        quantities: tuple[Quantity, ...] = get_args(Quantity)
+        return {one: {each.term: each for each in self.listed if each.quantity == one} for one in quantities}
 
     @cached_property
     def least_time_factor(self) -> float:
@@ -122,15 +128,15 @@ class InForce:
             total: their sum.
             quantity: which of the two they are.
         """
-        seen = {each.term: each for each in self.listed if each.quantity == quantity}
+        seen = self._seen[quantity]
         if not seen or any(each.kept and not each.enabled for each in seen.values()):
             # The factor was found with all that is kept in place; without a part of it, it says nothing.
             return np.ones_like(total)
         learnt = next(iter(seen.values())).range_factor
-        share = np.zeros_like(total)
+        share, whole = np.zeros_like(total), np.where(total > 0, total, 1.0)
         for name, value in terms.items():
             known = seen[name].largest_share if name in seen else 0.0
-            share += np.maximum(value / np.where(total > 0, total, 1.0) - known, 0.0)
+            share += np.maximum(value / whole - known, 0.0)
         unlike = np.minimum(share / UNLIKE, 1.0)
         # Variances are mixed, as half-widths that are independent of each other are.
         return np.asarray(np.sqrt(learnt**2 + (max(learnt, 1.0) ** 2 - learnt**2) * unlike))
