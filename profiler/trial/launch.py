@@ -6,13 +6,15 @@ starts on GPUs that are free again.
 
 from __future__ import annotations
 
+import importlib.util
 import json
 import sys
 from collections.abc import Mapping
 from typing import Any
 
-from cost_models.errors import InvalidInputError, Problem
+from cost_models.errors import InvalidInputError, MeasurementError, Problem
 from cost_models.inputs.fields import validated
+from profiler.rig import INSTALL
 from profiler.trial.attempt import Attempt, Run, attempt
 from profiler.trial.plan import trial_plan
 from profiler.trial.processes import free_port
@@ -39,9 +41,12 @@ def run_trial(
 
     Raises:
         InvalidInputError: the row cannot be run by this back end, or not on this machine.
-        MeasurementError: a GPU is not there, or in use.
+        MeasurementError: a GPU is not there, or in use, or PyTorch is not installed.
     """
     run = Run(**how)
+    if importlib.util.find_spec("torch") is None:
+        # Every rank would end with it, and each plan in turn would be taken for one that does not run.
+        raise MeasurementError("trials run with PyTorch, which is not installed here", hint=INSTALL)
     # For its refusals: what this back end would leave out is told here, rather than by every rank.
     plan = trial_plan(row)
     if run.device == "cpu" and plan.attention_kernel == "flex":
