@@ -12,6 +12,8 @@ from fastapi.testclient import TestClient
 
 from app.service.api.agent_schemas import AgentLease
 from app.service.api.tuning_schemas import TrialEnded, TuningDocument, TuningEvent, TuningPage
+from app.service.db.engine import writing
+from app.service.db.gpu_time import spend
 from app.service.db.keys import create_key
 from app.service.main import create_app
 from app.settings import Settings
@@ -32,7 +34,13 @@ def public(tmp_path_factory: pytest.TempPathFactory) -> Iterator[TestClient]:
     """A service that wants keys."""
     folder = tmp_path_factory.mktemp("data")
     settings = Settings(
-        data_dir=folder, host="0.0.0.0", pool_size=1, log_level="error", seed_examples=False, max_tuning_gpu_hours=5.0
+        data_dir=folder,
+        host="0.0.0.0",
+        pool_size=1,
+        log_level="error",
+        seed_examples=False,
+        max_tuning_gpu_hours=5.0,
+        max_tenant_gpu_hours=0.5,
     )
     with TestClient(create_app(settings)) as client:
         yield client
@@ -141,6 +149,19 @@ def test_trials_that_all_fail_fail_the_tuning_with_their_reasons(public: TestCli
     found = tuned(public, tuning["id"], mine)
     assert (found["status"], found["best"], found["error"]["code"]) == ("failed", None, "measurement")
     assert "oom: CUDA out of memory. Tried to allocate 2.00 GiB" in found["error"]["detail"]
+
+
+def test_a_tenant_whose_gpu_hours_are_spent_is_told_so(
+    public: TestClient, mine: dict[str, str], request: pytest.FixtureRequest
+) -> None:
+    posted(public, "/v1/agents", NODE, mine, status=201)
+    with writing(public.app.state.service.engine) as connection:  # type: ignore[attr-defined]
+        spend(connection, request.node.name[:60], 1800.0)
+    refused = public.post("/v1/tunings", json={"request": PLANNED}, headers=mine)
+    told = refused.json()
+    assert (refused.status_code, told["code"], refused.headers["Retry-After"]) == (429, "quota-exceeded", "3600")
+    assert (told["quota"], told["limit"], told["used"]) == ("gpu_hours", 0.5, 0.5)
+    assert told["detail"] == "the trials of your tunings took 0.5 of at most 0.5 GPU hours within 30 days"
 
 
 def test_a_tuning_that_cannot_be_run_is_refused_with_its_field(public: TestClient, mine: dict[str, str]) -> None:
