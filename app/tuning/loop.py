@@ -42,7 +42,14 @@ class Ended:
     """Its entry in the document."""
 
 
-Event = Begun | Ended
+@dataclass(frozen=True, slots=True)
+class NotKept:
+    """A trial has ended whose record the storage did not take: whoever hears of it has the only copy."""
+
+    record: Json
+
+
+Event = Begun | Ended | NotKept
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -103,7 +110,11 @@ class Tuning:
             candidate = self.study.candidates[ask.candidate]
             tell(Begun(candidate.rank, candidate.strategy, candidate.step_time_s, ask.expected_step_time_s))
             record = self._record(ask, candidate, backend, deadline_s)
-            self.study.tell(ask.number, Outcome.of_record(record))
+            try:
+                self.study.tell(ask.number, Outcome.of_record(record))
+            except Exception:
+                tell(NotKept(record))
+                raise
             tell(Ended(self._trial(ask.number)))
 
     def _record(self, ask: Ask, candidate: Candidate, backend: Backend, deadline_s: float) -> Json:

@@ -12,9 +12,9 @@ from app.knobs.storage import opened_storage, running, storage_shown
 from app.tuning.backends import Backend
 from app.tuning.loop import Tuning
 from cost_models.inputs.fields import STRICT, Name, validated
-from planner.search.bayes import StudyExistsError, study_names
+from planner.search.bayes import StudyExistsError
 from planner.search.standing import Limits
-from planner.search.tuner import TuningStudy
+from planner.search.tuner import TuningStudy, has_study
 
 
 class _Named(BaseModel):
@@ -47,7 +47,7 @@ def opened(
         return Tuning.start(response, backend, name=name, seed=seed, limits=limits)
     kept = opened_storage(storage, must_exist=False)
     with running():
-        if name in study_names(kept):
+        if has_study(name, storage=kept):
             return _continued(response, backend, name=name, storage=kept, shown=storage_shown(storage), limits=limits)
         try:
             return Tuning.start(response, backend, name=name, storage=kept, seed=seed, limits=limits)
@@ -61,8 +61,12 @@ def _continued(
     try:
         study = TuningStudy.resume(name, storage=storage)
         digest, ran_by = study.about["request_digest"], study.about["backend"]
+        # Also what is needed only later: a trial that cannot be read would else end the tuning when its trials have run.
+        places = [each.candidate for each in study.told()] + [each.candidate for each in study.running()]
+        if not study.candidates or not all(0 <= place < len(study.candidates) for place in places):
+            raise ValueError(places)  # noqa: TRY301 - as what cannot be read
     except (KeyError, TypeError, ValueError, AttributeError) as error:
-        message = f"{name} in {shown} is a study that `meshwright tune` did not start"
+        message = f"{name} in {shown} is a study that `meshwright tune` did not start, or that was changed since"
         raise WrongStateError(message, hint="Choose another --name or another --storage.") from error
     # Times of other plans, or of another program, would be taken for those of these.
     if digest != response["request_digest"]:

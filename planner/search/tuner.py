@@ -270,6 +270,15 @@ def _void() -> Any:
     return TrialState.PRUNED
 
 
+def has_study(name: str, *, storage: Any) -> bool:
+    """Whether the storage has a study of that name, whatever is in it."""
+    try:
+        storage.get_study_id_from_name(name)
+    except KeyError:
+        return False
+    return True
+
+
 def forget_study(name: str, *, storage: Any) -> bool:
     """Deletes a study with its trials; False where there is none of that name."""
     import optuna

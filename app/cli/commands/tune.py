@@ -228,7 +228,10 @@ def _with_knobs(
     quiet: bool,
 ) -> Json:
     """The document, with the tuning of the best plan's knobs where it was asked for."""
-    found = tuning.document(backend=runner.name, ended=ended)
+    from app.knobs.storage import running
+
+    with running():
+        found = tuning.document(backend=runner.name, ended=ended)
     if not trials or ended is not None or found["best"] is None:
         return found
     from app.tuning.knobs import tune_knobs
@@ -263,9 +266,12 @@ class _TrialLine(StatusLine):
 
     def keep(self, event: Event) -> None:
         from app.cli.rendering.tuning_table import trial_line
-        from app.tuning.loop import Begun
+        from app.tuning.loop import Begun, NotKept
 
-        if isinstance(event, Begun):
+        if isinstance(event, NotKept):
+            # Also where nothing else is printed: it took minutes of GPUs, and `correct` reads it.
+            self.say(f"The storage did not take this trial: {json.dumps(event.record, allow_nan=False)}")
+        elif isinstance(event, Begun):
             self._doing = f"Measuring plan {event.rank}, expected to take {event.expected_step_time_s:.4g} s a step"
         elif not self._quiet:
             self.say(trial_line(event.trial))

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import json
+import sqlite3
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from app.errors import WrongStateError
+from app.errors import UnavailableError, WrongStateError
+from app.knobs.storage import running
 from app.tuning.backends import backend_name, until_hopeless
 from app.tuning.document import candidate_plans
-from app.tuning.loop import Tuning, runnable
+from app.tuning.loop import NotKept, Tuning, runnable
 from app.tuning.machine import unlike
 from app.tuning.owners import has_died, this_process
 from app.tuning.stored import opened
@@ -152,6 +155,47 @@ def test_a_study_of_other_plans_or_of_another_back_end_is_not_continued(response
     other = TableBackend(lambda _strategy: 1.0, name="export")
     with pytest.raises(WrongStateError, match="--backend pytorch"):
         opened(response, other, storage=storage, name="t", seed=0, limits=Limits())
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        "update study_user_attributes set value_json = '[]' where key = 'candidates'",
+        "update study_user_attributes set value_json = 'not JSON' where key = 'seed'",
+        "update trial_user_attributes set value_json = '{}' where key = 'outcome'",
+        "update trial_user_attributes set value_json = '99' where key = 'candidate'",
+        "update trial_user_attributes set value_json = '\"x\"' where key = 'expected_s'",
+        "delete from trial_user_attributes",
+    ],
+)
+def test_a_study_that_somebody_has_changed_is_not_continued(response: Json, tmp_path: Path, change: str) -> None:
+    path, backend = tmp_path / "tune.db", TableBackend(lambda _strategy: 1.0)
+
+    def again() -> Tuning:
+        return opened(response, backend, storage=f"sqlite:///{path}", name="t", seed=0, limits=Limits(max_trials=1))
+
+    again().run(backend)
+    assert len(again().document(backend="pytorch")["trials"]) == 1
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute(change).rowcount > 0
+        database.commit()
+    with pytest.raises(WrongStateError, match="did not start, or that was changed since"):
+        again()
+
+
+def test_a_trial_that_its_storage_does_not_take_is_told(response: Json, tmp_path: Path) -> None:
+    path, told = tmp_path / "tune.db", list[Any]()
+
+    def fails(_strategy: Mapping[str, Any]) -> float:
+        path.write_bytes(b"nothing of a database")
+        return 1.0
+
+    backend = TableBackend(fails)
+    tuning = opened(response, backend, storage=f"sqlite:///{path}", name="t", seed=0, limits=Limits())
+    with pytest.raises(UnavailableError), running():
+        tuning.run(backend, tell=told.append)
+    assert isinstance(told[-1], NotKept)
+    assert (told[-1].record["step_time_s"], told[-1].record["row"]["strategy"]) == (1.0, backend.ran[0])
 
 
 def test_trials_of_processes_that_are_gone_are_told_from_those_that_run() -> None:
