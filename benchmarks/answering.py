@@ -112,7 +112,7 @@ async def taught_rows(service: Running) -> list[list[tuple[float, float]]]:
 
 def _more(took: list[list[tuple[float, float]]], figure: int) -> float:
     """Median milliseconds by which the first of each pair takes longer, by the clock (0) or of CPU time (1)."""
-    return round(statistics.median(ours[figure] - theirs[figure] for ours, theirs in zip(*took, strict=True)), 3)
+    return float(round(statistics.median(ours[figure] - theirs[figure] for ours, theirs in zip(*took, strict=True)), 3))
 
 
 def _medians(name: str, took: list[tuple[float, float]]) -> dict[str, float]:
