@@ -30,9 +30,9 @@ LEFT_TO_PROOFS = (
 )  # fmt: skip
 
 
-def _found(jobs: Iterable[dict[str, Any]], *, timeout_s: float = 280.0) -> dict[str, dict[str, Any]]:
+def _found(jobs: Iterable[dict[str, Any]], **limits: float) -> dict[str, dict[str, Any]]:
     jobs = list(jobs)
-    found = dict(zip((each["name"] for each in jobs), run_together(jobs, timeout_s=timeout_s), strict=True))
+    found = dict(zip((each["name"] for each in jobs), run_together(jobs, **limits), strict=True))
     errors = {name: answer["error"][-600:] for name, answer in found.items() if "error" in answer}
     assert not errors, errors
     return found
@@ -65,7 +65,7 @@ def test_every_form_has_the_losses_of_one_process() -> None:
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("world", [2, 4, 8])
 def test_every_combination_has_the_losses_of_one_process_over_five_steps(world: int) -> None:
-    found = _found(forms_of(world, layers=4, steps=5), timeout_s=1100.0)
+    found = _found(forms_of(world, layers=4, steps=5), timeout_s=1100.0, job_s=400.0)
     _hold(found)
     assert (
         max(abs(a - b) for a, b in zip(found["dense"]["losses"], found["dense"]["losses"][1:], strict=False))
