@@ -24,6 +24,7 @@ import numpy as np
 
 from benchmarks.record import ROOT, record
 from cost_models.corrections import Correction, InForce, Measured, fit_corrections
+from cost_models.corrections.applied import corrected_range_s
 from cost_models.corrections.fit import USUAL, Recipe
 from cost_models.terms import TIME_NAMES
 from planner.learning.measured import measured_runs
@@ -79,7 +80,7 @@ class Held:
         if run.step_time_s is not None and run.range_s is not None:
             _, after = in_force.of_time(terms)
             ends = np.array([run.range_s[0]]), np.array([run.range_s[1]])
-            low, high = in_force.range_s(terms, total, ends, after) if in_force else ends
+            low, high = corrected_range_s(ends, total, after, in_force.range_factor(terms, total)) if in_force else ends
             self.before.append(math.log(total[0] / run.step_time_s))
             self.after.append(math.log(after[0] / run.step_time_s))
             self.inside_before.append(run.range_s[0] <= run.step_time_s <= run.range_s[1])

@@ -11,6 +11,7 @@ from enum import IntEnum
 
 import numpy as np
 
+from cost_models.corrections.applied import corrected_range_s
 from cost_models.job import Job
 from cost_models.memory.stage_memory import StageMemory, stage_memory
 from cost_models.step.exposure import exposure
@@ -114,6 +115,8 @@ class Evaluated:
     tiers: Mapping[str, Codes]
     """`terms.Tier` of each time term."""
     pools: PooledMemory
+    range_factor: Floats | None = None
+    """What measured runs multiply half-widths of ranges by; None where there are no corrections. [T-6]"""
 
     @property
     def memory(self) -> StageMemory:
@@ -154,8 +157,10 @@ def evaluate(job: Job, strategies: Strategies, *, headroom_fraction: float = DEF
         has_experts=job.model.moe is not None,
         host=host_range(job, strategies, modelled.terms_s),
     )
+    factor = None
     if job.corrections:
-        low, high = job.corrections.range_s(modelled.terms_s, modelled.total_s, (low, high), time.total_s)
+        factor = job.corrections.range_factor(modelled.terms_s, modelled.total_s)
+        low, high = corrected_range_s((low, high), modelled.total_s, time.total_s, factor)
     return Evaluated(
         strategies=strategies,
         step_time_s=time.total_s,
@@ -164,6 +169,7 @@ def evaluate(job: Job, strategies: Strategies, *, headroom_fraction: float = DEF
         terms_s=time.terms_s,
         tiers=time.tiers,
         pools=pools,
+        range_factor=factor,
     )
 
 

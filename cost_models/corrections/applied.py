@@ -100,21 +100,6 @@ class InForce:
         host = self.factors.get("launch", 1.0) * (work + waits)
         return np.asarray(np.maximum(waits + paced * (host - waits - new_work), 0.0))
 
-    def range_s(
-        self, terms_s: Mapping[str, Floats], total_s: Floats, range_s: tuple[Floats, Floats], corrected_s: Floats
-    ) -> tuple[Floats, Floats]:
-        """The 80 % range of a corrected step, in seconds, shape (N,) each. [T-6]
-
-        Args:
-            terms_s: uncorrected seconds by term.
-            total_s: their sum.
-            range_s: low and high end of the uncorrected range.
-            corrected_s: seconds of the corrected step.
-        """
-        factor = self.range_factor(terms_s, total_s)
-        below, above = (narrowed(np.abs(np.log(end / total_s)), factor) for end in range_s)
-        return corrected_s * np.exp(-below), corrected_s * np.exp(above)
-
     def of_bytes(self, name: str, value: Floats) -> Floats:
         """Corrected bytes of one memory term. [M-21]"""
         factor = self.factors.get(name)
@@ -164,9 +149,30 @@ class CorrectionSet:
         return self._by_scope[scope]
 
 
-def narrowed(half_width: Floats, factor: Floats) -> Floats:
-    """A logarithmic half-width that was learnt, shape (N,): never below what repeats of one plan differ by, unless it was before."""
-    return np.asarray(np.maximum(half_width * factor, np.minimum(half_width, UNMODELLED_RANGE.low)))
+def corrected_range_s(
+    range_s: tuple[Floats, Floats], total_s: Floats, corrected_s: Floats, factor: Floats
+) -> tuple[Floats, Floats]:
+    """The 80 % range of a corrected step, in seconds, shape (N,) each. [T-6]
+
+    Args:
+        range_s: low and high end of the uncorrected range.
+        total_s: seconds of the uncorrected step.
+        corrected_s: those of the corrected one.
+        factor: what `InForce.range_factor` says of the step.
+    """
+    below, above = (narrowed(np.abs(np.log(end / total_s)), factor) for end in range_s)
+    return corrected_s * np.exp(-below), corrected_s * np.exp(above)
+
+
+def narrowed(half_width: Floats, factor: Floats, *, of: Floats | float = 1.0) -> Floats:
+    """A half-width that was learnt, shape (N,): never below what repeats of one plan differ by, unless it was before.
+
+    Args:
+        half_width: before, as a logarithm or in seconds.
+        factor: what it is multiplied by.
+        of: seconds of the step where the half-width is in seconds.
+    """
+    return np.asarray(np.maximum(half_width * factor, np.minimum(half_width, UNMODELLED_RANGE.low * of)))
 
 
 def corrected(

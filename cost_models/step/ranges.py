@@ -16,6 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.constants import SHAPE_RANGE, UNMODELLED_RANGE
+from cost_models.corrections.applied import narrowed
 from cost_models.hardware.calibrated import Calibration
 from cost_models.step.exposure import Exposure
 from cost_models.step.host_range import HostRange
@@ -146,6 +147,7 @@ def is_tied(
     *,
     leader: int | Ints,
     plans: float | None = None,
+    range_factor: Floats | None = None,
 ) -> Bools:
     """Whether the 80 % interval of each plan's difference to the leader contains 0, shape (N,). [T-4]
 
@@ -155,11 +157,11 @@ def is_tied(
         tiers: tier of each term.
         leader: row that all rows are compared with, or the row of each row's own leader, shape (N,).
         plans: half-width of what two plans of one machine err against each other; the shipped figure where None.
+        range_factor: what measured runs multiply each plan's half-widths by, shape (N,); None leaves them.
     """
     pairs = differences(calibration, terms_s, tiers, leader=leader)
-    # Whatever else plans err by on their own machine, less the nearer they are to being the same plan.
-    own_s = (range_widths().plans if plans is None else plans) * pairs.unlike_s
-    return np.asarray(pairs.difference_s**2 <= pairs.terms_s**2 + own_s**2, np.bool_)
+    half_s = pairs.half_width_s(leader, plans=plans, range_factor=range_factor)
+    return np.asarray(np.abs(pairs.difference_s) <= half_s, np.bool_)
 
 
 @dataclass(frozen=True, eq=False)
@@ -172,6 +174,21 @@ class Differences:
     """80 % half-width of what the differing terms leave open of it."""
     unlike_s: Floats
     """As much of a step as the two do not share: their mean time, or less where their terms differ by less than `PLANS_APART`."""
+    mean_s: Floats
+    """Mean time of the two."""
+
+    def half_width_s(
+        self, leader: int | Ints, *, plans: float | None = None, range_factor: Floats | None = None
+    ) -> Floats:
+        """Half-width of the 80 % range of each difference, in seconds, shape (N,); arguments as of `is_tied`. [T-4]"""
+        # Whatever else plans err by on their own machine, less the nearer they are to being the same plan.
+        own_s = (range_widths().plans if plans is None else plans) * self.unlike_s
+        half_s = np.asarray(np.sqrt(self.terms_s**2 + own_s**2))
+        if range_factor is None:
+            return half_s
+        # The plan of which less was learnt bounds what is known of the difference.
+        learnt = np.maximum(range_factor, range_factor[leader])
+        return narrowed(half_s, learnt, of=self.mean_s)
 
 
 def differences(
@@ -197,4 +214,4 @@ def differences(
     square += np.where(other_shapes, SHAPE_RANGE.value**2 * (gemm**2 + gemm[leader] ** 2), 0.0)
     square += (UNMODELLED_RANGE.value * difference) ** 2
     unlike_s = np.minimum(np.sqrt(apart_square) / PLANS_APART, sum_s / 2.0)
-    return Differences(difference, np.sqrt(square), unlike_s)
+    return Differences(difference, np.sqrt(square), unlike_s, sum_s / 2.0)

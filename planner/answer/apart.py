@@ -12,7 +12,6 @@ from typing import Any
 import numpy as np
 
 from cost_models.hardware import Calibration
-from cost_models.step.range_widths import range_widths
 from cost_models.step.ranges import differences, is_tied
 from cost_models.strategies.strategy import Bools, Floats
 from cost_models.terms import TIME_NAMES, Tier
@@ -28,6 +27,11 @@ class StepsApart:
     high_s: Floats
     tied: Bools
     """Whether the range contains 0, so that the two are too close to call."""
+
+
+def range_factors(evaluations: Sequence[Mapping[str, Any]]) -> Floats:
+    """What measured runs multiply the half-widths of each evaluation's range by, shape (N,); 1 where there were none."""
+    return np.array([each["provenance"].get("range_factor") or 1.0 for each in evaluations], np.float64)
 
 
 def steps_apart(
@@ -48,8 +52,9 @@ def steps_apart(
     }
     # Pools are priced by calibrations of their own; a difference that one of them leaves open is open.
     each = [differences(calibration, terms, tiers, leader=leader) for calibration in calibrations]
-    widths = [np.hypot(apart.terms_s, range_widths().plans * apart.unlike_s) for apart in each]
-    ties = [is_tied(calibration, terms, tiers, leader=leader) for calibration in calibrations]
+    learnt = range_factors(evaluations)
+    widths = [apart.half_width_s(leader, range_factor=learnt) for apart in each]
+    ties = [is_tied(calibration, terms, tiers, leader=leader, range_factor=learnt) for calibration in calibrations]
     difference = each[0].difference_s
     widest = np.max(widths, axis=0)
     return StepsApart(difference, difference - widest, difference + widest, np.any(ties, axis=0))

@@ -95,6 +95,7 @@ def evaluation_dict(
             "calibration": " + ".join(dict.fromkeys(pooled.jobs[pool].calibration.name for pool in at)),
             "terms": {name: _TIERS[int(evaluated.tiers[name][index])] for name in TIME_NAMES},
             **({"corrections": dict(job.corrections.factors)} if job.corrections.factors else {}),
+            **_learnt_range(evaluated, index),
         },
         "warnings": job_warnings(pooled),
     }
@@ -117,6 +118,12 @@ def invalid_dict(
         "provenance": None,
         "warnings": [] if job is None else job_warnings(job),
     }
+
+
+def _learnt_range(evaluated: Evaluated, index: int) -> dict[str, float]:
+    """What measured runs made of the width of the range, where they changed it."""
+    factor = 1.0 if evaluated.range_factor is None else float(evaluated.range_factor[index])
+    return {} if factor == 1.0 else {"range_factor": factor}
 
 
 def _assumed_segments(

@@ -15,6 +15,7 @@ from cost_models.step.ranges import is_tied
 from cost_models.strategies.layouts import build_layouts
 from cost_models.strategies.strategy import Bools, Ints, Strategies
 from cost_models.terms import TIME_NAMES, Tier
+from planner.answer.apart import range_factors
 from planner.answer.comparison import compared, tie_groups
 from planner.answer.evaluation import evaluation_dict
 from planner.answer.step_cost import gpu_weight
@@ -34,7 +35,8 @@ def ranked_plans(
     def tied_with(leader: int) -> Bools:
         # Where any pool's calibration leaves the difference open, it is open.
         terms_s, tiers = evaluated.terms_s, evaluated.tiers
-        each = [is_tied(job.calibration, terms_s, tiers, leader=leader) for job in pooled.jobs]
+        learnt = evaluated.range_factor
+        each = [is_tied(job.calibration, terms_s, tiers, leader=leader, range_factor=learnt) for job in pooled.jobs]
         return np.asarray(np.any(each, axis=0), np.bool_)
 
     groups = tie_groups(len(detailed), tied_with)
@@ -76,11 +78,12 @@ def close_plans(
     weight = np.array([gpu_weight(plan, cluster) if objective == "cost" else 1.0 for plan in plans])
     evaluations = [plan["evaluation"] for plan in plans]
     terms = {name: weight * np.array([e["time_breakdown_s"][name] for e in evaluations]) for name in TIME_NAMES}
-    codes = {tier.label: tier.value for tier in Tier}
+    codes, learnt = {tier.label: tier.value for tier in Tier}, range_factors(evaluations)
     tiers = {name: np.array([codes[e["provenance"]["terms"][name]] for e in evaluations]) for name in TIME_NAMES}
 
     def close(others: Ints) -> Bools:
-        return np.asarray(np.any([is_tied(c, terms, tiers, leader=others) for c in calibrations], axis=0), np.bool_)
+        each = [is_tied(c, terms, tiers, leader=others, range_factor=learnt) for c in calibrations]
+        return np.asarray(np.any(each, axis=0), np.bool_)
 
     return close
 

@@ -106,6 +106,9 @@ class Provenance(ContractModel):
     nominal."""
     corrections: dict[TimeTerm | MemoryTerm, float] | None = None
     """Factors learnt from measured runs that were applied, by term of time or memory; given where there are any."""
+    range_factor: float | None = None
+    """Number by which measured runs narrowed (below 1) or widened the range of the step time, and of differences to other plans;
+    given where they did."""
 
 
 class Evaluation(ContractModel):

@@ -49,6 +49,25 @@ def test_a_range_is_what_the_differing_terms_leave_open(calibration: Calibration
     assert SHAPE_RANGE.value > 0  # products of other shapes would have widened it
 
 
+@pytest.mark.parametrize(
+    ("factors", "times"),
+    [((0.5, 0.8), 0.8), ((1.5, 0.8), 1.5), ((0.01, 0.02), None)],
+    ids=["the plan of which less was learnt", "wider than the models say", "repeats scatter"],
+)
+def test_what_was_learnt_narrows_a_difference(
+    calibration: Calibration, factors: tuple[float, float], times: float | None
+) -> None:
+    """The larger factor of the two counts; the half-width stays at 3 % of the mean step of 9 and 11 s, which is 0.3 s, or more."""
+    plain = [evaluation(gemm=8.0, tp_comm=seconds) for seconds in (1.0, 3.0)]
+    learnt = [
+        each | {"provenance": each["provenance"] | {"range_factor": f}} for each, f in zip(plain, factors, strict=True)
+    ]
+    before, after = (steps_apart(plans, leader=0, calibrations=[calibration]) for plans in (plain, learnt))
+    expected = 0.3 if times is None else times * (before.high_s[1] - 2.0)
+    assert after.high_s[1] - 2.0 == pytest.approx(expected)
+    assert after.tied.tolist() == ((after.low_s <= 0) & (after.high_s >= 0)).tolist()
+
+
 def test_ties_are_the_rankings_and_agree_with_the_range(calibration: Calibration) -> None:
     plans = [evaluation(gemm=10.0, pp_bubble=extra) for extra in (0.0, 0.01, 0.2, 1.0, 3.0, 9.0)]
     terms = {name: np.array([plan["time_breakdown_s"][name] for plan in plans]) for name in TIME_NAMES}

@@ -81,6 +81,18 @@ def test_the_ranking_follows_corrected_seconds() -> None:
     assert after["search"]["proof"]["optimal"]
 
 
+def test_plans_that_are_like_measured_ones_tie_less() -> None:
+    """All terms were seen in measured runs, whose errors were a tenth of their ranges; the seconds stay the models' own."""
+    terms = list(evaluated()["time_breakdown_s"])
+    learnt = corrections(*(entry(term, 1.0, range_factor=0.1) for term in terms))
+    before, after = (plan(REQUEST | {"top_k": 20} | given) for given in ({}, {"corrections": learnt}))
+    assert [each["strategy"] for each in after["plans"]] == [each["strategy"] for each in before["plans"]]
+    groups = [[each["tie_group"] for each in answer["plans"]] for answer in (before, after)]
+    assert groups[1][-1] > groups[0][-1]
+    assert all(own <= its for own, its in zip(*groups, strict=True))
+    assert all(each["evaluation"]["provenance"]["range_factor"] == 0.1 for each in after["plans"])
+
+
 def test_the_digest_and_the_request_of_an_answer_tell_of_corrections() -> None:
     plain, word, learnt = (
         check_request(REQUEST | given) for given in ({}, {"corrections": "auto"}, {"corrections": corrections()})
