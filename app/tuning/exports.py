@@ -94,15 +94,18 @@ def with_knobs(files: tuple[LaunchFile, ...], knobs: Mapping[str, Any]) -> tuple
     if not knobs:
         return files
     # The files hand on what they are given behind their own arguments, so that of two values for one flag the last counts.
-    found = []
+    found, has_place = [], False
     for file in files:
         content = file.content
         if file.path == _SCRIPT and (arguments := knobs.get("arguments")):
+            has_place |= '"$@"' in content
             content = content.replace('"$@"', " ".join([*arguments, '"$@"']))
         elif file.path == "ds_config.json" and (config := knobs.get("config")):
+            has_place = True
             content = json.dumps(_merged(json.loads(content), config), indent=2) + "\n"
         found.append(LaunchFile(file.path, content, file.executable))
-    if tuple(found) == files:
+    # Not by what has changed: the values may be those that the files hold already.
+    if not has_place:
         names = ", ".join(map(str, knobs.get("arguments") or knobs.get("config") or ()))
         message = f"the launch files have no place for the knobs {names}"
         raise InvalidInputError([Problem("/knobs", message, "Tune this framework's knobs with `meshwright knobs`.")])

@@ -129,6 +129,22 @@ class KnobStudy:
         self._study.sampler = TPESampler(seed=int(own[0]), n_startup_trials=STARTUP_TRIALS)
         return Trial(trial.number, {name: _suggested(trial, name, knob) for name, knob in self.knobs.items()})
 
+    def add(self, values: Mapping[str, Any], step_s: float | None, *, is_open: bool = False) -> None:
+        """Takes over a trial that was asked for elsewhere.
+
+        Args:
+            values: one for every knob.
+            step_s: its cost in seconds; None where it could not be run, or has not ended.
+            is_open: whether it has not ended.
+        """
+        from optuna.trial import TrialState, create_trial
+
+        state = TrialState.RUNNING if is_open else TrialState.PRUNED if step_s is None else TrialState.COMPLETE
+        ranges = {name: _distribution(knob) for name, knob in self.knobs.items()}
+        self._study.add_trial(
+            create_trial(state=state, params=dict(values), distributions=ranges, value=None if is_open else step_s)
+        )
+
     def tell(self, number: int, step_s: float | None) -> None:
         """Reports the cost of a trial; None where it could not be run, which counts as worse than every trial that could.
 
@@ -199,6 +215,18 @@ def storage_errors() -> tuple[type[Exception], ...]:
     from optuna.exceptions import StorageInternalError
 
     return (StorageInternalError,)
+
+
+def _distribution(knob: Knob) -> Any:
+    from optuna.distributions import CategoricalDistribution, FloatDistribution, IntDistribution
+
+    if knob.choices is not None:
+        return CategoricalDistribution(knob.choices)
+    assert knob.low is not None
+    assert knob.high is not None
+    if knob.is_whole:
+        return IntDistribution(int(knob.low), int(knob.high), log=knob.is_log)
+    return FloatDistribution(knob.low, knob.high, log=knob.is_log)
 
 
 def _suggested(trial: Any, name: str, knob: Knob) -> Any:

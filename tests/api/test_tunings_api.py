@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -292,3 +293,58 @@ def test_a_tuning_that_waits_says_for_what_and_is_cancelled_on_its_page(
     assert "No trial was made, so nothing was measured." in page
     assert "somebody cancelled the tuning" in page
     assert streamed(public, f"/v1{path}/events", mine)[0] == "event: cancelled"
+
+
+def test_the_best_plans_knobs_are_tuned_by_agents_after_the_plans(public: TestClient, mine: dict[str, str]) -> None:
+    """A step takes half a second and 1 ns for each element of a bucket: 1 s with DeepSpeed's own 500,000,000."""
+    agent = posted(public, "/v1/agents", NODE, mine, status=201)["id"]
+    deepspeed = {**PLANNED["training"], "framework": "deepspeed"}
+    sharded = {"fixed": {"zero": 3, "tp": 1, "pp": 1, "dp": 2}}
+    body = {"request": {**PLANNED, "training": deepspeed, "constraints": sharded, "top_k": 1}, "knobs": 3}
+    path = f"/v1/tunings/{posted(public, '/v1/tunings', body, mine, status=202)['id']}"
+    job, buckets, rows = first_trial(public, agent, mine), [], []
+    while job is not None:
+        config = json.loads(job["trial"]["files"]["ds_config.json"])
+        buckets.append(config["zero_optimization"]["reduce_bucket_size"])
+        rows.append(job["trial"]["row"])
+        step_s = 0.5 + buckets[-1] * 1e-9
+        record = record_of(job["trial"], 3.0) | {"step_time_s": step_s, "step_s": [step_s] * 6}
+        sent = {"lease": job["lease"], "outcome": "measured", "trial": record}
+        posted(public, f"/v1/agents/{agent}/results", sent, mine)
+        job = leased(public, agent, mine, "trial")
+    plans, knobs = buckets[:-3], buckets[-3:]
+    assert all(row == rows[len(plans) - 1] for row in rows[len(plans) :]), "the same plan"
+    assert knobs[0] == plans[-1] == 500_000_000
+    assert len(set(knobs)) == 3
+    found = public.get(path, headers=mine).json()
+    assert (found["status"], len(found["trials"])) == ("succeeded", len(plans))
+    assert found["used"] == {
+        "seconds": 3.0 * len(plans),
+        "trials": len(plans),
+        "gpu_hours": 6.0 * len(buckets) / 3600.0,
+    }
+    told = found["knobs"]
+    assert (told["told"], told["failed"], told["open"], told["default_step_time_s"]) == (3, 0, 0, 1.0)
+    assert [each["step_time_s"] for each in told["trials"]] == [0.5 + each * 1e-9 for each in knobs]
+    assert told["best"]["config"]["zero_optimization"]["reduce_bucket_size"] == min(knobs)
+    assert told["gain_fraction"] == pytest.approx(1.0 - (0.5 + min(knobs) * 1e-9))
+    # What other values do to a step says nothing of the model of it.
+    assert all(each["trials"] == len(plans) for each in found["corrections"])
+    page = browsed(public, "GET", path.removeprefix("/v1"), mine).text
+    assert "Run-time knobs of the fastest plan" in page
+
+
+def test_a_plan_without_knobs_is_tuned_and_says_so(public: TestClient, mine: dict[str, str]) -> None:
+    agent = posted(public, "/v1/agents", NODE, mine, status=201)["id"]
+    body = {"request": {**PLANNED, "top_k": 3}, "backend": "export", "max_trials": 1, "knobs": 3}
+    path = f"/v1/tunings/{posted(public, '/v1/tunings', body, mine, status=202)['id']}"
+    job = first_trial(public, agent, mine)
+    sent = {"lease": job["lease"], "outcome": "measured", "trial": record_of(job["trial"], 3.0)}
+    posted(public, f"/v1/agents/{agent}/results", sent, mine)
+    assert leased(public, agent, mine, "trial") is None
+    found = public.get(path, headers=mine).json()
+    assert (found["status"], found["knobs"]) == ("succeeded", None)
+    assert any(
+        "The knobs were not tuned: torchtitan has no knob to tune under this plan." in each
+        for each in found["warnings"]
+    )

@@ -260,6 +260,8 @@ class TrialState(ContractModel):
     """Number of times that it was begun."""
     agent: str | None
     """Id of the agent that runs or has run it."""
+    knobs: dict[str, Any] | None
+    """Values of run-time knobs with which the best plan is tried again; null for the trial of a plan."""
     step_time_s: float | None
     """Median of its timed steps, in seconds; null unless measured."""
 

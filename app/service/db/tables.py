@@ -290,6 +290,7 @@ tuning_trials = Table(
     Column("gpus", Integer, nullable=False),
     Column("job", PackedText, nullable=False, doc="what an agent is given, JSON"),
     Column("expected_s", Float, nullable=False, doc="seconds of a step that were believed of it when it was chosen"),
+    Column("knobs", Text, doc="values of run-time knobs of the best plan, JSON; null for the trial of a plan"),
     Column("created_at", UtcDateTime, nullable=False),
     Column("started_at", UtcDateTime),
     Column("finished_at", UtcDateTime),

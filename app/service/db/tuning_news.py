@@ -35,6 +35,8 @@ class TrialState:
     """queued, running, or how its plan ended: ok, oom, hang or crash."""
     attempts: int
     agent: str | None
+    knobs: str | None
+    """Values of run-time knobs that it tries, as JSON; None for the trial of a plan."""
     step_time_s: float | None
     """Measured median of its steps; None unless it was measured."""
 
@@ -92,6 +94,7 @@ class TuningNews:
             r.outcome,
             r.attempts,
             r.agent_id,
+            r.knobs,
             r.step_time_s,
             r.gpu_seconds,
         )
@@ -120,4 +123,4 @@ class TuningNews:
 
 
 def _trial(r: Row[Any]) -> TrialState:
-    return TrialState(r.number, r.outcome or r.status, r.attempts, r.agent_id, r.step_time_s)
+    return TrialState(r.number, r.outcome or r.status, r.attempts, r.agent_id, r.knobs, r.step_time_s)

@@ -62,6 +62,8 @@ class TrialRow:
     """When it may be given out again after a machine could not run it."""
     tuning_status: Status
     trial_limit_s: float
+    knobs: str | None = None
+    """Rank of the best plan and values of its run-time knobs, as JSON; None for the trial of a plan."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +77,8 @@ class NewTrial:
     """What an agent is given, as JSON."""
     expected_s: float
     """Seconds of a step that are believed of it."""
+    knobs: str | None = None
+    """As in `TrialRow`."""
 
 
 class TrialLeases:
@@ -145,7 +149,13 @@ class TrialLeases:
 
         Where the agent has fewer GPUs than the trial needs, it is stored and waits for another agent.
         """
-        values = {"number": new.number, "candidate": new.candidate, "gpus": new.gpus, "expected_s": new.expected_s}
+        values = {
+            "number": new.number,
+            "candidate": new.candidate,
+            "gpus": new.gpus,
+            "expected_s": new.expected_s,
+            "knobs": new.knobs,
+        }
         mine = (agents.c.tenant == claim.tenant) & (agents.c.id == agent_id)
         try:
             with writing(self._engine) as connection:
@@ -387,4 +397,5 @@ def _trial(r: Row[Any]) -> TrialRow:
     return TrialRow(
         r.tuning_id, r.number, r.candidate, r.status, r.gpus, r.job, r.expected_s, r.created_at, r.started_at, r.finished_at, r.attempts,
         r.agent_id, r.lease, r.record, r.gpu_seconds, r.told, r.not_before, r.tuning_status, r.trial_limit_s,
+        r.knobs,
     )  # fmt: skip

@@ -316,9 +316,12 @@ def claimed(connection: Connection, claim: Claim) -> Row[Any] | None:
 
 
 def trial_records(engine: Engine, tenant: str, *, after: datetime | None = None) -> list[tuple[str, int, str]]:
-    """Tuning, number and record (JSON) of every measured or failed trial of a tenant, the first ones first."""
+    """Tuning, number and record (JSON) of every measured or failed trial of a tenant's plans, the first ones first.
+
+    Those of run-time knobs are left out: their rows do not say what was changed.
+    """
     r = tuning_trials.c
-    query = select(r.tuning_id, r.number, r.record).where(r.tenant == tenant, r.record.is_not(None))
+    query = select(r.tuning_id, r.number, r.record).where(r.tenant == tenant, r.record.is_not(None), r.knobs.is_(None))
     if after is not None:
         query = query.where(r.finished_at > after)
     with reading(engine) as connection:

@@ -26,6 +26,7 @@ Document = dict[str, Any]
 # As `meshwright tune` has them.
 USUAL_TRIALS, MOST_TRIALS = 8, 200
 USUAL_BUDGET_S, MOST_BUDGET_S = 600.0, 7 * 86_400.0
+MOST_KNOBS = 200
 USUAL_TRIAL_S, MOST_TRIAL_S = 120.0, 7200.0
 EXAMPLE_TUNING_REQUEST: JsonDict = {"plan_id": EXAMPLE_PLAN_ID, "agent": EXAMPLE_AGENT_ID, "max_trials": 4}
 _PRINTED = r"^[^\x00-\x1f\x7f]+$"
@@ -55,6 +56,9 @@ class TuningRequest(ContractModel):
     """Number of GPU hours of all trials together after which none begins. Default and most: what the service allows to one tuning."""
     trial_limit_s: Annotated[float, Field(strict=True, ge=5, le=MOST_TRIAL_S, allow_inf_nan=False)] = USUAL_TRIAL_S
     """Seconds after which a trial that has not ended counts as hung."""
+    knobs: Annotated[CountOrZero, Field(le=MOST_KNOBS)] = 0
+    """Number of further trials of the best plan with other values of its run-time knobs, the framework's own values first. They come on
+    top of `max_trials` and `budget_s`; `gpu_hours` bounds them, too."""
     seed: Annotated[CountOrZero, Field(lt=2**31)] = 0
     """Number that starts the random choices."""
 

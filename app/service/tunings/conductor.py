@@ -22,6 +22,7 @@ from app.service.db.studies import study_storage
 from app.service.db.tuning_trials import NewTrial, TrialLeases, TrialRow
 from app.service.db.tunings import Claim, TuningRow, TuningStore
 from app.service.tunings.documents import document_of, limits_of, outcome_of
+from app.service.tunings.knob_trials import KnobPhase, plan_trials
 from app.service.tunings.left_studies import study_name
 from app.service.tunings.trial_jobs import Subject
 from app.tuning.loop import refusals_said
@@ -121,9 +122,8 @@ class Conductor:
         tuning, study, standing = running
         ask = study.ask(owner=claim.token)
         if ask is None:
-            # Either it waits for trials that run, or what was just told was the last.
-            self._settle(claim)
-            return None
+            # Either it waits for trials that run, or what was just told was the last of a plan.
+            return self._choose_knobs(claim, agent_id=agent_id, instance=instance)
         subject, wanted = _subject(tuning), tuning.wanted
         rank, deadline_s = subject.ranks[ask.candidate], wanted.limits.trial_limit_s
         # The best of this moment: a trial that began later is compared with what was found until then.
@@ -138,6 +138,28 @@ class Conductor:
             return None
         return trial if trial.status == "running" else None
 
+    def _choose_knobs(self, claim: Claim, *, agent_id: str, instance: str) -> TrialRow | None:
+        running = self._settle(claim)
+        if running is None:
+            return None
+        tuning, _, standing = running
+        trials = self._trials.of(claim.tenant, claim.tuning_id)
+        phase = None if standing.stop is None else KnobPhase.of(tuning, _subject(tuning), standing, trials)
+        if phase is None or not phase.wants_more or self._trials.over_quota(claim.tenant) is not None:
+            return None
+        new = phase.next(number=1 + max(each.number for each in trials))
+        trial = self._trials.add(claim, new, agent_id=agent_id, instance=instance)
+        return trial if trial is not None and trial.status == "running" else None
+
+    def _goes_on_with_knobs(
+        self, claim: Claim, tuning: TuningRow, standing: Standing, trials: Sequence[TrialRow]
+    ) -> bool:
+        """Whether a tuning whose plans were tried goes on with the knobs of the best one."""
+        phase = KnobPhase.of(tuning, _subject(tuning), standing, trials)
+        if phase is None or phase.is_over:
+            return False
+        return self._trials.over_quota(claim.tenant) is None or _is_running(trials)
+
     def _only_settle(self, claim: Claim) -> None:
         self._settle(claim)
 
@@ -149,7 +171,8 @@ class Conductor:
         if tuning.status != "running":
             self._seal(claim, tuning)
             return None
-        trials = self._trials.of(claim.tenant, claim.tuning_id)
+        all_trials = self._trials.of(claim.tenant, claim.tuning_id)
+        trials = plan_trials(all_trials)
         study = self._study(claim, tuning)
         if _holds_another(study, trials):
             # A study cannot take back what it was told. Its trials are all here, so that it is made anew.
@@ -158,10 +181,10 @@ class Conductor:
         self._reconcile(claim, study, trials)
         standing = study.standing()
         stop = standing.stop
-        if stop is None and not any(each.status == "running" for each in trials):
+        if stop is None and not _is_running(trials):
             said = self._trials.over_quota(claim.tenant)
             stop = None if said is None else Stop("gpu-hours", f"{said[0].upper()}{said[1:]}.")
-        if stop is None:
+        if stop is None or self._goes_on_with_knobs(claim, tuning, standing, all_trials):
             return tuning, study, standing
         self._end(claim, stop, measured=bool(standing.measured_s), trials=trials)
         return None
@@ -260,6 +283,10 @@ def _holds_another(study: TuningStudy, trials: Sequence[TrialRow]) -> bool:
         return False
     told = {each.candidate: each.outcome.record for each in study.told()}
     return any(told.get(each.candidate) not in (None, outcome_of(each).record) for each in untold)
+
+
+def _is_running(trials: Sequence[TrialRow]) -> bool:
+    return any(each.status == "running" for each in trials)
 
 
 def _subject(tuning: TuningRow) -> Subject:

@@ -13,6 +13,7 @@ from app.service.db.tuning_news import TuningState
 from app.service.db.tuning_trials import TrialRow
 from app.service.db.tunings import TuningRow
 from app.service.timestamps import rfc3339
+from app.service.tunings.knob_trials import KnobPhase, gpu_hours, knob_trials, plan_trials
 from app.service.tunings.trial_jobs import Subject
 from app.tuning.document import tuning_document
 from app.tuning.learnt import corrections_of
@@ -26,6 +27,7 @@ Document = dict[str, Any]
 def standing_of(tuning: TuningRow, trials: Sequence[TrialRow]) -> Standing:
     """How a tuning stands whose plan is there."""
     assert tuning.answer is not None
+    trials = plan_trials(trials)
     ended = [each for each in trials if each.record is not None]
     told = [
         Told(each.number, each.candidate, each.expected_s, outcome_of(each))
@@ -76,6 +78,8 @@ def document_of(tuning: TuningRow, trials: Sequence[TrialRow]) -> Document:
     if tuning.answer is None:
         return _without_plan(tuning) | own
     subject, standing = Subject.of_text(tuning.answer), standing_of(tuning, trials)
+    phase = KnobPhase.of(tuning, subject, standing, trials)
+    refused = None if phase is None or standing.stop is None else phase.refusal()
     document = tuning_document(
         subject.response,
         standing,
@@ -84,9 +88,15 @@ def document_of(tuning: TuningRow, trials: Sequence[TrialRow]) -> Document:
         created_at=rfc3339(tuning.created_at),
         backend=tuning.wanted.backend,
         corrections=corrections_of(subject.response, standing),
-        warnings=refusals_said({int(rank): why for rank, why in subject.refused.items()}),
+        knobs=phase.document() if phase is not None and phase.trials else None,
+        warnings=[
+            *refusals_said({int(rank): why for rank, why in subject.refused.items()}),
+            *([] if refused is None else [f"The knobs were not tuned: {refused.rstrip('.')}."]),
+        ],
     )
-    return document | own | {"trials": _trials(document, subject, standing.told, trials)}
+    # The time of knobs is paid for like any other.
+    used = document["used"] | {"gpu_hours": document["used"]["gpu_hours"] + gpu_hours(knob_trials(trials))}
+    return document | own | {"used": used, "trials": _trials(document, subject, standing.told, plan_trials(trials))}
 
 
 def waits(tuning: TuningRow, trials: Sequence[TrialRow]) -> str | None:
@@ -182,7 +192,10 @@ def entry_of(tuning: TuningRow) -> Document:
 
 def event_of(state: TuningState) -> Document:
     """How a tuning stands as its stream tells it, a `TuningEvent`."""
-    trials = [asdict(each) for each in state.trials]
+    trials = [
+        asdict(each) | {"knobs": None if each.knobs is None else json.loads(each.knobs)["values"]}
+        for each in state.trials
+    ]
     return {
         "seq": state.seq,
         "status": state.status,

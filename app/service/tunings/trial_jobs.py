@@ -12,7 +12,7 @@ from app.service.db.plan_result import encoded
 from app.service.db.plans import PlanRow
 from app.tuning.backends import PyTorchBackend, one_line, world_of
 from app.tuning.document import candidate_plans
-from app.tuning.exports import target_of
+from app.tuning.exports import target_of, with_knobs
 from app.tuning.rows import trial_row
 from cost_models.calibration import CalibrationDocument
 from cost_models.errors import MeshwrightError
@@ -82,17 +82,26 @@ class Subject:
             return one_line(error)
         return None
 
-    def files(self, row: Mapping[str, Any]) -> dict[str, str]:
-        """Launch files of a row by path.
+    def files(self, row: Mapping[str, Any], *, knobs: Mapping[str, Any] | None = None) -> dict[str, str]:
+        """Launch files of a row by path, with these values of run-time knobs as `planner.knobs.spelled` says them.
 
         Raises:
-            InvalidInputError, NotExpressibleError: the target cannot say it.
+            InvalidInputError, NotExpressibleError: the target cannot say it, or has no place for the knobs.
         """
         # No paths of this machine: names of calibrations are those of the tenant's own, or shipped ones.
         extra = {name: CalibrationDocument.model_validate(each) for name, each in self.calibrations.items()}
-        return {file.path: file.content for file in export_row(row, self.target, extra=extra)}
+        files = with_knobs(export_row(row, self.target, extra=extra), knobs or {})
+        return {file.path: file.content for file in files}
 
-    def job(self, rank: int, *, backend: str, deadline_s: float, hopeless_above_s: float | None = None) -> Document:
+    def job(
+        self,
+        rank: int,
+        *,
+        backend: str,
+        deadline_s: float,
+        hopeless_above_s: float | None = None,
+        knobs: Mapping[str, Any] | None = None,
+    ) -> Document:
         """What an agent is given to try one plan: a `LeasedTrial` without the names of its tuning and trial."""
         row = trial_row(self.response, rank)
         return {
@@ -101,7 +110,7 @@ class Subject:
             "gpus": world_of(row),
             "deadline_s": deadline_s,
             "hopeless_above_s": hopeless_above_s,
-            "files": self.files(row) if backend == "export" else None,
+            "files": self.files(row, knobs=knobs) if backend == "export" else None,
         }
 
 

@@ -13,6 +13,7 @@ from app.service.db.tuning_news import TuningState
 from app.service.db.tuning_trials import TrialRow
 from app.service.db.tunings import TuningRow
 from app.service.tunings.documents import waits
+from app.service.tunings.knob_trials import knob_trials, plan_trials
 from app.service.web.words import when
 
 _ENDED = {
@@ -33,7 +34,7 @@ def listed(tuning: TuningRow, state: TuningState | None) -> dict[str, str]:
     # The example was never run here, so that its trials stand in its document alone.
     measured = [each.step_time_s for each in trials if each.step_time_s is not None]
     reason = None if tuning.stopped is None else json.loads(tuning.stopped)["reason"]
-    ended = sum(each.status not in ("queued", "running") for each in trials)
+    ended = sum(each.knobs is None and each.status not in ("queued", "running") for each in trials)
     return {
         "why": "" if reason in (None, tuning.status) else _ENDED.get(reason, ""),
         "trials": f"{ended} of {tuning.wanted.limits.max_trials}" if trials else "",
@@ -45,13 +46,14 @@ def progress_of(tuning: TuningRow, trials: Sequence[TrialRow]) -> dict[str, Any]
     """State, fastest step, and what is spent of each limit in words, and a row for each trial, the newest first."""
     records = {each.number: json.loads(each.record) for each in trials if each.record is not None}
     measured = [record["step_time_s"] for record in records.values() if record["step_time_s"] is not None]
-    limits = tuning.wanted.limits
-    spent_s = sum(record["took_s"] for record in records.values())
+    limits, wanted = tuning.wanted.limits, int(json.loads(tuning.wanted.asked).get("knobs", 0))
+    spent_s = sum(records[each.number]["took_s"] for each in plan_trials(trials) if each.number in records)
     gpu_hours = sum(each.gpu_seconds for each in trials) / 3600.0
     return {
         "state": _state(tuning, trials),
         "best": f"{seconds(min(measured))} s a step" if measured else "none yet",
-        "trials": f"{len(records)} of {limits.max_trials}",
+        "trials": f"{sum(each.record is not None for each in plan_trials(trials))} of {limits.max_trials}",
+        "knobs": f"{sum(each.record is not None for each in knob_trials(trials))} of {wanted}" if wanted else "",
         "time": f"{duration(spent_s)} of {duration(limits.budget_s)}",
         "gpu_hours": f"{gpu_hours:.3g} of {limits.gpu_hours:g}",
         "agents": f"{tuning.agents_in_touch}",
@@ -68,6 +70,10 @@ def _state(tuning: TuningRow, trials: Sequence[TrialRow]) -> str:
     return waits(tuning, trials) or "An agent is expected to ask for the next trial."
 
 
+def _spelled(values: dict[str, Any]) -> str:
+    return ", ".join(f"{name} {value:g}" for name, value in values.items())
+
+
 def _row(trial: TrialRow, record: dict[str, Any] | None) -> dict[str, Any]:
     row = json.loads(trial.job)["row"]
     status = trial.status if record is None else record["status"]
@@ -77,6 +83,7 @@ def _row(trial: TrialRow, record: dict[str, Any] | None) -> dict[str, Any]:
         # The id of a row names the rank of its plan.
         "plan": row["id"].replace("-", " "),
         "strategy": in_short(row["strategy"]),
+        "knobs": "" if trial.knobs is None else _spelled(json.loads(trial.knobs)["values"]),
         "state": STATUSES.get(status, status),
         "reason": "" if record is None else record["reason"] or "",
         "expected": f"{seconds(trial.expected_s)} s",

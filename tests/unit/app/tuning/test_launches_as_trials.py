@@ -26,8 +26,14 @@ def test_knobs_are_written_where_the_framework_reads_them() -> None:
     config, script = with_knobs(files, {"arguments": ["--ddp-bucket-size", "7"]})
     assert script.content == 'exec torchrun train.py --ddp-bucket-size 7 "$@"\n'
     assert script.executable
+    # The framework's own values, which are tried first, may be written there already.
+    assert json.loads(with_knobs(_written(5), {"config": {"a": 5}})[0].content) == {"a": 5}
     with pytest.raises(InvalidInputError, match="no place"):
         with_knobs(files[1:], {"config": {"a": 1}})
+
+
+def _written(value: int) -> tuple[LaunchFile, ...]:
+    return (LaunchFile("ds_config.json", json.dumps({"a": value}, indent=2) + "\n"),)
 
 
 def test_an_export_says_why_it_cannot_say_a_plan() -> None:
