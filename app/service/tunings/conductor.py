@@ -22,7 +22,7 @@ from app.service.db.studies import study_storage
 from app.service.db.tuning_trials import NewTrial, TrialLeases, TrialRow
 from app.service.db.tunings import Claim, TuningRow, TuningStore
 from app.service.tunings.documents import document_of, limits_of, outcome_of
-from app.service.tunings.knob_trials import KnobPhase, plan_trials
+from app.service.tunings.knob_trials import KnobPhase, knob_trials, plan_trials
 from app.service.tunings.left_studies import study_name
 from app.service.tunings.trial_jobs import Subject
 from app.tuning.loop import refusals_said
@@ -179,6 +179,9 @@ class Conductor:
             forget_study(study.name, storage=self._opened())
             study = self._study(claim, tuning)
         self._reconcile(claim, study, trials)
+        # The sampler of knobs is made from these rows whenever it is asked, so that it knows of them.
+        if known := [each for each in knob_trials(all_trials) if each.record and not each.told]:
+            self._trials.mark_told(claim, known)
         standing = study.standing()
         stop = standing.stop
         if stop is None and not _is_running(trials):

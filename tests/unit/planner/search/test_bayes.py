@@ -90,3 +90,17 @@ def test_a_trial_is_told_once() -> None:
     for number in (0, 1):
         with pytest.raises(ValueError, match="tell"):
             study.tell(number, 2.0)
+
+
+def test_a_study_made_of_what_is_known_asks_what_the_one_asks_that_found_it() -> None:
+    """Twelve trials that ended, one of them without a result, and one that goes on."""
+    first = KnobStudy.start(KNOBS, name="first", seed=3)
+    again = KnobStudy.start(KNOBS, name="again", seed=3)
+    for place in range(13):
+        trial = first.ask()
+        step_s = None if place == 5 else cost(trial.values)
+        if place < 12:
+            first.tell(trial.number, step_s)
+        again.add(trial.values, step_s, is_open=place == 12)
+    assert again.counts() == first.counts() == {"told": 11, "failed": 1, "open": 1}
+    assert (again.best, again.ask()) == (first.best, first.ask())
