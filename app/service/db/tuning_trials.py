@@ -78,7 +78,6 @@ class NewTrial:
     expected_s: float
     """Seconds of a step that are believed of it."""
     knobs: str | None = None
-    """As in `TrialRow`."""
 
 
 class TrialLeases:
@@ -396,6 +395,5 @@ def _held_s(row: Row[Any], until: datetime) -> float:
 def _trial(r: Row[Any]) -> TrialRow:
     return TrialRow(
         r.tuning_id, r.number, r.candidate, r.status, r.gpus, r.job, r.expected_s, r.created_at, r.started_at, r.finished_at, r.attempts,
-        r.agent_id, r.lease, r.record, r.gpu_seconds, r.told, r.not_before, r.tuning_status, r.trial_limit_s,
-        r.knobs,
+        r.agent_id, r.lease, r.record, r.gpu_seconds, r.told, r.not_before, r.tuning_status, r.trial_limit_s, r.knobs,
     )  # fmt: skip
