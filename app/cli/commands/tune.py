@@ -128,13 +128,14 @@ def tune(
         ended = _run(tuning, runner, deadline_s=deadline_s, quiet=quiet)
         found = _with_knobs(tuning, runner, ended, trials=knobs, deadline_s=deadline_s, storage=storage, quiet=quiet)
         is_kept = out is None or _is_written(out, found)
-    with reader_may_leave():
-        if as_json or not is_kept:
-            write_document(found)
-        else:
-            from app.cli.rendering.tuning_table import print_tuning
+        # Still wound up: a batch system that is in a hurry sends several signals, and this may be the only copy.
+        with reader_may_leave():
+            if as_json or not is_kept:
+                write_document(found)
+            else:
+                from app.cli.rendering.tuning_table import print_tuning
 
-            print_tuning(found, quiet=quiet, source=source_of(request, with_options=False))
+                print_tuning(found, quiet=quiet, source=source_of(request, with_options=False))
     # The document was printed in any case: what was measured before is kept.
     reasons = {each["reason"] for each in (found["stopped"], (found["knobs"] or {}).get("stopped")) if each is not None}
     if "cancelled" in reasons:
