@@ -68,7 +68,8 @@ _MOST_RUNS = 400
 _WILD = 0.5
 """Logarithmic error beyond which a run that was left out counts no more than this: it may not have been what it was taken for."""
 _PRIOR_RUNS = 2.0
-"""How many runs the width of an uncorrected range counts for beside those that were measured."""
+"""How many runs the width of an uncorrected range counts for beside those that were measured; likeliest of 0.5 to 16 in runs of
+data/measured_h200 that were left out twice: of the fit, and of this choice."""
 _NO_PRIOR_SD = 10.0
 """Standard deviation of a logarithm of which nothing is known."""
 _WIDEST = 3.0
