@@ -67,7 +67,7 @@ def new_page(browser: Browser) -> Iterator[MakePage]:
             java_script_enabled=javascript,
         )
         # Generous on a machine that runs other tests beside; a page that never gets there still fails long before pytest's limit.
-        context.set_default_timeout(20_000)
+        context.set_default_timeout(60_000)
         watch = Watch(allowed)
         context.on("page", watch.follow)
         made.append((context, watch))

@@ -11,17 +11,21 @@ from playwright.sync_api import Locator, Page, expect
 
 from app.service.api.examples.requests import REQUESTS
 
-NewPage = Callable[..., Page]
 Overflow = Callable[[Page], int]
 
 
-def test_swagger_ui_is_drawn_with_every_route(live_address: str, page: Page) -> None:
+def test_swagger_ui_is_drawn_with_every_route_on_a_narrow_screen_too(
+    live_address: str, page: Page, overflow: Overflow
+) -> None:
     page.goto(f"{live_address}/docs")
     paths = httpx2.get(f"{live_address}/openapi.json").json()["paths"]
     expect(page.locator(".opblock")).to_have_count(sum(len(methods) for methods in paths.values()))
     drawn = {block.get_attribute("data-path") for block in page.locator(".opblock-summary-path").all()}
     assert drawn == set(paths)
     assert {"/v1/plans/{plan_id}/ranked/{rank}", "/v1/evaluate", "/v1/presets/frameworks", "/readyz"} <= drawn
+    page.set_viewport_size({"width": 390, "height": 900})
+    expect(page.locator(".opblock").first).to_be_visible()
+    assert overflow(page) == 0
 
 
 def call(page: Page, path: str, method: str) -> Locator:
@@ -43,25 +47,14 @@ def test_an_example_is_chosen_from_the_menu_and_sent(live_address: str, page: Pa
     expect(block.locator(".live-responses-table .response")).to_contain_text('"verdict": "invalid"')
 
 
-def test_the_shown_answer_of_a_plan_is_a_real_one(live_address: str, page: Page) -> None:
+def test_the_shown_answer_of_a_plan_is_a_real_one_and_the_example_is_executed(live_address: str, page: Page) -> None:
     page.goto(f"{live_address}/docs")
-    shown = call(page, "/v1/plans", "post").locator('tr[data-code="201"] .example')
+    block = call(page, "/v1/plans", "post")
+    shown = block.locator('tr[data-code="201"] .example')
     expect(shown).to_contain_text('"status": "succeeded"')
     text = json.loads(shown.inner_text())
     assert [plan["rank"] for plan in text["plans"]] == [1, 2, 3]
     assert list(text).index("plans") < list(text).index("request")
-
-
-def test_it_can_be_read_on_a_narrow_screen(live_address: str, new_page: NewPage, overflow: Overflow) -> None:
-    narrow = new_page(width=390)
-    narrow.goto(f"{live_address}/docs")
-    expect(narrow.locator(".opblock").first).to_be_visible()
-    assert overflow(narrow) == 0
-
-
-def test_the_example_of_a_plan_is_executed_from_the_page(live_address: str, page: Page) -> None:
-    page.goto(f"{live_address}/docs")
-    block = call(page, "/v1/plans", "post")
     block.get_by_role("button", name="Execute").click()
     answered = block.locator(".live-responses-table .response")
     expect(answered).to_contain_text("201")

@@ -260,9 +260,10 @@ def test_overlapping_never_exposes_more_than_the_link_takes(which, inputs) -> No
     assert (exposed.terms_s["pp_comm"] <= alone.terms_s["pp_comm"] * (1 + 1e-9)).all()
 
 
-@settings(max_examples=200)
-@given(JOBS, st.lists(INPUTS, min_size=4, max_size=12))
-def test_overlapped_tensor_parallelism_is_never_slower_and_needs_no_memory(which, inputs) -> None:
+OVERLAPPED = given(JOBS, st.lists(INPUTS, min_size=4, max_size=12))
+
+
+def check_overlapped_tensor_parallelism(which, inputs) -> None:
     """What lets a search take the overlap wherever a framework can run it, without trying the alternative."""
     job = job_of(*which)
     batch = legal(job, inputs)
@@ -272,6 +273,19 @@ def test_overlapped_tensor_parallelism_is_never_slower_and_needs_no_memory(which
     assert (overlapped.step_time_s <= plain.step_time_s * (1 + 1e-9)).all()
     for name in MEMORY_NUMBERS:
         assert np.array_equal(getattr(overlapped.memory, name), getattr(plain.memory, name))
+
+
+@settings(max_examples=60)
+@OVERLAPPED
+def test_overlapped_tensor_parallelism_is_never_slower_and_needs_no_memory(which, inputs) -> None:
+    check_overlapped_tensor_parallelism(which, inputs)
+
+
+@pytest.mark.proof
+@settings(max_examples=1000)
+@OVERLAPPED
+def test_overlapped_tensor_parallelism_is_never_slower_in_a_thousand_draws(which, inputs) -> None:
+    check_overlapped_tensor_parallelism(which, inputs)
 
 
 @given(JOBS, st.lists(INPUTS, min_size=4, max_size=12))
