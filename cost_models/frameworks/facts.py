@@ -208,6 +208,8 @@ class FrameworkFacts:
     """The same for a model with experts."""
     param_shard_group_stages: frozenset[int] = frozenset()
     """ZeRO stages that can keep a second copy of the parameters in smaller groups than those that share the state."""
+    turns_halves_with_qk_norm: bool = False
+    """Rotary positions of models that norm queries and keys turn halves of a head, and all others neighbouring elements."""
     local_modules_fuse_nothing: bool = False
     """Layers without Transformer Engine are made of modules that fuse nothing unless they are compiled."""
     vocab_multiple_per_tp: int = 0

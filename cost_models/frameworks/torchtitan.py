@@ -93,6 +93,8 @@ FACTS: Final = FrameworkFacts(
     selective_repeats_attention=0.0,
     selective_repeats_elementwise=1.0,
     separate_gate_projection=True,
+    # models/qwen3/model/model.py (apply_rotary_emb) against models/llama3/model/model.py
+    turns_halves_with_qk_norm=True,
     fuses_qkv=True,
     # torchtitan/distributed/fsdp.py (get_fsdp_reshard_after_forward_policy); models/llama3/infra/parallelize.py in 0.1 and 0.2.
     keeps_parameters_in_pipelines=True,

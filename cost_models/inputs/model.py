@@ -175,6 +175,7 @@ def _model(spec: ModelInput, reading: _Reading) -> Model:
         attention_sinks=bool(spec.attention_sinks),
         attention_gate=bool(spec.attention_gate),
         activation_parameters=spec.activation_parameters or 0,
+        rotary_interleaved=spec.rotary_interleaved,
         layer_kinds=tuple(LayerKind(m, w) for m, w in zip(is_moe, windows, strict=True)),
         moe=moe,
         mla=mla,

@@ -159,6 +159,9 @@ class ModelInput(Documented):
     """The attention's output is multiplied by the sigmoid of a projection of the layer's input (AFMoE)."""
     activation_parameters: CountOrZero | None = None
     """Number of scalars that the activation function of each dense MLP learns (xIELU: 2)."""
+    rotary_interleaved: Flag | None = None
+    """Whether rotary positions turn neighbouring elements of a head, as one product of complex numbers (torchtitan's Llama), or its two
+    halves, eagerly a chain of operators (Qwen3's, Hugging Face's). Default: as the framework's module of the model's family does."""
     sliding_window: Count | None = None
     """Number of tokens that a query sees in layers with a sliding window."""
     layer_types: Annotated[list[Name], Field(max_length=10_000)] | None = None

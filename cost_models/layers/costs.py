@@ -13,10 +13,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from cost_models.constants import ELEMENTWISE_SHARE, LATENT_UP_SHARE
+from cost_models.frameworks import memory_traits
 from cost_models.hardware.groups import StrategyPlacements, groups, world_key
 from cost_models.job import Job
 from cost_models.layers.adapter_costs import adapted_s
 from cost_models.layers.attention_core import LayerAttention, layer_attention_s
+from cost_models.layers.autocast import autocast, autocast_s
 from cost_models.layers.communication import PassSeconds, cp_comm, ep_comm, tp_comm
 from cost_models.layers.elementwise import build_of, elementwise_s, row_passes
 from cost_models.layers.host import host_waits_s, launch_cost, launch_s, reads_routing
@@ -79,8 +81,9 @@ def layer_costs(job: Job, strategies: Strategies, *, worlds: Floats | None = Non
     """The table of layer costs of a batch; `worlds` is its `world_key`, where the caller has it."""
     # Groups that straddle a node or domain sit differently when fewer GPUs are in use, so the world counts as an
     # axis, but only where it changes a placement: `world_key` is the same elsewhere, which keeps the table small.
-    # Adapters cast their inputs only where autocast runs, which the ZeRO stage decides.
-    axes = (*LAYER_AXES, "zero") if job.training.adapter is not None else LAYER_AXES
+    # Autocast, which the ZeRO stage decides about, casts weights and inputs, or the inputs of adapters.
+    casts = job.training.adapter is not None or autocast(job, memory_traits(job.training), strategies).any()
+    axes = (*LAYER_AXES, "zero") if casts else LAYER_AXES
     cases = combinations_of(strategies, axes, also=world_key(strategies, job.cluster) if worlds is None else worlds)
     assert cases.also is not None
     return LayerCosts(
@@ -136,6 +139,9 @@ def _one_kind(job: Job, kind: LayerKind, rows: Strategies, placements: StrategyP
         sequence_parallel=rows.sequence_parallel,
         passes=row_passes(job, kind, rows),
     )
+    cast = autocast_s(job, kind, rows, tokens=tokens)
+    if cast is not None:
+        element_forward, element_backward = element_forward + cast[0], element_backward + cast[1]
     adapted = adapted_s(job, kind, rows, tokens=tokens)
     if adapted is not None:
         element_forward, element_backward = element_forward + adapted.forward_s, element_backward + adapted.backward_s

@@ -42,6 +42,12 @@ rsqrt, two products, cast back. [F-3]"""
 ROTARY_COMPOSITE_BYTES = 20.0
 """Bytes per rotated element of a rotary embedding made of separate operators: cast to fp32, complex product, cast
 back. [F-3]"""
+HALVES_SHARE: Final = Constant(
+    0.42, "1", 0.34, 0.5,
+    "rate of the chain of operators that turns halves of (batch, sequence, heads, width) over that of streaming kernels: 50 bytes an element "
+    "in 28 to 29 ps (traced steps of Llama 1.3B, 3B and 8B on an H200, PyTorch 2.11, nothing beside them; data/measured_h200, "
+    "autocast_kernels)",
+)  # fmt: skip
 TORCH_FUSED_RMSNORM_SINCE = "2025-10"
 """torch.nn.RMSNorm is a single kernel from PyTorch 2.9 on."""
 MEGATRON_FUSED_SWIGLU_SINCE = "2023-10"
@@ -194,8 +200,18 @@ def _rotary(job: Job, build: Build, e: float) -> tuple[float, float, float]:
         build = replace(build, rotary=False, hf_chain=False)
     if build.rotary:
         return elements * 2 * e, elements * 2 * e, 2.0
+    if turns_halves(job) and not build.hf_chain and model.mla is None:
+        elements /= HALVES_SHARE.value
+        build = replace(build, hf_chain=True)
     forward, backward = ROTARY_BYTES if build.hf_chain else (ROTARY_COMPOSITE_BYTES, ROTARY_COMPOSITE_BYTES)
     return elements * forward * e / 2, elements * backward * e / 2, 8.0
+
+
+def turns_halves(job: Job) -> bool:
+    """Whether rotary positions turn the halves of a head, eagerly a chain of operators, where nothing fuses them. [F-3]"""
+    if job.model.rotary_interleaved is not None:
+        return not job.model.rotary_interleaved
+    return job.framework.turns_halves_with_qk_norm and job.model.qk_norm != "none"
 
 
 def _bias_bytes(job: Job, e: float) -> float:

@@ -14,11 +14,11 @@ import numpy as np
 
 from cost_models.frameworks import MemoryTraits
 from cost_models.job import Job
+from cost_models.layers.autocast import autocast
 from cost_models.layers.copies import products_of_one_input
 from cost_models.layers.selective import kept_output_bytes, separate_norms
 from cost_models.specs.model import LayerKind, Mla, Model, Moe
-from cost_models.specs.training import BYTES_PER
-from cost_models.strategies.strategy import Bools, Floats, Strategies
+from cost_models.strategies.strategy import Floats, Strategies
 
 _FP32 = 4.0
 _ROUTER_BYTES_PER_EXPERT = 16.0
@@ -120,18 +120,6 @@ def batch_sizes(job: Job, traits: MemoryTraits, rows: Strategies) -> Sizes:
         context_outputs=np.where((rows.cp > 1) & traits.transformer_engine, 1.0, 0.0),
         ep=rows.ep,
     )
-
-
-def autocast(job: Job, traits: MemoryTraits, rows: Strategies) -> Bools:
-    """Whether unsharded fp32 parameters compute in a narrower type, shape (N,).
-
-    FSDP casts parameters as it gathers them, so only replicated ones are left to torch.autocast, which keeps the residual stream
-    in fp32.
-    """
-    casts = traits.casts_replicated_parameters and BYTES_PER[job.training.param_dtype] > job.training.compute_bytes
-    # Beside adapters the base is stored in the compute type, so that autocast has only the adapters to cast.
-    casts = casts and job.training.adapter is None
-    return np.asarray((rows.zero == 0) & casts)
 
 
 def fused_kernels(job: Job, traits: MemoryTraits) -> bool:

@@ -13,6 +13,7 @@ import numpy as np
 
 from cost_models.frameworks import MemoryTraits
 from cost_models.job import Job
+from cost_models.layers.autocast import autocast
 from cost_models.layers.parameters import (
     dense_layer_parameters_on_rank,
     embedding_parameters,
@@ -23,7 +24,7 @@ from cost_models.layers.parameters import (
     padded_vocab_size,
     position_parameters,
 )
-from cost_models.memory.activations import Sizes, autocast, batch_sizes, layer_parts, upcasts_norms
+from cost_models.memory.activations import Sizes, batch_sizes, layer_parts, upcasts_norms
 from cost_models.memory.adapted import adapted_parts
 from cost_models.memory.frozen import frozen_parts
 from cost_models.memory.layer_memory import LayerMemory, layer_memory

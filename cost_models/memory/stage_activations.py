@@ -10,8 +10,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from cost_models.job import Job
+from cost_models.layers.autocast import autocast
 from cost_models.layers.trained import layers_run_backward
-from cost_models.memory.activations import autocast
 from cost_models.memory.adapted import wide_adapters
 from cost_models.memory.batch import NOTHING, Batch, build_batch
 from cost_models.strategies.fields import Recompute, RecomputeMethod

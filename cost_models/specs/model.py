@@ -93,6 +93,8 @@ class Model:
     """Whether attention's output is multiplied by the sigmoid of a projection as wide as the queries (AFMoE)."""
     activation_parameters: int = 0
     """Scalars that the activation function of each dense MLP learns (xIELU: 2)."""
+    rotary_interleaved: bool | None = None
+    """Whether rotary positions turn neighbouring elements, or the halves of a head; None: as the framework's module of the family."""
     moe: Moe | None = None
     mla: Mla | None = None
     mtp_num_layers: int = 0

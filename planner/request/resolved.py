@@ -51,6 +51,8 @@ def model_document(model: Model) -> Document:
             "activation_parameters", "mtp_num_layers",
         )
     }  # fmt: skip
+    if model.rotary_interleaved is not None:
+        document["rotary_interleaved"] = model.rotary_interleaved
     document["attention_bias"] = _bias(qkv=model.qkv_bias, out=model.attention_out_bias)
     if window is not None:
         document["sliding_window"] = window

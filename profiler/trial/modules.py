@@ -120,7 +120,7 @@ class Chunk(nn.Module):  # type: ignore[misc]
         self.head = nn.Linear(model.hidden_size, model.vocab_size, bias=model.head_bias) if is_last else None
         self.is_tied = is_first and is_last and model.tie_word_embeddings
         self.tie()
-        self.register_buffer("rotation", rotation(torch.arange(seq_length), model.head_dim), persistent=False)
+        self.register_buffer("rotation", rotation(torch.arange(seq_length), model), persistent=False)
 
     def tie(self) -> None:
         """Lets a tied head use the embedding's weights; what splits both, or gives them memory, makes two tensors of them."""
@@ -158,15 +158,27 @@ def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
     return functional.cross_entropy(logits.flatten(0, 1).float(), labels.flatten(0, 1))
 
 
-def rotation(positions: Tensor, head_dim: int) -> Tensor:
-    """Cosines and sines of rotary positions (S,), shape (2, S, head width) in fp32."""
-    frequency = 1.0 / _THETA ** (torch.arange(0, head_dim, 2, device=positions.device).float() / head_dim)
-    angle = torch.outer(positions.float(), frequency).repeat(1, 2)
-    return torch.stack((angle.cos(), angle.sin()))
+def rotation(positions: Tensor, model: Model) -> Tensor:
+    """Rotary positions (S,) as `_rotated` takes them: complex numbers (S, head width / 2), or cosines and sines (2, S, head width).
+
+    Numbers turn neighbouring elements, as torchtitan's Llama does. Its Qwen3, whose queries and keys are normed, turns halves, which is
+    a chain of operators and takes three times as long.
+    """
+    width = model.head_dim
+    frequency = 1.0 / _THETA ** (torch.arange(0, width, 2, device=positions.device).float() / width)
+    angle = torch.outer(positions.float(), frequency)
+    halves = model.qk_norm != "none" if model.rotary_interleaved is None else not model.rotary_interleaved
+    if halves:
+        angle = angle.repeat(1, 2)
+        return torch.stack((angle.cos(), angle.sin()))
+    return torch.polar(torch.ones_like(angle), angle)
 
 
-def _rotated(x: Tensor, cos_and_sin: Tensor) -> Tensor:
-    cos, sin = (part[None, : x.shape[1], None, :].to(x.dtype) for part in cos_and_sin)
+def _rotated(x: Tensor, rotation: Tensor) -> Tensor:
+    if rotation.is_complex():
+        pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
+        return torch.view_as_real(pairs * rotation[None, : x.shape[1], None, :]).flatten(3).type_as(x)
+    cos, sin = (part[None, : x.shape[1], None, :].to(x.dtype) for part in rotation)
     half = x.shape[-1] // 2
     return x * cos + torch.cat((-x[..., half:], x[..., :half]), dim=-1) * sin
 

@@ -115,7 +115,7 @@ class Trainer:
             for layer in layers:
                 layer.attention.core.flex = attend
         with torch.no_grad():
-            chunk.rotation.copy_(rotation(own_positions(plan, self.device), plan.model.head_dim))
+            chunk.rotation.copy_(rotation(own_positions(plan, self.device), plan.model))
         initialize(made, seed=self.seed)
         made.train()
         return replicated(made, plan, self.mesh)
