@@ -55,7 +55,7 @@ def _as_record(line: dict[str, Any]) -> dict[str, Any]:
         "row": row,
         "status": line["status"],
         "step_time_s": result.get("step_time_s"),
-        "peak_allocated_bytes": max(peaks, default=None),
+        "peak_allocated_bytes": None if "memory_left_out" in line else max(peaks, default=None),
     }
 
 

@@ -29,7 +29,8 @@ _ROOT = Path(__file__).parents[2]
 def run_together(
     jobs: Sequence[dict[str, Any]], *, device: str = "cpu", timeout_s: float = 280.0, job_s: float = 150.0
 ) -> list[dict[str, Any]]:
-    """What the jobs found, in order: {"losses", "norms"} of each step, means over the ranks that know them, or {"error"}.
+    """What the jobs found, in order: {"losses", "norms"} of each step, means over the ranks that know them, "outputs_kept": micro-batches
+    whose logits a pipeline still holds, or {"error"}.
 
     Args:
         jobs: see the module.
@@ -64,6 +65,7 @@ def _means(found: dict[str, Any]) -> dict[str, Any]:
         "losses": [sum(each) / len(told) for each in zip(*told, strict=True)],
         "norms": [sum(each) / len(found["ranks"]) for each in zip(*(r["norms"] for r in found["ranks"]), strict=True)],
         "peak_bytes": max(rank["peak_bytes"] for rank in found["ranks"]),
+        "outputs_kept": sum(rank["outputs_kept"] for rank in found["ranks"]),
         "cpu_s": sum(rank["cpu_s"] for rank in found["ranks"]),
     }
 
@@ -137,6 +139,7 @@ def _steps(job: dict[str, Any], device: Any) -> dict[str, Any]:
         found["norms"].append(float(trainer.gradient_norm))
     if device.type == "cuda":
         found["peak_bytes"] = torch.cuda.max_memory_allocated()
+    found["outputs_kept"] = sum(len(stage.output_chunks) for stage in trainer.stages if stage.is_last)
     found["cpu_s"] = time.process_time() - begun_s
     return found
 

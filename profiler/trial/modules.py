@@ -66,7 +66,7 @@ class Attention(nn.Module):  # type: ignore[misc]
         q, k, v = (w(x).view(batch, tokens, -1, self.head_dim) for w in (self.wq, self.wk, self.wv))
         if self.q_norm is not None and self.k_norm is not None:
             q, k = self.q_norm(q), self.k_norm(k)
-        q, k = _rotated(q, rotation), _rotated(k, rotation)
+        q, k = rotated(q, rotation), rotated(k, rotation)
         out = self.core(q.transpose(1, 2), k.transpose(1, 2), v.transpose(1, 2))
         return self.wo(out.transpose(1, 2).reshape(batch, tokens, -1))
 
@@ -159,7 +159,7 @@ def loss_of(logits: Tensor, labels: Tensor) -> Tensor:
 
 
 def rotation(positions: Tensor, model: Model) -> Tensor:
-    """Rotary positions (S,) as `_rotated` takes them: complex numbers (S, head width / 2), or cosines and sines (2, S, head width).
+    """Rotary positions (S,) as `rotated` takes them: complex numbers (S, head width / 2), or cosines and sines (2, S, head width).
 
     Numbers turn neighbouring elements, as torchtitan's Llama does. Its Qwen3, whose queries and keys are normed, turns halves, which is
     a chain of operators and takes three times as long.
@@ -174,7 +174,8 @@ def rotation(positions: Tensor, model: Model) -> Tensor:
     return torch.polar(torch.ones_like(angle), angle)
 
 
-def _rotated(x: Tensor, rotation: Tensor) -> Tensor:
+def rotated(x: Tensor, rotation: Tensor) -> Tensor:
+    """Queries or keys (B, S, heads, head width) turned by `rotation` of at least S positions."""
     if rotation.is_complex():
         pairs = torch.view_as_complex(x.float().reshape(*x.shape[:-1], -1, 2))
         return torch.view_as_real(pairs * rotation[None, : x.shape[1], None, :]).flatten(3).type_as(x)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import math
 import time
 from collections.abc import Callable
@@ -66,6 +67,8 @@ class Trainer:
         self.parameters = list(dict.fromkeys(parameters))
         self.optimizer = self._optimizer()
         self._loss_of: Callable[[Tensor, Tensor], Tensor] = torch.compile(loss_of) if plan.compiled_loss else loss_of
+        self.stages: list[PipelineStage] = []
+        """This rank's stages of a pipeline, in their order."""
         self.schedule = self._schedule() if plan.pp > 1 else None
         self.gradient_norm: Tensor | None = None
         """Of the last step, before gradients were clipped; it stays on the device."""
@@ -134,7 +137,7 @@ class Trainer:
 
     def _schedule(self) -> Any:
         plan = self.plan
-        stages = [
+        self.stages = stages = [
             PipelineStage(chunk, place, plan.pp * plan.vpp, self.device, group=self.mesh.dense["pp"].get_group())
             for chunk, place in zip(self.chunks, self._places(), strict=True)
         ]
@@ -151,9 +154,11 @@ class Trainer:
         losses: list[Tensor] = []
         first = self.stage_rank == 0
         last = (self.plan.pp * self.plan.vpp - 1) in self._places()
+        # Logits of every micro-batch would else stay until the step's end; torchtitan says the same (train.py). PyTorch 2.9 cannot be told.
+        told = {"return_outputs": False} if "return_outputs" in inspect.signature(self.schedule.step).parameters else {}
         with self._precision(), loss_parallel() if self.plan.tp > 1 else contextlib.nullcontext():
             self.schedule.step(
-                *((inputs,) if first else ()), target=labels if last else None, losses=losses if last else None
+                *((inputs,) if first else ()), target=labels if last else None, losses=losses if last else None, **told
             )
         return _number(torch.stack([_local(loss) for loss in losses]).mean()) if last else float("nan")
 

@@ -53,6 +53,7 @@ def test_every_form_has_the_losses_of_one_process() -> None:
     found = _found([*forms, *combined, still, *wrong.values()])
     apart = {name: found.pop(name) for name in ("still", *wrong)}
     _hold(found)
+    assert {name: answer["outputs_kept"] for name, answer in found.items() if answer["outputs_kept"]} == {}
     # An untrained model of 256 tokens is as good as a guess: log(256) = 5.545.
     assert found["dense"]["losses"][0] == pytest.approx(5.545, abs=0.05)
     # The comparison sees what it is for: training moves the losses, and gradients that are not summed, or by a wrong factor, show.
